@@ -1,0 +1,125 @@
+package skep
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// MaxChainKeys is the most keys one call may name.
+const MaxChainKeys = 1 << 20
+
+// DefaultLease is how long a lookup's promise holds when the request does not say.
+const DefaultLease = 10 * time.Second
+
+// MaxLease is the longest lease, and the longest renewal.
+const MaxLease = 10 * time.Minute
+
+// NoLease asks a Lookup for no promise.
+const NoLease time.Duration = -1
+
+// Tier is where a block's bytes are. The numbers travel on the wire.
+type Tier uint8
+
+const (
+	TierNone   Tier = 0 // nowhere
+	TierDevice Tier = 1 // on drives
+	TierDRAM   Tier = 2 // in the store's memory
+	TierRemote Tier = 3 // on another node
+	TierGPU    Tier = 4 // in GPU memory
+)
+
+func (t Tier) String() string {
+	if int(t) < len(tierText) {
+		return tierText[t]
+	}
+	return fmt.Sprintf("tier %d", uint8(t))
+}
+
+var tierText = [...]string{"none", "device", "dram", "remote", "gpu"}
+
+// RecomputeCost is what computing n tokens costs the engine:
+// Fixed + n·PerToken + n²·PerTokenSquared. The square is attention's share.
+type RecomputeCost struct {
+	Fixed           time.Duration
+	PerToken        time.Duration
+	PerTokenSquared float64 // nanoseconds
+}
+
+// Of is the time to compute n tokens.
+func (c RecomputeCost) Of(tokens int) time.Duration {
+	n := float64(tokens)
+	return c.Fixed + time.Duration(n*float64(c.PerToken)+n*n*c.PerTokenSquared)
+}
+
+// LookupRequest asks for the longest prefix of Keys that can be restored now.
+type LookupRequest struct {
+	Scope
+	Keys  []Key          // a chain, first block first; lent for the call
+	Lease time.Duration  // 0: DefaultLease; NoLease: none; else at most MaxLease
+	Tiers bool           // fill LookupResult.Tiers
+	Cost  *RecomputeCost // when set, Estimate and Pays are filled
+}
+
+// Validate returns an Invalid error naming the first field outside its limits.
+func (r *LookupRequest) Validate() error {
+	const op = "lookup"
+	if len(r.Keys) > MaxChainKeys {
+		return Invalidf(op, "keys", len(r.Keys), fmt.Sprintf("at most %d", MaxChainKeys))
+	}
+	if r.Lease != NoLease && (r.Lease < 0 || r.Lease > MaxLease) {
+		return Invalidf(op, "lease", r.Lease, fmt.Sprintf("0 to %v, or NoLease", MaxLease))
+	}
+	return r.Scope.validate(op)
+}
+
+func (s Scope) validate(op string) error {
+	if len(s.Salt) > MaxSaltSize {
+		return Invalidf(op, "salt length in bytes", len(s.Salt), fmt.Sprintf("at most %d", MaxSaltSize))
+	}
+	return nil
+}
+
+// LeaseID names a lease in one store's run; 0 is none.
+type LeaseID uint64
+
+// Lease is a promise that the blocks a lookup found stay restorable until Until,
+// unless they are deleted, purged or damaged.
+type Lease struct {
+	ID    LeaseID
+	Until time.Time
+}
+
+// LookupResult is what a lookup found. In an unchained namespace Blocks counts the
+// leading keys that are stored.
+type LookupResult struct {
+	Blocks int   // how many leading keys can be restored now
+	Tokens int   // valid tokens in them; less than Blocks × B only when the last is a partial tail
+	// Bytes is the payload of those blocks: exact when Tiers were asked for, else
+	// reckoned from the size of the last one.
+	Bytes int64
+	// Lease is zero when none was asked for, nothing was found, or the tenant's
+	// leased bytes are at their cap (LeaseDenied).
+	Lease       Lease
+	LeaseDenied bool
+	Tiers       []Tier        // of each of the Blocks, when asked for; the caller's
+	Estimate    time.Duration // to restore them now, when Cost was given
+	Pays        bool          // Estimate is below the cost of recomputing; true when no Cost was given
+}
+
+// Looker finds prefixes.
+type Looker interface {
+	// Lookup finds the longest prefix of the request's chain that can be restored
+	// right now and leases it. It sees every block whose put returned before it
+	// began. Nothing found is a result with Blocks 0, not an error.
+	Lookup(ctx context.Context, r *LookupRequest) (LookupResult, error)
+}
+
+// Leaser keeps and gives back promises.
+type Leaser interface {
+	// Renew extends a lease to d from now, at most MaxLease; LeaseExpired when it is
+	// unknown or has run out.
+	Renew(ctx context.Context, id LeaseID, d time.Duration) (Lease, error)
+	// Release ends a lease. Releasing one that is unknown or over is not an error.
+	Release(ctx context.Context, id LeaseID) error
+}

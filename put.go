@@ -1,0 +1,215 @@
+package skep
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// PartKV is the name of the part that holds a block's K and V (or latent, or bytes).
+const PartKV = "kv"
+
+// Limits of a block.
+const (
+	MaxParts        = 16
+	MaxPartNameSize = 64
+	// MaxBlockNameSize is the longest original name kept with a block, in bytes.
+	MaxBlockNameSize = 2048
+	// MaxPutBlocks is the most blocks one Put may carry.
+	MaxPutBlocks = 1 << 16
+	// MaxDepth is the deepest block of a chain.
+	MaxDepth = 1<<24 - 1
+)
+
+// DefaultPutTimeout is how long an open BlockWriter lives when nobody commits it.
+const DefaultPutTimeout = time.Minute
+
+// PartSpec names one part of a block and its size in bytes.
+type PartSpec struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+}
+
+// Manifest lists a block's parts. The block becomes visible with all of them.
+type Manifest []PartSpec
+
+// Part is one part's bytes.
+type Part struct {
+	Name  string // "" means PartKV
+	Bytes []byte // read until the call returns, never written to
+}
+
+// Block is one whole block to be put.
+type Block struct {
+	Key         Key
+	Name        []byte // the engine's own name, kept with the block; may be nil
+	ValidTokens int    // of a partial tail; 0 means all B
+	Replaces    *Key   // a partial tail this block makes superfluous; dropped when this one is committed
+	Parts       []Part
+}
+
+// Ack says which of a put's two events the caller waits for.
+type Ack uint8
+
+const (
+	// AckCommitted waits until the block is stored as its namespace's class promises.
+	AckCommitted Ack = 0
+	// AckAccepted waits until the bytes are copied and readable from memory; the
+	// commit follows, as an event, and a Flush waits for it.
+	AckAccepted Ack = 1
+)
+
+// PutRequest puts whole blocks in one call: a run of successive blocks of a chain,
+// or independent blocks in an unchained namespace.
+type PutRequest struct {
+	Scope
+	Parent *Key // of the first block; nil when it is a chain's first, and in unchained namespaces
+	Depth  int  // of the first block: 0 for a chain's first
+	Blocks []Block
+	Ack    Ack
+}
+
+// Outcome is what became of one block of a put. The numbers travel on the wire.
+type Outcome uint8
+
+const (
+	// Declined: not stored, for PutResult.Reason.
+	Declined Outcome = 0
+	// Committed: stored as the namespace's class promises.
+	Committed Outcome = 1
+	// Accepted: readable from memory, commit to follow.
+	Accepted Outcome = 2
+	// Exists: an earlier writer of this key won (chained namespaces only).
+	Exists Outcome = 3
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Declined:
+		return "declined"
+	case Committed:
+		return "committed"
+	case Accepted:
+		return "accepted"
+	case Exists:
+		return "exists"
+	}
+	return fmt.Sprintf("outcome %d", uint8(o))
+}
+
+// PutResult is what became of one block.
+type PutResult struct {
+	Outcome Outcome
+	Reason  Kind // why it was declined: Full, Quota, Admission, DeviceFailed
+	Differs bool // Exists, and the stored bytes are not the ones given
+}
+
+// WantRequest asks which of a chain's blocks a put would store.
+type WantRequest struct {
+	Scope
+	Keys  []Key // lent for the call
+	Bytes int64 // of all of them together, for the admission and quota decision
+}
+
+// Want answers for one key: Wanted, or why not (Exists, or Declined with a reason).
+type Want struct {
+	Wanted  bool
+	Outcome Outcome
+	Reason  Kind
+}
+
+// Putter stores blocks.
+type Putter interface {
+	// Want says which blocks are wanted, before the caller copies them out of a GPU.
+	// It promises nothing.
+	Want(ctx context.Context, r *WantRequest) ([]Want, error)
+	// Put stores whole blocks and reports one result a block, in order. A block is
+	// declined without failing its neighbours; an error means none is known to be
+	// stored. It returns when the Ack asked for is reached. The parts' bytes are read
+	// until it returns (a copy is made only for AckAccepted or when they are not
+	// aligned to 4 KiB); a cancelled Put returns early with its blocks in doubt: whole
+	// or absent.
+	Put(ctx context.Context, r *PutRequest) ([]PutResult, error)
+	// Begin opens a block for several writers. Either Commit or Abort must be called;
+	// after BeginRequest.Timeout the store aborts it.
+	Begin(ctx context.Context, r *BeginRequest) (BlockWriter, error)
+	// Flush returns when every block accepted before it was called is committed or
+	// declined.
+	Flush(ctx context.Context) error
+}
+
+// BeginRequest opens one block for writing part by part.
+type BeginRequest struct {
+	Scope
+	Parent      *Key
+	Depth       int
+	Key         Key
+	Name        []byte
+	ValidTokens int
+	Replaces    *Key
+	Manifest    Manifest
+	Timeout     time.Duration // 0: DefaultPutTimeout
+}
+
+// BlockWriter takes a block's parts from as many writers as it has owners
+// (tensor-parallel ranks, pipeline stages, layers as they are computed). Its
+// methods may be called from several goroutines.
+type BlockWriter interface {
+	// Write copies p to offset bytes into the part. Ranges may come in any order, and
+	// must neither overlap nor pass the part's end. p is the caller's again on return.
+	Write(ctx context.Context, part string, offset int64, p []byte) error
+	// Commit stores the block, as Put does. Invalid when a byte of the manifest was
+	// not written; the writer stays open then.
+	Commit(ctx context.Context, ack Ack) (PutResult, error)
+	// Abort drops what was written. Aborting a committed or aborted block is not an error.
+	Abort(ctx context.Context) error
+}
+
+// ValidTokensIn is the number of valid tokens of a block of s whose ValidTokens
+// field is v.
+func ValidTokensIn(s Shape, v int) int {
+	if v == 0 {
+		return s.BlockTokens
+	}
+	return v
+}
+
+// ValidateBlock checks one block's identity and manifest against its namespace.
+func ValidateBlock(op string, n *NamespaceSpec, depth, validTokens int, parent *Key, name []byte, m Manifest) error {
+	if len(name) > MaxBlockNameSize {
+		return Invalidf(op, "name length in bytes", len(name), fmt.Sprintf("at most %d", MaxBlockNameSize))
+	}
+	if validTokens < 0 || validTokens > n.Shape.BlockTokens {
+		return Invalidf(op, "valid tokens", validTokens, fmt.Sprintf("0 to %d", n.Shape.BlockTokens))
+	}
+	switch {
+	case !n.Chained && (parent != nil || depth != 0):
+		return Invalidf(op, "parent and depth", "set", "unset in an unchained namespace")
+	case n.Chained && depth < 0 || depth > MaxDepth:
+		return Invalidf(op, "depth", depth, fmt.Sprintf("0 to %d", MaxDepth))
+	case n.Chained && (parent == nil) != (depth == 0):
+		return Invalidf(op, "depth", depth, "0 exactly when there is no parent")
+	}
+	if len(m) < 1 || len(m) > MaxParts {
+		return Invalidf(op, "parts", len(m), fmt.Sprintf("1 to %d", MaxParts))
+	}
+	var total int64
+	for i, p := range m {
+		if p.Name == "" || len(p.Name) > MaxPartNameSize {
+			return Invalidf(op, "part name length in bytes", len(p.Name), fmt.Sprintf("1 to %d", MaxPartNameSize))
+		}
+		if p.Size < 0 || p.Size > MaxPartBytes {
+			return Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("0 to %d", int64(MaxPartBytes)))
+		}
+		total += p.Size
+		for _, q := range m[:i] {
+			if q.Name == p.Name {
+				return Invalidf(op, "part "+p.Name, "named twice", "named once")
+			}
+		}
+	}
+	if total > MaxPartBytes {
+		return Invalidf(op, "block size in bytes", total, fmt.Sprintf("at most %d", int64(MaxPartBytes)))
+	}
+	return nil
+}
