@@ -93,8 +93,8 @@ type Lease struct {
 // LookupResult is what a lookup found. In an unchained namespace Blocks counts the
 // leading keys that are stored.
 type LookupResult struct {
-	Blocks int   // how many leading keys can be restored now
-	Tokens int   // valid tokens in them; less than Blocks × B only when the last is a partial tail
+	Blocks int // how many leading keys can be restored now
+	Tokens int // valid tokens in them; less than Blocks × B only when the last is a partial tail
 	// Bytes is the payload of those blocks: exact when Tiers were asked for, else
 	// reckoned from the size of the last one.
 	Bytes int64

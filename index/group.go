@@ -1,0 +1,164 @@
+package index
+
+import (
+	"slices"
+
+	"github.com/skepkv/skep"
+)
+
+// group is what lives in a stripe group, kept up to date block by block.
+type group struct {
+	blocks       uint32
+	livePages    uint64
+	touchedPages uint64 // of blocks used since they were written here
+	lastPages    uint64 // Σ last · pages of live blocks: their mean age
+
+	sealed        bool
+	sealedAt      Tick
+	capacityPages uint64
+}
+
+func (g *group) add(s *slot, sign int64) {
+	p := uint64(sign * int64(s.pages))
+	g.blocks += uint32(sign)
+	g.livePages += p
+	g.lastPages += p * uint64(s.last)
+	if s.has(flagTouched) {
+		g.touchedPages += p
+	}
+}
+
+// touch moves the block's share of the statistics; s.last and its flag are still old.
+func (g *group) touch(s *slot, now uint32) {
+	g.lastPages += uint64(s.pages) * uint64(now-s.last)
+	if !s.has(flagTouched) {
+		g.touchedPages += uint64(s.pages)
+	}
+}
+
+// group is the statistics of a group, made when they are not there. REQUIRES: x.mu
+// held for writing.
+func (x *Index) group(id uint32) *group {
+	if x.recent.g != nil && x.recent.id == id {
+		return x.recent.g
+	}
+	g := x.groups[id]
+	if g == nil {
+		g = &group{}
+		x.groups[id] = g
+	}
+	x.recent.id, x.recent.g = id, g
+	return g
+}
+
+// GroupStat is a sealed group as a policy sees it. Ages are in capacities put: 1 is
+// as long ago as it takes to write the devices full once.
+type GroupStat struct {
+	Group         uint32
+	Blocks        uint32
+	LivePages     uint64
+	TouchedPages  uint64 // live, and used since they were written here
+	CapacityPages uint64
+	SealedAge     float64
+	MeanAge       float64 // of the last use, or else the write, of the live pages
+}
+
+// SealGroup makes a full group a candidate for cleaning. capacityPages is what it can
+// hold; sealedAt is 0 for now, or what SealedAt said before a restart.
+func (x *Index) SealGroup(id uint32, capacityPages int64, sealedAt Tick) error {
+	if capacityPages < 1 {
+		return skep.Invalidf("seal group", "capacity in pages", capacityPages, "at least 1")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.group(id)
+	g.sealed, g.capacityPages, g.sealedAt = true, uint64(capacityPages), sealedAt
+	if sealedAt == 0 {
+		g.sealedAt = x.Clock()
+	}
+	return nil
+}
+
+// SealedAt is when a group was sealed, 0 when it is not.
+func (x *Index) SealedAt(id uint32) Tick {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if g := x.groups[id]; g != nil && g.sealed {
+		return g.sealedAt
+	}
+	return 0
+}
+
+// FreeGroup forgets a cleaned group. Blocks that still claim to lie in it keep being
+// counted there.
+func (x *Index) FreeGroup(id uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.groups[id]
+	switch {
+	case g == nil:
+	case g.blocks == 0:
+		delete(x.groups, id)
+		x.recent.g = nil
+	default:
+		g.sealed = false
+	}
+}
+
+// SetClock moves the clock forward to t, as a checkpoint recorded it, so that ages
+// survive a restart. A clock that is further stays.
+func (x *Index) SetClock(t Tick) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if pages := uint64(t) * x.tickPages; pages > x.clockPages.Load() {
+		x.clockPages.Store(pages)
+	}
+}
+
+// Group is the statistics of one group.
+func (x *Index) Group(id uint32) (GroupStat, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	g := x.groups[id]
+	if g == nil {
+		return GroupStat{}, false
+	}
+	return x.groupStat(id, g), true
+}
+
+// Groups lists the sealed groups, lowest number first.
+func (x *Index) Groups() []GroupStat {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	list := make([]GroupStat, 0, len(x.groups))
+	for id, g := range x.groups {
+		if g.sealed {
+			list = append(list, x.groupStat(id, g))
+		}
+	}
+	slices.SortFunc(list, func(a, b GroupStat) int { return int(int64(a.Group) - int64(b.Group)) })
+	return list
+}
+
+func (x *Index) groupStat(id uint32, g *group) GroupStat {
+	s := GroupStat{
+		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages,
+		CapacityPages: g.capacityPages, SealedAge: x.age(g.sealedAt),
+	}
+	if g.livePages > 0 {
+		s.MeanAge = x.age(Tick(g.lastPages / g.livePages))
+	}
+	return s
+}
+
+// PickVictim is the sealed group to clean next among those the caller admits (nil: all).
+func (x *Index) PickVictim(admit func(group uint32) bool) (GroupStat, bool) {
+	list := x.Groups()
+	if admit != nil {
+		list = slices.DeleteFunc(list, func(g GroupStat) bool { return !admit(g.Group) })
+	}
+	if len(list) == 0 {
+		return GroupStat{}, false
+	}
+	return list[x.policy.PickVictim(list)], true
+}

@@ -1,0 +1,539 @@
+package index
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Config is what an index is made with. The zero value works: no cap on slots, the
+// cost policy, and an unknown capacity, with which nothing ages.
+type Config struct {
+	// CapacityPages is the physical room for payload on the devices, in 4 KiB pages:
+	// the measure of age, and of the logical cap of lru and s3fifo.
+	CapacityPages int64
+	// MaxSlots caps blocks and stubs together, and with it the index's memory. Default 2^32-2.
+	MaxSlots uint32
+	// Policy is "cost" (default), "lru" or "s3fifo".
+	Policy string
+	// LogicalPages is the cap that NextEvict of lru and s3fifo enforces; default CapacityPages.
+	LogicalPages int64
+	// Cost tunes the cost policy; zero fields take their defaults.
+	Cost CostConfig
+
+	MaxLeases int // at one time, pins included; default 65,536
+	MaxHints  int // blocks with hints at one time; default 65,536
+	// LeaseCapBytes and PinCapBytes are what a tenant may have leased and pinned when
+	// SetLimits did not say otherwise; 0 is no cap.
+	LeaseCapBytes int64
+	PinCapBytes   int64
+
+	heap bool // slots on the Go heap, so that the race detector sees them
+}
+
+// Index is the prefix index. All methods may be called concurrently.
+type Index struct {
+	cfg    Config
+	policy Policy
+	order  order // of lru and s3fifo; nil for cost
+
+	mu     sync.RWMutex // guards all below but leases and the atomics
+	slots  arena[slot]
+	table  table
+	top    uint32 // slots 1 to top were handed out at some time
+	free   uint32 // first of the free list
+	closed bool
+	counts counts
+
+	owners  owners
+	tenants map[uint16]*tenant
+	dead    map[uint32]bool // namespace instances nobody can reach
+	groups  map[uint32]*group
+	recent  struct { // the group asked for last: most blocks come after one of the same
+		id uint32
+		g  *group
+	}
+	hints   map[ID]hint
+	sweep   uint32 // where SweepDead goes on
+	budget  budget
+
+	clockPages atomic.Uint64 // pages put since the index was made
+	tickPages  uint64        // pages a Tick stands for
+	leases     leases
+	probes     [16]atomic.Uint64
+}
+
+type counts struct {
+	blocks, rooted, stubs, accepted uint64
+	pages                           uint64
+}
+
+// New makes an empty index.
+func New(cfg Config) (*Index, error) {
+	if cfg.MaxSlots == 0 || cfg.MaxSlots == 1<<32-1 {
+		cfg.MaxSlots = 1<<32 - 2
+	}
+	if cfg.CapacityPages < 0 {
+		return nil, skep.Invalidf("index", "capacity in pages", cfg.CapacityPages, "at least 0")
+	}
+	if cfg.LogicalPages == 0 {
+		cfg.LogicalPages = cfg.CapacityPages
+	}
+	if cfg.MaxLeases == 0 {
+		cfg.MaxLeases = 1 << 16
+	}
+	if cfg.MaxHints == 0 {
+		cfg.MaxHints = 1 << 16
+	}
+	x := &Index{
+		cfg: cfg, owners: newOwners(), tenants: map[uint16]*tenant{}, dead: map[uint32]bool{},
+		groups: map[uint32]*group{}, hints: map[ID]hint{}, leases: newLeases(),
+		tickPages: uint64(max(1, cfg.CapacityPages/ticksPerCapacity)),
+	}
+	x.slots.heap, x.table.heads.heap = cfg.heap, cfg.heap
+	var err error
+	if x.policy, err = newPolicy(cfg); err != nil {
+		return nil, err
+	}
+	if x.order, err = newOrder(x); err != nil {
+		return nil, err
+	}
+	if err := x.slots.grow(0); err != nil {
+		return nil, err
+	}
+	x.clockPages.Store(x.tickPages) // Tick 0 means "not given" in an Entry
+	x.budget.init(cfg)
+	return x, x.table.init()
+}
+
+// Close gives the memory back. Later calls find an empty index and store nothing.
+func (x *Index) Close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return
+	}
+	x.closed = true
+	x.slots.free()
+	x.table.heads.free()
+	if x.order != nil {
+		x.order.free()
+	}
+}
+
+// Clock is the present Tick.
+func (x *Index) Clock() Tick { return Tick(min(x.clockPages.Load()/x.tickPages, 1<<32-1)) }
+
+// age is how long ago t was, in capacities put.
+func (x *Index) age(t Tick) float64 {
+	now := x.Clock()
+	if t >= now || x.cfg.CapacityPages == 0 {
+		return 0
+	}
+	return float64(now-t) * float64(x.tickPages) / float64(x.cfg.CapacityPages)
+}
+
+func validate(op string, e *Entry) error {
+	switch {
+	case e.Depth > MaxDepth:
+		return skep.Invalidf(op, "depth", e.Depth, fmt.Sprintf("at most %d", MaxDepth))
+	case e.HasParent && e.Opaque:
+		return skep.Invalidf(op, "parent", "set", "none for an opaque key")
+	case e.HasParent != (e.Depth > 0):
+		return skep.Invalidf(op, "depth", e.Depth, "0 without a parent, else at least 1")
+	case e.HasParent && cut(&e.Parent) == cut(&e.FP):
+		return skep.Invalidf(op, "parent", "the block itself", "another block")
+	}
+	return nil
+}
+
+// Insert adds a block. When it is there already nothing changes and existed is true:
+// the first writer wins. A block whose parent is rooted, or that has none, is seen at
+// once, together with all that waited for it; an orphan is kept and hidden.
+//
+// Invalid is returned for an entry outside its limits or not one deeper than its
+// parent, Full when the index has no slot left; nothing changed then.
+func (x *Index) Insert(e Entry) (id ID, existed bool, err error) {
+	if err := validate("insert", &e); err != nil {
+		return 0, false, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.insertLocked(&e, 0, true)
+}
+
+// BulkLoad inserts what an open found, in any order; a parent directly before its
+// child is linked without a search. The clock and the rewrite budget stand still, and
+// Last and Touched of the entries are taken over. Blocks that exist are left alone.
+// On an error the entries before the one at fault are in.
+func (x *Index) BulkLoad(entries []Entry) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.reserve(len(entries))
+	var prev ID
+	for i := range entries {
+		e := &entries[i]
+		if err := validate("bulk load", e); err != nil {
+			return err
+		}
+		if i == 0 || !e.HasParent || cut(&entries[i-1].FP) != cut(&e.Parent) {
+			prev = 0
+		}
+		id, _, err := x.insertLocked(e, prev, false)
+		if err != nil {
+			return err
+		}
+		prev = id
+	}
+	return nil
+}
+
+// insertLocked adds e; parent is its parent's slot when the caller knows it. put says
+// that the block is new, so that the clock runs.
+func (x *Index) insertLocked(e *Entry, parent ID, put bool) (ID, bool, error) {
+	if x.closed {
+		return 0, false, &skep.Error{Op: "insert", Kind: skep.Closed}
+	}
+	f := cut(&e.FP)
+	id := x.find(&f)
+	if id != 0 && x.slots.at(id).has(flagLive) {
+		return ID(id), true, nil
+	}
+	pid := uint32(parent)
+	var pf fp96
+	if e.HasParent {
+		if pf = cut(&e.Parent); pid == 0 {
+			pid = x.find(&pf)
+		}
+		if pid != 0 {
+			if p := x.slots.at(pid); p.has(flagLive) && p.depth()+1 != e.Depth {
+				return 0, false, skep.Invalidf("insert", "depth", e.Depth, p.depth()+1)
+			}
+		}
+	}
+	if err := x.room(2); err != nil {
+		return 0, false, err
+	}
+	owner, err := x.takeOwner(e.Namespace, e.Tenant)
+	if err != nil {
+		return 0, false, err
+	}
+	if id == 0 {
+		id = x.alloc()
+		x.slots.at(id).fp = f
+		x.hash(id)
+	} else {
+		x.counts.stubs--
+	}
+	s := x.slots.at(id)
+	s.loc, s.pages, s.owner = e.Location, e.Pages, owner
+	s.depthUses = e.Depth<<8 | uint32(e.Uses)
+	s.last = uint32(e.Last)
+	if put || s.last == 0 {
+		s.last = uint32(x.Clock())
+	}
+	s.flags = flagLive
+	setFlag(s, flagHasParent, e.HasParent)
+	setFlag(s, flagOpaque, e.Opaque)
+	setFlag(s, flagDurable, e.Durable)
+	setFlag(s, flagPartial, e.Partial)
+	setFlag(s, flagTouched, e.Touched && !put)
+	x.counts.blocks++
+	x.account(s, 1)
+	rooted := true
+	if e.HasParent {
+		if pid == 0 {
+			pid = x.alloc()
+			p := x.slots.at(pid)
+			p.fp, p.flags = pf, flagStub
+			x.hash(pid)
+			x.counts.stubs++
+		}
+		x.link(id, pid)
+		p := x.slots.at(pid)
+		rooted = p.has(flagRooted) && s.follows(p)
+	}
+	if rooted {
+		x.root(id)
+	}
+	if put {
+		x.advance(uint64(e.Pages))
+	}
+	if x.order != nil {
+		x.order.insert(ID(id))
+	}
+	return ID(id), false, nil
+}
+
+// advance lets the clock run over pages put.
+func (x *Index) advance(pages uint64) {
+	x.clockPages.Add(pages)
+	x.budget.earn(int64(pages))
+}
+
+// room makes sure that n more slots can be had.
+func (x *Index) room(n uint32) error {
+	used := uint64(x.counts.blocks + x.counts.stubs)
+	if used+uint64(n) > uint64(x.cfg.MaxSlots) {
+		return &skep.Error{Op: "insert", Kind: skep.Full, Field: "slots of the index",
+			Value: used, Limit: fmt.Sprintf("at most %d", x.cfg.MaxSlots)}
+	}
+	// With or without a free list, n slots past the top are enough.
+	err := x.slots.grow(x.top + n)
+	if err == nil && x.order != nil {
+		err = x.order.grow(x.top + n)
+	}
+	if err != nil {
+		return &skep.Error{Op: "insert", Kind: skep.NoMemory, Field: "slots of the index", Value: used, Err: err}
+	}
+	return nil
+}
+
+func (x *Index) alloc() uint32 {
+	if id := x.free; id != 0 {
+		s := x.slots.at(id)
+		x.free = s.next
+		*s = slot{}
+		return id
+	}
+	x.top++
+	return x.top
+}
+
+func (x *Index) release(id uint32) {
+	x.unhash(id)
+	s := x.slots.at(id)
+	*s = slot{next: x.free}
+	x.free = id
+}
+
+func setFlag(s *slot, f uint16, on bool) {
+	if on {
+		s.flags |= f
+	} else {
+		s.flags &^= f
+	}
+}
+
+// entry is the slot as callers see it.
+func (x *Index) entry(s *slot) Entry {
+	o := x.owners.at(s.owner)
+	e := Entry{
+		FP: s.fp.full(), HasParent: s.has(flagHasParent), Depth: s.depth(), Location: s.loc, Pages: s.pages,
+		Namespace: o.namespace, Tenant: o.tenant, Opaque: s.has(flagOpaque), Durable: s.has(flagDurable),
+		Partial: s.has(flagPartial), Rooted: s.has(flagRooted),
+		Touched: s.has(flagTouched), Uses: s.uses(), Last: Tick(s.last),
+	}
+	if s.parent != 0 {
+		e.Parent = x.slots.at(s.parent).fp.full()
+	}
+	return e
+}
+
+// AnyLocation makes Remove and Evict take the block wherever it is.
+const AnyLocation = ^uint64(0)
+
+// live is the slot of a live block, or 0.
+func (x *Index) live(fp *Fingerprint) uint32 {
+	if x.closed {
+		return 0
+	}
+	f := cut(fp)
+	if id := x.find(&f); id != 0 && x.slots.at(id).has(flagLive) {
+		return id
+	}
+	return 0
+}
+
+// Remove takes a block out when it lies at loc and hides what depends on it. It does
+// not ask leases: it is for deletes and damage; the cleaner uses Evict.
+func (x *Index) Remove(fp Fingerprint, loc uint64) (old Entry, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id := x.live(&fp)
+	if id == 0 || loc != AnyLocation && x.slots.at(id).loc != loc {
+		return Entry{}, false
+	}
+	old = x.entry(x.slots.at(id))
+	x.removeLocked(id)
+	return old, true
+}
+
+func (x *Index) removeLocked(id uint32) {
+	s := x.slots.at(id)
+	if s.has(flagRooted) {
+		x.hide(id)
+	}
+	if x.order != nil {
+		x.order.remove(ID(id))
+	}
+	x.account(s, -1)
+	x.counts.blocks--
+	x.owners.drop(s.owner)
+	if s.has(flagHinted) {
+		delete(x.hints, ID(id))
+	}
+	x.breakLeases(ID(id), s.child == 0)
+	x.unlink(id)
+	if s.child != 0 {
+		s.loc, s.pages, s.owner, s.last, s.depthUses, s.flags = 0, 0, 0, 0, 0, flagStub
+		x.counts.stubs++
+		return
+	}
+	x.release(id)
+}
+
+// Move gives a block another location if it still lies at from: a commit (from 0), a
+// cleaner's or a recluster's copy. It counts as written anew: Touched is cleared.
+func (x *Index) Move(fp Fingerprint, from, to uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id := x.live(&fp)
+	if id == 0 || x.slots.at(id).loc != from {
+		return false
+	}
+	s := x.slots.at(id)
+	x.account(s, -1)
+	s.loc = to
+	if from != 0 { // what was used while it waited to be written stays used
+		s.flags &^= flagTouched
+	}
+	x.account(s, 1)
+	return true
+}
+
+// Replace stores an opaque block over whatever its key held: the last writer wins.
+// old is what was there. Errors are Insert's; nothing changed then.
+func (x *Index) Replace(e Entry) (old Entry, replaced bool, err error) {
+	if err := validate("replace", &e); err != nil {
+		return Entry{}, false, err
+	}
+	if !e.Opaque {
+		return Entry{}, false, skep.Invalidf("replace", "opaque", false, true)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id := x.live(&e.FP)
+	if id == 0 {
+		_, _, err := x.insertLocked(&e, 0, true)
+		return Entry{}, false, err
+	}
+	s := x.slots.at(id)
+	owner, err := x.takeOwner(e.Namespace, e.Tenant)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	old = x.entry(s)
+	x.account(s, -1)
+	x.owners.drop(s.owner)
+	if x.order != nil {
+		x.order.resize(ID(id), int64(e.Pages)-int64(s.pages))
+	}
+	s.loc, s.pages, s.owner, s.last = e.Location, e.Pages, owner, uint32(x.Clock())
+	s.flags &^= flagTouched
+	setFlag(s, flagDurable, e.Durable)
+	x.account(s, 1)
+	x.advance(uint64(e.Pages))
+	return old, true, nil
+}
+
+// Resolve is the block of a fingerprint, rooted or not.
+func (x *Index) Resolve(fp Fingerprint) (Entry, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	id := x.live(&fp)
+	if id == 0 {
+		return Entry{}, false
+	}
+	e := x.entry(x.slots.at(id))
+	e.FP = fp
+	return e, true
+}
+
+// account adds (sign 1) or takes away (-1) a live slot from all statistics.
+func (x *Index) account(s *slot, sign int64) {
+	x.owners.at(s.owner).usage.pages += sign * int64(s.pages)
+	x.counts.pages += uint64(sign * int64(s.pages))
+	if s.loc == 0 {
+		x.counts.accepted += uint64(sign)
+		return
+	}
+	x.group(groupOf(s.loc)).add(s, sign)
+}
+
+// Stats is the index in numbers.
+type Stats struct {
+	Blocks   uint64 // stored, rooted or not
+	Rooted   uint64 // that a lookup can find
+	Orphans  uint64 // hidden, their chain is broken above them
+	Accepted uint64 // in DRAM only
+	Stubs    uint64 // slots that hold the place of an absent parent
+	Pages    uint64 // of all blocks
+	Groups   int    // with blocks, or sealed
+	Leases   int    // pins included
+	Hints    int
+	// Bytes is the memory of slots, buckets, orders and protection marks, in whole huge pages.
+	Bytes int64
+	// Probes counts lookups by the slots they asked for: [i] is i+1, the last is that or more.
+	Probes [16]uint64
+	// RewriteHorizon is how far back, in capacities put, a use counts at present (cost).
+	RewriteHorizon float64
+}
+
+// Stats takes a snapshot.
+func (x *Index) Stats() Stats {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	c := x.counts
+	s := Stats{
+		Blocks: c.blocks, Rooted: c.rooted, Orphans: c.blocks - c.rooted, Accepted: c.accepted, Stubs: c.stubs,
+		Pages: c.pages, Groups: len(x.groups), Hints: len(x.hints),
+		Bytes:          x.slots.bytes(x.top+1) + x.table.heads.bytes(x.table.n),
+		RewriteHorizon: x.horizon(),
+	}
+	if x.order != nil {
+		s.Bytes += x.order.bytes()
+	}
+	x.leases.mu.Lock()
+	s.Leases = len(x.leases.byID)
+	s.Bytes += x.leases.bytes()
+	x.leases.mu.Unlock()
+	for i := range s.Probes {
+		s.Probes[i] = x.probes[i].Load()
+	}
+	return s
+}
+
+// ForEach calls f for every block until it returns false, a few thousand slots at a
+// time under the shared lock: what changes meanwhile may be seen or not, and f must
+// not change the index. It is for checkpoints: BulkLoad takes the entries back.
+func (x *Index) ForEach(f func(ID, Entry) bool) {
+	const piece = 4096
+	for from := uint32(1); ; from += piece {
+		x.mu.RLock()
+		top := x.top
+		for id := from; id <= top && id < from+piece && !x.closed; id++ {
+			s := x.slots.at(id)
+			if s.has(flagLive) && !f(ID(id), x.entry(s)) {
+				x.mu.RUnlock()
+				return
+			}
+		}
+		done := x.closed || from+piece > top
+		x.mu.RUnlock()
+		if done {
+			return
+		}
+	}
+}
+
+// timeOf keeps times as nanoseconds; the zero time is never.
+func timeOf(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}

@@ -1,0 +1,100 @@
+package skep_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+func TestParseKey(t *testing.T) {
+	b := bytes.Repeat([]byte{0xab}, skep.KeySize)
+	k, err := skep.ParseKey(b)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("ab", skep.KeySize), k.String())
+	require.Equal(t, "abababab", k.Short())
+	b[0] = 0
+	require.EqualValues(t, 0xab, k[0], "a key is a value")
+	for _, n := range []int{0, 1, skep.KeySize - 1, skep.KeySize + 1} {
+		_, err := skep.ParseKey(make([]byte, n))
+		requireInvalid(t, err, "key length in bytes")
+	}
+}
+
+func TestParseHexKey(t *testing.T) {
+	want := skep.KeyOf([]byte("a name"))
+	got, err := skep.ParseHexKey(want.String())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	for _, s := range []string{"", "ab", strings.Repeat("ab", 33), strings.Repeat("xy", 32), strings.Repeat("a", 63)} {
+		_, err := skep.ParseHexKey(s)
+		require.ErrorIs(t, err, skep.Invalid, s)
+	}
+}
+
+// The figures come from sha256sum, not from this code.
+func TestKeysAreSHA256(t *testing.T) {
+	require.Equal(t, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", skep.KeyOf([]byte("abc")).String())
+	// printf '\x01\x00\x00\x00\x02\x00\x00\x00' | sha256sum
+	first := skep.ChainKey(nil, []uint32{1, 2})
+	require.Equal(t, firstKey, first.String())
+	// (printf that | sha256sum, as bytes; printf '\x03\x00\x00\x00') | sha256sum
+	require.Equal(t, secondKey, skep.ChainKey(&first, []uint32{3}).String())
+}
+
+func TestChainKeysDependOnAllTokensBefore(t *testing.T) {
+	a, b := skep.ChainKey(nil, []uint32{1}), skep.ChainKey(nil, []uint32{2})
+	require.NotEqual(t, a, b)
+	require.NotEqual(t, skep.ChainKey(&a, []uint32{3}), skep.ChainKey(&b, []uint32{3}))
+	require.NotEqual(t, skep.ChainKey(nil, []uint32{3}), skep.ChainKey(&a, []uint32{3}))
+	require.Equal(t, skep.ChainKey(&a, []uint32{3}), skep.ChainKey(&a, []uint32{3}))
+}
+
+// A salt is a secret: no way of printing it shows it.
+func TestSaltIsHidden(t *testing.T) {
+	const secret = "correct horse battery staple"
+	salt := skep.Salt(secret)
+	scope := skep.Scope{Namespace: 7, Salt: salt}
+	var text, js bytes.Buffer
+	slog.New(slog.NewTextHandler(&text, nil)).Info("put", "salt", salt, "scope", scope)
+	slog.New(slog.NewJSONHandler(&js, nil)).Info("put", "salt", salt)
+	for verb, got := range map[string]string{
+		"%v": fmt.Sprintf("%v", salt), "%x": fmt.Sprintf("%x", salt), "%q": fmt.Sprintf("%q", salt), "%#v": fmt.Sprintf("%#v", salt),
+		"%+v of a scope": fmt.Sprintf("%+v", scope), "%#v of a scope": fmt.Sprintf("%#v", scope),
+		"%+v of a request": fmt.Sprintf("%+v", skep.LookupRequest{Scope: scope}), "%#v of a request": fmt.Sprintf("%#v", skep.PutRequest{Scope: scope}),
+		"an error":  errors.Join(skep.Invalidf("put", "salt", salt, "shorter")).Error(),
+		"slog text": text.String(), "slog json": js.String(),
+	} {
+		for _, word := range strings.Fields(secret) {
+			require.NotContains(t, got, word, verb)
+		}
+	}
+	require.Equal(t, "hidden", salt.String())
+	require.Equal(t, "none", skep.Salt("").String())
+	require.Contains(t, text.String(), "salt=hidden")
+}
+
+// Verbs that are not for strings and encoding/json do not ask a Salt for its String.
+// This pins what is known to show a salt, so that it is a decision and not an accident.
+var wrongVerb = "%d"
+
+func TestSaltIsShownByThese(t *testing.T) {
+	salt := skep.Salt("secret")
+	js, err := json.Marshal(salt)
+	require.NoError(t, err)
+	require.Contains(t, string(js), "secret")
+	//lint:ignore SA5009 the wrong verb is what is tested
+	require.Contains(t, fmt.Sprintf(wrongVerb, salt), "secret", "a verb that is not for strings")
+}
+
+const (
+	firstKey  = "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f"
+	secondKey = "3ac5d352be720e428633fe34fc74591b2b80060a7764e195d8f34068203ae98f"
+)

@@ -1,0 +1,550 @@
+package store
+
+import (
+	"context"
+	"time"
+	"unsafe"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// appending is one append to a stripe group: blocks placed together, whose records
+// share log pages and a catalog batch.
+//
+//	place    cells and log pages are taken; nothing is written yet
+//	start    payload writes go out, checksums are computed meanwhile, then the log
+//	finish   all writes are done (and flushed, for durable blocks), the catalog has
+//	         the records, the index shows the blocks, the caller is told
+type appending struct {
+	g        *group
+	seq      uint64
+	blocks   []*incoming
+	bytes    int64
+	logs     []logPlace // one a copy, on different devices
+	logPages int
+	writes   *waiter
+	err      error // what kept it from starting
+}
+
+type logPlace struct {
+	device int    // index in the group's list
+	page   uint32 // lowest of the pages
+}
+
+// place takes cells for as many leading blocks as go into one append. On an error
+// it says of how many blocks it speaks.
+func (s *Store) place(ctx context.Context, ns *namespace, st stream, blocks []*incoming) (*appending, int, error) {
+	deadline := time.Now().Add(s.options.SpaceTimeout)
+	for {
+		g, err := s.current(ctx, st, deadline)
+		if err != nil {
+			return nil, len(blocks), err
+		}
+		a, n, fresh := s.placeIn(g, ns, blocks)
+		if n > 0 {
+			return a, n, nil
+		}
+		if fresh { // not even an empty group has room for the first block
+			return nil, 1, errFull
+		}
+	}
+}
+
+// current is the open group of st, opened when there is none: then cleaning may
+// have to make room first, for which it waits until deadline.
+func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*group, error) {
+	sp := &s.space
+	for {
+		sp.mu.Lock()
+		g, freed := sp.mu.open[st], sp.mu.freed
+		sp.mu.Unlock()
+		if g != nil {
+			return g, nil
+		}
+		sp.opening.Lock()
+		sp.mu.Lock()
+		g = sp.mu.open[st]
+		sp.mu.Unlock()
+		var err error
+		if g == nil {
+			g, err = s.openGroup(ctx, st)
+		}
+		sp.opening.Unlock()
+		if err == nil {
+			s.cleaner.kick()
+			return g, nil
+		}
+		if err != errFull {
+			return nil, err
+		}
+		s.cleaner.kick()
+		if !time.Now().Before(deadline) || s.cleaner.stuck() {
+			return nil, errFull
+		}
+		t := time.NewTimer(spaceWait)
+		select {
+		case <-freed:
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, &skep.Error{Op: "put", Kind: skep.Deadline, Err: ctx.Err()}
+		case <-s.closing:
+			t.Stop()
+			return nil, errClosed
+		}
+		t.Stop()
+	}
+}
+
+// placeIn takes cells in g. fresh says that g was empty, so that no group will do.
+func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appending, n int, fresh bool) {
+	copies := max(1, ns.info.Copies)
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	f := g.filler
+	if f == nil {
+		return nil, 0, false
+	}
+	if copies > len(g.drives) {
+		return nil, 0, true
+	}
+	st := f.Stats()
+	fresh = st.Payload+st.Log == 0 && g.inline == 0
+	a = &appending{g: g}
+	logged := 0
+	for n < len(blocks) && n < appendBlocks && (n == 0 || a.bytes+blocks[n].size <= appendBytes) {
+		in := blocks[n]
+		mark := f.Mark()
+		if !s.placeBlockLocked(g, ns, in, copies) {
+			f.Rollback(mark)
+			break
+		}
+		in.rec.Copies = nil
+		for _, l := range in.copies {
+			if l.Device == inlineDevice {
+				break
+			}
+			in.rec.Copies = append(in.rec.Copies, segment.Place{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub})
+		}
+		length := in.rec.Len()
+		if in.inlined() && in.moved == nil {
+			length += int(in.size)
+		}
+		length = segment.EntrySize(length)
+		pages := segment.AppendPages(logged + length)
+		if !s.takeLogLocked(g, a, in, pages, copies) {
+			f.Rollback(mark)
+			break
+		}
+		logged += length
+		a.bytes += in.size
+		a.blocks = append(a.blocks, in)
+		n++
+	}
+	if n == 0 {
+		s.sealLocked(g)
+		go0(&s.background, func() { s.saveSealed(s.ctx, g) })
+		return nil, 0, fresh
+	}
+	g.pending++
+	a.seq = s.beginSeq()
+	return a, n, false
+}
+
+// placeBlockLocked takes the cells of one block and its copies. REQUIRES: space.mu.
+func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies int) bool {
+	n := len(g.drives)
+	in.copies = in.copies[:0]
+	if in.pages == 0 {
+		if g.inline >= 1<<20 {
+			return false
+		}
+		g.inline++
+		in.loc = layout.Location{Group: g.num, Page: uint32(g.inline - 1), Device: inlineDevice}
+		in.copies = append(in.copies, in.loc)
+		return true
+	}
+	start := s.startLocked(ns, in, n)
+	loc, ok := g.filler.Place(in.pages, start)
+	if !ok {
+		return false
+	}
+	loc.Group = g.num
+	s.lastStart = lastStart{fp: in.fp, device: int(loc.Device), set: true}
+	in.loc = loc
+	in.copies = append(in.copies, loc)
+	for c := 1; c < copies; c++ {
+		l, ok := g.filler.PlaceCopy(loc, in.pages, layout.Rotation(g.num, c, n))
+		if !ok {
+			return false
+		}
+		l.Group = g.num
+		in.copies = append(in.copies, l)
+	}
+	return true
+}
+
+// inlineDevice marks a location without cells: the value is in the record.
+const inlineDevice = 255
+
+// inlined says whether a block is small enough to live in its record.
+func (in *incoming) inlined() bool {
+	return in.size <= segment.MaxInlineSize && len(in.rec.Parts) == 1
+}
+
+// startLocked is the device a block begins on: its parent's next by SWARM eq. 7, or
+// the running pointer's for a chain's first block, an orphan and an unchained one.
+// REQUIRES: space.mu.
+func (s *Store) startLocked(ns *namespace, in *incoming, n int) int {
+	units, unitPages := layout.UnitFor(in.pages, n)
+	layer := 1
+	if ns.info.Shape.Kind != skep.Opaque {
+		layer = layout.LayerUnits(ns.geometry.LayerBytes(), unitPages)
+	}
+	if in.moved != nil && in.moved.from.Device != inlineDevice {
+		return int(in.moved.from.Device) % n
+	}
+	if in.hasParent {
+		if e, ok := s.index.Resolve(in.parentFP); ok && e.Depth+1 == in.rec.Depth {
+			if l := layout.Unpack(e.Location); l.Device != inlineDevice && int(l.Device) < n {
+				base := layout.Base(int(l.Device), int(e.Depth), units, n, layer)
+				return layout.Start(base, int(in.rec.Depth), units, n, layer)
+			}
+		}
+		if last := &s.lastStart; last.set && last.fp == in.parentFP {
+			base := layout.Base(last.device%n, int(in.rec.Depth)-1, units, n, layer)
+			return layout.Start(base, int(in.rec.Depth), units, n, layer)
+		}
+	}
+	root := s.space.mu.root
+	s.space.mu.root = (root + units) % (1 << 30)
+	return root % n
+}
+
+// takeLogLocked grows the append's log reservation to pages. REQUIRES: space.mu.
+func (s *Store) takeLogLocked(g *group, a *appending, first *incoming, pages, copies int) bool {
+	if a.logs == nil {
+		a.logs = make([]logPlace, copies)
+		for c := range a.logs {
+			d := int(first.loc.Device)
+			if d == inlineDevice {
+				d = g.inline
+			}
+			a.logs[c].device = (d + c) % len(g.drives)
+		}
+	}
+	more := pages - a.logPages
+	if more <= 0 {
+		return true
+	}
+	for c := range a.logs {
+		p, ok := g.filler.Log(a.logs[c].device, more)
+		if !ok {
+			if a.logPages == 0 {
+				a.logs = nil
+			}
+			return false
+		}
+		a.logs[c].page = p
+	}
+	a.logPages = pages
+	return true
+}
+
+// start sends out an append's writes. Failures show in finish.
+func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
+	var ops []driveOp
+	for _, in := range a.blocks {
+		in.rec.Seq = a.seq
+		if in.moved == nil {
+			in.rec.Version = uint32(a.seq)
+		}
+		if in.loc.Device == inlineDevice {
+			continue
+		}
+		for _, l := range in.copies {
+			if ops, a.err = s.writesOf(ctx, a.g, in, l, ops); a.err != nil {
+				break
+			}
+		}
+	}
+	total := len(ops) + len(a.logs)
+	if a.err != nil {
+		total = 0
+		for i := range ops {
+			ops[i].free()
+		}
+	}
+	a.writes = newWaiter(total)
+	g, seq, bytes := a.g, a.seq, a.bytes
+	a.writes.after(func() {
+		// Only now can no drive write to these cells any more.
+		s.marks.end(seq, bytes)
+		s.space.mu.Lock()
+		g.pending--
+		s.space.mu.Unlock()
+	})
+	if a.err != nil {
+		return
+	}
+	submitAll(a.writes, ops)
+	for _, in := range a.blocks {
+		if in.moved != nil {
+			continue // the cleaner keeps what it has verified
+		}
+		for i := range in.rec.Parts {
+			s.sum(ns, in, i)
+		}
+		if in.loc.Device == inlineDevice {
+			in.rec.Parts[0].Inline = append([]byte{}, in.parts[0].Bytes...)
+		}
+	}
+	var w segment.LogWriter
+	for _, in := range a.blocks {
+		if err := w.Record(&in.rec); err != nil && a.err == nil {
+			a.err = err
+		}
+	}
+	s.submitLog(a, &w)
+}
+
+// driveOp is an operation and where it goes.
+type driveOp struct {
+	drive *drive
+	op    *device.Op
+	temp  []*memory.Buffer
+}
+
+func (o *driveOp) free() {
+	for _, b := range o.temp {
+		b.Release()
+	}
+}
+
+// submitAll hands ops to their drives, each drive's in one call.
+func submitAll(w *waiter, ops []driveOp) {
+	byDrive := map[*drive][]*device.Op{}
+	for i := range ops {
+		o := ops[i]
+		o.op.Done = func(d *device.Op) {
+			o.free()
+			w.end(d.Err)
+		}
+		byDrive[o.drive] = append(byDrive[o.drive], o.op)
+	}
+	for d, list := range byDrive {
+		if err := d.dev.Submit(list); err != nil {
+			for range list {
+				w.end(err)
+			}
+		}
+	}
+}
+
+// writesOf adds the writes of one copy of a block.
+func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.Location, ops []driveOp) ([]driveOp, error) {
+	stored := int64(in.pages) * layout.PageSize
+	for _, e := range layout.Extents(nil, l, stored, len(g.drives)) {
+		o := driveOp{drive: g.drives[e.Device]}
+		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)
+		if err != nil {
+			o.free()
+			return ops, err
+		}
+		o.op = &device.Op{Kind: device.Write, Bufs: bufs,
+			Offset: o.drive.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+// gather gives [off, off+n) of a block's stored form as buffers a drive takes: the
+// caller's own memory where it is aligned, else a copy; a part's end is padded with
+// zeros.
+func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *driveOp) (bufs [][]byte, err error) {
+	temp := func(src []byte, padded int64) error {
+		b, err := s.arena.Alloc(ctx, int(padded), memory.BudgetIO)
+		if err != nil {
+			return noMemory("put", err)
+		}
+		o.temp = append(o.temp, b)
+		mem := b.Bytes()[:padded]
+		clear(mem[copy(mem, src):])
+		bufs = append(bufs, mem)
+		s.count.copied.Add(int64(len(src)))
+		return nil
+	}
+	for _, p := range in.parts {
+		size := int64(len(p.Bytes))
+		padded := int64(pagesOf(size)) * layout.PageSize
+		if off >= padded {
+			off -= padded
+			continue
+		}
+		for n > 0 && off < padded {
+			take := min(n, padded-off)
+			src := p.Bytes[off:min(off+take, size)]
+			switch whole := int64(len(src)) &^ (layout.PageSize - 1); {
+			case !aligned(src):
+				take = min(take, maxTemp)
+				src = src[:min(int64(len(src)), take)]
+				if err := temp(src, take); err != nil {
+					return nil, err
+				}
+			case whole > 0:
+				take = whole
+				bufs = append(bufs, src[:whole])
+			default:
+				if err := temp(src, take); err != nil {
+					return nil, err
+				}
+			}
+			off += take
+			n -= take
+		}
+		off = 0
+		if n == 0 {
+			break
+		}
+	}
+	return bufs, nil
+}
+
+// maxTemp is the largest single copy made for want of alignment.
+const maxTemp = 1 << 20
+
+func aligned(b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%layout.PageSize == 0
+}
+
+// finish waits for an append's writes and makes its blocks known: the order is
+// payload, flush, catalog, index, caller.
+func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
+	err := a.err
+	if err == nil {
+		err = a.writes.wait(ctx, s.options.OpTimeout)
+	}
+	durable := ns.info.Class == skep.Durable
+	if err == nil && durable {
+		err = s.flushDrives(ctx, a.g.drives)
+	}
+	if err != nil {
+		kind := skep.KindOf(err)
+		if kind == skep.DeviceFailed || kind == skep.Deadline && ctx.Err() == nil {
+			s.log.Error("append failed", "group", a.g.num, "blocks", len(a.blocks), "error", err)
+			s.giveUp(a.g)
+			s.decline(a.blocks, skep.DeviceFailed)
+			return nil
+		}
+		return err
+	}
+	return s.publish(ctx, ns, a, durable)
+}
+
+// giveUp seals a group whose drive failed a write, so that the next append tries
+// other cells.
+func (s *Store) giveUp(g *group) {
+	s.space.mu.Lock()
+	s.sealLocked(g)
+	s.space.mu.Unlock()
+}
+
+// publish commits an append to the catalog and shows it in the index.
+func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durable bool) error {
+	b := s.catalog.NewBatch()
+	var buf []byte
+	for _, in := range a.blocks {
+		buf = in.rec.Append(buf[:0])
+		b.PutBlock(locOf(in.loc), buf)
+	}
+	// Changes of what is there already are serialised with deletes and the cleaner.
+	exclusive := !ns.info.Chained
+	for _, in := range a.blocks {
+		exclusive = exclusive || in.replaces != nil
+	}
+	if exclusive {
+		s.changes.Lock()
+		defer s.changes.Unlock()
+		for _, in := range a.blocks {
+			if !ns.info.Chained {
+				if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
+					b.DeleteBlock(locOf(layout.Unpack(old.Location)))
+				}
+			}
+		}
+	}
+	if err := s.catalog.Commit(ctx, b, durable); err != nil {
+		return err
+	}
+	for _, in := range a.blocks {
+		s.show(ns, in)
+	}
+	s.trim(ctx)
+	return nil
+}
+
+// show makes one committed block visible.
+func (s *Store) show(ns *namespace, in *incoming) {
+	e := in.entry(ns)
+	switch {
+	case in.accepted:
+		if !s.index.Move(in.fp, 0, e.Location) {
+			s.deleteRow(locOf(in.loc)) // deleted meanwhile
+			return
+		}
+		s.settled(in)
+	case !ns.info.Chained:
+		_, replaced, err := s.index.Replace(e)
+		if err != nil {
+			s.refused(in, err)
+			return
+		}
+		if replaced {
+			s.forgetCached(in.fp)
+			s.events.emit(s.eventOf(ns, in, skep.EventDeleted))
+		}
+	default:
+		if _, _, err := s.index.Insert(e); err != nil {
+			s.refused(in, err)
+			return
+		}
+	}
+	*in.result = skep.PutResult{Outcome: skep.Committed}
+	s.count.putBlocks.Add(1)
+	s.count.putBytes.Add(in.size)
+	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
+	if in.replaces != nil {
+		s.drop(ns, tag(in.rec.SaltTag), *in.replaces, *in.rec.Replaces)
+	}
+}
+
+// refused takes back a block that the index has no room for.
+func (s *Store) refused(in *incoming, err error) {
+	s.log.Warn("block not indexed", "key", in.rec.Key.Short(), "error", err)
+	s.deleteRow(locOf(in.loc))
+	kind := skep.KindOf(err)
+	if kind != skep.NoMemory {
+		kind = skep.Full
+	}
+	*in.result = skep.PutResult{Outcome: skep.Declined, Reason: kind}
+	s.count.decline(kind)
+}
+
+func (in *incoming) entry(ns *namespace) index.Entry {
+	return index.Entry{
+		FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth,
+		Location: in.loc.Pack(), Pages: uint32(in.pages), Namespace: ns.instance, Tenant: ns.tenant,
+		Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
+	}
+}
+
+func locOf(l layout.Location) catalog.Loc {
+	return catalog.Loc{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub}
+}

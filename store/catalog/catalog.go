@@ -1,0 +1,272 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/skepkv/skep"
+)
+
+// Catalog is an open catalog. All methods may be called from any goroutine.
+type Catalog struct {
+	*guard
+	db       *pebble.DB
+	dir      string
+	readOnly bool
+	created  bool
+	commits  chan struct{}
+
+	releaseMu sync.Mutex
+	release   []io.Closer // after db, in order
+}
+
+// maxCommits bounds the commits in flight, also those whose caller has left
+// because the drive does not answer.
+const maxCommits = 128
+
+// Open opens the catalog in dir, or creates it unless o.MustExist or o.ReadOnly.
+//
+// Errors: skep.NotFound when it must exist and does not, skep.Conflict when it must not
+// and does, skep.Locked when another process, or this one, has it open, skep.Version
+// when it is newer than this program, skep.Damaged, skep.Deadline after
+// o.OpenTimeout, skep.Failed when its filesystem cannot be written: then, as after
+// any failure, some goroutines and memory stay behind.
+func Open(dir string, o Options) (*Catalog, error) {
+	o.ensureDefaults()
+	return openWithin(dir, &o, func(c *Catalog) error { return c.open(&o) })
+}
+
+// openWithin runs open within o.OpenTimeout. When that passes, or Pebble's Open waits
+// for a goroutine that is parked, what was begun is abandoned.
+func openWithin(dir string, o *Options, open func(c *Catalog) error) (*Catalog, error) {
+	const op = "open catalog"
+	c := &Catalog{guard: newGuard(o), dir: dir, readOnly: o.ReadOnly, commits: make(chan struct{}, maxCommits)}
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.fail(fmt.Errorf("pebble panicked: %v", r))
+			}
+		}()
+		done <- translate(op, open(c))
+	}()
+	timer := time.NewTimer(o.OpenTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, errors.Join(err, c.releaseAll())
+		}
+		c.opened.Store(true)
+		if c.isFailed() { // perhaps too early for OnFailure
+			return nil, c.abandon(op)
+		}
+		return c, nil
+	case <-c.failed:
+		return nil, c.abandon(op)
+	case <-timer.C:
+		err := &skep.Error{Op: op, Kind: skep.Deadline, Field: "directory", Value: dir, Limit: "open within " + o.OpenTimeout.String()}
+		c.fail(err)
+		_ = c.abandon(op)
+		return nil, err
+	}
+}
+
+func (c *Catalog) open(o *Options) error {
+	mustExist := o.MustExist || o.ReadOnly
+	if _, err := o.FS.Stat(c.dir); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if mustExist {
+			return notFound(c.dir, err)
+		}
+		if err := o.FS.MkdirAll(c.dir, 0o755); err != nil {
+			return err
+		}
+	}
+	watched, watcher := vfs.WithDiskHealthChecks(o.FS, slowDisk, nil, func(i vfs.DiskSlowInfo) { c.listener().DiskSlow(i) })
+	fenced := &fence{FS: watched, g: c.guard}
+	lock, err := o.FS.Lock(o.FS.PathJoin(c.dir, "LOCK"))
+	if err != nil {
+		_ = watcher.Close()
+		return lockError(o.FS, c.dir, err)
+	}
+	c.hold(watcher, lock)
+
+	exists, err := examine(fenced, c.dir, o.ReadOnly)
+	switch {
+	case err != nil:
+		return err
+	case !exists && mustExist:
+		return notFound(c.dir, nil)
+	case exists && o.MustNotExist:
+		return &skep.Error{Op: "create catalog", Kind: skep.Conflict, Field: "directory", Value: c.dir, Limit: "without a catalog"}
+	}
+	c.created = !exists
+	return c.openPebble(fenced, o)
+}
+
+func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {
+	// Pebble takes memtables out of the cache's account.
+	cache := pebble.NewCache(o.CacheBytes + int64(memtablesQueue)*int64(o.memtableBytes))
+	defer cache.Unref() // the DB holds it
+	p := pebbleOptions(o, cache)
+	p.FS = fsys
+	p.Logger, p.EventListener = pebbleLogger{c.guard}, c.listener()
+	if c.db, err = pebble.Open(c.dir, p); err != nil {
+		return err
+	}
+	var s StoreState
+	if _, err := get(c.db, []byte{rowStore}, s.decode); err != nil {
+		return errors.Join(err, c.db.Close())
+	}
+	return nil
+}
+
+func notFound(dir string, err error) error {
+	return &skep.Error{Op: "open catalog", Kind: skep.NotFound, Field: "directory", Value: dir, Limit: "an existing catalog", Err: err}
+}
+
+// examine says whether dir holds a catalog. It refuses one in a newer format, and
+// clears away one whose creation was cut short: Pebble writes the format marker
+// last, before its first open returns, so without one nothing was ever committed,
+// and Pebble itself would refuse such a directory for ever.
+func examine(fsys vfs.FS, dir string, readOnly bool) (exists bool, err error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return false, err
+	}
+	marked, tables := false, false
+	var remains []string
+	for _, name := range names {
+		switch ext := name[strings.LastIndexByte(name, '.')+1:]; {
+		case strings.HasPrefix(name, "marker.format-version."):
+			marked = true
+			if v, err := strconv.ParseUint(ext, 10, 64); err == nil && v > uint64(pebble.FormatNewest) {
+				return false, &skep.Error{Op: "open catalog", Kind: skep.Version, Field: "pebble format", Value: v,
+					Limit: fmt.Sprintf("at most %d", uint64(pebble.FormatNewest))}
+			}
+		case name == "CURRENT" || isTable(name):
+			tables = true // of an old Pebble, or not ours to clear
+		case strings.HasPrefix(name, "marker.manifest."), strings.HasPrefix(name, "MANIFEST-"),
+			strings.HasPrefix(name, "OPTIONS-"), ext == "log", ext == "dbtmp":
+			remains = append(remains, name)
+		}
+	}
+	if marked || tables {
+		return true, nil
+	}
+	if readOnly {
+		return false, nil
+	}
+	for _, name := range remains {
+		if err := fsys.Remove(fsys.PathJoin(dir, name)); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// Created says whether Open made the catalog. Until the first PutStore is committed
+// it is empty.
+func (c *Catalog) Created() bool { return c.created }
+
+// Err is the error every call returns since the catalog failed, nil before.
+func (c *Catalog) Err() error {
+	if c.isFailed() {
+		return c.failure("catalog")
+	}
+	return nil
+}
+
+// Close waits for calls under way and closes, within three timeouts. A catalog that
+// has failed, or does not close in time, is skep.Failed: its goroutines and memory
+// stay until the process ends. Its lock is given back, and it can be opened again, unless
+// the drive still owes an answer to a write. Closing twice is not an error.
+func (c *Catalog) Close() error {
+	c.mu.Lock()
+	if c.mu.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.closed = true
+	c.mu.Unlock()
+	close(c.closing)
+	if c.isFailed() {
+		return c.abandon("close catalog")
+	}
+	if !c.within(c.inFlight.Wait) {
+		c.fail(fmt.Errorf("calls still inside pebble %v after close", c.timeout))
+		return c.abandon("close catalog")
+	}
+	var err error
+	if !c.within(func() { err = errors.Join(c.db.Close(), c.releaseAll()) }) {
+		c.fail(fmt.Errorf("pebble did not close within %v", c.timeout))
+		return c.abandon("close catalog")
+	}
+	return translate("close catalog", err)
+}
+
+// within runs f on a goroutine and waits for it; false when it takes longer than
+// the timeout or the catalog fails meanwhile.
+func (c *Catalog) within(f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.fail(fmt.Errorf("pebble panicked: %v", r))
+				return
+			}
+			close(done)
+		}()
+		f()
+	}()
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+	case <-c.failed:
+	}
+	return false
+}
+
+// abandon gives up a failed catalog: Pebble is not touched, and the lock is given
+// back once nothing can write any more.
+func (c *Catalog) abandon(op string) error {
+	locked := !c.quiet()
+	if !locked {
+		_ = c.releaseAll()
+	}
+	c.log.Warn("failed catalog left as it is: its goroutines and memory stay until the process ends", "dir", c.dir, "still_locked", locked)
+	return c.failure(op)
+}
+
+// hold keeps what is to be closed after Pebble.
+func (c *Catalog) hold(r ...io.Closer) {
+	c.releaseMu.Lock()
+	defer c.releaseMu.Unlock()
+	c.release = append(c.release, r...)
+}
+
+func (c *Catalog) releaseAll() error {
+	c.releaseMu.Lock()
+	defer c.releaseMu.Unlock()
+	var errs []error
+	for _, r := range c.release {
+		errs = append(errs, r.Close())
+	}
+	c.release = nil
+	return errors.Join(errs...)
+}

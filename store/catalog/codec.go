@@ -1,0 +1,214 @@
+package catalog
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/skepkv/skep"
+)
+
+// rowVersion is the version byte of every value written. A higher one is
+// skep.Version; each row kind's version 1 is documented at its encode function.
+const rowVersion = 1
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(key, body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, body)
+}
+
+// seal makes a value:
+//
+//	version u8 | body | crc32c u32 little-endian over key, version and body
+//
+// The key is in the checksum so that a value under another key does not pass.
+func seal(key, body []byte) []byte {
+	v := make([]byte, 0, len(body)+5)
+	v = append(append(v, rowVersion), body...)
+	return binary.LittleEndian.AppendUint32(v, checksum(key, v))
+}
+
+// unseal checks a value and returns its body, which aliases it.
+func unseal(key, value []byte) ([]byte, error) {
+	if len(value) < 5 {
+		return nil, damaged(key, fmt.Errorf("value of %d bytes", len(value)))
+	}
+	body, sum := value[:len(value)-4], binary.LittleEndian.Uint32(value[len(value)-4:])
+	if got := checksum(key, body); got != sum {
+		return nil, damaged(key, fmt.Errorf("checksum %08x, recorded %08x", got, sum))
+	}
+	if body[0] > rowVersion {
+		return nil, &skep.Error{Op: "catalog", Kind: skep.Version, Field: fmt.Sprintf("version of row %q", key),
+			Value: body[0], Limit: fmt.Sprintf("at most %d", rowVersion)}
+	}
+	return body[1:], nil
+}
+
+func damaged(key []byte, err error) error {
+	return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: fmt.Sprintf("row %q", key), Err: err}
+}
+
+var errShort = errors.New("value ends early")
+
+// reader takes a body apart; after the first error everything reads as zero.
+type reader struct {
+	b   []byte
+	err error
+}
+
+func (r *reader) take(n int) []byte {
+	if r.err != nil || n < 0 || n > len(r.b) {
+		r.err = errShort
+		return nil
+	}
+	p := r.b[:n]
+	r.b = r.b[n:]
+	return p
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if r.err != nil || n <= 0 {
+		r.err = errShort
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) string() string { return string(r.take(int(min(r.uvarint(), 1<<20)))) }
+func (r *reader) id() (id [16]byte) {
+	copy(id[:], r.take(16))
+	return id
+}
+func (r *reader) end() error {
+	if r.err == nil && len(r.b) != 0 {
+		r.err = fmt.Errorf("%d bytes too many", len(r.b))
+	}
+	return r.err
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// encode: all numbers uvarint, in the order of the struct; device count before the
+// members; the bitmap, in roaring's own format, to the end, absent when nil.
+func (g *GroupState) encode() ([]byte, error) {
+	b := make([]byte, 0, 64+8*len(g.Devices))
+	for _, n := range []uint64{g.Generation, uint64(g.State), uint64(g.SegmentBytes), uint64(g.Copies), g.OpenedSeq,
+		g.SealedSeq, uint64(g.Blocks), uint64(g.Bytes), uint64(len(g.Devices))} {
+		b = binary.AppendUvarint(b, n)
+	}
+	for _, m := range g.Devices {
+		b = binary.AppendUvarint(b, uint64(m.Device))
+		b = binary.AppendUvarint(b, uint64(m.Segment))
+	}
+	if g.Live == nil {
+		return b, nil
+	}
+	live, err := g.Live.ToBytes()
+	return append(b, live...), err
+}
+
+func (g *GroupState) decode(body []byte) error {
+	r := reader{b: body}
+	g.Generation, g.State = r.uvarint(), GroupPhase(r.uvarint())
+	g.SegmentBytes, g.Copies = int64(r.uvarint()), int(r.uvarint())
+	g.OpenedSeq, g.SealedSeq = r.uvarint(), r.uvarint()
+	g.Blocks, g.Bytes = int64(r.uvarint()), int64(r.uvarint())
+	n := r.uvarint()
+	if r.err != nil || n > uint64(len(r.b))/2 { // a member is at least two bytes
+		return errShort
+	}
+	g.Devices = make([]Member, n)
+	for i := range g.Devices {
+		g.Devices[i] = Member{Device: uint16(r.uvarint()), Segment: uint32(r.uvarint())}
+	}
+	if r.err != nil || len(r.b) == 0 {
+		return r.err
+	}
+	g.Live = roaring.New()
+	return g.Live.UnmarshalBinary(r.b)
+}
+
+// encode: the id, then strings and numbers in the order of the struct.
+func (d *DeviceState) encode() []byte {
+	b := append([]byte(nil), d.ID[:]...)
+	b = appendString(appendString(b, d.Serial), d.Path)
+	for _, n := range []uint64{uint64(d.Size), uint64(d.SegmentBytes), uint64(d.Segments), uint64(d.State)} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+func (d *DeviceState) decode(body []byte) error {
+	r := reader{b: body}
+	d.ID, d.Serial, d.Path = r.id(), r.string(), r.string()
+	d.Size, d.SegmentBytes = int64(r.uvarint()), int64(r.uvarint())
+	d.Segments, d.State = uint32(r.uvarint()), DeviceStatus(r.uvarint())
+	return r.end()
+}
+
+// encode: the format first, which never moves, so that any program can tell that a
+// store is newer than itself; then the ids and the numbers in the order of the struct.
+func (s *StoreState) encode() []byte {
+	b := binary.LittleEndian.AppendUint32(nil, s.Format)
+	b = append(append(b, s.StoreID[:]...), s.Secret[:]...)
+	clean := uint64(0)
+	if s.Clean {
+		clean = 1
+	}
+	for _, n := range []uint64{clean, s.NextSeq, s.FlushedSeq, uint64(s.NextGroup), uint64(s.NextInstance),
+		uint64(s.NextNamespace), s.Epoch} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return b
+}
+
+func (s *StoreState) decode(body []byte) error {
+	r := reader{b: body}
+	if f := r.take(4); f != nil {
+		s.Format = binary.LittleEndian.Uint32(f)
+	}
+	if r.err == nil && s.Format > FormatVersion {
+		return &skep.Error{Op: "catalog", Kind: skep.Version, Field: "store format", Value: s.Format,
+			Limit: fmt.Sprintf("at most %d", FormatVersion)}
+	}
+	s.StoreID, s.Secret = r.id(), r.id()
+	s.Clean = r.uvarint() == 1
+	s.NextSeq, s.FlushedSeq = r.uvarint(), r.uvarint()
+	s.NextGroup, s.NextInstance, s.NextNamespace = uint32(r.uvarint()), uint32(r.uvarint()), uint32(r.uvarint())
+	s.Epoch = r.uvarint()
+	return r.end()
+}
+
+func (n *Namespace) encode() ([]byte, error)  { return json.Marshal(n) }
+func (n *Namespace) decode(body []byte) error { return json.Unmarshal(body, n) }
+
+func (p *Purge) encode() []byte { return binary.AppendUvarint(nil, p.Seq) }
+func (p *Purge) decode(body []byte) error {
+	r := reader{b: body}
+	p.Seq = r.uvarint()
+	return r.end()
+}
+
+// decodeRow checks a value and hands its body to decode; what decode finds wrong
+// is damage, unless it says otherwise.
+func decodeRow(key, value []byte, decode func(body []byte) error) error {
+	body, err := unseal(key, value)
+	if err != nil {
+		return err
+	}
+	err = decode(body)
+	var known *skep.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	return damaged(key, err)
+}

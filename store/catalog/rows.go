@@ -1,0 +1,80 @@
+package catalog
+
+import (
+	"cmp"
+	"encoding/binary"
+)
+
+// Row prefixes. They are stored: do not change.
+const (
+	rowBlock     = 'b'
+	rowDevice    = 'd'
+	rowGroup     = 'g'
+	rowNamespace = 'n'
+	rowPurge     = 'p'
+	rowStore     = 's'
+)
+
+// Loc names a block row: where its first byte is.
+type Loc struct {
+	Group  uint32
+	Page   uint32 // within the group's segment
+	Device uint8  // within the group
+	Sub    uint8  // within the page, for packed values
+}
+
+// Compare orders locations as their rows lie.
+func (l Loc) Compare(o Loc) int {
+	return cmp.Or(cmp.Compare(l.Group, o.Group), cmp.Compare(l.Page, o.Page),
+		cmp.Compare(l.Device, o.Device), cmp.Compare(l.Sub, o.Sub))
+}
+
+// blockKeySize is 1 + group 4 + page 4 + device 1 + sub 1.
+const blockKeySize = 11
+
+func appendBlockKey(b []byte, l Loc) []byte {
+	b = append(b, rowBlock)
+	b = binary.BigEndian.AppendUint32(b, l.Group)
+	b = binary.BigEndian.AppendUint32(b, l.Page)
+	return append(b, l.Device, l.Sub)
+}
+
+func parseBlockKey(k []byte) (Loc, bool) {
+	if len(k) != blockKeySize || k[0] != rowBlock {
+		return Loc{}, false
+	}
+	return Loc{
+		Group:  binary.BigEndian.Uint32(k[1:]),
+		Page:   binary.BigEndian.Uint32(k[5:]),
+		Device: k[9],
+		Sub:    k[10],
+	}, true
+}
+
+func key16(row byte, n uint16) []byte { return binary.BigEndian.AppendUint16([]byte{row}, n) }
+func key32(row byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{row}, n) }
+
+func purgeKey(p Purge) []byte {
+	k := key32(rowPurge, p.Instance)
+	if p.Whole {
+		return k
+	}
+	return append(k, p.Tag[:]...)
+}
+
+// keyRange is [lower, upper).
+type keyRange struct{ lower, upper []byte }
+
+// rowRange covers all rows of one kind.
+func rowRange(row byte) keyRange { return keyRange{[]byte{row}, []byte{row + 1}} }
+
+// groupRange covers all block rows of a group.
+func groupRange(group uint32) keyRange {
+	r := keyRange{lower: key32(rowBlock, group)}
+	if group == 1<<32-1 {
+		r.upper = []byte{rowBlock + 1}
+	} else {
+		r.upper = key32(rowBlock, group+1)
+	}
+	return r
+}

@@ -1,0 +1,399 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// cleaner makes free groups: it takes the sealed group whose content is worth least,
+// writes what is worth keeping to another, drops the rest, and frees it. Cleaning is
+// eviction: nothing else drops committed blocks for space.
+type cleaner struct {
+	s     *Store
+	wake  chan struct{}
+	idle  atomic.Bool // the last round found nothing to clean
+	drain []*group    // cleaned groups that readers still hold; the cleaner's goroutine only
+	buf   []byte
+}
+
+func (c *cleaner) start(s *Store) {
+	c.s = s
+	c.wake = make(chan struct{}, 1)
+	go0(&s.background, c.run)
+}
+
+// kick makes the cleaner look again.
+func (c *cleaner) kick() {
+	if c.wake == nil {
+		return
+	}
+	c.idle.Store(false)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stuck says that there is nothing to clean: waiting for space is no use.
+func (c *cleaner) stuck() bool { return c.idle.Load() }
+
+func (c *cleaner) run() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.s.closing:
+			return
+		case <-c.wake:
+		case <-tick.C:
+			c.s.index.Tick(c.s.now())
+		}
+		c.release()
+		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
+			ok, err := c.one(c.s.ctx)
+			if err != nil && c.s.ctx.Err() == nil {
+				c.s.log.Error("cleaning failed", "error", err)
+			}
+			c.release()
+			if !ok {
+				c.idle.Store(true)
+				break
+			}
+		}
+	}
+}
+
+// needed says whether puts may soon find no group to open.
+func (c *cleaner) needed() bool {
+	c.s.space.mu.Lock()
+	defer c.s.space.mu.Unlock()
+	return c.s.freeGroupsLocked()+len(c.drain) <= c.s.reserve
+}
+
+// one cleans one group. False: there is none to clean, or it made no room.
+func (c *cleaner) one(ctx context.Context) (bool, error) {
+	g := c.victim()
+	if g == nil {
+		return false, nil
+	}
+	before := c.s.count.movedBytes.Load()
+	err := c.clean(ctx, g)
+	if err != nil {
+		c.s.space.mu.Lock()
+		g.victim = false
+		c.s.space.mu.Unlock()
+		return false, err
+	}
+	// A round that rewrote a whole group freed nothing.
+	moved := c.s.count.movedBytes.Load() - before
+	return moved < int64(g.payloadPages())*layout.PageSize*49/50, nil
+}
+
+func (g *group) payloadPages() int {
+	return len(g.drives) * (int(g.state.SegmentBytes/layout.PageSize) - 2)
+}
+
+// victim chooses a sealed group nobody writes to: an empty one if there is one.
+func (c *cleaner) victim() *group {
+	s := c.s
+	admit := func(num uint32) bool {
+		s.space.mu.Lock()
+		defer s.space.mu.Unlock()
+		g := s.space.mu.groups[num]
+		return g != nil && g.filler == nil && g.pending == 0 && !g.victim
+	}
+	num, ok := uint32(0), false
+	for _, n := range s.groupNumbers(0) {
+		if st, has := s.index.Group(n); (!has || st.Blocks == 0) && admit(n) {
+			num, ok = n, true
+			break
+		}
+	}
+	if !ok {
+		var st index.GroupStat
+		if st, ok = s.index.PickVictim(admit); !ok {
+			return nil
+		}
+		num = st.Group
+	}
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	g := s.space.mu.groups[num]
+	if g != nil {
+		g.victim = true
+	}
+	return g
+}
+
+// move is a block on its way from one place to another.
+type move struct {
+	fp   index.Fingerprint
+	from layout.Location
+}
+
+// clean empties g and hands it over to be freed.
+func (c *cleaner) clean(ctx context.Context, g *group) error {
+	s := c.s
+	var recs []segment.Record
+	var refs []index.Ref
+	var locs []layout.Location
+	err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+		var rec segment.Record
+		if err := segment.DecodeRecord(row, &rec); err != nil {
+			s.log.Error("damaged row in the catalog", "location", l, "error", err)
+			return nil
+		}
+		loc := layoutOf(l)
+		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+			s.index.Remove(fp, loc.Pack())
+		}
+		recs = append(recs, rec)
+		refs = append(refs, index.Ref{FP: fp, Location: loc.Pack()})
+		locs = append(locs, loc)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	verdicts := s.index.Survivors(s.now(), int64(g.payloadPages()), refs, nil)
+	var keep []*incoming
+	durable := false
+	for i, v := range verdicts {
+		if v == index.Drop {
+			_, err := s.index.Evict(refs[i].FP, refs[i].Location)
+			if errors.Is(err, index.ErrProtected) {
+				v = index.Must
+			} else if err == nil {
+				c.evicted(&recs[i], refs[i].FP)
+			}
+		}
+		if v == index.Keep || v == index.Must {
+			keep = append(keep, &incoming{fp: refs[i].FP, rec: recs[i], pages: int(recs[i].Pages), size: recs[i].Bytes(),
+				moved: &move{fp: refs[i].FP, from: locs[i]}, result: &skep.PutResult{}})
+			durable = durable || recs[i].Flags&segment.RecordDurable != 0
+		}
+	}
+	if err := c.rewrite(ctx, g, keep); err != nil {
+		return err
+	}
+	if durable {
+		if err := s.flushDrives(ctx, s.drives); err != nil {
+			return err
+		}
+	}
+	b := s.catalog.NewBatch()
+	b.DeleteGroupBlocks(g.num)
+	b.DeleteGroup(g.num)
+	if err := s.catalog.Commit(ctx, b, durable); err != nil {
+		return err
+	}
+	s.space.mu.Lock()
+	delete(s.space.mu.groups, g.num) // from here on nobody pins it
+	s.space.mu.Unlock()
+	s.index.FreeGroup(g.num)
+	g.draining.Store(true)
+	c.drain = append(c.drain, g)
+	return nil
+}
+
+func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint) {
+	c.s.count.evicted.Add(1)
+	c.s.forgetCached(fp)
+	if ns := c.s.names.of(rec.Instance); ns != nil {
+		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
+		ev.Tier, ev.Reason = skep.TierNone, skep.Full
+		c.s.events.emit(ev)
+	}
+}
+
+// release gives segments of cleaned groups back once no reader holds them.
+func (c *cleaner) release() {
+	s := c.s
+	rest := c.drain[:0]
+	freed := false
+	s.space.mu.Lock()
+	for _, g := range c.drain {
+		if g.readers.Load() > 0 {
+			rest = append(rest, g)
+			continue
+		}
+		for i, d := range g.drives {
+			d.free = append(d.free, g.segments[i])
+		}
+		freed = true
+	}
+	if freed {
+		close(s.space.mu.freed)
+		s.space.mu.freed = make(chan struct{})
+	}
+	s.space.mu.Unlock()
+	c.drain = rest
+}
+
+// rewrite copies blocks of g to the open group of kept blocks, in the order they are
+// given, which is the order they lie in: chains stay together.
+func (c *cleaner) rewrite(ctx context.Context, g *group, keep []*incoming) error {
+	for len(keep) > 0 {
+		n, bytes := 0, int64(0)
+		for n < len(keep) && n < appendBlocks && (n == 0 || bytes+int64(keep[n].pages)*layout.PageSize <= appendBytes) {
+			bytes += int64(keep[n].pages) * layout.PageSize
+			n++
+		}
+		if err := c.rewriteBatch(ctx, g, keep[:n], bytes); err != nil {
+			return err
+		}
+		keep = keep[n:]
+	}
+	return nil
+}
+
+func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming, bytes int64) error {
+	s := c.s
+	if int64(len(c.buf)) < bytes {
+		c.buf = device.AlignedBuffer(int(max(bytes, appendBytes)))
+	}
+	buf := c.buf
+	good := batch[:0:0]
+	for _, in := range batch {
+		n := int64(in.pages) * layout.PageSize
+		mem := buf[:n:n]
+		buf = buf[n:]
+		ns := s.names.of(in.rec.Instance)
+		if ns == nil {
+			continue // purged meanwhile
+		}
+		if err := s.readVerified(ctx, g, ns.info.Shape, &in.rec, mem); err != nil {
+			if k := skep.KindOf(err); k == skep.Deadline || k == skep.DeviceFailed {
+				c.buf = nil // a drive may still write to it
+				return err
+			}
+			c.lost(ns, in)
+			continue
+		}
+		in.size = in.rec.Bytes()
+		in.setParts(mem)
+		good = append(good, in)
+	}
+	for len(good) > 0 {
+		ns := s.names.of(good[0].rec.Instance)
+		if ns == nil {
+			good = good[1:]
+			continue
+		}
+		n := 1 // an append is of one namespace
+		for n < len(good) && good[n].rec.Instance == good[0].rec.Instance {
+			n++
+		}
+		a, n, err := s.place(ctx, ns, streamKept, good[:n])
+		if err != nil {
+			return err
+		}
+		s.start(ctx, ns, a)
+		if err := c.finish(ctx, ns, a); err != nil {
+			c.buf = nil
+			return err
+		}
+		good = good[n:]
+	}
+	return nil
+}
+
+// setParts points a block's parts into its stored form.
+func (in *incoming) setParts(mem []byte) {
+	in.parts = make([]skep.Part, len(in.rec.Parts))
+	var off int64
+	for i := range in.rec.Parts {
+		p := &in.rec.Parts[i]
+		in.parts[i].Name = p.Name
+		if p.Inline != nil {
+			in.parts[i].Bytes = p.Inline
+			continue
+		}
+		in.parts[i].Bytes = mem[off : off+p.Size]
+		off += int64(pagesOf(p.Size)) * layout.PageSize
+	}
+}
+
+// lost forgets a block that cleaning found damaged.
+func (c *cleaner) lost(ns *namespace, in *incoming) {
+	s := c.s
+	s.count.damaged.Add(1)
+	s.index.Remove(in.fp, in.moved.from.Pack())
+	ev := s.blockEvent(ns, &in.rec, skep.EventDamaged)
+	ev.Reason = skep.Damaged
+	s.events.emit(ev)
+	s.log.Error("damaged block found while cleaning", "key", in.rec.Key.Short(), "location", in.moved.from.String())
+}
+
+// finish waits for an append of moved blocks and points the index at them. Deletes
+// are kept out between looking and moving, so that none is undone.
+func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error {
+	s := c.s
+	if a.err != nil {
+		return a.err
+	}
+	if err := a.writes.wait(ctx, s.options.OpTimeout); err != nil {
+		s.giveUp(a.g)
+		return err
+	}
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	b := s.catalog.NewBatch()
+	var buf []byte
+	moved := a.blocks[:0:0]
+	for _, in := range a.blocks {
+		if e, ok := s.index.Resolve(in.fp); !ok || e.Location != in.moved.from.Pack() {
+			continue
+		}
+		buf = in.rec.Append(buf[:0])
+		b.PutBlock(locOf(in.loc), buf)
+		b.DeleteBlock(locOf(in.moved.from))
+		moved = append(moved, in)
+	}
+	if err := s.catalog.Commit(ctx, b, false); err != nil {
+		return err
+	}
+	for _, in := range moved {
+		if s.index.Move(in.fp, in.moved.from.Pack(), in.loc.Pack()) {
+			s.count.movedBytes.Add(in.size)
+		} else { // found damaged by a reader meanwhile
+			s.deleteRow(locOf(in.loc))
+		}
+	}
+	return nil
+}
+
+// trim drops what the policies lru and s3fifo have over their logical cap.
+func (s *Store) trim(ctx context.Context) {
+	if s.options.Policy == "cost" {
+		return
+	}
+	b := s.catalog.NewBatch()
+	for b.Len() < 4096 {
+		e, ok := s.index.NextEvict()
+		if !ok {
+			break
+		}
+		if _, err := s.index.Evict(e.FP, e.Location); err != nil {
+			continue
+		}
+		s.count.evicted.Add(1)
+		b.DeleteBlock(locOf(unpack(e.Location)))
+	}
+	if b.Len() == 0 {
+		return
+	}
+	if err := s.catalog.Commit(ctx, b, false); err != nil {
+		s.log.Warn("evicted rows not deleted", "error", err)
+	}
+}

@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// closeTimeout is how long Close waits for drives and background work.
+const closeTimeout = 10 * time.Second
+
+// Close implements skep.Store. What was acknowledged as committed is flushed. When a
+// drive still holds memory after a while, Close returns NotReleased and leaves that
+// memory mapped on purpose.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
+}
+
+func (s *Store) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	close(s.closing)
+	s.gate.Lock() // waits for calls under way; their waits look at closing
+	s.closed = true
+	s.gate.Unlock()
+	for _, ses := range s.sessions.all(true) {
+		note(ses.Close(ctx))
+	}
+	note(s.accepted.wait(ctx))
+	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
+		note(s.advanceMark(ctx))
+	}
+	s.cancel()
+	if !waitGroup(&s.background, ctx) {
+		note(&skep.Error{Op: "close", Kind: skep.Deadline, Field: "background work"})
+	}
+	if len(errs) == 0 {
+		s.workers.stop()
+	}
+	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
+		// What was verified and flushed need not be verified again.
+		s.names.mu.RLock()
+		next := s.names.mu.next
+		s.names.mu.RUnlock()
+		s.flushed.Store(s.seq.Load())
+		b := s.catalog.NewBatch()
+		b.PutStore(s.storeState(next, true))
+		note(s.catalog.Commit(ctx, b, true))
+	}
+	s.events.close()
+	note(s.shut(ctx))
+	return errors.Join(errs...)
+}
+
+// abandon closes what a failed open has opened.
+func (s *Store) abandon() {
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := s.shut(ctx); err != nil {
+		s.log.Warn("closing after a failed open", "error", err)
+	}
+}
+
+// shut closes devices, catalog and memory, in that order: memory goes only when no
+// drive can write to it.
+func (s *Store) shut(ctx context.Context) error {
+	var errs []error
+	busy := false
+	for _, d := range s.drives {
+		if d == nil {
+			continue
+		}
+		if err := d.dev.Close(); err != nil {
+			busy = true
+			errs = append(errs, &skep.Error{Op: "close", Kind: skep.NotReleased, Field: d.path, Err: err})
+		}
+	}
+	if s.catalog != nil {
+		if err := s.catalog.Close(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if s.cache != nil {
+		s.cache.Close()
+	}
+	if s.arena != nil && !busy {
+		if err := s.arena.Close(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if s.index != nil {
+		s.index.Close()
+	}
+	if s.lock != nil {
+		if err := s.lock.release(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitGroup waits for w until ctx ends.
+func waitGroup(w interface{ Wait() }, ctx context.Context) bool {
+	done := make(chan struct{})
+	go func() {
+		w.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,209 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Delete implements skep.Deleter.
+func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	const op = "delete"
+	if err := s.enterWrite(op); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	if len(keys) > skep.MaxChainKeys {
+		return 0, skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	ns, t, err := s.names.resolve(op, sc)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	var tombs []segment.Tombstone
+	b := s.catalog.NewBatch()
+	s.changes.Lock()
+	seq := s.nextSeq()
+	for i := range keys {
+		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		e, ok := s.index.Remove(fp, index.AnyLocation)
+		if !ok {
+			continue
+		}
+		n++
+		s.forgetCached(fp)
+		if e.Location != 0 {
+			b.DeleteBlock(locOf(unpack(e.Location)))
+			tombs = append(tombs, segment.Tombstone{Seq: seq, Covers: seq, Instance: ns.instance, SaltTag: segment.SaltTag(t), Key: keys[i]})
+		}
+		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: keys[i], Depth: int(e.Depth)}
+		s.saltEvent(&ev, t)
+		s.events.emit(ev)
+	}
+	if n == 0 {
+		s.changes.Unlock()
+		return 0, nil
+	}
+	err = s.catalog.Commit(ctx, b, true)
+	s.changes.Unlock()
+	if err == nil && len(tombs) > 0 {
+		err = s.logTombstones(ctx, tombs)
+	}
+	return n, err
+}
+
+// drop removes a block that another has made superfluous. REQUIRES: s.changes.
+func (s *Store) drop(ns *namespace, t tag, fp index.Fingerprint, key skep.Key) {
+	e, ok := s.index.Remove(fp, index.AnyLocation)
+	if !ok {
+		return
+	}
+	s.forgetCached(fp)
+	if e.Location != 0 {
+		s.deleteRow(locOf(unpack(e.Location)))
+	}
+	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: key, Depth: int(e.Depth)}
+	s.saltEvent(&ev, t)
+	s.events.emit(ev)
+}
+
+// deleteRow deletes a block's row behind the caller's back; at worst an open finds
+// the row again, and with it a block whose bytes are right.
+func (s *Store) deleteRow(l catalog.Loc) {
+	b := s.catalog.NewBatch()
+	b.DeleteBlock(l)
+	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+		s.log.Warn("row not deleted", "location", l, "error", err)
+	}
+}
+
+// Purge implements skep.Deleter. What is purged is told by two numbers that every
+// block carries: its namespace's instance and its salt's tag. New ones make
+// everything under the old unreachable; the cleaner drops it without copying.
+func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
+	const op = "purge"
+	if err := s.enterWrite(op); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	n := s.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	seq := s.nextSeq()
+	b := s.catalog.NewBatch()
+	if p.Salt != nil {
+		return s.purgeSaltLocked(ctx, b, *p.Salt, seq)
+	}
+	var gone []*namespace
+	for _, ns := range n.mu.byID {
+		if p.Namespace == ns.info.ID || p.Tenant != "" && p.Tenant == ns.info.Tenant || p.Model != "" && p.Model == ns.info.Model {
+			gone = append(gone, ns)
+		}
+	}
+	if len(gone) == 0 {
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "tenant, model or namespace", Value: fmt.Sprintf("%q %q %d", p.Tenant, p.Model, p.Namespace)}
+	}
+	next := n.mu.next
+	fresh := make([]uint32, len(gone))
+	var entries []segment.Purge
+	for i, ns := range gone {
+		next.NextInstance++
+		fresh[i] = next.NextInstance
+		b.PutPurge(catalog.Purge{Instance: ns.instance, Whole: true, Seq: seq})
+		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: fresh[i]})
+		entries = append(entries, segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance})
+	}
+	if err := s.saveNext(ctx, b, next); err != nil {
+		return err
+	}
+	n.mu.next = next
+	for i, ns := range gone {
+		s.index.SetDead(ns.instance)
+		delete(n.mu.byInstance, ns.instance)
+		// Readers hold pointers to namespaces: a purged one is left as it is.
+		renewed := *ns
+		renewed.instance = fresh[i]
+		n.mu.byID[ns.info.ID] = &renewed
+		n.mu.byName[[2]string{ns.info.Tenant, ns.info.Name}] = &renewed
+		n.mu.byInstance[fresh[i]] = &renewed
+	}
+	id := skep.NamespaceID(0)
+	if len(gone) == 1 {
+		id = gone[0].info.ID
+	}
+	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
+	return s.logPurges(ctx, entries)
+}
+
+// purgeSaltLocked gives a salt a new tag. REQUIRES: names.mu.
+func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.Scope, seq uint64) error {
+	const op = "purge"
+	n := s.names
+	ns := n.mu.byID[sc.Namespace]
+	if ns == nil {
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
+	}
+	if sc.Salt == "" {
+		return skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace instead")
+	}
+	// The row is keyed by the salt's first tag and holds its present epoch; blocks
+	// carry the tag of their epoch.
+	first := instanceTag{ns.instance, n.tagAt(ns.instance, sc.Salt, 0)}
+	dead := n.tagAt(ns.instance, sc.Salt, n.mu.saltEpoch[first])
+	b.PutPurge(catalog.Purge{Instance: ns.instance, Tag: first.tag, Seq: seq})
+	if dead != first.tag {
+		b.PutPurge(catalog.Purge{Instance: ns.instance, Tag: dead, Seq: 0})
+	}
+	if err := s.catalog.Commit(ctx, b, true); err != nil {
+		return err
+	}
+	n.mu.saltEpoch[first] = seq
+	n.mu.deadTags[instanceTag{ns.instance, dead}] = true
+	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
+	return s.logPurges(ctx, []segment.Purge{{Seq: seq, Covers: seq, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag(dead)}})
+}
+
+// Hint implements skep.Hinter.
+func (s *Store) Hint(_ context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+	const op = "hint"
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	if len(keys) > skep.MaxChainKeys {
+		return 0, skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+		max   time.Duration
+	}{{"pin", h.Pin, skep.MaxPin}, {"next use", h.NextUse, 365 * 24 * time.Hour}, {"ttl", h.TTL, 365 * 24 * time.Hour}} {
+		if f.d < 0 || f.d > f.max {
+			return 0, skep.Invalidf(op, f.field, f.d, fmt.Sprintf("0 to %v", f.max))
+		}
+	}
+	if h.Steps < 0 || h.Steps > 1<<20 {
+		return 0, skep.Invalidf(op, "steps", h.Steps, fmt.Sprintf("0 to %d", 1<<20))
+	}
+	if len(h.Program) > skep.MaxNameSize {
+		return 0, skep.Invalidf(op, "program length in bytes", len(h.Program), skep.MaxNameSize)
+	}
+	ns, t, err := s.names.resolve(op, sc)
+	if err != nil {
+		return 0, err
+	}
+	fps := make([]index.Fingerprint, len(keys))
+	for i, k := range keys {
+		fps[i] = s.names.fingerprint(ns.instance, t, k)
+	}
+	return s.applyHint(ns, fps, h)
+}

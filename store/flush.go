@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// flusher lets any number of callers wait for one flush of a drive. A caller joins
+// the round that starts after it asked, since a flush under way may have begun
+// before the caller's write was done.
+type flusher struct {
+	mu      sync.Mutex
+	running *flushRound
+	next    *flushRound
+}
+
+type flushRound struct {
+	done chan struct{}
+	err  error
+	op   device.Op
+}
+
+// start returns a round that covers every write completed before the call.
+func (f *flusher) start(d device.Device) *flushRound {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.next == nil {
+		f.next = &flushRound{done: make(chan struct{})}
+	}
+	r := f.next
+	if f.running == nil {
+		f.launchLocked(d)
+	}
+	return r
+}
+
+// launchLocked makes next the running round. REQUIRES: f.mu.
+func (f *flusher) launchLocked(d device.Device) {
+	r := f.next
+	f.running, f.next = r, nil
+	r.op = device.Op{Kind: device.Flush, Done: func(o *device.Op) { f.end(d, o.Err) }}
+	if err := d.Submit([]*device.Op{&r.op}); err != nil {
+		f.finishLocked(d, err)
+	}
+}
+
+func (f *flusher) end(d device.Device, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.finishLocked(d, err)
+}
+
+// finishLocked ends the running round and starts the next. REQUIRES: f.mu.
+func (f *flusher) finishLocked(d device.Device, err error) {
+	r := f.running
+	r.err = err
+	close(r.done)
+	f.running = nil
+	if f.next != nil {
+		f.launchLocked(d)
+	}
+}
+
+// flushDrives makes everything durable that was completely written to drives before
+// the call.
+func (s *Store) flushDrives(ctx context.Context, drives []*drive) error {
+	rounds := make([]*flushRound, len(drives))
+	for i, d := range drives {
+		rounds[i] = d.flush.start(d.dev)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
+	defer cancel()
+	for _, r := range rounds {
+		select {
+		case <-r.done:
+			if r.err != nil {
+				return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Err: r.err}
+			}
+		case <-ctx.Done():
+			return &skep.Error{Op: "flush", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+	return nil
+}
+
+// marks knows which appends are under way, so that a flush knows up to which
+// sequence number everything is on the drives.
+type marks struct {
+	mu        sync.Mutex
+	underway  map[uint64]struct{}
+	unflushed int64
+}
+
+func (m *marks) begin(seq uint64) {
+	m.mu.Lock()
+	m.underway[seq] = struct{}{}
+	m.mu.Unlock()
+}
+
+func (m *marks) end(seq uint64, bytes int64) {
+	m.mu.Lock()
+	delete(m.underway, seq)
+	m.unflushed += bytes
+	m.mu.Unlock()
+}
+
+// low is the highest sequence number such that no append at or below it is under
+// way, given that none above top has begun.
+func (m *marks) low(top uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for seq := range m.underway {
+		if seq <= top {
+			top = seq - 1
+		}
+	}
+	return top
+}
+
+func (m *marks) pending() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.unflushed
+}
+
+// advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open
+// trusts what lies at or below it and verifies what lies above.
+func (s *Store) advanceMark(ctx context.Context) error {
+	s.markMu.Lock()
+	defer s.markMu.Unlock()
+	s.marks.mu.Lock()
+	top := s.seq.Load()
+	bytes := s.marks.unflushed
+	s.marks.mu.Unlock()
+	to := s.marks.low(top)
+	if err := s.flushDrives(ctx, s.drives); err != nil {
+		return err
+	}
+	s.marks.mu.Lock()
+	s.marks.unflushed -= bytes
+	s.marks.mu.Unlock()
+	s.flushed.Store(to)
+	return s.saveSeq(ctx, s.catalog.NewBatch(), true)
+}

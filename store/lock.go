@@ -1,0 +1,51 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// dirLock keeps a second process from opening the store for writing. The file says
+// who holds it, for people; the kernel's lock on it is what counts, so a process that
+// dies leaves none behind.
+type dirLock struct{ f *os.File }
+
+func lockDir(dir string) (*dirLock, error) {
+	path := filepath.Join(dir, "LOCK")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
+	}
+	ok, err := tryLock(f)
+	if err != nil {
+		f.Close()
+		return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
+	}
+	if !ok {
+		buf := make([]byte, 512)
+		n, _ := f.ReadAt(buf, 0)
+		f.Close()
+		return nil, &skep.Error{Op: "open store", Kind: skep.Locked, Field: dir, Value: "held by " + strings.TrimSpace(string(buf[:n])),
+			Limit: "free; end that process, or open read-only"}
+	}
+	host, _ := os.Hostname()
+	who := fmt.Sprintf("process %d (%s) on %s since %s\n", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
+	if err := f.Truncate(0); err == nil {
+		_, err = f.WriteAt([]byte(who), 0)
+		if err != nil {
+			f.Close()
+			return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
+		}
+	}
+	return &dirLock{f}, nil
+}
+
+func (l *dirLock) release() error {
+	l.f.Truncate(0) // a stale name would mislead; the lock itself goes with the file
+	return l.f.Close()
+}

@@ -1,0 +1,392 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// Lookup implements skep.Looker.
+func (s *Store) Lookup(_ context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	var out skep.LookupResult
+	if err := r.Validate(); err != nil {
+		return out, err
+	}
+	if err := s.enter(); err != nil {
+		return out, err
+	}
+	defer s.leave()
+	ns, t, err := s.names.resolve("lookup", r.Scope)
+	if err != nil {
+		return out, err
+	}
+	c := &s.count
+	c.lookups.Add(1)
+	c.lookupKeys.Add(int64(len(r.Keys)))
+	for range 4 {
+		again := false
+		if ns.info.Chained {
+			again = s.lookupChain(ns, t, r, &out)
+		} else {
+			again = s.lookupKeys(ns, t, r, &out)
+		}
+		if !again {
+			break
+		}
+		out = skep.LookupResult{}
+	}
+	c.lookupHits.Add(int64(out.Blocks))
+	if out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
+		s.detail(ns, t, r, &out)
+	} else {
+		out.Pays = true
+	}
+	return out, nil
+}
+
+// lookupChain fills out. True: the block found was gone before it could be leased,
+// look again.
+func (s *Store) lookupChain(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+	n, deepest := s.index.Lookup(len(r.Keys), func(i int) index.Fingerprint {
+		return s.names.fingerprint(ns.instance, t, r.Keys[i])
+	})
+	if n == 0 {
+		return false
+	}
+	fp := s.names.fingerprint(ns.instance, t, r.Keys[n-1])
+	e, ok := s.index.Resolve(fp)
+	if !ok {
+		return true
+	}
+	out.Blocks = n
+	out.Tokens = n*ns.info.Shape.BlockTokens - s.missingTokens(fp, e, ns)
+	out.Bytes = int64(n) * s.payloadOf(ns, e)
+	return s.grant(ns, t, r, out, index.LeaseRequest{Deepest: deepest, FP: fp, Bytes: out.Bytes, Tenant: ns.tenant}, fp, n)
+}
+
+// lookupKeys is the lookup of a namespace without parents: key by key up to the
+// first that is not there. Its lease protects each key.
+func (s *Store) lookupKeys(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+	for i, k := range r.Keys {
+		fp := s.names.fingerprint(ns.instance, t, k)
+		e, id, ok := s.index.Probe(fp)
+		if !ok {
+			break
+		}
+		bytes := s.payloadOf(ns, e)
+		if s.grant(ns, t, r, out, index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes, Tenant: ns.tenant}, fp, i+1) {
+			s.releaseLease(out.Lease.ID)
+			return true
+		}
+		out.Blocks = i + 1
+		out.Tokens += ns.info.Shape.BlockTokens - s.missingTokens(fp, e, ns)
+		out.Bytes += bytes
+	}
+	return false
+}
+
+// grant adds a promise to the lookup's lease. True: the block is gone.
+func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult, req index.LeaseRequest, fp index.Fingerprint, blocks int) bool {
+	if r.Lease == skep.NoLease || out.LeaseDenied {
+		return false
+	}
+	d := r.Lease
+	if d == 0 {
+		d = skep.DefaultLease
+	}
+	req.Until = s.now().Add(d)
+	id, err := s.index.Grant(req)
+	switch skep.KindOf(err) {
+	case skep.NotFound:
+		return true
+	case skep.Quota, skep.Full:
+		out.LeaseDenied = true
+		s.releaseLease(out.Lease.ID)
+		out.Lease = skep.Lease{}
+		return false
+	}
+	if err != nil {
+		out.LeaseDenied = true
+		return false
+	}
+	if out.Lease.ID == 0 {
+		out.Lease = skep.Lease{ID: id, Until: req.Until}
+	}
+	s.leases.add(out.Lease.ID, id, promise{instance: ns.instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
+	return false
+}
+
+// payloadOf is the size of a block's payload, reckoned from its pages where the
+// namespace does not fix it.
+func (s *Store) payloadOf(ns *namespace, e index.Entry) int64 {
+	if n := ns.partSize(skep.PartKV); n > 0 {
+		return n
+	}
+	return int64(e.Pages) * pageBytes
+}
+
+const pageBytes = 4096
+
+// missingTokens is how many tokens the block lacks, when it is a partial tail.
+func (s *Store) missingTokens(fp index.Fingerprint, e index.Entry, ns *namespace) int {
+	if !e.Partial {
+		return 0
+	}
+	rec, err := s.record(fp, e)
+	if err != nil || rec.ValidTokens == 0 {
+		return 0
+	}
+	return ns.info.Shape.BlockTokens - int(rec.ValidTokens)
+}
+
+// detail fills the tiers, the exact size and the estimate.
+func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) {
+	tiers := make([]skep.Tier, out.Blocks)
+	var bytes, dram int64
+	for i := range tiers {
+		fp := s.names.fingerprint(ns.instance, t, r.Keys[i])
+		e, ok := s.index.Resolve(fp)
+		if !ok {
+			continue
+		}
+		n := s.payloadOf(ns, e)
+		bytes += n
+		tiers[i] = skep.TierDevice
+		if e.Location == 0 || s.cache != nil && s.cache.Has(memory.ID{Key: memory.Key(fp)}) {
+			tiers[i] = skep.TierDRAM
+			dram += n
+		}
+	}
+	out.Bytes = bytes
+	if r.Tiers {
+		out.Tiers = tiers
+	}
+	out.Estimate = s.estimate(bytes-dram, dram)
+	out.Pays = r.Cost == nil || out.Estimate < r.Cost.Of(out.Tokens)
+}
+
+// estimate is how long restoring takes: what lies on drives at the rate they were
+// seen to deliver, what lies in memory at that of copying.
+func (s *Store) estimate(device, dram int64) time.Duration {
+	rate := s.rate.get()
+	return time.Duration(float64(device)/rate*1e9 + float64(dram)/copyRate*1e9)
+}
+
+// copyRate is what copying from memory to memory is reckoned at, bytes a second.
+const copyRate = 8e9
+
+// rate is a moving average of what restores got from drives, bytes a second.
+type rate struct {
+	mu  sync.Mutex
+	bps float64
+}
+
+// firstRate is what drives are reckoned at before any restore was seen.
+const firstRate = 2e9
+
+func (r *rate) get() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bps == 0 {
+		return firstRate
+	}
+	return r.bps
+}
+
+// saw takes a restore of bytes in d into account. Small ones say little.
+func (r *rate) saw(bytes int64, d time.Duration) {
+	if bytes < 1<<20 || d <= 0 {
+		return
+	}
+	bps := float64(bytes) / d.Seconds()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bps == 0 {
+		r.bps = bps
+		return
+	}
+	r.bps += (bps - r.bps) / 8
+}
+
+// promise is what a lease covers: a chain's leading blocks, or one key.
+type promise struct {
+	instance uint32
+	tag      tag
+	fp       index.Fingerprint // of the deepest block
+	blocks   int               // leading blocks covered
+	until    time.Time
+	bytes    int64
+}
+
+// leaseTable maps the leases callers hold to the index's: one for a chain, several
+// for single keys.
+type leaseTable struct {
+	mu sync.Mutex
+	m  map[skep.LeaseID]*leaseRow
+}
+
+type leaseRow struct {
+	ids      []skep.LeaseID
+	promises promise // the last, which covers most
+}
+
+func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row := l.m[lease]
+	if row == nil {
+		row = &leaseRow{}
+		l.m[lease] = row
+	}
+	row.ids = append(row.ids, id)
+	row.promises = p
+}
+
+// covered is how many leading keys of a chain the lease covers at now.
+func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Time) int {
+	l.mu.Lock()
+	row := l.m[lease]
+	l.mu.Unlock()
+	if row == nil {
+		return 0
+	}
+	p := row.promises
+	if p.until.Before(now) || p.instance != c.ns.instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
+		s.names.fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
+		return 0
+	}
+	return p.blocks
+}
+
+// expire forgets leases that are over.
+func (l *leaseTable) expire(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, row := range l.m {
+		if row.promises.until.Before(now) {
+			delete(l.m, id)
+		}
+	}
+}
+
+// Renew implements skep.Leaser.
+func (s *Store) Renew(_ context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+	const op = "renew"
+	if err := s.enter(); err != nil {
+		return skep.Lease{}, err
+	}
+	defer s.leave()
+	if d == 0 {
+		d = skep.DefaultLease
+	}
+	if d < 0 || d > skep.MaxLease {
+		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
+	}
+	now := s.now()
+	until := now.Add(d)
+	l := &s.leases
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	row := l.m[id]
+	if row == nil {
+		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired}
+	}
+	for _, i := range row.ids {
+		if err := s.index.Renew(i, now, until); err != nil {
+			return skep.Lease{}, err
+		}
+	}
+	row.promises.until = until
+	return skep.Lease{ID: id, Until: until}, nil
+}
+
+// Release implements skep.Leaser.
+func (s *Store) Release(_ context.Context, id skep.LeaseID) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	s.releaseLease(id)
+	return nil
+}
+
+func (s *Store) releaseLease(id skep.LeaseID) {
+	s.leases.mu.Lock()
+	row := s.leases.m[id]
+	delete(s.leases.m, id)
+	s.leases.mu.Unlock()
+	if row != nil {
+		for _, i := range row.ids {
+			s.index.Release(i)
+		}
+	}
+}
+
+func (s *Store) leaseStats() (n int, bytes int64) {
+	now := s.now()
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	for _, row := range s.leases.m {
+		if row.promises.until.After(now) {
+			n++
+			bytes += row.promises.bytes
+		}
+	}
+	return n, bytes
+}
+
+// applyHint hands a hint to the index, block by block.
+func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
+	now := s.now()
+	var pins []skep.LeaseID
+	n := 0
+	for _, fp := range fps {
+		e, id, ok := s.index.Probe(fp)
+		if !ok {
+			continue
+		}
+		if h.Pin > 0 {
+			pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, e), Tenant: ns.tenant, Until: now.Add(h.Pin), Pin: true})
+			if skep.KindOf(err) == skep.NotFound {
+				continue
+			}
+			if err != nil {
+				for _, p := range pins {
+					s.index.Release(p)
+				}
+				return 0, err
+			}
+			pins = append(pins, pin)
+		}
+		n++
+	}
+	row := index.Hint{Drop: h.Drop}
+	if h.NextUse > 0 {
+		row.NextUse = now.Add(h.NextUse)
+	}
+	if h.TTL > 0 {
+		row.Until = now.Add(h.TTL)
+	}
+	if h.Steps > 0 {
+		row.Steps = uint16(min(h.Steps, 1<<16-1))
+		if row.Until.IsZero() {
+			row.Until = now.Add(stepsLife)
+		}
+	}
+	if row == (index.Hint{}) {
+		return n, nil
+	}
+	for _, fp := range fps {
+		if err := s.index.SetHint(now, fp, row); err != nil && skep.KindOf(err) != skep.NotFound {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// stepsLife is how long steps to execution are believed without a time to live.
+const stepsLife = 10 * time.Minute

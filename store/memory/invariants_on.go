@@ -1,0 +1,5 @@
+//go:build invariants
+
+package memory
+
+const invariants = true

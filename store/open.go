@@ -1,0 +1,459 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Open opens the store in o.Dir, making it when it is not there.
+//
+// Errors by kind: Invalid (options, all limits named), Locked (the text says by
+// whom), Missing (a device the store has is not there), Foreign (a device of another
+// store, or one that holds something else), Version (written by a newer skep),
+// Damaged.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	o.ensureDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{options: o, log: o.Logger, opened: o.Clock(), closing: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.space.mu.groups = map[uint32]*group{}
+	s.space.mu.freed = make(chan struct{})
+	s.sessions.m = map[*session]struct{}{}
+	s.flights.m = map[index.Fingerprint]*flight{}
+	s.accepted.pending = map[uint64]chan struct{}{}
+	s.pending.m = map[index.Fingerprint]*segment.Record{}
+	s.marks.underway = map[uint64]struct{}{}
+	if err := s.open(ctx); err != nil {
+		s.abandon()
+		return nil, err
+	}
+	s.run()
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) error {
+	o := &s.options
+	if !o.ReadOnly {
+		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
+		}
+		lock, err := lockDir(o.Dir)
+		if err != nil {
+			return err
+		}
+		s.lock = lock
+	}
+	if err := s.openCatalog(); err != nil {
+		return err
+	}
+	root, err := s.catalog.Store(ctx)
+	fresh := skep.KindOf(err) == skep.NotFound
+	if err != nil && !fresh {
+		return err
+	}
+	if fresh && o.ReadOnly {
+		return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "a store; make one by opening it for writing"}
+	}
+	if fresh {
+		root, err = s.create(ctx)
+	} else {
+		s.id, s.secret = root.StoreID, root.Secret
+		err = s.openDrives(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.allocate(); err != nil {
+		return err
+	}
+	return s.recover(ctx, root)
+}
+
+func (s *Store) openCatalog() (err error) {
+	o := &s.options
+	dir := filepath.Join(o.Dir, "catalog")
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
+	if o.ReadOnly {
+		s.catalog, err = catalog.Inspect(dir, opt)
+	} else {
+		s.catalog, err = catalog.Open(dir, opt)
+	}
+	return err
+}
+
+// create makes a new store on its devices. The root row comes last: until it is
+// there, there is no store.
+func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
+	o := &s.options
+	rand.Read(s.id[:])
+	rand.Read(s.secret[:])
+	paths := o.Devices
+	if len(paths) == 0 {
+		for i := range o.DeviceCount {
+			paths = append(paths, filepath.Join(o.Dir, fmt.Sprintf("device-%d", i)))
+		}
+	}
+	n := len(paths)
+	each := o.CapacityBytes / int64(n) &^ (layout.PageSize - 1)
+	reckon := each
+	if each == 0 {
+		reckon = uncappedReckon
+	}
+	s.segBytes = o.SegmentBytes
+	if s.segBytes == 0 {
+		var err error
+		if s.segBytes, err = layout.SegmentFor(reckon, o.BlockBytes, n); err != nil {
+			return catalog.StoreState{}, asCapacity(err, o.CapacityBytes, n)
+		}
+	}
+	initial := layout.Segments(each, s.segBytes)
+	if each == 0 {
+		initial = max(1, int(firstBytes/s.segBytes/int64(n)))
+	}
+	if initial < 1 || each > 0 && initial < 3 {
+		return catalog.StoreState{}, skep.Invalidf("create store", "capacity bytes", o.CapacityBytes,
+			fmt.Sprintf("at least %d: three segments of %d on each of %d devices", 3*int64(n)*(s.segBytes+layout.SegmentOffset(0, 0)), s.segBytes, n))
+	}
+	b := s.catalog.NewBatch()
+	for i, path := range paths {
+		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.segBytes), each)
+		if err != nil {
+			return catalog.StoreState{}, err
+		}
+		s.drives = append(s.drives, d)
+		st := d.row()
+		b.PutDevice(&st)
+	}
+	root := s.storeState(catalog.StoreState{}, false)
+	b.PutStore(root)
+	return root, s.catalog.Commit(ctx, b, true)
+}
+
+const (
+	// uncappedReckon is the device size from which a store without a cap derives its
+	// segments.
+	uncappedReckon = 4 << 30
+	// firstBytes is what all devices of a store without a cap begin with.
+	firstBytes = 64 << 20
+)
+
+func asCapacity(err error, capacity int64, n int) error {
+	if capacity == 0 {
+		return err
+	}
+	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: capacity,
+		Limit: fmt.Sprintf("room for blocks on each of %d devices", n), Err: err}
+}
+
+// createDrive makes or takes over one device and writes its superblocks.
+func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
+	st, err := os.Stat(path)
+	exists := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && s.options.OpenDevice == nil {
+		return nil, &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
+	}
+	if exists && st.Mode().IsRegular() {
+		if sb, err := peekSuperblock(path); err == nil {
+			return nil, &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
+				Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
+		}
+		return nil, &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
+	}
+	dev, err := s.options.OpenDevice(i, path, !exists, size)
+	if err != nil {
+		return nil, &skep.Error{Op: "create device", Kind: kindOfOpen(err), Field: path, Err: err}
+	}
+	d := &drive{dev: dev, index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes}
+	rand.Read(d.id[:])
+	if exists {
+		if err := blank(ctx, dev, path); err != nil {
+			return d, errors.Join(err, dev.Close())
+		}
+	}
+	have := layout.Segments(dev.Size(), s.segBytes)
+	if limit > 0 {
+		have = min(have, layout.Segments(limit, s.segBytes))
+	}
+	d.segments, d.limit = have, have
+	if limit == 0 && !dev.Info().Raw {
+		d.limit = unlimitedSegments
+	}
+	if have < 1 {
+		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.segBytes))), dev.Close())
+	}
+	return d, s.writeSuperblocks(ctx, d, n, 1)
+}
+
+// unlimitedSegments stands for no limit.
+const unlimitedSegments = 1 << 30
+
+// blank refuses a device that holds something.
+func blank(ctx context.Context, dev device.Device, path string) error {
+	buf := device.AlignedBuffer(layout.SuperblockPages * layout.PageSize)
+	if err := device.ReadAt(ctx, dev, buf, 0); err != nil {
+		return &skep.Error{Op: "create device", Kind: skep.DeviceFailed, Field: path, Err: err}
+	}
+	if segment.Blank(buf) {
+		return nil
+	}
+	what := "data that is not skep's"
+	if sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:2*layout.PageSize]); err == nil {
+		what = "store " + sb.Store.String()
+	}
+	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: what, Limit: "blank in its first pages; wipe it if nothing on it is needed"}
+}
+
+func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence uint64) error {
+	sb := segment.Superblock{
+		Sequence: sequence, Store: s.id, Device: d.id, Serial: d.serial, DeviceIndex: int(d.index), DeviceCount: n,
+		DeviceBytes: layout.SegmentOffset(d.segments, s.segBytes), SegmentBytes: s.segBytes,
+		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: s.now(),
+	}
+	buf := device.AlignedBuffer(2 * layout.PageSize)
+	for i := range 2 {
+		if err := sb.Encode(buf[i*layout.PageSize : (i+1)*layout.PageSize]); err != nil {
+			return err
+		}
+	}
+	// One copy after the other, so that a torn write leaves one whole.
+	for i := range int64(2) {
+		if err := device.WriteAt(ctx, d.dev, buf[i*layout.PageSize:(i+1)*layout.PageSize], i*layout.PageSize); err != nil {
+			return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
+		}
+		if err := device.Sync(ctx, d.dev); err != nil {
+			return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
+		}
+	}
+	return nil
+}
+
+func (d *drive) row() catalog.DeviceState {
+	return catalog.DeviceState{Index: d.index, ID: d.id, Serial: d.serial, Path: d.path, Size: d.dev.Size(),
+		SegmentBytes: d.segBytes, Segments: uint32(d.segments)}
+}
+
+// openDrives opens the devices the catalog names, wherever they are now.
+func (s *Store) openDrives(ctx context.Context) error {
+	rows, err := s.catalog.Devices(ctx)
+	if err != nil {
+		return err
+	}
+	paths := s.options.Devices
+	if len(paths) == 0 {
+		for _, r := range rows {
+			paths = append(paths, s.relocate(r.Path))
+		}
+	}
+	byID := map[[16]byte]catalog.DeviceState{}
+	for _, r := range rows {
+		byID[r.ID] = r
+	}
+	s.drives = make([]*drive, len(rows))
+	for i, path := range paths {
+		dev, err := s.options.OpenDevice(i, path, false, 0)
+		if err != nil {
+			return &skep.Error{Op: "open device", Kind: kindOfOpen(err), Field: path, Err: err}
+		}
+		d := &drive{dev: dev, path: path}
+		if err := s.adopt(ctx, d, byID); err != nil {
+			return errors.Join(err, dev.Close())
+		}
+		if s.drives[d.index] != nil {
+			return errors.Join(skep.Invalidf("open device", path, "device "+itoa(int(d.index))+" a second time", "each device once"), dev.Close())
+		}
+		s.drives[d.index] = d
+	}
+	for i, d := range s.drives {
+		if d == nil {
+			return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(i), Value: rows[i].Path,
+				Limit: "present; name every device of the store, in any order"}
+		}
+	}
+	return nil
+}
+
+// relocate follows a store whose directory was moved: a device that lay in it is
+// looked for where the directory is now.
+func (s *Store) relocate(path string) string {
+	here := filepath.Join(s.options.Dir, filepath.Base(path))
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(here); err == nil {
+			return here
+		}
+	}
+	return path
+}
+
+// adopt checks a device's superblocks against the catalog's rows.
+func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.DeviceState) error {
+	const op = "open device"
+	if d.dev.Size() < 2*layout.PageSize {
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: fmt.Sprintf("%d bytes", d.dev.Size()), Limit: "a device of this store"}
+	}
+	buf := device.AlignedBuffer(2 * layout.PageSize)
+	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
+		return &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: d.path, Err: err}
+	}
+	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	if err != nil {
+		return &skep.Error{Op: op, Kind: skep.KindOf(err), Field: d.path, Err: err}
+	}
+	row, known := byID[sb.Device]
+	if sb.Store != s.id || !known {
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
+	}
+	d.index, d.id, d.serial, d.segBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
+	s.segBytes = sb.SegmentBytes
+	d.segments = layout.Segments(d.dev.Size(), d.segBytes)
+	d.limit = d.segments
+	if c := s.options.CapacityBytes; c > 0 {
+		// A larger cap lets the device grow; a smaller one does not shrink it.
+		d.limit = max(d.segments, layout.Segments(c/int64(len(byID)), d.segBytes))
+	} else {
+		d.limit = unlimitedSegments
+	}
+	if d.dev.Info().Raw || s.options.ReadOnly {
+		d.limit = d.segments
+	}
+	return nil
+}
+
+func kindOfOpen(err error) skep.Kind {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return skep.Missing
+	case skep.KindOf(err) != skep.Other:
+		return skep.KindOf(err)
+	}
+	return skep.DeviceFailed
+}
+
+// peekSuperblock reads a file's superblocks without opening it as a device.
+func peekSuperblock(path string) (segment.Superblock, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return segment.Superblock{}, err
+	}
+	defer f.Close()
+	buf := make([]byte, 2*layout.PageSize)
+	if _, err := f.ReadAt(buf, 0); err != nil {
+		return segment.Superblock{}, err
+	}
+	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	return sb, err
+}
+
+// allocate makes the memory the store works in and registers it with the devices.
+func (s *Store) allocate() error {
+	o := &s.options
+	var err error
+	s.arena, err = memory.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)})
+	if err != nil {
+		return err
+	}
+	if o.CacheBytes > 0 {
+		if s.cache, err = memory.NewCache(s.arena, memory.CacheOptions{Now: o.Clock}); err != nil {
+			return err
+		}
+	}
+	for _, d := range s.drives {
+		if err := device.RegisterArena(d.dev, s.arena.Bytes()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
+		}
+	}
+	return nil
+}
+
+// arenaBlock is the largest single buffer: the largest power of two that leaves room
+// for a few of them, since callers of Alloc want whole blocks and runs of them.
+func arenaBlock(ioBytes int64) int {
+	n := int64(2 << 20)
+	for n*4 <= ioBytes && n < memory.LimitMaxBlock {
+		n *= 2
+	}
+	return int(n)
+}
+
+// run starts the goroutines of an open store. Close ends them.
+func (s *Store) run() {
+	w := s.options.Workers
+	if w == 0 {
+		w = runtime.GOMAXPROCS(0)
+	}
+	s.workers.start(w)
+	go0(&s.background, s.watch)
+	if !s.options.ReadOnly {
+		s.cleaner.start(s)
+		go0(&s.background, s.keepMark)
+	}
+	info := s.drives[0].dev.Info()
+	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason", info.Reason,
+		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
+}
+
+// keepMark flushes now and then, so that little needs verifying after a crash.
+func (s *Store) keepMark() {
+	tick := time.NewTicker(s.options.FlushInterval / 4)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-tick.C:
+		}
+		n := s.marks.pending()
+		if n == 0 || n < s.options.FlushBytes && time.Since(last) < s.options.FlushInterval {
+			continue
+		}
+		if err := s.advanceMark(s.ctx); err != nil && s.ctx.Err() == nil {
+			s.log.Warn("flush failed", "error", err)
+		}
+		last = time.Now()
+	}
+}
+
+// watch turns reads that take too long into misses. Their memory stays theirs.
+func (s *Store) watch() {
+	tick := time.NewTicker(s.options.OpTimeout / 8)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-tick.C:
+		}
+		for _, ses := range s.sessions.all(false) {
+			ses.expire(time.Now().Add(-s.options.OpTimeout))
+		}
+	}
+}
+
+// expire answers chunks issued before t as misses.
+func (ses *session) expire(t time.Time) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for ch := ses.oldest; ch != nil && ch.issued.Before(t); ch = ch.after {
+		if c := ch.chain; c.items[ch.item] == itemAway {
+			ses.s.log.Warn("read not answered in time", "key", c.Keys[ch.at.block].Short(), "after", ses.s.options.OpTimeout)
+			ses.answerLocked(c, ch.item, skep.Chunk{Err: &skep.Error{Op: "restore", Kind: skep.DeviceFailed, Field: "time", Value: ses.s.options.OpTimeout}}, itemMissed)
+		}
+	}
+}

@@ -1,0 +1,460 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// incoming is one block on its way in.
+type incoming struct {
+	fp        index.Fingerprint
+	parentFP  index.Fingerprint
+	hasParent bool
+	rec       segment.Record
+	parts     []skep.Part // the bytes, in manifest order; nil once they are on the drives
+	size      int64       // payload
+	pages     int         // of the stored form: each part padded to 4 KiB
+	loc       layout.Location
+	copies    []layout.Location // the first is loc
+	result    *skep.PutResult
+	replaces  *index.Fingerprint
+	accepted  bool   // the index has it already, in memory
+	held      []held // its parts there
+	moved     *move  // by the cleaner, from elsewhere
+	flight    *flight
+}
+
+// flight is a put of one key under way: whoever puts the same key meanwhile waits
+// for it, so that the first writer wins.
+type flight struct {
+	done chan struct{}
+	rec  *segment.Record // set when it was stored
+}
+
+type flights struct {
+	mu sync.Mutex
+	m  map[index.Fingerprint]*flight
+}
+
+// join enters fp, or gives the flight that is there.
+func (f *flights) join(fp index.Fingerprint) (mine *flight, other *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if other = f.m[fp]; other != nil {
+		return nil, other
+	}
+	mine = &flight{done: make(chan struct{})}
+	f.m[fp] = mine
+	return mine, nil
+}
+
+func (f *flights) leave(fp index.Fingerprint, fl *flight) {
+	f.mu.Lock()
+	delete(f.m, fp)
+	f.mu.Unlock()
+	close(fl.done)
+}
+
+// Put implements skep.Putter.
+func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	if err := s.enterWrite("put"); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	ns, t, err := s.names.resolve("put", r.Scope)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]skep.PutResult, len(r.Blocks))
+	blocks, err := s.prepare(ns, t, r, results)
+	if err != nil {
+		return nil, err
+	}
+	if r.Ack == skep.AckAccepted {
+		return results, s.accept(ctx, ns, blocks)
+	}
+	return results, s.putCommitted(ctx, ns, blocks)
+}
+
+// prepare checks every block before anything is stored, so that bad input changes
+// nothing.
+func (s *Store) prepare(ns *namespace, t tag, r *skep.PutRequest, results []skep.PutResult) ([]*incoming, error) {
+	const op = "put"
+	if len(r.Blocks) > skep.MaxPutBlocks {
+		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
+	}
+	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
+		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
+	}
+	spec := &ns.info.NamespaceSpec
+	list := make([]incoming, len(r.Blocks))
+	out := make([]*incoming, len(r.Blocks))
+	parent, depth := r.Parent, r.Depth
+	for i := range r.Blocks {
+		b, in := &r.Blocks[i], &list[i]
+		out[i] = in
+		m := make(skep.Manifest, len(b.Parts))
+		for j, p := range b.Parts {
+			if p.Name == "" {
+				p.Name = skep.PartKV
+			}
+			m[j] = skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}
+		}
+		if err := s.describe(op, ns, spec, t, in, parent, depth, b.Key, b.Name, b.ValidTokens, b.Replaces, m); err != nil {
+			return nil, err
+		}
+		in.parts = b.Parts
+		in.result = &results[i]
+		if spec.Chained {
+			key := b.Key
+			parent, depth = &key, depth+1
+		}
+	}
+	if spec.Chained && r.Parent != nil {
+		e, ok := s.index.Resolve(out0(out).parentFP)
+		if len(out) > 0 && ok && int(e.Depth)+1 != r.Depth {
+			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
+		}
+	}
+	return out, nil
+}
+
+func out0(in []*incoming) *incoming {
+	if len(in) == 0 {
+		return &incoming{}
+	}
+	return in[0]
+}
+
+// describe fills a block's record from its identity and manifest.
+func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t tag, in *incoming, parent *skep.Key, depth int,
+	key skep.Key, name []byte, validTokens int, replaces *skep.Key, m skep.Manifest) error {
+	if err := skep.ValidateBlock(op, spec, depth, validTokens, parent, name, m); err != nil {
+		return err
+	}
+	rec := &in.rec
+	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.instance, uint32(ns.info.ID), segment.SaltTag(t)
+	rec.Key, rec.Depth = key, uint32(depth)
+	if validTokens < spec.Shape.BlockTokens {
+		rec.ValidTokens = uint32(validTokens)
+	}
+	if t != (tag{}) {
+		rec.Flags |= segment.RecordSalted
+	}
+	if spec.Class == skep.Durable {
+		rec.Flags |= segment.RecordDurable
+	}
+	rec.Name = append([]byte(nil), name...)
+	in.fp = s.names.fingerprint(ns.instance, t, key)
+	if parent != nil {
+		p := *parent
+		rec.Parent = &p
+		in.hasParent, in.parentFP = true, s.names.fingerprint(ns.instance, t, p)
+	}
+	if replaces != nil {
+		k := *replaces
+		rec.Replaces = &k
+		fp := s.names.fingerprint(ns.instance, t, k)
+		in.replaces = &fp
+	}
+	rec.Parts = make([]segment.RecordPart, len(m))
+	for i, p := range m {
+		if want := ns.partSize(p.Name); want >= 0 && p.Size != want {
+			return skep.Invalidf(op, "size of part "+p.Name, p.Size, want)
+		}
+		g, err := s.granules(ns, p.Name, p.Size)
+		if err != nil {
+			return err
+		}
+		rec.Parts[i] = segment.RecordPart{Name: p.Name, Size: p.Size, Sums: make([]uint64, g.N())}
+		in.size += p.Size
+		in.pages += pagesOf(p.Size)
+	}
+	if in.inlined() {
+		in.pages = 0
+	}
+	rec.Pages = uint32(in.pages)
+	return nil
+}
+
+func pagesOf(n int64) int { return int((n + layout.PageSize - 1) / layout.PageSize) }
+
+// granules is how part's bytes are cut into what one checksum covers.
+func (s *Store) granules(ns *namespace, part string, size int64) (layout.Granules, error) {
+	return layout.GranulesOf(ns.info.Shape, part, size)
+}
+
+// putCommitted stores blocks and waits until each is committed or declined.
+func (s *Store) putCommitted(ctx context.Context, ns *namespace, blocks []*incoming) error {
+	todo, err := s.winners(ctx, ns, blocks)
+	if err != nil {
+		return err
+	}
+	defer s.land(todo)
+	return s.write(ctx, ns, streamUser, todo)
+}
+
+// winners leaves the blocks this call is the first to put. In chained namespaces
+// the others become Exists; a put of the same key under way is waited for.
+func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) (todo []*incoming, err error) {
+	if !ns.info.Chained {
+		return blocks, nil
+	}
+	defer func() {
+		if err != nil {
+			s.land(todo)
+			todo = nil
+		}
+	}()
+	ours := make(map[index.Fingerprint]*incoming, len(blocks))
+	for _, in := range blocks {
+		for {
+			if e, ok := s.index.Resolve(in.fp); ok {
+				s.exists(ns, in, e)
+				break
+			}
+			mine, other := s.flights.join(in.fp)
+			if mine != nil {
+				// The index may have changed since it was asked.
+				if e, ok := s.index.Resolve(in.fp); ok {
+					s.flights.leave(in.fp, mine)
+					s.exists(ns, in, e)
+					break
+				}
+				in.flight = mine
+				ours[in.fp] = in
+				todo = append(todo, in)
+				break
+			}
+			if first := ours[in.fp]; first != nil {
+				*in.result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
+				s.count.putExists.Add(1)
+				break
+			}
+			select {
+			case <-other.done:
+			case <-ctx.Done():
+				return todo, &skep.Error{Op: "put", Kind: skep.Deadline, Err: ctx.Err()}
+			}
+		}
+	}
+	return todo, nil
+}
+
+func sameParts(a, b []skep.Part) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if string(a[i].Bytes) != string(b[i].Bytes) {
+			return false
+		}
+	}
+	return true
+}
+
+// land ends the flights of blocks, stored or not.
+func (s *Store) land(blocks []*incoming) {
+	for _, in := range blocks {
+		if in.flight != nil {
+			s.flights.leave(in.fp, in.flight)
+			in.flight = nil
+		}
+	}
+}
+
+// exists answers a put that came second, and says whether its bytes differ: by
+// comparing checksums, which were computed under the first put's version.
+func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
+	in.result.Outcome = skep.Exists
+	s.count.putExists.Add(1)
+	first, err := s.record(in.fp, e)
+	if err != nil {
+		return
+	}
+	in.result.Differs = !s.sameBytes(ns, &first, in)
+	if in.result.Differs {
+		s.count.putDiffers.Add(1)
+	}
+}
+
+func (s *Store) sameBytes(ns *namespace, first *segment.Record, in *incoming) bool {
+	if len(first.Parts) != len(in.rec.Parts) || first.ValidTokens != in.rec.ValidTokens {
+		return false
+	}
+	in.rec.Version = first.Version
+	for i := range in.rec.Parts {
+		p := &in.rec.Parts[i]
+		if p.Name != first.Parts[i].Name || p.Size != first.Parts[i].Size {
+			return false
+		}
+		s.sum(ns, in, i)
+		for j, sum := range p.Sums {
+			if sum != first.Parts[i].Sums[j] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// sum computes the granule checksums of part i.
+func (s *Store) sum(ns *namespace, in *incoming, i int) {
+	p := &in.rec.Parts[i]
+	g, err := s.granules(ns, p.Name, p.Size)
+	if err != nil {
+		return // describe has been through here
+	}
+	seed := segment.NewSeed(in.rec.Instance, in.rec.SaltTag, in.rec.Key, p.Name, in.rec.Version)
+	data := in.parts[i].Bytes
+	for j := range p.Sums {
+		sp := g.Span(j)
+		p.Sums[j] = seed.Sum(j, data[sp.Off:sp.End()])
+	}
+}
+
+// Limits of one append and of what one put has under way. An append is one record
+// log entry group and one catalog batch; several under way keep the drives busy
+// while checksums are computed.
+const (
+	appendBytes  = 16 << 20
+	appendBlocks = 512
+	writeWindow  = 48 << 20
+)
+
+// write stores blocks: place, write, checksum, log, commit, publish; several
+// appends under way at once. Each block's result is filled.
+func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*incoming) error {
+	var underway []*appending
+	var bytes int64
+	finish := func() error {
+		a := underway[0]
+		underway = underway[1:]
+		bytes -= a.bytes
+		return s.finish(ctx, ns, a)
+	}
+	drain := func() (err error) {
+		for len(underway) > 0 {
+			if e := finish(); err == nil {
+				err = e
+			}
+		}
+		return err
+	}
+	for len(blocks) > 0 {
+		a, n, err := s.place(ctx, ns, st, blocks)
+		if err != nil {
+			if e := drain(); e != nil {
+				return e
+			}
+			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
+				return err
+			}
+			s.decline(blocks[:n], skep.KindOf(err))
+			blocks = blocks[n:]
+			continue
+		}
+		blocks = blocks[n:]
+		s.start(ctx, ns, a)
+		underway = append(underway, a)
+		for bytes += a.bytes; bytes > writeWindow && len(underway) > 1; {
+			if err := finish(); err != nil {
+				drain()
+				return err
+			}
+		}
+	}
+	return drain()
+}
+
+func (s *Store) decline(blocks []*incoming, why skep.Kind) {
+	for _, in := range blocks {
+		*in.result = skep.PutResult{Outcome: skep.Declined, Reason: why}
+		s.count.decline(why)
+	}
+}
+
+// Want implements skep.Putter.
+func (s *Store) Want(_ context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	if err := s.enterWrite("want"); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if len(r.Keys) > skep.MaxChainKeys {
+		return nil, skep.Invalidf("want", "keys", len(r.Keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	if r.Bytes < 0 {
+		return nil, skep.Invalidf("want", "bytes", r.Bytes, "0 or more")
+	}
+	ns, t, err := s.names.resolve("want", r.Scope)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]skep.Want, len(r.Keys))
+	for i, k := range r.Keys {
+		if _, ok := s.index.Resolve(s.names.fingerprint(ns.instance, t, k)); ok && ns.info.Chained {
+			out[i] = skep.Want{Outcome: skep.Exists}
+			continue
+		}
+		out[i] = skep.Want{Wanted: true}
+	}
+	return out, nil
+}
+
+// Flush implements skep.Putter.
+func (s *Store) Flush(ctx context.Context) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	return s.accepted.wait(ctx)
+}
+
+// acceptances counts accepted blocks whose commit is to follow.
+type acceptances struct {
+	mu      sync.Mutex
+	next    uint64
+	pending map[uint64]chan struct{}
+}
+
+func (a *acceptances) begin() (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next++
+	id, done := a.next, make(chan struct{})
+	a.pending[id] = done
+	return func() {
+		a.mu.Lock()
+		delete(a.pending, id)
+		a.mu.Unlock()
+		close(done)
+	}
+}
+
+// wait returns when all that had begun has ended.
+func (a *acceptances) wait(ctx context.Context) error {
+	a.mu.Lock()
+	var all []chan struct{}
+	for _, c := range a.pending {
+		all = append(all, c)
+	}
+	a.mu.Unlock()
+	for _, c := range all {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return &skep.Error{Op: "flush", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+	return nil
+}
+
+// spaceWait is how often a put that waits for space looks again.
+const spaceWait = 50 * time.Millisecond

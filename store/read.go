@@ -1,0 +1,304 @@
+package store
+
+import (
+	"container/heap"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// read is one read of a chunk, waiting at its drive or under way.
+type read struct {
+	op       device.Op
+	bufs     [1][]byte
+	ch       *chunk
+	drive    *drive
+	bytes    int64
+	priority int
+	order    uint64
+}
+
+// readQueue is what waits for one drive. What is given to the drive cannot be taken
+// back or overtaken, so it is kept to what the drive needs to be busy; the rest waits
+// here, best first.
+type readQueue struct {
+	mu     sync.Mutex
+	waits  readHeap
+	order  uint64
+	ops    int
+	bytes  int64
+	launch []*device.Op // reused under mu
+}
+
+// A drive is given at most this much at once.
+const (
+	driveOps   = 128
+	driveBytes = 32 << 20
+)
+
+type readHeap []*read
+
+func (h readHeap) Len() int { return len(h) }
+func (h readHeap) Less(i, j int) bool {
+	if h[i].priority != h[j].priority {
+		return h[i].priority > h[j].priority
+	}
+	return h[i].order < h[j].order
+}
+func (h readHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *readHeap) Push(x any)   { *h = append(*h, x.(*read)) }
+func (h *readHeap) Pop() any {
+	old := *h
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return r
+}
+
+// add queues reads for d and starts what may start.
+func (d *drive) add(reads []*read) {
+	q := &d.reads
+	q.mu.Lock()
+	for _, r := range reads {
+		q.order++
+		r.order = q.order
+		if q.ops < driveOps && q.bytes < driveBytes && len(q.waits) == 0 {
+			q.takeLocked(r)
+		} else {
+			heap.Push(&q.waits, r)
+		}
+	}
+	d.submitLocked()
+}
+
+func (q *readQueue) takeLocked(r *read) {
+	q.ops++
+	q.bytes += r.bytes
+	q.launch = append(q.launch, &r.op)
+}
+
+// submitLocked hands what was taken to the device and unlocks. REQUIRES: q.mu.
+func (d *drive) submitLocked() {
+	q := &d.reads
+	if len(q.launch) == 0 {
+		q.mu.Unlock()
+		return
+	}
+	// Submit does not call Done, so holding the lock here keeps the order.
+	err := d.dev.Submit(q.launch)
+	var failed []*device.Op
+	if err != nil {
+		failed = append(failed, q.launch...)
+	}
+	q.launch = q.launch[:0]
+	q.mu.Unlock()
+	for _, op := range failed {
+		op.Err = err
+		op.Done(op)
+	}
+}
+
+// done is a read's completion, on a goroutine of the device.
+func (r *read) done(op *device.Op) {
+	q := &r.drive.reads
+	q.mu.Lock()
+	q.ops--
+	q.bytes -= r.bytes
+	for len(q.waits) > 0 && q.ops < driveOps && q.bytes < driveBytes {
+		q.takeLocked(heap.Pop(&q.waits).(*read))
+	}
+	r.drive.submitLocked()
+	r.end(op.Err)
+}
+
+func (r *read) end(err error) {
+	if err != nil {
+		r.ch.failed.CompareAndSwap(nil, &err)
+	}
+	if r.ch.left.Add(-1) == 0 {
+		r.ch.ses.s.workers.add(r.ch)
+	}
+}
+
+// cancelQueued takes the reads of cancelled chunks out of the drives' queues.
+func (s *Store) cancelQueued() {
+	for _, d := range s.drives {
+		q := &d.reads
+		q.mu.Lock()
+		var out []*read
+		keep := q.waits[:0]
+		for _, r := range q.waits {
+			if r.ch.cancelled.Load() {
+				out = append(out, r)
+			} else {
+				keep = append(keep, r)
+			}
+		}
+		clear(q.waits[len(keep):])
+		q.waits = keep
+		heap.Init(&q.waits)
+		q.mu.Unlock()
+		for _, r := range out {
+			r.end(errCancelled)
+		}
+	}
+}
+
+var errCancelled = &skep.Error{Op: "restore", Kind: skep.Stopped}
+
+// issue sends chunks on their way: those in memory to a worker, the others' reads to
+// the drives, each drive's together.
+func (s *Store) issue(batch []*chunk) {
+	if len(batch) == 0 {
+		return
+	}
+	queues := make([][]*read, len(s.drives))
+	for _, ch := range batch {
+		if ch.at.memory != nil || ch.at.inline != nil || ch.at.size == 0 {
+			s.workers.add(ch)
+			continue
+		}
+		if err := ch.prepare(); err != nil {
+			ch.abandon(err)
+			continue
+		}
+		for _, r := range ch.reads {
+			queues[r.drive.index] = append(queues[r.drive.index], r)
+		}
+	}
+	for i, q := range queues {
+		if len(q) > 0 {
+			s.drives[i].add(q)
+		}
+	}
+}
+
+// abandon ends a chunk that could not be prepared, on a worker.
+func (ch *chunk) abandon(err error) {
+	ch.failed.Store(&err)
+	ch.copyNo = len(ch.at.copies)
+	ch.ses.s.workers.add(ch)
+}
+
+// mergePages is the largest read made of neighbours.
+const mergePages = 256
+
+// prepare makes the reads of the chunk from the copy whose turn it is.
+func (ch *chunk) prepare() error {
+	f := ch.at
+	p := f.copies[ch.copyNo]
+	loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
+	reads := layout.AppendReads(nil, loc, len(f.group.drives), f.stored, f.partOff, f.granules, ch.spans)
+	layout.Merge(nil, reads, 1) // sorted by device and page
+	ch.reads, ch.pieces = ch.reads[:0], ch.pieces[:0]
+	for i := 0; i < len(reads); {
+		g := reads[i]
+		r := &read{ch: ch, drive: f.group.drives[g.Device], priority: ch.chain.Priority}
+		pages := 0
+		bufs := r.bufs[:0]
+		for i < len(reads) && reads[i].Device == g.Device && int(reads[i].Page) == int(g.Page)+pages &&
+			(pages == 0 || pages+reads[i].Pages <= mergePages) {
+			n := &reads[i]
+			var err error
+			if bufs, err = ch.buffers(n.PartOff-int64(n.Skip), int64(n.Pages)*layout.PageSize, bufs); err != nil {
+				return err
+			}
+			pages += n.Pages
+			i++
+		}
+		if pages == 0 { // overlaps the read before it
+			return &skep.Error{Op: "restore", Kind: skep.Unsupported, Field: "packed value"}
+		}
+		r.bytes = int64(pages) * layout.PageSize
+		r.op = device.Op{Kind: device.Read, Bufs: bufs, Done: r.done,
+			Offset: r.drive.segmentOffset(f.group.segments[g.Device]) + int64(g.Page)*layout.PageSize}
+		ch.reads = append(ch.reads, r)
+	}
+	ch.left.Store(int32(len(ch.reads)))
+	return nil
+}
+
+// buffers gives memory for n bytes of the part from off: the destination itself
+// where what is read is exactly what is wanted there and it is aligned, else memory
+// of our own that is copied from once it is checked.
+func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
+	c, f := ch.chain, ch.at
+	if ch.wants(off, n) {
+		switch d := &c.Dest; {
+		case d.Memory != nil:
+			at := int64(f.block-c.blocks.From)*d.Stride + off
+			if off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
+				mem := d.Memory[at : at+n : at+n]
+				ch.pieces = append(ch.pieces, piece{off, mem[:min(n, f.size-off)], true})
+				return append(bufs, mem), nil
+			}
+		case d.Paged != nil:
+			if b, ok := ch.pageBuffers(off, n, bufs); ok {
+				return b, nil
+			}
+		}
+	}
+	b, err := ch.ses.s.arena.Alloc(ch.ses.ctx, int(n), memory.BudgetIO)
+	if err != nil {
+		return nil, noMemory("restore", err)
+	}
+	ch.temp = append(ch.temp, b)
+	mem := b.Bytes()[:n]
+	ch.pieces = append(ch.pieces, piece{off, mem[:min(n, f.size-off)], false})
+	return append(bufs, mem), nil
+}
+
+// wants says whether all of [off, off+n) is asked for, the padding after the part's
+// end aside.
+func (ch *chunk) wants(off, n int64) bool {
+	for _, s := range ch.spans {
+		if s.Off <= off && off < s.End() {
+			return off+n <= s.End() || s.End() == ch.at.size
+		}
+	}
+	return false
+}
+
+// pageBuffers maps [off, off+n) of the part to an engine's pages, where they have the
+// part's own order and every piece is aligned.
+func (ch *chunk) pageBuffers(off, n int64, bufs [][]byte) ([][]byte, bool) {
+	c := ch.chain
+	p := c.Dest.Paged
+	shape := c.ns.info.Shape
+	if off+n > ch.at.size || shape.Kind == skep.Attention && p.Order != shape.Order {
+		return nil, false
+	}
+	pieces := len(ch.pieces)
+	slice := c.geometry.SliceBytes()
+	for n > 0 {
+		take := min(n, slice-off%slice)
+		mem := ch.pageAt(off)[:take:take]
+		if !aligned(mem) || take%layout.PageSize != 0 || len(bufs) == device.MaxBufs {
+			ch.pieces = ch.pieces[:pieces]
+			return nil, false
+		}
+		bufs = append(bufs, mem)
+		ch.pieces = append(ch.pieces, piece{off, mem, true})
+		off += take
+		n -= take
+	}
+	return bufs, true
+}
+
+// pageAt is where the part's byte at off goes in a paged destination of the part's
+// own order, to the end of its slice.
+func (ch *chunk) pageAt(off int64) []byte {
+	c := ch.chain
+	p := c.Dest.Paged
+	slice := c.geometry.SliceBytes()
+	i := off / slice
+	layer, kv := i, int64(0)
+	if c.ns.info.Shape.Kind == skep.Attention {
+		layer, kv = i/2, i%2
+	}
+	at := int64(p.Pages[ch.at.block-c.blocks.From]) * p.PageStride
+	return p.Planes[layer][kv][at+off%slice : at+slice]
+}

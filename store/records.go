@@ -1,0 +1,44 @@
+package store
+
+import (
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// records reads the records of blocks on devices, in whatever order the catalog has
+// them; rows that lie together cost one seek. visit may keep nothing of rec. Rows that
+// are gone or damaged are left out.
+func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.Record) error) error {
+	if len(locs) == 0 {
+		return nil
+	}
+	rows := make([]catalog.Loc, len(locs))
+	for i, l := range locs {
+		rows[i] = locOf(l)
+	}
+	var rec segment.Record
+	return s.catalog.Blocks(s.ctx, rows, func(i int, row []byte) error {
+		if row == nil {
+			return nil
+		}
+		if err := segment.DecodeRecord(row, &rec); err != nil {
+			s.log.Error("damaged row in the catalog", "location", locs[i].String(), "error", err)
+			return nil
+		}
+		return visit(i, &rec)
+	})
+}
+
+// blockBytes is the payload of what is stored, reckoned from its pages.
+func (s *Store) blockBytes() int64 { return int64(s.index.Stats().Pages) * layout.PageSize }
+
+// checkReserve keeps a growing device from filling its file system.
+func (s *Store) checkReserve(d *drive, more int64) error {
+	free, ok := freeBytes(d.path)
+	if !ok || free-more >= s.options.ReserveBytes {
+		return nil
+	}
+	return &skep.Error{Op: "grow device", Kind: skep.Full, Field: "free bytes of the file system", Value: free, Limit: s.options.ReserveBytes + more}
+}

@@ -1,0 +1,351 @@
+package store
+
+import (
+	"context"
+	"runtime"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// recover loads what the catalog holds and, after an unclean end, verifies what the
+// flushed-up-to mark does not vouch for. There is no separate checkpoint of the
+// index: its rows are one compact range of the catalog, which scans faster than a
+// second copy could be kept right (docs/architecture.md has the figures).
+func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
+	s.epoch = root.Epoch + 1
+	// Numbers given out after the root row was last written are skipped over.
+	s.seq.Store(root.NextSeq)
+	s.flushed.Store(root.FlushedSeq)
+	s.space.mu.next = root.NextGroup
+	s.names = newNames(s.secret)
+	s.names.mu.next = catalog.StoreState{NextInstance: root.NextInstance, NextNamespace: root.NextNamespace}
+	if err := s.loadNames(ctx); err != nil {
+		return err
+	}
+	if err := s.loadGroups(ctx); err != nil {
+		return err
+	}
+	if err := s.makeIndex(); err != nil {
+		return err
+	}
+	doubtful, err := s.loadBlocks(ctx, root)
+	if err != nil {
+		return err
+	}
+	s.sealLoaded()
+	s.events = newEventLog(s.epoch, s.options.EventBuffer, s.options.Clock)
+	if s.options.ReadOnly {
+		return nil
+	}
+	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
+		return err
+	}
+	return s.verifyDoubtful(ctx, doubtful)
+}
+
+func (s *Store) loadNames(ctx context.Context) error {
+	rows, err := s.catalog.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	n := s.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range rows {
+		if _, err := n.addLocked(r.NamespaceInfo, r.Instance); err != nil {
+			return err
+		}
+		n.mu.next.NextInstance = max(n.mu.next.NextInstance, r.Instance)
+		n.mu.next.NextNamespace = max(n.mu.next.NextNamespace, uint32(r.ID))
+	}
+	purges, err := s.catalog.Purges(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range purges {
+		if p.Whole {
+			continue // its instance belongs to no namespace any more
+		}
+		// A salt's row is keyed by its first tag and holds the epoch of its next; rows of
+		// later tags say only that those are dead.
+		k := instanceTag{p.Instance, tag(p.Tag)}
+		n.mu.deadTags[k] = true
+		if p.Seq > 0 {
+			n.mu.saltEpoch[k] = p.Seq
+		}
+	}
+	return nil
+}
+
+// loadGroups makes the groups and the lists of free segments. Every group is taken as
+// sealed: what was open when the store ended is not written to again.
+func (s *Store) loadGroups(ctx context.Context) error {
+	rows, err := s.catalog.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	used := make([]map[uint32]bool, len(s.drives))
+	for i := range used {
+		used[i] = map[uint32]bool{}
+	}
+	for _, r := range rows {
+		g := &group{num: r.Group, generation: r.Generation, copies: r.Copies, state: r}
+		for _, m := range r.Devices {
+			if int(m.Device) >= len(s.drives) {
+				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: len(s.drives)}
+			}
+			g.drives = append(g.drives, s.drives[m.Device])
+			g.segments = append(g.segments, m.Segment)
+			used[m.Device][m.Segment] = true
+		}
+		g.state.State = catalog.GroupSealed
+		s.space.mu.groups[r.Group] = g
+		s.space.mu.next = max(s.space.mu.next, r.Group)
+		s.seq.Store(max(s.seq.Load(), r.Generation))
+	}
+	for i, d := range s.drives {
+		for n := d.segments - 1; n >= 0; n-- {
+			if !used[i][uint32(n)] {
+				d.free = append(d.free, uint32(n))
+			}
+		}
+	}
+	return nil
+}
+
+// makeIndex makes the empty index, sized by what the devices may hold.
+func (s *Store) makeIndex() (err error) {
+	o := &s.options
+	segPages := int64(s.segBytes/layout.PageSize) - 2
+	var segments int64
+	capped := true
+	for _, d := range s.drives {
+		segments += int64(d.limit)
+		capped = capped && d.limit < unlimitedSegments
+	}
+	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
+	s.reserve = cleanerReserve
+	if capped {
+		n := int64(len(s.drives))
+		cfg.CapacityPages = segments * segPages
+		// Three groups are never full: the one kept free and the two open ones.
+		usable := max(1, segments-3*n) * segPages
+		cfg.LogicalPages = usable - usable/32
+		if o.LogicalBlocks > 0 {
+			cfg.LogicalPages = min(cfg.LogicalPages, int64(o.LogicalBlocks)*int64(pagesOf(o.BlockBytes)))
+		}
+	} else if o.LogicalBlocks > 0 {
+		cfg.LogicalPages = int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
+	}
+	if s.index, err = index.New(cfg); err != nil {
+		return err
+	}
+	s.leases.m = map[skep.LeaseID]*leaseRow{}
+	for name, bytes := range o.TenantBytes {
+		s.names.mu.Lock()
+		t := s.names.tenantLocked(name)
+		s.names.mu.Unlock()
+		if err := s.index.SetQuota(t, bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadPiece is how many blocks are handed to the index at a time.
+const loadPiece = 1 << 14
+
+// loadBlocks fills the index from the catalog. It returns the rows an unclean end
+// left in doubt: written after the last flush.
+func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]catalog.Loc, error) {
+	shards := max(1, runtime.GOMAXPROCS(0))
+	type shard struct {
+		entries  []index.Entry
+		doubtful []catalog.Loc
+		stale    []catalog.Loc
+		seq      uint64
+	}
+	list := make([]shard, shards)
+	var mu sync.Mutex // one piece at a time goes into the index
+	load := func(sh *shard) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if err := s.index.BulkLoad(sh.entries); err != nil {
+			return err
+		}
+		for i := range sh.entries {
+			// Two rows of one block are the cleaner's, cut short: either will do.
+			if e := &sh.entries[i]; e.Location != 0 {
+				if have, ok := s.index.Resolve(e.FP); ok && have.Location != e.Location {
+					sh.stale = append(sh.stale, locOf(unpack(e.Location)))
+				}
+			}
+		}
+		sh.entries = sh.entries[:0]
+		return nil
+	}
+	err := s.catalog.ScanBlocks(ctx, shards, func(i int, l catalog.Loc, row []byte) error {
+		sh := &list[i]
+		h, err := segment.DecodeHead(row)
+		if err != nil {
+			s.log.Error("damaged row in the catalog; its block is lost", "location", l, "error", err)
+			sh.stale = append(sh.stale, l)
+			return nil
+		}
+		sh.seq = max(sh.seq, h.Seq)
+		t := tag(h.SaltTag)
+		ns := s.names.of(h.Instance)
+		if ns == nil || s.names.dead(h.Instance, t) {
+			return nil // purged: the cleaner meets it in its group
+		}
+		if s.space.mu.groups[l.Group] == nil {
+			sh.stale = append(sh.stale, l)
+			return nil
+		}
+		e := index.Entry{
+			FP: s.names.fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
+			Location: layoutOf(l).Pack(), Pages: h.Pages, Namespace: h.Instance, Tenant: ns.tenant,
+			Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable,
+			Partial: h.ValidTokens != 0,
+		}
+		if h.HasParent {
+			e.Parent = s.names.fingerprint(h.Instance, t, h.Parent)
+		}
+		if !root.Clean && h.Seq > root.FlushedSeq {
+			sh.doubtful = append(sh.doubtful, l)
+		}
+		if sh.entries = append(sh.entries, e); len(sh.entries) >= loadPiece {
+			return load(sh)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var doubtful, stale []catalog.Loc
+	for i := range list {
+		if err := load(&list[i]); err != nil {
+			return nil, err
+		}
+		doubtful = append(doubtful, list[i].doubtful...)
+		stale = append(stale, list[i].stale...)
+		s.seq.Store(max(s.seq.Load(), list[i].seq))
+	}
+	if len(stale) > 0 && !s.options.ReadOnly {
+		b := s.catalog.NewBatch()
+		for _, l := range stale {
+			b.DeleteBlock(l)
+		}
+		if err := s.catalog.Commit(ctx, b, false); err != nil {
+			return nil, err
+		}
+	}
+	return doubtful, nil
+}
+
+// sealLoaded makes every group a candidate for cleaning.
+func (s *Store) sealLoaded() {
+	for _, g := range s.space.mu.groups {
+		s.index.SealGroup(g.num, int64(g.payloadPages()), 0)
+	}
+}
+
+// verifyDoubtful reads every block that was acknowledged after the last flush, and
+// drops those whose bytes did not reach the drive: a crash of the machine may have
+// lost them, a crash of the process has not.
+func (s *Store) verifyDoubtful(ctx context.Context, doubtful []catalog.Loc) error {
+	if len(doubtful) == 0 {
+		return nil
+	}
+	s.log.Info("verifying blocks written after the last flush", "blocks", len(doubtful))
+	type bad struct {
+		loc catalog.Loc
+		fp  index.Fingerprint
+	}
+	var lost []bad
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := make(chan catalog.Loc)
+	var first error
+	for range 16 { // as deep as a drive likes it
+		wg.Go(func() {
+			var buf []byte
+			for l := range next {
+				fp, ok, err := s.verifyRow(ctx, l, &buf)
+				mu.Lock()
+				if err != nil && first == nil {
+					first = err
+				}
+				if err == nil && !ok {
+					lost = append(lost, bad{l, fp})
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, l := range doubtful {
+		next <- l
+	}
+	close(next)
+	wg.Wait()
+	if first != nil {
+		return first
+	}
+	if len(lost) > 0 {
+		b := s.catalog.NewBatch()
+		for _, x := range lost {
+			b.DeleteBlock(x.loc)
+			s.index.Remove(x.fp, layoutOf(x.loc).Pack())
+		}
+		if err := s.catalog.Commit(ctx, b, true); err != nil {
+			return err
+		}
+		s.log.Warn("blocks not whole after the crash were dropped", "blocks", len(lost))
+	}
+	s.marks.mu.Lock()
+	s.marks.unflushed++ // so that the mark moves past what was verified
+	s.marks.mu.Unlock()
+	return nil
+}
+
+// verifyRow reads the block of one row and says whether its bytes are right. An error
+// means that could not be found out.
+func (s *Store) verifyRow(ctx context.Context, l catalog.Loc, buf *[]byte) (fp index.Fingerprint, ok bool, err error) {
+	row, err := s.catalog.Block(ctx, l, nil)
+	if skep.KindOf(err) == skep.NotFound {
+		return fp, true, nil
+	}
+	if err != nil {
+		return fp, false, err
+	}
+	var rec segment.Record
+	if err := segment.DecodeRecord(row, &rec); err != nil {
+		return fp, false, nil
+	}
+	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+	ns, g := s.names.of(rec.Instance), s.space.mu.groups[l.Group]
+	if ns == nil || g == nil {
+		return fp, true, nil
+	}
+	n := int(rec.Pages) * layout.PageSize
+	if len(*buf) < n {
+		*buf = device.AlignedBuffer(n)
+	}
+	err = s.readVerified(ctx, g, ns.info.Shape, &rec, (*buf)[:n])
+	switch skep.KindOf(err) {
+	case skep.Damaged:
+		return fp, false, nil
+	case skep.Deadline:
+		*buf = nil
+		return fp, false, err
+	case skep.DeviceFailed:
+		return fp, false, nil
+	}
+	return fp, err == nil, err
+}

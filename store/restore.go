@@ -1,0 +1,429 @@
+package store
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// session is a restore under way.
+//
+// A pump goroutine takes the next chunk of the best chain, finds where its block
+// lies now, and queues its reads on the drives, as long as the window has room.
+// Completions hand the chunk to a worker, which checks its granules and copies where
+// a copy is needed; then it is delivered. Locations are looked up when a chunk's
+// turn comes, not before, so what the cleaner moves meanwhile is found where it went.
+//
+// A chunk is answered (delivered, or reported as a miss) exactly once, and it is back
+// when no drive and no worker can write to its destination any more. The two are
+// apart: a deadline or a stop answers at once, and the memory comes back later.
+type session struct {
+	s      *Store
+	ctx    context.Context // ends with Close: what waits for memory gives up
+	cancel context.CancelFunc
+	began  time.Time
+	chains []*chain
+
+	mu      sync.Mutex
+	wake    sync.Cond // the pump waits here: window, priorities, claims, close
+	landed  chan struct{}
+	ready   []skep.Chunk
+	readyAt int
+	left    int          // chunks not answered
+	away    int          // chunks not back
+	bytes   int64        // of the chunks away, and of lent data
+	oldest  *chunk       // of the chunks away, in order of issue
+	newest  *chunk       //
+	ending  bool         // Close was called
+	pumping bool         // the pump goroutine has not ended
+	idle    []chan error // who waits for chunks to come back
+	err     error
+}
+
+// chain is one chain of a session.
+type chain struct {
+	*skep.Chain
+	ns       *namespace
+	tag      tag
+	index    int
+	blocks   skep.Range
+	layers   skep.Range
+	heads    skep.Range
+	part     string
+	geometry layout.Geometry
+	byLayer  bool
+	promised int // leading keys under a lease when the session began
+
+	// Guarded by session.mu.
+	items    []uint8 // state of each chunk, in the order of itemOf
+	next     int     // position in the direction's order
+	left     int     // not answered
+	away     int
+	priority int
+	deadline time.Time
+	timer    *time.Timer
+	stopped  bool
+
+	found   []*found // by block; loaded by the pump
+	loaded  int      // position up to which found is loaded, in block order of the direction
+	touched []bool
+}
+
+// States of a chunk.
+const (
+	itemWaiting uint8 = iota
+	itemAway          // reads queued, not answered
+	itemDone          // answered: delivered
+	itemMissed        // answered: a miss
+	itemClaimed       // answered: the caller computes it
+)
+
+// window is how many bytes one session has under way. It bounds the memory a
+// session's bounce buffers take and how far it runs ahead of its reader.
+const sessionWindow = 64 << 20
+
+// Restore implements skep.Restorer.
+func (s *Store) Restore(_ context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	ses := &session{s: s, landed: make(chan struct{}, 1), began: time.Now()}
+	ses.ctx, ses.cancel = context.WithCancel(s.ctx)
+	ses.wake.L = &ses.mu
+	if err := ses.plan(r); err != nil {
+		ses.cancel()
+		return nil, err
+	}
+	if !s.sessions.add(ses) {
+		ses.cancel()
+		return nil, errClosed
+	}
+	ses.pumping = true
+	for _, c := range ses.chains {
+		ses.arm(c)
+	}
+	go ses.pump()
+	return ses, nil
+}
+
+// arm sets the chain's deadline timer. REQUIRES: ses.mu, or before the pump starts.
+func (ses *session) arm(c *chain) {
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	if c.deadline.IsZero() || c.left == 0 {
+		return
+	}
+	deadline := c.deadline
+	c.timer = time.AfterFunc(time.Until(deadline), func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		if c.deadline.Equal(deadline) {
+			ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		}
+	})
+}
+
+// giveUpLocked answers everything of c that is not answered with a miss.
+// REQUIRES: ses.mu.
+func (ses *session) giveUpLocked(c *chain, why error) {
+	for i := range c.items {
+		if c.items[i] == itemWaiting || c.items[i] == itemAway {
+			ses.answerLocked(c, i, skep.Chunk{Err: why}, itemMissed)
+		}
+	}
+	for ch := ses.oldest; ch != nil; ch = ch.after {
+		if ch.chain == c {
+			ch.cancelled.Store(true)
+		}
+	}
+	ses.wake.Broadcast()
+}
+
+// answerLocked delivers chunk i of c, with what out does not say filled in.
+// REQUIRES: ses.mu, and the chunk not answered.
+func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
+	block, layers := c.itemOf(i)
+	out.Chain, out.Block, out.Layers = c.index, block, layers
+	c.items[i] = state
+	c.left--
+	ses.left--
+	ses.ready = append(ses.ready, out)
+	if out.Err != nil {
+		ses.miss(c, block, out.Err)
+	} else {
+		ses.hit(c, block, &out)
+	}
+	if c.left == 0 && c.timer != nil {
+		c.timer.Stop()
+	}
+	select {
+	case ses.landed <- struct{}{}:
+	default:
+	}
+}
+
+func (ses *session) hit(c *chain, block int, out *skep.Chunk) {
+	st := &ses.s.count
+	st.restored.Add(out.Bytes)
+	st.tier(out.Tier, out.Bytes)
+	if i := block - c.blocks.From; !c.touched[i] {
+		c.touched[i] = true
+		st.restoredBlocks.Add(1)
+		ses.s.index.Touch(c.fingerprintOf(ses.s, block))
+	}
+}
+
+// miss counts a miss, and a broken promise when a lease covered the block.
+func (ses *session) miss(c *chain, block int, err error) {
+	kind := skep.KindOf(err)
+	ses.s.count.miss(kind)
+	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
+		ses.s.count.broken.Add(1)
+		ses.s.log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
+	}
+}
+
+// Next implements skep.Session.
+func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	if len(into) == 0 {
+		return 0, skep.Invalidf("next", "room for chunks", 0, "at least 1")
+	}
+	for {
+		ses.mu.Lock()
+		if n := copy(into, ses.ready[ses.readyAt:]); n > 0 {
+			clear(ses.ready[ses.readyAt : ses.readyAt+n])
+			ses.readyAt += n
+			if ses.readyAt == len(ses.ready) {
+				ses.ready, ses.readyAt = ses.ready[:0], 0
+			}
+			more := len(ses.ready) > 0
+			ses.mu.Unlock()
+			if more {
+				ses.signal()
+			}
+			return n, nil
+		}
+		if ses.ending {
+			ses.mu.Unlock()
+			return 0, errSessionClosed
+		}
+		if ses.left == 0 && ses.away == 0 {
+			ses.mu.Unlock()
+			ses.signal() // for whoever asks again
+			return 0, io.EOF
+		}
+		ses.mu.Unlock()
+		select {
+		case <-ses.landed:
+		case <-ctx.Done():
+			return 0, &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+}
+
+func (ses *session) signal() {
+	select {
+	case ses.landed <- struct{}{}:
+	default:
+	}
+}
+
+var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
+
+func (ses *session) chainAt(op string, i int) (*chain, error) {
+	if i < 0 || i >= len(ses.chains) {
+		return nil, skep.Invalidf(op, "chain", i, "0 to "+itoa(len(ses.chains)-1))
+	}
+	return ses.chains[i], nil
+}
+
+// Claim implements skep.Session.
+func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
+	c, err := ses.chainAt("claim", i)
+	if err != nil {
+		return skep.Claim{}, err
+	}
+	end := len(c.Keys) * c.ns.info.Shape.BlockTokens
+	if c.byLayer {
+		end = c.geometry.Layers()
+	}
+	r, ok := r.Within(end)
+	if !ok {
+		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+itoa(end))
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.ending {
+		return skep.Claim{}, errSessionClosed
+	}
+	granted := r.From
+	for granted < r.To {
+		to, free := c.claimable(granted, r.To)
+		if !free {
+			break
+		}
+		ses.claimLocked(c, granted, to)
+		granted = to
+	}
+	jump := granted
+	for jump < end {
+		to, free := c.claimable(jump, end)
+		if free {
+			break
+		}
+		jump = to
+	}
+	ses.wake.Broadcast()
+	return skep.Claim{Granted: skep.Range{From: r.From, To: granted}, Jump: jump}, nil
+}
+
+// claimable says whether the block (or layer) at position p is neither loaded nor on
+// its way, and where it ends, at most limit.
+func (c *chain) claimable(p, limit int) (to int, free bool) {
+	if c.byLayer {
+		to = p + 1
+		if p < c.layers.From || p >= c.layers.To {
+			return to, true
+		}
+		first := (p - c.layers.From) * c.blocks.Len()
+		for _, st := range c.items[first : first+c.blocks.Len()] {
+			if st == itemAway || st == itemDone {
+				return to, false
+			}
+		}
+		return to, true
+	}
+	b := c.ns.info.Shape.BlockTokens
+	block := p / b
+	to = min((block+1)*b, limit)
+	if block < c.blocks.From || block >= c.blocks.To {
+		return to, true
+	}
+	st := c.items[block-c.blocks.From]
+	return to, st != itemAway && st != itemDone
+}
+
+var errClaimed = &skep.Error{Op: "restore", Kind: skep.Claimed}
+
+// claimLocked answers what waits in [p, to) as claimed. REQUIRES: ses.mu.
+func (ses *session) claimLocked(c *chain, p, to int) {
+	first, last := 0, 0
+	if c.byLayer {
+		if p < c.layers.From || p >= c.layers.To {
+			return
+		}
+		first = (p - c.layers.From) * c.blocks.Len()
+		last = first + c.blocks.Len()
+	} else {
+		b := c.ns.info.Shape.BlockTokens
+		first = max(p/b-c.blocks.From, 0)
+		last = min((to+b-1)/b-c.blocks.From, len(c.items))
+	}
+	for i := first; i < last; i++ {
+		if c.items[i] == itemWaiting {
+			ses.answerLocked(c, i, skep.Chunk{Err: errClaimed}, itemClaimed)
+		}
+	}
+}
+
+// Reprioritise implements skep.Session.
+func (ses *session) Reprioritise(i, priority int, deadline time.Time) error {
+	c, err := ses.chainAt("reprioritise", i)
+	if err != nil {
+		return err
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.ending {
+		return errSessionClosed
+	}
+	if c.stopped {
+		return &skep.Error{Op: "reprioritise", Kind: skep.Stopped, Field: "chain", Value: i}
+	}
+	c.priority, c.deadline = priority, deadline
+	ses.arm(c)
+	ses.wake.Broadcast()
+	return nil
+}
+
+// Stop implements skep.Session.
+func (ses *session) Stop(ctx context.Context, i int) error {
+	var chains []*chain
+	if i == -1 {
+		chains = ses.chains
+	} else {
+		c, err := ses.chainAt("stop", i)
+		if err != nil {
+			return err
+		}
+		chains = []*chain{c}
+	}
+	ses.mu.Lock()
+	for _, c := range chains {
+		c.stopped = true
+		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Stopped})
+	}
+	ses.mu.Unlock()
+	ses.s.cancelQueued()
+	return ses.released(ctx, func() bool {
+		for _, c := range chains {
+			if c.away > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// released waits until ok, asked under ses.mu, becomes true.
+func (ses *session) released(ctx context.Context, ok func() bool) error {
+	for {
+		ses.mu.Lock()
+		if ok() {
+			ses.mu.Unlock()
+			return nil
+		}
+		back := make(chan error, 1)
+		ses.idle = append(ses.idle, back)
+		ses.mu.Unlock()
+		select {
+		case <-back:
+		case <-ctx.Done():
+			return &skep.Error{Op: "stop restore", Kind: skep.NotReleased, Err: ctx.Err()}
+		}
+	}
+}
+
+// Close implements skep.Session.
+func (ses *session) Close(ctx context.Context) error {
+	ses.mu.Lock()
+	if !ses.ending {
+		ses.ending = true
+		for _, c := range ses.chains {
+			c.stopped = true
+			ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Stopped})
+		}
+		for _, out := range ses.ready[ses.readyAt:] {
+			if out.Free != nil {
+				go out.Free() // takes ses.mu
+			}
+		}
+		ses.ready, ses.readyAt = nil, 0
+	}
+	ses.mu.Unlock()
+	ses.cancel()
+	ses.signal()
+	ses.s.cancelQueued()
+	err := ses.released(ctx, func() bool { return ses.away == 0 && !ses.pumping })
+	if err == nil {
+		ses.s.sessions.remove(ses)
+	}
+	return err
+}

@@ -1,0 +1,137 @@
+package segment
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Format version 1 is what these files say. A change that fails here needs a new
+// version and a new folder beside v1, not a rewrite of it.
+var rewrite = flag.Bool("rewrite", false, "write the golden images instead of comparing with them")
+
+func TestGolden(t *testing.T) {
+	rec, stone, purge, ns := sampleRecord(), sampleTombstone(), samplePurge(), sampleNamespace()
+	l := newTestLog(t, 3)
+	l.append(1<<33+1, func(w *LogWriter) {
+		require.NoError(t, w.Namespace(&ns))
+		require.NoError(t, w.Record(&rec))
+		require.NoError(t, w.Tombstone(&stone))
+		require.NoError(t, w.Purge(&purge))
+	})
+	l.append(1<<33+9, func(w *LogWriter) { // an entry across two pages
+		for i := range 3 {
+			r := plainRecord(i)
+			require.NoError(t, w.Record(&r))
+		}
+	})
+	require.Equal(t, 3, l.pages)
+	nsBody, err := ns.append(nil)
+	require.NoError(t, err)
+	var sums []byte
+	for i, data := range []string{"", "a", "0123456789abcdef0", strings.Repeat("granule ", 1000)} {
+		sums = le.AppendUint64(sums, GranuleSum(9, sampleTag, rec.Key, "kv", i, 4, []byte(data)))
+	}
+
+	for _, c := range []struct {
+		name  string
+		bytes []byte
+		read  func(t *testing.T, b []byte)
+	}{
+		{"superblock", superblockPage(t, sampleSuperblock()), func(t *testing.T, b []byte) {
+			s, err := DecodeSuperblock(b)
+			require.NoError(t, err)
+			assert.Equal(t, sampleSuperblock(), s)
+		}},
+		{"header", headerPage(t, sampleHeader()), func(t *testing.T, b []byte) {
+			h, err := DecodeHeader(b)
+			require.NoError(t, err)
+			assert.Equal(t, sampleHeader(), h)
+		}},
+		{"record", rec.Append(nil), func(t *testing.T, b []byte) {
+			var got Record
+			require.NoError(t, DecodeRecord(b, &got))
+			assert.EqualExportedValues(t, rec.normal(), got.normal())
+		}},
+		{"tombstone", stone.append(nil), func(t *testing.T, b []byte) {
+			got, err := DecodeTombstone(b)
+			require.NoError(t, err)
+			assert.Equal(t, stone, got)
+		}},
+		{"purge", purge.append(nil), func(t *testing.T, b []byte) {
+			got, err := DecodePurge(b)
+			require.NoError(t, err)
+			assert.Equal(t, purge, got)
+		}},
+		{"namespace", nsBody, func(t *testing.T, b []byte) {
+			got, err := DecodeNamespace(b)
+			require.NoError(t, err)
+			assert.Equal(t, ns, got)
+		}},
+		{"log", l.image, func(t *testing.T, b []byte) {
+			got, end := read(t, b, sampleLog, false, 1)
+			assert.Equal(t, []string{"8589934593@0+1:4", "8589934601@1+2:3"}, got)
+			assert.NoError(t, end.Err)
+		}},
+		{"sums", sums, func(*testing.T, []byte) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join("testdata", "v1", c.name+".hex")
+			if *rewrite {
+				require.NoError(t, os.WriteFile(path, []byte(dump(c.bytes)), 0o644))
+			}
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			golden, err := undump(string(text))
+			require.NoError(t, err)
+			assert.Equal(t, string(text), dump(c.bytes), "encodes otherwise than version 1 did")
+			c.read(t, golden)
+		})
+	}
+}
+
+// dump writes b as lines of an offset and 32 bytes, leaves out lines of zeros, and
+// ends with the length.
+func dump(b []byte) string {
+	var out strings.Builder
+	for at := 0; at < len(b); at += 32 {
+		if line := b[at:min(at+32, len(b))]; !Blank(line) {
+			fmt.Fprintf(&out, "%06x %x\n", at, line)
+		}
+	}
+	fmt.Fprintf(&out, "%06x\n", len(b))
+	return out.String()
+}
+
+func undump(text string) ([]byte, error) {
+	var b []byte
+	for line := range strings.Lines(text) {
+		var at int
+		var digits string
+		if n, err := fmt.Sscanf(line, "%x %s", &at, &digits); n < 1 {
+			return nil, fmt.Errorf("line %q: %w", line, err)
+		}
+		raw, err := hex.DecodeString(digits)
+		if err != nil || at < len(b) {
+			return nil, fmt.Errorf("line %q: %w", line, err)
+		}
+		b = append(append(b, make([]byte, at-len(b))...), raw...)
+	}
+	return b, nil
+}
+
+func TestDump(t *testing.T) {
+	b := bytes.Repeat([]byte{0}, 200)
+	b[0], b[130] = 1, 2
+	got, err := undump(dump(b))
+	require.NoError(t, err)
+	assert.Equal(t, b, got)
+}

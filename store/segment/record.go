@@ -1,0 +1,277 @@
+package segment
+
+import (
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+)
+
+// Record: a head of fixed size with what an open needs, then the rest. Part of the
+// format and should not be changed; drawn in docs/format.md.
+const (
+	recSize        = 0   // uint32, of the whole record with its checksum
+	recFlags       = 4   // uint8, RecordFlags
+	recHas         = 5   // uint8, has*
+	recCopies      = 6   // uint8
+	recParts       = 7   // uint8
+	recSeq         = 8   // uint64
+	recInstance    = 16  // uint32
+	recNamespace   = 20  // uint32
+	recSaltTag     = 24  // 16 bytes
+	recKey         = 40  // 32 bytes
+	recParent      = 72  // 32 bytes, zero without hasParent
+	recDepth       = 104 // uint32
+	recValidTokens = 108 // uint32
+	recVersion     = 112 // uint32
+	recPages       = 116 // uint32
+	recBytes       = 120 // uint64
+	recPlace       = 128 // place of the first copy, zero without copies
+	recNameSize    = 140 // uint16
+	recSpare       = 142 // 2 bytes, zero
+	recTail        = 144 // other places, replaced key, name, parts, checksum
+
+	// A place.
+	placeGroup  = 0  // uint32
+	placePage   = 4  // uint32
+	placeDevice = 8  // uint8
+	placeSub    = 9  // uint8
+	placeSpare  = 10 // 2 bytes, zero
+	placeSize   = 12
+
+	// A part, before its name, inline bytes and checksums.
+	partNameSize = 0 // uint8
+	partInline   = 1 // uint8, 1 when the bytes follow the name
+	partSpare    = 2 // 2 bytes, zero
+	partSums     = 4 // uint32, number of granule checksums
+	partBytes    = 8 // uint64
+	partHead     = 16
+
+	checksumSize = 8
+
+	hasParent   = 1 << 0
+	hasReplaces = 1 << 1
+	knownHas    = hasParent | hasReplaces
+
+	minRecordSize = recTail + partHead + 1 + checksumSize
+)
+
+// RecordFlags say what a block's record cannot say otherwise.
+type RecordFlags uint8
+
+const (
+	// RecordSalted marks a block put under a salt.
+	RecordSalted RecordFlags = 1 << 0
+	// RecordDurable marks a block whose class was Durable when it was put.
+	RecordDurable RecordFlags = 1 << 1
+	// RecordMoved marks a copy written by the cleaner, repair or reclustering.
+	RecordMoved RecordFlags = 1 << 2
+
+	knownRecordFlags = RecordSalted | RecordDurable | RecordMoved
+)
+
+// Place is where one copy of a block's bytes begins.
+type Place struct {
+	Group  uint32 // stripe group
+	Page   uint32 // from the segment's start, 1 to MaxSegmentPages-1
+	Device uint8  // position in the group's device list
+	Sub    uint8  // 512-byte slot of the page, for packed small values
+}
+
+// RecordPart is one part of a block.
+type RecordPart struct {
+	Name   string
+	Size   int64    // bytes
+	Sums   []uint64 // granule checksums, see GranuleSum
+	Inline []byte   // the part's bytes, when it lives in the record; nil: they are at the Copies
+}
+
+// Record is all there is to know about one stored block.
+type Record struct {
+	Seq         uint64 // store-wide; of two records of a block the newer wins
+	Instance    uint32 // of the namespace: changes when it is purged
+	NamespaceID uint32
+	SaltTag     SaltTag
+	Key         skep.Key
+	Parent      *skep.Key // nil exactly when Depth is 0
+	Depth       uint32
+	ValidTokens uint32 // of a partial tail; 0 means all
+	Version     uint32 // write version, bound into granule checksums
+	Flags       RecordFlags
+	Pages       uint32 // 4 KiB pages each copy takes on devices; 0 exactly when there are no Copies
+	Name        []byte // the engine's own name
+	Parts       []RecordPart
+	Copies      []Place   // none exactly when no part has bytes outside the record
+	Replaces    *skep.Key // a partial tail this block makes superfluous
+}
+
+// Bytes is the payload size of all parts.
+func (r *Record) Bytes() int64 {
+	var n int64
+	for i := range r.Parts {
+		n += r.Parts[i].Size
+	}
+	return n
+}
+
+// Len is the length of the encoded record, in bytes.
+func (r *Record) Len() int {
+	n := recTail + len(r.Name) + checksumSize
+	if len(r.Copies) > 1 {
+		n += (len(r.Copies) - 1) * placeSize
+	}
+	if r.Replaces != nil {
+		n += skep.KeySize
+	}
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		n += partHead + len(p.Name) + len(p.Inline) + 8*len(p.Sums)
+	}
+	return n
+}
+
+// Validate returns an Invalid error naming the first field outside its limits.
+func (r *Record) Validate() error { return r.validate(skep.Invalid) }
+
+func (r *Record) validate(kind skep.Kind) error {
+	const op = "record"
+	if (r.Parent == nil) != (r.Depth == 0) || r.Depth > skep.MaxDepth {
+		return fail(kind, op, "depth", r.Depth, fmt.Sprintf("0 exactly when there is no parent, at most %d", skep.MaxDepth))
+	}
+	if r.ValidTokens > skep.MaxBlockTokens {
+		return fail(kind, op, "valid tokens", r.ValidTokens, fmt.Sprintf("at most %d", skep.MaxBlockTokens))
+	}
+	if r.Flags&^knownRecordFlags != 0 {
+		return fail(kind, op, "flags", uint8(r.Flags), fmt.Sprintf("within %#x", uint8(knownRecordFlags)))
+	}
+	if len(r.Name) > skep.MaxBlockNameSize {
+		return fail(kind, op, "name length in bytes", len(r.Name), fmt.Sprintf("at most %d", skep.MaxBlockNameSize))
+	}
+	placed, err := r.validateParts(kind)
+	if err != nil {
+		return err
+	}
+	if len(r.Copies) > skep.MaxCopies || (len(r.Copies) != 0) != placed {
+		return fail(kind, op, "copies", len(r.Copies), fmt.Sprintf("at most %d, none exactly when all bytes are in the record", skep.MaxCopies))
+	}
+	if (r.Pages != 0) != placed {
+		return fail(kind, op, "pages", r.Pages, "0 exactly when there are no copies")
+	}
+	for i, p := range r.Copies {
+		if p.Page < 1 || p.Page >= MaxSegmentPages || p.Device >= MaxGroupDevices || p.Sub >= SubsPerPage {
+			return fail(kind, op, "copy", fmt.Sprintf("%+v", p),
+				fmt.Sprintf("page 1 to %d, device below %d, sub below %d", MaxSegmentPages-1, MaxGroupDevices, SubsPerPage))
+		}
+		for _, q := range r.Copies[:i] {
+			if p == q {
+				return fail(kind, op, "copy", fmt.Sprintf("%+v", p), "named once")
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Record) validateParts(kind skep.Kind) (placed bool, err error) {
+	const op = "record"
+	if len(r.Parts) < 1 || len(r.Parts) > skep.MaxParts {
+		return false, fail(kind, op, "parts", len(r.Parts), fmt.Sprintf("1 to %d", skep.MaxParts))
+	}
+	var bytes int64
+	var sums int
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		if len(p.Name) < 1 || len(p.Name) > skep.MaxPartNameSize {
+			return false, fail(kind, op, "part name length in bytes", len(p.Name), fmt.Sprintf("1 to %d", skep.MaxPartNameSize))
+		}
+		for j := range i {
+			if r.Parts[j].Name == p.Name {
+				return false, fail(kind, op, "part "+p.Name, "named twice", "named once")
+			}
+		}
+		if p.Size < 0 || p.Size > skep.MaxPartBytes {
+			return false, fail(kind, op, "size of part "+p.Name, p.Size, fmt.Sprintf("0 to %d", int64(skep.MaxPartBytes)))
+		}
+		if p.Inline != nil && (int64(len(p.Inline)) != p.Size || p.Size > MaxInlineSize) {
+			return false, fail(kind, op, "inline bytes of part "+p.Name, len(p.Inline), fmt.Sprintf("its size %d, at most %d", p.Size, MaxInlineSize))
+		}
+		bytes += p.Size
+		sums += len(p.Sums)
+		placed = placed || p.Inline == nil && p.Size > 0
+	}
+	if bytes > skep.MaxPartBytes {
+		return false, fail(kind, op, "block size in bytes", bytes, fmt.Sprintf("at most %d", int64(skep.MaxPartBytes)))
+	}
+	if sums > MaxGranules {
+		return false, fail(kind, op, "granule checksums", sums, fmt.Sprintf("at most %d", MaxGranules))
+	}
+	return placed, nil
+}
+
+// Append appends r's encoding to dst and returns the longer slice; it allocates
+// only when dst lacks Len bytes of capacity. r must be valid (see Validate): what an
+// invalid record encodes to is unspecified.
+func (r *Record) Append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, make([]byte, recTail)...)
+	h := dst[start:]
+	le.PutUint32(h[recSize:], uint32(r.Len()))
+	h[recFlags] = byte(r.Flags)
+	h[recCopies] = byte(len(r.Copies))
+	h[recParts] = byte(len(r.Parts))
+	le.PutUint64(h[recSeq:], r.Seq)
+	le.PutUint32(h[recInstance:], r.Instance)
+	le.PutUint32(h[recNamespace:], r.NamespaceID)
+	copy(h[recSaltTag:], r.SaltTag[:])
+	copy(h[recKey:], r.Key[:])
+	if r.Parent != nil {
+		h[recHas] |= hasParent
+		copy(h[recParent:], r.Parent[:])
+	}
+	if r.Replaces != nil {
+		h[recHas] |= hasReplaces
+	}
+	le.PutUint32(h[recDepth:], r.Depth)
+	le.PutUint32(h[recValidTokens:], r.ValidTokens)
+	le.PutUint32(h[recVersion:], r.Version)
+	le.PutUint32(h[recPages:], r.Pages)
+	le.PutUint64(h[recBytes:], uint64(r.Bytes()))
+	le.PutUint16(h[recNameSize:], uint16(len(r.Name)))
+	for i, p := range r.Copies {
+		if i == 0 {
+			appendPlace(h[recPlace:recPlace], p)
+		} else {
+			dst = appendPlace(dst, p)
+		}
+	}
+	if r.Replaces != nil {
+		dst = append(dst, r.Replaces[:]...)
+	}
+	dst = append(dst, r.Name...)
+	for i := range r.Parts {
+		dst = r.Parts[i].append(dst)
+	}
+	return le.AppendUint64(dst, xxh3.Hash(dst[start:]))
+}
+
+func appendPlace(dst []byte, p Place) []byte {
+	dst = le.AppendUint32(dst, p.Group)
+	dst = le.AppendUint32(dst, p.Page)
+	return append(dst, p.Device, p.Sub, 0, 0)
+}
+
+func (p *RecordPart) append(dst []byte) []byte {
+	var inline byte
+	if p.Inline != nil {
+		inline = 1
+	}
+	dst = append(dst, byte(len(p.Name)), inline, 0, 0)
+	dst = le.AppendUint32(dst, uint32(len(p.Sums)))
+	dst = le.AppendUint64(dst, uint64(p.Size))
+	dst = append(dst, p.Name...)
+	dst = append(dst, p.Inline...)
+	for _, s := range p.Sums {
+		dst = le.AppendUint64(dst, s)
+	}
+	return dst
+}

@@ -1,0 +1,364 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// drive is one device and its segments.
+type drive struct {
+	dev      device.Device
+	index    uint16
+	id       [16]byte
+	path     string
+	serial   string
+	segBytes int64
+
+	// Guarded by space.mu.
+	segments int      // how many the device has room for now
+	limit    int      // how many it may grow to
+	free     []uint32 // segment numbers, a stack
+	failed   error    // set once: takes no new groups
+
+	flush flusher
+	reads readQueue
+}
+
+func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }
+
+// stream says whose writes an open group takes: what users put, or what cleaning
+// keeps. Apart, they make groups whose content ages alike.
+type stream int
+
+const (
+	streamUser stream = iota
+	streamKept
+	streams
+)
+
+// group is a stripe group: one segment on each of its devices, opened, sealed,
+// cleaned and freed together.
+type group struct {
+	num        uint32
+	generation uint64
+	drives     []*drive
+	segments   []uint32
+	copies     int
+
+	// readers counts restores and cleaners that hold a location in this group; its
+	// segments are not reused while it is not zero.
+	readers  atomic.Int64
+	draining atomic.Bool // cleaned: its segments are free once readers is zero
+
+	// Guarded by space.mu.
+	filler  *layout.Filler // nil once sealed
+	state   catalog.GroupState
+	pending int  // appends under way
+	inline  int  // values that live in their record, so far
+	victim  bool // chosen by the cleaner
+}
+
+// space is the groups and the free segments: who may write where.
+type space struct {
+	mu struct {
+		sync.Mutex
+		groups map[uint32]*group
+		open   [streams]*group
+		next   uint32        // number of the last group opened
+		freed  chan struct{} // closed and replaced whenever segments come free
+		root   int           // SWARM's running pointer: the start device of the next chain
+	}
+	// opening serialises opening a group, which does I/O without holding mu.
+	opening sync.Mutex
+}
+
+// errFull says that no group can be opened now; cleaning may change that.
+var errFull = &skep.Error{Op: "put", Kind: skep.Full}
+
+// pin gives the group loc lies in and keeps its segments from being reused until
+// unpin. Nil when it is not there any more.
+func (sp *space) pin(num uint32) *group {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	g := sp.mu.groups[num]
+	if g != nil {
+		g.readers.Add(1)
+	}
+	return g
+}
+
+func (s *Store) unpin(g *group) {
+	if g.readers.Add(-1) == 0 && g.draining.Load() {
+		s.cleaner.kick()
+	}
+}
+
+// freeGroupsLocked is how many groups could be opened now. REQUIRES: sp.mu.
+func (s *Store) freeGroupsLocked() int {
+	n := -1
+	for _, d := range s.drives {
+		if d.failed != nil {
+			continue
+		}
+		if f := len(d.free) + d.limit - d.segments; n < 0 || f < n {
+			n = f
+		}
+	}
+	return max(n, 0)
+}
+
+// cleanerReserve is how many free groups only the cleaner may open: with one it can
+// always move survivors and free their group.
+const cleanerReserve = 1
+
+// openGroup opens a group for st, or returns errFull. REQUIRES: sp.opening held, not sp.mu.
+func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
+	sp := &s.space
+	sp.mu.Lock()
+	reserve := 0
+	if st == streamUser {
+		reserve = s.reserve
+	}
+	if s.freeGroupsLocked() <= reserve {
+		sp.mu.Unlock()
+		return nil, errFull
+	}
+	sp.mu.Unlock()
+	if err := s.growDrives(); err != nil {
+		return nil, err
+	}
+	sp.mu.Lock()
+	if s.freeGroupsLocked() <= reserve {
+		sp.mu.Unlock()
+		return nil, errFull
+	}
+	g := &group{generation: s.nextSeq()}
+	for _, d := range s.drives {
+		if d.failed != nil || len(d.free) == 0 {
+			continue
+		}
+		g.drives = append(g.drives, d)
+		g.segments = append(g.segments, d.free[len(d.free)-1])
+		d.free = d.free[:len(d.free)-1]
+	}
+	if len(g.drives) == 0 {
+		sp.mu.Unlock()
+		return nil, errFull
+	}
+	sp.mu.next++
+	g.num = sp.mu.next
+	sp.mu.Unlock()
+
+	if err := s.writeHeaders(ctx, g); err != nil {
+		sp.mu.Lock()
+		for i, d := range g.drives {
+			d.free = append(d.free, g.segments[i])
+		}
+		sp.mu.Unlock()
+		return nil, err
+	}
+	filler, err := layout.NewFiller(len(g.drives), int(s.segBytes/layout.PageSize))
+	if err != nil {
+		return nil, err
+	}
+	sp.mu.Lock()
+	g.filler = filler
+	sp.mu.groups[g.num] = g
+	sp.mu.open[st] = g
+	sp.mu.Unlock()
+	return g, nil
+}
+
+// writeHeaders makes the group's generation durable in the catalog and then writes
+// it into each segment. In this order nothing written under an old generation can
+// be taken for the new one's, whatever is lost.
+func (s *Store) writeHeaders(ctx context.Context, g *group) error {
+	g.state = catalog.GroupState{
+		Group: g.num, Generation: g.generation, State: catalog.GroupOpen, Copies: 1,
+		SegmentBytes: s.segBytes, OpenedSeq: g.generation,
+	}
+	list := make([]segment.Slot, len(g.drives))
+	for i, d := range g.drives {
+		g.state.Devices = append(g.state.Devices, catalog.Member{Device: d.index, Segment: g.segments[i]})
+		list[i] = segment.Slot{Device: d.index, Segment: g.segments[i]}
+	}
+	b := s.catalog.NewBatch()
+	b.PutGroup(&g.state)
+	if err := s.saveSeq(ctx, b, true); err != nil {
+		return err
+	}
+	buf := device.AlignedBuffer(layout.PageSize * len(g.drives))
+	w := newWaiter(len(g.drives))
+	for i, d := range g.drives {
+		page := buf[i*layout.PageSize : (i+1)*layout.PageSize]
+		h := segment.Header{
+			Store: s.id, Device: d.id, Group: g.num, Generation: g.generation, Segment: g.segments[i],
+			Position: i, Devices: list, SegmentBytes: s.segBytes, Copies: 1, Seq: g.generation,
+		}
+		if err := h.Encode(page); err != nil {
+			return err
+		}
+		w.submit(d, &device.Op{Kind: device.Write, Offset: d.segmentOffset(g.segments[i]), Bufs: [][]byte{page}})
+	}
+	return w.wait(ctx, s.options.OpTimeout)
+}
+
+// growDrives makes room for another group on drives that have none and may grow.
+func (s *Store) growDrives() error {
+	sp := &s.space
+	for _, d := range s.drives {
+		sp.mu.Lock()
+		need := d.failed == nil && len(d.free) == 0 && d.segments < d.limit
+		segments, limit := d.segments, d.limit
+		sp.mu.Unlock()
+		if !need {
+			continue
+		}
+		step := max(1, min(int(growBytes/d.segBytes), segments/2+1))
+		to := min(limit, segments+step)
+		err := s.checkReserve(d, int64(to-segments)*d.segBytes)
+		if err == nil {
+			err = d.dev.Grow(d.segmentOffset(uint32(to)))
+		}
+		sp.mu.Lock()
+		if err != nil {
+			d.limit = segments // the file system is full: what is there is the cap from now on
+			sp.mu.Unlock()
+			s.log.Warn("device cannot grow; its size is the cap now", "device", d.path, "bytes", d.dev.Size(), "error", err)
+			continue
+		}
+		for n := segments; n < to; n++ {
+			d.free = append(d.free, uint32(n))
+		}
+		sortBy(d.free, func(a, b uint32) bool { return a > b })
+		d.segments = to
+		sp.mu.Unlock()
+	}
+	return nil
+}
+
+// growBytes is the largest step in which a file device grows.
+const growBytes = 1 << 30
+
+// sealLocked ends a group's filling. REQUIRES: sp.mu.
+func (s *Store) sealLocked(g *group) {
+	if g.filler == nil {
+		return
+	}
+	g.filler = nil
+	for i, o := range s.space.mu.open {
+		if o == g {
+			s.space.mu.open[i] = nil
+		}
+	}
+	g.state.State = catalog.GroupSealed
+	g.state.SealedSeq = s.seq.Load()
+	s.index.SealGroup(g.num, int64(g.payloadPages()), 0)
+}
+
+// saveSealed records sealed groups; losing the row costs nothing, since an open
+// treats every group as sealed.
+func (s *Store) saveSealed(ctx context.Context, g *group) {
+	b := s.catalog.NewBatch()
+	b.PutGroup(&g.state)
+	if err := s.catalog.Commit(ctx, b, false); err != nil {
+		s.log.Warn("sealed group not recorded", "group", g.num, "error", err)
+	}
+}
+
+// waiter collects the completions of several device operations.
+type waiter struct {
+	left  atomic.Int64
+	done  chan struct{}
+	mu    sync.Mutex
+	errs  []error
+	last  func() // called once, when all have ended
+	ended bool
+}
+
+func newWaiter(n int) *waiter {
+	w := &waiter{done: make(chan struct{})}
+	w.left.Store(int64(n))
+	if n == 0 {
+		close(w.done)
+	}
+	return w
+}
+
+// submit hands op to d and counts its end, whichever way it comes.
+func (w *waiter) submit(d *drive, op *device.Op) {
+	op.Done = func(o *device.Op) { w.end(o.Err) }
+	if err := d.dev.Submit([]*device.Op{op}); err != nil {
+		w.end(err)
+	}
+}
+
+func (w *waiter) end(err error) {
+	if err != nil {
+		w.mu.Lock()
+		w.errs = append(w.errs, err)
+		w.mu.Unlock()
+	}
+	if w.left.Add(-1) == 0 {
+		w.mu.Lock()
+		last := w.last
+		w.ended = true
+		w.mu.Unlock()
+		if last != nil {
+			last()
+		}
+		close(w.done)
+	}
+}
+
+// after has f called once all operations have ended, also when nobody waits any more.
+// It is called before wait returns.
+func (w *waiter) after(f func()) {
+	w.mu.Lock()
+	if !w.ended && w.left.Load() > 0 {
+		w.last = f
+		w.mu.Unlock()
+		return
+	}
+	w.mu.Unlock()
+	f()
+}
+
+// wait returns when all have ended, or early with Deadline: then operations are
+// still under way.
+func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
+	select {
+	case <-w.done:
+		return w.err()
+	default:
+	}
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	select {
+	case <-w.done:
+		return w.err()
+	case <-ctx.Done():
+		return &skep.Error{Op: "device I/O", Kind: skep.Deadline, Err: ctx.Err()}
+	case <-t.C:
+		return &skep.Error{Op: "device I/O", Kind: skep.Deadline, Field: "time", Value: timeout}
+	}
+}
+
+// err joins what failed; the waiter must be done.
+func (w *waiter) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.errs) == 0 {
+		return nil
+	}
+	return &skep.Error{Op: "device I/O", Kind: skep.DeviceFailed, Err: errors.Join(w.errs...)}
+}

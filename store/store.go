@@ -1,0 +1,275 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+	"sort"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Store is the embedded engine: a skep.Store on devices. Make it with Open.
+//
+// Lock order: names.mu, changes, space.opening, space.mu, then the index's own; a
+// session's mu before the index's. No lock is held over device I/O but opening and,
+// over commits of the catalog, changes and names.mu.
+type Store struct {
+	options Options
+	log     *slog.Logger
+	opened  time.Time
+	lock    *dirLock
+	id      segment.StoreID
+
+	drives   []*drive
+	segBytes int64
+	reserve  int // free groups that only the cleaner may open
+	catalog  *catalog.Catalog
+	names    *names
+	index    *index.Index
+	arena    *memory.Arena
+	cache    *memory.Cache // nil without a DRAM tier
+	space    space
+	events   *eventLog
+	workers  workers
+	cleaner  cleaner
+	sessions sessions
+	flights  flights
+	accepted acceptances
+	pending  pendings
+	count    counters
+	leases   leaseTable
+	rate     rate
+
+	seq       atomic.Uint64 // last sequence number given out
+	flushed   atomic.Uint64 // everything at or below it is on the drives
+	marks     marks
+	markMu    sync.Mutex
+	changes   sync.Mutex // changes of rows that exist: deletes, replacements, moves
+	lastStart lastStart  // guarded by space.mu
+	openBytes atomic.Int64
+	epoch     uint64
+	secret    segment.Secret
+
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
+	closing    chan struct{}
+	gate       sync.RWMutex // held shared by calls, so that Close waits for them
+	closed     bool         // guarded by gate
+	closeOnce  sync.Once
+	closeErr   error
+	background sync.WaitGroup
+	failure    atomic.Pointer[error]
+}
+
+var _ skep.Store = (*Store)(nil)
+
+// lastStart remembers where the last placed block began, for a child placed before
+// its parent is in the index: the next of the same put.
+type lastStart struct {
+	fp     index.Fingerprint
+	device int
+	set    bool
+}
+
+var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
+
+// enter begins a call; leave ends it. Calls that only wait for drives (sessions) do
+// not hold the gate while they wait.
+func (s *Store) enter() error {
+	s.gate.RLock()
+	if s.closed {
+		s.gate.RUnlock()
+		return errClosed
+	}
+	return nil
+}
+
+func (s *Store) leave() { s.gate.RUnlock() }
+
+// enterWrite begins a call that changes the store.
+func (s *Store) enterWrite(op string) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	if s.options.ReadOnly {
+		s.leave()
+		return &skep.Error{Op: op, Kind: skep.ReadOnly}
+	}
+	if e := s.failure.Load(); e != nil {
+		s.leave()
+		return &skep.Error{Op: op, Kind: skep.Failed, Err: *e}
+	}
+	return nil
+}
+
+// fail stops the store from accepting changes: the catalog can no longer keep them.
+// Reads go on.
+func (s *Store) fail(err error) {
+	if s.failure.CompareAndSwap(nil, &err) {
+		s.log.Error("store failed: it takes no more changes; restart it once the cause is mended", "error", err)
+	}
+}
+
+func (s *Store) state() string {
+	if e := s.failure.Load(); e != nil {
+		return "failed: " + (*e).Error()
+	}
+	if s.options.ReadOnly {
+		return "read-only"
+	}
+	return "ok"
+}
+
+func (s *Store) now() time.Time  { return s.options.Clock() }
+func (s *Store) nextSeq() uint64 { return s.seq.Add(1) }
+
+// beginSeq gives an append its number and marks it as under way, in one step.
+func (s *Store) beginSeq() uint64 {
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	seq := s.seq.Add(1)
+	s.marks.underway[seq] = struct{}{}
+	return seq
+}
+
+// storeState is the root row as it stands.
+func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreState {
+	next.StoreID, next.Secret, next.Format = s.id, s.secret, catalog.FormatVersion
+	next.Epoch, next.Clean = s.epoch, clean
+	next.NextSeq = s.seq.Load() + 1
+	next.FlushedSeq = s.flushed.Load()
+	s.space.mu.Lock()
+	next.NextGroup = s.space.mu.next
+	s.space.mu.Unlock()
+	return next
+}
+
+// saveSeq commits b together with the root row.
+func (s *Store) saveSeq(ctx context.Context, b *catalog.Batch, sync bool) error {
+	s.names.mu.RLock()
+	next := s.names.mu.next
+	s.names.mu.RUnlock()
+	b.PutStore(s.storeState(next, false))
+	return s.catalog.Commit(ctx, b, sync)
+}
+
+// saveNext commits b with new high-water marks. REQUIRES: names.mu.
+func (s *Store) saveNext(ctx context.Context, b *catalog.Batch, next catalog.StoreState) error {
+	b.PutStore(s.storeState(next, false))
+	return s.catalog.Commit(ctx, b, true)
+}
+
+func (s *Store) namespaceOf(id skep.NamespaceID) *namespace {
+	s.names.mu.RLock()
+	defer s.names.mu.RUnlock()
+	return s.names.mu.byID[id]
+}
+
+// Alloc implements skep.Allocator.
+func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	if n < 1 || n > s.options.IOBytes {
+		return nil, skep.Invalidf("alloc", "bytes", n, "1 to "+itoa64(s.options.IOBytes))
+	}
+	b, err := s.arena.Alloc(ctx, int(n), memory.BudgetIO)
+	if err != nil {
+		return nil, noMemory("alloc", err)
+	}
+	return b, nil
+}
+
+func noMemory(op string, err error) error {
+	return &skep.Error{Op: op, Kind: skep.NoMemory, Err: err}
+}
+
+// pendings are the records of accepted blocks that have no row yet.
+type pendings struct {
+	mu sync.Mutex
+	m  map[index.Fingerprint]*segment.Record
+}
+
+func (p *pendings) add(fp index.Fingerprint, r *segment.Record) {
+	p.mu.Lock()
+	p.m[fp] = r
+	p.mu.Unlock()
+}
+
+func (p *pendings) remove(fp index.Fingerprint) {
+	p.mu.Lock()
+	delete(p.m, fp)
+	p.mu.Unlock()
+}
+
+func (p *pendings) get(fp index.Fingerprint) *segment.Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.m[fp]
+}
+
+// sessions are the restores under way.
+type sessions struct {
+	mu     sync.Mutex
+	m      map[*session]struct{}
+	closed bool
+}
+
+func (l *sessions) add(ses *session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.m[ses] = struct{}{}
+	return true
+}
+
+func (l *sessions) remove(ses *session) {
+	l.mu.Lock()
+	delete(l.m, ses)
+	l.mu.Unlock()
+}
+
+func (l *sessions) all(closing bool) []*session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = l.closed || closing
+	out := make([]*session, 0, len(l.m))
+	for ses := range l.m {
+		out = append(out, ses)
+	}
+	return out
+}
+
+func unpack(v uint64) layout.Location { return layout.Unpack(v) }
+
+func layoutOf(l catalog.Loc) layout.Location {
+	return layout.Location{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub}
+}
+
+func itoa(n int) string     { return strconv.Itoa(n) }
+func itoa64(n int64) string { return strconv.FormatInt(n, 10) }
+
+func sortBy[T any](s []T, less func(a, b T) bool) {
+	sort.Slice(s, func(i, j int) bool { return less(s[i], s[j]) })
+}
+
+// go0 runs f on a goroutine that w waits for.
+func go0(w *sync.WaitGroup, f func()) {
+	w.Add(1)
+	go func() {
+		defer w.Done()
+		f()
+	}()
+}

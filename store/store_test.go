@@ -1,0 +1,28 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+func openTest(t *testing.T, o Options) *Store {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	s, err := Open(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func TestStore(t *testing.T) {
+	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
+		return openTest(t, Options{CapacityBytes: c.CapacityBytes, IOBytes: 64 << 20, CacheBytes: 32 << 20})
+	})
+}

@@ -1,0 +1,112 @@
+package storetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// everyCall is each call of a Store that takes a context, with good arguments.
+func (e *env) everyCall(c *chain) map[string]func(context.Context) error {
+	return map[string]func(ctx context.Context) error{
+		"open namespace": func(ctx context.Context) error { _, err := e.st.OpenNamespace(ctx, c.n.NamespaceSpec); return err },
+		"namespaces":     func(ctx context.Context) error { _, err := e.st.Namespaces(ctx); return err },
+		"lookup": func(ctx context.Context) error {
+			_, err := e.st.Lookup(ctx, &skep.LookupRequest{Scope: c.scope, Keys: c.keys})
+			return err
+		},
+		"renew":   func(ctx context.Context) error { _, err := e.st.Renew(ctx, 1, time.Second); return err },
+		"release": func(ctx context.Context) error { return e.st.Release(ctx, 1) },
+		"want": func(ctx context.Context) error {
+			_, err := e.st.Want(ctx, &skep.WantRequest{Scope: c.scope, Keys: c.keys})
+			return err
+		},
+		"put":   func(ctx context.Context) error { _, err := e.st.Put(ctx, c.request(0, len(c.keys))); return err },
+		"begin": func(ctx context.Context) error { _, err := e.st.Begin(ctx, c.beginRequest(0)); return err },
+		"flush": func(ctx context.Context) error { return e.st.Flush(ctx) },
+		"restore": func(ctx context.Context) error {
+			_, err := e.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys}}})
+			return err
+		},
+		"delete": func(ctx context.Context) error { _, err := e.st.Delete(ctx, c.scope, c.keys); return err },
+		"purge":  func(ctx context.Context) error { return e.st.Purge(ctx, skep.Purge{Namespace: c.n.ID}) },
+		"hint":   func(ctx context.Context) error { _, err := e.st.Hint(ctx, c.scope, c.keys, skep.Hint{}); return err },
+		"stats":  func(ctx context.Context) error { _, err := e.st.Stats(ctx); return err },
+		"events": func(ctx context.Context) error { _, err := e.st.Events(ctx, skep.Cursor{}, false); return err },
+		"alloc":  func(ctx context.Context) error { _, err := e.st.Alloc(ctx, 1); return err },
+	}
+}
+
+// testEnded: closed stores and ended contexts.
+func testEnded(t *testing.T, open Open) {
+	t.Run("closing twice is not an error, and every call on a closed store says so", func(t *testing.T) {
+		e := start(t, open, Config{})
+		c := e.chain(e.space(hnd), 4).put(0, 4)
+		require.NoError(e, e.st.Close())
+		require.NoError(e, e.st.Close())
+		for name, call := range e.everyCall(c) {
+			requireKind(e, skep.Closed, call(e.ctx), name)
+		}
+	})
+	t.Run("closing the store ends what is open", func(t *testing.T) {
+		e := start(t, open, Config{})
+		c := e.chain(e.space(pages4K), 8).put(0, 7)
+		mem := make([]byte, 8*c.size())
+		s, err := e.st.Restore(e.ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys, Dest: skep.Destination{Memory: mem}}}})
+		require.NoError(e, err)
+		w := c.begin(7)
+		require.NoError(e, w.Write(e.ctx, skep.PartKV, 0, c.payload(7)))
+		events, err := e.st.Events(e.ctx, skep.Cursor{}, false)
+		require.NoError(e, err)
+		waits := make(chan error)
+		go func() {
+			into := make([]skep.Event, 8)
+			for {
+				if _, err := events.Next(e.ctx, into); err != nil {
+					waits <- err
+					return
+				}
+			}
+		}()
+		require.NoError(e, e.st.Close())
+		requireKind(e, skep.Closed, <-waits, "events")
+		copy(mem, poison(len(mem)))
+		_, err = s.Next(e.ctx, make([]skep.Chunk, 1))
+		requireKind(e, skep.Closed, err, "session")
+		_, err = w.Commit(e.ctx, skep.AckCommitted)
+		requireKind(e, skep.Closed, err, "block writer")
+		_ = s.Close(e.ctx)
+		_ = w.Abort(e.ctx)
+		_ = events.Close()
+		c.requireSame(poison(len(mem)), mem, "after the store was closed")
+	})
+	t.Run("a call whose context is over returns its error", func(t *testing.T) {
+		e := start(t, open, Config{})
+		c := e.chain(e.space(hnd), 4).put(0, 2)
+		ctx, cancel := context.WithCancel(e.ctx)
+		cancel()
+		for name, call := range e.everyCall(c) {
+			require.ErrorIs(e, call(ctx), context.Canceled, name)
+		}
+		require.LessOrEqual(e, 2, c.found(), "nothing was deleted; what was put is in doubt")
+		c.check(0, c.found())
+	})
+	t.Run("a wait for events ends with its context", func(t *testing.T) {
+		e := start(t, open, Config{})
+		st, err := e.st.Events(e.ctx, skep.Cursor{}, false)
+		require.NoError(e, err)
+		defer st.Close()
+		ctx, cancel := context.WithTimeout(e.ctx, 20*time.Millisecond)
+		defer cancel()
+		for {
+			if _, err = st.Next(ctx, make([]skep.Event, 4)); err != nil {
+				break
+			}
+		}
+		require.ErrorIs(e, err, context.DeadlineExceeded)
+	})
+}

@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// writer is a block open for writing part by part.
+type writer struct {
+	s  *Store
+	ns *namespace
+	in *incoming
+
+	mu       sync.Mutex
+	parts    []openPart
+	ended    bool
+	result   *skep.PutResult // of a commit
+	timer    *time.Timer
+	bytes    int64
+	inFlight int // writes copying outside the lock
+	idle     sync.Cond
+}
+
+type openPart struct {
+	bytes   []byte
+	written []skep.Range // disjoint, sorted
+}
+
+// maxOpenBytes is how many bytes all open writers of a store may hold.
+const maxOpenBytes = 1 << 30
+
+// Begin implements skep.Putter.
+func (s *Store) Begin(_ context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	const op = "begin"
+	if err := s.enterWrite(op); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	ns, t, err := s.names.resolve(op, r.Scope)
+	if err != nil {
+		return nil, err
+	}
+	timeout := r.Timeout
+	if timeout == 0 {
+		timeout = skep.DefaultPutTimeout
+	}
+	if timeout < 0 || timeout > time.Hour {
+		return nil, skep.Invalidf(op, "timeout", timeout, "0 to 1h")
+	}
+	m := append(skep.Manifest(nil), r.Manifest...)
+	for i := range m {
+		if m[i].Name == "" {
+			m[i].Name = skep.PartKV
+		}
+	}
+	w := &writer{s: s, ns: ns, in: &incoming{result: &skep.PutResult{}}}
+	w.idle.L = &w.mu
+	if err := s.describe(op, ns, &ns.info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
+		return nil, err
+	}
+	if s.openBytes.Add(w.in.size) > maxOpenBytes {
+		s.openBytes.Add(-w.in.size)
+		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.in.size, Limit: "at most " + itoa64(maxOpenBytes) + " in all"}
+	}
+	w.bytes = w.in.size
+	w.parts = make([]openPart, len(m))
+	w.in.parts = make([]skep.Part, len(m))
+	for i, p := range m {
+		w.parts[i].bytes = device.AlignedBuffer(pagesOf(p.Size) * device.Align)[:p.Size]
+		w.in.parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
+	}
+	w.timer = time.AfterFunc(timeout, func() { w.end() })
+	return w, nil
+}
+
+// end gives the writer's memory back, once.
+func (w *writer) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.ended = true
+		w.timer.Stop()
+		w.s.openBytes.Add(-w.bytes)
+		w.parts = nil
+	}
+}
+
+// Write implements skep.BlockWriter.
+func (w *writer) Write(ctx context.Context, part string, offset int64, p []byte) error {
+	const op = "write part"
+	if part == "" {
+		part = skep.PartKV
+	}
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	i := w.partIndex(part)
+	if i < 0 {
+		w.mu.Unlock()
+		return skep.Invalidf(op, "part", part, "one of the manifest's")
+	}
+	o := &w.parts[i]
+	if offset < 0 || offset > int64(len(o.bytes)) || int64(len(p)) > int64(len(o.bytes))-offset {
+		w.mu.Unlock()
+		return skep.Invalidf(op, "range", skep.Range{From: int(offset), To: int(offset) + len(p)}, "within 0 to "+itoa(len(o.bytes)))
+	}
+	if len(p) == 0 {
+		w.mu.Unlock()
+		return nil
+	}
+	r := skep.Range{From: int(offset), To: int(offset) + len(p)}
+	if !o.add(r) {
+		w.mu.Unlock()
+		return skep.Invalidf(op, "range", r, "not written before")
+	}
+	dst := o.bytes[r.From:r.To]
+	w.inFlight++
+	w.mu.Unlock()
+	copy(dst, p) // ranges are disjoint, so writers do not meet
+	w.mu.Lock()
+	if w.inFlight--; w.inFlight == 0 {
+		w.idle.Broadcast()
+	}
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *writer) partIndex(name string) int {
+	for i := range w.in.parts {
+		if w.in.parts[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// add enters r unless it overlaps what was written.
+func (o *openPart) add(r skep.Range) bool {
+	i := sort.Search(len(o.written), func(i int) bool { return o.written[i].To > r.From })
+	if i < len(o.written) && o.written[i].From < r.To {
+		return false
+	}
+	o.written = append(o.written, skep.Range{})
+	copy(o.written[i+1:], o.written[i:])
+	o.written[i] = r
+	// Joined with its neighbours, so that sequential writers keep the list short.
+	if i+1 < len(o.written) && o.written[i+1].From == r.To {
+		o.written[i].To = o.written[i+1].To
+		o.written = append(o.written[:i+1], o.written[i+2:]...)
+	}
+	if i > 0 && o.written[i-1].To == o.written[i].From {
+		o.written[i-1].To = o.written[i].To
+		o.written = append(o.written[:i], o.written[i+1:]...)
+	}
+	return true
+}
+
+// gap is the first range of the part that was not written.
+func (o *openPart) gap() (skep.Range, bool) {
+	n := len(o.bytes)
+	if n == 0 || len(o.written) == 1 && o.written[0] == (skep.Range{From: 0, To: n}) {
+		return skep.Range{}, false
+	}
+	if len(o.written) == 0 {
+		return skep.Range{From: 0, To: n}, true
+	}
+	if o.written[0].From > 0 {
+		return skep.Range{From: 0, To: o.written[0].From}, true
+	}
+	to := n
+	if len(o.written) > 1 {
+		to = o.written[1].From
+	}
+	return skep.Range{From: o.written[0].To, To: to}, true
+}
+
+// Commit implements skep.BlockWriter.
+func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	const op = "commit"
+	if ack != skep.AckCommitted && ack != skep.AckAccepted {
+		return skep.PutResult{}, skep.Invalidf(op, "ack", ack, "committed or accepted")
+	}
+	if err := w.s.enterWrite(op); err != nil {
+		return skep.PutResult{}, err
+	}
+	defer w.s.leave()
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return skep.PutResult{}, &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	for w.inFlight > 0 {
+		w.idle.Wait()
+	}
+	for i := range w.parts {
+		if r, missing := w.parts[i].gap(); missing {
+			name := w.in.parts[i].Name
+			w.mu.Unlock()
+			return skep.PutResult{}, skep.Invalidf(op, "bytes of part "+name, "none in "+itoa(r.From)+" to "+itoa(r.To), "written")
+		}
+	}
+	// From here on it is a put; the memory stays with it until it is done.
+	w.ended = true
+	w.timer.Stop()
+	w.parts = nil
+	w.mu.Unlock()
+	defer w.s.openBytes.Add(-w.bytes)
+	result := w.in.result
+	blocks := []*incoming{w.in}
+	var err error
+	if ack == skep.AckAccepted {
+		err = w.s.accept(ctx, w.ns, blocks)
+	} else {
+		err = w.s.putCommitted(ctx, w.ns, blocks)
+	}
+	return *result, err
+}
+
+// Abort implements skep.BlockWriter.
+func (w *writer) Abort(context.Context) error {
+	w.end()
+	return nil
+}
