@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // measureEnv makes the test binary a child that measures memory and nothing else.
@@ -90,6 +91,13 @@ func peakRSS() int64 {
 	return 0
 }
 
+// cpuTime is what the process has used, on a shared machine the steadier figure.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 func measureChild(t testing.TB, n int, policy string) (grew, counted float64) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", measureEnv, n), measureEnv+"_POLICY="+policy)
@@ -101,16 +109,17 @@ func measureChild(t testing.TB, n int, policy string) (grew, counted float64) {
 	return float64(g) / float64(n), float64(c) / float64(n)
 }
 
-// The budget is 60 bytes a block with everything counted, at sizes where the few
-// megabytes of fixed cost do not matter.
+// The budget is 60 bytes a block with everything counted; BenchmarkBytesPerBlock says
+// what it is at 10 M, where fixed costs do not matter.
 func TestBytesPerBlock(t *testing.T) {
-	if peakRSS() == 0 {
-		t.Skip("no /proc/self/status")
+	if peakRSS() == 0 || raceOn {
+		t.Skip("no /proc/self/status, or the race detector is on")
 	}
-	grew, counted := measureChild(t, 2_000_000, "cost")
+	const n, fixed = 2_000_000, 16 << 20
+	grew, counted := measureChild(t, n, "cost")
 	t.Logf("%.1f bytes a block of peak resident memory, %.1f counted", grew, counted)
 	require.LessOrEqual(t, counted, 60.0)
-	require.LessOrEqual(t, grew, 64.0, "with the process's own growth")
+	require.LessOrEqual(t, grew*n, 60.0*n+fixed, "the process has costs that do not grow")
 }
 
 func BenchmarkBytesPerBlock(b *testing.B) {
@@ -248,16 +257,20 @@ func BenchmarkBulkLoad(b *testing.B) {
 					rng := rand.New(rand.NewPCG(3, 4))
 					rng.Shuffle(n, func(i, j int) { list[i], list[j] = list[j], list[i] })
 				}
+				var cpu time.Duration
 				b.ResetTimer()
 				for range b.N {
 					x, err := New(Config{CapacityPages: 1 << 40})
 					require.NoError(b, err)
+					before := cpuTime()
 					require.NoError(b, x.BulkLoad(list))
+					cpu += cpuTime() - before
 					require.EqualValues(b, n, x.Stats().Rooted)
 					b.StopTimer()
 					x.Close()
 					b.StartTimer()
 				}
+				b.ReportMetric(float64(cpu.Milliseconds())/float64(b.N), "cpu-ms/op")
 			})
 		}
 	}

@@ -38,6 +38,7 @@ type candidate struct {
 	pages  uint32
 	tenant uint16
 	wanted bool    // by a hint
+	lost   bool    // its tenant is over quota
 	rank   float64 // lower is worth more; among the wanted the wait, else the age
 }
 
@@ -46,64 +47,84 @@ type candidate struct {
 // with a live hint, the soonest use first; then what the policy keeps, the latest use
 // first and, of the same use, in the order of refs. Tenants over their quota lose
 // their worst blocks until they are within it; dead namespaces lose all.
+//
+// Lookups go on meanwhile. What changes after a block was judged is found by the
+// caller's compare-and-swap (Move) and by Evict.
 func (x *Index) Survivors(now time.Time, capacityPages int64, refs []Ref, dst []Verdict) []Verdict {
 	x.Tick(now)
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	from := len(dst)
 	dst = append(dst, make([]Verdict, len(refs))...)
-	verdicts := dst[from:]
-	c := Context{Horizon: x.horizon()}
-	if x.counts.blocks > 0 {
-		c.MeanPages = float64(x.counts.pages) / float64(x.counts.blocks)
+	j := judging{x: x, now: now.UnixNano(), refs: refs, verdicts: dst[from:], over: map[uint16]int64{}}
+	const piece = 512
+	for i := 0; i < len(refs); i += piece {
+		x.mu.RLock()
+		j.c.Horizon = x.horizon()
+		if x.counts.blocks > 0 {
+			j.c.MeanPages = float64(x.counts.pages) / float64(x.counts.blocks)
+		}
+		for k := i; k < min(i+piece, len(refs)); k++ {
+			j.verdicts[k] = j.judge(k)
+		}
+		x.mu.RUnlock()
 	}
-	var list []candidate
-	over := map[uint16]int64{} // pages a tenant is over its quota
-	for i := range refs {
-		id := x.live(&refs[i].FP)
-		if id == 0 || x.slots.at(id).loc != refs[i].Location {
-			continue // Gone
-		}
-		s := x.slots.at(id)
-		o := x.owners.at(s.owner)
-		switch {
-		case x.dead[o.namespace]:
-			verdicts[i] = Drop
-			continue
-		case s.has(flagDurable) || x.protected(ID(id)):
-			verdicts[i] = Must
-			x.budget.spend(int64(s.pages))
-			continue
-		}
-		verdicts[i] = Drop
-		cand := candidate{i: i, pages: s.pages, tenant: o.tenant, rank: x.age(Tick(s.last))}
-		if _, seen := over[o.tenant]; !seen {
-			over[o.tenant] = x.overQuota(o.tenant)
-		}
-		says := noHint
-		if s.has(flagHinted) {
-			says, cand.rank = x.hints[ID(id)].judge(now.UnixNano(), cand.rank)
-		}
-		b := BlockStat{Pages: s.pages, Depth: s.depth(), Uses: s.uses(), Touched: s.has(flagTouched), Age: cand.rank}
-		switch {
-		case says == hintDrop:
-			over[o.tenant] -= int64(s.pages)
-			continue
-		case says == hintKeep:
-			cand.wanted = true
-		case !x.policy.Keep(b, c):
-			over[o.tenant] -= int64(s.pages)
-			continue
-		}
-		list = append(list, cand)
-	}
-	x.choose(list, over, capacityPages, verdicts)
+	j.rank()
+	x.mu.Lock()
+	x.budget.spend(j.must)
+	j.choose(capacityPages)
+	x.mu.Unlock()
 	return dst
 }
 
-// choose spends the budget on the best of list.
-func (x *Index) choose(list []candidate, over map[uint16]int64, capacityPages int64, verdicts []Verdict) {
-	slices.SortStableFunc(list, func(a, b candidate) int {
+// judging is one run of Survivors.
+type judging struct {
+	x        *Index
+	now      int64
+	c        Context
+	refs     []Ref
+	verdicts []Verdict
+	list     []candidate      // what may be kept
+	must     int64            // pages of what must be
+	over     map[uint16]int64 // pages a tenant is over its quota, less what it loses
+}
+
+// judge is the verdict on block i as far as it can be said of one block: what is worth
+// keeping is a candidate, and to be dropped until it is chosen. REQUIRES: x.mu held.
+func (j *judging) judge(i int) Verdict {
+	x := j.x
+	id := x.live(&j.refs[i].FP)
+	if id == 0 || x.slots.at(id).loc != j.refs[i].Location {
+		return Gone
+	}
+	s := x.slots.at(id)
+	o := x.owners.at(s.owner)
+	if x.dead[o.namespace] {
+		return Drop
+	}
+	if s.has(flagDurable) || x.protected(ID(id)) {
+		j.must += int64(s.pages)
+		return Must
+	}
+	if _, seen := j.over[o.tenant]; !seen {
+		j.over[o.tenant] = x.overQuota(o.tenant)
+	}
+	cand := candidate{i: i, pages: s.pages, tenant: o.tenant, rank: x.age(Tick(s.last))}
+	b := BlockStat{Pages: s.pages, Depth: s.depth(), Uses: s.uses(), Touched: s.has(flagTouched), Age: cand.rank}
+	says := noHint
+	if s.has(flagHinted) {
+		says, cand.rank = x.hints[ID(id)].judge(j.now, cand.rank)
+	}
+	cand.wanted = says == hintKeep
+	if says == hintDrop || !cand.wanted && !x.policy.Keep(b, j.c) {
+		j.over[o.tenant] -= int64(s.pages)
+		return Drop
+	}
+	j.list = append(j.list, cand)
+	return Drop
+}
+
+// rank puts the best first and takes off the end what tenants over their quota lose.
+func (j *judging) rank() {
+	slices.SortStableFunc(j.list, func(a, b candidate) int {
 		if a.wanted != b.wanted {
 			if a.wanted {
 				return -1
@@ -112,17 +133,21 @@ func (x *Index) choose(list []candidate, over map[uint16]int64, capacityPages in
 		}
 		return cmp.Compare(a.rank, b.rank)
 	})
-	n := len(list)
-	for i := n - 1; i >= 0; i-- { // worst first
-		if c := &list[i]; over[c.tenant] > 0 {
-			over[c.tenant] -= int64(c.pages)
-			c.pages = 0 // given up
+	for i := len(j.list) - 1; i >= 0; i-- {
+		if c := &j.list[i]; j.over[c.tenant] > 0 {
+			j.over[c.tenant] -= int64(c.pages)
+			c.lost = true
 		}
 	}
+}
+
+// choose spends the budget on the best. REQUIRES: x.mu held for writing.
+func (j *judging) choose(capacityPages int64) {
+	x := j.x
 	_, ordered := x.policy.(Greedy) // has chosen already: all that lives is kept
 	room := x.keepMax() * float64(capacityPages)
-	for _, c := range list {
-		if c.pages == 0 {
+	for _, c := range j.list {
+		if c.lost {
 			continue
 		}
 		floor := float64(c.pages)
@@ -132,7 +157,7 @@ func (x *Index) choose(list []candidate, over map[uint16]int64, capacityPages in
 		if !ordered && (x.budget.pages < floor || room < float64(c.pages)) {
 			continue
 		}
-		verdicts[c.i] = Keep
+		j.verdicts[c.i] = Keep
 		x.budget.spend(int64(c.pages))
 		room -= float64(c.pages)
 	}

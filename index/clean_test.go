@@ -283,3 +283,16 @@ func TestS3FIFOKeepsWhatCameBack(t *testing.T) {
 	f := cut(&e.FP)
 	require.EqualValues(t, main+1, x.order.(*s3fifo).nodes.at(x.find(&f)).queue)
 }
+
+func TestCapacityMayChange(t *testing.T) {
+	x := rich(t, Config{CapacityPages: 1000})
+	list := singles(1, 0, 1)
+	insert(t, x, list...)
+	x.Touch(list[0].FP)
+	insert(t, x, singles(2, 100, 500)...)
+	x.budget.pages = 1 // the horizon is a fifth of the capacity
+	require.Equal(t, []Verdict{Drop}, x.Survivors(second(0), 100, refsOf(list), nil))
+	require.NoError(t, x.SetCapacity(10_000, 0))
+	require.Equal(t, []Verdict{Keep}, x.Survivors(second(0), 100, refsOf(list), nil), "half a turnover is a twentieth now")
+	require.ErrorIs(t, x.SetCapacity(-1, 0), skep.Invalid)
+}

@@ -115,6 +115,23 @@ func (x *Index) SetClock(t Tick) {
 	}
 }
 
+// SetCapacity says that the devices now have room for so many pages; the logical cap
+// of lru and s3fifo becomes logicalPages, or the same when that is 0. The length of a
+// Tick stays.
+func (x *Index) SetCapacity(pages, logicalPages int64) error {
+	if pages < 0 || logicalPages < 0 {
+		return skep.Invalidf("set capacity", "pages", min(pages, logicalPages), "at least 0")
+	}
+	if logicalPages == 0 {
+		logicalPages = pages
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cfg.CapacityPages, x.cfg.LogicalPages = pages, logicalPages
+	x.budget.init(x.cfg)
+	return nil
+}
+
 // Group is the statistics of one group.
 func (x *Index) Group(id uint32) (GroupStat, bool) {
 	x.mu.RLock()

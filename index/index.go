@@ -56,9 +56,9 @@ type Index struct {
 		id uint32
 		g  *group
 	}
-	hints   map[ID]hint
-	sweep   uint32 // where SweepDead goes on
-	budget  budget
+	hints  map[ID]hint
+	sweep  uint32 // where SweepDead goes on
+	budget budget
 
 	clockPages atomic.Uint64 // pages put since the index was made
 	tickPages  uint64        // pages a Tick stands for
@@ -162,38 +162,10 @@ func (x *Index) Insert(e Entry) (id ID, existed bool, err error) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.insertLocked(&e, 0, true)
+	return x.insertLocked(&e)
 }
 
-// BulkLoad inserts what an open found, in any order; a parent directly before its
-// child is linked without a search. The clock and the rewrite budget stand still, and
-// Last and Touched of the entries are taken over. Blocks that exist are left alone.
-// On an error the entries before the one at fault are in.
-func (x *Index) BulkLoad(entries []Entry) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.reserve(len(entries))
-	var prev ID
-	for i := range entries {
-		e := &entries[i]
-		if err := validate("bulk load", e); err != nil {
-			return err
-		}
-		if i == 0 || !e.HasParent || cut(&entries[i-1].FP) != cut(&e.Parent) {
-			prev = 0
-		}
-		id, _, err := x.insertLocked(e, prev, false)
-		if err != nil {
-			return err
-		}
-		prev = id
-	}
-	return nil
-}
-
-// insertLocked adds e; parent is its parent's slot when the caller knows it. put says
-// that the block is new, so that the clock runs.
-func (x *Index) insertLocked(e *Entry, parent ID, put bool) (ID, bool, error) {
+func (x *Index) insertLocked(e *Entry) (ID, bool, error) {
 	if x.closed {
 		return 0, false, &skep.Error{Op: "insert", Kind: skep.Closed}
 	}
@@ -202,13 +174,10 @@ func (x *Index) insertLocked(e *Entry, parent ID, put bool) (ID, bool, error) {
 	if id != 0 && x.slots.at(id).has(flagLive) {
 		return ID(id), true, nil
 	}
-	pid := uint32(parent)
-	var pf fp96
+	var pid uint32
 	if e.HasParent {
-		if pf = cut(&e.Parent); pid == 0 {
-			pid = x.find(&pf)
-		}
-		if pid != 0 {
+		pf := cut(&e.Parent)
+		if pid = x.find(&pf); pid != 0 {
 			if p := x.slots.at(pid); p.has(flagLive) && p.depth()+1 != e.Depth {
 				return 0, false, skep.Invalidf("insert", "depth", e.Depth, p.depth()+1)
 			}
@@ -217,55 +186,64 @@ func (x *Index) insertLocked(e *Entry, parent ID, put bool) (ID, bool, error) {
 	if err := x.room(2); err != nil {
 		return 0, false, err
 	}
-	owner, err := x.takeOwner(e.Namespace, e.Tenant)
+	now := *e
+	now.Last, now.Touched = x.Clock(), false
+	id, err := x.place(id, &now)
 	if err != nil {
 		return 0, false, err
 	}
+	if e.HasParent {
+		if pid == 0 {
+			pid = x.stub(&e.Parent)
+		}
+		x.link(id, pid)
+	}
+	if x.mayRoot(id) {
+		x.root(id)
+	}
+	x.advance(uint64(e.Pages))
+	return ID(id), false, nil
+}
+
+// place makes a live slot of e, without a parent: of the stub id, or a new one when
+// id is 0. There must be room.
+func (x *Index) place(id uint32, e *Entry) (uint32, error) {
+	owner, err := x.takeOwner(e.Namespace, e.Tenant)
+	if err != nil {
+		return 0, err
+	}
 	if id == 0 {
 		id = x.alloc()
-		x.slots.at(id).fp = f
+		x.slots.at(id).fp = cut(&e.FP)
 		x.hash(id)
 	} else {
 		x.counts.stubs--
 	}
 	s := x.slots.at(id)
-	s.loc, s.pages, s.owner = e.Location, e.Pages, owner
+	s.loc, s.pages, s.owner, s.last = e.Location, e.Pages, owner, uint32(e.Last)
 	s.depthUses = e.Depth<<8 | uint32(e.Uses)
-	s.last = uint32(e.Last)
-	if put || s.last == 0 {
-		s.last = uint32(x.Clock())
-	}
 	s.flags = flagLive
 	setFlag(s, flagHasParent, e.HasParent)
 	setFlag(s, flagOpaque, e.Opaque)
 	setFlag(s, flagDurable, e.Durable)
 	setFlag(s, flagPartial, e.Partial)
-	setFlag(s, flagTouched, e.Touched && !put)
+	setFlag(s, flagTouched, e.Touched)
 	x.counts.blocks++
 	x.account(s, 1)
-	rooted := true
-	if e.HasParent {
-		if pid == 0 {
-			pid = x.alloc()
-			p := x.slots.at(pid)
-			p.fp, p.flags = pf, flagStub
-			x.hash(pid)
-			x.counts.stubs++
-		}
-		x.link(id, pid)
-		p := x.slots.at(pid)
-		rooted = p.has(flagRooted) && s.follows(p)
-	}
-	if rooted {
-		x.root(id)
-	}
-	if put {
-		x.advance(uint64(e.Pages))
-	}
 	if x.order != nil {
 		x.order.insert(ID(id))
 	}
-	return ID(id), false, nil
+	return id, nil
+}
+
+// stub makes the place of an absent parent. There must be room.
+func (x *Index) stub(fp *Fingerprint) uint32 {
+	id := x.alloc()
+	s := x.slots.at(id)
+	s.fp, s.flags = cut(fp), flagStub
+	x.hash(id)
+	x.counts.stubs++
+	return id
 }
 
 // advance lets the clock run over pages put.
@@ -418,7 +396,7 @@ func (x *Index) Replace(e Entry) (old Entry, replaced bool, err error) {
 	defer x.mu.Unlock()
 	id := x.live(&e.FP)
 	if id == 0 {
-		_, _, err := x.insertLocked(&e, 0, true)
+		_, _, err := x.insertLocked(&e)
 		return Entry{}, false, err
 	}
 	s := x.slots.at(id)
@@ -435,6 +413,7 @@ func (x *Index) Replace(e Entry) (old Entry, replaced bool, err error) {
 	s.loc, s.pages, s.owner, s.last = e.Location, e.Pages, owner, uint32(x.Clock())
 	s.flags &^= flagTouched
 	setFlag(s, flagDurable, e.Durable)
+	setFlag(s, flagPartial, e.Partial)
 	x.account(s, 1)
 	x.advance(uint64(e.Pages))
 	return old, true, nil

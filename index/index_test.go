@@ -198,7 +198,13 @@ func TestInsertRefusesWhatIsOutsideItsLimits(t *testing.T) {
 			_, _, err := x.Insert(e)
 			require.ErrorIs(t, err, skep.Invalid)
 			require.EqualValues(t, 1, x.Stats().Blocks)
-			require.ErrorIs(t, x.BulkLoad([]Entry{e}), skep.Invalid)
+			y := open(t, Config{})
+			if err := y.BulkLoad([]Entry{c[0], e}); err != nil {
+				require.ErrorIs(t, err, skep.Invalid)
+				require.Zero(t, y.Stats().Blocks)
+			} else {
+				require.EqualValues(t, 1, y.Stats().Orphans, "an open does not fail over it, and nobody sees it")
+			}
 		})
 	}
 }
@@ -304,6 +310,17 @@ func TestBulkLoadInAnyOrder(t *testing.T) {
 	s := x.Stats()
 	require.EqualValues(t, len(list), s.Rooted)
 	require.Zero(t, s.Stubs)
+
+	y := open(t, Config{MaxSlots: uint32(len(list) / 2)})
+	require.ErrorIs(t, y.BulkLoad(list), skep.Full)
+	require.NoError(t, y.Check())
+	require.LessOrEqual(t, y.Stats().Blocks+y.Stats().Stubs, uint64(len(list)/2))
+
+	z := open(t, Config{})
+	for i := 0; i < len(list); i += 97 { // piece by piece, orphans between the pieces
+		require.NoError(t, z.BulkLoad(list[i:min(i+97, len(list))]))
+	}
+	require.Equal(t, x.counts, z.counts)
 }
 
 func TestDeadNamespaces(t *testing.T) {

@@ -255,7 +255,7 @@ func (x *Index) markPending() {
 	l.pending = l.pending[:0]
 }
 
-// protected says that a lease or pin covers the block. REQUIRES: x.mu held for writing.
+// protected says that a lease or pin covers the block. REQUIRES: x.mu held.
 func (x *Index) protected(id ID) bool {
 	l := &x.leases
 	l.mu.Lock()

@@ -103,6 +103,9 @@ func (f fp96) full() (fp Fingerprint) {
 func (s *slot) has(f uint16) bool { return s.flags&f != 0 }
 func (s *slot) depth() uint32     { return s.depthUses >> 8 }
 func (s *slot) uses() uint8       { return uint8(s.depthUses) }
+
+// follows says that s may be seen behind parent: one deeper, and parent is no partial
+// tail, behind which a chain has a gap.
 func (s *slot) follows(parent *slot) bool {
-	return s.depth() == parent.depth()+1
+	return s.depth() == parent.depth()+1 && !parent.has(flagPartial)
 }

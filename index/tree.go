@@ -32,6 +32,16 @@ func (x *Index) unlink(id uint32) {
 	s.parent, s.sibPrev, s.sibNext = 0, 0, 0
 }
 
+// mayRoot says that a live slot has no parent, or one that is rooted and one shallower.
+func (x *Index) mayRoot(id uint32) bool {
+	s := x.slots.at(id)
+	if !s.has(flagHasParent) {
+		return true
+	}
+	p := x.slots.at(s.parent)
+	return p.has(flagRooted) && s.follows(p)
+}
+
 // root marks id and all that waited for it as rooted.
 func (x *Index) root(id uint32) {
 	x.walk(id, func(s, parent *slot) bool {

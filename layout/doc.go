@@ -50,7 +50,7 @@
 //   - A copy's unit is never on the device of the same unit of another copy.
 //   - The reads for any range are whole granules rounded to pages, and no others.
 //   - UnitFor, Extents, PartOffset, GranulesOf and Location.Pack are part of the stored
-//     format: they give the same for the same arguments for ever (TestFormat).
+//     format: they give the same for the same arguments for ever (TestFormat…).
 //     Start, Rotation, Filler and SegmentFor are choices and may change.
 //   - Bad arguments give an Invalid error, false, or nothing; never a panic.
 //     (Sequence.At beyond Len gives a piece beyond the range.)

@@ -49,7 +49,7 @@ func AppendReads(dst []Read, loc Location, n int, stored, partOff int64, g Granu
 			continue
 		}
 		lo, hi := partOff+g.Span(first).Off, partOff+g.Span(last).End()
-		if from < to && lo >= from && (lo <= to) {
+		if from < to && lo >= from && (lo <= to || lo/PageSize < ceil(to, PageSize)) {
 			to = max(to, hi)
 			continue
 		}

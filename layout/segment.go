@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// SuperblockPages is what is kept for superblocks at the start of a device (1 MiB).
-	SuperblockPages = 256
+	// SuperblockPages is what is kept for superblocks at the start of a device (64 KiB).
+	SuperblockPages = 16
 	// MaxAutoSegment is the largest segment SegmentFor chooses, in bytes, unless 8 rows
 	// need more.
 	MaxAutoSegment = 64 << 20

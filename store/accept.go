@@ -72,7 +72,12 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	in.parts, in.accepted = parts, true
 	e := in.entry(ns)
 	e.Location = 0
-	s.pending.add(in.fp, &in.rec)
+	in.rec.Version = uint32(s.nextSeq())
+	for i := range in.rec.Parts {
+		s.sum(ns, in, i)
+	}
+	known := in.rec // what is still to be filled in is nobody else's business
+	s.pending.add(in.fp, &known)
 	s.index.Insert(e)
 	s.events.emit(s.eventOf(ns, in, skep.EventAccepted))
 	return true

@@ -60,6 +60,7 @@ func (s *Store) place(ctx context.Context, ns *namespace, st stream, blocks []*i
 // have to make room first, for which it waits until deadline.
 func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*group, error) {
 	sp := &s.space
+	patience := s.cleaner.patience()
 	for {
 		sp.mu.Lock()
 		g, freed := sp.mu.open[st], sp.mu.freed
@@ -84,7 +85,7 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 			return nil, err
 		}
 		s.cleaner.kick()
-		if !time.Now().Before(deadline) || s.cleaner.stuck() {
+		if !time.Now().Before(deadline) || patience.enough() {
 			return nil, errFull
 		}
 		t := time.NewTimer(spaceWait)
@@ -181,7 +182,7 @@ func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies i
 	in.loc = loc
 	in.copies = append(in.copies, loc)
 	for c := 1; c < copies; c++ {
-		l, ok := g.filler.PlaceCopy(loc, in.pages, layout.Rotation(g.num, c, n))
+		l, ok := g.filler.PlaceCopy(loc, in.pages, layout.Rotation(g.num, c, n), in.copies[1:]...)
 		if !ok {
 			return false
 		}
@@ -263,7 +264,7 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	var ops []driveOp
 	for _, in := range a.blocks {
 		in.rec.Seq = a.seq
-		if in.moved == nil {
+		if in.moved == nil && !in.accepted {
 			in.rec.Version = uint32(a.seq)
 		}
 		if in.loc.Device == inlineDevice {
@@ -296,8 +297,8 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	}
 	submitAll(a.writes, ops)
 	for _, in := range a.blocks {
-		if in.moved != nil {
-			continue // the cleaner keeps what it has verified
+		if in.moved != nil || in.accepted {
+			continue // it has its checksums
 		}
 		for i := range in.rec.Parts {
 			s.sum(ns, in, i)
@@ -475,6 +476,7 @@ func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durabl
 		for _, in := range a.blocks {
 			if !ns.info.Chained {
 				if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
+					in.replacedBytes = s.payloadOf(ns, in.fp, old)
 					b.DeleteBlock(locOf(layout.Unpack(old.Location)))
 				}
 			}
@@ -507,6 +509,7 @@ func (s *Store) show(ns *namespace, in *incoming) {
 			return
 		}
 		if replaced {
+			s.count.blockBytes.Add(-in.replacedBytes)
 			s.forgetCached(in.fp)
 			s.events.emit(s.eventOf(ns, in, skep.EventDeleted))
 		}
@@ -519,6 +522,7 @@ func (s *Store) show(ns *namespace, in *incoming) {
 	*in.result = skep.PutResult{Outcome: skep.Committed}
 	s.count.putBlocks.Add(1)
 	s.count.putBytes.Add(in.size)
+	s.count.blockBytes.Add(in.size)
 	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
 	if in.replaces != nil {
 		s.drop(ns, tag(in.rec.SaltTag), *in.replaces, *in.rec.Replaces)

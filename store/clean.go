@@ -18,11 +18,12 @@ import (
 // writes what is worth keeping to another, drops the rest, and frees it. Cleaning is
 // eviction: nothing else drops committed blocks for space.
 type cleaner struct {
-	s     *Store
-	wake  chan struct{}
-	idle  atomic.Bool // the last round found nothing to clean
-	drain []*group    // cleaned groups that readers still hold; the cleaner's goroutine only
-	buf   []byte
+	s         *Store
+	wake      chan struct{}
+	fruitless atomic.Uint64 // rounds that were needed and freed nothing
+	last      atomic.Int64  // when the last such round ended, Unix nanoseconds
+	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only
+	buf       []byte
 }
 
 func (c *cleaner) start(s *Store) {
@@ -36,15 +37,28 @@ func (c *cleaner) kick() {
 	if c.wake == nil {
 		return
 	}
-	c.idle.Store(false)
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// stuck says that there is nothing to clean: waiting for space is no use.
-func (c *cleaner) stuck() bool { return c.idle.Load() }
+// stuckFor is how long a fruitless round speaks for those who come after it.
+const stuckFor = 100 * time.Millisecond
+
+// patience is for one put that waits for space: enough says that waiting is no use,
+// because cleaning found nothing to free since it began to wait, or just before.
+type patience struct {
+	c     *cleaner
+	since uint64
+}
+
+func (c *cleaner) patience() patience { return patience{c, c.fruitless.Load()} }
+
+func (p patience) enough() bool {
+	// The first round may have begun before we asked.
+	return p.c.fruitless.Load() >= p.since+2 || time.Now().UnixNano()-p.c.last.Load() < int64(stuckFor)
+}
 
 func (c *cleaner) run() {
 	tick := time.NewTicker(time.Second)
@@ -55,7 +69,10 @@ func (c *cleaner) run() {
 			return
 		case <-c.wake:
 		case <-tick.C:
-			c.s.index.Tick(c.s.now())
+			now := c.s.now()
+			c.s.index.Tick(now)
+			c.s.leases.expire(now)
+			c.s.pins.expire(now)
 		}
 		c.release()
 		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
@@ -65,7 +82,10 @@ func (c *cleaner) run() {
 			}
 			c.release()
 			if !ok {
-				c.idle.Store(true)
+				if c.needed() {
+					c.fruitless.Add(1)
+					c.last.Store(time.Now().UnixNano())
+				}
 				break
 			}
 		}
@@ -79,23 +99,37 @@ func (c *cleaner) needed() bool {
 	return c.s.freeGroupsLocked()+len(c.drain) <= c.s.reserve
 }
 
-// one cleans one group. False: there is none to clean, or it made no room.
+// victims is how many groups are looked at before cleaning is called fruitless.
+const victims = 8
+
+// errNoGain says that a group would have to be rewritten almost whole.
+var errNoGain = errors.New("store: nothing to gain from this group")
+
+// one cleans one group. False: there is none whose cleaning makes room.
 func (c *cleaner) one(ctx context.Context) (bool, error) {
-	g := c.victim()
-	if g == nil {
-		return false, nil
-	}
-	before := c.s.count.movedBytes.Load()
-	err := c.clean(ctx, g)
-	if err != nil {
+	var tried []*group
+	defer func() {
 		c.s.space.mu.Lock()
-		g.victim = false
+		for _, g := range tried {
+			g.victim = false
+		}
 		c.s.space.mu.Unlock()
-		return false, err
+	}()
+	for range victims {
+		g := c.victim()
+		if g == nil {
+			return false, nil
+		}
+		err := c.clean(ctx, g)
+		if err == nil {
+			return true, nil
+		}
+		tried = append(tried, g)
+		if err != errNoGain {
+			return false, err
+		}
 	}
-	// A round that rewrote a whole group freed nothing.
-	moved := c.s.count.movedBytes.Load() - before
-	return moved < int64(g.payloadPages())*layout.PageSize*49/50, nil
+	return false, nil
 }
 
 func (g *group) payloadPages() int {
@@ -156,6 +190,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
 		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
 			s.index.Remove(fp, loc.Pack())
+			s.count.blockBytes.Add(-rec.Bytes())
 		}
 		recs = append(recs, rec)
 		refs = append(refs, index.Ref{FP: fp, Location: loc.Pack()})
@@ -166,6 +201,15 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		return err
 	}
 	verdicts := s.index.Survivors(s.now(), int64(g.payloadPages()), refs, nil)
+	kept := 0
+	for i, v := range verdicts {
+		if v == index.Keep || v == index.Must {
+			kept += int(recs[i].Pages)
+		}
+	}
+	if len(recs) > 0 && kept*50 >= g.payloadPages()*49 {
+		return errNoGain
+	}
 	var keep []*incoming
 	durable := false
 	for i, v := range verdicts {
@@ -208,6 +252,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 
 func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint) {
 	c.s.count.evicted.Add(1)
+	c.s.count.blockBytes.Add(-rec.Bytes())
 	c.s.forgetCached(fp)
 	if ns := c.s.names.of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
@@ -281,6 +326,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 			continue
 		}
 		in.size = in.rec.Bytes()
+		in.rec.Flags |= segment.RecordMoved
 		in.setParts(mem)
 		good = append(good, in)
 	}
@@ -328,7 +374,9 @@ func (in *incoming) setParts(mem []byte) {
 func (c *cleaner) lost(ns *namespace, in *incoming) {
 	s := c.s
 	s.count.damaged.Add(1)
-	s.index.Remove(in.fp, in.moved.from.Pack())
+	if _, ok := s.index.Remove(in.fp, in.moved.from.Pack()); ok {
+		s.count.blockBytes.Add(-in.rec.Bytes())
+	}
 	ev := s.blockEvent(ns, &in.rec, skep.EventDamaged)
 	ev.Reason = skep.Damaged
 	s.events.emit(ev)
@@ -388,6 +436,7 @@ func (s *Store) trim(ctx context.Context) {
 			continue
 		}
 		s.count.evicted.Add(1)
+		s.count.blockBytes.Add(-int64(e.Pages) * layout.PageSize) // lru and s3fifo are for comparison: reckoned
 		b.DeleteBlock(locOf(unpack(e.Location)))
 	}
 	if b.Len() == 0 {

@@ -14,7 +14,7 @@ import (
 // Delete implements skep.Deleter.
 func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
-	if err := s.enterWrite(op); err != nil {
+	if err := s.enterWrite(ctx, op); err != nil {
 		return 0, err
 	}
 	defer s.leave()
@@ -32,10 +32,12 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	seq := s.nextSeq()
 	for i := range keys {
 		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		size, _ := s.sizeOf(ns, fp)
 		e, ok := s.index.Remove(fp, index.AnyLocation)
 		if !ok {
 			continue
 		}
+		s.count.blockBytes.Add(-size)
 		n++
 		s.forgetCached(fp)
 		if e.Location != 0 {
@@ -60,10 +62,12 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 
 // drop removes a block that another has made superfluous. REQUIRES: s.changes.
 func (s *Store) drop(ns *namespace, t tag, fp index.Fingerprint, key skep.Key) {
+	size, _ := s.sizeOf(ns, fp)
 	e, ok := s.index.Remove(fp, index.AnyLocation)
 	if !ok {
 		return
 	}
+	s.count.blockBytes.Add(-size)
 	s.forgetCached(fp)
 	if e.Location != 0 {
 		s.deleteRow(locOf(unpack(e.Location)))
@@ -88,7 +92,7 @@ func (s *Store) deleteRow(l catalog.Loc) {
 // everything under the old unreachable; the cleaner drops it without copying.
 func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
-	if err := s.enterWrite(op); err != nil {
+	if err := s.enterWrite(ctx, op); err != nil {
 		return err
 	}
 	defer s.leave()
@@ -110,7 +114,10 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 		}
 	}
 	if len(gone) == 0 {
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "tenant, model or namespace", Value: fmt.Sprintf("%q %q %d", p.Tenant, p.Model, p.Namespace)}
+		if p.Namespace != 0 {
+			return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
+		}
+		return nil // nothing of theirs is here
 	}
 	next := n.mu.next
 	fresh := make([]uint32, len(gone))
@@ -141,6 +148,7 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 		id = gone[0].info.ID
 	}
 	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
+	go0(&s.background, s.sweep)
 	return s.logPurges(ctx, entries)
 }
 
@@ -172,10 +180,19 @@ func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.S
 	return s.logPurges(ctx, []segment.Purge{{Seq: seq, Covers: seq, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag(dead)}})
 }
 
+// sweep takes what a purge made unreachable out of the index.
+func (s *Store) sweep() {
+	for s.ctx.Err() == nil {
+		if _, wrapped := s.index.SweepDead(4096); wrapped {
+			return
+		}
+	}
+}
+
 // Hint implements skep.Hinter.
-func (s *Store) Hint(_ context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
 	const op = "hint"
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return 0, err
 	}
 	defer s.leave()

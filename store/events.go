@@ -67,18 +67,20 @@ type eventStream struct {
 	highest uint32
 	rest    []skep.Event
 	follow  bool
+	since   uint64 // sequence number of the store when the snapshot was asked for
 }
 
 // Events implements skep.Observer.
-func (s *Store) Events(_ context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
-	if err := s.enter(); err != nil {
+func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.leave()
 	l := s.events
+	since := s.seq.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := &eventStream{s: s, at: l.next, follow: !snapshot, done: make(chan struct{})}
+	st := &eventStream{since: since, s: s, at: l.next, follow: !snapshot, done: make(chan struct{})}
 	if from != (skep.Cursor{}) && !snapshot {
 		switch {
 		case from.Epoch != l.epoch:
@@ -178,7 +180,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 		num := st.groups[0]
 		st.groups = st.groups[1:]
 		st.highest = max(st.highest, num)
-		if err := st.s.enter(); err != nil {
+		if err := st.s.enter(ctx); err != nil {
 			return 0, err
 		}
 		err := st.s.catalog.ScanGroup(ctx, num, func(l catalog.Loc, rec []byte) error {
@@ -186,7 +188,11 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 			if err != nil {
 				return nil // reported when it is read
 			}
+			if h.Seq > st.since && h.Flags&segment.RecordMoved == 0 {
+				return nil // put since: the events that follow tell of it
+			}
 			if e, ok := st.s.storedEvent(l, &h); ok {
+				e.Cursor = skep.Cursor{Epoch: st.s.epoch, Seq: st.at - 1}
 				st.rest = append(st.rest, e)
 			}
 			return nil
@@ -217,9 +223,6 @@ func (s *Store) storedEvent(l catalog.Loc, h *segment.Head) (skep.Event, bool) {
 		p := h.Parent
 		ev.Parent = &p
 	}
-	s.events.mu.Lock()
-	ev.Cursor = skep.Cursor{Epoch: s.events.epoch, Seq: s.events.next - 1}
-	s.events.mu.Unlock()
 	s.saltEvent(&ev, tag(h.SaltTag))
 	return ev, true
 }

@@ -191,7 +191,7 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if spec.Copies == 0 {
 		spec.Copies = 1
 	}
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return zero, err
 	}
 	defer s.leave()
@@ -248,8 +248,8 @@ func differs(was, is skep.NamespaceSpec) (field string, a, b any) {
 }
 
 // Namespaces implements skep.Namespacer.
-func (s *Store) Namespaces(context.Context) ([]skep.NamespaceInfo, error) {
-	if err := s.enter(); err != nil {
+func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
+	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.leave()

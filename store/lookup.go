@@ -7,16 +7,18 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // Lookup implements skep.Looker.
-func (s *Store) Lookup(_ context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	var out skep.LookupResult
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return out, err
 	}
 	defer s.leave()
@@ -64,7 +66,7 @@ func (s *Store) lookupChain(ns *namespace, t tag, r *skep.LookupRequest, out *sk
 	}
 	out.Blocks = n
 	out.Tokens = n*ns.info.Shape.BlockTokens - s.missingTokens(fp, e, ns)
-	out.Bytes = int64(n) * s.payloadOf(ns, e)
+	out.Bytes = int64(n) * s.payloadOf(ns, fp, e)
 	return s.grant(ns, t, r, out, index.LeaseRequest{Deepest: deepest, FP: fp, Bytes: out.Bytes, Tenant: ns.tenant}, fp, n)
 }
 
@@ -77,7 +79,7 @@ func (s *Store) lookupKeys(ns *namespace, t tag, r *skep.LookupRequest, out *ske
 		if !ok {
 			break
 		}
-		bytes := s.payloadOf(ns, e)
+		bytes := s.payloadOf(ns, fp, e)
 		if s.grant(ns, t, r, out, index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes, Tenant: ns.tenant}, fp, i+1) {
 			s.releaseLease(out.Lease.ID)
 			return true
@@ -120,16 +122,27 @@ func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Loo
 	return false
 }
 
-// payloadOf is the size of a block's payload, reckoned from its pages where the
-// namespace does not fix it.
-func (s *Store) payloadOf(ns *namespace, e index.Entry) int64 {
-	if n := ns.partSize(skep.PartKV); n > 0 {
+// payloadOf is the size of a block's payload: its record says, where the namespace
+// does not fix it or the block has more parts than one.
+func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) int64 {
+	if n := ns.partSize(skep.PartKV); n > segment.MaxInlineSize && int(e.Pages) == pagesOf(n) {
 		return n
 	}
-	return int64(e.Pages) * pageBytes
+	rec, err := s.record(fp, e)
+	if err != nil {
+		return int64(e.Pages) * layout.PageSize
+	}
+	return rec.Bytes()
 }
 
-const pageBytes = 4096
+// sizeOf is the payload of a stored block.
+func (s *Store) sizeOf(ns *namespace, fp index.Fingerprint) (int64, bool) {
+	e, ok := s.index.Resolve(fp)
+	if !ok {
+		return 0, false
+	}
+	return s.payloadOf(ns, fp, e), true
+}
 
 // missingTokens is how many tokens the block lacks, when it is a partial tail.
 func (s *Store) missingTokens(fp index.Fingerprint, e index.Entry, ns *namespace) int {
@@ -153,7 +166,7 @@ func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Lo
 		if !ok {
 			continue
 		}
-		n := s.payloadOf(ns, e)
+		n := s.payloadOf(ns, fp, e)
 		bytes += n
 		tiers[i] = skep.TierDevice
 		if e.Location == 0 || s.cache != nil && s.cache.Has(memory.ID{Key: memory.Key(fp)}) {
@@ -274,9 +287,9 @@ func (l *leaseTable) expire(now time.Time) {
 }
 
 // Renew implements skep.Leaser.
-func (s *Store) Renew(_ context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return skep.Lease{}, err
 	}
 	defer s.leave()
@@ -305,8 +318,8 @@ func (s *Store) Renew(_ context.Context, id skep.LeaseID, d time.Duration) (skep
 }
 
 // Release implements skep.Leaser.
-func (s *Store) Release(_ context.Context, id skep.LeaseID) error {
-	if err := s.enter(); err != nil {
+func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.leave()
@@ -342,27 +355,16 @@ func (s *Store) leaseStats() (n int, bytes int64) {
 // applyHint hands a hint to the index, block by block.
 func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
 	now := s.now()
-	var pins []skep.LeaseID
 	n := 0
 	for _, fp := range fps {
-		e, id, ok := s.index.Probe(fp)
-		if !ok {
-			continue
+		if _, ok := s.index.Resolve(fp); ok {
+			n++
 		}
-		if h.Pin > 0 {
-			pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, e), Tenant: ns.tenant, Until: now.Add(h.Pin), Pin: true})
-			if skep.KindOf(err) == skep.NotFound {
-				continue
-			}
-			if err != nil {
-				for _, p := range pins {
-					s.index.Release(p)
-				}
-				return 0, err
-			}
-			pins = append(pins, pin)
+	}
+	if h.Pin > 0 {
+		if err := s.pin(ns, fps, now, now.Add(h.Pin)); err != nil {
+			return 0, err
 		}
-		n++
 	}
 	row := index.Hint{Drop: h.Drop}
 	if h.NextUse > 0 {
@@ -386,6 +388,67 @@ func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (
 		}
 	}
 	return n, nil
+}
+
+// pinTable is which blocks are pinned, so that each is counted once.
+type pinTable struct {
+	mu sync.Mutex
+	m  map[index.Fingerprint]pinned
+}
+
+type pinned struct {
+	id    skep.LeaseID
+	until time.Time
+}
+
+// pin pins all of fps or, when the tenant's budget does not allow it, none.
+func (s *Store) pin(ns *namespace, fps []index.Fingerprint, now, until time.Time) error {
+	p := &s.pins
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fresh := map[index.Fingerprint]skep.LeaseID{}
+	for _, fp := range fps {
+		if old, ok := p.m[fp]; ok && old.until.After(now) {
+			continue // renewed below
+		}
+		if _, twice := fresh[fp]; twice {
+			continue
+		}
+		e, id, ok := s.index.Probe(fp)
+		if !ok {
+			continue
+		}
+		pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, fp, e), Tenant: ns.tenant, Until: until, Pin: true})
+		if skep.KindOf(err) == skep.NotFound {
+			continue
+		}
+		if err != nil {
+			for _, id := range fresh {
+				s.index.Release(id)
+			}
+			return err
+		}
+		fresh[fp] = pin
+	}
+	for _, fp := range fps {
+		if id, ok := fresh[fp]; ok {
+			p.m[fp] = pinned{id, until}
+		} else if old, ok := p.m[fp]; ok && s.index.Renew(old.id, now, until) == nil {
+			p.m[fp] = pinned{old.id, until}
+		}
+	}
+	return nil
+}
+
+// expire forgets pins that are over.
+func (p *pinTable) expire(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for fp, pin := range p.m {
+		if !pin.until.After(now) {
+			delete(p.m, fp)
+		}
+	}
 }
 
 // stepsLife is how long steps to execution are believed without a time to live.

@@ -34,8 +34,8 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 	if c.ns, c.tag, err = s.names.resolve(op, in.Scope); err != nil {
 		return nil, err
 	}
-	if len(in.Keys) < 1 || len(in.Keys) > skep.MaxChainKeys {
-		return nil, skep.Invalidf(op, "keys", len(in.Keys), fmt.Sprintf("1 to %d", skep.MaxChainKeys))
+	if len(in.Keys) > skep.MaxChainKeys {
+		return nil, skep.Invalidf(op, "keys", len(in.Keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
 	}
 	var ok bool
 	if c.blocks, ok = in.Blocks.Within(len(in.Keys)); !ok {
@@ -75,6 +75,7 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 		return nil, err
 	}
 	n := c.blocks.Len()
+	c.structured = structured
 	if c.byLayer {
 		n *= c.layers.Len()
 	}

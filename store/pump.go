@@ -22,7 +22,6 @@ type found struct {
 	stored   int64 // bytes of a copy on its devices
 	partOff  int64 // of the part in the stored form
 	size     int64
-	partNo   int
 	geometry layout.Geometry
 	granules layout.Granules
 	seed     segment.Seed
@@ -426,7 +425,8 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 		if len(p.Sums) != f.granules.N() {
 			return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "granule checksums", Value: len(p.Sums), Limit: f.granules.N()}
 		}
-		f.partNo, f.size, f.inline = i, p.Size, p.Inline
+		f.size = p.Size
+		f.inline = append([]byte(nil), p.Inline...)
 		f.sums = append([]uint64(nil), p.Sums...)
 		f.copies = append([]segment.Place(nil), rec.Copies...)
 		f.stored = int64(rec.Pages) * layout.PageSize

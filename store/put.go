@@ -14,21 +14,22 @@ import (
 
 // incoming is one block on its way in.
 type incoming struct {
-	fp        index.Fingerprint
-	parentFP  index.Fingerprint
-	hasParent bool
-	rec       segment.Record
-	parts     []skep.Part // the bytes, in manifest order; nil once they are on the drives
-	size      int64       // payload
-	pages     int         // of the stored form: each part padded to 4 KiB
-	loc       layout.Location
-	copies    []layout.Location // the first is loc
-	result    *skep.PutResult
-	replaces  *index.Fingerprint
-	accepted  bool   // the index has it already, in memory
-	held      []held // its parts there
-	moved     *move  // by the cleaner, from elsewhere
-	flight    *flight
+	fp            index.Fingerprint
+	parentFP      index.Fingerprint
+	hasParent     bool
+	rec           segment.Record
+	parts         []skep.Part // the bytes, in manifest order; nil once they are on the drives
+	size          int64       // payload
+	pages         int         // of the stored form: each part padded to 4 KiB
+	loc           layout.Location
+	copies        []layout.Location // the first is loc
+	result        *skep.PutResult
+	replaces      *index.Fingerprint
+	accepted      bool   // the index has it already, in memory
+	replacedBytes int64  // payload of the block it replaces, in unchained namespaces
+	held          []held // its parts there
+	moved         *move  // by the cleaner, from elsewhere
+	flight        *flight
 }
 
 // flight is a put of one key under way: whoever puts the same key meanwhile waits
@@ -64,7 +65,7 @@ func (f *flights) leave(fp index.Fingerprint, fl *flight) {
 
 // Put implements skep.Putter.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
-	if err := s.enterWrite("put"); err != nil {
+	if err := s.enterWrite(ctx, "put"); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -382,8 +383,8 @@ func (s *Store) decline(blocks []*incoming, why skep.Kind) {
 }
 
 // Want implements skep.Putter.
-func (s *Store) Want(_ context.Context, r *skep.WantRequest) ([]skep.Want, error) {
-	if err := s.enterWrite("want"); err != nil {
+func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	if err := s.enterWrite(ctx, "want"); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -410,7 +411,7 @@ func (s *Store) Want(_ context.Context, r *skep.WantRequest) ([]skep.Want, error
 
 // Flush implements skep.Putter.
 func (s *Store) Flush(ctx context.Context) error {
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.leave()

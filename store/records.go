@@ -31,9 +31,6 @@ func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.R
 	})
 }
 
-// blockBytes is the payload of what is stored, reckoned from its pages.
-func (s *Store) blockBytes() int64 { return int64(s.index.Stats().Pages) * layout.PageSize }
-
 // checkReserve keeps a growing device from filling its file system.
 func (s *Store) checkReserve(d *drive, more int64) error {
 	free, ok := freeBytes(d.path)

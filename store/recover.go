@@ -147,6 +147,7 @@ func (s *Store) makeIndex() (err error) {
 		return err
 	}
 	s.leases.m = map[skep.LeaseID]*leaseRow{}
+	s.pins.m = map[index.Fingerprint]pinned{}
 	for name, bytes := range o.TenantBytes {
 		s.names.mu.Lock()
 		t := s.names.tenantLocked(name)
@@ -170,6 +171,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 		doubtful []catalog.Loc
 		stale    []catalog.Loc
 		seq      uint64
+		bytes    int64
 	}
 	list := make([]shard, shards)
 	var mu sync.Mutex // one piece at a time goes into the index
@@ -217,6 +219,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 		if h.HasParent {
 			e.Parent = s.names.fingerprint(h.Instance, t, h.Parent)
 		}
+		sh.bytes += h.Bytes
 		if !root.Clean && h.Seq > root.FlushedSeq {
 			sh.doubtful = append(sh.doubtful, l)
 		}
@@ -235,6 +238,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 		}
 		doubtful = append(doubtful, list[i].doubtful...)
 		stale = append(stale, list[i].stale...)
+		s.count.blockBytes.Add(list[i].bytes)
 		s.seq.Store(max(s.seq.Load(), list[i].seq))
 	}
 	if len(stale) > 0 && !s.options.ReadOnly {

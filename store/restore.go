@@ -56,7 +56,9 @@ type chain struct {
 	part     string
 	geometry layout.Geometry
 	byLayer  bool
-	promised int // leading keys under a lease when the session began
+	// structured says that the part has layers and heads.
+	structured bool
+	promised   int // leading keys under a lease when the session began
 
 	// Guarded by session.mu.
 	items    []uint8 // state of each chunk, in the order of itemOf
@@ -87,8 +89,8 @@ const (
 const sessionWindow = 64 << 20
 
 // Restore implements skep.Restorer.
-func (s *Store) Restore(_ context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	if err := s.enter(); err != nil {
+func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -150,6 +152,9 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 // REQUIRES: ses.mu, and the chunk not answered.
 func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	block, layers := c.itemOf(i)
+	if !c.structured {
+		layers = skep.Range{} // there are none
+	}
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
 	c.left--
@@ -262,6 +267,9 @@ func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
 	defer ses.mu.Unlock()
 	if ses.ending {
 		return skep.Claim{}, errSessionClosed
+	}
+	if c.stopped {
+		return skep.Claim{}, &skep.Error{Op: "claim", Kind: skep.Stopped, Field: "chain", Value: i}
 	}
 	granted := r.From
 	for granted < r.To {

@@ -16,6 +16,7 @@ type counters struct {
 	restored, restoredBlocks        atomic.Int64
 	copied, broken, evicted         atomic.Int64
 	movedBytes, damaged             atomic.Int64
+	blockBytes                      atomic.Int64 // payload of what is stored
 	tiers                           [8]atomic.Int64
 	declined, missed                kindCounts
 }
@@ -54,8 +55,8 @@ func (c *counters) tier(t skep.Tier, n int64) {
 }
 
 // Stats implements skep.Observer.
-func (s *Store) Stats(context.Context) (skep.Stats, error) {
-	if err := s.enter(); err != nil {
+func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
+	if err := s.enter(ctx); err != nil {
 		return skep.Stats{}, err
 	}
 	defer s.leave()
@@ -86,7 +87,7 @@ func (s *Store) Stats(context.Context) (skep.Stats, error) {
 		failed[i] = d.failed
 	}
 	s.space.mu.Unlock()
-	st.BlockBytes = s.blockBytes()
+	st.BlockBytes = c.blockBytes.Load()
 	for i, d := range s.drives {
 		info, ds := d.dev.Info(), d.dev.Stats()
 		st.Backend, st.BackendReason = info.Backend, info.Reason

@@ -47,6 +47,7 @@ type Store struct {
 	pending  pendings
 	count    counters
 	leases   leaseTable
+	pins     pinTable
 	rate     rate
 
 	seq       atomic.Uint64 // last sequence number given out
@@ -84,7 +85,10 @@ var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
 
 // enter begins a call; leave ends it. Calls that only wait for drives (sessions) do
 // not hold the gate while they wait.
-func (s *Store) enter() error {
+func (s *Store) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return &skep.Error{Op: "store", Kind: skep.Deadline, Err: err}
+	}
 	s.gate.RLock()
 	if s.closed {
 		s.gate.RUnlock()
@@ -96,8 +100,8 @@ func (s *Store) enter() error {
 func (s *Store) leave() { s.gate.RUnlock() }
 
 // enterWrite begins a call that changes the store.
-func (s *Store) enterWrite(op string) error {
-	if err := s.enter(); err != nil {
+func (s *Store) enterWrite(ctx context.Context, op string) error {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	if s.options.ReadOnly {
@@ -176,12 +180,15 @@ func (s *Store) namespaceOf(id skep.NamespaceID) *namespace {
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
-	if err := s.enter(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.leave()
-	if n < 1 || n > s.options.IOBytes {
-		return nil, skep.Invalidf("alloc", "bytes", n, "1 to "+itoa64(s.options.IOBytes))
+	if n < 1 {
+		return nil, skep.Invalidf("alloc", "bytes", n, "at least 1")
+	}
+	if n > int64(s.arena.MaxBlock()) {
+		return nil, &skep.Error{Op: "alloc", Kind: skep.NoMemory, Field: "bytes", Value: n, Limit: "at most " + itoa(s.arena.MaxBlock()) + " in one piece"}
 	}
 	b, err := s.arena.Alloc(ctx, int(n), memory.BudgetIO)
 	if err != nil {

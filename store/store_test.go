@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"testing"
 
@@ -23,6 +24,7 @@ func openTest(t *testing.T, o Options) *Store {
 
 func TestStore(t *testing.T) {
 	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
-		return openTest(t, Options{CapacityBytes: c.CapacityBytes, IOBytes: 64 << 20, CacheBytes: 32 << 20})
+		return openTest(t, Options{CapacityBytes: c.CapacityBytes, BlockBytes: 64 << 10, IOBytes: 64 << 20, CacheBytes: 32 << 20,
+			LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40)})
 	})
 }

@@ -109,6 +109,7 @@ func (s *Store) readFailed(ch *chunk, err error) {
 		s.changes.Lock()
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
+			s.count.blockBytes.Add(-f.size)
 			s.deleteRow(locOf(loc))
 		}
 	})

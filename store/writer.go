@@ -35,9 +35,9 @@ type openPart struct {
 const maxOpenBytes = 1 << 30
 
 // Begin implements skep.Putter.
-func (s *Store) Begin(_ context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := s.enterWrite(op); err != nil {
+	if err := s.enterWrite(ctx, op); err != nil {
 		return nil, err
 	}
 	defer s.leave()
@@ -187,7 +187,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	if ack != skep.AckCommitted && ack != skep.AckAccepted {
 		return skep.PutResult{}, skep.Invalidf(op, "ack", ack, "committed or accepted")
 	}
-	if err := w.s.enterWrite(op); err != nil {
+	if err := w.s.enterWrite(ctx, op); err != nil {
 		return skep.PutResult{}, err
 	}
 	defer w.s.leave()

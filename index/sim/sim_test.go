@@ -92,9 +92,9 @@ func TestAgenticCostPolicy(t *testing.T) {
 	if testing.Short() && !*tables {
 		t.Skip("takes a minute")
 	}
-	requests, err := ReadAgentic(trace(t, "agentic_dev.tar.zst"), 8, 40)
+	requests, err := ReadAgentic(trace(t, "agentic_dev.tar.zst"), 16, 20)
 	require.NoError(t, err)
-	for _, blocks := range []int{25_000, 50_000, 75_000, 150_000} {
+	for _, blocks := range []int{15_000, 30_000, 50_000, 100_000} {
 		lru := ExactLRU(blocks, requests)
 		for _, policy := range []string{"cost", "lru"} {
 			if policy != "cost" && !*tables {
@@ -116,11 +116,11 @@ func TestRandomRequests(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for range 20 {
+	for range 8 {
 		var requests []Request
 		sessions := make([]Request, 1+rng.IntN(40))
 		var next uint32
-		for range 3000 {
+		for range 1500 {
 			k := rng.IntN(len(sessions))
 			if rng.IntN(20) == 0 {
 				sessions[k] = nil

@@ -62,7 +62,7 @@ const (
 	// would make the log to be replayed at an unclean open longer than its budget.
 	memtableBytes  = 32 << 20
 	memtablesQueue = 3
-	// Pebble ends the life of a block that took no answer after this in a warning.
+	// A write that takes longer is logged, again and again.
 	slowDisk = 5 * time.Second
 )
 
@@ -70,8 +70,9 @@ const (
 //
 //   - One pinned format. Programs that can read a newer one must say so here.
 //   - Blocks of 16 KiB: rows are read by the chain, so a block is mostly wanted whole.
-//   - Snappy above the last level and zstd in it: records are mostly checksums, which do
-//     not compress, and keys and headers, which do. Figures are at BenchmarkRowBytes.
+//   - Snappy above the last level and zstd in it. Of rows of 200 bytes, seven tenths
+//     random (BenchmarkRowBytes): 210 bytes a row uncompressed, 160 with snappy, 149 with
+//     zstd, 154 with zstd in blocks of 4 KiB; zstd costs a scan some 25 ns a row more.
 //   - No bloom filters: rows are looked up by a location the index holds, so a
 //     lookup that finds nothing is a rarity, and a scan has no use for them.
 //   - At most two compactions at a time: the catalog's drive is shared and its

@@ -23,8 +23,8 @@
 //   - A block of a chained namespace is rooted exactly when it is at depth 0 without
 //     a parent, or its parent is stored, rooted, full (not a partial tail) and one
 //     depth above. Only rooted blocks are found or restored.
-//   - used is the payload of all stored blocks, and of no tenant is more counted than
-//     stored; used ≤ CapacityBytes when there is a cap.
+//   - Store.used is the payload of all stored blocks, tenant.used of one tenant's;
+//     Store.used ≤ CapacityBytes when there is a cap.
 //   - What a live lease, a pin or a session holds is not evicted.
 //   - Every event has the sequence number of the one before plus one.
 //

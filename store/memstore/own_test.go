@@ -361,6 +361,15 @@ func TestReleasedBytesArePoisoned(t *testing.T) {
 	}
 }
 
+func TestAWholeBlockIsNotReplaced(t *testing.T) {
+	b := newBench(t, memstore.Options{})
+	old, fresh := chain("old", 2), chain("fresh", 1)
+	b.put(b.sc, old)
+	_, err := b.st.Put(ctx, &skep.PutRequest{Scope: b.sc, Blocks: []skep.Block{{Key: fresh[0], Replaces: &old[0], Parts: []skep.Part{{Bytes: make([]byte, 100)}}}}})
+	require.NoError(t, err)
+	require.Equal(t, 2, b.found(old), "others descend from it")
+}
+
 func TestALeasedPartialTailIsNotReplaced(t *testing.T) {
 	b := newBench(t, memstore.Options{})
 	tail, whole := chain("tail", 1), chain("whole", 1)

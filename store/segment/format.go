@@ -25,7 +25,7 @@ const (
 	SuperblockOffsetB = PageSize
 	// ReservedBytes is the start of a device that segments keep clear of; the first
 	// segment lies at or after it.
-	ReservedBytes = 1 << 20
+	ReservedBytes = 64 << 10
 
 	// MaxSerialSize is the longest drive serial number, in bytes.
 	MaxSerialSize = 128

@@ -83,7 +83,7 @@ type driver struct {
 	real   skep.Store
 	model  *memstore.Store
 	spaces []*space
-	leases []leasePair
+	leases []*leasePair
 	purged bool
 	log    []string
 }
@@ -104,7 +104,14 @@ type node struct {
 	id     int
 }
 
-type leasePair struct{ real, model skep.LeaseID }
+// leasePair is a lease both Stores gave on the same blocks.
+type leasePair struct {
+	real, model skep.LeaseID
+	sp          *space
+	salt        skep.Salt
+	keys        []skep.Key
+	void        bool // some of its blocks may have been deleted or purged
+}
 
 const nodesPerSpace = 30
 

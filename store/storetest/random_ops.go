@@ -170,6 +170,7 @@ func (d *driver) compareLookup(sp *space, salt skep.Salt, keys []skep.Key, lease
 	got, err := d.real.Lookup(d.ctx, &skep.LookupRequest{Scope: real, Keys: keys, Lease: lease, Tiers: true})
 	require.NoError(d, err)
 	if d.Lossy {
+		require.LessOrEqual(d, got.Blocks, len(keys))
 		keys = keys[:got.Blocks]
 	}
 	want, err := d.model.Lookup(d.ctx, &skep.LookupRequest{Scope: model, Keys: keys, Lease: lease})
@@ -179,7 +180,7 @@ func (d *driver) compareLookup(sp *space, salt skep.Salt, keys []skep.Key, lease
 	require.Equal(d, want.Bytes, got.Bytes, "bytes found")
 	require.Len(d, got.Tiers, got.Blocks)
 	if got.Lease.ID != 0 && want.Lease.ID != 0 {
-		d.leases = append(d.leases, leasePair{got.Lease.ID, want.Lease.ID})
+		d.leases = append(d.leases, &leasePair{real: got.Lease.ID, model: want.Lease.ID, sp: sp, salt: salt, keys: keys[:got.Blocks]})
 	}
 	return got.Blocks
 }
@@ -191,6 +192,9 @@ func (d *driver) endLease() {
 	}
 	i := d.rnd.IntN(len(d.leases))
 	l := d.leases[i]
+	if !l.void {
+		require.Equal(d, len(l.keys), d.compareLookup(l.sp, l.salt, l.keys, skep.NoLease), "what is leased is kept")
+	}
 	if d.chance(4) {
 		d.note("renew")
 		_, err := d.real.Renew(d.ctx, l.real, skep.MaxLease)
@@ -216,6 +220,14 @@ func (d *driver) remove(sp *space, salt skep.Salt) {
 	want, err := d.model.Delete(d.ctx, model, keysOf(nodes))
 	require.NoError(d, err)
 	d.sameCount(want, got, "deleted")
+	d.voidLeases(func(l *leasePair) bool { return l.sp == sp && l.salt == salt })
+}
+
+// voidLeases marks leases that promise no more.
+func (d *driver) voidLeases(which func(*leasePair) bool) {
+	for _, l := range d.leases {
+		l.void = l.void || which(l)
+	}
 }
 
 // sameCount compares how many blocks were there.
@@ -276,6 +288,7 @@ func (d *driver) purge(sp *space, salt skep.Salt) {
 		d.note("purge %s", sp.spec.Name)
 	}
 	d.purged = true
+	d.voidLeases(func(*leasePair) bool { return true })
 	require.NoError(d, d.real.Purge(d.ctx, real))
 	require.NoError(d, d.model.Purge(d.ctx, model))
 }

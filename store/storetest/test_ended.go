@@ -72,6 +72,7 @@ func testEnded(t *testing.T, open Open) {
 				}
 			}
 		}()
+		time.Sleep(20 * time.Millisecond) // most likely it waits now
 		require.NoError(e, e.st.Close())
 		requireKind(e, skep.Closed, <-waits, "events")
 		copy(mem, poison(len(mem)))

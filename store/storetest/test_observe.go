@@ -3,6 +3,7 @@ package storetest
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -256,6 +257,7 @@ func testEvents(t *testing.T, open Open) {
 			_, err := st.Next(e.ctx, make([]skep.Event, 1))
 			done <- err
 		}()
+		time.Sleep(20 * time.Millisecond) // most likely it waits now
 		require.NoError(e, st.Close())
 		requireKind(e, skep.Closed, <-done)
 	})

@@ -238,6 +238,19 @@ func testChains(t *testing.T, open Open) {
 		require.Equal(e, 2*hnd.BlockTokens+3, got.Tokens)
 		c.check(0, 3)
 	})
+	e.run("a partial tail is the last block a lookup finds", func(e *env) {
+		c := e.chain(e.space(hnd), 3).put(0, 1)
+		r := c.request(1, 2)
+		r.Blocks[0].ValidTokens = 3
+		e.put(r)
+		// A Store may refuse what follows a partial tail, or keep it and not show it.
+		if _, err := e.st.Put(e.ctx, c.request(2, 3)); err != nil {
+			requireInvalid(e, err)
+		}
+		got := c.lookup()
+		require.Equal(e, 2, got.Blocks)
+		require.Equal(e, hnd.BlockTokens+3, got.Tokens)
+	})
 	e.run("B valid tokens are a whole block", func(e *env) {
 		c := e.chain(e.space(hnd), 2)
 		r := c.request(0, 1)

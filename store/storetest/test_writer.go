@@ -97,19 +97,18 @@ func testBlockWriter(t *testing.T, open Open) {
 	e.run("a commit that lacks bytes is invalid and the writer stays open", func(e *env) {
 		c := e.chain(e.space(hnd), 1)
 		w, p := c.begin(0), c.payload(0)
-		half := len(p) / 2
-		for _, missing := range []string{"all", "the front", "nothing"} {
+		third := len(p) / 3
+		for _, next := range []struct{ step, from, to int }{
+			{step: 0, from: third, to: 2 * third},       // all is missing, then the two ends
+			{step: 1, from: 0, to: third - 1},           // then a byte before the middle, and the end
+			{step: 2, from: 2*third + 1, to: len(p)},    // then a byte on either side of it
+			{step: 3, from: 2 * third, to: 2*third + 1}, // then the byte before it
+			{step: 4, from: third - 1, to: third},
+		} {
 			_, err := w.Commit(e.ctx, skep.AckCommitted)
-			requireInvalid(e, err)
+			requireInvalid(e, err, "step %d", next.step)
 			require.Zero(e, c.found())
-			switch missing {
-			case "all":
-				require.NoError(e, w.Write(e.ctx, skep.PartKV, int64(half), p[half:]))
-			case "the front":
-				require.NoError(e, w.Write(e.ctx, skep.PartKV, 0, p[:half-1]))
-			default:
-				require.NoError(e, w.Write(e.ctx, skep.PartKV, int64(half-1), p[half-1:half]))
-			}
+			require.NoError(e, w.Write(e.ctx, skep.PartKV, int64(next.from), p[next.from:next.to]))
 		}
 		_, err := w.Commit(e.ctx, skep.AckCommitted)
 		require.NoError(e, err)

@@ -1,0 +1,289 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/replay"
+	"github.com/skepkv/skep/tools/internal/trace"
+)
+
+type replayFlags struct {
+	dir        string
+	devices    int
+	capacity   int
+	blockBytes int64
+	policy     string
+	speed      string
+	dramBytes  int64
+	backend    string
+	limit      int
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	f := &replayFlags{}
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "replay a serving trace on a store and check every byte",
+		Long: `Replays a recorded workload: looks each request's blocks up, restores what is found,
+compares every byte, puts the rest. FILE is Mooncake's JSONL, a kv-cache-tester JSON document
+or a tar of them, plain or zstd; - is standard input. --dir holds device-0, device-1, … and
+catalog/; a second run on the same directory opens what is there.`,
+		Example: `  skep replay conversation_trace.jsonl.zst --devices 4 --dir /mnt/kv --capacity-blocks 10000 --block-bytes 65536
+  zstd -dc trace.jsonl.zst | skep replay - --dir /tmp/kv --json`,
+		Args: oneFile,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.replay(cmd.Context(), args[0], f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.dir, "dir", "", "directory of the store (required)")
+	fl.IntVar(&f.devices, "devices", 4, "file devices of a new store")
+	fl.IntVar(&f.capacity, "capacity-blocks", 0, "cap: all devices together hold capacity-blocks × block-bytes × 1.07 bytes; 0: no cap")
+	fl.Int64Var(&f.blockBytes, "block-bytes", 64<<10, "payload of a block")
+	fl.StringVar(&f.policy, "policy", "cost", "what is kept: cost, lru or s3fifo")
+	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
+	fl.Int64Var(&f.dramBytes, "dram-bytes", 0, "DRAM tier; 0: none, so that figures speak of the devices")
+	fl.StringVar(&f.backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
+	fl.IntVar(&f.limit, "limit", 0, "stop after so many requests; 0: all")
+	return cmd
+}
+
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return withNext(skep.Invalidf(cmd.Name(), "arguments", len(args), "one trace file, or - for standard input"), cmd.CommandPath()+" --help shows an example")
+}
+
+// storeOptions checks the flags and makes a store's options of them.
+func (f *replayFlags) storeOptions() (store.Options, error) {
+	o := store.Options{Dir: f.dir, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, LogicalBlocks: f.capacity,
+		CacheBytes: f.dramBytes, Device: device.Options{Backend: f.backend}}
+	in := func(field string, ok bool, value, limit any) error {
+		if ok {
+			return nil
+		}
+		return skep.Invalidf("replay", field, value, limit)
+	}
+	err := errors.Join(
+		in("--dir", f.dir != "", "empty", "a directory"),
+		in("--devices", f.devices >= 1 && f.devices <= 64, f.devices, "1 to 64"),
+		in("--capacity-blocks", f.capacity >= 0, f.capacity, "0 or more"),
+		in("--block-bytes", f.blockBytes >= 1 && f.blockBytes <= skep.MaxPartBytes, f.blockBytes, fmt.Sprintf("1 to %d", int64(skep.MaxPartBytes))),
+		in("--dram-bytes", f.dramBytes >= 0, f.dramBytes, "0 or more"),
+		in("--limit", f.limit >= 0, f.limit, "0 or more"),
+		in("--policy", f.policy == "cost" || f.policy == "lru" || f.policy == "s3fifo", f.policy, "cost, lru or s3fifo"),
+		in("--policy", f.policy == "cost" || f.capacity > 0, f.policy, "cost when there is no --capacity-blocks: "+f.policy+" evicts by number of blocks"),
+		in("--backend", f.backend == device.Auto || f.backend == device.IOUring || f.backend == device.Pool, f.backend, "auto, iouring or pool"),
+	)
+	if err != nil {
+		return o, err
+	}
+	if f.dramBytes == 0 {
+		o.CacheBytes = -1
+	}
+	// 107/100 in whole numbers: the cap is exact.
+	if b := f.blockBytes; f.capacity > 0 {
+		if int64(f.capacity) > math.MaxInt64/b/107 {
+			return o, skep.Invalidf("replay", "--capacity-blocks", f.capacity, "within 2^63 bytes altogether")
+		}
+		o.CapacityBytes = int64(f.capacity) * b * 107 / 100
+	}
+	// The replay holds two regions all the time; the store needs room besides.
+	o.IOBytes = 2*max(replay.DefaultRegionBytes, f.blockBytes) + 256<<20
+	return o, nil
+}
+
+// speed parses max, 1x, 10x, 2.5x.
+func parseSpeed(s string) (float64, error) {
+	if s == "max" {
+		return 0, nil
+	}
+	v, err := strconv.ParseFloat(strings.TrimSuffix(s, "x"), 64)
+	if err != nil || !strings.HasSuffix(s, "x") || !(v > 0) || v > 1e6 {
+		return 0, skep.Invalidf("replay", "--speed", s, "max, or a factor such as 1x or 10x")
+	}
+	return v, nil
+}
+
+func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
+	log, err := a.logger()
+	if err != nil {
+		return err
+	}
+	so, err := f.storeOptions()
+	if err != nil {
+		return err
+	}
+	so.Logger = log
+	speed, err := parseSpeed(f.speed)
+	if err != nil {
+		return err
+	}
+	total, err := a.checkTrace(ctx, file)
+	if err != nil {
+		return err
+	}
+	if f.limit > 0 && (total == 0 || f.limit < total) {
+		total = f.limit
+	}
+	src, err := a.openTrace(file)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+
+	st, err := openStore(ctx, so)
+	if err != nil {
+		return err
+	}
+	if err := fits(ctx, st, f, so.CapacityBytes); err != nil {
+		return errors.Join(err, st.Close())
+	}
+	p := newProgress(a.err, total)
+	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Done: p.step})
+	res.Policy, res.Speed, res.Format = f.policy, f.speed, string(src.Format())
+	err = errors.Join(asTrace(err), st.Close())
+	if err != nil && res.Requests == 0 {
+		return err
+	}
+	// An error in the middle is told beside what was done until then.
+	if perr := a.print(res, func(w io.Writer) { replayTable(w, res) }); perr != nil || err != nil {
+		a.json = false
+		return errors.Join(err, perr)
+	}
+	switch {
+	case res.Bad():
+		a.code = exitFailed
+		fmt.Fprintf(a.err, "skep: replay: %d wrong bytes, %d broken promises\nnext: keep %s and report this; neither may ever happen\n", res.WrongBytes, res.BrokenPromises, f.dir)
+	case res.Interrupted:
+		a.code = exitInterrupted
+	}
+	return nil
+}
+
+// fits refuses a store that was made with other devices or is larger than the cap.
+func fits(ctx context.Context, st skep.Store, f *replayFlags, capacity int64) error {
+	s, err := st.Stats(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(s.Devices) != f.devices:
+		return withNext(skep.Invalidf("replay", "--devices", f.devices, fmt.Sprintf("%d, as the store in %s has", len(s.Devices), f.dir)),
+			"give the number the store was made with, or another --dir")
+	case capacity > 0 && s.DeviceBytes > capacity:
+		return withNext(skep.Invalidf("replay", "--capacity-blocks", f.capacity, fmt.Sprintf("no less than the %d bytes the store in %s takes already", s.DeviceBytes, f.dir)),
+			"devices do not shrink: give the cap the store was made with, or another --dir")
+	}
+	return nil
+}
+
+// openTrace opens the file, or standard input for "-".
+func (a *app) openTrace(file string) (*trace.Reader, error) {
+	if file == "-" {
+		r, err := trace.NewReader("standard input", a.in)
+		return r, asTrace(err)
+	}
+	r, err := trace.Open(file)
+	return r, asTrace(err)
+}
+
+// checkTrace reads a file from end to end before anything is made, so that a damaged
+// one changes nothing, and counts its requests. Standard input is read once only.
+func (a *app) checkTrace(ctx context.Context, file string) (requests int, err error) {
+	if file == "-" {
+		return 0, nil
+	}
+	r, err := a.openTrace(file)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	for _, err := range r.All() {
+		if err != nil {
+			return 0, asTrace(err)
+		}
+		if requests++; ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+	}
+	if requests == 0 {
+		return 0, skep.Invalidf("replay", file, "no requests", "at least one")
+	}
+	return requests, nil
+}
+
+// limited ends a source after n requests; 0: never.
+type limited struct {
+	replay.Source
+	n int
+}
+
+func (l *limited) Next() (trace.Request, error) {
+	if l.n > 0 {
+		if l.n--; l.n == 0 {
+			l.n = -1
+		}
+	} else if l.n < 0 {
+		return trace.Request{}, io.EOF
+	}
+	return l.Source.Next()
+}
+
+// progress prints a line every few seconds of a longer run.
+type progress struct {
+	w     io.Writer
+	total int // requests; 0: not known
+	next  time.Duration
+}
+
+func newProgress(w io.Writer, total int) *progress { return &progress{w, total, 2 * time.Second} }
+
+func (p *progress) step(s replay.Step) {
+	if s.At < p.next {
+		return
+	}
+	p.next = s.At + 3*time.Second
+	of := ""
+	if p.total > 0 {
+		of = fmt.Sprintf("/%d (%d %%)", p.total, 100*s.Request/p.total)
+	}
+	r := s.Sum
+	fmt.Fprintf(p.w, "%5.0f s  %d%s requests  hit %.4f  put %s  restored %s  wrong %d\n", s.At.Seconds(), s.Request, of,
+		float64(r.BlocksHit)/max(float64(r.BlocksReferenced), 1), size(r.BytesPut), size(r.BytesRestored), r.WrongBytes)
+}
+
+func replayTable(w io.Writer, r *replay.Result) {
+	table(w,
+		row("requests", r.Requests),
+		row("blocks", fmt.Sprintf("%d referenced, %d hit", r.BlocksReferenced, r.BlocksHit)),
+		row("hit ratio", fmt.Sprintf("%.4f", r.HitRatio)),
+		row("put", fmt.Sprintf("%s at %.2f GB/s", size(r.BytesPut), r.PutGBps)),
+		row("restored", fmt.Sprintf("%s at %.2f GB/s, every byte compared", size(r.BytesRestored), r.RestoreGBps)),
+		row("wrong bytes", r.WrongBytes),
+		row("broken promises", r.BrokenPromises),
+		row("misses", counts(r.Misses)),
+		row("declined", counts(r.Declined)),
+		row("write amplification", fmt.Sprintf("%.3f", r.WriteAmplification)),
+		row("device bytes", fmt.Sprintf("%s read, %s written, %s large", size(r.DeviceBytesRead), size(r.DeviceBytesWritten), size(r.DeviceBytes))),
+		row("lookup", fmt.Sprintf("p50 %.1f µs, p99 %.1f µs", r.LookupUs.P50, r.LookupUs.P99)),
+		row("restore", fmt.Sprintf("p50 %.2f ms, p99 %.2f ms", r.RestoreMs.P50, r.RestoreMs.P99)),
+		row("seconds", fmt.Sprintf("%.2f: lookup %.2f, restore %.2f, put %.2f, making payload %.2f, comparing it %.2f, waiting %.2f",
+			r.Seconds, r.LookupSeconds, r.RestoreSeconds, r.PutSeconds, r.GenerateSeconds, r.VerifySeconds, r.PaceSeconds)),
+		row("policy", r.Policy),
+		row("backend", backend(r.Backend, r.BackendReason, r.Simulated)),
+	)
+	if r.Interrupted {
+		fmt.Fprintln(w, "interrupted: the figures are of what was done until then")
+	}
+}
