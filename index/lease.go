@@ -183,29 +183,10 @@ func (x *Index) Tick(now time.Time) {
 	x.expireHints(at)
 	x.mu.Unlock()
 
-	l.mu.Lock()
-	if l.soonest <= at {
-		l.soonest = math.MaxInt64
-		for id, e := range l.byID {
-			if e.until <= at {
-				l.end(id)
-			} else {
-				l.soonest = min(l.soonest, e.until)
-			}
-		}
-	}
-	if !l.ended || l.rebuilding {
-		l.mu.Unlock()
+	roots, ok := l.beginRebuild(at)
+	if !ok {
 		return
 	}
-	l.rebuilding, l.ended = true, false
-	l.fresh = l.fresh[:0]
-	roots := make([]ID, 0, len(l.byID))
-	for _, e := range l.byID {
-		roots = append(roots, e.deepest)
-	}
-	l.mu.Unlock()
-
 	// The long walk shares the lock with lookups, a piece at a time. Chains of live
 	// leases do not change under it: a removed ancestor leaves a stub in its slot.
 	var marks []uint64
@@ -219,14 +200,48 @@ func (x *Index) Tick(now time.Time) {
 		x.mu.RUnlock()
 		roots = roots[n:]
 	}
-	x.mu.Lock()
+	x.finishRebuild(marks)
+}
+
+// beginRebuild ends the leases that are over at a time, and lists what the others
+// protect when the marks must be made anew and nobody does it already.
+func (l *leases) beginRebuild(at int64) (roots []ID, ok bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.soonest <= at {
+		l.soonest = math.MaxInt64
+		for id, e := range l.byID {
+			if e.until <= at {
+				l.end(id)
+			} else {
+				l.soonest = min(l.soonest, e.until)
+			}
+		}
+	}
+	if !l.ended || l.rebuilding {
+		return nil, false
+	}
+	l.rebuilding, l.ended = true, false
+	l.fresh = l.fresh[:0]
+	roots = make([]ID, 0, len(l.byID))
+	for _, e := range l.byID {
+		roots = append(roots, e.deepest)
+	}
+	return roots, true
+}
+
+// finishRebuild adds what was granted since beginRebuild and puts the new marks in
+// place.
+func (x *Index) finishRebuild(marks []uint64) {
+	l := &x.leases
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, id := range l.fresh {
 		marks = x.mark(marks, id)
 	}
 	l.marks, l.pending, l.fresh, l.rebuilding = marks, l.pending[:0], nil, false
-	l.mu.Unlock()
-	x.mu.Unlock()
 }
 
 // mark sets the bits of id and its ancestors up to the first that is set.

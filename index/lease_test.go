@@ -140,3 +140,22 @@ func TestALeaseOutlastsDamageToItsAncestors(t *testing.T) {
 		require.True(t, x.Protected(c[i].FP), "block %d", i)
 	}
 }
+
+func TestGrantsDuringARebuildCount(t *testing.T) {
+	x := open(t, Config{})
+	c, d := chain(0, 5), chain(100, 5)
+	insert(t, x, c...)
+	insert(t, x, d...)
+	x.Release(grant(t, x, 0, 5, 0, second(10)))
+	roots, ok := x.leases.beginRebuild(second(1).UnixNano())
+	require.True(t, ok)
+	require.Empty(t, roots)
+	_, again := x.leases.beginRebuild(second(1).UnixNano())
+	require.False(t, again, "one at a time")
+	grant(t, x, 100, 3, 0, second(10))
+	require.True(t, x.Protected(d[0].FP), "by the old marks")
+	x.finishRebuild(nil)
+	require.True(t, x.Protected(d[0].FP), "and by the new")
+	require.False(t, x.Protected(d[3].FP))
+	require.False(t, x.Protected(c[0].FP))
+}

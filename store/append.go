@@ -154,7 +154,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		go0(&s.background, func() { s.saveSealed(s.ctx, g) })
 		return nil, 0, fresh
 	}
-	g.pending++
+	g.pending += 2 // until no drive writes for it any more, and until it is published
 	a.seq = s.beginSeq()
 	return a, n, false
 }
@@ -288,9 +288,7 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	a.writes.after(func() {
 		// Only now can no drive write to these cells any more.
 		s.marks.end(seq, bytes)
-		s.space.mu.Lock()
-		g.pending--
-		s.space.mu.Unlock()
+		s.endAppend(g)
 	})
 	if a.err != nil {
 		return
@@ -428,6 +426,7 @@ func aligned(b []byte) bool {
 // finish waits for an append's writes and makes its blocks known: the order is
 // payload, flush, catalog, index, caller.
 func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
+	defer s.endAppend(a.g)
 	err := a.err
 	if err == nil {
 		err = a.writes.wait(ctx, s.options.OpTimeout)
@@ -447,6 +446,14 @@ func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
 		return err
 	}
 	return s.publish(ctx, ns, a, durable)
+}
+
+// endAppend counts one of the two ends of an append; after both the group may be
+// cleaned.
+func (s *Store) endAppend(g *group) {
+	s.space.mu.Lock()
+	g.pending--
+	s.space.mu.Unlock()
 }
 
 // giveUp seals a group whose drive failed a write, so that the next append tries

@@ -387,6 +387,7 @@ func (c *cleaner) lost(ns *namespace, in *incoming) {
 // are kept out between looking and moving, so that none is undone.
 func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error {
 	s := c.s
+	defer s.endAppend(a.g)
 	if a.err != nil {
 		return a.err
 	}

@@ -73,9 +73,7 @@ func (s *Store) logEntries(ctx context.Context, write func(w *segment.LogWriter)
 		a.writes = newWaiter(1)
 		a.writes.after(func() {
 			s.marks.end(a.seq, int64(a.logPages)*layout.PageSize)
-			s.space.mu.Lock()
-			g.pending--
-			s.space.mu.Unlock()
+			s.endAppend(g)
 		})
 		s.submitLog(a, &w)
 		if err := a.writes.wait(ctx, s.options.OpTimeout); err != nil {

@@ -62,7 +62,7 @@ type group struct {
 	// Guarded by space.mu.
 	filler  *layout.Filler // nil once sealed
 	state   catalog.GroupState
-	pending int  // appends under way
+	pending int  // ends of appends to come: of their writes, and of their publishing
 	inline  int  // values that live in their record, so far
 	victim  bool // chosen by the cleaner
 }

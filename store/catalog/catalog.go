@@ -103,7 +103,7 @@ func (c *Catalog) open(o *Options) error {
 	}
 	c.hold(watcher, lock)
 
-	exists, err := examine(fenced, c.dir, o.ReadOnly)
+	exists, err := examine(o.FS, c.dir)
 	switch {
 	case err != nil:
 		return err
@@ -137,44 +137,28 @@ func notFound(dir string, err error) error {
 	return &skep.Error{Op: "open catalog", Kind: skep.NotFound, Field: "directory", Value: dir, Limit: "an existing catalog", Err: err}
 }
 
-// examine says whether dir holds a catalog. It refuses one in a newer format, and
-// clears away one whose creation was cut short: Pebble writes the format marker
+// examine says whether dir holds a catalog, and refuses one in a newer format. One
+// whose creation was cut short by a crash is none: Pebble writes the format marker
 // last, before its first open returns, so without one nothing was ever committed,
-// and Pebble itself would refuse such a directory for ever.
-func examine(fsys vfs.FS, dir string, readOnly bool) (exists bool, err error) {
+// and creating goes over it.
+func examine(fsys vfs.FS, dir string) (exists bool, err error) {
 	names, err := fsys.List(dir)
 	if err != nil {
 		return false, err
 	}
-	marked, tables := false, false
-	var remains []string
 	for _, name := range names {
-		switch ext := name[strings.LastIndexByte(name, '.')+1:]; {
-		case strings.HasPrefix(name, "marker.format-version."):
-			marked = true
-			if v, err := strconv.ParseUint(ext, 10, 64); err == nil && v > uint64(pebble.FormatNewest) {
-				return false, &skep.Error{Op: "open catalog", Kind: skep.Version, Field: "pebble format", Value: v,
-					Limit: fmt.Sprintf("at most %d", uint64(pebble.FormatNewest))}
-			}
-		case name == "CURRENT" || isTable(name):
-			tables = true // of an old Pebble, or not ours to clear
-		case strings.HasPrefix(name, "marker.manifest."), strings.HasPrefix(name, "MANIFEST-"),
-			strings.HasPrefix(name, "OPTIONS-"), ext == "log", ext == "dbtmp":
-			remains = append(remains, name)
+		version, ok := strings.CutPrefix(name, "marker.format-version.")
+		if !ok {
+			continue
+		}
+		exists = true
+		v, err := strconv.ParseUint(version[strings.LastIndexByte(version, '.')+1:], 10, 64)
+		if err == nil && v > uint64(pebble.FormatNewest) {
+			return true, &skep.Error{Op: "open catalog", Kind: skep.Version, Field: "pebble format", Value: v,
+				Limit: fmt.Sprintf("at most %d", uint64(pebble.FormatNewest))}
 		}
 	}
-	if marked || tables {
-		return true, nil
-	}
-	if readOnly {
-		return false, nil
-	}
-	for _, name := range remains {
-		if err := fsys.Remove(fsys.PathJoin(dir, name)); err != nil {
-			return false, err
-		}
-	}
-	return false, nil
+	return exists, nil
 }
 
 // Created says whether Open made the catalog. Until the first PutStore is committed

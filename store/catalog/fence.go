@@ -147,6 +147,19 @@ func (f *fence) RemoveAll(name string) error {
 	return f.FS.RemoveAll(name)
 }
 
+// List failing is fatal while opening: Open lists the directory once more at its end
+// and, when it cannot, closes its file cache under the compactions it has started, which
+// then panic.
+func (f *fence) List(dir string) ([]string, error) {
+	f.g.admit()
+	names, err := f.FS.List(dir)
+	if f.g.opened.Load() {
+		f.g.writes.Add(-1)
+		return names, err
+	}
+	return names, f.g.wrote("list", dir, err)
+}
+
 // Lock gives Pebble nothing: the catalog holds the lock itself, so that it can give it
 // back when Pebble cannot.
 func (f *fence) Lock(string) (io.Closer, error) { return noLock{}, nil }

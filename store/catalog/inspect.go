@@ -56,7 +56,7 @@ func Inspect(dir string, o Options) (*Catalog, error) {
 var errMoved = errors.New("catalog moved on")
 
 func (c *Catalog) inspect(o *Options) error {
-	exists, err := examine(o.FS, c.dir, true)
+	exists, err := examine(o.FS, c.dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !exists {
 		return &skep.Error{Op: "inspect catalog", Kind: skep.NotFound, Field: "directory", Value: c.dir, Limit: "an existing catalog"}
 	}
@@ -172,7 +172,7 @@ func (f *frozen) write(dir, name string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
+	_, err = file.Write(slices.Clone(content)) // Write may change what it is given
 	return errors.Join(err, file.Close())
 }
 

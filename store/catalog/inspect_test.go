@@ -1,10 +1,12 @@
 package catalog
 
 import (
+	"bytes"
 	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -99,4 +101,55 @@ func TestInspectSeesOneMomentOfALiveCatalog(t *testing.T) {
 			require.NoError(t, c.Close())
 		})
 	}
+}
+
+// A flush between the reading of the manifest and the copying of the logs takes away
+// a log that the manifest read still needs: without a second look the view would
+// have a hole.
+func TestInspectNoticesThatItsLogsWereFlushed(t *testing.T) {
+	noLeaks(t)
+	mem := vfs.NewMem()
+	small := func(o *Options) { o.memtableBytes = 64 << 10 }
+	c := open(t, mem, small)
+	i := uint32(0)
+	put := func() {
+		i++
+		commit(t, c, true, func(b *Batch) {
+			b.PutBlock(Loc{1, i, 0, 0}, bytes.Repeat([]byte{byte(i)}, 500))
+			b.PutStore(StoreState{Format: 1, NextSeq: uint64(i)})
+		})
+	}
+	for range 20 {
+		put()
+	}
+	manifest := func() []byte {
+		names, err := mem.List(testDir)
+		require.NoError(t, err)
+		_, content, err := readManifest(mem, testDir, names)
+		if err != nil { // it is being changed
+			return nil
+		}
+		return content
+	}
+	lists := 0
+	hook := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpList {
+			return nil
+		}
+		if lists++; lists == 3 { // of examine, of freeze, of freeze with the manifest read
+			for before := manifest(); before == nil || bytes.Equal(before, manifest()); {
+				put()
+			}
+			for range 400 { // and the next log, so that the first is recycled or deleted
+				put()
+			}
+		}
+		return nil
+	})
+	v, err := Inspect(testDir, Options{FS: errorfs.Wrap(mem, hook), Logger: quiet()})
+	require.NoError(t, err)
+	n := held(t, v)
+	assert.Equal(t, int(n), len(rows(t, v, 1)), "every batch up to the last one it shows")
+	assert.Greater(t, n, uint64(400), "another view was taken")
+	require.NoError(t, v.Close())
 }

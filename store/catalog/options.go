@@ -83,8 +83,6 @@ func pebbleOptions(o *Options, cache *pebble.Cache) *pebble.Options {
 		Cache:                       cache,
 		FormatMajorVersion:          pebble.FormatTableFormatV6,
 		ReadOnly:                    o.ReadOnly,
-		ErrorIfNotExists:            o.MustExist || o.ReadOnly,
-		ErrorIfExists:               o.MustNotExist,
 		MemTableSize:                uint64(o.memtableBytes),
 		MemTableStopWritesThreshold: memtablesQueue,
 		L0CompactionThreshold:       4,

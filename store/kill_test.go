@@ -1,0 +1,4 @@
+package store
+
+func childMode() bool { return false }
+func runChild() int   { return 0 }

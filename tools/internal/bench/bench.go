@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skepkv/skep"
+)
+
+// Common options of all benchmarks.
+type Common struct {
+	Dir     string // where stores and files are made; removed afterwards
+	Rounds  int    // 7 by default
+	Backend string // of the devices: auto, iouring, pool
+	Log     *slog.Logger
+	Note    func(format string, args ...any) // progress; nil: none
+}
+
+// DefaultRounds is the fewest rounds a median is reported of.
+const DefaultRounds = 7
+
+func (c *Common) ensureDefaults() {
+	if c.Rounds == 0 {
+		c.Rounds = DefaultRounds
+	}
+	if c.Note == nil {
+		c.Note = func(string, ...any) {}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (c *Common) validate() error {
+	if c.Rounds < 1 || c.Rounds > 1000 {
+		return skep.Invalidf("bench", "--rounds", c.Rounds, "1 to 1000")
+	}
+	return nil
+}
+
+// workspace makes a directory of this benchmark's own and says how to remove it.
+func (c *Common) workspace(name string) (dir string, remove func(), err error) {
+	if c.Dir != "" {
+		if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+			return "", nil, err
+		}
+	}
+	dir, err = os.MkdirTemp(c.Dir, "skep-bench-"+name+"-")
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() { os.RemoveAll(dir) }, nil
+}
+
+// About says what moved the bytes.
+type About struct {
+	Backend       string `json:"backend"`
+	BackendReason string `json:"backend_reason"`
+	Simulated     bool   `json:"simulated"`
+}
+
+func about(s skep.Stats) About { return About{s.Backend, s.BackendReason, s.Simulated} }
+
+// Sample is one timed run.
+type Sample struct {
+	Bytes      int64   `json:"bytes"`
+	Seconds    float64 `json:"seconds"`
+	CPUSeconds float64 `json:"cpu_seconds"`
+	Ops        int64   `json:"ops"`
+}
+
+// GBps is 10^9 bytes a second.
+func (s Sample) GBps() float64 { return div(float64(s.Bytes)/1e9, s.Seconds) }
+
+// IOPS is operations a second.
+func (s Sample) IOPS() float64 { return div(float64(s.Ops), s.Seconds) }
+
+// CPUPerGB is CPU seconds for 10^9 bytes.
+func (s Sample) CPUPerGB() float64 { return div(s.CPUSeconds, float64(s.Bytes)/1e9) }
+
+func div(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// median of f over samples; the lower middle of an even number.
+func median(samples []Sample, f func(Sample) float64) float64 {
+	if len(samples) == 0 {
+		return 0
+	}
+	v := make([]float64, len(samples))
+	for i, s := range samples {
+		v[i] = f(s)
+	}
+	slices.Sort(v)
+	return v[(len(v)-1)/2]
+}
+
+// timed runs f and measures it, with the CPU of this process.
+func timed(f func() (bytes, ops int64, err error)) (Sample, error) {
+	cpu, start := processCPU(), time.Now()
+	bytes, ops, err := f()
+	return Sample{bytes, time.Since(start).Seconds(), processCPU() - cpu, ops}, err
+}
+
+// processCPU is the CPU time of this process so far, in seconds, kernel included.
+func processCPU() float64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// hugeMemory maps n bytes off the Go heap, in huge pages where the kernel gives them.
+func hugeMemory(n int64) ([]byte, func(), error) {
+	const huge = 2 << 20
+	n = (n + huge - 1) &^ (huge - 1)
+	m, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map %d bytes: %w", n, err)
+	}
+	_ = unix.Madvise(m, unix.MADV_HUGEPAGE) // slower without, nothing worse
+	for i := 0; i < len(m); i += 4096 {
+		m[i] = 1 // touched now, not while it is timed
+	}
+	return m, func() { unix.Munmap(m) }, nil
+}
