@@ -48,6 +48,7 @@
 // # Locks
 //
 // Index.mu guards slots, buckets, groups, tenants and hints: lookups share it, changes
-// take it for themselves, long work gives it up between pieces. leases.mu guards
-// leases and the set of protected slots and is taken after Index.mu.
+// take it for themselves, long work gives it up between pieces (except BulkLoad, which
+// is for an open, and hiding or showing a subtree, which must look like one moment).
+// leases.mu guards leases and the set of protected slots and is taken after Index.mu.
 package index

@@ -14,7 +14,7 @@ const (
 	MaxAutoSegment = 64 << 20
 
 	minSegmentRows = 8
-	wantedGroups   = 64
+	wantedGroups   = 160
 	fewestGroups   = 4 // cleaning needs somewhere to write to
 	// logShare is how many blocks' records a log page is reckoned to hold: a record
 	// is up to about 1 KiB (a table of 72 checksums and names), and batches seldom
@@ -25,7 +25,7 @@ const (
 // SegmentFor chooses the segment size, in bytes, for devices of deviceBytes each, of
 // which groups of n are made, and blocks that mostly take blockBytes: a header page,
 // a whole number of rows of such blocks, and the log pages they need, so that full
-// groups have next to nothing left over. It aims at 64 segments and more a device
+// groups have next to nothing left over. It aims at 160 segments and more a device
 // and at 8 rows and more a segment, at most MaxAutoSegment. On small devices, or for
 // large blocks, it makes do with fewer segments, down to 4, then with fewer rows, then
 // with what there is. Log need is reckoned at one page for every

@@ -65,9 +65,9 @@ func TestSegmentsFitTightly(t *testing.T) {
 }
 
 func TestSegmentForSmallDevices(t *testing.T) {
-	_, err := SegmentFor(1<<20+10*PageSize, 11*PageSize, 1)
+	_, err := SegmentFor(SuperblockPages*PageSize+10*PageSize, 11*PageSize, 1)
 	require.ErrorIs(t, err, skep.Invalid)
-	seg, err := SegmentFor(1<<20+14*PageSize, 11*PageSize, 1)
+	seg, err := SegmentFor(SuperblockPages*PageSize+14*PageSize, 11*PageSize, 1)
 	require.NoError(t, err)
 	assert.EqualValues(t, 14*PageSize, seg, "header, one row, two log pages")
 	for pages := int64(14); pages < 5000; pages += 7 {
@@ -88,12 +88,12 @@ func TestSegmentForRefuses(t *testing.T) {
 		n             int
 	}{
 		{1 << 30, 0, 1}, {1 << 30, -1, 1}, {1 << 30, MaxStoredBytes + 1, 1}, {1 << 30, 4096, 0}, {1 << 30, 4096, 65},
-		{0, 4096, 1}, {-1 << 63, 4096, 1}, {1 << 20, 4096, 1},
+		{0, 4096, 1}, {-1 << 63, 4096, 1}, {SuperblockPages * PageSize, 4096, 1},
 	} {
 		_, err := SegmentFor(c.device, c.block, c.n)
 		require.ErrorIs(t, err, skep.Invalid, "%+v", c)
 	}
 	assert.Zero(t, Segments(1<<30, 0))
 	assert.Zero(t, Segments(-5, 4096))
-	assert.EqualValues(t, 1<<20+3*8192, SegmentOffset(3, 8192))
+	assert.EqualValues(t, SuperblockPages*PageSize+3*8192, SegmentOffset(3, 8192))
 }

@@ -53,6 +53,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	if clash(in.rec.Parts) {
 		return false
 	}
+	whole := in.parts
 	parts := make([]skep.Part, len(in.parts))
 	for i, p := range in.parts {
 		name := in.rec.Parts[i].Name
@@ -66,9 +67,6 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 		parts[i].Bytes = bytes
 		in.held = append(in.held, held{id, v})
 	}
-	// The caller's result is its own; what follows reports elsewhere.
-	*in.result = skep.PutResult{Outcome: skep.Accepted}
-	in.result = &skep.PutResult{}
 	in.parts, in.accepted = parts, true
 	e := in.entry(ns)
 	e.Location = 0
@@ -78,14 +76,24 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	}
 	known := in.rec // what is still to be filled in is nobody else's business
 	s.pending.add(in.fp, &known)
-	s.index.Insert(e)
+	if _, _, err := s.index.Insert(e); err != nil {
+		s.discard(in) // the way through the drives says why
+		in.accepted, in.parts = false, whole
+		return false
+	}
+	s.count.blockBytes.Add(in.size)
+	// The caller's result is its own; what follows reports elsewhere.
+	*in.result = skep.PutResult{Outcome: skep.Accepted}
+	in.result = &skep.PutResult{}
 	s.events.emit(s.eventOf(ns, in, skep.EventAccepted))
 	return true
 }
 
 // withdraw takes an accepted block back that could not be committed.
 func (s *Store) withdraw(ns *namespace, in *incoming) {
-	s.index.Remove(in.fp, 0)
+	if _, ok := s.index.Remove(in.fp, 0); ok {
+		s.count.blockBytes.Add(-in.size)
+	}
 	s.discard(in)
 	ev := s.eventOf(ns, in, skep.EventEvicted)
 	ev.Reason = in.result.Reason

@@ -140,7 +140,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		}
 		length = segment.EntrySize(length)
 		pages := segment.AppendPages(logged + length)
-		if !s.takeLogLocked(g, a, in, pages, copies) {
+		if !s.takeLogLocked(g, a, pages, copies) {
 			f.Rollback(mark)
 			break
 		}
@@ -151,7 +151,11 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	}
 	if n == 0 {
 		s.sealLocked(g)
-		go0(&s.background, func() { s.saveSealed(s.ctx, g) })
+		g.pending++ // its row must not be written after the cleaner has deleted it
+		go0(&s.background, func() {
+			defer s.endAppend(g)
+			s.saveSealed(s.ctx, g)
+		})
 		return nil, 0, fresh
 	}
 	g.pending += 2 // until no drive writes for it any more, and until it is published
@@ -230,15 +234,11 @@ func (s *Store) startLocked(ns *namespace, in *incoming, n int) int {
 }
 
 // takeLogLocked grows the append's log reservation to pages. REQUIRES: space.mu.
-func (s *Store) takeLogLocked(g *group, a *appending, first *incoming, pages, copies int) bool {
+func (s *Store) takeLogLocked(g *group, a *appending, pages, copies int) bool {
 	if a.logs == nil {
 		a.logs = make([]logPlace, copies)
 		for c := range a.logs {
-			d := int(first.loc.Device)
-			if d == inlineDevice {
-				d = g.inline
-			}
-			a.logs[c].device = (d + c) % len(g.drives)
+			a.logs[c].device = g.shortestLog(a.logs[:c])
 		}
 	}
 	more := pages - a.logPages
@@ -255,8 +255,29 @@ func (s *Store) takeLogLocked(g *group, a *appending, first *incoming, pages, co
 		}
 		a.logs[c].page = p
 	}
+	for c := range a.logs {
+		g.logged[a.logs[c].device] += more
+	}
 	a.logPages = pages
 	return true
+}
+
+// shortestLog is the device with the shortest log that none of others is on: rows end
+// where the longest log begins, so logs grow evenly.
+func (g *group) shortestLog(others []logPlace) int {
+	best := -1
+next:
+	for d := range g.drives {
+		for _, o := range others {
+			if o.device == d {
+				continue next
+			}
+		}
+		if best < 0 || g.logged[d] < g.logged[best] {
+			best = d
+		}
+	}
+	return best
 }
 
 // start sends out an append's writes. Failures show in finish.
@@ -295,11 +316,13 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	}
 	submitAll(a.writes, ops)
 	for _, in := range a.blocks {
-		if in.moved != nil || in.accepted {
-			continue // it has its checksums
+		if in.moved != nil {
+			continue // its record is complete
 		}
 		for i := range in.rec.Parts {
-			s.sum(ns, in, i)
+			if !in.accepted { // those have their checksums
+				s.sum(ns, in, i)
+			}
 		}
 		if in.loc.Device == inlineDevice {
 			in.rec.Parts[0].Inline = append([]byte{}, in.parts[0].Bytes...)
@@ -333,6 +356,7 @@ func submitAll(w *waiter, ops []driveOp) {
 	for i := range ops {
 		o := ops[i]
 		o.op.Done = func(d *device.Op) {
+			o.drive.note(d)
 			o.free()
 			w.end(d.Err)
 		}
@@ -529,7 +553,9 @@ func (s *Store) show(ns *namespace, in *incoming) {
 	*in.result = skep.PutResult{Outcome: skep.Committed}
 	s.count.putBlocks.Add(1)
 	s.count.putBytes.Add(in.size)
-	s.count.blockBytes.Add(in.size)
+	if !in.accepted { // those were counted when they were
+		s.count.blockBytes.Add(in.size)
+	}
 	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
 	if in.replaces != nil {
 		s.drop(ns, tag(in.rec.SaltTag), *in.replaces, *in.rec.Replaces)
@@ -547,6 +573,8 @@ func (s *Store) refused(in *incoming, err error) {
 	*in.result = skep.PutResult{Outcome: skep.Declined, Reason: kind}
 	s.count.decline(kind)
 }
+
+func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable != 0 }
 
 func (in *incoming) entry(ns *namespace) index.Entry {
 	return index.Entry{

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ type cleaner struct {
 	last      atomic.Int64  // when the last such round ended, Unix nanoseconds
 	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only
 	buf       []byte
+	told      time.Time // when a failure was logged last
 }
 
 func (c *cleaner) start(s *Store) {
@@ -77,11 +79,15 @@ func (c *cleaner) run() {
 		c.release()
 		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
 			ok, err := c.one(c.s.ctx)
-			if err != nil && c.s.ctx.Err() == nil {
+			if err != nil && c.s.ctx.Err() == nil && time.Since(c.told) > time.Minute {
+				c.told = time.Now()
 				c.s.log.Error("cleaning failed", "error", err)
 			}
 			c.release()
 			if !ok {
+				if c.yield() {
+					continue
+				}
 				if c.needed() {
 					c.fruitless.Add(1)
 					c.last.Store(time.Now().UnixNano())
@@ -395,6 +401,14 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 		s.giveUp(a.g)
 		return err
 	}
+	// Any synced commit makes this one's rows durable too, and with them the deletion
+	// of the old ones: the new copies must be on the drives before.
+	if slices.ContainsFunc(a.blocks, (*incoming).durable) {
+		if err := s.flushDrives(ctx, a.g.drives); err != nil {
+			s.giveUp(a.g)
+			return err
+		}
+	}
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	b := s.catalog.NewBatch()
@@ -422,10 +436,30 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 	return nil
 }
 
+// yield makes room where the policy has an exact order: its logical cap comes down by
+// a part of a group, since what is left over in groups keeps the space from holding as
+// many blocks as were reckoned. False: there is no such order, or nothing to drop.
+func (c *cleaner) yield() bool {
+	s := c.s
+	if s.options.Policy == "cost" || s.logicalPages <= 0 {
+		return false
+	}
+	for range 16 {
+		s.logicalPages -= s.logicalPages / 512
+		if s.index.SetCapacity(s.capacityPages, s.logicalPages) != nil {
+			return false
+		}
+		if s.trim(s.ctx) {
+			return true
+		}
+	}
+	return false
+}
+
 // trim drops what the policies lru and s3fifo have over their logical cap.
-func (s *Store) trim(ctx context.Context) {
+func (s *Store) trim(ctx context.Context) bool {
 	if s.options.Policy == "cost" {
-		return
+		return false
 	}
 	b := s.catalog.NewBatch()
 	for b.Len() < 4096 {
@@ -441,9 +475,10 @@ func (s *Store) trim(ctx context.Context) {
 		b.DeleteBlock(locOf(unpack(e.Location)))
 	}
 	if b.Len() == 0 {
-		return
+		return false
 	}
 	if err := s.catalog.Commit(ctx, b, false); err != nil {
 		s.log.Warn("evicted rows not deleted", "error", err)
 	}
+	return true
 }

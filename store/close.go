@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -68,6 +69,15 @@ func (s *Store) abandon() {
 	defer cancel()
 	if err := s.shut(ctx); err != nil {
 		s.log.Warn("closing after a failed open", "error", err)
+	}
+	if !s.making {
+		return
+	}
+	// A store that could not be made leaves nothing that would keep the next try from it.
+	for _, path := range s.made {
+		if err := os.RemoveAll(path); err != nil {
+			s.log.Warn("left behind by a failed create", "path", path, "error", err)
+		}
 	}
 }
 

@@ -99,6 +99,17 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	entries, err := s.purgeNames(ctx, p)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	return s.logPurges(ctx, entries)
+}
+
+// purgeNames makes what p names unreachable, and gives what the devices' logs have to
+// say about it.
+func (s *Store) purgeNames(ctx context.Context, p skep.Purge) ([]segment.Purge, error) {
+	const op = "purge"
 	n := s.names
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,9 +126,9 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	}
 	if len(gone) == 0 {
 		if p.Namespace != 0 {
-			return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
+			return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
 		}
-		return nil // nothing of theirs is here
+		return nil, nil // nothing of theirs is here
 	}
 	next := n.mu.next
 	fresh := make([]uint32, len(gone))
@@ -130,7 +141,7 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 		entries = append(entries, segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance})
 	}
 	if err := s.saveNext(ctx, b, next); err != nil {
-		return err
+		return nil, err
 	}
 	n.mu.next = next
 	for i, ns := range gone {
@@ -149,19 +160,19 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	}
 	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
 	go0(&s.background, s.sweep)
-	return s.logPurges(ctx, entries)
+	return entries, nil
 }
 
 // purgeSaltLocked gives a salt a new tag. REQUIRES: names.mu.
-func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.Scope, seq uint64) error {
+func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.Scope, seq uint64) ([]segment.Purge, error) {
 	const op = "purge"
 	n := s.names
 	ns := n.mu.byID[sc.Namespace]
 	if ns == nil {
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
+		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
 	}
 	if sc.Salt == "" {
-		return skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace instead")
+		return nil, skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace instead")
 	}
 	// The row is keyed by the salt's first tag and holds its present epoch; blocks
 	// carry the tag of their epoch.
@@ -172,12 +183,12 @@ func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.S
 		b.PutPurge(catalog.Purge{Instance: ns.instance, Tag: dead, Seq: 0})
 	}
 	if err := s.catalog.Commit(ctx, b, true); err != nil {
-		return err
+		return nil, err
 	}
 	n.mu.saltEpoch[first] = seq
 	n.mu.deadTags[instanceTag{ns.instance, dead}] = true
 	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
-	return s.logPurges(ctx, []segment.Purge{{Seq: seq, Covers: seq, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag(dead)}})
+	return []segment.Purge{{Seq: seq, Covers: seq, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag(dead)}}, nil
 }
 
 // sweep takes what a purge made unreachable out of the index.

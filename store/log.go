@@ -59,13 +59,14 @@ func (s *Store) logEntries(ctx context.Context, write func(w *segment.LogWriter)
 			s.space.mu.Unlock()
 			continue
 		}
-		dev := int(s.seq.Load()) % len(g.drives)
+		dev := g.shortestLog(nil)
 		page, ok := g.filler.Log(dev, a.logPages)
 		if !ok {
 			s.sealLocked(g)
 			s.space.mu.Unlock()
 			continue
 		}
+		g.logged[dev] += a.logPages
 		a.logs = []logPlace{{dev, page}}
 		g.pending++
 		a.seq = s.beginSeq()

@@ -72,7 +72,9 @@ func (s *Store) open(ctx context.Context) error {
 		return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "a store; make one by opening it for writing"}
 	}
 	if fresh {
+		s.making = true
 		root, err = s.create(ctx)
+		s.making = err != nil
 	} else {
 		s.id, s.secret = root.StoreID, root.Secret
 		err = s.openDrives(ctx)
@@ -89,6 +91,9 @@ func (s *Store) open(ctx context.Context) error {
 func (s *Store) openCatalog() (err error) {
 	o := &s.options
 	dir := filepath.Join(o.Dir, "catalog")
+	if _, err := o.CatalogFS.Stat(dir); err != nil && !o.ReadOnly {
+		s.made = append(s.made, dir)
+	}
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
 	if o.ReadOnly {
 		s.catalog, err = catalog.Inspect(dir, opt)
@@ -180,6 +185,9 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	if err != nil {
 		return nil, &skep.Error{Op: "create device", Kind: kindOfOpen(err), Field: path, Err: err}
 	}
+	if !exists {
+		s.made = append(s.made, path)
+	}
 	d := &drive{dev: dev, index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes}
 	rand.Read(d.id[:])
 	if exists {
@@ -198,7 +206,10 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	if have < 1 {
 		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.segBytes))), dev.Close())
 	}
-	return d, s.writeSuperblocks(ctx, d, n, 1)
+	if err := s.writeSuperblocks(ctx, d, n, 1); err != nil {
+		return d, errors.Join(err, dev.Close())
+	}
+	return d, nil
 }
 
 // unlimitedSegments stands for no limit.
@@ -291,12 +302,12 @@ func (s *Store) openDrives(ctx context.Context) error {
 
 // relocate follows a store whose directory was moved: a device that lay in it is
 // looked for where the directory is now.
+//
+// What lies in the store's own directory goes before where a device was last seen.
 func (s *Store) relocate(path string) string {
 	here := filepath.Join(s.options.Dir, filepath.Base(path))
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(here); err == nil {
-			return here
-		}
+	if _, err := os.Stat(here); err == nil {
+		return here // a copy of a store must not open the original's devices
 	}
 	return path
 }
@@ -397,6 +408,7 @@ func (s *Store) run() {
 	if w == 0 {
 		w = runtime.GOMAXPROCS(0)
 	}
+	s.watchDrives()
 	s.workers.start(w)
 	go0(&s.background, s.watch)
 	if !s.options.ReadOnly {

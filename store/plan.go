@@ -118,6 +118,7 @@ func (c *chain) checkDestination(structured bool) error {
 			size = d.Stride
 		}
 		if d.Stride == 0 {
+			c.fillGaps = true
 			d.Stride = int64(pagesOf(size)) * layout.PageSize
 		}
 		if d.Stride < size {

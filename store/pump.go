@@ -335,33 +335,47 @@ func (ses *session) returned(bytes int64) {
 func (s *Store) locate(c *chain, blocks []int) []*found {
 	out := make([]*found, len(blocks))
 	list := make([]found, len(blocks))
-	locs := make([]layout.Location, 0, len(blocks))
-	at := make([]int, 0, len(blocks))
+	todo := make([]int, len(blocks))
 	for k, b := range blocks {
 		f := &list[k]
 		out[k] = f
 		f.block = c.blocks.From + b
 		f.fp = c.fingerprintOf(s, f.block)
-		if loc, ok := s.pinBlock(c, f); ok {
-			locs = append(locs, loc)
-			at = append(at, k)
-		}
+		todo[k] = k
 	}
-	err := s.records(locs, func(i int, rec *segment.Record) error {
-		f := &list[at[i]]
-		f.err = s.describeFound(c, f, rec)
-		return nil
-	})
-	for _, k := range at {
-		f := &list[k]
-		if f.err == errUnread {
-			f.err = errGone
-			if err != nil {
-				f.err = err
+	locs := make([]layout.Location, 0, len(blocks))
+	at := make([]int, 0, len(blocks))
+	for range 8 {
+		locs, at = locs[:0], at[:0]
+		for _, k := range todo {
+			if loc, ok := s.pinBlock(c, &list[k]); ok {
+				locs = append(locs, loc)
+				at = append(at, k)
 			}
 		}
-		if f.err != nil {
-			s.letGo(f)
+		err := s.records(locs, func(i int, rec *segment.Record) error {
+			f := &list[at[i]]
+			f.err = s.describeFound(c, f, rec)
+			return nil
+		})
+		todo = todo[:0]
+		for _, k := range at {
+			f := &list[k]
+			if f.err == errUnread {
+				// The cleaner moves a block's row before it moves the index: look again.
+				f.err = errGone
+				if err != nil {
+					f.err = err
+				} else {
+					todo = append(todo, k)
+				}
+			}
+			if f.err != nil {
+				s.letGo(f)
+			}
+		}
+		if len(todo) == 0 {
+			break
 		}
 	}
 	return out
@@ -376,6 +390,7 @@ var (
 // pinBlock finds where f's block is. True: it is on devices, its group is pinned and
 // its record is to be read; else f is complete: in memory, or a miss.
 func (s *Store) pinBlock(c *chain, f *found) (layout.Location, bool) {
+	f.err = nil
 	for range 8 {
 		e, ok := s.index.Resolve(f.fp)
 		if !ok || !e.Rooted {

@@ -276,6 +276,7 @@ func (s *Store) land(blocks []*incoming) {
 func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
 	in.result.Outcome = skep.Exists
 	s.count.putExists.Add(1)
+	s.index.Touch(in.fp) // computing it again was a use of it
 	first, err := s.record(in.fp, e)
 	if err != nil {
 		return

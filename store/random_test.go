@@ -80,6 +80,6 @@ func randomOptions(rng *rand.Rand, dir string, lossy bool) (o Options, copies in
 	o.Policy = []string{"cost", "cost", "lru", "s3fifo"}[rng.IntN(4)]
 	o.CacheBytes = []int64{-1, 256 << 10, 8 << 20}[rng.IntN(3)]
 	o.Workers = rng.IntN(3)
-	o.SpaceTimeout = time.Second
+	o.SpaceTimeout = 100 * time.Millisecond
 	return o, copies
 }

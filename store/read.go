@@ -230,7 +230,7 @@ func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
 		switch d := &c.Dest; {
 		case d.Memory != nil:
 			at := int64(f.block-c.blocks.From)*d.Stride + off
-			if off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
+			if (off+n <= f.size || c.fillGaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
 				mem := d.Memory[at : at+n : at+n]
 				ch.pieces = append(ch.pieces, piece{off, mem[:min(n, f.size-off)], true})
 				return append(bufs, mem), nil

@@ -100,6 +100,10 @@ func (s *Store) loadGroups(ctx context.Context) error {
 			if int(m.Device) >= len(s.drives) {
 				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: len(s.drives)}
 			}
+			if d := s.drives[m.Device]; int(m.Segment) >= d.segments {
+				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
+					Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
+			}
 			g.drives = append(g.drives, s.drives[m.Device])
 			g.segments = append(g.segments, m.Segment)
 			used[m.Device][m.Segment] = true
@@ -108,7 +112,11 @@ func (s *Store) loadGroups(ctx context.Context) error {
 		s.space.mu.groups[r.Group] = g
 		s.space.mu.next = max(s.space.mu.next, r.Group)
 		s.seq.Store(max(s.seq.Load(), r.Generation))
+		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
+			*first = r.OpenedSeq
+		}
 	}
+	s.loadedSeq[1] = s.seq.Load()
 	for i, d := range s.drives {
 		for n := d.segments - 1; n >= 0; n-- {
 			if !used[i][uint32(n)] {
@@ -143,8 +151,12 @@ func (s *Store) makeIndex() (err error) {
 	} else if o.LogicalBlocks > 0 {
 		cfg.LogicalPages = int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
 	}
+	s.capacityPages, s.logicalPages = cfg.CapacityPages, cfg.LogicalPages
 	if s.index, err = index.New(cfg); err != nil {
 		return err
+	}
+	if len(s.space.mu.groups) > 0 {
+		s.index.SetClock(loadedTicks)
 	}
 	s.leases.m = map[skep.LeaseID]*leaseRow{}
 	s.pins.m = map[index.Fingerprint]pinned{}
@@ -215,6 +227,9 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 			Location: layoutOf(l).Pack(), Pages: h.Pages, Namespace: h.Instance, Tenant: ns.tenant,
 			Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable,
 			Partial: h.ValidTokens != 0,
+			// What was used and when is not stored. Until the first turnover everything counts
+			// as used when it was written, so that a restart alone drops nothing.
+			Touched: true, Last: s.tickOf(h.Seq),
 		}
 		if h.HasParent {
 			e.Parent = s.names.fingerprint(h.Instance, t, h.Parent)
@@ -256,8 +271,21 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 // sealLoaded makes every group a candidate for cleaning.
 func (s *Store) sealLoaded() {
 	for _, g := range s.space.mu.groups {
-		s.index.SealGroup(g.num, int64(g.payloadPages()), 0)
+		s.index.SealGroup(g.num, int64(g.payloadPages()), s.tickOf(max(g.state.SealedSeq, g.state.OpenedSeq)))
 	}
+}
+
+// loadedTicks is one capacity of the index's clock: what an open finds is taken to
+// have been written over the last capacity, evenly by sequence number.
+const loadedTicks = 1 << 16
+
+// tickOf is when something with this sequence number was written, on that clock.
+func (s *Store) tickOf(seq uint64) index.Tick {
+	first, last := s.loadedSeq[0], s.loadedSeq[1]
+	if last <= first || seq <= first {
+		return 1
+	}
+	return index.Tick(1 + uint64(float64(min(seq, last)-first)/float64(last-first)*(loadedTicks-1)))
 }
 
 // verifyDoubtful reads every block that was acknowledged after the last flush, and

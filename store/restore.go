@@ -56,6 +56,9 @@ type chain struct {
 	part     string
 	geometry layout.Geometry
 	byLayer  bool
+	// fillGaps says that what lies between blocks in the destination may be written to,
+	// as reads of whole pages do: the caller left the stride to us.
+	fillGaps bool
 	// structured says that the part has layers and heads.
 	structured bool
 	promised   int // leading keys under a lease when the session began

@@ -29,8 +29,49 @@ type drive struct {
 	free     []uint32 // segment numbers, a stack
 	failed   error    // set once: takes no new groups
 
+	errors atomic.Int32 // writes that failed since the last one that did not
+	fence  func(error)  // called when there were too many
+
 	flush flusher
 	reads readQueue
+}
+
+// fenceAfter is how many writes in a row may fail before a drive gets no new groups.
+const fenceAfter = 3
+
+// note takes a completion into account.
+func (d *drive) note(o *device.Op) {
+	switch {
+	case o.Kind != device.Write:
+	case o.Err == nil:
+		d.errors.Store(0)
+	case d.errors.Add(1) == fenceAfter && d.fence != nil:
+		d.fence(o.Err)
+	}
+}
+
+// watchDrives makes drives that cannot be written take no new groups: what they hold is
+// read as long as it can be, and the others go on.
+func (s *Store) watchDrives() {
+	for _, d := range s.drives {
+		d.fence = func(err error) {
+			s.space.mu.Lock()
+			d.failed = err
+			for _, g := range s.space.mu.open {
+				if g == nil {
+					continue
+				}
+				for _, of := range g.drives {
+					if of == d {
+						s.sealLocked(g)
+						break
+					}
+				}
+			}
+			s.space.mu.Unlock()
+			s.log.Error("device fenced: its writes fail; it gets no new groups", "device", d.path, "error", err)
+		}
+	}
 }
 
 func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }
@@ -62,9 +103,10 @@ type group struct {
 	// Guarded by space.mu.
 	filler  *layout.Filler // nil once sealed
 	state   catalog.GroupState
-	pending int  // ends of appends to come: of their writes, and of their publishing
-	inline  int  // values that live in their record, so far
-	victim  bool // chosen by the cleaner
+	pending int   // ends of appends to come: of their writes, and of their publishing
+	logged  []int // log pages given out, by device
+	inline  int   // values that live in their record, so far
+	victim  bool  // chosen by the cleaner
 }
 
 // space is the groups and the free segments: who may write where.
@@ -172,6 +214,7 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	}
 	sp.mu.Lock()
 	g.filler = filler
+	g.logged = make([]int, len(g.drives))
 	sp.mu.groups[g.num] = g
 	sp.mu.open[st] = g
 	sp.mu.Unlock()
@@ -217,7 +260,9 @@ func (s *Store) growDrives() error {
 	sp := &s.space
 	for _, d := range s.drives {
 		sp.mu.Lock()
-		need := d.failed == nil && len(d.free) == 0 && d.segments < d.limit
+		// The cleaner's reserve must be allotted, not only allowed: a file system that
+		// fills up must leave cleaning something to write to.
+		need := d.failed == nil && len(d.free) <= s.reserve && d.segments < d.limit
 		segments, limit := d.segments, d.limit
 		sp.mu.Unlock()
 		if !need {
@@ -296,7 +341,10 @@ func newWaiter(n int) *waiter {
 
 // submit hands op to d and counts its end, whichever way it comes.
 func (w *waiter) submit(d *drive, op *device.Op) {
-	op.Done = func(o *device.Op) { w.end(o.Err) }
+	op.Done = func(o *device.Op) {
+		d.note(o)
+		w.end(o.Err)
+	}
 	if err := d.dev.Submit([]*device.Op{op}); err != nil {
 		w.end(err)
 	}

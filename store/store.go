@@ -58,7 +58,12 @@ type Store struct {
 	lastStart lastStart  // guarded by space.mu
 	openBytes atomic.Int64
 	epoch     uint64
-	secret    segment.Secret
+	making    bool     // a store is being made, or could not be
+	made      []string // files and directories this call made
+	// Of the index; logicalPages is the cleaner's.
+	capacityPages, logicalPages int64
+	loadedSeq                   [2]uint64 // of the groups an open found: the first opening, and the end
+	secret                      segment.Secret
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc

@@ -64,11 +64,11 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as one JSON document")
-	root.PersistentFlags().StringVar(&a.logLevel, "log", "warn", "what to log on standard error: debug, info, warn or error")
+	root.PersistentFlags().StringVar(&a.logLevel, "log", "error", "what to log on standard error: debug, info, warn or error")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help shows its flags"}
 	})
-	root.AddCommand(a.replayCommand(), a.benchCommand(), a.inspectCommand(), a.doctorCommand(), a.demoCommand(), a.versionCommand())
+	root.AddCommand(a.replayCommand(), a.benchCommand(), a.inspectCommand(), a.doctorCommand(), a.demoCommand(), a.demoWorker(), a.versionCommand())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }

@@ -83,7 +83,6 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 		in("--dram-bytes", f.dramBytes >= 0, f.dramBytes, "0 or more"),
 		in("--limit", f.limit >= 0, f.limit, "0 or more"),
 		in("--policy", f.policy == "cost" || f.policy == "lru" || f.policy == "s3fifo", f.policy, "cost, lru or s3fifo"),
-		in("--policy", f.policy == "cost" || f.capacity > 0, f.policy, "cost when there is no --capacity-blocks: "+f.policy+" evicts by number of blocks"),
 		in("--backend", f.backend == device.Auto || f.backend == device.IOUring || f.backend == device.Pool, f.backend, "auto, iouring or pool"),
 	)
 	if err != nil {

@@ -38,6 +38,8 @@ type Step struct {
 	Request     int // counted from 1
 	Blocks, Hit int
 	At          time.Duration // since the start of the run
+	Lookup      time.Duration
+	Restore     time.Duration // 0 when nothing was found
 	Sum         *Result       // so far; rates and percentiles are not filled in
 }
 
@@ -114,7 +116,8 @@ type runner struct {
 
 	keys   []skep.Key
 	chunks [64]skep.Chunk
-	landed []int // blocks of the present piece
+	landed []int                                   // blocks of the present piece
+	took   struct{ lookup, restore time.Duration } // of the present request
 	blocks []skep.Block
 	parts  []skep.Part
 }
@@ -173,7 +176,7 @@ func (r *runner) loop(ctx context.Context, src Source) error {
 		}
 		r.res.Requests++
 		if r.opt.Done != nil {
-			r.opt.Done(Step{r.res.Requests, len(req.Blocks), hit, time.Since(r.start), r.res})
+			r.opt.Done(Step{r.res.Requests, len(req.Blocks), hit, time.Since(r.start), r.took.lookup, r.took.restore, r.res})
 		}
 	}
 }
@@ -275,6 +278,7 @@ func (r *runner) lookup(scope skep.Scope) (skep.LookupResult, error) {
 	start := time.Now()
 	found, err := r.st.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: r.keys, Lease: r.opt.Lease})
 	took := time.Since(start)
+	r.took.lookup, r.took.restore = took, 0
 	r.res.LookupSeconds += took.Seconds()
 	r.res.Lookups.Record(took)
 	return found, err
@@ -307,6 +311,7 @@ func (r *runner) restore(ctx context.Context, scope skep.Scope, found skep.Looku
 		}
 	}
 	r.res.Restores.Record(took)
+	r.took.restore = took
 	return right, nil
 }
 

@@ -13,7 +13,8 @@ type Percentiles struct {
 	P99 float64 `json:"p99"`
 }
 
-func percentiles(h *hist.Hist, unit time.Duration) Percentiles {
+// PercentilesOf reads them off a histogram.
+func PercentilesOf(h *hist.Hist, unit time.Duration) Percentiles {
 	return Percentiles{float64(h.Quantile(.5)) / float64(unit), float64(h.Quantile(.99)) / float64(unit)}
 }
 
@@ -82,8 +83,8 @@ func (r *Result) finish(before, after *skep.Stats, seconds float64) {
 	r.HitRatio = ratio(float64(r.BlocksHit), float64(r.BlocksReferenced))
 	r.RestoreGBps = ratio(float64(r.BytesRestored)/1e9, r.RestoreSeconds)
 	r.PutGBps = ratio(float64(r.BytesPut)/1e9, r.PutSeconds)
-	r.LookupUs = percentiles(&r.Lookups, time.Microsecond)
-	r.RestoreMs = percentiles(&r.Restores, time.Millisecond)
+	r.LookupUs = PercentilesOf(&r.Lookups, time.Microsecond)
+	r.RestoreMs = PercentilesOf(&r.Restores, time.Millisecond)
 	for i, d := range after.Devices {
 		r.DeviceBytesRead += d.BytesRead
 		r.DeviceBytesWritten += d.BytesWritten

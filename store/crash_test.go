@@ -1,0 +1,798 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// TestCrash crashes stores, often, and requires of what comes back what each class
+// promises. A crash point is one moment at which all devices and the catalog's file
+// system are cut off together, in the middle of puts, deletes, purges, cleaning and
+// openings; from it images of what could be left are made: writes that no flush
+// protects are there, or not, or torn at 512 bytes or 4 KiB; unsynced bytes of the
+// catalog likewise. A store is opened on them, checked, used, and crashed again, three
+// deep.
+//
+// SKEP_CRASH_POINTS sets how many points there are, however long that takes; without
+// it the test stops after half a minute.
+func TestCrash(t *testing.T) {
+	points := testNumber(t, "SKEP_CRASH_POINTS", 0)
+	end := time.Now().Add(25 * time.Second)
+	if testing.Short() {
+		end = time.Now().Add(5 * time.Second)
+	}
+	if points > 0 {
+		end = time.Now().Add(24 * time.Hour)
+	} else {
+		points = 3000
+	}
+	seed := testSeed(t)
+	var done, runs atomic.Int64
+	t.Cleanup(func() {
+		t.Logf("%d crash points in %d runs from seed %d", done.Load(), runs.Load(), seed)
+	})
+	for worker := range 2 {
+		t.Run(fmt.Sprintf("worker=%d", worker), func(t *testing.T) {
+			t.Parallel()
+			for run := worker; int(done.Load()) < points && time.Now().Before(end) && !t.Failed(); run += 2 {
+				w := newCrashWorld(t, seed, run)
+				w.points = &done
+				w.stop = func() bool { return int(done.Load()) >= points || time.Now().After(end) }
+				w.live(nil, newOracle(w.spaces), 0)
+				runs.Add(1)
+			}
+		})
+	}
+}
+
+// crashWorld is one run: options, namespaces and keys that all lives of it share.
+type crashWorld struct {
+	*testing.T
+	name    string
+	rng     *rand.Rand
+	o       Options
+	spaces  []*crashSpace
+	tear    []int
+	points  *atomic.Int64
+	stop    func() bool
+	history []string // what was done, in this line of lives
+}
+
+// crashSpace is a namespace and the keys that may be in it, in two rooms.
+type crashSpace struct {
+	spec  skep.NamespaceSpec
+	id    skep.NamespaceID
+	slots []*crashSlot
+}
+
+// crashSlot is one key under one salt.
+type crashSlot struct {
+	space  *crashSpace
+	index  int // into the oracle
+	salt   skep.Salt
+	key    skep.Key
+	parent *crashSlot
+	depth  int
+	size   int
+	state  bool // has a second part
+}
+
+func (c *crashSlot) scope() skep.Scope { return skep.Scope{Namespace: c.space.id, Salt: c.salt} }
+
+func (c *crashSlot) path() []skep.Key {
+	keys := make([]skep.Key, c.depth+1)
+	for x := c; x != nil; x = x.parent {
+		keys[x.depth] = x.key
+	}
+	return keys
+}
+
+func (c *crashSlot) durable() bool { return c.space.spec.Class == skep.Durable }
+
+func (c *crashSlot) String() string {
+	return fmt.Sprintf("%s/%s/%d %s", c.space.spec.Name, string(c.salt), c.index, c.key.Short())
+}
+
+// content of a part in a version, from 1.
+func (c *crashSlot) content(part string, version int) []byte {
+	size := c.size * (3 + version%3) / 4
+	if part != skep.PartKV {
+		size = 700
+	}
+	return content(c.key, part+string(c.salt)+c.space.spec.Name, version, size)
+}
+
+func (c *crashSlot) block(version int) skep.Block {
+	b := skep.Block{Key: c.key, Parts: []skep.Part{{Bytes: c.content(skep.PartKV, version)}}}
+	if c.state {
+		b.Parts = append(b.Parts, skep.Part{Name: "state", Bytes: c.content("state", version)})
+	}
+	return b
+}
+
+func newCrashWorld(t *testing.T, seed uint64, run int) *crashWorld {
+	rng := rand.New(rand.NewPCG(seed, uint64(run)))
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	w := &crashWorld{T: t, rng: rng, name: fmt.Sprintf("seed %d, run %d", seed, run)}
+	w.o = small(dir)
+	w.o.DeviceCount = 1 + rng.IntN(4)
+	w.o.SegmentBytes = []int64{64 << 10, 96 << 10, 128 << 10}[rng.IntN(3)]
+	segments := int64(6 + rng.IntN(6))
+	w.o.CapacityBytes = int64(w.o.DeviceCount) * (segments*w.o.SegmentBytes + 8<<10)
+	w.o.CacheBytes = []int64{-1, 1 << 20}[rng.IntN(2)]
+	w.o.FlushInterval = time.Duration(1+rng.IntN(100)) * time.Millisecond
+	w.o.SpaceTimeout = 100 * time.Millisecond
+	w.o.Workers = 1 + rng.IntN(2)
+	copies := 1 + rng.IntN(min(2, w.o.DeviceCount))
+	// Durable blocks are few, since they are never evicted; of Cache blocks there are
+	// more than there is room for.
+	room := segments * w.o.SegmentBytes * int64(w.o.DeviceCount)
+	add := func(name string, class skep.Class, chained bool, share int64) {
+		sp := &crashSpace{spec: skep.NamespaceSpec{Tenant: "t", Name: name, Model: name, Shape: anySize, Class: class, Copies: copies, Chained: chained}}
+		for bytes := int64(0); bytes < room*share/100/int64(copies) && len(sp.slots) < 150; {
+			sp.grow(rng)
+			bytes += int64(sp.slots[len(sp.slots)-1].size) + 4096
+		}
+		w.spaces = append(w.spaces, sp)
+	}
+	add("durable chain", skep.Durable, true, 10)
+	add("durable keys", skep.Durable, false, 10)
+	add("cache chain", skep.Cache, true, 60)
+	add("cache keys", skep.Cache, false, 40)
+	n := 0
+	for _, sp := range w.spaces {
+		for _, s := range sp.slots {
+			s.index = n
+			n++
+		}
+	}
+	w.note("devices %d, segments %d of %d, copies %d, cache %d, flush every %v", w.o.DeviceCount, segments, w.o.SegmentBytes, copies, w.o.CacheBytes, w.o.FlushInterval)
+	return w
+}
+
+func (sp *crashSpace) grow(rng *rand.Rand) {
+	c := &crashSlot{space: sp, salt: []skep.Salt{"", "", "s"}[rng.IntN(3)], size: rng.IntN(16 << 10), state: rng.IntN(6) == 0}
+	if rng.IntN(4) == 0 {
+		c.size = rng.IntN(500)
+	}
+	if n := len(sp.slots); sp.spec.Chained && n > 0 && rng.IntN(5) > 0 {
+		if p := sp.slots[max(0, n-1-rng.IntN(4))]; p.depth < 12 {
+			c.parent, c.depth, c.salt = p, p.depth+1, p.salt
+		}
+	}
+	c.key = keyOf(uint32(len(sp.slots)), uint32(len(sp.spec.Name)), rng.Uint32())
+	sp.slots = append(sp.slots, c)
+}
+
+func (w *crashWorld) note(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+func (w *crashWorld) fatal(format string, args ...any) {
+	w.Helper()
+	for _, h := range w.history {
+		w.Log(h)
+	}
+	w.Fatalf(w.name+": "+format, args...)
+}
+
+func (w *crashWorld) must(err error, what string) {
+	if err != nil {
+		w.Helper()
+		w.fatal("%s: %v", what, err)
+	}
+}
+
+// image is what a crash left.
+type image struct {
+	fs      *vfs.MemFS
+	devices []*device.Memory
+}
+
+// cut is a moment at which everything was cut off.
+type cut struct {
+	fs     *vfs.MemFS
+	events []int
+	oracle *oracle
+	notes  int
+	where  string
+}
+
+// life is one store from opening to closing, with the cuts made meanwhile.
+type life struct {
+	w      *crashWorld
+	oracle *oracle
+	faults []*device.Fault
+	mems   []*device.Memory
+	fs     *vfs.MemFS
+	image  *image
+
+	// gate is held shared while a device takes operations, and exclusively by a cut, so
+	// that no write or flush begins between the cuts of the catalog and of the devices.
+	// What completes meanwhile only makes more of it durable.
+	gate sync.RWMutex
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	odds  int // one event in so many is a cut
+	left  int // cuts to be made
+	cuts  []cut
+	armed bool
+	where atomic.Pointer[string]
+}
+
+// tick is called before each write or flush of a device and each change of the file
+// system.
+func (l *life) tick() {
+	l.mu.Lock()
+	now := l.armed && l.left > 0 && l.rng.IntN(l.odds) == 0
+	if now {
+		l.left--
+	}
+	l.mu.Unlock()
+	if now {
+		l.cut()
+	}
+}
+
+func (l *life) cut() {
+	l.gate.Lock()
+	defer l.gate.Unlock()
+	l.oracle.mu.Lock()
+	defer l.oracle.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := cut{fs: l.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[l.rng.IntN(3)], RNG: l.rng})}
+	for _, f := range l.faults {
+		c.events = append(c.events, f.Events())
+	}
+	c.oracle = l.oracle.cloneLocked()
+	c.notes = len(l.w.history)
+	if s := l.where.Load(); s != nil {
+		c.where = *s
+	}
+	l.cuts = append(l.cuts, c)
+}
+
+// MaybeError implements errorfs.Injector; it never does.
+func (l *life) MaybeError(op errorfs.Op) error {
+	if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+		l.tick()
+	}
+	return nil
+}
+
+func (l *life) String() string { return "crash" }
+
+// gated is a device whose operations do not begin during a cut.
+type gated struct {
+	device.Device
+	l *life
+}
+
+func (g gated) Submit(ops []*device.Op) error {
+	for _, op := range ops {
+		if op.Kind != device.Read {
+			g.l.tick()
+		}
+	}
+	g.l.gate.RLock()
+	defer g.l.gate.RUnlock()
+	return g.Device.Submit(ops)
+}
+
+func (g gated) Unwrap() device.Device { return g.Device }
+
+func (l *life) open(i int, _ string, create bool, size int64) (device.Device, error) {
+	var m *device.Memory
+	if create {
+		m = device.NewMemory(size)
+	} else {
+		m = l.image.devices[i]
+	}
+	f := device.NewFault(m, uint64(i))
+	if err := f.Record(context.Background()); err != nil {
+		return nil, err
+	}
+	l.faults = append(l.faults, f)
+	return gated{f, l}, nil
+}
+
+// live opens a store on an image (nil: a new one), checks it, uses it, closes it, and
+// does the same with crashes of this life.
+func (w *crashWorld) live(im *image, or *oracle, depth int) {
+	l := &life{w: w, oracle: or, image: im, rng: rand.New(rand.NewPCG(w.rng.Uint64(), 0)), odds: 6, left: 1}
+	if im != nil {
+		l.fs = im.fs
+		l.armed = depth < 3
+	} else {
+		l.fs = vfs.NewCrashableMem()
+	}
+	where := "opening"
+	l.where.Store(&where)
+	o := w.o
+	o.OpenDevice, o.CatalogFS = l.open, errorfs.Wrap(l.fs, l)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	s, err := Open(ctx, o)
+	w.must(err, "open")
+	defer func() { // also when a test ends in the middle
+		if s != nil {
+			s.Close()
+		}
+	}()
+	if im == nil {
+		for _, sp := range w.spaces {
+			n, err := s.OpenNamespace(ctx, sp.spec)
+			w.must(err, "open namespace")
+			sp.id = n.ID
+		}
+		l.mu.Lock()
+		l.armed, l.left, l.odds = true, 16, 50
+		l.mu.Unlock()
+	} else {
+		w.check(ctx, s, or, true)
+		l.mu.Lock()
+		if l.left == 0 && depth < 3 && l.rng.IntN(2) == 0 {
+			l.left, l.odds = 1, 30 // and one while it is used
+		}
+		l.mu.Unlock()
+	}
+	n := 160
+	if im != nil {
+		n = 12
+	}
+	for range n {
+		if im == nil && w.stop() {
+			break
+		}
+		op := w.step(ctx, s, or)
+		l.where.Store(&op)
+	}
+	w.check(ctx, s, or, false)
+	err = s.Close()
+	s = nil
+	w.must(err, "close")
+	where = "closed"
+	l.where.Store(&where)
+	if im == nil {
+		l.cut()
+	}
+	l.mu.Lock()
+	l.armed = false
+	l.mu.Unlock()
+	history := w.history
+	for _, c := range l.cuts {
+		if w.stop() {
+			return
+		}
+		w.history = append(slices.Clone(history[:c.notes]), "CRASH while "+c.where)
+		w.points.Add(1)
+		im := &image{fs: c.fs}
+		for i, f := range l.faults {
+			im.devices = append(im.devices, w.crashDevice(f, c.events[i]))
+		}
+		w.live(im, c.oracle, depth+1)
+	}
+	w.history = history
+}
+
+// crashDevice makes one of the states a drive may be in after a crash at an event.
+func (w *crashWorld) crashDevice(f *device.Fault, event int) *device.Memory {
+	switch w.rng.IntN(5) {
+	case 0: // the worst: only what was flushed
+		return f.CrashDevice(event, nil, device.CrashOptions{})
+	case 1:
+		return f.CrashDevice(event, w.rng, device.CrashOptions{KeepAll: true})
+	}
+	o := device.CrashOptions{Tear: []int{0, 512, 4096}[w.rng.IntN(3)], Keep: []float64{0.2, 0.5, 0.9}[w.rng.IntN(3)]}
+	return f.CrashDevice(event, w.rng, o)
+}
+
+// step does one random operation and tells the oracle.
+func (w *crashWorld) step(ctx context.Context, s *Store, or *oracle) string {
+	sp := w.spaces[w.rng.IntN(len(w.spaces))]
+	c := sp.slots[w.rng.IntN(len(sp.slots))]
+	switch k := w.rng.IntN(100); {
+	case k < 62:
+		return w.put(ctx, s, or, sp, c)
+	case k < 72:
+		return w.remove(ctx, s, or, sp, c)
+	case k < 74:
+		if w.rng.IntN(3) > 0 {
+			return "nothing"
+		}
+		return w.purge(ctx, s, or, sp, c)
+	case k < 80:
+		w.note("flush")
+		w.must(s.Flush(ctx), "flush")
+		w.settle(ctx, s, or)
+		return "flush"
+	default:
+		w.read(ctx, s, or, sp)
+		return "read"
+	}
+}
+
+// put puts one block or a run of a chain's.
+func (w *crashWorld) put(ctx context.Context, s *Store, or *oracle, sp *crashSpace, c *crashSlot) string {
+	list := []*crashSlot{c}
+	if sp.spec.Chained {
+		for len(list) < 1+w.rng.IntN(4) && list[0].parent != nil {
+			list = append([]*crashSlot{list[0].parent}, list...)
+		}
+	} else {
+		for range w.rng.IntN(4) { // also the same key twice in one put
+			x := sp.slots[w.rng.IntN(len(sp.slots))]
+			if w.rng.IntN(4) == 0 {
+				x = c
+			}
+			if x.salt == c.salt {
+				list = append(list, x)
+			}
+		}
+	}
+	r := &skep.PutRequest{Scope: c.scope(), Ack: skep.Ack(w.rng.IntN(4) / 3)}
+	if p := list[0].parent; p != nil {
+		r.Parent, r.Depth = &p.key, list[0].depth
+	}
+	versions := make([]int, len(list))
+	for i, x := range list {
+		versions[i] = or.version(x)
+		r.Blocks = append(r.Blocks, x.block(versions[i]))
+	}
+	// The last of a chain's run may replace a sibling.
+	var replaces *crashSlot
+	if last := list[len(list)-1]; sp.spec.Chained && w.rng.IntN(6) == 0 {
+		for _, x := range sp.slots {
+			if x != last && x.parent == last.parent && x.salt == last.salt && w.rng.IntN(2) == 0 {
+				replaces = x
+			}
+		}
+	}
+	if replaces != nil {
+		r.Blocks[len(list)-1].Replaces = &replaces.key
+	}
+	what := fmt.Sprintf("put %v versions %v ack %d replaces %v", list, versions, r.Ack, replaces)
+	w.note("%s", what)
+	or.begin(list, versions)
+	if replaces != nil {
+		or.begin([]*crashSlot{replaces}, []int{0})
+	}
+	res, err := s.Put(ctx, r)
+	w.must(err, what)
+	w.note("  %v", res)
+	or.mu.Lock()
+	defer or.mu.Unlock()
+	for i, x := range list {
+		st := &or.states[x.index]
+		switch res[i].Outcome {
+		case skep.Committed:
+			if sp.spec.Chained && x.durable() && st.cur != 0 && len(st.certain()) == 1 {
+				w.fatal("%v committed although version %d is there", x, st.cur)
+			}
+			st.ack(versions[i])
+			if x.durable() {
+				or.syncedLocked()
+			}
+			if replaces != nil && i == len(list)-1 {
+				or.states[replaces.index].removed()
+			}
+		case skep.Exists:
+			if x.durable() && st.mustBeAbsent(versions[i]) {
+				w.fatal("%v exists although it does not", x)
+			}
+			st.refuse(versions[i])
+		case skep.Declined:
+			st.refuse(versions[i])
+		}
+	}
+	if replaces != nil && res[len(list)-1].Outcome == skep.Exists || replaces != nil && res[len(list)-1].Outcome == skep.Declined {
+		or.states[replaces.index].refuse(0)
+	}
+	return what
+}
+
+func (w *crashWorld) remove(ctx context.Context, s *Store, or *oracle, sp *crashSpace, c *crashSlot) string {
+	list := []*crashSlot{c}
+	for range w.rng.IntN(3) {
+		if x := sp.slots[w.rng.IntN(len(sp.slots))]; x.salt == c.salt && !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	var keys []skep.Key
+	for _, x := range list {
+		keys = append(keys, x.key)
+	}
+	what := fmt.Sprintf("delete %v", list)
+	w.note("%s", what)
+	or.begin(list, make([]int, len(list)))
+	n, err := s.Delete(ctx, c.scope(), keys)
+	w.must(err, what)
+	w.note("  %d", n)
+	or.mu.Lock()
+	defer or.mu.Unlock()
+	for _, x := range list {
+		or.states[x.index].removed()
+	}
+	if n > 0 {
+		or.syncedLocked()
+	}
+	return what
+}
+
+func (w *crashWorld) purge(ctx context.Context, s *Store, or *oracle, sp *crashSpace, c *crashSlot) string {
+	var list []*crashSlot
+	p := skep.Purge{Namespace: sp.id}
+	sc := c.scope()
+	if c.salt != "" {
+		p = skep.Purge{Salt: &sc}
+	}
+	for _, x := range sp.slots {
+		if p.Salt == nil || x.salt == c.salt {
+			list = append(list, x)
+		}
+	}
+	what := fmt.Sprintf("purge %s salt %q", sp.spec.Name, string(c.salt))
+	w.note("%s", what)
+	or.begin(list, make([]int, len(list)))
+	w.must(s.Purge(ctx, p), what)
+	or.mu.Lock()
+	defer or.mu.Unlock()
+	for _, x := range list {
+		or.states[x.index].removed()
+	}
+	or.syncedLocked()
+	return what
+}
+
+// settle finds out which accepted blocks were committed, once all are or are not.
+func (w *crashWorld) settle(ctx context.Context, s *Store, or *oracle) {
+	for _, sp := range w.spaces {
+		if !sp.spec.Chained {
+			continue
+		}
+		for _, x := range sp.slots {
+			st := &or.states[x.index]
+			if len(st.maybe) == 0 || !x.durable() {
+				continue
+			}
+			there := w.stored(ctx, s, x)
+			or.mu.Lock()
+			if there && len(st.certain()) == 1 {
+				st.ack(st.certain()[0])
+			}
+			or.mu.Unlock()
+		}
+	}
+}
+
+// stored says whether a chained block is there, visible or not.
+func (w *crashWorld) stored(ctx context.Context, s *Store, x *crashSlot) bool {
+	want, err := s.Want(ctx, &skep.WantRequest{Scope: x.scope(), Keys: []skep.Key{x.key}})
+	w.must(err, "want")
+	return !want[0].Wanted
+}
+
+// read restores a few blocks and checks them, which also makes some hot.
+func (w *crashWorld) read(ctx context.Context, s *Store, or *oracle, sp *crashSpace) {
+	var list []*crashSlot
+	for range 4 {
+		list = append(list, sp.slots[w.rng.IntN(len(sp.slots))])
+	}
+	w.compare(ctx, s, or, list, false)
+}
+
+// check compares everything.
+func (w *crashWorld) check(ctx context.Context, s *Store, or *oracle, crashed bool) {
+	for _, sp := range w.spaces {
+		w.compare(ctx, s, or, sp.slots, crashed)
+	}
+	st, err := s.Stats(ctx)
+	w.must(err, "stats")
+	if st.Damaged != 0 {
+		w.fatal("%d damaged blocks", st.Damaged)
+	}
+}
+
+// compare requires of each block what the oracle says. After a crash what is seen is
+// what there is from then on.
+func (w *crashWorld) compare(ctx context.Context, s *Store, or *oracle, list []*crashSlot, crashed bool) {
+	parts := []string{skep.PartKV, "state"}
+	var chains []skep.Chain
+	for _, x := range list {
+		keys := []skep.Key{x.key}
+		if x.space.spec.Chained {
+			keys = x.path()
+		}
+		for _, p := range parts {
+			if p == skep.PartKV || x.state {
+				chains = append(chains, skep.Chain{Scope: x.scope(), Keys: keys, Blocks: skep.Range{From: len(keys) - 1, To: len(keys)}, Part: p})
+			}
+		}
+	}
+	out, err := fetchAll(ctx, s, chains)
+	w.must(err, "restore")
+	at := 0
+	for _, x := range list {
+		kv := out[at][len(out[at])-1]
+		at++
+		var extra *got
+		if x.state {
+			extra = &out[at][len(out[at])-1]
+			at++
+		}
+		or.mu.Lock()
+		st := &or.states[x.index]
+		allowed := st.allowed(x.durable(), crashed)
+		if kv.err != nil {
+			switch k := skep.KindOf(kv.err); k {
+			case skep.NotFound, skep.Evicted:
+			default:
+				or.mu.Unlock()
+				w.fatal("%v missed with %v", x, kv.err)
+			}
+			or.mu.Unlock()
+			there := x.space.spec.Chained && w.stored(ctx, s, x)
+			or.mu.Lock()
+			if !there && !slices.Contains(allowed, 0) {
+				or.mu.Unlock()
+				w.fatal("%v is lost, it must be one of versions %v", x, allowed)
+			}
+			if there && !slices.ContainsFunc(allowed, func(v int) bool { return v != 0 }) {
+				or.mu.Unlock()
+				w.fatal("%v is there, although hidden, and must not be", x)
+			}
+			if crashed && !there {
+				*st = crashState{last: st.last}
+			}
+			or.mu.Unlock()
+			continue
+		}
+		v := x.versionOf(kv.data, st.last)
+		if !slices.Contains(allowed, v) {
+			or.mu.Unlock()
+			w.fatal("%v has version %d (%d bytes), must be one of %v", x, v, len(kv.data), allowed)
+		}
+		if extra != nil {
+			if extra.err != nil && skep.KindOf(extra.err) != skep.NotFound && skep.KindOf(extra.err) != skep.Evicted {
+				or.mu.Unlock()
+				w.fatal("%v: part state: %v", x, extra.err)
+			}
+			if extra.err == nil && string(extra.data) != string(x.content("state", v)) {
+				or.mu.Unlock()
+				w.fatal("%v: part state is not of version %d", x, v)
+			}
+		}
+		if crashed {
+			*st = crashState{cur: v, last: st.last}
+		}
+		or.mu.Unlock()
+	}
+}
+
+// versionOf is the version whose bytes data are, -1 for none.
+func (c *crashSlot) versionOf(data []byte, last int) int {
+	for v := last; v > 0; v-- {
+		if string(data) == string(c.content(skep.PartKV, v)) {
+			return v
+		}
+	}
+	return -1
+}
+
+// oracle knows what must, may and must not be stored.
+type oracle struct {
+	mu     sync.Mutex
+	states []crashState
+}
+
+// crashState is one key's: the version that was acknowledged last (0: none is stored),
+// and in doubt what was begun since. Of Cache blocks a crash may bring back what was
+// acknowledged since the catalog was last synced.
+type crashState struct {
+	cur   int
+	maybe []int
+	older []int
+	last  int // highest version ever used
+}
+
+func newOracle(spaces []*crashSpace) *oracle {
+	n := 0
+	for _, sp := range spaces {
+		n += len(sp.slots)
+	}
+	return &oracle{states: make([]crashState, n)}
+}
+
+func (o *oracle) cloneLocked() *oracle {
+	c := &oracle{states: slices.Clone(o.states)}
+	for i := range c.states {
+		c.states[i].maybe = slices.Clone(c.states[i].maybe)
+		c.states[i].older = slices.Clone(c.states[i].older)
+	}
+	return c
+}
+
+// version draws the next version of a block: content that never was, so that what comes
+// back is known for what it is.
+func (o *oracle) version(x *crashSlot) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st := &o.states[x.index]
+	st.last++
+	return st.last
+}
+
+func (o *oracle) begin(list []*crashSlot, versions []int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, x := range list {
+		st := &o.states[x.index]
+		st.maybe = append(st.maybe, versions[i])
+	}
+}
+
+// syncedLocked notes that everything acknowledged so far is in the catalog for good.
+func (o *oracle) syncedLocked() {
+	for i := range o.states {
+		o.states[i].older = nil
+	}
+}
+
+func (st *crashState) ack(v int) {
+	st.older = append(st.older, st.cur)
+	st.cur = v
+	st.maybe = nil
+}
+
+// removed notes an acknowledged delete, which is synced.
+func (st *crashState) removed() { st.cur, st.maybe, st.older = 0, nil, nil }
+
+// refuse notes that v was not stored.
+func (st *crashState) refuse(v int) {
+	st.maybe = slices.DeleteFunc(st.maybe, func(m int) bool { return m == v })
+}
+
+// certain are the versions it may have now that are not absence.
+func (st *crashState) certain() (out []int) {
+	for _, v := range append([]int{st.cur}, st.maybe...) {
+		if v != 0 && !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (st *crashState) mustBeAbsent(except int) bool {
+	return st.cur == 0 && !slices.ContainsFunc(st.maybe, func(v int) bool { return v != 0 && v != except })
+}
+
+func (st *crashState) allowed(durable, crashed bool) []int {
+	out := append([]int{st.cur}, st.maybe...)
+	if !durable {
+		out = append(out, 0)
+		if crashed {
+			out = append(out, st.older...)
+		}
+	}
+	return out
+}
+
+func crashDir(t *testing.T) string { return filepath.Join(t.TempDir(), "store") }

@@ -1,0 +1,116 @@
+// Package store is the embedded engine: a skep.Store on devices. It ties the rooms
+// below it together and is the only place where they meet:
+//
+//	layout     where bytes go: stripe groups, cells, reads, orders          (pure)
+//	index      what is stored, what is found, what is worth keeping         (pure)
+//	device     moves aligned bytes, asynchronously
+//	segment    the bytes of superblocks, headers, log pages, records, checksums
+//	catalog    records, groups, namespaces, in Pebble
+//	memory     one arena off the Go heap: I/O buffers and the DRAM tier
+//
+// # What is where
+//
+// A directory holds LOCK, catalog/ and, by default, device-0, device-1, …. Payload
+// lives on the devices only, in stripe groups; a block's record (its identity, parent,
+// place and granule checksums) lives in the catalog and, a second time, in the log of
+// the group it was written to. The index is in memory only: an open fills it from the
+// catalog's block rows.
+//
+// # Life of a put (put.go, append.go, log.go)
+//
+//	prepare   every block is checked; bad input has changed nothing
+//	winners   in chained namespaces the first writer of a key wins: who comes second is
+//	          told Exists, who comes at the same time waits for the first (flights)
+//	place     cells and log pages are taken in the open group, up to 16 MiB or 512
+//	          blocks at once: an append. No I/O yet
+//	start     payload is written straight from the caller's memory where that is
+//	          aligned; checksums are computed while the drives are busy; then the log
+//	finish    all writes have completed; durable blocks: every drive of the group is
+//	          flushed; the catalog commits the records (synced for durable blocks);
+//	          the index shows them; the caller is told
+//
+// Several appends of one put are under way at once (48 MiB), so that drives and
+// checksums overlap. AckAccepted copies the blocks into the DRAM tier, shows them at
+// location 0 and does the rest behind the caller's back (accept.go).
+//
+// # Life of a lookup (lookup.go)
+//
+// Keys become fingerprints (SipHash-128 under the store's secret, with namespace
+// instance and salt tag in them), the index gallops for the longest rooted prefix and a
+// lease is put on its deepest block, which protects all before it. No I/O.
+//
+// # Life of a restore (restore.go, plan.go, pump.go, read.go, check.go)
+//
+//	plan      the request is checked, destinations are measured against what may land
+//	pump      one goroutine a session takes the next chunk of the best chain, finds
+//	          where its block lies now, pins its group, and queues its reads on the
+//	          drives, within a window of 64 MiB
+//	read      a drive has at most 128 reads or 32 MiB under way; the rest waits in its
+//	          queue, by priority, where it can still be cancelled
+//	check     workers compare every granule with its checksum, copy where a copy is
+//	          needed, try the next copy where bytes are wrong or a drive failed
+//	deliver   Next hands chunks out in the order they landed
+//
+// A chunk is answered once (delivered, or a miss with a reason) and is back when no
+// drive and no worker can write to its destination any more. A deadline answers; only
+// coming back releases.
+//
+// # Life of a cleaning (clean.go)
+//
+// Cleaning is eviction. When free groups run low the cleaner takes the sealed group
+// the index calls worth least, asks it what of the group survives, drops the rest,
+// writes the survivors to a group of their own kind (never mixed with what users put),
+// commits their new places, deletes the old group's rows, and frees its segments once no
+// restore has it pinned. One free group is kept back for the cleaner, so it can always
+// move. A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
+// declined sooner when cleaning finds nothing to free.
+//
+// # Life of an open (open.go, recover.go)
+//
+// LOCK, catalog, devices by the ids in their superblocks (paths may have changed),
+// names, groups (all taken as sealed), then one parallel scan of the block rows into the
+// index. After an unclean end, rows with a sequence number above the flushed-up-to mark
+// are verified against the drives, and those whose bytes did not arrive are dropped. The
+// devices' log is not read: it is for rebuilding a lost catalog.
+//
+// # What always holds
+//
+//   - A block is found only after its payload has been written completely, its record
+//     committed, and, where its namespace is durable, both made durable in that order.
+//   - Nothing reaches a caller that does not match its granule checksums, from any tier.
+//   - A group's segments are reused only when its rows are gone, no restore pins it, and
+//     no write to it is under way; and only under a new generation that the catalog
+//     has synced before a byte of it is written.
+//   - Memory given to a drive is nobody else's until the drive gives it back, however
+//     long ago its caller was answered.
+//   - Every wait ends: with what was waited for, the caller's context, OpTimeout, or Close.
+//   - What the catalog refuses to keep fails the store for changes (skep.Failed); reads
+//     go on.
+//   - Changes of rows that exist (deletes, replacements, moves) are made under one lock,
+//     so that a delete is not undone by a move.
+//
+// # Locks
+//
+// In this order; a lock is never taken while a later one is held:
+//
+//	gate          shared by every call; Close takes it for itself
+//	changes       deletes, replacements, moves
+//	space.opening opening a group, which does I/O
+//	names.mu      namespaces, tenants, purges
+//	session.mu    one restore's state
+//	space.mu      groups, free segments, fillers
+//	index         its own: Index.mu, then leases.mu
+//
+// Leaves, under which no other lock is taken: marks.mu, flights.mu, pendings.mu,
+// acceptances.mu, sessions.mu, a drive's queue and flusher, the workers' queue.
+// Only opening is held over device I/O, and only changes and names.mu over commits of
+// the catalog.
+//
+// # Goroutines
+//
+// Each has an owner that ends it. The store: its workers, the cleaner, keepMark (flushes
+// in the background), watch (turns reads that take too long into misses), accepted
+// puts. A session: its pump. Devices and catalog have their own. Close refuses new calls,
+// ends sessions, waits for accepted blocks, flushes, and then closes downwards; when a
+// drive still holds memory it returns NotReleased and leaves that memory mapped.
+package store

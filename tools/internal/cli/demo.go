@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/demo"
+)
+
+func demoFlags(cmd *cobra.Command, o *demo.Options) {
+	cmd.Args = noArgs
+	fl := cmd.Flags()
+	fl.StringVar(&o.Dir, "dir", "", "where the store is made (default: the system's temporary directory)")
+	fl.IntVar(&o.Requests, "requests", 1200, "requests of the workload")
+	fl.Int64Var(&o.BlockBytes, "block-bytes", 64<<10, "payload of a block")
+	fl.IntVar(&o.Capacity, "capacity-blocks", 6000, "room on the devices, in blocks")
+	fl.IntVar(&o.Devices, "devices", 4, "file devices")
+	fl.Uint64Var(&o.Seed, "seed", 1, "of the workload")
+	fl.StringVar(&o.Backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	o := demo.Options{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "see it work in a minute: a workload, a kill, recovery, and a page of plots",
+		Long: `Runs a chat workload on file devices in a temporary directory, kills the process in the
+middle of a put, recovers, finishes the workload, and draws what happened. Needs no root, no
+drives, no GPU and less than 90 s.`,
+	}
+	demoFlags(cmd, &o)
+	cmd.Flags().StringVar(&o.Page, "page", "", "where the page is written (default: in the demo's directory)")
+	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the store, to look at it with skep inspect")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if o.Log, err = a.logger(); err != nil {
+			return err
+		}
+		o.Note = func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
+		r, err := demo.Run(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		if r.Bad() {
+			a.code = exitFailed
+			fmt.Fprintf(a.err, "skep: demo: %d wrong bytes, %d broken promises: neither may ever happen, please report it\n", r.WrongBytes, r.BrokenPromises)
+		}
+		return a.print(r, func(w io.Writer) { demoTable(w, r) })
+	}
+	return cmd
+}
+
+func demoTable(w io.Writer, r *demo.Result) {
+	table(w,
+		row("requests", fmt.Sprintf("%d, killed with SIGKILL after %d", r.Requests, r.KilledAt)),
+		row("hit ratio", fmt.Sprintf("%.3f: %.3f before the kill, %.3f after", r.HitRatio, r.HitBefore, r.HitAfter)),
+		row("recovery", fmt.Sprintf("%.2f s, %d blocks; of the last requests' blocks %d of %d found", r.RecoverySeconds, r.BlocksRecovered, r.RecentFound, r.RecentBlocks)),
+		row("put", size(r.BytesPut)),
+		row("restored", size(r.BytesRestored)+", every byte compared"),
+		row("wrong bytes", r.WrongBytes),
+		row("broken promises", r.BrokenPromises),
+		row("lookup", fmt.Sprintf("p50 %.1f µs, p99 %.1f µs", r.LookupUs.P50, r.LookupUs.P99)),
+		row("restore", fmt.Sprintf("p50 %.2f ms, p99 %.2f ms", r.RestoreMs.P50, r.RestoreMs.P99)),
+		row("backend", backend(r.Backend, r.BackendReason, r.Simulated)),
+		row("seconds", fmt.Sprintf("%.1f", r.Seconds)),
+	)
+	fmt.Fprintf(w, "\npage  %s\n\ntry next\n", r.Page)
+	for _, n := range r.Next {
+		fmt.Fprintf(w, "  %s\n", n)
+	}
+}
+
+// demoWorker is the demo's first process, the one that is killed.
+func (a *app) demoWorker() *cobra.Command {
+	o := demo.Options{}
+	var began int64
+	cmd := &cobra.Command{Use: "demo-worker", Hidden: true}
+	demoFlags(cmd, &o)
+	cmd.Flags().Int64Var(&began, "began", 0, "when the demo began, in nanoseconds since 1970")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.Dir == "" {
+			return &usageError{errors.New("demo-worker is started by skep demo"), "skep demo"}
+		}
+		return demo.Work(cmd.Context(), o, time.Unix(0, began), a.out)
+	}
+	return cmd
+}

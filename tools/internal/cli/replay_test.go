@@ -1,0 +1,246 @@
+package cli_test
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/workload"
+)
+
+// writeTrace generates a workload into a file.
+func writeTrace(t *testing.T, p workload.Params) string {
+	path := filepath.Join(t.TempDir(), "trace.jsonl")
+	var b bytes.Buffer
+	require.NoError(t, workload.Write(&b, p))
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
+	return path
+}
+
+// child starts the command as a process of its own.
+func child(t *testing.T, args ...string) *exec.Cmd {
+	cmd, err := bench.SelfCommand(context.Background(), nil, args...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if cmd.Process != nil && cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+func TestReplayThenAgain(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 60}), filepath.Join(t.TempDir(), "store")
+	first := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").ok(t)
+	assert.EqualValues(t, 60, first["requests"])
+	assert.Zero(t, first["wrong_bytes"])
+	assert.Zero(t, first["broken_promises"])
+	assert.NotEmpty(t, first["backend"])
+	assert.EqualValues(t, 3, first["devices"])
+	assert.GreaterOrEqual(t, first["write_amplification"], 1.0)
+	for i := range 3 {
+		assert.FileExists(t, filepath.Join(dir, fmt.Sprintf("device-%d", i)))
+	}
+	assert.DirExists(t, filepath.Join(dir, "catalog"))
+
+	second := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").ok(t)
+	assert.Equal(t, 1.0, second["hit_ratio"])
+	assert.Zero(t, second["bytes_put"])
+	assert.Zero(t, second["wrong_bytes"])
+
+	other := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "2", "--json")
+	assert.Equal(t, 2, other.code)
+	assert.Equal(t, "--devices", other.json(t)["error"].(map[string]any)["field"])
+}
+
+func TestReplayStaysUnderItsCap(t *testing.T) {
+	path := writeTrace(t, workload.Params{Requests: 150})
+	const blocks, size = 1000, 4096
+	for _, policy := range []string{"cost", "lru", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "store")
+			r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", fmt.Sprint(size), "--capacity-blocks", fmt.Sprint(blocks), "--devices", "2", "--policy", policy, "--json").ok(t)
+			limit := int64(blocks) * size * 107 / 100
+			assert.EqualValues(t, limit, r["capacity_bytes"])
+			var onDisk int64
+			for i := range 2 {
+				st, err := os.Stat(filepath.Join(dir, fmt.Sprintf("device-%d", i)))
+				require.NoError(t, err)
+				onDisk += st.Size()
+			}
+			assert.LessOrEqual(t, onDisk, limit)
+			assert.Greater(t, r["blocks_evicted"], 0.0, "the workload is larger than the cap")
+			assert.Equal(t, policy, r["policy"])
+		})
+	}
+}
+
+func TestReplayAfterKill(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
+	cmd := child(t, "demo-worker", "--dir", dir, "--requests", "100000", "--block-bytes", "4096", "--capacity-blocks", "20000")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for n := 0; n < 200 && lines.Scan(); n++ {
+	}
+	require.NoError(t, cmd.Process.Kill())
+	assert.Error(t, cmd.Wait())
+	r := skepRun(t, "replay", path, "--limit", "200", "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "20000", "--json").ok(t)
+	assert.EqualValues(t, 200, r["requests"])
+	assert.Zero(t, r["wrong_bytes"])
+	// What the killed process wrote is still there and right.
+	seen := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").ok(t)
+	assert.Len(t, seen["namespaces"], 2, "the killed process's and this one's")
+}
+
+func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 3000}), filepath.Join(t.TempDir(), "store")
+	args := []string{"replay", path, "--dir", dir, "--block-bytes", "65536", "--json"}
+	cmd := child(t, args...)
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stderr)
+	lines.Scan() // the first line of progress: in the middle of the work
+	killed := cmd.Process.Kill() == nil
+	err = cmd.Wait()
+	if !killed || err == nil {
+		t.Skip("the machine was done before it could be killed")
+	}
+	r := skepRun(t, append(args, "--limit", "50")...).ok(t)
+	assert.Zero(t, r["wrong_bytes"])
+	assert.Zero(t, r["broken_promises"])
+	assert.Greater(t, r["hit_ratio"], 0.9, "these were put seconds before the kill")
+}
+
+func TestReplayFormats(t *testing.T) {
+	session := []byte(`{"block_size": 64, "hash_id_scope": "local", "requests": [
+		{"t": 0, "in": 128, "out": 5, "hash_ids": [1, 2]}, {"t": 1, "in": 192, "out": 5, "hash_ids": [1, 2, 3]}]}`)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for i := range 2 {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("s%d.json", i), Mode: 0o644, Size: int64(len(session))}))
+		_, err := w.Write(session)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	z, err := zstd.NewWriter(nil)
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		data []byte
+		hit  int
+		refs int
+	}{
+		"kv-cache-tester": {session, 2, 5},
+		"tar":             {archive.Bytes(), 4, 10}, // ids are local: two sessions share nothing
+		"tar.zst":         {z.EncodeAll(archive.Bytes(), nil), 4, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "trace")
+			require.NoError(t, os.WriteFile(path, c.data, 0o644))
+			r := skepRun(t, "replay", path, "--dir", filepath.Join(dir, "store"), "--block-bytes", "4096", "--json").ok(t)
+			assert.EqualValues(t, c.hit, r["blocks_hit"])
+			assert.EqualValues(t, c.refs, r["blocks_referenced"])
+			in := skepIn(t, string(c.data), "replay", "-", "--dir", filepath.Join(dir, "stdin"), "--block-bytes", "4096", "--json").ok(t)
+			assert.EqualValues(t, c.hit, in["blocks_hit"])
+		})
+	}
+}
+
+func TestAnInterruptEndsInOrder(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
+	cmd := child(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--speed", "1x", "--json")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stderr)
+	require.True(t, lines.Scan(), "a line of progress")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	for lines.Scan() {
+	}
+	_ = cmd.Wait()
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode())
+	var r map[string]any
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r), out.String())
+	assert.Equal(t, true, r["interrupted"])
+	assert.Greater(t, r["requests"], 0.0)
+	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").ok(t)
+	assert.Equal(t, true, seen["clean"], "closed in order")
+}
+
+func TestAMissingDeviceIsNamed(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+	require.NoError(t, os.Rename(filepath.Join(dir, "device-2"), filepath.Join(dir, "elsewhere")))
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json")
+	assert.Equal(t, 2, o.code)
+	e := o.json(t)["error"].(map[string]any)
+	assert.Equal(t, "missing device", e["kind"])
+	assert.Contains(t, o.stderr, "device-2")
+	assert.NotEmpty(t, e["next"])
+
+	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").ok(t)
+	devices := seen["devices"].([]any)
+	require.Len(t, devices, 4)
+	assert.Equal(t, false, devices[2].(map[string]any)["present"])
+	assert.Equal(t, true, devices[1].(map[string]any)["present"])
+
+	require.NoError(t, os.Rename(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "device-2")))
+	r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+	assert.Equal(t, 1.0, r["hit_ratio"])
+}
+
+func TestDamagedBytesNeverReachTheCaller(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 20}), filepath.Join(t.TempDir(), "store")
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json").ok(t)
+	damage(t, filepath.Join(dir, "device-0"))
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json")
+	r := o.json(t)
+	assert.Zero(t, r["wrong_bytes"])
+	assert.NotEmpty(t, r["misses"], "damage is a miss")
+	assert.Equal(t, 1, o.code, "and, under a lease, a broken promise")
+}
+
+// damage writes over a stretch of the device, well past its superblocks.
+func damage(t *testing.T, path string) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	st, err := f.Stat()
+	require.NoError(t, err)
+	junk := bytes.Repeat([]byte{0xA5}, 4096)
+	for off := int64(256 << 10); off < st.Size()/2; off += 64 << 10 {
+		_, err := f.WriteAt(junk, off)
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Sync())
+}
+
+func TestARefusedStoreIsTold(t *testing.T) {
+	path, dir := writeTrace(t, workload.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "1", "--json")
+	assert.Equal(t, 2, o.code)
+	e := o.json(t)["error"].(map[string]any)
+	assert.Equal(t, "invalid", e["kind"])
+	assert.NotEmpty(t, e["limit"])
+	// With a cap that fits it works in the same place.
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+}

@@ -1,0 +1,263 @@
+// Package doctor looks at a machine and says what skep will find there: what works,
+// what will be slower than it could be and why, and what to do about it. It changes
+// nothing but a small file that it makes in the directory in question and removes.
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/klauspost/cpuid/v2"
+	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// Status of a check.
+type Status string
+
+const (
+	OK   Status = "ok"
+	Warn Status = "warn" // works, but not as well as it could
+	Fail Status = "fail" // does not work
+)
+
+// Check is one line of the report.
+type Check struct {
+	Name   string `json:"name"`
+	Status Status `json:"status"`
+	Detail string `json:"detail"`
+	Next   string `json:"next"`
+}
+
+// Report is what the doctor found.
+type Report struct {
+	Dir           string  `json:"dir"`
+	Status        Status  `json:"status"` // the worst of the checks
+	Checks        []Check `json:"checks"`
+	Backend       string  `json:"backend"`
+	BackendReason string  `json:"backend_reason"`
+	Simulated     bool    `json:"simulated"`
+	ChecksumGBps  float64 `json:"checksum_gbps"`
+	FreeBytes     int64   `json:"free_bytes"`
+}
+
+// Examine checks the machine and dir, which must exist.
+func Examine(dir string) (*Report, error) {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return nil, &skep.Error{Op: "doctor", Kind: skep.NotFound, Field: "--dir", Value: dir, Limit: "an existing directory", Err: err}
+	}
+	if !st.IsDir() {
+		return nil, skep.Invalidf("doctor", "--dir", dir, "a directory")
+	}
+	r := &Report{Dir: dir, Status: OK, Checks: []Check{}}
+	r.kernel()
+	r.devices()
+	r.memlock()
+	r.hugePages()
+	r.space()
+	r.cpu()
+	r.clock()
+	r.fio()
+	for _, c := range r.Checks {
+		if c.Status == Fail || c.Status == Warn && r.Status == OK {
+			r.Status = c.Status
+		}
+	}
+	return r, nil
+}
+
+func (r *Report) add(name string, s Status, detail, next string) {
+	if s == OK {
+		next = ""
+	}
+	r.Checks = append(r.Checks, Check{name, s, detail, next})
+}
+
+func (r *Report) kernel() {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		r.add("kernel", Warn, err.Error(), "")
+		return
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	fmt.Sscanf(release, "%d.%d", &major, &minor)
+	s, next := OK, ""
+	if major < 5 || major == 5 && minor < 15 {
+		s, next = Warn, "io_uring is good from Linux 5.15 on; older kernels use the slower thread pool"
+	}
+	r.add("kernel", s, fmt.Sprintf("%s %s on %s, %d CPUs", runtime.GOOS, release, runtime.GOARCH, runtime.NumCPU()), next)
+}
+
+// devices tries the backends on a file in the directory.
+func (r *Report) devices() {
+	path := filepath.Join(r.Dir, fmt.Sprintf(".skep-doctor-%d", os.Getpid()))
+	d, err := device.Create(path, 1<<20, device.Options{})
+	if err != nil {
+		r.add("file devices", Fail, err.Error(), "choose a directory on a local file system that preallocates (ext4, xfs) and that you may write to")
+		return
+	}
+	defer os.Remove(path)
+	info := d.Info()
+	r.Backend, r.BackendReason, r.Simulated = info.Backend, info.Reason, info.Simulated
+	if err := d.Close(); err != nil {
+		r.add("file devices", Fail, err.Error(), "see the kernel log")
+		return
+	}
+	r.add("file devices", OK, "made, preallocated, locked and removed a file of 1 MiB", "")
+	if BuiltWithIOUring {
+		r.add("build", OK, "with the tag iouring", "")
+	} else {
+		r.add("build", Warn, "without the tag iouring: small reads cost about twice the CPU", "build with: go build -tags iouring -ldflags=-checklinkname=0 ./tools/skep")
+	}
+	u, err := device.Open(path, device.Options{Backend: device.IOUring})
+	switch {
+	case err == nil:
+		r.add("io_uring", OK, "the kernel permits it", "")
+		u.Close()
+	case BuiltWithIOUring:
+		next := "allow the io_uring system calls: seccomp profile of the container, kernel.io_uring_disabled=0"
+		r.add("io_uring", Warn, err.Error()+"; the thread pool is used", next)
+	default:
+		r.add("io_uring", Warn, err.Error(), "see build")
+	}
+	if info.Direct {
+		r.add("O_DIRECT", OK, "the file system takes it", "")
+	} else {
+		r.add("O_DIRECT", Warn, "refused by the file system: data goes through the page cache, which costs a copy", "put --dir on ext4, xfs or a raw block device")
+	}
+}
+
+func (r *Report) memlock() {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
+		r.add("locked memory", Warn, err.Error(), "")
+		return
+	}
+	limit := "unlimited"
+	if l.Cur != unix.RLIM_INFINITY {
+		limit = fmt.Sprintf("%d MiB", l.Cur>>20)
+	}
+	switch {
+	case os.Geteuid() == 0:
+		r.add("locked memory", OK, "limit "+limit+", which does not bind root", "")
+	case l.Cur < 1<<30:
+		r.add("locked memory", Warn, "RLIMIT_MEMLOCK is "+limit+": buffers are not registered with io_uring, reads cost more CPU", "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the service")
+	default:
+		r.add("locked memory", OK, "limit "+limit, "")
+	}
+}
+
+func (r *Report) hugePages() {
+	const path = "/sys/kernel/mm/transparent_hugepage/enabled"
+	b, err := os.ReadFile(path)
+	if err != nil {
+		r.add("huge pages", Warn, err.Error(), "large reads into small pages run at about a third of the speed; enable transparent huge pages")
+		return
+	}
+	mode := strings.TrimSpace(string(b))
+	if strings.Contains(mode, "[never]") {
+		r.add("huge pages", Warn, mode+": large reads into small pages run at about a third of the speed", "echo madvise | sudo tee "+path)
+		return
+	}
+	r.add("huge pages", OK, "transparent: "+mode, "")
+}
+
+func (r *Report) space() {
+	var s unix.Statfs_t
+	if err := unix.Statfs(r.Dir, &s); err != nil {
+		r.add("free space", Warn, err.Error(), "")
+		return
+	}
+	r.FreeBytes = int64(s.Bavail) * int64(s.Bsize)
+	total := int64(s.Blocks) * int64(s.Bsize)
+	detail := fmt.Sprintf("%.1f GB of %.1f GB", float64(r.FreeBytes)/1e9, float64(total)/1e9)
+	switch {
+	case r.FreeBytes < 1<<30:
+		r.add("free space", Fail, detail, "a store keeps 1 GiB free: make room, or use another --dir")
+	case r.FreeBytes < 10<<30:
+		r.add("free space", Warn, detail, "room for little: a 512-token block of an 8B model is 64 MiB")
+	default:
+		r.add("free space", OK, detail, "")
+	}
+}
+
+func (r *Report) cpu() {
+	var have []string
+	for _, f := range []cpuid.FeatureID{cpuid.AVX2, cpuid.AVX512F, cpuid.SHA, cpuid.ASIMD} {
+		if cpuid.CPU.Has(f) {
+			have = append(have, f.String())
+		}
+	}
+	buf := make([]byte, 4<<20)
+	for i := range buf {
+		buf[i] = byte(i)
+	}
+	var n int64
+	best := 0.0
+	var sum uint64
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); n++ {
+		start := time.Now()
+		sum ^= xxh3.Hash(buf)
+		best = max(best, float64(len(buf))/1e9/time.Since(start).Seconds())
+	}
+	runtime.KeepAlive(sum)
+	r.ChecksumGBps = best
+	detail := fmt.Sprintf("%s, %s; checksums at %.1f GB/s on one core", cpuid.CPU.BrandName, strings.Join(have, " "), best)
+	if best < 5 {
+		r.add("CPU", Warn, detail, "checking what several drives deliver needs more cores, or a CPU with AVX2")
+		return
+	}
+	r.add("CPU", OK, detail, "")
+}
+
+func (r *Report) clock() {
+	source := "unknown"
+	if b, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource"); err == nil {
+		source = strings.TrimSpace(string(b))
+	}
+	const n = 10000
+	start := time.Now()
+	for range n {
+		_ = time.Now()
+	}
+	each := time.Since(start) / n
+	if each > 500*time.Nanosecond {
+		r.add("clock", Warn, fmt.Sprintf("%s, %v a reading", source, each), "a clock that needs a system call slows every operation; tsc or kvm-clock is better")
+		return
+	}
+	r.add("clock", OK, fmt.Sprintf("%s, %v a reading", source, each), "")
+}
+
+func (r *Report) fio() {
+	if path, err := exec.LookPath("fio"); err == nil {
+		r.add("fio", OK, path, "")
+	} else if errors.Is(err, exec.ErrNotFound) {
+		r.add("fio", Warn, "not installed: skep bench compares with raw I/O of its own instead", "apt install fio, or your system's way")
+	} else {
+		r.add("fio", Warn, err.Error(), "")
+	}
+}
+
+// Backend says what would drive file devices in dir, and why not something better.
+func Backend(dir string) (name, reason string) {
+	path := filepath.Join(dir, fmt.Sprintf(".skep-probe-%d", os.Getpid()))
+	d, err := device.Create(path, device.Align, device.Options{})
+	if err != nil {
+		return "none", err.Error()
+	}
+	defer os.Remove(path)
+	defer d.Close()
+	info := d.Info()
+	return info.Backend, info.Reason
+}

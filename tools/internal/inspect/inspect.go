@@ -1,0 +1,400 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// View is a store's catalog at one moment. Close it.
+type View struct {
+	dir string
+	cat *catalog.Catalog
+}
+
+// Open takes a view of the store in dir: NotFound when there is none.
+func Open(dir string, log *slog.Logger) (*View, error) {
+	if dir == "" {
+		return nil, skep.Invalidf("inspect", "--dir", "empty", "the directory of a store")
+	}
+	c, err := catalog.Inspect(filepath.Join(dir, "catalog"), catalog.Options{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return &View{dir, c}, nil
+}
+
+// Close ends the view.
+func (v *View) Close() error { return v.cat.Close() }
+
+// Store is the root of the catalog.
+type Store struct {
+	Dir        string `json:"dir"`
+	ID         string `json:"store_id"`
+	Format     uint32 `json:"format"`
+	Clean      bool   `json:"clean"`
+	Epoch      uint64 `json:"epoch"`
+	NextSeq    uint64 `json:"next_seq"`
+	FlushedSeq uint64 `json:"flushed_seq"`
+
+	// Of the first device that can be opened.
+	Backend       string `json:"backend"`
+	BackendReason string `json:"backend_reason"`
+	Simulated     bool   `json:"simulated"`
+}
+
+func (v *View) store(ctx context.Context) (Store, error) {
+	root, err := v.cat.Store(ctx)
+	if err != nil {
+		return Store{}, err
+	}
+	rows, err := v.cat.Devices(ctx)
+	if err != nil {
+		return Store{}, err
+	}
+	s := Store{Dir: v.dir, ID: hex.EncodeToString(root.StoreID[:]), Format: root.Format, Clean: root.Clean, Epoch: root.Epoch,
+		NextSeq: root.NextSeq, FlushedSeq: root.FlushedSeq, Backend: "none"}
+	for _, r := range rows {
+		dev, err := device.Open(v.place(r.Path), device.Options{ReadOnly: true, NoLock: true})
+		if err != nil {
+			s.BackendReason = err.Error()
+			continue
+		}
+		info := dev.Info()
+		s.Backend, s.BackendReason, s.Simulated = info.Backend, info.Reason, info.Simulated
+		return s, dev.Close()
+	}
+	return s, nil
+}
+
+// Device is one drive of the store.
+type Device struct {
+	Index         int    `json:"index"`
+	ID            string `json:"id"`
+	Path          string `json:"path"`
+	Serial        string `json:"serial"`
+	State         string `json:"state"`
+	Present       bool   `json:"present"`
+	Problem       string `json:"problem"`
+	SizeBytes     int64  `json:"size_bytes"`
+	SegmentBytes  int64  `json:"segment_bytes"`
+	Segments      int    `json:"segments"`
+	InUse         int    `json:"segments_in_use"`
+	Backend       string `json:"backend"`
+	BackendReason string `json:"backend_reason"`
+	Simulated     bool   `json:"simulated"`
+	Raw           bool   `json:"raw"`
+	Direct        bool   `json:"direct"`
+}
+
+// Devices is the store and its drives.
+type Devices struct {
+	Store
+	Devices []Device `json:"devices"`
+}
+
+// Devices lists the drives as the catalog knows them and as they are found.
+func (v *View) Devices(ctx context.Context) (*Devices, error) {
+	root, err := v.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.cat.Devices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := v.cat.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inUse := map[uint16]int{}
+	for _, g := range groups {
+		for _, m := range g.Devices {
+			inUse[m.Device]++
+		}
+	}
+	out := &Devices{Store: root, Devices: []Device{}}
+	for _, r := range rows {
+		d := Device{Index: int(r.Index), ID: hex.EncodeToString(r.ID[:]), Path: v.place(r.Path), Serial: r.Serial, State: r.State.String(),
+			SizeBytes: r.Size, SegmentBytes: r.SegmentBytes, Segments: int(r.Segments), InUse: inUse[r.Index]}
+		d.probe(ctx, r.ID)
+		out.Devices = append(out.Devices, d)
+	}
+	return out, nil
+}
+
+// place follows a store whose directory was moved.
+func (v *View) place(path string) string {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		here := filepath.Join(v.dir, filepath.Base(path))
+		if _, err := os.Stat(here); err == nil {
+			return here
+		}
+	}
+	return path
+}
+
+// probe opens the drive for reading, without a lock, and reads its superblock.
+func (d *Device) probe(ctx context.Context, id [16]byte) {
+	dev, err := device.Open(d.Path, device.Options{ReadOnly: true, NoLock: true})
+	if err != nil {
+		d.Problem = err.Error()
+		return
+	}
+	defer dev.Close()
+	info := dev.Info()
+	d.Present, d.SizeBytes = true, info.Size
+	d.Backend, d.BackendReason, d.Simulated, d.Raw, d.Direct = info.Backend, info.Reason, info.Simulated, info.Raw, info.Direct
+	buf := device.AlignedBuffer(2 * layout.PageSize)
+	if err := device.ReadAt(ctx, dev, buf, 0); err != nil {
+		d.Problem = err.Error()
+		return
+	}
+	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	switch {
+	case err != nil:
+		d.Problem = err.Error()
+	case [16]byte(sb.Device) != id:
+		d.Problem = "it is another device: " + sb.Device.String()
+	}
+}
+
+// scan decodes every block row; visit is called from several goroutines, with a lock.
+func (v *View) scan(ctx context.Context, visit func(catalog.Loc, *segment.Record) error) error {
+	var mu sync.Mutex
+	return v.cat.ScanBlocks(ctx, 4, func(_ int, l catalog.Loc, row []byte) error {
+		var r segment.Record
+		if err := segment.DecodeRecord(row, &r); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return visit(l, &r)
+	})
+}
+
+// Group is one stripe group.
+type Group struct {
+	Group        uint32   `json:"group"`
+	Generation   uint64   `json:"generation"`
+	State        string   `json:"state"`
+	Devices      []int    `json:"devices"`
+	Segments     []uint32 `json:"segments"`
+	SegmentBytes int64    `json:"segment_bytes"`
+	Copies       int      `json:"copies"`
+	Blocks       int64    `json:"blocks"`
+	BlockBytes   int64    `json:"block_bytes"`
+	LiveShare    float64  `json:"live_share"`
+}
+
+// Groups is all stripe groups.
+type Groups struct {
+	Store
+	Groups []Group `json:"groups"`
+}
+
+// Groups lists the stripe groups with what lives in them.
+func (v *View) Groups(ctx context.Context) (*Groups, error) {
+	root, err := v.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.cat.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type live struct{ blocks, bytes int64 }
+	lives := map[uint32]live{}
+	if err := v.scan(ctx, func(l catalog.Loc, r *segment.Record) error {
+		n := lives[l.Group]
+		lives[l.Group] = live{n.blocks + 1, n.bytes + r.Bytes()}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	out := &Groups{Store: root, Groups: []Group{}}
+	for _, r := range rows {
+		g := Group{Group: r.Group, Generation: r.Generation, State: r.State.String(), SegmentBytes: r.SegmentBytes, Copies: r.Copies,
+			Blocks: lives[r.Group].blocks, BlockBytes: lives[r.Group].bytes, Devices: []int{}, Segments: []uint32{}}
+		for _, m := range r.Devices {
+			g.Devices = append(g.Devices, int(m.Device))
+			g.Segments = append(g.Segments, m.Segment)
+		}
+		if room := r.SegmentBytes * int64(len(r.Devices)); room > 0 {
+			g.LiveShare = float64(g.BlockBytes) / float64(room)
+		}
+		out.Groups = append(out.Groups, g)
+	}
+	return out, nil
+}
+
+// Namespace is one namespace with what it holds.
+type Namespace struct {
+	ID         uint32     `json:"id"`
+	Tenant     string     `json:"tenant"`
+	Name       string     `json:"name"`
+	Model      string     `json:"model"`
+	Shape      skep.Shape `json:"shape"`
+	Class      string     `json:"class"`
+	Copies     int        `json:"copies"`
+	Chained    bool       `json:"chained"`
+	Created    time.Time  `json:"created"`
+	Instance   uint32     `json:"instance"`
+	Blocks     int64      `json:"blocks"`
+	BlockBytes int64      `json:"block_bytes"`
+}
+
+// Namespaces is all namespaces.
+type Namespaces struct {
+	Store
+	Namespaces []Namespace `json:"namespaces"`
+}
+
+// Namespaces lists the namespaces; blocks that were purged are not counted.
+func (v *View) Namespaces(ctx context.Context) (*Namespaces, error) {
+	root, err := v.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := v.cat.Namespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &Namespaces{Store: root, Namespaces: make([]Namespace, len(rows))}
+	at := map[uint32]*Namespace{}
+	for i, r := range rows {
+		out.Namespaces[i] = Namespace{ID: uint32(r.ID), Tenant: r.Tenant, Name: r.Name, Model: r.Model, Shape: r.Shape, Class: r.Class.String(),
+			Copies: max(r.Copies, 1), Chained: r.Chained, Created: r.Created, Instance: r.Instance}
+		at[r.Instance] = &out.Namespaces[i]
+	}
+	return out, v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+		if n := at[r.Instance]; n != nil {
+			n.Blocks++
+			n.BlockBytes += r.Bytes()
+		}
+		return nil
+	})
+}
+
+// Place is where a copy of a block begins.
+type Place struct {
+	Group  uint32 `json:"group"`
+	Device int    `json:"device"`
+	Page   uint32 `json:"page"`
+	Sub    uint8  `json:"sub"`
+}
+
+// Part is one part of a block.
+type Part struct {
+	Name     string `json:"name"`
+	Bytes    int64  `json:"bytes"`
+	Granules int    `json:"granules"`
+	Inline   bool   `json:"inline"`
+}
+
+// Block is one stored block as its record describes it.
+type Block struct {
+	Key         string  `json:"key"`
+	Namespace   uint32  `json:"namespace"`
+	Instance    uint32  `json:"instance"`
+	Salted      bool    `json:"salted"`
+	Parent      string  `json:"parent"`
+	Depth       uint32  `json:"depth"`
+	ValidTokens uint32  `json:"valid_tokens"`
+	Bytes       int64   `json:"bytes"`
+	Version     uint32  `json:"version"`
+	Seq         uint64  `json:"seq"`
+	Durable     bool    `json:"durable"`
+	Moved       bool    `json:"moved"`
+	Name        string  `json:"name"`
+	Parts       []Part  `json:"parts"`
+	Copies      []Place `json:"copies"`
+}
+
+func blockOf(r *segment.Record, devices map[uint32][]catalog.Member) Block {
+	b := Block{Key: r.Key.String(), Namespace: r.NamespaceID, Instance: r.Instance, Salted: r.Flags&segment.RecordSalted != 0,
+		Depth: r.Depth, ValidTokens: r.ValidTokens, Bytes: r.Bytes(), Version: r.Version, Seq: r.Seq, Durable: r.Flags&segment.RecordDurable != 0,
+		Moved: r.Flags&segment.RecordMoved != 0, Name: fmt.Sprintf("%q", r.Name), Parts: []Part{}, Copies: []Place{}}
+	if len(r.Name) == 0 {
+		b.Name = ""
+	}
+	if r.Parent != nil {
+		b.Parent = r.Parent.String()
+	}
+	for _, p := range r.Parts {
+		b.Parts = append(b.Parts, Part{p.Name, p.Size, len(p.Sums), p.Inline != nil})
+	}
+	for _, c := range r.Copies {
+		at := Place{c.Group, -1, c.Page, c.Sub}
+		if m := devices[c.Group]; int(c.Device) < len(m) {
+			at.Device = int(m[c.Device].Device)
+		}
+		b.Copies = append(b.Copies, at)
+	}
+	return b
+}
+
+func (v *View) members(ctx context.Context) (map[uint32][]catalog.Member, error) {
+	rows, err := v.cat.Groups(ctx)
+	out := map[uint32][]catalog.Member{}
+	for _, g := range rows {
+		out[g.Group] = g.Devices
+	}
+	return out, err
+}
+
+// Blocks is what was found of one or more keys.
+type Blocks struct {
+	Store
+	Blocks []Block `json:"blocks"`
+}
+
+// minPrefix is the fewest hexadecimal digits a key may be shortened to.
+const minPrefix = 8
+
+// Block finds the blocks whose key is, or begins with, the given hexadecimal digits, in
+// all namespaces; NotFound when there is none.
+func (v *View) Block(ctx context.Context, key string) (*Blocks, error) {
+	key = strings.ToLower(key)
+	if _, err := hex.DecodeString(key[:len(key)&^1]); err != nil || len(key) < minPrefix || len(key) > 2*skep.KeySize {
+		return nil, skep.Invalidf("inspect block", "key", fmt.Sprintf("%q", key), fmt.Sprintf("%d to %d hexadecimal digits", minPrefix, 2*skep.KeySize))
+	}
+	root, err := v.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	devices, err := v.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &Blocks{Store: root, Blocks: []Block{}}
+	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+		if strings.HasPrefix(r.Key.String(), key) && len(out.Blocks) < 1000 {
+			out.Blocks = append(out.Blocks, blockOf(r, devices))
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if len(out.Blocks) == 0 {
+		return nil, &skep.Error{Op: "inspect block", Kind: skep.NotFound, Field: "key", Value: key}
+	}
+	slices.SortFunc(out.Blocks, func(a, b Block) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Instance, b.Instance)) })
+	return out, nil
+}

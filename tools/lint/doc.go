@@ -1,0 +1,16 @@
+// Package lint is the house's rules as tests: what gofmt, vet and staticcheck do not
+// know about this repository. There is nothing in it but its tests.
+//
+//	go test ./tools/lint
+//
+// The rules:
+//
+//   - a room imports only what design floors allow (rooms_test.go has the table)
+//   - a file of Go has at most 600 lines, and is as gofmt would write it
+//   - every package has a doc comment, in doc.go where it has a story to tell
+//   - relative links in Markdown resolve, their anchors too, and docs/README.md
+//     leads to every page of docs/
+//   - make targets and scripts the documents speak of exist
+//   - no file names a path of somebody's machine; a test that looks outside the
+//     repository skips by name when nothing is there
+package lint

@@ -1,0 +1,135 @@
+package lint
+
+import (
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rooms says for each room (a top directory; "" is the root package) which other
+// rooms it may import. Every room may import the root, which imports none.
+var rooms = map[string][]string{
+	"":            {},
+	"layout":      {},
+	"index":       {},
+	"wire":        {"layout"},
+	"store":       {"index", "layout"},
+	"gpu":         {"layout"},
+	"replication": {"wire", "layout"},
+	"tools":       {"layout", "index", "wire", "store", "gpu", "replication"},
+}
+
+// inTests are packages that tests of any room may use besides: the contract test and
+// its reference.
+var inTests = []string{"store/storetest", "store/memstore"}
+
+// parts says the same inside package store's directory, where the order matters as
+// much: a package not listed may import no other of them.
+var parts = map[string][]string{
+	"store":                   {"store/catalog", "store/device", "store/memory", "store/segment"},
+	"store/device/devicetest": {"store/device"},
+	"store/storetest":         {"store/memstore"},
+}
+
+// allowed says why package from may not import package to (paths from the root), ""
+// when it may.
+func allowed(from, to string, test bool) string {
+	a, b := room(from), room(to)
+	if test {
+		for _, p := range inTests {
+			if to == p {
+				return ""
+			}
+		}
+	}
+	if a != b {
+		for _, r := range rooms[a] {
+			if r == b {
+				return ""
+			}
+		}
+		if b == "" {
+			return ""
+		}
+		return "room " + name(a) + " may not know room " + name(b)
+	}
+	if a != "store" || from == to || test {
+		return ""
+	}
+	for _, p := range parts[from] {
+		if p == to {
+			return ""
+		}
+	}
+	return from + " may not know " + to
+}
+
+func name(room string) string {
+	if room == "" {
+		return "skep (root)"
+	}
+	return room
+}
+
+func room(pkg string) string {
+	first, _, _ := strings.Cut(pkg, "/")
+	return first
+}
+
+func TestAllowed(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		test, ok bool
+	}{
+		{"layout", "", false, true},
+		{"", "layout", false, false},
+		{"store", "index", false, true},
+		{"index", "store", false, false},
+		{"layout", "store/storetest", false, false},
+		{"wire", "store/storetest", true, true},
+		{"wire", "store", true, false},
+		{"store", "store/device", false, true},
+		{"store/device", "store/segment", false, false},
+		{"store/device", "store", false, false},
+		{"tools/internal/cli", "store", false, true},
+		{"store", "tools/internal/hist", false, false},
+		{"replication", "gpu", false, false},
+	} {
+		why := allowed(c.from, c.to, c.test)
+		require.Equal(t, c.ok, why == "", "%s imports %s (test %v): %s", c.from, c.to, c.test, why)
+	}
+}
+
+func TestRoomsImportOnlyRoomsBelow(t *testing.T) {
+	seen := 0
+	for _, f := range files(t, ".go") {
+		from := filepath.ToSlash(filepath.Dir(f))
+		if from == "." {
+			from = ""
+		}
+		if _, ok := rooms[room(from)]; !ok {
+			t.Errorf("%s lies in no room: give %q its place in the table", f, room(from))
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), f, read(t, f), parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, spec := range file.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			to, ok := strings.CutPrefix(path, module)
+			if !ok {
+				continue
+			}
+			seen++
+			if why := allowed(from, strings.TrimPrefix(to, "/"), strings.HasSuffix(f, "_test.go")); why != "" {
+				t.Errorf("%s imports %s: %s", f, path, why)
+			}
+		}
+	}
+	require.Greater(t, seen, 50, "imports were looked at")
+}
