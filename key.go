@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"io"
 	"log/slog"
 )
 
@@ -70,8 +72,11 @@ func (s Salt) String() string {
 	return "hidden"
 }
 
-// GoString hides the secret from %#v.
-func (s Salt) GoString() string { return "skep.Salt(" + s.String() + ")" }
+// Format hides the secret from every verb.
+func (s Salt) Format(f fmt.State, _ rune) { io.WriteString(f, s.String()) }
+
+// MarshalText hides the secret from encoders of text, JSON among them.
+func (s Salt) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // LogValue hides the secret from slog.
 func (s Salt) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -83,19 +83,14 @@ func TestSaltIsHidden(t *testing.T) {
 	require.Contains(t, text.String(), "salt=hidden")
 }
 
-// Verbs that are not for strings and encoding/json do not ask a Salt for its String.
-// This pins what is known to show a salt, so that it is a decision and not an accident.
-var wrongVerb = "%d"
-
-func TestSaltIsShownByThese(t *testing.T) {
+// Nor do verbs that are not for strings, or encoders.
+func TestSaltIsHiddenFromEncoders(t *testing.T) {
 	salt := skep.Salt("secret")
-	js, err := json.Marshal(salt)
+	for _, shown := range []string{fmt.Sprintf("%d", salt), fmt.Sprintf("%t", salt), fmt.Sprint(salt)} {
+		assert.NotContains(t, shown, "secret")
+		assert.NotContains(t, shown, "736563726574")
+	}
+	js, err := json.Marshal(skep.Scope{Namespace: 1, Salt: salt})
 	require.NoError(t, err)
-	require.Contains(t, string(js), "secret")
-	require.Contains(t, fmt.Sprintf(wrongVerb, salt), "secret", "a verb that is not for strings")
+	assert.NotContains(t, string(js), "secret")
 }
-
-const (
-	firstKey  = "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f"
-	secondKey = "3ac5d352be720e428633fe34fc74591b2b80060a7764e195d8f34068203ae98f"
-)

@@ -44,7 +44,7 @@ type Block struct {
 	Key         Key
 	Name        []byte // the engine's own name, kept with the block; may be nil
 	ValidTokens int    // of a partial tail; 0 means all B
-	Replaces    *Key   // a partial tail this block makes superfluous; dropped when this one is committed
+	Replaces    *Key   // a partial tail this block makes superfluous; dropped, leased or not, when this one is committed
 	Parts       []Part
 }
 

@@ -12,7 +12,7 @@ type Stats struct {
 	State         string    `json:"state"` // "ok", "read-only", "failed: why"
 
 	Blocks        int64 `json:"blocks"`
-	BlockBytes    int64 `json:"block_bytes"`    // payload of stored blocks, one copy each
+	BlockBytes    int64 `json:"block_bytes"`    // payload of stored blocks, one copy each; purged ones count until they are cleaned away
 	CapacityBytes int64 `json:"capacity_bytes"` // the cap on DeviceBytes
 	DeviceBytes   int64 `json:"device_bytes"`   // size of the devices, as far as they are allotted
 	FreeGroups    int   `json:"free_groups"`

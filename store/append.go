@@ -233,32 +233,34 @@ func (s *Store) startLocked(ns *namespace, in *incoming, n int) int {
 	return root % n
 }
 
-// takeLogLocked grows the append's log reservation to pages. REQUIRES: space.mu.
-func (s *Store) takeLogLocked(g *group, a *appending, pages, copies int) bool {
+// takeLogLocked grows the append's log reservation to want pages. REQUIRES: space.mu.
+func (s *Store) takeLogLocked(g *group, a *appending, want, copies int) bool {
 	if a.logs == nil {
 		a.logs = make([]logPlace, copies)
 		for c := range a.logs {
 			a.logs[c].device = g.shortestLog(a.logs[:c])
 		}
 	}
-	more := pages - a.logPages
+	more := want - a.logPages
 	if more <= 0 {
 		return true
 	}
+	var pages [skep.MaxCopies]uint32
 	for c := range a.logs {
 		p, ok := g.filler.Log(a.logs[c].device, more)
 		if !ok {
 			if a.logPages == 0 {
 				a.logs = nil
 			}
-			return false
+			return false // the caller rolls the filler back; what was taken before stands
 		}
-		a.logs[c].page = p
+		pages[c] = p
 	}
 	for c := range a.logs {
+		a.logs[c].page = pages[c]
 		g.logged[a.logs[c].device] += more
 	}
-	a.logPages = pages
+	a.logPages = want
 	return true
 }
 
@@ -490,6 +492,14 @@ func (s *Store) giveUp(g *group) {
 
 // publish commits an append to the catalog and shows it in the index.
 func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durable bool) error {
+	if err := s.commit(ctx, ns, a, durable); err != nil {
+		return err
+	}
+	s.trim(ctx)
+	return nil
+}
+
+func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable bool) error {
 	b := s.catalog.NewBatch()
 	var buf []byte
 	for _, in := range a.blocks {
@@ -504,14 +514,7 @@ func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durabl
 	if exclusive {
 		s.changes.Lock()
 		defer s.changes.Unlock()
-		for _, in := range a.blocks {
-			if !ns.info.Chained {
-				if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
-					in.replacedBytes = s.payloadOf(ns, in.fp, old)
-					b.DeleteBlock(locOf(layout.Unpack(old.Location)))
-				}
-			}
-		}
+		s.supersede(ns, a, b)
 	}
 	if err := s.catalog.Commit(ctx, b, durable); err != nil {
 		return err
@@ -519,8 +522,31 @@ func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durabl
 	for _, in := range a.blocks {
 		s.show(ns, in)
 	}
-	s.trim(ctx)
 	return nil
+}
+
+// supersede adds to b the deletion of every row that a's blocks make superfluous, so
+// that a crash leaves the old or the new and never both. REQUIRES: s.changes.
+func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
+	earlier := map[index.Fingerprint]*incoming{} // of the same append
+	for _, in := range a.blocks {
+		if r := in.replaces; r != nil {
+			if old, ok := s.index.Resolve(*r); ok && old.Location != 0 {
+				b.DeleteBlock(locOf(layout.Unpack(old.Location)))
+			}
+		}
+		if ns.info.Chained {
+			continue
+		}
+		if old := earlier[in.fp]; old != nil {
+			b.DeleteBlock(locOf(old.loc))
+			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp, &old.rec) }
+		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
+			in.replacedBytes, in.forget = s.forgetter(ns, in.fp, old)
+			b.DeleteBlock(locOf(layout.Unpack(old.Location)))
+		}
+		earlier[in.fp] = in
+	}
 }
 
 // show makes one committed block visible.
@@ -541,7 +567,9 @@ func (s *Store) show(ns *namespace, in *incoming) {
 		}
 		if replaced {
 			s.count.blockBytes.Add(-in.replacedBytes)
-			s.forgetCached(in.fp)
+			if in.forget != nil {
+				in.forget()
+			}
 			s.events.emit(s.eventOf(ns, in, skep.EventDeleted))
 		}
 	default:

@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -53,7 +54,7 @@ func (s *Store) hoard(id memory.ID, src []byte) (mem []byte, v memory.Version, o
 
 // admit offers a part that was just read to the DRAM tier: the buffers the drive
 // filled become the cache's, without a copy, and the reader shares them.
-func (s *Store) admit(fp index.Fingerprint, part string, size int64, bufs []*memory.Buffer) {
+func (s *Store) admit(fp index.Fingerprint, loc uint64, part string, size int64, bufs []*memory.Buffer) {
 	if s.cache == nil {
 		return
 	}
@@ -63,8 +64,16 @@ func (s *Store) admit(fp index.Fingerprint, part string, size int64, bufs []*mem
 			return
 		}
 	}
-	if _, err := s.cache.Put(memory.Item{ID: cacheID(fp, part), Bufs: bufs, Length: size}); err != nil {
+	id := cacheID(fp, part)
+	v, err := s.cache.Put(memory.Item{ID: id, Bufs: bufs, Length: size})
+	if err != nil {
 		releaseAll(bufs)
+		return
+	}
+	// The block may have been deleted or replaced since it was found. Whoever does that
+	// changes the index first and then forgets what is cached.
+	if e, ok := s.index.Resolve(fp); !ok || e.Location != loc {
+		s.cache.Discard(id, v)
 	}
 }
 
@@ -102,11 +111,34 @@ func (s *Store) describeCached(c *chain, f *found, h *memory.Handle) bool {
 	return true
 }
 
-// forgetCached drops a block's part kv from the DRAM tier. Other parts are left to
-// age: nobody finds them without the index, and a later block of the same key
-// replaces them.
-func (s *Store) forgetCached(fp index.Fingerprint) {
-	if s.cache != nil {
-		s.cache.Remove(cacheID(fp, skep.PartKV))
+// forgetCached drops a block from the DRAM tier: the parts its record names, or, when
+// nobody has read that, any.
+func (s *Store) forgetCached(fp index.Fingerprint, rec *segment.Record) {
+	if s.cache == nil {
+		return
 	}
+	if rec == nil {
+		s.cache.Drop(func(id memory.ID) bool { return id.Key == memory.Key(fp) })
+		return
+	}
+	for i := range rec.Parts {
+		s.cache.Remove(cacheID(fp, rec.Parts[i].Name))
+	}
+}
+
+// forgetter says what is to be forgotten of a block that is about to go: its payload
+// in bytes, and its parts in the DRAM tier.
+func (s *Store) forgetter(ns *namespace, fp index.Fingerprint, e index.Entry) (size int64, forget func()) {
+	if n, ok := ns.fixedSize(e); ok {
+		return n, func() {
+			if s.cache != nil {
+				s.cache.Remove(cacheID(fp, skep.PartKV)) // it has no other
+			}
+		}
+	}
+	rec, err := s.record(fp, e)
+	if err != nil {
+		return int64(e.Pages) * layout.PageSize, func() { s.forgetCached(fp, nil) }
+	}
+	return rec.Bytes(), func() { s.forgetCached(fp, &rec) }
 }

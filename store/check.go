@@ -243,7 +243,7 @@ func (ch *chunk) lend() {
 		}
 	}
 	if whole && len(bufs) > 0 {
-		s.admit(ch.at.fp, ch.chain.part, ch.at.size, bufs)
+		s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.part, ch.at.size, bufs)
 	}
 	ch.lent = ch.bytes
 	ses, lent := ch.ses, ch.lent

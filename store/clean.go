@@ -75,7 +75,9 @@ func (c *cleaner) run() {
 			c.s.index.Tick(now)
 			c.s.leases.expire(now)
 			c.s.pins.expire(now)
+			c.s.unfence()
 		}
+		c.unopen()
 		c.release()
 		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
 			ok, err := c.one(c.s.ctx)
@@ -195,8 +197,9 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		loc := layoutOf(l)
 		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
 		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
-			s.index.Remove(fp, loc.Pack())
-			s.count.blockBytes.Add(-rec.Bytes())
+			if _, ok := s.index.Remove(fp, loc.Pack()); ok {
+				s.count.blockBytes.Add(-rec.Bytes())
+			}
 		}
 		recs = append(recs, rec)
 		refs = append(refs, index.Ref{FP: fp, Location: loc.Pack()})
@@ -216,17 +219,12 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	if len(recs) > 0 && kept*50 >= g.payloadPages()*49 {
 		return errNoGain
 	}
+	if err := c.evict(ctx, recs, refs, verdicts); err != nil {
+		return err
+	}
 	var keep []*incoming
 	durable := false
 	for i, v := range verdicts {
-		if v == index.Drop {
-			_, err := s.index.Evict(refs[i].FP, refs[i].Location)
-			if errors.Is(err, index.ErrProtected) {
-				v = index.Must
-			} else if err == nil {
-				c.evicted(&recs[i], refs[i].FP)
-			}
-		}
 		if v == index.Keep || v == index.Must {
 			keep = append(keep, &incoming{fp: refs[i].FP, rec: recs[i], pages: int(recs[i].Pages), size: recs[i].Bytes(),
 				moved: &move{fp: refs[i].FP, from: locs[i]}, result: &skep.PutResult{}})
@@ -235,11 +233,6 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	}
 	if err := c.rewrite(ctx, g, keep); err != nil {
 		return err
-	}
-	if durable {
-		if err := s.flushDrives(ctx, s.drives); err != nil {
-			return err
-		}
 	}
 	b := s.catalog.NewBatch()
 	b.DeleteGroupBlocks(g.num)
@@ -256,15 +249,71 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	return nil
 }
 
+// evict drops what the verdicts say, rows and all; what a promise protects turns out to
+// be a must. A row that stayed would bring the block back at the next open, over what was
+// put in its place, or after its deletion.
+func (c *cleaner) evict(ctx context.Context, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
+	s := c.s
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	b := s.catalog.NewBatch()
+	for i, v := range verdicts {
+		if v != index.Drop {
+			continue
+		}
+		_, err := s.index.Evict(refs[i].FP, refs[i].Location)
+		if errors.Is(err, index.ErrProtected) {
+			verdicts[i] = index.Must
+		} else if err == nil {
+			b.DeleteBlock(locOf(layout.Unpack(refs[i].Location)))
+			c.evicted(&recs[i], refs[i].FP)
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	err := s.catalog.Commit(ctx, b, false)
+	s.loose.Add(1) // not before: who counts it syncs it
+	return err
+}
+
 func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint) {
 	c.s.count.evicted.Add(1)
 	c.s.count.blockBytes.Add(-rec.Bytes())
-	c.s.forgetCached(fp)
+	c.s.forgetCached(fp, rec)
 	if ns := c.s.names.of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
 		ev.Tier, ev.Reason = skep.TierNone, skep.Full
 		c.s.events.emit(ev)
 	}
+}
+
+// unopen gives the segments of groups back that could not be opened. Their rows go
+// first, or an open would find two groups that own a segment.
+func (c *cleaner) unopen() {
+	s := c.s
+	s.space.mu.Lock()
+	list := s.space.mu.unopened
+	s.space.mu.unopened = nil
+	s.space.mu.Unlock()
+	if len(list) == 0 || s.failure.Load() != nil {
+		return // a failed store frees nothing
+	}
+	b := s.catalog.NewBatch()
+	for _, g := range list {
+		b.DeleteGroup(g.num)
+	}
+	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+		s.log.Warn("segments lost until the next open", "groups", len(list), "error", err)
+		return
+	}
+	s.space.mu.Lock()
+	for _, g := range list {
+		for i, d := range g.drives {
+			d.free = append(d.free, g.segments[i])
+		}
+	}
+	s.space.mu.Unlock()
 }
 
 // release gives segments of cleaned groups back once no reader holds them.
@@ -380,9 +429,13 @@ func (in *incoming) setParts(mem []byte) {
 func (c *cleaner) lost(ns *namespace, in *incoming) {
 	s := c.s
 	s.count.damaged.Add(1)
+	s.changes.Lock()
 	if _, ok := s.index.Remove(in.fp, in.moved.from.Pack()); ok {
 		s.count.blockBytes.Add(-in.rec.Bytes())
+		s.forgetCached(in.fp, &in.rec)
+		s.deleteRow(locOf(in.moved.from))
 	}
+	s.changes.Unlock()
 	ev := s.blockEvent(ns, &in.rec, skep.EventDamaged)
 	ev.Reason = skep.Damaged
 	s.events.emit(ev)
@@ -461,15 +514,22 @@ func (s *Store) trim(ctx context.Context) bool {
 	if s.options.Policy == "cost" {
 		return false
 	}
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	b := s.catalog.NewBatch()
 	for b.Len() < 4096 {
 		e, ok := s.index.NextEvict()
 		if !ok {
 			break
 		}
+		forget := func() { s.forgetCached(e.FP, nil) }
+		if ns := s.names.of(e.Namespace); ns != nil {
+			_, forget = s.forgetter(ns, e.FP, e)
+		}
 		if _, err := s.index.Evict(e.FP, e.Location); err != nil {
 			continue
 		}
+		forget()
 		s.count.evicted.Add(1)
 		s.count.blockBytes.Add(-int64(e.Pages) * layout.PageSize) // lru and s3fifo are for comparison: reckoned
 		b.DeleteBlock(locOf(unpack(e.Location)))
@@ -480,5 +540,6 @@ func (s *Store) trim(ctx context.Context) bool {
 	if err := s.catalog.Commit(ctx, b, false); err != nil {
 		s.log.Warn("evicted rows not deleted", "error", err)
 	}
+	s.loose.Add(1)
 	return true
 }

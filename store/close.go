@@ -29,6 +29,9 @@ func (s *Store) close() error {
 			errs = append(errs, err)
 		}
 	}
+	if s.metrics != nil {
+		s.options.Registerer.Unregister(s.metrics)
+	}
 	close(s.closing)
 	s.gate.Lock() // waits for calls under way; their waits look at closing
 	s.closed = true
@@ -48,7 +51,11 @@ func (s *Store) close() error {
 		s.workers.stop()
 	}
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
-		// What was verified and flushed need not be verified again.
+		// What was verified and flushed need not be verified again: the cleaner may have
+		// moved blocks since the mark was taken.
+		note(s.flushDrives(ctx, s.drives))
+	}
+	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		s.names.mu.RLock()
 		next := s.names.mu.next
 		s.names.mu.RUnlock()

@@ -131,6 +131,7 @@ func newCrashWorld(t *testing.T, seed uint64, run int) *crashWorld {
 	require.NoError(t, err)
 	w := &crashWorld{T: t, rng: rng, name: fmt.Sprintf("seed %d, run %d", seed, run)}
 	w.o = small(dir)
+	w.o.OpTimeout = 5 * time.Second
 	w.o.DeviceCount = 1 + rng.IntN(4)
 	w.o.SegmentBytes = []int64{64 << 10, 96 << 10, 128 << 10}[rng.IntN(3)]
 	segments := int64(6 + rng.IntN(6))

@@ -27,20 +27,20 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	}
 	n := 0
 	var tombs []segment.Tombstone
+	var away []index.Fingerprint // accepted, and perhaps being committed now
 	b := s.catalog.NewBatch()
 	s.changes.Lock()
 	seq := s.nextSeq()
 	for i := range keys {
 		fp := s.names.fingerprint(ns.instance, t, keys[i])
-		size, _ := s.sizeOf(ns, fp)
-		e, ok := s.index.Remove(fp, index.AnyLocation)
+		e, ok := s.remove(ns, fp)
 		if !ok {
 			continue
 		}
-		s.count.blockBytes.Add(-size)
 		n++
-		s.forgetCached(fp)
-		if e.Location != 0 {
+		if e.Location == 0 {
+			away = append(away, fp)
+		} else {
 			b.DeleteBlock(locOf(unpack(e.Location)))
 			tombs = append(tombs, segment.Tombstone{Seq: seq, Covers: seq, Instance: ns.instance, SaltTag: segment.SaltTag(t), Key: keys[i]})
 		}
@@ -48,27 +48,61 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		s.saltEvent(&ev, t)
 		s.events.emit(ev)
 	}
-	if n == 0 {
-		s.changes.Unlock()
-		return 0, nil
+	if b.Len() > 0 {
+		err = s.catalog.Commit(ctx, b, true)
 	}
-	err = s.catalog.Commit(ctx, b, true)
 	s.changes.Unlock()
 	if err == nil && len(tombs) > 0 {
 		err = s.logTombstones(ctx, tombs)
 	}
+	for _, fp := range away { // their commits find that they are gone and take their rows back
+		if err == nil {
+			err = s.flights.wait(ctx, fp)
+		}
+	}
+	if err == nil {
+		err = s.settleDeletions(ctx)
+	}
 	return n, err
+}
+
+// remove takes a block out of the index and the DRAM tier. REQUIRES: s.changes.
+func (s *Store) remove(ns *namespace, fp index.Fingerprint) (e index.Entry, ok bool) {
+	if e, ok = s.index.Resolve(fp); !ok {
+		return e, false
+	}
+	size, forget := s.forgetter(ns, fp, e)
+	if e, ok = s.index.Remove(fp, index.AnyLocation); ok {
+		s.count.blockBytes.Add(-size)
+		forget()
+	}
+	return e, ok
+}
+
+// settleDeletions syncs what deleteRow and the cleaner deleted without: what is not
+// there now must not be found again after a crash by who was told so.
+func (s *Store) settleDeletions(ctx context.Context) error {
+	n := s.loose.Load()
+	if s.firm.Load() >= n {
+		return nil
+	}
+	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
+		return err
+	}
+	for {
+		have := s.firm.Load()
+		if have >= n || s.firm.CompareAndSwap(have, n) {
+			return nil
+		}
+	}
 }
 
 // drop removes a block that another has made superfluous. REQUIRES: s.changes.
 func (s *Store) drop(ns *namespace, t tag, fp index.Fingerprint, key skep.Key) {
-	size, _ := s.sizeOf(ns, fp)
-	e, ok := s.index.Remove(fp, index.AnyLocation)
+	e, ok := s.remove(ns, fp)
 	if !ok {
 		return
 	}
-	s.count.blockBytes.Add(-size)
-	s.forgetCached(fp)
 	if e.Location != 0 {
 		s.deleteRow(locOf(unpack(e.Location)))
 	}
@@ -85,6 +119,7 @@ func (s *Store) deleteRow(l catalog.Loc) {
 	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
 		s.log.Warn("row not deleted", "location", l, "error", err)
 	}
+	s.loose.Add(1)
 }
 
 // Purge implements skep.Deleter. What is purged is told by two numbers that every

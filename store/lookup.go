@@ -125,7 +125,7 @@ func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Loo
 // payloadOf is the size of a block's payload: its record says, where the namespace
 // does not fix it or the block has more parts than one.
 func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) int64 {
-	if n := ns.partSize(skep.PartKV); n > segment.MaxInlineSize && int(e.Pages) == pagesOf(n) {
+	if n, ok := ns.fixedSize(e); ok {
 		return n
 	}
 	rec, err := s.record(fp, e)
@@ -135,13 +135,11 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 	return rec.Bytes()
 }
 
-// sizeOf is the payload of a stored block.
-func (s *Store) sizeOf(ns *namespace, fp index.Fingerprint) (int64, bool) {
-	e, ok := s.index.Resolve(fp)
-	if !ok {
-		return 0, false
-	}
-	return s.payloadOf(ns, fp, e), true
+// fixedSize is a block's payload where that follows from the namespace: the block has
+// no bytes but part kv's.
+func (n *namespace) fixedSize(e index.Entry) (int64, bool) {
+	size := n.partSize(skep.PartKV)
+	return size, size > segment.MaxInlineSize && int(e.Pages) == pagesOf(size)
 }
 
 // missingTokens is how many tokens the block lacks, when it is a partial tail.

@@ -45,6 +45,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.run()
+	if o.Registerer != nil {
+		s.metrics = &metrics{s}
+		if err := o.Registerer.Register(s.metrics); err != nil {
+			return nil, errors.Join(&skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}, s.Close())
+		}
+	}
 	return s, nil
 }
 

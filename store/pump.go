@@ -275,6 +275,10 @@ func (ch *chunk) finish(err error) {
 			ses.answerLocked(c, ch.item, skep.Chunk{Err: err}, itemMissed)
 		} else {
 			ses.answerLocked(c, ch.item, ch.out, itemDone)
+			if ch.out.Tier == skep.TierDevice {
+				ses.fromDevices += ch.out.Bytes
+				ses.lastLanding = time.Now()
+			}
 		}
 	} else if ch.out.Free != nil { // answered before it came: nobody wants the bytes
 		go ch.out.Free()

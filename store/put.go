@@ -27,6 +27,7 @@ type incoming struct {
 	replaces      *index.Fingerprint
 	accepted      bool   // the index has it already, in memory
 	replacedBytes int64  // payload of the block it replaces, in unchained namespaces
+	forget        func() // takes that block out of the DRAM tier
 	held          []held // its parts there
 	moved         *move  // by the cleaner, from elsewhere
 	flight        *flight
@@ -54,6 +55,22 @@ func (f *flights) join(fp index.Fingerprint) (mine *flight, other *flight) {
 	mine = &flight{done: make(chan struct{})}
 	f.m[fp] = mine
 	return mine, nil
+}
+
+// wait returns when the put of fp that is under way, if one is, has ended.
+func (f *flights) wait(ctx context.Context, fp index.Fingerprint) error {
+	f.mu.Lock()
+	fl := f.m[fp]
+	f.mu.Unlock()
+	if fl == nil {
+		return nil
+	}
+	select {
+	case <-fl.done:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: "wait for a put", Kind: skep.Deadline, Err: ctx.Err()}
+	}
 }
 
 func (f *flights) leave(fp index.Fingerprint, fl *flight) {

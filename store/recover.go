@@ -194,12 +194,23 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 			return err
 		}
 		for i := range sh.entries {
-			// Two rows of one block are the cleaner's, cut short: either will do.
-			if e := &sh.entries[i]; e.Location != 0 {
-				if have, ok := s.index.Resolve(e.FP); ok && have.Location != e.Location {
-					sh.stale = append(sh.stale, locOf(unpack(e.Location)))
+			e := &sh.entries[i]
+			have, ok := s.index.Resolve(e.FP)
+			if !ok || have.Location == e.Location {
+				continue
+			}
+			// A block that was found damaged and put again may have two rows: the newer counts.
+			lose, err := s.older(ctx, e.Location, have.Location)
+			if err != nil {
+				return err
+			}
+			if lose == have.Location {
+				s.index.Remove(e.FP, have.Location)
+				if _, _, err := s.index.Insert(*e); err != nil {
+					return err
 				}
 			}
+			sh.stale = append(sh.stale, locOf(unpack(lose)))
 		}
 		sh.entries = sh.entries[:0]
 		return nil
@@ -266,6 +277,26 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 		}
 	}
 	return doubtful, nil
+}
+
+// older says which of two rows of one block has the lower sequence number.
+func (s *Store) older(ctx context.Context, a, b uint64) (uint64, error) {
+	var seq [2]uint64
+	for i, loc := range []uint64{a, b} {
+		row, err := s.catalog.Block(ctx, locOf(unpack(loc)), nil)
+		if err != nil {
+			return 0, err
+		}
+		h, err := segment.DecodeHead(row)
+		if err != nil {
+			return loc, nil
+		}
+		seq[i] = h.Seq
+	}
+	if seq[0] < seq[1] {
+		return a, nil
+	}
+	return b, nil
 }
 
 // sealLoaded makes every group a candidate for cleaning.
@@ -377,7 +408,7 @@ func (s *Store) verifyRow(ctx context.Context, l catalog.Loc, buf *[]byte) (fp i
 		*buf = nil
 		return fp, false, err
 	case skep.DeviceFailed:
-		return fp, false, nil
+		return fp, true, nil // what cannot be read now may be right: reads will tell
 	}
 	return fp, err == nil, err
 }

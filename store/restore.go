@@ -26,6 +26,11 @@ type session struct {
 	ctx    context.Context // ends with Close: what waits for memory gives up
 	cancel context.CancelFunc
 	began  time.Time
+
+	// For the estimate of lookups; guarded by mu.
+	fromDevices int64
+	lastLanding time.Time
+
 	chains []*chain
 
 	mu      sync.Mutex
@@ -435,6 +440,11 @@ func (ses *session) Close(ctx context.Context) error {
 	err := ses.released(ctx, func() bool { return ses.away == 0 && !ses.pumping })
 	if err == nil {
 		ses.s.sessions.remove(ses)
+		ses.mu.Lock()
+		bytes, took := ses.fromDevices, ses.lastLanding.Sub(ses.began)
+		ses.fromDevices = 0
+		ses.mu.Unlock()
+		ses.s.rate.saw(bytes, took)
 	}
 	return err
 }

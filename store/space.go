@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,8 @@ type drive struct {
 	segments int      // how many the device has room for now
 	limit    int      // how many it may grow to
 	free     []uint32 // segment numbers, a stack
-	failed   error    // set once: takes no new groups
+	failed   error    // of a write: the drive takes no new groups
+	failedAt time.Time
 
 	errors atomic.Int32 // writes that failed since the last one that did not
 	fence  func(error)  // called when there were too many
@@ -117,7 +119,10 @@ type space struct {
 		open   [streams]*group
 		next   uint32        // number of the last group opened
 		freed  chan struct{} // closed and replaced whenever segments come free
-		root   int           // SWARM's running pointer: the start device of the next chain
+		// unopened are groups whose headers could not be written and are not under way any
+		// more. The cleaner takes them back.
+		unopened []*group
+		root     int // SWARM's running pointer: the start device of the next chain
 	}
 	// opening serialises opening a group, which does I/O without holding mu.
 	opening sync.Mutex
@@ -125,6 +130,9 @@ type space struct {
 
 // errFull says that no group can be opened now; cleaning may change that.
 var errFull = &skep.Error{Op: "put", Kind: skep.Full}
+
+// errDown says that every drive is fenced.
+var errDown = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "drives", Value: "all fenced"}
 
 // pin gives the group loc lies in and keeps its segments from being reused until
 // unpin. Nil when it is not there any more.
@@ -170,11 +178,15 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	if st == streamUser {
 		reserve = s.reserve
 	}
-	if s.freeGroupsLocked() <= reserve {
-		sp.mu.Unlock()
+	down := !slices.ContainsFunc(s.drives, func(d *drive) bool { return d.failed == nil })
+	full := s.freeGroupsLocked() <= reserve
+	sp.mu.Unlock()
+	switch {
+	case down:
+		return nil, errDown
+	case full:
 		return nil, errFull
 	}
-	sp.mu.Unlock()
 	if err := s.growDrives(); err != nil {
 		return nil, err
 	}
@@ -201,11 +213,6 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	sp.mu.Unlock()
 
 	if err := s.writeHeaders(ctx, g); err != nil {
-		sp.mu.Lock()
-		for i, d := range g.drives {
-			d.free = append(d.free, g.segments[i])
-		}
-		sp.mu.Unlock()
 		return nil, err
 	}
 	filler, err := layout.NewFiller(len(g.drives), int(s.segBytes/layout.PageSize))
@@ -237,7 +244,7 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	b := s.catalog.NewBatch()
 	b.PutGroup(&g.state)
 	if err := s.saveSeq(ctx, b, true); err != nil {
-		return err
+		return err // the row may be there: an open gives these segments back
 	}
 	buf := device.AlignedBuffer(layout.PageSize * len(g.drives))
 	w := newWaiter(len(g.drives))
@@ -248,11 +255,56 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 			Position: i, Devices: list, SegmentBytes: s.segBytes, Copies: 1, Seq: g.generation,
 		}
 		if err := h.Encode(page); err != nil {
-			return err
+			w.end(err)
+			continue
 		}
-		w.submit(d, &device.Op{Kind: device.Write, Offset: d.segmentOffset(g.segments[i]), Bufs: [][]byte{page}})
+		op := &device.Op{Kind: device.Write, Offset: d.segmentOffset(g.segments[i]), Bufs: [][]byte{page}}
+		op.Done = func(o *device.Op) {
+			if o.Err != nil {
+				s.fence(d, o.Err)
+			}
+			w.end(o.Err)
+		}
+		if err := d.dev.Submit([]*device.Op{op}); err != nil {
+			w.end(err)
+		}
 	}
-	return w.wait(ctx, s.options.OpTimeout)
+	err := w.wait(ctx, s.options.OpTimeout)
+	if err == nil {
+		return nil
+	}
+	if skep.KindOf(err) == skep.Deadline && ctx.Err() == nil {
+		err = &skep.Error{Op: "open group", Kind: skep.DeviceFailed, Err: err}
+	}
+	// Its row goes first, or an open would find two groups that own these segments; and
+	// they are free when no drive can write a header to them any more.
+	w.after(func() {
+		s.space.mu.Lock()
+		s.space.mu.unopened = append(s.space.mu.unopened, g)
+		s.space.mu.Unlock()
+		s.cleaner.kick()
+	})
+	return err
+}
+
+// fence keeps a drive that failed a write out of new groups, for as long as an
+// operation may take; then it is tried again. Reads of what it holds go on.
+func (s *Store) fence(d *drive, err error) {
+	s.space.mu.Lock()
+	d.failed, d.failedAt = err, time.Now()
+	s.space.mu.Unlock()
+	s.log.Error("drive fenced: it takes no new blocks for now", "drive", d.path, "error", err, "until", time.Now().Add(s.options.OpTimeout))
+}
+
+// unfence lets drives be tried again.
+func (s *Store) unfence() {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	for _, d := range s.drives {
+		if d.failed != nil && time.Since(d.failedAt) > s.options.OpTimeout {
+			d.failed = nil
+		}
+	}
 }
 
 // growDrives makes room for another group on drives that have none and may grow.

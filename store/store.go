@@ -49,6 +49,7 @@ type Store struct {
 	leases   leaseTable
 	pins     pinTable
 	rate     rate
+	metrics  *metrics // nil without a registerer
 
 	seq       atomic.Uint64 // last sequence number given out
 	flushed   atomic.Uint64 // everything at or below it is on the drives
@@ -57,6 +58,8 @@ type Store struct {
 	changes   sync.Mutex // changes of rows that exist: deletes, replacements, moves
 	lastStart lastStart  // guarded by space.mu
 	openBytes atomic.Int64
+	loose     atomic.Uint64 // rows deleted without a sync, so far
+	firm      atomic.Uint64 // how many of those are synced
 	epoch     uint64
 	making    bool     // a store is being made, or could not be
 	made      []string // files and directories this call made

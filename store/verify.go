@@ -110,6 +110,7 @@ func (s *Store) readFailed(ch *chunk, err error) {
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
 			s.count.blockBytes.Add(-f.size)
+			s.forgetCached(fp, nil)
 			s.deleteRow(locOf(loc))
 		}
 	})

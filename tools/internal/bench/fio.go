@@ -172,7 +172,7 @@ func (r rawLimit) run(ctx context.Context, l load) (Sample, error) {
 		flags = unix.O_RDWR | unix.O_CREAT
 	}
 	for _, path := range l.Files {
-		fd, err := unix.Open(path, flags|unix.O_DIRECT|unix.O_CLOEXEC, 0o644)
+		fd, err := unix.Open(path, flags|directFlag|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			return Sample{}, &os.PathError{Op: "open", Path: path, Err: err}
 		}

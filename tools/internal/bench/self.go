@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"time"
 )
 
@@ -35,7 +34,7 @@ func SelfCommand(ctx context.Context, self []string, args ...string) (*exec.Cmd,
 	}
 	cmd := exec.CommandContext(ctx, self[0], append(append([]string{}, self[1:]...), args...)...)
 	cmd.Env = append(os.Environ(), SelfEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = endWithParent()
 	cmd.WaitDelay = 10 * time.Second
 	return cmd, nil
 }
