@@ -133,7 +133,11 @@ func (c *cleaner) one(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 		tried = append(tried, g)
-		if err != errNoGain {
+		switch k := skep.KindOf(err); {
+		case err == errNoGain:
+		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
+			c.s.log.Error("group not cleaned: a drive of it fails", "group", g.num, "error", err)
+		default:
 			return false, err
 		}
 	}
@@ -373,11 +377,15 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 			continue // purged meanwhile
 		}
 		if err := s.readVerified(ctx, g, ns.info.Shape, &in.rec, mem); err != nil {
-			if k := skep.KindOf(err); k == skep.Deadline || k == skep.DeviceFailed {
+			switch k := skep.KindOf(err); {
+			case k == skep.Deadline:
 				c.buf = nil // a drive may still write to it
 				return err
+			case k == skep.DeviceFailed && in.durable():
+				return err // it stays where it is: the drive may come back
+			default:
+				c.lost(ns, in, k)
 			}
-			c.lost(ns, in)
 			continue
 		}
 		in.size = in.rec.Bytes()
@@ -425,10 +433,9 @@ func (in *incoming) setParts(mem []byte) {
 	}
 }
 
-// lost forgets a block that cleaning found damaged.
-func (c *cleaner) lost(ns *namespace, in *incoming) {
+// lost forgets a block that cleaning found damaged, or could not read.
+func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
 	s := c.s
-	s.count.damaged.Add(1)
 	s.changes.Lock()
 	if _, ok := s.index.Remove(in.fp, in.moved.from.Pack()); ok {
 		s.count.blockBytes.Add(-in.rec.Bytes())
@@ -436,10 +443,14 @@ func (c *cleaner) lost(ns *namespace, in *incoming) {
 		s.deleteRow(locOf(in.moved.from))
 	}
 	s.changes.Unlock()
-	ev := s.blockEvent(ns, &in.rec, skep.EventDamaged)
-	ev.Reason = skep.Damaged
+	ev := s.blockEvent(ns, &in.rec, skep.EventEvicted)
+	if why == skep.Damaged {
+		s.count.damaged.Add(1)
+		ev.Kind = skep.EventDamaged
+	}
+	ev.Reason = why
 	s.events.emit(ev)
-	s.log.Error("damaged block found while cleaning", "key", in.rec.Key.Short(), "location", in.moved.from.String())
+	s.log.Error("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 }
 
 // finish waits for an append of moved blocks and points the index at them. Deletes

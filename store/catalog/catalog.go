@@ -93,6 +93,9 @@ func (c *Catalog) open(o *Options) error {
 		if err := o.FS.MkdirAll(c.dir, 0o755); err != nil {
 			return err
 		}
+		if err := syncDir(o.FS, o.FS.PathDir(c.dir)); err != nil { // or a crash takes all of it
+			return err
+		}
 	}
 	watched, watcher := vfs.WithDiskHealthChecks(o.FS, slowDisk, nil, func(i vfs.DiskSlowInfo) { c.listener().DiskSlow(i) })
 	fenced := &fence{FS: watched, g: c.guard}
@@ -114,6 +117,14 @@ func (c *Catalog) open(o *Options) error {
 	}
 	c.created = !exists
 	return c.openPebble(fenced, o)
+}
+
+func syncDir(fsys vfs.FS, dir string) error {
+	d, err := fsys.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {

@@ -50,7 +50,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		return a.fail(err)
+		if code := a.fail(err); ctx.Err() == nil {
+			return code
+		}
+		return exitInterrupted // whatever it broke off with
 	}
 	return a.code
 }

@@ -45,6 +45,9 @@ drives, no GPU and less than 90 s.`,
 		if err != nil {
 			return err
 		}
+		if cmd.Context().Err() != nil {
+			a.code = exitInterrupted
+		}
 		if r.Bad() {
 			a.code = exitFailed
 			fmt.Fprintf(a.err, "skep: demo: %d wrong bytes, %d broken promises: neither may ever happen, please report it\n", r.WrongBytes, r.BrokenPromises)
