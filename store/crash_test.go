@@ -524,11 +524,11 @@ func (w *crashWorld) put(ctx context.Context, s *Store, or *oracle, sp *crashSpa
 				w.fatal("%v committed although version %d is there", x, st.cur)
 			}
 			st.ack(versions[i])
+			if replaces != nil && i == len(list)-1 {
+				or.states[replaces.index].ack(0) // in the same breath, as synced as the block
+			}
 			if x.durable() {
 				or.syncedLocked()
-			}
-			if replaces != nil && i == len(list)-1 {
-				or.states[replaces.index].removed()
 			}
 		case skep.Exists:
 			if x.durable() && st.mustBeAbsent(versions[i]) {

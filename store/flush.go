@@ -94,12 +94,6 @@ type marks struct {
 	unflushed int64
 }
 
-func (m *marks) begin(seq uint64) {
-	m.mu.Lock()
-	m.underway[seq] = struct{}{}
-	m.mu.Unlock()
-}
-
 func (m *marks) end(seq uint64, bytes int64) {
 	m.mu.Lock()
 	delete(m.underway, seq)

@@ -356,6 +356,8 @@ func kindOfOpen(err error) skep.Kind {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return skep.Missing
+	case errors.Is(err, device.ErrLocked):
+		return skep.Locked
 	case skep.KindOf(err) != skep.Other:
 		return skep.KindOf(err)
 	}

@@ -37,7 +37,6 @@ type incoming struct {
 // for it, so that the first writer wins.
 type flight struct {
 	done chan struct{}
-	rec  *segment.Record // set when it was stored
 }
 
 type flights struct {

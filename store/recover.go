@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"runtime"
 	"sync"
@@ -143,13 +144,19 @@ func (s *Store) makeIndex() (err error) {
 		n := int64(len(s.drives))
 		cfg.CapacityPages = segments * segPages
 		// Three groups are never full: the one kept free and the two open ones.
-		usable := max(1, segments-3*n) * segPages
-		cfg.LogicalPages = usable - usable/32
+		// What a row leaves over at a segment's end holds nothing.
+		block := pagesOf(o.BlockBytes)
+		units, unit := layout.UnitFor(block, int(n))
+		perGroup := int64(n) * (segPages / int64(unit)) / int64(units) * int64(block)
+		usable := max(1, segments/n-3) * perGroup
+		cfg.LogicalPages = max(1, usable-usable/32)
 		if o.LogicalBlocks > 0 {
 			cfg.LogicalPages = min(cfg.LogicalPages, int64(o.LogicalBlocks)*int64(pagesOf(o.BlockBytes)))
 		}
 	} else if o.LogicalBlocks > 0 {
 		cfg.LogicalPages = int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
+	} else {
+		cfg.LogicalPages = 1 << 50 // none
 	}
 	s.capacityPages, s.logicalPages = cfg.CapacityPages, cfg.LogicalPages
 	if s.index, err = index.New(cfg); err != nil {
@@ -171,16 +178,26 @@ func (s *Store) makeIndex() (err error) {
 	return nil
 }
 
+// doubt is a row that an unclean end left in doubt. How many there can be is bounded by
+// Options.FlushBytes and FlushInterval.
+type doubt struct {
+	loc catalog.Loc
+	row []byte
+}
+
+// verifiers is how many blocks are verified at a time: as deep as drives like it.
+const verifiers = 64
+
 // loadPiece is how many blocks are handed to the index at a time.
 const loadPiece = 1 << 14
 
 // loadBlocks fills the index from the catalog. It returns the rows an unclean end
 // left in doubt: written after the last flush.
-func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]catalog.Loc, error) {
+func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doubt, error) {
 	shards := max(1, runtime.GOMAXPROCS(0))
 	type shard struct {
 		entries  []index.Entry
-		doubtful []catalog.Loc
+		doubtful []doubt
 		stale    []catalog.Loc
 		seq      uint64
 		bytes    int64
@@ -247,7 +264,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 		}
 		sh.bytes += h.Bytes
 		if !root.Clean && h.Seq > root.FlushedSeq {
-			sh.doubtful = append(sh.doubtful, l)
+			sh.doubtful = append(sh.doubtful, doubt{l, bytes.Clone(row)})
 		}
 		if sh.entries = append(sh.entries, e); len(sh.entries) >= loadPiece {
 			return load(sh)
@@ -257,7 +274,8 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]cata
 	if err != nil {
 		return nil, err
 	}
-	var doubtful, stale []catalog.Loc
+	var doubtful []doubt
+	var stale []catalog.Loc
 	for i := range list {
 		if err := load(&list[i]); err != nil {
 			return nil, err
@@ -322,7 +340,7 @@ func (s *Store) tickOf(seq uint64) index.Tick {
 // verifyDoubtful reads every block that was acknowledged after the last flush, and
 // drops those whose bytes did not reach the drive: a crash of the machine may have
 // lost them, a crash of the process has not.
-func (s *Store) verifyDoubtful(ctx context.Context, doubtful []catalog.Loc) error {
+func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 	if len(doubtful) == 0 {
 		return nil
 	}
@@ -334,26 +352,26 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []catalog.Loc) erro
 	var lost []bad
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	next := make(chan catalog.Loc)
+	next := make(chan doubt, 256)
 	var first error
-	for range 16 { // as deep as a drive likes it
+	for range verifiers {
 		wg.Go(func() {
 			var buf []byte
-			for l := range next {
-				fp, ok, err := s.verifyRow(ctx, l, &buf)
+			for d := range next {
+				fp, ok, err := s.verifyRow(ctx, d, &buf)
 				mu.Lock()
 				if err != nil && first == nil {
 					first = err
 				}
 				if err == nil && !ok {
-					lost = append(lost, bad{l, fp})
+					lost = append(lost, bad{d.loc, fp})
 				}
 				mu.Unlock()
 			}
 		})
 	}
-	for _, l := range doubtful {
-		next <- l
+	for _, d := range doubtful {
+		next <- d
 	}
 	close(next)
 	wg.Wait()
@@ -379,20 +397,13 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []catalog.Loc) erro
 
 // verifyRow reads the block of one row and says whether its bytes are right. An error
 // means that could not be found out.
-func (s *Store) verifyRow(ctx context.Context, l catalog.Loc, buf *[]byte) (fp index.Fingerprint, ok bool, err error) {
-	row, err := s.catalog.Block(ctx, l, nil)
-	if skep.KindOf(err) == skep.NotFound {
-		return fp, true, nil
-	}
-	if err != nil {
-		return fp, false, err
-	}
+func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.Fingerprint, ok bool, err error) {
 	var rec segment.Record
-	if err := segment.DecodeRecord(row, &rec); err != nil {
+	if err := segment.DecodeRecord(d.row, &rec); err != nil {
 		return fp, false, nil
 	}
 	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
-	ns, g := s.names.of(rec.Instance), s.space.mu.groups[l.Group]
+	ns, g := s.names.of(rec.Instance), s.space.mu.groups[d.loc.Group]
 	if ns == nil || g == nil {
 		return fp, true, nil
 	}

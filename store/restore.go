@@ -46,7 +46,6 @@ type session struct {
 	ending  bool         // Close was called
 	pumping bool         // the pump goroutine has not ended
 	idle    []chan error // who waits for chunks to come back
-	err     error
 }
 
 // chain is one chain of a session.
@@ -79,7 +78,6 @@ type chain struct {
 	stopped  bool
 
 	found   []*found // by block; loaded by the pump
-	loaded  int      // position up to which found is loaded, in block order of the direction
 	touched []bool
 }
 

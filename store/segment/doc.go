@@ -5,7 +5,7 @@
 //
 // # The story
 //
-// A device is two superblock copies, a reserved megabyte, and segments. A stripe
+// A device is two superblock copies, a reserved 64 KiB, and segments. A stripe
 // group is one segment on each of a list of devices, and each of its segments says
 // so in its first page, the segment header, with the whole list: any one of them
 // tells a rebuild where the others are.

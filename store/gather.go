@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// driveOp is an operation and where it goes.
+type driveOp struct {
+	drive *drive
+	op    *device.Op
+	temp  []*memory.Buffer
+}
+
+func (o *driveOp) free() {
+	for _, b := range o.temp {
+		b.Release()
+	}
+}
+
+// submitAll hands ops to their drives, each drive's in one call.
+func submitAll(w *waiter, ops []driveOp) {
+	byDrive := map[*drive][]*device.Op{}
+	for i := range ops {
+		o := ops[i]
+		o.op.Done = func(d *device.Op) {
+			o.drive.note(d)
+			o.free()
+			w.end(d.Err)
+		}
+		byDrive[o.drive] = append(byDrive[o.drive], o.op)
+	}
+	for d, list := range byDrive {
+		if err := d.dev.Submit(list); err != nil {
+			for range list {
+				w.end(err)
+			}
+		}
+	}
+}
+
+// writesOf adds the writes of one copy of a block.
+func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.Location, ops []driveOp) ([]driveOp, error) {
+	stored := int64(in.pages) * layout.PageSize
+	for _, e := range layout.Extents(nil, l, stored, len(g.drives)) {
+		o := driveOp{drive: g.drives[e.Device]}
+		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)
+		if err != nil {
+			o.free()
+			return ops, err
+		}
+		o.op = &device.Op{Kind: device.Write, Bufs: bufs,
+			Offset: o.drive.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+// gather gives [off, off+n) of a block's stored form as buffers a drive takes: the
+// caller's own memory where it is aligned, else a copy; a part's end is padded with
+// zeros.
+func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *driveOp) (bufs [][]byte, err error) {
+	temp := func(src []byte, padded int64) error {
+		b, err := s.arena.Alloc(ctx, int(padded), memory.BudgetIO)
+		if err != nil {
+			return noMemory("put", err)
+		}
+		o.temp = append(o.temp, b)
+		mem := b.Bytes()[:padded]
+		clear(mem[copy(mem, src):])
+		bufs = append(bufs, mem)
+		s.count.copied.Add(int64(len(src)))
+		return nil
+	}
+	for _, p := range in.parts {
+		size := int64(len(p.Bytes))
+		padded := int64(pagesOf(size)) * layout.PageSize
+		if off >= padded {
+			off -= padded
+			continue
+		}
+		for n > 0 && off < padded {
+			take := min(n, padded-off)
+			src := p.Bytes[off:min(off+take, size)]
+			switch whole := int64(len(src)) &^ (layout.PageSize - 1); {
+			case !aligned(src):
+				take = min(take, maxTemp)
+				src = src[:min(int64(len(src)), take)]
+				if err := temp(src, take); err != nil {
+					return nil, err
+				}
+			case whole > 0:
+				take = whole
+				bufs = append(bufs, src[:whole])
+			default:
+				if err := temp(src, take); err != nil {
+					return nil, err
+				}
+			}
+			off += take
+			n -= take
+		}
+		off = 0
+		if n == 0 {
+			break
+		}
+	}
+	return bufs, nil
+}
+
+// maxTemp is the largest single copy made for want of alignment.
+const maxTemp = 1 << 20
+
+func aligned(b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%layout.PageSize == 0
+}
