@@ -220,7 +220,11 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 			kept += int(recs[i].Pages)
 		}
 	}
-	if len(recs) > 0 && kept*50 >= g.payloadPages()*49 {
+	leastGain := 50 // one part in so many
+	if s.logicalPages > 0 && s.options.Policy != "cost" {
+		leastGain = 10 // an exact order can always drop more instead (yield)
+	}
+	if len(recs) > 0 && kept*leastGain >= g.payloadPages()*(leastGain-1) {
 		return errNoGain
 	}
 	if err := c.evict(ctx, recs, refs, verdicts); err != nil {

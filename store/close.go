@@ -39,6 +39,7 @@ func (s *Store) close() error {
 	for _, ses := range s.sessions.all(true) {
 		note(ses.Close(ctx))
 	}
+	held := len(errs) > 0 // by drives, or by whoever has not given lent data back
 	note(s.accepted.wait(ctx))
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		note(s.advanceMark(ctx))
@@ -46,8 +47,9 @@ func (s *Store) close() error {
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
 		note(&skep.Error{Op: "close", Kind: skep.Deadline, Field: "background work"})
+		held = true
 	}
-	if len(errs) == 0 {
+	if !held {
 		s.workers.stop()
 	}
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {

@@ -79,6 +79,13 @@ func (s *Store) remove(ns *namespace, fp index.Fingerprint) (e index.Entry, ok b
 	return e, ok
 }
 
+// awaitChanges returns when the change of rows under way, if one is, has reached the
+// index. The caller must not be making one.
+func (s *Store) awaitChanges() {
+	s.changes.Lock()
+	s.changes.Unlock() //nolint:staticcheck // to wait is all
+}
+
 // settleDeletions syncs what deleteRow and the cleaner deleted without: what is not
 // there now must not be found again after a crash by who was told so.
 func (s *Store) settleDeletions(ctx context.Context) error {

@@ -129,10 +129,18 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 		return n
 	}
 	rec, err := s.record(fp, e)
-	if err != nil {
-		return int64(e.Pages) * layout.PageSize
+	for range 3 {
+		if err == nil {
+			return rec.Bytes()
+		}
+		s.awaitChanges() // the cleaner moves a block's row before it moves the index
+		var ok bool
+		if e, ok = s.index.Resolve(fp); !ok {
+			break
+		}
+		rec, err = s.record(fp, e)
 	}
-	return rec.Bytes()
+	return int64(e.Pages) * layout.PageSize
 }
 
 // fixedSize is a block's payload where that follows from the namespace: the block has

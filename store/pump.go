@@ -381,6 +381,7 @@ func (s *Store) locate(c *chain, blocks []int) []*found {
 		if len(todo) == 0 {
 			break
 		}
+		s.awaitChanges()
 	}
 	return out
 }

@@ -268,3 +268,5 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 	t.Fatal(fmt.Sprintf("it never happened: %s", what))
 }
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }

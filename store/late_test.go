@@ -1,0 +1,272 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// brief is a context for waits that are expected to fail.
+func brief(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+const canary = 0xa5
+
+// A drive that does not answer: the deadline answers for it, memory comes back when the
+// drive has let go of it and not before, and after that no byte of it ever changes.
+func TestLateReads(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		action  device.Action
+		aligned bool // read straight into the destination, or copied there
+	}{
+		{"held before the transfer, in place", device.Hold, true},
+		{"held before the transfer, copied", device.Hold, false},
+		{"completion withheld, in place", device.Withhold, true},
+		{"completion withheld, copied", device.Withhold, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			s, r, _ := openRig(t, nil)
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			keys := chainKeys(1, 12)
+			const size = 8 << 10
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
+
+			r.each(func(_ int, d *device.Fault) { d.MustInject(device.Rule{Action: tt.action, Kinds: device.Reads}) })
+			mem := device.AlignedBuffer((len(keys) + 1) * size)
+			dest := mem[:len(keys)*size]
+			if !tt.aligned {
+				dest = mem[100 : 100+len(keys)*size]
+			}
+			ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Deadline: time.Now().Add(30 * time.Millisecond),
+				Dest: skep.Destination{Memory: dest, Stride: size}}}})
+			require.NoError(t, err)
+			into := make([]skep.Chunk, 1)
+			for range keys {
+				n, err := ses.Next(ctx, into)
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				requireKind(t, skep.Deadline, into[0].Err)
+			}
+			// Everything is answered, and yet it is not the end: the memory is not ours.
+			_, err = ses.Next(brief(t), into)
+			requireKind(t, skep.Deadline, err)
+			requireKind(t, skep.NotReleased, ses.Stop(brief(t), 0))
+			requireKind(t, skep.NotReleased, ses.Stop(brief(t), -1))
+			requireKind(t, skep.NotReleased, ses.Close(brief(t)))
+
+			r.each(func(_ int, d *device.Fault) { d.Release() })
+			require.NoError(t, ses.Stop(ctx, 0))
+			for i := range mem {
+				mem[i] = canary
+			}
+			require.NoError(t, ses.Close(ctx))
+			requireChain(t, s, sc, keys, size) // the store goes on
+			require.Equal(t, len(mem), bytes.Count(mem, []byte{canary}), "memory changed after it was released")
+			require.NoError(t, s.Close())
+			require.Equal(t, len(mem), bytes.Count(mem, []byte{canary}), "memory changed after it was released")
+		})
+	}
+}
+
+// Without a deadline the store's own limit on an operation answers.
+func TestOpTimeout(t *testing.T) {
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { o.OpTimeout = 80 * time.Millisecond })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 6)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
+	dest := device.AlignedBuffer(len(keys) * 8 << 10)
+	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Dest: skep.Destination{Memory: dest}}}})
+	require.NoError(t, err)
+	into := make([]skep.Chunk, 1)
+	for range keys {
+		n, err := ses.Next(ctx, into)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		requireKind(t, skep.DeviceFailed, into[0].Err)
+	}
+	_, err = ses.Next(brief(t), into)
+	requireKind(t, skep.Deadline, err)
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	_, err = ses.Next(ctx, into)
+	require.ErrorIs(t, err, io.EOF)
+	clear(dest)
+	require.NoError(t, ses.Close(ctx))
+	requireChain(t, s, sc, keys, 8<<10)
+	require.Equal(t, len(dest), bytes.Count(dest, []byte{0}))
+}
+
+// A store that is closed while a drive holds a read says so, and leaves the memory alone
+// that the drive may still write to: the destination, and its own.
+func TestCloseWhileReadsAreHeld(t *testing.T) {
+	for _, lent := range []bool{false, true} {
+		t.Run(map[bool]string{false: "into the caller's memory", true: "into the store's"}[lent], func(t *testing.T) {
+			ctx := testContext(t)
+			s, r, o := openRig(t, func(o *Options) { o.closeTimeout = 100 * time.Millisecond })
+			sc := openSpace(t, s, "n", skep.Durable, 1, true)
+			keys := chainKeys(1, 8)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
+			r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
+			c := skep.Chain{Scope: sc, Keys: keys}
+			dest := device.AlignedBuffer(len(keys) * 8 << 10)
+			if !lent {
+				c.Dest.Memory = dest
+			}
+			_, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
+			require.NoError(t, err)
+			require.NoError(t, r.faults[0].WaitHeld(ctx, 1))
+			require.NoError(t, r.faults[1].WaitHeld(ctx, 1))
+			err = s.Close()
+			require.ErrorIs(t, err, skep.NotReleased)
+			held := append([]*device.Fault{}, r.faults...)
+
+			// The same directory can be opened meanwhile: what was stored is there.
+			s2, err := Open(ctx, o)
+			require.NoError(t, err)
+			requireChain(t, s2, sc, keys, 8<<10)
+			require.NoError(t, s2.Close())
+			for _, f := range held {
+				f.Release() // writes into memory that must still be there
+			}
+			for _, f := range held {
+				eventually(t, "the drive lets go", func() bool { return f.Stats().InFlight == 0 })
+			}
+		})
+	}
+}
+
+// Writes that hang: the put is declined, the cells are not used again while the drive may
+// still write to them, and what is written late destroys nothing.
+func TestLateWrites(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		rule device.Rule
+	}{
+		{"payload and logs", device.Rule{Action: device.Hold, Kinds: device.Writes, Nth: 1}},
+		{"some of them", device.Rule{Action: device.Hold, Kinds: device.Writes, Probability: 0.3}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			s, r, o := openRig(t, func(o *Options) {
+				o.OpTimeout, o.SegmentBytes, o.CapacityBytes = 60*time.Millisecond, 64<<10, 2*(10*64<<10+8<<10)
+			})
+			sc := openSpace(t, s, "n", skep.Cache, 1, false)
+			keep := openSpace(t, s, "keep", skep.Durable, 1, true)
+			kept := chainKeys(7, 10)
+			requireOutcome(t, skep.Committed, putRun(t, s, keep, kept, 8<<10))
+
+			rules := []*device.Injected{}
+			r.each(func(_ int, d *device.Fault) { rules = append(rules, d.MustInject(tt.rule)) })
+			declined := 0
+			for i := range 6 {
+				res, err := s.Put(ctx, putRequest(sc, nil, 0, chainKeys(100+i, 4), 8<<10))
+				require.NoError(t, err)
+				for _, x := range res {
+					if x.Outcome == skep.Declined {
+						require.Contains(t, []skep.Kind{skep.DeviceFailed, skep.Full}, x.Reason)
+						declined++
+					}
+				}
+			}
+			require.Positive(t, declined)
+			for _, rule := range rules {
+				rule.Remove() // new writes pass; what is held stays held
+			}
+			held := r.faults[0].Held() + r.faults[1].Held()
+			require.Positive(t, held)
+
+			// The store is filled several times over while the writes hang.
+			time.Sleep(100 * time.Millisecond) // drives that were fenced are tried again
+			var last []skep.Key
+			committed := 0
+			for i := range 60 {
+				keys := chainKeys(1000+i, 4)
+				res, err := s.Put(ctx, putRequest(sc, nil, 0, keys, 8<<10))
+				require.NoError(t, err)
+				for j, x := range res {
+					if x.Outcome == skep.Committed {
+						committed++
+						last = append(last, keys[j])
+					}
+				}
+			}
+			require.Positive(t, committed)
+			last = last[max(0, len(last)-8):]
+			r.each(func(_ int, d *device.Fault) { d.Release() })
+			r.each(func(_ int, d *device.Fault) {
+				eventually(t, "writes end", func() bool { return d.Stats().InFlight == 0 })
+			})
+			requireChain(t, s, keep, kept, 8<<10)
+			n, reasons := requireRight(t, s, sc, last, 8<<10)
+			require.Positive(t, n)
+			require.Zero(t, reasons[skep.Damaged], "a late write landed in somebody else's cells: %v", reasons)
+			// And the space comes back.
+			eventually(t, "groups are reused", func() bool {
+				res := putRun(t, s, sc, chainKeys(int(time.Now().UnixNano()), 4), 8<<10)
+				return res[0].Outcome == skep.Committed
+			})
+			st, err := s.Stats(ctx)
+			require.NoError(t, err)
+			require.Zero(t, st.Damaged)
+			require.NoError(t, s.Close())
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireChain(t, s, keep, kept, 8<<10)
+			_, reasons = requireRight(t, s, sc, last, 8<<10)
+			require.Zero(t, reasons[skep.Damaged])
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// A hung drive does not keep others waiting.
+func TestOneHungDrive(t *testing.T) {
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { o.DeviceCount = 3 })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	keys := chainKeys(1, 30)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
+	r.faults[1].Hold(device.Read)
+	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys}}})
+	require.NoError(t, err)
+	require.NoError(t, r.faults[1].WaitHeld(ctx, 1))
+	landed := 0
+	into := make([]skep.Chunk, 4)
+	for landed < len(keys)/2 {
+		n, err := ses.Next(ctx, into)
+		require.NoError(t, err)
+		for i := range into[:n] {
+			require.NoError(t, into[i].Err)
+			into[i].Release()
+		}
+		landed += n
+	}
+	r.faults[1].Release()
+	for !errors.Is(err, io.EOF) {
+		var n int
+		if n, err = ses.Next(ctx, into); err != nil && !errors.Is(err, io.EOF) {
+			require.NoError(t, err)
+		}
+		for i := range into[:n] {
+			require.NoError(t, into[i].Err)
+			into[i].Release()
+		}
+	}
+	require.NoError(t, ses.Close(ctx))
+}
