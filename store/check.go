@@ -33,8 +33,12 @@ func (w *workers) start(n int) {
 // sessions' windows.
 func (w *workers) add(ch *chunk) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended { // a drive gave it back after Close: it only has to let go of what it holds
+		go ch.complete()
+		return
+	}
 	w.queue = append(w.queue, ch)
-	w.mu.Unlock()
 	w.more.Signal()
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// closeTimeout is how long Close waits for drives and background work.
-const closeTimeout = 10 * time.Second
+// defaultCloseTimeout is how long Close waits for drives and background work.
+const defaultCloseTimeout = 10 * time.Second
 
 // Close implements skep.Store. What was acknowledged as committed is flushed. When a
 // drive still holds memory after a while, Close returns NotReleased and leaves that
@@ -21,7 +21,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
 	var errs []error
 	note := func(err error) {
@@ -39,7 +39,6 @@ func (s *Store) close() error {
 	for _, ses := range s.sessions.all(true) {
 		note(ses.Close(ctx))
 	}
-	held := len(errs) > 0 // by drives, or by whoever has not given lent data back
 	note(s.accepted.wait(ctx))
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		note(s.advanceMark(ctx))
@@ -47,11 +46,8 @@ func (s *Store) close() error {
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
 		note(&skep.Error{Op: "close", Kind: skep.Deadline, Field: "background work"})
-		held = true
 	}
-	if !held {
-		s.workers.stop()
-	}
+	s.workers.stop()
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
@@ -74,7 +70,7 @@ func (s *Store) close() error {
 // abandon closes what a failed open has opened.
 func (s *Store) abandon() {
 	s.cancel()
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
 	if err := s.shut(ctx); err != nil {
 		s.log.Warn("closing after a failed open", "error", err)

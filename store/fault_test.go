@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -271,7 +272,13 @@ func TestDiskFull(t *testing.T) {
 
 // The catalog's disk fails at any write: the store takes no more changes, reads go on,
 // and what was acknowledged is there at the next open.
+//
+// A failed catalog leaves goroutines behind on purpose, so this runs in a process of its
+// own.
 func TestCatalogFails(t *testing.T) {
+	if !alone(t) {
+		return
+	}
 	for i := range 8 {
 		t.Run(itoa(i), func(t *testing.T) {
 			var armed atomic.Bool
@@ -315,9 +322,11 @@ func TestCatalogFails(t *testing.T) {
 			requireKind(t, skep.Failed, err)
 			_, err = s.Delete(testContext(t), sc, first[:1])
 			requireKind(t, skep.Failed, err)
-			st, err := s.Stats(testContext(t))
-			require.NoError(t, err)
-			require.Contains(t, st.State, "failed")
+			eventually(t, "the store says that it failed", func() bool {
+				st, err := s.Stats(testContext(t))
+				require.NoError(t, err)
+				return strings.HasPrefix(st.State, "failed: ")
+			})
 			_ = s.Close() // may say what failed, but returns
 
 			o.CatalogFS = mem

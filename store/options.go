@@ -89,6 +89,8 @@ type Options struct {
 	// OpenDevice and CatalogFS replace the file systems, for tests.
 	OpenDevice func(index int, path string, create bool, size int64) (device.Device, error)
 	CatalogFS  vfs.FS
+
+	closeTimeout time.Duration // tests make it short
 }
 
 func (o *Options) ensureDefaults() {
@@ -127,6 +129,9 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.SpaceTimeout == 0 {
 		o.SpaceTimeout = 10 * time.Second
+	}
+	if o.closeTimeout == 0 {
+		o.closeTimeout = defaultCloseTimeout
 	}
 	if o.EventBuffer == 0 {
 		o.EventBuffer = 1 << 16

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -25,7 +26,27 @@ func TestMain(m *testing.M) {
 	if childMode() { // this process is a test's victim
 		os.Exit(runChild())
 	}
+	if os.Getenv(aloneEnv) != "" {
+		os.Exit(m.Run())
+	}
 	goleak.VerifyTestMain(m)
+}
+
+const aloneEnv = "SKEP_TEST_ALONE"
+
+// alone runs the calling test in a process of its own, where goroutines may be left
+// behind. It says whether this is that process.
+func alone(t *testing.T) bool {
+	if os.Getenv(aloneEnv) != "" {
+		return true
+	}
+	ctx := testContext(t)
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), aloneEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+	return false
 }
 
 // hangs is how long a test waits for what must happen at some time. Passing it means

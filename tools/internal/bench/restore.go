@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,10 @@ import (
 // ChainOptions are those of Restore and Put.
 type ChainOptions struct {
 	Common
-	Devices    []int // how many file devices; a row each
+	Devices []int // how many devices; a row each
+	// Paths are block devices to use in place of file devices, the first so many a row.
+	// They must be blank and are blank again afterwards.
+	Paths      []string
 	ChainBytes int64
 	BlockBytes int64
 }
@@ -44,6 +48,9 @@ func (o *ChainOptions) validate() error {
 	for _, n := range o.Devices {
 		if n < 1 || n > 64 {
 			return skep.Invalidf(op, "--devices", n, "1 to 64")
+		}
+		if len(o.Paths) > 0 && n > len(o.Paths) {
+			return skep.Invalidf(op, "--devices", n, fmt.Sprintf("at most the %d named by --device", len(o.Paths)))
 		}
 	}
 	if o.BlockBytes < device.Align || o.BlockBytes > regionBytes || o.BlockBytes%device.Align != 0 {
@@ -73,15 +80,20 @@ type chainStore struct {
 	size  int64 // of a block
 	mem   [regions][]byte
 	lent  []skep.Memory
+	raw   []string // block devices to be left blank
 }
 
 func (o *ChainOptions) open(ctx context.Context, dir string, devices int) (_ *chainStore, err error) {
-	st, err := store.Open(ctx, store.Options{Dir: dir, DeviceCount: devices, BlockBytes: o.BlockBytes,
+	var paths []string
+	if len(o.Paths) > 0 {
+		paths = o.Paths[:devices]
+	}
+	st, err := store.Open(ctx, store.Options{Dir: dir, DeviceCount: devices, Devices: paths, BlockBytes: o.BlockBytes,
 		CacheBytes: -1, IOBytes: regions*regionBytes + 256<<20, Device: device.Options{Backend: o.Backend}, Logger: o.Log})
 	if err != nil {
 		return nil, err
 	}
-	c := &chainStore{st: st, size: o.BlockBytes}
+	c := &chainStore{st: st, size: o.BlockBytes, raw: paths}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
@@ -111,7 +123,21 @@ func (c *chainStore) close() error {
 	for _, m := range c.lent {
 		m.Release()
 	}
-	return c.st.Close()
+	err := c.st.Close()
+	for _, path := range c.raw {
+		err = errors.Join(err, wipe(path))
+	}
+	return err
+}
+
+// wipe takes the store's superblocks off a device that was blank before.
+func wipe(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, 64<<10), 0)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func (c *chainStore) bytes() int64 { return int64(len(c.keys)) * c.size }

@@ -66,6 +66,7 @@ func (a *app) begin(c *bench.Common) (err error) {
 
 func chainFlags(cmd *cobra.Command, o *bench.ChainOptions) {
 	cmd.Flags().IntSliceVar(&o.Devices, "devices", []int{4}, "file devices; several numbers give a row each")
+	cmd.Flags().StringSliceVar(&o.Paths, "device", nil, "blank block devices to use in place of files, the first so many a row; blank again afterwards")
 	cmd.Flags().Int64Var(&o.ChainBytes, "chain-bytes", 4<<30, "payload of the chain; larger than every cache")
 	cmd.Flags().Int64Var(&o.BlockBytes, "block-bytes", 2<<20, "payload of a block")
 }

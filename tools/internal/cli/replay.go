@@ -29,6 +29,7 @@ type replayFlags struct {
 	dramBytes  int64
 	backend    string
 	limit      int
+	paths      []string
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -54,6 +55,7 @@ catalog/; a second run on the same directory opens what is there.`,
 	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
 	fl.Int64Var(&f.dramBytes, "dram-bytes", 0, "DRAM tier; 0: none, so that figures speak of the devices")
 	fl.StringVar(&f.backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
+	fl.StringSliceVar(&f.paths, "device", nil, "block devices or files in place of --devices files in --dir; a new store wants them blank or absent")
 	fl.IntVar(&f.limit, "limit", 0, "stop after so many requests; 0: all")
 	return cmd
 }
@@ -67,7 +69,7 @@ func oneFile(cmd *cobra.Command, args []string) error {
 
 // storeOptions checks the flags and makes a store's options of them.
 func (f *replayFlags) storeOptions() (store.Options, error) {
-	o := store.Options{Dir: f.dir, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, LogicalBlocks: f.capacity,
+	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, LogicalBlocks: f.capacity,
 		CacheBytes: f.dramBytes, Device: device.Options{Backend: f.backend}}
 	in := func(field string, ok bool, value, limit any) error {
 		if ok {
