@@ -336,6 +336,9 @@ func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.D
 	if sb.Store != s.id || !known {
 		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
 	}
+	if d.dev.Size() < sb.DeviceBytes {
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+	}
 	d.index, d.id, d.serial, d.segBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
 	s.segBytes = sb.SegmentBytes
 	d.segments = layout.Segments(d.dev.Size(), d.segBytes)

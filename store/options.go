@@ -185,6 +185,32 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("at least %d", 16<<20))
 	case o.LogicalBlocks < 0:
 		return skep.Invalidf(op, "logical blocks", o.LogicalBlocks, "0 or more")
+	case o.Workers < 0:
+		return skep.Invalidf(op, "workers", o.Workers, "0 or more")
+	case o.EventBuffer < 1:
+		return skep.Invalidf(op, "event buffer", o.EventBuffer, "at least 1")
+	}
+	for _, f := range []struct {
+		field string
+		bytes int64
+	}{{"reserve bytes", o.ReserveBytes}, {"catalog cache bytes", o.CatalogCacheBytes}, {"leased bytes", o.LeasedBytes},
+		{"pinned bytes", o.PinnedBytes}, {"flush bytes", o.FlushBytes}} {
+		if f.bytes < 0 {
+			return skep.Invalidf(op, f.field, f.bytes, "0 or more")
+		}
+	}
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+	}{{"flush interval", o.FlushInterval}, {"op timeout", o.OpTimeout}, {"space timeout", o.SpaceTimeout}} {
+		if f.d < time.Millisecond {
+			return skep.Invalidf(op, f.field, f.d, "at least 1ms")
+		}
+	}
+	for name, n := range o.TenantBytes {
+		if n < 0 {
+			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "tenant bytes", Value: n, Limit: "0 or more, for " + name}
+		}
 	}
 	seen := map[string]bool{}
 	for _, d := range o.Devices {

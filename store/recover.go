@@ -105,6 +105,10 @@ func (s *Store) loadGroups(ctx context.Context) error {
 				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
 					Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
 			}
+			if d := s.drives[m.Device]; int(m.Segment) >= d.segments {
+				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
+					Limit: "at least " + itoa64(d.segmentOffset(m.Segment+1)) + ": it was cut short"}
+			}
 			g.drives = append(g.drives, s.drives[m.Device])
 			g.segments = append(g.segments, m.Segment)
 			used[m.Device][m.Segment] = true

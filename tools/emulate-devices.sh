@@ -24,7 +24,8 @@ Set SKEP_EMULATED_DIR for run, list and down when up was given --dir.
 
 example:
   tools/emulate-devices.sh up 8
-  tools/emulate-devices.sh run bin/skep bench restore --dir D …
+  tools/emulate-devices.sh run bin/skep bench restore --devices 1,8 \
+      --device "$(tools/emulate-devices.sh list | paste -sd,)"
   tools/emulate-devices.sh down
 TEXT
 }
@@ -32,9 +33,15 @@ TEXT
 die() { echo "emulate-devices.sh: $*" >&2; exit 1; }
 bad() { echo "emulate-devices.sh: $*" >&2; usage >&2; exit 2; }
 
-state=${SKEP_EMULATED_DIR:-/var/tmp/skep-emulated}
 controller=/sys/fs/cgroup/blkio
-group=$controller/skep-emulated
+
+# use DIR: where the devices' files lie. Each such directory has a cgroup of its own, so
+# that two sets of devices do not meet.
+use() {
+	state=$1
+	group=$controller/skep-emulated-$(printf %s "$state" | cksum | cut -d' ' -f1)
+}
+use "$(realpath -m -- "${SKEP_EMULATED_DIR:-/var/tmp/skep-emulated}")"
 
 # limit DEVICE BYTES IOPS: 0 takes a limit away.
 limit() {
@@ -52,7 +59,9 @@ number() { [[ $2 =~ ^[0-9]+$ ]] || bad "$1 is $2, must be a number"; }
 # The file of devices has a line each: loop device, backing file.
 down() {
 	[[ -f $state/devices ]] || die "nothing is up in $state"
-	local device image left=0
+	local device image left=0 running
+	running=$(cat "$group/cgroup.procs" 2>/dev/null || true)
+	[[ -z $running ]] || die "processes still run on the devices: ${running//$'\n'/ }; end them first"
 	while read -r device image; do
 		# Only a loop device that still shows our file is ours.
 		if [[ $(losetup --noheadings --output BACK-FILE "$device" 2>/dev/null || true) == "$image" ]]; then
@@ -79,7 +88,7 @@ up() {
 		--bytes-per-second) bytes=$2 && number "$1" "$bytes" ;;
 		--iops) iops=$2 && number "$1" "$iops" ;;
 		--size) size=$2 && { [[ $size =~ ^[0-9]+[KMG]?$ ]] || bad "--size is $size, must be a number with K, M or G"; } ;;
-		--dir) state=$2 ;;
+		--dir) use "$(realpath -m -- "$2")" ;;
 		*) bad "unknown option $1" ;;
 		esac
 		shift 2
@@ -87,7 +96,6 @@ up() {
 	[[ -d $controller ]] || die "no $controller: this kernel has no cgroup v1 blkio controller, so devices cannot be held to a speed"
 	[[ ! -e $state/devices ]] || die "devices are up already in $state; run down first"
 	mkdir -p "$state" "$group"
-	state=$(cd "$state" && pwd)
 	: >"$state/devices"
 	image=
 	trap 'echo "emulate-devices.sh: failed; taking back what was made" >&2; trap - EXIT; [[ -z $image ]] || grep -qF " $image" "$state/devices" || rm -f -- "$image"; down' EXIT
