@@ -128,7 +128,11 @@ func (s *Store) record(fp index.Fingerprint, e index.Entry) (rec segment.Record,
 		if r := s.pending.get(fp); r != nil {
 			return *r, nil
 		}
-		return rec, errGone
+		// Its commit has just moved it, or it is gone.
+		var ok bool
+		if e, ok = s.index.Resolve(fp); !ok || e.Location == 0 {
+			return rec, errGone
+		}
 	}
 	buf, err := s.catalog.Block(s.ctx, locOf(unpack(e.Location)), nil)
 	if err != nil {

@@ -335,7 +335,9 @@ func (l *life) open(i int, _ string, create bool, size int64) (device.Device, er
 	if err := f.Record(context.Background()); err != nil {
 		return nil, err
 	}
+	l.mu.Lock()
 	l.faults = append(l.faults, f)
+	l.mu.Unlock()
 	return gated{f, l}, nil
 }
 

@@ -83,7 +83,8 @@ func (s *Store) remove(ns *namespace, fp index.Fingerprint) (e index.Entry, ok b
 // index. The caller must not be making one.
 func (s *Store) awaitChanges() {
 	s.changes.Lock()
-	s.changes.Unlock() //nolint:staticcheck // to wait is all
+	//lint:ignore SA2001 to wait is all
+	s.changes.Unlock()
 }
 
 // settleDeletions syncs what deleteRow and the cleaner deleted without: what is not

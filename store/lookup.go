@@ -128,8 +128,8 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 	if n, ok := ns.fixedSize(e); ok {
 		return n
 	}
-	rec, err := s.record(fp, e)
-	for range 3 {
+	for range 4 {
+		rec, err := s.record(fp, e)
 		if err == nil {
 			return rec.Bytes()
 		}
@@ -138,7 +138,6 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 		if e, ok = s.index.Resolve(fp); !ok {
 			break
 		}
-		rec, err = s.record(fp, e)
 	}
 	return int64(e.Pages) * layout.PageSize
 }

@@ -152,6 +152,9 @@ func (s *Store) makeIndex() (err error) {
 		block := pagesOf(o.BlockBytes)
 		units, unit := layout.UnitFor(block, int(n))
 		perGroup := int64(n) * (segPages / int64(unit)) / int64(units) * int64(block)
+		if perGroup == 0 { // segments smaller than a typical block: what comes must be smaller
+			perGroup = int64(n) * segPages
+		}
 		usable := max(1, segments/n-3) * perGroup
 		cfg.LogicalPages = max(1, usable-usable/32)
 		if o.LogicalBlocks > 0 {

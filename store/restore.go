@@ -112,14 +112,16 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		return nil, errClosed
 	}
 	ses.pumping = true
+	ses.mu.Lock()
 	for _, c := range ses.chains {
 		ses.arm(c)
 	}
+	ses.mu.Unlock()
 	go ses.pump()
 	return ses, nil
 }
 
-// arm sets the chain's deadline timer. REQUIRES: ses.mu, or before the pump starts.
+// arm sets the chain's deadline timer. REQUIRES: ses.mu.
 func (ses *session) arm(c *chain) {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -129,6 +131,10 @@ func (ses *session) arm(c *chain) {
 		return
 	}
 	deadline := c.deadline
+	if !time.Now().Before(deadline) { // nothing lands, however quick
+		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		return
+	}
 	c.timer = time.AfterFunc(time.Until(deadline), func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()

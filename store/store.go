@@ -19,9 +19,9 @@ import (
 
 // Store is the embedded engine: a skep.Store on devices. Make it with Open.
 //
-// Lock order: names.mu, changes, space.opening, space.mu, then the index's own; a
-// session's mu before the index's. No lock is held over device I/O but opening and,
-// over commits of the catalog, changes and names.mu.
+// Lock order: gate, changes, space.opening, names.mu, a session's mu, space.mu, then
+// the index's own. No lock is held over device I/O but opening and, over commits of
+// the catalog, changes and names.mu.
 type Store struct {
 	options Options
 	log     *slog.Logger

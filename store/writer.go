@@ -19,7 +19,6 @@ type writer struct {
 	mu       sync.Mutex
 	parts    []openPart
 	ended    bool
-	result   *skep.PutResult // of a commit
 	timer    *time.Timer
 	bytes    int64
 	inFlight int // writes copying outside the lock
@@ -74,7 +73,11 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 		w.parts[i].bytes = device.AlignedBuffer(pagesOf(p.Size) * device.Align)[:p.Size]
 		w.in.parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
 	}
-	w.timer = time.AfterFunc(timeout, func() { w.end() })
+	w.mu.Lock()
+	w.mu.Lock()
+	w.timer = time.AfterFunc(timeout, w.end)
+	w.mu.Unlock()
+	w.mu.Unlock()
 	return w, nil
 }
 

@@ -302,7 +302,7 @@ func (h *hang) hold() (letGo func()) {
 func TestADriveThatDoesNotAnswerCostsADeadline(t *testing.T) {
 	noLeaks(t)
 	h := &hang{match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData)}
-	c := open(t, faulty(vfs.NewMem(), h), func(o *Options) { o.Timeout = 50 * time.Millisecond })
+	c := open(t, faulty(vfs.NewMem(), h), func(o *Options) { o.Timeout = 300 * time.Millisecond })
 	put := func(ctx context.Context, i int) error {
 		b := c.NewBatch()
 		fillRows(b, i)
@@ -336,7 +336,7 @@ func TestADriveThatDoesNotAnswerCostsADeadline(t *testing.T) {
 
 func TestCloseDoesNotWaitForADriveThatDoesNotAnswer(t *testing.T) {
 	h := &hang{match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData)}
-	c, err := Open(testDir, Options{FS: faulty(vfs.NewMem(), h), Logger: quiet(), Timeout: 50 * time.Millisecond})
+	c, err := Open(testDir, Options{FS: faulty(vfs.NewMem(), h), Logger: quiet(), Timeout: 300 * time.Millisecond})
 	require.NoError(t, err)
 	letGo := h.hold()
 	defer letGo()

@@ -72,12 +72,13 @@ func asked(s skep.Shape, layers, heads skep.Range) []bool {
 	return m
 }
 
-// pick is the bytes of block that mask marks.
+// pick is the bytes of block that mask marks; others, which may still be on their way,
+// are not looked at.
 func pick(block []byte, mask []bool) []byte {
 	var out []byte
-	for i, b := range block {
-		if mask[i] {
-			out = append(out, b)
+	for i, marked := range mask[:len(block)] {
+		if marked {
+			out = append(out, block[i])
 		}
 	}
 	return out

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // load is I/O for the limit to do: one job on each file, all at once.
@@ -136,7 +135,7 @@ func parseFio(out []byte) (Sample, error) {
 	var s Sample
 	for _, j := range o.Jobs {
 		if j.Error != 0 {
-			return Sample{}, fmt.Errorf("fio: job failed: %w", unix.Errno(j.Error))
+			return Sample{}, fmt.Errorf("fio: job failed: %w", syscall.Errno(j.Error))
 		}
 		s.Bytes += j.Read.Bytes + j.Write.Bytes
 		s.Ops += j.Read.Ops + j.Write.Ops
@@ -161,22 +160,22 @@ func (r rawLimit) run(ctx context.Context, l load) (Sample, error) {
 		return Sample{}, err
 	}
 	defer unmap()
-	var fds []int
+	var fds []*os.File
 	defer func() {
-		for _, fd := range fds {
-			unix.Close(fd)
+		for _, f := range fds {
+			f.Close()
 		}
 	}()
-	flags := unix.O_RDONLY
+	flags := os.O_RDONLY
 	if l.RW == "write" {
-		flags = unix.O_RDWR | unix.O_CREAT
+		flags = os.O_RDWR | os.O_CREATE
 	}
 	for _, path := range l.Files {
-		fd, err := unix.Open(path, flags|directFlag|unix.O_CLOEXEC, 0o644)
+		f, err := os.OpenFile(path, flags|directFlag, 0o644)
 		if err != nil {
-			return Sample{}, &os.PathError{Op: "open", Path: path, Err: err}
+			return Sample{}, err
 		}
-		fds = append(fds, fd)
+		fds = append(fds, f)
 	}
 	span := max(l.Span, l.Bytes)
 	var ops, bytes atomic.Int64
@@ -206,9 +205,9 @@ func (r rawLimit) run(ctx context.Context, l load) (Sample, error) {
 						var n int
 						var err error
 						if l.RW == "write" {
-							n, err = unix.Pwrite(fd, buf, off)
+							n, err = fd.WriteAt(buf, off)
 						} else {
-							n, err = unix.Pread(fd, buf, off)
+							n, err = fd.ReadAt(buf, off)
 						}
 						if err != nil || n < len(buf) {
 							errs[at] = fmt.Errorf("raw %s of %d bytes at %d: %d: %w", l.RW, l.Size, off, n, errors.Join(err))

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
@@ -227,7 +225,7 @@ func (o *RecoverOptions) writeAndKill(ctx context.Context, dir string, res *Reco
 
 // dropCaches empties the page cache.
 func dropCaches() (bool, string) {
-	unix.Sync()
+	syncAll()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
 		return false, "page cache not dropped: " + err.Error()
 	}

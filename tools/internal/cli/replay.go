@@ -69,6 +69,9 @@ func oneFile(cmd *cobra.Command, args []string) error {
 
 // storeOptions checks the flags and makes a store's options of them.
 func (f *replayFlags) storeOptions() (store.Options, error) {
+	if len(f.paths) > 0 {
+		f.devices = len(f.paths)
+	}
 	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, LogicalBlocks: f.capacity,
 		CacheBytes: f.dramBytes, Device: device.Options{Backend: f.backend}}
 	in := func(field string, ok bool, value, limit any) error {

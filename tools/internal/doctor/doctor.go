@@ -15,7 +15,6 @@ import (
 
 	"github.com/klauspost/cpuid/v2"
 	"github.com/zeebo/xxh3"
-	"golang.org/x/sys/unix"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
@@ -83,22 +82,6 @@ func (r *Report) add(name string, s Status, detail, next string) {
 	r.Checks = append(r.Checks, Check{name, s, detail, next})
 }
 
-func (r *Report) kernel() {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		r.add("kernel", Warn, err.Error(), "")
-		return
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	var major, minor int
-	fmt.Sscanf(release, "%d.%d", &major, &minor)
-	s, next := OK, ""
-	if major < 5 || major == 5 && minor < 15 {
-		s, next = Warn, "io_uring is good from Linux 5.15 on; older kernels use the slower thread pool"
-	}
-	r.add("kernel", s, fmt.Sprintf("%s %s on %s, %d CPUs", runtime.GOOS, release, runtime.GOARCH, runtime.NumCPU()), next)
-}
-
 // devices tries the backends on a file in the directory.
 func (r *Report) devices() {
 	path := filepath.Join(r.Dir, fmt.Sprintf(".skep-doctor-%d", os.Getpid()))
@@ -138,26 +121,6 @@ func (r *Report) devices() {
 	}
 }
 
-func (r *Report) memlock() {
-	var l unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
-		r.add("locked memory", Warn, err.Error(), "")
-		return
-	}
-	limit := "unlimited"
-	if l.Cur != unix.RLIM_INFINITY {
-		limit = fmt.Sprintf("%d MiB", l.Cur>>20)
-	}
-	switch {
-	case os.Geteuid() == 0:
-		r.add("locked memory", OK, "limit "+limit+", which does not bind root", "")
-	case l.Cur < 1<<30:
-		r.add("locked memory", Warn, "RLIMIT_MEMLOCK is "+limit+": buffers are not registered with io_uring, reads cost more CPU", "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the service")
-	default:
-		r.add("locked memory", OK, "limit "+limit, "")
-	}
-}
-
 func (r *Report) hugePages() {
 	const path = "/sys/kernel/mm/transparent_hugepage/enabled"
 	b, err := os.ReadFile(path)
@@ -171,25 +134,6 @@ func (r *Report) hugePages() {
 		return
 	}
 	r.add("huge pages", OK, "transparent: "+mode, "")
-}
-
-func (r *Report) space() {
-	var s unix.Statfs_t
-	if err := unix.Statfs(r.Dir, &s); err != nil {
-		r.add("free space", Warn, err.Error(), "")
-		return
-	}
-	r.FreeBytes = int64(s.Bavail) * int64(s.Bsize)
-	total := int64(s.Blocks) * int64(s.Bsize)
-	detail := fmt.Sprintf("%.1f GB of %.1f GB", float64(r.FreeBytes)/1e9, float64(total)/1e9)
-	switch {
-	case r.FreeBytes < 1<<30:
-		r.add("free space", Fail, detail, "a store keeps 1 GiB free: make room, or use another --dir")
-	case r.FreeBytes < 10<<30:
-		r.add("free space", Warn, detail, "room for little: a 512-token block of an 8B model is 64 MiB")
-	default:
-		r.add("free space", OK, detail, "")
-	}
 }
 
 func (r *Report) cpu() {
