@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/bench"
@@ -248,11 +246,11 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 // room checks that the demo fits on the disk.
 func (o *Options) room(dir string) error {
 	need := int64(o.Capacity)*o.BlockBytes*107/100 + 256<<20
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	free, err := freeBytes(dir)
+	if err != nil {
 		return err
 	}
-	if free := int64(s.Bavail) * int64(s.Bsize); free < need {
+	if free < need {
 		return &skep.Error{Op: "demo", Kind: skep.Full, Field: "free bytes in " + dir, Value: free, Limit: fmt.Sprintf("at least %d; give another --dir or fewer --capacity-blocks", need)}
 	}
 	return nil
