@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -287,7 +286,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 			return
 		}
 	}
-	t.Fatal(fmt.Sprintf("it never happened: %s", what))
+	t.Fatalf("it never happened: %s", what)
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }
