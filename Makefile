@@ -50,8 +50,8 @@ lint: ## gofmt, go vet, staticcheck, the house's own rules
 	$(call say,the rules of tools/lint)
 	$(GO) test -count=1 ./tools/lint
 
-docs: ## links resolve, and tables in docs/ say what the code does
-	$(GO) test -count=1 -run 'Docs|Link' ./tools/... ./store/segment/...
+docs: ## links resolve, and tables in docs/ say what the code and the command do
+	$(GO) test -count=1 -run 'Docs|Link|Documented' ./tools/lint ./tools/internal/cli ./store/segment
 
 bench: build ## every figure of the README into bench/*.json (long; BENCHDIR=/path on the drives)
 	@mkdir -p bench

@@ -74,9 +74,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 		w.in.parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
 	}
 	w.mu.Lock()
-	w.mu.Lock()
 	w.timer = time.AfterFunc(timeout, w.end)
-	w.mu.Unlock()
 	w.mu.Unlock()
 	return w, nil
 }
