@@ -310,11 +310,12 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row := l.m[id]
-	if row == nil {
+	if row == nil || !row.promises.until.After(now) {
 		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired}
 	}
 	for _, i := range row.ids {
-		if err := s.index.Renew(i, now, until); err != nil {
+		// One whose block was deleted has nothing left to promise; the lease goes on.
+		if err := s.index.Renew(i, now, until); err != nil && skep.KindOf(err) != skep.LeaseExpired {
 			return skep.Lease{}, err
 		}
 	}
