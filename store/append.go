@@ -408,6 +408,9 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 	}
 	for _, in := range a.blocks {
 		s.show(ns, in)
+		if in.replaces != nil { // its row is gone, whatever became of this one
+			s.drop(ns, in)
+		}
 	}
 	return nil
 }
@@ -419,6 +422,7 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 	for _, in := range a.blocks {
 		if r := in.replaces; r != nil {
 			if old, ok := s.index.Resolve(*r); ok && old.Location != 0 {
+				in.dropBytes, in.dropForget = s.forgetter(ns, *r, old)
 				b.DeleteBlock(locOf(layout.Unpack(old.Location)))
 			}
 		}
@@ -472,9 +476,6 @@ func (s *Store) show(ns *namespace, in *incoming) {
 		s.count.blockBytes.Add(in.size)
 	}
 	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
-	if in.replaces != nil {
-		s.drop(ns, tag(in.rec.SaltTag), *in.replaces, *in.rec.Replaces)
-	}
 }
 
 // refused takes back a block that the index has no room for.

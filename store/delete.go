@@ -106,16 +106,22 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 }
 
 // drop removes a block that another has made superfluous. REQUIRES: s.changes.
-func (s *Store) drop(ns *namespace, t tag, fp index.Fingerprint, key skep.Key) {
-	e, ok := s.remove(ns, fp)
+func (s *Store) drop(ns *namespace, in *incoming) {
+	var e index.Entry
+	var ok bool
+	if in.dropForget != nil { // its row is deleted
+		if e, ok = s.index.Remove(*in.replaces, index.AnyLocation); ok {
+			s.count.blockBytes.Add(-in.dropBytes)
+			in.dropForget()
+		}
+	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
+		s.deleteRow(locOf(unpack(e.Location)))
+	}
 	if !ok {
 		return
 	}
-	if e.Location != 0 {
-		s.deleteRow(locOf(unpack(e.Location)))
-	}
-	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: key, Depth: int(e.Depth)}
-	s.saltEvent(&ev, t)
+	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
+	s.saltEvent(&ev, tag(in.rec.SaltTag))
 	s.events.emit(ev)
 }
 

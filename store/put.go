@@ -28,6 +28,8 @@ type incoming struct {
 	accepted      bool   // the index has it already, in memory
 	replacedBytes int64  // payload of the block it replaces, in unchained namespaces
 	forget        func() // takes that block out of the DRAM tier
+	dropBytes     int64  // the same of the block that Replaces names
+	dropForget    func()
 	held          []held // its parts there
 	moved         *move  // by the cleaner, from elsewhere
 	flight        *flight

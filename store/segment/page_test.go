@@ -28,7 +28,7 @@ func TestSuperblockRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, s, got)
 	assert.Equal(t, (1<<40-1<<20)/(64<<20), got.Segments())
-	assert.EqualValues(t, 1<<20+2*(64<<20), got.SegmentOffset(2))
+	assert.EqualValues(t, int64(ReservedBytes)+2*(64<<20), got.SegmentOffset(2))
 	assert.Equal(t, "hidden", got.HashSecret.String())
 }
 
