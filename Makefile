@@ -36,7 +36,7 @@ test: ## what a user needs to trust it: vet, all tests, both backends, invariant
 
 race: ## the tests under the race detector, shortened where they allow it
 	$(call say,go test -race -short ./...)
-	$(GO) test -race -short -timeout 20m -tags '$(TAGS) invariants' $(LINK) ./...
+	$(GO) test -race -short -timeout 20m $(URING) ./...
 
 lint: ## gofmt, go vet, staticcheck, the house's own rules
 	$(call say,gofmt)

@@ -156,7 +156,10 @@ func (w *crashWorld) compare(ctx context.Context, s *Store, or *oracle, list []*
 				or.mu.Unlock()
 				w.fatal("%v is there, although hidden, and must not be", x)
 			}
-			if crashed && !there {
+			if crashed && there { // and hidden: nobody can see in which version
+				some := slices.DeleteFunc(allowed, func(v int) bool { return v == 0 })
+				*st = crashState{cur: some[0], maybe: slices.Clone(some[1:]), last: st.last}
+			} else if crashed {
 				*st = crashState{last: st.last}
 			}
 			or.mu.Unlock()
