@@ -68,7 +68,7 @@ func (o *oracle) syncedLocked() {
 }
 
 func (st *crashState) ack(v int) {
-	st.older = append(st.older, st.cur)
+	st.older = append(append(st.older, st.cur), st.maybe...)
 	st.cur = v
 	st.maybe = nil
 }
