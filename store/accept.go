@@ -18,12 +18,23 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 		return err
 	}
 	var behind, front []*incoming
+	filtered := s.writeback.filters(ns)
 	for _, in := range todo {
-		if ns.info.Chained && s.hold(ns, in) {
+		// What replaces another takes its place when it is committed: were it accepted before
+		// that, a put of the other in between would be undone by it.
+		if ns.info.Chained && in.replaces == nil && s.holdOrMakeRoom(ns, in, filtered) {
 			behind = append(behind, in)
 		} else {
 			front = append(front, in)
 		}
+	}
+	if filtered {
+		s.land(behind)
+		s.writeback.add(ns, behind)
+		behind = nil
+		rest := front
+		defer s.land(rest)
+		front = s.writeback.judge(ns, front)
 	}
 	if len(behind) > 0 {
 		end := s.accepted.begin()
@@ -33,21 +44,33 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 			if err := s.write(s.ctx, ns, streamUser, behind); err != nil {
 				s.log.Error("accepted blocks not committed", "blocks", len(behind), "error", err)
 			}
-			for _, in := range behind {
-				if in.result.Outcome != skep.Committed {
-					s.withdraw(ns, in)
-				}
-			}
+			s.keepPromised(ns, s.withdrawAll(ns, behind))
 		})
 	}
 	defer s.land(front)
 	return s.write(ctx, ns, streamUser, front)
 }
 
+// holdOrMakeRoom is hold; where there is no room and blocks wait to be decided on, some
+// of them are.
+func (s *Store) holdOrMakeRoom(ns *namespace, in *incoming, filtered bool) bool {
+	if filtered && s.writeback.secondTouch {
+		return false
+	}
+	if s.hold(ns, in) {
+		return true
+	}
+	if !filtered || s.cache == nil || in.size > s.writeback.maxBytes {
+		return false
+	}
+	s.writeback.makeRoom(2 * in.size)
+	return s.hold(ns, in)
+}
+
 // hold puts a copy of a block into the DRAM tier and shows it. False: there is no
 // room.
 func (s *Store) hold(ns *namespace, in *incoming) bool {
-	if s.cache == nil {
+	if s.cache == nil || s.pending.len() >= maxWaiting(s.options.CacheBytes) {
 		return false
 	}
 	if clash(in.rec.Parts) {
@@ -75,6 +98,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 		s.sum(ns, in, i)
 	}
 	known := in.rec // what is still to be filled in is nobody else's business
+	in.known = &known
 	s.pending.add(in.fp, &known)
 	if _, _, err := s.index.Insert(e); err != nil {
 		s.discard(in) // the way through the drives says why
@@ -89,27 +113,16 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	return true
 }
 
-// withdraw takes an accepted block back that could not be committed.
-func (s *Store) withdraw(ns *namespace, in *incoming) {
-	if _, ok := s.index.Remove(in.fp, 0); ok {
-		s.count.blockBytes.Add(-in.size)
-	}
-	s.discard(in)
-	ev := s.eventOf(ns, in, skep.EventEvicted)
-	ev.Reason = in.result.Reason
-	s.events.emit(ev)
-}
-
 // settled is called when an accepted block is committed: its copy may be evicted now.
 func (s *Store) settled(in *incoming) {
-	s.pending.remove(in.fp)
+	s.pending.removeThat(in)
 	for _, h := range in.held {
 		s.cache.MarkClean(h.id, h.v)
 	}
 }
 
 func (s *Store) discard(in *incoming) {
-	s.pending.remove(in.fp)
+	s.pending.removeThat(in)
 	for _, h := range in.held {
 		s.cache.Discard(h.id, h.v)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -26,7 +27,8 @@ type appending struct {
 	logs     []logPlace // one a copy, on different devices
 	logPages int
 	writes   *waiter
-	err      error // what kept it from starting
+	err      error            // what kept it from starting
+	cipher   []*memory.Buffer // what its sealed blocks are written from
 }
 
 type logPlace struct {
@@ -37,7 +39,11 @@ type logPlace struct {
 // place takes cells for as many leading blocks as go into one append. On an error
 // it says of how many blocks it speaks.
 func (s *Store) place(ctx context.Context, ns *namespace, st stream, blocks []*incoming) (*appending, int, error) {
-	deadline := time.Now().Add(s.options.SpaceTimeout)
+	return s.placeBy(ctx, ns, st, blocks, time.Now().Add(s.options.SpaceTimeout))
+}
+
+// placeBy is place for who does not wait for room longer than until deadline.
+func (s *Store) placeBy(ctx context.Context, ns *namespace, st stream, blocks []*incoming, deadline time.Time) (*appending, int, error) {
 	for {
 		g, err := s.current(ctx, st, deadline)
 		if err != nil {
@@ -81,7 +87,9 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 		if err != errFull {
 			return nil, err
 		}
-		s.cleaner.kick()
+		if st != streamKept { // the cleaner does not wake itself, for ever
+			s.cleaner.kick()
+		}
 		if !time.Now().Before(deadline) || patience.enough() {
 			return nil, errFull
 		}
@@ -103,6 +111,7 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 // placeIn takes cells in g. fresh says that g was empty, so that no group will do.
 func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appending, n int, fresh bool) {
 	copies := max(1, ns.info.Copies)
+	entries := 0
 	sp := &s.space
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -116,7 +125,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	st := f.Stats()
 	fresh = st.Payload+st.Log == 0 && g.inline == 0
 	a = &appending{g: g}
-	logged := 0
+	logged := markEntry
 	for n < len(blocks) && n < appendBlocks && (n == 0 || a.bytes+blocks[n].size <= appendBytes) {
 		in := blocks[n]
 		mark := f.Mark()
@@ -131,17 +140,23 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 			}
 			in.rec.Copies = append(in.rec.Copies, segment.Place{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub})
 		}
-		length := in.rec.Len()
-		if in.inlined() && in.moved == nil {
+		length := in.rec.Len() + in.sealLen()
+		if in.inlined() && in.moved == nil && in.rec.Parts[0].Inline == nil {
 			length += int(in.size)
 		}
 		length = segment.EntrySize(length)
+		if in.replaces != nil {
+			length += tombstoneEntry
+		}
 		pages := segment.AppendPages(logged + length)
 		if !s.takeLogLocked(g, a, pages, copies) {
 			f.Rollback(mark)
 			break
 		}
 		logged += length
+		if in.replaces != nil {
+			entries++
+		}
 		a.bytes += in.size
 		a.blocks = append(a.blocks, in)
 		n++
@@ -155,6 +170,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		})
 		return nil, 0, fresh
 	}
+	g.entries += entries
 	g.pending += 2 // until no drive writes for it any more, and until it is published
 	a.seq = s.beginSeq()
 	return a, n, false
@@ -196,9 +212,12 @@ func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies i
 // inlineDevice marks a location without cells: the value is in the record.
 const inlineDevice = 255
 
+// inlineSize is the largest block that lives in its record, in bytes.
+const inlineSize = 512
+
 // inlined says whether a block is small enough to live in its record.
 func (in *incoming) inlined() bool {
-	return in.size <= segment.MaxInlineSize && len(in.rec.Parts) == 1
+	return in.size <= inlineSize && len(in.rec.Parts) == 1
 }
 
 // startLocked is the device a block begins on: its parent's next by SWARM eq. 7, or
@@ -210,7 +229,7 @@ func (s *Store) startLocked(ns *namespace, in *incoming, n int) int {
 	if ns.info.Shape.Kind != skep.Opaque {
 		layer = layout.LayerUnits(ns.geometry.LayerBytes(), unitPages)
 	}
-	if in.moved != nil && in.moved.from.Device != inlineDevice {
+	if in.moved != nil && !in.moved.anew && in.moved.from.Device != inlineDevice {
 		return int(in.moved.from.Device) % n
 	}
 	if in.hasParent {
@@ -281,33 +300,30 @@ next:
 
 // start sends out an append's writes. Failures show in finish.
 func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
-	var ops []driveOp
 	for _, in := range a.blocks {
 		in.rec.Seq = a.seq
 		if in.moved == nil && !in.accepted {
 			in.rec.Version = uint32(a.seq)
 		}
-		if in.loc.Device == inlineDevice {
-			continue
-		}
-		for _, l := range in.copies {
-			if ops, a.err = s.writesOf(ctx, a.g, in, l, ops); a.err != nil {
-				break
-			}
-		}
 	}
+	ops, err := s.appendWrites(ctx, ns, a, false)
+	if err == errScarce {
+		err = s.scarce.wait(ctx, s.options.OpTimeout, func() (err error) {
+			ops, err = s.appendWrites(ctx, ns, a, true)
+			return err
+		})
+	}
+	a.err = err
 	total := len(ops) + len(a.logs)
 	if a.err != nil {
 		total = 0
-		for i := range ops {
-			ops[i].free()
-		}
 	}
 	a.writes = newWaiter(total)
 	g, seq, bytes := a.g, a.seq, a.bytes
 	a.writes.after(func() {
 		// Only now can no drive write to these cells any more.
 		s.marks.end(seq, bytes)
+		releaseAll(a.cipher)
 		s.endAppend(g)
 	})
 	if a.err != nil {
@@ -315,7 +331,7 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	}
 	submitAll(a.writes, ops)
 	for _, in := range a.blocks {
-		if in.moved != nil {
+		if in.moved != nil || in.rec.Sealed != nil {
 			continue // its record is complete
 		}
 		for i := range in.rec.Parts {
@@ -328,12 +344,34 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 		}
 	}
 	var w segment.LogWriter
-	for _, in := range a.blocks {
-		if err := w.Record(&in.rec); err != nil && a.err == nil {
-			a.err = err
-		}
+	if err := s.logBlocks(ns, a, &w); err != nil && a.err == nil {
+		a.err = err
 	}
 	s.submitLog(a, &w)
+}
+
+// appendWrites makes the payload writes of an append. errScarce: there is no memory for
+// copies now, and it is not to be waited for. On an error it holds none.
+func (s *Store) appendWrites(ctx context.Context, ns *namespace, a *appending, patient bool) (ops []driveOp, err error) {
+	if err := s.sealing(ctx, ns, a, patient); err != nil {
+		return nil, err
+	}
+	for _, in := range a.blocks {
+		if in.loc.Device == inlineDevice {
+			continue
+		}
+		for _, l := range in.copies {
+			if ops, err = s.writesOf(ctx, a.g, in, l, patient, ops); err != nil {
+				for i := range ops {
+					ops[i].free()
+				}
+				releaseAll(a.cipher)
+				a.cipher = nil
+				return nil, err
+			}
+		}
+	}
+	return ops, nil
 }
 
 // finish waits for an append's writes and makes its blocks known: the order is
@@ -342,7 +380,7 @@ func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
 	defer s.endAppend(a.g)
 	err := a.err
 	if err == nil {
-		err = a.writes.wait(ctx, s.options.OpTimeout)
+		err = a.writes.waitOr(ctx, s.options.OpTimeout, a.g.lost)
 	}
 	durable := ns.info.Class == skep.Durable
 	if err == nil && durable {
@@ -353,9 +391,10 @@ func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
 		if kind == skep.DeviceFailed || kind == skep.Deadline && ctx.Err() == nil {
 			s.log.Error("append failed", "group", a.g.num, "blocks", len(a.blocks), "error", err)
 			s.giveUp(a.g)
-			s.decline(a.blocks, skep.DeviceFailed)
-			return nil
+			s.suspect(a.g)
+			return s.putAgain(ctx, ns, a)
 		}
+		s.suspect(a.g)
 		return err
 	}
 	return s.publish(ctx, ns, a, durable)
@@ -380,6 +419,7 @@ func (s *Store) giveUp(g *group) {
 // publish commits an append to the catalog and shows it in the index.
 func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durable bool) error {
 	if err := s.commit(ctx, ns, a, durable); err != nil {
+		s.suspect(a.g)
 		return err
 	}
 	s.trim(ctx)
@@ -406,13 +446,21 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 	if err := s.catalog.Commit(ctx, b, durable); err != nil {
 		return err
 	}
+	var refused []*incoming
 	for _, in := range a.blocks {
-		s.show(ns, in)
+		if in.outdated { // it was there for no time at all
+			*in.result = skep.PutResult{Outcome: skep.Committed}
+			continue
+		}
+		if err := s.show(ns, in); err != nil {
+			s.refused(in, err)
+			refused = append(refused, in)
+		}
 		if in.replaces != nil { // its row is gone, whatever became of this one
 			s.drop(ns, in)
 		}
 	}
-	return nil
+	return s.takeBack(refused, durable)
 }
 
 // supersede adds to b the deletion of every row that a's blocks make superfluous, so
@@ -433,6 +481,12 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 			b.DeleteBlock(locOf(old.loc))
 			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp, &old.rec) }
 		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
+			if s.rivals.contended(in.fp) && s.outranked(in, old) {
+				in.outdated = true
+				b.DeleteBlock(locOf(in.loc))
+				s.suspect(a.g)
+				continue
+			}
 			in.replacedBytes, in.forget = s.forgetter(ns, in.fp, old)
 			b.DeleteBlock(locOf(layout.Unpack(old.Location)))
 		}
@@ -440,21 +494,20 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 	}
 }
 
-// show makes one committed block visible.
-func (s *Store) show(ns *namespace, in *incoming) {
+// show makes one committed block visible. The error is the index's, which has no room for it.
+func (s *Store) show(ns *namespace, in *incoming) error {
 	e := in.entry(ns)
 	switch {
 	case in.accepted:
 		if !s.index.Move(in.fp, 0, e.Location) {
 			s.deleteRow(locOf(in.loc)) // deleted meanwhile
-			return
+			return nil
 		}
 		s.settled(in)
 	case !ns.info.Chained:
 		_, replaced, err := s.index.Replace(e)
 		if err != nil {
-			s.refused(in, err)
-			return
+			return err
 		}
 		if replaced {
 			s.count.blockBytes.Add(-in.replacedBytes)
@@ -465,29 +518,49 @@ func (s *Store) show(ns *namespace, in *incoming) {
 		}
 	default:
 		if _, _, err := s.index.Insert(e); err != nil {
-			s.refused(in, err)
-			return
+			return err
 		}
 	}
 	*in.result = skep.PutResult{Outcome: skep.Committed}
 	s.count.putBlocks.Add(1)
 	s.count.putBytes.Add(in.size)
+	s.count.boundaryPut.Add(boundaryBytes(&in.rec))
 	if !in.accepted { // those were counted when they were
 		s.count.blockBytes.Add(in.size)
 	}
 	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
+	return nil
 }
 
-// refused takes back a block that the index has no room for.
+// refused says of a block that the index has no room for it. Its row goes next: takeBack.
 func (s *Store) refused(in *incoming, err error) {
+	if g := s.space.find(in.loc.Group); g != nil {
+		s.suspect(g)
+	}
 	s.log.Warn("block not indexed", "key", in.rec.Key.Short(), "error", err)
-	s.deleteRow(locOf(in.loc))
 	kind := skep.KindOf(err)
 	if kind != skep.NoMemory {
 		kind = skep.Full
 	}
 	*in.result = skep.PutResult{Outcome: skep.Declined, Reason: kind}
 	s.count.decline(kind)
+}
+
+// takeBack deletes the rows of refused blocks. Those that were synced are deleted so, too,
+// before anybody is told that they were declined: no crash brings them back.
+func (s *Store) takeBack(list []*incoming, durable bool) error {
+	if len(list) == 0 {
+		return nil
+	}
+	b := s.catalog.NewBatch()
+	for _, in := range list {
+		b.DeleteBlock(locOf(in.loc))
+	}
+	err := s.catalog.Commit(s.ctx, b, durable)
+	if !durable {
+		s.loose.Add(1)
+	}
+	return err
 }
 
 func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable != 0 }

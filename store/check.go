@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sort"
 	"sync"
 
@@ -77,38 +78,34 @@ func (ch *chunk) complete() {
 	f := ch.at
 	switch {
 	case ch.cancelled.Load():
+		ch.disband()
 		ch.finish(errCancelled)
 		return
 	case f.memory != nil:
 		ch.finish(ch.fromMemory())
 		return
 	case f.inline != nil || f.size == 0:
-		ch.pieces = append(ch.pieces[:0], piece{0, f.inline, false})
+		ch.pieces = append(ch.pieces[:0], piece{off: 0, mem: f.inline})
 	}
 	err := ch.check()
 	if err == nil {
+		if wrong := ch.unseal(); wrong != nil {
+			ch.ses.s.damaged(ch)
+			ch.disband()
+			ch.finish(wrong)
+			return
+		}
 		ch.out.Tier = skep.TierDevice
+		ch.attachSums()
+		ch.share()
 		err = ch.deliver()
 	}
-	if err == nil || ch.copyNo >= len(f.copies) {
+	if err == nil || ch.abandoned || !ch.again(err) {
+		ch.disband()
 		ch.finish(err)
 		return
 	}
-	ch.ses.s.readFailed(ch, err)
-	if ch.copyNo++; ch.copyNo >= len(f.copies) {
-		ch.finish(err)
-		return
-	}
-	for _, b := range ch.temp {
-		b.Release()
-	}
-	ch.temp = nil
-	ch.failed.Store(nil)
-	if perr := ch.prepare(); perr != nil {
-		ch.finish(perr)
-		return
-	}
-	for _, r := range ch.reads {
+	for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
 		r.drive.add([]*read{r})
 	}
 }
@@ -234,7 +231,7 @@ func (ch *chunk) transpose(off int64, src []byte) {
 // lend gives the chunk's reader the memory the bytes were read into.
 func (ch *chunk) lend() {
 	s := ch.ses.s
-	bufs := ch.temp
+	bufs := slices.DeleteFunc(ch.temp, func(b *memory.Buffer) bool { return b == nil })
 	ch.temp = nil
 	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: ch.at.size}
 	for _, sp := range ch.spans {
@@ -246,8 +243,10 @@ func (ch *chunk) lend() {
 			}
 		}
 	}
-	if whole && len(bufs) > 0 {
-		s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.part, ch.at.size, bufs)
+	if whole && len(bufs) > 0 && !ch.joined {
+		if list := ch.inOrder(bufs); list != nil {
+			s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.part, ch.at.size, list)
+		}
 	}
 	ch.lent = ch.bytes
 	ses, lent := ch.ses, ch.lent
@@ -264,6 +263,7 @@ func (ch *chunk) lend() {
 func (ch *chunk) fromMemory() error {
 	h := ch.at.memory
 	ch.out.Tier = skep.TierDRAM
+	ch.attachSums()
 	if ch.chain.Dest.Memory == nil && ch.chain.Dest.Paged == nil {
 		return ch.lendMemory(h)
 	}
@@ -271,7 +271,7 @@ func (ch *chunk) fromMemory() error {
 		ch.pieces = ch.pieces[:0]
 		var off int64
 		for _, b := range bufs {
-			ch.pieces = append(ch.pieces, piece{off, b, false})
+			ch.pieces = append(ch.pieces, piece{off: off, mem: b})
 			off += int64(len(b))
 		}
 		return ch.deliver()
@@ -292,7 +292,7 @@ func (ch *chunk) lendMemory(h *memory.Handle) error {
 	for _, b := range bufs {
 		mem := b.Bytes()
 		mem = mem[:min(int64(len(mem)), ch.at.size-off)]
-		ch.pieces = append(ch.pieces, piece{off, mem, false})
+		ch.pieces = append(ch.pieces, piece{off: off, mem: mem})
 		off += int64(len(mem))
 	}
 	for _, sp := range ch.spans {

@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +28,17 @@ type cleaner struct {
 	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only
 	buf       []byte
 	told      time.Time // when a failure was logged last
+	// loan is groups that a compaction under way uses and is about to give back: nothing
+	// is dropped to make up for them.
+	loan  atomic.Int32
+	asked struct {
+		mu   sync.Mutex
+		list []*cleaning // to be cleaned, needed or not
+	}
+	gain   int // see gains
+	churn  churn
+	tidy   bool         // the oldest group keeps too many tombstones: carry.go
+	tidied atomic.Int64 // groups that were written again for that
 }
 
 func (c *cleaner) start(s *Store) {
@@ -45,23 +58,6 @@ func (c *cleaner) kick() {
 	}
 }
 
-// stuckFor is how long a fruitless round speaks for those who come after it.
-const stuckFor = 100 * time.Millisecond
-
-// patience is for one put that waits for space: enough says that waiting is no use,
-// because cleaning found nothing to free since it began to wait, or just before.
-type patience struct {
-	c     *cleaner
-	since uint64
-}
-
-func (c *cleaner) patience() patience { return patience{c, c.fruitless.Load()} }
-
-func (p patience) enough() bool {
-	// The first round may have begun before we asked.
-	return p.c.fruitless.Load() >= p.since+2 || time.Now().UnixNano()-p.c.last.Load() < int64(stuckFor)
-}
-
 func (c *cleaner) run() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -75,10 +71,17 @@ func (c *cleaner) run() {
 			c.s.index.Tick(now)
 			c.s.leases.expire(now)
 			c.s.pins.expire(now)
-			c.s.unfence()
+			if c.s.failure.Load() == nil {
+				c.s.retryIntents()
+				c.s.reconcileStale(c.s.ctx)
+			}
 		}
 		c.unopen()
 		c.release()
+		if c.s.failure.Load() == nil {
+			c.answer()
+			c.tidyOldest()
+		}
 		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
 			ok, err := c.one(c.s.ctx)
 			if err != nil && c.s.ctx.Err() == nil && time.Since(c.told) > time.Minute {
@@ -90,7 +93,7 @@ func (c *cleaner) run() {
 				if c.yield() {
 					continue
 				}
-				if c.needed() {
+				if c.needed() && !c.soon() {
 					c.fruitless.Add(1)
 					c.last.Store(time.Now().UnixNano())
 				}
@@ -104,7 +107,13 @@ func (c *cleaner) run() {
 func (c *cleaner) needed() bool {
 	c.s.space.mu.Lock()
 	defer c.s.space.mu.Unlock()
-	return c.s.freeGroupsLocked()+len(c.drain) <= c.s.reserve
+	soon := 0 // those a reader holds on to may be long in coming
+	for _, g := range c.drain {
+		if g.readers.Load() == 0 {
+			soon++
+		}
+	}
+	return c.s.freeGroupsLocked()+soon+int(c.loan.Load()) <= c.s.reserve || c.s.indexTight()
 }
 
 // victims is how many groups are looked at before cleaning is called fruitless.
@@ -113,8 +122,23 @@ const victims = 8
 // errNoGain says that a group would have to be rewritten almost whole.
 var errNoGain = errors.New("store: nothing to gain from this group")
 
+// gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
+// so that a group of blocks that must be kept is not written again and again for the sake of
+// a page, while others hold what may go; then little, when that is all there is.
+var gains = []int{8, 50}
+
 // one cleans one group. False: there is none whose cleaning makes room.
-func (c *cleaner) one(ctx context.Context) (bool, error) {
+func (c *cleaner) one(ctx context.Context) (ok bool, err error) {
+	for _, c.gain = range gains {
+		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return ok, err
+}
+
+// best cleans the first of the groups worth least that gains enough.
+func (c *cleaner) best(ctx context.Context) (bool, error) {
 	var tried []*group
 	defer func() {
 		c.s.space.mu.Lock()
@@ -134,7 +158,7 @@ func (c *cleaner) one(ctx context.Context) (bool, error) {
 		}
 		tried = append(tried, g)
 		switch k := skep.KindOf(err); {
-		case err == errNoGain:
+		case err == errNoGain || k == skep.Full: // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
 			c.s.log.Error("group not cleaned: a drive of it fails", "group", g.num, "error", err)
 		default:
@@ -142,10 +166,6 @@ func (c *cleaner) one(ctx context.Context) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-func (g *group) payloadPages() int {
-	return len(g.drives) * (int(g.state.SegmentBytes/layout.PageSize) - 2)
 }
 
 // victim chooses a sealed group nobody writes to: an empty one if there is one.
@@ -184,6 +204,10 @@ func (c *cleaner) victim() *group {
 type move struct {
 	fp   index.Fingerprint
 	from layout.Location
+	// Of what the mover moves: its group, which is pinned; and anew says that it starts
+	// where its chain says, not on the device it started on.
+	group *group
+	anew  bool
 }
 
 // clean empties g and hands it over to be freed.
@@ -216,36 +240,47 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	verdicts := s.index.Survivors(s.now(), int64(g.payloadPages()), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
+		if g.keepAll && v == index.Drop && !s.names.dead(recs[i].Instance, tag(recs[i].SaltTag)) {
+			verdicts[i], v = index.Keep, index.Keep
+		}
 		if v == index.Keep || v == index.Must {
 			kept += int(recs[i].Pages)
 		}
 	}
-	leastGain := 50 // one part in so many
+	leastGain := max(c.gain, gains[0])
+	written := kept
 	if s.logicalPages > 0 && s.options.Policy != "cost" {
-		leastGain = 10 // an exact order can always drop more instead (yield)
+		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
+		written += g.logPages()
 	}
-	if len(recs) > 0 && kept*leastGain >= g.payloadPages()*(leastGain-1) {
+	if !g.unwanted && len(recs) > 0 && written*leastGain >= g.payloadPages()*(leastGain-1) {
 		return errNoGain
 	}
-	if err := c.evict(ctx, recs, refs, verdicts); err != nil {
+	stale := g.stale.Load()
+	if err := c.evict(ctx, g, recs, refs, verdicts); err != nil {
 		return err
 	}
 	var keep []*incoming
-	durable := false
 	for i, v := range verdicts {
 		if v == index.Keep || v == index.Must {
 			keep = append(keep, &incoming{fp: refs[i].FP, rec: recs[i], pages: int(recs[i].Pages), size: recs[i].Bytes(),
 				moved: &move{fp: refs[i].FP, from: locs[i]}, result: &skep.PutResult{}})
-			durable = durable || recs[i].Flags&segment.RecordDurable != 0
 		}
 	}
-	if err := c.rewrite(ctx, g, keep); err != nil {
+	if err = c.rewrite(ctx, g, keep); err == nil {
+		err = c.carryOn(ctx, g, recs, refs, stale)
+	}
+	if err != nil {
+		g.owed = append(g.owed, s.heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
 		return err
 	}
 	b := s.catalog.NewBatch()
 	b.DeleteGroupBlocks(g.num)
-	b.DeleteGroup(g.num)
-	if err := s.catalog.Commit(ctx, b, durable); err != nil {
+	state := s.stateOf(g)
+	state.State = catalog.GroupFree // its row goes when its headers say so
+	b.PutGroup(&state)
+	// Synced, since its headers are marked as freed next.
+	if err := s.catalog.Commit(ctx, b, true); err != nil {
 		return err
 	}
 	s.space.mu.Lock()
@@ -254,13 +289,16 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	s.index.FreeGroup(g.num)
 	g.draining.Store(true)
 	c.drain = append(c.drain, g)
+	if c.churn.cleaned(kept, g.payloadPages()) {
+		c.yield()
+	}
 	return nil
 }
 
 // evict drops what the verdicts say, rows and all; what a promise protects turns out to
 // be a must. A row that stayed would bring the block back at the next open, over what was
 // put in its place, or after its deletion.
-func (c *cleaner) evict(ctx context.Context, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
+func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
 	s := c.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -280,6 +318,10 @@ func (c *cleaner) evict(ctx context.Context, recs []segment.Record, refs []index
 	if b.Len() == 0 {
 		return nil
 	}
+	s.setStale(g)
+	state := s.stateOf(g)
+	state.State = catalog.GroupCleaning
+	b.PutGroup(&state)
 	err := s.catalog.Commit(ctx, b, false)
 	s.loose.Add(1) // not before: who counts it syncs it
 	return err
@@ -331,7 +373,7 @@ func (c *cleaner) release() {
 	freed := false
 	s.space.mu.Lock()
 	for _, g := range c.drain {
-		if g.readers.Load() > 0 {
+		if !s.freed(g) || g.readers.Load() > 0 {
 			rest = append(rest, g)
 			continue
 		}
@@ -368,7 +410,7 @@ func (c *cleaner) rewrite(ctx context.Context, g *group, keep []*incoming) error
 func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming, bytes int64) error {
 	s := c.s
 	if int64(len(c.buf)) < bytes {
-		c.buf = device.AlignedBuffer(int(max(bytes, appendBytes)))
+		c.buf = device.AlignedBuffer(int(max(bytes, min(appendBytes, int64(g.payloadPages())*layout.PageSize))))
 	}
 	buf := c.buf
 	good := batch[:0:0]
@@ -407,7 +449,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		for n < len(good) && good[n].rec.Instance == good[0].rec.Instance {
 			n++
 		}
-		a, n, err := s.place(ctx, ns, streamKept, good[:n])
+		a, n, err := c.place(ctx, ns, good[:n])
 		if err != nil {
 			return err
 		}
@@ -419,22 +461,6 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		good = good[n:]
 	}
 	return nil
-}
-
-// setParts points a block's parts into its stored form.
-func (in *incoming) setParts(mem []byte) {
-	in.parts = make([]skep.Part, len(in.rec.Parts))
-	var off int64
-	for i := range in.rec.Parts {
-		p := &in.rec.Parts[i]
-		in.parts[i].Name = p.Name
-		if p.Inline != nil {
-			in.parts[i].Bytes = p.Inline
-			continue
-		}
-		in.parts[i].Bytes = mem[off : off+p.Size]
-		off += int64(pagesOf(p.Size)) * layout.PageSize
-	}
 }
 
 // lost forgets a block that cleaning found damaged, or could not read.
@@ -454,7 +480,11 @@ func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
 	}
 	ev.Reason = why
 	s.events.emit(ev)
-	s.log.Error("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
+	level := slog.LevelError
+	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
+		level = slog.LevelDebug
+	}
+	s.log.Log(context.Background(), level, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 }
 
 // finish waits for an append of moved blocks and points the index at them. Deletes
@@ -467,6 +497,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 	}
 	if err := a.writes.wait(ctx, s.options.OpTimeout); err != nil {
 		s.giveUp(a.g)
+		s.suspect(a.g)
 		return err
 	}
 	// Any synced commit makes this one's rows durable too, and with them the deletion
@@ -484,6 +515,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 	moved := a.blocks[:0:0]
 	for _, in := range a.blocks {
 		if e, ok := s.index.Resolve(in.fp); !ok || e.Location != in.moved.from.Pack() {
+			s.suspect(a.g) // its copy lies there now
 			continue
 		}
 		buf = in.rec.Append(buf[:0])

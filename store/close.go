@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -32,6 +33,7 @@ func (s *Store) close() error {
 	if s.metrics != nil {
 		s.options.Registerer.Unregister(s.metrics)
 	}
+	s.admin.close()
 	close(s.closing)
 	s.gate.Lock() // waits for calls under way; their waits look at closing
 	s.closed = true
@@ -39,9 +41,11 @@ func (s *Store) close() error {
 	for _, ses := range s.sessions.all(true) {
 		note(ses.Close(ctx))
 	}
+	s.writeback.flush()
 	note(s.accepted.wait(ctx))
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		note(s.advanceMark(ctx))
+		s.settleDevices(ctx)
 	}
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
@@ -51,39 +55,61 @@ func (s *Store) close() error {
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
-		note(s.flushDrives(ctx, s.drives))
+		note(s.flushDrives(ctx, s.standing()))
 	}
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
 		s.names.mu.RLock()
 		next := s.names.mu.next
 		s.names.mu.RUnlock()
+		mark := s.lastMark()
 		s.flushed.Store(s.seq.Load())
 		b := s.catalog.NewBatch()
-		b.PutStore(s.storeState(next, true))
-		note(s.catalog.Commit(ctx, b, true))
+		for _, g := range s.space.mu.spares { // nothing runs any more that would take them
+			b.DeleteGroup(g.num)
+		}
+		s.saveStale(b)
+		b.PutStore(s.storeState(next, s.cleaner.done()))
+		err := s.catalog.Commit(ctx, b, true)
+		if err == nil {
+			mark(ctx, s.flushed.Load())
+		}
+		note(err)
 	}
 	s.events.close()
 	note(s.shut(ctx))
 	return errors.Join(errs...)
 }
 
+// discardOpen is abandon for an open, whose error is another.
+func (s *Store) discardOpen() {
+	if err := s.abandon(); err != nil {
+		s.log.Warn("closing after a failed open", "error", err)
+	}
+}
+
 // abandon closes what a failed open has opened.
-func (s *Store) abandon() {
+func (s *Store) abandon() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
-	if err := s.shut(ctx); err != nil {
-		s.log.Warn("closing after a failed open", "error", err)
+	if s.making && s.lock != nil && s.lock.made {
+		s.lock.remove = true
 	}
+	err := s.shut(ctx)
 	if !s.making {
-		return
+		return err
 	}
 	// A store that could not be made leaves nothing that would keep the next try from it.
-	for _, path := range s.made {
-		if err := os.RemoveAll(path); err != nil {
+	for _, path := range slices.Backward(s.made) {
+		remove := os.RemoveAll
+		if path == s.options.Dir {
+			remove = os.Remove // somebody may have put something there
+		}
+		if err := remove(path); err != nil {
 			s.log.Warn("left behind by a failed create", "path", path, "error", err)
 		}
 	}
+	return err
 }
 
 // shut closes devices, catalog and memory, in that order: memory goes only when no
@@ -91,7 +117,7 @@ func (s *Store) abandon() {
 func (s *Store) shut(ctx context.Context) error {
 	var errs []error
 	busy := false
-	for _, d := range s.drives {
+	for _, d := range s.allDrives() {
 		if d == nil {
 			continue
 		}

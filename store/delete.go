@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,8 +34,13 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	seq := s.nextSeq()
 	for i := range keys {
 		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		written, record := s.writtenAt(fp)
 		e, ok := s.remove(ns, fp)
-		if !ok {
+		if !ok { // an earlier delete may have left before it was certain
+			away = append(away, fp)
+			if s.stale.Load() > 0 { // a record of it may lie on a device for all that
+				tombs = append(tombs, tombstoneOf(ns, t, keys[i], seq, s.rivals.before(fp, seq)))
+			}
 			continue
 		}
 		n++
@@ -42,18 +48,26 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 			away = append(away, fp)
 		} else {
 			b.DeleteBlock(locOf(unpack(e.Location)))
-			tombs = append(tombs, segment.Tombstone{Seq: seq, Covers: seq, Instance: ns.instance, SaltTag: segment.SaltTag(t), Key: keys[i]})
+			// A put under way may be committed yet, although it has a lower number.
+			covers := s.rivals.before(fp, written)
+			tombs = append(tombs, tombstoneOf(ns, t, keys[i], seq, covers))
+			if covers < written {
+				exact := tombstoneOf(ns, t, keys[i], seq, record)
+				exact.Exact = true
+				tombs = append(tombs, exact)
+			}
 		}
 		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: keys[i], Depth: int(e.Depth)}
 		s.saltEvent(&ev, t)
 		s.events.emit(ev)
 	}
-	if b.Len() > 0 {
+	intents, err := s.intendTombstones(b, tombs)
+	if err == nil && b.Len() > 0 {
 		err = s.catalog.Commit(ctx, b, true)
 	}
 	s.changes.Unlock()
-	if err == nil && len(tombs) > 0 {
-		err = s.logTombstones(ctx, tombs)
+	if err == nil {
+		s.carryOut(ctx, intents...)
 	}
 	for _, fp := range away { // their commits find that they are gone and take their rows back
 		if err == nil {
@@ -64,6 +78,25 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		err = s.settleDeletions(ctx)
 	}
 	return n, err
+}
+
+// tombstoneOf, made at seq, covers every record of a block written up to covers.
+func tombstoneOf(ns *namespace, t tag, key skep.Key, seq, covers uint64) segment.Tombstone {
+	return segment.Tombstone{Seq: seq, Covers: covers, Instance: ns.instance, SaltTag: segment.SaltTag(t), Key: key}
+}
+
+// writtenAt is when the block's bytes were written, and its record's own number; now when
+// that cannot be read.
+func (s *Store) writtenAt(fp index.Fingerprint) (written, record uint64) {
+	e, ok := s.index.Resolve(fp)
+	if !ok || e.Location == 0 {
+		return s.seq.Load(), 0
+	}
+	rec, err := s.record(fp, e)
+	if err != nil {
+		return s.seq.Load(), 0
+	}
+	return rec.Written(), rec.Seq
 }
 
 // remove takes a block out of the index and the DRAM tier. REQUIRES: s.changes.
@@ -148,96 +181,144 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	entries, err := s.purgeNames(ctx, p)
-	if err != nil || len(entries) == 0 {
-		return err
+	s.naming.Lock()
+	defer s.naming.Unlock()
+	if p.Salt != nil {
+		return s.purgeSalt(ctx, *p.Salt)
 	}
-	return s.logPurges(ctx, entries)
+	return s.purgeInstances(ctx, p)
 }
 
-// purgeNames makes what p names unreachable, and gives what the devices' logs have to
-// say about it.
-func (s *Store) purgeNames(ctx context.Context, p skep.Purge) ([]segment.Purge, error) {
-	const op = "purge"
+// purgeInstances gives every namespace that p names a new instance. The order is: the
+// catalog, the devices' logs, memory; so that no block is committed under an instance
+// the devices do not know. REQUIRES: s.naming.
+func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	n := s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	seq := s.nextSeq()
-	b := s.catalog.NewBatch()
-	if p.Salt != nil {
-		return s.purgeSaltLocked(ctx, b, *p.Salt, seq)
-	}
+	n.mu.RLock()
+	next := n.mu.next
 	var gone []*namespace
+	named := n.mu.byID[p.Namespace]
 	for _, ns := range n.mu.byID {
-		if p.Namespace == ns.info.ID || p.Tenant != "" && p.Tenant == ns.info.Tenant || p.Model != "" && p.Model == ns.info.Model {
+		if p.Namespace == ns.info.ID || named != nil && named.info.Clusters(ns.info.NamespaceSpec) || p.Tenant != "" && p.Tenant == ns.info.Tenant || p.Model != "" && p.Model == ns.info.Model {
 			gone = append(gone, ns)
 		}
 	}
+	n.mu.RUnlock()
 	if len(gone) == 0 {
 		if p.Namespace != 0 {
-			return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
+			return &skep.Error{Op: "purge", Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
 		}
-		return nil, nil // nothing of theirs is here
+		return nil // nothing of theirs is here
 	}
-	next := n.mu.next
-	fresh := make([]uint32, len(gone))
-	var entries []segment.Purge
+	b := s.catalog.NewBatch()
+	seq := s.nextSeq()
+	fresh := make([]*namespace, len(gone))
+	var todo []catalog.Intent
 	for i, ns := range gone {
 		next.NextInstance++
-		fresh[i] = next.NextInstance
+		renewed := *ns // readers hold pointers to namespaces: a purged one is left as it is
+		renewed.instance = next.NextInstance
+		fresh[i] = &renewed
 		b.PutPurge(catalog.Purge{Instance: ns.instance, Whole: true, Seq: seq})
-		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: fresh[i]})
-		entries = append(entries, segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance})
+		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: renewed.instance})
+		var w segment.LogWriter
+		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance}), w.Namespace(renewed.entry(seq))); err != nil {
+			return err
+		}
+		todo = append(todo, s.intend(b, &w))
 	}
-	if err := s.saveNext(ctx, b, next); err != nil {
-		return nil, err
+	if err := s.saveNames(ctx, b, next); err != nil {
+		return err
 	}
-	n.mu.next = next
+	s.carryOut(ctx, todo...)
+	n.mu.Lock()
 	for i, ns := range gone {
 		s.index.SetDead(ns.instance)
 		delete(n.mu.byInstance, ns.instance)
-		// Readers hold pointers to namespaces: a purged one is left as it is.
-		renewed := *ns
-		renewed.instance = fresh[i]
-		n.mu.byID[ns.info.ID] = &renewed
-		n.mu.byName[[2]string{ns.info.Tenant, ns.info.Name}] = &renewed
-		n.mu.byInstance[fresh[i]] = &renewed
+		n.mu.byID[ns.info.ID] = fresh[i]
+		n.mu.byName[[2]string{ns.info.Tenant, ns.info.Name}] = fresh[i]
+		n.mu.byInstance[fresh[i].instance] = fresh[i]
 	}
-	id := skep.NamespaceID(0)
+	n.mu.Unlock()
+	id := p.Namespace
 	if len(gone) == 1 {
 		id = gone[0].info.ID
 	}
 	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
 	go0(&s.background, s.sweep)
-	return entries, nil
+	return nil
 }
 
-// purgeSaltLocked gives a salt a new tag. REQUIRES: names.mu.
-func (s *Store) purgeSaltLocked(ctx context.Context, b *catalog.Batch, sc skep.Scope, seq uint64) ([]segment.Purge, error) {
+// saveNames commits b with new high-water marks and keeps them. REQUIRES: s.naming.
+func (s *Store) saveNames(ctx context.Context, b *catalog.Batch, next catalog.StoreState) error {
+	n := s.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := s.saveNext(ctx, b, next); err != nil {
+		return err
+	}
+	n.mu.next = next
+	return nil
+}
+
+// purgeSalt gives a salt a new tag. REQUIRES: s.naming.
+func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 	const op = "purge"
 	n := s.names
-	ns := n.mu.byID[sc.Namespace]
+	ns := s.namespaceOf(sc.Namespace)
 	if ns == nil {
-		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
 	}
 	if sc.Salt == "" {
-		return nil, skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace instead")
+		return skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace instead")
 	}
-	// The row is keyed by the salt's first tag and holds its present epoch; blocks
-	// carry the tag of their epoch.
-	first := instanceTag{ns.instance, n.tagAt(ns.instance, sc.Salt, 0)}
-	dead := n.tagAt(ns.instance, sc.Salt, n.mu.saltEpoch[first])
-	b.PutPurge(catalog.Purge{Instance: ns.instance, Tag: first.tag, Seq: seq})
-	if dead != first.tag {
-		b.PutPurge(catalog.Purge{Instance: ns.instance, Tag: dead, Seq: 0})
+	// A row is keyed by the salt's first tag and holds its present epoch; blocks carry the
+	// tag of their epoch.
+	seq := s.nextSeq()
+	b := s.catalog.NewBatch()
+	var w segment.LogWriter
+	var firsts, deads []instanceTag
+	for _, in := range n.withContexts(ns) {
+		first := instanceTag{in, n.tagAt(in, sc.Salt, 0)}
+		dead := instanceTag{in, n.tagAt(in, sc.Salt, n.epochOf(first))}
+		firsts, deads = append(firsts, first), append(deads, dead)
+		err := w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(first.tag)})
+		b.PutPurge(catalog.Purge{Instance: in, Tag: first.tag, Seq: seq})
+		if dead != first {
+			b.PutPurge(catalog.Purge{Instance: in, Tag: dead.tag, Seq: 0})
+			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(dead.tag)}))
+		}
+		if err != nil {
+			return err
+		}
 	}
+	todo := s.intend(b, &w)
 	if err := s.catalog.Commit(ctx, b, true); err != nil {
-		return nil, err
+		return err
 	}
-	n.mu.saltEpoch[first] = seq
-	n.mu.deadTags[instanceTag{ns.instance, dead}] = true
+	s.carryOut(ctx, todo)
+	n.mu.Lock()
+	for i, first := range firsts {
+		n.mu.saltEpoch[first] = seq
+		n.mu.deadTags[deads[i]] = true
+	}
+	n.mu.Unlock()
 	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
-	return []segment.Purge{{Seq: seq, Covers: seq, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag(dead)}}, nil
+	return nil
+}
+
+// withContexts are the instances of a namespace and of those that hold its clustered
+// contexts.
+func (n *names) withContexts(ns *namespace) []uint32 {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	all := []uint32{ns.instance}
+	for _, o := range n.mu.byID {
+		if ns.info.Clusters(o.info.NamespaceSpec) {
+			all = append(all, o.instance)
+		}
+	}
+	return all
 }
 
 // sweep takes what a purge made unreachable out of the index.
@@ -282,5 +363,9 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 	for i, k := range keys {
 		fps[i] = s.names.fingerprint(ns.instance, t, k)
 	}
-	return s.applyHint(ns, fps, h)
+	n, err := s.applyHint(ns, fps, h)
+	if err == nil && n > 0 {
+		s.prefetchHint(ns, t, sc, keys, h)
+	}
+	return n, err
 }

@@ -70,8 +70,48 @@
 // LOCK, catalog, devices by the ids in their superblocks (paths may have changed),
 // names, groups (all taken as sealed), then one parallel scan of the block rows into the
 // index. After an unclean end, rows with a sequence number above the flushed-up-to mark
-// are verified against the drives, and those whose bytes did not arrive are dropped. The
-// devices' log is not read: it is for rebuilding a lost catalog.
+// are verified against the drives, and those whose bytes did not arrive are dropped.
+// Headers of free segments and the marks of groups that were open show whether the catalog
+// is as new as the devices (behind.go). Then the devices are told what only the catalog
+// knows: which groups are freed (freed.go), what was deleted and purged (intents.go), which
+// records were never committed. A catalog that is gone, damaged or behind is made anew
+// (left.go, rebuild.go, rebuilder.go, settle.go).
+//
+// # Damage (repair.go, scrub.go, soundness.go)
+//
+// Who reads a wrong copy has the block written again to a new place, by the way the
+// cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
+// compares devices, catalog and index of a store nobody has open.
+//
+// # Drives that fail (health.go, monitor.go, around.go, drives.go)
+//
+// Every drive is looked at ten times a second and judged, by a state machine without clock
+// or I/O, by its latency against its own past and its peers', its errors, and how long it
+// has owed an answer:
+//
+//	ok       read and written
+//	slow     read elsewhere where there is another copy
+//	fenced   besides, in no new group: writes or flushes fail, read-only, slow for long
+//	dead     besides, not read at all: gone, or it does not answer
+//
+// Probes let it back in: a page read, and where writes were at fault a page of its own
+// written and flushed; three in a row, twice as many each time it fell again.
+//
+// What is chosen for a read is not a copy but, for each stripe unit, a drive: a copy of a
+// large block lies on every drive of its group, so one lost drive takes a piece of every
+// copy, and never the same piece of two. Blocks with copies are read into the store's
+// memory and copied out once checked: nothing can take memory back from a drive, right
+// bytes or wrong ones may land in it minutes later, so the memory of a hanging read is
+// left to the drive and the same bytes are read elsewhere; neither the chunk nor the
+// caller's memory waits. Options.ReadInPlace trades that for the copy.
+//
+// # Blocks that move (mover.go, tasks.go, compact.go, reshape.go)
+//
+// Copies a lost drive held are made again, drives that are to go are emptied, one that
+// came is filled, groups with holes are compacted: in this order, a group at a time, by
+// one mover that writes blocks again in the order of their chains and whose commit is the
+// cleaner's. Its budget yields: with restores under way it works a quarter of the time.
+// It never takes the groups that puts and the cleaner need, and drops nothing.
 //
 // # What always holds
 //

@@ -68,22 +68,51 @@ func (f *flusher) finishLocked(d device.Device, err error) {
 // the call.
 func (s *Store) flushDrives(ctx context.Context, drives []*drive) error {
 	rounds := make([]*flushRound, len(drives))
+	downs := s.downs(drives)
 	for i, d := range drives {
 		rounds[i] = d.flush.start(d.dev)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 	defer cancel()
-	for _, r := range rounds {
+	for i, r := range rounds {
 		select {
 		case <-r.done:
 			if r.err != nil {
 				return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Err: r.err}
 			}
+		case <-downs[i]:
+			return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Field: drives[i].path, Value: "dead"}
 		case <-ctx.Done():
 			return &skep.Error{Op: "flush", Kind: skep.Deadline, Err: ctx.Err()}
 		}
 	}
 	return nil
+}
+
+// downs gives what is closed when a drive is dead.
+func (s *Store) downs(drives []*drive) []chan struct{} {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	out := make([]chan struct{}, len(drives))
+	for i, d := range drives {
+		out[i] = d.down
+	}
+	return out
+}
+
+// standing are the drives that are not fenced. What was on one that is has been flushed
+// when it was promised, or is a Cache block that a crash may cost: the mark does not
+// wait for it, and every read is checked in any case.
+func (s *Store) standing() []*drive {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	var out []*drive
+	for _, d := range s.allDrives() {
+		if d.failed == nil || d.retired.Load() && d.condition() == healthy {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // marks knows which appends are under way, so that a flush knows up to which
@@ -129,13 +158,17 @@ func (s *Store) advanceMark(ctx context.Context) error {
 	top := s.seq.Load()
 	bytes := s.marks.unflushed
 	s.marks.mu.Unlock()
-	to := s.marks.low(top)
-	if err := s.flushDrives(ctx, s.drives); err != nil {
+	to := max(s.marks.low(top), s.flushed.Load()) // what was said once stays said
+	if err := s.flushDrives(ctx, s.standing()); err != nil {
 		return err
 	}
 	s.marks.mu.Lock()
 	s.marks.unflushed -= bytes
 	s.marks.mu.Unlock()
 	s.flushed.Store(to)
-	return s.saveSeq(ctx, s.catalog.NewBatch(), true)
+	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
+		return err
+	}
+	s.marked.Store(to) // the devices' logs never say more than the catalog
+	return nil
 }

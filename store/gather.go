@@ -14,6 +14,8 @@ type driveOp struct {
 	drive *drive
 	op    *device.Op
 	temp  []*memory.Buffer
+	// patient says that it may wait for memory while other operations hold some.
+	patient bool
 }
 
 func (o *driveOp) free() {
@@ -44,10 +46,10 @@ func submitAll(w *waiter, ops []driveOp) {
 }
 
 // writesOf adds the writes of one copy of a block.
-func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.Location, ops []driveOp) ([]driveOp, error) {
+func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.Location, patient bool, ops []driveOp) ([]driveOp, error) {
 	stored := int64(in.pages) * layout.PageSize
 	for _, e := range layout.Extents(nil, l, stored, len(g.drives)) {
-		o := driveOp{drive: g.drives[e.Device]}
+		o := driveOp{drive: g.drives[e.Device], patient: patient}
 		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)
 		if err != nil {
 			o.free()
@@ -65,7 +67,13 @@ func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.L
 // zeros.
 func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *driveOp) (bufs [][]byte, err error) {
 	temp := func(src []byte, padded int64) error {
-		b, err := s.arena.Alloc(ctx, int(padded), memory.BudgetIO)
+		b, err := s.arena.TryAlloc(int(padded), memory.BudgetIO)
+		if err != nil && !o.patient {
+			return errScarce
+		}
+		if err != nil {
+			b, err = s.arena.Alloc(ctx, int(padded), memory.BudgetIO)
+		}
 		if err != nil {
 			return noMemory("put", err)
 		}
@@ -76,7 +84,7 @@ func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *drive
 		s.count.copied.Add(int64(len(src)))
 		return nil
 	}
-	for _, p := range in.parts {
+	for _, p := range in.stored() {
 		size := int64(len(p.Bytes))
 		padded := int64(pagesOf(size)) * layout.PageSize
 		if off >= padded {

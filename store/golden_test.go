@@ -20,12 +20,14 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "make the golden images anew")
 
-// goldenImage is a store as format 1 left it, killed: two devices of a MiB and a
-// catalog, not closed. It must open for as long as skep reads format 1.
-const goldenImage = "testdata/v1.tar.zst"
+// goldenImages are stores as each format left them, killed: two devices of a MiB and a
+// catalog, not closed. They must open for as long as skep reads those formats. The last
+// is of the present format: -rewrite makes it anew when a format is being made.
+var goldenImages = []string{"testdata/v1.tar.zst", "testdata/v2.tar.zst", "testdata/v3.tar.zst"}
 
-// golden fills a store, or requires that s is one that was filled.
-func golden(t *testing.T, s *Store, fill bool) {
+// golden fills a store, or requires that s is one that was filled; sealed says that it has
+// encrypted blocks, too.
+func golden(t *testing.T, s *Store, fill, sealed bool) {
 	ctx := testContext(t)
 	chain := openSpace(t, s, "chain", skep.Durable, 2, true)
 	salted := openSpace(t, s, "salted", skep.Durable, 1, true)
@@ -36,6 +38,17 @@ func golden(t *testing.T, s *Store, fill bool) {
 	require.NoError(t, err)
 	attention := skep.Scope{Namespace: n.ID}
 	keys := chainKeys(1, 5)
+	if sealed {
+		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "encrypted", Name: "chain", Shape: anySize, Class: skep.Durable, Copies: 2, Chained: true})
+		require.NoError(t, err)
+		for salt, size := range map[skep.Salt]int{"large": 5000, "small": 300} {
+			sc := skep.Scope{Namespace: n.ID, Salt: salt}
+			if fill {
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
+			}
+			requireChain(t, s, sc, keys, size)
+		}
+	}
 	put := func(sc skep.Scope, parent *skep.Key, depth int, b skep.Block) {
 		res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Parent: parent, Depth: depth, Blocks: []skep.Block{b}})
 		require.NoError(t, err)
@@ -78,7 +91,7 @@ func golden(t *testing.T, s *Store, fill bool) {
 
 func goldenOptions(dir string) Options {
 	o := small(dir)
-	o.CapacityBytes, o.SegmentBytes = 2<<20, 128<<10
+	o.CapacityBytes, o.SegmentBytes, o.EncryptionKeys = 2<<20, 128<<10, oneKey("encrypted", 7)
 	return o
 }
 
@@ -86,17 +99,30 @@ func TestGoldenImage(t *testing.T) {
 	if *rewrite {
 		makeGolden(t)
 	}
-	dir := tempRoot(t, "store")
-	unpackImage(t, goldenImage, dir)
-	for range 2 {
-		s, err := Open(context.Background(), goldenOptions(dir))
-		require.NoError(t, err)
-		golden(t, s, false)
-		more := chainKeys(99, 3)
-		sc := openSpace(t, s, "chain", skep.Durable, 2, true)
-		putRun(t, s, sc, more, 5000)
-		requireChain(t, s, sc, more, 5000)
-		require.NoError(t, s.Close())
+	for _, image := range goldenImages {
+		t.Run(image, func(t *testing.T) {
+			dir := tempRoot(t, "store")
+			unpackImage(t, image, dir)
+			o := goldenOptions(dir)
+			for round := range 3 {
+				s, err := Open(context.Background(), o)
+				require.NoError(t, err)
+				golden(t, s, false, image == goldenImages[2])
+				more := chainKeys(99, 3)
+				sc := openSpace(t, s, "chain", skep.Durable, 2, true)
+				putRun(t, s, sc, more, 5000)
+				requireChain(t, s, sc, more, 5000)
+				eventually(t, "what older formats did not log is on the devices", func() bool {
+					s.intents.mu.Lock()
+					defer s.intents.mu.Unlock()
+					return len(s.intents.left) == 0
+				})
+				require.NoError(t, s.Close())
+				if round == 1 { // once it was opened, the devices say it all
+					require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog")))
+				}
+			}
+		})
 	}
 }
 
@@ -104,11 +130,12 @@ func makeGolden(t *testing.T) {
 	dir := tempRoot(t, "store")
 	s, err := Open(context.Background(), goldenOptions(dir))
 	require.NoError(t, err)
-	golden(t, s, true)
+	golden(t, s, true, true)
 	var buf bytes.Buffer
 	z, err := zstd.NewWriter(&buf, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
 	require.NoError(t, err)
 	w := tar.NewWriter(z)
+	goldenImage := goldenImages[len(goldenImages)-1]
 	var paths []string
 	require.NoError(t, filepath.Walk(dir, func(path string, i os.FileInfo, err error) error {
 		if err == nil && i.Mode().IsRegular() && i.Name() != "LOCK" {

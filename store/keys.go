@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // tag stands for a salt in what is stored: zero for none, else 16 bytes of
@@ -26,6 +27,7 @@ type namespace struct {
 	instance uint32
 	tenant   uint16
 	geometry layout.Geometry // zero for opaque shapes of any size
+	count    *spaceCount     // shared by what it is renewed as
 }
 
 // partSize is the size part must have, or -1 when any will do.
@@ -117,6 +119,13 @@ func (n *names) tagOf(ns *namespace, salt skep.Salt) tag {
 	return n.tagAt(ns.instance, salt, epoch)
 }
 
+// epochOf is the purge epoch of a salt, named by its first tag.
+func (n *names) epochOf(first instanceTag) uint64 {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.mu.saltEpoch[first]
+}
+
 // resolve gives a scope's namespace and tag.
 func (n *names) resolve(op string, s skep.Scope) (*namespace, tag, error) {
 	n.mu.RLock()
@@ -147,7 +156,7 @@ func (n *names) dead(instance uint32, t tag) bool {
 
 // addLocked enters a namespace. REQUIRES: n.mu.
 func (n *names) addLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
-	ns := &namespace{info: info, instance: instance}
+	ns := &namespace{info: info, instance: instance, count: &spaceCount{}}
 	if info.Shape.Kind != skep.Opaque || info.Shape.Bytes > 0 {
 		g, err := layout.Of(info.Shape)
 		if err != nil {
@@ -195,37 +204,62 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 		return zero, err
 	}
 	defer s.leave()
-	if spec.Copies > len(s.drives) {
-		return zero, skep.Invalidf(op, "copies", spec.Copies, "at most the number of devices, "+itoa(len(s.drives)))
+	if spec.Copies > s.usableDrives() {
+		return zero, skep.Invalidf(op, "copies", spec.Copies, "at most the number of devices, "+itoa(s.usableDrives()))
 	}
-	n := s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if ns := n.mu.byName[[2]string{spec.Tenant, spec.Name}]; ns != nil {
-		if field, was, is := differs(ns.info.NamespaceSpec, spec); field != "" {
-			return zero, &skep.Error{Op: op, Kind: skep.Conflict, Field: field, Value: is, Limit: was}
-		}
-		return ns.info, nil
+	if info, err := s.names.known(spec); info.ID != 0 || err != nil {
+		return info, err
 	}
 	if s.options.ReadOnly {
 		return zero, &skep.Error{Op: op, Kind: skep.ReadOnly}
 	}
-	if len(n.mu.byID) >= maxNamespaces {
-		return zero, skep.Invalidf(op, "namespaces", len(n.mu.byID), maxNamespaces)
+	s.naming.Lock()
+	defer s.naming.Unlock()
+	if info, err := s.names.known(spec); info.ID != 0 || err != nil {
+		return info, err
 	}
-	next := n.mu.next
+	n := s.names
+	n.mu.RLock()
+	next, have := n.mu.next, len(n.mu.byID)
+	n.mu.RUnlock()
+	if have >= maxNamespaces {
+		return zero, skep.Invalidf(op, "namespaces", have, maxNamespaces)
+	}
 	next.NextNamespace++
 	next.NextInstance++
 	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.NextNamespace), NamespaceSpec: spec, Created: s.options.Clock().UTC()}
+	row := &catalog.Namespace{NamespaceInfo: info, Instance: next.NextInstance}
 	b := s.catalog.NewBatch()
-	b.PutNamespace(&catalog.Namespace{NamespaceInfo: info, Instance: next.NextInstance})
-	if err := s.saveNext(ctx, b, next); err != nil {
+	b.PutNamespace(row)
+	var w segment.LogWriter
+	if err := w.Namespace(&segment.Namespace{Seq: s.nextSeq(), Instance: row.Instance, Info: info}); err != nil {
 		return zero, err
 	}
-	n.mu.next = next
-	ns, err := n.addLocked(info, next.NextInstance)
+	todo := s.intend(b, &w)
+	if err := s.saveNames(ctx, b, next); err != nil {
+		return zero, err
+	}
+	s.carryOut(ctx, todo) // before anybody can put a block of it
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ns, err := n.addLocked(info, row.Instance)
 	if err != nil {
 		return zero, err
+	}
+	return ns.info, nil
+}
+
+// known gives the namespace of spec's name, whose other properties must agree; zero when
+// there is none.
+func (n *names) known(spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	ns := n.mu.byName[[2]string{spec.Tenant, spec.Name}]
+	if ns == nil {
+		return skep.NamespaceInfo{}, nil
+	}
+	if field, was, is := differs(ns.info.NamespaceSpec, spec); field != "" {
+		return skep.NamespaceInfo{}, &skep.Error{Op: "open namespace", Kind: skep.Conflict, Field: field, Value: is, Limit: was}
 	}
 	return ns.info, nil
 }

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,10 +15,32 @@ import (
 // dirLock keeps a second process from opening the store for writing. The file says
 // who holds it, for people; the kernel's lock on it is what counts, so a process that
 // dies leaves none behind.
-type dirLock struct{ f *os.File }
+type dirLock struct {
+	f      *os.File
+	made   bool // the file was not there
+	remove bool // with release
+}
 
 func lockDir(dir string) (*dirLock, error) {
+	for {
+		l, err := lockFile(dir)
+		if err != nil {
+			return nil, err
+		}
+		// Who could not make a store removes the file: it must still be the one that is locked.
+		mine, err1 := l.f.Stat()
+		there, err2 := os.Stat(l.f.Name())
+		if err1 != nil || err2 == nil && os.SameFile(mine, there) {
+			return l, nil
+		}
+		l.f.Close()
+	}
+}
+
+func lockFile(dir string) (*dirLock, error) {
 	path := filepath.Join(dir, "LOCK")
+	_, err := os.Stat(path)
+	made := errors.Is(err, fs.ErrNotExist)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
@@ -42,10 +66,13 @@ func lockDir(dir string) (*dirLock, error) {
 			return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
 		}
 	}
-	return &dirLock{f}, nil
+	return &dirLock{f: f, made: made}, nil
 }
 
 func (l *dirLock) release() error {
+	if l.remove {
+		os.Remove(l.f.Name())
+	}
 	l.f.Truncate(0) // a stale name would mislead; the lock itself goes with the file
 	return l.f.Close()
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -34,86 +35,113 @@ func (s *Store) submitLog(a *appending, w *segment.LogWriter) {
 	}
 }
 
-// logEntries appends entries that are no blocks to the open group's log, so that a
-// rebuild from the devices alone does not resurrect what was deleted or purged. It
-// returns when they are flushed.
-func (s *Store) logEntries(ctx context.Context, write func(w *segment.LogWriter) error) error {
+// markEntry is what an append's mark takes of its log pages.
+var markEntry = segment.EntrySize(segment.MarkSize)
+
+// beginLog begins an append's entries with its mark.
+func (s *Store) beginLog(w *segment.LogWriter) error {
+	return w.Mark(&segment.Mark{Flushed: s.marked.Load()})
+}
+
+// nameCopies is on how many drives stands what is nobody's block: names, purges and
+// deletions. One drive may be lost.
+const nameCopies = 2
+
+// logTries is how often entries are tried in another place.
+const logTries = 8
+
+// logEntries writes entries that are no blocks to the log of an open group, on two of
+// its drives where there are two, and returns when they are flushed. A rebuild from the
+// devices alone needs them. Where users find no room, the cleaner's group has some, as
+// long as it can open another; who may wait has cleaning make room, and when even that
+// does not help, takes a page from what cleaning needs.
+//
+// Errors: skep.Full when no group has room for them and none can be opened.
+func (s *Store) logEntries(ctx context.Context, st stream, wait time.Duration, entries []byte) error {
 	var w segment.LogWriter
-	if err := write(&w); err != nil {
+	if err := s.beginLog(&w); err != nil {
 		return err
 	}
-	for {
-		g, err := s.current(ctx, streamUser, s.now())
-		if err != nil {
-			if skep.KindOf(err) == skep.Full {
-				// No group can be opened. The catalog has the deletion; only a rebuild that
-				// has lost the catalog would bring the block back.
-				s.log.Warn("deletion not logged on the devices: no room", "pages", w.Pages())
-				return nil
+	if err := w.Add(entries); err != nil {
+		return err
+	}
+	var last error
+	for range logTries {
+		g, err := s.current(ctx, st, time.Now())
+		if skep.KindOf(err) == skep.Full && st == streamUser {
+			switch {
+			case s.keptToSpare():
+				st = streamKept
+				continue
+			case wait > 0:
+				if g, err = s.current(ctx, st, time.Now().Add(wait)); skep.KindOf(err) == skep.Full {
+					st, wait = streamKept, 0
+					continue
+				}
 			}
+		}
+		if err != nil {
 			return err
 		}
-		a := &appending{g: g, logPages: w.Pages()}
-		s.space.mu.Lock()
-		if g.filler == nil {
-			s.space.mu.Unlock()
+		a := s.placeEntries(g, w.Pages())
+		if a == nil {
 			continue
 		}
-		dev := g.shortestLog(nil)
-		page, ok := g.filler.Log(dev, a.logPages)
-		if !ok {
-			s.sealLocked(g)
-			s.space.mu.Unlock()
-			continue
-		}
-		g.logged[dev] += a.logPages
-		a.logs = []logPlace{{dev, page}}
-		g.pending++
-		a.seq = s.beginSeq()
-		s.space.mu.Unlock()
-		a.writes = newWaiter(1)
+		a.writes = newWaiter(len(a.logs))
+		seq, bytes := a.seq, int64(a.logPages*len(a.logs))*layout.PageSize
 		a.writes.after(func() {
-			s.marks.end(a.seq, int64(a.logPages)*layout.PageSize)
+			s.marks.end(seq, bytes)
 			s.endAppend(g)
 		})
 		s.submitLog(a, &w)
-		if err := a.writes.wait(ctx, s.options.OpTimeout); err != nil {
-			return err
+		if last = a.writes.wait(ctx, s.options.OpTimeout); last == nil {
+			last = s.flushDrives(ctx, a.drives())
 		}
-		return s.flushDrives(ctx, g.drives[dev:dev+1])
+		if last == nil || ctx.Err() != nil {
+			return last
+		}
+		s.giveUp(g)
 	}
+	if last == nil {
+		last = &skep.Error{Op: "write log entries", Kind: skep.Full, Field: "pages", Value: w.Pages(), Limit: "an open group with as many"}
+	}
+	return last
 }
 
-func (s *Store) logTombstones(ctx context.Context, list []segment.Tombstone) error {
-	for len(list) > 0 {
-		n := min(len(list), tombstonesAtOnce)
-		part := list[:n]
-		list = list[n:]
-		err := s.logEntries(ctx, func(w *segment.LogWriter) error {
-			for i := range part {
-				if err := w.Tombstone(&part[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// keptToSpare says whether the cleaner's open group has room to spare.
+func (s *Store) keptToSpare() bool {
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	return sp.mu.open[streamKept] != nil && s.freeGroupsLocked() >= s.reserve
 }
 
-// tombstonesAtOnce keeps one append of tombstones to a few pages.
-const tombstonesAtOnce = 200
-
-func (s *Store) logPurges(ctx context.Context, list []segment.Purge) error {
-	return s.logEntries(ctx, func(w *segment.LogWriter) error {
-		for i := range list {
-			if err := w.Purge(&list[i]); err != nil {
-				return err
-			}
-		}
+// placeEntries takes log pages in g, or seals it when it has none.
+func (s *Store) placeEntries(g *group, pages int) *appending {
+	a := &appending{g: g}
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if g.filler == nil {
 		return nil
-	})
+	}
+	mark := g.filler.Mark()
+	if !s.takeLogLocked(g, a, pages, min(nameCopies, len(g.drives))) {
+		g.filler.Rollback(mark)
+		s.sealLocked(g)
+		return nil
+	}
+	g.entries++
+	g.pending++
+	a.seq = s.beginSeq()
+	return a
+}
+
+// drives are those an append's log goes to.
+func (a *appending) drives() []*drive {
+	out := make([]*drive, len(a.logs))
+	for i, l := range a.logs {
+		out[i] = a.g.drives[l.device]
+	}
+	return out
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Lookup implements skep.Looker.
-func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
-	var out skep.LookupResult
+func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.LookupResult, err error) {
+	sp := beginSpan(ctx, "store lookup")
+	defer func() { sp.over(len(r.Keys), out.Blocks, out.Bytes, err) }()
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
@@ -29,63 +28,79 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 	c := &s.count
 	c.lookups.Add(1)
 	c.lookupKeys.Add(int64(len(r.Keys)))
-	for range 4 {
+	ns.count.keys.Add(int64(len(r.Keys)))
+	s.profile.saw(ns.instance, r.Keys)
+	for range lookupTries {
 		again := false
 		if ns.info.Chained {
 			again = s.lookupChain(ns, t, r, &out)
 		} else {
 			again = s.lookupKeys(ns, t, r, &out)
 		}
+		if !again && out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
+			again = s.detail(ns, t, r, &out)
+		}
 		if !again {
 			break
 		}
-		out = skep.LookupResult{}
+		s.releaseLease(out.Lease.ID)
+		out = skep.LookupResult{} // a miss, if it is so each time
 	}
 	c.lookupHits.Add(int64(out.Blocks))
-	if out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
-		s.detail(ns, t, r, &out)
-	} else {
+	ns.count.hits.Add(int64(out.Blocks))
+	if out.Blocks == 0 || !r.Tiers && r.Cost == nil {
 		out.Pays = true
 	}
 	return out, nil
 }
 
+// lookupTries is how often a lookup begins again because a block it had found was gone
+// before it was looked at closely.
+const lookupTries = 8
+
 // lookupChain fills out. True: the block found was gone before it could be leased,
 // look again.
 func (s *Store) lookupChain(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
-	n, deepest := s.index.Lookup(len(r.Keys), func(i int) index.Fingerprint {
+	n, _ := s.index.Lookup(len(r.Keys), func(i int) index.Fingerprint {
 		return s.names.fingerprint(ns.instance, t, r.Keys[i])
 	})
-	if n == 0 {
+	if n = s.readablePrefix(ns, t, r.Keys, n); n == 0 {
 		return false
 	}
 	fp := s.names.fingerprint(ns.instance, t, r.Keys[n-1])
-	e, ok := s.index.Resolve(fp)
+	e, deepest, ok := s.index.Probe(fp)
+	if !ok {
+		return true
+	}
+	missing, bytes, ok := s.extentOf(ns, fp, e)
 	if !ok {
 		return true
 	}
 	out.Blocks = n
-	out.Tokens = n*ns.info.Shape.BlockTokens - s.missingTokens(fp, e, ns)
-	out.Bytes = int64(n) * s.payloadOf(ns, fp, e)
+	out.Tokens = n*ns.info.Shape.BlockTokens - missing
+	out.Bytes = int64(n) * bytes
 	return s.grant(ns, t, r, out, index.LeaseRequest{Deepest: deepest, FP: fp, Bytes: out.Bytes, Tenant: ns.tenant}, fp, n)
 }
 
 // lookupKeys is the lookup of a namespace without parents: key by key up to the
 // first that is not there. Its lease protects each key.
 func (s *Store) lookupKeys(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+	whole := s.allReadable()
 	for i, k := range r.Keys {
 		fp := s.names.fingerprint(ns.instance, t, k)
 		e, id, ok := s.index.Probe(fp)
-		if !ok {
+		if !ok || !whole && !s.readable(ns, fp, e) {
 			break
 		}
-		bytes := s.payloadOf(ns, fp, e)
+		missing, bytes, ok := s.extentOf(ns, fp, e)
+		if !ok {
+			return true
+		}
 		if s.grant(ns, t, r, out, index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes, Tenant: ns.tenant}, fp, i+1) {
-			s.releaseLease(out.Lease.ID)
 			return true
 		}
 		out.Blocks = i + 1
-		out.Tokens += ns.info.Shape.BlockTokens - s.missingTokens(fp, e, ns)
+		out.Tokens += ns.info.Shape.BlockTokens - missing
 		out.Bytes += bytes
 	}
 	return false
@@ -122,22 +137,33 @@ func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Loo
 	return false
 }
 
-// payloadOf is the size of a block's payload: its record says, where the namespace
-// does not fix it or the block has more parts than one.
-func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) int64 {
-	if n, ok := ns.fixedSize(e); ok {
-		return n
+// extentOf is how many tokens a block lacks, which a partial tail does, and the size of its
+// payload: its record says, where the namespace does not fix it or the block has more parts
+// than one. False: the block is gone.
+func (s *Store) extentOf(ns *namespace, fp index.Fingerprint, e index.Entry) (missing int, bytes int64, ok bool) {
+	if n, fixed := ns.fixedSize(e); fixed && !e.Partial {
+		return 0, n, true
 	}
-	for range 4 {
+	for range lookupTries {
 		rec, err := s.record(fp, e)
 		if err == nil {
-			return rec.Bytes()
+			if e.Partial && rec.ValidTokens > 0 {
+				missing = ns.info.Shape.BlockTokens - int(rec.ValidTokens)
+			}
+			return missing, rec.Bytes(), true
 		}
 		s.awaitChanges() // the cleaner moves a block's row before it moves the index
-		var ok bool
 		if e, ok = s.index.Resolve(fp); !ok {
-			break
+			return 0, 0, false
 		}
+	}
+	return 0, int64(e.Pages) * layout.PageSize, true // its row cannot be read: the log may have it
+}
+
+// payloadOf is extentOf's size; that of what is gone is what it took.
+func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) int64 {
+	if _, n, ok := s.extentOf(ns, fp, e); ok {
+		return n
 	}
 	return int64(e.Pages) * layout.PageSize
 }
@@ -146,35 +172,26 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 // no bytes but part kv's.
 func (n *namespace) fixedSize(e index.Entry) (int64, bool) {
 	size := n.partSize(skep.PartKV)
-	return size, size > segment.MaxInlineSize && int(e.Pages) == pagesOf(size)
+	return size, size > inlineSize && int(e.Pages) == pagesOf(size)
 }
 
-// missingTokens is how many tokens the block lacks, when it is a partial tail.
-func (s *Store) missingTokens(fp index.Fingerprint, e index.Entry, ns *namespace) int {
-	if !e.Partial {
-		return 0
-	}
-	rec, err := s.record(fp, e)
-	if err != nil || rec.ValidTokens == 0 {
-		return 0
-	}
-	return ns.info.Shape.BlockTokens - int(rec.ValidTokens)
-}
-
-// detail fills the tiers, the exact size and the estimate.
-func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) {
+// detail fills the tiers, the exact size and the estimate. True: a block is gone.
+func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
 	tiers := make([]skep.Tier, out.Blocks)
 	var bytes, dram int64
 	for i := range tiers {
 		fp := s.names.fingerprint(ns.instance, t, r.Keys[i])
 		e, ok := s.index.Resolve(fp)
 		if !ok {
-			continue
+			return true
 		}
-		n := s.payloadOf(ns, fp, e)
+		_, n, ok := s.extentOf(ns, fp, e)
+		if !ok {
+			return true
+		}
 		bytes += n
 		tiers[i] = skep.TierDevice
-		if e.Location == 0 || s.cache != nil && s.cache.Has(memory.ID{Key: memory.Key(fp)}) {
+		if e.Location == 0 || s.cache != nil && s.cache.Has(cacheID(fp, skep.PartKV)) {
 			tiers[i] = skep.TierDRAM
 			dram += n
 		}
@@ -185,6 +202,7 @@ func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Lo
 	}
 	out.Estimate = s.estimate(bytes-dram, dram)
 	out.Pays = r.Cost == nil || out.Estimate < r.Cost.Of(out.Tokens)
+	return false
 }
 
 // estimate is how long restoring takes: what lies on drives at the rate they were
@@ -362,6 +380,7 @@ func (s *Store) leaseStats() (n int, bytes int64) {
 func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
 	now := s.now()
 	n := 0
+	s.programs.hinted(h.Program, fps)
 	for _, fp := range fps {
 		if _, ok := s.index.Resolve(fp); ok {
 			n++

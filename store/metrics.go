@@ -42,6 +42,11 @@ var (
 	descDevErr   = desc("device_errors_total", "Operations of a device that failed.", "device")
 	descDevBusy  = desc("device_in_flight", "Operations under way.", "device")
 	descDevLat   = desc("device_read_latency_seconds", "Moving average of read latency.", "device")
+	descAdmitted = desc("admitted_blocks_total", "Cache blocks admitted to the drives.")
+	descRefused  = desc("refused_blocks_total", "Cache blocks dropped from DRAM unwritten, or declined, by reason.", "reason")
+	descLost     = desc("refused_hits_total", "Blocks put again after they were refused: hits that refusing cost.")
+	descBudget   = desc("write_budget_left_bytes", "Bytes that may be written now under the write budget; below 0: owed.")
+	descWaiting  = desc("waiting_bytes", "Blocks in DRAM that are not decided on.")
 	descMemory   = desc("memory_bytes", "Memory in use, by holder.", "holder")
 )
 
@@ -55,6 +60,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // closed
 	}
+	m.s.collectSpaces(out)
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -92,6 +98,13 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	count(descDamaged, st.Damaged)
 	gauge(descLeases, float64(st.Leases))
 	gauge(descLeased, float64(st.LeasedBytes))
+	count(descAdmitted, st.Admission.AdmittedBlocks)
+	for reason, n := range st.Admission.Refused {
+		count(descRefused, n, reason)
+	}
+	count(descLost, st.Admission.RefusedHits)
+	gauge(descBudget, float64(st.Admission.BudgetLeft))
+	gauge(descWaiting, float64(st.Admission.WaitingBytes))
 	for _, d := range st.Devices {
 		count(descDevBytes, d.BytesRead, d.Path, "read")
 		count(descDevBytes, d.BytesWritten, d.Path, "write")

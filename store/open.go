@@ -31,20 +31,26 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{options: o, log: o.Logger, opened: o.Clock(), closing: make(chan struct{})}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.space.mu.groups = map[uint32]*group{}
-	s.space.mu.freed = make(chan struct{})
-	s.sessions.m = map[*session]struct{}{}
-	s.flights.m = map[index.Fingerprint]*flight{}
-	s.accepted.pending = map[uint64]chan struct{}{}
-	s.pending.m = map[index.Fingerprint]*segment.Record{}
-	s.marks.underway = map[uint64]struct{}{}
-	if err := s.open(ctx); err != nil {
-		s.abandon()
+	s := newStore(o)
+	err := s.open(ctx)
+	if damagedCatalog(err) && !o.ReadOnly && !o.NoRebuild && !o.customDevices {
+		o.Logger.Error("the catalog is damaged; it is set aside and made anew from the devices", "error", err)
+		s.discardOpen()
+		s = newStore(o)
+		s.aside = true
+		err = s.open(ctx)
+	}
+	if err != nil {
+		s.discardOpen()
 		return nil, err
 	}
 	s.run()
+	if o.Admin && !o.ReadOnly {
+		var err error
+		if s.admin, err = s.startAdmin(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	if o.Registerer != nil {
 		s.metrics = &metrics{s}
 		if err := o.Registerer.Register(s.metrics); err != nil {
@@ -54,9 +60,38 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+func noStore(dir string) error {
+	return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: dir, Limit: "a store; make one by opening it for writing"}
+}
+
+func newStore(o Options) *Store {
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{})}
+	s.log, s.logTail = withRing(o.Logger)
+	ring, _ := newKeyring(o.EncryptionKeys) // validate has tried it
+	s.keys.Store(&ring)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.space.mu.groups = map[uint32]*group{}
+	s.space.mu.freed = make(chan struct{})
+	s.sessions.m = map[*session]struct{}{}
+	s.scarce = make(scarce, 1)
+	s.two.start(s)
+	s.flights.m = map[index.Fingerprint]*flight{}
+	s.accepted.pending = map[uint64]chan struct{}{}
+	s.pending.m = map[index.Fingerprint]*segment.Record{}
+	s.marks.underway = map[uint64]struct{}{}
+	s.repairs.m, s.repairs.wake = map[index.Fingerprint]layout.Location{}, make(chan struct{}, 1)
+	return s
+}
+
 func (s *Store) open(ctx context.Context) error {
 	o := &s.options
 	if !o.ReadOnly {
+		if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
+			if o.MustExist {
+				return noStore(o.Dir)
+			}
+			s.made = append(s.made, o.Dir)
+		}
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
 		}
@@ -65,6 +100,11 @@ func (s *Store) open(ctx context.Context) error {
 			return err
 		}
 		s.lock = lock
+	}
+	if s.aside {
+		if err := s.setAside(o.catalogDir()); err != nil {
+			return err
+		}
 	}
 	if err := s.openCatalog(); err != nil {
 		return err
@@ -75,15 +115,27 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	if fresh && o.ReadOnly {
-		return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "a store; make one by opening it for writing"}
+		return noStore(o.Dir)
 	}
 	if fresh {
 		s.making = true
-		root, err = s.create(ctx)
-		s.making = err != nil
-	} else {
-		s.id, s.secret = root.StoreID, root.Secret
+		var rebuilt bool
+		if rebuilt, err = s.resume(ctx); rebuilt {
+			s.making, fresh = false, false
+			root, err = s.catalog.Store(ctx)
+		} else if err == nil && o.MustExist {
+			err = noStore(o.Dir)
+		} else if err == nil {
+			root, err = s.create(ctx)
+			s.making = err != nil
+		}
+	}
+	if !fresh && err == nil {
+		s.id, s.secret, s.format = root.StoreID, root.Secret, root.Format
 		err = s.openDrives(ctx)
+		if err == nil && len(o.add) > 0 {
+			err = s.addDrives(ctx)
+		}
 	}
 	if err != nil {
 		return err
@@ -91,12 +143,18 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.allocate(); err != nil {
 		return err
 	}
+	if s.writeback, err = s.newWriteback(); err != nil {
+		return err
+	}
+	if s.profile, err = newProfile(s.options.ReuseSamples); err != nil {
+		return err
+	}
 	return s.recover(ctx, root)
 }
 
 func (s *Store) openCatalog() (err error) {
 	o := &s.options
-	dir := filepath.Join(o.Dir, "catalog")
+	dir := o.catalogDir()
 	if _, err := o.CatalogFS.Stat(dir); err != nil && !o.ReadOnly {
 		s.made = append(s.made, dir)
 	}
@@ -105,6 +163,9 @@ func (s *Store) openCatalog() (err error) {
 		s.catalog, err = catalog.Inspect(dir, opt)
 	} else {
 		s.catalog, err = catalog.Open(dir, opt)
+	}
+	if errors.Is(err, fs.ErrNotExist) && skep.KindOf(err) == skep.Other { // one of its files is gone
+		err = &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Err: err}
 	}
 	return err
 }
@@ -115,6 +176,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	o := &s.options
 	rand.Read(s.id[:])
 	rand.Read(s.secret[:])
+	s.format = catalog.FormatVersion
 	paths := o.Devices
 	if len(paths) == 0 {
 		for i := range o.DeviceCount {
@@ -142,6 +204,9 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		return catalog.StoreState{}, skep.Invalidf("create store", "capacity bytes", o.CapacityBytes,
 			fmt.Sprintf("at least %d: three segments of %d on each of %d devices", 3*int64(n)*(s.segBytes+layout.SegmentOffset(0, 0)), s.segBytes, n))
 	}
+	if err := s.beginCreating(paths); err != nil {
+		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: s.creatingPath(), Err: err}
+	}
 	b := s.catalog.NewBatch()
 	for i, path := range paths {
 		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.segBytes), each)
@@ -154,7 +219,11 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	}
 	root := s.storeState(catalog.StoreState{}, false)
 	b.PutStore(root)
-	return root, s.catalog.Commit(ctx, b, true)
+	err := s.catalog.Commit(ctx, b, true)
+	if err == nil {
+		s.endCreating()
+	}
+	return root, err
 }
 
 const (
@@ -194,7 +263,7 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	if !exists {
 		s.made = append(s.made, path)
 	}
-	d := &drive{dev: dev, index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes}
+	d := &drive{dev: dev, index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes, down: make(chan struct{})}
 	rand.Read(d.id[:])
 	if exists {
 		if err := blank(ctx, dev, path); err != nil {
@@ -238,10 +307,17 @@ func blank(ctx context.Context, dev device.Device, path string) error {
 }
 
 func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence uint64) error {
+	d.sequence = sequence
+	if d.created.IsZero() {
+		d.created = s.now()
+	}
+	s.space.mu.Lock() // it may be growing
+	segments := d.segments
+	s.space.mu.Unlock()
 	sb := segment.Superblock{
 		Sequence: sequence, Store: s.id, Device: d.id, Serial: d.serial, DeviceIndex: int(d.index), DeviceCount: n,
-		DeviceBytes: layout.SegmentOffset(d.segments, s.segBytes), SegmentBytes: s.segBytes,
-		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: s.now(),
+		DeviceBytes: layout.SegmentOffset(segments, s.segBytes), SegmentBytes: s.segBytes,
+		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: d.created,
 	}
 	buf := device.AlignedBuffer(2 * layout.PageSize)
 	for i := range 2 {
@@ -264,95 +340,6 @@ func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence 
 func (d *drive) row() catalog.DeviceState {
 	return catalog.DeviceState{Index: d.index, ID: d.id, Serial: d.serial, Path: d.path, Size: d.dev.Size(),
 		SegmentBytes: d.segBytes, Segments: uint32(d.segments)}
-}
-
-// openDrives opens the devices the catalog names, wherever they are now.
-func (s *Store) openDrives(ctx context.Context) error {
-	rows, err := s.catalog.Devices(ctx)
-	if err != nil {
-		return err
-	}
-	paths := s.options.Devices
-	if len(paths) == 0 {
-		for _, r := range rows {
-			paths = append(paths, s.relocate(r.Path))
-		}
-	}
-	byID := map[[16]byte]catalog.DeviceState{}
-	for _, r := range rows {
-		byID[r.ID] = r
-	}
-	s.drives = make([]*drive, len(rows))
-	for i, path := range paths {
-		dev, err := s.options.OpenDevice(i, path, false, 0)
-		if err != nil {
-			return &skep.Error{Op: "open device", Kind: kindOfOpen(err), Field: path, Err: err}
-		}
-		d := &drive{dev: dev, path: path}
-		if err := s.adopt(ctx, d, byID); err != nil {
-			return errors.Join(err, dev.Close())
-		}
-		if s.drives[d.index] != nil {
-			return errors.Join(skep.Invalidf("open device", path, "device "+itoa(int(d.index))+" a second time", "each device once"), dev.Close())
-		}
-		s.drives[d.index] = d
-	}
-	for i, d := range s.drives {
-		if d == nil {
-			return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(i), Value: rows[i].Path,
-				Limit: "present; name every device of the store, in any order"}
-		}
-	}
-	return nil
-}
-
-// relocate follows a store whose directory was moved: a device that lay in it is
-// looked for where the directory is now.
-//
-// What lies in the store's own directory goes before where a device was last seen.
-func (s *Store) relocate(path string) string {
-	here := filepath.Join(s.options.Dir, filepath.Base(path))
-	if _, err := os.Stat(here); err == nil {
-		return here // a copy of a store must not open the original's devices
-	}
-	return path
-}
-
-// adopt checks a device's superblocks against the catalog's rows.
-func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.DeviceState) error {
-	const op = "open device"
-	if d.dev.Size() < 2*layout.PageSize {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: fmt.Sprintf("%d bytes", d.dev.Size()), Limit: "a device of this store"}
-	}
-	buf := device.AlignedBuffer(2 * layout.PageSize)
-	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
-		return &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: d.path, Err: err}
-	}
-	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
-	if err != nil {
-		return &skep.Error{Op: op, Kind: skep.KindOf(err), Field: d.path, Err: err}
-	}
-	row, known := byID[sb.Device]
-	if sb.Store != s.id || !known {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
-	}
-	if d.dev.Size() < sb.DeviceBytes {
-		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
-	}
-	d.index, d.id, d.serial, d.segBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
-	s.segBytes = sb.SegmentBytes
-	d.segments = layout.Segments(d.dev.Size(), d.segBytes)
-	d.limit = d.segments
-	if c := s.options.CapacityBytes; c > 0 {
-		// A larger cap lets the device grow; a smaller one does not shrink it.
-		d.limit = max(d.segments, layout.Segments(c/int64(len(byID)), d.segBytes))
-	} else {
-		d.limit = unlimitedSegments
-	}
-	if d.dev.Info().Raw || s.options.ReadOnly {
-		d.limit = d.segments
-	}
-	return nil
 }
 
 func kindOfOpen(err error) skep.Kind {
@@ -396,11 +383,15 @@ func (s *Store) allocate() error {
 		}
 	}
 	for _, d := range s.drives {
-		if err := device.RegisterArena(d.dev, s.arena.Bytes()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
-		}
+		s.registerArena(d)
 	}
 	return nil
+}
+
+func (s *Store) registerArena(d *drive) {
+	if err := device.RegisterArena(d.dev, s.arena.Bytes()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
+	}
 }
 
 // arenaBlock is the largest single buffer: the largest power of two that leaves room
@@ -422,11 +413,26 @@ func (s *Store) run() {
 	s.watchDrives()
 	s.workers.start(w)
 	go0(&s.background, s.watch)
+	go0(&s.background, s.watchWear)
+	if s.profile != nil {
+		go0(&s.background, func() { s.profile.run(s.ctx) })
+	}
+	s.monitor.start(s)
+	if s.writeback != nil {
+		go0(&s.background, s.writeback.run)
+	}
 	if !s.options.ReadOnly {
 		s.cleaner.start(s)
+		s.tasks.start(s)
+		go0(&s.background, s.watchSpace)
+		s.warnOfCramped()
 		go0(&s.background, s.keepMark)
+		go0(&s.background, s.repair)
+		if s.options.ScrubRate > 0 {
+			go0(&s.background, s.scrubAlways)
+		}
 	}
-	info := s.drives[0].dev.Info()
+	info := s.someDrive().dev.Info()
 	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason", info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
 }
@@ -475,6 +481,7 @@ func (ses *session) expire(t time.Time) {
 	defer ses.mu.Unlock()
 	for ch := ses.oldest; ch != nil && ch.issued.Before(t); ch = ch.after {
 		if c := ch.chain; c.items[ch.item] == itemAway {
+			ch.cancelled.Store(true)
 			ses.s.log.Warn("read not answered in time", "key", c.Keys[ch.at.block].Short(), "after", ses.s.options.OpTimeout)
 			ses.answerLocked(c, ch.item, skep.Chunk{Err: &skep.Error{Op: "restore", Kind: skep.DeviceFailed, Field: "time", Value: ses.s.options.OpTimeout}}, itemMissed)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -137,8 +138,8 @@ func newerCatalog(t *testing.T, dir string) {
 	row := append([]byte{}, v...)
 	require.NoError(t, c.Close())
 	body := row[:len(row)-4]
-	require.Equal(t, uint32(1), binary.LittleEndian.Uint32(body[1:]))
-	binary.LittleEndian.PutUint32(body[1:], 2)
+	require.Equal(t, uint32(catalog.FormatVersion), binary.LittleEndian.Uint32(body[1:]))
+	binary.LittleEndian.PutUint32(body[1:], catalog.FormatVersion+1)
 	sum := crc32.Update(crc32.Checksum([]byte("s"), castagnoli), castagnoli, body)
 	binary.LittleEndian.PutUint32(row[len(row)-4:], sum)
 	require.NoError(t, db.Set([]byte("s"), row, pebble.Sync))
@@ -202,10 +203,12 @@ func TestBadOpenings(t *testing.T) {
 		{"catalog of a newer format", skep.Version, "format", func(t *testing.T, dir string, o *Options) {
 			newerCatalog(t, dir)
 		}},
-		{"catalog gone", skep.Foreign, "catalog", func(t *testing.T, dir string, o *Options) {
+		{"catalog gone", skep.Missing, "catalog", func(t *testing.T, dir string, o *Options) {
+			o.NoRebuild = true
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog")))
 		}},
 		{"catalog damaged", skep.Damaged, "", func(t *testing.T, dir string, o *Options) {
+			o.NoRebuild = true
 			list, err := filepath.Glob(filepath.Join(dir, "catalog", "MANIFEST-*"))
 			require.NoError(t, err)
 			for _, m := range list {

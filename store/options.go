@@ -22,6 +22,19 @@ type Options struct {
 	// device-1, …
 	Dir string
 
+	// CatalogDir is the directory of the catalog; Dir/catalog by default. Where none is
+	// there and the devices hold a store, a catalog is made from them.
+	CatalogDir string
+	// MustExist refuses to make a store where there is none, with NotFound.
+	MustExist bool
+	// NoRebuild refuses to open a store whose catalog is lost or damaged, with Missing or
+	// Damaged, where by default it is rebuilt from the devices.
+	NoRebuild bool
+	// ScrubRate has everything on the devices read and verified in the background, again
+	// and again, at so many bytes a second; it yields to restores. 0: never, Scrub does it
+	// when it is called.
+	ScrubRate int64
+
 	// Devices are paths of files or block devices, in order. Empty: the devices the
 	// store was made with, or Dir/device-0 … for a new one.
 	Devices []string
@@ -47,12 +60,55 @@ type Options struct {
 	// Policy decides what is kept: "cost" (default), "lru" or "s3fifo".
 	Policy string
 
+	// Admission decides which blocks of Cache namespaces are written to drives: "all"
+	// (default), "budget" (the default with a WriteBudget) or "second-touch".
+	//
+	// With "budget" the DRAM tier is the filter. A chained block is accepted into it
+	// (the outcome is Accepted, whatever Ack was asked for), and goes to the drives once
+	// it was used there, or when it must leave and the budget has something to spare;
+	// else it is dropped, with an event. Until then a crash loses it, and Flush and Close
+	// decide on everything that waits. "second-touch" declines what is put for the first
+	// time; it is there to compare with.
+	Admission string
+	// WriteBudget is how many bytes a day each device may write, on average over a
+	// quarter of an hour: what users put, logs and cleaning. Durable puts and cleaning are
+	// not refused for it, but counted. 0: no budget.
+	WriteBudget int64
+	// AdmissionGhosts is how many refused keys are remembered, 8 bytes each, to count
+	// what refusing them cost; 262,144.
+	AdmissionGhosts int
+
+	// RestorePolicy schedules chains that say what computing them costs: "skep", or one it is
+	// compared with (package layout/twopointer). FirstCome says that the engine computes
+	// requests in order of arrival, not all in turn.
+	RestorePolicy string
+	FirstCome     bool
+
 	// CacheBytes is the DRAM tier's budget; 256 MiB by default, negative for none.
 	CacheBytes int64
+	// PrefetchBytes is how much of the DRAM tier may hold what hints said is needed soon, was read
+	// ahead and is not used yet; a quarter of CacheBytes by default, negative for none.
+	PrefetchBytes int64
 	// IOBytes is the budget of I/O buffers; 256 MiB by default.
 	IOBytes int64
 	// CatalogCacheBytes is Pebble's block cache; 64 MiB by default.
 	CatalogCacheBytes int64
+
+	// MemoryBytes caps all of that together, with the index, calls under way and all else
+	// the memory table lists (Stats.Memory); the index may take what is left. 0: no cap
+	// but each one's own.
+	MemoryBytes int64
+	// IndexBytes caps the index, 64 bytes a block. An open is refused where devices of
+	// CapacityBytes could hold more blocks of BlockBytes; where blocks are smaller than
+	// that, cleaning makes room in the index too. 0: what MemoryBytes leaves, or no cap.
+	IndexBytes int64
+	// CallBytes bounds what puts and restores under way keep on the heap: 32 KiB each, 1
+	// KiB a block put and 256 bytes a block restored. Calls beyond it are refused at once,
+	// as Overloaded; 256 MiB.
+	CallBytes int64
+	// WriterBytes bounds what open block writers (Begin) hold; 1 GiB, or a sixteenth of
+	// MemoryBytes.
+	WriterBytes int64
 
 	// LeasedBytes caps what one tenant may hold under lease; a quarter of
 	// CapacityBytes by default, 64 GiB without a cap.
@@ -61,6 +117,12 @@ type Options struct {
 	PinnedBytes int64
 	// TenantBytes are quotas on stored bytes by tenant; over-quota tenants give first.
 	TenantBytes map[string]int64
+
+	// EncryptionKeys has the payload of these tenants encrypted on the devices and in the
+	// catalog, with each tenant's first key; what was encrypted with another of its keys is
+	// read, too. The tenant "" stands for all that are not named. Blocks whose key is not among them are misses, of kind Denied. Names, keys and
+	// sizes are not encrypted. SetEncryptionKeys replaces them.
+	EncryptionKeys map[string][]EncryptionKey
 
 	// Device passes options to the devices.
 	Device device.Options
@@ -77,10 +139,35 @@ type Options struct {
 	// SpaceTimeout is how long a put waits for cleaning to free a group before it is
 	// declined as Full; 10 s.
 	SpaceTimeout time.Duration
+	// Degraded says whether to open without a device that is missing: "auto" (default), when
+	// no Durable block is lost with it; "never"; "always". Its blocks with another copy are
+	// read from there and copied again in the background, others are misses.
+	Degraded string
+	// BackgroundRate caps what is moved in the background, in bytes of payload a second:
+	// copies made again, drives emptied and filled, compaction. 0: as fast as the drives
+	// are idle; while restores are under way a quarter of the time.
+	BackgroundRate int64
+	// HealAfter is for how long a drive may be unreadable before the copies it held are made
+	// again on the others; 15 s.
+	HealAfter time.Duration
+	// NoRebalance leaves blocks where they are when a device is added.
+	NoRebalance bool
+	// ReadInPlace has drives read straight into a restore's destination where there are
+	// several copies too. By default such blocks are read into the store's memory and
+	// copied, so that a drive that hangs can be read around: nothing can take the caller's
+	// memory from a drive that has been given it.
+	ReadInPlace bool
 	// Workers check and copy what drives deliver; GOMAXPROCS by default.
 	Workers int
 	// EventBuffer is how many events slow readers may fall behind; 65,536.
 	EventBuffer int
+
+	// ReuseSamples is how many keys are followed to say what more drives or DRAM would gain
+	// (Stats.Reuse), 100 bytes each; 8,192, negative for none.
+	ReuseSamples int
+	// Admin opens a Unix socket, Dir/admin.sock, through which skep top and other processes
+	// of the same user see Stats and the end of the log.
+	Admin bool
 
 	Logger     *slog.Logger          // discarded when nil
 	Registerer prometheus.Registerer // none when nil
@@ -90,7 +177,10 @@ type Options struct {
 	OpenDevice func(index int, path string, create bool, size int64) (device.Device, error)
 	CatalogFS  vfs.FS
 
-	closeTimeout time.Duration // tests make it short
+	customDevices bool          // OpenDevice was given: paths mean nothing
+	add           []NewDevice   // to the store that is opened
+	closeTimeout  time.Duration // tests make it short
+	rules         healthRules
 }
 
 func (o *Options) ensureDefaults() {
@@ -104,15 +194,40 @@ func (o *Options) ensureDefaults() {
 	}
 	def(&o.ReserveBytes, 1<<30)
 	def(&o.BlockBytes, 2<<20)
+	if o.RestorePolicy == "" {
+		o.RestorePolicy = "skep"
+	}
 	if o.Policy == "" {
 		o.Policy = "cost"
 	}
+	if o.Admission == "" {
+		o.Admission = admitAll
+		if o.WriteBudget > 0 {
+			o.Admission = admitBudget
+		}
+	}
+	if o.AdmissionGhosts == 0 {
+		o.AdmissionGhosts = 1 << 18
+	}
 	def(&o.CacheBytes, 256<<20)
+	if o.Degraded == "" {
+		o.Degraded = DegradedAuto
+	}
 	if o.CacheBytes < 0 {
 		o.CacheBytes = 0
 	}
+	if o.PrefetchBytes == 0 {
+		o.PrefetchBytes = o.CacheBytes / 4
+	}
 	def(&o.IOBytes, 256<<20)
 	def(&o.CatalogCacheBytes, 64<<20)
+	def(&o.CallBytes, 256<<20)
+	if o.WriterBytes == 0 {
+		o.WriterBytes = 1 << 30
+		if o.MemoryBytes > 0 {
+			o.WriterBytes = o.MemoryBytes / 16
+		}
+	}
 	if o.LeasedBytes == 0 {
 		o.LeasedBytes = 64 << 30
 		if o.CapacityBytes > 0 {
@@ -130,11 +245,20 @@ func (o *Options) ensureDefaults() {
 	if o.SpaceTimeout == 0 {
 		o.SpaceTimeout = 10 * time.Second
 	}
+	if o.rules == (healthRules{}) {
+		o.rules = defaultRules
+	}
+	if o.HealAfter > 0 {
+		o.rules.lostAfter = o.HealAfter
+	}
 	if o.closeTimeout == 0 {
 		o.closeTimeout = defaultCloseTimeout
 	}
 	if o.EventBuffer == 0 {
 		o.EventBuffer = 1 << 16
+	}
+	if o.ReuseSamples == 0 {
+		o.ReuseSamples = 8192
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -147,6 +271,8 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.OpenDevice == nil {
 		o.OpenDevice = o.openFile
+	} else {
+		o.customDevices = true
 	}
 }
 
@@ -181,8 +307,20 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "segment bytes", o.SegmentBytes, fmt.Sprintf("a multiple of %d up to %d", layout.PageSize, int64(maxSegmentBytes)))
 	case o.Policy != "cost" && o.Policy != "lru" && o.Policy != "s3fifo":
 		return skep.Invalidf(op, "policy", o.Policy, "cost, lru or s3fifo")
+	case o.Admission != admitAll && o.Admission != admitBudget && o.Admission != admitSecondTouch:
+		return skep.Invalidf(op, "admission", o.Admission, "all, budget or second-touch")
+	case o.Admission == admitBudget && o.CacheBytes == 0:
+		return skep.Invalidf(op, "cache bytes with admission budget", o.CacheBytes, "more than 0: blocks wait in the DRAM tier")
+	case o.WriteBudget > 0 && o.Admission != admitBudget:
+		return skep.Invalidf(op, "write budget with admission "+o.Admission, o.WriteBudget, "0; a budget needs admission budget")
+	case o.Degraded != DegradedAuto && o.Degraded != DegradedNever && o.Degraded != DegradedAlways:
+		return skep.Invalidf(op, "degraded", o.Degraded, "auto, never or always")
 	case o.IOBytes < 16<<20:
 		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("at least %d", 16<<20))
+	case o.HealAfter < 0:
+		return skep.Invalidf(op, "heal after", o.HealAfter, "0 or more")
+	case o.BackgroundRate < 0:
+		return skep.Invalidf(op, "background rate", o.BackgroundRate, "0 or more")
 	case o.LogicalBlocks < 0:
 		return skep.Invalidf(op, "logical blocks", o.LogicalBlocks, "0 or more")
 	case o.Workers < 0:
@@ -193,8 +331,9 @@ func (o *Options) validate() error {
 	for _, f := range []struct {
 		field string
 		bytes int64
-	}{{"reserve bytes", o.ReserveBytes}, {"catalog cache bytes", o.CatalogCacheBytes}, {"leased bytes", o.LeasedBytes},
-		{"pinned bytes", o.PinnedBytes}, {"flush bytes", o.FlushBytes}} {
+	}{{"reserve bytes", o.ReserveBytes}, {"scrub rate", o.ScrubRate}, {"catalog cache bytes", o.CatalogCacheBytes}, {"leased bytes", o.LeasedBytes},
+		{"pinned bytes", o.PinnedBytes}, {"flush bytes", o.FlushBytes}, {"write budget", o.WriteBudget}, {"memory bytes", o.MemoryBytes},
+		{"index bytes", o.IndexBytes}, {"call bytes", o.CallBytes}, {"writer bytes", o.WriterBytes}} {
 		if f.bytes < 0 {
 			return skep.Invalidf(op, f.field, f.bytes, "0 or more")
 		}
@@ -211,6 +350,9 @@ func (o *Options) validate() error {
 		if n < 0 {
 			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "tenant bytes", Value: n, Limit: "0 or more, for " + name}
 		}
+	}
+	if _, err := newKeyring(o.EncryptionKeys); err != nil {
+		return err
 	}
 	seen := map[string]bool{}
 	for _, d := range o.Devices {

@@ -23,7 +23,7 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 		ses.chains = append(ses.chains, c)
 		ses.left += c.left
 	}
-	return nil
+	return ses.tieBoundaries()
 }
 
 func (s *Store) planChain(in *skep.Chain) (*chain, error) {
@@ -74,8 +74,12 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 	if err := c.checkDestination(structured); err != nil {
 		return nil, err
 	}
+	if err := c.ValidateCompute(); err != nil {
+		return nil, err
+	}
 	n := c.blocks.Len()
 	c.structured = structured
+	_, _, c.boundary = skep.BoundaryOf(c.part)
 	if c.byLayer {
 		n *= c.layers.Len()
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,9 +27,11 @@ type found struct {
 	granules layout.Granules
 	seed     segment.Seed
 	sums     []uint64
+	opener   *opener // of a sealed block; nil: it is not
 	inline   []byte
 	memory   *memory.Handle // the part is in the DRAM tier
 	left     int            // chunks that still need it
+	recalled sync.Once      // sums of what is in memory were looked for
 }
 
 // chunk is one chunk away: queued, being read, being checked.
@@ -44,11 +47,16 @@ type chunk struct {
 	left      atomic.Int32 // reads not done
 	failed    atomic.Pointer[error]
 	cancelled atomic.Bool
-	copyNo    int // which copy is being read
+	abandoned bool      // it could not be prepared
+	patient   bool      // it may wait for memory while it holds some
+	trouble   *troubles // what went wrong so far
 	bytes     int64
 	issued    time.Time
 	lent      int64 // bytes of store memory given out with the chunk
 	temp      []*memory.Buffer
+	leads     bool // others may join it: join.go
+	joined    bool // another chunk's reads brought it
+	wanted    bool // another chunk took its bytes
 
 	before, after *chunk // session's list, by issue
 }
@@ -58,6 +66,8 @@ type piece struct {
 	off     int64
 	mem     []byte
 	inPlace bool // the destination itself
+	copy    uint8
+	read    *read
 }
 
 // pump issues chunks until none waits.
@@ -79,7 +89,7 @@ func (ses *session) pump() {
 	for {
 		batch = batch[:0]
 		ses.mu.Lock()
-		for ses.left > 0 && !ses.ending && (ses.bytes >= sessionWindow || !ses.waitingLocked()) {
+		for ses.left > 0 && !ses.ending && (ses.bytes >= ses.window || !ses.waitingLocked()) {
 			ses.wake.Wait()
 		}
 		if ses.left == 0 || ses.ending {
@@ -90,7 +100,7 @@ func (ses *session) pump() {
 			return
 		}
 		var c *chain
-		for len(batch) < pumpBatch && ses.bytes < sessionWindow {
+		for len(batch) < pumpBatch && ses.bytes < ses.window {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}
@@ -106,6 +116,7 @@ func (ses *session) pump() {
 				batch = append(batch, ch)
 			}
 		}
+		ses.traced.issue()
 		ses.mu.Unlock()
 		ses.s.issue(batch)
 	}
@@ -117,7 +128,7 @@ const pumpBatch = 32
 // waitingLocked says whether any chunk waits to be issued. REQUIRES: ses.mu.
 func (ses *session) waitingLocked() bool {
 	for _, c := range ses.chains {
-		if c.left > 0 && c.next < len(c.items) {
+		if c.left > 0 && c.next < c.limit() {
 			return true
 		}
 	}
@@ -129,7 +140,7 @@ func (ses *session) waitingLocked() bool {
 func (ses *session) bestLocked() *chain {
 	var best *chain
 	for _, c := range ses.chains {
-		if c.left == 0 || c.next >= len(c.items) {
+		if c.left == 0 || c.next >= c.limit() {
 			continue
 		}
 		if best == nil || c.before(best) {
@@ -241,7 +252,7 @@ func (ses *session) doneWithLocked(c *chain, b int) {
 	}
 	ses.s.letGo(f)
 	if !c.byLayer {
-		f.sums, f.inline = nil, nil
+		f.sums, f.inline, f.opener = nil, nil, nil
 	}
 }
 
@@ -265,17 +276,22 @@ func (s *Store) letGo(f *found) {
 func (ch *chunk) finish(err error) {
 	ses, c := ch.ses, ch.chain
 	for _, b := range ch.temp {
-		b.Release()
+		if b != nil {
+			b.Release()
+		}
 	}
 	ch.temp = nil
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
+	ses.traced.land(ch.out.Bytes, err)
 	if c.items[ch.item] == itemAway {
 		if err != nil {
 			ses.answerLocked(c, ch.item, skep.Chunk{Err: err}, itemMissed)
 		} else {
 			ses.answerLocked(c, ch.item, ch.out, itemDone)
-			if ch.out.Tier == skep.TierDevice {
+			if ses.ahead != nil {
+				ses.s.prefetched(ch, ses.ahead)
+			} else if ch.out.Tier == skep.TierDevice && !ch.joined {
 				ses.fromDevices += ch.out.Bytes
 				ses.lastLanding = time.Now()
 			}
@@ -300,7 +316,7 @@ func (ch *chunk) finish(err error) {
 		ses.doneWithLocked(c, c.blockOf(ch.item))
 	}
 	ses.backLocked()
-	if ses.bytes < sessionWindow*3/4 || ses.away == 0 || ses.left == 0 {
+	if ses.bytes < ses.window*3/4 || ses.away == 0 || ses.left == 0 {
 		ses.wake.Broadcast()
 	}
 	if ses.left == 0 && ses.away == 0 {
@@ -362,6 +378,9 @@ func (s *Store) locate(c *chain, blocks []int) []*found {
 			f.err = s.describeFound(c, f, rec)
 			return nil
 		})
+		if skep.KindOf(err) == skep.Failed {
+			err = s.recordsFromLogs(c, list, at)
+		}
 		todo = todo[:0]
 		for _, k := range at {
 			f := &list[k]
@@ -451,9 +470,21 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 		f.copies = append([]segment.Place(nil), rec.Copies...)
 		f.stored = int64(rec.Pages) * layout.PageSize
 		f.seed = segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
+		o, err := s.newOpener(c.ns.info.Tenant, rec, i)
+		switch {
+		case err != nil:
+			return err
+		case o != nil && p.Inline != nil: // at once, since several chunks may share it
+			if !o.all(f.granules, f.inline) {
+				return errSeal(p.Name)
+			}
+			f.sums = o.sums
+		default:
+			f.opener = o
+		}
 		return f.shape(c)
 	}
-	return &skep.Error{Op: "restore", Kind: skep.NotFound, Field: "part", Value: c.part}
+	return skep.NoPart("restore", c.part, partNames(rec))
 }
 
 // shape sets the geometry of f's part and checks that the destination holds it.

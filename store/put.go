@@ -30,9 +30,16 @@ type incoming struct {
 	forget        func() // takes that block out of the DRAM tier
 	dropBytes     int64  // the same of the block that Replaces names
 	dropForget    func()
-	held          []held // its parts there
-	moved         *move  // by the cleaner, from elsewhere
+	held          []held          // its parts there
+	known         *segment.Record // what others see of it until it is committed
+	moved         *move           // by the cleaner, from elsewhere
+	outdated      bool            // a rival with a higher sequence number was committed first
 	flight        *flight
+	tries         int // how often it was put elsewhere
+	// Of a block that is to be encrypted; nil: it is not.
+	key    *sealKey
+	clear  []segment.RecordPart // of its record, before that was sealed
+	cipher []skep.Part          // what goes to the drives
 }
 
 // flight is a put of one key under way: whoever puts the same key meanwhile waits
@@ -82,7 +89,17 @@ func (f *flights) leave(fp index.Fingerprint, fl *flight) {
 }
 
 // Put implements skep.Putter.
-func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.PutResult, err error) {
+	sp := beginSpan(ctx, "store put")
+	if sp.Span != nil {
+		var bytes int64
+		for i := range r.Blocks {
+			for j := range r.Blocks[i].Parts {
+				bytes += int64(len(r.Blocks[i].Parts[j].Bytes))
+			}
+		}
+		defer func() { sp.over(len(r.Blocks), len(results), bytes, err) }()
+	}
 	if err := s.enterWrite(ctx, "put"); err != nil {
 		return nil, err
 	}
@@ -91,7 +108,12 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	if err != nil {
 		return nil, err
 	}
-	results := make([]skep.PutResult, len(r.Blocks))
+	state := putState(len(r.Blocks))
+	if err := s.calls.enter("put", state, s.options.CallBytes); err != nil {
+		return nil, err
+	}
+	defer s.calls.leave(state)
+	results = make([]skep.PutResult, len(r.Blocks))
 	blocks, err := s.prepare(ns, t, r, results)
 	if err != nil {
 		return nil, err
@@ -171,6 +193,7 @@ func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t t
 		rec.Flags |= segment.RecordDurable
 	}
 	rec.Name = append([]byte(nil), name...)
+	in.key = s.keyring().newest(spec.Tenant)
 	in.fp = s.names.fingerprint(ns.instance, t, key)
 	if parent != nil {
 		p := *parent
@@ -212,6 +235,9 @@ func (s *Store) granules(ns *namespace, part string, size int64) (layout.Granule
 
 // putCommitted stores blocks and waits until each is committed or declined.
 func (s *Store) putCommitted(ctx context.Context, ns *namespace, blocks []*incoming) error {
+	if s.writeback.filters(ns) {
+		return s.accept(ctx, ns, blocks)
+	}
 	todo, err := s.winners(ctx, ns, blocks)
 	if err != nil {
 		return err
@@ -295,7 +321,11 @@ func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
 	in.result.Outcome = skep.Exists
 	s.count.putExists.Add(1)
 	s.index.Touch(in.fp) // computing it again was a use of it
+	s.writeback.use(in.fp)
 	first, err := s.record(in.fp, e)
+	if err == nil {
+		err = s.clearSums(ns.info.Tenant, &first)
+	}
 	if err != nil {
 		return
 	}
@@ -326,7 +356,9 @@ func (s *Store) sameBytes(ns *namespace, first *segment.Record, in *incoming) bo
 }
 
 // sum computes the granule checksums of part i.
-func (s *Store) sum(ns *namespace, in *incoming, i int) {
+func (s *Store) sum(ns *namespace, in *incoming, i int) { s.sumInto(ns, in, i, in.rec.Parts[i].Sums) }
+
+func (s *Store) sumInto(ns *namespace, in *incoming, i int, sums []uint64) {
 	p := &in.rec.Parts[i]
 	g, err := s.granules(ns, p.Name, p.Size)
 	if err != nil {
@@ -334,9 +366,9 @@ func (s *Store) sum(ns *namespace, in *incoming, i int) {
 	}
 	seed := segment.NewSeed(in.rec.Instance, in.rec.SaltTag, in.rec.Key, p.Name, in.rec.Version)
 	data := in.parts[i].Bytes
-	for j := range p.Sums {
+	for j := range sums {
 		sp := g.Span(j)
-		p.Sums[j] = seed.Sum(j, data[sp.Off:sp.End()])
+		sums[j] = seed.Sum(j, data[sp.Off:sp.End()])
 	}
 }
 
@@ -352,6 +384,12 @@ const (
 // write stores blocks: place, write, checksum, log, commit, publish; several
 // appends under way at once. Each block's result is filled.
 func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*incoming) error {
+	if st == streamUser && s.catalogFull.Load() {
+		s.decline(blocks, skep.Full)
+		return nil
+	}
+	s.rivals.begin(blocks, s.seq.Load())
+	defer s.rivals.end(blocks)
 	var underway []*appending
 	var bytes int64
 	finish := func() error {
@@ -369,10 +407,18 @@ func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*i
 		return err
 	}
 	for len(blocks) > 0 {
-		a, n, err := s.place(ctx, ns, st, blocks)
+		patience := s.options.SpaceTimeout
+		if len(underway) > 0 {
+			patience = 0 // what is to be cleaned may be what our own appends lie in
+		}
+		a, n, err := s.placeBy(ctx, ns, st, blocks, time.Now().Add(patience))
 		if err != nil {
+			waits := len(underway) > 0
 			if e := drain(); e != nil {
 				return e
+			}
+			if waits {
+				continue
 			}
 			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
 				return err
@@ -434,6 +480,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer s.leave()
+	s.writeback.flush()
 	return s.accepted.wait(ctx)
 }
 

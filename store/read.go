@@ -2,7 +2,9 @@ package store
 
 import (
 	"container/heap"
+	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -19,6 +21,12 @@ type read struct {
 	bytes    int64
 	priority int
 	order    uint64
+
+	state   atomic.Int32     // readPending, readDone or readLeft: around.go
+	temp    [2]int           // its memory among its chunk's
+	orphans []*memory.Buffer // memory it was left with
+	older   *read            // under way at the drive, by age; under its queue's lock
+	newer   *read
 }
 
 // readQueue is what waits for one drive. What is given to the drive cannot be taken
@@ -31,6 +39,8 @@ type readQueue struct {
 	ops    int
 	bytes  int64
 	launch []*device.Op // reused under mu
+	oldest *read        // of those under way
+	newest *read
 }
 
 // A drive is given at most this much at once.
@@ -78,6 +88,29 @@ func (q *readQueue) takeLocked(r *read) {
 	q.ops++
 	q.bytes += r.bytes
 	q.launch = append(q.launch, &r.op)
+	if r.older = q.newest; r.older != nil {
+		r.older.newer = r
+	} else {
+		q.oldest = r
+	}
+	q.newest = r
+}
+
+// gaveBackLocked takes r off the list of those under way. REQUIRES: q.mu.
+func (q *readQueue) gaveBackLocked(r *read) {
+	q.ops--
+	q.bytes -= r.bytes
+	if r.older != nil {
+		r.older.newer = r.newer
+	} else {
+		q.oldest = r.newer
+	}
+	if r.newer != nil {
+		r.newer.older = r.older
+	} else {
+		q.newest = r.older
+	}
+	r.older, r.newer = nil, nil
 }
 
 // submitLocked hands what was taken to the device and unlocks. REQUIRES: q.mu.
@@ -105,13 +138,14 @@ func (d *drive) submitLocked() {
 func (r *read) done(op *device.Op) {
 	q := &r.drive.reads
 	q.mu.Lock()
-	q.ops--
-	q.bytes -= r.bytes
+	q.gaveBackLocked(r)
 	for len(q.waits) > 0 && q.ops < driveOps && q.bytes < driveBytes {
 		q.takeLocked(heap.Pop(&q.waits).(*read))
 	}
 	r.drive.submitLocked()
-	r.end(op.Err)
+	if r.came() {
+		r.end(op.Err)
+	}
 }
 
 func (r *read) end(err error) {
@@ -123,9 +157,22 @@ func (r *read) end(err error) {
 	}
 }
 
+// take takes a read out of the queue. False: it is not in it any more.
+func (q *readQueue) take(r *read) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, w := range q.waits {
+		if w == r {
+			heap.Remove(&q.waits, i)
+			return true
+		}
+	}
+	return false
+}
+
 // cancelQueued takes the reads of cancelled chunks out of the drives' queues.
 func (s *Store) cancelQueued() {
-	for _, d := range s.drives {
+	for _, d := range s.allDrives() {
 		q := &d.reads
 		q.mu.Lock()
 		var out []*read
@@ -145,6 +192,9 @@ func (s *Store) cancelQueued() {
 			r.end(errCancelled)
 		}
 	}
+	for _, ch := range s.joins.cancelled() {
+		ch.finish(errCancelled)
+	}
 }
 
 var errCancelled = &skep.Error{Op: "restore", Kind: skep.Stopped}
@@ -155,43 +205,72 @@ func (s *Store) issue(batch []*chunk) {
 	if len(batch) == 0 {
 		return
 	}
-	queues := make([][]*read, len(s.drives))
+	drives := s.allDrives()
+	queues := make([][]*read, len(drives))
+	flush := func() {
+		for i, q := range queues {
+			if len(q) > 0 {
+				drives[i].add(q)
+				queues[i] = nil
+			}
+		}
+	}
 	for _, ch := range batch {
 		if ch.at.memory != nil || ch.at.inline != nil || ch.at.size == 0 {
 			s.workers.add(ch)
 			continue
 		}
-		if err := ch.prepare(); err != nil {
+		if s.nowInMemory(ch) {
+			s.workers.add(ch)
+			continue
+		}
+		if s.joins.join(ch) {
+			continue
+		}
+		err := ch.prepare()
+		if err == errScarce { // what is prepared must not hold memory while this one waits
+			flush()
+			err = s.scarce.wait(ch.ses.ctx, s.options.OpTimeout, func() error {
+				ch.patient = true
+				return ch.prepare()
+			})
+		}
+		if err != nil {
 			ch.abandon(err)
 			continue
 		}
+		s.joins.lead(ch)
 		for _, r := range ch.reads {
 			queues[r.drive.index] = append(queues[r.drive.index], r)
 		}
 	}
-	for i, q := range queues {
-		if len(q) > 0 {
-			s.drives[i].add(q)
-		}
-	}
+	flush()
 }
 
 // abandon ends a chunk that could not be prepared, on a worker.
 func (ch *chunk) abandon(err error) {
 	ch.failed.Store(&err)
-	ch.copyNo = len(ch.at.copies)
+	ch.abandoned = true
 	ch.ses.s.workers.add(ch)
 }
 
 // mergePages is the largest read made of neighbours.
 const mergePages = 256
 
-// prepare makes the reads of the chunk from the copy whose turn it is.
-func (ch *chunk) prepare() error {
+// prepare makes the reads of the chunk from the copy whose turn it is. errScarce: there
+// is no memory now, and the chunk is not patient; it holds none.
+func (ch *chunk) prepare() (err error) {
+	defer func() {
+		if err == errScarce {
+			releaseAll(ch.temp)
+			ch.temp = nil
+		}
+	}()
 	f := ch.at
-	p := f.copies[ch.copyNo]
-	loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-	reads := layout.AppendReads(nil, loc, len(f.group.drives), f.stored, f.partOff, f.granules, ch.spans)
+	reads, err := ch.chooseReads()
+	if err != nil {
+		return err
+	}
 	layout.Merge(nil, reads, 1) // sorted by device and page
 	ch.reads, ch.pieces = ch.reads[:0], ch.pieces[:0]
 	for i := 0; i < len(reads); {
@@ -199,12 +278,18 @@ func (ch *chunk) prepare() error {
 		r := &read{ch: ch, drive: f.group.drives[g.Device], priority: ch.chain.Priority}
 		pages := 0
 		bufs := r.bufs[:0]
+		r.temp[0] = len(ch.temp)
 		for i < len(reads) && reads[i].Device == g.Device && int(reads[i].Page) == int(g.Page)+pages &&
 			(pages == 0 || pages+reads[i].Pages <= mergePages) {
 			n := &reads[i]
+			first := len(ch.pieces)
 			var err error
 			if bufs, err = ch.buffers(n.PartOff-int64(n.Skip), int64(n.Pages)*layout.PageSize, bufs); err != nil {
 				return err
+			}
+			for k := range ch.pieces[first:] {
+				p := &ch.pieces[first+k]
+				p.copy, p.read = uint8(n.Tag), r
 			}
 			pages += n.Pages
 			i++
@@ -212,6 +297,7 @@ func (ch *chunk) prepare() error {
 		if pages == 0 { // overlaps the read before it
 			return &skep.Error{Op: "restore", Kind: skep.Unsupported, Field: "packed value"}
 		}
+		r.temp[1] = len(ch.temp)
 		r.bytes = int64(pages) * layout.PageSize
 		r.op = device.Op{Kind: device.Read, Bufs: bufs, Done: r.done,
 			Offset: r.drive.segmentOffset(f.group.segments[g.Device]) + int64(g.Page)*layout.PageSize}
@@ -226,13 +312,13 @@ func (ch *chunk) prepare() error {
 // of our own that is copied from once it is checked.
 func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
 	c, f := ch.chain, ch.at
-	if ch.wants(off, n) {
+	if (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && ch.wants(off, n) {
 		switch d := &c.Dest; {
 		case d.Memory != nil:
 			at := int64(f.block-c.blocks.From)*d.Stride + off
 			if (off+n <= f.size || c.fillGaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
 				mem := d.Memory[at : at+n : at+n]
-				ch.pieces = append(ch.pieces, piece{off, mem[:min(n, f.size-off)], true})
+				ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.size-off)], inPlace: true})
 				return append(bufs, mem), nil
 			}
 		case d.Paged != nil:
@@ -241,13 +327,21 @@ func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
 			}
 		}
 	}
-	b, err := ch.ses.s.arena.Alloc(ch.ses.ctx, int(n), memory.BudgetIO)
+	b, err := ch.ses.s.arena.TryAlloc(int(n), memory.BudgetIO)
+	if err != nil && !ch.patient {
+		return nil, errScarce
+	}
+	if err != nil { // all in use: what holds it comes back, or this chunk is a miss
+		ctx, cancel := context.WithTimeout(ch.ses.ctx, ch.ses.s.options.OpTimeout)
+		b, err = ch.ses.s.arena.Alloc(ctx, int(n), memory.BudgetIO)
+		cancel()
+	}
 	if err != nil {
 		return nil, noMemory("restore", err)
 	}
 	ch.temp = append(ch.temp, b)
 	mem := b.Bytes()[:n]
-	ch.pieces = append(ch.pieces, piece{off, mem[:min(n, f.size-off)], false})
+	ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.size-off)]})
 	return append(bufs, mem), nil
 }
 
@@ -281,7 +375,7 @@ func (ch *chunk) pageBuffers(off, n int64, bufs [][]byte) ([][]byte, bool) {
 			return nil, false
 		}
 		bufs = append(bufs, mem)
-		ch.pieces = append(ch.pieces, piece{off, mem, true})
+		ch.pieces = append(ch.pieces, piece{off: off, mem: mem, inPlace: true})
 		off += take
 		n -= take
 	}

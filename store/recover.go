@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -23,13 +24,20 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	// Numbers given out after the root row was last written are skipped over.
 	s.seq.Store(root.NextSeq)
 	s.flushed.Store(root.FlushedSeq)
+	s.marked.Store(root.FlushedSeq)
 	s.space.mu.next = root.NextGroup
 	s.names = newNames(s.secret)
 	s.names.mu.next = catalog.StoreState{NextInstance: root.NextInstance, NextNamespace: root.NextNamespace}
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
-	if err := s.loadGroups(ctx); err != nil {
+	if err := s.loadGroups(ctx, root.Clean); err != nil {
+		return err
+	}
+	if err := s.checkDegraded(ctx); err != nil {
+		return err
+	}
+	if err := s.checkBehind(ctx, root); err != nil {
 		return err
 	}
 	if err := s.makeIndex(); err != nil {
@@ -47,7 +55,46 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
 		return err
 	}
-	return s.verifyDoubtful(ctx, doubtful)
+	if err := s.verifyDoubtful(ctx, doubtful); err != nil {
+		return err
+	}
+	return s.agree(ctx, root)
+}
+
+// agree makes the devices say what the catalog says: what the last run did not get to.
+func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
+	if err := s.loadIntents(ctx); err != nil {
+		return err
+	}
+	if root.Clean && s.format == catalog.FormatVersion && len(s.leftFree) == 0 {
+		return nil
+	}
+	b := s.catalog.NewBatch()
+	s.freeLeftovers(ctx, b)
+	list, err := s.reconcile(ctx, b, s.unsaved())
+	if err != nil {
+		return err
+	}
+	s.intents.add(list...)
+	if s.format < catalog.FormatVersion {
+		if err := s.upgrade(b); err != nil {
+			return err
+		}
+	}
+	return s.saveSeq(ctx, b, true)
+}
+
+// unsaved are groups that were open when the store ended, or that had lost blocks.
+func (s *Store) unsaved() (out []*group) {
+	s.suspects.mu.Lock()
+	defer s.suspects.mu.Unlock()
+	for _, g := range s.suspects.list {
+		if g.stale.Load() && !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	s.suspects.list = nil
+	return out
 }
 
 func (s *Store) loadNames(ctx context.Context) error {
@@ -86,7 +133,7 @@ func (s *Store) loadNames(ctx context.Context) error {
 
 // loadGroups makes the groups and the lists of free segments. Every group is taken as
 // sealed: what was open when the store ended is not written to again.
-func (s *Store) loadGroups(ctx context.Context) error {
+func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	rows, err := s.catalog.Groups(ctx)
 	if err != nil {
 		return err
@@ -95,19 +142,29 @@ func (s *Store) loadGroups(ctx context.Context) error {
 	for i := range used {
 		used[i] = map[uint32]bool{}
 	}
+	s.leftFree = map[uint32]bool{}
 	for _, r := range rows {
-		g := &group{num: r.Group, generation: r.Generation, copies: r.Copies, state: r}
+		if r.State == catalog.GroupFree {
+			s.leftFree[r.Group] = true
+			s.space.mu.next = max(s.space.mu.next, r.Group)
+			continue
+		}
+		g := &group{num: r.Group, generation: r.Generation, copies: r.Copies, state: r, entries: -1}
+		if r.State == catalog.GroupOpen {
+			s.wasOpen = append(s.wasOpen, g)
+		}
+		switch {
+		case r.State == catalog.GroupCleaning, r.State == catalog.GroupOpen && !clean:
+			g.unsure = true
+			s.suspect(g)
+		}
 		for _, m := range r.Devices {
 			if int(m.Device) >= len(s.drives) {
-				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: len(s.drives)}
+				return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: "below " + itoa(len(s.drives))}
 			}
-			if d := s.drives[m.Device]; int(m.Segment) >= d.segments {
+			if d := s.drives[m.Device]; d.absent == nil && int(m.Segment) >= d.segments {
 				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
 					Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
-			}
-			if d := s.drives[m.Device]; int(m.Segment) >= d.segments {
-				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
-					Limit: "at least " + itoa64(d.segmentOffset(m.Segment+1)) + ": it was cut short"}
 			}
 			g.drives = append(g.drives, s.drives[m.Device])
 			g.segments = append(g.segments, m.Segment)
@@ -135,37 +192,14 @@ func (s *Store) loadGroups(ctx context.Context) error {
 // makeIndex makes the empty index, sized by what the devices may hold.
 func (s *Store) makeIndex() (err error) {
 	o := &s.options
-	segPages := int64(s.segBytes/layout.PageSize) - 2
-	var segments int64
-	capped := true
-	for _, d := range s.drives {
-		segments += int64(d.limit)
-		capped = capped && d.limit < unlimitedSegments
-	}
 	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
 	s.reserve = cleanerReserve
-	if capped {
-		n := int64(len(s.drives))
-		cfg.CapacityPages = segments * segPages
-		// Three groups are never full: the one kept free and the two open ones.
-		// What a row leaves over at a segment's end holds nothing.
-		block := pagesOf(o.BlockBytes)
-		units, unit := layout.UnitFor(block, int(n))
-		perGroup := int64(n) * (segPages / int64(unit)) / int64(units) * int64(block)
-		if perGroup == 0 { // segments smaller than a typical block: what comes must be smaller
-			perGroup = int64(n) * segPages
-		}
-		usable := max(1, segments/n-3) * perGroup
-		cfg.LogicalPages = max(1, usable-usable/32)
-		if o.LogicalBlocks > 0 {
-			cfg.LogicalPages = min(cfg.LogicalPages, int64(o.LogicalBlocks)*int64(pagesOf(o.BlockBytes)))
-		}
-	} else if o.LogicalBlocks > 0 {
-		cfg.LogicalPages = int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
-	} else {
-		cfg.LogicalPages = 1 << 50 // none
-	}
+	cfg.CapacityPages, cfg.LogicalPages = s.room()
 	s.capacityPages, s.logicalPages = cfg.CapacityPages, cfg.LogicalPages
+	if err := s.capIndex(cfg.CapacityPages); err != nil {
+		return err
+	}
+	cfg.MaxSlots = uint32(min(o.IndexBytes/bytesPerSlot, 1<<32-1))
 	if s.index, err = index.New(cfg); err != nil {
 		return err
 	}
@@ -208,16 +242,23 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		stale    []catalog.Loc
 		seq      uint64
 		bytes    int64
+		// Rows of one scope, and a chain's blocks, mostly follow each other.
+		scope instanceTag
+		ns    *namespace // of scope; nil: none, or purged
+		had   bool       // a row of scope, with this key and fingerprint
+		key   skep.Key
+		fp    index.Fingerprint
 	}
 	list := make([]shard, shards)
 	var mu sync.Mutex // one piece at a time goes into the index
 	load := func(sh *shard) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if err := s.index.BulkLoad(sh.entries); err != nil {
+		again, err := s.index.BulkLoadAgain(sh.entries, nil)
+		if err != nil {
 			return err
 		}
-		for i := range sh.entries {
+		for _, i := range again {
 			e := &sh.entries[i]
 			have, ok := s.index.Resolve(e.FP)
 			if !ok || have.Location == e.Location {
@@ -249,8 +290,14 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		}
 		sh.seq = max(sh.seq, h.Seq)
 		t := tag(h.SaltTag)
-		ns := s.names.of(h.Instance)
-		if ns == nil || s.names.dead(h.Instance, t) {
+		if k := (instanceTag{h.Instance, t}); k != sh.scope {
+			sh.scope, sh.ns, sh.had = k, s.names.of(h.Instance), false
+			if s.names.dead(h.Instance, t) {
+				sh.ns = nil
+			}
+		}
+		ns := sh.ns
+		if ns == nil {
 			return nil // purged: the cleaner meets it in its group
 		}
 		if s.space.mu.groups[l.Group] == nil {
@@ -266,9 +313,13 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			// as used when it was written, so that a restart alone drops nothing.
 			Touched: true, Last: s.tickOf(h.Seq),
 		}
-		if h.HasParent {
+		switch {
+		case h.HasParent && sh.had && h.Parent == sh.key:
+			e.Parent = sh.fp
+		case h.HasParent:
 			e.Parent = s.names.fingerprint(h.Instance, t, h.Parent)
 		}
+		sh.key, sh.fp, sh.had = h.Key, e.FP, true
 		sh.bytes += h.Bytes
 		if !root.Clean && h.Seq > root.FlushedSeq {
 			sh.doubtful = append(sh.doubtful, doubt{l, bytes.Clone(row)})
@@ -389,6 +440,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		b := s.catalog.NewBatch()
 		for _, x := range lost {
 			b.DeleteBlock(x.loc)
+			s.suspect(s.space.mu.groups[x.loc.Group])
 			s.index.Remove(x.fp, layoutOf(x.loc).Pack())
 		}
 		if err := s.catalog.Commit(ctx, b, true); err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -26,10 +27,17 @@ type session struct {
 	ctx    context.Context // ends with Close: what waits for memory gives up
 	cancel context.CancelFunc
 	began  time.Time
+	traced *traced // nil: nobody wants to know
+	window int64   // bytes under way at most
+	sums   bool    // chunks carry their checksums
+	ahead  *ahead  // it is a prefetch: nobody's use of the blocks; nil: it is not
 
 	// For the estimate of lookups; guarded by mu.
 	fromDevices int64
+	will        time.Duration // what loading willBytes was expected to take
+	willBytes   int64
 	lastLanding time.Time
+	state       int64 // bytes it is counted as among the calls under way
 
 	chains []*chain
 
@@ -65,7 +73,9 @@ type chain struct {
 	fillGaps bool
 	// structured says that the part has layers and heads.
 	structured bool
-	promised   int // leading keys under a lease when the session began
+	boundary   bool // the part is boundary activations
+	tied       bool // of another chain of the session
+	promised   int  // leading keys under a lease when the session began
 
 	// Guarded by session.mu.
 	items    []uint8 // state of each chunk, in the order of itemOf
@@ -77,6 +87,10 @@ type chain struct {
 	timer    *time.Timer
 	stopped  bool
 
+	plan    *planned // the two-pointer scheduler's part; nil: none
+	bound   *chain   // brings its boundary activations; nil: none are needed
+	feeds   *planned // it brings another's boundary activations
+	refused *refused // its load was declined; nil: not
 	found   []*found // by block; loaded by the pump
 	touched []bool
 }
@@ -96,28 +110,62 @@ const sessionWindow = 64 << 20
 
 // Restore implements skep.Restorer.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	ses, err := s.restore(ctx, r, nil)
+	if err != nil {
+		return nil, err
+	}
+	return ses, nil
+}
+
+// restore starts a session, of a prefetch's when ahead is set.
+func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahead) (*session, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.leave()
-	ses := &session{s: s, landed: make(chan struct{}, 1), began: time.Now()}
+	ses := &session{s: s, landed: make(chan struct{}, 1), began: time.Now(), ahead: ahead}
 	ses.ctx, ses.cancel = context.WithCancel(s.ctx)
 	ses.wake.L = &ses.mu
-	if err := ses.plan(r); err != nil {
+	ses.window, ses.sums = sessionWindow, r.Sums
+	if r.Window > 0 {
+		ses.window = min(r.Window, sessionWindow)
+	}
+	state := restoreState(r)
+	if err := s.calls.enter("restore", state, s.options.CallBytes); err != nil {
 		ses.cancel()
 		return nil, err
 	}
+	if err := ses.plan(r); err != nil {
+		s.calls.leave(state)
+		ses.cancel()
+		return nil, err
+	}
+	ses.state = state
+	keys := 0
+	for i := range r.Chains {
+		keys += len(r.Chains[i].Keys)
+	}
+	ses.traced = beginRestore(ctx, keys)
 	if !s.sessions.add(ses) {
+		s.calls.leave(state)
 		ses.cancel()
 		return nil, errClosed
+	}
+	if ahead == nil {
+		s.prefetch.arrived(ses.chains)
 	}
 	ses.pumping = true
 	ses.mu.Lock()
 	for _, c := range ses.chains {
 		ses.arm(c)
 	}
+	ses.willBytes, ses.will = ses.predicted()
+	err := s.two.join(ses)
 	ses.mu.Unlock()
 	go ses.pump()
+	if err != nil {
+		return nil, errors.Join(err, ses.Close(ctx))
+	}
 	return ses, nil
 }
 
@@ -157,6 +205,7 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 			ch.cancelled.Store(true)
 		}
 	}
+	ses.endPlanLocked(c, why)
 	ses.wake.Broadcast()
 }
 
@@ -169,6 +218,12 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	}
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
+	if c.plan != nil && state != itemClaimed {
+		c.plan.answered(i, out.Err)
+	}
+	if c.feeds != nil {
+		c.feeds.boundaryAnswered(i, out.Err)
+	}
 	c.left--
 	ses.left--
 	ses.ready = append(ses.ready, out)
@@ -187,20 +242,37 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 }
 
 func (ses *session) hit(c *chain, block int, out *skep.Chunk) {
+	if ses.ahead != nil {
+		return
+	}
 	st := &ses.s.count
 	st.restored.Add(out.Bytes)
 	st.tier(out.Tier, out.Bytes)
+	if c.boundary {
+		st.boundaryRestored.Add(out.Bytes)
+	}
+	c.ns.count.tier(out.Tier, out.Bytes)
 	if i := block - c.blocks.From; !c.touched[i] {
 		c.touched[i] = true
 		st.restoredBlocks.Add(1)
-		ses.s.index.Touch(c.fingerprintOf(ses.s, block))
+		fp := c.fingerprintOf(ses.s, block)
+		ses.s.index.Touch(fp)
+		ses.s.programs.restored(fp)
+		if out.Tier == skep.TierDRAM {
+			ses.s.writeback.use(fp)
+			ses.s.prefetch.used(fp)
+		}
 	}
 }
 
 // miss counts a miss, and a broken promise when a lease covered the block.
 func (ses *session) miss(c *chain, block int, err error) {
+	if ses.ahead != nil {
+		return
+	}
 	kind := skep.KindOf(err)
 	ses.s.count.miss(kind)
+	c.ns.count.missed.add(kind)
 	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
 		ses.s.count.broken.Add(1)
 		ses.s.log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
@@ -220,6 +292,7 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 			if ses.readyAt == len(ses.ready) {
 				ses.ready, ses.readyAt = ses.ready[:0], 0
 			}
+			ses.traced.hand()
 			more := len(ses.ready) > 0
 			ses.mu.Unlock()
 			if more {
@@ -277,6 +350,9 @@ func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
+	if c.Compute != nil {
+		return ses.claimPlanned(c, r, true)
+	}
 	if ses.ending {
 		return skep.Claim{}, errSessionClosed
 	}
@@ -368,6 +444,9 @@ func (ses *session) Reprioritise(i, priority int, deadline time.Time) error {
 		return &skep.Error{Op: "reprioritise", Kind: skep.Stopped, Field: "chain", Value: i}
 	}
 	c.priority, c.deadline = priority, deadline
+	if c.plan != nil {
+		c.plan.promote(priority, deadline)
+	}
 	ses.arm(c)
 	ses.wake.Broadcast()
 	return nil
@@ -445,10 +524,16 @@ func (ses *session) Close(ctx context.Context) error {
 	if err == nil {
 		ses.s.sessions.remove(ses)
 		ses.mu.Lock()
+		ses.s.calls.leave(ses.state)
+		ses.state = 0
+		ses.logPrediction()
+		ended := ses.traced
+		ses.traced = nil
 		bytes, took := ses.fromDevices, ses.lastLanding.Sub(ses.began)
 		ses.fromDevices = 0
 		ses.mu.Unlock()
 		ses.s.rate.saw(bytes, took)
+		ended.end(ses.began)
 	}
 	return err
 }

@@ -23,57 +23,31 @@ type drive struct {
 	path     string
 	serial   string
 	segBytes int64
+	sequence uint64      // of its superblocks
+	created  time.Time   // as they say
+	removed  atomic.Bool // its place is kept: indices are not used again
+	absent   error       // why it was not there at the open
 
 	// Guarded by space.mu.
-	segments int      // how many the device has room for now
-	limit    int      // how many it may grow to
-	free     []uint32 // segment numbers, a stack
-	failed   error    // of a write: the drive takes no new groups
-	failedAt time.Time
+	segments int           // how many the device has room for now
+	limit    int           // how many it may grow to
+	wanted   int           // its limit before its file system was full
+	stunted  time.Time     // when that was found last
+	free     []uint32      // segment numbers, a stack
+	failed   error         // why the drive takes no new groups
+	down     chan struct{} // closed while it is dead: nobody waits for it
 
-	errors atomic.Int32 // writes that failed since the last one that did not
-	fence  func(error)  // called when there were too many
+	mode    atomic.Int32 // its condition, for those who read
+	why     atomic.Pointer[string]
+	forced  atomic.Pointer[error] // of a write that failed: the monitor is to fence it
+	retired atomic.Bool           // being emptied, or removed: it is not let back in
+	noReads atomic.Bool           // its reads fail
+	lost    atomic.Bool           // unreadable for so long that its copies are made again
+	errors  atomic.Int32          // writes that failed since the last one that did not
+	fence   func(error)           // called when there were too many
 
 	flush flusher
 	reads readQueue
-}
-
-// fenceAfter is how many writes in a row may fail before a drive gets no new groups.
-const fenceAfter = 3
-
-// note takes a completion into account.
-func (d *drive) note(o *device.Op) {
-	switch {
-	case o.Kind != device.Write:
-	case o.Err == nil:
-		d.errors.Store(0)
-	case d.errors.Add(1) == fenceAfter && d.fence != nil:
-		d.fence(o.Err)
-	}
-}
-
-// watchDrives makes drives that cannot be written take no new groups: what they hold is
-// read as long as it can be, and the others go on.
-func (s *Store) watchDrives() {
-	for _, d := range s.drives {
-		d.fence = func(err error) {
-			s.space.mu.Lock()
-			d.failed = err
-			for _, g := range s.space.mu.open {
-				if g == nil {
-					continue
-				}
-				for _, of := range g.drives {
-					if of == d {
-						s.sealLocked(g)
-						break
-					}
-				}
-			}
-			s.space.mu.Unlock()
-			s.log.Error("device fenced: its writes fail; it gets no new groups", "device", d.path, "error", err)
-		}
-	}
 }
 
 func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }
@@ -85,6 +59,7 @@ type stream int
 const (
 	streamUser stream = iota
 	streamKept
+	streamMoved // by compaction, draining and the like
 	streams
 )
 
@@ -100,15 +75,31 @@ type group struct {
 	// readers counts restores and cleaners that hold a location in this group; its
 	// segments are not reused while it is not zero.
 	readers  atomic.Int64
-	draining atomic.Bool // cleaned: its segments are free once readers is zero
+	draining atomic.Bool   // cleaned: its segments are free once readers is zero
+	spread   atomic.Uint64 // pages its blocks take ÷ pages the index counts, as a float; 0: unknown
+	healed   atomic.Bool   // what a lost drive of it had of blocks with copies was made again
+
+	unsure  bool                // it was stale when the store was opened
+	owed    []segment.Tombstone // for what a cleaning that failed has dropped; the cleaner's goroutine only
+	stale   atomic.Bool         // its log has records of blocks that are gone without a tombstone
+	headers atomic.Int32        // whether they are marked as freed: freed.go
+	entries int                 // in its log that are no blocks; -1: unknown. Guarded by space.mu
 
 	// Guarded by space.mu.
-	filler  *layout.Filler // nil once sealed
-	state   catalog.GroupState
-	pending int   // ends of appends to come: of their writes, and of their publishing
-	logged  []int // log pages given out, by device
-	inline  int   // values that live in their record, so far
-	victim  bool  // chosen by the cleaner
+	filler   *layout.Filler // nil once sealed
+	state    catalog.GroupState
+	pending  int           // ends of appends to come: of their writes, and of their publishing
+	logged   []int         // log pages given out, by device
+	inline   int           // values that live in their record, so far
+	victim   bool          // chosen by the cleaner
+	keepAll  bool          // with that: nothing in it is dropped
+	unwanted bool          // it is cleaned whatever is gained
+	lost     chan struct{} // closed when a drive of it is dead: nobody waits for its writes
+}
+
+// payloadPages is how many pages of a group blocks may lie in, less its headers.
+func (g *group) payloadPages() int {
+	return len(g.drives) * (int(g.state.SegmentBytes/layout.PageSize) - 2)
 }
 
 // space is the groups and the free segments: who may write where.
@@ -122,10 +113,15 @@ type space struct {
 		// unopened are groups whose headers could not be written and are not under way any
 		// more. The cleaner takes them back.
 		unopened []*group
-		root     int // SWARM's running pointer: the start device of the next chain
+		spares   []*group // ready to be opened: spare.go
+		sparing  int      // spares being made
+		// spareFailed is when one could not be.
+		spareFailed time.Time
+		root        int // SWARM's running pointer: the start device of the next chain
 	}
-	// opening serialises opening a group, which does I/O without holding mu.
+	// opening serialises opening a group for a stream, which does I/O without holding mu.
 	opening sync.Mutex
+	growing sync.Mutex // serialises growDrives
 }
 
 // errFull says that no group can be opened now; cleaning may change that.
@@ -155,7 +151,7 @@ func (s *Store) unpin(g *group) {
 // freeGroupsLocked is how many groups could be opened now. REQUIRES: sp.mu.
 func (s *Store) freeGroupsLocked() int {
 	n := -1
-	for _, d := range s.drives {
+	for _, d := range s.allDrives() {
 		if d.failed != nil {
 			continue
 		}
@@ -163,7 +159,7 @@ func (s *Store) freeGroupsLocked() int {
 			n = f
 		}
 	}
-	return max(n, 0)
+	return max(n, 0) + len(s.space.mu.spares)
 }
 
 // cleanerReserve is how many free groups only the cleaner may open: with one it can
@@ -175,11 +171,15 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	sp := &s.space
 	sp.mu.Lock()
 	reserve := 0
-	if st == streamUser {
+	if st != streamKept {
 		reserve = s.reserve
 	}
-	down := !slices.ContainsFunc(s.drives, func(d *drive) bool { return d.failed == nil })
+	down := !slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return d.failed == nil })
 	full := s.freeGroupsLocked() <= reserve
+	var g *group
+	if !down && !full {
+		g = s.takeSpareLocked()
+	}
 	sp.mu.Unlock()
 	switch {
 	case down:
@@ -187,6 +187,24 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	case full:
 		return nil, errFull
 	}
+	if g == nil {
+		var err error
+		if g, err = s.newGroup(ctx, reserve); err != nil {
+			return nil, err
+		}
+	}
+	sp.mu.Lock()
+	sp.mu.groups[g.num] = g
+	sp.mu.open[st] = g
+	sp.mu.Unlock()
+	s.makeSpares()
+	return g, nil
+}
+
+// newGroup takes segments and writes their headers, unless no more than reserve groups
+// are free. REQUIRES: not sp.mu.
+func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
+	sp := &s.space
 	if err := s.growDrives(); err != nil {
 		return nil, err
 	}
@@ -195,8 +213,8 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 		sp.mu.Unlock()
 		return nil, errFull
 	}
-	g := &group{generation: s.nextSeq()}
-	for _, d := range s.drives {
+	g := &group{generation: s.nextSeq(), lost: make(chan struct{})}
+	for _, d := range s.allDrives() {
 		if d.failed != nil || len(d.free) == 0 {
 			continue
 		}
@@ -219,12 +237,8 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	sp.mu.Lock()
 	g.filler = filler
 	g.logged = make([]int, len(g.drives))
-	sp.mu.groups[g.num] = g
-	sp.mu.open[st] = g
-	sp.mu.Unlock()
 	return g, nil
 }
 
@@ -269,7 +283,7 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 			w.end(err)
 		}
 	}
-	err := w.wait(ctx, s.options.OpTimeout)
+	err := w.waitOr(ctx, s.options.OpTimeout, g.lost)
 	if err == nil {
 		return nil
 	}
@@ -287,30 +301,12 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	return err
 }
 
-// fence keeps a drive that failed a write out of new groups, for as long as an
-// operation may take; then it is tried again. Reads of what it holds go on.
-func (s *Store) fence(d *drive, err error) {
-	s.space.mu.Lock()
-	d.failed, d.failedAt = err, time.Now()
-	s.space.mu.Unlock()
-	s.log.Error("drive fenced: it takes no new blocks for now", "drive", d.path, "error", err, "until", time.Now().Add(s.options.OpTimeout))
-}
-
-// unfence lets drives be tried again.
-func (s *Store) unfence() {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	for _, d := range s.drives {
-		if d.failed != nil && time.Since(d.failedAt) > s.options.OpTimeout {
-			d.failed = nil
-		}
-	}
-}
-
 // growDrives makes room for another group on drives that have none and may grow.
 func (s *Store) growDrives() error {
 	sp := &s.space
-	for _, d := range s.drives {
+	sp.growing.Lock()
+	defer sp.growing.Unlock()
+	for _, d := range s.allDrives() {
 		sp.mu.Lock()
 		// The cleaner's reserve must be allotted, not only allowed: a file system that
 		// fills up must leave cleaning something to write to.
@@ -320,7 +316,8 @@ func (s *Store) growDrives() error {
 		if !need {
 			continue
 		}
-		step := max(1, min(int(growBytes/d.segBytes), segments/2+1))
+		// Few and large steps: a file system may hold up the writes under way for each.
+		step := min(max(segments, int(growLeast/d.segBytes), 1), max(1, int(growBytes/d.segBytes)))
 		to := min(limit, segments+step)
 		err := s.checkReserve(d, int64(to-segments)*d.segBytes)
 		if err == nil {
@@ -328,9 +325,11 @@ func (s *Store) growDrives() error {
 		}
 		sp.mu.Lock()
 		if err != nil {
-			d.limit = segments // the file system is full: what is there is the cap from now on
+			d.wanted, d.stunted = max(d.wanted, limit), time.Now()
+			d.limit = segments // the file system is full: what is there is the cap until there is space again
 			sp.mu.Unlock()
-			s.log.Warn("device cannot grow; its size is the cap now", "device", d.path, "bytes", d.dev.Size(), "error", err)
+			s.log.Warn("device cannot grow; its size is the cap for now. Free space in its file system, or lower ReserveBytes, or set CapacityBytes",
+				"device", d.path, "bytes", d.dev.Size(), "error", err)
 			continue
 		}
 		for n := segments; n < to; n++ {
@@ -343,8 +342,11 @@ func (s *Store) growDrives() error {
 	return nil
 }
 
-// growBytes is the largest step in which a file device grows.
-const growBytes = 1 << 30
+// A file device grows by as much as it has, within these limits.
+const (
+	growLeast = 64 << 20
+	growBytes = 1 << 30
+)
 
 // sealLocked ends a group's filling. REQUIRES: sp.mu.
 func (s *Store) sealLocked(g *group) {
@@ -436,6 +438,12 @@ func (w *waiter) after(f func()) {
 // wait returns when all have ended, or early with Deadline: then operations are
 // still under way.
 func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
+	return w.waitOr(ctx, timeout, nil)
+}
+
+// waitOr also returns, with DeviceFailed, when lost is closed: operations are still under
+// way then, too.
+func (w *waiter) waitOr(ctx context.Context, timeout time.Duration, lost <-chan struct{}) error {
 	select {
 	case <-w.done:
 		return w.err()
@@ -446,6 +454,8 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
 	select {
 	case <-w.done:
 		return w.err()
+	case <-lost:
+		return &skep.Error{Op: "device I/O", Kind: skep.DeviceFailed, Field: "drive", Value: "dead"}
 	case <-ctx.Done():
 		return &skep.Error{Op: "device I/O", Kind: skep.Deadline, Err: ctx.Err()}
 	case <-t.C:

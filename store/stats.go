@@ -15,10 +15,13 @@ type counters struct {
 	putExists, putDiffers           atomic.Int64
 	restored, restoredBlocks        atomic.Int64
 	copied, broken, evicted         atomic.Int64
-	movedBytes, damaged             atomic.Int64
+	movedBytes, damaged, repaired   atomic.Int64
 	blockBytes                      atomic.Int64 // payload of what is stored
+	readAround                      atomic.Int64 // reads sent to another drive because one took too long
 	tiers                           [8]atomic.Int64
 	declined, missed                kindCounts
+	boundaryPut, boundaryRestored   atomic.Int64
+	joined                          atomic.Int64
 }
 
 // kindCounts counts by reason.
@@ -70,9 +73,10 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		PutExists: c.putExists.Load(), PutDiffers: c.putDiffers.Load(), PutDeclined: c.declined.snapshot(),
 		RestoredBlocks: c.restoredBlocks.Load(), RestoredBytes: c.restored.Load(),
 		RestoreTiers: map[string]int64{}, RestoreMisses: c.missed.snapshot(),
-		CopiedBytes: c.copied.Load(), BrokenPromises: c.broken.Load(),
-		Evicted: c.evicted.Load(), MovedBytes: c.movedBytes.Load(), Damaged: c.damaged.Load(),
+		CopiedBytes: c.copied.Load(), JoinedBytes: c.joined.Load(), BrokenPromises: c.broken.Load(),
+		Overloaded: s.overloaded(), Evicted: c.evicted.Load(), MovedBytes: c.movedBytes.Load(), Damaged: c.damaged.Load(),
 	}
+	st.TwoPointers, st.Prefetch = s.twoPointerStats(), s.prefetch.snapshot()
 	for t := range c.tiers {
 		if n := c.tiers[t].Load(); n > 0 {
 			st.RestoreTiers[skep.Tier(t).String()] = n
@@ -82,45 +86,49 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	s.space.mu.Lock()
 	st.Groups = len(s.space.mu.groups)
 	st.FreeGroups = s.freeGroupsLocked()
-	failed := make([]error, len(s.drives))
-	for i, d := range s.drives {
+	drives := s.allDrives()
+	failed := make([]error, len(drives))
+	for i, d := range drives {
 		failed[i] = d.failed
 	}
 	s.space.mu.Unlock()
 	st.BlockBytes = c.blockBytes.Load()
-	for i, d := range s.drives {
+	for i, d := range drives {
+		if d.removed.Load() {
+			continue
+		}
 		info, ds := d.dev.Info(), d.dev.Stats()
-		st.Backend, st.BackendReason = info.Backend, info.Reason
+		if d.absent == nil {
+			st.Backend, st.BackendReason = info.Backend, info.Reason
+		}
 		st.Simulated = st.Simulated || info.Simulated
 		st.DeviceBytes += info.Size
-		state := "ok"
+		state := d.condition().String()
 		if failed[i] != nil {
-			state = "failed: " + failed[i].Error()
+			state += ": " + failed[i].Error()
+		} else if why := d.why.Load(); why != nil && *why != "" {
+			state += ": " + *why
 		}
 		st.Devices = append(st.Devices, skep.DeviceStats{
 			Index: int(d.index), Path: d.path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
 			Errors: int64(ds.Errors()), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
+			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
 		})
 	}
+	st.Admission = s.writeback.snapshot()
+	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
+	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.snapshot(), s.works.snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
-}
-
-// memoryTable is every byte of memory the store may hold, and its cap.
-func (s *Store) memoryTable() []skep.MemoryStats {
-	a := s.arena.Stats()
-	ix := s.index.Stats()
-	return []skep.MemoryStats{
-		{Name: "I/O buffers", Used: a.IOUsed, Cap: s.options.IOBytes},
-		{Name: "DRAM tier", Used: a.CacheUsed, Cap: s.options.CacheBytes},
-		{Name: "index, at most 64 bytes a block", Used: ix.Bytes, Cap: 0},
-		{Name: "catalog: block cache and memtables", Used: s.options.CatalogCacheBytes, Cap: s.options.CatalogCacheBytes + catalogMemory},
-		{Name: "events", Used: int64(len(s.events.ring)) * eventSize, Cap: int64(len(s.events.ring)) * eventSize},
-	}
 }
 
 const (
 	catalogMemory = 4 * 32 << 20 // memtables, see package catalog
 	eventSize     = 160
 )
+
+func (s *Store) overloaded() int64 {
+	_, refused := s.calls.snapshot()
+	return refused
+}

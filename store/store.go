@@ -41,32 +41,65 @@ type Store struct {
 	events   *eventLog
 	workers  workers
 	cleaner  cleaner
-	sessions sessions
-	flights  flights
-	accepted acceptances
-	pending  pendings
-	count    counters
-	leases   leaseTable
-	pins     pinTable
-	rate     rate
-	metrics  *metrics // nil without a registerer
+	monitor  monitor
+	tasks    tasks
 
-	seq       atomic.Uint64 // last sequence number given out
-	flushed   atomic.Uint64 // everything at or below it is on the drives
+	catalogFull atomic.Bool // its file system has too little left for puts: full.go
+	fullText    atomic.Pointer[string]
+	sessions    sessions
+	two         twoPointers
+	flights     flights
+	accepted    acceptances
+	pending     pendings
+	count       counters
+	leases      leaseTable
+	pins        pinTable
+	rate        rate
+	metrics     *metrics // nil without a registerer
+	// writeback decides which Cache blocks go to the drives; nil: all
+	writeback *writeback
+	profile   *profile // of reuse; nil: none
+	programs  programs
+	joins     joins
+	prefetch  prefetcher
+	works     works
+	calls     underway
+	scarce    scarce
+	wear      wearTable
+	admin     *admin // nil: none
+	logTail   *logRing
+
+	seq       atomic.Uint64   // last sequence number given out
+	flushed   atomic.Uint64   // everything at or below it is on the drives
+	marked    atomic.Uint64   // the same, as the synced catalog has it
+	wasOpen   []*group        // when the store ended
+	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
+	exclusive bool            // read-only, and nobody else has it open
 	marks     marks
 	markMu    sync.Mutex
+	rootMu    sync.Mutex // over making and committing the root row; taken after names.mu
 	changes   sync.Mutex // changes of rows that exist: deletes, replacements, moves
 	lastStart lastStart  // guarded by space.mu
 	openBytes atomic.Int64
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
+	stale     atomic.Int64  // stale groups
+	intents   intents
+	suspects  suspects
+	rivals    rivals
+	repairs   repairs
+	logCache  logCache   // of a store whose catalog has failed
+	naming    sync.Mutex // makes and purges namespaces; before space.opening
+	format    uint32     // of the store; what it lacks is made up for at open
 	epoch     uint64
+	aside     bool     // the catalog that is there is to be set aside
 	making    bool     // a store is being made, or could not be
 	made      []string // files and directories this call made
 	// Of the index; logicalPages is the cleaner's.
 	capacityPages, logicalPages int64
 	loadedSeq                   [2]uint64 // of the groups an open found: the first opening, and the end
 	secret                      segment.Secret
+	keys                        atomic.Pointer[keyring] // of tenants whose payload is encrypted
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
@@ -138,6 +171,9 @@ func (s *Store) state() string {
 	if s.options.ReadOnly {
 		return "read-only"
 	}
+	if text := s.fullText.Load(); text != nil && s.catalogFull.Load() {
+		return *text
+	}
 	return "ok"
 }
 
@@ -155,7 +191,7 @@ func (s *Store) beginSeq() uint64 {
 
 // storeState is the root row as it stands.
 func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreState {
-	next.StoreID, next.Secret, next.Format = s.id, s.secret, catalog.FormatVersion
+	next.StoreID, next.Secret, next.Format = s.id, s.secret, s.format
 	next.Epoch, next.Clean = s.epoch, clean
 	next.NextSeq = s.seq.Load() + 1
 	next.FlushedSeq = s.flushed.Load()
@@ -165,17 +201,22 @@ func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreSta
 	return next
 }
 
-// saveSeq commits b together with the root row.
+// saveSeq commits b together with the root row. The row is made and committed under
+// rootMu, or a row made earlier and committed later would take marks back that others rely
+// on. REQUIRES: not names.mu.
 func (s *Store) saveSeq(ctx context.Context, b *catalog.Batch, sync bool) error {
 	s.names.mu.RLock()
-	next := s.names.mu.next
-	s.names.mu.RUnlock()
-	b.PutStore(s.storeState(next, false))
+	defer s.names.mu.RUnlock()
+	s.rootMu.Lock()
+	defer s.rootMu.Unlock()
+	b.PutStore(s.storeState(s.names.mu.next, false))
 	return s.catalog.Commit(ctx, b, sync)
 }
 
 // saveNext commits b with new high-water marks. REQUIRES: names.mu.
 func (s *Store) saveNext(ctx context.Context, b *catalog.Batch, next catalog.StoreState) error {
+	s.rootMu.Lock()
+	defer s.rootMu.Unlock()
 	b.PutStore(s.storeState(next, false))
 	return s.catalog.Commit(ctx, b, true)
 }
@@ -221,10 +262,19 @@ func (p *pendings) add(fp index.Fingerprint, r *segment.Record) {
 	p.mu.Unlock()
 }
 
-func (p *pendings) remove(fp index.Fingerprint) {
+// removeThat removes in's record, unless another's of the same key has taken its place.
+func (p *pendings) removeThat(in *incoming) {
 	p.mu.Lock()
-	delete(p.m, fp)
+	if p.m[in.fp] == in.known {
+		delete(p.m, in.fp)
+	}
 	p.mu.Unlock()
+}
+
+func (p *pendings) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.m)
 }
 
 func (p *pendings) get(fp index.Fingerprint) *segment.Record {

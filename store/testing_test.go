@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -35,16 +37,25 @@ const aloneEnv = "SKEP_TEST_ALONE"
 
 // alone runs the calling test in a process of its own, where goroutines may be left
 // behind. It says whether this is that process.
-func alone(t *testing.T) bool {
+func alone(t *testing.T) bool { return aloneFor(t, hangs) }
+
+// aloneFor is alone for a test that may take as long as limit.
+func aloneFor(t *testing.T, limit time.Duration) bool {
 	if os.Getenv(aloneEnv) != "" {
 		return true
 	}
-	ctx := testContext(t)
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=0", "-test.short=" + strconv.FormatBool(testing.Short())}
+	if dir := os.Getenv("SKEP_COVER_DIR"); dir != "" { // make errpaths
+		args = append(args, "-test.coverprofile="+filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+".cover"))
+	}
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), aloneEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
+	t.Logf("%s", out)
 	return false
 }
 
@@ -290,3 +301,13 @@ func eventually(t testing.TB, what string, f func() bool) {
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }
+
+// syncParents makes the way to dir durable.
+func syncParents(t testing.TB, fs vfs.FS, dir string) {
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		d, err := fs.OpenDir(filepath.Dir(dir))
+		require.NoError(t, err)
+		require.NoError(t, d.Sync())
+		require.NoError(t, d.Close())
+	}
+}

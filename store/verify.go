@@ -1,28 +1,10 @@
 package store
 
 import (
-	"context"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/segment"
 )
-
-// readStored reads one whole copy of a block into buf, which holds its stored pages
-// and is aligned. On an error of kind Deadline a drive may still write to buf: the
-// caller must let it go.
-func (s *Store) readStored(ctx context.Context, g *group, p segment.Place, buf []byte) error {
-	loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-	extents := layout.Extents(nil, loc, int64(len(buf)), len(g.drives))
-	w := newWaiter(len(extents))
-	for _, e := range extents {
-		d := g.drives[e.Device]
-		w.submit(d, &device.Op{Kind: device.Read, Bufs: [][]byte{buf[e.Off : e.Off+e.Len]},
-			Offset: d.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize})
-	}
-	return w.wait(ctx, s.options.OpTimeout)
-}
 
 // checkStored compares every granule of every part with the record.
 func checkStored(shape skep.Shape, rec *segment.Record, buf []byte) error {
@@ -60,30 +42,6 @@ func damagedRecord(field string, value any) error {
 	return &skep.Error{Op: "verify", Kind: skep.Damaged, Field: field, Value: value}
 }
 
-// readVerified reads a block from the first copy whose bytes are right.
-func (s *Store) readVerified(ctx context.Context, g *group, shape skep.Shape, rec *segment.Record, buf []byte) error {
-	if len(rec.Copies) == 0 {
-		return checkStored(shape, rec, nil)
-	}
-	var first error
-	for _, p := range rec.Copies {
-		err := s.readStored(ctx, g, p, buf)
-		if err == nil {
-			err = checkStored(shape, rec, buf)
-		}
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-		if skep.KindOf(err) == skep.Deadline {
-			return err // buf may still be written to
-		}
-	}
-	return first
-}
-
 // damaged forgets a block no copy of which has the right bytes.
 func (s *Store) damaged(ch *chunk) {
 	f, c := ch.at, ch.chain
@@ -95,16 +53,20 @@ func (s *Store) damaged(ch *chunk) {
 }
 
 // readFailed takes note of a copy that could not be read or was wrong.
-func (s *Store) readFailed(ch *chunk, err error) {
+//
+// lost says that no copy has the right bytes.
+func (s *Store) readFailed(ch *chunk, err error, lost bool) {
 	f := ch.at
 	if skep.KindOf(err) != skep.Damaged {
 		return
 	}
 	s.damaged(ch)
-	if ch.copyNo+1 < len(f.copies) {
+	fp, loc := f.fp, f.loc
+	if !lost {
+		s.repairSoon(fp, loc)
 		return
 	}
-	fp, loc := f.fp, f.loc
+	s.suspect(f.group)
 	go0(&s.background, func() { // not on a worker: it commits to the catalog
 		s.changes.Lock()
 		defer s.changes.Unlock()
@@ -114,4 +76,20 @@ func (s *Store) readFailed(ch *chunk, err error) {
 			s.deleteRow(locOf(loc))
 		}
 	})
+}
+
+// setParts points a block's parts into its stored form.
+func (in *incoming) setParts(mem []byte) {
+	in.parts = make([]skep.Part, len(in.rec.Parts))
+	var off int64
+	for i := range in.rec.Parts {
+		p := &in.rec.Parts[i]
+		in.parts[i].Name = p.Name
+		if p.Inline != nil {
+			in.parts[i].Bytes = p.Inline
+			continue
+		}
+		in.parts[i].Bytes = mem[off : off+p.Size]
+		off += int64(pagesOf(p.Size)) * layout.PageSize
+	}
 }

@@ -30,9 +30,6 @@ type openPart struct {
 	written []skep.Range // disjoint, sorted
 }
 
-// maxOpenBytes is how many bytes all open writers of a store may hold.
-const maxOpenBytes = 1 << 30
-
 // Begin implements skep.Putter.
 func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
@@ -62,9 +59,9 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if err := s.describe(op, ns, &ns.info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
 		return nil, err
 	}
-	if s.openBytes.Add(w.in.size) > maxOpenBytes {
+	if s.openBytes.Add(w.in.size) > s.options.WriterBytes {
 		s.openBytes.Add(-w.in.size)
-		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.in.size, Limit: "at most " + itoa64(maxOpenBytes) + " in all"}
+		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.in.size, Limit: "at most " + itoa64(s.options.WriterBytes) + " in all"}
 	}
 	w.bytes = w.in.size
 	w.parts = make([]openPart, len(m))

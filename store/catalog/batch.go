@@ -83,6 +83,14 @@ func (b *Batch) PutPurge(p Purge) { b.seal(purgeKey(p), p.encode(), nil) }
 // DeletePurge removes a purge's row, when nothing it covers is left anywhere.
 func (b *Batch) DeletePurge(p Purge) { b.fail(b.b.Delete(purgeKey(p), nil)) }
 
+// PutIntent notes entries that are to be written to the devices' logs, under a number
+// that no other intent has: a crash between this commit and that write leaves it to the
+// next open. Entries are opaque bytes of package segment.
+func (b *Batch) PutIntent(n uint64, entries []byte) { b.seal(key64(rowIntent, n), entries, nil) }
+
+// DeleteIntent removes an intent that was carried out.
+func (b *Batch) DeleteIntent(n uint64) { b.fail(b.b.Delete(key64(rowIntent, n), nil)) }
+
 // PutDevice sets a device's state.
 func (b *Batch) PutDevice(d *DeviceState) {
 	if d.Size < 0 || d.SegmentBytes < 0 {

@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
@@ -24,6 +26,10 @@ type Catalog struct {
 	readOnly bool
 	created  bool
 	commits  chan struct{}
+
+	fs     vfs.FS                // as Pebble has it
+	tables sstable.WriterOptions // of tables written outside Pebble
+	loads  atomic.Int64          // how many of them
 
 	releaseMu sync.Mutex
 	release   []io.Closer // after db, in order
@@ -134,6 +140,8 @@ func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {
 	p := pebbleOptions(o, cache)
 	p.FS = fsys
 	p.Logger, p.EventListener = pebbleLogger{c.guard}, c.listener()
+	p.EnsureDefaults()
+	c.fs, c.tables = fsys, p.MakeWriterOptions(0, p.FormatMajorVersion.MaxTableFormat())
 	if c.db, err = pebble.Open(c.dir, p); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@
 //	'b' group u32, page u32, device u8, sub u8 a block record: opaque bytes of package segment
 //	'd' device index u16                       DeviceState
 //	'g' group u32                              GroupState
+//	'j' number u64                             log entries still to be written to the devices
 //	'n' namespace id u32                       Namespace (JSON)
 //	'p' instance u32                           a purged instance: sequence number
 //	'p' instance u32, tag [16]                 a purged salt of an instance: sequence number

@@ -392,6 +392,45 @@ func TestOpenSurvivesAnErrorAtAnyOperation(t *testing.T) {
 	require.Greater(t, failed, 30)
 }
 
+// A disk that is full from any operation of Open on is the end of that Open, at once;
+// with room again, everything synced is there.
+func TestOpenOnAFullDiskEnds(t *testing.T) {
+	left := vfs.NewCrashableMem()
+	c := open(t, left, func(o *Options) { o.memtableBytes = 64 << 10 })
+	for i := range 100 {
+		commit(t, c, true, func(b *Batch) { fillRows(b, i) })
+	}
+	failed := 0
+	for k := int32(0); ; k++ {
+		mem := left.CrashClone(vfs.CrashCloneCfg{}) // as a crash leaves it: Open has a log to replay
+		var n atomic.Int32
+		full := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if n.Add(1) > k && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		var err error
+		inTime(t, "opening", func() {
+			var c *Catalog
+			if c, err = Open(testDir, Options{FS: faulty(mem, full), Logger: quiet(), memtableBytes: 64 << 10}); err == nil {
+				_ = c.Close() // may meet the full disk
+			}
+		})
+		if err == nil {
+			break
+		}
+		failed++
+		c, err := Open(testDir, Options{FS: mem, Logger: quiet()})
+		require.NoError(t, err, "operation %d", k)
+		_, err = c.Block(bg, Loc{98 % 16, 98, 0, 0}, nil)
+		require.NoError(t, err, "operation %d", k)
+		require.NoError(t, c.Close())
+	}
+	require.Greater(t, failed, 10)
+	require.NoError(t, c.Close())
+}
+
 // Damage in a table is the reader's error, not the catalog's end.
 func TestADamagedTableIsDamagedToItsReaders(t *testing.T) {
 	noLeaks(t)

@@ -49,7 +49,7 @@ func (g *guard) wrote(op, name string, err error) error {
 	if err == nil {
 		return err
 	}
-	if isTable(name) {
+	if isTable(name) && (g.opened.Load() || g.health.tableErrors.Load() < openTries) {
 		g.slowDown()
 		return err
 	}
@@ -57,6 +57,10 @@ func (g *guard) wrote(op, name string, err error) error {
 	park()
 	return err
 }
+
+// openTries is how often a table may fail to be written while the catalog is being
+// opened: Pebble's Open waits for it, and somebody waits for Open.
+const openTries = 4
 
 // slowDown delays the return of an error to Pebble, which tries failed flushes again
 // at once and for ever: 10 ms, then double, up to a second.

@@ -219,6 +219,26 @@ func (c *Catalog) Purges(ctx context.Context) ([]Purge, error) {
 	})
 }
 
+// Intent is a row 'j': log entries that a crash may have kept from the devices.
+type Intent struct {
+	Number  uint64
+	Entries []byte
+}
+
+// Intents lists what is still to be written to the devices' logs, by number.
+func (c *Catalog) Intents(ctx context.Context) ([]Intent, error) {
+	return list(ctx, c, rowIntent, func(key, value []byte) (i Intent, err error) {
+		if len(key) != 9 {
+			return i, damaged(key, errShort)
+		}
+		i.Number = binary.BigEndian.Uint64(key[1:])
+		return i, decodeRow(key, value, func(body []byte) error {
+			i.Entries = slices.Clone(body)
+			return nil
+		})
+	})
+}
+
 // Devices lists all devices, by index.
 func (c *Catalog) Devices(ctx context.Context) ([]DeviceState, error) {
 	return list(ctx, c, rowDevice, func(key, value []byte) (d DeviceState, err error) {

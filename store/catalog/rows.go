@@ -10,6 +10,7 @@ const (
 	rowBlock     = 'b'
 	rowDevice    = 'd'
 	rowGroup     = 'g'
+	rowIntent    = 'j'
 	rowNamespace = 'n'
 	rowPurge     = 'p'
 	rowStore     = 's'
@@ -53,6 +54,7 @@ func parseBlockKey(k []byte) (Loc, bool) {
 
 func key16(row byte, n uint16) []byte { return binary.BigEndian.AppendUint16([]byte{row}, n) }
 func key32(row byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{row}, n) }
+func key64(row byte, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte{row}, n) }
 
 func purgeKey(p Purge) []byte {
 	k := key32(rowPurge, p.Instance)

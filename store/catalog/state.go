@@ -8,16 +8,20 @@ import (
 
 // FormatVersion is the newest store format this program reads and writes. A store
 // whose StoreState.Format is higher does not open (skep.Version).
-const FormatVersion = 1
+//
+//	1	the first
+//	2	names, purges and deletions are on the devices too; rows 'j'
+//	3	block rows may be sealed, and have larger parts in them
+const FormatVersion = 3
 
 // GroupPhase is where a stripe group is in its life. The numbers are stored.
 type GroupPhase uint8
 
 const (
-	GroupFree     GroupPhase = 0 // may be opened under the next generation
+	GroupFree     GroupPhase = 0 // cleaned; the row goes once the headers are marked as freed
 	GroupOpen     GroupPhase = 1 // being written, front to back
 	GroupSealed   GroupPhase = 2 // written; read only
-	GroupCleaning GroupPhase = 3 // what is worth keeping is being written elsewhere
+	GroupCleaning GroupPhase = 3 // sealed, and its log has records of blocks that are gone without a tombstone
 )
 
 func (p GroupPhase) String() string {
@@ -78,6 +82,8 @@ const (
 	DeviceInUse   DeviceStatus = 0 // read and written
 	DeviceFenced  DeviceStatus = 1 // failed or too slow: nothing new goes there
 	DeviceRemoved DeviceStatus = 2 // its index is not reused
+	// DeviceDraining takes nothing new; what it holds is being moved elsewhere.
+	DeviceDraining DeviceStatus = 3
 )
 
 func (s DeviceStatus) String() string {
@@ -88,6 +94,8 @@ func (s DeviceStatus) String() string {
 		return "fenced"
 	case DeviceRemoved:
 		return "removed"
+	case DeviceDraining:
+		return "draining"
 	}
 	return "unknown"
 }

@@ -86,6 +86,7 @@ func (c *core) begin(ops []*Op) error {
 	t := now()
 	for _, op := range ops {
 		op.Start, op.End, op.Err, op.next = t, 0, nil, nil
+		c.began(op.Kind, t)
 	}
 	c.submitted(len(ops))
 	return nil
@@ -95,9 +96,10 @@ func (c *core) begin(ops []*Op) error {
 // the error instead of Done.
 func (c *core) abandon(ops []*Op) {
 	for _, op := range ops {
+		c.ended(op.Kind, op.Start)
 		op.busy.Store(false)
 	}
-	c.inFlight.Add(-int64(len(ops)))
+	c.counters.inFlight.Add(-int64(len(ops)))
 	c.exit(len(ops))
 }
 
@@ -106,6 +108,10 @@ func (c *core) abandon(ops []*Op) {
 func (c *core) finish(op *Op, err error) {
 	op.End = now()
 	op.Err = c.describe(op, err)
+	if e := op.Err; e != nil {
+		c.lastError.Store(&e)
+	}
+	c.ended(op.Kind, op.End)
 	c.counters.done(op.Kind, op.total, op.End-op.Start, err != nil)
 	op.busy.Store(false)
 	op.Done(op)

@@ -155,5 +155,8 @@ func RegisterArena(d Device, mem []byte) error {
 
 var epoch = time.Now()
 
+// Now is the present on the clock of Op.Start and Op.End, in nanoseconds.
+func Now() int64 { return now() }
+
 // now is the monotonic clock of Op.Start and Op.End.
 func now() int64 { return int64(time.Since(epoch)) }

@@ -60,7 +60,8 @@ type ring struct {
 		retry   *time.Timer // armed while the kernel refuses entries for now
 		broken  error       // the kernel refused entries for good
 		regions []region
-		buffers uint32 // registered buffers in use
+		buffers uint32   // places used of the kernel's table of buffers
+		spare   []uint32 // those of them that are empty again
 	}
 
 	// The reaper's own.
@@ -419,7 +420,7 @@ func (r *ring) RegisterArena(mem []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	need := uint32((len(mem) + regionSize - 1) / regionSize)
-	if r.mu.buffers+need > maxRegions {
+	if r.mu.buffers+need > maxRegions+uint32(len(r.mu.spare)) {
 		return &ArgError{Op: -1, Field: "registered regions", Value: r.mu.buffers + need, Limit: fmt.Sprintf("at most %d of %d bytes", maxRegions, regionSize)}
 	}
 	if r.mu.buffers == 0 {
@@ -435,7 +436,11 @@ func (r *ring) RegisterArena(mem []byte) error {
 		part := mem[:n:n]
 		iov := &unix.Iovec{Base: unsafe.SliceData(part)}
 		iov.SetLen(n)
-		up := giouring.RsrcUpdate2{Offset: r.mu.buffers, Nr: 1, Data: uint64(uintptr(unsafe.Pointer(iov)))}
+		place := r.mu.buffers
+		if n := len(r.mu.spare); n > 0 {
+			place = r.mu.spare[n-1]
+		}
+		up := giouring.RsrcUpdate2{Offset: place, Nr: 1, Data: uint64(uintptr(unsafe.Pointer(iov)))}
 		err := r.register(giouring.RegisterBuffersUpdate, unsafe.Pointer(&up), uint32(unsafe.Sizeof(up)))
 		runtime.KeepAlive(iov)
 		if errors.Is(err, unix.ENOMEM) {
@@ -445,8 +450,12 @@ func (r *ring) RegisterArena(mem []byte) error {
 			return fmt.Errorf("device: register %d bytes: %w", n, err)
 		}
 		base := uintptr(unsafe.Pointer(unsafe.SliceData(part)))
-		r.mu.regions = append(r.mu.regions, region{base, base + uintptr(n), uint16(r.mu.buffers), part})
-		r.mu.buffers++
+		r.mu.regions = append(r.mu.regions, region{base, base + uintptr(n), uint16(place), part})
+		if place < r.mu.buffers {
+			r.mu.spare = r.mu.spare[:len(r.mu.spare)-1]
+		} else {
+			r.mu.buffers++
+		}
 		mem = mem[n:]
 	}
 	return nil

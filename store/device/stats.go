@@ -45,6 +45,12 @@ type Stats struct {
 	InFlight    int64 // submitted and not done, waiting ones included
 	MaxInFlight int64 // the highest InFlight ever
 	Submits     uint64
+
+	// ReadsStalled and WritesStalled are for how long no read, and no write or flush,
+	// has been done although at least one is in flight; 0 when none is.
+	ReadsStalled, WritesStalled time.Duration
+	// LastError is what the last op that failed ended with, nil when none has.
+	LastError error
 }
 
 // Errors is the number of ops of any kind that failed.
@@ -53,6 +59,17 @@ func (s Stats) Errors() uint64 { return s.Reads.Errors + s.Writes.Errors + s.Flu
 type kindCounters struct {
 	ops, errors, bytes, latencySum, ewma atomic.Uint64
 	latency                              [LatencyBuckets]atomic.Uint64
+
+	inFlight         atomic.Int64
+	busySince, moved atomic.Int64 // when it became busy, and when an op was last done
+}
+
+// stalled is for how long nothing has moved.
+func (k *kindCounters) stalled(now int64) time.Duration {
+	if k.inFlight.Load() <= 0 {
+		return 0
+	}
+	return time.Duration(max(0, now-max(k.busySince.Load(), k.moved.Load())))
 }
 
 func (k *kindCounters) snapshot() OpStats {
@@ -74,6 +91,21 @@ type counters struct {
 	submits     atomic.Uint64
 	inFlight    atomic.Int64
 	maxInFlight atomic.Int64
+	lastError   atomic.Pointer[error]
+}
+
+// began counts one op of a kind as in flight since at.
+func (c *counters) began(k Kind, at int64) {
+	if kc := &c.kinds[k]; kc.inFlight.Add(1) == 1 {
+		kc.busySince.Store(at)
+	}
+}
+
+// ended takes one back, done or refused.
+func (c *counters) ended(k Kind, at int64) {
+	kc := &c.kinds[k]
+	kc.moved.Store(at)
+	kc.inFlight.Add(-1)
 }
 
 func (c *counters) submitted(n int) {
@@ -109,7 +141,16 @@ func (c *counters) done(k Kind, bytes int, latency int64, failed bool) {
 }
 
 func (c *counters) snapshot() Stats {
+	at := now()
+	var last error
+	if e := c.lastError.Load(); e != nil {
+		last = *e
+	}
 	return Stats{
+		ReadsStalled:  c.kinds[Read].stalled(at),
+		WritesStalled: max(c.kinds[Write].stalled(at), c.kinds[Flush].stalled(at)),
+		LastError:     last,
+
 		Reads:       c.kinds[Read].snapshot(),
 		Writes:      c.kinds[Write].snapshot(),
 		Flushes:     c.kinds[Flush].snapshot(),

@@ -225,7 +225,7 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	var hit []*room
 	spaces := map[skep.NamespaceID]bool{}
 	for id, r := range s.rooms {
-		if purges(p, r.space, id) {
+		if purges(p, s.spaces, r.space, id) {
 			hit = append(hit, r)
 			spaces[id.space] = true
 		}
@@ -241,7 +241,7 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 			which = id
 		}
 		if len(spaces) > 1 {
-			which = 0
+			which = max(p.Namespace, saltSpace(p)) // 0 for several
 		}
 		s.events.append(skep.Event{Kind: skep.EventPurged, Time: s.opt.Clock(), Namespace: which, Salted: p.Salt != nil})
 	}
@@ -255,14 +255,19 @@ func saltSpace(p skep.Purge) skep.NamespaceID {
 	return p.Salt.Namespace
 }
 
-func purges(p skep.Purge, n *namespace, id roomID) bool {
+// purges reports whether p takes the blocks of a room in namespace n; of a namespace it
+// takes those of its clustered contexts too.
+func purges(p skep.Purge, all []*namespace, n *namespace, id roomID) bool {
+	of := func(named skep.NamespaceID) bool {
+		return n.ID == named || all[named-1].Clusters(n.NamespaceSpec)
+	}
 	switch {
 	case p.Tenant != "":
 		return n.Tenant == p.Tenant
 	case p.Model != "":
 		return n.Model == p.Model
 	case p.Namespace != 0:
-		return n.ID == p.Namespace
+		return of(p.Namespace)
 	}
-	return id == roomOf(*p.Salt)
+	return id.tag == roomOf(*p.Salt).tag && of(p.Salt.Namespace)
 }

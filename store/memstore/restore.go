@@ -108,6 +108,9 @@ func newRun(op string, n *namespace, c skep.Chain) (*run, error) {
 	if c.Direction > skep.LayersDown {
 		return nil, skep.Invalidf(op, "direction", c.Direction, "one of the four")
 	}
+	if err := c.ValidateCompute(); err != nil {
+		return nil, err
+	}
 	if !r.structured && (c.Direction.ByLayer() || !c.Layers.All() || !c.Heads.All()) {
 		return nil, skep.Invalidf(op, "direction, layers and heads", "by layer or part of a block", "whole blocks, in a part without layers")
 	}

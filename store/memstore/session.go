@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,7 +127,7 @@ func (c *run) load(s *Store, chain int) skep.Chunk {
 func (c *run) deliver(ch *skep.Chunk, b *block, i int, layers skep.Range, poison bool) error {
 	src, ok := b.parts[c.Part]
 	if !ok {
-		return &skep.Error{Op: "restore", Kind: skep.NotFound, Field: "part", Value: c.Part, Limit: "one of the block's manifest"}
+		return skep.NoPart("restore", c.Part, slices.Collect(maps.Keys(b.parts)))
 	}
 	extents := []extent{{0, int64(len(src))}}
 	if c.structured {

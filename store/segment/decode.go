@@ -117,7 +117,7 @@ func DecodeRecord(b []byte, r *Record) error {
 	r.Seq, r.Instance, r.NamespaceID = h.Seq, h.Instance, h.NamespaceID
 	r.SaltTag, r.Key, r.Depth = h.SaltTag, h.Key, h.Depth
 	r.ValidTokens, r.Version, r.Flags, r.Pages = h.ValidTokens, h.Version, h.Flags, h.Pages
-	r.Parent, r.Replaces = nil, nil
+	r.Parent, r.Replaces, r.Sealed = nil, nil, nil
 	if h.HasParent {
 		r.Parent = new(h.Parent)
 	} else if h.Parent != (skep.Key{}) {
@@ -144,6 +144,13 @@ func DecodeRecord(b []byte, r *Record) error {
 		}
 		r.Replaces = new(skep.Key(k))
 	}
+	if b[recHas]&hasSeal != 0 {
+		k := d.take(sealSize)
+		if d.short {
+			return damaged(op, "seal", "short", "whole")
+		}
+		r.Sealed = &Seal{Key: KeyID(k), Nonce: [NonceSize]byte(k[KeyIDSize:])}
+	}
 	r.Name = append(r.Name[:0], d.take(int(le.Uint16(b[recNameSize:])))...)
 	if n := int(h.Parts); cap(r.Parts) >= n {
 		r.Parts = r.Parts[:n]
@@ -151,7 +158,7 @@ func DecodeRecord(b []byte, r *Record) error {
 		r.Parts = append(r.Parts[:cap(r.Parts)], make([]RecordPart, n-cap(r.Parts))...)
 	}
 	for i := range r.Parts {
-		if err := r.Parts[i].decode(&d); err != nil {
+		if err := r.Parts[i].decode(&d, r.Sealed != nil); err != nil {
 			return err
 		}
 	}
@@ -183,7 +190,7 @@ func (d *decoder) take(n int) []byte {
 	return b
 }
 
-func (p *RecordPart) decode(d *decoder) error {
+func (p *RecordPart) decode(d *decoder, sealed bool) error {
 	const op = "record"
 	head := d.take(partHead)
 	if d.short {
@@ -214,6 +221,10 @@ func (p *RecordPart) decode(d *decoder) error {
 		p.Inline = nil
 	}
 	raw := d.take(8 * int(sums))
+	p.Seal = p.Seal[:0]
+	if sealed {
+		p.Seal = append(p.Seal, d.take(SealSize(int(sums)))...)
+	}
 	if d.short {
 		return damaged(op, "part", "short", "whole")
 	}

@@ -21,7 +21,7 @@
 // with payload.
 //
 // The log is a sequence of appends: what one commit wrote. An append is a byte
-// stream of entries (blocks, tombstones, purges, namespaces) cut into pages that
+// stream of entries (blocks, tombstones, purges, namespaces, marks) cut into pages that
 // each verify themselves; an append one page of which is missing or damaged is
 // discarded whole, which is what makes a commit whole or absent.
 //

@@ -44,9 +44,10 @@ var formatFields = map[string][]field{
 	},
 	"Place":            {{"group", placeGroup}, {"page", placePage}, {"device", placeDevice}, {"sub", placeSub}, {"spare", placeSpare}, {"", placeSize}},
 	"Part":             {{"name length", partNameSize}, {"inline", partInline}, {"spare", partSpare}, {"checksums", partSums}, {"bytes", partBytes}, {"", partHead}},
-	"Tombstone":        {{"sequence", tsSeq}, {"covers", tsCovers}, {"instance", tsInstance}, {"spare", tsSpare}, {"salt tag", tsSaltTag}, {"key", tsKey}, {"", tsSize}},
+	"Tombstone":        {{"sequence", tsSeq}, {"covers", tsCovers}, {"instance", tsInstance}, {"exact", tsExact}, {"spare", tsSpare}, {"salt tag", tsSaltTag}, {"key", tsKey}, {"", tsSize}},
 	"Purge":            {{"sequence", pgSeq}, {"covers", pgCovers}, {"instance", pgInstance}, {"salted", pgSalted}, {"spare", pgSpare}, {"salt tag", pgSaltTag}, {"", pgSize}},
 	"Namespace":        {{"sequence", nsSeq}, {"instance", nsInstance}, {"spare", nsSpare}, {"", nsJSON}},
+	"Mark":             {{"flushed", 0}, {"", MarkSize}},
 	"Format limits":    nil, // compared by TestDocsLimits
 	"Granule identity": {{"instance", 0}, {"write version", 4}, {"salt tag", 8}, {"key", 24}, {"", 56}},
 	"Log seed":         {{"hash secret", 0}, {"store id", 16}, {"group", 32}, {"generation", 36}, {"position", 44}, {"", 46}},
@@ -55,7 +56,8 @@ var formatFields = map[string][]field{
 var limits = map[string]int{
 	"FormatVersion": FormatVersion, "PageSize": PageSize, "ReservedBytes": ReservedBytes, "MaxSerialSize": MaxSerialSize, "MaxGroupDevices": MaxGroupDevices,
 	"MinSegmentPages": MinSegmentPages, "MaxSegmentPages": MaxSegmentPages, "SubsPerPage": SubsPerPage, "MaxInlineSize": MaxInlineSize,
-	"MaxGranules": MaxGranules, "MaxRecordSize": MaxRecordSize, "MaxAppendPages": MaxAppendPages, "MaxNamespaceSize": MaxNamespaceSize, "BodySize": BodySize,
+	"MaxGranules": MaxGranules, "MaxSealedGranules": MaxSealedGranules, "KeyIDSize": KeyIDSize, "NonceSize": NonceSize, "TagSize": TagSize,
+	"MaxRecordSize": MaxRecordSize, "MaxAppendPages": MaxAppendPages, "MaxNamespaceSize": MaxNamespaceSize, "BodySize": BodySize,
 }
 
 // docs/format.md says what the code does: every table row's offset, size and name.

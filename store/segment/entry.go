@@ -17,6 +17,9 @@ const (
 	KindTombstone Kind = 2 // a Tombstone: this block is gone
 	KindPurge     Kind = 3 // a Purge: this instance, or a salt of it, is gone
 	KindNamespace Kind = 4 // a Namespace: what an instance is
+	KindMark      Kind = 5 // a Mark: what was on the drives when this was written; since version 2
+
+	lastKind = KindMark
 )
 
 func (k Kind) String() string {
@@ -29,6 +32,8 @@ func (k Kind) String() string {
 		return "purge"
 	case KindNamespace:
 		return "namespace"
+	case KindMark:
+		return "mark"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -36,7 +41,7 @@ func (k Kind) String() string {
 // Entry is one entry of an append, not yet decoded.
 type Entry struct {
 	Kind Kind
-	Body []byte // for DecodeRecord, DecodeTombstone, DecodePurge or DecodeNamespace
+	Body []byte // for DecodeRecord, DecodeTombstone, DecodePurge, DecodeNamespace or DecodeMark
 }
 
 // Tombstone. Part of the format and should not be changed; drawn in docs/format.md.
@@ -44,7 +49,8 @@ const (
 	tsSeq      = 0  // uint64
 	tsCovers   = 8  // uint64
 	tsInstance = 16 // uint32
-	tsSpare    = 20 // 4 bytes, zero
+	tsExact    = 20 // uint8, 1 when only the record with Seq = Covers is meant
+	tsSpare    = 21 // 3 bytes, zero
 	tsSaltTag  = 24 // 16 bytes
 	tsKey      = 40 // 32 bytes
 	tsSize     = 72
@@ -54,7 +60,8 @@ const (
 // record it covers can be found on any device.
 type Tombstone struct {
 	Seq      uint64 // store-wide
-	Covers   uint64 // records of the block with Seq up to this are gone
+	Covers   uint64 // records of the block written (see Record.Written) up to this are gone
+	Exact    bool   // only that with Seq = Covers: it was written and never committed; since version 2
 	Instance uint32
 	SaltTag  SaltTag
 	Key      skep.Key
@@ -64,7 +71,11 @@ func (t *Tombstone) append(dst []byte) []byte {
 	dst = le.AppendUint64(dst, t.Seq)
 	dst = le.AppendUint64(dst, t.Covers)
 	dst = le.AppendUint32(dst, t.Instance)
-	dst = append(dst, 0, 0, 0, 0)
+	var exact byte
+	if t.Exact {
+		exact = 1
+	}
+	dst = append(dst, exact, 0, 0, 0)
 	dst = append(dst, t.SaltTag[:]...)
 	return append(dst, t.Key[:]...)
 }
@@ -74,12 +85,13 @@ func DecodeTombstone(b []byte) (Tombstone, error) {
 	if len(b) != tsSize {
 		return Tombstone{}, damaged("tombstone", "length in bytes", len(b), tsSize)
 	}
-	if !Blank(b[tsSpare:tsSaltTag]) {
-		return Tombstone{}, damaged("tombstone", "spare bytes", "set", "zero")
+	if !Blank(b[tsSpare:tsSaltTag]) || b[tsExact] > 1 {
+		return Tombstone{}, damaged("tombstone", "exact flag or spare bytes", "set", "0 or 1, and zero")
 	}
 	return Tombstone{
 		Seq:      le.Uint64(b[tsSeq:]),
 		Covers:   le.Uint64(b[tsCovers:]),
+		Exact:    b[tsExact] == 1,
 		Instance: le.Uint32(b[tsInstance:]),
 		SaltTag:  SaltTag(b[tsSaltTag:]),
 		Key:      skep.Key(b[tsKey:]),
@@ -99,8 +111,12 @@ const (
 
 // Purge says that everything of a namespace instance, or of one salt in it, is gone.
 // Tenants and models are purged instance by instance.
+//
+// A salt has two kinds of them. The one with Seq above 0 stands under the salt's first
+// tag and says, by that number, which tag it has now; those with Seq 0 say only that a
+// later tag is dead.
 type Purge struct {
-	Seq      uint64 // store-wide
+	Seq      uint64 // store-wide; 0: a later tag of a salt
 	Covers   uint64 // records with Seq up to this are gone
 	Instance uint32
 	Salted   bool    // only blocks under SaltTag
@@ -191,4 +207,27 @@ func DecodeNamespace(b []byte) (Namespace, error) {
 		return Namespace{}, &skep.Error{Op: op, Kind: skep.Damaged, Field: "info", Err: err}
 	}
 	return n, nil
+}
+
+// TombstoneSize is the length of an encoded Tombstone, in bytes.
+const TombstoneSize = tsSize
+
+// MarkSize is the length of an encoded Mark, in bytes: its one field, Flushed.
+const MarkSize = 8
+
+// Mark says how far the drives had been flushed when its append was written. Every
+// append begins with one, so that a rebuild knows which records a crash may have left
+// without their payload: those above the highest mark it finds.
+type Mark struct {
+	Flushed uint64 // everything with a sequence number up to this was on the drives
+}
+
+func (m *Mark) append(dst []byte) []byte { return le.AppendUint64(dst, m.Flushed) }
+
+// DecodeMark reads an entry's body; Damaged when it is not a mark's.
+func DecodeMark(b []byte) (Mark, error) {
+	if len(b) != MarkSize {
+		return Mark{}, damaged("mark", "length in bytes", len(b), MarkSize)
+	}
+	return Mark{Flushed: le.Uint64(b)}, nil
 }

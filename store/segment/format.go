@@ -14,7 +14,11 @@ import (
 
 // FormatVersion is the newest format this program reads and the one it writes.
 // It only grows; a version's layout never changes once released.
-const FormatVersion = 1
+//
+//	1	the first
+//	2	what a rebuild needs: freed headers, marks, exact tombstones, successors
+//	3	sealed records, whose payload is encrypted; larger inline parts
+const FormatVersion = 3
 
 // Sizes and limits that are part of the format and should not be changed.
 const (
@@ -38,10 +42,12 @@ const (
 	MaxSegmentPages = 1 << 20
 	// SubsPerPage is how many small values can share a page (512 bytes each).
 	SubsPerPage = 8
-	// MaxInlineSize is the largest part kept in its record, in bytes.
-	MaxInlineSize = 512
+	// MaxInlineSize is the largest part kept in its record, in bytes; 512 before version 3.
+	MaxInlineSize = 3584
 	// MaxGranules is the most granule checksums in one record.
 	MaxGranules = 1 << 18
+	// MaxSealedGranules is the same of a sealed record, whose granules take four times as much.
+	MaxSealedGranules = MaxGranules / 4
 	// MaxRecordSize is the longest encoded record, in bytes.
 	MaxRecordSize = 8*MaxGranules + 64<<10
 	// MaxAppendPages is the longest append, in log pages.

@@ -37,7 +37,14 @@ var _ uint = shSpare2 - (shDevices + MaxGroupDevices*slotSize)
 // HeaderFlags qualify a segment header. None is defined in version 1.
 type HeaderFlags uint32
 
-const knownHeaderFlags HeaderFlags = 0
+const (
+	// HeaderFreed marks a segment whose group was cleaned: nothing in it counts any
+	// more. One such header, or one of a later group, is enough to tell a rebuild that
+	// the group is gone. Since version 2.
+	HeaderFreed HeaderFlags = 1 << 0
+
+	knownHeaderFlags = HeaderFreed
+)
 
 // Slot is one segment of a stripe group.
 type Slot struct {

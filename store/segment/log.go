@@ -130,6 +130,36 @@ func (w *LogWriter) Purge(p *Purge) error {
 	return nil
 }
 
+// Mark adds a mark.
+func (w *LogWriter) Mark(m *Mark) error {
+	if err := w.begin(KindMark, MarkSize); err != nil {
+		return err
+	}
+	w.stream = m.append(w.stream)
+	return nil
+}
+
+// Bytes are the entries so far, as Add takes them. They are lent until the next change.
+func (w *LogWriter) Bytes() []byte { return w.stream }
+
+// Add appends entries as another writer's Bytes gave them; b is copied. Damaged, and
+// nothing is added, when b is not whole entries of known kinds; Invalid when the append
+// would pass MaxAppendPages.
+func (w *LogWriter) Add(b []byte) error {
+	for at := 0; at < len(b); {
+		_, n := nextEntry(b[at:])
+		if n == 0 {
+			return damaged("log entries", "entry at byte", at, "a whole entry of a known kind")
+		}
+		at += n
+	}
+	if pages := AppendPages(len(w.stream) + len(b)); pages > MaxAppendPages {
+		return skep.Invalidf("log append", "pages", pages, fmt.Sprintf("at most %d", MaxAppendPages))
+	}
+	w.stream = append(w.stream, b...)
+	return nil
+}
+
 // Namespace adds a namespace. Invalid, and nothing is added, when its info is.
 func (w *LogWriter) Namespace(n *Namespace) error {
 	body, err := n.append(nil)

@@ -243,7 +243,7 @@ func TestLogDamage(t *testing.T) {
 			le.PutUint16(p[lpUsed:], uint16(used+1))
 			reseal(p)
 		}, []string{a, b}, []string{a, b, d}, false},
-		{"newer version", func(l *testLog) { le.PutUint32(l.page(4)[offVersion:], 2); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		{"newer version", func(l *testLog) { le.PutUint32(l.page(4)[offVersion:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"unknown kind", func(l *testLog) { l.page(4)[lpBody] = 9; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"entry longer than its append", func(l *testLog) { le.PutUint16(l.page(4)[lpBody+1:], 0x7fff); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"last byte of an entry not used", func(l *testLog) {

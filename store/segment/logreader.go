@@ -109,7 +109,7 @@ func (a Append) Entries() iter.Seq[Entry] {
 // nextEntry takes the entry at the front of b and says how long it is, 0 when there
 // is none: unknown kind, too short, or a length not in its shortest form.
 func nextEntry(b []byte) (Entry, int) {
-	if len(b) < 2 || b[0] < byte(KindBlock) || b[0] > byte(KindNamespace) {
+	if len(b) < 2 || b[0] < byte(KindBlock) || b[0] > byte(lastKind) {
 		return Entry{}, 0
 	}
 	size, n := binary.Uvarint(b[1:])
@@ -153,6 +153,12 @@ func (r *LogReader) Next() (Append, error) {
 // End says what was found so far. An append begun and not finished counts as damage
 // only once a page that should continue it does not.
 func (r *LogReader) End() LogEnd { return r.end }
+
+// Midway says whether the last page looked at belongs to an append that goes on below.
+func (r *LogReader) Midway() bool { return r.pending.count > 0 }
+
+// Looked is how many pages were looked at so far.
+func (r *LogReader) Looked() int { return r.next }
 
 func (r *LogReader) damage(err error, pages int) {
 	if r.end.Err == nil {

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,7 +70,7 @@ func TestPageVerdicts(t *testing.T) {
 	}{
 		{"blank", false, func(p []byte) { clear(p) }, skep.Foreign, "magic is blank"},
 		{"another magic", false, func(p []byte) { copy(p, "XFSB\x00\x00\x10\x00") }, skep.Foreign, "XFSB"},
-		{"newer format", true, newer, skep.Version, "format version is 2, must be at most 1"},
+		{"newer format", true, newer, skep.Version, fmt.Sprintf("format version is %d, must be at most %d", FormatVersion+1, FormatVersion)},
 		{"version bit flipped", false, newer, skep.Damaged, "checksum"},
 		{"version zero", true, func(p []byte) { le.PutUint32(p[offVersion:], 0) }, skep.Damaged, "format version is 0"},
 		{"payload flipped", false, func(p []byte) { p[100] ^= 1 }, skep.Damaged, "checksum"},
@@ -136,7 +137,7 @@ func TestHeaderLimits(t *testing.T) {
 		{"segment is 5, must be 21", func(h *Header) { h.Segment = 5 }},
 		{"device 0 twice", func(h *Header) { h.Devices[2].Device = 0 }},
 		{"copies is 5", func(h *Header) { h.Copies = 5 }},
-		{"flags is 1", func(h *Header) { h.Flags = 1 }},
+		{"flags is 2", func(h *Header) { h.Flags = 2 }},
 		{"segment bytes is 0", func(h *Header) { h.SegmentBytes = 0 }},
 	} {
 		h := sampleHeader()
@@ -160,7 +161,7 @@ func TestChooseSuperblock(t *testing.T) {
 	clear(torn[512:1024])
 	torn[200] ^= 0xff
 	newer := at(3)
-	le.PutUint32(newer[offVersion:], 2)
+	le.PutUint32(newer[offVersion:], FormatVersion+1)
 	sealPage(newer, 0)
 	blank := make([]byte, PageSize)
 

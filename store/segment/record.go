@@ -52,7 +52,8 @@ const (
 
 	hasParent   = 1 << 0
 	hasReplaces = 1 << 1
-	knownHas    = hasParent | hasReplaces
+	hasSeal     = 1 << 2 // since version 3
+	knownHas    = hasParent | hasReplaces | hasSeal
 
 	minRecordSize = recTail + partHead + 1 + checksumSize
 )
@@ -67,8 +68,12 @@ const (
 	RecordDurable RecordFlags = 1 << 1
 	// RecordMoved marks a copy written by the cleaner, repair or reclustering.
 	RecordMoved RecordFlags = 1 << 2
+	// RecordSuccessor marks a block that was put over an older one of its key, whose
+	// record may still lie on a device: when this one goes, a tombstone must take its
+	// place. Since version 2.
+	RecordSuccessor RecordFlags = 1 << 3
 
-	knownRecordFlags = RecordSalted | RecordDurable | RecordMoved
+	knownRecordFlags = RecordSalted | RecordDurable | RecordMoved | RecordSuccessor
 )
 
 // Place is where one copy of a block's bytes begins.
@@ -85,6 +90,7 @@ type RecordPart struct {
 	Size   int64    // bytes
 	Sums   []uint64 // granule checksums, see GranuleSum
 	Inline []byte   // the part's bytes, when it lives in the record; nil: they are at the Copies
+	Seal   []byte   // of a sealed record: SealSize(len(Sums)) bytes
 }
 
 // Record is all there is to know about one stored block.
@@ -104,7 +110,20 @@ type Record struct {
 	Parts       []RecordPart
 	Copies      []Place   // none exactly when no part has bytes outside the record
 	Replaces    *skep.Key // a partial tail this block makes superfluous
+	Sealed      *Seal     // the payload is encrypted; nil: it is not
 }
+
+// Written is the sequence number the block's bytes were first written under: its version,
+// completed from the record's own number, which grows each time the block is moved. Of
+// two records of a block the one written later is newer, and of two written at once the
+// one moved last.
+func (r *Record) Written() uint64 { return written(r.Seq, r.Version) }
+
+// Written is Record.Written.
+func (h *Head) Written() uint64 { return written(h.Seq, h.Version) }
+
+// written holds as long as a block is not moved 2^32 appends after it was written.
+func written(seq uint64, version uint32) uint64 { return seq - uint64(uint32(seq)-version) }
 
 // Bytes is the payload size of all parts.
 func (r *Record) Bytes() int64 {
@@ -124,9 +143,12 @@ func (r *Record) Len() int {
 	if r.Replaces != nil {
 		n += skep.KeySize
 	}
+	if r.Sealed != nil {
+		n += sealSize
+	}
 	for i := range r.Parts {
 		p := &r.Parts[i]
-		n += partHead + len(p.Name) + len(p.Inline) + 8*len(p.Sums)
+		n += partHead + len(p.Name) + len(p.Inline) + 8*len(p.Sums) + len(p.Seal)
 	}
 	return n
 }
@@ -195,6 +217,13 @@ func (r *Record) validateParts(kind skep.Kind) (placed bool, err error) {
 		if p.Inline != nil && (int64(len(p.Inline)) != p.Size || p.Size > MaxInlineSize) {
 			return false, fail(kind, op, "inline bytes of part "+p.Name, len(p.Inline), fmt.Sprintf("its size %d, at most %d", p.Size, MaxInlineSize))
 		}
+		want := 0
+		if r.Sealed != nil {
+			want = SealSize(len(p.Sums))
+		}
+		if len(p.Seal) != want {
+			return false, fail(kind, op, "seal of part "+p.Name+" in bytes", len(p.Seal), want)
+		}
 		bytes += p.Size
 		sums += len(p.Sums)
 		placed = placed || p.Inline == nil && p.Size > 0
@@ -202,8 +231,12 @@ func (r *Record) validateParts(kind skep.Kind) (placed bool, err error) {
 	if bytes > skep.MaxPartBytes {
 		return false, fail(kind, op, "block size in bytes", bytes, fmt.Sprintf("at most %d", int64(skep.MaxPartBytes)))
 	}
-	if sums > MaxGranules {
-		return false, fail(kind, op, "granule checksums", sums, fmt.Sprintf("at most %d", MaxGranules))
+	most := MaxGranules
+	if r.Sealed != nil {
+		most = MaxSealedGranules
+	}
+	if sums > most {
+		return false, fail(kind, op, "granule checksums", sums, fmt.Sprintf("at most %d", most))
 	}
 	return placed, nil
 }
@@ -231,6 +264,9 @@ func (r *Record) Append(dst []byte) []byte {
 	if r.Replaces != nil {
 		h[recHas] |= hasReplaces
 	}
+	if r.Sealed != nil {
+		h[recHas] |= hasSeal
+	}
 	le.PutUint32(h[recDepth:], r.Depth)
 	le.PutUint32(h[recValidTokens:], r.ValidTokens)
 	le.PutUint32(h[recVersion:], r.Version)
@@ -246,6 +282,9 @@ func (r *Record) Append(dst []byte) []byte {
 	}
 	if r.Replaces != nil {
 		dst = append(dst, r.Replaces[:]...)
+	}
+	if r.Sealed != nil {
+		dst = append(append(dst, r.Sealed.Key[:]...), r.Sealed.Nonce[:]...)
 	}
 	dst = append(dst, r.Name...)
 	for i := range r.Parts {
@@ -273,5 +312,5 @@ func (p *RecordPart) append(dst []byte) []byte {
 	for _, s := range p.Sums {
 		dst = le.AppendUint64(dst, s)
 	}
-	return dst
+	return append(dst, p.Seal...)
 }

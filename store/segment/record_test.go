@@ -14,7 +14,7 @@ import (
 
 func TestRecordRoundTrip(t *testing.T) {
 	small := Record{Seq: 1, Parts: []RecordPart{{Name: "kv", Size: 3, Inline: []byte("abc")}}}
-	for _, r := range []Record{sampleRecord(), plainRecord(5), small} {
+	for _, r := range []Record{sampleRecord(), sealedRecord(), plainRecord(5), small} {
 		require.NoError(t, r.Validate())
 		b := r.Append([]byte("before"))
 		assert.Len(t, b, len("before")+r.Len())
@@ -41,6 +41,9 @@ func (r Record) normal() Record {
 	for i := range r.Parts {
 		if len(r.Parts[i].Sums) == 0 {
 			r.Parts[i].Sums = nil
+		}
+		if len(r.Parts[i].Seal) == 0 {
+			r.Parts[i].Seal = nil
 		}
 	}
 	return r
@@ -106,7 +109,14 @@ func TestRecordLimits(t *testing.T) {
 		{"size of part kv is 536870913", func(r *Record) { r.Parts[0].Size = skep.MaxPartBytes + 1 }},
 		{"block size in bytes", func(r *Record) { r.Parts[0].Size = skep.MaxPartBytes }},
 		{"inline bytes of part state is 4", func(r *Record) { r.Parts[1].Inline = make([]byte, 4) }},
-		{"inline bytes of part state is 513", func(r *Record) { r.Parts[1].Inline, r.Parts[1].Size = make([]byte, 513), 513 }},
+		{"inline bytes of part state is 3585", func(r *Record) { r.Parts[1].Inline, r.Parts[1].Size = make([]byte, 3585), 3585 }},
+		{"seal of part kv in bytes is 0", func(r *Record) { r.Sealed = &Seal{} }},
+		{"seal of part kv in bytes is 112", func(r *Record) { r.Parts[0].Seal = make([]byte, SealSize(4)) }},
+		{"granule checksums is 65542", func(r *Record) {
+			*r = sealedRecord()
+			r.Parts[0].Sums = make([]uint64, MaxSealedGranules+4)
+			r.Parts[0].Seal = make([]byte, SealSize(MaxSealedGranules+4))
+		}},
 		{"granule checksums is 262150", func(r *Record) { r.Parts[0].Sums = make([]uint64, MaxGranules+4) }},
 		{"copies is 0", func(r *Record) { r.Copies = nil }},
 		{"copies is 5", func(r *Record) { r.Copies = make([]Place, 5) }},
@@ -149,13 +159,19 @@ func TestLargestRecordFits(t *testing.T) {
 		r.Parts = append(r.Parts, RecordPart{Name: name, Size: MaxInlineSize, Inline: make([]byte, MaxInlineSize)})
 	}
 	r.Parts[0].Inline, r.Parts[0].Sums = nil, make([]uint64, MaxGranules)
-	require.NoError(t, r.Validate())
-	b := r.Append(nil)
-	assert.LessOrEqual(t, len(b), MaxRecordSize)
-	require.NoError(t, DecodeRecord(b, new(Record)))
-	var w LogWriter
-	require.NoError(t, w.Record(&r))
-	assert.LessOrEqual(t, w.Pages(), MaxAppendPages)
+	for range 2 {
+		require.NoError(t, r.Validate())
+		b := r.Append(nil)
+		assert.LessOrEqual(t, len(b), MaxRecordSize)
+		require.NoError(t, DecodeRecord(b, new(Record)))
+		var w LogWriter
+		require.NoError(t, w.Record(&r))
+		assert.LessOrEqual(t, w.Pages(), MaxAppendPages)
+		r.Sealed, r.Parts[0].Sums = &Seal{}, make([]uint64, MaxSealedGranules)
+		for i := range r.Parts {
+			r.Parts[i].Seal = make([]byte, SealSize(len(r.Parts[i].Sums)))
+		}
+	}
 }
 
 func TestRecordBitFlips(t *testing.T) {

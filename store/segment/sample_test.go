@@ -50,6 +50,20 @@ func sampleRecord() Record {
 	}
 }
 
+// sealedRecord is sampleRecord with an encrypted payload.
+func sealedRecord() Record {
+	r := sampleRecord()
+	r.Sealed = &Seal{Key: KeyID{0xee, 1, 2, 15: 9}, Nonce: [NonceSize]byte{0x1f, 3, 4, 15: 8}}
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		p.Seal = make([]byte, SealSize(len(p.Sums)))
+		for j := range p.Seal {
+			p.Seal[j] = byte(16*i + j)
+		}
+	}
+	return r
+}
+
 // plainRecord is a block of a usual model: 80 layers, K and V apart, one copy.
 func plainRecord(i int) Record {
 	parent := skep.KeyOf(fmt.Appendf(nil, "plain %d", i-1))
@@ -105,6 +119,9 @@ func randomRecord(rng *rand.Rand) Record {
 	if rng.IntN(2) == 0 {
 		r.SaltTag = SaltTag(r.Key[:])
 	}
+	if rng.IntN(3) == 0 {
+		r.Sealed = &Seal{Key: KeyID(r.Key[:]), Nonce: [NonceSize]byte(r.Key[16:])}
+	}
 	placed := false
 	for i := range 1 + rng.IntN(4) {
 		p := RecordPart{Name: fmt.Sprintf("part%d", i)}
@@ -116,6 +133,10 @@ func randomRecord(rng *rand.Rand) Record {
 		}
 		for range rng.IntN(300) {
 			p.Sums = append(p.Sums, rng.Uint64())
+		}
+		if r.Sealed != nil {
+			p.Seal = make([]byte, SealSize(len(p.Sums)))
+			p.Seal[0] = byte(rng.Uint32())
 		}
 		r.Parts = append(r.Parts, p)
 	}

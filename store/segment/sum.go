@@ -16,12 +16,17 @@ func NewSeed(instance uint32, tag SaltTag, key skep.Key, part string, version ui
 	// different bytes.
 	const fixed = 4 + 4 + len(tag) + len(key)
 	var buf [fixed + skep.MaxPartNameSize]byte
-	b := le.AppendUint32(buf[:0], instance)
-	b = le.AppendUint32(b, version)
-	b = append(b, tag[:]...)
-	b = append(b, key[:]...)
+	b := AppendIdentity(buf[:0], instance, tag, key, version)
 	b = append(b, part...)
 	return Seed(xxh3.Hash(b))
+}
+
+// AppendIdentity appends the granule identity of a write of a block: all but the part.
+func AppendIdentity(dst []byte, instance uint32, tag SaltTag, key skep.Key, version uint32) []byte {
+	dst = le.AppendUint32(dst, instance)
+	dst = le.AppendUint32(dst, version)
+	dst = append(dst, tag[:]...)
+	return append(dst, key[:]...)
 }
 
 // of gives granule index its own seed. Each step is a bijection (splitmix64's

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -26,8 +27,19 @@ type RandomOptions struct {
 	// the model. Then nothing may be found that the model has not, and what is found
 	// must have the model's bytes. Without it everything must be equal.
 	Lossy bool
+	// Faults makes operations fail now and then: nil: none do. The Store is Lossy then.
+	// What fails is done again once all is healthy, and must succeed.
+	Faults *Faults
 	// Reopen opens again what Random has just flushed and closed; nil: no restarts.
 	Reopen func(t *testing.T) skep.Store
+}
+
+// Faults breaks what a Store stands on, and mends it.
+type Faults struct {
+	// Break makes something fail from now on, chosen by rnd, and says what.
+	Break func(rnd *rand.Rand) string
+	// Heal mends everything.
+	Heal func()
 }
 
 // DefaultOps is how many operations Random does unless told otherwise.
@@ -65,11 +77,15 @@ func Random(t *testing.T, open func(t *testing.T, c Config) skep.Store, o Random
 	})
 	d.populate()
 	for range o.Ops {
+		d.trouble()
 		d.step()
 	}
+	d.heal()
 	d.verify()
+	d.heal()
 	st, err := d.model.Stats(ctx)
 	require.NoError(t, err)
+	t.Logf("%d operations failed and were done again", d.retries)
 	t.Logf("blocks put %d, looked up %d, found %d, restored %d; pieces missed %d", st.PutBlocks, st.LookupKeys, st.LookupHits, st.RestoredBlocks, sum(st.RestoreMisses))
 	require.NoError(t, d.real.Close())
 }
@@ -86,6 +102,9 @@ type driver struct {
 	leases []*leasePair
 	purged bool
 	log    []string
+
+	broken  bool
+	retries int
 }
 
 // space is a namespace in both Stores with the tree of keys that may be put into it.
@@ -203,8 +222,8 @@ func (d *driver) chain(sp *space) []*node {
 // version is which of two contents a writer has. Where the Store may evict, the first
 // writer of a chain is not the model's first writer, so all agree there.
 func (d *driver) version(sp *space) int {
-	if d.Lossy && sp.spec.Chained {
-		return 0
+	if d.Lossy && sp.spec.Chained || d.Faults != nil {
+		return 0 // and what failed may have left the one or the other
 	}
 	return d.rnd.IntN(4) / 3
 }
@@ -247,7 +266,7 @@ func (d *driver) step() {
 		d.compareStats()
 	case k < 97:
 		d.note("flush")
-		require.NoError(d, d.real.Flush(d.ctx))
+		d.try(func() error { return d.real.Flush(d.ctx) })
 	case k < 98:
 		if d.chance(4) {
 			d.purge(sp, salt)
@@ -263,19 +282,79 @@ func (d *driver) reopen() {
 		return
 	}
 	d.note("reopen")
-	require.NoError(d, d.real.Flush(d.ctx))
-	require.NoError(d, d.real.Close())
+	d.try(func() error { return d.real.Flush(d.ctx) })
+	d.heal()
+	if err := d.real.Close(); d.Faults == nil {
+		require.NoError(d, err) // otherwise what failed may show now
+	}
 	d.real = d.Reopen(d.T)
+	d.endLeases()
+	list, err := d.real.Namespaces(d.ctx)
+	require.NoError(d, err)
+	require.Len(d, list, len(d.spaces))
+	d.verify()
+}
+
+// endLeases follows the end of a Store's run, with which its leases end.
+func (d *driver) endLeases() {
 	for _, l := range d.leases {
 		require.NoError(d, d.model.Release(d.ctx, l.model))
 		_, err := d.real.Renew(d.ctx, l.real, time.Minute)
 		requireKind(d, skep.LeaseExpired, err)
 	}
 	d.leases = nil
-	list, err := d.real.Namespaces(d.ctx)
-	require.NoError(d, err)
-	require.Len(d, list, len(d.spaces))
-	d.verify()
+}
+
+// trouble breaks something now and then, or mends everything.
+func (d *driver) trouble() {
+	switch {
+	case d.Faults == nil:
+	case d.chance(12):
+		d.broken = true
+		d.note("BREAK %s", d.Faults.Break(d.rnd))
+	case d.broken && d.chance(6):
+		d.heal()
+	}
+}
+
+func (d *driver) heal() {
+	if d.Faults != nil && d.broken {
+		d.note("HEAL")
+		d.Faults.Heal()
+		d.broken = false
+	}
+}
+
+// try does what must succeed: at once or, where things may break, when they are mended.
+// again says that it was done a second time: the first may have had an effect.
+func (d *driver) try(f func() error) (again bool) {
+	d.Helper()
+	err := f()
+	if d.Faults == nil || err == nil {
+		require.NoError(d, err)
+		return false
+	}
+	d.note("  failed: %v", err)
+	d.retries++
+	d.heal()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err = f(); err == nil {
+			return true
+		}
+		if errors.Is(err, skep.Failed) && d.Reopen != nil {
+			d.reopenFailed()
+		}
+	}
+	require.NoError(d, err, "although all is healthy again")
+	return true
+}
+
+// reopenFailed opens a Store again that has failed for good.
+func (d *driver) reopenFailed() {
+	d.note("  failed for good: reopen")
+	_ = d.real.Close() // says what failed
+	d.real = d.Reopen(d.T)
+	d.endLeases()
 }
 
 // verify compares everything that may be stored.

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"encoding/binary"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+)
+
+// Another process sees the store at work through the socket, and only its own user can.
+func TestAdminSocket(t *testing.T) {
+	o := small(t.TempDir())
+	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, AdminSocket), nil, 0o644), "left by a process that was killed")
+	o.Admin = true
+	s := openTest(t, o)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	putRun(t, s, sc, chainKeys(1, 3), 5000)
+
+	var st skep.Stats
+	require.NoError(t, AskAdmin(testContext(t), o.Dir, "stats", &st))
+	require.EqualValues(t, 3, st.PutBlocks)
+	require.Len(t, st.Devices, 2)
+	require.Equal(t, "t", st.Tenants[0].Name)
+	var lines []string
+	require.NoError(t, AskAdmin(testContext(t), o.Dir, "log", &lines))
+	require.Contains(t, strings.Join(lines, "\n"), "store open")
+	var no map[string]string
+	require.NoError(t, AskAdmin(testContext(t), o.Dir, "drop everything", &no))
+	require.Contains(t, no["error"], "must be stats, log, options or device")
+	var options map[string]any
+	require.NoError(t, AskAdmin(testContext(t), o.Dir, "options", &options))
+	require.EqualValues(t, 4<<20, options["CapacityBytes"])
+	require.Equal(t, "1s", options["FlushInterval"])
+
+	if runtime.GOOS != "windows" {
+		info, err := os.Stat(filepath.Join(o.Dir, AdminSocket))
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+	}
+	require.NoError(t, s.Close())
+	requireKind(t, skep.Missing, AskAdmin(testContext(t), o.Dir, "stats", &st))
+}
+
+func TestAdminSocketPathTooLong(t *testing.T) {
+	o := small(filepath.Join(t.TempDir(), strings.Repeat("x", 120)))
+	o.Admin = true
+	_, err := Open(testContext(t), o)
+	require.ErrorContains(t, err, "at most 107 bytes")
+}
+
+func TestLogRingKeepsTheEnd(t *testing.T) {
+	l, r := withRing(slog.New(slog.DiscardHandler))
+	for i := range logRingLines + 10 {
+		l.With("n", 1).Info("line", "i", i)
+		l.Debug("not kept")
+	}
+	l.WithGroup("g").Warn("last", "long", strings.Repeat("x", 5000))
+	lines := r.tail()
+	require.Len(t, lines, logRingLines)
+	require.Contains(t, lines[0], "i=11")
+	require.Contains(t, lines[logRingLines-1], "msg=last g.long=xxx")
+	require.LessOrEqual(t, len(lines[logRingLines-1]), logLineBytes)
+}
+
+func TestParseSmart(t *testing.T) {
+	p := make([]byte, smartPage)
+	p[3], p[5] = 98, 4
+	binary.LittleEndian.PutUint64(p[48:], 2_000_000) // 1.024 TB
+	binary.LittleEndian.PutUint64(p[128:], 2400)     // 100 days
+	w := parseSmart(p)
+	require.Equal(t, skep.WearStats{Known: true, PercentUsed: 4, Spare: 98, BytesWritten: 1_024_000_000_000, PowerOnHours: 2400, DaysLeft: 2400}, w)
+	p[5] = 120
+	require.Zero(t, parseSmart(p).DaysLeft, "past its promised life")
+	p[5] = 0
+	require.Zero(t, parseSmart(p).DaysLeft, "cannot be said")
+	for i := range p {
+		p[i] = 0xff
+	}
+	require.Positive(t, parseSmart(p).BytesWritten, "counters do not overflow")
+	require.False(t, parseSmart(p[:100]).Known)
+
+	// A file on whatever this machine has: an answer or a reason.
+	s := openTest(t, small(t.TempDir()))
+	eventually(t, "the drives are asked", func() bool { return s.wear.of(0).Why != "not asked" })
+	st, err := s.Stats(testContext(t))
+	require.NoError(t, err)
+	for _, d := range st.Devices {
+		require.NotEqual(t, d.Wear.Known, d.Wear.Why != "", "%+v", d.Wear)
+	}
+}
+
+// What lookups ask for shows in the curve, and what programs were told of in theirs.
+func TestStatsOfReuseAndPrograms(t *testing.T) {
+	o := small(t.TempDir())
+	o.CapacityBytes = 16 << 20
+	s := openTest(t, o)
+	ctx := testContext(t)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 400)
+	putRun(t, s, sc, keys, 4000)
+	for range 10 {
+		_, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
+		require.NoError(t, err)
+	}
+	var st skep.Stats
+	eventually(t, "the references are taken in", func() bool {
+		var err error
+		st, err = s.Stats(ctx)
+		require.NoError(t, err)
+		return st.Reuse.Devices > .85
+	})
+	require.EqualValues(t, 4000, st.Reuse.References)
+	require.NotEmpty(t, st.Reuse.Curve)
+	require.LessOrEqual(t, st.Reuse.Curve[0].HitRatio, st.Reuse.Devices)
+
+	n, err := s.Hint(ctx, sc, keys[:3], skep.Hint{Program: "agent-7"})
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	requireChain(t, s, sc, keys[:5], 4000)
+	st, err = s.Stats(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []skep.ProgramStats{{Name: "agent-7", Blocks: 3, RestoredBlocks: 3}}, st.Programs)
+	require.Equal(t, "t", st.Tenants[0].Name)
+	require.Positive(t, st.Tenants[0].Bytes)
+}
+
+func TestProgramsAreBounded(t *testing.T) {
+	var p programs
+	rng := newRand(1)
+	for i := range maxPrograms + 50 {
+		var fp [16]byte
+		binary.LittleEndian.PutUint64(fp[:], rng.Uint64())
+		p.hinted(keyOf(uint32(i)).String(), []index.Fingerprint{fp})
+	}
+	require.Len(t, p.snapshot(), maxPrograms)
+}
+
+func TestWorks(t *testing.T) {
+	var w works
+	a, b := w.begin("scrub", 100), w.begin("rebalance", 0)
+	a.add(40)
+	require.Equal(t, "scrub", w.snapshot()[0].Name)
+	require.EqualValues(t, 40, w.snapshot()[0].Done)
+	a.end()
+	a.end()
+	require.Len(t, w.snapshot(), 1)
+	b.end()
+	require.Empty(t, w.snapshot())
+}

@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// A catalog can be whole and too old: Pebble takes damage in its log's end for the end of
+// the log, and a copy of the directory may have been put back. What it says was true
+// once. Two things on the devices are written only after the catalog has synced what
+// they say, so either of them, when the catalog does not know it, proves that it is
+// behind:
+//
+//   - a group's header, by its sequence number: the root row covers it before it is written;
+//     and the group's own row is there from before its header is written until after that
+//     is marked as freed
+//   - a mark, in every append and one more at an orderly end: the root row's flushed-up-to
+//     mark reached it before
+
+// errBehind makes an open set the catalog aside.
+func errBehind(field string, value, limit any) error {
+	return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog",
+		Value: "older than the devices: " + field, Limit: "as new", Err: &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: field, Value: value, Limit: limit}}
+}
+
+// checkBehind compares the catalog with the devices' newest headers and marks.
+func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error {
+	if s.lock == nil && !s.exclusive {
+		return nil // another process may be writing
+	}
+	for _, d := range s.drives {
+		if d.absent != nil {
+			continue
+		}
+		var mu sync.Mutex
+		var strange []segment.Header
+		s.readHeaders(ctx, d, d.free, func(_ uint32, h *segment.Header, err error) {
+			if err == nil && h.Flags&segment.HeaderFreed == 0 && !s.leftFree[h.Group] {
+				mu.Lock()
+				strange = append(strange, *h)
+				mu.Unlock()
+			}
+		})
+		for i := range strange {
+			h := &strange[i]
+			if h.Seq >= root.NextSeq {
+				return errBehind("sequence number of a header on "+d.path, h.Seq, root.NextSeq)
+			}
+			if root.Format < 2 {
+				continue // its headers were not marked
+			}
+			if s.goneElsewhere(ctx, h) {
+				s.leftFree[h.Group] = true // the drive was away when the others were told
+				continue
+			}
+			if used, err := s.hasLog(ctx, d, h); used || err != nil {
+				return errors.Join(errBehind("segment "+itoa(int(h.Segment))+" of "+d.path, "of group "+itoa(int(h.Group)), "of a group the catalog has"), err)
+			}
+		}
+	}
+	for _, g := range s.wasOpen {
+		var mark uint64
+		err := s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+			if e.Kind == segment.KindMark {
+				if m, err := segment.DecodeMark(e.Body); err == nil {
+					mark = max(mark, m.Flushed)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			continue // a drive that fails proves nothing
+		}
+		if mark > root.FlushedSeq {
+			return errBehind("mark in the log of group "+itoa(int(g.num)), mark, root.FlushedSeq)
+		}
+	}
+	return nil
+}
+
+// goneElsewhere says whether the header of another segment of h's group tells that the
+// group is gone: it is marked as freed, or a later group has taken its place.
+func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
+	gone := false
+	for _, slot := range h.Devices {
+		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].absent != nil || s.drives[slot.Device].id == h.Device {
+			continue
+		}
+		s.readHeaders(ctx, s.drives[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
+			if err == nil {
+				gone = gone || o.Group == h.Group && o.Flags&segment.HeaderFreed != 0 || o.Group != h.Group && o.Seq > h.Seq
+			}
+		})
+	}
+	return gone
+}
+
+// hasLog says whether anything was ever appended under a header. A group that was made
+// ready and never used has none.
+func (s *Store) hasLog(ctx context.Context, d *drive, h *segment.Header) (bool, error) {
+	end, err := s.scanLog(ctx, d, h.Segment, h.LogID(s.secret), device.AlignedBuffer(logPiece), func(*segment.Append) error { return nil })
+	if skep.KindOf(err) == skep.DeviceFailed || skep.KindOf(err) == skep.Deadline {
+		return false, nil // a drive that fails proves nothing
+	}
+	return end.Appends > 0, err
+}
+
+// lastMark reserves a page for the mark of an orderly end and gives what writes it, to be
+// called once the catalog has it. What fails is no harm: the mark before stands.
+func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
+	s.space.mu.Lock()
+	open := slices.Clone(s.space.mu.open[:])
+	s.space.mu.Unlock()
+	for _, g := range open {
+		if g == nil {
+			continue
+		}
+		a := s.placeEntries(g, 1)
+		if a == nil {
+			continue
+		}
+		return func(ctx context.Context, flushed uint64) {
+			var w segment.LogWriter
+			if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
+				return
+			}
+			a.writes = newWaiter(len(a.logs))
+			s.submitLog(a, &w)
+			if a.writes.wait(ctx, s.options.OpTimeout) == nil {
+				_ = s.flushDrives(ctx, a.drives())
+			}
+		}
+	}
+	return func(context.Context, uint64) {}
+}

@@ -1,0 +1,210 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+)
+
+// underway bounds what puts and restores keep on the heap while they are under way, and
+// with it their number: a call that finds no room is refused at once, as Overloaded,
+// before any of it is done. What a call may always do is be the only one.
+type underway struct {
+	mu      sync.Mutex
+	bytes   int64
+	refused int64
+}
+
+// What a call is reckoned to keep on the heap: itself, and a block of it. Payload is the
+// caller's, or in the arena under its own budget.
+const (
+	callState        = 32 << 10
+	putBlockState    = 1 << 10
+	restoreBlockSize = 256
+)
+
+func (u *underway) enter(op string, n, most int64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.bytes > 0 && u.bytes+n > most {
+		u.refused++
+		return &skep.Error{Op: op, Kind: skep.Overloaded, Field: "state of calls under way in bytes", Value: u.bytes + n,
+			Limit: fmt.Sprintf("at most %d", most), RetryAfter: overloadRest}
+	}
+	u.bytes += n
+	return nil
+}
+
+// overloadRest is when a refused caller should come back.
+const overloadRest = 50 * time.Millisecond
+
+func (u *underway) leave(n int64) {
+	u.mu.Lock()
+	u.bytes -= n
+	u.mu.Unlock()
+}
+
+func (u *underway) snapshot() (bytes, refused int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.bytes, u.refused
+}
+
+func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState }
+
+// restoreState is what a session keeps: it is counted for every block of its chains,
+// though only those it has come to are known.
+func restoreState(r *skep.RestoreRequest) int64 {
+	n := int64(callState)
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		blocks := len(c.Keys)
+		if c.Blocks.Len() > 0 {
+			blocks = min(blocks, c.Blocks.Len())
+		}
+		n += int64(blocks) * restoreBlockSize
+	}
+	return n
+}
+
+// scarce lets one at a time wait for I/O buffers while it holds some already. Whoever finds
+// none gives up what it holds, hands what it has prepared to the drives, and waits here;
+// otherwise many who each hold a part of what they need would wait for each other.
+type scarce chan struct{}
+
+// errScarce says that there are no I/O buffers now.
+var errScarce = &skep.Error{Op: "I/O buffers", Kind: skep.NoMemory}
+
+// wait calls f when it is the caller's turn.
+func (t scarce) wait(ctx context.Context, timeout time.Duration, f func() error) error {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case t <- struct{}{}:
+		defer func() { <-t }()
+		return f()
+	case <-timer.C:
+		return errScarce
+	case <-ctx.Done():
+		return noMemory("I/O buffers", ctx.Err())
+	}
+}
+
+// bytesPerSlot is what the index takes for a block, growth included.
+const bytesPerSlot = 64
+
+// Reckoned sizes of what the index and the store keep for promises and hints, each of
+// which the index caps in number.
+const (
+	promiseBytes = 65536*(160+128+96) + 65536*64
+	logRingBytes = logRingLines * 256
+)
+
+// memoryTable is every byte of memory the store may hold, and its cap. Options.MemoryBytes
+// is held against the sum of the caps.
+func (s *Store) memoryTable() []skep.MemoryStats {
+	o := &s.options
+	rows := o.memoryCaps(len(s.allDrives()))
+	a := s.arena.Stats()
+	filter, _ := s.writeback.memory()
+	calls, _ := s.calls.snapshot()
+	used := map[string]int64{
+		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,
+		rowFilter: filter, rowReuse: s.profile.bytes(), rowEvents: int64(o.EventBuffer) * eventSize,
+		rowCalls: calls, rowWriters: s.openBytes.Load(),
+	}
+	for i := range rows {
+		rows[i].Used = used[rows[i].Name]
+	}
+	return rows
+}
+
+const (
+	rowIO       = "I/O buffers"
+	rowDRAM     = "DRAM tier"
+	rowIndex    = "index, at most 64 bytes a block"
+	rowCatalog  = "catalog: block cache and memtables"
+	rowFilter   = "admission: refused keys, records of waiting blocks"
+	rowReuse    = "reuse profile"
+	rowEvents   = "events"
+	rowCalls    = "calls under way: puts and restores"
+	rowWriters  = "open block writers"
+	rowPromises = "leases, pins, hints, programs"
+	rowCleaning = "buffers of cleaning, and the log's end"
+)
+
+// memoryCaps is what each holder of memory may take at most.
+func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
+	var filter, reuse int64
+	if o.Admission != admitAll {
+		filter = int64(o.AdmissionGhosts)*8*2 + int64(maxWaiting(o.CacheBytes))*waitingRecord // rounded up to a power of two
+	}
+	if o.ReuseSamples > 0 {
+		if r, err := index.NewReuse(o.ReuseSamples); err == nil {
+			reuse = r.Bytes() + profileQueue*profileBatch*8
+		}
+	}
+	return []skep.MemoryStats{
+		{Name: rowIO, Cap: o.IOBytes},
+		{Name: rowDRAM, Cap: o.CacheBytes},
+		{Name: rowIndex, Cap: o.IndexBytes},
+		{Name: rowCatalog, Cap: o.CatalogCacheBytes + catalogMemory},
+		{Name: rowFilter, Cap: filter},
+		{Name: rowReuse, Cap: reuse},
+		{Name: rowEvents, Cap: int64(o.EventBuffer) * eventSize},
+		{Name: rowCalls, Cap: o.CallBytes},
+		{Name: rowWriters, Cap: o.WriterBytes},
+		{Name: rowPromises, Cap: promiseBytes + programBytes},
+		{Name: rowCleaning, Cap: 2*appendBytes + logRingBytes},
+	}
+}
+
+// capIndex sets how much the index may take: what MemoryBytes leaves for it. It refuses a
+// cap that the rest passes already, and one under which the index could not hold what
+// the devices can, at BlockBytes a block.
+func (s *Store) capIndex(capacityPages int64) error {
+	const op = "open store"
+	o := &s.options
+	if o.MemoryBytes > 0 {
+		var rest int64
+		for _, row := range o.memoryCaps(len(s.drives)) {
+			if row.Name != rowIndex {
+				rest += row.Cap
+			}
+		}
+		left := o.MemoryBytes - rest
+		if least := int64(1 << 20); left < least {
+			return skep.Invalidf(op, "memory bytes", o.MemoryBytes, fmt.Sprintf("at least %d: %d for buffers, tiers, catalog and calls, and an index", rest+least, rest))
+		}
+		if o.IndexBytes == 0 || o.IndexBytes > left {
+			if o.IndexBytes > left {
+				return skep.Invalidf(op, "index bytes", o.IndexBytes, fmt.Sprintf("at most %d, what memory bytes leaves", left))
+			}
+			o.IndexBytes = left
+		}
+	}
+	if o.IndexBytes == 0 {
+		return nil
+	}
+	if blocks := capacityPages * layout.PageSize / max(o.BlockBytes, 1); blocks*bytesPerSlot > o.IndexBytes {
+		return skep.Invalidf(op, "index bytes", o.IndexBytes, fmt.Sprintf("at least %d: the devices hold %d blocks of %d bytes, at %d bytes a block",
+			blocks*bytesPerSlot, blocks, o.BlockBytes, bytesPerSlot))
+	}
+	return nil
+}
+
+// indexTight says that the index is nearly full: cleaning then makes room in it, as it
+// does on the devices.
+func (s *Store) indexTight() bool {
+	most := s.options.IndexBytes / bytesPerSlot
+	if most == 0 {
+		return false
+	}
+	st := s.index.Stats()
+	return int64(st.Blocks+st.Stubs) > most-most/16
+}

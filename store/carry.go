@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"math"
+
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Carrying on: when a group is cleaned, what its log says of blocks that are gone, of
+// purges and of namespaces is written again elsewhere, for as long as it matters.
+
+// carrier gathers what of a group's log is carried on.
+type carrier struct {
+	s      *Store
+	oldest uint64 // first sequence number any other group may hold
+	seen   map[string]bool
+	stones []segment.Tombstone
+	others []*segment.LogWriter
+}
+
+// outlived says whether a tombstone or purge made at seq has nothing left to cover: every
+// group that was open then, or before, is gone. (By when it was made and not by what it
+// covers: moved copies lie in newer groups than what they are copies of.)
+func outlived(seq, oldest uint64) bool { return seq < oldest }
+
+// oldestBeside is the first sequence number that any group but g may hold; groups that
+// are cleaned and not yet marked as freed count.
+func (c *cleaner) oldestBeside(g *group) uint64 {
+	oldest := uint64(math.MaxUint64)
+	for _, d := range c.drain {
+		if d.headers.Load() != headersFreed {
+			oldest = min(oldest, d.state.OpenedSeq)
+		}
+	}
+	c.s.space.mu.Lock()
+	defer c.s.space.mu.Unlock()
+	for _, o := range c.s.space.mu.groups {
+		if o != g {
+			oldest = min(oldest, o.state.OpenedSeq)
+		}
+	}
+	return oldest
+}
+
+// carryOn writes again what g's log says and is still needed, and tombstones for the
+// blocks of recs that are gone now and stood for older ones, and for those that an earlier
+// cleaning of g dropped before it found no room. It returns when that is on
+// the drives.
+func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) error {
+	s := c.s
+	k := &carrier{s: s, oldest: c.oldestBeside(g), seen: map[string]bool{}}
+	if !outlived(s.seq.Load(), k.oldest) {
+		k.stones = append(s.heirless(g, recs, refs), g.owed...)
+		if stale && g.unsure { // what an earlier process dropped of it is not known
+			more, err := s.rowless(ctx, g, recs)
+			if err != nil {
+				return err
+			}
+			k.stones = append(k.stones, more...)
+		}
+	}
+	if g.entries != 0 {
+		if err := s.scanGroupLogs(ctx, g, k.visit); err != nil {
+			return err
+		}
+	}
+	c.tidy = c.tidy || int64(len(k.stones))*int64(tombstoneEntry) > int64(g.payloadPages())*layout.PageSize/carriedPart
+	parts, err := s.tombstones(k.stones)
+	if err != nil {
+		return err
+	}
+	for _, w := range append(parts, k.others...) {
+		if err := s.logEntries(ctx, streamKept, 0, w.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heirless are tombstones for those of recs, all of g, that are gone and may stand for older
+// records of their keys.
+func (s *Store) heirless(g *group, recs []segment.Record, refs []index.Ref) (stones []segment.Tombstone) {
+	others := s.stale.Load()
+	if g.stale.Load() {
+		others--
+	}
+	for i := range recs {
+		r := &recs[i]
+		if r.Flags&segment.RecordSuccessor == 0 && others == 0 {
+			continue
+		}
+		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.dead(r.Instance, tag(r.SaltTag)) {
+			stones = append(stones, segment.Tombstone{Seq: s.nextSeq(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
+		}
+	}
+	return stones
+}
+
+// rowless are tombstones for what older records in g's log stood in front of, whose rows
+// were gone before this cleaning; recs had theirs.
+func (s *Store) rowless(ctx context.Context, g *group, recs []segment.Record) (stones []segment.Tombstone, err error) {
+	known := map[recordID]bool{}
+	for i := range recs {
+		known[recordID{recs[i].Key, recs[i].SaltTag, recs[i].Instance, recs[i].Written()}] = true
+	}
+	list, err := s.strays(ctx, g)
+	for _, t := range list {
+		// What goes with the group needs none.
+		if !t.Exact && !known[recordID{t.Key, t.SaltTag, t.Instance, t.Covers}] {
+			stones = append(stones, t)
+		}
+	}
+	return stones, err
+}
+
+// visit takes one entry of the log that is cleaned.
+func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
+	if e.Kind == segment.KindBlock || e.Kind == segment.KindMark || k.seen[string(e.Body)] {
+		return nil
+	}
+	k.seen[string(e.Body)] = true
+	n := k.s.names
+	switch e.Kind {
+	case segment.KindTombstone:
+		t, err := segment.DecodeTombstone(e.Body)
+		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.dead(t.Instance, tag(t.SaltTag)) {
+			k.stones = append(k.stones, t)
+		}
+	case segment.KindPurge:
+		p, err := segment.DecodePurge(e.Body)
+		if err == nil && k.needsPurge(&p) {
+			return k.last().Purge(&p)
+		}
+	case segment.KindNamespace:
+		v, err := segment.DecodeNamespace(e.Body)
+		if ns := n.of(v.Instance); err == nil && ns != nil && ns.info.ID == v.Info.ID {
+			return k.last().Namespace(&v)
+		}
+	}
+	return nil
+}
+
+// needsPurge: a salt's first tag says for ever which tag it has now; the others as long
+// as there may be something they cover.
+func (k *carrier) needsPurge(p *segment.Purge) bool {
+	if !p.Salted {
+		return !outlived(max(p.Seq, p.Covers), k.oldest)
+	}
+	if k.s.names.of(p.Instance) == nil {
+		return false
+	}
+	if p.Seq > 0 {
+		return k.s.names.epochOf(instanceTag{p.Instance, tag(p.SaltTag)}) <= p.Seq
+	}
+	return !outlived(max(p.Seq, p.Covers), k.oldest)
+}
+
+// carriedPart bounds what is carried on for the sake of old groups: once the tombstones of a
+// cleaned group take more than one part in so many of one, the oldest group is written again.
+const carriedPart = 64
+
+// tidyOldest writes the oldest group again, dropping nothing: tombstones made before the one
+// after it was opened have nothing left to cover then, and are not carried on any further.
+// So a group that nobody ever cleans does not keep all that were made since.
+func (c *cleaner) tidyOldest() {
+	if !c.tidy {
+		return
+	}
+	c.tidy = false
+	sp := &c.s.space
+	sp.mu.Lock()
+	var g *group
+	for _, o := range sp.mu.groups {
+		if g == nil || o.state.OpenedSeq < g.state.OpenedSeq {
+			g = o
+		}
+	}
+	if g != nil && g.pending == 0 {
+		c.s.sealLocked(g) // one that is hardly written to is as old as any
+	}
+	sp.mu.Unlock()
+	if g == nil {
+		return
+	}
+	switch err := c.cleanAsked(c.s.ctx, g, true); {
+	case err == nil:
+		c.tidied.Add(1)
+	case c.s.ctx.Err() == nil:
+		c.s.log.Debug("the oldest group is not written again yet: tombstones are carried on for its sake", "group", g.num, "error", err)
+	}
+}
+
+// last is the append that other entries are added to.
+func (k *carrier) last() *segment.LogWriter {
+	if len(k.others) == 0 || k.others[len(k.others)-1].Len() > segment.BodySize/2 {
+		k.others = append(k.others, &segment.LogWriter{})
+	}
+	return k.others[len(k.others)-1]
+}
+
+// done says whether all that was cleaned is marked as freed. REQUIRES: the cleaner ended.
+func (c *cleaner) done() bool {
+	for _, g := range c.drain {
+		if g.headers.Load() != headersFreed {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// DegradedStats are blocks that lack copies because drives cannot be read.
+type DegradedStats struct {
+	Devices    int   `json:"devices"`    // that cannot be read
+	Blocks     int64 `json:"blocks"`     // with a copy missing
+	Bytes      int64 `json:"bytes"`      // that lie on those devices
+	Unreadable int64 `json:"unreadable"` // blocks no copy of which can be read
+}
+
+// Degraded counts the blocks that lack copies now.
+func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
+	if err := s.enter(ctx); err != nil {
+		return st, err
+	}
+	defer s.leave()
+	for _, d := range s.allDrives() {
+		if !d.removed.Load() && d.unreadable() {
+			st.Devices++
+		}
+	}
+	if st.Devices == 0 {
+		return st, nil
+	}
+	for _, g := range s.groupList() {
+		if g.allHealthy() {
+			continue
+		}
+		alive := func(i int) bool { return !g.drives[i].unreadable() }
+		err := s.catalog.ScanGroup(ctx, g.num, func(_ catalog.Loc, row []byte) error {
+			var rec segment.Record
+			if segment.DecodeRecord(row, &rec) != nil {
+				return nil
+			}
+			units := unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives))
+			readable, whole := survives(units, alive)
+			if whole {
+				return nil
+			}
+			st.Blocks++
+			if !readable {
+				st.Unreadable++
+			}
+			for _, u := range units {
+				for _, p := range u.drives {
+					if !alive(p) {
+						st.Bytes += u.n
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return st, err
+		}
+	}
+	return st, nil
+}

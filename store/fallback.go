@@ -1,0 +1,106 @@
+package store
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// When the catalog has failed, reads go on: the records that it had lie in the logs of the
+// groups, too. Nothing changes any more in a store that has failed, so what a log said
+// once is kept.
+
+// logCache is what the logs of some groups say of blocks.
+type logCache struct {
+	mu     sync.Mutex
+	groups map[uint32]map[recordKey][][]byte // encoded records
+	bytes  int
+}
+
+// recordKey names a block.
+type recordKey struct {
+	key skep.Key
+	tag segment.SaltTag
+	ins uint32
+}
+
+// logCacheBytes bounds it; past that it begins anew.
+const logCacheBytes = 64 << 20
+
+// recordsFromLogs describes those of list, at the given places, that are pinned and whose
+// record has not been read.
+func (s *Store) recordsFromLogs(c *chain, list []found, at []int) error {
+	var rec segment.Record
+	for _, k := range at {
+		f := &list[k]
+		if f.err != errUnread {
+			continue
+		}
+		records, err := s.loggedRecords(f.group)
+		if err != nil {
+			return err
+		}
+		var match []byte
+		for _, b := range records[recordKey{c.Keys[f.block], segment.SaltTag(c.tag), c.ns.instance}] {
+			h, err := segment.DecodeHead(b)
+			if err != nil {
+				continue
+			}
+			if h.Copies == 0 != (f.loc.Device == inlineDevice) {
+				continue
+			}
+			p := h.Place
+			if h.Copies > 0 && (layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}) != f.loc {
+				continue
+			}
+			if match != nil && !bytes.Equal(match, b) {
+				match = nil // several values of one key: the catalog knew which
+				break
+			}
+			match = b
+		}
+		if match == nil || segment.DecodeRecord(match, &rec) != nil {
+			f.err = &skep.Error{Op: "restore", Kind: skep.Failed, Field: "catalog"}
+			continue
+		}
+		f.err = s.describeFound(c, f, &rec)
+	}
+	return nil
+}
+
+// loggedRecords gives what a group's logs say. The group is pinned.
+func (s *Store) loggedRecords(g *group) (map[recordKey][][]byte, error) {
+	l := &s.logCache
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.groups[g.num]; m != nil {
+		return m, nil
+	}
+	m := map[recordKey][][]byte{}
+	n := 0
+	err := s.scanGroupLogs(s.ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		if e.Kind != segment.KindBlock {
+			return nil
+		}
+		h, err := segment.PeekHead(e.Body)
+		if err != nil {
+			return nil
+		}
+		k := recordKey{h.Key, h.SaltTag, h.Instance}
+		m[k] = append(m[k], bytes.Clone(e.Body))
+		n += len(e.Body)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if l.groups == nil || l.bytes+n > logCacheBytes {
+		l.groups, l.bytes = map[uint32]map[recordKey][][]byte{}, 0
+	}
+	l.groups[g.num] = m
+	l.bytes += n
+	return m, nil
+}

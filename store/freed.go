@@ -1,0 +1,406 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// What is left on the devices of groups and blocks that are gone.
+//
+// The catalog says what is stored; the devices' logs say so too, for the day the catalog
+// is lost. A group that was cleaned is therefore marked as freed in its headers before
+// its segments are reused, and a record that no row speaks for any more, in a group that
+// goes on, makes that group stale: until a tombstone takes care of it, a deletion of
+// something that is not there must leave one all the same.
+
+// setStale notes that g's log has records of blocks that are gone without a tombstone.
+func (s *Store) setStale(g *group) {
+	if g.stale.CompareAndSwap(false, true) {
+		s.stale.Add(1)
+	}
+}
+
+// clearStale notes that it has none any more.
+func (s *Store) clearStale(g *group) {
+	if g.stale.CompareAndSwap(true, false) {
+		s.stale.Add(-1)
+	}
+}
+
+// States of a group's headers.
+const (
+	headersValid = iota
+	headersUnderway
+	headersFreed
+)
+
+// freed marks g's headers as freed, behind the caller's back, and says whether they are.
+// One drive that took the mark is enough for a rebuild; all are tried.
+func (s *Store) freed(g *group) bool {
+	if g.headers.Load() == headersFreed {
+		return true
+	}
+	if g.headers.CompareAndSwap(headersValid, headersUnderway) {
+		go0(&s.background, func() {
+			err := s.markFreed(s.ctx, g)
+			if err != nil {
+				if s.ctx.Err() == nil {
+					s.log.Warn("segments of a cleaned group cannot be reused yet", "group", g.num, "error", err)
+				}
+				g.headers.Store(headersValid)
+				return
+			}
+			b := s.catalog.NewBatch()
+			b.DeleteGroup(g.num) // kept until now: checkBehind
+			if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+				s.log.Warn("row of a freed group not deleted", "group", g.num, "error", err)
+			}
+			s.clearStale(g)
+			g.headers.Store(headersFreed)
+			s.cleaner.kick()
+		})
+	}
+	return false
+}
+
+// headerOf is the header of g's segment at position i.
+func (s *Store) headerOf(g *group, i int) segment.Header {
+	h := segment.Header{
+		Store: s.id, Device: g.drives[i].id, Group: g.num, Generation: g.generation, Segment: g.segments[i], Position: i,
+		SegmentBytes: s.segBytes, Copies: max(1, g.state.Copies), Seq: g.generation,
+	}
+	for j, d := range g.drives {
+		h.Devices = append(h.Devices, segment.Slot{Device: d.index, Segment: g.segments[j]})
+	}
+	return h
+}
+
+func (s *Store) markFreed(ctx context.Context, g *group) error {
+	var first error
+	done := 0
+	for i, d := range g.drives {
+		if d.away() {
+			continue
+		}
+		h := s.headerOf(g, i)
+		err := s.writeFreed(ctx, d, &h)
+		if err == nil {
+			done++
+		} else if first == nil {
+			first = err
+		}
+	}
+	if done > 0 {
+		return nil
+	}
+	return first // nil when all its drives are away: there is nobody to tell
+}
+
+// away says that a drive is not there, or does not answer any more.
+func (d *drive) away() bool { return d.absent != nil || d.condition() == dead }
+
+// writeFreed overwrites a segment's header with the same, freed, and flushes it.
+func (s *Store) writeFreed(ctx context.Context, d *drive, h *segment.Header) error {
+	h.Flags |= segment.HeaderFreed
+	return s.writeHeader(ctx, d, h)
+}
+
+// writeHeader writes a segment's header and flushes it.
+func (s *Store) writeHeader(ctx context.Context, d *drive, h *segment.Header) error {
+	page := device.AlignedBuffer(layout.PageSize)
+	if err := h.Encode(page); err != nil {
+		return err
+	}
+	w := newWaiter(1)
+	w.submit(d, &device.Op{Kind: device.Write, Bufs: [][]byte{page}, Offset: d.segmentOffset(h.Segment)})
+	if err := w.wait(ctx, s.options.OpTimeout); err != nil {
+		return err
+	}
+	return s.flushDrives(ctx, []*drive{d})
+}
+
+// headerReaders is how many headers of a drive are read at once.
+const headerReaders = 32
+
+// readHeaders reads page 0 of the given segments of a drive, many at once. visit is
+// called from several goroutines; err is the drive's or the page's own.
+func (s *Store) readHeaders(ctx context.Context, d *drive, segments []uint32, visit func(seg uint32, h *segment.Header, err error)) {
+	var wg sync.WaitGroup
+	next := make(chan uint32, headerReaders)
+	for range min(headerReaders, len(segments)) {
+		wg.Go(func() {
+			page := device.AlignedBuffer(layout.PageSize)
+			for seg := range next {
+				w := newWaiter(1)
+				w.submit(d, &device.Op{Kind: device.Read, Bufs: [][]byte{page}, Offset: d.segmentOffset(seg)})
+				err := w.wait(ctx, s.options.OpTimeout)
+				if err != nil {
+					page = device.AlignedBuffer(layout.PageSize) // a drive may still write to the other
+					visit(seg, nil, err)
+					continue
+				}
+				h, err := segment.DecodeHeader(page)
+				if err == nil {
+					err = h.Expect(s.id, d.id, seg)
+				}
+				visit(seg, &h, err)
+			}
+		})
+	}
+	for _, seg := range segments {
+		next <- seg
+	}
+	close(next)
+	wg.Wait()
+}
+
+// freeLeftovers marks as freed what the last run did not get to: the headers of groups
+// whose rows say so, and in a store of the first format, which did not mark any, all that
+// lie on free segments.
+func (s *Store) freeLeftovers(ctx context.Context, b *catalog.Batch) {
+	var wg sync.WaitGroup
+	var failed atomic.Bool
+	for _, d := range s.allDrives() {
+		wg.Go(func() {
+			var mu sync.Mutex
+			var left []segment.Header
+			s.readHeaders(ctx, d, d.free, func(_ uint32, h *segment.Header, err error) {
+				if err == nil && h.Flags&segment.HeaderFreed == 0 && (s.leftFree[h.Group] || s.format < 2) {
+					mu.Lock()
+					left = append(left, *h)
+					mu.Unlock()
+				}
+			})
+			for i := range left {
+				if err := s.writeFreed(ctx, d, &left[i]); err != nil {
+					s.log.Warn("header of a group that is gone not marked as freed", "device", d.path, "segment", left[i].Segment, "error", err)
+					failed.Store(true)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failed.Load() {
+		return // their rows stay
+	}
+	for num := range s.leftFree {
+		b.DeleteGroup(num)
+	}
+}
+
+// recordID names one record of a block.
+type recordID struct {
+	key skep.Key
+	tag segment.SaltTag
+	ins uint32
+	seq uint64
+}
+
+// stray is the tombstone of one such record. Where the block is stored in an older
+// version, or in another copy of this one, only this record is meant: it was never
+// committed. Else whatever is older is gone as well.
+func (s *Store) stray(h *segment.Head) segment.Tombstone {
+	t := segment.Tombstone{Seq: s.nextSeq(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
+	fp := s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key)
+	exact := s.rivals.before(fp, h.Written()) < h.Written()
+	if _, ok := s.index.Resolve(fp); ok {
+		written, _ := s.writtenAt(fp)
+		exact = exact || h.Written() >= written
+	}
+	if exact {
+		t.Covers, t.Exact = h.Seq, true
+	}
+	return t
+}
+
+// strays are tombstones for the records in g's log that no row speaks for: of
+// appends that were never committed, of blocks a crash or a drive damaged.
+func (s *Store) strays(ctx context.Context, g *group) (list []segment.Tombstone, err error) {
+	rows := map[recordID]bool{}
+	err = s.catalog.ScanGroup(ctx, g.num, func(_ catalog.Loc, row []byte) error {
+		if h, err := segment.DecodeHead(row); err == nil {
+			rows[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		if e.Kind != segment.KindBlock {
+			return nil
+		}
+		h, err := segment.PeekHead(e.Body)
+		if err != nil {
+			return nil
+		}
+		id := recordID{h.Key, h.SaltTag, h.Instance, h.Seq}
+		if rows[id] {
+			return nil
+		}
+		rows[id] = true // its copies too
+		if !s.names.dead(h.Instance, tag(h.SaltTag)) {
+			list = append(list, s.stray(&h))
+		}
+		return nil
+	})
+	return list, err
+}
+
+// reconcile makes the devices' logs say what the catalog says of the given groups, which
+// nobody writes to, by intents in b, to be carried out after its commit.
+func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*group) (out []catalog.Intent, err error) {
+	for _, g := range groups {
+		list, err := s.strays(ctx, g)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			s.log.Warn("log not compared with the catalog", "group", g.num, "error", err)
+			state := s.stateOf(g)
+			state.State = catalog.GroupCleaning
+			b.PutGroup(&state)
+			continue
+		}
+		more, err := s.intendTombstones(b, list)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+		s.space.mu.Lock()
+		g.state.State = catalog.GroupSealed
+		state := g.state
+		s.space.mu.Unlock()
+		b.PutGroup(&state)
+		s.clearStale(g)
+	}
+	return out, nil
+}
+
+// stateOf is g's row as it is now.
+func (s *Store) stateOf(g *group) catalog.GroupState {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return g.state
+}
+
+// reconcileStale compares one sealed group, of those that failures made stale, with the
+// catalog. The cleaner calls it.
+func (s *Store) reconcileStale(ctx context.Context) {
+	g := s.suspects.next(s)
+	if g == nil {
+		return
+	}
+	b := s.catalog.NewBatch()
+	list, err := s.reconcile(ctx, b, []*group{g})
+	if err == nil {
+		err = s.catalog.Commit(ctx, b, true)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Warn("stale group stays so", "group", g.num, "error", err)
+		}
+		s.setStale(g)
+		return
+	}
+	s.carryOutWithin(ctx, 0, list)
+}
+
+// suspects are groups that failures made stale.
+type suspects struct {
+	mu   sync.Mutex
+	list []*group
+}
+
+// suspect notes that g has records that were not committed, or are damaged.
+func (s *Store) suspect(g *group) {
+	s.setStale(g)
+	s.suspects.mu.Lock()
+	s.suspects.list = append(s.suspects.list, g)
+	s.suspects.mu.Unlock()
+}
+
+// next gives a group that nobody writes to, nil when there is none.
+func (l *suspects) next(s *Store) *group {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	rest := l.list[:0]
+	var found *group
+	for _, g := range l.list {
+		switch {
+		case s.space.mu.groups[g.num] != g || !g.stale.Load(): // gone, or done
+		case found == nil && g.filler == nil && g.pending == 0 && !g.victim:
+			found = g
+		default:
+			rest = append(rest, g)
+		}
+	}
+	l.list = rest
+	return found
+}
+
+// saveStale notes in b which groups are stale, for the next open. REQUIRES: nothing runs.
+func (s *Store) saveStale(b *catalog.Batch) {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	for _, g := range s.space.mu.groups {
+		if g.stale.Load() {
+			state := g.state
+			state.State = catalog.GroupCleaning
+			b.PutGroup(&state)
+		}
+	}
+}
+
+// settleDevices has the devices told, before an orderly end, what only the catalog knows.
+// What it does not get to is left to the next open.
+func (s *Store) settleDevices(ctx context.Context) {
+	s.suspects.mu.Lock()
+	list := slices.Clone(s.suspects.list)
+	s.suspects.mu.Unlock()
+	s.space.mu.Lock()
+	for _, g := range list {
+		s.sealLocked(g) // nothing is put any more
+	}
+	s.space.mu.Unlock()
+	for range list {
+		if ctx.Err() != nil {
+			return
+		}
+		s.reconcileStale(ctx)
+	}
+	if left := s.intents.take(); len(left) > 0 {
+		s.carryOutWithin(ctx, 0, left)
+	}
+}
+
+// place finds room for survivors. Groups that were cleaned before may still wait for the
+// marks in their headers, and nobody but the cleaner takes them back: so it looks for them
+// while it waits. A spare that is being made has segments too, and is there soon.
+func (c *cleaner) place(ctx context.Context, ns *namespace, blocks []*incoming) (*appending, int, error) {
+	deadline := time.Now().Add(c.s.options.SpaceTimeout)
+	for {
+		a, n, err := c.s.placeBy(ctx, ns, streamKept, blocks, time.Now())
+		if skep.KindOf(err) != skep.Full || len(c.drain) == 0 && !c.s.sparing() || time.Now().After(deadline) {
+			return a, n, err
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return a, n, err
+		}
+		c.release()
+	}
+}

@@ -1,0 +1,192 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// What the devices must say of deletions, purges and namespaces, so that a rebuild that
+// has nothing else resurrects none and knows whose blocks there are.
+//
+// The catalog comes first: its commit decides, and carries the entries along as an
+// intent. Then the entries are written to two drives and flushed, and the intent goes.
+// What a crash or a full store keeps from the drives stays an intent and is tried again:
+// by the cleaner, as soon as there is room, and by every open.
+
+// intents are those not carried out.
+type intents struct {
+	mu   sync.Mutex
+	left []catalog.Intent
+	busy int // those who try some of them again now
+}
+
+func (l *intents) add(list ...catalog.Intent) {
+	l.mu.Lock()
+	l.left = append(l.left, list...)
+	l.mu.Unlock()
+}
+
+func (l *intents) take() []catalog.Intent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.left
+	l.left = nil
+	l.busy++
+	return out
+}
+
+// tried follows take, when those that could not be carried out are back.
+func (l *intents) tried() {
+	l.mu.Lock()
+	l.busy--
+	l.mu.Unlock()
+}
+
+// none says that the devices know all that they are to know.
+func (l *intents) none() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.left) == 0 && l.busy == 0
+}
+
+// intend adds entries to a commit.
+func (s *Store) intend(b *catalog.Batch, w *segment.LogWriter) catalog.Intent {
+	i := catalog.Intent{Number: s.nextSeq(), Entries: slices.Clone(w.Bytes())}
+	b.PutIntent(i.Number, i.Entries)
+	return i
+}
+
+// carryOut writes what was intended to the devices. It does not fail: what cannot be
+// written now is written later, and until then only the catalog knows it.
+func (s *Store) carryOut(ctx context.Context, list ...catalog.Intent) {
+	s.carryOutWithin(ctx, s.options.SpaceTimeout, list)
+}
+
+// carryOutWithin is carryOut for who may wait so long for room.
+func (s *Store) carryOutWithin(ctx context.Context, wait time.Duration, list []catalog.Intent) {
+	for n, i := range list {
+		if err := s.logEntries(ctx, streamUser, wait, i.Entries); err != nil {
+			if s.ctx.Err() == nil && ctx.Err() == nil {
+				s.log.Warn("names or deletions not on the devices yet: tried again when there is room", "error", err)
+			}
+			s.intents.add(list[n:]...)
+			return
+		}
+		b := s.catalog.NewBatch()
+		b.DeleteIntent(i.Number)
+		if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+			s.log.Debug("intent stays: it is carried out again at the next open", "error", err)
+		}
+	}
+}
+
+// retryIntents tries again what could not be written. The cleaner calls it.
+func (s *Store) retryIntents() {
+	defer s.intents.tried()
+	if list := s.intents.take(); len(list) > 0 {
+		s.carryOutWithin(s.ctx, 0, list)
+	}
+}
+
+// loadIntents finds what the store before this one did not get to.
+func (s *Store) loadIntents(ctx context.Context) error {
+	list, err := s.catalog.Intents(ctx)
+	if err == nil {
+		s.intents.add(list...)
+	}
+	return err
+}
+
+// tombstonesAtOnce keeps one append of tombstones to a page in small segments, a few
+// in others.
+func (s *Store) tombstonesAtOnce() int {
+	if s.segBytes < 64*layout.PageSize {
+		return 50
+	}
+	return 200
+}
+
+// tombstones are log entries for list, as many to an append as fit.
+func (s *Store) tombstones(list []segment.Tombstone) ([]*segment.LogWriter, error) {
+	var out []*segment.LogWriter
+	for part := range slices.Chunk(list, s.tombstonesAtOnce()) {
+		w := &segment.LogWriter{}
+		for i := range part {
+			if err := w.Tombstone(&part[i]); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+// intendTombstones adds tombstones to a commit.
+func (s *Store) intendTombstones(b *catalog.Batch, list []segment.Tombstone) (out []catalog.Intent, err error) {
+	parts, err := s.tombstones(list)
+	for _, w := range parts {
+		out = append(out, s.intend(b, w))
+	}
+	return out, err
+}
+
+// nameEntries are the log entries of every namespace and purge there is.
+func (s *Store) nameEntries() (out []*segment.LogWriter, err error) {
+	n := s.names
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	add := func(write func(w *segment.LogWriter) error) {
+		if err != nil {
+			return
+		}
+		if len(out) == 0 || out[len(out)-1].Len() > segment.BodySize/2 {
+			out = append(out, &segment.LogWriter{})
+		}
+		err = write(out[len(out)-1])
+	}
+	for _, ns := range n.mu.byID {
+		add(func(w *segment.LogWriter) error { return w.Namespace(ns.entry(s.nextSeq())) })
+	}
+	for k := range n.mu.deadTags {
+		p := segment.Purge{Seq: n.mu.saltEpoch[k], Covers: s.seq.Load(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
+		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
+	}
+	return out, err
+}
+
+// entry is what the devices' logs say of a namespace.
+func (ns *namespace) entry(seq uint64) *segment.Namespace {
+	return &segment.Namespace{Seq: seq, Instance: ns.instance, Info: ns.info}
+}
+
+// upgrade makes a store of an older format one of this: what the devices' logs lacked
+// then is intended now. REQUIRES: names and groups are loaded.
+func (s *Store) upgrade(b *catalog.Batch) error {
+	s.log.Info("upgrading the store", "from_format", s.format, "to_format", catalog.FormatVersion)
+	if s.format >= 2 { // its logs lack nothing
+		s.format = catalog.FormatVersion
+		return nil
+	}
+	parts, err := s.nameEntries()
+	if err != nil {
+		return &skep.Error{Op: "upgrade", Kind: skep.KindOf(err), Field: "names", Err: err}
+	}
+	for _, w := range parts {
+		s.intents.add(s.intend(b, w))
+	}
+	for _, g := range s.space.mu.groups {
+		s.setStale(g)
+		state := g.state
+		state.State = catalog.GroupCleaning
+		b.PutGroup(&state)
+	}
+	s.format = catalog.FormatVersion
+	return nil
+}

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"container/heap"
+	"slices"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// joins is what is being read from drives, so that a second chunk of the same bytes waits for
+// the first one's reads instead of making its own: chains of a batch that share a prefix read it
+// once. Who waits (a follower) gets a copy when the first (the leader) was checked, before that one
+// is delivered; when the leader fails or is stopped, its followers are read on their own.
+type joins struct {
+	mu sync.Mutex
+	m  map[joinKey]*leading
+}
+
+// joinKey names bytes on drives. A block that moved or was replaced lies elsewhere.
+type joinKey struct {
+	fp    index.Fingerprint
+	loc   layout.Location
+	part  string
+	first layout.Span
+	spans int
+}
+
+// leading is a chunk under way and who waits for it.
+type leading struct {
+	ch      *chunk
+	reads   []*read // it was issued with
+	waiting []*chunk
+}
+
+func (ch *chunk) joinKey() joinKey {
+	f := ch.at
+	return joinKey{f.fp, f.loc, ch.chain.part, ch.spans[0], len(ch.spans)}
+}
+
+// join has ch wait for a chunk of the same bytes that is under way. False: there is none.
+func (j *joins) join(ch *chunk) bool {
+	if len(ch.spans) == 0 {
+		return false
+	}
+	j.mu.Lock()
+	l := j.m[ch.joinKey()]
+	if l == nil || l.ch.cancelled.Load() || !slices.Equal(l.ch.spans, ch.spans) {
+		j.mu.Unlock()
+		return false
+	}
+	l.waiting = append(l.waiting, ch)
+	reads := l.reads
+	j.mu.Unlock()
+	for _, r := range reads {
+		r.drive.reads.raise(r, ch.chain.Priority)
+	}
+	return true
+}
+
+// lead lets others join ch, whose reads are about to be queued.
+func (j *joins) lead(ch *chunk) {
+	if len(ch.spans) == 0 {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.m == nil {
+		j.m = map[joinKey]*leading{}
+	}
+	if k := ch.joinKey(); j.m[k] == nil {
+		j.m[k] = &leading{ch: ch, reads: slices.Clone(ch.reads)}
+		ch.leads = true
+	}
+}
+
+// over ends ch's lead and gives who waited for it.
+func (j *joins) over(ch *chunk) []*chunk {
+	if !ch.leads {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ch.leads = false
+	k := ch.joinKey()
+	l := j.m[k]
+	delete(j.m, k)
+	return l.waiting
+}
+
+// cancelled takes out the followers that nobody wants any more.
+func (j *joins) cancelled() (out []*chunk) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, l := range j.m {
+		l.waiting = slices.DeleteFunc(l.waiting, func(ch *chunk) bool {
+			gone := ch.cancelled.Load()
+			if gone {
+				out = append(out, ch)
+			}
+			return gone
+		})
+	}
+	return out
+}
+
+// raise gives a read that waits the priority of who joined it, if that is higher.
+func (q *readQueue) raise(r *read, priority int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.priority >= priority {
+		return
+	}
+	r.priority = priority
+	if i := slices.Index(q.waits, r); i >= 0 {
+		heap.Fix(&q.waits, i)
+	}
+}
+
+// share gives followers what ch has read and checked.
+func (ch *chunk) share() {
+	s := ch.ses.s
+	for _, w := range s.joins.over(ch) {
+		switch done, err := w.take(ch); {
+		case done:
+			s.count.joined.Add(w.out.Bytes)
+			ch.wanted = ch.wanted || err == nil && w.ses.ahead == nil
+			w.finish(err)
+		default:
+			go s.issue([]*chunk{w})
+		}
+	}
+}
+
+// disband has the followers of a chunk that will not come read on their own.
+func (ch *chunk) disband() {
+	if list := ch.ses.s.joins.over(ch); len(list) > 0 {
+		go ch.ses.s.issue(list) // it may wait for memory, which workers give back
+	}
+}
+
+// take copies what from has read, or shares its memory where bytes are lent. False: it
+// cannot be shared, and has to be read.
+func (ch *chunk) take(from *chunk) (done bool, err error) {
+	if ch.cancelled.Load() {
+		return true, errCancelled
+	}
+	lends := ch.chain.Dest.Memory == nil && ch.chain.Dest.Paged == nil
+	var bufs []*memory.Buffer
+	if lends {
+		if slices.ContainsFunc(from.pieces, func(p piece) bool { return p.inPlace }) {
+			return false, nil
+		}
+		for _, b := range from.temp {
+			if b == nil {
+				continue
+			}
+			if b.Retain() != nil {
+				releaseAll(bufs)
+				return false, nil
+			}
+			bufs = append(bufs, b)
+		}
+	}
+	ch.temp, ch.joined = bufs, true
+	ch.pieces = slices.Clone(from.pieces)
+	for i := range ch.pieces {
+		ch.pieces[i].inPlace = false
+	}
+	ch.out.Tier = skep.TierDevice
+	ch.attachSums()
+	err = ch.deliver()
+	ch.pieces = nil
+	return true, err
+}

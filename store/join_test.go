@@ -1,0 +1,150 @@
+package store
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// noise is what a store may read of its devices for itself meanwhile, in bytes.
+const noise = 256 << 10
+
+// sharing is a request of two prompts of n blocks that have all but their last four in common, and
+// the keys of both.
+func sharing(t *testing.T, s *Store, sc skep.Scope, n int, lent bool) (*skep.RestoreRequest, [2][]skep.Key) {
+	t.Helper()
+	a, b := chainKeys(1, n), append(chainKeys(1, n-4), chainKeys(2, 4)...)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, a, modelBlock))
+	p := &skep.PutRequest{Scope: sc, Parent: &b[n-5], Depth: n - 4}
+	for _, k := range b[n-4:] {
+		p.Blocks = append(p.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, 1, modelBlock)}}})
+	}
+	res, err := s.Put(testContext(t), p)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Committed, res)
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: a}, {Scope: sc, Keys: b}}}
+	if !lent {
+		for i := range r.Chains {
+			r.Chains[i].Dest = skep.Destination{Memory: device.AlignedBuffer(n * modelBlock), Stride: modelBlock}
+		}
+	}
+	return r, [2][]skep.Key{a, b}
+}
+
+// Prompts of a batch that share a prefix read it once, whether their bytes are lent or go to memory
+// of their own: who comes second waits for the first one's read.
+func TestSharedPrefixIsReadOnce(t *testing.T) {
+	const n = 64
+	for name, lent := range map[string]bool{"to memory of their own": false, "lent": true} {
+		t.Run(name, func(t *testing.T) {
+			s := openSlow(t, 8<<20, nil)
+			sc := openModel(t, s)
+			r, keys := sharing(t, s, sc, n, lent)
+			before, err := s.Stats(testContext(t))
+			require.NoError(t, err)
+			list, err := fetchAll(testContext(t), s, r.Chains)
+			require.NoError(t, err)
+			for i := range list {
+				for b, g := range list[i] {
+					require.NoError(t, g.err)
+					require.True(t, bytes.Equal(content(keys[i][b], skep.PartKV, 1, modelBlock), g.data), "block %d of chain %d", b, i)
+				}
+			}
+			after, err := s.Stats(testContext(t))
+			require.NoError(t, err)
+			read := after.Devices[0].BytesRead - before.Devices[0].BytesRead
+			t.Logf("%d blocks of %d joined others' reads", after.JoinedBytes/modelBlock, n-4)
+			require.Positive(t, after.JoinedBytes)
+			require.LessOrEqual(t, after.JoinedBytes, int64(n-4)*modelBlock)
+			require.LessOrEqual(t, read, 2*n*modelBlock-after.JoinedBytes+noise, "what was joined was not read")
+		})
+	}
+}
+
+// When the chain whose reads others wait for is stopped, they are read for those; when one
+// that waits is stopped, its memory is its caller's at once.
+func TestSharedPrefixWhenOneStops(t *testing.T) {
+	const n = 64
+	for stopped := range 2 {
+		for _, lent := range []bool{false, true} {
+			s := openSlow(t, 16<<20, nil)
+			sc := openModel(t, s)
+			r, keys := sharing(t, s, sc, n, lent)
+			ctx := testContext(t)
+			ses, err := s.Restore(ctx, r)
+			require.NoError(t, err)
+			var into [1]skep.Chunk
+			_, err = ses.Next(ctx, into[:]) // some are on their way
+			require.NoError(t, err)
+			into[0].Release()
+			first := into[0]
+			require.NoError(t, ses.Stop(ctx, stopped))
+			dest := r.Chains[stopped].Dest.Memory
+			for i := range dest {
+				dest[i] = 0xA5
+			}
+			got := 0
+			if first.Chain == 1-stopped {
+				got++
+			}
+			for {
+				if _, err = ses.Next(ctx, into[:]); err != nil {
+					break
+				}
+				if ch := &into[0]; ch.Chain != stopped {
+					require.NoError(t, ch.Err, "block %d", ch.Block)
+					data := bytes.Join(ch.Data, nil)
+					if !lent {
+						data = r.Chains[ch.Chain].Dest.Memory[ch.Block*modelBlock:][:modelBlock]
+					}
+					require.True(t, bytes.Equal(content(keys[ch.Chain][ch.Block], skep.PartKV, 1, modelBlock), data), "block %d", ch.Block)
+					got++
+				}
+				into[0].Release()
+			}
+			require.Equal(t, n, got)
+			require.NoError(t, ses.Close(ctx))
+			require.Equal(t, len(dest), bytes.Count(dest, []byte{0xA5}), "nothing was written after the stop")
+			require.Empty(t, s.joins.m)
+		}
+	}
+}
+
+// Who joins a read that waits at its drive gives it its priority.
+func TestJoinedReadsAreRaised(t *testing.T) {
+	s := openSlow(t, 4<<20, nil)
+	sc := openModel(t, s)
+	keys := chainKeys(1, 3*driveOps)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
+	ctx := testContext(t)
+	low, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Priority: -1}}})
+	require.NoError(t, err)
+	d := s.drives[0]
+	eventually(t, "reads wait at the drive", func() bool {
+		d.reads.mu.Lock()
+		defer d.reads.mu.Unlock()
+		return len(d.reads.waits) >= driveOps
+	})
+	d.reads.mu.Lock()
+	last := d.reads.waits[0]
+	for _, r := range d.reads.waits {
+		if r.order > last.order {
+			last = r
+		}
+	}
+	block := last.ch.at.block
+	d.reads.mu.Unlock()
+	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: block, To: block + 1}, Priority: 5})
+	require.NoError(t, err)
+	require.NoError(t, got[block].err)
+	low.(*session).mu.Lock()
+	left := low.(*session).left
+	low.(*session).mu.Unlock()
+	require.Positive(t, left, "it came before others that waited longer")
+	require.LessOrEqual(t, s.count.joined.Load(), int64(modelBlock))
+	require.NoError(t, low.Close(ctx))
+}

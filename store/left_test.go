@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// The making of a store may be cut off anywhere: the next open makes it.
+func TestMakingCutOff(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		left func(t *testing.T, o Options)
+	}{
+		{"the list alone", func(t *testing.T, o Options) {
+			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, creatingName), nil, 0o644))
+		}},
+		{"one device file, half made", func(t *testing.T, o Options) {
+			path := filepath.Join(o.Dir, "device-0")
+			b, err := json.Marshal([]string{path, filepath.Join(o.Dir, "device-1")})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, creatingName), b, 0o644))
+			require.NoError(t, os.WriteFile(path, make([]byte, 12345), 0o644))
+		}},
+		{"everything but the catalog's root row", func(t *testing.T, o Options) {
+			s, err := Open(context.Background(), o)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+		}},
+		{"block devices with superblocks", func(t *testing.T, o Options) {
+			s, err := Open(context.Background(), o)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, creatingName)))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := small(tempRoot(t, "store"))
+			require.NoError(t, os.MkdirAll(o.Dir, 0o755))
+			c.left(t, o)
+			s, err := Open(context.Background(), o)
+			require.NoError(t, err)
+			sc := openSpace(t, s, "n", skep.Durable, 1, true)
+			keys := chainKeys(1, 3)
+			putRun(t, s, sc, keys, 5000)
+			requireChain(t, s, sc, keys, 5000)
+			require.NoError(t, s.Close())
+			require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+		})
+	}
+}
+
+// A store that is refused leaves nothing behind, not even its lock.
+func TestRefusedStoreLeavesNothing(t *testing.T) {
+	o := small(tempRoot(t, "store"))
+	o.CapacityBytes = 8192 // too small for anything
+	_, err := Open(context.Background(), o)
+	requireKind(t, skep.Invalid, err)
+	require.NoDirExists(t, o.Dir)
+
+	o = small(tempRoot(t, "other"))
+	require.NoError(t, os.MkdirAll(o.Dir, 0o755))
+	mine := filepath.Join(o.Dir, "device-0")
+	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o644))
+	_, err = Open(context.Background(), o)
+	requireKind(t, skep.Foreign, err)
+	list, err := os.ReadDir(o.Dir)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "what was there, and nothing else")
+
+	o.MustExist = true
+	_, err = Open(context.Background(), o)
+	requireKind(t, skep.NotFound, err)
+	_, err = Rebuild(context.Background(), small(tempRoot(t, "none")), false, nil)
+	requireKind(t, skep.NotFound, err)
+}
+
+// A store whose devices are of two stores, or of which one is missing, is not rebuilt.
+func TestRebuildRefuses(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openCopies(t, 1)
+	require.NoError(t, s.Close())
+	o := s.options
+	o.customDevices, o.OpenDevice = false, nil
+	gone := filepath.Join(o.Dir, "device-1")
+	require.NoError(t, os.Rename(gone, gone+".away"))
+	require.NoError(t, os.Rename(gone+".away", filepath.Join(o.Dir, "elsewhere")))
+	_, err := Rebuild(ctx, o, true, nil)
+	requireKind(t, skep.Missing, err)
+	other, _, _ := openCopies(t, 1)
+	require.NoError(t, other.Close())
+	b, err := os.ReadFile(filepath.Join(other.options.Dir, "device-1"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(gone, b, 0o644))
+	_, err = Rebuild(ctx, o, true, nil)
+	requireKind(t, skep.Foreign, err)
+	require.NoError(t, os.Rename(filepath.Join(o.Dir, "elsewhere"), gone))
+	rep, err := Rebuild(ctx, o, true, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 20, rep.Blocks)
+}

@@ -1,0 +1,328 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// mover writes stored blocks again elsewhere: what compaction, draining, rebalancing and
+// making copies again have in common. Reading the next blocks, checking them and writing
+// the ones before overlap. Blocks keep their order, so what is given as a chain lies as
+// one. It is the cleaner's commit that makes a move known: a delete is not undone by one.
+type mover struct {
+	s      *Store
+	budget *budget
+	// unreadable is told of blocks that cannot be read, which stay where they are.
+	unreadable func(in *incoming, ns *namespace, why error)
+	moved      func(blocks int, bytes int64) // progress
+}
+
+// moveReaders is how many blocks of a batch are read at a time.
+const moveReaders = 8
+
+type moveBatch struct {
+	ns     *namespace
+	blocks []*incoming
+	buf    []byte
+	began  time.Time
+}
+
+// gather takes a group for moving: its live blocks, in the order they lie. The group is
+// pinned and no victim of the cleaner's until release is called.
+func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, release func(), err error) {
+	s.space.mu.Lock()
+	if g.filler != nil || g.pending > 0 || g.victim || s.space.mu.groups[g.num] != g {
+		s.space.mu.Unlock()
+		return nil, nil, errGroupBusy
+	}
+	g.victim = true
+	g.readers.Add(1)
+	s.space.mu.Unlock()
+	release = func() {
+		s.space.mu.Lock()
+		g.victim = false
+		s.space.mu.Unlock()
+		s.unpin(g)
+	}
+	err = s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+		var rec segment.Record
+		if err := segment.DecodeRecord(row, &rec); err != nil {
+			return nil // the cleaner reports it
+		}
+		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+		loc := layoutOf(l)
+		e, ok := s.index.Resolve(fp)
+		if !ok || e.Location != loc.Pack() || s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+			return nil
+		}
+		in := &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), result: &skep.PutResult{}, moved: &move{fp: fp, from: loc, anew: true, group: g}}
+		if rec.Parent != nil {
+			in.hasParent, in.parentFP = true, s.names.fingerprint(rec.Instance, tag(rec.SaltTag), *rec.Parent)
+		}
+		list = append(list, in)
+		return nil
+	})
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return list, release, nil
+}
+
+var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
+
+// move writes blocks again, in this order. Full: there is no group left to write to; what
+// was moved until then stays moved.
+func (m *mover) move(ctx context.Context, list []*incoming) error {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := make(chan *moveBatch, 1)
+	var reading error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(batches)
+		reading = m.readAll(ctx, list, batches)
+	})
+	err := m.writeAll(ctx, batches)
+	cancel()
+	for range batches { // so that the reader ends
+	}
+	wg.Wait()
+	if err == nil {
+		err = reading
+	}
+	return err
+}
+
+func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveBatch) error {
+	for len(list) > 0 {
+		limit := m.budget.piece()
+		n, bytes := 0, int64(0)
+		for n < len(list) && n < appendBlocks && list[n].rec.Instance == list[0].rec.Instance {
+			more := int64(list[n].pages) * layout.PageSize
+			if n > 0 && bytes+more > limit {
+				break
+			}
+			bytes += more
+			n++
+		}
+		batch := &moveBatch{ns: m.s.names.of(list[0].rec.Instance), blocks: list[:n]}
+		list = list[n:]
+		if batch.ns == nil {
+			continue // purged meanwhile
+		}
+		if err := m.budget.take(ctx, bytes); err != nil {
+			return err
+		}
+		batch.began = time.Now()
+		if err := m.read(ctx, batch, bytes); err != nil {
+			return err
+		}
+		if len(batch.blocks) == 0 {
+			continue
+		}
+		select {
+		case out <- batch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// read fills a batch's buffer with its blocks, and leaves those out that cannot be read.
+func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
+	if bytes > 0 {
+		b.buf = device.AlignedBuffer(int(bytes))
+	}
+	errs := make([]error, len(b.blocks))
+	slots := make(chan struct{}, moveReaders)
+	var wg sync.WaitGroup
+	rest := b.buf
+	for i, in := range b.blocks {
+		n := int64(in.pages) * layout.PageSize
+		mem := rest[:n:n]
+		rest = rest[n:]
+		slots <- struct{}{} // every read ends within its deadline
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.info.Shape, &in.rec, mem); errs[i] == nil {
+				// Its group may stay: when the copy goes, a tombstone must follow.
+				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
+				in.setParts(mem)
+			}
+		})
+	}
+	wg.Wait()
+	good := b.blocks[:0:0]
+	for i, in := range b.blocks {
+		switch k := skep.KindOf(errs[i]); {
+		case errs[i] == nil:
+			good = append(good, in)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case k == skep.DeviceFailed, k == skep.Damaged, k == skep.Deadline:
+			m.unreadable(in, b.ns, errs[i])
+		default:
+			return errs[i]
+		}
+	}
+	b.blocks = good
+	return nil
+}
+
+// moveAppends is how many appends of moved blocks are under way at a time.
+const moveAppends = 2
+
+func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
+	type underway struct {
+		a  *appending
+		ns *namespace
+		b  *moveBatch
+	}
+	var list []underway
+	finish := func() error {
+		u := list[0]
+		list = list[1:]
+		if err := m.s.cleaner.finish(ctx, u.ns, u.a); err != nil {
+			return err
+		}
+		m.moved(len(u.a.blocks), u.a.bytes)
+		return m.budget.rest(ctx, time.Since(u.b.began))
+	}
+	var err error
+	for b := range in {
+		for blocks := b.blocks; len(blocks) > 0 && err == nil; {
+			var a *appending
+			var n int
+			if a, n, err = m.s.placeMoved(ctx, b.ns, blocks); err != nil {
+				break
+			}
+			m.s.start(ctx, b.ns, a)
+			list = append(list, underway{a, b.ns, b})
+			blocks = blocks[n:]
+			for len(list) > moveAppends && err == nil {
+				err = finish()
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	for len(list) > 0 {
+		if e := finish(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// placeMoved is place for moved blocks: it does not wait for the cleaner, which would drop
+// blocks to make room for what is there already.
+func (s *Store) placeMoved(ctx context.Context, ns *namespace, blocks []*incoming) (*appending, int, error) {
+	for range 8 {
+		g, err := s.current(ctx, streamMoved, time.Now())
+		if err == errFull {
+			return nil, 0, errNoRoom
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		a, n, fresh := s.placeIn(g, ns, blocks)
+		if n > 0 {
+			return a, n, nil
+		}
+		if fresh {
+			return nil, 0, errNoRoom
+		}
+	}
+	return nil, 0, errNoRoom
+}
+
+// chainItem is a block to be put in order.
+type chainItem struct {
+	fp, parent index.Fingerprint
+	hasParent  bool
+}
+
+// orderChains puts blocks in the order their chains are read: every block after its
+// parent, and straight after it where it can be; where a chain forks, the longer branch
+// goes on and the others follow. Chains keep the order of their first blocks.
+func orderChains(items []chainItem) []int {
+	at := make(map[index.Fingerprint]int, len(items))
+	for i := range items {
+		at[items[i].fp] = i
+	}
+	children := make([][]int, len(items))
+	var roots []int
+	for i := range items {
+		if p, ok := at[items[i].parent]; ok && items[i].hasParent && p != i {
+			children[p] = append(children[p], i)
+		} else {
+			roots = append(roots, i)
+		}
+	}
+	// Depth below each block, leaves first. A cycle, which no honest chain has, is never
+	// reached from a root: it is appended at the end.
+	order := make([]int, 0, len(items))
+	order = append(order, roots...)
+	for i := 0; i < len(order); i++ {
+		order = append(order, children[order[i]]...)
+	}
+	deep := make([]int, len(items))
+	for i := len(order) - 1; i >= 0; i-- {
+		for _, c := range children[order[i]] {
+			deep[order[i]] = max(deep[order[i]], deep[c]+1)
+		}
+	}
+	out := make([]int, 0, len(items))
+	seen := make([]bool, len(items))
+	var stack []int
+	for i := len(roots) - 1; i >= 0; i-- {
+		stack = append(stack, roots[i])
+	}
+	for len(stack) > 0 {
+		i := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		out = append(out, i)
+		seen[i] = true
+		c := children[i]
+		sortBy(c, func(a, b int) bool { // the deepest last: it is taken first
+			if deep[a] != deep[b] {
+				return deep[a] < deep[b]
+			}
+			return a > b
+		})
+		stack = append(stack, c...)
+	}
+	for i := range items {
+		if !seen[i] {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// inChainOrder puts blocks of one or more groups in the order orderChains says, namespaces
+// apart.
+func inChainOrder(list []*incoming) []*incoming {
+	items := make([]chainItem, len(list))
+	for i, in := range list {
+		items[i] = chainItem{in.fp, in.parentFP, in.hasParent}
+	}
+	out := make([]*incoming, len(list))
+	for i, k := range orderChains(items) {
+		out[i] = list[k]
+	}
+	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
+	return out
+}

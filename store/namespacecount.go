@@ -1,0 +1,55 @@
+package store
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/skepkv/skep"
+)
+
+// spaceCount is what lookups and restores of one namespace came to since the store was
+// opened, for metrics.
+type spaceCount struct {
+	keys, hits atomic.Int64
+	tiers      [8]atomic.Int64 // bytes restored
+	missed     kindCounts      // chunks
+}
+
+func (c *spaceCount) tier(t skep.Tier, n int64) {
+	if int(t) < len(c.tiers) {
+		c.tiers[t].Add(n)
+	}
+}
+
+var (
+	descSpaceKeys     = desc("namespace_lookup_keys_total", "Keys asked for by lookups, by namespace and result.", "tenant", "namespace", "result")
+	descSpaceRestored = desc("namespace_restored_bytes_total", "Bytes restored, by namespace and tier.", "tenant", "namespace", "tier")
+	descSpaceMisses   = desc("namespace_restore_misses_total", "Chunks that were a miss, by namespace and reason.", "tenant", "namespace", "reason")
+)
+
+// collectSpaces shows the namespaces' counts. What a namespace has none of is left out.
+func (s *Store) collectSpaces(out chan<- prometheus.Metric) {
+	s.names.mu.RLock()
+	spaces := make([]*namespace, 0, len(s.names.mu.byID))
+	for _, n := range s.names.mu.byID {
+		spaces = append(spaces, n)
+	}
+	s.names.mu.RUnlock()
+	for _, n := range spaces {
+		count := func(d *prometheus.Desc, v int64, label string) {
+			if v > 0 {
+				out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), n.info.Tenant, n.info.Name, label)
+			}
+		}
+		keys, hits := n.count.keys.Load(), n.count.hits.Load()
+		count(descSpaceKeys, hits, "hit")
+		count(descSpaceKeys, keys-hits, "miss")
+		for t := range n.count.tiers {
+			count(descSpaceRestored, n.count.tiers[t].Load(), skep.Tier(t).String())
+		}
+		for reason, v := range n.count.missed.snapshot() {
+			count(descSpaceMisses, v, reason)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package store
+
+import "time"
+
+// stuckFor is how long a fruitless round speaks for those who come after it.
+const stuckFor = 100 * time.Millisecond
+
+// patience is for one put that waits for space: enough says that waiting is no use,
+// because cleaning found nothing to free since it began to wait, or just before.
+type patience struct {
+	c     *cleaner
+	since uint64
+}
+
+func (c *cleaner) patience() patience { return patience{c, c.fruitless.Load()} }
+
+func (p patience) enough() bool {
+	// The first round may have begun before we asked.
+	return p.c.fruitless.Load() >= p.since+2 || time.Now().UnixNano()-p.c.last.Load() < int64(stuckFor)
+}
+
+// soon says whether a group that is full may be cleaned once the last appends to it have
+// ended: that it cannot now says nothing.
+func (c *cleaner) soon() bool {
+	c.s.space.mu.Lock()
+	defer c.s.space.mu.Unlock()
+	for _, g := range c.s.space.mu.groups {
+		if g.filler == nil && g.pending > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// churn watches what cleaning gains. Where the policy has an exact order, groups can come to
+// be so full that ten are written again for the room of one; then the order is to drop
+// more instead.
+type churn struct{ groups, kept, of int }
+
+// Groups that are judged together, and the part, one in so many, that they should gain.
+const (
+	churnGroups = 32
+	churnGain   = 5
+)
+
+// cleaned notes a group cleaned of which kept pages, of so many, were written again. True:
+// the last ones gained too little.
+func (c *churn) cleaned(kept, of int) (poor bool) {
+	c.groups, c.kept, c.of = c.groups+1, c.kept+kept, c.of+of
+	if c.groups < churnGroups {
+		return false
+	}
+	poor = c.kept*churnGain > c.of*(churnGain-1)
+	*c = churn{}
+	return poor
+}
+
+// logPages is how many pages of g's its log takes, as far as known: about as many as what is
+// kept and carried on of it needs elsewhere.
+func (g *group) logPages() (n int) {
+	for _, p := range g.logged {
+		n += p
+	}
+	return n
+}

@@ -1,0 +1,357 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+)
+
+// prefetcher reads what hints say is needed soon from the drives into the DRAM tier, one job at a
+// time, soonest first, after all other reads.
+//
+//	Hint (NextUse, Steps) ──▶ jobs ──▶ lead before it is due: groups of blocks, tail first,
+//	                                   not yet in memory, within the budget ──▶ DRAM tier
+//	Restore of the same chain ──▶ its job gives up what is not on its way: the restore reads that
+//	                              itself, and joins the reads that are (join.go)
+//
+// What was read ahead counts against the budget until it is used; what leaves memory unused, or is
+// not used in time, is counted as wasted.
+type prefetcher struct {
+	mu    sync.Mutex
+	jobs  []*ahead            // waiting and running
+	byKey map[skep.Key]*ahead // by first and last key
+	keys  int                 // of all jobs
+	got   map[index.Fingerprint]fetched
+	bytes int64 // of got
+	kick  chan struct{}
+	runs  bool
+	any   atomic.Bool // there are jobs or unused blocks
+	stats skep.PrefetchStats
+}
+
+// ahead is one hint's blocks, to be read before they are due.
+type ahead struct {
+	sc         skep.Scope
+	ns         *namespace
+	tag        tag
+	keys       []skep.Key
+	start, due time.Time
+	over       bool     // the request is here, or the hint was dropped
+	ses        *session // reads a group; nil: none
+}
+
+// fetched is a block that was read ahead.
+type fetched struct {
+	bytes int64
+	until time.Time // what is not used by then counts as wasted
+}
+
+const (
+	maxAhead     = 1024
+	maxAheadKeys = 1 << 16
+	aheadBytes   = maxAheadKeys*(32+64) + maxAhead*512
+	aheadGroup   = 64               // blocks read together
+	aheadWindow  = 1 << 20          // bytes at the drives at once: what a foreground read may find before it
+	aheadLead    = 10 * time.Second // before what is needed is due
+	// stepTime is what a step to execution is reckoned to take. Hints in steps say nothing of time.
+	stepTime = time.Second
+)
+
+// prefetchHint takes a hint about blocks of a chain. Hints beyond what is remembered are dropped and counted.
+func (s *Store) prefetchHint(ns *namespace, t tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
+	p := &s.prefetch
+	if s.options.PrefetchBytes <= 0 || s.cache == nil || len(keys) == 0 {
+		return
+	}
+	wait := h.NextUse
+	if h.Steps > 0 && (wait == 0 || time.Duration(h.Steps)*stepTime < wait) {
+		wait = time.Duration(h.Steps) * stepTime
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.byKey[keys[len(keys)-1]]; old != nil && old.sc.Namespace == sc.Namespace && old.tag == t {
+		p.endLocked(old) // what is said last counts
+	}
+	if wait <= 0 || h.Drop {
+		return
+	}
+	if len(p.jobs) >= maxAhead || p.keys+len(keys) > maxAheadKeys {
+		p.stats.Dropped++
+		return
+	}
+	due := s.now().Add(wait)
+	j := &ahead{sc: skep.Scope{Namespace: sc.Namespace, Salt: sc.Salt}, ns: ns, tag: t, keys: slices.Clone(keys), start: due.Add(-aheadLead), due: due}
+	if p.byKey == nil {
+		p.byKey, p.got, p.kick = map[skep.Key]*ahead{}, map[index.Fingerprint]fetched{}, make(chan struct{}, 1)
+	}
+	p.jobs = append(p.jobs, j)
+	p.byKey[keys[0]], p.byKey[keys[len(keys)-1]] = j, j
+	p.keys += len(keys)
+	p.any.Store(true)
+	if !p.runs {
+		p.runs = true
+		s.background.Go(s.runPrefetch)
+	}
+	p.wake()
+}
+
+func (p *prefetcher) wake() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// endLocked forgets a job. REQUIRES: p.mu.
+func (p *prefetcher) endLocked(j *ahead) {
+	if i := slices.Index(p.jobs, j); i >= 0 {
+		p.jobs = slices.Delete(p.jobs, i, i+1)
+		p.keys -= len(j.keys)
+		for _, k := range []skep.Key{j.keys[0], j.keys[len(j.keys)-1]} {
+			if p.byKey[k] == j {
+				delete(p.byKey, k)
+			}
+		}
+	}
+	j.over = true
+	p.any.Store(len(p.jobs)+len(p.got) > 0)
+}
+
+// runPrefetch reads ahead until the store closes.
+func (s *Store) runPrefetch() {
+	p := &s.prefetch
+	for {
+		j, wait := s.nextAhead()
+		if j != nil {
+			s.readAhead(j)
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-s.ctx.Done():
+		case <-p.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if s.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// nextAhead is the job that is due first of those that may begin, or how long to wait.
+func (s *Store) nextAhead() (*ahead, time.Duration) {
+	p := &s.prefetch
+	now := s.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for fp, f := range p.got {
+		if now.After(f.until) || !s.cache.Has(cacheID(fp, skep.PartKV)) {
+			p.stats.WastedBytes += f.bytes
+			p.forgetLocked(fp, f)
+		}
+	}
+	wait := time.Hour
+	if len(p.got) > 0 {
+		wait = time.Second
+	}
+	var best *ahead
+	for _, j := range p.jobs {
+		if d := j.start.Sub(now); d > 0 {
+			wait = min(wait, d)
+		} else if best == nil || j.due.Before(best.due) {
+			best = j
+		}
+	}
+	if p.bytes >= s.options.PrefetchBytes { // until something is used
+		return nil, min(wait, time.Second)
+	}
+	return best, wait
+}
+
+func (p *prefetcher) forgetLocked(fp index.Fingerprint, f fetched) {
+	delete(p.got, fp)
+	p.bytes -= f.bytes
+	p.any.Store(len(p.jobs)+len(p.got) > 0)
+}
+
+// readAhead reads a job's blocks, last first, until it is over or the budget is.
+func (s *Store) readAhead(j *ahead) {
+	p := &s.prefetch
+	for to := len(j.keys); to > 0; to -= min(to, aheadGroup) {
+		p.mu.Lock()
+		room := s.options.PrefetchBytes - p.bytes
+		over := j.over || room <= 0 || s.ctx.Err() != nil
+		p.mu.Unlock()
+		if over {
+			break
+		}
+		if !s.readGroup(j, max(to-aheadGroup, 0), to, room) {
+			break
+		}
+	}
+	p.mu.Lock()
+	p.endLocked(j)
+	p.mu.Unlock()
+}
+
+// readGroup reads what of blocks [from, to) is not in memory, as far as room allows. False: no
+// more can be read.
+func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
+	p := &s.prefetch
+	r := &skep.RestoreRequest{Window: aheadWindow}
+	for b := to - 1; b >= from && room > 0; b-- {
+		fp := s.names.fingerprint(j.ns.instance, j.tag, j.keys[b])
+		e, ok := s.index.Resolve(fp)
+		if !ok || e.Location == 0 || s.cache.Has(cacheID(fp, skep.PartKV)) {
+			continue
+		}
+		if room -= s.payloadOf(j.ns, fp, e); room < 0 {
+			break
+		}
+		if n := len(r.Chains); n > 0 && r.Chains[n-1].Blocks.From == b+1 {
+			r.Chains[n-1].Blocks.From = b
+			continue
+		}
+		r.Chains = append(r.Chains, skep.Chain{Scope: j.sc, Keys: j.keys, Blocks: skep.Range{From: b, To: b + 1}, Direction: skep.TailFirst, Priority: math.MinInt32})
+	}
+	if len(r.Chains) == 0 {
+		return room > 0
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
+	defer cancel()
+	ses, err := s.restore(ctx, r, j)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	j.ses = ses
+	over := j.over
+	p.mu.Unlock()
+	if over {
+		ses.overtake()
+	}
+	into := make([]skep.Chunk, 16)
+	for err == nil {
+		var n int
+		n, err = ses.Next(ctx, into)
+		for i := range into[:n] {
+			into[i].Release()
+		}
+	}
+	p.mu.Lock()
+	j.ses = nil
+	p.mu.Unlock()
+	closing, done := context.WithTimeout(context.Background(), s.options.closeTimeout)
+	defer done()
+	closed := ses.Close(closing)
+	return errors.Is(err, io.EOF) && closed == nil && room > 0
+}
+
+// overtake gives up what a session that reads ahead has not on its way.
+func (ses *session) overtake() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if !ses.ending {
+		for _, c := range ses.chains {
+			ses.dropWaitingLocked(c, errOvertaken)
+		}
+	}
+}
+
+var errOvertaken = &skep.Error{Op: "prefetch", Kind: skep.Stopped}
+
+// arrived tells that chains are being restored now: their jobs are over.
+func (p *prefetcher) arrived(chains []*chain) {
+	if !p.any.Load() {
+		return
+	}
+	var reading []*session
+	p.mu.Lock()
+	for _, c := range chains {
+		for i := c.blocks.From; i < c.blocks.To && len(p.jobs) > 0; i++ {
+			j := p.byKey[c.Keys[i]]
+			if j == nil || j.ns != c.ns || j.tag != c.tag {
+				continue
+			}
+			p.stats.Promoted++
+			p.endLocked(j)
+			if j.ses != nil {
+				reading = append(reading, j.ses)
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, ses := range reading {
+		ses.overtake()
+	}
+}
+
+// prefetched takes a chunk that was read ahead. It is in memory now, if there was room.
+func (s *Store) prefetched(ch *chunk, j *ahead) {
+	p := &s.prefetch
+	bytes := ch.out.Bytes
+	there := s.cache.Has(cacheID(ch.at.fp, ch.chain.part))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.ReadBytes += bytes
+	switch {
+	case ch.wanted: // by a restore that joined it
+		p.stats.UsedBytes += bytes
+	case !there:
+		p.stats.WastedBytes += bytes
+	default:
+		p.got[ch.at.fp] = fetched{bytes, j.due.Add(max(2*aheadLead, j.due.Sub(j.start)))}
+		p.bytes += bytes
+		p.any.Store(true)
+	}
+}
+
+// nowInMemory says that a chunk's block was read ahead since it was found, and takes it from there.
+func (s *Store) nowInMemory(ch *chunk) bool {
+	f := ch.at
+	if !s.prefetch.any.Load() || ch.chain.byLayer || ch.ses.ahead != nil { // chunks of a layer share f
+		return false
+	}
+	h := s.cachedPart(f.fp, ch.chain.part)
+	if h == nil {
+		return false
+	}
+	if h.Len() != f.size {
+		h.Release()
+		return false
+	}
+	f.memory = h
+	return true
+}
+
+// used notes that a block came from memory for a restore.
+func (p *prefetcher) used(fp index.Fingerprint) {
+	if !p.any.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f, ok := p.got[fp]; ok {
+		p.stats.UsedBytes += f.bytes
+		p.forgetLocked(fp, f)
+		p.wake()
+	}
+}
+
+// snapshot is what Stats says.
+func (p *prefetcher) snapshot() skep.PrefetchStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.stats
+	st.Waiting, st.UnusedBytes = int64(len(p.jobs)), p.bytes
+	return st
+}

@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+)
+
+// profile watches which keys are asked for again, to say what more drives or DRAM would
+// gain. Lookups pick the sampled keys, a few instructions a key, and hand them to one
+// goroutine; when that falls behind, references are left out and counted.
+type profile struct {
+	queue   chan []uint64
+	dropped atomic.Int64
+
+	mu    sync.Mutex
+	reuse *index.Reuse
+}
+
+const (
+	profileQueue = 256
+	profileBatch = 1024 // hashes handed over at once
+
+	odd = 0x9e3779b97f4a7c15 // spreads keys of engines that count
+)
+
+func newProfile(samples int) (*profile, error) {
+	if samples < 0 {
+		return nil, nil
+	}
+	r, err := index.NewReuse(samples)
+	if err != nil {
+		return nil, err
+	}
+	return &profile{reuse: r, queue: make(chan []uint64, profileQueue)}, nil
+}
+
+// saw notes a lookup's keys.
+func (p *profile) saw(instance uint32, keys []skep.Key) {
+	if p == nil {
+		return
+	}
+	p.reuse.Add(len(keys))
+	below := p.reuse.Threshold()
+	var batch []uint64
+	for i := range keys {
+		k := &keys[i]
+		word := binary.LittleEndian.Uint64
+		h := index.ReuseHash(word(k[:])^word(k[24:])*odd^uint64(instance)<<32, word(k[8:])^word(k[16:])*odd)
+		if h < below {
+			if batch = append(batch, h); len(batch) == profileBatch {
+				p.send(batch)
+				batch = nil
+			}
+		}
+	}
+	if len(batch) > 0 {
+		p.send(batch)
+	}
+}
+
+func (p *profile) send(batch []uint64) {
+	select {
+	case p.queue <- batch:
+	default:
+		p.dropped.Add(int64(len(batch)))
+	}
+}
+
+func (p *profile) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case batch := <-p.queue:
+			p.mu.Lock()
+			for _, h := range batch {
+				p.reuse.Note(h)
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// bytes is the memory it takes at most.
+func (p *profile) bytes() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.reuse.Bytes() + profileQueue*profileBatch*8
+}
+
+// curvePoints are the sizes the curve is shown at, as shares of what the devices hold.
+var curvePoints = []float64{1. / 64, 1. / 32, 1. / 16, 1. / 8, 1. / 4, 1. / 2, 1, 2, 4, 8}
+
+// snapshot is the profile in numbers. meanBytes is the size of a stored block, dram and
+// devices the bytes that blocks have there.
+func (p *profile) snapshot(meanBytes, dram, devices int64) skep.ReuseStats {
+	if p == nil {
+		return skep.ReuseStats{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.reuse
+	out := skep.ReuseStats{References: int64(r.References()), SampleRate: r.Rate(), Dropped: p.dropped.Load()}
+	if meanBytes <= 0 || out.References == 0 {
+		return out
+	}
+	at := func(bytes float64) float64 { return r.HitRatio(bytes / float64(meanBytes)) }
+	d, m := float64(devices), float64(dram)
+	out.DRAM, out.TwiceDRAM = at(m), at(2*m)
+	out.Devices, out.TwiceDevices = at(d), at(2*d)
+	for _, share := range curvePoints {
+		if n := d * share / float64(meanBytes); n >= 1 {
+			out.Curve = append(out.Curve, skep.ReusePoint{Blocks: int64(n), Bytes: int64(d * share), HitRatio: r.HitRatio(n)})
+		}
+	}
+	return out
+}
+
+// reuseStats is the profile beside what the store has room for.
+func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStats {
+	if blocks == 0 {
+		return s.profile.snapshot(0, 0, 0)
+	}
+	room := s.capacityPages * layout.PageSize
+	if room == 0 { // without a cap: what there is now
+		room = deviceBytes
+	}
+	return s.profile.snapshot(max(1, blockBytes/blocks), s.options.CacheBytes, room)
+}

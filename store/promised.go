@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// Accepted blocks that could not be committed and that a lease or pin protects. What a
+// lookup promised is kept: they stay in memory, where they are readable, and are tried
+// again until they are committed, deleted, or promised no more. They are bounded by what
+// the DRAM tier may hold that is not on the drives. A Flush does not wait for them: it may
+// take as long as a lease.
+
+// promisedAgain is how often they are tried.
+const promisedAgain = 4 * spaceWait
+
+// commitHeld writes accepted blocks from the DRAM tier. Those that could not be committed
+// are withdrawn, but for what a promise protects, which is returned.
+func (s *Store) commitHeld(ctx context.Context, ns *namespace, blocks []*incoming) (promised []*incoming) {
+	var list []*incoming
+	var shared []*memory.Buffer
+	for _, in := range blocks {
+		mine, _ := s.flights.join(in.fp)
+		if mine == nil { // another put of the key is under way, which ends as this one's rival
+			if s.holds(in) {
+				promised = append(promised, in)
+			} else {
+				s.discard(in)
+			}
+			continue
+		}
+		in.flight = mine
+		current := s.holds(in)
+		if current && s.share(in, &shared) {
+			list = append(list, in)
+			continue
+		}
+		if current { // a delete that was under way took its bytes
+			s.withdraw(ns, in)
+		}
+		s.discard(in)
+		s.land([]*incoming{in})
+	}
+	if err := s.write(ctx, ns, streamUser, list); err != nil && ctx.Err() == nil {
+		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
+	}
+	promised = append(promised, s.withdrawAll(ns, list)...)
+	for _, in := range list {
+		in.parts = nil
+	}
+	releaseAll(shared)
+	s.land(list)
+	return promised
+}
+
+// withdrawAll takes back what could not be committed, and returns what is promised.
+func (s *Store) withdrawAll(ns *namespace, blocks []*incoming) (promised []*incoming) {
+	for _, in := range blocks {
+		if in.result.Outcome != skep.Committed && !s.withdraw(ns, in) {
+			promised = append(promised, in)
+		}
+	}
+	return promised
+}
+
+// withdraw takes an accepted block back that could not be committed. False: it is promised.
+func (s *Store) withdraw(ns *namespace, in *incoming) bool {
+	switch err := s.index.Withdraw(in.fp); {
+	case err == index.ErrProtected:
+		return false
+	case err == nil:
+		s.count.blockBytes.Add(-in.size)
+		ev := s.eventOf(ns, in, skep.EventEvicted)
+		ev.Reason = in.result.Reason
+		s.events.emit(ev)
+	}
+	s.discard(in)
+	return true
+}
+
+// keepPromised looks after blocks that could not be committed and are promised.
+func (s *Store) keepPromised(ns *namespace, blocks []*incoming) {
+	if len(blocks) == 0 {
+		return
+	}
+	go0(&s.background, func() {
+		tick := time.NewTicker(promisedAgain)
+		defer tick.Stop()
+		for len(blocks) > 0 {
+			select {
+			case <-s.closing:
+				for _, in := range blocks {
+					s.discard(in)
+				}
+				return
+			case <-tick.C:
+			}
+			blocks = s.commitHeld(s.ctx, ns, blocks)
+		}
+	})
+}
+
+// holds says whether in is still what the store holds under its key: no delete, purge
+// or later put has come in between.
+func (s *Store) holds(in *incoming) bool {
+	e, ok := s.index.Resolve(in.fp)
+	return ok && e.Location == 0 && s.pending.get(in.fp) == in.known && !s.names.dead(in.rec.Instance, tag(in.rec.SaltTag))
+}

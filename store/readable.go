@@ -1,0 +1,73 @@
+package store
+
+import (
+	"slices"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// What cannot be read is not promised.
+//
+// A block of one copy goes on to be in the index while a drive that has a piece of it is
+// not there, since the drive may come back. Until then a lookup ends before it, as if it
+// were not stored. While all drives can be read this costs a look at each of them.
+
+// allReadable says whether what any drive holds can be read.
+func (s *Store) allReadable() bool {
+	return !slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && d.unreadable() })
+}
+
+// readablePrefix is how many of the first n keys of a lookup can be read now.
+func (s *Store) readablePrefix(ns *namespace, t tag, keys []skep.Key, n int) int {
+	if s.allReadable() {
+		return n
+	}
+	for i := range n {
+		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		if e, ok := s.index.Resolve(fp); !ok || !s.readable(ns, fp, e) {
+			return i
+		}
+	}
+	return n
+}
+
+// readable says whether a block can be read now: from the DRAM tier, or from drives that
+// have a copy of each of its pieces.
+func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
+	loc := layout.Unpack(e.Location)
+	if e.Location == 0 || loc.Device == inlineDevice {
+		return true
+	}
+	g := s.findGroup(loc.Group)
+	if g == nil {
+		return true // it has just been moved
+	}
+	bad := 0
+	for _, d := range g.drives {
+		if d.unreadable() {
+			bad++
+		}
+	}
+	switch {
+	case bad == 0:
+		return true
+	case bad < ns.info.Copies: // no two copies of a piece are on one drive
+		return true
+	}
+	copies := []segment.Place{{Group: loc.Group, Page: loc.Page, Device: loc.Device, Sub: loc.Sub}}
+	if ns.info.Copies > 1 || s.cache != nil {
+		rec, err := s.record(fp, e)
+		if err != nil {
+			return true // it has just been moved, or its row cannot be read: who restores it is told
+		}
+		if s.cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !s.cache.Has(cacheID(fp, p.Name)) }) {
+			return true
+		}
+		copies = rec.Copies
+	}
+	yes, _ := survives(unitsOf(copies, int64(e.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return !g.drives[i].unreadable() })
+	return yes
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// A rebuild without one of the drives keeps what the others hold, says what it does not
+// keep, brings nothing back that was deleted or put over, and the store goes on.
+func TestRebuildWithoutADrive(t *testing.T) {
+	const n, size = 60, 9000
+	for _, missing := range []int{0, 2} { // the last is known by the others' superblocks only
+		t.Run("device "+strconv.Itoa(missing), func(t *testing.T) {
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger = 3, 12<<20, -1, testLog(t)
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			once, twice := openSpace(t, s, "once", skep.Cache, 1, false), openSpace(t, s, "twice", skep.Durable, 2, false)
+			keys := chainKeys(1, n)
+			for _, sc := range []skep.Scope{once, twice} {
+				if sc == twice { // what is stored once may come back as it was
+					putRun(t, s, sc, keys, size/2)
+				}
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size)) // over the others
+				_, err = s.Delete(ctx, sc, keys[:10])
+				require.NoError(t, err)
+			}
+			require.NoError(t, s.Close())
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			require.NoError(t, os.Remove(filepath.Join(o.Dir, "device-"+strconv.Itoa(missing))))
+
+			_, err = Rebuild(ctx, o, false, nil)
+			requireKind(t, skep.Missing, err)
+			o.Degraded = DegradedAlways
+			dry, err := Rebuild(ctx, o, true, nil)
+			require.NoError(t, err)
+			rep, err := Rebuild(ctx, o, false, nil)
+			require.NoError(t, err)
+			require.Equal(t, []int64{dry.Blocks, dry.Unreadable, 1}, []int64{rep.Blocks, rep.Unreadable, int64(rep.Missing)})
+			require.NotZero(t, rep.Unreadable, "some of the blocks stored once lay on the drive")
+			require.Zero(t, rep.Durable)
+			require.EqualValues(t, rep.Blocks-(n-10), rep.MayBeOld, "what is stored once")
+			require.Len(t, rep.Faults, int(rep.Unreadable)+1)
+			for _, f := range rep.Faults[:rep.Unreadable] {
+				require.NotEmpty(t, f.Key)
+			}
+
+			o.Degraded = DegradedAuto
+			for range 2 {
+				s, err = Open(ctx, o)
+				require.NoError(t, err)
+				for _, sc := range []skep.Scope{once, twice} {
+					got, reasons := requireRight(t, s, sc, keys[10:], size)
+					want := n - 10
+					if sc == once {
+						want = int(rep.Blocks) - (n - 10)
+						require.Less(t, got, n-10)
+					}
+					require.Equal(t, want, got, "%v", reasons)
+					got, _ = requireRight(t, s, sc, keys[:10], size)
+					require.Zero(t, got, "deleted")
+				}
+				require.Empty(t, unsound(s))
+				putRun(t, s, once, chainKeys(9, 5), size)
+				requireChain(t, s, once, chainKeys(9, 5), size)
+				require.NoError(t, s.Close())
+			}
+		})
+	}
+}

@@ -1,0 +1,283 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// rebuilder is one rebuild under way.
+type rebuilder struct {
+	s       *Store
+	told    func(RebuildProgress)
+	telling sync.Mutex
+	rep     RebuildReport
+
+	groups map[uint32]*foundGroup
+	shards [64]rebuildShard
+	scopes rebuildScopes
+
+	mu         sync.Mutex // the rest
+	namespaces map[skep.NamespaceID]segment.Namespace
+	whole      map[uint32]uint64 // purged instances: when
+	salts      map[instanceTag]segment.Purge
+	mark       uint64 // everything up to it was flushed
+	top        uint64 // highest sequence number seen
+	topGroup   uint32
+	topInst    uint32
+	voids      map[uint64]bool      // appends of Durable blocks that were never whole
+	relog      bool                 // the devices do not know all names
+	gone       []catalog.GroupState // cleaned, as some header says, and others may not
+	tainted    map[uint32]bool      // groups with records that were dropped without a tombstone
+
+	rows rowWriter
+
+	records, logBytes, readBytes atomic.Int64
+}
+
+// foundGroup is a group as its headers tell it.
+type foundGroup struct {
+	*group
+	header segment.Header
+	gone   bool
+	absent bool         // it has segments on drives that are missing
+	order  int          // among the groups, by number
+	logs   atomic.Int32 // still to be read
+	spills atomic.Int32 // tables written before all were read
+	mu     sync.Mutex
+	rows   rowSet            // of the logs read
+	inline map[inlineID]bool // values in records so far
+}
+
+// inlineID names a record of a value that is in it.
+type inlineID struct {
+	seq     uint64
+	ordinal uint32
+}
+
+// takeInline gives such a record a place; false when it has one already.
+func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id := inlineID{seq, ordinal}
+	if g.inline[id] {
+		return 0, false
+	}
+	if g.inline == nil {
+		g.inline = map[inlineID]bool{}
+	}
+	g.inline[id] = true
+	return uint32(len(g.inline) - 1), true
+}
+
+func newRebuilder(s *Store, progress func(RebuildProgress)) *rebuilder {
+	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{},
+		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
+	for i := range r.shards {
+		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
+	}
+	r.scopes.ids = map[rebuildScope]uint32{}
+	r.rows.start(s.catalog)
+	r.rep.Store, r.rep.Devices, r.rep.Faults = s.id.String(), len(s.drives), []Fault{}
+	return r
+}
+
+// progress is told one at a time.
+func (r *rebuilder) progress(p RebuildProgress) {
+	if r.told != nil {
+		r.telling.Lock()
+		defer r.telling.Unlock()
+		r.told(p)
+	}
+}
+
+func (r *rebuilder) shard(fp index.Fingerprint) *rebuildShard { return &r.shards[fp[0]&63] }
+
+func (r *rebuilder) fault(f Fault) {
+	r.mu.Lock()
+	if len(r.rep.Faults) < maxFaults {
+		r.rep.Faults = append(r.rep.Faults, f)
+	} else {
+		r.rep.MoreFaults++
+	}
+	r.mu.Unlock()
+}
+
+// needed notes a range that had to be read.
+func (r *rebuilder) needed(d *drive, off, n int64) {
+	if n == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.rep.Reads = append(r.rep.Reads, RebuildRead{d.path, off, n})
+	r.mu.Unlock()
+}
+
+func (r *rebuilder) run(ctx context.Context) error {
+	s := r.s
+	if err := s.catalog.Empty(ctx); err != nil {
+		return err
+	}
+	s.names = newNames(s.secret)
+	s.format = catalog.FormatVersion
+	if err := r.readHeaders(ctx); err != nil {
+		return err
+	}
+	if err := r.readLogs(ctx); err != nil {
+		return err
+	}
+	if err := r.settleNames(); err != nil {
+		return err
+	}
+	if err := r.link(ctx); err != nil {
+		return err
+	}
+	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	r.rep.LogBytes, r.rep.ReadBytes = r.logBytes.Load(), r.readBytes.Load()
+	return r.finish(ctx)
+}
+
+// readHeaders reads page 0 of every segment of every device and makes the groups.
+func (r *rebuilder) readHeaders(ctx context.Context) error {
+	s := r.s
+	at := make([][]*segment.Header, len(s.drives)) // by device and segment; nil: none that is whole
+	var failed []error
+	var wg sync.WaitGroup
+	for i, d := range s.drives {
+		if d.absent != nil {
+			continue
+		}
+		at[i] = make([]*segment.Header, d.segments)
+		all := make([]uint32, d.segments)
+		for n := range all {
+			all[n] = uint32(n)
+		}
+		r.rep.Segments += d.segments
+		wg.Go(func() {
+			s.readHeaders(ctx, d, all, func(seg uint32, h *segment.Header, err error) {
+				r.logBytes.Add(layout.PageSize)
+				r.needed(d, d.segmentOffset(seg), layout.PageSize)
+				switch skep.KindOf(err) {
+				case skep.DeviceFailed, skep.Deadline:
+					r.mu.Lock()
+					failed = append(failed, err)
+					r.mu.Unlock()
+				case skep.Damaged, skep.Version:
+					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: the group's other headers name it"})
+				}
+				if err == nil {
+					copied := *h
+					at[i][seg] = &copied
+				}
+			})
+		})
+	}
+	wg.Wait()
+	r.progress(RebuildProgress{Stage: "headers", Done: r.rep.Segments, Of: r.rep.Segments})
+	if ctx.Err() != nil {
+		return &skep.Error{Op: "rebuild", Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	if len(failed) > 0 {
+		return &skep.Error{Op: "rebuild", Kind: skep.DeviceFailed, Field: "headers that cannot be read", Value: len(failed), Limit: "none", Err: failed[0]}
+	}
+	for i := range at {
+		for _, h := range at[i] {
+			if h != nil {
+				r.addHeader(h)
+			}
+		}
+	}
+	r.giveUp()
+	for _, g := range r.groups {
+		r.judge(g, at)
+	}
+	for num, g := range r.groups {
+		if g.gone {
+			r.rep.Freed++
+			r.gone = append(r.gone, catalog.GroupState{Group: num, Generation: g.generation, State: catalog.GroupFree, SegmentBytes: s.segBytes, OpenedSeq: g.header.Seq})
+			delete(r.groups, num)
+		}
+	}
+	r.rep.Groups = len(r.groups)
+	return nil
+}
+
+// addHeader takes a group from one of its headers.
+func (r *rebuilder) addHeader(h *segment.Header) {
+	r.top = max(r.top, h.Seq, h.Generation)
+	r.topGroup = max(r.topGroup, h.Group)
+	g := r.groups[h.Group]
+	if g == nil || h.Generation > g.generation {
+		g = &foundGroup{group: &group{num: h.Group, generation: h.Generation, copies: h.Copies, entries: -1}, header: *h}
+		r.groups[h.Group] = g
+	}
+	if h.Generation == g.generation && h.Flags&segment.HeaderFreed != 0 {
+		g.gone = true
+	}
+}
+
+// giveUp makes room for what groups say they have on drives that are missing.
+func (r *rebuilder) giveUp() {
+	s := r.s
+	if s.options.Degraded != DegradedAlways {
+		return
+	}
+	for _, g := range r.groups {
+		for _, slot := range g.header.Devices {
+			for len(s.drives) <= int(slot.Device) {
+				s.drives = append(s.drives, s.givenUp(len(s.drives)))
+			}
+			if d := s.drives[slot.Device]; d.absent != nil {
+				d.segments = max(d.segments, int(slot.Segment)+1)
+			}
+		}
+	}
+	r.rep.Missing, r.rep.Devices = len(s.absentDrives()), len(s.drives)
+	if r.rep.Missing > 0 {
+		r.relog = true // what it had stands on one drive less
+	}
+}
+
+// headerAt is the header in a group's slot, nil where none could be read.
+func headerAt(at [][]*segment.Header, slot segment.Slot) *segment.Header {
+	if int(slot.Device) >= len(at) || int(slot.Segment) >= len(at[slot.Device]) {
+		return nil
+	}
+	return at[slot.Device][slot.Segment]
+}
+
+// judge finds a group's segments, and whether another group has taken one of them.
+func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header) {
+	s := r.s
+	state := catalog.GroupState{Group: g.num, Generation: g.generation, State: catalog.GroupSealed, Copies: g.copies,
+		SegmentBytes: s.segBytes, OpenedSeq: g.header.Seq}
+	for _, slot := range g.header.Devices {
+		if int(slot.Device) >= len(s.drives) || int(slot.Segment) >= s.drives[slot.Device].segments {
+			if !g.gone {
+				r.fault(Fault{Group: int(g.num), What: "group", Problem: "it has a segment on device " + itoa(int(slot.Device)) + " that is not there",
+					Do: "bring the device back; without it the group's blocks are lost"})
+			}
+			g.gone = true
+			return
+		}
+		if h := headerAt(at, slot); h != nil && h.Group != g.num && h.Seq > g.header.Seq {
+			g.gone = true
+		}
+		g.drives = append(g.drives, s.drives[slot.Device])
+		g.absent = g.absent || s.drives[slot.Device].absent != nil
+		g.segments = append(g.segments, slot.Segment)
+		state.Devices = append(state.Devices, catalog.Member{Device: slot.Device, Segment: slot.Segment})
+	}
+	g.state = state
+}

@@ -1,0 +1,259 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Reading the logs: the groups in the order of their numbers, a few at a time, the logs of
+// a group side by side. What is gone is not known before all logs were read, so every record
+// gets its row, once, and settle takes back those that do not count.
+
+const (
+	logReaders   = 4 // logs of a device read at once
+	groupsAtOnce = 4
+)
+
+// logJob is one log to be read.
+type logJob struct {
+	g        *foundGroup
+	position int
+}
+
+// logReader is what one goroutine reads logs with.
+type logReader struct {
+	buf   []byte
+	rows  rowSet
+	limit int // bytes of rows before they are written
+	scope rebuildScope
+	id    uint32 // of scope
+	rec   segment.Record
+}
+
+// readableWithout says whether a block can be read without the drives that are missing.
+func readableWithout(g *group, row []byte, rec *segment.Record) bool {
+	if segment.DecodeRecord(row, rec) != nil {
+		return false
+	}
+	if len(rec.Copies) == 0 {
+		return true
+	}
+	readable, _ := survives(unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return g.drives[i].absent == nil })
+	return readable
+}
+
+// readLogs reads the logs of all groups and gives the new catalog a row for every record.
+func (r *rebuilder) readLogs(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	groups := make([]*foundGroup, 0, len(r.groups))
+	queues := make([]chan logJob, len(r.s.drives))
+	total := 0
+	for _, g := range r.groups {
+		groups = append(groups, g)
+		n := 0
+		for _, d := range g.drives {
+			if d.absent == nil {
+				n++
+			}
+		}
+		g.logs.Store(int32(n))
+		total += n
+	}
+	sortBy(groups, func(a, b *foundGroup) bool { return a.num < b.num })
+	for i := range queues {
+		queues[i] = make(chan logJob, groupsAtOnce)
+	}
+	var done int
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, q := range queues {
+		for range logReaders {
+			wg.Go(func() {
+				l := &logReader{buf: device.AlignedBuffer(logPiece)}
+				for j := range q {
+					if ctx.Err() != nil {
+						continue
+					}
+					if err := r.readLog(ctx, l, j); err != nil {
+						cancel(err)
+						continue
+					}
+					mu.Lock()
+					done++
+					n := done
+					mu.Unlock()
+					if n%64 == 0 || n == total {
+						r.progress(RebuildProgress{Stage: "logs", Done: n, Of: total, Records: r.records.Load()})
+					}
+				}
+			})
+		}
+	}
+	for i, g := range groups {
+		if !r.rows.await(ctx, i) {
+			break
+		}
+		g.order = i
+		for k, d := range g.drives {
+			if d.absent == nil {
+				queues[d.index] <- logJob{g, k}
+			}
+		}
+	}
+	for _, q := range queues {
+		close(q)
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return r.rows.finish(ctx)
+}
+
+// readLog takes in one segment's log. A device that fails is told, and what only stood
+// there is lost; damage likewise.
+func (r *rebuilder) readLog(ctx context.Context, l *logReader, j logJob) error {
+	s, g := r.s, j.g
+	d, seg := g.drives[j.position], g.segments[j.position]
+	l.limit = r.rows.memory / 2 / groupsAtOnce / len(g.drives)
+	var inner error
+	end, err := s.scanLog(ctx, d, seg, s.logID(g.group, j.position), l.buf, func(a *segment.Append) error {
+		if r.take(g, a, l); l.rows.bytes > l.limit {
+			inner = r.rows.spill(ctx, int(g.spills.Add(1)), &l.rows)
+		}
+		return inner
+	})
+	used := int64(end.Pages) * layout.PageSize
+	r.logBytes.Add(used)
+	r.needed(d, d.segmentOffset(seg+1)-used, used)
+	switch {
+	case inner != nil:
+		return inner
+	case err != nil:
+		return err
+	case end.Err != nil:
+		r.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(seg), What: "log", Problem: itoa(end.Damaged) + " pages damaged or not finished: " + end.Err.Error(),
+			Do: "nothing, where a crash cut the last append off; else blocks whose only record stood there are lost"})
+	}
+	r.rows.hold(&l.rows)
+	l.rows.sort()
+	g.mu.Lock()
+	g.rows.joinSorted(&l.rows)
+	g.mu.Unlock()
+	if g.logs.Add(-1) > 0 {
+		return nil
+	}
+	return r.rows.done(ctx, g.order, &g.rows)
+}
+
+// take takes in one append.
+func (r *rebuilder) take(g *foundGroup, a *segment.Append, l *logReader) {
+	top := a.Seq
+	ordinal := uint32(0)
+	for e := range a.Entries() {
+		ordinal++
+		switch e.Kind {
+		case segment.KindBlock:
+			r.takeRecord(g, e.Body, ordinal, l)
+		case segment.KindTombstone:
+			if t, err := segment.DecodeTombstone(e.Body); err == nil {
+				r.takeTombstone(&t)
+				top = max(top, t.Seq)
+			}
+		case segment.KindMark:
+			if m, err := segment.DecodeMark(e.Body); err == nil {
+				r.mu.Lock()
+				r.mark = max(r.mark, m.Flushed)
+				r.mu.Unlock()
+			}
+		default:
+			r.takeName(e)
+		}
+	}
+	r.mu.Lock()
+	r.top = max(r.top, top)
+	r.mu.Unlock()
+}
+
+func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *logReader) {
+	h, err := segment.DecodeHead(body)
+	if err != nil {
+		r.fault(Fault{Group: int(g.num), What: "record", Problem: err.Error(), Do: "nothing: its block is lost"})
+		return
+	}
+	r.records.Add(1)
+	loc := layout.Location{Group: h.Place.Group, Page: h.Place.Page, Device: h.Place.Device, Sub: h.Place.Sub}
+	if h.Copies > 0 && loc.Group != g.num {
+		r.fault(Fault{Group: int(g.num), What: "record", Problem: "of block " + h.Key.Short() + " is for group " + itoa(int(loc.Group)), Do: "nothing: its block is lost"})
+		return
+	}
+	if h.Copies == 0 { // a value in its record, which gets a place of its own
+		page, ok := g.takeInline(h.Seq, ordinal)
+		if !ok {
+			return // from another copy of the log
+		}
+		loc = layout.Location{Group: g.num, Page: page, Device: inlineDevice}
+	}
+	if sc := (rebuildScope{h.Instance, h.NamespaceID, tag(h.SaltTag)}); l.id == 0 || sc != l.scope {
+		l.scope, l.id = sc, r.scopes.id(sc)
+	}
+	c := candidate{fp: r.s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
+		loc: loc.Pack(), scope: l.id, durable: h.Flags&segment.RecordDurable != 0,
+		heir: h.Flags&segment.RecordSuccessor != 0}
+	c.unread = g.absent && !readableWithout(g.group, body, &l.rec)
+	r.shard(c.fp).add(&c)
+	l.rows.add(&r.rows, c.loc, body)
+}
+
+func (r *rebuilder) takeTombstone(t *segment.Tombstone) {
+	fp := r.s.names.fingerprint(t.Instance, tag(t.SaltTag), t.Key)
+	sh := r.shard(fp)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t.Exact {
+		sh.exact[exactID{fp, t.Covers}] = true
+		return
+	}
+	for _, o := range sh.stones[fp] {
+		if o.seq == t.Seq && o.covers == t.Covers {
+			return
+		}
+	}
+	sh.stones[fp] = append(sh.stones[fp], stone{t.Seq, t.Covers})
+}
+
+func (r *rebuilder) takeName(e segment.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch e.Kind {
+	case segment.KindNamespace:
+		n, err := segment.DecodeNamespace(e.Body)
+		if err != nil {
+			return
+		}
+		have, ok := r.namespaces[n.Info.ID]
+		if !ok || n.Instance > have.Instance || n.Instance == have.Instance && n.Seq > have.Seq {
+			r.namespaces[n.Info.ID] = n
+		}
+		r.topInst, r.top = max(r.topInst, n.Instance), max(r.top, n.Seq)
+	case segment.KindPurge:
+		p, err := segment.DecodePurge(e.Body)
+		if err != nil {
+			return
+		}
+		r.topInst, r.top = max(r.topInst, p.Instance), max(r.top, p.Seq, p.Covers)
+		if !p.Salted {
+			r.whole[p.Instance] = max(r.whole[p.Instance], p.Seq)
+			return
+		}
+		k := instanceTag{p.Instance, tag(p.SaltTag)}
+		if old, ok := r.salts[k]; !ok || p.Seq > old.Seq {
+			r.salts[k] = p
+		}
+	}
+}

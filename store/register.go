@@ -1,0 +1,46 @@
+package store
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+var _ skep.Registrar = (*Store)(nil)
+
+// Register implements skep.Registrar: foreign memory, such as what a client on this
+// machine shares, becomes as quick to read into as the store's own.
+func (s *Store) Register(mem []byte) (unregister func(), err error) {
+	const op = "register memory"
+	if !device.IsAligned(mem) {
+		return nil, skep.Invalidf(op, "memory", len(mem), "address and length multiples of 4096")
+	}
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	var with []device.Device
+	for _, d := range s.allDrives() {
+		switch err := device.RegisterArena(d.dev, mem); {
+		case err == nil:
+			with = append(with, d.dev)
+		case !errors.Is(err, errors.ErrUnsupported):
+			device.UnregisterArena(d.dev, mem) // what it took before it failed
+			s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
+		}
+	}
+	if len(with) == 0 {
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "backend", Value: "of the devices"}
+	}
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			for _, d := range with {
+				device.UnregisterArena(d, mem)
+			}
+		})
+	}, nil
+}

@@ -1,0 +1,562 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+)
+
+// room is what the drives in use have: pages for payload, and the logical cap of the
+// policies that have an exact order.
+func (s *Store) room() (capacity, logical int64) {
+	o := &s.options
+	segPages := int64(s.segBytes/layout.PageSize) - 2
+	var segments int64
+	capped := true
+	s.space.mu.Lock()
+	for _, d := range s.allDrives() {
+		if d.retired.Load() {
+			continue
+		}
+		segments += int64(d.limit)
+		capped = capped && d.limit < unlimitedSegments
+	}
+	s.space.mu.Unlock()
+	byBlocks := int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
+	switch {
+	case capped:
+		n := int64(max(1, s.usableDrives()))
+		capacity = segments * segPages
+		// Three groups are never full: the one kept free and the two open ones.
+		// What a row leaves over at a segment's end holds nothing.
+		block := pagesOf(o.BlockBytes)
+		units, unit := layout.UnitFor(block, int(n))
+		perGroup := n * (segPages / int64(unit)) / int64(units) * int64(block)
+		if perGroup == 0 { // segments smaller than a typical block: what comes must be smaller
+			perGroup = n * segPages
+		}
+		usable := max(1, segments/n-3) * perGroup
+		logical = max(1, usable-usable/32)
+		if o.LogicalBlocks > 0 {
+			logical = min(logical, byBlocks)
+		}
+	case o.LogicalBlocks > 0:
+		logical = byBlocks
+	default:
+		logical = 1 << 50 // none
+	}
+	return capacity, logical
+}
+
+// CompactResult is what Compact did, or with DryRun would do.
+type CompactResult struct {
+	Progress
+	DryRun       bool    `json:"dry_run"`
+	GroupsFreed  int     `json:"groups_freed"`
+	FreeBefore   int     `json:"free_groups_before"`
+	FreeAfter    int     `json:"free_groups_after"`
+	LiveShare    float64 `json:"live_share"`    // of the chosen groups
+	Disorder     float64 `json:"disorder"`      // share of links between blocks of a chain that are broken, in the chosen groups
+	DisorderLeft float64 `json:"disorder_left"` // the same of all groups afterwards
+	OutOfRoom    bool    `json:"out_of_room"`   // it ended early: no free group to write to
+}
+
+// untilClosing is a context that also ends when the store is being closed.
+func (s *Store) untilClosing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with cancel
+		select {
+		case <-s.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// compactSet is how much of what lives is put in order together.
+const (
+	compactSetBytes  = 256 << 20
+	compactSetGroups = 64
+)
+
+// Compact rewrites groups that have holes or whose chains lie scattered: what lives in
+// them is written again in the order of its chains, and they are freed. Nothing is
+// dropped. Deletes, restores and puts go on meanwhile.
+func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, err error) {
+	if err := s.enterWrite(ctx, "compact"); err != nil {
+		return r, err
+	}
+	defer s.leave()
+	ctx, cancel := s.untilClosing(ctx)
+	defer cancel()
+	t := &s.tasks
+	if err := t.take(ctx); err != nil {
+		return r, err
+	}
+	defer t.give()
+	began := time.Now()
+	r.Task, r.Device, r.DryRun = taskCompact, -1, o.DryRun
+	r.FreeBefore = s.freeGroups()
+	s.sealOpen(streamMoved)
+	costs, err := s.scanCosts(ctx)
+	if err != nil {
+		return r, err
+	}
+	chosen := askedFor.choose(costs)
+	if o.All {
+		chosen = costs
+	}
+	var live, capacity int64
+	var links, breaks int
+	for _, c := range chosen {
+		live, capacity, links, breaks = live+c.live, capacity+c.capacity, links+c.links, breaks+c.breaks
+	}
+	if capacity > 0 {
+		r.LiveShare = float64(live) / float64(capacity)
+	}
+	if links > 0 {
+		r.Disorder = float64(breaks) / float64(links)
+	}
+	r.Groups = len(chosen)
+	if o.DryRun {
+		r.Bytes = live * layout.PageSize
+		r.FreeAfter, r.DisorderLeft = r.FreeBefore, disorderOf(costs)
+		r.Seconds = time.Since(began).Seconds()
+		return r, nil
+	}
+	s.cleaner.loan.Store(1)
+	defer s.cleaner.loan.Store(0)
+	b := s.newBudget(o.Rate)
+	w := s.works.begin(taskCompact, live*layout.PageSize)
+	defer w.end()
+	for len(chosen) > 0 && err == nil {
+		n := s.setSize(chosen)
+		err = s.compactSet(ctx, chosen[:n], b, &r, o, w)
+		chosen = chosen[n:]
+	}
+	s.sealOpen(streamMoved)
+	if err == errNoRoom {
+		r.OutOfRoom, err = true, nil
+	}
+	r.FreeAfter = s.freeGroups()
+	r.Seconds = time.Since(began).Seconds()
+	t.note(r.Progress)
+	if err == nil {
+		if costs, err = s.scanCosts(ctx); err == nil {
+			r.DisorderLeft = disorderOf(costs)
+		}
+	}
+	return r, err
+}
+
+func disorderOf(list []groupCost) float64 {
+	var sum groupCost
+	for _, c := range list {
+		sum.links, sum.breaks = sum.links+c.links, sum.breaks+c.breaks
+	}
+	return sum.disorder()
+}
+
+// setSize is how many of the chosen groups are put in order together: as many as the free
+// groups can take what lives in them, at least one.
+func (s *Store) setSize(chosen []groupCost) int {
+	room := max(1, s.freeGroups()-s.reserve)
+	var live int64
+	n := 0
+	for n < len(chosen) && n < compactSetGroups {
+		live += chosen[n].live
+		if n > 0 && (live*layout.PageSize > compactSetBytes || live > int64(room)*chosen[n].capacity) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *CompactResult, o MoveOptions, w *work) error {
+	var list []*incoming
+	var groups []*group
+	var releases []func()
+	defer func() {
+		for _, f := range releases {
+			f()
+		}
+	}()
+	for _, c := range set {
+		g := s.findGroup(c.num)
+		if g == nil {
+			continue
+		}
+		blocks, release, err := s.gatherGroup(ctx, g)
+		if err == errGroupBusy {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		releases = append(releases, release)
+		groups = append(groups, g)
+		list = append(list, blocks...)
+		if len(blocks) > 0 {
+			if err := s.markMoving(ctx, g); err != nil {
+				return err
+			}
+		}
+	}
+	err := s.moveList(ctx, inChainOrder(list), job{task: taskCompact, work: w}, b, &r.Progress)
+	for _, f := range releases {
+		f()
+	}
+	releases = nil
+	before := s.count.movedBytes.Load()
+	for _, g := range groups {
+		r.GroupsDone++
+		n, e := s.left(ctx, g, job{})
+		if e != nil || n > 0 && err != errNoRoom {
+			continue // blocks that cannot be read, or puts that came back
+		}
+		// Without room to put them in order, the cleaner still has some for what is left.
+		if s.cleaner.cleanNow(ctx, g, true) == nil {
+			r.GroupsFreed++
+			err = nil
+		}
+	}
+	r.Bytes += s.count.movedBytes.Load() - before
+	if o.Progress != nil {
+		o.Progress(r.Progress)
+	}
+	return err
+}
+
+// scanCosts are the sealed groups with the order of their chains.
+func (s *Store) scanCosts(ctx context.Context) ([]groupCost, error) {
+	groups := s.groupList()
+	costs := s.groupCosts(groups)
+	byNum := map[uint32]*groupCost{}
+	for i := range costs {
+		byNum[costs[i].num] = &costs[i]
+	}
+	for _, g := range groups {
+		c := byNum[g.num]
+		if c == nil {
+			continue
+		}
+		list, release, err := s.gatherGroup(ctx, g)
+		if err == errGroupBusy {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		release()
+		items := make([]chainItem, len(list))
+		for i, in := range list {
+			items[i] = chainItem{in.fp, in.parentFP, in.hasParent}
+		}
+		c.links, c.breaks = countBreaks(items, 2*len(g.drives))
+	}
+	return costs, nil
+}
+
+func (s *Store) freeGroups() int {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return s.freeGroupsLocked()
+}
+
+// sealOpen ends the filling of a stream's group.
+func (s *Store) sealOpen(st stream) {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	if g := s.space.mu.open[st]; g != nil {
+		s.sealLocked(g)
+	}
+}
+
+// findDrive is the drive of a name: its index, its path, its serial number or the
+// beginning of its id in hexadecimal.
+func (s *Store) findDrive(op, name string) (*drive, error) {
+	var found []*drive
+	for _, d := range s.allDrives() {
+		if d.removed.Load() {
+			continue
+		}
+		id := hex.EncodeToString(d.id[:])
+		if name == strconv.Itoa(int(d.index)) || name == d.path || d.serial != "" && name == d.serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
+			found = append(found, d)
+		}
+	}
+	if len(found) != 1 {
+		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "device", Value: name, Limit: fmt.Sprintf("the index, path, serial number or id of one device of the store; %d match", len(found))}
+	}
+	return found[0], nil
+}
+
+// DrainDevice moves everything off a device: nothing new goes there from now on, in later
+// opens too, and what it holds is written again on the others. Cache blocks that cannot be
+// read are forgotten; Durable ones stay where they are, and the error says how many.
+func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
+	const op = "drain device"
+	if err := s.enterWrite(ctx, op); err != nil {
+		return Progress{}, err
+	}
+	defer s.leave()
+	d, err := s.findDrive(op, name)
+	if err != nil {
+		return Progress{}, err
+	}
+	return s.drain(ctx, op, d, o)
+}
+
+func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (p Progress, err error) {
+	p.Task, p.Device = taskDrain, int(d.index)
+	if err := s.mayDrain(op, d); err != nil {
+		return p, err
+	}
+	of := s.groupsOf(d)
+	p.Groups = len(of)
+	if o.DryRun {
+		for _, g := range of {
+			if st, ok := s.index.Group(g.num); ok {
+				p.Blocks += int64(st.Blocks)
+				p.Bytes += int64(st.LivePages) * layout.PageSize
+			}
+		}
+		return p, nil
+	}
+	ctx, cancel := s.untilClosing(ctx)
+	defer cancel()
+	defer typed(ctx, op, &err)
+	if err := s.retire(ctx, d); err != nil {
+		return p, err
+	}
+	t := &s.tasks
+	if err := t.take(ctx); err != nil {
+		return p, err
+	}
+	defer t.give()
+	s.space.opening.Lock() // what was being opened with it is known now
+	//lint:ignore SA2001 to wait is all
+	s.space.opening.Unlock()
+	began, b := time.Now(), s.newBudget(o.Rate)
+	w := s.works.begin(taskDrain, s.liveBytes(of))
+	defer w.end()
+	var stuck error
+	skip := map[*group]bool{}
+	for {
+		g, busy := s.nextOf(d, skip)
+		if g == nil {
+			if !busy {
+				break
+			}
+			s.sealGroupsOf(d)
+			if err := b.sleep(ctx, yieldStep); err != nil {
+				return p, &skep.Error{Op: op, Kind: skep.Deadline, Field: "groups left", Value: len(s.groupsOf(d)), Err: err}
+			}
+			continue
+		}
+		if err := s.moveGroup(ctx, g, job{taskDrain, d, o.Force, w}, b, &p); err != nil && err != errGroupBusy {
+			if ctx.Err() != nil {
+				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+			}
+			skip[g] = true
+			stuck = err
+		}
+		p.GroupsDone++
+		p.Seconds = time.Since(began).Seconds()
+		if o.Progress != nil {
+			o.Progress(p)
+		}
+	}
+	t.note(p)
+	if stuck == nil {
+		return p, nil
+	}
+	e := &skep.Error{Op: op, Kind: skep.KindOf(stuck), Field: "groups left", Value: len(s.groupsOf(d)), Err: stuck}
+	if e.Kind == skep.Full {
+		e.Limit = "0; the other devices have no room for what must be kept: delete something, give the store more capacity or add a device. What is left is moved as soon as there is room"
+	}
+	return p, e
+}
+
+// mayDrain refuses to leave fewer devices than a namespace has copies.
+func (s *Store) mayDrain(op string, d *drive) error {
+	left := 0
+	for _, o := range s.allDrives() {
+		if o != d && !o.retired.Load() && o.condition() < fenced {
+			left++
+		}
+	}
+	most := 1
+	s.names.mu.RLock()
+	for _, ns := range s.names.mu.byID {
+		most = max(most, ns.info.Copies)
+	}
+	s.names.mu.RUnlock()
+	if left < most {
+		return skep.Invalidf(op, "devices left in working order", left, fmt.Sprintf("at least %d: as many as a namespace has copies", most))
+	}
+	return nil
+}
+
+// retire takes a drive out of use, for good: the catalog knows.
+func (s *Store) retire(ctx context.Context, d *drive) error {
+	if d.retired.Load() {
+		return nil
+	}
+	row := s.rowOf(d)
+	row.State = catalog.DeviceDraining
+	b := s.catalog.NewBatch()
+	b.PutDevice(&row)
+	if err := s.catalog.Commit(ctx, b, true); err != nil {
+		return err
+	}
+	d.retired.Store(true)
+	s.exclude(d, d.condition(), errDraining)
+	s.reroom()
+	return nil
+}
+
+// rowOf is the row of a drive that may be growing.
+func (s *Store) rowOf(d *drive) catalog.DeviceState {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return d.row()
+}
+
+// reroom tells the index how much room there is now.
+func (s *Store) reroom() {
+	capacity, logical := s.room()
+	if err := s.index.SetCapacity(capacity, logical); err != nil {
+		s.log.Warn("room not reckoned anew", "error", err)
+	}
+}
+
+// sealGroupsOf ends the filling of groups that were being opened when their drive was
+// taken out of use: nobody may come to fill them.
+func (s *Store) sealGroupsOf(d *drive) {
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	for _, g := range sp.mu.open {
+		if g != nil && g.has(d) {
+			s.sealLocked(g)
+		}
+	}
+}
+
+// nextOf is a group of d that can be moved now; busy says that there is one that may be
+// soon.
+func (s *Store) nextOf(d *drive, skip map[*group]bool) (g *group, busy bool) {
+	for _, g := range s.groupsOf(d) {
+		if skip[g] {
+			continue
+		}
+		s.space.mu.Lock()
+		ready := g.filler == nil && g.pending == 0 && !g.victim && s.space.mu.groups[g.num] == g
+		s.space.mu.Unlock()
+		if ready {
+			return g, false
+		}
+		busy = true
+	}
+	return nil, busy
+}
+
+// RemoveDevice drains a device and takes it out of the store. With Force, durable blocks
+// that cannot be read any more are given up. A block device is wiped where it can be
+// written, a file is removed; its index is not used again.
+func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
+	const op = "remove device"
+	if err := s.enterWrite(ctx, op); err != nil {
+		return Progress{}, err
+	}
+	defer s.leave()
+	d, err := s.findDrive(op, name)
+	if err != nil {
+		return Progress{}, err
+	}
+	p, err := s.drain(ctx, op, d, o)
+	if err != nil || o.DryRun {
+		return p, err
+	}
+	select {
+	case s.tasks.members <- struct{}{}:
+		defer func() { <-s.tasks.members }()
+	case <-ctx.Done():
+		return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	row := s.rowOf(d)
+	row.State = catalog.DeviceRemoved
+	b := s.catalog.NewBatch()
+	b.PutDevice(&row)
+	if err := s.catalog.Commit(ctx, b, true); err != nil {
+		return p, err
+	}
+	d.removed.Store(true)
+	if err := s.restamp(ctx); err != nil {
+		return p, err
+	}
+	if d.condition() < fenced {
+		ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
+		defer cancel()
+		if err := wipe(ctx, d.dev); err != nil {
+			s.log.Warn("removed device not wiped: clear its first 64 KiB before it is used again", "device", d.path, "error", err)
+		} else if st, err := os.Lstat(d.path); err == nil && st.Mode().IsRegular() && !d.dev.Info().Raw && d.dev.Info().Path == d.path {
+			if err := os.Remove(d.path); err != nil {
+				s.log.Warn("file of a removed device left behind", "device", d.path, "error", err)
+			}
+		}
+	}
+	s.log.Info("device removed", "device", d.index, "path", d.path, "serial", d.serial)
+	return p, nil
+}
+
+// Rebalance spreads what is stored over devices that were added, and returns when they
+// are filled about alike. The same goes on in the background by itself.
+func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (p Progress, err error) {
+	const op = "rebalance"
+	if err := s.enterWrite(ctx, op); err != nil {
+		return p, err
+	}
+	defer s.leave()
+	ctx, cancel := s.untilClosing(ctx)
+	defer cancel()
+	t := &s.tasks
+	if err := t.take(ctx); err != nil {
+		return p, err
+	}
+	defer t.give()
+	p.Task, p.Device = taskRebalance, -1
+	began, b := time.Now(), s.newBudget(o.Rate)
+	w := s.works.begin(taskRebalance, 0)
+	defer w.end()
+	skip := map[*group]bool{}
+	for {
+		g := s.unbalanced(s.groupList(), func(g *group) bool { return !skip[g] && t.ready(g) })
+		if g == nil || o.DryRun {
+			break
+		}
+		if err := s.moveGroup(ctx, g, job{task: taskRebalance, work: w}, b, &p); err != nil {
+			if ctx.Err() != nil {
+				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+			}
+			skip[g] = true
+		}
+		p.GroupsDone++
+		p.Seconds = time.Since(began).Seconds()
+		if o.Progress != nil {
+			o.Progress(p)
+		}
+	}
+	t.note(p)
+	return p, nil
+}

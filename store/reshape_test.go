@@ -1,0 +1,451 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Chains whose blocks were put in turns lie scattered, and half of them are deleted: a
+// compaction puts the others in order, frees groups, loses nothing, and finds nothing to
+// do the second time.
+func TestCompact(t *testing.T) {
+	ctx := testContext(t)
+	s, _, o := openRig(t, func(o *Options) {
+		quick(o)
+		o.CapacityBytes, o.SegmentBytes = 48<<20, 512<<10
+		o.DeviceCount = 3
+		o.rules.taskEvery = hangs
+	})
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	const chains, length = 24, 20
+	keys := make([][]skep.Key, chains)
+	for c := range keys {
+		keys[c] = chainKeys(c, length)
+	}
+	for i := range length {
+		for c := range keys {
+			var parent *skep.Key
+			if i > 0 {
+				parent = &keys[c][i-1]
+			}
+			res, err := s.Put(ctx, putRequest(sc, parent, i, keys[c][i:i+1], faultBlock))
+			require.NoError(t, err)
+			requireOutcome(t, skep.Committed, res)
+		}
+	}
+	for c := 0; c < chains; c += 2 {
+		_, err := s.Delete(ctx, sc, keys[c])
+		require.NoError(t, err)
+	}
+	plan, err := s.Compact(ctx, MoveOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Positive(t, plan.Groups)
+	require.Greater(t, plan.Disorder, 0.9)
+	require.Zero(t, plan.Blocks)
+	st, err := s.Stats(ctx)
+	require.NoError(t, err)
+	require.Zero(t, st.MovedBytes, "a dry run moves nothing")
+
+	r, err := s.Compact(ctx, MoveOptions{})
+	require.NoError(t, err)
+	require.InDelta(t, plan.Groups, r.GroupsDone, 1, "one may have been in use")
+	require.Positive(t, r.GroupsFreed)
+	require.False(t, r.OutOfRoom)
+	require.Less(t, r.DisorderLeft, 0.2)
+	for c := 1; c < chains; c += 2 {
+		requireChain(t, s, sc, keys[c], faultBlock)
+	}
+	eventually(t, "segments come free", func() bool { return s.freeGroups() > r.FreeBefore })
+	require.Equal(t, length*chains/2, countBlocks(t, s))
+	again, err := s.Compact(ctx, MoveOptions{})
+	require.NoError(t, err)
+	require.Zero(t, again.Blocks, "it is in order")
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	for c := 1; c < chains; c += 2 {
+		requireChain(t, s, sc, keys[c], faultBlock)
+	}
+	for c := 0; c < chains; c += 2 {
+		n, _ := requireRight(t, s, sc, keys[c], faultBlock)
+		require.Zero(t, n, "nothing deleted comes back")
+	}
+	require.NoError(t, s.Close())
+}
+
+func countBlocks(t *testing.T, s *Store) int {
+	st, err := s.Stats(testContext(t))
+	require.NoError(t, err)
+	return int(st.Blocks)
+}
+
+// A store that is as full as it gets can be compacted too, and drops nothing for it.
+func TestCompactWhenFull(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.rules.taskEvery = hangs })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 1, false)
+	var kept []skep.Key
+	for i := 0; ; i++ {
+		k := keyOf(uint32(i), 5)
+		if putRun(t, s, sc, []skep.Key{k}, faultBlock)[0].Outcome != skep.Committed {
+			break
+		}
+		kept = append(kept, k)
+	}
+	var gone, left []skep.Key
+	for i, k := range kept {
+		if i%3 == 0 {
+			gone = append(gone, k)
+		} else {
+			left = append(left, k)
+		}
+	}
+	n, err := s.Delete(ctx, sc, gone)
+	require.NoError(t, err)
+	require.Equal(t, len(gone), n)
+	r, err := s.Compact(ctx, MoveOptions{})
+	require.NoError(t, err)
+	require.Positive(t, r.GroupsFreed, "%+v", r)
+	requireChain(t, s, sc, left, faultBlock)
+	require.Equal(t, len(left), countBlocks(t, s))
+}
+
+// Restores and deletes go on during a compaction, and a delete is not undone by it.
+func TestCompactUnderLoad(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 24 << 20; o.rules.taskEvery = hangs })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 2, false)
+	var keys []skep.Key
+	for i := range 300 {
+		keys = append(keys, keyOf(uint32(i), 6))
+	}
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	_, err := s.Delete(ctx, sc, keys[:100])
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Compact(ctx, MoveOptions{Rate: 20 << 20})
+		done <- err
+	}()
+	for i := 100; i < 200; i++ {
+		n, err := s.Delete(ctx, sc, keys[i:i+1])
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		requireChain(t, s, sc, keys[200:230], faultBlock)
+	}
+	require.NoError(t, <-done)
+	n, _ := requireRight(t, s, sc, keys[:200], faultBlock)
+	require.Zero(t, n)
+	requireChain(t, s, sc, keys[200:], faultBlock)
+}
+
+// A device is added, filled, and another is taken out: files, by their paths.
+func TestAddRebalanceRemove(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	quick(&o)
+	o.CacheBytes, o.CapacityBytes = -1, 8<<20
+	o.rules.taskEvery = hangs
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	var runs [][]skep.Key
+	for i := range 20 {
+		runs = append(runs, chainKeys(i, 12))
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, runs[i], faultBlock))
+	}
+	all := func() {
+		t.Helper()
+		for _, keys := range runs {
+			requireChain(t, s, sc, keys, faultBlock)
+		}
+	}
+	require.NoError(t, s.Close())
+
+	added := filepath.Join(o.Dir, "device-2")
+	s, err = AddDevices(ctx, o, NewDevice{Path: added})
+	require.NoError(t, err)
+	all()
+	_, err = s.Rebalance(ctx, MoveOptions{})
+	require.NoError(t, err)
+	d := s.drives[2]
+	eventually(t, "the new device has its share", func() bool {
+		s.space.mu.Lock()
+		defer s.space.mu.Unlock()
+		return float64(len(d.free))/float64(d.segments) < 0.85
+	})
+	all()
+	require.NoError(t, s.Close())
+
+	s, err = Open(ctx, o) // the device is known by what is written on it
+	require.NoError(t, err)
+	require.Len(t, s.drives, 3)
+	all()
+	plan, err := s.RemoveDevice(ctx, "0", MoveOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Positive(t, plan.Blocks)
+	p, err := s.RemoveDevice(ctx, s.drives[0].path, MoveOptions{})
+	require.NoError(t, err)
+	require.Positive(t, p.Blocks)
+	require.Empty(t, s.groupsOf(s.drives[0]))
+	all()
+	_, err = s.DrainDevice(ctx, "0", MoveOptions{})
+	requireKind(t, skep.NotFound, err)
+	require.NoError(t, s.Close())
+	require.NoFileExists(t, filepath.Join(o.Dir, "device-0"))
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	all()
+	st, err := s.Stats(ctx)
+	require.NoError(t, err)
+	require.Len(t, st.Devices, 2)
+	require.NoError(t, s.Close())
+	s, err = AddDevices(ctx, o, NewDevice{Path: filepath.Join(o.Dir, "device-0")})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, s.drives[3].index, "an index is not used again")
+	all()
+	require.NoError(t, s.Close())
+
+	// The devices alone still know how many they are.
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	all()
+	require.NoError(t, s.Close())
+}
+
+// With two copies a drive that is lost is made up for: all blocks have two copies on the
+// others, and the next loss costs nothing either.
+func TestCopiesAreMadeAgain(t *testing.T) {
+	for _, size := range []int{faultBlock, largeBlock} {
+		t.Run(itoa(size), func(t *testing.T) {
+			s, r, _ := openRig(t, func(o *Options) {
+				quick(o)
+				o.DeviceCount, o.SegmentBytes, o.CapacityBytes, o.BlockBytes = 4, 6<<20, 4*(20*6<<20+64<<10), 1<<20
+				o.IOBytes = 64 << 20
+				o.rules.lostAfter, o.rules.taskEvery, o.rules.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+			})
+			defer func() {
+				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].condition() == dead })
+				require.NoError(t, s.Close())
+			}()
+			sc := openSpace(t, s, "n", skep.Durable, 2, true)
+			var runs [][]skep.Key
+			for i := range 6 {
+				runs = append(runs, chainKeys(i, 6))
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, runs[i], size))
+			}
+			r.faults[1].MustInject(device.GoneRule())
+			for _, keys := range runs {
+				requireChain(t, s, sc, keys, size)
+			}
+			eventually(t, "all copies are there again", func() bool { return wholeWithout(t, s, s.drives[1]) })
+			r.faults[2].MustInject(device.GoneRule())
+			for _, keys := range runs {
+				requireChain(t, s, sc, keys, size)
+			}
+			require.Equal(t, taskHeal, s.Tasks()[0].Task)
+			require.Positive(t, s.Tasks()[0].Bytes)
+		})
+	}
+}
+
+// wholeWithout says whether every block has all its copies on drives other than d.
+func wholeWithout(t *testing.T, s *Store, d *drive) bool {
+	whole := true
+	for _, g := range s.groupList() {
+		require.NoError(t, s.catalog.ScanGroup(context.Background(), g.num, func(_ catalog.Loc, row []byte) error {
+			var rec segment.Record
+			require.NoError(t, segment.DecodeRecord(row, &rec))
+			_, ok := survives(unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return g.drives[i] != d })
+			whole = whole && ok
+			return nil
+		}))
+	}
+	return whole
+}
+
+// A device is missing at an open.
+func TestMissingDevice(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		class    skep.Class
+		copies   int
+		degraded string
+		opens    bool
+		found    string // "all", "some"
+	}{
+		{"durable, one copy", skep.Durable, 1, "", false, ""},
+		{"durable, one copy, whatever it costs", skep.Durable, 1, DegradedAlways, true, "some"},
+		{"durable, two copies", skep.Durable, 2, "", true, "all"},
+		{"durable, two copies, never", skep.Durable, 2, DegradedNever, false, ""},
+		{"cache, one copy", skep.Cache, 1, "", true, "some"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			quick(&o)
+			o.CacheBytes, o.DeviceCount, o.rules.taskEvery = -1, 3, hangs
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			sc := openSpace(t, s, "n", tt.class, tt.copies, true)
+			keys := chainKeys(1, 30)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+			require.NoError(t, s.Close())
+			path := filepath.Join(o.Dir, "device-1")
+			away := filepath.Join(t.TempDir(), "away")
+			require.NoError(t, os.Rename(path, away))
+
+			o.Degraded = tt.degraded
+			s, err = Open(ctx, o)
+			if !tt.opens {
+				requireKind(t, skep.Missing, err)
+			} else {
+				require.NoError(t, err)
+				n, reasons := requireRight(t, s, sc, keys, faultBlock)
+				if tt.found == "all" {
+					require.Equal(t, len(keys), n)
+				} else {
+					require.Less(t, n, len(keys))
+					require.Positive(t, n)
+					require.Equal(t, len(keys)-n, reasons[skep.DeviceFailed])
+				}
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 10), faultBlock))
+				st, err := s.Stats(ctx)
+				require.NoError(t, err)
+				require.Contains(t, st.Devices[1].State, "dead")
+				require.NoError(t, s.Close())
+			}
+			// And when it is back, under another name, everything is there.
+			require.NoError(t, os.Rename(away, filepath.Join(o.Dir, "device-renamed")))
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireChain(t, s, sc, keys, faultBlock)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// Chains come out in the order they are read, forks after the longer branch, strangers and
+// cycles at the end; nothing is lost.
+func TestOrderChains(t *testing.T) {
+	fp := func(n int) (f index.Fingerprint) { f[0], f[1] = byte(n), byte(n>>8); return f }
+	item := func(n, parent int) chainItem { return chainItem{fp(n), fp(parent), parent > 0} }
+	for _, tt := range []struct {
+		name string
+		in   []chainItem
+		want []int
+	}{
+		{"in order already", []chainItem{item(1, 0), item(2, 1), item(3, 2)}, []int{0, 1, 2}},
+		{"backwards", []chainItem{item(3, 2), item(2, 1), item(1, 0)}, []int{2, 1, 0}},
+		{"two in turns", []chainItem{item(1, 0), item(11, 0), item(2, 1), item(12, 11)}, []int{0, 2, 1, 3}},
+		{"a fork", []chainItem{item(1, 0), item(2, 1), item(3, 1), item(4, 3), item(5, 4)}, []int{0, 2, 3, 4, 1}},
+		{"a parent elsewhere", []chainItem{item(7, 6), item(8, 7)}, []int{0, 1}},
+		{"its own parent", []chainItem{item(7, 7), item(8, 7)}, []int{0, 1}},
+		{"a cycle", []chainItem{item(1, 2), item(2, 1), item(3, 0)}, []int{2, 0, 1}},
+		{"none", nil, []int{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, orderChains(tt.in)) })
+	}
+	rng := newRand(testSeed(t))
+	for range 200 {
+		list := make([]chainItem, rng.IntN(60))
+		for i := range list {
+			list[i] = item(i+1, rng.IntN(len(list)+1))
+		}
+		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		order := orderChains(list)
+		seen := slices.Clone(order)
+		slices.Sort(seen)
+		for i, v := range seen {
+			require.Equal(t, i, v)
+		}
+	}
+}
+
+// What compaction takes up, and in which order.
+func TestCompactChoice(t *testing.T) {
+	g := func(num uint32, live int64, age float64, links, breaks int) groupCost {
+		return groupCost{num: num, live: live, capacity: 100, age: age, links: links, breaks: breaks}
+	}
+	nums := func(list []groupCost) (out []uint32) {
+		for _, c := range list {
+			out = append(out, c.num)
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name string
+		rule compactChoice
+		in   []groupCost
+		want []uint32
+	}{
+		{"full and in order: nothing", askedFor, []groupCost{g(1, 100, 1, 50, 2), g(2, 98, 1, 50, 3)}, nil},
+		{"emptiest first", askedFor, []groupCost{g(1, 80, 1, 0, 0), g(2, 20, 1, 0, 0), g(3, 50, 1, 0, 0)}, []uint32{2, 3, 1}},
+		{"of equals the older", askedFor, []groupCost{g(1, 40, 0.1, 0, 0), g(2, 40, 2, 0, 0)}, []uint32{2, 1}},
+		{"one with holes frees nothing", askedFor, []groupCost{g(1, 60, 1, 0, 0), g(2, 100, 1, 0, 0)}, nil},
+		{"an empty one does", askedFor, []groupCost{g(1, 0, 1, 0, 0)}, []uint32{1}},
+		{"scattered chains are worth it by themselves", askedFor, []groupCost{g(1, 100, 1, 50, 40)}, []uint32{1}},
+		{"but not unasked", unasked, []groupCost{g(1, 100, 1, 50, 40), g(2, 100, 1, 50, 50)}, nil},
+		{"small holes neither", unasked, []groupCost{g(1, 70, 1, 0, 0), g(2, 70, 1, 0, 0), g(3, 70, 1, 0, 0), g(4, 70, 1, 0, 0)}, nil},
+		{"large ones are", unasked, []groupCost{g(1, 40, 1, 0, 0), g(2, 50, 1, 0, 0), g(3, 95, 1, 0, 0)}, []uint32{1, 2}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, nums(tt.rule.choose(tt.in))) })
+	}
+}
+
+// Whoever waits as the bucket says keeps to its rate, whatever the sizes.
+func TestBucket(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, rate := range []float64{1e3, 1e6, 1e9} {
+		b := bucket{rate: rate, burst: rate / 20}
+		at, taken := time.Duration(0), 0.0
+		for range 1000 {
+			n := rng.Int64N(int64(rate / 5))
+			taken += float64(n)
+			at += b.take(at, n)
+		}
+		require.InDelta(t, rate, taken/at.Seconds(), rate*0.02)
+		at += time.Hour
+		require.Zero(t, b.take(at, int64(rate/20)), "an hour saves up one burst")
+		require.Positive(t, b.take(at, int64(rate/20)))
+	}
+	require.Zero(t, (&bucket{}).take(0, 1<<40), "no rate, no limit")
+}
+
+func TestEmptiest(t *testing.T) {
+	for _, tt := range []struct {
+		used []float64
+		want int
+	}{{nil, -1}, {[]float64{0.1}, -1}, {[]float64{0.5, 0.55}, -1}, {[]float64{0.9, 0.2, 0.5}, 1}, {[]float64{0, 1}, 0}} {
+		require.Equal(t, tt.want, emptiest(tt.used))
+	}
+}
+
+// The index counts one copy of a block: groups that are full of copies have no holes.
+func TestCopiesAreNoHoles(t *testing.T) {
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 16 << 20; o.rules.taskEvery = hangs })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 2, true)
+	for i := range 20 {
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, 20), faultBlock))
+	}
+	require.Greater(t, len(s.index.Groups()), 10)
+	require.Empty(t, unasked.choose(s.groupCosts(s.groupList())))
+}

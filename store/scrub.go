@@ -1,0 +1,529 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Scrubbing reads everything that is stored, every copy of it, and what describes it on
+// the devices, and mends what is wrong from what is right.
+
+// ScrubOptions say how a store is scrubbed.
+type ScrubOptions struct {
+	Rate     int64 // bytes read a second; 0: as fast as it goes
+	DryRun   bool  // tell and mend nothing
+	Progress func(ScrubReport)
+}
+
+// ScrubReport is what a scrub found and did.
+type ScrubReport struct {
+	Groups      int     `json:"groups"` // read
+	OfGroups    int     `json:"of_groups"`
+	Blocks      int64   `json:"blocks"`
+	Bytes       int64   `json:"bytes"`      // payload read, each copy counted
+	BadCopies   int64   `json:"bad_copies"` // blocks with a wrong copy and their bytes all there; not repaired
+	Repaired    int64   `json:"repaired"`   // of these, written again
+	Lost        int64   `json:"lost"`       // blocks no copy of which is right: forgotten
+	Unread      int64   `json:"unread"`     // blocks a drive did not deliver
+	Headers     int64   `json:"headers"`    // headers and superblocks that were wrong
+	LogsMended  int64   `json:"logs"`       // records and names that were missing in the logs, written again
+	Seconds     float64 `json:"seconds"`
+	DryRun      bool    `json:"dry_run"`
+	Faults      []Fault `json:"faults"`
+	MoreFaults  int64   `json:"more_faults"` // that were not listed
+	BytesPerSec float64 `json:"bytes_per_second"`
+}
+
+// Sound says that nothing was wrong.
+func (r *ScrubReport) Sound() bool {
+	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.MoreFaults == 0 && len(r.Faults) == 0
+}
+
+// maxFaults is how many faults a report lists.
+const maxFaults = 1000
+
+func (r *ScrubReport) fault(f Fault) {
+	if len(r.Faults) < maxFaults {
+		r.Faults = append(r.Faults, f)
+	} else {
+		r.MoreFaults++
+	}
+}
+
+// Scrub reads and verifies everything stored, every copy, at o.Rate and yielding to
+// restores. A wrong copy is repaired from another; a block no copy of which is right is
+// forgotten, with an event. Headers and superblocks are written again where they are wrong.
+//
+// Errors: Closed, ReadOnly (unless DryRun), Failed, Deadline (ctx). What was found until
+// then is in the report.
+func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) {
+	if o.Rate < 0 {
+		return ScrubReport{}, skep.Invalidf("scrub", "rate", o.Rate, "0 or more")
+	}
+	if err := s.enter(ctx); err != nil {
+		return ScrubReport{}, err
+	}
+	s.background.Add(1)
+	defer s.background.Done()
+	s.leave() // it waits for drives: Close ends it
+	if s.options.ReadOnly && !o.DryRun {
+		return ScrubReport{}, &skep.Error{Op: "scrub", Kind: skep.ReadOnly, Limit: "a dry run"}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	sc := &scrubber{s: s, o: o, v: verifier{s: s}, rep: ScrubReport{DryRun: o.DryRun, Faults: []Fault{}}, start: time.Now(),
+		instances: map[uint32]bool{}, salts: map[instanceTag]bool{}, entries: map[uint64]int{}}
+	sc.budget = s.newBudget(o.Rate)
+	sc.work = s.works.begin(taskScrub, s.liveBytes(s.groupList()))
+	defer sc.work.end()
+	err := sc.run(ctx)
+	sc.tally()
+	if err == nil && ctx.Err() != nil {
+		err = &skep.Error{Op: "scrub", Kind: skep.Deadline, Err: context.Cause(ctx)}
+	}
+	return sc.rep, err
+}
+
+type scrubber struct {
+	s      *Store
+	o      ScrubOptions
+	v      verifier
+	rep    ScrubReport
+	budget *budget
+	work   *work
+	start  time.Time
+	told   int64 // bytes that work knows of
+	spent  int64 // and that the budget does
+	// What the logs say of names; blind: one could not be read.
+	instances map[uint32]bool
+	salts     map[instanceTag]bool
+	blind     bool
+	entries   map[uint64]int // that are no blocks: how many there are, by hash
+	singles   []single
+}
+
+// single is an entry that should be on two drives and is on one.
+type single struct {
+	g     *group
+	hash  uint64
+	entry []byte
+}
+
+func (sc *scrubber) tally() {
+	sc.rep.Bytes = sc.v.read
+	sc.rep.Seconds = time.Since(sc.start).Seconds()
+	if sc.rep.Seconds > 0 {
+		sc.rep.BytesPerSec = float64(sc.rep.Bytes) / sc.rep.Seconds
+	}
+}
+
+func (sc *scrubber) run(ctx context.Context) error {
+	s := sc.s
+	for _, d := range s.allDrives() {
+		sc.superblocks(ctx, d)
+	}
+	groups := s.groupNumbers(0)
+	sc.rep.OfGroups = len(groups)
+	for _, num := range groups {
+		if ctx.Err() != nil {
+			return nil
+		}
+		g := s.space.pin(num)
+		if g == nil {
+			continue // cleaned meanwhile
+		}
+		err := sc.group(ctx, g)
+		s.unpin(g)
+		if err != nil {
+			return err
+		}
+		sc.rep.Groups++
+		if sc.o.Progress != nil {
+			sc.tally()
+			sc.o.Progress(sc.rep)
+		}
+	}
+	sc.names(ctx)
+	return nil
+}
+
+// yieldFor is how long a scrub that was given no rate waits at most, between two blocks, for
+// restores to end.
+const yieldFor = 20 * time.Millisecond
+
+// pace waits as the rate says, or where there is none for a while if restores read.
+func (sc *scrubber) pace(ctx context.Context) {
+	sc.work.add(sc.v.read - sc.told)
+	sc.told = sc.v.read
+	for end := time.Now().Add(yieldFor); sc.o.Rate == 0 && sc.s.restoring() && time.Now().Before(end); {
+		if err := sc.budget.sleep(ctx, time.Millisecond); err != nil {
+			return // ctx, or Close
+		}
+	}
+	if n := sc.v.read - sc.spent; n >= sc.budget.piece() {
+		sc.spent += n
+		_ = sc.budget.take(ctx, n) // ctx, or Close
+	}
+}
+
+// restoring says whether a drive has reads of restores under way.
+func (s *Store) restoring() bool {
+	for _, d := range s.allDrives() {
+		if d.condition() == dead {
+			continue // what it has, it keeps
+		}
+		d.reads.mu.Lock()
+		busy := d.reads.ops > 0
+		d.reads.mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	return false
+}
+
+// group scrubs one group, which is pinned.
+func (sc *scrubber) group(ctx context.Context, g *group) error {
+	s := sc.s
+	sc.headers(ctx, g)
+	type row struct {
+		loc layout.Location
+		rec segment.Record
+	}
+	var rows []row
+	err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
+		var rec segment.Record
+		if err := segment.DecodeRecord(b, &rec); err != nil {
+			sc.rep.fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
+			return nil
+		}
+		rows = append(rows, row{layoutOf(l), rec})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	logged, logOK := sc.logs(ctx, g)
+	for i := range rows {
+		if ctx.Err() != nil {
+			return nil
+		}
+		r := &rows[i]
+		fp := s.names.fingerprint(r.rec.Instance, tag(r.rec.SaltTag), r.rec.Key)
+		if e, ok := s.index.Resolve(fp); !ok || e.Location != r.loc.Pack() || s.names.dead(r.rec.Instance, tag(r.rec.SaltTag)) {
+			continue
+		}
+		sc.rep.Blocks++
+		state := sc.v.record(ctx, g, fp, r.loc, &r.rec, !sc.o.DryRun)
+		sc.note(g, &r.rec, state)
+		if state == blockSound && logOK && !logged[recordID{r.rec.Key, r.rec.SaltTag, r.rec.Instance, r.rec.Seq}] {
+			sc.relog(ctx, g, fp, r.loc, &r.rec)
+		}
+		sc.pace(ctx)
+	}
+	return nil
+}
+
+func (sc *scrubber) note(g *group, rec *segment.Record, state blockState) {
+	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "block"}
+	switch state {
+	case blockBadCopy:
+		sc.rep.BadCopies++
+		f.Problem, f.Do = "a copy has wrong bytes", "scrub without --dry-run: it is written again from the other"
+	case blockRepaired:
+		sc.rep.Repaired++
+		f.Problem, f.Do = "a copy had wrong bytes", "nothing: it was written again; look at the drive if it repeats"
+	case blockLost:
+		sc.rep.Lost++
+		f.Problem, f.Do = "no copy has the right bytes", "nothing: it is forgotten; look at the drive"
+		if sc.o.DryRun {
+			f.Do = "scrub without --dry-run: it is forgotten"
+		}
+	case blockUnread:
+		sc.rep.Unread++
+		f.Problem, f.Do = "a drive does not deliver it", "look at the drive"
+	default:
+		return
+	}
+	sc.rep.fault(f)
+}
+
+// logs gives the records in a sealed group's logs. Not ok: the group is being written, or
+// its logs cannot be read.
+func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]bool, bool) {
+	s := sc.s
+	s.space.mu.Lock()
+	quiet := g.filler == nil && g.pending == 0
+	s.space.mu.Unlock()
+	found := map[recordID]bool{}
+	others := map[string]int{} // entries that are no blocks: how often each is there
+	err := s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		switch e.Kind {
+		case segment.KindBlock:
+			if h, err := segment.DecodeHead(e.Body); err == nil {
+				found[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}] = true
+			}
+		case segment.KindMark:
+		default:
+			var w segment.LogWriter
+			if err := addEntry(&w, e); err == nil {
+				others[string(w.Bytes())]++
+			}
+			sc.name(e)
+		}
+		return nil
+	})
+	if err != nil {
+		sc.blind = true
+		sc.rep.fault(Fault{Group: int(g.num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		return nil, false
+	}
+	for entry, n := range others {
+		h := xxh3.HashString(entry)
+		sc.entries[h] += n
+		if quiet && len(g.drives) > 1 && n < nameCopies {
+			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
+		}
+	}
+	return found, quiet
+}
+
+// addEntry adds an entry to an append as it was read.
+func addEntry(w *segment.LogWriter, e segment.Entry) error {
+	switch e.Kind {
+	case segment.KindTombstone:
+		t, err := segment.DecodeTombstone(e.Body)
+		if err != nil {
+			return err
+		}
+		return w.Tombstone(&t)
+	case segment.KindPurge:
+		p, err := segment.DecodePurge(e.Body)
+		if err != nil {
+			return err
+		}
+		return w.Purge(&p)
+	}
+	n, err := segment.DecodeNamespace(e.Body)
+	if err != nil {
+		return err
+	}
+	return w.Namespace(&n)
+}
+
+// name notes that the devices know a namespace or a salt.
+func (sc *scrubber) name(e segment.Entry) {
+	switch e.Kind {
+	case segment.KindNamespace:
+		if n, err := segment.DecodeNamespace(e.Body); err == nil {
+			sc.instances[n.Instance] = true
+		}
+	case segment.KindPurge:
+		if p, err := segment.DecodePurge(e.Body); err == nil && p.Salted && p.Seq > 0 {
+			sc.salts[instanceTag{p.Instance, tag(p.SaltTag)}] = true
+		}
+	}
+}
+
+// names writes again what the devices do not know of namespaces and salts.
+func (sc *scrubber) names(ctx context.Context) {
+	if sc.blind {
+		return // a log that could not be read may have it
+	}
+	for _, e := range sc.singles {
+		if sc.entries[e.hash] < nameCopies { // else an earlier scrub has written it again
+			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
+		}
+	}
+	n := sc.s.names
+	var missing []*segment.LogWriter
+	n.mu.RLock()
+	for _, ns := range n.mu.byID {
+		var w segment.LogWriter
+		if !sc.instances[ns.instance] && w.Namespace(ns.entry(sc.s.nextSeq())) == nil {
+			missing = append(missing, &w)
+		}
+	}
+	for k, epoch := range n.mu.saltEpoch {
+		var w segment.LogWriter
+		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
+		if !sc.salts[k] && n.mu.byInstance[k.instance] != nil && w.Purge(&p) == nil {
+			missing = append(missing, &w)
+		}
+	}
+	n.mu.RUnlock()
+	for _, w := range missing {
+		sc.relogEntry(ctx, nil, w.Bytes(), "no log has what a namespace or a purged salt is")
+	}
+}
+
+// relogEntry writes an entry again that is no block.
+func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, problem string) {
+	sc.rep.LogsMended++
+	f := Fault{What: "log", Problem: problem, Do: "scrub without --dry-run: it is written again"}
+	if g != nil {
+		f.Group = int(g.num)
+	}
+	if !sc.o.DryRun {
+		f.Do = "nothing: it was written again"
+		if err := sc.s.logEntries(ctx, streamUser, sc.s.options.SpaceTimeout, entry); err != nil {
+			f.Do = "scrub again: it could not be written: " + err.Error()
+		}
+	}
+	sc.rep.fault(f)
+}
+
+// relog writes a block again whose record no log has: a rebuild would lose it.
+func (sc *scrubber) relog(ctx context.Context, g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) {
+	s := sc.s
+	sc.rep.LogsMended++
+	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "log", Problem: "the block's record is missing: a rebuild would lose it",
+		Do: "scrub without --dry-run: it is written again"}
+	if !sc.o.DryRun {
+		f.Do = "nothing: it was written again"
+		ns := s.names.of(rec.Instance)
+		n := int(rec.Pages) * layout.PageSize
+		if len(sc.v.buf) < n {
+			sc.v.buf = device.AlignedBuffer(n)
+		}
+		var err error
+		if ns != nil {
+			if err = s.readVerified(ctx, g, ns.info.Shape, rec, sc.v.buf[:n]); err == nil {
+				err = s.rewriteBlock(ctx, ns, fp, loc, rec, sc.v.buf[:n])
+			}
+		}
+		if err != nil {
+			sc.v.buf = nil
+			f.Do = "scrub again: it could not be written: " + err.Error()
+		}
+	}
+	sc.rep.fault(f)
+}
+
+// headers reads a group's headers, and writes again those that are wrong.
+func (sc *scrubber) headers(ctx context.Context, g *group) {
+	s := sc.s
+	page := device.AlignedBuffer(layout.PageSize)
+	for i, d := range g.drives {
+		want := s.headerOf(g, i)
+		err := device.ReadAt(ctx, d.dev, page, d.segmentOffset(g.segments[i]))
+		if err != nil {
+			if ctx.Err() == nil {
+				sc.rep.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
+			}
+			page = device.AlignedBuffer(layout.PageSize)
+			continue
+		}
+		problem := headerProblem(page, &want)
+		if problem == "" {
+			continue
+		}
+		sc.rep.Headers++
+		f := Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
+		if !sc.o.DryRun {
+			f.Do = "nothing: it was written again"
+			if err := s.writeHeader(ctx, d, &want); err != nil {
+				f.Do = "look at the drive: it could not be written: " + err.Error()
+			}
+		}
+		sc.rep.fault(f)
+	}
+}
+
+// headerProblem says what is wrong with a header that should be want.
+func headerProblem(page []byte, want *segment.Header) string {
+	h, err := segment.DecodeHeader(page)
+	switch {
+	case err != nil:
+		return err.Error()
+	case h.Store != want.Store || h.Device != want.Device || h.Segment != want.Segment:
+		return "it is another segment's"
+	case h.Group != want.Group || h.Generation != want.Generation:
+		return "it says group " + itoa(int(h.Group)) + " of another generation"
+	case h.Flags&segment.HeaderFreed != 0:
+		return "it says that the group was freed"
+	}
+	return ""
+}
+
+// superblocks reads a device's two superblocks, and writes again the one that is wrong.
+func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
+	if d.removed.Load() {
+		return
+	}
+	s := sc.s
+	buf := device.AlignedBuffer(2 * layout.PageSize)
+	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
+		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
+		return
+	}
+	good, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	if err == nil && (good.Store != s.id || good.Device != d.id) {
+		err = errors.New("it is another device's")
+	}
+	if err != nil {
+		sc.rep.Headers++
+		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
+		return
+	}
+	for i := range 2 {
+		page := buf[i*layout.PageSize : (i+1)*layout.PageSize]
+		if _, err := segment.DecodeSuperblock(page); err == nil {
+			continue
+		}
+		sc.rep.Headers++
+		f := Fault{Device: d.path, What: "superblock", Problem: "copy " + itoa(i) + " is damaged", Do: "scrub without --dry-run: it is written again"}
+		if !sc.o.DryRun {
+			f.Do = "nothing: it was written again"
+			fresh := device.AlignedBuffer(layout.PageSize)
+			err := good.Encode(fresh)
+			if err == nil {
+				err = device.WriteAt(ctx, d.dev, fresh, int64(i)*layout.PageSize)
+			}
+			if err == nil {
+				err = s.flushDrives(ctx, []*drive{d})
+			}
+			if err != nil {
+				f.Do = "look at the drive: it could not be written: " + err.Error()
+			}
+		}
+		sc.rep.fault(f)
+	}
+}
+
+// scrubPause is the rest between two passes of the background scrub.
+const scrubPause = time.Minute
+
+// scrubAlways scrubs at Options.ScrubRate, pass after pass, until Close.
+func (s *Store) scrubAlways() {
+	for {
+		t := time.NewTimer(scrubPause)
+		select {
+		case <-s.closing:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		rep, err := s.Scrub(s.ctx, ScrubOptions{Rate: s.options.ScrubRate})
+		if s.ctx.Err() != nil {
+			return
+		}
+		level := s.log.Info
+		if err != nil || !rep.Sound() {
+			level = s.log.Warn
+		}
+		level("scrubbed", "blocks", rep.Blocks, "bytes", rep.Bytes, "repaired", rep.Repaired, "lost", rep.Lost, "unread", rep.Unread, "headers", rep.Headers, "error", err)
+	}
+}

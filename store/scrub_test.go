@@ -1,0 +1,181 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// harmDrive changes bytes of a device behind the store's back.
+func harmDrive(t testing.TB, d *drive, off int64, n int) {
+	t.Helper()
+	page := device.AlignedBuffer(layout.PageSize)
+	at := off &^ (layout.PageSize - 1)
+	require.NoError(t, device.ReadAt(testContext(t), d.dev, page, at))
+	for i := range n {
+		page[off-at+int64(i)] ^= 0xa5
+	}
+	require.NoError(t, device.WriteAt(testContext(t), d.dev, page, at))
+}
+
+// recordsOf are the rows of all groups.
+func recordsOf(t testing.TB, s *Store) map[catalog.Loc]segment.Record {
+	t.Helper()
+	out := map[catalog.Loc]segment.Record{}
+	require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l catalog.Loc, row []byte) error {
+		var r segment.Record
+		require.NoError(t, segment.DecodeRecord(row, &r))
+		out[l] = r
+		return nil
+	}))
+	return out
+}
+
+// damageCopy makes the first granule of one copy of a block wrong.
+func damageCopy(t testing.TB, s *Store, rec *segment.Record, copy int) {
+	p := rec.Copies[copy]
+	g := s.space.find(p.Group)
+	e := layout.Extents(nil, layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}, int64(rec.Pages)*layout.PageSize, len(g.drives))[0]
+	d := g.drives[e.Device]
+	harmDrive(t, d, d.segmentOffset(g.segments[e.Device])+int64(e.Page)*layout.PageSize+100, 3)
+}
+
+func openCopies(t testing.TB, copies int) (*Store, skep.Scope, []skep.Key) {
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes = 3, 6<<20, -1
+	s, err := Open(testContext(t), o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "chain", skep.Durable, copies, true)
+	keys := chainKeys(1, 20)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	return s, sc, keys
+}
+
+func TestScrubRepairsFromTheOtherCopy(t *testing.T) {
+	s, sc, keys := openCopies(t, 2)
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
+	rep, err := s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.True(t, rep.Sound(), "%+v", rep)
+	require.EqualValues(t, len(keys), rep.Blocks)
+	require.EqualValues(t, 2*len(keys)*3*layout.PageSize, rep.Bytes, "both copies of three pages each")
+
+	damaged := 0
+	for _, rec := range recordsOf(t, s) {
+		if damaged++; damaged <= 5 {
+			damageCopy(t, s, &rec, damaged%2)
+		}
+	}
+	dry, err := s.Scrub(ctx, ScrubOptions{DryRun: true})
+	require.NoError(t, err)
+	require.EqualValues(t, 5, dry.BadCopies)
+	require.Zero(t, dry.Repaired)
+	rep, err = s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 5, rep.Repaired)
+	require.Zero(t, rep.Lost)
+	require.Len(t, rep.Faults, 5)
+	rep, err = s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.True(t, rep.Sound(), "%+v", rep)
+	requireChain(t, s, sc, keys, 9000)
+}
+
+func TestScrubForgetsWhatHasNoRightCopy(t *testing.T) {
+	s, sc, keys := openCopies(t, 1)
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
+	events, err := s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
+	defer events.Close()
+	for _, rec := range recordsOf(t, s) {
+		if rec.Key == keys[7] {
+			damageCopy(t, s, &rec, 0)
+		}
+	}
+	rep, err := s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, rep.Lost)
+	found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.Equal(t, 7, found.Blocks, "the chain ends before the block that is lost")
+	into := make([]skep.Event, 64)
+	seen := false
+	for !seen {
+		n, err := events.Next(ctx, into)
+		require.NoError(t, err)
+		for _, e := range into[:n] {
+			seen = seen || e.Kind == skep.EventDamaged && e.Key == keys[7]
+		}
+	}
+	putRun(t, s, sc, keys, 9000)
+	requireChain(t, s, sc, keys, 9000)
+}
+
+// One wrong copy of two is read around, and behind the reader's back made right.
+func TestReadingADamagedCopyRepairsIt(t *testing.T) {
+	s, sc, keys := openCopies(t, 2)
+	defer func() { require.NoError(t, s.Close()) }()
+	before := recordsOf(t, s)
+	for _, rec := range before {
+		damageCopy(t, s, &rec, 0)
+		damageCopy(t, s, &rec, 0) // the same bytes again: right
+		if rec.Key == keys[3] {
+			damageCopy(t, s, &rec, 0)
+		}
+	}
+	eventually(t, "the block is written again", func() bool {
+		requireChain(t, s, sc, keys, 9000)
+		return s.count.repaired.Load() == 1
+	})
+	rep, err := s.Scrub(testContext(t), ScrubOptions{DryRun: true})
+	require.NoError(t, err)
+	require.True(t, rep.Sound(), "%+v", rep)
+	damaged := s.count.damaged.Load()
+	requireChain(t, s, sc, keys, 9000)
+	require.Equal(t, damaged, s.count.damaged.Load(), "it is not found again at every read")
+}
+
+func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
+	s, sc, keys := openCopies(t, 1)
+	ctx := testContext(t)
+	require.NoError(t, s.Close())
+	s, err := Open(ctx, s.options)
+	require.NoError(t, err)
+	var g *group
+	for _, rec := range recordsOf(t, s) {
+		g = s.space.find(rec.Copies[0].Group)
+	}
+	harmDrive(t, s.drives[0], 200, 1)
+	harmDrive(t, s.drives[1], layout.PageSize+30, 2)
+	harmDrive(t, g.drives[2], g.drives[2].segmentOffset(g.segments[2])+60, 4)
+	for i, d := range g.drives { // the first page of each log
+		harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-layout.PageSize+200, 8)
+	}
+	rep, err := s.Scrub(ctx, ScrubOptions{DryRun: true})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, rep.Headers)
+	require.Positive(t, rep.LogsMended)
+	first := rep.LogsMended
+	rep, err = s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, rep.Headers)
+	require.Equal(t, first, rep.LogsMended)
+	rep, err = s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.True(t, rep.Sound(), "%+v", rep)
+	require.NoError(t, s.Close())
+	_, err = Rebuild(ctx, s.options, false, nil)
+	require.NoError(t, err)
+	s, err = Open(ctx, s.options)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, 9000)
+	require.NoError(t, s.Close())
+}

@@ -1,0 +1,355 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// settleNames makes the table of namespaces and purges, and their rows.
+func (r *rebuilder) settleNames() error {
+	n := r.s.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, ns := range r.namespaces {
+		if _, purged := r.whole[ns.Instance]; purged {
+			// Its renewal was lost with a drive: the namespace goes on under a new instance.
+			r.relog = true
+			r.topInst++
+			ns.Instance = r.topInst
+			r.namespaces[id] = ns
+		}
+		if _, err := n.addLocked(ns.Info, ns.Instance); err != nil {
+			return err
+		}
+	}
+	for k, p := range r.salts {
+		n.mu.deadTags[k] = true
+		if p.Seq > 0 {
+			n.mu.saltEpoch[k] = p.Seq
+		}
+	}
+	r.rep.Namespaces, r.rep.Purges = len(r.namespaces), len(r.whole)+len(r.salts)
+	return nil
+}
+
+// link finds what is of one block, in all shards.
+func (r *rebuilder) link(ctx context.Context) error {
+	return r.eachShard(ctx, func(_ context.Context, sh *rebuildShard, _ *rowBatch) error {
+		sh.link()
+		return nil
+	})
+}
+
+// verify reads the payload of blocks that a crash may have left without theirs: those
+// with a number above the highest mark.
+func (r *rebuilder) verify(ctx context.Context) error {
+	s := r.s
+	s.space.mu.Lock()
+	for num, g := range r.groups {
+		s.space.mu.groups[num] = g.group
+	}
+	s.space.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan *candidate, verifiers)
+	var verified atomic.Int64
+	var wg sync.WaitGroup
+	for range verifiers {
+		wg.Go(func() {
+			var buf []byte
+			for c := range next {
+				if ctx.Err() != nil {
+					continue
+				}
+				whole, err := r.whole1(ctx, c.loc, &buf)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				verified.Add(1)
+				if !whole {
+					r.lost(c)
+				}
+			}
+		})
+	}
+	for i := range r.shards {
+		_ = r.shards[i].each(func(list []*candidate) error {
+			if newest(list).seq > r.mark { // what it leaves in its place, if it is not whole, must be whole too
+				for _, c := range list {
+					if c.seq > r.mark && !c.unread {
+						next <- c
+					}
+				}
+			}
+			return nil
+		})
+	}
+	close(next)
+	wg.Wait()
+	r.rep.Verified = verified.Load()
+	r.progress(RebuildProgress{Stage: "verify", Done: int(r.rep.Verified), Of: int(r.rep.Verified), Records: r.records.Load()})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// whole1 says whether the block of one row has its bytes.
+func (r *rebuilder) whole1(ctx context.Context, loc uint64, buf *[]byte) (bool, error) {
+	row, err := r.s.catalog.Block(ctx, locOf(unpack(loc)), nil)
+	if err != nil {
+		return false, err
+	}
+	h, err := segment.DecodeHead(row)
+	if err != nil {
+		return false, nil
+	}
+	r.readBytes.Add(int64(h.Pages) * layout.PageSize)
+	_, ok, err := r.s.verifyRow(ctx, doubt{locOf(unpack(loc)), bytes.Clone(row)}, buf)
+	return ok, err
+}
+
+// lost notes a record whose payload did not arrive. Of a Durable block nobody was told
+// that it was stored: its append does not count. Of a Cache block somebody may have been:
+// it is gone, and takes what it replaced with it.
+func (r *rebuilder) lost(c *candidate) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rep.Lost++
+	r.tainted[unpack(c.loc).Group] = true
+	sh := r.shard(c.fp)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if c.durable {
+		r.voids[c.seq] = true
+		sh.exact[exactID{c.fp, c.seq}] = true
+	} else {
+		sh.stones[c.fp] = append(sh.stones[c.fp], stone{c.seq, c.written()})
+	}
+}
+
+// newest is the candidate that counts before the others.
+func newest(list []*candidate) *candidate {
+	top := list[0]
+	for _, c := range list[1:] {
+		if c.newer(top) {
+			top = c
+		}
+	}
+	return top
+}
+
+// covered says whether a tombstone takes c away.
+func (r *rebuilder) covered(sh *rebuildShard, c *candidate) bool {
+	if len(sh.stones) == 0 {
+		return false
+	}
+	for _, s := range sh.stones[c.fp] {
+		if c.written() <= s.covers && !r.voids[s.seq] {
+			return true
+		}
+	}
+	return false
+}
+
+// settle decides for every block which record counts, if any, and removes the rows of
+// the others.
+func (r *rebuilder) settle(ctx context.Context) error {
+	fates := r.fates()
+	return r.eachShard(ctx, func(ctx context.Context, sh *rebuildShard, b *rowBatch) error {
+		return r.settleShard(ctx, sh, fates, b)
+	})
+}
+
+// eachShard does something with all shards, some at a time.
+func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, sh *rebuildShard, b *rowBatch) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range settlers {
+		wg.Go(func() {
+			b := &rowBatch{c: r.s.catalog}
+			for i := next.Add(1) - 1; int(i) < len(r.shards) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				if err := do(ctx, &r.shards[i], b); err != nil {
+					cancel(err)
+					return
+				}
+			}
+			if err := b.flush(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// settlers is how many shards are settled at a time.
+const settlers = 4
+
+func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []uint8, b *rowBatch) error {
+	var n RebuildReport
+	var unnamed uint32
+	left := map[uint32]bool{}
+	err := sh.each(func(list []*candidate) error {
+		var top *candidate
+		for _, c := range list { // what was never committed gives way to what it stood in front of
+			if (len(sh.exact) == 0 || !sh.exact[exactID{c.fp, c.seq}]) && (top == nil || c.newer(top)) {
+				top = c
+			}
+		}
+		n.Older += int64(len(list)) - 1
+		switch {
+		case top == nil || r.covered(sh, top):
+			n.Deleted++
+			top = nil
+		case fates[top.scope] == scopePurged:
+			n.Purged++
+			top = nil
+		case fates[top.scope] == scopeUnnamed:
+			n.Unnamed++
+			unnamed = max(unnamed, r.scopes.list[top.scope-1].instance)
+			top = nil
+		case top.unread:
+			n.Unreadable++
+			if top.durable {
+				n.Durable++
+			}
+			r.nameUnread(top)
+			top = nil
+		default:
+			if fates[top.scope] == scopeMayBeOld {
+				n.MayBeOld++
+			}
+			n.Blocks++
+			n.BlockBytes += top.bytes
+		}
+		for _, c := range list {
+			if c != top {
+				// What was put when this one was evicted already does not know of it: when that
+				// goes too, this must not come back.
+				if top != nil && !top.heir {
+					left[unpack(c.loc).Group] = true
+				}
+				if err := b.remove(ctx, locOf(unpack(c.loc))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.topInst = max(r.topInst, unnamed)
+	for g := range left {
+		r.tainted[g] = true
+	}
+	r.rep.Older += n.Older
+	r.rep.Deleted += n.Deleted
+	r.rep.Purged += n.Purged
+	r.rep.Unnamed += n.Unnamed
+	r.rep.Unreadable += n.Unreadable
+	r.rep.Durable += n.Durable
+	r.rep.MayBeOld += n.MayBeOld
+	r.rep.Blocks += n.Blocks
+	r.rep.BlockBytes += n.BlockBytes
+	return err
+}
+
+// nameUnread names a block that was lost with a drive. Its record stays in a log, and the
+// next open writes a tombstone for it.
+func (r *rebuilder) nameUnread(c *candidate) {
+	loc := unpack(c.loc)
+	r.mu.Lock()
+	r.tainted[loc.Group] = true
+	listed := len(r.rep.Faults) < maxFaults
+	r.mu.Unlock()
+	f := Fault{What: "block", Group: int(loc.Group), Problem: "its only copy was on a missing device, or a piece of every copy was", Do: "nothing: it is lost; put it again"}
+	if !listed {
+		r.fault(f) // counted only
+		return
+	}
+	if row, err := r.s.catalog.Block(r.s.ctx, locOf(loc), nil); err == nil {
+		if h, err := segment.PeekHead(row); err == nil {
+			f.Key = h.Key.String()
+		}
+	}
+	r.fault(f)
+}
+
+// seqMargin keeps numbers given out after a rebuild apart from those of writes of which
+// it saw nothing.
+const seqMargin = 1 << 20
+
+// finish writes the other rows, and the root row last.
+func (r *rebuilder) finish(ctx context.Context) error {
+	s := r.s
+	if r.rep.Unnamed > 0 {
+		r.fault(Fault{What: "namespace", Problem: itoa64(r.rep.Unnamed) + " records belong to namespaces of which the devices say nothing",
+			Do: "nothing: what they hold is lost"})
+	}
+	if r.rep.MayBeOld > 0 {
+		r.fault(Fault{What: "namespace", Problem: itoa64(r.rep.MayBeOld) + " blocks are of namespaces in which the last writer wins, and a missing device may have held newer versions of them",
+			Do: "purge these namespaces, where an old version is worse than none"})
+	}
+	rows := s.catalog.NewBatch()
+	for num, g := range r.groups {
+		if r.tainted[num] {
+			g.state.State = catalog.GroupCleaning
+		}
+		rows.PutGroup(&g.state)
+	}
+	for i := range r.gone {
+		rows.PutGroup(&r.gone[i])
+	}
+	for id, n := range r.namespaces {
+		rows.PutNamespace(&catalog.Namespace{NamespaceInfo: n.Info, Instance: n.Instance})
+		r.top = max(r.top, uint64(id))
+	}
+	for inst, seq := range r.whole {
+		rows.PutPurge(catalog.Purge{Instance: inst, Whole: true, Seq: seq})
+	}
+	for k, p := range r.salts {
+		rows.PutPurge(catalog.Purge{Instance: k.instance, Tag: k.tag, Seq: p.Seq})
+	}
+	for _, d := range s.drives {
+		row := d.row()
+		if d.removed.Load() {
+			row.State = catalog.DeviceRemoved
+		}
+		rows.PutDevice(&row)
+	}
+	if err := s.catalog.Commit(ctx, rows, true); err != nil {
+		return err
+	}
+	root := s.catalog.NewBatch()
+	root.PutStore(r.root())
+	r.progress(RebuildProgress{Stage: "settle", Done: int(r.rep.Blocks), Of: int(r.rep.Blocks), Records: r.records.Load()})
+	return s.catalog.Commit(ctx, root, true)
+}
+
+// root is the new root row. Not clean, so that the next open makes the devices agree.
+func (r *rebuilder) root() catalog.StoreState {
+	s := r.s
+	next := r.top + seqMargin
+	st := catalog.StoreState{StoreID: s.id, Secret: s.secret, Format: catalog.FormatVersion, NextSeq: next, FlushedSeq: next,
+		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(s.now().Unix(), 1))}
+	if r.relog { // what the devices lack is made up for as for a store of the first format
+		st.Format = 1
+	}
+	for id := range r.namespaces {
+		st.NextNamespace = max(st.NextNamespace, uint32(id))
+	}
+	return st
+}

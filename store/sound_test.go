@@ -1,0 +1,220 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+)
+
+// unsound says what is wrong with who owns which segment: every one belongs to one group
+// or is free, once.
+func unsound(s *Store) string {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	type cell struct {
+		drive   *drive
+		segment uint32
+	}
+	owner := map[cell]uint32{} // group, or 0 when free
+	for _, g := range s.space.mu.groups {
+		for i, d := range g.drives {
+			c := cell{d, g.segments[i]}
+			if other, ok := owner[c]; ok {
+				return "segment " + itoa(int(c.segment)) + " of " + d.path + " belongs to groups " + itoa(int(other)) + " and " + itoa(int(g.num))
+			}
+			owner[c] = g.num
+		}
+	}
+	for _, d := range s.drives {
+		for _, n := range d.free {
+			if other, ok := owner[cell{d, n}]; ok {
+				return "segment " + itoa(int(n)) + " of " + d.path + " is free and belongs to group " + itoa(int(other)) + " (0: free twice)"
+			}
+			owner[cell{d, n}] = 0
+		}
+	}
+	return ""
+}
+
+// A group whose headers could not be written leaves nothing behind that a later opening
+// takes for a group.
+func TestGroupThatCouldNotBeOpened(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(map[bool]string{false: "the write failed", true: "the write hangs"}[held], func(t *testing.T) {
+			s, r, o := openRig(t, func(o *Options) {
+				o.OpTimeout, o.SegmentBytes, o.CapacityBytes = 50*time.Millisecond, 64<<10, 2*(12*64<<10+8<<10)
+			})
+			headers := device.Rule{Action: device.Fail, Kinds: device.Writes, Times: 3,
+				Match: func(op *device.Op) bool { return (op.Offset-layout.SegmentOffset(0, 0))%(64<<10) == 0 }}
+			if held {
+				headers.Action = device.Hold
+			}
+			rule := r.faults[1].MustInject(headers)
+			durable, cache := openSpace(t, s, "durable", skep.Durable, 1, true), openSpace(t, s, "cache", skep.Cache, 1, false)
+			kept := chainKeys(1, 12)
+			eventually(t, "a put succeeds", func() bool {
+				return putRun(t, s, durable, kept, 8<<10)[len(kept)-1].Outcome != skep.Declined
+			})
+			if held {
+				require.Empty(t, unsound(s))
+				require.Positive(t, r.faults[1].Held())
+			}
+			require.Positive(t, rule.Fired())
+			rule.Remove()
+			for i := range 40 {
+				putRun(t, s, cache, chainKeys(100+i, 4), 8<<10)
+			}
+			if held {
+				r.faults[1].Release() // headers of groups that are not: where nobody is
+				eventually(t, "writes end", func() bool { return r.faults[1].Stats().InFlight == 0 })
+			}
+			requireChain(t, s, durable, kept, 8<<10)
+			eventually(t, "segments come back", func() bool { return unsound(s) == "" })
+			require.NoError(t, s.Close())
+			s, err := Open(context.Background(), o)
+			require.NoError(t, err)
+			require.Empty(t, unsound(s))
+			for i := range 40 {
+				putRun(t, s, cache, chainKeys(200+i, 4), 8<<10)
+			}
+			requireChain(t, s, durable, kept, 8<<10)
+			_, reasons := requireRight(t, s, cache, chainKeys(239, 4), 8<<10)
+			require.Zero(t, reasons[skep.Damaged])
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// crashRig opens a store whose crash can be taken at any moment when it is at rest.
+func crashRig(t *testing.T, change func(o *Options)) (s *Store, r *rig, crash func(name string) Options) {
+	fs := vfs.NewCrashableMem()
+	s, r, o := openRig(t, func(o *Options) {
+		require.NoError(t, fs.MkdirAll(o.Dir, 0o755))
+		syncParents(t, fs, o.Dir)
+		o.CatalogFS, o.FlushInterval = fs, time.Minute
+		change(o)
+	})
+	r.each(func(_ int, d *device.Fault) { require.NoError(t, d.Record(testContext(t))) })
+	return s, r, func(string) Options {
+		after := &rig{}
+		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 1))})
+		r.each(func(_ int, d *device.Fault) {
+			after.mems = append(after.mems, d.CrashDevice(d.Events(), nil, device.CrashOptions{}))
+			after.faults = append(after.faults, nil)
+		})
+		o := o
+		o.CatalogFS, o.OpenDevice = clone, after.open
+		return o
+	}
+}
+
+// What was accepted and deleted before it was committed does not come back: the delete
+// is not answered before that is certain.
+func TestDeleteOfAccepted(t *testing.T) {
+	ctx := testContext(t)
+	s, r, crash := crashRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[:1], 8<<10))
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
+	put := putRequest(sc, &keys[0], 1, keys[1:], 8<<10)
+	put.Ack = skep.AckAccepted
+	res, err := s.Put(ctx, put)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Accepted, res)
+	requireChain(t, s, sc, keys, 8<<10)
+	_, err = s.Delete(brief(t), sc, keys[1:])
+	requireKind(t, skep.Deadline, err) // in doubt, and said so
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	_, err = s.Delete(ctx, sc, keys[1:])
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(ctx))
+	o := crash("deleted")
+	require.NoError(t, s.Close())
+
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	n, reasons := requireRight(t, s, sc, keys, 8<<10)
+	require.Equal(t, 1, n, "%v", reasons)
+	require.NoError(t, s.Close())
+}
+
+// What cleaning has dropped and the caller was told is gone does not come back when the
+// machine crashes before the cleaning is done.
+func TestDeleteOfEvicted(t *testing.T) {
+	ctx := testContext(t)
+	s, r, crash := crashRig(t, func(o *Options) {
+		o.SegmentBytes, o.CapacityBytes = 64<<10, 2*(6*64<<10+8<<10)
+	})
+	durable, cache := openSpace(t, s, "durable", skep.Durable, 1, true), openSpace(t, s, "cache", skep.Cache, 1, false)
+	events, err := s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
+	defer events.Close()
+	// Each group holds some that must be kept, so that cleaning has to read, and hangs.
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
+	var evicted []skep.Key
+	chain := chainKeys(1, 40)
+	into := make([]skep.Event, 64)
+	for i := 0; len(evicted) == 0; i++ {
+		require.Less(t, i, len(chain))
+		put := putRequest(durable, nil, 0, chain[i:i+1], 4<<10)
+		if i > 0 {
+			put.Parent, put.Depth = &chain[i-1], i
+		}
+		_, err := s.Put(ctx, put)
+		require.NoError(t, err)
+		putRun(t, s, cache, chainKeys(100+i, 3), 8<<10)
+		for {
+			n, err := events.Next(brief(t), into)
+			if err != nil {
+				break
+			}
+			for _, e := range into[:n] {
+				if e.Kind == skep.EventEvicted {
+					evicted = append(evicted, e.Key)
+				}
+			}
+		}
+	}
+	n, err := s.Delete(ctx, cache, evicted)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	o := crash("deleted")
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	require.NoError(t, s.Close())
+
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	there, _ := requireRight(t, s, cache, evicted, 8<<10)
+	require.Zero(t, there, "what was said to be gone is back")
+	require.NoError(t, s.Close())
+}
+
+// A log page that one copy got and the other did not is given back.
+func TestLogOfTwoCopiesIsAllOrNothing(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	filler, err := layout.NewFiller(2, 8)
+	require.NoError(t, err)
+	g := &group{filler: filler, drives: s.drives, logged: make([]int, 2)}
+	a := &appending{g: g}
+	require.True(t, s.takeLogLocked(g, a, 1, 2))
+	before := append([]logPlace{}, a.logs...)
+	mark := filler.Mark()
+	other := 1 - before[0].device
+	_, ok := filler.Log(other, 6) // the second copy's device is full now, up to its header
+	require.True(t, ok)
+	require.False(t, s.takeLogLocked(g, a, 2, 2))
+	filler.Rollback(mark)
+	require.Equal(t, before, a.logs)
+	require.Equal(t, 1, a.logPages)
+	require.Equal(t, []int{1, 1}, g.logged)
+}

@@ -1,0 +1,367 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Verifying compares what devices, catalog and index say of a store that nobody has open,
+// and changes nothing:
+//
+//	superblocks, headers   against the catalog's devices and groups
+//	rows                   each within its group, none over another, of a known
+//	                       namespace, with its parent where depth says
+//	logs                   a rebuild is tried on the side: it must give the same blocks
+//	index                  built as an open builds it: every row is found in it
+//	payload                with Deep, every copy of every block
+
+// VerifyOptions say how thoroughly.
+type VerifyOptions struct {
+	Deep     bool  // read payload, too
+	Rate     int64 // of that, bytes a second; 0: as fast as it goes
+	Progress func(stage string)
+}
+
+// VerifyReport is what was found.
+type VerifyReport struct {
+	Sound      bool    `json:"sound"`
+	Store      string  `json:"store"`
+	Clean      bool    `json:"clean"` // closed in order
+	Devices    int     `json:"devices"`
+	Groups     int     `json:"groups"`
+	Blocks     int64   `json:"blocks"`
+	Namespaces int     `json:"namespaces"`
+	Pending    int     `json:"pending"`   // entries the next open writes to the devices
+	Leftovers  int64   `json:"leftovers"` // records on devices of blocks that were evicted or never committed; the store knows of them
+	Deep       bool    `json:"deep"`
+	BytesRead  int64   `json:"bytes_read"` // payload
+	Seconds    float64 `json:"seconds"`
+	Faults     []Fault `json:"faults"`
+	MoreFaults int64   `json:"more_faults"`
+}
+
+func (r *VerifyReport) fault(f Fault) {
+	if len(r.Faults) < maxFaults {
+		r.Faults = append(r.Faults, f)
+	} else {
+		r.MoreFaults++
+	}
+}
+
+// Verify looks at the store in o.Dir. What is wrong with the store is in the report; an
+// error says that it could not be looked at: Locked, NotFound, Deadline.
+func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, err error) {
+	start := time.Now()
+	o.ensureDefaults()
+	if err := o.validate(); err != nil {
+		return rep, err
+	}
+	if v.Progress == nil {
+		v.Progress = func(string) {}
+	}
+	if _, err := os.Stat(o.Dir); err != nil {
+		return rep, &skep.Error{Op: "verify", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "the directory of a store"}
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return rep, err
+	}
+	lock.remove = lock.made
+	defer func() { err = errors.Join(err, lock.release()) }()
+	o.ReadOnly = true
+	rep = VerifyReport{Faults: []Fault{}, Deep: v.Deep}
+	v.Progress("opening")
+	s := newStore(o)
+	s.exclusive = true
+	if err := s.open(ctx); err != nil {
+		s.discardOpen()
+		if ctx.Err() != nil {
+			return rep, err
+		}
+		rep.fault(openFault(err))
+		rep.Seconds = time.Since(start).Seconds()
+		return rep, nil
+	}
+	s.run()
+	c := &checker{s: s, rep: &rep, v: v, rows: map[index.Fingerprint]row1{}}
+	err = c.run(ctx)
+	err = errors.Join(err, s.Close())
+	rep.Sound = err == nil && len(rep.Faults) == 0
+	rep.Seconds = time.Since(start).Seconds()
+	return rep, err
+}
+
+// openFault says what keeps a store from opening, and what to do.
+func openFault(err error) Fault {
+	f := Fault{What: "store", Problem: err.Error(), Do: "see what it names"}
+	switch k := skep.KindOf(err); {
+	case damagedCatalog(err):
+		f.What, f.Do = "catalog", "skep rebuild makes it anew from the devices"
+	case k == skep.NotFound:
+		f.What, f.Do = "catalog", "skep rebuild makes it anew from the devices, if they hold a store"
+	case k == skep.Missing:
+		f.What, f.Do = "device", "bring it back, or name where it is now"
+	case k == skep.Foreign:
+		f.What, f.Do = "device", "name the store's own devices"
+	case k == skep.Version:
+		f.Do = "use the skep that wrote it, or a newer one"
+	}
+	return f
+}
+
+// row1 is what is kept of a row to compare with others.
+type row1 struct {
+	loc     uint64
+	written uint64
+	depth   uint32
+	durable bool
+}
+
+type checker struct {
+	s     *Store
+	rep   *VerifyReport
+	v     VerifyOptions
+	rows  map[index.Fingerprint]row1
+	stale map[uint32]bool // groups that are known to hold leftovers
+	clean bool
+}
+
+func (c *checker) run(ctx context.Context) error {
+	s, rep := c.s, c.rep
+	root, err := s.catalog.Store(ctx)
+	if err != nil {
+		return err
+	}
+	intents, err := s.catalog.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	c.clean = root.Clean
+	rep.Store, rep.Clean, rep.Devices, rep.Pending = s.id.String(), root.Clean, len(s.drives), len(intents)
+	rep.Groups, rep.Namespaces = len(s.space.mu.groups), len(s.names.mu.byID)
+	c.v.Progress("headers")
+	if err := c.groups(ctx); err != nil {
+		return err
+	}
+	c.v.Progress("rows")
+	for _, num := range s.groupNumbers(0) {
+		if err := c.group(ctx, s.space.find(num)); err != nil {
+			return err
+		}
+	}
+	c.v.Progress("index")
+	for fp, r := range c.rows {
+		if e, ok := s.index.Resolve(fp); !ok || e.Location != r.loc {
+			rep.fault(Fault{What: "index", Group: int(unpack(r.loc).Group), Problem: "a block's row is not what the index has", Do: "report it: this is a bug"})
+		}
+	}
+	c.v.Progress("logs")
+	if err := c.devicesAgree(ctx, len(intents)); err != nil {
+		return err
+	}
+	c.v.Progress("payload")
+	return c.payload(ctx)
+}
+
+// groups looks at who owns which segment, at superblocks and headers.
+func (c *checker) groups(ctx context.Context) error {
+	s := c.s
+	type cell struct {
+		device  uint16
+		segment uint32
+	}
+	owner := map[cell]uint32{}
+	c.stale = map[uint32]bool{}
+	open := map[uint32]bool{}
+	list, err := s.catalog.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range list {
+		if g.State == catalog.GroupFree {
+			continue
+		}
+		open[g.Group] = g.State == catalog.GroupOpen && !c.clean // a crash may have come before its headers
+		c.stale[g.Group] = g.State == catalog.GroupCleaning || open[g.Group]
+		for _, m := range g.Devices {
+			k := cell{m.Device, m.Segment}
+			if other, ok := owner[k]; ok {
+				c.rep.fault(Fault{What: "catalog group", Group: int(g.Group), Segment: int(m.Segment), Problem: "its segment belongs to group " + itoa(int(other)) + " too",
+					Do: "skep rebuild: the headers say whose it is"})
+			}
+			owner[k] = g.Group
+		}
+	}
+	sc := &scrubber{s: s, o: ScrubOptions{DryRun: true}, v: verifier{s: s}}
+	for _, d := range s.drives {
+		sc.superblocks(ctx, d)
+	}
+	for _, num := range s.groupNumbers(0) {
+		if !open[num] {
+			sc.headers(ctx, s.space.find(num))
+		}
+	}
+	for _, f := range sc.rep.Faults {
+		c.rep.fault(f)
+	}
+	return ctx.Err()
+}
+
+// group looks at the rows of one group.
+func (c *checker) group(ctx context.Context, g *group) error {
+	s := c.s
+	segPages := uint32(s.segBytes / layout.PageSize)
+	taken := map[uint64]skep.Key{} // page × devices + device
+	return s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
+		var rec segment.Record
+		fault := func(what, problem, do string) {
+			c.rep.fault(Fault{What: what, Group: int(g.num), Key: rec.Key.String(), Problem: problem, Do: do})
+		}
+		if err := segment.DecodeRecord(b, &rec); err != nil {
+			fault("catalog row", err.Error(), "skep rebuild")
+			return nil
+		}
+		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+			return nil // purged: it goes when its group is cleaned
+		}
+		c.rep.Blocks++
+		loc := layoutOf(l)
+		if len(rec.Copies) > 0 && locOf(layout.Location{Group: rec.Copies[0].Group, Page: rec.Copies[0].Page, Device: rec.Copies[0].Device, Sub: rec.Copies[0].Sub}) != l {
+			fault("catalog row", "it lies under another place than its record says", "skep rebuild")
+		}
+		for _, p := range rec.Copies {
+			if p.Group != g.num || int(p.Device) >= len(g.drives) {
+				fault("record", "a copy is placed outside its group", "skep rebuild")
+				continue
+			}
+			at := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
+			for _, e := range layout.Extents(nil, at, int64(rec.Pages)*layout.PageSize, len(g.drives)) {
+				for k := range uint32((e.Len + layout.PageSize - 1) / layout.PageSize) {
+					page := e.Page + k
+					if page < 1 || page >= segPages {
+						fault("record", "page "+itoa(int(page))+" is outside the segment", "skep rebuild")
+						break
+					}
+					cell := uint64(page)*uint64(len(g.drives)) + uint64(e.Device)
+					if other, ok := taken[cell]; ok && p.Sub == 0 {
+						fault("record", "it lies where block "+other.Short()+" lies", "skep verify --deep says which of the two is right")
+						break
+					}
+					taken[cell] = rec.Key
+				}
+			}
+		}
+		c.block(fault, loc, &rec)
+		return nil
+	})
+}
+
+// block compares a row with those of the same block and of its parent.
+func (c *checker) block(fault func(what, problem, do string), loc layout.Location, rec *segment.Record) {
+	s := c.s
+	fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+	if other, ok := c.rows[fp]; ok {
+		fault("catalog row", "the block has another row in group "+itoa(int(unpack(other.loc).Group)), "open the store: the newer counts")
+	}
+	c.rows[fp] = row1{loc.Pack(), rec.Written(), rec.Depth, rec.Flags&segment.RecordDurable != 0}
+	if rec.Parent == nil {
+		return
+	}
+	parent := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), *rec.Parent)
+	if e, ok := s.index.Resolve(parent); ok && e.Depth+1 != rec.Depth {
+		fault("record", "its depth is "+itoa(int(rec.Depth))+" and its parent's "+itoa(int(e.Depth)), "delete it: nobody can find it")
+	}
+}
+
+// devicesAgree tries a rebuild on the side and compares what it gives.
+func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
+	dir, err := os.MkdirTemp("", "skep-verify-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	o := c.s.options
+	o.CatalogFS, o.CatalogDir, o.Registerer = vfs.Default, dir, nil
+	o.Devices = nil
+	for _, d := range c.s.drives {
+		if !d.removed.Load() {
+			o.Devices = append(o.Devices, d.path)
+		}
+	}
+	r := newStore(o)
+	defer func() { err = errors.Join(err, r.abandon()) }()
+	if err := r.findDrives(ctx); err != nil {
+		c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
+		return nil
+	}
+	found, err := r.rebuildInto(ctx, dir, nil)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
+			return nil
+		}
+		return err
+	}
+	for _, f := range found.Faults {
+		if f.What != "segment header" && c.clean { // those are known; a crash cuts logs off
+			f.Do = "skep scrub writes again what is missing"
+			c.rep.fault(f)
+		}
+	}
+	seen := map[index.Fingerprint]bool{}
+	err = r.catalog.ScanBlocks(ctx, 1, func(_ int, l catalog.Loc, row []byte) error {
+		h, err := segment.DecodeHead(row)
+		if err != nil {
+			return err
+		}
+		fp := c.s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key)
+		seen[fp] = true
+		have, ok := c.rows[fp]
+		switch {
+		case ok && have.written == h.Written():
+		case !ok && (c.stale[l.Group] || !c.clean || pending > 0), ok && (!c.clean || pending > 0):
+			c.rep.Leftovers++
+		case !ok && h.Flags&segment.RecordDurable == 0:
+			c.rep.Leftovers++ // evicted, and its group could not be cleaned
+		case !ok:
+			c.rep.fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would bring back a block that is not in the catalog", Do: "delete it by its key: that leaves a tombstone"})
+		default:
+			c.rep.fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would give another version of the block", Do: "put it again"})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for fp, have := range c.rows {
+		if !seen[fp] {
+			c.rep.fault(Fault{What: "log", Group: int(unpack(have.loc).Group), Problem: "a block's record is not on the devices: a rebuild would lose it", Do: "skep scrub writes it again"})
+		}
+	}
+	return nil
+}
+
+// payload reads what is stored: all of it, or nothing.
+func (c *checker) payload(ctx context.Context) error {
+	if !c.v.Deep {
+		return nil
+	}
+	rep, err := c.s.Scrub(ctx, ScrubOptions{Rate: c.v.Rate, DryRun: true})
+	c.rep.BytesRead = rep.Bytes
+	for _, f := range rep.Faults {
+		if f.What == "block" {
+			c.rep.fault(f)
+		}
+	}
+	return err
+}

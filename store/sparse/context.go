@@ -1,0 +1,314 @@
+package sparse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index/coact"
+	"github.com/skepkv/skep/layout"
+)
+
+// sparseContext is one open context.
+type sparseContext struct {
+	s       *Sparse
+	place   place
+	head    head
+	meta    skep.Scope
+	records skep.Scope
+	heads   coact.Heads
+	entry   int64 // bytes of an entry
+	record  int64 // the same in whole pages
+	layers  []*layer
+
+	appending sync.Mutex // one Append at a time, over I/O; before mu
+
+	mu      sync.Mutex
+	tokens  map[uint32]*token // appended, stored in blocks of their own
+	next    uint32            // number of the next token
+	checked time.Time         // when the chain was last found
+	closed  bool
+
+	background sync.WaitGroup // prefetches under way
+}
+
+// layer is one layer of a context.
+type layer struct {
+	k  *sparseContext
+	n  int
+	mu struct {
+		sync.Mutex
+		arrangement *arrangement
+		profile     *coact.Profile
+		recall      *coact.Recall
+		fresh       int // steps observed since the last Flush
+		heat        *coact.Heat
+		units       [][]uint32        // what Heat counts: pieces of clusters
+		unitOf      []int32           // of each entry
+		hot         map[uint32][]byte // records in memory
+		window      map[uint32][]byte // entries not on their drive yet
+		joiner      *coact.Joiner
+		joined      []joined // entries that wait for a block's worth
+		staged      map[uint32]*staged
+		share       float64 // moving average; 0: none yet
+		best        float64 // the greatest share since the arrangement was made
+		read, used  int64   // records prefetched, and joined
+		triedAt     int     // steps observed when the background last tried to recluster
+		madeAt      int     // steps observed when the arrangement was made from them
+	}
+	moving sync.Mutex
+}
+
+// unitSize is how many neighbours of a cluster come and go together in memory.
+const unitSize = 8
+
+func newLayer(k *sparseContext, n int) (*layer, error) {
+	y := &layer{k: k, n: n}
+	var err error
+	if y.mu.profile, err = coact.NewProfile(k.head.Entries, k.head.Sample); err != nil {
+		return nil, err
+	}
+	if y.mu.recall, err = coact.NewRecall(k.head.Entries, k.heads.QueryWidth(), coact.RecallDims, k.head.Seed); err != nil {
+		return nil, err
+	}
+	y.mu.hot, y.mu.window, y.mu.staged = map[uint32][]byte{}, map[uint32][]byte{}, map[uint32]*staged{}
+	return y, nil
+}
+
+// arranged is the layer's arrangement; nil before there is one.
+func (y *layer) arranged() *arrangement {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return y.mu.arrangement
+}
+
+func (k *sparseContext) layerOf(op string, n int) (*layer, error) {
+	if n < 0 || n >= len(k.layers) {
+		return nil, skep.Invalidf(op, "layer", n, fmt.Sprintf("0 to %d", len(k.layers)-1))
+	}
+	return k.layers[n], nil
+}
+
+// aliveEvery is how often a context looks whether its whole chain is still there; its last
+// block it looks for at every call, where the Store says cheaply.
+const aliveEvery = time.Second
+
+// alive returns NotFound once the context's chain cannot be found any more, and drops
+// the context then.
+func (k *sparseContext) alive(ctx context.Context) error {
+	k.mu.Lock()
+	closed, due := k.closed, time.Since(k.checked) >= aliveEvery
+	if k.s.at != nil && !closed && !due { // a purge or a delete shows at once
+		_, there := k.s.at.DeviceOf(k.place.scope, k.place.last)
+		due = !there
+	}
+	if due {
+		k.checked = time.Now()
+	}
+	k.mu.Unlock()
+	if closed {
+		return &skep.Error{Op: "context", Kind: skep.Closed}
+	}
+	if !due {
+		return nil
+	}
+	_, err := k.s.tokens(ctx, k.place.scope, k.head.Chain)
+	if errors.Is(err, skep.NotFound) {
+		return errors.Join(notFound(k.place.last), k.s.bury(ctx, k))
+	}
+	return err
+}
+
+// end refuses further calls.
+func (k *sparseContext) end() {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+}
+
+// Close implements skep.SparseContext.
+func (k *sparseContext) Close(ctx context.Context) error {
+	k.mu.Lock()
+	closed := k.closed
+	k.mu.Unlock()
+	if closed {
+		return nil
+	}
+	err := k.Flush(ctx)
+	k.end()
+	for _, y := range k.layers {
+		y.settle()
+	}
+	k.s.mu.Lock()
+	if k.s.open[k.place] == k {
+		delete(k.s.open, k.place)
+	}
+	k.s.mu.Unlock()
+	return err
+}
+
+// Flush implements skep.SparseContext.
+func (k *sparseContext) Flush(ctx context.Context) error {
+	for _, y := range k.layers {
+		y.mu.Lock()
+		fresh := y.mu.fresh
+		var profile, recall []byte
+		var err error
+		if fresh > 0 {
+			profile, err = y.mu.profile.MarshalBinary()
+			recall = y.mu.recall.AppendBinary(nil)
+			y.mu.fresh = 0
+		}
+		y.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if fresh == 0 {
+			continue
+		}
+		if err := k.putMeta(ctx, k.key("profile", uint64(y.n)), profile); err != nil {
+			return err
+		}
+		if err := k.putMeta(ctx, k.key("recall", uint64(y.n)), recall); err != nil {
+			return err
+		}
+	}
+	return k.s.st.Flush(ctx)
+}
+
+// drop deletes all that is stored of the context. What names other blocks goes after them,
+// the description last, so that an interrupted drop can be finished; the chain is gone
+// already, and nothing serves what is left.
+func (k *sparseContext) drop(ctx context.Context) error {
+	k.mu.Lock()
+	fresh := slices.Collect(maps.Keys(k.tokens))
+	k.mu.Unlock()
+	slices.Sort(fresh)
+	slices.Reverse(fresh) // they are found from the first on, up to a gap
+	meta := make([]skep.Key, len(fresh))
+	for i, e := range fresh {
+		meta[i] = k.key("token", uint64(e))
+	}
+	for _, y := range k.layers {
+		if a := y.arranged(); a != nil {
+			a.readers.Lock()
+			_, err := k.s.st.Delete(ctx, k.records, append(a.recordKeys(k, y.n), y.planned(ctx)...))
+			a.readers.Unlock()
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := k.s.st.Delete(ctx, k.meta, meta); err != nil {
+		return err
+	}
+	meta = meta[:0]
+	for _, y := range k.layers {
+		meta = append(meta, k.key("arrangement", uint64(y.n)), k.key("plan", uint64(y.n)), k.key("profile", uint64(y.n)), k.key("recall", uint64(y.n)))
+	}
+	if _, err := k.s.st.Delete(ctx, k.meta, meta); err != nil {
+		return err
+	}
+	_, err := k.s.st.Delete(ctx, k.meta, []skep.Key{k.key("context")})
+	return err
+}
+
+// Info implements skep.SparseContext.
+func (k *sparseContext) Info() skep.SparseInfo {
+	k.mu.Lock()
+	next := k.next
+	k.mu.Unlock()
+	cost := k.cost()
+	info := skep.SparseInfo{RunSeconds: cost.Of(1) - cost.Page, PageSeconds: cost.Page, Scope: k.place.scope, Last: k.place.last, Layers: len(k.layers), Entries: int(next), Appended: int(next) - k.head.Entries,
+		EntryBytes: k.entry, RecordBytes: k.record, Devices: k.s.o.Devices, Window: k.s.o.Window}
+	for _, y := range k.layers {
+		y.mu.Lock()
+		a := y.mu.arrangement
+		remembered, projection := y.mu.recall.Bytes()
+		i := skep.LayerInfo{Generation: a.gen, Clusters: len(a.clusters), Records: a.placement.Records(), Steps: y.mu.profile.Steps(),
+			Resident: len(y.mu.hot) + len(y.mu.window), Overgrown: a.overgrown, Share: y.mu.share, Decayed: y.mu.best > 0 && y.mu.share < decayedShare*y.mu.best,
+			IndexBytes:   a.bytes() + y.mu.profile.Bytes() + remembered + projection,
+			PrefetchRead: y.mu.read, PrefetchJoined: y.mu.used}
+		y.mu.Unlock()
+		info.PerLayer = append(info.PerLayer, i)
+	}
+	return info
+}
+
+// due reports whether enough was observed since the background last tried the layer, and
+// notes that it tries now.
+func (y *layer) due() bool {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	steps := y.mu.profile.Steps()
+	if steps < y.mu.triedAt { // forgotten meanwhile
+		y.mu.triedAt = 0
+	}
+	if y.mu.triedAt > 0 && steps-y.mu.triedAt < learnedSteps {
+		return false
+	}
+	y.mu.triedAt = steps
+	return true
+}
+
+// decayedShare is the part of its best share a layout may fall to before it counts as
+// decayed.
+const decayedShare = 0.85
+
+// Clusters implements skep.SparseContext.
+func (k *sparseContext) Clusters(n int) (skep.SparseClusters, error) {
+	y, err := k.layerOf("clusters", n)
+	if err != nil {
+		return skep.SparseClusters{}, err
+	}
+	y.mu.Lock()
+	a := y.mu.arrangement
+	bits, err := y.mu.profile.Bits(nil)
+	y.mu.Unlock()
+	if err != nil {
+		return skep.SparseClusters{}, err
+	}
+	out := skep.SparseClusters{Copies: float64(a.placement.Records()) / float64(a.entries), Places: make([]uint32, a.entries)}
+	for _, c := range a.clusters {
+		out.Sizes = append(out.Sizes, len(c))
+		radius := 1.0
+		if bits.Steps() > 0 {
+			radius = bits.Radius(c)
+		}
+		out.Radii = append(out.Radii, radius)
+		out.Runs = append(out.Runs, a.placement.RunsOf(c))
+		out.Members = append(out.Members, append([]uint32(nil), c...))
+	}
+	for e := range out.Places {
+		if spots := a.placement.Spots(uint32(e)); len(spots) > 0 {
+			out.Places[e] = spots[0].Device
+		}
+	}
+	most, sum := 0, 0
+	for d := range a.placement.Devices() {
+		n := 0
+		for _, e := range a.placement.Slots(d) {
+			if e != layout.NoEntry {
+				n++
+			}
+		}
+		most, sum = max(most, n), sum+n
+	}
+	if most > 0 {
+		out.Balance = float64(sum) / float64(most) / float64(a.placement.Devices())
+	}
+	if bits.Steps() > 0 {
+		out.Together = func(x, z uint32) int {
+			if int(max(x, z)) >= bits.Entries() {
+				return 0
+			}
+			return bits.Both(int(x), int(z))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,63 @@
+// Package sparse keeps clustered contexts on any skep.Store: skep.Sparse on top of
+// lookup, restore and put. It needs no storage of its own; what it stores are blocks, so
+// checksums, crash safety, cleaning and repair are the Store's.
+//
+// # What is stored
+//
+// A context belongs to a chain of a block namespace, N say, and lives in two unchained
+// namespaces of the same tenant, model and class beside it:
+//
+//	N#sparse-R   records. A block is 64 slots of R bytes (whole pages), one entry each. Its
+//	             shape is "latent", a slot a layer, so a slot is a granule: it has its own
+//	             checksum, and a range of slots is a range of layers
+//	N#sparse     all else, opaque: the context, each layer's arrangement, profiles, appended
+//	             tokens on their way
+//
+// A record block is 256 KiB for entries of 4 KiB: one stripe unit, so it lies on one
+// drive, and blocks put one after another go around the drives. Which one it is is asked
+// of the Store (Locator), so that balance is reckoned with where things are.
+//
+//	layer 3, generation 2       dev 0            dev 1            dev 2
+//	                          ┌ block 0 ┐      ┌ block 0 ┐      ┌ block 0 ┐
+//	slots 0 to 63             │ a0 a1 b4│      │ a2 a3 b5│      │ a4 b0 b1│  …
+//	                          └─────────┘      └─────────┘      └─────────┘
+//	slots 64 to 127             block 1          block 1          block 1
+//
+// # Arrangement, generation
+//
+// An arrangement says what is in which slot and which entries form clusters. It is
+// immutable but for growth at its end and is stored as one block; replacing that block
+// is the moment a new generation takes over. Records of a generation that is not in
+// force are found by their keys, which name it, and deleted when its last reader is done.
+//
+//	recluster   write plan (what is wanted) → records of the new generation → arrangement
+//	            → delete plan → delete old records
+//	crash       plan there: recluster goes on with it, skipping what is stored; without a
+//	            plan nothing of a generation to come exists
+//
+// # Append
+//
+// A token's entries are put as one block and acknowledged when that is stored. They are
+// in the window, in memory, until they join clusters; then they wait for a block's worth of
+// neighbours on the drive that is theirs, (id + |C|) mod n, are written as an overflow
+// block, and the arrangement grows. The token's own block is deleted after that, so an
+// acknowledged entry is always stored at least once.
+//
+// # What holds
+//
+//   - A Fetch delivers an entry's bytes or names it as missing. Bytes are checked by the
+//     Store, slot by slot.
+//   - Readers see one arrangement from beginning to end; its records are deleted after.
+//   - A context is served only while the last block of its chain is found.
+//   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to
+//     one choice a layer; an index that LayerInfo.IndexBytes counts.
+//
+// # Locks
+//
+// Sparse.mu guards the table of open contexts. context.mu guards tokens on their way;
+// context.appending is held by one Append at a time, over I/O, and is taken before it.
+// layer.mu guards what a layer learned, its memory and its arrangement pointer; it is not
+// held over I/O. arrangement.readers is shared by reads and taken whole before deleting.
+// layer.moving is held by one recluster or overflow write at a time, over I/O, and is
+// taken before the others.
+package sparse

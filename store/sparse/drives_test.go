@@ -1,0 +1,54 @@
+package sparse
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/layout"
+)
+
+// The model of the drives follows the batches it is shown, whatever it began with.
+func TestDrivesAreLearnt(t *testing.T) {
+	for name, c := range map[string]struct{ wait, base, page float64 }{
+		"bytes and operations":     {0, 1e-6, .6e-6},
+		"a seek":                   {0, 1e-4, 2e-5},
+		"a wait before everything": {5e-5, 2e-6, 1e-6},
+		"bytes alone":              {1e-5, 0, 1e-6},
+	} {
+		d := newDrives(layout.ReadCost{})
+		rng := rand.New(rand.NewPCG(1, 1))
+		for range 400 {
+			runs := 1 + rng.IntN(64)
+			pages := runs * (1 + rng.IntN(16))
+			took := (c.wait + c.base*float64(runs) + c.page*float64(pages)) * (.95 + .1*rng.Float64())
+			d.learn(runs, pages, time.Duration(took*1e9))
+		}
+		got := d.now()
+		require.InEpsilon(t, c.page, got.Page, .1, name)
+		require.InDelta(t, c.base, got.Base, .1*c.base+.5*c.page, name)
+	}
+}
+
+func TestDrivesThatAreToldAreNotLearnt(t *testing.T) {
+	told := layout.ReadCost{Page: 1e-6, Least: 2e-6}
+	d := newDrives(told)
+	d.learn(1, 1, time.Second)
+	require.Equal(t, told, d.now())
+	d = newDrives(layout.ReadCost{})
+	first := d.now()
+	require.InEpsilon(t, 1/5e5, first.Of(1), .01, "a drive of the middle")
+	d.learn(0, 0, time.Second)
+	d.learn(2, 1, time.Second)
+	d.learn(1, 1, 0)
+	require.Equal(t, first, d.now(), "no batch")
+	for range 1000 { // all alike: they do not tell runs from pages
+		d.learn(8, 8, time.Millisecond)
+	}
+	c := d.now()
+	require.Positive(t, c.Page)
+	require.InEpsilon(t, 1e-3, 8*c.Of(1), .2)
+	require.LessOrEqual(t, c.Base, maxBasePages*c.Page)
+}

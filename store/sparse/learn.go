@@ -1,0 +1,188 @@
+package sparse
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index/coact"
+)
+
+// Observe implements skep.SparseContext.
+func (k *sparseContext) Observe(ctx context.Context, o skep.Observation) error {
+	const op = "observe"
+	y, err := k.layerOf(op, o.Layer)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
+	}
+	k.mu.Lock()
+	next, closed := k.next, k.closed
+	k.mu.Unlock()
+	if closed {
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	for i, e := range o.Entries {
+		if e >= next || i > 0 && e <= o.Entries[i-1] {
+			return skep.Invalidf(op, "entry", e, fmt.Sprintf("ascending and below %d", next))
+		}
+	}
+	if len(o.Queries)%k.heads.QueryWidth() != 0 {
+		return skep.Invalidf(op, "query numbers", len(o.Queries), fmt.Sprintf("a multiple of %d", k.heads.QueryWidth()))
+	}
+	if o.Weights != nil && len(o.Weights) != len(o.Entries) {
+		return skep.Invalidf(op, "weights", len(o.Weights), len(o.Entries))
+	}
+	for _, w := range o.Weights {
+		if !(w >= 0 && w < 1e30) {
+			return skep.Invalidf(op, "weight", w, "0 or more, finite")
+		}
+	}
+	y.mu.Lock()
+	taken, err := y.mu.profile.Observe(o.Entries, o.Explorative)
+	if err == nil && taken && len(o.Queries) > 0 {
+		y.mu.recall.Grow(int(next))
+		err = y.mu.recall.Learn(o.Queries, o.Entries, o.Weights, nil)
+	}
+	if taken {
+		y.mu.fresh++
+	}
+	if y.mu.profile.Steps() > maxProfileSteps {
+		y.mu.madeAt = max(y.mu.madeAt-(y.mu.profile.Steps()-maxProfileSteps*3/4), 0)
+		y.mu.profile.Forget(maxProfileSteps * 3 / 4)
+	}
+	if y.mu.joiner != nil {
+		y.mu.joiner.Step(o.Entries)
+	}
+	y.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return y.place(ctx, false)
+}
+
+// maxProfileSteps is how many steps a layer's profile keeps; the oldest quarter goes then.
+const maxProfileSteps = 8192
+
+// Select implements skep.SparseContext.
+func (k *sparseContext) Select(ctx context.Context, n int, queries []float32, c skep.Choice) (skep.Selection, error) {
+	const op = "select"
+	y, err := k.layerOf(op, n)
+	if err != nil {
+		return skep.Selection{}, err
+	}
+	if len(queries) == 0 || len(queries)%k.heads.QueryWidth() != 0 {
+		return skep.Selection{}, skep.Invalidf(op, "query numbers", len(queries), fmt.Sprintf("a multiple of %d", k.heads.QueryWidth()))
+	}
+	if c.Budget < 0 {
+		return skep.Selection{}, skep.Invalidf(op, "budget", c.Budget, "0 or more")
+	}
+	if err := k.alive(ctx); err != nil {
+		return skep.Selection{}, err
+	}
+	k.mu.Lock()
+	next := k.next
+	k.mu.Unlock()
+
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	a := y.mu.arrangement
+	inMemory := func(e uint32) bool { return y.mu.hot[e] != nil || y.mu.window[e] != nil }
+	var sel skep.Selection
+	switch {
+	case y.mu.recall.Steps() >= learnedSteps:
+		y.mu.recall.Grow(int(next))
+		votes := make([]float32, next)
+		if _, err := y.mu.recall.Votes(queries, coact.RecallOptions{}, votes); err != nil {
+			return sel, err
+		}
+		sel.Entries, sel.Learned = coact.TopSet(votes, c.Budget, inMemory), true
+	case a.index != nil:
+		scores, err := a.index.Scores(queries, nil)
+		if err != nil {
+			return sel, err
+		}
+		sizes := a.clusters
+		for i := range scores {
+			scores[i] /= float32(len(sizes[i]))
+		}
+		if sel.Clusters, sel.Entries, err = coact.Select(a.clusters, scores, coact.SelectOptions{Budget: c.Budget, Overshoot: c.Overshoot}, inMemory); err != nil {
+			return sel, err
+		}
+	default:
+		return sel, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "element", Value: k.head.Shape.Element, Limit: "f32, bf16 or f16, until steps with queries were observed"}
+	}
+	for e := range y.mu.hot {
+		sel.Entries = append(sel.Entries, e)
+	}
+	for e := range y.mu.window {
+		sel.Entries = append(sel.Entries, e)
+	}
+	slices.Sort(sel.Entries)
+	sel.Entries = slices.Compact(sel.Entries)
+	return sel, nil
+}
+
+// learnedSteps is how many observed steps with queries a choice by similar steps needs;
+// before, clusters are chosen by their keys (docs/sparse.md shows both by steps).
+const learnedSteps = 64
+
+// staged is a record a prefetch reads: data is set when done is closed, nil when it did
+// not come.
+type staged struct {
+	done chan struct{}
+	data []byte
+}
+
+// Prefetch implements skep.SparseContext.
+func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32, c skep.Choice) error {
+	sel, err := k.Select(ctx, n, foreseen, c)
+	if err != nil {
+		return err
+	}
+	y := k.layers[n]
+	y.mu.Lock()
+	old := y.mu.staged
+	y.mu.staged = map[uint32]*staged{}
+	var entries []uint32
+	for _, e := range sel.Entries {
+		if y.mu.hot[e] != nil || y.mu.window[e] != nil {
+			continue
+		}
+		if s := old[e]; s != nil { // still there from the last one, or on its way
+			y.mu.staged[e] = s
+			continue
+		}
+		y.mu.staged[e] = &staged{done: make(chan struct{})}
+		entries = append(entries, e)
+	}
+	mine := make([]*staged, len(entries))
+	for i, e := range entries {
+		mine[i] = y.mu.staged[e]
+	}
+	y.mu.read += int64(len(entries))
+	a := y.mu.arrangement
+	a.readers.RLock()
+	y.mu.Unlock()
+	k.background.Go(func() { // ends with its reads; Close waits
+		defer a.readers.RUnlock()
+		mem := aligned(int64(max(len(entries), 1)) * k.record)
+		planes := make([][]byte, len(entries))
+		for i := range planes {
+			planes[i] = mem[int64(i)*k.record:][:k.record:k.record]
+		}
+		away, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		failed, _, err := y.read(away, a, entries, planes)
+		for i, e := range entries {
+			if err == nil && !slices.Contains(failed, e) {
+				mine[i].data = planes[i]
+			}
+			close(mine[i].done)
+		}
+	})
+	return nil
+}

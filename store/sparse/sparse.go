@@ -1,0 +1,419 @@
+package sparse
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index/coact"
+	"github.com/skepkv/skep/layout"
+)
+
+// Locator is a Store that knows its drives. One that does not (a network client) is
+// taken to put blocks around its devices in turn.
+type Locator interface {
+	DeviceOf(s skep.Scope, key skep.Key) (device int, ok bool)
+	DeviceCount() int
+}
+
+// Options are those of New. Zero fields take the defaults.
+type Options struct {
+	Devices int             // where the Store does not say; 0: 1
+	Cost    layout.ReadCost // of a read; zero: measured when the first context is opened, and from then on
+	Window  int             // steps an appended entry waits; 0: 256, at most coact.MaxJoinWindow are looked back on
+	Seed    uint64
+	Workers int // goroutines of clustering; 0: 1
+	// Background is how often layers of open contexts are looked at, and reclustered when
+	// reads of them have decayed, clusters have overgrown, or the layout is still that of
+	// keys and enough was observed; 0: only when asked.
+	Background time.Duration
+}
+
+// Sparse is skep.Sparse over a Store, which it does not own.
+type Sparse struct {
+	st skep.Store
+	at Locator
+	o  Options
+
+	drives *drives
+
+	mu     sync.Mutex
+	open   map[place]*sparseContext
+	closed bool
+
+	stop    context.CancelFunc // ends the background
+	stopped sync.WaitGroup
+}
+
+var _ skep.Sparse = (*Sparse)(nil)
+
+// place names a context.
+type place struct {
+	scope skep.Scope
+	last  skep.Key
+}
+
+const (
+	slotsPerBlock = 64
+	// DefaultWindow is how many steps an appended entry waits, the paper's W.
+	DefaultWindow = 256
+	metaSuffix    = skep.SparseMark
+)
+
+// New puts sparse contexts on a Store.
+func New(st skep.Store, o Options) (*Sparse, error) {
+	s := &Sparse{st: st, o: o, open: map[place]*sparseContext{}, drives: newDrives(o.Cost)}
+	s.at, _ = st.(Locator)
+	if s.at != nil {
+		s.o.Devices = s.at.DeviceCount()
+	}
+	if s.o.Devices == 0 {
+		s.o.Devices = 1
+	}
+	if s.o.Window == 0 {
+		s.o.Window = DefaultWindow
+	}
+	const op = "sparse"
+	if s.o.Devices < 1 || s.o.Devices > layout.MaxDevices {
+		return nil, skep.Invalidf(op, "devices", s.o.Devices, fmt.Sprintf("1 to %d", layout.MaxDevices))
+	}
+	if s.o.Window < 1 || s.o.Window > 1<<16 {
+		return nil, skep.Invalidf(op, "window in steps", s.o.Window, "1 to 65536")
+	}
+	if s.o.Workers < 0 {
+		return nil, skep.Invalidf(op, "workers", s.o.Workers, "0 or more")
+	}
+	if s.o.Background < 0 {
+		return nil, skep.Invalidf(op, "background", s.o.Background, "0 or more")
+	}
+	s.stop = func() {}
+	if s.o.Background > 0 {
+		var ctx context.Context
+		ctx, s.stop = context.WithCancel(context.Background())
+		s.stopped.Go(func() { s.tend(ctx) })
+	}
+	return s, nil
+}
+
+// tend reclusters what needs it, until ctx ends.
+func (s *Sparse) tend(ctx context.Context) {
+	tick := time.NewTicker(s.o.Background)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		var all []*sparseContext
+		for _, c := range s.open {
+			all = append(all, c)
+		}
+		s.mu.Unlock()
+		for _, c := range all {
+			for l, y := range c.Info().PerLayer {
+				if ctx.Err() == nil && (y.Decayed || y.Overgrown > 0 || y.Generation == 1 && y.Steps >= learnedSteps) && c.layers[l].due() {
+					// What fails stays as it was and is tried again once more was observed.
+					_, _ = c.Recluster(ctx, l)
+				}
+			}
+		}
+	}
+}
+
+// Close closes the contexts that are open.
+func (s *Sparse) Close(ctx context.Context) error {
+	s.stop()
+	s.stopped.Wait()
+	s.mu.Lock()
+	s.closed = true
+	var all []*sparseContext
+	for _, c := range s.open {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, c.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// head is a context's stored description.
+type head struct {
+	Format     int        `json:"format"`
+	Keys       int        `json:"keys"`
+	Chain      []skep.Key `json:"chain"`
+	Entries    int        `json:"entries"` // when clustered
+	Shape      skep.Shape `json:"shape"`
+	QueryHeads int        `json:"query_heads"`
+	DRAM       int64      `json:"dram"`
+	Sample     int        `json:"sample"`
+	Devices    int        `json:"devices"`
+	Seed       uint64     `json:"seed"`
+}
+
+const headFormat = 1
+
+// Cluster implements skep.Sparse.
+func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.SparseContext, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	last := r.Keys[len(r.Keys)-1]
+	c, err := s.OpenContext(ctx, r.Scope, last)
+	if err == nil || !errors.Is(err, skep.NotFound) {
+		return c, err
+	}
+	info, err := s.namespace(ctx, r.Scope.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.tokens(ctx, r.Scope, r.Keys)
+	if err != nil {
+		return nil, err
+	}
+	h := head{Format: headFormat, Keys: len(r.Keys), Chain: r.Keys, Entries: n, Shape: info.Shape, QueryHeads: r.QueryHeads, DRAM: r.DRAM,
+		Sample: max(r.Sample, 1), Devices: s.o.Devices, Seed: s.o.Seed}
+	k, err := s.prepare(ctx, r.Scope, last, info, h)
+	if err != nil {
+		return nil, err
+	}
+	for l := range k.layers {
+		if err := k.build(ctx, l); err != nil {
+			return nil, fmt.Errorf("cluster layer %d: %w", l, err)
+		}
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	// The description comes last: without it there is no context.
+	if err := k.putMeta(ctx, k.key("context"), text); err != nil {
+		return nil, err
+	}
+	return s.register(ctx, k)
+}
+
+// OpenContext implements skep.Sparse.
+func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) (skep.SparseContext, error) {
+	s.mu.Lock()
+	c, closed := s.open[place{sc, last}], s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
+	}
+	if c != nil {
+		return c, c.alive(ctx)
+	}
+	info, err := s.namespace(ctx, sc.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	h, k, err := s.find(ctx, sc, last, info)
+	if err != nil {
+		return nil, err
+	}
+	if n, err := s.tokens(ctx, sc, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
+		return nil, err
+	} else if err != nil || n != h.Entries {
+		return nil, errors.Join(notFound(last), s.bury(ctx, k))
+	}
+	for l := range k.layers {
+		if err := k.load(ctx, l); err != nil {
+			return nil, fmt.Errorf("open layer %d: %w", l, err)
+		}
+	}
+	if err := k.loadTokens(ctx); err != nil {
+		return nil, err
+	}
+	return s.register(ctx, k)
+}
+
+// find reads a context's description.
+func (s *Sparse) find(ctx context.Context, sc skep.Scope, last skep.Key, info skep.NamespaceInfo) (h head, k *sparseContext, err error) {
+	meta, ok, err := s.sibling(ctx, info, metaSuffix)
+	if err != nil {
+		return h, nil, err
+	}
+	if !ok {
+		return h, nil, notFound(last)
+	}
+	probe := &sparseContext{s: s, place: place{sc, last}, meta: skep.Scope{Namespace: meta, Salt: sc.Salt}}
+	text, err := probe.getMeta(ctx, probe.key("context"))
+	if err != nil {
+		return h, nil, err
+	}
+	if text == nil {
+		return h, nil, notFound(last)
+	}
+	if err := json.Unmarshal(text, &h); err != nil || h.Format != headFormat {
+		return h, nil, &skep.Error{Op: "open context", Kind: skep.Version, Field: "format", Value: h.Format, Err: err}
+	}
+	k, err = s.prepare(ctx, sc, last, info, h)
+	return h, k, err
+}
+
+func notFound(last skep.Key) error {
+	return &skep.Error{Op: "open context", Kind: skep.NotFound, Field: "context", Value: last.Short()}
+}
+
+// DropContext implements skep.Sparse. The chain's last block goes first: a context without
+// it is dropped by whoever meets it next, so an interrupted drop leaves nothing that serves.
+func (s *Sparse) DropContext(ctx context.Context, sc skep.Scope, last skep.Key) error {
+	c, err := s.opened(ctx, sc, last)
+	if err != nil {
+		return err
+	}
+	if _, err := s.st.Delete(ctx, sc, []skep.Key{last}); err != nil {
+		return err
+	}
+	return s.bury(ctx, c)
+}
+
+// opened is a context that is open, or the frame of one that is stored.
+func (s *Sparse) opened(ctx context.Context, sc skep.Scope, last skep.Key) (*sparseContext, error) {
+	s.mu.Lock()
+	c := s.open[place{sc, last}]
+	s.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	info, err := s.namespace(ctx, sc.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	_, c, err = s.find(ctx, sc, last, info)
+	return c, err
+}
+
+// bury deletes what is stored of a context without a chain, and refuses its further calls.
+// One that was never open is read as far as it can be: what is damaged cannot name its blocks.
+func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
+	s.mu.Lock()
+	if s.open[c.place] == c {
+		delete(s.open, c.place)
+	}
+	s.mu.Unlock()
+	if c.layers[0].arranged() == nil {
+		for l := range c.layers {
+			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) {
+				return err
+			}
+		}
+		if err := c.loadTokens(ctx); err != nil && !errors.Is(err, skep.Damaged) {
+			return err
+		}
+	}
+	c.end()
+	return c.drop(ctx)
+}
+
+func (s *Sparse) register(ctx context.Context, k *sparseContext) (skep.SparseContext, error) {
+	k.probe(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
+	}
+	if other := s.open[k.place]; other != nil {
+		return other, nil
+	}
+	s.open[k.place] = k
+	return k, nil
+}
+
+func (s *Sparse) namespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	all, err := s.st.Namespaces(ctx)
+	if err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	for _, n := range all {
+		if n.ID == id {
+			return n, nil
+		}
+	}
+	return skep.NamespaceInfo{}, &skep.Error{Op: "context", Kind: skep.NotFound, Field: "namespace", Value: id}
+}
+
+// sibling finds a namespace beside n.
+func (s *Sparse) sibling(ctx context.Context, n skep.NamespaceInfo, suffix string) (skep.NamespaceID, bool, error) {
+	all, err := s.st.Namespaces(ctx)
+	for _, o := range all {
+		if o.Tenant == n.Tenant && o.Name == n.Name+suffix {
+			return o.ID, true, err
+		}
+	}
+	return 0, false, err
+}
+
+// tokens is how many tokens a chain has; NotFound unless all of it is stored.
+func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	r, err := s.st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
+	if err != nil {
+		return 0, err
+	}
+	if r.Blocks < len(keys) {
+		return 0, &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "blocks of the chain", Value: r.Blocks, Limit: len(keys)}
+	}
+	return r.Tokens, nil
+}
+
+// prepare makes a context's frame: its geometry and namespaces.
+func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info skep.NamespaceInfo, h head) (*sparseContext, error) {
+	const op = "cluster"
+	sh := h.Shape
+	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now()}
+	bits := int64(sh.Element.Bits())
+	switch sh.Kind {
+	case skep.Attention:
+		k.entry = 2 * int64(sh.KVHeads) * int64(sh.HeadDim) * bits / 8
+		k.heads = coact.Heads{Query: h.QueryHeads, KV: sh.KVHeads, Dim: sh.HeadDim}
+	case skep.Latent:
+		k.entry = int64(sh.HeadDim) * bits / 8
+		k.heads = coact.Heads{Query: h.QueryHeads, KV: 1, Dim: sh.HeadDim}
+	default:
+		return nil, skep.Invalidf(op, "shape", sh.Kind, "attention or latent")
+	}
+	if bits%8 != 0 {
+		return nil, skep.Invalidf(op, "element", sh.Element, "a whole number of bytes")
+	}
+	k.record = layout.Padded(k.entry)
+	if k.record > skep.MaxSparseEntryBytes {
+		return nil, skep.Invalidf(op, "entry in bytes", k.entry, fmt.Sprintf("at most %d", skep.MaxSparseEntryBytes))
+	}
+	if err := k.heads.Validate(); err != nil {
+		return nil, err
+	}
+	if h.Entries < 1 || h.Entries > coact.MaxEntries || h.Devices < 1 || h.Devices > layout.MaxDevices {
+		return nil, skep.Invalidf(op, "entries", h.Entries, fmt.Sprintf("1 to %d", coact.MaxEntries))
+	}
+	spec := skep.NamespaceSpec{Tenant: info.Tenant, Model: info.Model, Class: info.Class, Copies: 1}
+	spec.Name, spec.Shape = info.Name+metaSuffix, skep.Shape{Kind: skep.Opaque, BlockTokens: 1}
+	meta, err := s.st.OpenNamespace(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	spec.Name = fmt.Sprintf("%s%s-%d", info.Name, metaSuffix, k.record)
+	spec.Shape = skep.Shape{Kind: skep.Latent, Layers: slotsPerBlock, HeadDim: int(k.record), Element: skep.I8, BlockTokens: 1}
+	records, err := s.st.OpenNamespace(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	k.meta = skep.Scope{Namespace: meta.ID, Salt: sc.Salt}
+	k.records = skep.Scope{Namespace: records.ID, Salt: sc.Salt}
+	k.next = uint32(h.Entries)
+	for l := range sh.Layers {
+		y, err := newLayer(k, l)
+		if err != nil {
+			return nil, err
+		}
+		k.layers = append(k.layers, y)
+	}
+	return k, nil
+}

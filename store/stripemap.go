@@ -1,0 +1,89 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	"github.com/skepkv/skep/layout"
+)
+
+// StripeMap is how the segments of all devices stand.
+type StripeMap struct {
+	Devices []StripeDevice
+	Groups  []StripeGroup // by number
+}
+
+// StripeDevice is one device's segments.
+type StripeDevice struct {
+	Index        int
+	Path         string
+	State        string
+	Segments     int // it has room for
+	Free         int // of them, in no group
+	SegmentBytes int64
+}
+
+// StripeGroup is one stripe group: a segment on each of its devices. Bytes are whole
+// pages, of all its devices together.
+type StripeGroup struct {
+	Group         uint32
+	State         string // "open", "sealed", "cleaning"
+	Devices       []int  // in striping order
+	Segments      []int  // its segment on each
+	Blocks        int64
+	CapacityBytes int64 // 0 while it is open
+	LiveBytes     int64
+	HotBytes      int64   // live, and used since they were written here
+	Age           float64 // since it was sealed, in capacities written
+}
+
+// StripeMap takes a picture of what each segment of each device holds, for people.
+func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	m := &StripeMap{}
+	s.space.mu.Lock()
+	for _, d := range s.allDrives() {
+		state := "ok"
+		if d.failed != nil {
+			state = "failed: " + d.failed.Error()
+		}
+		m.Devices = append(m.Devices, StripeDevice{
+			Index: int(d.index), Path: d.path, State: state, Segments: d.limit,
+			Free: len(d.free) + d.limit - d.segments, SegmentBytes: d.segBytes,
+		})
+	}
+	for _, g := range s.space.mu.groups {
+		sg := StripeGroup{Group: g.num, State: "sealed"}
+		switch {
+		case g.victim || g.draining.Load():
+			sg.State = "cleaning"
+		case g.filler != nil:
+			sg.State = "open"
+		}
+		for i, d := range g.drives {
+			sg.Devices = append(sg.Devices, int(d.index))
+			sg.Segments = append(sg.Segments, int(g.segments[i]))
+		}
+		m.Groups = append(m.Groups, sg)
+	}
+	s.space.mu.Unlock()
+	for i := range m.Groups {
+		g := &m.Groups[i]
+		st, ok := s.index.Group(g.Group)
+		if !ok {
+			continue
+		}
+		g.Blocks = int64(st.Blocks)
+		g.LiveBytes = int64(st.LivePages) * layout.PageSize
+		g.HotBytes = int64(st.TouchedPages) * layout.PageSize
+		g.CapacityBytes = int64(st.CapacityPages) * layout.PageSize
+		if g.CapacityBytes > 0 {
+			g.Age = st.SealedAge
+		}
+	}
+	slices.SortFunc(m.Groups, func(a, b StripeGroup) int { return int(int64(a.Group) - int64(b.Group)) })
+	return m, nil
+}

@@ -1,0 +1,519 @@
+package store
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// tasks is the work in the background that moves blocks, one group at a time and one task
+// at a time: copies that were lost are made again, drives that are to go are emptied, a
+// drive that came is filled, groups with many holes are compacted. In this order.
+type tasks struct {
+	s    *Store
+	wake chan struct{}
+	turn chan struct{} // held by who moves blocks
+
+	members chan struct{}            // held by who adds or removes a device
+	grown   atomic.Pointer[[]*drive] // the drives, once some were added since the open
+
+	mu     sync.Mutex
+	totals map[string]Progress
+	stuck  map[groupID]time.Time // groups that could not be moved, and until when
+}
+
+// groupID names a group for ever.
+type groupID struct {
+	num        uint32
+	generation uint64
+}
+
+func (g *group) id() groupID { return groupID{g.num, g.generation} }
+
+// Names of tasks.
+const (
+	taskHeal      = "re-replicate"
+	taskDrain     = "drain"
+	taskRebalance = "rebalance"
+	taskCompact   = "compact"
+	taskScrub     = "scrub"
+)
+
+// Progress is how far a task is. Bytes are payload moved, one copy each.
+type Progress struct {
+	Task       string  `json:"task"`
+	Device     int     `json:"device"` // of drain and re-replicate; -1: none
+	Groups     int     `json:"groups"` // to be gone through, 0: not known
+	GroupsDone int     `json:"groups_done"`
+	Blocks     int64   `json:"blocks"`
+	Bytes      int64   `json:"bytes"`
+	Unreadable int64   `json:"unreadable"` // blocks that could not be read and stay, or were Cache blocks and are forgotten
+	Seconds    float64 `json:"seconds"`
+}
+
+// MoveOptions say how Compact, Drain, Remove and Rebalance go about it.
+type MoveOptions struct {
+	Rate     int64          // bytes a second of payload; 0: as the drives are idle
+	All      bool           // of Compact: every group, whether it needs it or not
+	DryRun   bool           // say what would be done, and do nothing
+	Force    bool           // of RemoveDevice: give durable blocks up that cannot be read
+	Progress func(Progress) // called now and then, on the caller's goroutine
+}
+
+func (t *tasks) start(s *Store) {
+	t.s = s
+	t.wake, t.turn = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.members = make(chan struct{}, 1)
+	t.totals, t.stuck = map[string]Progress{}, map[groupID]time.Time{}
+	go0(&s.background, t.run)
+}
+
+func (t *tasks) kick() {
+	if t.wake == nil {
+		return
+	}
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take waits for the turn.
+func (t *tasks) take(ctx context.Context) error {
+	select {
+	case t.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: "move blocks", Kind: skep.Deadline, Err: ctx.Err()}
+	case <-t.s.closing:
+		return errClosed
+	}
+}
+
+func (t *tasks) give() { <-t.turn }
+
+func (t *tasks) run() {
+	tick := time.NewTicker(t.s.options.rules.taskEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.s.closing:
+			return
+		case <-tick.C:
+		case <-t.wake:
+		}
+		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogFull.Load() {
+			if t.take(t.s.ctx) != nil {
+				return
+			}
+			did := t.one(t.s.ctx)
+			t.give()
+			if !did {
+				break
+			}
+		}
+	}
+}
+
+// one does the most urgent piece of work. False: there is none.
+func (t *tasks) one(ctx context.Context) bool {
+	s := t.s
+	job, g := t.next()
+	if g == nil {
+		return false
+	}
+	began := time.Now()
+	p := Progress{Task: job.task, Device: job.device()}
+	job.work = s.works.begin(job.task, s.liveBytes([]*group{g}))
+	defer job.work.end()
+	err := s.moveGroup(ctx, g, job, s.newBudget(s.options.BackgroundRate), &p)
+	p.Seconds = time.Since(began).Seconds()
+	t.note(p)
+	if err != nil {
+		t.mu.Lock()
+		t.stuck[g.id()] = time.Now().Add(s.options.rules.taskRetry)
+		t.mu.Unlock()
+		if ctx.Err() == nil && err != errGroupBusy {
+			s.log.Warn("blocks not moved for now", "task", job.task, "group", g.num, "error", err)
+		}
+	}
+	return true
+}
+
+// note adds to what tasks have done so far.
+func (t *tasks) note(p Progress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := t.totals[p.Task]
+	sum.Task, sum.Device = p.Task, p.Device
+	sum.GroupsDone++
+	sum.Blocks += p.Blocks
+	sum.Bytes += p.Bytes
+	sum.Unreadable += p.Unreadable
+	sum.Seconds += p.Seconds
+	t.totals[p.Task] = sum
+}
+
+// Tasks is what the work in the background has done since the open, by task.
+func (s *Store) Tasks() []Progress {
+	t := &s.tasks
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Progress
+	for _, name := range []string{taskHeal, taskDrain, taskRebalance, taskCompact} {
+		if p, ok := t.totals[name]; ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// job is why a group is moved.
+type job struct {
+	task  string
+	drive *drive // that is lost, or to be emptied
+	force bool
+	work  *work // where it is told how far it is; nil: nowhere
+}
+
+func (j job) device() int {
+	if j.drive == nil {
+		return -1
+	}
+	return int(j.drive.index)
+}
+
+// next chooses what to do.
+func (t *tasks) next() (job, *group) {
+	s := t.s
+	groups := s.groupList()
+	free := func(g *group) bool { return t.ready(g) }
+	for _, d := range s.allDrives() {
+		if d.removed.Load() || !d.lost.Load() {
+			continue
+		}
+		for _, g := range groups {
+			if g.has(d) && !g.healed.Load() && free(g) {
+				return job{task: taskHeal, drive: d}, g
+			}
+		}
+	}
+	for _, d := range s.allDrives() {
+		if d.removed.Load() || !d.retired.Load() {
+			continue
+		}
+		for _, g := range groups {
+			if g.has(d) && free(g) {
+				return job{task: taskDrain, drive: d}, g
+			}
+		}
+	}
+	if !s.options.NoRebalance {
+		if g := s.unbalanced(groups, free); g != nil {
+			return job{task: taskRebalance}, g
+		}
+	}
+	for _, c := range unasked.choose(s.groupCosts(groups)) {
+		if g := s.findGroup(c.num); g != nil && free(g) {
+			return job{task: taskCompact}, g
+		}
+	}
+	return job{}, nil
+}
+
+// ready says whether a group can be moved now.
+func (t *tasks) ready(g *group) bool {
+	t.mu.Lock()
+	until, ok := t.stuck[g.id()]
+	if ok && time.Now().After(until) {
+		delete(t.stuck, g.id())
+		ok = false
+	}
+	t.mu.Unlock()
+	if ok {
+		return false
+	}
+	t.s.space.mu.Lock()
+	defer t.s.space.mu.Unlock()
+	return g.filler == nil && g.pending == 0 && !g.victim && t.s.space.mu.groups[g.num] == g
+}
+
+func (s *Store) findGroup(num uint32) *group {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return s.space.mu.groups[num]
+}
+
+// groupCosts are the sealed groups as the index counts them, without the order of their
+// chains, which takes a scan.
+func (s *Store) groupCosts(groups []*group) []groupCost {
+	known := map[uint32]*group{}
+	for _, g := range groups {
+		known[g.num] = g
+	}
+	var out []groupCost
+	for _, st := range s.index.Groups() {
+		if g := known[st.Group]; g != nil {
+			c := groupCost{num: st.Group, live: int64(st.LivePages), capacity: int64(st.CapacityPages), age: st.SealedAge}
+			if float64(c.live) < 0.95*float64(c.capacity) { // or it is full whatever the copies
+				c.live = int64(float64(c.live) * s.spread(g))
+			}
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// spread is how many pages the blocks of a group take for each page of them that the index
+// counts, which knows nothing of copies. It is found out once for each group.
+func (s *Store) spread(g *group) float64 {
+	if v := g.spread.Load(); v != 0 {
+		return math.Float64frombits(v)
+	}
+	var once, all int64
+	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ catalog.Loc, row []byte) error {
+		var rec segment.Record
+		if segment.DecodeRecord(row, &rec) == nil {
+			once += int64(rec.Pages)
+			all += int64(rec.Pages) * int64(max(1, len(rec.Copies)))
+		}
+		return nil
+	})
+	v := 1.0
+	if err == nil && once > 0 {
+		v = float64(all) / float64(once)
+		g.spread.Store(math.Float64bits(v))
+	}
+	return v
+}
+
+// unbalanced is a group to be moved so that a drive with much free space gets its share:
+// the oldest of those that do without it. Nil: the drives are filled alike.
+func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
+	s.space.mu.Lock()
+	type fill struct {
+		d    *drive
+		used float64
+	}
+	var list []fill
+	for _, d := range s.allDrives() {
+		if d.failed == nil && d.segments > 0 {
+			list = append(list, fill{d, 1 - float64(len(d.free))/float64(d.segments)})
+		}
+	}
+	s.space.mu.Unlock()
+	if len(list) < 2 {
+		return nil
+	}
+	used := make([]float64, len(list))
+	for i := range list {
+		used[i] = list[i].used
+	}
+	i := emptiest(used)
+	if i < 0 {
+		return nil
+	}
+	for _, g := range groups {
+		if !g.has(list[i].d) && free(g) {
+			return g
+		}
+	}
+	return nil
+}
+
+// emptiest is the drive that is so much emptier than the fullest that moving blocks to it
+// is worth the wear; -1: none.
+func emptiest(used []float64) int {
+	low, high := 0, 0
+	for i, u := range used {
+		if u < used[low] {
+			low = i
+		}
+		if u > used[high] {
+			high = i
+		}
+	}
+	if len(used) < 2 || used[high]-used[low] < imbalance {
+		return -1
+	}
+	return low
+}
+
+// imbalance is how much fuller, in shares of itself, one drive may be than another.
+const imbalance = 0.1
+
+// moveGroup does a job on one group: its blocks are written elsewhere in the order of
+// their chains, and, unless only copies are made again, the group is freed.
+func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Progress) error {
+	list, release, err := s.gatherGroup(ctx, g)
+	if err != nil {
+		return err
+	}
+	if j.task == taskRebalance || j.task == taskCompact {
+		s.cleaner.loan.Store(1)
+		defer s.cleaner.loan.Store(0)
+	}
+	if j.task == taskHeal {
+		list = s.halved(g, list)
+	}
+	if len(list) > 0 {
+		err = s.markMoving(ctx, g)
+	}
+	if err == nil {
+		err = s.moveList(ctx, inChainOrder(list), j, b, p)
+	}
+	release()
+	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
+		// What is there has to make room: cleaned, the group keeps what is worth keeping, with
+		// all its copies.
+		return s.cleaner.cleanNow(ctx, g, false)
+	}
+	if err == errNoRoom && j.task == taskRebalance {
+		// The new drive is of no use to a full store until its old ones have room. The cleaner
+		// has some for the whole group, and drops nothing of it.
+		return s.cleaner.cleanNow(ctx, g, true)
+	}
+	if err != nil {
+		return err
+	}
+	if j.task == taskHeal {
+		g.healed.Store(true)
+		return nil
+	}
+	if left, err := s.left(ctx, g, j); err != nil || left > 0 {
+		if err == nil {
+			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: "blocks of group " + itoa(int(g.num)) + " that cannot be read", Value: left}
+		}
+		return err
+	}
+	return s.cleaner.cleanNow(ctx, g, true)
+}
+
+// moveList moves blocks of pinned groups.
+func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *budget, p *Progress) error {
+	m := mover{s: s, budget: b,
+		moved: func(blocks int, bytes int64) {
+			p.Blocks += int64(blocks)
+			p.Bytes += bytes
+			j.work.add(bytes)
+		},
+		unreadable: func(in *incoming, ns *namespace, why error) {
+			p.Unreadable++
+			if j.task == taskDrain && (j.force || !in.durable()) && skep.KindOf(why) != skep.Deadline {
+				s.cleaner.lost(ns, in, skep.KindOf(why))
+			}
+		}}
+	return m.move(ctx, list)
+}
+
+// halved are the blocks of g of which a copy is lost and another can be read.
+func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
+	alive := func(i int) bool { return !g.drives[i].lost.Load() && g.drives[i].absent == nil }
+	for _, in := range list {
+		if len(in.rec.Copies) < 2 {
+			continue
+		}
+		readable, whole := survives(unitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.drives)), alive)
+		if readable && !whole {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// left is how many blocks still live in g.
+func (s *Store) left(ctx context.Context, g *group, j job) (n int, err error) {
+	err = s.catalog.ScanGroup(ctx, g.num, func(catalog.Loc, []byte) error {
+		n++
+		return nil
+	})
+	if st, ok := s.index.Group(g.num); err == nil && (!ok || st.Blocks == 0) {
+		n = 0 // rows of what was purged, which the cleaner drops
+	}
+	return n, err
+}
+
+// markMoving notes in the catalog that g's log will have records of blocks that are
+// elsewhere.
+func (s *Store) markMoving(ctx context.Context, g *group) error {
+	s.setStale(g)
+	s.space.mu.Lock()
+	state := g.state
+	s.space.mu.Unlock()
+	state.State = catalog.GroupCleaning
+	b := s.catalog.NewBatch()
+	b.PutGroup(&state)
+	return s.catalog.Commit(ctx, b, false)
+}
+
+// cleaning is a group that somebody wants cleaned.
+type cleaning struct {
+	g       *group
+	keepAll bool
+	done    chan error
+}
+
+// cleanNow has the cleaner clean a group, needed or not; with keepAll nothing is dropped.
+func (c *cleaner) cleanNow(ctx context.Context, g *group, keepAll bool) error {
+	w := &cleaning{g, keepAll, make(chan error, 1)}
+	c.asked.mu.Lock()
+	c.asked.list = append(c.asked.list, w)
+	c.asked.mu.Unlock()
+	c.kick()
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return &skep.Error{Op: "clean group", Kind: skep.Deadline, Err: ctx.Err()}
+	case <-c.s.closing:
+		return errClosed
+	}
+}
+
+// answer cleans what was asked for. The cleaner's goroutine only.
+func (c *cleaner) answer() {
+	c.asked.mu.Lock()
+	list := c.asked.list
+	c.asked.list = nil
+	c.asked.mu.Unlock()
+	for _, w := range list {
+		w.done <- c.cleanAsked(c.s.ctx, w.g, w.keepAll)
+	}
+}
+
+func (c *cleaner) cleanAsked(ctx context.Context, g *group, keepAll bool) error {
+	sp := &c.s.space
+	sp.mu.Lock()
+	if sp.mu.groups[g.num] != g {
+		sp.mu.Unlock()
+		return nil // it is gone already
+	}
+	if g.filler != nil || g.pending > 0 || g.victim {
+		sp.mu.Unlock()
+		return errGroupBusy
+	}
+	g.victim, g.unwanted, g.keepAll = true, true, keepAll
+	sp.mu.Unlock()
+	err := c.clean(ctx, g)
+	if err != nil {
+		sp.mu.Lock()
+		g.victim, g.unwanted, g.keepAll = false, false, false
+		sp.mu.Unlock()
+	}
+	c.release()
+	return err
+}
+
+// typed gives an error that only says that ctx ended a kind.
+func typed(ctx context.Context, op string, err *error) {
+	if *err != nil && ctx.Err() != nil && skep.KindOf(*err) == skep.Other {
+		*err = &skep.Error{Op: op, Kind: skep.Deadline, Err: *err}
+	}
+}

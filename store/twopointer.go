@@ -1,0 +1,485 @@
+package store
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout/twopointer"
+)
+
+// twoPointers drives one scheduler (package twopointer) for all chains of all sessions
+// that say what computing costs. The scheduler decides; the sessions' pumps read.
+//
+//	Claim, Computed ──▶ scheduler ──▶ planned.until: how many chunks the pump may issue
+//	chunk answered ──▶     ▲ Ready ◀── dispatch, a goroutine that ends with the store
+//
+// Lock order: a session's mu, then mu. Sessions are woken after mu is let go.
+type twoPointers struct {
+	s     *Store
+	mu    sync.Mutex
+	sched *twopointer.Scheduler
+	began time.Time
+	slots map[int]*planned
+	away  float64 // bytes handed out and not answered
+	last  float64 // bytes of the last piece
+	kick  chan struct{}
+	runs  bool
+	// Chains whose load was declined; of them, how many were computed to their end; and how many of
+	// these loading would indeed have been slower for.
+	declined, judged, right int64
+}
+
+// refused is a chain whose load was declined. Once it is computed to its end it is known what
+// computing took, and loading it at the speed the drives have by then is what it is held against.
+type refused struct {
+	bytes float64
+	left  int // tokens not computed yet
+	took  float64
+}
+
+// judge takes a computed part of a declined chain. REQUIRES: ses.mu.
+func (t *twoPointers) judge(c *chain, tokens int, took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := c.refused
+	f.left -= tokens
+	f.took += took.Seconds()
+	if f.left > 0 {
+		return
+	}
+	c.refused = nil
+	t.judged++
+	load := f.bytes/t.sched.Rate(0) + firstLatency
+	if load >= f.took {
+		t.right++
+	}
+	t.s.log.Info("decline judged", "computing", seconds(f.took), "loading", seconds(load), "right", t.right, "of", t.judged)
+}
+
+// planned is a chain the scheduler decides for.
+type planned struct {
+	two   *twoPointers
+	ses   *session
+	c     *chain
+	slot  int
+	until atomic.Int64 // chunks the pump may have issued, in the direction's order
+	unit  int          // tokens of a block; 1 by layers
+	base  int          // position in the scheduler of the chain's first: tokens, or 0 by layers
+	asked atomic.Int64 // chunks of boundary activations the pump may have issued
+
+	spared atomic.Bool // no more boundary activations are needed
+
+	// Guarded by twoPointers.mu.
+	over     bool    // the strand has left
+	missing  []int32 // by layers: chunks of each layer not answered
+	bad      []bool  // by layers: one of them was a miss
+	bytes    float64 // handed out
+	expected float64 // seconds the handed-out pieces were expected to take, one after the other
+	first    time.Time
+}
+
+// fewestBytes are kept on their way whatever the size of a piece, so that drives do not run dry.
+const fewestBytes = 1 << 20
+
+func (t *twoPointers) start(s *Store) {
+	t.s = s
+	t.slots = map[int]*planned{}
+	t.kick = make(chan struct{}, 1)
+}
+
+// ready makes the scheduler when the first chain needs it. REQUIRES: t.mu.
+func (t *twoPointers) ready() error {
+	if t.sched != nil {
+		return nil
+	}
+	policy, err := twopointer.PolicyNamed(t.s.options.RestorePolicy)
+	if err != nil {
+		return err
+	}
+	kind := twopointer.RoundRobin
+	if t.s.options.FirstCome {
+		kind = twopointer.FirstCome
+	}
+	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind,
+		Channels: []twopointer.Channel{{BytesPerSecond: t.s.rate.get(), Latency: firstLatency}}})
+	t.began = time.Now()
+	return err
+}
+
+// firstLatency is from asking to the first byte, until restores were seen.
+const firstLatency = 200e-6
+
+func (t *twoPointers) now() time.Duration { return time.Since(t.began) }
+
+func (t *twoPointers) step(e twopointer.Event) (twopointer.Decision, error) {
+	e.At = t.now()
+	return t.sched.Step(e)
+}
+
+// join takes a session's chains in. REQUIRES: ses.mu.
+func (t *twoPointers) join(ses *session) error {
+	any := false
+	for _, c := range ses.chains {
+		if c.Compute == nil || c.left == 0 {
+			continue
+		}
+		if err := t.joinChain(ses, c); err != nil {
+			return err
+		}
+		any = true
+	}
+	if any {
+		t.wake()
+	}
+	return nil
+}
+
+func (t *twoPointers) joinChain(ses *session, c *chain) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.ready(); err != nil {
+		return err
+	}
+	if !t.runs {
+		t.runs = true
+		t.s.background.Go(t.dispatch)
+	}
+	b := c.ns.info.Shape.BlockTokens
+	p := &planned{two: t, ses: ses, c: c, unit: b, base: c.blocks.From * b}
+	st := t.strand(c)
+	if c.byLayer {
+		p.unit, p.base = 1, 0
+		p.missing, p.bad = make([]int32, c.layers.Len()), make([]bool, c.layers.Len())
+		for i := range p.missing {
+			p.missing[i] = int32(c.blocks.Len())
+		}
+	}
+	d, err := t.step(twopointer.Event{Kind: twopointer.Join, New: st})
+	if err != nil {
+		return err
+	}
+	if d.What == twopointer.Declined {
+		t.declined++
+		c.refused = &refused{bytes: float64(st.Tokens-st.Start) * st.BytesPerToken, left: st.Tokens - st.Start}
+		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Claimed, Field: "load", Value: seconds(d.Expected), Limit: seconds(d.Compute)})
+		t.s.log.Info("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
+		return nil
+	}
+	p.slot = d.Strand
+	t.slots[d.Strand] = p
+	c.plan = p
+	if st.Boundary > 0 {
+		c.bound.feeds = p
+	}
+	return nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
+
+// strand describes a chain to the scheduler. Blocks are reckoned at their full size.
+func (t *twoPointers) strand(c *chain) *twopointer.Strand {
+	b := c.ns.info.Shape.BlockTokens
+	k := c.Compute
+	size := float64(max(c.ns.partSize(c.part), 1))
+	if n := c.geometry.Layers(); n > 0 {
+		size *= float64(c.layers.Len()) / float64(n)
+	}
+	if n := c.ns.info.Shape.KVHeads; n > 0 && !c.heads.All() {
+		size *= float64(c.heads.Len()) / float64(n)
+	}
+	st := &twopointer.Strand{Start: c.blocks.From * b, Tokens: c.blocks.To * b, Unit: b, Decided: true, LoadOnly: k.LoadOnly,
+		Cost: twopointer.CostOf(k.Cost), BytesPerToken: size / float64(b), Weight: k.Weight, Background: k.Background}
+	if c.byLayer {
+		st.Mode, st.Layers, st.Start, st.Tokens = twopointer.ByLayers, c.layers.Len(), 0, c.blocks.Len()*b
+	}
+	st.After = st.Cost.Span(c.blocks.To*b, c.blocks.To*b+k.Suffix)
+	if c.bound != nil {
+		st.Boundary = float64(k.Boundary.BytesPerToken)
+		st.LoadOnly = c.bound.left < c.bound.blocks.Len()
+	}
+	if !c.deadline.IsZero() {
+		st.Deadline = max(t.now()+time.Until(c.deadline), 1)
+	}
+	return st
+}
+
+// wake has dispatch look for what can be handed out.
+func (t *twoPointers) wake() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+}
+
+// dispatch hands out pieces until the store closes.
+func (t *twoPointers) dispatch() {
+	var woken []*session
+	var staged []*planned
+	for {
+		woken = t.handOut(woken[:0])
+		staged = t.settled(staged[:0])
+		for _, p := range staged {
+			p.ses.spare(p)
+		}
+		for _, ses := range woken {
+			ses.mu.Lock()
+			ses.wake.Broadcast()
+			ses.mu.Unlock()
+		}
+		select {
+		case <-t.kick:
+		case <-t.s.ctx.Done():
+			return
+		}
+	}
+}
+
+// handOut asks the scheduler for pieces while few are on their way, and adds the sessions
+// they belong to.
+func (t *twoPointers) handOut(woken []*session) []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.away < max(fewestBytes, 2*t.last) {
+		d, err := t.step(twopointer.Event{Kind: twopointer.Ready})
+		if err != nil || d.What != twopointer.Load {
+			break
+		}
+		p := t.slots[d.Strand]
+		if d.Boundary {
+			p.asked.Store(int64(d.To/p.unit - p.c.blocks.From))
+		} else {
+			p.until.Store(p.untilOf(d.From))
+		}
+		t.away += d.Bytes
+		t.last = d.Bytes
+		if p.first.IsZero() {
+			p.first = time.Now()
+		}
+		p.bytes += d.Bytes
+		p.expected += d.Bytes / t.sched.Rate(0)
+		if n := len(woken); n == 0 || woken[n-1] != p.ses {
+			woken = append(woken, p.ses)
+		}
+	}
+	return woken
+}
+
+// untilOf is how many chunks lie from the far end down to a position.
+func (p *planned) untilOf(from int) int64 {
+	if p.c.byLayer {
+		return int64(p.c.layers.Len()-from) * int64(p.c.blocks.Len())
+	}
+	return int64(p.c.blocks.To - from/p.unit)
+}
+
+// limit is how many chunks of c may be issued, in the direction's order.
+func (c *chain) limit() int {
+	if c.feeds != nil {
+		return int(c.feeds.asked.Load())
+	}
+	if c.plan == nil {
+		return len(c.items)
+	}
+	return int(c.plan.until.Load())
+}
+
+// answered tells the scheduler that chunk i landed, or will not. REQUIRES: ses.mu.
+func (p *planned) answered(i int, err error) {
+	block, layers := p.c.itemOf(i)
+	e := twopointer.Event{Kind: twopointer.Landed, Strand: p.slot, From: block * p.unit, To: (block + 1) * p.unit}
+	t := p.two
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.over {
+		return
+	}
+	if err != nil {
+		e.Kind = twopointer.Failed
+	}
+	if p.c.byLayer {
+		l := layers.From - p.c.layers.From
+		p.bad[l] = p.bad[l] || err != nil
+		if p.missing[l]--; p.missing[l] > 0 {
+			return
+		}
+		e.From, e.To = l, l+1
+		if p.bad[l] {
+			e.Kind = twopointer.Failed
+		}
+	}
+	t.arrived(e)
+}
+
+// arrived passes on that a piece is answered. REQUIRES: t.mu.
+func (t *twoPointers) arrived(e twopointer.Event) {
+	before, _ := t.sched.OnItsWay(0)
+	if _, err := t.step(e); err != nil {
+		return // answered before it was handed out: stopped, or past its deadline
+	}
+	after, _ := t.sched.OnItsWay(0)
+	t.away = max(t.away-(before-after), 0)
+	t.wake()
+}
+
+// settled adds the plans whose boundary activations are all there that will be needed.
+func (t *twoPointers) settled(list []*planned) []*planned {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.slots {
+		if p.c.bound != nil && !p.spared.Load() && t.sched.Settled(p.slot) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// leave ends a chain's part in the scheduling. REQUIRES: ses.mu.
+func (p *planned) leave() {
+	t := p.two
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.over {
+		return
+	}
+	p.over = true
+	before, _ := t.sched.OnItsWay(0)
+	_, _ = t.step(twopointer.Event{Kind: twopointer.Leave, Strand: p.slot}) // it has joined and not left
+	after, _ := t.sched.OnItsWay(0)
+	t.away = max(t.away-(before-after), 0)
+	delete(t.slots, p.slot)
+	t.wake()
+}
+
+// promote passes on a chain's new priority and deadline. REQUIRES: ses.mu.
+func (p *planned) promote(priority int, deadline time.Time) {
+	t := p.two
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.over {
+		return
+	}
+	k := p.c.Compute
+	st := &twopointer.Strand{Weight: k.Weight, Background: k.Background && priority < 0}
+	if !deadline.IsZero() {
+		st.Deadline = max(t.now()+time.Until(deadline), 1)
+	}
+	_, _ = t.step(twopointer.Event{Kind: twopointer.Promote, Strand: p.slot, New: st})
+	t.wake()
+}
+
+var _ skep.Planner = (*session)(nil)
+
+// ClaimWhen implements skep.Planner.
+func (ses *session) ClaimWhen(i int, r skep.Range, idle bool) (skep.Claim, error) {
+	c, err := ses.plannedAt("claim", i)
+	if err != nil {
+		return skep.Claim{}, err
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.claimPlanned(c, r, idle)
+}
+
+func (ses *session) plannedAt(op string, i int) (*chain, error) {
+	c, err := ses.chainAt(op, i)
+	if err != nil {
+		return nil, err
+	}
+	if c.Compute == nil {
+		return nil, skep.Invalidf(op, "chain", i, "one that says what computing costs")
+	}
+	return c, nil
+}
+
+// claimPlanned asks the scheduler. A claim of anything but what is next gets nothing and is
+// told where that is. REQUIRES: ses.mu.
+func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim, error) {
+	end, first := c.blocks.To*c.ns.info.Shape.BlockTokens, c.blocks.From*c.ns.info.Shape.BlockTokens
+	if c.byLayer {
+		first, end = c.layers.From, c.layers.To
+	}
+	if r.From < 0 || r.From >= r.To || r.To > end {
+		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+itoa(end))
+	}
+	switch {
+	case ses.ending:
+		return skep.Claim{}, errSessionClosed
+	case c.stopped:
+		return skep.Claim{}, &skep.Error{Op: "claim", Kind: skep.Stopped, Field: "chain", Value: c.index}
+	case c.plan == nil: // declined: all of it is the caller's
+		return skep.Claim{Granted: r, Jump: r.To}, nil
+	case r.From < first: // not ours to load
+		return skep.Claim{Granted: skep.Range{From: r.From, To: min(r.To, first)}, Jump: min(r.To, first)}, nil
+	}
+	p, t := c.plan, c.plan.two
+	off := first - p.base
+	t.mu.Lock()
+	if p.over { // past its deadline: what it lacks is the caller's, once nothing lands there any more
+		t.mu.Unlock()
+		if c.away > 0 {
+			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: r.From}, nil
+		}
+		return skep.Claim{Granted: r, Jump: r.To}, nil
+	}
+	at, ok := t.sched.Next(p.slot)
+	if !ok || at+off != r.From {
+		t.mu.Unlock()
+		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: max(at+off, r.From)}, nil
+	}
+	want := (r.Len() + p.unit - 1) / p.unit * p.unit
+	d, err := t.step(twopointer.Event{Kind: twopointer.Ask, Strand: p.slot, Want: want, Idle: idle})
+	t.mu.Unlock()
+	if err != nil {
+		return skep.Claim{}, err
+	}
+	t.wake()
+	if d.What != twopointer.Grant {
+		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: d.Jump + off}, nil
+	}
+	got := skep.Range{From: d.From + off, To: min(d.To+off, end)}
+	ses.claimLocked(c, got.From, got.To)
+	if c.byLayer {
+		for l := got.From + 1; l < got.To; l++ {
+			ses.claimLocked(c, l, l+1)
+		}
+	}
+	return skep.Claim{Granted: got, Jump: d.Jump + off}, nil
+}
+
+// Computed implements skep.Planner.
+func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) error {
+	c, err := ses.plannedAt("computed", i)
+	if err != nil {
+		return err
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	p := c.plan
+	if c.refused != nil && !c.byLayer {
+		ses.s.two.judge(c, r.Len(), took)
+	}
+	if p == nil || ses.ending {
+		return nil
+	}
+	first := c.blocks.From * c.ns.info.Shape.BlockTokens
+	if c.byLayer {
+		first = c.layers.From
+	}
+	t := p.two
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.over {
+		return nil
+	}
+	off := first - p.base
+	launches := 1.0
+	if c.byLayer {
+		launches = 0
+	}
+	_, err = t.step(twopointer.Event{Kind: twopointer.Computed, Strand: p.slot, From: r.From - off, To: r.To - off,
+		Took: took.Seconds(), Other: other.Seconds(), Launches: launches})
+	t.wake()
+	return err
+}

@@ -1,0 +1,49 @@
+package store
+
+import (
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Declines says how many loads were declined because computing was expected to be faster, how
+// many of those were computed to their end since, and for how many of them it was.
+func (s *Store) Declines() (declined, judged, right int64) {
+	t := &s.two
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.declined, t.judged, t.right
+}
+
+// twoPointerStats is what Stats says of two-pointer restores.
+func (s *Store) twoPointerStats() (st skep.TwoPointerStats) {
+	st.Declined, st.Judged, st.Right = s.Declines()
+	st.BoundaryPut, st.BoundaryBytes = s.count.boundaryPut.Load(), s.count.boundaryRestored.Load()
+	return st
+}
+
+// predicted is the bytes a session's chains have and how long loading them was expected to take
+// when it began, as lookups estimate it.
+func (ses *session) predicted() (bytes int64, d time.Duration) {
+	for _, c := range ses.chains {
+		if size := c.ns.partSize(c.part); size > 0 {
+			share := float64(c.layers.Len()) / float64(max(c.geometry.Layers(), 1))
+			if !c.structured {
+				share = 1
+			}
+			bytes += int64(float64(size) * share * float64(c.blocks.Len()))
+		}
+	}
+	return bytes, ses.s.estimate(bytes, 0)
+}
+
+// logPrediction compares what was predicted when the session began with what was measured.
+// What was not loaded (claimed, missed) is taken off the prediction by its share of the bytes.
+func (ses *session) logPrediction() {
+	if ses.fromDevices == 0 || ses.willBytes == 0 {
+		return
+	}
+	predicted := time.Duration(float64(ses.will) * float64(ses.fromDevices) / float64(ses.willBytes))
+	measured := ses.lastLanding.Sub(ses.began)
+	ses.s.log.Info("restored", "bytes", ses.fromDevices, "predicted", predicted, "measured", measured)
+}
