@@ -7,19 +7,26 @@ import "github.com/skepkv/skep"
 // are left alone; one that is not one deeper than its parent stays hidden. On an error
 // some of the entries are in, and the index is sound.
 func (x *Index) BulkLoad(entries []Entry) error {
+	_, err := x.BulkLoadAgain(entries, nil)
+	return err
+}
+
+// BulkLoadAgain is BulkLoad; it appends to again the places in entries of blocks that
+// existed already.
+func (x *Index) BulkLoadAgain(entries []Entry, again []int) ([]int, error) {
 	for i := range entries {
 		if err := validate("bulk load", &entries[i]); err != nil {
-			return err
+			return again, err
 		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
-		return &skep.Error{Op: "bulk load", Kind: skep.Closed}
+		return again, &skep.Error{Op: "bulk load", Kind: skep.Closed}
 	}
 	x.reserve(len(entries))
 	ids := make([]uint32, len(entries))
-	err := x.placeAll(entries, ids)
+	again, err := x.placeAll(entries, ids, again)
 	if e := x.linkAll(entries, ids); err == nil {
 		err = e
 	}
@@ -28,11 +35,12 @@ func (x *Index) BulkLoad(entries []Entry) error {
 			x.root(id)
 		}
 	}
-	return err
+	return again, err
 }
 
-// placeAll gives every new entry a slot, without parents; ids tells which.
-func (x *Index) placeAll(entries []Entry, ids []uint32) error {
+// placeAll gives every new entry a slot, without parents; ids tells which. again grows by
+// the others.
+func (x *Index) placeAll(entries []Entry, ids []uint32, again []int) ([]int, error) {
 	var w warmer
 	for i := range entries {
 		if i%warmPiece == 0 {
@@ -45,10 +53,11 @@ func (x *Index) placeAll(entries []Entry, ids []uint32) error {
 		f := cut(&entries[i].FP)
 		id := x.find(&f)
 		if id != 0 && x.slots.at(id).has(flagLive) {
+			again = append(again, i)
 			continue
 		}
 		if err := x.room(1); err != nil {
-			return err
+			return again, err
 		}
 		e := entries[i]
 		if e.Last == 0 {
@@ -56,11 +65,11 @@ func (x *Index) placeAll(entries []Entry, ids []uint32) error {
 		}
 		id, err := x.place(id, &e)
 		if err != nil {
-			return err
+			return again, err
 		}
 		ids[i] = id
 	}
-	return nil
+	return again, nil
 }
 
 // linkAll links what placeAll placed to its parents. An entry without room for its

@@ -106,7 +106,7 @@ func (x *Index) checkSlots() error {
 			want = &group{}
 		}
 		delete(groups, id)
-		if g.blocks != want.blocks || g.livePages != want.livePages || g.touchedPages != want.touchedPages || g.lastPages != want.lastPages {
+		if g.blocks != want.blocks || g.livePages != want.livePages || g.touchedPages != want.touchedPages || g.lastPages != want.lastPages || g.mustPages != want.mustPages {
 			return fmt.Errorf("group %d is %+v, should be %+v", id, *g, *want)
 		}
 	}

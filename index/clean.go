@@ -196,6 +196,24 @@ func (x *Index) Evict(fp Fingerprint, loc uint64) (old Entry, err error) {
 	return old, nil
 }
 
+// Withdraw removes a block that was only accepted (its location is 0), of whatever class,
+// unless a lease or pin protects it (ErrProtected). NotFound is returned when it is not
+// there any more.
+func (x *Index) Withdraw(fp Fingerprint) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	id := x.live(&fp)
+	if id == 0 || x.slots.at(id).loc != 0 {
+		return &skep.Error{Op: "withdraw", Kind: skep.NotFound}
+	}
+	s := x.slots.at(id)
+	if !x.dead[x.owners.at(s.owner).namespace] && x.protected(ID(id)) {
+		return ErrProtected
+	}
+	x.removeLocked(id)
+	return nil
+}
+
 // NextEvict is the block that lru or s3fifo drops next to come below the logical cap;
 // Evict it. ok is false when the cap holds, when all that is left is protected, and
 // always with the cost policy, whose only cap is the space the cleaner makes.

@@ -12,6 +12,7 @@ type group struct {
 	livePages    uint64
 	touchedPages uint64 // of blocks used since they were written here
 	lastPages    uint64 // Σ last · pages of live blocks: their mean age
+	mustPages    uint64 // of durable blocks, which cleaning has to write again
 
 	sealed        bool
 	sealedAt      Tick
@@ -25,6 +26,9 @@ func (g *group) add(s *slot, sign int64) {
 	g.lastPages += p * uint64(s.last)
 	if s.has(flagTouched) {
 		g.touchedPages += p
+	}
+	if s.has(flagDurable) {
+		g.mustPages += p
 	}
 }
 
@@ -58,6 +62,7 @@ type GroupStat struct {
 	Blocks        uint32
 	LivePages     uint64
 	TouchedPages  uint64 // live, and used since they were written here
+	MustPages     uint64 // live, and durable: cleaning has to write them again
 	CapacityPages uint64
 	SealedAge     float64
 	MeanAge       float64 // of the last use, or else the write, of the live pages
@@ -159,7 +164,7 @@ func (x *Index) Groups() []GroupStat {
 
 func (x *Index) groupStat(id uint32, g *group) GroupStat {
 	s := GroupStat{
-		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages,
+		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages, MustPages: g.mustPages,
 		CapacityPages: g.capacityPages, SealedAge: x.age(g.sealedAt),
 	}
 	if g.livePages > 0 {

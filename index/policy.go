@@ -135,8 +135,10 @@ func (p Cost) Keep(b BlockStat, c Context) bool {
 
 // Score is what a group is worth, the lowest is cleaned first:
 //
-//	touched pages / capacity + freshness / (0.7·age of the group + 0.3·mean age of its blocks)
+//	(touched pages / capacity + freshness / (0.7·age of the group + 0.3·mean age of its blocks)) / (1 - durable pages / capacity)
 //
+// What cleaning must write again is no gain: by age alone a group of old durable blocks
+// would be the worst, and be written again for ever.
 // Young groups are spared, their blocks had no time to be used yet (on the traces a
 // block's chance of being used peaks after a few percent of a turnover); of groups
 // of an age the one with the least in use goes. A group with nothing alive is free.
@@ -145,7 +147,9 @@ func (p Cost) Score(g GroupStat) float64 {
 		return -1
 	}
 	age := p.c.SealedShare*g.SealedAge + (1-p.c.SealedShare)*g.MeanAge
-	return float64(g.TouchedPages)/float64(max(g.CapacityPages, 1)) + p.c.Freshness/(age+0.01)
+	capacity := float64(max(g.CapacityPages, 1))
+	gain := max(1-float64(g.MustPages)/capacity, 0.01)
+	return (float64(g.TouchedPages)/capacity + p.c.Freshness/(age+0.01)) / gain
 }
 
 // PickVictim is the group with the lowest Score, the first of equals.

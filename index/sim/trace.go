@@ -10,12 +10,26 @@ import (
 	"os"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 )
 
 // ReadConversation reads a Mooncake trace: JSON lines with hash_ids, compressed.
 func ReadConversation(path string) ([]Request, error) {
+	prompts, err := ReadPrompts(path)
+	list := make([]Request, len(prompts))
+	for i, p := range prompts {
+		list[i] = p.Blocks
+	}
+	return list, err
+}
+
+// mooncakeTokens is the tokens of a block of the published traces.
+const mooncakeTokens = 512
+
+// ReadPrompts reads such a trace with the times of its requests.
+func ReadPrompts(path string) ([]Prompt, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -26,10 +40,12 @@ func ReadConversation(path string) ([]Request, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	defer z.Close()
-	var list []Request
+	var list []Prompt
 	dec := json.NewDecoder(bufio.NewReader(z))
 	for {
 		var row struct {
+			At     int64   `json:"timestamp"` // ms
+			Tokens int     `json:"input_length"`
 			Hashes Request `json:"hash_ids"`
 		}
 		if err := dec.Decode(&row); errors.Is(err, io.EOF) {
@@ -37,7 +53,7 @@ func ReadConversation(path string) ([]Request, error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("%s: request %d: %w", path, len(list), err)
 		}
-		list = append(list, row.Hashes)
+		list = append(list, Prompt{time.Duration(row.At) * time.Millisecond, row.Hashes, row.Tokens%mooncakeTokens != 0})
 	}
 }
 
