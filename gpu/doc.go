@@ -1,0 +1,28 @@
+// Package gpu serves KV blocks out of GPU memory: a model's own, and what models beside it
+// lend (SwiftCache, arXiv 2606.16135).
+//
+//	Store                      a Store in front of a Store: blocks in own GPU memory, then in
+//	                           lent memory, then behind. Every block has its copy behind, so
+//	                           losing a device or giving memory back is a miss here only
+//	Device, Stream, Counter    what a GPU driver offers, as far as skep needs it. Package
+//	                           gpu/sim simulates it: everything it gives says so
+//	Plan, Run                  layer streaming: KV of one layer at a time in local memory,
+//	                           the next layer's on its way while this one's is at work
+//
+// Who may allocate what in lent memory is arithmetic, in layout/elastic; how lender and
+// borrower agree on it, in gpu/lend.
+//
+// # Order on a GPU
+//
+// Work is queued on streams. One stream does its work in order; two streams know nothing of
+// each other. What orders them is a Counter: a 64-bit number in memory that a stream raises
+// (Signal) and another waits for (Wait). Counters only grow, so a wait for a value that has
+// been passed is no wait, and one for a value that nobody has asked to be reached yet does
+// wait: unlike a CUDA event, which lets through who waits for it before it was recorded.
+//
+// # It is a prefill design
+//
+// A layer that is streamed in for one prefill step is used once for all its tokens. Decoding
+// reads every layer for every token: from lent memory that is the whole context over the
+// link per token (elastic.Borrower.DecodeBytes).
+package gpu

@@ -1,0 +1,251 @@
+package lend
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Time is a moment, in the caller's clock.
+type Time = time.Duration
+
+// Units are [From, To) of an arena.
+type Units struct{ From, To int }
+
+// Len is how many there are.
+func (u Units) Len() int { return max(0, u.To-u.From) }
+
+// Kind says what a message is. The numbers travel between processes.
+type Kind uint8
+
+const (
+	Grant  Kind = 1 // lender: these units, all that the borrower has, until then
+	Revoke Kind = 2 // lender: of them, only these from now on; acknowledge before then
+	Renew  Kind = 3 // borrower: it lives
+	Ack    Kind = 4 // borrower: nothing of it touches what it has no more
+	Kill   Kind = 5 // lender to whoever can: end the borrower's process
+	Return Kind = 6 // borrower: nothing of it touches anything, and it takes no more
+)
+
+// Message goes from a lender to one of its borrowers or back. Units are those the borrower
+// has after it. Life tells a borrower's process from those of the same number before it,
+// whose mail may still be under way.
+type Message struct {
+	Kind     Kind
+	Borrower int
+	Life     uint64
+	Epoch    uint64
+	Units    Units
+	Until    Time
+}
+
+// Config are the times of a lender.
+type Config struct {
+	Lease   time.Duration // how long a grant holds without renewal
+	Reclaim time.Duration // how long a borrower has to drain
+}
+
+func (c Config) validate() error {
+	if c.Lease <= 0 || c.Lease > time.Hour {
+		return skep.Invalidf("lend", "lease", c.Lease, "more than 0, at most 1h")
+	}
+	if c.Reclaim <= 0 || c.Reclaim > time.Hour {
+		return skep.Invalidf("lend", "reclaim", c.Reclaim, "more than 0, at most 1h")
+	}
+	return nil
+}
+
+// Lender is the side that owns the arena. Units below its border are its own; those above
+// belong to borrowers, each a range of its own, or are free to be lent.
+type Lender struct {
+	config Config
+	units  int
+	floor  int
+	peers  map[int]*peer
+}
+
+// peer is a borrower as its lender sees it.
+type peer struct {
+	life     uint64
+	epoch    uint64
+	has      Units // may be in use by it
+	keeps    Units // after a revocation under way; else has
+	revoking bool
+	by       Time // when it is to have acknowledged
+	until    Time // of its lease
+	killed   bool
+}
+
+// NewLender makes a lender of an arena of n units, floor of which it never lends.
+func NewLender(n, floor int, c Config) (*Lender, error) {
+	if n < 1 || floor < 0 || floor > n {
+		return nil, skep.Invalidf("lend", "units and floor", fmt.Sprint(n, " ", floor), "1 or more, and 0 to as many")
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return &Lender{config: c, units: n, floor: floor, peers: map[int]*peer{}}, nil
+}
+
+// Border is how many units are surely the lender's own: no borrower can touch a lower one.
+func (l *Lender) Border() int {
+	border := l.units
+	for _, p := range l.peers {
+		if p.has.Len() > 0 {
+			border = min(border, p.has.From)
+		}
+	}
+	return border
+}
+
+// Lent is what a borrower may be using.
+func (l *Lender) Lent(borrower int) Units {
+	if p := l.peers[borrower]; p != nil {
+		return p.has
+	}
+	return Units{}
+}
+
+// Lend grants a borrower, in the given life of its, n units next below all that is lent, or
+// as many as there are above the floor. A borrower that has some gets more if they come next
+// below its own and it owes no acknowledgement; its lease goes on as it was.
+func (l *Lender) Lend(now Time, borrower int, life uint64, n int) []Message {
+	p := l.peers[borrower]
+	if p == nil {
+		p = &peer{}
+		l.peers[borrower] = p
+	}
+	border := l.Border()
+	n = min(n, border-l.floor)
+	switch {
+	case n < 1 || p.killed || p.revoking:
+		return nil
+	case p.has.Len() == 0:
+		p.life, p.has, p.until = life, Units{border - n, border}, now+l.config.Lease
+	case p.life == life && p.has.From == border:
+		p.has.From -= n
+	default:
+		return nil
+	}
+	p.epoch++
+	p.keeps = p.has
+	return []Message{l.grant(borrower, p)}
+}
+
+func (l *Lender) grant(id int, p *peer) Message {
+	return Message{Grant, id, p.life, p.epoch, p.has, p.until}
+}
+
+// Reclaim takes units back until the border is at least at want: from the borrower whose
+// units are lowest first. They are the lender's when Border says so.
+func (l *Lender) Reclaim(now Time, want int) []Message {
+	want = min(want, l.units)
+	var out []Message
+	for _, id := range l.ids() {
+		p := l.peers[id]
+		if p.keeps.Len() == 0 || p.keeps.From >= want {
+			continue
+		}
+		p.epoch++
+		p.keeps = Units{min(want, p.keeps.To), p.keeps.To}
+		if !p.revoking {
+			p.revoking, p.by = true, now+l.config.Reclaim
+		}
+		out = append(out, l.revoke(id, p))
+	}
+	return out
+}
+
+func (l *Lender) revoke(id int, p *peer) Message {
+	return Message{Revoke, id, p.life, p.epoch, p.keeps, p.by}
+}
+
+func (l *Lender) ids() []int {
+	ids := make([]int, 0, len(l.peers))
+	for id := range l.peers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Receive takes a borrower's message. What it says of another epoch is old news, and is
+// answered with the present state.
+func (l *Lender) Receive(now Time, m Message) []Message {
+	p := l.peers[m.Borrower]
+	if p == nil || p.killed || p.life != m.Life || m.Epoch > p.epoch || m.Kind != Ack && m.Kind != Renew && m.Kind != Return {
+		return nil
+	}
+	if m.Epoch == p.epoch {
+		switch {
+		case m.Kind == Ack && p.revoking:
+			p.has, p.revoking = p.keeps, false
+		case m.Kind == Return:
+			p.has, p.keeps, p.revoking = Units{}, Units{}, false
+		}
+	}
+	if p.has.Len() == 0 {
+		return nil
+	}
+	p.until = now + l.config.Lease
+	if p.revoking {
+		return []Message{l.revoke(m.Borrower, p)} // the first may be lost
+	}
+	return []Message{l.grant(m.Borrower, p)}
+}
+
+// Tick says what a moment brings: revocations are repeated, and who has not acknowledged in
+// time, or let its lease run out, is to be ended.
+func (l *Lender) Tick(now Time) []Message {
+	var out []Message
+	for _, id := range l.ids() {
+		p := l.peers[id]
+		if p.has.Len() == 0 || p.killed {
+			continue
+		}
+		switch {
+		case p.revoking && now >= p.by, now >= p.until+l.config.Reclaim:
+			p.killed = true
+			out = append(out, Message{Kind: Kill, Borrower: id, Life: p.life, Epoch: p.epoch})
+		case p.revoking:
+			out = append(out, l.revoke(id, p))
+		}
+	}
+	return out
+}
+
+// Gone says that a borrower's process has ended, and with it its copies: all it had is the
+// lender's. A borrower of the same number may borrow again.
+func (l *Lender) Gone(borrower int) {
+	if p := l.peers[borrower]; p != nil {
+		p.epoch++
+		p.has, p.keeps = Units{}, Units{}
+		p.revoking, p.killed = false, false
+	}
+}
+
+// Loan is what a borrower has, as its lender sees it.
+type Loan struct {
+	Borrower int
+	Life     uint64
+	Epoch    uint64
+	Units    Units // that it may be using
+	Keeps    Units // of them, after a revocation under way
+	Revoking bool
+	By       Time // when the revocation is to be acknowledged
+	Until    Time // of its lease
+	Killed   bool // its end was asked for
+}
+
+// Loans are those of all borrowers that may be using something, by number.
+func (l *Lender) Loans() []Loan {
+	var out []Loan
+	for _, id := range l.ids() {
+		if p := l.peers[id]; p.has.Len() > 0 {
+			out = append(out, Loan{id, p.life, p.epoch, p.has, p.keeps, p.revoking, p.by, p.until, p.killed})
+		}
+	}
+	return out
+}

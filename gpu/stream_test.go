@@ -1,0 +1,38 @@
+package gpu_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu"
+)
+
+// The time of a step reckoned by hand.
+func TestTotal(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	for _, tt := range []struct {
+		buffers, layers int
+		cost            gpu.Cost
+		exposed         time.Duration
+	}{
+		{1, 4, gpu.Cost{QKV: ms(1), Attention: ms(4), FFN: ms(5)}, 0},
+		// The first load is seen except beside the first QKV; the others hide in FFN and QKV.
+		{1, 4, gpu.Cost{QKV: ms(1), Attention: ms(4), FFN: ms(5), Load: ms(6)}, ms(5)},
+		// One more than they hide: it shows at each of four layers.
+		{1, 4, gpu.Cost{QKV: ms(1), Attention: ms(4), FFN: ms(5), Load: ms(7)}, ms(6 + 3)},
+		// Two buffers hide it in the whole layer.
+		{2, 4, gpu.Cost{QKV: ms(1), Attention: ms(4), FFN: ms(5), Load: ms(10)}, ms(9)},
+		// The last store shows after the last attention and FFN, if it is longer.
+		{1, 1, gpu.Cost{QKV: ms(1), Attention: ms(4), FFN: ms(5), Store: ms(20)}, ms(11)},
+	} {
+		s, err := gpu.NewSchedule(tt.buffers)
+		require.NoError(t, err)
+		total, compute := s.Total(tt.layers, tt.cost)
+		require.Equal(t, tt.exposed, total-compute, "%+v", tt)
+	}
+	_, err := gpu.NewSchedule(0)
+	require.ErrorIs(t, err, skep.Invalid)
+}

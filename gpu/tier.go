@@ -1,0 +1,365 @@
+package gpu
+
+import (
+	"container/list"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout/elastic"
+)
+
+// blockID names a block of a Store. The salt is a secret and is not kept.
+type blockID struct {
+	namespace skep.NamespaceID
+	salt      [sha256.Size]byte
+	key       skep.Key
+}
+
+// entry is a block that is in GPU memory.
+type entry struct {
+	id    blockID
+	place Place
+	lent  int // index into tier.lent, or -1: local
+	block int // in the arena it lies in
+	size  int64
+	sum   uint64
+	used  *list.Element
+}
+
+// pool is one device's memory for blocks.
+type pool struct {
+	device Device
+	memory Memory
+	stream Stream
+	arena  *elastic.Arena // of lent memory; nil once it was detached
+	usable func() bool    // nil: always
+	owned  bool           // lent memory that this Store allocated
+	free   []int          // of local memory
+}
+
+// holds says whether the pool's memory may be used now.
+func (p *pool) holds() bool { return p.usable == nil || p.usable() }
+
+// tier is the blocks in GPU memory, least recently used first to go: local ones to lent
+// memory, those to nowhere, because all have their copy behind.
+type tier struct {
+	blockBytes int64
+	timeout    time.Duration
+
+	mu      sync.Mutex
+	local   pool
+	lent    []pool
+	entries map[blockID]*entry
+	order   [2]*list.List // local and lent, most recently used first
+	failed  error
+	era     uint64 // grows with whatever makes blocks go that may come back with other bytes
+	hits    int64
+	drops   int64
+}
+
+// get copies a block's bytes to dst, which is as long as the block. False: it is not there,
+// or not as it was put there.
+func (t *tier) get(id blockID, dst []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[id]
+	if e == nil || int64(len(dst)) != e.size {
+		return false
+	}
+	p := t.poolOf(e)
+	if !p.holds() {
+		return false
+	}
+	p.stream.CopyOut(dst, e.place)
+	if err := t.syncLocked(p); err != nil || !p.holds() {
+		return false
+	}
+	if xxh3.Hash(dst) != e.sum {
+		t.dropLocked(e)
+		return false
+	}
+	t.order[e.row()].MoveToFront(e.used)
+	t.hits++
+	return true
+}
+
+func (t *tier) poolOf(e *entry) *pool {
+	if e.lent < 0 {
+		return &t.local
+	}
+	return &t.lent[e.lent]
+}
+
+func (e *entry) row() int {
+	if e.lent < 0 {
+		return 0
+	}
+	return 1
+}
+
+// has says how many leading ids are there.
+func (t *tier) has(ids []blockID) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, id := range ids {
+		if t.entries[id] == nil {
+			return i
+		}
+	}
+	return len(ids)
+}
+
+// now is the era.
+func (t *tier) now() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.era
+}
+
+// put keeps a copy of a block that was read in an era, if there is room for one or can be
+// made. It is a cache: what goes wrong is no error of the caller's.
+func (t *tier) put(era uint64, id blockID, bytes []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed != nil || era != t.era || int64(len(bytes)) > t.blockBytes || t.entries[id] != nil || len(bytes) == 0 {
+		return
+	}
+	e := &entry{id: id, size: int64(len(bytes)), sum: xxh3.Hash(bytes)}
+	if !t.placeLocked(e) {
+		return
+	}
+	p := t.poolOf(e)
+	p.stream.CopyIn(e.place, bytes)
+	if err := t.syncLocked(p); err != nil {
+		return // everything is gone
+	}
+	t.entries[id] = e
+	e.used = t.order[e.row()].PushFront(e)
+}
+
+// placeLocked finds a place: a free local one, one of a local block that goes to lent memory
+// or away, or a lent one where there is no local memory.
+func (t *tier) placeLocked(e *entry) bool {
+	if len(t.local.free) == 0 {
+		if last := t.order[0].Back(); last != nil {
+			t.demoteLocked(last.Value.(*entry))
+		}
+	}
+	if n := len(t.local.free); n > 0 {
+		e.lent, e.block = -1, t.local.free[n-1]
+		t.local.free = t.local.free[:n-1]
+		e.place = Place{t.local.memory, int64(e.block) * t.blockBytes}
+		return true
+	}
+	return t.lentPlaceLocked(e)
+}
+
+// lentPlaceLocked takes a lent place, of the least recently used lent block if none is free.
+func (t *tier) lentPlaceLocked(e *entry) bool {
+	for again := true; ; again = false {
+		for i := range t.lent {
+			p := &t.lent[i]
+			if p.arena == nil || !p.holds() {
+				continue
+			}
+			if block, ok := p.arena.Alloc(elastic.ToBorrower); ok {
+				e.lent, e.block = i, block
+				e.place = Place{p.memory, p.arena.Offset(elastic.ToBorrower, block)}
+				return true
+			}
+		}
+		last := t.order[1].Back()
+		if !again || last == nil {
+			return false
+		}
+		t.dropLocked(last.Value.(*entry))
+	}
+}
+
+// demoteLocked moves a local block to lent memory, over the link between the devices, or
+// drops it.
+func (t *tier) demoteLocked(e *entry) {
+	to := &entry{id: e.id, size: e.size, sum: e.sum}
+	if !t.lentPlaceLocked(to) {
+		t.dropLocked(e)
+		return
+	}
+	p := t.poolOf(to)
+	p.stream.Copy(to.place, e.place, e.size)
+	if t.syncLocked(p) != nil {
+		return // everything is gone
+	}
+	t.dropLocked(e)
+	t.entries[to.id] = to
+	to.used = t.order[1].PushFront(to)
+}
+
+// dropLocked forgets a block. Its copy behind is what counts.
+func (t *tier) dropLocked(e *entry) {
+	if t.entries[e.id] != e {
+		return
+	}
+	delete(t.entries, e.id)
+	t.order[e.row()].Remove(e.used)
+	if e.lent < 0 {
+		t.local.free = append(t.local.free, e.block)
+	} else {
+		_ = t.lent[e.lent].arena.Free(elastic.ToBorrower, e.block) // in use: it was an entry's
+	}
+	t.drops++
+}
+
+// drop forgets blocks, those a restore under way would keep too.
+func (t *tier) drop(ids ...blockID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(ids) > 0 {
+		t.era++
+	}
+	for _, id := range ids {
+		if e := t.entries[id]; e != nil {
+			t.dropLocked(e)
+		}
+	}
+}
+
+// dropAll forgets all blocks.
+func (t *tier) dropAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.era++
+	for _, e := range t.entries {
+		t.dropLocked(e)
+	}
+}
+
+// syncLocked waits for a pool's work. A device that fails or hangs ends the tier: every
+// block falls back to its copy behind, and copies still under way have only the pools'
+// memory to write to, which is not given back before they end.
+func (t *tier) syncLocked(p *pool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	err := p.stream.Sync(ctx)
+	if err != nil {
+		t.failed = err
+		t.entries = map[blockID]*entry{}
+		t.order[0].Init()
+		t.order[1].Init()
+	}
+	return err
+}
+
+// move gives n units of lender i back to it (positive), or lends n more. Blocks there are
+// dropped.
+func (t *tier) move(i, n int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.moveLocked(i, n)
+}
+
+func (t *tier) moveLocked(i, n int) error {
+	if i < 0 || i >= len(t.lent) || t.lent[i].arena == nil {
+		return skep.Invalidf("move border", "lender", i, len(t.lent)-1)
+	}
+	a := t.lent[i].arena
+	if err := a.Move(n); err != nil {
+		return err
+	}
+	for e := range t.entriesOf(i) {
+		if e.block/a.Unit().Borrower < a.Border() {
+			t.dropLocked(e)
+		}
+	}
+	if t.failed != nil && n > 0 {
+		return t.syncLocked(&t.lent[i]) // a copy that hung may still be under way
+	}
+	return nil
+}
+
+// attach adds a pool of lent memory, in the place of a detached one if there is any.
+func (t *tier) attach(l Lender) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed != nil {
+		return 0, t.failed
+	}
+	p, err := t.borrow(l)
+	if err != nil {
+		return 0, errors.Join(err, p.close())
+	}
+	for i := range t.lent {
+		if t.lent[i].arena == nil {
+			t.lent[i] = p
+			return i, nil
+		}
+	}
+	t.lent = append(t.lent, p)
+	return len(t.lent) - 1, nil
+}
+
+// detach gives back what is left of a pool and ends it.
+func (t *tier) detach(i int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i < 0 || i >= len(t.lent) || t.lent[i].arena == nil {
+		return skep.Invalidf("detach", "lender", i, len(t.lent)-1)
+	}
+	a := t.lent[i].arena
+	if err := t.moveLocked(i, a.Units()-a.Border()); err != nil {
+		return err
+	}
+	err := t.lent[i].close()
+	if err == nil {
+		t.lent[i] = pool{}
+	}
+	return err
+}
+
+// close ends a pool and gives its memory back where it was allocated for it.
+func (p *pool) close() error {
+	if p.stream == nil {
+		return nil
+	}
+	if err := p.stream.Close(); err != nil {
+		return err // something may still write there: the memory stays
+	}
+	if p.owned {
+		return p.memory.Free()
+	}
+	return nil
+}
+
+func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
+	return func(yield func(*entry) bool) {
+		for _, e := range t.entries {
+			if e.lent == lent && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// close gives the devices' memory back.
+func (t *tier) close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var first error
+	note := func(err error) {
+		if err != nil && first == nil && t.failed == nil {
+			first = err
+		}
+	}
+	for _, p := range slices.Concat([]pool{t.local}, t.lent) {
+		note(p.close())
+	}
+	t.failed = &skep.Error{Op: "gpu", Kind: skep.Closed}
+	t.entries = map[blockID]*entry{}
+	return first
+}
