@@ -1,0 +1,333 @@
+package auth
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Rights are what an identity may do; each includes nothing else.
+type Rights uint8
+
+const (
+	Read  Rights = 1 << iota // lookup, restore, get, stats of one's own
+	Write                    // put, delete, expire, hint
+	Admin                    // purge, maintenance, everybody's stats
+	// All is every right.
+	All = Read | Write | Admin
+)
+
+var rightText = []struct {
+	right Rights
+	name  string
+}{{Read, "read"}, {Write, "write"}, {Admin, "admin"}}
+
+// Names lists the rights by name.
+func (r Rights) Names() []string {
+	var out []string
+	for _, t := range rightText {
+		if r&t.right != 0 {
+			out = append(out, t.name)
+		}
+	}
+	return out
+}
+
+func (r Rights) String() string { return fmt.Sprint(r.Names()) }
+
+// ParseRights reads names of rights; an unknown one is Invalid.
+func ParseRights(names []string) (Rights, error) {
+	var r Rights
+next:
+	for _, n := range names {
+		for _, t := range rightText {
+			if t.name == n {
+				r |= t.right
+				continue next
+			}
+		}
+		return 0, skep.Invalidf("auth", "rights", n, "read, write or admin")
+	}
+	return r, nil
+}
+
+var (
+	// ErrDenied is returned for a credential that is wrong, unknown, removed or expired,
+	// and for none where one is needed.
+	ErrDenied = errors.New("auth: access denied")
+	// ErrForbidden is returned when the identity is known but lacks the right.
+	ErrForbidden = errors.New("auth: not permitted")
+)
+
+// DefaultTenant is who everybody is where no credentials are configured.
+const DefaultTenant = "default"
+
+// Credential is one way to be a tenant: exactly one of TokenSHA256 and the certificate
+// fields is set.
+type Credential struct {
+	Name        string    // for people and logs
+	Tenant      string    // whose blocks it reaches
+	Rights      Rights    //
+	TokenSHA256 [32]byte  // SHA-256 of the token
+	CertSHA256  [32]byte  // SHA-256 of the client certificate in DER
+	CertName    string    // or: common name, or a DNS or URI name, of a certificate the server's client CA signed
+	Expires     time.Time // zero: never
+}
+
+// MinTokenBytes is the shortest token accepted: shorter ones are guessed.
+const MinTokenBytes = 16
+
+// TokenHash is what a Credential keeps of a token; a short token is Invalid, and the
+// error does not repeat it.
+func TokenHash(token string) ([32]byte, error) {
+	if len(token) < MinTokenBytes {
+		return [32]byte{}, skep.Invalidf("auth", "token length in bytes", len(token), fmt.Sprintf("at least %d", MinTokenBytes))
+	}
+	return sha256.Sum256([]byte(token)), nil
+}
+
+// Identity is who speaks. The zero Identity may do nothing.
+type Identity struct {
+	Name    string // the credential's
+	Tenant  string
+	Rights  Rights
+	Expires time.Time
+
+	entry *entry
+}
+
+// Check says whether the identity may still do what needs the rights: ErrDenied when
+// its credential was removed or ran out, ErrForbidden when a right is missing.
+func (i Identity) Check(now time.Time, need Rights) error {
+	if i.entry == nil || i.entry.removed.Load() || !i.Expires.IsZero() && !now.Before(i.Expires) {
+		return ErrDenied
+	}
+	if i.Rights&need != need {
+		return ErrForbidden
+	}
+	return nil
+}
+
+// Limits is the identity's tenant's share; nil Limits admit everything.
+func (i Identity) Limits() *Tenant {
+	if i.entry == nil {
+		return nil
+	}
+	return i.entry.tenant
+}
+
+// entry is a credential as the directory keeps it.
+type entry struct {
+	Credential
+	token   [32]byte // HMAC of TokenSHA256
+	tenant  *Tenant
+	removed atomic.Bool
+}
+
+// Directory maps credentials to identities. Its methods may be called from any
+// goroutine.
+type Directory struct {
+	key   [32]byte
+	clock func() time.Time
+	table atomic.Pointer[table]
+
+	mu      sync.Mutex // one Replace at a time
+	tenants map[string]*Tenant
+}
+
+type table struct {
+	entries []*entry
+	open    *entry // the default identity, where there are no credentials
+}
+
+// New makes a directory. Without credentials it is open.
+func New(credentials []Credential, limits map[string]Limits, clock func() time.Time) (*Directory, error) {
+	if clock == nil {
+		clock = time.Now
+	}
+	d := &Directory{clock: clock, tenants: map[string]*Tenant{}}
+	if _, err := rand.Read(d.key[:]); err != nil {
+		return nil, err
+	}
+	return d, d.Replace(credentials, limits)
+}
+
+// Open says that no credentials are configured and everybody is the default tenant.
+func (d *Directory) Open() bool { return d.table.Load().open != nil }
+
+// Replace puts other credentials and limits in place of all. Identities of
+// credentials that are not among them any more, or changed, are denied from now on.
+// An error changes nothing.
+func (d *Directory) Replace(credentials []Credential, limits map[string]Limits) error {
+	for i := range credentials {
+		if err := credentials[i].validate(); err != nil {
+			return err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.table.Load()
+	keep := map[Credential]*entry{}
+	if old != nil {
+		for _, e := range old.entries {
+			keep[e.Credential] = e
+		}
+	}
+	t := &table{}
+	for _, c := range credentials {
+		e := keep[c]
+		if e == nil {
+			e = &entry{Credential: c, token: d.mac(c.TokenSHA256), tenant: d.tenant(c.Tenant)}
+		}
+		delete(keep, c)
+		t.entries = append(t.entries, e)
+	}
+	if len(credentials) == 0 {
+		t.open = &entry{Credential: Credential{Name: "anybody", Tenant: DefaultTenant, Rights: All}, tenant: d.tenant(DefaultTenant)}
+	}
+	d.table.Store(t)
+	for _, e := range keep {
+		e.removed.Store(true)
+	}
+	if old != nil && old.open != nil && t.open == nil {
+		old.open.removed.Store(true)
+	}
+	for name, tn := range d.tenants {
+		tn.set(limits[name])
+	}
+	return nil
+}
+
+// tenant is the one of that name. REQUIRES: d.mu.
+func (d *Directory) tenant(name string) *Tenant {
+	t := d.tenants[name]
+	if t == nil {
+		t = newTenant(name, d.clock)
+		d.tenants[name] = t
+	}
+	return t
+}
+
+func (c *Credential) validate() error {
+	const op = "auth"
+	var none [32]byte
+	ways := 0
+	for _, set := range []bool{c.TokenSHA256 != none, c.CertSHA256 != none, c.CertName != ""} {
+		if set {
+			ways++
+		}
+	}
+	switch {
+	case ways != 1:
+		return skep.Invalidf(op, "credential "+c.Name, fmt.Sprintf("%d ways to present it", ways), "exactly one of token, certificate, certificate name")
+	case c.Tenant == "" || len(c.Tenant) > skep.MaxNameSize:
+		return skep.Invalidf(op, "tenant of credential "+c.Name, c.Tenant, fmt.Sprintf("1 to %d bytes", skep.MaxNameSize))
+	case c.Rights == 0 || c.Rights&^All != 0:
+		return skep.Invalidf(op, "rights of credential "+c.Name, uint8(c.Rights), "read, write, admin")
+	}
+	return nil
+}
+
+// Anonymous is who presents nothing: the default identity in an open directory, else
+// ErrDenied.
+func (d *Directory) Anonymous() (Identity, error) {
+	if e := d.table.Load().open; e != nil {
+		return e.identity(), nil
+	}
+	return Identity{}, ErrDenied
+}
+
+// Token is who presents a token.
+func (d *Directory) Token(token string) (Identity, error) {
+	sum := sha256.Sum256([]byte(token))
+	mac := d.mac(sum)
+	return d.find(func(e *entry) bool {
+		var none [32]byte
+		same := subtle.ConstantTimeCompare(e.token[:], mac[:]) == 1
+		return same && e.TokenSHA256 != none
+	})
+}
+
+// Certificate is who presents a client certificate, as tls.ConnectionState has it:
+// chains the server has verified. A certificate pinned by its hash needs no chain.
+func (d *Directory) Certificate(peer *x509.Certificate, chains [][]*x509.Certificate) (Identity, error) {
+	if peer == nil {
+		return Identity{}, ErrDenied
+	}
+	now := d.clock()
+	if now.Before(peer.NotBefore) || now.After(peer.NotAfter) {
+		return Identity{}, ErrDenied
+	}
+	sum := sha256.Sum256(peer.Raw)
+	names := map[string]bool{peer.Subject.CommonName: true}
+	for _, n := range peer.DNSNames {
+		names[n] = true
+	}
+	for _, u := range peer.URIs {
+		names[u.String()] = true
+	}
+	id, err := d.find(func(e *entry) bool {
+		if e.CertName != "" {
+			return len(chains) > 0 && names[e.CertName]
+		}
+		return subtle.ConstantTimeCompare(e.CertSHA256[:], sum[:]) == 1
+	})
+	if err == nil && (id.Expires.IsZero() || peer.NotAfter.Before(id.Expires)) {
+		id.Expires = peer.NotAfter
+	}
+	return id, err
+}
+
+// find looks at every entry, whichever matches.
+func (d *Directory) find(matches func(*entry) bool) (Identity, error) {
+	var found *entry
+	for _, e := range d.table.Load().entries {
+		if matches(e) && found == nil {
+			found = e
+		}
+	}
+	if found == nil {
+		return Identity{}, ErrDenied
+	}
+	id := found.identity()
+	if err := id.Check(d.clock(), 0); err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+func (e *entry) identity() Identity {
+	return Identity{Name: e.Name, Tenant: e.Tenant, Rights: e.Rights, Expires: e.Expires, entry: e}
+}
+
+func (d *Directory) mac(sum [32]byte) (out [32]byte) {
+	h := hmac.New(sha256.New, d.key[:])
+	h.Write(sum[:])
+	h.Sum(out[:0])
+	return out
+}
+
+// ParseSHA256 reads 64 hexadecimal digits, with or without colons between bytes.
+func ParseSHA256(s string) (out [32]byte, err error) {
+	clean := make([]byte, 0, 64)
+	for i := range len(s) {
+		if s[i] != ':' {
+			clean = append(clean, s[i])
+		}
+	}
+	b, err := hex.DecodeString(string(clean))
+	if err != nil || len(b) != 32 {
+		return out, skep.Invalidf("auth", "SHA-256 length in characters", len(s), "64 hexadecimal digits")
+	}
+	return [32]byte(b), nil
+}

@@ -1,0 +1,26 @@
+// Package auth says who is speaking: it maps what a peer presents, a token or a
+// client certificate, to an Identity, which is a tenant and rights. The binary
+// protocol, RESP and HTTP all ask here, so a credential means the same everywhere.
+//
+//	token ────────┐
+//	              ├─▶ Directory ─▶ Identity{Tenant, Rights, …} ─▶ Check on every call
+//	certificate ──┘        ▲
+//	                       └ Replace(credentials): reload without a restart
+//
+// # Invariants
+//
+//   - A token is kept as its HMAC under a key made at start and compared with every
+//     credential's, in constant time and without stopping early, so how long a wrong
+//     token takes says nothing about the right ones.
+//   - Wrong, unknown and expired credentials give the same error, Denied, which names
+//     neither.
+//   - An Identity is checked again on every call: when its credential is removed by
+//     Replace or runs out, connections that hold it are refused too.
+//   - No token is ever in an error, a log line or what Identity prints.
+//   - A Directory without credentials is open: everybody is the default tenant with all
+//     rights. Whoever listens must then listen where only this machine's users reach
+//     (the server command sees to that).
+//
+// A Tenant's Limits (requests and bytes a second, connections) are shared by all
+// connections of the tenant over all protocols; Admit says when to come back.
+package auth

@@ -1,0 +1,150 @@
+package auth
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Limits of one tenant over all its connections. Zero fields do not limit.
+type Limits struct {
+	RequestsPerSecond float64
+	BytesPerSecond    float64 // payload, both directions
+	Connections       int
+}
+
+// Tenant is a tenant's use of its Limits. A nil Tenant admits everything.
+type Tenant struct {
+	name  string
+	clock func() time.Time
+
+	mu struct {
+		sync.Mutex
+		limits   Limits
+		requests *rate.Limiter // nil: no limit
+		bytes    *rate.Limiter
+		conns    int
+		shed     int64
+	}
+}
+
+func newTenant(name string, clock func() time.Time) *Tenant { return &Tenant{name: name, clock: clock} }
+
+// Name is the tenant's.
+func (t *Tenant) Name() string { return t.name }
+
+// set changes the limits; what is unchanged keeps its bucket.
+func (t *Tenant) set(l Limits) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.mu.limits
+	t.mu.limits = l
+	if l.RequestsPerSecond != old.RequestsPerSecond {
+		t.mu.requests = bucket(l.RequestsPerSecond)
+	}
+	if l.BytesPerSecond != old.BytesPerSecond {
+		t.mu.bytes = bucket(l.BytesPerSecond)
+	}
+}
+
+// bucket holds a second's worth.
+func bucket(perSecond float64) *rate.Limiter {
+	if perSecond <= 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(perSecond), max(int(perSecond), 1))
+}
+
+// Admit takes requests and bytes out of the tenant's buckets. When they are empty it
+// takes nothing and says after how long to come back. Bytes larger than a second's
+// worth are admitted when the bucket is full, and leave it in debt.
+func (t *Tenant) Admit(requests int, bytes int64) (retryAfter time.Duration, ok bool) {
+	if t == nil {
+		return 0, true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clock()
+	wait := shortfall(t.mu.requests, now, float64(requests))
+	wait = max(wait, shortfall(t.mu.bytes, now, float64(bytes)))
+	if wait > 0 {
+		t.mu.shed++
+		return wait, false
+	}
+	take(t.mu.requests, now, float64(requests))
+	take(t.mu.bytes, now, float64(bytes))
+	return 0, true
+}
+
+// shortfall is how long until l holds n, or is full.
+func shortfall(l *rate.Limiter, now time.Time, n float64) time.Duration {
+	if l == nil || n == 0 {
+		return 0
+	}
+	n = min(n, float64(l.Burst()))
+	missing := n - l.TokensAt(now)
+	if missing <= 0 {
+		return 0
+	}
+	return max(time.Duration(missing/float64(l.Limit())*float64(time.Second)), time.Millisecond)
+}
+
+// take removes n from l, in steps the limiter allows; the last may leave it in debt.
+func take(l *rate.Limiter, now time.Time, n float64) {
+	if l == nil {
+		return
+	}
+	for left := int(n); left > 0; {
+		step := min(left, l.Burst())
+		l.ReserveN(now, step)
+		left -= step
+	}
+}
+
+// Connect counts a connection; false when the tenant has all it may. Disconnect must
+// follow a true.
+func (t *Tenant) Connect() bool {
+	if t == nil {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if limit := t.mu.limits.Connections; limit > 0 && t.mu.conns >= limit {
+		t.mu.shed++
+		return false
+	}
+	t.mu.conns++
+	return true
+}
+
+// Disconnect ends what Connect began.
+func (t *Tenant) Disconnect() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.mu.conns--
+	t.mu.Unlock()
+}
+
+// Usage is how a tenant stands.
+type Usage struct {
+	Tenant      string
+	Limits      Limits
+	Connections int
+	Shed        int64 // requests and connections refused
+}
+
+// Usage lists the tenants that were ever named, in no order.
+func (d *Directory) Usage() []Usage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]Usage, 0, len(d.tenants))
+	for _, t := range d.tenants {
+		t.mu.Lock()
+		out = append(out, Usage{t.name, t.mu.limits, t.mu.conns, t.mu.shed})
+		t.mu.Unlock()
+	}
+	return out
+}

@@ -1,0 +1,408 @@
+package wire
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Options of Dial. Only Addr is needed.
+type Options struct {
+	// Addr is "host:port", or "unix:" and the path of a socket.
+	Addr  string
+	TLS   *tls.Config // nil: none. With a client certificate it is also the credential
+	Token string
+	Name  string // for the server's log
+
+	Conns int // connections at most; 4
+
+	// Timeout is how long a call that does no I/O waits for its answer (lookup, lease,
+	// want, hint, claim), Patience how long one that does (put, commit, flush, delete,
+	// begin a restore), when the context says nothing nearer; 2 s and 1 min.
+	Timeout  time.Duration
+	Patience time.Duration
+	// Silence is how long the server may say nothing while something is under way. It is
+	// pinged meanwhile; past it the connection is given up. 5 s.
+	Silence time.Duration
+
+	// Retries is how often a call is sent again where that is safe; 3, negative for never.
+	Retries int
+
+	Window       int64 // bytes a restore may send ahead of its reader; 16 MiB
+	Memory       int64 // bytes Alloc lends; 1 GiB
+	SharedMemory int64 // bytes of memory shared with a server on the same machine, which Alloc lends first; 0 none
+
+	// Strict returns errors of kind Unavailable and Overloaded where the default is a
+	// miss: for callers who can go elsewhere.
+	Strict bool
+
+	CRC    bool                                        // have every checksum made as CRC-32 by the server
+	Dialer func(ctx context.Context) (net.Conn, error) // replaces the network
+	Log    *slog.Logger                                // discarded when nil
+}
+
+// Client is a skep.Store on the other end of a connection. What a server promises of
+// its Store, the Client promises too; on top of that, no call outlives its context, or
+// Options.Timeout and Patience.
+//
+// When the server is slow, full or gone, a Lookup finds nothing, a Want wants nothing, a
+// Restore delivers misses of kind Unavailable, and a Put that was not begun declines its
+// blocks with the reason Unavailable or Overloaded. A call whose fate is unknown (it was
+// sent, and no answer came) returns an error of kind Unavailable.
+type Client struct {
+	opt    Options
+	log    *slog.Logger
+	id     [16]byte
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	slots  []slot
+	turn   atomic.Uint32
+	guard  breaker
+	memory budget
+	shared *sharedMemory // nil: none
+
+	spacesMu sync.RWMutex
+	spaces   map[skep.NamespaceID]skep.NamespaceInfo
+	server   [16]byte // of the connections; guarded by spacesMu
+
+	wait   sync.WaitGroup // readers, pinger
+	misses atomic.Int64   // calls answered with a miss for want of a server
+}
+
+var _ skep.Store = (*Client)(nil)
+
+// slot is one connection of the pool, made when it is needed.
+type slot struct {
+	mu   sync.Mutex
+	conn *clientConn
+}
+
+// Dial makes a client and one connection, so that wrong credentials and addresses are
+// found at once.
+func Dial(ctx context.Context, o Options) (*Client, error) {
+	c, err := newClient(o)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.conn(ctx, 0); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func newClient(o Options) (*Client, error) {
+	def(&o.Conns, 4)
+	def(&o.Timeout, 2*time.Second)
+	def(&o.Patience, time.Minute)
+	def(&o.Silence, 5*time.Second)
+	def(&o.Retries, 3)
+	def(&o.Window, 16<<20)
+	def(&o.Memory, 1<<30)
+	const op = "dial"
+	switch {
+	case o.Addr == "" && o.Dialer == nil:
+		return nil, skep.Invalidf(op, "addr", "empty", "host:port, or unix:path")
+	case o.Conns < 1 || o.Conns > 1024:
+		return nil, skep.Invalidf(op, "conns", o.Conns, "1 to 1024")
+	case o.Timeout < 0 || o.Patience < 0 || o.Silence < 0:
+		return nil, skep.Invalidf(op, "timeout, patience and silence", o.Timeout, "0 or more")
+	case o.Window < leastWindow:
+		return nil, skep.Invalidf(op, "window", o.Window, leastWindow)
+	case o.SharedMemory < 0 || o.SharedMemory > 0 && !strings.HasPrefix(o.Addr, "unix:"):
+		return nil, skep.Invalidf(op, "shared memory", o.SharedMemory, "set for a Unix socket only")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{opt: o, log: o.Log, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	c.memory.limit = o.Memory
+	if _, err := rand.Read(c.id[:]); err != nil {
+		return nil, err
+	}
+	if o.SharedMemory > 0 {
+		var err error
+		if c.shared, err = newSharedMemory(o.SharedMemory); err != nil {
+			return nil, err
+		}
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.wait.Add(1)
+	go c.ping()
+	return c, nil
+}
+
+// Close ends every session, stream and call with Closed, and returns when no byte will
+// be written to a destination any more.
+func (c *Client) Close() error {
+	c.cancel()
+	var conns []*clientConn
+	for i := range c.slots {
+		s := &c.slots[i]
+		s.mu.Lock()
+		if x := s.conn; x != nil {
+			x.goodbye()
+			conns = append(conns, x)
+		}
+		s.mu.Unlock()
+	}
+	// Closing a socket with bytes unread throws away what was written to it, so the server
+	// closes first.
+	late := time.After(leaving)
+	for _, x := range conns {
+		select {
+		case <-x.stopped:
+		case <-late:
+			late = closed
+		}
+		x.end(errClosed)
+	}
+	c.wait.Wait()
+	if c.shared != nil {
+		return c.shared.close()
+	}
+	return nil
+}
+
+// leaving is how long Close waits for the server to close.
+const leaving = time.Second
+
+var closed = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
+
+var errClosed = &skep.Error{Op: "client", Kind: skep.Closed}
+
+// conn gives the connection of a slot, dialling when there is none.
+func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
+	s := &c.slots[i]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	if s.conn != nil && s.conn.alive() {
+		return s.conn, nil
+	}
+	if err := c.guard.allow(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.opt.Timeout)
+	defer cancel()
+	stop := context.AfterFunc(c.ctx, cancel)
+	defer stop()
+	x, err := dialConn(ctx, c, i)
+	if err != nil {
+		c.guard.failed()
+		switch {
+		case c.ctx.Err() != nil:
+			return nil, errClosed
+		case skep.KindOf(err) != skep.Other:
+			return nil, err
+		}
+		return nil, &skep.Error{Op: "dial", Kind: skep.Unavailable, Err: err}
+	}
+	c.guard.worked()
+	s.conn = x
+	return x, nil
+}
+
+// pick is a connection for the next call: in turn, so that one that is busy with a large
+// frame holds up a share of the calls only.
+func (c *Client) pick(ctx context.Context) (*clientConn, error) {
+	return c.conn(ctx, int(c.turn.Add(1)-1)%len(c.slots))
+}
+
+func (c *Client) pickAs(ctx context.Context, first bool) (*clientConn, error) {
+	if first {
+		return c.conn(ctx, 0)
+	}
+	return c.pick(ctx)
+}
+
+// breaker keeps calls from waiting for a server that is not there.
+type breaker struct {
+	mu    sync.Mutex
+	fails int
+	until time.Time
+}
+
+// The first failures cost nothing but themselves; then calls fail at once for a while
+// that doubles, and one is let through to see.
+const (
+	breakerFails = 3
+	breakerFirst = 100 * time.Millisecond
+	breakerMost  = 5 * time.Second
+)
+
+func (b *breaker) allow() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left := time.Until(b.until); left > 0 {
+		return &skep.Error{Op: "dial", Kind: skep.Unavailable, Field: "circuit breaker", Value: "open", RetryAfter: left}
+	}
+	if b.fails >= breakerFails { // half open: this one goes, the others wait for what becomes of it
+		b.until = time.Now().Add(breakerFirst)
+	}
+	return nil
+}
+
+func (b *breaker) failed() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails++; b.fails >= breakerFails {
+		b.until = time.Now().Add(min(breakerFirst<<min(b.fails-breakerFails, 10), breakerMost))
+	}
+}
+
+func (b *breaker) worked() {
+	b.mu.Lock()
+	b.fails, b.until = 0, time.Time{}
+	b.mu.Unlock()
+}
+
+// ping asks connections on which something is under way for a sign of life, and gives up
+// those that give none.
+func (c *Client) ping() {
+	defer c.wait.Done()
+	tick := time.NewTicker(max(c.opt.Silence/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for i := range c.slots {
+			s := &c.slots[i]
+			if !s.mu.TryLock() { // being dialled
+				continue
+			}
+			x := s.conn
+			s.mu.Unlock()
+			if x != nil && x.alive() {
+				x.checkLife(c.opt.Silence)
+			}
+		}
+	}
+}
+
+// Misses is how many calls were answered with a miss because the server was slow, full
+// or gone.
+func (c *Client) Misses() int64 { return c.misses.Load() }
+
+// forgiven says whether err is to be a miss.
+func (c *Client) forgiven(ctx context.Context, err error) bool {
+	if c.opt.Strict || ctx.Err() != nil {
+		return false
+	}
+	switch skep.KindOf(err) {
+	case skep.Unavailable, skep.Overloaded:
+		c.misses.Add(1)
+		return true
+	}
+	return false
+}
+
+// spec says how a call may be carried out.
+type spec struct {
+	t     Type
+	op    string
+	again bool // doing it twice is as good as once
+	long  bool // it waits for I/O
+	first bool // it goes to the connection the shared memory is attached to
+}
+
+// do carries a call out on some connection.
+func (c *Client) do(ctx context.Context, s spec, m message, payload net.Buffers, out message) error {
+	if ctx.Err() != nil {
+		return ended(s.op, ctx)
+	}
+	if c.ctx.Err() != nil {
+		return errClosed
+	}
+	d := c.opt.Timeout
+	if s.long {
+		d = c.opt.Patience
+	}
+	within, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for try := 0; ; try++ {
+		x, err := c.pickAs(within, s.first)
+		sent := false
+		if err == nil {
+			sent, err = x.call(within, s.t, m, payload, out)
+		}
+		if err == nil {
+			return nil
+		}
+		wait, again := c.again(s, err, sent)
+		if !again || try >= c.opt.Retries || within.Err() != nil {
+			return c.verdict(ctx, within, s, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-within.Done():
+			return c.verdict(ctx, within, s, err)
+		}
+	}
+}
+
+// again says whether a call that failed may be sent once more, and after how long.
+func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
+	switch skep.KindOf(err) {
+	case skep.Overloaded: // the server did nothing
+		var e *skep.Error
+		errors.As(err, &e)
+		return min(max(e.RetryAfter, time.Millisecond), time.Second), true
+	case skep.Unavailable:
+		return time.Millisecond, !sent || s.again
+	}
+	return 0, false
+}
+
+// verdict is what a caller is told of a failed call: its own context's end, when that is
+// what ended it; else, when our own timeout did, that the server is not available.
+func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(s.op, ctx)
+	case c.ctx.Err() != nil:
+		return errClosed
+	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
+		c.guard.failed()
+		return &skep.Error{Op: s.op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
+	}
+	return err
+}
+
+// Stats implements skep.Observer.
+func (c *Client) Stats(ctx context.Context) (st skep.Stats, err error) {
+	var m document
+	if err := c.do(ctx, spec{t: TypeStats, op: "stats", again: true, long: true}, nil, nil, &m); err != nil {
+		return st, err
+	}
+	err = json.Unmarshal(m.Bytes, &st)
+	return st, err
+}
+
+// Admin carries out an administrative call of the server: what calls there are, and what
+// they take, the server says.
+func (c *Client) Admin(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+	var m document
+	err := c.do(ctx, spec{t: TypeAdmin, op: "admin " + name, long: true}, &adminRequest{name, in}, nil, &m)
+	return m.Bytes, err
+}

@@ -1,0 +1,236 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/skepkv/skep"
+)
+
+// met notes which server answered: another run of it has other namespaces, perhaps.
+func (c *Client) met(server [16]byte) {
+	c.spacesMu.Lock()
+	defer c.spacesMu.Unlock()
+	if server != c.server {
+		c.server = server
+		clear(c.spaces)
+	}
+}
+
+func (c *Client) know(n skep.NamespaceInfo) {
+	c.spacesMu.Lock()
+	c.spaces[n.ID] = n
+	c.spacesMu.Unlock()
+}
+
+// namespace is what the server says of a namespace.
+func (c *Client) namespace(ctx context.Context, op string, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	c.spacesMu.RLock()
+	n, ok := c.spaces[id]
+	c.spacesMu.RUnlock()
+	if ok {
+		return n, nil
+	}
+	list, err := c.Namespaces(ctx)
+	if err != nil {
+		return n, err
+	}
+	for _, n := range list {
+		if n.ID == id {
+			return n, nil
+		}
+	}
+	return n, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
+}
+
+// OpenNamespace implements skep.Namespacer.
+func (c *Client) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+	if err := s.Validate(); err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	var m namespaceInfo
+	if err := c.do(ctx, spec{t: TypeOpenNamespace, op: "open namespace", again: true, long: true}, &namespaceSpec{s}, nil, &m); err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	c.know(m.NamespaceInfo)
+	return m.NamespaceInfo, nil
+}
+
+// Namespaces implements skep.Namespacer. It lists those the credentials reach.
+func (c *Client) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
+	var m namespaceList
+	if err := c.do(ctx, spec{t: TypeNamespaces, op: "namespaces", again: true, long: true}, nil, nil, &m); err != nil {
+		return nil, err
+	}
+	out := make([]skep.NamespaceInfo, len(m.List))
+	for i, n := range m.List {
+		out[i] = n.NamespaceInfo
+		c.know(out[i])
+	}
+	return out, nil
+}
+
+// Lookup implements skep.Looker.
+func (c *Client) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.LookupResult, err error) {
+	if err := r.Validate(); err != nil {
+		return out, err
+	}
+	asked := time.Now()
+	var m lookupResult
+	// Again is safe: a lease nobody knows of runs out.
+	if err := c.do(ctx, spec{t: TypeLookup, op: "lookup", again: true}, &lookupRequest{*r}, nil, &m); err != nil {
+		if c.forgiven(ctx, err) {
+			return skep.LookupResult{Pays: r.Cost == nil}, nil
+		}
+		return out, err
+	}
+	out = skep.LookupResult{Blocks: int(m.Blocks), Tokens: int(m.Tokens), Bytes: m.Bytes, LeaseDenied: m.Denied,
+		Estimate: m.Estimate, Pays: m.Pays, Lease: m.Lease.since(asked)}
+	if out.Blocks < 0 || out.Blocks > len(r.Keys) || r.Tiers && len(m.Tiers) != out.Blocks {
+		return skep.LookupResult{}, broken("blocks found", m.Blocks, len(r.Keys))
+	}
+	for _, t := range m.Tiers {
+		out.Tiers = append(out.Tiers, skep.Tier(t))
+	}
+	return out, nil
+}
+
+// since is the lease as a client may rely on it: from when it asked, not from when the
+// answer came.
+func (l *lease) since(asked time.Time) skep.Lease {
+	if l.ID == 0 {
+		return skep.Lease{}
+	}
+	return skep.Lease{ID: skep.LeaseID(l.ID), Until: asked.Add(l.Left)}
+}
+
+// Renew implements skep.Leaser.
+func (c *Client) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+	asked := time.Now()
+	var m lease
+	if err := c.do(ctx, spec{t: TypeRenew, op: "renew", again: true}, &lease{uint64(id), d}, nil, &m); err != nil {
+		return skep.Lease{}, err
+	}
+	return m.since(asked), nil
+}
+
+// Release implements skep.Leaser. A server that is gone has released it.
+func (c *Client) Release(ctx context.Context, id skep.LeaseID) error {
+	err := c.do(ctx, spec{t: TypeRelease, op: "release", again: true}, &number{uint64(id)}, nil, nil)
+	if err != nil && c.forgiven(ctx, err) {
+		return nil
+	}
+	return err
+}
+
+// Want implements skep.Putter.
+func (c *Client) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	if err := checkKeys("want", r.Keys, r.Salt); err != nil {
+		return nil, err
+	}
+	var m wantResult
+	err := c.do(ctx, spec{t: TypeWant, op: "want", again: true}, &wantRequest{*r}, nil, &m)
+	switch {
+	case err != nil && c.forgiven(ctx, err):
+		out := make([]skep.Want, len(r.Keys))
+		for i := range out {
+			out[i] = skep.Want{Outcome: skep.Declined, Reason: skep.KindOf(err)}
+		}
+		return out, nil
+	case err != nil:
+		return nil, err
+	case len(m.List) != len(r.Keys):
+		return nil, broken("answers to a want", len(m.List), len(r.Keys))
+	}
+	return m.List, nil
+}
+
+// checkKeys keeps requests that could not be sent from being tried.
+func checkKeys(op string, keys []skep.Key, salt skep.Salt) error {
+	if len(keys) > skep.MaxChainKeys {
+		return skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	if len(salt) > skep.MaxSaltSize {
+		return skep.Invalidf(op, "salt length in bytes", len(salt), fmt.Sprintf("at most %d", skep.MaxSaltSize))
+	}
+	return nil
+}
+
+// Hint implements skep.Hinter. Without a server nothing is hinted.
+func (c *Client) Hint(ctx context.Context, s skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+	if err := checkKeys("hint", keys, s.Salt); err != nil {
+		return 0, err
+	}
+	var m number
+	err := c.do(ctx, spec{t: TypeHint, op: "hint", again: true}, &hintRequest{s, h, keys}, nil, &m)
+	if err != nil && c.forgiven(ctx, err) {
+		return 0, nil
+	}
+	return int(m.N), err
+}
+
+// Delete implements skep.Deleter. It is not sent twice: the second answer would not say
+// how many there were.
+func (c *Client) Delete(ctx context.Context, s skep.Scope, keys []skep.Key) (int, error) {
+	if err := checkKeys("delete", keys, s.Salt); err != nil {
+		return 0, err
+	}
+	var m number
+	err := c.do(ctx, spec{t: TypeDelete, op: "delete", long: true}, &deleteRequest{s, keys}, nil, &m)
+	return int(m.N), err
+}
+
+// Purge implements skep.Deleter.
+func (c *Client) Purge(ctx context.Context, p skep.Purge) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return c.do(ctx, spec{t: TypePurge, op: "purge", long: true}, &purgeRequest{p}, nil, nil)
+}
+
+// Alloc implements skep.Allocator: memory of this process, out of what is shared with
+// the server while that lasts.
+func (c *Client) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+	const op = "alloc"
+	switch {
+	case ctx.Err() != nil:
+		return nil, ended(op, ctx)
+	case c.ctx.Err() != nil:
+		return nil, errClosed
+	case n < 1:
+		return nil, skep.Invalidf(op, "bytes", n, "at least 1")
+	}
+	if c.shared != nil {
+		if m := c.shared.alloc(n); m != nil {
+			return m, nil
+		}
+	}
+	if n > c.memory.limit || !c.memory.take(n) {
+		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes", Value: n, Limit: c.memory.limit}
+	}
+	return &heapMemory{c: c, b: aligned(n)}, nil
+}
+
+// aligned is n bytes that begin at a page.
+func aligned(n int64) []byte {
+	b := make([]byte, n+pageSize-1)
+	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageSize - 1))
+	return b[skip : skip+n : skip+n]
+}
+
+// heapMemory is skep.Memory on the heap.
+type heapMemory struct {
+	c *Client
+	b []byte
+}
+
+func (m *heapMemory) Bytes() []byte { return m.b }
+
+func (m *heapMemory) Release() {
+	if m.b != nil {
+		m.c.memory.give(int64(len(m.b)))
+		m.b = nil
+	}
+}

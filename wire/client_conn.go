@@ -1,0 +1,387 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/near"
+)
+
+// clientConn is one connection to a server.
+type clientConn struct {
+	c    *Client
+	slot int
+	l    *link
+	hi   welcome
+
+	dead    chan struct{} // closed by end
+	stopped chan struct{} // closed by the reader as its last act: it writes to no destination any more
+
+	heard   atomic.Int64 // when something came last, in nanoseconds of the pinger's clock
+	leaving atomic.Bool  // the server said goodbye: no new calls
+
+	mu       sync.Mutex
+	next     uint64
+	err      error // why it ended
+	pending  map[uint64]*pendingCall
+	sessions map[uint64]*clientSession
+	streams  map[uint64]*clientStream
+}
+
+type pendingCall struct {
+	t     Type
+	reply chan reply
+}
+
+type reply struct {
+	body []byte
+	err  error
+}
+
+var started = time.Now()
+
+func nanos() int64 { return int64(time.Since(started)) }
+
+// maxReply is the longest body a client reads.
+const maxReply = 64 << 20
+
+func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
+	raw, err := c.dialRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &clientConn{c: c, slot: slot, l: newLink(raw, c.opt.Patience, slowest), dead: make(chan struct{}), stopped: make(chan struct{}),
+		pending: map[uint64]*pendingCall{}, sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
+	// Numbers of two connections differ, so that what one left in the ring is not taken
+	// for the other's.
+	x.next = rand.Uint64() &^ (1<<32 - 1) >> 1
+	if err := x.greet(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	c.met(x.hi.Server)
+	x.heard.Store(nanos())
+	c.wait.Add(1)
+	go x.read()
+	if c.shared != nil && slot == 0 {
+		if err := c.shared.attach(ctx, x); err != nil {
+			c.log.Warn("shared memory not attached: restores go through the socket", "error", err)
+		}
+	}
+	return x, nil
+}
+
+func (c *Client) dialRaw(ctx context.Context) (net.Conn, error) {
+	if c.opt.Dialer != nil {
+		return c.opt.Dialer(ctx)
+	}
+	var d net.Dialer
+	if path, ok := strings.CutPrefix(c.opt.Addr, "unix:"); ok {
+		return d.DialContext(ctx, "unix", path)
+	}
+	raw, err := d.DialContext(ctx, "tcp", c.opt.Addr)
+	if err != nil {
+		return nil, err
+	}
+	near.Tune(raw)
+	if c.opt.TLS == nil {
+		return raw, nil
+	}
+	conf := c.opt.TLS.Clone()
+	if conf.ServerName == "" {
+		conf.ServerName, _, _ = net.SplitHostPort(c.opt.Addr)
+	}
+	conf.MinVersion = tls.VersionTLS13
+	t := tls.Client(raw, conf)
+	if err := t.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// greet says hello and takes the answer.
+func (x *clientConn) greet(ctx context.Context) error {
+	if t, ok := ctx.Deadline(); ok {
+		x.l.c.SetDeadline(t)
+		defer x.l.c.SetDeadline(time.Time{})
+	}
+	stop := context.AfterFunc(ctx, func() { x.l.c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	m := &hello{Min: Version, Max: Version, Features: features, Client: x.c.id, Name: x.c.opt.Name, Token: x.c.opt.Token}
+	if x.c.opt.CRC {
+		m.Features &^= FeatureXXH3
+	}
+	b, err := appendFrame(nil, Header{Type: TypeHello}, m)
+	if err != nil {
+		return err
+	}
+	if _, err := x.l.c.Write(b); err != nil {
+		return err
+	}
+	h, err := x.l.headerWithin(ctx)
+	if err != nil {
+		return err
+	}
+	if h.Body > maxHello*4 || h.Payload != 0 {
+		return broken("welcome length", h.Body, maxHello*4)
+	}
+	body := make([]byte, h.Body)
+	if err := x.l.bodyWithin(ctx, &h, body); err != nil {
+		return err
+	}
+	switch h.Type {
+	case TypeError:
+		var e errorBody
+		if err := decode(h.Type, body, &e); err != nil {
+			return err
+		}
+		return e.err()
+	case TypeHello | answer:
+		return decode(h.Type, body, &x.hi)
+	}
+	return broken("answer to the hello", h.Type, "a welcome")
+}
+
+func (x *clientConn) alive() bool {
+	select {
+	case <-x.dead:
+		return false
+	default:
+		return !x.leaving.Load()
+	}
+}
+
+// end cuts the connection off: what waits for it is told err.
+func (x *clientConn) end(err error) {
+	x.mu.Lock()
+	if x.err != nil {
+		x.mu.Unlock()
+		return
+	}
+	x.err = err
+	pending := x.pending
+	x.pending = map[uint64]*pendingCall{}
+	close(x.dead)
+	x.mu.Unlock()
+	x.l.c.Close()
+	for _, p := range pending {
+		p.reply <- reply{err: err}
+	}
+}
+
+// goodbye tells the server that this client needs its leases no more. It does not wait.
+func (x *clientConn) goodbye() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaving)
+	defer cancel()
+	if b, err := appendFrame(nil, Header{Type: TypeGoodbye}, &goodbye{}); err == nil {
+		_ = x.l.send(ctx, b, nil)
+	}
+}
+
+// checkLife ends the connection when something is under way and the server has said
+// nothing for too long, and pings it before that.
+func (x *clientConn) checkLife(silence time.Duration) {
+	x.mu.Lock()
+	busy := len(x.pending)+len(x.sessions) > 0
+	x.mu.Unlock()
+	quiet := time.Duration(nanos() - x.heard.Load())
+	switch {
+	case !busy:
+		// So that the first ping of a new call has its time.
+		if quiet > silence/2 {
+			x.heard.Store(nanos())
+		}
+	case quiet > silence:
+		x.end(gone("connection", errors.New("the server says nothing")))
+	case quiet > silence/4:
+		go func() {
+			ctx, cancel := context.WithTimeout(x.c.ctx, silence)
+			defer cancel()
+			_, _ = x.call(ctx, TypePing, nil, nil, nil)
+		}()
+	}
+}
+
+var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// call sends a call and waits for its answer. sent says that the server may have seen it.
+func (x *clientConn) call(ctx context.Context, t Type, m message, payload net.Buffers, out message) (sent bool, err error) {
+	p := &pendingCall{t: t, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	if err != nil {
+		return false, err
+	}
+	if err := x.post(ctx, Header{Type: t, Call: id, Deadline: deadlineOf(ctx)}, m, payload); err != nil {
+		x.delist(id)
+		var u *unsent
+		if errors.As(err, &u) {
+			return false, u.error
+		}
+		if skep.KindOf(err) == skep.Unavailable {
+			x.end(err)
+		}
+		return skep.KindOf(err) != skep.Invalid, err
+	}
+	select {
+	case r := <-p.reply:
+		if r.err != nil {
+			return true, r.err
+		}
+		return true, decode(t|answer, r.body, out)
+	case <-ctx.Done():
+		x.delist(id)
+		go x.cancelCall(id)
+		return true, ended(t.String(), ctx)
+	}
+}
+
+// enlist gives a call its number.
+func (x *clientConn) enlist(p *pendingCall) (uint64, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err != nil {
+		return 0, x.err
+	}
+	x.next++
+	x.pending[x.next] = p
+	return x.next, nil
+}
+
+func (x *clientConn) delist(id uint64) {
+	x.mu.Lock()
+	delete(x.pending, id)
+	x.mu.Unlock()
+}
+
+// post writes a frame.
+func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.Buffers) error {
+	for _, p := range payload {
+		h.Payload += uint32(len(p))
+	}
+	buf := frames.Get().(*[]byte)
+	defer frames.Put(buf)
+	b, err := appendFrame((*buf)[:0], h, m)
+	if err != nil {
+		return err
+	}
+	if cap(b) <= 1<<20 {
+		*buf = b
+	}
+	if len(b)-HeaderSize > int(x.hi.MaxBody) {
+		return skep.Invalidf(h.Type.String(), "request length in bytes", len(b)-HeaderSize, x.hi.MaxBody)
+	}
+	return x.l.send(ctx, b, payload)
+}
+
+func (x *clientConn) cancelCall(id uint64) {
+	ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Timeout)
+	defer cancel()
+	_ = x.post(ctx, Header{Type: TypeCancel}, &number{id}, nil)
+}
+
+// deadlineOf is what is left of ctx in milliseconds, rounded up; 0 when it has no end.
+func deadlineOf(ctx context.Context) uint32 {
+	t, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	ms := int64(time.Until(t)/time.Millisecond) + 1
+	return uint32(min(max(ms, 1), math.MaxUint32))
+}
+
+// read takes frames until the connection ends.
+func (x *clientConn) read() {
+	defer x.c.wait.Done()
+	var err error
+	for err == nil {
+		err = x.frame()
+	}
+	if x.c.ctx.Err() != nil {
+		err = errClosed
+	} else if skep.KindOf(err) == skep.Other {
+		err = gone("connection", err)
+	} else {
+		err = &skep.Error{Op: "connection", Kind: skep.Unavailable, Err: err}
+	}
+	x.end(err)
+	x.mu.Lock()
+	sessions, streams, why := x.sessions, x.streams, x.err
+	x.sessions, x.streams = map[uint64]*clientSession{}, map[uint64]*clientStream{}
+	x.mu.Unlock()
+	close(x.stopped)
+	for _, s := range sessions {
+		s.lost(why)
+	}
+	for _, s := range streams {
+		s.lost(why)
+	}
+}
+
+func (x *clientConn) frame() error {
+	h, err := x.l.header(0)
+	if err != nil {
+		return err
+	}
+	x.heard.Store(nanos())
+	if h.Body > maxReply {
+		return broken("body length", h.Body, maxReply)
+	}
+	body := make([]byte, h.Body)
+	if err := x.l.body(&h, body); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	ses, str := x.sessions[h.Call], x.streams[h.Call]
+	p := x.pending[h.Call]
+	if p != nil && (h.Type == p.t|answer || h.Type == TypeError) {
+		delete(x.pending, h.Call)
+	}
+	x.mu.Unlock()
+	switch {
+	case h.Type == TypeChunks:
+		if ses == nil { // it was closed meanwhile
+			return x.l.discard(uint64(h.Payload))
+		}
+		return ses.take(&h, body)
+	case h.Payload != 0:
+		return broken("payload of "+h.Type.String(), h.Payload, 0)
+	case h.Type == TypeEventBatch:
+		if str == nil {
+			return nil
+		}
+		return str.take(body)
+	case h.Type == TypeGoodbye:
+		x.leaving.Store(true)
+		return nil
+	case h.Type == TypeError:
+		var e errorBody
+		if err := decode(h.Type, body, &e); err != nil {
+			return err
+		}
+		switch {
+		case p != nil:
+			p.reply <- reply{err: e.err()}
+		case ses != nil:
+			ses.lost(e.err())
+		case str != nil:
+			str.lost(e.err())
+		}
+		return nil
+	case p != nil && h.Type == p.t|answer:
+		p.reply <- reply{body: body}
+		return nil
+	case h.Type&answer != 0:
+		return nil // the call was given up
+	}
+	return broken("frame", h.Type, "an answer")
+}

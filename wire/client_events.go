@@ -1,0 +1,178 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/skepkv/skep"
+)
+
+// clientStream is a stream of events from a server.
+type clientStream struct {
+	c  *Client
+	x  *clientConn
+	id uint64
+
+	mu     sync.Mutex
+	ready  []skep.Event
+	more   chan struct{} // one token: something changed
+	owed   uint64        // events handed out and not credited
+	ended  error
+	closed bool
+}
+
+// streamCredit is how many events wait for a reader at most.
+const streamCredit = 4096
+
+// Events implements skep.Observer. Credentials of a tenant see events of its own
+// namespaces: numbers in between are other tenants'.
+func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+	const op = "events"
+	if ctx.Err() != nil {
+		return nil, ended(op, ctx)
+	}
+	if c.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
+	defer cancel()
+	x, err := c.pick(within)
+	if err != nil {
+		return nil, c.verdict(ctx, within, spec{op: op}, err)
+	}
+	p := &pendingCall{t: TypeEvents, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	if err != nil {
+		return nil, err
+	}
+	st := &clientStream{c: c, x: x, id: id, more: make(chan struct{}, 1)}
+	x.mu.Lock()
+	x.streams[id] = st
+	x.mu.Unlock()
+	err = x.post(within, Header{Type: TypeEvents, Call: id}, &eventsRequest{from, snapshot, streamCredit}, nil)
+	if err == nil {
+		select {
+		case r := <-p.reply:
+			err = r.err
+		case <-within.Done():
+			err = ended(op, within)
+		}
+	}
+	if err != nil {
+		st.forget()
+		x.delist(id)
+		var u *unsent
+		if errors.As(err, &u) {
+			err = u.error
+		}
+		return nil, c.verdict(ctx, within, spec{op: op}, err)
+	}
+	return st, nil
+}
+
+func (st *clientStream) forget() {
+	st.x.mu.Lock()
+	delete(st.x.streams, st.id)
+	st.x.mu.Unlock()
+}
+
+func (st *clientStream) signal() {
+	select {
+	case st.more <- struct{}{}:
+	default:
+	}
+}
+
+// take is called by the connection's reader. An error ends the connection.
+func (st *clientStream) take(body []byte) error {
+	var m eventBatch
+	if err := decode(TypeEventBatch, body, &m); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	over := len(st.ready)+len(m.List) > streamCredit
+	if !over && !st.closed {
+		st.ready = append(st.ready, m.List...)
+	}
+	st.mu.Unlock()
+	st.signal()
+	if over {
+		return broken("events", "more than the credit", streamCredit)
+	}
+	return nil
+}
+
+func (st *clientStream) lost(why error) {
+	st.mu.Lock()
+	if st.ended == nil {
+		st.ended = why
+	}
+	st.mu.Unlock()
+	st.signal()
+}
+
+// Next implements skep.EventStream.
+func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error) {
+	if len(into) == 0 {
+		return 0, skep.Invalidf("next event", "room for events", 0, "at least 1")
+	}
+	for {
+		st.mu.Lock()
+		closed, why := st.closed, st.ended
+		n := 0
+		give := uint64(0)
+		if !closed {
+			n = copy(into, st.ready)
+			st.ready = st.ready[n:]
+			if len(st.ready) == 0 {
+				st.ready = nil
+			}
+			if st.owed += uint64(n); st.owed >= streamCredit/4 {
+				give, st.owed = st.owed, 0
+			}
+		}
+		st.mu.Unlock()
+		switch {
+		case closed || st.c.ctx.Err() != nil:
+			st.signal()
+			return 0, &skep.Error{Op: "events", Kind: skep.Closed}
+		case n > 0:
+			st.signal()
+			if give > 0 {
+				within, cancel := context.WithTimeout(context.Background(), st.c.opt.Timeout)
+				_ = st.x.post(within, Header{Type: TypeCredit}, &credit{st.id, give}, nil)
+				cancel()
+			}
+			return n, nil
+		case why != nil:
+			st.signal()
+			return 0, why
+		}
+		select {
+		case <-st.more:
+		case <-ctx.Done():
+			return 0, ended("events", ctx)
+		case <-st.c.ctx.Done():
+		}
+	}
+}
+
+// Close implements skep.EventStream.
+func (st *clientStream) Close() error {
+	st.mu.Lock()
+	was, over := st.closed, st.ended != nil
+	st.closed = true
+	st.ready = nil
+	st.mu.Unlock()
+	st.signal()
+	if was || over || st.c.ctx.Err() != nil {
+		st.forget()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(st.c.ctx, st.c.opt.Timeout)
+	defer cancel()
+	_, _ = st.x.call(ctx, TypeEnd, &number{st.id}, nil, nil)
+	st.forget()
+	return nil
+}

@@ -1,0 +1,211 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/skepkv/skep"
+)
+
+// What follows runs on the connection's reader: chunks land.
+
+// take is called by the connection's reader with a frame of chunks. An error ends the
+// connection.
+func (s *clientSession) take(h *Header, body []byte) error {
+	var m chunks
+	if err := decode(h.Type, body, &m); err != nil {
+		return err
+	}
+	left := uint64(h.Payload)
+	for i := range m.List {
+		p := &m.List[i]
+		if p.Len > left {
+			return broken("payload of a piece", p.Len, left)
+		}
+		left -= p.Len
+		if err := s.piece(p); err != nil {
+			return err
+		}
+	}
+	if left != 0 {
+		return broken("payload left over", left, 0)
+	}
+	if h.Flags&FlagLast != 0 {
+		s.finish(io.EOF)
+	}
+	s.signal()
+	return nil
+}
+
+// finish notes that no more will come. What is missing then is a miss.
+func (s *clientSession) finish(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return
+	}
+	s.ended = why
+	if s.left == 0 || s.closed {
+		return
+	}
+	if errors.Is(why, io.EOF) {
+		why = errKind(opRestore, skep.Unavailable)
+	}
+	for c, t := range s.chains {
+		for i := range t.items() {
+			s.answerLocked(c, i, skep.Chunk{Err: why})
+		}
+	}
+}
+
+// lost is called when the connection broke, or the server gave the session up.
+func (s *clientSession) lost(why error) {
+	s.finish(why)
+	s.signal()
+}
+
+// piece takes one piece of a frame, and its bytes off the connection.
+func (s *clientSession) piece(p *piece) error {
+	if int(p.Chain) >= len(s.chains) {
+		return broken("chain of a chunk", p.Chain, len(s.chains))
+	}
+	chain := int(p.Chain)
+	t := s.chains[chain]
+	item, ok := t.item(int(p.Block), skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])})
+	if !ok {
+		return broken("chunk", fmt.Sprint(p.Block, p.Layers), "one that was asked for")
+	}
+	a := &s.now
+	if a.open && (a.chain != chain || a.item != item) {
+		return broken("chunk", item, "the rest of the one before")
+	}
+	switch p.What {
+	case pieceMiss:
+		s.dropArriving()
+		return s.answer(chain, item, skep.Chunk{Err: p.Err.err()})
+	case pieceLanded:
+		return broken("chunk", "in shared memory", "in the payload")
+	}
+	if p.Offset+p.Len > p.Bytes || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
+		return broken("piece", p.Offset+p.Len, p.Bytes)
+	}
+	if !a.open {
+		if p.Offset != 0 {
+			return broken("first piece's offset", p.Offset, 0)
+		}
+		if err := s.begin(chain, item, p); err != nil {
+			return err
+		}
+	} else if a.off != int64(p.Offset) {
+		return broken("piece's offset", p.Offset, a.off)
+	}
+	if err := s.bytes(t, p); err != nil {
+		return err
+	}
+	if a.off += int64(p.Len); a.off < int64(p.Bytes) {
+		return nil
+	}
+	return s.complete(t, p)
+}
+
+// begin makes ready for a chunk's first byte.
+func (s *clientSession) begin(chain, item int, p *piece) error {
+	t := s.chains[chain]
+	spans, err := t.spans(skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])}, int64(p.Bytes))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	drop := s.closed || s.stopped[chain] || s.ended != nil
+	s.mu.Unlock()
+	s.now = arriving{open: true, chain: chain, item: item, spans: spans, drop: drop}
+	a := &s.now
+	if m := t.Dest.Memory; m != nil && int64(p.Bytes) > t.Dest.Stride {
+		a.drop, a.failed = true, skep.Invalidf(opRestore, "destination stride", t.Dest.Stride, p.Bytes)
+	}
+	if !a.drop && (m(t) == nil || !t.direct()) {
+		a.data = buffers.get(int64(p.Bytes))
+	}
+	return nil
+}
+
+// m is the chain's destination, nil when its chunks are lent.
+func m(t *target) any {
+	if t.Dest.Memory == nil && t.Dest.Paged == nil {
+		return nil
+	}
+	return t
+}
+
+// bytes reads a piece's bytes to where they belong and compares them with its checksums.
+func (s *clientSession) bytes(t *target, p *piece) error {
+	a := &s.now
+	if a.drop {
+		return s.x.l.discard(p.Len)
+	}
+	s.slots = s.slots[:0]
+	if a.data != nil {
+		s.slots = append(s.slots, a.data[p.Offset:p.Offset+p.Len])
+	} else {
+		block, _ := t.itemAt(a.item)
+		s.slots = t.places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
+	}
+	v := verifier{sums: p.Sums, s: &s.x.l.check}
+	for _, slot := range s.slots {
+		for len(slot) > 0 {
+			n := min(len(slot), readStep)
+			if err := s.x.l.read(slot[:n]); err != nil {
+				return err
+			}
+			v.write(slot[:n])
+			slot = slot[n:]
+		}
+	}
+	if err := v.end(); err != nil && a.failed == nil {
+		a.failed = err
+	}
+	return nil
+}
+
+// complete answers the chunk whose last byte is here.
+func (s *clientSession) complete(t *target, p *piece) error {
+	a := s.now
+	s.now = arriving{}
+	out := skep.Chunk{Bytes: int64(p.Bytes), Tier: p.Tier}
+	switch {
+	case a.failed != nil:
+		out = skep.Chunk{Err: a.failed}
+		buffers.put(a.data)
+	case a.drop:
+		out = skep.Chunk{Err: errStopped}
+	case m(t) == nil:
+		out.Data = [][]byte{a.data}
+		out.Free = func() {
+			buffers.put(a.data)
+			s.consumed(out.Bytes)
+		}
+		if out.Bytes == 0 {
+			out.Data = nil
+		}
+	case a.data != nil:
+		block, _ := t.itemAt(a.item)
+		rest := a.data
+		for _, sp := range a.spans {
+			t.transpose(block, sp.Off, rest[:sp.Len])
+			rest = rest[sp.Len:]
+		}
+		buffers.put(a.data)
+	}
+	if out.Err != nil || out.Free == nil {
+		s.mu.Lock()
+		s.owed += int64(p.Bytes)
+		s.mu.Unlock()
+	}
+	return s.answer(a.chain, a.item, out)
+}
+
+func (s *clientSession) dropArriving() {
+	buffers.put(s.now.data)
+	s.now = arriving{}
+}

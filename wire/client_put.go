@@ -1,0 +1,352 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// Put implements skep.Putter. A request larger than a frame is sent in several, each of
+// which the server carries out by itself; everything is checked before the first is sent.
+func (c *Client) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	const op = "put"
+	if ctx.Err() != nil {
+		return nil, ended(op, ctx)
+	}
+	if len(r.Blocks) > skep.MaxPutBlocks {
+		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
+	}
+	if err := checkKeys(op, nil, r.Salt); err != nil {
+		return nil, err
+	}
+	x, err := c.pick(ctx)
+	if err != nil {
+		return c.putRefused(ctx, r, err)
+	}
+	shared := c.shared != nil && c.shared.holdsParts(r.Blocks)
+	most := int64(x.hi.MaxPayload)
+	if shared {
+		most = math.MaxInt64 // no payload travels
+	}
+	runs, err := c.split(r, most, int(x.hi.MaxBody))
+	if err != nil {
+		return nil, err
+	}
+	if len(runs) <= 1 && (len(runs) == 0 || !runs[0].large) {
+		return c.putRun(ctx, r, skep.Range{From: 0, To: len(r.Blocks)}, nil)
+	}
+
+	n, err := c.namespace(ctx, op, r.Namespace)
+	if err != nil {
+		return c.putRefused(ctx, r, err)
+	}
+	for i := range r.Blocks {
+		if err := checkBlock(op, &n.NamespaceSpec, r, i); err != nil {
+			return nil, err
+		}
+	}
+	return c.putRuns(ctx, r, &n, runs)
+}
+
+// putRefused is the answer when nothing was begun.
+func (c *Client) putRefused(ctx context.Context, r *skep.PutRequest, err error) ([]skep.PutResult, error) {
+	if !c.forgiven(ctx, err) {
+		return nil, err
+	}
+	out := make([]skep.PutResult, len(r.Blocks))
+	for i := range out {
+		out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.KindOf(err)}
+	}
+	return out, nil
+}
+
+// run is blocks that are sent in one frame, or one block that is too large for one.
+type run struct {
+	skep.Range
+	large bool
+}
+
+// split cuts a request into runs.
+func (c *Client) split(r *skep.PutRequest, payload int64, body int) ([]run, error) {
+	var out []run
+	cur := run{}
+	var bytes int64
+	length := 0
+	cutHere := func(i int) {
+		if i > cur.From {
+			cur.To = i
+			out = append(out, cur)
+		}
+		cur, bytes, length = run{Range: skep.Range{From: i, To: i}}, 0, 1<<10
+	}
+	length = 1 << 10
+	for i := range r.Blocks {
+		b := &r.Blocks[i]
+		if len(b.Parts) > skep.MaxParts {
+			return nil, skep.Invalidf("put", "parts", len(b.Parts), fmt.Sprintf("1 to %d", skep.MaxParts))
+		}
+		var size int64
+		fields := 128 + len(b.Name)
+		for _, p := range b.Parts {
+			if len(p.Name) > math.MaxUint16 {
+				return nil, skep.Invalidf("put", "part name length in bytes", len(p.Name), fmt.Sprintf("1 to %d", skep.MaxPartNameSize))
+			}
+			size += int64(len(p.Bytes))
+			fields += 32 + len(p.Name)
+		}
+		if size > payload {
+			cutHere(i)
+			cur.large, cur.To = true, i+1
+			out = append(out, cur)
+			cur, bytes, length = run{Range: skep.Range{From: i + 1, To: i + 1}}, 0, 1<<10
+			continue
+		}
+		if bytes+size > payload || length+fields > body {
+			cutHere(i)
+		}
+		bytes += size
+		length += fields
+	}
+	cutHere(len(r.Blocks))
+	return out, nil
+}
+
+// checkBlock checks block i of a put as the Store would.
+func checkBlock(op string, n *skep.NamespaceSpec, r *skep.PutRequest, i int) error {
+	b := &r.Blocks[i]
+	m := make(skep.Manifest, len(b.Parts))
+	for j, p := range b.Parts {
+		m[j] = skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}
+		if p.Name == "" {
+			m[j].Name = skep.PartKV
+		}
+		if m[j].Name != skep.PartKV {
+			continue
+		}
+		want := n.Shape.Bytes
+		if n.Shape.Kind != skep.Opaque {
+			g, err := layout.Of(n.Shape)
+			if err != nil {
+				return err
+			}
+			want = g.PartBytes()
+		}
+		if want > 0 && m[j].Size != want {
+			return skep.Invalidf(op, "size of part kv", m[j].Size, want)
+		}
+	}
+	parent, depth := follow(n, r, i)
+	return skep.ValidateBlock(op, n, depth, b.ValidTokens, parent, b.Name, m)
+}
+
+// follow is the parent and depth of block i of a put.
+func follow(n *skep.NamespaceSpec, r *skep.PutRequest, i int) (*skep.Key, int) {
+	if i == 0 || !n.Chained {
+		return r.Parent, r.Depth
+	}
+	return &r.Blocks[i-1].Key, r.Depth + i
+}
+
+// together is how many runs of one put are under way at once.
+const together = 4
+
+func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, runs []run) ([]skep.PutResult, error) {
+	out := make([]skep.PutResult, len(r.Blocks))
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for range min(together, len(runs)) {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(runs) {
+					return
+				}
+				list, err := c.putOne(ctx, r, n, runs[i])
+				if err != nil {
+					cancel(err)
+					return
+				}
+				copy(out[runs[i].From:], list)
+			}
+		})
+	}
+	wait.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, x run) ([]skep.PutResult, error) {
+	if !x.large {
+		return c.putRun(ctx, r, x.Range, n)
+	}
+	b := &r.Blocks[x.From]
+	parent, depth := follow(&n.NamespaceSpec, r, x.From)
+	req := &skep.BeginRequest{Scope: r.Scope, Parent: parent, Depth: depth, Key: b.Key, Name: b.Name,
+		ValidTokens: b.ValidTokens, Replaces: b.Replaces}
+	for _, p := range b.Parts {
+		name := p.Name
+		if name == "" {
+			name = skep.PartKV
+		}
+		req.Manifest = append(req.Manifest, skep.PartSpec{Name: name, Size: int64(len(p.Bytes))})
+	}
+	w, err := c.Begin(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range b.Parts {
+		if err := w.Write(ctx, req.Manifest[i].Name, 0, p.Bytes); err != nil {
+			_ = w.Abort(context.WithoutCancel(ctx))
+			return nil, err
+		}
+	}
+	res, err := w.Commit(ctx, r.Ack)
+	return []skep.PutResult{res}, err
+}
+
+// putRun sends one frame. n may be nil when the run is the whole request.
+func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n *skep.NamespaceInfo) ([]skep.PutResult, error) {
+	m := &putRequest{Scope: r.Scope, Parent: r.Parent, Depth: r.Depth, Ack: r.Ack, Blocks: make([]putBlock, 0, x.Len())}
+	if n != nil {
+		m.Parent, m.Depth = follow(&n.NamespaceSpec, r, x.From)
+	}
+	var payload net.Buffers
+	// What lies in the shared memory stays there, unless the connection it is attached to
+	// was lost.
+	shared := c.shared != nil && c.shared.holdsParts(r.Blocks[x.From:x.To])
+	if shared {
+		first, err := c.conn(ctx, 0)
+		shared = err == nil && c.shared.attachedTo(first)
+	}
+	for _, b := range r.Blocks[x.From:x.To] {
+		out := putBlock{Key: b.Key, Valid: b.ValidTokens, Replaces: b.Replaces, Name: b.Name, Parts: make([]putPart, len(b.Parts))}
+		for j, p := range b.Parts {
+			if shared {
+				off, _ := c.shared.at(p.Bytes)
+				out.Parts[j] = putPart{Name: p.Name, Size: uint64(len(p.Bytes)), Shared: true, Offset: off}
+				continue
+			}
+			out.Parts[j] = putPart{Name: p.Name, Size: uint64(len(p.Bytes)), Sum: c.sumKind(), Check: sumOver(c.sumKind(), p.Bytes)}
+			if len(p.Bytes) > 0 {
+				payload = append(payload, p.Bytes)
+			}
+		}
+		m.Blocks = append(m.Blocks, out)
+	}
+	var res putResults
+	err := c.do(ctx, spec{t: TypePut, op: "put", long: true, first: shared}, m, payload, &res)
+	switch {
+	case err != nil && skep.KindOf(err) == skep.Overloaded:
+		return c.putRefused(ctx, &skep.PutRequest{Blocks: r.Blocks[x.From:x.To]}, err)
+	case err != nil:
+		return nil, err
+	case len(res.List) != x.Len():
+		return nil, broken("results of a put", len(res.List), x.Len())
+	}
+	return res.List, nil
+}
+
+func (c *Client) sumKind() uint8 {
+	if c.opt.CRC {
+		return sumCRC32
+	}
+	return sumXXH3
+}
+
+// Flush implements skep.Putter.
+func (c *Client) Flush(ctx context.Context) error {
+	return c.do(ctx, spec{t: TypeFlush, op: "flush", again: true, long: true}, nil, nil, nil)
+}
+
+// blockWriter is a block open on a server. It ends with the connection it was begun on.
+type blockWriter struct {
+	c  *Client
+	x  *clientConn
+	id uint64
+}
+
+// Begin implements skep.Putter.
+func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	const op = "begin"
+	if ctx.Err() != nil {
+		return nil, ended(op, ctx)
+	}
+	if c.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	if err := checkKeys(op, nil, r.Salt); err != nil {
+		return nil, err
+	}
+	x, err := c.pick(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &blockWriter{c: c, x: x}
+	var m number
+	if err := w.do(ctx, TypeBegin, &beginRequest{*r}, nil, &m); err != nil {
+		return nil, err
+	}
+	w.id = m.N
+	return w, nil
+}
+
+// do carries out a call on the writer's own connection.
+func (w *blockWriter) do(ctx context.Context, t Type, m message, payload net.Buffers, out message) error {
+	if ctx.Err() != nil {
+		return ended(t.String(), ctx)
+	}
+	if w.c.ctx.Err() != nil {
+		return errClosed
+	}
+	within, cancel := context.WithTimeout(ctx, w.c.opt.Patience)
+	defer cancel()
+	_, err := w.x.call(within, t, m, payload, out)
+	if err == nil {
+		return nil
+	}
+	return w.c.verdict(ctx, within, spec{op: t.String()}, err)
+}
+
+// Write implements skep.BlockWriter.
+func (w *blockWriter) Write(ctx context.Context, part string, offset int64, p []byte) error {
+	for first := true; first || len(p) > 0; first = false {
+		n := min(len(p), int(w.x.hi.MaxPayload))
+		m := &writeRequest{Writer: w.id, Part: part, Offset: offset, Sum: w.c.sumKind(), Check: sumOver(w.c.sumKind(), p[:n])}
+		if err := w.do(ctx, TypeWrite, m, net.Buffers{p[:n]}, nil); err != nil {
+			return err
+		}
+		p, offset = p[n:], offset+int64(n)
+	}
+	return nil
+}
+
+// Commit implements skep.BlockWriter.
+func (w *blockWriter) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	var m putResults
+	if err := w.do(ctx, TypeCommit, &commitRequest{w.id, ack}, nil, &m); err != nil {
+		return skep.PutResult{}, err
+	}
+	if len(m.List) != 1 {
+		return skep.PutResult{}, broken("results of a commit", len(m.List), 1)
+	}
+	return m.List[0], nil
+}
+
+// Abort implements skep.BlockWriter. A server that is gone has aborted it.
+func (w *blockWriter) Abort(ctx context.Context) error {
+	err := w.do(ctx, TypeAbort, &number{w.id}, nil, nil)
+	if k := skep.KindOf(err); err != nil && ctx.Err() == nil && (k == skep.Unavailable || k == skep.Closed) {
+		return nil
+	}
+	return err
+}

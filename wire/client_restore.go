@@ -1,0 +1,436 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// clientSession is a restore under way on a server.
+//
+// The connection's reader puts bytes where they belong and queues chunks; Next hands
+// them out and gives the server credit for what it handed out. A chain that was stopped
+// takes no more bytes: what comes for it is read and dropped. Since the answer to Stop
+// comes on the same connection, behind everything sent before it, no byte is written to a
+// stopped chain's destination once it is here.
+type clientSession struct {
+	c      *Client
+	x      *clientConn // nil: there was none, everything is a miss
+	id     uint64
+	chains []*target
+	window int64
+	ring   *ringSession // nil: chunks come through the socket
+
+	mu      sync.Mutex
+	landed  chan struct{} // one token: something changed
+	ready   []skep.Chunk
+	got     [][]uint64 // bits: items answered, by chain
+	left    int        // items not answered
+	stopped []bool
+	ended   error // no more will come; io.EOF when all came
+	closed  bool
+	owed    int64 // bytes handed out and not credited
+
+	// The reader's own.
+	now   arriving
+	slots [][]byte
+}
+
+// arriving is the chunk of which pieces are coming in.
+type arriving struct {
+	open   bool
+	chain  int
+	item   int
+	off    int64
+	spans  []layout.Span
+	data   []byte // memory of our own: the chunk is lent, or its rows are to be sorted
+	drop   bool
+	failed error
+}
+
+// Restore implements skep.Restorer.
+func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	if ctx.Err() != nil {
+		return nil, ended(opRestore, ctx)
+	}
+	if c.ctx.Err() != nil {
+		return nil, errClosed
+	}
+	if len(r.Chains) > skep.MaxChains {
+		return nil, skep.Invalidf(opRestore, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
+	}
+	s := &clientSession{c: c, landed: make(chan struct{}, 1), stopped: make([]bool, len(r.Chains)), window: c.opt.Window}
+	if r.Window > 0 {
+		s.window = r.Window
+	}
+	for i := range r.Chains {
+		ch := &r.Chains[i]
+		if err := checkKeys(opRestore, ch.Keys, ch.Salt); err != nil {
+			return nil, err
+		}
+		n, err := c.namespace(ctx, opRestore, ch.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		t, err := plan(ch, &n)
+		if err != nil {
+			return nil, err
+		}
+		s.chains = append(s.chains, t)
+		s.got = append(s.got, make([]uint64, (t.items()+63)/64))
+		s.left += t.items()
+	}
+	if err := s.start(ctx); err != nil {
+		if !c.forgiven(ctx, err) {
+			return nil, err
+		}
+		s.x = nil
+		s.lost(err)
+	}
+	return s, nil
+}
+
+// start sends the request, again where the server did nothing.
+func (s *clientSession) start(ctx context.Context) error {
+	c := s.c
+	sp := spec{t: TypeRestore, op: opRestore, again: true}
+	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
+	defer cancel()
+	m := &costedRestoreRequest{restoreRequest: restoreRequest{Window: uint64(s.window)}}
+	for try := 0; ; try++ {
+		x, err := c.pickFor(within, s)
+		sent := false
+		if err == nil {
+			s.fill(m, x)
+			sent, err = s.open(within, x, m)
+		}
+		if err == nil {
+			return nil
+		}
+		wait, again := c.again(sp, err, sent)
+		if !again || try >= c.opt.Retries || within.Err() != nil {
+			return c.verdict(ctx, within, sp, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-within.Done():
+			return c.verdict(ctx, within, sp, err)
+		}
+	}
+}
+
+// pickFor is a connection for the session: the one the shared memory is attached to,
+// when every destination lies in it.
+func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, error) {
+	if c.shared == nil || !c.shared.holds(s.chains) {
+		return c.pick(ctx)
+	}
+	return c.conn(ctx, 0)
+}
+
+// fill makes the request as it travels. Deadlines are told as what is left of them.
+func (s *clientSession) fill(m *costedRestoreRequest, x *clientConn) {
+	m.Chains, m.Compute = m.Chains[:0], m.Compute[:0]
+	m.Ring = s.c.shared != nil && s.c.shared.attachedTo(x) && s.c.shared.holds(s.chains)
+	for i, t := range s.chains {
+		if t.Compute != nil && x.hi.Features&FeatureCompute != 0 {
+			m.Compute = append(m.Compute, chainCompute{Chain: uint32(i), Compute: *t.Compute})
+		}
+		rc := restoreChain{Scope: t.Scope, Part: t.Part, Direction: t.Direction, Lease: uint64(t.Lease), Priority: t.Priority,
+			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: t.Heads}
+		if t.Blocks.Len() == 0 {
+			rc.Blocks = skep.Range{}
+		}
+		if t.structured {
+			rc.Layers = t.Layers
+		}
+		if m.Ring {
+			s.c.shared.describe(&rc, t)
+		}
+		m.Chains = append(m.Chains, rc)
+	}
+}
+
+// leftUntil is how far away t is, never 0 for one that is set.
+func leftUntil(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	if d := time.Until(t); d != 0 {
+		return d
+	}
+	return -1
+}
+
+// open starts the session on a connection. It is listed there before the call is sent:
+// chunks may come right behind the answer.
+func (s *clientSession) open(ctx context.Context, x *clientConn, m *costedRestoreRequest) (sent bool, err error) {
+	typ, body := m.frame()
+	p := &pendingCall{t: typ, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	if err != nil {
+		return false, err
+	}
+	s.x, s.id, s.ring = x, id, nil
+	if m.Ring {
+		s.ring = s.c.shared.session(s)
+	}
+	x.mu.Lock()
+	x.sessions[id] = s
+	x.mu.Unlock()
+	forget := func() {
+		x.mu.Lock()
+		delete(x.pending, id)
+		delete(x.sessions, id)
+		x.mu.Unlock()
+		if s.ring != nil {
+			s.ring.forget()
+		}
+	}
+	if err := x.post(ctx, Header{Type: typ, Call: id, Deadline: deadlineOf(ctx)}, body, nil); err != nil {
+		forget()
+		var u *unsent
+		if errors.As(err, &u) {
+			return false, u.error
+		}
+		if skep.KindOf(err) == skep.Unavailable {
+			x.end(err)
+		}
+		return skep.KindOf(err) != skep.Invalid, err
+	}
+	select {
+	case r := <-p.reply:
+		if r.err != nil {
+			forget()
+		}
+		return true, r.err
+	case <-ctx.Done():
+		// It may have begun: it is ended in the background, and with it whatever came.
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		x.delist(id)
+		go func() {
+			ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
+			defer cancel()
+			_, _ = x.call(ctx, TypeEnd, &number{id}, nil, nil)
+			forget()
+		}()
+		return true, ended(opRestore, ctx)
+	}
+}
+
+func (s *clientSession) signal() {
+	select {
+	case s.landed <- struct{}{}:
+	default:
+	}
+}
+
+// answerLocked queues a chunk, once for each item. REQUIRES: s.mu.
+func (s *clientSession) answerLocked(chain, item int, ch skep.Chunk) bool {
+	word, bit := &s.got[chain][item/64], uint64(1)<<(item%64)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	s.left--
+	ch.Chain = chain
+	ch.Block, ch.Layers = s.chains[chain].itemAt(item)
+	if s.closed {
+		go ch.Release() // takes s.mu
+		return true
+	}
+	s.ready = append(s.ready, ch)
+	return true
+}
+
+func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
+	s.mu.Lock()
+	fresh := s.answerLocked(chain, item, ch)
+	s.mu.Unlock()
+	if !fresh {
+		return broken("chunk", item, "each delivered once")
+	}
+	return nil
+}
+
+// consumed gives the server credit for bytes that are out of the way, a quarter of the
+// window at a time.
+func (s *clientSession) consumed(n int64) {
+	s.mu.Lock()
+	s.owed += n
+	give := int64(0)
+	if s.owed >= s.window/4 && !s.closed && s.ended == nil {
+		give, s.owed = s.owed, 0
+	}
+	s.mu.Unlock()
+	if give > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), s.c.opt.Timeout)
+		defer cancel()
+		_ = s.x.post(ctx, Header{Type: TypeCredit}, &credit{s.id, uint64(give)}, nil)
+	}
+}
+
+// Next implements skep.Session.
+func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	if len(into) == 0 {
+		return 0, skep.Invalidf("next", "room for chunks", 0, "at least 1")
+	}
+	for {
+		s.mu.Lock()
+		if s.closed || s.c.ctx.Err() != nil {
+			s.mu.Unlock()
+			s.signal()
+			return 0, errSessionClosed
+		}
+		if n := copy(into, s.ready); n > 0 {
+			clear(s.ready[:n])
+			s.ready = s.ready[n:]
+			s.mu.Unlock()
+			s.signal()
+			s.consumed(0)
+			return n, nil
+		}
+		over := s.ended != nil
+		s.mu.Unlock()
+		if over {
+			s.signal()
+			return 0, io.EOF
+		}
+		select {
+		case <-s.landed:
+		case <-ctx.Done():
+			return 0, ended(opRestore, ctx)
+		case <-s.c.ctx.Done():
+		}
+	}
+}
+
+var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
+
+// ask carries out a call about the session on its connection.
+func (s *clientSession) ask(ctx context.Context, t Type, m message, out message) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	switch {
+	case closed || s.c.ctx.Err() != nil:
+		return errSessionClosed
+	case s.x == nil:
+		return errKind(t.String(), skep.Unavailable)
+	}
+	within, cancel := context.WithTimeout(ctx, s.c.opt.Timeout)
+	defer cancel()
+	_, err := s.x.call(within, t, m, nil, out)
+	if err != nil {
+		return s.c.verdict(ctx, within, spec{op: t.String()}, err)
+	}
+	return nil
+}
+
+func (s *clientSession) checkChain(op string, chain int) error {
+	if chain < 0 || chain >= len(s.chains) {
+		return skep.Invalidf(op, "chain", chain, fmt.Sprintf("0 to %d", len(s.chains)-1))
+	}
+	return nil
+}
+
+// Stop implements skep.Session.
+func (s *clientSession) Stop(ctx context.Context, chain int) error {
+	const op = "stop"
+	if chain != -1 {
+		if err := s.checkChain(op, chain); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	for i := range s.stopped {
+		s.stopped[i] = s.stopped[i] || chain == -1 || chain == i
+	}
+	over := s.closed || s.x == nil
+	s.mu.Unlock()
+	if over {
+		return nil
+	}
+	return s.release(ctx, op, TypeStop, &stopRequest{s.id, chain})
+}
+
+// Close implements skep.Session.
+func (s *clientSession) Close(ctx context.Context) error {
+	s.mu.Lock()
+	was := s.closed
+	s.closed = true
+	for i := range s.ready {
+		go s.ready[i].Release() // takes s.mu
+	}
+	s.ready = nil
+	s.mu.Unlock()
+	s.signal()
+	if s.x == nil {
+		return nil
+	}
+	s.x.mu.Lock()
+	listed := s.x.sessions[s.id] == s
+	s.x.mu.Unlock()
+	if was && !listed {
+		return nil
+	}
+	err := s.release(ctx, "close session", TypeEnd, &number{s.id})
+	if err == nil {
+		s.x.mu.Lock()
+		delete(s.x.sessions, s.id)
+		s.x.mu.Unlock()
+		if s.ring != nil {
+			s.ring.forget()
+		}
+	}
+	return err
+}
+
+// release carries out a call after which destinations are the caller's again. A
+// connection that broke releases them too, once its reader has ended, unless drives of
+// the server write to them.
+func (s *clientSession) release(ctx context.Context, op string, t Type, m message) error {
+	for {
+		_, err := s.x.call(ctx, t, m, nil, nil)
+		switch k := skep.KindOf(err); {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
+		case k == skep.Overloaded:
+			select {
+			case <-time.After(5 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+			}
+		case k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive():
+			return nil // the server has ended it
+		}
+		select {
+		case <-s.x.stopped:
+			if s.ring != nil {
+				return s.ring.orphaned(op)
+			}
+			return nil
+		case <-s.x.dead:
+			// Its reader ends at once: the socket is closed.
+			select {
+			case <-s.x.stopped:
+				continue
+			case <-ctx.Done():
+			}
+		case <-ctx.Done():
+		default:
+			return err
+		}
+		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
+	}
+}

@@ -1,0 +1,64 @@
+// Package wire carries a skep.Store over a connection: a protocol, a server in front
+// of any Store, and a client that is a Store. docs/protocol.md is the protocol for
+// people who write a client in another language; this package is its Go side.
+//
+// # The story
+//
+// A connection is TCP (with TLS or without) or a Unix socket. The client says Hello
+// with its credentials, the server answers Welcome with the limits, and from then on
+// both send frames. A frame is a header with a checksum of its own, a body of fixed
+// fields, and, where bytes travel, a payload (frame.go). Each call has a number; answers
+// come in any order.
+//
+//	client                                server
+//	  Hello  credentials      ──────────▶   authenticate, nothing before it
+//	                          ◀──────────   Welcome  limits
+//	  Lookup keys             ──────────▶   answered by the reader itself, no I/O
+//	                          ◀──────────   blocks, lease
+//	  Restore chains, window  ──────────▶   a session of the Store behind
+//	                          ◀──────────   Chunks   as they land, within the credit
+//	  Credit, Claim, Stop …   ──────────▶
+//	  Put blocks + payload    ──────────▶   payload is read into memory the Store lends
+//	                          ◀──────────   one outcome a block
+//
+// # Bytes
+//
+// A put's payload goes from the socket into memory of Store.Alloc, is compared with the
+// checksum the client sent, and is handed to Store.Put there. A restore's payload goes
+// from the memory a session lends into writev. The client reads it from the socket into
+// the caller's destination. With each piece travel the checksums that the Store made
+// when the bytes were put (skep.Sum); the client compares what landed with those, so
+// nothing between the two memories goes unseen. Where the Store keeps none for exactly
+// these bytes (a range within a granule), the server makes one as it sends.
+//
+// Clients on the same machine lend the server a memfd (package wire/shm): chains whose
+// destination lies in it are read by the drives straight into it.
+//
+// # What always holds
+//
+//   - Nothing is done for a connection before it has authenticated, and no frame larger
+//     than a Hello is read.
+//   - A namespace of another tenant is answered like one that does not exist, before
+//     anything is looked up in it.
+//   - Every allocation is charged to Limits.Memory before it is made; what does not fit is
+//     refused at once with Overloaded and a time to come back.
+//   - A session holds at most its window of the Store's memory. A reader that gives no
+//     credit stalls its own session only; a socket that takes nothing is closed after
+//     Limits.Stall.
+//   - When a connection ends, its sessions are stopped (the drives' queues are emptied of
+//     their reads), its open blocks are aborted and its goroutines end.
+//   - The client never blocks its reader on its caller: what arrives has memory waiting
+//     for it, because credit was given for it. One slow session holds up no other.
+//   - A call of the client returns within its context, and within Options.Timeout when
+//     that is nearer. A server that is slow, full or gone is a miss (Options.Strict: an
+//     error).
+//   - A call is sent again only when the server said that it did nothing, when not a byte
+//     of it was sent, or when doing it twice is the same as once.
+//
+// # Goroutines
+//
+// Server: one accepting for each listener; for each connection a reader, and at most
+// Limits.Calls for calls that wait, sessions and streams of events. They end with the
+// connection; Serve returns when all have. Client: for each connection a reader, which
+// ends with it, and one pinger a client, which ends with Close.
+package wire

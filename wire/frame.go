@@ -1,0 +1,199 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/skepkv/skep"
+)
+
+// HeaderSize is the length of a frame's header in bytes.
+const HeaderSize = 40
+
+// Version is the protocol's version. A peer offers a range of versions in its Hello.
+const Version = 1
+
+// magic opens every frame: "SKEP" in bytes.
+const magic = 0x50454b53
+
+// Type says what a frame is. An answer has its call's type with the highest bit set.
+// The numbers are append-only.
+type Type uint8
+
+// The frames. Numbers not listed are answered with Unsupported.
+const (
+	TypeHello         Type = 0x01
+	TypePing          Type = 0x02
+	TypeCancel        Type = 0x03 // no answer of its own
+	TypeGoodbye       Type = 0x04 // no answer
+	TypeOpenNamespace Type = 0x10
+	TypeNamespaces    Type = 0x11
+	TypeLookup        Type = 0x12
+	TypeRenew         Type = 0x13
+	TypeRelease       Type = 0x14
+	TypeWant          Type = 0x15
+	TypePut           Type = 0x16
+	TypeBegin         Type = 0x17
+	TypeWrite         Type = 0x18
+	TypeCommit        Type = 0x19
+	TypeAbort         Type = 0x1a
+	TypeFlush         Type = 0x1b
+	TypeRestore       Type = 0x20
+	TypeCredit        Type = 0x21 // no answer
+	TypeClaim         Type = 0x22
+	TypeReprioritise  Type = 0x23
+	TypeStop          Type = 0x24
+	TypeEnd           Type = 0x25 // of a session or a stream of events
+	TypeChunks        Type = 0x26 // server to client, with the number of the Restore
+	TypeCostedRestore Type = 0x27 // a Restore of chains that say what computing them costs
+	TypeClaimWhen     Type = 0x28 // a Claim by an engine that says whether it is idle
+	TypeComputed      Type = 0x29
+	TypeHint          Type = 0x30
+	TypeDelete        Type = 0x31
+	TypePurge         Type = 0x32
+	TypeStats         Type = 0x33
+	TypeEvents        Type = 0x34
+	TypeEventBatch    Type = 0x35 // server to client, with the number of the Events
+	TypeAdmin         Type = 0x36
+	TypeAttach        Type = 0x40 // shared memory
+	TypeDetach        Type = 0x41
+	TypeSelect        Type = 0x50 // reserved: sparse reads
+	TypeAppend        Type = 0x51 // reserved: entries during decoding
+	TypeError         Type = 0xff
+
+	answer Type = 0x80
+)
+
+var typeText = map[Type]string{
+	TypeHello: "hello", TypePing: "ping", TypeCancel: "cancel", TypeGoodbye: "goodbye",
+	TypeOpenNamespace: "open namespace", TypeNamespaces: "namespaces", TypeLookup: "lookup", TypeRenew: "renew",
+	TypeRelease: "release", TypeWant: "want", TypePut: "put", TypeBegin: "begin", TypeWrite: "write",
+	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeRestore: "restore", TypeCredit: "credit",
+	TypeClaim: "claim", TypeReprioritise: "reprioritise", TypeStop: "stop", TypeEnd: "end", TypeChunks: "chunks",
+	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed",
+	TypeHint: "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
+	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeAttach: "attach", TypeDetach: "detach",
+	TypeSelect: "select", TypeAppend: "append", TypeError: "error",
+}
+
+func (t Type) String() string {
+	if s, ok := typeText[t]; ok {
+		return s
+	}
+	if s, ok := typeText[t&^answer]; ok {
+		return s + " answer"
+	}
+	return fmt.Sprintf("frame type %#02x", uint8(t))
+}
+
+// FlagLast marks the last Chunks frame of a session.
+const FlagLast = 1
+
+// Header begins every frame.
+//
+//	offset size
+//	 0     4    magic, the bytes "SKEP"
+//	 4     1    version
+//	 5     1    type
+//	 6     2    flags
+//	 8     8    call: the number of the call the frame belongs to
+//	16     4    body length in bytes
+//	20     4    payload length in bytes
+//	24     4    deadline: milliseconds the sender waits for the answer; 0 none
+//	28     4    CRC-32 of the body
+//	32     4    zero
+//	36     4    CRC-32 of bytes 0 to 35
+//
+// This is part of the protocol and does not change. CRC-32 is IEEE 802.3's, which every
+// language has.
+type Header struct {
+	Version  uint8
+	Type     Type
+	Flags    uint16
+	Call     uint64
+	Body     uint32
+	Payload  uint32
+	Deadline uint32
+	BodySum  uint32
+}
+
+var le = binary.LittleEndian
+
+// Append adds the header's 40 bytes to b.
+func (h *Header) Append(b []byte) []byte {
+	at := len(b)
+	b = le.AppendUint32(b, magic)
+	b = append(b, h.Version, byte(h.Type))
+	b = le.AppendUint16(b, h.Flags)
+	b = le.AppendUint64(b, h.Call)
+	b = le.AppendUint32(b, h.Body)
+	b = le.AppendUint32(b, h.Payload)
+	b = le.AppendUint32(b, h.Deadline)
+	b = le.AppendUint32(b, h.BodySum)
+	b = le.AppendUint32(b, 0)
+	return le.AppendUint32(b, crc32.ChecksumIEEE(b[at:]))
+}
+
+// Errors of what arrives. They end the connection: where the next frame begins is
+// unknown.
+func broken(field string, value, limit any) error {
+	return &skep.Error{Op: "frame", Kind: skep.Damaged, Field: field, Value: value, Limit: limit}
+}
+
+// ParseHeader reads the header in the first 40 bytes of b. A wrong magic, checksum or
+// reserve is Damaged; another version is Version.
+func ParseHeader(b []byte) (h Header, err error) {
+	if len(b) < HeaderSize {
+		return h, broken("header length", len(b), HeaderSize)
+	}
+	if m := le.Uint32(b); m != magic {
+		return h, broken("magic", fmt.Sprintf("%#x", m), fmt.Sprintf("%#x", uint32(magic)))
+	}
+	if s := crc32.ChecksumIEEE(b[:36]); s != le.Uint32(b[36:]) {
+		return h, broken("header checksum", le.Uint32(b[36:]), s)
+	}
+	h = Header{Version: b[4], Type: Type(b[5]), Flags: le.Uint16(b[6:]), Call: le.Uint64(b[8:]), Body: le.Uint32(b[16:]),
+		Payload: le.Uint32(b[20:]), Deadline: le.Uint32(b[24:]), BodySum: le.Uint32(b[28:])}
+	if h.Version != Version && h.Type != TypeHello {
+		return h, &skep.Error{Op: "frame", Kind: skep.Version, Field: "version", Value: h.Version, Limit: Version}
+	}
+	if z := le.Uint32(b[32:]); z != 0 {
+		return h, broken("reserved bytes", z, 0)
+	}
+	return h, nil
+}
+
+// message is what a body holds. walk names its fields in order, for reading and for
+// writing (coder).
+type message interface{ walk(c *coder) }
+
+// appendFrame adds a whole frame but for its payload to b.
+func appendFrame(b []byte, h Header, m message) ([]byte, error) {
+	at := len(b)
+	b = append(b, make([]byte, HeaderSize)...)
+	c := coder{b: b}
+	if m != nil {
+		m.walk(&c)
+	}
+	if c.err != nil {
+		return b[:at], c.err
+	}
+	body := c.b[at+HeaderSize:]
+	h.Version, h.Body, h.BodySum = Version, uint32(len(body)), crc32.ChecksumIEEE(body)
+	h.Append(c.b[at:at])
+	return c.b, nil
+}
+
+// decode reads a body that was compared with its checksum. What is not exactly a
+// message is Invalid.
+func decode(t Type, body []byte, m message) error {
+	c := coder{b: body, reading: true}
+	if m != nil {
+		m.walk(&c)
+	}
+	if c.err == nil && c.at != len(body) {
+		c.err = skep.Invalidf(t.String(), "body length", len(body), c.at)
+	}
+	return c.err
+}

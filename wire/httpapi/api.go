@@ -1,0 +1,297 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/watch"
+)
+
+// MaxBody is the largest request body, in bytes.
+const MaxBody = 1 << 20
+
+// Options of New.
+type Options struct {
+	Store skep.Store      // required
+	Auth  *auth.Directory // required
+	Watch *watch.Recorder // may be nil
+
+	// Gatherer is what /metrics shows.
+	Gatherer prometheus.Gatherer
+	// Ready says why the server should get no traffic; nil: it should.
+	Ready func() error
+	// Server describes it.
+	Server ServerInfo
+	// Segments tells how the drives' segments stand; nil: the store cannot tell.
+	Segments func(ctx context.Context) (Segments, error)
+	// Jobs is the background work; nil: none.
+	Jobs Jobs
+	// Quotas are the tenants' stored bytes, as configured, for show.
+	Quotas func() map[string]int64
+	// Console serves what no other path takes; nil: nothing.
+	Console http.Handler
+
+	Timeout time.Duration // of calls of the store; 10 s
+	Log     *slog.Logger
+	Clock   func() time.Time
+}
+
+// Jobs is background work that can be steered.
+type Jobs interface {
+	// List tells how each job stands.
+	List(ctx context.Context) ([]Job, error)
+	// Do applies one of the job's actions; NotFound when there is no such job, Invalid when
+	// it cannot do that now.
+	Do(ctx context.Context, job, action string) error
+}
+
+// api is the handler.
+type api struct {
+	o   Options
+	mux *http.ServeMux
+	doc []byte
+}
+
+// New makes the handler.
+func New(o Options) (http.Handler, error) {
+	if o.Store == nil || o.Auth == nil {
+		return nil, skep.Invalidf("http", "store and auth", "nil", "set")
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Gatherer == nil {
+		o.Gatherer = prometheus.NewRegistry()
+	}
+	a := &api{o: o, mux: http.NewServeMux()}
+	doc, err := document(operations)
+	if err != nil {
+		return nil, err
+	}
+	a.doc = doc
+	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	a.mux.HandleFunc("GET /readyz", a.ready)
+	a.mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(a.doc)
+	})
+	metrics := promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{})
+	a.mux.Handle("GET /metrics", a.guard(auth.Admin, "metrics", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
+		metrics.ServeHTTP(w, r)
+		return nil, nil
+	}))
+	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		a.mux.Handle("GET /debug/pprof/"+path, a.guard(auth.Admin, "pprof", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
+			h(w, r.WithContext(context.WithoutCancel(r.Context()))) // a profile takes as long as was asked for
+			return nil, nil
+		}))
+	}
+	for _, op := range operations {
+		a.mux.Handle(op.method+" "+op.path, a.guard(op.need, op.id, func(w http.ResponseWriter, r *http.Request, id auth.Identity) (any, error) {
+			return op.do(a, r, id)
+		}))
+	}
+	a.mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "path", Value: r.URL.Path})
+	})
+	if o.Console != nil {
+		a.mux.Handle("/", o.Console)
+	}
+	return a.secured(http.NewCrossOriginProtection().Handler(a.mux)), nil
+}
+
+// secured adds what every answer has, and keeps other names out of an open server.
+func (a *api) secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Content-Security-Policy", "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			h.Set("Cache-Control", "no-store")
+		}
+		if a.o.Auth.Open() && !local(r.Host) {
+			a.fail(w, auth.ErrForbidden)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func local(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (a *api) ready(w http.ResponseWriter, _ *http.Request) {
+	if a.o.Ready != nil {
+		if err := a.o.Ready(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintln(w, err)
+			return
+		}
+	}
+	fmt.Fprintln(w, "ready")
+}
+
+// guard checks who asks and what they may before do runs, and writes its result.
+func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, *http.Request, auth.Identity) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := a.o.Clock()
+		outcome, tenant := watch.OK, ""
+		defer func() {
+			a.o.Watch.Record(watch.Call{Protocol: "http", Name: name, Tenant: tenant, Outcome: outcome, Start: start, Duration: a.o.Clock().Sub(start)})
+		}()
+		id, err := a.identify(r)
+		if err == nil {
+			tenant = id.Tenant
+			err = id.Check(a.o.Clock(), need)
+		}
+		if err == nil {
+			if wait, ok := id.Limits().Admit(1, 0); !ok {
+				err = &skep.Error{Op: "http", Kind: skep.Overloaded, Field: "tenant's requests", RetryAfter: wait}
+			}
+		}
+		var result any
+		if err == nil {
+			ctx, cancel := context.WithTimeout(r.Context(), a.o.Timeout)
+			defer cancel()
+			result, err = do(w, r.WithContext(ctx), id)
+		}
+		if err != nil {
+			outcome = watch.Error
+			a.fail(w, err)
+			return
+		}
+		if result != nil {
+			w.Header().Set("Content-Type", "application/json")
+			e := json.NewEncoder(w)
+			e.SetEscapeHTML(false)
+			_ = e.Encode(result)
+		}
+	})
+}
+
+// identify finds out who asks.
+func (a *api) identify(r *http.Request) (auth.Identity, error) {
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && !a.o.Auth.Open() {
+		return a.o.Auth.Token(token)
+	}
+	if _, password, ok := r.BasicAuth(); ok && !a.o.Auth.Open() {
+		return a.o.Auth.Token(password)
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		return a.o.Auth.Certificate(r.TLS.PeerCertificates[0], r.TLS.VerifiedChains)
+	}
+	return a.o.Auth.Anonymous()
+}
+
+// Failure is what an error looks like.
+type Failure struct {
+	Error FailureBody `json:"error"`
+}
+
+// FailureBody says what was wrong, as package skep's errors do.
+type FailureBody struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Field   string `json:"field,omitempty"`
+	Value   string `json:"value,omitempty"`
+	Limit   string `json:"limit,omitempty"`
+}
+
+var statusOf = map[skep.Kind]int{
+	skep.Invalid: http.StatusBadRequest, skep.NotFound: http.StatusNotFound, skep.Conflict: http.StatusConflict,
+	skep.Unsupported: http.StatusNotImplemented, skep.Overloaded: http.StatusTooManyRequests,
+	skep.Closed: http.StatusServiceUnavailable, skep.Failed: http.StatusServiceUnavailable, skep.ReadOnly: http.StatusConflict,
+	skep.Deadline: http.StatusGatewayTimeout, skep.NoMemory: http.StatusServiceUnavailable, skep.Unavailable: http.StatusServiceUnavailable,
+}
+
+// fail writes an error.
+func (a *api) fail(w http.ResponseWriter, err error) {
+	status, ok := statusOf[skep.KindOf(err)]
+	if !ok {
+		status = http.StatusInternalServerError
+	}
+	body := FailureBody{Kind: skep.KindOf(err).Error(), Message: err.Error()}
+	var e *skep.Error
+	var large *http.MaxBytesError
+	switch {
+	case errors.Is(err, auth.ErrDenied):
+		status = http.StatusUnauthorized
+		body.Kind = "denied"
+		w.Header().Set("WWW-Authenticate", `Bearer realm="skep"`)
+	case errors.Is(err, auth.ErrForbidden):
+		status = http.StatusForbidden
+		body.Kind = "forbidden"
+	case errors.As(err, &large):
+		status = http.StatusRequestEntityTooLarge
+		body = FailureBody{Kind: skep.Invalid.Error(), Message: err.Error(), Field: "body, bytes", Limit: strconv.Itoa(MaxBody)}
+	case errors.As(err, &e):
+		body.Field, body.Value, body.Limit = e.Field, show(e.Value), show(e.Limit)
+		if e.RetryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+		}
+	}
+	if status == http.StatusInternalServerError {
+		a.o.Log.Error("http", "error", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(Failure{body})
+}
+
+func show(v any) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// decode reads a request's JSON body; what is not in v is an error.
+func decode(r *http.Request, v any) error {
+	if mime, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); mime != "application/json" {
+		return skep.Invalidf("http", "Content-Type", mime, "application/json")
+	}
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return err
+		}
+		return &skep.Error{Op: "http", Kind: skep.Invalid, Field: "body", Err: err}
+	}
+	if d.More() {
+		return skep.Invalidf("http", "body", "several values", "one")
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+)
+
+// readBuffer holds headers and short bodies. Anything longer is read straight to where
+// it belongs, so a small buffer means few copies.
+const readBuffer = 4 << 10
+
+// link reads and writes frames on a connection. Reading is for one goroutine; writing
+// for any.
+type link struct {
+	c     net.Conn
+	files *fileReader // of a Unix socket that may carry descriptors; else nil
+
+	buf        [readBuffer]byte
+	have, next int       // buf[next:have] is read and not used
+	filled     time.Time // the last of it was read
+	check      summer    // the reader's
+
+	write chan struct{} // holds one token: who has it writes
+	stall time.Duration // how long the other side may take nothing
+	rate  int           // bytes a second it must at least send of what a header announced, and take of what it is sent
+}
+
+func newLink(c net.Conn, stall time.Duration, rate int) *link {
+	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, rate: rate}
+	l.write <- struct{}{}
+	return l
+}
+
+// patience is how long n bytes may take.
+func (l *link) patience(n int) time.Duration {
+	return l.stall + time.Duration(n)*time.Second/time.Duration(l.rate)
+}
+
+// header waits for the next frame: for its first byte until idle has passed (0: for
+// ever), for the rest as long as a frame may take.
+func (l *link) header(idle time.Duration) (Header, error) {
+	if l.next == l.have {
+		l.setRead(idle)
+		if err := l.fill(); err != nil {
+			return Header{}, err
+		}
+	}
+	if l.have-l.next < HeaderSize {
+		l.setRead(l.patience(HeaderSize))
+		for l.have-l.next < HeaderSize {
+			if err := l.fill(); err != nil {
+				return Header{}, midFrame(err)
+			}
+		}
+	}
+	h, err := ParseHeader(l.buf[l.next:l.have])
+	l.next += HeaderSize
+	return h, err
+}
+
+// midFrame is an error within a frame, where an end is not an orderly one.
+func midFrame(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (l *link) setRead(d time.Duration) {
+	if d <= 0 {
+		l.c.SetReadDeadline(time.Time{})
+		return
+	}
+	l.c.SetReadDeadline(time.Now().Add(d))
+}
+
+// fill reads once into the buffer.
+func (l *link) fill() error {
+	if l.next > 0 {
+		copy(l.buf[:], l.buf[l.next:l.have])
+		l.have -= l.next
+		l.next = 0
+	}
+	var n int
+	var err error
+	if l.files != nil {
+		n, err = l.files.read(l.buf[l.have:])
+	} else {
+		n, err = l.c.Read(l.buf[l.have:])
+	}
+	l.have += n
+	if n > 0 {
+		l.filled = time.Now()
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// body reads the body h announces into b, which is as long, and compares it with its
+// checksum.
+func (l *link) body(h *Header, b []byte) error {
+	if err := l.read(b); err != nil {
+		return err
+	}
+	if s := crc32.ChecksumIEEE(b); s != h.BodySum {
+		return broken("body checksum", h.BodySum, s)
+	}
+	return nil
+}
+
+// read fills p with the next bytes of the frame.
+func (l *link) read(p []byte) error {
+	n := copy(p, l.buf[l.next:l.have])
+	l.next += n
+	if n == len(p) {
+		return nil
+	}
+	l.setRead(l.patience(len(p) - n))
+	_, err := io.ReadFull(l.c, p[n:])
+	return midFrame(err)
+}
+
+// readStep is how much is read before it is hashed: little enough to be in the cache
+// of the core still.
+const readStep = 256 << 10
+
+// readSummed fills p with the next bytes of the frame and gives them to s.
+func (l *link) readSummed(p []byte, s *summer) error {
+	for len(p) > 0 {
+		n := min(len(p), readStep)
+		if err := l.read(p[:n]); err != nil {
+			return err
+		}
+		s.write(p[:n])
+		p = p[n:]
+	}
+	return nil
+}
+
+var trash = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// discard reads n bytes for nobody.
+func (l *link) discard(n uint64) error {
+	b := trash.Get().(*[64 << 10]byte)
+	defer trash.Put(b)
+	for n > 0 {
+		k := min(n, uint64(len(b)))
+		if err := l.read(b[:k]); err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}
+
+// small is the largest payload that is copied behind its body to be written at once.
+const small = 16 << 10
+
+// send writes a frame and its payload. The payload's memory is read until it returns.
+// An error that is not a broken connection means that no byte was sent (unsent).
+func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) error {
+	select {
+	case <-l.write:
+	case <-ctx.Done():
+		return &unsent{ended("send", ctx)}
+	}
+	defer func() { l.write <- struct{}{} }()
+	total := len(frame)
+	for _, p := range payload {
+		total += len(p)
+	}
+	deadline := time.Now().Add(l.patience(total))
+	l.c.SetWriteDeadline(deadline)
+	if ctx.Done() != nil {
+		// The caller's memory is its own again when its context ends: then a write that
+		// hangs is cut off, and the connection with it.
+		stop := context.AfterFunc(ctx, func() { l.c.SetWriteDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
+	var err error
+	var n int64
+	if total-len(frame) <= small {
+		for _, p := range payload {
+			frame = append(frame, p...)
+		}
+		var k int
+		k, err = l.c.Write(frame)
+		n = int64(k)
+	} else {
+		all := make(net.Buffers, 0, 1+len(payload))
+		all = append(append(all, frame), payload...)
+		n, err = all.WriteTo(l.c)
+	}
+	if err == nil {
+		return nil
+	}
+	if n == 0 && ctx.Err() != nil {
+		return &unsent{ended("send", ctx)}
+	}
+	l.c.Close()
+	if ctx.Err() != nil {
+		return ended("send", ctx)
+	}
+	return gone("send", err)
+}
+
+// unsent wraps the error of a frame of which no byte was sent.
+type unsent struct{ error }
+
+func (u *unsent) Unwrap() error { return u.error }
+
+// summer computes one checksum over bytes that come in pieces.
+type summer struct {
+	kind uint8
+	crc  uint32
+	h    xxh3.Hasher
+}
+
+func (s *summer) reset(kind uint8, seed uint64) {
+	s.kind, s.crc = kind, 0
+	if kind == sumXXH3 {
+		s.h.ResetSeed(seed)
+	}
+}
+
+func (s *summer) write(p []byte) {
+	switch s.kind {
+	case sumCRC32:
+		s.crc = crc32.Update(s.crc, crc32.IEEETable, p)
+	case sumXXH3:
+		s.h.Write(p)
+	}
+}
+
+func (s *summer) sum() uint64 {
+	switch s.kind {
+	case sumCRC32:
+		return uint64(s.crc)
+	case sumXXH3:
+		return s.h.Sum64()
+	}
+	return 0
+}
+
+// sumOver is the checksum of bufs together, with seed 0.
+func sumOver(kind uint8, bufs ...[]byte) uint64 {
+	if kind == sumXXH3 && len(bufs) == 1 {
+		return xxh3.Hash(bufs[0])
+	}
+	var s summer
+	s.reset(kind, 0)
+	for _, b := range bufs {
+		s.write(b)
+	}
+	return s.sum()
+}
+
+// knownSum says whether k is a checksum of bytes that travel.
+func knownSum(k uint8) error {
+	if k != sumCRC32 && k != sumXXH3 {
+		return skep.Invalidf("frame", "kind of checksum", k, "1 or 2")
+	}
+	return nil
+}
+
+// cut is bytes [off, off+n) of data.
+func cut(dst net.Buffers, data [][]byte, off, n int64) net.Buffers {
+	for _, d := range data {
+		if n == 0 {
+			break
+		}
+		if off >= int64(len(d)) {
+			off -= int64(len(d))
+			continue
+		}
+		d = d[off:min(int64(len(d)), off+n)]
+		dst, off, n = append(dst, d), 0, n-int64(len(d))
+	}
+	return dst
+}
+
+// headerWithin and bodyWithin are header and body under a deadline that is set already.
+func (l *link) headerWithin(ctx context.Context) (Header, error) {
+	for l.have-l.next < HeaderSize {
+		if err := l.fill(); err != nil {
+			if ctx.Err() != nil {
+				return Header{}, ended("hello", ctx)
+			}
+			return Header{}, midFrame(err)
+		}
+	}
+	h, err := ParseHeader(l.buf[l.next:l.have])
+	l.next += HeaderSize
+	return h, err
+}
+
+func (l *link) bodyWithin(ctx context.Context, h *Header, b []byte) error {
+	n := copy(b, l.buf[l.next:l.have])
+	l.next += n
+	if n < len(b) {
+		if _, err := io.ReadFull(l.c, b[n:]); err != nil {
+			return midFrame(err)
+		}
+	}
+	if s := crc32.ChecksumIEEE(b); s != h.BodySum {
+		return broken("body checksum", h.BodySum, s)
+	}
+	return nil
+}

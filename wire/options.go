@@ -1,0 +1,131 @@
+package wire
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// Authenticator says who presents what. An *auth.Directory is one.
+type Authenticator interface {
+	// Anonymous is who presents nothing.
+	Anonymous() (auth.Identity, error)
+	// Token is who presents a token.
+	Token(token string) (auth.Identity, error)
+	// Certificate is who presents a client certificate, with the chains the server
+	// verified.
+	Certificate(peer *x509.Certificate, chains [][]*x509.Certificate) (auth.Identity, error)
+}
+
+// Limits of a server. Zero fields get their default.
+type Limits struct {
+	Body         int           // bytes of a frame's body; 34 MiB, room for 2^20 keys
+	Payload      int           // bytes of a frame's payload; 16 MiB
+	Keys         int           // keys a call may name; 2^20
+	Calls        int           // calls of one connection that wait at once, and its sessions; 64
+	Connections  int           // 16,384
+	Memory       int64         // bytes held for calls and sessions under way, all connections together; 256 MiB
+	Window       int64         // bytes one session may hold; 16 MiB
+	SharedMemory int64         // bytes of all attached memory, which drives may pin; 4 GiB
+	Hello        time.Duration // a connection must have authenticated by then; 5 s
+	Idle         time.Duration // a connection that says nothing is closed; 5 min
+	Stall        time.Duration // a connection that takes nothing, or a session without credit, is ended; 30 s
+	Rate         int           // bytes a second a connection must at least send and take; 256 KiB
+	Call         time.Duration // the longest a call may wait; 10 min
+}
+
+func (l *Limits) ensureDefaults() {
+	def(&l.Body, 34<<20)
+	def(&l.Payload, 16<<20)
+	def(&l.Keys, skep.MaxChainKeys)
+	def(&l.Calls, 64)
+	def(&l.Connections, 1<<14)
+	def(&l.Memory, 256<<20)
+	def(&l.Window, 16<<20)
+	def(&l.SharedMemory, 4<<30)
+	def(&l.Hello, 5*time.Second)
+	def(&l.Idle, 5*time.Minute)
+	def(&l.Stall, 30*time.Second)
+	def(&l.Rate, slowest)
+	def(&l.Call, 10*time.Minute)
+}
+
+func def[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (l *Limits) validate() error {
+	for _, f := range []struct {
+		field string
+		v     int64
+		least int64
+		most  int64
+	}{
+		{"body", int64(l.Body), maxHello, 1 << 30}, {"payload", int64(l.Payload), 4 << 10, 1 << 30},
+		{"keys", int64(l.Keys), 1, skep.MaxChainKeys}, {"calls", int64(l.Calls), 1, 1 << 16}, {"rate", int64(l.Rate), 1, 1 << 40},
+		{"connections", int64(l.Connections), 1, 1 << 24}, {"memory", l.Memory, 1 << 20, 1 << 50},
+		{"window", l.Window, leastWindow, 1 << 40}, {"shared memory", l.SharedMemory, 0, 1 << 50},
+		{"hello", int64(l.Hello), int64(time.Millisecond), int64(time.Hour)}, {"idle", int64(l.Idle), int64(time.Millisecond), 1 << 62},
+		{"stall", int64(l.Stall), int64(time.Millisecond), 1 << 62}, {"call", int64(l.Call), int64(time.Millisecond), 1 << 62},
+	} {
+		if f.v < f.least || f.v > f.most {
+			return skep.Invalidf("serve", "limit "+f.field, f.v, skep.Range{From: int(f.least), To: int(f.most)})
+		}
+	}
+	return nil
+}
+
+// slowest is the least rate of a connection, unless Limits say otherwise.
+const slowest = 256 << 10
+
+// leastWindow is the smallest window a session gets.
+const leastWindow = 1 << 20
+
+// ServerOptions of NewServer. The zero value works: everybody is the default tenant, so
+// listen where only this machine's users reach.
+type ServerOptions struct {
+	Auth   Authenticator // nil: an open auth.Directory
+	Limits Limits
+	Name   string        // told to clients
+	Drain  time.Duration // how long Serve waits for calls under way when its context ends; 10 s
+	Log    *slog.Logger  // discarded when nil
+	// Admin carries out administrative calls of identities with the admin right; nil:
+	// Unsupported.
+	Admin func(ctx context.Context, who auth.Identity, name string, in json.RawMessage) (json.RawMessage, error)
+	// Observe is told of every call that ended. It must not block.
+	Observe func(Call)
+}
+
+// Call is one call a server carried out or refused.
+type Call struct {
+	Type   Type
+	Tenant string
+	Began  time.Time
+	Took   time.Duration
+	Bytes  int64 // of the call's payload
+	Err    error // nil when it was carried out
+}
+
+// ServerStats is how a server stands.
+type ServerStats struct {
+	Connections int   `json:"connections"`
+	Accepted    int64 `json:"accepted"`
+	Refused     int64 `json:"refused"` // connections
+	Sessions    int   `json:"sessions"`
+	Streams     int   `json:"streams"`
+	Calls       int64 `json:"calls"`
+	Shed        int64 `json:"shed"` // calls
+	Memory      int64 `json:"memory"`
+	MemoryCap   int64 `json:"memory_cap"`
+	Leases      int   `json:"leases"`
+	SentBytes   int64 `json:"sent_bytes"` // payload
+	TakenBytes  int64 `json:"taken_bytes"`
+	Regions     int   `json:"regions"` // of shared memory
+}

@@ -1,0 +1,258 @@
+"""A connection, its calls and its sessions."""
+
+import json
+import os
+import socket
+import zlib
+from dataclasses import dataclass, field
+
+from .fields import *
+from .messages import *
+from .sums import checksum
+
+
+@dataclass
+class Chunk:
+    chain: int
+    block: int
+    layers: tuple
+    tier: int = 0
+    data: bytes = None
+    error: Error = None
+
+
+@dataclass
+class Session:
+    """A restore under way: iterate over it for its chunks."""
+
+    client: "Client"
+    id: int
+    window: int
+    waiting: list = field(default_factory=list)  # Chunks frames that came while something else was awaited
+    partial: bytearray = field(default_factory=bytearray)
+    over: bool = False
+
+    def __iter__(self):
+        while not self.over:
+            flags, body, payload = self.waiting.pop(0) if self.waiting else self.client._chunks(self.id)
+            self.over = bool(flags & LAST)
+            yield from self._pieces(read_chunks(body), payload)
+            if payload and not self.over:
+                self.client._send(CREDIT, 0, credit(self.id, len(payload)))
+        self.end()
+
+    def _pieces(self, pieces, payload):
+        at = 0
+        for p in pieces:
+            out = Chunk(p["chain"], p["block"], tuple(p["layers"]), p["tier"])
+            if p["what"] == MISS:
+                out.error = Error(**p["error"])
+                yield out
+                continue
+            data, at = payload[at : at + p["len"]], at + p["len"]
+            if p["offset"] == 0:
+                self.partial = bytearray()
+            elif p["offset"] != len(self.partial):
+                raise Broken("a piece out of order")
+            if not covered(data, p["sums"]):
+                self.partial, out.error = bytearray(p["offset"] + p["len"]), Error(7, op="restore", field="checksum on arrival")
+                yield out
+                continue
+            self.partial += data
+            if len(self.partial) == p["bytes"]:
+                out.data, self.partial = bytes(self.partial), bytearray()
+                yield out
+
+    def claim(self, chain, range_=(0, 0)):
+        return read_claim(self.client._call(CLAIM, claim(self.id, chain, range_)))
+
+    def claim_when(self, chain, range_, idle):
+        return read_claim(self.client._call(CLAIM_WHEN, claim_when(self.id, chain, range_, idle)))
+
+    def computed(self, chain, range_, took, other=0):
+        self.client._call(COMPUTED, computed(self.id, chain, range_, took, other))
+
+    def stop(self, chain=-1):
+        self.client._call(STOP, stop(self.id, chain))
+
+    def end(self):
+        if self.id in self.client.sessions:
+            self.client._call(END, number(self.id))
+            del self.client.sessions[self.id]
+
+
+def covered(data, sums):
+    """Whether checksums cover data whole, one after another, and match."""
+    at = 0
+    for kind, length, seed, check in sums:
+        if checksum(kind, data[at : at + length], seed) != check:
+            return False
+        at += length
+    return at == len(data)
+
+
+class Client:
+    """One connection. address is "host:port" or "unix:path"; tls an ssl.SSLContext."""
+
+    def __init__(self, address, token="", tls=None, timeout=10.0, features=3, name="python"):
+        if address.startswith("unix:"):
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(timeout)
+            self.sock.connect(address[5:])
+        else:
+            host, port = address.rsplit(":", 1)
+            self.sock = socket.create_connection((host, int(port)), timeout)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self.sock = tls.wrap_socket(self.sock, server_hostname=host)
+        self.timeout, self.calls, self.sessions = timeout, 0, {}
+        self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
+        type_, _, _, body, _ = self._frame()
+        if type_ == ERROR:
+            raise Error(**read_error(body))
+        if type_ != HELLO | ANSWER:
+            raise Broken("no welcome")
+        self.welcome = read_welcome(body)
+        self.tenant = self.welcome["tenant"]
+        self.has_compute = bool(self.welcome["features"] & 2)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        try:  # the server closes first: closing with bytes unread would lose the Goodbye
+            self._send(GOODBYE, 0, goodbye())
+            self.sock.settimeout(0.25)
+            while self.sock.recv(1 << 16):
+                pass
+        except OSError:
+            pass
+        self.sock.close()
+
+    # frames
+
+    def _send(self, type_, call, body=b"", payload=b""):
+        self.sock.sendall(encode_frame(type_, call, body, payload, deadline=int(self.timeout * 1000)))
+
+    def _exactly(self, n):
+        out = bytearray(n)
+        view, at = memoryview(out), 0
+        while at < n:
+            k = self.sock.recv_into(view[at:])
+            if k == 0:
+                raise Broken("the server closed the connection")
+            at += k
+        return bytes(out)
+
+    def _frame(self):
+        type_, flags, call, body_length, payload_length, _, body_sum = decode_header(self._exactly(HEADER_SIZE))
+        body = self._exactly(body_length)
+        if zlib.crc32(body) != body_sum:
+            raise Broken("body checksum")
+        return type_, flags, call, body, self._exactly(payload_length)
+
+    def _call(self, type_, body=b"", payload=b""):
+        self.calls += 1
+        call = self.calls
+        self._send(type_, call, body, payload)
+        while True:
+            got, flags, number_, answer, data = self._frame()
+            if got == CHUNKS:
+                if number_ in self.sessions:
+                    self.sessions[number_].waiting.append((flags, answer, data))
+            elif got == GOODBYE:
+                continue
+            elif number_ != call:
+                raise Broken(f"an answer to call {number_}")
+            elif got == ERROR:
+                raise Error(**read_error(answer))
+            elif got != type_ | ANSWER:
+                raise Broken(f"a frame of type {got:#x}")
+            else:
+                return answer
+
+    def _chunks(self, session):
+        while True:
+            got, flags, number_, body, payload = self._frame()
+            if got == CHUNKS and number_ == session:
+                return flags, body, payload
+            if got == ERROR and number_ == session:
+                self.sessions.pop(session, None)
+                raise Error(**read_error(body))
+            if got == CHUNKS and number_ in self.sessions:
+                self.sessions[number_].waiting.append((flags, body, payload))
+            elif got not in (CHUNKS, GOODBYE):
+                raise Broken(f"a frame of type {got:#x}")
+
+    # calls
+
+    def ping(self):
+        self._call(PING)
+
+    def open_namespace(self, **fields):
+        return read_namespace(self._call(OPEN_NAMESPACE, open_namespace(**fields)))
+
+    def namespaces(self):
+        return read_namespaces(self._call(NAMESPACES))
+
+    def lookup(self, namespace, keys, **fields):
+        return read_lookup(self._call(LOOKUP, lookup(namespace, keys, **fields)))
+
+    def renew(self, lease, duration):
+        return read_lease(self._call(RENEW, renew(lease, duration)))
+
+    def release(self, lease):
+        self._call(RELEASE, number(lease))
+
+    def want(self, namespace, keys, **fields):
+        return read_wants(self._call(WANT, want(namespace, keys, **fields)))
+
+    def put(self, namespace, blocks, **fields):
+        payload = b"".join(data for b in blocks for _, data in b.parts)
+        return read_results(self._call(PUT, put(namespace, blocks, **fields), payload))
+
+    def put_parts(self, namespace, key, parts, piece=1 << 20, **fields):
+        """One block, written piece by piece."""
+        writer = read_number(self._call(BEGIN, begin(namespace, key, [(n, len(d)) for n, d in parts], **fields)))
+        for name, data in parts:
+            for at in range(0, len(data), piece):
+                part = data[at : at + piece]
+                self._call(WRITE, write(writer, name, at, part), part)
+        return read_results(self._call(COMMIT, commit(writer)))
+
+    def flush(self):
+        self._call(FLUSH)
+
+    def restore(self, chains, window=4 << 20, costs=()):
+        """A session. costs, where the server knows them, has chains restored by two pointers."""
+        self.calls += 1
+        session = Session(self, self.calls, window)
+        self.sessions[session.id] = session
+        self.calls -= 1  # _call takes the same number
+        try:
+            if costs and self.has_compute:
+                self._call(COSTED_RESTORE, costed_restore(costs, window, chains))
+            else:
+                self._call(RESTORE, restore(window, chains))
+        except Error:
+            del self.sessions[session.id]
+            raise
+        return session
+
+    def hint(self, namespace, keys, **fields):
+        return read_number(self._call(HINT, hint(namespace, keys, **fields)))
+
+    def delete(self, namespace, keys, salt=""):
+        return read_number(self._call(DELETE, delete(namespace, keys, salt)))
+
+    def purge(self, **fields):
+        self._call(PURGE, purge(**fields))
+
+    def stats(self):
+        return json.loads(read_document(self._call(STATS)))
+
+    def admin(self, name, document):
+        return json.loads(read_document(self._call(ADMIN, admin(name, json.dumps(document)))))

@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rawConn is a connection on which a test does what no client would.
+type rawConn struct {
+	net.Conn
+	l *link
+}
+
+func rawDial(t testing.TB, addr string) *rawConn {
+	t.Helper()
+	network := "tcp"
+	if len(addr) > 5 && addr[:5] == "unix:" {
+		network, addr = "unix", addr[5:]
+	}
+	c, err := net.Dial(network, addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return &rawConn{c, newLink(c, 10*time.Second, slowest)}
+}
+
+// send writes a frame; a server that has closed is not an error.
+func (c *rawConn) send(t testing.TB, h Header, m message, payload string) {
+	t.Helper()
+	h.Payload = uint32(len(payload))
+	b, err := appendFrame(nil, h, m)
+	require.NoError(t, err)
+	_, _ = c.Write(append(b, payload...))
+}
+
+func (c *rawConn) next() (Header, []byte, error) {
+	h, err := c.l.header(10 * time.Second)
+	if err != nil {
+		return h, nil, err
+	}
+	body := make([]byte, h.Body)
+	if err := c.l.body(&h, body); err != nil {
+		return h, nil, err
+	}
+	return h, body, c.l.discard(uint64(h.Payload))
+}
+
+// hello authenticates and requires the welcome.
+func (c *rawConn) hello(t testing.TB, token string) welcome {
+	t.Helper()
+	c.send(t, Header{Type: TypeHello}, &hello{Min: 1, Max: 1, Features: FeatureXXH3, Token: token}, "")
+	h, body, err := c.next()
+	require.NoError(t, err)
+	require.Equal(t, TypeHello|answer, h.Type)
+	var w welcome
+	require.NoError(t, decode(h.Type, body, &w))
+	return w
+}
+
+func payloadOf(s string) net.Buffers {
+	if s == "" {
+		return nil
+	}
+	return net.Buffers{[]byte(s)}
+}
+
+func listenTLS(t testing.TB, conf *tls.Config) (net.Listener, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return tls.NewListener(l, conf), l.Addr().String()
+}

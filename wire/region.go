@@ -1,0 +1,273 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/shm"
+)
+
+// region is a client's memory, as its server has it. Whoever uses it holds it; it is
+// unmapped when the last one lets go, after the drives have.
+type region struct {
+	s          *Server
+	mem        *shm.Region
+	event      *shm.Event
+	ring       *ringWriter
+	unregister func()
+	size       int64
+	client     [16]byte
+
+	mu    sync.Mutex
+	holds int
+}
+
+// attach maps the memory whose descriptors came with the frame.
+func attach(_ context.Context, r *request) (message, error) {
+	const op = "attach"
+	x := r.x
+	files := x.l.files.take()
+	drop := func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	var m attachRequest
+	if err := r.read(&m); err != nil {
+		drop()
+		return nil, err
+	}
+	if len(files) != 2 {
+		drop()
+		return nil, skep.Invalidf(op, "descriptors", len(files), "2: a memfd and an eventfd, over a Unix socket")
+	}
+	x.mu.Lock()
+	has := x.region != nil
+	x.mu.Unlock()
+	limit := x.s.opt.Limits.SharedMemory
+	var err error
+	switch {
+	case has:
+		err = &skep.Error{Op: op, Kind: skep.Conflict, Field: "attached memory", Value: "one", Limit: "one a connection"}
+	case m.Size > uint64(limit):
+		err = skep.Invalidf(op, "size in bytes", m.Size, limit)
+	default:
+		err = shm.CheckRing(m.Size, m.Ring, m.Entries)
+	}
+	if err != nil {
+		drop()
+		return nil, err
+	}
+	size := int64(m.Size)
+	if !x.s.shared.take(size) {
+		drop()
+		return nil, overloaded("shared memory", x.s.comeBack())
+	}
+	g := &region{s: x.s, size: size, holds: 1, client: x.client}
+	if !g.admit() {
+		x.s.shared.give(size)
+		drop()
+		return nil, overloaded("memory attached to an earlier connection", x.s.comeBack())
+	}
+	if g.mem, err = shm.Open(files[0], size); err != nil {
+		g.dismiss()
+		files[1].Close()
+		return nil, err
+	}
+	if g.event, err = shm.OpenEvent(files[1]); err != nil {
+		g.dismiss()
+		_ = g.mem.Close()
+		return nil, err
+	}
+	ring := g.mem.Bytes()[m.Ring : m.Ring+uint64(m.Entries)*shm.EntrySize]
+	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), wake: make(chan struct{})}
+	if reg, ok := x.s.store.(skep.Registrar); ok {
+		if g.unregister, err = reg.Register(g.mem.Bytes()); err != nil {
+			x.s.log.Debug("shared memory not registered; reads cost more CPU", "error", err)
+		}
+	}
+	x.s.count.regions.Add(1)
+	x.mu.Lock()
+	x.region = g
+	x.mu.Unlock()
+	return &number{1}, nil
+}
+
+func prepareDetach(r *request) (func(context.Context) (message, error), error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	return func(context.Context) (message, error) {
+		r.x.mu.Lock()
+		g := r.x.region
+		r.x.region = nil
+		r.x.mu.Unlock()
+		if g != nil {
+			g.release()
+		}
+		return nil, nil
+	}, nil
+}
+
+// holdRegion gives the connection's region, to be released.
+func (x *serverConn) holdRegion() (*region, error) {
+	x.mu.Lock()
+	g := x.region
+	if g != nil {
+		g.hold()
+	}
+	x.mu.Unlock()
+	if g == nil {
+		return nil, &skep.Error{Op: "shared memory", Kind: skep.Invalid, Field: "attached memory", Value: "none", Limit: "attached before"}
+	}
+	return g, nil
+}
+
+func (g *region) hold() {
+	g.mu.Lock()
+	g.holds++
+	g.mu.Unlock()
+}
+
+func (g *region) release() {
+	g.mu.Lock()
+	g.holds--
+	last := g.holds == 0
+	g.mu.Unlock()
+	if !last {
+		return
+	}
+	if g.unregister != nil {
+		g.unregister()
+	}
+	if err := g.mem.Close(); err != nil {
+		g.s.log.Warn("shared memory", "error", err)
+	}
+	_ = g.event.Close()
+	g.s.count.regions.Add(-1)
+	g.dismiss()
+}
+
+// admit lets a client have one region at a time: while sessions of a connection that
+// broke still write to the memory, it is not attached again, so that a client whose
+// attach is answered knows that nobody writes to it any more.
+func (g *region) admit() bool {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	if g.s.attached[g.client] {
+		return false
+	}
+	g.s.attached[g.client] = true
+	return true
+}
+
+func (g *region) dismiss() {
+	g.s.mu.Lock()
+	delete(g.s.attached, g.client)
+	g.s.mu.Unlock()
+	g.s.shared.give(g.size)
+}
+
+// slice is n bytes of the region, or Invalid.
+func (g *region) slice(off, n uint64) ([]byte, error) {
+	mem := g.mem.Bytes()
+	if off > uint64(len(mem)) || n > uint64(len(mem))-off {
+		return nil, skep.Invalidf("shared memory", "range", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("within %d bytes", len(mem)))
+	}
+	return mem[off : off+n : off+n], nil
+}
+
+// destination makes a Destination of a chain's areas. What the Store needs of them
+// (strides, sizes, pages) it checks itself.
+func (g *region) destination(c *restoreChain) (d skep.Destination, err error) {
+	if c.To == toMemory {
+		d.Stride = c.Stride
+		d.Memory, err = g.slice(c.Memory.Offset, c.Memory.Len)
+		return d, err
+	}
+	p := &skep.Paged{Order: c.Order, PageStride: c.Stride, Pages: c.Pages, Planes: make([][2][]byte, len(c.Planes)/2)}
+	if len(c.Planes)%2 != 0 || len(c.Planes) > 2*skep.MaxLayers {
+		return d, skep.Invalidf(opRestore, "planes", len(c.Planes), fmt.Sprintf("pairs, at most %d", skep.MaxLayers))
+	}
+	for i, a := range c.Planes {
+		if p.Planes[i/2][i%2], err = g.slice(a.Offset, a.Len); err != nil {
+			return d, err
+		}
+	}
+	d.Paged = p
+	return d, nil
+}
+
+// ringWriter answers sessions through the ring. How many entries are free it knows from
+// the client's credit, never from the ring.
+type ringWriter struct {
+	event *shm.Event
+
+	mu     sync.Mutex
+	w      *shm.Writer
+	credit int64
+	wake   chan struct{} // closed and replaced when credit comes
+}
+
+func (w *ringWriter) grant(n int64) {
+	w.mu.Lock()
+	w.credit = min(w.credit+n, shm.MaxEntries)
+	close(w.wake)
+	w.wake = make(chan struct{})
+	w.mu.Unlock()
+}
+
+// room waits until an entry is free and takes it. It returns with w.mu held, unless it
+// fails.
+func (w *ringWriter) room(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		if w.credit > 0 {
+			w.credit--
+			return nil
+		}
+		wake := w.wake
+		w.mu.Unlock()
+		w.event.Signal()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *ringWriter) one(ctx context.Context, e *shm.Entry) error {
+	if err := w.room(ctx); err != nil {
+		return err
+	}
+	w.w.Put(e)
+	w.mu.Unlock()
+	return nil
+}
+
+// put tells of chunks.
+func (w *ringWriter) put(ctx context.Context, s *serverSession, list []skep.Chunk) error {
+	for i := range list {
+		ch := &list[i]
+		e := shm.Entry{Session: s.id, Chain: uint32(ch.Chain), Block: uint32(ch.Block), Bytes: uint64(ch.Bytes), Tier: ch.Tier,
+			Layers: [2]uint32{uint32(ch.Layers.From), uint32(ch.Layers.To)}}
+		if ch.Err != nil {
+			e.What, e.Kind, e.Bytes = shm.Miss, skep.KindOf(ch.Err), 0
+		}
+		if err := w.one(ctx, &e); err != nil {
+			return err
+		}
+	}
+	w.event.Signal()
+	return nil
+}
+
+func (w *ringWriter) end(ctx context.Context, s *serverSession) error {
+	err := w.one(ctx, &shm.Entry{Session: s.id, What: shm.End})
+	w.event.Signal()
+	return err
+}

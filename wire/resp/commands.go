@@ -1,0 +1,405 @@
+package resp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// definition is a command: how many arguments it takes (its name counts), what it
+// needs, and what does it.
+type definition struct {
+	min, max int // max 0: any number
+	even     bool
+	need     auth.Rights
+	stranger bool // allowed before AUTH
+	first    int  // argument that is the first key; 0: none
+	last     int  // the last, from the end when negative
+	step     int
+	flags    string // as COMMAND tells them
+	do       func(c *conn, ctx context.Context, cmd command) error
+	// run also answers the commands of its kind behind it, and says how many keys it was.
+	run func(c *conn, ctx context.Context, cmd command) (int, error)
+}
+
+func (d *definition) keys(args int) int {
+	switch {
+	case d.first == 0:
+		return 0
+	case d.last < 0:
+		return (args-d.first)/d.step + min((args-d.first)%d.step, 1)
+	}
+	return 1
+}
+
+var commands map[string]*definition
+
+func init() { // the handlers of COMMAND read the table
+	commands = map[string]*definition{
+		"AUTH":    {min: 2, max: 3, stranger: true, flags: "noscript loading stale fast", do: (*conn).cmdAuth},
+		"HELLO":   {min: 1, stranger: true, flags: "noscript loading stale fast", do: (*conn).cmdHello},
+		"PING":    {min: 1, max: 2, flags: "fast", do: (*conn).cmdPing},
+		"ECHO":    {min: 2, max: 2, flags: "fast", do: (*conn).cmdEcho},
+		"QUIT":    {min: 1, stranger: true, flags: "fast", do: (*conn).cmdQuit},
+		"RESET":   {min: 1, max: 1, flags: "fast", do: (*conn).cmdReset},
+		"SELECT":  {min: 2, max: 2, flags: "loading stale fast", do: (*conn).cmdSelect},
+		"COMMAND": {min: 1, flags: "loading stale", do: (*conn).cmdCommand},
+		"CLIENT":  {min: 2, flags: "noscript loading stale", do: (*conn).cmdClient},
+		"CONFIG":  {min: 2, flags: "noscript loading stale", do: (*conn).cmdConfig},
+		"INFO":    {min: 1, flags: "loading stale", do: (*conn).cmdInfo},
+		"TIME":    {min: 1, max: 1, flags: "fast", do: (*conn).cmdTime},
+
+		"GET":    {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", run: (*conn).cmdGet},
+		"MGET":   {min: 2, need: auth.Read, first: 1, last: -1, step: 1, flags: "readonly", run: (*conn).cmdMGet},
+		"EXISTS": {min: 2, need: auth.Read, first: 1, last: -1, step: 1, flags: "readonly fast", run: (*conn).cmdExists},
+		"TOUCH":  {min: 2, need: auth.Read, first: 1, last: -1, step: 1, flags: "readonly fast", run: (*conn).cmdExists},
+		"STRLEN": {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", do: (*conn).cmdStrlen},
+		"TYPE":   {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", do: (*conn).cmdType},
+		"TTL":    {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", do: (*conn).cmdTTL},
+		"PTTL":   {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", do: (*conn).cmdTTL},
+		"SCAN":   {min: 2, need: auth.Read, flags: "readonly", do: (*conn).cmdScan},
+		"DBSIZE": {min: 1, max: 1, need: auth.Read, flags: "readonly fast", do: (*conn).cmdDBSize},
+
+		"SET":       {min: 3, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom", run: (*conn).cmdSet},
+		"SETNX":     {min: 3, max: 3, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom fast", run: (*conn).cmdSet},
+		"SETEX":     {min: 4, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom", run: (*conn).cmdSet},
+		"PSETEX":    {min: 4, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom", run: (*conn).cmdSet},
+		"MSET":      {min: 3, even: true, need: auth.Write, first: 1, last: -1, step: 2, flags: "write denyoom", run: (*conn).cmdMSet},
+		"DEL":       {min: 2, need: auth.Write, first: 1, last: -1, step: 1, flags: "write", do: (*conn).cmdDel},
+		"UNLINK":    {min: 2, need: auth.Write, first: 1, last: -1, step: 1, flags: "write fast", do: (*conn).cmdDel},
+		"EXPIRE":    {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"PEXPIRE":   {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"EXPIREAT":  {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"PEXPIREAT": {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"PERSIST":   {min: 2, max: 2, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdPersist},
+		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlushDB},
+	}
+}
+
+const (
+	errSyntax  = replyError("ERR syntax error")
+	errInteger = replyError("ERR value is not an integer or out of range")
+	errKey     = replyError("ERR key is longer than 65536 bytes")
+)
+
+func unknownCommand(name string) error {
+	return replyError(fmt.Sprintf("ERR unknown command '%s'", printable(name)))
+}
+
+func wrongArgs(name string) error {
+	return replyError(fmt.Sprintf("ERR wrong number of arguments for '%s' command", strings.ToLower(name)))
+}
+
+// printable is s without what would break a reply.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '\'' {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func integer(b []byte) (int64, error) {
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if err != nil {
+		return 0, errInteger
+	}
+	return n, nil
+}
+
+// cmdGet answers a run of GETs.
+func (c *conn) cmdGet(ctx context.Context, cmd command) (int, error) {
+	keys := [][]byte{bytes.Clone(cmd.args[1])}
+	for len(keys) < maxRun && c.p.buffered("GET") {
+		next, err := c.p.read()
+		if err != nil {
+			return 0, err
+		}
+		if err := c.permitted(commands["GET"], "GET", len(next.args)); err != nil {
+			if gerr := c.get(ctx, keys, false); gerr != nil {
+				return len(keys), gerr
+			}
+			return len(keys), c.fail(err)
+		}
+		keys = append(keys, bytes.Clone(next.args[1]))
+	}
+	return len(keys), c.get(ctx, keys, false)
+}
+
+// maxRun is how many pipelined commands of a kind are answered as one.
+const maxRun = 256
+
+func (c *conn) cmdMGet(ctx context.Context, cmd command) (int, error) {
+	return len(cmd.args) - 1, c.get(ctx, cmd.args[1:], true)
+}
+
+// cmdExists answers a run of EXISTS, each for as many keys as it names.
+func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
+	defer cancel()
+	var keys [][]byte
+	var ends []int
+	add := func(args [][]byte) {
+		for _, k := range args {
+			keys = append(keys, bytes.Clone(k))
+		}
+		ends = append(ends, len(keys))
+	}
+	add(cmd.args[1:])
+	var refused error
+	for len(ends) < maxRun && c.p.buffered("EXISTS") {
+		next, err := c.p.read()
+		if err != nil {
+			return 0, err
+		}
+		if refused = c.permitted(commands["EXISTS"], "EXISTS", len(next.args)); refused != nil {
+			break
+		}
+		add(next.args[1:])
+	}
+	db, err := c.database()
+	if err != nil {
+		return 0, c.replyAll(err, len(ends), false)
+	}
+	there := db.exists(ctx, keys, c.s.o.ExistsLease)
+	db.hintRun(ctx, keys, there)
+	from := 0
+	for _, to := range ends {
+		n := int64(0)
+		for _, yes := range there[from:to] {
+			if yes {
+				n++
+			}
+		}
+		if n == 0 {
+			c.outcome = "miss"
+		}
+		c.int(n)
+		from = to
+	}
+	if refused != nil {
+		return len(keys), c.fail(refused)
+	}
+	return len(keys), c.flushIfLarge()
+}
+
+// hintRun tells the store that the values of a batch of keys go together and will be
+// read soon: whoever asks for several at once is about to load them.
+func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
+	if len(keys) < 2 {
+		return
+	}
+	var pieces []skep.Key
+	for i, k := range keys {
+		if h := db.known.get(k); h != nil && there[i] {
+			pieces = append(pieces, h.pieceKeys(0, h.pieces())...)
+		}
+	}
+	if len(pieces) > 0 {
+		_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, pieces, skep.Hint{NextUse: time.Second, Program: "resp/" + skep.KeyOf(keys[0]).Short()})
+	}
+}
+
+// cmdSet answers a run of SETs. Their heads are stored in one put.
+func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
+	defer cancel()
+	ops := []*setOp{c.setOp(upper(cmd.args[0]), cmd)}
+	sum := ops[0].value.size
+	kinds := []string{upper(cmd.args[0])}
+	var broken error
+	for len(ops) < maxRun && sum < maxRunBytes && c.p.next("SET") {
+		next, err := c.p.read()
+		if err != nil {
+			c.dropValues(next.values)
+			broken = err
+			break
+		}
+		var op *setOp
+		if err := c.permitted(commands["SET"], "SET", len(next.args)); err != nil {
+			c.dropValues(next.values)
+			op = &setOp{value: &value{}, err: err}
+		} else {
+			op = c.setOp("SET", next)
+			sum += op.value.size
+		}
+		ops, kinds = append(ops, op), append(kinds, "SET")
+	}
+	c.apply(ctx, ops)
+	for i, op := range ops {
+		switch {
+		case op.err != nil:
+			if err := c.fail(op.err); err != nil {
+				return len(ops), err
+			}
+		case kinds[i] == "SETNX":
+			c.int(boolInt(op.done))
+		case op.done:
+			c.ok()
+		default:
+			c.null()
+		}
+	}
+	if broken != nil {
+		return len(ops), c.broken(broken)
+	}
+	return len(ops), c.flushIfLarge()
+}
+
+const maxRunBytes = 64 << 20
+
+// apply sets those ops that are right.
+func (c *conn) apply(ctx context.Context, ops []*setOp) {
+	good := make([]*setOp, 0, len(ops))
+	for _, op := range ops {
+		if op.err == nil {
+			good = append(good, op)
+		} else if op.value != nil {
+			c.dropValues([]*value{op.value})
+		}
+	}
+	if len(good) == 0 {
+		return
+	}
+	db, err := c.database()
+	if err != nil {
+		for _, op := range good {
+			op.err = err
+		}
+		return
+	}
+	db.set(ctx, good)
+}
+
+// setOp reads SET key value [NX|XX] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL], and its older
+// forms.
+func (c *conn) setOp(name string, cmd command) *setOp {
+	op := &setOp{key: bytes.Clone(cmd.args[1])}
+	if len(cmd.values) != 1 {
+		op.value, op.err = &value{}, wrongArgs(name)
+		return op
+	}
+	op.value = cmd.values[0]
+	if len(op.key) > MaxKeyBytes {
+		op.err = errKey
+		return op
+	}
+	now := c.s.o.Clock()
+	switch name {
+	case "SETNX":
+		op.ifNone = true
+	case "SETEX":
+		op.expiry, op.err = expiryOf("EX", cmd.args[2], now, true)
+	case "PSETEX":
+		op.expiry, op.err = expiryOf("PX", cmd.args[2], now, true)
+	default:
+		op.err = op.options(cmd.args[3:], now)
+	}
+	return op
+}
+
+func (op *setOp) options(args [][]byte, now time.Time) (err error) {
+	ttl := false
+	for i := 0; i < len(args); i++ {
+		switch o := upper(args[i]); o {
+		case "NX":
+			op.ifNone = true
+		case "XX":
+			op.ifThere = true
+		case "KEEPTTL":
+			if ttl {
+				return errSyntax
+			}
+			op.keepTTL, ttl = true, true
+		case "EX", "PX", "EXAT", "PXAT":
+			if i++; ttl || i == len(args) {
+				return errSyntax
+			}
+			ttl = true
+			if op.expiry, err = expiryOf(o, args[i], now, true); err != nil {
+				return err
+			}
+		default:
+			return errSyntax
+		}
+	}
+	if op.ifNone && op.ifThere {
+		return errSyntax
+	}
+	return nil
+}
+
+// expiryOf turns "EX 10" and its like into milliseconds since 1970.
+func expiryOf(unit string, arg []byte, now time.Time, positive bool) (int64, error) {
+	n, err := integer(arg)
+	if err != nil {
+		return 0, err
+	}
+	invalid := replyError("ERR invalid expire time")
+	if positive && n <= 0 {
+		return 0, invalid
+	}
+	if unit == "EX" || unit == "EXAT" {
+		if n > math.MaxInt64/1000 || n < math.MinInt64/1000 {
+			return 0, invalid
+		}
+		n *= 1000
+	}
+	if unit == "EX" || unit == "PX" {
+		ms := now.UnixMilli()
+		if n > math.MaxInt64-ms {
+			return 0, invalid
+		}
+		n += ms
+	}
+	return max(n, 1), nil // 0 would be none, and what is past is past
+}
+
+func (c *conn) cmdMSet(ctx context.Context, cmd command) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
+	defer cancel()
+	var ops []*setOp
+	for i, v := range cmd.values {
+		op := &setOp{key: cmd.args[1+2*i], value: v}
+		if len(op.key) > MaxKeyBytes {
+			op.err = errKey
+		}
+		ops = append(ops, op)
+	}
+	c.apply(ctx, ops)
+	for _, op := range ops {
+		if op.err != nil {
+			return len(ops), c.fail(op.err)
+		}
+	}
+	c.ok()
+	return len(ops), nil
+}
+
+func (c *conn) cmdDel(ctx context.Context, cmd command) error {
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	n, err := db.delete(ctx, cmd.args[1:])
+	if err != nil {
+		return c.fail(err)
+	}
+	c.int(int64(n))
+	return nil
+}
+
+func boolInt(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,242 @@
+package resp
+
+import (
+	"context"
+	"math"
+	"strconv"
+
+	"github.com/skepkv/skep"
+)
+
+// withHead finds the key a command names and replies with what f says, or none when it
+// is not there.
+func (c *conn) withHead(ctx context.Context, key []byte, none func(), f func(h *head)) error {
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	h, err := db.head(ctx, key)
+	switch {
+	case err == nil:
+		f(h)
+	case isMiss(err):
+		c.outcome = "miss"
+		none()
+	default:
+		return c.fail(err)
+	}
+	return nil
+}
+
+func (c *conn) cmdStrlen(ctx context.Context, cmd command) error {
+	return c.withHead(ctx, cmd.args[1], func() { c.int(0) }, func(h *head) { c.int(h.size) })
+}
+
+func (c *conn) cmdType(ctx context.Context, cmd command) error {
+	return c.withHead(ctx, cmd.args[1], func() { c.simple("none") }, func(*head) { c.simple("string") })
+}
+
+// cmdTTL is TTL and PTTL: what is left, -1 for a key that does not expire, -2 for none.
+func (c *conn) cmdTTL(ctx context.Context, cmd command) error {
+	return c.withHead(ctx, cmd.args[1], func() { c.int(-2) }, func(h *head) {
+		left := h.expiry - c.s.o.Clock().UnixMilli()
+		switch {
+		case h.expiry == 0:
+			left = -1
+		case upper(cmd.args[0]) == "TTL":
+			left = (left + 500) / 1000
+		}
+		c.int(left)
+	})
+}
+
+// cmdExpire is EXPIRE and its forms, with NX, XX, GT, LT.
+func (c *conn) cmdExpire(ctx context.Context, cmd command) error {
+	unit := map[string]string{"EXPIRE": "EX", "PEXPIRE": "PX", "EXPIREAT": "EXAT", "PEXPIREAT": "PXAT"}[upper(cmd.args[0])]
+	expiry, err := expiryOf(unit, cmd.args[2], c.s.o.Clock(), false)
+	if err != nil {
+		return c.fail(err)
+	}
+	when := func(*head) bool { return true }
+	if len(cmd.args) == 4 {
+		switch upper(cmd.args[3]) {
+		case "NX":
+			when = func(h *head) bool { return h.expiry == 0 }
+		case "XX":
+			when = func(h *head) bool { return h.expiry != 0 }
+		case "GT":
+			when = func(h *head) bool { return h.expiry != 0 && expiry > h.expiry }
+		case "LT":
+			when = func(h *head) bool { return h.expiry == 0 || expiry < h.expiry }
+		default:
+			return c.fail(errSyntax)
+		}
+	}
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	_, _, changed, err := db.expire(ctx, cmd.args[1], expiry, when)
+	if err != nil {
+		return c.fail(err)
+	}
+	c.int(boolInt(changed))
+	return nil
+}
+
+func (c *conn) cmdPersist(ctx context.Context, cmd command) error {
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	_, _, changed, err := db.expire(ctx, cmd.args[1], 0, func(h *head) bool { return h.expiry != 0 })
+	if err != nil {
+		return c.fail(err)
+	}
+	c.int(boolInt(changed))
+	return nil
+}
+
+// cmdScan is SCAN cursor [MATCH pattern] [COUNT n] [TYPE string].
+func (c *conn) cmdScan(ctx context.Context, cmd command) error {
+	cursor, err := strconv.ParseUint(string(cmd.args[1]), 10, 64)
+	if err != nil {
+		return c.fail(replyError("ERR invalid cursor"))
+	}
+	count, pattern, none := int64(10), []byte(nil), false
+	for i := 2; i < len(cmd.args); i += 2 {
+		if i+1 == len(cmd.args) {
+			return c.fail(errSyntax)
+		}
+		v := cmd.args[i+1]
+		switch upper(cmd.args[i]) {
+		case "MATCH":
+			pattern = v
+		case "COUNT":
+			if count, err = integer(v); err != nil {
+				return c.fail(err)
+			}
+			if count < 1 {
+				return c.fail(errSyntax)
+			}
+		case "TYPE":
+			none = upper(v) != "STRING"
+		default:
+			return c.fail(errSyntax)
+		}
+	}
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	next, keys, err := db.scan(ctx, cursor, int(min(count, maxScan)), func(key []byte) bool {
+		return !none && (pattern == nil || glob(pattern, key))
+	})
+	if err != nil {
+		return c.fail(err)
+	}
+	c.array(2)
+	c.text(strconv.FormatUint(next, 10))
+	c.array(len(keys))
+	for _, k := range keys {
+		c.bulk(k)
+	}
+	return c.flushIfLarge()
+}
+
+// maxScan is the most keys one SCAN looks at.
+const maxScan = 10_000
+
+func (c *conn) cmdDBSize(ctx context.Context, _ command) error {
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	names, err := db.listed(ctx)
+	if err != nil {
+		return c.fail(err)
+	}
+	c.int(int64(min(len(names), math.MaxInt32)))
+	return nil
+}
+
+// cmdFlushDB empties the selected database.
+func (c *conn) cmdFlushDB(ctx context.Context, _ command) error {
+	db, err := c.database()
+	if err != nil {
+		return c.fail(err)
+	}
+	db.changes.Add(1)
+	for _, ns := range []skep.NamespaceID{db.heads, db.data} {
+		if err := db.store.Purge(ctx, skep.Purge{Namespace: ns}); err != nil {
+			return c.fail(err)
+		}
+	}
+	db.known.clear()
+	db.changes.Add(1)
+	c.ok()
+	return nil
+}
+
+// glob matches as Redis does: * any run, ? any byte, [abc], [^abc], [a-z], \ takes the
+// next byte as it is. Its time is at most the product of the lengths.
+func glob(pattern, s []byte) bool {
+	p, i := 0, 0
+	star, mark := -1, 0
+	for i < len(s) {
+		if p < len(pattern) && pattern[p] == '*' {
+			star, mark = p, i
+			p++
+			continue
+		}
+		if n, ok := globOne(pattern[p:], s[i]); ok {
+			p += n
+			i++
+			continue
+		}
+		if star < 0 {
+			return false
+		}
+		mark++
+		p, i = star+1, mark
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// globOne matches one byte against the pattern's first element, n bytes long.
+func globOne(p []byte, c byte) (n int, ok bool) {
+	if len(p) == 0 {
+		return 0, false
+	}
+	switch {
+	case p[0] == '?':
+		return 1, true
+	case p[0] == '\\' && len(p) > 1:
+		return 2, p[1] == c
+	case p[0] != '[':
+		return 1, p[0] == c
+	}
+	n = 1
+	not := n < len(p) && p[n] == '^'
+	if not {
+		n++
+	}
+	for n < len(p) && p[n] != ']' {
+		from := p[n]
+		if from == '\\' && n+1 < len(p) {
+			n++
+			from = p[n]
+		}
+		to := from
+		if n+2 < len(p) && p[n+1] == '-' && p[n+2] != ']' {
+			to = p[n+2]
+			n += 2
+		}
+		n++
+		ok = ok || min(from, to) <= c && c <= max(from, to)
+	}
+	return min(n+1, len(p)), ok != not
+}

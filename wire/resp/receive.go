@@ -1,0 +1,158 @@
+package resp
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// flight is the puts of one value's pieces under way.
+type flight struct {
+	wg  sync.WaitGroup
+	mu  sync.Mutex
+	err error
+}
+
+func (f *flight) fail(err error) {
+	f.mu.Lock()
+	if f.err == nil {
+		f.err = err
+	}
+	f.mu.Unlock()
+}
+
+func (f *flight) wait() error {
+	f.wg.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// receive reads a value of n bytes off the connection. A small one is kept; a larger
+// one is read piece by piece into the store's own memory and put from there while the
+// next piece arrives. An error is of the connection; what the store refuses is in the
+// value, and its bytes are read and dropped.
+func (c *conn) receive(n int64) (*value, error) {
+	v := &value{size: n}
+	if err := c.mayReceive(n); err != nil {
+		v.err = err
+		return v, c.discard(n)
+	}
+	c.taken += n
+	if n <= inlineBytes {
+		if err := c.expect(); err != nil {
+			return v, err
+		}
+		v.inline = make([]byte, n)
+		_, err := io.ReadFull(c.in, v.inline)
+		return v, err
+	}
+	v.id, v.piece, v.flight = ids(), pieceBytes, &flight{}
+	h := v.head(nil, 0)
+	for i := range h.pieces() {
+		size := h.pieceSize(i)
+		if err := c.receivePiece(v, i, size); err != nil {
+			return v, err
+		}
+	}
+	return v, nil
+}
+
+// mayReceive says why a value is not wanted, before any of it is read.
+func (c *conn) mayReceive(n int64) error {
+	if err := c.identity.Check(c.s.o.Clock(), auth.Write); err != nil {
+		return err
+	}
+	if wait, ok := c.identity.Limits().Admit(0, n); !ok {
+		return &tryAgain{wait, "over the tenant's rate"}
+	}
+	if _, err := c.database(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// receivePiece reads one piece and starts its put. The piece's memory and its share of
+// the budget are held until the put ends.
+func (c *conn) receivePiece(v *value, i int, size int64) error {
+	f := v.flight
+	f.mu.Lock()
+	failed := f.err != nil
+	f.mu.Unlock()
+	if failed {
+		return c.discard(size)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.s.o.ShedAfter)
+	err := c.s.receiving.Acquire(ctx, size)
+	cancel()
+	if err != nil {
+		c.s.stats.shed.Add(1)
+		f.fail(&tryAgain{c.s.o.ShedAfter, "no memory to receive into"})
+		return c.discard(size)
+	}
+	ctx, cancel = context.WithTimeout(c.ctx, c.s.o.OpTimeout)
+	mem, err := c.s.store.Alloc(ctx, size)
+	if err != nil {
+		cancel()
+		c.s.receiving.Release(size)
+		f.fail(err)
+		return c.discard(size)
+	}
+	done := func() {
+		cancel()
+		mem.Release()
+		c.s.receiving.Release(size)
+	}
+	buf := mem.Bytes()[:size]
+	if err := c.expect(); err != nil {
+		done()
+		return err
+	}
+	if _, err := io.ReadFull(c.in, buf); err != nil {
+		done()
+		return err
+	}
+	scope := skep.Scope{Namespace: c.db.data}
+	f.wg.Add(1)
+	go func() {
+		defer f.wg.Done()
+		defer done()
+		r := &skep.PutRequest{Scope: scope, Blocks: []skep.Block{{Key: v.id.key(i), Parts: []skep.Part{{Bytes: buf}}}}}
+		results, err := c.s.store.Put(ctx, r)
+		if err == nil && results[0].Outcome == skep.Declined {
+			err = &skep.Error{Op: "set", Kind: results[0].Reason}
+		}
+		if err != nil {
+			f.fail(err)
+		}
+	}()
+	return nil
+}
+
+// discard reads n bytes off the connection and drops them.
+func (c *conn) discard(n int64) error {
+	for n > 0 {
+		if err := c.expect(); err != nil {
+			return err
+		}
+		step, err := c.in.Discard(int(min(n, pieceBytes)))
+		n -= int64(step)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryAgain refuses for now and says when to come back. Clients that know the word
+// (go-redis among them) do so by themselves.
+type tryAgain struct {
+	after time.Duration
+	why   string
+}
+
+func (e *tryAgain) Error() string { return e.why }

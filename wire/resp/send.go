@@ -1,0 +1,397 @@
+package resp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// errCut ends a connection in the middle of a reply whose rest cannot be sent: a piece
+// of a value was damaged or lost after the value's length was told.
+var errCut = errors.New("value could not be sent whole")
+
+// sendWindow is how much of a reply is restored ahead of what is sent, in one session;
+// two sessions at a time.
+const sendWindow = 16 << 20
+
+// MinSendBytes is the least Options.SendBytes.
+const MinSendBytes = sendWindow
+
+// outgoing is one value of a run of GETs.
+type outgoing struct {
+	h     *head
+	err   error // there is no value; errNone is a plain miss
+	lease skep.LeaseID
+	read  bool // counted in database.reading
+	last  int  // index of the last span that has pieces of it
+}
+
+// span is pieces of a run restored by one session: of one or several values, in order.
+type span struct {
+	keys  []skep.Key
+	of    []pieceRef
+	bytes int64
+
+	ses    skep.Session
+	ctx    context.Context // of waits for its pieces
+	cancel context.CancelFunc
+	end    func() // of its trace
+	err    error
+	slots  []skep.Chunk
+	landed []bool
+	held   bool // of the send budget
+}
+
+type pieceRef struct {
+	value, piece int
+	size         int64
+}
+
+// get replies to a run of GETs, or to one MGET (array): all values through as few
+// sessions as the window allows, so that a pipelined batch is read like a chain.
+func (c *conn) get(ctx context.Context, keys [][]byte, array bool) error {
+	db, err := c.database()
+	if err != nil {
+		return c.replyAll(err, len(keys), array)
+	}
+	op, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
+	end := c.span(op, "lookup")
+	run := c.find(op, db, keys)
+	end()
+	cancel()
+	defer c.letGo(db, run)
+	if refused := c.admit(run, array); refused != nil {
+		return c.replyAll(refused, len(keys), array)
+	}
+	if array {
+		c.array(len(keys))
+	}
+	spans := spansOf(run)
+	defer func() {
+		for _, sp := range spans {
+			c.endSpan(sp)
+		}
+	}()
+	at, opened := 0, 0
+	for i := range run {
+		o := &run[i]
+		if o.err != nil || o.h.piece == 0 {
+			if err := c.small(o); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.large(ctx, db, run, i, spans, &at, &opened); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find looks the run's keys up, whole and under a lease.
+func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing {
+	run := make([]outgoing, len(keys))
+	heads, errs := db.headsOf(ctx, keys)
+	for i := range run {
+		o := &run[i]
+		o.h, o.err = heads[i], errs[i]
+		for try := 0; o.err == nil && o.h.piece != 0; try++ {
+			db.reading.begin(o.h.id)
+			o.read = true
+			found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
+				Keys: o.h.pieceKeys(0, o.h.pieces()), Lease: time.Minute})
+			if err != nil {
+				o.err = err
+				break
+			}
+			o.lease = found.Lease.ID
+			if found.Blocks == o.h.pieces() {
+				break
+			}
+			// Replaced since its head was read, or evicted: the head as it is now says which.
+			c.letGoOf(db, o)
+			old := o.h.id
+			db.known.forget(keys[i])
+			if o.h, o.err = db.head(ctx, keys[i]); o.err == nil && (o.h.id == old || try > 8) {
+				o.h, o.err = nil, errNone
+			}
+		}
+		c.count(o)
+	}
+	return run
+}
+
+func (c *conn) count(o *outgoing) {
+	st := &c.tenant.stats
+	switch {
+	case o.err == nil:
+		st.hits.Add(1)
+	default:
+		st.misses.Add(1)
+	}
+}
+
+func (c *conn) letGo(db *database, run []outgoing) {
+	for i := range run {
+		c.letGoOf(db, &run[i])
+	}
+}
+
+// letGoOf ends what find began.
+func (c *conn) letGoOf(db *database, o *outgoing) {
+	if o.lease != 0 {
+		_ = db.store.Release(context.WithoutCancel(c.ctx), o.lease) // it ends by itself
+		o.lease = 0
+	}
+	if o.read {
+		o.read = false
+		if h := db.reading.end(o.h.id); h != nil {
+			db.reap.pieces(db, h)
+		}
+	}
+}
+
+// admit charges the tenant's rate for what will be sent. A refusal of a GET is its
+// reply; of an MGET it is the reply to all.
+func (c *conn) admit(run []outgoing, array bool) error {
+	limits := c.identity.Limits()
+	var sum int64
+	for i := range run {
+		if run[i].err != nil {
+			continue
+		}
+		if array {
+			sum += run[i].h.size
+		} else if wait, ok := limits.Admit(0, run[i].h.size); !ok {
+			run[i].err = &tryAgain{wait, "over the tenant's rate"}
+		}
+	}
+	if wait, ok := limits.Admit(0, sum); !ok {
+		return &tryAgain{wait, "over the tenant's rate"}
+	}
+	return nil
+}
+
+func (c *conn) replyAll(err error, n int, array bool) error {
+	if array {
+		n = 1
+	}
+	for range n {
+		if err := c.fail(err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// small replies with what is at hand: a value out of a head, a miss, an error.
+func (c *conn) small(o *outgoing) error {
+	var wait *tryAgain
+	switch {
+	case o.err == nil:
+		c.bulk(o.h.inline)
+		return c.flushIfLarge()
+	case errors.As(o.err, &wait):
+		return c.fail(o.err)
+	case skep.KindOf(o.err) == skep.Damaged:
+		c.s.o.Log.Error("damaged value", "tenant", c.tenant.name, "error", o.err)
+		return errCut
+	case !isMiss(o.err):
+		c.s.o.Log.Warn("get failed, answered as a miss", "tenant", c.tenant.name, "error", o.err)
+	}
+	return c.miss()
+}
+
+// miss replies that there is no value, or hangs up where that is configured.
+func (c *conn) miss() error {
+	if c.s.o.CloseOnMiss {
+		return errCut
+	}
+	c.null()
+	return c.flushIfLarge()
+}
+
+func spansOf(run []outgoing) []*span {
+	var spans []*span
+	var sp *span
+	for v := range run {
+		o := &run[v]
+		if o.err != nil || o.h.piece == 0 {
+			continue
+		}
+		for p := range o.h.pieces() {
+			size := o.h.pieceSize(p)
+			if sp == nil || sp.bytes+size > sendWindow {
+				sp = &span{}
+				spans = append(spans, sp)
+			}
+			sp.keys = append(sp.keys, o.h.id.key(p))
+			sp.of = append(sp.of, pieceRef{v, p, size})
+			sp.bytes += size
+			o.last = len(spans) - 1
+		}
+	}
+	return spans
+}
+
+// open starts a span's session, once its bytes fit the send budget. wait: until they
+// do; else only if they do now.
+func (c *conn) open(ctx context.Context, db *database, sp *span, wait bool) error {
+	if sp.ses != nil || sp.err != nil {
+		return sp.err
+	}
+	if !c.s.sending.TryAcquire(sp.bytes) {
+		if !wait {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, c.s.o.ShedAfter)
+		defer cancel()
+		if err := c.s.sending.Acquire(ctx, sp.bytes); err != nil {
+			c.s.stats.shed.Add(1)
+			return &tryAgain{c.s.o.ShedAfter, "no memory to send from"}
+		}
+	}
+	sp.held = true
+	sp.end = c.span(ctx, "device") // until the last of its pieces is taken
+	sp.slots, sp.landed = make([]skep.Chunk, len(sp.keys)), make([]bool, len(sp.keys))
+	deadline := time.Now().Add(c.s.o.OpTimeout)
+	sp.ctx, sp.cancel = context.WithDeadline(ctx, deadline)
+	sp.ses, sp.err = db.store.Restore(sp.ctx, &skep.RestoreRequest{Chains: []skep.Chain{{
+		Scope: skep.Scope{Namespace: db.data}, Keys: sp.keys, Deadline: deadline,
+	}}})
+	return sp.err
+}
+
+// endSpan gives back what a span holds.
+func (c *conn) endSpan(sp *span) {
+	for i := range sp.slots {
+		sp.slots[i].Release()
+	}
+	sp.slots = nil
+	if sp.ses != nil {
+		closeSession(sp.ses)
+		sp.ses = nil
+	}
+	if sp.cancel != nil {
+		sp.cancel()
+	}
+	if sp.end != nil {
+		sp.end()
+		sp.end = nil
+	}
+	if sp.held {
+		c.s.sending.Release(sp.bytes)
+		sp.held = false
+	}
+}
+
+// next waits for piece i of the span.
+func (sp *span) next(ctx context.Context, i int) (*skep.Chunk, error) {
+	var chunks [16]skep.Chunk
+	for !sp.landed[i] {
+		n, err := sp.ses.Next(ctx, chunks[:])
+		if err != nil {
+			if err == io.EOF {
+				err = errNone
+			}
+			return nil, err
+		}
+		for _, ch := range chunks[:n] {
+			sp.slots[ch.Block], sp.landed[ch.Block] = ch, true
+		}
+	}
+	return &sp.slots[i], sp.slots[i].Err
+}
+
+// large sends value v of the run. at and opened are the span that is being sent and
+// how many were opened.
+func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, spans []*span, at, opened *int) error {
+	o := &run[v]
+	sent := false
+	for p := range o.h.pieces() {
+		for i := spans[*at]; i.of[len(i.of)-1].value < v || i.of[len(i.of)-1].value == v && i.of[len(i.of)-1].piece < p; i = spans[*at] {
+			c.endSpan(i)
+			*at++
+		}
+		sp := spans[*at]
+		ch, slot, err := c.piece(ctx, db, spans, sp, *at, v, p)
+		if err == nil && ch.Bytes != sp.of[slot].size {
+			err = &skep.Error{Op: "get", Kind: skep.Damaged, Field: "piece size", Value: ch.Bytes, Limit: sp.of[slot].size}
+		}
+		if err != nil {
+			o.err = err
+			if sent || skep.KindOf(err) == skep.Damaged {
+				c.s.stats.cut.Add(1)
+				c.s.o.Log.Error("value cut off", "tenant", c.tenant.name, "piece", p, "of", o.h.pieces(), "error", err)
+				return errCut
+			}
+			db.known.forget(o.h.key)
+			return c.small(o)
+		}
+		if !sent {
+			c.out = append(strconv.AppendInt(append(c.out, '$'), o.h.size, 10), '\r', '\n')
+			sent = true
+		}
+		data := ch.Data
+		if p == o.h.pieces()-1 {
+			data = append(slices.Clip(data), crlf)
+		}
+		end := c.span(ctx, "send")
+		err = c.write(data)
+		end()
+		ch.Release()
+		if err != nil {
+			return err
+		}
+	}
+	c.bytes += o.h.size
+	return nil
+}
+
+var crlf = []byte("\r\n")
+
+// piece waits for piece p of value v, in span sp, and reads the next span ahead.
+func (c *conn) piece(ctx context.Context, db *database, spans []*span, sp *span, at, v, p int) (*skep.Chunk, int, error) {
+	if err := c.open(ctx, db, sp, true); err != nil {
+		return nil, 0, err
+	}
+	if at+1 < len(spans) {
+		_ = c.open(ctx, db, spans[at+1], false) // shows when its turn comes
+	}
+	first := sp.of[0]
+	slot := 0
+	if first.value == v {
+		slot = p - first.piece
+	} else {
+		for slot < len(sp.of) && sp.of[slot].value != v {
+			slot++
+		}
+		slot += p - sp.of[slot].piece
+	}
+	ch, err := sp.next(sp.ctx, slot)
+	return ch, slot, err
+}
+
+// write sends what is queued and then data, in one call where the connection can.
+func (c *conn) write(data [][]byte) error {
+	bufs := make(net.Buffers, 0, len(data)+1)
+	if len(c.out) > 0 {
+		bufs = append(bufs, c.out)
+	}
+	bufs = append(bufs, data...)
+	if err := c.raw.SetWriteDeadline(time.Now().Add(c.s.o.IOTimeout)); err != nil {
+		return err
+	}
+	_, err := bufs.WriteTo(c.raw) // writev where the connection has it
+	c.out = c.out[:0]
+	if cap(c.out) > 256<<10 {
+		c.out = nil
+	}
+	return err
+}

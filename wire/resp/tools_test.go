@@ -1,0 +1,203 @@
+package resp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// tool runs a program of Debian's redis-tools against the server.
+func (f *fixture) tool(stdin []byte, name string, args ...string) []byte {
+	f.t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		f.t.Skipf("%s is not installed", name)
+	}
+	host, port, err := net.SplitHostPort(f.addr)
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, append([]string{"-h", host, "-p", port}, args...)...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	require.NoError(f.t, err, "%s %v: %s %s", name, args, out, errs.Bytes())
+	return out
+}
+
+func TestRedisCLI(t *testing.T) {
+	f := serve(t, nil, Options{})
+	value := randomBytes(3*pieceBytes + 5)
+	assert.Equal(t, "OK\n", string(f.tool(value, "redis-cli", "-x", "set", "k")))
+	got := f.tool(nil, "redis-cli", "--raw", "get", "k")
+	assert.True(t, bytes.Equal(append(value, '\n'), got))
+	assert.Equal(t, "PONG\n", string(f.tool(nil, "redis-cli", "-3", "ping")))
+	assert.Equal(t, "(nil)\n", string(f.tool(nil, "redis-cli", "--no-raw", "-3", "get", "none")))
+	assert.Equal(t, "OK\n", string(f.tool(nil, "redis-cli", "set", "e", "v", "ex", "100")))
+	assert.Equal(t, "100\n", string(f.tool(nil, "redis-cli", "ttl", "e")))
+	assert.ElementsMatch(t, []string{"k", "e"}, strings.Fields(string(f.tool(nil, "redis-cli", "--scan"))))
+	assert.Contains(t, string(f.tool(nil, "redis-cli", "info")), "db0:keys=2")
+	pipe := f.tool(append(encode("SET", "p", "1"), encode("GET", "p")...), "redis-cli", "--pipe")
+	assert.Contains(t, string(pipe), "errors: 0, replies: 2")
+}
+
+func TestRedisBenchmark(t *testing.T) {
+	f := serve(t, nil, Options{})
+	for _, args := range [][]string{
+		{"-t", "ping,set,get,mset", "-n", "2000", "-c", "10", "-P", "16", "-r", "100"},
+		{"-t", "set,get", "-n", "40", "-c", "4", "-d", "1048576"},
+	} {
+		out := string(f.tool(nil, "redis-benchmark", append(args, "--csv")...))
+		assert.Contains(t, out, `"GET"`)
+		assert.NotContains(t, strings.ToLower(out), "error")
+	}
+}
+
+func TestGoRedis(t *testing.T) {
+	const token = "token-of-a-0123456789"
+	d, err := auth.New([]auth.Credential{credential(t, "a", token, auth.All)}, nil, nil)
+	require.NoError(t, err)
+	f := serve(t, nil, Options{Auth: d})
+	for _, proto := range []int{2, 3} {
+		t.Run(fmt.Sprint("RESP", proto), func(t *testing.T) {
+			ctx := context.Background()
+			c := redis.NewClient(&redis.Options{Addr: f.addr, Protocol: proto, Username: "default", Password: token, DB: proto, ReadTimeout: 20 * time.Second})
+			defer c.Close()
+			require.NoError(t, c.Ping(ctx).Err())
+			value := randomBytes(5*pieceBytes + 1)
+			require.NoError(t, c.Set(ctx, "k", value, time.Hour).Err())
+			got, err := c.Get(ctx, "k").Bytes()
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(value, got))
+			ttl, err := c.TTL(ctx, "k").Result()
+			require.NoError(t, err)
+			assert.InDelta(t, time.Hour, ttl, float64(2*time.Second))
+			assert.Equal(t, redis.Nil, c.Get(ctx, "none").Err())
+			require.NoError(t, c.MSet(ctx, "a", "1", "b", "2").Err())
+			many, err := c.MGet(ctx, "a", "none", "b").Result()
+			require.NoError(t, err)
+			assert.Equal(t, []any{"1", nil, "2"}, many)
+			cmds, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+				for i := range 200 {
+					p.Set(ctx, fmt.Sprint("p", i), fmt.Sprint(i), 0)
+				}
+				for i := range 200 {
+					p.Get(ctx, fmt.Sprint("p", i))
+				}
+				return nil
+			})
+			require.NoError(t, err)
+			assert.Equal(t, "199", cmds[399].(*redis.StringCmd).Val())
+			n, err := c.Exists(ctx, "a", "b", "none").Result()
+			require.NoError(t, err)
+			assert.Equal(t, int64(2), n)
+			seen := 0
+			it := c.Scan(ctx, 0, "p*", 33).Iterator()
+			for it.Next(ctx) {
+				seen++
+			}
+			require.NoError(t, it.Err())
+			assert.Equal(t, 200, seen)
+			size, err := c.DBSize(ctx).Result()
+			require.NoError(t, err)
+			assert.Equal(t, int64(203), size)
+			ok, err := c.SetNX(ctx, "a", "x", time.Minute).Result()
+			require.NoError(t, err)
+			assert.False(t, ok)
+			ok, err = c.Persist(ctx, "k").Result()
+			require.NoError(t, err)
+			assert.True(t, ok)
+			removed, err := c.Unlink(ctx, "a", "b", "k", "none").Result()
+			require.NoError(t, err)
+			assert.Equal(t, int64(3), removed)
+			require.NoError(t, c.FlushDB(ctx).Err())
+		})
+	}
+	bad := redis.NewClient(&redis.Options{Addr: f.addr, Password: "wrong-token-0123456789", MaxRetries: -1})
+	defer bad.Close()
+	assert.Error(t, bad.Get(context.Background(), "k").Err())
+}
+
+// TestLMCacheNativeClient speaks as LMCache's C++ client does: AUTH once, then SET,
+// EXISTS and GET with replies compared byte for byte, values of one length without a
+// header, keys of model, rank, object group and chunk hash.
+func TestLMCacheNativeClient(t *testing.T) {
+	const token = "token-of-a-0123456789"
+	d, err := auth.New([]auth.Credential{credential(t, "lmcache", token, auth.Read|auth.Write)}, nil, nil)
+	require.NoError(t, err)
+	c := serve(t, nil, Options{Auth: d}).dial()
+	exactly := func(want string, args ...string) {
+		t.Helper()
+		c.send(args...)
+		got := make([]byte, len(want))
+		_, err := ioReadFull(c, got)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+	}
+	exactly("+OK\r\n", "AUTH", token)
+	const chunk = 2 * pieceBytes
+	key := func(i int) string {
+		return fmt.Sprintf("meta-llama/Llama-3.1-8B-Instruct@%08x@%x@%064x@salt", 1, 0, i)
+	}
+	values := map[int]string{}
+	for i := range 4 {
+		values[i] = string(randomBytes(chunk))
+		exactly(":0\r\n", "EXISTS", key(i))
+		exactly("+OK\r\n", "SET", key(i), values[i])
+		exactly(":1\r\n", "EXISTS", key(i))
+	}
+	for i := range 4 {
+		header := fmt.Sprintf("$%d\r\n", chunk) // it reads exactly so many bytes, whatever comes
+		exactly(header+values[i]+"\r\n", "GET", key(i))
+	}
+	var batch bytes.Buffer // the newer one pipelines
+	for i := range 4 {
+		batch.Write(encode("GET", key(i)))
+	}
+	_, err = c.Write(batch.Bytes())
+	require.NoError(t, err)
+	for i := range 4 {
+		require.Equal(t, quoted([]byte(values[i])), c.reply())
+	}
+	exactly(":1\r\n", "DEL", key(0))
+	exactly(":3\r\n", "EXISTS", key(0), key(1), key(2), key(3))
+}
+
+// TestLMCachePythonConnector keeps two keys a chunk, as LMCache's redis connector does.
+func TestLMCachePythonConnector(t *testing.T) {
+	f := serve(t, nil, Options{})
+	ctx := context.Background()
+	c := redis.NewClient(&redis.Options{Addr: f.addr, Protocol: 2})
+	defer c.Close()
+	key := "vllm@mistralai/Mistral-7B@2@1@deadbeef"
+	n, err := c.Exists(ctx, key+"metadata").Result()
+	require.NoError(t, err)
+	require.Zero(t, n)
+	value := randomBytes(pieceBytes + 77)
+	var meta bytes.Buffer
+	require.NoError(t, binary.Write(&meta, binary.NativeEndian, [7]int32{int32(len(value)), 1, 3, 2, 32, 256, 128}))
+	require.NoError(t, c.Set(ctx, key+"kv_bytes", value, 0).Err())
+	require.NoError(t, c.Set(ctx, key+"metadata", meta.Bytes(), 0).Err())
+	n, err = c.Exists(ctx, key+"metadata").Result()
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n)
+	m, err := c.Get(ctx, key+"metadata").Bytes()
+	require.NoError(t, err)
+	assert.Equal(t, meta.Bytes(), m)
+	b, err := c.Get(ctx, key+"kv_bytes").Bytes()
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(value, b))
+}

@@ -1,0 +1,325 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// operation is how a server carries out one type of frame.
+type operation struct {
+	name    string
+	need    auth.Rights
+	inline  bool // the reader carries it out: it does not wait
+	silent  bool // it has no answer
+	payload bool // a payload may follow the body
+	keys    bool // the body may be as long as Limits.Body; else shortBody
+
+	// run carries out an inline operation and answers. An error ends the connection.
+	run func(r *request) error
+	// prepare reads the request, and its payload, and gives what carries it out. An error
+	// is the call's answer, except a cutOff.
+	prepare func(r *request) (func(ctx context.Context) (message, error), error)
+}
+
+// shortBody is the longest body of a call that names no keys.
+const shortBody = 64 << 10
+
+func (o *operation) most(l *Limits) int {
+	if o.keys {
+		return l.Body
+	}
+	return min(shortBody, l.Body)
+}
+
+// operations is the table of what needs which right. It is filled in init because its
+// functions refer to it.
+var operations map[Type]*operation
+
+func init() {
+	const r, w, a = auth.Read, auth.Write, auth.Admin
+	operations = map[Type]*operation{
+		TypePing:          {inline: true, run: func(r *request) error { return r.x.reply(&r.h, nil) }},
+		TypeCancel:        {inline: true, silent: true, run: runCancel},
+		TypeGoodbye:       {inline: true, silent: true, run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
+		TypeOpenNamespace: {need: r, prepare: prepareOpenNamespace},
+		TypeNamespaces:    {need: r, prepare: prepareNamespaces},
+		TypeLookup:        {need: r, inline: true, keys: true, run: answering(lookup)},
+		TypeRenew:         {need: r, inline: true, run: answering(renew)},
+		TypeRelease:       {need: r, inline: true, run: answering(release)},
+		TypeWant:          {need: w, inline: true, keys: true, run: answering(want)},
+		TypePut:           {need: w, payload: true, keys: true, prepare: preparePut},
+		TypeBegin:         {need: w, prepare: prepareBegin},
+		TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
+		TypeCommit:        {need: w, prepare: prepareCommit},
+		TypeAbort:         {need: w, prepare: prepareAbort},
+		TypeFlush:         {need: w, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
+		TypeRestore:       {need: r, inline: true, keys: true, run: runRestore},
+		TypeCredit:        {need: r, inline: true, silent: true, run: runCredit},
+		TypeClaim:         {need: r, inline: true, run: answering(claim)},
+		TypeReprioritise:  {need: r, inline: true, run: answering(reprioritise)},
+		TypeStop:          {need: r, prepare: prepareStop},
+		TypeEnd:           {need: r, prepare: prepareEnd},
+		TypeCostedRestore: {need: r, inline: true, keys: true, run: runRestore},
+		TypeClaimWhen:     {need: r, inline: true, run: answering(claimWhen)},
+		TypeComputed:      {need: r, inline: true, run: answering(computed)},
+		TypeHint:          {need: w, keys: true, prepare: prepareHint},
+		TypeDelete:        {need: w, keys: true, prepare: prepareDelete},
+		TypePurge:         {need: w, prepare: preparePurge},
+		TypeStats:         {need: r | a, prepare: simply(stats)},
+		TypeEvents:        {need: r, inline: true, run: runEvents},
+		TypeAdmin:         {need: a, keys: true, prepare: prepareAdmin},
+		TypeAttach:        {need: r, inline: true, run: answering(attach)},
+		TypeDetach:        {need: r, prepare: prepareDetach},
+	}
+	for t, o := range operations {
+		o.name = t.String()
+	}
+}
+
+// answering makes run of a function that gives the answer.
+func answering(f func(ctx context.Context, r *request) (message, error)) func(*request) error {
+	return func(r *request) error {
+		if wait, ok := r.x.who.Limits().Admit(1, 0); !ok {
+			return r.x.refused(r, operations[r.h.Type], overloaded("rate of the tenant", wait))
+		}
+		m, err := f(r.x.ctx, r)
+		return r.answer(m, err)
+	}
+}
+
+// simply makes prepare of a function with nothing to prepare.
+func simply(f func(ctx context.Context, r *request) (message, error)) func(*request) (func(context.Context) (message, error), error) {
+	return func(r *request) (func(context.Context) (message, error), error) {
+		if err := decode(r.h.Type, r.body, nil); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) (message, error) { return f(ctx, r) }, nil
+	}
+}
+
+// read decodes the body.
+func (r *request) read(m message) error { return decode(r.h.Type, r.body, m) }
+
+// scoped decodes the body and checks what every call on keys checks: that there are not
+// too many, and that the namespace is the caller's.
+func (r *request) scoped(m message, scope *skep.Scope, keys *[]skep.Key) error {
+	if err := r.read(m); err != nil {
+		return err
+	}
+	if n, most := len(*keys), r.x.s.opt.Limits.Keys; n > most {
+		return skep.Invalidf(r.h.Type.String(), "keys", n, most)
+	}
+	return r.reach(scope.Namespace)
+}
+
+func (r *request) reach(id skep.NamespaceID) error {
+	return r.x.s.spaces.reach(r.x.ctx, r.h.Type.String(), r.x.who, id)
+}
+
+func runCancel(r *request) error {
+	var m number
+	if err := r.read(&m); err != nil {
+		return err
+	}
+	r.x.mu.Lock()
+	cancel := r.x.calls[m.N]
+	r.x.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	return nil
+}
+
+func prepareOpenNamespace(r *request) (func(context.Context) (message, error), error) {
+	var m namespaceSpec
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	x := r.x
+	if m.Tenant != "" && !x.who.Reaches(m.Tenant) {
+		return nil, &skep.Error{Op: "open namespace", Kind: skep.Denied, Field: "tenant", Value: m.Tenant, Limit: x.who.Tenant}
+	}
+	return func(ctx context.Context) (message, error) {
+		if x.who.Rights&auth.Write == 0 {
+			// Who may only read finds what is there.
+			list, err := x.s.store.Namespaces(ctx)
+			if err != nil {
+				return nil, err
+			}
+			here := false
+			for _, n := range list {
+				here = here || n.Tenant == m.Tenant && n.Name == m.Name
+			}
+			if !here {
+				return nil, errKind("open namespace", skep.Denied)
+			}
+		}
+		info, err := x.s.store.OpenNamespace(ctx, m.NamespaceSpec)
+		if err != nil {
+			return nil, err
+		}
+		x.s.spaces.put(info)
+		return &namespaceInfo{info}, nil
+	}, nil
+}
+
+func prepareNamespaces(r *request) (func(context.Context) (message, error), error) {
+	return simply(func(ctx context.Context, r *request) (message, error) {
+		list, err := r.x.s.store.Namespaces(ctx)
+		if err != nil {
+			return nil, err
+		}
+		m := &namespaceList{}
+		for _, n := range list {
+			if r.x.who.Reaches(n.Tenant) {
+				m.List = append(m.List, namespaceInfo{n})
+			}
+		}
+		return m, nil
+	})(r)
+}
+
+func lookup(ctx context.Context, r *request) (message, error) {
+	var m lookupRequest
+	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
+		return nil, err
+	}
+	res, err := r.x.s.store.Lookup(ctx, &m.LookupRequest)
+	if err != nil {
+		return nil, err
+	}
+	out := &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
+		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease)}
+	for _, t := range res.Tiers {
+		out.Tiers = append(out.Tiers, byte(t))
+	}
+	return out, nil
+}
+
+// lend remembers a lease as this client's.
+func (x *serverConn) lend(l skep.Lease) lease {
+	if l.ID == 0 {
+		return lease{}
+	}
+	x.s.leases.put(l.ID, leaseEntry{tenant: x.who.Tenant, client: x.client, until: l.Until})
+	return lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
+}
+
+func renew(ctx context.Context, r *request) (message, error) {
+	var m lease
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	id := skep.LeaseID(m.ID)
+	if _, ok := r.x.s.leases.owns(r.x.who, id); !ok {
+		id = 0 // nobody's: the answer is that of a lease that is over
+	}
+	l, err := r.x.s.store.Renew(ctx, id, m.Left)
+	if err != nil {
+		return nil, err
+	}
+	out := r.x.lend(l)
+	return &out, nil
+}
+
+func release(ctx context.Context, r *request) (message, error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	id := skep.LeaseID(m.N)
+	if _, ok := r.x.s.leases.owns(r.x.who, id); !ok {
+		return nil, nil
+	}
+	r.x.s.leases.remove(id)
+	return nil, r.x.s.store.Release(ctx, id)
+}
+
+func want(ctx context.Context, r *request) (message, error) {
+	var m wantRequest
+	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
+		return nil, err
+	}
+	list, err := r.x.s.store.Want(ctx, &m.WantRequest)
+	return &wantResult{list}, err
+}
+
+func prepareHint(r *request) (func(context.Context) (message, error), error) {
+	var m hintRequest
+	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) {
+		n, err := r.x.s.store.Hint(ctx, m.Scope, m.Keys, m.Hint)
+		return &number{uint64(n)}, err
+	}, nil
+}
+
+func prepareDelete(r *request) (func(context.Context) (message, error), error) {
+	var m deleteRequest
+	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) {
+		n, err := r.x.s.store.Delete(ctx, m.Scope, m.Keys)
+		return &number{uint64(n)}, err
+	}, nil
+}
+
+func preparePurge(r *request) (func(context.Context) (message, error), error) {
+	var m purgeRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	who := r.x.who
+	denied := func(field string, value any) error {
+		return &skep.Error{Op: "purge", Kind: skep.Denied, Field: field, Value: value}
+	}
+	switch {
+	case m.Tenant != "" && !who.Reaches(m.Tenant):
+		return nil, denied("tenant", m.Tenant)
+	case m.Model != "" && (who.Tenant != auth.AnyTenant || who.Rights&auth.Admin == 0): // of all tenants
+		return nil, denied("model", m.Model)
+	case m.Namespace != 0:
+		if err := r.reach(m.Namespace); err != nil {
+			return nil, err
+		}
+	case m.Salt != nil:
+		if err := r.reach(m.Salt.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	return func(ctx context.Context) (message, error) { return nil, r.x.s.store.Purge(ctx, m.Purge) }, nil
+}
+
+func stats(ctx context.Context, r *request) (message, error) {
+	st, err := r.x.s.store.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(&st)
+	return &document{b}, err
+}
+
+func prepareAdmin(r *request) (func(context.Context) (message, error), error) {
+	var m adminRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	f := r.x.s.opt.Admin
+	if f == nil {
+		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: m.Name}
+	}
+	return func(ctx context.Context) (message, error) {
+		out, err := f(ctx, r.x.who, m.Name, m.JSON)
+		return &document{out}, err
+	}, nil
+}

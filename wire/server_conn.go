@@ -1,0 +1,379 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// serverConn is one client's connection.
+type serverConn struct {
+	s      *Server
+	l      *link
+	ctx    context.Context // ends with the connection
+	cancel context.CancelCauseFunc
+
+	who      auth.Identity
+	client   [16]byte
+	known    bool // counted in Server.clients
+	features uint32
+	polite   atomic.Bool // the client said goodbye
+
+	wait sync.WaitGroup // calls, sessions, streams
+
+	mu       sync.Mutex
+	calls    map[uint64]context.CancelFunc // under way, by number
+	sessions map[uint64]*serverSession
+	streams  map[uint64]*serverStream
+	writers  map[uint64]skep.BlockWriter
+	next     uint64 // number of the next writer
+	region   *region
+}
+
+func newServerConn(s *Server, c net.Conn) *serverConn {
+	x := &serverConn{s: s, l: newLink(c, s.opt.Limits.Stall, s.opt.Limits.Rate), calls: map[uint64]context.CancelFunc{},
+		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
+	x.l.files = newFileReader(c)
+	x.ctx, x.cancel = context.WithCancelCause(context.Background())
+	return x
+}
+
+// run is the connection's reader, and its owner.
+func (x *serverConn) run() {
+	defer x.s.forget(x)
+	err := x.greet()
+	if err == nil {
+		for err == nil {
+			err = x.frame()
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && x.ctx.Err() == nil {
+		x.s.log.Debug("connection", "peer", x.l.c.RemoteAddr(), "tenant", x.who.Tenant, "error", err)
+	}
+	x.end(gone("connection", err))
+	x.wait.Wait()
+	x.mu.Lock()
+	writers, r := x.writers, x.region
+	x.writers, x.region = nil, nil
+	x.mu.Unlock()
+	for _, w := range writers {
+		_ = w.Abort(context.Background())
+	}
+	if r != nil {
+		r.release()
+	}
+	x.l.files.drop()
+	if x.known {
+		x.who.Limits().Disconnect()
+	}
+}
+
+// end cuts the connection off; its reader does the rest.
+func (x *serverConn) end(why error) {
+	x.cancel(why)
+	x.l.c.Close()
+}
+
+// idle says that nothing is under way.
+func (x *serverConn) idle() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.calls)+len(x.sessions) == 0
+}
+
+func (x *serverConn) sayGoodbye(after time.Duration) {
+	_ = x.send(Header{Type: TypeGoodbye}, &goodbye{After: after, Reason: "shutting down"}, nil)
+}
+
+// greet reads the Hello and answers it. Until it has, nothing larger is read and nothing
+// else is done.
+func (x *serverConn) greet() error {
+	lim := &x.s.opt.Limits
+	late := time.AfterFunc(lim.Hello, func() { x.l.c.Close() }) // however it trickles in
+	defer late.Stop()
+	var certificate func() (auth.Identity, error)
+	if t := tlsOf(x.l.c); t != nil {
+		t.SetDeadline(time.Now().Add(lim.Hello))
+		if err := t.HandshakeContext(x.ctx); err != nil {
+			return err
+		}
+		t.SetDeadline(time.Time{})
+		if st := t.ConnectionState(); len(st.PeerCertificates) > 0 {
+			certificate = func() (auth.Identity, error) {
+				return x.s.opt.Auth.Certificate(st.PeerCertificates[0], st.VerifiedChains)
+			}
+		}
+	}
+	h, err := x.l.header(lim.Hello)
+	if err != nil {
+		return err
+	}
+	if h.Type != TypeHello || h.Body > maxHello || h.Payload != 0 {
+		return broken("first frame", h.Type, "a hello of at most 8 KiB")
+	}
+	body := make([]byte, h.Body)
+	if err := x.l.body(&h, body); err != nil {
+		return err
+	}
+	var m hello
+	if err := decode(TypeHello, body, &m); err != nil {
+		return x.refuse(&h, err)
+	}
+	if m.Min > Version || m.Max < Version {
+		return x.refuse(&h, &skep.Error{Op: "hello", Kind: skep.Version, Field: "protocol version",
+			Value: skep.Range{From: int(m.Min), To: int(m.Max)}, Limit: Version})
+	}
+	switch {
+	case m.Token != "":
+		x.who, err = x.s.opt.Auth.Token(m.Token)
+	case certificate != nil:
+		if x.who, err = certificate(); err != nil {
+			x.who, err = x.s.opt.Auth.Anonymous() // where everybody may, a certificate too many is no harm
+		}
+	default:
+		x.who, err = x.s.opt.Auth.Anonymous()
+	}
+	if err != nil {
+		return x.refuse(&h, errKind("hello", skep.Denied)) // why is nobody's business
+	}
+	if !x.who.Limits().Connect() {
+		return x.refuse(&h, overloaded("connections of the tenant", time.Second))
+	}
+	x.client, x.known = m.Client, true
+	x.s.mu.Lock()
+	x.s.clients[x.client]++
+	x.s.mu.Unlock()
+	x.features = m.Features & features
+	if !late.Stop() {
+		return errKind("hello", skep.Deadline)
+	}
+	return x.send(Header{Type: TypeHello | answer, Call: h.Call}, &welcome{Version: Version, Features: x.features,
+		Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
+		MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights), Name: x.s.opt.Name}, nil)
+}
+
+// refuse answers the Hello with an error and ends the connection.
+func (x *serverConn) refuse(h *Header, err error) error {
+	_ = x.fail(h, err)
+	return err
+}
+
+// send writes one frame, in memory of its own.
+func (x *serverConn) send(h Header, m message, payload net.Buffers) error {
+	b, err := appendFrame(nil, h, m)
+	if err != nil {
+		return err
+	}
+	return x.l.send(context.Background(), b, payload)
+}
+
+// reply answers a call.
+func (x *serverConn) reply(h *Header, m message) error {
+	return x.send(Header{Type: h.Type | answer, Call: h.Call}, m, nil)
+}
+
+// fail answers a call with an error.
+func (x *serverConn) fail(h *Header, err error) error {
+	b := bodyOf(err)
+	return x.send(Header{Type: TypeError, Call: h.Call}, &b, nil)
+}
+
+// request is one frame as it came.
+type request struct {
+	x       *serverConn
+	h       Header
+	body    []byte
+	began   time.Time // the last byte of its header had been read
+	charged int64
+	pooled  *[]byte
+}
+
+// bodies are for calls that are answered before the next frame is read.
+var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 80<<10); return &b }}
+
+// frame reads a frame and has it carried out. An error ends the connection.
+func (x *serverConn) frame() error {
+	lim := &x.s.opt.Limits
+	h, err := x.l.header(lim.Idle)
+	if err != nil {
+		return err
+	}
+	if int64(h.Body) > int64(lim.Body) || int64(h.Payload) > int64(lim.Payload) {
+		// Reading on would mean reading it all; whoever sends this knows the limits.
+		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame", skep.Range{From: int(h.Body), To: int(h.Payload)},
+			skep.Range{From: lim.Body, To: lim.Payload}))
+		return broken("frame size", h.Body, lim.Body)
+	}
+	r := &request{x: x, h: h, began: x.l.filled}
+	op, known := operations[h.Type]
+	if !known {
+		if err := x.skip(&h, uint64(h.Body)); err != nil {
+			return err
+		}
+		return x.fail(&h, &skep.Error{Op: h.Type.String(), Kind: skep.Unsupported, Field: "frame type", Value: uint8(h.Type)})
+	}
+	if int(h.Body) > op.most(lim) || h.Payload > 0 && !op.payload {
+		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame length", h.Body, op.most(lim)))
+		return broken("frame length", h.Body, op.most(lim))
+	}
+	if err := x.allowed(op); err != nil {
+		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
+	}
+	// A list of small things is larger in memory than in the body. What is very short is
+	// free: it is most often about giving something back, which must not need memory.
+	cost := 2 * int64(h.Body)
+	if h.Body <= freeBody {
+		cost = 0
+	}
+	if !x.s.memory.take(cost) {
+		return errors.Join(x.refused(r, op, overloaded("memory", x.s.comeBack())), x.skip(&h, uint64(h.Body)))
+	}
+	r.charged = cost
+	if op.inline && int(h.Body) <= 80<<10 {
+		r.pooled = bodies.Get().(*[]byte)
+		r.body = (*r.pooled)[:h.Body]
+	} else {
+		r.body = make([]byte, h.Body)
+	}
+	if err := x.l.body(&h, r.body); err != nil {
+		return err
+	}
+	if op.inline {
+		err := op.run(r)
+		r.done()
+		return err
+	}
+	return x.start(r, op)
+}
+
+// freeBody is the longest body that is not charged.
+const freeBody = 256
+
+// done gives back what the request held.
+func (r *request) done() {
+	r.x.s.memory.give(r.charged)
+	r.charged = 0
+	if r.pooled != nil {
+		bodies.Put(r.pooled)
+		r.pooled, r.body = nil, nil
+	}
+}
+
+// skip reads what is left of a frame that is refused.
+func (x *serverConn) skip(h *Header, body uint64) error {
+	return x.l.discard(body + uint64(h.Payload))
+}
+
+// allowed checks the identity against what the operation needs.
+func (x *serverConn) allowed(op *operation) error {
+	if err := x.who.Check(time.Now(), op.need); err != nil {
+		return &skep.Error{Op: op.name, Kind: skep.Denied, Err: err}
+	}
+	return nil
+}
+
+// refused answers a request that was not begun, before what is left of it is read. Frames without
+// an answer get none.
+func (x *serverConn) refused(r *request, op *operation, err error) error {
+	if op.silent {
+		x.observe(r, err)
+		return nil
+	}
+	return r.answer(nil, err)
+}
+
+// answer writes the answer to a call: m, or err. The call took until then.
+func (r *request) answer(m message, err error) error {
+	var lost error
+	if err != nil {
+		lost = r.x.fail(&r.h, err)
+	} else {
+		lost = r.x.reply(&r.h, m)
+	}
+	r.x.observe(r, err)
+	return lost
+}
+
+func (x *serverConn) observe(r *request, err error) {
+	x.s.count.calls.Add(1)
+	if o := x.s.opt.Observe; o != nil {
+		o(Call{Type: r.h.Type, Tenant: x.who.Tenant, Began: r.began, Took: time.Since(r.began), Bytes: int64(r.h.Payload), Err: err})
+	}
+}
+
+// start runs a call that may wait on a goroutine of its own. What the frame still holds
+// (a payload) is read here first.
+func (x *serverConn) start(r *request, op *operation) error {
+	shed := func(err error, left uint64) error {
+		defer r.done()
+		return errors.Join(x.refused(r, op, err), x.l.discard(left))
+	}
+	left := uint64(r.h.Payload)
+	if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
+		return shed(overloaded("rate of the tenant", wait), left)
+	}
+	ctx, cancel := x.within(&r.h)
+	x.mu.Lock()
+	_, twice := x.calls[r.h.Call]
+	full := len(x.calls) >= x.s.opt.Limits.Calls
+	if !twice && !full {
+		x.calls[r.h.Call] = cancel
+	}
+	x.mu.Unlock()
+	switch {
+	case twice:
+		cancel()
+		return broken("call number", r.h.Call, "one that is not in use")
+	case full:
+		cancel()
+		return shed(overloaded("calls of the connection", x.s.comeBack()), left)
+	}
+	finish := func() {
+		cancel()
+		x.mu.Lock()
+		delete(x.calls, r.h.Call)
+		x.mu.Unlock()
+	}
+	carry, err := op.prepare(r)
+	if err != nil {
+		finish()
+		var c *cutOff
+		if errors.As(err, &c) {
+			r.done()
+			return c.error
+		}
+		r.done()
+		return x.refused(r, op, err)
+	}
+	x.wait.Add(1)
+	go func() {
+		defer x.wait.Done()
+		m, err := carry(ctx)
+		finish()
+		err = r.answer(m, err)
+		r.done()
+		if err != nil {
+			x.end(err)
+		}
+	}()
+	return nil
+}
+
+// cutOff is an error of the connection, not of a call.
+type cutOff struct{ error }
+
+// within is the time the caller gives a call, at most Limits.Call.
+func (x *serverConn) within(h *Header) (context.Context, context.CancelFunc) {
+	d := x.s.opt.Limits.Call
+	if h.Deadline > 0 {
+		d = min(d, time.Duration(h.Deadline)*time.Millisecond)
+	}
+	return context.WithTimeout(x.ctx, d)
+}

@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// serverStream sends events to a client that gives credit for them. Without credit it
+// does not read on, and the Store's own stream counts what is lost.
+type serverStream struct {
+	x      *serverConn
+	id     uint64
+	st     skep.EventStream
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu     sync.Mutex
+	credit int64
+	wake   chan struct{}
+}
+
+func runEvents(r *request) error {
+	x := r.x
+	st, err := func() (*serverStream, error) {
+		var m eventsRequest
+		if err := r.read(&m); err != nil {
+			return nil, err
+		}
+		x.mu.Lock()
+		full, twice := len(x.streams) >= x.s.opt.Limits.Calls, x.streams[r.h.Call] != nil
+		x.mu.Unlock()
+		if full || twice {
+			return nil, overloaded("streams of the connection", time.Second)
+		}
+		inner, err := x.s.store.Events(x.ctx, m.Cursor, m.Snapshot)
+		if err != nil {
+			return nil, err
+		}
+		st := &serverStream{x: x, id: r.h.Call, st: inner, credit: int64(min(m.Credit, 1<<20)), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+		st.ctx, st.cancel = context.WithCancel(x.ctx)
+		x.mu.Lock()
+		x.streams[st.id] = st
+		x.mu.Unlock()
+		return st, nil
+	}()
+	if err != nil {
+		return r.answer(nil, err)
+	}
+	x.s.count.streams.Add(1)
+	x.wait.Add(1)
+	if err := r.answer(nil, nil); err != nil {
+		st.cancel()
+		go st.close()
+		return err
+	}
+	go st.run()
+	return nil
+}
+
+func (st *serverStream) close() {
+	_ = st.st.Close()
+	st.x.mu.Lock()
+	delete(st.x.streams, st.id)
+	st.x.mu.Unlock()
+	st.x.s.count.streams.Add(-1)
+	close(st.ended)
+	st.x.wait.Done()
+}
+
+func (st *serverStream) grant(n int64) {
+	st.mu.Lock()
+	st.credit = min(st.credit+n, 1<<20)
+	st.mu.Unlock()
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (st *serverStream) run() {
+	defer st.close()
+	err := st.send()
+	if st.ctx.Err() != nil {
+		return
+	}
+	b := bodyOf(err)
+	if st.x.send(Header{Type: TypeError, Call: st.id}, &b, nil) != nil {
+		st.x.end(err)
+	}
+}
+
+func (st *serverStream) send() error {
+	var into [256]skep.Event
+	for {
+		st.mu.Lock()
+		room := min(st.credit, int64(len(into)))
+		st.mu.Unlock()
+		if room <= 0 {
+			select {
+			case <-st.wake:
+				continue
+			case <-st.ctx.Done():
+				return st.ctx.Err()
+			}
+		}
+		n, err := st.st.Next(st.ctx, into[:room])
+		if err != nil {
+			return err
+		}
+		list := st.visible(into[:n])
+		if len(list) == 0 {
+			continue
+		}
+		st.mu.Lock()
+		st.credit -= int64(len(list))
+		st.mu.Unlock()
+		if err := st.x.send(Header{Type: TypeEventBatch, Call: st.id}, &eventBatch{list}, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// visible keeps what the identity may see: events of its tenant's namespaces, and of
+// purges of several a gap, after which it asks for a snapshot.
+func (st *serverStream) visible(list []skep.Event) []skep.Event {
+	kept := list[:0]
+	for _, e := range list {
+		switch {
+		case e.Namespace == 0 && e.Kind == skep.EventPurged && !st.x.who.Reaches(""):
+			e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
+		case e.Namespace != 0 && st.x.s.spaces.reach(st.ctx, "events", st.x.who, e.Namespace) != nil:
+			continue
+		}
+		kept = append(kept, e)
+	}
+	return kept
+}

@@ -1,0 +1,309 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// allocPatience is how long the reader of a connection waits for memory before it
+// refuses a put: the other calls of the connection wait with it.
+const allocPatience = 50 * time.Millisecond
+
+// pageSize is what the Store's drives want memory aligned to.
+const pageSize = 4096
+
+// refusePayload reads a payload nobody wants and gives why back.
+func (r *request) refusePayload(left uint64, why error) error {
+	if err := r.x.l.discard(left); err != nil {
+		return &cutOff{err}
+	}
+	return why
+}
+
+// preparePut reads a put's blocks, its payload straight into memory of the Store's.
+func preparePut(r *request) (func(context.Context) (message, error), error) {
+	var m putRequest
+	left := uint64(r.h.Payload)
+	if err := r.read(&m); err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	if n, most := len(m.Blocks), r.x.s.opt.Limits.Keys; n > most {
+		return nil, r.refusePayload(left, skep.Invalidf("put", "blocks", n, most))
+	}
+	if err := r.reach(m.Namespace); err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	region, err := m.check(left, r.x)
+	if err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	t := &taker{r: r, region: region, left: left}
+	req, err := t.take(&m)
+	if err != nil {
+		t.release()
+		return nil, err
+	}
+	r.x.s.count.taken.Add(int64(r.h.Payload))
+	return func(ctx context.Context) (message, error) {
+		defer t.release()
+		list, err := r.x.s.store.Put(ctx, req)
+		return &putResults{list}, err
+	}, nil
+}
+
+// check compares the sizes of a put's parts with its payload and with the shared memory,
+// before anything of that size is made. It gives the region when a part lies in it,
+// held.
+func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
+	var sum uint64
+	shared := false
+	for i := range m.Blocks {
+		for j := range m.Blocks[i].Parts {
+			p := &m.Blocks[i].Parts[j]
+			if p.Shared {
+				shared = true
+				continue
+			}
+			if err := knownSum(p.Sum); err != nil {
+				return nil, err
+			}
+			if p.Size > payload {
+				return nil, skep.Invalidf("put", "size of part "+p.Name, p.Size, fmt.Sprintf("at most the payload's %d bytes", payload))
+			}
+			sum += p.Size // cannot overflow: fewer than 2^32 parts of at most 2^32 bytes
+		}
+	}
+	if sum != payload {
+		return nil, skep.Invalidf("put", "payload length", payload, sum)
+	}
+	if !shared {
+		return nil, nil
+	}
+	return x.holdRegion()
+}
+
+// taker takes a put's payload off the connection.
+type taker struct {
+	r       *request
+	region  *region
+	left    uint64
+	charged int64
+	mem     skep.Memory
+}
+
+func (t *taker) release() {
+	if t.mem != nil {
+		t.mem.Release()
+		t.mem = nil
+	}
+	if t.region != nil {
+		t.region.release()
+		t.region = nil
+	}
+	t.r.x.s.memory.give(t.charged)
+	t.charged = 0
+}
+
+// take gives the request with its bytes in place. Parts of a page and more begin at a
+// page, so that the Store writes them from where they are.
+func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
+	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack, Blocks: make([]skep.Block, len(m.Blocks))}
+	var large, little int64
+	for i := range m.Blocks {
+		for j := range m.Blocks[i].Parts {
+			if p := &m.Blocks[i].Parts[j]; p.Shared {
+				continue
+			} else if p.Size >= pageSize {
+				large += int64(p.Size+pageSize-1) &^ (pageSize - 1)
+			} else {
+				little += int64(p.Size)
+			}
+		}
+	}
+	s := t.r.x.s
+	if !s.memory.take(large + little) {
+		return nil, t.r.refusePayload(t.left, overloaded("memory", s.comeBack()))
+	}
+	t.charged = large + little
+	room, err := t.alloc(large)
+	if err != nil {
+		return nil, t.r.refusePayload(t.left, err)
+	}
+	bytes := make([]byte, little)
+	var wrong error
+	for i := range m.Blocks {
+		b := &m.Blocks[i]
+		req.Blocks[i] = skep.Block{Key: b.Key, Name: b.Name, ValidTokens: b.Valid, Replaces: b.Replaces, Parts: make([]skep.Part, len(b.Parts))}
+		for j := range b.Parts {
+			p := &b.Parts[j]
+			out := &req.Blocks[i].Parts[j]
+			out.Name = p.Name
+			switch {
+			case p.Shared:
+				if out.Bytes, err = t.region.slice(p.Offset, p.Size); err != nil && wrong == nil {
+					wrong = err
+				}
+				continue
+			case p.Size >= pageSize:
+				out.Bytes = room[:p.Size:p.Size]
+				room = room[(p.Size+pageSize-1)&^(pageSize-1):]
+			default:
+				out.Bytes = bytes[:p.Size:p.Size]
+				bytes = bytes[p.Size:]
+			}
+			if err := t.part(p, out.Bytes); err != nil {
+				return nil, err
+			} else if wrong == nil {
+				wrong = p.compare(&t.r.x.l.check)
+			}
+		}
+	}
+	return req, wrong
+}
+
+func (t *taker) part(p *putPart, mem []byte) error {
+	c := &t.r.x.l.check
+	c.reset(p.Sum, 0)
+	if err := t.r.x.l.readSummed(mem, c); err != nil {
+		return &cutOff{err}
+	}
+	t.left -= p.Size
+	return nil
+}
+
+func (p *putPart) compare(c *summer) error {
+	if s := c.sum(); s != p.Check {
+		return &skep.Error{Op: "put", Kind: skep.Damaged, Field: "checksum of part " + p.Name, Value: p.Check, Limit: s}
+	}
+	return nil
+}
+
+// alloc is n bytes of the Store's memory, or of our own where the Store lends none so
+// large.
+func (t *taker) alloc(n int64) ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(t.r.x.ctx, allocPatience)
+	defer cancel()
+	began := time.Now()
+	mem, err := t.r.x.s.store.Alloc(ctx, n)
+	switch {
+	case err == nil:
+		t.mem = mem
+		return mem.Bytes(), nil
+	case skep.KindOf(err) == skep.NoMemory && time.Since(began) < allocPatience/2:
+		return make([]byte, n), nil // larger than it ever lends
+	case skep.KindOf(err) == skep.NoMemory:
+		return nil, overloaded("memory of the store", t.r.x.s.comeBack())
+	}
+	return nil, err
+}
+
+func prepareBegin(r *request) (func(context.Context) (message, error), error) {
+	var m beginRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	if err := r.reach(m.Namespace); err != nil {
+		return nil, err
+	}
+	x := r.x
+	return func(ctx context.Context) (message, error) {
+		w, err := x.s.store.Begin(ctx, &m.BeginRequest)
+		if err != nil {
+			return nil, err
+		}
+		x.mu.Lock()
+		x.next++
+		id := x.next
+		full := x.writers == nil || len(x.writers) >= 16*x.s.opt.Limits.Calls
+		if !full {
+			x.writers[id] = w
+		}
+		x.mu.Unlock()
+		if full {
+			_ = w.Abort(ctx)
+			return nil, overloaded("open blocks of the connection", time.Second)
+		}
+		return &number{id}, nil
+	}, nil
+}
+
+func (x *serverConn) writer(op string, id uint64, last bool) (skep.BlockWriter, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w := x.writers[id]
+	if w == nil {
+		return nil, errKind(op, skep.Closed)
+	}
+	if last {
+		delete(x.writers, id)
+	}
+	return w, nil
+}
+
+func prepareWrite(r *request) (func(context.Context) (message, error), error) {
+	var m writeRequest
+	left := uint64(r.h.Payload)
+	if err := r.read(&m); err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	if err := knownSum(m.Sum); err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	w, err := r.x.writer("write", m.Writer, false)
+	if err != nil {
+		return nil, r.refusePayload(left, err)
+	}
+	if !r.x.s.memory.take(int64(left)) {
+		return nil, r.refusePayload(left, overloaded("memory", r.x.s.comeBack()))
+	}
+	r.charged += int64(left)
+	p := make([]byte, left)
+	c := &r.x.l.check
+	c.reset(m.Sum, 0)
+	if err := r.x.l.readSummed(p, c); err != nil {
+		return nil, &cutOff{err}
+	}
+	if s := c.sum(); s != m.Check {
+		return nil, &skep.Error{Op: "write", Kind: skep.Damaged, Field: "checksum", Value: m.Check, Limit: s}
+	}
+	r.x.s.count.taken.Add(int64(left))
+	return func(ctx context.Context) (message, error) { return nil, w.Write(ctx, m.Part, m.Offset, p) }, nil
+}
+
+func prepareCommit(r *request) (func(context.Context) (message, error), error) {
+	var m commitRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	w, err := r.x.writer("commit", m.Writer, false)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) {
+		res, err := w.Commit(ctx, m.Ack)
+		if err == nil {
+			_, _ = r.x.writer("commit", m.Writer, true)
+		}
+		return &putResults{[]skep.PutResult{res}}, err
+	}, nil
+}
+
+func prepareAbort(r *request) (func(context.Context) (message, error), error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	w, err := r.x.writer("abort", m.N, true)
+	return func(ctx context.Context) (message, error) {
+		if err != nil {
+			return nil, nil // aborting what is over is not an error
+		}
+		return nil, w.Abort(ctx)
+	}, nil
+}

@@ -1,0 +1,576 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// serverSession is a restore under way for a client.
+//
+//	sending ──every chunk sent──▶ sent ──End, or the connection ends──▶ closed
+//	   └───────────End, no credit for Stall, the Store fails──────────────▶┘
+//
+// One goroutine takes chunks from the Store's session and sends them. It holds at most
+// window bytes of the Store's memory, which were charged before it began.
+type serverSession struct {
+	x      *serverConn
+	id     uint64
+	ses    skep.Session
+	region *region // held, when chains land in it or the ring answers
+	ring   *ringWriter
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  chan struct{} // closed by the goroutine as it ends
+	held   int64         // bytes charged
+
+	mu      sync.Mutex
+	credit  int64
+	stopped []bool // by chain
+	wake    chan struct{}
+}
+
+// A frame of chunks ends once it has this much payload, or this many pieces. What is
+// longer is cut: other sessions of the connection want their turn.
+const (
+	frameBytes  = 4 << 20
+	framePieces = 256
+)
+
+func runRestore(r *request) error {
+	ses, err := r.beginSession()
+	if err != nil {
+		return r.answer(nil, err)
+	}
+	if err := r.answer(nil, nil); err != nil {
+		ses.abandon()
+		return err
+	}
+	go ses.run()
+	return nil
+}
+
+// beginSession starts the Store's session. The keys lie in the body, which therefore
+// stays charged until the session is closed.
+func (r *request) beginSession() (_ *serverSession, err error) {
+	x := r.x
+	if r.pooled != nil { // the session keeps it
+		r.body = append([]byte(nil), r.body...)
+	}
+	var m costedRestoreRequest
+	if r.h.Type == TypeCostedRestore {
+		err = r.read(&m)
+	} else {
+		err = r.read(&m.restoreRequest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if wait, ok := x.who.Limits().Admit(1, 0); !ok {
+		return nil, overloaded("rate of the tenant", wait)
+	}
+	s := &serverSession{x: x, id: r.h.Call, wake: make(chan struct{}, 1), ended: make(chan struct{}), stopped: make([]bool, len(m.Chains))}
+	defer func() {
+		if err != nil {
+			s.giveBack()
+		}
+	}()
+	req, streams, err := s.request(r, &m.restoreRequest)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.give(req.Chains); err != nil {
+		return nil, err
+	}
+	// The fuller the server, the smaller the windows, so that many get one.
+	window := min(max(int64(min(m.Window, 1<<40)), leastWindow), x.s.opt.Limits.Window)
+	window = min(window, max(leastWindow, x.s.memory.free()/4))
+	if streams {
+		req.Window, req.Sums = window, x.features&FeatureXXH3 != 0
+		if !x.s.memory.take(window) {
+			return nil, overloaded("memory", x.s.comeBack())
+		}
+		s.held = window
+	}
+	s.credit = int64(min(m.Window, 1<<40))
+	s.ctx, s.cancel = context.WithCancel(x.ctx)
+	x.mu.Lock()
+	full, twice := len(x.sessions) >= x.s.opt.Limits.Calls, x.sessions[s.id] != nil
+	if !full && !twice {
+		x.sessions[s.id] = s
+	}
+	x.mu.Unlock()
+	if full || twice {
+		s.cancel()
+		if twice {
+			return nil, skep.Invalidf("restore", "call number", s.id, "one that is not in use")
+		}
+		return nil, overloaded("sessions of the connection", x.s.comeBack())
+	}
+	if s.ses, err = x.s.store.Restore(s.ctx, req); err != nil {
+		x.mu.Lock()
+		delete(x.sessions, s.id)
+		x.mu.Unlock()
+		s.cancel()
+		return nil, err
+	}
+	s.held += r.charged
+	r.charged = 0
+	x.s.count.sessions.Add(1)
+	x.wait.Add(1)
+	return s, nil
+}
+
+// request makes the Store's request of the client's, and says whether anything travels
+// through the socket.
+func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.RestoreRequest, streams bool, err error) {
+	if len(m.Chains) > skep.MaxChains {
+		return nil, false, skep.Invalidf("restore", "chains", len(m.Chains), skep.MaxChains)
+	}
+	req = &skep.RestoreRequest{Chains: make([]skep.Chain, len(m.Chains))}
+	keys := 0
+	for i := range m.Chains {
+		c := &m.Chains[i]
+		if keys += len(c.Keys); keys > s.x.s.opt.Limits.Keys {
+			return nil, false, skep.Invalidf("restore", "keys", keys, s.x.s.opt.Limits.Keys)
+		}
+		if err := r.reach(c.Namespace); err != nil {
+			return nil, false, err
+		}
+		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: c.Blocks, Part: c.Part, Direction: c.Direction, Layers: c.Layers,
+			Heads: c.Heads, Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
+		if _, mine := s.x.s.leases.owns(s.x.who, skep.LeaseID(c.Lease)); mine {
+			out.Lease = skep.LeaseID(c.Lease)
+		}
+		if (c.To != toStream || m.Ring) && s.region == nil {
+			if s.region, err = s.x.holdRegion(); err != nil {
+				return nil, false, err
+			}
+		}
+		switch c.To {
+		case toStream:
+			streams = true
+			if m.Ring {
+				return nil, false, skep.Invalidf("restore", "destination", "stream", "shared memory, when the ring answers")
+			}
+		default:
+			if out.Dest, err = s.region.destination(c); err != nil {
+				return nil, false, err
+			}
+		}
+		req.Chains[i] = out
+	}
+	if m.Ring && s.region != nil {
+		s.ring = s.region.ring
+	}
+	return req, streams, nil
+}
+
+// deadlineIn is a time that is so far away; 0 is none.
+func deadlineIn(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
+}
+
+// abandon closes a session whose goroutine was never started.
+func (s *serverSession) abandon() {
+	s.cancel()
+	go func() {
+		s.close()
+		s.x.wait.Done()
+	}()
+}
+
+func (s *serverSession) run() {
+	defer s.x.wait.Done()
+	defer s.close()
+	err := s.send()
+	if err == nil {
+		select { // claims may still come
+		case <-s.ctx.Done():
+		case <-s.x.ctx.Done():
+		}
+		return
+	}
+	if s.ctx.Err() != nil {
+		return // the client ended it, or is gone
+	}
+	var lost *lostPeer
+	if errors.As(err, &lost) {
+		s.x.end(err)
+		return
+	}
+	b := bodyOf(err)
+	if s.x.send(Header{Type: TypeError, Call: s.id}, &b, nil) != nil {
+		s.x.end(err)
+	}
+}
+
+// lostPeer is an error of the connection.
+type lostPeer struct{ error }
+
+// close ends the Store's session and gives everything back. Memory that a drive may
+// still write to stays mapped and charged until it does not.
+func (s *serverSession) close() {
+	defer close(s.ended)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), s.x.s.opt.Limits.Stall)
+		err := s.ses.Close(ctx)
+		cancel()
+		if err == nil || s.region == nil && skep.KindOf(err) == skep.NotReleased || skep.KindOf(err) == skep.Closed {
+			break // memory lent by the Store is the Store's own affair
+		}
+		s.x.s.log.Warn("a drive still holds shared memory", "error", err)
+	}
+	s.x.mu.Lock()
+	delete(s.x.sessions, s.id)
+	s.x.mu.Unlock()
+	s.x.s.count.sessions.Add(-1)
+	s.giveBack()
+}
+
+func (s *serverSession) giveBack() {
+	if s.region != nil {
+		s.region.release()
+		s.region = nil
+	}
+	s.x.s.memory.give(s.held)
+	s.held = 0
+}
+
+// send delivers every chunk, then the frame that says so.
+func (s *serverSession) send() error {
+	var into [framePieces]skep.Chunk
+	for {
+		n, err := s.ses.Next(s.ctx, into[:])
+		if errors.Is(err, io.EOF) {
+			if s.ring != nil {
+				return s.ring.end(s.ctx, s)
+			}
+			return s.put(FlagLast, &chunks{}, nil)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.x.who.Check(time.Now(), auth.Read); err != nil { // credentials ran out
+			releaseChunks(into[:n])
+			return &skep.Error{Op: "restore", Kind: skep.Denied, Err: err}
+		}
+		if s.ring != nil {
+			err = s.ring.put(s.ctx, s, into[:n])
+		} else {
+			err = s.deliver(into[:n])
+		}
+		releaseChunks(into[:n])
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func releaseChunks(list []skep.Chunk) {
+	for i := range list {
+		list[i].Release()
+	}
+}
+
+// batch is a frame of chunks being put together.
+type batch struct {
+	m       chunks
+	payload net.Buffers
+	bytes   int64
+	done    int // chunks up to here are in sent frames once it is sent
+}
+
+// deliver sends chunks in as few frames as credit and frameBytes allow, and releases
+// each once it is sent.
+func (s *serverSession) deliver(list []skep.Chunk) error {
+	var b batch
+	released := 0
+	flush := func() error {
+		if len(b.m.List) == 0 {
+			return nil
+		}
+		err := s.put(0, &b.m, b.payload)
+		releaseChunks(list[released:b.done])
+		released = b.done
+		b = batch{done: b.done}
+		return err
+	}
+	for i := range list {
+		ch := &list[i]
+		for off := int64(0); ; {
+			n := s.next(ch, off)
+			if n > 0 && !s.spend(ch.Chain, n) {
+				if err := flush(); err != nil {
+					return err
+				}
+				if err := s.await(ch.Chain); err != nil {
+					return err
+				}
+				continue // credit came, or the chain was stopped
+			}
+			s.add(&b, ch, off, n)
+			if off += n; off < ch.Bytes && n > 0 {
+				if err := flush(); err != nil {
+					return err
+				}
+				continue
+			}
+			break
+		}
+		b.done = i + 1
+		if b.bytes >= frameBytes || len(b.m.List) >= framePieces {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// next is how many bytes of a chunk go into the next piece: none of a miss, of a chain
+// that was stopped, and of what landed in shared memory.
+func (s *serverSession) next(ch *skep.Chunk, off int64) int64 {
+	if ch.Err != nil || ch.Bytes == 0 || len(ch.Data) == 0 || off == 0 && s.isStopped(ch.Chain) {
+		return 0
+	}
+	left := ch.Bytes - off
+	if left <= frameBytes {
+		return left
+	}
+	if ch.Sums == nil {
+		return frameBytes
+	}
+	// A piece ends where a checksum does.
+	var at, n int64
+	for i := range ch.Sums {
+		end := at + ch.Sums[i].Len
+		if end > off {
+			if n > 0 && end-off > frameBytes {
+				break
+			}
+			n = end - off
+		}
+		at = end
+	}
+	return n
+}
+
+func (s *serverSession) isStopped(chain int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped[chain]
+}
+
+var errStopped = &skep.Error{Op: "restore", Kind: skep.Stopped}
+
+// add puts a piece into the batch.
+func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
+	p := piece{Chain: uint32(ch.Chain), Block: uint32(ch.Block), Tier: ch.Tier,
+		Layers: [2]uint32{uint32(ch.Layers.From), uint32(ch.Layers.To)}, Bytes: uint64(ch.Bytes), Offset: uint64(off), Len: uint64(n)}
+	switch {
+	case ch.Err != nil:
+		p.What, p.Err = pieceMiss, bodyOf(ch.Err)
+	case n == 0 && ch.Bytes > 0 && len(ch.Data) > 0:
+		p.What, p.Err = pieceMiss, bodyOf(errStopped)
+	case n == 0 && len(ch.Data) == 0 && s.region != nil:
+		p.What = pieceLanded
+	case n > 0:
+		at := len(b.payload)
+		b.payload = cut(b.payload, ch.Data, off, n)
+		p.Sums = s.sums(ch, off, n, b.payload[at:])
+		b.bytes += n
+	}
+	b.m.List = append(b.m.List, p)
+}
+
+// sums are the checksums of a piece: the Store's where they cover it, else one made now.
+func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []sum {
+	if s.x.features&FeatureXXH3 == 0 {
+		return []sum{{Kind: sumCRC32, Len: uint64(n), Check: sumOver(sumCRC32, data...)}}
+	}
+	var out []sum
+	var at, covered int64
+	for _, c := range ch.Sums {
+		if at >= off && at+c.Len <= off+n {
+			out = append(out, sum{Kind: sumXXH3, Len: uint64(c.Len), Seed: c.Seed, Check: c.Sum})
+			covered += c.Len
+		}
+		at += c.Len
+	}
+	if covered == n {
+		return out
+	}
+	if len(data) == 1 {
+		return []sum{{Kind: sumXXH3, Len: uint64(n), Check: xxh3.Hash(data[0])}}
+	}
+	return []sum{{Kind: sumXXH3, Len: uint64(n), Check: sumOver(sumXXH3, data...)}}
+}
+
+// put sends a frame of the session.
+func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error {
+	var n int64
+	for i := range payload {
+		n += int64(len(payload[i]))
+	}
+	b, err := appendFrame(nil, Header{Type: TypeChunks, Flags: flags, Call: s.id, Payload: uint32(n)}, m)
+	if err != nil {
+		return err
+	}
+	for n > 0 { // the tenant's share of the link
+		wait, ok := s.x.who.Limits().Admit(0, n)
+		if ok {
+			break
+		}
+		select {
+		case <-time.After(wait):
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+	}
+	s.x.s.count.sent.Add(n)
+	if err := s.x.l.send(s.x.ctx, b, payload); err != nil {
+		return &lostPeer{err}
+	}
+	return nil
+}
+
+// spend takes n bytes of credit when there is any: a session may pass its credit by one
+// piece, so that a piece larger than the window goes through, and what is left of a
+// chunk of a stopped chain needs none.
+func (s *serverSession) spend(chain int, n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.credit <= 0 && !s.stopped[chain] {
+		return false
+	}
+	s.credit -= n
+	return true
+}
+
+// await waits for credit, or until the chain is stopped.
+func (s *serverSession) await(chain int) error {
+	stall := time.NewTimer(s.x.s.opt.Limits.Stall)
+	defer stall.Stop()
+	for {
+		s.mu.Lock()
+		ok := s.credit > 0 || s.stopped[chain]
+		s.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-s.wake:
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-stall.C:
+			return &skep.Error{Op: "restore", Kind: skep.Deadline, Field: "credit", Value: "none", Limit: s.x.s.opt.Limits.Stall}
+		}
+	}
+}
+
+func (s *serverSession) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (x *serverConn) session(op string, id uint64) (*serverSession, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s := x.sessions[id]; s != nil {
+		return s, nil
+	}
+	return nil, errKind(op, skep.Closed)
+}
+
+func runCredit(r *request) error {
+	var m credit
+	if err := r.read(&m); err != nil {
+		return err
+	}
+	r.x.mu.Lock()
+	s, st := r.x.sessions[m.Session], r.x.streams[m.Session]
+	r.x.mu.Unlock()
+	n := int64(min(m.Amount, 1<<40))
+	switch {
+	case s != nil:
+		s.mu.Lock()
+		s.credit = min(s.credit+n, 1<<40)
+		s.mu.Unlock()
+		s.poke()
+	case st != nil:
+		st.grant(n)
+	case m.Session == 0:
+		r.x.mu.Lock()
+		g := r.x.region
+		r.x.mu.Unlock()
+		if g != nil {
+			g.ring.grant(n)
+		}
+	}
+	return nil // one that has just ended is not an error
+}
+
+func prepareStop(r *request) (func(context.Context) (message, error), error) {
+	var m stopRequest
+	s, err := r.about("stop", &m, &m.Session)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) {
+		s.mu.Lock()
+		for i := range s.stopped {
+			if m.Chain == -1 || m.Chain == i {
+				s.stopped[i] = true
+			}
+		}
+		s.mu.Unlock()
+		s.poke()
+		return nil, s.ses.Stop(ctx, m.Chain)
+	}, nil
+}
+
+// prepareEnd ends a session or a stream of events. Its answer is the last frame that
+// speaks of it.
+func prepareEnd(r *request) (func(context.Context) (message, error), error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	r.x.mu.Lock()
+	s, st := r.x.sessions[m.N], r.x.streams[m.N]
+	r.x.mu.Unlock()
+	return func(ctx context.Context) (message, error) {
+		var ended chan struct{}
+		switch {
+		case s != nil:
+			s.cancel()
+			s.poke()
+			ended = s.ended
+		case st != nil:
+			st.cancel()
+			ended = st.ended
+		default:
+			return nil, nil
+		}
+		select {
+		case <-ended:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: "end", Kind: skep.NotReleased, Err: ctx.Err()}
+		}
+	}, nil
+}

@@ -1,0 +1,370 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/shm"
+)
+
+// ringEntries is how many completions a client's ring holds.
+const ringEntries = 4096
+
+// sharedMemory is the client's memory that its server maps too: the ring, then what
+// Alloc lends.
+type sharedMemory struct {
+	size  int64
+	mem   *shm.Region
+	event *shm.Event
+	done  chan struct{} // closed when the reader of the ring has ended
+
+	mu       sync.Mutex
+	free     []span // disjoint, by offset, never touching
+	tainted  []span // a server that is gone may still write here
+	conn     *clientConn
+	server   [16]byte // that conn is to, or was
+	ring     *shm.Reader
+	sessions map[uint64]*clientSession
+	closed   bool
+	lent     int
+}
+
+type span struct{ off, n int64 }
+
+const ringBytes = ringEntries * shm.EntrySize
+
+func newSharedMemory(size int64) (_ *sharedMemory, err error) {
+	s := &sharedMemory{size: ringBytes + (size+pageSize-1)&^(pageSize-1), sessions: map[uint64]*clientSession{}, done: make(chan struct{})}
+	if s.mem, err = shm.Create(s.size); err != nil {
+		return nil, err
+	}
+	if s.event, err = shm.NewEvent(); err != nil {
+		_ = s.mem.Close()
+		return nil, err
+	}
+	s.free = []span{{ringBytes, s.size - ringBytes}}
+	go s.read()
+	return s, nil
+}
+
+// close is called when every connection has ended. Memory that is still lent stays
+// mapped.
+func (s *sharedMemory) close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	keep := s.lent > 0 || len(s.tainted) > 0
+	s.mu.Unlock()
+	err := s.event.Close()
+	<-s.done
+	if keep {
+		return err
+	}
+	return errors.Join(err, s.mem.Close())
+}
+
+// attach gives the memory to the server of a connection.
+func (s *sharedMemory) attach(ctx context.Context, x *clientConn) error {
+	for {
+		err := s.offer(ctx, x)
+		if skep.KindOf(err) != skep.Overloaded {
+			return err
+		}
+		select { // sessions of the connection before this one are being ended
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// offer is one try.
+func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
+	s.mu.Lock()
+	s.conn = nil
+	s.mu.Unlock()
+	p := &pendingCall{t: TypeAttach, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	if err != nil {
+		return err
+	}
+	defer x.delist(id)
+	b, err := appendFrame(nil, Header{Type: TypeAttach, Call: id}, &attachRequest{Size: uint64(s.size), Entries: ringEntries})
+	if err != nil {
+		return err
+	}
+	<-x.l.write
+	err = sendFiles(x.l.c, b, s.mem.Fd(), s.event.Fd())
+	x.l.write <- struct{}{}
+	if err != nil {
+		return err
+	}
+	select {
+	case r := <-p.reply:
+		if r.err != nil {
+			return r.err
+		}
+	case <-ctx.Done():
+		return ended("attach", ctx)
+	}
+	// Only now does no earlier session write to the ring.
+	s.mu.Lock()
+	clear(s.mem.Bytes()[:ringBytes])
+	s.ring, s.conn = shm.NewReader(s.mem.Bytes()[:ringBytes]), x
+	if s.server == x.hi.Server {
+		s.tainted = nil
+	}
+	s.server = x.hi.Server
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *sharedMemory) attachedTo(x *clientConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn == x
+}
+
+// at is where p lies in the memory; false when it does not.
+func (s *sharedMemory) at(p []byte) (uint64, bool) {
+	mem := s.mem.Bytes()
+	base, here := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	if len(p) == 0 || len(mem) == 0 || here < base+ringBytes || here+uintptr(len(p)) > base+uintptr(len(mem)) {
+		return 0, false
+	}
+	return uint64(here - base), true
+}
+
+// holds says whether the destinations of all chains lie in the memory.
+func (s *sharedMemory) holds(chains []*target) bool {
+	for _, t := range chains {
+		for _, p := range t.destinations() {
+			if _, ok := s.at(p); !ok {
+				return false
+			}
+		}
+		if m(t) == nil {
+			return false
+		}
+	}
+	return len(chains) > 0
+}
+
+// holdsParts says whether all bytes of blocks lie in the memory.
+func (s *sharedMemory) holdsParts(blocks []skep.Block) bool {
+	for i := range blocks {
+		for _, p := range blocks[i].Parts {
+			if _, ok := s.at(p.Bytes); !ok {
+				return false
+			}
+		}
+	}
+	return len(blocks) > 0
+}
+
+// destinations are the pieces of memory a chain may be written to.
+func (t *target) destinations() (out [][]byte) {
+	if t.Dest.Memory != nil {
+		return [][]byte{t.Dest.Memory}
+	}
+	if t.Dest.Paged != nil {
+		for l := t.Layers.From; l < t.Layers.To; l++ {
+			out = append(out, t.Dest.Paged.Planes[l][:t.tensors()]...)
+		}
+	}
+	return out
+}
+
+// describe says where a chain goes. REQUIRES: holds.
+func (s *sharedMemory) describe(rc *restoreChain, t *target) {
+	where := func(p []byte) area {
+		off, _ := s.at(p)
+		return area{off, uint64(len(p))}
+	}
+	if d := t.Dest.Memory; d != nil {
+		rc.To, rc.Memory, rc.Stride = toMemory, where(d), t.Dest.Stride
+		// The stride we were left to choose is whole pages, and what lies between the
+		// blocks is the Store's to fill then; it says so by asking for 0.
+		if t.gaps {
+			rc.Stride = 0
+		}
+		return
+	}
+	p := t.Dest.Paged
+	rc.To, rc.Order, rc.Stride, rc.Pages = toPages, p.Order, p.PageStride, p.Pages
+	for l := range p.Planes {
+		var pair [2]area
+		if l >= t.Layers.From && l < t.Layers.To {
+			for k := range t.tensors() {
+				pair[k] = where(p.Planes[l][k])
+			}
+		}
+		rc.Planes = append(rc.Planes, pair[0], pair[1])
+	}
+}
+
+// ringSession is a session that is answered through the ring.
+type ringSession struct {
+	s   *sharedMemory
+	ses *clientSession
+}
+
+func (s *sharedMemory) session(ses *clientSession) *ringSession {
+	s.mu.Lock()
+	s.sessions[ses.id] = ses
+	s.mu.Unlock()
+	return &ringSession{s, ses}
+}
+
+func (r *ringSession) forget() {
+	r.s.mu.Lock()
+	if r.s.sessions[r.ses.id] == r.ses {
+		delete(r.s.sessions, r.ses.id)
+	}
+	r.s.mu.Unlock()
+}
+
+// orphaned is called when the server is gone before it said that the destinations are
+// released: its drives may still write to them. They are not lent again.
+func (r *ringSession) orphaned(op string) error {
+	r.s.mu.Lock()
+	for _, t := range r.ses.chains {
+		for _, p := range t.destinations() {
+			if off, ok := r.s.at(p); ok {
+				r.s.tainted = append(r.s.tainted, span{int64(off), int64(len(p))})
+			}
+		}
+	}
+	r.s.mu.Unlock()
+	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.New("the server that writes to the shared memory is gone")}
+}
+
+// read takes completions off the ring as they are signalled.
+func (s *sharedMemory) read() {
+	defer close(s.done)
+	var taken uint64
+	for s.event.Wait() == nil {
+		for {
+			s.mu.Lock()
+			if s.ring == nil {
+				s.mu.Unlock()
+				break
+			}
+			e, ok, err := s.ring.Next()
+			ses, x := s.sessions[e.Session], s.conn
+			s.mu.Unlock()
+			if !ok {
+				break
+			}
+			taken++
+			if err == nil && ses != nil {
+				err = ses.completion(&e)
+			}
+			if err != nil && x != nil {
+				x.end(gone("shared ring", err))
+			}
+			if taken >= ringEntries/4 && x != nil {
+				n := taken
+				taken = 0
+				// Session 0 is the ring itself.
+				ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
+				_ = x.post(ctx, Header{Type: TypeCredit}, &credit{0, n}, nil)
+				cancel()
+			}
+		}
+	}
+}
+
+// completion takes one entry of the ring.
+func (s *clientSession) completion(e *shm.Entry) error {
+	defer s.signal()
+	if e.What == shm.End {
+		s.finish(io.EOF)
+		return nil
+	}
+	if int(e.Chain) >= len(s.chains) {
+		return broken("chain of a chunk", e.Chain, len(s.chains))
+	}
+	t := s.chains[e.Chain]
+	layers := skep.Range{From: int(e.Layers[0]), To: int(e.Layers[1])}
+	item, ok := t.item(int(e.Block), layers)
+	if !ok {
+		return broken("chunk", item, "one that was asked for")
+	}
+	if e.What == shm.Miss {
+		return s.answer(int(e.Chain), item, skep.Chunk{Err: errKind(opRestore, e.Kind)})
+	}
+	if _, err := t.spans(layers, int64(e.Bytes)); err != nil {
+		return err
+	}
+	return s.answer(int(e.Chain), item, skep.Chunk{Bytes: int64(e.Bytes), Tier: e.Tier})
+}
+
+// alloc lends n bytes, nil when no piece is large enough.
+func (s *sharedMemory) alloc(n int64) skep.Memory {
+	need := layout.Padded(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || need <= 0 {
+		return nil
+	}
+	for i := range s.free {
+		f := &s.free[i]
+		if f.n < need {
+			continue
+		}
+		m := &lentMemory{s: s, span: span{f.off, need}, b: s.mem.Bytes()[f.off : f.off+n : f.off+n]}
+		f.off, f.n = f.off+need, f.n-need
+		if f.n == 0 {
+			s.free = slices.Delete(s.free, i, i+1)
+		}
+		s.lent++
+		return m
+	}
+	return nil
+}
+
+// lentMemory is skep.Memory of the shared memory.
+type lentMemory struct {
+	s *sharedMemory
+	span
+	b []byte
+}
+
+func (m *lentMemory) Bytes() []byte { return m.b }
+
+func (m *lentMemory) Release() {
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.b == nil {
+		return
+	}
+	m.b = nil
+	s.lent--
+	for _, t := range s.tainted {
+		if t.off < m.off+m.n && m.off < t.off+t.n {
+			return // for good
+		}
+	}
+	i, _ := slices.BinarySearchFunc(s.free, m.off, func(f span, off int64) int { return int(f.off - off) })
+	s.free = slices.Insert(s.free, i, m.span)
+	if i+1 < len(s.free) && s.free[i].off+s.free[i].n == s.free[i+1].off {
+		s.free[i].n += s.free[i+1].n
+		s.free = slices.Delete(s.free, i+1, i+2)
+	}
+	if i > 0 && s.free[i-1].off+s.free[i-1].n == s.free[i].off {
+		s.free[i-1].n += s.free[i].n
+		s.free = slices.Delete(s.free, i, i+1)
+	}
+}

@@ -1,0 +1,232 @@
+//go:build linux
+
+package wire
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/shm"
+)
+
+// Restores into shared memory send nothing through the socket: what lands is told of in
+// the ring.
+func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	o := r.options()
+	o.SharedMemory = 8 << 20
+	c := r.dial(t, o)
+	ch := chainOf(t, c, "t", 64)
+	require.Equal(t, 1, r.Stats().Regions)
+	mem, err := c.Alloc(t.Context(), 64*blockSize)
+	require.NoError(t, err)
+	before := r.Stats().SentBytes
+	for range ringEntries/64 + 2 { // the ring goes round
+		clear(mem.Bytes())
+		ch.Dest = skep.Destination{Memory: mem.Bytes()}
+		s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+		require.NoError(t, err)
+		for _, x := range collect(t, s) {
+			require.NoError(t, x.Err)
+		}
+		require.NoError(t, s.Close(t.Context()))
+	}
+	for i, k := range ch.Keys {
+		require.Equal(t, storetest.Payload(k, skep.PartKV, blockSize), mem.Bytes()[i*blockSize:(i+1)*blockSize])
+	}
+	require.Equal(t, before, r.Stats().SentBytes)
+	mem.Release()
+	require.NoError(t, c.Close())
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.used.Load() == 0 }, 5*time.Second, time.Millisecond)
+}
+
+func TestSharedMemoryIsAttachedAgain(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	o := r.options()
+	o.SharedMemory, o.Conns = 8<<20, 1
+	c := r.dial(t, o)
+	ch := chainOf(t, c, "t", 16)
+	mem, err := c.Alloc(t.Context(), 16*blockSize)
+	require.NoError(t, err)
+	defer mem.Release()
+	ch.Dest = skep.Destination{Memory: mem.Bytes()}
+	for range 5 {
+		s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+		require.NoError(t, err)
+		for _, x := range collect(t, s) {
+			require.NoError(t, x.Err)
+		}
+		require.NoError(t, s.Close(t.Context()))
+		require.True(t, c.shared.attachedTo(c.slots[0].conn))
+		c.slots[0].conn.l.c.Close() // cut
+		<-c.slots[0].conn.stopped
+	}
+}
+
+// attachRaw offers descriptors to a server the way a client does.
+func attachRaw(t *testing.T, c *Client, m *attachRequest, fds ...int) error {
+	t.Helper()
+	x := c.slots[0].conn
+	p := &pendingCall{t: TypeAttach, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	require.NoError(t, err)
+	b, err := appendFrame(nil, Header{Type: TypeAttach, Call: id}, m)
+	require.NoError(t, err)
+	<-x.l.write
+	require.NoError(t, sendFiles(x.l.c, b, fds...))
+	x.l.write <- struct{}{}
+	return (<-p.reply).err
+}
+
+// The server maps only what cannot be taken away under it, and is what it says it is.
+func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	event, err := shm.NewEvent()
+	require.NoError(t, err)
+	defer event.Close()
+	const size = 1 << 20
+	memfd := func(flags, seals int) int {
+		fd, err := unix.MemfdCreate("test", flags|unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+		require.NoError(t, unix.Ftruncate(fd, size))
+		if seals != 0 {
+			_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+			require.NoError(t, err)
+		}
+		return fd
+	}
+	file, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer file.Close()
+	require.NoError(t, file.Truncate(size))
+	good := memfd(unix.MFD_ALLOW_SEALING, shm.Seals)
+	var pipe [2]int
+	require.NoError(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	ok := attachRequest{Size: size, Entries: 64}
+	for name, x := range map[string]struct {
+		m   attachRequest
+		fds []int
+	}{
+		"no seals":                    {ok, []int{memfd(unix.MFD_ALLOW_SEALING, 0), event.Fd()}},
+		"sealed against growing only": {ok, []int{memfd(unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW), event.Fd()}},
+		"sealed against shrinking":    {ok, []int{memfd(unix.MFD_ALLOW_SEALING, unix.F_SEAL_SHRINK), event.Fd()}},
+		"a file":                      {ok, []int{int(file.Fd()), event.Fd()}},
+		"another size":                {attachRequest{Size: 2 * size, Entries: 64}, []int{good, event.Fd()}},
+		"no page":                     {attachRequest{Size: 100, Entries: 64}, []int{good, event.Fd()}},
+		"larger than the limit":       {attachRequest{Size: 1 << 62, Entries: 64}, []int{good, event.Fd()}},
+		"a ring past the end":         {attachRequest{Size: size, Ring: size - 64, Entries: 64}, []int{good, event.Fd()}},
+		"a ring far past the end":     {attachRequest{Size: size, Ring: 1<<64 - 64, Entries: 64}, []int{good, event.Fd()}},
+		"a ring of no power of two":   {attachRequest{Size: size, Entries: 63}, []int{good, event.Fd()}},
+		"a pipe for an eventfd":       {ok, []int{good, pipe[1]}},
+		"one descriptor":              {ok, []int{good}},
+		"three descriptors":           {ok, []int{event.Fd(), good, event.Fd()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := r.dial(t, r.options())
+			require.ErrorIs(t, attachRaw(t, c, &x.m, x.fds...), skep.Invalid)
+			require.Zero(t, r.Stats().Regions)
+		})
+	}
+	c := r.dial(t, r.options())
+	require.NoError(t, attachRaw(t, c, &ok, good, event.Fd()))
+	require.ErrorIs(t, attachRaw(t, c, &ok, good, event.Fd()), skep.Conflict)
+	require.NoError(t, c.Close())
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 }, 5*time.Second, time.Millisecond)
+}
+
+// What a client writes into the ring reaches nobody: the server does not read it.
+func TestServerDoesNotReadTheRing(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	o := r.options()
+	o.SharedMemory = 4 << 20
+	c := r.dial(t, o)
+	ch := chainOf(t, c, "t", 32)
+	mem, err := c.Alloc(t.Context(), 32*blockSize)
+	require.NoError(t, err)
+	defer mem.Release()
+	ch.Dest = skep.Destination{Memory: mem.Bytes()}
+	ring := c.shared.mem.Bytes()[:ringBytes]
+	for i := 2 * shm.EntrySize; i < len(ring); i++ { // everything but the next entries
+		ring[i] = 0xff
+	}
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	for _, x := range collect(t, s) {
+		require.NoError(t, x.Err)
+	}
+	require.NoError(t, s.Close(t.Context()))
+}
+
+// Ranges of the shared memory that are not in it are refused.
+func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	o := r.options()
+	o.SharedMemory, o.Conns = 4<<20, 1
+	c := r.dial(t, o)
+	ch := chainOf(t, c, "t", 4)
+	x := c.slots[0].conn
+	for _, a := range []area{{1 << 40, 4 * blockSize}, {1<<64 - 1, 2}, {0, 1 << 63}, {uint64(c.shared.size) - 1, 2}, {0, 1<<64 - 1}, {ringBytes, 10}} {
+		m := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: toMemory, Memory: a, Stride: blockSize}}}
+		_, err := x.call(t.Context(), TypeRestore, m, nil, nil)
+		require.ErrorIs(t, err, skep.Invalid)
+		m.Chains[0].To, m.Chains[0].Planes = toPages, []area{a, a}
+		_, err = x.call(t.Context(), TypeRestore, m, nil, nil)
+		require.ErrorIs(t, err, skep.Invalid)
+		put := &putRequest{Scope: ch.Scope, Blocks: []putBlock{{Parts: []putPart{{Size: a.Len, Shared: true, Offset: a.Offset}}}}}
+		_, err = x.call(t.Context(), TypePut, put, nil, nil)
+		require.ErrorIs(t, err, skep.Invalid)
+	}
+}
+
+// A put out of shared memory sends nothing either.
+func TestSharedMemoryIsPutFromWhereItIs(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 4096}})
+	o := r.options()
+	o.SharedMemory = 8 << 20
+	c := r.dial(t, o)
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 16, Bytes: blockSize}, Chained: true})
+	require.NoError(t, err)
+	mem, err := c.Alloc(t.Context(), 8*blockSize)
+	require.NoError(t, err)
+	defer mem.Release()
+	req := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
+	for i := range 8 {
+		k := skep.KeyOf([]byte{byte(i)})
+		b := mem.Bytes()[i*blockSize : (i+1)*blockSize]
+		copy(b, storetest.Payload(k, skep.PartKV, blockSize))
+		req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
+	}
+	before := r.Stats().TakenBytes
+	res, err := c.Put(t.Context(), req)
+	require.NoError(t, err)
+	for _, x := range res {
+		require.Equal(t, skep.Committed, x.Outcome)
+	}
+	require.Equal(t, before, r.Stats().TakenBytes)
+	clear(mem.Bytes())
+	ch := skep.Chain{Scope: req.Scope}
+	for _, b := range req.Blocks {
+		ch.Keys = append(ch.Keys, b.Key)
+	}
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	for _, x := range collect(t, s) {
+		require.NoError(t, x.Err)
+		var got []byte
+		for _, d := range x.Data {
+			got = append(got, d...)
+		}
+		require.Equal(t, storetest.Payload(ch.Keys[x.Block], skep.PartKV, blockSize), got)
+		x.Release()
+	}
+	require.NoError(t, s.Close(t.Context()))
+}

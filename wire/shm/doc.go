@@ -1,0 +1,26 @@
+// Package shm is memory that a client shares with a server on the same machine: a
+// sealed memfd both map, a ring of completions in it, and an eventfd that says when to
+// look. The drives read straight into it, so nothing is copied between drive and client.
+//
+//	client                                         server
+//	Create  memfd, sealed against shrink and grow
+//	        eventfd
+//	        ── both, over the Unix socket ──▶      Open  seals and size checked, mapped
+//	                                               drives read into [destination]
+//	        [ring] entry n    ◀────────────────    Writer.Put, sequence number last
+//	        eventfd           ◀────────────────    Signal
+//	Reader.Next  entries while the number is right
+//
+// # What the server trusts
+//
+// Nothing it reads here, because it reads nothing here: its place in the ring is in its
+// own memory, and how many entries are free comes as credit over the socket. A client
+// that writes to the ring confuses itself. The seals keep it from taking pages away under
+// the server, which would be a SIGBUS. Descriptors are checked for what they are before
+// they are used.
+//
+// The bytes of a destination are the client's to overwrite at any time. The Store checks
+// them where they land; what the client does to them afterwards, or meanwhile, reaches
+// no other client: nothing is ever taken from there into the Store's own memory but the
+// parts of a put, under the putter's own name.
+package shm

@@ -1,0 +1,143 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skepkv/skep"
+)
+
+const op = "shared memory"
+
+// Pages are what sizes are multiples of.
+const pageSize = 4096
+
+// Region is a mapped memfd.
+type Region struct {
+	file *os.File
+	mem  []byte
+}
+
+// Seals that a region must have: its size is fixed, so that no access to the mapping can
+// fail. A third keeps the first two.
+const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// Create makes a region of size bytes, a multiple of 4096, sealed.
+func Create(size int64) (_ *Region, err error) {
+	if size < pageSize || size%pageSize != 0 {
+		return nil, skep.Invalidf(op, "size in bytes", size, "a multiple of 4096")
+	}
+	fd, err := unix.MemfdCreate("skep", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("shm: memfd: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	if err := f.Truncate(size); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("shm: size: %w", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, Seals|unix.F_SEAL_SEAL); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("shm: seal: %w", err)
+	}
+	return mapped(f, size)
+}
+
+// Open maps a region somebody else made. It refuses what is not a memfd of exactly size
+// bytes sealed against shrinking and growing. It closes f when it fails.
+func Open(f *os.File, size int64) (*Region, error) {
+	if err := check(f, size); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return mapped(f, size)
+}
+
+func check(f *os.File, size int64) error {
+	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: "cannot be sealed", Limit: "a memfd", Err: err}
+	}
+	if seals&Seals != Seals {
+		return skep.Invalidf(op, "seals", fmt.Sprintf("%#x", seals), fmt.Sprintf("shrink and grow (%#x)", Seals))
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != size || size < pageSize || size%pageSize != 0 {
+		return skep.Invalidf(op, "size in bytes", st.Size, size)
+	}
+	return nil
+}
+
+func mapped(f *os.File, size int64) (*Region, error) {
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("shm: map %d bytes: %w", size, err)
+	}
+	return &Region{f, mem}, nil
+}
+
+// Bytes is the memory, until Close.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Fd is the descriptor, to be passed on.
+func (r *Region) Fd() int { return int(r.file.Fd()) }
+
+// Close unmaps the memory. Nobody may touch it any more, drives included.
+func (r *Region) Close() error {
+	err := errors.Join(unix.Munmap(r.mem), r.file.Close())
+	r.mem = nil
+	return err
+}
+
+// Event is an eventfd.
+type Event struct{ file *os.File }
+
+// NewEvent makes one.
+func NewEvent() (*Event, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("shm: eventfd: %w", err)
+	}
+	return &Event{os.NewFile(uintptr(fd), "eventfd")}, nil
+}
+
+// OpenEvent takes one that somebody else made; it refuses what is not an eventfd. It
+// closes f when it fails.
+func OpenEvent(f *os.File) (*Event, error) {
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil || !strings.HasPrefix(name, "anon_inode:[eventfd") {
+		f.Close()
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: name, Limit: "an eventfd", Err: err}
+	}
+	return &Event{f}, nil
+}
+
+// Fd is the descriptor, to be passed on.
+func (e *Event) Fd() int { return int(e.file.Fd()) }
+
+// Signal wakes who waits. It does not wait itself: a counter the other side has filled up
+// wakes them all the same.
+func (e *Event) Signal() {
+	p := []unix.PollFd{{Fd: int32(e.file.Fd()), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(p, 0); err == nil && n == 1 && p[0].Revents&unix.POLLOUT != 0 {
+		_, _ = unix.Write(int(p[0].Fd), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+// Wait returns once Signal was called, or with an error once the event is closed.
+func (e *Event) Wait() error {
+	var b [8]byte
+	_, err := e.file.Read(b[:])
+	return err
+}
+
+// Close ends waits.
+func (e *Event) Close() error { return e.file.Close() }

@@ -1,0 +1,303 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/shm"
+)
+
+// vector is one frame of wire/testdata: the Go client, the Python client and whoever
+// writes another one test against the files. SKEP_UPDATE=1 writes them anew, which
+// changes the protocol.
+type vector struct {
+	name    string
+	doc     string
+	h       Header
+	m       message
+	payload string
+	// meaning is what a reader of the frame must find, by the names of docs/protocol.md.
+	meaning map[string]any
+}
+
+func keyOf(b byte) (k skep.Key) {
+	for i := range k {
+		k[i] = b + byte(i)
+	}
+	return k
+}
+
+func vectors() []vector {
+	k1, k2, parent := keyOf(0x10), keyOf(0x40), keyOf(0x80)
+	hexOf := func(k skep.Key) string { return k.String() }
+	client := [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+	spec := skep.NamespaceSpec{Tenant: "acme", Name: "chat", Model: "llama-3.1-8b@1", Class: skep.Durable, Copies: 1, Chained: true,
+		Shape: skep.Shape{Kind: skep.Attention, Layers: 32, KVHeads: 8, HeadDim: 128, Element: skep.BF16, BlockTokens: 16}}
+	payload := "sixteen bytes ok" + "tail"
+	return []vector{
+		{"hello", "A client offers version 1, xxh3 and a token.", Header{Type: TypeHello},
+			&hello{Min: 1, Max: 1, Features: FeatureXXH3, Client: client, Name: "engine-7", Token: "0123456789abcdef"}, "",
+			map[string]any{"min": 1, "max": 1, "features": 1, "client": hex.EncodeToString(client[:]), "name": "engine-7", "token": "0123456789abcdef"}},
+		{"welcome", "The server takes version 1 and says its limits.", Header{Type: TypeHello | answer},
+			&welcome{Version: 1, Features: FeatureXXH3, Server: client, MaxBody: 34 << 20, MaxPayload: 16 << 20, MaxKeys: 1 << 20, MaxCalls: 64,
+				MaxWindow: 16 << 20, Tenant: "acme", Rights: 3, Name: "skep"}, "",
+			map[string]any{"version": 1, "features": 1, "server": hex.EncodeToString(client[:]), "max_body": 34 << 20, "max_payload": 16 << 20,
+				"max_keys": 1 << 20, "max_calls": 64, "max_window": 16 << 20, "tenant": "acme", "rights": 3, "name": "skep"}},
+		{"error", "A call with a bad argument: what, its value, what it may be.", Header{Type: TypeError, Call: 7},
+			&errorBody{Kind: skep.Invalid, Op: "lookup", Field: "lease", Value: "-2ns", Limit: "0 to 10m0s, or NoLease"}, "",
+			map[string]any{"kind": 1, "retry_after": 0, "op": "lookup", "field": "lease", "value": "-2ns", "limit": "0 to 10m0s, or NoLease", "cause": ""}},
+		{"error-overloaded", "The call was not begun; come back in 12 ms.", Header{Type: TypeError, Call: 8},
+			&errorBody{Kind: skep.Overloaded, RetryAfter: 12 * time.Millisecond, Op: "server", Field: "memory"}, "",
+			map[string]any{"kind": 25, "retry_after": 12_000_000, "op": "server", "field": "memory", "value": "", "limit": "", "cause": ""}},
+		{"ping", "Are you there? The caller waits 5 s.", Header{Type: TypePing, Call: 9, Deadline: 5000}, nil, "", map[string]any{}},
+		{"open-namespace", "An 8B model's blocks of 16 tokens.", Header{Type: TypeOpenNamespace, Call: 1}, &namespaceSpec{spec}, "",
+			map[string]any{"tenant": "acme", "name": "chat", "model": "llama-3.1-8b@1", "kind": 1, "element": 1, "order": 0, "layers": 32, "kv_heads": 8,
+				"head_dim": 128, "block_tokens": 16, "bytes": 0, "class": 1, "copies": 1, "chained": true}},
+		{"open-namespace-answer", "It is number 3.", Header{Type: TypeOpenNamespace | answer, Call: 1},
+			&namespaceInfo{skep.NamespaceInfo{ID: 3, Created: time.Unix(0, 1_700_000_000_000_000_001), NamespaceSpec: spec}}, "",
+			map[string]any{"id": 3, "created": 1_700_000_000_000_000_001, "tenant": "acme", "name": "chat", "model": "llama-3.1-8b@1", "kind": 1, "element": 1, "order": 0,
+				"layers": 32, "kv_heads": 8, "head_dim": 128, "block_tokens": 16, "bytes": 0, "class": 1, "copies": 1, "chained": true}},
+		{"lookup", "Two keys under a salt, a lease of 5 s, tiers, and what recomputing costs.", Header{Type: TypeLookup, Call: 2, Deadline: 250},
+			&lookupRequest{skep.LookupRequest{Scope: skep.Scope{Namespace: 3, Salt: "user 42"}, Keys: []skep.Key{k1, k2}, Lease: 5 * time.Second, Tiers: true,
+				Cost: &skep.RecomputeCost{Fixed: time.Millisecond, PerToken: 40 * time.Microsecond, PerTokenSquared: 0.5}}}, "",
+			map[string]any{"namespace": 3, "salt": "user 42", "lease": 5_000_000_000, "tiers": true, "cost": true, "fixed": 1_000_000, "per_token": 40_000,
+				"per_token_squared": 0.5, "keys": []string{hexOf(k1), hexOf(k2)}}},
+		{"lookup-answer", "Both are there, one in memory, one on drives, under lease 77.", Header{Type: TypeLookup | answer, Call: 2},
+			&lookupResult{Blocks: 2, Tokens: 32, Bytes: 4 << 20, Lease: lease{77, 5 * time.Second}, Pays: true, Estimate: 1500 * time.Microsecond, Tiers: []byte{2, 1}}, "",
+			map[string]any{"blocks": 2, "tokens": 32, "bytes": 4 << 20, "lease": 77, "left": 5_000_000_000, "denied": false, "pays": true, "estimate": 1_500_000, "tiers": []int{2, 1}}},
+		{"renew", "Lease 77 for a minute from now.", Header{Type: TypeRenew, Call: 3}, &lease{77, time.Minute}, "", map[string]any{"lease": 77, "left": 60_000_000_000}},
+		{"release", "Lease 77 is not needed any more.", Header{Type: TypeRelease, Call: 4}, &number{77}, "", map[string]any{"number": 77}},
+		{"want", "Would a put of these two blocks, 4 MiB together, store them?", Header{Type: TypeWant, Call: 5},
+			&wantRequest{skep.WantRequest{Scope: skep.Scope{Namespace: 3}, Keys: []skep.Key{k1, k2}, Bytes: 4 << 20}}, "",
+			map[string]any{"namespace": 3, "salt": "", "bytes": 4 << 20, "keys": []string{hexOf(k1), hexOf(k2)}}},
+		{"want-answer", "The first exists; the second is wanted.", Header{Type: TypeWant | answer, Call: 5},
+			&wantResult{[]skep.Want{{Outcome: skep.Exists}, {Wanted: true}}}, "",
+			map[string]any{"wants": [][]int{{0, 3, 0}, {1, 0, 0}}}},
+		{"put", "One block of two parts behind a parent; xxh3-64 of each part.", Header{Type: TypePut, Call: 6},
+			&putRequest{Scope: skep.Scope{Namespace: 3}, Parent: &parent, Depth: 4, Ack: skep.AckAccepted, Blocks: []putBlock{{Key: k1, Valid: 7, Name: []byte("block-1"), Parts: []putPart{
+				{Name: "kv", Size: 16, Sum: sumXXH3, Check: xxh3.HashString(payload[:16])}, {Name: "state", Size: 4, Sum: sumXXH3, Check: xxh3.HashString(payload[16:])}}}}}, payload,
+			map[string]any{"namespace": 3, "salt": "", "parent": hexOf(parent), "depth": 4, "ack": 1, "key": hexOf(k1), "valid": 7, "replaces": nil, "name": "block-1",
+				"parts": []any{[]any{"kv", 16, 2, fmt.Sprintf("%016x", xxh3.HashString(payload[:16])), false, 0}, []any{"state", 4, 2, fmt.Sprintf("%016x", xxh3.HashString(payload[16:])), false, 0}}}},
+		{"put-answer", "Accepted; then one that exists with other bytes; then one declined as full.", Header{Type: TypePut | answer, Call: 6},
+			&putResults{[]skep.PutResult{{Outcome: skep.Accepted}, {Outcome: skep.Exists, Differs: true}, {Reason: skep.Full}}}, "",
+			map[string]any{"results": [][]int{{2, 0, 0}, {3, 1, 0}, {0, 0, 4}}}},
+		{"begin", "A chain's first block, written part by part, for at most a minute.", Header{Type: TypeBegin, Call: 10},
+			&beginRequest{skep.BeginRequest{Scope: skep.Scope{Namespace: 3}, Key: k1, Manifest: skep.Manifest{{Name: "kv", Size: 2 << 20}, {Name: "state", Size: 999}}, Timeout: time.Minute}}, "",
+			map[string]any{"namespace": 3, "salt": "", "parent": nil, "depth": 0, "key": hexOf(k1), "name": "", "valid": 0, "replaces": nil, "timeout": 60_000_000_000,
+				"parts": []any{[]any{"kv", 2 << 20}, []any{"state", 999}}}},
+		{"write", "Four bytes at 100 of part state of writer 1, with their CRC-32.", Header{Type: TypeWrite, Call: 11},
+			&writeRequest{Writer: 1, Part: "state", Offset: 100, Sum: sumCRC32, Check: sumOver(sumCRC32, []byte("tail"))}, "tail",
+			map[string]any{"writer": 1, "part": "state", "offset": 100, "sum": 1, "check": fmt.Sprintf("%016x", sumOver(sumCRC32, []byte("tail")))}},
+		{"commit", "Writer 1, answered when it is stored.", Header{Type: TypeCommit, Call: 12}, &commitRequest{Writer: 1}, "", map[string]any{"writer": 1, "ack": 0}},
+		{"restore", "Tail first, layers 0 to 7, heads 0 to 3, within 2 s, under lease 77; 8 MiB ahead.", Header{Type: TypeRestore, Call: 20},
+			&restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: skep.Scope{Namespace: 3}, Part: "kv", Direction: skep.TailFirst, Lease: 77, Priority: -1,
+				Deadline: 2 * time.Second, Blocks: skep.Range{From: 0, To: 2}, Layers: skep.Range{From: 0, To: 8}, Heads: skep.Range{From: 0, To: 4}, Keys: []skep.Key{k1, k2}}}}, "",
+			map[string]any{"window": 8 << 20, "ring": false, "namespace": 3, "salt": "", "part": "kv", "direction": 1, "lease": 77, "priority": -1, "deadline": 2_000_000_000,
+				"blocks": []int{0, 2}, "layers": []int{0, 8}, "heads": []int{0, 4}, "to": 0, "keys": []string{hexOf(k1), hexOf(k2)}}},
+		{"restore-shared", "Two blocks into shared memory at 1 MiB, 64 KiB apart; the ring answers.", Header{Type: TypeRestore, Call: 21},
+			&restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: skep.Scope{Namespace: 3}, To: toMemory, Memory: area{1 << 20, 1 << 17}, Stride: 1 << 16, Keys: []skep.Key{k1, k2}}}}, "",
+			map[string]any{"window": 1 << 20, "ring": true, "namespace": 3, "salt": "", "part": "", "direction": 0, "lease": 0, "priority": 0, "deadline": 0,
+				"blocks": []int{0, 0}, "layers": []int{0, 0}, "heads": []int{0, 0}, "to": 1, "offset": 1 << 20, "length": 1 << 17, "stride": 1 << 16, "keys": []string{hexOf(k1), hexOf(k2)}}},
+		{"costed-restore", "A chain that is computed from its head: 40 µs a token, half a nanosecond a token squared, 32 tokens after it.", Header{Type: TypeCostedRestore, Call: 22},
+			&costedRestoreRequest{[]chainCompute{{Chain: 0, Compute: skep.Compute{Cost: skep.RecomputeCost{Fixed: time.Millisecond, PerToken: 40 * time.Microsecond, PerTokenSquared: 0.5},
+				Suffix: 32, Weight: 2, Background: true}}}, restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: skep.Scope{Namespace: 3}, Direction: skep.TailFirst, Keys: []skep.Key{k1}}}}}, "",
+			map[string]any{"costs": []any{map[string]any{"chain": 0, "fixed": 1_000_000, "per_token": 40_000, "per_token_squared": 0.5, "suffix": 32, "weight": 2, "load_only": false,
+				"background": true, "boundary": nil}}, "window": 8 << 20, "ring": false, "namespace": 3, "salt": "", "part": "", "direction": 1, "lease": 0, "priority": 0, "deadline": 0,
+				"blocks": []int{0, 0}, "layers": []int{0, 0}, "heads": []int{0, 0}, "to": 0, "keys": []string{hexOf(k1)}}},
+		{"claim-when", "An engine with other work asks for tokens 0 to 15 of chain 0.", Header{Type: TypeClaimWhen, Call: 23},
+			&claimWhenRequest{claimRequest{Session: 22, Chain: 0, Range: skep.Range{From: 0, To: 16}}, false}, "",
+			map[string]any{"session": 22, "chain": 0, "range": []int{0, 16}, "idle": false}},
+		{"computed", "They took 640 µs in a step that took 100 µs for other work besides.", Header{Type: TypeComputed, Call: 24},
+			&computedRequest{claimRequest{Session: 22, Chain: 0, Range: skep.Range{From: 0, To: 16}}, 740 * time.Microsecond, 100 * time.Microsecond}, "",
+			map[string]any{"session": 22, "chain": 0, "range": []int{0, 16}, "took": 740_000, "other": 100_000}},
+		{"restore-answer", "The session is begun. Its number is the call's.", Header{Type: TypeRestore | answer, Call: 20}, nil, "", map[string]any{}},
+		{"chunks", "Block 1 whole, from drives, with the store's checksum and its seed; block 0 evicted.", Header{Type: TypeChunks, Call: 20},
+			&chunks{[]piece{{Chain: 0, Block: 1, Layers: [2]uint32{0, 8}, Tier: skep.TierDevice, Bytes: 16, Len: 16, Sums: []sum{{Kind: sumXXH3, Len: 16, Seed: 0x0123456789abcdef,
+				Check: xxh3.HashStringSeed(payload[:16], 0x0123456789abcdef)}}}, {Chain: 0, Block: 0, Layers: [2]uint32{0, 8}, What: pieceMiss, Err: errorBody{Kind: skep.Evicted, Op: "restore"}}}}, payload[:16],
+			map[string]any{"pieces": []any{
+				map[string]any{"chain": 0, "block": 1, "layers": []int{0, 8}, "tier": 1, "what": 0, "bytes": 16, "offset": 0, "len": 16,
+					"sums": []any{[]any{2, 16, "0123456789abcdef", fmt.Sprintf("%016x", xxh3.HashStringSeed(payload[:16], 0x0123456789abcdef))}}},
+				map[string]any{"chain": 0, "block": 0, "layers": []int{0, 8}, "tier": 0, "what": 1, "error": map[string]any{"kind": 21, "retry_after": 0, "op": "restore", "field": "", "value": "", "limit": "", "cause": ""}}}}},
+		{"chunks-last", "Every chunk was delivered.", Header{Type: TypeChunks, Flags: FlagLast, Call: 20}, &chunks{}, "", map[string]any{"pieces": []any{}}},
+		{"credit", "Session 20 may send 2 MiB more.", Header{Type: TypeCredit}, &credit{20, 2 << 20}, "", map[string]any{"session": 20, "amount": 2 << 20}},
+		{"claim", "The client is about to compute tokens 0 to 15 of chain 0.", Header{Type: TypeClaim, Call: 22}, &claimRequest{20, 0, skep.Range{From: 0, To: 16}}, "",
+			map[string]any{"session": 20, "chain": 0, "range": []int{0, 16}}},
+		{"claim-answer", "All of it is yours; go on at 16.", Header{Type: TypeClaim | answer, Call: 22}, &claimResult{skep.Claim{Granted: skep.Range{From: 0, To: 16}, Jump: 16}}, "",
+			map[string]any{"granted": []int{0, 16}, "jump": 16}},
+		{"reprioritise", "Chain 0 first, within a second.", Header{Type: TypeReprioritise, Call: 23}, &reprioritiseRequest{20, 0, 9, time.Second}, "",
+			map[string]any{"session": 20, "chain": 0, "priority": 9, "deadline": 1_000_000_000}},
+		{"stop", "All chains of session 20.", Header{Type: TypeStop, Call: 24}, &stopRequest{20, -1}, "", map[string]any{"session": 20, "chain": -1}},
+		{"end", "Session 20 is over.", Header{Type: TypeEnd, Call: 25}, &number{20}, "", map[string]any{"number": 20}},
+		{"hint", "Two blocks: kept an hour at least, used again in a minute, by program agent.", Header{Type: TypeHint, Call: 30},
+			&hintRequest{Scope: skep.Scope{Namespace: 3}, Hint: skep.Hint{Pin: time.Hour, NextUse: time.Minute, Steps: 2, Program: "agent"}, Keys: []skep.Key{k1, k2}}, "",
+			map[string]any{"namespace": 3, "salt": "", "pin": 3_600_000_000_000, "next_use": 60_000_000_000, "steps": 2, "ttl": 0, "program": "agent", "drop": false, "keys": []string{hexOf(k1), hexOf(k2)}}},
+		{"delete", "One block.", Header{Type: TypeDelete, Call: 31}, &deleteRequest{skep.Scope{Namespace: 3}, []skep.Key{k2}}, "",
+			map[string]any{"namespace": 3, "salt": "", "keys": []string{hexOf(k2)}}},
+		{"delete-answer", "It was there.", Header{Type: TypeDelete | answer, Call: 31}, &number{1}, "", map[string]any{"number": 1}},
+		{"purge", "Everything of one salt.", Header{Type: TypePurge, Call: 32}, &purgeRequest{skep.Purge{Salt: &skep.Scope{Namespace: 3, Salt: "user 42"}}}, "",
+			map[string]any{"tenant": "", "model": "", "namespace": 0, "salted": true, "scope_namespace": 3, "scope_salt": "user 42"}},
+		{"events", "From event 1000 of epoch 5, 4,096 at most before the first credit.", Header{Type: TypeEvents, Call: 40},
+			&eventsRequest{Cursor: skep.Cursor{Epoch: 5, Seq: 1000}, Credit: 4096}, "", map[string]any{"epoch": 5, "seq": 1000, "snapshot": false, "credit": 4096}},
+		{"event-batch", "A commit behind a parent.", Header{Type: TypeEventBatch, Call: 40},
+			&eventBatch{[]skep.Event{{Cursor: skep.Cursor{Epoch: 5, Seq: 1000}, Kind: skep.EventCommitted, Tier: skep.TierDevice, Time: time.Unix(0, 1_700_000_000_000_000_001),
+				Namespace: 3, Depth: 5, Key: k1, Parent: &parent}}}, "",
+			map[string]any{"events": []any{map[string]any{"epoch": 5, "seq": 1000, "kind": 2, "salted": false, "tier": 1, "reason": 0, "time": 1_700_000_000_000_000_001,
+				"namespace": 3, "depth": 5, "lost": 0, "key": hexOf(k1), "parent": hexOf(parent)}}}},
+		{"admin", "A call with JSON.", Header{Type: TypeAdmin, Call: 50}, &adminRequest{"scrub", []byte(`{"rate":1000000}`)}, "",
+			map[string]any{"name": "scrub", "json": `{"rate":1000000}`}},
+		{"attach", "16 MiB with a ring of 4,096 entries at its start; two descriptors come with it.", Header{Type: TypeAttach, Call: 60},
+			&attachRequest{Size: 16 << 20, Entries: 4096}, "", map[string]any{"size": 16 << 20, "ring": 0, "entries": 4096}},
+		{"goodbye", "The server closes the connection in ten seconds.", Header{Type: TypeGoodbye}, &goodbye{10 * time.Second, "shutting down"}, "",
+			map[string]any{"after": 10_000_000_000, "reason": "shutting down"}},
+	}
+}
+
+func (v *vector) frame(t *testing.T) []byte {
+	v.h.Payload = uint32(len(v.payload))
+	b, err := appendFrame(nil, v.h, v.m)
+	require.NoError(t, err)
+	return append(b, v.payload...)
+}
+
+// file is a vector as it is written: what it is, what it means, its bytes.
+func vectorFile(doc string, meaning any, b []byte) []byte {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# %s\n", doc)
+	m, _ := json.Marshal(meaning)
+	fmt.Fprintf(&out, "# = %s\n", m)
+	for len(b) > 0 {
+		n := min(len(b), 16)
+		fmt.Fprintf(&out, "% x\n", b[:n])
+		b = b[n:]
+	}
+	return out.Bytes()
+}
+
+func readVector(t *testing.T, name string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", name+".hex"))
+	require.NoError(t, err, "SKEP_UPDATE=1 go test -run Vectors ./wire writes it")
+	var text strings.Builder
+	for line := range strings.Lines(string(raw)) {
+		if !strings.HasPrefix(line, "#") {
+			text.WriteString(strings.Join(strings.Fields(line), ""))
+		}
+	}
+	b, err := hex.DecodeString(text.String())
+	require.NoError(t, err)
+	return b
+}
+
+func checkVector(t *testing.T, name, doc string, meaning any, b []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".hex")
+	if os.Getenv("SKEP_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(path, vectorFile(doc, meaning, b), 0o644))
+	}
+	require.Equal(t, readVector(t, name), b, "the protocol has changed")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(vectorFile(doc, meaning, b)), string(raw))
+}
+
+func TestVectors(t *testing.T) {
+	seen := map[string]bool{"ring-entry.hex": true, "xxh3.json": true}
+	for _, v := range vectors() {
+		t.Run(v.name, func(t *testing.T) {
+			b := v.frame(t)
+			meaning := map[string]any{"type": uint8(v.h.Type), "call": v.h.Call, "flags": v.h.Flags, "deadline": v.h.Deadline, "payload": hex.EncodeToString([]byte(v.payload)), "body": v.meaning}
+			checkVector(t, v.name, v.doc, meaning, b)
+			h, err := ParseHeader(b)
+			require.NoError(t, err)
+			require.Equal(t, v.h.Type, h.Type)
+			body := b[HeaderSize : HeaderSize+h.Body]
+			require.Equal(t, h.BodySum, uint32(sumOver(sumCRC32, body)))
+			if v.m == nil {
+				require.Empty(t, body)
+				return
+			}
+			got := reflect.New(reflect.TypeOf(v.m).Elem()).Interface().(message)
+			require.NoError(t, decode(h.Type, body, got))
+			require.Equal(t, v.m, got, "read back")
+		})
+		seen[v.name+".hex"] = true
+	}
+	files, err := os.ReadDir("testdata")
+	require.NoError(t, err)
+	for _, f := range files {
+		if f.Type().IsRegular() {
+			require.True(t, seen[f.Name()], "testdata/%s belongs to no vector", f.Name())
+		}
+	}
+}
+
+func TestVectorOfARingEntry(t *testing.T) {
+	e := shm.Entry{Session: 20, Chain: 1, Block: 2, Layers: [2]uint32{0, 32}, Bytes: 2 << 20, Tier: skep.TierDevice}
+	mem := make([]byte, 2*shm.EntrySize)
+	shm.NewWriter(mem).Put(&e)
+	checkVector(t, "ring-entry", "The first entry of a ring: block 2 of chain 1 of session 20 has landed.", map[string]any{"sequence": 1, "session": 20, "chain": 1, "block": 2,
+		"layers": []int{0, 32}, "bytes": 2 << 20, "kind": 0, "what": 0, "tier": 1}, mem[:shm.EntrySize])
+	got, ok, err := shm.NewReader(mem).Next()
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, e, got)
+}
+
+// The checksum itself, over lengths at which it changes its ways: byte i of the input
+// is i·131 mod 251.
+func TestVectorsOfXXH3(t *testing.T) {
+	type row struct {
+		Len  int    `json:"len"`
+		Seed string `json:"seed"`
+		Sum  string `json:"sum"`
+	}
+	var rows []row
+	for _, n := range []int{0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 160, 200, 240, 241, 256, 512, 1023, 1024, 1025, 2048, 4096, 5000} {
+		in := make([]byte, n)
+		for i := range in {
+			in[i] = byte(i * 131 % 251)
+		}
+		for _, seed := range []uint64{0, 1, 0x9e3779b97f4a7c15} {
+			rows = append(rows, row{n, fmt.Sprintf("%016x", seed), fmt.Sprintf("%016x", xxh3.HashSeed(in, seed))})
+		}
+	}
+	want, err := json.MarshalIndent(rows, "", " ")
+	require.NoError(t, err)
+	path := filepath.Join("testdata", "xxh3.json")
+	if os.Getenv("SKEP_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(path, append(want, '\n'), 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.JSONEq(t, string(want), string(got))
+}
+
+// What list demands of each element at least is what the smallest one takes.
+func TestLeastLengthsOfListElements(t *testing.T) {
+	size := func(m message) int {
+		c := coder{}
+		m.walk(&c)
+		return len(c.b)
+	}
+	one := size(&restoreRequest{Chains: []restoreChain{{}}}) - size(&restoreRequest{})
+	require.Equal(t, 86, one)
+	require.Equal(t, 78, size(&eventBatch{[]skep.Event{{}}})-4)
+	require.Equal(t, 49, size(&putRequest{Blocks: []putBlock{{}}})-size(&putRequest{}))
+	require.Equal(t, 28, size(&putPart{}))
+	require.Equal(t, 47, size(&chainCompute{}))
+	require.Equal(t, 71, size(&namespaceInfo{}))
+	require.Equal(t, 26, size(&piece{What: pieceLanded}))
+	require.Equal(t, 25, size(&sum{}))
+}

@@ -1,0 +1,151 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// everybody is an authenticator that knows one token, which reaches every tenant.
+func everybody(t testing.TB) *auth.Directory {
+	t.Helper()
+	h, err := auth.TokenHash(operator)
+	require.NoError(t, err)
+	d, err := auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
+	require.NoError(t, err)
+	return d
+}
+
+const operator = "the operator's token"
+
+// rig is a server in front of a memstore, and how to reach it.
+type rig struct {
+	*Server
+	st   skep.Store
+	addr string
+	tls  *tls.Config // of clients
+	stop func()      // ends the server and waits
+}
+
+// serve starts a server. Where says how it listens: tcp, tls or unix.
+func serve(t testing.TB, where string, st skep.Store, o ServerOptions) *rig {
+	t.Helper()
+	if o.Auth == nil {
+		o.Auth = everybody(t)
+	}
+	def(&o.Drain, 2*time.Second)
+	s, err := NewServer(st, o)
+	require.NoError(t, err)
+	r := &rig{Server: s, st: st}
+	var l net.Listener
+	if where == "unix" {
+		dir, err := os.MkdirTemp("", "skep")
+		require.NoError(t, err)
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		path := filepath.Join(dir, "s")
+		l, err = net.Listen("unix", path)
+		require.NoError(t, err)
+		r.addr = "unix:" + path
+	} else {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		r.addr = l.Addr().String()
+	}
+	if where == "tls" {
+		var conf *tls.Config
+		conf, r.tls = certificates(t)
+		l = tls.NewListener(l, conf)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	stopped := false
+	r.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			require.NoError(t, <-done)
+		}
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *rig) options() Options {
+	return Options{Addr: r.addr, TLS: r.tls, Token: operator, Name: "test"}
+}
+
+func (r *rig) dial(t testing.TB, o Options) *Client {
+	t.Helper()
+	c, err := Dial(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// far is a client that closes the store behind its server too, as the contract test
+// expects of what it closes.
+type far struct {
+	*Client
+	r *rig
+}
+
+func (f *far) Close() error {
+	err := f.Client.Close()
+	f.r.stop()
+	return errors.Join(err, f.r.st.Close())
+}
+
+func newMemstore(c storetest.Config) skep.Store {
+	return memstore.New(memstore.Options{CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes,
+		TenantPinBytes: c.TenantPinBytes, PoisonReleased: true})
+}
+
+func contract(where string, change func(*Options)) func(t *testing.T, c storetest.Config) skep.Store {
+	return func(t *testing.T, c storetest.Config) skep.Store {
+		r := serve(t, where, newMemstore(c), ServerOptions{})
+		o := r.options()
+		if change != nil {
+			change(&o)
+		}
+		client, err := Dial(t.Context(), o)
+		require.NoError(t, err)
+		return &far{client, r}
+	}
+}
+
+func TestContractTCP(t *testing.T)  { storetest.Test(t, contract("tcp", nil)) }
+func TestContractTLS(t *testing.T)  { storetest.Test(t, contract("tls", nil)) }
+func TestContractUnix(t *testing.T) { storetest.Test(t, contract("unix", nil)) }
+
+// One connection, a small window and checksums of another kind: the same Store.
+func TestContractNarrow(t *testing.T) {
+	storetest.Test(t, contract("tcp", func(o *Options) { o.Conns, o.Window, o.CRC, o.Strict = 1, leastWindow, true, true }))
+}
+
+func TestRandomOperationsAreTheEmbeddedStores(t *testing.T) {
+	storetest.Random(t, contract("unix", nil), storetest.RandomOptions{Ops: 1500})
+}
+
+func TestContractSharedMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no memfd on this system")
+	}
+	storetest.Test(t, contract("unix", func(o *Options) { o.SharedMemory = 32 << 20 }))
+}
