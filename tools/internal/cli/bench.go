@@ -21,7 +21,7 @@ it is not. Medians of --rounds rounds; --json keeps every sample.`,
 		Args: noArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchDevice(), a.benchLookup(), a.benchRestore(), a.benchPut(), a.benchRecover(), a.benchLookupIndex(), a.benchRecoverWriter())
+	cmd.AddCommand(a.benchDevice(), a.benchLookup(), a.benchRestore(), a.benchPut(), a.benchRecover(), a.benchOverload(), a.benchRebuild(), a.benchInterfere(), a.benchLoss(), a.benchSparse(), a.benchElastic(), a.benchStream(), a.benchLookupIndex(), a.benchRecoverWriter(), a.benchTTFT(), a.benchCrossover(), a.benchRESP(), a.benchWire())
 	return cmd
 }
 

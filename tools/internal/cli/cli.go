@@ -71,7 +71,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{err, cmd.CommandPath() + " --help shows its flags"}
 	})
-	root.AddCommand(a.replayCommand(), a.benchCommand(), a.inspectCommand(), a.doctorCommand(), a.demoCommand(), a.demoWorker(), a.versionCommand())
+	root.AddCommand(a.replayCommand(), a.reclusterCommand(), a.benchCommand(), a.gpuCommand(), a.inspectCommand(), a.verifyCommand(), a.rebuildCommand(), a.scrubCommand(), a.compactCommand(), a.deviceCommand(), a.topCommand(), a.supportCommand(), a.doctorCommand(), a.demoCommand(), a.demoWorker(), a.serveCommand(), a.versionCommand())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }

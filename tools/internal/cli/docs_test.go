@@ -16,11 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/demo"
 	"github.com/skepkv/skep/tools/internal/doctor"
 	"github.com/skepkv/skep/tools/internal/inspect"
 	"github.com/skepkv/skep/tools/internal/replay"
+	"github.com/skepkv/skep/tools/internal/ttft"
 )
 
 const docPath = "../../../docs/cli.md"
@@ -33,15 +35,38 @@ var results = map[string]any{
 	"skep bench put":          bench.PutResult{},
 	"skep bench device":       bench.DeviceResult{},
 	"skep bench lookup":       bench.LookupResult{},
+	"skep bench overload":     bench.OverloadResult{},
 	"skep bench recover":      bench.RecoverResult{},
+	"skep bench rebuild":      bench.RebuildResult{},
+	"skep bench ttft":         ttft.Row{},
+	"skep bench crossover":    ttft.Crossover{},
+	"skep bench elastic":      bench.ElasticRow{},
+	"skep gpu status":         gpuStatusResult{},
+	"skep bench stream":       bench.StreamResult{},
+	"skep bench sparse":       bench.SparseResult{},
+	"skep recluster":          reclusterResult{},
+	"skep inspect clusters":   clustersResult{},
 	"skep inspect devices":    inspect.Devices{},
 	"skep inspect groups":     inspect.Groups{},
 	"skep inspect namespaces": inspect.Namespaces{},
 	"skep inspect block":      inspect.Blocks{},
 	"skep inspect chain":      inspect.Chain{},
 	"skep inspect memory":     memoryResult{},
+	"skep verify":             store.VerifyReport{},
+	"skep rebuild":            store.RebuildReport{},
+	"skep scrub":              store.ScrubReport{},
+	"skep inspect mrc":        mrcResult{},
+	"skep top":                topResult{},
+	"skep support":            supportResult{},
+	"skep bench interfere":    bench.InterfereResult{},
+	"skep bench loss":         bench.LossResult{},
+	"skep compact":            store.CompactResult{},
+	"skep device":             deviceResult{},
 	"skep doctor":             doctor.Report{},
 	"skep demo":               demo.Result{},
+	"skep bench resp":         bench.RESPResult{},
+	"skep bench wire":         bench.WireResult{},
+	"skep serve":              serveResult{},
 	"skep version":            versionResult{},
 }
 

@@ -44,6 +44,9 @@ func (a *app) inspectCommand() *cobra.Command {
 	sub("chain KEY [KEY …]", "a chain by its keys, first block first, or by its last one", keyArgs(1, skep.MaxChainKeys), a.inspectChain)
 	cmd.AddCommand(&cobra.Command{Use: "memory", Short: "what opening the store takes in memory, and its caps", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.inspectMemory(cmd.Context(), dir) }})
+	cmd.AddCommand(&cobra.Command{Use: "mrc", Short: "the miss-ratio curve of a store that is open: what more drives or DRAM would gain", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.inspectMRC(cmd.Context(), dir) }})
+	cmd.AddCommand(a.inspectClusters(&dir))
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,30 @@ type replayFlags struct {
 	backend    string
 	limit      int
 	paths      []string
+	admission  string
+	clock      traceClock
+}
+
+// traceClock shows the trace's time to the store, so that a budget by the day is one of
+// the trace's days.
+type traceClock struct {
+	start time.Time
+	at    atomic.Int64
+}
+
+func (c *traceClock) set(at time.Duration) { c.at.Store(int64(at)) }
+func (c *traceClock) now() time.Time       { return c.start.Add(time.Duration(c.at.Load())) }
+
+// admissionOf parses all, second-touch, budget or budget=BYTES.
+func admissionOf(s string) (policy string, perDay int64, err error) {
+	policy, number, has := strings.Cut(s, "=")
+	if has {
+		perDay, err = strconv.ParseInt(number, 10, 64)
+	}
+	if err != nil || perDay < 0 || has && policy != "budget" {
+		return "", 0, skep.Invalidf("replay", "--admission", s, "all, second-touch, budget, or budget=BYTES")
+	}
+	return policy, perDay, nil
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -54,6 +79,7 @@ catalog/; a second run on the same directory opens what is there.`,
 	fl.StringVar(&f.policy, "policy", "cost", "what is kept: cost, lru or s3fifo")
 	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
 	fl.Int64Var(&f.dramBytes, "dram-bytes", 0, "DRAM tier; 0: none, so that figures speak of the devices")
+	fl.StringVar(&f.admission, "admission", "all", "what goes to the devices: all; budget=BYTES a day and device, of the trace's time, by use in the DRAM tier; second-touch, to compare")
 	fl.StringVar(&f.backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
 	fl.StringSliceVar(&f.paths, "device", nil, "block devices or files in place of --devices files in --dir; a new store wants them blank or absent")
 	fl.IntVar(&f.limit, "limit", 0, "stop after so many requests; 0: all")
@@ -72,8 +98,8 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 	if len(f.paths) > 0 {
 		f.devices = len(f.paths)
 	}
-	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, LogicalBlocks: f.capacity,
-		CacheBytes: f.dramBytes, Device: device.Options{Backend: f.backend}}
+	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, Degraded: store.DegradedNever, LogicalBlocks: f.capacity,
+		CacheBytes: f.dramBytes, Admin: true, Device: device.Options{Backend: f.backend}}
 	in := func(field string, ok bool, value, limit any) error {
 		if ok {
 			return nil
@@ -95,6 +121,13 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 	}
 	if f.dramBytes == 0 {
 		o.CacheBytes = -1
+	}
+	if o.Admission, o.WriteBudget, err = admissionOf(f.admission); err != nil {
+		return o, err
+	}
+	if o.Admission != "all" {
+		f.clock.start = time.Now()
+		o.Clock = f.clock.now
 	}
 	// 107/100 in whole numbers: the cap is exact.
 	if b := f.blockBytes; f.capacity > 0 {
@@ -155,7 +188,7 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 		return errors.Join(err, st.Close())
 	}
 	p := newProgress(a.err, total)
-	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Done: p.step})
+	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Clock: f.clock.set, Done: p.step})
 	res.Policy, res.Speed, res.Format = f.policy, f.speed, string(src.Format())
 	err = errors.Join(asTrace(err), st.Close())
 	if err != nil && res.Requests == 0 {
@@ -267,6 +300,17 @@ func (p *progress) step(s replay.Step) {
 		float64(r.BlocksHit)/max(float64(r.BlocksReferenced), 1), size(r.BytesPut), size(r.BytesRestored), r.WrongBytes)
 }
 
+func admissionText(r *replay.Result) string {
+	if r.Admission == "all" {
+		return r.Admission
+	}
+	budget := ""
+	if r.BudgetPerDay > 0 {
+		budget = fmt.Sprintf(" of %s a day and device", size(r.BudgetPerDay))
+	}
+	return fmt.Sprintf("%s%s: %d blocks admitted; refused %s; %d hits lost to refusals", r.Admission, budget, r.BlocksAdmitted, counts(r.Refused), r.RefusedHits)
+}
+
 func replayTable(w io.Writer, r *replay.Result) {
 	table(w,
 		row("requests", r.Requests),
@@ -278,6 +322,7 @@ func replayTable(w io.Writer, r *replay.Result) {
 		row("broken promises", r.BrokenPromises),
 		row("misses", counts(r.Misses)),
 		row("declined", counts(r.Declined)),
+		row("admission", admissionText(r)),
 		row("write amplification", fmt.Sprintf("%.3f", r.WriteAmplification)),
 		row("device bytes", fmt.Sprintf("%s read, %s written, %s large", size(r.DeviceBytesRead), size(r.DeviceBytesWritten), size(r.DeviceBytes))),
 		row("lookup", fmt.Sprintf("p50 %.1f µs, p99 %.1f µs", r.LookupUs.P50, r.LookupUs.P99)),

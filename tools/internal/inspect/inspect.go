@@ -133,7 +133,9 @@ func (v *View) Devices(ctx context.Context) (*Devices, error) {
 	for _, r := range rows {
 		d := Device{Index: int(r.Index), ID: hex.EncodeToString(r.ID[:]), Path: v.place(r.Path), Serial: r.Serial, State: r.State.String(),
 			SizeBytes: r.Size, SegmentBytes: r.SegmentBytes, Segments: int(r.Segments), InUse: inUse[r.Index]}
-		d.probe(ctx, r.ID)
+		if r.State != catalog.DeviceRemoved {
+			d.probe(ctx, r.ID)
+		}
 		out.Devices = append(out.Devices, d)
 	}
 	return out, nil

@@ -29,6 +29,9 @@ type Options struct {
 	RegionBytes int64
 	Lease       time.Duration // 1 min by default
 	CallTimeout time.Duration // bound on every call on the store; 2 min by default
+	// Clock is told the trace's time before each request; nil: nobody. A store opened
+	// with that clock sees the trace's days, however fast it is replayed.
+	Clock func(at time.Duration)
 	// Done is told of every request when it is over; nil: nobody.
 	Done func(Step)
 }
@@ -169,6 +172,9 @@ func (r *runner) loop(ctx context.Context, src Source) error {
 		if err := r.pace(ctx, req.Time); err != nil || ctx.Err() != nil {
 			r.res.Interrupted = true
 			return nil
+		}
+		if r.opt.Clock != nil {
+			r.opt.Clock(req.Time)
 		}
 		hit, err := r.request(ctx, &req)
 		if err != nil {

@@ -62,6 +62,13 @@ type Result struct {
 	Interrupted       bool   `json:"interrupted"`
 	RegisteredBuffers bool   `json:"registered_buffers"`
 
+	Admission      string           `json:"admission"`
+	BudgetPerDay   int64            `json:"budget_per_day"`
+	BlocksAdmitted int64            `json:"blocks_admitted"`
+	BytesAdmitted  int64            `json:"bytes_admitted"`
+	Refused        map[string]int64 `json:"refused"`
+	RefusedHits    int64            `json:"refused_hits"`
+
 	CapacityBytes int64 `json:"capacity_bytes"`
 	DeviceBytes   int64 `json:"device_bytes"`
 	Devices       int   `json:"devices"`
@@ -97,6 +104,10 @@ func (r *Result) finish(before, after *skep.Stats, seconds float64) {
 	r.Backend, r.BackendReason, r.Simulated = after.Backend, after.BackendReason, after.Simulated
 	r.CapacityBytes, r.DeviceBytes, r.Devices = after.CapacityBytes, after.DeviceBytes, len(after.Devices)
 	r.BlocksStored, r.BlocksEvicted = after.Blocks, after.Evicted-before.Evicted
+	a := after.Admission
+	r.Admission, r.BudgetPerDay, r.Refused = a.Policy, a.BudgetPerDay, a.Refused
+	r.BlocksAdmitted, r.BytesAdmitted = a.AdmittedBlocks-before.Admission.AdmittedBlocks, a.AdmittedBytes-before.Admission.AdmittedBytes
+	r.RefusedHits = a.RefusedHits - before.Admission.RefusedHits
 	// The store may know of promises it broke that this run did not see.
 	r.BrokenPromises = max(r.BrokenPromises, after.BrokenPromises-before.BrokenPromises)
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const source = `package store
+
+func a() error {
+	if err := b(); err != nil {
+		return err
+	}
+	return b()
+}
+
+func b() error {
+	return &Error{}
+}
+
+func c() (int, error) {
+	f := func() error { return errFull }
+	return 1, f()
+}
+
+func d() (int, error) { return 1, nil }
+`
+
+func TestErrorReturns(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "put.go")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o644))
+	list, err := errorReturns(file)
+	require.NoError(t, err)
+	require.Equal(t, []errorReturn{{5, 3, "a", "return err"}, {11, 2, "b", "return &Error{}"}, {15, 22, "c", "return errFull }"}}, list)
+}
+
+func TestWhatWasNotReached(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(root, "store"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "store", "put.go"), []byte(source), 0o644))
+	cover := filepath.Join(root, "cover.out")
+	// Two packages ran the same code: one of them reached the first return.
+	text := "mode: set\n" + module + "store/put.go:4.30,6.3 1 0\n" + module + "store/put.go:4.30,6.3 1 1\n" + module + "store/put.go:10.16,12.2 1 0\n"
+	require.NoError(t, os.WriteFile(cover, []byte(text), 0o644))
+	var out strings.Builder
+	require.NoError(t, run([]string{cover}, root, &out))
+	require.Equal(t, "store/put.go:11: in b: return &Error{}\nstore/put.go:15: in c: return errFull }\n1 of 3 error returns of the durable path reached (33 %)\n", out.String())
+}
+
+func TestBadProfile(t *testing.T) {
+	for _, text := range []string{"nonsense", "a.go:1.2,3.4 5", "a.go:1.2,3.x 5 6"} {
+		require.ErrorContains(t, profile{}.add(strings.NewReader(text)), "line 1 of the profile", text)
+	}
+}

@@ -1,0 +1,309 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// RESPOptions of RESP.
+type RESPOptions struct {
+	Common
+	Sizes       []int64 // of a value
+	Connections int
+	TotalBytes  int64 // of the values: what fits the server's memory and Redis's
+	Devices     int
+	Seconds     float64 // of a run
+	Self        []string
+}
+
+func (o *RESPOptions) validate() error {
+	const op = "bench resp"
+	switch {
+	case o.Connections < 1 || o.Connections > 1000:
+		return skep.Invalidf(op, "--connections", o.Connections, "1 to 1000")
+	case o.Seconds <= 0 || o.Seconds > 600:
+		return skep.Invalidf(op, "--seconds", o.Seconds, "more than 0, at most 600")
+	case o.Devices < 1 || o.Devices > 64:
+		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+	case len(o.Sizes) == 0:
+		return skep.Invalidf(op, "--sizes", "none", "at least one")
+	}
+	for _, n := range o.Sizes {
+		if n < 1 || n > 512<<20 || o.TotalBytes < n*int64(o.Connections) {
+			return skep.Invalidf(op, "--sizes", n, "1 to 536870912, and one for each connection within --total-bytes")
+		}
+	}
+	return o.Common.validate()
+}
+
+// RESPRow is one command at one size, from one place.
+type RESPRow struct {
+	Command    string   `json:"command"` // GET or SET
+	ValueBytes int64    `json:"value_bytes"`
+	From       string   `json:"from"` // memory or drives; for SET: to drives
+	TLS        bool     `json:"tls"`
+	GBps       float64  `json:"gbps"`
+	CPU        float64  `json:"cpu_s_per_gb"`       // of the server
+	RedisGBps  float64  `json:"redis_gbps"`         // 0: not comparable, or not installed
+	RedisCPU   float64  `json:"redis_cpu_s_per_gb"` // of the server
+	LimitGBps  float64  `json:"limit_gbps"`         // loopback or drives: see limit
+	Limit      string   `json:"limit"`
+	Ratio      float64  `json:"ratio"`     // GBps ÷ the lower of Redis and the limit
+	CPURatio   float64  `json:"cpu_ratio"` // CPU ÷ Redis's
+	Samples    []Sample `json:"samples"`
+	Redis      []Sample `json:"redis_samples"`
+	Limits     []Sample `json:"limit_samples"`
+}
+
+// RESPResult is what RESP measured.
+type RESPResult struct {
+	About
+	Redis  string    `json:"redis"` // its version; empty: not installed
+	Rounds int       `json:"rounds"`
+	Method string    `json:"method"`
+	Rows   []RESPRow `json:"rows"`
+}
+
+// RESP measures GET and SET over loopback beside Redis, one client for both: it sends
+// the same bytes and drains what comes. CPU is the server's processes' alone.
+func RESP(ctx context.Context, o RESPOptions) (_ *RESPResult, err error) {
+	if runtime.GOOS != "linux" {
+		return nil, &skep.Error{Op: "bench resp", Kind: skep.Unsupported, Field: "system", Value: runtime.GOOS, Limit: "linux"}
+	}
+	o.ensureDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	dir, remove, err := o.workspace("resp")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	w := &respBench{RESPOptions: o, dir: dir}
+	defer w.stop()
+	if err := w.start(ctx); err != nil {
+		return nil, err
+	}
+	res := &RESPResult{Redis: w.redisVersion, Rounds: o.Rounds,
+		Method: fmt.Sprintf("%d connections, each one command at a time; %.1f s a run; servers in turns; server CPU from /proc", o.Connections, o.Seconds)}
+	for _, size := range o.Sizes {
+		rows := []*RESPRow{
+			{Command: "SET", ValueBytes: size, From: "to drives"}, {Command: "GET", ValueBytes: size, From: "memory"},
+			{Command: "GET", ValueBytes: size, From: "drives"}, {Command: "SET", ValueBytes: size, From: "to drives", TLS: true},
+			{Command: "GET", ValueBytes: size, From: "memory", TLS: true},
+		}
+		for _, row := range rows {
+			if err := w.fill(ctx, row); err != nil {
+				return nil, err
+			}
+		}
+		for round := range o.Rounds {
+			o.Note("values of %d bytes, round %d of %d", size, round+1, o.Rounds)
+			for _, row := range rows {
+				if err := w.round(ctx, row); err != nil {
+					return nil, err
+				}
+			}
+		}
+		for _, row := range rows {
+			row.sum()
+			res.Rows = append(res.Rows, *row)
+		}
+	}
+	res.About = w.about
+	return res, nil
+}
+
+func (r *RESPRow) sum() {
+	r.GBps, r.CPU = median(r.Samples, Sample.GBps), median(r.Samples, Sample.CPUPerGB)
+	r.RedisGBps, r.RedisCPU = median(r.Redis, Sample.GBps), median(r.Redis, Sample.CPUPerGB)
+	r.LimitGBps = median(r.Limits, Sample.GBps)
+	least := r.LimitGBps
+	if r.RedisGBps > 0 {
+		least = min(least, r.RedisGBps)
+		r.CPURatio = div(r.CPU, r.RedisCPU)
+	}
+	r.Ratio = div(r.GBps, least)
+}
+
+// respBench is the servers of a run.
+type respBench struct {
+	RESPOptions
+	dir          string
+	about        About
+	redisVersion string
+	servers      []*respServer
+
+	memory, drives, secure, redis *respServer
+	plainLoop, tlsLoop            *loopback
+}
+
+func (w *respBench) start(ctx context.Context) (err error) {
+	if w.memory, err = w.startSkep(ctx, "memory", 2*w.TotalBytes, false); err != nil {
+		return err
+	}
+	if w.drives, err = w.startSkep(ctx, "drives", 0, false); err != nil {
+		return err
+	}
+	if w.secure, err = w.startSkep(ctx, "secure", 2*w.TotalBytes, true); err != nil {
+		return err
+	}
+	if path, lerr := exec.LookPath("redis-server"); lerr == nil {
+		if w.redis, err = w.startRedis(ctx, path); err != nil {
+			return err
+		}
+	}
+	if w.plainLoop, err = startLoopback(nil); err != nil {
+		return err
+	}
+	w.tlsLoop, err = startLoopback(w.secure.tls)
+	return err
+}
+
+func (w *respBench) stop() {
+	for _, s := range w.servers {
+		s.stop()
+	}
+	for _, l := range []*loopback{w.plainLoop, w.tlsLoop} {
+		if l != nil {
+			l.close()
+		}
+	}
+}
+
+// of is the server a row is about.
+func (w *respBench) of(r *RESPRow) *respServer {
+	switch {
+	case r.TLS:
+		return w.secure
+	case r.From == "drives":
+		return w.drives
+	}
+	return w.memory
+}
+
+// fill stores a row's values where they will be asked for, and reads them once.
+func (w *respBench) fill(ctx context.Context, r *RESPRow) error {
+	for _, s := range []*respServer{w.of(r), w.redis} {
+		if s == nil || r.TLS && s == w.redis {
+			continue
+		}
+		for _, cmd := range []string{"SET", "GET"} {
+			if _, err := w.drive(ctx, s, cmd, r.ValueBytes, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// round measures a row once: the server, Redis, the limit.
+func (w *respBench) round(ctx context.Context, r *RESPRow) error {
+	s, err := w.drive(ctx, w.of(r), r.Command, r.ValueBytes, w.Seconds)
+	if err != nil {
+		return err
+	}
+	r.Samples = append(r.Samples, s)
+	if w.redis != nil && !r.TLS && r.From != "drives" {
+		if s, err = w.drive(ctx, w.redis, r.Command, r.ValueBytes, w.Seconds); err != nil {
+			return err
+		}
+		r.Redis = append(r.Redis, s)
+	}
+	switch {
+	case r.From == "drives":
+		l := newLimiter(w.dir)
+		r.Limit = "the same drives, " + l.Name()
+		s, err = l.run(ctx, load{RW: "randread", Size: min(r.ValueBytes, 1<<20), Depth: max(16/w.Devices, 1), Bytes: w.TotalBytes / int64(w.Devices), Seconds: w.Seconds, Files: w.drives.devices})
+	case r.TLS:
+		r.Limit = "loopback with TLS 1.3, no server behind"
+		s, err = w.loop(ctx, w.tlsLoop, r)
+	default:
+		r.Limit = "loopback, no server behind"
+		s, err = w.loop(ctx, w.plainLoop, r)
+	}
+	if err != nil {
+		return err
+	}
+	r.Limits = append(r.Limits, s)
+	return nil
+}
+
+// loop moves values of a row's size through a bare connection.
+func (w *respBench) loop(ctx context.Context, l *loopback, r *RESPRow) (Sample, error) {
+	return w.connections(ctx, l.dial, r.Command, r.ValueBytes, w.Seconds, func() (float64, error) { return 0, nil })
+}
+
+// drive asks a server on every connection for seconds, or for every value once when 0.
+func (w *respBench) drive(ctx context.Context, s *respServer, cmd string, size int64, seconds float64) (Sample, error) {
+	return w.connections(ctx, s.dial, cmd, size, seconds, s.cpu)
+}
+
+func (w *respBench) connections(ctx context.Context, dial dialer, cmd string, size int64, seconds float64, cpu func() (float64, error)) (Sample, error) {
+	perConn := int(w.TotalBytes / size / int64(w.Connections))
+	clients := make([]*respClient, 0, w.Connections)
+	defer func() {
+		for _, c := range clients {
+			c.close()
+		}
+	}()
+	for i := range w.Connections {
+		c, err := dialClient(ctx, dial, i, size)
+		if err != nil {
+			return Sample{}, err
+		}
+		clients = append(clients, c)
+	}
+	before, err := cpu()
+	if err != nil {
+		return Sample{}, err
+	}
+	start := time.Now()
+	end := start.Add(time.Duration(seconds * float64(time.Second)))
+	errs := make(chan error, len(clients))
+	for _, c := range clients {
+		go func() { errs <- c.run(ctx, cmd, perConn, seconds == 0, end) }()
+	}
+	var out Sample
+	for range clients {
+		if cerr := <-errs; cerr != nil && err == nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		return out, fmt.Errorf("%s of %d bytes: %w", cmd, size, err)
+	}
+	out.Seconds = time.Since(start).Seconds()
+	after, err := cpu()
+	if err != nil {
+		return out, err
+	}
+	out.CPUSeconds = after - before
+	for _, c := range clients {
+		out.Bytes += c.moved
+		out.Ops += c.ops
+	}
+	return out, nil
+}
+
+// tail keeps the end of what a process says, for errors.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if len(t.b) > 4096 {
+		t.b = t.b[len(t.b)-4096:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return strings.TrimSpace(string(t.b)) }
+
+var _ io.Writer = (*tail)(nil)

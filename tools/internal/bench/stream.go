@@ -1,0 +1,342 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/layout/elastic"
+	"github.com/skepkv/skep/layout/twopointer"
+)
+
+// StreamOptions are those of Stream: the setting that is reckoned with. Nothing is measured.
+type StreamOptions struct {
+	Model, GPU string
+	History    []int // tokens loaded
+	Suffix     []int // tokens computed
+	Buffers    int
+	// LinkGBps is the link to lenders and HostGBps the one to host memory, each way.
+	LinkGBps, HostGBps float64
+	MemoryGB           float64 // of each GPU
+	LentGB             float64 // what the other GPUs lend, all together
+	HostGB             float64 // host cache
+	Sessions, Requests int
+	Load               []float64 // utilisation of the host cache's server that arrivals are set to
+	Seed               uint64
+}
+
+// ExposedRow is one history and suffix.
+type ExposedRow struct {
+	History       int     `json:"history"`
+	Suffix        int     `json:"suffix"`
+	ComputeMs     float64 `json:"compute_ms"`
+	LoadMs        float64 `json:"load_ms"` // all layers over the link, alone on it
+	ExposedMs     float64 `json:"exposed_ms"`
+	ExposedShare  float64 `json:"exposed_share"` // of the whole
+	HostExposedMs float64 `json:"host_exposed_ms"`
+	// Covered says that the feed-forward and the next projection last as long as the load.
+	Covered bool `json:"covered"`
+}
+
+// LongestRow is how long a prompt can be.
+type LongestRow struct {
+	MemoryGB     float64 `json:"memory_gb"`
+	Conventional int     `json:"conventional_tokens"`
+	Streamed     int     `json:"streamed_tokens"`
+	Ratio        float64 `json:"ratio"`
+	// Time per output token at that length, from local memory (at the conventional length)
+	// and with the lent part streamed for every token.
+	LocalMs float64 `json:"local_ms_per_output_token"`
+	LentMs  float64 `json:"lent_ms_per_output_token"`
+}
+
+// TTFTRow is one load of the queueing simulation.
+type TTFTRow struct {
+	Load       float64 `json:"load"`
+	PerSecond  float64 `json:"arrivals_per_s"`
+	HostP50    float64 `json:"host_p50_ms"`
+	HostP99    float64 `json:"host_p99_ms"`
+	LentP50    float64 `json:"lent_p50_ms"`
+	LentP99    float64 `json:"lent_p99_ms"`
+	Reduction  float64 `json:"p99_reduction"`
+	HostMissed float64 `json:"host_recomputed_share"` // of history tokens, recomputed because no tier had them
+	LentMissed float64 `json:"lent_recomputed_share"`
+}
+
+// StreamResult is bench stream.
+type StreamResult struct {
+	Bench       string       `json:"bench"`
+	Simulated   bool         `json:"simulated"`
+	Model       string       `json:"model"`
+	GPU         string       `json:"gpu"`
+	Assumptions []string     `json:"assumptions"`
+	Exposed     []ExposedRow `json:"exposed"`
+	Longest     []LongestRow `json:"longest"`
+	TTFT        []TTFTRow    `json:"ttft"`
+}
+
+// prefiller reckons the time of a prefill.
+type prefiller struct {
+	model    twopointer.Model
+	cost     twopointer.Cost
+	weights  float64 // seconds to read all weights
+	memory   float64 // bytes a second of GPU memory
+	qkv, out float64 // shares of the linear work of a layer
+	schedule gpu.Schedule
+}
+
+func newPrefiller(g twopointer.GPU, m twopointer.Model, buffers int) (*prefiller, error) {
+	s, err := gpu.NewSchedule(buffers)
+	if err != nil {
+		return nil, err
+	}
+	layer := m.Active / float64(m.Layers)
+	return &prefiller{
+		model: m, cost: twopointer.PresetCost(g, m), weights: m.Params * 2 / g.Memory, memory: g.Memory, schedule: s,
+		qkv: float64(m.Hidden*(m.Heads+2*m.KV)*m.HeadDim) / layer, out: float64(m.Hidden*m.Heads*m.HeadDim) / layer,
+	}, nil
+}
+
+// layer is one layer of a prefill of suffix tokens after history, of which loaded come over
+// a link of the given bytes a second.
+func (p *prefiller) layer(history, loaded, suffix int, link float64) gpu.Cost {
+	layers := float64(p.model.Layers)
+	// Few tokens take as long as reading the weights.
+	linear := max(float64(suffix)*p.cost.PerToken, p.weights) / layers
+	end := float64(history + suffix)
+	square := max((end*end-float64(history)*float64(history))*p.cost.PerSquare, end*float64(p.model.BytesPerToken())/p.memory) / layers
+	bytes := float64(p.model.BytesPerToken()) / layers
+	return gpu.Cost{
+		QKV: secs(linear * p.qkv), Attention: secs(square + linear*p.out), FFN: secs(linear * (1 - p.qkv - p.out)),
+		Load: secs(float64(loaded) * bytes / link), Store: secs(float64(suffix) * bytes / link),
+	}
+}
+
+func secs(s float64) time.Duration { return time.Duration(s * 1e9) }
+func ms(d time.Duration) float64   { return float64(d) / 1e6 }
+
+func (p *prefiller) total(c gpu.Cost) (total, compute time.Duration) {
+	return p.schedule.Total(p.model.Layers, c)
+}
+
+// Stream reckons what layer streaming over a fast link gains and costs.
+func Stream(o StreamOptions) (*StreamResult, error) {
+	const op = "bench stream"
+	g, err := twopointer.GPUNamed(o.GPU)
+	if err != nil {
+		return nil, err
+	}
+	m, err := twopointer.ModelNamed(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name string
+		v    float64
+	}{{"--link-gbps", o.LinkGBps}, {"--host-gbps", o.HostGBps}, {"--memory-gb", o.MemoryGB}} {
+		if !(f.v > 0 && f.v < 1e6) {
+			return nil, skep.Invalidf(op, f.name, f.v, "more than 0")
+		}
+	}
+	if !(o.LentGB >= 0 && o.LentGB < 1e6) || !(o.HostGB >= 0 && o.HostGB < 1e6) {
+		return nil, skep.Invalidf(op, "--lent-gb and --host-gb", fmt.Sprint(o.LentGB, " ", o.HostGB), "0 or more")
+	}
+	for _, n := range slices.Concat(o.History, o.Suffix) {
+		if n < 1 || n > 1<<24 {
+			return nil, skep.Invalidf(op, "--history and --suffix", n, fmt.Sprintf("1 to %d", 1<<24))
+		}
+	}
+	if o.Sessions < 1 || o.Sessions > 1e5 || o.Requests < 100 || o.Requests > 1e6 {
+		return nil, skep.Invalidf(op, "--sessions and --requests", fmt.Sprint(o.Sessions, " ", o.Requests), "1 to 100000 and 100 to 1000000")
+	}
+	p, err := newPrefiller(g, m, o.Buffers)
+	if err != nil {
+		return nil, err
+	}
+	res := &StreamResult{Bench: "stream", Simulated: true, Model: m.Name, GPU: g.Name, Assumptions: o.assumptions(g, m)}
+	for _, h := range o.History {
+		for _, s := range o.Suffix {
+			res.Exposed = append(res.Exposed, o.exposed(p, h, s))
+		}
+	}
+	for _, gb := range []float64{24, 32, 80, 96} {
+		r, err := o.longest(p, gb)
+		if err != nil {
+			return nil, err
+		}
+		if r.Conventional > 0 {
+			res.Longest = append(res.Longest, r)
+		}
+	}
+	for _, load := range o.Load {
+		if !(load > 0 && load < 1) {
+			return nil, skep.Invalidf(op, "--load", load, "between 0 and 1")
+		}
+		r, err := o.ttft(p, load)
+		if err != nil {
+			return nil, err
+		}
+		res.TTFT = append(res.TTFT, r)
+	}
+	return res, nil
+}
+
+func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []string {
+	return []string{
+		"nothing here is measured: computed and simulated from data sheets",
+		fmt.Sprintf("%s: %.0f TFLOPS dense bf16 at %.0f %% in prefill, memory %.2f TB/s (%s)", g.Name, g.FLOPS/1e12, twopointer.Utilisation*100, g.Memory/1e12, g.Source),
+		fmt.Sprintf("%s: %d layers, %d KV heads of %d, bf16, %d bytes of KV a token (%s)", m.Name, m.Layers, m.KV, m.HeadDim, m.BytesPerToken(), m.Source),
+		fmt.Sprintf("link to lenders %g GB/s and to host memory %g GB/s, each way, nobody else on them; no latency per copy", o.LinkGBps, o.HostGBps),
+		fmt.Sprintf("layer streaming with %d buffer(s); the host cache streams by layer the same way", o.Buffers),
+		"a tenth of GPU memory is not for weights and KV; activations are not counted, on either side",
+		fmt.Sprintf("longest prompt: %g GB lent by the other GPUs, scaled with the GPU's memory; blocks of 16 tokens", o.LentGB),
+		fmt.Sprintf("time to first token: %d sessions of 20,000 tokens to the model's context, drawn evenly; each request adds 16 to 400 tokens and is answered with 300; Poisson arrivals; one prefill at a time, first come first served, decoding on other GPUs; every session once to warm up; least recently used sessions go first", o.Sessions),
+		fmt.Sprintf("both have local memory and then %g GB of host cache; ours has lent memory between them", o.HostGB),
+	}
+}
+
+func (o *StreamOptions) exposed(p *prefiller, history, suffix int) ExposedRow {
+	c := p.layer(history, history, suffix, o.LinkGBps*1e9)
+	total, compute := p.total(c)
+	hostTotal, _ := p.total(p.layer(history, history, suffix, o.HostGBps*1e9))
+	return ExposedRow{
+		History: history, Suffix: suffix, ComputeMs: ms(compute), LoadMs: ms(c.Load) * float64(p.model.Layers),
+		ExposedMs: ms(total - compute), ExposedShare: float64(total-compute) / float64(total), HostExposedMs: ms(hostTotal - compute),
+		Covered: c.Load <= c.FFN+c.QKV,
+	}
+}
+
+// kvBytes is what a GPU of gb has for KV beside the weights.
+func kvBytes(m twopointer.Model, gb float64) int64 { return int64(gb*0.9e9 - m.Params*2) }
+
+func (o *StreamOptions) longest(p *prefiller, gb float64) (LongestRow, error) {
+	g, err := layout.Of(p.model.Shape(16))
+	if err != nil {
+		return LongestRow{}, err
+	}
+	b := elastic.Borrower{Local: kvBytes(p.model, gb), Geometry: g}
+	c := b.Capacity(elastic.LentBlocks(g, int64(o.LentGB*gb/o.MemoryGB*1e9)))
+	r := LongestRow{MemoryGB: gb, Conventional: c.Conventional * 16, Streamed: c.Tokens}
+	if r.Conventional == 0 {
+		return r, nil
+	}
+	r.Ratio = float64(r.Streamed) / float64(r.Conventional)
+	local, _ := p.total(p.layer(r.Conventional, 0, 1, o.LinkGBps*1e9))
+	lent, _ := p.total(p.layer(r.Streamed, c.Stream*16, 1, o.LinkGBps*1e9))
+	r.LocalMs, r.LentMs = ms(local), ms(lent)
+	return r, nil
+}
+
+// tiers holds sessions, most recently used first, in tiers of so many tokens each; what the
+// last has no room for is gone.
+type tiers struct {
+	room  []int
+	order []int // sessions
+	size  map[int]int
+}
+
+// use says how many of a session's tokens each tier has, and makes it the most recent.
+func (t *tiers) use(session, size int) []int {
+	got := make([]int, len(t.room))
+	before := 0
+	for _, s := range t.order {
+		if s == session {
+			from, to := before, before+t.size[s]
+			edge := 0
+			for i, r := range t.room {
+				got[i] = max(0, min(to, edge+r)-max(from, edge))
+				edge += r
+			}
+			break
+		}
+		before += t.size[s]
+	}
+	t.order = slices.DeleteFunc(t.order, func(s int) bool { return s == session })
+	t.order = slices.Insert(t.order, 0, session)
+	t.size[session] = size
+	return got
+}
+
+// ttft simulates both servers under the same arrivals.
+func (o *StreamOptions) ttft(p *prefiller, load float64) (TTFTRow, error) {
+	g, err := layout.Of(p.model.Shape(16))
+	if err != nil {
+		return TTFTRow{}, err
+	}
+	b := elastic.Borrower{Local: kvBytes(p.model, o.MemoryGB), Geometry: g}
+	c := b.Capacity(elastic.LentBlocks(g, int64(o.LentGB*1e9)))
+	host := elastic.LentBlocks(g, int64(o.HostGB*1e9)) * 16
+	links := map[bool][]float64{false: {math.Inf(1), o.HostGBps * 1e9}, true: {math.Inf(1), o.LinkGBps * 1e9, o.HostGBps * 1e9}}
+	rooms := map[bool][]int{false: {c.Conventional * 16, host}, true: {c.Regular * 16, c.Stream * 16, host}}
+	// Service times first, without a clock: what is cached depends on the order alone.
+	serve := func(lent bool) (times []time.Duration, missed float64) {
+		rng := rand.New(rand.NewPCG(o.Seed, 1))
+		t := tiers{room: rooms[lent], size: map[int]int{}}
+		length := make([]int, o.Sessions)
+		start := func(s int) {
+			length[s] = 20_000 + rng.IntN(max(1, p.model.Context-20_000))
+			t.use(s, length[s])
+		}
+		for s := range length {
+			start(s)
+		}
+		var asked, gone int
+		for range o.Requests {
+			s := rng.IntN(o.Sessions)
+			suffix := 16 + rng.IntN(385)
+			history := length[s]
+			if history+suffix+300 > p.model.Context {
+				start(s)
+				history = length[s]
+				suffix = min(suffix, p.model.Context-history)
+			}
+			got := t.use(s, history+suffix+300)
+			length[s] = min(history+suffix+300, p.model.Context)
+			have := 0
+			seconds := 0.0 // of loading, all layers
+			for i, n := range got {
+				have += n
+				seconds += float64(n) * float64(p.model.BytesPerToken()) / links[lent][i]
+			}
+			have = min(have, history)
+			asked += history
+			gone += history - have
+			cost := p.layer(have, 0, history-have+max(suffix, 1), o.LinkGBps*1e9)
+			cost.Load = secs(seconds / float64(p.model.Layers))
+			total, _ := p.total(cost)
+			times = append(times, total)
+		}
+		return times, div(float64(gone), float64(asked))
+	}
+	hostTimes, hostMissed := serve(false)
+	lentTimes, lentMissed := serve(true)
+	var sum time.Duration
+	for _, d := range hostTimes {
+		sum += d
+	}
+	rate := load / (sum.Seconds() / float64(len(hostTimes)))
+	r := TTFTRow{Load: load, PerSecond: rate, HostMissed: hostMissed, LentMissed: lentMissed}
+	r.HostP50, r.HostP99 = o.queue(hostTimes, rate)
+	r.LentP50, r.LentP99 = o.queue(lentTimes, rate)
+	r.Reduction = 1 - r.LentP99/r.HostP99
+	return r, nil
+}
+
+// queue is first come first served under Poisson arrivals: milliseconds to the first token.
+func (o *StreamOptions) queue(times []time.Duration, rate float64) (p50, p99 float64) {
+	rng := rand.New(rand.NewPCG(o.Seed, 2))
+	var at, free float64
+	waits := make([]float64, len(times))
+	for i, d := range times {
+		at += rng.ExpFloat64() / rate
+		free = max(free, at) + d.Seconds()
+		waits[i] = (free - at) * 1e3
+	}
+	slices.Sort(waits)
+	return waits[len(waits)/2], waits[len(waits)*99/100]
+}

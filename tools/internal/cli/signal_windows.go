@@ -1,0 +1,6 @@
+package cli
+
+import "os"
+
+// reloadSignals: there are none.
+var reloadSignals []os.Signal

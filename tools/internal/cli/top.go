@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/top"
+)
+
+// topResult is top --once.
+type topResult struct {
+	Seconds       float64     `json:"seconds"`
+	Rates         top.Rates   `json:"rates"`
+	Stats         *skep.Stats `json:"stats"`
+	Backend       string      `json:"backend"`
+	BackendReason string      `json:"backend_reason"`
+	Simulated     bool        `json:"simulated"`
+}
+
+func (a *app) topCommand() *cobra.Command {
+	var o top.Options
+	var once bool
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "a live view of a store that is open in another process",
+		Long: `Shows a store at work: devices with bandwidth, depth, latency and health, hits by tier and misses
+by reason, admission, what twice the drives or DRAM would gain, background work, tenants. The process
+that has the store open must have opened it with its admin socket (skep replay does; in Go
+store.Options.Admin). q quits.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o, once) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.Dir, "dir", "", "directory of the store (required)")
+	fl.DurationVar(&o.Interval, "interval", top.DefaultInterval, "time between frames")
+	fl.BoolVar(&once, "once", false, "print one frame, of one interval, and end")
+	return cmd
+}
+
+func (a *app) top(ctx context.Context, o top.Options, once bool) error {
+	if o.Dir == "" {
+		return skep.Invalidf("top", "--dir", "empty", "the directory of a store")
+	}
+	if o.Interval < 10*time.Millisecond {
+		return skep.Invalidf("top", "--interval", o.Interval, "at least 10ms")
+	}
+	in, out := terminal(a.in), terminal(a.out)
+	if !once && !a.json && in != nil && out != nil {
+		o.In, o.Out = in, out
+		return withTopNext(top.Run(ctx, o))
+	}
+	before, now, err := top.Once(ctx, o)
+	if err != nil {
+		return withTopNext(err)
+	}
+	st := &now.Stats
+	r := topResult{now.At.Sub(before.At).Seconds(), top.RatesOf(before, now), st, st.Backend, st.BackendReason, st.Simulated}
+	return a.print(r, func(w io.Writer) {
+		for _, l := range top.Frame(before, now, o.Dir, top.MinWidth) {
+			fmt.Fprintln(w, l)
+		}
+	})
+}
+
+func withTopNext(err error) error {
+	if skep.KindOf(err) == skep.Missing {
+		return withNext(err, "open the store with its admin socket (store.Options.Admin); skep inspect shows one that is not open")
+	}
+	return err
+}
+
+// terminal is f when it is one.
+func terminal(f any) *os.File {
+	if f, ok := f.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
+}

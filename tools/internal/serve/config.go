@@ -1,0 +1,135 @@
+package serve
+
+import (
+	"time"
+
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// Config is everything skep serve can be told. The text behind each field is what
+// --print-config writes over it.
+type Config struct {
+	Dir     string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
+	Devices string `yaml:"devices" flag:"devices" doc:"how many file devices a new store gets, or the paths of its devices, separated by commas"`
+
+	Listen string `yaml:"listen" flag:"listen" doc:"HOST:PORT of the binary protocol; none: not over TCP"`
+	Unix   string `yaml:"unix" flag:"unix" doc:"path of the binary protocol's Unix socket, which shared memory needs; none: no socket; empty: skep.sock in dir"`
+	RESP   string `yaml:"resp" flag:"resp" doc:"HOST:PORT of RESP, for everything that speaks Redis; none: no RESP"`
+	HTTP   string `yaml:"http" flag:"http" doc:"HOST:PORT of the HTTP API, metrics and console; none: no HTTP"`
+
+	Store StoreConfig `yaml:"store" doc:"the store itself"`
+	TLS   TLSConfig   `yaml:"tls" doc:"TLS 1.3 on the TCP ports; off while cert is empty"`
+
+	Credentials []CredentialConfig      `yaml:"credentials" doc:"who may come in: see docs/serve.md. Without any, only this machine's users may, as the tenant default"`
+	Tenants     map[string]TenantConfig `yaml:"tenants" doc:"quotas and rates by tenant"`
+
+	Limits Limits     `yaml:"limits" doc:"of the server as a whole"`
+	Redis  RESPConfig `yaml:"redis" doc:"how RESP behaves"`
+	Log    LogConfig  `yaml:"log" doc:"logging, to standard error"`
+	Trace  Trace      `yaml:"trace" doc:"OpenTelemetry traces; off while endpoint is empty"`
+}
+
+// StoreConfig is the part of the configuration the store gets.
+type StoreConfig struct {
+	CapacityBytes     Size   `yaml:"capacity_bytes" flag:"capacity" doc:"cap on all devices together; 0: as much as the file systems have, less 1GiB each"`
+	BlockBytes        Size   `yaml:"block_bytes" doc:"typical size of a block, from which a new store derives its segments"`
+	DRAMBytes         Size   `yaml:"dram_bytes" flag:"dram" doc:"DRAM tier"`
+	IOBytes           Size   `yaml:"io_bytes" doc:"I/O buffers: what values and restores under way hold"`
+	LeasedBytes       Size   `yaml:"leased_bytes" doc:"what one tenant may hold under lease; 0: a quarter of the capacity"`
+	PinnedBytes       Size   `yaml:"pinned_bytes" doc:"what one tenant may pin; 0: half of leased_bytes"`
+	Policy            string `yaml:"policy" doc:"what is kept: cost, lru, s3fifo"`
+	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
+	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
+}
+
+// TLSConfig names the files of TLS. They are read again when they change.
+type TLSConfig struct {
+	Cert     string   `yaml:"cert" doc:"certificate chain, PEM"`
+	Key      string   `yaml:"key" doc:"its private key, PEM"`
+	ClientCA string   `yaml:"client_ca" doc:"certificates that sign client certificates, PEM; empty: certificates count only when pinned by hash"`
+	Plain    []string `yaml:"plain" doc:"ports that stay without TLS: listen, resp, http"`
+}
+
+// CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,
+// cert_sha256 and cert_name.
+type CredentialConfig struct {
+	Name        string    `yaml:"name"`
+	Tenant      string    `yaml:"tenant"`
+	Rights      []string  `yaml:"rights"` // read, write, admin
+	TokenSHA256 string    `yaml:"token_sha256,omitempty"`
+	TokenFile   string    `yaml:"token_file,omitempty"`
+	TokenEnv    string    `yaml:"token_env,omitempty"`
+	CertSHA256  string    `yaml:"cert_sha256,omitempty"`
+	CertName    string    `yaml:"cert_name,omitempty"`
+	Expires     time.Time `yaml:"expires,omitempty"`
+}
+
+// TenantConfig is what one tenant may take. Zero does not limit.
+type TenantConfig struct {
+	Bytes             Size    `yaml:"bytes,omitempty"` // stored; over it, its blocks go first
+	RequestsPerSecond float64 `yaml:"requests_per_second,omitempty"`
+	BytesPerSecond    Size    `yaml:"bytes_per_second,omitempty"`
+	Connections       int     `yaml:"connections,omitempty"`
+	// The tenant's payload is encrypted on the devices with the first key of this file, or of
+	// this environment variable; at most one of them.
+	EncryptionKeyFile string `yaml:"encryption_key_file,omitempty"`
+	EncryptionKeyEnv  string `yaml:"encryption_key_env,omitempty"`
+}
+
+func (t TenantConfig) limits() auth.Limits {
+	return auth.Limits{RequestsPerSecond: t.RequestsPerSecond, BytesPerSecond: float64(t.BytesPerSecond), Connections: t.Connections}
+}
+
+// Limits bound the server, whoever calls.
+type Limits struct {
+	Connections int      `yaml:"connections" doc:"of each protocol"`
+	Keys        int      `yaml:"keys" doc:"keys of one call of the binary protocol"`
+	MemoryBytes Size     `yaml:"memory_bytes" doc:"held for calls under way, half by the binary protocol and half by RESP; at most store.io_bytes"`
+	Drain       Duration `yaml:"drain" doc:"how long a stopping server waits for calls under way"`
+	Op          Duration `yaml:"op" doc:"how long a RESP or HTTP call's part in the store may take"`
+	IO          Duration `yaml:"io" doc:"how long a peer may take for one command, and for each MiB of a value"`
+	Idle        Duration `yaml:"idle" doc:"how long a connection may ask nothing; 0: for ever with RESP, 5m with the binary protocol"`
+}
+
+// RESPConfig is how RESP behaves.
+type RESPConfig struct {
+	ExistsLease      Duration `yaml:"exists_lease" doc:"how long what EXISTS found stays; 0: no promise"`
+	ExistsLeaseBytes Size     `yaml:"exists_lease_bytes" doc:"how much of it a tenant may have"`
+	CloseOnMiss      bool     `yaml:"close_on_miss" doc:"hang up where a GET finds nothing, for clients that stall on a nil (LMCache's first native client)"`
+	Copies           int      `yaml:"copies" doc:"of each block, on as many devices; of databases made from now on"`
+}
+
+// LogConfig is what is logged, and how.
+type LogConfig struct {
+	Level  string `yaml:"level" doc:"debug, info, warn, error"`
+	Format string `yaml:"format" doc:"text or json"`
+}
+
+// Trace is where traces go.
+type Trace struct {
+	Endpoint string  `yaml:"endpoint" doc:"URL of an OTLP/HTTP collector"`
+	Ratio    float64 `yaml:"ratio" doc:"share of calls traced, 0 to 1"`
+}
+
+// Default is the configuration nobody has touched.
+func Default() *Config {
+	return &Config{
+		Devices: "4",
+		Listen:  "127.0.0.1:7420",
+		RESP:    "127.0.0.1:7421",
+		HTTP:    "127.0.0.1:7422",
+		Store: StoreConfig{
+			BlockBytes: 2 << 20, DRAMBytes: 256 << 20, IOBytes: 512 << 20, Policy: "cost", Backend: "auto",
+		},
+		Limits: Limits{
+			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
+			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
+		},
+		Redis: RESPConfig{ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1},
+		Log:   LogConfig{Level: "info", Format: "text"},
+		Trace: Trace{Ratio: 0.01},
+	}
+}
+
+// None is what turns a listener off.
+const None = "none"

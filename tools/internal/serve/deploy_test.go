@@ -1,0 +1,182 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
+)
+
+const deploy = "../../deploy"
+
+func read(t *testing.T, path string) string {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// Dashboards and alerts name only metrics that a server has.
+func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
+	r := start(t, local(t), Options{})
+	rc := redis.NewClient(&redis.Options{Addr: r.at("resp")})
+	defer rc.Close()
+	ctx := context.Background()
+	require.NoError(t, rc.Set(ctx, "k", make([]byte, 2<<20), 0).Err())
+	require.NoError(t, rc.Get(ctx, "k").Err())
+	res, err := http.Get("http://" + r.at("http") + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	there := string(body)
+	// A counter with labels is there once it has counted: by reason, after a first miss.
+	names := regexp.MustCompile(`desc\("([a-z_]+)"`).FindAllStringSubmatch(read(t, "../../../store/metrics.go"), -1)
+	require.NotEmpty(t, names)
+	for _, n := range names {
+		there += "skep_" + n[1] + " \n"
+	}
+	for _, file := range []string{"grafana.json", "alerts.yaml"} {
+		used := regexp.MustCompile(`skep_[a-z_]+`).FindAllString(read(t, filepath.Join(deploy, file)), -1)
+		require.Greater(t, len(used), 5, file)
+		for _, name := range used {
+			assert.Regexp(t, `(?m)^`+name+`[ {]`, there, "%s uses %s", file, name)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestDashboardLoads(t *testing.T) {
+	var d struct {
+		Title  string
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(read(t, filepath.Join(deploy, "grafana.json"))), &d))
+	assert.Equal(t, "skep", d.Title)
+	ids, places := map[int]bool{}, map[[2]int]bool{}
+	for _, p := range d.Panels {
+		assert.False(t, ids[p.ID], "panel ids are unique")
+		assert.False(t, places[[2]int{p.GridPos.X, p.GridPos.Y}], "no panel lies on another")
+		ids[p.ID], places[[2]int{p.GridPos.X, p.GridPos.Y}] = true, true
+		assert.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24)
+		assert.NotEmpty(t, p.Targets, p.Title)
+		for _, e := range p.Targets {
+			assert.Equal(t, strings.Count(e.Expr, "("), strings.Count(e.Expr, ")"), e.Expr)
+		}
+	}
+}
+
+func TestAlertsLoad(t *testing.T) {
+	var f struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, filepath.Join(deploy, "alerts.yaml"))), &f))
+	for _, r := range f.Groups[0].Rules {
+		assert.NotEmpty(t, r.Expr, r.Alert)
+		assert.NotEmpty(t, r.Labels["severity"], r.Alert)
+		assert.NotEmpty(t, r.Annotations["action"], "%s says what to do", r.Alert)
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed: the rules were read, their expressions not parsed")
+	}
+	out, err := exec.Command(promtool, "check", "rules", filepath.Join(deploy, "alerts.yaml")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// The manifests agree with each other and with what the server takes.
+func TestKubernetesManifests(t *testing.T) {
+	docs := map[string]map[string]any{}
+	d := yaml.NewDecoder(strings.NewReader(read(t, filepath.Join(deploy, "kubernetes/skep.yaml"))))
+	for {
+		var doc map[string]any
+		if err := d.Decode(&doc); err == io.EOF {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		docs[doc["kind"].(string)] = doc
+	}
+	dig := func(v any, path ...any) any {
+		for _, p := range path {
+			switch k := p.(type) {
+			case string:
+				v = v.(map[string]any)[k]
+			case int:
+				v = v.([]any)[k]
+			}
+			require.NotNil(t, v, "%v", path)
+		}
+		return v
+	}
+	tokens := t.TempDir()
+	text := strings.ReplaceAll(dig(docs["ConfigMap"], "data", "skep.yaml").(string), "/tokens/", tokens+"/")
+	for _, name := range []string{"engine", "operator"} {
+		require.NoError(t, os.WriteFile(filepath.Join(tokens, name), []byte(token+name), 0o600))
+	}
+	c, err := Load(write(t, "skep.yaml", text), noEnv, nil)
+	require.NoError(t, err)
+
+	pod := dig(docs["StatefulSet"], "spec", "template", "spec")
+	ports := map[string]int{}
+	for _, p := range dig(pod, "containers", 0, "ports").([]any) {
+		ports[dig(p, "name").(string)] = dig(p, "containerPort").(int)
+	}
+	assert.Equal(t, map[string]int{"wire": 7420, "resp": 7421, "http": 7422}, ports)
+	for _, addr := range []string{c.Listen, c.RESP, c.HTTP} {
+		assert.Regexp(t, `^0\.0\.0\.0:742[012]$`, addr)
+	}
+	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
+		assert.Contains(t, []string{"/readyz", "/healthz"}, dig(pod, "containers", 0, probe, "httpGet", "path"))
+		assert.Equal(t, "http", dig(pod, "containers", 0, probe, "httpGet", "port"))
+	}
+	drain := int64(c.Limits.Drain) / 1e9
+	assert.Greater(t, int64(dig(pod, "terminationGracePeriodSeconds").(int)), drain, "a drain is not killed")
+	assert.Equal(t, dig(docs["StatefulSet"], "spec", "selector", "matchLabels"), dig(docs["Service"], "spec", "selector"))
+	var mem Size
+	require.NoError(t, mem.Set(strings.Replace(dig(pod, "containers", 0, "resources", "limits", "memory").(string), "Gi", "GiB", 1)))
+	assert.Greater(t, mem, c.Store.DRAMBytes+c.Store.IOBytes+2<<30, "the budgets fit, with room for catalog, index and Go")
+}
+
+func TestSystemdUnit(t *testing.T) {
+	unit := read(t, filepath.Join(deploy, "skep.service"))
+	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/kill -HUP", "TimeoutStopSec=90"} {
+		assert.Contains(t, unit, want)
+	}
+	for _, flag := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(regexp.MustCompile(`(?m)^ExecStart=.*$`).FindString(unit), -1) {
+		known := flag[1] == "config"
+		for _, f := range Flags() {
+			known = known || f.Name == flag[1]
+		}
+		assert.True(t, known, "--%s", flag[1])
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed: the unit was read, not verified")
+	}
+	out, _ := exec.Command(analyze, "verify", "--man=no", filepath.Join(deploy, "skep.service")).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		assert.Contains(t, line, "/usr/local/bin/skep", "only the program may be missing: %s", line)
+	}
+}

@@ -1,0 +1,39 @@
+package serve
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// listenUnix listens on a socket only its owner may use. A socket that a server left
+// behind is replaced; one that answers is not.
+func listenUnix(path string) (net.Listener, error) {
+	fail := func(err error) (net.Listener, error) {
+		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "unix", Value: path, Err: err}
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode()&os.ModeSocket == 0 {
+			return fail(errors.New("is there and is no socket"))
+		}
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, &skep.Error{Op: "serve", Kind: skep.Locked, Field: "unix", Value: path, Err: errors.New("a server answers there")}
+		}
+		if err := os.Remove(path); err != nil {
+			return fail(err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fail(err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return fail(err)
+	}
+	return l, nil
+}

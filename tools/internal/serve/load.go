@@ -1,0 +1,207 @@
+package serve
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/skepkv/skep"
+)
+
+// field is one value of a Config.
+type field struct {
+	path string // "tls.cert"
+	flag string // "" when it has none
+	doc  string
+	v    reflect.Value
+}
+
+func (f field) env() string {
+	return "SKEP_" + strings.ToUpper(strings.ReplaceAll(f.path, ".", "_"))
+}
+
+// fields lists a Config's plain values in order; lists of structs and maps are the
+// file's alone.
+func fields(c *Config) []field {
+	var out []field
+	var walk func(prefix string, v reflect.Value)
+	walk = func(prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			t := v.Type().Field(i)
+			f := field{path: prefix + yamlName(t), flag: t.Tag.Get("flag"), doc: t.Tag.Get("doc"), v: v.Field(i)}
+			switch t.Type.Kind() {
+			case reflect.Struct:
+				walk(f.path+".", f.v)
+			case reflect.Map:
+			case reflect.Slice:
+				if t.Type.Elem().Kind() == reflect.String {
+					out = append(out, f)
+				}
+			default:
+				out = append(out, f)
+			}
+		}
+	}
+	walk("", reflect.ValueOf(c).Elem())
+	return out
+}
+
+func yamlName(t reflect.StructField) string {
+	name, _, _ := strings.Cut(t.Tag.Get("yaml"), ",")
+	return name
+}
+
+// set reads a value from text.
+func (f field) set(text string) error {
+	if s, ok := f.v.Addr().Interface().(interface{ Set(string) error }); ok {
+		return s.Set(text)
+	}
+	var err error
+	switch f.v.Kind() {
+	case reflect.String:
+		f.v.SetString(text)
+	case reflect.Bool:
+		var b bool
+		b, err = strconv.ParseBool(text)
+		f.v.SetBool(b)
+	case reflect.Int:
+		var n int
+		n, err = strconv.Atoi(text)
+		f.v.SetInt(int64(n))
+	case reflect.Float64:
+		var x float64
+		x, err = strconv.ParseFloat(text, 64)
+		f.v.SetFloat(x)
+	case reflect.Slice:
+		list := []string{}
+		for _, s := range strings.Split(text, ",") {
+			if s = strings.TrimSpace(s); s != "" {
+				list = append(list, s)
+			}
+		}
+		f.v.Set(reflect.ValueOf(list))
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not a %s", text, f.v.Kind())
+	}
+	return nil
+}
+
+// MaxFileBytes is the largest configuration file.
+const MaxFileBytes = 1 << 20
+
+// Load makes a configuration of defaults, a file (path "": none), the environment and
+// flags by field path. What is wrong is all in the error.
+func Load(path string, environ func(string) (string, bool), flags map[string]string) (*Config, error) {
+	c := Default()
+	var wrong []error
+	if path != "" {
+		text, err := readFile(path, MaxFileBytes)
+		if err != nil {
+			return nil, err
+		}
+		wrong = append(wrong, c.merge(path, text)...)
+	}
+	for _, f := range fields(c) {
+		if text, ok := environ(f.env()); ok {
+			if err := f.set(text); err != nil {
+				wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: f.env(), Err: err})
+			}
+		}
+	}
+	for _, f := range fields(c) {
+		if text, ok := flags[f.path]; ok {
+			if err := f.set(text); err != nil {
+				wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "--" + f.flag, Err: err})
+			}
+		}
+	}
+	wrong = append(wrong, c.problems()...)
+	return c, errors.Join(wrong...)
+}
+
+// merge reads YAML over c.
+func (c *Config) merge(name string, text []byte) (wrong []error) {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	err := d.Decode(c)
+	var types *yaml.TypeError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		if err == nil && d.Decode(new(yaml.Node)) != io.EOF {
+			wrong = append(wrong, skep.Invalidf("serve", name, "several documents", "one"))
+		}
+	case errors.As(err, &types):
+		for _, e := range types.Errors {
+			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: errors.New(e)})
+		}
+	default:
+		wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: err})
+	}
+	return wrong
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = skep.Invalidf("serve", path+", bytes", fmt.Sprintf("over %d", limit), fmt.Sprintf("at most %d", limit))
+	}
+	return b, err
+}
+
+// Print writes c as a file that Load reads, each value under what it means.
+func (c *Config) Print(w io.Writer) error {
+	var node yaml.Node
+	if err := node.Encode(c); err != nil {
+		return err
+	}
+	comment(&node, reflect.TypeOf(*c))
+	e := yaml.NewEncoder(w)
+	e.SetIndent(2)
+	defer e.Close()
+	return e.Encode(&node)
+}
+
+// comment puts each field's doc over its key.
+func comment(n *yaml.Node, t reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		for j := 0; j+1 < len(n.Content); j += 2 {
+			key, value := n.Content[j], n.Content[j+1]
+			if key.Value != yamlName(f) {
+				continue
+			}
+			key.HeadComment = f.Tag.Get("doc")
+			if f.Type.Kind() == reflect.Struct && value.Kind == yaml.MappingNode {
+				comment(value, f.Type)
+			}
+		}
+	}
+}
+
+// FlagOf is a flag of skep serve that sets a field.
+type FlagOf struct{ Name, Path, Default, Doc string }
+
+// Flags lists the fields that have flags.
+func Flags() []FlagOf {
+	var out []FlagOf
+	for _, f := range fields(Default()) {
+		if f.flag != "" {
+			out = append(out, FlagOf{f.flag, f.path, fmt.Sprint(f.v.Interface()), f.doc})
+		}
+	}
+	return out
+}

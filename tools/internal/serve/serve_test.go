@@ -1,0 +1,551 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/wire/httpapi"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
+}
+
+func noEnv(string) (string, bool) { return "", false }
+
+func write(t *testing.T, name, text string) string {
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestLaterSourcesWin(t *testing.T) {
+	file := write(t, "skep.yaml", "dir: /from-file\nresp: 127.0.0.1:1\nstore:\n  dram_bytes: 1GiB\nlimits:\n  drain: 5s\ntls:\n  plain: [resp]\n")
+	env := map[string]string{"SKEP_RESP": "127.0.0.1:2", "SKEP_STORE_DRAM_BYTES": "2GiB", "SKEP_TLS_PLAIN": "resp, http"}
+	c, err := Load(file, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, map[string]string{"resp": "127.0.0.1:3"})
+	require.NoError(t, err)
+	assert.Equal(t, "/from-file", c.Dir)
+	assert.Equal(t, Size(2<<30), c.Store.DRAMBytes)
+	assert.Equal(t, "127.0.0.1:3", c.RESP)
+	assert.Equal(t, Duration(5*time.Second), c.Limits.Drain)
+	assert.Equal(t, []string{"resp", "http"}, c.TLS.Plain)
+	assert.Equal(t, Default().HTTP, c.HTTP, "and what nobody says is the default")
+}
+
+// Everything wrong is in one error, by field.
+func TestAllProblemsAreReportedAtOnce(t *testing.T) {
+	file := write(t, "skep.yaml", `
+devices: "99"
+listen: 0.0.0.0:7420
+resp: nonsense
+nonesuch: 1
+store: {policy: mru, dram_bytes: lots, io_bytes: 1MiB}
+limits: {drain: 0s, connections: 0}
+redis: {copies: 9}
+log: {level: loud}
+trace: {ratio: 2, endpoint: "nowhere"}
+tls: {cert: only.pem, plain: [ftp]}
+`)
+	_, err := Load(file, func(k string) (string, bool) { return "x", k == "SKEP_LIMITS_KEYS" }, nil)
+	require.Error(t, err)
+	for _, field := range []string{"nonesuch", "lots", "SKEP_LIMITS_KEYS", "dir", "devices", "listen is 0.0.0.0:7420, must be a loopback address", "resp", "store.policy", "store.io_bytes",
+		"limits.drain", "limits.connections", "redis.copies", "log.level", "trace.ratio", "trace.endpoint", "tls.cert and tls.key", "tls.plain"} {
+		assert.Contains(t, err.Error(), field)
+	}
+	assert.ErrorIs(t, err, skep.Invalid)
+}
+
+const token = "a-token-of-good-length"
+
+func TestCredentialsAreCheckedAndNeverShown(t *testing.T) {
+	t.Setenv("SKEP_TEST_TOKEN", token)
+	file := write(t, "skep.yaml", fmt.Sprintf(`
+dir: /d
+listen: 0.0.0.0:7420
+credentials:
+  - {name: a, tenant: t, rights: [read], token_env: SKEP_TEST_TOKEN}
+  - {name: b, tenant: t, rights: [read, admin], token_file: %s}
+  - {name: c, tenant: t, rights: [write], token_sha256: %x, expires: 2030-01-02T03:04:05Z}
+tenants:
+  t: {bytes: 1TiB, requests_per_second: 10, bytes_per_second: 1GB, connections: 3}
+`, write(t, "token", token+"\n"), sha256.Sum256([]byte(token))))
+	c, err := Load(file, noEnv, nil)
+	require.NoError(t, err, "with credentials any address will do")
+	creds, wrong := c.credentials(os.LookupEnv)
+	require.Empty(t, wrong)
+	require.Len(t, creds, 3)
+	assert.Equal(t, creds[0].TokenSHA256, creds[1].TokenSHA256)
+	assert.Equal(t, creds[0].TokenSHA256, creds[2].TokenSHA256)
+	var out bytes.Buffer
+	require.NoError(t, c.Print(&out))
+	assert.NotContains(t, out.String(), token)
+	assert.NotContains(t, fmt.Sprintf("%+v", c), token)
+
+	file = write(t, "bad.yaml", `
+dir: /d
+credentials:
+  - {name: a, tenant: t, rights: [read], token_env: SKEP_TEST_NONE}
+  - {name: a, tenant: "", rights: [root], token_sha256: short}
+  - {name: d, tenant: t, rights: [], token_file: /none, cert_name: x}
+tenants: {t: {connections: -1}}
+`)
+	_, err = Load(file, noEnv, nil)
+	require.Error(t, err)
+	for _, part := range []string{"SKEP_TEST_NONE", "credentials[1].name", "credentials[1].tenant", "credentials[1].rights", "SHA-256", "credentials[2].rights", "2 ways in", "tenants.t"} {
+		assert.Contains(t, err.Error(), part)
+	}
+}
+
+// What --print-config writes is a file that means the same, and every setting says what
+// it is.
+func TestPrintedConfigurationLoads(t *testing.T) {
+	c := Default()
+	c.Dir = "/d"
+	c.Tenants = map[string]TenantConfig{"t": {Bytes: 3 << 30}}
+	c.Credentials = []CredentialConfig{{Name: "x", Tenant: "t", Rights: []string{"read"}, TokenSHA256: strings.Repeat("ab", 32)}}
+	var out bytes.Buffer
+	require.NoError(t, c.Print(&out))
+	again, err := Load(write(t, "printed.yaml", out.String()), noEnv, nil)
+	require.NoError(t, err, out.String())
+	c.TLS.Plain, again.TLS.Plain = nil, nil
+	assert.Equal(t, c, again)
+	for _, f := range fields(c) {
+		assert.NotEmpty(t, f.doc, f.path)
+		assert.Contains(t, out.String(), f.doc)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]Size{"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5GiB": 3 << 29, "2GB": 2e9, "3 MiB": 3 << 20} {
+		got, err := ParseSize(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got, text)
+		back, err := ParseSize(got.String())
+		require.NoError(t, err)
+		assert.Equal(t, got, back)
+	}
+	for _, text := range []string{"", "x", "-1", "1XB", "NaN", "1e30"} {
+		_, err := ParseSize(text)
+		assert.Error(t, err, text)
+	}
+}
+
+// FuzzConfig: any file gives a configuration or an error, and never a panic.
+func FuzzConfig(f *testing.F) {
+	var out bytes.Buffer
+	require.NoError(f, Default().Print(&out))
+	f.Add(out.Bytes())
+	f.Add([]byte("credentials: [{name: a}]\ntenants: {x: {bytes: 1GiB}}\n"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("store: 1\nlimits: [1]\ntls: {plain: {}}"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		c := Default()
+		wrong := c.merge("fuzz", in)
+		for _, cc := range c.Credentials {
+			if cc.TokenFile != "" {
+				return // would read what the input names
+			}
+		}
+		if c.TLS.Cert != "" || c.TLS.Key != "" || c.TLS.ClientCA != "" {
+			return
+		}
+		if len(wrong) == 0 && len(c.problems()) == 0 {
+			var out bytes.Buffer
+			require.NoError(t, c.Print(&out))
+			require.Empty(t, Default().merge("printed", out.Bytes()), out.String())
+		}
+	})
+}
+
+// running is a server under test.
+type running struct {
+	info httpapi.ServerInfo
+	log  *safeLog
+	stop func() error
+}
+
+type safeLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *safeLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *safeLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func start(t *testing.T, c *Config, o Options) *running {
+	t.Helper()
+	r := &running{log: &safeLog{}}
+	o.Log = r.log
+	ready := make(chan httpapi.ServerInfo, 1)
+	o.Ready = func(i httpapi.ServerInfo) { ready <- i }
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, c, o) }()
+	var once sync.Once
+	var err error
+	r.stop = func() error {
+		once.Do(func() {
+			cancel()
+			err = <-done
+		})
+		return err
+	}
+	t.Cleanup(func() { _ = r.stop() })
+	select {
+	case r.info = <-ready:
+	case err := <-done:
+		done <- err
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("does not start")
+	}
+	return r
+}
+
+func (r *running) at(protocol string) string {
+	for _, l := range r.info.Listeners {
+		if l.Protocol == protocol && !strings.HasPrefix(l.Address, "unix:") {
+			return l.Address
+		}
+	}
+	return ""
+}
+
+// local is a configuration on free ports and a short socket path.
+func local(t *testing.T) *Config {
+	c := Default()
+	c.Dir = filepath.Join(t.TempDir(), "d")
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c.Unix = filepath.Join(dir, "s")
+	c.Listen, c.RESP, c.HTTP = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	c.Devices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = "2", 256<<20, 32<<20, 64<<20, 64<<20
+	return c
+}
+
+func get(t *testing.T, client *http.Client, url, token string) (int, string) {
+	r, err := http.NewRequest("GET", url, nil)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "Bearer "+token)
+	res, err := client.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, string(b)
+}
+
+// A server on real devices serves all protocols, drains, and finds everything again.
+func TestServeStopAndServeAgain(t *testing.T) {
+	c := local(t)
+	ctx := context.Background()
+	value := make([]byte, 5<<20)
+	rand.Read(value)
+	for round := range 2 {
+		r := start(t, c, Options{Version: "v0"})
+		assert.Contains(t, r.log.String(), "no credentials are configured")
+		rc := redis.NewClient(&redis.Options{Addr: r.at("resp")})
+		if round == 0 {
+			require.NoError(t, rc.Set(ctx, "k", value, time.Hour).Err())
+			require.NoError(t, rc.Set(ctx, "gone", "x", time.Hour).Err())
+			require.NoError(t, rc.Del(ctx, "gone").Err())
+		}
+		got, err := rc.Get(ctx, "k").Bytes()
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(value, got))
+		ttl, err := rc.TTL(ctx, "k").Result()
+		require.NoError(t, err)
+		assert.Greater(t, ttl, 50*time.Minute, "an expiry survives a restart")
+		n, err := rc.DBSize(ctx).Result()
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), n)
+		require.NoError(t, rc.Close())
+
+		web := "http://" + r.at("http")
+		for _, path := range []string{"/healthz", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/segments", "/api/v1/jobs", "/"} {
+			code, body := get(t, http.DefaultClient, web+path, "")
+			assert.Equal(t, 200, code, "%s: %s", path, body)
+		}
+		_, metrics := get(t, http.DefaultClient, web+"/metrics", "")
+		for _, name := range []string{"skep_call_duration_seconds_bucket", "skep_resp_connections", "skep_wire_connections", "skep_device_bytes_total", `skep_info{backend=`, `skep_namespace_lookup_keys_total{namespace="resp/0/data",result="hit",tenant="default"}`, `skep_namespace_restored_bytes_total`, "go_goroutines"} {
+			assert.Contains(t, metrics, name)
+		}
+		fi, err := os.Stat(c.Unix)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm(), "a socket is its owner's")
+		http.DefaultClient.CloseIdleConnections()
+		require.NoError(t, r.stop())
+	}
+}
+
+func TestASecondServerIsRefused(t *testing.T) {
+	c := local(t)
+	r := start(t, c, Options{})
+	d := *c
+	d.Unix = None
+	err := Run(context.Background(), &d, Options{Log: io.Discard})
+	assert.ErrorIs(t, err, skep.Locked)
+	d.Dir = filepath.Join(t.TempDir(), "other")
+	d.Unix = c.Unix
+	assert.ErrorIs(t, Run(context.Background(), &d, Options{Log: io.Discard}), skep.Locked, "the socket is in use")
+	d.RESP = r.at("resp")
+	d.Unix = None
+	assert.ErrorIs(t, Run(context.Background(), &d, Options{Log: io.Discard}), skep.Invalid, "so is the port")
+}
+
+// pki makes certificates that one CA has signed.
+type pki struct {
+	t    *testing.T
+	dir  string
+	ca   *x509.Certificate
+	key  *ecdsa.PrivateKey
+	next int64
+}
+
+func newPKI(t *testing.T) *pki {
+	p := &pki{t: t, dir: t.TempDir(), next: 1}
+	p.key, p.ca = p.make("ca", nil, nil)
+	p.write("ca.pem", "CERTIFICATE", p.ca.Raw)
+	return p
+}
+
+func (p *pki) make(name string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(p.t, err)
+	p.next++
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(p.next), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: parent == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	if parent == nil {
+		parent, signer = tmpl, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	require.NoError(p.t, err)
+	c, err := x509.ParseCertificate(der)
+	require.NoError(p.t, err)
+	return key, c
+}
+
+func (p *pki) write(name, kind string, der []byte) string {
+	path := filepath.Join(p.dir, name)
+	require.NoError(p.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	return path
+}
+
+// issue writes name.pem and name.key.
+func (p *pki) issue(name string) (cert tls.Certificate) {
+	key, c := p.make(name, p.ca, p.key)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(p.t, err)
+	p.write(name+".pem", "CERTIFICATE", c.Raw)
+	p.write(name+".key", "PRIVATE KEY", der)
+	return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key}
+}
+
+func TestTLSTokensCertificatesAndRotation(t *testing.T) {
+	p := newPKI(t)
+	p.issue("server")
+	engine, stranger := p.issue("engine"), newPKI(t).issue("engine")
+	tokenFile := write(t, "token", token)
+	c := local(t)
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key"), ClientCA: filepath.Join(p.dir, "ca.pem")}
+	c.Credentials = []CredentialConfig{
+		{Name: "op", Tenant: "ops", Rights: []string{"read", "write", "admin"}, TokenFile: tokenFile},
+		{Name: "engine", Tenant: "prod", Rights: []string{"read", "write"}, CertName: "engine"},
+	}
+	require.Empty(t, c.problems())
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	r := start(t, c, Options{Store: st})
+	pool := x509.NewCertPool()
+	pool.AddCert(p.ca)
+	ctx := context.Background()
+	connect := func(cert *tls.Certificate, password string) *redis.Client {
+		conf := &tls.Config{RootCAs: pool}
+		if cert != nil {
+			conf.Certificates = []tls.Certificate{*cert}
+		}
+		rc := redis.NewClient(&redis.Options{Addr: r.at("resp"), TLSConfig: conf, Password: password, MaxRetries: -1})
+		t.Cleanup(func() { rc.Close() })
+		return rc
+	}
+	byToken, byCert := connect(nil, token), connect(&engine, "")
+	require.NoError(t, byToken.Set(ctx, "k", "of ops", 0).Err())
+	require.NoError(t, byCert.Set(ctx, "k", "of prod", 0).Err())
+	assert.Equal(t, "of ops", byToken.Get(ctx, "k").Val())
+	assert.Equal(t, "of prod", byCert.Get(ctx, "k").Val())
+	assert.Error(t, connect(nil, "").Get(ctx, "k").Err(), "neither")
+	assert.Error(t, connect(&stranger, "").Get(ctx, "k").Err(), "a certificate somebody else signed")
+	plain := redis.NewClient(&redis.Options{Addr: r.at("resp"), MaxRetries: -1})
+	assert.Error(t, plain.Ping(ctx).Err(), "without TLS")
+	plain.Close()
+	old := &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12}
+	_, err := tls.Dial("tcp", r.at("resp"), old)
+	assert.Error(t, err, "TLS 1.2")
+
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine}}}}
+	defer web.CloseIdleConnections()
+	code, body := get(t, web, "https://"+r.at("http")+"/api/v1/server", "")
+	assert.Equal(t, 200, code)
+	assert.Contains(t, body, `"tenant":"prod"`)
+	code, _ = get(t, web, "https://"+r.at("http")+"/api/v1/stats", "")
+	assert.Equal(t, 403, code, "no admin")
+
+	serial := func() string {
+		conn, err := tls.Dial("tcp", r.at("resp"), &tls.Config{RootCAs: pool})
+		require.NoError(t, err)
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	p.issue("server")
+	require.NoError(t, os.WriteFile(tokenFile, []byte("another-token-0123456789"), 0o600))
+	require.Eventually(t, func() bool { return serial() != before }, 20*time.Second, 100*time.Millisecond, "certificates rotate without a restart")
+	require.Eventually(t, func() bool { return byToken.Get(ctx, "k").Err() != nil }, 10*time.Second, 50*time.Millisecond, "and so do tokens, under connections that live")
+	assert.Equal(t, "of ops", connect(nil, "another-token-0123456789").Get(ctx, "k").Val())
+	assert.Equal(t, "of prod", byCert.Get(ctx, "k").Val(), "who did not change stays connected")
+	require.NoError(t, r.stop())
+	assert.NotContains(t, r.log.String(), token)
+}
+
+func TestJobsAreSteered(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	ctx := context.Background()
+	ns, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+	require.NoError(t, err)
+	for i := range 100 {
+		_, err := st.Put(ctx, &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}, Blocks: []skep.Block{{Key: skep.KeyOf([]byte{byte(i)}), Parts: []skep.Part{{Bytes: make([]byte, 2<<20)}}}}})
+		require.NoError(t, err)
+	}
+	js := newJobs(st, Default().logger(io.Discard))
+	defer js.close()
+	state := func() (string, string) {
+		list, err := js.List(ctx)
+		require.NoError(t, err)
+		return list[1].State, list[1].Detail
+	}
+	assert.ErrorIs(t, js.Do(ctx, "nonesuch", "start"), skep.NotFound)
+	assert.ErrorIs(t, js.Do(ctx, "check", "pause"), skep.Invalid)
+	require.NoError(t, js.Do(ctx, "check", "start"))
+	require.NoError(t, js.Do(ctx, "check", "pause"))
+	s, _ := state()
+	assert.Equal(t, "paused", s)
+	require.NoError(t, js.Do(ctx, "check", "resume"))
+	require.NoError(t, js.Do(ctx, "check", "stop"))
+	require.Eventually(t, func() bool { s, d := state(); return s == "idle" && d == "stopped" }, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, js.Do(ctx, "check", "start"))
+	require.Eventually(t, func() bool { s, _ := state(); return s == "idle" }, 20*time.Second, 20*time.Millisecond)
+	_, d := state()
+	assert.Contains(t, d, "100 blocks read, 200.0 MiB; 0 damaged")
+}
+
+// A store on devices offers its own work: it is started, paused and resumed, and what is
+// damaged shows.
+func TestTheStoresOwnWork(t *testing.T) {
+	r := start(t, local(t), Options{})
+	rc := redis.NewClient(&redis.Options{Addr: r.at("resp")})
+	defer rc.Close()
+	ctx := context.Background()
+	for i := range 20 {
+		require.NoError(t, rc.Set(ctx, fmt.Sprint("k", i%10), make([]byte, 4<<20), 0).Err())
+	}
+	web := "http://" + r.at("http") + "/api/v1/jobs"
+	do := func(what string) {
+		res, err := http.Post(web+what, "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		require.Equal(t, 200, res.StatusCode, "%s: %s", what, b)
+	}
+	job := func(name string) (j httpapi.Job) {
+		_, body := get(t, http.DefaultClient, web, "")
+		var list []httpapi.Job
+		require.NoError(t, json.Unmarshal([]byte(body), &list))
+		for _, x := range list {
+			if x.Name == name && len(x.Actions) > 0 {
+				return x
+			}
+		}
+		return j
+	}
+	for _, name := range []string{"flush", "scrub", "compact", "rebalance"} {
+		do("/" + name + "/start")
+		require.Eventually(t, func() bool { return job(name).State == "idle" }, 30*time.Second, 20*time.Millisecond, name)
+		assert.Equal(t, 1.0, job(name).Progress, "%s: %s", name, job(name).Detail)
+	}
+	assert.Contains(t, job("scrub").Detail, "0 repaired, 0 lost, 0 not read, 0 faults")
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// Jobs that hold something while they run end their run when paused.
+func TestPausingAndResumingAWorkThatRestarts(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	js := &jobs{st: st, log: Default().logger(io.Discard)}
+	js.ctx, js.stop = context.WithCancel(context.Background())
+	defer js.close()
+	runs := make(chan struct{}, 100)
+	finish := make(chan struct{})
+	js.list = []*job{{name: "move", restarts: true, state: "idle", run: func(ctx context.Context, j *job) error {
+		runs <- struct{}{}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-finish:
+			return nil
+		}
+	}}}
+	ctx := context.Background()
+	state := func() string { l, _ := js.List(ctx); return l[0].State }
+	for _, action := range []string{"start", "pause", "resume", "pause", "resume"} {
+		require.NoError(t, js.Do(ctx, "move", action), action)
+	}
+	assert.Equal(t, "running", state())
+	require.Eventually(t, func() bool { return len(runs) >= 2 }, 5*time.Second, time.Millisecond, "it was begun again")
+	require.NoError(t, js.Do(ctx, "move", "pause"))
+	require.Eventually(t, func() bool { js.mu.Lock(); defer js.mu.Unlock(); return js.list[0].cancel == nil }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, "paused", state())
+	require.NoError(t, js.Do(ctx, "move", "stop"))
+	assert.Equal(t, "idle", state())
+	require.NoError(t, js.Do(ctx, "move", "start"))
+	close(finish)
+	require.Eventually(t, func() bool { return state() == "idle" }, 5*time.Second, time.Millisecond)
+}

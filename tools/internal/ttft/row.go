@@ -1,0 +1,150 @@
+package ttft
+
+import (
+	"math"
+	"slices"
+
+	"github.com/skepkv/skep/layout/twopointer"
+	"github.com/skepkv/skep/layout/twopointer/sim"
+	"github.com/skepkv/skep/tools/internal/engine"
+)
+
+// Spread is a distribution in milliseconds.
+type Spread struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+}
+
+func spreadOf(seconds []float64) Spread {
+	if len(seconds) == 0 {
+		return Spread{}
+	}
+	v := slices.Clone(seconds)
+	slices.Sort(v)
+	sum := 0.0
+	for _, s := range v {
+		sum += s
+	}
+	at := func(q float64) float64 {
+		return v[min(int(math.Ceil(q*float64(len(v))))-1+btoi(q == 0), len(v)-1)] * 1e3
+	}
+	return Spread{sum / float64(len(v)) * 1e3, at(.5), at(.9), at(.99)}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Row is one policy at one point of the grid.
+type Row struct {
+	Policy           string  `json:"policy"`
+	Bandwidth        float64 `json:"bandwidth_gbps"`
+	Batch            int     `json:"batch"`
+	Load             string  `json:"load"`
+	Engine           string  `json:"engine"`
+	Trace            string  `json:"trace"`
+	Requests         int     `json:"requests"`
+	Hits             int     `json:"hits"`
+	Tokens           int     `json:"tokens"`
+	Restore          Spread  `json:"restore_ms"`
+	TTFT             Spread  `json:"ttft_ms"`
+	Bound            float64 `json:"bound_ms"`
+	Attained         float64 `json:"attained"`
+	IOUtil           float64 `json:"io_util"`
+	ComputeUtil      float64 `json:"compute_util"`
+	BytesLoaded      int64   `json:"bytes_loaded"`
+	TokensRecomputed int64   `json:"tokens_recomputed"`
+	Declined         int     `json:"declined"`
+	Virtual          bool    `json:"virtual"`
+	Emulated         bool    `json:"emulated_engine"`
+	Factor           float64 `json:"divided_by"`
+
+	restores, ttfts []float64 // seconds, of requests with a hit; all
+	hitTTFT         float64   // mean over requests with a hit
+	timeline        []sim.Stroke
+}
+
+// fill sets what follows from outcomes.
+func (r *Row) fill(w *Workload, outcomes []sim.Outcome) {
+	hit := 0.0
+	for i, o := range outcomes {
+		ttft := o.First - o.Arrived
+		r.ttfts = append(r.ttfts, ttft)
+		r.TokensRecomputed += int64(o.Recomputed)
+		r.BytesLoaded += int64(o.Loaded)
+		if o.Declined {
+			r.Declined++
+		}
+		if w.Requests[i].Prefix > 0 {
+			r.Hits++
+			hit += ttft
+			r.restores = append(r.restores, o.Restored-o.Arrived)
+		}
+	}
+	r.Requests = len(outcomes)
+	for i := range w.Requests {
+		r.Tokens += w.Requests[i].Prefix
+	}
+	r.Tokens /= max(r.Hits, 1)
+	r.Restore, r.TTFT = spreadOf(r.restores), spreadOf(r.ttfts)
+	if r.Hits > 0 {
+		r.hitTTFT = hit / float64(r.Hits) * 1e3
+	}
+}
+
+// bound is the least mean TTFT, in ms, that requests with a hit can have, at the emulated
+// engine's own mean speed and with the whole channel. A closed loop of n has n requests under
+// way until its last request is sent, so by Little's law the mean is at least n × the time all before the
+// last n take together ÷ their number, with any split and order; and no request is faster than alone.
+// Open arrivals are bounded by the latter only.
+func bound(w *Workload, e *engine.Emulated, m twopointer.Model, gbps float64, loop int) float64 {
+	work := e.Work(budget)
+	alone, hits := 0.0, 0
+	batches := [2]twopointer.Batch{}
+	perToken, rate := float64(m.BytesPerToken()), gbps/8*1e9
+	for i, q := range w.Requests {
+		slow := 1.0
+		if 2*i >= len(w.Requests) && e.Factor > 0 {
+			slow = e.Factor
+		}
+		b := &batches[btoi(slow > 1)]
+		full := i < len(w.Requests)-loop // the loop is full until these are through
+		if full {
+			b.Work += slow * work.Span(q.Prefix, q.Prefix+q.Suffix)
+		}
+		if q.Prefix > 0 {
+			hits++
+			if full {
+				b.Problems = append(b.Problems, twopointer.Problem{Tokens: q.Prefix, Cost: work.Times(slow), BytesPerToken: perToken, BytesPerSecond: rate})
+			}
+			alone += slow * e.Alone(q.Prefix, q.Suffix, budget, perToken, rate*slow)
+		}
+	}
+	least := alone / float64(max(hits, 1))
+	if loop > 1 {
+		together := batches[0].Bound() + batches[1].Bound()
+		least = max(least, float64(min(loop, len(w.Requests)))*together/float64(len(w.Requests)))
+	}
+	return least * 1e3
+}
+
+// attain sets Attained in rows of one point of the grid: the share of what can be gained
+// over the better of recompute and load. 0 where nothing can be.
+func attain(rows []*Row) {
+	better := math.Inf(1)
+	for _, r := range rows {
+		if r.Policy == twopointer.Recompute.String() || r.Policy == twopointer.LoadOnly.String() {
+			better = min(better, r.hitTTFT)
+		}
+	}
+	for _, r := range rows {
+		if gain := better - r.Bound; !math.IsInf(better, 0) && gain > 0 {
+			r.Attained = (better - r.hitTTFT) / gain
+		}
+	}
+}

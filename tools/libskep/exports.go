@@ -1,0 +1,456 @@
+//go:build cgo
+
+package main
+
+/*
+#define SKEP_NO_PROTOTYPES
+#include "skep.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu"
+	"github.com/skepkv/skep/gpu/slots"
+)
+
+var (
+	stores sync.Map // of *opened, by number
+	last   atomic.Uint64
+)
+
+// patience is how long a call may take that does not say.
+const patience = 30 * time.Second
+
+func within(ms C.int64_t) (context.Context, context.CancelFunc) {
+	d := patience
+	if ms > 0 && int64(ms) < int64(time.Hour/time.Millisecond) {
+		d = time.Duration(ms) * time.Millisecond
+	}
+	return context.WithTimeout(context.Background(), d)
+}
+
+// fail tells the caller of err. A panic of ours is not the engine's end.
+func fail(to *C.skep_error, err *error) C.int {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("skep: internal error: %v", p)
+	}
+	if *err == nil {
+		return 0
+	}
+	code := C.int32_t(skep.KindOf(*err))
+	if code == 0 {
+		code = -1
+	}
+	if to != nil {
+		to.code = code
+		room := unsafe.Slice((*byte)(unsafe.Pointer(&to.message[0])), len(to.message))
+		n := copy(room[:len(room)-1], (*err).Error())
+		room[n] = 0
+	}
+	return C.int(code)
+}
+
+func find(s C.skep_store) (*opened, error) {
+	if o, ok := stores.Load(uint64(s)); ok {
+		return o.(*opened), nil
+	}
+	return nil, skep.Invalidf(op, "store", uint64(s), "one that is open")
+}
+
+func scopeOf(s *C.skep_scope) (skep.Scope, error) {
+	if s == nil || s.salt_bytes > skep.MaxSaltSize || s.salt_bytes > 0 && s.salt == nil {
+		return skep.Scope{}, skep.Invalidf(op, "scope", "missing, or with a longer salt", fmt.Sprintf("one with a salt of at most %d bytes", skep.MaxSaltSize))
+	}
+	return skep.Scope{Namespace: skep.NamespaceID(s.namespace_id), Salt: skep.Salt(C.GoBytes(s.salt, C.int(s.salt_bytes)))}, nil
+}
+
+func keysOf(p unsafe.Pointer, n C.uint32_t) ([]skep.Key, error) {
+	if n > skep.MaxChainKeys || n > 0 && p == nil {
+		return nil, skep.Invalidf(op, "keys", int(n), fmt.Sprintf("at most %d, and an address", skep.MaxChainKeys))
+	}
+	return append([]skep.Key(nil), unsafe.Slice((*skep.Key)(p), int(n))...), nil
+}
+
+func textOf(p *C.char) (string, error) {
+	if p == nil {
+		return "", skep.Invalidf(op, "json", "NULL", "a document")
+	}
+	return C.GoString(p), nil
+}
+
+var errNowhere = skep.Invalidf(op, "where the result goes", "NULL", "an address")
+
+//export skep_open
+func skep_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	if out == nil {
+		err = errNowhere
+		return
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	var js string
+	var o *opened
+	if js, err = textOf(text); err == nil {
+		if o, err = open(ctx, js); err == nil {
+			id := last.Add(1)
+			stores.Store(id, o)
+			*out = C.skep_store(id)
+		}
+	}
+	return
+}
+
+//export skep_close
+func skep_close(s C.skep_store, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err == nil {
+		stores.Delete(uint64(s))
+		err = o.close()
+	}
+	return
+}
+
+//export skep_namespace
+func skep_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	var js string
+	var sp skep.NamespaceSpec
+	if o, err = find(s); err != nil {
+		return
+	}
+	if js, err = textOf(text); err != nil {
+		return
+	}
+	if id == nil {
+		err = errNowhere
+		return
+	}
+	if err = parse(js, &sp); err != nil {
+		return
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	var n skep.NamespaceInfo
+	if n, err = o.OpenNamespace(ctx, sp); err == nil {
+		*id = C.uint32_t(n.ID)
+	}
+	return
+}
+
+//export skep_put
+func skep_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
+	blocks *unsafe.Pointer, blockBytes C.int64_t, outcomes *C.uint8_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	r := &skep.PutRequest{Depth: int(depth)}
+	if o, err = find(s); err != nil {
+		return
+	}
+	if r.Scope, err = scopeOf(sc); err != nil {
+		return
+	}
+	var list []skep.Key
+	if list, err = keysOf(keys, n); err != nil {
+		return
+	}
+	if n > skep.MaxPutBlocks || blockBytes < 1 || blockBytes > skep.MaxPartBytes || blocks == nil || outcomes == nil {
+		err = skep.Invalidf(op, "blocks, their bytes and outcomes", fmt.Sprint(n, " ", blockBytes), fmt.Sprintf("at most %d of 1 to %d bytes, and addresses", skep.MaxPutBlocks, skep.MaxPartBytes))
+		return
+	}
+	if parent != nil {
+		k := *(*skep.Key)(parent)
+		r.Parent = &k
+	}
+	for i, p := range unsafe.Slice(blocks, int(n)) {
+		if p == nil {
+			err = skep.Invalidf(op, fmt.Sprintf("block %d", i), "NULL", "an address")
+			return
+		}
+		r.Blocks = append(r.Blocks, skep.Block{Key: list[i], Parts: []skep.Part{{Bytes: unsafe.Slice((*byte)(p), int(blockBytes))}}})
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	var res []skep.PutResult
+	if res, err = o.Put(ctx, r); err == nil {
+		to := unsafe.Slice(outcomes, int(n))
+		for i := range res {
+			to[i] = C.uint8_t(res[i].Outcome)
+		}
+	}
+	return
+}
+
+//export skep_lookup
+func skep_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs C.int64_t, out *C.skep_found, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	r := &skep.LookupRequest{Lease: skep.NoLease}
+	if o, err = find(s); err != nil {
+		return
+	}
+	if r.Scope, err = scopeOf(sc); err != nil {
+		return
+	}
+	if r.Keys, err = keysOf(keys, n); err != nil {
+		return
+	}
+	if out == nil {
+		err = errNowhere
+		return
+	}
+	if leaseMs >= 0 {
+		r.Lease = min(time.Duration(min(int64(leaseMs), 1<<40))*time.Millisecond, skep.MaxLease)
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	var f skep.LookupResult
+	if f, err = o.Lookup(ctx, r); err == nil {
+		*out = C.skep_found{C.int64_t(f.Blocks), C.int64_t(f.Tokens), C.int64_t(f.Bytes), C.uint64_t(f.Lease.ID)}
+	}
+	return
+}
+
+//export skep_release
+func skep_release(s C.skep_store, lease C.uint64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err == nil {
+		ctx, cancel := within(0)
+		defer cancel()
+		err = o.Release(ctx, skep.LeaseID(lease))
+	}
+	return
+}
+
+//export skep_restore
+func skep_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
+	on C.skep_stream, timeoutMs C.int64_t, blocks *C.uint32_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	var scope skep.Scope
+	var list []skep.Key
+	if o, err = find(s); err != nil {
+		return
+	}
+	if scope, err = scopeOf(sc); err != nil {
+		return
+	}
+	if list, err = keysOf(keys, n); err != nil {
+		return
+	}
+	if blocks == nil || dest == nil || dest.k == nil || dest.slots == nil {
+		err = errNowhere
+		return
+	}
+	if from >= to || to > n {
+		err = skep.Invalidf(op, "blocks", skep.Range{From: int(from), To: int(to)}, fmt.Sprintf("in 0 to %d", n))
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	var t *target
+	var arrived int
+	if t, err = o.targetOf(ctx, scope.Namespace, dest, int(to-from), uint64(on)); err != nil {
+		return
+	}
+	g, err := o.geometry(ctx, scope.Namespace)
+	if err == nil {
+		arrived, err = o.restore(ctx, scope, list, skep.Range{From: int(from), To: int(to)}, g, t)
+		*blocks = C.uint32_t(arrived)
+	}
+	return
+}
+
+// targetOf makes sure of what the caller says of its cache.
+func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_paged, blocks int, on uint64) (*target, error) {
+	g, err := o.geometry(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s := g.Shape()
+	if int(d.layers) != s.Layers || s.Kind == skep.Attention && d.v == nil {
+		return nil, skep.Invalidf(op, "planes of layers", int(d.layers), fmt.Sprintf("%d, of K and, in an attention shape, V", s.Layers))
+	}
+	t := &target{Pages: slots.Pages{Order: skep.AxisOrder(d.order), Tokens: int(d.page_tokens), Stride: int64(d.page_stride), Bytes: int64(d.plane_bytes)}}
+	t.slots = unsafe.Slice((*int64)(unsafe.Pointer(d.slots)), blocks*s.BlockTokens)
+	planes := [2][]C.uint64_t{unsafe.Slice(d.k, int(d.layers)), nil}
+	if d.v != nil {
+		planes[1] = unsafe.Slice(d.v, int(d.layers))
+	}
+	at := func(layer int, v bool) uint64 {
+		if v {
+			return uint64(planes[1][layer])
+		}
+		return uint64(planes[0][layer])
+	}
+	switch d.where {
+	case C.SKEP_HOST:
+		for _, p := range planes {
+			for l := range p {
+				if p[l] == 0 {
+					return nil, skep.Invalidf(op, fmt.Sprintf("plane of layer %d", l), "NULL", "an address")
+				}
+			}
+		}
+		t.write = func(layer int, v bool, block []byte, runs []slots.Run) {
+			plane := hostMemory(at(layer, v), t.Bytes)
+			for _, r := range runs {
+				copy(plane[r.To:r.To+r.Len], block[r.From:r.From+r.Len])
+			}
+		}
+		t.ended = func() error { return nil }
+		return t, nil
+	case C.SKEP_DEVICE:
+		st, err := o.stream(on)
+		if err != nil {
+			return nil, err
+		}
+		places := [2][]gpu.Place{}
+		for i, p := range planes {
+			for l := range p {
+				place, err := o.place(uint64(p[l]), t.Bytes)
+				if err != nil {
+					return nil, err
+				}
+				places[i] = append(places[i], place)
+			}
+		}
+		t.write, t.ended = st.staging(ctx, g, func(layer int, v bool) gpu.Place {
+			if v {
+				return places[1][layer]
+			}
+			return places[0][layer]
+		})
+		return t, nil
+	}
+	return nil, skep.Invalidf(op, "where", uint32(d.where), "host or device")
+}
+
+// hostMemory is memory of the caller's.
+func hostMemory(address uint64, n int64) []byte {
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), int(n))
+}
+
+//export skep_device_alloc
+func skep_device_alloc(s C.skep_store, n C.int64_t, address *C.uint64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err != nil {
+		return
+	}
+	if address == nil {
+		err = errNowhere
+		return
+	}
+	var at uint64
+	if at, err = o.alloc(int64(n)); err == nil {
+		*address = C.uint64_t(at)
+	}
+	return
+}
+
+//export skep_device_free
+func skep_device_free(s C.skep_store, address C.uint64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err == nil {
+		err = o.free(uint64(address))
+	}
+	return
+}
+
+//export skep_device_read
+func skep_device_read(s C.skep_store, address C.uint64_t, n C.int64_t, to unsafe.Pointer, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	var at gpu.Place
+	if o, err = find(s); err != nil {
+		return
+	}
+	if to == nil || n < 0 {
+		err = errNowhere
+		return
+	}
+	if at, err = o.place(uint64(address), int64(n)); err != nil {
+		return
+	}
+	var st gpu.Stream
+	if st, err = o.device.NewStream(); err != nil {
+		return
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	st.CopyOut(unsafe.Slice((*byte)(to), int(n)), at)
+	if err = st.Sync(ctx); err == nil {
+		err = st.Close()
+	}
+	return
+}
+
+//export skep_stream_new
+func skep_stream_new(s C.skep_store, out *C.skep_stream, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err != nil {
+		return
+	}
+	if out == nil {
+		err = errNowhere
+		return
+	}
+	var id uint64
+	if id, err = o.newStream(); err == nil {
+		*out = C.skep_stream(id)
+	}
+	return
+}
+
+//export skep_stream_sync
+func skep_stream_sync(s C.skep_store, id C.skep_stream, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	var st *stream
+	if o, err = find(s); err != nil {
+		return
+	}
+	if st, err = o.stream(uint64(id)); err == nil {
+		ctx, cancel := within(timeoutMs)
+		defer cancel()
+		err = st.sync(ctx)
+	}
+	return
+}
+
+//export skep_stream_free
+func skep_stream_free(s C.skep_store, id C.skep_stream, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err == nil {
+		err = o.freeStream(uint64(id))
+	}
+	return
+}

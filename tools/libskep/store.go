@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu"
+	"github.com/skepkv/skep/gpu/loan"
+	"github.com/skepkv/skep/gpu/sim"
+	"github.com/skepkv/skep/gpu/slots"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/wire"
+)
+
+// spec is what a store is opened by.
+type spec struct {
+	Dir           string   `json:"dir"`
+	Devices       int      `json:"devices"`
+	CapacityBytes int64    `json:"capacity_bytes"`
+	DRAMBytes     int64    `json:"dram_bytes"`
+	Connect       string   `json:"connect"`
+	Token         string   `json:"token"`
+	GPU           *gpuSpec `json:"gpu"`
+}
+
+type gpuSpec struct {
+	Backend     string   `json:"backend"`
+	MemoryBytes int64    `json:"memory_bytes"`
+	LocalBlocks int      `json:"local_blocks"`
+	BlockBytes  int64    `json:"block_bytes"`
+	Borrow      []string `json:"borrow"`
+}
+
+// opened is a store with what a C program has of it.
+type opened struct {
+	skep.Store
+	device gpu.Device // nil: none
+	loans  []*loan.Loan
+
+	mu      sync.Mutex
+	shapes  map[skep.NamespaceID]layout.Geometry
+	next    uint64 // address or stream to give
+	memory  map[uint64]gpu.Memory
+	streams map[uint64]*stream
+}
+
+// stream is a queue of copies whose sources stay until they are done.
+type stream struct {
+	gpu.Stream
+	mu      sync.Mutex
+	counter gpu.Counter
+	queued  uint64
+	staged  []staged
+	bytes   int64 // of staged
+}
+
+type staged struct {
+	until uint64
+	bytes int64
+	host  []byte // kept alive for the copies from it
+}
+
+// maxStaged is how much a stream may have on its way to the device: a restore of more waits.
+const maxStaged = 256 << 20
+
+const op = "libskep"
+
+func parse(text string, into any) error {
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "json", Value: text, Limit: "what skep.h says", Err: err}
+	}
+	return nil
+}
+
+func open(ctx context.Context, text string) (*opened, error) {
+	var sp spec
+	if err := parse(text, &sp); err != nil {
+		return nil, err
+	}
+	if (sp.Dir == "") == (sp.Connect == "") {
+		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
+	}
+	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]*stream{}}
+	var err error
+	if sp.Connect != "" {
+		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op})
+	} else {
+		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, CacheBytes: sp.DRAMBytes})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if sp.GPU != nil {
+		if err := o.front(sp.GPU); err != nil {
+			return nil, errors.Join(err, o.close())
+		}
+	}
+	return o, nil
+}
+
+// front puts GPU memory in front of the store.
+func (o *opened) front(g *gpuSpec) error {
+	if g.Backend != "sim" {
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "gpu backend", Value: g.Backend, Limit: "sim: others run in skep-gpu"}
+	}
+	so := sim.H20()
+	so.Devices, so.MemoryBytes = 2, g.MemoryBytes
+	w, err := sim.New(so)
+	if err != nil {
+		return err
+	}
+	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, Timeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	o.Store, o.device = front, w.Device(0)
+	for _, socket := range g.Borrow {
+		lender, ok := gpu.Device(w.Device(1)).(gpu.Sharer)
+		if !ok {
+			return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "borrow", Value: socket, Limit: "a system with shared GPU memory"}
+		}
+		l, err := loan.Borrow(loan.BorrowerOptions{Socket: socket, Name: op, Device: lender, Tier: front})
+		if err != nil {
+			return err
+		}
+		o.loans = append(o.loans, l)
+	}
+	return nil
+}
+
+func (o *opened) close() error {
+	var err error
+	for _, l := range o.loans {
+		err = errors.Join(err, l.Close())
+	}
+	return errors.Join(err, o.Store.Close())
+}
+
+// geometry is the byte arithmetic of a namespace's blocks.
+func (o *opened) geometry(ctx context.Context, id skep.NamespaceID) (layout.Geometry, error) {
+	o.mu.Lock()
+	g, ok := o.shapes[id]
+	o.mu.Unlock()
+	if ok {
+		return g, nil
+	}
+	list, err := o.Namespaces(ctx)
+	if err != nil {
+		return g, err
+	}
+	for _, n := range list {
+		if n.ID == id {
+			if g, err = layout.Of(n.Shape); err == nil {
+				o.mu.Lock()
+				o.shapes[id] = g
+				o.mu.Unlock()
+			}
+			return g, err
+		}
+	}
+	return g, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
+}
+
+// target is an engine's paged cache.
+type target struct {
+	slots.Pages
+	slots []int64
+	// write puts runs of a block into the plane of a layer's K or V.
+	write func(layer int, v bool, block []byte, runs []slots.Run)
+	// ended is called when a block is written.
+	ended func() error
+}
+
+// restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
+func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, blocks skep.Range, g layout.Geometry, t *target) (int, error) {
+	if err := t.Validate(g); err != nil {
+		return 0, err
+	}
+	ses, err := o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: blocks}}})
+	if err != nil {
+		return 0, err
+	}
+	arrived := make([]bool, blocks.Len())
+	err = receive(ctx, ses, func(c *skep.Chunk) error {
+		if c.Err != nil {
+			return nil
+		}
+		arrived[c.Block-blocks.From] = true
+		return t.scatter(g, c.Block-blocks.From, whole(c.Data))
+	})
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	err = errors.Join(err, ses.Close(end))
+	n := 0
+	for n < len(arrived) && arrived[n] {
+		n++
+	}
+	return n, err
+}
+
+func receive(ctx context.Context, ses skep.Session, each func(*skep.Chunk) error) error {
+	for into := make([]skep.Chunk, 16); ; {
+		n, err := ses.Next(ctx, into)
+		var first error
+		for i := range into[:n] {
+			if first == nil {
+				first = each(&into[i])
+			}
+			into[i].Release()
+		}
+		if first != nil || errors.Is(err, io.EOF) {
+			return first
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func whole(pieces [][]byte) []byte {
+	if len(pieces) == 1 {
+		return pieces[0]
+	}
+	return bytes.Join(pieces, nil)
+}
+
+// scatter writes the i-th block of those restored.
+func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
+	s := g.Shape()
+	if int64(len(block)) != g.PartBytes() {
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "block in bytes", Value: len(block), Limit: g.PartBytes()}
+	}
+	mine := t.slots[i*s.BlockTokens : (i+1)*s.BlockTokens]
+	var runs []slots.Run
+	for l := range s.Layers {
+		for _, v := range []bool{false, true} {
+			if v && s.Kind != skep.Attention {
+				continue
+			}
+			var err error
+			if runs, err = t.Runs(runs[:0], g, l, v, mine); err != nil {
+				return err
+			}
+			t.write(l, v, block, runs)
+		}
+	}
+	return t.ended()
+}
+
+// staging has the copies of a block queued on a stream, from a host buffer of their own that
+// is kept until they are done.
+func (s *stream) staging(ctx context.Context, g layout.Geometry, place func(layer int, v bool) gpu.Place) (write func(int, bool, []byte, []slots.Run), ended func() error) {
+	var host []byte
+	write = func(layer int, v bool, block []byte, runs []slots.Run) {
+		if host == nil {
+			host = make([]byte, 0, g.PartBytes())
+		}
+		to := place(layer, v)
+		for len(runs) > 0 { // runs that touch on the device go in one copy
+			from, end, n := len(host), runs[0].To, 0
+			for n < len(runs) && runs[n].To == end {
+				host = append(host, block[runs[n].From:runs[n].From+runs[n].Len]...)
+				end += runs[n].Len
+				n++
+			}
+			s.CopyIn(gpu.Place{Memory: to.Memory, Offset: to.Offset + runs[0].To}, host[from:len(host):len(host)])
+			runs = runs[n:]
+		}
+	}
+	ended = func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queued++
+		s.Signal(s.counter, s.queued)
+		s.staged = append(s.staged, staged{s.queued, int64(cap(host)), host})
+		s.bytes += int64(cap(host))
+		host = nil
+		for s.bytes > maxStaged {
+			if err := s.counter.Await(ctx, s.staged[0].until); err != nil {
+				return err
+			}
+			s.dropLocked()
+		}
+		return nil
+	}
+	return write, ended
+}
+
+// dropLocked forgets what the stream has got past.
+func (s *stream) dropLocked() {
+	now, n := s.counter.Value(), 0
+	for n < len(s.staged) && s.staged[n].until <= now {
+		s.bytes -= s.staged[n].bytes
+		n++
+	}
+	s.staged = append([]staged(nil), s.staged[n:]...)
+}
+
+func (s *stream) sync(ctx context.Context) error {
+	err := s.Sync(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked()
+	return err
+}

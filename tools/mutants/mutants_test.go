@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The list fits the source as it is. When this fails, a line that a mutant breaks has
+// changed: say in mutants.txt what breaks it now.
+func TestTheListFitsTheSource(t *testing.T) {
+	list, err := parse(listText)
+	require.NoError(t, err)
+	require.NoError(t, enough(list))
+	require.NoError(t, fits(list, "../.."))
+}
+
+const oneMutant = "swap order a.go\nin Second\ntest X=1 ./p -run T\n- b()\n+ c()\n"
+
+func TestApply(t *testing.T) {
+	dir := t.TempDir()
+	src := "func First() {\n\tb()\n}\n\nfunc Second() {\n\tb()\n}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.go"), []byte(src), 0o644))
+	list, err := parse(oneMutant)
+	require.NoError(t, err)
+	require.Equal(t, []command{{env: []string{"X=1"}, pkg: "./p", args: []string{"-run", "T"}}}, list[0].tests)
+	got, err := list[0].apply(dir)
+	require.NoError(t, err)
+	require.Equal(t, "func First() {\n\tb()\n}\n\nfunc Second() {\n\tc()\n}\n", string(got))
+
+	for _, tt := range []struct{ name, old, new, says string }{
+		{"a line that is gone", "- b()", "- d()", "is not there any more"},
+		{"a line that is there twice", "in Second\n", "", "is there twice"},
+		{"a function that is gone", "in Second", "in Third", "is in no function"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			list, err := parse(strings.Replace(oneMutant, tt.old, tt.new, 1))
+			require.NoError(t, err)
+			_, err = list[0].apply(dir)
+			require.ErrorContains(t, err, tt.says)
+		})
+	}
+}
+
+func TestBadLists(t *testing.T) {
+	for _, tt := range []struct{ name, text, says string }{
+		{"no tests", "m order a.go\n- b\n+ c\n", "lacks its tests"},
+		{"nothing changes", "m order a.go\ntest ./p\n- b\n+ b\n", "lacks its tests, its old or its new line"},
+		{"a name twice", oneMutant + "\n" + oneMutant, "a new name"},
+		{"two lines at once", "m order a.go\ntest ./p\n- b\n+ c\n- d\n+ e\n", "not part of a mutant"},
+		{"a package that is none", "m order a.go\ntest p\n- b\n+ c\n", "want a package"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parse(tt.text)
+			require.ErrorContains(t, err, tt.says)
+		})
+	}
+	list, err := parse(oneMutant)
+	require.NoError(t, err)
+	require.ErrorContains(t, enough(list), "class order has 1 mutants, must have at least 5")
+}

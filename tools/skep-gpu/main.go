@@ -1,0 +1,255 @@
+// Command skep-gpu is the process that has a GPU: one that lends memory of it, or one that
+// serves a skep store with GPU memory, own and borrowed, in front. A driver's errors, and a
+// lender that wants its memory back from a borrower that hangs, end this process and no
+// other; engines then reach the store behind directly.
+//
+//	skep-gpu lend --socket S --units N --border B     orders on standard input: border N
+//	skep-gpu serve --behind ADDR --listen ADDR --borrow S
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu"
+	"github.com/skepkv/skep/gpu/cuda"
+	"github.com/skepkv/skep/gpu/loan"
+	"github.com/skepkv/skep/gpu/sim"
+	"github.com/skepkv/skep/layout/elastic"
+	"github.com/skepkv/skep/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	root := command(os.Stdin, os.Stdout)
+	root.SetArgs(os.Args[1:])
+	err := root.ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// backend is which GPUs there are.
+type backend struct {
+	name   string
+	number int
+	memory int64
+}
+
+func (b *backend) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&b.name, "backend", "sim", "sim (simulated: nothing is measured) or cuda (in builds by make cuda)")
+	cmd.Flags().IntVar(&b.number, "gpu", 0, "number of the GPU")
+	cmd.Flags().Int64Var(&b.memory, "sim-bytes", 1<<30, "memory of a simulated GPU")
+}
+
+// open gives a GPU by its number.
+func (b *backend) open() (func(number int) (gpu.Device, error), error) {
+	switch b.name {
+	case "sim":
+		o := sim.H20()
+		o.MemoryBytes = b.memory
+		w, err := sim.New(o)
+		return func(n int) (gpu.Device, error) {
+			if n < 0 || n >= o.Devices {
+				return nil, skep.Invalidf("skep-gpu", "--gpu", n, fmt.Sprintf("0 to %d", o.Devices-1))
+			}
+			return w.Device(n), nil
+		}, err
+	case "cuda":
+		return func(n int) (gpu.Device, error) { return cuda.Open(n, cuda.Options{}) }, nil
+	}
+	return nil, skep.Invalidf("skep-gpu", "--backend", b.name, "sim or cuda")
+}
+
+// sharer is a device whose memory goes between processes.
+func sharer(d gpu.Device) (gpu.Sharer, error) {
+	if s, ok := d.(gpu.Sharer); ok {
+		return s, nil
+	}
+	return nil, &skep.Error{Op: "skep-gpu", Kind: skep.Unsupported, Field: "GPU", Value: d.Name(), Limit: "one whose memory other processes can map"}
+}
+
+func command(in io.Reader, out io.Writer) *cobra.Command {
+	root := &cobra.Command{Use: "skep-gpu", Short: "the process that has a GPU", SilenceErrors: true, SilenceUsage: true}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(lendCommand(in, out), serveCommand(out))
+	return root
+}
+
+func lendCommand(in io.Reader, out io.Writer) *cobra.Command {
+	var b backend
+	var o loan.LenderOptions
+	border := 0
+	cmd := &cobra.Command{
+		Use: "lend", Args: cobra.NoArgs, Short: "lend memory of a GPU to other processes",
+		Long: "Allocates an arena and lends what is above the border. A line \"border N\" on standard input moves it,\nand is answered, once the units are this side's, by one line of JSON; the input's end ends it.",
+	}
+	b.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.Socket, "socket", "", "where borrowers connect (required)")
+	f.StringVar(&o.Name, "name", "", "of the model, for people")
+	f.IntVar(&o.Units, "units", 64, "of the arena")
+	f.IntVar(&o.Floor, "floor", 0, "units never lent")
+	f.IntVar(&border, "border", 0, "units this side keeps at first")
+	f.IntVar(&o.Borrowers, "borrowers", 1, "at a time; each gets an equal share at most")
+	f.Int64Var(&o.Unit.Bytes, "unit-bytes", elastic.Granule, "bytes of a unit")
+	f.Int64Var(&o.Unit.LenderBlock, "lender-block", elastic.Granule, "bytes of this side's blocks")
+	f.Int64Var(&o.Unit.BorrowerBlock, "borrower-block", elastic.Granule, "bytes of borrowers' blocks")
+	f.DurationVar(&o.Lease, "lease", time.Second, "how long a borrower may be silent")
+	f.DurationVar(&o.Reclaim, "reclaim", 250*time.Millisecond, "how long it has to give back")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if o.Unit.LenderBlock < 1 || o.Unit.BorrowerBlock < 1 {
+			return skep.Invalidf("skep-gpu lend", "bytes of blocks", fmt.Sprint(o.Unit.LenderBlock, " ", o.Unit.BorrowerBlock), "1 or more")
+		}
+		o.Unit.Lender, o.Unit.Borrower = int(o.Unit.Bytes/o.Unit.LenderBlock), int(o.Unit.Bytes/o.Unit.BorrowerBlock)
+		open, err := b.open()
+		if err != nil {
+			return err
+		}
+		d, err := open(b.number)
+		if err != nil {
+			return err
+		}
+		if o.Device, err = sharer(d); err != nil {
+			return err
+		}
+		l, err := loan.Lend(o)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, l.Close(), d.Close()) }()
+		return orders(cmd.Context(), l, in, out, border)
+	}
+	return cmd
+}
+
+// moved answers an order.
+type moved struct {
+	Border    int     `json:"border"` // units of this side
+	Ms        float64 `json:"ms"`     // until they were
+	Simulated bool    `json:"simulated"`
+	Error     string  `json:"error,omitempty"`
+}
+
+// orders moves the border first, and then as it is told to the end of the input or of ctx.
+func orders(ctx context.Context, l *loan.Lender, in io.Reader, out io.Writer, border int) error {
+	lines, ended := make(chan string), make(chan struct{})
+	defer close(ended)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(in); s.Scan(); {
+			select {
+			case lines <- s.Text():
+			case <-ended:
+				return
+			}
+		}
+	}()
+	for order, more := fmt.Sprint("border ", border), true; more; {
+		var m moved
+		began := time.Now()
+		if _, err := fmt.Sscanf(order, "border %d", &border); err != nil {
+			m.Error = fmt.Sprintf("%q is no order, must be: border N", order)
+		} else if err := l.Move(ctx, border); err != nil {
+			m.Error = err.Error()
+		}
+		s := l.Status()
+		m.Border, m.Ms, m.Simulated = s.Border, float64(time.Since(began))/1e6, s.Simulated
+		if err := json.NewEncoder(out).Encode(m); err != nil {
+			return err
+		}
+		select {
+		case order, more = <-lines:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+func serveCommand(out io.Writer) *cobra.Command {
+	var b backend
+	var o gpu.Options
+	var behind, token, listen string
+	var borrow []string
+	lenders := 0
+	cmd := &cobra.Command{
+		Use: "serve", Args: cobra.NoArgs, Short: "a store with GPU memory, own and borrowed, in front",
+		Long: "Serves the binary protocol on a Unix socket to this user, who speaks for the token's tenant. Blocks come out of GPU memory where they are there, and else\nfrom the server behind. A lender that goes away takes its blocks along, and no other.",
+	}
+	b.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&behind, "behind", "", "the skep server behind: host:port or unix:path (required)")
+	f.StringVar(&token, "token", "", "for the server behind")
+	f.StringVar(&listen, "listen", "", "path of the Unix socket to serve at (required)")
+	f.IntVar(&o.Local, "local", 0, "blocks kept in the GPU's own memory")
+	f.Int64Var(&o.BlockBytes, "block-bytes", elastic.Granule, "bytes of the largest block kept")
+	f.StringArrayVar(&borrow, "borrow", nil, "socket of a lender; can be given several times")
+	f.IntVar(&lenders, "lender-gpu", 1, "number of the lenders' GPU")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		open, err := b.open()
+		if err != nil {
+			return err
+		}
+		if o.Device, err = open(b.number); err != nil {
+			return err
+		}
+		client, err := wire.Dial(cmd.Context(), wire.Options{Addr: behind, Token: token, Name: "skep-gpu"})
+		if err != nil {
+			return err
+		}
+		st, err := gpu.New(client, o)
+		if err != nil {
+			return errors.Join(err, client.Close())
+		}
+		defer func() { err = errors.Join(err, st.Close()) }()
+		for _, socket := range borrow {
+			d, err := open(lenders)
+			if err != nil {
+				return err
+			}
+			s, err := sharer(d)
+			if err != nil {
+				return err
+			}
+			l, err := loan.Borrow(loan.BorrowerOptions{Socket: socket, Name: "skep-gpu " + listen, Device: s, Tier: st})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, l.Close()) }()
+		}
+		return serve(cmd.Context(), st, strings.TrimPrefix(listen, "unix:"), out)
+	}
+	return cmd
+}
+
+func serve(ctx context.Context, st skep.Store, path string, out io.Writer) error {
+	srv, err := wire.NewServer(st, wire.ServerOptions{Name: "skep-gpu"})
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return &skep.Error{Op: "skep-gpu serve", Kind: skep.Invalid, Field: "--listen", Value: path, Err: err}
+	}
+	if err := os.Chmod(path, 0o600); err != nil { // it asks for no credentials
+		return errors.Join(err, ln.Close())
+	}
+	fmt.Fprintln(out, "serving at", path)
+	return srv.Serve(ctx, ln)
+}
