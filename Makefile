@@ -11,10 +11,11 @@ URING       := -tags $(TAGS) $(LINK)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
 BENCHDIR    ?=
+CRASH_TIME  ?= 10m
 say          = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := build
-.PHONY: all build demo test race lint bench docs fuzz-short cross dist clean help
+.PHONY: all build demo test race lint bench docs fuzz-short crash mutants errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
@@ -68,6 +69,17 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
+crash: ## the crash campaign for CRASH_TIME (10m), or SKEP_CRASH_POINTS points; prints points and seed
+	SKEP_CRASH_TIME=$(if $(SKEP_CRASH_POINTS),,$(CRASH_TIME)) $(GO) test -count=1 -timeout 0 -run '^TestCrash$$' -v ./store
+
+mutants: ## break shipped code one line at a time: every mutant must be noticed (long)
+	$(GO) run ./tools/mutants
+
+errpaths: ## which error returns of the durable path no test reaches (long)
+	@d=$$(mktemp -d) && trap 'rm -rf '$$d EXIT && \
+	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -count=1 -coverpkg=./store,./store/catalog -coverprofile=$$d/all.cover ./store ./store/catalog && \
+	$(GO) run ./tools/errpaths $$d/*.cover
+
 cross: ## the fallback compiles where there is no io_uring, and io_uring on arm64
 	$(call say,cross-compile)
 	@set -e; for t in linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do \
@@ -79,6 +91,44 @@ dist: ## static binaries of linux/amd64 and linux/arm64, as released
 	@for a in amd64 arm64; do \
 		echo "dist/skep-linux-$$a"; GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -trimpath $(URING) -o dist/skep-linux-$$a ./tools/skep || exit 1; \
 	done
+
+# The CUDA back end builds without CUDA: its header is cut out of the binding's own module,
+# and it is linked against a driver of our own that has every name and no GPU (gpu/fakecuda).
+# What is built runs where a driver is, with libcuda.so.1 found there.
+CUDADIR  := $(CURDIR)/bin/cuda
+CUDAENV   = CGO_ENABLED=1 CGO_CFLAGS="-O2 -I$(CUDADIR)/include" CGO_LDFLAGS="-L$(CUDADIR)/fake"
+CUDATEST := $(CUDADIR)/cuda.test
+
+bin/cuda/fake/libcuda.so.1: gpu/fakecuda/fakecuda.c gpu/fakecuda/stubs.c gpu/fakecuda/versions.h go.mod
+	@mkdir -p bin/cuda/include bin/cuda/fake
+	$(GO) mod download gorgonia.org/cu
+	@{ printf '#ifndef SKEP_CUDA_H\n#define SKEP_CUDA_H\n#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\n#include "versions.h"\n' && \
+	  sed -n '/^typedef uint32_t cuuint32_t;/,$$p' "$$($(GO) list -m -f '{{.Dir}}' gorgonia.org/cu)/cmd/genlib/cuda.h" && echo '#endif'; } >bin/cuda/include/cuda.h
+	@sed -n 's/^.*CUresult *//; s/^\(cu[A-Z][A-Za-z0-9_]*\)(.*/STUB(\1)/p' bin/cuda/include/cuda.h | sort -u >bin/cuda/include/stubs.h
+	@cp gpu/fakecuda/versions.h bin/cuda/include/
+	$(CC) -O2 -Wall -fPIC -shared -Wl,-soname,libcuda.so.1 -I bin/cuda/include -o $@ gpu/fakecuda/fakecuda.c gpu/fakecuda/stubs.c -lpthread
+	@ln -sf libcuda.so.1 bin/cuda/fake/libcuda.so
+
+cuda: bin/cuda/fake/libcuda.so.1 ## bin/cuda/skep-gpu, the command that holds a GPU; builds without CUDA
+	$(CUDAENV) $(GO) build -tags cuda -ldflags "-s -w" -o $(CUDADIR)/skep-gpu ./tools/skep-gpu
+
+.PHONY: bin/cuda/cuda.test
+bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
+	$(CUDAENV) $(GO) test -c -tags cuda -ldflags "-s -w" -o $@ ./gpu/cuda
+
+cuda-test: bin/cuda/cuda.test ## the CUDA back end's tests on the fake driver, without a GPU
+	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
+
+gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine with a driver (run.sh), under 30 MB
+	@rm -rf bin/gpu-bundle && mkdir -p bin/gpu-bundle/fake
+	@cp $(CUDATEST) $(CUDADIR)/skep-gpu gpu/cuda/run.sh bin/gpu-bundle/
+	@cp bin/cuda/fake/libcuda.so.1 bin/gpu-bundle/fake/
+	@test $$(du -sm bin/gpu-bundle | cut -f1) -lt 30 || { echo "bin/gpu-bundle is too large"; exit 1; }
+	@du -sh bin/gpu-bundle
+
+libskep: ## bin/libskep.so for programs in C, and a C program and a Python one that use it
+	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
+	SKEP_LIBSKEP=../../bin/libskep.so $(GO) test -count=1 ./tools/libskep
 
 clean: ## what the targets above made
 	rm -rf bin bench dist

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Kind says what went wrong. A Kind is itself an error, so that
@@ -60,6 +61,15 @@ const (
 	Claimed Kind = 22
 	// NoMemory is returned when a memory budget leaves no room within the call's deadline.
 	NoMemory Kind = 23
+	// Unavailable is returned, or given as a miss reason, when the store is on another
+	// machine or process and cannot be reached.
+	Unavailable Kind = 24
+	// Overloaded is returned when a server sheds a call before doing any of it;
+	// Error.RetryAfter says when to come back.
+	Overloaded Kind = 25
+	// Denied is returned when the caller's credentials are missing, wrong or expired, or do
+	// not give the right the call needs.
+	Denied Kind = 26
 )
 
 var kindText = [...]string{
@@ -67,6 +77,7 @@ var kindText = [...]string{
 	"read only", "store failed", "lease expired", "newer format", "foreign device", "missing device",
 	"locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
 	"device failed", "evicted", "claimed by the caller", "out of memory budget",
+	"unavailable", "overloaded", "denied",
 }
 
 // Error makes a Kind usable as the target of errors.Is and as a plain error.
@@ -87,6 +98,8 @@ type Error struct {
 	Value any    // what it was
 	Limit any    // what it may be
 	Err   error  // the cause
+	// RetryAfter is when to come back, from now, where Kind is Overloaded.
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string {
@@ -105,6 +118,9 @@ func (e *Error) Error() string {
 	}
 	if e.Limit != nil {
 		fmt.Fprintf(&b, ", must be %v", e.Limit)
+	}
+	if e.RetryAfter > 0 {
+		fmt.Fprintf(&b, ", try again in %v", e.RetryAfter)
 	}
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)

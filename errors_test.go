@@ -43,6 +43,9 @@ var kinds = []struct {
 	{skep.Evicted, 21, "evicted"},
 	{skep.Claimed, 22, "claimed by the caller"},
 	{skep.NoMemory, 23, "out of memory budget"},
+	{skep.Unavailable, 24, "unavailable"},
+	{skep.Overloaded, 25, "overloaded"},
+	{skep.Denied, 26, "denied"},
 }
 
 func TestKindsAreAppendOnly(t *testing.T) {

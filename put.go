@@ -100,7 +100,7 @@ func (o Outcome) String() string {
 // PutResult is what became of one block.
 type PutResult struct {
 	Outcome Outcome
-	Reason  Kind // why it was declined: Full, Quota, Admission, DeviceFailed
+	Reason  Kind // why it was declined: Full, Quota, Admission, DeviceFailed; by a network client also Unavailable, Overloaded
 	Differs bool // Exists, and the stored bytes are not the ones given
 }
 
@@ -211,5 +211,5 @@ func ValidateBlock(op string, n *NamespaceSpec, depth, validTokens int, parent *
 	if total > MaxPartBytes {
 		return Invalidf(op, "block size in bytes", total, fmt.Sprintf("at most %d", int64(MaxPartBytes)))
 	}
-	return nil
+	return m.validateBoundaries(op, &n.Shape)
 }

@@ -88,11 +88,40 @@ type Chain struct {
 	Deadline  time.Time // zero: none. What has not landed by then is a miss with reason Deadline
 	Priority  int       // higher first
 	Dest      Destination
+	// Compute, when set, has the chain restored by two pointers. TailFirst and LayersDown only.
+	Compute *Compute
+}
+
+// ValidateCompute returns an Invalid error when what the chain says of computing is outside its
+// limits, or its Direction has no two pointers.
+func (c *Chain) ValidateCompute() error {
+	if c.Compute == nil {
+		return nil
+	}
+	if c.Direction != TailFirst && c.Direction != LayersDown {
+		return Invalidf("restore", "direction", c.Direction, "tail-first or layers-down, where computing has a cost")
+	}
+	return c.Compute.Validate()
 }
 
 // RestoreRequest is a batch of chains restored by one session.
 type RestoreRequest struct {
 	Chains []Chain
+	// Sums asks for Chunk.Sums.
+	Sums bool
+	// Window is how many bytes the session may have on the way to its reader: being read,
+	// or landed and not given back. 0: as many as the store likes. A store that lends
+	// memory keeps to it, so that a slow reader holds little of it.
+	Window int64
+}
+
+// Sum is the checksum of Len bytes, as it was computed when they were put: xxh3-64
+// seeded with Seed. The seed has the bytes' identity in it (namespace, salt, key, part,
+// granule, version), so bytes of another place do not match.
+type Sum struct {
+	Len  int64
+	Seed uint64
+	Sum  uint64
 }
 
 // MaxChains is the most chains of one session.
@@ -114,6 +143,10 @@ type Chunk struct {
 	// Data is the bytes when the chain has no destination, in the part's layout,
 	// possibly in several pieces; valid until Release.
 	Data [][]byte
+	// Sums covers the chunk's bytes whole and in order, when RestoreRequest.Sums asked
+	// for it and the store keeps checksums of exactly these bytes; else it is nil. The
+	// bytes were compared with them before the chunk was delivered.
+	Sums []Sum
 	// Free gives Data back; nil when there is nothing to give. Call Release.
 	Free func()
 }

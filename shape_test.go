@@ -227,7 +227,7 @@ func TestNumbersAndNames(t *testing.T) {
 		{skep.Cache, skep.Durable},
 		{skep.HND, skep.NHD},
 		{skep.ElementType(0), skep.BF16, skep.F16, skep.F32, skep.FP8, skep.I8, skep.FP4},
-		{skep.EventKind(0), skep.EventAccepted, skep.EventCommitted, skep.EventEvicted, skep.EventMoved, skep.EventDamaged, skep.EventDeleted, skep.EventPurged, skep.EventGap, skep.EventStored},
+		{skep.EventKind(0), skep.EventAccepted, skep.EventCommitted, skep.EventEvicted, skep.EventMoved, skep.EventDamaged, skep.EventDeleted, skep.EventPurged, skep.EventGap, skep.EventStored, skep.EventDevice},
 	} {
 		want := [][]string{
 			{"head-first", "tail-first", "layers-up", "layers-down"},
@@ -237,7 +237,7 @@ func TestNumbersAndNames(t *testing.T) {
 			{"cache", "durable"},
 			{"hnd", "nhd"},
 			{"element type 0", "bf16", "f16", "f32", "fp8", "i8", "fp4"},
-			{"", "accepted", "committed", "evicted", "moved", "damaged", "deleted", "purged", "gap", "stored"},
+			{"", "accepted", "committed", "evicted", "moved", "damaged", "deleted", "purged", "gap", "stored", "device"},
 		}[i]
 		for j, v := range all {
 			require.Equal(t, want[j], v.String())

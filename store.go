@@ -39,8 +39,8 @@ type Deleter interface {
 type Purge struct {
 	Tenant    string      // all namespaces of this tenant
 	Model     string      // all namespaces of this model fingerprint
-	Namespace NamespaceID // this one
-	Salt      *Scope      // this salt in this namespace
+	Namespace NamespaceID // this one, and its clustered contexts
+	Salt      *Scope      // this salt in this namespace, and in its clustered contexts
 }
 
 // Validate checks that exactly one thing is named.
@@ -96,6 +96,17 @@ type Allocator interface {
 	Alloc(ctx context.Context, n int64) (Memory, error)
 }
 
+// Registrar is a Store that can make foreign memory as quick to restore into as its
+// own: memory shared with another process, say. It is optional; memory that is not
+// registered works too.
+type Registrar interface {
+	// Register tells the drives about mem, whose address and length are multiples of
+	// 4 KiB. mem must stay mapped until unregister has returned and every session that
+	// used it is closed. Unsupported when no drive can use it, which costs CPU and
+	// nothing else.
+	Register(mem []byte) (unregister func(), err error)
+}
+
 // Observer shows what the store does.
 type Observer interface {
 	Stats(ctx context.Context) (Stats, error)
@@ -123,9 +134,12 @@ const (
 	EventPurged    EventKind = 7 // a tenant, model, namespace or salt; Namespace says which, 0 for several
 	EventGap       EventKind = 8 // events between the last and this one are lost to this reader: take a snapshot
 	EventStored    EventKind = 9 // of a snapshot
+	// EventDevice says that a drive's condition changed: Depth is its index, Reason is
+	// DeviceFailed when it is read around or fenced, Other when it is well again.
+	EventDevice EventKind = 10
 )
 
-var eventText = [...]string{"", "accepted", "committed", "evicted", "moved", "damaged", "deleted", "purged", "gap", "stored"}
+var eventText = [...]string{"", "accepted", "committed", "evicted", "moved", "damaged", "deleted", "purged", "gap", "stored", "device"}
 
 func (k EventKind) String() string {
 	if int(k) < len(eventText) {
