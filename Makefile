@@ -99,14 +99,14 @@ CUDADIR  := $(CURDIR)/bin/cuda
 CUDAENV   = CGO_ENABLED=1 CGO_CFLAGS="-O2 -I$(CUDADIR)/include" CGO_LDFLAGS="-L$(CUDADIR)/fake"
 CUDATEST := $(CUDADIR)/cuda.test
 
-bin/cuda/fake/libcuda.so.1: gpu/fakecuda/fakecuda.c gpu/fakecuda/stubs.c gpu/fakecuda/versions.h go.mod
+bin/cuda/fake/libcuda.so.1: $(wildcard gpu/fakecuda/*) go.mod
 	@mkdir -p bin/cuda/include bin/cuda/fake
 	$(GO) mod download gorgonia.org/cu
 	@{ printf '#ifndef SKEP_CUDA_H\n#define SKEP_CUDA_H\n#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\n#include "versions.h"\n' && \
 	  sed -n '/^typedef uint32_t cuuint32_t;/,$$p' "$$($(GO) list -m -f '{{.Dir}}' gorgonia.org/cu)/cmd/genlib/cuda.h" && echo '#endif'; } >bin/cuda/include/cuda.h
 	@sed -n 's/^.*CUresult *//; s/^\(cu[A-Z][A-Za-z0-9_]*\)(.*/STUB(\1)/p' bin/cuda/include/cuda.h | sort -u >bin/cuda/include/stubs.h
 	@cp gpu/fakecuda/versions.h bin/cuda/include/
-	$(CC) -O2 -Wall -fPIC -shared -Wl,-soname,libcuda.so.1 -I bin/cuda/include -o $@ gpu/fakecuda/fakecuda.c gpu/fakecuda/stubs.c -lpthread
+	$(CC) -O2 -Wall -fPIC -shared -Wl,-soname,libcuda.so.1 -I bin/cuda/include -o $@ gpu/fakecuda/*.c -lpthread
 	@ln -sf libcuda.so.1 bin/cuda/fake/libcuda.so
 
 cuda: bin/cuda/fake/libcuda.so.1 ## bin/cuda/skep-gpu, the command that holds a GPU; builds without CUDA

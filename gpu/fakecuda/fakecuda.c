@@ -12,88 +12,27 @@
 // skep_fake are not a driver's: tests call them. SKEP_FAKECUDA_DEVICES (0 to 16, 2 when
 // unset) and SKEP_FAKECUDA_MEMORY (bytes of each, 256 MiB when unset) say what there is.
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-typedef unsigned long long ptr;
-typedef uint64_t u64;
+#include "fake.h"
 
-enum { OK = 0, INVALID = 1, NOMEM = 2, NODEVICE = 100, BADDEVICE = 101, BADCONTEXT = 201, BADHANDLE = 400,
-	NOTREADY = 600, ILLEGAL = 700, PEERTWICE = 704, NOTSUPPORTED = 801 };
-
-#define GRANULE ((size_t)2 << 20)
-#define TAG ((ptr)1 << 62)
-#define DEVICES 16
-#define HOST(p) ((char *)(uintptr_t)((p) & ~TAG))
-
-typedef struct mem { // a range of device addresses
-	struct mem *next;
-	ptr at;
-	size_t n;
-	int dev, fd, reserved, revoking, touches; // revoking: other devices may touch it so often
-	unsigned access; // devices that may use it
-	struct handle *handle;
-} mem;
-
-typedef struct handle { // physical memory
-	size_t n;
-	int dev, fd, refs, imported;
-} handle;
-
-typedef struct pin { // pinned host memory
-	struct pin *next;
-	char *at;
-	size_t n;
-	int registered;
-} pin;
-
-typedef struct event {
-	u64 asked, done;
-	int dev;
-} event;
-
-enum { COPY, WAIT, WRITE, RECORD, WAITEVENT, CALL, SPIN };
-
-typedef struct op {
-	struct op *next;
-	int kind, idle, phase;
-	ptr to, from; // without TAG: pinned host memory
-	size_t n, cut;
-	char *held;
-	ptr addr;
-	u64 value;
-	event *ev;
-	void (*call)(void *);
-	void *arg;
-} op;
-
-typedef struct stream {
-	struct stream *next;
-	int dev, hung;
-	op *head, **tail;
-} stream;
-
-static struct device {
-	size_t used;
-	int retained, failed, allocs, fail_at, peers, flip; // peers: bits
-} devices[DEVICES];
+struct device devices[DEVICES];
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static mem *mems;
-static pin *pins;
+mem *mems;
+pin *pins;
 static stream *streams;
-static int ndevices = -1, nevents;
-static size_t memory = (size_t)256 << 20;
+int ndevices = -1;
+static int nevents;
+size_t memory = (size_t)256 << 20;
 static u64 rng = 88172645463325252ull;
 static int link_idle = 6; // most steps that a piece of a copy between devices takes
-static __thread int current = -1;
+__thread int current = -1;
 
 static u64 rnd(u64 n) {
 	rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
@@ -110,7 +49,7 @@ static void setup(void) {
 
 // --- what a copy may touch -------------------------------------------------------------
 
-static mem *find(ptr p, size_t n) {
+mem *find(ptr p, size_t n) {
 	for (mem *m = mems; m; m = m->next)
 		if (p >= m->at && p - m->at < m->n && n <= m->n - (p - m->at)) return m;
 	return 0;
@@ -224,22 +163,17 @@ static int queue(stream *s, op o) {
 }
 
 // in locks, and says why a call cannot be made.
-static int in(void) {
+int in(void) {
 	pthread_mutex_lock(&mu);
 	if (current < 0 || !devices[current].retained) return BADCONTEXT;
 	return devices[current].failed;
 }
 
-static int out(int r) {
+int out(int r) {
 	pthread_mutex_unlock(&mu);
 	return r;
 }
 
-#define IN \
-	do { \
-		int in_ = in(); \
-		if (in_) return out(in_); \
-	} while (0)
 
 // --- devices and contexts --------------------------------------------------------------
 
@@ -305,239 +239,6 @@ int cuGetErrorName(int e, const char **s) {
 		if (names[i].e == e) return *s = names[i].s, OK;
 	return *s = 0, INVALID;
 }
-
-// --- device memory ---------------------------------------------------------------------
-
-static int physical(size_t n) {
-	int fd = memfd_create("fake GPU memory", MFD_CLOEXEC);
-	if (fd >= 0 && ftruncate(fd, n)) close(fd), fd = -1;
-	return fd;
-}
-
-static mem *range(char *at, size_t n, int dev, int fd) {
-	mem *m = calloc(1, sizeof *m);
-	m->at = (ptr)(uintptr_t)at | TAG, m->n = n, m->dev = dev, m->fd = fd, m->next = mems;
-	return mems = m;
-}
-
-static void forget(mem *m) {
-	mem **i = &mems;
-	while (*i != m) i = &(*i)->next;
-	*i = m->next;
-	munmap(HOST(m->at), m->n);
-	if (m->fd >= 0) close(m->fd);
-	free(m);
-}
-
-// room says whether n more bytes may be allocated now.
-static int room(struct device *d, size_t n) {
-	return ++d->allocs != d->fail_at && n <= memory - d->used;
-}
-
-int cuMemAlloc_v2(ptr *p, size_t n) {
-	IN;
-	struct device *d = &devices[current];
-	if (!n) return out(INVALID);
-	if (!room(d, n)) return out(NOMEM);
-	int fd = physical(n);
-	char *at = fd < 0 ? MAP_FAILED : mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED) return out(NOMEM);
-	memset(at, 0xA5, n);
-	mem *m = range(at, n, current, fd);
-	m->access = 1u << current;
-	d->used += n;
-	*p = m->at;
-	return out(OK);
-}
-
-int cuMemFree_v2(ptr p) {
-	IN;
-	mem *m = find(p, 0);
-	if (!m || m->at != p || m->handle || m->reserved) return out(INVALID);
-	devices[m->dev].used -= m->n;
-	memset(HOST(m->at), 0xA5, m->n);
-	forget(m);
-	return out(OK);
-}
-
-struct prop { int type, handles, location, id; };
-struct access { int location, id, flags; };
-
-int cuMemGetAllocationGranularity(size_t *n, const struct prop *p, int option) { return *n = GRANULE, OK; }
-
-int cuMemCreate(handle **h, size_t n, const struct prop *p, u64 flags) {
-	IN;
-	if (!n || n % GRANULE || p->type != 1 || p->location != 1 || p->id < 0 || p->id >= ndevices) return out(INVALID);
-	struct device *d = &devices[p->id];
-	int fd = room(d, n) ? physical(n) : -1;
-	if (fd < 0) return out(NOMEM);
-	*h = calloc(1, sizeof **h);
-	**h = (handle){n, p->id, fd, 1, 0};
-	d->used += n;
-	return out(OK);
-}
-
-static void unref(handle *h) {
-	if (--h->refs) return;
-	if (!h->imported) devices[h->dev].used -= h->n;
-	close(h->fd);
-	free(h);
-}
-
-int cuMemRelease(handle *h) { IN; unref(h); return out(OK); }
-
-int cuMemAddressReserve(ptr *p, size_t n, size_t align, ptr hint, u64 flags) {
-	IN;
-	if (!n || n % GRANULE) return out(INVALID);
-	char *at = mmap(0, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (at == MAP_FAILED) return out(NOMEM);
-	mem *m = range(at, n, current, -1);
-	m->reserved = 1;
-	*p = m->at;
-	return out(OK);
-}
-
-// exact finds a reserved range; it is mapped and unmapped as a whole here.
-static mem *exact(ptr p, size_t n) {
-	mem *m = find(p, n);
-	return m && m->at == p && m->n == n ? m : 0;
-}
-
-int cuMemMap(ptr p, size_t n, size_t off, handle *h, u64 flags) {
-	IN;
-	mem *m = exact(p, n);
-	if (!m || !m->reserved || off || n > h->n) return out(INVALID);
-	if (mmap(HOST(p), n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED) return out(NOMEM);
-	m->reserved = 0, m->handle = h, m->dev = h->dev, m->access = 0;
-	h->refs++;
-	return out(OK);
-}
-
-int cuMemSetAccess(ptr p, size_t n, const struct access *a, size_t count) {
-	IN;
-	mem *m = exact(p, n);
-	if (!m || !m->handle) return out(INVALID);
-	for (size_t i = 0; i < count; i++) {
-		if (a[i].location != 1 || a[i].id < 0 || a[i].id >= ndevices) return out(INVALID);
-		m->access &= ~(1u << a[i].id);
-		if (a[i].flags == 3) m->access |= 1u << a[i].id;
-	}
-	return out(OK);
-}
-
-int cuMemUnmap(ptr p, size_t n) {
-	IN;
-	mem *m = exact(p, n);
-	if (!m || !m->handle) return out(INVALID);
-	mmap(HOST(p), n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-	unref(m->handle);
-	m->handle = 0, m->reserved = 1;
-	return out(OK);
-}
-
-int cuMemAddressFree(ptr p, size_t n) {
-	IN;
-	mem *m = exact(p, n);
-	if (!m || !m->reserved) return out(INVALID);
-	forget(m);
-	return out(OK);
-}
-
-// --- memory of other processes ---------------------------------------------------------
-
-int cuMemExportToShareableHandle(void *to, handle *h, int type, u64 flags) {
-	IN;
-	if (type != 1) return out(NOTSUPPORTED);
-	*(int *)to = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
-	return out(*(int *)to < 0 ? NOMEM : OK);
-}
-
-int cuMemImportFromShareableHandle(handle **h, void *from, int type) {
-	IN;
-	char link[64], name[64];
-	snprintf(link, sizeof link, "/proc/self/fd/%d", (int)(intptr_t)from);
-	ssize_t n = readlink(link, name, sizeof name - 1);
-	name[n < 0 ? 0 : n] = 0;
-	struct stat st;
-	if (!strstr(name, "fake GPU memory") || fstat((int)(intptr_t)from, &st)) return out(INVALID);
-	int fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0) return out(NOMEM);
-	*h = calloc(1, sizeof **h);
-	**h = (handle){st.st_size, current, fd, 1, 1};
-	return out(OK);
-}
-
-struct ipc { char reserved[64]; };
-
-int cuIpcGetMemHandle(struct ipc *h, ptr p) {
-	IN;
-	mem *m = find(p, 0);
-	if (!m || m->fd < 0) return out(INVALID);
-	memset(h, 0, sizeof *h);
-	snprintf(h->reserved, sizeof h->reserved, "/proc/%d/fd/%d", getpid(), m->fd);
-	return out(OK);
-}
-
-int cuIpcOpenMemHandle_v2(ptr *p, struct ipc h, unsigned flags) {
-	IN;
-	h.reserved[63] = 0;
-	struct stat st;
-	int fd = strncmp(h.reserved, "/proc/", 6) ? -1 : open(h.reserved, O_RDWR | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) || !st.st_size) return fd < 0 ? 0 : close(fd), out(BADHANDLE);
-	char *at = mmap(0, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED) return close(fd), out(NOMEM);
-	mem *m = range(at, st.st_size, current, fd);
-	m->access = 1u << current;
-	*p = m->at;
-	return out(OK);
-}
-
-int cuIpcCloseMemHandle(ptr p) {
-	IN;
-	mem *m = find(p, 0);
-	if (!m || m->at != p) return out(INVALID);
-	forget(m);
-	return out(OK);
-}
-
-// --- pinned host memory ----------------------------------------------------------------
-
-static void pinit(void *p, size_t n, int registered) {
-	pin *i = malloc(sizeof *i);
-	*i = (pin){pins, p, n, registered};
-	pins = i;
-}
-
-int cuMemHostAlloc(void **p, size_t n, unsigned flags) {
-	IN;
-	*p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (!n || *p == MAP_FAILED) return out(NOMEM);
-	pinit(*p, n, 0);
-	return out(OK);
-}
-
-int cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
-	IN;
-	if (!p || !n) return out(INVALID);
-	pinit(p, n, 1);
-	return out(OK);
-}
-
-static int unpin(void *p, int registered) {
-	for (pin **i = &pins; *i; i = &(*i)->next) {
-		pin *k = *i;
-		if (k->at != p || k->registered != registered) continue;
-		*i = k->next;
-		if (!registered) munmap(p, k->n);
-		free(k);
-		return OK;
-	}
-	return INVALID;
-}
-
-int cuMemFreeHost(void *p) { IN; return out(unpin(p, 0)); }
-int cuMemHostUnregister(void *p) { IN; return out(unpin(p, 1)); }
-int cuMemHostGetDevicePointer_v2(ptr *d, void *p, unsigned flags) { return *d = (ptr)(uintptr_t)p, OK; }
 
 // --- streams and events ----------------------------------------------------------------
 
