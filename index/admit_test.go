@@ -159,6 +159,18 @@ func TestWaiting(t *testing.T) {
 	require.Zero(t, w.Bytes())
 }
 
+// No honest chain is a circle; one must not hang whoever uses it.
+func TestWaitingInACircle(t *testing.T) {
+	w := NewWaiting()
+	w.Add(WaitingBlock{FP: ghostly(1), Parent: ghostly(2), HasParent: true, Bytes: 10})
+	w.Add(WaitingBlock{FP: ghostly(2), Parent: ghostly(1), HasParent: true, Bytes: 10})
+	w.Add(WaitingBlock{FP: ghostly(3), Parent: ghostly(3), HasParent: true, Bytes: 10, Used: true})
+	require.True(t, w.Use(ghostly(1)))
+	require.False(t, w.Use(ghostly(2)))
+	require.Len(t, w.Proven(10, 1000, nil), 3)
+	require.Zero(t, w.Len())
+}
+
 // However long it runs, what has left is not remembered.
 func TestWaitingForgets(t *testing.T) {
 	w := NewWaiting()

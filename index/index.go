@@ -117,6 +117,7 @@ func (x *Index) Close() {
 		return
 	}
 	x.closed = true
+	clear(x.hints) // Tick follows them into the slots
 	x.slots.free()
 	x.table.heads.free()
 	if x.order != nil {

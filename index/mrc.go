@@ -87,6 +87,9 @@ func (r *Reuse) Note(hash uint64) {
 	if hash >= r.threshold.Load() {
 		return
 	}
+	if r.clock+1 >= len(r.at) { // before the key's old place is taken out of the tree
+		r.renumber()
+	}
 	weight := 1 / r.Rate()
 	r.sampled += weight
 	s := r.keys[hash]
@@ -99,9 +102,6 @@ func (r *Reuse) Note(hash uint64) {
 		between := r.count(r.clock) - r.count(s.last) // other keys used since
 		r.buckets[bucketOf(float64(between)*weight)] += weight
 		r.change(s.last, -1)
-	}
-	if r.clock+1 >= len(r.at) {
-		r.renumber()
 	}
 	r.clock++
 	s.last = r.clock

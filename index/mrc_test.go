@@ -64,6 +64,16 @@ func TestReuseIsExactWithoutSampling(t *testing.T) {
 	}
 }
 
+// Each sampled key stands once in the tree, right after its places were renumbered too.
+func TestReuseCountsAKeyOnce(t *testing.T) {
+	r := NewMust(t)
+	r.threshold.Store(^uint64(0))
+	for i := range uint64(4 * len(r.at)) {
+		r.Note(i % 50)
+		require.EqualValues(t, len(r.keys), r.count(r.clock), "after %d references", i+1)
+	}
+}
+
 // Sampling keeps to its memory and near the truth, whatever the number of keys.
 func TestReuseSampled(t *testing.T) {
 	seed := rand.Uint64()

@@ -100,16 +100,17 @@ func (w *Waiting) Use(fp Fingerprint) bool {
 	if x == nil || x.used {
 		return false
 	}
-	chain := []*waiter{x}
-	for x.hasParent {
-		if x = w.blocks[x.parent]; x == nil || x.used {
+	var chain []*waiter
+	for x != nil && !x.used {
+		x.used = true // also ends a circle of parents, which a hostile client can make
+		chain = append(chain, x)
+		if !x.hasParent {
 			break
 		}
-		chain = append(chain, x)
+		x = w.blocks[x.parent]
 	}
 	for i := len(chain) - 1; i >= 0; i-- { // ancestors first
 		x := chain[i]
-		x.used = true
 		x.leave()
 		w.proven.push(x)
 	}
