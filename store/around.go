@@ -196,17 +196,24 @@ const (
 )
 
 // leave parts a read that takes too long from its chunk, when the chunk needs it no more
-// or can read the same elsewhere. False: it has to wait. Only the health goroutine calls
-// it; queued says that the read has not been given to the drive, and is out of its queue.
-func (ch *chunk) leave(r *read, queued bool) bool {
+// or can read the same elsewhere. False: it has ended, or has to wait; with dead, a chunk
+// that would have to wait is answered as a miss. Only the health goroutine calls it; queued
+// says that the read has not been given to the drive, and is out of its queue.
+func (ch *chunk) leave(r *read, queued, dead bool) bool {
 	// From here on the read does not end, and with it the chunk: both stay as they are.
 	if !r.state.CompareAndSwap(readPending, readLeaving) {
 		return false
 	}
+	remain := func() bool {
+		if dead && !queued {
+			ch.giveUp() // before the read may end: then its chunk might be trying another copy
+		}
+		r.stay()
+		return false
+	}
 	if ch.cancelled.Load() {
 		if !ch.ownMemory(r) {
-			r.stay()
-			return false
+			return remain()
 		}
 		ch.orphan(r, queued)
 		r.end(errCancelled)
@@ -214,8 +221,7 @@ func (ch *chunk) leave(r *read, queued bool) bool {
 	}
 	fresh, ok := ch.elsewhere(r)
 	if !ok {
-		r.stay()
-		return false
+		return remain()
 	}
 	ch.orphan(r, queued)
 	ch.ses.s.count.readAround.Add(int64(len(fresh)))

@@ -29,8 +29,9 @@ type cleaner struct {
 	buf       []byte
 	told      time.Time // when a failure was logged last
 	// loan is groups that a compaction under way uses and is about to give back: nothing
-	// is dropped to make up for them.
+	// is dropped to make up for them, only groups are cleaned that hold nothing.
 	loan  atomic.Int32
+	empty bool // see needed; the cleaner's goroutine only
 	asked struct {
 		mu   sync.Mutex
 		list []*cleaning // to be cleaned, needed or not
@@ -90,10 +91,10 @@ func (c *cleaner) run() {
 			}
 			c.release()
 			if !ok {
-				if c.yield() {
+				if !c.empty && c.yield() {
 					continue
 				}
-				if c.needed() && !c.soon() {
+				if c.needed() && !c.empty && !c.soon() {
 					c.fruitless.Add(1)
 					c.last.Store(time.Now().UnixNano())
 				}
@@ -103,7 +104,8 @@ func (c *cleaner) run() {
 	}
 }
 
-// needed says whether puts may soon find no group to open.
+// needed says whether puts may soon find no group to open, and notes whether that is only
+// because of what is on loan.
 func (c *cleaner) needed() bool {
 	c.s.space.mu.Lock()
 	defer c.s.space.mu.Unlock()
@@ -113,7 +115,10 @@ func (c *cleaner) needed() bool {
 			soon++
 		}
 	}
-	return c.s.freeGroupsLocked()+soon+int(c.loan.Load()) <= c.s.reserve || c.s.indexTight()
+	free := c.s.freeGroupsLocked() + soon
+	needed := free+int(c.loan.Load()) <= c.s.reserve || c.s.indexTight()
+	c.empty = !needed && free <= c.s.reserve
+	return needed || c.empty
 }
 
 // victims is how many groups are looked at before cleaning is called fruitless.
@@ -184,12 +189,15 @@ func (c *cleaner) victim() *group {
 			break
 		}
 	}
-	if !ok {
+	if !ok && !c.empty {
 		var st index.GroupStat
 		if st, ok = s.index.PickVictim(admit); !ok {
 			return nil
 		}
 		num = st.Group
+	}
+	if !ok {
+		return nil
 	}
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()

@@ -26,7 +26,7 @@ func openRig(t *testing.T, change func(o *Options)) (*Store, *rig, Options) {
 	r := &rig{seed: 1}
 	o := small(tempRoot(t, "store"))
 	o.OpenDevice, o.CatalogFS, o.CacheBytes = r.open, vfs.NewMem(), -1
-	o.SpaceTimeout = 200 * time.Millisecond
+	o.SpaceTimeout = 5 * time.Second
 	if change != nil {
 		change(&o)
 	}

@@ -338,18 +338,19 @@ func (m *monitor) readAround(w *watched) {
 	}
 	q.mu.Unlock()
 	for _, r := range late {
-		if !r.ch.leave(r, false) && c == dead {
-			r.ch.giveUp()
-		}
+		r.ch.leave(r, false, c == dead)
 	}
 	for _, r := range waiting {
 		if !q.take(r) {
 			continue // it has been given to the drive meanwhile
 		}
 		switch {
-		case r.ch.leave(r, true):
+		case r.ch.leave(r, true, c == dead):
 		case c == dead:
-			r.end(errNoDrive)
+			r.op.Err = errNoDrive
+			if r.came() {
+				r.end(errNoDrive)
+			}
 		default:
 			d.add([]*read{r})
 		}

@@ -121,7 +121,7 @@ func (b *rig) open(i int, _ string, create bool, size int64) (device.Device, err
 		b.mems[i] = b.mems[i].Clone() // the one before was closed
 	}
 	b.faults[i] = device.NewFault(b.mems[i], b.seed+uint64(i))
-	b.faults[i].SetCloseTimeout(50 * time.Millisecond)
+	b.faults[i].SetCloseTimeout(time.Second)
 	return b.faults[i], nil
 }
 
