@@ -144,7 +144,7 @@ func TestNothingBeforeAuthentication(t *testing.T) {
 	require.NoError(t, err)
 	for name, token := range map[string]string{"none": "", "wrong": tokenWrong, "expired": tokenExpired} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Dial(t.Context(), Options{Addr: p.addr, Token: token})
+			_, err := Dial(t.Context(), Options{Addr: p.addr, Token: token, Timeout: time.Minute})
 			require.ErrorIs(t, err, skep.Denied)
 			require.NotContains(t, err.Error(), "expire", "which of them it is, is nobody's business")
 			frames := everyFrame(p.ch, p.lease)
@@ -227,12 +227,15 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 	}
 	events, err := b.Events(t.Context(), skep.Cursor{}, true)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
 	_, err = p.a.Delete(t.Context(), p.ch.Scope, p.ch.Keys[3:])
 	require.NoError(t, err)
-	_, err = events.Next(ctx, make([]skep.Event, 8))
-	require.ErrorIs(t, err, context.DeadlineExceeded, "b sees nothing of a's events")
+	own := chainOf(t, b, "b", 1)
+	seen := make([]skep.Event, 8)
+	n, err := events.Next(t.Context(), seen)
+	require.NoError(t, err)
+	for _, e := range seen[:n] {
+		require.Equal(t, own.Namespace, e.Namespace, "b sees nothing of a's events, which came before its own")
+	}
 	require.NoError(t, events.Close())
 }
 
@@ -297,7 +300,7 @@ func TestClientCertificates(t *testing.T) {
 	go func() { done <- r.Serve(ctx, l) }()
 	defer func() { cancel(); require.NoError(t, <-done) }()
 	dial := func(certs ...tls.Certificate) error {
-		c, err := Dial(t.Context(), Options{Addr: addr, TLS: &tls.Config{RootCAs: ours.pool, Certificates: certs}})
+		c, err := Dial(t.Context(), Options{Addr: addr, Timeout: time.Minute, TLS: &tls.Config{RootCAs: ours.pool, Certificates: certs}})
 		if err == nil {
 			require.NoError(t, c.Close())
 		}

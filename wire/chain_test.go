@@ -50,7 +50,7 @@ func collect(t testing.TB, s skep.Session) (out []skep.Chunk) {
 // each reads a session to its end.
 func each(t testing.TB, s skep.Session, f func(*skep.Chunk)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	into := make([]skep.Chunk, 16)
 	for {

@@ -84,9 +84,26 @@ var _ skep.Store = (*Client)(nil)
 
 // slot is one connection of the pool, made when it is needed.
 type slot struct {
-	mu   sync.Mutex
+	turn chan struct{} // one token: who has it uses conn
 	conn *clientConn
 }
+
+// take waits for the slot's turn until done is closed.
+func (s *slot) take(done <-chan struct{}) bool {
+	select {
+	case <-s.turn:
+		return true
+	default:
+	}
+	select {
+	case <-s.turn:
+		return true
+	case <-done:
+		return false
+	}
+}
+
+func (s *slot) give() { s.turn <- struct{}{} }
 
 // Dial makes a client and one connection, so that wrong credentials and addresses are
 // found at once.
@@ -127,6 +144,10 @@ func newClient(o Options) (*Client, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{opt: o, log: o.Log, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	for i := range c.slots {
+		c.slots[i].turn = make(chan struct{}, 1)
+		c.slots[i].give()
+	}
 	c.memory.limit = o.Memory
 	if _, err := rand.Read(c.id[:]); err != nil {
 		return nil, err
@@ -150,12 +171,12 @@ func (c *Client) Close() error {
 	var conns []*clientConn
 	for i := range c.slots {
 		s := &c.slots[i]
-		s.mu.Lock()
+		s.take(nil) // who dials in it gives up now
 		if x := s.conn; x != nil {
 			x.goodbye()
 			conns = append(conns, x)
 		}
-		s.mu.Unlock()
+		s.give()
 	}
 	// Closing a socket with bytes unread throws away what was written to it, so the server
 	// closes first.
@@ -189,8 +210,10 @@ var errClosed = &skep.Error{Op: "client", Kind: skep.Closed}
 // conn gives the connection of a slot, dialling when there is none.
 func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	s := &c.slots[i]
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if !s.take(ctx.Done()) {
+		return nil, ended("dial", ctx)
+	}
+	defer s.give()
 	if c.ctx.Err() != nil {
 		return nil, errClosed
 	}
@@ -200,17 +223,19 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	if err := c.guard.allow(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.opt.Timeout)
+	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
-	x, err := dialConn(ctx, c, i)
+	x, err := dialConn(within, c, i)
 	if err != nil {
-		c.guard.failed()
-		switch {
-		case c.ctx.Err() != nil:
+		if c.ctx.Err() != nil {
 			return nil, errClosed
-		case skep.KindOf(err) != skep.Other:
+		}
+		if ctx.Err() == nil {
+			c.guard.failed() // a caller that gave up says nothing of the server
+		}
+		if skep.KindOf(err) != skep.Other {
 			return nil, err
 		}
 		return nil, &skep.Error{Op: "dial", Kind: skep.Unavailable, Err: err}
@@ -288,11 +313,13 @@ func (c *Client) ping() {
 		}
 		for i := range c.slots {
 			s := &c.slots[i]
-			if !s.mu.TryLock() { // being dialled
+			select {
+			case <-s.turn:
+			default: // being dialled
 				continue
 			}
 			x := s.conn
-			s.mu.Unlock()
+			s.give()
 			if x != nil && x.alive() {
 				x.checkLife(c.opt.Silence)
 			}
@@ -324,6 +351,7 @@ type spec struct {
 	again bool // doing it twice is as good as once
 	long  bool // it waits for I/O
 	first bool // it goes to the connection the shared memory is attached to
+	held  bool // the server reads the caller's memory where it is: over only when the server has answered
 }
 
 // do carries a call out on some connection.
@@ -344,7 +372,7 @@ func (c *Client) do(ctx context.Context, s spec, m message, payload net.Buffers,
 		x, err := c.pickAs(within, s.first)
 		sent := false
 		if err == nil {
-			sent, err = x.call(within, s.t, m, payload, out)
+			sent, err = x.carry(within, s, m, payload, out)
 		}
 		if err == nil {
 			return nil
@@ -378,6 +406,8 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 // what ended it; else, when our own timeout did, that the server is not available.
 func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	switch {
+	case s.held && skep.KindOf(err) == skep.NotReleased:
+		return err
 	case ctx.Err() != nil:
 		return ended(s.op, ctx)
 	case c.ctx.Err() != nil:

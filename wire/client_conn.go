@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -45,6 +46,7 @@ type pendingCall struct {
 type reply struct {
 	body []byte
 	err  error
+	lost bool // the connection broke: the server gave no answer
 }
 
 var started = time.Now()
@@ -147,7 +149,13 @@ func (x *clientConn) greet(ctx context.Context) error {
 		}
 		return e.err()
 	case TypeHello | answer:
-		return decode(h.Type, body, &x.hi)
+		if err := decode(h.Type, body, &x.hi); err != nil {
+			return err
+		}
+		if x.hi.MaxBody < maxHello || x.hi.MaxPayload < pageSize {
+			return broken("limits of the welcome", fmt.Sprint(x.hi.MaxBody, " ", x.hi.MaxPayload), fmt.Sprintf("at least %d and %d", maxHello, pageSize))
+		}
+		return nil
 	}
 	return broken("answer to the hello", h.Type, "a welcome")
 }
@@ -175,7 +183,7 @@ func (x *clientConn) end(err error) {
 	x.mu.Unlock()
 	x.l.c.Close()
 	for _, p := range pending {
-		p.reply <- reply{err: err}
+		p.reply <- reply{err: err, lost: true}
 	}
 }
 
@@ -216,6 +224,12 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b 
 
 // call sends a call and waits for its answer. sent says that the server may have seen it.
 func (x *clientConn) call(ctx context.Context, t Type, m message, payload net.Buffers, out message) (sent bool, err error) {
+	return x.carry(ctx, spec{t: t}, m, payload, out)
+}
+
+// carry is call as a spec says.
+func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.Buffers, out message) (sent bool, err error) {
+	t := s.t
 	p := &pendingCall{t: t, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	if err != nil {
@@ -232,17 +246,32 @@ func (x *clientConn) call(ctx context.Context, t Type, m message, payload net.Bu
 		}
 		return skep.KindOf(err) != skep.Invalid, err
 	}
+	var r reply
 	select {
-	case r := <-p.reply:
-		if r.err != nil {
-			return true, r.err
-		}
-		return true, decode(t|answer, r.body, out)
+	case r = <-p.reply:
 	case <-ctx.Done():
-		x.delist(id)
+		if !s.held {
+			x.delist(id)
+			go x.cancelCall(id)
+			return true, ended(t.String(), ctx)
+		}
 		go x.cancelCall(id)
-		return true, ended(t.String(), ctx)
+		late := time.NewTimer(x.c.opt.Patience)
+		defer late.Stop()
+		select {
+		case r = <-p.reply:
+		case <-late.C:
+			x.delist(id)
+			return true, notReleased(s.op)
+		}
 	}
+	if r.err != nil {
+		if s.held && r.lost {
+			return true, notReleased(s.op)
+		}
+		return true, r.err
+	}
+	return true, decode(t|answer, r.body, out)
 }
 
 // enlist gives a call its number.
@@ -352,7 +381,7 @@ func (x *clientConn) frame() error {
 		if ses == nil { // it was closed meanwhile
 			return x.l.discard(uint64(h.Payload))
 		}
-		return ses.take(&h, body)
+		return ses.take(x.l, &h, body)
 	case h.Payload != 0:
 		return broken("payload of "+h.Type.String(), h.Payload, 0)
 	case h.Type == TypeEventBatch:

@@ -57,6 +57,11 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 			err = r.err
 		case <-within.Done():
 			err = ended(op, within)
+			go func() { // it may have begun
+				ctx, cancel := context.WithTimeout(c.ctx, c.opt.Timeout)
+				defer cancel()
+				_, _ = x.call(ctx, TypeEnd, &number{id}, nil, nil)
+			}()
 		}
 	}
 	if err != nil {

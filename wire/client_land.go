@@ -12,7 +12,7 @@ import (
 
 // take is called by the connection's reader with a frame of chunks. An error ends the
 // connection.
-func (s *clientSession) take(h *Header, body []byte) error {
+func (s *clientSession) take(l *link, h *Header, body []byte) error {
 	var m chunks
 	if err := decode(h.Type, body, &m); err != nil {
 		return err
@@ -24,7 +24,7 @@ func (s *clientSession) take(h *Header, body []byte) error {
 			return broken("payload of a piece", p.Len, left)
 		}
 		left -= p.Len
-		if err := s.piece(p); err != nil {
+		if err := s.piece(l, p); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (s *clientSession) lost(why error) {
 }
 
 // piece takes one piece of a frame, and its bytes off the connection.
-func (s *clientSession) piece(p *piece) error {
+func (s *clientSession) piece(l *link, p *piece) error {
 	if int(p.Chain) >= len(s.chains) {
 		return broken("chain of a chunk", p.Chain, len(s.chains))
 	}
@@ -87,8 +87,8 @@ func (s *clientSession) piece(p *piece) error {
 	case pieceLanded:
 		return broken("chunk", "in shared memory", "in the payload")
 	}
-	if p.Offset+p.Len > p.Bytes || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
-		return broken("piece", p.Offset+p.Len, p.Bytes)
+	if p.Offset > p.Bytes || p.Len > p.Bytes-p.Offset || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
+		return broken("piece", fmt.Sprintf("%d bytes at %d", p.Len, p.Offset), p.Bytes)
 	}
 	if !a.open {
 		if p.Offset != 0 {
@@ -97,10 +97,10 @@ func (s *clientSession) piece(p *piece) error {
 		if err := s.begin(chain, item, p); err != nil {
 			return err
 		}
-	} else if a.off != int64(p.Offset) {
-		return broken("piece's offset", p.Offset, a.off)
+	} else if a.off != int64(p.Offset) || a.bytes != p.Bytes {
+		return broken("piece", fmt.Sprintf("at %d of %d", p.Offset, p.Bytes), fmt.Sprintf("at %d of %d", a.off, a.bytes))
 	}
-	if err := s.bytes(t, p); err != nil {
+	if err := s.bytes(l, t, p); err != nil {
 		return err
 	}
 	if a.off += int64(p.Len); a.off < int64(p.Bytes) {
@@ -117,9 +117,9 @@ func (s *clientSession) begin(chain, item int, p *piece) error {
 		return err
 	}
 	s.mu.Lock()
-	drop := s.closed || s.stopped[chain] || s.ended != nil
+	drop := s.closed || s.late || s.stopped[chain] || s.ended != nil
 	s.mu.Unlock()
-	s.now = arriving{open: true, chain: chain, item: item, spans: spans, drop: drop}
+	s.now = arriving{open: true, chain: chain, item: item, bytes: p.Bytes, spans: spans, drop: drop}
 	a := &s.now
 	if m := t.Dest.Memory; m != nil && int64(p.Bytes) > t.Dest.Stride {
 		a.drop, a.failed = true, skep.Invalidf(opRestore, "destination stride", t.Dest.Stride, p.Bytes)
@@ -139,10 +139,10 @@ func m(t *target) any {
 }
 
 // bytes reads a piece's bytes to where they belong and compares them with its checksums.
-func (s *clientSession) bytes(t *target, p *piece) error {
+func (s *clientSession) bytes(l *link, t *target, p *piece) error {
 	a := &s.now
 	if a.drop {
-		return s.x.l.discard(p.Len)
+		return l.discard(p.Len)
 	}
 	s.slots = s.slots[:0]
 	if a.data != nil {
@@ -151,11 +151,11 @@ func (s *clientSession) bytes(t *target, p *piece) error {
 		block, _ := t.itemAt(a.item)
 		s.slots = t.places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
 	}
-	v := verifier{sums: p.Sums, s: &s.x.l.check}
+	v := verifier{sums: p.Sums, s: &l.check}
 	for _, slot := range s.slots {
 		for len(slot) > 0 {
 			n := min(len(slot), readStep)
-			if err := s.x.l.read(slot[:n]); err != nil {
+			if err := l.read(slot[:n]); err != nil {
 				return err
 			}
 			v.write(slot[:n])

@@ -29,7 +29,7 @@ func (c *Client) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 	if err != nil {
 		return c.putRefused(ctx, r, err)
 	}
-	shared := c.shared != nil && c.shared.holdsParts(r.Blocks)
+	shared := c.sharedFor(ctx, r.Blocks)
 	most := int64(x.hi.MaxPayload)
 	if shared {
 		most = math.MaxInt64 // no payload travels
@@ -221,13 +221,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 		m.Parent, m.Depth = follow(&n.NamespaceSpec, r, x.From)
 	}
 	var payload net.Buffers
-	// What lies in the shared memory stays there, unless the connection it is attached to
-	// was lost.
-	shared := c.shared != nil && c.shared.holdsParts(r.Blocks[x.From:x.To])
-	if shared {
-		first, err := c.conn(ctx, 0)
-		shared = err == nil && c.shared.attachedTo(first)
-	}
+	shared := c.sharedFor(ctx, r.Blocks[x.From:x.To])
 	for _, b := range r.Blocks[x.From:x.To] {
 		out := putBlock{Key: b.Key, Valid: b.ValidTokens, Replaces: b.Replaces, Name: b.Name, Parts: make([]putPart, len(b.Parts))}
 		for j, p := range b.Parts {
@@ -244,8 +238,15 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 		m.Blocks = append(m.Blocks, out)
 	}
 	var res putResults
-	err := c.do(ctx, spec{t: TypePut, op: "put", long: true, first: shared}, m, payload, &res)
+	err := c.do(ctx, spec{t: TypePut, op: "put", long: true, first: shared, held: shared}, m, payload, &res)
 	switch {
+	case shared && skep.KindOf(err) == skep.NotReleased:
+		for _, b := range r.Blocks[x.From:x.To] {
+			for _, p := range b.Parts {
+				c.shared.taint([][]byte{p.Bytes})
+			}
+		}
+		return nil, err
 	case err != nil && skep.KindOf(err) == skep.Overloaded:
 		return c.putRefused(ctx, &skep.PutRequest{Blocks: r.Blocks[x.From:x.To]}, err)
 	case err != nil:
@@ -254,6 +255,16 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 		return nil, broken("results of a put", len(res.List), x.Len())
 	}
 	return res.List, nil
+}
+
+// sharedFor says whether blocks stay where they are, in shared memory: all of them lie there, and it
+// is attached.
+func (c *Client) sharedFor(ctx context.Context, blocks []skep.Block) bool {
+	if c.shared == nil || !c.shared.holdsParts(blocks) {
+		return false
+	}
+	first, err := c.conn(ctx, 0)
+	return err == nil && c.shared.attachedTo(first)
 }
 
 func (c *Client) sumKind() uint8 {

@@ -33,6 +33,7 @@ type clientSession struct {
 	got     [][]uint64 // bits: items answered, by chain
 	left    int        // items not answered
 	stopped []bool
+	late    bool  // its answer did not come in time: the server may have begun it, and nothing of it is taken
 	ended   error // no more will come; io.EOF when all came
 	closed  bool
 	owed    int64 // bytes handed out and not credited
@@ -47,6 +48,7 @@ type arriving struct {
 	open   bool
 	chain  int
 	item   int
+	bytes  uint64 // of the whole chunk
 	off    int64
 	spans  []layout.Span
 	data   []byte // memory of our own: the chunk is lent, or its rows are to be sorted
@@ -86,14 +88,45 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 		s.got = append(s.got, make([]uint64, (t.items()+63)/64))
 		s.left += t.items()
 	}
-	if err := s.start(ctx); err != nil {
-		if !c.forgiven(ctx, err) {
-			return nil, err
+	err := s.start(ctx)
+	switch {
+	case err == nil:
+		return s, nil
+	case c.forgiven(ctx, err):
+		if s.late && s.ring == nil {
+			s.endBehind()
 		}
-		s.x = nil
+		if !s.late || s.ring == nil { // else Close ends it: drives of the server may write to its destinations
+			s.x = nil
+		}
 		s.lost(err)
+		return s, nil
+	case s.late:
+		if s.ring != nil {
+			err = s.ring.orphaned(opRestore)
+		}
+		s.endBehind()
 	}
-	return s, nil
+	return nil, err
+}
+
+// endBehind ends, without a wait, a session that may have begun.
+func (s *clientSession) endBehind() {
+	x, id, ring := s.x, s.id, s.ring
+	go func() {
+		ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
+		defer cancel()
+		_, err := x.call(ctx, TypeEnd, &number{id}, nil, nil)
+		x.mu.Lock()
+		delete(x.sessions, id)
+		x.mu.Unlock()
+		if ring != nil {
+			ring.forget()
+			if err == nil {
+				ring.clean()
+			}
+		}
+	}()
 }
 
 // start sends the request, again where the server did nothing.
@@ -204,26 +237,35 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *costedRestor
 		}
 		return skep.KindOf(err) != skep.Invalid, err
 	}
+	var r reply
 	select {
-	case r := <-p.reply:
-		if r.err != nil {
-			forget()
-		}
-		return true, r.err
+	case r = <-p.reply:
 	case <-ctx.Done():
-		// It may have begun: it is ended in the background, and with it whatever came.
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		x.delist(id)
-		go func() {
-			ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
-			defer cancel()
-			_, _ = x.call(ctx, TypeEnd, &number{id}, nil, nil)
-			forget()
-		}()
-		return true, ended(opRestore, ctx)
+		if s.tooLate(p) {
+			return true, ended(opRestore, ctx)
+		}
+		r = <-p.reply // it came this moment
 	}
+	if r.err != nil {
+		forget()
+	}
+	return true, r.err
+}
+
+// tooLate gives the answer up, unless it is here. Chunks come behind it, and the reader begins none
+// of a session that is late: so nothing is in the middle of being written here.
+func (s *clientSession) tooLate(p *pendingCall) bool {
+	x := s.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pending[s.id] != p {
+		return false
+	}
+	delete(x.pending, s.id)
+	s.mu.Lock()
+	s.late = true
+	s.mu.Unlock()
+	return true
 }
 
 func (s *clientSession) signal() {
@@ -253,7 +295,7 @@ func (s *clientSession) answerLocked(chain, item int, ch skep.Chunk) bool {
 
 func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 	s.mu.Lock()
-	fresh := s.answerLocked(chain, item, ch)
+	fresh := s.late || s.answerLocked(chain, item, ch)
 	s.mu.Unlock()
 	if !fresh {
 		return broken("chunk", item, "each delivered once")
@@ -380,6 +422,9 @@ func (s *clientSession) Close(ctx context.Context) error {
 	listed := s.x.sessions[s.id] == s
 	s.x.mu.Unlock()
 	if was && !listed {
+		if s.ring != nil {
+			return s.ring.standing("close session")
+		}
 		return nil
 	}
 	err := s.release(ctx, "close session", TypeEnd, &number{s.id})

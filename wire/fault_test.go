@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -57,13 +58,26 @@ func requireMisses(t *testing.T, c *Client, ch skep.Chain) {
 
 func requireHits(t *testing.T, c *Client, ch skep.Chain) {
 	t.Helper()
+	require.Equal(t, len(ch.Keys), hits(t, c, ch))
+}
+
+// hits is how many blocks of a chain a client finds and is sent, each byte as it was put; 0 where
+// less than all is found. The namespace is known to it, or is asked for.
+func hits(t *testing.T, c *Client, ch skep.Chain) (n int) {
+	t.Helper()
 	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
 	require.NoError(t, err)
-	require.Equal(t, len(ch.Keys), found.Blocks)
+	if _, err := c.namespace(t.Context(), "restore", ch.Namespace); err != nil || found.Blocks < len(ch.Keys) {
+		return 0
+	}
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
 	each(t, s, func(x *skep.Chunk) {
-		require.NoError(t, x.Err)
+		if x.Err != nil {
+			require.ErrorIs(t, x.Err, skep.Unavailable)
+			return
+		}
+		n++
 		var got []byte
 		for _, d := range x.Data {
 			got = append(got, d...)
@@ -72,6 +86,7 @@ func requireHits(t *testing.T, c *Client, ch skep.Chain) {
 		x.Release()
 	})
 	require.NoError(t, s.Close(t.Context()))
+	return n
 }
 
 // A server that goes away, comes back, says nothing, or is cut off costs misses, and
@@ -95,9 +110,13 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t, r.addr)
-			c := r.dial(t, hasty(p.addr))
-			ch := chainOf(t, c, name, 4)
-			requireHits(t, c, ch)
+			ch := chainOf(t, r.dial(t, r.options()), name, 4)
+			c, err := newClient(hasty(p.addr))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, c.Close()) }()
+			// A busy machine may cost a hasty client a miss; in time it is served.
+			served := func() bool { return hits(t, c, ch) == len(ch.Keys) }
+			require.Eventually(t, served, time.Minute, time.Millisecond)
 			mend := fault(p)
 			requireMisses(t, c, ch)
 			o := hasty(p.addr)
@@ -110,11 +129,7 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 				require.Equal(t, []skep.PutResult{{Reason: skep.Unavailable}, {Reason: skep.Unavailable}}, res)
 			}
 			mend()
-			require.Eventually(t, func() bool {
-				f, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
-				return err == nil && f.Blocks == 4
-			}, time.Minute, 20*time.Millisecond, "it comes back")
-			requireHits(t, c, ch)
+			require.Eventually(t, served, time.Minute, 20*time.Millisecond, "it comes back")
 		})
 	}
 }
@@ -122,7 +137,7 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 func TestStrictClientsAreToldWhy(t *testing.T) {
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
-	o := hasty(p.addr)
+	o := patient(p.addr)
 	o.Strict = true
 	c := r.dial(t, o)
 	ch := chainOf(t, c, "t", 2)
@@ -169,7 +184,7 @@ func TestCutInTheMiddleOfARestore(t *testing.T) {
 		require.Positive(t, misses)
 		require.NoError(t, s.Close(t.Context()))
 	}
-	require.Eventually(t, func() bool { return r.Stats().Sessions == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Sessions == 0 }, time.Minute, time.Millisecond)
 }
 
 // One flipped bit anywhere on the way is a miss or a broken connection, never bytes.
@@ -225,7 +240,7 @@ func TestPutOfDamagedBytesIsRefused(t *testing.T) {
 // A session without credit, and a connection that reads nothing at all, hold up nobody
 // else; the latter is closed, and everything comes back.
 func TestSlowReadersStallThemselvesOnly(t *testing.T) {
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Stall: 500 * time.Millisecond, Rate: 64 << 20}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Stall: 5 * time.Second, Rate: 64 << 20}})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 256)
 	// On one connection: a session that gives no credit beside one that does.
@@ -245,23 +260,23 @@ func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 	}
 	requireHits(t, c, ch)
 	requireHits(t, same, ch)
-	require.Eventually(t, func() bool { return r.Stats().Connections <= 8 }, 30*time.Second, 10*time.Millisecond, "who takes nothing is closed")
+	require.Eventually(t, func() bool { return r.Stats().Connections <= 8 }, time.Minute, 10*time.Millisecond, "who takes nothing is closed")
 	for _, x := range slow {
 		x.Close()
 	}
 	got := collect(t, stuck) // ended for want of credit: misses
 	require.Len(t, got, 256)
 	require.NoError(t, stuck.Close(t.Context()))
-	require.Eventually(t, func() bool { s := r.Stats(); return s.Sessions == 0 && s.Memory == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { s := r.Stats(); return s.Sessions == 0 && s.Memory == 0 }, time.Minute, time.Millisecond)
 }
 
 // Who sends a byte now and then is closed, before and after the hello.
 func TestSlowLorisIsClosed(t *testing.T) {
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Hello: 100 * time.Millisecond, Stall: 100 * time.Millisecond}})
-	for _, greeted := range []bool{false, true} {
+	for name, l := range map[string]Limits{"before": {Hello: 100 * time.Millisecond}, "after": {Hello: time.Minute, Stall: 100 * time.Millisecond}} {
+		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: l})
 		x := rawDial(t, r.addr)
 		typ := TypeHello
-		if greeted {
+		if name == "after" {
 			x.hello(t, operator)
 			typ = TypeLookup
 		}
@@ -284,8 +299,8 @@ func TestSlowLorisIsClosed(t *testing.T) {
 			break
 		}
 		<-closed
+		require.Eventually(t, func() bool { return r.Stats().Connections == 0 }, time.Minute, time.Millisecond, name)
 	}
-	require.Eventually(t, func() bool { return r.Stats().Connections == 0 }, 10*time.Second, time.Millisecond)
 }
 
 // What does not fit into the server's memory is refused at once, with a time to come
@@ -368,7 +383,7 @@ func TestFramesThatAreNotTheProtocol(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 	_, err = ask(t, frame(Header{Type: TypeLookup, Call: 1}, &lookupRequest{skep.LookupRequest{Keys: make([]skep.Key, 11)}}))
 	require.ErrorIs(t, err, skep.Invalid)
-	require.Eventually(t, func() bool { return r.Stats().Connections == 0 || r.Stats().Memory == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Connections == 0 || r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
 }
 
 // Two versions apart, both sides say so.
@@ -398,7 +413,8 @@ func TestManyConnectionsLeaveNothing(t *testing.T) {
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	keeper := r.dial(t, r.options())
 	ch := chainOf(t, keeper, "t", 16)
-	fds, goroutines := descriptors(t), settled(t, 0)
+	goroutines := settled(t)
+	fds := descriptors(t)
 	var wait sync.WaitGroup
 	errs := make(chan error, 64)
 	for w := range 64 {
@@ -421,8 +437,9 @@ func TestManyConnectionsLeaveNothing(t *testing.T) {
 	require.Eventually(t, func() bool { s := r.Stats(); return s.Connections <= 4 && s.Sessions+s.Streams == 0 && s.Memory == 0 }, time.Minute, time.Millisecond)
 	require.GreaterOrEqual(t, r.Stats().Accepted, int64(total))
 	require.Eventually(t, func() bool { st, err := r.st.Stats(t.Context()); return err == nil && st.Leases == 0 }, time.Minute, 10*time.Millisecond)
-	require.LessOrEqual(t, settled(t, goroutines), goroutines)
-	require.LessOrEqual(t, descriptors(t), fds)
+	for until := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors(t) > fds; time.Sleep(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(until), "%d goroutines and %d descriptors, were %d and %d", runtime.NumGoroutine(), descriptors(t), goroutines, fds)
+	}
 }
 
 // oneVisit is one connection: a lookup with a lease, a restore that is read, stopped, cut

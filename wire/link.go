@@ -185,9 +185,18 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	l.c.SetWriteDeadline(deadline)
 	if ctx.Done() != nil {
 		// The caller's memory is its own again when its context ends: then a write that
-		// hangs is cut off, and the connection with it.
-		stop := context.AfterFunc(ctx, func() { l.c.SetWriteDeadline(time.Unix(1, 0)) })
-		defer stop()
+		// hangs is cut off, and the connection with it. It is over before others write: the
+		// deadline is theirs then.
+		cut := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			l.c.SetWriteDeadline(time.Unix(1, 0))
+			close(cut)
+		})
+		defer func() {
+			if !stop() {
+				<-cut
+			}
+		}()
 	}
 	var err error
 	var n int64

@@ -24,7 +24,7 @@ func rawDial(t testing.TB, addr string) *rawConn {
 	c, err := net.Dial(network, addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	return &rawConn{c, newLink(c, 10*time.Second, slowest)}
+	return &rawConn{c, newLink(c, time.Minute, slowest)}
 }
 
 // send writes a frame; a server that has closed is not an error.
@@ -37,7 +37,7 @@ func (c *rawConn) send(t testing.TB, h Header, m message, payload string) {
 }
 
 func (c *rawConn) next() (Header, []byte, error) {
-	h, err := c.l.header(10 * time.Second)
+	h, err := c.l.header(time.Minute)
 	if err != nil {
 		return h, nil, err
 	}

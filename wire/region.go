@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/shm"
@@ -82,7 +83,7 @@ func attach(_ context.Context, r *request) (message, error) {
 		return nil, err
 	}
 	ring := g.mem.Bytes()[m.Ring : m.Ring+uint64(m.Entries)*shm.EntrySize]
-	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), wake: make(chan struct{})}
+	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), stall: x.s.opt.Limits.Stall, credit: int64(m.Entries), wake: make(chan struct{})}
 	if reg, ok := x.s.store.(skep.Registrar); ok {
 		if g.unregister, err = reg.Register(g.mem.Bytes()); err != nil {
 			x.s.log.Debug("shared memory not registered; reads cost more CPU", "error", err)
@@ -205,6 +206,7 @@ func (g *region) destination(c *restoreChain) (d skep.Destination, err error) {
 // the client's credit, never from the ring.
 type ringWriter struct {
 	event *shm.Event
+	stall time.Duration // how long a session waits for a free entry
 
 	mu     sync.Mutex
 	w      *shm.Writer
@@ -223,6 +225,7 @@ func (w *ringWriter) grant(n int64) {
 // room waits until an entry is free and takes it. It returns with w.mu held, unless it
 // fails.
 func (w *ringWriter) room(ctx context.Context) error {
+	var stalled <-chan time.Time
 	for {
 		w.mu.Lock()
 		if w.credit > 0 {
@@ -232,10 +235,17 @@ func (w *ringWriter) room(ctx context.Context) error {
 		wake := w.wake
 		w.mu.Unlock()
 		w.event.Signal()
+		if stalled == nil {
+			late := time.NewTimer(w.stall)
+			defer late.Stop()
+			stalled = late.C
+		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-stalled:
+			return &skep.Error{Op: opRestore, Kind: skep.Deadline, Field: "credit of the ring", Value: "none", Limit: w.stall}
 		}
 	}
 }

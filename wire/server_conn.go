@@ -26,7 +26,8 @@ type serverConn struct {
 	features uint32
 	polite   atomic.Bool // the client said goodbye
 
-	wait sync.WaitGroup // calls, sessions, streams
+	wait  sync.WaitGroup // calls, sessions, streams
+	under atomic.Int64   // frames being carried out, until their answers are written
 
 	mu       sync.Mutex
 	calls    map[uint64]context.CancelFunc // under way, by number
@@ -85,7 +86,7 @@ func (x *serverConn) end(why error) {
 func (x *serverConn) idle() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.calls)+len(x.sessions) == 0
+	return x.under.Load() == 0 && len(x.sessions) == 0
 }
 
 func (x *serverConn) sayGoodbye(after time.Duration) {
@@ -205,6 +206,8 @@ func (x *serverConn) frame() error {
 	if err != nil {
 		return err
 	}
+	x.under.Add(1)
+	defer x.under.Add(-1)
 	if int64(h.Body) > int64(lim.Body) || int64(h.Payload) > int64(lim.Payload) {
 		// Reading on would mean reading it all; whoever sends this knows the limits.
 		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame", skep.Range{From: int(h.Body), To: int(h.Payload)},
@@ -353,8 +356,10 @@ func (x *serverConn) start(r *request, op *operation) error {
 		return x.refused(r, op, err)
 	}
 	x.wait.Add(1)
+	x.under.Add(1)
 	go func() {
 		defer x.wait.Done()
+		defer x.under.Add(-1)
 		m, err := carry(ctx)
 		finish()
 		err = r.answer(m, err)

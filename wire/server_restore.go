@@ -219,6 +219,9 @@ func (s *serverSession) run() {
 // lostPeer is an error of the connection.
 type lostPeer struct{ error }
 
+// closePause is between two tries to close a session whose shared memory is not released.
+const closePause = 100 * time.Millisecond
+
 // close ends the Store's session and gives everything back. Memory that a drive may
 // still write to stays mapped and charged until it does not.
 func (s *serverSession) close() {
@@ -227,10 +230,11 @@ func (s *serverSession) close() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.x.s.opt.Limits.Stall)
 		err := s.ses.Close(ctx)
 		cancel()
-		if err == nil || s.region == nil && skep.KindOf(err) == skep.NotReleased || skep.KindOf(err) == skep.Closed {
+		if err == nil || s.region == nil || skep.KindOf(err) == skep.Closed {
 			break // memory lent by the Store is the Store's own affair
 		}
 		s.x.s.log.Warn("a drive still holds shared memory", "error", err)
+		time.Sleep(closePause) // a Store may say so at once
 	}
 	s.x.mu.Lock()
 	delete(s.x.sessions, s.id)

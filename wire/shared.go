@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -27,7 +28,8 @@ type sharedMemory struct {
 
 	mu       sync.Mutex
 	free     []span // disjoint, by offset, never touching
-	tainted  []span // a server that is gone may still write here
+	tainted  []span // a server that is gone, or gave no answer in time, may still use it
+	parked   []span // released while they were tainted
 	conn     *clientConn
 	server   [16]byte // that conn is to, or was
 	ring     *shm.Reader
@@ -123,6 +125,7 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.ring, s.conn = shm.NewReader(s.mem.Bytes()[:ringBytes]), x
 	if s.server == x.hi.Server {
 		s.tainted = nil
+		s.unparkLocked()
 	}
 	s.server = x.hi.Server
 	s.mu.Unlock()
@@ -234,31 +237,87 @@ func (r *ringSession) forget() {
 	r.s.mu.Unlock()
 }
 
-// orphaned is called when the server is gone before it said that the destinations are
-// released: its drives may still write to them. They are not lent again.
+// orphaned is called when the server did not say that the destinations are released, and will not
+// in time: its drives may still write to them. They are not lent again until it is attached anew.
 func (r *ringSession) orphaned(op string) error {
+	r.s.taint(r.destinations())
+	return r.standing(op)
+}
+
+// standing is NotReleased while the server may write to the destinations.
+func (r *ringSession) standing(op string) error {
 	r.s.mu.Lock()
-	for _, t := range r.ses.chains {
-		for _, p := range t.destinations() {
-			if off, ok := r.s.at(p); ok {
-				r.s.tainted = append(r.s.tainted, span{int64(off), int64(len(p))})
-			}
+	defer r.s.mu.Unlock()
+	for _, p := range r.destinations() {
+		if off, ok := r.s.at(p); ok && r.s.isTaintedLocked(span{int64(off), int64(len(p))}) {
+			return notReleased(op)
 		}
 	}
-	r.s.mu.Unlock()
-	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.New("the server that writes to the shared memory is gone")}
+	return nil
+}
+
+// clean is called when the server has released the destinations after all.
+func (r *ringSession) clean() { r.s.untaint(r.destinations()) }
+
+func (r *ringSession) destinations() (out [][]byte) {
+	for _, t := range r.ses.chains {
+		out = append(out, t.destinations()...)
+	}
+	return out
+}
+
+func notReleased(op string) error {
+	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.New("the server may still use the shared memory")}
+}
+
+// taint notes memory that the server may still use.
+func (s *sharedMemory) taint(pieces [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range pieces {
+		if off, ok := s.at(p); ok && !slices.Contains(s.tainted, span{int64(off), int64(len(p))}) {
+			s.tainted = append(s.tainted, span{int64(off), int64(len(p))})
+		}
+	}
+}
+
+func (s *sharedMemory) untaint(pieces [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range pieces {
+		off, _ := s.at(p)
+		s.tainted = slices.DeleteFunc(s.tainted, func(t span) bool { return t == span{int64(off), int64(len(p))} })
+	}
+	s.unparkLocked()
+}
+
+func (s *sharedMemory) isTaintedLocked(m span) bool {
+	return slices.ContainsFunc(s.tainted, func(t span) bool { return t.off < m.off+m.n && m.off < t.off+t.n })
+}
+
+// unparkLocked lends again what nobody uses any more.
+func (s *sharedMemory) unparkLocked() {
+	parked := s.parked
+	s.parked = nil
+	for _, m := range parked {
+		s.giveLocked(m)
+	}
 }
 
 // read takes completions off the ring as they are signalled.
 func (s *sharedMemory) read() {
 	defer close(s.done)
 	var taken uint64
+	var of *shm.Reader // the ring it is counted on: a server attached anew begins with all the credit
 	for s.event.Wait() == nil {
 		for {
 			s.mu.Lock()
 			if s.ring == nil {
 				s.mu.Unlock()
 				break
+			}
+			if of != s.ring {
+				of, taken = s.ring, 0
 			}
 			e, ok, err := s.ring.Next()
 			ses, x := s.sessions[e.Session], s.conn
@@ -274,11 +333,11 @@ func (s *sharedMemory) read() {
 				x.end(gone("shared ring", err))
 			}
 			if taken >= ringEntries/4 && x != nil {
-				n := taken
-				taken = 0
-				// Session 0 is the ring itself.
+				// Session 0 is the ring itself. What was not sent is sent with the next.
 				ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
-				_ = x.post(ctx, Header{Type: TypeCredit}, &credit{0, n}, nil)
+				if x.post(ctx, Header{Type: TypeCredit}, &credit{0, taken}, nil) == nil {
+					taken = 0
+				}
 				cancel()
 			}
 		}
@@ -352,13 +411,17 @@ func (m *lentMemory) Release() {
 	}
 	m.b = nil
 	s.lent--
-	for _, t := range s.tainted {
-		if t.off < m.off+m.n && m.off < t.off+t.n {
-			return // for good
-		}
+	s.giveLocked(m.span)
+}
+
+// giveLocked takes a span back: to be lent again, unless it is tainted.
+func (s *sharedMemory) giveLocked(m span) {
+	if s.isTaintedLocked(m) {
+		s.parked = append(s.parked, m)
+		return
 	}
-	i, _ := slices.BinarySearchFunc(s.free, m.off, func(f span, off int64) int { return int(f.off - off) })
-	s.free = slices.Insert(s.free, i, m.span)
+	i, _ := slices.BinarySearchFunc(s.free, m.off, func(f span, off int64) int { return cmp.Compare(f.off, off) })
+	s.free = slices.Insert(s.free, i, m)
 	if i+1 < len(s.free) && s.free[i].off+s.free[i].n == s.free[i+1].off {
 		s.free[i].n += s.free[i+1].n
 		s.free = slices.Delete(s.free, i+1, i+2)

@@ -87,8 +87,9 @@ func serve(t testing.TB, where string, st skep.Store, o ServerOptions) *rig {
 	return r
 }
 
+// options are of a client that gives nothing up, however busy the machine.
 func (r *rig) options() Options {
-	return Options{Addr: r.addr, TLS: r.tls, Token: operator, Name: "test"}
+	return Options{Addr: r.addr, TLS: r.tls, Token: operator, Name: "test", Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute}
 }
 
 func (r *rig) dial(t testing.TB, o Options) *Client {
