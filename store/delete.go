@@ -31,6 +31,10 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	var away []index.Fingerprint // accepted, and perhaps being committed now
 	b := s.catalog.NewBatch()
 	s.changes.Lock()
+	if ctx.Err() != nil { // the last moment at which nothing has happened
+		s.changes.Unlock()
+		return 0, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
 	seq := s.nextSeq()
 	for i := range keys {
 		fp := s.names.fingerprint(ns.instance, t, keys[i])
@@ -63,7 +67,8 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	}
 	intents, err := s.intendTombstones(b, tombs)
 	if err == nil && b.Len() > 0 {
-		err = s.catalog.Commit(ctx, b, true)
+		// Not under ctx: the index has forgotten them, so that nobody would delete their rows later.
+		err = s.catalog.Commit(s.ctx, b, true)
 	}
 	s.changes.Unlock()
 	if err == nil {
@@ -227,7 +232,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		}
 		todo = append(todo, s.intend(b, &w))
 	}
-	if err := s.saveNames(ctx, b, next); err != nil {
+	if err := s.saveNames(b, next); err != nil {
 		return err
 	}
 	s.carryOut(ctx, todo...)
@@ -249,12 +254,14 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	return nil
 }
 
-// saveNames commits b with new high-water marks and keeps them. REQUIRES: s.naming.
-func (s *Store) saveNames(ctx context.Context, b *catalog.Batch, next catalog.StoreState) error {
+// saveNames commits b with new high-water marks and keeps them. It waits for the commit
+// also when the caller's context ends: a commit that came later would have given out an
+// instance that is given out again. REQUIRES: s.naming.
+func (s *Store) saveNames(b *catalog.Batch, next catalog.StoreState) error {
 	n := s.names
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := s.saveNext(ctx, b, next); err != nil {
+	if err := s.saveNext(s.ctx, b, next); err != nil {
 		return err
 	}
 	n.mu.next = next
@@ -293,7 +300,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		}
 	}
 	todo := s.intend(b, &w)
-	if err := s.catalog.Commit(ctx, b, true); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.carryOut(ctx, todo)

@@ -400,7 +400,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 	row := d.row()
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
-	if err := s.catalog.Commit(ctx, b, true); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, true); err != nil {
 		return nil, errors.Join(err, d.dev.Close())
 	}
 	s.log.Info("device added", "device", d.index, "path", d.path, "serial", d.serial, "bytes", d.dev.Size())

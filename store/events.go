@@ -30,6 +30,9 @@ func newEventLog(epoch uint64, size int, now func() time.Time) *eventLog {
 func (l *eventLog) emit(e skep.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed { // told by what outlived Close; nobody reads it
+		return
+	}
 	if e.Time.IsZero() {
 		e.Time = l.now()
 	}

@@ -37,8 +37,13 @@ func submitAll(w *waiter, ops []driveOp) {
 		byDrive[o.drive] = append(byDrive[o.drive], o.op)
 	}
 	for d, list := range byDrive {
-		if err := d.dev.Submit(list); err != nil {
-			for range list {
+		err := d.dev.Submit(list)
+		if err == nil {
+			continue
+		}
+		for i := range ops { // none of them was taken
+			if ops[i].drive == d {
+				ops[i].free()
 				w.end(err)
 			}
 		}

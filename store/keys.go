@@ -154,8 +154,9 @@ func (n *names) dead(instance uint32, t tag) bool {
 	return n.mu.byInstance[instance] == nil || n.mu.deadTags[instanceTag{instance, t}]
 }
 
-// addLocked enters a namespace. REQUIRES: n.mu.
-func (n *names) addLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
+// prepareLocked makes a namespace that could be entered now; nothing is changed. REQUIRES:
+// n.mu, for reading.
+func (n *names) prepareLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
 	ns := &namespace{info: info, instance: instance, count: &spaceCount{}}
 	if info.Shape.Kind != skep.Opaque || info.Shape.Bytes > 0 {
 		g, err := layout.Of(info.Shape)
@@ -166,6 +167,15 @@ func (n *names) addLocked(info skep.NamespaceInfo, instance uint32) (*namespace,
 	}
 	if _, ok := n.mu.tenants[info.Tenant]; !ok && len(n.mu.tenantNames) >= maxTenants {
 		return nil, skep.Invalidf("open namespace", "tenants", len(n.mu.tenantNames), maxTenants)
+	}
+	return ns, nil
+}
+
+// addLocked enters a namespace. REQUIRES: n.mu.
+func (n *names) addLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
+	ns, err := n.prepareLocked(info, instance)
+	if err != nil {
+		return nil, err
 	}
 	ns.tenant = n.tenantLocked(info.Tenant)
 	n.mu.byID[info.ID] = ns
@@ -228,6 +238,12 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	next.NextNamespace++
 	next.NextInstance++
 	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.NextNamespace), NamespaceSpec: spec, Created: s.options.Clock().UTC()}
+	n.mu.RLock()
+	_, err := n.prepareLocked(info, next.NextInstance) // a row that cannot be entered would keep the store from opening
+	n.mu.RUnlock()
+	if err != nil {
+		return zero, err
+	}
 	row := &catalog.Namespace{NamespaceInfo: info, Instance: next.NextInstance}
 	b := s.catalog.NewBatch()
 	b.PutNamespace(row)
@@ -236,7 +252,7 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 		return zero, err
 	}
 	todo := s.intend(b, &w)
-	if err := s.saveNames(ctx, b, next); err != nil {
+	if err := s.saveNames(b, next); err != nil {
 		return zero, err
 	}
 	s.carryOut(ctx, todo) // before anybody can put a block of it

@@ -286,11 +286,12 @@ func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
 func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Time) int {
 	l.mu.Lock()
 	row := l.m[lease]
-	l.mu.Unlock()
 	if row == nil {
+		l.mu.Unlock()
 		return 0
 	}
-	p := row.promises
+	p := row.promises // a renewal may be changing it
+	l.mu.Unlock()
 	if p.until.Before(now) || p.instance != c.ns.instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
 		s.names.fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
 		return 0

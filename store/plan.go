@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -127,6 +128,9 @@ func (c *chain) checkDestination(structured bool) error {
 		}
 		if d.Stride < size {
 			return skep.Invalidf(op, "destination stride", d.Stride, fmt.Sprintf("at least %d", size))
+		}
+		if blocks > 1 && d.Stride > (math.MaxInt64-size)/(blocks-1) {
+			return skep.Invalidf(op, "destination stride", d.Stride, fmt.Sprintf("at most the destination's size, %d", len(d.Memory)))
 		}
 		if need := (blocks-1)*d.Stride + size; int64(len(d.Memory)) < need {
 			return skep.Invalidf(op, "destination size in bytes", len(d.Memory), fmt.Sprintf("at least %d", need))

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -259,7 +261,11 @@ func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) 
 		}
 	}()
 	ours := make(map[index.Fingerprint]*incoming, len(blocks))
-	for _, in := range blocks {
+	// In one order for all, whatever order they come in: two puts that each waited for a key
+	// of the other's would wait for ever.
+	ordered := slices.Clone(blocks)
+	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.fp[:], b.fp[:]) })
+	for _, in := range ordered {
 		for {
 			if e, ok := s.index.Resolve(in.fp); ok {
 				s.exists(ns, in, e)
@@ -287,7 +293,15 @@ func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) 
 			case <-other.done:
 			case <-ctx.Done():
 				return todo, &skep.Error{Op: "put", Kind: skep.Deadline, Err: ctx.Err()}
+			case <-s.closing:
+				return todo, errClosed
 			}
+		}
+	}
+	todo = todo[:0]
+	for _, in := range blocks { // in their own order again
+		if in.flight != nil {
+			todo = append(todo, in)
 		}
 	}
 	return todo, nil

@@ -416,7 +416,7 @@ func (s *Store) retire(ctx context.Context, d *drive) error {
 	row.State = catalog.DeviceDraining
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
-	if err := s.catalog.Commit(ctx, b, true); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // what it says must be known here
 		return err
 	}
 	d.retired.Store(true)
@@ -498,7 +498,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	row.State = catalog.DeviceRemoved
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
-	if err := s.catalog.Commit(ctx, b, true); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, true); err != nil {
 		return p, err
 	}
 	d.removed.Store(true)

@@ -418,7 +418,9 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 	page := device.AlignedBuffer(layout.PageSize)
 	for i, d := range g.drives {
 		want := s.headerOf(g, i)
-		err := device.ReadAt(ctx, d.dev, page, d.segmentOffset(g.segments[i]))
+		within, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
+		err := device.ReadAt(within, d.dev, page, d.segmentOffset(g.segments[i]))
+		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
 				sc.rep.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
@@ -464,6 +466,8 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 		return
 	}
 	s := sc.s
+	ctx, cancel := context.WithTimeout(ctx, 2*s.options.OpTimeout) // to read, and to write
+	defer cancel()
 	buf := device.AlignedBuffer(2 * layout.PageSize)
 	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
 		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 )
 
@@ -24,6 +25,10 @@ type writer struct {
 	inFlight int // writes copying outside the lock
 	idle     sync.Cond
 }
+
+// writerState is what an open block is reckoned to keep on the heap beside its payload, so
+// that blocks of no bytes are bounded too.
+const writerState = 4 << 10
 
 type openPart struct {
 	bytes   []byte
@@ -59,11 +64,14 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if err := s.describe(op, ns, &ns.info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
 		return nil, err
 	}
-	if s.openBytes.Add(w.in.size) > s.options.WriterBytes {
-		s.openBytes.Add(-w.in.size)
-		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.in.size, Limit: "at most " + itoa64(s.options.WriterBytes) + " in all"}
+	w.bytes = writerState
+	for _, p := range m {
+		w.bytes += int64(pagesOf(p.Size)) * layout.PageSize
 	}
-	w.bytes = w.in.size
+	if s.openBytes.Add(w.bytes) > s.options.WriterBytes {
+		s.openBytes.Add(-w.bytes)
+		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.bytes, Limit: "at most " + itoa64(s.options.WriterBytes) + " in all"}
+	}
 	w.parts = make([]openPart, len(m))
 	w.in.parts = make([]skep.Part, len(m))
 	for i, p := range m {
@@ -196,6 +204,10 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	}
 	for w.inFlight > 0 {
 		w.idle.Wait()
+	}
+	if w.ended { // its time ran out, or it was aborted or committed, while this waited
+		w.mu.Unlock()
+		return skep.PutResult{}, &skep.Error{Op: op, Kind: skep.Closed}
 	}
 	for i := range w.parts {
 		if r, missing := w.parts[i].gap(); missing {
