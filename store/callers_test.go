@@ -1,0 +1,230 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// What callers do at the same moment, or ask for too much of.
+
+// A block whose time runs out while its Commit waits for a write is not committed: some of
+// its bytes are not there.
+func TestCommitOfABlockThatEnded(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	for i := range 20 {
+		key := keyOf(uint32(i))
+		bw, err := s.Begin(testContext(t), &skep.BeginRequest{Scope: sc, Key: key, Manifest: skep.Manifest{{Name: skep.PartKV, Size: 5000}}})
+		require.NoError(t, err)
+		w := bw.(*writer)
+		w.mu.Lock()
+		w.inFlight++ // a Write that copies
+		w.mu.Unlock()
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.Commit(testContext(t), skep.AckCommitted)
+			done <- err
+		}()
+		for range 1000 { // for it to come as far as it can
+			runtime.Gosched()
+		}
+		w.end()
+		w.mu.Lock()
+		w.inFlight--
+		w.idle.Broadcast()
+		w.mu.Unlock()
+		requireKind(t, skep.Closed, <-done)
+		require.Zero(t, prefix(t, s, sc, []skep.Key{key}))
+		require.Zero(t, s.openBytes.Load())
+	}
+}
+
+// Open blocks are bounded by what they take, also when they have hardly a byte.
+func TestSmallOpenBlocksAreBounded(t *testing.T) {
+	const fit = 8
+	s, _, _ := openRig(t, func(o *Options) { o.WriterBytes = fit * (writerState + 4<<10) })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	var open []skep.BlockWriter
+	for i := range fit + 1 {
+		w, err := s.Begin(testContext(t), &skep.BeginRequest{Scope: sc, Key: keyOf(uint32(i)), Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
+		if i == fit {
+			requireKind(t, skep.NoMemory, err)
+			break
+		}
+		require.NoError(t, err)
+		open = append(open, w)
+	}
+	for _, w := range open {
+		require.NoError(t, w.Abort(testContext(t)))
+	}
+	require.Zero(t, s.openBytes.Load())
+}
+
+// Puts of the same keys in opposite orders, which no honest chain has, do not wait for each
+// other: all begin with the same key, and who waits for that holds none of the others.
+func TestPutsInOppositeOrders(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	instance := s.namespaceOf(sc.Namespace).instance
+	keys := chainKeys(1, 2)
+	fp := func(i int) index.Fingerprint { return s.names.fingerprint(instance, tag{}, keys[i]) }
+	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {
+		slices.Reverse(keys)
+	}
+	first, _ := s.flights.join(fp(0)) // another's put of both is under way, and has come to the second
+	require.NotNil(t, first)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Put(testContext(t), putRequest(sc, nil, 0, []skep.Key{keys[1], keys[0]}, 100))
+		done <- err
+	}()
+	for range 1000 { // for it to come as far as it can
+		runtime.Gosched()
+	}
+	second, _ := s.flights.join(fp(1))
+	require.NotNil(t, second, "nobody holds it who waits for the first")
+	s.flights.leave(fp(1), second)
+	s.flights.leave(fp(0), first)
+	require.NoError(t, <-done)
+}
+
+// A lease is renewed while its chain is restored.
+func TestRenewBesideRestore(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
+	found, err := s.Lookup(testContext(t), &skep.LookupRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 200 {
+			if _, err := s.Renew(testContext(t), found.Lease.ID, time.Minute); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 50 {
+		list, err := fetch(testContext(t), s, skep.Chain{Scope: sc, Keys: keys, Lease: found.Lease.ID})
+		require.NoError(t, err)
+		require.NoError(t, list[0].err)
+	}
+	wg.Wait()
+}
+
+// A stride so large that it passes 64 bits is refused like any other that does not fit.
+func TestStrideThatOverflows(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
+	for _, stride := range []int64{1 << 61, 1 << 62, 1<<63 - 1} {
+		_, err := s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys,
+			Dest: skep.Destination{Memory: make([]byte, 16<<10), Stride: stride}}}})
+		requireKind(t, skep.Invalid, err)
+	}
+}
+
+// A delete whose caller's time runs out while others make changes has deleted nothing, now
+// and after a restart; done again it is done for good.
+func TestDeleteOutOfTime(t *testing.T) {
+	s, _, o := openRig(t, nil)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
+	s.changes.Lock()
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Delete(ctx, sc, keys[1:])
+		done <- err
+	}()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	cancel()
+	s.changes.Unlock()
+	requireKind(t, skep.Deadline, <-done)
+	requireChain(t, s, sc, keys, 5000)
+	n, err := s.Delete(testContext(t), sc, keys[1:])
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.NoError(t, s.Close())
+	s, err = Open(context.Background(), o)
+	require.NoError(t, err)
+	require.Equal(t, 1, prefix(t, s, sc, keys))
+	n, _ = requireRight(t, s, sc, keys, 5000)
+	require.Equal(t, 1, n)
+	require.NoError(t, s.Close())
+}
+
+// A namespace of one tenant too many leaves no row, which would keep the store from opening.
+func TestOneTenantTooMany(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	openSpace(t, s, "n", skep.Cache, 1, true)
+	n := s.names
+	n.mu.Lock()
+	for len(n.mu.tenantNames) < maxTenants {
+		n.mu.tenantNames = append(n.mu.tenantNames, "")
+	}
+	n.mu.Unlock()
+	_, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: "another", Name: "n", Shape: anySize})
+	requireKind(t, skep.Invalid, err)
+	rows, err := s.catalog.Namespaces(testContext(t))
+	require.NoError(t, err)
+	require.Len(t, rows, 1)
+}
+
+// What happens after the end of a store is told to nobody, also when somebody still waits.
+func TestEventsAfterTheEnd(t *testing.T) {
+	l := newEventLog(1, 4, time.Now)
+	st := &eventStream{s: &Store{events: l}, at: 1, follow: true, done: make(chan struct{})}
+	n, more, err := st.take(make([]skep.Event, 1))
+	require.NoError(t, err)
+	require.Zero(t, n)
+	l.close()
+	<-more
+	l.emit(skep.Event{Kind: skep.EventEvicted})
+	_, _, err = st.take(make([]skep.Event, 1))
+	requireKind(t, skep.Closed, err)
+}
+
+// A drive that takes no operations at all has none of the store's memory.
+func TestRefusedWritesGiveMemoryBack(t *testing.T) {
+	arena, err := memory.New(memory.Options{IO: 16 << 20})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, arena.Close(testContext(t))) }()
+	dev := device.NewMemory(1 << 20)
+	require.NoError(t, dev.Close())
+	d := &drive{dev: dev}
+	var ops []driveOp
+	for i := range 3 {
+		b, err := arena.Alloc(testContext(t), 4<<10, memory.BudgetIO)
+		require.NoError(t, err)
+		ops = append(ops, driveOp{drive: d, temp: []*memory.Buffer{b},
+			op: &device.Op{Kind: device.Write, Bufs: [][]byte{b.Bytes()}, Offset: int64(i) * 4 << 10}})
+	}
+	w := newWaiter(len(ops))
+	submitAll(w, ops)
+	requireKind(t, skep.DeviceFailed, w.wait(testContext(t), hangs))
+	require.Zero(t, arena.Stats().IOUsed)
+}
