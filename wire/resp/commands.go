@@ -200,7 +200,9 @@ func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
 	var pieces []skep.Key
 	for i, k := range keys {
 		if h := db.known.get(k); h != nil && there[i] {
-			pieces = append(pieces, h.pieceKeys(0, h.pieces())...)
+			if pieces = append(pieces, h.pieceKeys(0, h.pieces())...); len(pieces) > maxPieces {
+				return // nobody loads that much soon
+			}
 		}
 	}
 	if len(pieces) > 0 {
@@ -210,8 +212,6 @@ func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
 
 // cmdSet answers a run of SETs. Their heads are stored in one put.
 func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
-	defer cancel()
 	ops := []*setOp{c.setOp(upper(cmd.args[0]), cmd)}
 	sum := ops[0].value.size
 	kinds := []string{upper(cmd.args[0])}
@@ -233,7 +233,9 @@ func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
 		}
 		ops, kinds = append(ops, op), append(kinds, "SET")
 	}
-	c.apply(ctx, ops)
+	op, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout) // from now: the peer took its own time to send
+	defer cancel()
+	c.apply(op, ops)
 	for i, op := range ops {
 		switch {
 		case op.err != nil:

@@ -44,6 +44,7 @@ type conn struct {
 	outcome string
 	bytes   int64
 	taken   int64 // bytes of values read before their command is answered
+	held    int64 // of them in memory of our own
 
 	about about
 }
@@ -202,6 +203,7 @@ func (c *conn) dispatch(cmd command) error {
 	start := c.s.o.Clock()
 	keys := 0
 	defer func() {
+		c.held = 0
 		c.s.o.Watch.Record(watch.Call{Protocol: "resp", Name: label(name, d), Tenant: c.identity.Tenant, Outcome: c.outcome,
 			Start: start, Duration: c.s.o.Clock().Sub(start), Keys: keys, Bytes: c.bytes})
 	}()

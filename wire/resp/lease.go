@@ -28,19 +28,25 @@ type leases struct {
 	budget int64 // bytes
 	used   int64
 	live   []grant // in order of end, since all last equally long
-	until  map[skep.Key]time.Time
+	until  map[promised]time.Time
 	denied int64
+}
+
+// promised is a key of a numbered database.
+type promised struct {
+	number int
+	name   skep.Key
 }
 
 type grant struct {
 	until time.Time
 	bytes int64
-	key   skep.Key
+	key   promised
 }
 
 // covered says whether an EXISTS of key is still promised for long enough, and lets go
 // of what has run out.
-func (l *leases) covered(key skep.Key, now time.Time, enough time.Duration) bool {
+func (l *leases) covered(key promised, now time.Time, enough time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
@@ -58,7 +64,7 @@ func (l *leases) covered(key skep.Key, now time.Time, enough time.Duration) bool
 }
 
 // reserve takes bytes of the budget for a promise until then.
-func (l *leases) reserve(key skep.Key, bytes int64, until time.Time) bool {
+func (l *leases) reserve(key promised, bytes int64, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.used+bytes > l.budget {
@@ -68,7 +74,7 @@ func (l *leases) reserve(key skep.Key, bytes int64, until time.Time) bool {
 	l.used += bytes
 	l.live = append(l.live, grant{until, bytes, key})
 	if l.until == nil {
-		l.until = map[skep.Key]time.Time{}
+		l.until = map[promised]time.Time{}
 	}
 	l.until[key] = until
 	return true
@@ -91,9 +97,10 @@ func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Durati
 		}
 		d := skep.NoLease
 		name := skep.KeyOf(h.key)
+		promise := promised{db.number, name}
 		now := db.clock()
-		if lease > 0 && !db.tenant.leases.covered(name, now, lease/2) &&
-			db.tenant.leases.reserve(name, h.size+int64(len(h.key))+headFixed, now.Add(lease)) {
+		if lease > 0 && !db.tenant.leases.covered(promise, now, lease/2) &&
+			db.tenant.leases.reserve(promise, h.size+int64(len(h.key))+headFixed, now.Add(lease)) {
 			d = lease
 		}
 		out[i] = db.present(ctx, db.heads, []skep.Key{name}, d) &&

@@ -70,7 +70,7 @@ func serve(t *testing.T, st skep.Store, o Options) *fixture {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = s.Shutdown(ctx)
 		require.NoError(t, <-done)
@@ -89,7 +89,7 @@ func (f *fixture) dial() *client {
 	f.t.Helper()
 	c, err := net.Dial("tcp", f.addr)
 	require.NoError(f.t, err)
-	require.NoError(f.t, c.SetDeadline(time.Now().Add(2*time.Minute)))
+	require.NoError(f.t, c.SetDeadline(time.Now().Add(5*time.Minute)))
 	f.t.Cleanup(func() { c.Close() })
 	return &client{f.t, c, bufio.NewReader(c)}
 }

@@ -32,8 +32,8 @@ func (f *flight) wait() error {
 	return f.err
 }
 
-// receive reads a value of n bytes off the connection. A small one is kept; a larger
-// one is read piece by piece into the store's own memory and put from there while the
+// receive reads a value of n bytes off the connection. A small one is kept, while those of
+// the command are no more than MaxArgBytes together; a larger one is read piece by piece into the store's own memory and put from there while the
 // next piece arrives. An error is of the connection; what the store refuses is in the
 // value, and its bytes are read and dropped.
 func (c *conn) receive(n int64) (*value, error) {
@@ -43,7 +43,8 @@ func (c *conn) receive(n int64) (*value, error) {
 		return v, c.discard(n)
 	}
 	c.taken += n
-	if n <= inlineBytes {
+	if n == 0 || n <= inlineBytes && c.held+n <= MaxArgBytes {
+		c.held += n
 		if err := c.expect(); err != nil {
 			return v, err
 		}
@@ -96,14 +97,13 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 	}
 	ctx, cancel = context.WithTimeout(c.ctx, c.s.o.OpTimeout)
 	mem, err := c.s.store.Alloc(ctx, size)
+	cancel()
 	if err != nil {
-		cancel()
 		c.s.receiving.Release(size)
 		f.fail(err)
 		return c.discard(size)
 	}
 	done := func() {
-		cancel()
 		mem.Release()
 		c.s.receiving.Release(size)
 	}
@@ -121,6 +121,8 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 	go func() {
 		defer f.wg.Done()
 		defer done()
+		ctx, cancel := context.WithTimeout(c.ctx, c.s.o.OpTimeout) // from now: the peer took its own time to send
+		defer cancel()
 		r := &skep.PutRequest{Scope: scope, Blocks: []skep.Block{{Key: v.id.key(i), Parts: []skep.Part{{Bytes: buf}}}}}
 		results, err := c.s.store.Put(ctx, r)
 		if err == nil && results[0].Outcome == skep.Declined {

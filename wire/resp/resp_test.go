@@ -264,6 +264,16 @@ type wrapped struct {
 	skep.Store
 	restored func(skep.Chunk) skep.Chunk
 	put      func(*skep.PutRequest) ([]skep.PutResult, error)
+	lookup   func(*skep.LookupRequest) (skep.LookupResult, bool)
+}
+
+func (w *wrapped) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	if w.lookup != nil {
+		if res, ok := w.lookup(r); ok {
+			return res, nil
+		}
+	}
+	return w.Store.Lookup(ctx, r)
 }
 
 func (w *wrapped) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
@@ -383,4 +393,67 @@ func TestCloseOnMiss(t *testing.T) {
 	c.send("GET", "k")
 	_, err := c.tryReply()
 	assert.ErrorIs(t, err, io.EOF)
+}
+
+// EXISTS promises the key of the selected database, whatever was promised of its namesakes.
+func TestPromisesAreOfOneDatabase(t *testing.T) {
+	mem := memstore.New(memstore.Options{})
+	defer mem.Close()
+	c := serve(t, mem, Options{}).dial()
+	leases := func() int {
+		st, err := mem.Stats(context.Background())
+		require.NoError(t, err)
+		return st.Leases
+	}
+	require.Equal(t, "+OK", c.words("SET k v"))
+	require.Equal(t, "1", c.words("EXISTS k"))
+	require.Equal(t, 1, leases())
+	require.Equal(t, "1", c.words("EXISTS k"), "promised already")
+	require.Equal(t, 1, leases())
+	require.Equal(t, "+OK", c.words("SELECT 1"))
+	require.Equal(t, "+OK", c.words("SET k w"))
+	require.Equal(t, "1", c.words("EXISTS k"))
+	require.Equal(t, 2, leases())
+}
+
+// Of the small values of one command as many are held as of its other arguments; the rest is stored
+// as it arrives, and all of them come back.
+func TestManySmallValuesAreNotAllHeld(t *testing.T) {
+	f := serve(t, nil, Options{})
+	c := f.dial()
+	const n = MaxArgBytes/inlineBytes + 40
+	args, get, want := []string{"MSET"}, []string{"MGET"}, []string{}
+	for i := range n {
+		v := string(randomBytes(inlineBytes))
+		args, get, want = append(args, fmt.Sprint("k", i), v), append(get, fmt.Sprint("k", i)), append(want, quoted([]byte(v)))
+	}
+	for range 2 { // the count begins anew with each command
+		require.Equal(t, "+OK", c.do(args...))
+		require.Equal(t, "*["+strings.Join(want, " ")+"]", c.do(get...))
+		f.server.reap.sweep()
+		st, err := f.store.Stats(context.Background())
+		require.NoError(t, err)
+		require.EqualValues(t, n+40, st.Blocks, "a head each, and a piece where it is not held")
+	}
+}
+
+// What would be planned of a reply is bounded, whatever is asked for.
+func TestRepliesOfTooManyPiecesAreRefused(t *testing.T) {
+	mem := memstore.New(memstore.Options{})
+	defer mem.Close()
+	st := &wrapped{Store: mem, lookup: func(r *skep.LookupRequest) (skep.LookupResult, bool) {
+		return skep.LookupResult{Blocks: len(r.Keys)}, len(r.Keys) > 1 // as if the pieces were there
+	}}
+	f := serve(t, st, Options{})
+	c := f.dial()
+	require.Equal(t, "+OK", c.words("SET small v"))
+	db, err := f.server.database(context.Background(), f.server.tenantOf("default"), 0)
+	require.NoError(t, err)
+	db.known.put(&head{key: []byte("k"), size: MaxValueBytes, id: ids(), piece: pieceBytes})
+	args := []string{"MGET"}
+	for range maxRun + 1 {
+		args = append(args, "k")
+	}
+	require.Equal(t, "-"+string(errTooMuch), c.do(args...))
+	require.Equal(t, `"v"`, c.words("GET small"), "the connection goes on")
 }

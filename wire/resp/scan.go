@@ -129,7 +129,7 @@ func (db *database) scan(ctx context.Context, cursor uint64, count int, want fun
 			return // gone since
 		}
 		if h, err := decodeHead(b); err == nil && !h.expired(now) && want(h.key) {
-			keys = append(keys, h.key)
+			keys = append(keys, bytes.Clone(h.key)) // else the value stays with it
 		}
 	})
 	return next, keys, err

@@ -20,6 +20,12 @@ var errCut = errors.New("value could not be sent whole")
 // two sessions at a time.
 const sendWindow = 16 << 20
 
+// maxPieces is of how many pieces the values of one reply may be: those of as many of the largest
+// values as commands are answered together. What is planned of a reply takes some 60 bytes each.
+const maxPieces = maxRun * MaxValueBytes / pieceBytes
+
+const errTooMuch = replyError("ERR the values of one command are more than 128 GiB")
+
 // MinSendBytes is the least Options.SendBytes.
 const MinSendBytes = sendWindow
 
@@ -66,6 +72,15 @@ func (c *conn) get(ctx context.Context, keys [][]byte, array bool) error {
 	end()
 	cancel()
 	defer c.letGo(db, run)
+	pieces := 0
+	for i := range run {
+		if run[i].err == nil {
+			pieces += run[i].h.pieces()
+		}
+	}
+	if pieces > maxPieces {
+		return c.replyAll(errTooMuch, len(keys), array)
+	}
 	if refused := c.admit(run, array); refused != nil {
 		return c.replyAll(refused, len(keys), array)
 	}
