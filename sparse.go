@@ -102,7 +102,7 @@ type SparseContext interface {
 	Select(ctx context.Context, layer int, queries []float32, c Choice) (Selection, error)
 	// Fetch reads entries, in any order, into dst: EntryBytes each. A destination that is
 	// aligned to 4 KiB and at least RecordBytes long is read into directly, and up to
-	// RecordBytes of it are written; of others EntryBytes.
+	// RecordBytes of it are written; of others EntryBytes. No two may overlap.
 	// dst is the store's until Fetch returns, and longer if it returns NotReleased.
 	Fetch(ctx context.Context, layer int, entries []uint32, dst [][]byte) (FetchResult, error)
 	// Prefetch chooses for queries as they can be foreseen and begins to read; a Fetch of

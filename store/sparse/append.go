@@ -181,6 +181,9 @@ func (y *layer) overflow(ctx context.Context, all bool) error {
 	y.moving.Lock()
 	defer y.moving.Unlock()
 	k := y.k
+	if err := k.ended("append"); err != nil {
+		return err
+	}
 	y.mu.Lock()
 	a := y.mu.arrangement
 	grown := &arrangement{gen: a.gen, entries: a.entries, tau: a.tau, keys: a.keys, placedAs: a.placedAs, readers: a.readers,

@@ -2,6 +2,7 @@ package sparse
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -296,12 +297,18 @@ const (
 	firstTau = 0.7
 )
 
+// errNoArrangement says that a layer of a context that is described has no arrangement.
+var errNoArrangement = errors.New("sparse: a layer's arrangement is not stored")
+
 // load reads a layer's arrangement and what was observed.
 func (k *sparseContext) load(ctx context.Context, n int) error {
 	y := k.layers[n]
 	data, err := k.getMeta(ctx, k.key("arrangement", uint64(n)))
 	if err != nil {
 		return err
+	}
+	if data == nil {
+		return errNoArrangement
 	}
 	a, err := decodeArrangement(data)
 	if err != nil {

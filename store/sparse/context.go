@@ -124,11 +124,24 @@ func (k *sparseContext) alive(ctx context.Context) error {
 	return err
 }
 
-// end refuses further calls.
+// end refuses further calls, once the Append under way is through: who opens the context
+// anew counts on from its tokens.
 func (k *sparseContext) end() {
+	k.appending.Lock()
+	defer k.appending.Unlock()
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
+}
+
+// ended is the error of calls once end was called.
+func (k *sparseContext) ended(op string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	return nil
 }
 
 // Close implements skep.SparseContext.
@@ -183,7 +196,8 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 
 // drop deletes all that is stored of the context. What names other blocks goes after them,
 // the description last, so that an interrupted drop can be finished; the chain is gone
-// already, and nothing serves what is left.
+// already, and nothing serves what is left. A recluster or overflow write under way ends
+// first, and no other begins. REQUIRES: end was called.
 func (k *sparseContext) drop(ctx context.Context) error {
 	k.mu.Lock()
 	fresh := slices.Collect(maps.Keys(k.tokens))
@@ -195,13 +209,8 @@ func (k *sparseContext) drop(ctx context.Context) error {
 		meta[i] = k.key("token", uint64(e))
 	}
 	for _, y := range k.layers {
-		if a := y.arranged(); a != nil {
-			a.readers.Lock()
-			_, err := k.s.st.Delete(ctx, k.records, append(a.recordKeys(k, y.n), y.planned(ctx)...))
-			a.readers.Unlock()
-			if err != nil {
-				return err
-			}
+		if err := y.dropRecords(ctx); err != nil {
+			return err
 		}
 	}
 	if _, err := k.s.st.Delete(ctx, k.meta, meta); err != nil {
@@ -215,6 +224,20 @@ func (k *sparseContext) drop(ctx context.Context) error {
 		return err
 	}
 	_, err := k.s.st.Delete(ctx, k.meta, []skep.Key{k.key("context")})
+	return err
+}
+
+func (y *layer) dropRecords(ctx context.Context) error {
+	y.moving.Lock()
+	defer y.moving.Unlock()
+	a := y.arranged()
+	if a == nil {
+		return nil
+	}
+	// No read is let in from here on: see sources.
+	a.readers.Lock()
+	defer a.readers.Unlock()
+	_, err := y.k.s.st.Delete(ctx, y.k.records, append(a.recordKeys(y.k, y.n), y.planned(ctx)...))
 	return err
 }
 
@@ -270,6 +293,9 @@ func (k *sparseContext) Clusters(n int) (skep.SparseClusters, error) {
 	a := y.mu.arrangement
 	bits, err := y.mu.profile.Bits(nil)
 	y.mu.Unlock()
+	if err == nil { // appended entries that nothing activated have no row
+		bits, err = widen(bits, max(bits.Entries(), a.entries))
+	}
 	if err != nil {
 		return skep.SparseClusters{}, err
 	}

@@ -31,9 +31,10 @@
 // force are found by their keys, which name it, and deleted when its last reader is done.
 //
 //	recluster   write plan (what is wanted) → records of the new generation → arrangement
-//	            → delete plan → delete old records
-//	crash       plan there: recluster goes on with it, skipping what is stored; without a
-//	            plan nothing of a generation to come exists
+//	            → delete old records → delete plan
+//	crash       plan there: recluster goes on with it, skipping what is stored, or, where it
+//	            is in force, deletes what was before; without a plan nothing of another
+//	            generation exists
 //
 // # Append
 //
@@ -54,10 +55,12 @@
 //
 // # Locks
 //
-// Sparse.mu guards the table of open contexts. context.mu guards tokens on their way;
+// A place (scope and last key) is claimed, over I/O and before all locks, by whoever makes,
+// opens or drops its context. Sparse.mu guards the table of open contexts. context.mu guards tokens on their way;
 // context.appending is held by one Append at a time, over I/O, and is taken before it.
 // layer.mu guards what a layer learned, its memory and its arrangement pointer; it is not
-// held over I/O. arrangement.readers is shared by reads and taken whole before deleting.
+// held over I/O. arrangement.readers is shared by reads, which do not wait for it, and taken
+// whole before deleting.
 // layer.moving is held by one recluster or overflow write at a time, over I/O, and is
 // taken before the others.
 package sparse

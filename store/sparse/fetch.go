@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,16 @@ func (k *sparseContext) Fetch(ctx context.Context, n int, entries []uint32, dst 
 			first[e] = i
 		}
 	}
+	if k.overlap(entries, dst) {
+		return res, skep.Invalidf(op, "destinations", "overlapping", "apart from each other")
+	}
 	if err := k.alive(ctx); err != nil {
 		return res, err
 	}
-	a, from := y.sources(entries, first)
+	a, from, err := y.sources(first)
+	if err != nil {
+		return res, err
+	}
 	defer a.readers.RUnlock()
 	missing := map[uint32]bool{}
 	var wanted []uint32
@@ -94,10 +101,14 @@ type source struct {
 }
 
 // sources looks entries up in memory and takes the arrangement for reading.
-func (y *layer) sources(entries []uint32, first map[uint32]int) (*arrangement, map[uint32]source) {
+func (y *layer) sources(first map[uint32]int) (*arrangement, map[uint32]source, error) {
 	from := make(map[uint32]source, len(first))
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	a, err := y.takeLocked()
+	if err != nil {
+		return nil, nil, err
+	}
 	for e := range first {
 		switch {
 		case y.mu.window[e] != nil:
@@ -108,9 +119,18 @@ func (y *layer) sources(entries []uint32, first map[uint32]int) (*arrangement, m
 			from[e] = source{staged: y.mu.staged[e]}
 		}
 	}
+	return a, from, nil
+}
+
+// takeLocked takes the arrangement in force for reading. It does not wait, for others need
+// y.mu to be done with reading: whoever holds the one in force whole is about to drop the
+// context. REQUIRES: y.mu.
+func (y *layer) takeLocked() (*arrangement, error) {
 	a := y.mu.arrangement
-	a.readers.RLock()
-	return a, from
+	if !a.readers.TryRLock() {
+		return nil, notFound(y.k.place.last)
+	}
+	return a, nil
 }
 
 // planeIn is the destination itself where a drive may write a record into it, else memory
@@ -120,6 +140,35 @@ func (k *sparseContext) planeIn(dst []byte) []byte {
 		return dst[:k.record]
 	}
 	return aligned(k.record)
+}
+
+// overlap reports whether destinations of two entries share memory: what is kept in memory
+// of a Fetch is copied from there.
+func (k *sparseContext) overlap(entries []uint32, dst [][]byte) bool {
+	type span struct {
+		from, to int64
+		entry    uint32
+	}
+	spans, sorted := make([]span, len(dst)), true
+	for i, b := range dst {
+		from := addressOf(b)
+		spans[i] = span{from, from + k.entry, entries[i]}
+		if int64(len(b)) >= k.record && from%layout.PageSize == 0 {
+			spans[i].to = from + k.record
+		}
+		sorted = sorted && (i == 0 || spans[i-1].from <= from)
+	}
+	if !sorted {
+		slices.SortFunc(spans, func(x, y span) int { return cmp.Compare(x.from, y.from) })
+	}
+	end := int64(0)
+	for i, s := range spans { // one entry twice in one place is the same bytes
+		if s.from < end && (s.entry != spans[i-1].entry || s.from != spans[i-1].from) {
+			return true
+		}
+		end = max(end, s.to)
+	}
+	return false
 }
 
 // join waits for prefetched entries; those that did not come are read now.

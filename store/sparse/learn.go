@@ -95,11 +95,11 @@ func (k *sparseContext) Select(ctx context.Context, n int, queries []float32, c 
 	switch {
 	case y.mu.recall.Steps() >= learnedSteps:
 		y.mu.recall.Grow(int(next))
-		votes := make([]float32, next)
+		votes := make([]float32, y.mu.recall.Entries()) // more than next where others append
 		if _, err := y.mu.recall.Votes(queries, coact.RecallOptions{}, votes); err != nil {
 			return sel, err
 		}
-		sel.Entries, sel.Learned = coact.TopSet(votes, c.Budget, inMemory), true
+		sel.Entries, sel.Learned = coact.TopSet(votes[:next], c.Budget, inMemory), true
 	case a.index != nil:
 		scores, err := a.index.Scores(queries, nil)
 		if err != nil {
@@ -144,7 +144,20 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 		return err
 	}
 	y := k.layers[n]
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return &skep.Error{Op: "prefetch", Kind: skep.Closed}
+	}
+	k.background.Add(1) // before Close waits
+	k.mu.Unlock()
 	y.mu.Lock()
+	a, err := y.takeLocked()
+	if err != nil {
+		y.mu.Unlock()
+		k.background.Done()
+		return err
+	}
 	old := y.mu.staged
 	y.mu.staged = map[uint32]*staged{}
 	var entries []uint32
@@ -164,10 +177,9 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 		mine[i] = y.mu.staged[e]
 	}
 	y.mu.read += int64(len(entries))
-	a := y.mu.arrangement
-	a.readers.RLock()
 	y.mu.Unlock()
-	k.background.Go(func() { // ends with its reads; Close waits
+	go func() { // ends with its reads; Close waits
+		defer k.background.Done()
 		defer a.readers.RUnlock()
 		mem := aligned(int64(max(len(entries), 1)) * k.record)
 		planes := make([][]byte, len(entries))
@@ -183,6 +195,6 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 			}
 			close(mine[i].done)
 		}
-	})
+	}()
 	return nil
 }

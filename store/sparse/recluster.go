@@ -2,7 +2,6 @@ package sparse
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -32,9 +31,10 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 	}
 	y.moving.Lock()
 	defer y.moving.Unlock()
-	y.mu.Lock()
-	a := y.mu.arrangement
-	y.mu.Unlock()
+	if err := k.ended("recluster"); err != nil {
+		return res, err
+	}
+	a := y.arranged()
 	next, err := y.unfinished(ctx, a)
 	if err != nil {
 		return res, err
@@ -67,14 +67,34 @@ func (y *layer) unfinished(ctx context.Context, a *arrangement) (*arrangement, e
 	if next.gen == a.gen+1 && next.entries == a.entries {
 		return next, nil
 	}
-	// It was finished, or the context has grown since: what it wrote is of no use.
-	if next.gen != a.gen {
-		if _, err := y.k.s.st.Delete(ctx, y.k.records, next.recordKeys(y.k, y.n)); err != nil {
-			return nil, err
-		}
+	if next.gen == a.gen {
+		// It is in force, and the records from before may be there yet.
+		err = y.deleteBefore(ctx, a)
+	} else {
+		// The context has grown since: what it wrote is of no use.
+		_, err = y.k.s.st.Delete(ctx, y.k.records, next.recordKeys(y.k, y.n))
+	}
+	if err != nil {
+		return nil, err
 	}
 	_, err = y.k.s.st.Delete(ctx, y.k.meta, []skep.Key{y.k.key("plan", uint64(y.n))})
 	return nil, err
+}
+
+// deleteBefore deletes the records of the generation before a. Nobody knows any more how
+// many there were: of an entry two copies, and on each drive the end of a block twice.
+func (y *layer) deleteBefore(ctx context.Context, a *arrangement) error {
+	k := y.k
+	for d := range max(len(a.at), k.s.o.Devices, k.head.Devices) {
+		var keys []skep.Key
+		for b := range 2*a.entries/slotsPerBlock + 3 {
+			keys = append(keys, k.recordKey(y.n, a.gen-1, d, b))
+		}
+		if _, err := k.s.st.Delete(ctx, k.records, keys); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // planned are the record keys of a plan that is stored, for dropping.
@@ -295,9 +315,13 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	if err := y.adopt(next); err != nil {
 		return written, err
 	}
-	_, err = k.s.st.Delete(ctx, k.meta, []skep.Key{k.key("plan", uint64(y.n))})
 	a.readers.Lock() // nobody reads the old ones any more, and nobody will
-	_, old := k.s.st.Delete(ctx, k.records, a.recordKeys(k, y.n))
+	_, err = k.s.st.Delete(ctx, k.records, a.recordKeys(k, y.n))
 	a.readers.Unlock()
-	return written, errors.Join(err, old)
+	if err != nil {
+		return written, err
+	}
+	// The plan goes last: while it is there, the old records are looked for (unfinished).
+	_, err = k.s.st.Delete(ctx, k.meta, []skep.Key{k.key("plan", uint64(y.n))})
+	return written, err
 }

@@ -127,6 +127,9 @@ func (k *sparseContext) writeRecords(ctx context.Context, n int, a *arrangement,
 		if len(blocks) == 0 {
 			return nil
 		}
+		if err := k.ended("write records"); err != nil { // it is being dropped
+			return err
+		}
 		err := k.put(ctx, k.records, blocks)
 		blocks = blocks[:0]
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,6 +44,7 @@ type Sparse struct {
 
 	mu     sync.Mutex
 	open   map[place]*sparseContext
+	busy   map[place]chan struct{} // where a context is made, opened or dropped; closed when that is done
 	closed bool
 
 	stop    context.CancelFunc // ends the background
@@ -66,7 +68,7 @@ const (
 
 // New puts sparse contexts on a Store.
 func New(st skep.Store, o Options) (*Sparse, error) {
-	s := &Sparse{st: st, o: o, open: map[place]*sparseContext{}, drives: newDrives(o.Cost)}
+	s := &Sparse{st: st, o: o, open: map[place]*sparseContext{}, busy: map[place]chan struct{}{}, drives: newDrives(o.Cost)}
 	s.at, _ = st.(Locator)
 	if s.at != nil {
 		s.o.Devices = s.at.DeviceCount()
@@ -170,6 +172,17 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err == nil || !errors.Is(err, skep.NotFound) {
 		return c, err
 	}
+	p := place{r.Scope, last}
+	release, err := s.claim(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if k, err := s.openClaimed(ctx, p); err == nil { // somebody was quicker
+		return k, nil
+	} else if !errors.Is(err, skep.NotFound) {
+		return nil, err
+	}
 	info, err := s.namespace(ctx, r.Scope.Namespace)
 	if err != nil {
 		return nil, err
@@ -178,7 +191,7 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err != nil {
 		return nil, err
 	}
-	h := head{Format: headFormat, Keys: len(r.Keys), Chain: r.Keys, Entries: n, Shape: info.Shape, QueryHeads: r.QueryHeads, DRAM: r.DRAM,
+	h := head{Format: headFormat, Keys: len(r.Keys), Chain: slices.Clone(r.Keys), Entries: n, Shape: info.Shape, QueryHeads: r.QueryHeads, DRAM: r.DRAM,
 		Sample: max(r.Sample, 1), Devices: s.o.Devices, Seed: s.o.Seed}
 	k, err := s.prepare(ctx, r.Scope, last, info, h)
 	if err != nil {
@@ -197,65 +210,123 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err := k.putMeta(ctx, k.key("context"), text); err != nil {
 		return nil, err
 	}
-	return s.register(ctx, k)
+	if err := s.register(ctx, k); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// claim waits until nobody else makes, opens or drops the context of a place: two that were
+// at it at once would write over each other's records, or go on from what the other has
+// appended to since.
+func (s *Sparse) claim(ctx context.Context, p place) (release func(), err error) {
+	for {
+		s.mu.Lock()
+		other := s.busy[p]
+		if other == nil {
+			done := make(chan struct{})
+			s.busy[p] = done
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				delete(s.busy, p)
+				s.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: "context", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+}
+
+// openAt is the open context of a place, nil when there is none; an error once s is closed.
+func (s *Sparse) openAt(p place) (*sparseContext, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
+	}
+	return s.open[p], nil
 }
 
 // OpenContext implements skep.Sparse.
 func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) (skep.SparseContext, error) {
-	s.mu.Lock()
-	c, closed := s.open[place{sc, last}], s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	if c != nil {
-		return c, c.alive(ctx)
-	}
-	info, err := s.namespace(ctx, sc.Namespace)
+	p := place{sc, last}
+	k, err := s.openAt(p)
 	if err != nil {
 		return nil, err
 	}
-	h, k, err := s.find(ctx, sc, last, info)
+	if k != nil {
+		return k, k.alive(ctx)
+	}
+	release, err := s.claim(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	if n, err := s.tokens(ctx, sc, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
+	defer release()
+	if k, err = s.openClaimed(ctx, p); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// openClaimed opens the context of a place, unless it is open. REQUIRES: the place is claimed.
+func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, error) {
+	if k, err := s.openAt(p); err != nil || k != nil {
+		return k, err
+	}
+	info, err := s.namespace(ctx, p.scope.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	h, k, err := s.find(ctx, p, info)
+	if err != nil {
+		return nil, err
+	}
+	if n, err := s.tokens(ctx, p.scope, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
 		return nil, err
 	} else if err != nil || n != h.Entries {
-		return nil, errors.Join(notFound(last), s.bury(ctx, k))
+		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
 	}
 	for l := range k.layers {
-		if err := k.load(ctx, l); err != nil {
+		if err := k.load(ctx, l); errors.Is(err, errNoArrangement) {
+			// Evicted, or a drop of it was cut off and its chain has come back since.
+			return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+		} else if err != nil {
 			return nil, fmt.Errorf("open layer %d: %w", l, err)
 		}
 	}
 	if err := k.loadTokens(ctx); err != nil {
 		return nil, err
 	}
-	return s.register(ctx, k)
+	return k, s.register(ctx, k)
 }
 
 // find reads a context's description.
-func (s *Sparse) find(ctx context.Context, sc skep.Scope, last skep.Key, info skep.NamespaceInfo) (h head, k *sparseContext, err error) {
+func (s *Sparse) find(ctx context.Context, p place, info skep.NamespaceInfo) (h head, k *sparseContext, err error) {
 	meta, ok, err := s.sibling(ctx, info, metaSuffix)
 	if err != nil {
 		return h, nil, err
 	}
 	if !ok {
-		return h, nil, notFound(last)
+		return h, nil, notFound(p.last)
 	}
-	probe := &sparseContext{s: s, place: place{sc, last}, meta: skep.Scope{Namespace: meta, Salt: sc.Salt}}
+	probe := &sparseContext{s: s, place: p, meta: skep.Scope{Namespace: meta, Salt: p.scope.Salt}}
 	text, err := probe.getMeta(ctx, probe.key("context"))
 	if err != nil {
 		return h, nil, err
 	}
 	if text == nil {
-		return h, nil, notFound(last)
+		return h, nil, notFound(p.last)
 	}
 	if err := json.Unmarshal(text, &h); err != nil || h.Format != headFormat {
 		return h, nil, &skep.Error{Op: "open context", Kind: skep.Version, Field: "format", Value: h.Format, Err: err}
 	}
-	k, err = s.prepare(ctx, sc, last, info, h)
+	k, err = s.prepare(ctx, p.scope, p.last, info, h)
 	return h, k, err
 }
 
@@ -266,35 +337,59 @@ func notFound(last skep.Key) error {
 // DropContext implements skep.Sparse. The chain's last block goes first: a context without
 // it is dropped by whoever meets it next, so an interrupted drop leaves nothing that serves.
 func (s *Sparse) DropContext(ctx context.Context, sc skep.Scope, last skep.Key) error {
-	c, err := s.opened(ctx, sc, last)
+	p := place{sc, last}
+	release, err := s.claim(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	c, err := s.opened(ctx, p)
 	if err != nil {
 		return err
 	}
 	if _, err := s.st.Delete(ctx, sc, []skep.Key{last}); err != nil {
 		return err
 	}
-	return s.bury(ctx, c)
+	return s.buryClaimed(ctx, c)
 }
 
 // opened is a context that is open, or the frame of one that is stored.
-func (s *Sparse) opened(ctx context.Context, sc skep.Scope, last skep.Key) (*sparseContext, error) {
+func (s *Sparse) opened(ctx context.Context, p place) (*sparseContext, error) {
 	s.mu.Lock()
-	c := s.open[place{sc, last}]
+	c := s.open[p]
 	s.mu.Unlock()
 	if c != nil {
 		return c, nil
 	}
-	info, err := s.namespace(ctx, sc.Namespace)
+	info, err := s.namespace(ctx, p.scope.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	_, c, err = s.find(ctx, sc, last, info)
+	_, c, err = s.find(ctx, p, info)
 	return c, err
 }
 
-// bury deletes what is stored of a context without a chain, and refuses its further calls.
-// One that was never open is read as far as it can be: what is damaged cannot name its blocks.
+// bury drops an open context whose chain is gone, unless somebody has: what is stored in its
+// place by then is another's.
 func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
+	release, err := s.claim(ctx, c.place)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.mu.Lock()
+	open := s.open[c.place] == c
+	s.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return s.buryClaimed(ctx, c)
+}
+
+// buryClaimed deletes what is stored of a context without a chain, and refuses its further
+// calls. One that was never open is read as far as it can be: what is damaged cannot name its
+// blocks. REQUIRES: the place is claimed.
+func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	s.mu.Lock()
 	if s.open[c.place] == c {
 		delete(s.open, c.place)
@@ -302,7 +397,7 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 	s.mu.Unlock()
 	if c.layers[0].arranged() == nil {
 		for l := range c.layers {
-			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) {
+			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
 				return err
 			}
 		}
@@ -314,18 +409,16 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 	return c.drop(ctx)
 }
 
-func (s *Sparse) register(ctx context.Context, k *sparseContext) (skep.SparseContext, error) {
+// register enters a context as open. REQUIRES: its place is claimed.
+func (s *Sparse) register(ctx context.Context, k *sparseContext) error {
 	k.probe(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	if other := s.open[k.place]; other != nil {
-		return other, nil
+		return &skep.Error{Op: "open context", Kind: skep.Closed}
 	}
 	s.open[k.place] = k
-	return k, nil
+	return nil
 }
 
 func (s *Sparse) namespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {

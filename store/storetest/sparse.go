@@ -545,9 +545,13 @@ func sparseBadInput(t *testing.T, open Sparsely) {
 		"entry":        func() error { _, err := e.c.Fetch(e.ctx, 0, []uint32{32}, dst); return err },
 		"destinations": func() error { _, err := e.c.Fetch(e.ctx, 0, []uint32{0, 1}, dst); return err },
 		"small":        func() error { _, err := e.c.Fetch(e.ctx, 0, []uint32{0}, [][]byte{make([]byte, 255)}); return err },
-		"query":        func() error { _, err := e.c.Select(e.ctx, 0, q[1:], skep.Choice{Budget: 1}); return err },
-		"budget":       func() error { _, err := e.c.Select(e.ctx, 0, q, skep.Choice{Budget: -1}); return err },
-		"observed":     func() error { return e.c.Observe(e.ctx, skep.Observation{Entries: []uint32{32}}) },
+		"overlapping": func() error {
+			_, err := e.c.Fetch(e.ctx, 0, []uint32{0, 1}, [][]byte{dst[0], dst[0]})
+			return err
+		},
+		"query":    func() error { _, err := e.c.Select(e.ctx, 0, q[1:], skep.Choice{Budget: 1}); return err },
+		"budget":   func() error { _, err := e.c.Select(e.ctx, 0, q, skep.Choice{Budget: -1}); return err },
+		"observed": func() error { return e.c.Observe(e.ctx, skep.Observation{Entries: []uint32{32}}) },
 		"weights": func() error {
 			return e.c.Observe(e.ctx, skep.Observation{Entries: []uint32{3, 4}, Weights: []float32{1}})
 		},

@@ -1,0 +1,349 @@
+package sparse
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/memstore"
+)
+
+// hooked is a Store that stops where a test wants it to.
+type hooked struct {
+	skep.Store
+	restore, looked, put atomic.Pointer[func()]
+	puts                 atomic.Int64
+}
+
+func call(f *atomic.Pointer[func()]) {
+	if f := f.Load(); f != nil {
+		(*f)()
+	}
+}
+
+func (h *hooked) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	call(&h.restore)
+	return h.Store.Restore(ctx, r)
+}
+
+func (h *hooked) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	res, err := h.Store.Lookup(ctx, r)
+	call(&h.looked)
+	return res, err
+}
+
+func (h *hooked) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	h.puts.Add(1)
+	call(&h.put)
+	return h.Store.Put(ctx, r)
+}
+
+// stopAt makes the n-th next call of a hook stop: stopped is closed when it has, and it
+// goes on once release is called. Other calls pass.
+func stopAt(at *atomic.Pointer[func()], n int64) (stopped chan struct{}, release func()) {
+	stopped, on := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	f := func() {
+		if calls.Add(1) == n {
+			close(stopped)
+			<-on
+		}
+	}
+	at.Store(&f)
+	return stopped, func() { close(on) }
+}
+
+const bedTokens = 64
+
+var bedShape = skep.Shape{Kind: skep.Latent, Layers: 1, HeadDim: 8, Element: skep.F32, BlockTokens: 16}
+
+// bed is a store with one chain and sparse contexts on it.
+type bed struct {
+	*testing.T
+	ctx   context.Context
+	st    *hooked
+	sp    *Sparse
+	scope skep.Scope
+	keys  []skep.Key
+}
+
+func newBed(t *testing.T) *bed {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	b := &bed{T: t, ctx: ctx, st: &hooked{Store: memstore.New(memstore.Options{})}}
+	t.Cleanup(func() { require.NoError(t, b.st.Close()) })
+	ns, err := b.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: bedShape, Chained: true})
+	require.NoError(t, err)
+	b.scope = skep.Scope{Namespace: ns.ID}
+	var parent *skep.Key
+	var blocks []skep.Block
+	for i := range bedTokens / bedShape.BlockTokens {
+		k := skep.ChainKey(parent, []uint32{uint32(i)})
+		parent = &k
+		b.keys = append(b.keys, k)
+		var bytes []byte
+		for t := range bedShape.BlockTokens {
+			bytes = append(bytes, bedEntry(i*bedShape.BlockTokens+t)...)
+		}
+		blocks = append(blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes}}})
+	}
+	_, err = b.st.Put(ctx, &skep.PutRequest{Scope: b.scope, Blocks: blocks})
+	require.NoError(t, err)
+	b.sp, err = New(b.st, Options{Devices: 3, Window: 4, Cost: layout.ReadCost{Page: 1e-6, Least: 2e-6}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.sp.Close(context.Background())) })
+	return b
+}
+
+func bedEntry(e int) (b []byte) {
+	for d := range bedShape.HeadDim {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(e*8+d)))
+	}
+	return b
+}
+
+func (b *bed) last() skep.Key { return b.keys[len(b.keys)-1] }
+
+func (b *bed) cluster() (*sparseContext, error) {
+	c, err := b.sp.Cluster(b.ctx, &skep.ClusterRequest{Scope: b.scope, Keys: b.keys, QueryHeads: 2})
+	if err != nil {
+		return nil, err
+	}
+	return c.(*sparseContext), nil
+}
+
+func (b *bed) clustered() *sparseContext {
+	b.Helper()
+	c, err := b.cluster()
+	require.NoError(b, err)
+	return c
+}
+
+// fetch reads entries 0 to n-1 and compares them.
+func (b *bed) fetch(c skep.SparseContext, n int) error {
+	var entries []uint32
+	var dst [][]byte
+	for e := range n {
+		entries, dst = append(entries, uint32(e)), append(dst, make([]byte, len(bedEntry(0))))
+	}
+	r, err := c.Fetch(b.ctx, 0, entries, dst)
+	if err != nil {
+		return err
+	}
+	require.Empty(b, r.Missing)
+	for e := range n {
+		require.Equal(b, bedEntry(e), dst[e], "entry %d", e)
+	}
+	return nil
+}
+
+// await fails the test when what should end does not.
+func await[T any](b *bed, what string, done <-chan T) T {
+	b.Helper()
+	select {
+	case v := <-done:
+		return v
+	case <-b.ctx.Done():
+		require.FailNow(b, "it hangs", what)
+		panic("not reached")
+	}
+}
+
+func begin(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// A fetch that reads, one that has found its chain and does not read yet, and a drop: the
+// drop waits for the first, and the second must not stand in the first one's way.
+func TestFetchesAndADropDoNotWaitForEachOther(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	reading, read := stopAt(&b.st.restore, 1)
+	first := begin(func() error { return b.fetch(k, 10) })
+	await(b, "the first fetch begins", reading)
+
+	k.mu.Lock()
+	k.checked = time.Time{} // the next call looks for its chain
+	k.mu.Unlock()
+	found, goOn := stopAt(&b.st.looked, 1)
+	second := begin(func() error { return b.fetch(k, 10) })
+	await(b, "the second fetch finds the chain", found)
+
+	dropped := begin(func() error { return b.sp.DropContext(b.ctx, b.scope, b.last()) })
+	readers := k.layers[0].arranged().readers
+	for readers.TryRLock() { // until the drop waits
+		readers.RUnlock()
+		require.NoError(t, b.ctx.Err())
+		time.Sleep(time.Millisecond)
+	}
+	goOn()
+	require.ErrorIs(t, await(b, "the second fetch", second), skep.NotFound)
+	read()
+	require.NoError(t, await(b, "the first fetch", first))
+	require.NoError(t, await(b, "the drop", dropped))
+}
+
+// However many ask for the same context at once, it is made once.
+func TestAContextIsMadeOnce(t *testing.T) {
+	alone := newBed(t)
+	alone.clustered()
+	b := newBed(t)
+	stopped, goOn := stopAt(&b.st.put, 1)
+	const n = 4
+	contexts := make([]*sparseContext, n)
+	var done []<-chan error
+	for i := range n {
+		done = append(done, begin(func() (err error) {
+			contexts[i], err = b.cluster()
+			return err
+		}))
+	}
+	await(b, "one begins", stopped)
+	time.Sleep(50 * time.Millisecond) // let the others come as far as they may; they need not
+	goOn()
+	for i := range n {
+		require.NoError(t, await(b, "a cluster", done[i]))
+		require.Same(t, contexts[0], contexts[i])
+	}
+	require.Equal(t, alone.st.puts.Load(), b.st.puts.Load())
+	require.NoError(t, b.fetch(contexts[0], bedTokens))
+}
+
+// An open that takes long does not bring back a state from before what others appended.
+func TestAnOpenThatTakesLongForgetsNothing(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.clustered().Close(b.ctx))
+	var lookups atomic.Int64
+	count := func() { lookups.Add(1) }
+	b.st.looked.Store(&count)
+	c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.NoError(t, err)
+	require.NoError(t, c.Close(b.ctx))
+	stopped, goOn := stopAt(&b.st.looked, lookups.Load()) // the last: it has found no token
+	opened := begin(func() error {
+		_, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+		return err
+	})
+	await(b, "the open begins", stopped)
+	other := begin(func() error {
+		c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+		if err != nil {
+			return err
+		}
+		if _, err := c.Append(b.ctx, [][]byte{bedEntry(bedTokens)}); err != nil {
+			return err
+		}
+		return c.Close(b.ctx)
+	})
+	time.Sleep(50 * time.Millisecond) // let it come as far as it may; it need not
+	goOn()
+	require.NoError(t, await(b, "the open", opened))
+	require.NoError(t, await(b, "the other", other))
+	c, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.NoError(t, err)
+	require.Equal(t, 1, c.Info().Appended)
+	require.NoError(t, b.fetch(c, bedTokens+1))
+}
+
+// Close waits for the Append under way: who opens the context next counts on from it.
+func TestCloseWaitsForAnAppend(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	stopped, goOn := stopAt(&b.st.put, 1)
+	appended := begin(func() error {
+		_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens)})
+		return err
+	})
+	await(b, "the append begins", stopped)
+	next := make(chan error, 1)
+	var id uint32
+	go func() {
+		next <- func() error {
+			if err := k.Close(b.ctx); err != nil {
+				return err
+			}
+			c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+			if err != nil {
+				return err
+			}
+			id, err = c.Append(b.ctx, [][]byte{bedEntry(bedTokens + 1)})
+			return err
+		}()
+	}()
+	time.Sleep(50 * time.Millisecond) // let it come as far as it may; it need not
+	goOn()
+	require.NoError(t, await(b, "the append", appended))
+	require.NoError(t, await(b, "the next", next))
+	require.EqualValues(t, bedTokens+1, id)
+	c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.NoError(t, err)
+	require.NoError(t, b.fetch(c, bedTokens+2))
+}
+
+// The caller's list of keys is the caller's again once Cluster has returned.
+func TestClusterKeepsItsOwnKeys(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	clear(b.keys)
+	k.mu.Lock()
+	k.checked = time.Time{}
+	k.mu.Unlock()
+	require.NoError(t, b.fetch(k, 10))
+}
+
+// A choice made while others append, and are observed to, is of the entries it knows.
+func TestSelectWhileTheContextGrows(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	q := make([]float32, k.heads.QueryWidth())
+	q[3] = 1
+	for range learnedSteps {
+		require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{2, 9, 17}, Queries: q}))
+	}
+	k.layers[0].mu.recall.Grow(bedTokens + 5) // as Observe does for a token that came since
+	s, err := k.Select(b.ctx, 0, q, skep.Choice{Budget: 3})
+	require.NoError(t, err)
+	require.True(t, s.Learned)
+	require.Equal(t, []uint32{2, 9, 17}, s.Entries)
+}
+
+// Entries that were appended, joined a cluster and were never activated have no steps.
+func TestClustersOfEntriesNothingActivated(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	for e := range 3 * slotsPerBlock {
+		_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens + e)})
+		require.NoError(t, err)
+	}
+	for range 6 {
+		require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+	}
+	require.Greater(t, k.layers[0].arranged().entries, bedTokens, "some have joined")
+	c, err := k.Clusters(0)
+	require.NoError(t, err)
+	require.Len(t, c.Radii, len(c.Sizes))
+	require.Zero(t, c.Together(1, uint32(k.layers[0].arranged().entries-1)))
+}
+
+// A context whose arrangement is gone, as a drop that was cut off leaves it, is made anew
+// when its chain has come back.
+func TestAContextWithoutAnArrangementIsMadeAnew(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	require.NoError(t, k.Close(b.ctx))
+	n, err := b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("arrangement", 0)})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.ErrorIs(t, err, skep.NotFound)
+	require.NoError(t, b.fetch(b.clustered(), bedTokens))
+}
