@@ -14,22 +14,25 @@ const (
 	MaxAutoSegment = 64 << 20
 
 	minSegmentRows = 8
-	wantedGroups   = 160
+	wantedGroups   = 150
 	fewestGroups   = 4 // cleaning needs somewhere to write to
 	// logShare is how many blocks' records a log page is reckoned to hold: a record
 	// is up to about 1 KiB (a table of 72 checksums and names), and batches seldom
 	// fill their last page.
 	logShare = 4
+	// Small blocks have few checksums, and many of them are put at a time.
+	smallPages    = 8
+	smallLogShare = 8
 )
 
 // SegmentFor chooses the segment size, in bytes, for devices of deviceBytes each, of
 // which groups of n are made, and blocks that mostly take blockBytes: a header page,
 // a whole number of rows of such blocks, and the log pages they need, so that full
-// groups have next to nothing left over. It aims at 160 segments and more a device
+// groups have next to nothing left over. It aims at 150 segments and more a device
 // and at 8 rows and more a segment, at most MaxAutoSegment. On small devices, or for
 // large blocks, it makes do with fewer segments, down to 4, then with fewer rows, then
 // with what there is. Log need is reckoned at one page for every
-// four blocks, spread over the devices, and one more; where that is not what comes,
+// four blocks, or every eight of up to 32 KiB, spread over the devices, and one more; where that is not what comes,
 // nothing breaks: rows and logs grow towards each other.
 //
 // Invalid: a device that does not hold the superblocks and one row.
@@ -44,8 +47,12 @@ func SegmentFor(deviceBytes, blockBytes int64, n int) (int64, error) {
 	units, u := UnitFor(int(ceil(blockBytes, PageSize)), n)
 	height := ceil(units, n) * u // of one block, or of a row of several
 	blocks := max(n/units, 1)    // in that height
+	share := logShare
+	if ceil(blockBytes, PageSize) <= smallPages {
+		share = smallLogShare
+	}
 	pages := func(rows int) int {
-		return 1 + rows*height + 1 + ceil(rows*blocks, logShare*n)
+		return 1 + rows*height + 1 + ceil(rows*blocks, share*n)
 	}
 	have := deviceBytes/PageSize - SuperblockPages
 	if have < int64(pages(1)) {

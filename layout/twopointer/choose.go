@@ -404,7 +404,7 @@ func (s *Scheduler) ask(slot, want int, idle bool) Decision {
 	d := Decision{Strand: slot, Mode: st.mode, Jump: s.jump(st)}
 	n := 0
 	if st.head < st.tail {
-		n = s.grantable(st, min(want, st.tail-st.head), idle)
+		n = max(s.grantable(st, min(want, st.tail-st.head), idle), 0)
 		if st.mode == ByLayers { // nothing is computed where something may still land
 			for _, f := range st.flying {
 				if !f.boundary {
@@ -418,7 +418,7 @@ func (s *Scheduler) ask(slot, want int, idle bool) Decision {
 		isle := &st.islands[0]
 		below := slices.ContainsFunc(st.flying, func(f flight) bool { return !f.boundary && f.from < isle.from })
 		if !below {
-			n = min(want, isle.to-isle.from)
+			n = max(min(want, isle.to-isle.from), 0)
 			if st.Boundary > 0 && st.mode == ByTokens {
 				n = min(n, max(st.here-isle.from, 0))
 			}
@@ -534,10 +534,14 @@ func (s *Scheduler) filler(st *strand) int {
 	room := until/s.stages[st.Stage].slow - st.Cost.Fixed
 	// tokens whose span fits: a + 2·b·head a token, and b a square token
 	a := st.Cost.PerToken + 2*st.Cost.PerSquare*float64(st.head)
-	if room <= 0 {
+	if !(room > 0) {
 		return 0
 	}
-	return int(room / a)
+	// A cost without a part for each token has a = 0 at the head.
+	if n := room / a; n < float64(st.tail-st.head) {
+		return int(n)
+	}
+	return st.tail - st.head
 }
 
 // favourite says whether the strand's channel would load it next.

@@ -162,6 +162,8 @@ func (s *Scheduler) join(n *Strand) (Decision, error) {
 		return Decision{}, skep.Invalidf(op, "new", "nil", "a strand")
 	case n.Tokens < 0 || n.Tokens > 1<<30 || n.Start < 0 || n.Start > n.Tokens:
 		return Decision{}, skep.Invalidf(op, "tokens", fmt.Sprintf("%d from %d", n.Tokens, n.Start), "0 to 2^30, start within")
+	case n.Decided && n.Mode == ByLayers && n.Layers < 1:
+		return Decision{}, skep.Invalidf(op, "layers", n.Layers, "at least 1 of a strand that goes by layers")
 	case n.Unit < 0 || n.Unit > 1<<20:
 		return Decision{}, skep.Invalidf(op, "unit", n.Unit, "0 to 2^20 tokens")
 	case n.Channel < 0 || n.Channel >= len(s.chans):

@@ -227,6 +227,42 @@ func TestPrefetchYieldsUntilPromoted(t *testing.T) {
 	require.Equal(t, a.Strand, step(t, s, 0, Event{Kind: Ready}).Strand)
 }
 
+// Costs that an engine may state although no engine has them: what is granted stays within
+// what is left, and head never goes back.
+func TestOddCosts(t *testing.T) {
+	for name, c := range map[string]Cost{
+		"nothing for each token": {Fixed: 0.01, PerSquare: 1e-12},
+		"a launch only":          {Fixed: 0.01},
+		"a square only":          {PerSquare: 1e-9},
+		"beyond all measure":     {PerToken: 1e9, PerSquare: 1e300},
+	} {
+		for _, engine := range []Engine{RoundRobin, FirstCome} {
+			s := scheduler(t, Config{Engine: engine})
+			var slots []int
+			for range 3 {
+				p := prompt(4096)
+				p.Cost = c
+				slots = append(slots, step(t, s, 0, Event{Kind: Join, New: p}).Strand)
+			}
+			for i := range 60 {
+				slot, at := slots[i%len(slots)], float64(i)*1e-3
+				before, _ := s.State(slot)
+				g := step(t, s, at, Event{Kind: Ask, Strand: slot, Want: 1024 - 600*(i%3), Idle: i%2 == 0})
+				after, _ := s.State(slot)
+				require.LessOrEqual(t, before.Head, after.Head, "%s, %v: %+v", name, engine, g)
+				require.LessOrEqual(t, after.Head, after.Tail, "%s, %v: %+v", name, engine, g)
+				require.LessOrEqual(t, g.From, g.To, "%s, %v", name, engine)
+				step(t, s, at, Event{Kind: Ready})
+			}
+		}
+	}
+	s := scheduler(t, Config{})
+	p := prompt(64)
+	p.Decided, p.Mode = true, ByLayers
+	_, err := s.Step(Event{Kind: Join, New: p})
+	require.ErrorIs(t, err, skep.Invalid)
+}
+
 func TestADeadlineThatNeedsItGoesFirst(t *testing.T) {
 	s := scheduler(t, Config{})
 	small := step(t, s, 0, Event{Kind: Join, New: prompt(1024)})
