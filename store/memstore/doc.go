@@ -37,7 +37,6 @@
 // # Where the API leaves room
 //
 // Purging empties a namespace; its number stays valid and may be put to again. A
-// block that a live lease covers is not dropped by Replaces. A restore that names a
-// lease that has run out is a restore without a lease. A hint to drop
-// a block makes it the first to be evicted and removes nothing.
+// restore that names a lease that has run out is a restore without a lease. A hint to
+// drop a block makes it the first to be evicted and removes nothing.
 package memstore

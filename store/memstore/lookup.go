@@ -84,6 +84,7 @@ func (s *Store) prefixLocked(n *namespace, sc skep.Scope, keys []skep.Key) []*bl
 // leaseLocked promises found for d, or says that the tenant's leased bytes are at
 // their cap. A block under several leases counts once.
 func (s *Store) leaseLocked(t *tenant, found []*block, d time.Duration) (skep.Lease, bool) {
+	found = onlyOnce(found)
 	var more int64
 	for _, b := range found {
 		if b.leases == 0 {
@@ -98,7 +99,7 @@ func (s *Store) leaseLocked(t *tenant, found []*block, d time.Duration) (skep.Le
 	for id == 0 || s.leases[id] != nil {
 		id = skep.LeaseID(rand.Uint64())
 	}
-	l := &lease{until: s.opt.Clock().Add(d), tenant: t, blocks: append([]*block(nil), found...)}
+	l := &lease{until: s.opt.Clock().Add(d), tenant: t, blocks: found}
 	for _, b := range l.blocks {
 		b.leases++
 	}
@@ -106,6 +107,18 @@ func (s *Store) leaseLocked(t *tenant, found []*block, d time.Duration) (skep.Le
 	s.leases[id] = l
 	s.dueLocked(l.until)
 	return skep.Lease{ID: id, Until: l.until}, false
+}
+
+// onlyOnce is found without what it names again, as the keys of an unchained namespace may.
+func onlyOnce(found []*block) (once []*block) {
+	seen := make(map[*block]bool, len(found))
+	for _, b := range found {
+		if !seen[b] {
+			seen[b] = true
+			once = append(once, b)
+		}
+	}
+	return once
 }
 
 func (s *Store) dueLocked(t time.Time) {

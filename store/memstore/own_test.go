@@ -370,21 +370,43 @@ func TestAWholeBlockIsNotReplaced(t *testing.T) {
 	require.Equal(t, 2, b.found(old), "others descend from it")
 }
 
-func TestALeasedPartialTailIsNotReplaced(t *testing.T) {
+func TestALeasedPartialTailIsReplacedToo(t *testing.T) {
 	b := newBench(t, memstore.Options{})
 	tail, whole := chain("tail", 1), chain("whole", 1)
 	block := skep.Block{Key: tail[0], ValidTokens: 1, Parts: []skep.Part{{Bytes: make([]byte, 100)}}}
-	_, err := b.st.Put(ctx, &skep.PutRequest{Scope: b.sc, Blocks: []skep.Block{block}})
-	require.NoError(t, err)
-	require.NotZero(t, b.lookup(tail, 0).Lease.ID)
-	block = skep.Block{Key: whole[0], Replaces: &tail[0], Parts: block.Parts}
 	put := func() {
 		_, err := b.st.Put(ctx, &skep.PutRequest{Scope: b.sc, Blocks: []skep.Block{block}})
 		require.NoError(t, err)
 	}
-	put()
-	require.Equal(t, 1, b.found(tail))
-	b.forward(skep.DefaultLease)
-	put() // it exists, and says again what it replaces
-	require.Zero(t, b.found(tail))
+	replace := func() { // the second time it exists, and says again what it replaces
+		kept := block
+		block = skep.Block{Key: whole[0], Replaces: &tail[0], Parts: block.Parts}
+		put()
+		require.Zero(t, b.found(tail))
+		block = kept
+	}
+	for range 2 {
+		put()
+		require.NotZero(t, b.lookup(tail, 0).Lease.ID)
+		replace()
+		require.Zero(t, b.stats().LeasedBytes)
+	}
+}
+
+// The keys of an unchained namespace may name a block twice: it is leased once.
+func TestABlockNamedTwiceIsLeasedOnce(t *testing.T) {
+	b := newBench(t, memstore.Options{TenantLeaseBytes: 150})
+	n, err := b.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "loose", Shape: skep.Shape{BlockTokens: 4, Bytes: 100}})
+	require.NoError(t, err)
+	b.sc.Namespace = n.ID
+	key := chain("a", 1)[0]
+	b.put(b.sc, []skep.Key{key})
+	for range 3 {
+		l := b.lookup([]skep.Key{key, key}, time.Minute)
+		require.Equal(t, 2, l.Blocks)
+		require.False(t, l.LeaseDenied)
+		require.EqualValues(t, 100, b.stats().LeasedBytes)
+		require.NoError(t, b.st.Release(ctx, l.Lease.ID))
+		require.Zero(t, b.stats().LeasedBytes)
+	}
 }

@@ -271,12 +271,12 @@ func (s *Store) inheritLocked(old, b *block) {
 }
 
 // supersedeLocked drops the partial tail that b makes superfluous. Whole blocks are
-// never dropped by a put: others may descend from them. Nor are leased ones.
+// never dropped by a put: others may descend from them.
 func (s *Store) supersedeLocked(r *room, b *block, replaces *skep.Key) {
 	if replaces == nil {
 		return
 	}
-	if old := r.blocks[*replaces]; old != nil && old != b && !old.full() && old.leases == 0 {
+	if old := r.blocks[*replaces]; old != nil && old != b && !old.full() {
 		s.removeLocked(old, skep.EventDeleted, 0)
 	}
 }
