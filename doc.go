@@ -32,10 +32,10 @@
 //
 // # A Store is a Store
 //
-// The embedded engine (package store), the network client (wire), the GPU tier
-// (gpu) and the cluster (replication) satisfy the same interfaces and pass the
-// same contract test (store/storetest), so they nest and an engine need not care
-// which one it holds. One capability is one interface; ask for the smallest.
+// The embedded engine (package store), the network client (wire) and the GPU tier
+// (gpu) satisfy the same interfaces and pass the same contract test
+// (store/storetest), so they nest and an engine need not care which one it holds.
+// One capability is one interface; ask for the smallest.
 //
 //	Lookup    keys in, longest restorable prefix out, with a lease on it
 //	Put       whole blocks in one call, or begin, write parts from many writers, commit

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Store is everything: what the embedded engine, the network client, the GPU tier
-// and the cluster all are.
+// Store is everything: what the embedded engine, the network client and the GPU tier
+// all are.
 type Store interface {
 	Namespacer
 	Looker
