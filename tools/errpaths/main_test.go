@@ -56,3 +56,12 @@ func TestBadProfile(t *testing.T) {
 		require.ErrorContains(t, profile{}.add(strings.NewReader(text)), "line 1 of the profile", text)
 	}
 }
+
+// A file that was renamed would fall out of the figure unseen.
+func TestTheDurablePathIsThere(t *testing.T) {
+	for _, pattern := range durablePath {
+		files, err := filepath.Glob(filepath.Join("..", "..", pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+	}
+}
