@@ -128,7 +128,7 @@ func TestFullIndexIsCleaned(t *testing.T) {
 // none waits for what another holds while that waits for it.
 func TestScarceMemoryIsNoDeadlock(t *testing.T) {
 	s, _, _ := openRig(t, func(o *Options) {
-		o.IOBytes, o.CacheBytes, o.CapacityBytes, o.SegmentBytes, o.OpTimeout = 16<<20, -1, 256<<20, 4<<20, 5*time.Second
+		o.IOBytes, o.CacheBytes, o.CapacityBytes, o.SegmentBytes, o.OpTimeout = 16<<20, -1, 256<<20, 4<<20, hangs
 	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	const chains, length, size = 8, 6, 512 << 10 // 3 MiB each

@@ -116,7 +116,7 @@ func (c *counter) MaybeError(op errorfs.Op) error {
 func faultedRun(t *testing.T, c *campaign, run int, place string, what fault) int {
 	w := newCrashWorld(t, c, run)
 	w.name = fmt.Sprintf("%s, %s, %v at operation %d, sticky %v", w.name, place, what.err, what.at, what.sticky)
-	w.o.OpTimeout, w.o.FlushInterval, w.o.SpaceTimeout = 3*time.Second, time.Minute, 20*time.Millisecond
+	w.o.OpTimeout, w.o.FlushInterval, w.o.SpaceTimeout = 10*time.Second, time.Minute, 20*time.Millisecond
 	w.faulty = true
 	or := newOracle(w.spaces)
 	l := &life{w: w, oracle: or}

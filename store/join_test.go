@@ -116,7 +116,7 @@ func TestSharedPrefixWhenOneStops(t *testing.T) {
 
 // Who joins a read that waits at its drive gives it its priority.
 func TestJoinedReadsAreRaised(t *testing.T) {
-	s := openSlow(t, 4<<20, nil)
+	s := openSlow(t, 2<<20, nil) // 6 s in all, 2 of them for what the drive has
 	sc := openModel(t, s)
 	keys := chainKeys(1, 3*driveOps)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))

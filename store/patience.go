@@ -19,11 +19,15 @@ func (p patience) enough() bool {
 	return p.c.fruitless.Load() >= p.since+2 || time.Now().UnixNano()-p.c.last.Load() < int64(stuckFor)
 }
 
-// soon says whether a group that is full may be cleaned once the last appends to it have
-// ended: that it cannot now says nothing.
+// soon says whether there may be room before long, so that finding none now says nothing:
+// a spare is being made, whose segments are nobody's until it is there, or a group that is
+// full may be cleaned once the last appends to it have ended.
 func (c *cleaner) soon() bool {
 	c.s.space.mu.Lock()
 	defer c.s.space.mu.Unlock()
+	if c.s.space.mu.sparing > 0 {
+		return true
+	}
 	for _, g := range c.s.space.mu.groups {
 		if g.filler == nil && g.pending > 0 {
 			return true

@@ -311,7 +311,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 // what may be evicted go on for ever.
 func TestCleaningHasAGroupOfItsOwn(t *testing.T) {
 	s, _, _ := openRig(t, func(o *Options) {
-		o.SegmentBytes, o.CapacityBytes, o.SpaceTimeout = 64<<10, 2*(8*64<<10+8<<10), 5*time.Second
+		o.SegmentBytes, o.CapacityBytes, o.SpaceTimeout = 64<<10, 2*(8*64<<10+8<<10), hangs
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	durable, cache := openSpace(t, s, "durable", skep.Durable, 1, false), openSpace(t, s, "cache", skep.Cache, 1, false)

@@ -50,7 +50,10 @@ func TestGroupThatCouldNotBeOpened(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		t.Run(map[bool]string{false: "the write failed", true: "the write hangs"}[held], func(t *testing.T) {
 			s, r, o := openRig(t, func(o *Options) {
-				o.OpTimeout, o.SegmentBytes, o.CapacityBytes = 50*time.Millisecond, 64<<10, 2*(12*64<<10+8<<10)
+				o.SegmentBytes, o.CapacityBytes = 64<<10, 2*(12*64<<10+8<<10)
+				if held {
+					o.OpTimeout = 2 * time.Second // what hangs costs as much, and what does not must never take as long
+				}
 			})
 			headers := device.Rule{Action: device.Fail, Kinds: device.Writes, Times: 3,
 				Match: func(op *device.Op) bool { return (op.Offset-layout.SegmentOffset(0, 0))%(64<<10) == 0 }}

@@ -116,7 +116,7 @@ func runStage(ctx context.Context, t testing.TB, s *Store, r *skep.RestoreReques
 // block once. The activations of what it does not compute are not read.
 func TestStagesRestoreOnTheirOwn(t *testing.T) {
 	ctx := testContext(t)
-	s := openSlow(t, 4<<20, nil)
+	s := openSlow(t, 1<<20, nil)
 	sc := openModel(t, s)
 	keys := chainKeys(1, 128)
 	split := skep.Split{2, 4}
@@ -134,7 +134,7 @@ func TestStagesRestoreOnTheirOwn(t *testing.T) {
 		}
 		before, err := s.Stats(ctx)
 		require.NoError(t, err)
-		perToken := 10 * time.Microsecond // 20 ms; loading the KV of two layers: 250 ms
+		perToken := 10 * time.Microsecond // 20 ms; loading the KV of two layers: 1 s
 		got := runStage(ctx, t, s, staged(sc, keys, split, stage, skep.RecomputeCost{PerToken: perToken}, dest), perToken)
 		after, err := s.Stats(ctx)
 		require.NoError(t, err)

@@ -131,12 +131,12 @@ func TestTwoPointers(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			ctx := testContext(t)
-			s := openSlow(t, 32<<20, nil)
+			s := openSlow(t, 4<<20, nil)
 			sc := openModel(t, s)
 			keys := chainKeys(1, 128)
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
 			dest := device.AlignedBuffer(len(keys) * modelBlock)
-			cost := &skep.Compute{Cost: skep.RecomputeCost{PerToken: 30 * time.Microsecond}} // 61 ms; loading: 125 ms
+			cost := &skep.Compute{Cost: skep.RecomputeCost{PerToken: 240 * time.Microsecond}} // 0.5 s; loading: 1 s
 			e := &engine{keys: keys, dest: dest, perToken: cost.Cost.PerToken, byLayer: byLayer}
 			if byLayer {
 				e.perToken *= time.Duration(len(keys) * model.BlockTokens / model.Layers)
