@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -64,4 +66,50 @@ func TestTombstonesAreBounded(t *testing.T) {
 	n, _ := requireRight(t, s, sc, gone, 600)
 	require.Zero(t, n, "nothing deleted comes back")
 	require.NoError(t, s.Close())
+}
+
+// A cleaning that stops half-way leaves records of blocks that it has moved. When such a
+// block is dropped where it lies now, a tombstone must say so: else a version put and dropped
+// after that would leave the old record as the newest there is.
+func TestHalfACleaningIsRemembered(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, quick)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	keys := chainKeys(1, 4)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	s.sealOpen(streamUser)
+	g := s.groupList()[0]
+	eventually(t, "the group is at rest", func() bool { return s.stateOf(g).State == catalog.GroupSealed })
+
+	rowsOf := func(g *group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
+		require.NoError(t, s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+			var rec segment.Record
+			require.NoError(t, segment.DecodeRecord(row, &rec))
+			loc := layoutOf(l)
+			fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
+			list = append(list, &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: loc}, result: &skep.PutResult{}})
+			return nil
+		}))
+		return recs, refs, list
+	}
+	recs, refs, list := rowsOf(g)
+	require.Len(t, recs, len(keys))
+	keepAll := make([]index.Verdict, len(recs))
+	for i := range keepAll {
+		keepAll[i] = index.Keep
+	}
+	require.NoError(t, s.cleaner.evict(ctx, g, recs, refs, keepAll))
+	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
+
+	s.sealOpen(streamKept)
+	k := s.space.find(list[0].loc.Group)
+	require.NotEqual(t, g.num, k.num)
+	recs, refs, _ = rowsOf(k)
+	require.Len(t, recs, 2)
+	require.NoError(t, s.cleaner.evict(ctx, k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
+	stones := s.heirless(k, recs, refs)
+	require.Len(t, stones, 1, "the first group still has a record of it")
+	require.Equal(t, recs[0].Key, stones[0].Key)
 }

@@ -305,7 +305,9 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 
 // evict drops what the verdicts say, rows and all; what a promise protects turns out to
 // be a must. A row that stayed would bring the block back at the next open, over what was
-// put in its place, or after its deletion.
+// put in its place, or after its deletion. From here on g is stale, also when all of it is
+// kept: should its cleaning stop half-way, its log has records of blocks that were moved, and
+// whose copies elsewhere may go.
 func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
 	s := c.s
 	s.changes.Lock()
@@ -323,7 +325,7 @@ func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, re
 			c.evicted(&recs[i], refs[i].FP)
 		}
 	}
-	if b.Len() == 0 {
+	if len(recs) == 0 {
 		return nil
 	}
 	s.setStale(g)
