@@ -120,3 +120,45 @@ func TestStoppedMemoryIsNotKept(t *testing.T) {
 	load(t, s, sc, keys) // compares every byte
 	require.Equal(t, 8, count(load(t, s, sc, keys)))
 }
+
+// heard is a Store that tells what it was asked to restore, and does not.
+type heard struct {
+	skep.Store
+	asked *skep.RestoreRequest
+}
+
+func (h *heard) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	if r.Chains[0].Compute == nil {
+		return h.Store.Restore(ctx, r)
+	}
+	h.asked = r
+	return nil, skep.Unsupported
+}
+
+// A chain that is computed too is the Store behind's, whatever is in GPU memory, and its boundary's
+// number is that of the chains the Store behind is given.
+func TestChainsThatAreComputedGoBehind(t *testing.T) {
+	o := sim.H20()
+	o.Devices, o.MemoryBytes = 1, 16<<20
+	w, err := sim.New(o)
+	require.NoError(t, err)
+	behind := &heard{Store: memstore.New(memstore.Options{})}
+	s, err := gpu.New(behind, gpu.Options{Device: w.Device(0), Local: 8, BlockBytes: 32 << 10})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 4)
+	load(t, s, sc, keys)
+	require.Equal(t, 4, count(load(t, s, sc, keys)))
+	cost := skep.RecomputeCost{PerToken: 1}
+	compute := &skep.Compute{Cost: cost, Boundary: &skep.Boundary{Chain: 2, BytesPerToken: 1}}
+	_, err = s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{
+		{Scope: sc, Keys: keys}, // all of it is in GPU memory
+		{Scope: sc, Keys: keys, Direction: skep.TailFirst, Compute: compute},
+		{Scope: sc, Keys: keys, Part: skep.Split{2}.BoundaryPart(1)},
+	}})
+	require.ErrorIs(t, err, skep.Unsupported)
+	require.Len(t, behind.asked.Chains, 2)
+	require.Equal(t, 4, len(behind.asked.Chains[0].Keys))
+	require.Equal(t, &skep.Compute{Cost: cost, Boundary: &skep.Boundary{Chain: 1, BytesPerToken: 1}}, behind.asked.Chains[0].Compute)
+	require.Equal(t, 2, compute.Boundary.Chain, "the caller's own stays as it is")
+}

@@ -59,6 +59,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		ses.toOuter = append(ses.toOuter, i)
 		behind.Chains = append(behind.Chains, c.rest())
 	}
+	ses.renumber(behind.Chains)
 	if len(behind.Chains) > 0 || len(r.Chains) == 0 {
 		inner, err := s.Store.Restore(ctx, &behind)
 		if err != nil {
@@ -67,6 +68,19 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		ses.inner = inner
 	}
 	return ses, nil
+}
+
+// renumber has the boundaries of chains name their chains by the inner session's numbers.
+func (ses *session) renumber(behind []skep.Chain) {
+	for i := range behind {
+		k := behind[i].Compute
+		if k == nil || k.Boundary == nil || k.Boundary.Chain < 0 || k.Boundary.Chain >= len(ses.chains) {
+			continue // as it was, to be refused
+		}
+		compute, boundary := *k, *k.Boundary
+		boundary.Chain = ses.chains[boundary.Chain].inner // -1, which is refused, where it is no boundary's
+		compute.Boundary, behind[i].Compute = &boundary, &compute
+	}
 }
 
 // rest is what is left of the chain for the Store behind: all of it, or the blocks from
@@ -94,7 +108,7 @@ func (c *served) stride() int64 {
 // that is for the Store behind to do, or to refuse.
 func (ses *session) serve(ctx context.Context, index int, c *served) {
 	var ok bool
-	if c.Part != "" && c.Part != skep.PartKV || c.Dest.Paged != nil || !c.Heads.All() || c.Direction > skep.LayersDown ||
+	if c.Part != "" && c.Part != skep.PartKV || c.Compute != nil || c.Dest.Paged != nil || !c.Heads.All() || c.Direction > skep.LayersDown ||
 		len(c.Keys) > skep.MaxChainKeys || len(c.Salt) > skep.MaxSaltSize || !c.Deadline.IsZero() && !time.Now().Before(c.Deadline) {
 		return
 	}

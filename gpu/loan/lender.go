@@ -372,7 +372,12 @@ func (l *Lender) borrower(c *net.UnixConn, h *hello) {
 		_ = send(c, frame{Refused: err.Error()}, nil)
 		return
 	}
-	err = send(c, frame{Welcome: &welcome{p.id, p.life, l.o.Name, l.o.Units, l.o.Unit, l.o.Lease}}, l.file)
+	if err = send(c, frame{Welcome: &welcome{p.id, p.life, l.o.Name, l.o.Units, l.o.Unit, l.o.Lease}}, l.file); err != nil {
+		l.mu.Lock() // it does not have the arena: nothing is lent to it, and it is not to be ended
+		defer l.mu.Unlock()
+		l.forgetLocked(p)
+		return
+	}
 	l.wg.Add(2)
 	go l.watch(p)
 	gone := make(chan struct{})

@@ -191,7 +191,7 @@ func TestBorderMoves(t *testing.T) {
 // lender's from then on.
 func TestBorrowersThatEnd(t *testing.T) {
 	quick := func(o *loan.LenderOptions) { o.Reclaim = 50 * time.Millisecond }
-	silent := func(o *loan.LenderOptions) { o.Lease, o.Reclaim = 2*time.Second, 50*time.Millisecond }
+	silent := func(o *loan.LenderOptions) { o.Lease, o.Reclaim = 5*time.Second, 50*time.Millisecond }
 	for _, tt := range []struct {
 		name   string
 		change func(*loan.LenderOptions)

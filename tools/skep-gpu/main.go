@@ -199,6 +199,7 @@ func serveCommand(out io.Writer) *cobra.Command {
 	f.StringVar(&listen, "listen", "", "path of the Unix socket to serve at (required)")
 	f.IntVar(&o.Local, "local", 0, "blocks kept in the GPU's own memory")
 	f.Int64Var(&o.BlockBytes, "block-bytes", elastic.Granule, "bytes of the largest block kept")
+	f.DurationVar(&o.Timeout, "timeout", time.Second, "how long the GPU may take for one copy; after that its memory is used no more")
 	f.StringArrayVar(&borrow, "borrow", nil, "socket of a lender; can be given several times")
 	f.IntVar(&lenders, "lender-gpu", 1, "number of the lenders' GPU")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

@@ -105,9 +105,9 @@ func TestLendAndServe(t *testing.T) {
 
 	_, orders, answers := start(t, "lend", "--socket", path("lender"), "--units", "8", "--border", "4", "--lender-block", "65536", "--borrower-block", "65536",
 		"--sim-bytes", "67108864", "--lease", "1m", "--reclaim", "1m")
-	serving, _, _ := start(t, "serve", "--behind", "unix:"+path("behind"), "--listen", path("front"), "--block-bytes", "65536", "--borrow", path("lender"), "--sim-bytes", "67108864")
+	serving, _, _ := start(t, "serve", "--behind", "unix:"+path("behind"), "--listen", path("front"), "--block-bytes", "65536", "--borrow", path("lender"), "--sim-bytes", "67108864", "--timeout", "1m")
 
-	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path("front")})
+	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path("front"), Timeout: patience, Silence: patience})
 	require.NoError(t, err)
 	defer c.Close()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 8, KVHeads: 2, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
@@ -149,7 +149,7 @@ func TestLendAndServe(t *testing.T) {
 
 	require.NoError(t, serving.Process.Kill())
 	require.Equal(t, 8, move("border 8").Border)
-	direct, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path("behind")})
+	direct, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path("behind"), Timeout: patience, Silence: patience})
 	require.NoError(t, err)
 	defer direct.Close()
 	require.Zero(t, load(t, direct, r.Scope, keys))
