@@ -29,7 +29,7 @@ func read(t *testing.T, path string) string {
 // Dashboards and alerts name only metrics that a server has.
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	r := start(t, local(t), Options{})
-	rc := redis.NewClient(&redis.Options{Addr: r.at("resp")})
+	rc := redis.NewClient(patient(r.at("resp")))
 	defer rc.Close()
 	ctx := context.Background()
 	require.NoError(t, rc.Set(ctx, "k", make([]byte, 2<<20), 0).Err())

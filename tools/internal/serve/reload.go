@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -92,7 +93,7 @@ func fingerprint(c *Config) string {
 			continue
 		}
 		if fi, err := os.Stat(p); err == nil {
-			b.WriteString(fi.ModTime().String())
+			fmt.Fprint(&b, fi.ModTime(), fi.Size()) // a file half written may have the time of the whole one
 		}
 		b.WriteByte(';')
 	}
