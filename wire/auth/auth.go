@@ -20,9 +20,9 @@ import (
 type Rights uint8
 
 const (
-	Read  Rights = 1 << iota // lookup, restore, get, stats of one's own
-	Write                    // put, delete, expire, hint
-	Admin                    // purge, maintenance, everybody's stats
+	Read  Rights = 1 << iota // lookup, restore, get
+	Write                    // put, delete, expire, hint; over the binary protocol purges of one's own
+	Admin                    // purges, maintenance, the store's stats
 	// All is every right.
 	All = Read | Write | Admin
 )
