@@ -167,6 +167,10 @@ func (g *guard) run(ctx context.Context, op string, f func(v *visitor) error) er
 				timer.Reset(g.timeout)
 				continue
 			}
+			if err := ctx.Err(); err != nil { // both are over: it was the caller's that came first, or it says more
+				early = waitError(op, err)
+				break
+			}
 			early = &skep.Error{Op: op, Kind: skep.Deadline, Field: "catalog", Limit: "an answer within " + g.timeout.String()}
 		}
 		v.leave()

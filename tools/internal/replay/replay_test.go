@@ -193,8 +193,12 @@ func TestACancelledRunKeepsWhatWasDone(t *testing.T) {
 
 func TestAPacedRunWaits(t *testing.T) {
 	st := newStore(t, memstore.Options{})
-	res := run(t, st, replay.Options{BlockBytes: 100, Speed: 10}, request(0, 1), request(500*time.Millisecond, 2))
-	assert.Greater(t, res.PaceSeconds, 0.0)
+	// However slow the machine is at the first request, with a gap long enough it has to wait.
+	res := &replay.Result{}
+	for gap := 500 * time.Millisecond; res.PaceSeconds == 0; gap *= 4 {
+		require.Less(t, gap, 30*time.Minute, "it never waits")
+		res = run(t, st, replay.Options{BlockBytes: 100, Speed: 10}, request(0, 1), request(gap, 2))
+	}
 	// Cancelling ends the wait.
 	ctx, cancel := context.WithCancel(t.Context())
 	res, err := replay.Run(ctx, st, &cancelling{list{[]trace.Request{request(time.Hour, 1)}}, cancel}, replay.Options{BlockBytes: 100, Speed: 1})
