@@ -165,7 +165,7 @@ func FuzzClient(f *testing.F) {
 	welcome, err := appendFrame(nil, Header{Type: TypeHello | answer}, &welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 100, MaxCalls: 4})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, in []byte) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		a, b := net.Pipe()
 		go func() {

@@ -114,19 +114,28 @@ func TestRestoreThatIsBegunTooLateInSharedMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
-	for name, strict := range map[string]bool{"misses": false, "an error": true} {
+	for name, givenUp := range map[string]bool{"by the client": false, "by the caller": true} {
 		t.Run(name, func(t *testing.T) {
 			g := newGated()
-			r, c := late(t, g, func(o *Options) { sharing(o); o.Strict = strict })
+			r, c := late(t, g, sharing)
 			ch := chainOf(t, c, "t", 16)
 			mem, err := c.Alloc(t.Context(), 8<<20)
 			require.NoError(t, err)
 			ch.Dest = skep.Destination{Memory: mem.Bytes()}
 			g.shut()
-			c.opt.Timeout = 50 * time.Millisecond
-			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if givenUp {
+				go func() {
+					<-g.reached
+					cancel()
+				}()
+			} else {
+				c.opt.Timeout = time.Second // enough to send it
+			}
+			s, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 			c.opt.Timeout = time.Minute
-			if strict {
+			if givenUp {
 				require.ErrorIs(t, err, skep.NotReleased)
 				mem.Release()
 				require.Nil(t, c.shared.alloc(8<<20), "it is not lent again while it may be written to")

@@ -110,7 +110,7 @@ func FuzzConn(f *testing.F) {
 			ours.Close()
 		}()
 		_, _ = io.Copy(io.Discard, ours)
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, s.Shutdown(ctx))
 	})
