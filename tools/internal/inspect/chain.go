@@ -134,6 +134,7 @@ func (v *View) ancestors(ctx context.Context, key skep.Key) ([]skep.Key, error) 
 		if !ok {
 			break
 		}
+		delete(parents, at) // so that a circle, which a hostile client can store, ends
 		chain = append(chain, parent)
 		at.key = parent
 	}
