@@ -157,11 +157,13 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		if in.replaces != nil {
 			entries++
 		}
+		g.placed += weight(in.pages, copies)
 		a.bytes += in.size
 		a.blocks = append(a.blocks, in)
 		n++
 	}
 	if n == 0 {
+		g.full = true
 		s.sealLocked(g)
 		g.pending++ // its row must not be written after the cleaner has deleted it
 		go0(&s.background, func() {
@@ -422,7 +424,7 @@ func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durabl
 		s.suspect(a.g)
 		return err
 	}
-	s.trim(ctx)
+	s.trim()
 	return nil
 }
 
@@ -443,7 +445,7 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 		defer s.changes.Unlock()
 		s.supersede(ns, a, b)
 	}
-	if err := s.catalog.Commit(ctx, b, durable); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, durable); err != nil { // not under ctx: the index must follow the rows
 		return err
 	}
 	var refused []*incoming
@@ -501,6 +503,9 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 	case in.accepted:
 		if !s.index.Move(in.fp, 0, e.Location) {
 			s.deleteRow(locOf(in.loc)) // deleted meanwhile
+			if g := s.space.find(in.loc.Group); g != nil {
+				s.suspect(g) // its record stays in the log, and no tombstone covers it
+			}
 			return nil
 		}
 		s.settled(in)

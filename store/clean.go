@@ -252,16 +252,19 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
-			kept += int(recs[i].Pages)
+			kept += weight(int(recs[i].Pages), len(recs[i].Copies))
 		}
 	}
 	leastGain := max(c.gain, gains[0])
-	written := kept
+	written, room := kept, g.room()
 	if s.logicalPages > 0 && s.options.Policy != "cost" {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
 		written += g.logPages()
+		if room < g.payloadPages() {
+			room += g.logPages()
+		}
 	}
-	if !g.unwanted && len(recs) > 0 && written*leastGain >= g.payloadPages()*(leastGain-1) {
+	if !g.unwanted && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
 		return errNoGain
 	}
 	stale := g.stale.Load()
@@ -533,7 +536,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 		b.DeleteBlock(locOf(in.moved.from))
 		moved = append(moved, in)
 	}
-	if err := s.catalog.Commit(ctx, b, false); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, false); err != nil { // not under ctx: the index must follow the rows
 		return err
 	}
 	for _, in := range moved {

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"context"
-
 	"github.com/skepkv/skep/layout"
 )
 
@@ -22,7 +20,7 @@ func (c *cleaner) yield() bool {
 		if s.index.SetCapacity(s.capacityPages, s.logicalPages) != nil {
 			return false
 		}
-		if s.trim(s.ctx) {
+		if s.trim() {
 			return true
 		}
 	}
@@ -30,7 +28,7 @@ func (c *cleaner) yield() bool {
 }
 
 // trim drops what the policies lru and s3fifo have over their logical cap.
-func (s *Store) trim(ctx context.Context) bool {
+func (s *Store) trim() bool {
 	if s.options.Policy == "cost" {
 		return false
 	}
@@ -57,7 +55,7 @@ func (s *Store) trim(ctx context.Context) bool {
 	if b.Len() == 0 {
 		return false
 	}
-	if err := s.catalog.Commit(ctx, b, false); err != nil {
+	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
 		s.log.Warn("evicted rows not deleted", "error", err)
 	}
 	s.loose.Add(1)

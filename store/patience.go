@@ -67,3 +67,16 @@ func (g *group) logPages() (n int) {
 	}
 	return n
 }
+
+// weight is what a block takes of a group: the pages of all its copies, and its record.
+func weight(pages, copies int) int { return pages*max(1, copies) + 1 }
+
+// room is the weight of blocks that a group holds when it is full: what it did hold, where
+// that is known. What did not fit into it once does not fit into the next either, and to
+// write it again for the sake of that would go on for ever.
+func (g *group) room() int {
+	if g.full {
+		return g.placed
+	}
+	return g.payloadPages()
+}

@@ -91,6 +91,8 @@ type group struct {
 	pending  int           // ends of appends to come: of their writes, and of their publishing
 	logged   []int         // log pages given out, by device
 	inline   int           // values that live in their record, so far
+	placed   int           // weights of the blocks placed in it since it was opened
+	full     bool          // it was sealed because the next block did not fit; not known of what an open finds
 	victim   bool          // chosen by the cleaner
 	keepAll  bool          // with that: nothing in it is dropped
 	unwanted bool          // it is cleaned whatever is gained
@@ -257,7 +259,7 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	}
 	b := s.catalog.NewBatch()
 	b.PutGroup(&g.state)
-	if err := s.saveSeq(ctx, b, true); err != nil {
+	if err := s.saveSeq(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
 		return err // the row may be there: an open gives these segments back
 	}
 	buf := device.AlignedBuffer(layout.PageSize * len(g.drives))

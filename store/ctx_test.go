@@ -1,0 +1,26 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// Puts whose callers give up while a group is opened cost no space.
+func TestGroupOpenedForNobody(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 5000))
+	eventually(t, "the spares are made", func() bool { return !s.sparing() })
+	before := s.freeGroups()
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 3 {
+		_, _ = s.newGroup(over, 0)
+	}
+	eventually(t, "the segments are back", func() bool { return s.freeGroups() == before })
+}
