@@ -145,7 +145,7 @@ func (c *conn) cmdScan(ctx context.Context, cmd command) error {
 }
 
 // maxScan is the most keys one SCAN looks at.
-const maxScan = 10_000
+const maxScan = 1_000
 
 func (c *conn) cmdDBSize(ctx context.Context, _ command) error {
 	db, err := c.database()

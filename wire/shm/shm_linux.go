@@ -72,6 +72,14 @@ func check(f *os.File, size int64) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != size || size < pageSize || size%pageSize != 0 {
 		return skep.Invalidf(op, "size in bytes", st.Size, size)
 	}
+	// A hole in huge pages can be one for which no page is left: a fault that ends the process.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Err: err}
+	}
+	if uint32(fs.Type) == unix.HUGETLBFS_MAGIC {
+		return skep.Invalidf(op, "pages", "huge", "of the usual size")
+	}
 	return nil
 }
 

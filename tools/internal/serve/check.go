@@ -147,7 +147,7 @@ func (c *Config) credentials(environ func(string) (string, bool)) (out []auth.Cr
 			wrong = append(wrong, problem(at+".name", strconv.Quote(cc.Name), "a name no other credential has"))
 		}
 		names[cc.Name] = true
-		cred := auth.Credential{Name: cc.Name, Tenant: cc.Tenant, CertName: cc.CertName, Expires: cc.Expires}
+		cred := auth.Credential{Name: cc.Name, Tenant: cc.Tenant, CertName: cc.CertName, Expires: cc.Expires.UTC()}
 		var err error
 		if cred.Rights, err = auth.ParseRights(cc.Rights); err != nil || cred.Rights == 0 {
 			wrong = append(wrong, problem(at+".rights", fmt.Sprint(cc.Rights), "some of read, write, admin"))

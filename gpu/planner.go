@@ -1,0 +1,43 @@
+package gpu
+
+import (
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+var _ skep.Planner = (*session)(nil)
+
+// ClaimWhen implements skep.Planner. Chains with Compute are restored by the Store behind
+// alone; one without a scheduler takes it for a Claim.
+func (ses *session) ClaimWhen(i int, r skep.Range, idle bool) (skep.Claim, error) {
+	c, err := ses.planned("claim", i)
+	if err != nil {
+		return skep.Claim{}, err
+	}
+	if p, ok := ses.inner.(skep.Planner); ok {
+		return p.ClaimWhen(c.inner, r, idle)
+	}
+	return ses.inner.Claim(c.inner, r)
+}
+
+// Computed implements skep.Planner.
+func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) error {
+	c, err := ses.planned("computed", i)
+	if err != nil {
+		return err
+	}
+	if p, ok := ses.inner.(skep.Planner); ok {
+		return p.Computed(c.inner, r, took, other)
+	}
+	return nil
+}
+
+// planned gives a chain that says what computing costs.
+func (ses *session) planned(op string, i int) (*served, error) {
+	c, err := ses.at(op, i)
+	if err == nil && c.Compute == nil {
+		err = skep.Invalidf(op, "chain", i, "one that says what computing costs")
+	}
+	return c, err
+}
