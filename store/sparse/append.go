@@ -50,6 +50,9 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 	if e >= coact.MaxEntries {
 		return 0, skep.Invalidf(op, "entries", e, fmt.Sprintf("below %d", coact.MaxEntries))
 	}
+	if err := k.clearAhead(ctx, e); err != nil {
+		return 0, err
+	}
 	body := binary.LittleEndian.AppendUint32(nil, e)
 	for _, b := range layers {
 		body = append(body, b...)
@@ -61,6 +64,34 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 	defer k.mu.Unlock()
 	k.next++
 	return e, k.arrive(e, layers)
+}
+
+// clearChunk is how many numbers one clearing covers.
+const clearChunk = 256
+
+// clearAhead deletes what is stored as the token after e and a chunk beyond, unless that was
+// done. The store may evict a token and keep those after it: numbers begin anew where it was,
+// and an open takes tokens up to the first that is not there, so a token may be stored only
+// once the one after it is gone, or it would pass for one of the new text. REQUIRES:
+// k.appending, or that nobody else has the context.
+func (k *sparseContext) clearAhead(ctx context.Context, e uint32) error {
+	if e+1 < k.cleared {
+		return nil
+	}
+	return k.clearFrom(ctx, e+1)
+}
+
+// clearFrom deletes a chunk of tokens that are none of the context's. REQUIRES: as clearAhead.
+func (k *sparseContext) clearFrom(ctx context.Context, first uint32) error {
+	keys := make([]skep.Key, clearChunk)
+	for i := range keys {
+		keys[i] = k.key("token", uint64(first)+uint64(i))
+	}
+	if _, err := k.s.st.Delete(ctx, k.meta, keys); err != nil {
+		return err
+	}
+	k.cleared = first + clearChunk
+	return nil
 }
 
 // arrive puts a stored token into the window. REQUIRES: k.mu.

@@ -27,6 +27,7 @@ type sparseContext struct {
 	layers  []*layer
 
 	appending sync.Mutex // one Append at a time, over I/O; before mu
+	cleared   uint32     // no token from next to here is stored; guarded by appending
 
 	mu      sync.Mutex
 	tokens  map[uint32]*token // appended, stored in blocks of their own

@@ -42,7 +42,9 @@
 // in the window, in memory, until they join clusters; then they wait for a block's worth of
 // neighbours on the drive that is theirs, (id + |C|) mod n, are written as an overflow
 // block, and the arrangement grows. The token's own block is deleted after that, so an
-// acknowledged entry is always stored at least once.
+// acknowledged entry is always stored at least once. A token is stored only when none is
+// stored under the next number: where the store evicted one, those after it may be there
+// still, and numbers go on from the one that is missing.
 //
 // # What holds
 //

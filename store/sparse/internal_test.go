@@ -347,3 +347,62 @@ func TestAContextWithoutAnArrangementIsMadeAnew(t *testing.T) {
 	require.ErrorIs(t, err, skep.NotFound)
 	require.NoError(t, b.fetch(b.clustered(), bedTokens))
 }
+
+// appendAs appends entries that say what, as of another text than bedEntry's.
+func (b *bed) appendAs(c skep.SparseContext, what, n int) {
+	b.Helper()
+	for range n {
+		_, err := c.Append(b.ctx, [][]byte{bedEntry(what)})
+		require.NoError(b, err)
+	}
+}
+
+// What a store evicts of a context: some tokens, or the description, but not the tokens
+// that were appended later. None of those may pass for the text that is appended next.
+func TestTokensOfAnotherTextAreNotTaken(t *testing.T) {
+	const old, fresh = 1000, 2000
+	for _, tt := range []struct {
+		name              string
+		appended, evicted int // the first so many of those
+		description       bool
+		then              int // appended to the new text
+	}{
+		{"the first token", 3, 1, false, 1},
+		{"nothing is appended after", 3, 1, false, 0},
+		{"the old ones are all overwritten", 3, 1, false, 3},
+		{"a long gap", 2*clearChunk + 2, 2*clearChunk + 1, false, 2*clearChunk + 1},
+		{"the description", 3, 0, true, 0},
+		{"the description, a long gap", clearChunk + 2, clearChunk + 1, true, clearChunk + 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			k := b.clustered()
+			b.appendAs(k, old, tt.appended)
+			require.NoError(t, k.Close(b.ctx))
+			var gone []skep.Key
+			for e := range tt.evicted {
+				gone = append(gone, k.key("token", uint64(bedTokens+e)))
+			}
+			if tt.description {
+				gone = append(gone, k.key("context"))
+			}
+			n, err := b.st.Delete(b.ctx, k.meta, gone)
+			require.NoError(t, err)
+			require.Len(t, gone, n)
+
+			c := b.clustered()
+			require.Zero(t, c.Info().Appended)
+			b.appendAs(c, fresh, tt.then)
+			require.NoError(t, c.Close(b.ctx))
+			c = b.clustered()
+			require.Equal(t, tt.then, c.Info().Appended)
+			for e := range tt.then {
+				dst := [][]byte{make([]byte, len(bedEntry(0)))}
+				r, err := c.Fetch(b.ctx, 0, []uint32{uint32(bedTokens + e)}, dst)
+				require.NoError(t, err)
+				require.Empty(t, r.Missing)
+				require.Equal(t, bedEntry(fresh), dst[0], "entry %d", bedTokens+e)
+			}
+		})
+	}
+}

@@ -206,6 +206,10 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err != nil {
 		return nil, err
 	}
+	// An evicted description may have left tokens behind, of another text after the chain.
+	if err := k.clearFrom(ctx, uint32(n)); err != nil {
+		return nil, err
+	}
 	// The description comes last: without it there is no context.
 	if err := k.putMeta(ctx, k.key("context"), text); err != nil {
 		return nil, err
