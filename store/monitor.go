@@ -88,6 +88,11 @@ func (s *Store) exclude(d *drive, c condition, err error) {
 				g.loseLocked()
 			}
 		}
+		for _, g := range sp.mu.making { // who opens one keeps others from opening any
+			if g.has(d) {
+				g.loseLocked()
+			}
+		}
 	}
 	sp.mu.Unlock()
 	if first && err != errDraining {

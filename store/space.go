@@ -117,6 +117,7 @@ type space struct {
 		unopened []*group
 		spares   []*group // ready to be opened: spare.go
 		sparing  int      // spares being made
+		making   []*group // whose headers are being written
 		// spareFailed is when one could not be.
 		spareFailed time.Time
 		root        int // SWARM's running pointer: the start device of the next chain
@@ -230,9 +231,14 @@ func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
 	}
 	sp.mu.next++
 	g.num = sp.mu.next
+	sp.mu.making = append(sp.mu.making, g)
 	sp.mu.Unlock()
 
-	if err := s.writeHeaders(ctx, g); err != nil {
+	err := s.writeHeaders(ctx, g)
+	sp.mu.Lock()
+	sp.mu.making = slices.DeleteFunc(sp.mu.making, func(o *group) bool { return o == g })
+	sp.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	filler, err := layout.NewFiller(len(g.drives), int(s.segBytes/layout.PageSize))
