@@ -2,6 +2,7 @@ package sparse
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -195,11 +196,13 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 	return k.s.st.Flush(ctx)
 }
 
-// drop deletes all that is stored of the context. What names other blocks goes after them,
+// drop deletes all that is stored of the context. The description says first that it is
+// dropped: the chain may come back before all is gone. What names other blocks goes after them,
 // the description last, so that an interrupted drop can be finished; the chain is gone
 // already, and nothing serves what is left. A recluster or overflow write under way ends
 // first, and no other begins. REQUIRES: end was called.
 func (k *sparseContext) drop(ctx context.Context) error {
+	k.markDropped(ctx)
 	k.mu.Lock()
 	fresh := slices.Collect(maps.Keys(k.tokens))
 	k.mu.Unlock()
@@ -226,6 +229,16 @@ func (k *sparseContext) drop(ctx context.Context) error {
 	}
 	_, err := k.s.st.Delete(ctx, k.meta, []skep.Key{k.key("context")})
 	return err
+}
+
+// markDropped stores that the context is dropped. A store may have no room for that, and
+// must let go of what there is all the more; if it fails altogether, the deletes say so.
+func (k *sparseContext) markDropped(ctx context.Context) {
+	h := k.head
+	h.Dropped = true
+	if text, err := json.Marshal(h); err == nil && !k.head.Dropped {
+		_ = k.putMeta(ctx, k.key("context"), text)
+	}
 }
 
 func (y *layer) dropRecords(ctx context.Context) error {

@@ -241,6 +241,71 @@ func TestDropSurvivesADeathAnywhere(t *testing.T) {
 	}
 }
 
+// A drop that is cut off anywhere, and then the same chain is put again: its context is whole,
+// be it the one the drop had left alone or a new one.
+func TestAChainComesBackAfterADropThatWasCutOff(t *testing.T) {
+	for n, finished := int64(0), false; !finished; n++ {
+		require.Less(t, n, int64(100))
+		w := newWorld(t)
+		sp, c, f := w.open(1 << 40)
+		for e := range 3 {
+			_, err := c.Append(w.ctx, [][]byte{latent(worldTokens + e)})
+			require.NoError(t, err)
+		}
+		f.left.Store(n)
+		last := len(w.keys) - 1
+		err := sp.DropContext(w.ctx, w.scope, w.keys[last])
+		if finished = err == nil; !finished {
+			require.ErrorIs(t, err, errKilled)
+		}
+		var data []byte
+		for e := range 16 {
+			data = append(data, latent(last*16+e)...)
+		}
+		_, err = w.inner.Put(w.ctx, &skep.PutRequest{Scope: w.scope, Parent: &w.keys[last-1], Depth: last,
+			Blocks: []skep.Block{{Key: w.keys[last], Parts: []skep.Part{{Bytes: data}}}}})
+		require.NoError(t, err)
+		_, c, _ = w.open(1 << 40)
+		if n < 2 { // killed before the description says that it is dropped
+			w.whole(c, worldTokens+3)
+		} else {
+			w.whole(c, worldTokens)
+		}
+	}
+}
+
+// A store that takes nothing more lets go of a context for all that.
+func TestADropNeedsNoRoom(t *testing.T) {
+	w := newWorld(t)
+	full := &fullStore{Store: w.inner}
+	sp, err := sparse.New(full, sparse.Options{Devices: 3, Window: 4, Cost: told})
+	require.NoError(t, err)
+	_, err = sp.Cluster(w.ctx, &skep.ClusterRequest{Scope: w.scope, Keys: w.keys, QueryHeads: 2})
+	require.NoError(t, err)
+	full.now.Store(true)
+	require.NoError(t, sp.DropContext(w.ctx, w.scope, w.keys[len(w.keys)-1]))
+	require.True(t, full.asked.Load())
+	require.Equal(t, int64(len(w.keys)-1), w.blocks())
+}
+
+// fullStore declines puts once it is full.
+type fullStore struct {
+	skep.Store
+	now, asked atomic.Bool
+}
+
+func (f *fullStore) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	if !f.now.Load() {
+		return f.Store.Put(ctx, r)
+	}
+	f.asked.Store(true)
+	out := make([]skep.PutResult, len(r.Blocks))
+	for i := range out {
+		out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.Full}
+	}
+	return out, nil
+}
+
 // deaf loses blocks: a record that cannot be read comes from its other copy, or is named.
 func TestLostRecordsAreNamed(t *testing.T) {
 	w := newWorld(t)

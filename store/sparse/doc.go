@@ -51,7 +51,8 @@
 //   - A Fetch delivers an entry's bytes or names it as missing. Bytes are checked by the
 //     Store, slot by slot.
 //   - Readers see one arrangement from beginning to end; its records are deleted after.
-//   - A context is served only while the last block of its chain is found.
+//   - A context is served only while the last block of its chain is found, and not once its
+//     description says that it is dropped.
 //   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to
 //     one choice a layer; an index that LayerInfo.IndexBytes counts.
 //

@@ -158,6 +158,9 @@ type head struct {
 	Sample     int        `json:"sample"`
 	Devices    int        `json:"devices"`
 	Seed       uint64     `json:"seed"`
+	// Dropped says that a drop has begun: what is still stored may not be served, only
+	// dropped. Programs that do not know it take no notice.
+	Dropped bool `json:"dropped,omitempty"`
 }
 
 const headFormat = 1
@@ -290,6 +293,9 @@ func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, erro
 	h, k, err := s.find(ctx, p, info)
 	if err != nil {
 		return nil, err
+	}
+	if h.Dropped { // cut off, and its chain may have come back since
+		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
 	}
 	if n, err := s.tokens(ctx, p.scope, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
 		return nil, err
