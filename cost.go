@@ -43,12 +43,17 @@ type Boundary struct {
 	BytesPerToken int64
 }
 
+// maxPerTokenSquared keeps what is reckoned from a cost finite: a second for each pair of tokens.
+const maxPerTokenSquared = 1e9
+
 // Validate returns an Invalid error naming the first field outside its limits.
 func (c *Compute) Validate() error {
 	const op = "restore"
 	switch {
 	case c.Cost.Fixed < 0 || c.Cost.PerToken < 0 || !(c.Cost.PerTokenSquared >= 0) || c.Cost == (RecomputeCost{}):
 		return Invalidf(op, "recompute cost", fmt.Sprintf("%+v", c.Cost), "nothing negative, something above 0")
+	case c.Cost.PerTokenSquared > maxPerTokenSquared:
+		return Invalidf(op, "recompute cost of a token squared in ns", c.Cost.PerTokenSquared, "0 to 1e9")
 	case c.Suffix < 0 || c.Suffix > 1<<30:
 		return Invalidf(op, "suffix in tokens", c.Suffix, fmt.Sprintf("0 to %d", 1<<30))
 	case !(c.Weight >= 0) || c.Weight > 1e9:
