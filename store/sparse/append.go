@@ -50,6 +50,9 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 	if e >= coact.MaxEntries {
 		return 0, skep.Invalidf(op, "entries", e, fmt.Sprintf("below %d", coact.MaxEntries))
 	}
+	if err := k.roomInMemory(op); err != nil {
+		return 0, err
+	}
 	if err := k.clearAhead(ctx, e); err != nil {
 		return 0, err
 	}
@@ -64,6 +67,24 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 	defer k.mu.Unlock()
 	k.next++
 	return e, k.arrive(e, layers)
+}
+
+// maxUnjoined is how many appended entries a layer keeps that join no cluster, because no
+// arithmetic is known of its element type: they stay in memory for as long as it is open.
+const maxUnjoined = 4096
+
+// roomInMemory refuses an entry that would stay in memory beyond that.
+func (k *sparseContext) roomInMemory(op string) error {
+	for _, y := range k.layers {
+		y.mu.Lock()
+		full := y.mu.joiner == nil && len(y.mu.window) >= maxUnjoined
+		n := len(y.mu.window)
+		y.mu.Unlock()
+		if full {
+			return skep.Invalidf(op, "appended entries in memory", n, fmt.Sprintf("below %d, as entries of %v join no clusters", maxUnjoined, k.head.Shape.Element))
+		}
+	}
+	return nil
 }
 
 // clearChunk is how many numbers one clearing covers.

@@ -39,7 +39,8 @@
 // # Append
 //
 // A token's entries are put as one block and acknowledged when that is stored. They are
-// in the window, in memory, until they join clusters; then they wait for a block's worth of
+// in the window, in memory, until they join clusters (those of element types without
+// arithmetic never do, and Append refuses more than maxUnjoined of them); then they wait for a block's worth of
 // neighbours on the drive that is theirs, (id + |C|) mod n, are written as an overflow
 // block, and the arrangement grows. The token's own block is deleted after that, so an
 // acknowledged entry is always stored at least once. A token is stored only when none is

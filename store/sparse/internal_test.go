@@ -74,12 +74,14 @@ type bed struct {
 	keys  []skep.Key
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t *testing.T) *bed { return newBedOf(t, bedShape) }
+
+func newBedOf(t *testing.T, shape skep.Shape) *bed {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	b := &bed{T: t, ctx: ctx, st: &hooked{Store: memstore.New(memstore.Options{})}}
 	t.Cleanup(func() { require.NoError(t, b.st.Close()) })
-	ns, err := b.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: bedShape, Chained: true})
+	ns, err := b.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
 	require.NoError(t, err)
 	b.scope = skep.Scope{Namespace: ns.ID}
 	var parent *skep.Key
@@ -402,6 +404,37 @@ func TestTokensOfAnotherTextAreNotTaken(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, r.Missing)
 				require.Equal(t, bedEntry(fresh), dst[0], "entry %d", bedTokens+e)
+			}
+		})
+	}
+}
+
+// Entries of which no arithmetic is known join no clusters: they stay in memory, and there
+// is an end to that. All that were taken are there still, also after an open.
+func TestEntriesThatNeverJoinAreLimited(t *testing.T) {
+	for _, element := range []skep.ElementType{skep.FP8, skep.I8} {
+		t.Run(element.String(), func(t *testing.T) {
+			shape := bedShape // as many bytes
+			shape.HeadDim, shape.Element = 4*bedShape.HeadDim, element
+			b := newBedOf(t, shape)
+			k := b.clustered()
+			for e := range maxUnjoined {
+				_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens + e)})
+				require.NoError(t, err)
+			}
+			for range 2 {
+				_, err := k.Append(b.ctx, [][]byte{bedEntry(0)})
+				var refused *skep.Error
+				require.ErrorIs(t, err, skep.Invalid)
+				require.ErrorAs(t, err, &refused)
+				require.Equal(t, "appended entries in memory", refused.Field)
+				require.Equal(t, maxUnjoined, refused.Value)
+				require.Contains(t, refused.Limit, element.String())
+				require.Equal(t, maxUnjoined, k.Info().Appended)
+				require.NoError(t, b.fetch(k, bedTokens+maxUnjoined))
+
+				require.NoError(t, k.Close(b.ctx))
+				k = b.clustered()
 			}
 		})
 	}
