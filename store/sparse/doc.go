@@ -40,12 +40,12 @@
 //
 // A token's entries are put as one block and acknowledged when that is stored. They are
 // in the window, in memory, until they join clusters (those of element types without
-// arithmetic never do, and Append refuses more than maxUnjoined of them); then they wait for a block's worth of
-// neighbours on the drive that is theirs, (id + |C|) mod n, are written as an overflow
-// block, and the arrangement grows. The token's own block is deleted after that, so an
-// acknowledged entry is always stored at least once. A token is stored only when none is
-// stored under the next number: where the store evicted one, those after it may be there
-// still, and numbers go on from the one that is missing.
+// arithmetic never do, and Append refuses more than maxUnjoined of them); then they wait
+// for a block's worth of neighbours on the drive that is theirs, (id + |C|) mod n, are
+// written as an overflow block, and the arrangement grows. The token's own block is deleted
+// after that, so an acknowledged entry is always stored at least once. A token is stored
+// only when none is stored under the next number: where the store evicted one, those after
+// it may be there still, and numbers go on from the one that is missing.
 //
 // # What holds
 //
@@ -55,7 +55,10 @@
 //   - A context is served only while the last block of its chain is found, and not once its
 //     description says that it is dropped.
 //   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to
-//     one choice a layer; an index that LayerInfo.IndexBytes counts.
+//     one choice a layer; an index that LayerInfo.IndexBytes counts. Besides, while a layer
+//     is clustered or reclustered, all its entries at once, in whole pages when they are
+//     moved, and those of float types with their keys as 4-byte numbers besides: 128k
+//     entries of K and V in bf16, 4 KiB each, are 512 MiB and as much again.
 //
 // # Locks
 //
