@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,5 +64,31 @@ func TestTheDurablePathIsThere(t *testing.T) {
 		files, err := filepath.Glob(filepath.Join("..", "..", pattern))
 		require.NoError(t, err)
 		require.NotEmpty(t, files, pattern)
+	}
+}
+
+// What works together on the durable path is in it together: a file that is split off would
+// fall out of the figure unseen.
+func TestFilesOfOneTaskAreInTheDurablePath(t *testing.T) {
+	root := filepath.Join("..", "..")
+	for _, task := range []string{
+		"store/rebuild*.go", "store/rivals*.go", "store/carry*.go", "store/writeback*.go", "store/promised*.go", "store/exactorder*.go",
+		"store/catalog/load*.go",
+	} {
+		files, err := filepath.Glob(filepath.Join(root, task))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, task)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			rel, err := filepath.Rel(root, file)
+			require.NoError(t, err)
+			require.True(t, slices.ContainsFunc(durablePath, func(pattern string) bool {
+				ok, err := filepath.Match(pattern, filepath.ToSlash(rel))
+				require.NoError(t, err)
+				return ok
+			}), rel)
+		}
 	}
 }
