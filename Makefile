@@ -116,7 +116,8 @@ cuda: bin/cuda/fake/libcuda.so.1 ## bin/cuda/skep-gpu, the command that holds a 
 bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
 	$(CUDAENV) $(GO) test -c -tags cuda -ldflags "-s -w" -o $@ ./gpu/cuda
 
-cuda-test: bin/cuda/cuda.test ## the CUDA back end's tests on the fake driver, without a GPU
+cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
+	$(CUDAENV) $(GO) vet -tags cuda ./gpu/... ./tools/skep-gpu
 	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
 
 gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine with a driver (run.sh), under 30 MB

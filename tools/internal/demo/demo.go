@@ -276,39 +276,22 @@ func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, re
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 1<<20)
-	noted, killed := time.Now(), false
-	for lines.Scan() && !killed {
-		var s step
-		if json.Unmarshal(lines.Bytes(), &s) != nil {
-			break // cut short
-		}
-		res.add(s)
-		if time.Since(noted) > 2*time.Second {
-			noted = time.Now()
-			o.Note("     %d requests, hit ratio %.3f", s.Request, float64(res.hits)/float64(max(res.refs, 1)))
-		}
-		// Late machines are killed early, so that recovery is seen in any case.
-		if s.Request >= o.killAt() || time.Since(began) > o.Within/2 {
-			killed = true
-			if err := cmd.Process.Kill(); err != nil {
-				return err
-			}
-		}
+	killed, err := o.follow(out, began, res, cmd.Process.Kill)
+	// It ends in any case before its store is opened again: one that could not be killed, or
+	// still writes although what it says is not read any more, dies of the closed pipe.
+	if err != nil {
+		_ = cmd.Process.Kill()
 	}
-	for lines.Scan() { // what it had said before it died
-		var s step
-		if json.Unmarshal(lines.Bytes(), &s) == nil {
-			res.add(s)
-		}
-	}
-	err = cmd.Wait()
+	_ = out.Close()
+	waited := cmd.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if err != nil {
+		return err
+	}
 	if !killed {
-		return fmt.Errorf("the demo's first process ended by itself: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return fmt.Errorf("the demo's first process ended by itself: %w: %s", waited, strings.TrimSpace(stderr.String()))
 	}
 	if len(res.steps) > 0 {
 		res.KilledAt = res.steps[len(res.steps)-1].Request
@@ -317,6 +300,45 @@ func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, re
 	res.WrongBytes, res.BrokenPromises = res.last().Wrong, res.last().Broken
 	res.refsBefore, res.hitBefore = res.refs, res.hits
 	return nil
+}
+
+// maxLine is the longest line a step may be.
+const maxLine = 1 << 20
+
+// follow adds the first process's steps to the result and kills it past the middle; killed
+// says that it did. It returns once no step follows, or with the error that ends the demo.
+func (o *Options) follow(out io.Reader, began time.Time, res *Result, kill func() error) (killed bool, err error) {
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, maxLine)
+	noted := time.Now()
+	for lines.Scan() {
+		var s step
+		if json.Unmarshal(lines.Bytes(), &s) != nil {
+			if killed {
+				break // cut short
+			}
+			return false, fmt.Errorf("the demo's first process said what is no step: %.80q", lines.Bytes())
+		}
+		res.add(s)
+		if killed { // what it had said before it died
+			continue
+		}
+		if time.Since(noted) > 2*time.Second {
+			noted = time.Now()
+			o.Note("     %d requests, hit ratio %.3f", s.Request, float64(res.hits)/float64(max(res.refs, 1)))
+		}
+		// Late machines are killed early, so that recovery is seen in any case.
+		if s.Request >= o.killAt() || time.Since(began) > o.Within/2 {
+			if err := kill(); err != nil {
+				return false, fmt.Errorf("the demo's first process cannot be killed: %w", err)
+			}
+			killed = true
+		}
+	}
+	if err := lines.Err(); err != nil && !killed {
+		return false, fmt.Errorf("a step of the demo's first process, %d bytes at most: %w", maxLine, err)
+	}
+	return killed, nil
 }
 
 func (r *Result) last() step {
