@@ -38,6 +38,8 @@ type Options struct {
 	Self       []string
 	Log        *slog.Logger
 	Note       func(format string, args ...any)
+
+	kill func(*os.Process) error // in tests; nil: as it is done
 }
 
 func (o *Options) ensureDefaults() {
@@ -276,22 +278,23 @@ func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, re
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	killed, err := o.follow(out, began, res, cmd.Process.Kill)
-	// It ends in any case before its store is opened again: one that could not be killed, or
-	// still writes although what it says is not read any more, dies of the closed pipe.
+	kill := cmd.Process.Kill
+	if o.kill != nil {
+		kill = func() error { return o.kill(cmd.Process) }
+	}
+	killed, err := o.follow(out, began, res, kill)
 	if err != nil {
-		_ = cmd.Process.Kill()
+		_ = kill() // one that cannot be killed dies of the closed pipe when it says its next step
 	}
 	_ = out.Close()
 	waited := cmd.Wait()
-	if ctx.Err() != nil {
+	switch said := strings.TrimSpace(stderr.String()); {
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	if err != nil {
-		return err
-	}
-	if !killed {
-		return fmt.Errorf("the demo's first process ended by itself: %w: %s", waited, strings.TrimSpace(stderr.String()))
+	case err != nil:
+		return fmt.Errorf("the demo's first process: %w: %v: %s", err, waited, said)
+	case !killed:
+		return fmt.Errorf("the demo's first process ended by itself: %w: %s", waited, said)
 	}
 	if len(res.steps) > 0 {
 		res.KilledAt = res.steps[len(res.steps)-1].Request
@@ -306,7 +309,8 @@ func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, re
 const maxLine = 1 << 20
 
 // follow adds the first process's steps to the result and kills it past the middle; killed
-// says that it did. It returns once no step follows, or with the error that ends the demo.
+// says that it did. It returns once no step follows, or with what went wrong: the process may
+// run on then, and wait for somebody to read what it says.
 func (o *Options) follow(out io.Reader, began time.Time, res *Result, kill func() error) (killed bool, err error) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxLine)
@@ -317,7 +321,7 @@ func (o *Options) follow(out io.Reader, began time.Time, res *Result, kill func(
 			if killed {
 				break // cut short
 			}
-			return false, fmt.Errorf("the demo's first process said what is no step: %.80q", lines.Bytes())
+			return false, fmt.Errorf("said what is no step: %.80q", lines.Bytes())
 		}
 		res.add(s)
 		if killed { // what it had said before it died
@@ -330,13 +334,13 @@ func (o *Options) follow(out io.Reader, began time.Time, res *Result, kill func(
 		// Late machines are killed early, so that recovery is seen in any case.
 		if s.Request >= o.killAt() || time.Since(began) > o.Within/2 {
 			if err := kill(); err != nil {
-				return false, fmt.Errorf("the demo's first process cannot be killed: %w", err)
+				return false, fmt.Errorf("cannot be killed: %w", err)
 			}
 			killed = true
 		}
 	}
 	if err := lines.Err(); err != nil && !killed {
-		return false, fmt.Errorf("a step of the demo's first process, %d bytes at most: %w", maxLine, err)
+		return false, fmt.Errorf("a step of more than %d bytes: %w", maxLine, err)
 	}
 	return killed, nil
 }
