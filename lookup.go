@@ -3,6 +3,7 @@ package skep
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -46,10 +47,41 @@ type RecomputeCost struct {
 	PerTokenSquared float64 // nanoseconds
 }
 
-// Of is the time to compute n tokens.
+// Of is the time to compute n tokens: the longest Duration where it is longer than that, or no
+// number.
 func (c RecomputeCost) Of(tokens int) time.Duration {
+	const longest, least = time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	n := float64(tokens)
-	return c.Fixed + time.Duration(n*float64(c.PerToken)+n*n*c.PerTokenSquared)
+	var d time.Duration
+	switch v := n*float64(c.PerToken) + n*n*c.PerTokenSquared; {
+	case v >= float64(longest) || v != v:
+		d = longest
+	case v <= float64(least):
+		d = least
+	default:
+		d = time.Duration(v)
+	}
+	switch {
+	case c.Fixed > 0 && d > longest-c.Fixed:
+		return longest
+	case c.Fixed < 0 && d < least-c.Fixed:
+		return least
+	}
+	return c.Fixed + d
+}
+
+// validate returns an Invalid error naming the first field outside its limits. A cost of nothing
+// is one.
+func (c RecomputeCost) validate(op string) error {
+	switch {
+	case c.Fixed < 0:
+		return Invalidf(op, "fixed recompute cost", c.Fixed, "0 or more")
+	case c.PerToken < 0:
+		return Invalidf(op, "recompute cost of a token", c.PerToken, "0 or more")
+	case !(c.PerTokenSquared >= 0) || c.PerTokenSquared > maxPerTokenSquared:
+		return Invalidf(op, "recompute cost of a token squared in ns", c.PerTokenSquared, fmt.Sprintf("0 to %g", float64(maxPerTokenSquared)))
+	}
+	return nil
 }
 
 // LookupRequest asks for the longest prefix of Keys that can be restored now.
@@ -69,6 +101,11 @@ func (r *LookupRequest) Validate() error {
 	}
 	if r.Lease != NoLease && (r.Lease < 0 || r.Lease > MaxLease) {
 		return Invalidf(op, "lease", r.Lease, fmt.Sprintf("0 to %v, or NoLease", MaxLease))
+	}
+	if r.Cost != nil {
+		if err := r.Cost.validate(op); err != nil {
+			return err
+		}
 	}
 	return r.Scope.validate(op)
 }
