@@ -110,7 +110,9 @@ type SparseContext interface {
 	Prefetch(ctx context.Context, layer int, foreseen []float32, c Choice) error
 	// Append adds one token: an entry of EntryBytes for each layer. It returns the entry's
 	// number when the token is stored as the namespace's class promises. The entry waits
-	// in the window, and joins a cluster after Window further observed steps.
+	// in the window, and joins a cluster after Window further observed steps. Entries of FP8
+	// and I8 join none, and stay in memory: with 4,096 such that are not in a cluster, the next
+	// is Invalid.
 	Append(ctx context.Context, layers [][]byte) (uint32, error)
 	// Recluster lays a layer out anew from what was observed, if that is better on
 	// explorative steps that neither layout was built from. Reads go on meanwhile. An
