@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -44,10 +45,12 @@ func TestCatalogFileSystemFull(t *testing.T) {
 		}
 		return res[0].Outcome == skep.Declined
 	}
-	eventually(t, "puts are declined", declined)
-	st, err := s.Stats(ctx)
-	require.NoError(t, err)
-	require.Contains(t, st.State, "full: ")
+	eventually(t, "it is noticed", func() bool {
+		st, err := s.Stats(ctx)
+		require.NoError(t, err)
+		return strings.HasPrefix(st.State, "full: ")
+	})
+	require.True(t, declined())
 	requireChain(t, s, sc, keys, faultBlock)
 	n, err := s.Delete(ctx, sc, keys[9:])
 	require.NoError(t, err)
@@ -55,7 +58,7 @@ func TestCatalogFileSystemFull(t *testing.T) {
 
 	avail.Store(10 << 30)
 	eventually(t, "puts are taken again", func() bool { return !declined() })
-	st, err = s.Stats(ctx)
+	st, err := s.Stats(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "ok", st.State)
 	require.NoError(t, s.Close())
