@@ -120,8 +120,11 @@ func (k *sparseContext) alive(ctx context.Context) error {
 		return nil
 	}
 	_, err := k.s.tokens(ctx, k.place.scope, k.head.Chain)
-	if errors.Is(err, skep.NotFound) {
+	switch {
+	case errors.Is(err, skep.NotFound):
 		return errors.Join(notFound(k.place.last), k.s.bury(ctx, k))
+	case errors.Is(err, skep.DeviceFailed):
+		return nil // it is there, on a drive that cannot be read; the context's records are blocks of their own
 	}
 	return err
 }
@@ -244,14 +247,17 @@ func (k *sparseContext) markDropped(ctx context.Context) {
 func (y *layer) dropRecords(ctx context.Context) error {
 	y.moving.Lock()
 	defer y.moving.Unlock()
-	a := y.arranged()
-	if a == nil {
-		return nil
+	keys, err := y.planned(ctx)
+	if err != nil {
+		return err
 	}
-	// No read is let in from here on: see sources.
-	a.readers.Lock()
-	defer a.readers.Unlock()
-	_, err := y.k.s.st.Delete(ctx, y.k.records, append(a.recordKeys(y.k, y.n), y.planned(ctx)...))
+	if a := y.arranged(); a != nil {
+		// No read is let in from here on: see sources.
+		a.readers.Lock()
+		defer a.readers.Unlock()
+		keys = append(keys, a.recordKeys(y.k, y.n)...)
+	}
+	_, err = y.k.s.st.Delete(ctx, y.k.records, keys)
 	return err
 }
 

@@ -52,6 +52,8 @@
 //   - A Fetch delivers an entry's bytes or names it as missing. Bytes are checked by the
 //     Store, slot by slot.
 //   - Readers see one arrangement from beginning to end; its records are deleted after.
+//   - Only what the Store says is not stored is taken for that: where a block cannot be read
+//     now, a call fails with the Store's error before it begins anything anew.
 //   - A context is served only while the last block of its chain is found, and not once its
 //     description says that it is dropped.
 //   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to

@@ -18,8 +18,8 @@ import (
 // hooked is a Store that stops where a test wants it to.
 type hooked struct {
 	skep.Store
-	restore, looked, put atomic.Pointer[func()]
-	puts                 atomic.Int64
+	restore, looked, put, read atomic.Pointer[func()] // read: a session is over, and what it brought is known
+	puts                       atomic.Int64
 }
 
 func call(f *atomic.Pointer[func()]) {
@@ -30,7 +30,21 @@ func call(f *atomic.Pointer[func()]) {
 
 func (h *hooked) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	call(&h.restore)
-	return h.Store.Restore(ctx, r)
+	ses, err := h.Store.Restore(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &hookedSession{ses, h}, nil
+}
+
+type hookedSession struct {
+	skep.Session
+	h *hooked
+}
+
+func (s *hookedSession) Close(ctx context.Context) error {
+	call(&s.h.read)
+	return s.Session.Close(ctx)
 }
 
 func (h *hooked) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
@@ -224,13 +238,13 @@ func TestAContextIsMadeOnce(t *testing.T) {
 func TestAnOpenThatTakesLongForgetsNothing(t *testing.T) {
 	b := newBed(t)
 	require.NoError(t, b.clustered().Close(b.ctx))
-	var lookups atomic.Int64
-	count := func() { lookups.Add(1) }
-	b.st.looked.Store(&count)
+	var reads atomic.Int64
+	count := func() { reads.Add(1) }
+	b.st.read.Store(&count)
 	c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
 	require.NoError(t, err)
 	require.NoError(t, c.Close(b.ctx))
-	stopped, goOn := stopAt(&b.st.looked, lookups.Load()) // the last: it has found no token
+	stopped, goOn := stopAt(&b.st.read, reads.Load()) // the last: it has found no token
 	opened := begin(func() error {
 		_, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
 		return err

@@ -44,13 +44,32 @@ func (k *sparseContext) put(ctx context.Context, sc skep.Scope, blocks []skep.Bl
 	return nil
 }
 
-// getMeta reads an opaque block; nil when there is none.
-func (k *sparseContext) getMeta(ctx context.Context, key skep.Key) (data []byte, err error) {
-	found, err := k.s.st.Lookup(ctx, &skep.LookupRequest{Scope: k.meta, Keys: []skep.Key{key}, Lease: skep.NoLease})
-	if err != nil || found.Blocks == 0 {
-		return nil, err
+// readTries is how often a read begins again whose block went while it was read.
+const readTries = 3
+
+// getMeta reads an opaque block; nil when there is none. It does not go by a Lookup: one that
+// finds nothing does not say whether the block is stored and cannot be read now, and what cannot
+// be read is not to be begun anew.
+func (k *sparseContext) getMeta(ctx context.Context, key skep.Key) ([]byte, error) {
+	return k.s.blockAt(ctx, skep.Chain{Scope: k.meta, Keys: []skep.Key{key}})
+}
+
+// blockAt reads the one block a chain asks for; nil only when none is stored.
+func (s *Sparse) blockAt(ctx context.Context, c skep.Chain) (data []byte, err error) {
+	for range readTries {
+		data, err = s.readBlock(ctx, c)
+		if !errors.Is(err, skep.Evicted) {
+			break
+		}
 	}
-	ses, err := k.s.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: k.meta, Keys: []skep.Key{key}}}})
+	if errors.Is(err, skep.NotFound) {
+		return nil, nil
+	}
+	return data, err
+}
+
+func (s *Sparse) readBlock(ctx context.Context, c skep.Chain) (data []byte, err error) {
+	ses, err := s.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +84,6 @@ func (k *sparseContext) getMeta(ctx context.Context, key skep.Key) (data []byte,
 		}
 		return nil
 	})
-	if errors.Is(err, skep.NotFound) {
-		return nil, nil
-	}
 	return data, err
 }
 

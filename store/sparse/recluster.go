@@ -2,6 +2,7 @@ package sparse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -97,17 +98,20 @@ func (y *layer) deleteBefore(ctx context.Context, a *arrangement) error {
 	return nil
 }
 
-// planned are the record keys of a plan that is stored, for dropping.
-func (y *layer) planned(ctx context.Context) []skep.Key {
+// planned are the record keys of a plan that is stored, for dropping. One that is damaged names
+// none; one that cannot be read now is an error, as it names them yet.
+func (y *layer) planned(ctx context.Context) ([]skep.Key, error) {
 	data, err := y.k.getMeta(ctx, y.k.key("plan", uint64(y.n)))
-	if err != nil || data == nil {
-		return nil
+	if err == nil && data != nil {
+		var next *arrangement
+		if next, err = decodeArrangement(data); err == nil {
+			return next.recordKeys(y.k, y.n), nil
+		}
 	}
-	next, err := decodeArrangement(data)
-	if err != nil {
-		return nil
+	if errors.Is(err, skep.Damaged) {
+		err = nil
 	}
-	return next.recordKeys(y.k, y.n)
+	return nil, err
 }
 
 // better makes a new arrangement from what was observed and judges both on explorative
@@ -302,7 +306,7 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	if resumed {
 		have = func(key skep.Key) bool {
 			r, err := k.s.st.Lookup(ctx, &skep.LookupRequest{Scope: k.records, Keys: []skep.Key{key}, Lease: skep.NoLease})
-			return err == nil && r.Blocks == 1
+			return err == nil && r.Blocks == 1 // else it is written again, which does no harm
 		}
 	}
 	written, err := k.writeRecords(ctx, y.n, next, at, have)

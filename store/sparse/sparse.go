@@ -455,16 +455,28 @@ func (s *Sparse) sibling(ctx context.Context, n skep.NamespaceInfo, suffix strin
 	return 0, false, err
 }
 
-// tokens is how many tokens a chain has; NotFound unless all of it is stored.
+// tokens is how many tokens a chain has; NotFound unless all of it is stored. A lookup ends
+// before a block that is stored and cannot be read now, as before one that is gone; so the first
+// that it did not find is asked for, and the Store's error returned where that says otherwise.
 func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
-	r, err := s.st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
-	if err != nil {
-		return 0, err
+	found := 0
+	for range readTries {
+		r, err := s.st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
+		if err != nil {
+			return 0, err
+		}
+		if found = r.Blocks; found >= len(keys) {
+			return r.Tokens, nil
+		}
+		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: found, To: found + 1}})
+		if err != nil {
+			return 0, fmt.Errorf("block %d of the chain: %w", found, err)
+		}
+		if data == nil {
+			break
+		}
 	}
-	if r.Blocks < len(keys) {
-		return 0, &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "blocks of the chain", Value: r.Blocks, Limit: len(keys)}
-	}
-	return r.Tokens, nil
+	return 0, &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "blocks of the chain", Value: found, Limit: len(keys)}
 }
 
 // prepare makes a context's frame: its geometry and namespaces.

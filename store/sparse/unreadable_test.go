@@ -1,0 +1,101 @@
+package sparse
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// unreadable is a Store of which some blocks are on a drive that cannot be read: lookups end
+// before them, and restores say so.
+type unreadable struct {
+	skep.Store
+	keys []skep.Key
+}
+
+func (u *unreadable) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	some := *r
+	if i := slices.IndexFunc(r.Keys, func(k skep.Key) bool { return slices.Contains(u.keys, k) }); i >= 0 {
+		some.Keys = r.Keys[:i]
+	}
+	return u.Store.Lookup(ctx, &some)
+}
+
+func (u *unreadable) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	ses, err := u.Store.Restore(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &unreadableSession{ses, u, r}, nil
+}
+
+type unreadableSession struct {
+	skep.Session
+	u *unreadable
+	r *skep.RestoreRequest
+}
+
+func (s *unreadableSession) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	n, err := s.Session.Next(ctx, into)
+	for i := range into[:n] {
+		if c := &into[i]; slices.Contains(s.u.keys, s.r.Chains[c.Chain].Keys[c.Block]) {
+			c.Release()
+			c.Data, c.Err = nil, &skep.Error{Op: "restore", Kind: skep.DeviceFailed}
+		}
+	}
+	return n, err
+}
+
+// What cannot be read is not taken for gone: an open, and whatever begins things anew where none
+// are, fails with the store's error, and all is as it was once it can be read again. A context
+// that is open goes on.
+func TestWhatCannotBeReadIsNotGone(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		key  func(b *bed, k *sparseContext) skep.Key
+	}{
+		{"the chain", func(b *bed, _ *sparseContext) skep.Key { return b.keys[1] }},
+		{"the chain's end", func(b *bed, _ *sparseContext) skep.Key { return b.last() }},
+		{"the description", func(_ *bed, k *sparseContext) skep.Key { return k.key("context") }},
+		{"the arrangement", func(_ *bed, k *sparseContext) skep.Key { return k.key("arrangement", 0) }},
+		{"the profile", func(_ *bed, k *sparseContext) skep.Key { return k.key("profile", 0) }},
+		{"the recall", func(_ *bed, k *sparseContext) skep.Key { return k.key("recall", 0) }},
+		{"a token", func(_ *bed, k *sparseContext) skep.Key { return k.key("token", bedTokens+1) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			u := &unreadable{Store: b.st.Store}
+			b.st.Store = u
+			k := b.clustered()
+			require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+			for e := range 3 {
+				b.appendAs(k, bedTokens+e, 1)
+			}
+			require.NoError(t, k.Flush(b.ctx))
+			u.keys = []skep.Key{tt.key(b, k)}
+			k.mu.Lock()
+			k.checked = k.checked.Add(-aliveEvery) // the next call looks for its chain
+			k.mu.Unlock()
+			b.appendAs(k, bedTokens+3, 1)
+			require.NoError(t, b.fetch(k, bedTokens+4))
+			require.NoError(t, k.Close(b.ctx))
+
+			_, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+			require.ErrorIs(t, err, skep.DeviceFailed)
+			require.NotErrorIs(t, err, skep.NotFound)
+			_, err = b.cluster()
+			require.ErrorIs(t, err, skep.DeviceFailed)
+
+			u.keys = nil
+			c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+			require.NoError(t, err)
+			require.Equal(t, 4, c.Info().Appended)
+			require.Equal(t, 1, c.Info().PerLayer[0].Steps)
+			require.NoError(t, b.fetch(c, bedTokens+4))
+		})
+	}
+}
