@@ -33,8 +33,9 @@
 //	recluster   write plan (what is wanted) → records of the new generation → arrangement
 //	            → delete old records → delete plan
 //	crash       plan there: recluster goes on with it, skipping what is stored, or, where it
-//	            is in force, deletes what was before; without a plan nothing of another
-//	            generation exists
+//	            is in force, deletes what was before; what there is of a later generation
+//	            without a plan, as evictions leave it, is deleted before a plan is stored.
+//	            A plan is gone on with if it places the entries that have a place now
 //
 // # Append
 //

@@ -44,6 +44,11 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 		if next, err = y.better(a, &res); err != nil || next == nil {
 			return res, err
 		}
+		// Of records under these keys a resumed recluster takes it that they are this plan's. A
+		// store that evicts plans may have kept the records of one before.
+		if _, err := k.s.st.Delete(ctx, k.records, next.recordKeys(k, n)); err != nil {
+			return res, err
+		}
 		if err := k.putMeta(ctx, k.key("plan", uint64(n)), next.encode()); err != nil {
 			return res, err
 		}
@@ -65,7 +70,7 @@ func (y *layer) unfinished(ctx context.Context, a *arrangement) (*arrangement, e
 	if err != nil {
 		return nil, err
 	}
-	if next.gen == a.gen+1 && next.entries == a.entries {
+	if next.gen == a.gen+1 && next.entries == a.entries && a.sameEntries(next) {
 		return next, nil
 	}
 	if next.gen == a.gen {
@@ -80,6 +85,26 @@ func (y *layer) unfinished(ctx context.Context, a *arrangement) (*arrangement, e
 	}
 	_, err = y.k.s.st.Delete(ctx, y.k.meta, []skep.Key{y.k.key("plan", uint64(y.n))})
 	return nil, err
+}
+
+// sameEntries reports whether b has a place for the entries that a has one for, and no others.
+// Which those are may change while their number does not: an entry may join after one that was
+// appended later.
+func (a *arrangement) sameEntries(b *arrangement) bool {
+	placed := make([]bool, b.entries)
+	for _, slots := range b.at {
+		for _, e := range slots {
+			if e != layout.NoEntry {
+				placed[e] = true
+			}
+		}
+	}
+	for e, there := range placed {
+		if there != (len(a.placement.Spots(uint32(e))) > 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // deleteBefore deletes the records of the generation before a. Nobody knows any more how

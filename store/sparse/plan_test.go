@@ -1,0 +1,146 @@
+package sparse
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// join lets appended entries join a cluster now, those alone.
+func (b *bed) join(k *sparseContext, entries ...uint32) {
+	b.Helper()
+	y := k.layers[0]
+	y.mu.Lock()
+	for _, e := range entries {
+		y.mu.joined = append(y.mu.joined, joined{entry: e})
+	}
+	y.mu.Unlock()
+	require.NoError(b, y.overflow(b.ctx, true))
+}
+
+// interrupted leaves what a recluster leaves that was killed before the new arrangement came into
+// force: a plan, and the records, of entries as at says.
+func (b *bed) interrupted(k *sparseContext, at func(uint32) []byte) {
+	b.Helper()
+	a := k.layers[0].arranged()
+	next, err := k.deal(a.gen+1, a.entries, a.clusters, nil)
+	require.NoError(b, err)
+	for _, slots := range next.at {
+		for s, e := range slots {
+			if e != layout.NoEntry && len(a.placement.Spots(e)) == 0 {
+				slots[s] = layout.NoEntry
+			}
+		}
+	}
+	require.NoError(b, k.putMeta(b.ctx, k.key("plan", 0), next.encode()))
+	_, err = k.writeRecords(b.ctx, 0, next, at, nil)
+	require.NoError(b, err)
+}
+
+// observeGroups observes explorative steps, each of which activates entries 8 apart.
+func (b *bed) observeGroups(k *sparseContext) {
+	b.Helper()
+	for t := range 200 {
+		var on []uint32
+		for e := t % 8; e < bedTokens; e += 8 {
+			on = append(on, uint32(e))
+		}
+		require.NoError(b, k.Observe(b.ctx, skep.Observation{Entries: on, Explorative: true}))
+	}
+}
+
+func otherText(uint32) []byte { return bedEntry(1000) }
+
+// A plan is evicted and the records written for it are not: they are not taken for those of the
+// next plan, be it interrupted too.
+func TestRecordsOfAnEvictedPlanAreNotTaken(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	b.interrupted(k, otherText)
+	n, err := b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("plan", 0)})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+
+	b.observeGroups(k)
+	killed, kill := context.WithCancel(b.ctx)
+	defer kill()
+	puts := 0
+	second := func() {
+		if puts++; puts == 2 { // the first is the plan's
+			kill()
+		}
+	}
+	b.st.put.Store(&second)
+	_, err = k.Recluster(killed, 0)
+	require.ErrorIs(t, err, context.Canceled)
+	b.st.put.Store(nil)
+
+	r, err := k.Recluster(b.ctx, 0)
+	require.NoError(t, err)
+	require.True(t, r.Resumed)
+	require.NoError(t, b.fetch(k, bedTokens))
+}
+
+// An entry that joins after a later one does not change how many there are: a plan from before it
+// has no place for it, and is not gone on with.
+func TestAPlanWithoutAnEntryThatJoinedSinceIsNotResumed(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	for e := range 2 {
+		b.appendAs(k, bedTokens+e, 1)
+	}
+	b.join(k, bedTokens+1)
+	before := k.layers[0].arranged().entries
+	b.interrupted(k, func(e uint32) []byte { return bedEntry(int(e)) })
+	b.join(k, bedTokens)
+	require.Equal(t, before, k.layers[0].arranged().entries)
+
+	r, err := k.Recluster(b.ctx, 0)
+	require.NoError(t, err)
+	require.False(t, r.Resumed)
+	require.NoError(t, b.fetch(k, bedTokens+2))
+}
+
+// Dropping a context whose arrangement is gone deletes the records of its plan too.
+func TestADropWithoutAnArrangementDeletesWhatWasPlanned(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	b.interrupted(k, otherText)
+	planned, err := k.layers[0].planned(b.ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, planned)
+	require.NoError(t, k.Close(b.ctx))
+	_, err = b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("arrangement", 0)})
+	require.NoError(t, err)
+	_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.ErrorIs(t, err, skep.NotFound)
+	n, err := b.st.Delete(b.ctx, k.records, planned)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+// A plan that cannot be read is neither replaced nor forgotten.
+func TestAPlanThatCannotBeReadIsKept(t *testing.T) {
+	b := newBed(t)
+	u := &unreadable{Store: b.st.Store}
+	b.st.Store = u
+	k := b.clustered()
+	b.interrupted(k, func(e uint32) []byte { return bedEntry(int(e)) })
+	u.keys = []skep.Key{k.key("plan", 0)}
+	_, err := k.Recluster(b.ctx, 0)
+	require.ErrorIs(t, err, skep.DeviceFailed)
+	require.ErrorIs(t, b.sp.DropContext(b.ctx, b.scope, b.last()), skep.DeviceFailed)
+
+	u.keys = nil
+	planned, err := k.layers[0].planned(b.ctx)
+	require.NoError(t, err)
+	_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.ErrorIs(t, err, skep.NotFound) // and the drop is finished
+	n, err := b.st.Delete(b.ctx, k.records, planned)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
