@@ -234,6 +234,31 @@ func (k *sparseContext) drop(ctx context.Context) error {
 	return err
 }
 
+// forget deletes what a context of the same place, whose description is gone, has left that
+// would pass for the new one's: plans with their records, what was observed, and tokens.
+// REQUIRES: nobody else has the context.
+func (k *sparseContext) forget(ctx context.Context) error {
+	for _, y := range k.layers {
+		records, err := y.planned(ctx)
+		if err != nil {
+			return err
+		}
+		if len(records) > 0 {
+			if _, err := k.s.st.Delete(ctx, k.records, records); err != nil {
+				return err
+			}
+		}
+	}
+	var meta []skep.Key
+	for _, y := range k.layers {
+		meta = append(meta, k.key("plan", uint64(y.n)), k.key("profile", uint64(y.n)), k.key("recall", uint64(y.n)))
+	}
+	if _, err := k.s.st.Delete(ctx, k.meta, meta); err != nil {
+		return err
+	}
+	return k.clearFrom(ctx, uint32(k.head.Entries))
+}
+
 // markDropped stores that the context is dropped. A store may have no room for that, and
 // must let go of what there is all the more; if it fails altogether, the deletes say so.
 func (k *sparseContext) markDropped(ctx context.Context) {

@@ -55,6 +55,40 @@ func (b *bed) observeGroups(k *sparseContext) {
 
 func otherText(uint32) []byte { return bedEntry(1000) }
 
+// The description of a context is evicted while a recluster of it is interrupted, and the new
+// context grows to the same size with another text: the old plan is not gone on with, and what
+// was observed of the old text is not known of the new.
+func TestAPlanOfAnotherTextIsNotResumed(t *testing.T) {
+	b := newBed(t)
+	k := b.clustered()
+	require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+	b.appendAs(k, 1000, 2)
+	b.join(k, bedTokens, bedTokens+1)
+	b.interrupted(k, func(e uint32) []byte {
+		if e < bedTokens {
+			return bedEntry(int(e))
+		}
+		return otherText(e)
+	})
+	require.NoError(t, k.Close(b.ctx))
+	n, err := b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("context")})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+
+	k = b.clustered()
+	require.Zero(t, k.Info().PerLayer[0].Steps)
+	for e := range 2 {
+		b.appendAs(k, bedTokens+e, 1)
+	}
+	b.join(k, bedTokens, bedTokens+1)
+	r, err := k.Recluster(b.ctx, 0)
+	require.NoError(t, err)
+	require.False(t, r.Resumed)
+	require.NoError(t, b.fetch(k, bedTokens+2))
+	require.NoError(t, k.Close(b.ctx))
+	require.Zero(t, b.clustered().Info().PerLayer[0].Steps) // what is stored, too
+}
+
 // A plan is evicted and the records written for it are not: they are not taken for those of the
 // next plan, be it interrupted too.
 func TestRecordsOfAnEvictedPlanAreNotTaken(t *testing.T) {

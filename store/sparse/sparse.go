@@ -200,6 +200,10 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err != nil {
 		return nil, err
 	}
+	// An evicted description may have left behind what was another text's after the chain.
+	if err := k.forget(ctx); err != nil {
+		return nil, err
+	}
 	for l := range k.layers {
 		if err := k.build(ctx, l); err != nil {
 			return nil, fmt.Errorf("cluster layer %d: %w", l, err)
@@ -207,10 +211,6 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
-		return nil, err
-	}
-	// An evicted description may have left tokens behind, of another text after the chain.
-	if err := k.clearFrom(ctx, uint32(n)); err != nil {
 		return nil, err
 	}
 	// The description comes last: without it there is no context.
