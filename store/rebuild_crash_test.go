@@ -23,6 +23,7 @@ import (
 type lastDay struct {
 	*testing.T
 	rng    *rand.Rand
+	stops  *rand.Rand   // says when the machine stops; under mu
 	gate   sync.RWMutex // held shared while devices take operations
 	mu     sync.Mutex
 	faults []*device.Fault
@@ -67,7 +68,7 @@ func (g dayDevice) Unwrap() device.Device { return g.Device }
 
 func (d *lastDay) maybeStop() {
 	d.mu.Lock()
-	now := d.rng.IntN(d.odds) == 0 && len(d.nights) < 40
+	now := d.stops.IntN(d.odds) == 0 && len(d.nights) < 40
 	d.mu.Unlock()
 	if !now {
 		return
@@ -131,7 +132,7 @@ func TestRebuildAfterACrash(t *testing.T) {
 	seed := testSeed(t)
 	var nights, cuts int
 	for run := uint64(0); time.Now().Before(end) && !t.Failed(); run++ {
-		d := &lastDay{T: t, rng: rand.New(rand.NewPCG(seed, run)), known: map[dayKey]dayState{}, odds: 40}
+		d := &lastDay{T: t, rng: rand.New(rand.NewPCG(seed, run)), stops: rand.New(rand.NewPCG(run, seed)), known: map[dayKey]dayState{}, odds: 40}
 		n, c := d.live(end)
 		nights, cuts = nights+n, cuts+c
 	}
