@@ -57,6 +57,7 @@ type ring struct {
 		// the order of the entries. len(staged) <= len(slots) <= entries of the
 		// submission queue, so that there is always an entry for a slot.
 		staged  []uint32
+		corked  bool        // the reaper hands over what is staged: tell
 		retry   *time.Timer // armed while the kernel refuses entries for now
 		broken  error       // the kernel refused entries for good
 		regions []region
@@ -181,7 +182,10 @@ func (r *ring) Submit(ops []*Op) error {
 		r.mu.waiting.push(op)
 	}
 	r.fillLocked()
-	failed := r.enterLocked()
+	var failed []outcome
+	if !r.mu.corked {
+		failed = r.enterLocked()
+	}
 	r.mu.Unlock()
 	if failed != nil {
 		// Not here: Done never runs inside Submit. The ops are counted in flight, so
@@ -384,11 +388,38 @@ func (r *ring) drain() bool {
 	failed := r.enterLocked()
 	r.mu.Unlock()
 
-	r.finishAll(r.finished)
+	r.tell(r.finished)
 	clear(r.finished)
 	r.finishAll(failed)
 
 	return true
+}
+
+// tellAtOnce is how many ops that ended bring about others before these are handed over: who
+// reads many small pieces submits the next for each that ends, and one entry into the kernel
+// for each of them costs more than the rest of it.
+const tellAtOnce = 8
+
+// tell ends ops. What is submitted meanwhile is handed to the kernel together. Only the
+// reaper calls it.
+func (r *ring) tell(list []outcome) {
+	for len(list) > 0 {
+		n := min(tellAtOnce, len(list))
+		r.cork(n > 1)
+		r.finishAll(list[:n])
+		r.cork(false)
+		list = list[n:]
+	}
+}
+
+func (r *ring) cork(on bool) {
+	var failed []outcome
+	r.mu.Lock()
+	if r.mu.corked = on; !on {
+		failed = r.enterLocked()
+	}
+	r.mu.Unlock()
+	r.finishAll(failed)
 }
 
 // settle takes the result of an entry and says whether to submit the rest.
