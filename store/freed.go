@@ -381,6 +381,10 @@ func (s *Store) settleDevices(ctx context.Context) {
 		}
 		s.reconcileStale(ctx)
 	}
+	for s.intents.underway() && ctx.Err() == nil { // the cleaner is at it: what it cannot do comes back
+		time.Sleep(time.Millisecond)
+	}
+	defer s.intents.tried()
 	if left := s.intents.take(); len(left) > 0 {
 		s.carryOutWithin(ctx, 0, left)
 	}

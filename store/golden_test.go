@@ -112,11 +112,7 @@ func TestGoldenImage(t *testing.T) {
 				sc := openSpace(t, s, "chain", skep.Durable, 2, true)
 				putRun(t, s, sc, more, 5000)
 				requireChain(t, s, sc, more, 5000)
-				eventually(t, "what older formats did not log is on the devices", func() bool {
-					s.intents.mu.Lock()
-					defer s.intents.mu.Unlock()
-					return len(s.intents.left) == 0
-				})
+				eventually(t, "what older formats did not log is on the devices", s.intents.none)
 				require.NoError(t, s.Close())
 				if round == 1 { // once it was opened, the devices say it all
 					require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog")))

@@ -49,6 +49,13 @@ func (l *intents) tried() {
 	l.mu.Unlock()
 }
 
+// underway says that somebody tries some again now.
+func (l *intents) underway() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.busy > 0
+}
+
 // none says that the devices know all that they are to know.
 func (l *intents) none() bool {
 	l.mu.Lock()
