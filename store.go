@@ -128,7 +128,7 @@ const (
 	EventAccepted  EventKind = 1 // readable from memory
 	EventCommitted EventKind = 2 // stored as its class promises
 	EventEvicted   EventKind = 3 // gone, to make room
-	EventMoved     EventKind = 4 // now in another tier
+	EventMoved     EventKind = 4 // stored elsewhere: written again by cleaning, compaction or a drain; Tier says in which tier it is now
 	EventDamaged   EventKind = 5 // bytes did not match
 	EventDeleted   EventKind = 6 // by Delete, Replaces or a later writer
 	EventPurged    EventKind = 7 // a tenant, model, namespace or salt; Namespace says which, 0 for several

@@ -448,6 +448,9 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 	if err := s.catalog.Commit(s.ctx, b, durable); err != nil { // not under ctx: the index must follow the rows
 		return err
 	}
+	if !durable {
+		s.wantHardened()
+	}
 	var refused []*incoming
 	for _, in := range a.blocks {
 		if in.outdated { // it was there for no time at all

@@ -542,6 +542,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 	for _, in := range moved {
 		if s.index.Move(in.fp, in.moved.from.Pack(), in.loc.Pack()) {
 			s.count.movedBytes.Add(in.size)
+			s.events.emit(s.eventOf(ns, in, skep.EventMoved))
 		} else { // found damaged by a reader meanwhile
 			s.deleteRow(locOf(in.loc))
 		}

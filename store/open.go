@@ -65,7 +65,7 @@ func noStore(dir string) error {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{})}
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1)}
 	s.log, s.logTail = withRing(o.Logger)
 	ring, _ := newKeyring(o.EncryptionKeys) // validate has tried it
 	s.keys.Store(&ring)
@@ -427,6 +427,7 @@ func (s *Store) run() {
 		go0(&s.background, s.watchSpace)
 		s.warnOfCramped()
 		go0(&s.background, s.keepMark)
+		go0(&s.background, s.harden)
 		go0(&s.background, s.repair)
 		if s.options.ScrubRate > 0 {
 			go0(&s.background, s.scrubAlways)

@@ -60,8 +60,11 @@ func TestCompact(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, st.MovedBytes, "a dry run moves nothing")
 
+	events, err := s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
 	r, err := s.Compact(ctx, MoveOptions{})
 	require.NoError(t, err)
+	requireMoved(t, events, int(r.Blocks))
 	require.InDelta(t, plan.Groups, r.GroupsDone, 1, "one may have been in use")
 	require.Positive(t, r.GroupsFreed)
 	require.False(t, r.OutOfRoom)
@@ -85,6 +88,22 @@ func TestCompact(t *testing.T) {
 		require.Zero(t, n, "nothing deleted comes back")
 	}
 	require.NoError(t, s.Close())
+}
+
+// requireMoved reads of so many blocks that they moved, or of more.
+func requireMoved(t *testing.T, events skep.EventStream, blocks int) {
+	into := make([]skep.Event, 64)
+	for moved := 0; moved < blocks; {
+		n, err := events.Next(testContext(t), into)
+		require.NoError(t, err)
+		for _, e := range into[:n] {
+			if e.Kind == skep.EventMoved {
+				require.Equal(t, skep.TierDevice, e.Tier)
+				moved++
+			}
+		}
+	}
+	require.NoError(t, events.Close())
 }
 
 func countBlocks(t *testing.T, s *Store) int {

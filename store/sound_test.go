@@ -1,8 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"math/rand/v2"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -220,4 +224,48 @@ func TestLogOfTwoCopiesIsAllOrNothing(t *testing.T) {
 	require.Equal(t, before, a.logs)
 	require.Equal(t, 1, a.logPages)
 	require.Equal(t, []int{1, 1}, g.logged)
+}
+
+// What was put as Cache survives the end of the process soon after it was acknowledged,
+// long before the drives are flushed (FlushInterval is a minute here).
+func TestCacheBlocksAreSoonSafeFromTheEndOfTheProcess(t *testing.T) {
+	ctx := testContext(t)
+	s, r, crash := crashRig(t, func(*Options) {})
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
+	var o Options
+	eventually(t, "the rows are synced", func() bool {
+		o = crash("killed")
+		logs, err := o.CatalogFS.List(filepath.Join(o.Dir, "catalog"))
+		require.NoError(t, err)
+		for _, name := range logs {
+			if strings.HasSuffix(name, ".log") && bytes.Contains(readAll(t, o.CatalogFS, filepath.Join(o.Dir, "catalog", name)), keys[2][:]) {
+				return true
+			}
+		}
+		return false
+	})
+	after := &rig{} // a drive keeps what it completed when a process ends
+	r.each(func(_ int, d *device.Fault) {
+		after.mems = append(after.mems, d.CrashDevice(d.Events(), nil, device.CrashOptions{KeepAll: true}))
+		after.faults = append(after.faults, nil)
+	})
+	require.NoError(t, s.Close())
+	o.OpenDevice = after.open
+	killed, err := Open(ctx, o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, killed.Close()) }()
+	found, err := killed.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.Equal(t, len(keys), found.Blocks)
+}
+
+func readAll(t *testing.T, fs vfs.FS, name string) []byte {
+	f, err := fs.Open(name)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	b, err := io.ReadAll(f)
+	require.NoError(t, err)
+	return b
 }

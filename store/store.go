@@ -77,9 +77,10 @@ type Store struct {
 	exclusive bool            // read-only, and nobody else has it open
 	marks     marks
 	markMu    sync.Mutex
-	rootMu    sync.Mutex // over making and committing the root row; taken after names.mu
-	changes   sync.Mutex // changes of rows that exist: deletes, replacements, moves
-	lastStart lastStart  // guarded by space.mu
+	unsynced  chan struct{} // says that rows of Cache blocks were committed; see harden
+	rootMu    sync.Mutex    // over making and committing the root row; taken after names.mu
+	changes   sync.Mutex    // changes of rows that exist: deletes, replacements, moves
+	lastStart lastStart     // guarded by space.mu
 	openBytes atomic.Int64
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
