@@ -99,6 +99,7 @@ type health struct {
 	slowRun   int
 	calmRun   int
 	slowSince time.Duration
+	peered    bool   // others were read while it was slow, so that it is not the load
 	failRun   [3]int // reads, writes, flushes that failed since one did not
 	good      int    // probes in a row
 	falls     int
@@ -182,7 +183,7 @@ func (h *health) fall(to condition, why string, at time.Duration) {
 	}
 	h.state, h.why, h.good, h.calmRun, h.slowRun = to, why, 0, 0, 0
 	if to == slow {
-		h.slowSince = at
+		h.slowSince, h.peered = at, false
 	}
 }
 
@@ -221,7 +222,11 @@ func (h *health) watchLatency(p *pulse) {
 	}
 }
 
+// recoverFromSlow lets the drive be well again, or fences it. One that no other can be
+// compared with is not fenced: nothing would be written elsewhere, and what it is slower than
+// may be its own idle self.
 func (h *health) recoverFromSlow(p *pulse) {
+	h.peered = h.peered || p.peers > 0
 	switch {
 	case p.reads >= h.rules.samples && h.tooSlow(p.mean, p.peers), p.probe == probeBad, p.probe == probeGood && h.probeSlow(p.took):
 		h.calmRun = 0
@@ -230,7 +235,7 @@ func (h *health) recoverFromSlow(p *pulse) {
 	}
 	if h.calmRun >= h.rules.probes<<min(h.falls, 6)/2 {
 		h.rise(p.at)
-	} else if h.calmRun == 0 && p.at-h.slowSince > h.rules.tolerate {
+	} else if h.calmRun == 0 && h.peered && p.at-h.slowSince > h.rules.tolerate {
 		h.fall(fenced, h.why, p.at)
 	}
 }

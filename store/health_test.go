@@ -13,6 +13,7 @@ func TestHealth(t *testing.T) {
 	well := pulse{reads: 10, readOK: 10, mean: 2 * ms, peers: 2 * ms, company: true}
 	sluggish := pulse{reads: 10, readOK: 10, mean: 200 * ms, peers: 2 * ms, company: true}
 	loaded := pulse{reads: 10, readOK: 10, mean: 200 * ms, peers: 190 * ms, company: true}
+	alone := pulse{reads: 10, readOK: 10, mean: 200 * ms}
 	idle := pulse{company: true}
 	good := pulse{probe: probeGood, took: 1 * ms, company: true}
 	lame := pulse{probe: probeGood, took: 300 * ms, company: true}
@@ -31,6 +32,8 @@ func TestHealth(t *testing.T) {
 		{"one hiccup is forgiven", []scene{{well, 20, healthy}, {sluggish, 2, healthy}, {well, 1, healthy}, {sluggish, 2, healthy}}},
 		{"slow, then fenced, then let in", []scene{{well, 20, healthy}, {sluggish, 3, slow}, {sluggish, 31, fenced}, {lame, 20, fenced}, {good, 2, fenced}, {good, 1, healthy}}},
 		{"slow and well again without being fenced", []scene{{well, 20, healthy}, {sluggish, 3, slow}, {good, 2, slow}, {good, 1, healthy}}},
+		{"slow with nobody to compare it with: the load, maybe", []scene{{well, 20, healthy}, {alone, 3, slow}, {alone, 1000, slow}, {well, 3, healthy}}},
+		{"compared at last", []scene{{well, 20, healthy}, {alone, 1000, slow}, {sluggish, 1, fenced}}},
 		{"few reads prove nothing", []scene{{pulse{reads: 2, readOK: 2, mean: time.Second, peers: ms, company: true}, 100, healthy}}},
 		{"hung while others go on", []scene{{well, 5, healthy}, {pulse{readsStalled: 900 * ms, company: true}, 1, healthy}, {pulse{readsStalled: time.Second, company: true}, 1, dead},
 			{pulse{readsStalled: 9 * time.Second, company: true}, 50, dead}, {good, 3, healthy}}},
