@@ -13,12 +13,24 @@ import (
 // After the first error it does nothing more.
 //
 // Reading makes no allocation larger than what b holds would fill: counts are compared
-// with the bytes that are left before anything is made.
+// with the bytes that are left before anything is made, and what is made is paid for first.
 type coder struct {
 	b       []byte
 	at      int // next byte to read
 	reading bool
 	err     error
+	purse   purse // pays for what reading makes; nil: nobody counts
+}
+
+// purse pays for memory before it is made, in bytes. An error ends the reading.
+type purse interface{ spend(n int64) error }
+
+// pay is called before n bytes are made. False: they must not be.
+func (c *coder) pay(n int64) bool {
+	if c.err == nil && c.purse != nil {
+		c.err = c.purse.spend(n)
+	}
+	return c.err == nil
 }
 
 func (c *coder) fail(field string, value, limit any) {
@@ -131,7 +143,7 @@ func text[T ~string](c *coder, v *T) {
 	c.u16(&n)
 	if !c.reading {
 		c.b = append(c.b, *v...)
-	} else if p := c.take(int(n)); p != nil {
+	} else if p := c.take(int(n)); n > 0 && p != nil && c.pay(int64(n)) {
 		*v = T(p)
 	}
 }
@@ -165,6 +177,9 @@ func (c *coder) maybeKey(v **skep.Key) {
 		return
 	}
 	if c.reading {
+		if !c.pay(skep.KeySize) {
+			return
+		}
 		*v = new(skep.Key)
 	}
 	c.key(*v)
@@ -201,7 +216,7 @@ func list[T any](c *coder, v *[]T, least int, each func(*coder, *T)) {
 			c.fail("elements of a list", n, "as many as the body holds")
 			return
 		}
-		if n > 0 {
+		if n > 0 && c.pay(int64(n)*int64(unsafe.Sizeof(*new(T)))) {
 			*v = make([]T, n)
 		}
 	}

@@ -187,8 +187,11 @@ func appendFrame(b []byte, h Header, m message) ([]byte, error) {
 
 // decode reads a body that was compared with its checksum. What is not exactly a
 // message is Invalid.
-func decode(t Type, body []byte, m message) error {
-	c := coder{b: body, reading: true}
+func decode(t Type, body []byte, m message) error { return decodePaid(t, body, m, nil) }
+
+// decodePaid is decode with p paying for what it makes.
+func decodePaid(t Type, body []byte, m message, p purse) error {
+	c := coder{b: body, reading: true, purse: p}
 	if m != nil {
 		m.walk(&c)
 	}

@@ -39,8 +39,29 @@ var bodiesOf = map[Type]func() message{
 	TypeAttach: func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
 }
 
+// allowance is a purse with a bottom.
+type allowance struct{ left, spent int64 }
+
+func (a *allowance) spend(n int64) error {
+	if n > a.left-a.spent {
+		return overloaded("memory", time.Second)
+	}
+	a.spent += n
+	return nil
+}
+
+// makes is how many bytes f makes.
+func makes(f func()) int64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc)
+}
+
 // FuzzBody: a body is either refused or exactly what its message is written as, and
-// reading it makes little more than its own size.
+// reading it makes no more than twice what it may: what was paid for where there is enough,
+// and what there is where there is not.
 func FuzzBody(f *testing.F) {
 	for _, v := range vectors() {
 		if v.m == nil {
@@ -55,15 +76,16 @@ func FuzzBody(f *testing.F) {
 		if !ok {
 			return
 		}
+		const slack = 64 << 10 // of measuring, and of other goroutines
 		m := make()
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err := decode(Type(typ), body, m)
-		runtime.ReadMemStats(&after)
-		// The largest element is a chain of a restore: 86 bytes at least, 3 times that in
-		// memory. The rest is what measuring makes.
-		if grew := after.TotalAlloc - before.TotalAlloc; grew > uint64(4*len(body)+64<<10) {
-			t.Fatalf("%d bytes made of a body of %d", grew, len(body))
+		var err error
+		rich := &allowance{left: 1 << 40}
+		if grew := makes(func() { err = decodePaid(Type(typ), body, m, rich) }); grew > 2*rich.spent+slack {
+			t.Fatalf("%d bytes made of a body of %d, and %d paid for", grew, len(body), rich.spent)
+		}
+		poor := &allowance{left: int64(len(body))}
+		if grew := makes(func() { _ = decodePaid(Type(typ), body, make(), poor) }); grew > 2*poor.left+slack {
+			t.Fatalf("%d bytes made of a body of %d, and no more to spend than that", grew, len(body))
 		}
 		if err != nil {
 			return

@@ -102,8 +102,8 @@ func simply(f func(ctx context.Context, r *request) (message, error)) func(*requ
 	}
 }
 
-// read decodes the body.
-func (r *request) read(m message) error { return decode(r.h.Type, r.body, m) }
+// read decodes the body. What that makes is charged first.
+func (r *request) read(m message) error { return decodePaid(r.h.Type, r.body, m, r) }
 
 // scoped decodes the body and checks what every call on keys checks: that there are not
 // too many, and that the namespace is the caller's.

@@ -229,8 +229,9 @@ func (x *serverConn) frame() error {
 	if err := x.allowed(op); err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
 	}
-	// A list of small things is larger in memory than in the body. What is very short is
-	// free: it is most often about giving something back, which must not need memory.
+	// Once for the body, once for what the Store and the answer make of its keys; lists are
+	// charged as they are made (spend). What is very short is free: it is most often about
+	// giving something back, which must not need memory.
 	cost := 2 * int64(h.Body)
 	if h.Body <= freeBody {
 		cost = 0
@@ -258,6 +259,15 @@ func (x *serverConn) frame() error {
 
 // freeBody is the longest body that is not charged.
 const freeBody = 256
+
+// spend charges n bytes to the request, or says that the server is overloaded.
+func (r *request) spend(n int64) error {
+	if s := r.x.s; !s.memory.take(n) {
+		return overloaded("memory", s.comeBack())
+	}
+	r.charged += n
+	return nil
+}
 
 // done gives back what the request held.
 func (r *request) done() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/skepkv/skep"
 )
@@ -110,9 +111,9 @@ func (t *taker) release() {
 // take gives the request with its bytes in place. Parts of a page and more begin at a
 // page, so that the Store writes them from where they are.
 func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
-	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack, Blocks: make([]skep.Block, len(m.Blocks))}
-	var large, little int64
+	var large, little, lists int64
 	for i := range m.Blocks {
+		lists += int64(unsafe.Sizeof(skep.Block{})) + int64(len(m.Blocks[i].Parts))*int64(unsafe.Sizeof(skep.Part{}))
 		for j := range m.Blocks[i].Parts {
 			if p := &m.Blocks[i].Parts[j]; p.Shared {
 				continue
@@ -124,10 +125,11 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 		}
 	}
 	s := t.r.x.s
-	if !s.memory.take(large + little) {
+	if !s.memory.take(large + little + lists) {
 		return nil, t.r.refusePayload(t.left, overloaded("memory", s.comeBack()))
 	}
-	t.charged = large + little
+	t.charged = large + little + lists
+	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack, Blocks: make([]skep.Block, len(m.Blocks))}
 	room, err := t.alloc(large)
 	if err != nil {
 		return nil, t.r.refusePayload(t.left, err)

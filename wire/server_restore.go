@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 
@@ -135,6 +136,9 @@ func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.Restor
 	if len(m.Chains) > skep.MaxChains {
 		return nil, false, skep.Invalidf("restore", "chains", len(m.Chains), skep.MaxChains)
 	}
+	if err := r.spend(int64(len(m.Chains)) * int64(unsafe.Sizeof(skep.Chain{}))); err != nil {
+		return nil, false, err
+	}
 	req = &skep.RestoreRequest{Chains: make([]skep.Chain, len(m.Chains))}
 	keys := 0
 	for i := range m.Chains {
@@ -162,6 +166,9 @@ func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.Restor
 				return nil, false, skep.Invalidf("restore", "destination", "stream", "shared memory, when the ring answers")
 			}
 		default:
+			if err := r.spend(int64(len(c.Planes)) * int64(unsafe.Sizeof([]byte(nil)))); err != nil {
+				return nil, false, err
+			}
 			if out.Dest, err = s.region.destination(c); err != nil {
 				return nil, false, err
 			}
