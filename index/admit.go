@@ -95,6 +95,7 @@ func Admit(run []Leaving, level, burst float64, dst []Refusal) []Refusal {
 type WearBudget struct {
 	rate     float64 // bytes a second; 0: no budget
 	burst    float64
+	least    float64 // of burst
 	have     float64 // -burst to burst
 	promised int64   // admitted and not yet written
 	last     time.Time
@@ -108,10 +109,15 @@ const wearSaved = 15 * time.Minute
 // an hour's budget may be saved up, at least least bytes; nothing of it is there at once,
 // so that opening a store often does not wear it out.
 func NewWearBudget(perDay, least int64, now time.Time, written int64) *WearBudget {
-	day := (24 * time.Hour).Seconds()
-	b := &WearBudget{rate: float64(perDay) / day, last: now, written: written}
-	b.burst = max(b.rate*wearSaved.Seconds(), float64(least))
+	b := &WearBudget{least: float64(least), last: now, written: written}
+	b.Allow(perDay)
 	return b
+}
+
+// Allow changes what is allowed, from the last Update on: devices have come or gone.
+func (b *WearBudget) Allow(perDay int64) {
+	b.rate = float64(perDay) / (24 * time.Hour).Seconds()
+	b.burst = max(b.rate*wearSaved.Seconds(), b.least)
 }
 
 // Update takes the time and the bytes the devices have written so far into account.

@@ -76,6 +76,12 @@ func TestWearBudget(t *testing.T) {
 	b.Update(start.Add(time.Minute), 70_500+10_000_000)
 	require.InDelta(t, -1, b.Level(), 1e-9, "a clock that goes back earns nothing")
 
+	b.Allow(2 * 86_400_000) // another device
+	b.Update(start.Add(time.Hour), b.written)
+	before := b.Left()
+	b.Update(start.Add(time.Hour-time.Second), b.written+10_000)
+	b.Update(start.Add(time.Hour+time.Second), b.written)
+	require.Equal(t, before-10_000+2000, b.Left())
 	none := NewWearBudget(0, 1, start, 0)
 	none.Update(start.Add(time.Second), 1e12)
 	require.Greater(t, none.Level(), 1.0)

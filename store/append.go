@@ -71,7 +71,9 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 		if g != nil {
 			return g, nil
 		}
-		sp.opening.Lock()
+		if err := s.take(ctx, sp.opening, "put"); err != nil {
+			return nil, err
+		}
 		sp.mu.Lock()
 		g = sp.mu.open[st]
 		sp.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 		if g == nil {
 			g, err = s.openGroup(ctx, st)
 		}
-		sp.opening.Unlock()
+		sp.opening.give()
 		if err == nil {
 			s.cleaner.kick()
 			return g, nil

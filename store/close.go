@@ -50,6 +50,7 @@ func (s *Store) close() error {
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
 		note(&skep.Error{Op: "close", Kind: skep.Deadline, Field: "background work"})
+		s.outlived = true
 	}
 	s.workers.stop()
 	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
@@ -113,7 +114,7 @@ func (s *Store) abandon() error {
 }
 
 // shut closes devices, catalog and memory, in that order: memory goes only when no
-// drive can write to it.
+// drive can write to it, and no background work that outlived Close can look at it.
 func (s *Store) shut(ctx context.Context) error {
 	var errs []error
 	busy := false
@@ -131,6 +132,7 @@ func (s *Store) shut(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
+	busy = busy || s.outlived
 	if s.cache != nil {
 		s.cache.Close()
 	}
@@ -139,7 +141,7 @@ func (s *Store) shut(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	if s.index != nil {
+	if s.index != nil && !s.outlived {
 		s.index.Close()
 	}
 	if s.lock != nil {

@@ -326,9 +326,6 @@ func (h *harmed) refused(where string, err error) {
 	switch skep.KindOf(err) {
 	case skep.Damaged, skep.Foreign, skep.Missing, skep.Version, skep.NotFound, skep.Conflict, skep.DeviceFailed:
 	default:
-		if strings.Contains(where, "in OPTIONS") { // Pebble says what is wrong with it, without a kind
-			return
-		}
 		h.Fatalf("%s: %v", where, err)
 	}
 }

@@ -72,6 +72,7 @@ func newStore(o Options) *Store {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.space.mu.groups = map[uint32]*group{}
 	s.space.mu.freed = make(chan struct{})
+	s.space.opening = make(turn, 1)
 	s.sessions.m = map[*session]struct{}{}
 	s.scarce = make(scarce, 1)
 	s.two.start(s)

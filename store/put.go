@@ -267,7 +267,7 @@ func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) 
 	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.fp[:], b.fp[:]) })
 	for _, in := range ordered {
 		for {
-			if e, ok := s.index.Resolve(in.fp); ok {
+			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) {
 				s.exists(ns, in, e)
 				break
 			}
@@ -479,7 +479,8 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 	}
 	out := make([]skep.Want, len(r.Keys))
 	for i, k := range r.Keys {
-		if _, ok := s.index.Resolve(s.names.fingerprint(ns.instance, t, k)); ok && ns.info.Chained {
+		fp := s.names.fingerprint(ns.instance, t, k)
+		if e, ok := s.index.Resolve(fp); ok && ns.info.Chained && !s.unreadableCache(ns, fp, e) {
 			out[i] = skep.Want{Outcome: skep.Exists}
 			continue
 		}

@@ -34,6 +34,27 @@ func (s *Store) readablePrefix(ns *namespace, t tag, keys []skep.Key, n int) int
 	return n
 }
 
+// unreadableCache says whether a block is of class Cache and cannot be read now: who has
+// its bytes had better store them again, as after any other miss.
+func (s *Store) unreadableCache(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
+	return ns.info.Class == skep.Cache && !s.allReadable() && !s.readable(ns, fp, e)
+}
+
+// givesWay forgets such a block for one that is about to be put in its place.
+func (s *Store) givesWay(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
+	if !s.unreadableCache(ns, fp, e) {
+		return false
+	}
+	loc := layout.Unpack(e.Location)
+	g := s.findGroup(loc.Group)
+	rec, err := s.record(fp, e)
+	if g == nil || err != nil {
+		return false
+	}
+	s.forgetBlock(g, fp, loc, &rec)
+	return true
+}
+
 // readable says whether a block can be read now: from the DRAM tier, or from drives that
 // have a copy of each of its pieces.
 func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) bool {

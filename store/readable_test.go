@@ -103,3 +103,46 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 		})
 	}
 }
+
+// Who computes again what lies on a drive that cannot be read may store it again: it is
+// wanted, and found from then on, and still there once when the drive is back.
+func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
+	ctx := testContext(t)
+	s, r, o := openRig(t, func(o *Options) {
+		quick(o)
+		o.DeviceCount, o.CacheBytes, o.rules.taskEvery = 3, -1, hangs
+	})
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	kept := openSpace(t, s, "durable", skep.Durable, 1, true)
+	keys := chainKeys(1, 30)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	requireOutcome(t, skep.Committed, putRun(t, s, kept, keys, faultBlock))
+	r.faults[1].MustInject(device.GoneRule())
+	page := device.AlignedBuffer(layout.PageSize)
+	eventually(t, "the drive is noticed", func() bool {
+		_ = device.ReadAt(ctx, s.drives[1].dev, page, 0)
+		return s.drives[1].unreadable()
+	})
+	found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.Less(t, found.Blocks, len(keys))
+	want, err := s.Want(ctx, &skep.WantRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.True(t, want[found.Blocks].Wanted)
+	res := putRun(t, s, sc, keys, faultBlock)
+	require.Equal(t, skep.Committed, res[found.Blocks].Outcome)
+	requireChain(t, s, sc, keys, faultBlock)
+	requireOutcome(t, skep.Exists, putRun(t, s, kept, keys, faultBlock)) // the drive may come back
+
+	r.faults[1].Clear()
+	eventually(t, "the drive is back", func() bool { return s.drives[1].condition() == healthy })
+	requireChain(t, s, sc, keys, faultBlock)
+	requireChain(t, s, kept, keys, faultBlock)
+	require.Equal(t, 2*len(keys), countBlocks(t, s))
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, faultBlock)
+	require.Equal(t, 2*len(keys), countBlocks(t, s))
+	require.NoError(t, s.Close())
+}

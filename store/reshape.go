@@ -343,9 +343,10 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 		return p, err
 	}
 	defer t.give()
-	s.space.opening.Lock() // what was being opened with it is known now
-	//lint:ignore SA2001 to wait is all
-	s.space.opening.Unlock()
+	if err := s.take(ctx, s.space.opening, op); err != nil { // what was being opened with it is known now
+		return p, err
+	}
+	s.space.opening.give()
 	began, b := time.Now(), s.newBudget(o.Rate)
 	w := s.works.begin(taskDrain, s.liveBytes(of))
 	defer w.end()

@@ -123,9 +123,36 @@ type space struct {
 		root        int // SWARM's running pointer: the start device of the next chain
 	}
 	// opening serialises opening a group for a stream, which does I/O without holding mu.
-	opening sync.Mutex
+	opening turn
 	growing sync.Mutex // serialises growDrives
 }
+
+// turn is a lock that is waited for with a context, and for no longer than a time. Make it
+// with room for one.
+type turn chan struct{}
+
+// take waits for the lock; give returns it. Who has it may be writing to a drive, for no
+// longer than Options.OpTimeout; who waited for twice that, behind several of them, gets an
+// error of kind Deadline.
+func (s *Store) take(ctx context.Context, t turn, op string) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*s.options.OpTimeout)
+	defer cancel()
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "group being opened", Err: ctx.Err()}
+	case <-s.closing:
+		return errClosed
+	}
+}
+
+func (t turn) give() { <-t }
 
 // errFull says that no group can be opened now; cleaning may change that.
 var errFull = &skep.Error{Op: "put", Kind: skep.Full}

@@ -109,6 +109,7 @@ type Store struct {
 	closed     bool         // guarded by gate
 	closeOnce  sync.Once
 	closeErr   error
+	outlived   bool // background work did not end with Close
 	background sync.WaitGroup
 	failure    atomic.Pointer[error]
 }

@@ -91,8 +91,19 @@ func (s *Store) newWriteback() (*writeback, error) {
 	w := &writeback{s: s, secondTouch: o.Admission == admitSecondTouch, wake: make(chan struct{}, 1), ghosts: g, waiting: index.NewWaiting(),
 		maxBytes: int64(waitingShare * float64(o.CacheBytes)), maxBlocks: maxWaiting(o.CacheBytes),
 		blocks: map[index.Fingerprint]*waitingBlock{}}
-	w.budget = index.NewWearBudget(o.WriteBudget*int64(len(s.drives)), wearLeast, s.now(), s.bytesWritten())
+	w.budget = index.NewWearBudget(w.perDay(), wearLeast, s.now(), s.bytesWritten())
 	return w, nil
+}
+
+// perDay is the budget of the drives that are written to now.
+func (w *writeback) perDay() int64 {
+	n := int64(0)
+	for _, d := range w.s.allDrives() {
+		if d != nil && !d.removed.Load() && !d.retired.Load() {
+			n++
+		}
+	}
+	return w.s.options.WriteBudget * n
 }
 
 // bytesWritten is what the devices have written since the open: payload, logs, cleaning.
@@ -218,6 +229,7 @@ const maxRun = 512
 // more than so many bytes and blocks wait. It returns what was refused. REQUIRES: w.mu.
 func (w *writeback) decideLocked(bytes int64, blocks int) (refused refusals) {
 	w.budget.Update(w.s.now(), w.s.bytesWritten())
+	w.budget.Allow(w.perDay())
 	var run []index.WaitingBlock
 	before := len(w.queue)
 	for {

@@ -143,13 +143,36 @@ func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {
 	p.EnsureDefaults()
 	c.fs, c.tables = fsys, p.MakeWriterOptions(0, p.FormatMajorVersion.MaxTableFormat())
 	if c.db, err = pebble.Open(c.dir, p); err != nil {
-		return err
+		return namesOptions(err, fsys, c.dir, p)
 	}
 	var s StoreState
 	if _, err := get(c.db, []byte{rowStore}, s.decode); err != nil {
 		return errors.Join(err, c.db.Close())
 	}
 	return nil
+}
+
+// namesOptions gives an open's error the kind Damaged when it is the newest OPTIONS file that
+// Pebble refuses: every catalog has the same, so what it says otherwise is damage.
+func namesOptions(err error, fsys vfs.FS, dir string, p *pebble.Options) error {
+	d, e := pebble.Peek(dir, fsys)
+	if e != nil || d.OptionsFilename == "" {
+		return err
+	}
+	text, e := readFile(fsys, d.OptionsFilename)
+	if e != nil || p.CheckCompatibility(dir, string(text)) == nil {
+		return err
+	}
+	return &skep.Error{Op: "open", Kind: skep.Damaged, Field: "catalog's " + fsys.PathBase(d.OptionsFilename), Err: err}
+}
+
+func readFile(fsys vfs.FS, name string) (b []byte, err error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	b, err = io.ReadAll(f)
+	return b, errors.Join(err, f.Close())
 }
 
 func notFound(dir string, err error) error {
