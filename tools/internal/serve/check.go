@@ -110,6 +110,9 @@ func (c *Config) checkTLS() (wrong []error) {
 	if t.ClientCA != "" && t.Cert == "" {
 		wrong = append(wrong, problem("tls.client_ca", "set", "empty while tls.cert is"))
 	}
+	if len(t.Plain) > 3 {
+		return append(wrong, problem("tls.plain", fmt.Sprintf("%d ports", len(t.Plain)), "listen, resp or http, each once"))
+	}
 	for _, p := range t.Plain {
 		if p != "listen" && p != "resp" && p != "http" {
 			wrong = append(wrong, problem("tls.plain", p, "listen, resp or http"))
@@ -140,6 +143,9 @@ const maxTokenBytes = 4 << 10
 
 // credentials makes the directory's credentials, reading tokens from where c says.
 func (c *Config) credentials(environ func(string) (string, bool)) (out []auth.Credential, wrong []error) {
+	if len(c.Credentials) > maxKeys {
+		return nil, []error{problem("credentials", len(c.Credentials), fmt.Sprintf("at most %d", maxKeys))}
+	}
 	names := map[string]bool{}
 	for i, cc := range c.Credentials {
 		at := fmt.Sprintf("credentials[%d]", i)

@@ -127,8 +127,12 @@ func Load(path string, environ func(string) (string, bool), flags map[string]str
 	return c, errors.Join(wrong...)
 }
 
-// merge reads YAML over c.
+// merge reads YAML over c, unless there is too much of it.
 func (c *Config) merge(name string, text []byte) (wrong []error) {
+	e := measure(text)
+	if err := e.check(name); err != nil {
+		return []error{err}
+	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	err := d.Decode(c)
@@ -145,7 +149,7 @@ func (c *Config) merge(name string, text []byte) (wrong []error) {
 	default:
 		wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: err})
 	}
-	return wrong
+	return firstOf(name, wrong)
 }
 
 // readFile reads a file of at most limit bytes.

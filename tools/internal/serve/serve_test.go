@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -157,17 +158,49 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// FuzzConfig: any file gives a configuration or an error, and never a panic.
+// Files that would take memory out of proportion are refused: of equal keys the decoder lists
+// each pair, aliases multiply, and much of nothing is much.
+func TestConfigurationsThatAreTooMuch(t *testing.T) {
+	nines := "[*a" + strings.Repeat(",*a", 8) + "]"
+	for name, text := range map[string]string{
+		"pairs of equal keys": strings.Repeat("z: 1\n", 15),
+		"values with those of aliases": "a: &a [0,0]\nb: &b " + nines + "\nc: &c " + strings.ReplaceAll(nines, "*a", "*b") + "\nd: &d " +
+			strings.ReplaceAll(nines, "*a", "*c") + "\ne: &e " + strings.ReplaceAll(nines, "*a", "*d") + "\nf: " + strings.ReplaceAll(nines, "*a", "*e"),
+		"marks of values":               "x: [" + strings.Repeat(",", maxValues),
+		"at most 10000":                 "credentials: [" + strings.Repeat("{},", maxKeys) + "{}]",
+		"listen, resp or http, each":    "tls: {plain: [" + strings.Repeat("listen,", 4) + "]}",
+		"400 problems more":             "credentials: [" + strings.Repeat("{x: 1},", maxProblems+400) + "]",
+		"mapping key \"z\" already def": "z: 1\nz: 2",
+	} {
+		_, err := Load(write(t, "much.yaml", text), noEnv, nil)
+		require.ErrorIs(t, err, skep.Invalid, name)
+		assert.Contains(t, err.Error(), name)
+	}
+}
+
+// FuzzConfig: any file gives a configuration or an error, and never a panic; it takes at most twice
+// the memory it may.
 func FuzzConfig(f *testing.F) {
 	var out bytes.Buffer
 	require.NoError(f, Default().Print(&out))
 	f.Add(out.Bytes())
 	f.Add([]byte("credentials: [{name: a}]\ntenants: {x: {bytes: 1GiB}}\n"))
 	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("a: &a [1,2,3]\nb: &b [*a,*a,*a]\ntls: {plain: *b}\ntenants: {x: &x {bytes: 1}, y: {<<: *x}}"))
+	f.Add([]byte("z: 1\nz: 1\nz: 1\ntls: {plain: [[],[],[]], x: 1}\ncredentials: [{x: 1},{x: 1}]"))
+	f.Add([]byte("[[[[[[[[{{{{a}}}}"))
 	f.Add([]byte("store: 1\nlimits: [1]\ntls: {plain: {}}"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		c := Default()
+		e := measure(in)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		wrong := c.merge("fuzz", in)
+		runtime.ReadMemStats(&after)
+		const slack = 256 << 10 // of measuring, and of a parser of nothing
+		if made := int64(after.TotalAlloc - before.TotalAlloc); made > 2*e.memory()+slack {
+			t.Fatalf("%d bytes made of a file of %d, which may take %d", made, len(in), e.memory())
+		}
 		for _, cc := range c.Credentials {
 			if cc.TokenFile != "" {
 				return // would read what the input names
