@@ -26,6 +26,7 @@
 //     done (Borrower.End), and what it wrote before only if it has had the unit ever since
 //     (Borrower.Since).
 //   - A borrower that does not hear from its lender before its lease ends stops by itself.
+//   - A lender that was stopped itself ends nobody for what it did not hear meanwhile.
 //   - Messages may be lost, doubled and reordered, and reach a later process of the same
 //     number (Message.Life); an epoch is never used twice for a borrower.
 package lend

@@ -64,6 +64,7 @@ type Lender struct {
 	units  int
 	floor  int
 	peers  map[int]*peer
+	seen   Time // when it was last at work; 0: never
 }
 
 // peer is a borrower as its lender sees it.
@@ -112,6 +113,7 @@ func (l *Lender) Lent(borrower int) Units {
 // as many as there are above the floor. A borrower that has some gets more if they come next
 // below its own and it owes no acknowledgement; its lease goes on as it was.
 func (l *Lender) Lend(now Time, borrower int, life uint64, n int) []Message {
+	l.awake(now)
 	p := l.peers[borrower]
 	if p == nil {
 		p = &peer{}
@@ -141,6 +143,7 @@ func (l *Lender) grant(id int, p *peer) Message {
 // Reclaim takes units back until the border is at least at want: from the borrower whose
 // units are lowest first. They are the lender's when Border says so.
 func (l *Lender) Reclaim(now Time, want int) []Message {
+	l.awake(now)
 	want = min(want, l.units)
 	var out []Message
 	for _, id := range l.ids() {
@@ -171,9 +174,22 @@ func (l *Lender) ids() []int {
 	return ids
 }
 
+// awake notes that the lender is at work. What passed since it last was, when that is longer
+// than a revocation may take, borrowers get back: its process or its machine was stopped, and
+// their mail of that time has not been read yet.
+func (l *Lender) awake(now Time) {
+	if gap := now - l.seen; l.seen > 0 && gap > l.config.Reclaim {
+		for _, p := range l.peers {
+			p.by, p.until = p.by+gap, p.until+gap
+		}
+	}
+	l.seen = now
+}
+
 // Receive takes a borrower's message. What it says of another epoch is old news, and is
 // answered with the present state.
 func (l *Lender) Receive(now Time, m Message) []Message {
+	l.awake(now)
 	p := l.peers[m.Borrower]
 	if p == nil || p.killed || p.life != m.Life || m.Epoch > p.epoch || m.Kind != Ack && m.Kind != Renew && m.Kind != Return {
 		return nil
@@ -197,8 +213,10 @@ func (l *Lender) Receive(now Time, m Message) []Message {
 }
 
 // Tick says what a moment brings: revocations are repeated, and who has not acknowledged in
-// time, or let its lease run out, is to be ended.
+// time, or let its lease run out, is to be ended. It is to be called several times in the
+// shorter of lease and reclaim: a longer pause is taken for the lender's own.
 func (l *Lender) Tick(now Time) []Message {
+	l.awake(now)
 	var out []Message
 	for _, id := range l.ids() {
 		p := l.peers[id]

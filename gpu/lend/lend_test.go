@@ -111,8 +111,31 @@ func TestStuckBorrower(t *testing.T) {
 	silent, err := NewLender(4, 0, times)
 	require.NoError(t, err)
 	silent.Lend(0, 1, 0, 4)
-	require.Empty(t, silent.Tick(109*ms))
+	for at := 1 * ms; at < 110*ms; at += 9 * ms {
+		require.Empty(t, silent.Tick(at))
+	}
 	require.Equal(t, Kill, silent.Tick(110 * ms)[0].Kind)
+}
+
+// A lender that was stopped for long has read no mail: who owed it an Ack, or a renewal, has
+// after that the time it had before.
+func TestStoppedLender(t *testing.T) {
+	l, err := NewLender(4, 0, times)
+	require.NoError(t, err)
+	b := NewBorrower(1, 7)
+	b.Receive(l.Lend(1*ms, 1, 7, 4)[0])
+	require.Empty(t, l.Tick(5*ms))
+	ack := b.Receive(l.Reclaim(6*ms, 2)[0])
+	require.False(t, b.Begin(5000*ms, 3), "it uses nothing meanwhile: its lease ended")
+	require.Equal(t, Revoke, l.Tick(5000 * ms)[0].Kind, "the Ack is there, and not read yet")
+	require.Equal(t, Grant, l.Receive(5001*ms, ack[0])[0].Kind)
+	require.Equal(t, 2, l.Border())
+	require.Empty(t, l.Tick(5005*ms))
+
+	l.Reclaim(5005*ms, 4)
+	require.Equal(t, Revoke, l.Tick(9000 * ms)[0].Kind)
+	require.Equal(t, Revoke, l.Tick(9005 * ms)[0].Kind)
+	require.Equal(t, Kill, l.Tick(9012 * ms)[0].Kind, "no longer than that")
 }
 
 func TestBadConfig(t *testing.T) {

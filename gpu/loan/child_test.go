@@ -51,7 +51,8 @@ func runBorrower(socket string) error {
 	if err != nil {
 		return err
 	}
-	l, err := loan.Borrow(loan.BorrowerOptions{Socket: socket, Name: "borrower", Device: w.Device(1), Tier: s})
+	bo := loan.BorrowerOptions{Socket: socket, Name: "borrower", Device: w.Device(1), Tier: s}
+	l, err := loan.Borrow(bo)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,12 @@ func runBorrower(socket string) error {
 		orders <- "quit" // the test has ended
 	}()
 	mem := make([]byte, len(keys)*blockBytes)
-	for {
+	for again := false; ; {
+		if again {
+			if next, err := loan.Borrow(bo); err == nil {
+				l, again = next, false
+			}
+		}
 		hits, err := restore(s, sc, keys, mem)
 		if err != nil {
 			return err
@@ -75,8 +81,16 @@ func runBorrower(socket string) error {
 		fmt.Printf("holds %d hits %d%s\n", s.Usage().Lent, hits, over)
 		select {
 		case order := <-orders:
-			if order == "fail" {
+			switch order {
+			case "fail":
 				w.Device(0).Fail(&skep.Error{Op: "GPU", Kind: skep.DeviceFailed})
+				continue
+			case "again": // as soon as its lender has ended, of the next one there
+				<-l.Done()
+				if err := l.Close(); err != nil {
+					return err
+				}
+				again = true
 				continue
 			}
 			if err := l.Close(); err != nil {
@@ -158,9 +172,11 @@ type child struct {
 	stderr strings.Builder
 }
 
-func spawn(t testing.TB, socket string) *child {
+func spawn(t testing.TB, socket string) *child { return spawnAs(t, borrowerEnv, socket) }
+
+func spawnAs(t testing.TB, role, socket string) *child {
 	c := &child{t: t, cmd: exec.Command(os.Args[0]), ended: make(chan error, 1)}
-	c.cmd.Env = append(os.Environ(), borrowerEnv+"="+socket)
+	c.cmd.Env = append(os.Environ(), role+"="+socket)
 	c.cmd.Stderr = &c.stderr
 	var err error
 	c.in, err = c.cmd.StdinPipe()
@@ -193,6 +209,23 @@ func (c *child) holding(n int) {
 		defer c.mu.Unlock()
 		return c.rounds > 0 && c.holds == n && (n < chainBlocks || c.hits == n)
 	}, "the borrower has %d blocks in GPU memory", n)
+}
+
+// hitting waits until a round finds n blocks in GPU memory.
+func (c *child) hitting(n int) {
+	c.t.Helper()
+	soon(c.t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.rounds > 0 && c.hits == n
+	}, "%d blocks come out of GPU memory", n)
+}
+
+// order tells it something.
+func (c *child) order(what string) {
+	c.t.Helper()
+	_, err := fmt.Fprintln(c.in, what)
+	require.NoError(c.t, err)
 }
 
 // over waits until it says that its loan is.

@@ -398,8 +398,18 @@ func (l *Lender) borrower(c *net.UnixConn, h *hello) {
 	p.conn = c
 	l.settleLocked()
 	l.mu.Unlock()
-	for err == nil {
+	for quiet := 0; quiet < 2; {
+		// It renews four times in a lease, whether it has anything or not. A lender that was
+		// stopped for as long finds the renewals when it looks once more.
 		err = l.listenTo(p, c)
+		switch {
+		case err == nil:
+			quiet = 0
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			quiet++
+		default:
+			quiet = 2
+		}
 	}
 	close(gone)
 	l.mu.Lock()
@@ -410,8 +420,7 @@ func (l *Lender) borrower(c *net.UnixConn, h *hello) {
 
 // listenTo takes one message. An error is the end of the connection.
 func (l *Lender) listenTo(p *peer, c *net.UnixConn) error {
-	// It renews four times in a lease, whether it has anything or not.
-	if err := c.SetReadDeadline(time.Now().Add(2 * l.o.Lease)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(l.o.Lease)); err != nil {
 		return err
 	}
 	f, file, err := receive(c)

@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if socket := os.Getenv(lenderEnv); socket != "" {
+		if err := runLender(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -82,13 +89,18 @@ func newLender(t *testing.T, change func(*loan.LenderOptions)) *lender {
 }
 
 // descriptors and shared are how many sockets, arenas and processes this process has open, and
-// how many arenas it has mapped.
-func descriptors(t *testing.T) int {
-	list, err := os.ReadDir("/proc/self/fd")
+// how many arenas it has mapped; descriptorsOf and sharedOf the same of another.
+func descriptors(t *testing.T) int { return descriptorsOf(t, "self") }
+
+func shared(t *testing.T) int { return sharedOf(t, "self") }
+
+func descriptorsOf(t *testing.T, pid any) int {
+	dir := fmt.Sprintf("/proc/%v/fd/", pid)
+	list, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	n := 0
 	for _, e := range list {
-		to, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		to, _ := os.Readlink(dir + e.Name())
 		for _, ours := range []string{"socket:", "/memfd:", "anon_inode:[pidfd]"} {
 			if strings.HasPrefix(to, ours) {
 				n++
@@ -98,8 +110,8 @@ func descriptors(t *testing.T) int {
 	return n
 }
 
-func shared(t *testing.T) int {
-	b, err := os.ReadFile("/proc/self/maps")
+func sharedOf(t *testing.T, pid any) int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%v/maps", pid))
 	require.NoError(t, err)
 	return bytes.Count(b, []byte("memfd:simulated GPU"))
 }
