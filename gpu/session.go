@@ -39,6 +39,7 @@ type served struct {
 	layers   skep.Range
 	inner    int // index into the inner session's chains; -1: none
 	stopped  bool
+	landing  *piece // pinned memory that blocks [to, blocks.To) land in; nil: none
 }
 
 // Restore implements skep.Restorer.
@@ -46,6 +47,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 	ses := &session{s: s, era: s.tier.now()}
 	behind := *r
 	behind.Chains = nil
+	window := r.Window
 	for i := range r.Chains {
 		c := &served{Chain: &r.Chains[i], inner: -1}
 		ses.chains = append(ses.chains, c)
@@ -57,12 +59,15 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		}
 		c.inner = len(behind.Chains)
 		ses.toOuter = append(ses.toOuter, i)
-		behind.Chains = append(behind.Chains, c.rest())
+		rest := c.rest()
+		ses.land(c, &rest, r.Window > 0, &window)
+		behind.Chains = append(behind.Chains, rest)
 	}
 	ses.renumber(behind.Chains)
 	if len(behind.Chains) > 0 || len(r.Chains) == 0 {
 		inner, err := s.Store.Restore(ctx, &behind)
 		if err != nil {
+			ses.giveBack()
 			return nil, err
 		}
 		ses.inner = inner
@@ -100,7 +105,58 @@ func (c *served) stride() int64 {
 	if c.Dest.Stride != 0 {
 		return c.Dest.Stride
 	}
-	return (c.space.geometry.PartBytes() + 4095) &^ 4095
+	return c.step()
+}
+
+// land has the rest of a chain that brings no memory, and whose blocks come whole, land in
+// pinned memory: a device copies it from there. It keeps to a window where there is one.
+func (ses *session) land(c *served, rest *skep.Chain, windowed bool, window *int64) {
+	if c.ids == nil || c.Dest.Memory != nil || c.Direction.ByLayer() || c.layers.Len() != c.space.geometry.Layers() {
+		return
+	}
+	n := int64(c.blocks.To-c.to) * c.step()
+	if windowed && n > *window {
+		return
+	}
+	if c.landing = ses.s.tier.pinned.take(n); c.landing != nil {
+		*window -= n
+		rest.Dest = skep.Destination{Memory: c.landing.bytes, Stride: c.step()}
+	}
+}
+
+// step is from one block to the next in pinned memory.
+func (c *served) step() int64 {
+	return (c.space.geometry.PartBytes() + pinnedPage - 1) &^ (pinnedPage - 1)
+}
+
+// landedLocked gives a chunk that landed in pinned memory as memory the Store lends.
+func (c *served) landedLocked(ch *skep.Chunk) {
+	if c.landing == nil || ch.Err != nil {
+		return
+	}
+	at := int64(ch.Block-c.to) * c.step()
+	ch.Data = [][]byte{c.landing.bytes[at : at+ch.Bytes : at+ch.Bytes]}
+	ch.Free = c.landing.hold().release
+}
+
+// giveBack is for when nothing lands any more: what was not delivered is not lent, and
+// nothing is for landing.
+func (ses *session) giveBack() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for i := range ses.ready {
+		ses.ready[i].Release()
+	}
+	ses.ready = nil
+	ses.overLocked()
+}
+
+// overLocked gives back the session's own hold on what chains landed in.
+func (ses *session) overLocked() {
+	for _, c := range ses.chains {
+		c.landing.release()
+		c.landing = nil
+	}
 }
 
 // serve copies the leading blocks of the chain that are in GPU memory and that the Store
@@ -142,25 +198,29 @@ func (ses *session) serve(ctx context.Context, index int, c *served) {
 			return // to be refused
 		}
 	}
-	var whole [][]byte
-	for i := 0; i < n; i++ {
-		buf := make([]byte, g.PartBytes())
-		if !ses.s.tier.get(c.ids[c.blocks.From+i], buf) {
-			break
+	for block := c.from; block < c.from+n; block++ {
+		p := ses.s.tier.pinned.take(g.PartBytes())
+		buf := []byte(nil)
+		if p != nil {
+			buf = p.bytes
+		} else {
+			buf = make([]byte, g.PartBytes())
 		}
-		whole = append(whole, buf)
-	}
-	for i, buf := range whole {
-		if ses.deliver(index, c, c.blocks.From+i, buf) != nil {
+		ok := ses.s.tier.get(c.ids[block], buf)
+		if ok {
+			ok = ses.deliver(index, c, block, buf, p) == nil
+		}
+		p.release()
+		if !ok {
 			return
 		}
+		c.to = block + 1
 	}
-	c.to = c.from + len(whole)
 }
 
 // deliver writes a block to the chain's destination and adds its chunks: one, or one a
-// layer.
-func (ses *session) deliver(index int, c *served, block int, buf []byte) error {
+// layer. The bytes are in pinned memory, or with nil on the heap.
+func (ses *session) deliver(index int, c *served, block int, buf []byte, p *piece) error {
 	step := c.layers.Len()
 	if c.Direction.ByLayer() {
 		step = 1
@@ -184,6 +244,9 @@ func (ses *session) deliver(index int, c *served, block int, buf []byte) error {
 			} else {
 				copy(c.Dest.Memory[int64(block-c.blocks.From)*c.stride()+s.Off:], buf[s.Off:s.End()])
 			}
+		}
+		if c.Dest.Memory == nil && p != nil {
+			out.Free = p.hold().release
 		}
 		ses.ready = append(ses.ready, out)
 	}
@@ -212,12 +275,34 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := ses.inner.Next(ctx, into)
+	if closed := ses.lend(into[:n], err == io.EOF); closed {
+		return 0, errClosed
+	}
 	for i := range into[:n] {
-		ch := &into[i]
-		ch.Chain = ses.toOuter[ch.Chain]
-		ses.keep(ses.chains[ch.Chain], ch)
+		ses.keep(ses.chains[into[i].Chain], &into[i])
 	}
 	return n, err
+}
+
+// lend gives chunks of the Store behind this session's chains' numbers, and memory where they
+// landed in pinned memory. A session that was closed meanwhile has given that back: they go, too.
+func (ses *session) lend(chunks []skep.Chunk, last bool) (closed bool) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for i := range chunks {
+		ch := &chunks[i]
+		ch.Chain = ses.toOuter[ch.Chain]
+		ses.chains[ch.Chain].landedLocked(ch)
+	}
+	if last {
+		ses.overLocked()
+	}
+	if ses.closed {
+		for i := range chunks {
+			chunks[i].Release()
+		}
+	}
+	return ses.closed
 }
 
 // keep puts a block that came whole from behind into GPU memory.
@@ -360,11 +445,15 @@ func (ses *session) stop(chains ...*served) {
 // Close implements skep.Session.
 func (ses *session) Close(ctx context.Context) error {
 	ses.mu.Lock()
-	ses.closed, ses.ready = true, nil
+	ses.closed = true
 	ses.mu.Unlock()
 	ses.stop()
-	if ses.inner == nil {
-		return nil
+	var err error
+	if ses.inner != nil {
+		err = ses.inner.Close(ctx)
 	}
-	return ses.inner.Close(ctx)
+	if skep.KindOf(err) != skep.NotReleased { // else it is closed again
+		ses.giveBack()
+	}
+	return err
 }

@@ -32,6 +32,11 @@ type Options struct {
 	Local      int    // blocks it keeps in its own memory
 	BlockBytes int64  // of the largest block kept; larger ones are not
 	Lenders    []Lender
+	// PinnedBytes is pinned host memory of the device's own (a Pinner's), taken once: restores
+	// that bring no memory of their own land in it, from drives directly, and the device copies
+	// from there. A restore there is no room for, or that may have less on its way (Window),
+	// lands where the Store behind has it land. 0: none.
+	PinnedBytes int64
 	// Timeout is how long a device may take for one copy before the tier is given up and
 	// every block comes from behind. 0: one second.
 	Timeout time.Duration
@@ -71,6 +76,8 @@ func New(behind skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "block bytes", o.BlockBytes, int64(skep.MaxPartBytes))
 	case o.Local < 0 || o.Local > 1<<24:
 		return nil, skep.Invalidf(op, "local blocks", o.Local, "0 to 16777216")
+	case o.PinnedBytes < 0 || o.PinnedBytes > 1<<40 || o.PinnedBytes%pinnedPage != 0:
+		return nil, skep.Invalidf(op, "pinned bytes", o.PinnedBytes, "0 to 1 TiB, a multiple of 4096")
 	case o.Timeout < 0:
 		return nil, skep.Invalidf(op, "timeout", o.Timeout, "0 or more")
 	}
@@ -81,15 +88,16 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	t := &s.tier
 	t.blockBytes, t.timeout = o.BlockBytes, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
-	err := t.open(o)
+	err := t.open(o, behind)
 	if err != nil {
+		t.pinned.forgotten()
 		t.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (t *tier) open(o Options) (err error) {
+func (t *tier) open(o Options, behind skep.Store) (err error) {
 	t.local.device = o.Device
 	if t.local.stream, err = o.Device.NewStream(); err != nil {
 		return err
@@ -110,7 +118,10 @@ func (t *tier) open(o Options) (err error) {
 			return err
 		}
 	}
-	return nil
+	if o.PinnedBytes > 0 {
+		t.pinned, err = newPinned(o.Device, behind, o.PinnedBytes)
+	}
+	return err
 }
 
 // borrow makes a pool of memory another device lends. It is to be closed, after an error too.
@@ -161,6 +172,9 @@ type Usage struct {
 	Local, Lent int // blocks
 	Hits, Drops int64
 	Simulated   bool
+	// Pinned is the bytes of pinned host memory, and Landing how many of them a restore has
+	// now; MostLanding the most at a time, Unpinned how often there was no room.
+	Pinned, Landing, MostLanding, Unpinned int64
 	// Failed is why the tier is out of use; nil while it is in use.
 	Failed error
 }
@@ -170,15 +184,19 @@ func (s *Store) Usage() Usage {
 	t := &s.tier
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Usage{t.order[0].Len(), t.order[1].Len(), t.hits, t.drops, t.local.device.Simulated(), t.failed}
+	u := Usage{Local: t.order[0].Len(), Lent: t.order[1].Len(), Hits: t.hits, Drops: t.drops, Simulated: t.local.device.Simulated(), Failed: t.failed}
+	u.Pinned, u.Landing, u.MostLanding, u.Unpinned = t.pinned.stats()
+	return u
 }
 
 // Reclaim gives n units back to a lender, counted as in Options.Lenders or named by Attach,
 // or with a negative n takes n more. When it returns nil nothing of this Store touches them.
 func (s *Store) Reclaim(lender, n int) error { return s.tier.move(lender, n) }
 
-// Close closes the Store behind and gives GPU memory back.
+// Close closes the Store behind and gives GPU memory back. Pinned memory that chunks still lend
+// goes back when they are released: the device is to stay open until then.
 func (s *Store) Close() error {
+	s.tier.pinned.forgotten()
 	err := s.Store.Close()
 	if e := s.tier.close(); err == nil {
 		err = e

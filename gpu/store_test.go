@@ -27,7 +27,7 @@ func front(t *testing.T, o memstore.Options) (*gpu.Store, *sim.World) {
 	w, err := sim.New(so)
 	require.NoError(t, err)
 	unit := elastic.Unit{Bytes: 64 << 10, LenderBlock: 48 << 10, BorrowerBlock: 32 << 10, Lender: 1, Borrower: 2}
-	s, err := gpu.New(memstore.New(o), gpu.Options{Device: w.Device(0), Local: 3, BlockBytes: 32 << 10, Timeout: 10 * time.Second,
+	s, err := gpu.New(memstore.New(o), gpu.Options{Device: w.Device(0), Local: 3, BlockBytes: 32 << 10, Timeout: 10 * time.Second, PinnedBytes: 1 << 20,
 		Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 5, Keep: 1}, {Device: w.Device(2), Unit: unit, Units: 5, Keep: 1}}})
 	require.NoError(t, err)
 	return s, w

@@ -56,6 +56,7 @@ type tier struct {
 	mu      sync.Mutex
 	local   pool
 	lent    []pool
+	pinned  *pinned // nil: none
 	entries map[blockID]*entry
 	order   [2]*list.List // local and lent, most recently used first
 	failed  error
@@ -249,6 +250,7 @@ func (t *tier) syncLocked(p *pool) error {
 	err := p.stream.Sync(ctx)
 	if err != nil {
 		t.failed = err
+		t.pinned.lose()
 		t.entries = map[blockID]*entry{}
 		t.order[0].Init()
 		t.order[1].Init()
@@ -351,14 +353,17 @@ func (t *tier) close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var first error
-	note := func(err error) {
+	note := func(err error) bool {
 		if err != nil && first == nil && t.failed == nil {
 			first = err
 		}
+		return err == nil
 	}
+	idle := true
 	for _, p := range slices.Concat([]pool{t.local}, t.lent) {
-		note(p.close())
+		idle = note(p.close()) && idle
 	}
+	note(t.pinned.close(idle))
 	t.failed = &skep.Error{Op: "gpu", Kind: skep.Closed}
 	t.entries = map[blockID]*entry{}
 	return first

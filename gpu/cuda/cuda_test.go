@@ -36,6 +36,15 @@ func machine(t testing.TB, c gputest.Config) gputest.Machine {
 		require.NoError(t, err)
 		require.Equal(t, m.Deferred, m.Devices[i].Simulated())
 	}
+	own := m.Devices[0].(*device)
+	m.Pinned = func() (n int) {
+		own.mu.Lock()
+		defer own.mu.Unlock()
+		for _, p := range own.pinned {
+			n += len(p.bytes)
+		}
+		return n
+	}
 	return m
 }
 

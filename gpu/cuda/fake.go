@@ -28,6 +28,7 @@ func (fake) call(what string, a, b uint64) {
 
 func (f fake) seed(seed uint64)          { f.call("seed", seed, 0) }
 func (f fake) FailAlloc(device, nth int) { f.call("fail_alloc", uint64(device), uint64(nth)) }
+func (f fake) FailPin(device, nth int)   { f.call("fail_pin", uint64(device), uint64(nth)) }
 func (f fake) Fail(device int)           { f.call("fail", uint64(device), 214) } // an uncorrectable memory error
 func (f fake) Hang(device int)           { f.call("hang", uint64(device), 0) }
 func (f fake) Flip(device int)           { f.call("flip", uint64(device), 0) }

@@ -65,7 +65,7 @@ typedef struct stream {
 
 struct device {
 	size_t used;
-	int retained, failed, allocs, fail_at, peers, flip; // peers: bits
+	int retained, failed, allocs, fail_at, host_allocs, host_fail_at, peers, flip; // peers: bits
 };
 
 #pragma GCC visibility push(hidden)

@@ -346,6 +346,7 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 
 void skep_fake_seed(u64 seed) { pthread_mutex_lock(&mu); rng = seed * 0x9E3779B97F4A7C15ull | 1; for (int i = 0; i < 8; i++) rnd(1); link_idle = seed % 2 ? 200 : 6; out(0); }
 void skep_fake_fail_alloc(int d, int nth) { pthread_mutex_lock(&mu); devices[d].fail_at = devices[d].allocs + nth; out(0); }
+void skep_fake_fail_pin(int d, int nth) { pthread_mutex_lock(&mu); devices[d].host_fail_at = devices[d].host_allocs + nth; out(0); }
 void skep_fake_fail(int d, int code) { pthread_mutex_lock(&mu); fail(d, code); out(0); }
 void skep_fake_flip(int d) { pthread_mutex_lock(&mu); devices[d].flip = 1; out(0); }
 void skep_fake_hang(int d) {

@@ -214,6 +214,8 @@ static void pinit(void *p, size_t n, int registered) {
 
 int cuMemHostAlloc(void **p, size_t n, unsigned flags) {
 	IN;
+	struct device *d = &devices[current];
+	if (++d->host_allocs == d->host_fail_at) return out(NOMEM);
 	*p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (!n || *p == MAP_FAILED) return out(NOMEM);
 	pinit(*p, n, 0);

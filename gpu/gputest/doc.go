@@ -35,6 +35,9 @@ type Machine struct {
 	Deferred bool
 	// Faults, nil where nothing can be made to fail.
 	Faults Faults
+	// Pinned is how many bytes of host memory AllocHost and Pin have made and Unpin not given
+	// back. Nil: unknown.
+	Pinned func() int
 	// Left is how many things nobody gave back, once the devices are closed. Nil: unknown.
 	Left func() int
 }
@@ -42,6 +45,7 @@ type Machine struct {
 // Faults makes things fail. Devices are numbered as in Machine.
 type Faults interface {
 	FailAlloc(device, nth int) // the n-th allocation from now has no memory
+	FailPin(device, nth int)   // nor has the n-th of pinned memory
 	Fail(device int)           // with an error that lasts
 	Hang(device int)           // its streams do nothing more
 	// Revoke takes memory away from all devices but its own when so many pieces of copies
@@ -70,6 +74,7 @@ func Test(t *testing.T, open Open, behind func() skep.Store) {
 		{"Handles", testHandles},
 		{"Schedule", testSchedule},
 		{"Failures", func(t *testing.T, open Open) { testFailures(t, open, behind) }},
+		{"Landing", func(t *testing.T, open Open) { testLanding(t, open, behind) }},
 		{"NoRoom", func(t *testing.T, open Open) { testNoRoom(t, open, behind) }},
 	} {
 		t.Run(g.name, func(t *testing.T) { g.test(t, open) })

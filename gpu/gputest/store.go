@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -86,10 +87,17 @@ const lentUnits = 5
 
 var unit = elastic.Unit{Bytes: 64 << 10, LenderBlock: 48 << 10, BorrowerBlock: BlockBytes, Lender: 1, Borrower: 2}
 
+// pinnedBytes is room for the whole chain, and no more.
+const pinnedBytes = 11 * BlockBytes
+
 // front puts the machine's devices in front of a Store: 3 blocks local, 8 lent, of memory
-// that the caller gives and keeps.
+// that the caller gives and keeps. What a restore brings no memory for lands in pinned memory.
 func front(m Machine, behind skep.Store, lent gpu.Memory, timeout time.Duration) (*gpu.Store, error) {
-	return gpu.New(behind, gpu.Options{Device: m.Devices[0], Local: 3, BlockBytes: BlockBytes, Timeout: timeout,
+	pinned := int64(0)
+	if _, ok := m.Devices[0].(gpu.Pinner); ok {
+		pinned = pinnedBytes
+	}
+	return gpu.New(behind, gpu.Options{Device: m.Devices[0], Local: 3, BlockBytes: BlockBytes, Timeout: timeout, PinnedBytes: pinned,
 		Lenders: []gpu.Lender{{Device: m.Devices[1], Unit: unit, Units: lentUnits, Keep: 1, Memory: lent}}})
 }
 
@@ -128,11 +136,19 @@ func testFailures(t *testing.T, open Open, behind func() skep.Store) {
 				if !tt.stuck { // else a slow machine may have ended it
 					require.Equal(t, 11, FromGPU(Load(t, s, sc, keys)))
 				}
+				lend(t, s, sc, keys)
 				tt.fail(f, lent, round)
+				if tt.ends && round%2 == 1 {
+					lend(t, s, sc, keys)
+				}
 				require.Less(t, FromGPU(Load(t, s, sc, keys)), 11)
 				Load(t, s, sc, keys)
 				require.Equal(t, tt.ends, s.Usage().Failed != nil)
+				lend(t, s, sc, keys)
 				require.NoError(t, s.Close())
+				if m.Pinned != nil && !tt.stuck { // else a copy may still write there: the device's end gives it back
+					require.Zero(t, m.Pinned(), "pinned memory that nobody gave back")
+				}
 				if tt.stuck {
 					f.Fail(0) // so that the device can be closed
 				}
@@ -142,21 +158,146 @@ func testFailures(t *testing.T, open Open, behind func() skep.Store) {
 	}
 }
 
+// lend restores the chain into memory the Store lends, compares it, and gives it back in another
+// order, some of it after the session.
+func lend(t testing.TB, s *gpu.Store, sc skep.Scope, keys []skep.Key) (pinned int64) {
+	t.Helper()
+	ctx := context.Background()
+	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys}}})
+	require.NoError(t, err)
+	var held []skep.Chunk
+	for into := make([]skep.Chunk, 4); ; {
+		n, err := ses.Next(ctx, into)
+		held = append(held, into[:n]...)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+	}
+	require.Len(t, held, len(keys))
+	for i := range held {
+		require.NoError(t, held[i].Err)
+		require.Equal(t, content(held[i].Block), bytes.Join(held[i].Data, nil), "block %d", held[i].Block)
+		if i%2 == 0 {
+			held[i].Release()
+		}
+	}
+	pinned = s.Usage().Landing
+	require.NoError(t, ses.Close(ctx))
+	for i := range held {
+		held[i].Release()
+	}
+	require.Zero(t, s.Usage().Landing, "all of it is back")
+	return pinned
+}
+
 // A device without room refuses the tier, whichever allocation fails; what was taken is
 // given back, and the Store behind is still the caller's.
 func testNoRoom(t *testing.T, open Open, behind func() skep.Store) {
-	for device := range 2 {
-		m := open(t, Config{})
-		m.faults(t).FailAlloc(device, 1)
-		b := behind()
-		_, err := front(m, b, nil, time.Minute)
-		require.ErrorIs(t, err, skep.NoMemory)
-		s, err := front(m, b, nil, time.Minute)
-		require.NoError(t, err, "the next time there is room")
-		sc, keys := Chain(t, s, 11)
-		Load(t, s, sc, keys)
-		require.Equal(t, 11, FromGPU(Load(t, s, sc, keys)))
-		require.NoError(t, s.Close())
-		m.close(t)
+	type fault struct {
+		name string
+		set  func(f Faults, nth int)
 	}
+	for _, what := range []fault{
+		{"own memory", func(f Faults, nth int) { f.FailAlloc(0, nth) }},
+		{"a lender's memory", func(f Faults, nth int) { f.FailAlloc(1, nth) }},
+		{"pinned memory", func(f Faults, nth int) { f.FailPin(0, nth) }},
+	} {
+		t.Run(what.name, func(t *testing.T) {
+			refused := 0
+			for nth := 1; ; nth++ {
+				m := open(t, Config{})
+				f := m.faults(t)
+				b := behind()
+				what.set(f, nth)
+				s, err := front(m, b, nil, time.Minute)
+				if err != nil {
+					require.ErrorIs(t, err, skep.NoMemory)
+					if m.Pinned != nil {
+						require.Zero(t, m.Pinned())
+					}
+					refused++
+					s, err = front(m, b, nil, time.Minute)
+					require.NoError(t, err, "the next time there is room")
+				} else {
+					require.Equal(t, nth-1, refused, "every allocation but none after the last")
+				}
+				sc, keys := Chain(t, s, 11)
+				lend(t, s, sc, keys)
+				Load(t, s, sc, keys)
+				require.Equal(t, 11, FromGPU(Load(t, s, sc, keys)))
+				lend(t, s, sc, keys)
+				require.NoError(t, s.Close())
+				if m.Pinned != nil {
+					require.Zero(t, m.Pinned())
+				}
+				m.close(t)
+				if refused < nth {
+					return
+				}
+			}
+		})
+	}
+}
+
+// testLanding: restores that bring no memory of their own land in pinned memory, as far as there
+// is any, and all of it comes back whatever becomes of the session.
+func testLanding(t *testing.T, open Open, behind func() skep.Store) {
+	m := open(t, Config{Seed: 17})
+	if _, ok := m.Devices[0].(gpu.Pinner); !ok {
+		t.Skip("no pinned memory")
+	}
+	s, err := front(m, behind(), nil, time.Minute)
+	require.NoError(t, err)
+	sc, keys := Chain(t, s, 11)
+	u := s.Usage()
+	require.EqualValues(t, pinnedBytes, u.Pinned)
+	require.Zero(t, u.Landing)
+	require.EqualValues(t, pinnedBytes, lend(t, s, sc, keys), "from behind: one piece, till the last chunk of it is back")
+	require.EqualValues(t, 5*BlockBytes, lend(t, s, sc, keys), "out of GPU memory: block by block")
+	require.EqualValues(t, pinnedBytes, s.Usage().MostLanding)
+	require.Zero(t, s.Usage().Unpinned)
+
+	ctx := context.Background()
+	restore := func(window int64, from int) skep.Session {
+		ses, err := s.Restore(ctx, &skep.RestoreRequest{Window: window, Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: skep.Range{From: from, To: 11}}}})
+		require.NoError(t, err)
+		return ses
+	}
+	a := restore(0, 0) // all in GPU memory: it takes all there is
+	require.EqualValues(t, pinnedBytes, s.Usage().Landing)
+	lendHeap := restore(0, 3)
+	require.EqualValues(t, 8, s.Usage().Unpinned, "no room: on the heap")
+	require.NoError(t, lendHeap.Close(ctx))
+	require.NoError(t, a.Close(ctx), "with nothing read")
+	require.Zero(t, s.Usage().Landing)
+
+	require.NoError(t, s.Reclaim(0, lentUnits-1)) // what is left is in own memory
+	_, err = s.Delete(ctx, sc, keys[3:])
+	require.NoError(t, err)
+	b := restore(BlockBytes, 0)
+	into := make([]skep.Chunk, 11)
+	_, err = b.Next(ctx, into)
+	require.NoError(t, err)
+	require.NoError(t, b.Close(ctx), "in the middle")
+	for i := range into {
+		into[i].Release()
+	}
+	require.Zero(t, s.Usage().Landing)
+
+	last := restore(0, 0)
+	n, err := last.Next(ctx, into)
+	require.NoError(t, err)
+	require.NoError(t, last.Close(ctx))
+	require.NoError(t, s.Close(), "while chunks lend it")
+	if m.Pinned != nil && n > 0 && into[0].Err == nil {
+		require.NotZero(t, m.Pinned(), "it stays as long as they do")
+	}
+	for i := range into[:n] {
+		into[i].Release()
+	}
+	if m.Pinned != nil {
+		require.Zero(t, m.Pinned())
+	}
+	m.close(t)
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -23,9 +24,13 @@ type Device struct {
 	closed bool
 
 	// Faults, for tests.
-	allocs  int
-	failNth int  // the allocation that fails; 0 none
-	flip    bool // a bit of the next copy
+	allocs   int
+	failNth  int  // the allocation that fails; 0 none
+	pins     int  // allocations of pinned memory
+	failPin  int  // the one that fails; 0 none
+	flip     bool // a bit of the next copy
+	pinned   map[*byte]pinned
+	memories int // allocated or imported, and not freed
 }
 
 func sticky(what string) error {
@@ -54,6 +59,7 @@ func (d *Device) Alloc(n int64) (gpu.Memory, error) {
 		return nil, &skep.Error{Op: "allocate GPU memory", Kind: skep.NoMemory, Field: "bytes", Value: n, Limit: d.w.options.MemoryBytes - d.used}
 	}
 	d.used += size
+	d.memories++
 	m := &memory{device: d, size: size, data: make([]byte, n)}
 	m.poison()
 	return m, nil
@@ -114,7 +120,8 @@ func (d *Device) Close() error {
 			return &skep.Error{Op: "close GPU", Kind: skep.NotReleased, Field: "work queued", Value: len(s.queue)}
 		}
 	}
-	d.closed = true
+	d.closed, d.memories, d.pinned = true, 0, nil
+	d.w.streams = slices.DeleteFunc(d.w.streams, func(s *stream) bool { return s.device == d })
 	return nil
 }
 
@@ -183,6 +190,9 @@ func (m *memory) Free() error {
 		return &skep.Error{Op: "free GPU memory", Kind: skep.Invalid, Field: "memory", Value: "freed twice", Limit: "once"}
 	}
 	m.freed = true
+	if !m.device.closed {
+		m.device.memories--
+	}
 	if !m.imported {
 		m.poison()
 		m.device.used -= m.size

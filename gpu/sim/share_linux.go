@@ -84,5 +84,6 @@ func (d *Device) Import(f *os.File, n int64) (gpu.Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulated GPU: import %d bytes: %w", n, err)
 	}
+	d.memories++
 	return &memory{device: d, size: st.Size(), data: data[:n], imported: true, unmap: func() error { return unix.Munmap(data) }}, nil
 }

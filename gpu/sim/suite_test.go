@@ -18,13 +18,15 @@ func TestSuite(t *testing.T) {
 		o.Peer.BytesPerSecond = []float64{1e9, 2e8}[c.Seed%2] // transfers shorter and longer than kernels
 		w, err := New(o)
 		require.NoError(t, err)
-		return gputest.Machine{Devices: [2]gpu.Device{w.Device(0), w.Device(1)}, Apart: true, Deferred: true, Faults: faults{w}}
+		return gputest.Machine{Devices: [2]gpu.Device{w.Device(0), w.Device(1)}, Apart: true, Deferred: true, Faults: faults{w}, Pinned: w.Device(0).Pinned, Left: w.Left}
 	}, func() skep.Store { return memstore.New(memstore.Options{}) })
 }
 
 type faults struct{ w *World }
 
 func (f faults) FailAlloc(device, nth int) { f.w.Device(device).FailAlloc(nth) }
+
+func (f faults) FailPin(device, nth int) { f.w.Device(device).FailPin(nth) }
 
 func (f faults) Fail(device int) {
 	f.w.Device(device).Fail(&skep.Error{Op: "GPU", Kind: skep.DeviceFailed, Field: "device", Value: "gone"})
