@@ -163,11 +163,28 @@ func (r *Reuse) count(i int) (n int32) {
 	return n
 }
 
+// steps are where the buckets of an octave begin, as shares of where the octave does.
+var steps = func() (s [perOctave]float64) {
+	for i := range s {
+		s[i] = math.Exp2(float64(i) / perOctave)
+	}
+	return s
+}()
+
+// bucketOf is 1 + ⌊perOctave · log2 distance⌋, from the number's bits.
 func bucketOf(distance float64) int {
 	if distance < 1 {
 		return 0
 	}
-	return min(reuseBuckets-1, 1+int(perOctave*math.Log2(distance)))
+	const mantissa, bias = 52, 1023
+	b := math.Float64bits(distance)
+	octave := int(b>>mantissa) - bias
+	share := math.Float64frombits(b&(1<<mantissa-1) | bias<<mantissa) // 1 to 2
+	step := 1
+	for step < perOctave && share >= steps[step] {
+		step++
+	}
+	return min(reuseBuckets-1, 1+perOctave*octave+step-1)
 }
 
 // distanceOf is the largest distance that falls into a bucket.

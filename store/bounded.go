@@ -146,7 +146,7 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 	}
 	if o.ReuseSamples > 0 {
 		if r, err := index.NewReuse(o.ReuseSamples); err == nil {
-			reuse = r.Bytes() + profileQueue*profileBatch*8
+			reuse = r.Bytes() + profileBytes
 		}
 	}
 	return []skep.MemoryStats{

@@ -13,10 +13,14 @@ import (
 
 // profile watches which keys are asked for again, to say what more drives or DRAM would
 // gain. Lookups pick the sampled keys, a few instructions a key, and hand them to one
-// goroutine; when that falls behind, references are left out and counted.
+// goroutine, a full batch at a time: waking it costs as much as looking some hundred keys up.
+// When it falls behind, references are left out and counted.
 type profile struct {
 	queue   chan []uint64
 	dropped atomic.Int64
+
+	pendingMu sync.Mutex
+	pending   []uint64 // sampled, and not handed over
 
 	mu    sync.Mutex
 	reuse *index.Reuse
@@ -24,7 +28,9 @@ type profile struct {
 
 const (
 	profileQueue = 256
-	profileBatch = 1024 // hashes handed over at once
+	profileBatch = 1024                                  // hashes handed over at once
+	profileRoom  = 256                                   // hashes of a lookup picked before they join the others'
+	profileBytes = (profileQueue + 2) * profileBatch * 8 // with the batch being filled and the one being noted
 
 	odd = 0x9e3779b97f4a7c15 // spreads keys of engines that count
 )
@@ -47,28 +53,48 @@ func (p *profile) saw(instance uint32, keys []skep.Key) {
 	}
 	p.reuse.Add(len(keys))
 	below := p.reuse.Threshold()
-	var batch []uint64
+	var room [profileRoom]uint64
+	n := 0
 	for i := range keys {
 		k := &keys[i]
 		word := binary.LittleEndian.Uint64
 		h := index.ReuseHash(word(k[:])^word(k[24:])*odd^uint64(instance)<<32, word(k[8:])^word(k[16:])*odd)
+		room[n] = h // which keys are sampled no processor can guess: no jump depends on it
 		if h < below {
-			if batch = append(batch, h); len(batch) == profileBatch {
-				p.send(batch)
-				batch = nil
-			}
+			n++
+		}
+		if n == len(room) {
+			p.join(room[:n])
+			n = 0
 		}
 	}
-	if len(batch) > 0 {
-		p.send(batch)
+	p.join(room[:n])
+}
+
+// join adds hashes to those that wait for the batch to be full.
+func (p *profile) join(hashes []uint64) {
+	p.pendingMu.Lock()
+	defer p.pendingMu.Unlock()
+	for len(hashes) > 0 {
+		if p.pending == nil {
+			p.pending = make([]uint64, 0, profileBatch)
+		}
+		n := min(len(hashes), profileBatch-len(p.pending))
+		p.pending, hashes = append(p.pending, hashes[:n]...), hashes[n:]
+		if len(p.pending) == profileBatch {
+			p.sendLocked()
+		}
 	}
 }
 
-func (p *profile) send(batch []uint64) {
+// sendLocked hands the batch over. REQUIRES: p.pendingMu.
+func (p *profile) sendLocked() {
 	select {
-	case p.queue <- batch:
+	case p.queue <- p.pending:
+		p.pending = nil
 	default:
-		p.dropped.Add(int64(len(batch)))
+		p.dropped.Add(int64(len(p.pending)))
+		p.pending = p.pending[:0]
 	}
 }
 
@@ -79,12 +105,25 @@ func (p *profile) run(ctx context.Context) {
 			return
 		case batch := <-p.queue:
 			p.mu.Lock()
-			for _, h := range batch {
-				p.reuse.Note(h)
-			}
+			p.noteLocked(batch)
 			p.mu.Unlock()
 		}
 	}
+}
+
+// noteLocked takes a batch into the curve. REQUIRES: p.mu.
+func (p *profile) noteLocked(batch []uint64) {
+	for _, h := range batch {
+		p.reuse.Note(h)
+	}
+}
+
+// settleLocked takes into the curve what was not handed over. REQUIRES: p.mu.
+func (p *profile) settleLocked() {
+	p.pendingMu.Lock()
+	defer p.pendingMu.Unlock()
+	p.noteLocked(p.pending)
+	p.pending = p.pending[:0]
 }
 
 // bytes is the memory it takes at most.
@@ -92,7 +131,7 @@ func (p *profile) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	return p.reuse.Bytes() + profileQueue*profileBatch*8
+	return p.reuse.Bytes() + profileBytes
 }
 
 // curvePoints are the sizes the curve is shown at, as shares of what the devices hold.
@@ -106,6 +145,7 @@ func (p *profile) snapshot(meanBytes, dram, devices int64) skep.ReuseStats {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.settleLocked()
 	r := p.reuse
 	out := skep.ReuseStats{References: int64(r.References()), SampleRate: r.Rate(), Dropped: p.dropped.Load()}
 	if meanBytes <= 0 || out.References == 0 {
