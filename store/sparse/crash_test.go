@@ -91,7 +91,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) open(changes int64) (*sparse.Sparse, skep.SparseContext, *failing) {
 	f := &failing{Store: w.inner}
 	f.left.Store(1 << 40)
-	sp, err := sparse.New(f, sparse.Options{Devices: 3, Window: 4, Cost: told})
+	sp, err := sparse.New(f, sparse.Options{Devices: 3, Window: 4, Cost: told, Alone: true})
 	require.NoError(w.t, err)
 	c, err := sp.Cluster(w.ctx, &skep.ClusterRequest{Scope: w.scope, Keys: w.keys, QueryHeads: 2})
 	require.NoError(w.t, err)
@@ -228,7 +228,7 @@ func TestDropSurvivesADeathAnywhere(t *testing.T) {
 		if finished = err == nil; !finished {
 			require.ErrorIs(t, err, errKilled)
 		}
-		after, err := sparse.New(w.inner, sparse.Options{Devices: 3, Window: 4, Cost: told})
+		after, err := sparse.New(w.inner, sparse.Options{Devices: 3, Window: 4, Cost: told, Alone: true})
 		require.NoError(t, err)
 		c, err = after.OpenContext(w.ctx, w.scope, last)
 		if n == 0 {
@@ -278,7 +278,7 @@ func TestAChainComesBackAfterADropThatWasCutOff(t *testing.T) {
 func TestADropNeedsNoRoom(t *testing.T) {
 	w := newWorld(t)
 	full := &fullStore{Store: w.inner}
-	sp, err := sparse.New(full, sparse.Options{Devices: 3, Window: 4, Cost: told})
+	sp, err := sparse.New(full, sparse.Options{Devices: 3, Window: 4, Cost: told, Alone: true})
 	require.NoError(t, err)
 	_, err = sp.Cluster(w.ctx, &skep.ClusterRequest{Scope: w.scope, Keys: w.keys, QueryHeads: 2})
 	require.NoError(t, err)

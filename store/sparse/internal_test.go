@@ -112,7 +112,7 @@ func newBedOf(t *testing.T, shape skep.Shape) *bed {
 	}
 	_, err = b.st.Put(ctx, &skep.PutRequest{Scope: b.scope, Blocks: blocks})
 	require.NoError(t, err)
-	b.sp, err = New(b.st, Options{Devices: 3, Window: 4, Cost: layout.ReadCost{Page: 1e-6, Least: 2e-6}})
+	b.sp, err = New(b.st, Options{Devices: 3, Window: 4, Cost: layout.ReadCost{Page: 1e-6, Least: 2e-6}, Alone: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.sp.Close(context.Background())) })
 	return b

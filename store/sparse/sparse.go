@@ -32,6 +32,9 @@ type Options struct {
 	// reads of them have decayed, clusters have overgrown, or the layout is still that of
 	// keys and enough was observed; 0: only when asked.
 	Background time.Duration
+	// Alone does not follow the Store's events: the clustered form of a chain that was deleted or
+	// evicted is then dropped when somebody next uses, opens or drops its context.
+	Alone bool
 }
 
 // Sparse is skep.Sparse over a Store, which it does not own.
@@ -92,11 +95,13 @@ func New(st skep.Store, o Options) (*Sparse, error) {
 	if s.o.Background < 0 {
 		return nil, skep.Invalidf(op, "background", s.o.Background, "0 or more")
 	}
-	s.stop = func() {}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
 	if s.o.Background > 0 {
-		var ctx context.Context
-		ctx, s.stop = context.WithCancel(context.Background())
 		s.stopped.Go(func() { s.tend(ctx) })
+	}
+	if !s.o.Alone {
+		s.stopped.Go(func() { s.follow(ctx) })
 	}
 	return s, nil
 }

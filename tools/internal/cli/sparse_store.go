@@ -58,7 +58,7 @@ func (f *contextFlags) with(ctx context.Context, a *app, key string, readOnly bo
 	if scope.Namespace == 0 {
 		return &skep.Error{Op: "context", Kind: skep.NotFound, Field: "--tenant and --namespace", Value: f.tenant + "/" + f.namespace}
 	}
-	sp, err := sparse.New(st, sparse.Options{Workers: 2})
+	sp, err := sparse.New(st, sparse.Options{Workers: 2, Alone: true})
 	if err != nil {
 		return err
 	}
