@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -99,6 +101,8 @@ type ServerOptions struct {
 	// Admin carries out administrative calls of identities with the admin right; nil:
 	// Unsupported.
 	Admin func(ctx context.Context, who auth.Identity, name string, in json.RawMessage) (json.RawMessage, error)
+	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
+	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.
 	Observe func(Call)
 }

@@ -87,7 +87,7 @@ func answering(f func(ctx context.Context, r *request) (message, error)) func(*r
 		if wait, ok := r.x.who.Limits().Admit(1, 0); !ok {
 			return r.x.refused(r, operations[r.h.Type], overloaded("rate of the tenant", wait))
 		}
-		m, err := f(r.x.ctx, r)
+		m, err := f(r.ctx, r)
 		return r.answer(m, err)
 	}
 }

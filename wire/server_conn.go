@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -194,6 +196,8 @@ type request struct {
 	began   time.Time // the last byte of its header had been read
 	charged int64
 	pooled  *[]byte
+	ctx     context.Context // the connection's, with the call's span
+	span    trace.Span      // nil: none, or a session's by now
 }
 
 // bodies are for calls that are answered before the next frame is read.
@@ -215,6 +219,7 @@ func (x *serverConn) frame() error {
 		return broken("frame size", h.Body, lim.Body)
 	}
 	r := &request{x: x, h: h, began: x.l.filled}
+	r.trace()
 	op, known := operations[h.Type]
 	if !known {
 		if err := x.skip(&h, uint64(h.Body)); err != nil {
@@ -316,6 +321,7 @@ func (r *request) answer(m message, err error) error {
 
 func (x *serverConn) observe(r *request, err error) {
 	x.s.count.calls.Add(1)
+	r.traced(err)
 	if o := x.s.opt.Observe; o != nil {
 		o(Call{Type: r.h.Type, Tenant: x.who.Tenant, Began: r.began, Took: time.Since(r.began), Bytes: int64(r.h.Payload), Err: err})
 	}
@@ -332,7 +338,7 @@ func (x *serverConn) start(r *request, op *operation) error {
 	if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
 		return shed(overloaded("rate of the tenant", wait), left)
 	}
-	ctx, cancel := x.within(&r.h)
+	ctx, cancel := x.within(r)
 	x.mu.Lock()
 	_, twice := x.calls[r.h.Call]
 	full := len(x.calls) >= x.s.opt.Limits.Calls
@@ -359,6 +365,7 @@ func (x *serverConn) start(r *request, op *operation) error {
 		finish()
 		var c *cutOff
 		if errors.As(err, &c) {
+			r.traced(c.error)
 			r.done()
 			return c.error
 		}
@@ -385,10 +392,10 @@ func (x *serverConn) start(r *request, op *operation) error {
 type cutOff struct{ error }
 
 // within is the time the caller gives a call, at most Limits.Call.
-func (x *serverConn) within(h *Header) (context.Context, context.CancelFunc) {
+func (x *serverConn) within(r *request) (context.Context, context.CancelFunc) {
 	d := x.s.opt.Limits.Call
-	if h.Deadline > 0 {
+	if h := &r.h; h.Deadline > 0 {
 		d = min(d, time.Duration(h.Deadline)*time.Millisecond)
 	}
-	return context.WithTimeout(x.ctx, d)
+	return context.WithTimeout(r.ctx, d)
 }

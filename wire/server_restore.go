@@ -32,6 +32,7 @@ type serverSession struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // closed by the goroutine as it ends
 	held   int64         // bytes charged
+	sent   sending       // only the goroutine's
 
 	mu      sync.Mutex
 	credit  int64
@@ -102,7 +103,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 		s.held = window
 	}
 	s.credit = int64(min(m.Window, 1<<40))
-	s.ctx, s.cancel = context.WithCancel(x.ctx)
+	s.ctx, s.cancel = context.WithCancel(r.ctx)
 	x.mu.Lock()
 	full, twice := len(x.sessions) >= x.s.opt.Limits.Calls, x.sessions[s.id] != nil
 	if !full && !twice {
@@ -125,6 +126,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	}
 	s.held += r.charged
 	r.charged = 0
+	s.sent.span, s.sent.ctx, r.span = r.span, r.ctx, nil // it ends with the session
 	x.s.count.sessions.Add(1)
 	x.wait.Add(1)
 	return s, nil
@@ -212,6 +214,7 @@ func (s *serverSession) run() {
 	if s.ctx.Err() != nil {
 		return // the client ended it, or is gone
 	}
+	s.sent.err = err
 	var lost *lostPeer
 	if errors.As(err, &lost) {
 		s.x.end(err)
@@ -247,6 +250,7 @@ func (s *serverSession) close() {
 	delete(s.x.sessions, s.id)
 	s.x.mu.Unlock()
 	s.x.s.count.sessions.Add(-1)
+	s.sent.end()
 	s.giveBack()
 }
 
@@ -451,9 +455,11 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 		}
 	}
 	s.x.s.count.sent.Add(n)
+	began := time.Now()
 	if err := s.x.l.send(s.x.ctx, b, payload); err != nil {
 		return &lostPeer{err}
 	}
+	s.sent.frame(began, n)
 	return nil
 }
 

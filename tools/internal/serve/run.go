@@ -19,7 +19,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/skepkv/skep"
@@ -309,7 +308,7 @@ func (s *server) make() (err error) {
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
 		Auth: s.dir, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits:  wire.Limits{Connections: c.Limits.Connections, Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
-		Observe: s.observe, Admin: s.admin,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer,
 	})
 	if err != nil {
 		return err
@@ -326,11 +325,6 @@ func (s *server) observe(c wire.Call) {
 		if skep.KindOf(c.Err) == skep.Overloaded {
 			outcome = watch.Shed
 		}
-	}
-	if s.tracer != nil {
-		_, span := s.tracer.Start(context.Background(), "wire "+c.Type.String(), trace.WithTimestamp(c.Began))
-		span.SetAttributes(attribute.String("skep.tenant", c.Tenant), attribute.String("skep.outcome", outcome), attribute.Int64("skep.bytes", c.Bytes))
-		span.End(trace.WithTimestamp(c.Began.Add(c.Took)))
 	}
 	s.watch.Record(watch.Call{Protocol: "wire", Name: c.Type.String(), Tenant: c.Tenant, Outcome: outcome, Start: c.Began, Duration: c.Took, Bytes: c.Bytes})
 }
