@@ -118,7 +118,9 @@ bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
 
 cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
 	$(CUDAENV) $(GO) vet -tags cuda ./gpu/... ./tools/skep-gpu
+	$(CUDAENV) $(GO) run $(STATICCHECK) -tags cuda ./gpu/... ./tools/skep-gpu
 	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
+	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GO) test -tags cuda -count=1 ./tools/skep-gpu
 
 gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine with a driver (run.sh), under 30 MB
 	@rm -rf bin/gpu-bundle && mkdir -p bin/gpu-bundle/fake

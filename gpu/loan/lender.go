@@ -32,7 +32,9 @@ type LenderOptions struct {
 	// Lease is how long a borrower may be silent; 1 s. Reclaim is how long it has to give
 	// back what is asked for; 250 ms. Then it is ended.
 	Lease, Reclaim time.Duration
-	Log            *slog.Logger // nil: none
+	// Window is how far back Relax looks for the peak of the lender's own use; 1 minute.
+	Window time.Duration
+	Log    *slog.Logger // nil: none
 }
 
 func (o *LenderOptions) ensureDefaults() {
@@ -44,6 +46,9 @@ func (o *LenderOptions) ensureDefaults() {
 	}
 	if o.Reclaim == 0 {
 		o.Reclaim = 250 * time.Millisecond
+	}
+	if o.Window == 0 {
+		o.Window = time.Minute
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -60,6 +65,8 @@ func (o *LenderOptions) validate() error {
 		return skep.Invalidf(opLend, "name length in bytes", len(o.Name), fmt.Sprintf("at most %d", maxName))
 	case o.Lease < time.Millisecond || o.Reclaim < time.Millisecond:
 		return skep.Invalidf(opLend, "lease and reclaim", fmt.Sprint(o.Lease, " ", o.Reclaim), "1ms or more each")
+	case o.Window < time.Millisecond:
+		return skep.Invalidf(opLend, "window", o.Window, "1ms or more")
 	case o.Units > 0 && o.Unit.Bytes > maxArena/int64(o.Units):
 		return skep.Invalidf(opLend, "arena in bytes", fmt.Sprint(o.Units, " x ", o.Unit.Bytes), int64(maxArena))
 	}
@@ -84,6 +91,7 @@ type Lender struct {
 	mu      sync.Mutex
 	machine *lend.Lender
 	arena   *elastic.Arena // the lender's own blocks; its border is never above machine's
+	peak    elastic.Peak   // of the lender's own blocks, in use or asked for by Demand
 	offer   int            // units from here on may be lent
 	peers   map[int]*peer
 	conns   map[*net.UnixConn]bool // all that are open
@@ -114,7 +122,7 @@ func Lend(o LenderOptions) (*Lender, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	l := &Lender{o: o, stop: make(chan struct{}), offer: o.Units, peers: map[int]*peer{}, conns: map[*net.UnixConn]bool{}, changed: make(chan struct{})}
+	l := &Lender{o: o, stop: make(chan struct{}), peak: elastic.Peak{Window: int64(o.Window)}, offer: o.Units, peers: map[int]*peer{}, conns: map[*net.UnixConn]bool{}, changed: make(chan struct{})}
 	var err error
 	if l.arena, err = elastic.New(o.Unit, o.Units, o.Floor); err != nil {
 		return nil, err
@@ -169,13 +177,16 @@ func (l *Lender) Place(block int) gpu.Place {
 func (l *Lender) Alloc() (block int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.arena.Alloc(elastic.Lender)
+	block, ok = l.arena.Alloc(elastic.Lender)
+	l.peak.See(int64(now()), l.arena.Used(elastic.Lender))
+	return block, ok
 }
 
 // Free gives one back. Invalid when it is not in use.
 func (l *Lender) Free(block int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.peak.See(int64(now()), l.arena.Used(elastic.Lender)) // until now
 	err := l.arena.Free(elastic.Lender, block)
 	l.grantLocked()
 	return err

@@ -349,6 +349,7 @@ func TestRefused(t *testing.T) {
 		"no units":  {func(o *loan.LenderOptions) { o.Units = 0 }, skep.Invalid},
 		"floor":     {func(o *loan.LenderOptions) { o.Floor = 5 }, skep.Invalid},
 		"borrowers": {func(o *loan.LenderOptions) { o.Borrowers = 65 }, skep.Invalid},
+		"window":    {func(o *loan.LenderOptions) { o.Window = -1 }, skep.Invalid},
 		"lease":     {func(o *loan.LenderOptions) { o.Lease = 1 }, skep.Invalid},
 		"too large": {func(o *loan.LenderOptions) { o.Unit.Bytes = 1 << 40 }, skep.Invalid},
 		"no socket": {func(o *loan.LenderOptions) { o.Socket = "" }, skep.Invalid},

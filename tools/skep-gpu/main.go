@@ -3,7 +3,7 @@
 // lender that wants its memory back from a borrower that hangs, end this process and no
 // other; engines then reach the store behind directly.
 //
-//	skep-gpu lend --socket S --units N --border B     orders on standard input: border N
+//	skep-gpu lend --socket S --units N --border B     orders on standard input: border N, need R A G
 //	skep-gpu serve --behind ADDR --listen ADDR --borrow S
 package main
 
@@ -14,13 +14,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep"
@@ -97,10 +98,21 @@ func lendCommand(in io.Reader, out io.Writer) *cobra.Command {
 	border := 0
 	cmd := &cobra.Command{
 		Use: "lend", Args: cobra.NoArgs, Short: "lend memory of a GPU to other processes",
-		Long: "Allocates an arena and lends what is above the border. A line \"border N\" on standard input moves it,\nand is answered, once the units are this side's, by one line of JSON; the input's end ends it.",
+		Long: `Allocates an arena and lends what is above the border. Orders on standard input move it, each answered by one
+line of JSON once the units are this side's; the input's end ends it:
+
+  border N          the border to unit N
+  need R A G        at least so far up that this side has blocks for R of running requests, A of admitted
+                    ones, and G by which they may grow; with --headroom it goes down again when a window
+                    has needed less`,
 	}
 	b.flags(cmd)
+	var metrics string
+	headroom := -1
 	f := cmd.Flags()
+	f.StringVar(&metrics, "metrics", "", "host:port or unix:path to serve Prometheus metrics at, /metrics")
+	f.IntVar(&headroom, "headroom", -1, "blocks of this side's to keep beyond the peak of a window; below 0 the border goes down only when told")
+	f.DurationVar(&o.Window, "window", time.Minute, "of that peak")
 	f.StringVar(&o.Socket, "socket", "", "where borrowers connect (required)")
 	f.StringVar(&o.Name, "name", "", "of the model, for people")
 	f.IntVar(&o.Units, "units", 64, "of the arena")
@@ -133,7 +145,12 @@ func lendCommand(in io.Reader, out io.Writer) *cobra.Command {
 			return err
 		}
 		defer func() { err = errors.Join(err, l.Close(), d.Close()) }()
-		return orders(cmd.Context(), l, in, out, border)
+		end, err := measure(metrics, l)
+		if err != nil {
+			return err
+		}
+		defer end()
+		return orders(cmd.Context(), l, in, out, border, headroom)
 	}
 	return cmd
 }
@@ -147,7 +164,7 @@ type moved struct {
 }
 
 // orders moves the border first, and then as it is told to the end of the input or of ctx.
-func orders(ctx context.Context, l *loan.Lender, in io.Reader, out io.Writer, border int) error {
+func orders(ctx context.Context, l *loan.Lender, in io.Reader, out io.Writer, border, headroom int) error {
 	lines, ended := make(chan string), make(chan struct{})
 	defer close(ended)
 	go func() {
@@ -160,37 +177,57 @@ func orders(ctx context.Context, l *loan.Lender, in io.Reader, out io.Writer, bo
 			}
 		}
 	}()
+	relax := time.NewTicker(time.Second)
+	defer relax.Stop()
 	for order, more := fmt.Sprint("border ", border), true; more; {
-		var m moved
 		began := time.Now()
-		if _, err := fmt.Sscanf(order, "border %d", &border); err != nil {
-			m.Error = fmt.Sprintf("%q is no order, must be: border N", order)
-		} else if err := l.Move(ctx, border); err != nil {
+		err := obey(ctx, l, order)
+		s := l.Status()
+		m := moved{Border: s.Border, Ms: float64(time.Since(began)) / 1e6, Simulated: s.Simulated}
+		if err != nil {
 			m.Error = err.Error()
 		}
-		s := l.Status()
-		m.Border, m.Ms, m.Simulated = s.Border, float64(time.Since(began))/1e6, s.Simulated
 		if err := json.NewEncoder(out).Encode(m); err != nil {
 			return err
 		}
-		select {
-		case order, more = <-lines:
-		case <-ctx.Done():
-			return nil
+		for waiting := true; waiting; {
+			select {
+			case order, more = <-lines:
+				waiting = false
+			case <-relax.C:
+				if headroom >= 0 {
+					l.Relax(headroom)
+				}
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 	return nil
 }
 
+// obey carries out one order.
+func obey(ctx context.Context, l *loan.Lender, order string) error {
+	var border int
+	var d elastic.Demand
+	if _, err := fmt.Sscanf(order, "border %d", &border); err == nil {
+		return l.Move(ctx, border)
+	}
+	if _, err := fmt.Sscanf(order, "need %d %d %d", &d.Running, &d.Admitted, &d.Growth); err == nil {
+		return l.Demand(ctx, d)
+	}
+	return fmt.Errorf("%q is no order, must be: border N, or need RUNNING ADMITTED GROWTH", order)
+}
+
 func serveCommand(out io.Writer) *cobra.Command {
 	var b backend
 	var o gpu.Options
-	var behind, token, listen string
+	var behind, token, listen, metrics string
 	var borrow []string
 	lenders := 0
 	cmd := &cobra.Command{
 		Use: "serve", Args: cobra.NoArgs, Short: "a store with GPU memory, own and borrowed, in front",
-		Long: "Serves the binary protocol on a Unix socket to this user, who speaks for the token's tenant. Blocks come out of GPU memory where they are there, and else\nfrom the server behind. A lender that goes away takes its blocks along, and no other.",
+		Long: "Serves the binary protocol on a Unix socket to this user, who speaks for the token's tenant. Blocks come out of GPU memory where they are there, and else\nfrom the server behind. A lender that goes away takes its blocks along, and no other; who lends at its socket next is borrowed from again.",
 	}
 	b.flags(cmd)
 	f := cmd.Flags()
@@ -202,6 +239,8 @@ func serveCommand(out io.Writer) *cobra.Command {
 	f.DurationVar(&o.Timeout, "timeout", time.Second, "how long the GPU may take for one copy; after that its memory is used no more")
 	f.StringArrayVar(&borrow, "borrow", nil, "socket of a lender; can be given several times")
 	f.IntVar(&lenders, "lender-gpu", 1, "number of the lenders' GPU")
+	f.Int64Var(&o.PinnedBytes, "pinned-bytes", 64<<20, "pinned host memory that restores land in, and the GPU copies from; 0: none")
+	f.StringVar(&metrics, "metrics", "", "host:port or unix:path to serve Prometheus metrics at, /metrics")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		open, err := b.open()
 		if err != nil {
@@ -219,6 +258,8 @@ func serveCommand(out io.Writer) *cobra.Command {
 			return errors.Join(err, client.Close())
 		}
 		defer func() { err = errors.Join(err, st.Close()) }()
+		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		collect := []prometheus.Collector{st}
 		for _, socket := range borrow {
 			d, err := open(lenders)
 			if err != nil {
@@ -228,12 +269,18 @@ func serveCommand(out io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			l, err := loan.Borrow(loan.BorrowerOptions{Socket: socket, Name: "skep-gpu " + listen, Device: s, Tier: st})
+			l, err := loan.Keep(loan.BorrowerOptions{Socket: socket, Name: "skep-gpu " + listen, Device: s, Tier: st, Log: log}, time.Second)
 			if err != nil {
 				return err
 			}
+			collect = append(collect, l)
 			defer func() { err = errors.Join(err, l.Close()) }()
 		}
+		end, err := measure(metrics, collect...)
+		if err != nil {
+			return err
+		}
+		defer end()
 		return serve(cmd.Context(), st, strings.TrimPrefix(listen, "unix:"), out)
 	}
 	return cmd
@@ -244,12 +291,9 @@ func serve(ctx context.Context, st skep.Store, path string, out io.Writer) error
 	if err != nil {
 		return err
 	}
-	ln, err := net.Listen("unix", path)
+	ln, err := listen("--listen", "unix:"+path) // it asks for no credentials
 	if err != nil {
-		return &skep.Error{Op: "skep-gpu serve", Kind: skep.Invalid, Field: "--listen", Value: path, Err: err}
-	}
-	if err := os.Chmod(path, 0o600); err != nil { // it asks for no credentials
-		return errors.Join(err, ln.Close())
+		return err
 	}
 	fmt.Fprintln(out, "serving at", path)
 	return srv.Serve(ctx, ln)

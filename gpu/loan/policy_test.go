@@ -1,0 +1,54 @@
+//go:build linux
+
+package loan_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/gpu/loan"
+	"github.com/skepkv/skep/layout/elastic"
+)
+
+// The border follows what the lender needs: all running and admitted requests with their
+// growth, at once; and down again when it was not needed for a window.
+func TestBorderFollowsDemand(t *testing.T) {
+	l := newLender(t, func(o *loan.LenderOptions) { o.Window = 50 * time.Millisecond })
+	b := spawn(t, l.socket)
+	down := func(headroom, border int) { // two blocks a unit
+		t.Helper()
+		soon(t, func() bool { l.Relax(headroom); return l.Border() == border }, "the border is at %d", border)
+	}
+	down(4, 2)
+	l.lent(14)
+	b.holding(24)
+	require.NoError(t, l.Demand(bounded(t), elastic.Demand{Running: 3, Admitted: 6, Growth: 1}))
+	require.Equal(t, 5, l.Border(), "ten blocks")
+	l.check()
+	require.NoError(t, l.Demand(bounded(t), elastic.Demand{Running: 4}))
+	require.Equal(t, 5, l.Border(), "enough")
+	require.NoError(t, l.Demand(bounded(t), elastic.Demand{Running: 1000}))
+	require.Equal(t, units, l.Border(), "all there is")
+	b.holding(0)
+
+	var mine []int
+	for range 7 {
+		block, ok := l.Alloc()
+		require.True(t, ok)
+		mine = append(mine, block)
+	}
+	down(1, 4) // what is in use counts, however long ago it was taken
+	l.lent(12)
+	b.holding(24)
+	for _, block := range mine {
+		require.NoError(t, l.Free(block))
+	}
+	down(0, 2) // the floor
+	b.quit()
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, l.Demand(t.Context(), elastic.Demand{}), skep.Closed)
+	require.Zero(t, l.Relax(0))
+}
