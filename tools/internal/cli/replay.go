@@ -29,6 +29,7 @@ type replayFlags struct {
 	speed      string
 	dramBytes  int64
 	backend    string
+	degraded   string
 	limit      int
 	paths      []string
 	admission  string
@@ -80,6 +81,7 @@ catalog/; a second run on the same directory opens what is there.`,
 	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
 	fl.Int64Var(&f.dramBytes, "dram-bytes", 0, "DRAM tier; 0: none, so that figures speak of the devices")
 	fl.StringVar(&f.admission, "admission", "all", "what goes to the devices: all; budget=BYTES a day and device, of the trace's time, by use in the DRAM tier; second-touch, to compare")
+	fl.StringVar(&f.degraded, "degraded", store.DegradedNever, "with a device missing: never opens, auto does when no durable block is lost with it, always does")
 	fl.StringVar(&f.backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
 	fl.StringSliceVar(&f.paths, "device", nil, "block devices or files in place of --devices files in --dir; a new store wants them blank or absent")
 	fl.IntVar(&f.limit, "limit", 0, "stop after so many requests; 0: all")
@@ -98,7 +100,7 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 	if len(f.paths) > 0 {
 		f.devices = len(f.paths)
 	}
-	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, Degraded: store.DegradedNever, LogicalBlocks: f.capacity,
+	o := store.Options{Dir: f.dir, Devices: f.paths, DeviceCount: f.devices, BlockBytes: f.blockBytes, Policy: f.policy, Degraded: f.degraded, LogicalBlocks: f.capacity,
 		CacheBytes: f.dramBytes, Admin: true, Device: device.Options{Backend: f.backend}}
 	in := func(field string, ok bool, value, limit any) error {
 		if ok {
@@ -114,6 +116,7 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 		in("--dram-bytes", f.dramBytes >= 0, f.dramBytes, "0 or more"),
 		in("--limit", f.limit >= 0, f.limit, "0 or more"),
 		in("--policy", f.policy == "cost" || f.policy == "lru" || f.policy == "s3fifo", f.policy, "cost, lru or s3fifo"),
+		in("--degraded", f.degraded == store.DegradedAuto || f.degraded == store.DegradedNever || f.degraded == store.DegradedAlways, f.degraded, "auto, never or always"),
 		in("--backend", f.backend == device.Auto || f.backend == device.IOUring || f.backend == device.Pool, f.backend, "auto, iouring or pool"),
 	)
 	if err != nil {
