@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,6 +31,10 @@ var (
 	descPutBytes = desc("put_bytes_total", "Payload committed.")
 	descRestored = desc("restored_bytes_total", "Bytes restored, by tier.", "tier")
 	descMisses   = desc("restore_misses_total", "Chunks that were a miss, by reason.", "reason")
+	descJoined   = desc("joined_bytes_total", "Bytes that another restore's read brought.")
+	descOverload = desc("overloaded_total", "Calls of the store refused because too much was under way.")
+	descCapacity = desc("capacity_bytes", "Cap on the devices' bytes, and what they are allotted.", "what")
+	descTenant   = desc("tenant_bytes", "Payload a tenant holds, one copy each, of the 64 that hold most; and its quota.", "tenant", "what")
 	descCopied   = desc("copied_bytes_total", "Bytes that took a copy for want of alignment.")
 	descBroken   = desc("broken_promises_total", "Leased blocks that could not be restored.")
 	descEvicted  = desc("evicted_blocks_total", "Blocks dropped to make room.")
@@ -42,13 +47,73 @@ var (
 	descDevErr   = desc("device_errors_total", "Operations of a device that failed.", "device")
 	descDevBusy  = desc("device_in_flight", "Operations under way.", "device")
 	descDevLat   = desc("device_read_latency_seconds", "Moving average of read latency.", "device")
+	descDevWrite = desc("device_write_latency_seconds", "Moving average of write latency.", "device")
+	descDevState = desc("device_state", "1, labelled with how a device stands: ok, slow, fenced, dead.", "device", "state")
+	descDevSize  = desc("device_size_bytes", "Size of a device.", "device")
+	descDevWear  = desc("device_wear_ratio", "Share of a drive's promised life that is used, where it says so.", "device")
 	descAdmitted = desc("admitted_blocks_total", "Cache blocks admitted to the drives.")
 	descRefused  = desc("refused_blocks_total", "Cache blocks dropped from DRAM unwritten, or declined, by reason.", "reason")
 	descLost     = desc("refused_hits_total", "Blocks put again after they were refused: hits that refusing cost.")
 	descBudget   = desc("write_budget_left_bytes", "Bytes that may be written now under the write budget; below 0: owed.")
 	descWaiting  = desc("waiting_bytes", "Blocks in DRAM that are not decided on.")
 	descMemory   = desc("memory_bytes", "Memory in use, by holder.", "holder")
+	descMemCap   = desc("memory_cap_bytes", "Its caps, of holders that have one.", "holder")
+	descWork     = desc("work_done_bytes", "Background work under way: how far it is.", "work")
+	descWorkAll  = desc("work_total_bytes", "How much background work under way will come to, where that is known.", "work")
+	descAhead    = desc("prefetch_bytes_total", "Bytes read ahead for hints, and what became of them: read, used, wasted.", "what")
+	descUnused   = desc("prefetch_unused_bytes", "Bytes read ahead, in memory and not used yet.")
+	descHints    = desc("prefetch_hints_total", "Hints to read ahead that were dropped, or overtaken by their request.", "what")
+	descHinted   = desc("prefetch_waiting_hints", "Hints to read ahead that are not followed yet.")
+	descTwo      = desc("two_pointer_loads_total", "Loads declined because computing was expected to take less; of them judged since, and right.", "what")
+	descBoundary = desc("boundary_bytes_total", "Boundary activations of pipeline stages, by direction.", "direction")
+	descReuse    = desc("reuse_hit_ratio", "Hit ratio an LRU of that size would have had lately, from a sample of the keys.", "size")
 )
+
+// tally collects the values of metrics. Values of the same labels are added up: labels
+// that differ only in bytes that are not UTF-8, which Prometheus cannot take, become the same.
+type tally struct {
+	out    chan<- prometheus.Metric
+	values map[tallied]float64
+	order  []tallied
+}
+
+type tallied struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	labels string // each ended by a byte of 0xff, which is never UTF-8
+}
+
+func (t *tally) add(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) {
+	var b strings.Builder
+	for _, l := range labels {
+		b.WriteString(strings.ToValidUTF8(l, "\uFFFD"))
+		b.WriteByte(0xff)
+	}
+	k := tallied{d, kind, b.String()}
+	if _, ok := t.values[k]; !ok {
+		t.order = append(t.order, k)
+	}
+	t.values[k] += v
+}
+
+func (t *tally) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	t.add(d, prometheus.GaugeValue, v, labels)
+}
+
+func (t *tally) count(d *prometheus.Desc, v int64, labels ...string) {
+	t.add(d, prometheus.CounterValue, float64(v), labels)
+}
+
+// send gives Prometheus all of it.
+func (t *tally) send() {
+	for _, k := range t.order {
+		var labels []string
+		if k.labels != "" {
+			labels = strings.Split(strings.TrimSuffix(k.labels, "\xff"), "\xff")
+		}
+		t.out <- prometheus.MustNewConstMetric(k.desc, k.kind, t.values[k], labels...)
+	}
+}
 
 // Describe implements prometheus.Collector. Without descriptions up front the
 // collector is unchecked, which is right for labels that come with the stats.
@@ -60,62 +125,123 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // closed
 	}
-	m.s.collectSpaces(out)
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	t := &tally{out: out, values: map[tallied]float64{}}
+	m.s.collectSpaces(t)
+	t.standing(&st)
+	t.traffic(&st)
+	t.ahead(&st)
+	for i := range st.Devices {
+		t.device(&st.Devices[i])
 	}
-	count := func(d *prometheus.Desc, v int64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
+	t.send()
+}
+
+// standing is how the store stands.
+func (t *tally) standing(st *skep.Stats) {
 	simulated := "no"
 	if st.Simulated {
 		simulated = "yes"
 	}
-	gauge(descInfo, 1, st.Backend, st.BackendReason, simulated, st.State)
-	gauge(descBlocks, float64(st.Blocks))
-	gauge(descBytes, float64(st.BlockBytes))
-	gauge(descGroups, float64(st.Groups), "used")
-	gauge(descGroups, float64(st.FreeGroups), "free")
-	count(descLookups, st.Lookups)
-	count(descKeys, st.LookupHits, "hit")
-	count(descKeys, st.LookupKeys-st.LookupHits, "miss")
-	count(descPuts, st.PutBlocks, skep.Committed.String())
-	count(descPuts, st.PutExists, skep.Exists.String())
-	for reason, n := range st.PutDeclined {
-		count(descDeclined, n, reason)
+	t.gauge(descInfo, 1, st.Backend, st.BackendReason, simulated, st.State)
+	t.gauge(descBlocks, float64(st.Blocks))
+	t.gauge(descBytes, float64(st.BlockBytes))
+	t.gauge(descCapacity, float64(st.CapacityBytes), "cap")
+	t.gauge(descCapacity, float64(st.DeviceBytes), "allotted")
+	t.gauge(descGroups, float64(st.Groups), "used")
+	t.gauge(descGroups, float64(st.FreeGroups), "free")
+	t.gauge(descLeases, float64(st.Leases))
+	t.gauge(descLeased, float64(st.LeasedBytes))
+	for _, x := range st.Tenants {
+		t.gauge(descTenant, float64(x.Bytes), x.Name, "used")
+		if x.QuotaBytes > 0 {
+			t.gauge(descTenant, float64(x.QuotaBytes), x.Name, "quota")
+		}
 	}
-	count(descPutBytes, st.PutBytes)
+	for _, x := range st.Work {
+		t.gauge(descWork, float64(x.Done), x.Name)
+		if x.Total > 0 {
+			t.gauge(descWorkAll, float64(x.Total), x.Name)
+		}
+	}
+	for _, x := range st.Memory {
+		t.gauge(descMemory, float64(x.Used), x.Name)
+		if x.Cap > 0 {
+			t.gauge(descMemCap, float64(x.Cap), x.Name)
+		}
+	}
+	if st.Reuse.References > 0 {
+		t.gauge(descReuse, st.Reuse.DRAM, "dram")
+		t.gauge(descReuse, st.Reuse.TwiceDRAM, "twice dram")
+		t.gauge(descReuse, st.Reuse.Devices, "devices")
+		t.gauge(descReuse, st.Reuse.TwiceDevices, "twice devices")
+	}
+}
+
+// traffic is what was asked for, and what came of it.
+func (t *tally) traffic(st *skep.Stats) {
+	t.count(descLookups, st.Lookups)
+	t.count(descKeys, st.LookupHits, "hit")
+	t.count(descKeys, st.LookupKeys-st.LookupHits, "miss")
+	t.count(descPuts, st.PutBlocks, skep.Committed.String())
+	t.count(descPuts, st.PutExists, skep.Exists.String())
+	t.count(descPutBytes, st.PutBytes)
+	for reason, n := range st.PutDeclined {
+		t.count(descDeclined, n, reason)
+	}
 	for tier, n := range st.RestoreTiers {
-		count(descRestored, n, tier)
+		t.count(descRestored, n, tier)
 	}
 	for reason, n := range st.RestoreMisses {
-		count(descMisses, n, reason)
+		t.count(descMisses, n, reason)
 	}
-	count(descCopied, st.CopiedBytes)
-	count(descBroken, st.BrokenPromises)
-	count(descEvicted, st.Evicted)
-	count(descMoved, st.MovedBytes)
-	count(descDamaged, st.Damaged)
-	gauge(descLeases, float64(st.Leases))
-	gauge(descLeased, float64(st.LeasedBytes))
-	count(descAdmitted, st.Admission.AdmittedBlocks)
+	t.count(descJoined, st.JoinedBytes)
+	t.count(descCopied, st.CopiedBytes)
+	t.count(descBroken, st.BrokenPromises)
+	t.count(descOverload, st.Overloaded)
+	t.count(descEvicted, st.Evicted)
+	t.count(descMoved, st.MovedBytes)
+	t.count(descDamaged, st.Damaged)
+	t.count(descAdmitted, st.Admission.AdmittedBlocks)
 	for reason, n := range st.Admission.Refused {
-		count(descRefused, n, reason)
+		t.count(descRefused, n, reason)
 	}
-	count(descLost, st.Admission.RefusedHits)
-	gauge(descBudget, float64(st.Admission.BudgetLeft))
-	gauge(descWaiting, float64(st.Admission.WaitingBytes))
-	for _, d := range st.Devices {
-		count(descDevBytes, d.BytesRead, d.Path, "read")
-		count(descDevBytes, d.BytesWritten, d.Path, "write")
-		count(descDevOps, d.Reads, d.Path, "read")
-		count(descDevOps, d.Writes, d.Path, "write")
-		count(descDevOps, d.Flushes, d.Path, "flush")
-		count(descDevErr, d.Errors, d.Path)
-		gauge(descDevBusy, float64(d.InFlight), d.Path)
-		gauge(descDevLat, d.ReadLatencyUs/1e6, d.Path)
-	}
-	for _, row := range st.Memory {
-		gauge(descMemory, float64(row.Used), row.Name)
+	t.count(descLost, st.Admission.RefusedHits)
+	t.gauge(descBudget, float64(st.Admission.BudgetLeft))
+	t.gauge(descWaiting, float64(st.Admission.WaitingBytes))
+}
+
+// ahead is what was read ahead, and what was computed instead of read.
+func (t *tally) ahead(st *skep.Stats) {
+	p, two := &st.Prefetch, &st.TwoPointers
+	t.count(descAhead, p.ReadBytes, "read")
+	t.count(descAhead, p.UsedBytes, "used")
+	t.count(descAhead, p.WastedBytes, "wasted")
+	t.gauge(descUnused, float64(p.UnusedBytes))
+	t.count(descHints, p.Dropped, "dropped")
+	t.count(descHints, p.Promoted, "promoted")
+	t.gauge(descHinted, float64(p.Waiting))
+	t.count(descTwo, two.Declined, "declined")
+	t.count(descTwo, two.Judged, "judged")
+	t.count(descTwo, two.Right, "right")
+	t.count(descBoundary, two.BoundaryPut, "put")
+	t.count(descBoundary, two.BoundaryBytes, "restored")
+}
+
+// device is one device's share.
+func (t *tally) device(d *skep.DeviceStats) {
+	t.count(descDevBytes, d.BytesRead, d.Path, "read")
+	t.count(descDevBytes, d.BytesWritten, d.Path, "write")
+	t.count(descDevOps, d.Reads, d.Path, "read")
+	t.count(descDevOps, d.Writes, d.Path, "write")
+	t.count(descDevOps, d.Flushes, d.Path, "flush")
+	t.count(descDevErr, d.Errors, d.Path)
+	t.gauge(descDevBusy, float64(d.InFlight), d.Path)
+	t.gauge(descDevLat, d.ReadLatencyUs/1e6, d.Path)
+	t.gauge(descDevWrite, d.WriteLatencyUs/1e6, d.Path)
+	state, _, _ := strings.Cut(d.State, ": ") // why is for people
+	t.gauge(descDevState, 1, d.Path, state)
+	t.gauge(descDevSize, float64(d.Size), d.Path)
+	if d.Wear.Known {
+		t.gauge(descDevWear, d.Wear.PercentUsed/100, d.Path)
 	}
 }

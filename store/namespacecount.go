@@ -29,7 +29,7 @@ var (
 )
 
 // collectSpaces shows the namespaces' counts. What a namespace has none of is left out.
-func (s *Store) collectSpaces(out chan<- prometheus.Metric) {
+func (s *Store) collectSpaces(t *tally) {
 	s.names.mu.RLock()
 	spaces := make([]*namespace, 0, len(s.names.mu.byID))
 	for _, n := range s.names.mu.byID {
@@ -39,14 +39,14 @@ func (s *Store) collectSpaces(out chan<- prometheus.Metric) {
 	for _, n := range spaces {
 		count := func(d *prometheus.Desc, v int64, label string) {
 			if v > 0 {
-				out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), n.info.Tenant, n.info.Name, label)
+				t.count(d, v, n.info.Tenant, n.info.Name, label)
 			}
 		}
 		keys, hits := n.count.keys.Load(), n.count.hits.Load()
 		count(descSpaceKeys, hits, "hit")
 		count(descSpaceKeys, keys-hits, "miss")
-		for t := range n.count.tiers {
-			count(descSpaceRestored, n.count.tiers[t].Load(), skep.Tier(t).String())
+		for tier := range n.count.tiers {
+			count(descSpaceRestored, n.count.tiers[tier].Load(), skep.Tier(tier).String())
 		}
 		for reason, v := range n.count.missed.snapshot() {
 			count(descSpaceMisses, v, reason)

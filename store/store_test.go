@@ -49,5 +49,43 @@ func TestMetricsAreTheStats(t *testing.T) {
 	require.EqualValues(t, 5000, values["skep_put_bytes_total"])
 	require.EqualValues(t, 5000, values["skep_block_bytes"])
 	require.Positive(t, values["skep_device_bytes_total"])
-	require.Contains(t, values, "skep_info")
+	for _, name := range []string{"skep_info", "skep_joined_bytes_total", "skep_prefetch_bytes_total", "skep_two_pointer_loads_total", "skep_boundary_bytes_total",
+		"skep_device_state", "skep_memory_cap_bytes", "skep_tenant_bytes"} {
+		require.Contains(t, values, name)
+	}
+}
+
+// collected is a collector of one metric under labels, each worth 1.
+type collected struct {
+	d      *prometheus.Desc
+	labels [][]string
+}
+
+func (collected) Describe(chan<- *prometheus.Desc) {}
+
+func (c collected) Collect(out chan<- prometheus.Metric) {
+	t := &tally{out: out, values: map[tallied]float64{}}
+	for _, l := range c.labels {
+		t.count(c.d, 1, l...)
+	}
+	t.send()
+}
+
+// Names that are not UTF-8 (older stores have them, and paths of devices) come out as what can be
+// shown of them, and all other metrics too. Where that makes two the same they are one.
+func TestMetricsOfNamesThatAreNotUTF8(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collected{descSpaceKeys, [][]string{{"a\xff", "n", "hit"}, {"a\xfe", "n", "hit"}, {"a", "", "hit"}, {"", "a", "hit"}, {"a", "n", "hit"}}})
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	got := map[string]float64{}
+	for _, m := range families[0].GetMetric() {
+		key := ""
+		for _, l := range m.GetLabel() {
+			key += l.GetValue() + "|"
+		}
+		got[key] = m.GetCounter().GetValue()
+	}
+	require.Equal(t, map[string]float64{"n|hit|a\uFFFD|": 2, "|hit|a|": 1, "a|hit||": 1, "n|hit|a|": 1}, got)
 }

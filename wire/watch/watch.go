@@ -2,6 +2,7 @@ package watch
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,7 +73,7 @@ func (r *Recorder) Record(c Call) {
 	}
 	r.latency.WithLabelValues(c.Protocol, c.Name, c.Outcome).Observe(c.Duration.Seconds())
 	if c.Bytes > 0 {
-		r.bytes.WithLabelValues(c.Protocol, c.Name, c.Tenant).Add(float64(c.Bytes))
+		r.bytes.WithLabelValues(c.Protocol, c.Name, strings.ToValidUTF8(c.Tenant, "\uFFFD")).Add(float64(c.Bytes))
 	}
 	now := c.Start.Add(c.Duration).Unix() / int64(slot/time.Second)
 	r.mu.Lock()
