@@ -73,3 +73,54 @@ func computed(_ context.Context, r *request) (message, error) {
 	}
 	return nil, nil
 }
+
+func prepareStop(r *request) (func(context.Context) (message, error), error) {
+	var m stopRequest
+	s, err := r.about("stop", &m, &m.Session)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) {
+		s.mu.Lock()
+		for i := range s.stopped {
+			if m.Chain == -1 || m.Chain == i {
+				s.stopped[i] = true
+			}
+		}
+		s.mu.Unlock()
+		s.poke()
+		return nil, s.ses.Stop(ctx, m.Chain)
+	}, nil
+}
+
+// prepareEnd ends a session or a stream of events. Its answer is the last frame that
+// speaks of it.
+func prepareEnd(r *request) (func(context.Context) (message, error), error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	r.x.mu.Lock()
+	s, st := r.x.sessions[m.N], r.x.streams[m.N]
+	r.x.mu.Unlock()
+	return func(ctx context.Context) (message, error) {
+		var ended chan struct{}
+		switch {
+		case s != nil:
+			s.cancel()
+			s.poke()
+			ended = s.ended
+		case st != nil:
+			st.cancel()
+			ended = st.ended
+		default:
+			return nil, nil
+		}
+		select {
+		case <-ended:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: "end", Kind: skep.NotReleased, Err: ctx.Err()}
+		}
+	}, nil
+}
