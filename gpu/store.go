@@ -86,6 +86,7 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	}
 	s := &Store{Store: behind, shapes: map[skep.NamespaceID]*space{}}
 	t := &s.tier
+	t.mu = make(turns, 1)
 	t.blockBytes, t.timeout = o.BlockBytes, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
 	err := t.open(o, behind)

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -53,7 +52,7 @@ type tier struct {
 	blockBytes int64
 	timeout    time.Duration
 
-	mu      sync.Mutex
+	mu      turns
 	local   pool
 	lent    []pool
 	pinned  *pinned // nil: none
@@ -64,6 +63,13 @@ type tier struct {
 	hits    int64
 	drops   int64
 }
+
+// turns is a lock that is had in the order in which it was asked for: a lender that wants its
+// memory back waits for one copy, not for as many as a busy restore gets in before it.
+type turns chan struct{}
+
+func (t turns) Lock()   { t <- struct{}{} }
+func (t turns) Unlock() { <-t }
 
 // get copies a block's bytes to dst, which is as long as the block. False: it is not there,
 // or not as it was put there.

@@ -25,10 +25,10 @@ import (
 // run again for one of the two tests that say what it does.
 
 const (
-	socketEnv  = "SKEP_CUDA_TEST_SOCKET"
-	loanUnits  = 6
+	socketEnv   = "SKEP_CUDA_TEST_SOCKET"
+	loanUnits   = 6
 	chainBlocks = 11 // blocks of the chain, two a unit
-	patience   = time.Minute
+	patience    = time.Minute
 )
 
 var loanUnit = elastic.Unit{Bytes: 64 << 10, LenderBlock: 32 << 10, BorrowerBlock: gputest.BlockBytes, Lender: 2, Borrower: 2}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/tools/internal/reclaim"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -44,7 +45,7 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, out 
 	if b := os.Getenv(backendEnv); b != "" {
 		args = append(args, "--backend", b, "--gpu", "1") // both on one GPU, which is the lenders' by default
 	}
-	cmd = exec.Command(os.Args[0], args...)
+	cmd = exec.Command(os.Args[0], args...) // children of its own inherit what makes it skep-gpu
 	cmd.Env = append(os.Environ(), childEnv+"=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -54,6 +55,7 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, out 
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	out = bufio.NewScanner(stdout)
+	out.Buffer(nil, 1<<20)
 	require.True(t, out.Scan(), "it says that it is ready")
 	return cmd, in, out
 }
@@ -193,6 +195,16 @@ func TestLendAndServe(t *testing.T) {
 	require.Zero(t, load(t, direct, r.Scope, keys))
 	require.NoError(t, orders.Close())
 	require.False(t, answers.Scan(), "it ends with its input")
+}
+
+// A few moves and kills, on whatever GPUs there are.
+func TestBenchReclaim(t *testing.T) {
+	_, _, out := start(t, "bench", "reclaim", "--moves", "2", "--kills", "1", "--json")
+	var r reclaim.Result
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r), out.Text())
+	require.True(t, r.Simulated)
+	require.Len(t, r.Rows, 3)
+	require.Zero(t, r.Wrong)
 }
 
 func TestBadOptions(t *testing.T) {

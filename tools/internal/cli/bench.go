@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/reclaim"
 )
 
 func (a *app) benchCommand() *cobra.Command {
@@ -21,7 +22,7 @@ it is not. Medians of --rounds rounds; --json keeps every sample.`,
 		Args: noArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchDevice(), a.benchLookup(), a.benchRestore(), a.benchPut(), a.benchRecover(), a.benchOverload(), a.benchRebuild(), a.benchInterfere(), a.benchLoss(), a.benchSparse(), a.benchElastic(), a.benchStream(), a.benchLookupIndex(), a.benchRecoverWriter(), a.benchTTFT(), a.benchCrossover(), a.benchRESP(), a.benchWire())
+	cmd.AddCommand(a.benchDevice(), a.benchLookup(), a.benchRestore(), a.benchPut(), a.benchRecover(), a.benchOverload(), a.benchRebuild(), a.benchInterfere(), a.benchLoss(), a.benchSparse(), a.benchElastic(), a.benchStream(), a.benchReclaim(), a.benchReclaimRole(reclaim.Borrower), a.benchReclaimRole(reclaim.Lender), a.benchLookupIndex(), a.benchRecoverWriter(), a.benchTTFT(), a.benchCrossover(), a.benchRESP(), a.benchWire())
 	return cmd
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/demo"
 	"github.com/skepkv/skep/tools/internal/doctor"
 	"github.com/skepkv/skep/tools/internal/inspect"
+	"github.com/skepkv/skep/tools/internal/reclaim"
 	"github.com/skepkv/skep/tools/internal/replay"
 	"github.com/skepkv/skep/tools/internal/ttft"
 )
@@ -41,6 +42,7 @@ var results = map[string]any{
 	"skep bench ttft":         ttft.Row{},
 	"skep bench crossover":    ttft.Crossover{},
 	"skep bench elastic":      bench.ElasticRow{},
+	"skep bench reclaim":      reclaim.Result{},
 	"skep gpu status":         gpuStatusResult{},
 	"skep bench stream":       bench.StreamResult{},
 	"skep bench sparse":       bench.SparseResult{},
