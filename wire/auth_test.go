@@ -82,7 +82,7 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
 		TypeEnd:          {&number{1}, "", auth.Read},
 		TypeHint:         {&hintRequest{Scope: sc, Keys: ch.Keys, Hint: skep.Hint{Drop: true}}, "", auth.Write},
 		TypeDelete:       {&deleteRequest{sc, ch.Keys}, "", auth.Write},
-		TypePurge:        {&purgeRequest{skep.Purge{Namespace: sc.Namespace}}, "", auth.Write},
+		TypePurge:        {&purgeRequest{skep.Purge{Namespace: sc.Namespace}}, "", auth.Admin},
 		TypeStats:        {nil, "", auth.Read | auth.Admin},
 		TypeEvents:       {&eventsRequest{Snapshot: true, Credit: 4096}, "", auth.Read},
 		TypeAdmin:        {&adminRequest{"test", []byte("{}")}, "", auth.Admin},

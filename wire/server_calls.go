@@ -69,7 +69,7 @@ func init() {
 		TypeComputed:      {need: r, inline: true, run: answering(computed)},
 		TypeHint:          {need: w, keys: true, prepare: prepareHint},
 		TypeDelete:        {need: w, keys: true, prepare: prepareDelete},
-		TypePurge:         {need: w, prepare: preparePurge},
+		TypePurge:         {need: a, prepare: preparePurge},
 		TypeStats:         {need: r | a, prepare: simply(stats)},
 		TypeEvents:        {need: r, inline: true, run: runEvents},
 		TypeAdmin:         {need: a, keys: true, prepare: prepareAdmin},
@@ -286,7 +286,7 @@ func preparePurge(r *request) (func(context.Context) (message, error), error) {
 	switch {
 	case m.Tenant != "" && !who.Reaches(m.Tenant):
 		return nil, denied("tenant", m.Tenant)
-	case m.Model != "" && (who.Tenant != auth.AnyTenant || who.Rights&auth.Admin == 0): // of all tenants
+	case m.Model != "" && who.Tenant != auth.AnyTenant: // of all tenants
 		return nil, denied("model", m.Model)
 	case m.Namespace != 0:
 		if err := r.reach(m.Namespace); err != nil {

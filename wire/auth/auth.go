@@ -21,8 +21,8 @@ type Rights uint8
 
 const (
 	Read  Rights = 1 << iota // lookup, restore, get
-	Write                    // put, delete, expire, hint; over the binary protocol purges of one's own
-	Admin                    // purges, maintenance, the store's stats
+	Write                    // put, delete, expire, hint
+	Admin                    // purges of what one reaches, maintenance, the store's stats
 	// All is every right.
 	All = Read | Write | Admin
 )

@@ -230,7 +230,7 @@ type FailureBody struct {
 
 var statusOf = map[skep.Kind]int{
 	skep.Invalid: http.StatusBadRequest, skep.NotFound: http.StatusNotFound, skep.Conflict: http.StatusConflict,
-	skep.Unsupported: http.StatusNotImplemented, skep.Overloaded: http.StatusTooManyRequests,
+	skep.Unsupported: http.StatusNotImplemented, skep.Overloaded: http.StatusTooManyRequests, skep.Denied: http.StatusForbidden,
 	skep.Closed: http.StatusServiceUnavailable, skep.Failed: http.StatusServiceUnavailable, skep.ReadOnly: http.StatusConflict,
 	skep.Deadline: http.StatusGatewayTimeout, skep.NoMemory: http.StatusServiceUnavailable, skep.Unavailable: http.StatusServiceUnavailable,
 }

@@ -289,6 +289,21 @@ func TestAnotherTenantsNamespaceIsLikeNone(t *testing.T) {
 	assert.Equal(t, answer(99), answer(int(f.space.ID)))
 }
 
+// Purging takes the admin right and reach, as over the binary protocol: another tenant's things
+// and a model's, which are everybody's, are not one tenant's to purge.
+func TestPurgeReachesOnesOwn(t *testing.T) {
+	f := newFixture(t, false)
+	other, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "b", Name: "n", Shape: f.space.Shape})
+	require.NoError(t, err)
+	for body, code := range map[string]int{
+		`{"tenant": "b"}`: 403, `{"model": "m"}`: 403, fmt.Sprintf(`{"namespace": %d}`, other.ID): 404, `{"namespace": 99}`: 404,
+		`{"tenant": "a"}`: 200, fmt.Sprintf(`{"namespace": %d}`, f.space.ID): 200,
+	} {
+		assert.Equal(t, code, f.ask("POST", "/api/v1/purge", tokenAdmin, body).Code, body)
+		assert.Equal(t, 403, f.ask("POST", "/api/v1/purge", tokenWriter, body).Code, body)
+	}
+}
+
 func TestOtherSitesPagesAreRefused(t *testing.T) {
 	f := newFixture(t, true)
 	body := fmt.Sprintf(`{"namespace": %d}`, f.space.ID)

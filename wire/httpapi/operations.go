@@ -85,7 +85,12 @@ func (a *api) stats(r *http.Request, _ auth.Identity) (any, error) {
 
 // sees says whether id may know of a tenant's things.
 func sees(id auth.Identity, tenant string) bool {
-	return id.Tenant == tenant || id.Rights&auth.Admin != 0
+	return id.Reaches(tenant) || id.Rights&auth.Admin != 0
+}
+
+// reaches says whether a namespace is there and id's.
+func reaches(all []skep.NamespaceInfo, id auth.Identity, space skep.NamespaceID) bool {
+	return slices.ContainsFunc(all, func(n skep.NamespaceInfo) bool { return n.ID == space && id.Reaches(n.Tenant) })
 }
 
 func (a *api) namespaces(r *http.Request, id auth.Identity) (any, error) {
@@ -269,10 +274,7 @@ func (a *api) scoped(r *http.Request, id auth.Identity) (skep.Scope, []skep.Key,
 	if err != nil {
 		return skep.Scope{}, nil, err
 	}
-	mine := slices.ContainsFunc(all, func(n skep.NamespaceInfo) bool {
-		return n.ID == skep.NamespaceID(body.Namespace) && n.Tenant == id.Tenant
-	})
-	if !mine {
+	if !reaches(all, id, skep.NamespaceID(body.Namespace)) {
 		return skep.Scope{}, nil, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "namespace", Value: body.Namespace}
 	}
 	keys := make([]skep.Key, len(body.Keys))
@@ -324,6 +326,16 @@ func (a *api) purge(r *http.Request, id auth.Identity) (any, error) {
 	p := skep.Purge{Tenant: b.Tenant, Model: b.Model, Namespace: skep.NamespaceID(b.Namespace)}
 	if err := p.Validate(); err != nil {
 		return nil, err
+	}
+	switch all, err := a.o.Store.Namespaces(r.Context()); {
+	case err != nil:
+		return nil, err
+	case p.Tenant != "" && !id.Reaches(p.Tenant):
+		return nil, &skep.Error{Op: "purge", Kind: skep.Denied, Field: "tenant", Value: p.Tenant}
+	case p.Model != "" && id.Tenant != auth.AnyTenant: // of all tenants
+		return nil, &skep.Error{Op: "purge", Kind: skep.Denied, Field: "model", Value: p.Model}
+	case p.Namespace != 0 && !reaches(all, id, p.Namespace):
+		return nil, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
 	}
 	a.o.Log.Warn("purge", "what", fmt.Sprintf("%+v", b), "by", id.Name)
 	return Done{true}, a.o.Store.Purge(r.Context(), p)

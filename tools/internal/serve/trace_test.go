@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -19,19 +21,26 @@ import (
 
 // traced is an engine behind the binary protocol, and a client of it. The spans are there
 // once stop was called.
-func traced(t *testing.T) (c *wire.Client, spans *tracetest.SpanRecorder, stop func()) {
+func traced(t *testing.T, change ...func(*wire.Options)) (c *wire.Client, spans *tracetest.SpanRecorder, stop func()) {
 	t.Helper()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), CapacityBytes: 64 << 20, BlockBytes: 64 << 10, DeviceCount: 1, CacheBytes: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	spans = tracetest.NewSpanRecorder()
 	p := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	dir, err := os.MkdirTemp("", "skep") // short enough for a socket's path
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- wire.Serve(ctx, l, st, wire.ServerOptions{Tracer: p.Tracer("test")}) }()
-	c, err = wire.Dial(t.Context(), wire.Options{Addr: l.Addr().String(), Timeout: time.Minute, Strict: true})
+	o := wire.Options{Addr: "unix:" + l.Addr().String(), Timeout: time.Minute, Strict: true}
+	for _, f := range change {
+		f(&o)
+	}
+	c, err = wire.Dial(t.Context(), o)
 	require.NoError(t, err)
 	stop = func() {
 		require.NoError(t, c.Close())
