@@ -340,11 +340,11 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 			s.consumed(0)
 			return n, nil
 		}
-		over := s.ended != nil
+		over := s.ended
 		s.mu.Unlock()
-		if over {
+		if over != nil {
 			s.signal()
-			return 0, io.EOF
+			return 0, s.released(ctx, over)
 		}
 		select {
 		case <-s.landed:
@@ -353,6 +353,17 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 		case <-s.c.ctx.Done():
 		}
 	}
+}
+
+// released is io.EOF once no drive of the server writes to the destinations any more: after the
+// session's last entry of the ring that is so; after an error the server is asked to end it.
+func (s *clientSession) released(ctx context.Context, why error) error {
+	if s.ring != nil && !errors.Is(why, io.EOF) {
+		if err := s.release(ctx, opRestore, TypeEnd, &number{s.id}); err != nil {
+			return err
+		}
+	}
+	return io.EOF
 }
 
 var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}

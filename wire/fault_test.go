@@ -337,6 +337,22 @@ func TestOverloadIsRefused(t *testing.T) {
 	require.Positive(t, r.Stats().Shed)
 }
 
+// A session whose chunks were all sent holds no window, however long its client leaves it open.
+func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "t", 4)
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	for _, x := range collect(t, s) {
+		x.Release()
+	}
+	require.Eventually(t, func() bool { return r.Stats().Memory < leastWindow }, time.Minute, time.Millisecond)
+	require.Equal(t, 1, r.Stats().Sessions)
+	require.NoError(t, s.Close(t.Context()))
+	require.Zero(t, r.Stats().Memory)
+}
+
 // A put of many small things is charged what they are in memory, which is several times its body.
 func TestListsAreChargedWhatTheyTake(t *testing.T) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 1 << 20}})

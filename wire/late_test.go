@@ -147,11 +147,19 @@ func TestRestoreThatIsBegunTooLateInSharedMemory(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			for _, k := range collect(t, s) {
-				require.ErrorIs(t, k.Err, skep.Unavailable)
+			for left := len(ch.Keys); left > 0; {
+				var into [4]skep.Chunk
+				n, err := s.Next(t.Context(), into[:])
+				require.NoError(t, err)
+				for _, k := range into[:n] {
+					require.ErrorIs(t, k.Err, skep.Unavailable)
+				}
+				left -= n
 			}
 			soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
+			_, err = s.Next(soon, make([]skep.Chunk, 1))
+			require.ErrorIs(t, err, skep.NotReleased, "the end says that the memory is the caller's")
 			require.ErrorIs(t, s.Close(soon), skep.NotReleased)
 			g.open()
 			require.NoError(t, s.Close(t.Context()))

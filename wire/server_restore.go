@@ -32,6 +32,7 @@ type serverSession struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // closed by the goroutine as it ends
 	held   int64         // bytes charged
+	window int64         // of them, for what is on its way to the client
 	sent   sending       // only the goroutine's
 
 	mu      sync.Mutex
@@ -100,7 +101,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 		if !x.s.memory.take(window) {
 			return nil, overloaded("memory", x.s.comeBack())
 		}
-		s.held = window
+		s.held, s.window = window, window
 	}
 	s.credit = int64(min(m.Window, 1<<40))
 	s.ctx, s.cancel = context.WithCancel(r.ctx)
@@ -205,6 +206,8 @@ func (s *serverSession) run() {
 	defer s.close()
 	err := s.send()
 	if err == nil {
+		s.x.s.memory.give(s.window) // all was sent and given back
+		s.held -= s.window
 		select { // claims may still come
 		case <-s.ctx.Done():
 		case <-s.x.ctx.Done():
