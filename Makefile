@@ -15,7 +15,7 @@ CRASH_TIME  ?= 10m
 say          = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := build
-.PHONY: all build demo test race lint bench docs fuzz-short crash mutants errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build demo test race lint bench docs fuzz-short fuzz-ci crash mutants errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
@@ -66,6 +66,18 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
 			printf '\n== %s %s\n' $$p $$f; \
 			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+		done; \
+	done
+
+# Built without coverage, which would compile everything anew: mutations of the corpus, unguided. By
+# number and not by time, so that a slow machine does the same.
+FUZZRUNS    ?= 500
+fuzz-ci: ## the parsers of frames, RESP, configuration and devices on FUZZRUNS (500) inputs each
+	@set -e; d=$$(mktemp -d); trap 'rm -rf '$$d EXIT; for p in wire wire/resp tools/internal/serve store/segment; do \
+		$(GO) test -c -o $$d/fuzz.test ./$$p; \
+		for f in $$(cd $$p && $$d/fuzz.test -test.list '^Fuzz'); do \
+			printf '\n== %s %s\n' $$p $$f; \
+			(cd $$p && $$d/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZRUNS)x -test.fuzzminimizetime 10x -test.fuzzcachedir $$d/corpus); \
 		done; \
 	done
 
