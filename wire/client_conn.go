@@ -103,7 +103,7 @@ func (c *Client) dialRaw(ctx context.Context) (net.Conn, error) {
 		conf.ServerName, _, _ = net.SplitHostPort(c.opt.Addr)
 	}
 	conf.MinVersion = tls.VersionTLS13
-	t := tls.Client(raw, conf)
+	t := tls.Client(near.Gather(raw), conf)
 	if err := t.HandshakeContext(ctx); err != nil {
 		raw.Close()
 		return nil, err

@@ -5,6 +5,7 @@ package wire
 import (
 	"net"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,4 +83,43 @@ func sendFiles(c net.Conn, b []byte, fds ...int) error {
 	}
 	_, _, err := u.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	return err
+}
+
+// writeNow writes to a socket what it takes without waiting. It is for one goroutine at a time.
+// Nil takes nothing.
+type writeNow struct {
+	raw syscall.RawConn
+	b   []byte
+	n   int
+	try func(fd uintptr) bool
+}
+
+// newWriteNow is nil where c is no socket itself, as under TLS.
+func newWriteNow(c net.Conn) *writeNow {
+	switch c.(type) {
+	case *net.UnixConn, *net.TCPConn:
+	default:
+		return nil
+	}
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil
+	}
+	w := &writeNow{raw: raw}
+	w.try = func(fd uintptr) bool {
+		w.n, _ = unix.Write(int(fd), w.b)
+		return true
+	}
+	return w
+}
+
+// write is how many bytes were taken. What went wrong shows when the rest is written.
+func (w *writeNow) write(b []byte) int {
+	if w == nil {
+		return 0
+	}
+	w.b, w.n = b, 0
+	_ = w.raw.Write(w.try) // a deadline that has passed: nothing was tried
+	w.b = nil
+	return max(w.n, 0)
 }

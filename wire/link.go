@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/near"
 )
 
 // readBuffer holds headers and short bodies. Anything longer is read straight to where
@@ -29,13 +30,15 @@ type link struct {
 	filled     time.Time // the last of it was read
 	check      summer    // the reader's
 
-	write chan struct{} // holds one token: who has it writes
-	stall time.Duration // how long the other side may take nothing
-	rate  int           // bytes a second it must at least send of what a header announced, and take of what it is sent
+	write chan struct{}  // holds one token: who has it writes
+	now   *writeNow      // the writer's; nil: not this way
+	under *near.Gatherer // of TLS; else nil
+	stall time.Duration  // how long the other side may take nothing
+	rate  int            // bytes a second it must at least send of what a header announced, and take of what it is sent
 }
 
 func newLink(c net.Conn, stall time.Duration, rate int) *link {
-	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, rate: rate}
+	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
 	l.write <- struct{}{}
 	return l
 }
@@ -168,6 +171,9 @@ func (l *link) discard(n uint64) error {
 // small is the largest payload that is copied behind its body to be written at once.
 const small = 16 << 10
 
+// atOnce is the longest frame that is first tried without waiting: what sockets mostly have room for.
+const atOnce = 128 << 10
+
 // send writes a frame and its payload. The payload's memory is read until it returns.
 // An error that is not a broken connection means that no byte was sent (unsent).
 func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) error {
@@ -181,8 +187,20 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	for _, p := range payload {
 		total += len(p)
 	}
-	deadline := time.Now().Add(l.patience(total))
-	l.c.SetWriteDeadline(deadline)
+	whole := total-len(frame) <= small
+	if whole {
+		for _, p := range payload {
+			frame = append(frame, p...)
+		}
+	}
+	begun := 0
+	if whole && total <= atOnce && ctx.Err() == nil {
+		if begun = l.now.write(frame); begun == total {
+			return nil // what never waits needs no deadline, and nobody who cuts it off
+		}
+		frame = frame[begun:]
+	}
+	l.c.SetWriteDeadline(time.Now().Add(l.patience(total)))
 	if ctx.Done() != nil {
 		// The caller's memory is its own again when its context ends: then a write that
 		// hangs is cut off, and the connection with it. It is over before others write: the
@@ -200,22 +218,21 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	}
 	var err error
 	var n int64
-	if total-len(frame) <= small {
-		for _, p := range payload {
-			frame = append(frame, p...)
-		}
+	if whole {
 		var k int
 		k, err = l.c.Write(frame)
 		n = int64(k)
 	} else {
 		all := make(net.Buffers, 0, 1+len(payload))
 		all = append(append(all, frame), payload...)
+		l.under.Hold()
 		n, err = all.WriteTo(l.c)
+		err = errors.Join(err, l.under.Flush())
 	}
 	if err == nil {
 		return nil
 	}
-	if n == 0 && ctx.Err() != nil {
+	if n == 0 && begun == 0 && ctx.Err() != nil {
 		return &unsent{ended("send", ctx)}
 	}
 	l.c.Close()

@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/near"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,7 +71,7 @@ func serve(t testing.TB, where string, st skep.Store, o ServerOptions) *rig {
 	if where == "tls" {
 		var conf *tls.Config
 		conf, r.tls = certificates(t)
-		l = tls.NewListener(l, conf)
+		l = tls.NewListener(near.Listener{Listener: l}, conf)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

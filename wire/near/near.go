@@ -9,7 +9,7 @@ const sendBuffer = 256 << 10
 // Tune sets a connection up when its peer is on this machine, and leaves every other as it is: over
 // a network the kernel knows best how much may be on its way.
 func Tune(c net.Conn) {
-	if under, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+	for under, ok := c.(interface{ NetConn() net.Conn }); ok; under, ok = c.(interface{ NetConn() net.Conn }) { // TLS
 		c = under.NetConn()
 	}
 	tcp, ok := c.(*net.TCPConn)

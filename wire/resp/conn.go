@@ -17,19 +17,21 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/watch"
 )
 
 // conn is one connection. Everything of it belongs to its one goroutine but what
 // Server.conns shows of it.
 type conn struct {
-	s   *Server
-	id  int64
-	raw net.Conn
-	in  *bufio.Reader
-	out []byte // replies not sent
-	p   parser
-	ctx context.Context // ends when the connection is to be cut
+	s     *Server
+	id    int64
+	raw   net.Conn
+	under *near.Gatherer // of TLS; else nil
+	in    *bufio.Reader
+	out   []byte // replies not sent
+	p     parser
+	ctx   context.Context // ends when the connection is to be cut
 
 	identity auth.Identity
 	tenant   *tenant
@@ -53,7 +55,7 @@ type conn struct {
 var errQuit = errors.New("quit")
 
 func (c *conn) serve() error {
-	c.in = bufio.NewReaderSize(c.raw, readBuffer)
+	c.in, c.under = bufio.NewReaderSize(c.raw, readBuffer), near.GathererOf(c.raw)
 	c.p = parser{r: c.in, stranger: true, take: c.receive}
 	c.proto = 2
 	if err := c.greet(); err != nil {

@@ -403,7 +403,11 @@ func (c *conn) write(data [][]byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(c.s.o.IOTimeout)); err != nil {
 		return err
 	}
+	if len(data) > 0 {
+		c.under.Hold()
+	}
 	_, err := bufs.WriteTo(c.raw) // writev where the connection has it
+	err = errors.Join(err, c.under.Flush())
 	c.out = c.out[:0]
 	if cap(c.out) > 256<<10 {
 		c.out = nil

@@ -28,6 +28,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/console"
 	"github.com/skepkv/skep/wire/httpapi"
+	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/resp"
 	"github.com/skepkv/skep/wire/watch"
 )
@@ -202,7 +203,7 @@ func (s *server) listen() (out []listener, err error) {
 		}
 		secure := s.c.TLS.Cert != "" && !slices.Contains(s.c.TLS.Plain, p.name)
 		if secure {
-			l = tls.NewListener(l, s.cert.config(p.name == "http"))
+			l = tls.NewListener(near.Listener{Listener: l}, s.cert.config(p.name == "http"))
 		} else if host, _, _ := net.SplitHostPort(p.addr); !loopback(host) {
 			s.log.Warn("no TLS: tokens and values can be read on the way", "port", p.name, "address", p.addr)
 		}
