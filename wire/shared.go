@@ -43,7 +43,7 @@ type span struct{ off, n int64 }
 const ringBytes = ringEntries * shm.EntrySize
 
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
-	s := &sharedMemory{size: ringBytes + (size+pageSize-1)&^(pageSize-1), sessions: map[uint64]*clientSession{}, done: make(chan struct{})}
+	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1), sessions: map[uint64]*clientSession{}, done: make(chan struct{})}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}

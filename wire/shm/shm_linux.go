@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -40,11 +41,40 @@ func Create(size int64) (_ *Region, err error) {
 		f.Close()
 		return nil, fmt.Errorf("shm: size: %w", err)
 	}
+	enlarge(fd, size)
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, Seals|unix.F_SEAL_SEAL); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("shm: seal: %w", err)
 	}
 	return mapped(f, size)
+}
+
+// HugePage is the size of the pages a region is made of as far as it is whole ones of them.
+const HugePage = 2 << 20
+
+// enlarge has the memory lie in huge pages, where the system can: a drive is told of one piece of
+// memory then where it was told of 512, and reads of more than a megabyte go to it whole. Asked
+// for at a mapping that begins where huge pages do, they stay when it is gone. What fails
+// leaves pages of the usual size.
+func enlarge(fd int, size int64) {
+	size &^= HugePage - 1
+	if size == 0 {
+		return
+	}
+	whole, err := unix.MmapPtr(-1, 0, nil, uintptr(size+HugePage), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.MunmapPtr(whole, uintptr(size+HugePage)) }()
+	at, err := unix.MmapPtr(fd, 0, unsafe.Add(whole, -uintptr(whole)&(HugePage-1)), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	if err != nil {
+		return
+	}
+	mem := unsafe.Slice((*byte)(at), size)
+	for i := int64(0); i < size; i += HugePage {
+		mem[i] = 0 // a page must be there to be made larger
+	}
+	_ = unix.Madvise(mem, unix.MADV_COLLAPSE)
 }
 
 // Open maps a region somebody else made. It refuses what is not a memfd of exactly size

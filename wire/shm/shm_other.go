@@ -10,6 +10,9 @@ import (
 
 var errUnsupported = &skep.Error{Op: "shared memory", Kind: skep.Unsupported, Field: "system", Value: "without memfd"}
 
+// HugePage is the size of the pages a region is made of where there are such.
+const HugePage = 2 << 20
+
 // Region is a mapped memfd, which this system has not.
 type Region struct{}
 
