@@ -141,9 +141,9 @@ gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine 
 	@test $$(du -sm bin/gpu-bundle | cut -f1) -lt 30 || { echo "bin/gpu-bundle is too large"; exit 1; }
 	@du -sh bin/gpu-bundle
 
-libskep: ## bin/libskep.so for programs in C, and a C program and a Python one that use it
+libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and programs that use it: in C, in Python, on the fake driver
 	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
-	SKEP_LIBSKEP=../../bin/libskep.so $(GO) test -count=1 ./tools/libskep
+	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) $(GO) test -count=1 ./tools/libskep
 
 clean: ## what the targets above made
 	rm -rf bin bench dist

@@ -215,6 +215,18 @@ int cuDevicePrimaryCtxRelease_v2(int d) {
 	devices[d].retained--;
 	return out(OK);
 }
+static __thread int stack[16], depth;
+int cuCtxGetCurrent(void **ctx) { return *ctx = current < 0 ? 0 : &devices[current], OK; }
+int cuCtxPushCurrent_v2(void *ctx) {
+	if (!ctx || depth == 16) return BADCONTEXT;
+	stack[depth++] = current;
+	return current = (struct device *)ctx - devices, OK;
+}
+int cuCtxPopCurrent_v2(void **ctx) {
+	if (!depth) return BADCONTEXT;
+	return cuCtxGetCurrent(ctx), current = stack[--depth], OK;
+}
+int cuStreamGetCtx(stream *s, void **ctx) { return *ctx = &devices[s->dev], OK; }
 int cuCtxSetCurrent(void *ctx) { return current = ctx ? (struct device *)ctx - devices : -1, OK; }
 int cuCtxEnablePeerAccess(void *ctx, unsigned flags) {
 	IN;
@@ -309,7 +321,9 @@ static int write64(stream *s, ptr a, u64 v, unsigned flags) {
 	IN;
 	return out(flags || !pinned(HOST(a), 8) ? INVALID : queue(s, (op){.kind = WRITE, .addr = a, .value = v}));
 }
+int cuStreamWaitValue64(stream *s, ptr a, u64 v, unsigned f) { return wait64(s, a, v, f); }
 int cuStreamWaitValue64_v2(stream *s, ptr a, u64 v, unsigned f) { return wait64(s, a, v, f); }
+int cuStreamWriteValue64(stream *s, ptr a, u64 v, unsigned f) { return write64(s, a, v, f); }
 int cuStreamWriteValue64_v2(stream *s, ptr a, u64 v, unsigned f) { return write64(s, a, v, f); }
 int cuLaunchHostFunc(stream *s, void (*f)(void *), void *arg) { IN; return out(queue(s, (op){.kind = CALL, .call = f, .arg = arg})); }
 

@@ -301,8 +301,7 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 		}
 		return uint64(planes[0][layer])
 	}
-	switch d.where {
-	case C.SKEP_HOST:
+	if d.where != C.SKEP_DEVICE {
 		for _, p := range planes {
 			for l := range p {
 				if p[l] == 0 {
@@ -310,14 +309,20 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 				}
 			}
 		}
-		t.write = func(layer int, v bool, block []byte, runs []slots.Run) {
+	}
+	switch d.where {
+	case C.SKEP_HOST:
+		t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 			plane := hostMemory(at(layer, v), t.Bytes)
 			for _, r := range runs {
 				copy(plane[r.To:r.To+r.Len], block[r.From:r.From+r.Len])
 			}
+			return nil
 		}
 		t.ended = func() error { return nil }
 		return t, nil
+	case C.SKEP_CUDA:
+		return t, o.toCUDA(t, at, on)
 	case C.SKEP_DEVICE:
 		st, err := o.stream(on)
 		if err != nil {
@@ -341,7 +346,33 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 		})
 		return t, nil
 	}
-	return nil, skep.Invalidf(op, "where", uint32(d.where), "host or device")
+	return nil, skep.Invalidf(op, "where", uint32(d.where), "host, device or CUDA")
+}
+
+// toCUDA has t write to an engine's GPU, behind what its stream has to do.
+func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, stream uint64) error {
+	c, err := contextOf(stream)
+	if err != nil {
+		return err
+	}
+	var land *landing
+	t.take = func(ctx context.Context, n int64) ([]byte, func() error, error) {
+		if land, err = o.land.take(ctx, c, n); err != nil {
+			return nil, nil, err
+		}
+		return land.bytes, func() error { return o.land.queued(land, stream) }, nil
+	}
+	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
+		plane := at(layer, v)
+		for _, r := range runs {
+			if err := land.copyIn(stream, plane+uint64(r.To), block[r.From:r.From+r.Len]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t.ended = func() error { return nil }
+	return nil
 }
 
 // hostMemory is memory of the caller's.

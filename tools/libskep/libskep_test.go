@@ -35,6 +35,26 @@ func TestCProgram(t *testing.T) {
 	require.Equal(t, "32 caches filled\n", string(out))
 }
 
+// An engine on a GPU, on the fake driver: make libskep says where that is.
+func TestCUDAProgram(t *testing.T) {
+	lib, cuda := built(t), os.Getenv("SKEP_CUDADIR")
+	if cuda == "" {
+		t.Skip("SKEP_CUDADIR does not name a folder with include/ and fake/ of the fake driver; make libskep makes one")
+	}
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no gcc")
+	}
+	fake := filepath.Join(cuda, "fake")
+	program := filepath.Join(t.TempDir(), "engine")
+	out, err := exec.Command(cc, "-std=gnu99", "-Wall", "-Werror", "-I.", "-I"+filepath.Join(cuda, "include"), "-o", program, "testdata/cuda.c", lib,
+		filepath.Join(fake, "libcuda.so.1"), "-ldl", "-Wl,-rpath,"+filepath.Dir(lib), "-Wl,-rpath,"+fake).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(program, t.TempDir()).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "16 caches filled\n", string(out))
+}
+
 func TestPython(t *testing.T) {
 	lib := built(t)
 	python, err := exec.LookPath("python3")

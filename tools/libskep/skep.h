@@ -6,6 +6,10 @@
  * function is the caller's and is not kept after it returns, but for the destination of a
  * skep_restore with a stream: device memory that is written to until the stream gets past it.
  *
+ * On a GPU: skep_paged's where is SKEP_CUDA, addresses are the engine's own (cuMemAlloc's, or a
+ * tensor's data_ptr()), and the stream is its CUstream or cudaStream_t. The library uses the driver
+ * that the process has loaded and links to none.
+ *
  * Who allocates: the caller, always. Device memory is the engine's own; the library never
  * shares it with other processes.
  */
@@ -23,7 +27,7 @@ extern "C" {
 #define SKEP_KEY 32 /* bytes of a key */
 
 typedef uint64_t skep_store;  /* 0 is none */
-typedef uint64_t skep_stream; /* opaque: the engine's, or skep_stream_new's; 0 is none */
+typedef uint64_t skep_stream; /* a CUstream as a number (0: the default one), or skep_stream_new's */
 
 typedef struct {
 	int32_t code;
@@ -46,13 +50,14 @@ typedef struct {
 } skep_found;
 
 enum { SKEP_HND = 0, SKEP_NHD = 1 };    /* order of axes of a page */
-enum { SKEP_HOST = 0, SKEP_DEVICE = 1 }; /* where addresses are */
+/* Where addresses are: on the host, on the simulated GPU of a store opened with one, on a GPU. */
+enum { SKEP_HOST = 0, SKEP_DEVICE = 1, SKEP_CUDA = 2 };
 
 /* An engine's paged KV cache: for each layer a plane of pages of K and one of V. Where they
  * lie in one tensor, k[l] and v[l] point into it, and page_stride steps over both. */
 typedef struct {
 	uint32_t order;       /* SKEP_HND [head][token][dim], SKEP_NHD [token][head][dim] */
-	uint32_t where;       /* SKEP_HOST, SKEP_DEVICE */
+	uint32_t where;       /* SKEP_HOST, SKEP_DEVICE, SKEP_CUDA */
 	uint32_t layers;      /* entries of k and v: the shape's */
 	uint32_t page_tokens; /* need not be the block's */
 	int64_t page_stride;  /* bytes from one page to the next */
@@ -90,8 +95,10 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
 
 /* Restores blocks [from, to) of the chain of n keys into dest. *blocks is how many of them, in
  * order, arrived: slots of later ones are undefined, and they are to be computed. On a device
- * the copies are queued on the stream, behind what is there; on the host stream is 0. A block
- * that is not there is no error. timeout_ms bounds the whole; 0: 30 s. */
+ * the copies are queued on the stream, behind what is there and before what comes after; on the
+ * host stream is 0. With SKEP_CUDA blocks land in pinned memory (of the stream's context, at most
+ * 256 MiB, kept until skep_close) and are copied from there: the context has to last that long. A
+ * block that is not there is no error. timeout_ms bounds the whole; 0: 30 s. */
 int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                  const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err);
 

@@ -50,6 +50,8 @@ type opened struct {
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
 	streams map[uint64]*stream
+
+	land landings
 }
 
 // stream is a queue of copies whose sources stay until they are done.
@@ -143,7 +145,7 @@ func (o *opened) close() error {
 	for _, l := range o.loans {
 		err = errors.Join(err, l.Close())
 	}
-	return errors.Join(err, o.Store.Close())
+	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
 // geometry is the byte arithmetic of a namespace's blocks.
@@ -175,28 +177,68 @@ func (o *opened) geometry(ctx context.Context, id skep.NamespaceID) (layout.Geom
 type target struct {
 	slots.Pages
 	slots []int64
+	first int // the block that slots begins with
 	// write puts runs of a block into the plane of a layer's K or V.
-	write func(layer int, v bool, block []byte, runs []slots.Run)
+	write func(layer int, v bool, block []byte, runs []slots.Run) error
 	// ended is called when a block is written.
 	ended func() error
+	// take gives pinned memory for so many bytes, which write is given blocks of, and says when
+	// all of it was written from. nil: blocks lie where the Store has them.
+	take func(ctx context.Context, n int64) (mem []byte, done func() error, err error)
 }
 
 // restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
-func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, blocks skep.Range, g layout.Geometry, t *target) (int, error) {
+func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, blocks skep.Range, g layout.Geometry, t *target) (arrived int, err error) {
 	if err := t.Validate(g); err != nil {
 		return 0, err
 	}
-	ses, err := o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: blocks}}})
+	t.first = blocks.From
+	chain := skep.Chain{Scope: sc, Keys: keys, Blocks: blocks}
+	if t.take == nil {
+		return o.restoreChain(ctx, chain, g, t)
+	}
+	// As many blocks at a time as land in one piece of pinned memory.
+	step := (g.PartBytes() + 4095) &^ 4095
+	some := int(max(1, landingBytes/step))
+	for from := blocks.From; from < blocks.To; from += some {
+		chain.Blocks = skep.Range{From: from, To: min(from+some, blocks.To)}
+		mem, done, err := t.take(ctx, int64(min(some, blocks.Len()))*step)
+		if err != nil {
+			return arrived, err
+		}
+		chain.Dest = skep.Destination{Memory: mem[:int64(chain.Blocks.Len())*step], Stride: step}
+		n, err := o.restoreChain(ctx, chain, g, t)
+		arrived += n
+		if !errors.Is(err, skep.NotReleased) { // else a drive may write there yet: it is never used again
+			err = errors.Join(err, done())
+		}
+		if err != nil || n < chain.Blocks.Len() {
+			return arrived, err
+		}
+	}
+	return arrived, nil
+}
+
+// restoreChain restores one chain to t.
+func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, g layout.Geometry, t *target) (int, error) {
+	ses, err := o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{chain}})
 	if err != nil {
 		return 0, err
 	}
+	blocks, d := chain.Blocks, chain.Dest
 	arrived := make([]bool, blocks.Len())
 	err = receive(ctx, ses, func(c *skep.Chunk) error {
 		if c.Err != nil {
 			return nil
 		}
+		block := []byte(nil)
+		if d.Memory != nil {
+			block = d.Memory[int64(c.Block-blocks.From)*d.Stride:][:c.Bytes]
+		} else {
+			block = whole(c.Data)
+		}
 		arrived[c.Block-blocks.From] = true
-		return t.scatter(g, c.Block-blocks.From, whole(c.Data))
+		return t.scatter(g, c.Block-t.first, block)
 	})
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -251,7 +293,9 @@ func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
 			if runs, err = t.Runs(runs[:0], g, l, v, mine); err != nil {
 				return err
 			}
-			t.write(l, v, block, runs)
+			if err := t.write(l, v, block, runs); err != nil {
+				return err
+			}
 		}
 	}
 	return t.ended()
@@ -259,9 +303,9 @@ func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
 
 // staging has the copies of a block queued on a stream, from a host buffer of their own that
 // is kept until they are done.
-func (s *stream) staging(ctx context.Context, g layout.Geometry, place func(layer int, v bool) gpu.Place) (write func(int, bool, []byte, []slots.Run), ended func() error) {
+func (s *stream) staging(ctx context.Context, g layout.Geometry, place func(layer int, v bool) gpu.Place) (write func(int, bool, []byte, []slots.Run) error, ended func() error) {
 	var host []byte
-	write = func(layer int, v bool, block []byte, runs []slots.Run) {
+	write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		if host == nil {
 			host = make([]byte, 0, g.PartBytes())
 		}
@@ -276,6 +320,7 @@ func (s *stream) staging(ctx context.Context, g layout.Geometry, place func(laye
 			s.CopyIn(gpu.Place{Memory: to.Memory, Offset: to.Offset + runs[0].To}, host[from:len(host):len(host)])
 			runs = runs[n:]
 		}
+		return nil
 	}
 	ended = func() error {
 		s.mu.Lock()
