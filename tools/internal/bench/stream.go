@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -32,12 +33,15 @@ type StreamOptions struct {
 
 // ExposedRow is one history and suffix.
 type ExposedRow struct {
-	History       int     `json:"history"`
-	Suffix        int     `json:"suffix"`
-	ComputeMs     float64 `json:"compute_ms"`
-	LoadMs        float64 `json:"load_ms"` // all layers over the link, alone on it
-	ExposedMs     float64 `json:"exposed_ms"`
-	ExposedShare  float64 `json:"exposed_share"` // of the whole
+	History      int     `json:"history"`
+	Suffix       int     `json:"suffix"`
+	ComputeMs    float64 `json:"compute_ms"`
+	LoadMs       float64 `json:"load_ms"` // all layers over the link, alone on it
+	ExposedMs    float64 `json:"exposed_ms"`
+	ExposedShare float64 `json:"exposed_share"` // of the whole
+	// FollowingMs is ExposedMs of a step that follows another: its first layer's load goes on beside
+	// the last feed-forward before it. Alone on the GPU a step begins with a load that nothing hides.
+	FollowingMs   float64 `json:"exposed_following_ms"`
 	HostExposedMs float64 `json:"host_exposed_ms"`
 	// Covered says that the feed-forward and the next projection last as long as the load.
 	Covered bool `json:"covered"`
@@ -45,7 +49,11 @@ type ExposedRow struct {
 
 // LongestRow is how long a prompt can be.
 type LongestRow struct {
+	Model        string  `json:"model"`
+	GPU          string  `json:"gpu"`
 	MemoryGB     float64 `json:"memory_gb"`
+	Lenders      string  `json:"lenders"` // models on the other GPUs, one each
+	LentGB       float64 `json:"lent_gb"` // what they have beside their weights
 	Conventional int     `json:"conventional_tokens"`
 	Streamed     int     `json:"streamed_tokens"`
 	Ratio        float64 `json:"ratio"`
@@ -164,14 +172,8 @@ func Stream(o StreamOptions) (*StreamResult, error) {
 			res.Exposed = append(res.Exposed, o.exposed(p, h, s))
 		}
 	}
-	for _, gb := range []float64{24, 32, 80, 96} {
-		r, err := o.longest(p, gb)
-		if err != nil {
-			return nil, err
-		}
-		if r.Conventional > 0 {
-			res.Longest = append(res.Longest, r)
-		}
+	if res.Longest, err = o.longest(); err != nil {
+		return nil, err
 	}
 	for _, load := range o.Load {
 		if !(load > 0 && load < 1) {
@@ -194,7 +196,8 @@ func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []stri
 		fmt.Sprintf("link to lenders %g GB/s and to host memory %g GB/s, each way, nobody else on them; no latency per copy", o.LinkGBps, o.HostGBps),
 		fmt.Sprintf("layer streaming with %d buffer(s); the host cache streams by layer the same way", o.Buffers),
 		"a tenth of GPU memory is not for weights and KV; activations are not counted, on either side",
-		fmt.Sprintf("longest prompt: %g GB lent by the other GPUs, scaled with the GPU's memory; blocks of 16 tokens", o.LentGB),
+		"longest prompt: GPUs, models and lenders of the paper's Fig. 9; lenders give all they have beside their weights; links of 200 (H20), 300 (A100), 150 (V100) and 32 GB/s (L4, over PCIe), each way; blocks of 16 tokens; not limited by the model's context",
+		"weights without embedding tables, in 16 bits",
 		fmt.Sprintf("time to first token: %d sessions of 20,000 tokens to the model's context, drawn evenly; each request adds 16 to 400 tokens and is answered with 300; Poisson arrivals; one prefill at a time, first come first served, decoding on other GPUs; every session once to warm up; least recently used sessions go first", o.Sessions),
 		fmt.Sprintf("both have local memory and then %g GB of host cache; ours has lent memory between them", o.HostGB),
 	}
@@ -203,10 +206,12 @@ func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []stri
 func (o *StreamOptions) exposed(p *prefiller, history, suffix int) ExposedRow {
 	c := p.layer(history, history, suffix, o.LinkGBps*1e9)
 	total, compute := p.total(c)
+	two, _ := p.schedule.Total(2*p.model.Layers, c)
 	hostTotal, _ := p.total(p.layer(history, history, suffix, o.HostGBps*1e9))
 	return ExposedRow{
 		History: history, Suffix: suffix, ComputeMs: ms(compute), LoadMs: ms(c.Load) * float64(p.model.Layers),
-		ExposedMs: ms(total - compute), ExposedShare: float64(total-compute) / float64(total), HostExposedMs: ms(hostTotal - compute),
+		ExposedMs: ms(total - compute), ExposedShare: float64(total-compute) / float64(total),
+		FollowingMs: ms(two - total - compute), HostExposedMs: ms(hostTotal - compute),
 		Covered: c.Load <= c.FFN+c.QKV,
 	}
 }
@@ -214,22 +219,61 @@ func (o *StreamOptions) exposed(p *prefiller, history, suffix int) ExposedRow {
 // kvBytes is what a GPU of gb has for KV beside the weights.
 func kvBytes(m twopointer.Model, gb float64) int64 { return int64(gb*0.9e9 - m.Params*2) }
 
-func (o *StreamOptions) longest(p *prefiller, gb float64) (LongestRow, error) {
-	g, err := layout.Of(p.model.Shape(16))
-	if err != nil {
-		return LongestRow{}, err
+// fig9 is what the paper's Fig. 9 was taken on: GPUs of four sizes, and which models lend there.
+var fig9 = []struct {
+	gpu     twopointer.GPU
+	gb      float64
+	link    float64 // bytes a second, each way
+	lenders []string
+}{
+	{twopointer.GPU{Name: "L4", FLOPS: 121e12, Memory: 0.3e12}, 24, 32e9, []string{"qwen3-8b", "qwen3-8b"}},
+	{twopointer.GPU{Name: "V100", FLOPS: 125e12, Memory: 0.9e12}, 32, 150e9, []string{"qwen3-14b", "qwen3-8b"}},
+	{twopointer.GPU{Name: "A100", FLOPS: 312e12, Memory: 2.039e12}, 80, 300e9, []string{"qwen3-14b", "qwen3-8b"}},
+	{twopointer.GPU{Name: "H20", FLOPS: 148e12, Memory: 4.0e12}, 96, 200e9, []string{"qwen3-14b", "qwen3-8b"}},
+}
+
+// paperModels are the paper's (Table 2), with weights as their cards say.
+var paperModels = []twopointer.Model{
+	{Name: "lwm", Params: 6.48e9, Active: 6.48e9, Layers: 32, Hidden: 4096, Heads: 32, KV: 32, HeadDim: 128, Context: 1 << 20},
+	{Name: "qwen3-8b", Params: 6.95e9, Active: 6.95e9, Layers: 36, Hidden: 4096, Heads: 32, KV: 8, HeadDim: 128, Context: 40960},
+	{Name: "qwen3-14b", Params: 13.2e9, Active: 13.2e9, Layers: 40, Hidden: 5120, Heads: 40, KV: 8, HeadDim: 128, Context: 40960},
+	{Name: "qwen3-32b", Params: 31.2e9, Active: 31.2e9, Layers: 64, Hidden: 5120, Heads: 64, KV: 8, HeadDim: 128, Context: 40960},
+}
+
+// longest is the longest prompt of each model that fits on each GPU.
+func (o *StreamOptions) longest() (rows []LongestRow, err error) {
+	for _, at := range fig9 {
+		lent := 0.0
+		for _, m := range paperModels {
+			for _, l := range at.lenders {
+				if l == m.Name {
+					lent += float64(max(0, kvBytes(m, at.gb)))
+				}
+			}
+		}
+		for _, m := range paperModels {
+			p, err := newPrefiller(at.gpu, m, o.Buffers)
+			if err != nil {
+				return nil, err
+			}
+			g, err := layout.Of(m.Shape(16))
+			if err != nil {
+				return nil, err
+			}
+			b := elastic.Borrower{Local: max(0, kvBytes(m, at.gb)), Geometry: g}
+			c := b.Capacity(elastic.LentBlocks(g, int64(lent)))
+			r := LongestRow{Model: m.Name, GPU: at.gpu.Name, MemoryGB: at.gb, Lenders: strings.Join(at.lenders, ", "), LentGB: lent / 1e9, Conventional: c.Conventional * 16, Streamed: c.Tokens}
+			if r.Conventional == 0 {
+				continue
+			}
+			r.Ratio = float64(r.Streamed) / float64(r.Conventional)
+			local, _ := p.total(p.layer(r.Conventional, 0, 1, at.link))
+			streamed, _ := p.total(p.layer(r.Streamed, c.Stream*16, 1, at.link))
+			r.LocalMs, r.LentMs = ms(local), ms(streamed)
+			rows = append(rows, r)
+		}
 	}
-	b := elastic.Borrower{Local: kvBytes(p.model, gb), Geometry: g}
-	c := b.Capacity(elastic.LentBlocks(g, int64(o.LentGB*gb/o.MemoryGB*1e9)))
-	r := LongestRow{MemoryGB: gb, Conventional: c.Conventional * 16, Streamed: c.Tokens}
-	if r.Conventional == 0 {
-		return r, nil
-	}
-	r.Ratio = float64(r.Streamed) / float64(r.Conventional)
-	local, _ := p.total(p.layer(r.Conventional, 0, 1, o.LinkGBps*1e9))
-	lent, _ := p.total(p.layer(r.Streamed, c.Stream*16, 1, o.LinkGBps*1e9))
-	r.LocalMs, r.LentMs = ms(local), ms(lent)
-	return r, nil
+	return rows, nil
 }
 
 // tiers holds sessions, most recently used first, in tiers of so many tokens each; what the
