@@ -41,21 +41,12 @@ type serverSession struct {
 	wake    chan struct{}
 }
 
-// A frame of chunks ends once it has so much payload, or so many pieces. What is longer is cut: other
-// sessions of the connection want their turn, and so do other connections, and refusals. The more
-// sessions there are, the shorter are their frames: all that is being written at a time takes
-// the link some 10 ms.
+// A frame of chunks ends once it has this much payload, or this many pieces. What is
+// longer is cut: other sessions of the connection want their turn.
 const (
 	frameBytes  = 4 << 20
-	frameLeast  = 128 << 10
-	framesBytes = 32 << 20 // of all sessions together, as far as frameLeast allows
 	framePieces = 256
 )
-
-// frame is how much payload a frame has now.
-func (s *Server) frame() int64 {
-	return min(frameBytes, max(frameLeast, framesBytes/max(s.count.sessions.Load(), 1)))
-}
 
 func runRestore(r *request) error {
 	ses, err := r.beginSession()
@@ -319,11 +310,11 @@ type batch struct {
 	done    int // chunks up to here are in sent frames once it is sent
 }
 
-// deliver sends chunks in as few frames as credit and their length allow, and releases
+// deliver sends chunks in as few frames as credit and frameBytes allow, and releases
 // each once it is sent.
 func (s *serverSession) deliver(list []skep.Chunk) error {
 	var b batch
-	released, most := 0, s.x.s.frame()
+	released := 0
 	flush := func() error {
 		if len(b.m.List) == 0 {
 			return nil
@@ -336,21 +327,17 @@ func (s *serverSession) deliver(list []skep.Chunk) error {
 	}
 	for i := range list {
 		ch := &list[i]
-		for off, paid := int64(0), int64(0); ; {
-			if off == paid {
-				n := s.next(ch, off)
-				if n > 0 && !s.spend(ch.Chain, n) {
-					if err := flush(); err != nil {
-						return err
-					}
-					if err := s.await(ch.Chain); err != nil {
-						return err
-					}
-					continue // credit came, or the chain was stopped
+		for off := int64(0); ; {
+			n := s.next(ch, off)
+			if n > 0 && !s.spend(ch.Chain, n) {
+				if err := flush(); err != nil {
+					return err
 				}
-				paid += n
+				if err := s.await(ch.Chain); err != nil {
+					return err
+				}
+				continue // credit came, or the chain was stopped
 			}
-			n := min(pieceOf(ch, off, most), paid-off)
 			s.add(&b, ch, off, n)
 			if off += n; off < ch.Bytes && n > 0 {
 				if err := flush(); err != nil {
@@ -361,7 +348,7 @@ func (s *serverSession) deliver(list []skep.Chunk) error {
 			break
 		}
 		b.done = i + 1
-		if b.bytes >= most || len(b.m.List) >= framePieces {
+		if b.bytes >= frameBytes || len(b.m.List) >= framePieces {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -370,31 +357,25 @@ func (s *serverSession) deliver(list []skep.Chunk) error {
 	return flush()
 }
 
-// next is how many bytes of a chunk are to be paid for next: none of a miss, of a chain that was stopped,
-// and of what landed in shared memory.
+// next is how many bytes of a chunk go into the next piece: none of a miss, of a chain
+// that was stopped, and of what landed in shared memory.
 func (s *serverSession) next(ch *skep.Chunk, off int64) int64 {
 	if ch.Err != nil || ch.Bytes == 0 || len(ch.Data) == 0 || off == 0 && s.isStopped(ch.Chain) {
 		return 0
 	}
-	return pieceOf(ch, off, frameBytes)
-}
-
-// pieceOf is how many bytes from off on make a piece of at most most: more where one checksum covers
-// more.
-func pieceOf(ch *skep.Chunk, off, most int64) int64 {
 	left := ch.Bytes - off
-	if left <= most {
+	if left <= frameBytes {
 		return left
 	}
 	if ch.Sums == nil {
-		return most
+		return frameBytes
 	}
 	// A piece ends where a checksum does.
 	var at, n int64
 	for i := range ch.Sums {
 		end := at + ch.Sums[i].Len
 		if end > off {
-			if n > 0 && end-off > most {
+			if n > 0 && end-off > frameBytes {
 				break
 			}
 			n = end - off
@@ -485,9 +466,9 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 	return nil
 }
 
-// spend takes n bytes of credit when there is any: a session may pass its credit by up to
-// frameBytes of a chunk, so that one larger than the window goes through (a client gives no credit
-// for half a chunk), and what is left of a chunk of a stopped chain needs none.
+// spend takes n bytes of credit when there is any: a session may pass its credit by one
+// piece, so that a piece larger than the window goes through, and what is left of a
+// chunk of a stopped chain needs none.
 func (s *serverSession) spend(chain int, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
