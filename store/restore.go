@@ -195,6 +195,7 @@ func (ses *session) arm(c *chain) {
 // giveUpLocked answers everything of c that is not answered with a miss.
 // REQUIRES: ses.mu.
 func (ses *session) giveUpLocked(c *chain, why error) {
+	ses.shutLocked(c)
 	for i := range c.items {
 		if c.items[i] == itemWaiting || c.items[i] == itemAway {
 			ses.answerLocked(c, i, skep.Chunk{Err: why}, itemMissed)

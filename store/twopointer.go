@@ -24,8 +24,11 @@ type twoPointers struct {
 	slots map[int]*planned
 	away  float64 // bytes handed out and not answered
 	last  float64 // bytes of the last piece
+	chunk float64 // bytes of onItsWay tokens of its chain
 	kick  chan struct{}
 	runs  bool
+	// boards are the plans whose claims go by a word (twopointer_board.go).
+	boards []*planned
 	// Chains whose load was declined; of them, how many were computed to their end; and how many of
 	// these loading would indeed have been slower for.
 	declined, judged, right int64
@@ -72,6 +75,8 @@ type planned struct {
 	spared atomic.Bool // no more boundary activations are needed
 
 	// Guarded by twoPointers.mu.
+	board    *board  // nil: claims go by calls
+	perToken float64 // bytes
 	over     bool    // the strand has left
 	missing  []int32 // by layers: chunks of each layer not answered
 	bad      []bool  // by layers: one of them was a miss
@@ -80,8 +85,23 @@ type planned struct {
 	first    time.Time
 }
 
-// fewestBytes are kept on their way whatever the size of a piece, so that drives do not run dry.
-const fewestBytes = 1 << 20
+// What is on its way cannot be called back, and is what an engine waits for when the pointers meet. So it
+// is kept to a chunk of onItsWay tokens, handed out pieceTokens at a time, and to what the drives move while
+// one answers and dispatch reacts; and to fewestBytes, whatever a chunk has, so that drives do
+// not run dry.
+const (
+	onItsWay    = 512
+	pieceTokens = 64
+	reaction    = 500e-6 // seconds
+	fewestBytes = 1 << 20
+)
+
+// room says whether another piece may be handed out. The next is taken to be like the last, and to have
+// the tokens that the last one's chain has. REQUIRES: t.mu.
+func (t *twoPointers) room() bool {
+	reach := t.sched.Rate(0) * reaction
+	return t.away <= reach || t.away+t.last <= max(fewestBytes, t.chunk+reach)
+}
 
 func (t *twoPointers) start(s *Store) {
 	t.s = s
@@ -102,7 +122,7 @@ func (t *twoPointers) ready() error {
 	if t.s.options.FirstCome {
 		kind = twopointer.FirstCome
 	}
-	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind,
+	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind, Chunk: onItsWay, Piece: pieceTokens,
 		Channels: []twopointer.Channel{{BytesPerSecond: t.s.rate.get(), Latency: firstLatency}}})
 	t.began = time.Now()
 	return err
@@ -167,7 +187,7 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 		t.s.log.Info("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
 		return nil
 	}
-	p.slot = d.Strand
+	p.slot, p.perToken = d.Strand, st.BytesPerToken
 	t.slots[d.Strand] = p
 	c.plan = p
 	if st.Boundary > 0 {
@@ -216,9 +236,14 @@ func (t *twoPointers) wake() {
 // dispatch hands out pieces until the store closes.
 func (t *twoPointers) dispatch() {
 	var woken []*session
-	var staged []*planned
+	var staged, claimed []*planned
+	look := time.NewTicker(boardEvery)
+	defer look.Stop()
 	for {
-		woken = t.handOut(woken[:0])
+		woken, claimed = t.handOut(woken[:0], claimed[:0])
+		for _, p := range claimed {
+			p.ses.tell(p)
+		}
 		staged = t.settled(staged[:0])
 		for _, p := range staged {
 			p.ses.spare(p)
@@ -228,8 +253,13 @@ func (t *twoPointers) dispatch() {
 			ses.wake.Broadcast()
 			ses.mu.Unlock()
 		}
+		var looked <-chan time.Time
+		if t.boarded() {
+			looked = look.C
+		}
 		select {
 		case <-t.kick:
+		case <-looked:
 		case <-t.s.ctx.Done():
 			return
 		}
@@ -237,33 +267,40 @@ func (t *twoPointers) dispatch() {
 }
 
 // handOut asks the scheduler for pieces while few are on their way, and adds the sessions
-// they belong to.
-func (t *twoPointers) handOut(woken []*session) []*session {
+// they belong to, and the plans with claims by words that were not answered.
+func (t *twoPointers) handOut(woken []*session, claimed []*planned) ([]*session, []*planned) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.away < max(fewestBytes, 2*t.last) {
+	claimed = t.readBoards(claimed)
+	for t.sched != nil && t.room() {
+		before := t.sched.OnItsWay(0)
 		d, err := t.step(twopointer.Event{Kind: twopointer.Ready})
 		if err != nil || d.What != twopointer.Load {
 			break
 		}
 		p := t.slots[d.Strand]
-		if d.Boundary {
+		if p.board != nil { // what the engine claimed meanwhile is off the piece
+			t.publish(p)
+		}
+		bytes := t.sched.OnItsWay(0) - before
+		if at, _ := t.sched.State(d.Strand); d.Boundary {
 			p.asked.Store(int64(d.To/p.unit - p.c.blocks.From))
 		} else {
-			p.until.Store(p.untilOf(d.From))
+			p.until.Store(max(p.until.Load(), p.untilOf(at.Tail)))
 		}
-		t.away += d.Bytes
-		t.last = d.Bytes
+		t.away += bytes
+		t.last, t.chunk = d.Bytes, onItsWay*p.perToken
 		if p.first.IsZero() {
 			p.first = time.Now()
 		}
-		p.bytes += d.Bytes
-		p.expected += d.Bytes / t.sched.Rate(0)
+		p.bytes += bytes
+		p.expected += bytes / t.sched.Rate(0)
 		if n := len(woken); n == 0 || woken[n-1] != p.ses {
 			woken = append(woken, p.ses)
 		}
 	}
-	return woken
+	t.publishBoards()
+	return woken, claimed
 }
 
 // untilOf is how many chunks lie from the far end down to a position.
@@ -310,15 +347,18 @@ func (p *planned) answered(i int, err error) {
 		}
 	}
 	t.arrived(e)
+	if err != nil && p.board != nil { // before whoever hears of the miss looks at the word
+		t.publish(p)
+	}
 }
 
 // arrived passes on that a piece is answered. REQUIRES: t.mu.
 func (t *twoPointers) arrived(e twopointer.Event) {
-	before, _ := t.sched.OnItsWay(0)
+	before := t.sched.OnItsWay(0)
 	if _, err := t.step(e); err != nil {
 		return // answered before it was handed out: stopped, or past its deadline
 	}
-	after, _ := t.sched.OnItsWay(0)
+	after := t.sched.OnItsWay(0)
 	t.away = max(t.away-(before-after), 0)
 	t.wake()
 }
@@ -344,9 +384,10 @@ func (p *planned) leave() {
 		return
 	}
 	p.over = true
-	before, _ := t.sched.OnItsWay(0)
+	t.dropBoard(p)
+	before := t.sched.OnItsWay(0)
 	_, _ = t.step(twopointer.Event{Kind: twopointer.Leave, Strand: p.slot}) // it has joined and not left
-	after, _ := t.sched.OnItsWay(0)
+	after := t.sched.OnItsWay(0)
 	t.away = max(t.away-(before-after), 0)
 	delete(t.slots, p.slot)
 	t.wake()
@@ -414,7 +455,7 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 		return skep.Claim{Granted: skep.Range{From: r.From, To: min(r.To, first)}, Jump: min(r.To, first)}, nil
 	}
 	p, t := c.plan, c.plan.two
-	off := first - p.base
+	off := p.offset()
 	t.mu.Lock()
 	if p.over { // past its deadline: what it lacks is the caller's, once nothing lands there any more
 		t.mu.Unlock()
@@ -423,13 +464,16 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 		}
 		return skep.Claim{Granted: r, Jump: r.To}, nil
 	}
+	t.shutBoard(p) // claims by the word wait for this one
 	at, ok := t.sched.Next(p.slot)
 	if !ok || at+off != r.From {
+		t.reopenBoard(p)
 		t.mu.Unlock()
 		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: max(at+off, r.From)}, nil
 	}
 	want := (r.Len() + p.unit - 1) / p.unit * p.unit
 	d, err := t.step(twopointer.Event{Kind: twopointer.Ask, Strand: p.slot, Want: want, Idle: idle})
+	t.reopenBoard(p)
 	t.mu.Unlock()
 	if err != nil {
 		return skep.Claim{}, err
@@ -439,12 +483,7 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: d.Jump + off}, nil
 	}
 	got := skep.Range{From: d.From + off, To: min(d.To+off, end)}
-	ses.claimLocked(c, got.From, got.To)
-	if c.byLayer {
-		for l := got.From + 1; l < got.To; l++ {
-			ses.claimLocked(c, l, l+1)
-		}
-	}
+	ses.grantedLocked(c, got)
 	return skep.Claim{Granted: got, Jump: d.Jump + off}, nil
 }
 
@@ -463,17 +502,16 @@ func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) err
 	if p == nil || ses.ending {
 		return nil
 	}
-	first := c.blocks.From * c.ns.info.Shape.BlockTokens
-	if c.byLayer {
-		first = c.layers.From
-	}
 	t := p.two
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.over {
 		return nil
 	}
-	off := first - p.base
+	if p.board != nil {
+		t.readBoard(p) // what was claimed by it
+	}
+	off := p.offset()
 	launches := 1.0
 	if c.byLayer {
 		launches = 0

@@ -49,6 +49,7 @@ const (
 	TypeCostedRestore Type = 0x27 // a Restore of chains that say what computing them costs
 	TypeClaimWhen     Type = 0x28 // a Claim by an engine that says whether it is idle
 	TypeComputed      Type = 0x29
+	TypeBoard         Type = 0x2a // claims through a word in shared memory
 	TypeHint          Type = 0x30
 	TypeDelete        Type = 0x31
 	TypePurge         Type = 0x32
@@ -71,7 +72,7 @@ var typeText = map[Type]string{
 	TypeRelease: "release", TypeWant: "want", TypePut: "put", TypeBegin: "begin", TypeWrite: "write",
 	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeRestore: "restore", TypeCredit: "credit",
 	TypeClaim: "claim", TypeReprioritise: "reprioritise", TypeStop: "stop", TypeEnd: "end", TypeChunks: "chunks",
-	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed",
+	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
 	TypeHint: "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
 	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeAttach: "attach", TypeDetach: "detach",
 	TypeSelect: "select", TypeAppend: "append", TypeError: "error",

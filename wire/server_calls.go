@@ -67,6 +67,7 @@ func init() {
 		TypeCostedRestore: {need: r, inline: true, keys: true, run: runRestore},
 		TypeClaimWhen:     {need: r, inline: true, run: answering(claimWhen)},
 		TypeComputed:      {need: r, inline: true, run: answering(computed)},
+		TypeBoard:         {need: r, inline: true, run: answering(boardWord)},
 		TypeHint:          {need: w, keys: true, prepare: prepareHint},
 		TypeDelete:        {need: w, keys: true, prepare: prepareDelete},
 		TypePurge:         {need: a, prepare: preparePurge},

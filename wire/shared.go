@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -218,15 +219,16 @@ func (s *sharedMemory) describe(rc *restoreChain, t *target) {
 
 // ringSession is a session that is answered through the ring.
 type ringSession struct {
-	s   *sharedMemory
-	ses *clientSession
+	s     *sharedMemory
+	ses   *clientSession
+	words atomic.Pointer[words] // that its claims go by
 }
 
 func (s *sharedMemory) session(ses *clientSession) *ringSession {
 	s.mu.Lock()
 	s.sessions[ses.id] = ses
 	s.mu.Unlock()
-	return &ringSession{s, ses}
+	return &ringSession{s: s, ses: ses}
 }
 
 func (r *ringSession) forget() {
@@ -262,6 +264,9 @@ func (r *ringSession) clean() { r.s.untaint(r.destinations()) }
 func (r *ringSession) destinations() (out [][]byte) {
 	for _, t := range r.ses.chains {
 		out = append(out, t.destinations()...)
+	}
+	for w := r.words.Load(); w != nil; w = w.next {
+		out = append(out, w.mem)
 	}
 	return out
 }

@@ -20,6 +20,7 @@ const (
 	Computed                 // Strand's [From, To) is computed; Took: the step's seconds, with the last of its events
 	Speed                    // Channel moves Rate bytes a second
 	Promote                  // Strand's weight, deadline and background are those of New
+	Taken                    // the engine claimed up to To of Strand by its Word
 )
 
 // Event is something that happened, or a question, at a time.
@@ -127,7 +128,8 @@ type Channel struct {
 type Config struct {
 	Policy   Policy
 	Engine   Engine
-	Chunk    int       // tokens a piece; 512 (the block size FlashAttention likes, CacheFlow §3.1)
+	Chunk    int       // tokens of a chunk; 512 (the block size FlashAttention likes, CacheFlow §3.1)
+	Piece    int       // tokens loaded at a time by skep's own policies; the chunk
 	Unit     int       // tokens of a stored block: what a piece and a grant are rounded to; 16
 	Channels []Channel // at least one; what is known at first
 	Stages   int       // engines that compute on their own; 1
@@ -147,6 +149,9 @@ type Config struct {
 func (c *Config) ensureDefaults() {
 	if c.Chunk == 0 {
 		c.Chunk = 512
+	}
+	if c.Piece == 0 {
+		c.Piece = c.Chunk
 	}
 	if c.Unit == 0 {
 		c.Unit = 16
@@ -172,6 +177,8 @@ func (c *Config) validate() error {
 		return skep.Invalidf(op, "policy", int(c.Policy), fmt.Sprintf("0 to %d", policies-1))
 	case c.Chunk < 1:
 		return skep.Invalidf(op, "chunk", c.Chunk, "at least 1 token")
+	case c.Piece < 1 || c.Piece > c.Chunk:
+		return skep.Invalidf(op, "piece", c.Piece, fmt.Sprintf("1 to the chunk, %d tokens", c.Chunk))
 	case c.Unit < 1 || c.Unit > c.Chunk:
 		return skep.Invalidf(op, "unit", c.Unit, fmt.Sprintf("1 to the chunk, %d tokens", c.Chunk))
 	case len(c.Channels) < 1 || len(c.Channels) > 1024:

@@ -134,6 +134,8 @@ func (s *Scheduler) Step(e Event) (Decision, error) {
 		return Decision{}, s.arrived(st, e)
 	case Computed:
 		return Decision{}, s.computed(e.Strand, e)
+	case Taken:
+		return Decision{}, s.taken(st, e.To)
 	case Promote:
 		if e.New == nil {
 			return Decision{}, skep.Invalidf("schedule", "new", "nil", "the strand's new weight, deadline and background")
@@ -143,7 +145,7 @@ func (s *Scheduler) Step(e Event) (Decision, error) {
 		st.joined = s.now // it begins to wait now
 		s.unparkAll()
 	default:
-		return Decision{}, skep.Invalidf("schedule", "event", int(e.Kind), "join to promote")
+		return Decision{}, skep.Invalidf("schedule", "event", int(e.Kind), "join to taken")
 	}
 	return Decision{}, nil
 }
@@ -494,12 +496,7 @@ func (s *Scheduler) Rate(channel int) float64 { return s.chans[channel].rate }
 func (s *Scheduler) Slow(stage int) float64   { return s.stages[stage].slow }
 
 // OnItsWay is the bytes handed out on a channel and not arrived.
-func (s *Scheduler) OnItsWay(channel int) (float64, bool) {
-	if channel < 0 || channel >= len(s.chans) {
-		return 0, false
-	}
-	return s.chans[channel].bytes, true
-}
+func (s *Scheduler) OnItsWay(channel int) float64 { return s.chans[channel].bytes }
 
 // Next is the position an engine should ask for next: the first neither computed,
 // granted, loaded nor on its way; the strand's end when there is none.

@@ -1,0 +1,152 @@
+//go:build linux
+
+package ttft
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout/twopointer"
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/payload"
+	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// shape is 32 KiB a block of 16 tokens.
+var boardShape = skep.Shape{Kind: skep.Attention, Layers: 8, KVHeads: 1, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
+
+const boardBlock = 32 << 10
+
+// serveSlow is a client, with memory shared with its server, of a store on one simulated drive.
+func serveSlow(t *testing.T, bps int64) *wire.Client {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), DeviceCount: 1, BlockBytes: boardBlock, CacheBytes: -1, CapacityBytes: 64 << 20, SegmentBytes: 2 << 20, LeasedBytes: 1 << 50,
+		OpenDevice: func(_ int, _ string, _ bool, size int64) (device.Device, error) {
+			return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: bps, Latency: 100 * time.Microsecond})
+		}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	require.NoError(t, err)
+	const token = "the engine's token"
+	hash, err := auth.TokenHash(token)
+	require.NoError(t, err)
+	who, err := auth.New([]auth.Credential{{Name: "engine", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: hash}}, nil, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-served)
+	})
+	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + filepath.Join(dir, "s"), Token: token, SharedMemory: 16 << 20, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// An engine on the other side of a socket claims by a word in the memory it shares with the server, which has
+// it mapped at another address: each block is loaded or granted, and no claim the word grants is a call.
+func TestClaimsByAWordInSharedMemory(t *testing.T) {
+	const seed, blocks, page = 5, 128, 4096
+	t.Logf("seed %d", seed)
+	ctx := t.Context()
+	c := serveSlow(t, 64<<20)
+	ns, err := c.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "m", Model: "m", Shape: boardShape, Chained: true})
+	require.NoError(t, err)
+	sc := skep.Scope{Namespace: ns.ID}
+	var keys []skep.Key
+	req := &skep.PutRequest{Scope: sc}
+	for i := range blocks {
+		k := skep.KeyOf(binary.LittleEndian.AppendUint64(nil, uint64(i)))
+		b := make([]byte, boardBlock)
+		payload.Fill(b, k)
+		keys = append(keys, k)
+		req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
+	}
+	_, err = c.Put(ctx, req)
+	require.NoError(t, err)
+	require.NoError(t, c.Flush(ctx))
+	mem, err := c.Alloc(ctx, blocks*boardBlock+page)
+	require.NoError(t, err)
+	defer mem.Release()
+	dest := mem.Bytes()[page:]
+	word, err := twopointer.WordAt(mem.Bytes())
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	byWord, byCall := 0, 0
+	for range 8 {
+		per := time.Duration(5+rng.IntN(40)) * time.Microsecond
+		ses, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.TailFirst, Dest: skep.Destination{Memory: dest, Stride: boardBlock},
+			Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: per}}}}})
+		require.NoError(t, err)
+		require.NoError(t, ses.(skep.Boarder).Board(0, word))
+		end := blocks * boardShape.BlockTokens
+		board := twopointer.NewBoard(word, boardShape.BlockTokens, end)
+		granted := map[int]int{}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for pos := 0; pos < end; {
+				r := skep.Range{From: pos, To: min(pos+16*(1+rng.IntN(8)), end)}
+				cl, ok := board.Claim(r, true)
+				if ok {
+					byWord++
+				} else {
+					byCall++
+					cl, err = ses.(skep.Planner).ClaimWhen(0, r, true)
+					require.NoError(t, err)
+				}
+				for b := cl.Granted.From / 16; b < cl.Granted.To/16; b++ {
+					granted[b]++
+				}
+				if n := cl.Granted.Len(); n > 0 {
+					time.Sleep(time.Duration(n) * per)
+					require.NoError(t, ses.(skep.Planner).Computed(0, cl.Granted, time.Duration(n)*per, 0))
+				} else if cl.Jump == pos {
+					time.Sleep(100 * time.Microsecond)
+				}
+				pos = cl.Jump
+			}
+		}()
+		landed, claimed := map[int]int{}, map[int]int{}
+		into := make([]skep.Chunk, 16)
+		for {
+			n, err := ses.Next(ctx, into)
+			for _, x := range into[:n] {
+				if x.Err == nil {
+					landed[x.Block]++
+				} else {
+					require.ErrorIs(t, x.Err, skep.Claimed)
+					claimed[x.Block]++
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		<-done
+		require.NoError(t, ses.Close(ctx))
+		for b := range blocks {
+			require.Equal(t, 1, landed[b]+granted[b], "block %d", b)
+			require.Equal(t, granted[b], claimed[b], "block %d", b)
+		}
+	}
+	t.Logf("%d claims answered by the word, %d by calls", byWord, byCall)
+	require.Positive(t, byWord)
+}
