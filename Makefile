@@ -89,7 +89,7 @@ mutants: ## break shipped code one line at a time: every mutant must be noticed 
 
 errpaths: ## which error returns of the durable path no test reaches (long)
 	@d=$$(mktemp -d) && trap 'rm -rf '$$d EXIT && \
-	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -count=1 -coverpkg=./store,./store/catalog -coverprofile=$$d/all.cover ./store ./store/catalog && \
+	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -timeout 60m -count=1 -coverpkg=./store,./store/catalog -coverprofile=$$d/all.cover ./store ./store/catalog && \
 	$(GO) run ./tools/errpaths $$d/*.cover
 
 cross: ## the fallback compiles where there is no io_uring, and io_uring on arm64
