@@ -71,6 +71,7 @@ type Client struct {
 	guard  breaker
 	memory budget
 	shared *sharedMemory // nil: none
+	leave  time.Duration // how long Close waits for the server to close
 
 	spacesMu sync.RWMutex
 	spaces   map[skep.NamespaceID]skep.NamespaceInfo
@@ -143,7 +144,7 @@ func newClient(o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, log: o.Log, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	c := &Client{opt: o, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
 		c.slots[i].give()
@@ -180,7 +181,7 @@ func (c *Client) Close() error {
 	}
 	// Closing a socket with bytes unread throws away what was written to it, so the server
 	// closes first.
-	late := time.After(leaving)
+	late := time.After(c.leave)
 	for _, x := range conns {
 		select {
 		case <-x.stopped:
@@ -196,7 +197,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// leaving is how long Close waits for the server to close.
+// leaving is how long Close waits for the server to close. A server that is busier keeps the
+// leases of a client that is gone until they run out.
 const leaving = time.Second
 
 var closed = func() <-chan time.Time {

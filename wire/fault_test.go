@@ -500,6 +500,7 @@ func oneVisit(r *rig, ch skep.Chain, i int) error {
 	if err != nil {
 		return err
 	}
+	c.leave = time.Minute // however busy the machine
 	defer c.Close()
 	// Who says goodbye needs no time for the lease; who is cut off has one that ends soon.
 	lease := time.Hour / 10
