@@ -65,10 +65,17 @@ func runBorrower(socket string) error {
 	}()
 	mem := make([]byte, len(keys)*blockBytes)
 	for again := false; ; {
-		if again {
-			if next, err := loan.Borrow(bo); err == nil {
-				l, again = next, false
+		select {
+		case <-l.Done():
+			if err := l.Close(); err != nil {
+				return err
 			}
+			if again {
+				if next, err := loan.Borrow(bo); err == nil {
+					l = next
+				}
+			}
+		default:
 		}
 		hits, err := restore(s, sc, keys, mem)
 		if err != nil {
@@ -85,11 +92,7 @@ func runBorrower(socket string) error {
 			case "fail":
 				w.Device(0).Fail(&skep.Error{Op: "GPU", Kind: skep.DeviceFailed})
 				continue
-			case "again": // as soon as its lender has ended, of the next one there
-				<-l.Done()
-				if err := l.Close(); err != nil {
-					return err
-				}
+			case "again": // from now on, of whoever lends there next when its lender has ended
 				again = true
 				continue
 			}
