@@ -65,17 +65,13 @@ func runBorrower(socket string) error {
 	}()
 	mem := make([]byte, len(keys)*blockBytes)
 	for again := false; ; {
-		select {
-		case <-l.Done():
+		if again && l.Err() != nil {
 			if err := l.Close(); err != nil {
 				return err
 			}
-			if again {
-				if next, err := loan.Borrow(bo); err == nil {
-					l = next
-				}
+			if next, err := loan.Borrow(bo); err == nil {
+				l = next
 			}
-		default:
 		}
 		hits, err := restore(s, sc, keys, mem)
 		if err != nil {
