@@ -104,9 +104,18 @@ func (s *clientSession) piece(l *link, p *piece) error {
 		return err
 	}
 	if a.off += int64(p.Len); a.off < int64(p.Bytes) {
+		s.owe(int64(p.Len)) // a chunk may be larger than the window
+		s.signal()
 		return nil
 	}
-	return s.complete(t, p)
+	return s.complete(t, p, int64(p.Len))
+}
+
+// owe counts bytes that are out of the way; Next gives the server credit for them.
+func (s *clientSession) owe(n int64) {
+	s.mu.Lock()
+	s.owed += n
+	s.mu.Unlock()
 }
 
 // begin makes ready for a chunk's first byte.
@@ -168,8 +177,8 @@ func (s *clientSession) bytes(l *link, t *target, p *piece) error {
 	return nil
 }
 
-// complete answers the chunk whose last byte is here.
-func (s *clientSession) complete(t *target, p *piece) error {
+// complete answers the chunk whose last bytes, so many, are here.
+func (s *clientSession) complete(t *target, p *piece, last int64) error {
 	a := s.now
 	s.now = arriving{}
 	out := skep.Chunk{Bytes: int64(p.Bytes), Tier: p.Tier}
@@ -183,7 +192,7 @@ func (s *clientSession) complete(t *target, p *piece) error {
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
 			buffers.put(a.data)
-			s.consumed(out.Bytes)
+			s.consumed(last)
 		}
 		if out.Bytes == 0 {
 			out.Data = nil
@@ -198,9 +207,7 @@ func (s *clientSession) complete(t *target, p *piece) error {
 		buffers.put(a.data)
 	}
 	if out.Err != nil || out.Free == nil {
-		s.mu.Lock()
-		s.owed += int64(p.Bytes)
-		s.mu.Unlock()
+		s.owe(last)
 	}
 	return s.answer(a.chain, a.item, out)
 }

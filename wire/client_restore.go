@@ -346,6 +346,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 			s.signal()
 			return 0, s.released(ctx, over)
 		}
+		s.consumed(0) // for pieces of a chunk that is not whole yet
 		select {
 		case <-s.landed:
 		case <-ctx.Done():

@@ -1,12 +1,14 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -533,4 +535,40 @@ func oneVisit(r *rig, ch skep.Chain, i int) error {
 		_, err = c.Begin(ctx, &skep.BeginRequest{Scope: ch.Scope, Key: skep.KeyOf(fmt.Append(nil, i)), Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}})
 	}
 	return err
+}
+
+// A block that is larger than the session's window, and comes in several frames, arrives whole,
+// lent or in the reader's memory.
+func TestABlockLargerThanTheWindow(t *testing.T) {
+	const size, window = 13 << 20, 1 << 20
+	st := newMemstore(storetest.Config{})
+	r := serve(t, "tcp", st, ServerOptions{Limits: Limits{Stall: time.Minute}})
+	o := r.options()
+	o.Window = window
+	c := r.dial(t, o)
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 16, Bytes: size}, Chained: true})
+	require.NoError(t, err)
+	sc := skep.Scope{Namespace: ns.ID}
+	key := skep.ChainKey(nil, []uint32{1})
+	want := storetest.Payload(key, skep.PartKV, size)
+	_, err = c.Put(t.Context(), &skep.PutRequest{Scope: sc, Blocks: []skep.Block{{Key: key, Parts: []skep.Part{{Bytes: want}}}}})
+	require.NoError(t, err)
+	for _, memory := range [][]byte{nil, make([]byte, size)} {
+		ch := skep.Chain{Scope: sc, Keys: []skep.Key{key}}
+		if memory != nil {
+			ch.Dest = skep.Destination{Memory: memory, Stride: size}
+		}
+		s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+		require.NoError(t, err)
+		for _, x := range collect(t, s) {
+			require.NoError(t, x.Err)
+			got := memory
+			if memory == nil {
+				got = slices.Concat(x.Data...)
+			}
+			require.True(t, bytes.Equal(want, got))
+			x.Release()
+		}
+		require.NoError(t, s.Close(t.Context()))
+	}
 }
