@@ -283,12 +283,12 @@ func TestSeveralAtRandom(t *testing.T) {
 		i := rng.IntN(len(list))
 		switch rng.IntN(6) {
 		case 0:
-			require.NoError(t, list[i].cmd.Process.Kill())
+			_ = list[i].cmd.Process.Kill() // the lender may have been quicker
 			_ = list[i].wait()
 			soon(t, func() bool { return len(l.Status().Borrowers) < 2 }, "it is forgotten")
 			list[i] = spawn(t, l.socket)
 		case 1: // it may be ended for it, or not
-			require.NoError(t, list[i].cmd.Process.Signal(syscall.SIGSTOP))
+			_ = list[i].cmd.Process.Signal(syscall.SIGSTOP)
 			l.move(2 + rng.IntN(units-1))
 			_ = list[i].cmd.Process.Signal(syscall.SIGCONT)
 		default:
