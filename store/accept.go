@@ -44,7 +44,12 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 			if err := s.write(s.ctx, ns, streamUser, behind); err != nil {
 				s.log.Error("accepted blocks not committed", "blocks", len(behind), "error", err)
 			}
-			s.keepPromised(ns, s.withdrawAll(ns, behind))
+			promised := s.withdrawAll(ns, behind)
+			for _, in := range behind {
+				in.parts = nil
+				in.unshare()
+			}
+			s.keepPromised(ns, promised)
 		})
 	}
 	defer s.land(front)
@@ -100,7 +105,14 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	known := in.rec // what is still to be filled in is nobody else's business
 	in.known = &known
 	s.pending.add(in.fp, &known)
+	if !s.writeback.filters(ns) { // it is written from there, deleted or not
+		for _, h := range in.held {
+			b, _ := s.cache.Share(h.id, h.v)
+			in.shared = append(in.shared, b...)
+		}
+	}
 	if _, _, err := s.index.Insert(e); err != nil {
+		in.unshare()
 		s.discard(in) // the way through the drives says why
 		in.accepted, in.parts = false, whole
 		return false
@@ -111,6 +123,12 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	in.result = &skep.PutResult{}
 	s.events.emit(s.eventOf(ns, in, skep.EventAccepted))
 	return true
+}
+
+// unshare lets go of the memory that was kept for writing from.
+func (in *incoming) unshare() {
+	releaseAll(in.shared)
+	in.shared = nil
 }
 
 // settled is called when an accepted block is committed: its copy may be evicted now.

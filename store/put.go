@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -32,10 +33,11 @@ type incoming struct {
 	forget        func() // takes that block out of the DRAM tier
 	dropBytes     int64  // the same of the block that Replaces names
 	dropForget    func()
-	held          []held          // its parts there
-	known         *segment.Record // what others see of it until it is committed
-	moved         *move           // by the cleaner, from elsewhere
-	outdated      bool            // a rival with a higher sequence number was committed first
+	held          []held           // its parts there
+	shared        []*memory.Buffer // references to them, while it is written from there
+	known         *segment.Record  // what others see of it until it is committed
+	moved         *move            // by the cleaner, from elsewhere
+	outdated      bool             // a rival with a higher sequence number was committed first
 	flight        *flight
 	tries         int // how often it was put elsewhere
 	// Of a block that is to be encrypted; nil: it is not.

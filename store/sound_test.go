@@ -154,6 +154,40 @@ func TestDeleteOfAccepted(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// The memory of an accepted block is nobody else's before it was written, also when it is
+// deleted meanwhile: a rebuild may find what was written, and its checksums fit.
+func TestDeletedWhileItIsWritten(t *testing.T) {
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys, others := chainKeys(1, 3), chainKeys(2, 60)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[:1], 8<<10))
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
+	put := putRequest(sc, &keys[0], 1, keys[1:], 8<<10)
+	put.Ack = skep.AckAccepted
+	res, err := s.Put(ctx, put)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Accepted, res)
+	require.NoError(t, waitHeld(r, 1))
+	_, err = s.Delete(brief(t), sc, keys[1:])
+	requireKind(t, skep.Deadline, err)
+	put = putRequest(sc, nil, 0, others, 8<<10) // takes the memory that is free now
+	put.Ack = skep.AckAccepted
+	res, err = s.Put(ctx, put)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Accepted, res)
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	require.NoError(t, s.Flush(ctx))
+	for _, k := range keys[1:] {
+		want, there := content(k, skep.PartKV, 1, 8<<10), false
+		for _, m := range r.mems {
+			there = there || bytes.Contains(m.Bytes(), want)
+		}
+		require.True(t, there, "what was put was written")
+	}
+	require.NoError(t, s.Close())
+}
+
 // What cleaning has dropped and the caller was told is gone does not come back when the
 // machine crashes before the cleaning is done.
 func TestDeleteOfEvicted(t *testing.T) {
