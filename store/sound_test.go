@@ -261,10 +261,10 @@ func TestLogOfTwoCopiesIsAllOrNothing(t *testing.T) {
 }
 
 // What was put as Cache survives the end of the process soon after it was acknowledged,
-// long before the drives are flushed (FlushInterval is a minute here).
+// long before the drives are flushed.
 func TestCacheBlocksAreSoonSafeFromTheEndOfTheProcess(t *testing.T) {
 	ctx := testContext(t)
-	s, r, crash := crashRig(t, func(*Options) {})
+	s, r, crash := crashRig(t, func(o *Options) { o.FlushInterval = 3 * hangs })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 3)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
