@@ -95,11 +95,14 @@ func (c *crashWriter) reopen(ctx context.Context) {
 	c.w.note("restart")
 	c.settleAll(ctx)
 	c.l.count(ctx, c.s)
-	c.w.failed(c.s.Close(), "close")
+	torn := c.w.failed(c.s.Close(), "close")
 	c.l.reopen()
 	s, err := Open(ctx, c.o)
 	if c.s = s; c.w.failed(err, "open again") {
 		return
+	}
+	if torn { // what was not synced may be lost, as in a crash
+		c.w.check(ctx, s, c.or, true)
 	}
 	c.l.begun(s)
 	c.w.c.happened("restarts", 1)
