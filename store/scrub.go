@@ -167,7 +167,7 @@ const yieldFor = 20 * time.Millisecond
 func (sc *scrubber) pace(ctx context.Context) {
 	sc.work.add(sc.v.read - sc.told)
 	sc.told = sc.v.read
-	for end := time.Now().Add(yieldFor); sc.o.Rate == 0 && sc.s.restoring() && time.Now().Before(end); {
+	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
 		if err := sc.budget.sleep(ctx, time.Millisecond); err != nil {
 			return // ctx, or Close
 		}
@@ -198,41 +198,26 @@ func (s *Store) restoring() bool {
 func (sc *scrubber) group(ctx context.Context, g *group) error {
 	s := sc.s
 	sc.headers(ctx, g)
-	type row struct {
-		loc layout.Location
-		rec segment.Record
-	}
-	var rows []row
+	var rows []scrubRow
 	err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			sc.rep.fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
 			return nil
 		}
-		rows = append(rows, row{layoutOf(l), rec})
+		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), layoutOf(l), rec})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	logged, logOK := sc.logs(ctx, g)
-	for i := range rows {
-		if ctx.Err() != nil {
-			return nil
-		}
-		r := &rows[i]
-		fp := s.names.fingerprint(r.rec.Instance, tag(r.rec.SaltTag), r.rec.Key)
-		if e, ok := s.index.Resolve(fp); !ok || e.Location != r.loc.Pack() || s.names.dead(r.rec.Instance, tag(r.rec.SaltTag)) {
-			continue
-		}
-		sc.rep.Blocks++
-		state := sc.v.record(ctx, g, fp, r.loc, &r.rec, !sc.o.DryRun)
+	sc.blocks(ctx, g, rows, func(r *scrubRow, state blockState) {
 		sc.note(g, &r.rec, state)
 		if state == blockSound && logOK && !logged[recordID{r.rec.Key, r.rec.SaltTag, r.rec.Instance, r.rec.Seq}] {
-			sc.relog(ctx, g, fp, r.loc, &r.rec)
+			sc.relog(ctx, g, r.fp, r.loc, &r.rec)
 		}
-		sc.pace(ctx)
-	}
+	})
 	return nil
 }
 

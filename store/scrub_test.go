@@ -179,3 +179,39 @@ func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
 	requireChain(t, s, sc, keys, 9000)
 	require.NoError(t, s.Close())
 }
+
+// A scrub has several blocks under way, or drives would be idle between them; one at a time
+// only when its blocks are so large that more would take too much memory.
+func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount = 1 })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 2*scrubReaders), 4<<10))
+	var rows []scrubRow
+	for l, rec := range recordsOf(t, s) {
+		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), layoutOf(l), rec})
+	}
+	r.faults[0].Hold(device.Read)
+	sound := 0
+	scrub := &scrubber{s: s, o: ScrubOptions{Rate: 1 << 40}, v: verifier{s: s}, budget: s.newBudget(1 << 40), work: s.works.begin(taskScrub, 0)}
+	defer scrub.work.end()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		scrub.blocks(ctx, s.space.find(rows[0].loc.Group), rows, func(_ *scrubRow, state blockState) {
+			if state == blockSound {
+				sound++
+			}
+		})
+	}()
+	require.NoError(t, r.faults[0].WaitHeld(ctx, scrubReaders))
+	r.faults[0].Release()
+	<-ended
+	require.Equal(t, len(rows), sound)
+	require.EqualValues(t, len(rows)*layout.PageSize, scrub.v.read)
+
+	require.Equal(t, scrubReaders, readersFor(1))
+	require.Equal(t, 2, readersFor(16<<20/layout.PageSize))
+	require.Equal(t, 1, readersFor(64<<20/layout.PageSize))
+}
