@@ -355,29 +355,6 @@ func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
 }
 
-// A put of many small things is charged what they are in memory, which is several times its body.
-func TestListsAreChargedWhatTheyTake(t *testing.T) {
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 1 << 20}})
-	c := rawDial(t, r.addr)
-	c.hello(t, operator)
-	m := &putRequest{Blocks: []putBlock{{Parts: make([]putPart, 12_000)}}} // 28 bytes each on the way
-	for i := range m.Blocks[0].Parts {
-		m.Blocks[0].Parts[i].Sum = sumCRC32
-	}
-	c.send(t, Header{Type: TypePut, Call: 1}, m, "")
-	h, body, err := c.next()
-	require.NoError(t, err)
-	require.Equal(t, TypeError, h.Type)
-	var e errorBody
-	require.NoError(t, decode(h.Type, body, &e))
-	require.Equal(t, skep.Overloaded, e.Kind)
-	c.send(t, Header{Type: TypePing, Call: 2}, nil, "")
-	h, _, err = c.next()
-	require.NoError(t, err)
-	require.Equal(t, TypePing|answer, h.Type, "the connection goes on")
-	require.Zero(t, r.memory.used.Load())
-}
-
 // Frames over the limits, of other versions, with wrong checksums and unknown types.
 func TestFramesThatAreNotTheProtocol(t *testing.T) {
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Keys: 10}})

@@ -26,8 +26,8 @@ type Authenticator interface {
 
 // Limits of a server. Zero fields get their default.
 type Limits struct {
-	Body         int           // bytes of a frame's body; 34 MiB, room for 2^20 keys
-	Payload      int           // bytes of a frame's payload; 16 MiB
+	Body         int           // bytes of a frame's body; 34 MiB, room for 2^20 keys, or a quarter of Memory
+	Payload      int           // bytes of a frame's payload; 16 MiB, or an eighth of Memory
 	Keys         int           // keys a call may name; 2^20
 	Calls        int           // calls of one connection that wait at once, and its sessions; 64
 	Connections  int           // 16,384
@@ -42,12 +42,13 @@ type Limits struct {
 }
 
 func (l *Limits) ensureDefaults() {
-	def(&l.Body, 34<<20)
-	def(&l.Payload, 16<<20)
+	def(&l.Memory, 256<<20)
+	// Clients fill frames up to what the Welcome says, and send four puts at a time.
+	def(&l.Body, int(min(34<<20, l.Memory/4)))
+	def(&l.Payload, int(min(16<<20, l.Memory/8)))
 	def(&l.Keys, skep.MaxChainKeys)
 	def(&l.Calls, 64)
 	def(&l.Connections, 1<<14)
-	def(&l.Memory, 256<<20)
 	def(&l.Window, 16<<20)
 	def(&l.SharedMemory, 4<<30)
 	def(&l.Hello, 5*time.Second)
@@ -70,9 +71,10 @@ func (l *Limits) validate() error {
 		least int64
 		most  int64
 	}{
+		{"memory", l.Memory, 1 << 20, 1 << 50},
 		{"body", int64(l.Body), maxHello, 1 << 30}, {"payload", int64(l.Payload), 4 << 10, 1 << 30},
 		{"keys", int64(l.Keys), 1, skep.MaxChainKeys}, {"calls", int64(l.Calls), 1, 1 << 16}, {"rate", int64(l.Rate), 1, 1 << 40},
-		{"connections", int64(l.Connections), 1, 1 << 24}, {"memory", l.Memory, 1 << 20, 1 << 50},
+		{"connections", int64(l.Connections), 1, 1 << 24},
 		{"window", l.Window, leastWindow, 1 << 40}, {"shared memory", l.SharedMemory, 0, 1 << 50},
 		{"hello", int64(l.Hello), int64(time.Millisecond), int64(time.Hour)}, {"idle", int64(l.Idle), int64(time.Millisecond), 1 << 62},
 		{"stall", int64(l.Stall), int64(time.Millisecond), 1 << 62}, {"call", int64(l.Call), int64(time.Millisecond), 1 << 62},

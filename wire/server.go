@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -228,6 +229,18 @@ func (b *budget) take(n int64) bool {
 		return false
 	}
 	return true
+}
+
+// charge takes n bytes of memory for a call that holds held already, and is told what for. What would
+// not fit an idle server either is Invalid: coming back would not help.
+func (s *Server) charge(op, what string, held, n int64) error {
+	switch {
+	case n > s.memory.limit-held:
+		return skep.Invalidf(op, "memory for "+what+" in bytes", held+n, fmt.Sprintf("at most %d", s.memory.limit))
+	case !s.memory.take(n):
+		return overloaded("memory", s.comeBack())
+	}
+	return nil
 }
 
 func (b *budget) give(n int64) { b.used.Add(-n) }

@@ -241,8 +241,8 @@ func (x *serverConn) frame() error {
 	if h.Body <= freeBody {
 		cost = 0
 	}
-	if !x.s.memory.take(cost) {
-		return errors.Join(x.refused(r, op, overloaded("memory", x.s.comeBack())), x.skip(&h, uint64(h.Body)))
+	if err := x.s.charge(op.name, "the body", 0, cost); err != nil {
+		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
 	}
 	r.charged = cost
 	if op.inline && int(h.Body) <= 80<<10 {
@@ -265,10 +265,13 @@ func (x *serverConn) frame() error {
 // freeBody is the longest body that is not charged.
 const freeBody = 256
 
-// spend charges n bytes to the request, or says that the server is overloaded.
-func (r *request) spend(n int64) error {
-	if s := r.x.s; !s.memory.take(n) {
-		return overloaded("memory", s.comeBack())
+// spend charges n bytes of the body's lists to the request.
+func (r *request) spend(n int64) error { return r.spendOn("the body and its lists", n) }
+
+// spendOn charges n bytes to the request, or says that the server is overloaded, or that they never fit.
+func (r *request) spendOn(what string, n int64) error {
+	if err := r.x.s.charge(r.h.Type.String(), what, r.charged, n); err != nil {
+		return err
 	}
 	r.charged += n
 	return nil

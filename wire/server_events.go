@@ -33,7 +33,10 @@ func runEvents(r *request) error {
 		x.mu.Lock()
 		full, twice := len(x.streams) >= x.s.opt.Limits.Calls, x.streams[r.h.Call] != nil
 		x.mu.Unlock()
-		if full || twice {
+		switch {
+		case twice:
+			return nil, skep.Invalidf("events", "call number", r.h.Call, "one that is not in use")
+		case full:
 			return nil, overloaded("streams of the connection", time.Second)
 		}
 		inner, err := x.s.store.Events(x.ctx, m.Cursor, m.Snapshot)

@@ -125,8 +125,8 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 		}
 	}
 	s := t.r.x.s
-	if !s.memory.take(large + little + lists) {
-		return nil, t.r.refusePayload(t.left, overloaded("memory", s.comeBack()))
+	if err := s.charge("put", "the body, its lists and the payload", t.r.charged, large+little+lists); err != nil {
+		return nil, t.r.refusePayload(t.left, err)
 	}
 	t.charged = large + little + lists
 	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack, Blocks: make([]skep.Block, len(m.Blocks))}
@@ -261,10 +261,9 @@ func prepareWrite(r *request) (func(context.Context) (message, error), error) {
 	if err != nil {
 		return nil, r.refusePayload(left, err)
 	}
-	if !r.x.s.memory.take(int64(left)) {
-		return nil, r.refusePayload(left, overloaded("memory", r.x.s.comeBack()))
+	if err := r.spendOn("the payload", int64(left)); err != nil {
+		return nil, r.refusePayload(left, err)
 	}
-	r.charged += int64(left)
 	p := make([]byte, left)
 	c := &r.x.l.check
 	c.reset(m.Sum, 0)

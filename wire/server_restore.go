@@ -98,8 +98,8 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	window = min(window, max(leastWindow, x.s.memory.free()/4))
 	if streams {
 		req.Window, req.Sums = window, x.features&FeatureXXH3 != 0
-		if !x.s.memory.take(window) {
-			return nil, overloaded("memory", x.s.comeBack())
+		if err := x.s.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
+			return nil, err
 		}
 		s.held, s.window = window, window
 	}

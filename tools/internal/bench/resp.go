@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,12 +20,32 @@ type RESPOptions struct {
 	Connections int
 	TotalBytes  int64 // of the values: what fits the server's memory and Redis's
 	Devices     int
-	Seconds     float64 // of a run
+	Seconds     float64  // of a run
+	Only        []string // of respParts; empty: all
 	Self        []string
+}
+
+// respParts are what RESP measures, by names to choose from.
+var respParts = []string{"set", "get", "drives", "tls"}
+
+// part is which of respParts a row belongs to.
+func (r *RESPRow) part() string {
+	switch {
+	case r.TLS:
+		return "tls"
+	case r.From == "drives":
+		return "drives"
+	}
+	return strings.ToLower(r.Command)
 }
 
 func (o *RESPOptions) validate() error {
 	const op = "bench resp"
+	for _, part := range o.Only {
+		if !slices.Contains(respParts, part) {
+			return skep.Invalidf(op, "--only", part, strings.Join(respParts, ", "))
+		}
+	}
 	switch {
 	case o.Connections < 1 || o.Connections > 1000:
 		return skep.Invalidf(op, "--connections", o.Connections, "1 to 1000")
@@ -98,6 +119,9 @@ func RESP(ctx context.Context, o RESPOptions) (_ *RESPResult, err error) {
 			{Command: "SET", ValueBytes: size, From: "to drives"}, {Command: "GET", ValueBytes: size, From: "memory"},
 			{Command: "GET", ValueBytes: size, From: "drives"}, {Command: "SET", ValueBytes: size, From: "to drives", TLS: true},
 			{Command: "GET", ValueBytes: size, From: "memory", TLS: true},
+		}
+		if len(o.Only) > 0 {
+			rows = slices.DeleteFunc(rows, func(r *RESPRow) bool { return !slices.Contains(o.Only, r.part()) })
 		}
 		for _, row := range rows {
 			if err := w.fill(ctx, row); err != nil {

@@ -30,11 +30,25 @@ type WireOptions struct {
 	Keys        int // of a lookup
 	Connections int // of the overload
 	Seconds     float64
+	Only        []string // of wireParts; empty: all
 	Self        []string
+}
+
+// wireParts are what Wire measures, by names to choose from.
+var wireParts = []string{"shared", "tcp", "tls", "lookup", "overload"}
+
+// wants says whether a part is measured.
+func (o *WireOptions) wants(part string) bool {
+	return len(o.Only) == 0 || slices.Contains(o.Only, part)
 }
 
 func (o *WireOptions) validate() error {
 	const op = "bench wire"
+	for _, part := range o.Only {
+		if !slices.Contains(wireParts, part) {
+			return skep.Invalidf(op, "--only", part, strings.Join(wireParts, ", "))
+		}
+	}
 	switch {
 	case o.Connections < 1 || o.Connections > 10_000:
 		return skep.Invalidf(op, "--connections", o.Connections, "1 to 10000")
@@ -123,8 +137,10 @@ func Wire(ctx context.Context, o WireOptions) (_ *WireResult, err error) {
 		r.Ratio = div(r.Value, r.Limit)
 		res.Rows = append(res.Rows, *r)
 	}
-	o.Note("overload")
-	res.Overload, err = w.overload(ctx)
+	if w.wants("overload") {
+		o.Note("overload")
+		res.Overload, err = w.overload(ctx)
+	}
 	return res, err
 }
 
@@ -260,7 +276,25 @@ func (w *wireBench) client(ctx context.Context, o wire.Options, bytes int64) (*c
 	return cs, nil
 }
 
+// start starts what the parts that are measured need.
 func (w *wireBench) start(ctx context.Context) (err error) {
+	if w.wants("shared") {
+		err = w.startDrives(ctx)
+	}
+	if err == nil && (w.wants("tcp") || w.wants("lookup") || w.wants("overload")) {
+		err = w.startDRAM(ctx)
+	}
+	if err == nil && w.wants("tls") {
+		err = w.startTLS(ctx)
+	}
+	if err == nil && w.wants("lookup") {
+		err = w.startLookup(ctx)
+	}
+	return err
+}
+
+// startDrives puts a chain on drives, into an embedded store and into a server's.
+func (w *wireBench) startDrives(ctx context.Context) (err error) {
 	w.Note("putting %.1f GB twice", float64(w.ChainBytes)/1e9)
 	if w.embedded, err = w.WireOptions.chain().open(ctx, filepath.Join(w.dir, "embedded"), w.Devices); err != nil {
 		return err
@@ -279,15 +313,19 @@ func (w *wireBench) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	st, err := w.embedded.st.Stats(ctx)
-	if err != nil {
-		return err
-	}
-	w.about = about(st)
+	return w.tell(ctx, w.embedded.st)
+}
+
+// tell notes what moves a store's bytes.
+func (w *wireBench) tell(ctx context.Context, st skep.Store) error {
+	stats, err := st.Stats(ctx)
+	w.about = about(stats)
+	return err
+}
+
+// startDRAM puts a chain into a server's memory.
+func (w *wireBench) startDRAM(ctx context.Context) (err error) {
 	if w.dram, err = w.serve(ctx, "dram", 2*w.DRAMBytes, false); err != nil {
-		return err
-	}
-	if w.secure, err = w.serve(ctx, "tls", 2*w.DRAMBytes, true); err != nil {
 		return err
 	}
 	for _, n := range []int{1, 4} {
@@ -299,17 +337,27 @@ func (w *wireBench) start(ctx context.Context) (err error) {
 		}
 		w.tcp = append(w.tcp, c)
 	}
-	o = w.secure.options(false)
+	c := w.tcp[0]
+	if err := errors.Join(c.fill(ctx), c.warm(ctx), c.check(ctx, skep.HeadFirst)); err != nil {
+		return err
+	}
+	return w.tell(ctx, c.st)
+}
+
+// startTLS puts the same chain into the memory of a server with TLS.
+func (w *wireBench) startTLS(ctx context.Context) (err error) {
+	if w.secure, err = w.serve(ctx, "tls", 2*w.DRAMBytes, true); err != nil {
+		return err
+	}
+	o := w.secure.options(false)
 	o.Conns = 1
 	if w.tls, err = w.client(ctx, o, w.DRAMBytes); err != nil {
 		return err
 	}
-	for _, c := range []*chainStore{w.tcp[0], w.tls} {
-		if err := errors.Join(c.fill(ctx), c.warm(ctx), c.check(ctx, skep.HeadFirst)); err != nil {
-			return err
-		}
+	if err := errors.Join(w.tls.fill(ctx), w.tls.warm(ctx), w.tls.check(ctx, skep.HeadFirst)); err != nil {
+		return err
 	}
-	return w.startLookup(ctx)
+	return w.tell(ctx, w.tls.st)
 }
 
 // warm restores the chain and requires that it comes out of memory the second time.
@@ -386,15 +434,21 @@ type wireRow struct {
 	round func(ctx context.Context, r *WireRow) error
 }
 
-func (w *wireBench) rows() []wireRow {
-	rows := []wireRow{{WireRow{What: "restore into shared memory, from drives", Unit: "GB/s", LimitName: "embedded", Goal: "≥ 0.95"},
-		func(ctx context.Context, r *WireRow) error {
-			if err := w.restore(ctx, w.shared, w.drives, r, &r.Samples); err != nil {
-				return err
-			}
-			return w.restore(ctx, w.embedded, nil, r, &r.Limits)
-		}}}
+// rows are the figures of the parts that are measured.
+func (w *wireBench) rows() (rows []wireRow) {
+	if w.wants("shared") {
+		rows = append(rows, wireRow{WireRow{What: "restore into shared memory, from drives", Unit: "GB/s", LimitName: "embedded", Goal: "≥ 0.95"},
+			func(ctx context.Context, r *WireRow) error {
+				if err := w.restore(ctx, w.shared, w.drives, r, &r.Samples); err != nil {
+					return err
+				}
+				return w.restore(ctx, w.embedded, nil, r, &r.Limits)
+			}})
+	}
 	for i, n := range []int{1, 4} {
+		if !w.wants("tcp") {
+			break
+		}
 		rows = append(rows, wireRow{WireRow{What: fmt.Sprintf("restore over TCP, from memory, %d connections", n), Unit: "GB/s", LimitName: loopName(), Goal: "≥ 0.9"},
 			func(ctx context.Context, r *WireRow) error {
 				if err := w.restore(ctx, w.tcp[i], w.dram, r, &r.Samples); err != nil {
@@ -403,21 +457,25 @@ func (w *wireBench) rows() []wireRow {
 				return w.iperf(ctx, n, r)
 			}})
 	}
-	return append(rows,
-		wireRow{WireRow{What: "restore over TLS 1.3, from memory, 1 connection", Unit: "GB/s", LimitName: "crypto/tls on loopback", Goal: "≥ 0.8"},
+	if w.wants("tls") {
+		rows = append(rows, wireRow{WireRow{What: "restore over TLS 1.3, from memory, 1 connection", Unit: "GB/s", LimitName: "crypto/tls on loopback", Goal: "≥ 0.8"},
 			func(ctx context.Context, r *WireRow) error {
 				if err := w.restore(ctx, w.tls, w.secure, r, &r.Samples); err != nil {
 					return err
 				}
 				return w.bare(ctx, true, 1, r)
-			}},
-		wireRow{WireRow{What: fmt.Sprintf("lookup of %d keys over a Unix socket, p50", w.Keys), Unit: "µs", LimitName: "embedded", Goal: "≤ 120 µs"},
+			}})
+	}
+	if w.wants("lookup") {
+		rows = append(rows, wireRow{WireRow{What: fmt.Sprintf("lookup of %d keys over a Unix socket, p50", w.Keys), Unit: "µs", LimitName: "embedded", Goal: "≤ 120 µs"},
 			func(ctx context.Context, r *WireRow) error {
 				if err := w.lookups(ctx, w.looker, &r.Samples); err != nil {
 					return err
 				}
 				return w.lookups(ctx, w.local, &r.Limits)
 			}})
+	}
+	return rows
 }
 
 // restore times one pass over a chain. s is the server, whose CPU counts too.

@@ -17,6 +17,7 @@ func (a *app) benchRESP() *cobra.Command {
 	cmd.Flags().Int64Var(&o.TotalBytes, "total-bytes", 512<<20, "of all values")
 	cmd.Flags().IntVar(&o.Devices, "devices", 2, "file devices")
 	cmd.Flags().Float64Var(&o.Seconds, "seconds", 1, "length of a run")
+	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these alone: set, get, drives, tls")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.begin(&o.Common); err != nil {
 			return err

@@ -20,6 +20,7 @@ func (a *app) benchWire() *cobra.Command {
 	cmd.Flags().IntVar(&o.Keys, "keys", 2000, "keys of a lookup")
 	cmd.Flags().IntVar(&o.Connections, "connections", 1000, "connections of the overload")
 	cmd.Flags().Float64Var(&o.Seconds, "seconds", 1, "length of a run")
+	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these alone: shared, tcp, tls, lookup, overload")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.begin(&o.Common); err != nil {
 			return err
@@ -34,9 +35,10 @@ func (a *app) benchWire() *cobra.Command {
 				rows = append(rows, row(r.What, r.Unit, r.Value, r.Limit, r.LimitName, r.Ratio, r.Goal, r.CPU))
 			}
 			table(w, rows...)
-			v := r.Overload
-			fmt.Fprintf(w, "\noverload %d connections: %.2f GB/s asked, %.2f delivered (peak %.2f, ratio %.2f), %d served, %d refused in %.1f ms (p99 %.1f), memory %s before, %s at most, %s after\n",
-				v.Connections, v.OfferedGBps, v.GoodputGBps, v.PeakGBps, v.Ratio, v.Served, v.Refused, v.RefusalMsP50, v.RefusalMsP99, size(v.MemoryBefore), size(v.MemoryPeak), size(v.MemoryAfter))
+			if v := r.Overload; v.Connections > 0 {
+				fmt.Fprintf(w, "\noverload %d connections: %.2f GB/s asked, %.2f delivered (peak %.2f, ratio %.2f), %d served, %d refused in %.1f ms (p99 %.1f), memory %s before, %s at most, %s after\n",
+					v.Connections, v.OfferedGBps, v.GoodputGBps, v.PeakGBps, v.Ratio, v.Served, v.Refused, v.RefusalMsP50, v.RefusalMsP99, size(v.MemoryBefore), size(v.MemoryPeak), size(v.MemoryAfter))
+			}
 			benchFoot(w, r.About, "named in each row", r.Method, r.Rounds)
 		})
 	}

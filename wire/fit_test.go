@@ -1,0 +1,121 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// ask sends a call and gives its answer, which must be an error.
+func (c *rawConn) ask(t *testing.T, typ Type, m message, payload string) errorBody {
+	t.Helper()
+	c.send(t, Header{Type: typ, Call: 1}, m, payload)
+	h, body, err := c.next()
+	require.NoError(t, err)
+	require.Equal(t, TypeError, h.Type)
+	var e errorBody
+	require.NoError(t, decode(h.Type, body, &e))
+	return e
+}
+
+// littleParts is a put of n empty parts: 28 bytes each on the way, several times that in memory.
+func littleParts(n int) *putRequest {
+	m := &putRequest{Blocks: []putBlock{{Parts: make([]putPart, n)}}}
+	for i := range m.Blocks[0].Parts {
+		m.Blocks[0].Parts[i].Sum = sumCRC32
+	}
+	return m
+}
+
+// What would not fit the server's memory if it did nothing else is invalid, and says what is too
+// large and how large it may be: to come back later would be to come back for ever.
+func TestWhatNeverFitsIsInvalid(t *testing.T) {
+	const memory = 1 << 20
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 4 << 20, Payload: 4 << 20}})
+	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
+	const large = 2 * memory
+	whole := strings.Repeat("x", large)
+	for name, c := range map[string]struct {
+		typ     Type
+		m       message
+		payload string
+		field   string
+	}{
+		"a body":    {TypeLookup, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, memory/skep.KeySize)}}, "", "memory for the body in bytes"},
+		"its lists": {TypePut, littleParts(12_000), "", "memory for the body and its lists in bytes"},
+		"a payload": {TypePut, &putRequest{Scope: ch.Scope, Blocks: []putBlock{{Parts: []putPart{{Name: "kv", Size: large, Sum: sumCRC32}}}}}, whole,
+			"memory for the body, its lists and the payload in bytes"},
+		"a write":  {TypeWrite, &writeRequest{Part: "state", Sum: sumCRC32}, whole, "memory for the payload in bytes"},
+		"a window": {TypeRestore, &restoreRequest{Chains: []restoreChain{{Scope: ch.Scope, Keys: make([]skep.Key, 100)}}}, "", "memory for the body, its lists and a window in bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := rawDial(t, r.addr)
+			x.hello(t, operator)
+			if c.typ == TypeWrite { // a block is its connection's
+				x.send(t, Header{Type: TypeBegin, Call: 2}, &beginRequest{skep.BeginRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+					Key: skep.KeyOf([]byte("y")), Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}, {Name: "state", Size: large}}}}, "")
+				h, body, err := x.next()
+				require.NoError(t, err)
+				require.Equal(t, TypeBegin|answer, h.Type)
+				var id number
+				require.NoError(t, decode(h.Type, body, &id))
+				c.m.(*writeRequest).Writer = id.N
+			}
+			e := x.ask(t, c.typ, c.m, c.payload)
+			require.Equal(t, skep.Invalid, e.Kind)
+			require.Zero(t, e.RetryAfter)
+			require.Equal(t, c.field, e.Field)
+			require.NotEmpty(t, e.Value)
+			require.Equal(t, "at most 1048576", e.Limit)
+			x.send(t, Header{Type: TypePing, Call: 3}, nil, "")
+			h, _, err := x.next()
+			require.NoError(t, err)
+			require.Equal(t, TypePing|answer, h.Type, "the connection goes on")
+		})
+	}
+	require.Zero(t, r.Stats().Shed)
+	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
+}
+
+// What fits an idle server is told to come back while others hold the memory, and served after.
+func TestWhatFitsLaterIsOverloaded(t *testing.T) {
+	const memory = 2 << 20
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 1 << 20}})
+	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
+	x := rawDial(t, r.addr)
+	x.hello(t, operator)
+	require.True(t, r.memory.take(memory-600<<10)) // what another's call holds
+	for name, c := range map[string]struct {
+		typ Type
+		m   message
+	}{
+		"a body":    {TypeLookup, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}},
+		"its lists": {TypePut, littleParts(6_000)},
+		"a window":  {TypeRestore, &restoreRequest{Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}},
+	} {
+		e := x.ask(t, c.typ, c.m, "")
+		require.Equal(t, skep.Overloaded, e.Kind, name)
+		require.Positive(t, e.RetryAfter, name)
+	}
+	r.memory.give(memory - 600<<10)
+	x.send(t, Header{Type: TypeLookup, Call: 2}, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}, "")
+	h, _, err := x.next()
+	require.NoError(t, err)
+	require.Equal(t, TypeLookup|answer, h.Type)
+	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
+}
+
+// A client fills no frame that a server with little memory could never take.
+func TestFramesFitTheServersMemory(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 1 << 20}})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "t", 32) // 2 MiB
+	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
+	require.NoError(t, err)
+	require.Equal(t, len(ch.Keys), found.Blocks)
+}
