@@ -285,7 +285,8 @@ func decode(r *http.Request, v any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
 		var large *http.MaxBytesError
-		if errors.As(err, &large) {
+		var said *skep.Error
+		if errors.As(err, &large) || errors.As(err, &said) {
 			return err
 		}
 		return &skep.Error{Op: "http", Kind: skep.Invalid, Field: "body", Err: err}

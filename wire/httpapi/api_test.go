@@ -32,7 +32,7 @@ const (
 
 // fixture is an API in front of a memory store with a block of tenant a in it.
 type fixture struct {
-	t       *testing.T
+	t       testing.TB
 	handler http.Handler
 	store   skep.Store
 	space   skep.NamespaceInfo
@@ -56,13 +56,13 @@ func (j *fakeJobs) Do(_ context.Context, job, action string) error {
 	return nil
 }
 
-func credential(t *testing.T, tenant, token string, r auth.Rights) auth.Credential {
+func credential(t testing.TB, tenant, token string, r auth.Rights) auth.Credential {
 	h, err := auth.TokenHash(token)
 	require.NoError(t, err)
 	return auth.Credential{Name: token[:4], Tenant: tenant, Rights: r, TokenSHA256: h}
 }
 
-func newFixture(t *testing.T, open bool) *fixture {
+func newFixture(t testing.TB, open bool) *fixture {
 	f := &fixture{t: t, store: memstore.New(memstore.Options{}), jobs: &fakeJobs{}}
 	t.Cleanup(func() { require.NoError(t, f.store.Close()) })
 	creds := []auth.Credential{
@@ -330,7 +330,9 @@ func TestMistakesAreNamed(t *testing.T) {
 		"a large body":   {"POST", "/api/v1/purge", `{"model": "` + strings.Repeat("x", MaxBody) + `"}`, 413, "body, bytes"},
 		"n":              {"GET", "/api/v1/calls?n=0", "", 400, "n"},
 		"no such job":    {"POST", "/api/v1/jobs/nonesuch/start", "{}", 404, "job"},
-		"not a key":      {"POST", "/api/v1/lookup", fmt.Sprintf(`{"namespace": %d, "keys": ["zz"]}`, f.space.ID), 400, "key"},
+		"not a key":      {"POST", "/api/v1/lookup", fmt.Sprintf(`{"namespace": %d, "keys": ["%s"]}`, f.space.ID, strings.Repeat("z", 64)), 400, "key"},
+		"a short key":    {"POST", "/api/v1/lookup", fmt.Sprintf(`{"namespace": %d, "keys": ["zz"]}`, f.space.ID), 400, "key, bytes"},
+		"no key":         {"POST", "/api/v1/delete", fmt.Sprintf(`{"namespace": %d, "keys": [null]}`, f.space.ID), 400, "key, bytes"},
 		"no such method": {"DELETE", "/api/v1/stats", "", 404, "path"},
 	} {
 		w := f.ask(c.method, c.path, tokenAdmin, c.body)

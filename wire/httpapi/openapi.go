@@ -76,6 +76,8 @@ func (s schemer) of(t reflect.Type) object {
 	switch t {
 	case reflect.TypeFor[time.Time]():
 		return object{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[HexKey]():
+		return object{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
 	}
 	switch t.Kind() {
 	case reflect.Bool:

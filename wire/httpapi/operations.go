@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -239,10 +240,26 @@ func (a *api) steer(r *http.Request, id auth.Identity) (any, error) {
 	return a.o.Jobs.List(r.Context())
 }
 
+// HexKey is a key as 64 hexadecimal digits. It is read where it stands, and the first that is none
+// ends the reading: a body of many short texts makes no list of them.
+type HexKey skep.Key
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (k *HexKey) UnmarshalJSON(b []byte) error {
+	const digits = 2 * skep.KeySize
+	if len(b) != digits+2 || b[0] != '"' {
+		return skep.Invalidf("http", "key, bytes", max(len(b)-2, 0), fmt.Sprintf("a text of %d hexadecimal digits", digits))
+	}
+	if _, err := hex.Decode(k[:], b[1:digits+1]); err != nil {
+		return skep.Invalidf("http", "key", string(b[1:digits+1]), "hexadecimal digits")
+	}
+	return nil
+}
+
 // LookupBody names blocks of a namespace.
 type LookupBody struct {
 	Namespace uint32   `json:"namespace"`
-	Keys      []string `json:"keys"` // in hexadecimal; for a lookup a chain, first block first
+	Keys      []HexKey `json:"keys"` // for a lookup a chain, first block first
 }
 
 // LookupView is what a lookup found.
@@ -278,10 +295,8 @@ func (a *api) scoped(r *http.Request, id auth.Identity) (skep.Scope, []skep.Key,
 		return skep.Scope{}, nil, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "namespace", Value: body.Namespace}
 	}
 	keys := make([]skep.Key, len(body.Keys))
-	for i, s := range body.Keys {
-		if keys[i], err = skep.ParseHexKey(s); err != nil {
-			return skep.Scope{}, nil, err
-		}
+	for i, k := range body.Keys {
+		keys[i] = skep.Key(k)
 	}
 	return skep.Scope{Namespace: skep.NamespaceID(body.Namespace)}, keys, nil
 }
