@@ -136,6 +136,32 @@ func (l *Lender) Lend(now Time, borrower int, life uint64, n int) []Message {
 	return []Message{l.grant(borrower, p)}
 }
 
+// Want is a borrower that takes what it is given.
+type Want struct {
+	Borrower int
+	Life     uint64
+	Units    int // at most; 0: as many as there are
+}
+
+// Share lends units down to the given one among borrowers, in the order given: none gets more than
+// it wants, nor more than an equal share, of so many shares, of what may be lent at all. The
+// first one has its share before the second has any, because what a borrower has is one range,
+// which grows at its lower end only: equal parts of little would leave the first no way to grow.
+func (l *Lender) Share(now Time, down, shares int, wants []Want) (out []Message) {
+	share := max(1, (l.units-l.floor)/max(shares, 1))
+	for _, w := range wants {
+		n := share
+		if w.Units > 0 {
+			n = min(n, w.Units)
+		}
+		n = min(n-l.Lent(w.Borrower).Len(), l.Border()-down)
+		if n > 0 {
+			out = append(out, l.Lend(now, w.Borrower, w.Life, n)...)
+		}
+	}
+	return out
+}
+
 func (l *Lender) grant(id int, p *peer) Message {
 	return Message{Grant, id, p.life, p.epoch, p.has, p.until}
 }

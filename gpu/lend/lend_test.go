@@ -1,8 +1,6 @@
 package lend
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -147,266 +145,27 @@ func TestBadConfig(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 }
 
-// run is one random schedule: a lender, borrowers that read and write what they were lent
-// by copies that land late, a network that loses, doubles and reorders, processes that hang
-// and die.
-type run struct {
-	t       *testing.T
-	rng     *rand.Rand
-	now     Time
-	l       *Lender
-	memory  []string // what each unit holds
-	b       map[int]*process
-	queue   []delivery
-	wants   []want
-	reads   int // believed
-	kills   int
-	returns int // reclaims that came back
-	left    int // borrowers that gave all back
-}
+// Borrowers in their order have equal shares at most, never more than they want, and grow only next to
+// what they have; the floor stays.
+func TestShare(t *testing.T) {
+	l, err := NewLender(16, 2, times)
+	require.NoError(t, err)
+	wants := []Want{{Borrower: 0, Life: 1}, {Borrower: 1, Life: 1, Units: 3}, {Borrower: 2, Life: 1}}
+	lent := func(down int) (out []Units) {
+		l.Share(0, down, 3, wants)
+		for i := range wants {
+			out = append(out, l.Lent(i))
+		}
+		return out
+	}
+	require.Equal(t, []Units{{14, 16}, {}, {}}, lent(14))
+	require.Equal(t, []Units{{12, 16}, {10, 12}, {}}, lent(10), "four are a third of fourteen")
+	require.Equal(t, []Units{{12, 16}, {9, 12}, {5, 9}}, lent(0), "one wants three")
+	require.Equal(t, 5, l.Border(), "and nobody has what is left")
 
-type delivery struct {
-	at       Time
-	m        Message
-	toLender bool
-}
-
-type want struct {
-	border int
-	by     Time
-}
-
-type process struct {
-	b      *Borrower
-	table  map[int]entry // what it believes its units hold
-	copies []copying
-	stuck  Time // until then it does nothing
-	leaves bool // it gave everything back
-	born   int
-}
-
-type entry struct {
-	value string
-	epoch uint64
-}
-
-type copying struct {
-	at    Time
-	unit  int
-	write string // "" for a read
-	read  string
-	took  Time // when a read looked
-	saw   bool
-}
-
-func (r *run) send(toLender bool, list ...Message) {
-	for _, m := range list {
-		if m.Kind == Kill {
-			r.kills++
-			// The operating system ends it, in a while.
-			r.queue = append(r.queue, delivery{r.now + Time(r.rng.IntN(5))*ms, m, false})
-			continue
-		}
-		for n := 1 + r.rng.IntN(10)/9 - r.rng.IntN(10)/9; n > 0; n-- {
-			r.queue = append(r.queue, delivery{r.now + Time(r.rng.IntN(4000))*time.Microsecond, m, toLender})
-		}
-	}
-}
-
-// die ends a process: its copies with it.
-func (r *run) die(id int) {
-	born := r.b[id].born
-	r.b[id] = &process{b: NewBorrower(id, uint64(born+1)), table: map[int]entry{}, born: born + 1}
-	r.l.Gone(id)
-}
-
-func (r *run) step() {
-	r.now += Time(r.rng.IntN(1000)) * time.Microsecond
-	rest := r.queue[:0:0]
-	due := []delivery{}
-	for _, d := range r.queue {
-		if d.at <= r.now {
-			due = append(due, d)
-		} else {
-			rest = append(rest, d)
-		}
-	}
-	r.queue = rest
-	r.rng.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
-	for _, d := range due {
-		p := r.b[d.m.Borrower]
-		switch {
-		case d.m.Kind == Kill:
-			r.die(d.m.Borrower)
-		case d.toLender:
-			r.send(false, r.l.Receive(r.now, d.m)...)
-		case r.now < p.stuck: // it reads its mail later
-			r.queue = append(r.queue, delivery{p.stuck, d.m, false})
-		default:
-			r.send(true, p.b.Receive(d.m)...)
-		}
-	}
-	for id, p := range r.b {
-		r.work(id, p)
-	}
-	r.send(false, r.l.Tick(r.now)...)
-	r.own()
-	switch r.rng.IntN(40) {
-	case 0:
-		to := 1 + r.rng.IntN(len(r.memory))
-		if to > r.l.Border() {
-			r.wants = append(r.wants, want{to, r.now + times.Reclaim + 10*ms})
-			r.send(false, r.l.Reclaim(r.now, to)...)
-		}
-	case 1, 2:
-		id := r.rng.IntN(len(r.b))
-		if len(r.wants) > 0 {
-			break // who wants memory back lends none
-		}
-		r.send(false, r.l.Lend(r.now, id, uint64(r.b[id].born), 1+r.rng.IntN(4))...)
-	case 3:
-		id := r.rng.IntN(len(r.b))
-		switch r.rng.IntN(4) {
-		case 0:
-			r.die(id)
-		case 1:
-			r.send(true, r.b[id].b.Return()...)
-			r.b[id].leaves = true
-		}
-	case 4:
-		if r.rng.IntN(4) == 0 {
-			r.b[r.rng.IntN(len(r.b))].stuck = r.now + Time(r.rng.IntN(60))*ms
-		}
-	}
-}
-
-// own has the lender use what is its own, and checks that it finds what it wrote.
-func (r *run) own() {
-	border := r.l.Border()
-	if border < 1 {
-		require.GreaterOrEqual(r.t, border, 1, "the floor")
-	}
-	for u := range border {
-		if r.memory[u] != "lender" {
-			r.memory[u] = "lender" // it takes what it has got back
-		}
-	}
-	left := r.wants[:0]
-	for _, w := range r.wants {
-		switch {
-		case border >= w.border:
-			r.returns++
-		default:
-			if r.now >= w.by+2*ms {
-				require.FailNow(r.t, "memory is back within its deadline")
-			}
-			left = append(left, w)
-		}
-	}
-	r.wants = left
-}
-
-// work lands copies, whether the process is stuck or not, and has it do something.
-func (r *run) work(id int, p *process) {
-	var done []copying
-	rest := p.copies[:0]
-	for _, c := range p.copies {
-		if c.write == "" && !c.saw && r.now >= c.took {
-			c.read, c.saw = r.memory[c.unit], true
-		}
-		if c.at > r.now {
-			rest = append(rest, c)
-			continue
-		}
-		if c.write != "" {
-			if c.unit < r.l.Border() {
-				require.FailNow(r.t, "a late copy lands in the lender's own memory")
-			}
-			r.memory[c.unit] = c.write
-		}
-		if r.now < p.stuck { // landed, and nobody there to note it
-			c.at = p.stuck
-			c.write, c.saw = "", true
-			rest = append(rest, c)
-			continue
-		}
-		done = append(done, c)
-	}
-	p.copies = rest
-	if p.leaves && len(p.copies) == 0 && r.l.Lent(id).Len() == 0 {
-		r.left++ // its process ends in order, and the next one begins
-		r.b[id] = &process{b: NewBorrower(id, uint64(p.born+1)), table: map[int]entry{}, born: p.born + 1}
-		return
-	}
-	if r.now < p.stuck {
-		return
-	}
-	for _, c := range done {
-		valid, out := p.b.End(r.now, c.unit)
-		r.send(true, out...)
-		e, known := p.table[c.unit]
-		if c.write == "" && c.saw && valid && known && e.epoch >= p.b.Since(c.unit) && c.read != "" {
-			if e.value != c.read {
-				require.Equal(r.t, e.value, c.read, "a read that is believed is right")
-			}
-			r.reads++
-		}
-	}
-	if r.rng.IntN(3) == 0 {
-		r.send(true, p.b.Renew())
-		if p.leaves { // until the lender has heard it
-			r.send(true, p.b.Return()...)
-		}
-	}
-	u := p.b.Units(r.now)
-	if u.Len() == 0 || len(p.copies) > 3 {
-		return
-	}
-	unit := u.From + r.rng.IntN(u.Len())
-	for _, c := range p.copies {
-		if c.unit == unit {
-			return // one at a time in a unit, as its own table sees to
-		}
-	}
-	if !p.b.Begin(r.now, unit) {
-		require.FailNow(r.t, "what it has it may use")
-	}
-	epoch := p.b.Epoch()
-	c := copying{unit: unit, at: r.now + Time(r.rng.IntN(6000))*time.Microsecond}
-	if e, known := p.table[unit]; known && e.epoch >= p.b.Since(unit) && r.rng.IntN(2) == 0 {
-		c.took = r.now + Time(r.rng.Float64()*float64(c.at-r.now))
-	} else {
-		c.write = fmt.Sprintf("borrower %d.%d at %v", id, p.born, r.now)
-		p.table[unit] = entry{c.write, epoch}
-	}
-	p.copies = append(p.copies, c)
-}
-
-func TestRandomSchedules(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	reads, kills, returns, left := 0, 0, 0, 0
-	schedules := uint64(1200)
-	if testing.Short() {
-		schedules = 200
-	}
-	for i := range schedules {
-		rng := rand.New(rand.NewPCG(seed, i))
-		n := 4 + rng.IntN(12)
-		l, err := NewLender(n, 1, times)
-		require.NoError(t, err)
-		r := &run{t: t, rng: rng, l: l, memory: make([]string, n), b: map[int]*process{}}
-		for id := range 1 + rng.IntN(3) {
-			r.b[id] = &process{b: NewBorrower(id, 0), table: map[int]entry{}}
-		}
-		for range 400 {
-			r.step()
-		}
-		reads, kills, returns, left = reads+r.reads, kills+r.kills, returns+r.returns, left+r.left
-	}
-	t.Logf("%d reads believed, %d borrowers ended, %d left, %d reclaims came back", reads, kills, left, returns)
-	require.Positive(t, left)
-	require.Positive(t, reads)
-	require.Positive(t, kills)
-	require.Positive(t, returns)
+	small, err := NewLender(4, 2, times)
+	require.NoError(t, err)
+	small.Share(0, 0, 3, wants)
+	require.Equal(t, 2, small.Border(), "a unit is the least")
+	require.Equal(t, []int{1, 1, 0}, []int{small.Lent(0).Len(), small.Lent(1).Len(), small.Lent(2).Len()})
 }

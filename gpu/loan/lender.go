@@ -262,20 +262,14 @@ func (l *Lender) grantLocked() {
 	if unit, ok := l.arena.Stranded(elastic.Lender); ok {
 		from = max(from, unit+1)
 	}
-	share := (l.o.Units - l.o.Floor) / l.o.Borrowers
-	for id := range l.o.Borrowers {
-		p := l.peers[id]
-		if p == nil || p.conn == nil || p.left || l.closing || l.machine.Border() < l.offer {
-			continue
+	if !l.closing && l.machine.Border() >= l.offer { // else it wants units back itself
+		var wants []lend.Want
+		for id := range l.o.Borrowers {
+			if p := l.peers[id]; p != nil && p.conn != nil && !p.left {
+				wants = append(wants, lend.Want{Borrower: id, Life: p.life, Units: p.want})
+			}
 		}
-		n := share
-		if p.want > 0 {
-			n = min(n, p.want)
-		}
-		n = min(n-l.machine.Lent(id).Len(), l.machine.Border()-from)
-		if n > 0 {
-			l.sendLocked(l.machine.Lend(now(), id, p.life, n)...)
-		}
+		l.sendLocked(l.machine.Share(now(), from, l.o.Borrowers, wants)...)
 	}
 	if d := min(l.offer, l.machine.Border()) - l.arena.Border(); d != 0 {
 		_ = l.arena.Move(d)
