@@ -4,6 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	descBlocks   = prometheus.NewDesc("skep_gpu_tier_blocks", "Blocks in GPU memory, own and lent.", []string{"memory"}, nil)
+	descRoom     = prometheus.NewDesc("skep_gpu_tier_room_blocks", "Blocks there is room for in GPU memory, own and lent, and single-layer blocks (layers).", []string{"memory"}, nil)
 	descHits     = prometheus.NewDesc("skep_gpu_tier_hits_total", "Blocks that were copied out of GPU memory.", nil, nil)
 	descDrops    = prometheus.NewDesc("skep_gpu_tier_drops_total", "Blocks that left GPU memory, for lent memory or for good.", nil, nil)
 	descFailed   = prometheus.NewDesc("skep_gpu_tier_failed", "1 when GPU memory is out of use because a device failed.", nil, nil)
@@ -22,6 +23,9 @@ func (s *Store) Collect(out chan<- prometheus.Metric) {
 	}
 	put(descBlocks, prometheus.GaugeValue, int64(u.Local), "own")
 	put(descBlocks, prometheus.GaugeValue, int64(u.Lent), "lent")
+	put(descRoom, prometheus.GaugeValue, int64(u.LocalRoom), "own")
+	put(descRoom, prometheus.GaugeValue, int64(u.LentRoom), "lent")
+	put(descRoom, prometheus.GaugeValue, int64(u.LayerRoom), "layers")
 	put(descHits, prometheus.CounterValue, u.Hits)
 	put(descDrops, prometheus.CounterValue, u.Drops)
 	failed := int64(0)

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"sync"
 	"time"
 
@@ -32,6 +33,10 @@ type Options struct {
 	Local      int    // blocks it keeps in its own memory
 	BlockBytes int64  // of the largest block kept; larger ones are not
 	Lenders    []Lender
+	// Layers is how many layers a block has, where an engine streams those of lent blocks
+	// (LayerRoom): then a part of local memory is for the layer at work, as large as what is lent
+	// at the moment makes it (elastic.Divide), and the rest for blocks. 0: all of it is for blocks.
+	Layers int
 	// PinnedBytes is pinned host memory of the device's own (a Pinner's), taken once: restores
 	// that bring no memory of their own land in it, from drives directly, and the device copies
 	// from there. A restore there is no room for, or that may have less on its way (Window),
@@ -76,6 +81,8 @@ func New(behind skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "block bytes", o.BlockBytes, int64(skep.MaxPartBytes))
 	case o.Local < 0 || o.Local > 1<<24:
 		return nil, skep.Invalidf(op, "local blocks", o.Local, "0 to 16777216")
+	case o.Layers < 0 || int64(o.Layers) > o.BlockBytes:
+		return nil, skep.Invalidf(op, "layers", o.Layers, fmt.Sprintf("0 to %d", o.BlockBytes))
 	case o.PinnedBytes < 0 || o.PinnedBytes > 1<<40 || o.PinnedBytes%pinnedPage != 0:
 		return nil, skep.Invalidf(op, "pinned bytes", o.PinnedBytes, "0 to 1 TiB, a multiple of 4096")
 	case o.Timeout < 0:
@@ -87,7 +94,7 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	s := &Store{Store: behind, shapes: map[skep.NamespaceID]*space{}}
 	t := &s.tier
 	t.mu = make(turns, 1)
-	t.blockBytes, t.timeout = o.BlockBytes, o.Timeout
+	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
 	err := t.open(o, behind)
 	if err != nil {
@@ -108,8 +115,9 @@ func (t *tier) open(o Options, behind skep.Store) (err error) {
 			return err
 		}
 		t.local.owned = true
-		for i := o.Local - 1; i >= 0; i-- {
-			t.local.free = append(t.local.free, i)
+		whole := elastic.Unit{Bytes: o.BlockBytes, LenderBlock: o.BlockBytes, BorrowerBlock: o.BlockBytes, Lender: 1, Borrower: 1}
+		if t.local.arena, err = elastic.New(whole, o.Local, 0); err != nil {
+			return err
 		}
 	}
 	for _, l := range o.Lenders {
@@ -119,6 +127,7 @@ func (t *tier) open(o Options, behind skep.Store) (err error) {
 			return err
 		}
 	}
+	t.divideLocked()
 	if o.PinnedBytes > 0 {
 		t.pinned, err = newPinned(o.Device, behind, o.PinnedBytes)
 	}
@@ -172,7 +181,10 @@ func (s *Store) Detach(lender int) error { return s.tier.detach(lender) }
 type Usage struct {
 	Local, Lent int // blocks
 	Hits, Drops int64
-	Simulated   bool
+	// LocalRoom and LentRoom are how many blocks there is room for, LayerRoom how many single-layer
+	// blocks: each changes with what is lent.
+	LocalRoom, LentRoom, LayerRoom int
+	Simulated                      bool
 	// Pinned is the bytes of pinned host memory, and Landing how many of them a restore has
 	// now; MostLanding the most at a time, Unpinned how often there was no room.
 	Pinned, Landing, MostLanding, Unpinned int64
@@ -186,6 +198,7 @@ func (s *Store) Usage() Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := Usage{Local: t.order[0].Len(), Lent: t.order[1].Len(), Hits: t.hits, Drops: t.drops, Simulated: t.local.device.Simulated(), Failed: t.failed}
+	u.LocalRoom, u.LentRoom, u.LayerRoom = t.roomLocked()
 	u.Pinned, u.Landing, u.MostLanding, u.Unpinned = t.pinned.stats()
 	return u
 }

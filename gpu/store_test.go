@@ -101,6 +101,7 @@ func TestBadOptions(t *testing.T) {
 	for name, o := range map[string]gpu.Options{
 		"no device": {BlockBytes: 1}, "no block": {Device: w.Device(0)}, "negative": {Device: w.Device(0), BlockBytes: 1, Local: -1},
 		"timeout":             {Device: w.Device(0), BlockBytes: 1, Timeout: -1},
+		"layers":              {Device: w.Device(0), BlockBytes: 1, Layers: 2},
 		"blocks do not fit":   {Device: w.Device(0), BlockBytes: 11, Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 1}}},
 		"no units":            {Device: w.Device(0), BlockBytes: 10, Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit}}},
 		"a lender without it": {Device: w.Device(0), BlockBytes: 10, Lenders: []gpu.Lender{{Unit: unit, Units: 1}}},

@@ -37,10 +37,9 @@ type pool struct {
 	device Device
 	memory Memory
 	stream Stream
-	arena  *elastic.Arena // of lent memory; nil once it was detached
+	arena  *elastic.Arena // nil once it was detached, and where there is no local memory
 	usable func() bool    // nil: always
-	owned  bool           // lent memory that this Store allocated
-	free   []int          // of local memory
+	owned  bool           // memory that this Store allocated
 }
 
 // holds says whether the pool's memory may be used now.
@@ -50,11 +49,15 @@ func (p *pool) holds() bool { return p.usable == nil || p.usable() }
 // memory, those to nowhere, because all have their copy behind.
 type tier struct {
 	blockBytes int64
+	layers     int // of a block whose layers are streamed; 0: they are not
 	timeout    time.Duration
 
 	mu      turns
-	local   pool
+	local   pool // below its border blocks, above it the layer at work (divide.go)
 	lent    []pool
+	held    int     // how often the room for layers is held
+	least   int     // of blocks' room while it is
+	stream  int     // single-layer blocks that there is room for
 	pinned  *pinned // nil: none
 	entries map[blockID]*entry
 	order   [2]*list.List // local and lent, most recently used first
@@ -154,18 +157,26 @@ func (t *tier) put(era uint64, id blockID, bytes []byte) {
 // placeLocked finds a place: a free local one, one of a local block that goes to lent memory
 // or away, or a lent one where there is no local memory.
 func (t *tier) placeLocked(e *entry) bool {
-	if len(t.local.free) == 0 {
-		if last := t.order[0].Back(); last != nil {
-			t.demoteLocked(last.Value.(*entry))
-		}
-	}
-	if n := len(t.local.free); n > 0 {
-		e.lent, e.block = -1, t.local.free[n-1]
-		t.local.free = t.local.free[:n-1]
-		e.place = Place{t.local.memory, int64(e.block) * t.blockBytes}
+	if t.localPlaceLocked(e) {
 		return true
 	}
-	return t.lentPlaceLocked(e)
+	if last := t.order[0].Back(); last != nil {
+		t.demoteLocked(last.Value.(*entry))
+	}
+	return t.localPlaceLocked(e) || t.lentPlaceLocked(e)
+}
+
+// localPlaceLocked takes a free local place.
+func (t *tier) localPlaceLocked(e *entry) bool {
+	if t.local.arena == nil {
+		return false
+	}
+	block, ok := t.local.arena.Alloc(elastic.Lender)
+	if ok {
+		e.lent, e.block = -1, block
+		e.place = Place{t.local.memory, t.local.arena.Offset(elastic.Lender, block)}
+	}
+	return ok
 }
 
 // lentPlaceLocked takes a lent place, of the least recently used lent block if none is free.
@@ -215,11 +226,11 @@ func (t *tier) dropLocked(e *entry) {
 	}
 	delete(t.entries, e.id)
 	t.order[e.row()].Remove(e.used)
+	side := elastic.ToBorrower
 	if e.lent < 0 {
-		t.local.free = append(t.local.free, e.block)
-	} else {
-		_ = t.lent[e.lent].arena.Free(elastic.ToBorrower, e.block) // in use: it was an entry's
+		side = elastic.Lender
 	}
+	_ = t.poolOf(e).arena.Free(side, e.block) // in use: it was an entry's
 	t.drops++
 }
 
@@ -285,6 +296,7 @@ func (t *tier) moveLocked(i, n int) error {
 			t.dropLocked(e)
 		}
 	}
+	t.divideLocked()
 	if t.failed != nil && n > 0 {
 		return t.syncLocked(&t.lent[i]) // a copy that hung may still be under way
 	}
@@ -302,14 +314,13 @@ func (t *tier) attach(l Lender) (int, error) {
 	if err != nil {
 		return 0, errors.Join(err, p.close())
 	}
-	for i := range t.lent {
-		if t.lent[i].arena == nil {
-			t.lent[i] = p
-			return i, nil
-		}
+	i := slices.IndexFunc(t.lent, func(p pool) bool { return p.arena == nil })
+	if i < 0 {
+		i, t.lent = len(t.lent), append(t.lent, pool{})
 	}
-	t.lent = append(t.lent, p)
-	return len(t.lent) - 1, nil
+	t.lent[i] = p
+	t.divideLocked()
+	return i, nil
 }
 
 // detach gives back what is left of a pool and ends it.

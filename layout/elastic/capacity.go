@@ -40,19 +40,26 @@ func LayerBlocks(g layout.Geometry, bytes int64) int {
 
 func fullBytes(g layout.Geometry) int64 { return g.MBlock() * int64(g.Layers()) }
 
-// Capacity is eq. 4 and 5 over the blocks that are lent at this moment, one number a lender:
-// to be asked again at each move of a border. Negative numbers count as none.
+// Divide is eq. 4 and 5 over the blocks that are lent at this moment, one number a lender: to be
+// asked again at each move of a border. Of local memory for so many single-layer blocks, stream
+// are for the layer at work, one for each lent block, and what is left holds regular blocks of all
+// layers. Negative numbers count as none, and so does everything where there are no layers.
+func Divide(local, layers int, lent ...int) (stream, regular int) {
+	if local < 0 || layers < 1 {
+		return 0, 0
+	}
+	for _, k := range lent {
+		stream += min(max(k, 0), local-stream) // more than local is as good as local
+	}
+	return stream, (local - stream) / layers
+}
+
+// Capacity is Divide for what the borrower has.
 func (b Borrower) Capacity(lent ...int) Capacity {
 	layers := b.Geometry.Layers()
 	local := LayerBlocks(b.Geometry, b.Local)
-	sum := 0
-	for _, k := range lent {
-		if k > 0 {
-			sum += min(k, local-min(sum, local)) // more than local is as good as local
-		}
-	}
-	c := Capacity{Stream: min(sum, local), Conventional: local / layers}
-	c.Regular = (local - c.Stream) / layers
+	c := Capacity{Conventional: local / layers}
+	c.Stream, c.Regular = Divide(local, layers, lent...)
 	c.Tokens = (c.Stream + c.Regular) * b.Geometry.Shape().BlockTokens
 	return c
 }

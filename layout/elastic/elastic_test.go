@@ -49,6 +49,10 @@ func TestCapacityIsNeverNegative(t *testing.T) {
 		require.Equal(t, tt.regular, c.Regular, "%v", tt.lent)
 	}
 	require.Zero(t, Borrower{Geometry: g}.Capacity(4).Tokens)
+	for _, n := range [][2]int{{-1, 10}, {100, 0}, {100, -1}, {0, 1}} {
+		stream, regular := Divide(n[0], n[1], 4)
+		require.Zero(t, stream+regular, "%v", n)
+	}
 	require.Zero(t, LentBlocks(g, -1))
 }
 
