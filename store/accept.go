@@ -117,7 +117,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 		in.accepted, in.parts = false, whole
 		return false
 	}
-	s.count.blockBytes.Add(in.size)
+	ns.stored.Add(in.size)
 	// The caller's result is its own; what follows reports elsewhere.
 	*in.result = skep.PutResult{Outcome: skep.Accepted}
 	in.result = &skep.PutResult{}

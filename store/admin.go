@@ -84,6 +84,9 @@ func (s *Store) startAdmin() (*admin, error) {
 	return a, nil
 }
 
+// userMay says whether a user may ask: root, and whose store it is.
+func userMay(uid, own uint32) bool { return uid == 0 || uid == own }
+
 func (a *admin) accept() {
 	for {
 		c, err := a.l.Accept()
@@ -92,6 +95,10 @@ func (a *admin) accept() {
 		}
 		if err != nil {
 			time.Sleep(10 * time.Millisecond) // out of descriptors
+			continue
+		}
+		if !peerMay(c) {
+			_ = c.Close()
 			continue
 		}
 		select {

@@ -2,8 +2,10 @@ package store
 
 import (
 	"encoding/binary"
+	"errors"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -155,4 +157,17 @@ func TestWorks(t *testing.T) {
 	require.Len(t, w.snapshot(), 1)
 	b.end()
 	require.Empty(t, w.snapshot())
+}
+
+// The socket is not open to other users, whatever its mode was when they connected.
+func TestOtherUsersMayNotAsk(t *testing.T) {
+	require.True(t, userMay(1000, 1000))
+	require.True(t, userMay(0, 1000))
+	require.False(t, userMay(1001, 1000))
+	require.False(t, userMay(1000, 0))
+	ours, theirs := net.Pipe()
+	defer func() { require.NoError(t, errors.Join(ours.Close(), theirs.Close())) }()
+	if runtime.GOOS == "linux" {
+		require.False(t, peerMay(ours), "nothing is known of who is at the other end")
+	}
 }

@@ -520,7 +520,7 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 			return err
 		}
 		if replaced {
-			s.count.blockBytes.Add(-in.replacedBytes)
+			ns.stored.Add(-in.replacedBytes)
 			if in.forget != nil {
 				in.forget()
 			}
@@ -536,7 +536,7 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 	s.count.putBytes.Add(in.size)
 	s.count.boundaryPut.Add(boundaryBytes(&in.rec))
 	if !in.accepted { // those were counted when they were
-		s.count.blockBytes.Add(in.size)
+		ns.stored.Add(in.size)
 	}
 	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
 	return nil

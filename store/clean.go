@@ -234,7 +234,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
 		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
 			if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-				s.count.blockBytes.Add(-rec.Bytes())
+				s.unstored(rec.Instance, rec.Bytes())
 			}
 		}
 		recs = append(recs, rec)
@@ -342,7 +342,7 @@ func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, re
 
 func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint) {
 	c.s.count.evicted.Add(1)
-	c.s.count.blockBytes.Add(-rec.Bytes())
+	c.s.unstored(rec.Instance, rec.Bytes())
 	c.s.forgetCached(fp, rec)
 	if ns := c.s.names.of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
@@ -481,7 +481,7 @@ func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
 	s := c.s
 	s.changes.Lock()
 	if _, ok := s.index.Remove(in.fp, in.moved.from.Pack()); ok {
-		s.count.blockBytes.Add(-in.rec.Bytes())
+		ns.stored.Add(-in.rec.Bytes())
 		s.forgetCached(in.fp, &in.rec)
 		s.deleteRow(locOf(in.moved.from))
 	}

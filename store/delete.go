@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -111,7 +112,7 @@ func (s *Store) remove(ns *namespace, fp index.Fingerprint) (e index.Entry, ok b
 	}
 	size, forget := s.forgetter(ns, fp, e)
 	if e, ok = s.index.Remove(fp, index.AnyLocation); ok {
-		s.count.blockBytes.Add(-size)
+		ns.stored.Add(-size)
 		forget()
 	}
 	return e, ok
@@ -149,7 +150,7 @@ func (s *Store) drop(ns *namespace, in *incoming) {
 	var ok bool
 	if in.dropForget != nil { // its row is deleted
 		if e, ok = s.index.Remove(*in.replaces, index.AnyLocation); ok {
-			s.count.blockBytes.Add(-in.dropBytes)
+			ns.stored.Add(-in.dropBytes)
 			in.dropForget()
 		}
 	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
@@ -222,7 +223,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	for i, ns := range gone {
 		next.NextInstance++
 		renewed := *ns // readers hold pointers to namespaces: a purged one is left as it is
-		renewed.instance = next.NextInstance
+		renewed.instance, renewed.stored = next.NextInstance, new(atomic.Int64)
 		fresh[i] = &renewed
 		b.PutPurge(catalog.Purge{Instance: ns.instance, Whole: true, Seq: seq})
 		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: renewed.instance})

@@ -1,8 +1,6 @@
 package store
 
-import (
-	"github.com/skepkv/skep/layout"
-)
+import "github.com/skepkv/skep/store/catalog"
 
 // The policies lru and s3fifo have an exact order, in which blocks go one by one whatever
 // group they lie in; the policy cost drops blocks with their group only.
@@ -40,17 +38,18 @@ func (s *Store) trim() bool {
 		if !ok {
 			break
 		}
-		forget := func() { s.forgetCached(e.FP, nil) }
+		size, forget := int64(0), func() { s.forgetCached(e.FP, nil) }
 		if ns := s.names.of(e.Namespace); ns != nil {
-			_, forget = s.forgetter(ns, e.FP, e)
+			size, forget = s.forgetter(ns, e.FP, e)
 		}
 		if _, err := s.index.Evict(e.FP, e.Location); err != nil {
 			continue
 		}
 		forget()
 		s.count.evicted.Add(1)
-		s.count.blockBytes.Add(-int64(e.Pages) * layout.PageSize) // lru and s3fifo are for comparison: reckoned
+		s.unstored(e.Namespace, size)
 		b.DeleteBlock(locOf(unpack(e.Location)))
+		s.outlives(b, unpack(e.Location).Group)
 	}
 	if b.Len() == 0 {
 		return false
@@ -60,4 +59,17 @@ func (s *Store) trim() bool {
 	}
 	s.loose.Add(1)
 	return true
+}
+
+// outlives notes that a group's log goes on telling of a block that was dropped from it.
+func (s *Store) outlives(b *catalog.Batch, num uint32) {
+	g := s.findGroup(num)
+	if g == nil || g.stale.Load() {
+		return
+	}
+	s.setStale(g)
+	if state := s.stateOf(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
+		state.State = catalog.GroupCleaning
+		b.PutGroup(&state)
+	}
 }

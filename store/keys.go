@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 
 	"github.com/dchest/siphash"
 
@@ -28,6 +29,7 @@ type namespace struct {
 	tenant   uint16
 	geometry layout.Geometry // zero for opaque shapes of any size
 	count    *spaceCount     // shared by what it is renewed as
+	stored   *atomic.Int64   // payload of its blocks, in bytes, which goes with a purge
 }
 
 // partSize is the size part must have, or -1 when any will do.
@@ -157,7 +159,7 @@ func (n *names) dead(instance uint32, t tag) bool {
 // prepareLocked makes a namespace that could be entered now; nothing is changed. REQUIRES:
 // n.mu, for reading.
 func (n *names) prepareLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
-	ns := &namespace{info: info, instance: instance, count: &spaceCount{}}
+	ns := &namespace{info: info, instance: instance, count: &spaceCount{}, stored: new(atomic.Int64)}
 	if info.Shape.Kind != skep.Opaque || info.Shape.Bytes > 0 {
 		g, err := layout.Of(info.Shape)
 		if err != nil {

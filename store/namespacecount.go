@@ -22,6 +22,23 @@ func (c *spaceCount) tier(t skep.Tier, n int64) {
 	}
 }
 
+// stored is the payload of all namespaces, in bytes.
+func (n *names) stored() (bytes int64) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	for _, ns := range n.mu.byID {
+		bytes += ns.stored.Load()
+	}
+	return bytes
+}
+
+// unstored notes that a block of so many bytes is gone. Those of a purged namespace went with it.
+func (s *Store) unstored(instance uint32, bytes int64) {
+	if ns := s.names.of(instance); ns != nil {
+		ns.stored.Add(-bytes)
+	}
+}
+
 var (
 	descSpaceKeys     = desc("namespace_lookup_keys_total", "Keys asked for by lookups, by namespace and result.", "tenant", "namespace", "result")
 	descSpaceRestored = desc("namespace_restored_bytes_total", "Bytes restored, by namespace and tier.", "tenant", "namespace", "tier")

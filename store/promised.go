@@ -73,7 +73,7 @@ func (s *Store) withdraw(ns *namespace, in *incoming) bool {
 	case err == index.ErrProtected:
 		return false
 	case err == nil:
-		s.count.blockBytes.Add(-in.size)
+		ns.stored.Add(-in.size)
 		ev := s.eventOf(ns, in, skep.EventEvicted)
 		ev.Reason = in.result.Reason
 		s.events.emit(ev)

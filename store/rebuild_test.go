@@ -149,3 +149,43 @@ func TestRebuildRestoresEverything(t *testing.T) {
 		})
 	}
 }
+
+// What a policy that evicts block by block has dropped stands in a log for as long as its group
+// does. Deleted after that, it does not come back with a rebuild either.
+func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
+	for _, policy := range []string{"lru", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			o.CacheBytes, o.Policy, o.LogicalBlocks = -1, policy, 20
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			sc := openSpace(t, s, "n", skep.Cache, 1, false)
+			keys := chainKeys(1, 100)
+			for i := range keys {
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[i:i+1], 3000))
+			}
+			there := storedAll(t, s, []skep.Scope{sc}, keys)
+			require.NotEmpty(t, there)
+			var evicted []skep.Key
+			for _, k := range keys {
+				if _, ok := there["0"+k.Short()]; !ok {
+					evicted = append(evicted, k)
+				}
+			}
+			require.NotEmpty(t, evicted)
+			n, err := s.Delete(ctx, sc, evicted)
+			require.NoError(t, err)
+			require.Zero(t, n)
+			require.NoError(t, s.Close())
+
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			_, err = Rebuild(ctx, o, false, nil)
+			require.NoError(t, err)
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, storedAll(t, s, []skep.Scope{sc}, evicted))
+			require.NoError(t, s.Close())
+		})
+	}
+}

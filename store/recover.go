@@ -241,7 +241,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		doubtful []doubt
 		stale    []catalog.Loc
 		seq      uint64
-		bytes    int64
+		bytes    int64 // of rows of scope, not counted yet
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
 		scope instanceTag
 		ns    *namespace // of scope; nil: none, or purged
@@ -250,6 +250,12 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		fp    index.Fingerprint
 	}
 	list := make([]shard, shards)
+	count := func(sh *shard) {
+		if sh.ns != nil {
+			sh.ns.stored.Add(sh.bytes)
+		}
+		sh.bytes = 0
+	}
 	var mu sync.Mutex // one piece at a time goes into the index
 	load := func(sh *shard) error {
 		mu.Lock()
@@ -265,10 +271,11 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 				continue
 			}
 			// A block that was found damaged and put again may have two rows: the newer counts.
-			lose, err := s.older(ctx, e.Location, have.Location)
+			lose, bytes, err := s.older(ctx, e.Location, have.Location)
 			if err != nil {
 				return err
 			}
+			s.unstored(e.Namespace, bytes)
 			if lose == have.Location {
 				s.index.Remove(e.FP, have.Location)
 				if _, _, err := s.index.Insert(*e); err != nil {
@@ -291,6 +298,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		sh.seq = max(sh.seq, h.Seq)
 		t := tag(h.SaltTag)
 		if k := (instanceTag{h.Instance, t}); k != sh.scope {
+			count(sh)
 			sh.scope, sh.ns, sh.had = k, s.names.of(h.Instance), false
 			if s.names.dead(h.Instance, t) {
 				sh.ns = nil
@@ -340,7 +348,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		}
 		doubtful = append(doubtful, list[i].doubtful...)
 		stale = append(stale, list[i].stale...)
-		s.count.blockBytes.Add(list[i].bytes)
+		count(&list[i])
 		s.seq.Store(max(s.seq.Load(), list[i].seq))
 	}
 	if len(stale) > 0 && !s.options.ReadOnly {
@@ -355,24 +363,22 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 	return doubtful, nil
 }
 
-// older says which of two rows of one block has the lower sequence number.
-func (s *Store) older(ctx context.Context, a, b uint64) (uint64, error) {
-	var seq [2]uint64
+// older says which of two rows of one block has the lower sequence number, and the payload it stands for.
+func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64, err error) {
+	var heads [2]segment.Head
 	for i, loc := range []uint64{a, b} {
 		row, err := s.catalog.Block(ctx, locOf(unpack(loc)), nil)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		h, err := segment.DecodeHead(row)
-		if err != nil {
-			return loc, nil
+		if heads[i], err = segment.DecodeHead(row); err != nil { // its bytes were never counted
+			return loc, 0, nil
 		}
-		seq[i] = h.Seq
 	}
-	if seq[0] < seq[1] {
-		return a, nil
+	if heads[0].Seq < heads[1].Seq {
+		return a, heads[0].Bytes, nil
 	}
-	return b, nil
+	return b, heads[1].Bytes, nil
 }
 
 // sealLoaded makes every group a candidate for cleaning.
@@ -404,8 +410,8 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 	}
 	s.log.Info("verifying blocks written after the last flush", "blocks", len(doubtful))
 	type bad struct {
-		loc catalog.Loc
-		fp  index.Fingerprint
+		doubt
+		fp index.Fingerprint
 	}
 	var lost []bad
 	var mu sync.Mutex
@@ -422,7 +428,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 					first = err
 				}
 				if err == nil && !ok {
-					lost = append(lost, bad{d.loc, fp})
+					lost = append(lost, bad{d, fp})
 				}
 				mu.Unlock()
 			}
@@ -441,7 +447,10 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		for _, x := range lost {
 			b.DeleteBlock(x.loc)
 			s.suspect(s.space.mu.groups[x.loc.Group])
-			s.index.Remove(x.fp, layoutOf(x.loc).Pack())
+			if _, ok := s.index.Remove(x.fp, layoutOf(x.loc).Pack()); ok {
+				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
+				s.unstored(h.Instance, h.Bytes)
+			}
 		}
 		if err := s.catalog.Commit(ctx, b, true); err != nil {
 			return err

@@ -233,7 +233,7 @@ func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location,
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-		s.count.blockBytes.Add(-rec.Bytes())
+		s.unstored(rec.Instance, rec.Bytes())
 		s.forgetCached(fp, rec)
 		s.deleteRow(locOf(loc))
 		s.suspect(g)

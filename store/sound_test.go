@@ -303,3 +303,39 @@ func readAll(t *testing.T, fs vfs.FS, name string) []byte {
 	require.NoError(t, err)
 	return b
 }
+
+// BlockBytes is the payload of what is stored, after everything that takes blocks away: also
+// a purge, of which the index and the groups are told later.
+func TestBlockBytesFollowsWhatIsStored(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.CacheBytes = -1
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	stored := func() int64 {
+		st, err := s.Stats(ctx)
+		require.NoError(t, err)
+		return st.BlockBytes
+	}
+	kept, purged := openSpace(t, s, "kept", skep.Durable, 1, true), openSpace(t, s, "purged", skep.Cache, 1, true)
+	keys := chainKeys(1, 8)
+	for _, sc := range []skep.Scope{kept, purged, {Namespace: kept.Namespace, Salt: "salt"}} {
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 3000))
+	}
+	require.EqualValues(t, 3*8*3000, stored())
+	require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: purged.Namespace}))
+	require.EqualValues(t, 2*8*3000, stored())
+	s.sweep() // what the index is told of it changes nothing
+	require.EqualValues(t, 2*8*3000, stored())
+	requireOutcome(t, skep.Committed, putRun(t, s, purged, keys[:2], 3000))
+	n, err := s.Delete(ctx, kept, keys[5:])
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	require.EqualValues(t, (5+8+2)*3000, stored())
+
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	require.EqualValues(t, (5+8+2)*3000, stored())
+}

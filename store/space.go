@@ -403,7 +403,11 @@ func (s *Store) sealLocked(g *group) {
 // treats every group as sealed.
 func (s *Store) saveSealed(ctx context.Context, g *group) {
 	b := s.catalog.NewBatch()
-	b.PutGroup(&g.state)
+	state := s.stateOf(g)
+	if g.stale.Load() {
+		state.State = catalog.GroupCleaning
+	}
+	b.PutGroup(&state)
 	if err := s.catalog.Commit(ctx, b, false); err != nil {
 		s.log.Warn("sealed group not recorded", "group", g.num, "error", err)
 	}

@@ -16,7 +16,6 @@ type counters struct {
 	restored, restoredBlocks        atomic.Int64
 	copied, broken, evicted         atomic.Int64
 	movedBytes, damaged, repaired   atomic.Int64
-	blockBytes                      atomic.Int64 // payload of what is stored
 	readAround                      atomic.Int64 // reads sent to another drive because one took too long
 	tiers                           [8]atomic.Int64
 	declined, missed                kindCounts
@@ -92,7 +91,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		failed[i] = d.failed
 	}
 	s.space.mu.Unlock()
-	st.BlockBytes = c.blockBytes.Load()
+	st.BlockBytes = s.names.stored()
 	for i, d := range drives {
 		if d.removed.Load() {
 			continue

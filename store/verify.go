@@ -61,7 +61,7 @@ func (s *Store) readFailed(ch *chunk, err error, lost bool) {
 		return
 	}
 	s.damaged(ch)
-	fp, loc := f.fp, f.loc
+	fp, loc, ns := f.fp, f.loc, ch.chain.ns
 	if !lost {
 		s.repairSoon(fp, loc)
 		return
@@ -71,7 +71,7 @@ func (s *Store) readFailed(ch *chunk, err error, lost bool) {
 		s.changes.Lock()
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-			s.count.blockBytes.Add(-f.size)
+			ns.stored.Add(-f.size)
 			s.forgetCached(fp, nil)
 			s.deleteRow(locOf(loc))
 		}

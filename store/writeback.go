@@ -321,7 +321,7 @@ func (w *writeback) drop(r refusals) {
 			keep = append(keep, b)
 			continue
 		case err == nil:
-			s.count.blockBytes.Add(-in.size)
+			b.ns.stored.Add(-in.size)
 			ev := s.eventOf(b.ns, in, skep.EventEvicted)
 			ev.Tier, ev.Reason = skep.TierNone, skep.Admission
 			s.events.emit(ev)
