@@ -3,11 +3,16 @@
 package ttft
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -28,45 +33,90 @@ var boardShape = skep.Shape{Kind: skep.Attention, Layers: 8, KVHeads: 1, HeadDim
 
 const boardBlock = 32 << 10
 
-// serveSlow is a client, with memory shared with its server, of a store on one simulated drive.
-func serveSlow(t *testing.T, bps int64) *wire.Client {
-	t.Helper()
-	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), DeviceCount: 1, BlockBytes: boardBlock, CacheBytes: -1, CapacityBytes: 64 << 20, SegmentBytes: 2 << 20, LeasedBytes: 1 << 50,
+const (
+	boardServer = "SKEP_TEST_BOARD_SERVER" // where a process that is a server is to listen
+	boardToken  = "the engine's token"
+)
+
+func init() { asServer = serveIfAsked }
+
+func serveIfAsked() {
+	path := os.Getenv(boardServer)
+	if path == "" {
+		return
+	}
+	if err := serveBoards(path); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// serveBoards serves a store on one simulated drive of 64 MiB/s until standard input ends.
+func serveBoards(path string) error {
+	dir := filepath.Dir(path)
+	st, err := store.Open(context.Background(), store.Options{Dir: filepath.Join(dir, "store"), DeviceCount: 1, BlockBytes: boardBlock, CacheBytes: -1, CapacityBytes: 64 << 20, SegmentBytes: 2 << 20, LeasedBytes: 1 << 50,
 		OpenDevice: func(_ int, _ string, _ bool, size int64) (device.Device, error) {
-			return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: bps, Latency: 100 * time.Microsecond})
+			return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20, Latency: 100 * time.Microsecond})
 		}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	if err != nil {
+		return err
+	}
+	hash, err := auth.TokenHash(boardToken)
+	if err != nil {
+		return err
+	}
+	who, err := auth.New([]auth.Credential{{Name: "engine", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: hash}}, nil, nil)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	fmt.Println("listening")
+	return errors.Join(wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}), st.Close())
+}
+
+// dialBoards is a client, with memory shared with its server, which is a process of its own.
+func dialBoards(t *testing.T) *wire.Client {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	path := filepath.Join(dir, "s")
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), boardServer+"="+path)
+	cmd.Stderr = t.Output()
+	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
-	const token = "the engine's token"
-	hash, err := auth.TokenHash(token)
+	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	who, err := auth.New([]auth.Credential{{Name: "engine", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: hash}}, nil, nil)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}) }()
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-served)
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait())
 	})
-	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + filepath.Join(dir, "s"), Token: token, SharedMemory: 16 << 20, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "listening\n", line)
+	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path, Token: boardToken, SharedMemory: 16 << 20, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
 
-// An engine on the other side of a socket claims by a word in the memory it shares with the server, which has
-// it mapped at another address: each block is loaded or granted, and no claim the word grants is a call.
+// An engine claims by a word in the memory it shares with its server, another process: each block is loaded or granted, and no claim the word grants is a call.
 func TestClaimsByAWordInSharedMemory(t *testing.T) {
 	const seed, blocks, page = 5, 128, 4096
 	t.Logf("seed %d", seed)
 	ctx := t.Context()
-	c := serveSlow(t, 64<<20)
+	c := dialBoards(t)
 	ns, err := c.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "m", Model: "m", Shape: boardShape, Chained: true})
 	require.NoError(t, err)
 	sc := skep.Scope{Namespace: ns.ID}

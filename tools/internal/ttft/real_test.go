@@ -13,7 +13,13 @@ import (
 	"github.com/skepkv/skep/layout/twopointer/sim"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asServer does not return in a process that a test started to be its server.
+var asServer = func() {}
+
+func TestMain(m *testing.M) {
+	asServer()
+	goleak.VerifyTestMain(m)
+}
 
 // conversation is a small workload: three sessions whose prompts grow.
 func conversation() *Workload {
