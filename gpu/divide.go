@@ -10,6 +10,11 @@ import (
 // Local memory is an arena of its own: blocks, all layers, lie below its border (the paper's regular
 // cache), and above it is room for one layer of each lent block (its layer stream cache).
 
+// ownArena is own memory for n whole blocks.
+func ownArena(blockBytes int64, n int) (*elastic.Arena, error) {
+	return elastic.New(elastic.Unit{Bytes: blockBytes, LenderBlock: blockBytes, BorrowerBlock: blockBytes, Lender: 1, Borrower: 1}, n, 0)
+}
+
 // divideLocked puts the border of local memory where what is lent now wants it: after each move
 // of a lender's. Blocks beyond it go to lent memory, there being more of that, or away.
 func (t *tier) divideLocked() {

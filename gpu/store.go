@@ -42,6 +42,10 @@ type Options struct {
 	// from there. A restore there is no room for, or that may have less on its way (Window),
 	// lands where the Store behind has it land. 0: none.
 	PinnedBytes int64
+	// DirectBytes is own GPU memory that blocks pass through on their way from GPU memory to an
+	// engine's (RestoreTo), as many as it has room for at a time. With less than a block's bytes they
+	// go through host memory.
+	DirectBytes int64
 	// Timeout is how long a device may take for one copy before the tier is given up and
 	// every block comes from behind. 0: one second.
 	Timeout time.Duration
@@ -83,6 +87,8 @@ func New(behind skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "local blocks", o.Local, "0 to 16777216")
 	case o.Layers < 0 || int64(o.Layers) > o.BlockBytes:
 		return nil, skep.Invalidf(op, "layers", o.Layers, fmt.Sprintf("0 to %d", o.BlockBytes))
+	case o.DirectBytes < 0 || o.DirectBytes > 1<<40:
+		return nil, skep.Invalidf(op, "direct bytes", o.DirectBytes, "0 to 1 TiB")
 	case o.PinnedBytes < 0 || o.PinnedBytes > 1<<40 || o.PinnedBytes%pinnedPage != 0:
 		return nil, skep.Invalidf(op, "pinned bytes", o.PinnedBytes, "0 to 1 TiB, a multiple of 4096")
 	case o.Timeout < 0:
@@ -115,10 +121,12 @@ func (t *tier) open(o Options, behind skep.Store) (err error) {
 			return err
 		}
 		t.local.owned = true
-		whole := elastic.Unit{Bytes: o.BlockBytes, LenderBlock: o.BlockBytes, BorrowerBlock: o.BlockBytes, Lender: 1, Borrower: 1}
-		if t.local.arena, err = elastic.New(whole, o.Local, 0); err != nil {
+		if t.local.arena, err = ownArena(o.BlockBytes, o.Local); err != nil {
 			return err
 		}
+	}
+	if err = t.way.open(o.Device, o.BlockBytes, o.DirectBytes); err != nil {
+		return err
 	}
 	for _, l := range o.Lenders {
 		p, err := t.borrow(l)

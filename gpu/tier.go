@@ -59,6 +59,7 @@ type tier struct {
 	least   int     // of blocks' room while it is
 	stream  int     // single-layer blocks that there is room for
 	pinned  *pinned // nil: none
+	way     way
 	entries map[blockID]*entry
 	order   [2]*list.List // local and lent, most recently used first
 	failed  error
@@ -376,7 +377,13 @@ func (t *tier) close() error {
 		}
 		return err == nil
 	}
-	idle := true
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	idle, err := t.way.close(ctx)
+	note(err)
+	if !idle {
+		note(&skep.Error{Op: "gpu", Kind: skep.NotReleased, Field: "memory on its way to an engine", Limit: "a stream that goes on"})
+	}
 	for _, p := range slices.Concat([]pool{t.local}, t.lent) {
 		idle = note(p.close()) && idle
 	}

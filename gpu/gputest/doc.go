@@ -75,6 +75,9 @@ func Test(t *testing.T, open Open, behind func() skep.Store) {
 		{"Schedule", testSchedule},
 		{"Failures", func(t *testing.T, open Open) { testFailures(t, open, behind) }},
 		{"Landing", func(t *testing.T, open Open) { testLanding(t, open, behind) }},
+		{"Direct", func(t *testing.T, open Open) { testDirect(t, open, behind) }},
+		{"DirectLimits", func(t *testing.T, open Open) { testDirectLimits(t, open, behind) }},
+		{"DirectFailures", func(t *testing.T, open Open) { testDirectFailures(t, open, behind) }},
 		{"NoRoom", func(t *testing.T, open Open) { testNoRoom(t, open, behind) }},
 	} {
 		t.Run(g.name, func(t *testing.T) { g.test(t, open) })

@@ -18,11 +18,12 @@ import (
 // BlockBytes is the size of Chain's blocks.
 const BlockBytes = 32 << 10
 
+var chainShape = skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 2, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
+
 // Chain puts a chain of n blocks into a new namespace.
 func Chain(t testing.TB, s skep.Store, n int) (skep.Scope, []skep.Key) {
 	ctx := context.Background()
-	shape := skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 2, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
-	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Model: "m", Shape: shape, Copies: 1, Chained: true})
+	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Model: "m", Shape: chainShape, Copies: 1, Chained: true})
 	require.NoError(t, err)
 	r := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
 	var keys []skep.Key
@@ -97,7 +98,7 @@ func front(m Machine, behind skep.Store, lent gpu.Memory, timeout time.Duration)
 	if _, ok := m.Devices[0].(gpu.Pinner); ok {
 		pinned = pinnedBytes
 	}
-	return gpu.New(behind, gpu.Options{Device: m.Devices[0], Local: 3, BlockBytes: BlockBytes, Timeout: timeout, PinnedBytes: pinned,
+	return gpu.New(behind, gpu.Options{Device: m.Devices[0], Local: 3, BlockBytes: BlockBytes, Timeout: timeout, PinnedBytes: pinned, DirectBytes: BlockBytes,
 		Lenders: []gpu.Lender{{Device: m.Devices[1], Unit: unit, Units: lentUnits, Keep: 1, Memory: lent}}})
 }
 
