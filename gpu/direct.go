@@ -168,8 +168,9 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	arrived := make([]bool, r.Len())
 	err = g.receive(ctx, ses, func(c *skep.Chunk) error {
 		block := mem[int64(c.Block-r.From)*step:]
-		arrived[c.Block-r.From] = true
-		return g.queue(c.Block, func(r Run) { g.On.CopyIn(r.To, block[r.From:r.From+r.Len:r.From+r.Len]) }, nil)
+		err := g.queue(c.Block, func(r Run) { g.On.CopyIn(r.To, block[r.From:r.From+r.Len:r.From+r.Len]) }, nil)
+		arrived[c.Block-r.From] = err == nil
+		return err
 	})
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.tier.timeout)
 	defer cancel()

@@ -331,6 +331,11 @@ int cuLaunchHostFunc(stream *s, void (*f)(void *), void *arg) { IN; return out(q
 
 static int copy(stream *s, ptr to, ptr from, size_t n) {
 	IN;
+	struct device *d = &devices[current];
+	if (++d->copies == d->copy_fail_at) {
+		if (d->copy_code >= 100) fail(current, d->copy_code); // it stays
+		return out(d->copy_code);
+	}
 	if ((!(to & TAG) && !pinned(HOST(to), n)) || (!(from & TAG) && !pinned(HOST(from), n))) return out(INVALID);
 	return out(queue(s, (op){.kind = COPY, .to = to, .from = from, .n = n}));
 }
@@ -361,6 +366,7 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 void skep_fake_seed(u64 seed) { pthread_mutex_lock(&mu); rng = seed * 0x9E3779B97F4A7C15ull | 1; for (int i = 0; i < 8; i++) rnd(1); link_idle = seed % 2 ? 200 : 6; out(0); }
 void skep_fake_fail_alloc(int d, int nth) { pthread_mutex_lock(&mu); devices[d].fail_at = devices[d].allocs + nth; out(0); }
 void skep_fake_fail_pin(int d, int nth) { pthread_mutex_lock(&mu); devices[d].host_fail_at = devices[d].host_allocs + nth; out(0); }
+void skep_fake_fail_copy(int d, int nth, int code) { pthread_mutex_lock(&mu); devices[d].copy_fail_at = devices[d].copies + nth, devices[d].copy_code = code; out(0); }
 void skep_fake_fail(int d, int code) { pthread_mutex_lock(&mu); fail(d, code); out(0); }
 void skep_fake_flip(int d) { pthread_mutex_lock(&mu); devices[d].flip = 1; out(0); }
 void skep_fake_hang(int d) {

@@ -38,8 +38,10 @@ const (
 	// landingBytes is how large a piece is, where a block is not larger: longer restores take
 	// several, one after the other.
 	landingBytes = 32 << 20
-	notReady     = 600
-	outOfMemory  = 2
+	// maxLanding is how much there may be, which is on its way to GPUs or waits to be lent again.
+	maxLanding  = 256 << 20
+	notReady    = 600
+	outOfMemory = 2
 )
 
 // cudaError is a driver's result.
@@ -80,7 +82,7 @@ func (k *landings) take(ctx context.Context, c unsafe.Pointer, n int64) (*landin
 		}
 		select {
 		case <-ctx.Done():
-			return nil, &skep.Error{Op: op, Kind: skep.Deadline, Field: "pinned memory in bytes", Value: wait, Limit: int64(maxStaged), Err: ctx.Err()}
+			return nil, &skep.Error{Op: op, Kind: skep.Deadline, Field: "pinned memory in bytes", Value: wait, Limit: int64(maxLanding), Err: ctx.Err()}
 		case <-time.After(100 * time.Microsecond):
 		}
 	}
@@ -89,7 +91,7 @@ func (k *landings) take(ctx context.Context, c unsafe.Pointer, n int64) (*landin
 func (k *landings) try(c unsafe.Pointer, n int64) (l *landing, wait int64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.collect(); err != nil {
+	if err := k.collect(c); err != nil {
 		return nil, 0, err
 	}
 	for i, l := range k.free {
@@ -98,11 +100,11 @@ func (k *landings) try(c unsafe.Pointer, n int64) (l *landing, wait int64, err e
 			return l, 0, nil
 		}
 	}
-	for len(k.free) > 0 && k.bytes+n > maxStaged {
+	for len(k.free) > 0 && k.bytes+n > maxLanding {
 		k.drop(k.free[0])
 		k.free = k.free[1:]
 	}
-	if k.bytes > 0 && k.bytes+n > maxStaged {
+	if k.bytes > 0 && k.bytes+n > maxLanding {
 		return nil, k.bytes, nil
 	}
 	var p unsafe.Pointer
@@ -113,8 +115,9 @@ func (k *landings) try(c unsafe.Pointer, n int64) (l *landing, wait int64, err e
 	return &landing{context: c, bytes: unsafe.Slice((*byte)(p), n)}, 0, nil
 }
 
-// collect frees what streams are past.
-func (k *landings) collect() error {
+// collect frees what streams are past. A context that is lost keeps what it has in use, and is an
+// error to who asks for it, nobody else; nil asks for all.
+func (k *landings) collect(c unsafe.Pointer) error {
 	rest := k.busy[:0:0]
 	var err error
 	for _, l := range k.busy {
@@ -125,8 +128,10 @@ func (k *landings) collect() error {
 			k.free = append(k.free, l)
 			continue
 		case notReady:
-		default: // the context is lost, and what it has in use with it
-			err = cudaError("stream", r)
+		default:
+			if c == nil || c == l.context {
+				err = cudaError("stream", r)
+			}
 		}
 		rest = append(rest, l)
 	}
@@ -155,7 +160,7 @@ func (k *landings) drop(l *landing) {
 func (k *landings) close() error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
 		k.mu.Lock()
-		err := k.collect()
+		err := k.collect(nil)
 		for _, l := range k.free {
 			k.drop(l)
 		}

@@ -56,18 +56,14 @@ func (o *opened) newStream() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	c, err := o.device.NewCounter()
-	if err != nil {
-		return 0, err
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.next++
-	o.streams[o.next] = &stream{Stream: s, counter: c}
+	o.streams[o.next] = s
 	return o.next, nil
 }
 
-func (o *opened) stream(id uint64) (*stream, error) {
+func (o *opened) stream(id uint64) (gpu.Stream, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s := o.streams[id]; s != nil {
@@ -87,5 +83,5 @@ func (o *opened) freeStream(id uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.streams, id)
-	return s.counter.Close()
+	return nil
 }

@@ -319,7 +319,6 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 			}
 			return nil
 		}
-		t.ended = func() error { return nil }
 		return t, nil
 	case C.SKEP_CUDA:
 		return t, o.toCUDA(t, at, on)
@@ -338,12 +337,17 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 				places[i] = append(places[i], place)
 			}
 		}
-		t.write, t.ended = st.staging(ctx, g, func(layer int, v bool) gpu.Place {
+		t.on = st
+		t.direct = func(dst []gpu.Run, layer int, v bool, runs []slots.Run) []gpu.Run {
+			plane := places[0]
 			if v {
-				return places[1][layer]
+				plane = places[1]
 			}
-			return places[0][layer]
-		})
+			for _, r := range runs {
+				dst = append(dst, gpu.Run{From: r.From, To: gpu.Place{Memory: plane[layer].Memory, Offset: plane[layer].Offset + r.To}, Len: r.Len})
+			}
+			return dst
+		}
 		return t, nil
 	}
 	return nil, skep.Invalidf(op, "where", uint32(d.where), "host, device or CUDA")
@@ -371,7 +375,6 @@ func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, stream uin
 		}
 		return nil
 	}
-	t.ended = func() error { return nil }
 	return nil
 }
 
@@ -463,14 +466,14 @@ func skep_stream_sync(s C.skep_store, id C.skep_stream, timeoutMs C.int64_t, e *
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
-	var st *stream
+	var st gpu.Stream
 	if o, err = find(s); err != nil {
 		return
 	}
 	if st, err = o.stream(uint64(id)); err == nil {
 		ctx, cancel := within(timeoutMs)
 		defer cancel()
-		err = st.sync(ctx)
+		err = st.Sync(ctx)
 	}
 	return
 }

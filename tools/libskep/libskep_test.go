@@ -35,8 +35,8 @@ func TestCProgram(t *testing.T) {
 	require.Equal(t, "32 caches filled\n", string(out))
 }
 
-// An engine on a GPU, on the fake driver: make libskep says where that is.
-func TestCUDAProgram(t *testing.T) {
+// cudaProgram builds a program for the fake driver: make libskep says where that is.
+func cudaProgram(t *testing.T, source string) string {
 	lib, cuda := built(t), os.Getenv("SKEP_CUDADIR")
 	if cuda == "" {
 		t.Skip("SKEP_CUDADIR does not name a folder with include/ and fake/ of the fake driver; make libskep makes one")
@@ -47,12 +47,28 @@ func TestCUDAProgram(t *testing.T) {
 	}
 	fake := filepath.Join(cuda, "fake")
 	program := filepath.Join(t.TempDir(), "engine")
-	out, err := exec.Command(cc, "-std=gnu99", "-Wall", "-Werror", "-I.", "-I"+filepath.Join(cuda, "include"), "-o", program, "testdata/cuda.c", lib,
+	out, err := exec.Command(cc, "-O1", "-std=gnu99", "-Wall", "-Werror", "-I.", "-I"+filepath.Join(cuda, "include"), "-o", program, source, lib,
 		filepath.Join(fake, "libcuda.so.1"), "-ldl", "-Wl,-rpath,"+filepath.Dir(lib), "-Wl,-rpath,"+fake).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(program, t.TempDir()).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, "16 caches filled\n", string(out))
+	return program
+}
+
+// Engines on a GPU, on the fake driver.
+func TestCUDAPrograms(t *testing.T) {
+	for _, tt := range []struct {
+		source, says string
+		more         []string
+	}{
+		{"testdata/cuda.c", "16 caches filled\n", nil},
+		{"testdata/large.c", "72 MiB in 3 pieces\n", nil},
+		{"testdata/large.c", "failed in mid-copy\n", []string{"fail"}},
+	} {
+		t.Run(tt.says[:len(tt.says)-1], func(t *testing.T) {
+			out, err := exec.Command(cudaProgram(t, tt.source), append([]string{t.TempDir()}, tt.more...)...).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, tt.says, string(out))
+		})
+	}
 }
 
 func TestPython(t *testing.T) {

@@ -74,7 +74,9 @@ typedef struct {
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,
- *           "borrow": ["/socket", ...]}                  GPU memory in front, own and lent */
+ *           "borrow": ["/socket", ...]}                  GPU memory in front, own and lent
+ * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
+ * engine's slots, and "pinned_bytes" of host memory that restores land in. */
 int skep_open(const char *json, skep_store *out, skep_error *err);
 int skep_close(skep_store s, skep_error *err);
 

@@ -36,6 +36,8 @@ type gpuSpec struct {
 	MemoryBytes int64    `json:"memory_bytes"`
 	LocalBlocks int      `json:"local_blocks"`
 	BlockBytes  int64    `json:"block_bytes"`
+	DirectBytes *int64   `json:"direct_bytes"` // nil: eight blocks
+	PinnedBytes int64    `json:"pinned_bytes"`
 	Borrow      []string `json:"borrow"`
 }
 
@@ -43,35 +45,17 @@ type gpuSpec struct {
 type opened struct {
 	skep.Store
 	device gpu.Device // nil: none
+	front  *gpu.Store // with a device: Store itself
 	loans  []*loan.Loan
 
 	mu      sync.Mutex
 	shapes  map[skep.NamespaceID]layout.Geometry
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
-	streams map[uint64]*stream
+	streams map[uint64]gpu.Stream
 
 	land landings
 }
-
-// stream is a queue of copies whose sources stay until they are done.
-type stream struct {
-	gpu.Stream
-	mu      sync.Mutex
-	counter gpu.Counter
-	queued  uint64
-	staged  []staged
-	bytes   int64 // of staged
-}
-
-type staged struct {
-	until uint64
-	bytes int64
-	host  []byte // kept alive for the copies from it
-}
-
-// maxStaged is how much a stream may have on its way to the device: a restore of more waits.
-const maxStaged = 256 << 20
 
 const op = "libskep"
 
@@ -92,7 +76,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
-	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]*stream{}}
+	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}}
 	var err error
 	if sp.Connect != "" {
 		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op})
@@ -103,15 +87,15 @@ func open(ctx context.Context, text string) (*opened, error) {
 		return nil, err
 	}
 	if sp.GPU != nil {
-		if err := o.front(sp.GPU); err != nil {
+		if err := o.putInFront(sp.GPU); err != nil {
 			return nil, errors.Join(err, o.close())
 		}
 	}
 	return o, nil
 }
 
-// front puts GPU memory in front of the store.
-func (o *opened) front(g *gpuSpec) error {
+// putInFront puts GPU memory in front of the store.
+func (o *opened) putInFront(g *gpuSpec) error {
 	if g.Backend != "sim" {
 		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "gpu backend", Value: g.Backend, Limit: "sim: others run in skep-gpu"}
 	}
@@ -121,11 +105,15 @@ func (o *opened) front(g *gpuSpec) error {
 	if err != nil {
 		return err
 	}
-	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, Timeout: 10 * time.Second})
+	direct := min(g.BlockBytes, skep.MaxPartBytes) * 8
+	if g.DirectBytes != nil {
+		direct = *g.DirectBytes
+	}
+	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, DirectBytes: direct, PinnedBytes: g.PinnedBytes, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
-	o.Store, o.device = front, w.Device(0)
+	o.Store, o.front, o.device = front, front, w.Device(0)
 	for _, socket := range g.Borrow {
 		lender, ok := gpu.Device(w.Device(1)).(gpu.Sharer)
 		if !ok {
@@ -180,8 +168,9 @@ type target struct {
 	first int // the block that slots begins with
 	// write puts runs of a block into the plane of a layer's K or V.
 	write func(layer int, v bool, block []byte, runs []slots.Run) error
-	// ended is called when a block is written.
-	ended func() error
+	// direct gives the runs of a block that goes to memory of the Store's own device; nil: write.
+	direct func(dst []gpu.Run, layer int, v bool, runs []slots.Run) []gpu.Run
+	on     gpu.Stream // for direct
 	// take gives pinned memory for so many bytes, which write is given blocks of, and says when
 	// all of it was written from. nil: blocks lie where the Store has them.
 	take func(ctx context.Context, n int64) (mem []byte, done func() error, err error)
@@ -194,6 +183,15 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 	}
 	t.first = blocks.From
 	chain := skep.Chain{Scope: sc, Keys: keys, Blocks: blocks}
+	if t.direct != nil {
+		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks, On: t.on, Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
+			err := t.each(g, block-blocks.From, func(l int, v bool, runs []slots.Run) error {
+				dst = t.direct(dst, l, v, runs)
+				return nil
+			})
+			return dst, err
+		}})
+	}
 	if t.take == nil {
 		return o.restoreChain(ctx, chain, g, t)
 	}
@@ -237,8 +235,9 @@ func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, g layout.Ge
 		} else {
 			block = whole(c.Data)
 		}
-		arrived[c.Block-blocks.From] = true
-		return t.scatter(g, c.Block-t.first, block)
+		err := t.scatter(g, c.Block-t.first, block)
+		arrived[c.Block-blocks.From] = err == nil
+		return err
 	})
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -278,10 +277,15 @@ func whole(pieces [][]byte) []byte {
 
 // scatter writes the i-th block of those restored.
 func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
-	s := g.Shape()
 	if int64(len(block)) != g.PartBytes() {
 		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "block in bytes", Value: len(block), Limit: g.PartBytes()}
 	}
+	return t.each(g, i, func(l int, v bool, runs []slots.Run) error { return t.write(l, v, block, runs) })
+}
+
+// each gives the runs of each layer's K and V of the i-th block.
+func (t *target) each(g layout.Geometry, i int, do func(layer int, v bool, runs []slots.Run) error) error {
+	s := g.Shape()
 	mine := t.slots[i*s.BlockTokens : (i+1)*s.BlockTokens]
 	var runs []slots.Run
 	for l := range s.Layers {
@@ -293,68 +297,10 @@ func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
 			if runs, err = t.Runs(runs[:0], g, l, v, mine); err != nil {
 				return err
 			}
-			if err := t.write(l, v, block, runs); err != nil {
+			if err := do(l, v, runs); err != nil {
 				return err
 			}
 		}
 	}
-	return t.ended()
-}
-
-// staging has the copies of a block queued on a stream, from a host buffer of their own that
-// is kept until they are done.
-func (s *stream) staging(ctx context.Context, g layout.Geometry, place func(layer int, v bool) gpu.Place) (write func(int, bool, []byte, []slots.Run) error, ended func() error) {
-	var host []byte
-	write = func(layer int, v bool, block []byte, runs []slots.Run) error {
-		if host == nil {
-			host = make([]byte, 0, g.PartBytes())
-		}
-		to := place(layer, v)
-		for len(runs) > 0 { // runs that touch on the device go in one copy
-			from, end, n := len(host), runs[0].To, 0
-			for n < len(runs) && runs[n].To == end {
-				host = append(host, block[runs[n].From:runs[n].From+runs[n].Len]...)
-				end += runs[n].Len
-				n++
-			}
-			s.CopyIn(gpu.Place{Memory: to.Memory, Offset: to.Offset + runs[0].To}, host[from:len(host):len(host)])
-			runs = runs[n:]
-		}
-		return nil
-	}
-	ended = func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.queued++
-		s.Signal(s.counter, s.queued)
-		s.staged = append(s.staged, staged{s.queued, int64(cap(host)), host})
-		s.bytes += int64(cap(host))
-		host = nil
-		for s.bytes > maxStaged {
-			if err := s.counter.Await(ctx, s.staged[0].until); err != nil {
-				return err
-			}
-			s.dropLocked()
-		}
-		return nil
-	}
-	return write, ended
-}
-
-// dropLocked forgets what the stream has got past.
-func (s *stream) dropLocked() {
-	now, n := s.counter.Value(), 0
-	for n < len(s.staged) && s.staged[n].until <= now {
-		s.bytes -= s.staged[n].bytes
-		n++
-	}
-	s.staged = append([]staged(nil), s.staged[n:]...)
-}
-
-func (s *stream) sync(ctx context.Context) error {
-	err := s.Sync(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropLocked()
-	return err
+	return nil
 }
