@@ -30,6 +30,8 @@ type clientConn struct {
 	heard   atomic.Int64 // when something came last, in nanoseconds of the pinger's clock
 	leaving atomic.Bool  // the server said goodbye: no new calls
 
+	readers readers
+
 	mu       sync.Mutex
 	next     uint64
 	err      error // why it ended
@@ -65,6 +67,7 @@ func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
 		pending: map[uint64]*pendingCall{}, sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
 	// Numbers of two connections differ, so that what one left in the ring is not taken
 	// for the other's.
+	x.readers.init()
 	x.next = rand.Uint64() &^ (1<<32 - 1) >> 1
 	if err := x.greet(ctx); err != nil {
 		raw.Close()
@@ -193,6 +196,7 @@ func (x *clientConn) goodbye() {
 	defer cancel()
 	if b, err := appendFrame(nil, Header{Type: TypeGoodbye}, &goodbye{}); err == nil {
 		_ = x.l.send(ctx, b, nil)
+		x.rouse() // the server closes
 	}
 }
 
@@ -246,6 +250,9 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 		}
 		return skep.KindOf(err) != skep.Invalid, err
 	}
+	if t.reads() {
+		x.readOwn(ctx, p)
+	}
 	var r reply
 	select {
 	case r = <-p.reply:
@@ -292,7 +299,7 @@ func (x *clientConn) delist(id uint64) {
 	x.mu.Unlock()
 }
 
-// post writes a frame.
+// post writes a frame, for whose answer the reader reads unless its caller does.
 func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.Buffers) error {
 	for _, p := range payload {
 		h.Payload += uint32(len(p))
@@ -309,7 +316,11 @@ func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.
 	if len(b)-HeaderSize > int(x.hi.MaxBody) {
 		return skep.Invalidf(h.Type.String(), "request length in bytes", len(b)-HeaderSize, x.hi.MaxBody)
 	}
-	return x.l.send(ctx, b, payload)
+	err = x.l.send(ctx, b, payload)
+	if !h.Type.reads() {
+		x.rouse()
+	}
+	return err
 }
 
 func (x *clientConn) cancelCall(id uint64) {
@@ -333,16 +344,15 @@ func (x *clientConn) read() {
 	defer x.c.wait.Done()
 	var err error
 	for err == nil {
+		<-x.readers.turn
 		err = x.frame()
+		short := x.readers.short
+		x.readers.turn <- struct{}{}
+		if short && err == nil {
+			x.rest()
+		}
 	}
-	if x.c.ctx.Err() != nil {
-		err = errClosed
-	} else if skep.KindOf(err) == skep.Other {
-		err = gone("connection", err)
-	} else {
-		err = &skep.Error{Op: "connection", Kind: skep.Unavailable, Err: err}
-	}
-	x.end(err)
+	x.end(x.broke(err))
 	x.mu.Lock()
 	sessions, streams, why := x.sessions, x.streams, x.err
 	x.sessions, x.streams = map[uint64]*clientSession{}, map[uint64]*clientStream{}
@@ -356,6 +366,18 @@ func (x *clientConn) read() {
 	}
 }
 
+// broke is what calls are told when reading failed with err.
+func (x *clientConn) broke(err error) error {
+	switch {
+	case x.c.ctx.Err() != nil:
+		return errClosed
+	case skep.KindOf(err) == skep.Other:
+		return gone("connection", err)
+	}
+	return &skep.Error{Op: "connection", Kind: skep.Unavailable, Err: err}
+}
+
+// frame reads a frame and hands it to whom it belongs. REQUIRES: the turn (see readers).
 func (x *clientConn) frame() error {
 	h, err := x.l.header(0)
 	if err != nil {
@@ -376,6 +398,7 @@ func (x *clientConn) frame() error {
 		delete(x.pending, h.Call)
 	}
 	x.mu.Unlock()
+	x.readers.short = p != nil && p.t.reads()
 	switch {
 	case h.Type == TypeChunks:
 		if ses == nil { // it was closed meanwhile

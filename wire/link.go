@@ -70,6 +70,20 @@ func (l *link) header(idle time.Duration) (Header, error) {
 	return h, err
 }
 
+// holdsFrame says whether the next frame lies in the buffer whole; if not, whether it may still come to: it
+// is short, and has no payload.
+func (l *link) holdsFrame() (whole, short bool) {
+	n := l.have - l.next
+	if n < HeaderSize {
+		return false, true
+	}
+	h, err := ParseHeader(l.buf[l.next:l.have])
+	if err != nil || h.Payload > 0 || uint64(h.Body) > readBuffer-HeaderSize {
+		return false, false
+	}
+	return n >= HeaderSize+int(h.Body), true
+}
+
 // midFrame is an error within a frame, where an end is not an orderly one.
 func midFrame(err error) error {
 	if errors.Is(err, io.EOF) {

@@ -112,6 +112,7 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	if err != nil {
 		return err
 	}
+	x.rouse()
 	select {
 	case r := <-p.reply:
 		if r.err != nil {

@@ -408,8 +408,9 @@ func (w *wireBench) startLookup(ctx context.Context) (err error) {
 	w.local = st
 	w.closers = append(w.closers, st.Close)
 	w.chains = map[skep.Store]*skep.LookupRequest{}
+	block := make([]byte, 4<<10) // as bench lookup's: of one in its record a lookup reads that
 	for _, st := range []skep.Store{st, w.looker} {
-		ns, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "default", Name: "lookup", Shape: skep.Shape{BlockTokens: 16, Bytes: 64}, Chained: true})
+		ns, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "default", Name: "lookup", Shape: skep.Shape{BlockTokens: 16, Bytes: int64(len(block))}, Chained: true})
 		if err != nil {
 			return err
 		}
@@ -419,7 +420,7 @@ func (w *wireBench) startLookup(ctx context.Context) (err error) {
 		for i := range w.Keys {
 			k := skep.KeyOf(fmt.Appendf(nil, "lookup %d", i))
 			look.Keys = append(look.Keys, k)
-			req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: append(k[:], k[:]...)}}})
+			req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: block}}})
 		}
 		if _, err := st.Put(ctx, req); err != nil {
 			return err
