@@ -60,5 +60,7 @@
 // Server: one accepting for each listener; for each connection a reader, and at most
 // Limits.Calls for calls that wait, sessions and streams of events. They end with the
 // connection; Serve returns when all have. Client: for each connection a reader, which
-// ends with it, and one pinger a client, which ends with Close.
+// ends with it, and one pinger a client, which ends with Close. While nothing is under way but calls that
+// are answered at once, one at a time, their callers read their own answers and the
+// reader rests (client_read.go).
 package wire

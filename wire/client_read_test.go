@@ -1,0 +1,190 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// scripted is a server of one connection that answers each frame as the test says.
+func scripted(t *testing.T, answers func(c *rawConn, h Header, body []byte)) Options {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for {
+			raw, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wait.Go(func() {
+				defer raw.Close()
+				c := &rawConn{raw, newLink(raw, time.Minute, slowest)}
+				for {
+					h, body, err := c.next()
+					if err != nil {
+						return
+					}
+					if h.Type == TypeHello {
+						c.send(t, Header{Type: TypeHello | answer}, &welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 1 << 20, MaxCalls: 64, MaxWindow: 1 << 20}, "")
+						continue
+					}
+					answers(c, h, body)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wait.Wait()
+	})
+	return patient(l.Addr().String())
+}
+
+// readsOwn makes lookups until a caller has read its own answer: the reader rests.
+func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
+	t.Helper()
+	x, err := c.conn(t.Context(), 0)
+	require.NoError(t, err)
+	before := x.readers.own.Load()
+	require.Eventually(t, func() bool {
+		_, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
+		require.NoError(t, err)
+		return x.readers.own.Load() > before
+	}, time.Minute, time.Microsecond)
+	return x
+}
+
+// Calls of all kinds side by side on one connection: whoever reads, each gets its own answer and bytes.
+func TestWhoeverReadsEachGetsItsOwn(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	o := r.options()
+	o.Conns = 1
+	c := r.dial(t, o)
+	chains := make([]skep.Chain, 4)
+	for i := range chains {
+		chains[i] = chainOf(t, c, string(rune('a'+i)), 1+i)
+	}
+	readsOwn(t, c, chains[0])
+	var wait sync.WaitGroup
+	for n, ch := range chains {
+		wait.Go(func() {
+			for i := range 200 {
+				found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+				require.NoError(t, err)
+				require.Equal(t, len(ch.Keys), found.Blocks)
+				require.NoError(t, c.Release(t.Context(), found.Lease.ID))
+				switch {
+				case i%7 == n:
+					requireHits(t, c, ch)
+				case i%11 == n:
+					require.NoError(t, c.Flush(t.Context()))
+				}
+			}
+		})
+	}
+	wait.Wait()
+	readsOwn(t, c, chains[3])
+}
+
+// A caller that gives up in the middle of its answer leaves what it read to the reader: the next
+// call's answer is whole, and its own.
+func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
+	var mu sync.Mutex
+	held := false
+	ctx, cancel := context.WithCancel(t.Context())
+	var late []byte
+	o := scripted(t, func(c *rawConn, h Header, _ []byte) {
+		if h.Type != TypeLookup {
+			return // the cancel
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		b, err := appendFrame(nil, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: 1, Pays: true})
+		require.NoError(t, err)
+		if held {
+			held = false
+			_, _ = c.Write(b[:HeaderSize+3])
+			late = b[HeaderSize+3:]
+			cancel()
+			return
+		}
+		_, _ = c.Write(append(late, b...))
+		late = nil
+	})
+	c, err := Dial(t.Context(), o)
+	require.NoError(t, err)
+	ch := skep.Chain{Keys: make([]skep.Key, 1)}
+	x := readsOwn(t, c, ch)
+	mu.Lock()
+	held = true
+	mu.Unlock()
+	_, err = c.Lookup(ctx, &skep.LookupRequest{Keys: ch.Keys})
+	require.ErrorIs(t, err, skep.Deadline)
+	for range 3 {
+		found, err := c.Lookup(t.Context(), &skep.LookupRequest{Keys: ch.Keys})
+		require.NoError(t, err)
+		require.Equal(t, 1, found.Blocks)
+	}
+	require.True(t, x.alive(), "on the same connection")
+	require.NoError(t, c.Close())
+}
+
+// An answer that is longer than the buffer is the reader's, and so are chunks that come meanwhile.
+func TestALongAnswerIsTheReaders(t *testing.T) {
+	const blocks = 2 * readBuffer
+	long := false
+	o := scripted(t, func(c *rawConn, h Header, _ []byte) {
+		if h.Type != TypeLookup {
+			return
+		}
+		if !long {
+			c.send(t, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: 1, Tiers: []byte{1}}, "")
+			return
+		}
+		// Of a session that has ended: read and dropped.
+		c.send(t, Header{Type: TypeChunks, Call: 1}, &chunks{}, string(make([]byte, 3*readBuffer)))
+		c.send(t, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: blocks, Tiers: make([]byte, blocks)}, "")
+	})
+	c, err := Dial(t.Context(), o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	readsOwn(t, c, skep.Chain{Keys: make([]skep.Key, 1)})
+	long = true
+	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Keys: make([]skep.Key, blocks), Tiers: true})
+	require.NoError(t, err)
+	require.Len(t, found.Tiers, blocks)
+}
+
+// A connection that ends while its reader rests is given up without a call, and one that ends under a
+// caller's read by the call.
+func TestAConnectionThatEndsWhileTheReaderRests(t *testing.T) {
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	p := newProxy(t, r.addr)
+	ch := chainOf(t, r.dial(t, r.options()), "t", 2)
+	c, err := Dial(t.Context(), patient(p.addr))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	x := readsOwn(t, c, ch)
+	p.cut()
+	require.Eventually(t, func() bool { return !x.alive() }, time.Minute, time.Millisecond)
+	for range 20 {
+		readsOwn(t, c, ch)
+		cut := make(chan struct{})
+		go func() {
+			p.cut()
+			close(cut)
+		}()
+		found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+		require.NoError(t, err)
+		require.Equal(t, 2, found.Blocks, "asked again on another connection")
+		<-cut
+	}
+}
