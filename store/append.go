@@ -167,11 +167,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	if n == 0 {
 		g.full = true
 		s.sealLocked(g)
-		g.pending++ // its row must not be written after the cleaner has deleted it
-		go0(&s.background, func() {
-			defer s.endAppend(g)
-			s.saveSealed(s.ctx, g)
-		})
+		s.recordSealedLocked(g)
 		return nil, 0, fresh
 	}
 	g.entries += entries
@@ -409,6 +405,7 @@ func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
 func (s *Store) endAppend(g *group) {
 	s.space.mu.Lock()
 	g.pending--
+	s.recordSealedLocked(g)
 	s.space.mu.Unlock()
 }
 
@@ -447,7 +444,7 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 		defer s.changes.Unlock()
 		s.supersede(ns, a, b)
 	}
-	if err := s.catalog.Commit(s.ctx, b, durable); err != nil { // not under ctx: the index must follow the rows
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, durable)); err != nil { // not under ctx: the index must follow the rows
 		return err
 	}
 	if !durable {
@@ -566,7 +563,7 @@ func (s *Store) takeBack(list []*incoming, durable bool) error {
 	for _, in := range list {
 		b.DeleteBlock(locOf(in.loc))
 	}
-	err := s.catalog.Commit(s.ctx, b, durable)
+	err := s.unsure(s.catalog.Commit(s.ctx, b, durable))
 	if !durable {
 		s.loose.Add(1)
 	}

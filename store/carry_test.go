@@ -100,7 +100,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	for i := range keepAll {
 		keepAll[i] = index.Keep
 	}
-	require.NoError(t, s.cleaner.evict(ctx, g, recs, refs, keepAll))
+	require.NoError(t, s.cleaner.evict(g, recs, refs, keepAll))
 	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
 
 	s.sealOpen(streamKept)
@@ -108,8 +108,29 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	require.NotEqual(t, g.num, k.num)
 	recs, refs, _ = rowsOf(k)
 	require.Len(t, recs, 2)
-	require.NoError(t, s.cleaner.evict(ctx, k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
+	require.NoError(t, s.cleaner.evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
 	stones := s.heirless(k, recs, refs)
 	require.Len(t, stones, 1, "the first group still has a record of it")
 	require.Equal(t, recs[0].Key, stones[0].Key)
+}
+
+// A group whose log is being compared with the catalog is not cleaned meanwhile: Close does
+// that beside the cleaner, and the row it writes would come after the one that says that the
+// group is gone.
+func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 4), 8<<10))
+	s.space.mu.Lock()
+	g := s.space.mu.open[streamUser]
+	s.sealLocked(g)
+	s.space.mu.Unlock()
+	eventually(t, "nobody writes to it", func() bool { s.space.mu.Lock(); defer s.space.mu.Unlock(); return g.pending == 0 })
+	eventually(t, "it is taken", func() bool { // and not by the cleaner
+		s.suspect(g)
+		return s.suspects.next(s) == g
+	})
+	require.Equal(t, errGroupBusy, s.cleaner.cleanAsked(testContext(t), g, false))
+	s.spare(g)
+	require.NoError(t, s.Close())
 }

@@ -268,7 +268,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		return errNoGain
 	}
 	stale := g.stale.Load()
-	if err := c.evict(ctx, g, recs, refs, verdicts); err != nil {
+	if err := c.evict(g, recs, refs, verdicts); err != nil {
 		return err
 	}
 	var keep []*incoming
@@ -311,7 +311,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 // put in its place, or after its deletion. From here on g is stale, also when all of it is
 // kept: should its cleaning stop half-way, its log has records of blocks that were moved, and
 // whose copies elsewhere may go.
-func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
+func (c *cleaner) evict(g *group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
 	s := c.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -335,8 +335,8 @@ func (c *cleaner) evict(ctx context.Context, g *group, recs []segment.Record, re
 	state := s.stateOf(g)
 	state.State = catalog.GroupCleaning
 	b.PutGroup(&state)
-	err := s.catalog.Commit(ctx, b, false)
-	s.loose.Add(1) // not before: who counts it syncs it
+	err := s.unsure(s.catalog.Commit(s.ctx, b, false)) // not under ctx: the index has forgotten them
+	s.loose.Add(1)                                     // not before: who counts it syncs it
 	return err
 }
 
@@ -536,7 +536,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error
 		b.DeleteBlock(locOf(in.moved.from))
 		moved = append(moved, in)
 	}
-	if err := s.catalog.Commit(s.ctx, b, false); err != nil { // not under ctx: the index must follow the rows
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil { // not under ctx: the index must follow the rows
 		return err
 	}
 	for _, in := range moved {

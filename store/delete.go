@@ -69,7 +69,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	intents, err := s.intendTombstones(b, tombs)
 	if err == nil && b.Len() > 0 {
 		// Not under ctx: the index has forgotten them, so that nobody would delete their rows later.
-		err = s.catalog.Commit(s.ctx, b, true)
+		err = s.unsure(s.catalog.Commit(s.ctx, b, true))
 	}
 	s.changes.Unlock()
 	if err == nil {
@@ -169,7 +169,7 @@ func (s *Store) drop(ns *namespace, in *incoming) {
 func (s *Store) deleteRow(l catalog.Loc) {
 	b := s.catalog.NewBatch()
 	b.DeleteBlock(l)
-	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
 		s.log.Warn("row not deleted", "location", l, "error", err)
 	}
 	s.loose.Add(1)
@@ -262,7 +262,7 @@ func (s *Store) saveNames(b *catalog.Batch, next catalog.StoreState) error {
 	n := s.names
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := s.saveNext(s.ctx, b, next); err != nil {
+	if err := s.unsure(s.saveNext(s.ctx, b, next)); err != nil {
 		return err
 	}
 	n.mu.next = next
@@ -301,7 +301,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		}
 	}
 	todo := s.intend(b, &w)
-	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // as saveNames: memory follows it
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.carryOut(ctx, todo)

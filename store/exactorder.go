@@ -54,7 +54,7 @@ func (s *Store) trim() bool {
 	if b.Len() == 0 {
 		return false
 	}
-	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
 		s.log.Warn("evicted rows not deleted", "error", err)
 	}
 	s.loose.Add(1)

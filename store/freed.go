@@ -198,6 +198,28 @@ func (s *Store) freeLeftovers(ctx context.Context, b *catalog.Batch) {
 	}
 }
 
+// mendHeaders writes the headers that a crash kept from the drives of groups whose rows it
+// kept, as of one that was just being opened. Where it cannot, a scrub does.
+func (s *Store) mendHeaders(ctx context.Context) {
+	for _, g := range s.wasOpen {
+		for i, d := range g.drives {
+			if d.away() {
+				continue
+			}
+			want, whole := s.headerOf(g, i), false
+			s.readHeaders(ctx, d, g.segments[i:i+1], func(_ uint32, h *segment.Header, err error) {
+				whole = err == nil && h.Group == want.Group && h.Generation == want.Generation
+			})
+			if whole {
+				continue
+			}
+			if err := s.writeHeader(ctx, d, &want); err != nil {
+				s.log.Warn("header of a group not written again", "device", d.path, "segment", want.Segment, "error", err)
+			}
+		}
+	}
+}
+
 // recordID names one record of a block.
 type recordID struct {
 	key skep.Key
@@ -295,12 +317,14 @@ func (s *Store) stateOf(g *group) catalog.GroupState {
 }
 
 // reconcileStale compares one sealed group, of those that failures made stale, with the
-// catalog. The cleaner calls it.
+// catalog. The cleaner calls it, and Close beside the cleaner: nobody else frees the group
+// meanwhile, or a row that says that it is sealed would come after the one that says it is gone.
 func (s *Store) reconcileStale(ctx context.Context) {
 	g := s.suspects.next(s)
 	if g == nil {
 		return
 	}
+	defer s.spare(g)
 	b := s.catalog.NewBatch()
 	list, err := s.reconcile(ctx, b, []*group{g})
 	if err == nil {
@@ -330,7 +354,15 @@ func (s *Store) suspect(g *group) {
 	s.suspects.mu.Unlock()
 }
 
-// next gives a group that nobody writes to, nil when there is none.
+// spare lets the cleaner have g again.
+func (s *Store) spare(g *group) {
+	s.space.mu.Lock()
+	g.victim = false
+	s.space.mu.Unlock()
+}
+
+// next gives a group that nobody writes to, nil when there is none. The cleaner does not take
+// it until spare.
 func (l *suspects) next(s *Store) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,7 +374,7 @@ func (l *suspects) next(s *Store) *group {
 		switch {
 		case s.space.mu.groups[g.num] != g || !g.stale.Load(): // gone, or done
 		case found == nil && g.filler == nil && g.pending == 0 && !g.victim:
-			found = g
+			found, g.victim = g, true
 		default:
 			rest = append(rest, g)
 		}

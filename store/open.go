@@ -159,7 +159,7 @@ func (s *Store) openCatalog() (err error) {
 	if _, err := o.CatalogFS.Stat(dir); err != nil && !o.ReadOnly {
 		s.made = append(s.made, dir)
 	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail, Timeout: o.catalogWait}
 	if o.ReadOnly {
 		s.catalog, err = catalog.Inspect(dir, opt)
 	} else {
@@ -236,9 +236,6 @@ const (
 )
 
 func asCapacity(err error, capacity int64, n int) error {
-	if capacity == 0 {
-		return err
-	}
 	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: capacity,
 		Limit: fmt.Sprintf("room for blocks on each of %d devices", n), Err: err}
 }
@@ -247,7 +244,7 @@ func asCapacity(err error, capacity int64, n int) error {
 func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
 	st, err := os.Stat(path)
 	exists := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && s.options.OpenDevice == nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !s.options.customDevices {
 		return nil, &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
 	}
 	if exists && st.Mode().IsRegular() {

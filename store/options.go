@@ -181,6 +181,7 @@ type Options struct {
 	customDevices bool          // OpenDevice was given: paths mean nothing
 	add           []NewDevice   // to the store that is opened
 	closeTimeout  time.Duration // tests make it short
+	catalogWait   time.Duration // for an answer of the catalog; 0: its default. Tests make it short
 	rules         healthRules
 }
 

@@ -71,6 +71,7 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	}
 	b := s.catalog.NewBatch()
 	s.freeLeftovers(ctx, b)
+	s.mendHeaders(ctx)
 	list, err := s.reconcile(ctx, b, s.unsaved())
 	if err != nil {
 		return err

@@ -93,6 +93,7 @@ type group struct {
 	inline   int           // values that live in their record, so far
 	placed   int           // weights of the blocks placed in it since it was opened
 	full     bool          // it was sealed because the next block did not fit; not known of what an open finds
+	recorded bool          // with that: its row is being, or was, written
 	victim   bool          // chosen by the cleaner
 	keepAll  bool          // with that: nothing in it is dropped
 	unwanted bool          // it is cleaned whatever is gained
@@ -397,6 +398,21 @@ func (s *Store) sealLocked(g *group) {
 	g.state.State = catalog.GroupSealed
 	g.state.SealedSeq = s.seq.Load()
 	s.index.SealGroup(g.num, int64(g.payloadPages()), 0)
+}
+
+// recordSealedLocked records that g was filled, once none of its appends is under way any
+// more and all were committed: at an open after a crash, the log of a group recorded so is
+// not compared with the catalog. REQUIRES: sp.mu.
+func (s *Store) recordSealedLocked(g *group) {
+	if !g.full || g.pending > 0 || g.recorded || g.stale.Load() || s.ctx.Err() != nil {
+		return
+	}
+	g.recorded = true
+	g.pending++ // its row must not be written after the cleaner has deleted it
+	go0(&s.background, func() {
+		defer s.endAppend(g)
+		s.saveSealed(s.ctx, g)
+	})
 }
 
 // saveSealed records sealed groups; losing the row costs nothing, since an open

@@ -166,6 +166,21 @@ func (s *Store) fail(err error) {
 	}
 }
 
+// unsure follows a commit after which memory and rows must agree. Of one that ended in an
+// error it may not be known whether it happened, or is still to happen: then nothing that
+// memory says can be built upon, and the store takes no more changes. The next open goes by
+// the rows. It gives err.
+func (s *Store) unsure(err error) error {
+	switch skep.KindOf(err) {
+	case skep.Full, skep.ReadOnly, skep.Closed, skep.Invalid: // it did not happen
+		return err
+	}
+	if err != nil && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
+		s.fail(err)
+	}
+	return err
+}
+
 func (s *Store) state() string {
 	if e := s.failure.Load(); e != nil {
 		return "failed: " + (*e).Error()

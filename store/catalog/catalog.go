@@ -33,6 +33,7 @@ type Catalog struct {
 
 	releaseMu sync.Mutex
 	release   []io.Closer // after db, in order
+	released  bool        // nothing is kept any more: an open that was given up may still be under way
 }
 
 // maxCommits bounds the commits in flight, also those whose caller has left
@@ -110,7 +111,9 @@ func (c *Catalog) open(o *Options) error {
 		_ = watcher.Close()
 		return lockError(o.FS, c.dir, err)
 	}
-	c.hold(watcher, lock)
+	if !c.hold(watcher, lock) {
+		return c.failure("open catalog")
+	}
 
 	exists, err := examine(o.FS, c.dir)
 	switch {
@@ -273,17 +276,28 @@ func (c *Catalog) within(f func()) bool {
 func (c *Catalog) abandon(op string) error {
 	locked := !c.quiet()
 	if !locked {
+		c.releaseMu.Lock()
+		c.released = true
+		c.releaseMu.Unlock()
 		_ = c.releaseAll()
 	}
 	c.log.Warn("failed catalog left as it is: its goroutines and memory stay until the process ends", "dir", c.dir, "still_locked", locked)
 	return c.failure(op)
 }
 
-// hold keeps what is to be closed after Pebble.
-func (c *Catalog) hold(r ...io.Closer) {
+// hold keeps what is to be closed after Pebble. False: the open this is part of was given
+// up before, and it is closed now, or nobody would ever give the lock back.
+func (c *Catalog) hold(r ...io.Closer) bool {
 	c.releaseMu.Lock()
 	defer c.releaseMu.Unlock()
+	if c.released {
+		for _, o := range r {
+			_ = o.Close()
+		}
+		return false
+	}
 	c.release = append(c.release, r...)
+	return true
 }
 
 func (c *Catalog) releaseAll() error {

@@ -470,3 +470,36 @@ func TestADamagedTableIsDamagedToItsReaders(t *testing.T) {
 	assert.NoError(t, c.Err())
 	require.NoError(t, c.Close())
 }
+
+// lateLock is a filesystem that takes locks only when it is let.
+type lateLock struct {
+	vfs.FS
+	gate  chan struct{}
+	taken chan struct{}
+}
+
+func (l lateLock) Lock(name string) (io.Closer, error) {
+	<-l.gate
+	c, err := l.FS.Lock(name)
+	close(l.taken)
+	return c, err
+}
+
+func (l lateLock) Unwrap() vfs.FS { return l.FS }
+
+// An open that was given up, and goes on behind its caller's back, does not keep the lock
+// that it takes then.
+func TestAnOpenGivenUpKeepsNoLock(t *testing.T) {
+	mem := vfs.NewMem()
+	late := lateLock{FS: mem, gate: make(chan struct{}), taken: make(chan struct{})}
+	_, err := Open(testDir, Options{FS: late, Logger: quiet(), OpenTimeout: 50 * time.Millisecond})
+	require.ErrorIs(t, err, skep.Deadline)
+	close(late.gate)
+	<-late.taken
+	var c *Catalog
+	require.Eventually(t, func() bool {
+		c, err = Open(testDir, Options{FS: mem, Logger: quiet()})
+		return err == nil
+	}, time.Minute, time.Millisecond, "it is locked")
+	require.NoError(t, c.Close())
+}

@@ -67,7 +67,9 @@ func (c *Catalog) inspect(o *Options) error {
 	if err != nil {
 		return err
 	}
-	c.hold(view)
+	if !c.hold(view) {
+		return c.failure("inspect catalog")
+	}
 	return c.openPebble(view, o)
 }
 
