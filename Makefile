@@ -15,7 +15,7 @@ CRASH_TIME  ?= 10m
 say          = @printf '\n== %s\n' "$(1)"
 
 .DEFAULT_GOAL := build
-.PHONY: all build demo test race lint bench docs fuzz-short fuzz-ci crash mutants errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build demo test race lint bench docs fuzz-short fuzz-ci crash mutants failpoints errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
@@ -87,8 +87,16 @@ crash: ## the crash campaign for CRASH_TIME (10m), or SKEP_CRASH_POINTS points; 
 mutants: ## break shipped code one line at a time: every mutant must be noticed (long)
 	$(GO) run ./tools/mutants
 
+# FAILPOINT_PASSES: how often each fires, at different passes, in different scenarios, with different errors.
+FAILPOINT_PASSES ?= 1
+failpoints: ## an error at every look at one on the durable path, FAILPOINT_PASSES (1) times
+	@d=$${FAILPOINTS:-$$(mktemp -d)} && if [ -z "$$FAILPOINTS" ]; then trap 'rm -rf '$$d EXIT; fi && \
+	$(GO) run ./tools/errpaths -failpoints $$d && \
+	SKEP_FAILPOINTS=$$d SKEP_FAILPOINT_PASSES=$(FAILPOINT_PASSES) $(GO) test -count=1 -timeout 60m -tags failpoints -overlay $$d/overlay.json -run '^TestFailpoints$$' -v ./store
+
 errpaths: ## which error returns of the durable path no test reaches (long)
 	@d=$$(mktemp -d) && trap 'rm -rf '$$d EXIT && \
+	FAILPOINTS=$$d $(MAKE) --no-print-directory failpoints FAILPOINT_PASSES=4 && \
 	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -timeout 60m -count=1 -coverpkg=./store,./store/catalog -coverprofile=$$d/all.cover ./store ./store/catalog && \
 	$(GO) run ./tools/errpaths $$d/*.cover
 

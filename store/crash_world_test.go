@@ -23,16 +23,17 @@ var sprintf = fmt.Sprintf
 type crashWorld struct {
 	*testing.T
 	crashWorkload
-	c       *campaign
-	name    string
-	rng     *rand.Rand
-	o       Options
-	spaces  []*crashSpace
-	seen    map[uint64]bool // states on disk, alone and with what the oracle demanded
-	rebuilt bool            // what is checked comes from the devices alone
-	faulty  bool            // operations may fail: drives or the catalog's file system do
-	mu      sync.Mutex
-	history []string // what was done, in this line of lives
+	c        *campaign
+	name     string
+	rng      *rand.Rand
+	o        Options
+	spaces   []*crashSpace
+	seen     map[uint64]bool // states on disk, alone and with what the oracle demanded
+	rebuilt  bool            // what is checked comes from the devices alone
+	faulty   bool            // operations may fail: drives or the catalog's file system do
+	injected bool            // with that: errors of any kind are made in the engine itself; of a store that failed, what was being changed is a miss
+	mu       sync.Mutex
+	history  []string // what was done, in this line of lives
 }
 
 // crashSpace is a namespace and the keys that may be in it, in two rooms.

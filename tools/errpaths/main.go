@@ -10,6 +10,13 @@
 // durablePath. An error return is a return statement of a function whose last result is
 // an error, giving there a variable that is not nil, a new error, or what a maker of
 // errors returns; handing on another function's answer (return f()) is none of its own.
+//
+// Returns that no test can come by are listed, with the reason, in unreachable.txt; one that is
+// reached all the same, or is not there any more, is an error.
+//
+//	go run ./tools/errpaths -failpoints DIR
+//
+// writes to DIR what `make failpoints` builds: points.go.
 package main
 
 import (
@@ -41,14 +48,24 @@ var durablePath = []string{
 }
 
 func main() {
+	dir := flag.String("failpoints", "", "write the failpoint build's files to this directory, and nothing else")
 	flag.Parse()
-	if err := run(flag.Args(), ".", os.Stdout); err != nil {
+	err := error(nil)
+	if *dir != "" {
+		var n int
+		if n, err = overlay(".", *dir); err == nil {
+			fmt.Println(n, "failpoints")
+		}
+	} else {
+		err = run(flag.Args(), ".", unreachableText, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "errpaths:", err)
 		os.Exit(1)
 	}
 }
 
-func run(profiles []string, root string, out io.Writer) error {
+func run(profiles []string, root, list string, out io.Writer) error {
 	blocks := profile{}
 	for _, name := range profiles {
 		f, err := os.Open(name)
@@ -60,6 +77,10 @@ func run(profiles []string, root string, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+	}
+	never, err := parseUnreachable(list)
+	if err != nil {
+		return err
 	}
 	all, reached := 0, 0
 	for _, pattern := range durablePath {
@@ -77,8 +98,15 @@ func run(profiles []string, root string, out io.Writer) error {
 				return err
 			}
 			for _, r := range list {
+				was := blocks.reached(filepath.ToSlash(rel), r.line, r.column)
+				if never.take(filepath.ToSlash(rel), r) {
+					if was {
+						return fmt.Errorf("%s:%d: in %s: %s: reached, and unreachable.txt says that it cannot be", rel, r.line, r.function, r.text)
+					}
+					continue
+				}
 				all++
-				if blocks.reached(filepath.ToSlash(rel), r.line, r.column) {
+				if was {
 					reached++
 				} else {
 					fmt.Fprintf(out, "%s:%d: in %s: %s\n", rel, r.line, r.function, r.text)
@@ -90,7 +118,7 @@ func run(profiles []string, root string, out io.Writer) error {
 		return fmt.Errorf("no error return found under %s: run it at the repository's root", root)
 	}
 	fmt.Fprintf(out, "%d of %d error returns of the durable path reached (%.0f %%)\n", reached, all, 100*float64(reached)/float64(all))
-	return nil
+	return never.report(out)
 }
 
 // block is a stretch of code and whether it was run.
@@ -144,6 +172,7 @@ func (p profile) reached(file string, line, column int) bool {
 type errorReturn struct {
 	line, column   int
 	function, text string
+	guard          string // the line above it
 }
 
 func errorReturns(file string) ([]errorReturn, error) {
@@ -168,7 +197,7 @@ func errorReturns(file string) ([]errorReturn, error) {
 				if givesError(t) && len(n.Results) > 0 && isError(n.Results[len(n.Results)-1]) {
 					at := set.Position(n.Pos())
 					text, _, _ := strings.Cut(string(src[at.Offset:]), "\n")
-					out = append(out, errorReturn{at.Line, at.Column, name, strings.TrimSpace(text)})
+					out = append(out, errorReturn{at.Line, at.Column, name, strings.TrimSpace(text), lineAbove(src, at.Offset)})
 				}
 			}
 			return true
@@ -180,6 +209,15 @@ func errorReturns(file string) ([]errorReturn, error) {
 		}
 	}
 	return out, nil
+}
+
+// lineAbove is the line before the one that src[at] is in, without its indentation.
+func lineAbove(src []byte, at int) string {
+	lines := strings.Split(string(src[:at]), "\n")
+	if len(lines) < 2 {
+		return ""
+	}
+	return strings.TrimSpace(lines[len(lines)-2])
 }
 
 func givesError(t *ast.FuncType) bool {

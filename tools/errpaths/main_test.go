@@ -36,7 +36,8 @@ func TestErrorReturns(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o644))
 	list, err := errorReturns(file)
 	require.NoError(t, err)
-	require.Equal(t, []errorReturn{{5, 3, "a", "return err"}, {11, 2, "b", "return &Error{}"}, {15, 22, "c", "return errFull }"}}, list)
+	require.Equal(t, []errorReturn{{5, 3, "a", "return err", "if err := b(); err != nil {"}, {11, 2, "b", "return &Error{}", "func b() error {"},
+		{15, 22, "c", "return errFull }", "func c() (int, error) {"}}, list)
 }
 
 func TestWhatWasNotReached(t *testing.T) {
@@ -48,8 +49,28 @@ func TestWhatWasNotReached(t *testing.T) {
 	text := "mode: set\n" + module + "store/put.go:4.30,6.3 1 0\n" + module + "store/put.go:4.30,6.3 1 1\n" + module + "store/put.go:10.16,12.2 1 0\n"
 	require.NoError(t, os.WriteFile(cover, []byte(text), 0o644))
 	var out strings.Builder
-	require.NoError(t, run([]string{cover}, root, &out))
+	require.NoError(t, run([]string{cover}, root, "", &out))
 	require.Equal(t, "store/put.go:11: in b: return &Error{}\nstore/put.go:15: in c: return errFull }\n1 of 3 error returns of the durable path reached (33 %)\n", out.String())
+}
+
+// What cannot be reached is listed; what is listed and reached, or is not there, is an error.
+func TestWhatCannotBeReached(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(root, "store"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "store", "put.go"), []byte(source), 0o644))
+	cover := filepath.Join(root, "cover.out")
+	require.NoError(t, os.WriteFile(cover, []byte("mode: set\n"+module+"store/put.go:4.30,6.3 1 1\n"), 0o644))
+	var out strings.Builder
+	require.NoError(t, run([]string{cover}, root, "# for readers\n\nstore/put.go b\nfunc b() error {\nit is said\nto be so\n", &out))
+	require.Contains(t, out.String(), "1 of 2 error returns")
+	require.Contains(t, out.String(), "it is said to be so")
+	for list, want := range map[string]string{
+		"store/put.go a\nif err := b(); err != nil {\nit is said": "reached, and unreachable.txt says that it cannot be",
+		"store/put.go b\nif false {\nit is said":                  "any more",
+		"store/put.go b":                                          "and a reason",
+	} {
+		require.ErrorContains(t, run([]string{cover}, root, list, &out), want)
+	}
 }
 
 func TestBadProfile(t *testing.T) {

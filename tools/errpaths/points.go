@@ -1,0 +1,309 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/skepkv/skep/store/failpoint"
+)
+
+// Failpoints: copies of the durable path's files in which errors can be made to happen,
+// to be built in the originals' place with go build's -overlay. These places
+// become failpoints, see package store/failpoint:
+//
+//	err != nil              failpoint.Is(n, &err)        also == nil, negated
+//	skep.KindOf(err)        skep.KindOf(failpoint.Of(n, &err))
+//	ctx.Err()               failpoint.Ended(n, ctx)      of an operation's context
+//	case <-ch: return err   case <-failpoint.Case(n, ch)
+//	s.unsure(commit())      s.unsure(failpoint.Gave(n, commit()))
+//
+// and before every error return stands failpoint.Reached(n). Lines stay where they are.
+
+// overlay writes the copies, overlay.json for the compiler and points.json for the tests
+// to dir, and says how many failpoints there are.
+func overlay(root, dir string) (int, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return 0, err
+	}
+	var all failpoint.List
+	replace := map[string]string{}
+	for _, pattern := range durablePath {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return 0, err
+		}
+		for _, file := range files {
+			rel, err := filepath.Rel(root, file)
+			if err != nil {
+				return 0, err
+			}
+			src, err := os.ReadFile(file)
+			if err != nil {
+				return 0, err
+			}
+			text, err := instrument(filepath.ToSlash(rel), src, &all)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", rel, err)
+			}
+			to, err := filepath.Abs(filepath.Join(dir, strings.ReplaceAll(filepath.ToSlash(rel), "/", "-")))
+			if err != nil {
+				return 0, err
+			}
+			from, err := filepath.Abs(file)
+			if err != nil {
+				return 0, err
+			}
+			if err := os.WriteFile(to, text, 0o644); err != nil {
+				return 0, err
+			}
+			replace[from] = to
+		}
+	}
+	if err := writeJSON(filepath.Join(dir, "points.json"), &all); err != nil {
+		return 0, err
+	}
+	return len(all.Points), writeJSON(filepath.Join(dir, "overlay.json"), map[string]any{"Replace": replace})
+}
+
+func writeJSON(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, b, 0o644)
+}
+
+// errorNames are what variables and fields of type error are called in the durable path:
+// a parser knows no types, and the compiler says where this is wrong. others are some in
+// single files.
+var (
+	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
+	others     = map[string][]string{"store/recover.go": {"first"}, "store/rebuildlogs.go": {"inner"}, "store/log.go": {"last"},
+		"store/catalog/scan.go": {"first"}, "store/freed.go": {"first"}}
+)
+
+// held are calls whose error is no failpoint, since an error after one that succeeded would be
+// a lie: what they took would never be given back, what they entered would be there, or what
+// they read is told as damaged, and damage may cost a block. Their own errors come about by
+// failpoints inside them, and by tests that make them.
+var held = regexp.MustCompile(`\.enter(Write)?\(|lockDir\(|\.take\(|\.slot\(|\.winners\(|\.place(By)?\(|\.current\(|openGroup\(|newGroup\(` +
+	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.index\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
+	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|saveNames\(`)
+
+// edit replaces src[from:to].
+type edit struct {
+	from, to int
+	text     string
+}
+
+// instrumenter makes one file's failpoints.
+type instrumenter struct {
+	file  string
+	src   []byte
+	set   *token.FileSet
+	all   *failpoint.List
+	edits []edit
+	funcs []string   // being visited
+	body  ast.Node   // of the innermost
+	taken []ast.Expr // are failpoints already
+}
+
+// instrument gives a file with failpoints, and adds them to all.
+func instrument(file string, src []byte, all *failpoint.List) ([]byte, error) {
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, file, src, parser.SkipObjectResolution|parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	m := &instrumenter{file: file, src: src, set: set, all: all}
+	for _, d := range tree.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+			m.function(f.Name.Name, f.Type, f.Body)
+		}
+	}
+	if len(m.edits) == 0 {
+		return src, nil
+	}
+	// On the package clause's line, so that lines stay.
+	at := m.offset(tree.Name.End())
+	m.edits = append(m.edits, edit{at, at, `; import "` + module + `store/failpoint"`})
+	return m.apply(), nil
+}
+
+func (m *instrumenter) offset(p token.Pos) int { return m.set.Position(p).Offset }
+
+func (m *instrumenter) text(n ast.Node) string {
+	return string(m.src[m.offset(n.Pos()):m.offset(n.End())])
+}
+
+func (m *instrumenter) apply() []byte {
+	slices.SortStableFunc(m.edits, func(a, b edit) int { return a.from - b.from })
+	var out []byte
+	at := 0
+	for _, e := range m.edits {
+		out = append(append(out, m.src[at:e.from]...), e.text...)
+		at = e.to
+	}
+	return append(out, m.src[at:]...)
+}
+
+func (m *instrumenter) function(name string, t *ast.FuncType, body *ast.BlockStmt) {
+	was := m.body
+	m.body = body
+	defer func() { m.body = was }()
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			m.function(name, n.Type, n.Body)
+			return false
+		case *ast.ReturnStmt:
+			if givesError(t) && len(n.Results) > 0 && isError(n.Results[len(n.Results)-1]) {
+				m.returns(n)
+			}
+		case *ast.BinaryExpr:
+			m.condition(name, n)
+		case *ast.CallExpr:
+			m.call(name, n)
+		case *ast.CommClause:
+			m.comm(name, t, n)
+		}
+		return true
+	})
+}
+
+func (m *instrumenter) returns(n *ast.ReturnStmt) {
+	at := m.set.Position(n.Pos())
+	m.all.Returns = append(m.all.Returns, failpoint.Return{File: m.file, Line: at.Line, Column: at.Column})
+	m.edits = append(m.edits, edit{at.Offset, at.Offset, fmt.Sprintf("failpoint.Reached(%d); ", len(m.all.Returns)-1)})
+}
+
+// point adds a failpoint and gives its number.
+func (m *instrumenter) point(function string, at ast.Node, x ast.Expr, kind string) int {
+	p := m.set.Position(at.Pos())
+	n := failpoint.Point{File: m.file, Line: p.Line, Func: function, Text: m.text(at), Kind: kind}
+	if x != nil {
+		n.Of = m.from(x)
+	}
+	m.all.Points = append(m.all.Points, n)
+	return len(m.all.Points) - 1
+}
+
+// isErrorVariable says whether x is a variable, or a field, of type error.
+func (m *instrumenter) isErrorVariable(x ast.Expr) bool {
+	name := ""
+	switch x := x.(type) {
+	case *ast.Ident:
+		name = x.Name
+	case *ast.SelectorExpr:
+		name = x.Sel.Name
+	}
+	return errorNames.MatchString(name) || name != "" && slices.Contains(others[m.file], name)
+}
+
+func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
+	id, ok := n.Y.(*ast.Ident)
+	if !ok || id.Name != "nil" || n.Op != token.NEQ && n.Op != token.EQL || !m.isErrorVariable(n.X) || held.MatchString(m.from(n.X)) {
+		return
+	}
+	if function == "start" && n.Op == token.NEQ && m.text(n.X) == "a.err" {
+		return // what was made ready to be written would not be given back
+	}
+	not := ""
+	if n.Op == token.EQL {
+		not = "!"
+	}
+	k := m.point(function, n, n.X, failpoint.Variable)
+	m.edits = append(m.edits, edit{m.offset(n.Pos()), m.offset(n.End()), fmt.Sprintf("%sfailpoint.Is(%d, &%s)", not, k, m.text(n.X))})
+}
+
+func (m *instrumenter) call(function string, n *ast.CallExpr) {
+	f, ok := n.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return
+	}
+	recv, ok := f.X.(*ast.Ident)
+	if !ok {
+		return
+	}
+	switch {
+	case f.Sel.Name == "KindOf" && recv.Name == "skep" && len(n.Args) == 1 && m.isErrorVariable(n.Args[0]) && !held.MatchString(m.from(n.Args[0])):
+		k := m.point(function, n, n.Args[0], failpoint.Variable)
+		m.edits = append(m.edits, edit{m.offset(n.Args[0].Pos()), m.offset(n.Args[0].End()), fmt.Sprintf("failpoint.Of(%d, &%s)", k, m.text(n.Args[0]))})
+	case f.Sel.Name == "unsure" && len(n.Args) == 1: // what it makes of an error counts
+		k := m.point(function, n, nil, failpoint.Variable)
+		m.all.Points[k].Of = m.text(n.Args[0])
+		at, end := m.offset(n.Args[0].Pos()), m.offset(n.Args[0].End())
+		m.edits = append(m.edits, edit{at, at, fmt.Sprintf("failpoint.Gave(%d, ", k)}, edit{end, end, ")"})
+	case f.Sel.Name == "Err" && recv.Name == "ctx" && len(n.Args) == 0 && !m.inReturn(n):
+		k := m.point(function, n, nil, failpoint.Context)
+		m.edits = append(m.edits, edit{m.offset(n.Pos()), m.offset(n.End()), fmt.Sprintf("failpoint.Ended(%d, ctx)", k)})
+	}
+}
+
+// inReturn says whether n is within a return statement: there ctx.Err() tells what was.
+func (m *instrumenter) inReturn(n ast.Node) (in bool) {
+	ast.Inspect(m.body, func(o ast.Node) bool {
+		if r, ok := o.(*ast.ReturnStmt); ok {
+			in = in || r.Pos() <= n.Pos() && n.End() <= r.End()
+		}
+		return true
+	})
+	return in
+}
+
+// comm makes a failpoint of a case that receives and returns an error.
+func (m *instrumenter) comm(function string, t *ast.FuncType, n *ast.CommClause) {
+	s, ok := n.Comm.(*ast.ExprStmt)
+	if !ok || !givesError(t) {
+		return
+	}
+	recv, ok := s.X.(*ast.UnaryExpr)
+	if !ok || recv.Op != token.ARROW {
+		return
+	}
+	fails := false
+	for _, st := range n.Body {
+		if r, ok := st.(*ast.ReturnStmt); ok && len(r.Results) > 0 && isError(r.Results[len(r.Results)-1]) {
+			fails = true
+		}
+	}
+	if !fails {
+		return
+	}
+	k := m.point(function, s, nil, failpoint.Channel)
+	at, end := m.offset(recv.X.Pos()), m.offset(recv.X.End())
+	m.edits = append(m.edits, edit{at, at, fmt.Sprintf("failpoint.Case(%d, ", k)}, edit{end, end, ")"})
+}
+
+// from is the text of what x was last set to before it is looked at: the call that gave it.
+// What is set in a function literal, or at the head of an if that x is not in, is another
+// variable.
+func (m *instrumenter) from(x ast.Expr) (text string) {
+	want := m.text(x)
+	ast.Inspect(m.body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.IfStmt:
+			init, ok := n.Init.(*ast.AssignStmt)
+			return !ok || init.Tok != token.DEFINE || n.Pos() <= x.Pos() && x.End() <= n.End()
+		case *ast.AssignStmt:
+			for i, l := range n.Lhs {
+				if n.Pos() < x.Pos() && m.text(l) == want {
+					text = m.text(n.Rhs[min(i, len(n.Rhs)-1)])
+				}
+			}
+		}
+		return true
+	})
+	text, _, _ = strings.Cut(text, "\n")
+	return text
+}
