@@ -142,10 +142,17 @@ cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the 
 	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
 	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GO) test -tags cuda -count=1 ./tools/skep-gpu
 
+# The C interface goes along compressed: run.sh unpacks it beside the programs, which look for it there.
+CENGINE = $(CC) -O1 -std=gnu99 -I tools/libskep -I $(CUDADIR)/include tools/libskep/testdata/$(1).c -o bin/gpu-bundle/engine-$(1) \
+	-L bin/cuda/lib -lskep $(CUDADIR)/fake/libcuda.so.1 -ldl -Wl,-rpath,'$$ORIGIN'
+
 gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine with a driver (run.sh), under 30 MB
-	@rm -rf bin/gpu-bundle && mkdir -p bin/gpu-bundle/fake
+	@rm -rf bin/gpu-bundle && mkdir -p bin/gpu-bundle/fake bin/cuda/lib
 	@cp $(CUDATEST) $(CUDADIR)/skep-gpu gpu/cuda/run.sh bin/gpu-bundle/
 	@cp bin/cuda/fake/libcuda.so.1 bin/gpu-bundle/fake/
+	$(GO) build -buildmode=c-shared -ldflags "-s -w" -o bin/cuda/lib/libskep.so ./tools/libskep
+	@gzip -9c bin/cuda/lib/libskep.so >bin/gpu-bundle/libskep.so.gz && cp tools/libskep/skep.h bin/gpu-bundle/
+	@$(call CENGINE,cuda) && $(call CENGINE,large)
 	@test $$(du -sm bin/gpu-bundle | cut -f1) -lt 30 || { echo "bin/gpu-bundle is too large"; exit 1; }
 	@du -sh bin/gpu-bundle
 
