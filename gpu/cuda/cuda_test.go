@@ -173,6 +173,7 @@ func TestStagingIsBounded(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	load()
 	for _, tt := range []struct {
 		r    result
 		kind skep.Kind

@@ -4,7 +4,7 @@
 # outside this folder but standard output, needs no root, takes at most 1 GiB of GPU memory,
 # and runs a few minutes. With the argument "fake" it runs on the fake driver instead, which
 # needs no GPU. Of this folder it writes libskep.so, unpacked, and a directory for what the C programs
-# store (600 MB, removed at the end).
+# store (300 MB, removed at the end).
 set -u
 cd "$(dirname "$0")" || exit 1
 if [ "${1:-}" = fake ]; then
