@@ -308,6 +308,20 @@ func TestPeak(t *testing.T) {
 	require.Zero(t, p.At(100))
 }
 
+// What each policy asks for where twenty requests of a few blocks run, and one of 40 tokens comes.
+func TestPoliciesCompared(t *testing.T) {
+	a, err := New(Unit{Bytes: 4, LenderBlock: 1, BorrowerBlock: 2, Lender: 4, Borrower: 2}, 10, 2)
+	require.NoError(t, err)
+	require.NoError(t, a.Move(-6)) // 16 blocks kept, 6 units lent
+	s := Seen{Demand: Demand{Running: 14, Admitted: 3, Growth: 2}, Peak: 12, BlockTokens: 16, Tokens: 40, Longest: 40}
+	require.Equal(t, []int{1, 0}, []int{AllRequests.Up(a, s), OneRequest.Up(a, s)}, "19 blocks are needed, and 3 for the one")
+	require.Equal(t, []int{1, 2}, []int{AllRequests.Down(a, s), OneRequest.Down(a, s)}, "to the floor, whatever runs")
+	s.Tokens, s.Longest, s.Demand.Running = 1<<20, 1<<20, 1<<20
+	require.Equal(t, []int{6, 6}, []int{AllRequests.Up(a, s), OneRequest.Up(a, s)}, "no more than is lent")
+	require.Zero(t, OneRequest.Down(a, s))
+	require.Equal(t, []string{"all-requests", "algorithm-1"}, []string{AllRequests.String(), OneRequest.String()})
+}
+
 func BenchmarkMove(b *testing.B) {
 	for _, n := range []int{10, 1000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -61,6 +61,54 @@ func ScaleDownOne(blocks, blockTokens, meuLender, meuBorrower, longestTokens int
 	return k * meuLender, k * meuBorrower
 }
 
+// Policy is how a lender decides where its border goes.
+type Policy uint8
+
+const (
+	// AllRequests counts all running and admitted requests and their growth, and gives what the
+	// peak of their blocks leaves over: ScaleUp and ScaleDown, what package loan does.
+	AllRequests Policy = iota
+	// OneRequest is the paper's Algorithm 1, which looks at the request that comes, and at the longest
+	// one there was: ScaleUpOne and ScaleDownOne. To compare.
+	OneRequest
+)
+
+func (p Policy) String() string {
+	if p == OneRequest {
+		return "algorithm-1"
+	}
+	return "all-requests"
+}
+
+// Seen is what a policy is asked with. AllRequests looks at blocks, OneRequest at tokens.
+type Seen struct {
+	Demand      Demand // now
+	Peak        int    // blocks in use or asked for, of the window
+	Headroom    int    // blocks to keep beyond it
+	BlockTokens int
+	Tokens      int // of the request that comes
+	Longest     int // tokens of the longest one of the window
+}
+
+// Up is by how many units the border has to move up: at most what is lent.
+func (p Policy) Up(a *Arena, s Seen) int {
+	if p == AllRequests {
+		return a.ScaleUp(s.Demand)
+	}
+	blocks, _ := ScaleUpOne(a.Capacity(Lender), s.BlockTokens, a.unit.Lender, a.unit.Borrower, s.Tokens)
+	return min(blocks/a.unit.Lender, a.units-a.border)
+}
+
+// Down is by how many it may move down: at most to the floor. OneRequest does not ask what is in use
+// beyond: such blocks are stranded.
+func (p Policy) Down(a *Arena, s Seen) int {
+	if p == AllRequests {
+		return a.ScaleDown(s.Peak, s.Headroom)
+	}
+	blocks, _ := ScaleDownOne(a.Capacity(Lender), s.BlockTokens, a.unit.Lender, a.unit.Borrower, s.Longest)
+	return min(blocks/a.unit.Lender, a.border-a.floor)
+}
+
 // Peak is the greatest of what was seen within a window of time, in time amortised constant
 // and memory of one entry for each decrease. Times must not go back.
 type Peak struct {

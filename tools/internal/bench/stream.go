@@ -86,6 +86,7 @@ type StreamResult struct {
 	Exposed     []ExposedRow `json:"exposed"`
 	Longest     []LongestRow `json:"longest"`
 	TTFT        []TTFTRow    `json:"ttft"`
+	Policies    []PolicyRow  `json:"policies"`
 }
 
 // prefiller reckons the time of a prefill.
@@ -175,6 +176,9 @@ func Stream(o StreamOptions) (*StreamResult, error) {
 	if res.Longest, err = o.longest(); err != nil {
 		return nil, err
 	}
+	if res.Policies, err = lending(o.Seed); err != nil {
+		return nil, err
+	}
 	for _, load := range o.Load {
 		if !(load > 0 && load < 1) {
 			return nil, skep.Invalidf(op, "--load", load, "between 0 and 1")
@@ -200,6 +204,7 @@ func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []stri
 		"weights without embedding tables, in 16 bits",
 		fmt.Sprintf("time to first token: %d sessions of 20,000 tokens to the model's context, drawn evenly; each request adds 16 to 400 tokens and is answered with 300; Poisson arrivals; one prefill at a time, first come first served, decoding on other GPUs; every session once to warm up; least recently used sessions go first", o.Sessions),
 		fmt.Sprintf("both have local memory and then %g GB of host cache; ours has lent memory between them", o.HostGB),
+		lendingAssumptions,
 	}
 }
 

@@ -101,4 +101,10 @@ func printStream(w io.Writer, r *bench.StreamResult) {
 	}
 	fmt.Fprintln(w, "\nTime to first token")
 	table(w, lines...)
+	lines = [][]string{row("load", "policy", "requests", "GB lent", "waited", "wait p99 s", "evicted", "moves up", "down", "stranded")}
+	for _, x := range r.Policies {
+		lines = append(lines, row(x.Load, x.Policy, x.Requests, fmt.Sprintf("%.1f", x.LentGB), fmt.Sprintf("%.2f %%", x.Waited*100), fmt.Sprintf("%.1f", x.WaitP99), x.Evicted, x.Up, x.Down, x.Stranded))
+	}
+	fmt.Fprintln(w, "\nA lender's border in an hour, by policy")
+	table(w, lines...)
 }
