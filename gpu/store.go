@@ -99,7 +99,7 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	}
 	s := &Store{Store: behind, shapes: map[skep.NamespaceID]*space{}}
 	t := &s.tier
-	t.mu = make(turns, 1)
+	t.mu.held = make(chan struct{}, 1)
 	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
 	err := t.open(o, behind)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -69,11 +71,29 @@ type tier struct {
 }
 
 // turns is a lock that is had in the order in which it was asked for: a lender that wants its
-// memory back waits for one copy, not for as many as a busy restore gets in before it.
-type turns chan struct{}
+// memory back waits for one copy, not for as many as a busy restore gets in before it. Who gives it
+// up lets who waits for it run at once: else that goroutine may need a thread that has no CPU.
+type turns struct {
+	held    chan struct{}
+	waiting atomic.Int32
+}
 
-func (t turns) Lock()   { t <- struct{}{} }
-func (t turns) Unlock() { <-t }
+func (t *turns) Lock() {
+	select {
+	case t.held <- struct{}{}:
+		return
+	default:
+	}
+	t.waiting.Add(1)
+	t.held <- struct{}{}
+	t.waiting.Add(-1)
+}
+
+func (t *turns) Unlock() {
+	if <-t.held; t.waiting.Load() > 0 {
+		runtime.Gosched()
+	}
+}
 
 // get copies a block's bytes to dst, which is as long as the block. False: it is not there,
 // or not as it was put there.
