@@ -175,7 +175,7 @@ func (x *Index) overQuota(id uint16) int64 {
 	if t == nil || t.quotaBytes == 0 {
 		return 0
 	}
-	return t.pages - t.quotaBytes/pageSize
+	return t.pages - t.quotaBytes/x.cfg.PageBytes
 }
 
 // Evict removes a block that lies at loc unless a promise protects it (ErrProtected).

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -98,7 +99,15 @@ func TestTheBudgetAndTheShareOfAGroupBoundWhatIsKept(t *testing.T) {
 }
 
 func TestTenantsOverTheirQuotaGiveFirst(t *testing.T) {
-	x := rich(t, Config{CapacityPages: 1000})
+	for _, page := range []int64{0, 512} {
+		tenantsOverTheirQuota(t, page)
+	}
+}
+
+// tenantsOverTheirQuota has pages of so many bytes; 0: the default.
+func tenantsOverTheirQuota(t *testing.T, page int64) {
+	x := rich(t, Config{CapacityPages: 1000, PageBytes: page})
+	page = cmp.Or(page, 4096)
 	list := singles(1, 0, 10)
 	list[8].Tenant, list[9].Tenant = 2, 2
 	insert(t, x, list...)
@@ -107,12 +116,12 @@ func TestTenantsOverTheirQuotaGiveFirst(t *testing.T) {
 		insert(t, x, singles(2, 1000+5*uint64(e.Location&0xff), 5)...)
 	}
 	// Tenant 1 holds 8 + 50 pages and may hold 55: it gives the 3 used longest ago.
-	require.NoError(t, x.SetQuota(1, 55*4096))
+	require.NoError(t, x.SetQuota(1, 55*page))
 	require.ErrorIs(t, x.SetQuota(1, -1), skep.Invalid)
 	got := x.Survivors(second(0), 1000, refsOf(list), nil)
 	require.Equal(t, []Verdict{Drop, Drop, Drop, Keep, Keep, Keep, Keep, Keep, Keep, Keep}, got)
 	used, quota := x.Usage(1)
-	require.Equal(t, [2]int64{58 * 4096, 55 * 4096}, [2]int64{used, quota})
+	require.Equal(t, [2]int64{58 * page, 55 * page}, [2]int64{used, quota})
 }
 
 func TestHints(t *testing.T) {

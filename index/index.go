@@ -12,7 +12,9 @@ import (
 // Config is what an index is made with. The zero value works: no cap on slots, the
 // cost policy, and an unknown capacity, with which nothing ages.
 type Config struct {
-	// CapacityPages is the physical room for payload on the devices, in 4 KiB pages:
+	// PageBytes is what a page is, in bytes, wherever pages are counted. Default 4096.
+	PageBytes int64
+	// CapacityPages is the physical room for payload on the devices, in pages:
 	// the measure of age, and of the logical cap of lru and s3fifo.
 	CapacityPages int64
 	// MaxSlots caps blocks and stubs together, and with it the index's memory. Default 2^32-2.
@@ -78,6 +80,12 @@ func New(cfg Config) (*Index, error) {
 	}
 	if cfg.CapacityPages < 0 {
 		return nil, skep.Invalidf("index", "capacity in pages", cfg.CapacityPages, "at least 0")
+	}
+	if cfg.PageBytes < 0 {
+		return nil, skep.Invalidf("index", "bytes of a page", cfg.PageBytes, "at least 0")
+	}
+	if cfg.PageBytes == 0 {
+		cfg.PageBytes = 4096
 	}
 	if cfg.LogicalPages == 0 {
 		cfg.LogicalPages = cfg.CapacityPages

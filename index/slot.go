@@ -36,7 +36,7 @@ type Entry struct {
 	// Location is layout.Location packed: the stripe group in the upper 32 bits. 0 is
 	// nowhere yet: the block was accepted and is in DRAM only.
 	Location  uint64
-	Pages     uint32 // 4 KiB pages on the devices
+	Pages     uint32 // on the devices, of Config.PageBytes each
 	Namespace uint32 // namespace instance, never reused
 	Tenant    uint16
 	Opaque    bool // of a namespace without parents

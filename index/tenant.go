@@ -72,8 +72,6 @@ type tenant struct {
 	quotaBytes int64 // 0: none
 }
 
-const pageSize = 4096
-
 func (x *Index) tenant(id uint16) *tenant {
 	t := x.tenants[id]
 	if t == nil {
@@ -100,7 +98,7 @@ func (x *Index) Usage(tenant uint16) (bytes, quota int64) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if t := x.tenants[tenant]; t != nil {
-		return t.pages * pageSize, t.quotaBytes
+		return t.pages * x.cfg.PageBytes, t.quotaBytes
 	}
 	return 0, 0
 }
