@@ -104,9 +104,32 @@ func (f *Filler) PlaceCopy(primary Location, pages, rot int, others ...Location)
 }
 
 // PlacePacked gives a value of size bytes (1 to MaxPacked) a place in a page it
-// shares with other values placed since the last Mark, never on the devices of its
-// other copies, avoid. False: no room, or size is outside its limits.
+// shares with other values placed since the last Mark, or in a new one that begins on
+// device start if it can be had, never on the devices of its other copies, avoid.
+// False: no room, or size is outside its limits.
 func (f *Filler) PlacePacked(size, start int, avoid ...Location) (Location, bool) {
+	if loc, ok := f.Share(size, avoid...); ok {
+		return loc, true
+	}
+	taken := f.taken(avoid)
+	start, ok := f.untaken(start, taken)
+	if !ok || size < 1 || size > MaxPacked {
+		return Location{}, false
+	}
+	loc, ok := f.place(1, start, taken)
+	if !ok {
+		return Location{}, false
+	}
+	if len(f.packed) == maxPackedPages {
+		f.packed = slices.Delete(f.packed, 0, 1)
+	}
+	f.packed = append(f.packed, packedPage{loc, ceil(size, SlotSize)})
+	return loc, true
+}
+
+// Share is PlacePacked in a page that is shared already: what PlacePacked does first.
+// False: none has so many free slots, and a new page is needed.
+func (f *Filler) Share(size int, avoid ...Location) (Location, bool) {
 	if size < 1 || size > MaxPacked {
 		return Location{}, false
 	}
@@ -120,19 +143,7 @@ func (f *Filler) PlacePacked(size, start int, avoid ...Location) (Location, bool
 			return loc, true
 		}
 	}
-	start, ok := f.untaken(start, taken)
-	if !ok {
-		return Location{}, false
-	}
-	loc, ok := f.place(1, start, taken)
-	if !ok {
-		return Location{}, false
-	}
-	if len(f.packed) == maxPackedPages {
-		f.packed = slices.Delete(f.packed, 0, 1)
-	}
-	f.packed = append(f.packed, packedPage{loc, slots})
-	return loc, true
+	return Location{}, false
 }
 
 // Log gives pages of log on one device: the ones just below what it gave before.
@@ -153,8 +164,12 @@ type Mark struct{ state }
 // before: those pages may be on their way to a device already.
 func (f *Filler) Mark() Mark {
 	f.packed = f.packed[:0]
-	return Mark{f.state.clone()}
+	return f.Point()
 }
+
+// Point is a state to go back to within a batch: what is placed after it may share
+// pages with what was placed before.
+func (f *Filler) Point() Mark { return Mark{f.state.clone()} }
 
 // Rollback undoes everything placed since m was made. A Mark may be gone back to
 // more than once, and only in the Filler that made it.

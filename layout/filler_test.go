@@ -286,6 +286,35 @@ func TestPacked(t *testing.T) {
 	assert.False(t, ok)
 }
 
+// What is placed in one batch shares pages, however often it is gone back to a point in it;
+// what was placed before the batch is shared with nobody.
+func TestSharing(t *testing.T) {
+	f := filler(t, 4, 100)
+	_, ok := f.Share(600)
+	require.False(t, ok, "there is no page to share yet")
+	first, ok := f.PlacePacked(600, 1)
+	require.True(t, ok)
+	at := f.Point()
+	before := f.Stats()
+	for range 3 {
+		l, ok := f.Share(1000)
+		require.True(t, ok)
+		require.Equal(t, Location{Page: first.Page, Device: 1, Sub: 2}, l)
+		_, ok = f.Share(1000, first)
+		require.False(t, ok, "its only page is on the device of another copy")
+		_, ok = f.Share(3000)
+		require.False(t, ok, "there are not so many slots left")
+		other, ok := f.PlacePacked(3000, 2)
+		require.True(t, ok)
+		require.NotEqual(t, first.Page<<8|uint32(first.Device), other.Page<<8|uint32(other.Device))
+		f.Rollback(at)
+		require.Equal(t, before, f.Stats())
+	}
+	f.Mark()
+	_, ok = f.Share(600)
+	require.False(t, ok, "that page may be on its way to a device")
+}
+
 func TestRotation(t *testing.T) {
 	assert.Zero(t, Rotation(5, 1, 1))
 	for n := 2; n <= 16; n++ {
