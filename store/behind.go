@@ -116,30 +116,48 @@ func (s *Store) hasLog(ctx context.Context, d *drive, h *segment.Header) (bool, 
 }
 
 // lastMark reserves a page for the mark of an orderly end and gives what writes it, to be
-// called once the catalog has it. What fails is no harm: the mark before stands.
+// called once the catalog has it. Where every open group is full, a spare is opened for it;
+// the catalog has its row. What fails is no harm: the mark before stands.
 func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
 	s.space.mu.Lock()
 	open := slices.Clone(s.space.mu.open[:])
 	s.space.mu.Unlock()
+	var a *appending
 	for _, g := range open {
-		if g == nil {
-			continue
-		}
-		a := s.placeEntries(g, 1)
-		if a == nil {
-			continue
-		}
-		return func(ctx context.Context, flushed uint64) {
-			var w segment.LogWriter
-			if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
-				return
-			}
-			a.writes = newWaiter(len(a.logs))
-			s.submitLog(a, &w)
-			if a.writes.wait(ctx, s.options.OpTimeout) == nil {
-				_ = s.flushDrives(ctx, a.drives())
-			}
+		if g != nil && a == nil {
+			a = s.placeEntries(g, 1)
 		}
 	}
-	return func(context.Context, uint64) {}
+	if a == nil {
+		if g := s.openSpare(); g != nil {
+			a = s.placeEntries(g, 1)
+		}
+	}
+	if a == nil {
+		return func(context.Context, uint64) {}
+	}
+	return func(ctx context.Context, flushed uint64) {
+		var w segment.LogWriter
+		if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
+			return
+		}
+		a.writes = newWaiter(len(a.logs))
+		s.submitLog(a, &w)
+		if a.writes.wait(ctx, s.options.OpTimeout) == nil {
+			_ = s.flushDrives(ctx, a.drives())
+		}
+	}
+}
+
+// openSpare opens a spare in which nothing lies yet. Nil: there is none.
+func (s *Store) openSpare() *group {
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	g := s.takeSpareLocked()
+	if g != nil {
+		sp.mu.groups[g.num] = g
+		sp.mu.open[streamUser] = g
+	}
+	return g
 }
