@@ -128,9 +128,10 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	fresh = st.Payload+st.Log == 0 && g.inline == 0
 	a = &appending{g: g}
 	logged := markEntry
+	f.Mark() // small blocks share pages with those of this append only
 	for n < len(blocks) && n < appendBlocks && (n == 0 || a.bytes+blocks[n].size <= appendBytes) {
 		in := blocks[n]
-		mark := f.Mark()
+		mark := f.Point()
 		if !s.placeBlockLocked(g, ns, in, copies) {
 			f.Rollback(mark)
 			break
@@ -143,6 +144,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 			in.rec.Copies = append(in.rec.Copies, segment.Place{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub})
 		}
 		length := in.rec.Len() + in.sealLen()
+		placed := weight(in.pages, in.size, copies, length)
 		if in.inlined() && in.moved == nil && in.rec.Parts[0].Inline == nil {
 			length += int(in.size)
 		}
@@ -159,7 +161,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		if in.replaces != nil {
 			entries++
 		}
-		g.placed += weight(in.pages, copies)
+		g.placed += placed
 		a.bytes += in.size
 		a.blocks = append(a.blocks, in)
 		n++
@@ -188,6 +190,9 @@ func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies i
 		in.loc = layout.Location{Group: g.num, Page: uint32(g.inline - 1), Device: inlineDevice}
 		in.copies = append(in.copies, in.loc)
 		return true
+	}
+	if in.packed() {
+		return s.placePackedLocked(g, ns, in, copies)
 	}
 	start := s.startLocked(ns, in, n)
 	loc, ok := g.filler.Place(in.pages, start)
@@ -356,22 +361,26 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespace, a *appending, p
 	if err := s.sealing(ctx, ns, a, patient); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			for i := range ops {
+				ops[i].free()
+			}
+			releaseAll(a.cipher)
+			ops, a.cipher = nil, nil
+		}
+	}()
 	for _, in := range a.blocks {
-		if in.loc.Device == inlineDevice {
+		if in.loc.Device == inlineDevice || in.packed() {
 			continue
 		}
 		for _, l := range in.copies {
 			if ops, err = s.writesOf(ctx, a.g, in, l, patient, ops); err != nil {
-				for i := range ops {
-					ops[i].free()
-				}
-				releaseAll(a.cipher)
-				a.cipher = nil
-				return nil, err
+				return ops, err
 			}
 		}
 	}
-	return ops, nil
+	return s.packedWrites(ctx, a, patient, ops)
 }
 
 // finish waits for an append's writes and makes its blocks known: the order is
@@ -575,7 +584,7 @@ func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable !
 func (in *incoming) entry(ns *namespace) index.Entry {
 	return index.Entry{
 		FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth,
-		Location: in.loc.Pack(), Pages: uint32(in.pages), Namespace: ns.instance, Tenant: ns.tenant,
+		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.instance, Tenant: ns.tenant,
 		Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
 	}
 }

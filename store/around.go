@@ -230,7 +230,7 @@ func (ch *chunk) leave(r *read, queued, dead bool) bool {
 		n.read.temp = [2]int{len(ch.temp), len(ch.temp) + 1}
 		ch.temp = append(ch.temp, n.buf)
 		p := &ch.pieces[n.piece]
-		p.mem, p.copy, p.read = n.mem, n.copy, n.read
+		p.mem, p.page, p.copy, p.read = n.lands.mem, n.lands.page, n.copy, n.read
 		ch.reads = append(ch.reads, n.read)
 	}
 	for _, n := range fresh {
@@ -295,7 +295,7 @@ func (r *read) dropOrphans() {
 type detour struct {
 	piece int
 	copy  uint8
-	mem   []byte
+	lands piece
 	buf   *memory.Buffer
 	read  *read
 }
@@ -331,7 +331,7 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 			}
 			for k := range lists[c] {
 				l := &lists[c][k]
-				if l.PartOff-int64(l.Skip) != p.off || f.group.drives[l.Device] == r.drive || ch.trouble.wrong(c, layout.Span{Off: l.PartOff, Len: l.Len}) {
+				if off, _ := f.landing(l); off != p.off || f.group.drives[l.Device] == r.drive || ch.trouble.wrong(c, layout.Span{Off: l.PartOff, Len: l.Len}) {
 					continue
 				}
 				if n := ch.trouble.costOf(f.group.drives[l.Device]); n < cost {
@@ -352,7 +352,8 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 		mem := buf.Bytes()[:n]
 		nr.op = device.Op{Kind: device.Read, Bufs: append(nr.bufs[:0], mem), Done: nr.done,
 			Offset: d.segmentOffset(f.group.segments[best.Device]) + int64(best.Page)*layout.PageSize}
-		fresh = append(fresh, detour{i, uint8(best.Tag), mem[:min(int64(n), f.size-p.off)], buf, nr})
+		_, skip := f.landing(best)
+		fresh = append(fresh, detour{i, uint8(best.Tag), f.pieceIn(mem, p.off, skip), buf, nr})
 	}
 	return fresh, len(fresh) > 0
 }
@@ -372,6 +373,7 @@ type unitPlace struct {
 	off, n int64
 	drives []int    // by copy: position in the group
 	pages  []uint32 // by copy
+	subs   []uint8  // by copy: where in its page a packed block begins
 }
 
 // unitsOf lists a block's units. stored is what one copy takes.
@@ -388,6 +390,7 @@ func unitsOf(copies []segment.Place, stored int64, drives int) []unitPlace {
 			}
 			out[i].drives = append(out[i].drives, e.Device)
 			out[i].pages = append(out[i].pages, e.Page)
+			out[i].subs = append(out[i].subs, p.Sub)
 		}
 	}
 	return out

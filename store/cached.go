@@ -5,7 +5,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -138,7 +137,7 @@ func (s *Store) forgetter(ns *namespace, fp index.Fingerprint, e index.Entry) (s
 	}
 	rec, err := s.record(fp, e)
 	if err != nil {
-		return int64(e.Pages) * layout.PageSize, func() { s.forgetCached(fp, nil) }
+		return bytesOf(uint64(e.Pages)), func() { s.forgetCached(fp, nil) }
 	}
 	return rec.Bytes(), func() { s.forgetCached(fp, &rec) }
 }

@@ -95,6 +95,7 @@ func (ch *chunk) complete() {
 			ch.finish(wrong)
 			return
 		}
+		ch.isolate()
 		ch.out.Tier = skep.TierDevice
 		ch.attachSums()
 		ch.share()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -245,23 +246,24 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	if err != nil {
 		return err
 	}
-	verdicts := s.index.Survivors(s.now(), int64(g.payloadPages()), refs, nil)
+	verdicts := s.index.Survivors(s.now(), g.payloadSlots(), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
 		if g.keepAll && v == index.Drop && !s.names.dead(recs[i].Instance, tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
-			kept += weight(int(recs[i].Pages), len(recs[i].Copies))
+			kept += weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
 		}
 	}
 	leastGain := max(c.gain, gains[0])
 	written, room := kept, g.room()
 	if s.logicalPages > 0 && s.options.Policy != "cost" {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
-		written += g.logPages()
-		if room < g.payloadPages() {
-			room += g.logPages()
+		logs := g.logPages() * slotsPerPage
+		written += logs
+		if int64(room) < g.payloadSlots() {
+			room += logs
 		}
 	}
 	if !g.unwanted && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
@@ -300,7 +302,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	s.index.FreeGroup(g.num)
 	g.draining.Store(true)
 	c.drain = append(c.drain, g)
-	if c.churn.cleaned(kept, g.payloadPages()) {
+	if c.churn.cleaned(kept, int(g.payloadSlots())) {
 		c.yield()
 	}
 	return nil
@@ -452,13 +454,15 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		in.setParts(mem)
 		good = append(good, in)
 	}
+	// An append is of one namespace, and small blocks share pages within one.
+	slices.SortStableFunc(good, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
 	for len(good) > 0 {
 		ns := s.names.of(good[0].rec.Instance)
 		if ns == nil {
 			good = good[1:]
 			continue
 		}
-		n := 1 // an append is of one namespace
+		n := 1
 		for n < len(good) && good[n].rec.Instance == good[0].rec.Instance {
 			n++
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 )
 
@@ -233,4 +234,12 @@ func (l *life) count(ctx context.Context, s *Store) {
 	if st.MovedBytes > 0 {
 		l.w.c.happened("moves", 1)
 	}
+	var shared int64
+	l.w.must(s.catalog.ScanBlocks(ctx, 1, func(_ int, at catalog.Loc, _ []byte) error {
+		if at.Sub > 0 {
+			shared++
+		}
+		return nil
+	}), "rows")
+	l.w.c.happened("values beside others", shared)
 }

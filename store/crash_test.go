@@ -58,7 +58,7 @@ type campaign struct {
 }
 
 // crashEvents are what a campaign has to be about.
-var crashEvents = []string{"puts", "deletes", "purges", "cleanings", "groups reused", "evictions", "moves", "restarts", "rebuilds", "drives replaced"}
+var crashEvents = []string{"puts", "deletes", "purges", "cleanings", "groups reused", "evictions", "moves", "restarts", "rebuilds", "drives replaced", "values beside others"}
 
 func newCampaign(t *testing.T) *campaign {
 	c := &campaign{
@@ -177,7 +177,7 @@ var crashWorkloads = []crashWorkload{
 	{name: "replaced", weights: [opKinds]int{opPut: 75, opDelete: 5, opFlush: 10, opRead: 10}, accepted: 30, replaces: 70},
 	{name: "copies", weights: [opKinds]int{opPut: 70, opDelete: 10, opPurge: 1, opFlush: 5, opRead: 14}, copies: 2,
 		tune: func(rng *rand.Rand, o *Options) { o.DeviceCount = 2 + rng.IntN(3) }},
-	{name: "values", weights: [opKinds]int{opPut: 70, opDelete: 10, opPurge: 1, opFlush: 4, opRead: 15}, most: 700},
+	{name: "values", weights: [opKinds]int{opPut: 70, opDelete: 10, opPurge: 1, opFlush: 4, opRead: 15}, most: 2800},
 	{name: "writers", weights: [opKinds]int{opPut: 72, opDelete: 10, opFlush: 3, opRead: 15}, accepted: 20, replaces: 10, writers: 3, steps: 80},
 	{name: "restarts", weights: [opKinds]int{opPut: 60, opDelete: 10, opPurge: 1, opFlush: 4, opRead: 10, opReopen: 15}, accepted: 25},
 	{name: "drives", weights: [opKinds]int{opPut: 70, opDelete: 8, opFlush: 4, opRead: 10, opReopen: 2, opReplace: 10}, accepted: 15, lost: -1, copies: 1,

@@ -163,8 +163,11 @@ func (w *crashWorld) populate(room int64, copies int) {
 
 func (sp *crashSpace) grow(rng *rand.Rand, most int) {
 	c := &crashSlot{space: sp, salt: []skep.Salt{"", "", "s"}[rng.IntN(3)], size: 32 + rng.IntN(most), state: rng.IntN(6) == 0}
-	if rng.IntN(4) == 0 {
+	switch rng.IntN(8) {
+	case 0, 1:
 		c.size = 32 + rng.IntN(500)
+	case 2:
+		c.size = 700 + rng.IntN(2100) // it shares a page in every version
 	}
 	if n := len(sp.slots); sp.spec.Chained && n > 0 && rng.IntN(5) > 0 {
 		if p := sp.slots[max(0, n-1-rng.IntN(4))]; p.depth < 12 {

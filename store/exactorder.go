@@ -15,7 +15,7 @@ func (c *cleaner) yield() bool {
 	}
 	for range 16 {
 		s.logicalPages -= s.logicalPages / 512
-		if s.index.SetCapacity(s.capacityPages, s.logicalPages) != nil {
+		if s.index.SetCapacity(s.capacityPages*slotsPerPage, s.logicalPages*slotsPerPage) != nil {
 			return false
 		}
 		if s.trim() {

@@ -69,15 +69,15 @@ func (h *harmed) fill(s *Store, version int) {
 	}
 	_, err := s.Put(ctx, r)
 	require.NoError(h.T, err)
-	for i, k := range h.keys {
-		size := 6000
-		if i%3 == 0 {
-			size = 300
+	for i := 0; i < len(h.keys); i += 3 { // three at a time: one in its record, two that share a page or do not
+		r := &skep.PutRequest{Scope: h.scopes[1]}
+		for j, k := range h.keys[i : i+3] {
+			b := content(k, "keys", version, []int{300, 900, []int{1800, 6000}[i%2]}[j])
+			r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
+			h.model["1"+k.Short()] = string(b)
 		}
-		b := content(k, "keys", version, size)
-		_, err := s.Put(ctx, &skep.PutRequest{Scope: h.scopes[1], Blocks: []skep.Block{{Key: k, Parts: []skep.Part{{Bytes: b}}}}})
+		_, err := s.Put(ctx, r)
 		require.NoError(h.T, err)
-		h.model["1"+k.Short()] = string(b)
 	}
 }
 

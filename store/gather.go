@@ -72,17 +72,10 @@ func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.L
 // zeros.
 func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *driveOp) (bufs [][]byte, err error) {
 	temp := func(src []byte, padded int64) error {
-		b, err := s.arena.TryAlloc(int(padded), memory.BudgetIO)
-		if err != nil && !o.patient {
-			return errScarce
-		}
+		b, err := s.tempFor(ctx, int(padded), o)
 		if err != nil {
-			b, err = s.arena.Alloc(ctx, int(padded), memory.BudgetIO)
+			return err
 		}
-		if err != nil {
-			return noMemory("put", err)
-		}
-		o.temp = append(o.temp, b)
 		mem := b.Bytes()[:padded]
 		clear(mem[copy(mem, src):])
 		bufs = append(bufs, mem)

@@ -23,11 +23,11 @@ var rewrite = flag.Bool("rewrite", false, "make the golden images anew")
 // goldenImages are stores as each format left them, killed: two devices of a MiB and a
 // catalog, not closed. They must open for as long as skep reads those formats. The last
 // is of the present format: -rewrite makes it anew when a format is being made.
-var goldenImages = []string{"testdata/v1.tar.zst", "testdata/v2.tar.zst", "testdata/v3.tar.zst"}
+var goldenImages = []string{"testdata/v1.tar.zst", "testdata/v2.tar.zst", "testdata/v3.tar.zst", "testdata/v4.tar.zst"}
 
-// golden fills a store, or requires that s is one that was filled; sealed says that it has
-// encrypted blocks, too.
-func golden(t *testing.T, s *Store, fill, sealed bool) {
+// golden fills a store, or requires that s is one that was filled, by so new a format:
+// since 3 there are encrypted blocks, since 4 small values that share pages.
+func golden(t *testing.T, s *Store, fill bool, format int) {
 	ctx := testContext(t)
 	chain := openSpace(t, s, "chain", skep.Durable, 2, true)
 	salted := openSpace(t, s, "salted", skep.Durable, 1, true)
@@ -38,7 +38,10 @@ func golden(t *testing.T, s *Store, fill, sealed bool) {
 	require.NoError(t, err)
 	attention := skep.Scope{Namespace: n.ID}
 	keys := chainKeys(1, 5)
-	if sealed {
+	if format >= 4 {
+		goldenValues(t, s, fill)
+	}
+	if format >= 3 {
 		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "encrypted", Name: "chain", Shape: anySize, Class: skep.Durable, Copies: 2, Chained: true})
 		require.NoError(t, err)
 		for salt, size := range map[skep.Salt]int{"large": 5000, "small": 300} {
@@ -89,6 +92,29 @@ func golden(t *testing.T, s *Store, fill, sealed bool) {
 	require.Equal(t, 8+3, found.Tokens)
 }
 
+// goldenValues are small values that were put in two batches, plain and encrypted.
+func goldenValues(t *testing.T, s *Store, fill bool) {
+	sizes := []int{513, 700, 1024, 1500, 2048, 3000, 3584, 600, 2500, 900, 1300}
+	for _, tenant := range []string{"u", "encrypted"} {
+		n, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: tenant, Name: "values", Shape: anySize, Class: skep.Durable, Copies: 2})
+		require.NoError(t, err)
+		v := &values{T: t, s: s, sc: skep.Scope{Namespace: n.ID}, bytes: map[skep.Key][]byte{}}
+		r := skep.PutRequest{Scope: v.sc}
+		for i, size := range sizes {
+			k := keyOf(uint32(i))
+			v.keys, v.bytes[k] = append(v.keys, k), content(k, tenant, 1, size)
+			r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: v.bytes[k]}}})
+		}
+		for all := r.Blocks; fill && len(all) > 0; all = all[len(r.Blocks):] {
+			r.Blocks = all[:min(8, len(all))]
+			res, err := s.Put(testContext(t), &r)
+			require.NoError(t, err)
+			requireOutcome(t, skep.Committed, res)
+		}
+		v.require()
+	}
+}
+
 func goldenOptions(dir string) Options {
 	o := small(dir)
 	o.CapacityBytes, o.SegmentBytes, o.EncryptionKeys = 2<<20, 128<<10, oneKey("encrypted", 7)
@@ -99,7 +125,7 @@ func TestGoldenImage(t *testing.T) {
 	if *rewrite {
 		makeGolden(t)
 	}
-	for _, image := range goldenImages {
+	for i, image := range goldenImages {
 		t.Run(image, func(t *testing.T) {
 			dir := tempRoot(t, "store")
 			unpackImage(t, image, dir)
@@ -107,7 +133,7 @@ func TestGoldenImage(t *testing.T) {
 			for round := range 3 {
 				s, err := Open(context.Background(), o)
 				require.NoError(t, err)
-				golden(t, s, false, image == goldenImages[2])
+				golden(t, s, false, i+1)
 				more := chainKeys(99, 3)
 				sc := openSpace(t, s, "chain", skep.Durable, 2, true)
 				putRun(t, s, sc, more, 5000)
@@ -126,7 +152,7 @@ func makeGolden(t *testing.T) {
 	dir := tempRoot(t, "store")
 	s, err := Open(context.Background(), goldenOptions(dir))
 	require.NoError(t, err)
-	golden(t, s, true, true)
+	golden(t, s, true, len(goldenImages))
 	var buf bytes.Buffer
 	z, err := zstd.NewWriter(&buf, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
 	require.NoError(t, err)

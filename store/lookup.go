@@ -7,7 +7,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
 )
 
 // Lookup implements skep.Looker.
@@ -157,7 +156,7 @@ func (s *Store) extentOf(ns *namespace, fp index.Fingerprint, e index.Entry) (mi
 			return 0, 0, false
 		}
 	}
-	return 0, int64(e.Pages) * layout.PageSize, true // its row cannot be read: the log may have it
+	return 0, bytesOf(uint64(e.Pages)), true // its row cannot be read: the log may have it
 }
 
 // payloadOf is extentOf's size; that of what is gone is what it took.
@@ -165,14 +164,14 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 	if _, n, ok := s.extentOf(ns, fp, e); ok {
 		return n
 	}
-	return int64(e.Pages) * layout.PageSize
+	return bytesOf(uint64(e.Pages))
 }
 
 // fixedSize is a block's payload where that follows from the namespace: the block has
 // no bytes but part kv's.
 func (n *namespace) fixedSize(e index.Entry) (int64, bool) {
 	size := n.partSize(skep.PartKV)
-	return size, size > inlineSize && int(e.Pages) == pagesOf(size)
+	return size, size > inlineSize && int(e.Pages) == slotsOf(pagesOf(size), size)
 }
 
 // detail fills the tiers, the exact size and the estimate. True: a block is gone.

@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"time"
+
+	"github.com/skepkv/skep/layout"
+)
 
 // stuckFor is how long a fruitless round speaks for those who come after it.
 const stuckFor = 100 * time.Millisecond
@@ -47,7 +51,7 @@ const (
 	churnGain   = 5
 )
 
-// cleaned notes a group cleaned of which kept pages, of so many, were written again. True:
+// cleaned notes a group cleaned of which kept slots, of so many, were written again. True:
 // the last ones gained too little.
 func (c *churn) cleaned(kept, of int) (poor bool) {
 	c.groups, c.kept, c.of = c.groups+1, c.kept+kept, c.of+of
@@ -68,8 +72,15 @@ func (g *group) logPages() (n int) {
 	return n
 }
 
-// weight is what a block takes of a group: the pages of all its copies, and its record.
-func weight(pages, copies int) int { return pages*max(1, copies) + 1 }
+// weight is what a block takes of a group, in slots: all its copies, and its record, which
+// is reckoned at a page where that is little beside the block. record is its length in bytes.
+func weight(pages int, bytes int64, copies, record int) int {
+	n := slotsOf(pages, bytes) * max(1, copies)
+	if packed(pages, bytes) {
+		return n + (record+layout.SlotSize-1)/layout.SlotSize
+	}
+	return n + slotsPerPage
+}
 
 // room is the weight of blocks that a group holds when it is full: what it did hold, where
 // that is known. What did not fit into it once does not fit into the next either, and to
@@ -78,5 +89,5 @@ func (g *group) room() int {
 	if g.full {
 		return g.placed
 	}
-	return g.payloadPages()
+	return g.payloadPages() * slotsPerPage
 }

@@ -29,6 +29,7 @@ type found struct {
 	sums     []uint64
 	opener   *opener // of a sealed block; nil: it is not
 	inline   []byte
+	packed   bool           // it shares a page
 	memory   *memory.Handle // the part is in the DRAM tier
 	left     int            // chunks that still need it
 	recalled sync.Once      // sums of what is in memory were looked for
@@ -65,7 +66,8 @@ type chunk struct {
 type piece struct {
 	off     int64
 	mem     []byte
-	inPlace bool // the destination itself
+	inPlace bool   // the destination itself
+	page    []byte // of a packed block: what it was read into, mem being a part of it
 	copy    uint8
 	read    *read
 }
@@ -449,6 +451,9 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 	if rec.Key != c.Keys[f.block] || rec.Instance != c.ns.instance || tag(rec.SaltTag) != c.tag {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
 	}
+	if !fits(rec) {
+		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "with places past a page"}
+	}
 	for i := range rec.Parts {
 		p := &rec.Parts[i]
 		if p.Name != c.part {
@@ -469,6 +474,9 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 		f.sums = append([]uint64(nil), p.Sums...)
 		f.copies = append([]segment.Place(nil), rec.Copies...)
 		f.stored = int64(rec.Pages) * layout.PageSize
+		if f.packed = packed(int(rec.Pages), rec.Bytes()); f.packed {
+			f.stored = rec.Bytes()
+		}
 		f.seed = segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
 		o, err := s.newOpener(c.ns.info.Tenant, rec, i)
 		switch {

@@ -283,8 +283,9 @@ func (ch *chunk) prepare() (err error) {
 			(pages == 0 || pages+reads[i].Pages <= mergePages) {
 			n := &reads[i]
 			first := len(ch.pieces)
+			off, skip := f.landing(n)
 			var err error
-			if bufs, err = ch.buffers(n.PartOff-int64(n.Skip), int64(n.Pages)*layout.PageSize, bufs); err != nil {
+			if bufs, err = ch.buffers(off, int64(n.Pages)*layout.PageSize, skip, bufs); err != nil {
 				return err
 			}
 			for k := range ch.pieces[first:] {
@@ -307,12 +308,13 @@ func (ch *chunk) prepare() (err error) {
 	return nil
 }
 
-// buffers gives memory for n bytes of the part from off: the destination itself
-// where what is read is exactly what is wanted there and it is aligned, else memory
-// of our own that is copied from once it is checked.
-func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
+// buffers gives memory for n bytes, of which the part from off comes after skip: the
+// destination itself where what is read is exactly what is wanted there and it is aligned,
+// else memory of our own that is copied from once it is checked. A page that others share
+// never goes to the destination.
+func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error) {
 	c, f := ch.chain, ch.at
-	if (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && ch.wants(off, n) {
+	if (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && !f.packed && ch.wants(off, n) {
 		switch d := &c.Dest; {
 		case d.Memory != nil:
 			at := int64(f.block-c.blocks.From)*d.Stride + off
@@ -341,7 +343,7 @@ func (ch *chunk) buffers(off, n int64, bufs [][]byte) ([][]byte, error) {
 	}
 	ch.temp = append(ch.temp, b)
 	mem := b.Bytes()[:n]
-	ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.size-off)]})
+	ch.pieces = append(ch.pieces, f.pieceIn(mem, off, skip))
 	return append(bufs, mem), nil
 }
 

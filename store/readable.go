@@ -89,6 +89,6 @@ func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 		}
 		copies = rec.Copies
 	}
-	yes, _ := survives(unitsOf(copies, int64(e.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return !g.drives[i].unreadable() })
+	yes, _ := survives(unitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)), func(i int) bool { return !g.drives[i].unreadable() })
 	return yes
 }

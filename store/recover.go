@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -190,14 +191,19 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	return nil
 }
 
+// readTimeOfSlot is the eighth of what the cost policy reckons a page at.
+const readTimeOfSlot = time.Microsecond / slotsPerPage
+
 // makeIndex makes the empty index, sized by what the devices may hold.
 func (s *Store) makeIndex() (err error) {
 	o := &s.options
 	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
 	s.reserve = cleanerReserve
-	cfg.CapacityPages, cfg.LogicalPages = s.room()
-	s.capacityPages, s.logicalPages = cfg.CapacityPages, cfg.LogicalPages
-	if err := s.capIndex(cfg.CapacityPages); err != nil {
+	s.capacityPages, s.logicalPages = s.room()
+	cfg.PageBytes = layout.SlotSize // a small value is charged its part of a page
+	cfg.Cost.PerPage = readTimeOfSlot
+	cfg.CapacityPages, cfg.LogicalPages = s.capacityPages*slotsPerPage, s.logicalPages*slotsPerPage
+	if err := s.capIndex(s.capacityPages); err != nil {
 		return err
 	}
 	cfg.MaxSlots = uint32(min(o.IndexBytes/bytesPerSlot, 1<<32-1))
@@ -315,7 +321,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		}
 		e := index.Entry{
 			FP: s.names.fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
-			Location: layoutOf(l).Pack(), Pages: h.Pages, Namespace: h.Instance, Tenant: ns.tenant,
+			Location: layoutOf(l).Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.tenant,
 			Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable,
 			Partial: h.ValidTokens != 0,
 			// What was used and when is not stored. Until the first turnover everything counts
@@ -385,7 +391,7 @@ func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64
 // sealLoaded makes every group a candidate for cleaning.
 func (s *Store) sealLoaded() {
 	for _, g := range s.space.mu.groups {
-		s.index.SealGroup(g.num, int64(g.payloadPages()), s.tickOf(max(g.state.SealedSeq, g.state.OpenedSeq)))
+		s.index.SealGroup(g.num, g.payloadSlots(), s.tickOf(max(g.state.SealedSeq, g.state.OpenedSeq)))
 	}
 }
 

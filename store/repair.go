@@ -203,7 +203,11 @@ func (s *Store) readCopy(ctx context.Context, g *group, p segment.Place, buf []b
 		w.submit(d, &device.Op{Kind: device.Read, Bufs: [][]byte{buf[e.Off : e.Off+e.Len]},
 			Offset: d.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize})
 	}
-	return w.wait(ctx, s.options.OpTimeout)
+	if err := w.wait(ctx, s.options.OpTimeout); err != nil {
+		return err
+	}
+	toFront(buf[:min(len(buf), layout.PageSize)], p.Sub)
+	return nil
 }
 
 // rewriteBlock writes a block, whose right bytes are in buf, to a new place.

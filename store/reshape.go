@@ -327,7 +327,7 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 		for _, g := range of {
 			if st, ok := s.index.Group(g.num); ok {
 				p.Blocks += int64(st.Blocks)
-				p.Bytes += int64(st.LivePages) * layout.PageSize
+				p.Bytes += bytesOf(st.LivePages)
 			}
 		}
 		return p, nil
@@ -436,7 +436,7 @@ func (s *Store) rowOf(d *drive) catalog.DeviceState {
 // reroom tells the index how much room there is now.
 func (s *Store) reroom() {
 	capacity, logical := s.room()
-	if err := s.index.SetCapacity(capacity, logical); err != nil {
+	if err := s.index.SetCapacity(capacity*slotsPerPage, logical*slotsPerPage); err != nil {
 		s.log.Warn("room not reckoned anew", "error", err)
 	}
 }

@@ -221,7 +221,7 @@ func (c *checker) groups(ctx context.Context) error {
 func (c *checker) group(ctx context.Context, g *group) error {
 	s := c.s
 	segPages := uint32(s.segBytes / layout.PageSize)
-	taken := map[uint64]skep.Key{} // page × devices + device
+	taken := map[uint64]pageOwner{} // page × devices + device
 	return s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
 		var rec segment.Record
 		fault := func(what, problem, do string) {
@@ -239,6 +239,10 @@ func (c *checker) group(ctx context.Context, g *group) error {
 		if len(rec.Copies) > 0 && locOf(layout.Location{Group: rec.Copies[0].Group, Page: rec.Copies[0].Page, Device: rec.Copies[0].Device, Sub: rec.Copies[0].Sub}) != l {
 			fault("catalog row", "it lies under another place than its record says", "skep rebuild")
 		}
+		if !fits(&rec) {
+			fault("record", "it names slots of a page that it cannot lie in", "skep rebuild")
+			return nil
+		}
 		for _, p := range rec.Copies {
 			if p.Group != g.num || int(p.Device) >= len(g.drives) {
 				fault("record", "a copy is placed outside its group", "skep rebuild")
@@ -253,17 +257,33 @@ func (c *checker) group(ctx context.Context, g *group) error {
 						break
 					}
 					cell := uint64(page)*uint64(len(g.drives)) + uint64(e.Device)
-					if other, ok := taken[cell]; ok && p.Sub == 0 {
-						fault("record", "it lies where block "+other.Short()+" lies", "skep verify --deep says which of the two is right")
+					owner, slots := taken[cell], slotsIn(p, &rec)
+					if owner.slots&slots != 0 {
+						fault("record", "it lies where block "+owner.key.Short()+" lies", "skep verify --deep says which of the two is right")
 						break
 					}
-					taken[cell] = rec.Key
+					taken[cell] = pageOwner{rec.Key, owner.slots | slots}
 				}
 			}
 		}
 		c.block(fault, loc, &rec)
 		return nil
 	})
+}
+
+// pageOwner is whose a page is, or the last of those who share it, and which of its slots
+// are taken, a bit each.
+type pageOwner struct {
+	key   skep.Key
+	slots uint8
+}
+
+// slotsIn are the slots that a block takes of each page it lies in.
+func slotsIn(p segment.Place, rec *segment.Record) uint8 {
+	if !packed(int(rec.Pages), rec.Bytes()) {
+		return 1<<slotsPerPage - 1
+	}
+	return uint8(1<<slotsOf(1, rec.Bytes())-1) << p.Sub
 }
 
 // block compares a row with those of the same block and of its parent.

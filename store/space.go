@@ -76,7 +76,7 @@ type group struct {
 	// segments are not reused while it is not zero.
 	readers  atomic.Int64
 	draining atomic.Bool   // cleaned: its segments are free once readers is zero
-	spread   atomic.Uint64 // pages its blocks take ÷ pages the index counts, as a float; 0: unknown
+	spread   atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
 	healed   atomic.Bool   // what a lost drive of it had of blocks with copies was made again
 
 	unsure  bool                // it was stale when the store was opened
@@ -91,7 +91,7 @@ type group struct {
 	pending  int           // ends of appends to come: of their writes, and of their publishing
 	logged   []int         // log pages given out, by device
 	inline   int           // values that live in their record, so far
-	placed   int           // weights of the blocks placed in it since it was opened
+	placed   int           // weights, in slots, of the blocks placed in it since it was opened
 	full     bool          // it was sealed because the next block did not fit; not known of what an open finds
 	recorded bool          // with that: its row is being, or was, written
 	victim   bool          // chosen by the cleaner
@@ -104,6 +104,9 @@ type group struct {
 func (g *group) payloadPages() int {
 	return len(g.drives) * (int(g.state.SegmentBytes/layout.PageSize) - 2)
 }
+
+// payloadSlots is the same in slots, as the index counts.
+func (g *group) payloadSlots() int64 { return int64(g.payloadPages()) * slotsPerPage }
 
 // space is the groups and the free segments: who may write where.
 type space struct {
@@ -397,7 +400,7 @@ func (s *Store) sealLocked(g *group) {
 	}
 	g.state.State = catalog.GroupSealed
 	g.state.SealedSeq = s.seq.Load()
-	s.index.SealGroup(g.num, int64(g.payloadPages()), 0)
+	s.index.SealGroup(g.num, g.payloadSlots(), 0)
 }
 
 // recordSealedLocked records that g was filled, once none of its appends is under way any

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"slices"
-
-	"github.com/skepkv/skep/layout"
 )
 
 // StripeMap is how the segments of all devices stand.
@@ -23,8 +21,8 @@ type StripeDevice struct {
 	SegmentBytes int64
 }
 
-// StripeGroup is one stripe group: a segment on each of its devices. Bytes are whole
-// pages, of all its devices together.
+// StripeGroup is one stripe group: a segment on each of its devices. Bytes are of all its
+// devices together: whole pages, and of a page that small values share the slots they take.
 type StripeGroup struct {
 	Group         uint32
 	State         string // "open", "sealed", "cleaning"
@@ -77,9 +75,9 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			continue
 		}
 		g.Blocks = int64(st.Blocks)
-		g.LiveBytes = int64(st.LivePages) * layout.PageSize
-		g.HotBytes = int64(st.TouchedPages) * layout.PageSize
-		g.CapacityBytes = int64(st.CapacityPages) * layout.PageSize
+		g.LiveBytes = bytesOf(st.LivePages)
+		g.HotBytes = bytesOf(st.TouchedPages)
+		g.CapacityBytes = bytesOf(st.CapacityPages)
 		if g.CapacityBytes > 0 {
 			g.Age = st.SealedAge
 		}

@@ -261,7 +261,7 @@ func (s *Store) groupCosts(groups []*group) []groupCost {
 	var out []groupCost
 	for _, st := range s.index.Groups() {
 		if g := known[st.Group]; g != nil {
-			c := groupCost{num: st.Group, live: int64(st.LivePages), capacity: int64(st.CapacityPages), age: st.SealedAge}
+			c := groupCost{num: st.Group, live: pagesIn(st.LivePages), capacity: pagesIn(st.CapacityPages), age: st.SealedAge}
 			if float64(c.live) < 0.95*float64(c.capacity) { // or it is full whatever the copies
 				c.live = int64(float64(c.live) * s.spread(g))
 			}
@@ -281,8 +281,9 @@ func (s *Store) spread(g *group) float64 {
 	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ catalog.Loc, row []byte) error {
 		var rec segment.Record
 		if segment.DecodeRecord(row, &rec) == nil {
-			once += int64(rec.Pages)
-			all += int64(rec.Pages) * int64(max(1, len(rec.Copies)))
+			n := int64(slotsOf(int(rec.Pages), rec.Bytes()))
+			once += n
+			all += n * int64(max(1, len(rec.Copies)))
 		}
 		return nil
 	})

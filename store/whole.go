@@ -93,8 +93,15 @@ func (w *wholeRead) read(ctx context.Context) error {
 		wait.submit(d, &ops[k])
 	}
 	err := wait.wait(ctx, w.s.options.OpTimeout)
-	if err == nil || skep.KindOf(err) == skep.Deadline {
+	if skep.KindOf(err) == skep.Deadline && err != nil {
 		return err
+	}
+	for _, i := range todo {
+		u := &w.units[i]
+		toFront(w.buf[u.off:min(u.off+layout.PageSize, int64(len(w.buf)))], u.subs[w.from[i]])
+	}
+	if err == nil {
+		return nil
 	}
 	for k, i := range todo {
 		if ops[k].Err != nil || ops[k].End == 0 { // failed, or not even taken

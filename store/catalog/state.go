@@ -12,7 +12,8 @@ import (
 //	1	the first
 //	2	names, purges and deletions are on the devices too; rows 'j'
 //	3	block rows may be sealed, and have larger parts in them
-const FormatVersion = 3
+//	4	block rows may be of values that share a page
+const FormatVersion = 4
 
 // GroupPhase is where a stripe group is in its life. The numbers are stored.
 type GroupPhase uint8

@@ -18,7 +18,8 @@ import (
 //	1	the first
 //	2	what a rebuild needs: freed headers, marks, exact tombstones, successors
 //	3	sealed records, whose payload is encrypted; larger inline parts
-const FormatVersion = 3
+//	4	small values that share a page
+const FormatVersion = 4
 
 // Sizes and limits that are part of the format and should not be changed.
 const (

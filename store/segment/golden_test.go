@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Format version 3 is what the files in v3 say: a change that fails here needs a new
-// version and a new folder beside it, not a rewrite. Those in v1 and v2 are read for ever.
+// Format version 4 is what the files in v4 say: a change that fails here needs a new
+// version and a new folder beside it, not a rewrite. Those before are read for ever.
 var rewrite = flag.Bool("rewrite", false, "write the golden images instead of comparing with them")
 
 func TestGolden(t *testing.T) {
@@ -108,7 +108,7 @@ func TestGolden(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := filepath.Join("testdata", "v3", c.name+".hex")
+			path := filepath.Join("testdata", "v4", c.name+".hex")
 			if *rewrite {
 				require.NoError(t, os.WriteFile(path, []byte(dump(c.bytes)), 0o644))
 			}
@@ -116,9 +116,9 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			golden, err := undump(string(text))
 			require.NoError(t, err)
-			assert.Equal(t, string(text), dump(c.bytes), "encodes otherwise than version 3 did")
+			assert.Equal(t, string(text), dump(c.bytes), "encodes otherwise than version 4 did")
 			c.read(t, golden)
-			for _, older := range []string{"v1", "v2"} {
+			for _, older := range []string{"v1", "v2", "v3"} {
 				if old, err := os.ReadFile(filepath.Join("testdata", older, c.name+".hex")); err == nil {
 					golden, err := undump(string(old))
 					require.NoError(t, err)

@@ -160,7 +160,11 @@ func blockText(w io.Writer, b *inspect.Block) {
 		rows = append(rows, row("part "+p.Name, fmt.Sprintf("%d bytes, %d granules, %s", p.Bytes, p.Granules, where)))
 	}
 	for i, c := range b.Copies {
-		rows = append(rows, row(fmt.Sprintf("copy %d", i), fmt.Sprintf("group %d, device %d, page %d", c.Group, c.Device, c.Page)))
+		place := fmt.Sprintf("group %d, device %d, page %d", c.Group, c.Device, c.Page)
+		if c.Sub > 0 {
+			place += fmt.Sprintf(", slot %d", c.Sub)
+		}
+		rows = append(rows, row(fmt.Sprintf("copy %d", i), place))
 	}
 	table(w, rows...)
 }

@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Small values share pages. A block of one page and at most layout.MaxPacked bytes takes
+// as many 512-byte slots as it needs of a page that other blocks of the same append have
+// the rest of. A page is written once, whole, by the append that placed its blocks, so
+// they are of one namespace; and it is free when its group is, as any page is. Every read
+// brings the whole page to memory of the store's own, and of that only the block's bytes
+// go any further.
+
+// slotsPerPage is how many slots a page has. The index counts slots: there a block of
+// whole pages has eight for each, a packed one those it takes.
+const slotsPerPage = layout.PageSize / layout.SlotSize
+
+// packed says whether a block of so many pages, and bytes in all its parts, shares a page.
+// One that an earlier format wrote has a page of its own, and counts as packed until it
+// is moved, when it will be.
+func packed(pages int, bytes int64) bool { return pages == 1 && bytes <= layout.MaxPacked }
+
+// slotsOf is what a copy of a block takes, in slots.
+func slotsOf(pages int, bytes int64) int {
+	if packed(pages, bytes) {
+		return int((bytes + layout.SlotSize - 1) / layout.SlotSize)
+	}
+	return pages * slotsPerPage
+}
+
+func (in *incoming) packed() bool { return packed(in.pages, in.size) }
+
+// slots is what the block is charged in the index.
+func (in *incoming) slots() int { return slotsOf(in.pages, in.size) }
+
+// bytesOf is what so many of the index's slots are in bytes.
+func bytesOf(slots uint64) int64 { return int64(slots) * layout.SlotSize }
+
+// pagesIn is how many pages so many of the index's slots are, rounded up.
+func pagesIn(slots uint64) int64 { return int64((slots + slotsPerPage - 1) / slotsPerPage) }
+
+// fits says whether a record's places are such as a store gives: slots of a page are named
+// by packed blocks only, which end within it.
+func fits(rec *segment.Record) bool {
+	for _, p := range rec.Copies {
+		if p.Sub > 0 && (!packed(int(rec.Pages), rec.Bytes()) || int64(p.Sub)*layout.SlotSize+rec.Bytes() > layout.PageSize) {
+			return false
+		}
+	}
+	return true
+}
+
+// placePackedLocked takes slots for one block and its copies, on different devices.
+// REQUIRES: space.mu, and a batch begun in the group's filler.
+func (s *Store) placePackedLocked(g *group, ns *namespace, in *incoming, copies int) bool {
+	size := int(in.size)
+	for c := range copies {
+		l, ok := g.filler.Share(size, in.copies...)
+		if !ok {
+			// Only a page of its own begins where the block's turn is.
+			start := 0
+			if c == 0 {
+				start = s.startLocked(ns, in, len(g.drives))
+			} else {
+				start = int(in.loc.Device) + layout.Rotation(g.num, c, len(g.drives))
+			}
+			if l, ok = g.filler.PlacePacked(size, start, in.copies...); !ok {
+				return false
+			}
+		}
+		l.Group = g.num
+		if c == 0 {
+			in.loc = l
+			s.lastStart = lastStart{fp: in.fp, device: int(l.Device), set: true}
+		}
+		in.copies = append(in.copies, l)
+	}
+	return true
+}
+
+// packedWrites adds the writes of the pages that an append's packed blocks share: each is
+// put together from all its blocks, and zero where there is none.
+func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, ops []driveOp) ([]driveOp, error) {
+	type place struct {
+		device uint8
+		page   uint32
+	}
+	pages := map[place][]byte{}
+	for _, in := range a.blocks {
+		if !in.packed() || in.loc.Device == inlineDevice {
+			continue
+		}
+		for _, l := range in.copies {
+			at := place{l.Device, l.Page}
+			if pages[at] == nil {
+				o := driveOp{drive: a.g.drives[l.Device], patient: patient}
+				mem, err := s.pageMemory(ctx, &o)
+				if err != nil {
+					return ops, err
+				}
+				o.op = &device.Op{Kind: device.Write, Bufs: [][]byte{mem},
+					Offset: o.drive.segmentOffset(a.g.segments[l.Device]) + int64(l.Page)*layout.PageSize}
+				ops = append(ops, o)
+				pages[at] = mem
+			}
+			s.count.copied.Add(int64(in.pack(pages[at][int(l.Sub)*layout.SlotSize:])))
+		}
+	}
+	return ops, nil
+}
+
+// pageMemory gives a page of zeros that goes back when o has ended.
+func (s *Store) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
+	b, err := s.tempFor(ctx, layout.PageSize, o)
+	if err != nil {
+		return nil, err
+	}
+	mem := b.Bytes()[:layout.PageSize]
+	clear(mem)
+	return mem, nil
+}
+
+// tempFor gives an I/O buffer that goes back when o has ended. errScarce: there is none
+// now, and o does not wait for one.
+func (s *Store) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer, error) {
+	b, err := s.arena.TryAlloc(n, memory.BudgetIO)
+	if err != nil && !o.patient {
+		return nil, errScarce
+	}
+	if err != nil {
+		b, err = s.arena.Alloc(ctx, n, memory.BudgetIO)
+	}
+	if err != nil {
+		return nil, noMemory("put", err)
+	}
+	o.temp = append(o.temp, b)
+	return b, nil
+}
+
+// pack copies the bytes of a packed block to its slots, and says how many. What its parts
+// have beyond its size is padding.
+func (in *incoming) pack(slots []byte) int {
+	n := 0
+	for _, p := range in.stored() {
+		n += copy(slots[n:in.size], p.Bytes)
+	}
+	return n
+}
+
+// toFront moves what begins at slot sub of a page to the page's start, and clears the rest.
+func toFront(page []byte, sub uint8) {
+	if sub > 0 {
+		clear(page[copy(page, page[int(sub)*layout.SlotSize:]):])
+	}
+}
+
+// landing is where in the part what a read brings begins, and how far into what it brings.
+// What is before it in a page belongs to others, where the block is packed; else it is of
+// the part, too.
+func (f *found) landing(r *layout.Read) (off int64, skip int) {
+	if f.packed {
+		return r.PartOff, r.Skip
+	}
+	return r.PartOff - int64(r.Skip), 0
+}
+
+// pieceIn is the piece of the part from off that mem, whole pages, holds after skip.
+func (f *found) pieceIn(mem []byte, off int64, skip int) piece {
+	p := piece{off: off, mem: mem[skip : skip+int(min(int64(len(mem)-skip), f.size-off))]}
+	if f.packed {
+		p.page = mem
+	}
+	return p
+}
+
+// isolate moves the bytes of a packed block to the start of the page they were read in,
+// and clears the rest of it: that memory may be lent, or kept.
+func (ch *chunk) isolate() {
+	if !ch.at.packed {
+		return
+	}
+	for i := range ch.pieces {
+		if p := &ch.pieces[i]; p.page != nil {
+			n := copy(p.page, p.mem)
+			clear(p.page[n:])
+			p.mem, p.page = p.page[:n], nil
+		}
+	}
+}
