@@ -198,8 +198,8 @@ func (s *Store) freeLeftovers(ctx context.Context, b *catalog.Batch) {
 	}
 }
 
-// mendHeaders writes the headers that a crash kept from the drives of groups whose rows it
-// kept, as of one that was just being opened. Where it cannot, a scrub does.
+// mendHeaders writes the headers that a crash, or an error after the row's commit, kept from
+// the drives of groups that were just being opened. Where it cannot, a scrub does.
 func (s *Store) mendHeaders(ctx context.Context) {
 	for _, g := range s.wasOpen {
 		for i, d := range g.drives {

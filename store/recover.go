@@ -67,12 +67,12 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	if err := s.loadIntents(ctx); err != nil {
 		return err
 	}
+	s.mendHeaders(ctx)
 	if root.Clean && s.format == catalog.FormatVersion && len(s.leftFree) == 0 {
 		return nil
 	}
 	b := s.catalog.NewBatch()
 	s.freeLeftovers(ctx, b)
-	s.mendHeaders(ctx)
 	list, err := s.reconcile(ctx, b, s.unsaved())
 	if err != nil {
 		return err

@@ -213,8 +213,8 @@ func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
 	if !ok || id.Name != "nil" || n.Op != token.NEQ && n.Op != token.EQL || !m.isErrorVariable(n.X) || held.MatchString(m.from(n.X)) {
 		return
 	}
-	if function == "start" && n.Op == token.NEQ && m.text(n.X) == "a.err" {
-		return // what was made ready to be written would not be given back
+	if function == "start" && n.Op == token.NEQ && m.text(n.X) == "a.err" || function == "sumInto" {
+		return // what was made ready to be written would not be given back; a sum would be left out
 	}
 	not := ""
 	if n.Op == token.EQL {
