@@ -95,8 +95,12 @@ func (w *way) unreserve(bytes int64) {
 // when it is past that.
 func (w *way) queued(on Stream, bytes int64, free func()) error {
 	c, err := w.device.NewCounter()
-	if err != nil {
-		return err // nobody knows when it is done: it stays
+	if errors.Is(err, skep.DeviceFailed) { // it does nothing more
+		free()
+		w.unreserve(bytes)
+	}
+	if err != nil { // else nobody knows when it is done: it stays
+		return err
 	}
 	on.Signal(c, 1)
 	w.collect()

@@ -271,13 +271,15 @@ func testDirectLimits(t *testing.T, open Open, behind func() skep.Store) {
 // testDirectFailures: a bit that flips, memory that is taken away, a device that fails: right bytes, or an error.
 func testDirectFailures(t *testing.T, open Open, behind func() skep.Store) {
 	for _, tt := range []struct {
-		name string
-		fail func(f Faults, lent gpu.Memory, round int)
-		ends bool
+		name  string
+		fail  func(f Faults, lent gpu.Memory, round int)
+		ends  bool
+		later bool // in the middle of blocks that come from behind
 	}{
-		{"a bit flips", func(f Faults, _ gpu.Memory, _ int) { f.Flip(0) }, false},
-		{"lent memory revoked in mid-copy", func(f Faults, lent gpu.Memory, round int) { f.Revoke(lent, round) }, true},
-		{"own device gone", func(f Faults, _ gpu.Memory, _ int) { f.Fail(0) }, true},
+		{"a bit flips", func(f Faults, _ gpu.Memory, _ int) { f.Flip(0) }, false, false},
+		{"lent memory revoked in mid-copy", func(f Faults, lent gpu.Memory, round int) { f.Revoke(lent, round) }, true, false},
+		{"own device gone", func(f Faults, _ gpu.Memory, _ int) { f.Fail(0) }, true, false},
+		{"own device gone in mid-copy", func(f Faults, _ gpu.Memory, _ int) { f.Fail(0) }, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for round := range 4 {
@@ -287,10 +289,21 @@ func testDirectFailures(t *testing.T, open Open, behind func() skep.Store) {
 				s, err := directFront(m, m.Devices[0], behind(), lent, 4)
 				require.NoError(t, err)
 				sc, keys := Chain(t, s, 11)
-				Load(t, s, sc, keys)
 				e := newEngine(t, m.Devices[0], 11, skep.HND, 16)
-				tt.fail(f, lent, round)
-				n, err := s.RestoreTo(Soon(t), &gpu.Direct{Scope: sc, Keys: keys, On: e.on, Runs: e.runs})
+				d := &gpu.Direct{Scope: sc, Keys: keys, On: e.on, Runs: e.runs}
+				if !tt.later {
+					Load(t, s, sc, keys)
+					tt.fail(f, lent, round)
+				} else {
+					queued := 0
+					d.Runs = func(dst []gpu.Run, block int) ([]gpu.Run, error) {
+						if queued++; queued == 3+2*round {
+							tt.fail(f, lent, round)
+						}
+						return e.runs(dst, block)
+					}
+				}
+				n, err := s.RestoreTo(Soon(t), d)
 				if tt.ends {
 					require.ErrorIs(t, err, skep.DeviceFailed)
 					Load(t, s, sc, keys) // from behind
