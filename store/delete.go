@@ -69,7 +69,8 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	intents, err := s.intendTombstones(b, tombs)
 	if err == nil && b.Len() > 0 {
 		// Not under ctx: the index has forgotten them, so that nobody would delete their rows later.
-		err = s.unsure(s.catalog.Commit(s.ctx, b, true))
+		// With the root row: no number of a tombstone is ever given to what is put later.
+		err = s.unsure(s.saveSeq(s.ctx, b, true))
 	}
 	s.changes.Unlock()
 	if err == nil {
@@ -301,7 +302,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		}
 	}
 	todo := s.intend(b, &w)
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
+	if err := s.unsure(s.saveSeq(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.carryOut(ctx, todo)

@@ -258,7 +258,8 @@ func (s *Store) strays(ctx context.Context, g *group) (list []segment.Tombstone,
 	if err != nil {
 		return nil, err
 	}
-	err = s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+	err = s.scanGroupLogs(ctx, g, func(a *segment.Append, e segment.Entry) error {
+		s.passSeq(a.Seq) // of an append that was never committed no row tells
 		if e.Kind != segment.KindBlock {
 			return nil
 		}
@@ -328,7 +329,7 @@ func (s *Store) reconcileStale(ctx context.Context) {
 	b := s.catalog.NewBatch()
 	list, err := s.reconcile(ctx, b, []*group{g})
 	if err == nil {
-		err = s.catalog.Commit(ctx, b, true)
+		err = s.saveSeq(ctx, b, true)
 	}
 	if err != nil {
 		if ctx.Err() == nil {

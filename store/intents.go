@@ -108,6 +108,9 @@ func (s *Store) loadIntents(ctx context.Context) error {
 	if err == nil {
 		s.intents.add(list...)
 	}
+	for _, i := range list {
+		s.passSeq(i.Number)
+	}
 	return err
 }
 

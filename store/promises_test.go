@@ -214,6 +214,51 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// Nor are those of purges and deletions, of which no block's row tells: a purge with the number of an
+// earlier one would make the salt's new tag dead, and a block with the number of an earlier tombstone
+// would be taken away by a rebuild.
+func TestNumbersOfPurgesAndDeletionsAreGivenOutOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(t *testing.T, s *Store, sc skep.Scope, key skep.Key)
+	}{
+		{"purges of a salt", func(t *testing.T, s *Store, sc skep.Scope, _ skep.Key) {
+			require.NoError(t, s.Purge(testContext(t), skep.Purge{Salt: &sc}))
+		}},
+		{"deletions", func(t *testing.T, s *Store, sc skep.Scope, key skep.Key) {
+			n, err := s.Delete(testContext(t), sc, []skep.Key{key})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := testContext(t)
+			s, _, crash := crashRig(t, func(*Options) {})
+			sc := openSpace(t, s, "n", skep.Durable, 1, false)
+			sc.Salt = "salt"
+			for i := range 5 {
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i))}, 8<<10))
+			}
+			for i := range 5 {
+				c.do(t, s, sc, keyOf(uint32(i)))
+			}
+			last := s.seq.Load()
+			o := crash("all are answered")
+			require.NoError(t, s.Close())
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, s.seq.Load(), last)
+			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(9)}, 8<<10))
+			require.NoError(t, s.Close())
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireChain(t, s, sc, []skep.Key{keyOf(9)}, 8<<10)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
 // The segments of a group that a restore reads are nobody else's, although cleaning has
 // emptied the group meanwhile.
 func TestRestoreDuringCleaning(t *testing.T) {

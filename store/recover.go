@@ -128,6 +128,7 @@ func (s *Store) loadNames(ctx context.Context) error {
 		n.mu.deadTags[k] = true
 		if p.Seq > 0 {
 			n.mu.saltEpoch[k] = p.Seq
+			s.passSeq(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
 		}
 	}
 	return nil

@@ -197,6 +197,13 @@ func (s *Store) state() string {
 func (s *Store) now() time.Time  { return s.options.Clock() }
 func (s *Store) nextSeq() uint64 { return s.seq.Add(1) }
 
+// passSeq has n, and all below it, never given out again: somebody who knew of it was here
+// before, whatever the root row says.
+func (s *Store) passSeq(n uint64) {
+	for at := s.seq.Load(); at < n && !s.seq.CompareAndSwap(at, n); at = s.seq.Load() {
+	}
+}
+
 // beginSeq gives an append its number and marks it as under way, in one step.
 func (s *Store) beginSeq() uint64 {
 	s.marks.mu.Lock()
