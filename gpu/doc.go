@@ -4,6 +4,8 @@
 //	Store                      a Store in front of a Store: blocks in own GPU memory, then in
 //	                           lent memory, then behind. Every block has its copy behind, so
 //	                           losing a device or giving memory back is a miss here only
+//	Store.RestoreTo            blocks into an engine's slots on the device, on its stream
+//	Store.LayerRoom            local memory for the layer at work: as much as what is lent makes it
 //	Device, Stream, Counter    what a GPU driver offers, as far as skep needs it. Package
 //	                           gpu/sim simulates it: everything it gives says so
 //	Plan, Run                  layer streaming: KV of one layer at a time in local memory,
