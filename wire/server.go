@@ -28,6 +28,7 @@ type Server struct {
 	shared budget
 	leases leaseTable
 	spaces spaces
+	turns  turns
 
 	mu       sync.Mutex
 	conns    map[*serverConn]struct{}
@@ -65,6 +66,7 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	def(&o.Drain, 10*time.Second)
 	s := &Server{store: store, opt: o, log: o.Log, conns: map[*serverConn]struct{}{}, clients: map[[16]byte]int{}, attached: map[[16]byte]bool{}}
 	s.memory.limit, s.shared.limit = o.Limits.Memory, o.Limits.SharedMemory
+	s.turns = newTurns()
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
 	if _, err := rand.Read(s.id[:]); err != nil {

@@ -28,6 +28,9 @@ type serverConn struct {
 	features uint32
 	polite   atomic.Bool // the client said goodbye
 
+	payload chan struct{} // one token: which session writes a frame of payload
+	late    atomic.Bool   // the last such frame outlasted its turn
+
 	wait  sync.WaitGroup // calls, sessions, streams
 	under atomic.Int64   // frames being carried out, until their answers are written
 
@@ -44,6 +47,8 @@ func newServerConn(s *Server, c net.Conn) *serverConn {
 	x := &serverConn{s: s, l: newLink(c, s.opt.Limits.Stall, s.opt.Limits.Rate), calls: map[uint64]context.CancelFunc{},
 		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
 	x.l.files = newFileReader(c)
+	x.payload = make(chan struct{}, 1)
+	x.payload <- struct{}{}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
 	return x
 }

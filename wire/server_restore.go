@@ -457,6 +457,13 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 			return s.ctx.Err()
 		}
 	}
+	if n >= turnBytes {
+		end, err := s.x.turn(s.ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	s.x.s.count.sent.Add(n)
 	began := time.Now()
 	if err := s.x.l.send(s.x.ctx, b, payload); err != nil {
@@ -464,6 +471,25 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 	}
 	s.sent.frame(began, n)
 	return nil
+}
+
+// turn waits until a frame of payload may be written: one of a connection's sessions at a time, and
+// few of all connections.
+func (x *serverConn) turn(ctx context.Context) (end func(), err error) {
+	select {
+	case <-x.payload:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	written, err := x.s.turns.take(ctx, &x.late)
+	if err != nil {
+		x.payload <- struct{}{}
+		return nil, err
+	}
+	return func() {
+		written()
+		x.payload <- struct{}{}
+	}, nil
 }
 
 // spend takes n bytes of credit when there is any: a session may pass its credit by one
