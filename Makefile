@@ -72,8 +72,8 @@ fuzz-short: ## every fuzz target for FUZZTIME (10s)
 # Built without coverage, which would compile everything anew: mutations of the corpus, unguided. By
 # number and not by time, so that a slow machine does the same.
 FUZZRUNS    ?= 500
-fuzz-ci: ## the parsers of frames, RESP, configuration and devices on FUZZRUNS (500) inputs each
-	@set -e; d=$$(mktemp -d); trap 'rm -rf '$$d EXIT; for p in wire wire/resp tools/internal/serve store/segment; do \
+fuzz-ci: ## the parsers of frames, RESP, HTTP bodies, configuration and devices on FUZZRUNS (500) inputs each
+	@set -e; d=$$(mktemp -d); trap 'rm -rf '$$d EXIT; for p in wire wire/resp wire/httpapi tools/internal/serve store/segment; do \
 		$(GO) test -c -o $$d/fuzz.test ./$$p; \
 		for f in $$(cd $$p && $$d/fuzz.test -test.list '^Fuzz'); do \
 			printf '\n== %s %s\n' $$p $$f; \
