@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -432,7 +433,7 @@ func (f *failRun) files(image string, damage bool) {
 		runtime.GC() // a call that "failed" may have left a lock
 	}
 	require.NoError(f, err)
-	golden(f.T, s, false, image == goldenImages[2])
+	golden(f.T, s, false, slices.Index(goldenImages, image)+1)
 	require.NoError(f, s.Close())
 }
 

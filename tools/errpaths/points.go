@@ -111,9 +111,7 @@ type instrumenter struct {
 	set   *token.FileSet
 	all   *failpoint.List
 	edits []edit
-	funcs []string   // being visited
-	body  ast.Node   // of the innermost
-	taken []ast.Expr // are failpoints already
+	body  ast.Node // of the innermost
 }
 
 // instrument gives a file with failpoints, and adds them to all.
