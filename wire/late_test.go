@@ -163,7 +163,7 @@ func TestRestoreThatIsBegunTooLateInSharedMemory(t *testing.T) {
 			require.ErrorIs(t, s.Close(soon), skep.NotReleased)
 			g.open()
 			require.NoError(t, s.Close(t.Context()))
-			require.Zero(t, r.Stats().Sessions)
+			require.Eventually(t, func() bool { return r.Stats().Sessions == 0 }, time.Minute, time.Millisecond)
 			mem.Release()
 			require.NotNil(t, c.shared.alloc(8<<20))
 		})
