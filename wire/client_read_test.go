@@ -51,11 +51,13 @@ func scripted(t *testing.T, answers func(c *rawConn, h Header, body []byte)) Opt
 // readsOwn makes lookups until a caller has read its own answer: the reader rests.
 func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
 	t.Helper()
-	x, err := c.conn(t.Context(), 0)
-	require.NoError(t, err)
-	before := x.readers.own.Load()
+	var x *clientConn
 	require.Eventually(t, func() bool {
-		_, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
+		var err error
+		x, err = c.conn(t.Context(), 0) // a connection that was cut is given until it is noticed
+		require.NoError(t, err)
+		before := x.readers.own.Load()
+		_, err = c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
 		require.NoError(t, err)
 		return x.readers.own.Load() > before
 	}, time.Minute, time.Microsecond)
