@@ -53,6 +53,17 @@ func (s *clientSession) Board(chain int, word *atomic.Uint64) error {
 	return s.ask(context.Background(), TypeBoard, &boardRequest{s.id, chain, off}, nil)
 }
 
+// SharedFile says where p, of memory of Alloc, lies in the descriptor of the memory shared with the server:
+// another process of the engine maps it to claim by a word there. False where p lies elsewhere. The descriptor
+// is the Client's until Close.
+func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
+	if c.shared == nil {
+		return 0, 0, false
+	}
+	at, ok := c.shared.at(p)
+	return c.shared.mem.Fd(), int64(at), ok
+}
+
 // words are memory that the server writes to as it does to destinations.
 type words struct {
 	mem  []byte

@@ -4,6 +4,7 @@ package main
 
 /*
 #define SKEP_NO_PROTOTYPES
+#define SKEP_NO_WORD
 #include "skep.h"
 */
 import "C"
@@ -11,6 +12,7 @@ import "C"
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,9 +27,6 @@ var (
 	stores sync.Map // of *opened, by number
 	last   atomic.Uint64
 )
-
-// patience is how long a call may take that does not say.
-const patience = 30 * time.Second
 
 func within(ms C.int64_t) (context.Context, context.CancelFunc) {
 	d := patience
@@ -117,6 +116,9 @@ func skep_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var o *opened
 	if o, err = find(s); err == nil {
 		stores.Delete(uint64(s))
+		ctx, cancel := within(0)
+		defer cancel()
+		o.endRestorings(ctx)
 		err = o.close()
 	}
 	return
@@ -291,9 +293,9 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 	}
 	t := &target{Pages: slots.Pages{Order: skep.AxisOrder(d.order), Tokens: int(d.page_tokens), Stride: int64(d.page_stride), Bytes: int64(d.plane_bytes)}}
 	t.slots = unsafe.Slice((*int64)(unsafe.Pointer(d.slots)), blocks*s.BlockTokens)
-	planes := [2][]C.uint64_t{unsafe.Slice(d.k, int(d.layers)), nil}
+	planes := [2][]C.uint64_t{slices.Clone(unsafe.Slice(d.k, int(d.layers))), nil}
 	if d.v != nil {
-		planes[1] = unsafe.Slice(d.v, int(d.layers))
+		planes[1] = slices.Clone(unsafe.Slice(d.v, int(d.layers)))
 	}
 	at := func(layer int, v bool) uint64 {
 		if v {

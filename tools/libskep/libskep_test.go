@@ -1,12 +1,20 @@
 package main
 
 import (
+	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // built is the library: building it compiles all of skep once more, as a shared object, so
@@ -77,7 +85,69 @@ func TestPython(t *testing.T) {
 	if err != nil {
 		t.Skip("no Python")
 	}
-	out, err := exec.Command(python, "example.py", lib, t.TempDir()).CombinedOutput()
+	for program, says := range map[string]string{"example.py": "3 blocks restored\n", "testdata/claims.py": "every block loaded or granted, once\n"} {
+		t.Run(program, func(t *testing.T) {
+			out, err := exec.Command(python, program, lib, t.TempDir()).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, says, string(out))
+		})
+	}
+}
+
+// compiled is a program of testdata in C.
+func compiled(t *testing.T, source string, args ...string) string {
+	cc, err := exec.LookPath("gcc")
+	if err != nil {
+		t.Skip("no gcc")
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	out, err := exec.Command(cc, append([]string{"-O1", "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-I.", "-o", program, source}, args...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Equal(t, "3 blocks restored\n", string(out))
+	return program
+}
+
+// Engines in C claim by a word: from another process that has no skep in it, and from threads, by the word and by calls at random.
+func TestClaimsInC(t *testing.T) {
+	lib := built(t)
+	claimer := compiled(t, "testdata/claimer.c")
+	claims := compiled(t, "testdata/claims.c", lib, "-lpthread", "-Wl,-rpath,"+filepath.Dir(lib))
+	check := func(t *testing.T, args ...string) {
+		cmd := exec.Command(claims, append([]string{claimer}, args...)...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "every block loaded or granted, once\n", string(out))
+	}
+	t.Run("embedded", func(t *testing.T) { check(t, t.TempDir()) })
+	t.Run("server", func(t *testing.T) { check(t, "unix:"+serving(t), token) })
+}
+
+const token = "the engine's token"
+
+// serving is the socket of a server whose drive is slowed down to 64 MiB/s (simulated).
+func serving(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	st, err := store.Open(t.Context(), store.Options{Dir: filepath.Join(dir, "store"), DeviceCount: 1, BlockBytes: 32 << 10, CacheBytes: -1, CapacityBytes: 64 << 20, SegmentBytes: 2 << 20, LeasedBytes: 1 << 50,
+		OpenDevice: func(_ int, _ string, _ bool, size int64) (device.Device, error) {
+			return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20, Latency: 100 * time.Microsecond})
+		}})
+	require.NoError(t, err)
+	hash, err := auth.TokenHash(token)
+	require.NoError(t, err)
+	who, err := auth.New([]auth.Credential{{Name: "engine", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: hash}}, nil, nil)
+	require.NoError(t, err)
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, st.Close())
+	})
+	return path
 }

@@ -4,7 +4,8 @@
  * message: codes are skep's error kinds (1 invalid, 2 not found, 19 unsupported, 20 device
  * failed, ...), -1 any other. Functions may be called from any thread. Memory given to a
  * function is the caller's and is not kept after it returns, but for the destination of a
- * skep_restore with a stream: device memory that is written to until the stream gets past it.
+ * skep_restore with a stream: device memory that is written to until the stream gets past it;
+ * and what a skep_restore_begin is given to write to, until its skep_restore_end returns 0.
  *
  * On a GPU: skep_paged's where is SKEP_CUDA, addresses are the engine's own (cuMemAlloc's, or a
  * tensor's data_ptr()), and the stream is its CUstream or cudaStream_t. The library uses the driver
@@ -68,11 +69,97 @@ typedef struct {
 	                         token in it; below 0: that token goes nowhere */
 } skep_paged;
 
+/* What computing tokens [a, b) costs an engine: fixed_ns for a launch + (b - a) * per_token_ns +
+ * (b^2 - a^2) * per_square_ns. suffix is how many tokens it computes after what is restored. */
+typedef struct {
+	int64_t fixed_ns, per_token_ns;
+	double per_square_ns;
+	int64_t suffix;
+} skep_cost;
+
+/* The answer to a claim: compute tokens [from, to), which will not be loaded (none where they are
+ * equal), and go on at jump. The chain's end there: nothing is left to claim. */
+typedef struct {
+	int64_t from, to, jump;
+} skep_claimed;
+
+typedef uint64_t skep_restoring; /* a restore under way; 0 is none */
+
+/* How a block of a restore under way stands. */
+enum { SKEP_WAITING = 0, SKEP_LANDED = 1, SKEP_GRANTED = 2, SKEP_MISSED = 3 };
+
+#if !defined(SKEP_NO_WORD) && (defined(__GNUC__) || defined(__clang__))
+
+/* Claims without a call, and from a process that has no skep in it: through a word of 8 bytes that is
+ * given to skep_restore_begin, which may lie in memory that processes share.
+ *
+ *   bits   what     written by
+ *    0-19  head     the engine, up only: blocks below it are computed or claimed
+ *   20-39  may      the store: up to here the engine may claim by itself
+ *   40-59  tail     the store: from here on all is loaded or on its way
+ *   60     closed   the store: claim by a call (skep_claim)
+ *   61     more     the store: something that did not come is to be computed too, by a call
+ *
+ * An engine claims by a compare-and-swap of the whole word that moves nothing but head, and no
+ * further than may. The store believes no other change, and shuts the word of who makes one. */
+#define SKEP_WORD_HEAD(w) ((int64_t)((w) & 0xfffff))
+#define SKEP_WORD_MAY(w) ((int64_t)((w) >> 20 & 0xfffff))
+#define SKEP_WORD_TAIL(w) ((int64_t)((w) >> 40 & 0xfffff))
+#define SKEP_WORD_CLOSED(w) ((int)((w) >> 60 & 1))
+#define SKEP_WORD_MORE(w) ((int)((w) >> 61 & 1))
+
+/* An engine's side of a word. last begins as 0 and is skep_word_claim's. Safe for threads; processes have
+ * one each. */
+typedef struct {
+	uint64_t *word;       /* at a multiple of 8 */
+	int64_t block_tokens; /* the shape's */
+	int64_t tokens;       /* where what is restored ends: blocks * block_tokens */
+	uint64_t last;
+} skep_word;
+
+/* Claims what it can of tokens [from, to). 1: c is the answer, as skep_claim would give it. 0: the word
+ * does not say: ask skep_claim, or, where that is another process's, look again when the word has
+ * changed. idle says that the engine has nothing else to do: what it may have beyond may, only a
+ * call says. Never waits. */
+static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int idle, skep_claimed *c) {
+	uint64_t w = __atomic_load_n(b->word, __ATOMIC_SEQ_CST);
+	for (;;) {
+		int64_t head = SKEP_WORD_HEAD(w), may = SKEP_WORD_MAY(w), tail = SKEP_WORD_TAIL(w), unit = b->block_tokens, here = head * unit;
+		int64_t reach = here < b->tokens ? here : b->tokens, n;
+		uint64_t next;
+		c->from = c->to = from;
+		c->jump = from > reach ? from : reach;
+		if (SKEP_WORD_CLOSED(w) || from < 0 || from >= to || to > b->tokens || (SKEP_WORD_MORE(w) && (head >= tail || from != here)))
+			return 0;
+		if (head >= tail) { /* the rest is there or on its way */
+			c->jump = b->tokens;
+			return 1;
+		}
+		if (from != here)
+			return from > here; /* what lies before is not the word's */
+		n = (to - from + unit - 1) / unit;
+		if (n > may - head)
+			n = may - head;
+		if (n <= 0)
+			return !idle && w != __atomic_load_n(&b->last, __ATOMIC_RELAXED); /* the store has not seen our last claim yet */
+		next = (w & ~(uint64_t)0xfffff) | (uint64_t)(head + n);
+		if (!__atomic_compare_exchange_n(b->word, &w, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			continue; /* w is what it was meanwhile */
+		__atomic_store_n(&b->last, next, __ATOMIC_RELAXED);
+		c->to = (head + n) * unit < b->tokens ? (head + n) * unit : b->tokens;
+		c->jump = head + n >= tail && !SKEP_WORD_MORE(w) ? b->tokens : c->to;
+		return 1;
+	}
+}
+
+#endif
+
 #ifndef SKEP_NO_PROTOTYPES
 
 /* Opens a store as a JSON document says, all but one of dir and connect optional:
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
+ *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc)
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,
  *           "borrow": ["/socket", ...]}                  GPU memory in front, own and lent
  * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
@@ -103,6 +190,41 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
  * block that is not there is no error. timeout_ms bounds the whole; 0: 30 s. */
 int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                  const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err);
+
+/* Restores as skep_restore does, by two pointers: blocks are loaded from the tail down while the engine
+ * computes from the head up, claiming what it is about to compute. cost says what that costs. SKEP_HOST,
+ * and SKEP_CUDA of at most 32 MiB. word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
+ * caller's own, in memory shared with whom it likes; of a server's store, memory of
+ * skep_shared_alloc. Positions, here and in the word, count from the chain's first key. dest and word belong to the
+ * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. */
+int skep_restore_begin(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
+                       const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,
+                       skep_restoring *out, skep_error *err);
+
+/* Claims tokens [from, to), whole blocks, before they are computed. Nothing granted and jump at
+ * from: ask again when something has landed. */
+int skep_claim(skep_restoring r, int64_t from, int64_t to, int idle, skep_claimed *out, skep_error *err);
+
+/* Tells that tokens [from, to), which were granted, are computed, in a step of took_ns that did other_ns of
+ * other work besides. 0 of both says nothing of time. */
+int skep_computed(skep_restoring r, int64_t from, int64_t to, int64_t took_ns, int64_t other_ns, skep_error *err);
+
+/* Says how blocks [from, to) stand, one byte each, once any has changed since the last call or timeout_ms
+ * (0: at once) has passed. *waiting is how many are neither landed, granted nor missed. A block that is
+ * missed is the engine's to claim and compute. With SKEP_CUDA landed means queued on the stream. */
+int skep_restore_poll(skep_restoring r, int64_t timeout_ms, uint8_t *states, uint32_t *waiting, skep_error *err);
+
+/* Ends a restore: what has not landed will not. Once it returns 0 neither dest nor word is written to
+ * any more. An error of code 18 (not released): a drive may write yet; call it again. */
+int skep_restore_end(skep_restoring r, int64_t timeout_ms, skep_error *err);
+
+/* The same as skep_word_claim, for languages that have no compare-and-swap; nothing of Go is called. */
+int skep_word_claim_call(uint64_t *word, uint64_t *last, int64_t block_tokens, int64_t tokens, int64_t from, int64_t to, int idle, skep_claimed *out);
+
+/* Memory that the store's server maps too ("shared_bytes"), at a multiple of 4096. Another process of the
+ * engine maps it as well, by descriptor *fd (of this process, not the caller's to close) and *offset in it. */
+int skep_shared_alloc(skep_store s, int64_t bytes, void **memory, int *fd, int64_t *offset, skep_error *err);
+int skep_shared_free(skep_store s, void *memory, skep_error *err);
 
 /* A device to try things on where there is none: memory and streams of the simulated GPU of a
  * store opened with one. The addresses mean something to skep only. An engine on a real GPU

@@ -28,6 +28,7 @@ type spec struct {
 	DRAMBytes     int64    `json:"dram_bytes"`
 	Connect       string   `json:"connect"`
 	Token         string   `json:"token"`
+	SharedBytes   int64    `json:"shared_bytes"`
 	GPU           *gpuSpec `json:"gpu"`
 }
 
@@ -53,11 +54,15 @@ type opened struct {
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
 	streams map[uint64]gpu.Stream
+	shared  map[uintptr]skep.Memory // by address
 
 	land landings
 }
 
 const op = "libskep"
+
+// patience is how long a call may take that does not say.
+const patience = 30 * time.Second
 
 func parse(text string, into any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -76,10 +81,10 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
-	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}}
+	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{}}
 	var err error
 	if sp.Connect != "" {
-		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op})
+		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes})
 	} else {
 		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, CacheBytes: sp.DRAMBytes})
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -19,7 +20,7 @@ import (
 // each request's session.
 //
 //	arrive ─▶ Restore ─▶ session ── chunks ─▶ reader ── notes ─▶ loop
-//	               ▲ ClaimWhen, Computed ─────────────────────── steps that only take time
+//	               ▲ claims (by words), Computed ─────────────────────── steps that only take time
 type run struct {
 	ctx    context.Context
 	bed    *bed
@@ -48,6 +49,7 @@ type run struct {
 type job struct {
 	ses     skep.Session
 	plan    skep.Planner
+	board   *twopointer.Board // by which claims go; what the word does not say plan is asked
 	mode    twopointer.Mode
 	pos     int // where to claim next
 	end     int
@@ -201,6 +203,18 @@ func (r *run) arrive() error {
 	if j.plan, ok = ses.(skep.Planner); !ok {
 		return errors.Join(fmt.Errorf("the store has no two-pointer scheduler"), ses.Close(r.ctx))
 	}
+	unit, word := storeBlock, new(atomic.Uint64)
+	if j.mode == twopointer.ByLayers {
+		unit = 1
+	}
+	word.Store(uint64(twopointer.Word(0).Shut()))
+	j.board = twopointer.NewBoard(word, unit, j.end)
+	if b, ok := ses.(skep.Boarder); ok {
+		err = b.Board(0, word)
+	}
+	if err != nil {
+		return errors.Join(err, ses.Close(r.ctx))
+	}
 	go r.read(i, j)
 	return nil
 }
@@ -256,7 +270,7 @@ func (r *run) ask(i, _, want int, idle bool) twopointer.Decision {
 	if j.mode == twopointer.ByLayers {
 		want = layersAtOnce
 	}
-	c, err := j.plan.ClaimWhen(0, skep.Range{From: j.pos, To: min(j.pos+want, j.end)}, idle)
+	c, err := j.board.ClaimWhen(j.plan, 0, skep.Range{From: j.pos, To: min(j.pos+want, j.end)}, idle)
 	if err != nil {
 		return twopointer.Decision{}
 	}
