@@ -225,7 +225,9 @@ func (l *life) begun(s *Store) {
 // count adds what a store did since it was opened to the campaign's account.
 func (l *life) count(ctx context.Context, s *Store) {
 	st, err := s.Stats(ctx)
-	l.w.must(err, "stats")
+	if l.w.failed(err, "stats") {
+		return
+	}
 	was := l.groups
 	l.begun(s)
 	l.w.c.happened("cleanings", int64(l.groups-was)) // groups that were opened and are no more
@@ -235,11 +237,13 @@ func (l *life) count(ctx context.Context, s *Store) {
 		l.w.c.happened("moves", 1)
 	}
 	var shared int64
-	l.w.must(s.catalog.ScanBlocks(ctx, 1, func(_ int, at catalog.Loc, _ []byte) error {
+	err = s.catalog.ScanBlocks(ctx, 1, func(_ int, at catalog.Loc, _ []byte) error {
 		if at.Sub > 0 {
 			shared++
 		}
 		return nil
-	}), "rows")
-	l.w.c.happened("values beside others", shared)
+	})
+	if !l.w.failed(err, "rows") { // what failed before may have ended the catalog
+		l.w.c.happened("values beside others", shared)
+	}
 }

@@ -125,13 +125,12 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	} else if err := s.setAside(dir); err != nil {
 		return RebuildReport{}, err
 	}
-	rep, err := s.rebuildInto(ctx, dir, progress)
-	rep.DryRun = dryRun
-	return rep, err
+	return s.rebuildInto(ctx, dir, dryRun, progress)
 }
 
-// rebuildInto makes a catalog in dir, where none is. REQUIRES: s.drives.
-func (s *Store) rebuildInto(ctx context.Context, dir string, progress func(RebuildProgress)) (rep RebuildReport, err error) {
+// rebuildInto makes a catalog in dir, where none is. With dryRun nothing is written to the
+// drives. REQUIRES: s.drives.
+func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progress func(RebuildProgress)) (rep RebuildReport, err error) {
 	start := time.Now()
 	o := &s.options
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
@@ -139,6 +138,7 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, progress func(Rebui
 		return rep, err
 	}
 	r := newRebuilder(s, progress)
+	r.rep.DryRun = dryRun
 	err = r.run(ctx)
 	r.rep.Seconds = time.Since(start).Seconds()
 	if err == nil {

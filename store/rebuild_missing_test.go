@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // A rebuild without one of the drives keeps what the others hold, says what it does not
@@ -72,6 +73,53 @@ func TestRebuildWithoutADrive(t *testing.T) {
 				requireChain(t, s, once, chainKeys(9, 5), size)
 				require.NoError(t, s.Close())
 			}
+		})
+	}
+}
+
+// A group of which one header never came to its drive, or was damaged there, has it again
+// after a rebuild: a crash may have cut off its opening. A dry run writes nothing.
+func TestRebuildWritesMissingHeaders(t *testing.T) {
+	for _, what := range []string{"blank", "damaged"} {
+		t.Run(what, func(t *testing.T) {
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger = 3, 12<<20, -1, testLog(t)
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			sc := openSpace(t, s, "chat", skep.Durable, 2, false)
+			putRun(t, s, sc, chainKeys(1, 6), 9000)
+			g := s.space.mu.open[streamUser]
+			require.NotNil(t, g)
+			d, at := g.drives[1], g.drives[1].segmentOffset(g.segments[1])
+			require.NoError(t, s.Close())
+
+			file, err := os.OpenFile(d.path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer file.Close()
+			page := make([]byte, layout.PageSize)
+			if what == "damaged" {
+				_, err = file.ReadAt(page, at)
+				require.NoError(t, err)
+				flip(page)
+			}
+			_, err = file.WriteAt(page, at)
+			require.NoError(t, err)
+
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			_, err = Rebuild(ctx, o, true, nil)
+			require.NoError(t, err)
+			still := make([]byte, layout.PageSize)
+			_, err = file.ReadAt(still, at)
+			require.NoError(t, err)
+			require.Equal(t, page, still, "a dry run wrote to a device")
+
+			rep, err := Rebuild(ctx, o, false, nil)
+			require.NoError(t, err)
+			require.EqualValues(t, 6, rep.Blocks)
+			sound, err := Verify(ctx, o, VerifyOptions{Deep: true})
+			require.NoError(t, err)
+			require.Empty(t, sound.Faults)
 		})
 	}
 }

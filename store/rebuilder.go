@@ -35,6 +35,8 @@ type rebuilder struct {
 	relog      bool                 // the devices do not know all names
 	gone       []catalog.GroupState // cleaned, as some header says, and others may not
 	tainted    map[uint32]bool      // groups with records that were dropped without a tombstone
+	newer      map[slotOf]bool      // headers of a format this program does not know
+	unwritten  []missingHeader      // of groups whose others name them
 
 	rows rowWriter
 
@@ -53,6 +55,18 @@ type foundGroup struct {
 	mu     sync.Mutex
 	rows   rowSet            // of the logs read
 	inline map[inlineID]bool // values in records so far
+}
+
+// slotOf is a segment of a drive.
+type slotOf struct {
+	drive   *drive
+	segment uint32
+}
+
+// missingHeader is the i-th header of a group, which a crash or damage kept from its drive.
+type missingHeader struct {
+	group *foundGroup
+	i     int
 }
 
 // inlineID names a record of a value that is in it.
@@ -78,7 +92,8 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 
 func newRebuilder(s *Store, progress func(RebuildProgress)) *rebuilder {
 	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{},
-		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
+		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{},
+		newer: map[slotOf]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
 	}
@@ -145,6 +160,9 @@ func (r *rebuilder) run(ctx context.Context) error {
 		return err
 	}
 	r.rep.LogBytes, r.rep.ReadBytes = r.logBytes.Load(), r.readBytes.Load()
+	if !r.rep.DryRun {
+		r.mendHeaders(ctx)
+	}
 	return r.finish(ctx)
 }
 
@@ -176,6 +194,11 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 				case skep.Damaged, skep.Version:
 					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: the group's other headers name it"})
 				}
+				if skep.KindOf(err) == skep.Version {
+					r.mu.Lock()
+					r.newer[slotOf{d, seg}] = true
+					r.mu.Unlock()
+				}
 				if err == nil {
 					copied := *h
 					at[i][seg] = &copied
@@ -199,8 +222,9 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 		}
 	}
 	r.giveUp()
+	claims := r.claims()
 	for _, g := range r.groups {
-		r.judge(g, at)
+		r.judge(g, at, claims)
 	}
 	for num, g := range r.groups {
 		if g.gone {
@@ -257,9 +281,22 @@ func headerAt(at [][]*segment.Header, slot segment.Slot) *segment.Header {
 	return at[slot.Device][slot.Segment]
 }
 
+// claims is the newest group that names each segment its own. Whoever had it before was freed,
+// whether its own headers say so or not.
+func (r *rebuilder) claims() map[segment.Slot]uint64 {
+	newest := map[segment.Slot]uint64{}
+	for _, g := range r.groups {
+		for _, slot := range g.header.Devices {
+			newest[slot] = max(newest[slot], g.header.Seq)
+		}
+	}
+	return newest
+}
+
 // judge finds a group's segments, and whether another group has taken one of them.
-func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header) {
+func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header, claims map[segment.Slot]uint64) {
 	s := r.s
+	var lacks []missingHeader
 	state := catalog.GroupState{Group: g.num, Generation: g.generation, State: catalog.GroupSealed, Copies: g.copies,
 		SegmentBytes: s.segBytes, OpenedSeq: g.header.Seq}
 	for _, slot := range g.header.Devices {
@@ -271,13 +308,37 @@ func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header) {
 			g.gone = true
 			return
 		}
-		if h := headerAt(at, slot); h != nil && h.Group != g.num && h.Seq > g.header.Seq {
+		h := headerAt(at, slot)
+		if claims[slot] > g.header.Seq {
 			g.gone = true
 		}
 		g.drives = append(g.drives, s.drives[slot.Device])
 		g.absent = g.absent || s.drives[slot.Device].absent != nil
 		g.segments = append(g.segments, slot.Segment)
 		state.Devices = append(state.Devices, catalog.Member{Device: slot.Device, Segment: slot.Segment})
+		if h == nil || h.Group != g.num || h.Generation != g.generation {
+			lacks = append(lacks, missingHeader{g, len(g.drives) - 1})
+		}
 	}
 	g.state = state
+	if !g.gone {
+		r.unwritten = append(r.unwritten, lacks...)
+	}
+}
+
+// mendHeaders writes the headers that groups lack on drives that are here: those of a group
+// whose opening a crash cut off, and damaged ones. Where it cannot, a scrub does.
+func (r *rebuilder) mendHeaders(ctx context.Context) {
+	failed := map[*drive]bool{}
+	for _, m := range r.unwritten {
+		d := m.group.drives[m.i]
+		if d.away() || failed[d] || r.newer[slotOf{d, m.group.segments[m.i]}] {
+			continue
+		}
+		h := r.s.headerOf(m.group.group, m.i)
+		if err := r.s.writeHeader(ctx, d, &h); err != nil {
+			failed[d] = true
+			r.s.log.Warn("header of a group not written again", "device", d.path, "segment", h.Segment, "error", err)
+		}
+	}
 }

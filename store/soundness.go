@@ -324,7 +324,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
 		return nil
 	}
-	found, err := r.rebuildInto(ctx, dir, nil)
+	found, err := r.rebuildInto(ctx, dir, true, nil)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
