@@ -45,7 +45,7 @@ func TestFailpoints(t *testing.T) {
 		failChild(t, job, list)
 		return
 	}
-	f := &failCampaign{T: t, dir: dir, list: list, seed: testSeed(t), fired: map[int]bool{}, passes: map[string][]int64{}}
+	f := &failCampaign{T: t, dir: dir, list: list, seed: testSeed(t), fired: map[int]bool{}, passes: map[string][]int64{}, mended: map[string]int{}}
 	f.survey()
 	f.each(f.plan())
 	f.report()
@@ -70,7 +70,8 @@ type failPlan struct {
 type failResult struct {
 	Done   int
 	Fired  []int
-	Passes []int64 // of every failpoint, when nothing is armed
+	Passes []int64        // of every failpoint, when nothing is armed
+	Mended map[string]int // what verify found and a scrub mended
 }
 
 type failCampaign struct {
@@ -81,6 +82,7 @@ type failCampaign struct {
 	mu     sync.Mutex
 	fired  map[int]bool
 	passes map[string][]int64 // by scenario
+	mended map[string]int
 	jobs   int
 	runs   int
 }
@@ -168,6 +170,9 @@ func (f *failCampaign) do(j failJob) {
 		for _, n := range res.Fired {
 			f.fired[n] = true
 		}
+		for what, n := range res.Mended {
+			f.mended[what] += n
+		}
 		if len(j.Runs) == 0 && err == nil {
 			f.passes[j.Scenario] = res.Passes
 		}
@@ -229,6 +234,9 @@ func (f *failCampaign) report() {
 			f.Logf("no scenario comes by: %s", f.name(n))
 		}
 	}
+	for what, n := range f.mended {
+		f.Logf("found by verify and mended by a scrub, %d times: %s", n, what)
+	}
 	f.Logf("%d failpoints, %d passed by a scenario, %d fired; %d runs", len(f.list.Points), armed, fired, f.runs)
 }
 
@@ -237,7 +245,7 @@ func failChild(t *testing.T, text string, list failpoint.List) {
 	var j failJob
 	require.NoError(t, json.Unmarshal([]byte(text), &j))
 	s := failScenarios[scenarioOrder(j.Scenario)]
-	var res failResult
+	res := failResult{Mended: map[string]int{}}
 	save := func() {
 		b, err := json.Marshal(res)
 		require.NoError(t, err)
@@ -245,14 +253,15 @@ func failChild(t *testing.T, text string, list failpoint.List) {
 		require.NoError(t, failpoint.Save(j.Out+".cover", "github.com/skepkv/skep/", list))
 	}
 	if len(j.Runs) == 0 {
-		r := &failRun{T: t, seed: j.Seed, count: len(list.Points)}
+		r := &failRun{T: t, seed: j.Seed, count: len(list.Points), scrubbed: res.Mended}
 		withinTime(t, func() { s.run(r) })
 		res.Passes = r.passes
 	}
 	for _, p := range j.Runs {
 		save()
 		began := time.Now()
-		r := &failRun{T: t, seed: j.Seed, point: list.Points[p.Point], number: p.Point, pass: p.Pass, err: failErrors(list.Points[p.Point], p.Err), armed: true}
+		r := &failRun{T: t, seed: j.Seed, point: list.Points[p.Point], number: p.Point, pass: p.Pass, err: failErrors(list.Points[p.Point], p.Err), armed: true,
+			scrubbed: res.Mended}
 		withinTime(t, func() { s.run(r) })
 		if r.fired {
 			res.Fired = append(res.Fired, p.Point)

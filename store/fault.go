@@ -12,6 +12,8 @@ type Fault struct {
 	What    string `json:"what"`    // the structure: superblock, segment header, log, record, block, catalog row, …
 	Problem string `json:"problem"`
 	Do      string `json:"do"`
+
+	torn bool // a log's page that may be of an append that was cut off
 }
 
 func (f *Fault) String() string {

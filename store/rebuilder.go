@@ -192,7 +192,7 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 					failed = append(failed, err)
 					r.mu.Unlock()
 				case skep.Damaged, skep.Version:
-					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: the group's other headers name it"})
+					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
 				}
 				if skep.KindOf(err) == skep.Version {
 					r.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
@@ -23,6 +22,8 @@ type ScrubOptions struct {
 	Rate     int64 // bytes read a second; 0: as fast as it goes
 	DryRun   bool  // tell and mend nothing
 	Progress func(ScrubReport)
+
+	logsOnly bool // no block is read
 }
 
 // ScrubReport is what a scrub found and did.
@@ -214,8 +215,8 @@ func (sc *scrubber) group(ctx context.Context, g *group) error {
 	logged, logOK := sc.logs(ctx, g)
 	sc.blocks(ctx, g, rows, func(r *scrubRow, state blockState) {
 		sc.note(g, &r.rec, state)
-		if state == blockSound && logOK && !logged[recordID{r.rec.Key, r.rec.SaltTag, r.rec.Instance, r.rec.Seq}] {
-			sc.relog(ctx, g, r.fp, r.loc, &r.rec)
+		if n := logged[recordID{r.rec.Key, r.rec.SaltTag, r.rec.Instance, r.rec.Seq}]; state == blockSound && logOK && n < s.logsWanted(g, &r.rec) {
+			sc.relog(ctx, g, r, n)
 		}
 	})
 	return nil
@@ -245,20 +246,35 @@ func (sc *scrubber) note(g *group, rec *segment.Record, state blockState) {
 	sc.rep.fault(f)
 }
 
-// logs gives the records in a sealed group's logs. Not ok: the group is being written, or
-// its logs cannot be read.
-func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]bool, bool) {
+// logsWanted is in how many logs of its group a block's record has to be: in as many as the
+// block has copies. Where a drive is away, one that is left will do until the block is moved.
+func (s *Store) logsWanted(g *group, rec *segment.Record) int {
+	for _, d := range g.drives {
+		if d.away() {
+			return 1
+		}
+	}
+	copies := len(rec.Copies)
+	if ns := s.names.of(rec.Instance); copies == 0 && ns != nil { // its value is in the record
+		copies = ns.info.Copies
+	}
+	return max(1, min(copies, len(g.drives)))
+}
+
+// logs gives in how many of a sealed group's logs each record is. Not ok: the group is being
+// written, or its logs cannot be read.
+func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool) {
 	s := sc.s
 	s.space.mu.Lock()
 	quiet := g.filler == nil && g.pending == 0
 	s.space.mu.Unlock()
-	found := map[recordID]bool{}
+	found := map[recordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
 	err := s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 		switch e.Kind {
 		case segment.KindBlock:
 			if h, err := segment.DecodeHead(e.Body); err == nil {
-				found[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}] = true
+				found[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}]++
 			}
 		case segment.KindMark:
 		default:
@@ -370,12 +386,18 @@ func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, prob
 	sc.rep.fault(f)
 }
 
-// relog writes a block again whose record no log has: a rebuild would lose it.
-func (sc *scrubber) relog(ctx context.Context, g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) {
-	s := sc.s
+// recordMissing is the problem of a block whose record no log has.
+const recordMissing = "the block's record is missing: a rebuild would lose it"
+
+// relog writes a block again whose record is in no log, or in fewer than it should be.
+func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) {
+	s, rec := sc.s, &r.rec
 	sc.rep.LogsMended++
-	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "log", Problem: "the block's record is missing: a rebuild would lose it",
+	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "log", Problem: recordMissing,
 		Do: "scrub without --dry-run: it is written again"}
+	if logs > 0 {
+		f.Problem = "the block's record is on one drive only: a rebuild without that drive would lose it"
+	}
 	if !sc.o.DryRun {
 		f.Do = "nothing: it was written again"
 		ns := s.names.of(rec.Instance)
@@ -386,7 +408,7 @@ func (sc *scrubber) relog(ctx context.Context, g *group, fp index.Fingerprint, l
 		var err error
 		if ns != nil {
 			if err = s.readVerified(ctx, g, ns.info.Shape, rec, sc.v.buf[:n]); err == nil {
-				err = s.rewriteBlock(ctx, ns, fp, loc, rec, sc.v.buf[:n])
+				err = s.rewriteBlock(ctx, ns, r.fp, r.loc, rec, sc.v.buf[:n])
 			}
 		}
 		if err != nil {

@@ -180,6 +180,90 @@ func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// A block with two copies has its record in two logs. Where one is damaged, verify names it,
+// a scrub writes it again, and then the damaged page is no fault any more: nothing is missing.
+func TestScrubMendsRecordsThatStandOnOneDriveOnly(t *testing.T) {
+	s, sc, keys := openCopies(t, 2)
+	ctx := testContext(t)
+	require.NoError(t, s.Close())
+	s, err := Open(ctx, s.options)
+	require.NoError(t, err)
+	var g *group
+	for _, rec := range recordsOf(t, s) {
+		g = s.space.find(rec.Copies[0].Group)
+	}
+	harmed := -1
+	for i, d := range g.drives { // a log in which records are
+		end, err := s.scanLog(ctx, d, g.segments[i], s.logID(g, i), device.AlignedBuffer(logPiece), func(*segment.Append) error { return nil })
+		require.NoError(t, err)
+		if end.Appends > 0 && harmed < 0 {
+			harmed = i
+			harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-layout.PageSize+200, 8)
+		}
+	}
+	require.NoError(t, s.Close())
+	o := s.options
+	o.OpenDevice = nil // Verify's own opens them twice
+
+	rep, err := Verify(ctx, o, VerifyOptions{})
+	require.NoError(t, err)
+	require.False(t, rep.Sound)
+	require.Positive(t, rep.TornLogs)
+	for _, f := range rep.Faults {
+		require.Equal(t, "log", f.What)
+		require.Contains(t, f.Problem, "on one drive only")
+	}
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	mended, err := s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, len(rep.Faults), mended.LogsMended)
+	mended, err = s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.True(t, mended.Sound(), "%+v", mended)
+	requireChain(t, s, sc, keys, 9000)
+	require.NoError(t, s.Close())
+	rep, err = Verify(ctx, o, VerifyOptions{Deep: true})
+	require.NoError(t, err)
+	require.Empty(t, rep.Faults)
+}
+
+// A page of a log that is damaged, or was never finished, through which nothing is missing is
+// told and is no fault: a crash or a failed write leaves such pages.
+func TestTornLogWithNothingMissingIsSound(t *testing.T) {
+	s, _, _ := openCopies(t, 2)
+	ctx := testContext(t)
+	require.NoError(t, s.Close())
+	o := s.options
+	o.OpenDevice = nil // Verify's own opens them twice
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	harmed := 0
+	for _, g := range s.groupList() {
+		for i, d := range g.drives { // the mark of an orderly end has a page of its own
+			mark := false
+			end, err := s.scanLog(ctx, d, g.segments[i], s.logID(g, i), device.AlignedBuffer(logPiece), func(a *segment.Append) error {
+				mark = true
+				for e := range a.Entries() {
+					mark = mark && e.Kind == segment.KindMark
+				}
+				return nil
+			})
+			require.NoError(t, err)
+			if mark {
+				harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-int64(end.Pages)*layout.PageSize+200, 8)
+				harmed++
+			}
+		}
+	}
+	require.Positive(t, harmed)
+	require.NoError(t, s.Close())
+	rep, err := Verify(ctx, o, VerifyOptions{})
+	require.NoError(t, err)
+	require.True(t, rep.Sound, "%+v", rep.Faults)
+	require.Positive(t, rep.TornLogs)
+}
+
 // A scrub has several blocks under way, or drives would be idle between them; one at a time
 // only when its blocks are so large that more would take too much memory.
 func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {

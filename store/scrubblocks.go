@@ -47,7 +47,10 @@ func (sc *scrubber) blocks(ctx context.Context, g *group, rows []scrubRow, found
 		wg.Go(func() {
 			v := verifier{s: sc.s}
 			for r := range next {
-				state := v.record(ctx, g, r.fp, r.loc, &r.rec, !sc.o.DryRun)
+				state := blockSound
+				if !sc.o.logsOnly {
+					state = v.record(ctx, g, r.fp, r.loc, &r.rec, !sc.o.DryRun)
+				}
 				answers <- answer{r, state, v.read}
 				v.read = 0
 			}

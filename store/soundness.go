@@ -43,6 +43,7 @@ type VerifyReport struct {
 	Namespaces int     `json:"namespaces"`
 	Pending    int     `json:"pending"`   // entries the next open writes to the devices
 	Leftovers  int64   `json:"leftovers"` // records on devices of blocks that were evicted or never committed; the store knows of them
+	TornLogs   int     `json:"torn_logs"` // logs with pages that are damaged or were never finished; what is missing through them is among the faults
 	Deep       bool    `json:"deep"`
 	BytesRead  int64   `json:"bytes_read"` // payload
 	Seconds    float64 `json:"seconds"`
@@ -333,10 +334,17 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		return err
 	}
 	for _, f := range found.Faults {
-		if f.What != "segment header" && c.clean { // those are known; a crash cuts logs off
+		switch {
+		case !c.clean, f.What == "segment header": // a crash cuts logs off; those are known
+		case f.torn:
+			c.rep.TornLogs++
+		default:
 			f.Do = "skep scrub writes again what is missing"
 			c.rep.fault(f)
 		}
+	}
+	if err := c.torn(ctx); err != nil {
+		return err
 	}
 	seen := map[index.Fingerprint]bool{}
 	err = r.catalog.ScanBlocks(ctx, 1, func(_ int, l catalog.Loc, row []byte) error {
@@ -369,6 +377,22 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		}
 	}
 	return nil
+}
+
+// torn finds out what is missing through damaged pages of logs. An append that a crash or an
+// error cut off leaves such a page for as long as its group lives, and then nothing is.
+func (c *checker) torn(ctx context.Context) error {
+	if c.rep.TornLogs == 0 {
+		return nil
+	}
+	rep, err := c.s.Scrub(ctx, ScrubOptions{DryRun: true, logsOnly: true})
+	for _, f := range rep.Faults {
+		if f.What == "log" && f.Problem != recordMissing { // devicesAgree tells of those
+			f.Do = "skep scrub writes it again"
+			c.rep.fault(f)
+		}
+	}
+	return err
 }
 
 // payload reads what is stored: all of it, or nothing.

@@ -87,6 +87,9 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		if r.Leftovers+int64(r.Pending) > 0 {
 			fmt.Fprintf(w, "%d records of blocks that are gone, %d log entries still to be written: the next open sees to them\n", r.Leftovers, r.Pending)
 		}
+		if r.TornLogs > 0 {
+			fmt.Fprintf(w, "%d logs have pages that are damaged or were cut off by a crash: what is missing by that is named above\n", r.TornLogs)
+		}
 	})
 }
 
