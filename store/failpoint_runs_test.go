@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -328,7 +329,7 @@ func (f *failRun) recovery(load crashWorkload, rebuild bool) {
 		missing, o.Degraded = 1, DegradedAlways
 	}
 	o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
-		if i == missing {
+		if i == missing || strings.Contains(path, "given-up-") {
 			return nil, os.ErrNotExist
 		}
 		return l.open(i, path, create, size)
@@ -337,8 +338,15 @@ func (f *failRun) recovery(load crashWorkload, rebuild bool) {
 	disarm := f.arm()
 	octx, done := f.op(ctx)
 	var err error
+	var rep RebuildReport
 	if rebuild {
-		_, err = Rebuild(octx, o, false, nil)
+		rep, err = Rebuild(octx, o, false, nil)
+	}
+	if rep.Missing > 1 {
+		f.Log("more drives are given up than blocks may lose")
+		done()
+		disarm()
+		return
 	}
 	rebuilt := err == nil
 	if !w.failed(err, "rebuild") {
@@ -450,7 +458,11 @@ func (f *failRun) files(image string, damage bool) {
 		runtime.GC() // a call that "failed" may have left a lock
 	}
 	require.NoError(f, err)
-	golden(f.T, s, false, slices.Index(goldenImages, image)+1)
+	aside, err := filepath.Glob(filepath.Join(dir, "catalog.old-*"))
+	require.NoError(f, err)
+	if len(aside) == 0 || image != goldenImages[0] { // the first format's devices know no names: not all can be made anew
+		golden(f.T, s, false, slices.Index(goldenImages, image)+1)
+	}
 	require.NoError(f, s.Close())
 }
 
