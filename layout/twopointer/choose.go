@@ -272,7 +272,7 @@ func (s *Scheduler) rescore(c *candidate) {
 	case ShortestFirst:
 		c.score = -s.stated(st, st.head, max(st.tail, st.head))
 	default:
-		c.score = max(st.benefit, st.weight)
+		c.score = max(st.benefit, st.weight) * s.feeds(st)
 	}
 	c.urgent = math.Inf(1)
 	if !s.traits.exact {
@@ -294,6 +294,19 @@ func (s *Scheduler) rescore(c *candidate) {
 		}
 	}
 }
+
+// feeds is what loading a strand is worth for what the engine gets to do by it: its suffix, which nothing else can
+// be done for, and which waits for all of the prefix. Of two strands that help as many, the one that makes more work
+// ready in a second of loading comes first, so that engine and channel are busy at once; where loading
+// takes much longer than suffixes do it says next to nothing.
+func (s *Scheduler) feeds(st *strand) float64 {
+	load := s.loading(st, max(st.tail-st.head, 0)) + s.chans[st.Channel].latency
+	return 1 + feedWeight*s.stages[st.Stage].slow*st.After/max(load, 1e-6)
+}
+
+// feedWeight is the best of 0 to 16 tried on the agentic trace, closed loops of 4 and 8: 0.2 % (engines that advance every
+// request) and 0.9 % (in order of arrival) off the mean, up to 2.6 % where loading is fast. 1 to 8 are within 0.3 %.
+const feedWeight = 2
 
 // ready hands out the next piece on a channel.
 func (s *Scheduler) ready(channel int) Decision {

@@ -41,7 +41,7 @@
 // Which strand is loaded next is the Policy's matter. Policy Skep minimises Σ weight × completion:
 // the next piece goes where a second of loading takes most weighted seconds off the batch:
 //
-//	score = (compute seconds the piece saves ÷ seconds it takes to load) × Σ weight of the requests that end earlier for it
+//	score = Σ weight of the requests that end earlier for it × (1 + 2 · suffix's engine seconds ÷ seconds until the rest is loaded)
 //
 // # What holds
 //

@@ -112,7 +112,7 @@ func Real(ctx context.Context, b *bed, w *Workload, g twopointer.GPU, m twopoint
 		read += after.Devices[i].BytesRead - before.Devices[i].BytesRead
 	}
 	row.IOUtil, row.ComputeUtil = float64(read)/(bps/b.factor*took), r.busy/took
-	row.Bound = bound(w, r.emu, m, p.Bandwidth, p.Loop)
+	row.bounds(w, [][]sim.Outcome{r.out}, r.emu, m, p)
 	return row, nil
 }
 

@@ -47,22 +47,24 @@ func Virtual(w *Workload, g twopointer.GPU, m twopointer.Model, p Point) (*Row, 
 	all := *w
 	all.Requests = slices.Repeat(w.Requests, virtualRuns)
 	var outcomes []sim.Outcome
+	var runs [][]sim.Outcome
+	var e *engine.Emulated
 	for i := range uint64(virtualRuns) {
-		e := p.engine(g, m, p.Seed+i)
+		e = p.engine(g, m, p.Seed+i)
 		res, err := virtual(w, e, m, p)
 		if err != nil {
 			return nil, err
 		}
-		outcomes = append(outcomes, res.Outcomes...)
+		outcomes, runs = append(outcomes, res.Outcomes...), append(runs, res.Outcomes)
 		row.IOUtil += res.IOBusy / res.End / virtualRuns
 		row.ComputeUtil += res.Compute / res.End / virtualRuns
 		if i == 0 {
 			row.timeline = res.Timeline
-			row.Bound = bound(w, e, m, p.Bandwidth, p.Loop)
 		}
 	}
 	row.fill(&all, outcomes)
 	row.Requests, row.Hits, row.Declined = row.Requests/virtualRuns, row.Hits/virtualRuns, row.Declined/virtualRuns // of one run
+	row.bounds(w, runs, e, m, p)
 	row.BytesLoaded, row.TokensRecomputed = row.BytesLoaded/virtualRuns, row.TokensRecomputed/virtualRuns
 	return row, nil
 }
