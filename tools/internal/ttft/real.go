@@ -34,7 +34,8 @@ type run struct {
 	jobs   []*job
 	notes  chan note
 	step   []sim.Item
-	timer  *time.Timer
+	ended  chan struct{} // a step is over
+	steps  sync.WaitGroup
 	start  time.Time
 	next   int // of the closed loop
 	over   int
@@ -86,11 +87,11 @@ func Real(ctx context.Context, b *bed, w *Workload, g twopointer.GPU, m twopoint
 		return nil, err
 	}
 	r := &run{ctx: ctx, bed: b, w: w, p: p, st: st, scope: scope, emu: p.engine(g, m, p.Seed), notes: make(chan note, 1024),
-		jobs: make([]*job, len(w.Requests)), out: make([]sim.Outcome, len(w.Requests)), timer: time.NewTimer(time.Hour), closed: make(chan error, len(w.Requests))}
+		jobs: make([]*job, len(w.Requests)), out: make([]sim.Outcome, len(w.Requests)), ended: make(chan struct{}, 1), closed: make(chan error, len(w.Requests))}
 	r.cost = r.emu.Stated()
 	r.eng = &sim.Engine{Kind: p.Engine, Chunk: 512, Budget: budget, Ask: r.ask}
-	defer r.timer.Stop()
 	err = r.loop()
+	r.steps.Wait()
 	r.closes.Wait()
 	close(r.closed)
 	for cerr := range r.closed {
@@ -155,7 +156,7 @@ func (r *run) loop() error {
 			if err := r.seen(n); err != nil {
 				return err
 			}
-		case <-r.timer.C:
+		case <-r.ended:
 			if err := r.end(); err != nil {
 				return err
 			}
@@ -303,7 +304,10 @@ func (r *run) begin() {
 			r.lines = append(r.lines, s)
 		}
 	}
-	r.timer.Reset(time.Duration(took * 1e9))
+	r.steps.Go(func() {
+		sleep(time.Duration(took * 1e9))
+		r.ended <- struct{}{}
+	})
 }
 
 // end is a step's.
