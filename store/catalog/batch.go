@@ -17,9 +17,10 @@ const MaxRecordBytes = 1 << 20
 // Commit. Setters copy what they are given; the first error stays and is returned
 // by Commit, which then changes nothing.
 type Batch struct {
-	b   *pebble.Batch
-	key []byte
-	err error
+	b    *pebble.Batch
+	key  []byte
+	root bool // it sets the root row
+	err  error
 }
 
 // NewBatch starts an empty batch.
@@ -107,6 +108,7 @@ func (b *Batch) PutStore(s StoreState) {
 		b.fail(skep.Invalidf("put store row", "format", s.Format, fmt.Sprintf("1 to %d", FormatVersion)))
 		return
 	}
+	b.root = true
 	b.seal([]byte{rowStore}, s.encode(), nil)
 }
 
@@ -130,7 +132,7 @@ func (b *Batch) fail(err error) {
 // of it. With sync it returns nil once they survive a crash of the machine.
 //
 // After skep.Deadline or skep.Failed it is not known whether they happened; after a
-// Deadline they may still happen later, in the order of the commits. After
+// Deadline they may still happen later: those of root rows in the order of their commits. After
 // skep.Full, skep.ReadOnly, skep.Closed and errors of the batch's own they did not.
 func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 	const op = "commit"
@@ -162,8 +164,13 @@ func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 		c.leave()
 		return err
 	}
+	await, through := c.rootTurn(b.root)
 	return c.run(ctx, op, func(*visitor) error {
 		defer func() { <-c.commits }()
+		defer through()
+		if err := await(); err != nil {
+			return err
+		}
 		o := pebble.NoSync
 		if sync {
 			o = pebble.Sync
@@ -176,6 +183,30 @@ func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 		}
 		return batch.Close()
 	})
+}
+
+// rootTurn keeps commits of the root row in the order they were begun, also where a caller left
+// before its own was through: an earlier row that came later would take back what others rely on.
+// The commit awaits its turn, and says when it is through.
+func (c *Catalog) rootTurn(root bool) (await func() error, through func()) {
+	if !root {
+		return func() error { return nil }, func() {}
+	}
+	c.rootMu.Lock()
+	defer c.rootMu.Unlock()
+	before, mine := c.rootDone, make(chan struct{})
+	c.rootDone = mine
+	return func() error {
+		if before == nil {
+			return nil
+		}
+		select {
+		case <-before:
+			return nil
+		case <-c.failed:
+			return c.failure("commit")
+		}
+	}, func() { close(mine) }
 }
 
 // slot waits for one of the commits in flight to end.

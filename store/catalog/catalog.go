@@ -26,6 +26,8 @@ type Catalog struct {
 	readOnly bool
 	created  bool
 	commits  chan struct{}
+	rootMu   sync.Mutex
+	rootDone <-chan struct{} // closed when the last commit of a root row is through; guarded by rootMu
 
 	fs     vfs.FS                // as Pebble has it
 	tables sstable.WriterOptions // of tables written outside Pebble

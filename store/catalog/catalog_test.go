@@ -416,3 +416,22 @@ func TestDamagedRowsAreToldApart(t *testing.T) {
 	require.ErrorIs(t, set(newer), skep.Version)
 	require.NoError(t, set(good))
 }
+
+// A commit of the root row whose caller has left does not come after one that was begun later.
+func TestRootRowsKeepTheirOrder(t *testing.T) {
+	c := open(t, vfs.NewMem())
+	for i := uint64(1); i < 2000; i += 2 {
+		ctx, cancel := context.WithCancel(bg)
+		b := c.NewBatch()
+		b.PutStore(StoreState{Format: 1, NextSeq: i})
+		go cancel()
+		_ = c.Commit(ctx, b, true) // it may be through, or come later
+		b = c.NewBatch()
+		b.PutStore(StoreState{Format: 1, NextSeq: i + 1})
+		require.NoError(t, c.Commit(bg, b, true))
+		require.NoError(t, c.Commit(bg, c.NewBatch(), true))
+		s, err := c.Store(bg)
+		require.NoError(t, err)
+		require.Equal(t, i+1, s.NextSeq)
+	}
+}
