@@ -149,6 +149,7 @@ type LayerInfo struct {
 	Steps          int     `json:"steps"`   // observed
 	Resident       int     `json:"resident"`
 	IndexBytes     int64   `json:"index_bytes"` // keys, routes, profile and recall
+	RowBytes       int64   `json:"row_bytes"`   // medoids, routes and clusters as the Store's rows hold them (SideRows); 0: it holds none
 	Overgrown      int     `json:"overgrown"`   // clusters with so many runs that they should be laid out anew
 	Share          float64 `json:"share"`       // bound ÷ planned time of fetches, moving average
 	Decayed        bool    `json:"decayed"`     // Share has fallen well below what it was when laid out

@@ -76,6 +76,9 @@ func (c *cleaner) run() {
 			if c.s.failure.Load() == nil {
 				c.s.retryIntents()
 				c.s.reconcileStale(c.s.ctx)
+				if err := c.s.sweepSides(c.s.ctx); err != nil {
+					c.s.log.Warn("side rows of blocks that are gone are still there", "error", err)
+				}
 			}
 		}
 		c.unopen()

@@ -30,6 +30,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	n := 0
 	var tombs []segment.Tombstone
 	var away []index.Fingerprint // accepted, and perhaps being committed now
+	sided := map[index.Fingerprint]catalog.SideID{}
 	b := s.catalog.NewBatch()
 	s.changes.Lock()
 	if ctx.Err() != nil { // the last moment at which nothing has happened
@@ -39,6 +40,10 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	seq := s.nextSeq()
 	for i := range keys {
 		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		if s.sides.has(fp) {
+			sided[fp] = catalog.SideID{Instance: ns.instance, Tag: t, Key: keys[i]}
+			b.DeleteSide(sided[fp])
+		}
 		written, record := s.writtenAt(fp)
 		e, ok := s.remove(ns, fp)
 		if !ok { // an earlier delete may have left before it was certain
@@ -71,6 +76,9 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		// Not under ctx: the index has forgotten them, so that nobody would delete their rows later.
 		// With the root row: no number of a tombstone is ever given to what is put later.
 		err = s.unsure(s.saveSeq(s.ctx, b, true))
+	}
+	if err == nil {
+		s.sides.forget(sided)
 	}
 	s.changes.Unlock()
 	if err == nil {
@@ -227,6 +235,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		renewed.instance, renewed.stored = next.NextInstance, new(atomic.Int64)
 		fresh[i] = &renewed
 		b.PutPurge(catalog.Purge{Instance: ns.instance, Whole: true, Seq: seq})
+		b.DeleteSidesOf(ns.instance, nil)
 		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: renewed.instance})
 		var w segment.LogWriter
 		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance}), w.Namespace(renewed.entry(seq))); err != nil {
@@ -293,6 +302,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		firsts, deads = append(firsts, first), append(deads, dead)
 		err := w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(first.tag)})
 		b.PutPurge(catalog.Purge{Instance: in, Tag: first.tag, Seq: seq})
+		b.DeleteSidesOf(in, (*[16]byte)(&dead.tag))
 		if dead != first {
 			b.PutPurge(catalog.Purge{Instance: in, Tag: dead.tag, Seq: 0})
 			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(dead.tag)}))

@@ -23,10 +23,11 @@ var rewrite = flag.Bool("rewrite", false, "make the golden images anew")
 // goldenImages are stores as each format left them, killed: two devices of a MiB and a
 // catalog, not closed. They must open for as long as skep reads those formats. The last
 // is of the present format: -rewrite makes it anew when a format is being made.
-var goldenImages = []string{"testdata/v1.tar.zst", "testdata/v2.tar.zst", "testdata/v3.tar.zst", "testdata/v4.tar.zst"}
+var goldenImages = []string{"testdata/v1.tar.zst", "testdata/v2.tar.zst", "testdata/v3.tar.zst", "testdata/v4.tar.zst", "testdata/v5.tar.zst"}
 
 // golden fills a store, or requires that s is one that was filled, by so new a format:
-// since 3 there are encrypted blocks, since 4 small values that share pages.
+// since 3 there are encrypted blocks, since 4 small values that share pages, since 5 side rows,
+// which stores of before take.
 func golden(t *testing.T, s *Store, fill bool, format int) {
 	ctx := testContext(t)
 	chain := openSpace(t, s, "chain", skep.Durable, 2, true)
@@ -41,6 +42,7 @@ func golden(t *testing.T, s *Store, fill bool, format int) {
 	if format >= 4 {
 		goldenValues(t, s, fill)
 	}
+	goldenSide(t, s, fill || format < 5)
 	if format >= 3 {
 		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "encrypted", Name: "chain", Shape: anySize, Class: skep.Durable, Copies: 2, Chained: true})
 		require.NoError(t, err)
@@ -92,6 +94,26 @@ func golden(t *testing.T, s *Store, fill bool, format int) {
 	require.Equal(t, 8+3, found.Tokens)
 }
 
+// goldenSide is blocks with side rows, plain and encrypted.
+func goldenSide(t *testing.T, s *Store, fill bool) {
+	for _, tenant := range []string{"u", "encrypted"} {
+		n, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: tenant, Name: "side", Model: "m", Shape: anySize, Class: skep.Durable})
+		require.NoError(t, err)
+		sc, k := skep.Scope{Namespace: n.ID, Salt: "pepper"}, keyOf(5)
+		b := content(k, tenant, 1, 9000)
+		if fill {
+			putOne(t, s, sc, k, b)
+		}
+		if _, err := s.Side(testContext(t), sc, k); err != nil { // not put yet, or lost with the catalog
+			requireKind(t, skep.NotFound, err)
+			require.NoError(t, s.PutSide(testContext(t), sc, k, piecesOf(b, 4000)))
+		}
+		got, err := s.Side(testContext(t), sc, k)
+		require.NoError(t, err)
+		require.Equal(t, piecesOf(b, 4000), got)
+	}
+}
+
 // goldenValues are small values that were put in two batches, plain and encrypted.
 func goldenValues(t *testing.T, s *Store, fill bool) {
 	sizes := []int{513, 700, 1024, 1500, 2048, 3000, 3584, 600, 2500, 900, 1300}
@@ -133,6 +155,8 @@ func TestGoldenImage(t *testing.T) {
 			for round := range 3 {
 				s, err := Open(context.Background(), o)
 				require.NoError(t, err)
+				roots, _ := sideRows(t, s)
+				require.Equal(t, i+1 >= 5 && round == 0 || round == 1, len(roots) == 2, "round %d", round)
 				golden(t, s, false, i+1)
 				more := chainKeys(99, 3)
 				sc := openSpace(t, s, "chain", skep.Durable, 2, true)

@@ -59,6 +59,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.verifyDoubtful(ctx, doubtful); err != nil {
 		return err
 	}
+	if err := s.loadSides(ctx); err != nil {
+		return err
+	}
 	return s.agree(ctx, root)
 }
 

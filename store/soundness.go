@@ -41,9 +41,11 @@ type VerifyReport struct {
 	Groups     int     `json:"groups"`
 	Blocks     int64   `json:"blocks"`
 	Namespaces int     `json:"namespaces"`
-	Pending    int     `json:"pending"`   // entries the next open writes to the devices
-	Leftovers  int64   `json:"leftovers"` // records on devices of blocks that were evicted or never committed; the store knows of them
-	TornLogs   int     `json:"torn_logs"` // logs with pages that are damaged or were never finished; what is missing through them is among the faults
+	Pending    int     `json:"pending"`         // entries the next open writes to the devices
+	Leftovers  int64   `json:"leftovers"`       // records on devices of blocks that were evicted or never committed; the store knows of them
+	TornLogs   int     `json:"torn_logs"`       // logs with pages that are damaged or were never finished; what is missing through them is among the faults
+	Sides      int     `json:"side_sets"`       // blocks with side rows: layers of clustered contexts
+	StaleSides int     `json:"stale_side_sets"` // of an earlier version of their block, or of none: made anew when that is opened, or deleted
 	Deep       bool    `json:"deep"`
 	BytesRead  int64   `json:"bytes_read"` // payload
 	Seconds    float64 `json:"seconds"`
@@ -165,6 +167,10 @@ func (c *checker) run(ctx context.Context) error {
 		if e, ok := s.index.Resolve(fp); !ok || e.Location != r.loc {
 			rep.fault(Fault{What: "index", Group: int(unpack(r.loc).Group), Problem: "a block's row is not what the index has", Do: "report it: this is a bug"})
 		}
+	}
+	c.v.Progress("side rows")
+	if err := c.sides(ctx); err != nil {
+		return err
 	}
 	c.v.Progress("logs")
 	if err := c.devicesAgree(ctx, len(intents)); err != nil {

@@ -19,7 +19,7 @@ import (
 
 // Store is the embedded engine: a skep.Store on devices. Make it with Open.
 //
-// Lock order: gate, changes, space.opening, names.mu, a session's mu, space.mu, then
+// Lock order: gate, sides.turn, changes, space.opening, names.mu, a session's mu, space.mu, then
 // the index's own. No lock is held over device I/O but opening and, over commits of
 // the catalog, changes and names.mu.
 type Store struct {
@@ -88,6 +88,7 @@ type Store struct {
 	intents   intents
 	suspects  suspects
 	rivals    rivals
+	sides     sides
 	repairs   repairs
 	logCache  logCache   // of a store whose catalog has failed
 	naming    sync.Mutex // makes and purges namespaces; before space.opening

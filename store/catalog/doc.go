@@ -16,10 +16,19 @@
 //	'p' instance u32                           a purged instance: sequence number
 //	'p' instance u32, tag [16]                 a purged salt of an instance: sequence number
 //	's'                                        StoreState
+//	'x' instance u32, tag [16], key [32]       SideRoot: which pieces count of what a block says
+//	'y' the same, edition u64, piece u32       one of those pieces: opaque bytes
 //
 // The block rows of a group are one range, in the order the group was written: a
 // chain put together lies together and is read by one scan, and a group is
 // dropped by one range deletion.
+//
+// Side rows hold what some blocks say a second time, cut into rows: the medoids, route
+// tables and clusters of clustered contexts (skep.SideRows; docs/format.md has their bytes).
+// The block is what counts. An edition is a version of it. Pieces of a new edition are
+// written first, those that did not change are kept from an earlier one, and the root, one
+// small row, is what has them count, in the commit that deletes what it no longer names.
+// Pieces that no root names are what a crash has left, and go at the next open.
 //
 // # Commits
 //

@@ -14,6 +14,8 @@ const (
 	rowNamespace = 'n'
 	rowPurge     = 'p'
 	rowStore     = 's'
+	rowSideRoot  = 'x'
+	rowSidePiece = 'y'
 )
 
 // Loc names a block row: where its first byte is.

@@ -13,7 +13,8 @@ import (
 //	2	names, purges and deletions are on the devices too; rows 'j'
 //	3	block rows may be sealed, and have larger parts in them
 //	4	block rows may be of values that share a page
-const FormatVersion = 4
+//	5	rows 'x' and 'y', which deletions and purges take along
+const FormatVersion = 5
 
 // GroupPhase is where a stripe group is in its life. The numbers are stored.
 type GroupPhase uint8

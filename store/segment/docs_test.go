@@ -49,6 +49,9 @@ var formatFields = map[string][]field{
 	"Namespace":        {{"sequence", nsSeq}, {"instance", nsInstance}, {"spare", nsSpare}, {"", nsJSON}},
 	"Mark":             {{"flushed", 0}, {"", MarkSize}},
 	"Format limits":    nil, // compared by TestDocsLimits
+	"Side root key":    nil, // compared by package catalog's TestDocsSideRows
+	"Side piece key":   nil,
+	"Side row limits":  nil,
 	"Granule identity": {{"instance", 0}, {"write version", 4}, {"salt tag", 8}, {"key", 24}, {"", 56}},
 	"Log seed":         {{"hash secret", 0}, {"store id", 16}, {"group", 32}, {"generation", 36}, {"position", 44}, {"", 46}},
 }

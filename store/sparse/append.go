@@ -282,7 +282,7 @@ func (y *layer) overflow(ctx context.Context, all bool) error {
 	if err := k.put(ctx, k.records, blocks); err != nil {
 		return err
 	}
-	if err := k.putMeta(ctx, k.key("arrangement", uint64(y.n)), grown.encode()); err != nil {
+	if err := y.put(ctx, grown); err != nil {
 		return err
 	}
 	if err := grown.settle(k, y.n); err != nil {

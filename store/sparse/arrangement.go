@@ -19,6 +19,8 @@ type arrangement struct {
 	at       [][]uint32 // [device as dealt][slot] entry
 	clusters coact.Clusters
 	keys     []float32 // of the clusters' representatives
+	first    bool      // it was read in the form of "SKARRN01"
+	rows     int64     // bytes of it that the Store keeps as rows; 0: none, or they could not be kept
 
 	// Made of the above by settle.
 	placement *layout.Placement // with devices as they are
@@ -166,7 +168,7 @@ func (k *sparseContext) build(ctx context.Context, n int) error {
 	if _, err := k.writeRecords(ctx, n, a, recs.at, nil); err != nil {
 		return err
 	}
-	if err := k.putMeta(ctx, k.key("arrangement", uint64(n)), a.encode()); err != nil {
+	if err := y.put(ctx, a); err != nil {
 		return err
 	}
 	return y.adopt(a)
@@ -303,14 +305,7 @@ var errNoArrangement = errors.New("sparse: a layer's arrangement is not stored")
 // load reads a layer's arrangement and what was observed.
 func (k *sparseContext) load(ctx context.Context, n int) error {
 	y := k.layers[n]
-	data, err := k.getMeta(ctx, k.key("arrangement", uint64(n)))
-	if err != nil {
-		return err
-	}
-	if data == nil {
-		return errNoArrangement
-	}
-	a, err := decodeArrangement(data)
+	a, err := y.stored(ctx)
 	if err != nil {
 		return err
 	}

@@ -301,6 +301,7 @@ func (k *sparseContext) Info() skep.SparseInfo {
 		i := skep.LayerInfo{Generation: a.gen, Clusters: len(a.clusters), Records: a.placement.Records(), Steps: y.mu.profile.Steps(),
 			Resident: len(y.mu.hot) + len(y.mu.window), Overgrown: a.overgrown, Share: y.mu.share, Decayed: y.mu.best > 0 && y.mu.share < decayedShare*y.mu.best,
 			IndexBytes:   a.bytes() + y.mu.profile.Bytes() + remembered + projection,
+			RowBytes:     a.rows,
 			PrefetchRead: y.mu.read, PrefetchJoined: y.mu.used}
 		y.mu.Unlock()
 		info.PerLayer = append(info.PerLayer, i)

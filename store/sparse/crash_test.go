@@ -70,6 +70,12 @@ func newWorld(t *testing.T) *world {
 	ns, err := w.inner.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
 	require.NoError(t, err)
 	w.scope = skep.Scope{Namespace: ns.ID}
+	w.putChain()
+	return w
+}
+
+// putChain puts the chain the context is of.
+func (w *world) putChain() {
 	var parent *skep.Key
 	var blocks []skep.Block
 	for i := range worldTokens / 16 {
@@ -82,9 +88,8 @@ func newWorld(t *testing.T) *world {
 		}
 		blocks = append(blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
 	}
-	_, err = w.inner.Put(ctx, &skep.PutRequest{Scope: w.scope, Blocks: blocks})
-	require.NoError(t, err)
-	return w
+	_, err := w.inner.Put(w.ctx, &skep.PutRequest{Scope: w.scope, Blocks: blocks})
+	require.NoError(w.t, err)
 }
 
 // open opens the context through a store that dies after so many changes.

@@ -1,6 +1,7 @@
 // Package sparse keeps clustered contexts on any skep.Store: skep.Sparse on top of
 // lookup, restore and put. It needs no storage of its own; what it stores are blocks, so
-// checksums, crash safety, cleaning and repair are the Store's.
+// checksums, crash safety, cleaning and repair are the Store's, and, where the Store has them
+// (skep.SideRows), rows of its catalog.
 //
 // # What is stored
 //
@@ -27,7 +28,9 @@
 //
 // An arrangement says what is in which slot and which entries form clusters. It is
 // immutable but for growth at its end and is stored as one block; replacing that block
-// is the moment a new generation takes over. Records of a generation that is not in
+// is the moment a new generation takes over. Rows are made of it then, medoids, routes and
+// clusters apart (rows.go), and are what an open reads, unless they are not of the block as
+// it is: then the block, and rows are made anew. Records of a generation that is not in
 // force are found by their keys, which name it, and deleted when its last reader is done.
 //
 //	recluster   write plan (what is wanted) → records of the new generation → arrangement

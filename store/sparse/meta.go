@@ -5,12 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"math"
-	"slices"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index/coact"
-	"github.com/skepkv/skep/layout"
 )
 
 // key names a block of this context, in either namespace.
@@ -107,104 +103,4 @@ func drain(ctx context.Context, ses skep.Session, f func(c *skep.Chunk) error) e
 			return err
 		}
 	}
-}
-
-// Written is an arrangement's stored form. Its numbers are uvarints:
-//
-//	"SKARRN02" generation, entries, radius in thousandths, devices
-//	for each device: slots, and for each slot 0 or entry+1
-//	clusters, and for each its length and entries
-//	medoid key numbers, and those as 4 bytes each, little-endian
-//
-// "SKARRN01" is the same without the radius.
-const (
-	arrangementMagic = "SKARRN02"
-	arrangementFirst = "SKARRN01"
-)
-
-func (a *arrangement) encode() []byte {
-	b := []byte(arrangementMagic)
-	put := func(v uint64) { b = binary.AppendUvarint(b, v) }
-	put(a.gen)
-	put(uint64(a.entries))
-	put(uint64(math.Round(a.tau * 1000)))
-	put(uint64(len(a.at)))
-	for _, slots := range a.at {
-		put(uint64(len(slots)))
-		for _, e := range slots {
-			if e == layout.NoEntry {
-				put(0)
-			} else {
-				put(uint64(e) + 1)
-			}
-		}
-	}
-	put(uint64(len(a.clusters)))
-	for _, c := range a.clusters {
-		put(uint64(len(c)))
-		for _, e := range c {
-			put(uint64(e))
-		}
-	}
-	put(uint64(len(a.keys)))
-	for _, v := range a.keys {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-	}
-	return b
-}
-
-func decodeArrangement(b []byte) (*arrangement, error) {
-	bad := &skep.Error{Op: "read arrangement", Kind: skep.Damaged}
-	if len(b) < len(arrangementMagic) {
-		return nil, bad
-	}
-	magic := string(b[:len(arrangementMagic)])
-	if b = b[len(magic):]; magic != arrangementMagic && magic != arrangementFirst {
-		return nil, bad
-	}
-	short := false
-	get := func(limit uint64) uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 || v > limit {
-			short = true
-			return 0
-		}
-		b = b[n:]
-		return v
-	}
-	a := &arrangement{gen: get(math.MaxUint64), entries: int(get(coact.MaxEntries)), tau: firstTau}
-	if magic == arrangementMagic {
-		a.tau = float64(get(1000)) / 1000
-	}
-	list := func(least uint64) []uint32 {
-		n := get(uint64(len(b)))
-		out := make([]uint32, 0, n)
-		for ; n > 0 && !short; n-- {
-			v := get(uint64(a.entries) - 1 + least)
-			if v < least { // an empty slot
-				out = append(out, layout.NoEntry)
-			} else {
-				out = append(out, uint32(v-least))
-			}
-		}
-		return out
-	}
-	if a.entries < 1 {
-		return nil, bad
-	}
-	for n := get(layout.MaxDevices); n > 0 && !short; n-- {
-		a.at = append(a.at, list(1))
-	}
-	for n := get(uint64(len(b))); n > 0 && !short; n-- {
-		a.clusters = append(a.clusters, list(0))
-	}
-	n := get(uint64(len(b)))
-	if short || uint64(len(b)) != 4*n || slices.ContainsFunc(a.clusters, func(c []uint32) bool { return len(c) == 0 }) {
-		return nil, bad
-	}
-	for ; n > 0; n-- {
-		a.keys = append(a.keys, math.Float32frombits(binary.LittleEndian.Uint32(b)))
-		b = b[4:]
-	}
-	return a, nil
 }

@@ -36,7 +36,8 @@ func (b *bed) interrupted(k *sparseContext, at func(uint32) []byte) {
 			}
 		}
 	}
-	require.NoError(b, k.putMeta(b.ctx, k.key("plan", 0), next.encode()))
+	plan, _ := next.encode()
+	require.NoError(b, k.putMeta(b.ctx, k.key("plan", 0), plan))
 	_, err = k.writeRecords(b.ctx, 0, next, at, nil)
 	require.NoError(b, err)
 }

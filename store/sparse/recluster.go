@@ -49,7 +49,8 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 		if _, err := k.s.st.Delete(ctx, k.records, next.recordKeys(k, n)); err != nil {
 			return res, err
 		}
-		if err := k.putMeta(ctx, k.key("plan", uint64(n)), next.encode()); err != nil {
+		plan, _ := next.encode()
+		if err := k.putMeta(ctx, k.key("plan", uint64(n)), plan); err != nil {
 			return res, err
 		}
 	}
@@ -338,7 +339,7 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	if err != nil {
 		return written, err
 	}
-	if err := k.putMeta(ctx, k.key("arrangement", uint64(y.n)), next.encode()); err != nil {
+	if err := y.put(ctx, next); err != nil {
 		return written, err
 	}
 	if err := y.adopt(next); err != nil {

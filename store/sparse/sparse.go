@@ -39,9 +39,10 @@ type Options struct {
 
 // Sparse is skep.Sparse over a Store, which it does not own.
 type Sparse struct {
-	st skep.Store
-	at Locator
-	o  Options
+	st   skep.Store
+	at   Locator
+	side skep.SideRows // nil: arrangements are blocks alone
+	o    Options
 
 	drives *drives
 
@@ -73,6 +74,7 @@ const (
 func New(st skep.Store, o Options) (*Sparse, error) {
 	s := &Sparse{st: st, o: o, open: map[place]*sparseContext{}, busy: map[place]chan struct{}{}, drives: newDrives(o.Cost)}
 	s.at, _ = st.(Locator)
+	s.side, _ = st.(skep.SideRows)
 	if s.at != nil {
 		s.o.Devices = s.at.DeviceCount()
 	}

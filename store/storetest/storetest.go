@@ -43,6 +43,7 @@ func Test(t *testing.T, open func(t *testing.T, c Config) skep.Store) {
 		{"Compute", testCompute},
 		{"Delete", testDelete},
 		{"Purge", testPurge},
+		{"Side", testSide},
 		{"Hint", testHint},
 		{"Alloc", testAlloc},
 		{"Stats", testStats},

@@ -90,6 +90,9 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		if r.TornLogs > 0 {
 			fmt.Fprintf(w, "%d logs have pages that are damaged or were cut off by a crash: what is missing by that is named above\n", r.TornLogs)
 		}
+		if r.Sides+r.StaleSides > 0 {
+			fmt.Fprintf(w, "%d layers of clustered contexts have rows in the catalog; %d sets of rows are stale: they are made anew from their blocks, or deleted\n", r.Sides, r.StaleSides)
+		}
 	})
 }
 

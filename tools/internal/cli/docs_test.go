@@ -53,6 +53,7 @@ var results = map[string]any{
 	"skep inspect namespaces": inspect.Namespaces{},
 	"skep inspect block":      inspect.Blocks{},
 	"skep inspect chain":      inspect.Chain{},
+	"skep inspect side":       inspect.Sides{},
 	"skep inspect memory":     memoryResult{},
 	"skep verify":             store.VerifyReport{},
 	"skep rebuild":            store.RebuildReport{},

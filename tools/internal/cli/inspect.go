@@ -42,6 +42,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	sub("namespaces", "whose blocks there are", noArgs, a.inspectNamespaces)
 	sub("block KEY", "one block by its key in hexadecimal, or the first digits of it", keyArgs(1, 1), a.inspectBlock)
 	sub("chain KEY [KEY …]", "a chain by its keys, first block first, or by its last one", keyArgs(1, skep.MaxChainKeys), a.inspectChain)
+	sub("side", "what the catalog holds of clustered contexts: medoids, routes, clusters", noArgs, a.inspectSide)
 	cmd.AddCommand(&cobra.Command{Use: "memory", Short: "what opening the store takes in memory, and its caps", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.inspectMemory(cmd.Context(), dir) }})
 	cmd.AddCommand(&cobra.Command{Use: "mrc", Short: "the miss-ratio curve of a store that is open: what more drives or DRAM would gain", Args: noArgs,
@@ -113,6 +114,29 @@ func (a *app) inspectNamespaces(ctx context.Context, v *inspect.View, _ []string
 			rows = append(rows, row(n.ID, n.Tenant, n.Name, n.Model, shapeText(n.Shape), n.Class, n.Copies, n.Chained, n.Blocks, size(n.BlockBytes)))
 		}
 		table(w, rows...)
+	})
+}
+
+func (a *app) inspectSide(ctx context.Context, v *inspect.View, _ []string) error {
+	r, err := v.Sides(ctx)
+	if err != nil {
+		return err
+	}
+	return a.print(r, func(w io.Writer) {
+		storeHead(w, r.Store)
+		rows := [][]string{row("namespace", "block", "state", "rows", "bytes", "of them")}
+		for _, s := range r.Sides {
+			state, kinds := "current", []string{}
+			if !s.Current {
+				state = "stale"
+			}
+			for _, k := range s.Kinds {
+				kinds = append(kinds, fmt.Sprintf("%s %d, %s", k.Kind, k.Rows, size(k.Bytes)))
+			}
+			rows = append(rows, row(s.Namespace, s.Key[:16], state, s.Rows, size(s.Bytes), strings.Join(kinds, "; ")))
+		}
+		table(w, rows...)
+		fmt.Fprintf(w, "\n%d blocks, %s. A block is one layer of a context; what is stale is made anew when its context is opened.\n", len(r.Sides), size(r.Bytes))
 	})
 }
 

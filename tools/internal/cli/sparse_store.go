@@ -174,10 +174,10 @@ func (a *app) inspectClusters(dir *string) *cobra.Command {
 		return a.print(res, func(w io.Writer) {
 			i := res.SparseInfo
 			fmt.Fprintf(w, "context %s: %d entries (%d appended) of %s in %d layers on %d devices\n\n", i.Last.Short(), i.Entries, i.Appended, size(i.EntryBytes), i.Layers, i.Devices)
-			rows := [][]string{row("layer", "generation", "clusters", "largest", "mean size", "mean radius", "mean runs", "overgrown", "copies", "balance", "steps", "in DRAM", "index")}
+			rows := [][]string{row("layer", "generation", "clusters", "largest", "mean size", "mean radius", "mean runs", "overgrown", "copies", "balance", "steps", "in DRAM", "index", "in rows")}
 			for _, l := range res.Described {
 				rows = append(rows, row(l.Layer, l.Generation, len(l.Sizes), largest(l.Sizes), mean(l.Sizes), mean(l.Radii), mean(l.Runs), l.Overgrown,
-					l.Copies, l.Balance, l.Steps, l.Resident, size(l.IndexBytes)))
+					l.Copies, l.Balance, l.Steps, l.Resident, size(l.IndexBytes), size(l.RowBytes)))
 			}
 			table(w, rows...)
 		})

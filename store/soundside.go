@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+)
+
+// sides compares side rows with the records of the blocks they are of.
+func (c *checker) sides(ctx context.Context) error {
+	roots, err := c.s.catalog.SideRoots(ctx)
+	if skep.KindOf(err) == skep.Damaged {
+		c.rep.fault(Fault{What: "side rows", Problem: err.Error(), Do: "skep rebuild: rows are made anew from their blocks"})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	editions := map[catalog.SideID]uint64{}
+	for i := range roots {
+		editions[roots[i].ID] = roots[i].Edition
+		c.rep.Sides++
+		if err := c.side(ctx, &roots[i]); err != nil {
+			return err
+		}
+	}
+	owners, err := c.s.catalog.SideOwners(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range owners {
+		if edition, ok := editions[o.ID]; !ok || o.Last > edition { // a put was cut off
+			c.rep.StaleSides++
+		}
+	}
+	return nil
+}
+
+func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
+	s := c.s
+	ns := s.names.of(r.ID.Instance)
+	fp := s.names.fingerprint(r.ID.Instance, r.ID.Tag, r.ID.Key)
+	row, stored := c.rows[fp]
+	if ns == nil || !stored || s.names.dead(r.ID.Instance, r.ID.Tag) || row.written != r.Edition {
+		c.rep.StaleSides++
+		return nil
+	}
+	rec, err := s.committed("verify", fp, r.ID.Key)
+	if err == nil {
+		_, err = s.sidePieces(ctx, ns, &rec, r)
+	}
+	switch skep.KindOf(err) {
+	case skep.Damaged:
+		c.rep.fault(Fault{What: "side rows", Group: int(unpack(row.loc).Group), Key: r.ID.Key.String(), Problem: err.Error(),
+			Do: "open the context they are of: they are made anew from the block"})
+		return nil
+	case skep.Denied: // encrypted, and the key is not here
+		return nil
+	}
+	return err
+}

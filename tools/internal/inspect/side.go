@@ -1,0 +1,98 @@
+package inspect
+
+import (
+	"context"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Side is the side rows of one block: of a clustered context, those of one layer.
+type Side struct {
+	Key       string      `json:"key"`
+	Namespace uint32      `json:"namespace"` // 0: of a purged one
+	Instance  uint32      `json:"instance"`
+	Salted    bool        `json:"salted"`
+	Edition   uint64      `json:"edition"`
+	Current   bool        `json:"current"`
+	Sealed    bool        `json:"sealed"`
+	Rows      int         `json:"rows"`
+	Bytes     int64       `json:"bytes"`
+	Kinds     []SideKinds `json:"kinds"`
+}
+
+// SideKinds is how much of a kind there is.
+type SideKinds struct {
+	Kind  string `json:"kind"`
+	Rows  int    `json:"rows"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Sides is all side rows.
+type Sides struct {
+	Store
+	Bytes int64  `json:"bytes"`
+	Sides []Side `json:"side"`
+}
+
+// Sides lists the blocks that have side rows, by instance, salt and key.
+func (v *View) Sides(ctx context.Context) (*Sides, error) {
+	root, err := v.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := v.cat.SideRoots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, err := v.cat.Namespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[uint32]uint32{}
+	for _, n := range names {
+		ids[n.Instance] = uint32(n.ID)
+	}
+	written := map[catalog.SideID]uint64{}
+	for _, r := range roots {
+		written[r.ID] = 0
+	}
+	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+		id := catalog.SideID{Instance: r.Instance, Tag: r.SaltTag, Key: r.Key}
+		if was, ok := written[id]; ok {
+			written[id] = max(was, r.Written())
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	out := &Sides{Store: root, Sides: []Side{}}
+	for _, r := range roots {
+		s := Side{Key: r.ID.Key.String(), Namespace: ids[r.ID.Instance], Instance: r.ID.Instance, Salted: r.ID.Tag != [16]byte{}, Edition: r.Edition,
+			Current: written[r.ID] == r.Edition, Sealed: r.Sealed, Rows: len(r.Pieces), Kinds: kindsOf(r.Pieces)}
+		for _, k := range s.Kinds {
+			s.Bytes += k.Bytes
+		}
+		out.Bytes += s.Bytes
+		out.Sides = append(out.Sides, s)
+	}
+	return out, nil
+}
+
+func kindsOf(pieces []catalog.SidePiece) []SideKinds {
+	out := []SideKinds{}
+	for k := skep.SideHeader; k <= skep.SideMedoids; k++ {
+		n := SideKinds{Kind: k.String()}
+		for _, p := range pieces {
+			if p.Kind == uint8(k) {
+				n.Rows++
+				n.Bytes += int64(p.Bytes)
+			}
+		}
+		if n.Rows > 0 {
+			out = append(out, n)
+		}
+	}
+	return out
+}
