@@ -373,6 +373,9 @@ func (c *cleaner) unopen() {
 	}
 	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
 		s.log.Warn("segments lost until the next open", "groups", len(list), "error", err)
+		s.space.mu.Lock()
+		s.space.mu.doubted = append(s.space.mu.doubted, list...)
+		s.space.mu.Unlock()
 		return
 	}
 	s.space.mu.Lock()

@@ -65,9 +65,11 @@ func (s *Store) close() error {
 		mark := s.lastMark()
 		s.flushed.Store(s.seq.Load())
 		b := s.catalog.NewBatch()
-		for _, g := range s.space.mu.spares { // nothing runs any more that would take them
+		s.space.mu.Lock() // nothing runs any more that would take them
+		for _, g := range slices.Concat(s.space.mu.spares, s.space.mu.unopened, s.space.mu.doubted) {
 			b.DeleteGroup(g.num)
 		}
+		s.space.mu.Unlock()
 		s.saveStale(b)
 		b.PutStore(s.storeState(next, s.cleaner.done()))
 		err := s.catalog.Commit(ctx, b, true)

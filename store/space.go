@@ -119,6 +119,7 @@ type space struct {
 		// unopened are groups whose headers could not be written and are not under way any
 		// more. The cleaner takes them back.
 		unopened []*group
+		doubted  []*group // whose row's commit ended in an error; it may be there
 		spares   []*group // ready to be opened: spare.go
 		sparing  int      // spares being made
 		making   []*group // whose headers are being written
@@ -297,6 +298,9 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	b := s.catalog.NewBatch()
 	b.PutGroup(&g.state)
 	if err := s.saveSeq(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
+		s.space.mu.Lock()
+		s.space.mu.doubted = append(s.space.mu.doubted, g)
+		s.space.mu.Unlock()
 		return err // the row may be there: an open gives these segments back
 	}
 	buf := device.AlignedBuffer(layout.PageSize * len(g.drives))
