@@ -186,22 +186,22 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 			s.readHeaders(ctx, d, all, func(seg uint32, h *segment.Header, err error) {
 				r.logBytes.Add(layout.PageSize)
 				r.needed(d, d.segmentOffset(seg), layout.PageSize)
-				switch skep.KindOf(err) {
-				case skep.DeviceFailed, skep.Deadline:
+				switch k := skep.KindOf(err); {
+				case err == nil:
+					copied := *h
+					at[i][seg] = &copied
+				case k == skep.Foreign: // never written, or another store's
+				case k == skep.Damaged, k == skep.Version:
+					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
+					if k == skep.Version {
+						r.mu.Lock()
+						r.newer[slotOf{d, seg}] = true
+						r.mu.Unlock()
+					}
+				default:
 					r.mu.Lock()
 					failed = append(failed, err)
 					r.mu.Unlock()
-				case skep.Damaged, skep.Version:
-					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
-				}
-				if skep.KindOf(err) == skep.Version {
-					r.mu.Lock()
-					r.newer[slotOf{d, seg}] = true
-					r.mu.Unlock()
-				}
-				if err == nil {
-					copied := *h
-					at[i][seg] = &copied
 				}
 			})
 		})
