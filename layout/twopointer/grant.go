@@ -139,6 +139,9 @@ func (s *Scheduler) grantable(st *strand, want int, idle bool) int {
 // nearlyIdle says that what an engine that advances every request has besides is worth few launches: it
 // will be idle in the next step, and two steps cost a launch more than one.
 func (s *Scheduler) nearlyIdle(st *strand) bool {
+	if s.loading(st, st.tail-st.head) < fewLaunches*st.Cost.Fixed*s.stages[st.Stage].slow {
+		return false // it is there before that is worth a launch
+	}
 	ready := 0.0
 	for _, i := range s.live {
 		if o := &s.strands[i]; o.left == 0 && o.Stage == st.Stage {
