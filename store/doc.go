@@ -45,7 +45,8 @@
 //	pump      one goroutine a session takes the next chunk of the best chain, finds
 //	          where its block lies now, pins its group, and queues its reads on the
 //	          drives, within a window of 64 MiB
-//	read      a drive has at most 128 reads or 32 MiB under way; the rest waits in its
+//	read      a drive has at most 128 reads or 32 MiB under way; of reads into memory that
+//	          is lent 2 MiB, and more while they come back soon (depth.go); the rest waits in its
 //	          queue, by priority, where it can still be cancelled
 //	check     workers compare every granule with its checksum, copy where a copy is
 //	          needed, try the next copy where bytes are wrong or a drive failed

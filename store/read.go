@@ -38,16 +38,14 @@ type readQueue struct {
 	order  uint64
 	ops    int
 	bytes  int64
+	depth  depth
 	launch []*device.Op // reused under mu
 	oldest *read        // of those under way
 	newest *read
 }
 
-// A drive is given at most this much at once.
-const (
-	driveOps   = 128
-	driveBytes = 32 << 20
-)
+// driveOps is how many reads a drive is given at most at once; how many bytes is depth's.
+const driveOps = 128
 
 type readHeap []*read
 
@@ -75,7 +73,7 @@ func (d *drive) add(reads []*read) {
 	for _, r := range reads {
 		q.order++
 		r.order = q.order
-		if q.ops < driveOps && q.bytes < driveBytes && len(q.waits) == 0 {
+		if len(q.waits) == 0 && q.depth.fits(q.ops, q.bytes, r.bytes, r.ch.lends()) {
 			q.takeLocked(r)
 		} else {
 			heap.Push(&q.waits, r)
@@ -139,7 +137,8 @@ func (r *read) done(op *device.Op) {
 	q := &r.drive.reads
 	q.mu.Lock()
 	q.gaveBackLocked(r)
-	for len(q.waits) > 0 && q.ops < driveOps && q.bytes < driveBytes {
+	q.depth.saw(op.Latency(), r.bytes, len(q.waits) > 0)
+	for len(q.waits) > 0 && q.depth.fits(q.ops, q.bytes, q.waits[0].bytes, q.waits[0].ch.lends()) {
 		q.takeLocked(heap.Pop(&q.waits).(*read))
 	}
 	r.drive.submitLocked()
@@ -398,3 +397,6 @@ func (ch *chunk) pageAt(off int64) []byte {
 	at := int64(p.Pages[ch.at.block-c.blocks.From]) * p.PageStride
 	return p.Planes[layer][kv][at+off%slice : at+slice]
 }
+
+// lends says whether the chunk's bytes are lent to its reader, not put where it wants them.
+func (ch *chunk) lends() bool { return ch.chain.Dest.Memory == nil && ch.chain.Dest.Paged == nil }
