@@ -1,10 +1,14 @@
 package store
 
 import (
+	"container/heap"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
 )
 
 // A drive of a given bandwidth and latency, with more waiting than it can have: how deep it gets.
@@ -40,6 +44,26 @@ func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
 	}
 	require.Equal(t, int64(leastDepth), settled(250e6, 8*time.Millisecond, 1<<20), "a slow one keeps nobody waiting for more than it must")
 	require.Greater(t, settled(14e9, 80*time.Microsecond, 1<<20), int64(8<<20), "a quick one is not held back")
+}
+
+// Reads that a drive keeps back keep no others back, here two of 1 MiB.
+func TestStuckReadsHoldNobodyUp(t *testing.T) {
+	lent := &chunk{chain: &chain{Chain: &skep.Chain{}}}
+	for _, age := range []time.Duration{0, 2 * stuckAfter} {
+		q := &readQueue{}
+		for range 2 {
+			q.takeLocked(&read{ch: lent, bytes: 1 << 20, op: device.Op{Start: device.Now() - int64(age)}})
+		}
+		for i := range uint64(5) {
+			heap.Push(&q.waits, &read{ch: lent, bytes: 1 << 20, order: i})
+		}
+		q.startLocked()
+		if age == 0 {
+			require.Len(t, q.waits, 5)
+		} else {
+			require.Empty(t, q.waits)
+		}
+	}
 }
 
 // Nothing is learned while nothing waits, and a read larger than the drive may have is read alone.

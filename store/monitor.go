@@ -340,8 +340,10 @@ func (m *monitor) readAround(w *watched) {
 	}
 	if c != healthy {
 		waiting = append(waiting, q.waits...)
+	} else {
+		q.startLocked() // one may have got stuck since
 	}
-	q.mu.Unlock()
+	d.submitLocked()
 	for _, r := range late {
 		r.ch.leave(r, false, c == dead)
 	}

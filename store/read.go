@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -73,14 +74,27 @@ func (d *drive) add(reads []*read) {
 	for _, r := range reads {
 		q.order++
 		r.order = q.order
-		if len(q.waits) == 0 && q.depth.fits(q.ops, q.bytes, r.bytes, r.ch.lends()) {
-			q.takeLocked(r)
-		} else {
-			heap.Push(&q.waits, r)
-		}
+		heap.Push(&q.waits, r)
 	}
+	q.startLocked()
 	d.submitLocked()
 }
+
+// startLocked takes of what waits as much as the drive may have. What the drive keeps back
+// keeps nobody else back: while one of its reads is stuck, lent ones are not held to depth.
+// REQUIRES: q.mu.
+func (q *readQueue) startLocked() {
+	stuck := q.oldest != nil && q.oldest.op.Start != 0 && time.Duration(device.Now()-q.oldest.op.Start) > stuckAfter
+	for len(q.waits) > 0 {
+		if r := q.waits[0]; !q.depth.fits(q.ops, q.bytes, r.bytes, r.ch.lends() && !stuck) {
+			return
+		}
+		q.takeLocked(heap.Pop(&q.waits).(*read))
+	}
+}
+
+// stuckAfter is how long a read takes that the drive has trouble with.
+const stuckAfter = 100 * time.Millisecond
 
 func (q *readQueue) takeLocked(r *read) {
 	q.ops++
@@ -138,9 +152,7 @@ func (r *read) done(op *device.Op) {
 	q.mu.Lock()
 	q.gaveBackLocked(r)
 	q.depth.saw(op.Latency(), r.bytes, len(q.waits) > 0)
-	for len(q.waits) > 0 && q.depth.fits(q.ops, q.bytes, q.waits[0].bytes, q.waits[0].ch.lends()) {
-		q.takeLocked(heap.Pop(&q.waits).(*read))
-	}
+	q.startLocked()
 	r.drive.submitLocked()
 	if r.came() {
 		r.end(op.Err)
