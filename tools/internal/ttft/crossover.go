@@ -13,6 +13,8 @@ type CrossoverRow struct {
 	TokenMs float64 `json:"by_tokens_ms"`
 	LayerMs float64 `json:"by_layers_ms"`
 	BoundMs float64 `json:"bound_ms"`
+	// HarmonicMs is the paper's T*, true of linear costs only.
+	HarmonicMs float64 `json:"harmonic_ms"`
 }
 
 // Crossover is bench crossover.
@@ -67,7 +69,7 @@ func MeasureCrossover(gpu, model string, gbps float64, chunk, longest int) (*Cro
 			took[i] = res.Outcomes[0].Restored * 1e3
 		}
 		p.Tokens = n
-		out.Rows = append(out.Rows, CrossoverRow{n, took[0], took[1], p.Bound().Seconds * 1e3})
+		out.Rows = append(out.Rows, CrossoverRow{n, took[0], took[1], p.Bound().Seconds * 1e3, p.Harmonic() * 1e3})
 	}
 	// From the far end: the least length beyond which layers never win again.
 	for i := len(out.Rows) - 1; i >= 0 && out.Rows[i].TokenMs <= out.Rows[i].LayerMs; i-- {

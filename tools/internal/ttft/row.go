@@ -54,6 +54,7 @@ type Row struct {
 	Restore          Spread  `json:"restore_ms"`
 	TTFT             Spread  `json:"ttft_ms"`
 	Bound            float64 `json:"bound_ms"`
+	Harmonic         float64 `json:"harmonic_ms"`
 	Attained         float64 `json:"attained"`
 	OrderBound       float64 `json:"order_bound_ms"`
 	AttainedOfOrder  float64 `json:"attained_of_order"`
@@ -138,7 +139,7 @@ func bound(w *Workload, e *engine.Emulated, m twopointer.Model, gbps float64, lo
 // bounds sets Bound and OrderBound.
 func (r *Row) bounds(w *Workload, runs [][]sim.Outcome, e *engine.Emulated, m twopointer.Model, p Point) {
 	r.Bound = bound(w, e, m, p.Bandwidth, p.Loop)
-	r.OrderBound = r.Bound
+	r.OrderBound, r.Harmonic = r.Bound, harmonic(w, e, m, p.Bandwidth)*1e3
 	if p.Loop > 1 && r.Hits == r.Requests {
 		sum := 0.0
 		for _, outcomes := range runs {
@@ -146,6 +147,25 @@ func (r *Row) bounds(w *Workload, runs [][]sim.Outcome, e *engine.Emulated, m tw
 		}
 		r.OrderBound = max(r.Bound, sum/float64(len(runs)))
 	}
+}
+
+// harmonic is the mean, in seconds, of the paper's T* of each stored prefix alone, by the cost that the engine states. It is
+// true of linear costs only, and is there to be compared.
+func harmonic(w *Workload, e *engine.Emulated, m twopointer.Model, gbps float64) float64 {
+	sum, hits := 0.0, 0
+	cost := e.Stated()
+	for i, q := range w.Requests {
+		if q.Prefix == 0 {
+			continue
+		}
+		p := twopointer.Problem{Tokens: q.Prefix, Cost: cost, BytesPerToken: float64(m.BytesPerToken()), BytesPerSecond: gbps / 8 * 1e9}
+		if 2*i >= len(w.Requests) && e.Factor > 0 {
+			p.Cost = cost.Times(e.Factor)
+		}
+		sum += p.Harmonic()
+		hits++
+	}
+	return sum / float64(max(hits, 1))
 }
 
 // attain sets Attained and AttainedOfOrder in rows of one point of the grid: the share of what can be gained
