@@ -56,6 +56,11 @@ func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
 	putOne(t, s, sc, k, b)
 	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 1000)))
 	before, _ := sideRows(t, s)
+	cut := before[0]
+	cut.Pieces = []catalog.SidePiece{{Edition: before[0].Edition + 1, Number: 99}}
+	left := s.catalog.NewBatch() // by a put that was given up
+	left.PutSidePiece(cut.ID, cut.Pieces[0].Edition, 99, []byte("left"))
+	require.NoError(t, s.catalog.Commit(ctx, left, true))
 	copy(b, "0123456789") // the header, alone
 	putOne(t, s, sc, k, b)
 	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 1000)))
@@ -66,6 +71,7 @@ func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
 	require.Equal(t, before[0].Pieces[1:], after[0].Pieces[1:])
 	require.Equal(t, after[0].Edition, owners[0].Last)
 	visit := func(int, []byte) error { return nil }
+	requireKind(t, skep.Damaged, s.catalog.SidePieces(ctx, &cut, visit))
 	old := before[0]
 	old.Pieces = before[0].Pieces[:1]
 	requireKind(t, skep.Damaged, s.catalog.SidePieces(ctx, &old, visit))
