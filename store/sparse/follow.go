@@ -3,6 +3,7 @@ package sparse
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -14,10 +15,13 @@ const followAgain = time.Second
 // follow drops the clustered form of every chain whose last block the Store says is gone,
 // whether its context is open or not, until ctx ends. Salted blocks are told of by names that
 // mean nothing here: of those, and of what happened while nobody followed, only open contexts are
-// looked at; others go when they are next used.
-func (s *Sparse) follow(ctx context.Context) {
+// looked at; others go when they are next used. begun is closed once it follows, or cannot yet.
+func (s *Sparse) follow(ctx context.Context, begun chan<- struct{}) {
+	var once sync.Once
 	for ctx.Err() == nil {
-		if events, err := s.st.Events(ctx, skep.Cursor{}, false); err == nil {
+		events, err := s.st.Events(ctx, skep.Cursor{}, false)
+		once.Do(func() { close(begun) })
+		if err == nil {
 			s.lookAfter(ctx, s.places())
 			s.read(ctx, events)
 			_ = events.Close()

@@ -103,7 +103,12 @@ func New(st skep.Store, o Options) (*Sparse, error) {
 		s.stopped.Go(func() { s.tend(ctx) })
 	}
 	if !s.o.Alone {
-		s.stopped.Go(func() { s.follow(ctx) })
+		begun := make(chan struct{})
+		s.stopped.Go(func() { s.follow(ctx, begun) })
+		select { // what is deleted from now on is seen
+		case <-begun:
+		case <-time.After(followAgain): // a server that does not answer
+		}
 	}
 	return s, nil
 }
