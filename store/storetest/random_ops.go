@@ -135,21 +135,32 @@ func (d *driver) write(sp *space, salt skep.Salt) {
 		}
 	}
 	d.rnd.Shuffle(len(cuts), func(i, j int) { cuts[i], cuts[j] = cuts[j], cuts[i] })
+	// What broke earlier may show only now.
+	failed := func(err error) bool {
+		return d.Faults != nil && d.Reopen != nil && errors.Is(err, skep.Failed)
+	}
 	for i, c := range cuts {
 		if i == len(cuts)-1 {
 			_, err := w.Commit(d.ctx, skep.AckCommitted)
+			if failed(err) {
+				d.reopenFailed()
+				return
+			}
 			requireKind(d, skep.Invalid, err, "a piece is missing")
 		}
-		require.NoError(d, w.Write(d.ctx, c.part, int64(c.from), c.p[c.from:c.to]))
+		err := w.Write(d.ctx, c.part, int64(c.from), c.p[c.from:c.to])
+		if failed(err) {
+			d.reopenFailed()
+			return
+		}
+		require.NoError(d, err)
 	}
 	if abort {
 		require.NoError(d, w.Abort(d.ctx))
 		return
 	}
 	got, err := w.Commit(d.ctx, skep.Ack(d.rnd.IntN(2)))
-	if d.Faults != nil && d.Reopen != nil && errors.Is(err, skep.Failed) {
-		// What broke earlier shows only now. The block is stored or not; the model, of a Store
-		// that may have less, has it.
+	if failed(err) { // The block is stored or not; the model, of a Store that may have less, has it.
 		d.reopenFailed()
 		got, err = skep.PutResult{Outcome: skep.Committed}, nil
 	}
