@@ -102,7 +102,7 @@ func (s *Store) PutSide(ctx context.Context, sc skep.Scope, key skep.Key, pieces
 	if p.seal, err = s.sideSeal(ns.info.Tenant, &rec); err != nil {
 		return err
 	}
-	data := make([]byte, 0, rec.Parts[0].Size)
+	var data []byte
 	for _, piece := range pieces {
 		data = append(data, piece.Bytes...)
 	}
