@@ -79,7 +79,11 @@ func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.
 		if err != nil {
 			end, stop := context.WithTimeout(context.Background(), patience)
 			defer stop()
-			return nil, errors.Join(err, r.ses.Close(end))
+			if left := r.ses.Close(end); left != nil { // something may write yet: what it lands in is never used again
+				r.ended, queued = true, func() error { return nil }
+				err = errors.Join(err, left)
+			}
+			return nil, err
 		}
 	}
 	go r.run(ctx, c.Dest, g, t, queued)
