@@ -32,6 +32,7 @@ type landing struct {
 	context unsafe.Pointer
 	bytes   []byte
 	event   unsafe.Pointer // past which nothing reads it
+	lost    C.int          // the driver's result once the context is lost: it is never given back
 }
 
 const (
@@ -116,12 +117,17 @@ func (k *landings) try(c unsafe.Pointer, n int64) (l *landing, wait int64, err e
 }
 
 // collect frees what streams are past. A context that is lost keeps what it has in use, and is an
-// error to who asks for it, nobody else; nil asks for all.
+// error to who asks for it, nobody else; nil asks for all. What is lost with it is no longer counted among
+// what may be on its way: others would wait for it until their deadline.
 func (k *landings) collect(c unsafe.Pointer) error {
 	rest := k.busy[:0:0]
 	var err error
 	for _, l := range k.busy {
-		switch r := C.skep_cuda_passed(l.context, l.event); r {
+		r := l.lost
+		if r == 0 {
+			r = C.skep_cuda_passed(l.context, l.event)
+		}
+		switch r {
 		case 0:
 			C.skep_cuda_forget(l.context, l.event)
 			l.event = nil
@@ -129,6 +135,9 @@ func (k *landings) collect(c unsafe.Pointer) error {
 			continue
 		case notReady:
 		default:
+			if l.lost == 0 {
+				l.lost, k.bytes = r, k.bytes-int64(len(l.bytes))
+			}
 			if c == nil || c == l.context {
 				err = cudaError("stream", r)
 			}
@@ -142,11 +151,15 @@ func (k *landings) collect(c unsafe.Pointer) error {
 // queued says that a stream has been told to copy from l: it is lent again when it is past that.
 func (k *landings) queued(l *landing, stream uint64) error {
 	r := C.skep_cuda_mark(l.context, C.uint64_t(stream), &l.event)
-	if r != 0 {
-		return cudaError("stream", r) // nobody knows when it is done: it is never lent again
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if r != 0 { // nobody knows when it is done: it is never lent again
+		err := cudaError("stream", r)
+		if skep.KindOf(err) == skep.DeviceFailed {
+			k.bytes -= int64(len(l.bytes))
+		}
+		return err
+	}
 	k.busy = append(k.busy, l)
 	return nil
 }

@@ -70,6 +70,8 @@ func TestCUDAPrograms(t *testing.T) {
 		{"testdata/cuda.c", "16 caches filled\n", nil},
 		{"testdata/large.c", "72 MiB in 3 pieces\n", nil},
 		{"testdata/large.c", "failed in mid-copy\n", []string{"fail"}},
+		{"testdata/lost.c", "one lost, the other goes on\n", nil},
+		{"testdata/lost.c", "lost with all on its way\n", []string{"full"}},
 	} {
 		t.Run(tt.says[:len(tt.says)-1], func(t *testing.T) {
 			out, err := exec.Command(cudaProgram(t, tt.source), append([]string{t.TempDir()}, tt.more...)...).CombinedOutput()
