@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 
 	"github.com/zeebo/xxh3"
@@ -166,7 +165,7 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
-	err = g.receive(ctx, ses, func(c *skep.Chunk) error {
+	err = receive(ctx, ses, g.size, func(c *skep.Chunk) error {
 		block := mem[int64(c.Block-r.From)*step:]
 		err := g.queue(c.Block, func(r Run) { g.On.CopyIn(r.To, block[r.From:r.From+r.Len:r.From+r.Len]) }, nil)
 		arrived[c.Block-r.From] = err == nil
@@ -182,24 +181,6 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 		n++
 	}
 	return n, errors.Join(err, closed)
-}
-
-func (g *direct) receive(ctx context.Context, ses skep.Session, each func(*skep.Chunk) error) (first error) {
-	for into := make([]skep.Chunk, 16); ; {
-		n, err := ses.Next(ctx, into)
-		for i := range into[:n] {
-			if c := &into[i]; first == nil && c.Err == nil && c.Bytes == g.size {
-				first = each(c)
-			}
-			into[i].Release()
-		}
-		if first != nil || errors.Is(err, io.EOF) {
-			return first
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // pass copies a block to own memory and waits for that. False: it is not there, or not as it was put.
@@ -231,7 +212,7 @@ func (t *tier) pass(id blockID, to Place, size int64, check bool) bool {
 	if err := t.syncLocked(p); err != nil || !p.holds() {
 		return false
 	}
-	if check && xxh3.Hash(sum) != e.sum {
+	if check && max(xxh3.Hash(sum), 1) != e.sum {
 		t.dropLocked(e)
 		return false
 	}

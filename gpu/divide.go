@@ -23,14 +23,18 @@ func (t *tier) divideLocked() {
 		return
 	}
 	stream, regular := elastic.Divide(a.Units()*t.layers, t.layers, t.lentRoomLocked()...)
-	if t.held > 0 { // blocks take nothing of it meanwhile
-		regular = min(regular, t.least)
+	if t.held > 0 { // blocks take nothing of it meanwhile, nor it of those that an engine reads
+		regular = max(min(regular, t.least), t.firstFreeLocked())
+		stream = min(stream, (a.Units()-regular)*t.layers)
 	}
 	t.stream, t.least = stream, regular
 	_ = a.Move(regular - a.Border()) // 0 to all: Divide says so
-	for e := range t.entriesOf(-1) {
+	for e := range t.entriesOf(own) {
 		if e.block >= regular && t.failed == nil { // else there is nothing any more
 			t.demoteLocked(e)
+			if n := t.entries[e.id]; n != nil {
+				t.relocated++
+			}
 		}
 	}
 }
@@ -59,7 +63,8 @@ func (t *tier) roomLocked() (local, lent, layers int) {
 // LayerRoom is local memory for the layer at work (Pipeline's buffers): room for a layer of each block
 // that is lent now, or of as many as there is local memory for. It is as large as it says until
 // release, which is to be called when nothing queued uses it any more; with more lent meanwhile it
-// is larger the next time. Unsupported without Options.Layers and local memory.
+// is larger the next time. Unsupported without Options.Layers and local memory; Overloaded while
+// prefills have parts of it.
 func (s *Store) LayerRoom() (at Place, blocks int, release func(), err error) {
 	t := &s.tier
 	t.mu.Lock()
@@ -70,11 +75,16 @@ func (s *Store) LayerRoom() (at Place, blocks int, release func(), err error) {
 	case t.local.arena == nil || t.layers == 0:
 		return Place{}, 0, nil, &skep.Error{Op: "room for layers", Kind: skep.Unsupported, Field: "layers and local blocks", Value: t.layers, Limit: "1 or more each"}
 	}
+	if t.held > t.rooms {
+		return Place{}, 0, nil, &skep.Error{Op: "room for layers", Kind: skep.Overloaded, Field: "prefills that have parts of it", Value: t.held - t.rooms, Limit: 0}
+	}
 	t.held++
+	t.rooms++
 	at = Place{t.local.memory, int64(t.local.arena.Border()) * t.blockBytes}
 	return at, t.stream, sync.OnceFunc(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		t.rooms--
 		if t.held--; t.held == 0 {
 			t.divideLocked()
 		}

@@ -46,6 +46,10 @@ type Options struct {
 	// engine's (RestoreTo), as many as it has room for at a time. With less than a block's bytes they
 	// go through host memory.
 	DirectBytes int64
+	// UncopiedBytes is the most bytes of blocks that prefills (Prefill) compute in lent memory and have not stored behind
+	// yet: what may have to be copied to host memory before a lender's deadline. The rate of the link to the host times
+	// that deadline is what it is to be at most. 0: any.
+	UncopiedBytes int64
 	// Timeout is how long a device may take for one copy before the tier is given up and
 	// every block comes from behind. 0: one second.
 	Timeout time.Duration
@@ -91,6 +95,8 @@ func New(behind skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "direct bytes", o.DirectBytes, "0 to 1 TiB")
 	case o.PinnedBytes < 0 || o.PinnedBytes > 1<<40 || o.PinnedBytes%pinnedPage != 0:
 		return nil, skep.Invalidf(op, "pinned bytes", o.PinnedBytes, "0 to 1 TiB, a multiple of 4096")
+	case o.UncopiedBytes < 0:
+		return nil, skep.Invalidf(op, "uncopied bytes", o.UncopiedBytes, "0 or more")
 	case o.Timeout < 0:
 		return nil, skep.Invalidf(op, "timeout", o.Timeout, "0 or more")
 	}
@@ -102,6 +108,7 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	t.mu.held = make(chan struct{}, 1)
 	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
+	t.pins, t.mostUncopied = map[*entry]struct{}{}, o.UncopiedBytes
 	err := t.open(o, behind)
 	if err != nil {
 		t.pinned.forgotten()
@@ -196,6 +203,11 @@ type Usage struct {
 	// Pinned is the bytes of pinned host memory, and Landing how many of them a restore has
 	// now; MostLanding the most at a time, Unpinned how often there was no room.
 	Pinned, Landing, MostLanding, Unpinned int64
+	// Held is how many blocks running prefills hold, and Uncopied how many bytes of them are in lent memory and
+	// not behind. Relocated is how many blocks were copied elsewhere in GPU memory because a border moved over
+	// them, and Rescued how many went to host memory, for want of room.
+	Held                         int
+	Uncopied, Relocated, Rescued int64
 	// Failed is why the tier is out of use; nil while it is in use.
 	Failed error
 }
@@ -207,6 +219,7 @@ func (s *Store) Usage() Usage {
 	defer t.mu.Unlock()
 	u := Usage{Local: t.order[0].Len(), Lent: t.order[1].Len(), Hits: t.hits, Drops: t.drops, Simulated: t.local.device.Simulated(), Failed: t.failed}
 	u.LocalRoom, u.LentRoom, u.LayerRoom = t.roomLocked()
+	u.Held, u.Uncopied, u.Relocated, u.Rescued = len(t.pins), t.uncopied, t.relocated, t.rescued
 	u.Pinned, u.Landing, u.MostLanding, u.Unpinned = t.pinned.stats()
 	return u
 }

@@ -27,11 +27,16 @@ type blockID struct {
 type entry struct {
 	id    blockID
 	place Place
-	lent  int // index into tier.lent, or -1: local
+	lent  int // index into tier.lent, or -1: local (own), or nowhere
 	block int // in the arena it lies in
 	size  int64
-	sum   uint64
+	sum   uint64   // 0: nothing is there yet
+	sums  []uint64 // of each layer, where they are streamed; nil: not known
 	used  *list.Element
+
+	pins  int    // prefills that hold it
+	fresh bool   // being computed by one: it is not behind
+	host  []byte // of a held block that is in no GPU memory any more, once it was read
 }
 
 // pool is one device's memory for blocks.
@@ -57,9 +62,12 @@ type tier struct {
 	mu      turns
 	local   pool // below its border blocks, above it the layer at work (divide.go)
 	lent    []pool
-	held    int     // how often the room for layers is held
-	least   int     // of blocks' room while it is
-	stream  int     // single-layer blocks that there is room for
+	held    int    // how often the room for layers is held, by prefills or as a whole
+	rooms   int    // of them as a whole
+	least   int    // of blocks' room while it is
+	stream  int    // single-layer blocks that there is room for
+	slots   []bool // of that room, from its end: those that prefills have
+	pins    map[*entry]struct{}
 	pinned  *pinned // nil: none
 	way     way
 	entries map[blockID]*entry
@@ -68,6 +76,12 @@ type tier struct {
 	era     uint64 // grows with whatever makes blocks go that may come back with other bytes
 	hits    int64
 	drops   int64
+
+	// Bytes being computed in lent memory, which are not behind yet, and the most there may be; 0: any.
+	uncopied, mostUncopied int64
+	// Blocks that were copied elsewhere because a border moved over them, and those of them that went to
+	// host memory because there was no room and nobody else had them.
+	relocated, rescued int64
 }
 
 // turns is a lock that is had in the order in which it was asked for: a lender that wants its
@@ -112,7 +126,7 @@ func (t *tier) get(id blockID, dst []byte) bool {
 	if err := t.syncLocked(p); err != nil || !p.holds() {
 		return false
 	}
-	if xxh3.Hash(dst) != e.sum {
+	if max(xxh3.Hash(dst), 1) != e.sum {
 		t.dropLocked(e)
 		return false
 	}
@@ -162,7 +176,8 @@ func (t *tier) put(era uint64, id blockID, bytes []byte) {
 	if t.failed != nil || era != t.era || int64(len(bytes)) > t.blockBytes || t.entries[id] != nil || len(bytes) == 0 {
 		return
 	}
-	e := &entry{id: id, size: int64(len(bytes)), sum: xxh3.Hash(bytes)}
+	e := &entry{id: id, size: int64(len(bytes))}
+	t.sumLocked(e, bytes)
 	if !t.placeLocked(e) {
 		return
 	}
@@ -181,8 +196,8 @@ func (t *tier) placeLocked(e *entry) bool {
 	if t.localPlaceLocked(e) {
 		return true
 	}
-	if last := t.order[0].Back(); last != nil {
-		t.demoteLocked(last.Value.(*entry))
+	if last := t.lastLocked(0); last != nil {
+		t.demoteLocked(last)
 	}
 	return t.localPlaceLocked(e) || t.lentPlaceLocked(e)
 }
@@ -214,18 +229,18 @@ func (t *tier) lentPlaceLocked(e *entry) bool {
 				return true
 			}
 		}
-		last := t.order[1].Back()
+		last := t.lastLocked(1)
 		if !again || last == nil {
 			return false
 		}
-		t.dropLocked(last.Value.(*entry))
+		t.dropLocked(last)
 	}
 }
 
 // demoteLocked moves a local block to lent memory, over the link between the devices, or
 // drops it.
 func (t *tier) demoteLocked(e *entry) {
-	to := &entry{id: e.id, size: e.size, sum: e.sum}
+	to := &entry{id: e.id, size: e.size, sum: e.sum, sums: e.sums}
 	if !t.lentPlaceLocked(to) {
 		t.dropLocked(e)
 		return
@@ -245,13 +260,10 @@ func (t *tier) dropLocked(e *entry) {
 	if t.entries[e.id] != e {
 		return
 	}
-	delete(t.entries, e.id)
-	t.order[e.row()].Remove(e.used)
-	side := elastic.ToBorrower
-	if e.lent < 0 {
-		side = elastic.Lender
+	t.forgetLocked(e)
+	if e.pins == 0 { // else it keeps its place, without a name
+		t.vacateLocked(e)
 	}
-	_ = t.poolOf(e).arena.Free(side, e.block) // in use: it was an entry's
 	t.drops++
 }
 
@@ -313,8 +325,13 @@ func (t *tier) moveLocked(i, n int) error {
 		return err
 	}
 	for e := range t.entriesOf(i) {
-		if e.block/a.Unit().Borrower < a.Border() {
+		if e.pins == 0 && e.block/a.Unit().Borrower < a.Border() {
 			t.dropLocked(e)
+		}
+	}
+	for e := range t.pins {
+		if e.lent == i && e.block/a.Unit().Borrower < a.Border() && t.failed == nil {
+			t.relocateLocked(e)
 		}
 	}
 	t.divideLocked()

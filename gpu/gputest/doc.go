@@ -78,6 +78,9 @@ func Test(t *testing.T, open Open, behind func() skep.Store) {
 		{"Direct", func(t *testing.T, open Open) { testDirect(t, open, behind) }},
 		{"DirectLimits", func(t *testing.T, open Open) { testDirectLimits(t, open, behind) }},
 		{"DirectFailures", func(t *testing.T, open Open) { testDirectFailures(t, open, behind) }},
+		{"Prompts", func(t *testing.T, open Open) { testPrompts(t, open, behind) }},
+		{"PromptWaits", func(t *testing.T, open Open) { testPromptWaits(t, open, behind) }},
+		{"PromptMoves", func(t *testing.T, open Open) { testPromptMoves(t, open, behind) }},
 		{"NoRoom", func(t *testing.T, open Open) { testNoRoom(t, open, behind) }},
 	} {
 		t.Run(g.name, func(t *testing.T) { g.test(t, open) })

@@ -22,8 +22,12 @@ var chainShape = skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 2, HeadDim
 
 // Chain puts a chain of n blocks into a new namespace.
 func Chain(t testing.TB, s skep.Store, n int) (skep.Scope, []skep.Key) {
+	return chainNamed(t, s, "n", n)
+}
+
+func chainNamed(t testing.TB, s skep.Store, name string, n int) (skep.Scope, []skep.Key) {
 	ctx := context.Background()
-	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Model: "m", Shape: chainShape, Copies: 1, Chained: true})
+	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: name, Model: "m", Shape: chainShape, Copies: 1, Chained: true})
 	require.NoError(t, err)
 	r := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
 	var keys []skep.Key
@@ -42,7 +46,7 @@ func Chain(t testing.TB, s skep.Store, n int) (skep.Scope, []skep.Key) {
 func content(i int) []byte {
 	b := make([]byte, BlockBytes)
 	for j := range b {
-		b[j] = byte(j*7 + i + 1)
+		b[j] = byte(j*7 + j>>8*31 + i + 1) // no two layers are alike
 	}
 	return b
 }

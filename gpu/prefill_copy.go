@@ -1,0 +1,385 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep"
+)
+
+// What a prefill copies. Under the tier's lock there is one piece at a time, and its end is waited for there.
+
+var errLentLost = &skep.Error{Op: "prefill", Kind: skep.LeaseExpired, Field: "blocks computed in lent memory", Limit: "a lender that is there until they are stored"}
+
+// load brings layer l of the blocks before block from into their places.
+func (p *Prefill) load(l, from int) error {
+	left := p.streamed(0, from)
+	for len(left) > 0 {
+		rest, lost, err := p.loadSome(l, left)
+		if err != nil {
+			return err
+		}
+		for _, i := range lost {
+			if err := p.fetch(i); err != nil {
+				return err
+			}
+		}
+		left = append(rest, lost...)
+	}
+	return nil
+}
+
+// streamed is which of blocks [from, to) have one layer at a time in own memory.
+func (p *Prefill) streamed(from, to int) (list []int) {
+	for i := from; i < to; i++ {
+		if p.blocks[i].slot >= 0 {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// some is as many of the blocks, whose places are in one memory, as one piece may have.
+func (p *Prefill) someLocked(list []int) (some, rest []int) {
+	most := int(max(1, pieceBytes/p.g.LayerBytes()))
+	first := p.blocks[list[0]].e.lent
+	for _, i := range list {
+		if p.blocks[i].e.lent == first && len(some) < most {
+			some = append(some, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	return some, rest
+}
+
+// loadSome loads a piece. What is in no GPU memory that can be believed, and not on the host either, is lost.
+func (p *Prefill) loadSome(l int, left []int) (rest, lost []int, err error) {
+	t := &p.s.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed != nil {
+		return nil, nil, t.failed
+	}
+	some, rest := p.someLocked(left)
+	layer := p.g.LayerBytes()
+	from := int64(l) * layer
+	if p.blocks[some[0]].e.lent == nowhere {
+		for _, i := range some {
+			if b := p.blocks[i]; b.e.host == nil {
+				lost = append(lost, i)
+			} else {
+				t.local.stream.CopyIn(t.slotPlace(b.slot), b.e.host[from:from+layer])
+			}
+		}
+		return rest, lost, t.syncLocked(&t.local)
+	}
+	pool := t.poolOf(p.blocks[some[0]].e)
+	if !pool.holds() {
+		return rest, p.giveUpLocked(some), nil
+	}
+	var batch []Transfer
+	var looks [][]byte
+	for _, i := range some {
+		b := p.blocks[i]
+		batch = append(batch, Transfer{To: t.slotPlace(b.slot), From: Place{b.e.place.Memory, b.e.place.Offset + from}, N: layer})
+	}
+	copyAll(pool.stream, batch)
+	if !p.unchecked {
+		looks = p.look(pool.stream, some)
+	}
+	if err := t.syncLocked(pool); err != nil {
+		return nil, nil, err
+	}
+	if !pool.holds() {
+		return rest, p.giveUpLocked(some), nil
+	}
+	for k, look := range looks {
+		if b := p.blocks[some[k]]; look != nil && xxh3.Hash(look) != b.e.sums[l] {
+			lost = append(lost, p.giveUpLocked(some[k:k+1])...)
+		}
+	}
+	return rest, lost, nil
+}
+
+// look queues copies to the host of the places of some blocks whose checksums are known.
+func (p *Prefill) look(on Stream, some []int) [][]byte {
+	looks := make([][]byte, len(some))
+	for k, i := range some {
+		if b := p.blocks[i]; b.e.sums != nil {
+			looks[k] = make([]byte, p.g.LayerBytes())
+			on.CopyOut(looks[k], p.s.tier.slotPlace(b.slot))
+		}
+	}
+	return looks
+}
+
+func copyAll(on Stream, batch []Transfer) {
+	if b, ok := on.(Batcher); ok {
+		b.CopyAll(batch)
+		return
+	}
+	for _, c := range batch {
+		on.Copy(c.To, c.From, c.N)
+	}
+}
+
+// giveUpLocked takes their places from blocks that are not to be believed there.
+func (p *Prefill) giveUpLocked(some []int) []int {
+	t := &p.s.tier
+	for _, i := range some {
+		t.forgetLocked(p.blocks[i].e)
+		t.vacateLocked(p.blocks[i].e)
+	}
+	return some
+}
+
+// fetch reads a block of the history from behind into host memory, where it stays until the end.
+func (p *Prefill) fetch(i int) error {
+	if i >= p.history {
+		return errLentLost
+	}
+	n, err := p.behind(p.ctx, skep.Range{From: i, To: i + 1}, func(_ int, bytes []byte) error {
+		p.s.tier.mu.Lock()
+		defer p.s.tier.mu.Unlock()
+		p.blocks[i].e.host = append([]byte(nil), bytes...)
+		return nil
+	})
+	if err == nil && n == 0 {
+		err = &skep.Error{Op: "prefill", Kind: skep.NotFound, Field: "block of the history", Value: i, Limit: "one that stays behind"}
+	}
+	return err
+}
+
+// store copies layer l of blocks [from, to) from their places to lent memory.
+func (p *Prefill) store(l, from, to int) error {
+	for left := p.streamed(from, to); len(left) > 0; {
+		rest, err := p.storeSome(l, left)
+		if err != nil {
+			return err
+		}
+		left = rest
+	}
+	return nil
+}
+
+func (p *Prefill) storeSome(l int, left []int) ([]int, error) {
+	t := &p.s.tier
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed != nil {
+		return nil, t.failed
+	}
+	some, rest := p.someLocked(left)
+	layer := p.g.LayerBytes()
+	from := int64(l) * layer
+	if p.blocks[some[0]].e.lent == nowhere {
+		for _, i := range some {
+			b := p.blocks[i]
+			if b.e.host == nil {
+				return nil, errLentLost
+			}
+			t.local.stream.CopyOut(b.e.host[from:from+layer], t.slotPlace(b.slot))
+		}
+		return rest, t.syncLocked(&t.local)
+	}
+	pool := t.poolOf(p.blocks[some[0]].e)
+	var batch []Transfer
+	for _, i := range some {
+		b := p.blocks[i]
+		batch = append(batch, Transfer{To: Place{b.e.place.Memory, b.e.place.Offset + from}, From: t.slotPlace(b.slot), N: layer})
+	}
+	if !pool.holds() {
+		return nil, errLentLost
+	}
+	copyAll(pool.stream, batch)
+	if err := t.syncLocked(pool); err != nil {
+		return nil, err
+	}
+	if !pool.holds() {
+		return nil, errLentLost
+	}
+	return rest, nil
+}
+
+// bring fills the places of the history's blocks that were in no GPU memory. The number is how many leading
+// blocks of the history are there.
+func (p *Prefill) bring(ctx context.Context) (int, error) {
+	t := &p.s.tier
+	era := t.now()
+	for at := 0; at < p.history; at++ {
+		if p.blocks[at].e.sum != 0 {
+			continue
+		}
+		to := at + 1
+		for to < p.history && p.blocks[to].e.sum == 0 && int64(to-at)*p.g.PartBytes() < someBytes {
+			to++
+		}
+		n, err := p.behind(ctx, skep.Range{From: at, To: to}, func(i int, bytes []byte) error { return t.fill(era, p.blocks[i].e, bytes) })
+		if err != nil || n < to-at {
+			return at + n, err
+		}
+		at = to - 1
+	}
+	return p.history, nil
+}
+
+// fill copies a block's bytes to its place, and names it unless another has the name.
+func (t *tier) fill(era uint64, e *entry, bytes []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed != nil {
+		return t.failed
+	}
+	t.sumLocked(e, bytes)
+	if e.lent == nowhere { // its place went back meanwhile
+		e.host = append([]byte(nil), bytes...)
+		return nil
+	}
+	p := t.poolOf(e)
+	p.stream.CopyIn(e.place, bytes)
+	if err := t.syncLocked(p); err != nil {
+		return err
+	}
+	t.nameLocked(era, e)
+	return nil
+}
+
+// sumLocked notes a block's checksums: of all of it and, where layers are streamed, of each.
+func (t *tier) sumLocked(e *entry, bytes []byte) {
+	e.sum = max(xxh3.Hash(bytes), 1)
+	if t.layers > 0 && len(bytes)%t.layers == 0 {
+		n := len(bytes) / t.layers
+		e.sums = make([]uint64, t.layers)
+		for l := range e.sums {
+			e.sums[l] = xxh3.Hash(bytes[l*n : (l+1)*n])
+		}
+	}
+}
+
+// nameLocked has a block that is in GPU memory found there.
+func (t *tier) nameLocked(era uint64, e *entry) {
+	if era == t.era && t.entries[e.id] == nil && e.lent != nowhere {
+		t.entries[e.id] = e
+		e.used = t.order[e.row()].PushFront(e)
+	}
+}
+
+// put stores blocks [at, to), which were computed, behind.
+func (p *Prefill) put(ctx context.Context, at, to int) ([]skep.PutResult, error) {
+	t := &p.s.tier
+	era := t.now()
+	r := &skep.PutRequest{Scope: p.r.Scope, Depth: at}
+	if at > 0 {
+		parent := p.r.Keys[at-1]
+		r.Parent = &parent
+	}
+	for i := at; i < to; i++ {
+		bytes, err := t.read(p.blocks[i].e)
+		if err != nil {
+			return nil, err
+		}
+		r.Blocks = append(r.Blocks, skep.Block{Key: p.r.Keys[i], Parts: []skep.Part{{Bytes: bytes}}})
+	}
+	res, err := p.s.Store.Put(ctx, r)
+	if err != nil {
+		return res, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range res {
+		if e := p.blocks[at+i].e; res[i].Outcome == skep.Committed || res[i].Outcome == skep.Accepted {
+			e.fresh = false
+			t.nameLocked(era, e)
+		}
+	}
+	return res, nil
+}
+
+// read copies a block that was computed to the host.
+func (t *tier) read(e *entry) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	bytes := e.host
+	switch {
+	case t.failed != nil:
+		return nil, t.failed
+	case e.lent == nowhere && bytes == nil:
+		return nil, errLentLost
+	case e.lent != nowhere:
+		p := t.poolOf(e)
+		if !p.holds() {
+			return nil, errLentLost
+		}
+		bytes = make([]byte, e.size)
+		p.stream.CopyOut(bytes, e.place)
+		if err := t.syncLocked(p); err != nil {
+			return nil, err
+		}
+		if !p.holds() {
+			return nil, errLentLost
+		}
+	}
+	t.sumLocked(e, bytes)
+	return bytes, nil
+}
+
+// behind reads blocks of the prompt from the Store behind and says how many, in order, came.
+func (p *Prefill) behind(ctx context.Context, r skep.Range, each func(block int, bytes []byte) error) (n int, err error) {
+	size := p.g.PartBytes()
+	step := (size + pinnedPage - 1) &^ (pinnedPage - 1)
+	land := p.s.tier.pinned.take(int64(r.Len()) * step)
+	mem := []byte(nil)
+	if land != nil {
+		mem = land.bytes
+	} else {
+		mem = make([]byte, int64(r.Len())*step)
+	}
+	ses, err := p.s.Store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: p.r.Scope, Keys: p.r.Keys[:r.To], Blocks: r, Dest: skep.Destination{Memory: mem, Stride: step}}}})
+	if err != nil {
+		land.release()
+		return 0, err
+	}
+	arrived := make([]bool, r.Len())
+	err = receive(ctx, ses, size, func(c *skep.Chunk) error {
+		at := int64(c.Block-r.From) * step
+		err := each(c.Block, mem[at:at+size])
+		arrived[c.Block-r.From] = err == nil
+		return err
+	})
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.s.tier.timeout)
+	defer cancel()
+	closed := ses.Close(end)
+	if skep.KindOf(closed) != skep.NotReleased { // else something may write there yet: it is never lent again
+		land.release()
+		closed = nil
+	}
+	runtime.KeepAlive(mem)
+	for n < len(arrived) && arrived[n] {
+		n++
+	}
+	return n, errors.Join(err, closed)
+}
+
+// receive hands whole blocks of a session on as they land.
+func receive(ctx context.Context, ses skep.Session, size int64, each func(*skep.Chunk) error) (first error) {
+	for into := make([]skep.Chunk, 16); ; {
+		n, err := ses.Next(ctx, into)
+		for i := range into[:n] {
+			if c := &into[i]; first == nil && c.Err == nil && c.Bytes == size {
+				first = each(c)
+			}
+			into[i].Release()
+		}
+		if first != nil || errors.Is(err, io.EOF) {
+			return first
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
