@@ -9,9 +9,9 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// listenUnix listens on a socket only its owner may use. A socket that a server left
-// behind is replaced; one that answers is not.
-func listenUnix(path string) (net.Listener, error) {
+// listenUnix listens on a socket with this mode. A socket that a server left behind is
+// replaced; one that answers is not.
+func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
 		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "unix", Value: path, Err: err}
 	}
@@ -31,7 +31,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		l.Close()
 		return fail(err)
 	}

@@ -215,13 +215,19 @@ func (s *server) listen() (out []listener, err error) {
 }
 
 // listenSocket opens the Unix socket, if there is to be one. It comes after the store,
-// whose directory it may lie in.
+// whose directory it may lie in. Where credentials say who may come in, any user of the
+// machine may knock: a server under systemd has a user of its own, and its engines have
+// others. Without credentials the socket is for the server's own user (and root).
 func (s *server) listenSocket(out []listener) ([]listener, error) {
 	path := s.c.socket()
 	if path == "" {
 		return out, nil
 	}
-	l, err := listenUnix(path)
+	mode := os.FileMode(0o600)
+	if len(s.c.Credentials) > 0 {
+		mode = 0o666
+	}
+	l, err := listenUnix(path, mode)
 	if err != nil {
 		return out, err
 	}

@@ -1,0 +1,37 @@
+package serve
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire"
+)
+
+// A server that asks who one is lets all users of the machine ask: under systemd it has a
+// user of its own. Whoever has no token gets no further.
+func TestASocketWithCredentialsIsForEverybodyWhoHasOne(t *testing.T) {
+	c := local(t)
+	c.Credentials = []CredentialConfig{{Name: "engine", Tenant: "t", Rights: []string{"read"}, TokenSHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}}
+	r := start(t, c, Options{})
+	fi, err := os.Stat(c.Unix)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o666), fi.Mode().Perm())
+	for with, fails := range map[string]bool{"": true, token + "x": true, token: false} {
+		o := wire.Options{Addr: "unix:" + c.Unix, Token: with, Timeout: time.Minute, Strict: true}
+		client, err := wire.Dial(t.Context(), o)
+		if fails {
+			require.ErrorIs(t, err, skep.Denied, with)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+	}
+	require.NoError(t, r.stop())
+}
