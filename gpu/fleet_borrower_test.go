@@ -33,6 +33,8 @@ type fleetBorrower struct {
 	stuck  lend.Time    // until then the process does nothing
 	busy   bool         // in a restore
 	lost   atomic.Bool  // its GPU failed
+	apart  atomic.Bool  // a prompt is computed: its copies are a goroutine's own
+	asked  int          // prompts
 	dead   bool
 }
 
@@ -65,7 +67,7 @@ type midCopyStream struct {
 }
 
 func (s midCopyStream) Sync(ctx context.Context) error {
-	if !s.b.lost.Load() { // else another goroutine may ask
+	if !s.b.lost.Load() && !s.b.apart.Load() { // else another goroutine may ask
 		s.b.f.during(s.b)
 	}
 	err := s.Stream.Sync(ctx)
@@ -211,19 +213,29 @@ func (f *fleet) work(b *fleetBorrower) {
 	}
 	if f.rng.IntN(2) == 0 {
 		f.restore(b)
+	} else if b.layers > 0 && b.local > 0 && f.depth == 0 && f.rng.IntN(3) == 0 {
+		f.prompt(b)
 	}
 	if b.dead && f.borrowers[b.id] == b { // it was ended in mid-copy
 		f.borrowers[b.id] = f.borrower(b.id)
 	}
 }
 
-// restore restores a chain and compares every byte.
+// restore restores a chain.
 func (f *fleet) restore(b *fleetBorrower) {
 	b.busy = true
-	n := 1 + f.rng.IntN(fleetChain)
+	f.restored(b, b.keys[:1+f.rng.IntN(fleetChain)])
+	b.busy = false
+	f.join(b)
+	f.divided(b)
+}
+
+// restored restores blocks and compares every byte.
+func (f *fleet) restored(b *fleetBorrower, keys []skep.Key) {
+	n := len(keys)
 	mem := make([]byte, n*4096)
 	ctx := f.t.Context()
-	ses, err := b.store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: b.keys[:n], Dest: skep.Destination{Memory: mem}}}})
+	ses, err := b.store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: keys, Dest: skep.Destination{Memory: mem}}}})
 	require.NoError(f.t, err)
 	for into := make([]skep.Chunk, 4); err == nil; {
 		var got int
@@ -241,9 +253,76 @@ func (f *fleet) restore(b *fleetBorrower) {
 			f.fail("block %d of borrower %d is wrong", i, b.id)
 		}
 	}
-	b.busy = false
-	f.join(b)
-	f.divided(b)
+}
+
+// prompt computes a prompt, of which a part is in lent memory, while the schedule goes on. What attention reads and what is stored
+// is right, or the Store says that it is not.
+func (f *fleet) prompt(b *fleetBorrower) {
+	b.busy = true
+	defer func() {
+		b.busy = false
+		f.join(b)
+	}()
+	ctx := f.t.Context()
+	history := f.rng.IntN(5)
+	keys := slices.Clone(b.keys[:history+1+f.rng.IntN(5)])
+	b.asked++
+	for i := history; i < len(keys); i++ {
+		keys[i] = skep.KeyOf([]byte{byte(i), byte(b.asked), byte(b.asked >> 8), 1})
+	}
+	p, err := b.store.Prefill(ctx, &gpu.PrefillRequest{Scope: b.scope, Keys: keys, History: history, Unchecked: f.rng.IntN(2) == 0})
+	if err != nil {
+		return // there is not as much room now, or no GPU any more
+	}
+	before := b.store.Usage()
+	on, err := b.device.NewStream()
+	if err != nil {
+		require.NoError(f.t, p.Close(ctx))
+		return
+	}
+	b.apart.Store(true)
+	layer := fleetBlock / b.layers
+	fresh, seen := make([][]byte, len(keys)), make([][]byte, b.layers)
+	for i := range keys {
+		fresh[i] = b.content(i)
+	}
+	require.NoError(f.t, p.Step(len(keys)))
+	for l := range b.layers {
+		p.Loaded(l, on)
+		for i := history; i < len(keys); i++ {
+			on.CopyIn(p.Place(i, l), fresh[i][l*layer:(l+1)*layer])
+		}
+		p.Written(l, on)
+		seen[l] = make([]byte, len(keys)*layer)
+		for i := range keys {
+			on.CopyOut(seen[l][i*layer:(i+1)*layer], p.Place(i, l))
+		}
+		p.Read(l, on)
+	}
+	f.depth++
+	for range 1 + f.rng.IntN(12) {
+		f.step()
+	}
+	f.depth--
+	synced := on.Sync(ctx)
+	_, err = p.Commit(ctx)
+	b.apart.Store(false)
+	require.NoError(f.t, p.Close(ctx))
+	after := b.store.Usage()
+	f.count.Relocated += int(after.Relocated - before.Relocated)
+	f.count.Rescued += int(after.Rescued - before.Rescued)
+	if synced != nil || err != nil || b.dead {
+		return
+	}
+	f.count.Prompts++
+	for l := range seen {
+		for i := range keys {
+			if !bytes.Equal(b.content(i)[l*layer:(l+1)*layer], seen[l][i*layer:(i+1)*layer]) {
+				f.fail("attention of layer %d reads wrong bytes of block %d of borrower %d", l, i, b.id)
+			}
+		}
+	}
+	f.restored(b, keys)
 }
 
 // divided looks at what the Store takes its local memory for.

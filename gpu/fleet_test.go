@@ -35,7 +35,10 @@ type fleet struct {
 	count     fleetCount
 }
 
-type fleetCount struct{ Hits, Blocks, Reclaims, MidCopy, Killed, Crashed, Lost, Left int }
+type fleetCount struct {
+	Hits, Blocks, Reclaims, MidCopy, Killed, Crashed, Lost, Left int
+	Prompts, Relocated, Rescued                                  int
+}
 
 type fleetLender struct {
 	machine *lend.Lender
@@ -381,10 +384,11 @@ func TestFleets(t *testing.T) {
 		}
 		f.end()
 		c := f.count
-		all = fleetCount{all.Hits + c.Hits, all.Blocks + c.Blocks, all.Reclaims + c.Reclaims, all.MidCopy + c.MidCopy, all.Killed + c.Killed, all.Crashed + c.Crashed, all.Lost + c.Lost, all.Left + c.Left}
+		all = fleetCount{all.Hits + c.Hits, all.Blocks + c.Blocks, all.Reclaims + c.Reclaims, all.MidCopy + c.MidCopy, all.Killed + c.Killed, all.Crashed + c.Crashed, all.Lost + c.Lost, all.Left + c.Left,
+			all.Prompts + c.Prompts, all.Relocated + c.Relocated, all.Rescued + c.Rescued}
 	}
 	t.Logf("%d schedules: %+v", schedules, all)
-	for _, n := range []int{all.Hits, all.Reclaims, all.MidCopy, all.Killed, all.Crashed, all.Lost, all.Left} {
+	for _, n := range []int{all.Hits, all.Reclaims, all.MidCopy, all.Killed, all.Crashed, all.Lost, all.Left, all.Prompts, all.Relocated, all.Rescued} {
 		require.Positive(t, n, "%+v", all)
 	}
 }

@@ -50,7 +50,7 @@ func (t *tier) hold(p *Prefill) error {
 		p.blocks = append(p.blocks, b)
 	}
 	uncopied := int64(0)
-	for i, b := range p.blocks {
+	for i, b := range slices.Backward(p.blocks) { // own memory is first for what is to be computed
 		if b.e.lent == nowhere && !t.seatLocked(b.e) || b.e.lent != own && !t.slotLocked(b) {
 			t.letLocked(p)
 			return t.fullLocked(len(p.blocks))

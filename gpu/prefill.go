@@ -299,6 +299,9 @@ func (p *Prefill) Commit(ctx context.Context) ([]skep.PutResult, error) {
 // read what they were told to wait for, so Read is to be called for each layer that Loaded was; NotReleased
 // when they are not in time: call it again.
 func (p *Prefill) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.complete = true
+	p.mu.Unlock()
 	p.cancel()
 	<-p.ended
 	p.mu.Lock()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/gpu"
 	"github.com/skepkv/skep/layout/elastic"
@@ -19,17 +21,47 @@ func (o *opened) alloc(n int64) (uint64, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.nameLocked(m), nil
+}
+
+// nameLocked gives memory an address.
+func (o *opened) nameLocked(m gpu.Memory) uint64 {
 	at := o.next
 	o.next += uint64(m.Size()) + elastic.Granule // a gap, so that what reaches past the end is seen
 	o.memory[at] = m
-	return at, nil
+	return at
+}
+
+// addressOf is the address of a place in memory of the store's own, which a program may use and not free.
+func (o *opened) addressOf(p gpu.Place) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.own != p.Memory {
+		o.own, o.ownAt = p.Memory, o.nameLocked(p.Memory)
+	}
+	return o.ownAt + uint64(p.Offset)
+}
+
+// atOnce queues something on a stream of its own and waits for it.
+func (o *opened) atOnce(queue func(gpu.Stream)) error {
+	st, err := o.device.NewStream()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	queue(st)
+	if err = st.Sync(ctx); err == nil {
+		err = st.Close()
+	}
+	return err
 }
 
 func (o *opened) free(address uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := o.memory[address]
-	if m == nil {
+	if m == nil || m == o.own {
 		return skep.Invalidf(op, "device address", address, "one that was allocated")
 	}
 	delete(o.memory, address)

@@ -119,6 +119,7 @@ func skep_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 		ctx, cancel := within(0)
 		defer cancel()
 		o.endRestorings(ctx)
+		o.endPrefills(ctx)
 		err = o.close()
 	}
 	return
@@ -431,16 +432,7 @@ func skep_device_read(s C.skep_store, address C.uint64_t, n C.int64_t, to unsafe
 	if at, err = o.place(uint64(address), int64(n)); err != nil {
 		return
 	}
-	var st gpu.Stream
-	if st, err = o.device.NewStream(); err != nil {
-		return
-	}
-	ctx, cancel := within(0)
-	defer cancel()
-	st.CopyOut(unsafe.Slice((*byte)(to), int(n)), at)
-	if err = st.Sync(ctx); err == nil {
-		err = st.Close()
-	}
+	err = o.atOnce(func(st gpu.Stream) { st.CopyOut(unsafe.Slice((*byte)(to), int(n)), at) })
 	return
 }
 

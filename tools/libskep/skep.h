@@ -84,6 +84,7 @@ typedef struct {
 } skep_claimed;
 
 typedef uint64_t skep_restoring; /* a restore under way; 0 is none */
+typedef uint64_t skep_prefill;   /* a prompt that is computed layer by layer; 0 is none */
 
 /* How a block of a restore under way stands. */
 enum { SKEP_WAITING = 0, SKEP_LANDED = 1, SKEP_GRANTED = 2, SKEP_MISSED = 3 };
@@ -162,6 +163,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc)
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,
  *           "borrow": ["/socket", ...]}                  GPU memory in front, own and lent
+ * in gpu "layers": n of a block where an engine computes prompts by skep_prefill_begin, and "uncopied_bytes" (0:
+ * any), the most bytes of what such prompts compute in lent memory that may not be stored behind yet;
  * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
  * engine's slots, and "pinned_bytes" of host memory that restores land in. */
 int skep_open(const char *json, skep_store *out, skep_error *err);
@@ -218,6 +221,45 @@ int skep_restore_poll(skep_restoring r, int64_t timeout_ms, uint8_t *states, uin
  * any more. An error of code 18 (not released): a drive may write yet; call it again. */
 int skep_restore_end(skep_restoring r, int64_t timeout_ms, skep_error *err);
 
+/* A prompt that an engine computes layer by layer while most of its blocks are in lent GPU memory: of those one layer at
+ * a time is in own memory, in places that are theirs until skep_prefill_end. For memory of the store's own device
+ * (SKEP_DEVICE), of a store opened with "layers".
+ *
+ * Layers are counted on through all steps: layer l of the model in step s is n = s * layers + l. For each n, in this order:
+ *
+ *   skep_prefill_loaded    the stream waits until the history's layer is in its places
+ *   (the engine)           its stream writes the new blocks' entries of the layer to their places
+ *   skep_prefill_written   they may be stored, once the stream gets there
+ *   (the engine)           its stream reads the places: attention
+ *   skep_prefill_read      they may be written again, once the stream gets there
+ *
+ * Calls of one prefill come from one thread at a time. When something fails no layer is held back any more, and
+ * skep_prefill_commit says so: what was computed is worth nothing. */
+
+/* Takes places for a prompt of n blocks and loads what of the first history ones is found: *found of them. The others
+ * are to be computed. Error 23 (no memory): the prompt is too long for what is lent now; 25 (overloaded): others have the
+ * room. */
+int skep_prefill_begin(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t history, int64_t timeout_ms,
+                       skep_prefill *out, uint32_t *found, skep_error *err);
+
+/* Says where the layer's bytes of each of the n blocks are, in the order of the shape: [K, V] and then its order. */
+int skep_prefill_places(skep_prefill p, uint32_t layer, uint64_t *at, skep_error *err);
+
+/* Begins a step over all layers that computes the blocks before block to which are not computed yet. Steps may be
+ * queued one after the other. */
+int skep_prefill_step(skep_prefill p, uint32_t to, skep_error *err);
+
+int skep_prefill_loaded(skep_prefill p, uint32_t n, skep_stream stream, skep_error *err);
+int skep_prefill_written(skep_prefill p, uint32_t n, skep_stream stream, skep_error *err);
+int skep_prefill_read(skep_prefill p, uint32_t n, skep_stream stream, skep_error *err);
+
+/* Waits for the steps, and stores the blocks they computed: *stored of them, in order. */
+int skep_prefill_commit(skep_prefill p, int64_t timeout_ms, uint32_t *stored, skep_error *err);
+
+/* Gives everything back; without a commit what was computed is gone. It waits for streams that wait for layers:
+ * skep_prefill_read is to be called for each that skep_prefill_loaded was. Error 18 (not released): call it again. */
+int skep_prefill_end(skep_prefill p, int64_t timeout_ms, skep_error *err);
+
 /* The same as skep_word_claim, for languages that have no compare-and-swap; nothing of Go is called. */
 int skep_word_claim_call(uint64_t *word, uint64_t *last, int64_t block_tokens, int64_t tokens, int64_t from, int64_t to, int idle, skep_claimed *out);
 
@@ -232,6 +274,8 @@ int skep_shared_free(skep_store s, void *memory, skep_error *err);
 int skep_device_alloc(skep_store s, int64_t bytes, uint64_t *address, skep_error *err);
 int skep_device_free(skep_store s, uint64_t address, skep_error *err);
 int skep_device_read(skep_store s, uint64_t address, int64_t bytes, void *to, skep_error *err);
+int skep_device_write(skep_store s, uint64_t address, int64_t bytes, const void *from, skep_error *err);
+int skep_stream_copy(skep_store s, skep_stream stream, uint64_t to, uint64_t from, int64_t bytes, skep_error *err);
 int skep_stream_new(skep_store s, skep_stream *out, skep_error *err);
 int skep_stream_sync(skep_store s, skep_stream stream, int64_t timeout_ms, skep_error *err);
 int skep_stream_free(skep_store s, skep_stream stream, skep_error *err);

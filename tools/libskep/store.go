@@ -39,6 +39,8 @@ type gpuSpec struct {
 	BlockBytes  int64    `json:"block_bytes"`
 	DirectBytes *int64   `json:"direct_bytes"` // nil: eight blocks
 	PinnedBytes int64    `json:"pinned_bytes"`
+	Layers      int      `json:"layers"`
+	Uncopied    int64    `json:"uncopied_bytes"`
 	Borrow      []string `json:"borrow"`
 }
 
@@ -53,6 +55,8 @@ type opened struct {
 	shapes  map[skep.NamespaceID]layout.Geometry
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
+	own     gpu.Memory // the store's, which prefills have places in
+	ownAt   uint64     // its address
 	streams map[uint64]gpu.Stream
 	shared  map[uintptr]skep.Memory // by address
 
@@ -114,7 +118,8 @@ func (o *opened) putInFront(g *gpuSpec) error {
 	if g.DirectBytes != nil {
 		direct = *g.DirectBytes
 	}
-	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, DirectBytes: direct, PinnedBytes: g.PinnedBytes, Timeout: 10 * time.Second})
+	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, DirectBytes: direct, PinnedBytes: g.PinnedBytes,
+		Layers: g.Layers, UncopiedBytes: g.Uncopied, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
