@@ -20,6 +20,10 @@ import (
 //
 // So with one buffer, as in the paper, load n goes on beside ffn n-1; with two it goes on
 // beside all of layer n-1.
+//
+// The first layer's load has nothing to go on beside, where no step comes before it. Where the first layers of all blocks are
+// resident (Schedule.Resident), in room of their own beside the buffers, they are not loaded, and the first load there is
+// goes on beside them.
 
 // Task is what one stream does for one layer.
 type Task uint8
@@ -48,9 +52,42 @@ type Dependency struct {
 // them back beside the order of their stream.
 type Schedule struct {
 	Buffers int
-	Streams [3][]Task // load, compute, store
-	Waits   []Dependency
+	// Resident is how many of the model's first layers stay in local memory: room for one more layer of every lent
+	// block each. Their new entries are stored as well. 0: none.
+	Resident int
+	Streams  [3][]Task // load, compute, store
+	Waits    []Dependency
 }
+
+// Buffer is the buffer that layer n goes through, counted on through all steps of a model of so many layers.
+// False: it is resident, in the room of its layer.
+func (s Schedule) Buffer(n, layers int) (buffer int, streamed bool) {
+	if n%layers < s.Resident {
+		return 0, false
+	}
+	return s.turn(n, layers) % s.Buffers, true
+}
+
+// turn counts the layers before n that go through buffers.
+func (s Schedule) turn(n, layers int) int { return n - (n/layers+1)*s.Resident }
+
+// on is the layer that a task of layer n waits for by w. False: for none.
+func (s Schedule) on(w Dependency, n, layers int) (int, bool) {
+	if s.left(w.On, n, layers) && w.Behind == 0 {
+		return 0, false
+	}
+	if w.Task != TaskLoad || s.Resident == 0 {
+		return n - w.Behind, n >= w.Behind
+	}
+	turn, each := s.turn(n, layers)-w.Behind, layers-s.Resident // who had the buffer before
+	if turn < 0 {
+		return 0, false
+	}
+	return turn/each*layers + s.Resident + turn%each, true
+}
+
+// left says that a task is left out in layer n.
+func (s Schedule) left(t Task, n, layers int) bool { return t == TaskLoad && n%layers < s.Resident }
 
 // NewSchedule is the schedule for b buffers, 1 to 64.
 func NewSchedule(b int) (Schedule, error) {
@@ -69,8 +106,8 @@ func NewSchedule(b int) (Schedule, error) {
 	}, nil
 }
 
-// Layers is what an engine does for each layer n of a step: queue work on a stream. The
-// buffer to use is n mod Schedule.Buffers.
+// Layers is what an engine does for each layer n of a step: queue work on a stream.
+// Schedule.Buffer says which buffer to use. Resident layers have no load.
 type Layers interface {
 	Do(t Task, n int, on Stream)
 }
@@ -85,6 +122,9 @@ type Pipeline struct {
 
 // NewPipeline makes the counters the schedule needs on d. The streams are the caller's.
 func NewPipeline(d Device, s Schedule, load, compute, store Stream) (*Pipeline, error) {
+	if s.Resident < 0 {
+		return nil, skep.Invalidf("layer streaming", "resident layers", s.Resident, "0 or more")
+	}
 	p := &Pipeline{schedule: s, streams: [3]Stream{load, compute, store}, done: map[Task]Counter{}}
 	for _, w := range s.Waits {
 		if int(w.Task) >= len(taskText) || int(w.On) >= len(taskText) || w.Behind < 0 {
@@ -102,16 +142,19 @@ func NewPipeline(d Device, s Schedule, load, compute, store Stream) (*Pipeline, 
 }
 
 // Step queues one pass over the given number of layers and returns at once. Steps may follow
-// each other without a wait: the counters go on.
+// each other without a wait: the counters go on. With resident layers all steps have as many layers.
 func (p *Pipeline) Step(layers int, l Layers) {
 	for range layers {
 		n := p.next
 		p.next++
 		for i, tasks := range p.schedule.Streams {
 			for _, t := range tasks {
+				if p.schedule.left(t, n, layers) {
+					continue
+				}
 				for _, w := range p.schedule.Waits {
-					if w.Task == t && n >= w.Behind {
-						p.streams[i].Wait(p.done[w.On], uint64(n-w.Behind+1))
+					if on, ok := p.schedule.on(w, n, layers); w.Task == t && ok {
+						p.streams[i].Wait(p.done[w.On], uint64(on+1))
 					}
 				}
 				l.Do(t, n, p.streams[i])
@@ -129,9 +172,10 @@ type Cost struct {
 	Load, Store         time.Duration // over the link, alone on it
 }
 
-// Total is the time of a step of the given layers by the schedule, and of computing alone,
+// Total is the time of some steps, one after the other, of so many layers each by the schedule, and of computing alone,
 // reckoned task by task. The difference is the exposed transfer time.
-func (s Schedule) Total(layers int, c Cost) (total, compute time.Duration) {
+func (s Schedule) Total(steps, each int, c Cost) (total, compute time.Duration) {
+	layers := steps * each
 	lasts := map[Task]time.Duration{TaskLoad: c.Load, TaskQKV: c.QKV, TaskAttention: c.Attention, TaskFFN: c.FFN, TaskStore: c.Store}
 	done := map[Task][]time.Duration{}
 	var free [3]time.Duration
@@ -139,11 +183,13 @@ func (s Schedule) Total(layers int, c Cost) (total, compute time.Duration) {
 		for i, tasks := range s.Streams {
 			for _, t := range tasks {
 				start := free[i]
+				if s.left(t, n, each) {
+					done[t] = append(done[t], 0) // nobody asks
+					continue
+				}
 				for _, w := range s.Waits {
-					if w.Task == t && n >= w.Behind {
-						if on := done[w.On]; len(on) > n-w.Behind {
-							start = max(start, on[n-w.Behind])
-						}
+					if on, ok := s.on(w, n, each); w.Task == t && ok && len(done[w.On]) > on {
+						start = max(start, done[w.On][on])
 					}
 				}
 				free[i] = start + lasts[t]

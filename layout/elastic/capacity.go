@@ -45,21 +45,31 @@ func fullBytes(g layout.Geometry) int64 { return g.MBlock() * int64(g.Layers()) 
 // are for the layer at work, one for each lent block, and what is left holds regular blocks of all
 // layers. Negative numbers count as none, and so does everything where there are no layers.
 func Divide(local, layers int, lent ...int) (stream, regular int) {
+	return DivideBy(local, layers, 1, lent...)
+}
+
+// DivideBy is Divide where each lent block has room for so many of its layers: 2 with two buffers, or with one and the
+// first layer resident. Of less than 1 it is that of 1.
+func DivideBy(local, layers, room int, lent ...int) (stream, regular int) {
 	if local < 0 || layers < 1 {
 		return 0, 0
 	}
+	room = max(room, 1)
 	for _, k := range lent {
-		stream += min(max(k, 0), local-stream) // more than local is as good as local
+		stream += min(max(k, 0), local/room-stream) // more than local is as good as local
 	}
-	return stream, (local - stream) / layers
+	return stream, (local - room*stream) / layers
 }
 
 // Capacity is Divide for what the borrower has.
-func (b Borrower) Capacity(lent ...int) Capacity {
+func (b Borrower) Capacity(lent ...int) Capacity { return b.CapacityBy(1, lent...) }
+
+// CapacityBy is DivideBy for what the borrower has.
+func (b Borrower) CapacityBy(room int, lent ...int) Capacity {
 	layers := b.Geometry.Layers()
 	local := LayerBlocks(b.Geometry, b.Local)
 	c := Capacity{Conventional: local / layers}
-	c.Stream, c.Regular = Divide(local, layers, lent...)
+	c.Stream, c.Regular = DivideBy(local, layers, room, lent...)
 	c.Tokens = (c.Stream + c.Regular) * b.Geometry.Shape().BlockTokens
 	return c
 }

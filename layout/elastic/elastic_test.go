@@ -122,6 +122,16 @@ func TestUnits(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 }
 
+// A layer's room more for each lent block: the first one, resident, or a second buffer.
+func TestDivideBy(t *testing.T) {
+	for _, tt := range []struct{ local, layers, room, lent, stream, regular int }{
+		{100, 10, 1, 17, 17, 8}, {100, 10, 2, 17, 17, 6}, {100, 10, 0, 17, 17, 8}, {100, 10, 2, 60, 50, 0}, {101, 10, 2, 60, 50, 0}, {99, 10, 3, 40, 33, 0}, {-1, 10, 2, 4, 0, 0},
+	} {
+		stream, regular := DivideBy(tt.local, tt.layers, tt.room, tt.lent)
+		require.Equal(t, []int{tt.stream, tt.regular}, []int{stream, regular}, "%+v", tt)
+	}
+}
+
 func TestSet(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

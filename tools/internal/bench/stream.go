@@ -43,6 +43,11 @@ type ExposedRow struct {
 	// the last feed-forward before it. Alone on the GPU a step begins with a load that nothing hides.
 	FollowingMs   float64 `json:"exposed_following_ms"`
 	HostExposedMs float64 `json:"host_exposed_ms"`
+	// ResidentMs is ExposedMs where the first layer of every lent block is in local memory all the time, and
+	// BuffersMs with one buffer more: each takes another layer's room for each lent block (LongestRow.Room2).
+	ResidentMs    float64 `json:"exposed_first_layer_resident_ms"`
+	ResidentShare float64 `json:"exposed_first_layer_resident_share"`
+	BuffersMs     float64 `json:"exposed_one_buffer_more_ms"`
 	// Covered says that the feed-forward and the next projection last as long as the load.
 	Covered bool `json:"covered"`
 }
@@ -57,6 +62,10 @@ type LongestRow struct {
 	Conventional int     `json:"conventional_tokens"`
 	Streamed     int     `json:"streamed_tokens"`
 	Ratio        float64 `json:"ratio"`
+	// Room2 is Streamed where each lent block has room for one layer more: its first one, resident, or a second
+	// buffer. LocalBlocks is what that costs: whole blocks of local memory fewer.
+	Room2       int `json:"streamed_tokens_one_layer_more"`
+	LocalBlocks int `json:"local_blocks_for_one_layer_more"`
 	// Time per output token at that length, from local memory (at the conventional length)
 	// and with the lent part streamed for every token.
 	LocalMs float64 `json:"local_ms_per_output_token"`
@@ -130,7 +139,7 @@ func secs(s float64) time.Duration { return time.Duration(s * 1e9) }
 func ms(d time.Duration) float64   { return float64(d) / 1e6 }
 
 func (p *prefiller) total(c gpu.Cost) (total, compute time.Duration) {
-	return p.schedule.Total(p.model.Layers, c)
+	return p.schedule.Total(1, p.model.Layers, c)
 }
 
 // Stream reckons what layer streaming over a fast link gains and costs.
@@ -201,6 +210,7 @@ func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []stri
 		fmt.Sprintf("layer streaming with %d buffer(s); the host cache streams by layer the same way", o.Buffers),
 		"a tenth of GPU memory is not for weights and KV; activations are not counted, on either side",
 		"longest prompt: GPUs, models and lenders of the paper's Fig. 9; lenders give all they have beside their weights; links of 200 (H20), 300 (A100), 150 (V100) and 32 GB/s (L4, over PCIe), each way; blocks of 16 tokens; not limited by the model's context",
+		"first layer resident: the first layer of every lent block is in local memory when the prefill begins, brought there when the block was lent, which is not counted; like a buffer more it takes the room of one layer for each lent block",
 		"weights without embedding tables, in 16 bits",
 		fmt.Sprintf("time to first token: %d sessions of 20,000 tokens to the model's context, drawn evenly; each request adds 16 to 400 tokens and is answered with 300; Poisson arrivals; one prefill at a time, first come first served, decoding on other GPUs; every session once to warm up; least recently used sessions go first", o.Sessions),
 		fmt.Sprintf("both have local memory and then %g GB of host cache; ours has lent memory between them", o.HostGB),
@@ -211,12 +221,20 @@ func (o *StreamOptions) assumptions(g twopointer.GPU, m twopointer.Model) []stri
 func (o *StreamOptions) exposed(p *prefiller, history, suffix int) ExposedRow {
 	c := p.layer(history, history, suffix, o.LinkGBps*1e9)
 	total, compute := p.total(c)
-	two, _ := p.schedule.Total(2*p.model.Layers, c)
+	two, _ := p.schedule.Total(2, p.model.Layers, c)
 	hostTotal, _ := p.total(p.layer(history, history, suffix, o.HostGBps*1e9))
+	first, more := p.schedule, p.schedule
+	first.Resident = 1
+	resident, _ := first.Total(1, p.model.Layers, c)
+	if s, err := gpu.NewSchedule(o.Buffers + 1); err == nil { // else there are as many as may be
+		more = s
+	}
+	buffers, _ := more.Total(1, p.model.Layers, c)
 	return ExposedRow{
 		History: history, Suffix: suffix, ComputeMs: ms(compute), LoadMs: ms(c.Load) * float64(p.model.Layers),
 		ExposedMs: ms(total - compute), ExposedShare: float64(total-compute) / float64(total),
 		FollowingMs: ms(two - total - compute), HostExposedMs: ms(hostTotal - compute),
+		ResidentMs: ms(resident - compute), ResidentShare: float64(resident-compute) / float64(resident), BuffersMs: ms(buffers - compute),
 		Covered: c.Load <= c.FFN+c.QKV,
 	}
 }
@@ -271,6 +289,8 @@ func (o *StreamOptions) longest() (rows []LongestRow, err error) {
 			if r.Conventional == 0 {
 				continue
 			}
+			more := b.CapacityBy(2, elastic.LentBlocks(g, int64(lent)))
+			r.Room2, r.LocalBlocks = more.Tokens, c.Regular-more.Regular
 			r.Ratio = float64(r.Streamed) / float64(r.Conventional)
 			local, _ := p.total(p.layer(r.Conventional, 0, 1, at.link))
 			streamed, _ := p.total(p.layer(r.Streamed, c.Stream*16, 1, at.link))

@@ -83,15 +83,15 @@ func printStream(w io.Writer, r *bench.StreamResult) {
 	for _, s := range r.Assumptions {
 		fmt.Fprintln(w, "  -", s)
 	}
-	lines := [][]string{row("history", "suffix", "compute ms", "load ms", "exposed ms", "share", "following ms", "from host ms", "covered")}
+	lines := [][]string{row("history", "suffix", "compute ms", "load ms", "exposed ms", "share", "first layer resident ms", "share", "a buffer more ms", "following ms", "from host ms", "covered")}
 	for _, x := range r.Exposed {
-		lines = append(lines, row(x.History, x.Suffix, x.ComputeMs, x.LoadMs, x.ExposedMs, fmt.Sprintf("%.3f %%", x.ExposedShare*100), x.FollowingMs, x.HostExposedMs, x.Covered))
+		lines = append(lines, row(x.History, x.Suffix, x.ComputeMs, x.LoadMs, x.ExposedMs, fmt.Sprintf("%.3f %%", x.ExposedShare*100), x.ResidentMs, fmt.Sprintf("%.3f %%", x.ResidentShare*100), x.BuffersMs, x.FollowingMs, x.HostExposedMs, x.Covered))
 	}
 	fmt.Fprintln(w, "\nTransfer time that computing does not hide")
 	table(w, lines...)
-	lines = [][]string{row("model", "GPU", "GB", "lent GB", "tokens, all local", "streamed", "ratio", "ms/output token, local", "streamed")}
+	lines = [][]string{row("model", "GPU", "GB", "lent GB", "tokens, all local", "streamed", "ratio", "a layer more", "for local blocks", "ms/output token, local", "streamed")}
 	for _, x := range r.Longest {
-		lines = append(lines, row(x.Model, x.GPU, x.MemoryGB, fmt.Sprintf("%.0f", x.LentGB), x.Conventional, x.Streamed, x.Ratio, x.LocalMs, x.LentMs))
+		lines = append(lines, row(x.Model, x.GPU, x.MemoryGB, fmt.Sprintf("%.0f", x.LentGB), x.Conventional, x.Streamed, x.Ratio, x.Room2, x.LocalBlocks, x.LocalMs, x.LentMs))
 	}
 	fmt.Fprintln(w, "\nLongest prompt, and what decoding at that length costs")
 	table(w, lines...)
