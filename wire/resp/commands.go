@@ -74,10 +74,10 @@ func init() { // the handlers of COMMAND read the table
 		"MSET":      {min: 3, even: true, need: auth.Write, first: 1, last: -1, step: 2, flags: "write denyoom", run: (*conn).cmdMSet},
 		"DEL":       {min: 2, need: auth.Write, first: 1, last: -1, step: 1, flags: "write", do: (*conn).cmdDel},
 		"UNLINK":    {min: 2, need: auth.Write, first: 1, last: -1, step: 1, flags: "write fast", do: (*conn).cmdDel},
-		"EXPIRE":    {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
-		"PEXPIRE":   {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
-		"EXPIREAT":  {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
-		"PEXPIREAT": {min: 3, max: 4, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"EXPIRE":    {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"PEXPIRE":   {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"EXPIREAT":  {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
+		"PEXPIREAT": {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
 		"PERSIST":   {min: 2, max: 2, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdPersist},
 		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlushDB},
 	}
@@ -299,9 +299,9 @@ func (c *conn) setOp(name string, cmd command) *setOp {
 	case "SETNX":
 		op.ifNone = true
 	case "SETEX":
-		op.expiry, op.err = expiryOf("EX", cmd.args[2], now, true)
+		op.expiry, op.err = expiryOf(name, "EX", cmd.args[2], now, true)
 	case "PSETEX":
-		op.expiry, op.err = expiryOf("PX", cmd.args[2], now, true)
+		op.expiry, op.err = expiryOf(name, "PX", cmd.args[2], now, true)
 	default:
 		op.err = op.options(cmd.args[3:], now)
 	}
@@ -326,7 +326,7 @@ func (op *setOp) options(args [][]byte, now time.Time) (err error) {
 				return errSyntax
 			}
 			ttl = true
-			if op.expiry, err = expiryOf(o, args[i], now, true); err != nil {
+			if op.expiry, err = expiryOf("SET", o, args[i], now, true); err != nil {
 				return err
 			}
 		default:
@@ -339,13 +339,13 @@ func (op *setOp) options(args [][]byte, now time.Time) (err error) {
 	return nil
 }
 
-// expiryOf turns "EX 10" and its like into milliseconds since 1970.
-func expiryOf(unit string, arg []byte, now time.Time, positive bool) (int64, error) {
+// expiryOf turns "EX 10" and its like, of a command, into milliseconds since 1970.
+func expiryOf(command, unit string, arg []byte, now time.Time, positive bool) (int64, error) {
 	n, err := integer(arg)
 	if err != nil {
 		return 0, err
 	}
-	invalid := replyError("ERR invalid expire time")
+	invalid := replyError("ERR invalid expire time in '" + strings.ToLower(command) + "' command")
 	if positive && n <= 0 {
 		return 0, invalid
 	}

@@ -53,24 +53,13 @@ func (c *conn) cmdTTL(ctx context.Context, cmd command) error {
 // cmdExpire is EXPIRE and its forms, with NX, XX, GT, LT.
 func (c *conn) cmdExpire(ctx context.Context, cmd command) error {
 	unit := map[string]string{"EXPIRE": "EX", "PEXPIRE": "PX", "EXPIREAT": "EXAT", "PEXPIREAT": "PXAT"}[upper(cmd.args[0])]
-	expiry, err := expiryOf(unit, cmd.args[2], c.s.o.Clock(), false)
+	expiry, err := expiryOf(upper(cmd.args[0]), unit, cmd.args[2], c.s.o.Clock(), false)
 	if err != nil {
 		return c.fail(err)
 	}
-	when := func(*head) bool { return true }
-	if len(cmd.args) == 4 {
-		switch upper(cmd.args[3]) {
-		case "NX":
-			when = func(h *head) bool { return h.expiry == 0 }
-		case "XX":
-			when = func(h *head) bool { return h.expiry != 0 }
-		case "GT":
-			when = func(h *head) bool { return h.expiry != 0 && expiry > h.expiry }
-		case "LT":
-			when = func(h *head) bool { return h.expiry == 0 || expiry < h.expiry }
-		default:
-			return c.fail(errSyntax)
-		}
+	when, err := expireWhen(cmd.args[3:], expiry)
+	if err != nil {
+		return c.fail(err)
 	}
 	db, err := c.database()
 	if err != nil {
@@ -82,6 +71,35 @@ func (c *conn) cmdExpire(ctx context.Context, cmd command) error {
 	}
 	c.int(boolInt(changed))
 	return nil
+}
+
+// expireWhen says which keys EXPIRE's options let have the expiry: those that meet all.
+func expireWhen(options [][]byte, expiry int64) (func(*head) bool, error) {
+	var nx, xx, gt, lt bool
+	for _, o := range options {
+		switch upper(o) {
+		case "NX":
+			nx = true
+		case "XX":
+			xx = true
+		case "GT":
+			gt = true
+		case "LT":
+			lt = true
+		default:
+			return nil, replyError("ERR Unsupported option " + printable(string(o)))
+		}
+	}
+	if nx && (xx || gt || lt) {
+		return nil, replyError("ERR NX and XX, GT or LT options at the same time are not compatible")
+	}
+	if gt && lt {
+		return nil, replyError("ERR GT and LT options at the same time are not compatible")
+	}
+	return func(h *head) bool {
+		has := h.expiry != 0
+		return (!nx || !has) && (!xx || has) && (!gt || has && expiry > h.expiry) && (!lt || !has || expiry < h.expiry)
+	}, nil
 }
 
 func (c *conn) cmdPersist(ctx context.Context, cmd command) error {
@@ -161,7 +179,10 @@ func (c *conn) cmdDBSize(ctx context.Context, _ command) error {
 }
 
 // cmdFlushDB empties the selected database.
-func (c *conn) cmdFlushDB(ctx context.Context, _ command) error {
+func (c *conn) cmdFlushDB(ctx context.Context, cmd command) error {
+	if len(cmd.args) == 2 && upper(cmd.args[1]) != "ASYNC" && upper(cmd.args[1]) != "SYNC" {
+		return c.fail(errSyntax)
+	}
 	db, err := c.database()
 	if err != nil {
 		return c.fail(err)

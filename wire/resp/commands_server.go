@@ -67,7 +67,10 @@ func (c *conn) cmdHello(_ context.Context, cmd command) error {
 	proto := c.proto
 	if len(args) > 0 {
 		n, err := integer(args[0])
-		if err != nil || n != 2 && n != 3 {
+		if err != nil {
+			return c.fail(replyError("ERR Protocol version is not an integer or out of range"))
+		}
+		if n != 2 && n != 3 {
 			return c.fail(replyError("NOPROTO unsupported protocol version"))
 		}
 		proto = int(n)

@@ -340,6 +340,25 @@ func TestGlobMatchesAsRedisDoes(t *testing.T) {
 	assert.False(t, glob([]byte(strings.Repeat("a*", 200)+"b"), long), "in time that is no more than the product of the lengths")
 }
 
+// A page that a browser shows can have it send a request to this port; what follows its
+// first lines is never taken for commands.
+func TestHTTPRequestsAreNotCommands(t *testing.T) {
+	f := serve(t, nil, Options{})
+	for _, begin := range []string{"POST / HTTP/1.1\r\n", "post /\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n", "OPTIONS * HTTP/1.1\r\nhost: localhost\r\n"} {
+		c := f.dial()
+		// In pieces a write can meet the end of the connection.
+		_, _ = io.WriteString(c, begin+"Content-Length: 18\r\n\r\nSET smuggled in\r\nQUIT\r\n")
+		for {
+			reply, err := c.tryReply()
+			if err != nil {
+				break
+			}
+			assert.Regexp(t, "^-", reply, begin)
+		}
+		assert.Equal(t, "0", f.dial().do("EXISTS", "smuggled"), begin)
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	d, err := auth.New(nil, nil, nil)
 	require.NoError(t, err)

@@ -216,8 +216,9 @@ func (p *parser) args() [][]byte {
 	return out
 }
 
-// readInline reads a command as people type it: words parted by blanks. Quotes are not
-// understood, except that a line with an unbalanced one is refused, as in Redis.
+// readInline reads a command as people type it: words parted by blanks, in quotes or not.
+// What only HTTP begins a line with ends the connection, as in Redis: a browser can be made
+// to send a request to a port of its own machine, with commands as its body.
 func (p *parser) readInline() (command, error) {
 	maxBytes := maxInlineBytes
 	if p.stranger {
@@ -236,10 +237,10 @@ func (p *parser) readInline() (command, error) {
 			break
 		}
 	}
-	if bytes.Count(p.buf, []byte{'"'})%2 != 0 {
+	args, ok := words(p.buf)
+	if !ok {
 		return command{}, protocolError("unbalanced quotes in request")
 	}
-	args := bytes.Fields(p.buf)
 	if len(args) > MaxArgs {
 		return command{}, protocolError("invalid multibulk length")
 	}
@@ -248,6 +249,9 @@ func (p *parser) readInline() (command, error) {
 		return c, nil
 	}
 	name := upper(args[0])
+	if name == "POST" || name == "HOST:" {
+		return command{}, protocolError("HTTP is not spoken on this port")
+	}
 	for i := range args {
 		if i > 0 && !p.stranger && valueArgs(name, i, len(args)) {
 			c.values = append(c.values, &value{size: int64(len(args[i])), inline: bytes.Clone(args[i])})
