@@ -5,6 +5,8 @@
 //	                           lent memory, then behind. Every block has its copy behind, so
 //	                           losing a device or giving memory back is a miss here only
 //	Store.RestoreTo            blocks into an engine's slots on the device, on its stream
+//	Store.Prefill              a prompt computed layer by layer, with most of its blocks in lent
+//	                           memory: longer than own memory holds
 //	Store.LayerRoom            local memory for the layer at work: as much as what is lent makes it
 //	Device, Stream, Counter    what a GPU driver offers, as far as skep needs it. Package
 //	                           gpu/sim simulates it: everything it gives says so

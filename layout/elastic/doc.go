@@ -19,7 +19,8 @@
 // blocks (block-major layout; a layer-major one has to move every block of every layer).
 // Blocks in use in units that changed hands stay valid for their owner, which gets no
 // others there; the new side gets a unit once the last of them is freed. That is stranding,
-// and it is counted. Relocating them is the caller's choice and is counted by the caller.
+// and it is counted. Relocating them is the caller's choice and is counted by the caller: gpu.Store does it for
+// blocks that a prompt being computed cannot do without, and drops all others.
 //
 // # What holds
 //
