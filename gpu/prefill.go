@@ -275,6 +275,9 @@ func (p *Prefill) Commit(ctx context.Context) ([]skep.PutResult, error) {
 	p.complete = true
 	p.notify()
 	p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return nil, &skep.Error{Op: "prefill commit", Kind: skep.Closed}
+	}
 	select {
 	case <-p.ended:
 	case <-ctx.Done():

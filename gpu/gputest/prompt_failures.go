@@ -108,6 +108,8 @@ func testPromptEnds(t *testing.T, open Open, behind func() skep.Store) {
 	p.Read(0, e.on)
 	require.NoError(t, e.on.Sync(Soon(t)))
 	require.NoError(t, p.Close(Soon(t)))
+	_, err = p.Commit(Soon(t))
+	require.ErrorIs(t, err, skep.Closed)
 	require.Zero(t, s.Usage().Held)
 	require.NoError(t, s.Reclaim(0, lentUnits-1))
 	for name, r := range map[string]gpu.PrefillRequest{"no keys": {Scope: sc}, "history": {Scope: sc, Keys: e.keys, History: 10}} {
