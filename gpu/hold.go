@@ -45,13 +45,14 @@ func (t *tier) hold(p *Prefill) error {
 		b := &held{e: &entry{id: p.ids[i], size: p.g.PartBytes(), lent: nowhere, fresh: i >= p.history}, slot: -1}
 		if e := t.entries[b.e.id]; e != nil && i < p.history && e.size == b.e.size {
 			b.e = e
+			t.order[e.row()].MoveToFront(e.used) // who looks for one that is not held need not pass it
 		}
 		t.pinLocked(b.e)
 		p.blocks = append(p.blocks, b)
 	}
-	uncopied := int64(0)
+	uncopied, next := int64(0), 0
 	for i, b := range slices.Backward(p.blocks) { // own memory is first for what is to be computed
-		if b.e.lent == nowhere && !t.seatLocked(b.e) || b.e.lent != own && !t.slotLocked(b) {
+		if b.e.lent == nowhere && !t.seatLocked(b.e) || b.e.lent != own && !t.slotLocked(b, &next) {
 			t.letLocked(p)
 			return t.fullLocked(len(p.blocks))
 		}
@@ -87,13 +88,17 @@ func (t *tier) pinLocked(e *entry) {
 	t.pins[e] = struct{}{}
 }
 
-// slotLocked takes a place for a layer of the block.
-func (t *tier) slotLocked(b *held) bool {
-	b.slot = slices.Index(t.slots[:min(len(t.slots), t.roomForLayersLocked())], false)
-	if b.slot >= 0 {
-		t.slots[b.slot] = true
+// slotLocked takes a place for a layer of the block, from next on.
+func (t *tier) slotLocked(b *held, next *int) bool {
+	free := t.slots[:min(len(t.slots), t.roomForLayersLocked())]
+	for *next < len(free) && free[*next] {
+		*next++
 	}
-	return b.slot >= 0
+	if *next == len(free) {
+		return false
+	}
+	b.slot, free[*next] = *next, true
+	return true
 }
 
 // seatLocked finds a place in GPU memory for a block that is held: in own memory, else in lent memory. Blocks that are

@@ -81,6 +81,7 @@ func Test(t *testing.T, open Open, behind func() skep.Store) {
 		{"Prompts", func(t *testing.T, open Open) { testPrompts(t, open, behind) }},
 		{"PromptWaits", func(t *testing.T, open Open) { testPromptWaits(t, open, behind) }},
 		{"PromptMoves", func(t *testing.T, open Open) { testPromptMoves(t, open, behind) }},
+		{"PromptRelocated", func(t *testing.T, open Open) { testPromptRelocated(t, open, behind) }},
 		{"PromptFailures", func(t *testing.T, open Open) { testPromptFailures(t, open, behind) }},
 		{"PromptEnds", func(t *testing.T, open Open) { testPromptEnds(t, open, behind) }},
 		{"NoRoom", func(t *testing.T, open Open) { testNoRoom(t, open, behind) }},
