@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -81,6 +82,14 @@ type RESPRow struct {
 	Samples    []Sample `json:"samples"`
 	Redis      []Sample `json:"redis_samples"`
 	Limits     []Sample `json:"limit_samples"`
+
+	// Of a SET, which is answered when its value outlives the process: the same promise
+	// from Redis (appendonly yes, appendfsync always), and the same drives written.
+	LastingGBps float64  `json:"lasting_redis_gbps"`
+	LastingCPU  float64  `json:"lasting_redis_cpu_s_per_gb"`
+	WriteGBps   float64  `json:"drives_write_gbps"`
+	Lasting     []Sample `json:"lasting_redis_samples"`
+	Writes      []Sample `json:"drives_write_samples"`
 }
 
 // RESPResult is what RESP measured.
@@ -148,7 +157,8 @@ func RESP(ctx context.Context, o RESPOptions) (_ *RESPResult, err error) {
 func (r *RESPRow) sum() {
 	r.GBps, r.CPU = median(r.Samples, Sample.GBps), median(r.Samples, Sample.CPUPerGB)
 	r.RedisGBps, r.RedisCPU = median(r.Redis, Sample.GBps), median(r.Redis, Sample.CPUPerGB)
-	r.LimitGBps = median(r.Limits, Sample.GBps)
+	r.LastingGBps, r.LastingCPU = median(r.Lasting, Sample.GBps), median(r.Lasting, Sample.CPUPerGB)
+	r.LimitGBps, r.WriteGBps = median(r.Limits, Sample.GBps), median(r.Writes, Sample.GBps)
 	least := r.LimitGBps
 	if r.RedisGBps > 0 {
 		least = min(least, r.RedisGBps)
@@ -165,8 +175,9 @@ type respBench struct {
 	redisVersion string
 	servers      []*respServer
 
-	memory, drives, secure, redis *respServer
-	plainLoop, tlsLoop            *loopback
+	memory, drives, secure *respServer
+	redis, lasting         *respServer // nil: not installed; lasting keeps a log on the drives
+	plainLoop, tlsLoop     *loopback
 }
 
 func (w *respBench) start(ctx context.Context) (err error) {
@@ -180,7 +191,10 @@ func (w *respBench) start(ctx context.Context) (err error) {
 		return err
 	}
 	if path, lerr := exec.LookPath("redis-server"); lerr == nil {
-		if w.redis, err = w.startRedis(ctx, path); err != nil {
+		if w.redis, err = w.startRedis(ctx, path, false); err != nil {
+			return err
+		}
+		if w.lasting, err = w.startRedis(ctx, path, true); err != nil {
 			return err
 		}
 	}
@@ -215,8 +229,8 @@ func (w *respBench) of(r *RESPRow) *respServer {
 
 // fill stores a row's values where they will be asked for, and reads them once.
 func (w *respBench) fill(ctx context.Context, r *RESPRow) error {
-	for _, s := range []*respServer{w.of(r), w.redis} {
-		if s == nil || r.TLS && s == w.redis {
+	for _, s := range []*respServer{w.of(r), w.redis, w.lasting} {
+		if s == nil || r.TLS && s == w.redis || s == w.lasting && !r.durable() {
 			continue
 		}
 		for _, cmd := range []string{"SET", "GET"} {
@@ -241,6 +255,11 @@ func (w *respBench) round(ctx context.Context, r *RESPRow) error {
 		}
 		r.Redis = append(r.Redis, s)
 	}
+	if r.durable() {
+		if err := w.lastingRound(ctx, r); err != nil {
+			return err
+		}
+	}
 	switch {
 	case r.From == "drives":
 		l := newLimiter(w.dir)
@@ -257,6 +276,30 @@ func (w *respBench) round(ctx context.Context, r *RESPRow) error {
 		return err
 	}
 	r.Limits = append(r.Limits, s)
+	return nil
+}
+
+// durable says whether the row is of values that are to outlive the server.
+func (r *RESPRow) durable() bool { return r.Command == "SET" && !r.TLS }
+
+// lastingRound measures once what else keeps a row's values: Redis with its log, and the drives.
+func (w *respBench) lastingRound(ctx context.Context, r *RESPRow) error {
+	if w.lasting != nil {
+		s, err := w.drive(ctx, w.lasting, r.Command, r.ValueBytes, w.Seconds)
+		if err != nil {
+			return err
+		}
+		r.Lasting = append(r.Lasting, s)
+	}
+	l := load{RW: "write", Size: min(r.ValueBytes, 1<<20), Depth: max(16/w.Devices, 1), Bytes: w.TotalBytes / int64(w.Devices), Seconds: w.Seconds}
+	for i := range w.Devices {
+		l.Files = append(l.Files, filepath.Join(w.dir, fmt.Sprint("limit-", i)))
+	}
+	s, err := newLimiter(w.dir).run(ctx, l)
+	if err != nil {
+		return err
+	}
+	r.Writes = append(r.Writes, s)
 	return nil
 }
 

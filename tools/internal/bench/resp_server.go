@@ -176,15 +176,20 @@ func (s *respServer) certificate(dir string) (certFile, keyFile string, err erro
 	return certFile, keyFile, os.WriteFile(keyFile, keyPEM, 0o600)
 }
 
-// startRedis starts a redis-server that keeps everything in memory.
-func (w *respBench) startRedis(ctx context.Context, path string) (*respServer, error) {
+// startRedis starts a redis-server that keeps everything in memory. A lasting one answers a SET
+// when its log is on the drive.
+func (w *respBench) startRedis(ctx context.Context, path string, lasting bool) (*respServer, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
-	cmd := exec.CommandContext(ctx, path, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", w.dir)
+	keep := []string{"--appendonly", "no"}
+	if lasting {
+		keep = []string{"--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"}
+	}
+	cmd := exec.CommandContext(ctx, path, append(keep, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--dir", w.dir)...)
 	cmd.SysProcAttr = endWithParent()
 	s := &respServer{cmd: cmd, addr: addr.String(), said: &tail{}}
 	cmd.Stdout, cmd.Stderr = s.said, s.said

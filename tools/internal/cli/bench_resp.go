@@ -27,13 +27,13 @@ func (a *app) benchRESP() *cobra.Command {
 			return err
 		}
 		return a.print(r, func(w io.Writer) {
-			rows := [][]string{row("command", "value", "from", "TLS", "GB/s", "Redis", "limit", "ratio", "CPU s/GB", "Redis", "ratio")}
+			rows := [][]string{row("command", "value", "from", "TLS", "GB/s", "Redis", "limit", "ratio", "CPU s/GB", "Redis", "ratio", "lasting Redis", "CPU s/GB", "drives")}
 			for _, r := range r.Rows {
 				tls := "no"
 				if r.TLS {
 					tls = "1.3"
 				}
-				rows = append(rows, row(r.Command, size(r.ValueBytes), r.From, tls, r.GBps, r.RedisGBps, r.LimitGBps, r.Ratio, r.CPU, r.RedisCPU, r.CPURatio))
+				rows = append(rows, row(r.Command, size(r.ValueBytes), r.From, tls, r.GBps, r.RedisGBps, r.LimitGBps, r.Ratio, r.CPU, r.RedisCPU, r.CPURatio, r.LastingGBps, r.LastingCPU, r.WriteGBps))
 			}
 			table(w, rows...)
 			benchFoot(w, r.About, "the lower of Redis "+r.Redis+" and loopback; for drives, the same drives", r.Method, r.Rounds)
