@@ -173,6 +173,13 @@ func (t *Throttled) deliver(l *throttledOp) {
 	t.finish(op, err)
 }
 
+// The runtime's timers may be late by about timerSlack; what is nearer is waited for by the system's clock, look
+// at a time, in case something is due sooner meanwhile.
+const (
+	timerSlack = 1500 * time.Microsecond
+	look       = 300 * time.Microsecond
+)
+
 // run delivers early completions when they are due.
 func (t *Throttled) run() {
 	timer := time.NewTimer(0)
@@ -192,7 +199,11 @@ func (t *Throttled) run() {
 			continue
 		}
 		t.mu.Unlock()
-		timer.Reset(time.Duration(wait))
+		if wait <= int64(timerSlack) {
+			Pause(min(time.Duration(wait), look))
+			continue
+		}
+		timer.Reset(time.Duration(wait) - timerSlack)
 		select {
 		case <-timer.C:
 		case <-t.wake:

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package ttft
-
-import "time"
-
-// sleep waits for d.
-func sleep(d time.Duration) { time.Sleep(d) }
