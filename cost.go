@@ -10,7 +10,7 @@ import (
 // claims what it is about to compute (Session.Claim); the store loads from the tail what it expects to
 // be there first, for all such chains of all sessions together, and grants a claim only as far as
 // computing is expected to be first. The chain's Direction says over what: TailFirst over tokens,
-// LayersDown over layers.
+// LayersDown over layers, EitherWay over whichever is expected to be ready first (Directed says which it is).
 type Compute struct {
 	// Cost is of this chain's layers on this engine: of a stage's share, where there are stages.
 	Cost RecomputeCost
@@ -29,7 +29,7 @@ type Compute struct {
 	// Boundary says which chain brings the activations entering this chain's stage of a pipeline;
 	// nil: none are needed. Claims are granted as far as they have landed, and they are loaded
 	// as far as the stage will compute; what of them is not needed is a miss of kind Stopped.
-	// TailFirst only.
+	// TailFirst only, which is what EitherWay then is.
 	Boundary *Boundary
 }
 

@@ -31,6 +31,7 @@ const (
 	TailFirst  Direction = 1 // block by block, last block first: the engine computes from the head meanwhile
 	LayersUp   Direction = 2 // layer by layer, lowest first, each over all blocks
 	LayersDown Direction = 3 // layer by layer, highest first: the engine computes from the bottom meanwhile
+	EitherWay  Direction = 4 // TailFirst or LayersDown, as the Store decides when the session begins: Directed
 )
 
 func (d Direction) String() string {
@@ -43,6 +44,8 @@ func (d Direction) String() string {
 		return "layers-up"
 	case LayersDown:
 		return "layers-down"
+	case EitherWay:
+		return "either-way"
 	}
 	return fmt.Sprintf("direction %d", uint8(d))
 }
@@ -88,18 +91,21 @@ type Chain struct {
 	Deadline  time.Time // zero: none. What has not landed by then is a miss with reason Deadline
 	Priority  int       // higher first
 	Dest      Destination
-	// Compute, when set, has the chain restored by two pointers. TailFirst and LayersDown only.
+	// Compute, when set, has the chain restored by two pointers. TailFirst, LayersDown and EitherWay only.
 	Compute *Compute
 }
 
 // ValidateCompute returns an Invalid error when what the chain says of computing is outside its
-// limits, or its Direction has no two pointers.
+// limits, or its Direction has no two pointers, or is EitherWay and nothing is said of computing.
 func (c *Chain) ValidateCompute() error {
-	if c.Compute == nil {
+	if c.Compute == nil && c.Direction != EitherWay {
 		return nil
 	}
-	if c.Direction != TailFirst && c.Direction != LayersDown {
-		return Invalidf("restore", "direction", c.Direction, "tail-first or layers-down, where computing has a cost")
+	if c.Compute == nil {
+		return Invalidf("restore", "direction", c.Direction, "another, where computing has no cost")
+	}
+	if c.Direction != TailFirst && c.Direction != LayersDown && c.Direction != EitherWay {
+		return Invalidf("restore", "direction", c.Direction, "tail-first, layers-down or either-way, where computing has a cost")
 	}
 	return c.Compute.Validate()
 }
@@ -167,6 +173,15 @@ type Claim struct {
 	// Jump is where to go on after Granted: the first position at or after
 	// Granted.To that is neither loaded nor being loaded. The chain's end means done.
 	Jump int
+}
+
+// Directed is what a Session is besides whose Store takes chains EitherWay.
+type Directed interface {
+	// Direction is the way by which the chain is restored: what was asked for, or of EitherWay what the Store
+	// chose, TailFirst or LayersDown. It does not change. Claims, Computed and Board count in tokens or in
+	// layers by it, and chunks come by it: whole blocks, or one layer of a block. Over a
+	// connection it may take a round trip, once; a server whose Store does not say is Unsupported.
+	Direction(chain int) (Direction, error)
 }
 
 // Restorer loads blocks.

@@ -32,6 +32,7 @@ type Stats struct {
 	RestoreMisses  map[string]int64 `json:"restore_misses"` // chunks by reason
 	CopiedBytes    int64            `json:"copied_bytes"`   // that took a copy for want of alignment
 	JoinedBytes    int64            `json:"joined_bytes"`   // that another restore's read brought
+	KeptBytes      int64            `json:"kept_bytes"`     // read by one restore and put into the DRAM tier because others under way wanted them
 	BrokenPromises int64            `json:"broken_promises"`
 	Overloaded     int64            `json:"overloaded"` // calls refused because too much was under way
 	Evicted        int64            `json:"evicted"`    // blocks dropped to make room
@@ -87,6 +88,10 @@ type TwoPointerStats struct {
 	Right         int64 `json:"right"`          // of those, loads that would have taken longer indeed
 	BoundaryPut   int64 `json:"boundary_put"`   // bytes of boundary activations committed
 	BoundaryBytes int64 `json:"boundary_bytes"` // of them restored
+	ByTokens      int64 `json:"by_tokens"`      // chains that could go either way and went by tokens
+	ByLayers      int64 `json:"by_layers"`      // and by layers
+	Crossover     int64 `json:"crossover"`      // tokens from which on such a chain alone goes by tokens, as last reckoned; 0: not yet
+	Reckoned      int64 `json:"reckoned"`       // how often it was, because a cost was new or a speed had moved
 }
 
 // ReuseStats is what a sample of the looked-up keys says about sizes: the hit ratio an

@@ -25,7 +25,7 @@ type underway struct {
 const (
 	callState        = 32 << 10
 	putBlockState    = 1 << 10
-	restoreBlockSize = 256
+	restoreBlockSize = 320
 )
 
 func (u *underway) enter(op string, n, most int64) error {

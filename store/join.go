@@ -123,7 +123,9 @@ func (q *readQueue) raise(r *read, priority int) {
 // share gives followers what ch has read and checked.
 func (ch *chunk) share() {
 	s := ch.ses.s
-	for _, w := range s.joins.over(ch) {
+	with := s.joins.over(ch)
+	s.keep(ch, with)
+	for _, w := range with {
 		switch done, err := w.take(ch); {
 		case done:
 			s.count.joined.Add(w.out.Bytes)

@@ -103,7 +103,7 @@ type Options struct {
 	// that, cleaning makes room in the index too. 0: what MemoryBytes leaves, or no cap.
 	IndexBytes int64
 	// CallBytes bounds what puts and restores under way keep on the heap: 32 KiB each, 1
-	// KiB a block put and 256 bytes a block restored. Calls beyond it are refused at once,
+	// KiB a block put and 320 bytes a block restored. Calls beyond it are refused at once,
 	// as Overloaded; 256 MiB.
 	CallBytes int64
 	// WriterBytes bounds what open block writers (Begin) hold; 1 GiB, or a sixteenth of

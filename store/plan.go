@@ -15,8 +15,14 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 	if len(r.Chains) < 1 || len(r.Chains) > skep.MaxChains {
 		return skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("1 to %d", skep.MaxChains))
 	}
+	planned := 0
 	for i := range r.Chains {
-		c, err := ses.s.planChain(&r.Chains[i])
+		if r.Chains[i].Compute != nil {
+			planned++
+		}
+	}
+	for i := range r.Chains {
+		c, err := ses.s.planChain(&r.Chains[i], planned-1)
 		if err != nil {
 			return err
 		}
@@ -27,10 +33,11 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 	return ses.tieBoundaries()
 }
 
-func (s *Store) planChain(in *skep.Chain) (*chain, error) {
+// planChain checks a chain. beside is how many others of its session say what computing costs.
+func (s *Store) planChain(in *skep.Chain, beside int) (*chain, error) {
 	const op = "restore"
 	copied := *in
-	c := &chain{Chain: &copied, priority: in.Priority, deadline: in.Deadline, byLayer: in.Direction.ByLayer()}
+	c := &chain{Chain: &copied, priority: in.Priority, deadline: in.Deadline}
 	var err error
 	if c.ns, c.tag, err = s.names.resolve(op, in.Scope); err != nil {
 		return nil, err
@@ -42,8 +49,11 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 	if c.blocks, ok = in.Blocks.Within(len(in.Keys)); !ok {
 		return nil, skep.Invalidf(op, "blocks", in.Blocks, fmt.Sprintf("within 0 to %d", len(in.Keys)))
 	}
-	if in.Direction > skep.LayersDown {
-		return nil, skep.Invalidf(op, "direction", in.Direction, "head-first, tail-first, layers-up or layers-down")
+	if in.Direction > skep.EitherWay {
+		return nil, skep.Invalidf(op, "direction", in.Direction, "head-first, tail-first, layers-up, layers-down or either-way")
+	}
+	if err := in.ValidateCompute(); err != nil {
+		return nil, err
 	}
 	if c.part = in.Part; c.part == "" {
 		c.part = skep.PartKV
@@ -58,7 +68,7 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 		if c.geometry, err = layout.For(0); err != nil {
 			return nil, err
 		}
-		if !in.Layers.All() || !in.Heads.All() || c.byLayer {
+		if !in.Layers.All() || !in.Heads.All() || in.Direction.ByLayer() {
 			return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "layers, heads and direction",
 				Value: "set", Limit: "whole blocks, head or tail first, where the part has no layers"}
 		}
@@ -75,11 +85,14 @@ func (s *Store) planChain(in *skep.Chain) (*chain, error) {
 	if err := c.checkDestination(structured); err != nil {
 		return nil, err
 	}
-	if err := c.ValidateCompute(); err != nil {
-		return nil, err
-	}
 	n := c.blocks.Len()
 	c.structured = structured
+	if c.Direction == skep.EitherWay {
+		if c.Direction, err = s.two.choose(c, beside); err != nil {
+			return nil, err
+		}
+	}
+	c.byLayer = c.Direction.ByLayer()
 	_, _, c.boundary = skep.BoundaryOf(c.part)
 	if c.byLayer {
 		n *= c.layers.Len()

@@ -315,10 +315,10 @@ func (s *Store) prefetched(ch *chunk, j *ahead) {
 	}
 }
 
-// nowInMemory says that a chunk's block was read ahead since it was found, and takes it from there.
+// nowInMemory says that a chunk's block was read, ahead or by another restore, since it was found, and takes it from there.
 func (s *Store) nowInMemory(ch *chunk) bool {
 	f := ch.at
-	if !s.prefetch.any.Load() || ch.chain.byLayer || ch.ses.ahead != nil { // chunks of a layer share f
+	if !s.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.byLayer || ch.ses.ahead != nil || s.cache == nil { // chunks of a layer share f
 		return false
 	}
 	h := s.cachedPart(f.fp, ch.chain.part)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // session is a restore under way.
@@ -87,11 +88,12 @@ type chain struct {
 	timer    *time.Timer
 	stopped  bool
 
-	plan    *planned // the two-pointer scheduler's part; nil: none
-	bound   *chain   // brings its boundary activations; nil: none are needed
-	feeds   *planned // it brings another's boundary activations
-	refused *refused // its load was declined; nil: not
-	found   []*found // by block; loaded by the pump
+	plan    *planned    // the two-pointer scheduler's part; nil: none
+	bound   *chain      // brings its boundary activations; nil: none are needed
+	feeds   *planned    // it brings another's boundary activations
+	refused *refused    // its load was declined; nil: not
+	found   []*found    // by block; loaded by the pump
+	wants   []memory.ID // by block, as others may ask for them; nil: it is not entered (wanted.go)
 	touched []bool
 }
 
@@ -156,6 +158,7 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 	}
 	ses.pumping = true
 	ses.mu.Lock()
+	s.want(ses)
 	for _, c := range ses.chains {
 		ses.arm(c)
 	}
@@ -219,8 +222,9 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	}
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
+	ses.s.wanted.answered(c, i)
 	if c.plan != nil && state != itemClaimed {
-		c.plan.answered(i, out.Err)
+		c.plan.answered(i, &out)
 	}
 	if c.feeds != nil {
 		c.feeds.boundaryAnswered(i, out.Err)

@@ -20,7 +20,7 @@ type counters struct {
 	tiers                           [8]atomic.Int64
 	declined, missed                kindCounts
 	boundaryPut, boundaryRestored   atomic.Int64
-	joined                          atomic.Int64
+	joined, kept                    atomic.Int64
 }
 
 // kindCounts counts by reason.
@@ -72,7 +72,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		PutExists: c.putExists.Load(), PutDiffers: c.putDiffers.Load(), PutDeclined: c.declined.snapshot(),
 		RestoredBlocks: c.restoredBlocks.Load(), RestoredBytes: c.restored.Load(),
 		RestoreTiers: map[string]int64{}, RestoreMisses: c.missed.snapshot(),
-		CopiedBytes: c.copied.Load(), JoinedBytes: c.joined.Load(), BrokenPromises: c.broken.Load(),
+		CopiedBytes: c.copied.Load(), JoinedBytes: c.joined.Load(), KeptBytes: c.kept.Load(), BrokenPromises: c.broken.Load(),
 		Overloaded: s.overloaded(), Evicted: c.evicted.Load(), MovedBytes: c.movedBytes.Load(), Damaged: c.damaged.Load(),
 	}
 	st.TwoPointers, st.Prefetch = s.twoPointerStats(), s.prefetch.snapshot()

@@ -61,6 +61,7 @@ type Store struct {
 	profile   *profile // of reuse; nil: none
 	programs  programs
 	joins     joins
+	wanted    wanted
 	prefetch  prefetcher
 	works     works
 	calls     underway

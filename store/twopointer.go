@@ -32,6 +32,7 @@ type twoPointers struct {
 	// Chains whose load was declined; of them, how many were computed to their end; and how many of
 	// these loading would indeed have been slower for.
 	declined, judged, right int64
+	byTokens, byLayers      int64 // chains that could go either way
 }
 
 // refused is a chain whose load was declined. Once it is computed to its end it is known what
@@ -80,6 +81,7 @@ type planned struct {
 	over     bool    // the strand has left
 	missing  []int32 // by layers: chunks of each layer not answered
 	bad      []bool  // by layers: one of them was a miss
+	far      []bool  // by layers: one of them came from drives
 	bytes    float64 // handed out
 	expected float64 // seconds the handed-out pieces were expected to take, one after the other
 	first    time.Time
@@ -171,7 +173,7 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 	st := t.strand(c)
 	if c.byLayer {
 		p.unit, p.base = 1, 0
-		p.missing, p.bad = make([]int32, c.layers.Len()), make([]bool, c.layers.Len())
+		p.missing, p.bad, p.far = make([]int32, c.layers.Len()), make([]bool, c.layers.Len()), make([]bool, c.layers.Len())
 		for i := range p.missing {
 			p.missing[i] = int32(c.blocks.Len())
 		}
@@ -323,9 +325,10 @@ func (c *chain) limit() int {
 }
 
 // answered tells the scheduler that chunk i landed, or will not. REQUIRES: ses.mu.
-func (p *planned) answered(i int, err error) {
+func (p *planned) answered(i int, out *skep.Chunk) {
+	err := out.Err
 	block, layers := p.c.itemOf(i)
-	e := twopointer.Event{Kind: twopointer.Landed, Strand: p.slot, From: block * p.unit, To: (block + 1) * p.unit}
+	e := twopointer.Event{Kind: twopointer.Landed, Near: near(out), Strand: p.slot, From: block * p.unit, To: (block + 1) * p.unit}
 	t := p.two
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,6 +341,8 @@ func (p *planned) answered(i int, err error) {
 	if p.c.byLayer {
 		l := layers.From - p.c.layers.From
 		p.bad[l] = p.bad[l] || err != nil
+		p.far[l] = p.far[l] || !e.Near
+		e.Near = !p.far[l]
 		if p.missing[l]--; p.missing[l] > 0 {
 			return
 		}

@@ -37,13 +37,15 @@ type boarded struct {
 func beginBoarded(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, dir skep.Direction, cost *skep.Compute) *boarded {
 	t.Helper()
 	b := &boarded{t: t, keys: keys, dest: device.AlignedBuffer(len(keys) * modelBlock), word: new(atomic.Uint64), granted: map[int]int{}, unit: model.BlockTokens, end: len(keys) * model.BlockTokens}
-	if dir.ByLayer() {
-		b.unit, b.end = 1, model.Layers
-	}
 	var err error
 	b.ses, err = s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: dir, Compute: cost,
 		Dest: skep.Destination{Memory: b.dest, Stride: modelBlock}}}})
 	require.NoError(t, err)
+	way, err := b.ses.(skep.Directed).Direction(0)
+	require.NoError(t, err)
+	if way.ByLayer() {
+		b.unit, b.end = 1, model.Layers
+	}
 	require.NoError(t, b.ses.(skep.Boarder).Board(0, b.word))
 	b.board = twopointer.NewBoard(b.word, b.unit, b.end)
 	return b

@@ -18,8 +18,20 @@ func (s *Store) Declines() (declined, judged, right int64) {
 // twoPointerStats is what Stats says of two-pointer restores.
 func (s *Store) twoPointerStats() (st skep.TwoPointerStats) {
 	st.Declined, st.Judged, st.Right = s.Declines()
+	st.ByTokens, st.ByLayers, st.Crossover, st.Reckoned = s.two.ways()
 	st.BoundaryPut, st.BoundaryBytes = s.count.boundaryPut.Load(), s.count.boundaryRestored.Load()
 	return st
+}
+
+// ways is by which way chains went that could go either, L_Δ as it was last reckoned, and how often it was.
+func (t *twoPointers) ways() (byTokens, byLayers, crossover, reckoned int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sched == nil {
+		return
+	}
+	turn, n := t.sched.Crossover()
+	return t.byTokens, t.byLayers, int64(turn), int64(n)
 }
 
 // predicted is the bytes a session's chains have and how long loading them was expected to take

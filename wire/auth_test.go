@@ -83,6 +83,7 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
 		TypeClaimWhen: {&claimWhenRequest{claimRequest: claimRequest{Session: 1}}, "", auth.Read},
 		TypeComputed:  {&computedRequest{claimRequest: claimRequest{Session: 1}}, "", auth.Read},
 		TypeBoard:     {&boardRequest{Session: 1}, "", auth.Read},
+		TypeDirection: {&directionRequest{Session: 1}, "", auth.Read},
 		TypeStop:      {&stopRequest{Session: 1, Chain: -1}, "", auth.Read},
 		TypeEnd:       {&number{1}, "", auth.Read},
 		TypeHint:      {&hintRequest{Scope: sc, Keys: ch.Keys, Hint: skep.Hint{Drop: true}}, "", auth.Write},
@@ -207,7 +208,7 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 				require.ErrorIs(t, err, skep.LeaseExpired)
 			case TypeRelease, TypeAbort, TypeEnd, TypeFlush, TypeStats, TypeEvents, TypeDetach:
 				require.NoError(t, err) // of b's own
-			case TypeWrite, TypeCommit, TypeClaim, TypeClaimWhen, TypeComputed, TypeBoard, TypeReprioritise, TypeStop:
+			case TypeWrite, TypeCommit, TypeClaim, TypeClaimWhen, TypeComputed, TypeBoard, TypeDirection, TypeReprioritise, TypeStop:
 				require.ErrorIs(t, err, skep.Closed) // a's writers and sessions are a's connection's
 			case TypeAttach:
 				require.ErrorIs(t, err, skep.Invalid)

@@ -53,6 +53,7 @@ func (s *clientSession) finish(why error) {
 		why = errKind(opRestore, skep.Unavailable)
 	}
 	for c, t := range s.chains {
+		s.goesLocked(c, t.Direction) // by tokens, when nothing has said otherwise
 		for i := range t.items() {
 			s.answerLocked(c, i, skep.Chunk{Err: why})
 		}
@@ -72,7 +73,7 @@ func (s *clientSession) piece(l *link, p *piece) error {
 	}
 	chain := int(p.Chain)
 	t := s.chains[chain]
-	item, ok := t.item(int(p.Block), skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])})
+	item, ok := s.itemOf(chain, int(p.Block), skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])})
 	if !ok {
 		return broken("chunk", fmt.Sprint(p.Block, p.Layers), "one that was asked for")
 	}
@@ -157,7 +158,7 @@ func (s *clientSession) bytes(l *link, t *target, p *piece) error {
 	if a.data != nil {
 		s.slots = append(s.slots, a.data[p.Offset:p.Offset+p.Len])
 	} else {
-		block, _ := t.itemAt(a.item)
+		block := t.blockOf(a.item)
 		s.slots = t.places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
 	}
 	v := verifier{sums: p.Sums, s: &l.check}
@@ -198,7 +199,7 @@ func (s *clientSession) complete(t *target, p *piece, last int64) error {
 			out.Data = nil
 		}
 	case a.data != nil:
-		block, _ := t.itemAt(a.item)
+		block := t.blockOf(a.item)
 		rest := a.data
 		for _, sp := range a.spans {
 			t.transpose(block, sp.Off, rest[:sp.Len])

@@ -175,7 +175,7 @@ func (s *clientSession) fill(m *costedRestoreRequest, x *clientConn) {
 		if t.Compute != nil && x.hi.Features&FeatureCompute != 0 {
 			m.Compute = append(m.Compute, chainCompute{Chain: uint32(i), Compute: *t.Compute})
 		}
-		rc := restoreChain{Scope: t.Scope, Part: t.Part, Direction: t.Direction, Lease: uint64(t.Lease), Priority: t.Priority,
+		rc := restoreChain{Scope: t.Scope, Part: t.Part, Direction: s.offer(t, x.hi.Features), Lease: uint64(t.Lease), Priority: t.Priority,
 			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: t.Heads}
 		if t.Blocks.Len() == 0 {
 			rc.Blocks = skep.Range{}

@@ -50,6 +50,7 @@ const (
 	TypeClaimWhen     Type = 0x28 // a Claim by an engine that says whether it is idle
 	TypeComputed      Type = 0x29
 	TypeBoard         Type = 0x2a // claims through a word in shared memory
+	TypeDirection     Type = 0x2b // by which way a chain goes that could go either
 	TypeHint          Type = 0x30
 	TypeDelete        Type = 0x31
 	TypePurge         Type = 0x32
@@ -73,7 +74,8 @@ var typeText = map[Type]string{
 	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeRestore: "restore", TypeCredit: "credit",
 	TypeClaim: "claim", TypeReprioritise: "reprioritise", TypeStop: "stop", TypeEnd: "end", TypeChunks: "chunks",
 	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
-	TypeHint: "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
+	TypeDirection: "direction",
+	TypeHint:      "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
 	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeAttach: "attach", TypeDetach: "detach",
 	TypeSelect: "select", TypeAppend: "append", TypeError: "error",
 }

@@ -32,6 +32,7 @@ var bodiesOf = map[Type]func() message{
 	TypeReprioritise: func() message { return &reprioritiseRequest{} }, TypeStop: func() message { return &stopRequest{} },
 	TypeCostedRestore: func() message { return &costedRestoreRequest{} }, TypeClaimWhen: func() message { return &claimWhenRequest{} },
 	TypeComputed: func() message { return &computedRequest{} }, TypeBoard: func() message { return &boardRequest{} },
+	TypeDirection: func() message { return &directionRequest{} }, TypeDirection | answer: func() message { return &directionResult{} },
 	TypeChunks: func() message { return &chunks{} }, TypeHint: func() message { return &hintRequest{} },
 	TypeDelete: func() message { return &deleteRequest{} }, TypePurge: func() message { return &purgeRequest{} },
 	TypeStats | answer: func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },

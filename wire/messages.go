@@ -16,7 +16,10 @@ const (
 	// FeatureCompute: both know the frames by which chains are restored by two pointers.
 	FeatureCompute uint32 = 2
 
-	features = FeatureXXH3 | FeatureCompute
+	// FeatureEither: both know direction 4, either way, and the frame that asks which it is.
+	FeatureEither uint32 = 4
+
+	features = FeatureXXH3 | FeatureCompute | FeatureEither
 )
 
 // maxHello is the largest body read before a client has authenticated.

@@ -16,6 +16,7 @@ type target struct {
 	structured bool  // the part has layers and heads
 	size       int64 // of the part; -1 when blocks differ
 	gaps       bool  // the caller left the stride to the Store, and with it what lies between blocks
+	either     bool  // Direction is not known yet: the server's Store chooses (either.go)
 }
 
 const opRestore = "restore"
@@ -31,8 +32,8 @@ func plan(c *skep.Chain, n *skep.NamespaceInfo) (t *target, err error) {
 	if t.Blocks, ok = c.Blocks.Within(len(c.Keys)); !ok {
 		return nil, skep.Invalidf(opRestore, "blocks", c.Blocks, fmt.Sprintf("within 0 to %d", len(c.Keys)))
 	}
-	if c.Direction > skep.LayersDown {
-		return nil, skep.Invalidf(opRestore, "direction", c.Direction, "head-first, tail-first, layers-up or layers-down")
+	if c.Direction > skep.EitherWay {
+		return nil, skep.Invalidf(opRestore, "direction", c.Direction, "head-first, tail-first, layers-up, layers-down or either-way")
 	}
 	if err := c.ValidateCompute(); err != nil {
 		return nil, err
@@ -48,6 +49,7 @@ func plan(c *skep.Chain, n *skep.NamespaceInfo) (t *target, err error) {
 		if t.Part == skep.PartKV && t.shape.Bytes > 0 {
 			t.size = t.shape.Bytes
 		}
+		t.settle()
 		return t, t.checkDestination()
 	}
 	if t.geometry, err = layout.Of(t.shape); err != nil {
@@ -57,6 +59,7 @@ func plan(c *skep.Chain, n *skep.NamespaceInfo) (t *target, err error) {
 	if t.Layers, ok = c.Layers.Within(t.geometry.Layers()); !ok {
 		return nil, skep.Invalidf(opRestore, "layers", c.Layers, fmt.Sprintf("within 0 to %d", t.geometry.Layers()))
 	}
+	t.settle()
 	if _, err := t.geometry.ByteRange(nil, t.Layers, layout.KAndV, t.Heads, skep.Range{}); err != nil {
 		return nil, &skep.Error{Op: opRestore, Kind: skep.Invalid, Field: "heads", Value: t.Heads, Limit: "heads of the shape, in HND order", Err: err}
 	}

@@ -32,7 +32,7 @@ func TestPythonClient(t *testing.T) {
 	}
 	t.Run("vectors", func(t *testing.T) { run(t) })
 	for name, x := range map[string]struct{ where, features string }{
-		"live over TCP":                        {"tcp", "3"},
+		"live over TCP":                        {"tcp", "7"},
 		"live over a Unix socket, CRC-32 only": {"unix", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {

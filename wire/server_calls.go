@@ -68,6 +68,7 @@ func init() {
 		TypeClaimWhen:     {need: r, inline: true, run: answering(claimWhen)},
 		TypeComputed:      {need: r, inline: true, run: answering(computed)},
 		TypeBoard:         {need: r, inline: true, run: answering(boardWord)},
+		TypeDirection:     {need: r, inline: true, run: answering(directionOf)},
 		TypeHint:          {need: w, keys: true, prepare: prepareHint},
 		TypeDelete:        {need: w, keys: true, prepare: prepareDelete},
 		TypePurge:         {need: a, prepare: preparePurge},

@@ -362,7 +362,7 @@ func (s *clientSession) completion(e *shm.Entry) error {
 	}
 	t := s.chains[e.Chain]
 	layers := skep.Range{From: int(e.Layers[0]), To: int(e.Layers[1])}
-	item, ok := t.item(int(e.Block), layers)
+	item, ok := s.itemOf(int(e.Chain), int(e.Block), layers)
 	if !ok {
 		return broken("chunk", item, "one that was asked for")
 	}

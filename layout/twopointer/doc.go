@@ -32,7 +32,7 @@
 //
 // Scheduler is a step function: an Event with its time goes in, a Decision comes out.
 //
-//	Join     → declined or not, by tokens or by layers (the crossover)
+//	Join     → declined or not, by tokens or by layers (L_Δ, crossover.go)
 //	Ready    → the next piece to load on a channel, of all strands, or none worth loading
 //	Ask      → how far the engine may compute
 //	Taken    → it computes so far, by its Word

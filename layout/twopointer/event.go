@@ -35,8 +35,10 @@ type Event struct {
 	Idle    bool // Ask: the engine has nothing else to do
 	// Boundary says that the piece is boundary activations of tokens [From, To).
 	Boundary bool
-	Bytes    float64
-	Took     float64
+	// Near, of Landed, says that it did not come by the channel: that says nothing of its speed.
+	Near  bool
+	Bytes float64
+	Took  float64
 	// Other is what else the step that ended with this Computed did, in seconds by the engine's
 	// stated cost, and Launches how many launches it was (0: part of a step whose last event says).
 	Other    float64
@@ -135,8 +137,8 @@ type Config struct {
 	Stages   int       // engines that compute on their own; 1
 	// Patience is how long a strand may wait before it comes first; 10 s.
 	Patience time.Duration
-	// Crossover is L_Δ for policy cacheflow: prompts at least this long are restored by
-	// tokens. 0: reckoned from the costs (Crossover).
+	// Crossover is L_Δ: prompts at least this long are restored by tokens. 0: reckoned, for policy cacheflow
+	// by whole chunks (Problem.Crossover), for skep's own by Problem.Turn at the speeds as they are.
 	Crossover int
 	// Margin is how much longer than computing a load must be expected to take to be declined,
 	// as a factor; 1.1. Near break-even either is as good, and a guess would be wrong half of the time.

@@ -23,6 +23,10 @@ type Scheduler struct {
 	stale   int     // decisions until the ranks are reckoned anew
 	order   []int   // reused by refresh
 	rows    []row   // reused by rank
+
+	turns    []turning // crossover.go
+	reckoned int
+	lastTurn int
 }
 
 type span struct{ from, to int }
@@ -175,6 +179,7 @@ func (s *Scheduler) join(n *Strand) (Decision, error) {
 	case !n.Cost.Valid() || !(n.BytesPerToken > 0) || !(n.Boundary >= 0) || !(n.After >= 0):
 		return Decision{}, skep.Invalidf(op, "cost", fmt.Sprintf("%+v, %g bytes a token", n.Cost, n.BytesPerToken), "a cost and bytes above 0")
 	}
+	mode := s.ModeOf(n, 0)
 	slot := len(s.strands)
 	if k := len(s.free); k > 0 {
 		slot = s.free[k-1]
@@ -183,11 +188,10 @@ func (s *Scheduler) join(n *Strand) (Decision, error) {
 		s.strands = append(s.strands, strand{})
 	}
 	st := &s.strands[slot]
-	*st = strand{Strand: *n, live: true, end: n.Tokens, joined: s.now, weight: weightOf(n), pos: -1,
+	*st = strand{Strand: *n, live: true, mode: mode, end: n.Tokens, joined: s.now, weight: weightOf(n), pos: -1,
 		islands: st.islands[:0], flying: st.flying[:0]}
 	s.live = append(s.live, slot)
 	s.count()
-	st.mode = s.modeFor(st)
 	st.head, st.tail, st.asked, st.here = n.Start, st.end, n.Start, n.Start
 	if st.mode == ByLayers {
 		st.end, st.head = n.Layers, 0
@@ -223,21 +227,27 @@ func (s *Scheduler) declines(st *strand, d Decision) bool {
 	return s.traits.exact && st.LoadOnly && st.left > 0 && !st.Background && d.Expected > s.cfg.Margin*d.Compute
 }
 
-// modeFor picks the axis: policy cacheflow by the threshold, skep by what would take less.
+// modeFor picks the axis: policy cacheflow by its threshold, skep by L_Δ at the speeds as they are.
 // Among others a launch is shared, and then tokens are always as good.
-func (s *Scheduler) modeFor(st *strand) Mode {
-	if st.Decided {
-		return st.Mode
+func (s *Scheduler) modeFor(n *Strand, alone bool) Mode {
+	if n.Decided {
+		return n.Mode
 	}
-	if !s.traits.layers || st.Layers < 2 || st.Start > 0 || st.LoadOnly {
+	if !s.traits.layers || n.Layers < 2 || n.Start > 0 || n.LoadOnly {
 		return ByTokens
 	}
-	p := s.problem(st)
-	return s.cfg.Policy.ModeFor(&p, s.stages[st.Stage].active <= 1, s.cfg.Chunk, s.cfg.Crossover)
+	crossover := s.cfg.Crossover
+	if crossover == 0 && s.cfg.Policy != CacheFlow && alone && n.Boundary == 0 {
+		if crossover = s.turnOf(n); n.Tokens > crossover/2 && n.Tokens < 2*crossover {
+			crossover = 0 // near it the two are within some hundredths: by this very prefix
+		}
+	}
+	p := s.problem(n)
+	return s.cfg.Policy.ModeFor(&p, alone, s.cfg.Chunk, crossover)
 }
 
 // ModeFor is the axis a policy restores a prefix by; alone says that nothing else is
-// computed meanwhile. crossover is L_Δ, 0: reckoned from the problem.
+// computed meanwhile. crossover is L_Δ, 0: reckoned from the problem, of policies but cacheflow exactly.
 func (p Policy) ModeFor(q *Problem, alone bool, chunk, crossover int) Mode {
 	switch {
 	case p >= policies || !policyTraits[p].layers || q.Layers < 2:
@@ -255,13 +265,19 @@ func (p Policy) ModeFor(q *Problem, alone bool, chunk, crossover int) Mode {
 	case !alone:
 		return ByTokens
 	}
-	return q.Bound().Mode
+	if crossover == 0 {
+		return q.Bound().Mode
+	}
+	if q.Tokens < crossover && q.Best(ByLayers).At > 0 { // where nothing is computed either is as good, and tokens split finer
+		return ByLayers
+	}
+	return ByTokens
 }
 
-func (s *Scheduler) problem(st *strand) Problem {
-	ch := &s.chans[st.Channel]
-	return Problem{Tokens: st.Tokens, Layers: st.Layers, Cost: st.Cost.Times(s.stages[st.Stage].slow),
-		BytesPerToken: st.BytesPerToken, Boundary: st.Boundary, BytesPerSecond: ch.rate, Latency: s.ioStart(ch) - s.now}
+func (s *Scheduler) problem(n *Strand) Problem {
+	ch := &s.chans[n.Channel]
+	return Problem{Tokens: n.Tokens, Layers: n.Layers, Cost: n.Cost.Times(s.stages[n.Stage].slow),
+		BytesPerToken: n.BytesPerToken, Boundary: n.Boundary, BytesPerSecond: ch.rate, Latency: s.ioStart(ch) - s.now}
 }
 
 func (s *Scheduler) leave(slot int) {
@@ -334,10 +350,12 @@ func (s *Scheduler) arrived(st *strand, e Event) error {
 	f := st.takeOff(i, span{e.From, e.To})
 	ch := &s.chans[st.Channel]
 	s.unload(ch, f.bytes)
-	if e.Kind == Landed {
+	if e.Kind == Landed && !e.Near {
 		s.learnRate(ch, f)
 	}
-	ch.landed = s.now
+	if !e.Near {
+		ch.landed = s.now
+	}
 	s.unpark(st)
 	switch {
 	case f.boundary && e.Kind == Failed:

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -31,4 +32,14 @@ func (x *session) planned(op string, chain int) error {
 		err = skep.Invalidf(op, "chain", chain, "one that says what computing costs")
 	}
 	return err
+}
+
+var _ skep.Directed = (*session)(nil)
+
+// Direction implements skep.Directed.
+func (x *session) Direction(chain int) (skep.Direction, error) {
+	if chain < 0 || chain >= len(x.runs) {
+		return 0, skep.Invalidf("direction", "chain", chain, fmt.Sprintf("0 to %d", len(x.runs)-1))
+	}
+	return x.runs[chain].Direction, nil
 }

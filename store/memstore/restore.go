@@ -105,11 +105,14 @@ func newRun(op string, n *namespace, c skep.Chain) (*run, error) {
 	if len(r.Part) > skep.MaxPartNameSize {
 		return nil, skep.Invalidf(op, "part name length in bytes", len(r.Part), fmt.Sprintf("at most %d", skep.MaxPartNameSize))
 	}
-	if c.Direction > skep.LayersDown {
-		return nil, skep.Invalidf(op, "direction", c.Direction, "one of the four")
+	if c.Direction > skep.EitherWay {
+		return nil, skep.Invalidf(op, "direction", c.Direction, "one of the five")
 	}
 	if err := c.ValidateCompute(); err != nil {
 		return nil, err
+	}
+	if r.Direction == skep.EitherWay { // nothing is read from drives: neither way is sooner
+		r.Direction = skep.TailFirst
 	}
 	if !r.structured && (c.Direction.ByLayer() || !c.Layers.All() || !c.Heads.All()) {
 		return nil, skep.Invalidf(op, "direction, layers and heads", "by layer or part of a block", "whole blocks, in a part without layers")

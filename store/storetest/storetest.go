@@ -41,6 +41,7 @@ func Test(t *testing.T, open func(t *testing.T, c Config) skep.Store) {
 		{"Session", testSession},
 		{"Claim", testClaim},
 		{"Compute", testCompute},
+		{"EitherWay", testEither},
 		{"Delete", testDelete},
 		{"Purge", testPurge},
 		{"Side", testSide},

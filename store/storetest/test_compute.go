@@ -49,50 +49,7 @@ func testCompute(t *testing.T, open Open) {
 			shape := hnd
 			shape.Layers = 8
 			c := e.chain(e.space(shape), n).put(0, n)
-			unit, end := shape.BlockTokens, n*shape.BlockTokens
-			if dir.ByLayer() {
-				unit, end = 1, shape.Layers
-			}
-			s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: dir, Compute: &skep.Compute{Cost: fast, Suffix: 32, Weight: 2}})
-			computed, got := make([]bool, end), map[place]piece{}
-			over := false
-			for pos, into := 0, make([]skep.Chunk, 1); pos < end; {
-				cl, err := s.Claim(0, skep.Range{From: pos, To: pos + unit})
-				require.NoError(e, err)
-				require.Equal(e, pos, cl.Granted.From)
-				for i := cl.Granted.From; i < cl.Granted.To; i++ {
-					computed[i] = true
-				}
-				if p, ok := s.(skep.Planner); ok && cl.Granted.Len() > 0 {
-					require.NoError(e, p.Computed(0, cl.Granted, 4*time.Microsecond, 0))
-				}
-				require.True(e, !over || cl.Jump > pos, "once all was delivered every claim gets further")
-				pos = cl.Jump
-				switch _, err := s.Next(e.ctx, into); {
-				case err == nil:
-					e.keep(got, &into[0])
-				default:
-					require.ErrorIs(e, err, io.EOF)
-					over = true
-				}
-			}
-			for at, p := range e.drain(s) {
-				require.NotContains(e, got, at)
-				got[at] = p
-			}
-			require.Len(e, got, len(selection{}.places(shape, n, dir)))
-			for at, p := range got {
-				pos := at.block * shape.BlockTokens
-				if dir.ByLayer() {
-					pos = at.layers.From
-				}
-				if computed[pos] {
-					requireKind(e, skep.Claimed, p.Err)
-					continue
-				}
-				require.NoError(e, p.Err)
-				require.Equal(e, pick(c.payload(at.block), asked(shape, at.layers, skep.Range{})), p.bytes)
-			}
+			c.requireMet(begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: dir, Compute: &skep.Compute{Cost: fast, Suffix: 32, Weight: 2}}), selection{}, dir)
 		})
 	}
 	e.run("a load that pays is not declined", func(e *env) {

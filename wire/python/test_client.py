@@ -71,6 +71,8 @@ SENDS = {
     "costed-restore": lambda m, p: s.costed_restore([s.Cost(**c) for c in m["costs"]], m["window"], [chain(m)], m["ring"]),
     "claim-when": lambda m, p: s.claim_when(m["session"], m["chain"], m["range"], m["idle"]),
     "computed": lambda m, p: s.computed(m["session"], m["chain"], m["range"], m["took"], m["other"]),
+    "costed-restore-either": lambda m, p: s.costed_restore([s.Cost(**c) for c in m["costs"]], m["window"], [chain(m)], m["ring"]),
+    "direction": lambda m, p: s.direction(m["session"], m["chain"]),
     "credit": lambda m, p: s.credit(m["session"], m["amount"]),
     "claim": lambda m, p: s.claim(m["session"], m["chain"], m["range"]),
     "reprioritise": lambda m, p: s.reprioritise(m["session"], m["chain"], m["priority"], m["deadline"]),
@@ -118,6 +120,7 @@ READS = {
     "chunks": pieces,
     "chunks-last": pieces,
     "claim-answer": s.read_claim,
+    "direction-answer": s.read_direction,
     "delete-answer": lambda b: {"number": s.read_number(b)},
     "event-batch": lambda b: {"events": s.read_events(b)},
     "goodbye": s.read_goodbye,
@@ -275,6 +278,15 @@ class Live(unittest.TestCase):
                 self.assertEqual(c.error.kind, 22)
             else:
                 self.assertEqual(c.data, self.payload(ks[c.block], 100))
+
+    def test_either_way_says_which(self):
+        ns, ks = self.stored(8, 100)
+        if not self.c.has_either:
+            return
+        session = self.c.restore([s.Chain(ns, ks, direction=4)], window=0, costs=[s.Cost(0, per_token=1000)])
+        self.assertEqual(session.direction(0), 1)  # blocks without layers come whole
+        for c in self._credited(session):
+            self.assertEqual(c.data, self.payload(ks[c.block], 100))
 
     def _credited(self, session):
         self.c._send(s.CREDIT, 0, s.credit(session.id, 1 << 20))

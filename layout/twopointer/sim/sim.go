@@ -37,7 +37,7 @@ type Params struct {
 	Channel       twopointer.Channel // as believed at first
 	Channels      int                // 1; or one for each stage
 	Truth         Truth
-	// Crossover is L_Δ for policy cacheflow; 0: reckoned by the scheduler.
+	// Crossover is L_Δ; 0: reckoned by the scheduler.
 	Crossover int
 	Timeline  bool
 }

@@ -82,12 +82,13 @@ func (a *app) benchCrossover() *cobra.Command {
 			return err
 		}
 		return a.print(r, func(w io.Writer) {
-			out := [][]string{row("tokens", "by tokens, ms", "by layers, ms", "bound, ms")}
+			out := [][]string{row("tokens", "chunks, by tokens, ms", "by layers, ms", "skep, by tokens, ms", "by layers, ms", "bound, ms")}
 			for _, c := range r.Rows {
-				out = append(out, row(c.Tokens, c.TokenMs, c.LayerMs, c.BoundMs))
+				out = append(out, row(c.Tokens, c.TokenMs, c.LayerMs, c.SkepTokenMs, c.SkepLayerMs, c.BoundMs))
 			}
 			table(w, out...)
-			fmt.Fprintf(w, "\ncrossover  %d tokens; reckoned from the stated cost %d\nthe engine is emulated, time is virtual\n", r.Found, r.Reckoned)
+			fmt.Fprintf(w, "\ncrossover by whole chunks  %d tokens; reckoned from the stated cost %d\n", r.Found, r.Reckoned)
+			fmt.Fprintf(w, "crossover of skep          %d tokens; a store reckons %d, and goes by it either way\nthe engine is emulated, time is virtual\n", r.SkepFound, r.SkepReckoned)
 		})
 	}
 	return cmd

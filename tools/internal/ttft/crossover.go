@@ -15,19 +15,25 @@ type CrossoverRow struct {
 	BoundMs float64 `json:"bound_ms"`
 	// HarmonicMs is the paper's T*, true of linear costs only.
 	HarmonicMs float64 `json:"harmonic_ms"`
+	// As skep restores: what of a prefix is computed is few launches, the split is anywhere.
+	SkepTokenMs float64 `json:"skep_by_tokens_ms"`
+	SkepLayerMs float64 `json:"skep_by_layers_ms"`
 }
 
 // Crossover is bench crossover.
 type Crossover struct {
-	Model     string         `json:"model"`
-	GPU       string         `json:"gpu"`
-	Bandwidth float64        `json:"bandwidth_gbps"`
-	Chunk     int            `json:"chunk_tokens"`
-	Found     int            `json:"crossover_tokens"`
-	Reckoned  int            `json:"reckoned_tokens"`
-	Virtual   bool           `json:"virtual"`
-	Emulated  bool           `json:"emulated_engine"`
-	Rows      []CrossoverRow `json:"rows"`
+	Model     string  `json:"model"`
+	GPU       string  `json:"gpu"`
+	Bandwidth float64 `json:"bandwidth_gbps"`
+	Chunk     int     `json:"chunk_tokens"`
+	Found     int     `json:"crossover_tokens"`
+	Reckoned  int     `json:"reckoned_tokens"`
+	// Of chains that go either way: found by skep's own scheduler, and what it reckons, which a Store goes by.
+	SkepFound    int            `json:"skep_crossover_tokens"`
+	SkepReckoned int            `json:"skep_reckoned_tokens"`
+	Virtual      bool           `json:"virtual"`
+	Emulated     bool           `json:"emulated_engine"`
+	Rows         []CrossoverRow `json:"rows"`
 }
 
 // MeasureCrossover restores prompts of growing length by tokens and by layers, as policy
@@ -54,14 +60,17 @@ func MeasureCrossover(gpu, model string, gbps float64, chunk, longest int) (*Cro
 	e.Noise, e.Factor = 0, 1
 	ch := twopointer.Channel{BytesPerSecond: gbps / 8 * 1e9, Latency: latency}
 	p := twopointer.Problem{Layers: m.Layers, Cost: e.Stated(), BytesPerToken: float64(m.BytesPerToken()), BytesPerSecond: ch.BytesPerSecond, Latency: latency}
-	out := &Crossover{Model: model, GPU: gpu, Bandwidth: gbps, Chunk: chunk, Virtual: true, Emulated: true, Reckoned: p.Crossover(chunk), Rows: []CrossoverRow{}}
+	out := &Crossover{Model: model, GPU: gpu, Bandwidth: gbps, Chunk: chunk, Virtual: true, Emulated: true, Reckoned: p.Crossover(chunk), SkepReckoned: p.Turn(), Rows: []CrossoverRow{}}
 	params := sim.Params{Policy: twopointer.CacheFlow, Cost: p.Cost, BytesPerToken: p.BytesPerToken, Layers: m.Layers, Budget: budget, Chunk: chunk, Channel: ch,
 		Truth: sim.Truth{Step: func(_ float64, _ int, items []sim.Item) float64 { return e.Step(items) }, Rate: func(float64, int) float64 { return ch.BytesPerSecond }, Latency: latency}}
 	for n := chunk; n <= longest; n += chunk {
 		params.Requests = []sim.Request{{Prefix: n}}
-		var took [2]float64
-		for i, at := range []int{1, 1 << 30} { // always by tokens, always by layers
-			params.Crossover = at
+		var took [4]float64
+		for i := range took {
+			params.Policy, params.Crossover = twopointer.CacheFlow, 1<<(30*(i%2)) // always by tokens, always by layers
+			if i >= 2 {
+				params.Policy = twopointer.Skep
+			}
 			res, err := sim.Run(params)
 			if err != nil {
 				return nil, err
@@ -69,11 +78,17 @@ func MeasureCrossover(gpu, model string, gbps float64, chunk, longest int) (*Cro
 			took[i] = res.Outcomes[0].Restored * 1e3
 		}
 		p.Tokens = n
-		out.Rows = append(out.Rows, CrossoverRow{n, took[0], took[1], p.Bound().Seconds * 1e3, p.Harmonic() * 1e3})
+		out.Rows = append(out.Rows, CrossoverRow{n, took[0], took[1], p.Bound().Seconds * 1e3, p.Harmonic() * 1e3, took[2], took[3]})
 	}
-	// From the far end: the least length beyond which layers never win again.
-	for i := len(out.Rows) - 1; i >= 0 && out.Rows[i].TokenMs <= out.Rows[i].LayerMs; i-- {
-		out.Found = out.Rows[i].Tokens
-	}
+	out.Found = out.least(func(r *CrossoverRow) bool { return r.TokenMs <= r.LayerMs })
+	out.SkepFound = out.least(func(r *CrossoverRow) bool { return r.SkepTokenMs <= r.SkepLayerMs })
 	return out, nil
+}
+
+// least is the least length from which on tokens win, 0 when they do not at the longest.
+func (c *Crossover) least(wins func(*CrossoverRow) bool) (tokens int) {
+	for i := len(c.Rows) - 1; i >= 0 && wins(&c.Rows[i]); i-- {
+		tokens = c.Rows[i].Tokens
+	}
+	return tokens
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/layout/twopointer/sim"
+	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/engine"
 )
 
@@ -191,14 +192,22 @@ func (r *run) arrive() error {
 	problem := twopointer.Problem{Tokens: q.Prefix, Layers: r.bed.model.Layers, Cost: r.cost.Times(r.emu.Slow()), BytesPerToken: float64(r.bed.model.BytesPerToken()),
 		BytesPerSecond: r.p.Bandwidth / 8 * 1e9, Latency: latency}
 	c := skep.Chain{Scope: r.scope, Keys: q.keys(), Direction: skep.TailFirst, Compute: &skep.Compute{Cost: r.cost.Recompute(), Suffix: q.Suffix}}
-	if j.mode = r.p.Policy.ModeFor(&problem, alone, 512, 0); j.mode == twopointer.ByLayers {
-		c.Direction, j.end = skep.LayersDown, r.bed.model.Layers
+	if r.p.Policy == twopointer.Skep {
+		c.Direction = skep.EitherWay
+	} else if r.p.Policy.ModeFor(&problem, alone, 512, 0) == twopointer.ByLayers {
+		c.Direction = skep.LayersDown
 	}
-	out.Mode = j.mode
 	ses, err := r.st.Restore(r.ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
 	if err != nil {
 		return err
 	}
+	if c.Direction, err = ses.(skep.Directed).Direction(0); err != nil {
+		return errors.Join(err, ses.Close(r.ctx))
+	}
+	if c.Direction.ByLayer() {
+		j.mode, j.end = twopointer.ByLayers, r.bed.model.Layers
+	}
+	out.Mode = j.mode
 	j.ses = ses
 	var ok bool
 	if j.plan, ok = ses.(skep.Planner); !ok {
@@ -305,7 +314,7 @@ func (r *run) begin() {
 		}
 	}
 	r.steps.Go(func() {
-		sleep(time.Duration(took * 1e9))
+		device.Pause(time.Duration(took * 1e9))
 		r.ended <- struct{}{}
 	})
 }

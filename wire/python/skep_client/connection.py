@@ -69,6 +69,10 @@ class Session:
     def claim_when(self, chain, range_, idle):
         return read_claim(self.client._call(CLAIM_WHEN, claim_when(self.id, chain, range_, idle)))
 
+    def direction(self, chain):
+        """1 tail first or 3 layers down, of a chain that was asked for with 4, either way."""
+        return read_direction(self.client._call(DIRECTION, direction(self.id, chain)))["direction"]
+
     def computed(self, chain, range_, took, other=0):
         self.client._call(COMPUTED, computed(self.id, chain, range_, took, other))
 
@@ -94,7 +98,7 @@ def covered(data, sums):
 class Client:
     """One connection. address is "host:port" or "unix:path"; tls an ssl.SSLContext."""
 
-    def __init__(self, address, token="", tls=None, timeout=10.0, features=3, name="python"):
+    def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
         if address.startswith("unix:"):
             self.sock = socket.socket(socket.AF_UNIX)
             self.sock.settimeout(timeout)
@@ -115,6 +119,7 @@ class Client:
         self.welcome = read_welcome(body)
         self.tenant = self.welcome["tenant"]
         self.has_compute = bool(self.welcome["features"] & 2)
+        self.has_either = bool(self.welcome["features"] & 4)
 
     def __enter__(self):
         return self

@@ -147,6 +147,10 @@ def computed(session, chain, range_, took, other=0):
     return Writer().u64(session).i64(chain).range(range_).i64(took).i64(other).done()
 
 
+def direction(session, chain):
+    return Writer().u64(session).i64(chain).done()
+
+
 def reprioritise(session, chain, priority, deadline=0):
     return Writer().u64(session).i64(chain).i64(priority).i64(deadline).done()
 
@@ -209,6 +213,7 @@ read_document = whole(lambda r: r.bytes())
 read_lease = whole(lambda r: dict(lease=r.u64(), left=r.i64()))
 read_goodbye = whole(lambda r: dict(after=r.i64(), reason=r.text()))
 read_claim = whole(lambda r: dict(granted=r.range(), jump=r.i64()))
+read_direction = whole(lambda r: dict(direction=r.u8()))
 read_wants = whole(lambda r: r.list(lambda: [int(r.flag()), r.u8(), r.u16()]))
 read_results = whole(lambda r: r.list(lambda: [r.u8(), int(r.flag()), r.u16()]))
 
