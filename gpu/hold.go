@@ -138,6 +138,7 @@ func (t *tier) letLocked(p *Prefill) {
 		}
 		if b.e.pins--; b.e.pins == 0 {
 			delete(t.pins, b.e)
+			t.leaveLocked(b.e)
 			if t.entries[b.e.id] != b.e {
 				t.vacateLocked(b.e)
 			}

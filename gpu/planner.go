@@ -6,7 +6,10 @@ import (
 	"github.com/skepkv/skep"
 )
 
-var _ skep.Planner = (*session)(nil)
+var (
+	_ skep.Planner  = (*session)(nil)
+	_ skep.Directed = (*session)(nil)
+)
 
 // ClaimWhen implements skep.Planner. Chains with Compute are restored by the Store behind
 // alone; one without a scheduler takes it for a Claim.
@@ -31,6 +34,21 @@ func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) err
 		return p.Computed(c.inner, r, took, other)
 	}
 	return nil
+}
+
+// Direction implements skep.Directed. Who decides is the Store behind.
+func (ses *session) Direction(i int) (skep.Direction, error) {
+	c, err := ses.at("direction", i)
+	if err != nil {
+		return 0, err
+	}
+	if d, ok := ses.inner.(skep.Directed); ok && c.inner >= 0 {
+		return d.Direction(c.inner)
+	}
+	if c.Chain.Direction == skep.EitherWay {
+		return 0, &skep.Error{Op: "direction", Kind: skep.Unsupported, Field: "the Store behind", Limit: "one that says its way"}
+	}
+	return c.Chain.Direction, nil
 }
 
 // planned gives a chain that says what computing costs.

@@ -23,12 +23,16 @@ func (p *Prefill) load(l, from int) error {
 		if err != nil {
 			return err
 		}
+		left = rest
 		for _, i := range lost {
-			if err := p.fetch(i); err != nil {
+			stays, err := p.fetch(i, l)
+			if err != nil {
 				return err
 			}
+			if stays {
+				left = append(left, i)
+			}
 		}
-		left = append(rest, lost...)
 	}
 	return nil
 }
@@ -138,21 +142,58 @@ func (p *Prefill) giveUpLocked(some []int) []int {
 	return some
 }
 
-// fetch reads a block of the history from behind into host memory, where it stays until the end.
-func (p *Prefill) fetch(i int) error {
+// fetch reads a block of the history from behind. It stays in host memory until the end where there is room for it;
+// else layer l of it is brought to its place, and no more.
+func (p *Prefill) fetch(i, l int) (stays bool, err error) {
 	if i >= p.history {
-		return errLentLost
+		return false, errLentLost
 	}
-	n, err := p.behind(p.ctx, skep.Range{From: i, To: i + 1}, func(_ int, bytes []byte) error {
-		p.s.tier.mu.Lock()
-		defer p.s.tier.mu.Unlock()
-		p.blocks[i].e.host = append([]byte(nil), bytes...)
-		return nil
+	t, e := &p.s.tier, p.blocks[i].e
+	layers := skep.Range{}
+	if !t.mayStay(e) {
+		layers = skep.Range{From: l, To: l + 1}
+	}
+	n, err := p.behind(p.ctx, skep.Range{From: i, To: i + 1}, layers, func(_ int, bytes []byte) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if stays = t.stayLocked(e, bytes, layers == skep.Range{}); stays {
+			return nil
+		}
+		layer := p.g.LayerBytes()
+		t.local.stream.CopyIn(t.slotPlace(p.blocks[i].slot), bytes[int64(l)*layer:int64(l+1)*layer])
+		return t.syncLocked(&t.local)
 	})
 	if err == nil && n == 0 {
 		err = &skep.Error{Op: "prefill", Kind: skep.NotFound, Field: "block of the history", Value: i, Limit: "one that stays behind"}
 	}
-	return err
+	return stays, err
+}
+
+// defaultReread is Options.RereadBytes unless it is said.
+const defaultReread = 256 << 20
+
+// mayStay says whether there is room in host memory for a block that is read again.
+func (t *tier) mayStay(e *entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return e.host != nil || t.reread+e.size <= t.mostReread
+}
+
+// stayLocked keeps a block's bytes in host memory, where they are all of it and there is room. It is there when true.
+func (t *tier) stayLocked(e *entry, bytes []byte, whole bool) bool {
+	if e.host == nil && whole && t.reread+e.size <= t.mostReread {
+		e.host, e.reread = append([]byte(nil), bytes...), true
+		t.reread += e.size
+	}
+	return e.host != nil
+}
+
+// leaveLocked gives back the host memory of a block that nobody holds any more.
+func (t *tier) leaveLocked(e *entry) {
+	if e.reread {
+		t.reread -= e.size
+	}
+	e.host, e.reread = nil, false
 }
 
 // store copies layer l of blocks [from, to) from their places to lent memory.
@@ -219,7 +260,7 @@ func (p *Prefill) bring(ctx context.Context) (int, error) {
 		for to < p.history && p.blocks[to].e.sum == 0 && int64(to-at)*p.g.PartBytes() < someBytes {
 			to++
 		}
-		n, err := p.behind(ctx, skep.Range{From: at, To: to}, func(i int, bytes []byte) error { return t.fill(era, p.blocks[i].e, bytes) })
+		n, err := p.behind(ctx, skep.Range{From: at, To: to}, skep.Range{}, func(i int, bytes []byte) error { return t.fill(era, p.blocks[i].e, bytes) })
 		if err != nil || n < to-at {
 			return at + n, err
 		}
@@ -237,7 +278,7 @@ func (t *tier) fill(era uint64, e *entry, bytes []byte) error {
 	}
 	t.sumLocked(e, bytes)
 	if e.lent == nowhere { // its place went back meanwhile
-		e.host = append([]byte(nil), bytes...)
+		t.stayLocked(e, bytes, true)
 		return nil
 	}
 	p := t.poolOf(e)
@@ -328,8 +369,8 @@ func (t *tier) read(e *entry) ([]byte, error) {
 	return bytes, nil
 }
 
-// behind reads blocks of the prompt from the Store behind and says how many, in order, came.
-func (p *Prefill) behind(ctx context.Context, r skep.Range, each func(block int, bytes []byte) error) (n int, err error) {
+// behind reads layers (zero: all) of blocks of the prompt from the Store behind and says how many blocks, in order, came.
+func (p *Prefill) behind(ctx context.Context, r, layers skep.Range, each func(block int, bytes []byte) error) (n int, err error) {
 	size := p.g.PartBytes()
 	step := (size + pinnedPage - 1) &^ (pinnedPage - 1)
 	land := p.s.tier.pinned.take(int64(r.Len()) * step)
@@ -339,13 +380,17 @@ func (p *Prefill) behind(ctx context.Context, r skep.Range, each func(block int,
 	} else {
 		mem = make([]byte, int64(r.Len())*step)
 	}
-	ses, err := p.s.Store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: p.r.Scope, Keys: p.r.Keys[:r.To], Blocks: r, Dest: skep.Destination{Memory: mem, Stride: step}}}})
+	ses, err := p.s.Store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: p.r.Scope, Keys: p.r.Keys[:r.To], Blocks: r, Layers: layers, Dest: skep.Destination{Memory: mem, Stride: step}}}})
 	if err != nil {
 		land.release()
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
-	err = receive(ctx, ses, size, func(c *skep.Chunk) error {
+	want := size
+	if layers != (skep.Range{}) {
+		want = int64(layers.Len()) * p.g.LayerBytes()
+	}
+	err = receive(ctx, ses, want, func(c *skep.Chunk) error {
 		at := int64(c.Block-r.From) * step
 		err := each(c.Block, mem[at:at+size])
 		arrived[c.Block-r.From] = err == nil

@@ -50,6 +50,10 @@ type Options struct {
 	// yet: what may have to be copied to host memory before a lender's deadline. The rate of the link to the host times
 	// that deadline is what it is to be at most. 0: any.
 	UncopiedBytes int64
+	// RereadBytes is the most host memory for blocks of prefills' histories that lost their places in GPU memory: such a block
+	// is read from behind once and stays there. Of what there is no room for, each layer is read from behind when it is
+	// loaded. 0: 256 MiB.
+	RereadBytes int64
 	// Timeout is how long a device may take for one copy before the tier is given up and
 	// every block comes from behind. 0: one second.
 	Timeout time.Duration
@@ -97,18 +101,23 @@ func New(behind skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "pinned bytes", o.PinnedBytes, "0 to 1 TiB, a multiple of 4096")
 	case o.UncopiedBytes < 0:
 		return nil, skep.Invalidf(op, "uncopied bytes", o.UncopiedBytes, "0 or more")
+	case o.RereadBytes < 0:
+		return nil, skep.Invalidf(op, "reread bytes", o.RereadBytes, "0 or more")
 	case o.Timeout < 0:
 		return nil, skep.Invalidf(op, "timeout", o.Timeout, "0 or more")
 	}
 	if o.Timeout == 0 {
 		o.Timeout = time.Second
 	}
+	if o.RereadBytes == 0 {
+		o.RereadBytes = defaultReread
+	}
 	s := &Store{Store: behind, shapes: map[skep.NamespaceID]*space{}}
 	t := &s.tier
 	t.mu.held = make(chan struct{}, 1)
 	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
 	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
-	t.pins, t.mostUncopied = map[*entry]struct{}{}, o.UncopiedBytes
+	t.pins, t.mostUncopied, t.mostReread = map[*entry]struct{}{}, o.UncopiedBytes, o.RereadBytes
 	err := t.open(o, behind)
 	if err != nil {
 		t.pinned.forgotten()
@@ -208,6 +217,8 @@ type Usage struct {
 	// them, and Rescued how many went to host memory, for want of room.
 	Held                         int
 	Uncopied, Relocated, Rescued int64
+	// Reread is how many bytes of their histories are in host memory: at most Options.RereadBytes.
+	Reread int64
 	// Failed is why the tier is out of use; nil while it is in use.
 	Failed error
 }
@@ -220,6 +231,7 @@ func (s *Store) Usage() Usage {
 	u := Usage{Local: t.order[0].Len(), Lent: t.order[1].Len(), Hits: t.hits, Drops: t.drops, Simulated: t.local.device.Simulated(), Failed: t.failed}
 	u.LocalRoom, u.LentRoom, u.LayerRoom = t.roomLocked()
 	u.Held, u.Uncopied, u.Relocated, u.Rescued = len(t.pins), t.uncopied, t.relocated, t.rescued
+	u.Reread = t.reread
 	u.Pinned, u.Landing, u.MostLanding, u.Unpinned = t.pinned.stats()
 	return u
 }

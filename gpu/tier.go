@@ -34,9 +34,10 @@ type entry struct {
 	sums  []uint64 // of each layer, where they are streamed; nil: not known
 	used  *list.Element
 
-	pins  int    // prefills that hold it
-	fresh bool   // being computed by one: it is not behind
-	host  []byte // of a held block that is in no GPU memory any more, once it was read
+	pins   int    // prefills that hold it
+	fresh  bool   // being computed by one: it is not behind
+	host   []byte // of a held block that is in no GPU memory any more, once it was read
+	reread bool   // host is from behind, and counted in tier.reread
 }
 
 // pool is one device's memory for blocks.
@@ -79,6 +80,8 @@ type tier struct {
 
 	// Bytes being computed in lent memory, which are not behind yet, and the most there may be; 0: any.
 	uncopied, mostUncopied int64
+	// Bytes of histories that were read again and are in host memory, and the most there may be.
+	reread, mostReread int64
 	// Blocks that were copied elsewhere because a border moved over them, and those of them that went to
 	// host memory because there was no room and nobody else had them.
 	relocated, rescued int64
