@@ -73,6 +73,10 @@ func (s *server) reload(c *Config, asked bool) *Config {
 	}
 	s.replaceKeys(next)
 	s.setQuotas(next)
+	if len(wrong) > 0 {
+		s.log.Warn("reloaded but for credentials and limits: those in use stay", "problems", len(wrong))
+		return next
+	}
 	s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
 	return next
 }
