@@ -1,6 +1,7 @@
 package store
 
 import (
+	"io"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -179,4 +180,35 @@ func TestClaimsEitherWay(t *testing.T) {
 	}
 	t.Logf("%v", ways)
 	require.Len(t, ways, 2)
+}
+
+// When a layer does not come, computing it goes through all below it. What is not on its way of those is answered at once: nobody
+// waits for it, also where the engine claims nothing.
+func TestBelowALayerThatDidNotComeNothingIsAwaited(t *testing.T) {
+	const n = 192
+	s := openSlow(t, 64<<20, nil)
+	sc := openModel(t, s)
+	keys := chainKeys(1, n)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[:n-1], modelBlock))
+	ctx := testContext(t)
+	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.LayersDown,
+		Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}}}}})
+	require.NoError(t, err)
+	kinds := map[skep.Kind]int{}
+	into := make([]skep.Chunk, 64)
+	for {
+		k, err := ses.Next(ctx, into)
+		for i := range into[:k] {
+			kinds[skep.KindOf(into[i].Err)]++
+			into[i].Release()
+		}
+		if err != nil {
+			require.ErrorIs(t, err, io.EOF)
+			break
+		}
+	}
+	require.NoError(t, ses.Close(ctx))
+	require.Equal(t, model.Layers, kinds[skep.NotFound], "of the block that is not there")
+	require.Positive(t, kinds[skep.Stopped])
+	require.Equal(t, n*model.Layers, kinds[skep.NotFound]+kinds[skep.Stopped]+kinds[skep.KindOf(nil)])
 }

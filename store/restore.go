@@ -223,9 +223,7 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
 	ses.s.wanted.answered(c, i)
-	if c.plan != nil && state != itemClaimed {
-		c.plan.answered(i, &out)
-	}
+	lost := c.plan != nil && state != itemClaimed && c.plan.answered(i, &out)
 	if c.feeds != nil {
 		c.feeds.boundaryAnswered(i, out.Err)
 	}
@@ -239,6 +237,9 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	}
 	if c.left == 0 && c.timer != nil {
 		c.timer.Stop()
+	}
+	if lost {
+		ses.passLocked(c, i)
 	}
 	select {
 	case ses.landed <- struct{}{}:

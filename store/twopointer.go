@@ -81,6 +81,7 @@ type planned struct {
 	over     bool    // the strand has left
 	missing  []int32 // by layers: chunks of each layer not answered
 	bad      []bool  // by layers: one of them was a miss
+	lost     bool    // by layers: one did not come
 	far      []bool  // by layers: one of them came from drives
 	bytes    float64 // handed out
 	expected float64 // seconds the handed-out pieces were expected to take, one after the other
@@ -324,8 +325,9 @@ func (c *chain) limit() int {
 	return int(c.plan.until.Load())
 }
 
-// answered tells the scheduler that chunk i landed, or will not. REQUIRES: ses.mu.
-func (p *planned) answered(i int, out *skep.Chunk) {
+// answered tells the scheduler that chunk i landed, or will not. True: a layer did not come, the first of its chain, and what is
+// below is the engine's to compute. REQUIRES: ses.mu.
+func (p *planned) answered(i int, out *skep.Chunk) (lost bool) {
 	err := out.Err
 	block, layers := p.c.itemOf(i)
 	e := twopointer.Event{Kind: twopointer.Landed, Near: near(out), Strand: p.slot, From: block * p.unit, To: (block + 1) * p.unit}
@@ -333,7 +335,7 @@ func (p *planned) answered(i int, out *skep.Chunk) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.over {
-		return
+		return false
 	}
 	if err != nil {
 		e.Kind = twopointer.Failed
@@ -344,16 +346,38 @@ func (p *planned) answered(i int, out *skep.Chunk) {
 		p.far[l] = p.far[l] || !e.Near
 		e.Near = !p.far[l]
 		if p.missing[l]--; p.missing[l] > 0 {
-			return
+			return false
 		}
 		e.From, e.To = l, l+1
 		if p.bad[l] {
 			e.Kind = twopointer.Failed
 		}
+		lost = p.bad[l] && !p.lost
+		p.lost = p.lost || lost
 	}
 	t.arrived(e)
 	if err != nil && p.board != nil { // before whoever hears of the miss looks at the word
 		t.publish(p)
+	}
+	return lost
+}
+
+var errBelow = &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "layer", Limit: "above one that did not come"}
+
+// passLocked answers what waits below the layer of chunk i, which did not come: computing that layer goes through all below
+// it, so loading them makes nothing ready sooner. REQUIRES: ses.mu.
+func (ses *session) passLocked(c *chain, i int) {
+	_, layers := c.itemOf(i)
+	for j := range (layers.From - c.layers.From) * c.blocks.Len() {
+		if c.items[j] != itemWaiting {
+			continue
+		}
+		block, _ := c.itemOf(j)
+		err := error(errBelow)
+		if b := block - c.blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].err != nil {
+			err = c.found[b].err
+		}
+		ses.answerLocked(c, j, skep.Chunk{Err: err}, itemMissed)
 	}
 }
 

@@ -114,7 +114,7 @@ func TestKeptBytesAreRight(t *testing.T) {
 				c := loaded(sc, k[:1+mine.IntN(len(k))], 1+9*mine.Float64())
 				switch mine.IntN(4) {
 				case 0:
-					c.Compute.Cost = skep.RecomputeCost{PerToken: time.Microsecond}
+					c.Compute.Cost, c.Compute.LoadOnly = skep.RecomputeCost{PerToken: time.Microsecond}, true // declined: nobody computes here
 				case 1:
 					c.Compute, c.Direction = nil, skep.Direction(mine.IntN(4))
 				case 2:

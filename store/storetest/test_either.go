@@ -117,7 +117,7 @@ func testEither(t *testing.T, open Open) {
 	})
 	e.run("misses come by the way that was said", func(e *env) {
 		c := e.chain(e.space(deep), n)
-		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.EitherWay, Compute: &skep.Compute{Cost: cost}})
+		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.EitherWay, Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}}})
 		d := way(e, s)
 		got := e.drain(s)
 		require.Len(e, got, len(selection{}.places(deep, n, d)))
