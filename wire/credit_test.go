@@ -41,7 +41,7 @@ func (c *rawConn) arrived(t *testing.T) (n uint64, last bool) {
 // Who gives no credit gets what the window allows and the piece that passes it, and then the end
 // of the session.
 func TestNoCreditNoBytes(t *testing.T) {
-	x, total, block := lent(t, 10*blockSize, 200*time.Millisecond)
+	x, total, block := lent(t, 10*blockSize, 2*time.Second)
 	var got uint64
 	for last := false; !last; {
 		var n uint64
