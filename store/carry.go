@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/segment"
@@ -47,9 +48,11 @@ func (c *cleaner) oldestBeside(g *group) uint64 {
 
 // carryOn writes again what g's log says and is still needed, and tombstones for the
 // blocks of recs that are gone now and stood for older ones, and for those that an earlier
-// cleaning of g dropped before it found no room. It returns when that is on
-// the drives.
-func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) error {
+// cleaning of g dropped before it found no room. It returns when that is on the drives. What
+// has no room there is rest: the caller has the catalog promise it with the commit that frees g,
+// so that a store without a free group, as a crash in the midst of cleaning can leave it, gets one
+// out of a group in which nothing lives.
+func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
 	s := c.s
 	k := &carrier{s: s, oldest: c.oldestBeside(g), seen: map[string]bool{}}
 	if !outlived(s.seq.Load(), k.oldest) {
@@ -57,27 +60,30 @@ func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, 
 		if stale && g.unsure { // what an earlier process dropped of it is not known
 			more, err := s.rowless(ctx, g, recs)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			k.stones = append(k.stones, more...)
 		}
 	}
 	if g.entries != 0 {
 		if err := s.scanGroupLogs(ctx, g, k.visit); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	c.tidy = c.tidy || int64(len(k.stones))*int64(tombstoneEntry) > int64(g.payloadPages())*layout.PageSize/carriedPart
 	parts, err := s.tombstones(k.stones)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, w := range append(parts, k.others...) {
-		if err := s.logEntries(ctx, streamKept, 0, w.Bytes()); err != nil {
-			return err
+	parts = append(parts, k.others...)
+	for i, w := range parts {
+		if err := s.logEntries(ctx, streamKept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
+			return parts[i:], nil
+		} else if err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // heirless are tombstones for those of recs, all of g, that are gone and may stand for older

@@ -37,10 +37,13 @@ type cleaner struct {
 		mu   sync.Mutex
 		list []*cleaning // to be cleaned, needed or not
 	}
-	gain   int // see gains
-	churn  churn
-	tidy   bool         // the oldest group keeps too many tombstones: carry.go
-	tidied atomic.Int64 // groups that were written again for that
+	gain int // see gains
+	// promised says that the catalog promises what the log of a freed group said; the cleaner's
+	// goroutine only.
+	promised bool
+	churn    churn
+	tidy     bool         // the oldest group keeps too many tombstones: carry.go
+	tidied   atomic.Int64 // groups that were written again for that
 }
 
 func (c *cleaner) start(s *Store) {
@@ -66,6 +69,7 @@ func (c *cleaner) run() {
 	for {
 		select {
 		case <-c.s.closing:
+			c.end()
 			return
 		case <-c.wake:
 		case <-tick.C:
@@ -84,6 +88,7 @@ func (c *cleaner) run() {
 		c.unopen()
 		c.release()
 		if c.s.failure.Load() == nil {
+			c.keepPromises()
 			c.answer()
 			c.tidyOldest()
 		}
@@ -94,6 +99,7 @@ func (c *cleaner) run() {
 				c.s.log.Error("cleaning failed", "error", err)
 			}
 			c.release()
+			c.keepPromises()
 			if !ok {
 				if !c.empty && c.yield() {
 					continue
@@ -283,8 +289,9 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 				moved: &move{fp: refs[i].FP, from: locs[i]}, result: &skep.PutResult{}})
 		}
 	}
+	var rest []*segment.LogWriter
 	if err = c.rewrite(ctx, g, keep); err == nil {
-		err = c.carryOn(ctx, g, recs, refs, stale)
+		rest, err = c.carryOn(ctx, g, recs, refs, stale)
 	}
 	if err != nil {
 		g.owed = append(g.owed, s.heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
@@ -295,10 +302,18 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	state := s.stateOf(g)
 	state.State = catalog.GroupFree // its row goes when its headers say so
 	b.PutGroup(&state)
+	var promised []catalog.Intent
+	for _, w := range rest {
+		promised = append(promised, s.intend(b, w))
+	}
 	// Synced, since its headers are marked as freed next.
 	if err := s.catalog.Commit(ctx, b, true); err != nil {
+		if len(rest) > 0 { // what they say is on no drive
+			g.owed = append(g.owed, s.heirless(g, recs, refs)...)
+		}
 		return err
 	}
+	c.promise(promised)
 	s.space.mu.Lock()
 	delete(s.space.mu.groups, g.num) // from here on nobody pins it
 	s.space.mu.Unlock()

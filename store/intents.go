@@ -78,8 +78,12 @@ func (s *Store) carryOut(ctx context.Context, list ...catalog.Intent) {
 
 // carryOutWithin is carryOut for who may wait so long for room.
 func (s *Store) carryOutWithin(ctx context.Context, wait time.Duration, list []catalog.Intent) {
+	s.carryOutTo(ctx, streamUser, wait, list)
+}
+
+func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, list []catalog.Intent) {
 	for n, i := range list {
-		if err := s.logEntries(ctx, streamUser, wait, i.Entries); err != nil {
+		if err := s.logEntries(ctx, st, wait, i.Entries); err != nil {
 			if s.ctx.Err() == nil && ctx.Err() == nil {
 				s.log.Warn("names or deletions not on the devices yet: tried again when there is room", "error", err)
 			}
@@ -91,6 +95,54 @@ func (s *Store) carryOutWithin(ctx context.Context, wait time.Duration, list []c
 		if err := s.catalog.Commit(s.ctx, b, false); err != nil {
 			s.log.Debug("intent stays: it is carried out again at the next open", "error", err)
 		}
+	}
+}
+
+// promise notes what the catalog says for a group that is being freed: until the devices say it,
+// a rebuild does not know it. So it is carried out before anything else is done with the segments.
+func (c *cleaner) promise(list []catalog.Intent) {
+	if len(list) == 0 {
+		return
+	}
+	l := &c.s.intents
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = append(l.left, list...)
+	if !c.promised {
+		c.promised = true
+		l.busy++ // Close waits for it
+	}
+}
+
+// keepPromises writes to the cleaner's own group what was promised; the segments that are free
+// now serve if it has none open. False: there is no room yet.
+func (c *cleaner) keepPromises() bool {
+	if !c.promised {
+		return true
+	}
+	if list := c.s.intents.take(); len(list) > 0 {
+		c.s.carryOutTo(c.s.ctx, streamKept, 0, list)
+	}
+	l := &c.s.intents
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy--
+	if len(l.left) > 0 {
+		return false
+	}
+	c.promised = false
+	l.busy--
+	return true
+}
+
+// end keeps what was promised before the cleaner ends, if what it cleaned can be had yet.
+func (c *cleaner) end() {
+	for !c.keepPromises() && len(c.drain) > 0 && c.s.ctx.Err() == nil && c.s.failure.Load() == nil {
+		time.Sleep(time.Millisecond)
+		c.release()
+	}
+	if c.promised {
+		c.s.intents.tried()
 	}
 }
 
