@@ -56,14 +56,23 @@
 // drive and no worker can write to its destination any more. A deadline answers; only
 // coming back releases.
 //
-// # Life of a cleaning (clean.go)
+// # Two pointers (twopointer.go, direction.go, wanted.go)
+//
+// Chains that say what computing them costs are fed by one scheduler (layout/twopointer), not by
+// their own pumps: it decides what is read next of which, and what an engine's claim is granted. A
+// chain asked for either way goes by tokens or by layers as L_Δ says when its session begins. What
+// one such chain has read and another still wants is kept in the DRAM tier.
+//
+// # Life of a cleaning (clean.go, carry.go)
 //
 // Cleaning is eviction. When free groups run low the cleaner takes the sealed group
 // the index calls worth least, asks it what of the group survives, drops the rest,
 // writes the survivors to a group of their own kind (never mixed with what users put),
 // commits their new places, deletes the old group's rows, and frees its segments once no
 // restore has it pinned. One free group is kept back for the cleaner, so it can always
-// move. A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
+// move. What the freed group's log says of namespaces and deletions is written again first; if
+// there is no room for that, the catalog promises it with the commit that frees the group
+// (intents.go). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
 // declined sooner when cleaning finds nothing to free.
 //
 // # Life of an open (open.go, recover.go)
