@@ -32,6 +32,7 @@ var (
 	descRestored = desc("restored_bytes_total", "Bytes restored, by tier.", "tier")
 	descMisses   = desc("restore_misses_total", "Chunks that were a miss, by reason.", "reason")
 	descJoined   = desc("joined_bytes_total", "Bytes that another restore's read brought.")
+	descKept     = desc("kept_bytes_total", "Bytes that one restore read and that were put into memory because others under way wanted them.")
 	descOverload = desc("overloaded_total", "Calls of the store refused because too much was under way.")
 	descCapacity = desc("capacity_bytes", "Cap on the devices' bytes, and what they are allotted.", "what")
 	descTenant   = desc("tenant_bytes", "Payload a tenant holds, one copy each, of the 64 that hold most; and its quota.", "tenant", "what")
@@ -65,6 +66,7 @@ var (
 	descHints    = desc("prefetch_hints_total", "Hints to read ahead that were dropped, or overtaken by their request.", "what")
 	descHinted   = desc("prefetch_waiting_hints", "Hints to read ahead that are not followed yet.")
 	descTwo      = desc("two_pointer_loads_total", "Loads declined because computing was expected to take less; of them judged since, and right.", "what")
+	descWay      = desc("two_pointer_chains_total", "Chains asked for by tokens or by layers, as the store decides, by what it decided.", "way")
 	descBoundary = desc("boundary_bytes_total", "Boundary activations of pipeline stages, by direction.", "direction")
 	descReuse    = desc("reuse_hit_ratio", "Hit ratio an LRU of that size would have had lately, from a sample of the keys.", "size")
 )
@@ -195,6 +197,7 @@ func (t *tally) traffic(st *skep.Stats) {
 		t.count(descMisses, n, reason)
 	}
 	t.count(descJoined, st.JoinedBytes)
+	t.count(descKept, st.KeptBytes)
 	t.count(descCopied, st.CopiedBytes)
 	t.count(descBroken, st.BrokenPromises)
 	t.count(descOverload, st.Overloaded)
@@ -223,6 +226,8 @@ func (t *tally) ahead(st *skep.Stats) {
 	t.count(descTwo, two.Declined, "declined")
 	t.count(descTwo, two.Judged, "judged")
 	t.count(descTwo, two.Right, "right")
+	t.count(descWay, two.ByTokens, "tokens")
+	t.count(descWay, two.ByLayers, "layers")
 	t.count(descBoundary, two.BoundaryPut, "put")
 	t.count(descBoundary, two.BoundaryBytes, "restored")
 }

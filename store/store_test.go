@@ -49,7 +49,7 @@ func TestMetricsAreTheStats(t *testing.T) {
 	require.EqualValues(t, 5000, values["skep_put_bytes_total"])
 	require.EqualValues(t, 5000, values["skep_block_bytes"])
 	require.Positive(t, values["skep_device_bytes_total"])
-	for _, name := range []string{"skep_info", "skep_joined_bytes_total", "skep_prefetch_bytes_total", "skep_two_pointer_loads_total", "skep_boundary_bytes_total",
+	for _, name := range []string{"skep_info", "skep_joined_bytes_total", "skep_kept_bytes_total", "skep_two_pointer_chains_total", "skep_prefetch_bytes_total", "skep_two_pointer_loads_total", "skep_boundary_bytes_total",
 		"skep_device_state", "skep_memory_cap_bytes", "skep_tenant_bytes"} {
 		require.Contains(t, values, name)
 	}
