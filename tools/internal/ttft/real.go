@@ -366,6 +366,9 @@ func (r *run) finished(ids []int) error {
 		if j := r.jobs[id]; j.ses != nil {
 			r.closes.Go(func() { r.closed <- j.ses.Close(r.ctx) })
 		}
+		if r.p.Loop == 1 {
+			r.closes.Wait() // who is alone has told the store that the one before is over
+		}
 		if r.p.Loop > 0 && r.next < len(r.w.Requests) {
 			if err := r.arrive(); err != nil {
 				return err
