@@ -99,7 +99,7 @@ func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, l
 }
 
 // promise notes what the catalog says for a group that is being freed: until the devices say it,
-// a rebuild does not know it. So it is carried out before anything else is done with the segments.
+// a rebuild does not know it. So it is the first that the cleaner does with the room there is then.
 func (c *cleaner) promise(list []catalog.Intent) {
 	if len(list) == 0 {
 		return
@@ -117,8 +117,11 @@ func (c *cleaner) promise(list []catalog.Intent) {
 // keepPromises writes to the cleaner's own group what was promised; the segments that are free
 // now serve if it has none open. False: there is no room yet.
 func (c *cleaner) keepPromises() bool {
-	if !c.promised {
+	switch {
+	case !c.promised:
 		return true
+	case !c.s.keptHasRoom():
+		return false
 	}
 	if list := c.s.intents.take(); len(list) > 0 {
 		c.s.carryOutTo(c.s.ctx, streamKept, 0, list)
@@ -135,9 +138,17 @@ func (c *cleaner) keepPromises() bool {
 	return true
 }
 
+// keptHasRoom says whether the cleaner's group is open, or another can be.
+func (s *Store) keptHasRoom() bool {
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	return sp.mu.open[streamKept] != nil || s.freeGroupsLocked() > 0
+}
+
 // end keeps what was promised before the cleaner ends, if what it cleaned can be had yet.
 func (c *cleaner) end() {
-	for !c.keepPromises() && len(c.drain) > 0 && c.s.ctx.Err() == nil && c.s.failure.Load() == nil {
+	for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && !c.keepPromises() && len(c.drain) > 0 {
 		time.Sleep(time.Millisecond)
 		c.release()
 	}

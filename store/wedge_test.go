@@ -41,8 +41,9 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 				s.space.mu.groups[last].victim = true
 				s.space.mu.Unlock()
 				r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
+				closing := s.closing
 				go func() {
-					<-s.closing
+					<-closing
 					r.each(func(_ int, d *device.Fault) { d.Release() })
 				}()
 			}
