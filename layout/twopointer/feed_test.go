@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Of two prompts that arrived together, and whose loading helps as many, the one that makes more suffix ready is loaded
+// Where work never ends, of two prompts that arrived together the one that makes more suffix ready is loaded
 // first; where neither has a suffix, the first to arrive.
 func TestWhatFeedsTheEngineIsLoadedFirst(t *testing.T) {
 	for _, suffix := range []float64{0, 1} {
@@ -15,6 +15,7 @@ func TestWhatFeedsTheEngineIsLoadedFirst(t *testing.T) {
 		second := prompt(8192)
 		second.After = suffix
 		step(t, s, 0, Event{Kind: Join, New: second})
+		busyFor(t, s, steadyAfter)
 		require.Equal(t, int(suffix), step(t, s, 0, Event{Kind: Ready}).Strand, "suffix of the second: %v s", suffix)
 	}
 }

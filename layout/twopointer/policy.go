@@ -63,17 +63,18 @@ type traits struct {
 	layers          bool // may go by layers
 	exact           bool // splits the last chunks where both would end together, and sizes launches
 	even            bool // loading goes round
+	ranks           bool // goes by what a second of loading is worth (worth.go)
 }
 
 var policyTraits = [policies]traits{
-	Skep:          {loads: true, computes: true, layers: true, exact: true},
+	Skep:          {loads: true, computes: true, layers: true, exact: true, ranks: true},
 	Recompute:     {computes: true},
 	LoadOnly:      {loads: true},
 	PerRequest:    {loads: true, computes: true, even: true},
 	CacheFlow:     {loads: true, computes: true, layers: true},
 	ShortestFirst: {loads: true, computes: true, layers: true, exact: true},
-	NoLayers:      {loads: true, computes: true, exact: true},
-	NoStages:      {loads: true, computes: true, layers: true, exact: true},
+	NoLayers:      {loads: true, computes: true, exact: true, ranks: true},
+	NoStages:      {loads: true, computes: true, layers: true, exact: true, ranks: true},
 	NoBatch:       {loads: true, computes: true, layers: true, exact: true, even: true},
 }
 

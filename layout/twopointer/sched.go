@@ -22,7 +22,6 @@ type Scheduler struct {
 	turn    float64 // grows with every piece handed out
 	stale   int     // decisions until the ranks are reckoned anew
 	order   []int   // reused by refresh
-	rows    []row   // reused by rank
 
 	turns    []turning // crossover.go
 	reckoned int
@@ -41,24 +40,24 @@ type flight struct {
 
 type strand struct {
 	Strand
-	live    bool
-	mode    Mode // by which it goes
-	end     int  // tokens or layers
-	head    int  // [start, head) is computed or granted
-	tail    int  // [tail, end) is loaded or on its way, islands aside
-	asked   int  // boundary activations of [start, asked) are here or on their way
-	here    int  // … are here
-	islands []span
-	flying  []flight
-	left    int // tokens or layers neither computed nor loaded yet
-	joined  float64
-	busy    float64 // when what is granted should be computed
-	weight  float64
-	x       float64 // what remained when the ranks were reckoned, seconds
-	benefit float64 // Σ weight of what ends earlier when this one's computing shrinks
-	ahead   float64 // engine seconds before its turn (FirstCome)
-	served  float64 // turn of its last piece
-	pos     int     // in its channel's candidates; -1: not one
+	live     bool
+	mode     Mode // by which it goes
+	end      int  // tokens or layers
+	head     int  // [start, head) is computed or granted
+	tail     int  // [tail, end) is loaded or on its way, islands aside
+	asked    int  // boundary activations of [start, asked) are here or on their way
+	here     int  // … are here
+	islands  []span
+	flying   []flight
+	left     int // tokens or layers neither computed nor loaded yet
+	joined   float64
+	busy     float64 // when what is granted should be computed
+	weight   float64
+	benefit  float64 // Σ weight of what ends earlier when this one's computing shrinks (FirstCome)
+	ahead    float64 // engine seconds before its turn (FirstCome)
+	byItself float64 // seconds it would have taken, suffix included, when it joined
+	served   float64 // turn of its last piece
+	pos      int     // in its channel's candidates; -1: not one
 }
 
 // candidate is a strand that could be loaded. They are kept apart from the strands so
@@ -83,6 +82,7 @@ type channel struct {
 type stage struct {
 	slow   float64 // measured ÷ stated cost
 	busy   float64
+	since  int     // how many strands have left since it was last without any
 	active int     // strands with computing left
 	depth  int     // up to here computing beats waiting for the channel, while there is other work
 	work   float64 // stated seconds computed since the last Took
@@ -131,6 +131,9 @@ func (s *Scheduler) Step(e Event) (Decision, error) {
 	st := &s.strands[e.Strand]
 	switch e.Kind {
 	case Leave:
+		if !st.Background {
+			s.stages[st.Stage].since++
+		}
 		s.leave(e.Strand)
 	case Ask:
 		return s.ask(e.Strand, e.Want, e.Idle), nil
@@ -191,6 +194,9 @@ func (s *Scheduler) join(n *Strand) (Decision, error) {
 	*st = strand{Strand: *n, live: true, mode: mode, end: n.Tokens, joined: s.now, weight: weightOf(n), pos: -1,
 		islands: st.islands[:0], flying: st.flying[:0]}
 	s.live = append(s.live, slot)
+	if s.alone(n.Stage, slot) {
+		s.stages[n.Stage].since = 0
+	}
 	s.count()
 	st.head, st.tail, st.asked, st.here = n.Start, st.end, n.Start, n.Start
 	if st.mode == ByLayers {
@@ -213,7 +219,7 @@ func (s *Scheduler) join(n *Strand) (Decision, error) {
 	if s.traits.loads {
 		st.pos = len(ch.cand)
 		ch.cand = append(ch.cand, candidate{slot: slot, urgent: math.Inf(1)})
-		s.place(st)
+		s.place(slot)
 		s.rescore(&ch.cand[st.pos])
 	}
 	s.changed()

@@ -1,0 +1,132 @@
+package twopointer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// busyFor has n requests with nothing to load come and go while others are under way.
+func busyFor(t *testing.T, s *Scheduler, n int) {
+	t.Helper()
+	for range n {
+		p := prompt(16)
+		p.Start, p.After = 16, 1e-6
+		d := step(t, s, s.now, Event{Kind: Join, New: p})
+		step(t, s, s.now, Event{Kind: Leave, Strand: d.Strand})
+	}
+	s.refresh()
+}
+
+// What came later and is shorter is loaded first, until more have come and gone without a pause than a burst brings: then an
+// engine that serves in order of arrival gets what most wait for, and one that advances every request is kept from heads
+// no longer.
+func TestTheShorterFirstUntilWorkNeverEnds(t *testing.T) {
+	for _, engine := range []Engine{RoundRobin, FirstCome} {
+		for _, c := range []struct {
+			gone   int
+			steady bool
+		}{{0, false}, {steadyAfter - 1, false}, {steadyAfter, true}} {
+			s := scheduler(t, Config{Engine: engine})
+			first := prompt(65536)
+			first.After = 10 // so much to do that the engine has no time for heads where they can be loaded
+			for _, p := range []*Strand{first, prompt(8192)} {
+				step(t, s, 0, Event{Kind: Join, New: p})
+			}
+			busyFor(t, s, c.gone)
+			require.Equal(t, c.steady, s.steady(0), "%v, %d gone", engine, c.gone)
+			loaded := step(t, s, 0, Event{Kind: Ready})
+			if engine == FirstCome {
+				require.Equal(t, c.steady, loaded.Strand == 0, "%d gone", c.gone)
+			} else {
+				require.Equal(t, 1, loaded.Strand, "%d gone: few wait, it is the shorter in both", c.gone)
+			}
+		}
+	}
+}
+
+// A pause ends it: who comes when nothing is under way finds a stage that is idle at times.
+func TestAPauseBeginsAnew(t *testing.T) {
+	s := scheduler(t, Config{})
+	d := step(t, s, 0, Event{Kind: Join, New: prompt(1024)})
+	busyFor(t, s, 3*steadyAfter)
+	require.True(t, s.steady(0))
+
+	behind := prompt(1024)
+	behind.Background = true
+	step(t, s, 0, Event{Kind: Join, New: behind})
+	step(t, s, 0, Event{Kind: Leave, Strand: d.Strand})
+	require.True(t, s.steady(0), "until somebody comes")
+	step(t, s, 1, Event{Kind: Join, New: prompt(1024)})
+	require.False(t, s.steady(0), "only a background restore was under way")
+}
+
+// An engine that advances every request has no time for heads where all can be loaded; in a steady stage it computes as deep as keeps
+// both busy.
+func TestHowDeepIsComputedBesideOtherWork(t *testing.T) {
+	for _, gone := range []int{0, steadyAfter} {
+		s := scheduler(t, Config{})
+		for range 4 {
+			step(t, s, 0, Event{Kind: Join, New: prompt(65536)})
+		}
+		busyFor(t, s, gone)
+		require.Equal(t, gone > 0, s.stages[0].depth > 0, "%d gone", gone)
+	}
+}
+
+// Who comes first because it waited: a long prompt after as long as it would take by itself and 0.3 of the patience, where
+// the engine advances every request and is idle at times; all others after the patience.
+func TestHowLongALongOneWaits(t *testing.T) {
+	const patience = 2 * time.Second
+	for _, c := range []struct {
+		name   string
+		engine Engine
+		gone   int
+		late   func(byItself float64) float64
+	}{
+		{"every request advances", RoundRobin, 0, func(x float64) float64 { return 0.3*patience.Seconds() + x }},
+		{"every request advances, steady", RoundRobin, steadyAfter, func(float64) float64 { return patience.Seconds() }},
+		{"in order of arrival", FirstCome, 0, func(float64) float64 { return patience.Seconds() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := scheduler(t, Config{Engine: c.engine, Patience: patience})
+			long := prompt(65536)
+			step(t, s, 0, Event{Kind: Join, New: long})
+			busyFor(t, s, c.gone)
+			st := &s.strands[0]
+			load, compute := s.toLoad(st), s.toCompute(st)
+			require.InDelta(t, load*compute/(load+compute), st.byItself, 1e-9)
+			for _, at := range []struct {
+				late  float64
+				first int
+			}{{-0.01, 1}, {0.01, 0}} {
+				now := c.late(st.byItself) + at.late
+				short := prompt(512)
+				short.Weight = 1e6
+				d := step(t, s, now, Event{Kind: Join, New: short})
+				got := step(t, s, now, Event{Kind: Ready})
+				require.Equal(t, at.first == 0, got.Strand == 0, "%v s after %v", at.late, c.late(st.byItself))
+				step(t, s, now, Event{Kind: Leave, Strand: d.Strand})
+			}
+		})
+	}
+}
+
+// due against going there in small steps.
+func TestWhenAPrefixIsThere(t *testing.T) {
+	for _, c := range []struct{ load, compute, ahead float64 }{
+		{1, 1, 0}, {1, 2, 0.5}, {3, 1, 1}, {2, 5, 1.9}, {1, 5, 1}, {1, 5, 9}, {4, 0, 1}, {0, 3, 0},
+	} {
+		const tick = 1e-4
+		done, now := 0.0, 0.0
+		for c.load > 0 && done < 1 {
+			done += tick / c.load
+			if now >= c.ahead && c.compute > 0 {
+				done += tick / c.compute
+			}
+			now += tick
+		}
+		require.InDelta(t, now, due(c.load, c.compute, c.ahead), 3*tick, "%+v", c)
+	}
+}
