@@ -39,9 +39,17 @@
 //	Landed, Failed, Computed, Leave, Promote, Speed → what happened
 //
 // Which strand is loaded next is the Policy's matter. Policy Skep minimises Σ weight × completion:
-// the next piece goes where a second of loading takes most weighted seconds off the batch:
+// the next piece goes where a second of loading takes most weighted seconds off the batch (worth.go). While a stage is idle at
+// times, what is there will be done, and the shorter comes first:
 //
-//	score = Σ weight of the requests that end earlier for it × (1 + 2 · suffix's engine seconds ÷ seconds until the rest is loaded)
+//	every request advances   score = weight ÷ engine seconds left, suffix included
+//	in order of arrival      score = (weight + Σ weight of those behind × share that would be computed) ÷ seconds until it is there
+//
+// Once 8 have left without a pause, the next is there as soon as one is through, and what counts is what is done in a second:
+//
+//	feeds                    = 1 + 2 · suffix's engine seconds ÷ seconds until the rest is loaded
+//	every request advances   score = feeds × weight ÷ engine seconds left; computed beside other work as deep as keeps both busy
+//	in order of arrival      score = feeds × Σ weight of itself and those behind
 //
 // # What holds
 //
@@ -50,7 +58,7 @@
 //   - Nothing is loaded that computing would have reached first, as far as is known.
 //   - When a channel asks and something is worth loading, it gets something; when an
 //     engine with nothing else to do asks and something can be computed, it is granted.
-//   - Whatever waits longer than Patience comes first, oldest first: no starvation.
+//   - Whatever waits longer than Patience comes first, oldest first: no starvation. (Config.Patience says how long.)
 //   - A deadline that can be met only by going first goes first.
 //   - Bound is the least time any split can take, exactly; no schedule of one request
 //     over tokens or over layers beats it.

@@ -135,7 +135,8 @@ type Config struct {
 	Unit     int       // tokens of a stored block: what a piece and a grant are rounded to; 16
 	Channels []Channel // at least one; what is known at first
 	Stages   int       // engines that compute on their own; 1
-	// Patience is how long a strand may wait before it comes first; 10 s.
+	// Patience is how long a strand may wait before it comes first; 10 s. An engine that advances every request and
+	// is idle at times has 0.3 of it and as long as the strand would take by itself.
 	Patience time.Duration
 	// Crossover is L_Δ: prompts at least this long are restored by tokens. 0: reckoned, for policy cacheflow
 	// by whole chunks (Problem.Crossover), for skep's own by Problem.Turn at the speeds as they are.

@@ -9,14 +9,16 @@ import (
 // Where work never ends, of two prompts that arrived together the one that makes more suffix ready is loaded
 // first; where neither has a suffix, the first to arrive.
 func TestWhatFeedsTheEngineIsLoadedFirst(t *testing.T) {
-	for _, suffix := range []float64{0, 1} {
-		s := scheduler(t, Config{Engine: FirstCome})
-		step(t, s, 0, Event{Kind: Join, New: prompt(8192)})
-		second := prompt(8192)
-		second.After = suffix
-		step(t, s, 0, Event{Kind: Join, New: second})
-		busyFor(t, s, steadyAfter)
-		require.Equal(t, int(suffix), step(t, s, 0, Event{Kind: Ready}).Strand, "suffix of the second: %v s", suffix)
+	for _, engine := range []Engine{RoundRobin, FirstCome} {
+		for _, suffix := range []float64{0, 1} {
+			s := scheduler(t, Config{Engine: engine})
+			step(t, s, 0, Event{Kind: Join, New: prompt(8192)})
+			second := prompt(8192)
+			second.After = suffix
+			step(t, s, 0, Event{Kind: Join, New: second})
+			busyFor(t, s, steadyAfter)
+			require.Equal(t, int(suffix), step(t, s, 0, Event{Kind: Ready}).Strand, "%v, suffix of the second: %v s", engine, suffix)
+		}
 	}
 }
 

@@ -130,3 +130,17 @@ func TestWhenAPrefixIsThere(t *testing.T) {
 		require.InDelta(t, now, due(c.load, c.compute, c.ahead), 3*tick, "%+v", c)
 	}
 }
+
+// An engine that serves in order of arrival, idle at times, two prompts of 1 s to compute and 1 s to load: the first would be there in 0.5 s,
+// and half of it would be computed, which the second waits for; to the second the engine comes when it is loaded.
+func TestWorthInOrderOfArrival(t *testing.T) {
+	s := scheduler(t, Config{Engine: FirstCome, Channels: []Channel{{BytesPerSecond: 1e6}}})
+	for range 2 {
+		step(t, s, 0, Event{Kind: Join, New: &Strand{Tokens: 1000, Cost: Cost{PerToken: 1e-3}, BytesPerToken: 1000}})
+	}
+	last := s.strands[1]
+	require.InDelta(t, 1, last.ahead, 1e-9, "before ranks are reckoned anew, too")
+	s.refresh()
+	require.InDelta(t, (1+0.5)/0.5, s.worth(&s.strands[0]), 1e-9)
+	require.InDelta(t, 1, s.worth(&s.strands[1]), 1e-9)
+}
