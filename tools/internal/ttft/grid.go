@@ -19,23 +19,22 @@ type Options struct {
 	Model, GPU string
 	Bandwidth  []float64 // Gb/s
 	Batch      []int     // requests at once, of closed loops
-	Policies   []string  // "all": every one
-	Loads      []string  // closed, open, single
-	Engines    []string  // round-robin, first-come
-	Requests   int
-	Skip       int
-	Context    int // tokens; 0: the model's
-	Divide     float64
-	Seed       uint64
-	Virtual    bool
-	Dir        string
-	HTML       io.Writer // nil: none
-	Log        *slog.Logger
-	Note       func(format string, args ...any)
+	// Utilisation is the share of time that computing everything would keep the engine busy for, of open arrivals; none: 0.5, 0.8.
+	Utilisation []float64
+	Policies    []string // "all": every one
+	Loads       []string // closed, open, single
+	Engines     []string // round-robin, first-come
+	Requests    int
+	Skip        int
+	Context     int // tokens; 0: the model's
+	Divide      float64
+	Seed        uint64
+	Virtual     bool
+	Dir         string
+	HTML        io.Writer // nil: none
+	Log         *slog.Logger
+	Note        func(format string, args ...any)
 }
-
-// The shares of time that computing everything would keep the engine busy for, of open arrivals.
-var utilisations = []float64{0.5, 0.8}
 
 // Singles are the prefixes of load "single", in tokens.
 var Singles = []int{1024, 2048, 4096, 8192, 16384, 32768, 65536}
@@ -90,6 +89,14 @@ func (o *Options) plan() (*plan, error) {
 	for _, b := range o.Bandwidth {
 		if !(b > 0) || b > 1e5 {
 			return nil, skep.Invalidf(op, "--bandwidth", b, "above 0, to 100000 Gb/s")
+		}
+	}
+	if len(o.Utilisation) == 0 {
+		p.o.Utilisation = []float64{0.5, 0.8}
+	}
+	for _, u := range o.Utilisation {
+		if !(u >= 0.1 && u <= 100) {
+			return nil, skep.Invalidf(op, "--utilisation", u, "0.1 to 100")
 		}
 	}
 	for _, n := range o.Batch {
@@ -161,9 +168,9 @@ func (p *plan) addOpen(at Point) error {
 		return err
 	}
 	e := at.engine(p.gpu, p.model, at.Seed)
-	for _, u := range utilisations {
+	for _, u := range p.o.Utilisation {
 		paced := w.Pace(u, func(n int) float64 { return e.Prefill(0, n, budget) * (1 + e.Factor) / 2 })
-		at.Load = fmt.Sprintf("open-%.1f", u)
+		at.Load = fmt.Sprintf("open-%g", u)
 		p.points = append(p.points, point{&paced, at})
 	}
 	return nil
