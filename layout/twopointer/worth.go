@@ -10,7 +10,7 @@ import (
 // steadyAfter is how many strands must have left a stage, since it was last without any, for it to be steady: work comes as
 // fast as it is done, and how long all wait is decided by what is done in a second, not by the order it is done in.
 // Of 2 to 32 tried on the agentic trace: where arrivals leave the engine idle at times a stage next to never gets to 8
-// (16 and 32 are the same, 2 and 4 lose up to 1.3 and 0.5 % of the mean); under arrivals near what can be served 8 and 4
+// (16 and 32 are the same, 2 and 4 lose up to 1.3 and 0.3 % of the mean); under arrivals near what can be served 8 and 4
 // are as good, 16 and 32 lose up to 9 and 25 %.
 const steadyAfter = 8
 
