@@ -145,7 +145,6 @@ func (s *Scheduler) depthOf(g int) int {
 // rescore sets a candidate's score and urgency.
 func (s *Scheduler) rescore(c *candidate) {
 	st := &s.strands[c.slot]
-	ch := &s.chans[st.Channel]
 	left := float64(max(st.tail-st.head, 0))
 	switch s.cfg.Policy {
 	case LoadOnly:
@@ -176,7 +175,10 @@ func (s *Scheduler) rescore(c *candidate) {
 	}
 	c.urgent = st.joined + s.patience(st)
 	if d := st.Deadline.Seconds(); d > 0 {
-		alone := min(s.loading(st, max(st.tail-st.head, 0)), s.stages[st.Stage].slow*s.stated(st, st.head, max(st.tail, st.head))) + ch.latency
+		alone := s.toLoad(st)
+		if !st.LoadOnly {
+			alone = min(alone, s.toCompute(st)+s.chans[st.Channel].latency)
+		}
 		if s.now+alone/2 <= d { // two pointers may halve it; what cannot be met is not hurried
 			c.urgent = min(c.urgent, d-1.2*alone)
 		}

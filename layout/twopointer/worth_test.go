@@ -20,29 +20,29 @@ func busyFor(t *testing.T, s *Scheduler, n int) {
 }
 
 // What came later and is shorter is loaded first, until more have come and gone without a pause than a burst brings: then an
-// engine that serves in order of arrival gets what most wait for, and one that advances every request is kept from heads
-// no longer.
+// engine that serves in order of arrival gets what most wait for.
 func TestTheShorterFirstUntilWorkNeverEnds(t *testing.T) {
-	for _, engine := range []Engine{RoundRobin, FirstCome} {
-		for _, c := range []struct {
-			gone   int
-			steady bool
-		}{{0, false}, {steadyAfter - 1, false}, {steadyAfter, true}} {
-			s := scheduler(t, Config{Engine: engine})
-			first := prompt(65536)
-			first.After = 10 // so much to do that the engine has no time for heads where they can be loaded
-			for _, p := range []*Strand{first, prompt(8192)} {
-				step(t, s, 0, Event{Kind: Join, New: p})
-			}
-			busyFor(t, s, c.gone)
-			require.Equal(t, c.steady, s.steady(0), "%v, %d gone", engine, c.gone)
-			loaded := step(t, s, 0, Event{Kind: Ready})
-			if engine == FirstCome {
-				require.Equal(t, c.steady, loaded.Strand == 0, "%d gone", c.gone)
-			} else {
-				require.Equal(t, 1, loaded.Strand, "%d gone: few wait, it is the shorter in both", c.gone)
-			}
+	for gone, first := range map[int]int{0: 1, steadyAfter - 1: 1, steadyAfter: 0} {
+		s := scheduler(t, Config{Engine: FirstCome})
+		long := prompt(65536)
+		long.After = 10
+		for _, p := range []*Strand{long, prompt(8192)} {
+			step(t, s, 0, Event{Kind: Join, New: p})
 		}
+		busyFor(t, s, gone)
+		require.Equal(t, first, step(t, s, 0, Event{Kind: Ready}).Strand, "%d gone", gone)
+	}
+}
+
+// An engine that advances every request has the shorter loaded first in both, where neither has a suffix.
+func TestTheShorterFirstWhereEveryRequestAdvances(t *testing.T) {
+	for _, gone := range []int{0, steadyAfter} {
+		s := scheduler(t, Config{})
+		for _, tokens := range []int{65536, 8192} {
+			step(t, s, 0, Event{Kind: Join, New: prompt(tokens)})
+		}
+		busyFor(t, s, gone)
+		require.Equal(t, 1, step(t, s, 0, Event{Kind: Ready}).Strand, "%d gone", gone)
 	}
 }
 
@@ -143,4 +143,20 @@ func TestWorthInOrderOfArrival(t *testing.T) {
 	s.refresh()
 	require.InDelta(t, (1+0.5)/0.5, s.worth(&s.strands[0]), 1e-9)
 	require.InDelta(t, 1, s.worth(&s.strands[1]), 1e-9)
+}
+
+// A deadline is urgent 1.2 times before what the quicker of loading and computing takes; of what is only loaded, loading.
+func TestWhenADeadlineIsUrgent(t *testing.T) {
+	const deadline = time.Second
+	for _, c := range []struct {
+		bytesPerToken float64
+		loadOnly      bool
+		alone         float64
+	}{{500, false, 0.02048}, {2000, false, 0.04096}, {1050, true, 0.043008}} {
+		s := scheduler(t, Config{})
+		p := prompt(4096)
+		p.BytesPerToken, p.LoadOnly, p.Deadline = c.bytesPerToken, c.loadOnly, deadline
+		require.Equal(t, Accepted, step(t, s, 0, Event{Kind: Join, New: p}).What)
+		require.InDelta(t, deadline.Seconds()-1.2*c.alone, s.chans[0].cand[0].urgent, 1e-9, "%+v", c)
+	}
 }

@@ -19,7 +19,7 @@ type Options struct {
 	Model, GPU string
 	Bandwidth  []float64 // Gb/s
 	Batch      []int     // requests at once, of closed loops
-	// Utilisation is the share of time that computing everything would keep the engine busy for, of open arrivals; none: 0.5, 0.8.
+	// Utilisation is the share of time that computing everything would keep the engine busy for, of open arrivals.
 	Utilisation []float64
 	Policies    []string // "all": every one
 	Loads       []string // closed, open, single
@@ -90,9 +90,6 @@ func (o *Options) plan() (*plan, error) {
 		if !(b > 0) || b > 1e5 {
 			return nil, skep.Invalidf(op, "--bandwidth", b, "above 0, to 100000 Gb/s")
 		}
-	}
-	if len(o.Utilisation) == 0 {
-		p.o.Utilisation = []float64{0.5, 0.8}
 	}
 	for _, u := range o.Utilisation {
 		if !(u >= 0.1 && u <= 100) {
