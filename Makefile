@@ -1,9 +1,10 @@
 # skep's commands. `make help` lists them; README.md names the two to begin with.
 #
-# The released binary drives io_uring through giouring, which links only with
+# The released binaries drive io_uring through giouring, which links only with
 # -checklinkname=0; the tag iouring builds it in. Plain `go build ./...` and
 # `go test ./...` need neither: they use the portable pool of threads.
 
+SHELL       := bash
 GO          ?= go
 TAGS        := iouring
 LINK        := -ldflags=-checklinkname=0
@@ -14,52 +15,114 @@ BENCHDIR    ?=
 CRASH_TIME  ?= 10m
 say          = @printf '\n== %s\n' "$(1)"
 
+# What needs modules that an embedder of skep does not is in modules of its own: each takes this one from beside it.
+# ./... means the packages of one module; each does the same, a go command and its arguments, in the others.
+MODULES     := gpu/cuda tools/skep-gpu tools/integration
+each         = @set -e; for m in $(MODULES); do echo "$(GO) $(1) -C $$m $(2)"; $(GO) $(1) -C $$m $(2); done
+
 .DEFAULT_GOAL := build
-.PHONY: all build demo test race lint bench docs fuzz-short fuzz-ci crash mutants failpoints errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build download demo test test-all adversaries explore test-loaded timing race lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
-build: ## bin/skep, with io_uring
-	$(call say,build bin/skep)
-	$(GO) build $(URING) -o bin/skep ./tools/skep
+build: ## bin/skep and bin/skep-bench, with io_uring
+	$(call say,build bin/skep and bin/skep-bench)
+	$(GO) build $(URING) -o bin/ ./tools/skep ./tools/skep-bench
+
+download: ## the modules that all of it is made of
+	$(GO) mod download
+	$(call each,mod download,)
 
 demo: build ## a workload, a kill and a recovery on four files, under 90 s, no root
 	bin/skep demo
 
-test: ## what a user needs to trust it: vet, all tests, both backends, invariants
-	$(call say,go vet, both build variants)
-	$(GO) vet ./...
-	$(GO) vet -tags $(TAGS) ./...
-	$(call say,go test ./...: everything on the portable backend)
-	$(GO) test ./...
-	$(call say,go test ./store/...: io_uring built in, invariants checked)
-	SKEP_CRASH_POINTS=300 $(GO) test -tags '$(TAGS) invariants' $(LINK) ./store/...
+# Everything is compiled once, with everything built in, and waits beside what computes.
+TESTFLAGS   ?=
+test: ## what a user needs to trust it: all tests in their short form, both backends, invariants (4 minutes)
+	$(call say,go test -short ./...: both device backends and the invariants built in)
+	$(GO) test -short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...
+	$(call say,go test -short ./... of the other modules: a browser and a Redis client where they are installed)
+	$(call each,test,-short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...)
 
+ENGINE      := ./store ./store/device ./store/memory ./store/internal/...
+test-all: ## the long form of everything, failpoints, every adversary
+	$(call say,go test ./...: everything but the engine)
+	$(GO) test -skip '$(PLAYED)' $(TESTFLAGS) $$($(GO) list ./... | grep -vE '/skep/store(/device|/memory|/internal/.*)?$$')
+	$(call say,go test ./... of the other modules: a browser and a Redis client)
+	$(call each,test,$(TESTFLAGS) ./...)
+	$(call say,go test: the engine on io_uring with invariants checked)
+	$(GO) test -skip '$(PLAYED)' -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) $(ENGINE)
+	$(call say,go test -short: the engine on the portable backend)
+	$(GO) test -short -skip '$(PLAYED)' $(TESTFLAGS) $(ENGINE)
+	@$(MAKE) --no-print-directory failpoints
+	@$(MAKE) --no-print-directory adversaries
+
+# The adversaries: NAME:PACKAGE:TEST. Without SKEP_NAME_TIME each plays its short form, and draws what SKEP_SEED says.
+ADVERSARIES := hostile:./tools/internal/wired:TestHostileClients schedule:./store:TestSchedule books:./tools/internal/books:TestBooks \
+	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved operator:./tools/internal/cli:TestOperator
+empty       :=
+space       := $(empty) $(empty)
+PLAYED      := ^($(subst $(space),|,$(foreach a,$(ADVERSARIES),$(lastword $(subst :, ,$(a))))))$$
+adversaries: ## every adversary in its short form, one after the other; prints their seeds
+	@set -e; d=$$(mktemp -d); trap 'rm -rf '$$d EXIT; for a in $(ADVERSARIES); do \
+		IFS=: read -r name pkg test <<<"$$a"; printf '\n== %s: %s %s\n' "$$name" "$$pkg" "$$test"; \
+		$(GO) test -count=1 -timeout 20m -v -run "^$$test\$$" "$$pkg" >$$d/out 2>&1 || { cat $$d/out; exit 1; }; \
+		grep -m 3 -i 'seed' $$d/out || true; grep -E '^(ok|--- SKIP)' $$d/out; \
+	done
+
+# What is drawn anew each time: random tests, a short crash campaign, the adversaries.
+EXPLORED    := ^(TestRandom.*|TestCrash|TestErrorAtEveryIndex|TestAdmissionUnderLoad)$$
+KEEP        ?= .ci/kept
+explore: ## the random tests and the adversaries with a seed nobody has had; what fails is kept in KEEP (.ci/kept)
+	@mkdir -p $(KEEP); seed=$${SKEP_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')}; log=$(KEEP)/seed-$$seed.log; \
+	printf '\n== SKEP_SEED=%s\n' $$seed; what=ok; \
+	{ SKEP_SEED=$$seed SKEP_CRASH_POINTS=300 $(GO) test -count=1 -timeout 20m -run '$(EXPLORED)' ./store ./store/memstore ./index/... && \
+	  SKEP_SEED=$$seed $(MAKE) --no-print-directory adversaries; } >$$log 2>&1 || what=FAILED; \
+	echo "$$(date -u +%FT%TZ) $$(git rev-parse --short HEAD 2>/dev/null || echo -) SKEP_SEED=$$seed $$what" | tee -a $(KEEP)/seeds.txt; \
+	if [ $$what = ok ]; then rm -f $$log; else tail -n 60 $$log; echo "kept: $$log"; exit 1; fi
+
+RUNS        ?= 20
+test-loaded: ## make test RUNS (20) times on a machine that has too much to do; none may be red (bin/loaded)
+	@tools/loaded.sh $(RUNS)
+
+timing: ## whether a tenant can tell from answers' times what others have; for a machine that does nothing else
+	$(GO) test -run '^$$' -bench 'Timing|Timed' -benchtime 1x ./wire ./wire/resp
+
+# Where nothing happens beside anything else there is no race to be found: simulations, generators, and tests that
+# try one state after another.
+ALONE       := /(lint|errpaths|mutants|tools/schedule|overlay|trace|ttft|hist|page|payload|chat|twopointer|elastic|layout|slots|index/sim|twopointer/sim)$$
+INTURN      := ^(TestOperator|TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut)$$
 race: ## the tests under the race detector, shortened where they allow it
-	$(call say,go test -race -short ./...)
-	$(GO) test -race -short -timeout 20m $(URING) ./...
+	$(call say,go test -race -short)
+	$(GO) test -race -short -timeout 20m $(URING) -skip '$(INTURN)' $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(call each,test,-race -short -timeout 20m $(URING) ./...)
 
 lint: ## gofmt, go vet, staticcheck, the house's own rules
-	$(call say,gofmt)
+	$(call say,gofmt and go.sum)
+	@for m in . $(MODULES); do $(GO) list -C $$m -m all >/dev/null || { echo "$$m/go.sum lacks what go doc needs: run 'go list -mod=mod -m all && go mod tidy' there"; exit 1; }; done
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "not gofmt'ed:"; echo "$$bad"; exit 1; fi
 	$(call say,go vet, both build variants)
 	$(GO) vet ./...
 	$(GO) vet -tags '$(TAGS) invariants' ./...
 	$(GO) vet -tags failpoints ./store
+	$(call each,vet,./...)
+	$(call each,vet,-tags '$(TAGS) invariants' ./...)
 	$(call say,staticcheck, both build variants)
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) run $(STATICCHECK) -tags '$(TAGS) invariants' ./...
+	$(call each,run,$(STATICCHECK) ./...)
 	$(call say,the rules of tools/lint)
 	$(GO) test -count=1 ./tools/lint
 
-docs: ## links resolve, and tables in docs/ say what the code and the command do
-	$(GO) test -count=1 -run 'Docs|Link|Documented' ./tools/lint ./tools/internal/cli ./store/segment
+docs: ## writes the generated pages; links resolve, and tables in docs/ say what the code and the commands do
+	$(GO) run ./tools/docs
+	$(GO) test -count=1 -run 'Docs|Link|Documented' ./tools/lint ./tools/docs ./tools/internal/cli ./tools/internal/lab ./store/segment ./store/catalog ./wire
 
 bench: build ## every figure of the README into bench/*.json (long; BENCHDIR=/path on the drives)
 	@mkdir -p bench
 	@for b in device restore put lookup recover; do \
-		printf '\n== skep bench %s\n' $$b; \
-		bin/skep bench $$b --json $(if $(BENCHDIR),--dir $(BENCHDIR)) >bench/$$b.json.part && mv bench/$$b.json.part bench/$$b.json && echo "bench/$$b.json" || exit 1; \
+		printf '\n== skep-bench %s\n' $$b; \
+		bin/skep-bench $$b --json $(if $(BENCHDIR),--dir $(BENCHDIR)) >bench/$$b.json.part && mv bench/$$b.json.part bench/$$b.json && echo "bench/$$b.json" || exit 1; \
 	done
 
 fuzz-short: ## every fuzz target for FUZZTIME (10s)
@@ -83,7 +146,43 @@ fuzz-ci: ## the parsers of frames, RESP, HTTP bodies, configuration and devices 
 	done
 
 crash: ## the crash campaign for CRASH_TIME (10m), or SKEP_CRASH_POINTS points; prints points and seed
-	SKEP_CRASH_TIME=$(if $(SKEP_CRASH_POINTS),,$(CRASH_TIME)) $(GO) test -count=1 -timeout 0 -run '^TestCrash$$' -v ./store
+	GOGC=400 SKEP_CRASH_TIME=$(if $(SKEP_CRASH_POINTS),,$(CRASH_TIME)) $(GO) test -count=1 -timeout 0 -run '^TestCrash$$' -v ./store
+
+HOSTILE_TIME ?= 10m
+# Where it may mount a tmpfs (root), the store has a file system of its own, and it fills up too.
+SOAK_TIME ?= 10m
+soak: ## clients in processes of their own keep books while the server is killed and its drives lie, for SOAK_TIME (10m); prints its seed
+	SKEP_SOAK_TIME=$(SOAK_TIME) $(GO) test $(URING) -count=1 -timeout 0 -run '^TestBooks$$' -v ./tools/internal/books
+
+leftovers: ## what interrupted steps leave in a store's directory, every two of them, before an open
+	SKEP_LEFTOVERS=all $(GO) test -count=1 -timeout 30m -run '^TestLeftovers$$' -v ./store
+
+SECOND_TIME ?= 10m
+second-time: ## every call of the engine, refused or failed, made again by its caller, for SECOND_TIME (10m); prints its seed
+	SKEP_SECOND_TIME=$(SECOND_TIME) $(GO) test -count=1 -timeout 0 -run '^TestSecondTimeDrawn$$' -v ./store
+
+STARVED_TIME ?= 10m
+starved: ## others use up descriptors, memory and disks and give them back, for STARVED_TIME (10m); prints its seed
+	SKEP_STARVED_TIME=$(STARVED_TIME) $(GO) test -count=1 -timeout 0 -run '^TestStarved$$' -v ./store
+
+hostile: ## clients that do their worst to a server of all protocols for HOSTILE_TIME (10m); prints its seed
+	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileClients$$' -v ./tools/internal/wired
+
+GREEDY_TIME ?= 2m
+greedy: ## a tenant that takes all it can get of everything that is counted, beside another, for GREEDY_TIME (2m); judges time; prints its seed
+	SKEP_GREEDY_TIME=$(GREEDY_TIME) $(GO) test -count=1 -timeout 0 -run '^TestGreedyTenant$$' -v ./tools/internal/wired
+
+OPERATOR_TIME ?= 10m
+operator: ## copies and half copies of a store, devices swapped, cut, blanked, foreign or gone, and every command on each, for OPERATOR_TIME (10m); prints its seed
+	SKEP_OPERATOR_TIME=$(OPERATOR_TIME) $(GO) test -count=1 -timeout 0 -run '^TestOperator$$' -v ./tools/internal/cli
+
+CLOCK_TIME  ?= 10m
+clock: ## tests of all that is promised for a while, again and again for CLOCK_TIME (10m), while the machine's clock is set by hours
+	@end=$$(( $$(date +%s) + $$(tools/seconds.sh $(CLOCK_TIME)) )); set -e; while :; do \
+		$(GO) test -count=1 -run 'Clock|Lasting|Lease|Pin|Hint|TTL|Expir|Deadline|Timeout|Promise|Transcripts|Store$$' \
+			./index ./store ./store/memstore ./wire/... ./gpu ./gpu/loan ./tools/internal/serve; \
+		[ $$(date +%s) -lt $$end ] || break; \
+	done
 
 mutants: ## break shipped code one line at a time: every mutant must be noticed (long)
 	$(GO) run ./tools/mutants
@@ -95,22 +194,34 @@ failpoints: ## an error at every look at one on the durable path, FAILPOINT_PASS
 	$(GO) run ./tools/errpaths -failpoints $$d && \
 	SKEP_FAILPOINTS=$$d SKEP_FAILPOINT_PASSES=$(FAILPOINT_PASSES) $(GO) test -count=1 -timeout 60m -tags failpoints -overlay $$d/overlay.json -run '^TestFailpoints$$' -v ./store
 
+# A build with a pause at every lock, every change of atomic state and every channel of the engine (tools/schedule).
+SCHEDULE_TIME ?= 2m
+schedule: ## stores in which everything happens at once, with random pauses wherever goroutines meet, for SCHEDULE_TIME (2m)
+	@d=$$(mktemp -d) && trap 'rm -rf '$$d EXIT && $(GO) run ./tools/schedule -o $$d && \
+	SKEP_SCHEDULE=$$d SKEP_SCHEDULE_TIME=$(SCHEDULE_TIME) $(GO) test -count=1 -timeout 0 -tags '$(TAGS) invariants' $(LINK) \
+		-overlay $$d/overlay.json -run '^TestSchedule$$' -v ./store
+
 errpaths: ## which error returns of the durable path no test reaches (long)
 	@d=$$(mktemp -d) && trap 'rm -rf '$$d EXIT && \
 	FAILPOINTS=$$d $(MAKE) --no-print-directory failpoints FAILPOINT_PASSES=4 && \
-	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -timeout 60m -count=1 -coverpkg=./store,./store/catalog -coverprofile=$$d/all.cover ./store ./store/catalog && \
+	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -timeout 60m -count=1 -coverpkg=./store,./store/catalog,./store/internal/... -coverprofile=$$d/all.cover ./store ./store/catalog ./store/internal/... && \
 	$(GO) run ./tools/errpaths $$d/*.cover
 
+CROSS       ?= linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 cross: ## the fallback compiles where there is no io_uring, and io_uring on arm64
 	$(call say,cross-compile)
-	@set -e; for t in linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do \
-		echo "go build ./... for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build ./...; \
+	@set -e; for t in $(CROSS); do \
+		for m in . $(MODULES); do \
+			echo "go build -C $$m ./... for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -C $$m -o /dev/null ./...; \
+		done; \
 	done
-	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep ./tools/skep-bench
 
 dist: ## static binaries of linux/amd64 and linux/arm64, as released
 	@for a in amd64 arm64; do \
-		echo "dist/skep-linux-$$a"; GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -trimpath $(URING) -o dist/skep-linux-$$a ./tools/skep || exit 1; \
+		for c in skep skep-bench; do \
+			echo "dist/$$c-linux-$$a"; GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -trimpath $(URING) -o dist/$$c-linux-$$a ./tools/$$c || exit 1; \
+		done; \
 	done
 
 # The CUDA back end builds without CUDA: its header is cut out of the binding's own module,
@@ -120,28 +231,31 @@ CUDADIR  := $(CURDIR)/bin/cuda
 CUDAENV   = CGO_ENABLED=1 CGO_CFLAGS="-O2 -I$(CUDADIR)/include" CGO_LDFLAGS="-L$(CUDADIR)/fake"
 CUDATEST := $(CUDADIR)/cuda.test
 
-bin/cuda/fake/libcuda.so.1: $(wildcard gpu/fakecuda/*) go.mod
+bin/cuda/fake/libcuda.so.1: $(wildcard gpu/fakecuda/*) gpu/cuda/go.mod
 	@mkdir -p bin/cuda/include bin/cuda/fake
-	$(GO) mod download gorgonia.org/cu
+	$(GO) mod download -C gpu/cuda gorgonia.org/cu
 	@{ printf '#ifndef SKEP_CUDA_H\n#define SKEP_CUDA_H\n#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\n#include "versions.h"\n' && \
-	  sed -n '/^typedef uint32_t cuuint32_t;/,$$p' "$$($(GO) list -m -f '{{.Dir}}' gorgonia.org/cu)/cmd/genlib/cuda.h" && echo '#endif'; } >bin/cuda/include/cuda.h
+	  sed -n '/^typedef uint32_t cuuint32_t;/,$$p' "$$($(GO) list -C gpu/cuda -m -f '{{.Dir}}' gorgonia.org/cu)/cmd/genlib/cuda.h" && echo '#endif'; } >bin/cuda/include/cuda.h
 	@sed -n 's/^.*CUresult *//; s/^\(cu[A-Z][A-Za-z0-9_]*\)(.*/STUB(\1)/p' bin/cuda/include/cuda.h | sort -u >bin/cuda/include/stubs.h
 	@cp gpu/fakecuda/versions.h bin/cuda/include/
 	$(CC) -O2 -Wall -fPIC -shared -Wl,-soname,libcuda.so.1 -I bin/cuda/include -o $@ gpu/fakecuda/*.c -lpthread
 	@ln -sf libcuda.so.1 bin/cuda/fake/libcuda.so
 
 cuda: bin/cuda/fake/libcuda.so.1 ## bin/cuda/skep-gpu, the command that holds a GPU; builds without CUDA
-	$(CUDAENV) $(GO) build -tags cuda -ldflags "-s -w" -o $(CUDADIR)/skep-gpu ./tools/skep-gpu
+	$(CUDAENV) $(GO) build -C tools/skep-gpu -tags cuda -ldflags "-s -w" -o $(CUDADIR)/skep-gpu .
 
 .PHONY: bin/cuda/cuda.test
 bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
-	$(CUDAENV) $(GO) test -c -tags cuda -ldflags "-s -w" -o $@ ./gpu/cuda
+	$(CUDAENV) $(GO) test -C gpu/cuda -c -tags cuda -ldflags "-s -w" -o $(CURDIR)/$@ .
 
 cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
-	$(CUDAENV) $(GO) vet -tags cuda ./gpu/... ./tools/skep-gpu
-	$(CUDAENV) $(GO) run $(STATICCHECK) -tags cuda ./gpu/... ./tools/skep-gpu
+	$(CUDAENV) $(GO) vet -tags cuda ./gpu/...
+	$(CUDAENV) $(GO) run $(STATICCHECK) -tags cuda ./gpu/...
+	@set -e; for m in gpu/cuda tools/skep-gpu; do \
+		echo "vet and staticcheck of $$m"; $(CUDAENV) $(GO) vet -C $$m -tags cuda ./...; $(CUDAENV) $(GO) run -C $$m $(STATICCHECK) -tags cuda ./...; \
+	done
 	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
-	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GO) test -tags cuda -count=1 ./tools/skep-gpu
+	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GO) test -C tools/skep-gpu -tags cuda -count=1 .
 
 # The C interface goes along compressed: run.sh unpacks it beside the programs, which look for it there.
 CENGINE = $(CC) -O1 -std=gnu99 -I tools/libskep -I $(CUDADIR)/include tools/libskep/testdata/$(1).c -o bin/gpu-bundle/engine-$(1) \

@@ -1,16 +1,13 @@
 package skep
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Compute says that an engine computes what is not loaded of a chain, and what that costs. A
 // chain with it is restored by two pointers (CacheFlow, §3): the engine computes from the head and
 // claims what it is about to compute (Session.Claim); the store loads from the tail what it expects to
 // be there first, for all such chains of all sessions together, and grants a claim only as far as
 // computing is expected to be first. The chain's Direction says over what: TailFirst over tokens,
-// LayersDown over layers, EitherWay over whichever is expected to be ready first (Directed says which it is).
+// LayersDown over layers, Auto over whichever is expected to be ready first (Session.Direction says which it is).
 type Compute struct {
 	// Cost is of this chain's layers on this engine: of a stage's share, where there are stages.
 	Cost RecomputeCost
@@ -29,7 +26,7 @@ type Compute struct {
 	// Boundary says which chain brings the activations entering this chain's stage of a pipeline;
 	// nil: none are needed. Claims are granted as far as they have landed, and they are loaded
 	// as far as the stage will compute; what of them is not needed is a miss of kind Stopped.
-	// TailFirst only, which is what EitherWay then is.
+	// TailFirst only, which is what Auto then is.
 	Boundary *Boundary
 }
 
@@ -64,18 +61,4 @@ func (c *Compute) Validate() error {
 		return Invalidf(op, "boundary bytes of a token", c.Boundary.BytesPerToken, fmt.Sprintf("1 to %d", int64(MaxPartBytes)))
 	}
 	return nil
-}
-
-// Planner is what a Session of a store with a two-pointer scheduler is besides. Chains without
-// Compute are Invalid here.
-type Planner interface {
-	// ClaimWhen is Claim by an engine that says whether it has nothing else to do (idle). One
-	// that has is refused what the drives have time to load: Granted is empty and Jump is where
-	// it began; ask again when something has landed or there is nothing else to do.
-	ClaimWhen(chain int, r Range, idle bool) (Claim, error)
-	// Computed tells that tokens (or layers) r of the chain, granted before, are computed, in a step
-	// of the engine that took took and did other besides (the engine's own estimate of suffixes and
-	// other requests; 0: nothing). Speeds are learned from it. took 0 says nothing of time:
-	// an earlier item of a step whose last item will.
-	Computed(chain int, r Range, took, other time.Duration) error
 }

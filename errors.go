@@ -1,6 +1,7 @@
 package skep
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,7 +36,7 @@ const (
 	Failed Kind = 9
 	// LeaseExpired is returned when a lease is unknown or has run out.
 	LeaseExpired Kind = 10
-	// Version is returned when stored data or a peer uses a format newer than this program reads.
+	// Version is returned when stored data or a peer uses another format than this program reads.
 	Version Kind = 11
 	// Foreign is returned when a device belongs to another store.
 	Foreign Kind = 12
@@ -45,7 +46,8 @@ const (
 	Locked Kind = 14
 	// Stopped is the miss reason of blocks a caller stopped, and the error of calls on a stopped chain.
 	Stopped Kind = 15
-	// Deadline is returned when a wait ran out of time.
+	// Deadline is returned when a wait ran out of time, or its caller gave it up: errors.Is tells
+	// context.Canceled from context.DeadlineExceeded.
 	Deadline Kind = 16
 	// Conflict is returned when a name exists with different properties.
 	Conflict Kind = 17
@@ -74,7 +76,7 @@ const (
 
 var kindText = [...]string{
 	"error", "invalid", "not found", "closed", "full", "over quota", "not admitted", "damaged",
-	"read only", "store failed", "lease expired", "newer format", "foreign device", "missing device",
+	"read only", "store failed", "lease expired", "other format", "foreign device", "missing device",
 	"locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
 	"device failed", "evicted", "claimed by the caller", "out of memory budget",
 	"unavailable", "overloaded", "denied",
@@ -109,7 +111,14 @@ func (e *Error) Error() string {
 		b.WriteString(e.Op)
 		b.WriteString(": ")
 	}
-	b.WriteString(e.Kind.Error())
+	kind, cause := e.Kind.Error(), e.Err
+	if e.Kind == Deadline && errors.Is(cause, context.Canceled) {
+		kind = "canceled" // no time ran out
+		if cause == context.Canceled {
+			cause = nil // it says no more
+		}
+	}
+	b.WriteString(kind)
 	if e.Field != "" {
 		fmt.Fprintf(&b, ": %s", e.Field)
 		if e.Value != nil {
@@ -122,8 +131,8 @@ func (e *Error) Error() string {
 	if e.RetryAfter > 0 {
 		fmt.Fprintf(&b, ", try again in %v", e.RetryAfter)
 	}
-	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+	if cause != nil {
+		fmt.Fprintf(&b, ": %v", cause)
 	}
 	return b.String()
 }

@@ -30,7 +30,7 @@ var kinds = []struct {
 	{skep.ReadOnly, 8, "read only"},
 	{skep.Failed, 9, "store failed"},
 	{skep.LeaseExpired, 10, "lease expired"},
-	{skep.Version, 11, "newer format"},
+	{skep.Version, 11, "other format"},
 	{skep.Foreign, 12, "foreign device"},
 	{skep.Missing, 13, "missing device"},
 	{skep.Locked, 14, "locked"},

@@ -144,8 +144,8 @@ type LookupResult struct {
 	Pays        bool          // Estimate is below the cost of recomputing; true when no Cost was given
 }
 
-// Looker finds prefixes.
-type Looker interface {
+// PrefixFinder finds prefixes.
+type PrefixFinder interface {
 	// Lookup finds the longest prefix of the request's chain that can be restored
 	// right now and leases it. It sees every block whose put returned before it
 	// began. Nothing found is a result with Blocks 0, not an error.

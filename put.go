@@ -2,6 +2,7 @@ package skep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -67,6 +68,22 @@ type PutRequest struct {
 	Depth  int  // of the first block: 0 for a chain's first
 	Blocks []Block
 	Ack    Ack
+	// Exposed says that others may write to the parts' bytes meanwhile: what is stored is a copy,
+	// and the memory is the caller's again when Put returns.
+	Exposed bool
+	// Released is called once when Put has returned, or is about to return, NotReleased: then no
+	// drive reads the parts' bytes any more. It must not block.
+	Released func()
+}
+
+// Held takes NotReleased off an error of Put: held says that drives have the parts' bytes yet, and rest is
+// what there is to say besides.
+func Held(err error) (rest error, held bool) {
+	var e *Error
+	if errors.As(err, &e) && e.Kind == NotReleased {
+		return e.Err, true
+	}
+	return err, false
 }
 
 // Outcome is what became of one block of a put. The numbers travel on the wire.
@@ -104,6 +121,17 @@ type PutResult struct {
 	Differs bool // Exists, and the stored bytes are not the ones given
 }
 
+// String is the outcome, and what there is to say about it: "declined: full", "exists: other bytes".
+func (r PutResult) String() string {
+	switch {
+	case r.Outcome == Declined:
+		return r.Outcome.String() + ": " + r.Reason.Error()
+	case r.Differs:
+		return r.Outcome.String() + ": other bytes"
+	}
+	return r.Outcome.String()
+}
+
 // WantRequest asks which of a chain's blocks a put would store.
 type WantRequest struct {
 	Scope
@@ -126,9 +154,12 @@ type Putter interface {
 	// Put stores whole blocks and reports one result a block, in order. A block is
 	// declined without failing its neighbours; an error means none is known to be
 	// stored. It returns when the Ack asked for is reached. The parts' bytes are read
-	// until it returns (a copy is made only for AckAccepted or when they are not
-	// aligned to 4 KiB); a cancelled Put returns early with its blocks in doubt: whole
-	// or absent.
+	// until it returns (a copy is made only for AckAccepted, for Exposed, or when they are
+	// not aligned to 4 KiB); a cancelled Put returns early with its blocks in doubt: whole
+	// or absent. Nothing takes memory back from a drive: where one has not let go of the
+	// parts' bytes, which a cancelled Put and a drive that hangs bring about, the error is
+	// NotReleased, and they are the caller's when PutRequest.Released was called. It wraps the error
+	// there was; with none the results are given beside it.
 	Put(ctx context.Context, r *PutRequest) ([]PutResult, error)
 	// Begin opens a block for several writers. Either Commit or Abort must be called;
 	// after BeginRequest.Timeout the store aborts it.
@@ -159,7 +190,8 @@ type BlockWriter interface {
 	// must neither overlap nor pass the part's end. p is the caller's again on return.
 	Write(ctx context.Context, part string, offset int64, p []byte) error
 	// Commit stores the block, as Put does. Invalid when a byte of the manifest was
-	// not written; the writer stays open then.
+	// not written; the writer stays open then. NotFound when what it was begun in has been
+	// deleted or purged since.
 	Commit(ctx context.Context, ack Ack) (PutResult, error)
 	// Abort drops what was written. Aborting a committed or aborted block is not an error.
 	Abort(ctx context.Context) error

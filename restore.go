@@ -6,23 +6,6 @@ import (
 	"time"
 )
 
-// Range is [From, To). The zero Range means everything.
-type Range struct{ From, To int }
-
-// All reports whether r stands for everything.
-func (r Range) All() bool { return r == Range{} }
-
-// Within gives r with the zero Range turned into [0, n), and whether it lies in it.
-func (r Range) Within(n int) (Range, bool) {
-	if r.All() {
-		return Range{0, n}, true
-	}
-	return r, r.From >= 0 && r.From < r.To && r.To <= n
-}
-
-// Len is the number of elements.
-func (r Range) Len() int { return r.To - r.From }
-
 // Direction is the order in which a chain is loaded. The numbers travel on the wire.
 type Direction uint8
 
@@ -31,7 +14,7 @@ const (
 	TailFirst  Direction = 1 // block by block, last block first: the engine computes from the head meanwhile
 	LayersUp   Direction = 2 // layer by layer, lowest first, each over all blocks
 	LayersDown Direction = 3 // layer by layer, highest first: the engine computes from the bottom meanwhile
-	EitherWay  Direction = 4 // TailFirst or LayersDown, as the Store decides when the session begins: Directed
+	Auto       Direction = 4 // TailFirst or LayersDown, as the Store decides when the session begins: Session.Direction
 )
 
 func (d Direction) String() string {
@@ -44,8 +27,8 @@ func (d Direction) String() string {
 		return "layers-up"
 	case LayersDown:
 		return "layers-down"
-	case EitherWay:
-		return "either-way"
+	case Auto:
+		return "auto"
 	}
 	return fmt.Sprintf("direction %d", uint8(d))
 }
@@ -82,30 +65,30 @@ type Paged struct {
 type Chain struct {
 	Scope
 	Keys      []Key  // the chain, first block first; lent until the session is closed
-	Blocks    Range  // which of Keys to load
+	Blocks    Subset // which of Keys to load
 	Part      string // "" means PartKV
 	Direction Direction
-	Layers    Range     // zero: all
-	Heads     Range     // KV heads; zero: all. Attention shapes in HND order
+	Layers    Subset    // which of the shape's layers
+	Heads     Subset    // which of its KV heads; All but for attention shapes in HND order
 	Lease     LeaseID   // from the lookup that found it; 0 none
 	Deadline  time.Time // zero: none. What has not landed by then is a miss with reason Deadline
 	Priority  int       // higher first
 	Dest      Destination
-	// Compute, when set, has the chain restored by two pointers. TailFirst, LayersDown and EitherWay only.
+	// Compute, when set, has the chain restored by two pointers. TailFirst, LayersDown and Auto only.
 	Compute *Compute
 }
 
 // ValidateCompute returns an Invalid error when what the chain says of computing is outside its
-// limits, or its Direction has no two pointers, or is EitherWay and nothing is said of computing.
+// limits, or its Direction has no two pointers, or is Auto and nothing is said of computing.
 func (c *Chain) ValidateCompute() error {
-	if c.Compute == nil && c.Direction != EitherWay {
+	if c.Compute == nil && c.Direction != Auto {
 		return nil
 	}
 	if c.Compute == nil {
 		return Invalidf("restore", "direction", c.Direction, "another, where computing has no cost")
 	}
-	if c.Direction != TailFirst && c.Direction != LayersDown && c.Direction != EitherWay {
-		return Invalidf("restore", "direction", c.Direction, "tail-first, layers-down or either-way, where computing has a cost")
+	if c.Direction != TailFirst && c.Direction != LayersDown && c.Direction != Auto {
+		return Invalidf("restore", "direction", c.Direction, "tail-first, layers-down or auto, where computing has a cost")
 	}
 	return c.Compute.Validate()
 }
@@ -165,23 +148,12 @@ func (c *Chunk) Release() {
 	}
 }
 
-// Claim answers a caller that wants to compute tokens itself.
-type Claim struct {
-	// Granted is the leading part of what was asked for that the store will now not
-	// load: compute it. Empty (From == To) when the very first is loaded or on its way.
-	Granted Range
-	// Jump is where to go on after Granted: the first position at or after
-	// Granted.To that is neither loaded nor being loaded. The chain's end means done.
-	Jump int
-}
-
-// Directed is what a Session is besides whose Store takes chains EitherWay.
-type Directed interface {
-	// Direction is the way by which the chain is restored: what was asked for, or of EitherWay what the Store
-	// chose, TailFirst or LayersDown. It does not change. Claims, Computed and Board count in tokens or in
-	// layers by it, and chunks come by it: whole blocks, or one layer of a block. Over a
-	// connection it may take a round trip, once; a server whose Store does not say is Unsupported.
-	Direction(chain int) (Direction, error)
+// AppendTo appends what the chunk lends in Data to b.
+func (c *Chunk) AppendTo(b []byte) []byte {
+	for _, piece := range c.Data {
+		b = append(b, piece...)
+	}
+	return b
 }
 
 // Restorer loads blocks.
@@ -190,26 +162,4 @@ type Restorer interface {
 	// start nothing. From here on the destinations belong to the session until it
 	// says they are released. Close must be called.
 	Restore(ctx context.Context, r *RestoreRequest) (Session, error)
-}
-
-// Session is a restore under way. Next is for one goroutine; the rest may be called
-// from any.
-type Session interface {
-	// Next waits for chunks and fills into with at least one, in the order they
-	// landed. io.EOF says that every chunk of every chain has been delivered and all
-	// destinations are released. Cancelling ctx ends the wait, not the session.
-	Next(ctx context.Context, into []Chunk) (int, error)
-	// Claim says that the caller is about to compute tokens [From, To) of the chain
-	// (in the block directions) or layers [From, To) (in the layer directions).
-	// Chunks so granted are delivered as misses of kind Claimed.
-	Claim(chain int, r Range) (Claim, error)
-	// Reprioritise changes a chain's priority and deadline for what is not yet on its way.
-	Reprioritise(chain int, priority int, deadline time.Time) error
-	// Stop ends a chain (-1: all of them). When it returns nil no byte will ever again
-	// be written to the chain's destination. What had not landed is delivered as
-	// misses of kind Stopped. When ctx ends first the error is NotReleased and Stop may
-	// be called again.
-	Stop(ctx context.Context, chain int) error
-	// Close stops what is left and waits, as Stop(ctx, -1), and ends the session.
-	Close(ctx context.Context) error
 }

@@ -2,6 +2,7 @@ package skep_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -175,28 +176,36 @@ func TestPurgeValidate(t *testing.T) {
 	}
 }
 
-func TestRange(t *testing.T) {
+func TestSubset(t *testing.T) {
 	for _, c := range []struct {
-		r    skep.Range
+		s    skep.Subset
 		n    int
 		want skep.Range
 		ok   bool
 	}{
-		{skep.Range{}, 5, skep.Range{From: 0, To: 5}, true},
-		{skep.Range{}, 0, skep.Range{}, true},
-		{skep.Range{From: 0, To: 5}, 5, skep.Range{From: 0, To: 5}, true},
-		{skep.Range{From: 4, To: 5}, 5, skep.Range{From: 4, To: 5}, true},
-		{skep.Range{From: 4, To: 6}, 5, skep.Range{From: 4, To: 6}, false},
-		{skep.Range{From: 3, To: 3}, 5, skep.Range{From: 3, To: 3}, false},
-		{skep.Range{From: 3, To: 2}, 5, skep.Range{From: 3, To: 2}, false},
-		{skep.Range{From: -1, To: 2}, 5, skep.Range{From: -1, To: 2}, false},
-		{skep.Range{From: 0, To: 1}, 0, skep.Range{From: 0, To: 1}, false},
+		{skep.All, 5, skep.Range{From: 0, To: 5}, true},
+		{skep.All, 0, skep.Range{}, true},
+		{skep.Only(0, 5), 5, skep.Range{From: 0, To: 5}, true},
+		{skep.Only(4, 5), 5, skep.Range{From: 4, To: 5}, true},
+		{skep.Only(4, 6), 5, skep.Range{From: 4, To: 6}, false},
+		{skep.Only(3, 3), 5, skep.Range{From: 3, To: 3}, false},
+		{skep.Only(3, 2), 5, skep.Range{From: 3, To: 2}, false},
+		{skep.Only(-1, 2), 5, skep.Range{From: -1, To: 2}, false},
+		{skep.Only(0, 1), 0, skep.Range{From: 0, To: 1}, false},
+		{skep.Only(0, 0), 5, skep.Range{}, false},
+		{skep.Only(0, 0), 0, skep.Range{}, false},
 	} {
-		got, ok := c.r.Within(c.n)
-		require.Equal(t, c.ok, ok, "%v within %d", c.r, c.n)
+		got, ok := c.s.In(c.n)
+		require.Equal(t, c.ok, ok, "%v in %d", c.s, c.n)
 		require.Equal(t, c.want, got)
-		require.Equal(t, c.r == skep.Range{}, c.r.All())
+		require.Equal(t, c.s == skep.All, c.s.IsAll())
+		some, only := c.s.Bounds()
+		require.Equal(t, only, !c.s.IsAll())
+		require.True(t, !only || some.Subset() == c.s)
 	}
+	require.Equal(t, skep.All, skep.Subset{}, "what is not set is everything")
+	require.NotEqual(t, skep.All, skep.Range{}.Subset(), "an empty range is not everything")
+	require.Equal(t, "all, 2 to 5", fmt.Sprint(skep.All, ", ", skep.Only(2, 5)))
 	require.Equal(t, 3, skep.Range{From: 2, To: 5}.Len())
 }
 

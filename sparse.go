@@ -8,7 +8,7 @@ import (
 
 // Sparse keeps contexts entry by entry: what an engine that attends to a tenth of a long
 // context needs. It is apart from Store: package store/sparse puts it on top of any Store
-// (docs/sparse.md).
+// (docs/explanation/sparse.md).
 //
 // An entry is the KV of one token at one layer: [K,V][head][dim] of an attention shape,
 // [dim] of a latent one. A context is the clustered form of one chain of blocks: each
@@ -59,7 +59,7 @@ type Observation struct {
 	Entries []uint32 // ascending
 	// Weights are the attention each of Entries got, summed over heads, in any unit. Optional;
 	// with them and Queries, Select and memory go by attention in place of mere activation,
-	// which halves what has to be read (docs/sparse.md).
+	// which halves what has to be read (docs/explanation/sparse.md).
 	Weights []float32
 	// Queries are what selected them: [tokens][query heads × dim]. Optional; with them
 	// Select learns which queries activate what.
@@ -149,7 +149,7 @@ type LayerInfo struct {
 	Steps          int     `json:"steps"`   // observed
 	Resident       int     `json:"resident"`
 	IndexBytes     int64   `json:"index_bytes"` // keys, routes, profile and recall
-	RowBytes       int64   `json:"row_bytes"`   // medoids, routes and clusters as the Store's rows hold them (SideRows); 0: it holds none
+	RowBytes       int64   `json:"row_bytes"`   // medoids, routes and clusters as the Store's rows hold them (Sidecars); 0: it holds none
 	Overgrown      int     `json:"overgrown"`   // clusters with so many runs that they should be laid out anew
 	Share          float64 `json:"share"`       // bound ÷ planned time of fetches, moving average
 	Decayed        bool    `json:"decayed"`     // Share has fallen well below what it was when laid out

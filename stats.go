@@ -34,8 +34,9 @@ type Stats struct {
 	JoinedBytes    int64            `json:"joined_bytes"`   // that another restore's read brought
 	KeptBytes      int64            `json:"kept_bytes"`     // read by one restore and put into the DRAM tier because others under way wanted them
 	BrokenPromises int64            `json:"broken_promises"`
-	Overloaded     int64            `json:"overloaded"` // calls refused because too much was under way
-	Evicted        int64            `json:"evicted"`    // blocks dropped to make room
+	Overloaded     int64            `json:"overloaded"`     // calls refused because too much was under way
+	Evicted        int64            `json:"evicted"`        // blocks dropped to make room
+	EvictedUnread  int64            `json:"evicted_unread"` // of these, the ones never found by a lookup, read or put again since they were put
 	MovedBytes     int64            `json:"moved_bytes"`
 	Damaged        int64            `json:"damaged"` // granules that did not match
 	Leases         int              `json:"leases"`
@@ -118,7 +119,7 @@ type ReusePoint struct {
 type TenantStats struct {
 	Name       string `json:"name"`
 	Bytes      int64  `json:"bytes"`
-	QuotaBytes int64  `json:"quota_bytes"` // 0: none
+	ShareBytes int64  `json:"share_bytes"` // 0: none
 }
 
 // ProgramStats is what the blocks that hints gave to a program brought.
@@ -163,6 +164,7 @@ type DeviceStats struct {
 	Writes        int64   `json:"writes"`
 	Flushes       int64   `json:"flushes"`
 	Errors        int64   `json:"errors"`
+	WrongReads    int64   `json:"wrong_reads"` // that brought other bytes than were written
 	InFlight      int     `json:"in_flight"`
 	ReadLatencyUs float64 `json:"read_latency_us"` // moving average
 

@@ -5,32 +5,66 @@ import (
 	"time"
 )
 
-// Store is everything: what the embedded engine, the network client and the GPU tier
-// all are.
+// Store is the whole of skep: the embedded engine, the in-memory Store, the network client and GPU memory in front of
+// another Store are each one. It is one interface, told in parts of one subject each; ask for a part where that is all
+// you need.
+//
+// What a Store cannot do it answers with an error of kind Unsupported that names the call, at once: embed
+// UnsupportedStore to be a Store that can do less. A wrapper embeds the Store it wraps, so that nothing is lost on the
+// way, and has Unwrap (see As).
+//
+// Besides what is said at each call, every call returns Closed once the Store is closed, Deadline when ctx ended first,
+// ReadOnly when it would change a Store that was opened for reading, and Failed once a Store takes no more changes. One
+// that goes over a connection may return Unavailable, Overloaded and Denied besides.
 type Store interface {
 	Namespacer
-	Looker
+	PrefixFinder
 	Leaser
 	Putter
 	Restorer
 	Deleter
 	Hinter
-	Observer
+	Lister
+	Sidecars
 	Allocator
-	// Close refuses new work, ends what waits, and returns when everything is back,
-	// or with NotReleased when a drive still holds memory. Closing twice is not an
-	// error.
+	Locator
+	Observer
+	// Close refuses new work, ends what waits, and returns when everything is back. It takes no context, so that a Store
+	// is an io.Closer: what it waits for has deadlines of the Store's own. Closing twice is not an error.
+	//
+	// Errors: NotReleased when a drive, or a device, still holds memory.
 	Close() error
+}
+
+// As finds a T among st and the Stores it wraps, outermost first: *store.Store, say, for what only the embedded engine
+// has. A wrapper is seen through by its method Unwrap() Store.
+func As[T any](st Store) (found T, ok bool) {
+	for st != nil {
+		if found, ok = any(st).(T); ok {
+			return found, true
+		}
+		w, wraps := st.(interface{ Unwrap() Store })
+		if !wraps {
+			break
+		}
+		st = w.Unwrap()
+	}
+	return found, false
 }
 
 // Deleter removes blocks.
 type Deleter interface {
-	// Delete removes blocks, leased ones too, and says how many were there. Their
-	// descendants stay hidden until a block of the same key is put again.
+	// Delete removes blocks, leased ones too, and says how many of keys were there. Their
+	// descendants stay hidden until a block of the same key is put again. It waits until the deletion is as durable as
+	// the namespace's class says.
+	//
+	// Errors: Invalid, NotFound (no such namespace), Full (there is no room to note what was deleted).
 	Delete(ctx context.Context, s Scope, keys []Key) (int, error)
-	// Purge makes everything of a tenant, a model or a salt invisible at once, whatever
+	// Purge makes everything of a tenant, a model, a namespace or a salt invisible at once, whatever
 	// the number of blocks; space comes back as groups are cleaned. Nothing purged is
-	// ever found again, not after a crash or a rebuild either.
+	// ever found again, not after a crash or a rebuild either. It waits until that is durable.
+	//
+	// Errors: Invalid, NotFound (no such namespace).
 	Purge(ctx context.Context, p Purge) error
 }
 
@@ -76,98 +110,58 @@ const MaxPin = 24 * time.Hour
 
 // Hinter takes hints. They change what is kept, never what is right.
 type Hinter interface {
-	// Hint applies h to those of keys that are stored and says how many. Quota when
-	// pinning would pass the tenant's pin budget; nothing is pinned then.
+	// Hint applies h to those of keys that are stored and says how many. It does no I/O.
+	//
+	// Errors: Invalid, NotFound (no such namespace), Quota (pinning would pass the tenant's pin budget; nothing is
+	// pinned then).
 	Hint(ctx context.Context, s Scope, keys []Key, h Hint) (int, error)
+}
+
+// Lister tells what one namespace holds without a look at all others.
+type Lister interface {
+	// CountBlocks is how many blocks the namespace holds. It does no I/O.
+	//
+	// Errors: NotFound (no such namespace).
+	CountBlocks(ctx context.Context, space NamespaceID) (int64, error)
+	// ListKeys gives keys of the namespace's blocks, at most n, from the place that an earlier call gave
+	// (0: the beginning), and the place to go on from (0: that was all). It does bounded work,
+	// whatever the store holds, and may give none and a place to go on from. A block that is stored all
+	// along is told of at least once; salted ones are left out. It waits for reads of the catalog.
+	//
+	// Errors: Invalid, NotFound (no such namespace).
+	ListKeys(ctx context.Context, space NamespaceID, from uint64, n int) (keys []Key, next uint64, err error)
 }
 
 // Memory is memory the store lends, aligned to 4 KiB and registered with its drives
 // where they can.
 type Memory interface {
 	Bytes() []byte
-	// Release gives it back. The bytes must not be touched afterwards.
+	// Release gives it back. The bytes must not be touched afterwards. It does not wait.
 	Release()
 }
 
-// Allocator lends memory that restores and puts use without a copy.
+// Allocator gives memory that restores and puts use without a copy.
 type Allocator interface {
-	// Alloc lends n bytes out of the I/O budget; NoMemory when none comes free before
-	// ctx ends.
+	// Alloc lends n bytes out of the I/O budget. It waits until some come free.
+	//
+	// Errors: Invalid, NoMemory (more than the budget, or none came free before ctx ended).
 	Alloc(ctx context.Context, n int64) (Memory, error)
-}
-
-// Registrar is a Store that can make foreign memory as quick to restore into as its
-// own: memory shared with another process, say. It is optional; memory that is not
-// registered works too.
-type Registrar interface {
-	// Register tells the drives about mem, whose address and length are multiples of
-	// 4 KiB. mem must stay mapped until unregister has returned and every session that
-	// used it is closed. Unsupported when no drive can use it, which costs CPU and
-	// nothing else.
+	// Register makes memory of the caller's, shared with another process, say, as quick to restore into as the Store's own.
+	// Memory that is not registered works too, for more CPU. mem's address and length are multiples of 4 KiB; it must stay
+	// mapped until unregister has returned and every session that used it is closed. Neither waits for anything but the
+	// kernel, which pins the pages.
+	//
+	// Errors: Invalid, Unsupported (no drive can use it).
 	Register(mem []byte) (unregister func(), err error)
 }
 
-// Observer shows what the store does.
-type Observer interface {
-	Stats(ctx context.Context) (Stats, error)
-	// Events starts a stream at from (zero: at the next event). With snapshot, the
-	// stream first tells of every block stored (kind EventStored), then follows.
-	Events(ctx context.Context, from Cursor, snapshot bool) (EventStream, error)
-}
-
-// Cursor is a place in a store's stream of events.
-type Cursor struct {
-	Epoch uint64 // changes each time the store is opened
-	Seq   uint64 // grows by one an event
-}
-
-// EventKind says what happened. The numbers travel on the wire.
-type EventKind uint8
-
-const (
-	EventAccepted  EventKind = 1 // readable from memory
-	EventCommitted EventKind = 2 // stored as its class promises
-	EventEvicted   EventKind = 3 // gone, to make room
-	EventMoved     EventKind = 4 // stored elsewhere: written again by cleaning, compaction or a drain; Tier says in which tier it is now
-	EventDamaged   EventKind = 5 // bytes did not match
-	EventDeleted   EventKind = 6 // by Delete, Replaces or a later writer
-	EventPurged    EventKind = 7 // a tenant, model, namespace or salt; Namespace says which, 0 for several
-	EventGap       EventKind = 8 // events between the last and this one are lost to this reader: take a snapshot
-	EventStored    EventKind = 9 // of a snapshot
-	// EventDevice says that a drive's condition changed: Depth is its index, Reason is
-	// DeviceFailed when it is read around or fenced, Other when it is well again.
-	EventDevice EventKind = 10
-)
-
-var eventText = [...]string{"", "accepted", "committed", "evicted", "moved", "damaged", "deleted", "purged", "gap", "stored", "device"}
-
-func (k EventKind) String() string {
-	if int(k) < len(eventText) {
-		return eventText[k]
-	}
-	return "event"
-}
-
-// Event is one thing that happened to one block. Salted blocks show as their stored
-// form, which means nothing to who does not hold the salt.
-type Event struct {
-	Cursor
-	Kind      EventKind
-	Time      time.Time
-	Namespace NamespaceID
-	Key       Key
-	Salted    bool
-	Parent    *Key
-	Depth     int
-	Tier      Tier
-	Reason    Kind
-	Lost      uint64 // EventGap: how many
-}
-
-// EventStream delivers events in order to one reader. A reader that is too slow
-// loses events and is told so by EventGap; it never holds the store up.
-type EventStream interface {
-	// Next waits for events and fills into with at least one.
-	Next(ctx context.Context, into []Event) (int, error)
-	Close() error
+// Locator says where a Store's drives have its blocks, for those who lay data out by drive (package store/sparse). Its calls answer
+// from memory and do not wait: a Store that would have to ask somebody is Unsupported.
+type Locator interface {
+	// DeviceCount is how many drives there are.
+	DeviceCount() (int, error)
+	// DeviceOf is the drive, from 0, on which the block of key begins now. Cleaning may move it.
+	//
+	// Errors: NotFound (no such namespace, or the block is not on a drive).
+	DeviceOf(s Scope, key Key) (int, error)
 }

@@ -25,7 +25,11 @@ func TestAttach(t *testing.T) {
 	require.NoError(t, err)
 	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: w.Device(0), BlockBytes: 32 << 10})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()); require.NoError(t, arena.Free()) }()
+	defer func() {
+		require.NoError(t, s.Close())
+		require.NoError(t, arena.Free())
+		require.Zero(t, w.Left(), "memory and streams, also of what was refused")
+	}()
 	sc, keys := chains(t, s, 8)
 	load(t, s, sc, keys)
 	require.Zero(t, count(load(t, s, sc, keys)), "there is no GPU memory yet")

@@ -21,8 +21,8 @@ type Run struct {
 // Direct is a restore into memory of an engine's on the Store's own device.
 type Direct struct {
 	Scope  skep.Scope
-	Keys   []skep.Key // the chain
-	Blocks skep.Range // of it; zero: all
+	Keys   []skep.Key  // the chain
+	Blocks skep.Subset // of it
 	// On is the engine's stream, of the Store's own device: copies go behind what is queued there,
 	// and before what comes after.
 	On Stream
@@ -49,7 +49,7 @@ const (
 // copies may be queued.
 func (s *Store) RestoreTo(ctx context.Context, d *Direct) (blocks int, err error) {
 	const op = "restore to GPU memory"
-	r, ok := d.Blocks.Within(len(d.Keys))
+	r, ok := d.Blocks.In(len(d.Keys))
 	switch {
 	case d.On == nil || d.Runs == nil:
 		return 0, skep.Invalidf(op, "stream and runs", "none", "one of each")
@@ -91,7 +91,7 @@ func (g *direct) step() int64 { return (g.size + pinnedPage - 1) &^ (pinnedPage 
 func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 	s := g.s
 	ids := ids(g.Scope, g.Keys[:r.To])
-	n = s.tier.has(ids[r.From:])
+	n = s.tier.entries.leading(ids[r.From:])
 	if n == 0 || s.tier.way.arena == nil || g.size > s.tier.blockBytes {
 		return 0, nil
 	}
@@ -105,7 +105,7 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			return i, err
 		}
 		if !s.tier.pass(ids[r.From+i], room.at, g.size, !g.Unchecked) {
-			room.free()
+			s.tier.way.unused(0, room.free)
 			return i, nil
 		}
 		if err = g.queue(r.From+i, func(r Run) { g.On.Copy(r.To, Place{room.at.Memory, room.at.Offset + r.From}, r.Len) }, func(list []Transfer) []Transfer {
@@ -114,7 +114,7 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			}
 			return list
 		}); err != nil {
-			room.free()
+			s.tier.way.unused(0, room.free)
 			return i, err
 		}
 		if err := s.tier.way.queued(g.On, 0, room.free); err != nil {
@@ -158,10 +158,13 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	} else {
 		mem = make([]byte, bytes)
 	}
-	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: g.Scope, Keys: g.Keys, Blocks: r, Dest: skep.Destination{Memory: mem, Stride: step}}}})
-	if err != nil {
-		p.release()
-		s.tier.way.unreserve(bytes)
+	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: g.Scope, Keys: g.Keys, Blocks: r.Subset(), Dest: skep.Destination{Memory: mem, Stride: step}}}})
+	switch {
+	case errors.Is(err, skep.NotReleased): // something may write there yet: it is never lent again
+		s.tier.way.lost()
+		return 0, err
+	case err != nil:
+		s.tier.way.unused(bytes, p.release)
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
@@ -174,7 +177,9 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if skep.KindOf(closed) != skep.NotReleased { // else something may write there yet: it is never lent again
+	if errors.Is(closed, skep.NotReleased) { // as above
+		s.tier.way.lost()
+	} else {
 		err = errors.Join(err, s.tier.way.queued(g.On, bytes, func() { runtime.KeepAlive(mem); p.release() }))
 	}
 	for n < len(arrived) && arrived[n] {
@@ -197,7 +202,7 @@ func (t *tier) pass(id blockID, to Place, size int64, check bool) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.entries[id]
+	e := t.entries.of(id)
 	if e == nil || e.size != size {
 		return false
 	}

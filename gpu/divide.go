@@ -32,7 +32,7 @@ func (t *tier) divideLocked() {
 	for e := range t.entriesOf(own) {
 		if e.block >= regular && t.failed == nil { // else there is nothing any more
 			t.demoteLocked(e)
-			if n := t.entries[e.id]; n != nil {
+			if n := t.entries.of(e.id); n != nil {
 				t.relocated++
 			}
 		}

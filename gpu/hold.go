@@ -43,7 +43,7 @@ func (t *tier) hold(p *Prefill) error {
 	t.slots = append(t.slots, make([]bool, max(0, t.roomForLayersLocked()-len(t.slots)))...)
 	for i := range p.ids {
 		b := &held{e: &entry{id: p.ids[i], size: p.g.PartBytes(), lent: nowhere, fresh: i >= p.history}, slot: -1}
-		if e := t.entries[b.e.id]; e != nil && i < p.history && e.size == b.e.size {
+		if e := t.entries.of(b.e.id); e != nil && i < p.history && e.size == b.e.size {
 			b.e = e
 			t.order[e.row()].MoveToFront(e.used) // who looks for one that is not held need not pass it
 		}
@@ -139,7 +139,7 @@ func (t *tier) letLocked(p *Prefill) {
 		if b.e.pins--; b.e.pins == 0 {
 			delete(t.pins, b.e)
 			t.leaveLocked(b.e)
-			if t.entries[b.e.id] != b.e {
+			if t.entries.of(b.e.id) != b.e {
 				t.vacateLocked(b.e)
 			}
 		}
@@ -218,7 +218,7 @@ func (t *tier) relocateLocked(e *entry) {
 
 // swapLocked gives a block the place of another, which it was copied to.
 func (t *tier) swapLocked(e, to *entry) {
-	named := t.entries[e.id] == e
+	named := t.entries.of(e.id) == e
 	if named {
 		t.order[e.row()].Remove(e.used)
 	}
@@ -231,8 +231,8 @@ func (t *tier) swapLocked(e, to *entry) {
 
 // forgetLocked takes a block's name from it.
 func (t *tier) forgetLocked(e *entry) {
-	if t.entries[e.id] == e {
-		delete(t.entries, e.id)
+	if t.entries.of(e.id) == e {
+		t.entries.forget(e)
 		t.order[e.row()].Remove(e.used)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// pinned is host memory that a device copies directly and, where the Store behind is a
-// skep.Registrar, drives read into directly. Restores that bring no memory of their own land in
+// pinned is host memory that a device copies directly and, where the Store behind registers it,
+// drives read into directly. Restores that bring no memory of their own land in
 // it; where it is full, or too small, they land in memory of the Store behind, and the device
 // copies through stages of its own.
 type pinned struct {
@@ -43,11 +43,9 @@ func newPinned(d Device, behind skep.Store, n int64) (*pinned, error) {
 		return nil, err
 	}
 	k := &pinned{device: p, all: all, free: []span{{0, n}}}
-	if r, ok := behind.(skep.Registrar); ok {
-		// Without it drives use the memory too, with a little more CPU.
-		if k.forget, err = r.Register(all); err != nil {
-			k.forget = nil
-		}
+	// Without it drives use the memory too, with a little more CPU.
+	if k.forget, err = behind.Register(all); err != nil {
+		k.forget = nil
 	}
 	return k, nil
 }

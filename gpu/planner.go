@@ -1,52 +1,42 @@
 package gpu
 
 import (
+	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
 )
 
-var (
-	_ skep.Planner  = (*session)(nil)
-	_ skep.Directed = (*session)(nil)
-)
+// Chains with Compute are restored by the Store behind alone: what is said of them is said to its session.
 
-// ClaimWhen implements skep.Planner. Chains with Compute are restored by the Store behind
-// alone; one without a scheduler takes it for a Claim.
-func (ses *session) ClaimWhen(i int, r skep.Range, idle bool) (skep.Claim, error) {
-	c, err := ses.planned("claim", i)
-	if err != nil {
-		return skep.Claim{}, err
-	}
-	if p, ok := ses.inner.(skep.Planner); ok {
-		return p.ClaimWhen(c.inner, r, idle)
-	}
-	return ses.inner.Claim(c.inner, r)
-}
-
-// Computed implements skep.Planner.
-func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) error {
+// Computed implements skep.Session.
+func (ses *session) Computed(ctx context.Context, i int, done skep.Range, took, other time.Duration) error {
 	c, err := ses.planned("computed", i)
 	if err != nil {
 		return err
 	}
-	if p, ok := ses.inner.(skep.Planner); ok {
-		return p.Computed(c.inner, r, took, other)
-	}
-	return nil
+	return ses.inner.Computed(ctx, c.inner, done, took, other)
 }
 
-// Direction implements skep.Directed. Who decides is the Store behind.
-func (ses *session) Direction(i int) (skep.Direction, error) {
+// ShareClaimWord implements skep.Session.
+func (ses *session) ShareClaimWord(ctx context.Context, i int, word *atomic.Uint64) error {
+	c, err := ses.planned("share claim word", i)
+	if err != nil {
+		return err
+	}
+	return ses.inner.ShareClaimWord(ctx, c.inner, word)
+}
+
+// Direction implements skep.Session. Of a chain that the Store behind has nothing of it is what was asked for: those that go
+// either way are its alone.
+func (ses *session) Direction(ctx context.Context, i int) (skep.Direction, error) {
 	c, err := ses.at("direction", i)
 	if err != nil {
 		return 0, err
 	}
-	if d, ok := ses.inner.(skep.Directed); ok && c.inner >= 0 {
-		return d.Direction(c.inner)
-	}
-	if c.Chain.Direction == skep.EitherWay {
-		return 0, &skep.Error{Op: "direction", Kind: skep.Unsupported, Field: "the Store behind", Limit: "one that says its way"}
+	if c.inner >= 0 {
+		return ses.inner.Direction(ctx, c.inner)
 	}
 	return c.Chain.Direction, nil
 }

@@ -60,6 +60,10 @@ type Prefill struct {
 	cancel                context.CancelFunc
 	ended                 chan struct{} // closed when nothing is loaded or stored any more
 
+	// using is held while blocks are stored behind, or given back.
+	using  turns
+	closed bool // under using: they were given back
+
 	mu       sync.Mutex
 	steps    []int // the block that each step ends before
 	changed  chan struct{}
@@ -67,7 +71,6 @@ type Prefill struct {
 	err      error
 	asked    int // layers that the engine's streams were told to wait for
 	done     int // blocks that are whole: layers of all steps up to there are stored
-	closed   bool
 }
 
 // held is a block of a running prefill.
@@ -89,10 +92,11 @@ func (s *Store) Prefill(ctx context.Context, r *PrefillRequest) (*Prefill, error
 	}
 	sp := s.space(ctx, r.Scope.Namespace)
 	t := &s.tier
-	if sp == nil || sp.kind == skep.Opaque || t.local.arena == nil || sp.geometry.Layers() != t.layers || sp.geometry.PartBytes() > t.blockBytes || sp.geometry.LayerBytes() > t.slotBytes() || sp.geometry.LayerBytes()*int64(t.layers) != sp.geometry.PartBytes() {
+	if sp == nil || sp.shape.Kind == skep.Opaque || t.local.arena == nil || sp.geometry.Layers() != t.layers || sp.geometry.PartBytes() > t.blockBytes || sp.geometry.LayerBytes() > t.slotBytes() || sp.geometry.LayerBytes()*int64(t.layers) != sp.geometry.PartBytes() {
 		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "namespace", Value: r.Scope.Namespace, Limit: fmt.Sprintf("a chained one of %d layers in at most %d bytes, and local memory", t.layers, t.blockBytes)}
 	}
 	p := &Prefill{s: s, r: *r, g: sp.geometry, slot: t.slotBytes(), ids: ids(r.Scope, r.Keys), unchecked: r.Unchecked, changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	p.using.held = make(chan struct{}, 1)
 	if r.History > 0 {
 		found, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: r.Scope, Keys: r.Keys[:r.History], Lease: skep.NoLease})
 		if err != nil {
@@ -283,6 +287,13 @@ func (p *Prefill) Commit(ctx context.Context) ([]skep.PutResult, error) {
 	case <-ctx.Done():
 		return nil, &skep.Error{Op: "prefill commit", Kind: skep.Deadline, Err: ctx.Err()}
 	}
+	if err := p.using.lockWithin(ctx); err != nil {
+		return nil, &skep.Error{Op: "prefill commit", Kind: skep.Deadline, Err: err}
+	}
+	defer p.using.Unlock()
+	if p.closed {
+		return nil, &skep.Error{Op: "prefill commit", Kind: skep.Closed}
+	}
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
@@ -298,28 +309,30 @@ func (p *Prefill) Commit(ctx context.Context) ([]skep.PutResult, error) {
 	return all, nil
 }
 
-// Close gives everything back, without Commit what was computed is gone. It waits for the engine's streams to have
-// read what they were told to wait for, so Read is to be called for each layer that Loaded was; NotReleased
-// when they are not in time: call it again.
+// Close gives everything back, without Commit what was computed is gone. It waits for a Commit under way, and for the
+// engine's streams to have read what they were told to wait for, so Read is to be called for each layer that Loaded was;
+// NotReleased when they are not in time: call it again.
 func (p *Prefill) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.complete = true
 	p.mu.Unlock()
 	p.cancel()
 	<-p.ended
-	p.mu.Lock()
-	closed, asked := p.closed, p.asked
-	p.mu.Unlock()
-	if closed {
+	if err := p.using.lockWithin(ctx); err != nil {
+		return &skep.Error{Op: "prefill close", Kind: skep.NotReleased, Field: "blocks that are being stored", Err: err}
+	}
+	defer p.using.Unlock()
+	if p.closed {
 		return nil
 	}
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
 	p.on.Signal(p.loaded, 1<<62)
 	if err := p.read.Await(ctx, uint64(asked)); err != nil && !errors.Is(err, skep.DeviceFailed) {
 		return &skep.Error{Op: "prefill close", Kind: skep.NotReleased, Field: "layers that streams wait for", Value: asked, Err: err}
 	}
-	p.mu.Lock()
 	p.closed = true
-	p.mu.Unlock()
 	p.s.tier.release(p)
 	return p.giveBack()
 }

@@ -149,14 +149,14 @@ func (p *Prefill) fetch(i, l int) (stays bool, err error) {
 		return false, errLentLost
 	}
 	t, e := &p.s.tier, p.blocks[i].e
-	layers := skep.Range{}
+	layers := skep.All
 	if !t.mayStay(e) {
-		layers = skep.Range{From: l, To: l + 1}
+		layers = skep.Only(l, l+1)
 	}
 	n, err := p.behind(p.ctx, skep.Range{From: i, To: i + 1}, layers, func(_ int, bytes []byte) error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if stays = t.stayLocked(e, bytes, layers == skep.Range{}); stays {
+		if stays = t.stayLocked(e, bytes, layers.IsAll()); stays {
 			return nil
 		}
 		layer := p.g.LayerBytes()
@@ -251,7 +251,7 @@ func (p *Prefill) storeSome(l int, left []int) ([]int, error) {
 // blocks of the history are there.
 func (p *Prefill) bring(ctx context.Context) (int, error) {
 	t := &p.s.tier
-	era := t.now()
+	era := t.era.Load()
 	for at := 0; at < p.history; at++ {
 		if p.blocks[at].e.sum != 0 {
 			continue
@@ -260,7 +260,7 @@ func (p *Prefill) bring(ctx context.Context) (int, error) {
 		for to < p.history && p.blocks[to].e.sum == 0 && int64(to-at)*p.g.PartBytes() < someBytes {
 			to++
 		}
-		n, err := p.behind(ctx, skep.Range{From: at, To: to}, skep.Range{}, func(i int, bytes []byte) error { return t.fill(era, p.blocks[i].e, bytes) })
+		n, err := p.behind(ctx, skep.Range{From: at, To: to}, skep.All, func(i int, bytes []byte) error { return t.fill(era, p.blocks[i].e, bytes) })
 		if err != nil || n < to-at {
 			return at + n, err
 		}
@@ -304,8 +304,8 @@ func (t *tier) sumLocked(e *entry, bytes []byte) {
 
 // nameLocked has a block that is in GPU memory found there.
 func (t *tier) nameLocked(era uint64, e *entry) {
-	if era == t.era && t.entries[e.id] == nil && e.lent != nowhere {
-		t.entries[e.id] = e
+	if era == t.era.Load() && t.entries.of(e.id) == nil && e.lent != nowhere {
+		t.entries.set(e)
 		e.used = t.order[e.row()].PushFront(e)
 	}
 }
@@ -313,7 +313,7 @@ func (t *tier) nameLocked(era uint64, e *entry) {
 // put stores blocks [at, to), which were computed, behind.
 func (p *Prefill) put(ctx context.Context, at, to int) ([]skep.PutResult, error) {
 	t := &p.s.tier
-	era := t.now()
+	era := t.era.Load()
 	r := &skep.PutRequest{Scope: p.r.Scope, Depth: at}
 	if at > 0 {
 		parent := p.r.Keys[at-1]
@@ -370,7 +370,7 @@ func (t *tier) read(e *entry) ([]byte, error) {
 }
 
 // behind reads layers (zero: all) of blocks of the prompt from the Store behind and says how many blocks, in order, came.
-func (p *Prefill) behind(ctx context.Context, r, layers skep.Range, each func(block int, bytes []byte) error) (n int, err error) {
+func (p *Prefill) behind(ctx context.Context, r skep.Range, layers skep.Subset, each func(block int, bytes []byte) error) (n int, err error) {
 	size := p.g.PartBytes()
 	step := (size + pinnedPage - 1) &^ (pinnedPage - 1)
 	land := p.s.tier.pinned.take(int64(r.Len()) * step)
@@ -380,15 +380,17 @@ func (p *Prefill) behind(ctx context.Context, r, layers skep.Range, each func(bl
 	} else {
 		mem = make([]byte, int64(r.Len())*step)
 	}
-	ses, err := p.s.Store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: p.r.Scope, Keys: p.r.Keys[:r.To], Blocks: r, Layers: layers, Dest: skep.Destination{Memory: mem, Stride: step}}}})
+	ses, err := p.s.Store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: p.r.Scope, Keys: p.r.Keys[:r.To], Blocks: r.Subset(), Layers: layers, Dest: skep.Destination{Memory: mem, Stride: step}}}})
 	if err != nil {
-		land.release()
+		if !errors.Is(err, skep.NotReleased) { // else something may write there yet: it is never lent again
+			land.release()
+		}
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
 	want := size
-	if layers != (skep.Range{}) {
-		want = int64(layers.Len()) * p.g.LayerBytes()
+	if some, ok := layers.Bounds(); ok {
+		want = int64(some.Len()) * p.g.LayerBytes()
 	}
 	err = receive(ctx, ses, want, func(c *skep.Chunk) error {
 		at := int64(c.Block-r.From) * step
@@ -399,7 +401,7 @@ func (p *Prefill) behind(ctx context.Context, r, layers skep.Range, each func(bl
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if skep.KindOf(closed) != skep.NotReleased { // else something may write there yet: it is never lent again
+	if !errors.Is(closed, skep.NotReleased) { // as above
 		land.release()
 		closed = nil
 	}

@@ -2,59 +2,74 @@ package gpu
 
 import (
 	"context"
+	"errors"
 	"io"
+	"iter"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 )
 
 // session is a restore whose chains begin with blocks that were in GPU memory. Those are
-// copied before Restore returns; the rest of each chain is restored by the Store behind.
+// copied as they are asked for; the rest of each chain is restored by the Store behind.
 type session struct {
-	s     *Store
-	inner skep.Session // nil when nothing is left for it
-	era   uint64
+	s      *Store
+	inner  skep.Session // nil when nothing is left for it
+	era    uint64
+	sums   bool  // chunks carry their checksums
+	window int64 // bytes out of GPU memory that may be lent at a time; 0: any
 
 	chains  []*served
 	toOuter []int // of the inner session's chains
 
 	mu     sync.Mutex
 	ready  []skep.Chunk
+	lent   int64         // bytes out of GPU memory that are ready, or were delivered and not given back
+	given  chan struct{} // has one when some were given back, or a chain was stopped
+	late   skep.Session  // of blocks that left GPU memory after they were found there; nil: there is none
+	lates  []int         // its chains' numbers here
 	closed bool
 
-	// keeping is held while a block is copied out of its destination, which is the caller's
-	// again once Stop or Close has returned.
-	keeping sync.Mutex
+	// keeping is held by who does something with a destination, or begins a session that does:
+	// destinations are the caller's again once Stop or Close has returned.
+	keeping turns
+
+	lateOver bool // all that left was delivered. Next's alone
 }
 
-// served is one chain: blocks [from, to) came out of GPU memory.
+// served is one chain: blocks [from, to) come out of GPU memory, those before next have.
 type served struct {
-	*skep.Chain
+	skep.Chain
 	space    *space
 	ids      []blockID
 	from, to int
-	blocks   skep.Range
-	layers   skep.Range
-	inner    int // index into the inner session's chains; -1: none
+	next     int
+	left     bool              // GPU memory: next, and those after it come from behind. Next's alone
+	plan     *layout.ChainPlan // nil: all of it is for the Store behind, to do or to refuse
+	inner    int               // index into the inner session's chains; -1: none
 	stopped  bool
-	landing  *piece // pinned memory that blocks [to, blocks.To) land in; nil: none
+	landing  *piece // pinned memory that blocks from to on land in; nil: none
 }
 
 // Restore implements skep.Restorer.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	ses := &session{s: s, era: s.tier.now()}
+	ses := &session{s: s, era: s.tier.era.Load(), sums: r.Sums, window: r.Window, given: make(chan struct{}, 1)}
+	ses.keeping.held = make(chan struct{}, 1)
 	behind := *r
 	behind.Chains = nil
 	window := r.Window
 	for i := range r.Chains {
-		c := &served{Chain: &r.Chains[i], inner: -1}
+		c := &served{Chain: r.Chains[i], inner: -1}
 		ses.chains = append(ses.chains, c)
 		if len(r.Chains) <= skep.MaxChains {
-			ses.serve(ctx, i, c)
+			ses.serve(ctx, c)
 		}
-		if c.to > c.from && c.to == c.blocks.To {
+		if c.to > c.from && c.to == c.plan.Blocks.To {
 			continue
 		}
 		c.inner = len(behind.Chains)
@@ -62,12 +77,19 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		rest := c.rest()
 		ses.land(c, &rest, r.Window > 0, &window)
 		behind.Chains = append(behind.Chains, rest)
+		behind.Sums = behind.Sums || c.plan != nil && c.Dest.Memory != nil // to keep them: keep
 	}
 	ses.renumber(behind.Chains)
+	if ses.window > 0 && ses.pending() && len(behind.Chains) > 0 { // each has half of it
+		ses.window = max(1, r.Window/2)
+		behind.Window = max(1, r.Window-ses.window)
+	}
 	if len(behind.Chains) > 0 || len(r.Chains) == 0 {
 		inner, err := s.Store.Restore(ctx, &behind)
 		if err != nil {
-			ses.giveBack()
+			if !errors.Is(err, skep.NotReleased) { // else something may write to what was to land
+				ses.giveBack()
+			}
 			return nil, err
 		}
 		ses.inner = inner
@@ -91,30 +113,40 @@ func (ses *session) renumber(behind []skep.Chain) {
 // rest is what is left of the chain for the Store behind: all of it, or the blocks from
 // c.to on.
 func (c *served) rest() skep.Chain {
-	rest := *c.Chain
 	if c.to > c.from {
-		rest.Blocks = skep.Range{From: c.to, To: c.blocks.To}
-		if m := rest.Dest.Memory; m != nil {
-			rest.Dest.Memory = m[int64(c.to-c.from)*c.stride():]
-		}
+		return c.only(skep.Range{From: c.to, To: c.plan.Blocks.To})
 	}
-	return rest
+	return c.Chain
 }
 
-func (c *served) stride() int64 {
-	if c.Dest.Stride != 0 {
-		return c.Dest.Stride
+// only is the chain with some of its blocks.
+func (c *served) only(r skep.Range) skep.Chain {
+	some := c.Chain
+	some.Blocks = r.Subset()
+	first := r.From - c.plan.Blocks.From
+	if m := some.Dest.Memory; m != nil {
+		some.Dest.Memory = m[int64(first)*c.plan.Dest.Stride:]
 	}
-	return c.step()
+	if p := some.Dest.Paged; p != nil {
+		pages := *p
+		pages.Pages = p.Pages[first : first+r.Len()]
+		some.Dest.Paged = &pages
+	}
+	return some
+}
+
+// whole says that the chain's chunks are whole blocks.
+func (c *served) whole() bool {
+	return !c.plan.Direction.ByLayer() && c.plan.Heads.IsAll() && (!c.plan.Structured || c.plan.Layers.Len() == c.space.geometry.Layers())
 }
 
 // land has the rest of a chain that brings no memory, and whose blocks come whole, land in
 // pinned memory: a device copies it from there. It keeps to a window where there is one.
 func (ses *session) land(c *served, rest *skep.Chain, windowed bool, window *int64) {
-	if c.ids == nil || c.Dest.Memory != nil || c.Direction.ByLayer() || c.layers.Len() != c.space.geometry.Layers() {
+	if c.plan == nil || c.Dest.Memory != nil || c.Dest.Paged != nil || !c.whole() {
 		return
 	}
-	n := int64(c.blocks.To-c.to) * c.step()
+	n := int64(c.plan.Blocks.To-c.to) * c.step()
 	if windowed && n > *window {
 		return
 	}
@@ -125,9 +157,7 @@ func (ses *session) land(c *served, rest *skep.Chain, windowed bool, window *int
 }
 
 // step is from one block to the next in pinned memory.
-func (c *served) step() int64 {
-	return (c.space.geometry.PartBytes() + pinnedPage - 1) &^ (pinnedPage - 1)
-}
+func (c *served) step() int64 { return layout.Padded(c.space.geometry.PartBytes()) }
 
 // landedLocked gives a chunk that landed in pinned memory as memory the Store lends.
 func (c *served) landedLocked(ch *skep.Chunk) {
@@ -143,12 +173,13 @@ func (c *served) landedLocked(ch *skep.Chunk) {
 // nothing is for landing.
 func (ses *session) giveBack() {
 	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	for i := range ses.ready {
-		ses.ready[i].Release()
-	}
+	ready := ses.ready
 	ses.ready = nil
 	ses.overLocked()
+	ses.mu.Unlock()
+	for i := range ready {
+		ready[i].Release()
+	}
 }
 
 // overLocked gives back the session's own hold on what chains landed in.
@@ -159,98 +190,77 @@ func (ses *session) overLocked() {
 	}
 }
 
-// serve copies the leading blocks of the chain that are in GPU memory and that the Store
-// behind still finds. It does nothing to a chain with anything unusual or wrong about it:
-// that is for the Store behind to do, or to refuse.
-func (ses *session) serve(ctx context.Context, index int, c *served) {
-	var ok bool
-	if c.Part != "" && c.Part != skep.PartKV || c.Compute != nil || c.Dest.Paged != nil || !c.Heads.All() || c.Direction > skep.LayersDown ||
+// serve finds the leading blocks of the chain that are in GPU memory and that the Store behind still finds. It does
+// nothing to a chain that waits for a decision, or with anything wrong about it: that is for the Store behind to do, or
+// to refuse.
+func (ses *session) serve(ctx context.Context, c *served) {
+	if c.Part != "" && c.Part != skep.PartKV || c.Compute != nil || c.Direction == skep.Auto ||
 		len(c.Keys) > skep.MaxChainKeys || len(c.Salt) > skep.MaxSaltSize || !c.Deadline.IsZero() && !time.Now().Before(c.Deadline) {
-		return
-	}
-	if c.blocks, ok = c.Blocks.Within(len(c.Keys)); !ok || c.blocks.Len() == 0 {
 		return
 	}
 	if c.space = ses.s.space(ctx, c.Namespace); c.space == nil {
 		return
 	}
-	g := c.space.geometry
-	if c.space.kind == skep.Opaque && !c.Layers.All() {
+	plan, err := layout.PlanChain(&c.Chain, c.space.shape)
+	if err != nil || plan.Blocks.Len() == 0 {
 		return
 	}
-	if c.layers, ok = c.Layers.Within(g.Layers()); !ok {
-		return
-	}
-	c.ids = ids(c.Scope, c.Keys)
-	c.from, c.to = c.blocks.From, c.blocks.From
-	n := ses.s.tier.has(c.ids[c.blocks.From:c.blocks.To])
+	blocks := plan.Blocks
+	c.plan, c.ids = plan, ids(c.Scope, c.Keys)
+	c.from, c.next, c.to = blocks.From, blocks.From, blocks.From
+	n := ses.s.tier.entries.leading(c.ids[blocks.From:blocks.To])
 	if n == 0 {
 		return
 	}
-	found, err := ses.s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: c.Keys[:c.blocks.From+n], Lease: skep.NoLease})
+	found, err := ses.s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: c.Keys[:blocks.From+n], Lease: skep.NoLease})
 	if err != nil {
 		return
 	}
-	n = min(n, found.Blocks-c.blocks.From)
-	if c.Dest.Memory != nil {
-		size := g.PartBytes()
-		if c.stride() < size || int64(c.blocks.Len()-1)*c.stride()+size > int64(len(c.Dest.Memory)) {
-			return // to be refused
-		}
-	}
-	for block := c.from; block < c.from+n; block++ {
-		p := ses.s.tier.pinned.take(g.PartBytes())
-		buf := []byte(nil)
-		if p != nil {
-			buf = p.bytes
-		} else {
-			buf = make([]byte, g.PartBytes())
-		}
-		ok := ses.s.tier.get(c.ids[block], buf)
-		if ok {
-			ok = ses.deliver(index, c, block, buf, p) == nil
-		}
-		p.release()
-		if !ok {
-			return
-		}
-		c.to = block + 1
-	}
+	n = min(n, found.Blocks-blocks.From)
+	c.to = c.from + max(0, n)
 }
 
-// deliver writes a block to the chain's destination and adds its chunks: one, or one a
-// layer. The bytes are in pinned memory, or with nil on the heap.
+// deliver writes a block to the chain's destination and adds its chunks. The bytes are in pinned memory, or with nil on
+// the heap.
 func (ses *session) deliver(index int, c *served, block int, buf []byte, p *piece) error {
-	step := c.layers.Len()
-	if c.Direction.ByLayer() {
-		step = 1
-	}
+	lent := c.Dest.Memory == nil && c.Dest.Paged == nil
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
 	var spans []layout.Span
-	for l := c.layers.From; l < c.layers.To; l += step {
-		layers := skep.Range{From: l, To: l + step}
-		asked := layers
-		if c.space.kind == skep.Opaque {
-			asked, layers = skep.Range{}, skep.Range{}
-		}
+	for layers := range c.chunksOf(block) {
 		var err error
-		if spans, err = c.space.geometry.ByteRange(spans[:0], asked, layout.KAndV, skep.Range{}, skep.Range{}); err != nil {
+		if spans, err = c.plan.Spans(spans[:0], layers, int64(len(buf))); err != nil {
 			return err
 		}
 		out := skep.Chunk{Chain: index, Block: block, Layers: layers, Tier: skep.TierGPU}
 		for _, s := range spans {
 			out.Bytes += s.Len
-			if c.Dest.Memory == nil {
+			if lent {
 				out.Data = append(out.Data, buf[s.Off:s.End():s.End()])
 			} else {
-				copy(c.Dest.Memory[int64(block-c.blocks.From)*c.stride()+s.Off:], buf[s.Off:s.End()])
+				c.plan.Copy(block, s.Off, buf[s.Off:s.End()])
 			}
 		}
-		if c.Dest.Memory == nil && p != nil {
+		if lent && p != nil {
 			out.Free = p.hold().release
+		}
+		if lent {
+			ses.lendOut(&out)
 		}
 		ses.ready = append(ses.ready, out)
 	}
 	return nil
+}
+
+// chunksOf gives the layers of each chunk of a block.
+func (c *served) chunksOf(block int) iter.Seq[skep.Range] {
+	return func(yield func(skep.Range) bool) {
+		for i := block - c.plan.Blocks.From; i < c.plan.Chunks(); i += c.plan.Blocks.Len() {
+			if _, layers := c.plan.Chunk(i); !yield(layers) {
+				return
+			}
+		}
+	}
 }
 
 var errClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
@@ -260,16 +270,21 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 	if len(into) == 0 {
 		return 0, skep.Invalidf("next", "room for chunks", 0, "at least 1")
 	}
-	ses.mu.Lock()
-	if ses.closed {
-		ses.mu.Unlock()
-		return 0, errClosed
+	for {
+		n, err := ses.takeReady(into)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		more, err := ses.copyNext(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if !more {
+			break
+		}
 	}
-	n := copy(into, ses.ready)
-	ses.ready = ses.ready[n:]
-	ses.mu.Unlock()
-	if n > 0 {
-		return n, nil
+	if n, err := ses.nextLate(ctx, into); n > 0 || err != nil {
+		return n, err
 	}
 	if ses.inner == nil {
 		return 0, io.EOF
@@ -280,8 +295,23 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 	}
 	for i := range into[:n] {
 		ses.keep(ses.chains[into[i].Chain], &into[i])
+		if !ses.sums {
+			into[i].Sums = nil
+		}
 	}
 	return n, err
+}
+
+// takeReady delivers what came out of GPU memory.
+func (ses *session) takeReady(into []skep.Chunk) (int, error) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.closed {
+		return 0, errClosed
+	}
+	n := copy(into, ses.ready)
+	ses.ready = ses.ready[n:]
+	return n, nil
 }
 
 // lend gives chunks of the Store behind this session's chains' numbers, and memory where they
@@ -305,10 +335,10 @@ func (ses *session) lend(chunks []skep.Chunk, last bool) (closed bool) {
 	return ses.closed
 }
 
-// keep puts a block that came whole from behind into GPU memory.
+// keep puts a block that came whole from behind into GPU memory. Out of its destination, which
+// others can write, it takes a copy, and only one that has the checksums the bytes were put with.
 func (ses *session) keep(c *served, ch *skep.Chunk) {
-	if ch.Err != nil || c.space == nil || c.ids == nil || c.Direction.ByLayer() || c.Dest.Paged != nil || !c.Heads.All() ||
-		c.layers.Len() != c.space.geometry.Layers() || ch.Bytes != c.space.geometry.PartBytes() {
+	if ch.Err != nil || c.plan == nil || c.Dest.Paged != nil || !c.whole() || ch.Bytes != c.space.geometry.PartBytes() {
 		return
 	}
 	ses.keeping.Lock()
@@ -319,16 +349,30 @@ func (ses *session) keep(c *served, ch *skep.Chunk) {
 	var bytes []byte
 	switch {
 	case c.Dest.Memory != nil:
-		at := int64(ch.Block-c.blocks.From) * c.stride()
-		bytes = c.Dest.Memory[at : at+ch.Bytes]
+		at := int64(ch.Block-c.plan.Blocks.From) * c.plan.Dest.Stride
+		if len(ch.Sums) == 0 {
+			return
+		}
+		if bytes = append(bytes, c.Dest.Memory[at:at+ch.Bytes]...); !matches(ch.Sums, bytes) {
+			return
+		}
 	case len(ch.Data) == 1:
 		bytes = ch.Data[0]
 	default:
-		for _, d := range ch.Data {
-			bytes = append(bytes, d...)
-		}
+		bytes = ch.AppendTo(nil)
 	}
 	ses.s.tier.put(ses.era, c.ids[ch.Block], bytes)
+}
+
+// matches says whether bytes have these checksums.
+func matches(sums []skep.Sum, bytes []byte) bool {
+	for _, s := range sums {
+		if s.Len > int64(len(bytes)) || xxh3.HashSeed(bytes[:s.Len], s.Seed) != s.Sum {
+			return false
+		}
+		bytes = bytes[s.Len:]
+	}
+	return len(bytes) == 0
 }
 
 // over says that the chain's destination is the caller's again.
@@ -360,35 +404,35 @@ func (ses *session) state(op string, i int, c *served) error {
 
 // Claim implements skep.Session. What came out of GPU memory is loaded; of the rest the
 // Store behind decides.
-func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
+func (ses *session) Claim(ctx context.Context, i int, want skep.Subset, load skep.EngineLoad) (skep.Claim, error) {
 	const op = "claim"
 	c, err := ses.at(op, i)
 	if err != nil {
 		return skep.Claim{}, err
 	}
 	if c.to == c.from { // nothing of it was served
-		return ses.inner.Claim(c.inner, r)
+		return ses.inner.Claim(ctx, c.inner, want, load)
 	}
-	loaded, end := skep.Range{From: c.from * c.space.tokens, To: c.to * c.space.tokens}, len(c.Keys)*c.space.tokens
+	loaded, end := skep.Range{From: c.from * c.space.shape.BlockTokens, To: c.to * c.space.shape.BlockTokens}, len(c.Keys)*c.space.shape.BlockTokens
 	if c.Direction.ByLayer() {
-		loaded, end = c.layers, c.space.geometry.Layers()
+		loaded, end = c.plan.Layers, c.space.geometry.Layers()
 	}
-	r, ok := r.Within(end)
+	r, ok := want.In(end)
 	if !ok {
-		return skep.Claim{}, skep.Invalidf(op, "range", r, end)
+		return skep.Claim{}, skep.Invalidf(op, "range", want, end)
 	}
 	if err := ses.state(op, i, c); err != nil {
 		return skep.Claim{}, err
 	}
 	switch {
 	case c.inner >= 0 && r.From >= loaded.To && !c.Direction.ByLayer():
-		return ses.inner.Claim(c.inner, r)
+		return ses.inner.Claim(ctx, c.inner, r.Subset(), load)
 	case r.To <= loaded.From || r.From >= loaded.To:
-		return skep.Claim{Granted: r, Jump: jump(r.To, loaded)}, nil
+		return skep.Claim{Granted: r, Next: jump(r.To, loaded)}, nil
 	case r.From < loaded.From:
-		return skep.Claim{Granted: skep.Range{From: r.From, To: loaded.From}, Jump: loaded.To}, nil
+		return skep.Claim{Granted: skep.Range{From: r.From, To: loaded.From}, Next: loaded.To}, nil
 	}
-	return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: loaded.To}, nil
+	return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: loaded.To}, nil
 }
 
 // jump is the first position at or after p that is not loaded.
@@ -400,46 +444,57 @@ func jump(p int, loaded skep.Range) int {
 }
 
 // Reprioritise implements skep.Session.
-func (ses *session) Reprioritise(i, priority int, deadline time.Time) error {
+func (ses *session) Reprioritise(ctx context.Context, i, priority int, deadline time.Time) error {
 	const op = "reprioritise"
 	c, err := ses.at(op, i)
 	if err != nil {
 		return err
 	}
 	if c.inner >= 0 {
-		return ses.inner.Reprioritise(c.inner, priority, deadline)
+		return ses.inner.Reprioritise(ctx, c.inner, priority, deadline)
 	}
 	return ses.state(op, i, c)
 }
 
 // Stop implements skep.Session.
 func (ses *session) Stop(ctx context.Context, i int) error {
-	if i == -1 {
-		ses.stop(ses.chains...)
-		if ses.inner == nil {
-			return nil
+	const op = "stop"
+	chains := ses.chains
+	if i != -1 {
+		c, err := ses.at(op, i)
+		if err != nil {
+			return err
 		}
-		return ses.inner.Stop(ctx, -1)
+		chains = []*served{c}
 	}
-	c, err := ses.at("stop", i)
-	if err != nil {
-		return err
+	err := ses.stop(ctx, op, chains...)
+	if late, lates := ses.behind(); late != nil {
+		if n := slices.Index(lates, i); n >= 0 || i == -1 {
+			err = errors.Join(err, late.Stop(ctx, n))
+		}
 	}
-	ses.stop(c)
-	if c.inner < 0 {
-		return nil // it landed before Restore returned
+	switch {
+	case i == -1 && ses.inner != nil:
+		err = errors.Join(err, ses.inner.Stop(ctx, -1))
+	case i >= 0 && chains[0].inner >= 0:
+		err = errors.Join(err, ses.inner.Stop(ctx, chains[0].inner))
 	}
-	return ses.inner.Stop(ctx, c.inner)
+	return err
 }
 
-func (ses *session) stop(chains ...*served) {
+// stop has nothing more done with the chains' destinations, and waits for what is.
+func (ses *session) stop(ctx context.Context, op string, chains ...*served) error {
 	ses.mu.Lock()
 	for _, c := range chains {
 		c.stopped = true
 	}
 	ses.mu.Unlock()
-	ses.keeping.Lock() // what is being kept is
-	defer ses.keeping.Unlock()
+	ses.gave()
+	if err := ses.keeping.lockWithin(ctx); err != nil {
+		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+	}
+	ses.keeping.Unlock()
+	return nil
 }
 
 // Close implements skep.Session.
@@ -447,12 +502,14 @@ func (ses *session) Close(ctx context.Context) error {
 	ses.mu.Lock()
 	ses.closed = true
 	ses.mu.Unlock()
-	ses.stop()
-	var err error
-	if ses.inner != nil {
-		err = ses.inner.Close(ctx)
+	err := ses.stop(ctx, "close")
+	if late, _ := ses.behind(); late != nil {
+		err = errors.Join(err, late.Close(ctx))
 	}
-	if skep.KindOf(err) != skep.NotReleased { // else it is closed again
+	if ses.inner != nil {
+		err = errors.Join(err, ses.inner.Close(ctx))
+	}
+	if !errors.Is(err, skep.NotReleased) { // else it is closed again
 		ses.giveBack()
 	}
 	return err

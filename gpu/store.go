@@ -79,8 +79,7 @@ type Store struct {
 type space struct {
 	chained  bool
 	geometry layout.Geometry
-	kind     skep.ShapeKind
-	tokens   int
+	shape    skep.Shape
 }
 
 // New puts GPU memory in front of behind, which it owns from then on unless it fails.
@@ -116,7 +115,8 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	t := &s.tier
 	t.mu.held = make(chan struct{}, 1)
 	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
-	t.entries, t.order = map[blockID]*entry{}, [2]*list.List{list.New(), list.New()}
+	t.entries.clear()
+	t.order = [2]*list.List{list.New(), list.New()}
 	t.pins, t.mostUncopied, t.mostReread = map[*entry]struct{}{}, o.UncopiedBytes, o.RereadBytes
 	err := t.open(o, behind)
 	if err != nil {
@@ -193,6 +193,9 @@ func (t *tier) borrow(l Lender) (p pool, err error) {
 	return p, nil
 }
 
+// Unwrap is the Store behind: see skep.As. What it has besides a Store's calls it does behind GPU memory's back.
+func (s *Store) Unwrap() skep.Store { return s.Store }
+
 // Attach takes memory that is lent from now on. The result is its number for Reclaim and
 // Detach.
 func (s *Store) Attach(l Lender) (int, error) { return s.tier.attach(l) }
@@ -241,7 +244,8 @@ func (s *Store) Usage() Usage {
 func (s *Store) Reclaim(lender, n int) error { return s.tier.move(lender, n) }
 
 // Close closes the Store behind and gives GPU memory back. Pinned memory that chunks still lend
-// goes back when they are released: the device is to stay open until then.
+// goes back when they are released: the device is to stay open until then. NotReleased while GPU memory is a prefill's,
+// an engine's (LayerRoom), or on its way to one: it stays, and Close is to be called again.
 func (s *Store) Close() error {
 	s.tier.pinned.forgotten()
 	err := s.Store.Close()
@@ -259,20 +263,16 @@ func (s *Store) space(ctx context.Context, id skep.NamespaceID) *space {
 	if ok {
 		return sp
 	}
-	list, err := s.Store.Namespaces(ctx)
+	n, err := s.Store.FindNamespace(ctx, id)
 	if err != nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, n := range list {
-		if n.ID == id {
-			if g, err := layout.Of(n.Shape); err == nil && n.Chained && g.PartBytes() > 0 {
-				sp = &space{chained: true, geometry: g, kind: n.Shape.Kind, tokens: n.Shape.BlockTokens}
-			}
-			s.shapes[id] = sp
-		}
+	if g, err := layout.Of(n.Shape); err == nil && n.Chained && g.PartBytes() > 0 {
+		sp = &space{chained: true, geometry: g, shape: n.Shape}
 	}
+	s.shapes[id] = sp
 	return sp
 }
 
@@ -285,11 +285,11 @@ func ids(sc skep.Scope, keys []skep.Key) []blockID {
 	return out
 }
 
-// Lookup implements skep.Looker: the Store behind decides what can be restored.
+// Lookup implements skep.PrefixFinder: the Store behind decides what can be restored.
 func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	res, err := s.Store.Lookup(ctx, r)
 	if err == nil && r.Tiers {
-		for i := range s.tier.has(ids(r.Scope, r.Keys[:res.Blocks])) {
+		for i := range s.tier.entries.leading(ids(r.Scope, r.Keys[:res.Blocks])) {
 			res.Tiers[i] = skep.TierGPU
 		}
 	}
@@ -346,6 +346,18 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	n, err := s.Store.Delete(ctx, sc, keys)
 	s.tier.drop(ids(sc, keys)...)
 	return n, err
+}
+
+// DeleteNamespace implements skep.Deleter. The tier forgets everything, as after a purge.
+func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	err := s.Store.DeleteNamespace(ctx, id)
+	if err == nil {
+		s.mu.Lock()
+		delete(s.shapes, id)
+		s.mu.Unlock()
+	}
+	s.tier.dropAll()
+	return err
 }
 
 // Purge implements skep.Deleter. The tier forgets everything: it is a cache.

@@ -22,23 +22,40 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // front puts a simulated server's GPUs in front of an in-memory Store: 3 blocks local, 8
 // lent by each of two others.
 func front(t *testing.T, o memstore.Options) (*gpu.Store, *sim.World) {
+	w := world(t)
+	return frontIn(t, w, memstore.New(o)), w
+}
+
+func world(t *testing.T) *sim.World {
 	so := sim.H20()
 	so.Devices, so.MemoryBytes = 3, 16<<20
 	w, err := sim.New(so)
 	require.NoError(t, err)
+	return w
+}
+
+// frontOf is front of another Store.
+func frontOf(t *testing.T, behind skep.Store) *gpu.Store { return frontIn(t, world(t), behind) }
+
+func frontIn(t *testing.T, w *sim.World, behind skep.Store) *gpu.Store {
 	unit := elastic.Unit{Bytes: 64 << 10, LenderBlock: 48 << 10, BorrowerBlock: 32 << 10, Lender: 1, Borrower: 2}
-	s, err := gpu.New(memstore.New(o), gpu.Options{Device: w.Device(0), Local: 3, BlockBytes: 32 << 10, Timeout: 10 * time.Second, PinnedBytes: 1 << 20,
+	s, err := gpu.New(behind, gpu.Options{Device: w.Device(0), Local: 3, BlockBytes: 32 << 10, Timeout: 10 * time.Second, PinnedBytes: 1 << 20,
 		Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 5, Keep: 1}, {Device: w.Device(2), Unit: unit, Units: 5, Keep: 1}}})
 	require.NoError(t, err)
-	return s, w
+	return s
 }
 
 func open(t *testing.T, c storetest.Config) skep.Store {
-	s, _ := front(t, memstore.Options{CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes})
+	s, _ := front(t, memstore.Options{CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes, TenantNamespaces: c.TenantNamespaces})
 	return s
 }
 
 func TestContract(t *testing.T) { storetest.Test(t, open) }
+
+// What the Store behind can do is not lost in front of it.
+func TestWrapper(t *testing.T) {
+	storetest.Wrapper(t, memstore.New(memstore.Options{}), func(t *testing.T, behind skep.Store) skep.Store { return frontOf(t, behind) })
+}
 
 func TestRandom(t *testing.T) { storetest.Random(t, open, storetest.RandomOptions{}) }
 
@@ -119,29 +136,29 @@ func TestClaims(t *testing.T) {
 	ctx := context.Background()
 	sc, keys := chains(t, s, 8)
 	load(t, s, sc, keys[:4])
-	claim := func(d skep.Direction, blocks, r skep.Range) (c skep.Claim) {
+	claim := func(d skep.Direction, blocks, r skep.Subset) (c skep.Claim) {
 		ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: blocks, Direction: d}}})
 		require.NoError(t, err)
-		_, err = ses.Claim(0, skep.Range{From: 0, To: 1000})
+		_, err = ses.Claim(ctx, 0, skep.Only(0, 1000), skep.Idle)
 		require.ErrorIs(t, err, skep.Invalid)
-		_, err = ses.Claim(1, r)
+		_, err = ses.Claim(ctx, 1, r, skep.Idle)
 		require.ErrorIs(t, err, skep.Invalid)
-		c, err = ses.Claim(0, r)
+		c, err = ses.Claim(ctx, 0, r, skep.Idle)
 		require.NoError(t, err)
 		require.NoError(t, ses.Stop(ctx, 0))
-		_, err = ses.Claim(0, r)
+		_, err = ses.Claim(ctx, 0, r, skep.Idle)
 		require.ErrorIs(t, err, skep.Stopped)
 		require.NoError(t, ses.Close(ctx))
-		_, err = ses.Claim(0, r)
+		_, err = ses.Claim(ctx, 0, r, skep.Idle)
 		require.Error(t, err)
 		return c
 	}
-	whole, some := skep.Range{}, skep.Range{From: 1, To: 4}
-	c := claim(skep.HeadFirst, whole, skep.Range{From: 0, To: 32})
+	whole, some := skep.All, skep.Only(1, 4)
+	c := claim(skep.HeadFirst, whole, skep.Only(0, 32))
 	require.Zero(t, c.Granted.Len())
-	require.Equal(t, 64, c.Jump)
-	require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 16}, Jump: 64}, claim(skep.TailFirst, some, skep.Range{From: 0, To: 32}))
-	require.Equal(t, skep.Claim{Granted: skep.Range{From: 70, To: 80}, Jump: 80}, claim(skep.TailFirst, some, skep.Range{From: 70, To: 80}))
-	require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 16}, Jump: 64}, claim(skep.HeadFirst, some, skep.Range{From: 0, To: 16}))
-	require.Equal(t, 4, claim(skep.LayersUp, some, skep.Range{From: 1, To: 2}).Jump)
+	require.Equal(t, 64, c.Next)
+	require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 16}, Next: 64}, claim(skep.TailFirst, some, skep.Only(0, 32)))
+	require.Equal(t, skep.Claim{Granted: skep.Range{From: 70, To: 80}, Next: 80}, claim(skep.TailFirst, some, skep.Only(70, 80)))
+	require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 16}, Next: 64}, claim(skep.HeadFirst, some, skep.Only(0, 16)))
+	require.Equal(t, 4, claim(skep.LayersUp, some, skep.Only(1, 2)).Next)
 }

@@ -71,10 +71,10 @@ type tier struct {
 	pins    map[*entry]struct{}
 	pinned  *pinned // nil: none
 	way     way
-	entries map[blockID]*entry
+	entries residents
 	order   [2]*list.List // local and lent, most recently used first
 	failed  error
-	era     uint64 // grows with whatever makes blocks go that may come back with other bytes
+	era     atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
 	hits    int64
 	drops   int64
 
@@ -106,6 +106,23 @@ func (t *turns) Lock() {
 	t.waiting.Add(-1)
 }
 
+// lockWithin is Lock until ctx ends.
+func (t *turns) lockWithin(ctx context.Context) error {
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	default:
+	}
+	t.waiting.Add(1)
+	defer t.waiting.Add(-1)
+	select {
+	case t.held <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 func (t *turns) Unlock() {
 	if <-t.held; t.waiting.Load() > 0 {
 		runtime.Gosched()
@@ -114,10 +131,12 @@ func (t *turns) Unlock() {
 
 // get copies a block's bytes to dst, which is as long as the block. False: it is not there,
 // or not as it was put there.
-func (t *tier) get(id blockID, dst []byte) bool {
-	t.mu.Lock()
+func (t *tier) get(ctx context.Context, id blockID, dst []byte) bool {
+	if t.mu.lockWithin(ctx) != nil {
+		return false
+	}
 	defer t.mu.Unlock()
-	e := t.entries[id]
+	e := t.entries.of(id)
 	if e == nil || int64(len(dst)) != e.size {
 		return false
 	}
@@ -152,31 +171,12 @@ func (e *entry) row() int {
 	return 1
 }
 
-// has says how many leading ids are there.
-func (t *tier) has(ids []blockID) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i, id := range ids {
-		if t.entries[id] == nil {
-			return i
-		}
-	}
-	return len(ids)
-}
-
-// now is the era.
-func (t *tier) now() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.era
-}
-
 // put keeps a copy of a block that was read in an era, if there is room for one or can be
 // made. It is a cache: what goes wrong is no error of the caller's.
 func (t *tier) put(era uint64, id blockID, bytes []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failed != nil || era != t.era || int64(len(bytes)) > t.blockBytes || t.entries[id] != nil || len(bytes) == 0 {
+	if t.failed != nil || era != t.era.Load() || int64(len(bytes)) > t.blockBytes || t.entries.of(id) != nil || len(bytes) == 0 {
 		return
 	}
 	e := &entry{id: id, size: int64(len(bytes))}
@@ -189,7 +189,7 @@ func (t *tier) put(era uint64, id blockID, bytes []byte) {
 	if err := t.syncLocked(p); err != nil {
 		return // everything is gone
 	}
-	t.entries[id] = e
+	t.entries.set(e)
 	e.used = t.order[e.row()].PushFront(e)
 }
 
@@ -254,13 +254,13 @@ func (t *tier) demoteLocked(e *entry) {
 		return // everything is gone
 	}
 	t.dropLocked(e)
-	t.entries[to.id] = to
+	t.entries.set(to)
 	to.used = t.order[1].PushFront(to)
 }
 
 // dropLocked forgets a block. Its copy behind is what counts.
 func (t *tier) dropLocked(e *entry) {
-	if t.entries[e.id] != e {
+	if t.entries.of(e.id) != e {
 		return
 	}
 	t.forgetLocked(e)
@@ -275,10 +275,10 @@ func (t *tier) drop(ids ...blockID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(ids) > 0 {
-		t.era++
+		t.era.Add(1)
 	}
 	for _, id := range ids {
-		if e := t.entries[id]; e != nil {
+		if e := t.entries.of(id); e != nil {
 			t.dropLocked(e)
 		}
 	}
@@ -288,8 +288,8 @@ func (t *tier) drop(ids ...blockID) {
 func (t *tier) dropAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.era++
-	for _, e := range t.entries {
+	t.era.Add(1)
+	for _, e := range t.entries.m {
 		t.dropLocked(e)
 	}
 }
@@ -304,7 +304,7 @@ func (t *tier) syncLocked(p *pool) error {
 	if err != nil {
 		t.failed = err
 		t.pinned.lose()
-		t.entries = map[blockID]*entry{}
+		t.entries.clear()
 		t.order[0].Init()
 		t.order[1].Init()
 	}
@@ -333,13 +333,33 @@ func (t *tier) moveLocked(i, n int) error {
 		}
 	}
 	for e := range t.pins {
-		if e.lent == i && e.block/a.Unit().Borrower < a.Border() && t.failed == nil {
+		if e.lent != i || e.block/a.Unit().Borrower >= a.Border() {
+			continue
+		}
+		if t.failed == nil {
 			t.relocateLocked(e)
+		}
+		if t.failed != nil { // nothing is believed any more
+			t.vacateLocked(e)
 		}
 	}
 	t.divideLocked()
-	if t.failed != nil && n > 0 {
-		return t.syncLocked(&t.lent[i]) // a copy that hung may still be under way
+	if t.failed != nil && n >= 0 {
+		return t.idleLocked()
+	}
+	return nil
+}
+
+// idleLocked waits for copies that hung and may still be under way: those out of a lender's memory are on the stream of
+// where they go.
+func (t *tier) idleLocked() error {
+	for _, p := range slices.Concat([]pool{t.local}, t.lent) {
+		if p.stream == nil {
+			continue
+		}
+		if err := t.syncLocked(&p); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -382,23 +402,38 @@ func (t *tier) detach(i int) error {
 	return err
 }
 
-// close ends a pool and gives its memory back where it was allocated for it.
+// close ends a pool, of which nothing but its own stream may use anything, and gives its memory back.
 func (p *pool) close() error {
+	if err := p.end(); err != nil {
+		return err // something may still write there: the memory stays
+	}
+	return p.free()
+}
+
+// end ends a pool's stream.
+func (p *pool) end() error {
 	if p.stream == nil {
 		return nil
 	}
-	if err := p.stream.Close(); err != nil {
-		return err // something may still write there: the memory stays
+	err := p.stream.Close()
+	if err == nil {
+		p.stream = nil
 	}
-	if p.owned {
-		return p.memory.Free()
+	return err
+}
+
+// free gives a pool's memory back where it was allocated for it.
+func (p *pool) free() error {
+	if !p.owned {
+		return nil
 	}
-	return nil
+	p.owned = false
+	return p.memory.Free()
 }
 
 func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
 	return func(yield func(*entry) bool) {
-		for _, e := range t.entries {
+		for _, e := range t.entries.m {
 			if e.lent == lent && !yield(e) {
 				return
 			}
@@ -406,29 +441,45 @@ func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
 	}
 }
 
-// close gives the devices' memory back.
+// close gives the devices' memory back, all of it once nothing uses any: each stream copies to and from memory of
+// several. NotReleased while an engine has some: it is closed again.
 func (t *tier) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	idle := t.way.end(ctx) // who restores needs the lock
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var first error
 	note := func(err error) bool {
-		if err != nil && first == nil && t.failed == nil {
+		if err != nil && first == nil && (t.failed == nil || skep.KindOf(t.failed) == skep.Closed) {
 			first = err
 		}
 		return err == nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
-	defer cancel()
-	idle, err := t.way.close(ctx)
-	note(err)
+	notReleased := &skep.Error{Op: "gpu", Kind: skep.NotReleased}
 	if !idle {
-		note(&skep.Error{Op: "gpu", Kind: skep.NotReleased, Field: "memory on its way to an engine", Limit: "a stream that goes on"})
+		notReleased.Field, notReleased.Limit = "memory on its way to an engine", "a stream that goes on"
+		note(notReleased)
 	}
-	for _, p := range slices.Concat([]pool{t.local}, t.lent) {
-		idle = note(p.close()) && idle
+	if t.held > 0 {
+		notReleased.Field, notReleased.Value, notReleased.Limit = "prefills and rooms for layers", t.held, 0
+		idle = note(notReleased)
+	}
+	pools := []*pool{&t.local}
+	for i := range t.lent {
+		pools = append(pools, &t.lent[i])
+	}
+	for _, p := range pools {
+		idle = note(p.end()) && idle
+	}
+	if idle {
+		for _, p := range pools {
+			note(p.free())
+		}
+		note(t.way.free())
 	}
 	note(t.pinned.close(idle))
 	t.failed = &skep.Error{Op: "gpu", Kind: skep.Closed}
-	t.entries = map[blockID]*entry{}
+	t.entries.clear()
 	return first
 }

@@ -20,6 +20,9 @@ type way struct {
 	mu    sync.Mutex
 	items []*onWay // oldest first
 	bytes int64    // of host memory, on its way or about to be
+	over  bool     // nothing more is put on its way
+
+	hands sync.WaitGroup // who has a place, or bytes, that no stream was told of yet
 }
 
 // onWay is given back when its counter is at 1.
@@ -51,7 +54,14 @@ func (w *way) open(d Device, blockBytes, bytes int64) (err error) {
 func (w *way) room(ctx context.Context) (room, error) {
 	for {
 		w.mu.Lock()
-		block, ok := w.arena.Alloc(elastic.Lender)
+		block, ok := 0, false
+		if err := w.openLocked(); err != nil {
+			w.mu.Unlock()
+			return room{}, err
+		}
+		if block, ok = w.arena.Alloc(elastic.Lender); ok {
+			w.hands.Add(1)
+		}
 		w.mu.Unlock()
 		if ok {
 			return room{Place{w.memory, w.arena.Offset(elastic.Lender, block)}, func() {
@@ -70,9 +80,14 @@ func (w *way) room(ctx context.Context) (room, error) {
 func (w *way) reserve(ctx context.Context, bytes int64) error {
 	for {
 		w.mu.Lock()
+		if err := w.openLocked(); err != nil {
+			w.mu.Unlock()
+			return err
+		}
 		enough := w.bytes == 0 || w.bytes+bytes <= maxOnWay
 		if enough {
 			w.bytes += bytes
+			w.hands.Add(1)
 		}
 		w.mu.Unlock()
 		if enough {
@@ -84,22 +99,35 @@ func (w *way) reserve(ctx context.Context, bytes int64) error {
 	}
 }
 
-// unreserve says that they are not on their way after all.
-func (w *way) unreserve(bytes int64) {
+func (w *way) openLocked() error {
+	if w.over {
+		return &skep.Error{Op: "restore to GPU memory", Kind: skep.Closed}
+	}
+	return nil
+}
+
+// unused gives back a place, or so many bytes reserved, of which no stream was told.
+func (w *way) unused(bytes int64, free func()) {
+	free()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.bytes -= bytes
+	w.hands.Done()
 }
+
+// lost leaves what was reserved as it is: something may use it yet.
+func (w *way) lost() { w.hands.Done() }
 
 // queued notes what a stream was just told to copy from, of so many reserved bytes: free gives it back
 // when it is past that.
 func (w *way) queued(on Stream, bytes int64, free func()) error {
 	c, err := w.device.NewCounter()
-	if errors.Is(err, skep.DeviceFailed) { // it does nothing more
-		free()
-		w.unreserve(bytes)
-	}
-	if err != nil { // else nobody knows when it is done: it stays
+	switch {
+	case errors.Is(err, skep.DeviceFailed): // it does nothing more
+		w.unused(bytes, free)
+		return err
+	case err != nil: // nobody knows when it is done: it stays
+		w.lost()
 		return err
 	}
 	on.Signal(c, 1)
@@ -107,6 +135,7 @@ func (w *way) queued(on Stream, bytes int64, free func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.items = append(w.items, &onWay{c, 1, bytes, free})
+	w.hands.Done()
 	return nil
 }
 
@@ -163,24 +192,46 @@ func (w *way) oldest(ctx context.Context, of func(*onWay) bool) error {
 	return err
 }
 
-// close waits for all that is on its way, as long as ctx goes. What a device that failed was told to
-// copy it does not copy any more. False: something may still be read, and stays.
-func (w *way) close(ctx context.Context) (idle bool, err error) {
+// end lets nothing more on its way, and waits for what is, as long as ctx goes. What a device that failed was told to
+// copy it does not copy any more. False: something may still be read.
+func (w *way) end(ctx context.Context) (idle bool) {
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
+	told := make(chan struct{})
+	go func() {
+		w.hands.Wait()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-ctx.Done():
+		return false
+	}
 	w.mu.Lock()
 	items := w.items
 	w.items = nil
 	w.mu.Unlock()
-	idle = true
+	var left []*onWay
 	for _, i := range items {
 		if err := i.counter.Await(ctx, 1); err != nil && !errors.Is(err, skep.DeviceFailed) {
-			idle = false
+			left = append(left, i)
 			continue
 		}
 		i.free()
 		w.let(i)
 	}
-	if idle && w.memory != nil {
-		err = w.memory.Free()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.items = left
+	return len(left) == 0
+}
+
+// free gives its memory back.
+func (w *way) free() error {
+	m := w.memory
+	if w.memory = nil; m == nil {
+		return nil
 	}
-	return idle, err
+	return m.Free()
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 func TestAdmit(t *testing.T) {
@@ -39,8 +41,7 @@ func TestAdmit(t *testing.T) {
 
 // Whatever the run, what is written is a prefix of it, and every refusal has a reason.
 func TestAdmitWritesPrefixes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 2000 {
 		run := make([]Leaving, 1+rng.IntN(20))
@@ -91,7 +92,7 @@ func TestWearBudget(t *testing.T) {
 func ghostly(n uint64) (fp Fingerprint) {
 	n *= 0x9e3779b97f4a7c15
 	binary.LittleEndian.PutUint64(fp[:8], n^n>>29)
-	binary.LittleEndian.PutUint64(fp[8:], n*0xbf58476d1ce4e5b9^n>>13)
+	binary.LittleEndian.PutUint32(fp[8:], uint32(n*0xbf58476d1ce4e5b9^n>>13))
 	return fp
 }
 

@@ -58,6 +58,7 @@ func (x *Index) checkSlots() error {
 	var hinted int
 	groups := map[uint32]*group{}
 	tenants := map[uint16]int64{}
+	hints := map[uint16]int{}
 	owned := map[uint16]uint32{}
 	for id := uint32(1); id <= x.top; id++ {
 		s := x.slots.at(id)
@@ -80,6 +81,7 @@ func (x *Index) checkSlots() error {
 			return fmt.Errorf("slot %d: hint %v, flag %v", id, ok, !ok)
 		} else if ok {
 			hinted++
+			hints[x.owners.at(s.owner).tenant]++
 		}
 		owned[s.owner]++
 		tenants[x.owners.at(s.owner).tenant] += int64(s.pages)
@@ -100,7 +102,14 @@ func (x *Index) checkSlots() error {
 	if hinted != len(x.hints) {
 		return fmt.Errorf("%d hints for %d blocks", len(x.hints), hinted)
 	}
+	sealed := uint64(0)
 	for id, g := range x.groups {
+		if g.sealed {
+			sealed++
+		}
+		if v := &x.victims; v.sealed.Contains(id) != g.sealed || v.hollow.Contains(id) != (g.sealed && g.blocks == 0) {
+			return fmt.Errorf("group %d is a candidate: %v, without a block: %v; it is %+v", id, v.sealed.Contains(id), v.hollow.Contains(id), *g)
+		}
 		want := groups[id]
 		if want == nil {
 			want = &group{}
@@ -113,7 +122,13 @@ func (x *Index) checkSlots() error {
 	if len(groups) > 0 {
 		return fmt.Errorf("%d groups with blocks are unknown", len(groups))
 	}
+	if n := x.victims.sealed.GetCardinality(); n != sealed {
+		return fmt.Errorf("%d groups are candidates, should be %d", n, sealed)
+	}
 	for id, t := range x.tenants {
+		if t.hints != hints[id] {
+			return fmt.Errorf("tenant %d has %d hints, should be %d", id, t.hints, hints[id])
+		}
 		if t.pages != tenants[id] {
 			return fmt.Errorf("tenant %d holds %d pages, should be %d", id, t.pages, tenants[id])
 		}

@@ -38,14 +38,14 @@ type candidate struct {
 	pages  uint32
 	tenant uint16
 	wanted bool    // by a hint
-	lost   bool    // its tenant is over quota
+	lost   bool    // its tenant is over its share
 	rank   float64 // lower is worth more; among the wanted the wait, else the age
 }
 
 // Survivors appends a verdict for each block of a group of capacityPages and takes
 // the pages it keeps from the rewrite budget. What is kept goes, best first: blocks
 // with a live hint, the soonest use first; then what the policy keeps, the latest use
-// first and, of the same use, in the order of refs. Tenants over their quota lose
+// first and, of the same use, in the order of refs. Tenants over their share lose
 // their worst blocks until they are within it; dead namespaces lose all.
 //
 // Lookups go on meanwhile. What changes after a block was judged is found by the
@@ -84,7 +84,7 @@ type judging struct {
 	verdicts []Verdict
 	list     []candidate      // what may be kept
 	must     int64            // pages of what must be
-	over     map[uint16]int64 // pages a tenant is over its quota, less what it loses
+	over     map[uint16]int64 // pages a tenant is over its share, less what it loses
 }
 
 // judge is the verdict on block i as far as it can be said of one block: what is worth
@@ -105,7 +105,7 @@ func (j *judging) judge(i int) Verdict {
 		return Must
 	}
 	if _, seen := j.over[o.tenant]; !seen {
-		j.over[o.tenant] = x.overQuota(o.tenant)
+		j.over[o.tenant] = x.overShare(o.tenant)
 	}
 	cand := candidate{i: i, pages: s.pages, tenant: o.tenant, rank: x.age(Tick(s.last))}
 	b := BlockStat{Pages: s.pages, Depth: s.depth(), Uses: s.uses(), Touched: s.has(flagTouched), Age: cand.rank}
@@ -122,7 +122,7 @@ func (j *judging) judge(i int) Verdict {
 	return Drop
 }
 
-// rank puts the best first and takes off the end what tenants over their quota lose.
+// rank puts the best first and takes off the end what tenants over their share lose.
 func (j *judging) rank() {
 	slices.SortStableFunc(j.list, func(a, b candidate) int {
 		if a.wanted != b.wanted {
@@ -170,12 +170,12 @@ func (x *Index) keepMax() float64 {
 	return 1
 }
 
-func (x *Index) overQuota(id uint16) int64 {
+func (x *Index) overShare(id uint16) int64 {
 	t := x.tenants[id]
-	if t == nil || t.quotaBytes == 0 {
+	if t == nil || t.shareBytes == 0 {
 		return 0
 	}
-	return t.pages - t.quotaBytes/x.cfg.PageBytes
+	return t.pages - t.shareBytes/x.cfg.PageBytes
 }
 
 // Evict removes a block that lies at loc unless a promise protects it (ErrProtected).

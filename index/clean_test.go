@@ -2,6 +2,7 @@ package index
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,14 +99,14 @@ func TestTheBudgetAndTheShareOfAGroupBoundWhatIsKept(t *testing.T) {
 	require.Equal(t, 20, count(x.Survivors(second(0), 100, refsOf(list[100:]), nil)), "what the budget has left")
 }
 
-func TestTenantsOverTheirQuotaGiveFirst(t *testing.T) {
+func TestTenantsOverTheirShareGiveFirst(t *testing.T) {
 	for _, page := range []int64{0, 512} {
-		tenantsOverTheirQuota(t, page)
+		tenantsOverTheirShare(t, page)
 	}
 }
 
-// tenantsOverTheirQuota has pages of so many bytes; 0: the default.
-func tenantsOverTheirQuota(t *testing.T, page int64) {
+// tenantsOverTheirShare has pages of so many bytes; 0: the default.
+func tenantsOverTheirShare(t *testing.T, page int64) {
 	x := rich(t, Config{CapacityPages: 1000, PageBytes: page})
 	page = cmp.Or(page, 4096)
 	list := singles(1, 0, 10)
@@ -116,16 +117,16 @@ func tenantsOverTheirQuota(t *testing.T, page int64) {
 		insert(t, x, singles(2, 1000+5*uint64(e.Location&0xff), 5)...)
 	}
 	// Tenant 1 holds 8 + 50 pages and may hold 55: it gives the 3 used longest ago.
-	require.NoError(t, x.SetQuota(1, 55*page))
-	require.ErrorIs(t, x.SetQuota(1, -1), skep.Invalid)
+	require.NoError(t, x.SetShare(1, 55*page))
+	require.ErrorIs(t, x.SetShare(1, -1), skep.Invalid)
 	got := x.Survivors(second(0), 1000, refsOf(list), nil)
 	require.Equal(t, []Verdict{Drop, Drop, Drop, Keep, Keep, Keep, Keep, Keep, Keep, Keep}, got)
-	used, quota := x.Usage(1)
-	require.Equal(t, [2]int64{58 * page, 55 * page}, [2]int64{used, quota})
+	used, share := x.Usage(1)
+	require.Equal(t, [2]int64{58 * page, 55 * page}, [2]int64{used, share})
 }
 
 func TestHints(t *testing.T) {
-	x := rich(t, Config{CapacityPages: 1000, MaxHints: 6})
+	x := rich(t, Config{CapacityPages: 1000, MaxHints: 8})
 	list := singles(1, 0, 8)
 	insert(t, x, list...)
 	now := second(0)
@@ -152,7 +153,7 @@ func TestHints(t *testing.T) {
 		if i < 5 {
 			require.NoError(t, err)
 		} else {
-			require.ErrorIs(t, err, skep.Full)
+			require.ErrorIs(t, err, skep.Quota)
 		}
 	}
 	require.NoError(t, x.SetHint(now, list[3].FP, Hint{}), "taken away")
@@ -195,16 +196,34 @@ func TestCostPolicy(t *testing.T) {
 		{Group: 2, LivePages: 90, TouchedPages: 50, CapacityPages: 100, SealedAge: .9, MeanAge: .4},
 		{Group: 3, LivePages: 90, TouchedPages: 10, CapacityPages: 100, SealedAge: .9, MeanAge: .8},
 	}
-	require.Equal(t, 2, p.PickVictim(groups), "old and little in use")
-	require.Equal(t, 1, p.PickVictim(groups[:2]), "old before young")
-	require.Equal(t, 3, p.PickVictim(append(groups, GroupStat{CapacityPages: 100})), "what is dead is free")
+	require.Equal(t, 2, first(p, groups), "old and little in use")
+	require.Equal(t, 1, first(p, groups[:2]), "old before young")
+	require.Equal(t, 3, first(p, append(groups, GroupStat{CapacityPages: 100})), "what is dead is free")
 	require.Equal(t, "cost", p.Name())
+}
+
+// What was put lately is spared while anything else gains space, whatever else speaks for that.
+func TestProbation(t *testing.T) {
+	p, err := NewCost(CostConfig{Freshness: .01})
+	require.NoError(t, err)
+	young := GroupStat{LivePages: 100, CapacityPages: 100, SealedAge: .09, MeanAge: .09}
+	used := GroupStat{LivePages: 100, TouchedPages: 100, MustPages: 85, CapacityPages: 100, SealedAge: .11, MeanAge: .01}
+	durable := GroupStat{LivePages: 100, TouchedPages: 100, MustPages: 95, CapacityPages: 100, SealedAge: 2, MeanAge: 2}
+	require.Greater(t, p.Score(used), p.Score(young), "the score alone would take the young one")
+	require.Equal(t, 1, first(p, []GroupStat{young, used}))
+	require.Equal(t, 0, first(p, []GroupStat{young, durable}), "what must be kept gains nothing")
+	require.Equal(t, 2, first(p, []GroupStat{young, used, {CapacityPages: 100}}), "what is dead is free")
+	older := young
+	older.SealedAge = .11
+	require.Equal(t, 1, first(p, []GroupStat{used, older}), "after its probation the score decides")
+	_, err = NewCost(CostConfig{Probation: 2})
+	require.ErrorIs(t, err, skep.Invalid)
 }
 
 func TestGreedyPolicy(t *testing.T) {
 	x := open(t, Config{Policy: "lru"})
 	require.Equal(t, "lru", x.policy.Name())
-	require.Equal(t, 1, x.policy.PickVictim([]GroupStat{
+	require.Equal(t, 1, first(x.policy, []GroupStat{
 		{LivePages: 50, CapacityPages: 100}, {LivePages: 60, CapacityPages: 200}, {LivePages: 90, CapacityPages: 100},
 	}))
 	require.True(t, x.policy.Keep(BlockStat{}, Context{}))
@@ -304,4 +323,11 @@ func TestCapacityMayChange(t *testing.T) {
 	require.NoError(t, x.SetCapacity(10_000, 0))
 	require.Equal(t, []Verdict{Keep}, x.Survivors(second(0), 100, refsOf(list), nil), "half a turnover is a twentieth now")
 	require.ErrorIs(t, x.SetCapacity(-1, 0), skep.Invalid)
+}
+
+// first is the place in groups of the one that is cleaned first.
+func first(p Policy, groups []GroupStat) int {
+	list := slices.Clone(groups)
+	rank(p, list)
+	return slices.Index(groups, list[0])
 }

@@ -23,8 +23,8 @@
 //
 // The device space is cleaned by stripe groups, and cleaning is eviction. The index
 // counts for each group what lives in it and what of that was touched since it was
-// written, so PickVictim costs a scan of the groups, and Survivors says which blocks
-// of the chosen group to write again. Both ask a Policy, pure functions of numbers:
+// written, so PickVictim looks at some thousands of groups, not at blocks, and Survivors
+// says which blocks of the chosen group to write again. Both ask a Policy, pure functions of numbers:
 //
 //   - cost, the default: a block is kept when it was touched since it was written,
 //     no longer ago than a horizon; the horizon shrinks as the budget for rewriting
@@ -34,7 +34,7 @@
 //
 // Leases and pins are promises: what they protect survives whatever the policy says,
 // and Evict refuses it. Hints (expected next use, steps to execution, time to live,
-// drop) come before the policy and after promises. Tenants over their quota and dead
+// drop) come before the policy and after promises. Tenants over their share and dead
 // namespaces give first.
 //
 // # Invariants (Check verifies them)

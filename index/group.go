@@ -81,6 +81,8 @@ func (x *Index) SealGroup(id uint32, capacityPages int64, sealedAt Tick) error {
 	if sealedAt == 0 {
 		g.sealedAt = x.Clock()
 	}
+	x.victims.sealed.Add(id)
+	x.victims.noteHollow(id, g)
 	return nil
 }
 
@@ -108,6 +110,8 @@ func (x *Index) FreeGroup(id uint32) {
 	default:
 		g.sealed = false
 	}
+	x.victims.sealed.Remove(id)
+	x.victims.hollow.Remove(id)
 }
 
 // SetClock moves the clock forward to t, as a checkpoint recorded it, so that ages
@@ -171,16 +175,4 @@ func (x *Index) groupStat(id uint32, g *group) GroupStat {
 		s.MeanAge = x.age(Tick(g.lastPages / g.livePages))
 	}
 	return s
-}
-
-// PickVictim is the sealed group to clean next among those the caller admits (nil: all).
-func (x *Index) PickVictim(admit func(group uint32) bool) (GroupStat, bool) {
-	list := x.Groups()
-	if admit != nil {
-		list = slices.DeleteFunc(list, func(g GroupStat) bool { return !admit(g.Group) })
-	}
-	if len(list) == 0 {
-		return GroupStat{}, false
-	}
-	return list[x.policy.PickVictim(list)], true
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // fpOf is the fingerprint of a small number, as random as a keyed hash.
@@ -16,7 +18,7 @@ func fpOf(n uint64) (fp Fingerprint) {
 	binary.LittleEndian.PutUint64(b[:], n)
 	h := xxh3.Hash128(b[:])
 	binary.LittleEndian.PutUint64(fp[:8], h.Lo)
-	binary.LittleEndian.PutUint64(fp[8:], h.Hi)
+	binary.LittleEndian.PutUint32(fp[8:], uint32(h.Hi))
 	return fp
 }
 
@@ -69,7 +71,6 @@ func depthOf(x *Index, base uint64, n int) int {
 func second(n int) time.Time { return time.Unix(1_000_000+int64(n), 0) }
 
 func seeded(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	return rand.New(rand.NewPCG(seed, 0))
 }

@@ -53,7 +53,7 @@ func (h hint) judge(now int64, rank float64) (opinion, float64) {
 
 // SetHint notes what is expected of a block; a later hint takes an earlier one's
 // place, the zero Hint takes it away. NotFound is returned for a block that is not
-// stored, Full when too many blocks have hints, Invalid for steps without an end.
+// stored, Quota when its tenant's have their share of all hints, Full when too many blocks have them, Invalid for steps without an end.
 func (x *Index) SetHint(now time.Time, fp Fingerprint, h Hint) error {
 	const op = "hint"
 	row := hint{nextUse: timeOf(h.NextUse), until: timeOf(h.Until), steps: h.Steps, drop: h.Drop}
@@ -71,12 +71,18 @@ func (x *Index) SetHint(now time.Time, fp Fingerprint, h Hint) error {
 	}
 	s := x.slots.at(id)
 	if h == (Hint{}) {
-		delete(x.hints, ID(id))
-		s.flags &^= flagHinted
+		x.forgetHint(id)
 		return nil
 	}
 	if !s.has(flagHinted) && len(x.hints) >= x.cfg.MaxHints {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "blocks with hints", Value: len(x.hints), Limit: x.cfg.MaxHints}
+	}
+	if !s.has(flagHinted) {
+		has, left := x.owners.at(s.owner).usage.hints, x.cfg.MaxHints-len(x.hints)
+		if !mayTake(has, left) {
+			return overShare(op, "blocks with hints", has, left)
+		}
+		x.hinted(s, 1)
 	}
 	x.hints[ID(id)] = row
 	s.flags |= flagHinted
@@ -87,8 +93,16 @@ func (x *Index) SetHint(now time.Time, fp Fingerprint, h Hint) error {
 func (x *Index) expireHints(now int64) {
 	for id, h := range x.hints {
 		if !h.drop && now >= h.until {
-			delete(x.hints, id)
-			x.slots.at(uint32(id)).flags &^= flagHinted
+			x.forgetHint(uint32(id))
 		}
+	}
+}
+
+// forgetHint takes a block's hint away, if it has one. REQUIRES: x.mu.
+func (x *Index) forgetHint(id uint32) {
+	if s := x.slots.at(id); s.has(flagHinted) {
+		delete(x.hints, ID(id))
+		s.flags &^= flagHinted
+		x.hinted(s, -1)
 	}
 }

@@ -26,8 +26,8 @@ type Config struct {
 	// Cost tunes the cost policy; zero fields take their defaults.
 	Cost CostConfig
 
-	MaxLeases int // at one time, pins included; default 65,536
-	MaxHints  int // blocks with hints at one time; default 65,536
+	MaxLeases int // at one time, pins included; default 87,382: 65,536 for a tenant that is alone
+	MaxHints  int // blocks with hints at one time; default 87,382
 	// LeaseCapBytes and PinCapBytes are what a tenant may have leased and pinned when
 	// SetLimits did not say otherwise; 0 is no cap.
 	LeaseCapBytes int64
@@ -49,6 +49,7 @@ type Index struct {
 	free   uint32 // first of the free list
 	closed bool
 	counts counts
+	left   atomic.Uint64
 
 	owners  owners
 	tenants map[uint16]*tenant
@@ -58,9 +59,10 @@ type Index struct {
 		id uint32
 		g  *group
 	}
-	hints  map[ID]hint
-	sweep  uint32 // where SweepDead goes on
-	budget budget
+	victims victims
+	hints   map[ID]hint
+	sweep   uint32 // where SweepDead goes on; its caller's
+	budget  budget
 
 	clockPages atomic.Uint64 // pages put since the index was made
 	tickPages  uint64        // pages a Tick stands for
@@ -91,14 +93,14 @@ func New(cfg Config) (*Index, error) {
 		cfg.LogicalPages = cfg.CapacityPages
 	}
 	if cfg.MaxLeases == 0 {
-		cfg.MaxLeases = 1 << 16
+		cfg.MaxLeases = allOfShare
 	}
 	if cfg.MaxHints == 0 {
-		cfg.MaxHints = 1 << 16
+		cfg.MaxHints = allOfShare
 	}
 	x := &Index{
 		cfg: cfg, owners: newOwners(), tenants: map[uint16]*tenant{}, dead: map[uint32]bool{},
-		groups: map[uint32]*group{}, hints: map[ID]hint{}, leases: newLeases(),
+		groups: map[uint32]*group{}, victims: newVictims(), hints: map[ID]hint{}, leases: newLeases(),
 		tickPages: uint64(max(1, cfg.CapacityPages/ticksPerCapacity)),
 	}
 	x.slots.heap, x.table.heads.heap = cfg.heap, cfg.heap
@@ -359,10 +361,9 @@ func (x *Index) removeLocked(id uint32) {
 	}
 	x.account(s, -1)
 	x.counts.blocks--
+	x.left.Add(1)
+	x.forgetHint(id)
 	x.owners.drop(s.owner)
-	if s.has(flagHinted) {
-		delete(x.hints, ID(id))
-	}
 	x.breakLeases(ID(id), s.child == 0)
 	x.unlink(id)
 	if s.child != 0 {
@@ -387,10 +388,14 @@ func (x *Index) Move(fp Fingerprint, from, to uint64) bool {
 	s.loc = to
 	if from != 0 { // what was used while it waited to be written stays used
 		s.flags &^= flagTouched
+		x.left.Add(1)
 	}
 	x.account(s, 1)
 	return true
 }
+
+// Left counts the blocks that have gone from where they lay: removed, or moved.
+func (x *Index) Left() uint64 { return x.left.Load() }
 
 // Replace stores an opaque block over whatever its key held: the last writer wins.
 // old is what was there. Errors are Insert's; nothing changed then.
@@ -449,7 +454,13 @@ func (x *Index) account(s *slot, sign int64) {
 		x.counts.accepted += uint64(sign)
 		return
 	}
-	x.group(groupOf(s.loc)).add(s, sign)
+	id := groupOf(s.loc)
+	g := x.group(id)
+	had := g.blocks
+	g.add(s, sign)
+	if g.sealed && (had == 0) != (g.blocks == 0) {
+		x.victims.noteHollow(id, g)
+	}
 }
 
 // Stats is the index in numbers.

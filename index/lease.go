@@ -20,7 +20,10 @@ type LeaseRequest struct {
 }
 
 type lease struct {
-	deepest ID // 0 when that block was removed
+	id      skep.LeaseID
+	deepest ID
+	next    *lease // of the same block
+	prev    *lease
 	tenant  uint16
 	pin     bool
 	bytes   int64
@@ -41,7 +44,8 @@ type held struct {
 // after leases ended: until then too much is protected, never too little.
 type leases struct {
 	mu         sync.Mutex // after Index.mu
-	byID       map[skep.LeaseID]lease
+	byID       map[skep.LeaseID]*lease
+	of         map[ID]*lease // of a deepest block: the one granted last
 	next       skep.LeaseID
 	held       map[uint16]*held
 	marks      []uint64
@@ -50,10 +54,11 @@ type leases struct {
 	rebuilding bool
 	ended      bool // marks hold bits of leases that are over
 	soonest    int64
+	steps      uint64 // leases that removals of blocks looked at, for tests
 }
 
 func newLeases() leases {
-	return leases{byID: map[skep.LeaseID]lease{}, held: map[uint16]*held{}, soonest: math.MaxInt64}
+	return leases{byID: map[skep.LeaseID]*lease{}, of: map[ID]*lease{}, held: map[uint16]*held{}, soonest: math.MaxInt64}
 }
 
 func (l *leases) bytes() int64 { return int64(cap(l.marks)) * 8 }
@@ -99,8 +104,8 @@ func (x *Index) Held(tenant uint16) (leased, pinned int64) {
 
 // Grant promises that a block and all before it in its chain survive cleaning until
 // r.Until, unless deleted or damaged. NotFound is returned when the block is gone
-// since it was looked up, Quota when the tenant's cap would be passed, Full when
-// there are too many leases.
+// since it was looked up, Quota when the tenant's cap or its share of all leases would be
+// passed, Full when there are too many leases.
 func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 	const op = "lease"
 	if r.Bytes < 0 {
@@ -118,6 +123,9 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 		return 0, &skep.Error{Op: op, Kind: skep.Full, Field: "leases", Value: len(l.byID), Limit: x.cfg.MaxLeases}
 	}
 	h, k := x.held(r.Tenant), kind(r.Pin)
+	if left := x.cfg.MaxLeases - len(l.byID); !mayTake(h.n, left) {
+		return 0, overShare(op, "leases and pins", h.n, left)
+	}
 	if c := h.caps[k]; c > 0 && r.Bytes > c-h.bytes[k] {
 		return 0, &skep.Error{Op: op, Kind: skep.Quota, Field: [2]string{"leased bytes", "pinned bytes"}[k],
 			Value: fmt.Sprintf("%d and %d more", h.bytes[k], r.Bytes), Limit: fmt.Sprintf("at most %d", c)}
@@ -126,7 +134,7 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 	h.n++
 	l.next++
 	until := timeOf(r.Until)
-	l.byID[l.next] = lease{deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, bytes: r.Bytes, until: until}
+	l.enter(&lease{id: l.next, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, bytes: r.Bytes, until: until})
 	l.soonest = min(l.soonest, until)
 	if l.pending = append(l.pending, r.Deepest); len(l.pending) >= maxPending {
 		x.markPending() // nobody evicts: do not let the queue grow
@@ -144,12 +152,11 @@ func (x *Index) Renew(id skep.LeaseID, now, until time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.byID[id]
-	if !ok || e.until <= now.UnixNano() || e.deepest == 0 {
+	if !ok || e.until <= now.UnixNano() {
 		return &skep.Error{Op: "renew", Kind: skep.LeaseExpired}
 	}
 	e.until = timeOf(until)
 	l.soonest = min(l.soonest, e.until)
-	l.byID[id] = e
 	return nil
 }
 
@@ -160,12 +167,38 @@ func (x *Index) Release(id skep.LeaseID) {
 	x.leases.end(id)
 }
 
+// enter adds a lease.
+func (l *leases) enter(e *lease) {
+	l.byID[e.id] = e
+	if e.next = l.of[e.deepest]; e.next != nil {
+		e.next.prev = e
+	}
+	l.of[e.deepest] = e
+}
+
+// leave takes a lease off its block: one of them is over.
+func (l *leases) leave(e *lease) {
+	switch {
+	case e.prev != nil:
+		e.prev.next = e.next
+	case e.next != nil:
+		l.of[e.deepest] = e.next
+	default:
+		delete(l.of, e.deepest)
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	}
+	e.next, e.prev = nil, nil
+}
+
 func (l *leases) end(id skep.LeaseID) {
 	e, ok := l.byID[id]
 	if !ok {
 		return
 	}
 	delete(l.byID, id)
+	l.leave(e)
 	h, k := l.held[e.tenant], kind(e.pin)
 	h.bytes[k] -= e.bytes
 	if h.n--; h.n == 0 && !h.own {
@@ -293,8 +326,8 @@ func (x *Index) Protected(fp Fingerprint) bool {
 	return id != 0 && x.protected(ID(id))
 }
 
-// breakLeases ends the promises on a block that is removed by force. freed says that
-// its slot will be somebody else's.
+// breakLeases ends the promises on a block that is removed by force: what they counted is its
+// tenant's again. freed says that its slot will be somebody else's.
 func (x *Index) breakLeases(id ID, freed bool) {
 	l := &x.leases
 	l.mu.Lock()
@@ -302,11 +335,9 @@ func (x *Index) breakLeases(id ID, freed bool) {
 	if len(l.byID) == 0 && !l.ended && !l.rebuilding || !x.protectedLocked(id) {
 		return
 	}
-	for k, e := range l.byID {
-		if e.deepest == id {
-			e.deepest = 0
-			l.byID[k] = e
-		}
+	for e := l.of[id]; e != nil; e = l.of[id] {
+		l.end(e.id)
+		l.steps++
 	}
 	if freed {
 		l.marks[id/64] &^= 1 << (id % 64)

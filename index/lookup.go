@@ -67,8 +67,8 @@ func (x *Index) Probe(fp Fingerprint) (Entry, ID, bool) {
 
 // ResolveChain appends to dst the entries of blocks i to j-1 of the chain that ends
 // in deepest, in order, walking up from it. With fp every block on the way is checked
-// to be key k's; without it the entries carry 96 bits of their fingerprints. NotFound
-// is returned when a block of the chain was removed since the lookup, or is another's.
+// to be key k's. NotFound is returned when a block of the chain was removed since the
+// lookup, or is another's.
 func (x *Index) ResolveChain(deepest ID, fp func(k int) Fingerprint, i, j int, dst []Entry) ([]Entry, error) {
 	const op = "resolve chain"
 	if i < 0 || j < i {

@@ -2,9 +2,12 @@ package index
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // exactStack is the distances of reuses, by the stack itself: distances[d] counts reuses
@@ -41,8 +44,7 @@ func (e *exactStack) hitRatio(blocks int) float64 {
 
 // With every key sampled the curve is the stack's, but for the width of a bucket.
 func TestReuseIsExactWithoutSampling(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	r, err := NewReuse(4096)
 	require.NoError(t, err)
@@ -74,10 +76,21 @@ func TestReuseCountsAKeyOnce(t *testing.T) {
 	}
 }
 
-// Sampling keeps to its memory and near the truth, whatever the number of keys.
+// Sampling keeps to its memory and near the truth, whatever the number of keys. Whether a key that is used very often is
+// among the sampled is chance: one draw in some hundreds is far off for it, so several are made.
 func TestReuseSampled(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
+	var worst []float64
+	for i := range uint64(5) {
+		worst = append(worst, sampledError(t, seed+i))
+	}
+	slices.Sort(worst)
+	t.Logf("worst errors %.4f", worst)
+	require.Less(t, worst[2], .06)
+}
+
+// sampledError is the most by which the curve of sampled keys is off.
+func sampledError(t *testing.T, seed uint64) (worst float64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	r, err := NewReuse(2048)
 	require.NoError(t, err)
@@ -96,12 +109,10 @@ func TestReuseSampled(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(r.keys), 2048)
 	require.Less(t, r.Rate(), 1.0/firstRate, "the rate came down")
-	var worst float64
 	for blocks := 500.0; blocks < 300_000; blocks *= 1.5 {
 		worst = max(worst, abs(all.HitRatio(blocks)-r.HitRatio(blocks)))
 	}
-	t.Logf("%d of the keys sampled, rate %.5f, worst error %.4f", len(r.keys), r.Rate(), worst)
-	require.Less(t, worst, .06)
+	return worst
 }
 
 func abs(x float64) float64 { return max(x, -x) }

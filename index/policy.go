@@ -12,8 +12,9 @@ import (
 // the same numbers give the same answer.
 type Policy interface {
 	Name() string
-	// PickVictim is the index in groups, which is not empty, of the one to clean.
-	PickVictim(groups []GroupStat) int
+	// Worth is what a group is worth, the lowest is cleaned first; what is spared goes only
+	// where there is nothing else.
+	Worth(g GroupStat) (spared bool, worth float64)
 	// Keep says whether a block of the victim is worth writing again.
 	Keep(b BlockStat, c Context) bool
 }
@@ -55,6 +56,10 @@ type CostConfig struct {
 	// SealedShare how much of the age is the group's own rather than its blocks' last
 	// use. Defaults 1.3 and 0.7.
 	Freshness, SealedShare float64
+	// Probation is how much is put, in capacities, before a group that was filled may be
+	// cleaned while another gains space: so long nothing new is dropped, though nobody has
+	// used it yet and all that is older was used. Default 0.1.
+	Probation float64
 }
 
 func (c *CostConfig) ensureDefaults() {
@@ -76,6 +81,7 @@ func (c *CostConfig) ensureDefaults() {
 	def(&c.KeepMax, 0.8)
 	def(&c.Freshness, 1.3)
 	def(&c.SealedShare, 0.7)
+	def(&c.Probation, 0.1)
 }
 
 func (c *CostConfig) validate() error {
@@ -86,7 +92,7 @@ func (c *CostConfig) validate() error {
 		{"base in ns", float64(c.Base), math.MaxInt64}, {"time per page in ns", float64(c.PerPage), math.MaxInt64},
 		{"rewrite", c.Rewrite, 100}, {"burst", c.Burst, 1},
 		{"shortest horizon", c.HorizonMin, c.HorizonMax}, {"longest horizon", c.HorizonMax, 100},
-		{"keep", c.KeepMax, 1}, {"freshness", c.Freshness, 1000}, {"sealed share", c.SealedShare, 1},
+		{"keep", c.KeepMax, 1}, {"freshness", c.Freshness, 1000}, {"sealed share", c.SealedShare, 1}, {"probation", c.Probation, 1},
 	} {
 		if !(f.v >= 0 && f.v <= f.most) {
 			return skep.Invalidf("index", "cost policy's "+f.name, f.v, fmt.Sprintf("0 to %v", f.most))
@@ -152,8 +158,17 @@ func (p Cost) Score(g GroupStat) float64 {
 	return (float64(g.TouchedPages)/capacity + p.c.Freshness/(age+0.01)) / gain
 }
 
-// PickVictim is the group with the lowest Score, the first of equals.
-func (p Cost) PickVictim(groups []GroupStat) int { return lowest(groups, p.Score) }
+// probationGain is the part of a group, one in so many, that must be no Durable block for its
+// cleaning to spare one on probation.
+const probationGain = 8
+
+// OnProbation says whether what a group holds was put so lately that it had no time to be used.
+func (p Cost) OnProbation(g GroupStat) bool { return g.LivePages > 0 && g.SealedAge < p.c.Probation }
+
+// Worth is the group's Score; spared are those on probation, and those that gain no space.
+func (p Cost) Worth(g GroupStat) (bool, float64) {
+	return p.OnProbation(g) || g.MustPages*probationGain > g.CapacityPages*(probationGain-1), p.Score(g)
+}
 
 // Greedy cleans for a policy that has chosen already which blocks live (lru, s3fifo):
 // the group with the most dead space goes, all that lives in it stays.
@@ -165,21 +180,9 @@ func (p Greedy) Name() string { return p.name }
 // Keep is always true.
 func (p Greedy) Keep(BlockStat, Context) bool { return true }
 
-// PickVictim is the group with the least alive.
-func (p Greedy) PickVictim(groups []GroupStat) int {
-	return lowest(groups, func(g GroupStat) float64 {
-		return float64(g.LivePages) / float64(max(g.CapacityPages, 1))
-	})
-}
-
-func lowest(groups []GroupStat, score func(GroupStat) float64) int {
-	best, at := math.Inf(1), 0
-	for i, g := range groups {
-		if s := score(g); s < best {
-			best, at = s, i
-		}
-	}
-	return at
+// Worth is the part of the group that is alive.
+func (p Greedy) Worth(g GroupStat) (bool, float64) {
+	return false, float64(g.LivePages) / float64(max(g.CapacityPages, 1))
 }
 
 func newPolicy(cfg Config) (Policy, error) {
@@ -205,6 +208,7 @@ func (b *budget) init(cfg Config) {
 	b.rewrite = c.Rewrite
 	b.most = max(1, c.Burst*float64(cfg.CapacityPages))
 	b.horizons = [2]float64{c.HorizonMin, c.HorizonMax}
+	b.pages = min(b.pages, b.most)
 }
 
 func (b *budget) earn(put int64)    { b.pages = min(b.most, b.pages+b.rewrite*float64(put)) }

@@ -5,11 +5,12 @@ import (
 	"unsafe"
 )
 
-// Fingerprint is a keyed 128-bit hash of (namespace instance, salt, key), computed
-// by the caller under a secret no client knows. The index keeps and compares its
-// first 96 bits: at 10 M blocks the chance that any two agree is 2^-50, and a read
-// checks the whole key in the record in any case.
-type Fingerprint [16]byte
+// Fingerprint is 96 bits of a keyed hash of (namespace instance, salt, key), computed by
+// the caller under a secret no client knows. The index keeps all of them, so that what it
+// gives out names the same block wherever else blocks are known by fingerprint. At 10 M
+// blocks the chance that any two agree is 2^-50, and a read checks the whole key in the
+// record in any case.
+type Fingerprint [12]byte
 
 // ID names a slot; 0 is none. It is good as long as its block stays: what outlives
 // a call is checked against the fingerprint again.
@@ -30,7 +31,7 @@ const (
 // Entry is a block as callers see it.
 type Entry struct {
 	FP        Fingerprint
-	Parent    Fingerprint // when HasParent; entries that the index returns carry its first 96 bits
+	Parent    Fingerprint // when HasParent
 	HasParent bool        // false: the first block of a chain, or an opaque key
 	Depth     uint32      // blocks before it in the chain; 0 exactly when HasParent is false
 	// Location is layout.Location packed: the stripe group in the upper 32 bits. 0 is
@@ -68,7 +69,7 @@ const (
 	flagPartial
 )
 
-// fp96 is the part of a fingerprint that is kept.
+// fp96 is a fingerprint as slots keep it.
 type fp96 [3]uint32
 
 // slot is a block's row, 56 bytes without a pointer.
@@ -90,13 +91,13 @@ type slot struct {
 var _ [0]struct{} = [56 - unsafe.Sizeof(slot{})]struct{}{}
 
 func cut(fp *Fingerprint) fp96 {
-	return fp96{binary.LittleEndian.Uint32(fp[:4]), binary.LittleEndian.Uint32(fp[4:8]), binary.LittleEndian.Uint32(fp[8:12])}
+	return fp96{binary.LittleEndian.Uint32(fp[:4]), binary.LittleEndian.Uint32(fp[4:8]), binary.LittleEndian.Uint32(fp[8:])}
 }
 
 func (f fp96) full() (fp Fingerprint) {
 	binary.LittleEndian.PutUint32(fp[:4], f[0])
 	binary.LittleEndian.PutUint32(fp[4:8], f[1])
-	binary.LittleEndian.PutUint32(fp[8:12], f[2])
+	binary.LittleEndian.PutUint32(fp[8:], f[2])
 	return fp
 }
 

@@ -1,7 +1,9 @@
 package index
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/skepkv/skep"
 )
@@ -69,7 +71,8 @@ func (o *owners) drop(i uint16) {
 
 type tenant struct {
 	pages      int64
-	quotaBytes int64 // 0: none
+	shareBytes int64 // 0: none
+	hints      int   // blocks with hints
 }
 
 func (x *Index) tenant(id uint16) *tenant {
@@ -81,24 +84,24 @@ func (x *Index) tenant(id uint16) *tenant {
 	return t
 }
 
-// SetQuota says how many bytes on the devices a tenant may hold before its blocks go
-// first; 0 is no quota.
-func (x *Index) SetQuota(tenant uint16, bytes int64) error {
+// SetShare says how many bytes on the devices a tenant may hold before its blocks go
+// first; 0 is no share: they go like anybody else's. Room that nobody else needs is used beyond it.
+func (x *Index) SetShare(tenant uint16, bytes int64) error {
 	if bytes < 0 {
-		return skep.Invalidf("set quota", "bytes", bytes, "at least 0")
+		return skep.Invalidf("set share", "bytes", bytes, "at least 0")
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.tenant(tenant).quotaBytes = bytes
+	x.tenant(tenant).shareBytes = bytes
 	return nil
 }
 
 // Usage is what a tenant holds, in bytes on the devices, copies not counted.
-func (x *Index) Usage(tenant uint16) (bytes, quota int64) {
+func (x *Index) Usage(tenant uint16) (bytes, share int64) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if t := x.tenants[tenant]; t != nil {
-		return t.pages * x.cfg.PageBytes, t.quotaBytes
+		return t.pages * x.cfg.PageBytes, t.shareBytes
 	}
 	return 0, 0
 }
@@ -111,37 +114,70 @@ func (x *Index) SetDead(namespace uint32) {
 	x.dead[namespace] = true
 }
 
+// Dead are the namespaces that SetDead has named and ForgetDead has not.
+func (x *Index) Dead() []uint32 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Keys(x.dead))
+}
+
 // SweepDead looks at the next n slots and removes the blocks of dead namespaces among
 // them. It goes round the index from call to call; wrapped says that this call reached
 // the end. Their catalog rows are the caller's to drop, by namespace. A namespace that
 // was dead through a whole round has no block left, and can be forgotten (ForgetDead).
+// Lookups go on while it looks. One call at a time.
 func (x *Index) SweepDead(n int) (removed int, wrapped bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.closed {
-		return 0, true
+	ids, wrapped := x.nextDead(n)
+	const piece = 64
+	for len(ids) > 0 {
+		some := ids[:min(piece, len(ids))]
+		ids = ids[len(some):]
+		x.mu.Lock()
+		for _, id := range some {
+			if x.isDead(id) {
+				x.removeLocked(id)
+				removed++
+			}
+		}
+		x.mu.Unlock()
 	}
-	if len(x.dead) == 0 {
+	return removed, wrapped
+}
+
+// nextDead are the slots with blocks of dead namespaces among the next n.
+func (x *Index) nextDead(n int) (ids []uint32, wrapped bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if x.closed || len(x.dead) == 0 {
 		x.sweep = 0
-		return 0, true
+		return nil, true
 	}
 	for ; n > 0; n-- {
 		if x.sweep++; x.sweep > x.top {
 			x.sweep = 0
-			return removed, true
+			return ids, true
 		}
-		s := x.slots.at(x.sweep)
-		if s.has(flagLive) && x.dead[x.owners.at(s.owner).namespace] {
-			x.removeLocked(x.sweep)
-			removed++
+		if x.isDead(x.sweep) {
+			ids = append(ids, x.sweep)
 		}
 	}
-	return removed, false
+	return ids, false
 }
 
-// ForgetDead takes a namespace off the list of the dead.
-func (x *Index) ForgetDead(namespace uint32) {
+// isDead says that a slot holds a block of a dead namespace. REQUIRES: x.mu held.
+func (x *Index) isDead(id uint32) bool {
+	if x.closed {
+		return false
+	}
+	s := x.slots.at(id)
+	return s.has(flagLive) && x.dead[x.owners.at(s.owner).namespace]
+}
+
+// ForgetDead takes namespaces off the list of the dead.
+func (x *Index) ForgetDead(namespaces ...uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.dead, namespace)
+	for _, n := range namespaces {
+		delete(x.dead, n)
+	}
 }

@@ -20,7 +20,7 @@ import "sync/atomic"
 // pair deals more evenly it is taken, and where no pair keeps every device within one
 // unit of its even share an order found by search is, if there is one. Both are
 // worked out once for each (N, n mod N, layerUnits mod N) with N ≤ 16; above, the
-// usual pair is kept. docs/layout.md says what is reached.
+// usual pair is kept. docs/reference/layout.md says what is reached.
 //
 // The result is 0 for n < 1. Nothing stored depends on the rule: a block's location
 // says where it begins.

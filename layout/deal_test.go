@@ -28,7 +28,7 @@ func off(n, units, k, first, span, blocks int) (worst int) {
 // Per-device totals of any chain, and of any single layer of it, are within one unit
 // of even: for all N to 16, units to 64 and layers of up to a whole block, except
 // where no order of starts does it at all, which an independent search confirms.
-// There it is at most 1.4 units. docs/layout.md quotes these figures.
+// There it is at most 1.4 units. docs/reference/layout.md quotes these figures.
 func TestStartIsEven(t *testing.T) {
 	type residue struct{ n, r, q int }
 	seen, beyond := map[residue]bool{}, map[residue]int{}

@@ -34,6 +34,11 @@
 // So (group, page, device) and the size say where every byte is: a Location of 64
 // bits. Values of up to 3.5 KiB may share a page (Location.Sub).
 //
+// # A chain
+//
+// PlanChain checks one chain of a restore against its namespace's shape, for every Store: which chunks it comes in, in
+// which order, which bytes of a part each is, and where they belong in the caller's memory or pages (ChainPlan).
+//
 // # Which device first
 //
 // Start spreads a chain: over all its blocks, and over any one layer of all its
@@ -52,6 +57,6 @@
 //   - UnitFor, Extents, PartOffset, GranulesOf and Location.Pack are part of the stored
 //     format: they give the same for the same arguments for ever (TestFormat…).
 //     Start, Rotation, Filler and SegmentFor are choices and may change.
+//   - A chunk's bytes come to where they belong, and nothing else of its destination is written (TestChainBytes).
 //   - Bad arguments give an Invalid error, false, or nothing; never a panic.
-//     (Sequence.At beyond Len gives a piece beyond the range.)
 package layout

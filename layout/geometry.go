@@ -54,7 +54,7 @@ func Of(s skep.Shape) (Geometry, error) {
 		g.row, g.head = g.dim, g.dim*tokens
 		g.slice = g.head * int64(s.KVHeads)
 	}
-	g.part = g.slice * g.slicesPerLayer() * int64(s.Layers)
+	g.part = g.slice * g.SlicesPerLayer() * int64(s.Layers)
 	return g, nil
 }
 
@@ -73,7 +73,7 @@ func (g Geometry) Shape() skep.Shape { return g.shape }
 func (g Geometry) PartBytes() int64 { return g.part }
 
 // LayerBytes is the size of one layer: K and V, or the latent. An opaque part is one layer.
-func (g Geometry) LayerBytes() int64 { return g.slice * g.slicesPerLayer() }
+func (g Geometry) LayerBytes() int64 { return g.slice * g.SlicesPerLayer() }
 
 // SliceBytes is the size of one layer's K or V; of a layer where there is no K and V.
 func (g Geometry) SliceBytes() int64 { return g.slice }
@@ -89,7 +89,8 @@ func (g Geometry) TokenBytes() int64 { return ceil(g.part, int64(max(g.shape.Blo
 // Layers is how many layers the part has, 1 for an opaque one.
 func (g Geometry) Layers() int { return max(g.shape.Layers, 1) }
 
-func (g Geometry) slicesPerLayer() int64 {
+// SlicesPerLayer is how many tensors a layer has: K and V, or one.
+func (g Geometry) SlicesPerLayer() int64 {
 	if g.shape.Kind == skep.Attention {
 		return 2
 	}
@@ -97,34 +98,34 @@ func (g Geometry) slicesPerLayer() int64 {
 }
 
 // ByteRange appends to dst where the chosen layers, K or V, heads and tokens lie in
-// the part: ascending, disjoint, and merged where they touch. A zero Range means
-// all. Ranges outside the shape are Invalid. Choosing heads needs the HND order
+// the part: ascending, disjoint, and merged where they touch. What lies outside the
+// shape is Invalid. Choosing heads needs the HND order
 // (Unsupported otherwise: in NHD a head is scattered token by token); a latent has
 // neither heads nor K and V; an opaque part only has a whole.
-func (g Geometry) ByteRange(dst []Span, layers skep.Range, kv KV, heads, tokens skep.Range) ([]Span, error) {
+func (g Geometry) ByteRange(dst []Span, layers skep.Subset, kv KV, heads, tokens skep.Subset) ([]Span, error) {
 	const op = "byte range"
 	s := g.shape
 	if kv > VOnly {
 		return dst, skep.Invalidf(op, "k or v", kv, "both, k or v")
 	}
-	if s.Kind != skep.Attention && (kv != KAndV || !heads.All()) {
+	if s.Kind != skep.Attention && (kv != KAndV || !heads.IsAll()) {
 		return dst, unsupported(op, "heads, k and v", s.Kind)
 	}
-	if s.Kind == skep.Opaque && (!layers.All() && layers != skep.Range{From: 0, To: 1} || !tokens.All()) {
+	if s.Kind == skep.Opaque && (!layers.IsAll() && layers != skep.Only(0, 1) || !tokens.IsAll()) {
 		return dst, unsupported(op, "layers and tokens", s.Kind)
 	}
-	nl, ok := layers.Within(g.Layers())
+	nl, ok := layers.In(g.Layers())
 	if !ok {
 		return dst, skep.Invalidf(op, "layers", layers, fmt.Sprintf("in 0 to %d", g.Layers()))
 	}
 	if s.Kind == skep.Opaque {
 		return appendSpan(dst, len(dst), Span{0, g.part}), nil
 	}
-	nh, ok := heads.Within(max(s.KVHeads, 1))
+	nh, ok := heads.In(max(s.KVHeads, 1))
 	if !ok {
 		return dst, skep.Invalidf(op, "heads", heads, fmt.Sprintf("in 0 to %d", s.KVHeads))
 	}
-	nt, ok := tokens.Within(s.BlockTokens)
+	nt, ok := tokens.In(s.BlockTokens)
 	if !ok {
 		return dst, skep.Invalidf(op, "tokens", tokens, fmt.Sprintf("in 0 to %d", s.BlockTokens))
 	}
@@ -133,7 +134,7 @@ func (g Geometry) ByteRange(dst []Span, layers skep.Range, kv KV, heads, tokens 
 	}
 
 	base := len(dst)
-	first, last := int64(0), g.slicesPerLayer()-1
+	first, last := int64(0), g.SlicesPerLayer()-1
 	switch kv {
 	case KOnly:
 		last = 0
@@ -143,7 +144,7 @@ func (g Geometry) ByteRange(dst []Span, layers skep.Range, kv KV, heads, tokens 
 	run := Span{int64(nt.From) * g.row, int64(nt.Len()) * g.row} // of the tokens in a head or slice
 	for l := nl.From; l < nl.To; l++ {
 		for i := first; i <= last; i++ {
-			at := (int64(l)*g.slicesPerLayer() + i) * g.slice
+			at := (int64(l)*g.SlicesPerLayer() + i) * g.slice
 			if g.head == 0 {
 				dst = appendSpan(dst, base, Span{at + run.Off, run.Len})
 				continue
@@ -192,8 +193,8 @@ func (g Geometry) Locate(offset int64) (Position, error) {
 	}
 	slice, in := offset/g.slice, offset%g.slice
 	p := Position{
-		Layer: int(slice / g.slicesPerLayer()),
-		V:     slice%g.slicesPerLayer() == 1,
+		Layer: int(slice / g.SlicesPerLayer()),
+		V:     slice%g.SlicesPerLayer() == 1,
 		Byte:  in % g.dim,
 	}
 	if g.head > 0 {
@@ -219,7 +220,7 @@ func (g Geometry) Offset(p Position) (int64, error) {
 		p.Byte < 0 || p.Byte >= g.dim || p.V && s.Kind != skep.Attention {
 		return 0, skep.Invalidf(op, "position", p, "inside the shape")
 	}
-	slice := int64(p.Layer) * g.slicesPerLayer()
+	slice := int64(p.Layer) * g.SlicesPerLayer()
 	if p.V {
 		slice++
 	}

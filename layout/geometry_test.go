@@ -69,14 +69,14 @@ func TestGeometrySizes(t *testing.T) {
 }
 
 func TestByteRange(t *testing.T) {
-	all, r := skep.Range{}, func(a, b int) skep.Range { return skep.Range{From: a, To: b} }
+	all, r := skep.All, skep.Only
 	hnd := attention(4, 8, 64, 16, skep.BF16, skep.HND) // head 2048, slice 16384, layer 32768
 	nhd := attention(4, 8, 64, 16, skep.BF16, skep.NHD) // token 1024
 	mla := latent(3, 576, 16, skep.BF16)                // token 1152, layer 18432
 	for _, c := range []struct {
 		name                  string
 		shape                 skep.Shape
-		layers, heads, tokens skep.Range
+		layers, heads, tokens skep.Subset
 		kv                    KV
 		want                  []Span
 	}{
@@ -99,26 +99,26 @@ func TestByteRange(t *testing.T) {
 }
 
 func TestByteRangeRefuses(t *testing.T) {
-	all, one := skep.Range{}, skep.Range{From: 0, To: 1}
+	all, one := skep.All, skep.Only(0, 1)
 	hnd, nhd := attention(4, 8, 64, 16, skep.BF16, skep.HND), attention(4, 8, 64, 16, skep.BF16, skep.NHD)
 	mla, opaque := latent(3, 576, 16, skep.BF16), skep.Shape{Kind: skep.Opaque, BlockTokens: 1, Bytes: 1000}
 	for _, c := range []struct {
 		name                  string
 		shape                 skep.Shape
-		layers, heads, tokens skep.Range
+		layers, heads, tokens skep.Subset
 		kv                    KV
 		kind                  skep.Kind
 	}{
-		{"layer outside", hnd, skep.Range{From: 3, To: 5}, all, all, KAndV, skep.Invalid},
-		{"negative layer", hnd, skep.Range{From: -1, To: 1}, all, all, KAndV, skep.Invalid},
-		{"backward range", hnd, skep.Range{From: 2, To: 1}, all, all, KAndV, skep.Invalid},
-		{"head outside", hnd, all, skep.Range{From: 0, To: 9}, all, KAndV, skep.Invalid},
-		{"token outside", hnd, all, all, skep.Range{From: 16, To: 17}, KAndV, skep.Invalid},
+		{"layer outside", hnd, skep.Only(3, 5), all, all, KAndV, skep.Invalid},
+		{"negative layer", hnd, skep.Only(-1, 1), all, all, KAndV, skep.Invalid},
+		{"backward range", hnd, skep.Only(2, 1), all, all, KAndV, skep.Invalid},
+		{"head outside", hnd, all, skep.Only(0, 9), all, KAndV, skep.Invalid},
+		{"token outside", hnd, all, all, skep.Only(16, 17), KAndV, skep.Invalid},
 		{"unknown tensor", hnd, all, all, all, 3, skep.Invalid},
 		{"heads in NHD", nhd, all, one, all, KAndV, skep.Unsupported},
 		{"heads of a latent", mla, all, one, all, KAndV, skep.Unsupported},
 		{"K of a latent", mla, all, all, all, KOnly, skep.Unsupported},
-		{"layers of opaque bytes", opaque, skep.Range{From: 0, To: 2}, all, all, KAndV, skep.Unsupported},
+		{"layers of opaque bytes", opaque, skep.Only(0, 2), all, all, KAndV, skep.Unsupported},
 		{"tokens of opaque bytes", opaque, all, all, one, KAndV, skep.Unsupported},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -167,9 +167,9 @@ func smallShape(t *rapid.T) skep.Shape {
 	return attention(layers, rapid.IntRange(1, 4).Draw(t, "heads"), dim, tokens, element, order)
 }
 
-func someRange(t *rapid.T, n int, name string) skep.Range {
+func someRange(t *rapid.T, n int, name string) skep.Subset {
 	from := rapid.IntRange(0, n-1).Draw(t, name+" from")
-	return skep.Range{From: from, To: rapid.IntRange(from+1, n).Draw(t, name+" to")}
+	return skep.Only(from, rapid.IntRange(from+1, n).Draw(t, name+" to"))
 }
 
 // Any range maps back to the right bytes: a byte is in the spans exactly when the
@@ -179,7 +179,7 @@ func TestByteRangeMapsBack(t *testing.T) {
 		s := smallShape(t)
 		g := geometry(t, s)
 		layers, tokens := someRange(t, s.Layers, "layers"), someRange(t, s.BlockTokens, "tokens")
-		heads, kv := skep.Range{}, KAndV
+		heads, kv := skep.All, KAndV
 		if s.Kind == skep.Attention {
 			kv = KV(rapid.IntRange(0, 2).Draw(t, "kv"))
 			if s.Order == skep.HND {
@@ -198,7 +198,10 @@ func TestByteRangeMapsBack(t *testing.T) {
 				covered[b] = true
 			}
 		}
-		in := func(r skep.Range, v int) bool { return r.All() || v >= r.From && v < r.To }
+		in := func(s skep.Subset, v int) bool {
+			r, some := s.Bounds()
+			return !some || v >= r.From && v < r.To
+		}
 		for off := range g.PartBytes() {
 			p, err := g.Locate(off)
 			require.NoError(t, err)

@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/skepkv/skep"
@@ -20,7 +21,7 @@ const (
 	MaxDevices = 64
 )
 
-// Location is where a block begins. Together with the block's stored size and the
+// Location is where a block, or a copy of one, begins. Together with the block's stored size and the
 // number of devices in its group it gives every unit (Extents). The zero Location
 // is nowhere: page 0 is a segment's header.
 type Location struct {
@@ -46,6 +47,11 @@ func Unpack(v uint64) Location {
 		Device: uint8(v >> 3),
 		Sub:    uint8(v & 7),
 	}
+}
+
+// Compare orders locations as their rows lie in a catalog: by group, page, device and slot.
+func (l Location) Compare(o Location) int {
+	return cmp.Or(cmp.Compare(l.Group, o.Group), cmp.Compare(l.Page, o.Page), cmp.Compare(l.Device, o.Device), cmp.Compare(l.Sub, o.Sub))
 }
 
 // Check returns an Invalid error unless a block of stored bytes lies at l inside the

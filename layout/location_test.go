@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 func TestFormatLocation(t *testing.T) {
@@ -187,7 +188,6 @@ func TestParts(t *testing.T) {
 }
 
 func seeded(t *testing.T) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	return rand.New(rand.NewPCG(seed, 0))
 }

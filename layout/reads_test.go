@@ -125,7 +125,7 @@ func TestReadsOfOneLayer(t *testing.T) {
 	geo := geometry(t, s)
 	g, err := GranulesOf(s, skep.PartKV, geo.PartBytes())
 	require.NoError(t, err)
-	spans, err := geo.ByteRange(nil, skep.Range{From: 4, To: 5}, KAndV, skep.Range{}, skep.Range{})
+	spans, err := geo.ByteRange(nil, skep.Only(4, 5), KAndV, skep.All, skep.All)
 	require.NoError(t, err)
 	got := AppendReads(nil, Location{Group: 3, Page: 1, Device: 7}, 8, StoredBytes(skep.Manifest{{Name: "kv", Size: geo.PartBytes()}}), 0, g, spans)
 	assert.Equal(t, []Read{
@@ -192,45 +192,11 @@ func TestMerge(t *testing.T) {
 	assert.Empty(t, Merge(nil, nil, 100))
 }
 
-func TestOrder(t *testing.T) {
-	r := func(a, b int) skep.Range { return skep.Range{From: a, To: b} }
-	for _, c := range []struct {
-		dir  skep.Direction
-		want []Piece
-	}{
-		{skep.HeadFirst, []Piece{{3, r(5, 7)}, {4, r(5, 7)}, {5, r(5, 7)}}},
-		{skep.TailFirst, []Piece{{5, r(5, 7)}, {4, r(5, 7)}, {3, r(5, 7)}}},
-		{skep.LayersUp, []Piece{{3, r(5, 6)}, {4, r(5, 6)}, {5, r(5, 6)}, {3, r(6, 7)}, {4, r(6, 7)}, {5, r(6, 7)}}},
-		{skep.LayersDown, []Piece{{3, r(6, 7)}, {4, r(6, 7)}, {5, r(6, 7)}, {3, r(5, 6)}, {4, r(5, 6)}, {5, r(5, 6)}}},
-	} {
-		t.Run(c.dir.String(), func(t *testing.T) {
-			s := Order(c.dir, r(3, 6), r(5, 7))
-			assert.Equal(t, c.want, slices.Collect(s.All()))
-			assert.Equal(t, len(c.want), s.Len())
-			for i, p := range c.want {
-				assert.Equal(t, i, s.Index(p))
-			}
-			for range s.All() {
-				break // an early end is allowed
-			}
-			assert.Equal(t, -1, s.Index(Piece{2, r(5, 6)}))
-			assert.Equal(t, -1, s.Index(Piece{6, r(5, 6)}))
-			assert.Equal(t, c.dir.ByLayer(), s.Index(Piece{3, r(0, 1)}) == -1)
-			for _, empty := range []Sequence{Order(c.dir, r(3, 3), r(5, 7)), Order(c.dir, r(3, 6), r(7, 5))} {
-				assert.Zero(t, empty.Len())
-				assert.Empty(t, slices.Collect(empty.All()))
-				assert.Equal(t, -1, empty.Index(Piece{3, r(5, 6)}))
-			}
-		})
-	}
-	_ = Sequence{dir: skep.LayersUp}.At(1) // beyond an empty one: no panic
-}
-
 func BenchmarkAppendReads(b *testing.B) {
 	s := attention(36, 8, 128, 32, skep.BF16, skep.HND)
 	geo, _ := Of(s)
 	g, _ := GranulesOf(s, skep.PartKV, geo.PartBytes())
-	spans, _ := geo.ByteRange(nil, skep.Range{}, KAndV, skep.Range{}, skep.Range{})
+	spans, _ := geo.ByteRange(nil, skep.All, KAndV, skep.All, skep.All)
 	var dst []Read
 	b.ReportAllocs()
 	for range b.N {

@@ -38,8 +38,17 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 	}
 	if len(behind) > 0 {
 		end := s.accepted.begin()
-		go0(&s.background, func() {
+		l := lend(func() { // the tier's copies go when no drive writes from them any more
+			for _, in := range behind {
+				in.unshare()
+			}
+		})
+		for _, in := range behind {
+			in.loan = l
+		}
+		s.background.Go(func() {
 			defer end()
+			defer l.back()
 			defer s.land(behind)
 			if err := s.write(s.ctx, ns, streamUser, behind); err != nil {
 				s.log.Error("accepted blocks not committed", "blocks", len(behind), "error", err)
@@ -47,7 +56,6 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 			promised := s.withdrawAll(ns, behind)
 			for _, in := range behind {
 				in.parts = nil
-				in.unshare()
 			}
 			s.keepPromised(ns, promised)
 		})
@@ -95,7 +103,8 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 		parts[i].Bytes = bytes
 		in.held = append(in.held, held{id, v})
 	}
-	in.parts, in.accepted = parts, true
+	given, loan := in.given, in.loan
+	in.parts, in.given, in.loan, in.accepted = parts, nil, nil, true
 	e := in.entry(ns)
 	e.Location = 0
 	in.rec.Version = uint32(s.nextSeq())
@@ -114,14 +123,14 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	if _, _, err := s.index.Insert(e); err != nil {
 		in.unshare()
 		s.discard(in) // the way through the drives says why
-		in.accepted, in.parts = false, whole
+		in.accepted, in.parts, in.given, in.loan = false, whole, given, loan
 		return false
 	}
 	ns.stored.Add(in.size)
 	// The caller's result is its own; what follows reports elsewhere.
 	*in.result = skep.PutResult{Outcome: skep.Accepted}
 	in.result = &skep.PutResult{}
-	s.events.emit(s.eventOf(ns, in, skep.EventAccepted))
+	s.events.Emit(s.eventOf(ns, in, skep.EventAccepted))
 	return true
 }
 
@@ -165,7 +174,7 @@ func (s *Store) record(fp index.Fingerprint, e index.Entry) (rec segment.Record,
 			return rec, errGone
 		}
 	}
-	buf, err := s.catalog.Block(s.ctx, locOf(unpack(e.Location)), nil)
+	buf, err := s.catalog.Block(s.ctx, unpack(e.Location), nil)
 	if err != nil {
 		return rec, err
 	}

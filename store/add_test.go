@@ -3,15 +3,15 @@ package store
 import (
 	"context"
 	"path/filepath"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // share is how much of a drive's segments are in use.
@@ -43,9 +43,9 @@ func TestAddDeviceUnderLoad(t *testing.T) {
 		}
 	}
 	var stop atomic.Bool
-	var load sync.WaitGroup
+	load := storetest.NewCrew(t)
 	for w := range 3 {
-		load.Go(func() {
+		load.Go(func(t testing.TB) {
 			for i := 0; !stop.Load(); i++ {
 				switch keys := chainKeys(1000*(w+1)+i, 4); w {
 				case 0:
@@ -85,7 +85,7 @@ func TestAddDeviceToAFullStore(t *testing.T) {
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
-		o.CapacityBytes, o.rules.taskRetry = 3<<20, o.rules.probeEvery
+		o.CapacityBytes, o.taskRetry = 3<<20, o.rules.ProbeEvery
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
@@ -144,7 +144,7 @@ func TestAskDevice(t *testing.T) {
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
-		o.Admin, o.CapacityBytes, o.rules.taskEvery = true, 4<<20, hangs
+		o.Admin, o.CapacityBytes, o.taskEvery = true, 4<<20, hangs
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -154,18 +154,21 @@ func TestAskDevice(t *testing.T) {
 	_, err := ask(DeviceRequest{Action: "add", Path: filepath.Join(o.Dir, "device-2")})
 	require.NoError(t, err)
 	require.Len(t, s.allDrives(), 3)
+	_, err = ask(DeviceRequest{Action: "remove", Device: "99"})
+	requireKind(t, skep.NotFound, err)
+	require.Equal(t, 1, strings.Count(err.Error(), "remove device"), "it says once what failed: %v", err)
 	p, err := ask(DeviceRequest{Action: "remove", Device: "0", DryRun: true})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)
 	over, cancel := context.WithCancel(ctx)
-	go func() {
-		for !s.drives[1].retired.Load() && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
-	}()
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) {
+		defer cancel()
+		eventually(t, "it is being drained", s.drives[1].retired.Load)
+	})
 	_, err = AskDevice(over, o.Dir, DeviceRequest{Action: "drain", Device: "1", Rate: 1})
 	requireKind(t, skep.Deadline, err)
+	crew.Wait()
 	p, err = ask(DeviceRequest{Action: "remove", Device: "0"})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)

@@ -1,11 +1,7 @@
 package store
 
 import (
-	"encoding/binary"
-	"errors"
 	"io/fs"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 )
 
 // Another process sees the store at work through the socket, and only its own user can.
@@ -37,7 +32,7 @@ func TestAdminSocket(t *testing.T) {
 	require.Contains(t, strings.Join(lines, "\n"), "store open")
 	var no map[string]string
 	require.NoError(t, AskAdmin(testContext(t), o.Dir, "drop everything", &no))
-	require.Contains(t, no["error"], "must be stats, log, options or device")
+	require.Contains(t, no["error"], "must be stats, log, options, device, namespace, scrub or compact")
 	var options map[string]any
 	require.NoError(t, AskAdmin(testContext(t), o.Dir, "options", &options))
 	require.EqualValues(t, 4<<20, options["CapacityBytes"])
@@ -59,37 +54,8 @@ func TestAdminSocketPathTooLong(t *testing.T) {
 	require.ErrorContains(t, err, "at most 107 bytes")
 }
 
-func TestLogRingKeepsTheEnd(t *testing.T) {
-	l, r := withRing(slog.New(slog.DiscardHandler))
-	for i := range logRingLines + 10 {
-		l.With("n", 1).Info("line", "i", i)
-		l.Debug("not kept")
-	}
-	l.WithGroup("g").Warn("last", "long", strings.Repeat("x", 5000))
-	lines := r.tail()
-	require.Len(t, lines, logRingLines)
-	require.Contains(t, lines[0], "i=11")
-	require.Contains(t, lines[logRingLines-1], "msg=last g.long=xxx")
-	require.LessOrEqual(t, len(lines[logRingLines-1]), logLineBytes)
-}
-
-func TestParseSmart(t *testing.T) {
-	p := make([]byte, smartPage)
-	p[3], p[5] = 98, 4
-	binary.LittleEndian.PutUint64(p[48:], 2_000_000) // 1.024 TB
-	binary.LittleEndian.PutUint64(p[128:], 2400)     // 100 days
-	w := parseSmart(p)
-	require.Equal(t, skep.WearStats{Known: true, PercentUsed: 4, Spare: 98, BytesWritten: 1_024_000_000_000, PowerOnHours: 2400, DaysLeft: 2400}, w)
-	p[5] = 120
-	require.Zero(t, parseSmart(p).DaysLeft, "past its promised life")
-	p[5] = 0
-	require.Zero(t, parseSmart(p).DaysLeft, "cannot be said")
-	for i := range p {
-		p[i] = 0xff
-	}
-	require.Positive(t, parseSmart(p).BytesWritten, "counters do not overflow")
-	require.False(t, parseSmart(p[:100]).Known)
-
+// Every device says how worn it is, or why it does not.
+func TestStatsOfWear(t *testing.T) {
 	// A file on whatever this machine has: an answer or a reason.
 	s := openTest(t, small(t.TempDir()))
 	eventually(t, "the drives are asked", func() bool { return s.wear.of(0).Why != "not asked" })
@@ -133,41 +99,4 @@ func TestStatsOfReuseAndPrograms(t *testing.T) {
 	require.Equal(t, []skep.ProgramStats{{Name: "agent-7", Blocks: 3, RestoredBlocks: 3}}, st.Programs)
 	require.Equal(t, "t", st.Tenants[0].Name)
 	require.Positive(t, st.Tenants[0].Bytes)
-}
-
-func TestProgramsAreBounded(t *testing.T) {
-	var p programs
-	rng := newRand(1)
-	for i := range maxPrograms + 50 {
-		var fp [16]byte
-		binary.LittleEndian.PutUint64(fp[:], rng.Uint64())
-		p.hinted(keyOf(uint32(i)).String(), []index.Fingerprint{fp})
-	}
-	require.Len(t, p.snapshot(), maxPrograms)
-}
-
-func TestWorks(t *testing.T) {
-	var w works
-	a, b := w.begin("scrub", 100), w.begin("rebalance", 0)
-	a.add(40)
-	require.Equal(t, "scrub", w.snapshot()[0].Name)
-	require.EqualValues(t, 40, w.snapshot()[0].Done)
-	a.end()
-	a.end()
-	require.Len(t, w.snapshot(), 1)
-	b.end()
-	require.Empty(t, w.snapshot())
-}
-
-// The socket is not open to other users, whatever its mode was when they connected.
-func TestOtherUsersMayNotAsk(t *testing.T) {
-	require.True(t, userMay(1000, 1000))
-	require.True(t, userMay(0, 1000))
-	require.False(t, userMay(1001, 1000))
-	require.False(t, userMay(1000, 0))
-	ours, theirs := net.Pipe()
-	defer func() { require.NoError(t, errors.Join(ours.Close(), theirs.Close())) }()
-	if runtime.GOOS == "linux" {
-		require.False(t, peerMay(ours), "nothing is known of who is at the other end")
-	}
 }

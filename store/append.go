@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -26,9 +27,11 @@ type appending struct {
 	bytes    int64
 	logs     []logPlace // one a copy, on different devices
 	logPages int
-	writes   *waiter
+	writes   *segio.Batch
 	err      error            // what kept it from starting
-	cipher   []*memory.Buffer // what its sealed blocks are written from
+	bufs     []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
+	loans    []*loan          // what the others are written from
+	flushes  uint64           // that had failed on its drives before it was written
 }
 
 type logPlace struct {
@@ -71,7 +74,10 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 		if g != nil {
 			return g, nil
 		}
-		if err := s.take(ctx, sp.opening, "put"); err != nil {
+		if err := s.take(ctx, sp.opening, "put", "group being opened"); err != nil {
+			if skep.KindOf(err) == skep.Deadline && ctx.Err() == nil { // drives that others wait for
+				err = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "group", Value: "being opened for too long", Err: err}
+			}
 			return nil, err
 		}
 		sp.mu.Lock()
@@ -122,7 +128,11 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 		return nil, 0, false
 	}
 	if copies > len(g.drives) {
-		return nil, 0, true
+		if s.takingLocked() <= len(g.drives) {
+			return nil, 0, true
+		}
+		s.sealLocked(g) // it was opened while some took nothing new: the next one has them
+		return nil, 0, false
 	}
 	st := f.Stats()
 	fresh = st.Payload+st.Log == 0 && g.inline == 0
@@ -141,7 +151,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 			if l.Device == inlineDevice {
 				break
 			}
-			in.rec.Copies = append(in.rec.Copies, segment.Place{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub})
+			in.rec.Copies = append(in.rec.Copies, l)
 		}
 		length := in.rec.Len() + in.sealLen()
 		placed := weight(in.pages, in.size, copies, length)
@@ -162,6 +172,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 			entries++
 		}
 		g.placed += placed
+		g.copied.add(slotsOf(in.pages, in.size), len(in.rec.Copies))
 		a.bytes += in.size
 		a.blocks = append(a.blocks, in)
 		n++
@@ -311,6 +322,7 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 			in.rec.Version = uint32(a.seq)
 		}
 	}
+	a.flushes = failedFlushes(a.g.drives)
 	ops, err := s.appendWrites(ctx, ns, a, false)
 	if err == errScarce {
 		err = s.scarce.wait(ctx, s.options.OpTimeout, func() (err error) {
@@ -323,13 +335,13 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 	if a.err != nil {
 		total = 0
 	}
-	a.writes = newWaiter(total)
-	g, seq, bytes := a.g, a.seq, a.bytes
-	a.writes.after(func() {
-		// Only now can no drive write to these cells any more.
-		s.marks.end(seq, bytes)
-		releaseAll(a.cipher)
-		s.endAppend(g)
+	if a.err == nil {
+		a.takeLoans()
+	}
+	bufs, loans := a.bufs, a.loans
+	s.writes(a, total, a.bytes, func() {
+		releaseAll(bufs)
+		backAll(loans)
 	})
 	if a.err != nil {
 		return
@@ -358,18 +370,21 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 // appendWrites makes the payload writes of an append. errScarce: there is no memory for
 // copies now, and it is not to be waited for. On an error it holds none.
 func (s *Store) appendWrites(ctx context.Context, ns *namespace, a *appending, patient bool) (ops []driveOp, err error) {
-	if err := s.sealing(ctx, ns, a, patient); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if err != nil {
 			for i := range ops {
 				ops[i].free()
 			}
-			releaseAll(a.cipher)
-			ops, a.cipher = nil, nil
+			releaseAll(a.bufs)
+			ops, a.bufs = nil, nil
 		}
 	}()
+	if err := s.own(ctx, a, patient); err != nil {
+		return nil, err
+	}
+	if err := s.sealing(ctx, ns, a, patient); err != nil {
+		return nil, err
+	}
 	for _, in := range a.blocks {
 		if in.loc.Device == inlineDevice || in.packed() {
 			continue
@@ -389,11 +404,18 @@ func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
 	defer s.endAppend(a.g)
 	err := a.err
 	if err == nil {
-		err = a.writes.waitOr(ctx, s.options.OpTimeout, a.g.lost)
+		err = a.writes.WaitOr(ctx, s.options.OpTimeout, a.g.lost)
 	}
 	durable := ns.info.Class == skep.Durable
 	if err == nil && durable {
-		err = s.flushDrives(ctx, a.g.drives)
+		err = s.flushWritten(ctx, a.g.drives, a.flushes)
+	}
+	if err != nil {
+		s.giveWritesUp(a)
+	}
+	if err != nil && unusable(err) {
+		s.suspect(a.g)
+		return errUnusable
 	}
 	if err != nil {
 		kind := skep.KindOf(err)
@@ -415,6 +437,7 @@ func (s *Store) endAppend(g *group) {
 	s.space.mu.Lock()
 	g.pending--
 	s.recordSealedLocked(g)
+	s.space.easedBy(g)
 	s.space.mu.Unlock()
 }
 
@@ -441,7 +464,7 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 	var buf []byte
 	for _, in := range a.blocks {
 		buf = in.rec.Append(buf[:0])
-		b.PutBlock(locOf(in.loc), buf)
+		b.PutBlock(in.loc, buf)
 	}
 	// Changes of what is there already are serialised with deletes and the cleaner.
 	exclusive := !ns.info.Chained
@@ -453,7 +476,8 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 		defer s.changes.Unlock()
 		s.supersede(ns, a, b)
 	}
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, durable)); err != nil { // not under ctx: the index must follow the rows
+	// Not under ctx: the index must follow the rows.
+	if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, durable) }); err != nil {
 		return err
 	}
 	if !durable {
@@ -461,8 +485,8 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 	}
 	var refused []*incoming
 	for _, in := range a.blocks {
-		if in.outdated { // it was there for no time at all
-			*in.result = skep.PutResult{Outcome: skep.Committed}
+		if in.outdated {
+			*in.result = skep.PutResult{Outcome: skep.Committed} // it was there for no time at all
 			continue
 		}
 		if err := s.show(ns, in); err != nil {
@@ -482,26 +506,27 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 	earlier := map[index.Fingerprint]*incoming{} // of the same append
 	for _, in := range a.blocks {
 		if r := in.replaces; r != nil {
-			if old, ok := s.index.Resolve(*r); ok && old.Location != 0 {
+			old, ok := s.index.Resolve(*r)
+			if in.dropPending = ok && old.Location == 0; ok && !in.dropPending {
 				in.dropBytes, in.dropForget = s.forgetter(ns, *r, old)
-				b.DeleteBlock(locOf(layout.Unpack(old.Location)))
+				b.DeleteBlock(layout.Unpack(old.Location))
 			}
 		}
 		if ns.info.Chained {
 			continue
 		}
 		if old := earlier[in.fp]; old != nil {
-			b.DeleteBlock(locOf(old.loc))
+			b.DeleteBlock(old.loc)
 			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp, &old.rec) }
 		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
 			if s.rivals.contended(in.fp) && s.outranked(in, old) {
 				in.outdated = true
-				b.DeleteBlock(locOf(in.loc))
+				b.DeleteBlock(in.loc)
 				s.suspect(a.g)
 				continue
 			}
 			in.replacedBytes, in.forget = s.forgetter(ns, in.fp, old)
-			b.DeleteBlock(locOf(layout.Unpack(old.Location)))
+			b.DeleteBlock(layout.Unpack(old.Location))
 		}
 		earlier[in.fp] = in
 	}
@@ -513,7 +538,7 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 	switch {
 	case in.accepted:
 		if !s.index.Move(in.fp, 0, e.Location) {
-			s.deleteRow(locOf(in.loc)) // deleted meanwhile
+			s.deleteRow(in.loc) // deleted meanwhile
 			if g := s.space.find(in.loc.Group); g != nil {
 				s.suspect(g) // its record stays in the log, and no tombstone covers it
 			}
@@ -530,7 +555,7 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 			if in.forget != nil {
 				in.forget()
 			}
-			s.events.emit(s.eventOf(ns, in, skep.EventDeleted))
+			s.events.Emit(s.eventOf(ns, in, skep.EventDeleted))
 		}
 	default:
 		if _, _, err := s.index.Insert(e); err != nil {
@@ -538,45 +563,14 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 		}
 	}
 	*in.result = skep.PutResult{Outcome: skep.Committed}
-	s.count.putBlocks.Add(1)
-	s.count.putBytes.Add(in.size)
-	s.count.boundaryPut.Add(boundaryBytes(&in.rec))
+	s.count.PutBlocks.Add(1)
+	s.count.PutBytes.Add(in.size)
+	s.count.BoundaryPut.Add(boundaryBytes(&in.rec))
 	if !in.accepted { // those were counted when they were
 		ns.stored.Add(in.size)
 	}
-	s.events.emit(s.eventOf(ns, in, skep.EventCommitted))
+	s.events.Emit(s.eventOf(ns, in, skep.EventCommitted))
 	return nil
-}
-
-// refused says of a block that the index has no room for it. Its row goes next: takeBack.
-func (s *Store) refused(in *incoming, err error) {
-	if g := s.space.find(in.loc.Group); g != nil {
-		s.suspect(g)
-	}
-	s.log.Warn("block not indexed", "key", in.rec.Key.Short(), "error", err)
-	kind := skep.KindOf(err)
-	if kind != skep.NoMemory {
-		kind = skep.Full
-	}
-	*in.result = skep.PutResult{Outcome: skep.Declined, Reason: kind}
-	s.count.decline(kind)
-}
-
-// takeBack deletes the rows of refused blocks. Those that were synced are deleted so, too,
-// before anybody is told that they were declined: no crash brings them back.
-func (s *Store) takeBack(list []*incoming, durable bool) error {
-	if len(list) == 0 {
-		return nil
-	}
-	b := s.catalog.NewBatch()
-	for _, in := range list {
-		b.DeleteBlock(locOf(in.loc))
-	}
-	err := s.unsure(s.catalog.Commit(s.ctx, b, durable))
-	if !durable {
-		s.loose.Add(1)
-	}
-	return err
 }
 
 func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable != 0 }
@@ -587,8 +581,4 @@ func (in *incoming) entry(ns *namespace) index.Entry {
 		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.instance, Tenant: ns.tenant,
 		Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
 	}
-}
-
-func locOf(l layout.Location) catalog.Loc {
-	return catalog.Loc{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub}
 }

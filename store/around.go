@@ -6,8 +6,9 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Reading around what a drive does wrong.
@@ -48,40 +49,25 @@ func (t *troubles) wrong(copy int, s layout.Span) bool {
 	return false
 }
 
-// noPlace is the cost of reading where it is no use to.
-const noPlace = 1 << 20
-
-// costOf says what it costs to read from d: less is better, noPlace and above never.
+// costOf says what it costs to read from d: less is better, segio.NoPlace and above never.
 func (t *troubles) costOf(d *drive) int {
 	if t != nil && slices.Contains(t.shun, d) {
-		return noPlace
+		return segio.NoPlace
 	}
-	switch d.condition() {
-	case healthy:
-		return 0
-	case slow:
-		return 1
-	case fenced:
-		return 2
-	}
-	return noPlace // dead
+	return d.readCost()
 }
+
+// partSpan is what of the part a read brings.
+func partSpan(r *layout.Read) layout.Span { return layout.Span{Off: r.PartOff, Len: r.Len} }
 
 // copyReads are the reads of the chunk's spans from copy c.
 func (f *found) copyReads(c int, spans []layout.Span) []layout.Read {
-	p := f.copies[c]
-	loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-	reads := layout.AppendReads(nil, loc, len(f.group.drives), f.stored, f.partOff, f.granules, spans)
+	reads := layout.AppendReads(nil, f.copies[c], len(f.group.drives), f.stored, f.partOff, f.sums.Granules, spans)
 	for i := range reads {
 		reads[i].Tag = uint32(c)
 	}
 	return reads
 }
-
-var (
-	errNoDrive = &skep.Error{Op: "restore", Kind: skep.DeviceFailed, Field: "drive", Value: "fenced"}
-	errNoCopy  = &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "copies", Value: "all wrong"}
-)
 
 // chooseReads says where each piece of the chunk is read. The error is DeviceFailed when a
 // piece lies only on drives that cannot be read, Damaged when all its copies were wrong.
@@ -93,107 +79,87 @@ func (ch *chunk) chooseReads() ([]layout.Read, error) {
 	}
 	lists := make([][]layout.Read, len(f.copies))
 	lists[0] = first
-	for i := range first {
-		best, cost, wrong := 0, noPlace, 0
-		for c := range f.copies {
-			if lists[c] == nil {
-				if lists[c] = f.copyReads(c, ch.spans); len(lists[c]) != len(first) {
-					return nil, &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "places of the copies"}
-				}
-			}
-			r := &lists[c][i]
-			if ch.trouble.wrong(c, layout.Span{Off: r.PartOff, Len: r.Len}) {
-				wrong++
-				continue
-			}
-			if n := ch.trouble.costOf(f.group.drives[r.Device]); n < cost {
-				best, cost = c, n
-			}
+	for c := range f.copies {
+		if c > 0 {
+			lists[c] = f.copyReads(c, ch.spans)
 		}
-		switch {
-		case wrong == len(f.copies):
-			return nil, errNoCopy
-		case cost >= noPlace:
-			return nil, errNoDrive
+		if len(lists[c]) != len(first) {
+			return nil, &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "places of the copies"}
 		}
-		first[i] = lists[best][i]
 	}
-	return first, nil
+	chosen := make([]layout.Read, len(first))
+	for i := range chosen {
+		best, err := segio.Best(len(f.copies), func(c int) bool { return ch.trouble.wrong(c, partSpan(&lists[c][i])) },
+			func(c int) int { return ch.trouble.costOf(f.group.drives[lists[c][i].Device]) })
+		if err != nil {
+			return nil, err
+		}
+		chosen[i] = lists[best][i]
+	}
+	return chosen, nil
 }
 
-// again prepares another attempt after err. False: there is nothing else to try, or
-// trying would not help.
-func (ch *chunk) again(err error) bool {
+// again prepares another attempt after err. The error says that there is none, and what the
+// chunk ends with.
+func (ch *chunk) again(err error) error {
 	f, s := ch.at, ch.ses.s
 	kind := skep.KindOf(err)
 	if len(f.copies) == 0 {
-		return false
+		return err
 	}
-	known := ch.trouble != nil
-	if !known {
+	if ch.trouble == nil {
 		ch.trouble = &troubles{}
 	}
 	before := len(ch.trouble.shun) + len(ch.trouble.bad)
 	switch kind {
 	case skep.Damaged:
+		known := len(ch.trouble.bad)
 		ch.noteWrong()
+		ch.gaveWrong(known, len(ch.trouble.bad))
 	case skep.DeviceFailed:
 		for _, r := range ch.reads {
 			// One that was left behind is its drive's still, error and all.
-			if r.state.Load() == readDone && r.op.Err != nil && !slices.Contains(ch.trouble.shun, r.drive) {
+			if r.state.is() == readDone && r.op.Err != nil && !slices.Contains(ch.trouble.shun, r.drive) {
 				ch.trouble.shun = append(ch.trouble.shun, r.drive)
 			}
 		}
 	}
+	next := err // nothing learnt: no second try would differ
+	if len(ch.trouble.shun)+len(ch.trouble.bad) > before {
+		ch.unread()
+		ch.patient = true
+		next = ch.prepare()
+	}
+	s.readFailed(ch, err, next == segio.ErrNoCopy)
+	if next != nil {
+		return err
+	}
+	return nil
+}
+
+// unread forgets an attempt that failed.
+func (ch *chunk) unread() {
 	for _, b := range ch.temp {
 		if b != nil {
 			b.Release()
 		}
 	}
 	ch.temp = nil
-	var next error
-	if len(ch.trouble.shun)+len(ch.trouble.bad) == before {
-		next = err // nothing learnt: no second try would differ
-	} else {
-		ch.failed.Store(nil)
-		ch.patient = true
-		next = ch.prepare()
-	}
-	s.readFailed(ch, err, next == errNoCopy)
-	return next == nil
+	ch.failed.Store(nil)
 }
 
 // noteWrong finds every granule that is wrong, and the copies its bytes came from.
 func (ch *chunk) noteWrong() {
-	f := ch.at
-	for _, s := range ch.spans {
-		first, last := f.granules.Cover(s)
-		at := 0
-		for g := first; g <= last; g++ {
-			span := f.granules.Span(g)
-			if sum, ok := granuleSum(f.seed, g, span, ch.pieces, &at); ok && sum == f.sums[g] {
-				continue
+	for _, span := range ch.at.sums.Wrong(ch.spans, pieces(ch.pieces)) {
+		for i := range ch.pieces {
+			p := &ch.pieces[i]
+			from, to := max(span.Off, p.off), min(span.End(), p.off+int64(len(p.mem)))
+			if from < to {
+				ch.trouble.bad = append(ch.trouble.bad, bad{int(p.copy), layout.Span{Off: from, Len: to - from}})
 			}
-			for i := range ch.pieces {
-				p := &ch.pieces[i]
-				from, to := max(span.Off, p.off), min(span.End(), p.off+int64(len(p.mem)))
-				if from < to {
-					ch.trouble.bad = append(ch.trouble.bad, bad{int(p.copy), layout.Span{Off: from, Len: to - from}})
-				}
-			}
-			at = 0
 		}
 	}
 }
-
-// States of a read.
-const (
-	readPending int32 = iota
-	readDone
-	readLeaving // being left to the drive
-	readBack    // it came back while it was being left
-	readLeft    // to the drive, with its memory: its chunk reads elsewhere
-)
 
 // leave parts a read that takes too long from its chunk, when the chunk needs it no more
 // or can read the same elsewhere. False: it has ended, or has to wait; with dead, a chunk
@@ -201,7 +167,7 @@ const (
 // says that the read has not been given to the drive, and is out of its queue.
 func (ch *chunk) leave(r *read, queued, dead bool) bool {
 	// From here on the read does not end, and with it the chunk: both stay as they are.
-	if !r.state.CompareAndSwap(readPending, readLeaving) {
+	if !r.state.leave() {
 		return false
 	}
 	remain := func() bool {
@@ -224,7 +190,7 @@ func (ch *chunk) leave(r *read, queued, dead bool) bool {
 		return remain()
 	}
 	ch.orphan(r, queued)
-	ch.ses.s.count.readAround.Add(int64(len(fresh)))
+	ch.ses.s.count.ReadAround.Add(int64(len(fresh)))
 	ch.left.Add(int32(len(fresh)) - 1)
 	for _, n := range fresh {
 		n.read.temp = [2]int{len(ch.temp), len(ch.temp) + 1}
@@ -250,45 +216,36 @@ func (ch *chunk) ownMemory(r *read) bool {
 }
 
 // orphan gives the read the memory the drive may still write to, until it has come back;
-// back says that the drive never had it.
-func (ch *chunk) orphan(r *read, back bool) {
+// queued says that the drive never had it.
+func (ch *chunk) orphan(r *read, queued bool) {
+	var bufs []*memory.Buffer
 	for i := r.temp[0]; i < r.temp[1] && i < len(ch.temp); i++ {
 		if ch.temp[i] != nil {
-			r.orphans = append(r.orphans, ch.temp[i])
+			bufs = append(bufs, ch.temp[i])
 			ch.temp[i] = nil
 		}
 	}
-	if back || !r.state.CompareAndSwap(readLeaving, readLeft) {
-		r.dropOrphans()
+	r.loan = lend(func() { releaseAll(bufs) })
+	if queued || r.state.part() {
+		r.loan.back()
 	}
 }
 
 // came is called when the drive is done with the read. False: its chunk has read
-// elsewhere.
+// elsewhere, or the one that was about to leave it ends it.
 func (r *read) came() bool {
-	if r.state.CompareAndSwap(readPending, readDone) {
-		return true
+	ended, free := r.state.came()
+	if free {
+		r.loan.back()
 	}
-	if !r.state.CompareAndSwap(readLeaving, readBack) {
-		r.dropOrphans()
-	}
-	return false
+	return ended
 }
 
 // stay takes back that the read is being left. When it came back meanwhile, it ends now.
 func (r *read) stay() {
-	if !r.state.CompareAndSwap(readLeaving, readPending) {
-		r.state.Store(readDone)
+	if r.state.stay() {
 		r.end(r.op.Err)
 	}
-}
-
-// dropOrphans releases memory whose read has come back at last.
-func (r *read) dropOrphans() {
-	for _, b := range r.orphans {
-		b.Release()
-	}
-	r.orphans = nil
 }
 
 // detour is a piece that is read elsewhere.
@@ -320,28 +277,22 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 		if p.read != r {
 			continue
 		}
-		var best *layout.Read
-		cost := noPlace
+		var same [skep.MaxCopies]*layout.Read // the same bytes, by copy
 		for c := range f.copies {
-			if c == int(p.copy) {
-				continue
-			}
 			if lists[c] == nil {
 				lists[c] = f.copyReads(c, ch.spans)
 			}
-			for k := range lists[c] {
-				l := &lists[c][k]
-				if off, _ := f.landing(l); off != p.off || f.group.drives[l.Device] == r.drive || ch.trouble.wrong(c, layout.Span{Off: l.PartOff, Len: l.Len}) {
-					continue
-				}
-				if n := ch.trouble.costOf(f.group.drives[l.Device]); n < cost {
-					best, cost = l, n
-				}
+			k := slices.IndexFunc(lists[c], func(l layout.Read) bool { off, _ := f.landing(&l); return off == p.off })
+			if k >= 0 && c != int(p.copy) && f.group.drives[lists[c][k].Device] != r.drive {
+				same[c] = &lists[c][k]
 			}
 		}
-		if best == nil {
+		c, err := segio.Best(len(f.copies), func(c int) bool { return same[c] == nil || ch.trouble.wrong(c, partSpan(same[c])) },
+			func(c int) int { return ch.trouble.costOf(f.group.drives[same[c].Device]) })
+		if err != nil {
 			return fresh, false
 		}
+		best := same[c]
 		n := best.Pages * layout.PageSize
 		buf, err := ch.ses.s.arena.TryAlloc(n, memory.BudgetIO)
 		if err != nil {
@@ -361,54 +312,9 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 // allHealthy says that no drive of the group needs to be read around.
 func (g *group) allHealthy() bool {
 	for _, d := range g.drives {
-		if d.condition() != healthy {
+		if d.condition() != health.Healthy {
 			return false
 		}
 	}
 	return true
-}
-
-// unitPlace is one unit of a block, in every copy it has.
-type unitPlace struct {
-	off, n int64
-	drives []int    // by copy: position in the group
-	pages  []uint32 // by copy
-	subs   []uint8  // by copy: where in its page a packed block begins
-}
-
-// unitsOf lists a block's units. stored is what one copy takes.
-func unitsOf(copies []segment.Place, stored int64, drives int) []unitPlace {
-	var out []unitPlace
-	for c, p := range copies {
-		loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-		for i, e := range layout.Extents(nil, loc, stored, drives) {
-			if c == 0 {
-				out = append(out, unitPlace{off: e.Off, n: e.Len})
-			}
-			if i >= len(out) {
-				break
-			}
-			out[i].drives = append(out[i].drives, e.Device)
-			out[i].pages = append(out[i].pages, e.Page)
-			out[i].subs = append(out[i].subs, p.Sub)
-		}
-	}
-	return out
-}
-
-// survives says whether every unit has a copy on a drive for which alive is true, and
-// whole whether all of them have all.
-func survives(units []unitPlace, alive func(position int) bool) (readable, whole bool) {
-	readable, whole = true, true
-	for i := range units {
-		n := 0
-		for _, d := range units[i].drives {
-			if alive(d) {
-				n++
-			}
-		}
-		readable = readable && n > 0
-		whole = whole && n == len(units[i].drives)
-	}
-	return readable, whole
 }

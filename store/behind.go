@@ -8,7 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -53,9 +53,6 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 			if h.Seq >= root.NextSeq {
 				return errBehind("sequence number of a header on "+d.path, h.Seq, root.NextSeq)
 			}
-			if root.Format < 2 {
-				continue // its headers were not marked
-			}
 			if s.goneElsewhere(ctx, h) {
 				s.leftFree[h.Group] = true // the drive was away when the others were told
 				continue
@@ -89,9 +86,12 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 }
 
 // goneElsewhere says whether the header of another segment of h's group tells that the
-// group is gone: it is marked as freed, or a later group has taken its place.
+// group is gone: it is marked as freed, or a later group has taken its place. One that lay on a
+// drive of which the catalog says that it was removed was gone before that.
 func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
-	gone := false
+	gone := slices.ContainsFunc(h.Devices, func(slot segment.Slot) bool {
+		return int(slot.Device) < len(s.drives) && s.drives[slot.Device].removed.Load()
+	})
 	for _, slot := range h.Devices {
 		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].absent != nil || s.drives[slot.Device].id == h.Device {
 			continue
@@ -108,7 +108,8 @@ func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 // hasLog says whether anything was ever appended under a header. A group that was made
 // ready and never used has none.
 func (s *Store) hasLog(ctx context.Context, d *drive, h *segment.Header) (bool, error) {
-	end, err := s.scanLog(ctx, d, h.Segment, h.LogID(s.secret), device.AlignedBuffer(logPiece), func(*segment.Append) error { return nil })
+	l := segio.Log{Drive: d.io(), Segment: h.Segment, ID: h.LogID(s.secret)}
+	end, err := segio.ScanLog(ctx, l, segio.LogBuffer(), s.options.OpTimeout, func(*segment.Append) error { return nil })
 	if skep.KindOf(err) == skep.DeviceFailed || skep.KindOf(err) == skep.Deadline {
 		return false, nil // a drive that fails proves nothing
 	}
@@ -141,9 +142,9 @@ func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
 		if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
 			return
 		}
-		a.writes = newWaiter(len(a.logs))
+		a.writes = segio.NewBatch(len(a.logs))
 		s.submitLog(a, &w)
-		if a.writes.wait(ctx, s.options.OpTimeout) == nil {
+		if a.writes.Wait(ctx, s.options.OpTimeout) == nil {
 			_ = s.flushDrives(ctx, a.drives())
 		}
 	}
@@ -156,7 +157,7 @@ func (s *Store) openSpare() *group {
 	defer sp.mu.Unlock()
 	g := s.takeSpareLocked()
 	if g != nil {
-		sp.mu.groups[g.num] = g
+		sp.mu.groups.add(g)
 		sp.mu.open[streamUser] = g
 	}
 	return g

@@ -44,7 +44,7 @@ func (c countingFS) ReuseForWrite(from, to string, k vfs.DiskWriteCategory) (vfs
 }
 
 // BenchmarkSmallValues puts 8,192 values on one device, and says how many bytes of the
-// device and of the catalog's files each one costs: docs/layout.md has the table. Run it
+// device and of the catalog's files each one costs: docs/notebook/architecture.md has the table. Run it
 // with -benchtime=1x.
 func BenchmarkSmallValues(b *testing.B) {
 	const values = 8192
@@ -69,7 +69,7 @@ func BenchmarkSmallValues(b *testing.B) {
 						requireOutcome(b, skep.Committed, res)
 					}
 					require.NoError(b, s.Flush(context.Background()))
-					device, moved := s.bytesWritten()-before, s.count.movedBytes.Load()
+					device, moved := s.bytesWritten()-before, s.count.MovedBytes.Load()
 					require.NoError(b, s.Close())
 					b.ReportMetric(float64(device)/values, "device-B/value")
 					b.ReportMetric(float64(moved)/values, "moved-B/value")

@@ -88,7 +88,7 @@ func BenchmarkRestore(b *testing.B) {
 				for at := 0; at < len(keys); at += blocks {
 					var chains []skep.Chain
 					for i, m := range mem {
-						chains = append(chains, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: at + i*32, To: at + i*32 + 32}, Direction: d, Dest: skep.Destination{Memory: m.Bytes()}})
+						chains = append(chains, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(at+i*32, at+i*32+32), Direction: d, Dest: skep.Destination{Memory: m.Bytes()}})
 					}
 					ses, err := s.Restore(context.Background(), &skep.RestoreRequest{Chains: chains})
 					require.NoError(b, err)

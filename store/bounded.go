@@ -3,22 +3,28 @@ package store
 import (
 	"context"
 	"fmt"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/observe"
 )
 
 // underway bounds what puts and restores keep on the heap while they are under way, and
 // with it their number: a call that finds no room is refused at once, as Overloaded,
-// before any of it is done. What a call may always do is be the only one.
+// before any of it is done. What a call may always do is be the only one. Where several
+// tenants have namespaces, none has more than three times what is free (callShare).
 type underway struct {
-	mu      sync.Mutex
+	mu      locks.Mutex[locks.CallBytes]
 	bytes   int64
+	of      map[uint16]int64 // by tenant
 	refused int64
 }
+
+// callShare is how many times what is free one tenant may have of what all calls may keep.
+const callShare = 3
 
 // What a call is reckoned to keep on the heap: itself, and a block of it. Payload is the
 // caller's, or in the arena under its own budget.
@@ -28,25 +34,43 @@ const (
 	restoreBlockSize = 320
 )
 
-func (u *underway) enter(op string, n, most int64) error {
+// enter counts a call for its tenant, and gives the bytes it is counted as: a tenant's that is larger than its
+// share, and the only one, is counted as that share, since others find the rest.
+func (u *underway) enter(op string, tenant uint16, n, most int64, alone bool) (int64, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.bytes > 0 && u.bytes+n > most {
+	if u.bytes == 0 && !alone {
+		n = min(n, most-most/(callShare+1))
+	}
+	has, left := u.of[tenant], most-u.bytes-n
+	if u.bytes > 0 && (left < 0 || !alone && has+n > callShare*left) {
 		u.refused++
-		return &skep.Error{Op: op, Kind: skep.Overloaded, Field: "state of calls under way in bytes", Value: u.bytes + n,
+		e := &skep.Error{Op: op, Kind: skep.Overloaded, Field: "state of calls under way in bytes", Value: u.bytes + n,
 			Limit: fmt.Sprintf("at most %d", most), RetryAfter: overloadRest}
+		if left >= 0 {
+			e.Field, e.Value = "state of the tenant's calls under way in bytes", has+n
+			e.Limit = fmt.Sprintf("at most %d times what is free then, %d", callShare, left)
+		}
+		return 0, e
 	}
 	u.bytes += n
-	return nil
+	if u.of == nil {
+		u.of = map[uint16]int64{}
+	}
+	u.of[tenant] += n
+	return n, nil
 }
 
 // overloadRest is when a refused caller should come back.
 const overloadRest = 50 * time.Millisecond
 
-func (u *underway) leave(n int64) {
+func (u *underway) leave(tenant uint16, n int64) {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.bytes -= n
-	u.mu.Unlock()
+	if u.of[tenant] -= n; u.of[tenant] == 0 {
+		delete(u.of, tenant)
+	}
 }
 
 func (u *underway) snapshot() (bytes, refused int64) {
@@ -57,19 +81,39 @@ func (u *underway) snapshot() (bytes, refused int64) {
 
 func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState }
 
-// restoreState is what a session keeps: it is counted for every block of its chains,
-// though only those it has come to are known.
+// beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
+func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
+	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.alone())
+}
+
+// restoreState is what a session keeps until it has delivered everything: it is counted for
+// every block of its chains, though only those it has come to are known.
 func restoreState(r *skep.RestoreRequest) int64 {
 	n := int64(callState)
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		blocks := len(c.Keys)
-		if c.Blocks.Len() > 0 {
-			blocks = min(blocks, c.Blocks.Len())
+		if some, ok := c.Blocks.Bounds(); ok && some.Len() > 0 {
+			blocks = min(blocks, some.Len())
 		}
 		n += int64(blocks) * restoreBlockSize
 	}
 	return n
+}
+
+// deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none
+// any more. Claims may come still, which go by the states of chunks. REQUIRES: ses.mu.
+func (ses *session) deliveredLocked() {
+	kept := int64(callState)
+	for _, c := range ses.chains {
+		c.touched, c.wants = nil, nil
+		kept += int64(len(c.items))
+	}
+	ses.ready, ses.readyAt = nil, 0
+	if kept < ses.state {
+		ses.s.calls.leave(ses.tenant, ses.state-kept)
+		ses.state = kept
+	}
 }
 
 // scarce lets one at a time wait for I/O buffers while it holds some already. Whoever finds
@@ -102,7 +146,6 @@ const bytesPerSlot = 64
 // which the index caps in number.
 const (
 	promiseBytes = 65536*(160+128+96) + 65536*64
-	logRingBytes = logRingLines * 256
 )
 
 // memoryTable is every byte of memory the store may hold, and its cap. Options.MemoryBytes
@@ -115,11 +158,14 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	calls, _ := s.calls.snapshot()
 	used := map[string]int64{
 		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,
-		rowFilter: filter, rowReuse: s.profile.bytes(), rowEvents: int64(o.EventBuffer) * eventSize,
-		rowCalls: calls, rowWriters: s.openBytes.Load(),
+		rowFilter: filter, rowReuse: s.profile.Bytes(), rowEvents: int64(o.EventBuffer) * observe.EventBytes,
+		rowCalls: calls, rowWriters: s.writers.used(),
 	}
 	for i := range rows {
 		rows[i].Used = used[rows[i].Name]
+	}
+	if idle := s.pinned.idle(a.IOUsed + a.CacheUsed); idle > 0 { // within the caps of both
+		rows = append(rows, skep.MemoryStats{Name: rowPinned, Used: idle})
 	}
 	return rows
 }
@@ -127,6 +173,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 const (
 	rowIO       = "I/O buffers"
 	rowDRAM     = "DRAM tier"
+	rowPinned   = "of both, registered with drives and idle"
 	rowIndex    = "index, at most 64 bytes a block"
 	rowCatalog  = "catalog: block cache and memtables"
 	rowFilter   = "admission: refused keys, records of waiting blocks"
@@ -146,7 +193,7 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 	}
 	if o.ReuseSamples > 0 {
 		if r, err := index.NewReuse(o.ReuseSamples); err == nil {
-			reuse = r.Bytes() + profileBytes
+			reuse = r.Bytes() + observe.ProfileBytes
 		}
 	}
 	return []skep.MemoryStats{
@@ -156,11 +203,11 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 		{Name: rowCatalog, Cap: o.CatalogCacheBytes + catalogMemory},
 		{Name: rowFilter, Cap: filter},
 		{Name: rowReuse, Cap: reuse},
-		{Name: rowEvents, Cap: int64(o.EventBuffer) * eventSize},
+		{Name: rowEvents, Cap: int64(o.EventBuffer) * observe.EventBytes},
 		{Name: rowCalls, Cap: o.CallBytes},
 		{Name: rowWriters, Cap: o.WriterBytes},
-		{Name: rowPromises, Cap: promiseBytes + programBytes},
-		{Name: rowCleaning, Cap: 2*appendBytes + logRingBytes},
+		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + aheadBytes},
+		{Name: rowCleaning, Cap: 2*appendBytes + observe.LogTailBytes},
 	}
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // More than may be under way is refused at once, before any of it is done, and what is
@@ -48,6 +50,92 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	requireChain(t, s, sc, chainKeys(2, 3), 5000)
 	bytes, _ := s.calls.snapshot()
 	require.Zero(t, bytes, "nothing is under way")
+	require.NoError(t, s.Close())
+}
+
+// spacesOf are namespaces of tenants that share a store.
+func spacesOf(t testing.TB, s *Store, tenants ...string) (list []skep.Scope) {
+	for _, tenant := range tenants {
+		spec := skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Chained: true}
+		ns, err := s.OpenNamespace(testContext(t), spec)
+		require.NoError(t, err)
+		list = append(list, skep.Scope{Namespace: ns.ID})
+	}
+	return list
+}
+
+// A tenant that has as much under way as it can get, be it in one call or in many, leaves enough for another's call.
+func TestCallsAreShared(t *testing.T) {
+	const unknown = 16 << 10
+	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = callState + unknown*restoreBlockSize })
+	defer func() { require.NoError(t, s.Close()) }()
+	both := spacesOf(t, s, "greedy", "modest")
+	greedy, modest := both[0], both[1]
+	restore := func(keys int) (skep.Session, error) {
+		c := skep.Chain{Scope: greedy, Keys: chainKeys(1, keys)}
+		return s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{c}})
+	}
+	for name, keys := range map[string]int{"in one call": 2 * unknown, "in some": unknown / 8, "in many": 1} {
+		t.Run(name, func(t *testing.T) {
+			var held []skep.Session
+			var err error
+			for {
+				var ses skep.Session
+				if ses, err = restore(keys); err != nil {
+					break
+				}
+				held = append(held, ses)
+			}
+			requireKind(t, skep.Overloaded, err)
+			var refused *skep.Error
+			require.ErrorAs(t, err, &refused)
+			require.Positive(t, refused.RetryAfter)
+			known := chainKeys(2+keys, 4)
+			requireOutcome(t, skep.Committed, putRun(t, s, modest, known, 5000))
+			requireChain(t, s, modest, known, 5000)
+			for _, ses := range held {
+				require.NoError(t, ses.Close(testContext(t)))
+			}
+			bytes, _ := s.calls.snapshot()
+			require.Zero(t, bytes)
+			require.Empty(t, s.calls.of)
+		})
+	}
+}
+
+// Who has been given every chunk holds what claims go by, and no more, for as long as it keeps the session.
+func TestADeliveredSessionHoldsLittle(t *testing.T) {
+	const unknown, sessions = 16 << 10, 3
+	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = unknown*restoreBlockSize + sessions*(callState+unknown) })
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	var kept []skep.Session
+	into := make([]skep.Chunk, 256)
+	for range sessions { // a lone tenant may have everything, one after the other
+		c := skep.Chain{Scope: sc, Keys: chainKeys(1, unknown)}
+		ses, err := s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{c}})
+		require.NoError(t, err)
+		kept = append(kept, ses)
+		under, _ := s.calls.snapshot()
+		require.Greater(t, under, int64(unknown*restoreBlockSize))
+		n := 0
+		for err == nil {
+			var more int
+			more, err = ses.Next(testContext(t), into)
+			n += more
+		}
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, unknown, n)
+	}
+	under, _ := s.calls.snapshot()
+	require.EqualValues(t, sessions*(callState+unknown), under)
+	for _, ses := range kept {
+		claim, err := ses.Claim(testContext(t), 0, skep.Only(0, 1), skep.Idle)
+		require.NoError(t, err)
+		require.Equal(t, skep.Range{From: 0, To: 1}, claim.Granted, "what did not come may be claimed still")
+		require.NoError(t, ses.Close(testContext(t)))
+	}
+	under, _ = s.calls.snapshot()
+	require.Zero(t, under)
 	require.NoError(t, s.Close())
 }
 
@@ -135,9 +223,9 @@ func TestScarceMemoryIsNoDeadlock(t *testing.T) {
 	for i := range chains {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, length), size))
 	}
-	var wg sync.WaitGroup
+	wg := storetest.NewCrew(t)
 	for g := range 24 {
-		wg.Go(func() {
+		wg.Go(func(t testing.TB) {
 			for i := range 3 {
 				if g%4 == 0 { // not aligned: copies are made
 					keys := chainKeys(100+10*g+i, length)

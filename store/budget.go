@@ -2,10 +2,10 @@ package store
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/health"
 )
 
 // bucket is a token bucket: rate bytes a second, and burst of them at once. It has no
@@ -45,7 +45,6 @@ const (
 
 // budget paces work in the background. It is for one goroutine at a time.
 type budget struct {
-	mu    sync.Mutex
 	b     bucket
 	began time.Time
 	busy  func() bool // restores are under way
@@ -72,10 +71,7 @@ func (b *budget) piece() int64 {
 
 // take waits until n bytes may be moved.
 func (b *budget) take(ctx context.Context, n int64) error {
-	b.mu.Lock()
-	wait := b.b.take(time.Since(b.began), n)
-	b.mu.Unlock()
-	if err := b.sleep(ctx, wait); err != nil {
+	if err := b.sleep(ctx, b.b.take(time.Since(b.began), n)); err != nil {
 		return err
 	}
 	for end := time.Now().Add(yieldQueue); b.deep() && time.Now().Before(end); {
@@ -83,7 +79,7 @@ func (b *budget) take(ctx context.Context, n int64) error {
 			return err
 		}
 	}
-	return ctx.Err()
+	return ended(ctx, "move blocks")
 }
 
 // rest gives restores the drives back, after a piece that took so long.
@@ -104,7 +100,7 @@ func (b *budget) sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return ended(ctx, "move blocks")
 	case <-b.ended:
 		return errClosed
 	}
@@ -113,7 +109,7 @@ func (b *budget) sleep(ctx context.Context, d time.Duration) error {
 // queueing says whether reads of restores wait for a drive that has all it takes.
 func (s *Store) queueing() bool {
 	for _, d := range s.allDrives() {
-		if d.condition() == dead {
+		if d.condition() == health.Dead {
 			continue
 		}
 		d.reads.mu.Lock()

@@ -15,7 +15,12 @@ import (
 func partID(name string) uint16 { return uint16(xxh3.HashString(name)) }
 
 func cacheID(fp index.Fingerprint, part string) memory.ID {
-	return memory.ID{Key: memory.Key(fp), Part: partID(part)}
+	return memory.ID{Key: cacheKey(fp), Part: partID(part)}
+}
+
+func cacheKey(fp index.Fingerprint) (k memory.Key) {
+	copy(k[:], fp[:])
+	return k
 }
 
 // clash says that two parts of a block would be taken for each other in the DRAM tier.
@@ -98,10 +103,10 @@ func (s *Store) cachedPart(fp index.Fingerprint, part string) *memory.Handle {
 // size the chain can take.
 func (s *Store) describeCached(c *chain, f *found, h *memory.Handle) bool {
 	f.size = h.Len()
-	if want := c.ns.partSize(c.part); want >= 0 && want != f.size {
+	if want := c.Size; want >= 0 && want != f.size {
 		return false
 	}
-	if err := f.shape(c); err != nil {
+	if err := c.Fits(f.size); err != nil {
 		f.err = err
 		h.Release()
 		return true
@@ -117,7 +122,8 @@ func (s *Store) forgetCached(fp index.Fingerprint, rec *segment.Record) {
 		return
 	}
 	if rec == nil {
-		s.cache.Drop(func(id memory.ID) bool { return id.Key == memory.Key(fp) })
+		key := cacheKey(fp)
+		s.cache.Drop(func(id memory.ID) bool { return id.Key == key })
 		return
 	}
 	for i := range rec.Parts {

@@ -14,7 +14,9 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // What callers do at the same moment, or ask for too much of.
@@ -48,30 +50,41 @@ func TestCommitOfABlockThatEnded(t *testing.T) {
 		w.mu.Unlock()
 		requireKind(t, skep.Closed, <-done)
 		require.Zero(t, prefix(t, s, sc, []skep.Key{key}))
-		require.Zero(t, s.openBytes.Load())
+		require.Zero(t, s.writers.used())
 	}
 }
 
-// Open blocks are bounded by what they take, also when they have hardly a byte.
+// Open blocks are bounded by what they take, also when they have hardly a byte; and who opens all it
+// can leaves room for others.
 func TestSmallOpenBlocksAreBounded(t *testing.T) {
 	const fit = 8
 	s, _, _ := openRig(t, func(o *Options) { o.WriterBytes = fit * (writerState + 4<<10) })
 	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "u", Name: "n", Shape: anySize, Chained: true})
+	require.NoError(t, err)
 	var open []skep.BlockWriter
-	for i := range fit + 1 {
-		w, err := s.Begin(testContext(t), &skep.BeginRequest{Scope: sc, Key: keyOf(uint32(i)), Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
-		if i == fit {
-			requireKind(t, skep.NoMemory, err)
-			break
+	begin := func(sc skep.Scope) error {
+		w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(uint32(len(open))), Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
+		if err == nil {
+			open = append(open, w)
 		}
-		require.NoError(t, err)
-		open = append(open, w)
+		return err
 	}
+	for begin(sc) == nil {
+	}
+	require.Len(t, open, fit*openShare/(openShare+1))
+	requireKind(t, skep.Quota, begin(sc))
+	other := skep.Scope{Namespace: ns.ID}
+	require.NoError(t, begin(other))
+	requireKind(t, skep.Quota, begin(sc))
+	requireKind(t, skep.NoMemory, s.writers.take("begin", 9, 2*(writerState+4<<10), s.options.WriterBytes))
 	for _, w := range open {
-		require.NoError(t, w.Abort(testContext(t)))
+		require.NoError(t, w.Abort(ctx))
 	}
-	require.Zero(t, s.openBytes.Load())
+	require.Zero(t, s.writers.used())
+	require.Empty(t, s.writers.of)
 }
 
 // Puts of the same keys in opposite orders, which no honest chain has, do not wait for each
@@ -194,18 +207,44 @@ func TestOneTenantTooMany(t *testing.T) {
 	require.Len(t, rows, 1)
 }
 
-// What happens after the end of a store is told to nobody, also when somebody still waits.
-func TestEventsAfterTheEnd(t *testing.T) {
-	l := newEventLog(1, 4, time.Now)
-	st := &eventStream{s: &Store{events: l}, at: 1, follow: true, done: make(chan struct{})}
-	n, more, err := st.take(make([]skep.Event, 1))
+// A snapshot says when it has told of everything, while its reader waits for what happens next; a stream without one has
+// told of it from the beginning.
+func TestASnapshotSaysWhenItHasBeenTold(t *testing.T) {
+	s, sc, keys := openCopies(t, 1)
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
+	events, err := s.Events(ctx, skep.Cursor{}, true)
 	require.NoError(t, err)
-	require.Zero(t, n)
-	l.close()
-	<-more
-	l.emit(skep.Event{Kind: skep.EventEvicted})
-	_, _, err = st.take(make([]skep.Event, 1))
-	requireKind(t, skep.Closed, err)
+	defer events.Close()
+	told, err := events.Told()
+	require.NoError(t, err)
+	into := make([]skep.Event, 64)
+	for n := 0; n < len(keys); {
+		more, err := events.Next(ctx, into)
+		require.NoError(t, err)
+		n += more
+		select {
+		case <-told:
+			require.Fail(t, "nobody knows yet that there is no more")
+		default:
+		}
+	}
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) {
+		n, err := events.Next(ctx, into)
+		require.NoError(t, err)
+		require.Equal(t, skep.EventDeleted, into[:n][0].Kind)
+	})
+	<-told
+	_, err = s.Delete(ctx, sc, keys[7:])
+	require.NoError(t, err)
+	crew.Wait()
+	events, err = s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
+	defer events.Close()
+	told, err = events.Told()
+	require.NoError(t, err)
+	<-told
 }
 
 // A drive that takes no operations at all has none of the store's memory.
@@ -223,8 +262,8 @@ func TestRefusedWritesGiveMemoryBack(t *testing.T) {
 		ops = append(ops, driveOp{drive: d, temp: []*memory.Buffer{b},
 			op: &device.Op{Kind: device.Write, Bufs: [][]byte{b.Bytes()}, Offset: int64(i) * 4 << 10}})
 	}
-	w := newWaiter(len(ops))
+	w := segio.NewBatch(len(ops))
 	submitAll(w, ops)
-	requireKind(t, skep.DeviceFailed, w.wait(testContext(t), hangs))
+	requireKind(t, skep.DeviceFailed, w.Wait(testContext(t), hangs))
 	require.Zero(t, arena.Stats().IOUsed)
 }

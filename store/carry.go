@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -20,6 +21,7 @@ type carrier struct {
 	seen   map[string]bool
 	stones []segment.Tombstone
 	others []*segment.LogWriter
+	over   []instanceTag // tags that salts had, of which nothing is left
 }
 
 // outlived says whether a tombstone or purge made at seq has nothing left to cover: every
@@ -38,12 +40,7 @@ func (c *cleaner) oldestBeside(g *group) uint64 {
 	}
 	c.s.space.mu.Lock()
 	defer c.s.space.mu.Unlock()
-	for _, o := range c.s.space.mu.groups {
-		if o != g {
-			oldest = min(oldest, o.state.OpenedSeq)
-		}
-	}
-	return oldest
+	return min(oldest, c.s.space.mu.groups.openedBeside(g))
 }
 
 // carryOn writes again what g's log says and is still needed, and tombstones for the
@@ -66,9 +63,13 @@ func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, 
 		}
 	}
 	if g.entries != 0 {
+		defer s.entering.begin()()
 		if err := s.scanGroupLogs(ctx, g, k.visit); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.forgetTags(k.over); err != nil {
+		return nil, err
 	}
 	c.tidy = c.tidy || int64(len(k.stones))*int64(tombstoneEntry) > int64(g.payloadPages())*layout.PageSize/carriedPart
 	parts, err := s.tombstones(k.stones)
@@ -112,7 +113,7 @@ func (s *Store) rowless(ctx context.Context, g *group, recs []segment.Record) (s
 	for i := range recs {
 		known[recordID{recs[i].Key, recs[i].SaltTag, recs[i].Instance, recs[i].Written()}] = true
 	}
-	list, err := s.strays(ctx, g)
+	list, err := s.strays(ctx, g, s.scanGroupLogs) // its own records go with it
 	for _, t := range list {
 		// What goes with the group needs none.
 		if !t.Exact && !known[recordID{t.Key, t.SaltTag, t.Instance, t.Covers}] {
@@ -142,7 +143,13 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		}
 	case segment.KindNamespace:
 		v, err := segment.DecodeNamespace(e.Body)
-		if ns := n.of(v.Instance); err == nil && ns != nil && ns.info.ID == v.Info.ID {
+		if err != nil {
+			return nil
+		}
+		ns := n.of(v.Instance)
+		// The last number given is said for ever, or a rebuild gave it again.
+		last := uint32(v.Info.ID) == n.nextNumbers().NextNamespace
+		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.info.ID == v.Info.ID {
 			return k.last().Namespace(&v)
 		}
 	}
@@ -158,10 +165,33 @@ func (k *carrier) needsPurge(p *segment.Purge) bool {
 	if k.s.names.of(p.Instance) == nil {
 		return false
 	}
+	t := instanceTag{p.Instance, tag(p.SaltTag)}
 	if p.Seq > 0 {
-		return k.s.names.epochOf(instanceTag{p.Instance, tag(p.SaltTag)}) <= p.Seq
+		return k.s.names.epochOf(t) <= p.Seq
 	}
-	return !outlived(max(p.Seq, p.Covers), k.oldest)
+	if !outlived(max(p.Seq, p.Covers), k.oldest) {
+		return true
+	}
+	k.over = append(k.over, t)
+	return false
+}
+
+// forgetTags drops tags that a salt had: no group has a block of them any more, and no salt gets one again.
+func (s *Store) forgetTags(over []instanceTag) error {
+	if len(over) == 0 {
+		return nil
+	}
+	b := s.catalog.NewBatch()
+	for _, t := range over {
+		b.DeletePurge(catalog.Purge{Instance: t.instance, Tag: t.tag})
+	}
+	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
+		return err
+	}
+	for _, t := range over {
+		s.names.deadTags.delete(t)
+	}
+	return nil
 }
 
 // carriedPart bounds what is carried on for the sake of old groups: once the tombstones of a
@@ -178,12 +208,7 @@ func (c *cleaner) tidyOldest() {
 	c.tidy = false
 	sp := &c.s.space
 	sp.mu.Lock()
-	var g *group
-	for _, o := range sp.mu.groups {
-		if g == nil || o.state.OpenedSeq < g.state.OpenedSeq {
-			g = o
-		}
-	}
+	g := sp.mu.groups.oldest()
 	if g != nil && g.pending == 0 {
 		c.s.sealLocked(g) // one that is hardly written to is as old as any
 	}

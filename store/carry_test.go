@@ -9,7 +9,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -23,8 +25,8 @@ func TestTombstonesAreBounded(t *testing.T) {
 	}
 	ctx := context.Background()
 	s, _, o := openRig(t, func(o *Options) {
-		o.CapacityBytes, o.SpaceTimeout, o.rules = 3<<20, hangs, defaultRules
-		o.rules.taskEvery = hangs
+		o.CapacityBytes, o.SpaceTimeout, o.rules = 3<<20, hangs, health.DefaultRules
+		o.taskEvery = hangs
 	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	kept := chainKeys(1, 10)
@@ -83,10 +85,11 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	eventually(t, "the group is at rest", func() bool { return s.stateOf(g).State == catalog.GroupSealed })
 
 	rowsOf := func(g *group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
-		require.NoError(t, s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+		require.NoError(t, s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
 			var rec segment.Record
-			require.NoError(t, segment.DecodeRecord(row, &rec))
-			loc := layoutOf(l)
+			if err := segment.DecodeRecord(row, &rec); err != nil {
+				return err
+			}
 			fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
 			list = append(list, &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: loc}, result: &skep.PutResult{}})

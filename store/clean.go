@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -25,7 +25,9 @@ type cleaner struct {
 	s         *Store
 	wake      chan struct{}
 	fruitless atomic.Uint64 // rounds that were needed and freed nothing
-	last      atomic.Int64  // when the last such round ended, Unix nanoseconds
+	last      atomic.Int64  // when the last such round ended, nanoseconds by skep.Steady
+	still     atomic.Uint64 // what had stirred by then
+	excused   int           // rounds in a row, see anew; the cleaner's goroutine only
 	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only
 	buf       []byte
 	told      time.Time // when a failure was logged last
@@ -34,7 +36,7 @@ type cleaner struct {
 	loan  atomic.Int32
 	empty bool // see needed; the cleaner's goroutine only
 	asked struct {
-		mu   sync.Mutex
+		mu   locks.Mutex[locks.Cleaner]
 		list []*cleaning // to be cleaned, needed or not
 	}
 	gain int // see gains
@@ -49,7 +51,7 @@ type cleaner struct {
 func (c *cleaner) start(s *Store) {
 	c.s = s
 	c.wake = make(chan struct{}, 1)
-	go0(&s.background, c.run)
+	s.background.Go(c.run)
 }
 
 // kick makes the cleaner look again.
@@ -66,6 +68,7 @@ func (c *cleaner) kick() {
 func (c *cleaner) run() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var noted time.Time
 	for {
 		select {
 		case <-c.s.closing:
@@ -78,6 +81,7 @@ func (c *cleaner) run() {
 			c.s.leases.expire(now)
 			c.s.pins.expire(now)
 			if c.s.failure.Load() == nil {
+				noted = c.s.noteTime(noted)
 				c.s.retryIntents()
 				c.s.reconcileStale(c.s.ctx)
 				if err := c.s.sweepSides(c.s.ctx); err != nil {
@@ -92,7 +96,8 @@ func (c *cleaner) run() {
 			c.answer()
 			c.tidyOldest()
 		}
-		for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && c.needed() {
+		for !c.s.isClosing() && c.s.failure.Load() == nil && c.needed() {
+			was := c.stirred()
 			ok, err := c.one(c.s.ctx)
 			if err != nil && c.s.ctx.Err() == nil && time.Since(c.told) > time.Minute {
 				c.told = time.Now()
@@ -101,15 +106,16 @@ func (c *cleaner) run() {
 			c.release()
 			c.keepPromises()
 			if !ok {
-				if !c.empty && c.yield() {
+				empty := c.empty // only groups that hold nothing were looked for
+				if !empty && c.yield() || err == nil && c.anew(was) {
 					continue
 				}
-				if c.needed() && !c.empty && !c.soon() {
-					c.fruitless.Add(1)
-					c.last.Store(time.Now().UnixNano())
+				if !empty && c.needed() && !c.empty && !c.soon() {
+					c.fruitlessly()
 				}
 				break
 			}
+			c.excused = 0
 		}
 	}
 }
@@ -121,7 +127,7 @@ func (c *cleaner) needed() bool {
 	defer c.s.space.mu.Unlock()
 	soon := 0 // those a reader holds on to may be long in coming
 	for _, g := range c.drain {
-		if g.readers.Load() == 0 {
+		if g.readers.Load() == 0 && !c.s.untold(g) {
 			soon++
 		}
 	}
@@ -189,21 +195,13 @@ func (c *cleaner) victim() *group {
 	admit := func(num uint32) bool {
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
-		g := s.space.mu.groups[num]
-		return g != nil && g.filler == nil && g.pending == 0 && !g.victim
+		g := s.space.mu.groups.get(num)
+		return g != nil && s.space.idleLocked(g)
 	}
-	num, ok := uint32(0), false
-	for _, n := range s.groupNumbers(0) {
-		if st, has := s.index.Group(n); (!has || st.Blocks == 0) && admit(n) {
-			num, ok = n, true
-			break
-		}
-	}
+	num, ok := s.index.Hollow(admit)
 	if !ok && !c.empty {
 		var st index.GroupStat
-		if st, ok = s.index.PickVictim(admit); !ok {
-			return nil
-		}
+		st, ok = s.index.PickVictim(admit)
 		num = st.Group
 	}
 	if !ok {
@@ -211,7 +209,7 @@ func (c *cleaner) victim() *group {
 	}
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	g := s.space.mu.groups[num]
+	g := s.space.mu.groups.get(num)
 	if g != nil {
 		g.victim = true
 	}
@@ -234,13 +232,12 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	var recs []segment.Record
 	var refs []index.Ref
 	var locs []layout.Location
-	err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+	err := s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
-			s.log.Error("damaged row in the catalog", "location", l, "error", err)
+			s.log.Error("damaged row in the catalog", "location", loc, "error", err)
 			return nil
 		}
-		loc := layoutOf(l)
 		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
 		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
 			if _, ok := s.index.Remove(fp, loc.Pack()); ok {
@@ -267,7 +264,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	}
 	leastGain := max(c.gain, gains[0])
 	written, room := kept, g.room()
-	if s.logicalPages > 0 && s.options.Policy != "cost" {
+	if s.options.Policy != "cost" {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
 		logs := g.logPages() * slotsPerPage
 		written += logs
@@ -315,13 +312,16 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	}
 	c.promise(promised)
 	s.space.mu.Lock()
-	delete(s.space.mu.groups, g.num) // from here on nobody pins it
+	s.space.mu.groups.remove(g) // from here on nobody pins it
 	s.space.mu.Unlock()
 	s.index.FreeGroup(g.num)
 	g.draining.Store(true)
 	c.drain = append(c.drain, g)
 	if c.churn.cleaned(kept, int(g.payloadSlots())) {
 		c.yield()
+	}
+	if s.options.Policy != "cost" && kept < int(g.payloadSlots())/regainPart {
+		s.regainRoom(int(g.payloadSlots()))
 	}
 	return nil
 }
@@ -335,39 +335,46 @@ func (c *cleaner) evict(g *group, recs []segment.Record, refs []index.Ref, verdi
 	s := c.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	b := s.catalog.NewBatch()
-	for i, v := range verdicts {
-		if v != index.Drop {
-			continue
-		}
-		_, err := s.index.Evict(refs[i].FP, refs[i].Location)
-		if errors.Is(err, index.ErrProtected) {
-			verdicts[i] = index.Must
-		} else if err == nil {
-			b.DeleteBlock(locOf(layout.Unpack(refs[i].Location)))
-			c.evicted(&recs[i], refs[i].FP)
-		}
+	if err := s.payOwed(); err != nil {
+		return err
 	}
 	if len(recs) == 0 {
 		return nil
 	}
-	s.setStale(g)
-	state := s.stateOf(g)
-	state.State = catalog.GroupCleaning
-	b.PutGroup(&state)
-	err := s.unsure(s.catalog.Commit(s.ctx, b, false)) // not under ctx: the index has forgotten them
-	s.loose.Add(1)                                     // not before: who counts it syncs it
+	if err := s.outlives(g); err != nil {
+		return err
+	}
+	var rows []layout.Location
+	for i, v := range verdicts {
+		if v != index.Drop {
+			continue
+		}
+		old, err := s.index.Evict(refs[i].FP, refs[i].Location)
+		if errors.Is(err, index.ErrProtected) {
+			verdicts[i] = index.Must
+		} else if err == nil {
+			rows = append(rows, layout.Unpack(refs[i].Location))
+			c.evicted(&recs[i], refs[i].FP, old)
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	err := s.forgotten(s.catalog.NewBatch(), rows...)
+	if err != nil {
+		g.owed = append(g.owed, s.heirless(g, recs, refs)...) // the next cleaning may not see them
+	}
 	return err
 }
 
-func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint) {
-	c.s.count.evicted.Add(1)
+func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.Entry) {
+	c.s.count.Evict(old)
 	c.s.unstored(rec.Instance, rec.Bytes())
 	c.s.forgetCached(fp, rec)
 	if ns := c.s.names.of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
-		ev.Tier, ev.Reason = skep.TierNone, skep.Full
-		c.s.events.emit(ev)
+		ev.Reason = skep.Full
+		c.s.events.Emit(ev)
 	}
 }
 
@@ -386,41 +393,33 @@ func (c *cleaner) unopen() {
 	for _, g := range list {
 		b.DeleteGroup(g.num)
 	}
-	if err := s.catalog.Commit(s.ctx, b, false); err != nil {
-		s.log.Warn("segments lost until the next open", "groups", len(list), "error", err)
-		s.space.mu.Lock()
-		s.space.mu.doubted = append(s.space.mu.doubted, list...)
-		s.space.mu.Unlock()
-		return
-	}
+	err := s.catalog.Commit(s.ctx, b, false)
 	s.space.mu.Lock()
-	for _, g := range list {
-		for i, d := range g.drives {
-			d.free = append(d.free, g.segments[i])
+	defer s.space.mu.Unlock()
+	switch {
+	case err == nil:
+		for _, g := range list {
+			s.space.regainLocked(g)
 		}
+	case didNotHappen(err):
+		s.space.mu.unopened = append(s.space.mu.unopened, list...)
+	default:
+		s.log.Warn("segments lost until the next open", "groups", len(list), "error", err)
+		s.space.mu.doubted = append(s.space.mu.doubted, list...)
 	}
-	s.space.mu.Unlock()
 }
 
 // release gives segments of cleaned groups back once no reader holds them.
 func (c *cleaner) release() {
 	s := c.s
 	rest := c.drain[:0]
-	freed := false
 	s.space.mu.Lock()
 	for _, g := range c.drain {
 		if !s.freed(g) || g.readers.Load() > 0 {
 			rest = append(rest, g)
 			continue
 		}
-		for i, d := range g.drives {
-			d.free = append(d.free, g.segments[i])
-		}
-		freed = true
-	}
-	if freed {
-		close(s.space.mu.freed)
-		s.space.mu.freed = make(chan struct{})
+		s.space.regainLocked(g)
 	}
 	s.space.mu.Unlock()
 	c.drain = rest
@@ -458,10 +457,13 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		if ns == nil {
 			continue // purged meanwhile
 		}
-		if err := s.readVerified(ctx, g, ns.info.Shape, &in.rec, mem); err != nil {
+		got, err := s.readVerified(ctx, g, ns.info.Shape, &in.rec, mem)
+		if segio.Lent(mem, got, err) {
+			c.buf = nil
+		}
+		if err != nil {
 			switch k := skep.KindOf(err); {
 			case k == skep.Deadline:
-				c.buf = nil // a drive may still write to it
 				return err
 			case k == skep.DeviceFailed && in.durable():
 				return err // it stays where it is: the drive may come back
@@ -472,7 +474,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		}
 		in.size = in.rec.Bytes()
 		in.rec.Flags |= segment.RecordMoved
-		in.setParts(mem)
+		in.setParts(got)
 		good = append(good, in)
 	}
 	// An append is of one namespace, and small blocks share pages within one.
@@ -492,7 +494,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 			return err
 		}
 		s.start(ctx, ns, a)
-		if err := c.finish(ctx, ns, a); err != nil {
+		if _, err := c.finish(ctx, ns, a); err != nil {
 			c.buf = nil
 			return err
 		}
@@ -505,72 +507,89 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
 	s := c.s
 	s.changes.Lock()
-	if _, ok := s.index.Remove(in.fp, in.moved.from.Pack()); ok {
+	_, gone := s.index.Remove(in.fp, in.moved.from.Pack())
+	if gone {
 		ns.stored.Add(-in.rec.Bytes())
 		s.forgetCached(in.fp, &in.rec)
-		s.deleteRow(locOf(in.moved.from))
+		s.deleteRow(in.moved.from)
 	}
 	s.changes.Unlock()
+	if why == skep.Damaged {
+		s.count.Damaged.Add(1)
+	} else if !gone { // deleted, or put again, meanwhile
+		return
+	}
 	ev := s.blockEvent(ns, &in.rec, skep.EventEvicted)
 	if why == skep.Damaged {
-		s.count.damaged.Add(1)
 		ev.Kind = skep.EventDamaged
 	}
-	ev.Reason = why
-	s.events.emit(ev)
-	level := slog.LevelError
-	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
-		level = slog.LevelDebug
+	if !gone {
+		ev.Tier = skep.TierDevice
 	}
-	s.log.Log(context.Background(), level, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
+	ev.Reason = why
+	s.events.Emit(ev)
+	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
+		s.log.Debug("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
+		return
+	}
+	s.badLog.error(s.log, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 }
 
 // finish waits for an append of moved blocks and points the index at them. Deletes
-// are kept out between looking and moving, so that none is undone.
-func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) error {
+// are kept out between looking and moving, so that none is undone. moved are those that it moved:
+// what was deleted, or put again, meanwhile is not among them.
+func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) (moved []*incoming, err error) {
 	s := c.s
 	defer s.endAppend(a.g)
+	defer func() {
+		if err != nil { // what was written of it no row speaks for
+			s.giveWritesUp(a)
+			s.suspect(a.g)
+		}
+	}()
 	if a.err != nil {
-		return a.err
+		return nil, a.err
 	}
-	if err := a.writes.wait(ctx, s.options.OpTimeout); err != nil {
+	if err := a.writes.Wait(ctx, s.options.OpTimeout); err != nil {
 		s.giveUp(a.g)
-		s.suspect(a.g)
-		return err
+		return nil, err
 	}
 	// Any synced commit makes this one's rows durable too, and with them the deletion
 	// of the old ones: the new copies must be on the drives before.
 	if slices.ContainsFunc(a.blocks, (*incoming).durable) {
-		if err := s.flushDrives(ctx, a.g.drives); err != nil {
+		if err := s.flushWritten(ctx, a.g.drives, a.flushes); err != nil {
 			s.giveUp(a.g)
-			return err
+			return nil, err
 		}
 	}
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	b := s.catalog.NewBatch()
 	var buf []byte
-	moved := a.blocks[:0:0]
+	var still []*incoming
 	for _, in := range a.blocks {
 		if e, ok := s.index.Resolve(in.fp); !ok || e.Location != in.moved.from.Pack() {
 			s.suspect(a.g) // its copy lies there now
 			continue
 		}
 		buf = in.rec.Append(buf[:0])
-		b.PutBlock(locOf(in.loc), buf)
-		b.DeleteBlock(locOf(in.moved.from))
-		moved = append(moved, in)
+		b.PutBlock(in.loc, buf)
+		b.DeleteBlock(in.moved.from)
+		still = append(still, in)
 	}
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil { // not under ctx: the index must follow the rows
-		return err
+	// Not under ctx: the index must follow the rows.
+	if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, false) }); err != nil {
+		return nil, err
 	}
-	for _, in := range moved {
+	for _, in := range still {
 		if s.index.Move(in.fp, in.moved.from.Pack(), in.loc.Pack()) {
-			s.count.movedBytes.Add(in.size)
-			s.events.emit(s.eventOf(ns, in, skep.EventMoved))
+			moved = append(moved, in)
+			s.count.MovedBytes.Add(in.size)
+			s.events.Emit(s.eventOf(ns, in, skep.EventMoved))
 		} else { // found damaged by a reader meanwhile
-			s.deleteRow(locOf(in.loc))
+			s.deleteRow(in.loc)
+			s.suspect(a.g)
 		}
 	}
-	return nil
+	return moved, nil
 }

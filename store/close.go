@@ -30,20 +30,19 @@ func (s *Store) close() error {
 			errs = append(errs, err)
 		}
 	}
+	orderly := func() bool { return !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 }
 	if s.metrics != nil {
 		s.options.Registerer.Unregister(s.metrics)
 	}
-	s.admin.close()
+	s.admin.Close()
 	close(s.closing)
-	s.gate.Lock() // waits for calls under way; their waits look at closing
-	s.closed = true
-	s.gate.Unlock()
+	s.gate.shut() // waits for calls under way; their waits look at closing
 	for _, ses := range s.sessions.all(true) {
 		note(ses.Close(ctx))
 	}
 	s.writeback.flush()
 	note(s.accepted.wait(ctx))
-	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
+	if orderly() {
 		note(s.advanceMark(ctx))
 		s.settleDevices(ctx)
 	}
@@ -53,15 +52,13 @@ func (s *Store) close() error {
 		s.outlived = true
 	}
 	s.workers.stop()
-	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
+	if orderly() {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
 		note(s.flushDrives(ctx, s.standing()))
 	}
-	if !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 {
-		s.names.mu.RLock()
-		next := s.names.mu.next
-		s.names.mu.RUnlock()
+	if orderly() {
+		next := s.names.nextNumbers()
 		mark := s.lastMark()
 		s.flushed.Store(s.seq.Load())
 		b := s.catalog.NewBatch()
@@ -78,7 +75,7 @@ func (s *Store) close() error {
 		}
 		note(err)
 	}
-	s.events.close()
+	s.events.Close()
 	note(s.shut(ctx))
 	return errors.Join(errs...)
 }

@@ -69,7 +69,7 @@ type cut struct {
 	notes   int
 	where   string
 	rebuild bool // inside a rebuild
-	told    bool // the devices knew of every deletion, purge and namespace: see docs/reliability.md
+	told    bool // the devices knew of every deletion, purge and namespace: see docs/notebook/reliability.md
 }
 
 // cutDrive is a drive at the moment of a cut: an event of its log or, when it was not

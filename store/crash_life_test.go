@@ -10,8 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
-	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // depths is how many crashes one line of lives may have, the first one included.
@@ -28,7 +29,7 @@ func (w *crashWorld) live(im *image, or *oracle, depth int) {
 		l.fs = w.emptyDisk()
 	}
 	o := w.o
-	o.OpenDevice, o.CatalogFS = l.open, errorfs.Wrap(l.fs, l)
+	o.OpenDevice, o.CatalogFS = l.open, errorfs.Wrap(storetest.CrashFS(l.fs), l)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if im != nil && im.lost {
@@ -46,12 +47,12 @@ func (w *crashWorld) live(im *image, or *oracle, depth int) {
 			s.Close()
 		}
 	}()
+	for _, sp := range w.spaces { // one that was deleted, and perhaps made again, has another number
+		n, err := s.OpenNamespace(ctx, sp.spec)
+		w.must(err, "open namespace")
+		sp.id = n.ID
+	}
 	if im == nil {
-		for _, sp := range w.spaces {
-			n, err := s.OpenNamespace(ctx, sp.spec)
-			w.must(err, "open namespace")
-			sp.id = n.ID
-		}
 		l.arm(16, 20+l.rng.IntN(120))
 	} else {
 		w.rebuilt = im.lost
@@ -219,7 +220,7 @@ func (l *life) begun(s *Store) {
 	l.store.Store(s)
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	l.groups = int(s.space.mu.next) - len(s.space.mu.groups)
+	l.groups = int(s.space.mu.next) - s.space.mu.groups.len()
 }
 
 // count adds what a store did since it was opened to the campaign's account.
@@ -237,7 +238,7 @@ func (l *life) count(ctx context.Context, s *Store) {
 		l.w.c.happened("moves", 1)
 	}
 	var shared int64
-	err = s.catalog.ScanBlocks(ctx, 1, func(_ int, at catalog.Loc, _ []byte) error {
+	err = s.catalog.ScanBlocks(ctx, 1, func(_ int, at layout.Location, _ []byte) error {
 		if at.Sub > 0 {
 			shared++
 		}

@@ -115,18 +115,18 @@ func (c *crashWriter) replace(ctx context.Context) {
 	c.l.count(ctx, c.s)
 	c.w.must(c.s.Close(), "close")
 	c.l.reopen()
-	s, err := AddDevices(ctx, c.o, NewDevice{Path: filepath.Join(c.o.Dir, sprintf("device-%d", len(c.s.drives)))})
+	s, err := AddDevices(ctx, c.o, NewDevice{Path: filepath.Join(c.o.Dir, sprintf("device-%d", len(c.s.allDrives())))})
 	c.w.must(err, "add a drive")
 	c.s = s
 	c.l.begun(s)
 	var old []int
-	for i, d := range s.drives {
-		if !d.removed.Load() && i < len(s.drives)-1 {
+	for i, d := range s.allDrives() {
+		if !d.removed.Load() && i < len(s.allDrives())-1 {
 			old = append(old, i)
 		}
 	}
 	which := old[c.rng.IntN(len(old))]
-	c.w.note("remove drive %d of %d", which, len(s.drives))
+	c.w.note("remove drive %d of %d", which, len(s.allDrives()))
 	within, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	p, err := s.RemoveDevice(within, itoa(which), MoveOptions{})
@@ -305,9 +305,22 @@ func (c *crashWriter) purge(ctx context.Context, sp *crashSpace, x *crashSlot) s
 		}
 	}
 	what := sprintf("purge %s salt %q", sp.spec.Name, string(x.salt))
+	deletes := p.Salt == nil && c.rng.IntN(2) == 0
+	if deletes {
+		what = "delete namespace " + sp.spec.Name
+	}
 	c.w.note("%s", what)
 	begun := c.or.begin(list, make([]int, len(list)))
-	if c.w.failed(c.s.Purge(ctx, p), what) {
+	if deletes {
+		if c.w.failed(c.s.DeleteNamespace(ctx, sp.id), what) {
+			return "purge"
+		}
+		n, err := c.s.OpenNamespace(ctx, sp.spec)
+		if c.w.failed(err, "open it again") {
+			return "purge"
+		}
+		sp.id = n.ID
+	} else if c.w.failed(c.s.Purge(ctx, p), what) {
 		return "purge"
 	}
 	c.or.mu.Lock()

@@ -206,7 +206,7 @@ func (w *crashWorld) compare(ctx context.Context, s *Store, or *oracle, list []*
 		}
 		for _, p := range parts {
 			if p == skep.PartKV || x.state {
-				chains = append(chains, skep.Chain{Scope: x.scope(), Keys: keys, Blocks: skep.Range{From: len(keys) - 1, To: len(keys)}, Part: p})
+				chains = append(chains, skep.Chain{Scope: x.scope(), Keys: keys, Blocks: skep.Only(len(keys)-1, len(keys)), Part: p})
 			}
 		}
 	}

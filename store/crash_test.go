@@ -25,7 +25,7 @@ import (
 //
 // SKEP_CRASH_POINTS sets how many points there are, SKEP_CRASH_TIME how long they may
 // take, SKEP_CRASH_WORKLOAD which of the workloads run, SKEP_SEED from where.
-// docs/reliability.md tells what was run.
+// docs/notebook/reliability.md tells what was run.
 func TestCrash(t *testing.T) {
 	c := newCampaign(t)
 	for worker := range c.workers {

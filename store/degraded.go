@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -35,13 +35,13 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 			continue
 		}
 		alive := func(i int) bool { return !g.drives[i].unreadable() }
-		err := s.catalog.ScanGroup(ctx, g.num, func(_ catalog.Loc, row []byte) error {
+		err := s.catalog.ScanGroup(ctx, g.num, func(_ layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil {
 				return nil
 			}
-			units := unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives))
-			readable, whole := survives(units, alive)
+			units := segio.RecordUnits(&rec, len(g.drives))
+			readable, whole := units.Survive(alive)
 			if whole {
 				return nil
 			}
@@ -50,9 +50,9 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 				st.Unreadable++
 			}
 			for _, u := range units {
-				for _, p := range u.drives {
+				for _, p := range u.Segments {
 					if !alive(p) {
-						st.Bytes += u.n
+						st.Bytes += u.N
 					}
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -28,57 +29,87 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		return 0, err
 	}
 	n := 0
+	for len(keys) > 0 && err == nil {
+		step := keys[:min(len(keys), deleteStep)]
+		keys = keys[len(step):]
+		var some int
+		some, err = s.deleteSome(ctx, ns, t, step)
+		n += some
+	}
+	if err == nil {
+		err = s.settleDeletions(ctx)
+	}
+	return n, err
+}
+
+// deleteStep is how many keys are deleted in one commit: others that change rows wait for it.
+const deleteStep = 1024
+
+// deletion is a block that is being deleted.
+type deletion struct {
+	key    skep.Key
+	fp     index.Fingerprint
+	was    index.Entry
+	size   int64
+	forget func()
+}
+
+// deleteSome deletes keys in one commit, after which the index forgets them. When the catalog
+// refuses the commit all are there as before.
+func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []skep.Key) (n int, err error) {
 	var tombs []segment.Tombstone
+	var list []deletion
 	var away []index.Fingerprint // accepted, and perhaps being committed now
 	sided := map[index.Fingerprint]catalog.SideID{}
 	b := s.catalog.NewBatch()
 	s.changes.Lock()
 	if ctx.Err() != nil { // the last moment at which nothing has happened
 		s.changes.Unlock()
-		return 0, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+		return 0, &skep.Error{Op: "delete", Kind: skep.Deadline, Err: ctx.Err()}
 	}
 	seq := s.nextSeq()
-	for i := range keys {
-		fp := s.names.fingerprint(ns.instance, t, keys[i])
+	for _, key := range keys {
+		fp := s.names.fingerprint(ns.instance, t, key)
 		if s.sides.has(fp) {
-			sided[fp] = catalog.SideID{Instance: ns.instance, Tag: t, Key: keys[i]}
+			sided[fp] = catalog.SideID{Instance: ns.instance, Tag: t, Key: key}
 			b.DeleteSide(sided[fp])
 		}
-		written, record := s.writtenAt(fp)
-		e, ok := s.remove(ns, fp)
-		if !ok { // an earlier delete may have left before it was certain
+		e, ok := s.index.Resolve(fp)
+		if !ok || e.Location == 0 { // an earlier delete may have left before it was certain
 			away = append(away, fp)
+		}
+		if !ok {
 			if s.stale.Load() > 0 { // a record of it may lie on a device for all that
-				tombs = append(tombs, tombstoneOf(ns, t, keys[i], seq, s.rivals.before(fp, seq)))
+				tombs = append(tombs, tombstoneOf(ns, t, key, seq, s.rivals.before(fp, seq)))
 			}
 			continue
 		}
-		n++
+		d := deletion{key: key, fp: fp, was: e}
+		d.size, d.forget = s.forgetter(ns, fp, e)
+		list = append(list, d)
 		if e.Location == 0 {
-			away = append(away, fp)
-		} else {
-			b.DeleteBlock(locOf(unpack(e.Location)))
-			// A put under way may be committed yet, although it has a lower number.
-			covers := s.rivals.before(fp, written)
-			tombs = append(tombs, tombstoneOf(ns, t, keys[i], seq, covers))
-			if covers < written {
-				exact := tombstoneOf(ns, t, keys[i], seq, record)
-				exact.Exact = true
-				tombs = append(tombs, exact)
-			}
+			continue
 		}
-		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: keys[i], Depth: int(e.Depth)}
-		s.saltEvent(&ev, t)
-		s.events.emit(ev)
+		b.DeleteBlock(unpack(e.Location))
+		written, record := s.writtenAt(fp)
+		// A put under way may be committed yet, although it has a lower number.
+		covers := s.rivals.before(fp, written)
+		tombs = append(tombs, tombstoneOf(ns, t, key, seq, covers))
+		if covers < written {
+			exact := tombstoneOf(ns, t, key, seq, record)
+			exact.Exact = true
+			tombs = append(tombs, exact)
+		}
 	}
 	intents, err := s.intendTombstones(b, tombs)
 	if err == nil && b.Len() > 0 {
-		// Not under ctx: the index has forgotten them, so that nobody would delete their rows later.
-		// With the root row: no number of a tombstone is ever given to what is put later.
-		err = s.unsure(s.saveSeq(s.ctx, b, true))
+		// Not under ctx: the index must follow the rows. With the root row: no number of a
+		// tombstone is ever given to what is put later.
+		err = s.commitRows(b, func() error { return s.saveSeq(s.ctx, b, true) })
 	}
 	if err == nil {
 		s.sides.forget(sided)
+		n = s.deleted(ns, t, list)
 	}
 	s.changes.Unlock()
 	if err == nil {
@@ -89,10 +120,31 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 			err = s.flights.wait(ctx, fp)
 		}
 	}
-	if err == nil {
-		err = s.settleDeletions(ctx)
-	}
 	return n, err
+}
+
+// deleted has the index forget blocks whose rows are deleted, and says how many were there
+// still. REQUIRES: s.changes.
+func (s *Store) deleted(ns *namespace, t tag, list []deletion) (n int) {
+	for _, d := range list {
+		e, ok := s.index.Remove(d.fp, index.AnyLocation)
+		if !ok { // named twice, or withdrawn meanwhile
+			continue
+		}
+		n++
+		if e.Location != d.was.Location { // accepted, and committed meanwhile
+			s.deleteRow(unpack(e.Location))
+			if g := s.space.find(e.Group()); g != nil {
+				s.suspect(g) // no tombstone covers its record
+			}
+		}
+		ns.stored.Add(-d.size)
+		d.forget()
+		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: d.key, Depth: int(e.Depth)}
+		s.saltEvent(&ev, t)
+		s.events.Emit(ev)
+	}
+	return n
 }
 
 // tombstoneOf, made at seq, covers every record of a block written up to covers.
@@ -142,9 +194,12 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 	if s.firm.Load() >= n {
 		return nil
 	}
-	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
+	b := s.catalog.NewBatch()
+	rows := s.owed.into(b)
+	if err := s.saveSeq(ctx, b, true); err != nil { // who calls again deletes them again: no harm
 		return err
 	}
+	s.owed.paid(rows)
 	for {
 		have := s.firm.Load()
 		if have >= n || s.firm.CompareAndSwap(have, n) {
@@ -163,25 +218,21 @@ func (s *Store) drop(ns *namespace, in *incoming) {
 			in.dropForget()
 		}
 	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
-		s.deleteRow(locOf(unpack(e.Location)))
+		s.deleteRow(unpack(e.Location))
 	}
 	if !ok {
 		return
 	}
 	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
 	s.saltEvent(&ev, tag(in.rec.SaltTag))
-	s.events.emit(ev)
+	s.events.Emit(ev)
 }
 
-// deleteRow deletes a block's row behind the caller's back; at worst an open finds
-// the row again, and with it a block whose bytes are right.
-func (s *Store) deleteRow(l catalog.Loc) {
-	b := s.catalog.NewBatch()
-	b.DeleteBlock(l)
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
-		s.log.Warn("row not deleted", "location", l, "error", err)
+// deleteRow deletes the row of a block that the index has forgotten. REQUIRES: s.changes.
+func (s *Store) deleteRow(l layout.Location) {
+	if err := s.forgotten(s.catalog.NewBatch(), l); err != nil {
+		s.log.Warn("row not deleted yet", "location", l, "error", err)
 	}
-	s.loose.Add(1)
 }
 
 // Purge implements skep.Deleter. What is purged is told by two numbers that every
@@ -196,8 +247,10 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	s.naming.Lock()
-	defer s.naming.Unlock()
+	if err := s.take(ctx, s.naming, op, "namespace being made"); err != nil {
+		return err
+	}
+	defer s.naming.give()
 	if p.Salt != nil {
 		return s.purgeSalt(ctx, *p.Salt)
 	}
@@ -209,16 +262,20 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 // the devices do not know. REQUIRES: s.naming.
 func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	n := s.names
-	n.mu.RLock()
-	next := n.mu.next
+	next := n.nextNumbers()
 	var gone []*namespace
-	named := n.mu.byID[p.Namespace]
-	for _, ns := range n.mu.byID {
-		if p.Namespace == ns.info.ID || named != nil && named.info.Clusters(ns.info.NamespaceSpec) || p.Tenant != "" && p.Tenant == ns.info.Tenant || p.Model != "" && p.Model == ns.info.Model {
-			gone = append(gone, ns)
+	switch ns := n.byID.get(p.Namespace); {
+	case ns != nil:
+		gone = n.withClusters(ns)
+	case p.Tenant != "":
+		gone = n.ofTenant(p.Tenant)
+	case p.Model != "":
+		for _, ns := range n.byID.all() {
+			if p.Model == ns.info.Model {
+				gone = append(gone, ns)
+			}
 		}
 	}
-	n.mu.RUnlock()
 	if len(gone) == 0 {
 		if p.Namespace != 0 {
 			return &skep.Error{Op: "purge", Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
@@ -234,7 +291,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		renewed := *ns // readers hold pointers to namespaces: a purged one is left as it is
 		renewed.instance, renewed.stored = next.NextInstance, new(atomic.Int64)
 		fresh[i] = &renewed
-		b.PutPurge(catalog.Purge{Instance: ns.instance, Whole: true, Seq: seq})
+		b.DeletePurgesOf(ns.instance)
 		b.DeleteSidesOf(ns.instance, nil)
 		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: renewed.instance})
 		var w segment.LogWriter
@@ -246,22 +303,21 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	if err := s.saveNames(b, next); err != nil {
 		return err
 	}
+	for _, ns := range fresh {
+		n.byInstance.set(ns.instance, ns) // its entries in the logs count from now on
+	}
 	s.carryOut(ctx, todo...)
-	n.mu.Lock()
 	for i, ns := range gone {
 		s.index.SetDead(ns.instance)
-		delete(n.mu.byInstance, ns.instance)
-		n.mu.byID[ns.info.ID] = fresh[i]
-		n.mu.byName[[2]string{ns.info.Tenant, ns.info.Name}] = fresh[i]
-		n.mu.byInstance[fresh[i].instance] = fresh[i]
+		n.publish(fresh[i])
+		n.byInstance.delete(ns.instance)
 	}
-	n.mu.Unlock()
 	id := p.Namespace
 	if len(gone) == 1 {
 		id = gone[0].info.ID
 	}
-	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
-	go0(&s.background, s.sweep)
+	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
+	s.background.Go(s.sweep)
 	return nil
 }
 
@@ -269,13 +325,14 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 // also when the caller's context ends: a commit that came later would have given out an
 // instance that is given out again. REQUIRES: s.naming.
 func (s *Store) saveNames(b *catalog.Batch, next catalog.StoreState) error {
-	n := s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err := s.unsure(s.saveNext(s.ctx, b, next)); err != nil {
+	s.rootMu.Lock()
+	defer s.rootMu.Unlock()
+	if err := s.unsure(s.saveRoot(s.ctx, b, next, true)); err != nil {
 		return err
 	}
-	n.mu.next = next
+	s.names.mu.Lock() // before another root row is made
+	s.names.mu.next = next
+	s.names.mu.Unlock()
 	return nil
 }
 
@@ -316,38 +373,48 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		return err
 	}
 	s.carryOut(ctx, todo)
-	n.mu.Lock()
 	for i, first := range firsts {
-		n.mu.saltEpoch[first] = seq
-		n.mu.deadTags[deads[i]] = true
+		n.deadTags.set(deads[i], true)
+		n.saltEpoch.set(first, seq)
 	}
-	n.mu.Unlock()
-	s.events.emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
+	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
 	return nil
 }
 
 // withContexts are the instances of a namespace and of those that hold its clustered
 // contexts.
 func (n *names) withContexts(ns *namespace) []uint32 {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	all := []uint32{ns.instance}
-	for _, o := range n.mu.byID {
-		if ns.info.Clusters(o.info.NamespaceSpec) {
-			all = append(all, o.instance)
-		}
+	var all []uint32
+	for _, o := range n.withClusters(ns) {
+		all = append(all, o.instance)
 	}
 	return all
 }
 
-// sweep takes what a purge made unreachable out of the index.
+// sweep takes what purges made unreachable out of the index. One goroutine does, for all that
+// were made when it began a round.
 func (s *Store) sweep() {
-	for s.ctx.Err() == nil {
-		if _, wrapped := s.index.SweepDead(4096); wrapped {
+	for s.ctx.Err() == nil && s.sweeping.CompareAndSwap(false, true) {
+		for dead := s.index.Dead(); len(dead) > 0 && s.ctx.Err() == nil; dead = s.index.Dead() {
+			for wrapped := false; !wrapped && s.ctx.Err() == nil; {
+				began := time.Now()
+				if _, wrapped = s.index.SweepDead(sweepStep); !wrapped && !s.pause(3*time.Since(began)) {
+					return
+				}
+			}
+			// What a put under way adds of them yet, the cleaner finds.
+			s.index.ForgetDead(dead...)
+			s.names.forgetSalts()
+		}
+		s.sweeping.Store(false)
+		if len(s.index.Dead()) == 0 {
 			return
 		}
 	}
 }
+
+// sweepStep is how many slots are looked at in one go.
+const sweepStep = 4096
 
 // Hint implements skep.Hinter.
 func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {

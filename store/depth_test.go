@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 )
 
@@ -48,7 +48,7 @@ func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
 
 // Reads that a drive keeps back keep no others back, here two of 1 MiB.
 func TestStuckReadsHoldNobodyUp(t *testing.T) {
-	lent := &chunk{chain: &chain{Chain: &skep.Chain{}}}
+	lent := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{}}}
 	for _, age := range []time.Duration{0, 2 * stuckAfter} {
 		q := &readQueue{}
 		for range 2 {

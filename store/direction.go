@@ -1,7 +1,10 @@
 package store
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/layout/twopointer"
 )
 
@@ -10,8 +13,8 @@ import (
 // what the drives were seen to move. It is decided once, before the session begins: what chunks it comes in
 // depends on it. beside is how many other chains of its session are restored by two pointers.
 func (t *twoPointers) choose(c *chain, beside int) (skep.Direction, error) {
-	n := c.blocks.Len()
-	if n == 0 || !c.structured || c.Compute.Boundary != nil || n*c.layers.Len() > maxChunks {
+	n := c.Blocks.Len()
+	if n == 0 || !c.Structured || c.Compute.Boundary != nil || n*c.Layers.Len() > layout.MaxChunks {
 		return skep.TailFirst, nil
 	}
 	t.mu.Lock()
@@ -20,7 +23,7 @@ func (t *twoPointers) choose(c *chain, beside int) (skep.Direction, error) {
 		return 0, err
 	}
 	st := t.strand(c)
-	st.Decided, st.Layers = false, c.layers.Len()
+	st.Decided, st.Layers = false, c.Layers.Len()
 	mode := t.sched.ModeOf(st, beside)
 	turn, _ := t.sched.Crossover()
 	t.s.log.Debug("restoring either way", "tokens", st.Tokens-st.Start, "by", mode.String(), "crossover", turn)
@@ -32,10 +35,8 @@ func (t *twoPointers) choose(c *chain, beside int) (skep.Direction, error) {
 	return skep.TailFirst, nil
 }
 
-var _ skep.Directed = (*session)(nil)
-
-// Direction implements skep.Directed.
-func (ses *session) Direction(i int) (skep.Direction, error) {
+// Direction implements skep.Session.
+func (ses *session) Direction(_ context.Context, i int) (skep.Direction, error) {
 	c, err := ses.chainAt("direction", i)
 	if err != nil {
 		return 0, err

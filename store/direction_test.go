@@ -19,10 +19,10 @@ var launches = skep.RecomputeCost{Fixed: 2 * time.Millisecond, PerToken: 10 * ti
 // either begins restoring keys either way and says which it is.
 func either(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, also ...skep.Chain) (skep.Session, skep.Direction) {
 	t.Helper()
-	chains := append([]skep.Chain{{Scope: sc, Keys: keys, Direction: skep.EitherWay, Compute: &skep.Compute{Cost: launches}}}, also...)
+	chains := append([]skep.Chain{{Scope: sc, Keys: keys, Direction: skep.Auto, Compute: &skep.Compute{Cost: launches}}}, also...)
 	ses, err := s.Restore(testContext(t), &skep.RestoreRequest{Chains: chains})
 	require.NoError(t, err)
-	d, err := ses.(skep.Directed).Direction(0)
+	d, err := ses.Direction(testContext(t), 0)
 	require.NoError(t, err)
 	return ses, d
 }
@@ -153,7 +153,7 @@ func TestClaimsEitherWay(t *testing.T) {
 		var all []*boarded
 		var checks []func()
 		for range 1 + rng.IntN(2) {
-			b := beginBoarded(t, s, sc, keys[:n], skep.EitherWay, cost)
+			b := beginBoarded(t, s, sc, keys[:n], skep.Auto, cost)
 			all = append(all, b)
 			per := cost.Cost.PerToken
 			if b.unit == 1 {

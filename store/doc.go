@@ -8,6 +8,15 @@
 //	catalog    records, groups, namespaces, in Pebble
 //	memory     one arena off the Go heap: I/O buffers and the DRAM tier
 //
+// What of the engine has a seam of its own lies in packages under internal, none of which
+// knows package store; it calls them, and they answer:
+//
+//	admin      the socket through which other processes see and change an open store
+//	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
+//	health     how far a drive is to be relied on: a state machine that is fed readings
+//	observe    what the store tells of itself: counts, events, its log's end, metrics
+//	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
+//
 // # What is where
 //
 // A directory holds LOCK, catalog/ and, by default, device-0, device-1, …. Payload
@@ -49,12 +58,23 @@
 //	          is lent 2 MiB, and more while they come back soon (depth.go); the rest waits in its
 //	          queue, by priority, where it can still be cancelled
 //	check     workers compare every granule with its checksum, copy where a copy is
-//	          needed, try the next copy where bytes are wrong or a drive failed
+//	          needed, try the next copy where bytes are wrong or a drive failed; what is
+//	          wrong in a destination is read again into the store's own memory first
 //	deliver   Next hands chunks out in the order they landed
 //
 // A chunk is answered once (delivered, or a miss with a reason) and is back when no
 // drive and no worker can write to its destination any more. A deadline answers; only
 // coming back releases.
+//
+// # Who may read memory that others can write (exposed.go)
+//
+// Drives read straight into a destination that is aligned. It is its caller's memory, and over
+// shared memory another process's: its bytes may change while they are checked, and after. So
+// they are checked there for that caller only. Nothing is kept or handed on from there: who joined
+// the read, and the DRAM tier, get a copy in the store's own memory, and it is the copy that is
+// checked. And they prove nothing: a block is counted as damaged, repaired or forgotten only when
+// a read into the store's own memory was wrong as well. What the store lends of its own memory
+// is for reading.
 //
 // # Two pointers (twopointer.go, direction.go, wanted.go)
 //
@@ -93,7 +113,7 @@
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
 // compares devices, catalog and index of a store nobody has open.
 //
-// # Drives that fail (health.go, monitor.go, around.go, drives.go)
+// # Drives that fail (internal/health, monitor.go, around.go, drives.go)
 //
 // Every drive is looked at ten times a second and judged, by a state machine without clock
 // or I/O, by its latency against its own past and its peers', its errors, and how long it
@@ -129,10 +149,16 @@
 //     committed, and, where its namespace is durable, both made durable in that order.
 //   - Nothing reaches a caller that does not match its granule checksums, from any tier.
 //   - A group's segments are reused only when its rows are gone, no restore pins it, and
-//     no write to it is under way; and only under a new generation that the catalog
-//     has synced before a byte of it is written.
-//   - Memory given to a drive is nobody else's until the drive gives it back, however
-//     long ago its caller was answered.
+//     no write to them is under way; and only under a new generation that the catalog
+//     has synced before a byte of it is written. A header that a drive is late with keeps
+//     its segment on that drive, and two are never on their way to one segment: headWrite.
+//     So does a write that was given up and that a dead drive, or one to be emptied, has
+//     for ever: its group is emptied and freed without it (heldwrite.go).
+//   - Memory given to a drive, to read into or to write from, is nobody else's until the
+//     drive gives it back, however long ago its caller was answered: a session's
+//     destinations by NotReleased, what a put or the DRAM tier lends by loan.go.
+//   - A flush that failed fences its drive, and no later flush confirms what was written
+//     before it.
 //   - Every wait ends: with what was waited for, the caller's context, OpTimeout, or Close.
 //   - What the catalog refuses to keep fails the store for changes (skep.Failed); reads
 //     go on.
@@ -141,20 +167,13 @@
 //
 // # Locks
 //
-// In this order; a lock is never taken while a later one is held:
-//
-//	gate          shared by every call; Close takes it for itself
-//	changes       deletes, replacements, moves
-//	space.opening opening a group, which does I/O
-//	names.mu      namespaces, tenants, purges
-//	session.mu    one restore's state
-//	space.mu      groups, free segments, fillers
-//	index         its own: Index.mu, then leases.mu
-//
-// Leaves, under which no other lock is taken: marks.mu, flights.mu, pendings.mu,
-// acceptances.mu, sessions.mu, a drive's queue and flusher, the workers' queue.
-// Only opening is held over device I/O, and only changes and names.mu over commits of
-// the catalog.
+// Their order is the table of package locks (store/internal/locks/order.go), and the tag invariants asserts it. Outermost
+// is changes, then what is held over commits, then a session's, then space; last the leaves, under which no other lock
+// is taken. The index has locks of its own, taken
+// under these: Index.mu, then its leases'. Two locks wait under a context and are in no table: space.opening, held over
+// device I/O while a group is opened, after changes and before the root row's; and naming, of who makes, purges or
+// deletes a namespace, before opening. Only opening, GroupHeaders, Growing, Mark and LogCache are held over device I/O,
+// and only changes, SidecarPuts, RootRow, Mark and naming over commits of the catalog. No lookup takes one of these.
 //
 // # Goroutines
 //

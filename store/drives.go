@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -20,8 +20,7 @@ import (
 // one of them.
 //
 // A drive is known by the id in its superblocks, not by its path. An open looks where it
-// was named or last seen; failing that, in the store's own directory and beside where it
-// last was. A drive that is not found has a stand-in (device.Gone) that fails everything,
+// was named, or in the store's own directory, or where the catalog says that it lies outside (place.go). A drive that is not found has a stand-in (device.Gone) that fails everything,
 // so that the rest of the store need not know.
 
 // What Options.Degraded says about opening without a drive.
@@ -48,18 +47,20 @@ func (s *Store) openDrives(ctx context.Context) error {
 			byID[r.ID] = r
 		}
 	}
-	s.drives = make([]*drive, count)
-	var problems []error
-	note := func(err error) error {
-		switch skep.KindOf(err) {
-		case skep.Missing, skep.DeviceFailed:
-			problems = append(problems, err)
-			return nil
+	if !s.options.customDevices {
+		owner, known, err := s.catalog.Owner(ctx)
+		if err != nil {
+			return err
 		}
-		return err
+		s.places = PlacesOf(s.options.Dir, s.id, owner, known)
 	}
+	s.drives = make([]*drive, count)
+	lacks := map[uint16]lack{}
+	var named []lack
 	for i, path := range s.options.Devices {
-		if err := note(s.openDrive(ctx, i, path, byID)); err != nil {
+		if err := s.openDrive(ctx, i, path, byID); goesOn(err) {
+			named = append(named, lack{path, err})
+		} else if err != nil {
 			return err
 		}
 	}
@@ -67,19 +68,93 @@ func (s *Store) openDrives(ctx context.Context) error {
 		if r.State == catalog.DeviceRemoved || s.drives[r.Index] != nil {
 			continue
 		}
-		path := s.locateDrive(r)
+		path, err := s.locateDrive(r)
 		if len(s.options.Devices) > 0 {
-			if _, err := os.Stat(path); err == nil {
+			if err == nil && !isAmong(path, named) && s.isThere(path) {
 				return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(r.Index)), Value: path,
 					Limit: "named; name every device of the store, in any order"}
 			}
+			lacks[r.Index], named = takeLack(path, named)
 			continue
 		}
-		if err := note(s.openDrive(ctx, int(r.Index), path, byID)); err != nil {
+		if i := s.openAt(path); err == nil && i >= 0 {
+			err = &skep.Error{Op: "open device", Kind: skep.Missing, Field: path, Value: "device " + itoa(i), Limit: "device " + itoa(int(r.Index))}
+		}
+		if err == nil {
+			err = s.openDrive(ctx, int(r.Index), path, byID)
+		}
+		if err != nil && !goesOn(err) {
 			return err
 		}
+		if err != nil {
+			lacks[r.Index] = lack{path, err}
+		}
 	}
-	return s.standIns(rows, problems)
+	for _, l := range named { // no place is left for it
+		if !s.leftUnused(ctx, l.path) {
+			return l.why
+		}
+		s.leftByAdd(l.path)
+	}
+	return s.standIns(rows, lacks)
+}
+
+// leftUnused says whether the device at path is what an add that was cut short has left: the store's by its superblock, not
+// in the catalog, and never written to. REQUIRES: every device of the catalog has its place.
+func (s *Store) leftUnused(ctx context.Context, path string) bool {
+	dev, err := s.options.OpenDevice(0, path, false, 0)
+	if err != nil {
+		return false
+	}
+	defer dev.Close()
+	sb, err := segio.ReadSuperblock(ctx, dev, path)
+	if err != nil || sb.Store != s.id || slices.ContainsFunc(s.drives, func(d *drive) bool { return d != nil && segment.DeviceID(d.id) == sb.Device }) {
+		return false
+	}
+	d := &drive{path: path, segBytes: sb.SegmentBytes, segments: layout.Segments(dev.Size(), sb.SegmentBytes), down: make(chan struct{})}
+	d.use(dev)
+	return s.holdsNothing(ctx, d)
+}
+
+// openAt is which drive is open at path; -1: none.
+func (s *Store) openAt(path string) int {
+	return slices.IndexFunc(s.drives, func(d *drive) bool { return d != nil && d.absent == nil && realPath(d.path) == realPath(path) })
+}
+
+// lack is a device that cannot be opened.
+type lack struct {
+	path string
+	why  error
+}
+
+// goesOn says whether a store may open without a device that gave err: one that is not there, fails,
+// is somebody else's, or cannot be known any more. Not without one of another format, or that
+// another process has: they are whole.
+func goesOn(err error) bool {
+	switch skep.KindOf(err) {
+	case skep.Missing, skep.DeviceFailed, skep.Foreign, skep.Damaged, skep.Conflict:
+		return err != nil
+	}
+	return false
+}
+
+func isAmong(path string, list []lack) bool {
+	return slices.ContainsFunc(list, func(l lack) bool { return realPath(l.path) == realPath(path) })
+}
+
+// takeLack takes what was named out of list for the row of a device expected at path: that path, or
+// else any.
+func takeLack(path string, list []lack) (lack, []lack) {
+	if len(list) == 0 {
+		return lack{path, skep.Missing}, nil
+	}
+	i := max(0, slices.IndexFunc(list, func(l lack) bool { return realPath(l.path) == realPath(path) }))
+	return list[i], slices.Delete(slices.Clone(list), i, i+1)
+}
+
+func (s *Store) isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // openDrive opens what is at path and gives it its place.
@@ -88,19 +163,21 @@ func (s *Store) openDrive(ctx context.Context, i int, path string, byID map[[16]
 	if err != nil {
 		return &skep.Error{Op: "open device", Kind: kindOfOpen(err), Field: path, Err: err}
 	}
-	d := &drive{dev: dev, path: path, down: make(chan struct{})}
+	d := &drive{path: path, down: make(chan struct{})}
+	d.use(dev)
 	if err := s.adopt(ctx, d, byID); err != nil {
 		return errors.Join(err, dev.Close())
 	}
 	if s.drives[d.index] != nil {
-		return errors.Join(skep.Invalidf("open device", path, "device "+itoa(int(d.index))+" a second time", "each device once"), dev.Close())
+		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " a second time",
+			Limit: "each device once"}, dev.Close())
 	}
 	s.drives[d.index] = d
 	return nil
 }
 
 // standIns fills the places of drives that were removed or are missing.
-func (s *Store) standIns(rows []catalog.DeviceState, problems []error) error {
+func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) error {
 	missing, present := 0, 0
 	var first catalog.DeviceState
 	for _, r := range rows {
@@ -114,10 +191,10 @@ func (s *Store) standIns(rows []catalog.DeviceState, problems []error) error {
 		}
 	}
 	if missing > 0 && (present == 0 || s.options.Degraded == DegradedNever) {
-		if len(problems) > 0 {
-			return problems[0]
+		if why := lacks[first.Index].why; why != nil && why != skep.Missing {
+			return why
 		}
-		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(first.Index)), Value: first.Path,
+		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(first.Index)), Value: lacks[first.Index].path,
 			Limit: "present; name every device of the store, in any order"}
 	}
 	for _, r := range rows {
@@ -130,26 +207,24 @@ func (s *Store) standIns(rows []catalog.DeviceState, problems []error) error {
 			s.drives[r.Index] = d
 			continue
 		}
-		d := &drive{index: r.Index, id: r.ID, path: r.Path, serial: r.Serial, segBytes: r.SegmentBytes, segments: int(r.Segments), limit: int(r.Segments), down: make(chan struct{})}
-		d.mode.Store(int32(dead))
-		close(d.down)
-		var why error = skep.Missing
-		for _, p := range problems {
-			var e *skep.Error
-			if errors.As(p, &e) && filepath.Base(e.Field) == filepath.Base(r.Path) {
-				why = p
-			}
-		}
-		d.failed = &skep.Error{Op: "open device", Kind: skep.Missing, Field: r.Path, Err: why}
-		d.absent = why
-		text := why.Error()
-		d.why.Store(&text)
-		s.log.Error("device missing: the store goes on without it", "device", r.Index, "path", r.Path, "serial", r.Serial, "error", why)
-		d.dev = device.NewGone(r.Path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), d.failed)
+		s.drives[r.Index] = standIn(r, lacks[r.Index])
+		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.drives[r.Index].path, "serial", r.Serial, "error", lacks[r.Index].why)
 		s.segBytes = r.SegmentBytes
-		s.drives[r.Index] = d
 	}
 	return nil
+}
+
+// standIn keeps the place of a drive that cannot be opened.
+func standIn(r catalog.DeviceState, l lack) *drive {
+	d := &drive{index: r.Index, id: r.ID, path: l.path, serial: r.Serial, segBytes: r.SegmentBytes, segments: int(r.Segments), limit: int(r.Segments), down: make(chan struct{})}
+	d.mode.Store(int32(health.Dead))
+	close(d.down)
+	d.failed = &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
+	d.absent = l.why
+	text := l.why.Error()
+	d.why.Store(&text)
+	d.use(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), d.failed))
+	return d
 }
 
 var (
@@ -177,57 +252,27 @@ func (s *Store) usableDrives() (n int) {
 	return n
 }
 
-// locateDrive says where a drive is now. What lies in the store's own directory goes
-// before where it was last seen: a copy of a store must not open the original's devices.
-func (s *Store) locateDrive(r catalog.DeviceState) string {
-	here := filepath.Join(s.options.Dir, filepath.Base(r.Path))
-	for _, p := range append([]string{here, r.Path}, s.beside(r.Path)...) {
-		if sb, err := peekSuperblock(p); err == nil && sb.Store == s.id && sb.Device == segment.DeviceID(r.ID) {
-			return p
-		}
-	}
-	if _, err := os.Stat(here); err == nil {
-		return here
-	}
-	return r.Path
-}
-
-// beside are files in the store's directory, and block devices of the kind last seen,
-// that may be a drive whose name has changed.
-func (s *Store) beside(path string) []string {
-	out, _ := filepath.Glob(filepath.Join(s.options.Dir, "device-*"))
-	if dir := filepath.Dir(path); strings.HasPrefix(dir, "/dev") {
-		kind := strings.TrimRightFunc(filepath.Base(path), func(r rune) bool { return r >= '0' && r <= '9' })
-		if i := strings.IndexAny(kind, "0123456789"); i > 0 {
-			kind = kind[:i] // nvme0n1: nvme
-		} else if len(kind) > 2 {
-			kind = kind[:2] // sda: sd
-		}
-		more, _ := filepath.Glob(filepath.Join(dir, kind+"*"))
-		out = append(out, more...)
-	}
-	return out
-}
-
 // adopt checks a device's superblocks against the catalog's rows.
 func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.DeviceState) error {
 	const op = "open device"
-	if d.dev.Size() < 2*layout.PageSize {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: fmt.Sprintf("%d bytes", d.dev.Size()), Limit: "a device of this store"}
-	}
-	buf := device.AlignedBuffer(2 * layout.PageSize)
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 	defer cancel()
-	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
-		return &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: d.path, Err: err}
-	}
-	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	sb, err := segio.ReadSuperblock(ctx, d.dev, d.path)
 	if err != nil {
-		return &skep.Error{Op: op, Kind: skep.KindOf(err), Field: d.path, Err: err}
+		return err
 	}
 	row, known := byID[sb.Device]
-	if sb.Store != s.id || !known {
+	if sb.Store == s.id && !known {
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: fmt.Sprintf("device %d of this store, which the catalog does not know", sb.DeviceIndex),
+			Limit: "one that the store has: this one was removed, or an add was cut short (skep device add makes it anew)"}
+	}
+	if sb.Store != s.id {
 		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
+	}
+	if s.places != nil {
+		if err := s.places.taken(d.path, sb.Device); err != nil {
+			return err
+		}
 	}
 	if d.dev.Size() < sb.DeviceBytes {
 		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
@@ -275,12 +320,12 @@ func (s *Store) checkDegraded(ctx context.Context) error {
 		if !slices.ContainsFunc(absent, g.has) {
 			continue
 		}
-		err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+		err := s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil || len(rec.Copies) == 0 {
 				return nil
 			}
-			readable, whole := survives(unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return g.drives[i].absent == nil })
+			readable, whole := segio.RecordUnits(&rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i].absent == nil })
 			switch {
 			case !readable && rec.Flags&segment.RecordDurable != 0:
 				lost++
@@ -309,8 +354,8 @@ func (s *Store) checkDegraded(ctx context.Context) error {
 func (s *Store) groupList() []*group {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	out := make([]*group, 0, len(s.space.mu.groups))
-	for _, g := range s.space.mu.groups {
+	out := make([]*group, 0, s.space.mu.groups.len())
+	for g := range s.space.mu.groups.each() {
 		out = append(out, g)
 	}
 	sortBy(out, func(a, b *group) bool { return a.num < b.num })
@@ -326,130 +371,13 @@ func (s *Store) allDrives() []*drive {
 	return s.drives
 }
 
-// NewDevice is a device to be added to a store.
-type NewDevice struct {
-	Path  string // of a file that is not there, or a blank block device
-	Bytes int64  // of a file; 0: as large as the store's smallest device
-}
-
-// AddDevices opens the store in o.Dir with more devices. They take part in groups opened
-// from then on; what is stored already is spread over them in the background, or by
-// Rebalance.
-func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, error) {
-	if len(list) == 0 {
-		return nil, skep.Invalidf("add device", "devices", 0, "at least 1")
-	}
-	if o.ReadOnly {
-		return nil, &skep.Error{Op: "add device", Kind: skep.ReadOnly}
-	}
-	o.add = list
-	return Open(ctx, o)
-}
-
-// addDrives makes o.add devices of the store that is being opened.
-func (s *Store) addDrives(ctx context.Context) error {
-	for _, a := range s.options.add {
-		d, err := s.addDrive(ctx, a)
-		if err != nil {
-			return err
-		}
-		s.drives = append(s.drives, d)
-		if err := s.restamp(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// addDrive makes a device and its row. The superblock comes before the row: a crash between
-// the two leaves a device that is not the store's, and may be added again.
-func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
-	const op = "add device"
-	list, n := s.allDrives(), s.usableDrives()
-	if n >= maxDevices {
-		return nil, skep.Invalidf(op, "devices", n+1, fmt.Sprintf("at most %d", maxDevices))
-	}
-	if len(list)+1 >= segment.MaxDevices {
-		return nil, skep.Invalidf(op, "device index", len(list), fmt.Sprintf("below %d; indices of removed devices are not used again", segment.MaxDevices))
-	}
-	size := a.Bytes
-	if size == 0 {
-		for _, d := range list {
-			if !d.removed.Load() && (size == 0 || d.dev.Size() < size) {
-				size = d.dev.Size()
-			}
-		}
-	}
-	segments := layout.Segments(size, s.segBytes)
-	if segments < 3 {
-		return nil, skep.Invalidf(op, "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, s.segBytes), s.segBytes))
-	}
-	limit := layout.SegmentOffset(segments, s.segBytes)
-	if s.options.CapacityBytes == 0 && a.Bytes == 0 {
-		limit = 0
-	}
-	if sb, err := peekSuperblock(a.Path); err == nil && sb.Store == s.id && !s.knows(sb.Device) {
-		if err := s.disown(ctx, a.Path); err != nil { // an add that a crash cut short
-			return nil, err
-		}
-	}
-	d, err := s.createDrive(ctx, len(list), n+1, a.Path, layout.SegmentOffset(segments, s.segBytes), limit)
-	if err != nil {
-		return nil, err
-	}
-	row := d.row()
-	b := s.catalog.NewBatch()
-	b.PutDevice(&row)
-	if err := s.catalog.Commit(s.ctx, b, true); err != nil {
-		return nil, errors.Join(err, d.dev.Close())
-	}
-	s.log.Info("device added", "device", d.index, "path", d.path, "serial", d.serial, "bytes", d.dev.Size())
-	return d, nil
-}
-
-// AddDevice adds a device to the store while it is in use. It takes part in groups opened
-// from then on, and what is stored already is spread over it in the background, or by
-// Rebalance. A device that could not be added may be tried again.
-func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
-	const op = "add device"
-	if err := s.enterWrite(ctx, op); err != nil {
-		return err
-	}
-	defer s.leave()
-	ctx, cancel := s.untilClosing(ctx)
-	defer cancel()
-	t := &s.tasks
-	select {
-	case t.members <- struct{}{}:
-		defer func() { <-t.members }()
-	case <-ctx.Done():
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
-	}
-	a.Path = filepath.Clean(a.Path)
-	d, err := s.addDrive(ctx, a)
-	if err != nil {
-		return err
-	}
-	d.fence = func(err error) { s.fence(d, err) }
-	s.registerArena(d)
-	list := append(slices.Clone(s.allDrives()), d)
-	sp := &s.space
-	sp.mu.Lock()
-	for n := d.segments - 1; n >= 0; n-- {
-		d.free = append(d.free, uint32(n))
-	}
-	t.grown.Store(&list)
-	close(sp.mu.freed)
-	sp.mu.freed = make(chan struct{})
-	sp.mu.Unlock()
-	s.reroom()
-	t.kick()
-	return s.restamp(ctx)
-}
-
 // restamp writes into the superblocks of all drives how many there are now, so that a
-// rebuild from the devices alone knows whether it has found them all.
-func (s *Store) restamp(ctx context.Context) error {
+// rebuild from the devices alone knows whether it has found them all. The catalog has said so
+// already: what a drive does not take is written when it does, and fails nobody. REQUIRES:
+// tasks.members, or that nobody else has the store yet.
+func (s *Store) restamp() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
+	defer cancel()
 	n, sequence := 0, uint64(0)
 	for _, d := range s.allDrives() {
 		if !d.removed.Load() {
@@ -457,52 +385,54 @@ func (s *Store) restamp(ctx context.Context) error {
 		}
 		sequence = max(sequence, d.sequence)
 	}
+	failed := false
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || d.condition() >= fenced {
+		if d.removed.Load() || d.condition() == health.Dead || d.stamped == n {
 			continue
 		}
-		if err := s.writeSuperblocks(ctx, d, n, sequence+1); err != nil {
-			return err
+		if d.condition() == health.Fenced {
+			failed = true // until it is well again
+			continue
+		}
+		err := s.writeSuperblocks(ctx, d, n, sequence+1)
+		if err == nil {
+			d.stamped = n
+		} else {
+			failed = true
+			if !s.tasks.unstamped.Load() {
+				s.log.Warn("superblock does not say how many devices there are now; it is written again", "device", d.path, "devices", n, "error", err)
+			}
 		}
 	}
-	return nil
+	s.tasks.unstamped.Store(failed)
+}
+
+// restampAgain does what restamp could not.
+func (t *tasks) restampAgain() {
+	if !t.unstamped.Load() {
+		return
+	}
+	select {
+	case t.members <- struct{}{}:
+		t.s.restamp()
+		<-t.members
+	default: // a device is being added or removed
+	}
 }
 
 // removedDrive keeps the place of a drive that was removed.
 func removedDrive(i int, segBytes int64) *drive {
 	d := &drive{index: uint16(i), path: "removed", segBytes: segBytes, down: make(chan struct{}), failed: errRemoved}
-	d.mode.Store(int32(dead))
+	d.mode.Store(int32(health.Dead))
 	close(d.down)
 	d.removed.Store(true)
 	d.retired.Store(true)
-	d.dev = device.NewGone("", "", layout.SegmentOffset(1, segBytes), errRemoved)
+	d.use(device.NewGone("", "", layout.SegmentOffset(1, segBytes), errRemoved))
 	return d
 }
 
 func (s *Store) knows(id segment.DeviceID) bool {
 	return slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return segment.DeviceID(d.id) == id })
-}
-
-// disown takes a device that has this store's superblock and is not in its catalog out
-// of the way: a file is removed, a block device's first pages are cleared.
-func (s *Store) disown(ctx context.Context, path string) error {
-	st, err := os.Stat(path)
-	if err == nil && st.Mode().IsRegular() {
-		return os.Remove(path)
-	}
-	dev, err := s.options.OpenDevice(0, path, false, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(wipe(ctx, dev), dev.Close())
-}
-
-// wipe makes a device nobody's.
-func wipe(ctx context.Context, dev device.Device) error {
-	if err := device.WriteAt(ctx, dev, device.AlignedBuffer(layout.SuperblockPages*layout.PageSize), 0); err != nil {
-		return err
-	}
-	return device.Sync(ctx, dev)
 }
 
 // groupsOf are the groups a drive is in.

@@ -16,14 +16,16 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // quick judges drives within milliseconds, so that tests need not wait.
 func quick(o *Options) {
-	o.rules = defaultRules
-	o.rules.tick, o.rules.hung, o.rules.hungWrites = 5*time.Millisecond, 500*time.Millisecond, 800*time.Millisecond
-	o.rules.probeEvery, o.rules.tolerate, o.rules.floor = 10*time.Millisecond, 100*time.Millisecond, 8*time.Millisecond
-	o.rules.hedgeMin, o.rules.hedgeMax = 20*time.Millisecond, 60*time.Millisecond
+	o.rules = health.DefaultRules
+	o.rules.Tick, o.rules.Hung, o.rules.HungWrites = 5*time.Millisecond, 500*time.Millisecond, 800*time.Millisecond
+	o.rules.ProbeEvery, o.rules.Tolerate, o.rules.Floor = 10*time.Millisecond, 100*time.Millisecond, 8*time.Millisecond
+	o.rules.HedgeMin, o.rules.HedgeMax = 20*time.Millisecond, 60*time.Millisecond
 	o.OpTimeout = hangs // nothing below may depend on it
 }
 
@@ -91,7 +93,7 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 	}
 	var mu sync.Mutex
 	var acked []run
-	put := func(root, n, size int) int {
+	put := func(t testing.TB, root, n, size int) int {
 		keys := chainKeys(root, n)
 		res := putRun(t, s, sc, keys, size)
 		for n = 0; n < len(res) && res[n].Outcome == skep.Committed; n++ {
@@ -103,8 +105,8 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 		}
 		return n
 	}
-	require.Equal(t, 20, put(1, 20, smallBlock))
-	require.Equal(t, 3, put(2, 3, largeBlock))
+	require.Equal(t, 20, put(t, 1, 20, smallBlock))
+	require.Equal(t, 3, put(t, 2, 3, largeBlock))
 	bad := r.faults[1]
 	struck := make(chan struct{})
 	strike := func() {
@@ -125,14 +127,14 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 	case "amid restores":
 		time.AfterFunc(3*time.Millisecond, strike)
 	case "amid puts":
-		var wg sync.WaitGroup
+		wg := storetest.NewCrew(t)
 		for w := range 2 {
-			wg.Go(func() {
+			wg.Go(func(t testing.TB) {
 				for i := range 6 {
 					if w == 0 && i == 1 {
 						strike()
 					}
-					put(100*(w+1)+i, 6, smallBlock)
+					put(t, 100*(w+1)+i, 6, smallBlock)
 				}
 			})
 		}
@@ -176,7 +178,7 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 		require.NoError(t, err)
 		return st.Devices[1].State == "ok"
 	})
-	eventually(t, "puts are taken by all drives again", func() bool { return put(int(time.Now().UnixNano()), 3, smallBlock) == 3 })
+	eventually(t, "puts are taken by all drives again", func() bool { return put(t, int(time.Now().UnixNano()), 3, smallBlock) == 3 })
 	for _, a := range acked { // its last errors may have been noticed only now
 		eventually(t, "everything acknowledged is there", func() bool {
 			n, _ := requireRight(t, s, sc, a.keys, a.size)
@@ -195,7 +197,7 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 // faultsOk says whether every drive is well.
 func (b *rig) faultsOk(s *Store) bool {
 	for _, d := range s.drives {
-		if d.condition() != healthy {
+		if d.condition() != health.Healthy {
 			return false
 		}
 	}

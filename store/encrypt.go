@@ -2,65 +2,41 @@ package store
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
-	"encoding/binary"
-	"slices"
-	"sync"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
-// Encryption at rest. A block of a tenant with a key is encrypted when its append starts,
-// after it was placed and before a byte of it goes to a drive or the catalog: granule by
-// granule, same lengths, same places. From there to the worker that checks a chunk,
-// everything handles ciphertext and checksums of it, without a key: cleaning, repair,
-// compaction, scrub, verify, rebuild. The DRAM tier has what was put. docs/format.md says
-// what the bytes are.
+// EncryptionKey is a tenant's AES-256 key. However it is printed or logged, what comes out is not
+// the key: ID names it.
+type EncryptionKey = crypt.Key
 
-// blockCipher is the cipher of one write of one block. The key is that write's own, so its
-// GCM nonces need be unique in the block only.
-func (s *Store) blockCipher(k *sealKey, nonce [segment.NonceSize]byte) (cipher.AEAD, error) {
-	b, err := aes.NewCipher(derive(k.key, nonce[:], "skep block 1"+string(s.id[:]), encryptionKeySize))
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(b)
-}
+// NewEncryptionKey takes a key of 32 random bytes. Errors: Invalid for another length, and
+// for zeros.
+func NewEncryptionKey(b []byte) (EncryptionKey, error) { return crypt.NewKey(b) }
 
-// partCipher encrypts and decrypts the granules of one part.
-type partCipher struct {
-	aead  cipher.AEAD
-	nonce [12]byte
-	bound []byte // what the ciphertext is of
-}
+// ParseEncryptionKeys reads keys from text: 64 hexadecimal digits a line, the newest
+// first; blank lines and lines that begin with # are skipped. Errors, of kind Invalid,
+// name the line and never what is in it.
+func ParseEncryptionKeys(text []byte) ([]EncryptionKey, error) { return crypt.ParseKeys(text) }
 
-func newPartCipher(aead cipher.AEAD, rec *segment.Record, part int) *partCipher {
-	c := &partCipher{aead: aead}
-	binary.LittleEndian.PutUint32(c.nonce[:], uint32(part))
-	p := &rec.Parts[part]
-	c.bound = segment.AppendIdentity(nil, rec.Instance, rec.SaltTag, rec.Key, rec.Version)
-	c.bound = binary.LittleEndian.AppendUint64(c.bound, uint64(p.Size))
-	c.bound = append(c.bound, p.Name...)
-	return c
-}
+// SetEncryptionKeys replaces Options.EncryptionKeys while the store is open: what is put
+// from now on is encrypted with each tenant's first key, and what was encrypted before is
+// read as long as its key is among them. Blocks of a tenant that had no key stay as they
+// are until they are put again.
+//
+// Errors: Invalid for what Open would refuse, and for a tenant that had keys and has none:
+// its blocks would be written as they are put.
+func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { return s.keys.Replace(keys) }
 
-// sealedSums is the granule that a part's checksums are encrypted as.
-const sealedSums = ^uint64(0)
-
-func (c *partCipher) at(granule uint64) []byte {
-	n := c.nonce
-	binary.LittleEndian.PutUint64(n[4:], granule)
-	return n[:]
-}
-
-// sealing takes memory for the ciphertext of an append's blocks and fills it. errScarce:
-// there is no memory now, and it is not to be waited for. On an error it holds none.
+// sealing takes memory for the ciphertext of an append's blocks and fills it. A block of a tenant
+// with a key is encrypted when its append starts, after it was placed and before a byte of it goes
+// to a drive or the catalog. The DRAM tier has what was put. errScarce: there is no memory now,
+// and it is not to be waited for. On an error a keeps what it took.
 func (s *Store) sealing(ctx context.Context, ns *namespace, a *appending, patient bool) error {
 	var todo []*incoming
 	var lens []int
@@ -88,8 +64,6 @@ func (s *Store) sealing(ctx context.Context, ns *namespace, a *appending, patien
 	}
 	for _, in := range todo {
 		if mem, err = s.sealBlock(ns, in, mem); err != nil {
-			releaseAll(a.cipher)
-			a.cipher = nil
 			return err
 		}
 	}
@@ -121,7 +95,7 @@ func (s *Store) sealMemory(ctx context.Context, a *appending, lens []int, total 
 	if err != nil {
 		return nil, noMemory("encrypt", err)
 	}
-	a.cipher = bufs
+	a.bufs = append(a.bufs, bufs...)
 	for i := range bufs {
 		mem[i] = bufs[i].Bytes()[:lens[i]]
 	}
@@ -131,20 +105,18 @@ func (s *Store) sealMemory(ctx context.Context, a *appending, lens []int, total 
 // sealBlock encrypts one block into the first of mem, and completes its record. It gives
 // what is left of mem.
 func (s *Store) sealBlock(ns *namespace, in *incoming, mem [][]byte) ([][]byte, error) {
-	seal := &segment.Seal{Key: in.key.id}
-	rand.Read(seal.Nonce[:])
-	aead, err := s.blockCipher(in.key, seal.Nonce)
+	block, err := in.key.NewBlock()
 	if err != nil {
 		return nil, err
 	}
 	if in.clear == nil {
 		in.clear = in.rec.Parts
 	}
-	// Others may be reading the parts of an accepted block's record.
-	parts := slices.Clone(in.clear)
+	// Others may be reading the parts of an accepted block's record: it gets new ones.
+	parts := make([]segment.RecordPart, len(in.clear))
 	in.cipher = in.cipher[:0]
 	for i := range parts {
-		p := &parts[i]
+		p := &in.clear[i]
 		g, err := s.granules(ns, p.Name, p.Size)
 		if err != nil {
 			return nil, err
@@ -154,11 +126,12 @@ func (s *Store) sealBlock(ns *namespace, in *incoming, mem [][]byte) ([][]byte, 
 			sums = make([]uint64, g.N())
 			s.sumInto(ns, in, i, sums)
 		}
+		var inline []byte
 		var into [][]byte
 		switch {
 		case in.loc.Device == inlineDevice:
-			p.Inline = make([]byte, p.Size)
-			into = [][]byte{p.Inline}
+			inline = make([]byte, p.Size)
+			into = [][]byte{inline}
 		default:
 			for n := int64(pagesOf(p.Size)) * layout.PageSize; n > 0; mem = mem[1:] {
 				into = append(into, mem[0])
@@ -166,64 +139,11 @@ func (s *Store) sealBlock(ns *namespace, in *incoming, mem [][]byte) ([][]byte, 
 				n -= int64(len(mem[0]))
 			}
 		}
-		p.Sums = make([]uint64, g.N())
-		p.Seal = make([]byte, 0, segment.SealSize(g.N()))
-		c := newPartCipher(aead, &in.rec, i)
-		seed := segment.NewSeed(in.rec.Instance, in.rec.SaltTag, in.rec.Key, p.Name, in.rec.Version)
-		c.seal(p, g, seed, in.parts[i].Bytes, into)
-		raw := make([]byte, 0, 8*len(sums)+segment.TagSize)
-		for _, sum := range sums {
-			raw = binary.LittleEndian.AppendUint64(raw, sum)
-		}
-		p.Seal = append(p.Seal, aead.Seal(raw[:0], c.at(sealedSums), raw, c.bound)...)
+		parts[i] = block.Part(&in.rec, i, g, sums, in.parts[i].Bytes, into)
+		parts[i].Inline = inline
 	}
-	in.rec.Parts, in.rec.Sealed = parts, seal
+	in.rec.Parts, in.rec.Sealed = parts, &block.Seal
 	return mem, nil
-}
-
-// seal encrypts data into the pieces of into, and adds checksums and tags to p.
-func (c *partCipher) seal(p *segment.RecordPart, g layout.Granules, seed segment.Seed, data []byte, into [][]byte) {
-	scratch := getScratch()
-	defer putScratch(scratch)
-	for j := range p.Sums {
-		sp := g.Span(j)
-		out := c.aead.Seal((*scratch)[:0], c.at(uint64(j)), data[sp.Off:sp.End()], c.bound)
-		*scratch = out
-		p.Sums[j] = seed.Sum(j, out[:sp.Len])
-		p.Seal = append(p.Seal, out[sp.Len:]...)
-		copyTo(into, sp.Off, out[:sp.Len])
-	}
-	rest := p.Size // the padding
-	for _, m := range into {
-		clear(m[min(rest, int64(len(m))):])
-		rest = max(0, rest-int64(len(m)))
-	}
-}
-
-// copyTo copies src to where off is in pieces that follow one another.
-func copyTo(pieces [][]byte, off int64, src []byte) {
-	for _, m := range pieces {
-		if off < int64(len(m)) {
-			src = src[copy(m[off:], src):]
-			off = 0
-		} else {
-			off -= int64(len(m))
-		}
-		if len(src) == 0 {
-			return
-		}
-	}
-}
-
-// scratches are buffers of a granule and its tag.
-var scratches = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10+segment.TagSize); return &b }}
-
-func getScratch() *[]byte { return scratches.Get().(*[]byte) }
-
-func putScratch(b *[]byte) {
-	if cap(*b) <= 1<<20 {
-		scratches.Put(b)
-	}
 }
 
 // stored is what of the block goes to its places.
@@ -247,99 +167,6 @@ func (in *incoming) sealLen() (n int) {
 	return n
 }
 
-// opener decrypts a part of a sealed block.
-type opener struct {
-	*partCipher
-	tags []byte
-	sums []uint64 // of the bytes that were put
-}
-
-// newOpener prepares reading a part of rec, of which it keeps nothing. Nil: rec is not
-// sealed. Errors: Denied when the key is not there; Damaged when the seal is not the block's.
-func (s *Store) newOpener(tenant string, rec *segment.Record, part int) (*opener, error) {
-	if rec.Sealed == nil {
-		return nil, nil
-	}
-	k, err := s.keyring().find(tenant, rec.Sealed.Key)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := s.blockCipher(k, rec.Sealed.Nonce)
-	if err != nil {
-		return nil, err
-	}
-	p := &rec.Parts[part]
-	tags := len(p.Sums) * segment.TagSize
-	o := &opener{partCipher: newPartCipher(aead, rec, part), tags: slices.Clone(p.Seal[:tags])}
-	raw, err := aead.Open(nil, o.at(sealedSums), p.Seal[tags:], o.bound)
-	if err != nil {
-		return nil, errSeal(p.Name)
-	}
-	o.sums = make([]uint64, len(p.Sums))
-	for i := range o.sums {
-		o.sums[i] = binary.LittleEndian.Uint64(raw[8*i:])
-	}
-	return o, nil
-}
-
-func errSeal(part string) error {
-	return &skep.Error{Op: "decrypt", Kind: skep.Damaged, Field: "seal of part " + part}
-}
-
-// granule decrypts granule g, whose bytes lie in pieces from piece *at on, in place.
-func (o *opener) granule(g int, s layout.Span, pieces []piece, at *int) bool {
-	scratch := getScratch()
-	defer putScratch(scratch)
-	for *at < len(pieces) && pieces[*at].off+int64(len(pieces[*at].mem)) <= s.Off {
-		*at++
-	}
-	buf := (*scratch)[:0]
-	off := s.Off
-	for i := *at; i < len(pieces) && off < s.End(); i++ {
-		p := &pieces[i]
-		if p.off > off {
-			break
-		}
-		if end := p.off + int64(len(p.mem)); end > off {
-			to := min(end, s.End())
-			buf = append(buf, p.mem[off-p.off:to-p.off]...)
-			off = to
-		}
-	}
-	if off != s.End() {
-		return false
-	}
-	buf = append(buf, o.tags[g*segment.TagSize:(g+1)*segment.TagSize]...)
-	*scratch = buf
-	if p := &pieces[*at]; p.off+int64(len(p.mem)) >= s.End() { // as nearly all are
-		dst := p.mem[s.Off-p.off : s.Off-p.off : s.End()-p.off]
-		_, err := o.aead.Open(dst, o.at(uint64(g)), buf, o.bound)
-		return err == nil
-	}
-	clear, err := o.aead.Open(buf[:0], o.at(uint64(g)), buf, o.bound)
-	if err != nil {
-		return false
-	}
-	for i := *at; len(clear) > 0; i++ {
-		p := &pieces[i]
-		if from := max(s.Off-p.off, 0); from < int64(len(p.mem)) {
-			clear = clear[copy(p.mem[from:], clear):]
-		}
-	}
-	return true
-}
-
-// all decrypts a whole part in place.
-func (o *opener) all(g layout.Granules, part []byte) bool {
-	at := 0
-	for i := range g.N() {
-		if !o.granule(i, g.Span(i), []piece{{mem: part}}, &at) {
-			return false
-		}
-	}
-	return true
-}
-
 // unseal decrypts what was read of a chunk, once it was checked. The error is of kind
 // Damaged; what was read is of no use then.
 func (ch *chunk) unseal() error {
@@ -347,29 +174,5 @@ func (ch *chunk) unseal() error {
 	if f.opener == nil {
 		return nil
 	}
-	next, at := 0, 0
-	for _, s := range ch.spans {
-		first, last := f.granules.Cover(s)
-		for g := max(first, next); g <= last; g++ {
-			if !f.opener.granule(g, f.granules.Span(g), ch.pieces, &at) {
-				return errSeal(ch.chain.part)
-			}
-		}
-		next = max(next, last+1)
-	}
-	return nil
-}
-
-// clearSums gives rec the checksums of what was put, where it is sealed.
-func (s *Store) clearSums(tenant string, rec *segment.Record) error {
-	for i := range rec.Parts {
-		o, err := s.newOpener(tenant, rec, i)
-		if err != nil {
-			return err
-		}
-		if o != nil {
-			rec.Parts[i].Sums = o.sums
-		}
-	}
-	return nil
+	return f.opener.Open(f.sums.Granules, ch.spans, pieces(ch.pieces))
 }

@@ -6,71 +6,28 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/segment"
 )
-
-// eventLog keeps the last events in a ring. Readers copy out of it at their own pace;
-// one that falls behind by more than the ring is told how many it lost.
-type eventLog struct {
-	mu     sync.Mutex
-	epoch  uint64
-	ring   []skep.Event
-	next   uint64        // sequence number of the next event; the first is 1
-	more   chan struct{} // closed and replaced when an event comes while somebody waits
-	wanted bool
-	closed bool
-	now    func() time.Time
-}
-
-func newEventLog(epoch uint64, size int, now func() time.Time) *eventLog {
-	return &eventLog{epoch: epoch, ring: make([]skep.Event, size), next: 1, more: make(chan struct{}), now: now}
-}
-
-func (l *eventLog) emit(e skep.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed { // told by what outlived Close; nobody reads it
-		return
-	}
-	if e.Time.IsZero() {
-		e.Time = l.now()
-	}
-	e.Cursor = skep.Cursor{Epoch: l.epoch, Seq: l.next}
-	l.ring[l.next%uint64(len(l.ring))] = e
-	l.next++
-	if l.wanted {
-		close(l.more)
-		l.more = make(chan struct{})
-		l.wanted = false
-	}
-}
-
-func (l *eventLog) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.closed = true
-		close(l.more)
-	}
-}
 
 // eventStream is one reader.
 type eventStream struct {
 	s    *Store
-	at   uint64 // next event to deliver
-	gap  uint64 // events to be reported lost before it
+	next *observe.Reader
 	done chan struct{}
 	once sync.Once
 
 	// The snapshot, a group at a time: groups are taken from the list as it stood,
-	// then those opened meanwhile, so that a block the cleaner moved is not missed (it
-	// may be told of twice).
+	// then those opened meanwhile, where the cleaner moves blocks to. A block that was
+	// moved to a group that has been read already is told of by the event that follows.
 	groups  []uint32
 	highest uint32
 	rest    []skep.Event
 	follow  bool
-	since   uint64 // sequence number of the store when the snapshot was asked for
+	told    chan struct{} // closed when it follows
+	asked   time.Time     // when the snapshot was asked for
+	since   uint64        // sequence number of the store then
 }
 
 // Events implements skep.Observer.
@@ -79,23 +36,21 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 		return nil, err
 	}
 	defer s.leave()
-	l := s.events
-	since := s.seq.Load()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	st := &eventStream{since: since, s: s, at: l.next, follow: !snapshot, done: make(chan struct{})}
-	if from != (skep.Cursor{}) && !snapshot {
-		switch {
-		case from.Epoch != l.epoch:
-			st.at, st.gap = l.next, max(l.next-1, 1)
-		case from.Seq > l.next:
-			return nil, skep.Invalidf("events", "cursor", from.Seq, "at most "+itoa64(int64(l.next)))
-		default:
-			st.at = max(from.Seq, 1)
-		}
+	if snapshot {
+		from = skep.Cursor{}
 	}
+	next, err := s.events.Reader(from)
+	if err != nil {
+		return nil, err
+	}
+	st := &eventStream{s: s, next: next, follow: !snapshot, told: make(chan struct{}), done: make(chan struct{})}
+	// In this order: what has a later number was put after the stream had its place, so its event follows.
+	st.asked = s.options.Wall()
+	st.since = s.seq.Load()
 	if snapshot {
 		st.groups = s.groupNumbers(0)
+	} else {
+		close(st.told)
 	}
 	return st, nil
 }
@@ -104,14 +59,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 func (s *Store) groupNumbers(n uint32) []uint32 {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	var out []uint32
-	for num := range s.space.mu.groups {
-		if num > n {
-			out = append(out, num)
-		}
-	}
-	sortBy(out, func(a, b uint32) bool { return a < b })
-	return out
+	return s.space.mu.groups.above(n)
 }
 
 // Next implements skep.EventStream.
@@ -132,7 +80,7 @@ func (st *eventStream) Next(ctx context.Context, into []skep.Event) (int, error)
 			}
 			continue
 		}
-		n, more, err := st.take(into)
+		n, more, err := st.next.Take(into)
 		if n > 0 || err != nil {
 			return n, err
 		}
@@ -145,38 +93,13 @@ func (st *eventStream) Next(ctx context.Context, into []skep.Event) (int, error)
 	}
 }
 
-// take copies what is there.
-func (st *eventStream) take(into []skep.Event) (n int, more chan struct{}, err error) {
-	l := st.s.events
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if kept := uint64(len(l.ring)); l.next > kept && st.at < l.next-kept {
-		st.gap += l.next - kept - st.at
-		st.at = l.next - kept
-	}
-	if st.gap > 0 {
-		into[0] = skep.Event{Kind: skep.EventGap, Cursor: skep.Cursor{Epoch: l.epoch, Seq: st.at - 1}, Time: l.now(), Lost: st.gap}
-		st.gap = 0
-		n++
-	}
-	for n < len(into) && st.at < l.next {
-		into[n] = l.ring[st.at%uint64(len(l.ring))]
-		n++
-		st.at++
-	}
-	if n == 0 && l.closed {
-		return 0, nil, errClosed
-	}
-	l.wanted = true
-	return n, l.more, nil
-}
-
 // snapshot delivers stored blocks, then turns to following.
 func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, error) {
 	for len(st.rest) == 0 {
 		if len(st.groups) == 0 {
 			if st.groups = st.s.groupNumbers(st.highest); len(st.groups) == 0 {
 				st.follow = true
+				close(st.told)
 				return 0, nil
 			}
 		}
@@ -186,7 +109,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 		if err := st.s.enter(ctx); err != nil {
 			return 0, err
 		}
-		err := st.s.catalog.ScanGroup(ctx, num, func(l catalog.Loc, rec []byte) error {
+		err := st.s.catalog.ScanGroup(ctx, num, func(l layout.Location, rec []byte) error {
 			h, err := segment.DecodeHead(rec)
 			if err != nil {
 				return nil // reported when it is read
@@ -195,7 +118,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 				return nil // put since: the events that follow tell of it
 			}
 			if e, ok := st.s.storedEvent(l, &h); ok {
-				e.Cursor = skep.Cursor{Epoch: st.s.epoch, Seq: st.at - 1}
+				e.Cursor, e.Time = st.next.Before(), st.asked
 				st.rest = append(st.rest, e)
 			}
 			return nil
@@ -211,16 +134,16 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 }
 
 // storedEvent tells of a block in a snapshot, if it is visible and lies at l.
-func (s *Store) storedEvent(l catalog.Loc, h *segment.Head) (skep.Event, bool) {
+func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, bool) {
 	ns := s.names.of(h.Instance)
 	if ns == nil || s.names.dead(h.Instance, tag(h.SaltTag)) {
 		return skep.Event{}, false
 	}
 	e, ok := s.index.Resolve(s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key))
-	if !ok || e.Location != layoutOf(l).Pack() {
+	if !ok || e.Location != l.Pack() {
 		return skep.Event{}, false
 	}
-	ev := skep.Event{Kind: skep.EventStored, Time: s.now(), Namespace: ns.info.ID, Key: h.Key,
+	ev := skep.Event{Kind: skep.EventStored, Namespace: ns.info.ID, Key: h.Key,
 		Depth: int(h.Depth), Tier: skep.TierDevice}
 	if h.HasParent {
 		p := h.Parent
@@ -249,16 +172,19 @@ func (s *Store) saltEvent(e *skep.Event, t tag) {
 
 // disguise is a key as events show it under a salt.
 func (n *names) disguise(instance uint32, t tag, k skep.Key) (out skep.Key) {
-	fp := n.fingerprint(instance, t, k)
-	copy(out[:], fp[:])
+	h := n.keyed(instance, t, k)
+	copy(out[:], h[:])
 	return out
 }
 
 // blockEvent is an event about a block.
 func (s *Store) blockEvent(ns *namespace, rec *segment.Record, kind skep.EventKind) skep.Event {
 	e := skep.Event{Kind: kind, Namespace: ns.info.ID, Key: rec.Key, Depth: int(rec.Depth), Parent: rec.Parent, Tier: skep.TierDevice}
-	if kind == skep.EventAccepted {
+	switch kind {
+	case skep.EventAccepted:
 		e.Tier = skep.TierDRAM
+	case skep.EventEvicted, skep.EventDeleted:
+		e.Tier = skep.TierNone
 	}
 	s.saltEvent(&e, tag(rec.SaltTag))
 	return e
@@ -267,6 +193,9 @@ func (s *Store) blockEvent(ns *namespace, rec *segment.Record, kind skep.EventKi
 func (s *Store) eventOf(ns *namespace, in *incoming, kind skep.EventKind) skep.Event {
 	return s.blockEvent(ns, &in.rec, kind)
 }
+
+// Told implements skep.EventStream.
+func (st *eventStream) Told() (<-chan struct{}, error) { return st.told, nil }
 
 // Close implements skep.EventStream.
 func (st *eventStream) Close() error {

@@ -1,28 +1,22 @@
 package store
 
+import "github.com/skepkv/skep/layout"
+
 import "github.com/skepkv/skep/store/catalog"
 
 // The policies lru and s3fifo have an exact order, in which blocks go one by one whatever
 // group they lie in; the policy cost drops blocks with their group only.
 
-// yield makes room where the policy has an exact order: its logical cap comes down by
-// a part of a group, since what is left over in groups keeps the space from holding as
-// many blocks as were reckoned. False: there is no such order, or nothing to drop.
+// yield makes room where the policy has an exact order: its logical cap comes down below
+// what it holds, and what is over is dropped. False: there is no such order, or nothing to drop.
 func (c *cleaner) yield() bool {
-	s := c.s
-	if s.options.Policy == "cost" || s.logicalPages <= 0 {
+	if c.s.options.Policy == "cost" {
 		return false
 	}
-	for range 16 {
-		s.logicalPages -= s.logicalPages / 512
-		if s.index.SetCapacity(s.capacityPages*slotsPerPage, s.logicalPages*slotsPerPage) != nil {
-			return false
-		}
-		if s.trim() {
-			return true
-		}
-	}
-	return false
+	before := c.s.count.Evicted.Load()
+	c.s.yieldRoom()
+	c.s.trim()
+	return c.s.count.Evicted.Load() > before // a put may have come first with trim
 }
 
 // trim drops what the policies lru and s3fifo have over their logical cap.
@@ -32,10 +26,16 @@ func (s *Store) trim() bool {
 	}
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	b := s.catalog.NewBatch()
-	for b.Len() < 4096 {
+	if s.payOwed() != nil {
+		return false
+	}
+	var rows []layout.Location
+	for len(rows) < 4096 {
 		e, ok := s.index.NextEvict()
 		if !ok {
+			break
+		}
+		if g := s.space.find(unpack(e.Location).Group); g != nil && s.outlives(g) != nil {
 			break
 		}
 		size, forget := int64(0), func() { s.forgetCached(e.FP, nil) }
@@ -46,30 +46,35 @@ func (s *Store) trim() bool {
 			continue
 		}
 		forget()
-		s.count.evicted.Add(1)
+		s.count.Evict(e)
 		s.unstored(e.Namespace, size)
-		b.DeleteBlock(locOf(unpack(e.Location)))
-		s.outlives(b, unpack(e.Location).Group)
+		rows = append(rows, unpack(e.Location))
 	}
-	if b.Len() == 0 {
+	if len(rows) == 0 {
 		return false
 	}
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
+	if err := s.forgotten(s.catalog.NewBatch(), rows...); err != nil {
 		s.log.Warn("evicted rows not deleted", "error", err)
 	}
-	s.loose.Add(1)
 	return true
 }
 
-// outlives notes that a group's log goes on telling of a block that was dropped from it.
-func (s *Store) outlives(b *catalog.Batch, num uint32) {
-	g := s.findGroup(num)
-	if g == nil || g.stale.Load() {
-		return
+// outlives notes, before a block is dropped from g, that its log goes on telling of it. An error:
+// nothing may be dropped. The row that says so comes first, since that of the block may be deleted
+// by any commit: owedRows. REQUIRES: s.changes.
+func (s *Store) outlives(g *group) error {
+	if g.noted.Load() {
+		return nil
 	}
 	s.setStale(g)
 	if state := s.stateOf(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
 		state.State = catalog.GroupCleaning
+		b := s.catalog.NewBatch()
 		b.PutGroup(&state)
+		if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, false) }); err != nil {
+			return err
+		}
+		g.noted.Store(true)
 	}
+	return nil
 }

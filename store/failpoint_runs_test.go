@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/failpoint"
@@ -54,8 +54,8 @@ var failScenarios = []failScenario{
 	{"admission", func(f *failRun) { f.life(failAdmission) }},
 	{"recovery", func(f *failRun) { f.recovery(failMixed, false) }},
 	{"rebuild", func(f *failRun) { f.recovery(failMixed, true) }},
-	{"older format", func(f *failRun) { f.files(goldenImages[0], false) }},
-	{"damaged catalog", func(f *failRun) { f.files(goldenImages[2], true) }},
+	{"killed", func(f *failRun) { f.files(false) }},
+	{"damaged catalog", func(f *failRun) { f.files(true) }},
 	{"catalog", (*failRun).catalog},
 	// The last: a drive that fails as well is given up, and what it alone held.
 	{"rebuild without a drive", func(f *failRun) { f.recovery(failDegraded, true) }},
@@ -408,7 +408,7 @@ func (f *failRun) twice(ctx context.Context, w *crashWorld, fs vfs.FS) {
 	c, err := catalog.Open(filepath.Join(w.o.Dir, "catalog"), catalog.Options{FS: fs})
 	w.must(err, "open the catalog")
 	b := c.NewBatch()
-	w.must(c.ScanBlocks(ctx, 1, func(_ int, l catalog.Loc, row []byte) error {
+	w.must(c.ScanBlocks(ctx, 1, func(_ int, l layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil || b.Len() > 4 || rec.Sealed != nil {
 			return err
@@ -416,23 +416,22 @@ func (f *failRun) twice(ctx context.Context, w *crashWorld, fs vfs.FS) {
 		l.Page += 1 << 10 // where no block can be
 		rec.Seq--
 		b.PutBlock(l, rec.Append(nil))
-		b.PutBlock(catalog.Loc{Group: 1 << 30, Page: l.Page}, rec.Append(nil))
+		b.PutBlock(layout.Location{Group: 1 << 30, Page: l.Page}, rec.Append(nil))
 		return nil
 	}), "scan")
 	w.must(c.Commit(ctx, b, true), "commit")
 	w.must(c.Close(), "close the catalog")
 }
 
-// files opens a store on files as another process left it when it was killed: of an older
-// format, which is made one of the present, or with damage in its catalog, which is set aside
-// and made anew; and it tries a rebuild on the side.
-func (f *failRun) files(image string, damage bool) {
+// files opens a store on files as another process left it when it was killed, with damage in
+// its catalog, which is set aside and made anew, or without; and it tries a rebuild on the side.
+func (f *failRun) files(damage bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs/2)
 	defer cancel()
 	dir, err := os.MkdirTemp(f.TempDir(), "")
 	require.NoError(f, err)
 	dir = filepath.Join(dir, "store")
-	unpackImage(f.T, image, dir)
+	unpackImage(f.T, goldenImage, dir)
 	if damage {
 		list, err := filepath.Glob(filepath.Join(dir, "catalog", "MANIFEST-*"))
 		require.NoError(f, err)
@@ -458,11 +457,7 @@ func (f *failRun) files(image string, damage bool) {
 		runtime.GC() // a call that "failed" may have left a lock
 	}
 	require.NoError(f, err)
-	aside, err := filepath.Glob(filepath.Join(dir, "catalog.old-*"))
-	require.NoError(f, err)
-	if len(aside) == 0 || image != goldenImages[0] { // the first format's devices know no names: not all can be made anew
-		golden(f.T, s, false, slices.Index(goldenImages, image)+1)
-	}
+	golden(f.T, s, false)
 	require.NoError(f, s.Close())
 }
 
@@ -474,8 +469,8 @@ func (f *failRun) catalog() {
 	o := catalog.Options{FS: fs}
 	large := make([]byte, catalog.MaxRecordBytes)
 	rand.NewChaCha8([32]byte{}).Read(large)
-	row := func(i int) (catalog.Loc, []byte) {
-		return catalog.Loc{Group: 1, Page: uint32(i)}, large[:len(large)>>(i%2*5)]
+	row := func(i int) (layout.Location, []byte) {
+		return layout.Location{Group: 1, Page: uint32(i)}, large[:len(large)>>(i%2*5)]
 	}
 	use := func(ctx context.Context, c *catalog.Catalog) (err error) {
 		table, err := c.WriteTable(ctx, 20, row)
@@ -486,8 +481,8 @@ func (f *failRun) catalog() {
 			err = c.Ingest(ctx, []catalog.Table{table})
 		}
 		b := c.NewBatch()
-		b.PutBlock(catalog.Loc{Group: 2}, large[:100])
-		locs := []catalog.Loc{{Group: 1}, {Group: 1, Page: 99}, {Group: 2}}
+		b.PutBlock(layout.Location{Group: 2}, large[:100])
+		locs := []layout.Location{{Group: 1}, {Group: 1, Page: 99}, {Group: 2}}
 		found := 0
 		return errors.Join(err, c.Commit(ctx, b, true), c.Blocks(ctx, locs, func(_ int, rec []byte) error {
 			if len(rec) > 0 {

@@ -2,7 +2,7 @@ package store
 
 import (
 	"bytes"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -15,7 +15,7 @@ import (
 
 // logCache is what the logs of some groups say of blocks.
 type logCache struct {
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.LogCache]
 	groups map[uint32]map[recordKey][][]byte // encoded records
 	bytes  int
 }

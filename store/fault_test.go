@@ -18,6 +18,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // openRig opens a store on memory devices with faults.
@@ -146,7 +147,7 @@ func TestWriteFaults(t *testing.T) {
 	} {
 		for _, class := range []skep.Class{skep.Cache, skep.Durable} {
 			t.Run(tt.name+", "+class.String(), func(t *testing.T) {
-				s, r, o := openRig(t, func(o *Options) { o.DeviceCount = 3 })
+				s, r, o := openRig(t, func(o *Options) { o.DeviceCount, o.CapacityBytes = 3, 4*o.CapacityBytes })
 				sc := openSpace(t, s, "n", class, 1, true)
 				before := chainKeys(1, 20)
 				requireOutcome(t, skep.Committed, putRun(t, s, sc, before, faultBlock))
@@ -376,9 +377,9 @@ func TestDeviceLostUnderLoad(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)
 	var mu sync.Mutex
 	var acked [][]skep.Key
-	var wg sync.WaitGroup
+	wg := storetest.NewCrew(t)
 	for w := range 3 {
-		wg.Go(func() {
+		wg.Go(func(t testing.TB) {
 			for i := range 12 {
 				keys := chainKeys(1000*w+i, 8)
 				res := putRun(t, s, sc, keys, faultBlock)

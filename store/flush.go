@@ -2,84 +2,70 @@ package store
 
 import (
 	"context"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
-// flusher lets any number of callers wait for one flush of a drive. A caller joins
-// the round that starts after it asked, since a flush under way may have begun
-// before the caller's write was done.
-type flusher struct {
-	mu      sync.Mutex
-	running *flushRound
-	next    *flushRound
-}
-
-type flushRound struct {
-	done chan struct{}
-	err  error
-	op   device.Op
-}
-
-// start returns a round that covers every write completed before the call.
-func (f *flusher) start(d device.Device) *flushRound {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.next == nil {
-		f.next = &flushRound{done: make(chan struct{})}
+// failedFlushes is how many flushes of drives have failed so far. Who is to flush takes it before
+// the first write.
+func failedFlushes(drives []*drive) (n uint64) {
+	for _, d := range drives {
+		n += d.flush.Failures()
 	}
-	r := f.next
-	if f.running == nil {
-		f.launchLocked(d)
-	}
-	return r
+	return n
 }
 
-// launchLocked makes next the running round. REQUIRES: f.mu.
-func (f *flusher) launchLocked(d device.Device) {
-	r := f.next
-	f.running, f.next = r, nil
-	r.op = device.Op{Kind: device.Flush, Done: func(o *device.Op) { f.end(d, o.Err) }}
-	if err := d.Submit([]*device.Op{&r.op}); err != nil {
-		f.finishLocked(d, err)
+var errUnconfirmed = &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Field: "an earlier flush", Value: "failed", Limit: "none since it was written"}
+
+// use gives d its device, which only its flusher flushes.
+func (d *drive) use(dev device.Device) { d.dev = d.flush.Use(dev) }
+
+// flushWritten is flushDrives for what was written since so many flushes had failed: when one
+// has failed meanwhile, it is not known to be durable, whatever this one says.
+func (s *Store) flushWritten(ctx context.Context, drives []*drive, since uint64) error {
+	if err := s.flushDrives(ctx, drives); err != nil {
+		return err
 	}
+	if failedFlushes(drives) != since {
+		return errUnconfirmed
+	}
+	return nil
 }
 
-func (f *flusher) end(d device.Device, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.finishLocked(d, err)
+// writeDurably writes buf at off of a drive and flushes it.
+func (s *Store) writeDurably(ctx context.Context, d *drive, buf []byte, off int64) error {
+	since := failedFlushes([]*drive{d})
+	if err := device.WriteAt(ctx, d.dev, buf, off); err != nil {
+		return err
+	}
+	return s.flushWritten(ctx, []*drive{d}, since)
 }
 
-// finishLocked ends the running round and starts the next. REQUIRES: f.mu.
-func (f *flusher) finishLocked(d device.Device, err error) {
-	r := f.running
-	r.err = err
-	close(r.done)
-	f.running = nil
-	if f.next != nil {
-		f.launchLocked(d)
-	}
+// durably gives what writes to a drive and flushes it.
+func (s *Store) durably(d *drive) segio.WriteDurably {
+	return func(ctx context.Context, buf []byte, off int64) error { return s.writeDurably(ctx, d, buf, off) }
 }
 
 // flushDrives makes everything durable that was completely written to drives before
-// the call.
+// the call, unless a flush has failed since it was written: flushWritten.
 func (s *Store) flushDrives(ctx context.Context, drives []*drive) error {
-	rounds := make([]*flushRound, len(drives))
+	rounds := make([]*segio.Flush, len(drives))
 	downs := s.downs(drives)
 	for i, d := range drives {
-		rounds[i] = d.flush.start(d.dev)
+		rounds[i] = d.flush.Start()
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 	defer cancel()
 	for i, r := range rounds {
 		select {
-		case <-r.done:
-			if r.err != nil {
-				return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Err: r.err}
+		case <-r.Done():
+			if err := r.Err(); err != nil {
+				return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Err: err}
 			}
 		case <-downs[i]:
 			return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Field: drives[i].path, Value: "dead"}
@@ -109,7 +95,7 @@ func (s *Store) standing() []*drive {
 	defer s.space.mu.Unlock()
 	var out []*drive
 	for _, d := range s.allDrives() {
-		if d.failed == nil || d.retired.Load() && d.condition() == healthy {
+		if d.failed == nil || d.retired.Load() && d.condition() == health.Healthy {
 			out = append(out, d)
 		}
 	}
@@ -119,7 +105,7 @@ func (s *Store) standing() []*drive {
 // marks knows which appends are under way, so that a flush knows up to which
 // sequence number everything is on the drives.
 type marks struct {
-	mu        sync.Mutex
+	mu        locks.Mutex[locks.Marks]
 	underway  map[uint64]struct{}
 	unflushed int64
 }

@@ -1,16 +1,13 @@
 package store
 
-import (
-	"path/filepath"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// freeBytes is what the file system of path has left for us.
-func freeBytes(path string) (int64, bool) {
+// fileSystemOf says which file system dir is on, and what that has left for us.
+func fileSystemOf(dir string) (id uint64, free int64, ok bool) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
-		return 0, false
+	var at unix.Stat_t
+	if unix.Statfs(dir, &st) != nil || unix.Stat(dir, &at) != nil {
+		return 0, 0, false
 	}
-	return int64(st.Bavail) * int64(st.Bsize), true
+	return at.Dev, int64(st.Bavail) * int64(st.Bsize), true
 }

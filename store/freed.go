@@ -2,15 +2,17 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -31,6 +33,7 @@ func (s *Store) setStale(g *group) {
 
 // clearStale notes that it has none any more.
 func (s *Store) clearStale(g *group) {
+	g.noted.Store(false)
 	if g.stale.CompareAndSwap(true, false) {
 		s.stale.Add(-1)
 	}
@@ -44,13 +47,18 @@ const (
 )
 
 // freed marks g's headers as freed, behind the caller's back, and says whether they are.
-// One drive that took the mark is enough for a rebuild; all are tried.
+// One drive that took the mark is enough for a rebuild; all are tried. While none of its
+// drives answers nobody can be told: its row stays, or it would be taken for a group newer
+// than the catalog once one of them is back.
 func (s *Store) freed(g *group) bool {
 	if g.headers.Load() == headersFreed {
 		return true
 	}
+	if s.untold(g) {
+		return false
+	}
 	if g.headers.CompareAndSwap(headersValid, headersUnderway) {
-		go0(&s.background, func() {
+		s.background.Go(func() {
 			err := s.markFreed(s.ctx, g)
 			if err != nil {
 				if s.ctx.Err() == nil {
@@ -85,6 +93,11 @@ func (s *Store) headerOf(g *group, i int) segment.Header {
 }
 
 func (s *Store) markFreed(ctx context.Context, g *group) error {
+	if s.untold(g) {
+		return &skep.Error{Op: "free group", Kind: skep.Missing, Field: "drives that answer", Value: 0, Limit: 1}
+	}
+	g.heading.Lock()
+	defer g.heading.Unlock()
 	var first error
 	done := 0
 	for i, d := range g.drives {
@@ -102,79 +115,161 @@ func (s *Store) markFreed(ctx context.Context, g *group) error {
 	if done > 0 {
 		return nil
 	}
-	return first // nil when all its drives are away: there is nobody to tell
+	return first // nil when all its drives were removed: there is nobody to tell
+}
+
+// untold says that no drive of g can be told anything now, and one may be back later.
+func (s *Store) untold(g *group) bool {
+	back := false
+	for _, d := range g.drives {
+		if !d.away() {
+			return false
+		}
+		back = back || !d.removed.Load()
+	}
+	return back
 }
 
 // away says that a drive is not there, or does not answer any more.
-func (d *drive) away() bool { return d.absent != nil || d.condition() == dead }
+func (d *drive) away() bool { return d.absent != nil || d.condition() == health.Dead }
 
-// writeFreed overwrites a segment's header with the same, freed, and flushes it.
+// writeFreed overwrites a segment's header with the same, freed, flushes it and reads it again: the catalog is about to
+// forget the group, and a header that a drive only said to have written would call the catalog older than the devices.
 func (s *Store) writeFreed(ctx context.Context, d *drive, h *segment.Header) error {
 	h.Flags |= segment.HeaderFreed
-	return s.writeHeader(ctx, d, h)
+	if err := s.writeHeader(ctx, d, h); err != nil {
+		return err
+	}
+	err := error(&skep.Error{Op: "free group", Kind: skep.DeviceFailed, Field: "header of segment " + itoa(int(h.Segment)) + " of " + d.path,
+		Value: "as it was before it was written", Limit: "marked as freed"})
+	s.readHeaders(ctx, d, []uint32{h.Segment}, func(_ uint32, o *segment.Header, wrong error) {
+		if wrong != nil {
+			err = wrong
+		} else if o.Group == h.Group && o.Flags&segment.HeaderFreed != 0 {
+			err = nil
+		}
+	})
+	return err
 }
 
-// writeHeader writes a segment's header and flushes it.
+// rewriteHeader writes a header of g again, unless the group is being freed: who holds on to it may
+// look at it until then, and a header that is not marked as freed would tell the next open of a group
+// that the catalog has lost.
+func (s *Store) rewriteHeader(ctx context.Context, g *group, i int) (gone bool, err error) {
+	g.heading.Lock()
+	defer g.heading.Unlock()
+	if g.draining.Load() {
+		return true, nil
+	}
+	h := s.headerOf(g, i)
+	return false, s.writeHeader(ctx, g.drives[i], &h)
+}
+
+// writeHeader writes a segment's header and flushes it. Who is answered with an error before the drive has answered leaves
+// the segment to the write: headWrite.
 func (s *Store) writeHeader(ctx context.Context, d *drive, h *segment.Header) error {
-	page := device.AlignedBuffer(layout.PageSize)
-	if err := h.Encode(page); err != nil {
+	op, err := segio.WriteHeader(d.io(), h)
+	if err != nil {
 		return err
 	}
-	w := newWaiter(1)
-	w.submit(d, &device.Op{Kind: device.Write, Bufs: [][]byte{page}, Offset: d.segmentOffset(h.Segment)})
-	if err := w.wait(ctx, s.options.OpTimeout); err != nil {
+	w, err := s.headOf(ctx, d, h.Segment)
+	if err != nil {
 		return err
 	}
-	return s.flushDrives(ctx, []*drive{d})
+	since := failedFlushes([]*drive{d})
+	d.submit(w, op)
+	if err := w.Wait(ctx, s.options.OpTimeout); err != nil {
+		return err
+	}
+	return s.flushWritten(ctx, []*drive{d}, since)
 }
 
-// headerReaders is how many headers of a drive are read at once.
-const headerReaders = 32
+// headWrite is the write of a segment's header, from before the drive is given it until it has come back, however long ago
+// its caller was answered. The segment is its own for as long: no other write of the header is given to the drive, which
+// would choose the last of them, and no group is opened there, whose header it would land on.
+type headWrite struct {
+	*segio.Batch
+	free bool // the segment is free once it has come back; guarded by space.mu
+}
 
-// readHeaders reads page 0 of the given segments of a drive, many at once. visit is
-// called from several goroutines; err is the drive's or the page's own.
+// headOf waits until the drive has no write of a segment's header, and gives the waiter of the next, which has the segment
+// from here on.
+func (s *Store) headOf(ctx context.Context, d *drive, seg uint32) (*segio.Batch, error) {
+	w := &headWrite{Batch: segio.NewBatch(1)}
+	for {
+		s.space.mu.Lock()
+		before := d.heads[seg]
+		if before == nil {
+			break
+		}
+		s.space.mu.Unlock()
+		if err := before.Wait(ctx, s.options.OpTimeout); skep.KindOf(err) == skep.Deadline {
+			return nil, err
+		}
+	}
+	defer s.space.mu.Unlock()
+	if i := slices.Index(d.free, seg); i >= 0 {
+		d.free, w.free = slices.Delete(d.free, i, i+1), true
+	}
+	if d.heads == nil {
+		d.heads = map[uint32]*headWrite{}
+	}
+	d.heads[seg] = w
+	w.After(func() { s.headBack(d, seg) })
+	return w.Batch, nil
+}
+
+// headBack is called when the write of a segment's header has come back.
+func (s *Store) headBack(d *drive, seg uint32) {
+	sp := &s.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	free := d.heads[seg].free
+	delete(d.heads, seg)
+	if free {
+		d.giveLocked(seg)
+		close(sp.mu.freed)
+		sp.mu.freed = make(chan struct{})
+	}
+}
+
+// giveLocked makes a segment free: at once, or when the write of its header, and those its group was let go of without, have
+// come back. REQUIRES: space.mu.
+func (d *drive) giveLocked(seg uint32) {
+	if w := d.heads[seg]; w != nil {
+		w.free = true
+		return
+	}
+	if w := d.late[seg]; w != nil {
+		w.free = true
+		return
+	}
+	d.free = append(d.free, seg)
+}
+
+// readHeaders reads the headers of the given segments of a drive, many at once: segio.ReadHeaders.
 func (s *Store) readHeaders(ctx context.Context, d *drive, segments []uint32, visit func(seg uint32, h *segment.Header, err error)) {
-	var wg sync.WaitGroup
-	next := make(chan uint32, headerReaders)
-	for range min(headerReaders, len(segments)) {
-		wg.Go(func() {
-			page := device.AlignedBuffer(layout.PageSize)
-			for seg := range next {
-				w := newWaiter(1)
-				w.submit(d, &device.Op{Kind: device.Read, Bufs: [][]byte{page}, Offset: d.segmentOffset(seg)})
-				err := w.wait(ctx, s.options.OpTimeout)
-				if err != nil {
-					page = device.AlignedBuffer(layout.PageSize) // a drive may still write to the other
-					visit(seg, nil, err)
-					continue
-				}
-				h, err := segment.DecodeHeader(page)
-				if err == nil {
-					err = h.Expect(s.id, d.id, seg)
-				}
-				visit(seg, &h, err)
-			}
-		})
-	}
-	for _, seg := range segments {
-		next <- seg
-	}
-	close(next)
-	wg.Wait()
+	segio.ReadHeaders(ctx, d.io(), s.id, segments, s.options.OpTimeout, visit)
 }
 
 // freeLeftovers marks as freed what the last run did not get to: the headers of groups
-// whose rows say so, and in a store of the first format, which did not mark any, all that
-// lie on free segments.
+// whose rows say so.
 func (s *Store) freeLeftovers(ctx context.Context, b *catalog.Batch) {
 	var wg sync.WaitGroup
 	var failed atomic.Bool
 	for _, d := range s.allDrives() {
+		if d.away() {
+			failed.Store(failed.Load() || !d.removed.Load())
+			continue
+		}
 		wg.Go(func() {
 			var mu sync.Mutex
 			var left []segment.Header
 			s.readHeaders(ctx, d, d.free, func(_ uint32, h *segment.Header, err error) {
-				if err == nil && h.Flags&segment.HeaderFreed == 0 && (s.leftFree[h.Group] || s.format < 2) {
+				if k := skep.KindOf(err); k == skep.DeviceFailed || k == skep.Deadline {
+					failed.Store(true) // it may be one of them
+				}
+				if err == nil && h.Flags&segment.HeaderFreed == 0 && s.leftFree[h.Group] {
 					mu.Lock()
 					left = append(left, *h)
 					mu.Unlock()
@@ -246,10 +341,10 @@ func (s *Store) stray(h *segment.Head) segment.Tombstone {
 }
 
 // strays are tombstones for the records in g's log that no row speaks for: of
-// appends that were never committed, of blocks a crash or a drive damaged.
-func (s *Store) strays(ctx context.Context, g *group) (list []segment.Tombstone, err error) {
+// appends that were never committed, of blocks a crash or a drive damaged. scan visits the log.
+func (s *Store) strays(ctx context.Context, g *group, scan scanner) (list []segment.Tombstone, err error) {
 	rows := map[recordID]bool{}
-	err = s.catalog.ScanGroup(ctx, g.num, func(_ catalog.Loc, row []byte) error {
+	err = s.catalog.ScanGroup(ctx, g.num, func(_ layout.Location, row []byte) error {
 		if h, err := segment.DecodeHead(row); err == nil {
 			rows[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}] = true
 		}
@@ -258,7 +353,7 @@ func (s *Store) strays(ctx context.Context, g *group) (list []segment.Tombstone,
 	if err != nil {
 		return nil, err
 	}
-	err = s.scanGroupLogs(ctx, g, func(a *segment.Append, e segment.Entry) error {
+	err = scan(ctx, g, func(a *segment.Append, e segment.Entry) error {
 		s.passSeq(a.Seq) // of an append that was never committed no row tells
 		if e.Kind != segment.KindBlock {
 			return nil
@@ -284,7 +379,7 @@ func (s *Store) strays(ctx context.Context, g *group) (list []segment.Tombstone,
 // nobody writes to, by intents in b, to be carried out after its commit.
 func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*group) (out []catalog.Intent, err error) {
 	for _, g := range groups {
-		list, err := s.strays(ctx, g)
+		list, err := s.strays(ctx, g, s.scanWholeGroup)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -343,7 +438,7 @@ func (s *Store) reconcileStale(ctx context.Context) {
 
 // suspects are groups that failures made stale.
 type suspects struct {
-	mu   sync.Mutex
+	mu   locks.Mutex[locks.Suspects]
 	list []*group
 }
 
@@ -359,6 +454,7 @@ func (s *Store) suspect(g *group) {
 func (s *Store) spare(g *group) {
 	s.space.mu.Lock()
 	g.victim = false
+	s.space.easedBy(g)
 	s.space.mu.Unlock()
 }
 
@@ -373,8 +469,8 @@ func (l *suspects) next(s *Store) *group {
 	var found *group
 	for _, g := range l.list {
 		switch {
-		case s.space.mu.groups[g.num] != g || !g.stale.Load(): // gone, or done
-		case found == nil && g.filler == nil && g.pending == 0 && !g.victim:
+		case !s.space.mu.groups.has(g) || !g.stale.Load(): // gone, or done
+		case found == nil && g.filler == nil && g.pending == 0 && len(g.writing) == 0 && !g.victim && g.answers():
 			found, g.victim = g, true
 		default:
 			rest = append(rest, g)
@@ -384,11 +480,16 @@ func (l *suspects) next(s *Store) *group {
 	return found
 }
 
+// answers says that all logs of a group can be read, but for those of drives that were taken out of the store.
+func (g *group) answers() bool {
+	return !slices.ContainsFunc(g.drives, func(d *drive) bool { return d.away() && !d.removed.Load() })
+}
+
 // saveStale notes in b which groups are stale, for the next open. REQUIRES: nothing runs.
 func (s *Store) saveStale(b *catalog.Batch) {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	for _, g := range s.space.mu.groups {
+	for g := range s.space.mu.groups.each() {
 		if g.stale.Load() {
 			state := g.state
 			state.State = catalog.GroupCleaning
@@ -425,12 +526,13 @@ func (s *Store) settleDevices(ctx context.Context) {
 
 // place finds room for survivors. Groups that were cleaned before may still wait for the
 // marks in their headers, and nobody but the cleaner takes them back: so it looks for them
-// while it waits. A spare that is being made has segments too, and is there soon.
+// while it waits. A spare that is being made has segments too, and is there soon. A catalog
+// that refuses the row of a group is not waited for.
 func (c *cleaner) place(ctx context.Context, ns *namespace, blocks []*incoming) (*appending, int, error) {
 	deadline := time.Now().Add(c.s.options.SpaceTimeout)
 	for {
 		a, n, err := c.s.placeBy(ctx, ns, streamKept, blocks, time.Now())
-		if skep.KindOf(err) != skep.Full || len(c.drain) == 0 && !c.s.sparing() || time.Now().After(deadline) {
+		if err != errFull || len(c.drain) == 0 && !c.s.sparing() || time.Now().After(deadline) {
 			return a, n, err
 		}
 		select {

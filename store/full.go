@@ -2,8 +2,9 @@ package store
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/observe"
 )
 
 // File systems that fill up.
@@ -12,7 +13,8 @@ import (
 // nothing else: what they have is the cap then, until there is space again. The catalog
 // is written with every change, and Pebble does not survive a log that cannot be written;
 // so puts are declined while its file system has less left than a reserve, which stays
-// for deletes, the cleaner and the flushed-up-to mark. Both are looked at again and again:
+// for deletes, the cleaner and the flushed-up-to mark. The same holds for descriptors, of
+// which the catalog has a few in reserve. All are looked at again and again:
 // no restart is needed.
 
 const (
@@ -23,12 +25,16 @@ const (
 	fullEvery = 250 * time.Millisecond
 	// growAgain is how long a device that could not grow is taken as it is.
 	growAgain = 5 * time.Second
+	// reckonEvery is how often the room of a store without a cap is reckoned anew.
+	reckonEvery = 5 * time.Second
 )
 
 // watchSpace looks after file systems that fill up, until the store is closed.
 func (s *Store) watchSpace() {
+	s.lookAtCatalog()
 	tick := time.NewTicker(fullEvery)
 	defer tick.Stop()
+	reckoned := time.Now()
 	for {
 		select {
 		case <-s.closing:
@@ -37,37 +43,47 @@ func (s *Store) watchSpace() {
 		}
 		s.lookAtCatalog()
 		s.tryGrowing()
+		if time.Since(reckoned) > reckonEvery && len(s.uncapped()) > 0 {
+			reckoned = time.Now()
+			s.reroom() // others use the file systems, too
+		}
 	}
 }
 
-// lookAtCatalog finds out whether the catalog has room for what puts add to it.
+// lookAtCatalog finds out whether the catalog has room, and descriptors, for what puts add to it.
 func (s *Store) lookAtCatalog() {
-	use, err := s.options.CatalogFS.GetDiskUsage(s.catalogDir())
-	if err != nil {
-		return // not known on this file system: it is found out the hard way
-	}
-	reserve := min(uint64(catalogReserve), use.TotalBytes/20)
-	was := s.catalogFull.Load()
-	is := use.AvailBytes < reserve || was && use.AvailBytes < reserve+reserve/4
-	if is == was {
+	if err := s.catalog.Scarce(); err != nil {
+		s.declinePuts("full: the catalog has no descriptors in reserve: puts are declined until it has", err)
 		return
 	}
-	s.catalogFull.Store(is)
-	if is {
-		text := fmt.Sprintf("full: the file system of the catalog has %d bytes left, fewer than %d: puts are declined until there is more", use.AvailBytes, reserve)
-		s.fullText.Store(&text)
-		s.log.Error("puts are declined: the catalog's file system is nearly full; free some space, everything else goes on",
-			"dir", s.catalogDir(), "left", use.AvailBytes, "needed", reserve)
-	} else {
-		s.log.Info("the catalog's file system has room again: puts are taken", "dir", s.catalogDir(), "left", use.AvailBytes)
+	use, err := s.catalogUse()
+	if err != nil {
+		s.takePuts() // not known on this file system: it is found out the hard way
+		return
+	}
+	s.takeBallast(use)
+	reserve := catalogNeeds(use)
+	s.catalogDisk.Store(&observe.Disk{Size: use.TotalBytes, Free: use.AvailBytes, Reserve: reserve})
+	if use.AvailBytes < reserve || s.catalogFull.Load() && use.AvailBytes < reserve+reserve/4 {
+		s.declinePuts(fmt.Sprintf("full: the file system of the catalog has %d bytes left, fewer than %d: puts are declined until there is more",
+			use.AvailBytes, reserve), nil)
+		return
+	}
+	s.takePuts()
+}
+
+// declinePuts has puts declined from now on, for the reason in text.
+func (s *Store) declinePuts(text string, err error) {
+	s.fullText.Store(&text)
+	if !s.catalogFull.Swap(true) {
+		s.log.Error("puts are declined, everything else goes on", "why", text, "error", err, "dir", s.options.catalogDir())
 	}
 }
 
-func (s *Store) catalogDir() string {
-	if d := s.options.CatalogDir; d != "" {
-		return d
+func (s *Store) takePuts() {
+	if s.catalogFull.Swap(false) {
+		s.log.Info("the catalog has room and descriptors again: puts are taken", "dir", s.options.catalogDir())
 	}
-	return filepath.Join(s.options.Dir, "catalog")
 }
 
 // tryGrowing lets devices grow again that could not for a while, where there is space now.
@@ -80,8 +96,10 @@ func (s *Store) tryGrowing() {
 		}
 	}
 	s.space.mu.Unlock()
+	grown := false
 	for _, d := range list {
-		grow := s.checkReserve(d, growLeast) == nil
+		grow := s.checkReserve(d, d.segBytes) == nil
+		grown = grown || grow
 		s.space.mu.Lock()
 		d.stunted = time.Now()
 		if grow {
@@ -91,6 +109,9 @@ func (s *Store) tryGrowing() {
 		if grow {
 			s.log.Info("device may grow again: its file system has room", "device", d.path)
 		}
+	}
+	if grown {
+		s.reroom()
 	}
 }
 

@@ -18,7 +18,7 @@ func TestRemoveFromAFullStore(t *testing.T) {
 			ctx := testContext(t)
 			s, _, _ := openRig(t, func(o *Options) {
 				quick(o)
-				o.CapacityBytes, o.rules.taskEvery = 3<<20, hangs
+				o.CapacityBytes, o.taskEvery = 3<<20, hangs
 			})
 			defer func() { require.NoError(t, s.Close()) }()
 			sc := openSpace(t, s, "n", class, 1, false)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -25,18 +26,19 @@ func (o *driveOp) free() {
 }
 
 // submitAll hands ops to their drives, each drive's in one call.
-func submitAll(w *waiter, ops []driveOp) {
+func submitAll(w *segio.Batch, ops []driveOp) {
 	byDrive := map[*drive][]*device.Op{}
 	for i := range ops {
 		o := ops[i]
 		o.op.Done = func(d *device.Op) {
 			o.drive.note(d)
 			o.free()
-			w.end(d.Err)
+			w.EndOf(o.drive.dev, d.Err)
 		}
 		byDrive[o.drive] = append(byDrive[o.drive], o.op)
 	}
 	for d, list := range byDrive {
+		w.Owe(d.dev, len(list))
 		err := d.dev.Submit(list)
 		if err == nil {
 			continue
@@ -44,7 +46,7 @@ func submitAll(w *waiter, ops []driveOp) {
 		for i := range ops { // none of them was taken
 			if ops[i].drive == d {
 				ops[i].free()
-				w.end(err)
+				w.EndOf(d.dev, err)
 			}
 		}
 	}
@@ -79,7 +81,7 @@ func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *drive
 		mem := b.Bytes()[:padded]
 		clear(mem[copy(mem, src):])
 		bufs = append(bufs, mem)
-		s.count.copied.Add(int64(len(src)))
+		s.count.Copied.Add(int64(len(src)))
 		return nil
 	}
 	for _, p := range in.stored() {

@@ -2,8 +2,8 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -22,7 +22,7 @@ import (
 
 // intents are those not carried out.
 type intents struct {
-	mu   sync.Mutex
+	mu   locks.Mutex[locks.Intents]
 	left []catalog.Intent
 	busy int // those who try some of them again now
 }
@@ -42,7 +42,14 @@ func (l *intents) take() []catalog.Intent {
 	return out
 }
 
-// tried follows take, when those that could not be carried out are back.
+// begin notes that somebody has some that are not in l: to be added later.
+func (l *intents) begin() {
+	l.mu.Lock()
+	l.busy++
+	l.mu.Unlock()
+}
+
+// tried follows take or begin, when those that could not be carried out are back.
 func (l *intents) tried() {
 	l.mu.Lock()
 	l.busy--
@@ -83,7 +90,7 @@ func (s *Store) carryOutWithin(ctx context.Context, wait time.Duration, list []c
 
 func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, list []catalog.Intent) {
 	for n, i := range list {
-		if err := s.logEntries(ctx, st, wait, i.Entries); err != nil {
+		if err := s.writeIntent(ctx, st, wait, i); err != nil {
 			if s.ctx.Err() == nil && ctx.Err() == nil {
 				s.log.Warn("names or deletions not on the devices yet: tried again when there is room", "error", err)
 			}
@@ -96,6 +103,16 @@ func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, l
 			s.log.Debug("intent stays: it is carried out again at the next open", "error", err)
 		}
 	}
+}
+
+// writeIntent writes to the devices what of an intent still holds.
+func (s *Store) writeIntent(ctx context.Context, st stream, wait time.Duration, i catalog.Intent) error {
+	defer s.entering.begin()()
+	entries, err := s.endedNow(i.Entries)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	return s.logEntries(ctx, st, wait, entries)
 }
 
 // promise notes what the catalog says for a group that is being freed: until the devices say it,
@@ -213,8 +230,6 @@ func (s *Store) intendTombstones(b *catalog.Batch, list []segment.Tombstone) (ou
 // nameEntries are the log entries of every namespace and purge there is.
 func (s *Store) nameEntries() (out []*segment.LogWriter, err error) {
 	n := s.names
-	n.mu.RLock()
-	defer n.mu.RUnlock()
 	add := func(write func(w *segment.LogWriter) error) {
 		if err != nil {
 			return
@@ -224,11 +239,11 @@ func (s *Store) nameEntries() (out []*segment.LogWriter, err error) {
 		}
 		err = write(out[len(out)-1])
 	}
-	for _, ns := range n.mu.byID {
+	for _, ns := range n.byID.all() {
 		add(func(w *segment.LogWriter) error { return w.Namespace(ns.entry(s.nextSeq())) })
 	}
-	for k := range n.mu.deadTags {
-		p := segment.Purge{Seq: n.mu.saltEpoch[k], Covers: s.seq.Load(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
+	for k := range n.deadTags.all() {
+		p := segment.Purge{Seq: n.saltEpoch.get(k), Covers: s.seq.Load(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
 		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
 	}
 	return out, err
@@ -239,27 +254,23 @@ func (ns *namespace) entry(seq uint64) *segment.Namespace {
 	return &segment.Namespace{Seq: seq, Instance: ns.instance, Info: ns.info}
 }
 
-// upgrade makes a store of an older format one of this: what the devices' logs lacked
-// then is intended now. REQUIRES: names and groups are loaded.
-func (s *Store) upgrade(b *catalog.Batch) error {
-	s.log.Info("upgrading the store", "from_format", s.format, "to_format", catalog.FormatVersion)
-	if s.format >= 2 { // its logs lack nothing
-		s.format = catalog.FormatVersion
-		return nil
-	}
+// logAgain intends what the devices' logs may lack after a rebuild that went on without a
+// device: every namespace and purge; and every group may have records of blocks that are gone
+// whose tombstones the device had. REQUIRES: names and groups are loaded.
+func (s *Store) logAgain(b *catalog.Batch) error {
+	s.log.Info("logging again what a rebuild could not find on all devices")
 	parts, err := s.nameEntries()
 	if err != nil {
-		return &skep.Error{Op: "upgrade", Kind: skep.KindOf(err), Field: "names", Err: err}
+		return &skep.Error{Op: "log again", Kind: skep.KindOf(err), Field: "names", Err: err}
 	}
 	for _, w := range parts {
 		s.intents.add(s.intend(b, w))
 	}
-	for _, g := range s.space.mu.groups {
+	for g := range s.space.mu.groups.each() {
 		s.setStale(g)
 		state := g.state
 		state.State = catalog.GroupCleaning
 		b.PutGroup(&state)
 	}
-	s.format = catalog.FormatVersion
 	return nil
 }

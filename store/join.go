@@ -2,8 +2,8 @@ package store
 
 import (
 	"container/heap"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -14,9 +14,9 @@ import (
 // joins is what is being read from drives, so that a second chunk of the same bytes waits for
 // the first one's reads instead of making its own: chains of a batch that share a prefix read it
 // once. Who waits (a follower) gets a copy when the first (the leader) was checked, before that one
-// is delivered; when the leader fails or is stopped, its followers are read on their own.
+// is delivered, and never out of memory that others can write (exposed.go); when the leader fails or is stopped, its followers are read on their own.
 type joins struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Joins]
 	m  map[joinKey]*leading
 }
 
@@ -38,7 +38,7 @@ type leading struct {
 
 func (ch *chunk) joinKey() joinKey {
 	f := ch.at
-	return joinKey{f.fp, f.loc, ch.chain.part, ch.spans[0], len(ch.spans)}
+	return joinKey{f.fp, f.loc, ch.chain.Part, ch.spans[0], len(ch.spans)}
 }
 
 // join has ch wait for a chunk of the same bytes that is under way. False: there is none.
@@ -120,15 +120,36 @@ func (q *readQueue) raise(r *read, priority int) {
 	}
 }
 
-// share gives followers what ch has read and checked.
+// share gives followers, and the DRAM tier where others want it, what ch has read and checked.
 func (ch *chunk) share() {
 	s := ch.ses.s
 	with := s.joins.over(ch)
-	s.keep(ch, with)
+	budget := memory.BudgetIO
+	keep := s.keeps(ch, with)
+	if keep {
+		budget = memory.BudgetCache
+	}
+	if len(with) == 0 && !keep {
+		return
+	}
+	from, ok := ch.aside(budget)
+	if !ok {
+		if len(with) > 0 {
+			go s.issue(with) // it may wait for memory, which workers give back
+		}
+		return
+	}
+	defer from.release()
+	if keep {
+		if bufs := ch.inOrder(from.pieces, from.bufs); bufs != nil {
+			s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.Part, ch.at.size, bufs)
+			s.count.Kept.Add(ch.at.size)
+		}
+	}
 	for _, w := range with {
-		switch done, err := w.take(ch); {
+		switch done, err := w.take(&from); {
 		case done:
-			s.count.joined.Add(w.out.Bytes)
+			s.count.Joined.Add(w.out.Bytes)
 			ch.wanted = ch.wanted || err == nil && w.ses.ahead == nil
 			w.finish(err)
 		default:
@@ -144,22 +165,15 @@ func (ch *chunk) disband() {
 	}
 }
 
-// take copies what from has read, or shares its memory where bytes are lent. False: it
+// take copies what another chunk has read, or shares its memory where bytes are lent. False: it
 // cannot be shared, and has to be read.
-func (ch *chunk) take(from *chunk) (done bool, err error) {
+func (ch *chunk) take(from *aside) (done bool, err error) {
 	if ch.cancelled.Load() {
 		return true, errCancelled
 	}
-	lends := ch.chain.Dest.Memory == nil && ch.chain.Dest.Paged == nil
 	var bufs []*memory.Buffer
-	if lends {
-		if slices.ContainsFunc(from.pieces, func(p piece) bool { return p.inPlace }) {
-			return false, nil
-		}
-		for _, b := range from.temp {
-			if b == nil {
-				continue
-			}
+	if ch.lends() {
+		for _, b := range from.bufs {
 			if b.Retain() != nil {
 				releaseAll(bufs)
 				return false, nil
@@ -169,9 +183,6 @@ func (ch *chunk) take(from *chunk) (done bool, err error) {
 	}
 	ch.temp, ch.joined = bufs, true
 	ch.pieces = slices.Clone(from.pieces)
-	for i := range ch.pieces {
-		ch.pieces[i].inPlace = false
-	}
 	ch.out.Tier = skep.TierDevice
 	ch.attachSums()
 	err = ch.deliver()

@@ -116,6 +116,7 @@ func TestSharedPrefixWhenOneStops(t *testing.T) {
 
 // Who joins a read that waits at its drive gives it its priority.
 func TestJoinedReadsAreRaised(t *testing.T) {
+	t.Parallel()                 // it waits
 	s := openSlow(t, 2<<20, nil) // 6 s in all, 2 of them for what the drive has
 	sc := openModel(t, s)
 	keys := chainKeys(1, 3*driveOps)
@@ -138,13 +139,13 @@ func TestJoinedReadsAreRaised(t *testing.T) {
 	}
 	block := last.ch.at.block
 	d.reads.mu.Unlock()
-	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: block, To: block + 1}, Priority: 5})
+	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(block, block+1), Priority: 5})
 	require.NoError(t, err)
 	require.NoError(t, got[block].err)
 	low.(*session).mu.Lock()
 	left := low.(*session).left
 	low.(*session).mu.Unlock()
 	require.Positive(t, left, "it came before others that waited longer")
-	require.LessOrEqual(t, s.count.joined.Load(), int64(modelBlock))
+	require.LessOrEqual(t, s.count.Joined.Load(), int64(modelBlock))
 	require.NoError(t, low.Close(ctx))
 }

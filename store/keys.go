@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"github.com/skepkv/skep/store/internal/locks"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -28,7 +31,7 @@ type namespace struct {
 	instance uint32
 	tenant   uint16
 	geometry layout.Geometry // zero for opaque shapes of any size
-	count    *spaceCount     // shared by what it is renewed as
+	count    *observe.Spaces // shared by what it is renewed as
 	stored   *atomic.Int64   // payload of its blocks, in bytes, which goes with a purge
 }
 
@@ -50,19 +53,22 @@ type instanceTag struct {
 	tag      tag
 }
 
-// names is the table of namespaces, tenants and purges: the catalog's rows, in
-// memory.
+// names is the table of namespaces, tenants and purges: the catalog's rows, in memory.
+// Lookups read it without a lock; who makes, purges or deletes namespaces (Store.naming)
+// changes it entry by entry, after the catalog's commit.
 type names struct {
-	mu struct {
-		sync.RWMutex
-		byID        map[skep.NamespaceID]*namespace
-		byName      map[[2]string]*namespace // tenant, name
-		byInstance  map[uint32]*namespace
+	byID       published[skep.NamespaceID, *namespace]
+	byName     published[[2]string, *namespace] // tenant, name
+	byInstance published[uint32, *namespace]
+	saltEpoch  published[instanceTag, uint64] // of purged salts, by their tag of epoch 0
+	deadTags   published[instanceTag, bool]
+
+	mu struct { // held for moments, never over a commit
+		locks.RWMutex[locks.Names]
 		tenants     map[string]uint16
 		tenantNames []string
-		saltEpoch   map[instanceTag]uint64 // of purged salts, by their tag of epoch 0
-		deadTags    map[instanceTag]bool
-		next        catalog.StoreState // NextNamespace and NextInstance
+		of          map[string][]skep.NamespaceID // namespaces by tenant, in order
+		next        catalog.StoreState            // NextNamespace and NextInstance
 	}
 	secret [16]byte
 	k0, k1 uint64
@@ -72,27 +78,62 @@ func newNames(secret [16]byte) *names {
 	n := &names{secret: secret}
 	n.k0 = binary.LittleEndian.Uint64(secret[:8])
 	n.k1 = binary.LittleEndian.Uint64(secret[8:])
-	n.mu.byID = map[skep.NamespaceID]*namespace{}
-	n.mu.byName = map[[2]string]*namespace{}
-	n.mu.byInstance = map[uint32]*namespace{}
-	n.mu.tenants = map[string]uint16{}
-	n.mu.saltEpoch = map[instanceTag]uint64{}
-	n.mu.deadTags = map[instanceTag]bool{}
+	n.mu.tenants, n.mu.of = map[string]uint16{}, map[string][]skep.NamespaceID{}
 	return n
 }
 
-// fingerprint is SipHash-128 of (instance, tag, key) under the store's secret, so
-// that no client can make two keys collide, in its own namespace or another's.
+// published is a map whose readers never wait for who changes it.
+type published[K comparable, V any] struct {
+	m sync.Map
+	n atomic.Int64
+}
+
+// get is the zero V where there is none.
+func (p *published[K, V]) get(k K) (v V) {
+	if x, ok := p.m.Load(k); ok {
+		v = x.(V)
+	}
+	return v
+}
+
+func (p *published[K, V]) set(k K, v V) {
+	if _, there := p.m.Swap(k, v); !there {
+		p.n.Add(1)
+	}
+}
+
+func (p *published[K, V]) delete(k K) {
+	if _, there := p.m.LoadAndDelete(k); there {
+		p.n.Add(-1)
+	}
+}
+
+// all goes over the entries as they are met: others may change them meanwhile.
+func (p *published[K, V]) all() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		p.m.Range(func(k, v any) bool { return yield(k.(K), v.(V)) })
+	}
+}
+
+func (p *published[K, V]) len() int { return int(p.n.Load()) }
+
+// fingerprint is 96 bits of keyed, so that no client can make two keys collide, in its own
+// namespace or another's.
 func (n *names) fingerprint(instance uint32, t tag, key skep.Key) index.Fingerprint {
+	h := n.keyed(instance, t, key)
+	return index.Fingerprint(h[:])
+}
+
+// keyed is SipHash-128 of (instance, tag, key) under the store's secret.
+func (n *names) keyed(instance uint32, t tag, key skep.Key) (h [16]byte) {
 	var b [4 + 16 + skep.KeySize]byte
 	binary.LittleEndian.PutUint32(b[:4], instance)
 	copy(b[4:20], t[:])
 	copy(b[20:], key[:])
 	lo, hi := siphash.Hash128(n.k0, n.k1, b[:])
-	var fp index.Fingerprint
-	binary.LittleEndian.PutUint64(fp[:8], lo)
-	binary.LittleEndian.PutUint64(fp[8:], hi)
-	return fp
+	binary.LittleEndian.PutUint64(h[:8], lo)
+	binary.LittleEndian.PutUint64(h[8:], hi)
+	return h
 }
 
 func (n *names) tagAt(instance uint32, salt skep.Salt, epoch uint64) tag {
@@ -112,9 +153,7 @@ func (n *names) tagOf(ns *namespace, salt skep.Salt) tag {
 		return tag{}
 	}
 	t := n.tagAt(ns.instance, salt, 0)
-	n.mu.RLock()
-	epoch := n.mu.saltEpoch[instanceTag{ns.instance, t}]
-	n.mu.RUnlock()
+	epoch := n.saltEpoch.get(instanceTag{ns.instance, t})
 	if epoch == 0 {
 		return t
 	}
@@ -123,16 +162,12 @@ func (n *names) tagOf(ns *namespace, salt skep.Salt) tag {
 
 // epochOf is the purge epoch of a salt, named by its first tag.
 func (n *names) epochOf(first instanceTag) uint64 {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.mu.saltEpoch[first]
+	return n.saltEpoch.get(first)
 }
 
 // resolve gives a scope's namespace and tag.
 func (n *names) resolve(op string, s skep.Scope) (*namespace, tag, error) {
-	n.mu.RLock()
-	ns := n.mu.byID[s.Namespace]
-	n.mu.RUnlock()
+	ns := n.byID.get(s.Namespace)
 	if ns == nil {
 		return nil, tag{}, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: s.Namespace}
 	}
@@ -144,22 +179,17 @@ func (n *names) resolve(op string, s skep.Scope) (*namespace, tag, error) {
 
 // of gives the namespace that owns instance, nil when it was purged.
 func (n *names) of(instance uint32) *namespace {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.mu.byInstance[instance]
+	return n.byInstance.get(instance)
 }
 
 // dead says whether a record of (instance, tag) was purged.
 func (n *names) dead(instance uint32, t tag) bool {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.mu.byInstance[instance] == nil || n.mu.deadTags[instanceTag{instance, t}]
+	return n.byInstance.get(instance) == nil || n.deadTags.get(instanceTag{instance, t})
 }
 
-// prepareLocked makes a namespace that could be entered now; nothing is changed. REQUIRES:
-// n.mu, for reading.
-func (n *names) prepareLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
-	ns := &namespace{info: info, instance: instance, count: &spaceCount{}, stored: new(atomic.Int64)}
+// prepare makes a namespace that could be entered now; nothing is changed.
+func (n *names) prepare(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
+	ns := &namespace{info: info, instance: instance, count: &observe.Spaces{}, stored: new(atomic.Int64)}
 	if info.Shape.Kind != skep.Opaque || info.Shape.Bytes > 0 {
 		g, err := layout.Of(info.Shape)
 		if err != nil {
@@ -167,23 +197,39 @@ func (n *names) prepareLocked(info skep.NamespaceInfo, instance uint32) (*namesp
 		}
 		ns.geometry = g
 	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
 	if _, ok := n.mu.tenants[info.Tenant]; !ok && len(n.mu.tenantNames) >= maxTenants {
 		return nil, skep.Invalidf("open namespace", "tenants", len(n.mu.tenantNames), maxTenants)
 	}
 	return ns, nil
 }
 
-// addLocked enters a namespace. REQUIRES: n.mu.
-func (n *names) addLocked(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
-	ns, err := n.prepareLocked(info, instance)
+// add enters a namespace.
+func (n *names) add(info skep.NamespaceInfo, instance uint32) (*namespace, error) {
+	ns, err := n.prepare(info, instance)
 	if err != nil {
 		return nil, err
 	}
-	ns.tenant = n.tenantLocked(info.Tenant)
-	n.mu.byID[info.ID] = ns
-	n.mu.byName[[2]string{info.Tenant, info.Name}] = ns
-	n.mu.byInstance[instance] = ns
+	n.enter(ns)
+	n.publish(ns)
 	return ns, nil
+}
+
+// enter notes whose a new namespace is, and its instance: its entries in the logs count from now on.
+func (n *names) enter(ns *namespace) {
+	n.mu.Lock()
+	ns.tenant = n.tenantLocked(ns.info.Tenant)
+	n.enterLocked(ns)
+	n.mu.Unlock()
+	n.byInstance.set(ns.instance, ns)
+}
+
+// publish enters ns in place of what its number and name stood for. REQUIRES: its instance is entered, since who
+// finds a namespace by its number finds it by its instance.
+func (n *names) publish(ns *namespace) {
+	n.byID.set(ns.info.ID, ns)
+	n.byName.set([2]string{ns.info.Tenant, ns.info.Name}, ns)
 }
 
 // tenantLocked is a tenant's number in this run. REQUIRES: n.mu.
@@ -201,6 +247,13 @@ const (
 	maxTenants    = 1<<16 - 1
 	maxNamespaces = 1 << 20
 )
+
+// nextNumbers are the high-water marks of numbers given out.
+func (n *names) nextNumbers() catalog.StoreState {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.mu.next
+}
 
 // OpenNamespace implements skep.Namespacer.
 func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
@@ -225,24 +278,26 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if s.options.ReadOnly {
 		return zero, &skep.Error{Op: op, Kind: skep.ReadOnly}
 	}
-	s.naming.Lock()
-	defer s.naming.Unlock()
+	if err := s.take(ctx, s.naming, op, "namespace being made"); err != nil {
+		return zero, err
+	}
+	defer s.naming.give()
 	if info, err := s.names.known(spec); info.ID != 0 || err != nil {
 		return info, err
 	}
 	n := s.names
-	n.mu.RLock()
-	next, have := n.mu.next, len(n.mu.byID)
-	n.mu.RUnlock()
+	next, have := n.nextNumbers(), n.byID.len()
 	if have >= maxNamespaces {
 		return zero, skep.Invalidf(op, "namespaces", have, maxNamespaces)
 	}
+	if have, most := n.has(spec.Tenant), s.options.TenantNamespaces; have >= most {
+		return zero, &skep.Error{Op: op, Kind: skep.Quota, Field: "namespaces of the tenant", Value: have, Limit: "at most " + itoa(most)}
+	}
 	next.NextNamespace++
 	next.NextInstance++
-	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.NextNamespace), NamespaceSpec: spec, Created: s.options.Clock().UTC()}
-	n.mu.RLock()
-	_, err := n.prepareLocked(info, next.NextInstance) // a row that cannot be entered would keep the store from opening
-	n.mu.RUnlock()
+	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.NextNamespace), NamespaceSpec: spec, Created: s.options.Wall().UTC()}
+	// A row that cannot be entered would keep the store from opening.
+	ns, err := n.prepare(info, next.NextInstance)
 	if err != nil {
 		return zero, err
 	}
@@ -257,22 +312,16 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if err := s.saveNames(b, next); err != nil {
 		return zero, err
 	}
+	n.enter(ns)
 	s.carryOut(ctx, todo) // before anybody can put a block of it
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	ns, err := n.addLocked(info, row.Instance)
-	if err != nil {
-		return zero, err
-	}
+	n.publish(ns)
 	return ns.info, nil
 }
 
 // known gives the namespace of spec's name, whose other properties must agree; zero when
 // there is none.
 func (n *names) known(spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	ns := n.mu.byName[[2]string{spec.Tenant, spec.Name}]
+	ns := n.byName.get([2]string{spec.Tenant, spec.Name})
 	if ns == nil {
 		return skep.NamespaceInfo{}, nil
 	}
@@ -305,13 +354,25 @@ func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 		return nil, err
 	}
 	defer s.leave()
-	n := s.names
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	out := make([]skep.NamespaceInfo, 0, len(n.mu.byID))
-	for _, ns := range n.mu.byID {
+	out := make([]skep.NamespaceInfo, 0, s.names.byID.len())
+	for _, ns := range s.names.byID.all() {
 		out = append(out, ns.info)
 	}
 	sortBy(out, func(a, b skep.NamespaceInfo) bool { return a.ID < b.ID })
 	return out, nil
+}
+
+// stored is the payload of all namespaces, in bytes.
+func (n *names) stored() (bytes int64) {
+	for _, ns := range n.byID.all() {
+		bytes += ns.stored.Load()
+	}
+	return bytes
+}
+
+// unstored notes that a block of so many bytes is gone. Those of a purged namespace went with it.
+func (s *Store) unstored(instance uint32, bytes int64) {
+	if ns := s.names.of(instance); ns != nil {
+		ns.stored.Add(-bytes)
+	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ const (
 	childDir     = "SKEP_TEST_CHILD_DIR"
 	childBackend = "SKEP_TEST_CHILD_BACKEND"
 	childRound   = "SKEP_TEST_CHILD_ROUND"
+	childEnd     = "SKEP_TEST_CHILD_END" // what it finds no more of; "": it is killed
 )
 
 func childMode() bool { return os.Getenv(childDir) != "" }
@@ -67,6 +69,7 @@ func runChild() int {
 	}
 	durable, keys, cache := open("durable", skep.Durable, 1, true), open("keys", skep.Durable, 2, false), open("cache", skep.Cache, 1, true)
 	fmt.Println("open")
+	go endChild(os.Getenv(childEnd))
 	fail := func(err error) {
 		if err != nil {
 			fmt.Println("error", err)
@@ -168,6 +171,7 @@ func (l *childLog) add(line string) {
 // opens what it left: everything acknowledged as Durable is there and right, what was
 // deleted is not, and nothing is wrong.
 func TestKill(t *testing.T) {
+	t.Parallel() // it waits
 	rng := newRand(testSeed(t))
 	kills := testNumber(t, "SKEP_KILLS", 4)
 	for _, backend := range []string{device.Auto, device.Pool} {
@@ -175,7 +179,7 @@ func TestKill(t *testing.T) {
 			dir := tempRoot(t, "store")
 			lastAck := map[int]int{} // of keys, over all rounds
 			for round := range kills {
-				l := killOne(t, rng, dir, backend, round)
+				l := killOne(t, rng, dir, backend, "", round)
 				require.Empty(t, l.errors)
 				for i, v := range l.acked {
 					lastAck[i] = v
@@ -186,12 +190,14 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killOne runs a child and kills it.
-func killOne(t *testing.T, rng *rand.Rand, dir, backend string, round int) *childLog {
+// killOne runs a child and kills it, or has it find no more of something.
+func killOne(t *testing.T, rng *rand.Rand, dir, backend, end string, round int) *childLog {
 	l := &childLog{chains: map[int]int{}, deleting: map[int]int{}, deleted: map[int]int{}, begun: map[int]bool{}, acked: map[int]int{}, begunAt: map[int]int{}}
 	ctx := testContext(t)
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childDir+"="+dir, childBackend+"="+backend, childRound+"="+strconv.Itoa(round))
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childBackend+"="+backend, childRound+"="+strconv.Itoa(round), childEnd+"="+end)
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -212,6 +218,12 @@ func killOne(t *testing.T, rng *rand.Rand, dir, backend string, round int) *chil
 	case <-done:
 		_ = cmd.Wait()
 		t.Fatalf("the child ended: %v", l.errors)
+	}
+	if end != "" {
+		<-done
+		require.Error(t, cmd.Wait())
+		require.Regexp(t, "memory|thread|address space", said.String()) // for want of one it may miss another
+		return l
 	}
 	if round == 0 {
 		whileAlive(t, dir, backend, cmd.Process.Pid)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
 )
 
 // brief is a context for waits that are expected to fail.
@@ -28,8 +29,8 @@ const canary = 0xa5
 // unjudged has no drive be found slow or dead, however long the test holds its operations
 // and however slow the machine is.
 func unjudged(o *Options) {
-	o.rules = defaultRules
-	o.rules.hung, o.rules.hungWrites, o.rules.floor, o.rules.tolerate = hangs, hangs, hangs, hangs
+	o.rules = health.DefaultRules
+	o.rules.Hung, o.rules.HungWrites, o.rules.Floor, o.rules.Tolerate = hangs, hangs, hangs, hangs
 }
 
 // A drive that does not answer: the deadline answers for it, memory comes back when the
@@ -104,6 +105,7 @@ func TestLateReads(t *testing.T) {
 
 // Without a deadline the store's own limit on an operation answers.
 func TestOpTimeout(t *testing.T) {
+	t.Parallel() // it waits
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
@@ -138,6 +140,7 @@ func TestOpTimeout(t *testing.T) {
 // A store that is closed while a drive holds a read says so, and leaves the memory alone
 // that the drive may still write to: the destination, and its own.
 func TestCloseWhileReadsAreHeld(t *testing.T) {
+	t.Parallel() // it waits
 	for _, lent := range []bool{false, true} {
 		t.Run(map[bool]string{false: "into the caller's memory", true: "into the store's"}[lent], func(t *testing.T) {
 			ctx := testContext(t)
@@ -181,6 +184,7 @@ func TestCloseWhileReadsAreHeld(t *testing.T) {
 // Writes that hang: the put is declined, the cells are not used again while the drive may
 // still write to them, and what is written late destroys nothing.
 func TestLateWrites(t *testing.T) {
+	t.Parallel() // it waits
 	for _, tt := range []struct {
 		name string
 		rule device.Rule
@@ -207,7 +211,7 @@ func TestLateWrites(t *testing.T) {
 				var wg sync.WaitGroup
 				for i := range 3 {
 					wg.Go(func() {
-						res, err := s.Put(ctx, putRequest(sc, nil, 0, chainKeys(100+3*round+i, 4), 8<<10))
+						res, err := heapPut(ctx, s, putRequest(sc, nil, 0, chainKeys(100+3*round+i, 4), 8<<10))
 						if err != nil {
 							t.Error(err)
 						}
@@ -311,4 +315,25 @@ func TestOneHungDrive(t *testing.T) {
 		}
 	}
 	require.NoError(t, ses.Close(ctx))
+}
+
+// Drives that hang while a group is being opened hold up every put that needs one: those are
+// declined, as the put is that opens it. Answered with an error, they would look like a store
+// that is broken.
+func TestAPutIsDeclinedWhileAGroupIsBeingOpened(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = 20 * time.Millisecond })
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	require.NoError(t, s.take(ctx, s.space.opening, "put", "group being opened"))
+	s.space.mu.Lock()
+	if g := s.space.mu.open[streamUser]; g != nil {
+		s.sealLocked(g)
+	}
+	s.space.mu.Unlock()
+	res := putRun(t, s, sc, chainKeys(1, 2), 8<<10)
+	s.space.opening.give()
+	for _, r := range res {
+		require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.DeviceFailed}, r)
+	}
+	require.NoError(t, s.Close())
 }

@@ -7,19 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"syscall"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
 // What an open finds where there is no catalog: nothing, the beginnings of a store whose
 // making was cut off, or a store that has lost its catalog.
 
-// creating is the file that lists, while a store is made, the device files made for it.
-// Who finds it beside no catalog may remove them: nothing was ever put.
+// creating is the file that lists, while a store is made, the device files made for it. It is
+// no leave to remove them: only what is proved empty by reading it is removed (segio.IsUnused).
 const creatingName = "CREATING"
 
 func (s *Store) creatingPath() string { return filepath.Join(s.options.Dir, creatingName) }
@@ -58,41 +58,90 @@ func syncPath(dir string) error {
 	if err != nil {
 		return err
 	}
-	_ = d.Sync()
-	return d.Close()
-}
-
-func (s *Store) endCreating() {
-	if err := os.Remove(s.creatingPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("left behind", "path", s.creatingPath(), "error", err)
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) || runtime.GOOS == "windows" {
+		err = nil
 	}
+	return errors.Join(err, d.Close())
 }
 
-// undoCreating removes what a making that was cut off has made.
-func (s *Store) undoCreating() error {
-	b, err := os.ReadFile(s.creatingPath())
-	if errors.Is(err, fs.ErrNotExist) {
+// endCreating takes the list away for good: what is reported as made afterwards is never
+// taken for what a making has left.
+func (s *Store) endCreating() error {
+	if s.options.customDevices {
 		return nil
 	}
-	if err != nil {
-		return err
+	remove := os.Remove
+	if s.options.removeList != nil {
+		remove = s.options.removeList
 	}
-	var paths []string
-	if json.Unmarshal(b, &paths) != nil {
-		paths = nil // cut off itself: nothing was made yet
+	err := remove(s.creatingPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil:
+		err = syncPath(s.options.Dir)
+	}
+	if err != nil {
+		return &skep.Error{Op: "open store", Kind: skep.Other, Field: "list of what was being made", Value: s.creatingPath(),
+			Limit: "one that can be removed: the store is made, remove the file", Err: err}
+	}
+	return nil
+}
+
+// clearList is endCreating for a store that is there: a list says nothing about it.
+func (s *Store) clearList() {
+	if err := s.endCreating(); err != nil {
+		s.log.Warn("left behind: it says nothing about the store; remove it", "path", s.creatingPath(), "error", err)
+	}
+}
+
+// undoCreating removes what a making that was cut off has made: the files that it listed, where
+// the store has no file that holds anything. It says whether there is a list.
+func (s *Store) undoCreating(ctx context.Context) (making bool, err error) {
+	b, err := os.ReadFile(s.creatingPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var listed, empty []string
+	if json.Unmarshal(b, &listed) != nil {
+		listed = nil // cut off itself: nothing was made yet
+	}
+	paths, err := s.devicePaths()
+	if err != nil {
+		return false, err
 	}
 	for _, p := range paths {
 		st, err := os.Lstat(p)
 		if err != nil || !st.Mode().IsRegular() {
 			continue
 		}
-		s.log.Warn("the making of a store was cut off here; its device file is removed and made anew", "path", p)
-		if err := os.Remove(p); err != nil {
-			return err
+		ok, err := segio.IsUnused(ctx, p)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			s.log.Warn("a making is said to have been cut off here, and a device file holds something: nothing is removed", "path", p)
+			return false, nil
+		}
+		abs, err := filepath.Abs(p)
+		if err != nil {
+			return false, err
+		}
+		if slices.Contains(listed, abs) {
+			empty = append(empty, p)
 		}
 	}
-	s.endCreating()
-	return nil
+	for _, p := range empty {
+		s.log.Warn("the making of a store was cut off here; its device file, which is empty, is removed and made anew", "path", p)
+		if err := os.Remove(p); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // resume deals with what is there although there is no catalog. It says whether the
@@ -102,21 +151,22 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	if o.customDevices {
 		return false, nil
 	}
-	if err := s.undoCreating(); err != nil {
+	making, err := s.undoCreating(ctx)
+	if err != nil {
 		return false, &skep.Error{Op: "open store", Kind: skep.Other, Field: "what was left of its making", Value: s.creatingPath(), Err: err}
 	}
-	paths, err := s.devicePaths()
+	paths, err := s.allDevicePaths(ctx)
 	if err != nil {
 		return false, err
 	}
 	ours := 0
 	for _, p := range paths {
-		if _, err := peekSuperblock(p); err == nil || skep.KindOf(err) == skep.Version {
+		if _, err := segio.PeekSuperblock(p); err == nil || skep.KindOf(err) == skep.Version {
 			ours++
 		}
 	}
 	if ours == 0 {
-		return false, nil // whether what is there is in the way, create says
+		return false, s.wasHere() // whether what is there is in the way, create says
 	}
 	if o.NoRebuild {
 		return false, &skep.Error{Op: "open store", Kind: skep.Missing, Field: "catalog", Value: o.catalogDir(),
@@ -125,8 +175,10 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	if err := s.findDrives(ctx); err != nil {
 		return false, err
 	}
-	if empty, err := s.unused(ctx); empty || err != nil {
-		return false, errors.Join(err, s.vacate(ctx))
+	if making {
+		if empty, err := s.unused(ctx); empty || err != nil {
+			return false, errors.Join(err, s.vacate(ctx))
+		}
 	}
 	s.log.Error("the catalog is lost; rebuilding it from the devices", "catalog", o.catalogDir(), "devices", len(s.drives))
 	r := newRebuilder(s, func(p RebuildProgress) {
@@ -143,50 +195,62 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	return true, nil
 }
 
+// otherFormat is the error of a device in another format than this program reads: the catalog that belongs to it
+// stays where it is.
+func (s *Store) otherFormat() error {
+	paths, err := s.devicePaths()
+	if err != nil {
+		return err
+	}
+	for _, path := range append(slices.Clone(paths), s.known...) {
+		if _, err := segio.PeekSuperblock(path); skep.KindOf(err) == skep.Version {
+			return &skep.Error{Op: "open device", Kind: skep.Version, Field: path, Err: err}
+		}
+	}
+	return nil
+}
+
+// wasHere refuses to make a store where one was whose devices are not found.
+func (s *Store) wasHere() error {
+	list := s.catalogsSetAside()
+	if len(list) == 0 {
+		return nil
+	}
+	return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "devices of the store whose catalog was set aside as " + list[0],
+		Limit: "in " + s.options.Dir + ", or each named with --device: skep rebuild makes the catalog anew from them. Where they are not wanted, remove " + list[0]}
+}
+
 // forgetLoaded closes what a rebuild used, so that the open that follows begins anew.
 func (s *Store) forgetLoaded() {
 	for _, d := range s.drives {
 		_ = d.dev.Close()
 	}
 	s.drives = nil
-	s.space.mu.groups = map[uint32]*group{}
+	s.space.mu.groups = newGroupSet()
 	s.seq.Store(0)
 }
 
-// unused says whether no segment of the drives was ever opened.
+// unused says whether the drives are block devices of a store whose making was cut off: their
+// superblocks are as it wrote them, and no segment was ever opened.
 func (s *Store) unused(ctx context.Context) (bool, error) {
 	for _, d := range s.drives {
-		all := make([]uint32, d.segments)
-		for i := range all {
-			all[i] = uint32(i)
+		if st, err := os.Stat(d.path); err != nil || st.Mode().IsRegular() || d.sequence > 1 {
+			return false, nil
 		}
-		used := make(chan error, d.segments)
-		s.readHeaders(ctx, d, all, func(_ uint32, _ *segment.Header, err error) {
-			if skep.KindOf(err) != skep.Foreign || err == nil {
-				used <- err
-			}
-		})
-		if len(used) > 0 {
+		if !s.holdsNothing(ctx, d) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// vacate takes the superblocks off drives that hold a store nothing was ever put in, and
-// closes them.
+// vacate takes the superblocks off drives of a store whose making was cut off, and closes them.
 func (s *Store) vacate(ctx context.Context) error {
 	var errs []error
 	for _, d := range s.drives {
-		st, err := os.Lstat(d.path)
-		if err == nil && st.Mode().IsRegular() && len(s.options.Devices) == 0 {
-			errs = append(errs, d.dev.Close(), os.Remove(d.path))
-			continue
-		}
-		zero := device.AlignedBuffer(layout.SuperblockPages * layout.PageSize)
-		errs = append(errs, device.WriteAt(ctx, d.dev, zero, 0), device.Sync(ctx, d.dev), d.dev.Close())
+		errs = append(errs, segio.Wipe(ctx, s.durably(d)), d.dev.Close())
 	}
-	s.log.Warn("the devices held a store in which nothing was ever put, and no catalog: they are used anew", "devices", len(s.drives))
+	s.log.Warn("the making of a store was cut off here: its devices are used anew", "devices", len(s.drives))
 	s.drives = nil
 	return errors.Join(errs...)
 }
@@ -198,6 +262,6 @@ func damagedCatalog(err error) bool {
 	if !errors.As(err, &e) || e.Kind != skep.Damaged {
 		return false
 	}
-	ops := []string{"catalog", "open catalog", "read store row", "list rows", "scan blocks", "scan group", "read block row", "read block rows"}
+	ops := []string{"catalog", "open catalog", "read store row", "read owner row", "list rows", "scan blocks", "scan group", "read block row", "read block rows"}
 	return slices.Contains(ops, e.Op) || e.Field == "catalog"
 }

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
 )
 
 // The making of a store may be cut off anywhere: the next open makes it.
@@ -83,6 +85,53 @@ func TestRefusedStoreLeavesNothing(t *testing.T) {
 	requireKind(t, skep.NotFound, err)
 }
 
+// A making that fails half-way takes its devices along: the next try is not in its way.
+func TestAMakingThatFailsIsMadeAgain(t *testing.T) {
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount = 2
+	made := o
+	o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+		if i == 1 {
+			return nil, syscall.ENOSPC
+		}
+		return made.openFile(i, path, create, size)
+	}
+	_, err := Open(context.Background(), o)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NoDirExists(t, o.Dir)
+
+	s, err := Open(context.Background(), made)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
+
+// A making that fails takes along what it has made, and nothing else: neither a device that was there before, nor what
+// somebody has put into the directory meanwhile.
+func TestAMakingThatFailsTakesNothingElseAlong(t *testing.T) {
+	r := &rig{seed: 1}
+	o := small(tempRoot(t, "store"))
+	node, theirs := tempRoot(t, "node"), filepath.Join(o.Dir, "theirs")
+	// It is no regular file, as the node of a block device is none.
+	require.NoError(t, os.Mkdir(node, 0o755))
+	o.Devices, o.DeviceCount = []string{node, filepath.Join(o.Dir, "device-1")}, 0
+	o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+		if i == 1 {
+			if err := os.WriteFile(theirs, nil, 0o600); err != nil {
+				return nil, err
+			}
+			return nil, syscall.ENOSPC
+		}
+		require.False(t, create, "it is there")
+		return r.open(i, path, true, size)
+	}
+	_, err := Open(context.Background(), o)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.DirExists(t, node)
+	require.FileExists(t, theirs)
+	require.NoFileExists(t, filepath.Join(o.Dir, "LOCK"))
+	require.NoDirExists(t, o.catalogDir())
+}
+
 // A store whose devices are of two stores, or of which one is missing, is not rebuilt.
 func TestRebuildRefuses(t *testing.T) {
 	ctx := testContext(t)
@@ -90,19 +139,20 @@ func TestRebuildRefuses(t *testing.T) {
 	require.NoError(t, s.Close())
 	o := s.options
 	o.customDevices, o.OpenDevice = false, nil
-	gone := filepath.Join(o.Dir, "device-1")
+	gone, elsewhere := filepath.Join(o.Dir, "device-1"), filepath.Join(t.TempDir(), "elsewhere")
 	require.NoError(t, os.Rename(gone, gone+".away"))
-	require.NoError(t, os.Rename(gone+".away", filepath.Join(o.Dir, "elsewhere")))
-	_, err := Rebuild(ctx, o, true, nil)
+	require.NoError(t, os.Rename(gone+".away", elsewhere))
+	_, err := Rebuild(ctx, o, false, nil)
 	requireKind(t, skep.Missing, err)
 	other, _, _ := openCopies(t, 1)
 	require.NoError(t, other.Close())
 	b, err := os.ReadFile(filepath.Join(other.options.Dir, "device-1"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(gone, b, 0o644))
-	_, err = Rebuild(ctx, o, true, nil)
-	requireKind(t, skep.Foreign, err)
-	require.NoError(t, os.Rename(filepath.Join(o.Dir, "elsewhere"), gone))
+	_, err = Rebuild(ctx, o, false, nil)
+	requireKind(t, skep.Missing, err)
+	require.ErrorContains(t, err, "foreign")
+	require.NoError(t, os.Rename(elsewhere, gone))
 	rep, err := Rebuild(ctx, o, true, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 20, rep.Blocks)

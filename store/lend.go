@@ -9,11 +9,11 @@ import (
 // inOrder gives the buffers a part was read into in the order of its bytes, which is not
 // the order they were read in: reads go by device. It gives nil when they are not
 // exactly the part, which then is not kept in memory.
-func (ch *chunk) inOrder(bufs []*memory.Buffer) []*memory.Buffer {
+func (ch *chunk) inOrder(pieces []piece, bufs []*memory.Buffer) []*memory.Buffer {
 	out := make([]*memory.Buffer, 0, len(bufs))
 	var off int64
-	for i := range ch.pieces {
-		p := &ch.pieces[i]
+	for i := range pieces {
+		p := &pieces[i]
 		b := bufferOf(bufs, p.mem)
 		if p.off != off || b == nil {
 			return nil

@@ -15,22 +15,22 @@ func (s *Store) submitLog(a *appending, w *segment.LogWriter) {
 	segPages := int(s.segBytes / layout.PageSize)
 	for _, l := range a.logs {
 		buf := device.AlignedBuffer(a.logPages * layout.PageSize)
-		id := segment.LogID{Store: s.id, Secret: s.secret, Group: a.g.num, Generation: a.g.generation, Position: uint16(l.device)}
+		to := s.logOf(a.g, l.device)
 		first := segPages - int(l.page) - a.logPages
 		err := a.err
 		if err == nil && w.Pages() != a.logPages {
 			err = &skep.Error{Op: "append", Kind: skep.Other, Field: "log pages", Value: w.Pages(), Limit: a.logPages}
 		}
 		if err == nil {
-			err = w.Encode(buf, id, first, a.seq)
+			err = w.Encode(buf, to.ID, first, a.seq)
 		}
 		if err != nil {
 			a.err = err
-			a.writes.end(err)
+			a.writes.End(err)
 			continue
 		}
 		d := a.g.drives[l.device]
-		a.writes.submit(d, &device.Op{Kind: device.Write, Bufs: [][]byte{buf},
+		d.submit(a.writes, &device.Op{Kind: device.Write, Bufs: [][]byte{buf},
 			Offset: d.segmentOffset(a.g.segments[l.device]) + int64(l.page)*layout.PageSize})
 	}
 }
@@ -87,15 +87,14 @@ func (s *Store) logEntries(ctx context.Context, st stream, wait time.Duration, e
 		if a == nil {
 			continue
 		}
-		a.writes = newWaiter(len(a.logs))
-		seq, bytes := a.seq, int64(a.logPages*len(a.logs))*layout.PageSize
-		a.writes.after(func() {
-			s.marks.end(seq, bytes)
-			s.endAppend(g)
-		})
+		s.writes(a, len(a.logs), int64(a.logPages*len(a.logs))*layout.PageSize, func() {})
+		a.flushes = failedFlushes(a.drives())
 		s.submitLog(a, &w)
-		if last = a.writes.wait(ctx, s.options.OpTimeout); last == nil {
-			last = s.flushDrives(ctx, a.drives())
+		if last = a.writes.Wait(ctx, s.options.OpTimeout); last == nil {
+			last = s.flushWritten(ctx, a.drives(), a.flushes)
+		}
+		if last != nil {
+			s.giveWritesUp(a)
 		}
 		if last == nil || ctx.Err() != nil {
 			return last
@@ -128,7 +127,11 @@ func (s *Store) placeEntries(g *group, pages int) *appending {
 	mark := g.filler.Mark()
 	if !s.takeLogLocked(g, a, pages, min(nameCopies, len(g.drives))) {
 		g.filler.Rollback(mark)
+		// Few pages are refused where hardly any is left: what g holds is what fits into it.
+		// Otherwise its cleaning would seem to gain the rest, and fill the next one as far, for ever.
+		g.full = g.full || pages*gains[0] <= int(s.segBytes/layout.PageSize)
 		s.sealLocked(g)
+		s.recordSealedLocked(g)
 		return nil
 	}
 	g.entries++

@@ -2,14 +2,14 @@ package store
 
 import (
 	"context"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 )
 
-// Lookup implements skep.Looker.
+// Lookup implements skep.PrefixFinder.
 func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.LookupResult, err error) {
 	sp := beginSpan(ctx, "store lookup")
 	defer func() { sp.over(len(r.Keys), out.Blocks, out.Bytes, err) }()
@@ -25,10 +25,10 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 		return out, err
 	}
 	c := &s.count
-	c.lookups.Add(1)
-	c.lookupKeys.Add(int64(len(r.Keys)))
-	ns.count.keys.Add(int64(len(r.Keys)))
-	s.profile.saw(ns.instance, r.Keys)
+	c.Lookups.Add(1)
+	c.LookupKeys.Add(int64(len(r.Keys)))
+	ns.count.Keys.Add(int64(len(r.Keys)))
+	s.profile.Saw(ns.instance, r.Keys)
 	for range lookupTries {
 		again := false
 		if ns.info.Chained {
@@ -45,8 +45,8 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 		s.releaseLease(out.Lease.ID)
 		out = skep.LookupResult{} // a miss, if it is so each time
 	}
-	c.lookupHits.Add(int64(out.Blocks))
-	ns.count.hits.Add(int64(out.Blocks))
+	c.LookupHits.Add(int64(out.Blocks))
+	ns.count.Hits.Add(int64(out.Blocks))
 	if out.Blocks == 0 || !r.Tiers && r.Cost == nil {
 		out.Pays = true
 	}
@@ -216,7 +216,7 @@ const copyRate = 8e9
 
 // rate is a moving average of what restores got from drives, bytes a second.
 type rate struct {
-	mu  sync.Mutex
+	mu  locks.Mutex[locks.Rate]
 	bps float64
 }
 
@@ -260,7 +260,7 @@ type promise struct {
 // leaseTable maps the leases callers hold to the index's: one for a chain, several
 // for single keys.
 type leaseTable struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Leases]
 	m  map[skep.LeaseID]*leaseRow
 }
 
@@ -380,7 +380,7 @@ func (s *Store) leaseStats() (n int, bytes int64) {
 func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
 	now := s.now()
 	n := 0
-	s.programs.hinted(h.Program, fps)
+	s.programs.Hinted(h.Program, fps)
 	for _, fp := range fps {
 		if _, ok := s.index.Resolve(fp); ok {
 			n++
@@ -417,7 +417,7 @@ func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (
 
 // pinTable is which blocks are pinned, so that each is counted once.
 type pinTable struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Pins]
 	m  map[index.Fingerprint]pinned
 }
 
@@ -433,8 +433,8 @@ func (s *Store) pin(ns *namespace, fps []index.Fingerprint, now, until time.Time
 	defer p.mu.Unlock()
 	fresh := map[index.Fingerprint]skep.LeaseID{}
 	for _, fp := range fps {
-		if old, ok := p.m[fp]; ok && old.until.After(now) {
-			continue // renewed below
+		if old, ok := p.m[fp]; ok && s.index.Renew(old.id, now, old.until) == nil {
+			continue // it holds, and is renewed below
 		}
 		if _, twice := fresh[fp]; twice {
 			continue

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -9,48 +11,47 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
-// monitor looks at every drive several times a second, judges it (health.go) and does
+// monitor looks at every drive several times a second, has it judged (package health) and does
 // what follows: it fences, reads around, lets back in.
 type monitor struct {
-	s     *Store
-	began time.Time
-	list  []*watched
+	s      *Store
+	rules  health.Rules
+	began  time.Time
+	list   []*watched
+	judges []*health.Judge // of list
 }
 
 // watched is a drive under the monitor's eyes. Its goroutine only, but for the atomics.
 type watched struct {
-	d      *drive
-	health health
-	last   device.Stats
-	at     time.Duration    // of the last look, on the monitor's clock
-	stood  [2]time.Duration // for how long reads, and writes, have stood still
-	mean   time.Duration    // of reads in the last tick that had some
+	d     *drive
+	judge *health.Judge
+	file  *watchedFile // nil: it is no file
 
 	probing atomic.Bool
 	outcome atomic.Int32
 	took    atomic.Int64
-	probed  time.Time
-	lostAt  time.Time
-	buf     []byte
-	op      device.Op
+	buf     []byte // the probe's, while there is one
+	pattern byte   // of what the last probe wrote; likewise
 }
+
+// condition is what the monitor last found; healthy before it has looked.
+func (d *drive) condition() health.State { return health.State(d.mode.Load()) }
+
+// unreadable says whether what the drive holds cannot be read for now.
+func (d *drive) unreadable() bool { return d.condition() == health.Dead || d.noReads.Load() }
 
 // note takes a completion of a write into account.
 func (d *drive) note(o *device.Op) {
 	switch {
-	case o.Kind != device.Write || errors.Is(o.Err, syscall.ENOSPC): // a full file system is no failing drive
-	case o.Err == nil:
-		d.errors.Store(0)
-	case d.errors.Add(1) == fenceAfter && d.fence != nil:
+	case o.Kind != device.Write || errors.Is(o.Err, syscall.ENOSPC) || unusable(o.Err): // a full file system is no failing drive, nor is bad memory
+	case d.writeErrors.Note(o.Err != nil) && d.fence != nil: // without waiting for the monitor
 		d.fence(o.Err)
 	}
 }
-
-// fenceAfter is how many writes in a row may fail before a drive gets no new groups,
-// without waiting for the monitor.
-const fenceAfter = 3
 
 // fence keeps a drive that failed a write out of new groups until probes have shown that
 // it can be written again. Reads of what it holds go on.
@@ -59,12 +60,12 @@ func (s *Store) fence(d *drive, err error) {
 		return
 	}
 	d.forced.Store(&err)
-	s.exclude(d, fenced, err)
+	s.exclude(d, health.Fenced, err)
 }
 
 // exclude takes a drive out of what is written: open groups it is in are sealed, and new
 // ones do without it. Where it is dead nobody waits for it any longer.
-func (s *Store) exclude(d *drive, c condition, err error) {
+func (s *Store) exclude(d *drive, c health.State, err error) {
 	sp := &s.space
 	sp.mu.Lock()
 	first := d.failed == nil
@@ -77,13 +78,13 @@ func (s *Store) exclude(d *drive, c condition, err error) {
 			s.sealLocked(g)
 		}
 	}
-	if c == dead {
+	if c == health.Dead {
 		select {
 		case <-d.down:
 		default:
 			close(d.down)
 		}
-		for _, g := range sp.mu.groups {
+		for g := range sp.mu.groups.each() {
 			if g.pending > 0 && g.has(d) {
 				g.loseLocked()
 			}
@@ -102,7 +103,7 @@ func (s *Store) exclude(d *drive, c condition, err error) {
 }
 
 // include lets a drive back in.
-func (s *Store) include(d *drive, c condition) {
+func (s *Store) include(d *drive, c health.State) {
 	s.space.mu.Lock()
 	was := d.failed
 	d.failed = nil
@@ -110,7 +111,7 @@ func (s *Store) include(d *drive, c condition) {
 		d.failed = errDraining
 	}
 	d.mode.Store(int32(c))
-	d.errors.Store(0)
+	d.writeErrors.Forget()
 	select {
 	case <-d.down:
 		d.down = make(chan struct{})
@@ -144,16 +145,18 @@ func (g *group) loseLocked() {
 func (s *Store) watchDrives() {
 	for _, d := range s.allDrives() {
 		d.fence = func(err error) { s.fence(d, err) }
+		d.flush.OnFailure(d.fence)
 	}
 }
 
 func (m *monitor) start(s *Store) {
-	m.s, m.began = s, time.Now()
-	go0(&s.background, m.run)
+	m.s, m.rules, m.began = s, s.options.rules, time.Now()
+	m.sync() // at once: what becomes of a file from here on is seen
+	s.background.Go(m.run)
 }
 
 func (m *monitor) run() {
-	tick := time.NewTicker(m.s.options.rules.tick)
+	tick := time.NewTicker(m.rules.Tick)
 	defer tick.Stop()
 	for {
 		select {
@@ -168,149 +171,96 @@ func (m *monitor) run() {
 // sync gives every drive of the store a place on the list.
 func (m *monitor) sync() {
 	for _, d := range m.s.allDrives()[len(m.list):] {
-		w := &watched{d: d, health: health{rules: m.s.options.rules}, last: d.dev.Stats()}
-		if c := d.condition(); c != healthy { // it was not there at the open
-			w.health.state, w.health.why, w.health.falls, w.health.reads = c, "missing", 1, true
-			w.lostAt = time.Now()
+		w := &watched{d: d}
+		so := health.Reading{Stats: d.dev.Stats(), Wrong: d.wrong.Load()}
+		if c := d.condition(); c != health.Healthy { // it was not there at the open
+			w.judge = health.NewMissing(m.rules, time.Since(m.began), c, so)
+		} else {
+			w.judge = health.NewJudge(m.rules, so)
+			w.file = m.s.watchFile(d)
 		}
-		m.list = append(m.list, w)
+		m.list, m.judges = append(m.list, w), append(m.judges, w.judge)
 	}
 }
 
-// look takes everybody's pulse, and draws the conclusions.
+// look reads what everybody did, and draws the conclusions.
 func (m *monitor) look() {
 	m.sync()
-	pulses := make([]pulse, len(m.list))
-	means := make([]time.Duration, len(m.list))
+	at := time.Since(m.began)
+	readings, was := make([]health.Reading, len(m.list)), make([]health.State, len(m.list))
 	for i, w := range m.list {
-		pulses[i] = w.take(time.Since(m.began))
-		if pulses[i].reads >= w.health.rules.samples {
-			means[i] = pulses[i].mean
-			w.mean = pulses[i].mean
-		}
+		readings[i], was[i] = w.read(m.rules.FileEvery), w.judge.State()
 	}
+	health.Look(at, m.judges, readings)
 	for i, w := range m.list {
-		p := &pulses[i]
-		others := append(append([]time.Duration{}, means[:i]...), means[i+1:]...)
-		p.peers = median(others)
-		p.company = company(pulses, i)
-		was := w.health.state
-		m.apply(w, was, w.health.step(p))
-		m.readAround(w)
-		m.watchLoss(w)
-		if w.health.state != healthy && !w.d.removed.Load() {
-			m.probe(w)
-		}
-	}
-}
-
-// company says whether drive i stands still alone: another one goes on, or has nothing
-// to do.
-func company(pulses []pulse, i int) bool {
-	p := &pulses[i]
-	still := max(p.readsStalled, p.writesStalled)
-	others, stand := 0, 0
-	for j := range pulses {
-		if j == i {
+		if readings[i].Ignored {
 			continue
 		}
-		others++
-		if max(pulses[j].readsStalled, pulses[j].writesStalled) >= still/2 && still > 0 {
-			stand++
+		m.apply(w, was[i], w.judge.State())
+		m.readAround(w)
+		m.watchLoss(w)
+		if !w.probing.Load() {
+			if probe, write := w.judge.WantsProbe(at); probe {
+				m.probe(w, write && !m.s.options.ReadOnly)
+			}
 		}
 	}
-	return others > 0 && stand < others
 }
 
-// stepMost is how many ticks may pass between two looks before the time is not held against
-// the drives.
-const stepMost = 5
-
-// stoodStill is for how long a drive owes an answer that says it does for so long: at most
-// step longer than at the last look. What a machine that stood still itself, or had no time
-// for the monitor, adds to that is no fault of the drives.
-func stoodStill(before, says, step time.Duration) time.Duration {
-	return min(says, before+step)
-}
-
-func (w *watched) take(at time.Duration) pulse {
-	st := w.d.dev.Stats()
-	l := &w.last
-	p := pulse{
-		at:         at,
-		readFailed: int(st.Reads.Errors - l.Reads.Errors), writeFailed: int(st.Writes.Errors - l.Writes.Errors), flushFailed: int(st.Flushes.Errors - l.Flushes.Errors),
-	}
-	step := min(at-w.at, stepMost*w.health.rules.tick)
-	w.at = at
-	w.stood = [2]time.Duration{stoodStill(w.stood[0], st.ReadsStalled, step), stoodStill(w.stood[1], st.WritesStalled, step)}
-	p.readsStalled, p.writesStalled = w.stood[0], w.stood[1]
-	p.readOK = int(st.Reads.Ops-l.Reads.Ops) - p.readFailed
-	p.writeOK = int(st.Writes.Ops-l.Writes.Ops) - p.writeFailed
-	p.flushOK = int(st.Flushes.Ops-l.Flushes.Ops) - p.flushFailed
-	if n := st.Reads.Ops - l.Reads.Ops; n > 0 {
-		p.reads, p.mean = p.readOK, (st.Reads.LatencySum-l.Reads.LatencySum)/time.Duration(n)
-	}
-	for _, gone := range []error{syscall.ENXIO, syscall.ENODEV, device.ErrGone} {
-		p.gone = p.gone || errors.Is(st.LastError, gone)
-	}
-	p.readOnly = errors.Is(st.LastError, syscall.EROFS)
-	if errors.Is(st.LastError, syscall.ENOSPC) {
-		p.writeFailed = 0
-	}
+// read is what the drive did up to now.
+func (w *watched) read(fileEvery time.Duration) health.Reading {
+	r := health.Reading{Stats: w.d.dev.Stats(), Wrong: w.d.wrong.Load(), Unlinked: w.file.unlinked(fileEvery)}
+	r.Ignored = w.d.removed.Load() // what its file does is nobody's concern
 	if e := w.d.forced.Swap(nil); e != nil {
-		p.forced = *e
+		r.Forced = *e
 	}
-	if o := probeOutcome(w.outcome.Swap(int32(probeNone))); o != probeNone {
-		p.probe, p.took = o, time.Duration(w.took.Load())
+	if o := health.Outcome(w.outcome.Swap(int32(health.NoProbe))); o != health.NoProbe {
+		r.Probe, r.Took = o, time.Duration(w.took.Load())
 	}
-	w.last = st
-	return p
+	return r
 }
 
 // apply does what a change of condition asks for.
-func (m *monitor) apply(w *watched, was, is condition) {
+func (m *monitor) apply(w *watched, was, is health.State) {
 	if is == was {
 		return
 	}
-	d, s := w.d, m.s
-	err := &skep.Error{Op: "drive", Kind: skep.DeviceFailed, Field: d.path, Value: w.health.why, Err: w.last.LastError}
+	d, s, why := w.d, m.s, w.judge.Why()
+	err := &skep.Error{Op: "drive", Kind: skep.DeviceFailed, Field: d.path, Value: why, Err: w.judge.LastError()}
 	switch {
-	case is >= fenced:
+	case is >= health.Fenced:
 		s.exclude(d, is, err)
-	case was >= fenced:
+	case was >= health.Fenced:
 		s.include(d, is)
 	default:
 		d.mode.Store(int32(is))
-		if is == slow {
-			s.log.Warn("drive is slow: it is read around where there is another copy", "drive", d.path, "serial", d.serial, "why", w.health.why)
+		if is == health.Slow {
+			s.log.Warn("drive is slow: it is read around where there is another copy", "drive", d.path, "serial", d.serial, "why", why)
 		} else {
 			s.log.Info("drive is as fast as before", "drive", d.path)
 		}
 	}
-	why := w.health.why
 	d.why.Store(&why)
 	ev := skep.Event{Kind: skep.EventDevice, Depth: int(d.index)}
-	if is != healthy {
+	if is != health.Healthy {
 		ev.Reason = skep.DeviceFailed
 	}
-	s.events.emit(ev)
+	s.events.Emit(ev)
 }
 
-// watchLoss decides when a drive that cannot be read counts as lost.
+// watchLoss does what follows when a drive that cannot be read counts as lost, or does not any more.
 func (m *monitor) watchLoss(w *watched) {
-	w.d.noReads.Store(w.health.state >= fenced && w.health.reads)
-	switch {
-	case w.health.state < fenced || !w.health.reads:
-		w.lostAt = time.Time{}
-		if w.d.lost.Swap(false) {
-			m.s.forgetHealing(w.d)
-		}
-	case w.lostAt.IsZero():
-		w.lostAt = time.Now()
-	case time.Since(w.lostAt) > w.health.rules.lostAfter && !w.d.lost.Swap(true):
-		m.s.log.Warn("drive counts as lost: copies it held are made again elsewhere", "drive", w.d.path, "serial", w.d.serial)
-		m.s.tasks.kick()
+	w.d.noReads.Store(w.judge.Unreadable())
+	lost := w.judge.Lost()
+	if w.d.lost.Swap(lost) == lost {
+		return
 	}
+	if !lost {
+		m.s.forgetHealing(w.d)
+		return
+	}
+	m.s.log.Warn("drive counts as lost: copies it held are made again elsewhere", "drive", w.d.path, "serial", w.d.serial)
+	m.s.tasks.kick()
 }
 
 // forgetHealing is called when a drive that was lost is back: should it be lost again,
@@ -328,35 +278,35 @@ func (s *Store) forgetHealing(d *drive) {
 func (m *monitor) readAround(w *watched) {
 	d := w.d
 	c := d.condition()
-	limit := int64(w.health.rules.hedgeAfter(c, w.mean))
+	limit := int64(w.judge.HedgeAfter(c))
 	now := device.Now()
 	q := &d.reads
 	q.mu.Lock()
 	var late, waiting []*read
 	for r := q.oldest; r != nil && now-r.op.Start >= limit; r = r.newer {
-		if r.state.Load() == readPending {
+		if r.state.is() == readPending {
 			late = append(late, r)
 		}
 	}
-	if c != healthy {
+	if c != health.Healthy {
 		waiting = append(waiting, q.waits...)
 	} else {
 		q.startLocked() // one may have got stuck since
 	}
 	d.submitLocked()
 	for _, r := range late {
-		r.ch.leave(r, false, c == dead)
+		r.ch.leave(r, false, c == health.Dead)
 	}
 	for _, r := range waiting {
 		if !q.take(r) {
 			continue // it has been given to the drive meanwhile
 		}
 		switch {
-		case r.ch.leave(r, true, c == dead):
-		case c == dead:
-			r.op.Err = errNoDrive
+		case r.ch.leave(r, true, c == health.Dead):
+		case c == health.Dead:
+			r.op.Err = segio.ErrNoDrive
 			if r.came() {
-				r.end(errNoDrive)
+				r.end(segio.ErrNoDrive)
 			}
 		default:
 			d.add([]*read{r})
@@ -370,56 +320,71 @@ func (ch *chunk) giveUp() {
 	defer ch.ses.mu.Unlock()
 	if ch.chain.items[ch.item] == itemAway {
 		ch.cancelled.Store(true)
-		ch.ses.answerLocked(ch.chain, ch.item, skep.Chunk{Err: errNoDrive}, itemMissed)
+		ch.ses.answerLocked(ch.chain, ch.item, skep.Chunk{Err: segio.ErrNoDrive}, itemMissed)
 	}
 }
 
 // probe asks a drive that is not well for a sign of life: a page of its own, and where
-// its writes were at fault a page written and flushed as well. One probe at a time: its
-// memory is the drive's until it answers.
-func (m *monitor) probe(w *watched) {
-	if time.Since(w.probed) < w.health.rules.probeEvery || !w.probing.CompareAndSwap(false, true) {
-		return
-	}
-	w.probed = time.Now()
+// its writes were at fault, or its bytes, a page written, flushed and read again as well. One
+// probe at a time: its memory is the drive's until it answers.
+func (m *monitor) probe(w *watched, write bool) {
+	w.probing.Store(true)
 	if w.buf == nil {
 		w.buf = device.AlignedBuffer(layout.PageSize)
 	}
-	writes := w.health.writes && !m.s.options.ReadOnly
-	began := device.Now()
-	end := func(err error) {
+	ctx := m.s.ctx
+	m.s.background.Go(func() {
+		began := device.Now()
+		err := w.signOfLife(ctx, write)
+		if ctx.Err() != nil {
+			return
+		}
 		w.took.Store(device.Now() - began)
-		outcome := probeGood
+		outcome := health.GoodProbe
 		if err != nil {
-			outcome = probeBad
+			outcome = health.BadProbe
 		}
 		w.outcome.Store(int32(outcome))
 		w.probing.Store(false)
+	})
+}
+
+// signOfLife is one probe. It returns when the drive has answered, or ctx ends: then its memory may
+// still be the drive's.
+func (w *watched) signOfLife(ctx context.Context, write bool) error {
+	if err := device.ReadAt(ctx, w.d.dev, w.buf, 0); err != nil || !write {
+		return err
 	}
-	var next func(k device.Kind)
-	next = func(k device.Kind) {
-		w.op = device.Op{Kind: k, Done: func(o *device.Op) {
-			switch {
-			case o.Err != nil || !writes || k == device.Flush:
-				end(o.Err)
-			case k == device.Read:
-				next(device.Write)
-			default:
-				next(device.Flush)
-			}
-		}}
-		if k != device.Flush {
-			w.op.Bufs = [][]byte{w.buf}
-		}
-		if k == device.Write {
-			clear(w.buf)
-			w.op.Offset = probePage * layout.PageSize
-		}
-		if err := w.d.dev.Submit([]*device.Op{&w.op}); err != nil {
-			end(err)
-		}
+	w.pattern++
+	fillWith(w.buf, w.pattern)
+	if err := device.WriteAt(ctx, w.d.dev, w.buf, probePage*layout.PageSize); err != nil {
+		return err
 	}
-	next(device.Read)
+	r := w.d.flush.Start()
+	select {
+	case <-r.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := r.Err(); err != nil {
+		return err
+	}
+	fillWith(w.buf, ^w.pattern) // so that a read which brings nothing is seen
+	if err := device.ReadAt(ctx, w.d.dev, w.buf, probePage*layout.PageSize); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(w.buf, func(b byte) bool { return b != w.pattern }) {
+		return errWrongProbe
+	}
+	return nil
+}
+
+var errWrongProbe = &skep.Error{Op: "probe drive", Kind: skep.Damaged, Field: "what was written to it"}
+
+func fillWith(p []byte, b byte) {
+	for i := range p {
+		p[i] = b
+	}
 }
 
 // probePage is the last of the pages kept for superblocks, which holds nothing: what

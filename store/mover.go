@@ -10,7 +10,6 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -41,7 +40,7 @@ type moveBatch struct {
 // pinned and no victim of the cleaner's until release is called.
 func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, release func(), err error) {
 	s.space.mu.Lock()
-	if g.filler != nil || g.pending > 0 || g.victim || s.space.mu.groups[g.num] != g {
+	if !s.space.idleLocked(g) || !s.space.mu.groups.has(g) {
 		s.space.mu.Unlock()
 		return nil, nil, errGroupBusy
 	}
@@ -51,18 +50,17 @@ func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, re
 	release = func() {
 		s.space.mu.Lock()
 		g.victim = false
+		s.space.easedBy(g)
 		s.space.mu.Unlock()
 		s.unpin(g)
 	}
-	err = s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, row []byte) error {
+	err = s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
 			return nil // the cleaner reports it
 		}
-		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
-		loc := layoutOf(l)
-		e, ok := s.index.Resolve(fp)
-		if !ok || e.Location != loc.Pack() || s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+		fp, ok := s.stands(&rec, loc)
+		if !ok {
 			return nil
 		}
 		in := &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), result: &skep.PutResult{}, moved: &move{fp: fp, from: loc, anew: true, group: g}}
@@ -77,6 +75,13 @@ func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, re
 		return nil, nil, err
 	}
 	return list, release, nil
+}
+
+// stands says of a row's block that it is to be found, and there: rows of others the cleaner drops.
+func (s *Store) stands(rec *segment.Record, at layout.Location) (fp index.Fingerprint, ok bool) {
+	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+	e, ok := s.index.Resolve(fp)
+	return fp, ok && e.Location == at.Pack() && !s.names.dead(rec.Instance, tag(rec.SaltTag))
 }
 
 var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
@@ -133,7 +138,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 		select {
 		case out <- batch:
 		case <-ctx.Done():
-			return ctx.Err()
+			return ended(ctx, "move blocks")
 		}
 	}
 	return nil
@@ -155,10 +160,11 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		slots <- struct{}{} // every read ends within its deadline
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.info.Shape, &in.rec, mem); errs[i] == nil {
+			var got []byte // b.buf is nobody else's: what a drive keeps of it stays with it
+			if got, errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.info.Shape, &in.rec, mem); errs[i] == nil {
 				// Its group may stay: when the copy goes, a tombstone must follow.
 				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
-				in.setParts(mem)
+				in.setParts(got)
 			}
 		})
 	}
@@ -169,7 +175,7 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		case errs[i] == nil:
 			good = append(good, in)
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return ended(ctx, "move blocks")
 		case k == skep.DeviceFailed, k == skep.Damaged, k == skep.Deadline:
 			m.unreadable(in, b.ns, errs[i])
 		default:
@@ -193,10 +199,15 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 	finish := func() error {
 		u := list[0]
 		list = list[1:]
-		if err := m.s.cleaner.finish(ctx, u.ns, u.a); err != nil {
+		moved, err := m.s.cleaner.finish(ctx, u.ns, u.a)
+		if err != nil {
 			return err
 		}
-		m.moved(len(u.a.blocks), u.a.bytes)
+		var bytes int64
+		for _, in := range moved {
+			bytes += in.size
+		}
+		m.moved(len(moved), bytes)
 		return m.budget.rest(ctx, time.Since(u.b.began))
 	}
 	var err error

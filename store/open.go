@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sort"
+	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -16,6 +18,9 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -24,7 +29,7 @@ import (
 //
 // Errors by kind: Invalid (options, all limits named), Locked (the text says by
 // whom), Missing (a device the store has is not there), Foreign (a device of another
-// store, or one that holds something else), Version (written by a newer skep),
+// store, or one that holds something else), Version (of another format),
 // Damaged.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o.ensureDefaults()
@@ -35,9 +40,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	err := s.open(ctx)
 	if damagedCatalog(err) && !o.ReadOnly && !o.NoRebuild && !o.customDevices {
 		o.Logger.Error("the catalog is damaged; it is set aside and made anew from the devices", "error", err)
+		known := s.drivePaths()
 		s.discardOpen()
 		s = newStore(o)
-		s.aside = true
+		s.aside, s.known = true, known
 		err = s.open(ctx)
 	}
 	if err != nil {
@@ -52,7 +58,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 	}
 	if o.Registerer != nil {
-		s.metrics = &metrics{s}
+		s.metrics = &observe.Collector{Source: observed{s}}
 		if err := o.Registerer.Register(s.metrics); err != nil {
 			return nil, errors.Join(&skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}, s.Close())
 		}
@@ -65,14 +71,13 @@ func noStore(dir string) error {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1)}
-	s.log, s.logTail = withRing(o.Logger)
-	ring, _ := newKeyring(o.EncryptionKeys) // validate has tried it
-	s.keys.Store(&ring)
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1), gate: gate{idle: make(chan struct{}, 1)}}
+	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.space.mu.groups = map[uint32]*group{}
+	s.space.mu.groups = newGroupSet()
 	s.space.mu.freed = make(chan struct{})
 	s.space.opening = make(turn, 1)
+	s.naming = make(turn, 1)
 	s.sessions.m = map[*session]struct{}{}
 	s.scarce = make(scarce, 1)
 	s.two.start(s)
@@ -103,6 +108,9 @@ func (s *Store) open(ctx context.Context) error {
 		s.lock = lock
 	}
 	if s.aside {
+		if err := s.otherFormat(); err != nil {
+			return err
+		}
 		if err := s.setAside(o.catalogDir()); err != nil {
 			return err
 		}
@@ -128,14 +136,15 @@ func (s *Store) open(ctx context.Context) error {
 			err = noStore(o.Dir)
 		} else if err == nil {
 			root, err = s.create(ctx)
-			s.making = err != nil
 		}
 	}
 	if !fresh && err == nil {
-		s.id, s.secret, s.format = root.StoreID, root.Secret, root.Format
-		err = s.openDrives(ctx)
-		if err == nil && len(o.add) > 0 {
-			err = s.addDrives(ctx)
+		if !o.ReadOnly {
+			s.clearList()
+		}
+		s.relog = root.Relog
+		if err = s.identify(root.StoreID, root.Secret); err == nil {
+			err = s.openDrives(ctx)
 		}
 	}
 	if err != nil {
@@ -147,23 +156,41 @@ func (s *Store) open(ctx context.Context) error {
 	if s.writeback, err = s.newWriteback(); err != nil {
 		return err
 	}
-	if s.profile, err = newProfile(s.options.ReuseSamples); err != nil {
+	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
 		return err
 	}
 	return s.recover(ctx, root)
 }
 
+// identify sets what tells this store from others, and what is derived from it.
+func (s *Store) identify(id segment.StoreID, secret segment.Secret) (err error) {
+	s.id, s.secret = id, secret
+	s.keys, err = crypt.NewKeys(id, s.options.EncryptionKeys)
+	return err
+}
+
 func (s *Store) openCatalog() (err error) {
 	o := &s.options
 	dir := o.catalogDir()
-	if _, err := o.CatalogFS.Stat(dir); err != nil && !o.ReadOnly {
+	switch st, err := o.CatalogFS.Stat(dir); {
+	case err == nil && !st.IsDir():
+		return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Value: dir + ", which is a file", Limit: "a directory"}
+	case err != nil && !o.ReadOnly:
 		s.made = append(s.made, dir)
 	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail, Timeout: o.catalogWait}
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail, Timeout: o.catalogWait, Patience: o.catalogScarce,
+		MakeRoom: s.dropBallast, Refuse: o.refuseCommits}
 	if o.ReadOnly {
 		s.catalog, err = catalog.Inspect(dir, opt)
 	} else {
+		if err := s.makeRoom(); err != nil {
+			return err
+		}
 		s.catalog, err = catalog.Open(dir, opt)
+		if errors.Is(err, syscall.ENOSPC) && s.dropBallast() { // less room than it said
+			s.catalog, err = catalog.Open(dir, opt)
+		}
+		err = s.noRoom(err)
 	}
 	if errors.Is(err, fs.ErrNotExist) && skep.KindOf(err) == skep.Other { // one of its files is gone
 		err = &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Err: err}
@@ -175,9 +202,13 @@ func (s *Store) openCatalog() (err error) {
 // there, there is no store.
 func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	o := &s.options
-	rand.Read(s.id[:])
-	rand.Read(s.secret[:])
-	s.format = catalog.FormatVersion
+	var id segment.StoreID
+	var secret segment.Secret
+	rand.Read(id[:])
+	rand.Read(secret[:])
+	if err := s.identify(id, secret); err != nil {
+		return catalog.StoreState{}, err
+	}
 	paths := o.Devices
 	if len(paths) == 0 {
 		for i := range o.DeviceCount {
@@ -187,23 +218,23 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	n := len(paths)
 	each := o.CapacityBytes / int64(n) &^ (layout.PageSize - 1)
 	reckon := each
-	if each == 0 {
-		reckon = uncappedReckon
+	if o.CapacityBytes == 0 {
+		reckon = o.reckonUncapped(paths)
 	}
-	s.segBytes = o.SegmentBytes
-	if s.segBytes == 0 {
-		var err error
-		if s.segBytes, err = layout.SegmentFor(reckon, o.BlockBytes, n); err != nil {
-			return catalog.StoreState{}, asCapacity(err, o.CapacityBytes, n)
-		}
+	var err error
+	if s.segBytes, err = o.segmentFor(reckon, n); err != nil {
+		return catalog.StoreState{}, o.tooSmall(n, err)
 	}
 	initial := layout.Segments(each, s.segBytes)
-	if each == 0 {
-		initial = max(1, int(firstBytes/s.segBytes/int64(n)))
+	if o.CapacityBytes == 0 {
+		initial = max(1, int(min(firstBytes/int64(n), reckon)/s.segBytes))
+	} else if initial < leastSegments {
+		return catalog.StoreState{}, o.tooSmall(n, nil)
 	}
-	if initial < 1 || each > 0 && initial < 3 {
-		return catalog.StoreState{}, skep.Invalidf("create store", "capacity bytes", o.CapacityBytes,
-			fmt.Sprintf("at least %d: three segments of %d on each of %d devices", 3*int64(n)*(s.segBytes+layout.SegmentOffset(0, 0)), s.segBytes, n))
+	for _, path := range paths { // before anything is made
+		if err := o.refuseTaken(path); err != nil {
+			return catalog.StoreState{}, err
+		}
 	}
 	if err := s.beginCreating(paths); err != nil {
 		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: s.creatingPath(), Err: err}
@@ -220,40 +251,76 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	}
 	root := s.storeState(catalog.StoreState{}, false)
 	b.PutStore(root)
-	err := s.catalog.Commit(ctx, b, true)
-	if err == nil {
-		s.endCreating()
+	if err = s.catalog.Commit(ctx, b, true); err != nil {
+		return root, err
 	}
-	return root, err
+	s.making = false
+	return root, s.endCreating()
 }
 
 const (
-	// uncappedReckon is the device size from which a store without a cap derives its
+	// uncappedReckon is the largest device size from which a store without a cap derives its
 	// segments.
 	uncappedReckon = 4 << 30
+	// leastReckon is the smallest: its file system may have more room one day.
+	leastReckon = 16 << 20
 	// firstBytes is what all devices of a store without a cap begin with.
 	firstBytes = 64 << 20
 )
 
-func asCapacity(err error, capacity int64, n int) error {
-	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: capacity,
-		Limit: fmt.Sprintf("room for blocks on each of %d devices", n), Err: err}
+// leastSegments is how many a device has at least where a cap says how large it may become: one is written,
+// one is cleaned, and one is free.
+const leastSegments = 3
+
+// segmentFor is the size of the segments of a new store on n devices of each bytes.
+func (o *Options) segmentFor(each int64, n int) (int64, error) {
+	if o.SegmentBytes > 0 {
+		return o.SegmentBytes, nil
+	}
+	return layout.SegmentFor(each, o.BlockBytes, n)
+}
+
+// tooSmall is the error of a cap that has no room for a store, with the least that has.
+func (o *Options) tooSmall(n int, why error) error {
+	fits := func(pages int) bool {
+		each := int64(pages) * layout.PageSize
+		seg, err := o.segmentFor(each, n)
+		return err == nil && layout.Segments(each, seg) >= leastSegments
+	}
+	most := 1
+	for !fits(most) && most < 1<<40 {
+		most *= 2
+	}
+	least := int64(sort.Search(most, fits)) * layout.PageSize * int64(n)
+	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: o.CapacityBytes, Err: why,
+		Limit: fmt.Sprintf("at least %d for blocks of %d bytes on %d devices, or 0 for no cap", least, o.BlockBytes, n)}
+}
+
+// refuseTaken refuses a path where a file is that was there before.
+func (o *Options) refuseTaken(path string) error {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil && (errors.Is(err, fs.ErrNotExist) || o.customDevices):
+		return nil
+	case err != nil:
+		return &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
+	case !st.Mode().IsRegular():
+		return nil
+	}
+	if sb, err := segio.PeekSuperblock(path); err == nil {
+		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
+			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
+	}
+	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
 }
 
 // createDrive makes or takes over one device and writes its superblocks.
 func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
-	st, err := os.Stat(path)
+	if err := s.options.refuseTaken(path); err != nil {
+		return nil, err
+	}
+	_, err := os.Stat(path)
 	exists := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !s.options.customDevices {
-		return nil, &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
-	}
-	if exists && st.Mode().IsRegular() {
-		if sb, err := peekSuperblock(path); err == nil {
-			return nil, &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
-				Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
-		}
-		return nil, &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
-	}
 	dev, err := s.options.OpenDevice(i, path, !exists, size)
 	if err != nil {
 		return nil, &skep.Error{Op: "create device", Kind: kindOfOpen(err), Field: path, Err: err}
@@ -261,10 +328,11 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	if !exists {
 		s.made = append(s.made, path)
 	}
-	d := &drive{dev: dev, index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes, down: make(chan struct{})}
+	d := &drive{index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes, down: make(chan struct{})}
+	d.use(dev)
 	rand.Read(d.id[:])
 	if exists {
-		if err := blank(ctx, dev, path); err != nil {
+		if err := segio.CheckBlank(ctx, dev, path); err != nil {
 			return d, errors.Join(err, dev.Close())
 		}
 	}
@@ -280,6 +348,9 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.segBytes))), dev.Close())
 	}
 	if err := s.writeSuperblocks(ctx, d, n, 1); err != nil {
+		if exists {
+			err = errors.Join(err, s.takeBackName(d))
+		}
 		return d, errors.Join(err, dev.Close())
 	}
 	return d, nil
@@ -288,26 +359,10 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 // unlimitedSegments stands for no limit.
 const unlimitedSegments = 1 << 30
 
-// blank refuses a device that holds something.
-func blank(ctx context.Context, dev device.Device, path string) error {
-	buf := device.AlignedBuffer(layout.SuperblockPages * layout.PageSize)
-	if err := device.ReadAt(ctx, dev, buf, 0); err != nil {
-		return &skep.Error{Op: "create device", Kind: skep.DeviceFailed, Field: path, Err: err}
-	}
-	if segment.Blank(buf) {
-		return nil
-	}
-	what := "data that is not skep's"
-	if sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:2*layout.PageSize]); err == nil {
-		what = "store " + sb.Store.String()
-	}
-	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: what, Limit: "blank in its first pages; wipe it if nothing on it is needed"}
-}
-
 func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence uint64) error {
 	d.sequence = sequence
 	if d.created.IsZero() {
-		d.created = s.now()
+		d.created = s.options.Wall()
 	}
 	s.space.mu.Lock() // it may be growing
 	segments := d.segments
@@ -317,26 +372,18 @@ func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence 
 		DeviceBytes: layout.SegmentOffset(segments, s.segBytes), SegmentBytes: s.segBytes,
 		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: d.created,
 	}
-	buf := device.AlignedBuffer(2 * layout.PageSize)
-	for i := range 2 {
-		if err := sb.Encode(buf[i*layout.PageSize : (i+1)*layout.PageSize]); err != nil {
-			return err
-		}
-	}
-	// One copy after the other, so that a torn write leaves one whole.
-	for i := range int64(2) {
-		if err := device.WriteAt(ctx, d.dev, buf[i*layout.PageSize:(i+1)*layout.PageSize], i*layout.PageSize); err != nil {
-			return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
-		}
-		if err := device.Sync(ctx, d.dev); err != nil {
-			return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
-		}
+	if err := segio.WriteSuperblocks(ctx, s.durably(d), &sb); err != nil {
+		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
 	}
 	return nil
 }
 
 func (d *drive) row() catalog.DeviceState {
-	return catalog.DeviceState{Index: d.index, ID: d.id, Serial: d.serial, Path: d.path, Size: d.dev.Size(),
+	path := d.path
+	if abs, err := filepath.Abs(path); err == nil && !d.removed.Load() {
+		path = abs // whatever directory the next open is in
+	}
+	return catalog.DeviceState{Index: d.index, ID: d.id, Serial: d.serial, Path: path, Size: d.dev.Size(),
 		SegmentBytes: d.segBytes, Segments: uint32(d.segments)}
 }
 
@@ -352,27 +399,11 @@ func kindOfOpen(err error) skep.Kind {
 	return skep.DeviceFailed
 }
 
-// peekSuperblock reads a file's superblocks without opening it as a device.
-func peekSuperblock(path string) (segment.Superblock, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return segment.Superblock{}, err
-	}
-	defer f.Close()
-	buf := make([]byte, 2*layout.PageSize)
-	if _, err := f.ReadAt(buf, 0); err != nil {
-		return segment.Superblock{}, err
-	}
-	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
-	return sb, err
-}
-
-// allocate makes the memory the store works in and registers it with the devices.
+// allocate makes the memory the store works in.
 func (s *Store) allocate() error {
 	o := &s.options
 	var err error
-	s.arena, err = memory.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)})
-	if err != nil {
+	if err = s.newArena(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)}); err != nil {
 		return err
 	}
 	if o.CacheBytes > 0 {
@@ -380,16 +411,7 @@ func (s *Store) allocate() error {
 			return err
 		}
 	}
-	for _, d := range s.drives {
-		s.registerArena(d)
-	}
 	return nil
-}
-
-func (s *Store) registerArena(d *drive) {
-	if err := device.RegisterArena(d.dev, s.arena.Bytes()); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
-	}
 }
 
 // arenaBlock is the largest single buffer: the largest power of two that leaves room
@@ -410,25 +432,25 @@ func (s *Store) run() {
 	}
 	s.watchDrives()
 	s.workers.start(w)
-	go0(&s.background, s.watch)
-	go0(&s.background, s.watchWear)
+	s.background.Go(s.watch)
+	s.background.Go(s.watchWear)
 	if s.profile != nil {
-		go0(&s.background, func() { s.profile.run(s.ctx) })
+		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}
 	s.monitor.start(s)
 	if s.writeback != nil {
-		go0(&s.background, s.writeback.run)
+		s.background.Go(s.writeback.run)
 	}
 	if !s.options.ReadOnly {
 		s.cleaner.start(s)
 		s.tasks.start(s)
-		go0(&s.background, s.watchSpace)
+		s.background.Go(s.watchSpace)
 		s.warnOfCramped()
-		go0(&s.background, s.keepMark)
-		go0(&s.background, s.harden)
-		go0(&s.background, s.repair)
+		s.background.Go(s.keepMark)
+		s.background.Go(s.harden)
+		s.background.Go(s.repair)
 		if s.options.ScrubRate > 0 {
-			go0(&s.background, s.scrubAlways)
+			s.background.Go(s.scrubAlways)
 		}
 	}
 	info := s.someDrive().dev.Info()

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io/fs"
 	"os"
@@ -18,8 +19,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Options outside their limits are refused with a name, and nothing is made.
@@ -47,7 +46,7 @@ func TestBadOptions(t *testing.T) {
 		{"negative logical cap", "logical blocks", func(o *Options) { o.LogicalBlocks = -1 }},
 		{"negative leases", "leased bytes", func(o *Options) { o.LeasedBytes = -1 }},
 		{"negative pins", "pinned bytes", func(o *Options) { o.PinnedBytes = -1 }},
-		{"negative quota", "tenant bytes", func(o *Options) { o.TenantBytes = map[string]int64{"t": -1} }},
+		{"negative share", "tenant bytes", func(o *Options) { o.TenantBytes = map[string]int64{"t": -1} }},
 		{"negative workers", "workers", func(o *Options) { o.Workers = -1 }},
 		{"negative flush bytes", "flush bytes", func(o *Options) { o.FlushBytes = -1 }},
 		{"no flush interval", "flush interval", func(o *Options) { o.FlushInterval = 1 }},
@@ -122,25 +121,44 @@ func patch(t *testing.T, path string, off int64, f func(b []byte)) {
 
 func flip(b []byte) { b[100] ^= 0x10 }
 
-// newerSuperblock turns a superblock into one of the next format.
-func newerSuperblock(page []byte) {
-	page = page[:layout.PageSize]
-	binary.LittleEndian.PutUint32(page[8:], segment.FormatVersion+1)
-	binary.LittleEndian.PutUint64(page[len(page)-8:], xxh3.Hash(page[:len(page)-8]))
+// formatSuperblock turns a superblock into one of another format, or of a build from before the
+// first release.
+func formatSuperblock(n uint32, unreleased bool) func(page []byte) {
+	return func(page []byte) {
+		page = page[:layout.PageSize]
+		if unreleased {
+			copy(page, "skep/dev")
+		}
+		binary.LittleEndian.PutUint32(page[8:], n)
+		binary.LittleEndian.PutUint64(page[len(page)-8:], xxh3.Hash(page[:len(page)-8]))
+	}
 }
 
-// newerCatalog turns a store's root row into one of the next format.
-func newerCatalog(t *testing.T, dir string) {
+// formatDevices does that to all superblocks of a store's devices.
+func formatDevices(t *testing.T, dir string, n uint32, unreleased bool) {
+	for _, name := range []string{"device-0", "device-1"} {
+		for i := range int64(2) {
+			patch(t, filepath.Join(dir, name), i*layout.PageSize, formatSuperblock(n, unreleased))
+		}
+	}
+}
+
+// formatCatalog does the same to a store's root row, which began with the format once.
+func formatCatalog(t *testing.T, dir string, n uint32, unreleased bool) {
 	db, err := pebble.Open(filepath.Join(dir, "catalog"), &pebble.Options{Logger: quiet{}})
 	require.NoError(t, err)
 	v, c, err := db.Get([]byte("s"))
 	require.NoError(t, err)
 	row := append([]byte{}, v...)
 	require.NoError(t, c.Close())
-	body := row[:len(row)-4]
-	require.Equal(t, uint32(catalog.FormatVersion), binary.LittleEndian.Uint32(body[1:]))
-	binary.LittleEndian.PutUint32(body[1:], catalog.FormatVersion+1)
-	sum := crc32.Update(crc32.Checksum([]byte("s"), castagnoli), castagnoli, body)
+	require.Equal(t, "\x01SKEP/cat\x01\x00\x00\x00", string(row[:13]))
+	if unreleased {
+		row = append([]byte{1}, row[9:]...)
+		binary.LittleEndian.PutUint32(row[1:], n)
+	} else {
+		binary.LittleEndian.PutUint32(row[9:], n)
+	}
+	sum := crc32.Update(crc32.Checksum([]byte("s"), castagnoli), castagnoli, row[:len(row)-4])
 	binary.LittleEndian.PutUint32(row[len(row)-4:], sum)
 	require.NoError(t, db.Set([]byte("s"), row, pebble.Sync))
 	require.NoError(t, db.Close())
@@ -163,7 +181,7 @@ func TestBadOpenings(t *testing.T) {
 		says string
 		harm func(t *testing.T, dir string, o *Options)
 	}{
-		{"device of another store", skep.Foreign, "device-1", func(t *testing.T, dir string, o *Options) {
+		{"device of another store", skep.Missing, "device-1", func(t *testing.T, dir string, o *Options) {
 			other := tempRoot(t, "other")
 			makeStore(t, other)
 			copyFile(t, filepath.Join(other, "device-1"), filepath.Join(dir, "device-1"))
@@ -174,7 +192,7 @@ func TestBadOpenings(t *testing.T) {
 		{"device not named", skep.Missing, "device 1", func(t *testing.T, dir string, o *Options) {
 			o.Devices = []string{filepath.Join(dir, "device-0")}
 		}},
-		{"a copy of a device in place of another", skep.Invalid, "a second time", func(t *testing.T, dir string, o *Options) {
+		{"a copy of a device in place of another", skep.Missing, "a second time", func(t *testing.T, dir string, o *Options) {
 			copyFile(t, filepath.Join(dir, "device-0"), filepath.Join(dir, "device-1"))
 		}},
 		{"a device too many", skep.Foreign, "extra", func(t *testing.T, dir string, o *Options) {
@@ -184,24 +202,32 @@ func TestBadOpenings(t *testing.T) {
 			require.NoError(t, os.Rename(filepath.Join(other, "device-0"), extra))
 			o.Devices = []string{filepath.Join(dir, "device-0"), filepath.Join(dir, "device-1"), extra}
 		}},
-		{"device cut short", skep.Damaged, "device-1", func(t *testing.T, dir string, o *Options) {
+		{"device cut short", skep.Missing, "device-1", func(t *testing.T, dir string, o *Options) {
 			require.NoError(t, os.Truncate(filepath.Join(dir, "device-1"), 100<<10))
 		}},
-		{"device cut to nothing", skep.Foreign, "device-1", func(t *testing.T, dir string, o *Options) {
+		{"device cut to nothing", skep.Missing, "device-1", func(t *testing.T, dir string, o *Options) {
 			require.NoError(t, os.Truncate(filepath.Join(dir, "device-1"), 4096))
 		}},
-		{"both superblocks damaged", skep.Damaged, "device-0", func(t *testing.T, dir string, o *Options) {
+		{"both superblocks damaged", skep.Missing, "device-0", func(t *testing.T, dir string, o *Options) {
 			patch(t, filepath.Join(dir, "device-0"), 0, flip)
 			patch(t, filepath.Join(dir, "device-0"), layout.PageSize, flip)
 		}},
-		{"device blank", skep.Foreign, "device-0", func(t *testing.T, dir string, o *Options) {
+		{"device blank", skep.Missing, "device-0", func(t *testing.T, dir string, o *Options) {
 			patch(t, filepath.Join(dir, "device-0"), 0, func(b []byte) { clear(b[:2*layout.PageSize]) })
 		}},
-		{"superblock of a newer format", skep.Version, "device-0", func(t *testing.T, dir string, o *Options) {
-			patch(t, filepath.Join(dir, "device-0"), 0, newerSuperblock)
+		{"a superblock of another format", skep.Version, "device-0: skep: superblock: other format: format is 2, must be 1,", func(t *testing.T, dir string, o *Options) {
+			patch(t, filepath.Join(dir, "device-0"), 0, formatSuperblock(2, false))
 		}},
-		{"catalog of a newer format", skep.Version, "format", func(t *testing.T, dir string, o *Options) {
-			newerCatalog(t, dir)
+		{"a device of an unreleased format", skep.Version, "format is 1 of a build from before the first release, must be 1,", func(t *testing.T, dir string, o *Options) {
+			for i := range int64(2) {
+				patch(t, filepath.Join(dir, "device-1"), i*layout.PageSize, formatSuperblock(1, true))
+			}
+		}},
+		{"catalog of another format", skep.Version, "catalog: other format: store format is 2, must be 1,", func(t *testing.T, dir string, o *Options) {
+			formatCatalog(t, dir, 2, false)
+		}},
+		{"catalog of an unreleased format", skep.Version, "store format is 1 of a build from before the first release, must be 1,", func(t *testing.T, dir string, o *Options) {
+			formatCatalog(t, dir, 1, true)
 		}},
 		{"catalog gone", skep.Missing, "catalog", func(t *testing.T, dir string, o *Options) {
 			o.NoRebuild = true
@@ -209,11 +235,7 @@ func TestBadOpenings(t *testing.T) {
 		}},
 		{"catalog damaged", skep.Damaged, "", func(t *testing.T, dir string, o *Options) {
 			o.NoRebuild = true
-			list, err := filepath.Glob(filepath.Join(dir, "catalog", "MANIFEST-*"))
-			require.NoError(t, err)
-			for _, m := range list {
-				patch(t, m, 0, func(b []byte) { b[len(b)/2] ^= 0xff })
-			}
+			damageCatalog(t, dir)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -236,6 +258,79 @@ func TestBadOpenings(t *testing.T) {
 			copyDir(t, saved, dir)
 			requireStore(t, good, sc, keys)
 		})
+	}
+}
+
+// A store of another format, or of a build from before the first release, is refused by every door, and
+// nothing about it is changed: also where its catalog is gone or damaged, which the devices make good else.
+func TestOtherFormatsAreRefused(t *testing.T) {
+	ctx := context.Background()
+	for _, f := range []struct {
+		n          uint32
+		unreleased bool
+		says       string
+	}{
+		{1, true, "format is 1 of a build from before the first release, must be 1, the one that this program reads: use the skep that wrote the store, or make the store anew"},
+		{4, true, "format is 4 of a build from before the first release, must be 1, "},
+		{0, false, "format is 0, must be 1, "},
+		{2, false, "format is 2, must be 1, the one that this program reads: use the skep that wrote the store, or make the store anew"},
+	} {
+		for name, harm := range map[string]func(t *testing.T, dir string){
+			"whole":           func(t *testing.T, dir string) { formatCatalog(t, dir, f.n, f.unreleased) },
+			"catalog gone":    func(t *testing.T, dir string) { require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog"))) },
+			"catalog damaged": damageCatalog,
+		} {
+			t.Run(fmt.Sprintf("%d unreleased %v, %s", f.n, f.unreleased, name), func(t *testing.T) {
+				dir := tempRoot(t, "store")
+				o, _, _ := makeStore(t, dir)
+				formatDevices(t, dir, f.n, f.unreleased)
+				harm(t, dir)
+				names, devices := namesIn(t, dir), deviceSums(t, dir)
+				refused := func(err error) {
+					t.Helper()
+					requireKind(t, skep.Version, err)
+					require.ErrorContains(t, err, f.says)
+					require.Equal(t, names, namesIn(t, dir))
+					require.Equal(t, devices, deviceSums(t, dir))
+				}
+				for range 2 {
+					_, err := Open(ctx, o)
+					refused(err)
+				}
+				for _, dry := range []bool{true, false} {
+					_, err := Rebuild(ctx, o, dry, nil)
+					refused(err)
+				}
+				if name == "whole" {
+					ro := o
+					ro.ReadOnly = true
+					_, err := Open(ctx, ro)
+					refused(err)
+					rep, err := Verify(ctx, o, VerifyOptions{})
+					require.NoError(t, err)
+					require.Contains(t, rep.Faults[0].Problem, f.says)
+					require.Contains(t, rep.Faults[0].Do, "make the store anew")
+				}
+			})
+		}
+	}
+}
+
+// namesIn are the files and directories in dir, but for the catalog's own files, which may change with any opening.
+func namesIn(t *testing.T, dir string) (names []string) {
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func damageCatalog(t *testing.T, dir string) {
+	list, err := filepath.Glob(filepath.Join(dir, "catalog", "MANIFEST-*"))
+	require.NoError(t, err)
+	for _, m := range list {
+		patch(t, m, 0, func(b []byte) { b[len(b)/2] ^= 0xff })
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,8 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/health"
 )
 
 // Options of Open. The zero value with Dir set is a working store on four file
@@ -43,7 +46,8 @@ type Options struct {
 	DeviceCount int
 
 	// CapacityBytes is the cap on the size of all devices together, the only cap
-	// there is. 0: as large as the file systems allow, less ReserveBytes each.
+	// there is. 0: as large as the file systems allow, less ReserveBytes each; what that comes
+	// to is reckoned at the open and again every few seconds, for what is evicted depends on it.
 	CapacityBytes int64
 	// ReserveBytes is what an uncapped store leaves free in a file system; 1 GiB by
 	// default.
@@ -103,19 +107,24 @@ type Options struct {
 	// that, cleaning makes room in the index too. 0: what MemoryBytes leaves, or no cap.
 	IndexBytes int64
 	// CallBytes bounds what puts and restores under way keep on the heap: 32 KiB each, 1
-	// KiB a block put and 320 bytes a block restored. Calls beyond it are refused at once,
-	// as Overloaded; 256 MiB.
+	// KiB a block put and 320 bytes a block restored, until all of it is delivered. Calls
+	// beyond it are refused at once, as Overloaded, and where several tenants have
+	// namespaces those by which one would have more than three times what is free; 256 MiB.
 	CallBytes int64
 	// WriterBytes bounds what open block writers (Begin) hold; 1 GiB, or a sixteenth of
 	// MemoryBytes.
 	WriterBytes int64
 
 	// LeasedBytes caps what one tenant may hold under lease; a quarter of
-	// CapacityBytes by default, 64 GiB without a cap.
+	// CapacityBytes by default; without a cap, of what the file systems have room for at the
+	// open, at most 64 GiB.
 	LeasedBytes int64
 	// PinnedBytes caps what one tenant may pin; half of LeasedBytes by default.
 	PinnedBytes int64
-	// TenantBytes are quotas on stored bytes by tenant; over-quota tenants give first.
+	// TenantNamespaces is how many namespaces one tenant may have; 4,096. What it has already
+	// counts, and stays.
+	TenantNamespaces int
+	// TenantBytes are the tenants' shares: who holds more gives first when room is needed, and nothing is refused.
 	TenantBytes map[string]int64
 
 	// EncryptionKeys has the payload of these tenants encrypted on the devices and in the
@@ -172,18 +181,32 @@ type Options struct {
 
 	Logger     *slog.Logger          // discarded when nil
 	Registerer prometheus.Registerer // none when nil
-	Clock      func() time.Time      // time.Now when nil
+	// Clock is what leases, pins, times to live and deadlines go by: skep.Steady when nil, and
+	// it must never go back. Wall is for people and for what outlives the process: Clock where
+	// only that is given, time.Now when neither is.
+	Clock, Wall func() time.Time
 
 	// OpenDevice and CatalogFS replace the file systems, for tests.
 	OpenDevice func(index int, path string, create bool, size int64) (device.Device, error)
 	CatalogFS  vfs.FS
 
-	customDevices bool          // OpenDevice was given: paths mean nothing
-	add           []NewDevice   // to the store that is opened
-	closeTimeout  time.Duration // tests make it short
-	catalogWait   time.Duration // for an answer of the catalog; 0: its default. Tests make it short
-	rules         healthRules
+	leasedByRoom  bool               // LeasedBytes was not given, and there is no cap to derive it from
+	customDevices bool               // OpenDevice was given: paths mean nothing
+	closeTimeout  time.Duration      // tests make it short
+	ballastAfter  time.Duration      // how long a store is open before it takes its ballast; 0: its default
+	catalogScarce time.Duration      // for a descriptor or space for it; 0: its default. Tests make it short
+	catalogWait   time.Duration      // for an answer of the catalog; 0: its default. Tests make it short
+	refuseCommits func() error       // catalog.Options.Refuse
+	removeList    func(string) error // os.Remove of the list of a making; tests have their own
+	noStamp       bool               // devices are not told whose they are: a crash comes before
+	rules         health.Rules
+	taskEvery     time.Duration                                     // how often there may be something to move; 0: a second
+	taskRetry     time.Duration                                     // a group that could not be moved is left alone for so long; 0: 30 seconds
+	fileSystem    func(dir string) (id uint64, free int64, ok bool) // fileSystemOf; tests have their own
 }
+
+// machineClock is the default of Options.Wall; tests set it.
+var machineClock = time.Now
 
 func (o *Options) ensureDefaults() {
 	def := func(v *int64, d int64) {
@@ -231,13 +254,16 @@ func (o *Options) ensureDefaults() {
 		}
 	}
 	if o.LeasedBytes == 0 {
-		o.LeasedBytes = 64 << 30
+		o.LeasedBytes, o.leasedByRoom = 64<<30, true
 		if o.CapacityBytes > 0 {
 			o.LeasedBytes = o.CapacityBytes / 4
 		}
 	}
 	def(&o.PinnedBytes, o.LeasedBytes/2)
 	def(&o.FlushBytes, 256<<20)
+	if o.TenantNamespaces == 0 {
+		o.TenantNamespaces = 4096
+	}
 	if o.FlushInterval == 0 {
 		o.FlushInterval = time.Second
 	}
@@ -247,11 +273,13 @@ func (o *Options) ensureDefaults() {
 	if o.SpaceTimeout == 0 {
 		o.SpaceTimeout = 10 * time.Second
 	}
-	if o.rules == (healthRules{}) {
-		o.rules = defaultRules
+	if o.rules == (health.Rules{}) {
+		o.rules = health.DefaultRules
 	}
+	o.taskEvery = cmp.Or(o.taskEvery, time.Second)
+	o.taskRetry = cmp.Or(o.taskRetry, 30*time.Second)
 	if o.HealAfter > 0 {
-		o.rules.lostAfter = o.HealAfter
+		o.rules.LostAfter = o.HealAfter
 	}
 	if o.closeTimeout == 0 {
 		o.closeTimeout = defaultCloseTimeout
@@ -265,11 +293,19 @@ func (o *Options) ensureDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+	if o.Wall == nil {
+		if o.Wall = o.Clock; o.Wall == nil {
+			o.Wall = machineClock
+		}
+	}
 	if o.Clock == nil {
-		o.Clock = time.Now
+		o.Clock = skep.Steady
 	}
 	if o.CatalogFS == nil {
 		o.CatalogFS = vfs.Default
+	}
+	if o.fileSystem == nil {
+		o.fileSystem = fileSystemOf
 	}
 	if o.OpenDevice == nil {
 		o.OpenDevice = o.openFile
@@ -299,6 +335,8 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "dir", "empty", "a directory")
 	case len(o.Devices) > maxDevices:
 		return skep.Invalidf(op, "devices", len(o.Devices), fmt.Sprintf("1 to %d", maxDevices))
+	case o.TenantNamespaces < 1 || o.TenantNamespaces > maxNamespaces:
+		return skep.Invalidf(op, "tenant namespaces", o.TenantNamespaces, fmt.Sprintf("1 to %d", maxNamespaces))
 	case o.DeviceCount < 1 || o.DeviceCount > maxDevices:
 		return skep.Invalidf(op, "device count", o.DeviceCount, fmt.Sprintf("1 to %d", maxDevices))
 	case o.CapacityBytes < 0:
@@ -348,12 +386,10 @@ func (o *Options) validate() error {
 			return skep.Invalidf(op, f.field, f.d, "at least 1ms")
 		}
 	}
-	for name, n := range o.TenantBytes {
-		if n < 0 {
-			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "tenant bytes", Value: n, Limit: "0 or more, for " + name}
-		}
+	if err := checkTenantBytes(op, o.TenantBytes); err != nil {
+		return err
 	}
-	if _, err := newKeyring(o.EncryptionKeys); err != nil {
+	if err := crypt.Check(o.EncryptionKeys); err != nil {
 		return err
 	}
 	seen := map[string]bool{}

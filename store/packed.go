@@ -21,8 +21,6 @@ import (
 const slotsPerPage = layout.PageSize / layout.SlotSize
 
 // packed says whether a block of so many pages, and bytes in all its parts, shares a page.
-// One that an earlier format wrote has a page of its own, and counts as packed until it
-// is moved, when it will be.
 func packed(pages int, bytes int64) bool { return pages == 1 && bytes <= layout.MaxPacked }
 
 // slotsOf is what a copy of a block takes, in slots.
@@ -108,7 +106,7 @@ func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, op
 				ops = append(ops, o)
 				pages[at] = mem
 			}
-			s.count.copied.Add(int64(in.pack(pages[at][int(l.Sub)*layout.SlotSize:])))
+			s.count.Copied.Add(int64(in.pack(pages[at][int(l.Sub)*layout.SlotSize:])))
 		}
 	}
 	return ops, nil
@@ -150,13 +148,6 @@ func (in *incoming) pack(slots []byte) int {
 		n += copy(slots[n:in.size], p.Bytes)
 	}
 	return n
-}
-
-// toFront moves what begins at slot sub of a page to the page's start, and clears the rest.
-func toFront(page []byte, sub uint8) {
-	if sub > 0 {
-		clear(page[copy(page, page[int(sub)*layout.SlotSize:]):])
-	}
 }
 
 // landing is where in the part what a read brings begins, and how far into what it brings.

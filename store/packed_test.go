@@ -15,7 +15,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -183,7 +182,7 @@ func TestCleaningPacksSmallValues(t *testing.T) {
 		v := openValues(t, copies, sealed, nil)
 		v.putValues(rng, 120, 1, 900)
 		alone, shared := v.pagesTaken()
-		if v.s.count.movedBytes.Load() == 0 { // nothing was moved behind our back
+		if v.s.count.MovedBytes.Load() == 0 { // nothing was moved behind our back
 			require.Equal(t, [2]int{120 * copies, 0}, [2]int{alone, shared})
 		}
 		v.putValues(rng, 300, 50, 900)
@@ -294,7 +293,7 @@ func TestNeighboursStayOutOfTheDestination(t *testing.T) {
 		}
 		// Layers of it, tail first.
 		mem := make([]byte, len(keys)*2048)
-		restoreAll(t, s, skep.Chain{Scope: sc, Keys: keys, Direction: skep.LayersDown, Layers: skep.Range{From: 1, To: 2},
+		restoreAll(t, s, skep.Chain{Scope: sc, Keys: keys, Direction: skep.LayersDown, Layers: skep.Only(1, 2),
 			Dest: skep.Destination{Memory: mem, Stride: 2048}})
 		for i, k := range keys {
 			require.Equal(t, make([]byte, 1024), mem[i*2048:i*2048+1024])
@@ -334,7 +333,7 @@ func TestNeighboursAreNotLent(t *testing.T) {
 }
 
 // pageAt is where a copy's page lies on its drive.
-func pageAt(s *Store, p segment.Place) (*drive, int64) {
+func pageAt(s *Store, p layout.Location) (*drive, int64) {
 	g := s.space.find(p.Group)
 	return g.drives[p.Device], g.drives[p.Device].segmentOffset(g.segments[p.Device]) + int64(p.Page)*layout.PageSize
 }
@@ -348,7 +347,7 @@ func TestDamagedSharedPage(t *testing.T) {
 			v := openValues(t, copies, sealed, nil)
 			v.putValues(rng, 64, 64, 900) // two slots
 			rows := recordsOf(t, v.s)
-			var hit segment.Place
+			var hit layout.Location
 			for _, r := range rows {
 				if hit = r.Copies[0]; hit.Sub == 2 {
 					break
@@ -504,7 +503,7 @@ func TestSmallValuesAreReadAroundAHungDrive(t *testing.T) {
 	held := r.faults[first.index]
 	held.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads})
 	v.require()
-	require.Positive(t, v.s.count.readAround.Load())
+	require.Positive(t, v.s.count.ReadAround.Load())
 	held.Clear()
 	held.Release()
 	v.require()
@@ -528,7 +527,9 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 			g := v.s.space.find(num)
 			var err error
 			eventually(t, "the group's appends have ended", func() bool {
-				err = v.s.cleaner.cleanNow(testContext(t), g, true)
+				if err = v.s.cleaner.cleanNow(testContext(t), g, true); err == errGroupBusy {
+					v.s.sealOpen(streamKept) // of a cleaning that nobody asked for
+				}
 				return err != errGroupBusy
 			})
 			require.NoError(t, err)
@@ -549,7 +550,7 @@ func TestTwoOwnersOfASlot(t *testing.T) {
 		if rec.Copies[0].Sub == 2 {
 			b.DeleteBlock(l)
 			rec.Copies[0].Sub, l.Sub = 1, 1
-			b.PutBlock(catalog.Loc(l), rec.Append(nil))
+			b.PutBlock(l, rec.Append(nil))
 			break
 		}
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"time"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 )
 
@@ -16,11 +17,36 @@ type patience struct {
 	since uint64
 }
 
+// stirred counts what may have the next round find what this one did not: blocks that went or moved, and groups that
+// nobody writes to any more, or that nobody else has.
+func (c *cleaner) stirred() uint64 { return c.s.space.eased.Load() + c.s.index.Left() }
+
+// stirs is how many rounds in a row may end without a free group for the reason that something stirred meanwhile, before
+// they are fruitless all the same.
+const stirs = 16
+
+// anew says whether a round that freed nothing is to be begun again: something stirred since it began.
+func (c *cleaner) anew(was uint64) bool {
+	if c.stirred() == was || c.excused == stirs {
+		return false
+	}
+	c.excused++
+	return true
+}
+
+// fruitlessly ends a round that was needed and freed nothing.
+func (c *cleaner) fruitlessly() {
+	c.fruitless.Add(1)
+	c.still.Store(c.stirred())
+	c.last.Store(skep.Steady().UnixNano())
+}
+
 func (c *cleaner) patience() patience { return patience{c, c.fruitless.Load()} }
 
 func (p patience) enough() bool {
 	// The first round may have begun before we asked.
-	return p.c.fruitless.Load() >= p.since+2 || time.Now().UnixNano()-p.c.last.Load() < int64(stuckFor)
+	return p.c.fruitless.Load() >= p.since+2 ||
+		skep.Steady().UnixNano()-p.c.last.Load() < int64(stuckFor) && p.c.still.Load() == p.c.stirred()
 }
 
 // soon says whether there may be room before long, so that finding none now says nothing:
@@ -32,7 +58,7 @@ func (c *cleaner) soon() bool {
 	if c.s.space.mu.sparing > 0 {
 		return true
 	}
-	for _, g := range c.s.space.mu.groups {
+	for g := range c.s.space.mu.groups.each() {
 		if g.filler == nil && g.pending > 0 {
 			return true
 		}

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
-	"io"
+	"github.com/skepkv/skep/store/internal/locks"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +23,7 @@ import (
 // What was read ahead counts against the budget until it is used; what leaves memory unused, or is
 // not used in time, is counted as wasted.
 type prefetcher struct {
-	mu    sync.Mutex
+	mu    locks.Mutex[locks.Prefetcher]
 	jobs  []*ahead            // waiting and running
 	byKey map[skep.Key]*ahead // by first and last key
 	keys  int                 // of all jobs
@@ -217,11 +215,14 @@ func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
 		if room -= s.payloadOf(j.ns, fp, e); room < 0 {
 			break
 		}
-		if n := len(r.Chains); n > 0 && r.Chains[n-1].Blocks.From == b+1 {
-			r.Chains[n-1].Blocks.From = b
-			continue
+		if n := len(r.Chains); n > 0 {
+			last := &r.Chains[n-1]
+			if some, _ := last.Blocks.Bounds(); some.From == b+1 {
+				last.Blocks = skep.Only(b, some.To)
+				continue
+			}
 		}
-		r.Chains = append(r.Chains, skep.Chain{Scope: j.sc, Keys: j.keys, Blocks: skep.Range{From: b, To: b + 1}, Direction: skep.TailFirst, Priority: math.MinInt32})
+		r.Chains = append(r.Chains, skep.Chain{Scope: j.sc, Keys: j.keys, Blocks: skep.Only(b, b+1), Direction: skep.TailFirst, Priority: math.MinInt32})
 	}
 	if len(r.Chains) == 0 {
 		return room > 0
@@ -239,21 +240,14 @@ func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
 	if over {
 		ses.overtake()
 	}
-	into := make([]skep.Chunk, 16)
-	for err == nil {
-		var n int
-		n, err = ses.Next(ctx, into)
-		for i := range into[:n] {
-			into[i].Release()
-		}
-	}
+	err = skep.Drain(ctx, ses, nil)
 	p.mu.Lock()
 	j.ses = nil
 	p.mu.Unlock()
 	closing, done := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer done()
 	closed := ses.Close(closing)
-	return errors.Is(err, io.EOF) && closed == nil && room > 0
+	return err == nil && closed == nil && room > 0
 }
 
 // overtake gives up what a session that reads ahead has not on its way.
@@ -277,7 +271,7 @@ func (p *prefetcher) arrived(chains []*chain) {
 	var reading []*session
 	p.mu.Lock()
 	for _, c := range chains {
-		for i := c.blocks.From; i < c.blocks.To && len(p.jobs) > 0; i++ {
+		for i := c.Blocks.From; i < c.Blocks.To && len(p.jobs) > 0; i++ {
 			j := p.byKey[c.Keys[i]]
 			if j == nil || j.ns != c.ns || j.tag != c.tag {
 				continue
@@ -299,7 +293,7 @@ func (p *prefetcher) arrived(chains []*chain) {
 func (s *Store) prefetched(ch *chunk, j *ahead) {
 	p := &s.prefetch
 	bytes := ch.out.Bytes
-	there := s.cache.Has(cacheID(ch.at.fp, ch.chain.part))
+	there := s.cache.Has(cacheID(ch.at.fp, ch.chain.Part))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.ReadBytes += bytes
@@ -309,6 +303,10 @@ func (s *Store) prefetched(ch *chunk, j *ahead) {
 	case !there:
 		p.stats.WastedBytes += bytes
 	default:
+		if old, again := p.got[ch.at.fp]; again { // it left memory unused meanwhile
+			p.stats.WastedBytes += old.bytes
+			p.forgetLocked(ch.at.fp, old)
+		}
 		p.got[ch.at.fp] = fetched{bytes, j.due.Add(max(2*aheadLead, j.due.Sub(j.start)))}
 		p.bytes += bytes
 		p.any.Store(true)
@@ -318,10 +316,10 @@ func (s *Store) prefetched(ch *chunk, j *ahead) {
 // nowInMemory says that a chunk's block was read, ahead or by another restore, since it was found, and takes it from there.
 func (s *Store) nowInMemory(ch *chunk) bool {
 	f := ch.at
-	if !s.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.byLayer || ch.ses.ahead != nil || s.cache == nil { // chunks of a layer share f
+	if !s.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.Direction.ByLayer() || ch.ses.ahead != nil || s.cache == nil { // chunks of a layer share f
 		return false
 	}
-	h := s.cachedPart(f.fp, ch.chain.part)
+	h := s.cachedPart(f.fp, ch.chain.Part)
 	if h == nil {
 		return false
 	}

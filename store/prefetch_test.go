@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // aheadStore is a store with a DRAM tier, on a simulated drive, that holds a chain of n blocks on the drive only.
@@ -89,6 +90,7 @@ func TestReadingAheadKeepsToItsBudget(t *testing.T) {
 // The request may come while its blocks are being read ahead: it waits for what is on its way and
 // reads the rest itself. Nothing to speak of is read twice.
 func TestRequestsOvertakeReadingAhead(t *testing.T) {
+	t.Parallel() // it waits
 	const n = 128
 	s, sc, keys := aheadStore(t, 1<<20, n, 8<<20) // 4 s: the request comes before that is over
 	before := statsOf(t, s).Devices[0].BytesRead
@@ -143,4 +145,22 @@ func TestHintsBeyondBounds(t *testing.T) {
 	_, err = off.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
 	require.NoError(t, err)
 	require.Zero(t, statsOf(t, off).Prefetch)
+}
+
+// What is read ahead a second time, since it left memory unused meanwhile, is charged once.
+func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
+	const n = 4
+	s, sc, keys := aheadStore(t, 1<<30, n, 8<<20)
+	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
+	require.NoError(t, err)
+	eventually(t, "all is read ahead", func() bool { return statsOf(t, s).Prefetch.UnusedBytes == n*modelBlock })
+	ns, tg, err := s.names.resolve("test", sc)
+	require.NoError(t, err)
+	now := s.now()
+	ch := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}, at: &found{fp: s.names.fingerprint(ns.instance, tg, keys[0])}}
+	ch.out.Bytes = modelBlock
+	s.prefetched(ch, &ahead{start: now, due: now.Add(time.Minute)})
+	p := statsOf(t, s).Prefetch
+	require.EqualValues(t, n*modelBlock, p.UnusedBytes)
+	require.Equal(t, p.ReadBytes, p.UsedBytes+p.WastedBytes+p.UnusedBytes)
 }

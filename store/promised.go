@@ -45,6 +45,10 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespace, blocks []*incomin
 		s.discard(in)
 		s.land([]*incoming{in})
 	}
+	l := lend(func() { releaseAll(shared) })
+	for _, in := range list {
+		in.loan = l
+	}
 	if err := s.write(ctx, ns, streamUser, list); err != nil && ctx.Err() == nil {
 		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
@@ -52,7 +56,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespace, blocks []*incomin
 	for _, in := range list {
 		in.parts = nil
 	}
-	releaseAll(shared)
+	l.back()
 	s.land(list)
 	return promised
 }
@@ -76,7 +80,7 @@ func (s *Store) withdraw(ns *namespace, in *incoming) bool {
 		ns.stored.Add(-in.size)
 		ev := s.eventOf(ns, in, skep.EventEvicted)
 		ev.Reason = in.result.Reason
-		s.events.emit(ev)
+		s.events.Emit(ev)
 	}
 	s.discard(in)
 	return true
@@ -87,7 +91,7 @@ func (s *Store) keepPromised(ns *namespace, blocks []*incoming) {
 	if len(blocks) == 0 {
 		return
 	}
-	go0(&s.background, func() {
+	s.background.Go(func() {
 		tick := time.NewTicker(promisedAgain)
 		defer tick.Stop()
 		for len(blocks) > 0 {

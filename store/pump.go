@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -19,15 +22,12 @@ type found struct {
 	err      error // why it is a miss
 	group    *group
 	loc      layout.Location
-	copies   []segment.Place
+	copies   []layout.Location
 	stored   int64 // bytes of a copy on its devices
 	partOff  int64 // of the part in the stored form
 	size     int64
-	geometry layout.Geometry
-	granules layout.Granules
-	seed     segment.Seed
-	sums     []uint64
-	opener   *opener // of a sealed block; nil: it is not
+	sums     segio.Sums    // its own: of what lies on the devices
+	opener   *crypt.Opener // of a sealed block; nil: it is not
 	inline   []byte
 	packed   bool           // it shares a page
 	memory   *memory.Handle // the part is in the DRAM tier
@@ -49,6 +49,7 @@ type chunk struct {
 	failed    atomic.Pointer[error]
 	cancelled atomic.Bool
 	abandoned bool      // it could not be prepared
+	private   bool      // it is read into the store's own memory, whatever its destination
 	patient   bool      // it may wait for memory while it holds some
 	trouble   *troubles // what went wrong so far
 	bytes     int64
@@ -71,6 +72,12 @@ type piece struct {
 	copy    uint8
 	read    *read
 }
+
+// pieces are pieces of one part, by offset.
+type pieces []piece
+
+func (p pieces) Len() int                            { return len(p) }
+func (p pieces) Piece(i int) (off int64, mem []byte) { return p[i].off, p[i].mem }
 
 // pump issues chunks until none waits.
 func (ses *session) pump() {
@@ -106,7 +113,7 @@ func (ses *session) pump() {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}
-			p, i := c.next, c.at(c.next)
+			p, i := c.next, c.InOrder(c.next)
 			c.next++
 			if c.items[i] != itemWaiting {
 				continue
@@ -169,18 +176,18 @@ const lookahead = 128
 // while it reads the catalog and then returns false, with the item to be taken
 // again. REQUIRES: ses.mu.
 func (ses *session) ensureLocked(c *chain, p, i int) bool {
-	block, _ := c.itemOf(i)
-	if c.found[block-c.blocks.From] != nil {
+	block, _ := c.Chunk(i)
+	if c.found[block-c.Blocks.From] != nil {
 		return true
 	}
 	var want []int
-	if c.byLayer {
+	if c.Direction.ByLayer() {
 		for b := range c.found {
 			want = append(want, b)
 		}
 	} else {
 		for q := p; q < len(c.items) && len(want) < lookahead; q++ {
-			j := c.at(q)
+			j := c.InOrder(q)
 			if c.items[j] == itemWaiting && c.found[j] == nil {
 				want = append(want, j)
 			}
@@ -191,8 +198,8 @@ func (ses *session) ensureLocked(c *chain, p, i int) bool {
 	list := ses.s.locate(c, want)
 	ses.mu.Lock()
 	for k, b := range want {
-		if c.byLayer {
-			list[k].left = c.layers.Len()
+		if c.Direction.ByLayer() {
+			list[k].left = c.Layers.Len()
 		} else {
 			list[k].left = 1
 		}
@@ -204,8 +211,8 @@ func (ses *session) ensureLocked(c *chain, p, i int) bool {
 // chunkLocked takes item i of c: answers it at once when its block is not there,
 // else gives the chunk to be issued. REQUIRES: ses.mu.
 func (ses *session) chunkLocked(c *chain, i int) *chunk {
-	block, layers := c.itemOf(i)
-	b := block - c.blocks.From
+	block, layers := c.Chunk(i)
+	b := block - c.Blocks.From
 	f := c.found[b]
 	if f.err != nil {
 		ses.answerLocked(c, i, skep.Chunk{Err: f.err}, itemMissed)
@@ -214,7 +221,7 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	}
 	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now()}
 	ch.out.Layers = layers
-	spans, err := f.geometry.ByteRange(ch.spans, c.rangeIn(f, layers), layout.KAndV, c.heads, skep.Range{})
+	spans, err := c.Spans(ch.spans, layers, f.size)
 	if err != nil {
 		ses.answerLocked(c, i, skep.Chunk{Err: err}, itemMissed)
 		ses.doneWithLocked(c, b)
@@ -238,14 +245,6 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	return ch
 }
 
-// rangeIn is the layers to read of a block: all of what has no layers.
-func (c *chain) rangeIn(f *found, layers skep.Range) skep.Range {
-	if f.geometry.Shape().Kind == skep.Opaque {
-		return skep.Range{}
-	}
-	return layers
-}
-
 // doneWithLocked lets go of a block once no chunk needs it. REQUIRES: ses.mu.
 func (ses *session) doneWithLocked(c *chain, b int) {
 	f := c.found[b]
@@ -253,8 +252,8 @@ func (ses *session) doneWithLocked(c *chain, b int) {
 		return
 	}
 	ses.s.letGo(f)
-	if !c.byLayer {
-		f.sums, f.inline, f.opener = nil, nil, nil
+	if !c.Direction.ByLayer() {
+		f.sums.Sums, f.inline, f.opener = nil, nil, nil
 	}
 }
 
@@ -330,8 +329,8 @@ func (ch *chunk) finish(err error) {
 }
 
 func (c *chain) blockOf(item int) int {
-	block, _ := c.itemOf(item)
-	return block - c.blocks.From
+	block, _ := c.Chunk(item)
+	return block - c.Blocks.From
 }
 
 // backLocked tells who waits that chunks have come back. REQUIRES: ses.mu.
@@ -361,7 +360,7 @@ func (s *Store) locate(c *chain, blocks []int) []*found {
 	for k, b := range blocks {
 		f := &list[k]
 		out[k] = f
-		f.block = c.blocks.From + b
+		f.block = c.Blocks.From + b
 		f.fp = c.fingerprintOf(s, f.block)
 		todo[k] = k
 	}
@@ -423,7 +422,7 @@ func (s *Store) pinBlock(c *chain, f *found) (layout.Location, bool) {
 			f.err = errNotStored
 			return layout.Location{}, false
 		}
-		if h := s.cachedPart(f.fp, c.part); h != nil {
+		if h := s.cachedPart(f.fp, c.Part); h != nil {
 			if s.describeCached(c, f, h) {
 				return layout.Location{}, false
 			}
@@ -456,55 +455,37 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 	}
 	for i := range rec.Parts {
 		p := &rec.Parts[i]
-		if p.Name != c.part {
+		if p.Name != c.Part {
 			if p.Inline == nil {
 				f.partOff += int64(pagesOf(p.Size)) * layout.PageSize
 			}
 			continue
 		}
 		var err error
-		if f.granules, err = layout.GranulesOf(c.ns.info.Shape, p.Name, p.Size); err != nil {
+		if f.sums, err = segio.SumsOf("restore", c.ns.info.Shape, rec, i); err != nil {
 			return err
 		}
-		if len(p.Sums) != f.granules.N() {
-			return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "granule checksums", Value: len(p.Sums), Limit: f.granules.N()}
-		}
+		f.sums.Sums = slices.Clone(f.sums.Sums)
 		f.size = p.Size
 		f.inline = append([]byte(nil), p.Inline...)
-		f.sums = append([]uint64(nil), p.Sums...)
-		f.copies = append([]segment.Place(nil), rec.Copies...)
+		f.copies = append([]layout.Location(nil), rec.Copies...)
 		f.stored = int64(rec.Pages) * layout.PageSize
 		if f.packed = packed(int(rec.Pages), rec.Bytes()); f.packed {
 			f.stored = rec.Bytes()
 		}
-		f.seed = segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
-		o, err := s.newOpener(c.ns.info.Tenant, rec, i)
+		o, err := s.keys.Opener(c.ns.info.Tenant, rec, i)
 		switch {
 		case err != nil:
 			return err
 		case o != nil && p.Inline != nil: // at once, since several chunks may share it
-			if !o.all(f.granules, f.inline) {
-				return errSeal(p.Name)
+			if err := o.OpenAll(f.sums.Granules, f.inline); err != nil {
+				return err
 			}
-			f.sums = o.sums
+			f.sums.Sums = o.Sums()
 		default:
 			f.opener = o
 		}
-		return f.shape(c)
+		return c.Fits(f.size)
 	}
-	return skep.NoPart("restore", c.part, partNames(rec))
-}
-
-// shape sets the geometry of f's part and checks that the destination holds it.
-func (f *found) shape(c *chain) (err error) {
-	f.geometry = c.geometry
-	if f.geometry.Shape().Kind == skep.Opaque {
-		if f.geometry, err = layout.For(f.size); err != nil {
-			return err
-		}
-	}
-	if c.Dest.Memory != nil && f.size > c.Dest.Stride {
-		return skep.Invalidf("restore", "destination stride", c.Dest.Stride, itoa64(f.size))
-	}
-	return nil
+	return skep.NoPart("restore", c.Part, partNames(rec))
 }

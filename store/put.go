@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -22,6 +24,8 @@ type incoming struct {
 	hasParent     bool
 	rec           segment.Record
 	parts         []skep.Part // the bytes, in manifest order; nil once they are on the drives
+	given         []skep.Part // where others can write those: parts is a copy, of each append's own. Else nil
+	loan          *loan       // of the memory they lie in; nil: nobody waits for it
 	size          int64       // payload
 	pages         int         // of the stored form: each part padded to 4 KiB
 	loc           layout.Location
@@ -33,6 +37,7 @@ type incoming struct {
 	forget        func() // takes that block out of the DRAM tier
 	dropBytes     int64  // the same of the block that Replaces names
 	dropForget    func()
+	dropPending   bool             // that block was only accepted: its row may come yet
 	held          []held           // its parts there
 	shared        []*memory.Buffer // references to them, while it is written from there
 	known         *segment.Record  // what others see of it until it is committed
@@ -41,7 +46,7 @@ type incoming struct {
 	flight        *flight
 	tries         int // how often it was put elsewhere
 	// Of a block that is to be encrypted; nil: it is not.
-	key    *sealKey
+	key    *crypt.Secret
 	clear  []segment.RecordPart // of its record, before that was sealed
 	cipher []skep.Part          // what goes to the drives
 }
@@ -53,7 +58,7 @@ type flight struct {
 }
 
 type flights struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Flights]
 	m  map[index.Fingerprint]*flight
 }
 
@@ -112,20 +117,49 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	if err != nil {
 		return nil, err
 	}
-	state := putState(len(r.Blocks))
-	if err := s.calls.enter("put", state, s.options.CallBytes); err != nil {
+	state, err := s.beginCall("put", ns.tenant, putState(len(r.Blocks)))
+	if err != nil {
 		return nil, err
 	}
-	defer s.calls.leave(state)
+	defer s.calls.leave(ns.tenant, state)
 	results = make([]skep.PutResult, len(r.Blocks))
 	blocks, err := s.prepare(ns, t, r, results)
 	if err != nil {
 		return nil, err
 	}
-	if r.Ack == skep.AckAccepted {
-		return results, s.accept(ctx, ns, blocks)
+	l := lend(r.Released)
+	for _, in := range blocks {
+		if r.Exposed {
+			in.given = in.parts
+		} else {
+			in.loan = l
+		}
 	}
-	return results, s.putCommitted(ctx, ns, blocks)
+	return answerPut(l, results, s.putAs(ctx, ns, blocks, r.Ack))
+}
+
+// putAs stores blocks and returns when ack is reached, and what they replace cannot come back.
+func (s *Store) putAs(ctx context.Context, ns *namespace, blocks []*incoming, ack skep.Ack) error {
+	put := s.putCommitted
+	if ack == skep.AckAccepted {
+		put = s.accept
+	}
+	if err := put(ctx, ns, blocks); err != nil {
+		return err
+	}
+	pending := false
+	for _, in := range blocks {
+		if in.dropPending && in.durable() {
+			pending = true
+			if err := s.flights.wait(ctx, *in.replaces); err != nil { // it takes its row back
+				return err
+			}
+		}
+	}
+	if pending {
+		return s.settleDeletions(ctx)
+	}
+	return nil
 }
 
 // prepare checks every block before anything is stored, so that bad input changes
@@ -197,7 +231,7 @@ func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t t
 		rec.Flags |= segment.RecordDurable
 	}
 	rec.Name = append([]byte(nil), name...)
-	in.key = s.keyring().newest(spec.Tenant)
+	in.key = s.keys.Newest(spec.Tenant)
 	in.fp = s.names.fingerprint(ns.instance, t, key)
 	if parent != nil {
 		p := *parent
@@ -288,7 +322,7 @@ func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) 
 			}
 			if first := ours[in.fp]; first != nil {
 				*in.result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
-				s.count.putExists.Add(1)
+				s.count.PutExists.Add(1)
 				break
 			}
 			select {
@@ -335,19 +369,19 @@ func (s *Store) land(blocks []*incoming) {
 // comparing checksums, which were computed under the first put's version.
 func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
 	in.result.Outcome = skep.Exists
-	s.count.putExists.Add(1)
+	s.count.PutExists.Add(1)
 	s.index.Touch(in.fp) // computing it again was a use of it
 	s.writeback.use(in.fp)
 	first, err := s.record(in.fp, e)
 	if err == nil {
-		err = s.clearSums(ns.info.Tenant, &first)
+		err = s.keys.ClearSums(ns.info.Tenant, &first)
 	}
 	if err != nil {
 		return
 	}
 	in.result.Differs = !s.sameBytes(ns, &first, in)
 	if in.result.Differs {
-		s.count.putDiffers.Add(1)
+		s.count.PutDiffers.Add(1)
 	}
 }
 
@@ -380,12 +414,8 @@ func (s *Store) sumInto(ns *namespace, in *incoming, i int, sums []uint64) {
 	if err != nil {
 		return // describe has been through here
 	}
-	seed := segment.NewSeed(in.rec.Instance, in.rec.SaltTag, in.rec.Key, p.Name, in.rec.Version)
-	data := in.parts[i].Bytes
-	for j := range sums {
-		sp := g.Span(j)
-		sums[j] = seed.Sum(j, data[sp.Off:sp.End()])
-	}
+	of := segio.Sums{Granules: g, Seed: in.rec.Seed(i), Sums: sums}
+	of.Compute(in.parts[i].Bytes)
 }
 
 // Limits of one append and of what one put has under way. An append is one record
@@ -459,7 +489,7 @@ func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*i
 func (s *Store) decline(blocks []*incoming, why skep.Kind) {
 	for _, in := range blocks {
 		*in.result = skep.PutResult{Outcome: skep.Declined, Reason: why}
-		s.count.decline(why)
+		s.count.Declined.Add(why)
 	}
 }
 
@@ -503,7 +533,7 @@ func (s *Store) Flush(ctx context.Context) error {
 
 // acceptances counts accepted blocks whose commit is to follow.
 type acceptances struct {
-	mu      sync.Mutex
+	mu      locks.Mutex[locks.Acceptances]
 	next    uint64
 	pending map[uint64]chan struct{}
 }

@@ -68,7 +68,8 @@ func TestRandomFaults(t *testing.T) {
 		t.Run(fmt.Sprintf("run=%d", run), func(t *testing.T) {
 			t.Parallel()
 			o, copies := randomOptions(rng, t.TempDir(), true)
-			o.OpTimeout = time.Second // what is held costs as much; what is healthy must never take as long
+			o.OpTimeout = time.Second         // what is held costs as much; what is healthy must never take as long
+			o.catalogScarce = 2 * time.Second // what lacks space costs as much
 			b := &rig{seed: rng.Uint64()}
 			disk := &failingDisk{}
 			o.OpenDevice, o.CatalogFS = b.open, errorfs.Wrap(vfs.NewMem(), disk)

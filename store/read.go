@@ -3,8 +3,7 @@ package store
 import (
 	"container/heap"
 	"context"
-	"sync"
-	"sync/atomic"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -23,18 +22,19 @@ type read struct {
 	priority int
 	order    uint64
 
-	state   atomic.Int32     // readPending, readDone or readLeft: around.go
-	temp    [2]int           // its memory among its chunk's
-	orphans []*memory.Buffer // memory it was left with
-	older   *read            // under way at the drive, by age; under its queue's lock
-	newer   *read
+	wrong bool // it brought wrong bytes, and was counted for that
+	state readState
+	temp  [2]int // its memory among its chunk's
+	loan  *loan  // memory it was left with
+	older *read  // under way at the drive, by age; under its queue's lock
+	newer *read
 }
 
 // readQueue is what waits for one drive. What is given to the drive cannot be taken
 // back or overtaken, so it is kept to what the drive needs to be busy; the rest waits
 // here, best first.
 type readQueue struct {
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.ReadQueue]
 	waits  readHeap
 	order  uint64
 	ops    int
@@ -320,16 +320,16 @@ func (ch *chunk) prepare() (err error) {
 }
 
 // buffers gives memory for n bytes, of which the part from off comes after skip: the
-// destination itself where what is read is exactly what is wanted there and it is aligned,
-// else memory of our own that is copied from once it is checked. A page that others share
+// destination itself where what is read is exactly what is wanted there, it is aligned and it
+// was not found wrong there, else memory of our own that is copied from once it is checked. A page that others share
 // never goes to the destination.
 func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error) {
 	c, f := ch.chain, ch.at
-	if (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && !f.packed && ch.wants(off, n) {
+	if !ch.private && (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && !f.packed && ch.wants(off, n) {
 		switch d := &c.Dest; {
 		case d.Memory != nil:
-			at := int64(f.block-c.blocks.From)*d.Stride + off
-			if (off+n <= f.size || c.fillGaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
+			at := int64(f.block-c.Blocks.From)*d.Stride + off
+			if (off+n <= f.size || c.Gaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
 				mem := d.Memory[at : at+n : at+n]
 				ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.size-off)], inPlace: true})
 				return append(bufs, mem), nil
@@ -372,42 +372,24 @@ func (ch *chunk) wants(off, n int64) bool {
 // pageBuffers maps [off, off+n) of the part to an engine's pages, where they have the
 // part's own order and every piece is aligned.
 func (ch *chunk) pageBuffers(off, n int64, bufs [][]byte) ([][]byte, bool) {
-	c := ch.chain
-	p := c.Dest.Paged
-	shape := c.ns.info.Shape
-	if off+n > ch.at.size || shape.Kind == skep.Attention && p.Order != shape.Order {
+	c, from := ch.chain, len(bufs)
+	if off+n > ch.at.size || c.Transposed() {
 		return nil, false
 	}
-	pieces := len(ch.pieces)
-	slice := c.geometry.SliceBytes()
-	for n > 0 {
-		take := min(n, slice-off%slice)
-		mem := ch.pageAt(off)[:take:take]
-		if !aligned(mem) || take%layout.PageSize != 0 || len(bufs) == device.MaxBufs {
-			ch.pieces = ch.pieces[:pieces]
+	bufs = c.Place(bufs, ch.at.block, off, n)
+	if len(bufs) > device.MaxBufs {
+		return nil, false
+	}
+	for _, mem := range bufs[from:] {
+		if !aligned(mem) || len(mem)%layout.PageSize != 0 {
 			return nil, false
 		}
-		bufs = append(bufs, mem)
+	}
+	for _, mem := range bufs[from:] {
 		ch.pieces = append(ch.pieces, piece{off: off, mem: mem, inPlace: true})
-		off += take
-		n -= take
+		off += int64(len(mem))
 	}
 	return bufs, true
-}
-
-// pageAt is where the part's byte at off goes in a paged destination of the part's
-// own order, to the end of its slice.
-func (ch *chunk) pageAt(off int64) []byte {
-	c := ch.chain
-	p := c.Dest.Paged
-	slice := c.geometry.SliceBytes()
-	i := off / slice
-	layer, kv := i, int64(0)
-	if c.ns.info.Shape.Kind == skep.Attention {
-		layer, kv = i/2, i%2
-	}
-	at := int64(p.Pages[ch.at.block-c.blocks.From]) * p.PageStride
-	return p.Planes[layer][kv][at+off%slice : at+slice]
 }
 
 // lends says whether the chunk's bytes are lent to its reader, not put where it wants them.

@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) givesWay(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 		return false
 	}
 	loc := layout.Unpack(e.Location)
-	g := s.findGroup(loc.Group)
+	g := s.space.find(loc.Group)
 	rec, err := s.record(fp, e)
 	if g == nil || err != nil {
 		return false
@@ -62,7 +63,7 @@ func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 	if e.Location == 0 || loc.Device == inlineDevice {
 		return true
 	}
-	g := s.findGroup(loc.Group)
+	g := s.space.find(loc.Group)
 	if g == nil {
 		return true // it has just been moved
 	}
@@ -78,7 +79,7 @@ func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 	case bad < ns.info.Copies: // no two copies of a piece are on one drive
 		return true
 	}
-	copies := []segment.Place{{Group: loc.Group, Page: loc.Page, Device: loc.Device, Sub: loc.Sub}}
+	copies := []layout.Location{loc}
 	if ns.info.Copies > 1 || s.cache != nil {
 		rec, err := s.record(fp, e)
 		if err != nil {
@@ -89,6 +90,6 @@ func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 		}
 		copies = rec.Copies
 	}
-	yes, _ := survives(unitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)), func(i int) bool { return !g.drives[i].unreadable() })
+	yes, _ := segio.UnitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].unreadable() })
 	return yes
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
 )
 
 // A lookup ends before what lies on a drive that cannot be read, from the open on or since it
@@ -33,7 +34,7 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 			ctx := testContext(t)
 			s, r, o := openRig(t, func(o *Options) {
 				quick(o)
-				o.DeviceCount, o.rules.taskEvery = 3, hangs
+				o.DeviceCount, o.taskEvery = 3, hangs
 				if tt.cached {
 					o.CacheBytes = 16 << 20
 				}
@@ -80,7 +81,7 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 					r.faults[1].Clear()
 					eventually(t, "the drive is back", func() bool {
 						n, _ := lookup()
-						return s.drives[1].condition() == healthy && n == len(keys)
+						return s.drives[1].condition() == health.Healthy && n == len(keys)
 					})
 					requireChain(t, s, sc, keys, faultBlock)
 					require.NoError(t, s.Close())
@@ -92,7 +93,7 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 			} else {
 				require.Less(t, n, len(keys))
 			}
-			list, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: 0, To: n}, Lease: lease})
+			list, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(0, n), Lease: lease})
 			require.NoError(t, err)
 			for i := range n {
 				require.NoError(t, list[i].err, "block %d of %d", i, n)
@@ -110,7 +111,7 @@ func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
 	ctx := testContext(t)
 	s, r, o := openRig(t, func(o *Options) {
 		quick(o)
-		o.DeviceCount, o.CacheBytes, o.rules.taskEvery = 3, -1, hangs
+		o.DeviceCount, o.CacheBytes, o.taskEvery = 3, -1, hangs
 	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	kept := openSpace(t, s, "durable", skep.Durable, 1, true)
@@ -135,7 +136,7 @@ func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
 	requireOutcome(t, skep.Exists, putRun(t, s, kept, keys, faultBlock)) // the drive may come back
 
 	r.faults[1].Clear()
-	eventually(t, "the drive is back", func() bool { return s.drives[1].condition() == healthy })
+	eventually(t, "the drive is back", func() bool { return s.drives[1].condition() == health.Healthy })
 	requireChain(t, s, sc, keys, faultBlock)
 	requireChain(t, s, kept, keys, faultBlock)
 	require.Equal(t, 2*len(keys), countBlocks(t, s))

@@ -5,15 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -94,6 +99,9 @@ func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildP
 		return RebuildReport{}, err
 	}
 	o.ReadOnly = false
+	if dryRun { // it says what there is without, and loses nothing
+		o.Degraded = DegradedAlways
+	}
 	s := newStore(o)
 	rep, err := s.rebuildAlone(ctx, dryRun, progress)
 	if cerr := s.abandon(); err == nil {
@@ -125,7 +133,11 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	} else if err := s.setAside(dir); err != nil {
 		return RebuildReport{}, err
 	}
-	return s.rebuildInto(ctx, dir, dryRun, progress)
+	rep, err := s.rebuildInto(ctx, dir, dryRun, progress)
+	if err == nil && !dryRun {
+		s.clearList()
+	}
+	return rep, err
 }
 
 // rebuildInto makes a catalog in dir, where none is. With dryRun nothing is written to the
@@ -134,8 +146,13 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 	start := time.Now()
 	o := &s.options
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
+	if !dryRun {
+		if err := s.makeRoom(); err != nil {
+			return rep, err
+		}
+	}
 	if s.catalog, err = catalog.Open(dir, opt); err != nil {
-		return rep, err
+		return rep, s.noRoom(err)
 	}
 	r := newRebuilder(s, progress)
 	r.rep.DryRun = dryRun
@@ -160,13 +177,17 @@ func (o *Options) catalogDir() string {
 func (s *Store) setAside(dir string) error {
 	fsys := s.options.CatalogFS
 	names, err := fsys.List(dir)
+	if st, e := fsys.Stat(dir); e == nil && !st.IsDir() { // whatever it is: somebody may want it
+		names, err = []string{dir}, nil
+	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
 		return nil
 	}
 	if err != nil {
 		return &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "catalog", Value: dir, Err: err}
 	}
-	to := dir + ".old-" + s.now().UTC().Format("20060102T150405.000")
+	s.dropBallast() // nothing is opened there any more
+	to := dir + ".old-" + s.options.Wall().UTC().Format("20060102T150405.000")
 	if err := fsys.Rename(dir, to); err != nil {
 		return &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "catalog", Value: dir, Limit: "one that can be moved aside", Err: err}
 	}
@@ -188,11 +209,110 @@ func (s *Store) devicePaths() ([]string, error) {
 	return paths, err
 }
 
+// allDevicePaths are devicePaths and, where no devices are named, whatever else in the directory is a
+// device of that store, such as one that was added under a name of its own, and those that the catalog
+// named before it was set aside.
+func (s *Store) allDevicePaths(ctx context.Context) ([]string, error) {
+	paths, err := s.devicePaths()
+	if err != nil || len(s.options.Devices) > 0 || s.options.customDevices {
+		return paths, err
+	}
+	paths = slices.DeleteFunc(paths, s.anothers)
+	id := storeOfMost(paths)
+	list, err := os.ReadDir(s.options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	others := append(slices.Clone(s.known), s.pathsSetAside(ctx)...)
+	for _, e := range list {
+		if path := filepath.Join(s.options.Dir, e.Name()); !s.anothers(path) {
+			others = append(others, path)
+		}
+	}
+	var met []fs.FileInfo // a device may have several names
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil {
+			met = append(met, info)
+		}
+	}
+	for _, path := range others {
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() && info.Mode()&os.ModeDevice == 0 ||
+			slices.ContainsFunc(met, func(o fs.FileInfo) bool { return os.SameFile(o, info) }) {
+			continue
+		}
+		met = append(met, info)
+		if sb, err := segio.PeekSuperblock(path); err == nil && (sb.Store == id || id == segment.StoreID{}) {
+			id = sb.Store
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+// anothers says whether a name in the directory leads out of it, to a device that says that another directory owns it: a
+// copy of a directory has its links.
+func (s *Store) anothers(path string) bool {
+	dir := realPath(s.options.Dir)
+	if _, in := within(dir, realPath(path)); in {
+		return false
+	}
+	o, ok := segio.PeekOwner(path)
+	if !ok || o.Path == dir {
+		return false
+	}
+	s.log.Warn("a link leads to a device of another directory: it is not this store's unless it is named (--device)", "path", path, "directory", o.Path)
+	return true
+}
+
+// catalogsSetAside are the directories of catalogs that were set aside, the newest first.
+func (s *Store) catalogsSetAside() (list []string) {
+	dir, fsys := s.options.catalogDir(), s.options.CatalogFS
+	names, err := fsys.List(fsys.PathDir(dir))
+	if err != nil {
+		return nil // there is no such directory yet
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, fsys.PathBase(dir)+".old-") {
+			list = append(list, fsys.PathJoin(fsys.PathDir(dir), name))
+		}
+	}
+	slices.Sort(list)
+	slices.Reverse(list)
+	return list
+}
+
+// pathsSetAside is where devices were by the newest catalog that was set aside and can be read: a rebuild that was cut off
+// has no other to ask.
+func (s *Store) pathsSetAside(ctx context.Context) (paths []string) {
+	for _, dir := range s.catalogsSetAside() {
+		c, err := catalog.Inspect(dir, catalog.Options{FS: s.options.CatalogFS, Logger: s.log, OpenTimeout: s.options.OpTimeout})
+		if err != nil {
+			s.log.Warn("a catalog that was set aside does not say where devices are", "path", dir, "error", err)
+			continue
+		}
+		root, err := c.Store(ctx)
+		owner, known, err1 := c.Owner(ctx)
+		rows, err2 := c.Devices(ctx)
+		if errors.Join(err, err1, err2, c.Close()) != nil {
+			continue
+		}
+		places := PlacesOf(s.options.Dir, root.StoreID, owner, known)
+		for _, r := range rows {
+			if path, err := places.Find(r); err == nil && r.State != catalog.DeviceRemoved {
+				paths = append(paths, path)
+			}
+		}
+		return paths
+	}
+	return nil
+}
+
 // findDrives opens the devices of a store that has no catalog, and takes from their
 // superblocks what it must know.
 func (s *Store) findDrives(ctx context.Context) error {
 	const op = "rebuild"
-	paths, err := s.devicePaths()
+	paths, err := s.allDevicePaths(ctx)
 	if err != nil {
 		return err
 	}
@@ -206,11 +326,17 @@ func (s *Store) findDrives(ctx context.Context) error {
 	}
 	var count int
 	var newest uint64
+	s.id = storeOfMost(paths)
+	var strange []error
 	for i, path := range paths {
 		d := &drive{path: path, down: make(chan struct{})}
 		sb, err := s.meetDrive(ctx, i, d)
-		if err != nil && s.goesWithout(err) {
-			s.log.Error("a device is given up", "path", path, "error", err)
+		if errors.Is(err, fs.ErrPermission) { // it may be whole
+			return err
+		}
+		if err != nil && goesOn(err) && (!s.options.customDevices || s.options.Degraded == DegradedAlways) {
+			s.log.Error("not one of the store's devices that can be read", "path", path, "error", err)
+			strange = append(strange, err)
 			continue
 		}
 		if err != nil {
@@ -224,18 +350,24 @@ func (s *Store) findDrives(ctx context.Context) error {
 		}
 	}
 	if len(s.drives) == 0 {
-		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read"}
+		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read", Err: errors.Join(strange...)}
 	}
-	return s.orderDrives(count)
+	return s.orderDrives(ctx, count, strange)
 }
 
-// goesWithout says whether a rebuild does without a device that gave err.
-func (s *Store) goesWithout(err error) bool {
-	switch skep.KindOf(err) {
-	case skep.Missing, skep.DeviceFailed, skep.Damaged:
-		return s.options.Degraded == DegradedAlways
+// storeOfMost is the store of most of the devices: what else lies among them is not its.
+func storeOfMost(paths []string) (id segment.StoreID) {
+	most, of := 0, map[segment.StoreID]int{}
+	for _, p := range paths {
+		sb, err := segio.PeekSuperblock(p)
+		if err != nil {
+			continue
+		}
+		if of[sb.Store]++; of[sb.Store] > most {
+			id, most = sb.Store, of[sb.Store]
+		}
 	}
-	return false
+	return id
 }
 
 // meetDrive opens the device at d.path and adds it to the store's, if it is one of them.
@@ -250,10 +382,10 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *drive) (sb segment.Supe
 			err = errors.Join(err, dev.Close())
 		}
 	}()
-	if sb, err = readSuperblock(ctx, dev, d.path); err != nil {
+	if sb, err = segio.ReadSuperblock(ctx, dev, d.path); err != nil {
 		return sb, err
 	}
-	if len(s.drives) > 0 && sb.Store != s.id {
+	if s.id != (segment.StoreID{}) && sb.Store != s.id {
 		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String() + ", as the others"}
 	}
 	if len(s.drives) > 0 && sb.SegmentBytes != s.segBytes {
@@ -262,8 +394,12 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *drive) (sb segment.Supe
 	if dev.Size() < sb.DeviceBytes {
 		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
 	}
-	s.id, s.secret, s.segBytes = sb.Store, sb.HashSecret, sb.SegmentBytes
-	d.dev, d.index, d.id, d.serial, d.segBytes = dev, uint16(sb.DeviceIndex), sb.Device, sb.Serial, sb.SegmentBytes
+	if err := s.identify(sb.Store, sb.HashSecret); err != nil {
+		return sb, err
+	}
+	s.segBytes = sb.SegmentBytes
+	d.use(dev)
+	d.index, d.id, d.serial, d.segBytes = uint16(sb.DeviceIndex), sb.Device, sb.Serial, sb.SegmentBytes
 	d.segments = layout.Segments(dev.Size(), d.segBytes)
 	d.limit = d.segments
 	d.sequence, d.created = sb.Sequence, sb.Created
@@ -272,20 +408,37 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *drive) (sb segment.Supe
 }
 
 // orderDrives puts the drives found where their numbers say.
-func (s *Store) orderDrives(count int) error {
+func (s *Store) orderDrives(ctx context.Context, count int, strange []error) error {
 	const op = "rebuild"
-	found := s.drives
 	byIndex := map[int]*drive{}
-	for _, d := range found {
-		if other := byIndex[int(d.index)]; other != nil {
-			return &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + itoa(int(d.index)), Value: d.path, Limit: "one, and " + other.path + " is it too"}
+	for _, d := range s.drives {
+		other := byIndex[int(d.index)]
+		if other == nil {
+			byIndex[int(d.index)] = d
+			continue
 		}
-		byIndex[int(d.index)] = d
+		left, err := s.leftByAdding(ctx, other, d)
+		if err != nil {
+			return err
+		}
+		if left == other {
+			byIndex[int(d.index)] = d
+		}
+		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + itoa(int(d.index)), Value: left.path,
+			Limit: "one, which is " + byIndex[int(d.index)].path, Err: left.dev.Close()})
 	}
+	s.drives = slices.Collect(maps.Values(byIndex))
 	last := count
 	for i := range byIndex {
 		last = max(last, i+1)
 	}
+	for _, d := range s.outlasted(count) {
+		s.log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.path, "device", d.index)
+		strange = append(strange, d.dev.Close())
+		delete(byIndex, int(d.index))
+	}
+	s.drives = slices.Collect(maps.Values(byIndex))
+	found := s.drives
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:
@@ -294,12 +447,74 @@ func (s *Store) orderDrives(count int) error {
 		case s.options.Degraded == DegradedAlways:
 			s.drives = append(s.drives, s.givenUp(i))
 		default:
-			return &skep.Error{Op: op, Kind: skep.Missing, Field: "device " + itoa(i), Value: "not among " + itoa(len(found)) + " found",
-				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it"}
+			kind := skep.Missing
+			if len(strange) > 0 && skep.KindOf(strange[0]) == skep.Foreign && len(s.options.Devices) > 0 {
+				kind = skep.Foreign
+			}
+			return &skep.Error{Op: op, Kind: kind, Field: "device " + itoa(i), Value: "not among " + itoa(len(found)) + " found", Err: errors.Join(strange...),
+				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it (skep rebuild --without-missing)"}
 		}
 	}
 	sort.Slice(s.drives, func(i, j int) bool { return s.drives[i].index < s.drives[j].index })
 	return nil
+}
+
+// leftByAdding is which of two drives with one number is not the store's. An add that was cut short has left a drive that
+// holds nothing; the next one that was added got its number. Where both hold something, or neither, the one under its own name
+// counts; where both hold something and none is, or each was named, it is for a person to say.
+func (s *Store) leftByAdding(ctx context.Context, a, b *drive) (*drive, error) {
+	emptyA, emptyB := s.holdsNothing(ctx, a), s.holdsNothing(ctx, b)
+	name := "device-" + itoa(int(a.index))
+	ownA, ownB := filepath.Base(a.path) == name, filepath.Base(b.path) == name
+	if !emptyA && !emptyB && (!ownA && !ownB || len(s.options.Devices) > 0 || s.options.customDevices) {
+		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + itoa(int(a.index)), Value: b.path,
+			Limit: "one, and " + a.path + " is it too"}
+	}
+	left := b
+	if emptyA && !emptyB || emptyA == emptyB && (ownB && !ownA || !ownA && b.sequence > a.sequence) {
+		left = a
+	}
+	if emptyA || emptyB {
+		s.leftByAdd(left.path)
+	}
+	return left, nil
+}
+
+func (s *Store) leftByAdd(path string) {
+	s.log.Warn("an add that was cut short has left this device, which holds nothing: it is not the store's; it may be removed, or added again", "path", path)
+}
+
+// holdsNothing says whether none of a drive's segments was ever opened. One that cannot be read may have been.
+func (s *Store) holdsNothing(ctx context.Context, d *drive) bool {
+	all := make([]uint32, d.segments)
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	used := make(chan error, d.segments)
+	s.readHeaders(ctx, d, all, func(_ uint32, _ *segment.Header, err error) {
+		if skep.KindOf(err) != skep.Foreign || err == nil {
+			used <- err
+		}
+	})
+	return len(used) == 0
+}
+
+// outlasted are drives that were removed and still lie among the others: when one is removed all that stay are stamped
+// anew. Where fewer than count are, some could not be, and nobody knows which were removed: all count.
+func (s *Store) outlasted(count int) (list []*drive) {
+	newest := uint64(0)
+	for _, d := range s.drives {
+		newest = max(newest, d.sequence)
+	}
+	for _, d := range s.drives {
+		if d.sequence < newest {
+			list = append(list, d)
+		}
+	}
+	if len(s.drives)-len(list) != count {
+		return nil
+	}
+	return list
 }
 
 // givenUp keeps the place of a drive that a rebuild went on without. Nothing is known of it
@@ -311,25 +526,18 @@ func (s *Store) givenUp(i int) *drive {
 	d := &drive{index: uint16(i), path: path, segBytes: s.segBytes, segments: 1, limit: 1, down: make(chan struct{}), failed: why, absent: why}
 	key := skep.KeyOf([]byte(path + s.id.String()))
 	d.id = segment.DeviceID(key[:16])
-	d.mode.Store(int32(dead))
+	d.mode.Store(int32(health.Dead))
 	close(d.down)
-	d.dev = device.NewGone(path, "", layout.SegmentOffset(1, s.segBytes), why)
+	d.use(device.NewGone(path, "", layout.SegmentOffset(1, s.segBytes), why))
 	return d
 }
 
-// readSuperblock reads a device's two superblocks and gives the one that counts.
-func readSuperblock(ctx context.Context, dev device.Device, path string) (segment.Superblock, error) {
-	const op = "open device"
-	if dev.Size() < 2*layout.PageSize {
-		return segment.Superblock{}, &skep.Error{Op: op, Kind: skep.Foreign, Field: path, Value: fmt.Sprintf("%d bytes", dev.Size()), Limit: "a device of a store"}
+// drivePaths is where the drives are that could be opened.
+func (s *Store) drivePaths() (paths []string) {
+	for _, d := range s.allDrives() {
+		if d.absent == nil && d.dev != nil {
+			paths = append(paths, d.path)
+		}
 	}
-	buf := device.AlignedBuffer(2 * layout.PageSize)
-	if err := device.ReadAt(ctx, dev, buf, 0); err != nil {
-		return segment.Superblock{}, &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: path, Err: err}
-	}
-	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
-	if err != nil {
-		return sb, &skep.Error{Op: op, Kind: skep.KindOf(err), Field: path, Err: err}
-	}
-	return sb, nil
+	return paths
 }

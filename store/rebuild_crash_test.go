@@ -16,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // lastDay is a store whose machine stops, and whose catalog is then lost, too: it has
@@ -247,7 +248,7 @@ func (d *lastDay) wake(ctx context.Context, o Options, scopes map[bool]skep.Scop
 	syncParents(d.T, mem, o.Dir)
 	fs := &cutFS{fs: mem, rng: rand.New(rand.NewPCG(d.rng.Uint64(), 1))}
 	fs.left.Store(int64(1 + d.rng.IntN(80)))
-	o.CatalogFS = errorfs.Wrap(mem, fs)
+	o.CatalogFS = errorfs.Wrap(storetest.CrashFS(mem), fs)
 	_, err := Rebuild(ctx, o, false, nil)
 	if skep.KindOf(err) == skep.Foreign {
 		return false // before its superblocks were written

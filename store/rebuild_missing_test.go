@@ -77,6 +77,40 @@ func TestRebuildWithoutADrive(t *testing.T) {
 	}
 }
 
+// What a namespace is stands on two drives. A rebuild without one of them has the next open write it again:
+// whichever drive is lost then, the namespace is known to the rebuild after that.
+func TestRebuildWithoutADriveHasNamesLoggedAgain(t *testing.T) {
+	for first := range 3 {
+		for second := range 3 {
+			if second == first {
+				continue
+			}
+			t.Run(strconv.Itoa(first)+" then "+strconv.Itoa(second), func(t *testing.T) {
+				ctx := testContext(t)
+				o := small(tempRoot(t, "store"))
+				o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.Degraded = 3, 12<<20, -1, testLog(t), DegradedAlways
+				s, err := Open(ctx, o)
+				require.NoError(t, err)
+				sc, keys := openSpace(t, s, "everywhere", skep.Durable, 3, false), chainKeys(1, 5)
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+				require.NoError(t, s.Close())
+				for _, missing := range []int{first, second} {
+					require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+					require.NoError(t, os.Remove(filepath.Join(o.Dir, "device-"+strconv.Itoa(missing))))
+					rep, err := Rebuild(ctx, o, false, nil)
+					require.NoError(t, err)
+					require.Zero(t, rep.Unnamed)
+					require.EqualValues(t, len(keys), rep.Blocks)
+					s, err := Open(ctx, o)
+					require.NoError(t, err)
+					requireChain(t, s, sc, keys, 9000)
+					require.NoError(t, s.Close())
+				}
+			})
+		}
+	}
+}
+
 // A group of which one header never came to its drive, or was damaged there, has it again
 // after a rebuild: a crash may have cut off its opening. A dry run writes nothing.
 func TestRebuildWritesMissingHeaders(t *testing.T) {

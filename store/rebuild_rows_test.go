@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 )
 
@@ -25,7 +26,7 @@ func TestRebuildInLittleMemory(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	o.ensureDefaults()
-	rows := func(memory int) (map[catalog.Loc]string, *rebuilder) {
+	rows := func(memory int) (map[layout.Location]string, *rebuilder) {
 		s := newStore(o)
 		defer func() { require.NoError(t, s.abandon()) }()
 		require.NoError(t, s.findDrives(testContext(t)))
@@ -34,8 +35,8 @@ func TestRebuildInLittleMemory(t *testing.T) {
 		r := newRebuilder(s, nil)
 		r.rows.memory = memory
 		require.NoError(t, r.run(testContext(t)))
-		out := map[catalog.Loc]string{}
-		require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l catalog.Loc, rec []byte) error {
+		out := map[layout.Location]string{}
+		require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l layout.Location, rec []byte) error {
 			if l.Device == inlineDevice {
 				l.Page = uint32(len(out)) // which gets which place is chance
 			}

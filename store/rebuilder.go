@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"sync"
 	"sync/atomic"
 
@@ -16,15 +17,17 @@ import (
 type rebuilder struct {
 	s       *Store
 	told    func(RebuildProgress)
-	telling sync.Mutex
+	telling locks.Mutex[locks.RebuildTelling]
 	rep     RebuildReport
 
 	groups map[uint32]*foundGroup
 	shards [64]rebuildShard
 	scopes rebuildScopes
 
-	mu         sync.Mutex // the rest
+	mu         locks.Mutex[locks.Rebuild] // the rest
 	namespaces map[skep.NamespaceID]segment.Namespace
+	ended      map[skep.NamespaceID]uint32 // deleted ones: the last instance of each
+	topSpace   skep.NamespaceID
 	whole      map[uint32]uint64 // purged instances: when
 	salts      map[instanceTag]segment.Purge
 	mark       uint64 // everything up to it was flushed
@@ -35,7 +38,6 @@ type rebuilder struct {
 	relog      bool                 // the devices do not know all names
 	gone       []catalog.GroupState // cleaned, as some header says, and others may not
 	tainted    map[uint32]bool      // groups with records that were dropped without a tombstone
-	newer      map[slotOf]bool      // headers of a format this program does not know
 	unwritten  []missingHeader      // of groups whose others name them
 
 	rows rowWriter
@@ -52,15 +54,9 @@ type foundGroup struct {
 	order  int          // among the groups, by number
 	logs   atomic.Int32 // still to be read
 	spills atomic.Int32 // tables written before all were read
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.RebuildGroup]
 	rows   rowSet            // of the logs read
 	inline map[inlineID]bool // values in records so far
-}
-
-// slotOf is a segment of a drive.
-type slotOf struct {
-	drive   *drive
-	segment uint32
 }
 
 // missingHeader is the i-th header of a group, which a crash or damage kept from its drive.
@@ -91,9 +87,8 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 }
 
 func newRebuilder(s *Store, progress func(RebuildProgress)) *rebuilder {
-	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{},
-		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{},
-		newer: map[slotOf]bool{}}
+	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
+		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
 	}
@@ -116,11 +111,7 @@ func (r *rebuilder) shard(fp index.Fingerprint) *rebuildShard { return &r.shards
 
 func (r *rebuilder) fault(f Fault) {
 	r.mu.Lock()
-	if len(r.rep.Faults) < maxFaults {
-		r.rep.Faults = append(r.rep.Faults, f)
-	} else {
-		r.rep.MoreFaults++
-	}
+	noteFault(&r.rep.Faults, &r.rep.MoreFaults, f)
 	r.mu.Unlock()
 }
 
@@ -140,7 +131,6 @@ func (r *rebuilder) run(ctx context.Context) error {
 		return err
 	}
 	s.names = newNames(s.secret)
-	s.format = catalog.FormatVersion
 	if err := r.readHeaders(ctx); err != nil {
 		return err
 	}
@@ -193,11 +183,6 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 				case k == skep.Foreign: // never written, or another store's
 				case k == skep.Damaged, k == skep.Version:
 					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
-					if k == skep.Version {
-						r.mu.Lock()
-						r.newer[slotOf{d, seg}] = true
-						r.mu.Unlock()
-					}
 				default:
 					r.mu.Lock()
 					failed = append(failed, err)
@@ -332,7 +317,7 @@ func (r *rebuilder) mendHeaders(ctx context.Context) {
 	failed := map[*drive]bool{}
 	for _, m := range r.unwritten {
 		d := m.group.drives[m.i]
-		if d.away() || failed[d] || r.newer[slotOf{d, m.group.segments[m.i]}] {
+		if d.away() || failed[d] {
 			continue
 		}
 		h := r.s.headerOf(m.group.group, m.i)

@@ -2,7 +2,7 @@ package store
 
 import (
 	"encoding/binary"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -45,7 +45,7 @@ func (c *candidate) newer(o *candidate) bool {
 // rebuildShard is some of the blocks, by fingerprint. Candidates are gathered first and
 // linked afterwards, a shard at a time: all of one fits a processor's cache.
 type rebuildShard struct {
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.RebuildShard]
 	chunks [][]candidate // candidate n is number n-1
 	n      uint32
 	table  []uint64 // open addressing: half a hash, candidate of the block found last; 0: free
@@ -149,7 +149,7 @@ type rebuildScope struct {
 
 // rebuildScopes numbers scopes, from 1.
 type rebuildScopes struct {
-	mu   sync.Mutex
+	mu   locks.Mutex[locks.RebuildScopes]
 	ids  map[rebuildScope]uint32
 	list []rebuildScope
 }
@@ -189,7 +189,7 @@ func (r *rebuilder) fates() []uint8 {
 		out[i+1] = scopeUnnamed
 		n, known := r.namespaces[skep.NamespaceID(sc.namespace)]
 		_, purged := r.whole[sc.instance]
-		if purged || r.s.names.of(sc.instance) != nil || known && sc.instance < n.Instance {
+		if purged || r.s.names.of(sc.instance) != nil || known && sc.instance < n.Instance || sc.instance <= r.ended[skep.NamespaceID(sc.namespace)] {
 			out[i+1] = scopePurged
 		}
 	}

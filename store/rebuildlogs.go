@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -42,7 +42,7 @@ func readableWithout(g *group, row []byte, rec *segment.Record) bool {
 	if len(rec.Copies) == 0 {
 		return true
 	}
-	readable, _ := survives(unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return g.drives[i].absent == nil })
+	readable, _ := segio.RecordUnits(rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i].absent == nil })
 	return readable
 }
 
@@ -74,7 +74,7 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 	for _, q := range queues {
 		for range logReaders {
 			wg.Go(func() {
-				l := &logReader{buf: device.AlignedBuffer(logPiece)}
+				l := &logReader{buf: segio.LogBuffer()}
 				for j := range q {
 					if ctx.Err() != nil {
 						continue
@@ -110,7 +110,7 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ended(ctx, "rebuild")
 	}
 	return r.rows.finish(ctx)
 }
@@ -122,7 +122,7 @@ func (r *rebuilder) readLog(ctx context.Context, l *logReader, j logJob) error {
 	d, seg := g.drives[j.position], g.segments[j.position]
 	l.limit = r.rows.memory / 2 / groupsAtOnce / len(g.drives)
 	var inner error
-	end, err := s.scanLog(ctx, d, seg, s.logID(g.group, j.position), l.buf, func(a *segment.Append) error {
+	end, err := segio.ScanLog(ctx, s.logOf(g.group, j.position), l.buf, s.options.OpTimeout, func(a *segment.Append) error {
 		if r.take(g, a, l); l.rows.bytes > l.limit {
 			inner = r.rows.spill(ctx, int(g.spills.Add(1)), &l.rows)
 		}
@@ -237,7 +237,10 @@ func (r *rebuilder) takeName(e segment.Entry) {
 			return
 		}
 		have, ok := r.namespaces[n.Info.ID]
-		if !ok || n.Instance > have.Instance || n.Instance == have.Instance && n.Seq > have.Seq {
+		r.topSpace = max(r.topSpace, n.Info.ID)
+		if n.Deleted {
+			r.ended[n.Info.ID] = max(r.ended[n.Info.ID], n.Instance)
+		} else if !ok || n.Instance > have.Instance || n.Instance == have.Instance && n.Seq > have.Seq {
 			r.namespaces[n.Info.ID] = n
 		}
 		r.topInst, r.top = max(r.topInst, n.Instance), max(r.top, n.Seq)

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync"
 
@@ -99,7 +100,7 @@ type rowWriter struct {
 	memory int                    // rowMemory
 	free   [rowChunks]chan []byte // chunks to be used again, by size
 
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.RebuildRows]
 	moved  *sync.Cond // of next and held
 	held   int        // bytes of rows in memory
 	next   int        // the first group, in order, that is not done
@@ -224,7 +225,7 @@ func (w *rowWriter) write(ctx context.Context, level int, rows *rowSet) error {
 			to++
 		}
 		part := rows.list[from:to]
-		t, err := w.c.WriteTable(ctx, len(part), func(i int) (catalog.Loc, []byte) { return locOf(layout.Unpack(part[i].loc)), part[i].rec })
+		t, err := w.c.WriteTable(ctx, len(part), func(i int) (layout.Location, []byte) { return layout.Unpack(part[i].loc), part[i].rec })
 		if err != nil {
 			return err
 		}
@@ -254,7 +255,7 @@ type rowBatch struct {
 // rowBatchBytes is how much goes into one commit.
 const rowBatchBytes = 1 << 20
 
-func (b *rowBatch) remove(ctx context.Context, l catalog.Loc) error {
+func (b *rowBatch) remove(ctx context.Context, l layout.Location) error {
 	if b.b == nil {
 		b.b = b.c.NewBatch()
 	}

@@ -1,9 +1,10 @@
 package store
 
 import (
+	"path/filepath"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -14,12 +15,8 @@ func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.R
 	if len(locs) == 0 {
 		return nil
 	}
-	rows := make([]catalog.Loc, len(locs))
-	for i, l := range locs {
-		rows[i] = locOf(l)
-	}
 	var rec segment.Record
-	return s.catalog.Blocks(s.ctx, rows, func(i int, row []byte) error {
+	return s.catalog.Blocks(s.ctx, locs, func(i int, row []byte) error {
 		if row == nil {
 			return nil
 		}
@@ -33,7 +30,7 @@ func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.R
 
 // checkReserve keeps a growing device from filling its file system.
 func (s *Store) checkReserve(d *drive, more int64) error {
-	free, ok := freeBytes(d.path)
+	_, free, ok := s.options.fileSystem(filepath.Dir(d.path))
 	if !ok || free-more >= s.options.ReserveBytes {
 		return nil
 	}

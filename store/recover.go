@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,15 +14,18 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // recover loads what the catalog holds and, after an unclean end, verifies what the
 // flushed-up-to mark does not vouch for. There is no separate checkpoint of the
 // index: its rows are one compact range of the catalog, which scans faster than a
-// second copy could be kept right (docs/architecture.md has the figures).
+// second copy could be kept right (docs/notebook/architecture.md has the figures).
 func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.epoch = root.Epoch + 1
+	s.setLead(root.Lasting)
 	// Numbers given out after the root row was last written are skipped over.
 	s.seq.Store(root.NextSeq)
 	s.flushed.Store(root.FlushedSeq)
@@ -49,13 +53,18 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.sealLoaded()
-	s.events = newEventLog(s.epoch, s.options.EventBuffer, s.options.Clock)
+	s.events = observe.NewEvents(s.epoch, s.options.EventBuffer, s.options.Wall)
 	if s.options.ReadOnly {
 		return nil
 	}
-	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
+	b := s.catalog.NewBatch()
+	if err := s.claim(b); err != nil {
 		return err
 	}
+	if err := s.saveSeq(ctx, b, true); err != nil {
+		return err
+	}
+	s.stampOwner(ctx, s.drives...)
 	if err := s.verifyDoubtful(ctx, doubtful); err != nil {
 		return err
 	}
@@ -71,7 +80,7 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.mendHeaders(ctx)
-	if root.Clean && s.format == catalog.FormatVersion && len(s.leftFree) == 0 {
+	if root.Clean && !s.relog && len(s.leftFree) == 0 {
 		return nil
 	}
 	b := s.catalog.NewBatch()
@@ -81,11 +90,12 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.intents.add(list...)
-	if s.format < catalog.FormatVersion {
-		if err := s.upgrade(b); err != nil {
+	if s.relog {
+		if err := s.logAgain(b); err != nil {
 			return err
 		}
 	}
+	s.relog = false
 	return s.saveSeq(ctx, b, true)
 }
 
@@ -108,10 +118,8 @@ func (s *Store) loadNames(ctx context.Context) error {
 		return err
 	}
 	n := s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	for _, r := range rows {
-		if _, err := n.addLocked(r.NamespaceInfo, r.Instance); err != nil {
+		if _, err := n.add(r.NamespaceInfo, r.Instance); err != nil {
 			return err
 		}
 		n.mu.next.NextInstance = max(n.mu.next.NextInstance, r.Instance)
@@ -121,20 +129,47 @@ func (s *Store) loadNames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b := s.catalog.NewBatch()
 	for _, p := range purges {
-		if p.Whole {
-			continue // its instance belongs to no namespace any more
-		}
 		// A salt's row is keyed by its first tag and holds the epoch of its next; rows of
 		// later tags say only that those are dead.
 		k := instanceTag{p.Instance, tag(p.Tag)}
-		n.mu.deadTags[k] = true
 		if p.Seq > 0 {
-			n.mu.saltEpoch[k] = p.Seq
 			s.passSeq(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
 		}
+		if n.byInstance.get(p.Instance) == nil { // nothing has it any more
+			b.DeletePurge(p)
+			continue
+		}
+		n.deadTags.set(k, true)
+		if p.Seq > 0 {
+			n.saltEpoch.set(k, p.Seq)
+		}
 	}
-	return nil
+	if b.Len() == 0 || s.options.ReadOnly {
+		return nil
+	}
+	return s.catalog.Commit(ctx, b, false)
+}
+
+// loseTruncated puts a stand-in in the place of a drive that ends before a segment of one of its
+// groups.
+func (s *Store) loseTruncated(rows []catalog.GroupState) {
+	for _, r := range rows {
+		for _, m := range r.Devices {
+			if r.State == catalog.GroupFree || int(m.Device) >= len(s.drives) {
+				continue
+			}
+			d := s.drives[m.Device]
+			if d.absent != nil || d.removed.Load() || int(m.Segment) < d.segments {
+				continue
+			}
+			why := &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
+				Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
+			s.log.Error("device truncated: the store goes on without it", "device", d.index, "path", d.path, "error", errors.Join(why, d.dev.Close()))
+			s.drives[m.Device] = standIn(d.row(), lack{d.path, why})
+		}
+	}
 }
 
 // loadGroups makes the groups and the lists of free segments. Every group is taken as
@@ -144,13 +179,21 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	if err != nil {
 		return err
 	}
+	s.loseTruncated(rows)
 	used := make([]map[uint32]bool, len(s.drives))
 	for i := range used {
 		used[i] = map[uint32]bool{}
 	}
 	s.leftFree = map[uint32]bool{}
 	for _, r := range rows {
-		if r.State == catalog.GroupFree {
+		free := r.State == catalog.GroupFree
+		if !free && slices.ContainsFunc(r.Devices, s.isRemoved) {
+			if free, err = s.isBare(ctx, r.Group); err != nil { // a spare, say, that nobody gave back
+				return err
+			}
+		}
+		if free {
+			s.seq.Store(max(s.seq.Load(), r.Generation))
 			s.leftFree[r.Group] = true
 			s.space.mu.next = max(s.space.mu.next, r.Group)
 			continue
@@ -168,16 +211,12 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			if int(m.Device) >= len(s.drives) {
 				return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: "below " + itoa(len(s.drives))}
 			}
-			if d := s.drives[m.Device]; d.absent == nil && int(m.Segment) >= d.segments {
-				return &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
-					Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
-			}
 			g.drives = append(g.drives, s.drives[m.Device])
 			g.segments = append(g.segments, m.Segment)
 			used[m.Device][m.Segment] = true
 		}
 		g.state.State = catalog.GroupSealed
-		s.space.mu.groups[r.Group] = g
+		s.space.mu.groups.add(g)
 		s.space.mu.next = max(s.space.mu.next, r.Group)
 		s.seq.Store(max(s.seq.Load(), r.Generation))
 		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
@@ -195,26 +234,49 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	return nil
 }
 
+// isRemoved says of a place in a group that its drive was taken out of the store.
+func (s *Store) isRemoved(m catalog.Member) bool {
+	return int(m.Device) < len(s.drives) && s.drives[m.Device].removed.Load()
+}
+
+// isBare says that no block's row lies in a group.
+func (s *Store) isBare(ctx context.Context, num uint32) (bool, error) {
+	bare := true
+	err := s.catalog.ScanGroup(ctx, num, func(layout.Location, []byte) error {
+		bare = false
+		return nil
+	})
+	return bare, err
+}
+
 // readTimeOfSlot is the eighth of what the cost policy reckons a page at.
 const readTimeOfSlot = time.Microsecond / slotsPerPage
 
 // makeIndex makes the empty index, sized by what the devices may hold.
 func (s *Store) makeIndex() (err error) {
 	o := &s.options
-	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
 	s.reserve = cleanerReserve
-	s.capacityPages, s.logicalPages = s.room()
+	pages, logical := s.reckon()
+	if o.leasedByRoom {
+		o.LeasedBytes = min(o.LeasedBytes, max(pages*layout.PageSize/4, 1))
+		o.PinnedBytes = min(o.PinnedBytes, max(o.LeasedBytes/2, 1))
+	}
+	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
 	cfg.PageBytes = layout.SlotSize // a small value is charged its part of a page
 	cfg.Cost.PerPage = readTimeOfSlot
-	cfg.CapacityPages, cfg.LogicalPages = s.capacityPages*slotsPerPage, s.logicalPages*slotsPerPage
-	if err := s.capIndex(s.capacityPages); err != nil {
+	cfg.CapacityPages, cfg.LogicalPages = pages*slotsPerPage, logical*slotsPerPage
+	capped := pages
+	if len(s.uncapped()) > 0 { // cleaning makes room in the index before they have grown so far
+		capped = 0
+	}
+	if err := s.capIndex(capped); err != nil {
 		return err
 	}
 	cfg.MaxSlots = uint32(min(o.IndexBytes/bytesPerSlot, 1<<32-1))
 	if s.index, err = index.New(cfg); err != nil {
 		return err
 	}
-	if len(s.space.mu.groups) > 0 {
+	if s.space.mu.groups.len() > 0 {
 		s.index.SetClock(loadedTicks)
 	}
 	s.leases.m = map[skep.LeaseID]*leaseRow{}
@@ -223,7 +285,7 @@ func (s *Store) makeIndex() (err error) {
 		s.names.mu.Lock()
 		t := s.names.tenantLocked(name)
 		s.names.mu.Unlock()
-		if err := s.index.SetQuota(t, bytes); err != nil {
+		if err := s.index.SetShare(t, bytes); err != nil {
 			return err
 		}
 	}
@@ -233,7 +295,7 @@ func (s *Store) makeIndex() (err error) {
 // doubt is a row that an unclean end left in doubt. How many there can be is bounded by
 // Options.FlushBytes and FlushInterval.
 type doubt struct {
-	loc catalog.Loc
+	loc layout.Location
 	row []byte
 }
 
@@ -250,7 +312,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 	type shard struct {
 		entries  []index.Entry
 		doubtful []doubt
-		stale    []catalog.Loc
+		stale    []layout.Location
 		seq      uint64
 		bytes    int64 // of rows of scope, not counted yet
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
@@ -293,12 +355,12 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 					return err
 				}
 			}
-			sh.stale = append(sh.stale, locOf(unpack(lose)))
+			sh.stale = append(sh.stale, unpack(lose))
 		}
 		sh.entries = sh.entries[:0]
 		return nil
 	}
-	err := s.catalog.ScanBlocks(ctx, shards, func(i int, l catalog.Loc, row []byte) error {
+	err := s.catalog.ScanBlocks(ctx, shards, func(i int, l layout.Location, row []byte) error {
 		sh := &list[i]
 		h, err := segment.DecodeHead(row)
 		if err != nil {
@@ -319,18 +381,20 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		if ns == nil {
 			return nil // purged: the cleaner meets it in its group
 		}
-		if s.space.mu.groups[l.Group] == nil {
+		g := s.space.mu.groups.get(l.Group)
+		if g == nil {
 			sh.stale = append(sh.stale, l)
 			return nil
 		}
+		g.copied.add(slotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
 			FP: s.names.fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
-			Location: layoutOf(l).Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.tenant,
+			Location: l.Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.tenant,
 			Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable,
 			Partial: h.ValidTokens != 0,
 			// What was used and when is not stored. Until the first turnover everything counts
 			// as used when it was written, so that a restart alone drops nothing.
-			Touched: true, Last: s.tickOf(h.Seq),
+			Touched: true, Uses: 1, Last: s.tickOf(h.Seq),
 		}
 		switch {
 		case h.HasParent && sh.had && h.Parent == sh.key:
@@ -352,7 +416,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		return nil, err
 	}
 	var doubtful []doubt
-	var stale []catalog.Loc
+	var stale []layout.Location
 	for i := range list {
 		if err := load(&list[i]); err != nil {
 			return nil, err
@@ -378,7 +442,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64, err error) {
 	var heads [2]segment.Head
 	for i, loc := range []uint64{a, b} {
-		row, err := s.catalog.Block(ctx, locOf(unpack(loc)), nil)
+		row, err := s.catalog.Block(ctx, unpack(loc), nil)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -394,7 +458,7 @@ func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64
 
 // sealLoaded makes every group a candidate for cleaning.
 func (s *Store) sealLoaded() {
-	for _, g := range s.space.mu.groups {
+	for g := range s.space.mu.groups.each() {
 		s.index.SealGroup(g.num, g.payloadSlots(), s.tickOf(max(g.state.SealedSeq, g.state.OpenedSeq)))
 	}
 }
@@ -457,8 +521,8 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		b := s.catalog.NewBatch()
 		for _, x := range lost {
 			b.DeleteBlock(x.loc)
-			s.suspect(s.space.mu.groups[x.loc.Group])
-			if _, ok := s.index.Remove(x.fp, layoutOf(x.loc).Pack()); ok {
+			s.suspect(s.space.mu.groups.get(x.loc.Group))
+			if _, ok := s.index.Remove(x.fp, x.loc.Pack()); ok {
 				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
 				s.unstored(h.Instance, h.Bytes)
 			}
@@ -482,7 +546,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 		return fp, false, nil
 	}
 	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
-	ns, g := s.names.of(rec.Instance), s.space.mu.groups[d.loc.Group]
+	ns, g := s.names.of(rec.Instance), s.space.mu.groups.get(d.loc.Group)
 	if ns == nil || g == nil {
 		return fp, true, nil
 	}
@@ -490,13 +554,15 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	if len(*buf) < n {
 		*buf = device.AlignedBuffer(n)
 	}
-	err = s.readVerified(ctx, g, ns.info.Shape, &rec, (*buf)[:n])
+	got, err := s.readOpening(ctx, g, ns.info.Shape, &rec, (*buf)[:n])
+	if segio.Lent(*buf, got, err) {
+		*buf = nil
+	}
 	switch skep.KindOf(err) {
 	case skep.Damaged:
 		return fp, false, nil
 	case skep.Deadline:
-		*buf = nil
-		return fp, false, err
+		return fp, ctx.Err() == nil, ended(ctx, "open store")
 	case skep.DeviceFailed:
 		return fp, true, nil // what cannot be read now may be right: reads will tell
 	}

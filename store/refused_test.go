@@ -37,3 +37,27 @@ func TestRefusedStaysRefused(t *testing.T) {
 	require.Zero(t, n)
 	require.NoError(t, s.Close())
 }
+
+// The catalog refuses a put's rows, and the log has its record. Who deletes the key, which is not there, has a
+// tombstone written all the same: a rebuild, which has the log only, does not find it.
+func TestDeletedAfterItsRowWasRefusedStaysGone(t *testing.T) {
+	ctx := testContext(t)
+	r := &refuser{}
+	s, _, o := openRig(t, func(o *Options) { o.refuseCommits = r.refuse })
+	sc := openSpace(t, s, "n", skep.Durable, 1, false)
+	kept, gone := chainKeys(1, 3), keyOf(7)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, kept, faultBlock)) // a group is open
+	r.during(t, func() error {
+		_, err := heapPut(ctx, s, putRequest(sc, nil, 0, []skep.Key{gone}, faultBlock))
+		return err
+	})
+	n, err := s.Delete(ctx, sc, []skep.Key{gone})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, s.Close())
+
+	s = rebuilt(t, o)
+	require.Empty(t, present(t, s, sc, []skep.Key{gone}), "deleted, and back")
+	requireChain(t, s, sc, kept, faultBlock)
+	require.NoError(t, s.Close())
+}

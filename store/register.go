@@ -8,20 +8,17 @@ import (
 	"github.com/skepkv/skep/store/device"
 )
 
-var _ skep.Registrar = (*Store)(nil)
-
-// Register implements skep.Registrar: foreign memory, such as what a client on this
+// Register implements skep.Store: foreign memory, such as what a client on this
 // machine shares, becomes as quick to read into as the store's own.
 func (s *Store) Register(mem []byte) (unregister func(), err error) {
 	const op = "register memory"
 	if !device.IsAligned(mem) {
 		return nil, skep.Invalidf(op, "memory", len(mem), "address and length multiples of 4096")
 	}
-	s.gate.RLock()
-	defer s.gate.RUnlock()
-	if s.closed {
+	if !s.gate.enter() {
 		return nil, errClosed
 	}
+	defer s.gate.leave()
 	var with []device.Device
 	for _, d := range s.allDrives() {
 		switch err := device.RegisterArena(d.dev, mem); {

@@ -2,12 +2,13 @@ package store
 
 import (
 	"context"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -18,7 +19,7 @@ import (
 
 // repairs are blocks that wait for repair.
 type repairs struct {
-	mu   sync.Mutex
+	mu   locks.Mutex[locks.Repairs]
 	m    map[index.Fingerprint]layout.Location
 	wake chan struct{}
 }
@@ -103,7 +104,7 @@ func (v *verifier) block(ctx context.Context, fp index.Fingerprint, loc layout.L
 	if e, ok := s.index.Resolve(fp); !ok || e.Location != loc.Pack() {
 		return blockMoved
 	}
-	row, err := s.catalog.Block(ctx, locOf(loc), nil)
+	row, err := s.catalog.Block(ctx, loc, nil)
 	if err != nil {
 		if skep.KindOf(err) == skep.NotFound {
 			return blockMoved
@@ -130,24 +131,23 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		if len(v.buf) < n {
 			v.buf = device.AlignedBuffer(n)
 		}
-		err := s.readCopy(ctx, g, rec.Copies[i], v.buf[:n])
+		only := s.wholePolicy(g)
+		only.Only, only.Cost = 1<<i, nil // of whatever drive: every copy is to be right
+		got, err := segio.ReadBlock(ctx, g, ns.info.Shape, rec, v.buf[:n], only)
 		v.read += int64(n)
-		if err == nil {
-			err = checkStored(ns.info.Shape, rec, v.buf[:n])
-		}
-		switch k := skep.KindOf(err); {
-		case err == nil:
-		case k == skep.Damaged:
-			bad++
-		case k == skep.Deadline:
+		if segio.Lent(v.buf, got, err) {
 			v.buf = nil
-			unread++
+		}
+		switch {
+		case err == nil:
+		case skep.KindOf(err) == skep.Damaged:
+			bad++
 		default:
 			unread++
 		}
 	}
 	if len(rec.Copies) == 0 {
-		if checkStored(ns.info.Shape, rec, nil) != nil {
+		if _, err := segio.Verify(ns.info.Shape, rec, nil); err != nil {
 			bad++
 		}
 	}
@@ -156,61 +156,54 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		return blockSound
 	case bad == 0:
 		return blockUnread
-	case len(rec.Copies) < 2 && unread > 0:
-		return blockUnread
 	}
-	s.count.damaged.Add(1)
+	s.count.Damaged.Add(1)
 	ev := s.blockEvent(ns, rec, skep.EventDamaged)
 	ev.Reason = skep.Damaged
-	s.events.emit(ev)
-	s.log.Error("damaged copy of a block", "key", rec.Key.Short(), "location", loc.String(), "bad_copies", bad, "of", len(rec.Copies))
+	s.badLog.error(s.log, "damaged copy of a block", "key", rec.Key.Short(), "location", loc.String(), "bad_copies", bad, "of", len(rec.Copies))
 	if len(v.buf) < n {
 		v.buf = device.AlignedBuffer(n)
 	}
 	// Pieces of several bad copies may still make a whole block.
-	err := s.readVerified(ctx, g, ns.info.Shape, rec, v.buf[:n])
+	got, err := s.readVerified(ctx, g, ns.info.Shape, rec, v.buf[:n])
+	if segio.Lent(v.buf, got, err) {
+		v.buf = nil
+	}
 	v.read += int64(n)
+	if err != nil && skep.KindOf(err) == skep.Damaged && mend {
+		if s.forgetBlock(g, fp, loc, rec) {
+			ev.Tier = skep.TierNone
+		}
+		s.events.Emit(ev) // not before it is gone: whoever takes a snapshot before has the block, and this behind it
+		return blockLost
+	}
+	s.events.Emit(ev)
 	switch {
 	case err == nil && !mend:
 		return blockBadCopy
 	case err == nil:
-		if err := s.rewriteBlock(ctx, ns, fp, loc, rec, v.buf[:n]); err != nil {
+		err := s.rewriteBlock(ctx, ns, fp, loc, rec, got)
+		if err == errNotThere {
+			return blockMoved
+		}
+		if err != nil {
 			v.buf = nil // writes may be under way
 			s.log.Warn("damaged block not repaired; tried again when it is next read or scrubbed", "key", rec.Key.Short(), "error", err)
 			return blockBadCopy
 		}
-		s.count.repaired.Add(1)
+		s.count.Repaired.Add(1)
 		return blockRepaired
-	case skep.KindOf(err) == skep.Deadline:
-		v.buf = nil
-		return blockUnread
 	case skep.KindOf(err) != skep.Damaged:
 		return blockUnread
-	}
-	if mend {
-		s.forgetBlock(g, fp, loc, rec)
 	}
 	return blockLost
 }
 
-// readCopy reads one whole copy of a block, from the drives it lies on.
-func (s *Store) readCopy(ctx context.Context, g *group, p segment.Place, buf []byte) error {
-	loc := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-	extents := layout.Extents(nil, loc, int64(len(buf)), len(g.drives))
-	w := newWaiter(len(extents))
-	for _, e := range extents {
-		d := g.drives[e.Device]
-		w.submit(d, &device.Op{Kind: device.Read, Bufs: [][]byte{buf[e.Off : e.Off+e.Len]},
-			Offset: d.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize})
-	}
-	if err := w.wait(ctx, s.options.OpTimeout); err != nil {
-		return err
-	}
-	toFront(buf[:min(len(buf), layout.PageSize)], p.Sub)
-	return nil
-}
+// errNotThere says that a block was deleted, put again or moved before it could be moved.
+var errNotThere = &skep.Error{Op: "move block", Kind: skep.NotFound}
 
-// rewriteBlock writes a block, whose right bytes are in buf, to a new place.
+// rewriteBlock writes a block, whose right bytes are in buf, to a new place. errNotThere: there
+// is nothing left to be written again.
 func (s *Store) rewriteBlock(ctx context.Context, ns *namespace, fp index.Fingerprint, from layout.Location, rec *segment.Record, buf []byte) error {
 	in := &incoming{fp: fp, rec: *rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: from}, result: &skep.PutResult{}}
 	// Its old record stays where it is: when this one goes, a tombstone must follow.
@@ -225,21 +218,27 @@ func (s *Store) rewriteBlock(ctx context.Context, ns *namespace, fp index.Finger
 		return err
 	}
 	s.start(ctx, ns, a)
-	if err := s.cleaner.finish(ctx, ns, a); err != nil {
+	moved, err := s.cleaner.finish(ctx, ns, a)
+	if err != nil {
 		return err
+	}
+	if len(moved) == 0 {
+		return errNotThere
 	}
 	s.log.Info("damaged block written again", "key", rec.Key.Short(), "from", from.String(), "to", in.loc.String())
 	return nil
 }
 
-// forgetBlock takes a block out of the store no copy of which is right.
-func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) {
+// forgetBlock takes a block out of the store no copy of which is right, and says whether it was there still.
+func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) bool {
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	if _, ok := s.index.Remove(fp, loc.Pack()); ok {
+	_, ok := s.index.Remove(fp, loc.Pack())
+	if ok {
 		s.unstored(rec.Instance, rec.Bytes())
 		s.forgetCached(fp, rec)
-		s.deleteRow(locOf(loc))
+		s.deleteRow(loc)
 		s.suspect(g)
 	}
+	return ok
 }

@@ -11,29 +11,37 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
-// room is what the drives in use have: pages for payload, and the logical cap of the
-// policies that have an exact order.
+// room is what the drives in use have, or would have once they have grown: pages for payload,
+// and the logical cap of the policies that have an exact order.
 func (s *Store) room() (capacity, logical int64) {
 	o := &s.options
 	segPages := int64(s.segBytes/layout.PageSize) - 2
+	growth := s.growth(s.uncapped())
 	var segments int64
-	capped := true
+	known := true
 	s.space.mu.Lock()
 	for _, d := range s.allDrives() {
 		if d.retired.Load() {
 			continue
 		}
-		segments += int64(d.limit)
-		capped = capped && d.limit < unlimitedSegments
+		n := d.limit
+		if n == unlimitedSegments {
+			more, ok := growth[d]
+			n, known = d.segments+more, known && ok
+		}
+		segments += int64(n)
 	}
 	s.space.mu.Unlock()
+	capacity = segments * segPages
 	byBlocks := int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
 	switch {
-	case capped:
+	case known:
 		n := int64(max(1, s.usableDrives()))
-		capacity = segments * segPages
 		// Three groups are never full: the one kept free and the two open ones.
 		// What a row leaves over at a segment's end holds nothing.
 		block := pagesOf(o.BlockBytes)
@@ -91,21 +99,25 @@ const (
 // them is written again in the order of its chains, and they are freed. Nothing is
 // dropped. Deletes, restores and puts go on meanwhile.
 func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, err error) {
-	if err := s.enterWrite(ctx, "compact"); err != nil {
+	if err := s.enterMove(ctx, "compact", o); err != nil {
 		return r, err
 	}
 	defer s.leave()
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks
-	if err := t.take(ctx); err != nil {
-		return r, err
+	if !s.options.ReadOnly {
+		if err := t.take(ctx); err != nil {
+			return r, err
+		}
+		defer t.give()
 	}
-	defer t.give()
 	began := time.Now()
 	r.Task, r.Device, r.DryRun = taskCompact, -1, o.DryRun
 	r.FreeBefore = s.freeGroups()
-	s.sealOpen(streamMoved)
+	if !o.DryRun {
+		s.sealOpen(streamMoved)
+	}
 	costs, err := s.scanCosts(ctx)
 	if err != nil {
 		return r, err
@@ -135,8 +147,8 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	s.cleaner.loan.Store(1)
 	defer s.cleaner.loan.Store(0)
 	b := s.newBudget(o.Rate)
-	w := s.works.begin(taskCompact, live*layout.PageSize)
-	defer w.end()
+	w := s.works.Begin(taskCompact, live*layout.PageSize)
+	defer w.End()
 	for len(chosen) > 0 && err == nil {
 		n := s.setSize(chosen)
 		err = s.compactSet(ctx, chosen[:n], b, &r, o, w)
@@ -181,7 +193,7 @@ func (s *Store) setSize(chosen []groupCost) int {
 	return n
 }
 
-func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *CompactResult, o MoveOptions, w *work) error {
+func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *CompactResult, o MoveOptions, w *observe.Work) error {
 	var list []*incoming
 	var groups []*group
 	var releases []func()
@@ -191,7 +203,7 @@ func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *C
 		}
 	}()
 	for _, c := range set {
-		g := s.findGroup(c.num)
+		g := s.space.find(c.num)
 		if g == nil {
 			continue
 		}
@@ -216,10 +228,10 @@ func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *C
 		f()
 	}
 	releases = nil
-	before := s.count.movedBytes.Load()
+	before := s.count.MovedBytes.Load()
 	for _, g := range groups {
 		r.GroupsDone++
-		n, e := s.left(ctx, g, job{})
+		n, e := s.left(ctx, g)
 		if e != nil || n > 0 && err != errNoRoom {
 			continue // blocks that cannot be read, or puts that came back
 		}
@@ -229,7 +241,7 @@ func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *C
 			err = nil
 		}
 	}
-	r.Bytes += s.count.movedBytes.Load() - before
+	r.Bytes += s.count.MovedBytes.Load() - before
 	if o.Progress != nil {
 		o.Progress(r.Progress)
 	}
@@ -300,12 +312,18 @@ func (s *Store) findDrive(op, name string) (*drive, error) {
 	return found[0], nil
 }
 
+// FindDevice says, as an error of kind NotFound, that no device of the store has that name, or several do.
+func (s *Store) FindDevice(name string) error {
+	_, err := s.findDrive("find device", name)
+	return err
+}
+
 // DrainDevice moves everything off a device: nothing new goes there from now on, in later
 // opens too, and what it holds is written again on the others. Cache blocks that cannot be
 // read are forgotten; Durable ones stay where they are, and the error says how many.
 func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
 	const op = "drain device"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.enterMove(ctx, op, o); err != nil {
 		return Progress{}, err
 	}
 	defer s.leave()
@@ -343,16 +361,19 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 		return p, err
 	}
 	defer t.give()
-	if err := s.take(ctx, s.space.opening, op); err != nil { // what was being opened with it is known now
+	if err := s.take(ctx, s.space.opening, op, "group being opened"); err != nil { // what was being opened with it is known now
 		return p, err
 	}
 	s.space.opening.give()
 	began, b := time.Now(), s.newBudget(o.Rate)
-	w := s.works.begin(taskDrain, s.liveBytes(of))
-	defer w.end()
+	w := s.works.Begin(taskDrain, s.liveBytes(of))
+	defer w.End()
 	var stuck error
 	skip := map[*group]bool{}
 	for {
+		if !d.retired.Load() {
+			return p, errKept(op, d)
+		}
 		g, busy := s.nextOf(d, skip)
 		if g == nil {
 			if !busy {
@@ -392,16 +413,14 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 func (s *Store) mayDrain(op string, d *drive) error {
 	left := 0
 	for _, o := range s.allDrives() {
-		if o != d && !o.retired.Load() && o.condition() < fenced {
+		if o != d && !o.retired.Load() && o.condition() < health.Fenced {
 			left++
 		}
 	}
 	most := 1
-	s.names.mu.RLock()
-	for _, ns := range s.names.mu.byID {
+	for _, ns := range s.names.byID.all() {
 		most = max(most, ns.info.Copies)
 	}
-	s.names.mu.RUnlock()
 	if left < most {
 		return skep.Invalidf(op, "devices left in working order", left, fmt.Sprintf("at least %d: as many as a namespace has copies", most))
 	}
@@ -433,14 +452,6 @@ func (s *Store) rowOf(d *drive) catalog.DeviceState {
 	return d.row()
 }
 
-// reroom tells the index how much room there is now.
-func (s *Store) reroom() {
-	capacity, logical := s.room()
-	if err := s.index.SetCapacity(capacity*slotsPerPage, logical*slotsPerPage); err != nil {
-		s.log.Warn("room not reckoned anew", "error", err)
-	}
-}
-
 // sealGroupsOf ends the filling of groups that were being opened when their drive was
 // taken out of use: nobody may come to fill them.
 func (s *Store) sealGroupsOf(d *drive) {
@@ -462,7 +473,7 @@ func (s *Store) nextOf(d *drive, skip map[*group]bool) (g *group, busy bool) {
 			continue
 		}
 		s.space.mu.Lock()
-		ready := g.filler == nil && g.pending == 0 && !g.victim && s.space.mu.groups[g.num] == g
+		ready := s.space.idleLocked(g) && s.space.mu.groups.has(g)
 		s.space.mu.Unlock()
 		if ready {
 			return g, false
@@ -477,7 +488,7 @@ func (s *Store) nextOf(d *drive, skip map[*group]bool) (g *group, busy bool) {
 // written, a file is removed; its index is not used again.
 func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
 	const op = "remove device"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.enterMove(ctx, op, o); err != nil {
 		return Progress{}, err
 	}
 	defer s.leave()
@@ -495,6 +506,9 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	case <-ctx.Done():
 		return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}
+	if !d.retired.Load() || len(s.groupsOf(d)) > 0 {
+		return p, errKept(op, d)
+	}
 	row := s.rowOf(d)
 	row.State = catalog.DeviceRemoved
 	b := s.catalog.NewBatch()
@@ -503,13 +517,11 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 		return p, err
 	}
 	d.removed.Store(true)
-	if err := s.restamp(ctx); err != nil {
-		return p, err
-	}
-	if d.condition() < fenced {
+	s.restamp()
+	if d.condition() < health.Fenced {
 		ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 		defer cancel()
-		if err := wipe(ctx, d.dev); err != nil {
+		if err := segio.Wipe(ctx, s.durably(d)); err != nil {
 			s.log.Warn("removed device not wiped: clear its first 64 KiB before it is used again", "device", d.path, "error", err)
 		} else if st, err := os.Lstat(d.path); err == nil && st.Mode().IsRegular() && !d.dev.Info().Raw && d.dev.Info().Path == d.path {
 			if err := os.Remove(d.path); err != nil {
@@ -538,8 +550,8 @@ func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (p Progress, err e
 	defer t.give()
 	p.Task, p.Device = taskRebalance, -1
 	began, b := time.Now(), s.newBudget(o.Rate)
-	w := s.works.begin(taskRebalance, 0)
-	defer w.end()
+	w := s.works.Begin(taskRebalance, 0)
+	defer w.End()
 	skip := map[*group]bool{}
 	for {
 		g := s.unbalanced(s.groupList(), func(g *group) bool { return !skip[g] && t.ready(g) })

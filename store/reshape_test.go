@@ -14,8 +14,9 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -28,7 +29,7 @@ func TestCompact(t *testing.T) {
 		quick(o)
 		o.CapacityBytes, o.SegmentBytes = 48<<20, 512<<10
 		o.DeviceCount = 3
-		o.rules.taskEvery = hangs
+		o.taskEvery = hangs
 	})
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	const chains, length = 24, 20
@@ -115,7 +116,7 @@ func countBlocks(t *testing.T, s *Store) int {
 // A store that is as full as it gets can be compacted too, and drops nothing for it.
 func TestCompactWhenFull(t *testing.T) {
 	ctx := testContext(t)
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.rules.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
 	var kept []skep.Key
@@ -147,7 +148,7 @@ func TestCompactWhenFull(t *testing.T) {
 // Restores and deletes go on during a compaction, and a delete is not undone by it.
 func TestCompactUnderLoad(t *testing.T) {
 	ctx := testContext(t)
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 24 << 20; o.rules.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 24 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 2, false)
 	var keys []skep.Key
@@ -180,7 +181,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	o := small(tempRoot(t, "store"))
 	quick(&o)
 	o.CacheBytes, o.CapacityBytes = -1, 8<<20
-	o.rules.taskEvery = hangs
+	o.taskEvery = hangs
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -203,7 +204,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	all()
 	_, err = s.Rebalance(ctx, MoveOptions{})
 	require.NoError(t, err)
-	d := s.drives[2]
+	d := s.allDrives()[2]
 	eventually(t, "the new device has its share", func() bool {
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
@@ -214,7 +215,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 
 	s, err = Open(ctx, o) // the device is known by what is written on it
 	require.NoError(t, err)
-	require.Len(t, s.drives, 3)
+	require.Len(t, s.allDrives(), 3)
 	all()
 	plan, err := s.RemoveDevice(ctx, "0", MoveOptions{DryRun: true})
 	require.NoError(t, err)
@@ -237,7 +238,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err = AddDevices(ctx, o, NewDevice{Path: filepath.Join(o.Dir, "device-0")})
 	require.NoError(t, err)
-	require.EqualValues(t, 3, s.drives[3].index, "an index is not used again")
+	require.EqualValues(t, 3, s.allDrives()[3].index, "an index is not used again")
 	all()
 	require.NoError(t, s.Close())
 
@@ -258,10 +259,10 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 				quick(o)
 				o.DeviceCount, o.SegmentBytes, o.CapacityBytes, o.BlockBytes = 4, 6<<20, 4*(20*6<<20+64<<10), 1<<20
 				o.IOBytes = 64 << 20
-				o.rules.lostAfter, o.rules.taskEvery, o.rules.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+				o.rules.LostAfter, o.taskEvery, o.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 			})
 			defer func() {
-				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].condition() == dead })
+				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].condition() == health.Dead })
 				require.NoError(t, s.Close())
 			}()
 			sc := openSpace(t, s, "n", skep.Durable, 2, true)
@@ -289,10 +290,12 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 func wholeWithout(t *testing.T, s *Store, d *drive) bool {
 	whole := true
 	for _, g := range s.groupList() {
-		require.NoError(t, s.catalog.ScanGroup(context.Background(), g.num, func(_ catalog.Loc, row []byte) error {
+		require.NoError(t, s.catalog.ScanGroup(context.Background(), g.num, func(_ layout.Location, row []byte) error {
 			var rec segment.Record
-			require.NoError(t, segment.DecodeRecord(row, &rec))
-			_, ok := survives(unitsOf(rec.Copies, int64(rec.Pages)*layout.PageSize, len(g.drives)), func(i int) bool { return g.drives[i] != d })
+			if err := segment.DecodeRecord(row, &rec); err != nil {
+				return err
+			}
+			_, ok := segio.RecordUnits(&rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i] != d })
 			whole = whole && ok
 			return nil
 		}))
@@ -320,7 +323,7 @@ func TestMissingDevice(t *testing.T) {
 			ctx := testContext(t)
 			o := small(tempRoot(t, "store"))
 			quick(&o)
-			o.CacheBytes, o.DeviceCount, o.rules.taskEvery = -1, 3, hangs
+			o.CacheBytes, o.DeviceCount, o.taskEvery = -1, 3, hangs
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
 			sc := openSpace(t, s, "n", tt.class, tt.copies, true)
@@ -459,7 +462,7 @@ func TestEmptiest(t *testing.T) {
 
 // The index counts one copy of a block: groups that are full of copies have no holes.
 func TestCopiesAreNoHoles(t *testing.T) {
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 16 << 20; o.rules.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 16 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)
 	for i := range 20 {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"github.com/skepkv/skep/store/internal/locks"
 	"io"
 	"sync"
 	"time"
@@ -38,11 +39,12 @@ type session struct {
 	will        time.Duration // what loading willBytes was expected to take
 	willBytes   int64
 	lastLanding time.Time
-	state       int64 // bytes it is counted as among the calls under way
+	state       int64  // bytes it is counted as among the calls under way
+	tenant      uint16 // whose they are: that of its first chain
 
 	chains []*chain
 
-	mu      sync.Mutex
+	mu      locks.Mutex[locks.Session]
 	wake    sync.Cond // the pump waits here: window, priorities, claims, close
 	landed  chan struct{}
 	ready   []skep.Chunk
@@ -59,27 +61,16 @@ type session struct {
 
 // chain is one chain of a session.
 type chain struct {
-	*skep.Chain
+	*layout.ChainPlan
 	ns       *namespace
 	tag      tag
 	index    int
-	blocks   skep.Range
-	layers   skep.Range
-	heads    skep.Range
-	part     string
-	geometry layout.Geometry
-	byLayer  bool
-	// fillGaps says that what lies between blocks in the destination may be written to,
-	// as reads of whole pages do: the caller left the stride to us.
-	fillGaps bool
-	// structured says that the part has layers and heads.
-	structured bool
-	boundary   bool // the part is boundary activations
-	tied       bool // of another chain of the session
-	promised   int  // leading keys under a lease when the session began
+	boundary bool // the part is boundary activations
+	tied     bool // of another chain of the session
+	promised int  // leading keys under a lease when the session began
 
 	// Guarded by session.mu.
-	items    []uint8 // state of each chunk, in the order of itemOf
+	items    []uint8 // state of each chunk
 	next     int     // position in the direction's order
 	left     int     // not answered
 	away     int
@@ -132,13 +123,18 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 	if r.Window > 0 {
 		ses.window = min(r.Window, sessionWindow)
 	}
-	state := restoreState(r)
-	if err := s.calls.enter("restore", state, s.options.CallBytes); err != nil {
+	if len(r.Chains) > 0 {
+		if ns := s.namespaceOf(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
+			ses.tenant = ns.tenant
+		}
+	}
+	state, err := s.beginCall("restore", ses.tenant, restoreState(r))
+	if err != nil {
 		ses.cancel()
 		return nil, err
 	}
 	if err := ses.plan(r); err != nil {
-		s.calls.leave(state)
+		s.calls.leave(ses.tenant, state)
 		ses.cancel()
 		return nil, err
 	}
@@ -149,7 +145,7 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 	}
 	ses.traced = beginRestore(ctx, keys)
 	if !s.sessions.add(ses) {
-		s.calls.leave(state)
+		s.calls.leave(ses.tenant, state)
 		ses.cancel()
 		return nil, errClosed
 	}
@@ -163,7 +159,7 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 		ses.arm(c)
 	}
 	ses.willBytes, ses.will = ses.predicted()
-	err := s.two.join(ses)
+	err = s.two.join(ses)
 	ses.mu.Unlock()
 	go ses.pump()
 	if err != nil {
@@ -216,10 +212,7 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 // answerLocked delivers chunk i of c, with what out does not say filled in.
 // REQUIRES: ses.mu, and the chunk not answered.
 func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
-	block, layers := c.itemOf(i)
-	if !c.structured {
-		layers = skep.Range{} // there are none
-	}
+	block, layers := c.Chunk(i)
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
 	ses.s.wanted.answered(c, i)
@@ -252,18 +245,18 @@ func (ses *session) hit(c *chain, block int, out *skep.Chunk) {
 		return
 	}
 	st := &ses.s.count
-	st.restored.Add(out.Bytes)
-	st.tier(out.Tier, out.Bytes)
+	st.Restored.Add(out.Bytes)
+	st.Tiers.Add(out.Tier, out.Bytes)
 	if c.boundary {
-		st.boundaryRestored.Add(out.Bytes)
+		st.BoundaryRestored.Add(out.Bytes)
 	}
-	c.ns.count.tier(out.Tier, out.Bytes)
-	if i := block - c.blocks.From; !c.touched[i] {
+	c.ns.count.Tiers.Add(out.Tier, out.Bytes)
+	if i := block - c.Blocks.From; !c.touched[i] {
 		c.touched[i] = true
-		st.restoredBlocks.Add(1)
+		st.RestoredBlocks.Add(1)
 		fp := c.fingerprintOf(ses.s, block)
 		ses.s.index.Touch(fp)
-		ses.s.programs.restored(fp)
+		ses.s.programs.Restored(fp)
 		if out.Tier == skep.TierDRAM {
 			ses.s.writeback.use(fp)
 			ses.s.prefetch.used(fp)
@@ -277,10 +270,10 @@ func (ses *session) miss(c *chain, block int, err error) {
 		return
 	}
 	kind := skep.KindOf(err)
-	ses.s.count.miss(kind)
-	c.ns.count.missed.add(kind)
+	ses.s.count.Missed.Add(kind)
+	c.ns.count.Missed.Add(kind)
 	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
-		ses.s.count.broken.Add(1)
+		ses.s.count.Broken.Add(1)
 		ses.s.log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
 	}
 }
@@ -311,6 +304,7 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 			return 0, errSessionClosed
 		}
 		if ses.left == 0 && ses.away == 0 {
+			ses.deliveredLocked()
 			ses.mu.Unlock()
 			ses.signal() // for whoever asks again
 			return 0, io.EOF
@@ -340,24 +334,32 @@ func (ses *session) chainAt(op string, i int) (*chain, error) {
 	return ses.chains[i], nil
 }
 
+// askedAt is chainAt of a call that does nothing once its context has ended.
+func (ses *session) askedAt(ctx context.Context, op string, i int) (*chain, error) {
+	if ctx.Err() != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	return ses.chainAt(op, i)
+}
+
 // Claim implements skep.Session.
-func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
-	c, err := ses.chainAt("claim", i)
+func (ses *session) Claim(ctx context.Context, i int, want skep.Subset, load skep.EngineLoad) (skep.Claim, error) {
+	c, err := ses.askedAt(ctx, "claim", i)
 	if err != nil {
 		return skep.Claim{}, err
 	}
 	end := len(c.Keys) * c.ns.info.Shape.BlockTokens
-	if c.byLayer {
-		end = c.geometry.Layers()
+	if c.Direction.ByLayer() {
+		end = c.Geometry.Layers()
 	}
-	r, ok := r.Within(end)
+	r, ok := want.In(end)
 	if !ok {
-		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+itoa(end))
+		return skep.Claim{}, skep.Invalidf("claim", "range", want, "within 0 to "+itoa(end))
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if c.Compute != nil {
-		return ses.claimPlanned(c, r, true)
+		return ses.claimPlanned(c, r, load == skep.Idle)
 	}
 	if ses.ending {
 		return skep.Claim{}, errSessionClosed
@@ -383,19 +385,19 @@ func (ses *session) Claim(i int, r skep.Range) (skep.Claim, error) {
 		jump = to
 	}
 	ses.wake.Broadcast()
-	return skep.Claim{Granted: skep.Range{From: r.From, To: granted}, Jump: jump}, nil
+	return skep.Claim{Granted: skep.Range{From: r.From, To: granted}, Next: jump}, nil
 }
 
 // claimable says whether the block (or layer) at position p is neither loaded nor on
 // its way, and where it ends, at most limit.
 func (c *chain) claimable(p, limit int) (to int, free bool) {
-	if c.byLayer {
+	if c.Direction.ByLayer() {
 		to = p + 1
-		if p < c.layers.From || p >= c.layers.To {
+		if p < c.Layers.From || p >= c.Layers.To {
 			return to, true
 		}
-		first := (p - c.layers.From) * c.blocks.Len()
-		for _, st := range c.items[first : first+c.blocks.Len()] {
+		first := (p - c.Layers.From) * c.Blocks.Len()
+		for _, st := range c.items[first : first+c.Blocks.Len()] {
 			if st == itemAway || st == itemDone {
 				return to, false
 			}
@@ -405,10 +407,10 @@ func (c *chain) claimable(p, limit int) (to int, free bool) {
 	b := c.ns.info.Shape.BlockTokens
 	block := p / b
 	to = min((block+1)*b, limit)
-	if block < c.blocks.From || block >= c.blocks.To {
+	if block < c.Blocks.From || block >= c.Blocks.To {
 		return to, true
 	}
-	st := c.items[block-c.blocks.From]
+	st := c.items[block-c.Blocks.From]
 	return to, st != itemAway && st != itemDone
 }
 
@@ -417,16 +419,16 @@ var errClaimed = &skep.Error{Op: "restore", Kind: skep.Claimed}
 // claimLocked answers what waits in [p, to) as claimed. REQUIRES: ses.mu.
 func (ses *session) claimLocked(c *chain, p, to int) {
 	first, last := 0, 0
-	if c.byLayer {
-		if p < c.layers.From || p >= c.layers.To {
+	if c.Direction.ByLayer() {
+		if p < c.Layers.From || p >= c.Layers.To {
 			return
 		}
-		first = (p - c.layers.From) * c.blocks.Len()
-		last = first + c.blocks.Len()
+		first = (p - c.Layers.From) * c.Blocks.Len()
+		last = first + c.Blocks.Len()
 	} else {
 		b := c.ns.info.Shape.BlockTokens
-		first = max(p/b-c.blocks.From, 0)
-		last = min((to+b-1)/b-c.blocks.From, len(c.items))
+		first = max(p/b-c.Blocks.From, 0)
+		last = min((to+b-1)/b-c.Blocks.From, len(c.items))
 	}
 	for i := first; i < last; i++ {
 		if c.items[i] == itemWaiting {
@@ -436,8 +438,8 @@ func (ses *session) claimLocked(c *chain, p, to int) {
 }
 
 // Reprioritise implements skep.Session.
-func (ses *session) Reprioritise(i, priority int, deadline time.Time) error {
-	c, err := ses.chainAt("reprioritise", i)
+func (ses *session) Reprioritise(ctx context.Context, i, priority int, deadline time.Time) error {
+	c, err := ses.askedAt(ctx, "reprioritise", i)
 	if err != nil {
 		return err
 	}
@@ -530,7 +532,7 @@ func (ses *session) Close(ctx context.Context) error {
 	if err == nil {
 		ses.s.sessions.remove(ses)
 		ses.mu.Lock()
-		ses.s.calls.leave(ses.state)
+		ses.s.calls.leave(ses.tenant, ses.state)
 		ses.state = 0
 		ses.logPrediction()
 		ended := ses.traced

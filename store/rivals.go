@@ -1,7 +1,7 @@
 package store
 
 import (
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/segment"
@@ -12,7 +12,7 @@ import (
 // decided by their sequence numbers, which are given out between begin and the record's
 // encoding: one that was encoded before the other began has the lower one.
 type rivals struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Rivals]
 	m  map[index.Fingerprint]*rivalry
 }
 
@@ -109,5 +109,5 @@ func (s *Store) logBlocks(ns *namespace, a *appending, w *segment.LogWriter) err
 func (sp *space) find(num uint32) *group {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	return sp.mu.groups[num]
+	return sp.mu.groups.get(num)
 }

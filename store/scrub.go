@@ -9,8 +9,10 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -54,10 +56,15 @@ func (r *ScrubReport) Sound() bool {
 const maxFaults = 1000
 
 func (r *ScrubReport) fault(f Fault) {
-	if len(r.Faults) < maxFaults {
-		r.Faults = append(r.Faults, f)
+	noteFault(&r.Faults, &r.MoreFaults, f)
+}
+
+// noteFault adds a fault to a report, or counts it where that has enough.
+func noteFault(list *[]Fault, more *int64, f Fault) {
+	if len(*list) < maxFaults {
+		*list = append(*list, f)
 	} else {
-		r.MoreFaults++
+		*more++
 	}
 }
 
@@ -87,8 +94,8 @@ func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) 
 	sc := &scrubber{s: s, o: o, v: verifier{s: s}, rep: ScrubReport{DryRun: o.DryRun, Faults: []Fault{}}, start: time.Now(),
 		instances: map[uint32]bool{}, salts: map[instanceTag]bool{}, entries: map[uint64]int{}}
 	sc.budget = s.newBudget(o.Rate)
-	sc.work = s.works.begin(taskScrub, s.liveBytes(s.groupList()))
-	defer sc.work.end()
+	sc.work = s.works.Begin(taskScrub, s.liveBytes(s.groupList()))
+	defer sc.work.End()
 	err := sc.run(ctx)
 	sc.tally()
 	if err == nil && ctx.Err() != nil {
@@ -103,7 +110,7 @@ type scrubber struct {
 	v      verifier
 	rep    ScrubReport
 	budget *budget
-	work   *work
+	work   *observe.Work
 	start  time.Time
 	told   int64 // bytes that work knows of
 	spent  int64 // and that the budget does
@@ -166,7 +173,7 @@ const yieldFor = 20 * time.Millisecond
 
 // pace waits as the rate says, or where there is none for a while if restores read.
 func (sc *scrubber) pace(ctx context.Context) {
-	sc.work.add(sc.v.read - sc.told)
+	sc.work.Add(sc.v.read - sc.told)
 	sc.told = sc.v.read
 	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
 		if err := sc.budget.sleep(ctx, time.Millisecond); err != nil {
@@ -182,7 +189,7 @@ func (sc *scrubber) pace(ctx context.Context) {
 // restoring says whether a drive has reads of restores under way.
 func (s *Store) restoring() bool {
 	for _, d := range s.allDrives() {
-		if d.condition() == dead {
+		if d.condition() == health.Dead {
 			continue // what it has, it keeps
 		}
 		d.reads.mu.Lock()
@@ -200,13 +207,13 @@ func (sc *scrubber) group(ctx context.Context, g *group) error {
 	s := sc.s
 	sc.headers(ctx, g)
 	var rows []scrubRow
-	err := s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
+	err := s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, b []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			sc.rep.fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
 			return nil
 		}
-		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), layoutOf(l), rec})
+		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), l, rec})
 		return nil
 	})
 	if err != nil {
@@ -266,7 +273,7 @@ func (s *Store) logsWanted(g *group, rec *segment.Record) int {
 func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool) {
 	s := sc.s
 	s.space.mu.Lock()
-	quiet := g.filler == nil && g.pending == 0
+	quiet := g.filler == nil && g.pending == 0 && len(g.writing) == 0
 	s.space.mu.Unlock()
 	found := map[recordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
@@ -279,7 +286,7 @@ func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool)
 		case segment.KindMark:
 		default:
 			var w segment.LogWriter
-			if err := addEntry(&w, e); err == nil {
+			if err := w.Entry(e); err == nil {
 				others[string(w.Bytes())]++
 			}
 			sc.name(e)
@@ -301,34 +308,11 @@ func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool)
 	return found, quiet
 }
 
-// addEntry adds an entry to an append as it was read.
-func addEntry(w *segment.LogWriter, e segment.Entry) error {
-	switch e.Kind {
-	case segment.KindTombstone:
-		t, err := segment.DecodeTombstone(e.Body)
-		if err != nil {
-			return err
-		}
-		return w.Tombstone(&t)
-	case segment.KindPurge:
-		p, err := segment.DecodePurge(e.Body)
-		if err != nil {
-			return err
-		}
-		return w.Purge(&p)
-	}
-	n, err := segment.DecodeNamespace(e.Body)
-	if err != nil {
-		return err
-	}
-	return w.Namespace(&n)
-}
-
 // name notes that the devices know a namespace or a salt.
 func (sc *scrubber) name(e segment.Entry) {
 	switch e.Kind {
 	case segment.KindNamespace:
-		if n, err := segment.DecodeNamespace(e.Body); err == nil {
+		if n, err := segment.DecodeNamespace(e.Body); err == nil && !n.Deleted {
 			sc.instances[n.Instance] = true
 		}
 	case segment.KindPurge:
@@ -343,35 +327,50 @@ func (sc *scrubber) names(ctx context.Context) {
 	if sc.blind {
 		return // a log that could not be read may have it
 	}
+	n := sc.s.names
 	for _, e := range sc.singles {
 		if sc.entries[e.hash] < nameCopies { // else an earlier scrub has written it again
 			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
 		}
 	}
-	n := sc.s.names
 	var missing []*segment.LogWriter
-	n.mu.RLock()
-	for _, ns := range n.mu.byID {
+	for _, ns := range n.byID.all() {
 		var w segment.LogWriter
 		if !sc.instances[ns.instance] && w.Namespace(ns.entry(sc.s.nextSeq())) == nil {
 			missing = append(missing, &w)
 		}
 	}
-	for k, epoch := range n.mu.saltEpoch {
+	for k, epoch := range n.saltEpoch.all() {
 		var w segment.LogWriter
 		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
-		if !sc.salts[k] && n.mu.byInstance[k.instance] != nil && w.Purge(&p) == nil {
+		if !sc.salts[k] && n.byInstance.get(k.instance) != nil && w.Purge(&p) == nil {
 			missing = append(missing, &w)
 		}
 	}
-	n.mu.RUnlock()
 	for _, w := range missing {
 		sc.relogEntry(ctx, nil, w.Bytes(), "no log has what a namespace or a purged salt is")
 	}
 }
 
+// needed says whether entries still say what holds: not that a namespace is, which is deleted.
+func (n *names) needed(entries []byte) bool {
+	for e := range segment.Entries(entries) {
+		if e.Kind != segment.KindNamespace {
+			return true
+		}
+		if v, err := segment.DecodeNamespace(e.Body); err != nil || v.Deleted || n.of(v.Instance) != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // relogEntry writes an entry again that is no block.
 func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, problem string) {
+	defer sc.s.entering.begin()()
+	if !sc.s.names.needed(entry) {
+		return
+	}
 	sc.rep.LogsMended++
 	f := Fault{What: "log", Problem: problem, Do: "scrub without --dry-run: it is written again"}
 	if g != nil {
@@ -407,9 +406,17 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 		}
 		var err error
 		if ns != nil {
-			if err = s.readVerified(ctx, g, ns.info.Shape, rec, sc.v.buf[:n]); err == nil {
-				err = s.rewriteBlock(ctx, ns, r.fp, r.loc, rec, sc.v.buf[:n])
+			var got []byte
+			got, err = s.readVerified(ctx, g, ns.info.Shape, rec, sc.v.buf[:n])
+			if segio.Lent(sc.v.buf, got, err) {
+				sc.v.buf = nil
 			}
+			if err == nil {
+				err = s.rewriteBlock(ctx, ns, r.fp, r.loc, rec, got)
+			}
+		}
+		if err == errNotThere {
+			return
 		}
 		if err != nil {
 			sc.v.buf = nil
@@ -422,41 +429,40 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 // headers reads a group's headers, and writes again those that are wrong.
 func (sc *scrubber) headers(ctx context.Context, g *group) {
 	s := sc.s
-	page := device.AlignedBuffer(layout.PageSize)
 	for i, d := range g.drives {
 		want := s.headerOf(g, i)
-		within, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
-		err := device.ReadAt(within, d.dev, page, d.segmentOffset(g.segments[i]))
-		cancel()
+		h, wrong, err := segio.ReadHeader(ctx, d.io(), g.segments[i], s.options.OpTimeout)
 		if err != nil {
 			if ctx.Err() == nil {
 				sc.rep.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
 			}
-			page = device.AlignedBuffer(layout.PageSize)
 			continue
 		}
-		problem := headerProblem(page, &want)
+		problem := headerProblem(&h, wrong, &want)
 		if problem == "" {
 			continue
 		}
-		sc.rep.Headers++
 		f := Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-		if !sc.o.DryRun {
+		gone := g.draining.Load()
+		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
-			if err := s.writeHeader(ctx, d, &want); err != nil {
+			if gone, err = s.rewriteHeader(ctx, g, i); err != nil {
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}
+		if gone { // the cleaner frees it: that is what its header says
+			return
+		}
+		sc.rep.Headers++
 		sc.rep.fault(f)
 	}
 }
 
 // headerProblem says what is wrong with a header that should be want.
-func headerProblem(page []byte, want *segment.Header) string {
-	h, err := segment.DecodeHeader(page)
+func headerProblem(h *segment.Header, wrong error, want *segment.Header) string {
 	switch {
-	case err != nil:
-		return err.Error()
+	case wrong != nil:
+		return wrong.Error()
 	case h.Store != want.Store || h.Device != want.Device || h.Segment != want.Segment:
 		return "it is another segment's"
 	case h.Group != want.Group || h.Generation != want.Generation:
@@ -475,12 +481,12 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 	s := sc.s
 	ctx, cancel := context.WithTimeout(ctx, 2*s.options.OpTimeout) // to read, and to write
 	defer cancel()
-	buf := device.AlignedBuffer(2 * layout.PageSize)
-	if err := device.ReadAt(ctx, d.dev, buf, 0); err != nil {
+	both, err := segio.ReadSuperblocks(ctx, "scrub", d.dev, d.path)
+	if err != nil {
 		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
 	}
-	good, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	good, err := both.Choose()
 	if err == nil && (good.Store != s.id || good.Device != d.id) {
 		err = errors.New("it is another device's")
 	}
@@ -489,24 +495,12 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
 		return
 	}
-	for i := range 2 {
-		page := buf[i*layout.PageSize : (i+1)*layout.PageSize]
-		if _, err := segment.DecodeSuperblock(page); err == nil {
-			continue
-		}
+	for _, i := range both.Damaged() {
 		sc.rep.Headers++
 		f := Fault{Device: d.path, What: "superblock", Problem: "copy " + itoa(i) + " is damaged", Do: "scrub without --dry-run: it is written again"}
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
-			fresh := device.AlignedBuffer(layout.PageSize)
-			err := good.Encode(fresh)
-			if err == nil {
-				err = device.WriteAt(ctx, d.dev, fresh, int64(i)*layout.PageSize)
-			}
-			if err == nil {
-				err = s.flushDrives(ctx, []*drive{d})
-			}
-			if err != nil {
+			if err := segio.WriteSuperblock(ctx, s.durably(d), &good, i); err != nil {
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -25,14 +25,14 @@ func harmDrive(t testing.TB, d *drive, off int64, n int) {
 }
 
 // recordsOf are the rows of all groups.
-func recordsOf(t testing.TB, s *Store) map[catalog.Loc]segment.Record {
+func recordsOf(t testing.TB, s *Store) map[layout.Location]segment.Record {
 	t.Helper()
-	out := map[catalog.Loc]segment.Record{}
-	require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l catalog.Loc, row []byte) error {
+	out := map[layout.Location]segment.Record{}
+	require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l layout.Location, row []byte) error {
 		var r segment.Record
-		require.NoError(t, segment.DecodeRecord(row, &r))
+		err := segment.DecodeRecord(row, &r)
 		out[l] = r
-		return nil
+		return err
 	}))
 	return out
 }
@@ -133,14 +133,14 @@ func TestReadingADamagedCopyRepairsIt(t *testing.T) {
 	}
 	eventually(t, "the block is written again", func() bool {
 		requireChain(t, s, sc, keys, 9000)
-		return s.count.repaired.Load() == 1
+		return s.count.Repaired.Load() == 1
 	})
 	rep, err := s.Scrub(testContext(t), ScrubOptions{DryRun: true})
 	require.NoError(t, err)
 	require.True(t, rep.Sound(), "%+v", rep)
-	damaged := s.count.damaged.Load()
+	damaged := s.count.Damaged.Load()
 	requireChain(t, s, sc, keys, 9000)
-	require.Equal(t, damaged, s.count.damaged.Load(), "it is not found again at every read")
+	require.Equal(t, damaged, s.count.Damaged.Load(), "it is not found again at every read")
 }
 
 func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
@@ -194,7 +194,7 @@ func TestScrubMendsRecordsThatStandOnOneDriveOnly(t *testing.T) {
 	}
 	harmed := -1
 	for i, d := range g.drives { // a log in which records are
-		end, err := s.scanLog(ctx, d, g.segments[i], s.logID(g, i), device.AlignedBuffer(logPiece), func(*segment.Append) error { return nil })
+		end, err := segio.ScanLog(ctx, s.logOf(g, i), segio.LogBuffer(), hangs, func(*segment.Append) error { return nil })
 		require.NoError(t, err)
 		if end.Appends > 0 && harmed < 0 {
 			harmed = i
@@ -242,7 +242,7 @@ func TestTornLogWithNothingMissingIsSound(t *testing.T) {
 	for _, g := range s.groupList() {
 		for i, d := range g.drives { // the mark of an orderly end has a page of its own
 			mark := false
-			end, err := s.scanLog(ctx, d, g.segments[i], s.logID(g, i), device.AlignedBuffer(logPiece), func(a *segment.Append) error {
+			end, err := segio.ScanLog(ctx, s.logOf(g, i), segio.LogBuffer(), hangs, func(a *segment.Append) error {
 				mark = true
 				for e := range a.Entries() {
 					mark = mark && e.Kind == segment.KindMark
@@ -274,12 +274,12 @@ func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 2*scrubReaders), 4<<10))
 	var rows []scrubRow
 	for l, rec := range recordsOf(t, s) {
-		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), layoutOf(l), rec})
+		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), l, rec})
 	}
 	r.faults[0].Hold(device.Read)
 	sound := 0
-	scrub := &scrubber{s: s, o: ScrubOptions{Rate: 1 << 40}, v: verifier{s: s}, budget: s.newBudget(1 << 40), work: s.works.begin(taskScrub, 0)}
-	defer scrub.work.end()
+	scrub := &scrubber{s: s, o: ScrubOptions{Rate: 1 << 40}, v: verifier{s: s}, budget: s.newBudget(1 << 40), work: s.works.Begin(taskScrub, 0)}
+	defer scrub.work.End()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -3,9 +3,12 @@ package store
 import (
 	"bytes"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
@@ -14,9 +17,19 @@ import (
 // settleNames makes the table of namespaces and purges, and their rows.
 func (r *rebuilder) settleNames() error {
 	n := r.s.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	named := map[[2]string]skep.NamespaceID{}
+	for id, ns := range r.namespaces { // a name is used again only once what had it is deleted
+		name := [2]string{ns.Info.Tenant, ns.Info.Name}
+		if older := min(id, named[name]); older != 0 {
+			r.ended[older] = max(r.ended[older], r.namespaces[older].Instance)
+		}
+		named[name] = max(id, named[name])
+	}
 	for id, ns := range r.namespaces {
+		if ns.Instance <= r.ended[id] {
+			delete(r.namespaces, id)
+			continue
+		}
 		if _, purged := r.whole[ns.Instance]; purged {
 			// Its renewal was lost with a drive: the namespace goes on under a new instance.
 			r.relog = true
@@ -24,14 +37,14 @@ func (r *rebuilder) settleNames() error {
 			ns.Instance = r.topInst
 			r.namespaces[id] = ns
 		}
-		if _, err := n.addLocked(ns.Info, ns.Instance); err != nil {
+		if _, err := n.add(ns.Info, ns.Instance); err != nil {
 			return err
 		}
 	}
 	for k, p := range r.salts {
-		n.mu.deadTags[k] = true
+		n.deadTags.set(k, true)
 		if p.Seq > 0 {
-			n.mu.saltEpoch[k] = p.Seq
+			n.saltEpoch.set(k, p.Seq)
 		}
 	}
 	r.rep.Namespaces, r.rep.Purges = len(r.namespaces), len(r.whole)+len(r.salts)
@@ -51,8 +64,8 @@ func (r *rebuilder) link(ctx context.Context) error {
 func (r *rebuilder) verify(ctx context.Context) error {
 	s := r.s
 	s.space.mu.Lock()
-	for num, g := range r.groups {
-		s.space.mu.groups[num] = g.group
+	for _, num := range slices.Sorted(maps.Keys(r.groups)) {
+		s.space.mu.groups.add(r.groups[num].group)
 	}
 	s.space.mu.Unlock()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -96,14 +109,14 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	r.rep.Verified = verified.Load()
 	r.progress(RebuildProgress{Stage: "verify", Done: int(r.rep.Verified), Of: int(r.rep.Verified), Records: r.records.Load()})
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ended(ctx, "open store")
 	}
 	return nil
 }
 
 // whole1 says whether the block of one row has its bytes.
 func (r *rebuilder) whole1(ctx context.Context, loc uint64, buf *[]byte) (bool, error) {
-	row, err := r.s.catalog.Block(ctx, locOf(unpack(loc)), nil)
+	row, err := r.s.catalog.Block(ctx, unpack(loc), nil)
 	if err != nil {
 		return false, err
 	}
@@ -112,7 +125,7 @@ func (r *rebuilder) whole1(ctx context.Context, loc uint64, buf *[]byte) (bool, 
 		return false, nil
 	}
 	r.readBytes.Add(int64(h.Pages) * layout.PageSize)
-	_, ok, err := r.s.verifyRow(ctx, doubt{locOf(unpack(loc)), bytes.Clone(row)}, buf)
+	_, ok, err := r.s.verifyRow(ctx, doubt{unpack(loc), bytes.Clone(row)}, buf)
 	return ok, err
 }
 
@@ -190,7 +203,7 @@ func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, 
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ended(ctx, "open store")
 	}
 	return nil
 }
@@ -242,7 +255,7 @@ func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []u
 				if top != nil && !top.heir {
 					left[unpack(c.loc).Group] = true
 				}
-				if err := b.remove(ctx, locOf(unpack(c.loc))); err != nil {
+				if err := b.remove(ctx, unpack(c.loc)); err != nil {
 					return err
 				}
 			}
@@ -280,7 +293,7 @@ func (r *rebuilder) nameUnread(c *candidate) {
 		r.fault(f) // counted only
 		return
 	}
-	if row, err := r.s.catalog.Block(r.s.ctx, locOf(loc), nil); err == nil {
+	if row, err := r.s.catalog.Block(r.s.ctx, loc, nil); err == nil {
 		if h, err := segment.PeekHead(row); err == nil {
 			f.Key = h.Key.String()
 		}
@@ -317,9 +330,6 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		rows.PutNamespace(&catalog.Namespace{NamespaceInfo: n.Info, Instance: n.Instance})
 		r.top = max(r.top, uint64(id))
 	}
-	for inst, seq := range r.whole {
-		rows.PutPurge(catalog.Purge{Instance: inst, Whole: true, Seq: seq})
-	}
 	for k, p := range r.salts {
 		rows.PutPurge(catalog.Purge{Instance: k.instance, Tag: k.tag, Seq: p.Seq})
 	}
@@ -335,6 +345,9 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	}
 	root := s.catalog.NewBatch()
 	root.PutStore(r.root())
+	if err := s.claim(root); err != nil {
+		return err
+	}
 	r.progress(RebuildProgress{Stage: "settle", Done: int(r.rep.Blocks), Of: int(r.rep.Blocks), Records: r.records.Load()})
 	return s.catalog.Commit(ctx, root, true)
 }
@@ -343,13 +356,12 @@ func (r *rebuilder) finish(ctx context.Context) error {
 func (r *rebuilder) root() catalog.StoreState {
 	s := r.s
 	next := r.top + seqMargin
-	st := catalog.StoreState{StoreID: s.id, Secret: s.secret, Format: catalog.FormatVersion, NextSeq: next, FlushedSeq: next,
-		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(s.now().Unix(), 1))}
-	if r.relog { // what the devices lack is made up for as for a store of the first format
-		st.Format = 1
-	}
-	for id := range r.namespaces {
-		st.NextNamespace = max(st.NextNamespace, uint32(id))
+	st := catalog.StoreState{StoreID: s.id, Secret: s.secret, NextSeq: next, FlushedSeq: next,
+		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(s.options.Wall().Unix(), 1)), Lasting: uint64(max(s.options.Wall().UnixMilli(), 0))}
+	st.Relog = r.relog
+	st.NextNamespace = uint32(r.topSpace)
+	for _, sc := range r.scopes.list { // a number is not given out again while a record has it
+		st.NextNamespace = max(st.NextNamespace, sc.namespace)
 	}
 	return st
 }

@@ -2,18 +2,16 @@ package store
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
 	"errors"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -26,12 +24,10 @@ import (
 //	evicted, lost     the sweep of every second, and every open
 //	a crash in a put  pieces that no root names: the next open
 
-var _ skep.SideRows = (*Store)(nil)
-
 // sides are the blocks that may have side rows: all that do, and some that did.
 type sides struct {
-	turn sync.Mutex // of PutSide, over commits; before changes
-	mu   sync.Mutex
+	turn locks.Mutex[locks.SidecarPuts] // of PutSide, over commits; before changes
+	mu   locks.Mutex[locks.Sidecars]
 	m    map[index.Fingerprint]catalog.SideID
 }
 
@@ -75,14 +71,14 @@ func (d *sides) forget(list map[index.Fingerprint]catalog.SideID) {
 // sideBatchBytes is how much of pieces goes into one commit.
 const sideBatchBytes = 1 << 20
 
-// PutSide implements skep.SideRows.
-func (s *Store) PutSide(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidePiece) error {
-	const op = "put side rows"
+// PutSidecar implements skep.Store.
+func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
+	const op = "put sidecar"
 	if err := s.enterWrite(ctx, op); err != nil {
 		return err
 	}
 	defer s.leave()
-	if err := skep.ValidateSide(pieces); err != nil {
+	if err := skep.ValidateSidecar(pieces); err != nil {
 		return err
 	}
 	if s.catalogFull.Load() {
@@ -99,7 +95,7 @@ func (s *Store) PutSide(ctx context.Context, sc skep.Scope, key skep.Key, pieces
 	if err != nil {
 		return err
 	}
-	if p.seal, err = s.sideSeal(ns.info.Tenant, &rec); err != nil {
+	if p.seal, err = s.keys.Sealing(ns.info.Tenant, &rec); err != nil {
 		return err
 	}
 	var data []byte
@@ -134,19 +130,15 @@ func (s *Store) says(ns *namespace, rec segment.Record, data []byte) (bool, erro
 		return false, nil
 	}
 	rec.Parts = append([]segment.RecordPart(nil), rec.Parts...)
-	if err := s.clearSums(ns.info.Tenant, &rec); err != nil {
+	if err := s.keys.ClearSums(ns.info.Tenant, &rec); err != nil {
 		return false, err
 	}
-	p := &rec.Parts[0]
-	g, err := layout.GranulesOf(ns.info.Shape, p.Name, p.Size)
-	if err != nil || g.N() != len(p.Sums) {
-		return false, err
+	sums, err := segio.SumsOf("side rows", ns.info.Shape, &rec, 0)
+	if err != nil {
+		return false, nil // it has other granules
 	}
-	seed := segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
-	for i, sum := range p.Sums {
-		if sp := g.Span(i); seed.Sum(i, data[sp.Off:sp.End()]) != sum {
-			return false, nil
-		}
+	for range sums.Wrong(sums.All(), segio.Whole(data)) {
+		return false, nil
 	}
 	return true, nil
 }
@@ -157,11 +149,11 @@ type sidePut struct {
 	ns   *namespace
 	id   catalog.SideID
 	fp   index.Fingerprint
-	seal *sealKey // nil: pieces are not encrypted
+	seal *crypt.Secret // the block's own; nil: pieces are not encrypted
 }
 
 // put writes what is new of pieces, and then the root that has them count. REQUIRES: sides.turn.
-func (p *sidePut) put(ctx context.Context, edition uint64, pieces []skep.SidePiece) error {
+func (p *sidePut) put(ctx context.Context, edition uint64, pieces []skep.SidecarPiece) error {
 	s := p.s
 	old, err := s.catalog.SideRoot(ctx, p.id)
 	switch k := skep.KindOf(err); {
@@ -202,7 +194,7 @@ func (p *sidePut) put(ctx context.Context, edition uint64, pieces []skep.SidePie
 
 // commit has the root count, unless the block went meanwhile: then all is taken back.
 func (p *sidePut) commit(ctx context.Context, b *catalog.Batch, edition uint64) error {
-	const op = "put side rows"
+	const op = "put sidecar"
 	s := p.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -220,7 +212,7 @@ func (p *sidePut) commit(ctx context.Context, b *catalog.Batch, edition uint64) 
 
 // plan decides which pieces of the old root go on, and which are written. Those of an encrypted
 // block are written all: a hash of them would tell what they are.
-func (p *sidePut) plan(old *catalog.SideRoot, edition uint64, pieces []skep.SidePiece) (root catalog.SideRoot, fresh []int) {
+func (p *sidePut) plan(old *catalog.SideRoot, edition uint64, pieces []skep.SidecarPiece) (root catalog.SideRoot, fresh []int) {
 	root = catalog.SideRoot{ID: p.id, Edition: edition, Sealed: p.seal != nil}
 	type content struct {
 		kind uint8
@@ -265,9 +257,9 @@ func dropped(old, now []catalog.SidePiece) (out []catalog.SidePiece) {
 	return out
 }
 
-// Side implements skep.SideRows.
-func (s *Store) Side(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidePiece, error) {
-	const op = "side rows"
+// Sidecar implements skep.Store.
+func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
+	const op = "sidecar"
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -294,9 +286,9 @@ func (s *Store) Side(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.S
 
 // sidePieces reads what a root names, and compares it with the block's record: Damaged when it
 // is something else, Denied when it is encrypted and its key is not there.
-func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Record, root *catalog.SideRoot) ([]skep.SidePiece, error) {
-	wrong := &skep.Error{Op: "side rows", Kind: skep.Damaged, Field: "side rows of block", Value: root.ID.Key.Short()}
-	seal, err := s.sideSeal(ns.info.Tenant, rec)
+func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Record, root *catalog.SideRoot) ([]skep.SidecarPiece, error) {
+	wrong := &skep.Error{Op: "sidecar", Kind: skep.Damaged, Field: "side rows of block", Value: root.ID.Key.Short()}
+	seal, err := s.keys.Sealing(ns.info.Tenant, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -308,13 +300,13 @@ func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Reco
 		return nil, wrong
 	}
 	data := make([]byte, 0, size)
-	pieces := make([]skep.SidePiece, len(root.Pieces))
+	pieces := make([]skep.SidecarPiece, len(root.Pieces))
 	err = s.catalog.SidePieces(ctx, root, func(i int, body []byte) error {
 		was := root.Pieces[i]
 		if seal != nil {
-			var err error
-			if body, err = s.openSide(seal, root.ID, was, body); err != nil {
-				return err
+			var ok bool
+			if body, ok = seal.OpenRow(body, root.ID.Bound(was.Edition, was.Number)); !ok {
+				return damagedSide(root.ID, was)
 			}
 		}
 		if len(body) != int(was.Bytes) {
@@ -322,7 +314,7 @@ func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Reco
 		}
 		at := len(data)
 		data = append(data, body...)
-		pieces[i] = skep.SidePiece{Kind: skep.SideKind(was.Kind), Bytes: data[at:len(data):len(data)]}
+		pieces[i] = skep.SidecarPiece{Kind: skep.SidecarKind(was.Kind), Bytes: data[at:len(data):len(data)]}
 		return nil
 	})
 	if err != nil {
@@ -336,25 +328,7 @@ func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Reco
 }
 
 func damagedSide(id catalog.SideID, p catalog.SidePiece) error {
-	return &skep.Error{Op: "side rows", Kind: skep.Damaged, Field: "piece of block " + id.Key.Short(), Value: p.Number}
-}
-
-// sideSeal is the key the pieces of a sealed block are encrypted with: the block's own. Nil for
-// one that is not sealed.
-func (s *Store) sideSeal(tenant string, rec *segment.Record) (*sealKey, error) {
-	if rec.Sealed == nil {
-		return nil, nil
-	}
-	return s.keyring().find(tenant, rec.Sealed.Key)
-}
-
-// sideCipher is the cipher of one piece, whose nonce no other has.
-func (s *Store) sideCipher(k *sealKey, nonce []byte) (cipher.AEAD, error) {
-	b, err := aes.NewCipher(derive(k.key, nonce, "skep side 1"+string(s.id[:]), encryptionKeySize))
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(b)
+	return &skep.Error{Op: "sidecar", Kind: skep.Damaged, Field: "piece of block " + id.Key.Short(), Value: p.Number}
 }
 
 // sealed is a piece's row: what was put, or a nonce of its own and the ciphertext.
@@ -362,28 +336,7 @@ func (p *sidePut) sealed(edition uint64, number uint32, data []byte) ([]byte, er
 	if p.seal == nil {
 		return data, nil
 	}
-	nonce := make([]byte, segment.NonceSize, segment.NonceSize+len(data)+segment.TagSize)
-	rand.Read(nonce)
-	aead, err := p.s.sideCipher(p.seal, nonce)
-	if err != nil {
-		return nil, err
-	}
-	return aead.Seal(nonce, make([]byte, aead.NonceSize()), data, p.id.Bound(edition, number)), nil
-}
-
-func (s *Store) openSide(k *sealKey, id catalog.SideID, p catalog.SidePiece, row []byte) ([]byte, error) {
-	if k == nil || len(row) < segment.NonceSize {
-		return nil, damagedSide(id, p)
-	}
-	aead, err := s.sideCipher(k, row[:segment.NonceSize])
-	if err != nil {
-		return nil, err
-	}
-	data, err := aead.Open(nil, make([]byte, aead.NonceSize()), row[segment.NonceSize:], id.Bound(p.Edition, p.Number))
-	if err != nil {
-		return nil, damagedSide(id, p)
-	}
-	return data, nil
+	return p.seal.SealRow(data, p.id.Bound(edition, number))
 }
 
 // stores says whether there is a block that side rows could be of.

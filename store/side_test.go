@@ -11,18 +11,20 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // piecesOf cuts a block's bytes, a piece of each kind and the rest in pieces of a size.
-func piecesOf(b []byte, size int) (out []skep.SidePiece) {
-	out = append(out, skep.SidePiece{Kind: skep.SideHeader, Bytes: b[:10]}, skep.SidePiece{Kind: skep.SideRoutes, Bytes: b[10:20]})
+func piecesOf(b []byte, size int) (out []skep.SidecarPiece) {
+	out = append(out, skep.SidecarPiece{Kind: skep.SidecarHeader, Bytes: b[:10]}, skep.SidecarPiece{Kind: skep.SidecarRoutes, Bytes: b[10:20]})
 	for b = b[20:]; len(b) > 0; b = b[min(size, len(b)):] {
-		out = append(out, skep.SidePiece{Kind: skep.SideMedoids, Bytes: b[:min(size, len(b))]})
+		out = append(out, skep.SidecarPiece{Kind: skep.SidecarMedoids, Bytes: b[:min(size, len(b))]})
 	}
 	return out
 }
@@ -54,7 +56,7 @@ func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
 	sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 	b := content(k, "a", 1, 50_000)
 	putOne(t, s, sc, k, b)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 1000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 1000)))
 	before, _ := sideRows(t, s)
 	cut := before[0]
 	cut.Pieces = []catalog.SidePiece{{Edition: before[0].Edition + 1, Number: 99}}
@@ -63,7 +65,7 @@ func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
 	require.NoError(t, s.catalog.Commit(ctx, left, true))
 	copy(b, "0123456789") // the header, alone
 	putOne(t, s, sc, k, b)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 1000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 1000)))
 	after, owners := sideRows(t, s)
 	require.Len(t, after, 1)
 	require.Greater(t, after[0].Edition, before[0].Edition)
@@ -90,7 +92,7 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 		sc.Salt = salt
 		b := content(k, "a", 1, 9000)
 		putOne(t, s, sc, k, b)
-		require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+		require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 		return sc, k
 	}
 	none := func() {
@@ -120,11 +122,11 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 	e, _ := s.index.Resolve(fp)
 	s.changes.Lock() // as the cleaner does
 	b := s.catalog.NewBatch()
-	b.DeleteBlock(locOf(unpack(e.Location)))
+	b.DeleteBlock(unpack(e.Location))
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	s.index.Remove(fp, e.Location)
 	s.changes.Unlock()
-	_, err = s.Side(ctx, sc, k)
+	_, err = s.Sidecar(ctx, sc, k)
 	requireKind(t, skep.NotFound, err)
 	eventually(t, "the sweep takes them", func() bool { roots, owners := sideRows(t, s); return len(roots)+len(owners) == 0 })
 
@@ -144,7 +146,7 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 	after, owners := sideRows(t, s)
 	require.Equal(t, roots, after)
 	require.Equal(t, []catalog.SideOwner{{ID: roots[0].ID, Last: roots[0].Edition}}, owners)
-	got, err := s.Side(ctx, sc, k)
+	got, err := s.Sidecar(ctx, sc, k)
 	require.NoError(t, err)
 	require.Equal(t, piecesOf(content(k, "a", 1, 9000), 4000), got)
 	require.NoError(t, s.Close())
@@ -182,19 +184,19 @@ func TestSideRowsAfterACrashAnywhere(t *testing.T) {
 		o.FlushInterval = time.Minute
 		return o
 	}
-	s, err := Open(ctx, options(errorfs.Wrap(mem, stop), devices))
+	s, err := Open(ctx, options(errorfs.Wrap(storetest.CrashFS(mem), stop), devices))
 	require.NoError(t, err)
 	sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 	old := content(k, "a", 1, 2<<20)
 	putOne(t, s, sc, k, old)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(old, 60_000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(old, 60_000)))
 	now := bytes.Clone(old)
 	copy(now[1<<20:], content(k, "a", 2, 1<<20)) // the second half is new
 	putOne(t, s, sc, k, now)
 	mu.Lock()
 	recording = true
 	mu.Unlock()
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(now, 60_000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(now, 60_000)))
 	mu.Lock()
 	recording = false
 	mu.Unlock()
@@ -207,14 +209,14 @@ func TestSideRowsAfterACrashAnywhere(t *testing.T) {
 		r := &rig{mems: p.mems, faults: make([]*device.Fault, len(p.mems))}
 		s, err := Open(ctx, options(p.fs, r))
 		require.NoError(t, err, "point %d", i)
-		got, err := s.Side(ctx, sc, k)
+		got, err := s.Sidecar(ctx, sc, k)
 		if err == nil {
 			whole++
 			require.Equal(t, piecesOf(now, 60_000), got, "point %d", i)
 		} else {
 			requireKind(t, skep.NotFound, err)
 		}
-		require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(now, 50_000)), "point %d", i)
+		require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(now, 50_000)), "point %d", i)
 		roots, owners := sideRows(t, s)
 		require.Len(t, roots, 1)
 		require.Len(t, owners, 1)
@@ -236,15 +238,15 @@ func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
 	sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 	b := marked(20_000)
 	putOne(t, s, sc, k, b)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
-	got, err := s.Side(ctx, sc, k)
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
+	got, err := s.Sidecar(ctx, sc, k)
 	require.NoError(t, err)
 	require.Equal(t, piecesOf(b, 4000), got)
 	roots, _ := sideRows(t, s)
 	require.True(t, roots[0].Sealed)
 	var rows [][]byte
 	require.NoError(t, s.catalog.SidePieces(ctx, &roots[0], func(_ int, row []byte) error {
-		require.NotContains(t, string(row), "IN PLAIN SIGHT")
+		assert.NotContains(t, string(row), "IN PLAIN SIGHT")
 		rows = append(rows, bytes.Clone(row))
 		return nil
 	}))
@@ -255,10 +257,10 @@ func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
 	swap.PutSidePiece(roots[0].ID, roots[0].Pieces[2].Edition, roots[0].Pieces[2].Number, rows[3])
 	swap.PutSidePiece(roots[0].ID, roots[0].Pieces[3].Edition, roots[0].Pieces[3].Number, rows[2])
 	require.NoError(t, s.catalog.Commit(ctx, swap, true))
-	_, err = s.Side(ctx, sc, k)
+	_, err = s.Sidecar(ctx, sc, k)
 	requireKind(t, skep.Damaged, err)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
-	got, err = s.Side(ctx, sc, k)
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
+	got, err = s.Sidecar(ctx, sc, k)
 	require.NoError(t, err)
 	require.Equal(t, piecesOf(b, 4000), got)
 	require.NoError(t, s.Close())
@@ -269,9 +271,9 @@ func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
 	o.EncryptionKeys = oneKey("another", 7)
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	_, err = s.Side(ctx, sc, k)
+	_, err = s.Sidecar(ctx, sc, k)
 	requireKind(t, skep.Denied, err)
-	requireKind(t, skep.Denied, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+	requireKind(t, skep.Denied, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 	require.NoError(t, s.Close())
 }
 
@@ -284,27 +286,27 @@ func TestSideRowsAreNotRebuilt(t *testing.T) {
 	sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 	b := content(k, "a", 1, 9000)
 	putOne(t, s, sc, k, b)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 	require.NoError(t, s.Close())
 
 	ro := o
 	ro.ReadOnly = true
 	s, err = Open(ctx, ro)
 	require.NoError(t, err)
-	got, err := s.Side(ctx, sc, k)
+	got, err := s.Sidecar(ctx, sc, k)
 	require.NoError(t, err)
 	require.Equal(t, piecesOf(b, 4000), got)
-	requireKind(t, skep.ReadOnly, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+	requireKind(t, skep.ReadOnly, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 	require.NoError(t, s.Close())
 
 	_, err = Rebuild(context.Background(), o, false, nil)
 	require.NoError(t, err)
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	_, err = s.Side(ctx, sc, k)
+	_, err = s.Sidecar(ctx, sc, k)
 	requireKind(t, skep.NotFound, err)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
-	got, err = s.Side(ctx, sc, k)
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
+	got, err = s.Sidecar(ctx, sc, k)
 	require.NoError(t, err)
 	require.Equal(t, piecesOf(b, 4000), got)
 	require.NoError(t, s.Close())
@@ -342,7 +344,7 @@ func TestVerifyComparesSideRows(t *testing.T) {
 			sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 			b := content(k, "a", 1, 9000)
 			putOne(t, s, sc, k, b)
-			require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+			require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 			roots, _ := sideRows(t, s)
 			if c.harm == nil {
 				putOne(t, s, sc, k, b)
@@ -364,10 +366,10 @@ func TestVerifyComparesSideRows(t *testing.T) {
 
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
-			if got, err := s.Side(ctx, sc, k); err == nil {
+			if got, err := s.Sidecar(ctx, sc, k); err == nil {
 				require.Equal(t, piecesOf(b, 4000), got)
 			}
-			require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+			require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 			require.NoError(t, s.Close())
 			rep, err = Verify(ctx, o, VerifyOptions{})
 			require.NoError(t, err)
@@ -386,7 +388,7 @@ func TestDamagedSideRowsAreDeleted(t *testing.T) {
 	sc, k := openSpace(t, s, "keys", skep.Durable, 1, false), keyOf(1)
 	b := content(k, "a", 1, 9000)
 	putOne(t, s, sc, k, b)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 	require.NoError(t, s.Close())
 	db, err := pebble.Open(o.catalogDir(), &pebble.Options{Logger: quietPebble{}})
 	require.NoError(t, err)
@@ -401,7 +403,7 @@ func TestDamagedSideRowsAreDeleted(t *testing.T) {
 	roots, owners := sideRows(t, s)
 	require.Empty(t, roots)
 	require.Empty(t, owners)
-	require.NoError(t, s.PutSide(ctx, sc, k, piecesOf(b, 4000)))
+	require.NoError(t, s.PutSidecar(ctx, sc, k, piecesOf(b, 4000)))
 	require.NoError(t, s.Close())
 	rep, err = Verify(ctx, o, VerifyOptions{})
 	require.NoError(t, err)

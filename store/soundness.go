@@ -54,11 +54,7 @@ type VerifyReport struct {
 }
 
 func (r *VerifyReport) fault(f Fault) {
-	if len(r.Faults) < maxFaults {
-		r.Faults = append(r.Faults, f)
-	} else {
-		r.MoreFaults++
-	}
+	noteFault(&r.Faults, &r.MoreFaults, f)
 }
 
 // Verify looks at the store in o.Dir. What is wrong with the store is in the report; an
@@ -117,7 +113,7 @@ func openFault(err error) Fault {
 	case k == skep.Foreign:
 		f.What, f.Do = "device", "name the store's own devices"
 	case k == skep.Version:
-		f.Do = "use the skep that wrote it, or a newer one"
+		f.Do = "use the skep that wrote it, or make the store anew"
 	}
 	return f
 }
@@ -150,8 +146,13 @@ func (c *checker) run(ctx context.Context) error {
 		return err
 	}
 	c.clean = root.Clean
-	rep.Store, rep.Clean, rep.Devices, rep.Pending = s.id.String(), root.Clean, len(s.drives), len(intents)
-	rep.Groups, rep.Namespaces = len(s.space.mu.groups), len(s.names.mu.byID)
+	rep.Store, rep.Clean, rep.Devices, rep.Pending = s.id.String(), root.Clean, 0, len(intents)
+	for _, d := range s.drives {
+		if !d.removed.Load() {
+			rep.Devices++
+		}
+	}
+	rep.Groups, rep.Namespaces = s.space.mu.groups.len(), s.names.byID.len()
 	c.v.Progress("headers")
 	if err := c.groups(ctx); err != nil {
 		return err
@@ -221,7 +222,7 @@ func (c *checker) groups(ctx context.Context) error {
 	for _, f := range sc.rep.Faults {
 		c.rep.fault(f)
 	}
-	return ctx.Err()
+	return ended(ctx, "check store")
 }
 
 // group looks at the rows of one group.
@@ -229,7 +230,7 @@ func (c *checker) group(ctx context.Context, g *group) error {
 	s := c.s
 	segPages := uint32(s.segBytes / layout.PageSize)
 	taken := map[uint64]pageOwner{} // page × devices + device
-	return s.catalog.ScanGroup(ctx, g.num, func(l catalog.Loc, b []byte) error {
+	return s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, b []byte) error {
 		var rec segment.Record
 		fault := func(what, problem, do string) {
 			c.rep.fault(Fault{What: what, Group: int(g.num), Key: rec.Key.String(), Problem: problem, Do: do})
@@ -242,8 +243,7 @@ func (c *checker) group(ctx context.Context, g *group) error {
 			return nil // purged: it goes when its group is cleaned
 		}
 		c.rep.Blocks++
-		loc := layoutOf(l)
-		if len(rec.Copies) > 0 && locOf(layout.Location{Group: rec.Copies[0].Group, Page: rec.Copies[0].Page, Device: rec.Copies[0].Device, Sub: rec.Copies[0].Sub}) != l {
+		if len(rec.Copies) > 0 && rec.Copies[0] != loc {
 			fault("catalog row", "it lies under another place than its record says", "skep rebuild")
 		}
 		if !fits(&rec) {
@@ -286,7 +286,7 @@ type pageOwner struct {
 }
 
 // slotsIn are the slots that a block takes of each page it lies in.
-func slotsIn(p segment.Place, rec *segment.Record) uint8 {
+func slotsIn(p layout.Location, rec *segment.Record) uint8 {
 	if !packed(int(rec.Pages), rec.Bytes()) {
 		return 1<<slotsPerPage - 1
 	}
@@ -353,7 +353,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		return err
 	}
 	seen := map[index.Fingerprint]bool{}
-	err = r.catalog.ScanBlocks(ctx, 1, func(_ int, l catalog.Loc, row []byte) error {
+	err = r.catalog.ScanBlocks(ctx, 1, func(_ int, l layout.Location, row []byte) error {
 		h, err := segment.DecodeHead(row)
 		if err != nil {
 			return err

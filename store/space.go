@@ -2,9 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +11,8 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -25,17 +26,22 @@ type drive struct {
 	segBytes int64
 	sequence uint64      // of its superblocks
 	created  time.Time   // as they say
+	stamped  int         // how many devices there are, as this process wrote there; 0: it did not
 	removed  atomic.Bool // its place is kept: indices are not used again
+	silent   atomic.Bool // it did not answer a read while the store was opened
 	absent   error       // why it was not there at the open
+	pinned   int         // parts of the arena registered with it; guarded by pinned.mu of the store
 
 	// Guarded by space.mu.
-	segments int           // how many the device has room for now
-	limit    int           // how many it may grow to
-	wanted   int           // its limit before its file system was full
-	stunted  time.Time     // when that was found last
-	free     []uint32      // segment numbers, a stack
-	failed   error         // why the drive takes no new groups
-	down     chan struct{} // closed while it is dead: nobody waits for it
+	segments int                    // how many the device has room for now
+	limit    int                    // how many it may grow to
+	wanted   int                    // its limit before its file system was full
+	stunted  time.Time              // when that was found last
+	free     []uint32               // segment numbers, a stack
+	heads    map[uint32]*headWrite  // writes of headers that are with the drive, by segment
+	late     map[uint32]*lateWrites // writes that groups were let go of without, by segment
+	failed   error                  // why the drive takes no new groups
+	down     chan struct{}          // closed while it is dead: nobody waits for it
 
 	mode    atomic.Int32 // its condition, for those who read
 	why     atomic.Pointer[string]
@@ -43,14 +49,25 @@ type drive struct {
 	retired atomic.Bool           // being emptied, or removed: it is not let back in
 	noReads atomic.Bool           // its reads fail
 	lost    atomic.Bool           // unreadable for so long that its copies are made again
-	errors  atomic.Int32          // writes that failed since the last one that did not
-	fence   func(error)           // called when there were too many
+	wrong   atomic.Int64          // reads with bytes that were not what was written
+	fence   func(error)           // called when too many writes in a row failed, or a flush
 
-	flush flusher
+	writeErrors health.Streak // writes that failed since the last one that did not
+
+	flush segio.Flusher
 	reads readQueue
 }
 
 func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }
+
+// io is the drive as segio sees it.
+func (d *drive) io() segio.Drive { return segio.Drive{Dev: d.dev, ID: d.id, SegmentBytes: d.segBytes} }
+
+// submit hands op to the drive as one of b's.
+func (d *drive) submit(b *segio.Batch, op *device.Op) {
+	op.Done = d.note
+	b.Submit(d.dev, op)
+}
 
 // stream says whose writes an open group takes: what users put, or what cleaning
 // keeps. Apart, they make groups whose content ages alike.
@@ -79,19 +96,23 @@ type group struct {
 	spread   atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
 	healed   atomic.Bool   // what a lost drive of it had of blocks with copies was made again
 
-	unsure  bool                // it was stale when the store was opened
-	owed    []segment.Tombstone // for what a cleaning that failed has dropped; the cleaner's goroutine only
-	stale   atomic.Bool         // its log has records of blocks that are gone without a tombstone
-	headers atomic.Int32        // whether they are marked as freed: freed.go
-	entries int                 // in its log that are no blocks; -1: unknown. Guarded by space.mu
+	unsure  bool                            // it was stale when the store was opened
+	owed    []segment.Tombstone             // for what a cleaning that failed has dropped; the cleaner's goroutine only
+	stale   atomic.Bool                     // its log has records of blocks that are gone without a tombstone
+	noted   atomic.Bool                     // with that: the catalog says so
+	headers atomic.Int32                    // whether they are marked as freed: freed.go
+	heading locks.Mutex[locks.GroupHeaders] // held over writing to them: what a drive is told last is that it is freed
+	entries int                             // in its log that are no blocks; -1: unknown. Guarded by space.mu
 
 	// Guarded by space.mu.
 	filler   *layout.Filler // nil once sealed
 	state    catalog.GroupState
 	pending  int           // ends of appends to come: of their writes, and of their publishing
+	writing  []*writing    // that the drives have; those it was let go of without are not in pending
 	logged   []int         // log pages given out, by device
 	inline   int           // values that live in their record, so far
 	placed   int           // weights, in slots, of the blocks placed in it since it was opened
+	copied   copied        // of the blocks ever placed in it
 	full     bool          // it was sealed because the next block did not fit; not known of what an open finds
 	recorded bool          // with that: its row is being, or was, written
 	victim   bool          // chosen by the cleaner
@@ -111,15 +132,15 @@ func (g *group) payloadSlots() int64 { return int64(g.payloadPages()) * slotsPer
 // space is the groups and the free segments: who may write where.
 type space struct {
 	mu struct {
-		sync.Mutex
-		groups map[uint32]*group
+		locks.Mutex[locks.Space]
+		groups groupSet
 		open   [streams]*group
 		next   uint32        // number of the last group opened
 		freed  chan struct{} // closed and replaced whenever segments come free
 		// unopened are groups whose headers could not be written and are not under way any
 		// more. The cleaner takes them back.
 		unopened []*group
-		doubted  []*group // whose row's commit ended in an error; it may be there
+		doubted  []*group // of whose row's commit it is not known whether it happened
 		spares   []*group // ready to be opened: spare.go
 		sparing  int      // spares being made
 		making   []*group // whose headers are being written
@@ -129,7 +150,9 @@ type space struct {
 	}
 	// opening serialises opening a group for a stream, which does I/O without holding mu.
 	opening turn
-	growing sync.Mutex // serialises growDrives
+	growing locks.Mutex[locks.Growing] // serialises growDrives
+	// eased counts groups that became such that the cleaner may take them.
+	eased atomic.Uint64
 }
 
 // turn is a lock that is waited for with a context, and for no longer than a time. Make it
@@ -138,8 +161,8 @@ type turn chan struct{}
 
 // take waits for the lock; give returns it. Who has it may be writing to a drive, for no
 // longer than Options.OpTimeout; who waited for twice that, behind several of them, gets an
-// error of kind Deadline.
-func (s *Store) take(ctx context.Context, t turn, op string) error {
+// error of kind Deadline. What is what it is waited for.
+func (s *Store) take(ctx context.Context, t turn, op, what string) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -151,7 +174,7 @@ func (s *Store) take(ctx context.Context, t turn, op string) error {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "group being opened", Err: ctx.Err()}
+		return &skep.Error{Op: op, Kind: skep.Deadline, Field: what, Err: ctx.Err()}
 	case <-s.closing:
 		return errClosed
 	}
@@ -170,7 +193,7 @@ var errDown = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "drives", V
 func (sp *space) pin(num uint32) *group {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	g := sp.mu.groups[num]
+	g := sp.mu.groups.get(num)
 	if g != nil {
 		g.readers.Add(1)
 	}
@@ -229,7 +252,7 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 		}
 	}
 	sp.mu.Lock()
-	sp.mu.groups[g.num] = g
+	sp.mu.groups.add(g)
 	sp.mu.open[st] = g
 	sp.mu.Unlock()
 	s.makeSpares()
@@ -290,43 +313,37 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 		Group: g.num, Generation: g.generation, State: catalog.GroupOpen, Copies: 1,
 		SegmentBytes: s.segBytes, OpenedSeq: g.generation,
 	}
-	list := make([]segment.Slot, len(g.drives))
 	for i, d := range g.drives {
 		g.state.Devices = append(g.state.Devices, catalog.Member{Device: d.index, Segment: g.segments[i]})
-		list[i] = segment.Slot{Device: d.index, Segment: g.segments[i]}
 	}
 	b := s.catalog.NewBatch()
 	b.PutGroup(&g.state)
 	if err := s.saveSeq(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
 		s.space.mu.Lock()
-		s.space.mu.doubted = append(s.space.mu.doubted, g)
-		s.space.mu.Unlock()
-		return err // the row may be there: an open gives these segments back
-	}
-	buf := device.AlignedBuffer(layout.PageSize * len(g.drives))
-	w := newWaiter(len(g.drives))
-	for i, d := range g.drives {
-		page := buf[i*layout.PageSize : (i+1)*layout.PageSize]
-		h := segment.Header{
-			Store: s.id, Device: d.id, Group: g.num, Generation: g.generation, Segment: g.segments[i],
-			Position: i, Devices: list, SegmentBytes: s.segBytes, Copies: 1, Seq: g.generation,
+		defer s.space.mu.Unlock()
+		if didNotHappen(err) {
+			s.space.regainLocked(g)
+		} else {
+			s.space.mu.doubted = append(s.space.mu.doubted, g) // the row may be there: an open gives these segments back
 		}
-		if err := h.Encode(page); err != nil {
-			w.end(err)
+		return err
+	}
+	w := segio.NewBatch(len(g.drives))
+	for i, d := range g.drives {
+		h := s.headerOf(g, i)
+		op, err := segio.WriteHeader(d.io(), &h)
+		if err != nil {
+			w.End(err)
 			continue
 		}
-		op := &device.Op{Kind: device.Write, Offset: d.segmentOffset(g.segments[i]), Bufs: [][]byte{page}}
 		op.Done = func(o *device.Op) {
 			if o.Err != nil {
 				s.fence(d, o.Err)
 			}
-			w.end(o.Err)
 		}
-		if err := d.dev.Submit([]*device.Op{op}); err != nil {
-			w.end(err)
-		}
+		w.Submit(d.dev, op)
 	}
-	err := w.waitOr(ctx, s.options.OpTimeout, g.lost)
+	err := w.WaitOr(ctx, s.options.OpTimeout, g.lost)
 	if err == nil {
 		return nil
 	}
@@ -335,7 +352,7 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	}
 	// Its row goes first, or an open would find two groups that own these segments; and
 	// they are free when no drive can write a header to them any more.
-	w.after(func() {
+	w.After(func() {
 		s.space.mu.Lock()
 		s.space.mu.unopened = append(s.space.mu.unopened, g)
 		s.space.mu.Unlock()
@@ -344,32 +361,58 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	return err
 }
 
+// regainLocked makes g's segments free, and tells who waits for some. REQUIRES: sp.mu.
+func (sp *space) regainLocked(g *group) {
+	for i, d := range g.drives {
+		d.giveLocked(g.segments[i])
+	}
+	close(sp.mu.freed)
+	sp.mu.freed = make(chan struct{})
+}
+
 // growDrives makes room for another group on drives that have none and may grow.
 func (s *Store) growDrives() error {
 	sp := &s.space
 	sp.growing.Lock()
 	defer sp.growing.Unlock()
+	var growing []*drive
+	sp.mu.Lock()
 	for _, d := range s.allDrives() {
-		sp.mu.Lock()
 		// The cleaner's reserve must be allotted, not only allowed: a file system that
 		// fills up must leave cleaning something to write to.
-		need := d.failed == nil && len(d.free) <= s.reserve && d.segments < d.limit
+		if d.failed == nil && len(d.free) <= s.reserve && d.segments < d.limit {
+			growing = append(growing, d)
+		}
+	}
+	sp.mu.Unlock()
+	if len(growing) == 0 {
+		return nil
+	}
+	fits := s.growth(s.uncapped())
+	stunted := false
+	for _, d := range growing {
+		sp.mu.Lock()
 		segments, limit := d.segments, d.limit
 		sp.mu.Unlock()
-		if !need {
-			continue
-		}
 		// Few and large steps: a file system may hold up the writes under way for each.
 		step := min(max(segments, int(growLeast/d.segBytes), 1), max(1, int(growBytes/d.segBytes)))
+		if n, ok := fits[d]; ok {
+			step = max(1, min(step, n))
+		}
 		to := min(limit, segments+step)
 		err := s.checkReserve(d, int64(to-segments)*d.segBytes)
+		since := failedFlushes([]*drive{d})
 		if err == nil {
 			err = d.dev.Grow(d.segmentOffset(uint32(to)))
+		}
+		if err == nil && s.flushWritten(s.ctx, []*drive{d}, since) != nil {
+			continue // it is not its length for good; where the flush failed the drive is fenced
 		}
 		sp.mu.Lock()
 		if err != nil {
 			d.wanted, d.stunted = max(d.wanted, limit), time.Now()
 			d.limit = segments // the file system is full: what is there is the cap until there is space again
+			stunted = true
 			sp.mu.Unlock()
 			s.log.Warn("device cannot grow; its size is the cap for now. Free space in its file system, or lower ReserveBytes, or set CapacityBytes",
 				"device", d.path, "bytes", d.dev.Size(), "error", err)
@@ -381,6 +424,9 @@ func (s *Store) growDrives() error {
 		sortBy(d.free, func(a, b uint32) bool { return a > b })
 		d.segments = to
 		sp.mu.Unlock()
+	}
+	if stunted {
+		s.reroom()
 	}
 	return nil
 }
@@ -405,26 +451,37 @@ func (s *Store) sealLocked(g *group) {
 	g.state.State = catalog.GroupSealed
 	g.state.SealedSeq = s.seq.Load()
 	s.index.SealGroup(g.num, g.payloadSlots(), 0)
+	s.space.easedBy(g)
+}
+
+// easedBy notes that g may be cleaned from now on, if it may. REQUIRES: sp.mu.
+func (sp *space) easedBy(g *group) {
+	if g.filler == nil && g.pending == 0 && !g.victim {
+		sp.eased.Add(1)
+	}
 }
 
 // recordSealedLocked records that g was filled, once none of its appends is under way any
 // more and all were committed: at an open after a crash, the log of a group recorded so is
 // not compared with the catalog. REQUIRES: sp.mu.
 func (s *Store) recordSealedLocked(g *group) {
-	if !g.full || g.pending > 0 || g.recorded || g.stale.Load() || s.ctx.Err() != nil {
+	if !g.full || g.pending > 0 || len(g.writing) > 0 || g.recorded || g.stale.Load() || s.ctx.Err() != nil {
 		return
 	}
 	g.recorded = true
 	g.pending++ // its row must not be written after the cleaner has deleted it
-	go0(&s.background, func() {
+	s.background.Go(func() {
 		defer s.endAppend(g)
 		s.saveSealed(s.ctx, g)
 	})
 }
 
 // saveSealed records sealed groups; losing the row costs nothing, since an open
-// treats every group as sealed.
+// treats every group as sealed. It does not come after one that says that a block was
+// evicted meanwhile: outlives.
 func (s *Store) saveSealed(ctx context.Context, g *group) {
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	b := s.catalog.NewBatch()
 	state := s.stateOf(g)
 	if g.stale.Load() {
@@ -434,103 +491,4 @@ func (s *Store) saveSealed(ctx context.Context, g *group) {
 	if err := s.catalog.Commit(ctx, b, false); err != nil {
 		s.log.Warn("sealed group not recorded", "group", g.num, "error", err)
 	}
-}
-
-// waiter collects the completions of several device operations.
-type waiter struct {
-	left  atomic.Int64
-	done  chan struct{}
-	mu    sync.Mutex
-	errs  []error
-	last  func() // called once, when all have ended
-	ended bool
-}
-
-func newWaiter(n int) *waiter {
-	w := &waiter{done: make(chan struct{})}
-	w.left.Store(int64(n))
-	if n == 0 {
-		close(w.done)
-	}
-	return w
-}
-
-// submit hands op to d and counts its end, whichever way it comes.
-func (w *waiter) submit(d *drive, op *device.Op) {
-	op.Done = func(o *device.Op) {
-		d.note(o)
-		w.end(o.Err)
-	}
-	if err := d.dev.Submit([]*device.Op{op}); err != nil {
-		w.end(err)
-	}
-}
-
-func (w *waiter) end(err error) {
-	if err != nil {
-		w.mu.Lock()
-		w.errs = append(w.errs, err)
-		w.mu.Unlock()
-	}
-	if w.left.Add(-1) == 0 {
-		w.mu.Lock()
-		last := w.last
-		w.ended = true
-		w.mu.Unlock()
-		if last != nil {
-			last()
-		}
-		close(w.done)
-	}
-}
-
-// after has f called once all operations have ended, also when nobody waits any more.
-// It is called before wait returns.
-func (w *waiter) after(f func()) {
-	w.mu.Lock()
-	if !w.ended && w.left.Load() > 0 {
-		w.last = f
-		w.mu.Unlock()
-		return
-	}
-	w.mu.Unlock()
-	f()
-}
-
-// wait returns when all have ended, or early with Deadline: then operations are
-// still under way.
-func (w *waiter) wait(ctx context.Context, timeout time.Duration) error {
-	return w.waitOr(ctx, timeout, nil)
-}
-
-// waitOr also returns, with DeviceFailed, when lost is closed: operations are still under
-// way then, too.
-func (w *waiter) waitOr(ctx context.Context, timeout time.Duration, lost <-chan struct{}) error {
-	select {
-	case <-w.done:
-		return w.err()
-	default:
-	}
-	t := time.NewTimer(timeout)
-	defer t.Stop()
-	select {
-	case <-w.done:
-		return w.err()
-	case <-lost:
-		return &skep.Error{Op: "device I/O", Kind: skep.DeviceFailed, Field: "drive", Value: "dead"}
-	case <-ctx.Done():
-		return &skep.Error{Op: "device I/O", Kind: skep.Deadline, Err: ctx.Err()}
-	case <-t.C:
-		return &skep.Error{Op: "device I/O", Kind: skep.Deadline, Field: "time", Value: timeout}
-	}
-}
-
-// err joins what failed; the waiter must be done.
-func (w *waiter) err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.errs) == 0 {
-		return nil
-	}
-	return &skep.Error{Op: "device I/O", Kind: skep.DeviceFailed, Err: errors.Join(w.errs...)}
 }

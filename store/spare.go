@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Opening a group takes a synced catalog row and a header on each drive, which queue
 // behind the writes under way there: tens of milliseconds on busy drives, in which nothing
@@ -19,22 +22,30 @@ const (
 	spareRest = 10
 )
 
-// takeSpareLocked gives a spare, unless there is none whose drives all take new groups.
+// takingLocked is how many drives a group would have that is opened now. REQUIRES: space.mu.
+func (s *Store) takingLocked() (n int) {
+	for _, d := range s.allDrives() {
+		if d.failed == nil && (len(d.free) > 0 || d.segments < d.limit) {
+			n++
+		}
+	}
+	return n
+}
+
+// takeSpareLocked gives a spare, unless there is none whose drives all take new groups, and that has
+// as many as a group would have now: one that was made while a drive was fenced has no room for copies.
 // REQUIRES: space.mu.
 func (s *Store) takeSpareLocked() *group {
 	sp := &s.space
-next:
 	for len(sp.mu.spares) > 0 {
 		g := sp.mu.spares[0]
 		sp.mu.spares = sp.mu.spares[1:]
-		for _, d := range g.drives {
-			if d.failed != nil {
-				sp.mu.unopened = append(sp.mu.unopened, g)
-				s.cleaner.kick()
-				continue next
-			}
+		failed := slices.ContainsFunc(g.drives, func(d *drive) bool { return d.failed != nil })
+		if !failed && len(g.drives) >= s.takingLocked() {
+			return g
 		}
-		return g
+		sp.mu.unopened = append(sp.mu.unopened, g)
+		s.cleaner.kick()
 	}
 	return nil
 }
@@ -51,7 +62,7 @@ func (s *Store) makeSpares() {
 	}
 	for want := min(maxSpares, s.freeGroupsLocked()/sparePart); len(sp.mu.spares)+sp.mu.sparing < want; {
 		sp.mu.sparing++
-		go0(&s.background, func() {
+		s.background.Go(func() {
 			g, err := s.newGroup(s.ctx, 0)
 			sp.mu.Lock()
 			defer sp.mu.Unlock()

@@ -5,28 +5,29 @@ import (
 	"github.com/skepkv/skep/layout"
 )
 
-// DeviceOf says on which drive a stored block begins, for who lays data out by drive
-// (package store/sparse). It is where the block is now; cleaning may move it.
-func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (device int, ok bool) {
-	ns, t, err := s.names.resolve("device of", sc)
+// DeviceOf implements skep.Store.
+func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (device int, err error) {
+	const op = "device of"
+	ns, t, err := s.names.resolve(op, sc)
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
+	nowhere := &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: key.Short(), Limit: "one that is on a drive"}
 	e, ok := s.index.Resolve(s.names.fingerprint(ns.instance, t, key))
 	if !ok || e.Location == 0 {
-		return 0, false
+		return 0, nowhere
 	}
 	loc := layout.Unpack(e.Location)
 	g := s.space.pin(loc.Group)
 	if g == nil {
-		return 0, false
+		return 0, nowhere
 	}
 	defer s.unpin(g)
 	if int(loc.Device) >= len(g.drives) {
-		return 0, false
+		return 0, nowhere
 	}
-	return int(g.drives[loc.Device].index), true
+	return int(g.drives[loc.Device].index), nil
 }
 
-// DeviceCount is the number of drives.
-func (s *Store) DeviceCount() int { return len(s.allDrives()) }
+// DeviceCount implements skep.Store.
+func (s *Store) DeviceCount() (int, error) { return len(s.allDrives()), nil }

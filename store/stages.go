@@ -24,24 +24,24 @@ func (ses *session) tieBoundaries() error {
 			return skep.Invalidf(op, "boundary chain", k, "another chain of the request")
 		}
 		b := ses.chains[k]
-		split, stage, ok := skep.BoundaryOf(b.part)
+		split, stage, ok := skep.BoundaryOf(b.Part)
 		switch {
 		case !ok:
-			return skep.Invalidf(op, "part of boundary chain", b.part, "named by Split.BoundaryPart")
+			return skep.Invalidf(op, "part of boundary chain", b.Part, "named by Split.BoundaryPart")
 		case c.Direction != skep.TailFirst:
 			return skep.Invalidf(op, "direction", c.Direction, "tail-first, where there are boundary activations")
 		case b.Direction != skep.HeadFirst || b.Compute != nil:
 			return skep.Invalidf(op, "direction of boundary chain", b.Direction, "head-first, and nothing said of computing")
 		case b.tied:
 			return skep.Invalidf(op, "boundary chain", k, "tied to one chain")
-		case b.Namespace != c.Namespace || b.tag != c.tag || b.blocks != c.blocks || !slices.Equal(b.Keys, c.Keys):
+		case b.Namespace != c.Namespace || b.tag != c.tag || b.Blocks != c.Blocks || !slices.Equal(b.Keys, c.Keys):
 			return skep.Invalidf(op, "boundary chain", k, "of the same scope, keys and blocks")
 		}
-		if err := split.Validate(c.geometry.Layers()); err != nil {
+		if err := split.Validate(c.Geometry.Layers()); err != nil {
 			return err
 		}
-		if want := split.Layers(stage, c.geometry.Layers()); c.layers != want {
-			return skep.Invalidf(op, "layers", c.layers, want)
+		if want := split.Layers(stage, c.Geometry.Layers()); c.Layers != want {
+			return skep.Invalidf(op, "layers", c.Layers, want)
 		}
 		b.tied, c.bound = true, b
 	}
@@ -57,7 +57,7 @@ func (p *planned) boundaryAnswered(i int, err error) {
 	if p.over {
 		return
 	}
-	block := p.c.blocks.From + i
+	block := p.c.Blocks.From + i
 	e := twopointer.Event{Kind: twopointer.Landed, Strand: p.slot, Boundary: true, From: block * p.unit, To: (block + 1) * p.unit}
 	if err != nil {
 		e.Kind = twopointer.Failed

@@ -36,7 +36,7 @@ func putStaged(t testing.TB, s skep.Store, sc skep.Scope, keys []skep.Key, split
 
 // staged is the request of one stage: its KV, and what brings its boundary activations.
 func staged(sc skep.Scope, keys []skep.Key, split skep.Split, stage int, cost skep.RecomputeCost, dest []byte) *skep.RestoreRequest {
-	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.TailFirst, Layers: split.Layers(stage, model.Layers),
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.TailFirst, Layers: split.Layers(stage, model.Layers).Subset(),
 		Dest: skep.Destination{Memory: dest, Stride: modelBlock}, Compute: &skep.Compute{Cost: cost}}}}
 	if stage > 0 {
 		r.Chains[0].Compute.Boundary = &skep.Boundary{Chain: 1, BytesPerToken: boundarySize / int64(model.BlockTokens)}
@@ -65,11 +65,11 @@ func runStage(ctx context.Context, t testing.TB, s *Store, r *skep.RestoreReques
 	go func() {
 		defer close(done)
 		for pos, end := 0, n*model.BlockTokens; pos < end; {
-			c, err := ses.Claim(0, skep.Range{From: pos, To: end})
+			c, err := ses.Claim(ctx, 0, skep.Only(pos, end), skep.Idle)
 			if err != nil || ctx.Err() != nil {
 				return
 			}
-			if c.Granted.Len() == 0 && c.Jump == pos {
+			if c.Granted.Len() == 0 && c.Next == pos {
 				time.Sleep(200 * time.Microsecond)
 				continue
 			}
@@ -79,9 +79,9 @@ func runStage(ctx context.Context, t testing.TB, s *Store, r *skep.RestoreReques
 				}
 				took := time.Duration(c.Granted.Len()) * perToken
 				time.Sleep(took)
-				_ = ses.(skep.Planner).Computed(0, c.Granted, took, 0)
+				_ = ses.Computed(ctx, 0, c.Granted, took, 0)
 			}
-			pos = c.Jump
+			pos = c.Next
 		}
 	}()
 	into := make([]skep.Chunk, 8)
@@ -115,6 +115,7 @@ func runStage(ctx context.Context, t testing.TB, s *Store, r *skep.RestoreReques
 // and nothing of the others', computes only what it has the activations of, and needs all of a
 // block once. The activations of what it does not compute are not read.
 func TestStagesRestoreOnTheirOwn(t *testing.T) {
+	t.Parallel() // it waits
 	ctx := testContext(t)
 	s := openSlow(t, 1<<20, nil)
 	sc := openModel(t, s)
@@ -226,10 +227,10 @@ func TestStagesRefuseWhatDoesNotFit(t *testing.T) {
 		"itself":                 func(r *skep.RestoreRequest) { r.Chains[0].Compute.Boundary.Chain = 0 },
 		"no boundary part":       func(r *skep.RestoreRequest) { r.Chains[1].Part = "state" },
 		"other keys":             func(r *skep.RestoreRequest) { r.Chains[1].Keys = chainKeys(2, 4) },
-		"other blocks":           func(r *skep.RestoreRequest) { r.Chains[1].Blocks = skep.Range{From: 1, To: 4} },
+		"other blocks":           func(r *skep.RestoreRequest) { r.Chains[1].Blocks = skep.Only(1, 4) },
 		"another's salt":         func(r *skep.RestoreRequest) { r.Chains[1].Salt = skep.Salt("s") },
-		"another stage's layers": func(r *skep.RestoreRequest) { r.Chains[0].Layers = skep.Range{From: 4, To: 8} },
-		"all layers":             func(r *skep.RestoreRequest) { r.Chains[0].Layers = skep.Range{} },
+		"another stage's layers": func(r *skep.RestoreRequest) { r.Chains[0].Layers = skep.Only(4, 8) },
+		"all layers":             func(r *skep.RestoreRequest) { r.Chains[0].Layers = skep.All },
 		"tail first":             func(r *skep.RestoreRequest) { r.Chains[1].Direction = skep.TailFirst },
 		"by layers":              func(r *skep.RestoreRequest) { r.Chains[0].Direction = skep.LayersDown },
 		"only loaded":            func(r *skep.RestoreRequest) { r.Chains[0].Compute.LoadOnly = true },

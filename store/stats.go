@@ -2,59 +2,10 @@ package store
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/observe"
 )
-
-// counters are what Stats counts.
-type counters struct {
-	lookups, lookupKeys, lookupHits atomic.Int64
-	putBlocks, putBytes             atomic.Int64
-	putExists, putDiffers           atomic.Int64
-	restored, restoredBlocks        atomic.Int64
-	copied, broken, evicted         atomic.Int64
-	movedBytes, damaged, repaired   atomic.Int64
-	readAround                      atomic.Int64 // reads sent to another drive because one took too long
-	tiers                           [8]atomic.Int64
-	declined, missed                kindCounts
-	boundaryPut, boundaryRestored   atomic.Int64
-	joined, kept                    atomic.Int64
-}
-
-// kindCounts counts by reason.
-type kindCounts struct {
-	mu sync.Mutex
-	n  map[skep.Kind]int64
-}
-
-func (k *kindCounts) add(kind skep.Kind) {
-	k.mu.Lock()
-	if k.n == nil {
-		k.n = map[skep.Kind]int64{}
-	}
-	k.n[kind]++
-	k.mu.Unlock()
-}
-
-func (k *kindCounts) snapshot() map[string]int64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	out := make(map[string]int64, len(k.n))
-	for kind, n := range k.n {
-		out[kind.Error()] = n
-	}
-	return out
-}
-
-func (c *counters) decline(kind skep.Kind) { c.declined.add(kind) }
-func (c *counters) miss(kind skep.Kind)    { c.missed.add(kind) }
-func (c *counters) tier(t skep.Tier, n int64) {
-	if int(t) < len(c.tiers) {
-		c.tiers[t].Add(n)
-	}
-}
 
 // Stats implements skep.Observer.
 func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
@@ -62,28 +13,15 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		return skep.Stats{}, err
 	}
 	defer s.leave()
-	c := &s.count
-	ix := s.index.Stats()
 	st := skep.Stats{
-		Opened: s.opened, Epoch: s.events.epoch, State: s.state(),
-		Blocks: int64(ix.Blocks), CapacityBytes: s.options.CapacityBytes,
-		Lookups: c.lookups.Load(), LookupKeys: c.lookupKeys.Load(), LookupHits: c.lookupHits.Load(),
-		PutBlocks: c.putBlocks.Load(), PutBytes: c.putBytes.Load(),
-		PutExists: c.putExists.Load(), PutDiffers: c.putDiffers.Load(), PutDeclined: c.declined.snapshot(),
-		RestoredBlocks: c.restoredBlocks.Load(), RestoredBytes: c.restored.Load(),
-		RestoreTiers: map[string]int64{}, RestoreMisses: c.missed.snapshot(),
-		CopiedBytes: c.copied.Load(), JoinedBytes: c.joined.Load(), KeptBytes: c.kept.Load(), BrokenPromises: c.broken.Load(),
-		Overloaded: s.overloaded(), Evicted: c.evicted.Load(), MovedBytes: c.movedBytes.Load(), Damaged: c.damaged.Load(),
+		Opened: s.opened, Epoch: s.events.Epoch(), State: s.state(),
+		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes, Overloaded: s.overloaded(),
 	}
+	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.twoPointerStats(), s.prefetch.snapshot()
-	for t := range c.tiers {
-		if n := c.tiers[t].Load(); n > 0 {
-			st.RestoreTiers[skep.Tier(t).String()] = n
-		}
-	}
 	st.Leases, st.LeasedBytes = s.leaseStats()
 	s.space.mu.Lock()
-	st.Groups = len(s.space.mu.groups)
+	st.Groups = s.space.mu.groups.len()
 	st.FreeGroups = s.freeGroupsLocked()
 	drives := s.allDrives()
 	failed := make([]error, len(drives))
@@ -111,23 +49,52 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		st.Devices = append(st.Devices, skep.DeviceStats{
 			Index: int(d.index), Path: d.path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
-			Errors: int64(ds.Errors()), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
+			Errors: int64(ds.Errors()), WrongReads: d.wrong.Load(), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
 		})
 	}
 	st.Admission = s.writeback.snapshot()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
-	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.snapshot(), s.works.snapshot()
+	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
 }
 
-const (
-	catalogMemory = 4 * 32 << 20 // memtables, see package catalog
-	eventSize     = 160
-)
+// catalogMemory is that of its memtables, see package catalog.
+const catalogMemory = 4 * 32 << 20
 
 func (s *Store) overloaded() int64 {
 	_, refused := s.calls.snapshot()
 	return refused
+}
+
+// reuseStats is the profile beside what the store has room for.
+func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStats {
+	if blocks == 0 {
+		return s.profile.Snapshot(0, 0, 0)
+	}
+	room := s.capacity.bytes()
+	if room == 0 { // not known: what there is now
+		room = deviceBytes
+	}
+	return s.profile.Snapshot(max(1, blockBytes/blocks), s.options.CacheBytes, room)
+}
+
+// observed is a store as metrics see it.
+type observed struct{ *Store }
+
+// EachSpace calls f for every namespace.
+func (o observed) EachSpace(f func(tenant, name string, c *observe.Spaces)) {
+	for _, n := range o.names.byID.all() {
+		f(n.info.Tenant, n.info.Name, n.count)
+	}
+}
+
+// CatalogDisk is what was found when the catalog's file system was looked at last.
+func (o observed) CatalogDisk() (observe.Disk, bool) {
+	use := o.catalogDisk.Load()
+	if use == nil {
+		return observe.Disk{}, false
+	}
+	return *use, true
 }

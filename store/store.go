@@ -2,7 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
+	"github.com/skepkv/skep/store/internal/locks"
 	"log/slog"
+	"math"
 	"sort"
 	"strconv"
 	"sync"
@@ -13,20 +16,22 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/admin"
+	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // Store is the embedded engine: a skep.Store on devices. Make it with Open.
 //
-// Lock order: gate, sides.turn, changes, space.opening, names.mu, a session's mu, space.mu, then
-// the index's own. No lock is held over device I/O but opening and, over commits of
-// the catalog, changes and names.mu.
+// The order of its locks is the table of package locks.
 type Store struct {
 	options Options
 	log     *slog.Logger
 	opened  time.Time
 	lock    *dirLock
+	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
 	drives   []*drive
@@ -38,12 +43,13 @@ type Store struct {
 	arena    *memory.Arena
 	cache    *memory.Cache // nil without a DRAM tier
 	space    space
-	events   *eventLog
+	events   *observe.Events
 	workers  workers
 	cleaner  cleaner
 	monitor  monitor
 	tasks    tasks
 
+	catalogDisk atomic.Pointer[observe.Disk]
 	catalogFull atomic.Bool // its file system has too little left for puts: full.go
 	fullText    atomic.Pointer[string]
 	sessions    sessions
@@ -51,24 +57,25 @@ type Store struct {
 	flights     flights
 	accepted    acceptances
 	pending     pendings
-	count       counters
+	count       observe.Counts
 	leases      leaseTable
 	pins        pinTable
 	rate        rate
-	metrics     *metrics // nil without a registerer
+	pinned      pinning
+	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
 	writeback *writeback
-	profile   *profile // of reuse; nil: none
-	programs  programs
+	profile   *observe.Profile // of reuse; nil: none
+	programs  observe.Programs
 	joins     joins
 	wanted    wanted
 	prefetch  prefetcher
-	works     works
+	works     observe.Works
 	calls     underway
 	scarce    scarce
 	wear      wearTable
-	admin     *admin // nil: none
-	logTail   *logRing
+	admin     *admin.Server // nil: none
+	logTail   *observe.LogTail
 
 	seq       atomic.Uint64   // last sequence number given out
 	flushed   atomic.Uint64   // everything at or below it is on the drives
@@ -77,38 +84,45 @@ type Store struct {
 	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
 	exclusive bool            // read-only, and nobody else has it open
 	marks     marks
-	markMu    sync.Mutex
-	unsynced  chan struct{} // says that rows of Cache blocks were committed; see harden
-	rootMu    sync.Mutex    // over making and committing the root row; taken after names.mu
-	changes   sync.Mutex    // changes of rows that exist: deletes, replacements, moves
-	lastStart lastStart     // guarded by space.mu
-	openBytes atomic.Int64
+	markMu    locks.Mutex[locks.Mark]
+	unsynced  chan struct{}              // says that rows of Cache blocks were committed; see harden
+	rootMu    locks.Mutex[locks.RootRow] // over making and committing the root row
+	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
+	lastStart lastStart                  // guarded by space.mu
+	writers   openBytes
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
 	stale     atomic.Int64  // stale groups
+	owed      owedRows
+	sweeping  atomic.Bool // see sweep
 	intents   intents
 	suspects  suspects
 	rivals    rivals
 	sides     sides
 	repairs   repairs
-	logCache  logCache   // of a store whose catalog has failed
-	naming    sync.Mutex // makes and purges namespaces; before space.opening
-	format    uint32     // of the store; what it lacks is made up for at open
+	badLog    seldom   // lines about wrong bytes
+	logCache  logCache // of a store whose catalog has failed
+	naming    turn     // makes and purges namespaces; before space.opening
+	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
+	// write. Who has deleted one waits for them, and nobody waits for who does.
+	entering  sections
+	relog     bool // a rebuild left it to this open to log what only the catalog knows
 	epoch     uint64
-	aside     bool     // the catalog that is there is to be set aside
-	making    bool     // a store is being made, or could not be
-	made      []string // files and directories this call made
-	// Of the index; logicalPages is the cleaner's.
-	capacityPages, logicalPages int64
-	loadedSeq                   [2]uint64 // of the groups an open found: the first opening, and the end
-	secret                      segment.Secret
-	keys                        atomic.Pointer[keyring] // of tenants whose payload is encrypted
+	lead      time.Duration // of Lasting before now
+	aside     bool          // the catalog that is there is to be set aside
+	known     []string      // where it said that devices are
+	ballast   atomic.Bool   // it is taken, or was tried
+	making    bool          // a store is being made, or could not be
+	made      []string      // files and directories this call made
+	capacity  capacity
+	loadedSeq [2]uint64 // of the groups an open found: the first opening, and the end
+	secret    segment.Secret
+	keys      *crypt.Keys // of tenants whose payload is encrypted; made once the store's id is known
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
 	closing    chan struct{}
-	gate       sync.RWMutex // held shared by calls, so that Close waits for them
-	closed     bool         // guarded by gate
+	gate       gate // Close waits for the calls it let in
 	closeOnce  sync.Once
 	closeErr   error
 	outlived   bool // background work did not end with Close
@@ -128,21 +142,76 @@ type lastStart struct {
 
 var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
 
+// gate lets calls in until it is shut. A call may be made within another, as a progress callback does: what waits at a
+// gate that is being shut is only who shuts it.
+type gate struct {
+	calls atomic.Int64  // under way; gateShut more once it is shut
+	idle  chan struct{} // has one when it is shut and no call is under way; of capacity 1
+}
+
+const gateShut = math.MinInt64 / 2
+
+func (g *gate) enter() bool {
+	if g.calls.Add(1) < 0 {
+		g.leave()
+		return false
+	}
+	return true
+}
+
+func (g *gate) leave() {
+	if g.calls.Add(-1) == gateShut {
+		select {
+		case g.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// shut lets nobody in any more and waits for the calls under way. Once only.
+func (g *gate) shut() {
+	if g.calls.Add(gateShut) != gateShut {
+		<-g.idle
+	}
+}
+
 // enter begins a call; leave ends it. Calls that only wait for drives (sessions) do
 // not hold the gate while they wait.
 func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return &skep.Error{Op: "store", Kind: skep.Deadline, Err: err}
 	}
-	s.gate.RLock()
-	if s.closed {
-		s.gate.RUnlock()
+	if !s.gate.enter() {
 		return errClosed
 	}
 	return nil
 }
 
-func (s *Store) leave() { s.gate.RUnlock() }
+func (s *Store) leave() { s.gate.leave() }
+
+// ended is why op was given up when its context ended: the cause, and of a kind that callers know.
+func ended(ctx context.Context, op string) error {
+	err := context.Cause(ctx)
+	var e *skep.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	kind := skep.Other
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		kind = skep.Deadline
+	}
+	return &skep.Error{Op: op, Kind: kind, Err: err}
+}
+
+// isClosing says that Close has begun, or that the store has ended.
+func (s *Store) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return s.ctx.Err() != nil
+	}
+}
 
 // enterWrite begins a call that changes the store.
 func (s *Store) enterWrite(ctx context.Context, op string) error {
@@ -160,6 +229,15 @@ func (s *Store) enterWrite(ctx context.Context, op string) error {
 	return nil
 }
 
+// enterMove is enterWrite for what moves blocks, or in a dry run says what it would do: that goes in a store that is
+// opened for reading, too.
+func (s *Store) enterMove(ctx context.Context, op string, o MoveOptions) error {
+	if o.DryRun {
+		return s.enter(ctx)
+	}
+	return s.enterWrite(ctx, op)
+}
+
 // fail stops the store from accepting changes: the catalog can no longer keep them.
 // Reads go on.
 func (s *Store) fail(err error) {
@@ -173,14 +251,19 @@ func (s *Store) fail(err error) {
 // memory says can be built upon, and the store takes no more changes. The next open goes by
 // the rows. It gives err.
 func (s *Store) unsure(err error) error {
-	switch skep.KindOf(err) {
-	case skep.Full, skep.ReadOnly, skep.Closed, skep.Invalid: // it did not happen
-		return err
-	}
-	if err != nil && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
+	if err != nil && !didNotHappen(err) && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
 		s.fail(err)
 	}
 	return err
+}
+
+// didNotHappen says of a commit's error that the catalog refused it.
+func didNotHappen(err error) bool {
+	switch skep.KindOf(err) {
+	case skep.Full, skep.ReadOnly, skep.Closed, skep.Invalid:
+		return true
+	}
+	return false
 }
 
 func (s *Store) state() string {
@@ -217,41 +300,33 @@ func (s *Store) beginSeq() uint64 {
 
 // storeState is the root row as it stands.
 func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreState {
-	next.StoreID, next.Secret, next.Format = s.id, s.secret, s.format
-	next.Epoch, next.Clean = s.epoch, clean
+	next.StoreID, next.Secret = s.id, s.secret
+	next.Epoch, next.Clean, next.Relog = s.epoch, clean, s.relog
 	next.NextSeq = s.seq.Load() + 1
 	next.FlushedSeq = s.flushed.Load()
+	next.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	s.space.mu.Lock()
 	next.NextGroup = s.space.mu.next
 	s.space.mu.Unlock()
 	return next
 }
 
-// saveSeq commits b together with the root row. The row is made and committed under
-// rootMu, or a row made earlier and committed later would take marks back that others rely
-// on. REQUIRES: not names.mu.
+// saveSeq commits b together with the root row.
 func (s *Store) saveSeq(ctx context.Context, b *catalog.Batch, sync bool) error {
-	s.names.mu.RLock()
-	defer s.names.mu.RUnlock()
 	s.rootMu.Lock()
 	defer s.rootMu.Unlock()
-	b.PutStore(s.storeState(s.names.mu.next, false))
+	return s.saveRoot(ctx, b, s.names.nextNumbers(), sync)
+}
+
+// saveRoot commits b together with the root row. The row is made and committed under rootMu,
+// or a row made earlier and committed later would take marks back that others rely on.
+// REQUIRES: rootMu.
+func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, next catalog.StoreState, sync bool) error {
+	b.PutStore(s.storeState(next, false))
 	return s.catalog.Commit(ctx, b, sync)
 }
 
-// saveNext commits b with new high-water marks. REQUIRES: names.mu.
-func (s *Store) saveNext(ctx context.Context, b *catalog.Batch, next catalog.StoreState) error {
-	s.rootMu.Lock()
-	defer s.rootMu.Unlock()
-	b.PutStore(s.storeState(next, false))
-	return s.catalog.Commit(ctx, b, true)
-}
-
-func (s *Store) namespaceOf(id skep.NamespaceID) *namespace {
-	s.names.mu.RLock()
-	defer s.names.mu.RUnlock()
-	return s.names.mu.byID[id]
-}
+func (s *Store) namespaceOf(id skep.NamespaceID) *namespace { return s.names.byID.get(id) }
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
@@ -278,7 +353,7 @@ func noMemory(op string, err error) error {
 
 // pendings are the records of accepted blocks that have no row yet.
 type pendings struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Pendings]
 	m  map[index.Fingerprint]*segment.Record
 }
 
@@ -309,9 +384,24 @@ func (p *pendings) get(fp index.Fingerprint) *segment.Record {
 	return p.m[fp]
 }
 
+// among calls f for the records of those of fps that are here, which it takes out of fps.
+func (p *pendings) among(fps map[index.Fingerprint]bool, f func(*segment.Record)) {
+	if len(fps) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for fp, rec := range p.m {
+		if fps[fp] {
+			delete(fps, fp)
+			f(rec)
+		}
+	}
+}
+
 // sessions are the restores under way.
 type sessions struct {
-	mu     sync.Mutex
+	mu     locks.Mutex[locks.Sessions]
 	m      map[*session]struct{}
 	closed bool
 }
@@ -345,22 +435,9 @@ func (l *sessions) all(closing bool) []*session {
 
 func unpack(v uint64) layout.Location { return layout.Unpack(v) }
 
-func layoutOf(l catalog.Loc) layout.Location {
-	return layout.Location{Group: l.Group, Page: l.Page, Device: l.Device, Sub: l.Sub}
-}
-
 func itoa(n int) string     { return strconv.Itoa(n) }
 func itoa64(n int64) string { return strconv.FormatInt(n, 10) }
 
 func sortBy[T any](s []T, less func(a, b T) bool) {
 	sort.Slice(s, func(i, j int) bool { return less(s[i], s[j]) })
-}
-
-// go0 runs f on a goroutine that w waits for.
-func go0(w *sync.WaitGroup, f func()) {
-	w.Add(1)
-	go func() {
-		defer w.Done()
-		f()
-	}()
 }

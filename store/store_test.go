@@ -26,7 +26,7 @@ func openTest(t *testing.T, o Options) *Store {
 func TestStore(t *testing.T) {
 	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
 		return openTest(t, Options{CapacityBytes: c.CapacityBytes, BlockBytes: 64 << 10, IOBytes: 64 << 20, CacheBytes: 32 << 20,
-			LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40)})
+			LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40), TenantNamespaces: c.TenantNamespaces})
 	})
 }
 
@@ -53,39 +53,4 @@ func TestMetricsAreTheStats(t *testing.T) {
 		"skep_device_state", "skep_memory_cap_bytes", "skep_tenant_bytes"} {
 		require.Contains(t, values, name)
 	}
-}
-
-// collected is a collector of one metric under labels, each worth 1.
-type collected struct {
-	d      *prometheus.Desc
-	labels [][]string
-}
-
-func (collected) Describe(chan<- *prometheus.Desc) {}
-
-func (c collected) Collect(out chan<- prometheus.Metric) {
-	t := &tally{out: out, values: map[tallied]float64{}}
-	for _, l := range c.labels {
-		t.count(c.d, 1, l...)
-	}
-	t.send()
-}
-
-// Names that are not UTF-8 (older stores have them, and paths of devices) come out as what can be
-// shown of them, and all other metrics too. Where that makes two the same they are one.
-func TestMetricsOfNamesThatAreNotUTF8(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collected{descSpaceKeys, [][]string{{"a\xff", "n", "hit"}, {"a\xfe", "n", "hit"}, {"a", "", "hit"}, {"", "a", "hit"}, {"a", "n", "hit"}}})
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	require.Len(t, families, 1)
-	got := map[string]float64{}
-	for _, m := range families[0].GetMetric() {
-		key := ""
-		for _, l := range m.GetLabel() {
-			key += l.GetValue() + "|"
-		}
-		got[key] = m.GetCounter().GetValue()
-	}
-	require.Equal(t, map[string]float64{"n|hit|a\uFFFD|": 2, "|hit|a|": 1, "a|hit||": 1, "n|hit|a|": 1}, got)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 )
 
 // StripeMap is how the segments of all devices stand.
@@ -22,7 +23,7 @@ type StripeDevice struct {
 }
 
 // StripeGroup is one stripe group: a segment on each of its devices. Bytes are of all its
-// devices together: whole pages, and of a page that small values share the slots they take.
+// devices together, every copy counted: whole pages, and of a page that small values share the slots they take.
 type StripeGroup struct {
 	Group         uint32
 	State         string // "open", "sealed", "cleaning"
@@ -35,6 +36,25 @@ type StripeGroup struct {
 	Age           float64 // since it was sealed, in capacities written
 }
 
+// copied is how many slots the blocks of a group take, and how many of these are first copies. The
+// index counts a block once, whatever its copies.
+type copied struct{ once, all atomic.Int64 }
+
+func (c *copied) add(slots, copies int) {
+	c.once.Add(int64(slots))
+	c.all.Add(int64(slots * max(1, copies)))
+}
+
+// of is what n bytes of blocks take with their copies: those of all blocks of the group, where they
+// differ.
+func (c *copied) of(n int64) int64 {
+	once := c.once.Load()
+	if once == 0 {
+		return n
+	}
+	return int64(float64(n) * (float64(c.all.Load()) / float64(once)))
+}
+
 // StripeMap takes a picture of what each segment of each device holds, for people.
 func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 	if err := s.enter(ctx); err != nil {
@@ -42,6 +62,7 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 	}
 	defer s.leave()
 	m := &StripeMap{}
+	copies := map[uint32]*copied{}
 	s.space.mu.Lock()
 	for _, d := range s.allDrives() {
 		state := "ok"
@@ -53,7 +74,7 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			Free: len(d.free) + d.limit - d.segments, SegmentBytes: d.segBytes,
 		})
 	}
-	for _, g := range s.space.mu.groups {
+	for g := range s.space.mu.groups.each() {
 		sg := StripeGroup{Group: g.num, State: "sealed"}
 		switch {
 		case g.victim || g.draining.Load():
@@ -65,6 +86,7 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			sg.Devices = append(sg.Devices, int(d.index))
 			sg.Segments = append(sg.Segments, int(g.segments[i]))
 		}
+		copies[g.num] = &g.copied
 		m.Groups = append(m.Groups, sg)
 	}
 	s.space.mu.Unlock()
@@ -75,8 +97,8 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			continue
 		}
 		g.Blocks = int64(st.Blocks)
-		g.LiveBytes = bytesOf(st.LivePages)
-		g.HotBytes = bytesOf(st.TouchedPages)
+		g.LiveBytes = copies[g.Group].of(bytesOf(st.LivePages))
+		g.HotBytes = copies[g.Group].of(bytesOf(st.TouchedPages))
 		g.CapacityBytes = bytesOf(st.CapacityPages)
 		if g.CapacityBytes > 0 {
 			g.Age = st.SealedAge

@@ -1,9 +1,10 @@
 package store
 
 import (
+	"slices"
+
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
 // attachSums gives the chunk the checksums made when its bytes were put, when the
@@ -16,24 +17,24 @@ func (ch *chunk) attachSums() {
 	if f.memory != nil {
 		f.recalled.Do(func() { ch.ses.s.recallSums(ch.chain, f) })
 	}
-	if f.sums == nil {
+	if f.sums.Sums == nil {
 		return
 	}
-	sums := f.sums
+	granules, sums := f.sums.Granules, f.sums.Sums
 	if f.opener != nil {
-		sums = f.opener.sums
+		sums = f.opener.Sums()
 	}
 	var out []skep.Sum
 	for _, s := range ch.spans {
 		if s.Len == 0 {
 			continue
 		}
-		first, last := f.granules.Cover(s)
-		if f.granules.Span(first).Off != s.Off || f.granules.Span(last).End() != s.End() {
+		first, last := granules.Cover(s)
+		if granules.Span(first).Off != s.Off || granules.Span(last).End() != s.End() {
 			return
 		}
 		for g := first; g <= last; g++ {
-			out = append(out, skep.Sum{Len: f.granules.Span(g).Len, Seed: f.seed.Of(g), Sum: sums[g]})
+			out = append(out, skep.Sum{Len: granules.Span(g).Len, Seed: f.sums.Seed.Of(g), Sum: sums[g]})
 		}
 	}
 	ch.out.Sums = out
@@ -52,21 +53,19 @@ func (s *Store) recallSums(c *chain, f *found) {
 	}
 	rec, err := s.record(f.fp, e)
 	if err == nil {
-		err = s.clearSums(c.ns.info.Tenant, &rec)
+		err = s.keys.ClearSums(c.ns.info.Tenant, &rec)
 	}
 	if err != nil {
 		return
 	}
 	for i := range rec.Parts {
 		p := &rec.Parts[i]
-		if p.Name != c.part || p.Size != f.size {
+		if p.Name != c.Part || p.Size != f.size {
 			continue
 		}
-		g, err := layout.GranulesOf(c.ns.info.Shape, p.Name, p.Size)
-		if err != nil || len(p.Sums) != g.N() {
-			return
+		if sums, err := segio.SumsOf("restore", c.ns.info.Shape, &rec, i); err == nil {
+			sums.Sums = slices.Clone(sums.Sums)
+			f.sums = sums
 		}
-		f.granules, f.seed = g, segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
-		f.sums = append([]uint64(nil), p.Sums...)
 	}
 }

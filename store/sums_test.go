@@ -52,8 +52,8 @@ func requireSums(t *testing.T, s *Store, c skep.Chain) {
 	for range 2 {
 		for _, x := range []struct {
 			direction skep.Direction
-			layers    skep.Range
-		}{{skep.HeadFirst, skep.Range{}}, {skep.LayersUp, skep.Range{}}, {skep.TailFirst, skep.Range{From: 1, To: 2}}} {
+			layers    skep.Subset
+		}{{skep.HeadFirst, skep.All}, {skep.LayersUp, skep.All}, {skep.TailFirst, skep.Only(1, 2)}} {
 			c.Direction, c.Layers = x.direction, x.layers
 			ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{c}, Sums: true})
 			require.NoError(t, err)

@@ -2,14 +2,16 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -24,7 +26,9 @@ type tasks struct {
 	members chan struct{}            // held by who adds or removes a device
 	grown   atomic.Pointer[[]*drive] // the drives, once some were added since the open
 
-	mu     sync.Mutex
+	unstamped atomic.Bool // a superblock does not say how many devices there are: restamp
+
+	mu     locks.Mutex[locks.Tasks]
 	totals map[string]Progress
 	stuck  map[groupID]time.Time // groups that could not be moved, and until when
 }
@@ -72,7 +76,7 @@ func (t *tasks) start(s *Store) {
 	t.wake, t.turn = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.members = make(chan struct{}, 1)
 	t.totals, t.stuck = map[string]Progress{}, map[groupID]time.Time{}
-	go0(&s.background, t.run)
+	s.background.Go(t.run)
 }
 
 func (t *tasks) kick() {
@@ -100,7 +104,7 @@ func (t *tasks) take(ctx context.Context) error {
 func (t *tasks) give() { <-t.turn }
 
 func (t *tasks) run() {
-	tick := time.NewTicker(t.s.options.rules.taskEvery)
+	tick := time.NewTicker(t.s.options.taskEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -109,6 +113,7 @@ func (t *tasks) run() {
 		case <-tick.C:
 		case <-t.wake:
 		}
+		t.restampAgain()
 		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogFull.Load() {
 			if t.take(t.s.ctx) != nil {
 				return
@@ -131,14 +136,14 @@ func (t *tasks) one(ctx context.Context) bool {
 	}
 	began := time.Now()
 	p := Progress{Task: job.task, Device: job.device()}
-	job.work = s.works.begin(job.task, s.liveBytes([]*group{g}))
-	defer job.work.end()
+	job.work = s.works.Begin(job.task, s.liveBytes([]*group{g}))
+	defer job.work.End()
 	err := s.moveGroup(ctx, g, job, s.newBudget(s.options.BackgroundRate), &p)
 	p.Seconds = time.Since(began).Seconds()
 	t.note(p)
 	if err != nil {
 		t.mu.Lock()
-		t.stuck[g.id()] = time.Now().Add(s.options.rules.taskRetry)
+		t.stuck[g.id()] = time.Now().Add(s.options.taskRetry)
 		t.mu.Unlock()
 		if ctx.Err() == nil && err != errGroupBusy {
 			s.log.Warn("blocks not moved for now", "task", job.task, "group", g.num, "error", err)
@@ -180,7 +185,7 @@ type job struct {
 	task  string
 	drive *drive // that is lost, or to be emptied
 	force bool
-	work  *work // where it is told how far it is; nil: nowhere
+	work  *observe.Work // where it is told how far it is; nil: nowhere
 }
 
 func (j job) device() int {
@@ -221,7 +226,7 @@ func (t *tasks) next() (job, *group) {
 		}
 	}
 	for _, c := range unasked.choose(s.groupCosts(groups)) {
-		if g := s.findGroup(c.num); g != nil && free(g) {
+		if g := s.space.find(c.num); g != nil && free(g) {
 			return job{task: taskCompact}, g
 		}
 	}
@@ -242,13 +247,7 @@ func (t *tasks) ready(g *group) bool {
 	}
 	t.s.space.mu.Lock()
 	defer t.s.space.mu.Unlock()
-	return g.filler == nil && g.pending == 0 && !g.victim && t.s.space.mu.groups[g.num] == g
-}
-
-func (s *Store) findGroup(num uint32) *group {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return s.space.mu.groups[num]
+	return t.s.space.idleLocked(g) && t.s.space.mu.groups.has(g)
 }
 
 // groupCosts are the sealed groups as the index counts them, without the order of their
@@ -278,7 +277,7 @@ func (s *Store) spread(g *group) float64 {
 		return math.Float64frombits(v)
 	}
 	var once, all int64
-	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ catalog.Loc, row []byte) error {
+	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ layout.Location, row []byte) error {
 		var rec segment.Record
 		if segment.DecodeRecord(row, &rec) == nil {
 			n := int64(slotsOf(int(rec.Pages), rec.Bytes()))
@@ -388,7 +387,7 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 		g.healed.Store(true)
 		return nil
 	}
-	if left, err := s.left(ctx, g, j); err != nil || left > 0 {
+	if left, err := s.left(ctx, g); err != nil || left > 0 {
 		if err == nil {
 			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: "blocks of group " + itoa(int(g.num)) + " that cannot be read", Value: left}
 		}
@@ -403,7 +402,7 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *budget
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
 			p.Bytes += bytes
-			j.work.add(bytes)
+			j.work.Add(bytes)
 		},
 		unreadable: func(in *incoming, ns *namespace, why error) {
 			p.Unreadable++
@@ -421,7 +420,7 @@ func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
 		if len(in.rec.Copies) < 2 {
 			continue
 		}
-		readable, whole := survives(unitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.drives)), alive)
+		readable, whole := segio.UnitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.drives)).Survive(alive)
 		if readable && !whole {
 			out = append(out, in)
 		}
@@ -430,14 +429,17 @@ func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
 }
 
 // left is how many blocks still live in g.
-func (s *Store) left(ctx context.Context, g *group, j job) (n int, err error) {
-	err = s.catalog.ScanGroup(ctx, g.num, func(catalog.Loc, []byte) error {
-		n++
+func (s *Store) left(ctx context.Context, g *group) (n int, err error) {
+	err = s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, row []byte) error {
+		var rec segment.Record
+		if segment.DecodeRecord(row, &rec) != nil {
+			return nil // the cleaner reports it
+		}
+		if _, ok := s.stands(&rec, l); ok {
+			n++
+		}
 		return nil
 	})
-	if st, ok := s.index.Group(g.num); err == nil && (!ok || st.Blocks == 0) {
-		n = 0 // rows of what was purged, which the cleaner drops
-	}
 	return n, err
 }
 
@@ -492,11 +494,11 @@ func (c *cleaner) answer() {
 func (c *cleaner) cleanAsked(ctx context.Context, g *group, keepAll bool) error {
 	sp := &c.s.space
 	sp.mu.Lock()
-	if sp.mu.groups[g.num] != g {
+	if !sp.mu.groups.has(g) {
 		sp.mu.Unlock()
 		return nil // it is gone already
 	}
-	if g.filler != nil || g.pending > 0 || g.victim {
+	if !sp.idleLocked(g) {
 		sp.mu.Unlock()
 		return errGroupBusy
 	}
@@ -517,4 +519,12 @@ func typed(ctx context.Context, op string, err *error) {
 	if *err != nil && ctx.Err() != nil && skep.KindOf(*err) == skep.Other {
 		*err = &skep.Error{Op: op, Kind: skep.Deadline, Err: *err}
 	}
+}
+
+// liveBytes is what lives in groups, all copies together, in bytes.
+func (s *Store) liveBytes(list []*group) (n int64) {
+	for _, c := range s.groupCosts(list) {
+		n += c.live * layout.PageSize
+	}
+	return n
 }

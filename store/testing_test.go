@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,9 +23,13 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 func TestMain(m *testing.M) {
+	machineClock = storetest.MachineClock()
 	if childMode() { // this process is a test's victim
 		os.Exit(runChild())
 	}
@@ -56,6 +61,9 @@ func aloneFor(t *testing.T, limit time.Duration) bool {
 	if os.Getenv(aloneEnv) != "" {
 		return true
 	}
+	if end, ok := t.Deadline(); ok { // what hangs shows where, before this process ends without a word
+		limit = min(limit, time.Until(end)*9/10)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=0", "-test.short=" + strconv.FormatBool(testing.Short())}
@@ -63,6 +71,7 @@ func aloneFor(t *testing.T, limit time.Duration) bool {
 		args = append(args, "-test.coverprofile="+filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+".cover"))
 	}
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }, 10*time.Second
 	cmd.Env = append(os.Environ(), aloneEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -83,13 +92,7 @@ func testContext(t testing.TB) context.Context {
 
 // testSeed is the seed of a randomised test: drawn, or what SKEP_SEED says; printed.
 func testSeed(t testing.TB) uint64 {
-	seed := rand.Uint64()
-	if v := os.Getenv("SKEP_SEED"); v != "" {
-		var err error
-		seed, err = strconv.ParseUint(v, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("SKEP_SEED=%d", seed)
+	seed := drawn.Seed(t)
 	return seed
 }
 
@@ -192,6 +195,7 @@ func putRun(t testing.TB, s skep.Store, sc skep.Scope, keys []skep.Key, size int
 		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, 1, size)}}})
 	}
 	res, err := s.Put(testContext(t), r)
+	err, _ = skep.Held(err) // nobody else has the memory
 	require.NoError(t, err)
 	return res
 }
@@ -243,7 +247,8 @@ func fetchAll(ctx context.Context, s skep.Store, chains []skep.Chain) ([][]got, 
 			switch {
 			case c.Err != nil:
 			case ch.Dest.Memory != nil:
-				at := int64(c.Block-ch.Blocks.From) * ch.Dest.Stride
+				blocks, _ := ch.Blocks.In(len(ch.Keys))
+				at := int64(c.Block-blocks.From) * ch.Dest.Stride
 				g.data = append([]byte{}, ch.Dest.Memory[at:at+c.Bytes]...)
 			default:
 				g.data = []byte{}
@@ -304,12 +309,7 @@ func tempRoot(t testing.TB, name string) string {
 // eventually polls f, for what happens behind the caller's back.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(hangs); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("it never happened: %s", what)
+	storetest.Eventually(t, what, f)
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed)) }
@@ -322,4 +322,10 @@ func syncParents(t testing.TB, fs vfs.FS, dir string) {
 		require.NoError(t, d.Sync())
 		require.NoError(t, d.Close())
 	}
+}
+
+// problemOfHeader says what is wrong with a page that should be the header want.
+func problemOfHeader(page []byte, want *segment.Header) string {
+	h, wrong := segment.DecodeHeader(page)
+	return headerProblem(&h, wrong, want)
 }

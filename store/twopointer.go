@@ -1,12 +1,13 @@
 package store
 
 import (
-	"sync"
+	"context"
 	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout/twopointer"
+	"github.com/skepkv/skep/store/internal/locks"
 )
 
 // twoPointers drives one scheduler (package twopointer) for all chains of all sessions
@@ -18,7 +19,7 @@ import (
 // Lock order: a session's mu, then mu. Sessions are woken after mu is let go.
 type twoPointers struct {
 	s     *Store
-	mu    sync.Mutex
+	mu    locks.Mutex[locks.TwoPointers]
 	sched *twopointer.Scheduler
 	began time.Time
 	slots map[int]*planned
@@ -59,7 +60,7 @@ func (t *twoPointers) judge(c *chain, tokens int, took time.Duration) {
 	if load >= f.took {
 		t.right++
 	}
-	t.s.log.Info("decline judged", "computing", seconds(f.took), "loading", seconds(load), "right", t.right, "of", t.judged)
+	t.s.log.Debug("decline judged", "computing", seconds(f.took), "loading", seconds(load), "right", t.right, "of", t.judged)
 }
 
 // planned is a chain the scheduler decides for.
@@ -170,13 +171,13 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 		t.s.background.Go(t.dispatch)
 	}
 	b := c.ns.info.Shape.BlockTokens
-	p := &planned{two: t, ses: ses, c: c, unit: b, base: c.blocks.From * b}
+	p := &planned{two: t, ses: ses, c: c, unit: b, base: c.Blocks.From * b}
 	st := t.strand(c)
-	if c.byLayer {
+	if c.Direction.ByLayer() {
 		p.unit, p.base = 1, 0
-		p.missing, p.bad, p.far = make([]int32, c.layers.Len()), make([]bool, c.layers.Len()), make([]bool, c.layers.Len())
+		p.missing, p.bad, p.far = make([]int32, c.Layers.Len()), make([]bool, c.Layers.Len()), make([]bool, c.Layers.Len())
 		for i := range p.missing {
-			p.missing[i] = int32(c.blocks.Len())
+			p.missing[i] = int32(c.Blocks.Len())
 		}
 	}
 	d, err := t.step(twopointer.Event{Kind: twopointer.Join, New: st})
@@ -187,7 +188,7 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 		t.declined++
 		c.refused = &refused{bytes: float64(st.Tokens-st.Start) * st.BytesPerToken, left: st.Tokens - st.Start}
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Claimed, Field: "load", Value: seconds(d.Expected), Limit: seconds(d.Compute)})
-		t.s.log.Info("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
+		t.s.log.Debug("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
 		return nil
 	}
 	p.slot, p.perToken = d.Strand, st.BytesPerToken
@@ -205,22 +206,23 @@ func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 func (t *twoPointers) strand(c *chain) *twopointer.Strand {
 	b := c.ns.info.Shape.BlockTokens
 	k := c.Compute
-	size := float64(max(c.ns.partSize(c.part), 1))
-	if n := c.geometry.Layers(); n > 0 {
-		size *= float64(c.layers.Len()) / float64(n)
+	size := float64(max(c.Size, 1))
+	if n := c.Geometry.Layers(); n > 0 {
+		size *= float64(c.Layers.Len()) / float64(n)
 	}
-	if n := c.ns.info.Shape.KVHeads; n > 0 && !c.heads.All() {
-		size *= float64(c.heads.Len()) / float64(n)
+	if n := c.ns.info.Shape.KVHeads; n > 0 {
+		heads, _ := c.Heads.In(n)
+		size *= float64(heads.Len()) / float64(n)
 	}
-	st := &twopointer.Strand{Start: c.blocks.From * b, Tokens: c.blocks.To * b, Unit: b, Decided: true, LoadOnly: k.LoadOnly,
+	st := &twopointer.Strand{Start: c.Blocks.From * b, Tokens: c.Blocks.To * b, Unit: b, Decided: true, LoadOnly: k.LoadOnly,
 		Cost: twopointer.CostOf(k.Cost), BytesPerToken: size / float64(b), Weight: k.Weight, Background: k.Background}
-	if c.byLayer {
-		st.Mode, st.Layers, st.Start, st.Tokens = twopointer.ByLayers, c.layers.Len(), 0, c.blocks.Len()*b
+	if c.Direction.ByLayer() {
+		st.Mode, st.Layers, st.Start, st.Tokens = twopointer.ByLayers, c.Layers.Len(), 0, c.Blocks.Len()*b
 	}
-	st.After = st.Cost.Span(c.blocks.To*b, c.blocks.To*b+k.Suffix)
+	st.After = st.Cost.Span(c.Blocks.To*b, c.Blocks.To*b+k.Suffix)
 	if c.bound != nil {
 		st.Boundary = float64(k.Boundary.BytesPerToken)
-		st.LoadOnly = c.bound.left < c.bound.blocks.Len()
+		st.LoadOnly = c.bound.left < c.bound.Blocks.Len()
 	}
 	if !c.deadline.IsZero() {
 		st.Deadline = max(t.now()+time.Until(c.deadline), 1)
@@ -287,7 +289,7 @@ func (t *twoPointers) handOut(woken []*session, claimed []*planned) ([]*session,
 		}
 		bytes := t.sched.OnItsWay(0) - before
 		if at, _ := t.sched.State(d.Strand); d.Boundary {
-			p.asked.Store(int64(d.To/p.unit - p.c.blocks.From))
+			p.asked.Store(int64(d.To/p.unit - p.c.Blocks.From))
 		} else {
 			p.until.Store(max(p.until.Load(), p.untilOf(at.Tail)))
 		}
@@ -308,10 +310,10 @@ func (t *twoPointers) handOut(woken []*session, claimed []*planned) ([]*session,
 
 // untilOf is how many chunks lie from the far end down to a position.
 func (p *planned) untilOf(from int) int64 {
-	if p.c.byLayer {
-		return int64(p.c.layers.Len()-from) * int64(p.c.blocks.Len())
+	if p.c.Direction.ByLayer() {
+		return int64(p.c.Layers.Len()-from) * int64(p.c.Blocks.Len())
 	}
-	return int64(p.c.blocks.To - from/p.unit)
+	return int64(p.c.Blocks.To - from/p.unit)
 }
 
 // limit is how many chunks of c may be issued, in the direction's order.
@@ -329,7 +331,7 @@ func (c *chain) limit() int {
 // below is the engine's to compute. REQUIRES: ses.mu.
 func (p *planned) answered(i int, out *skep.Chunk) (lost bool) {
 	err := out.Err
-	block, layers := p.c.itemOf(i)
+	block, layers := p.c.Chunk(i)
 	e := twopointer.Event{Kind: twopointer.Landed, Near: near(out), Strand: p.slot, From: block * p.unit, To: (block + 1) * p.unit}
 	t := p.two
 	t.mu.Lock()
@@ -340,8 +342,8 @@ func (p *planned) answered(i int, out *skep.Chunk) (lost bool) {
 	if err != nil {
 		e.Kind = twopointer.Failed
 	}
-	if p.c.byLayer {
-		l := layers.From - p.c.layers.From
+	if p.c.Direction.ByLayer() {
+		l := layers.From - p.c.Layers.From
 		p.bad[l] = p.bad[l] || err != nil
 		p.far[l] = p.far[l] || !e.Near
 		e.Near = !p.far[l]
@@ -367,14 +369,14 @@ var errBelow = &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "layer", Li
 // passLocked answers what waits below the layer of chunk i, which did not come: computing that layer goes through all below
 // it, so loading them makes nothing ready sooner. REQUIRES: ses.mu.
 func (ses *session) passLocked(c *chain, i int) {
-	_, layers := c.itemOf(i)
-	for j := range (layers.From - c.layers.From) * c.blocks.Len() {
+	_, layers := c.Chunk(i)
+	for j := range (layers.From - c.Layers.From) * c.Blocks.Len() {
 		if c.items[j] != itemWaiting {
 			continue
 		}
-		block, _ := c.itemOf(j)
+		block, _ := c.Chunk(j)
 		err := error(errBelow)
-		if b := block - c.blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].err != nil {
+		if b := block - c.Blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].err != nil {
 			err = c.found[b].err
 		}
 		ses.answerLocked(c, j, skep.Chunk{Err: err}, itemMissed)
@@ -439,21 +441,8 @@ func (p *planned) promote(priority int, deadline time.Time) {
 	t.wake()
 }
 
-var _ skep.Planner = (*session)(nil)
-
-// ClaimWhen implements skep.Planner.
-func (ses *session) ClaimWhen(i int, r skep.Range, idle bool) (skep.Claim, error) {
-	c, err := ses.plannedAt("claim", i)
-	if err != nil {
-		return skep.Claim{}, err
-	}
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	return ses.claimPlanned(c, r, idle)
-}
-
-func (ses *session) plannedAt(op string, i int) (*chain, error) {
-	c, err := ses.chainAt(op, i)
+func (ses *session) plannedAt(ctx context.Context, op string, i int) (*chain, error) {
+	c, err := ses.askedAt(ctx, op, i)
 	if err != nil {
 		return nil, err
 	}
@@ -466,9 +455,9 @@ func (ses *session) plannedAt(op string, i int) (*chain, error) {
 // claimPlanned asks the scheduler. A claim of anything but what is next gets nothing and is
 // told where that is. REQUIRES: ses.mu.
 func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim, error) {
-	end, first := c.blocks.To*c.ns.info.Shape.BlockTokens, c.blocks.From*c.ns.info.Shape.BlockTokens
-	if c.byLayer {
-		first, end = c.layers.From, c.layers.To
+	end, first := c.Blocks.To*c.ns.info.Shape.BlockTokens, c.Blocks.From*c.ns.info.Shape.BlockTokens
+	if c.Direction.ByLayer() {
+		first, end = c.Layers.From, c.Layers.To
 	}
 	if r.From < 0 || r.From >= r.To || r.To > end {
 		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+itoa(end))
@@ -479,9 +468,9 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 	case c.stopped:
 		return skep.Claim{}, &skep.Error{Op: "claim", Kind: skep.Stopped, Field: "chain", Value: c.index}
 	case c.plan == nil: // declined: all of it is the caller's
-		return skep.Claim{Granted: r, Jump: r.To}, nil
+		return skep.Claim{Granted: r, Next: r.To}, nil
 	case r.From < first: // not ours to load
-		return skep.Claim{Granted: skep.Range{From: r.From, To: min(r.To, first)}, Jump: min(r.To, first)}, nil
+		return skep.Claim{Granted: skep.Range{From: r.From, To: min(r.To, first)}, Next: min(r.To, first)}, nil
 	}
 	p, t := c.plan, c.plan.two
 	off := p.offset()
@@ -489,16 +478,16 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 	if p.over { // past its deadline: what it lacks is the caller's, once nothing lands there any more
 		t.mu.Unlock()
 		if c.away > 0 {
-			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: r.From}, nil
+			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: r.From}, nil
 		}
-		return skep.Claim{Granted: r, Jump: r.To}, nil
+		return skep.Claim{Granted: r, Next: r.To}, nil
 	}
 	t.shutBoard(p) // claims by the word wait for this one
 	at, ok := t.sched.Next(p.slot)
 	if !ok || at+off != r.From {
 		t.reopenBoard(p)
 		t.mu.Unlock()
-		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: max(at+off, r.From)}, nil
+		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: max(at+off, r.From)}, nil
 	}
 	want := (r.Len() + p.unit - 1) / p.unit * p.unit
 	d, err := t.step(twopointer.Event{Kind: twopointer.Ask, Strand: p.slot, Want: want, Idle: idle})
@@ -509,23 +498,23 @@ func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim,
 	}
 	t.wake()
 	if d.What != twopointer.Grant {
-		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: d.Jump + off}, nil
+		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: d.Jump + off}, nil
 	}
 	got := skep.Range{From: d.From + off, To: min(d.To+off, end)}
 	ses.grantedLocked(c, got)
-	return skep.Claim{Granted: got, Jump: d.Jump + off}, nil
+	return skep.Claim{Granted: got, Next: d.Jump + off}, nil
 }
 
-// Computed implements skep.Planner.
-func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) error {
-	c, err := ses.plannedAt("computed", i)
+// Computed implements skep.Session.
+func (ses *session) Computed(ctx context.Context, i int, r skep.Range, took, other time.Duration) error {
+	c, err := ses.plannedAt(ctx, "computed", i)
 	if err != nil {
 		return err
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	p := c.plan
-	if c.refused != nil && !c.byLayer {
+	if c.refused != nil && !c.Direction.ByLayer() {
 		ses.s.two.judge(c, r.Len(), took)
 	}
 	if p == nil || ses.ending {
@@ -542,7 +531,7 @@ func (ses *session) Computed(i int, r skep.Range, took, other time.Duration) err
 	}
 	off := p.offset()
 	launches := 1.0
-	if c.byLayer {
+	if c.Direction.ByLayer() {
 		launches = 0
 	}
 	_, err = t.step(twopointer.Event{Kind: twopointer.Computed, Strand: p.slot, From: r.From - off, To: r.To - off,

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,7 +11,7 @@ import (
 )
 
 // Claims without a call. An engine, in this process or in another one through shared memory, moves the compute
-// pointer of a chain in a word (twopointer.Word) by compare-and-swap; dispatch reads the word before it
+// pointer of a chain in a word (skep.ClaimWord) by compare-and-swap; dispatch reads the word before it
 // hands out a piece and publishes the load frontier in it before the piece is queued. What happens to the
 // word first, holds: a claim that comes before has its blocks taken off the piece, one that comes after
 // finds the frontier moved.
@@ -29,31 +30,29 @@ const boardEvery = 2 * time.Millisecond
 // board is the store's side of a chain's word.
 type board struct {
 	at    *atomic.Uint64
-	wrote twopointer.Word // as it was last written here, or read
-	from  int             // position in the scheduler of the word's 0
-	unit  int             // of the scheduler's positions
-	told  int             // up to here claims by the word are answered; guarded by ses.mu too
-	bad   bool            // it is not believed any more
+	wrote skep.ClaimWord // as it was last written here, or read
+	from  int            // position in the scheduler of the word's 0
+	unit  int            // of the scheduler's positions
+	told  int            // up to here claims by the word are answered; guarded by ses.mu too
+	bad   bool           // it is not believed any more
 }
 
-var _ skep.Boarder = (*session)(nil)
-
-// Board implements skep.Boarder.
-func (ses *session) Board(i int, word *atomic.Uint64) error {
-	const op = "board"
-	c, err := ses.plannedAt(op, i)
+// ShareClaimWord implements skep.Session.
+func (ses *session) ShareClaimWord(ctx context.Context, i int, word *atomic.Uint64) error {
+	const op = "share claim word"
+	c, err := ses.plannedAt(ctx, op, i)
 	if err != nil {
 		return err
 	}
 	if word == nil {
 		return skep.Invalidf(op, "word", "nil", "one")
 	}
-	first, end := c.blocks.From, c.blocks.To
-	if c.byLayer {
-		first, end = c.layers.From, c.layers.To
+	first, end := c.Blocks.From, c.Blocks.To
+	if c.Direction.ByLayer() {
+		first, end = c.Layers.From, c.Layers.To
 	}
-	if end > twopointer.MaxWord {
-		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "end of the chain", Value: end, Limit: twopointer.MaxWord}
+	if end > skep.MaxClaimWord {
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "end of the chain", Value: end, Limit: skep.MaxClaimWord}
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -62,7 +61,7 @@ func (ses *session) Board(i int, word *atomic.Uint64) error {
 	}
 	p := c.plan
 	if p == nil || c.stopped { // declined, or stopped: a claim says so
-		word.Store(uint64(twopointer.WordOf(0, 0, 0).Shut()))
+		word.Store(uint64(skep.ClaimWordOf(0, 0, 0).Shut()))
 		return nil
 	}
 	t := p.two
@@ -70,7 +69,7 @@ func (ses *session) Board(i int, word *atomic.Uint64) error {
 	defer t.mu.Unlock()
 	switch {
 	case p.over:
-		word.Store(uint64(twopointer.WordOf(0, 0, 0).Shut()))
+		word.Store(uint64(skep.ClaimWordOf(0, 0, 0).Shut()))
 		return nil
 	case p.board != nil:
 		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "word of the chain", Value: "one", Limit: "one a chain"}
@@ -86,9 +85,9 @@ func (ses *session) Board(i int, word *atomic.Uint64) error {
 }
 
 // wordOf puts the scheduler's positions into a word.
-func (b *board) wordOf(at twopointer.Standing) twopointer.Word {
+func (b *board) wordOf(at twopointer.Standing) skep.ClaimWord {
 	block := func(p int) int { return (p - b.from) / b.unit }
-	w := twopointer.WordOf(block(at.Head), block(at.May), block(at.Tail))
+	w := skep.ClaimWordOf(block(at.Head), block(at.May), block(at.Tail))
 	if at.More {
 		w = w.WithMore()
 	}
@@ -98,7 +97,7 @@ func (b *board) wordOf(at twopointer.Standing) twopointer.Word {
 // readBoard takes in what the engine claimed by the word since. REQUIRES: t.mu.
 func (t *twoPointers) readBoard(p *planned) {
 	b := p.board
-	w := twopointer.Word(b.at.Load())
+	w := skep.ClaimWord(b.at.Load())
 	if b.bad || w == b.wrote {
 		return
 	}
@@ -112,7 +111,7 @@ func (t *twoPointers) readBoard(p *planned) {
 }
 
 // distrust shuts a word that the engine cannot have made of what was there. REQUIRES: t.mu.
-func (t *twoPointers) distrust(p *planned, w twopointer.Word) {
+func (t *twoPointers) distrust(p *planned, w skep.ClaimWord) {
 	b := p.board
 	b.bad = true
 	b.at.Store(uint64(b.wrote.Shut()))
@@ -239,15 +238,15 @@ func (ses *session) shutLocked(c *chain) {
 
 // offset is what lies between positions of the scheduler and those of claims.
 func (p *planned) offset() int {
-	if p.c.byLayer {
-		return p.c.layers.From - p.base
+	if p.c.Direction.ByLayer() {
+		return p.c.Layers.From - p.base
 	}
 	return 0
 }
 
 // grantedLocked answers blocks (or layers) that are granted. REQUIRES: ses.mu.
 func (ses *session) grantedLocked(c *chain, r skep.Range) {
-	if !c.byLayer {
+	if !c.Direction.ByLayer() {
 		ses.claimLocked(c, r.From, r.To)
 		return
 	}

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // boarded is a chain restored by two pointers whose claims go by a word.
@@ -24,7 +25,7 @@ type boarded struct {
 	keys  []skep.Key
 	dest  []byte
 	word  *atomic.Uint64
-	board *twopointer.Board
+	board *skep.Claimer
 	unit  int // of claims
 	end   int
 
@@ -41,28 +42,28 @@ func beginBoarded(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, dir sk
 	b.ses, err = s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: dir, Compute: cost,
 		Dest: skep.Destination{Memory: b.dest, Stride: modelBlock}}}})
 	require.NoError(t, err)
-	way, err := b.ses.(skep.Directed).Direction(0)
+	way, err := b.ses.Direction(testContext(t), 0)
 	require.NoError(t, err)
 	if way.ByLayer() {
 		b.unit, b.end = 1, model.Layers
 	}
-	require.NoError(t, b.ses.(skep.Boarder).Board(0, b.word))
-	b.board = twopointer.NewBoard(b.word, b.unit, b.end)
+	require.NoError(t, b.ses.ShareClaimWord(testContext(t), 0, b.word))
+	b.board = skep.NewClaimer(b.ses, 0, b.word, b.unit, b.end)
 	return b
 }
 
 // claim claims by the word, or by a call, and notes what was granted.
-func (b *boarded) claim(r skep.Range, idle, byWord bool) skep.Claim {
+func (b *boarded) claim(r skep.Range, load skep.EngineLoad, byWord bool) skep.Claim {
 	c, ok := skep.Claim{}, false
 	if byWord {
-		c, ok = b.board.Claim(r, idle)
+		c, ok = b.board.ByWord(r, load)
 	}
 	if !ok {
 		var err error
-		c, err = b.ses.(skep.Planner).ClaimWhen(0, r, idle)
+		c, err = b.ses.Claim(b.t.Context(), 0, r.Subset(), load)
 		if err != nil {
-			require.ErrorIs(b.t, err, skep.Stopped)
-			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: b.end}
+			assert.ErrorIs(b.t, err, skep.Stopped)
+			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: b.end}
 		}
 	}
 	b.mu.Lock()
@@ -86,16 +87,20 @@ func (b *boarded) claim(r skep.Range, idle, byWord bool) skep.Claim {
 func (b *boarded) compute(ctx context.Context, rng *rand.Rand, pos int, took time.Duration) {
 	for pos < b.end && ctx.Err() == nil {
 		want := b.unit * (1 + rng.IntN(8))
-		c := b.claim(skep.Range{From: pos, To: min(pos+want, b.end)}, rng.IntN(3) > 0, rng.IntN(4) > 0)
+		load := skep.Idle
+		if rng.IntN(3) == 0 {
+			load = skep.Busy
+		}
+		c := b.claim(skep.Range{From: pos, To: min(pos+want, b.end)}, load, rng.IntN(4) > 0)
 		if n := c.Granted.Len(); n > 0 {
 			time.Sleep(time.Duration(n) * took)
 			b.write(c.Granted)
-			require.NoError(b.t, b.ses.(skep.Planner).Computed(0, c.Granted, time.Duration(n)*took, 0))
-		} else if c.Jump == pos {
+			assert.NoError(b.t, b.ses.Computed(b.t.Context(), 0, c.Granted, time.Duration(n)*took, 0))
+		} else if c.Next == pos {
 			runtime.Gosched()
 			time.Sleep(50 * time.Microsecond)
 		}
-		pos = c.Jump
+		pos = c.Next
 	}
 }
 
@@ -200,15 +205,15 @@ func TestStopShutsTheWord(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
 	for range 5 {
 		b := beginBoarded(t, s, sc, keys, skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: 50 * time.Microsecond}})
-		c, ok := b.board.Claim(skep.Range{From: 0, To: b.end / 2}, false)
+		c, ok := b.board.ByWord(skep.Range{From: 0, To: b.end / 2}, skep.Busy)
 		require.True(t, ok)
 		require.Positive(t, c.Granted.Len())
 		require.NoError(t, b.ses.Stop(ctx, 0))
-		require.True(t, twopointer.Word(b.word.Load()).Closed())
+		require.True(t, skep.ClaimWord(b.word.Load()).Closed())
 		rest := skep.Range{From: c.Granted.To, To: b.end}
-		_, ok = b.board.Claim(rest, true)
+		_, ok = b.board.ByWord(rest, skep.Idle)
 		require.False(t, ok)
-		_, err := b.ses.Claim(0, rest)
+		_, err := b.ses.Claim(ctx, 0, rest.Subset(), skep.Idle)
 		requireKind(t, skep.Stopped, err)
 		_, claimed, missed := b.drain(ctx)
 		require.Len(t, claimed, c.Granted.Len()/model.BlockTokens)
@@ -219,7 +224,9 @@ func TestStopShutsTheWord(t *testing.T) {
 		require.NoError(t, b.ses.Close(ctx))
 		was := b.word.Load()
 		b.word.Store(was + 1)
-		time.Sleep(3 * boardEvery)
+		next := beginBoarded(t, s, sc, keys[:16], skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}})
+		next.drain(ctx) // words are written meanwhile
+		require.NoError(t, next.ses.Close(ctx))
 		require.Equal(t, was+1, b.word.Load(), "nobody touches the word of a closed session")
 	}
 }
@@ -240,8 +247,8 @@ func TestAWrongWordHurtsNobodyElse(t *testing.T) {
 	for range 6 {
 		x, y := beginBoarded(t, s, sc, bad, skep.TailFirst, cost), beginBoarded(t, s, sc, good, skep.TailFirst, cost)
 		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
+		wg := storetest.NewCrew(t)
+		wg.Go(func(testing.TB) {
 			noise := rand.New(rand.NewPCG(seed, rng.Uint64()))
 			for {
 				select {
@@ -255,29 +262,28 @@ func TestAWrongWordHurtsNobodyElse(t *testing.T) {
 				case 1:
 					x.word.Add(1 << noise.IntN(64))
 				case 2: // back
-					x.word.Store(uint64(twopointer.WordOf(0, 96, 96)))
+					x.word.Store(uint64(skep.ClaimWordOf(0, 96, 96)))
 				case 3:
-					x.word.Store(uint64(twopointer.WordOf(96, 96, 96)))
+					x.word.Store(uint64(skep.ClaimWordOf(96, 96, 96)))
 				}
 				time.Sleep(time.Duration(noise.IntN(300)) * time.Microsecond)
 			}
 		})
-		wg.Go(func() { y.compute(ctx, rand.New(rand.NewPCG(seed, 1)), 0, 10*time.Microsecond) })
+		wg.Go(func(testing.TB) { y.compute(ctx, rand.New(rand.NewPCG(seed, 1)), 0, 10*time.Microsecond) })
 		// Its own claims by calls are answered, and the session comes to its end.
-		wg.Go(func() {
+		wg.Go(func(t testing.TB) {
 			for pos := 0; pos < x.end; {
-				c, err := x.ses.Claim(0, skep.Range{From: pos, To: x.end})
+				c, err := x.ses.Claim(ctx, 0, skep.Only(pos, x.end), skep.Idle)
 				require.NoError(t, err)
-				if c.Jump == pos {
+				if c.Next == pos {
 					time.Sleep(100 * time.Microsecond)
 				}
-				pos = c.Jump
+				pos = c.Next
 			}
 		})
-		wg.Go(func() { x.drain(ctx) })
+		wg.Go(func(t testing.TB) { collect(ctx, t, x.ses) })
 		landed, claimed, missed := y.drain(ctx)
 		require.Empty(t, missed)
-		time.Sleep(time.Millisecond)
 		close(stop)
 		wg.Wait()
 		y.requireOnce(landed, claimed)
@@ -302,7 +308,7 @@ func TestTheWordSaysThatThereIsMore(t *testing.T) {
 	_, err = b.ses.Next(ctx, into)
 	require.NoError(t, err)
 	requireKind(t, skep.NotFound, into[0].Err)
-	require.True(t, twopointer.Word(b.word.Load()).More())
+	require.True(t, skep.ClaimWord(b.word.Load()).More())
 	landed, _, missed := b.drain(ctx)
 	missed[into[0].Block]++
 	b.compute(ctx, rand.New(rand.NewPCG(1, 1)), 0, 0)
@@ -328,15 +334,14 @@ func TestBoardIsChecked(t *testing.T) {
 		{Scope: sc, Keys: keys, Direction: skep.TailFirst},
 	}})
 	require.NoError(t, err)
-	b := ses.(skep.Boarder)
 	word := new(atomic.Uint64)
-	requireKind(t, skep.Invalid, b.Board(0, nil))
-	requireKind(t, skep.Invalid, b.Board(1, word))
-	requireKind(t, skep.Invalid, b.Board(2, word))
-	require.NoError(t, b.Board(0, word))
-	requireKind(t, skep.Conflict, b.Board(0, word))
+	requireKind(t, skep.Invalid, ses.ShareClaimWord(ctx, 0, nil))
+	requireKind(t, skep.Invalid, ses.ShareClaimWord(ctx, 1, word))
+	requireKind(t, skep.Invalid, ses.ShareClaimWord(ctx, 2, word))
+	require.NoError(t, ses.ShareClaimWord(ctx, 0, word))
+	requireKind(t, skep.Conflict, ses.ShareClaimWord(ctx, 0, word))
 	require.NoError(t, ses.Close(ctx))
-	requireKind(t, skep.Closed, b.Board(0, word))
+	requireKind(t, skep.Closed, ses.ShareClaimWord(ctx, 0, word))
 }
 
 // What claims cost in overlap. In memory there is none: not a block is read that was granted. In time it is
@@ -355,31 +360,30 @@ func TestOverlapIsAChunkAtMost(t *testing.T) {
 	for range 5 {
 		before := statsOf(t, s).Devices[0].BytesRead
 		b := beginBoarded(t, s, sc, keys, skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: per}})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+		crew := storetest.NewCrew(t)
+		crew.Go(func(t testing.TB) {
 			for pos := 0; pos < b.end; {
-				c := b.claim(skep.Range{From: pos, To: min(pos+512, b.end)}, true, true)
+				c := b.claim(skep.Range{From: pos, To: min(pos+512, b.end)}, skep.Idle, true)
 				s.two.mu.Lock()
 				rate = max(rate, s.two.sched.Rate(0)) // what is away was sent at an earlier one
 				away, bound := s.two.away, max(fewestBytes, onItsWay*perToken+rate*reaction)
 				s.two.mu.Unlock()
 				over = max(over, away/bound)
-				if most = max(most, away); c.Jump == b.end {
+				if most = max(most, away); c.Next == b.end {
 					meeting = max(meeting, away)
 				}
 				if n := c.Granted.Len(); n > 0 {
 					time.Sleep(time.Duration(n) * per)
 					b.write(c.Granted)
-					require.NoError(t, b.ses.(skep.Planner).Computed(0, c.Granted, time.Duration(n)*per, 0))
-				} else if c.Jump == pos {
+					require.NoError(t, b.ses.Computed(ctx, 0, c.Granted, time.Duration(n)*per, 0))
+				} else if c.Next == pos {
 					time.Sleep(200 * time.Microsecond)
 				}
-				pos = c.Jump
+				pos = c.Next
 			}
-		}()
+		})
 		landed, claimed, _ := b.drain(ctx)
-		<-done
+		crew.Wait()
 		require.NoError(t, b.ses.Close(ctx))
 		b.requireOnce(landed, claimed)
 		require.LessOrEqual(t, over, 1.1, "what is away, in parts of what may be; the rate moves between two looks")

@@ -19,7 +19,7 @@ func (s *Store) Declines() (declined, judged, right int64) {
 func (s *Store) twoPointerStats() (st skep.TwoPointerStats) {
 	st.Declined, st.Judged, st.Right = s.Declines()
 	st.ByTokens, st.ByLayers, st.Crossover, st.Reckoned = s.two.ways()
-	st.BoundaryPut, st.BoundaryBytes = s.count.boundaryPut.Load(), s.count.boundaryRestored.Load()
+	st.BoundaryPut, st.BoundaryBytes = s.count.BoundaryPut.Load(), s.count.BoundaryRestored.Load()
 	return st
 }
 
@@ -38,12 +38,12 @@ func (t *twoPointers) ways() (byTokens, byLayers, crossover, reckoned int64) {
 // when it began, as lookups estimate it.
 func (ses *session) predicted() (bytes int64, d time.Duration) {
 	for _, c := range ses.chains {
-		if size := c.ns.partSize(c.part); size > 0 {
-			share := float64(c.layers.Len()) / float64(max(c.geometry.Layers(), 1))
-			if !c.structured {
+		if size := c.Size; size > 0 {
+			share := float64(c.Layers.Len()) / float64(max(c.Geometry.Layers(), 1))
+			if !c.Structured {
 				share = 1
 			}
-			bytes += int64(float64(size) * share * float64(c.blocks.Len()))
+			bytes += int64(float64(size) * share * float64(c.Blocks.Len()))
 		}
 	}
 	return bytes, ses.s.estimate(bytes, 0)
@@ -57,5 +57,5 @@ func (ses *session) logPrediction() {
 	}
 	predicted := time.Duration(float64(ses.will) * float64(ses.fromDevices) / float64(ses.willBytes))
 	measured := ses.lastLanding.Sub(ses.began)
-	ses.s.log.Info("restored", "bytes", ses.fromDevices, "predicted", predicted, "measured", measured)
+	ses.s.log.Debug("restored", "bytes", ses.fromDevices, "predicted", predicted, "measured", measured)
 }

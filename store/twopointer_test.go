@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // model is a small attention shape: 32 KiB a block of 16 tokens, 8 layers of 4 KiB each.
@@ -67,7 +68,7 @@ func (e *engine) from(ctx context.Context, t testing.TB, pos int) {
 		end = model.Layers
 	}
 	for pos < end && ctx.Err() == nil {
-		c, err := e.ses.Claim(e.chain, skep.Range{From: pos, To: end})
+		c, err := e.ses.Claim(ctx, e.chain, skep.Only(pos, end), skep.Idle)
 		require.NoError(t, err)
 		if c.Granted.Len() > 0 {
 			n := c.Granted.Len()
@@ -75,11 +76,11 @@ func (e *engine) from(ctx context.Context, t testing.TB, pos int) {
 			time.Sleep(took)
 			e.claimed = append(e.claimed, c.Granted)
 			e.write(c.Granted)
-			require.NoError(t, e.ses.(skep.Planner).Computed(e.chain, c.Granted, took, 0))
-		} else if c.Jump == pos {
+			require.NoError(t, e.ses.Computed(ctx, e.chain, c.Granted, took, 0))
+		} else if c.Next == pos {
 			time.Sleep(200 * time.Microsecond) // what is left is for the drives: ask again
 		}
-		pos = c.Jump
+		pos = c.Next
 	}
 }
 
@@ -146,10 +147,10 @@ func TestTwoPointers(t *testing.T) {
 				Dest: skep.Destination{Memory: dest, Stride: modelBlock}}}})
 			require.NoError(t, err)
 			e.ses = ses
-			done := make(chan struct{})
-			go func() { defer close(done); e.run(ctx, t) }()
+			crew := storetest.NewCrew(t)
+			crew.Go(func(t testing.TB) { e.run(ctx, t) })
 			landed, claimed, missed := collect(ctx, t, ses)
-			<-done
+			crew.Wait()
 			t.Logf("%v: %d landed, %d claimed, in %d claims", time.Since(began), landed, claimed, len(e.claimed))
 			require.NoError(t, ses.Close(ctx))
 			require.Empty(t, missed)
@@ -185,10 +186,10 @@ func TestTwoPointersComputeWhatDoesNotCome(t *testing.T) {
 		Dest: skep.Destination{Memory: dest, Stride: modelBlock}}}})
 	require.NoError(t, err)
 	e := &engine{ses: ses, keys: keys, dest: dest, perToken: cost.Cost.PerToken}
-	done := make(chan struct{})
-	go func() { defer close(done); e.run(ctx, t) }()
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { e.run(ctx, t) })
 	landed, claimed, missed := collect(ctx, t, ses)
-	<-done
+	crew.Wait()
 	// What became a miss after the engine had been told that all was on its way.
 	for b := range keys {
 		for _, c := range missed {
@@ -228,11 +229,11 @@ func TestALoadSlowerThanComputingIsDeclined(t *testing.T) {
 			require.ErrorAs(t, into[0].Err, &e)
 			require.Equal(t, "load", e.Field)
 			require.Greater(t, e.Value.(time.Duration), e.Limit.(time.Duration))
-			c, err := ses.Claim(0, skep.Range{From: 0, To: 100})
+			c, err := ses.Claim(ctx, 0, skep.Only(0, 100), skep.Idle)
 			require.NoError(t, err)
-			require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 100}, Jump: 100}, c)
+			require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 100}, Next: 100}, c)
 			all := skep.Range{From: 0, To: len(keys) * model.BlockTokens}
-			require.NoError(t, ses.(skep.Planner).Computed(0, all, time.Duration(all.Len())*tt.perToken, 0))
+			require.NoError(t, ses.Computed(ctx, 0, all, time.Duration(all.Len())*tt.perToken, 0))
 			declined, judged, right := s.Declines()
 			require.Equal(t, []int64{1, 1, 1}, []int64{declined, judged, right}, "and it was right")
 		} else {
@@ -246,6 +247,7 @@ func TestALoadSlowerThanComputingIsDeclined(t *testing.T) {
 // Once Stop has returned nil, nothing is written to the destination any more: it is filled with
 // something else and used at once, while the drive has much of what was asked of it before still to do.
 func TestStopFreesTheDestination(t *testing.T) {
+	t.Parallel() // it waits
 	ctx := testContext(t)
 	s := openSlow(t, 16<<20, nil)
 	sc := openModel(t, s)
@@ -267,7 +269,7 @@ func TestStopFreesTheDestination(t *testing.T) {
 			for i := range dest {
 				dest[i] = poison
 			}
-			time.Sleep(3 * time.Millisecond)
+			requireChain(t, s, sc, keys[:4], modelBlock) // asked for later, and read
 			for i := range dest {
 				if dest[i] != poison {
 					t.Fatalf("byte %d was written after Stop had returned", i)
@@ -303,7 +305,7 @@ func TestPrefetchInTheBackground(t *testing.T) {
 		into[0].Release()
 	}
 	require.LessOrEqual(t, landed[0], 80, "what was wanted came first, but for what was on its way")
-	require.NoError(t, ses.Reprioritise(0, 0, time.Time{}))
+	require.NoError(t, ses.Reprioritise(ctx, 0, 0, time.Time{}))
 	for landed[0] < len(ahead) {
 		_, err := ses.Next(ctx, into)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
 // slowLog is a file system on which syncs of the catalog's log wait while it is held.
@@ -182,11 +185,12 @@ func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
 		return full.full && g != nil && g != full && g.pending > 0
 	})
 	require.NoError(t, s.catalog.Commit(ctx, s.catalog.NewBatch(), true))
-	o, after := crash("two appends are not committed"), &rig{}
+	after := &rig{}
 	r.each(func(_ int, d *device.Fault) { // the drives keep what they completed
 		after.mems = append(after.mems, d.CrashDevice(d.Events(), nil, device.CrashOptions{KeepAll: true}))
 		after.faults = append(after.faults, nil)
 	})
+	o := crash("two appends are not committed") // after the drives: a spare's header follows its row
 	o.OpenDevice = after.open
 	r.each(func(_ int, d *device.Fault) { d.Release() })
 	require.NoError(t, <-put)
@@ -201,4 +205,65 @@ func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
 	rep, err := Verify(ctx, o, VerifyOptions{Deep: true})
 	require.NoError(t, err)
 	require.True(t, rep.Sound, "%+v", rep.Faults)
+}
+
+// A put is refused by the catalog, and what it wrote stays in the log of one drive, which does not answer, or is not there, when
+// the group's logs are compared with the catalog. They are not taken for compared: who deletes the block has a tombstone
+// written, and when the drive is back a rebuild does not find it.
+func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
+	for silent := range 2 { // the record stands on one of them
+		for _, missing := range []bool{false, true} {
+			t.Run(sprintf("drive %d, missing %v", silent, missing), func(t *testing.T) {
+				ctx := testContext(t)
+				r := &refuser{}
+				s, _, crash := crashRig(t, func(o *Options) {
+					unjudged(o)
+					o.refuseCommits = r.refuse
+				})
+				sc := openSpace(t, s, "n", skep.Cache, 1, false)
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
+				keys := chainKeys(2, 6)
+				r.during(t, func() error {
+					_, err := heapPut(ctx, s, putRequest(sc, nil, 0, keys, faultBlock))
+					return err
+				})
+				require.NoError(t, s.advanceMark(ctx))
+				s.exclude(s.drives[silent], health.Dead, segio.ErrNoDrive) // seals the group
+				g := s.groupList()[0]
+				eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+				s.reconcileStale(ctx)
+				o := crash("while it does not answer")
+				there := o.OpenDevice
+				if missing {
+					require.NoError(t, s.Close())
+					o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+						if i == silent {
+							return nil, os.ErrNotExist
+						}
+						return there(i, path, create, size)
+					}
+					var err error
+					s, err = Open(ctx, o)
+					require.NoError(t, err)
+				} else {
+					s.include(s.drives[silent], health.Healthy)
+				}
+				n, err := s.Delete(ctx, sc, keys)
+				require.NoError(t, err)
+				require.Zero(t, n)
+				if !missing {
+					o = crash("when it is back")
+				}
+				require.NoError(t, s.Close())
+
+				if missing {
+					o.OpenDevice = there
+				}
+				s = rebuilt(t, o)
+				require.Empty(t, present(t, s, sc, keys), "deleted, and back")
+				requireChain(t, s, sc, chainKeys(1, 6), faultBlock)
+				require.NoError(t, s.Close())
+			})
+		}
+	}
 }

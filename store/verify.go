@@ -3,53 +3,16 @@ package store
 import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/segment"
 )
 
-// checkStored compares every granule of every part with the record.
-func checkStored(shape skep.Shape, rec *segment.Record, buf []byte) error {
-	var off int64
-	for i := range rec.Parts {
-		p := &rec.Parts[i]
-		data := p.Inline
-		if data == nil {
-			padded := int64(pagesOf(p.Size)) * layout.PageSize
-			if off+padded > int64(len(buf)) {
-				return damagedRecord("stored bytes", len(buf))
-			}
-			data = buf[off : off+p.Size]
-			off += padded
-		}
-		g, err := layout.GranulesOf(shape, p.Name, p.Size)
-		if err != nil {
-			return err
-		}
-		if g.N() != len(p.Sums) {
-			return damagedRecord("granule checksums", len(p.Sums))
-		}
-		seed := segment.NewSeed(rec.Instance, rec.SaltTag, rec.Key, p.Name, rec.Version)
-		for j, sum := range p.Sums {
-			sp := g.Span(j)
-			if seed.Sum(j, data[sp.Off:sp.End()]) != sum {
-				return damagedRecord("granule of part "+p.Name, j)
-			}
-		}
-	}
-	return nil
-}
-
-func damagedRecord(field string, value any) error {
-	return &skep.Error{Op: "verify", Kind: skep.Damaged, Field: field, Value: value}
-}
-
-// damaged forgets a block no copy of which has the right bytes.
-func (s *Store) damaged(ch *chunk) {
+// damaged takes note of a block whose bytes did not match, and returns the event that tells of it.
+func (s *Store) damaged(ch *chunk) skep.Event {
 	f, c := ch.at, ch.chain
-	s.count.damaged.Add(1)
-	s.log.Error("damaged block", "key", c.Keys[f.block].Short(), "location", f.loc.String(), "drive", f.group.drives[int(f.loc.Device)%len(f.group.drives)].path)
+	s.count.Damaged.Add(1)
+	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.block].Short(), "location", f.loc.String(), "drive", f.group.drives[int(f.loc.Device)%len(f.group.drives)].path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.ns.info.ID, Key: c.Keys[f.block], Depth: f.block, Tier: skep.TierDevice, Reason: skep.Damaged}
 	s.saltEvent(&ev, c.tag)
-	s.events.emit(ev)
+	return ev
 }
 
 // readFailed takes note of a copy that could not be read or was wrong.
@@ -60,21 +23,24 @@ func (s *Store) readFailed(ch *chunk, err error, lost bool) {
 	if skep.KindOf(err) != skep.Damaged {
 		return
 	}
-	s.damaged(ch)
+	ev := s.damaged(ch)
 	fp, loc, ns := f.fp, f.loc, ch.chain.ns
 	if !lost {
+		s.events.Emit(ev)
 		s.repairSoon(fp, loc)
 		return
 	}
 	s.suspect(f.group)
-	go0(&s.background, func() { // not on a worker: it commits to the catalog
+	s.background.Go(func() { // not on a worker: it commits to the catalog
 		s.changes.Lock()
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
 			ns.stored.Add(-f.size)
 			s.forgetCached(fp, nil)
-			s.deleteRow(locOf(loc))
+			s.deleteRow(loc)
+			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it
 		}
+		s.events.Emit(ev)
 	})
 }
 

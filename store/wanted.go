@@ -1,8 +1,7 @@
 package store
 
 import (
-	"slices"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -13,14 +12,15 @@ import (
 // others: who shares a prefix reads it once, though they come to it at different times (at the
 // same time, join.go has them share the read).
 //
-//	begin ──▶ wants ──▶ a chunk was read and checked: others want it? ──▶ a copy in the DRAM tier
+//	begin ──▶ wants ──▶ a chunk was read and checked: others want it? ──▶ the DRAM tier (exposed.go: a copy, where
+//	                                                                      others can write what was read)
 //	answered, however ──▶ one that wants it less
 //
 // Nobody waits for anybody: a copy that is not there (no room, evicted, by layers, no DRAM tier) is read again. Only
 // chains that are restored by two pointers or are several of a session are entered, and blocks that are
 // asked for whole.
 type wanted struct {
-	mu sync.Mutex
+	mu locks.Mutex[locks.Wanted]
 	m  map[memory.ID]int32
 }
 
@@ -32,16 +32,16 @@ func (s *Store) want(ses *session) {
 	s.wanted.mu.Lock()
 	defer s.wanted.mu.Unlock()
 	for _, c := range ses.chains {
-		whole := !c.byLayer && c.layers.Len() == c.geometry.Layers() && c.heads.All()
+		whole := !c.Direction.ByLayer() && c.Layers.Len() == c.Geometry.Layers() && c.Heads.IsAll()
 		if !whole || c.Compute == nil && len(ses.chains) < 2 {
 			continue
 		}
 		if s.wanted.m == nil {
 			s.wanted.m = map[memory.ID]int32{}
 		}
-		c.wants = make([]memory.ID, c.blocks.Len())
+		c.wants = make([]memory.ID, c.Blocks.Len())
 		for i := range c.wants {
-			c.wants[i] = cacheID(c.fingerprintOf(s, c.blocks.From+i), c.part)
+			c.wants[i] = cacheID(c.fingerprintOf(s, c.Blocks.From+i), c.Part)
 			s.wanted.m[c.wants[i]]++
 		}
 	}
@@ -64,7 +64,7 @@ func (w *wanted) byOthers(ch *chunk, with []*chunk) bool {
 	if !w.any() {
 		return false
 	}
-	id, not := cacheID(ch.at.fp, ch.chain.part), int32(0)
+	id, not := cacheID(ch.at.fp, ch.chain.Part), int32(0)
 	for _, o := range with {
 		if o.chain.wants != nil {
 			not++
@@ -84,46 +84,15 @@ func (w *wanted) any() bool {
 	return len(w.m) > 0
 }
 
-// keep puts a copy of what ch has read and checked into the DRAM tier, when others want it. What
-// is lent comes there without a copy. with are those who get it with ch.
-func (s *Store) keep(ch *chunk, with []*chunk) {
+// keeps says whether the DRAM tier is to have what ch has read and checked: others want it. What
+// is lent comes there anyway. with are those who get it with ch.
+func (s *Store) keeps(ch *chunk, with []*chunk) bool {
 	f := ch.at
 	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: f.size}
-	lends := ch.chain.Dest.Memory == nil && ch.chain.Dest.Paged == nil
-	if s.cache == nil || !whole || lends || f.size == 0 || f.inline != nil || !s.wanted.byOthers(ch, with) {
-		return
+	if s.cache == nil || !whole || ch.lends() || f.size == 0 || f.inline != nil || !s.wanted.byOthers(ch, with) {
+		return false
 	}
-	if s.cache.Has(cacheID(f.fp, ch.chain.part)) {
-		return
-	}
-	bufs, err := s.arena.TryAllocVec(s.arena.Split(int(f.size)), memory.BudgetCache)
-	if err != nil {
-		return
-	}
-	defer releaseAll(bufs) // the tier has its own hold on them
-	if !fill(bufs, ch.pieces, f.size) {
-		return
-	}
-	s.admit(f.fp, f.loc.Pack(), ch.chain.part, f.size, bufs)
-	s.count.kept.Add(f.size)
-}
-
-// fill copies size bytes of a part from its pieces, which are in order, to buffers. False: pieces are missing.
-func fill(bufs []*memory.Buffer, pieces []piece, size int64) bool {
-	var at int64 // in the part
-	for _, b := range bufs {
-		mem := b.Bytes()
-		mem = mem[:min(int64(len(mem)), size-at)]
-		for len(mem) > 0 {
-			i := slices.IndexFunc(pieces, func(p piece) bool { return p.off <= at && at < p.off+int64(len(p.mem)) })
-			if i < 0 {
-				return false
-			}
-			n := copy(mem, pieces[i].mem[at-pieces[i].off:])
-			mem, at = mem[n:], at+int64(n)
-		}
-	}
-	return at == size
+	return !s.cache.Has(cacheID(f.fp, ch.chain.Part))
 }
 
 // near says that a chunk did not come from drives now: what it took says nothing of their speed.

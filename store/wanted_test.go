@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // openKeeping is a slow store with a DRAM tier.
@@ -144,14 +146,14 @@ func TestKeptBytesAreRight(t *testing.T) {
 					}
 					switch i := mine.IntN(len(r.Chains)); mine.IntN(20) {
 					case 0:
-						require.NoError(t, ses.Stop(ctx, i))
+						assert.NoError(t, ses.Stop(ctx, i))
 					case 1:
 						if c := &r.Chains[i]; c.Compute != nil && c.Direction == skep.TailFirst {
-							_, _ = ses.Claim(i, skep.Range{From: 0, To: model.BlockTokens * len(c.Keys)}) // stopped ones refuse
+							_, _ = ses.Claim(ctx, i, skep.Only(0, model.BlockTokens*len(c.Keys)), skep.Idle) // stopped ones refuse
 						}
 					}
 				}
-				require.NoError(t, ses.Close(ctx))
+				assert.NoError(t, ses.Close(ctx))
 			})
 		}
 		wg.Wait()
@@ -173,7 +175,7 @@ func TestKeptBytesAreNotStale(t *testing.T) {
 	keys := chainKeys(1, n)
 	var mu sync.Mutex
 	done := make([]uint64, n)
-	put := func(i int, version uint64) {
+	put := func(t testing.TB, i int, version uint64) {
 		b := bytes.Repeat(binary.LittleEndian.AppendUint64(nil, version<<8|uint64(i)), modelBlock/8)
 		res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: []skep.Block{{Key: keys[i], Parts: []skep.Part{{Bytes: b}}}}})
 		require.NoError(t, err)
@@ -183,24 +185,24 @@ func TestKeptBytesAreNotStale(t *testing.T) {
 		mu.Unlock()
 	}
 	for i := range n {
-		put(i, 1)
+		put(t, i, 1)
 	}
-	var wg sync.WaitGroup
+	wg := storetest.NewCrew(t)
 	over := make(chan struct{})
-	wg.Go(func() {
+	wg.Go(func(t testing.TB) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for v := uint64(2); ; v++ {
 			select {
 			case <-over:
 				return
 			default:
-				put(rng.IntN(n), v)
+				put(t, rng.IntN(n), v)
 			}
 		}
 	})
-	var readers sync.WaitGroup
+	readers := storetest.NewCrew(t)
 	for range 3 {
-		readers.Go(func() {
+		readers.Go(func(t testing.TB) {
 			for range 20 {
 				mu.Lock()
 				least := append([]uint64(nil), done...)

@@ -1,19 +1,17 @@
 package store
 
 import (
-	"encoding/binary"
-	"errors"
-	"math"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/observe"
 )
 
 // wearTable is what the drives last said of their wear. They are asked at open and then
 // every now and then, never by a call.
 type wearTable struct {
-	mu   sync.Mutex
+	mu   locks.Mutex[locks.Wear]
 	list []skep.WearStats
 }
 
@@ -54,35 +52,5 @@ func (s *Store) askWear(d *drive) skep.WearStats {
 	if info := d.dev.Info(); info.Simulated || info.Backend == "memory" {
 		return skep.WearStats{Why: "simulated"}
 	}
-	page, err := smartLog(d.path)
-	if err != nil {
-		return skep.WearStats{Why: err.Error()}
-	}
-	return parseSmart(page)
-}
-
-var errNoSmart = errors.New("no NVMe drive under this device")
-
-// smartPage is the size of NVMe's SMART / health information log.
-const smartPage = 512
-
-// parseSmart reads the log page (NVM Express Base Specification 2.0, figure 207):
-//
-//	  3       available spare, percent
-//	  5       percentage used, of the life the maker promises
-//	 48..63   data units written, of 512,000 bytes
-//	128..143  power-on hours
-func parseSmart(p []byte) skep.WearStats {
-	if len(p) < smartPage {
-		return skep.WearStats{Why: "short health log"}
-	}
-	// 128-bit counters: what passes 64 bits no drive has lived to see.
-	units, hours := binary.LittleEndian.Uint64(p[48:]), binary.LittleEndian.Uint64(p[128:])
-	const unit = 512_000
-	w := skep.WearStats{Known: true, PercentUsed: float64(p[5]), Spare: float64(p[3]),
-		BytesWritten: int64(min(units, math.MaxInt64/unit)) * unit, PowerOnHours: int64(min(hours, math.MaxInt64))}
-	if w.PercentUsed > 0 {
-		w.DaysLeft = max(0, 100-w.PercentUsed) / w.PercentUsed * float64(w.PowerOnHours) / 24
-	}
-	return w
+	return observe.AskWear(d.path)
 }

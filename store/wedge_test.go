@@ -38,7 +38,7 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 			if tt.held { // and there is no other to clean
 				last := s.groupNumbers(0)[1]
 				s.space.mu.Lock()
-				s.space.mu.groups[last].victim = true
+				s.space.mu.groups.get(last).victim = true
 				s.space.mu.Unlock()
 				r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 				closing := s.closing

@@ -15,7 +15,7 @@ func TestWorkIsShown(t *testing.T) {
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
-		o.DeviceCount, o.CapacityBytes, o.rules.taskEvery = 3, 9<<20, hangs
+		o.DeviceCount, o.CapacityBytes, o.taskEvery = 3, 9<<20, hangs
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)

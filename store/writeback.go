@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -41,7 +41,7 @@ type writeback struct {
 	maxBytes  int64
 	maxBlocks int
 
-	mu      sync.Mutex
+	mu      locks.Mutex[locks.WriteBack]
 	waiting *index.Waiting
 	budget  *index.WearBudget
 	ghosts  *index.Ghosts
@@ -142,7 +142,7 @@ func (w *writeback) judge(ns *namespace, blocks []*incoming) (stored []*incoming
 		}
 		w.refuseLocked(in.fp, why)
 		*in.result = skep.PutResult{Outcome: skep.Declined, Reason: skep.Admission}
-		w.s.count.decline(skep.Admission)
+		w.s.count.Declined.Add(skep.Admission)
 	}
 	return stored
 }
@@ -202,7 +202,7 @@ func (w *writeback) use(fp index.Fingerprint) {
 	}
 	w.mu.Unlock()
 	if len(drop.list) > 0 { // the caller may hold a session's lock
-		go0(&w.s.background, func() { w.drop(drop) })
+		w.s.background.Go(func() { w.drop(drop) })
 	}
 }
 
@@ -323,8 +323,8 @@ func (w *writeback) drop(r refusals) {
 		case err == nil:
 			b.ns.stored.Add(-in.size)
 			ev := s.eventOf(b.ns, in, skep.EventEvicted)
-			ev.Tier, ev.Reason = skep.TierNone, skep.Admission
-			s.events.emit(ev)
+			ev.Reason = skep.Admission
+			s.events.Emit(ev)
 		}
 		s.discard(in)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // admitting opens a small store whose DRAM tier is an admission filter, on a clock of
@@ -216,10 +217,10 @@ func TestAdmissionUnderLoad(t *testing.T) {
 	s, clock, _ := admitting(t, func(o *Options) { o.WriteBudget = 4 << 30 })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	const chains, length = 40, 12
-	var wg sync.WaitGroup
+	wg := storetest.NewCrew(t)
 	var restored atomic.Int64
 	for g := range 4 {
-		wg.Go(func() {
+		wg.Go(func(t testing.TB) {
 			rng := newRand(seed + uint64(g))
 			for range testNumber(t, "SKEP_ADMISSION_OPS", 150) {
 				keys := chainKeys(rng.IntN(chains), length)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"sort"
 	"sync"
 	"time"
@@ -17,7 +18,7 @@ type writer struct {
 	ns *namespace
 	in *incoming
 
-	mu       sync.Mutex
+	mu       locks.Mutex[locks.Writer]
 	parts    []openPart
 	ended    bool
 	timer    *time.Timer
@@ -68,9 +69,8 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	for _, p := range m {
 		w.bytes += int64(pagesOf(p.Size)) * layout.PageSize
 	}
-	if s.openBytes.Add(w.bytes) > s.options.WriterBytes {
-		s.openBytes.Add(-w.bytes)
-		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes of open blocks", Value: w.bytes, Limit: "at most " + itoa64(s.options.WriterBytes) + " in all"}
+	if err := s.writers.take(op, ns.tenant, w.bytes, s.options.WriterBytes); err != nil {
+		return nil, err
 	}
 	w.parts = make([]openPart, len(m))
 	w.in.parts = make([]skep.Part, len(m))
@@ -91,7 +91,7 @@ func (w *writer) end() {
 	if !w.ended {
 		w.ended = true
 		w.timer.Stop()
-		w.s.openBytes.Add(-w.bytes)
+		w.s.writers.give(w.ns.tenant, w.bytes)
 		w.parts = nil
 	}
 }
@@ -209,6 +209,11 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		w.mu.Unlock()
 		return skep.PutResult{}, &skep.Error{Op: op, Kind: skep.Closed}
 	}
+	if err := w.purged(op); err != nil {
+		w.mu.Unlock()
+		w.end()
+		return skep.PutResult{}, err
+	}
 	for i := range w.parts {
 		if r, missing := w.parts[i].gap(); missing {
 			name := w.in.parts[i].Name
@@ -221,16 +226,24 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	w.timer.Stop()
 	w.parts = nil
 	w.mu.Unlock()
-	defer w.s.openBytes.Add(-w.bytes)
+	l := lend(func() { w.s.writers.give(w.ns.tenant, w.bytes) }) // when no drive writes from it any more
+	defer l.back()
+	w.in.loan = l
 	result := w.in.result
 	blocks := []*incoming{w.in}
-	var err error
-	if ack == skep.AckAccepted {
-		err = w.s.accept(ctx, w.ns, blocks)
-	} else {
-		err = w.s.putCommitted(ctx, w.ns, blocks)
-	}
+	err := w.s.putAs(ctx, w.ns, blocks, ack)
 	return *result, err
+}
+
+// purged says that what the block was begun in is gone: nobody would find it.
+func (w *writer) purged(op string) error {
+	switch ns := w.s.namespaceOf(w.ns.info.ID); {
+	case ns == nil:
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: w.ns.info.ID}
+	case ns.instance != w.in.rec.Instance, w.s.names.dead(w.in.rec.Instance, tag(w.in.rec.SaltTag)):
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.rec.Key.Short(), Limit: "begun since the purge: begin it again"}
+	}
+	return nil
 }
 
 // Abort implements skep.BlockWriter.

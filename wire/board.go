@@ -6,12 +6,13 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout/twopointer"
 )
 
-// Claims without a call: a word in the shared memory (twopointer.Word) that the client's engine claims by
+// Claims without a call: a word in the shared memory (skep.ClaimWord) that the client's engine claims by
 // and the server's Store fills. It is all that the server reads of the memory's control state,
 // and the Store believes of it only what a claim can have made of what it wrote there.
+
+const opShareWord = "share claim word"
 
 // boardRequest has a chain's claims granted through the word at Offset of the attached memory.
 type boardRequest struct {
@@ -26,17 +27,12 @@ func (m *boardRequest) walk(c *coder) {
 	c.u64(&m.Offset)
 }
 
-var _ skep.Boarder = (*clientSession)(nil)
-
-// Board implements skep.Boarder: the word is 8 bytes of memory of Alloc, of a session whose destinations
+// ShareClaimWord implements skep.Session: the word is 8 bytes of memory of Alloc, of a session whose destinations
 // lie there too. A server that has no words is Unsupported.
-func (s *clientSession) Board(chain int, word *atomic.Uint64) error {
-	const op = "board"
-	if err := s.checkChain(op, chain); err != nil {
+func (s *clientSession) ShareClaimWord(ctx context.Context, chain int, word *atomic.Uint64) error {
+	const op = opShareWord
+	if err := s.checkCosted(op, chain); err != nil {
 		return err
-	}
-	if s.chains[chain].Compute == nil {
-		return skep.Invalidf(op, "chain", chain, "one that says what computing costs")
 	}
 	if word == nil {
 		return skep.Invalidf(op, "word", "nil", "one")
@@ -50,7 +46,7 @@ func (s *clientSession) Board(chain int, word *atomic.Uint64) error {
 		return skep.Invalidf(op, "word", "elsewhere", "in memory of Alloc")
 	}
 	s.ring.keep(mem)
-	return s.ask(context.Background(), TypeBoard, &boardRequest{s.id, chain, off}, nil)
+	return s.ask(ctx, TypeBoard, &boardRequest{s.id, chain, off}, nil)
 }
 
 // SharedFile says where p, of memory of Alloc, lies in the descriptor of the memory shared with the server:
@@ -79,8 +75,8 @@ func (r *ringSession) keep(mem []byte) {
 
 // boardWord carries out a Board call. The session holds the memory until the Store's session is closed, which
 // touches no word afterwards.
-func boardWord(_ context.Context, r *request) (message, error) {
-	const op = "board"
+func boardWord(ctx context.Context, r *request) (message, error) {
+	const op = opShareWord
 	var m boardRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
@@ -98,13 +94,9 @@ func boardWord(_ context.Context, r *request) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	word, err := twopointer.WordAt(mem)
+	word, err := skep.ClaimWordAt(mem)
 	if err != nil {
 		return nil, err
 	}
-	b, ok := s.ses.(skep.Boarder)
-	if !ok {
-		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Value: "without a scheduler of claims"}
-	}
-	return nil, b.Board(m.Chain, word)
+	return nil, s.ses.ShareClaimWord(ctx, m.Chain, word)
 }

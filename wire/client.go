@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // Options of Dial. Only Addr is needed.
@@ -60,6 +61,8 @@ type Options struct {
 // blocks with the reason Unavailable or Overloaded. A call whose fate is unknown (it was
 // sent, and no answer came) returns an error of kind Unavailable.
 type Client struct {
+	skep.UnsupportedStore // of what no frame asks for
+
 	opt    Options
 	log    *slog.Logger
 	id     [16]byte
@@ -75,7 +78,9 @@ type Client struct {
 
 	spacesMu sync.RWMutex
 	spaces   map[skep.NamespaceID]skep.NamespaceInfo
-	server   [16]byte // of the connections; guarded by spacesMu
+	server   [16]byte // of the connections; guarded by spacesMu, as what follows
+	tenant   string
+	rights   auth.Rights
 
 	wait   sync.WaitGroup // readers, pinger
 	misses atomic.Int64   // calls answered with a miss for want of a server

@@ -3,20 +3,31 @@ package wire
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // met notes which server answered: another run of it has other namespaces, perhaps.
-func (c *Client) met(server [16]byte) {
+func (c *Client) met(hi *welcome) {
 	c.spacesMu.Lock()
 	defer c.spacesMu.Unlock()
-	if server != c.server {
-		c.server = server
+	c.tenant, c.rights = hi.Tenant, auth.Rights(hi.Rights)
+	if hi.Server != c.server {
+		c.server = hi.Server
 		clear(c.spaces)
 	}
+}
+
+// Identity is whose blocks the client's credentials reach, auth.AnyTenant for everybody's, and with which rights, as the
+// server said when a connection was made last.
+func (c *Client) Identity() (tenant string, rights auth.Rights) {
+	c.spacesMu.RLock()
+	defer c.spacesMu.RUnlock()
+	return c.tenant, c.rights
 }
 
 func (c *Client) know(n skep.NamespaceInfo) {
@@ -72,7 +83,26 @@ func (c *Client) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 	return out, nil
 }
 
-// Lookup implements skep.Looker.
+// FindNamespace implements skep.Namespacer, among those the credentials reach. It asks the server: another may have
+// deleted the namespace since it was heard of.
+func (c *Client) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	list, err := c.Namespaces(ctx)
+	if i := slices.IndexFunc(list, func(n skep.NamespaceInfo) bool { return n.ID == id }); i >= 0 {
+		return list[i], nil
+	}
+	if err == nil {
+		err = &skep.Error{Op: "find namespace", Kind: skep.NotFound, Field: "namespace", Value: id}
+	}
+	return skep.NamespaceInfo{}, err
+}
+
+// NamespacesOf implements skep.Namespacer, among those the credentials reach.
+func (c *Client) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
+	list, err := c.Namespaces(ctx)
+	return slices.DeleteFunc(list, func(n skep.NamespaceInfo) bool { return n.Tenant != tenant }), err
+}
+
+// Lookup implements skep.PrefixFinder.
 func (c *Client) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.LookupResult, err error) {
 	if err := r.Validate(); err != nil {
 		return out, err
@@ -180,6 +210,17 @@ func (c *Client) Delete(ctx context.Context, s skep.Scope, keys []skep.Key) (int
 	var m number
 	err := c.do(ctx, spec{t: TypeDelete, op: "delete", long: true}, &deleteRequest{s, keys}, nil, &m)
 	return int(m.N), err
+}
+
+// DeleteNamespace implements skep.Deleter.
+func (c *Client) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	err := c.do(ctx, spec{t: TypeDeleteNamespace, op: "delete namespace", long: true}, &number{uint64(id)}, nil, nil)
+	if err == nil {
+		c.spacesMu.Lock()
+		delete(c.spaces, id)
+		c.spacesMu.Unlock()
+	}
+	return err
 }
 
 // Purge implements skep.Deleter.

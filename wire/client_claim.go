@@ -7,57 +7,50 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Claim implements skep.Session.
-func (s *clientSession) Claim(chain int, r skep.Range) (skep.Claim, error) {
-	if err := s.checkChain("claim", chain); err != nil {
+// Claim implements skep.Session. A server that does not know of busy engines takes claims as they come.
+func (s *clientSession) Claim(ctx context.Context, chain int, want skep.Subset, load skep.EngineLoad) (skep.Claim, error) {
+	const op = "claim"
+	if err := s.checkChain(op, chain); err != nil {
 		return skep.Claim{}, err
 	}
+	r, err := travelling(op, "range", want)
+	if err != nil {
+		return skep.Claim{}, err
+	}
+	m := claimRequest{s.id, chain, r}
 	var out claimResult
-	err := s.ask(context.Background(), TypeClaim, &claimRequest{s.id, chain, r}, &out)
+	if load != skep.Idle && s.chains[chain].Compute != nil && s.schedules() {
+		err = s.ask(ctx, TypeClaimWhen, &claimWhenRequest{m, false}, &out)
+	} else {
+		err = s.ask(ctx, TypeClaim, &m, &out)
+	}
 	return out.Claim, err
 }
 
+// schedules says whether the server has the frames of chains with a cost. One that has not loads them like any others.
+func (s *clientSession) schedules() bool { return s.x != nil && s.x.hi.Features&FeatureCompute != 0 }
+
 // Reprioritise implements skep.Session.
-func (s *clientSession) Reprioritise(chain, priority int, deadline time.Time) error {
+func (s *clientSession) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
 	if err := s.checkChain("reprioritise", chain); err != nil {
 		return err
 	}
-	return s.ask(context.Background(), TypeReprioritise, &reprioritiseRequest{s.id, chain, priority, leftUntil(deadline)}, nil)
+	return s.ask(ctx, TypeReprioritise, &reprioritiseRequest{s.id, chain, priority, leftUntil(deadline)}, nil)
 }
 
-var _ skep.Planner = (*clientSession)(nil)
-
-// plannedAt checks a chain of a call of skep.Planner, and says whether the server has the frames
-// for it. One that has not loads the chain like any other, and takes claims as they come.
-func (s *clientSession) plannedAt(op string, chain int) (known bool, err error) {
-	if err := s.checkChain(op, chain); err != nil {
-		return false, err
-	}
-	if s.chains[chain].Compute == nil {
-		return false, skep.Invalidf(op, "chain", chain, "one that says what computing costs")
-	}
-	return s.x != nil && s.x.hi.Features&FeatureCompute != 0, nil
-}
-
-// ClaimWhen implements skep.Planner.
-func (s *clientSession) ClaimWhen(chain int, r skep.Range, idle bool) (skep.Claim, error) {
-	known, err := s.plannedAt("claim", chain)
-	switch {
-	case err != nil:
-		return skep.Claim{}, err
-	case !known:
-		return s.Claim(chain, r)
-	}
-	var out claimResult
-	err = s.ask(context.Background(), TypeClaimWhen, &claimWhenRequest{claimRequest{s.id, chain, r}, idle}, &out)
-	return out.Claim, err
-}
-
-// Computed implements skep.Planner. A server that learns nothing from it is not told.
-func (s *clientSession) Computed(chain int, r skep.Range, took, other time.Duration) error {
-	known, err := s.plannedAt("computed", chain)
-	if err != nil || !known {
+// Computed implements skep.Session. A server that learns nothing from it is not told.
+func (s *clientSession) Computed(ctx context.Context, chain int, done skep.Range, took, other time.Duration) error {
+	if err := s.checkCosted("computed", chain); err != nil || !s.schedules() {
 		return err
 	}
-	return s.ask(context.Background(), TypeComputed, &computedRequest{claimRequest{s.id, chain, r}, took, other}, nil)
+	return s.ask(ctx, TypeComputed, &computedRequest{claimRequest{s.id, chain, done}, took, other}, nil)
+}
+
+// checkCosted is checkChain of a call about a chain that says what computing costs.
+func (s *clientSession) checkCosted(op string, chain int) error {
+	err := s.checkChain(op, chain)
+	if err == nil && s.chains[chain].Compute == nil {
+		err = skep.Invalidf(op, "chain", chain, "one that says what computing costs")
+	}
+	return err
 }

@@ -73,7 +73,7 @@ func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
 		raw.Close()
 		return nil, err
 	}
-	c.met(x.hi.Server)
+	c.met(&x.hi)
 	x.heard.Store(nanos())
 	c.wait.Add(1)
 	go x.read()
@@ -134,6 +134,10 @@ func (x *clientConn) greet(ctx context.Context) error {
 		return err
 	}
 	h, err := x.l.headerWithin(ctx)
+	var silent net.Error
+	if errors.As(err, &silent) && silent.Timeout() && !errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("no answer to the hello (is this the port of the binary protocol?): %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -159,6 +163,8 @@ func (x *clientConn) greet(ctx context.Context) error {
 			return broken("limits of the welcome", fmt.Sprint(x.hi.MaxBody, " ", x.hi.MaxPayload), fmt.Sprintf("at least %d and %d", maxHello, pageSize))
 		}
 		return nil
+	case TypeGoodbye: // it was accepted just before the server began to stop
+		return errDraining
 	}
 	return broken("answer to the hello", h.Type, "a welcome")
 }

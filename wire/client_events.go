@@ -163,6 +163,11 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 	}
 }
 
+// Told implements skep.EventStream: no frame says that a snapshot has been told.
+func (st *clientStream) Told() (<-chan struct{}, error) {
+	return nil, &skep.Error{Op: "told", Kind: skep.Unsupported}
+}
+
 // Close implements skep.EventStream.
 func (st *clientStream) Close() error {
 	st.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // What follows runs on the connection's reader: chunks land.
@@ -53,8 +54,8 @@ func (s *clientSession) finish(why error) {
 		why = errKind(opRestore, skep.Unavailable)
 	}
 	for c, t := range s.chains {
-		s.goesLocked(c, t.Direction) // by tokens, when nothing has said otherwise
-		for i := range t.items() {
+		s.goesLocked(c, skep.TailFirst) // when nothing has said otherwise
+		for i := range t.Chunks() {
 			s.answerLocked(c, i, skep.Chunk{Err: why})
 		}
 	}
@@ -122,7 +123,7 @@ func (s *clientSession) owe(n int64) {
 // begin makes ready for a chunk's first byte.
 func (s *clientSession) begin(chain, item int, p *piece) error {
 	t := s.chains[chain]
-	spans, err := t.spans(skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])}, int64(p.Bytes))
+	spans, err := spansOf(t, skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])}, int64(p.Bytes))
 	if err != nil {
 		return err
 	}
@@ -131,17 +132,34 @@ func (s *clientSession) begin(chain, item int, p *piece) error {
 	s.mu.Unlock()
 	s.now = arriving{open: true, chain: chain, item: item, bytes: p.Bytes, spans: spans, drop: drop}
 	a := &s.now
-	if m := t.Dest.Memory; m != nil && int64(p.Bytes) > t.Dest.Stride {
-		a.drop, a.failed = true, skep.Invalidf(opRestore, "destination stride", t.Dest.Stride, p.Bytes)
+	if err := t.Fits(int64(p.Bytes)); err != nil {
+		a.drop, a.failed = true, err
 	}
-	if !a.drop && (m(t) == nil || !t.direct()) {
+	if !a.drop && (m(t) == nil || t.Transposed()) {
 		a.data = buffers.get(int64(p.Bytes))
 	}
 	return nil
 }
 
+// spansOf are the bytes of the part that a chunk of so many bytes is.
+func spansOf(t *layout.ChainPlan, layers skep.Range, bytes int64) ([]layout.Span, error) {
+	size := t.Size
+	if !t.Structured {
+		size = bytes
+	}
+	spans, err := t.Spans(nil, layers, size)
+	n := int64(0)
+	for _, s := range spans {
+		n += s.Len
+	}
+	if err != nil || n != bytes {
+		return nil, broken("bytes of a chunk", bytes, n)
+	}
+	return spans, nil
+}
+
 // m is the chain's destination, nil when its chunks are lent.
-func m(t *target) any {
+func m(t *layout.ChainPlan) any {
 	if t.Dest.Memory == nil && t.Dest.Paged == nil {
 		return nil
 	}
@@ -149,7 +167,7 @@ func m(t *target) any {
 }
 
 // bytes reads a piece's bytes to where they belong and compares them with its checksums.
-func (s *clientSession) bytes(l *link, t *target, p *piece) error {
+func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *piece) error {
 	a := &s.now
 	if a.drop {
 		return l.discard(p.Len)
@@ -158,8 +176,8 @@ func (s *clientSession) bytes(l *link, t *target, p *piece) error {
 	if a.data != nil {
 		s.slots = append(s.slots, a.data[p.Offset:p.Offset+p.Len])
 	} else {
-		block := t.blockOf(a.item)
-		s.slots = t.places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
+		block, _ := t.Chunk(a.item)
+		s.slots = t.Places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
 	}
 	v := verifier{sums: p.Sums, s: &l.check}
 	for _, slot := range s.slots {
@@ -175,11 +193,16 @@ func (s *clientSession) bytes(l *link, t *target, p *piece) error {
 	if err := v.end(); err != nil && a.failed == nil {
 		a.failed = err
 	}
+	for i := range p.Sums {
+		if c := &p.Sums[i]; s.sums && c.Kind == sumXXH3 && c.Len > 0 {
+			a.sums = append(a.sums, skep.Sum{Len: int64(c.Len), Seed: c.Seed, Sum: c.Check})
+		}
+	}
 	return nil
 }
 
 // complete answers the chunk whose last bytes, so many, are here.
-func (s *clientSession) complete(t *target, p *piece, last int64) error {
+func (s *clientSession) complete(t *layout.ChainPlan, p *piece, last int64) error {
 	a := s.now
 	s.now = arriving{}
 	out := skep.Chunk{Bytes: int64(p.Bytes), Tier: p.Tier}
@@ -199,18 +222,29 @@ func (s *clientSession) complete(t *target, p *piece, last int64) error {
 			out.Data = nil
 		}
 	case a.data != nil:
-		block := t.blockOf(a.item)
+		block, _ := t.Chunk(a.item)
 		rest := a.data
 		for _, sp := range a.spans {
-			t.transpose(block, sp.Off, rest[:sp.Len])
+			t.Copy(block, sp.Off, rest[:sp.Len])
 			rest = rest[sp.Len:]
 		}
 		buffers.put(a.data)
+	}
+	if out.Err == nil && covers(a.sums, out.Bytes) {
+		out.Sums = a.sums
 	}
 	if out.Err != nil || out.Free == nil {
 		s.owe(last)
 	}
 	return s.answer(a.chain, a.item, out)
+}
+
+// covers says whether checksums are of so many bytes.
+func covers(sums []skep.Sum, bytes int64) bool {
+	for i := range sums {
+		bytes -= sums[i].Len
+	}
+	return bytes == 0
 }
 
 func (s *clientSession) dropArriving() {

@@ -15,6 +15,14 @@ import (
 // Put implements skep.Putter. A request larger than a frame is sent in several, each of
 // which the server carries out by itself; everything is checked before the first is sent.
 func (c *Client) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	out, err := c.put(ctx, r)
+	if _, held := skep.Held(err); held && r.Released != nil {
+		c.shared.tell(r.Released)
+	}
+	return out, err
+}
+
+func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if ctx.Err() != nil {
 		return nil, ended(op, ctx)
@@ -160,6 +168,7 @@ func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.Namesp
 	out := make([]skep.PutResult, len(r.Blocks))
 	var next atomic.Int64
 	var wait sync.WaitGroup
+	var held atomic.Bool // whatever else is wrong, the server may still read the memory of one
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for range min(together, len(runs)) {
@@ -170,6 +179,12 @@ func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.Namesp
 					return
 				}
 				list, err := c.putOne(ctx, r, n, runs[i])
+				if rest, kept := skep.Held(err); kept {
+					held.Store(true)
+					if err = rest; err == nil {
+						err = &skep.Error{Op: "put", Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
+					}
+				}
 				if err != nil {
 					cancel(err)
 					return
@@ -179,7 +194,11 @@ func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.Namesp
 		})
 	}
 	wait.Wait()
-	if err := context.Cause(ctx); err != nil {
+	err := context.Cause(ctx)
+	if held.Load() {
+		return nil, &skep.Error{Op: "put", Kind: skep.NotReleased, Err: err}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -52,7 +53,7 @@ func scripted(t *testing.T, answers func(c *rawConn, h Header, body []byte)) Opt
 func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
 	t.Helper()
 	var x *clientConn
-	require.Eventually(t, func() bool {
+	storetest.Eventually(t, "a caller reads its own answer", func() bool {
 		var err error
 		x, err = c.conn(t.Context(), 0) // a connection that was cut is given until it is noticed
 		require.NoError(t, err)
@@ -60,7 +61,7 @@ func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
 		_, err = c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})
 		require.NoError(t, err)
 		return x.readers.own.Load() > before
-	}, time.Minute, time.Microsecond)
+	})
 	return x
 }
 
@@ -75,9 +76,9 @@ func TestWhoeverReadsEachGetsItsOwn(t *testing.T) {
 		chains[i] = chainOf(t, c, string(rune('a'+i)), 1+i)
 	}
 	readsOwn(t, c, chains[0])
-	var wait sync.WaitGroup
+	wait := storetest.NewCrew(t)
 	for n, ch := range chains {
-		wait.Go(func() {
+		wait.Go(func(t testing.TB) {
 			for i := range 200 {
 				found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
 				require.NoError(t, err)
@@ -110,7 +111,7 @@ func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		b, err := appendFrame(nil, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: 1, Pays: true})
-		require.NoError(t, err)
+		assert.NoError(t, err)
 		if held {
 			held = false
 			_, _ = c.Write(b[:HeaderSize+3])

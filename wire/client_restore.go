@@ -12,6 +12,8 @@ import (
 	"github.com/skepkv/skep/layout"
 )
 
+const opRestore = "restore"
+
 // clientSession is a restore under way on a server.
 //
 // The connection's reader puts bytes where they belong and queues chunks; Next hands
@@ -23,8 +25,9 @@ type clientSession struct {
 	c      *Client
 	x      *clientConn // nil: there was none, everything is a miss
 	id     uint64
-	chains []*target
+	chains []*layout.ChainPlan
 	window int64
+	sums   bool         // chunks carry their checksums
 	ring   *ringSession // nil: chunks come through the socket
 
 	mu      sync.Mutex
@@ -54,6 +57,7 @@ type arriving struct {
 	data   []byte // memory of our own: the chunk is lent, or its rows are to be sorted
 	drop   bool
 	failed error
+	sums   []skep.Sum // of what came so far, where they are asked for
 }
 
 // Restore implements skep.Restorer.
@@ -67,7 +71,7 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 	if len(r.Chains) > skep.MaxChains {
 		return nil, skep.Invalidf(opRestore, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
 	}
-	s := &clientSession{c: c, landed: make(chan struct{}, 1), stopped: make([]bool, len(r.Chains)), window: c.opt.Window}
+	s := &clientSession{c: c, landed: make(chan struct{}, 1), stopped: make([]bool, len(r.Chains)), window: c.opt.Window, sums: r.Sums}
 	if r.Window > 0 {
 		s.window = r.Window
 	}
@@ -80,13 +84,16 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 		if err != nil {
 			return nil, err
 		}
-		t, err := plan(ch, &n)
+		t, err := layout.PlanChain(ch, n.Shape)
 		if err != nil {
 			return nil, err
 		}
+		if !t.Structured || t.Layers.Len() == 1 {
+			_ = t.Resolve(skep.TailFirst) // it comes in whole blocks either way
+		}
 		s.chains = append(s.chains, t)
-		s.got = append(s.got, make([]uint64, (t.items()+63)/64))
-		s.left += t.items()
+		s.got = append(s.got, make([]uint64, (t.Chunks()+63)/64))
+		s.left += t.Chunks()
 	}
 	err := s.start(ctx)
 	switch {
@@ -175,12 +182,13 @@ func (s *clientSession) fill(m *costedRestoreRequest, x *clientConn) {
 		if t.Compute != nil && x.hi.Features&FeatureCompute != 0 {
 			m.Compute = append(m.Compute, chainCompute{Chain: uint32(i), Compute: *t.Compute})
 		}
+		heads, _ := t.Heads.Bounds() // not empty: plan has looked
 		rc := restoreChain{Scope: t.Scope, Part: t.Part, Direction: s.offer(t, x.hi.Features), Lease: uint64(t.Lease), Priority: t.Priority,
-			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: t.Heads}
+			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: heads}
 		if t.Blocks.Len() == 0 {
 			rc.Blocks = skep.Range{}
 		}
-		if t.structured {
+		if t.Structured {
 			rc.Layers = t.Layers
 		}
 		if m.Ring {
@@ -284,7 +292,7 @@ func (s *clientSession) answerLocked(chain, item int, ch skep.Chunk) bool {
 	*word |= bit
 	s.left--
 	ch.Chain = chain
-	ch.Block, ch.Layers = s.chains[chain].itemAt(item)
+	ch.Block, ch.Layers = s.chains[chain].Chunk(item)
 	if s.closed {
 		go ch.Release() // takes s.mu
 		return true
@@ -377,6 +385,8 @@ func (s *clientSession) ask(ctx context.Context, t Type, m message, out message)
 	switch {
 	case closed || s.c.ctx.Err() != nil:
 		return errSessionClosed
+	case ctx.Err() != nil: // nothing is claimed by who does not hear of it
+		return ended(t.String(), ctx)
 	case s.x == nil:
 		return errKind(t.String(), skep.Unavailable)
 	}

@@ -53,84 +53,145 @@ func (c *coder) take(n int) []byte {
 	return p
 }
 
-func (c *coder) u8(v *uint8) {
+// A field goes in by its value and comes out of what was read: whoever encodes a message reads it only, for
+// it may be shared by many calls at once. Everything of a fixed size passes through these four. When writing
+// they write v and give false; when reading they give what was read and true.
+
+func (c *coder) carry8(v uint8) (uint8, bool) {
 	if !c.reading {
-		c.b = append(c.b, *v)
+		c.b = append(c.b, v)
 	} else if p := c.take(1); p != nil {
-		*v = p[0]
+		return p[0], true
 	}
+	return 0, false
 }
 
-func (c *coder) u16(v *uint16) {
+func (c *coder) carry16(v uint16) (uint16, bool) {
 	if !c.reading {
-		c.b = le.AppendUint16(c.b, *v)
+		c.b = le.AppendUint16(c.b, v)
 	} else if p := c.take(2); p != nil {
-		*v = le.Uint16(p)
+		return le.Uint16(p), true
 	}
+	return 0, false
 }
 
-func (c *coder) u32(v *uint32) {
+func (c *coder) carry32(v uint32) (uint32, bool) {
 	if !c.reading {
-		c.b = le.AppendUint32(c.b, *v)
+		c.b = le.AppendUint32(c.b, v)
 	} else if p := c.take(4); p != nil {
-		*v = le.Uint32(p)
+		return le.Uint32(p), true
 	}
+	return 0, false
 }
 
-func (c *coder) u64(v *uint64) {
+func (c *coder) carry64(v uint64) (uint64, bool) {
 	if !c.reading {
-		c.b = le.AppendUint64(c.b, *v)
+		c.b = le.AppendUint64(c.b, v)
 	} else if p := c.take(8); p != nil {
-		*v = le.Uint64(p)
+		return le.Uint64(p), true
+	}
+	return 0, false
+}
+
+// whole is any type of numbers.
+type whole interface {
+	~int | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+// num8 to num64 are a number of so many bits, of whatever type.
+func num8[T whole](c *coder, v *T) {
+	if u, ok := c.carry8(uint8(*v)); ok {
+		*v = T(u)
 	}
 }
 
-func (c *coder) i64(v *int64) {
-	u := uint64(*v)
-	c.u64(&u)
-	*v = int64(u)
+func num16[T whole](c *coder, v *T) {
+	if u, ok := c.carry16(uint16(*v)); ok {
+		*v = T(u)
+	}
 }
+
+func num32[T whole](c *coder, v *T) {
+	if u, ok := c.carry32(uint32(*v)); ok {
+		*v = T(u)
+	}
+}
+
+func num64[T whole](c *coder, v *T) {
+	if u, ok := c.carry64(uint64(*v)); ok {
+		*v = T(u)
+	}
+}
+
+func (c *coder) u8(v *uint8)   { num8(c, v) }
+func (c *coder) u32(v *uint32) { num32(c, v) }
+func (c *coder) u64(v *uint64) { num64(c, v) }
+func (c *coder) i64(v *int64)  { num64(c, v) }
 
 // int is a signed number of 64 bits.
-func (c *coder) int(v *int) {
-	n := int64(*v)
-	c.i64(&n)
-	*v = int(n)
-}
+func (c *coder) int(v *int) { num64(c, v) }
 
 func (c *coder) f64(v *float64) {
-	u := math.Float64bits(*v)
-	c.u64(&u)
-	*v = math.Float64frombits(u)
+	if u, ok := c.carry64(math.Float64bits(*v)); ok {
+		*v = math.Float64frombits(u)
+	}
 }
 
 // duration is nanoseconds.
-func (c *coder) duration(v *time.Duration) { c.i64((*int64)(v)) }
+func (c *coder) duration(v *time.Duration) { num64(c, v) }
 
-// flag is one byte, 0 or 1.
-func (c *coder) flag(v *bool) {
+// has is a flag, one byte, 0 or 1: set when writing, what was read when reading.
+func (c *coder) has(set bool) bool {
 	var u uint8
-	if *v {
+	if set {
 		u = 1
 	}
-	c.u8(&u)
-	if u > 1 {
+	u, ok := c.carry8(u)
+	switch {
+	case !ok:
+		return set && !c.reading
+	case u > 1:
 		c.fail("flag", u, "0 or 1")
 	}
-	*v = u == 1
+	return u == 1
+}
+
+func (c *coder) flag(v *bool) {
+	if set := c.has(*v); c.reading {
+		*v = set
+	}
 }
 
 // enum is a number of 8 bits with a type of its own.
-func enum[T ~uint8](c *coder, v *T) {
-	u := uint8(*v)
-	c.u8(&u)
-	*v = T(u)
+func enum[T ~uint8](c *coder, v *T) { num8(c, v) }
+
+func (c *coder) kind(v *skep.Kind) { num16(c, v) }
+
+// length is a count before its elements.
+func (c *coder) length(n int) int {
+	u, ok := c.carry32(uint32(n))
+	switch {
+	case !c.reading:
+		return n
+	case ok && u <= math.MaxInt32:
+		return int(u)
+	}
+	c.fail("length", u, "as many as the body holds")
+	return 0
 }
 
-func (c *coder) kind(v *skep.Kind) {
-	u := uint16(*v)
-	c.u16(&u)
-	*v = skep.Kind(u)
+// maybe is a flag and, when it is set, a T of so many bytes, made where it is read. It says whether there is one.
+func maybe[T any](c *coder, v **T) bool {
+	if !c.has(*v != nil) || c.err != nil {
+		return false
+	}
+	if c.reading {
+		if !c.pay(int64(unsafe.Sizeof(**v))) {
+			return false
+		}
+		*v = new(T)
+	}
+	return true
 }
 
 // text is a length of 16 bits and as many bytes.
@@ -139,22 +200,20 @@ func text[T ~string](c *coder, v *T) {
 		c.fail("length of a string", len(*v), "at most 65535 bytes")
 		return
 	}
-	n := uint16(len(*v))
-	c.u16(&n)
+	n, reading := c.carry16(uint16(len(*v)))
 	if !c.reading {
 		c.b = append(c.b, *v...)
-	} else if p := c.take(int(n)); n > 0 && p != nil && c.pay(int64(n)) {
+	} else if p := c.take(int(n)); reading && n > 0 && p != nil && c.pay(int64(n)) {
 		*v = T(p)
 	}
 }
 
 // bytes is a length of 32 bits and as many bytes. Reading shares the body's memory.
 func (c *coder) bytes(v *[]byte) {
-	n := uint32(len(*v))
-	c.u32(&n)
+	n := c.length(len(*v))
 	if !c.reading {
 		c.b = append(c.b, *v...)
-	} else if p := c.take(int(n)); len(p) > 0 {
+	} else if p := c.take(n); len(p) > 0 {
 		*v = p
 	}
 }
@@ -169,29 +228,18 @@ func (c *coder) fixed(v []byte) {
 
 func (c *coder) key(v *skep.Key) { c.fixed(v[:]) }
 
-// maybeKey is a flag and, when it is set, a key.
 func (c *coder) maybeKey(v **skep.Key) {
-	set := *v != nil
-	c.flag(&set)
-	if !set || c.err != nil {
-		return
+	if maybe(c, v) {
+		c.key(*v)
 	}
-	if c.reading {
-		if !c.pay(skep.KeySize) {
-			return
-		}
-		*v = new(skep.Key)
-	}
-	c.key(*v)
 }
 
 // keys is a count of 32 bits and as many keys. Reading shares the body's memory.
 func (c *coder) keys(v *[]skep.Key) {
-	n := uint32(len(*v))
-	c.u32(&n)
+	n := c.length(len(*v))
 	if !c.reading {
 		if n > 0 {
-			c.b = append(c.b, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(*v))), int(n)*skep.KeySize)...)
+			c.b = append(c.b, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(*v))), n*skep.KeySize)...)
 		}
 		return
 	}
@@ -199,15 +247,14 @@ func (c *coder) keys(v *[]skep.Key) {
 		c.fail("keys", n, "as many as the body holds")
 		return
 	}
-	if p := c.take(int(n) * skep.KeySize); len(p) > 0 {
-		*v = unsafe.Slice((*skep.Key)(unsafe.Pointer(unsafe.SliceData(p))), int(n)) // a Key is bytes: no alignment
+	if p := c.take(n * skep.KeySize); len(p) > 0 {
+		*v = unsafe.Slice((*skep.Key)(unsafe.Pointer(unsafe.SliceData(p))), n) // a Key is bytes: no alignment
 	}
 }
 
 // list is a count of 32 bits and as many elements, each of at least least bytes.
 func list[T any](c *coder, v *[]T, least int, each func(*coder, *T)) {
-	n := uint32(len(*v))
-	c.u32(&n)
+	n := c.length(len(*v))
 	if c.err != nil {
 		return
 	}
@@ -227,6 +274,23 @@ func list[T any](c *coder, v *[]T, least int, each func(*coder, *T)) {
 	}
 }
 
+// subset is what a range stands for as it travels: 0, 0 is everything.
+func subset(r skep.Range) skep.Subset {
+	if r == (skep.Range{}) {
+		return skep.All
+	}
+	return r.Subset()
+}
+
+// travelling is a Subset as it travels. What is empty at 0 would be read as everything there.
+func travelling(op, field string, s skep.Subset) (skep.Range, error) {
+	r, some := s.Bounds()
+	if some && r == (skep.Range{}) {
+		return r, skep.Invalidf(op, field, s, "not empty")
+	}
+	return r, nil
+}
+
 func (c *coder) span(v *skep.Range) {
 	c.int(&v.From)
 	c.int(&v.To)
@@ -239,8 +303,6 @@ func (c *coder) cost(v *skep.RecomputeCost) {
 }
 
 func (c *coder) scope(v *skep.Scope) {
-	u := uint32(v.Namespace)
-	c.u32(&u)
-	v.Namespace = skep.NamespaceID(u)
+	num32(c, &v.Namespace)
 	text(c, &v.Salt)
 }

@@ -24,9 +24,9 @@ func TestAServerThatKnowsNoCosts(t *testing.T) {
 	ch.Direction, ch.Compute = skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Nanosecond}, Background: true}
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
-	cl, err := s.(skep.Planner).ClaimWhen(0, skep.Range{From: 0, To: 32}, false)
+	cl, err := s.Claim(t.Context(), 0, skep.Only(0, 32), skep.Busy)
 	require.NoError(t, err)
-	require.NoError(t, s.(skep.Planner).Computed(0, skep.Range{From: 0, To: 32}, time.Microsecond, 0))
+	require.NoError(t, s.Computed(t.Context(), 0, skep.Range{From: 0, To: 32}, time.Microsecond, 0))
 	for _, x := range collect(t, s) {
 		if x.Block*16 < cl.Granted.To {
 			require.ErrorIs(t, x.Err, skep.Claimed)

@@ -1,5 +1,5 @@
 // Package wire carries a skep.Store over a connection: a protocol, a server in front
-// of any Store, and a client that is a Store. docs/protocol.md is the protocol for
+// of any Store, and a client that is a Store. docs/reference/protocol.md is the protocol for
 // people who write a client in another language; this package is its Go side.
 //
 // # The story
@@ -59,7 +59,7 @@
 //
 // Server: one accepting for each listener; for each connection a reader, and at most
 // Limits.Calls for calls that wait, sessions and streams of events. They end with the
-// connection; Serve returns when all have. Client: for each connection a reader, which
+// connection; Serve returns when all have, or says NotReleased where a drive keeps one. Client: for each connection a reader, which
 // ends with it, and one pinger a client, which ends with Close. While nothing is under way but calls that
 // are answered at once, one at a time, their callers read their own answers and the
 // reader rests (client_read.go).

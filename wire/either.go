@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Chains that go either way, by tokens or by layers, as the server's Store decides when the session begins. The client
@@ -26,21 +27,13 @@ type directionResult struct{ Direction skep.Direction }
 
 func (m *directionResult) walk(c *coder) { enum(c, &m.Direction) }
 
-// settle has a chain that may go either way go by tokens where it can come in nothing but whole blocks.
-func (t *target) settle() {
-	t.either = t.Direction == skep.EitherWay && t.structured && t.Layers.Len() > 1
-	if t.Direction == skep.EitherWay {
-		t.Direction = skep.TailFirst
-	}
-}
-
 // offer is the direction that a chain is sent with: a server that does not know of either way gets one way.
 // Nothing of the chain has come yet.
-func (s *clientSession) offer(t *target, features uint32) skep.Direction {
+func (s *clientSession) offer(t *layout.ChainPlan, features uint32) skep.Direction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.either = t.either && features&FeatureEither != 0 && features&FeatureCompute != 0; t.either {
-		return skep.EitherWay
+	if features&FeatureEither == 0 || features&FeatureCompute == 0 {
+		_ = t.Resolve(skep.TailFirst) // which has as many chunks
 	}
 	return t.Direction
 }
@@ -48,13 +41,12 @@ func (s *clientSession) offer(t *target, features uint32) skep.Direction {
 // goesLocked notes by which way a chain goes that could go either. REQUIRES: s.mu.
 func (s *clientSession) goesLocked(chain int, d skep.Direction) {
 	t := s.chains[chain]
-	if !t.either {
+	was := t.Chunks()
+	if t.Direction != skep.Auto || t.Resolve(d) != nil { // a server's Store would not choose what has too many
 		return
 	}
-	was := t.items()
-	t.either, t.Direction = false, d
-	s.left += t.items() - was
-	s.got[chain] = make([]uint64, (t.items()+63)/64)
+	s.left += t.Chunks() - was
+	s.got[chain] = make([]uint64, (t.Chunks()+63)/64)
 }
 
 // itemOf is the number of the chunk of the chain that is of a block and layers; false when it has none.
@@ -62,23 +54,18 @@ func (s *clientSession) itemOf(chain, block int, layers skep.Range) (int, bool) 
 	t := s.chains[chain]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.either {
+	if t.Direction == skep.Auto {
 		d := skep.TailFirst
 		if layers.Len() == 1 {
 			d = skep.LayersDown
 		}
 		s.goesLocked(chain, d)
 	}
-	return t.item(block, layers)
+	return t.Number(block, layers)
 }
 
-// blockOf is which block item number i is of, by whichever way the chain goes.
-func (t *target) blockOf(i int) int { return t.Blocks.From + i%t.Blocks.Len() }
-
-var _ skep.Directed = (*clientSession)(nil)
-
-// Direction implements skep.Directed.
-func (s *clientSession) Direction(chain int) (skep.Direction, error) {
+// Direction implements skep.Session.
+func (s *clientSession) Direction(ctx context.Context, chain int) (skep.Direction, error) {
 	const op = "direction"
 	if err := s.checkChain(op, chain); err != nil {
 		return 0, err
@@ -87,13 +74,13 @@ func (s *clientSession) Direction(chain int) (skep.Direction, error) {
 	known := func() (skep.Direction, bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return t.Direction, !t.either
+		return t.Direction, t.Direction != skep.Auto
 	}
 	if d, ok := known(); ok {
 		return d, nil
 	}
 	var out directionResult
-	if err := s.ask(context.Background(), TypeDirection, &directionRequest{s.id, chain}, &out); err != nil {
+	if err := s.ask(ctx, TypeDirection, &directionRequest{s.id, chain}, &out); err != nil {
 		if d, ok := known(); ok { // all of it came meanwhile, or will not
 			return d, nil
 		}
@@ -112,18 +99,14 @@ func (s *clientSession) Direction(chain int) (skep.Direction, error) {
 }
 
 // directionOf answers a client's.
-func directionOf(_ context.Context, r *request) (message, error) {
+func directionOf(ctx context.Context, r *request) (message, error) {
 	const op = "direction"
 	var m directionRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	d, ok := s.ses.(skep.Directed)
-	if !ok {
-		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Value: "that does not say by which way it restores"}
-	}
 	var out directionResult
-	out.Direction, err = d.Direction(m.Chain)
+	out.Direction, err = s.ses.Direction(ctx, m.Chain)
 	return &out, err
 }

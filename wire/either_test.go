@@ -18,7 +18,7 @@ func (l *layered) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Ses
 	down := *r
 	down.Chains = append([]skep.Chain(nil), r.Chains...)
 	for i := range down.Chains {
-		if down.Chains[i].Direction == skep.EitherWay {
+		if down.Chains[i].Direction == skep.Auto {
 			down.Chains[i].Direction = skep.LayersDown
 		}
 	}
@@ -30,7 +30,13 @@ type silent struct{ skep.Store }
 
 func (s *silent) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	ses, err := s.Store.Restore(ctx, r)
-	return struct{ skep.Session }{ses}, err
+	return silentSession{ses}, err
+}
+
+type silentSession struct{ skep.Session }
+
+func (silentSession) Direction(ctx context.Context, chain int) (skep.Direction, error) {
+	return skep.UnsupportedSession{}.Direction(ctx, chain)
 }
 
 var deep = skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 1, HeadDim: 512, Element: skep.BF16, BlockTokens: 4}
@@ -40,7 +46,7 @@ func deepChain(t *testing.T, st skep.Store, n int) skep.Chain {
 	t.Helper()
 	ns, err := st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: t.Name(), Model: "m", Shape: deep, Chained: true})
 	require.NoError(t, err)
-	c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Direction: skep.EitherWay, Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}}}
+	c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Direction: skep.Auto, Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}}}
 	req := &skep.PutRequest{Scope: c.Scope}
 	var parent *skep.Key
 	for i := range n {
@@ -79,7 +85,7 @@ func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
 					s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 					require.NoError(t, err)
 					if asks {
-						d, err := s.(skep.Directed).Direction(0)
+						d, err := s.Direction(t.Context(), 0)
 						require.NoError(t, err)
 						require.Equal(t, way, d)
 					}
@@ -103,7 +109,7 @@ func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
 						x.Release()
 					}
 					require.Len(t, seen, want)
-					d, err := s.(skep.Directed).Direction(0)
+					d, err := s.Direction(t.Context(), 0)
 					require.NoError(t, err)
 					require.Equal(t, way, d)
 					require.NoError(t, s.Close(t.Context()))
@@ -129,7 +135,7 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 	require.NoError(t, err)
 	heard := <-st.heard
 	require.Equal(t, skep.TailFirst, heard.Chains[0].Direction)
-	d, err := s.(skep.Directed).Direction(0)
+	d, err := s.Direction(t.Context(), 0)
 	require.NoError(t, err)
 	require.Equal(t, skep.TailFirst, d)
 	require.NoError(t, s.Close(t.Context()))
@@ -140,11 +146,17 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 	ch.Keys = append(ch.Keys, skep.KeyOf([]byte("not there")))
 	s, err = c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}, Window: 1})
 	require.NoError(t, err)
-	if _, err = s.(skep.Directed).Direction(0); err != nil { // unless the first chunk was quicker
+	if _, err = s.Direction(t.Context(), 0); err != nil { // unless the first chunk was quicker
 		require.ErrorIs(t, err, skep.Unsupported)
 	}
-	require.Len(t, collect(t, s), 9*deep.Layers)
-	d, err = s.(skep.Directed).Direction(0)
+	came := 0
+	each(t, s, func(x *skep.Chunk) {
+		require.Equal(t, x.Block == 8, x.Err != nil, x.Err)
+		x.Release() // the window holds one
+		came++
+	})
+	require.Equal(t, 9*deep.Layers, came)
+	d, err = s.Direction(t.Context(), 0)
 	require.NoError(t, err)
 	require.Equal(t, skep.LayersDown, d)
 	require.NoError(t, s.Close(t.Context()))
@@ -159,12 +171,12 @@ func TestEitherWayWhenTheServerIsLost(t *testing.T) {
 		s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}, Window: 64 << 10})
 		require.NoError(t, err)
 		if asks {
-			d, err := s.(skep.Directed).Direction(0)
+			d, err := s.Direction(t.Context(), 0)
 			require.NoError(t, err)
 			require.Equal(t, skep.LayersDown, d)
 		}
 		require.NoError(t, c.Close())
-		_, err = s.(skep.Directed).Direction(0)
+		_, err = s.Direction(t.Context(), 0)
 		if asks {
 			require.NoError(t, err)
 		}

@@ -2,10 +2,7 @@
 
 package wire
 
-import (
-	"net"
-	"os"
-)
+import "net"
 
 // fileReader is for Unix sockets that carry descriptors, which this system has not.
 type fileReader struct{}
@@ -13,8 +10,12 @@ type fileReader struct{}
 func newFileReader(net.Conn) *fileReader { return nil }
 
 func (*fileReader) read([]byte) (int, error) { return 0, errNotUnix }
-func (*fileReader) take() []*os.File         { return nil }
+func (*fileReader) take() []int              { return nil }
 func (*fileReader) drop()                    {}
+
+func closeReceived([]int) {}
+
+func passRights(any, bool) {}
 
 func sendFiles(net.Conn, []byte, ...int) error { return errNotUnix }
 

@@ -3,35 +3,43 @@
 package wire
 
 import (
+	"io"
 	"net"
-	"os"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // fileReader reads from a Unix socket and keeps the descriptors that come with bytes.
+//
+// They are numbers and nothing more until somebody knows what they are: a descriptor is a file that its sender
+// still has and rules over. Whether calls on it wait is for the sender to say and to change, and even to ask for its
+// size, to poll it or to close it can wait for a file system that the sender runs.
 type fileReader struct {
 	c     *net.UnixConn
-	oob   [128]byte
-	files []*os.File
+	oob   []byte
+	files []int
 }
 
-// maxFiles is how many descriptors wait for the frame they belong to; more are closed.
-const maxFiles = 2
+// mostSent is how many descriptors one message can carry (SCM_MAX_FD).
+const mostSent = 253
 
 func newFileReader(c net.Conn) *fileReader {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return nil
 	}
-	return &fileReader{c: u}
+	return &fileReader{c: u, oob: make([]byte, unix.CmsgSpace(4*mostSent))}
 }
 
 func (r *fileReader) read(p []byte) (int, error) {
-	n, oobn, _, _, err := r.c.ReadMsgUnix(p, r.oob[:])
+	n, oobn, _, _, err := r.c.ReadMsgUnix(p, r.oob)
 	if oobn > 0 {
 		r.keep(r.oob[:oobn])
+	}
+	if n == 0 && err == nil && len(p) > 0 {
+		err = io.EOF
 	}
 	return n, err
 }
@@ -46,20 +54,14 @@ func (r *fileReader) keep(oob []byte) {
 		if err != nil {
 			continue
 		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-			if len(r.files) >= maxFiles {
-				unix.Close(fd)
-				continue
-			}
-			unix.SetNonblock(fd, true)
-			r.files = append(r.files, os.NewFile(uintptr(fd), "received"))
-		}
+		n := min(len(fds), maxFiles-len(r.files))
+		r.files = append(r.files, fds[:n]...)
+		closeReceived(fds[n:])
 	}
 }
 
 // take gives the descriptors received, which are the caller's to close.
-func (r *fileReader) take() []*os.File {
+func (r *fileReader) take() []int {
 	if r == nil {
 		return nil
 	}
@@ -69,10 +71,51 @@ func (r *fileReader) take() []*os.File {
 }
 
 // drop closes what nobody took.
-func (r *fileReader) drop() {
-	for _, f := range r.take() {
-		f.Close()
+func (r *fileReader) drop() { closeReceived(r.take()) }
+
+// closing are the goroutines that close descriptors clients sent. There are so few that they
+// are no use for exhausting threads; where all wait, the connection's own reader does.
+var closing = make(chan struct{}, 64)
+
+// closeReceived closes descriptors of unknown files.
+func closeReceived(fds []int) {
+	for _, fd := range fds {
+		select {
+		case closing <- struct{}{}:
+			go func() {
+				unix.Close(fd)
+				<-closing
+			}()
+		default:
+			unix.Close(fd)
+		}
 	}
+}
+
+// soPassRights is SO_PASSRIGHTS of Linux 6.16.
+const soPassRights = 83
+
+// passRights lets a Unix socket's peer send descriptors or not, where the system can keep it from it: what nobody
+// receives is closed by the kernel, at the cost of the thread that reads.
+func passRights(c any, may bool) {
+	u, ok := c.(syscall.Conn)
+	if !ok || runtime.GOOS != "linux" {
+		return
+	}
+	switch c.(type) {
+	case *net.UnixConn, *net.UnixListener:
+	default:
+		return
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return
+	}
+	v := 0
+	if may {
+		v = 1
+	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, v) })
 }
 
 // sendFiles writes b with descriptors.

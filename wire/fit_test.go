@@ -89,7 +89,7 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	x := rawDial(t, r.addr)
 	x.hello(t, operator)
-	require.True(t, r.memory.take(memory-600<<10)) // what another's call holds
+	require.True(t, r.memory.Of(nil).Take(memory-600<<10)) // what another's call holds
 	for name, c := range map[string]struct {
 		typ Type
 		m   message
@@ -102,7 +102,7 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 		require.Equal(t, skep.Overloaded, e.Kind, name)
 		require.Positive(t, e.RetryAfter, name)
 	}
-	r.memory.give(memory - 600<<10)
+	r.memory.Of(nil).Give(memory - 600<<10)
 	x.send(t, Header{Type: TypeLookup, Call: 2}, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}, "")
 	h, _, err := x.next()
 	require.NoError(t, err)

@@ -23,46 +23,47 @@ type Type uint8
 
 // The frames. Numbers not listed are answered with Unsupported.
 const (
-	TypeHello         Type = 0x01
-	TypePing          Type = 0x02
-	TypeCancel        Type = 0x03 // no answer of its own
-	TypeGoodbye       Type = 0x04 // no answer
-	TypeOpenNamespace Type = 0x10
-	TypeNamespaces    Type = 0x11
-	TypeLookup        Type = 0x12
-	TypeRenew         Type = 0x13
-	TypeRelease       Type = 0x14
-	TypeWant          Type = 0x15
-	TypePut           Type = 0x16
-	TypeBegin         Type = 0x17
-	TypeWrite         Type = 0x18
-	TypeCommit        Type = 0x19
-	TypeAbort         Type = 0x1a
-	TypeFlush         Type = 0x1b
-	TypeRestore       Type = 0x20
-	TypeCredit        Type = 0x21 // no answer
-	TypeClaim         Type = 0x22
-	TypeReprioritise  Type = 0x23
-	TypeStop          Type = 0x24
-	TypeEnd           Type = 0x25 // of a session or a stream of events
-	TypeChunks        Type = 0x26 // server to client, with the number of the Restore
-	TypeCostedRestore Type = 0x27 // a Restore of chains that say what computing them costs
-	TypeClaimWhen     Type = 0x28 // a Claim by an engine that says whether it is idle
-	TypeComputed      Type = 0x29
-	TypeBoard         Type = 0x2a // claims through a word in shared memory
-	TypeDirection     Type = 0x2b // by which way a chain goes that could go either
-	TypeHint          Type = 0x30
-	TypeDelete        Type = 0x31
-	TypePurge         Type = 0x32
-	TypeStats         Type = 0x33
-	TypeEvents        Type = 0x34
-	TypeEventBatch    Type = 0x35 // server to client, with the number of the Events
-	TypeAdmin         Type = 0x36
-	TypeAttach        Type = 0x40 // shared memory
-	TypeDetach        Type = 0x41
-	TypeSelect        Type = 0x50 // reserved: sparse reads
-	TypeAppend        Type = 0x51 // reserved: entries during decoding
-	TypeError         Type = 0xff
+	TypeHello           Type = 0x01
+	TypePing            Type = 0x02
+	TypeCancel          Type = 0x03 // no answer of its own
+	TypeGoodbye         Type = 0x04 // no answer
+	TypeOpenNamespace   Type = 0x10
+	TypeNamespaces      Type = 0x11
+	TypeLookup          Type = 0x12
+	TypeRenew           Type = 0x13
+	TypeRelease         Type = 0x14
+	TypeWant            Type = 0x15
+	TypePut             Type = 0x16
+	TypeBegin           Type = 0x17
+	TypeWrite           Type = 0x18
+	TypeCommit          Type = 0x19
+	TypeAbort           Type = 0x1a
+	TypeFlush           Type = 0x1b
+	TypeRestore         Type = 0x20
+	TypeCredit          Type = 0x21 // no answer
+	TypeClaim           Type = 0x22
+	TypeReprioritise    Type = 0x23
+	TypeStop            Type = 0x24
+	TypeEnd             Type = 0x25 // of a session or a stream of events
+	TypeChunks          Type = 0x26 // server to client, with the number of the Restore
+	TypeCostedRestore   Type = 0x27 // a Restore of chains that say what computing them costs
+	TypeClaimWhen       Type = 0x28 // a Claim by an engine that says whether it is idle
+	TypeComputed        Type = 0x29
+	TypeBoard           Type = 0x2a // claims through a word in shared memory
+	TypeDirection       Type = 0x2b // by which way a chain goes that could go either
+	TypeHint            Type = 0x30
+	TypeDelete          Type = 0x31
+	TypePurge           Type = 0x32
+	TypeStats           Type = 0x33
+	TypeEvents          Type = 0x34
+	TypeEventBatch      Type = 0x35 // server to client, with the number of the Events
+	TypeAdmin           Type = 0x36
+	TypeDeleteNamespace Type = 0x37
+	TypeAttach          Type = 0x40 // shared memory
+	TypeDetach          Type = 0x41
+	TypeSelect          Type = 0x50 // reserved: sparse reads
+	TypeAppend          Type = 0x51 // reserved: entries during decoding
+	TypeError           Type = 0xff
 
 	answer Type = 0x80
 )
@@ -76,7 +77,7 @@ var typeText = map[Type]string{
 	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
 	TypeDirection: "direction",
 	TypeHint:      "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
-	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeAttach: "attach", TypeDetach: "detach",
+	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeDeleteNamespace: "delete namespace", TypeAttach: "attach", TypeDetach: "detach",
 	TypeSelect: "select", TypeAppend: "append", TypeError: "error",
 }
 

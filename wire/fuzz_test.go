@@ -35,7 +35,8 @@ var bodiesOf = map[Type]func() message{
 	TypeDirection: func() message { return &directionRequest{} }, TypeDirection | answer: func() message { return &directionResult{} },
 	TypeChunks: func() message { return &chunks{} }, TypeHint: func() message { return &hintRequest{} },
 	TypeDelete: func() message { return &deleteRequest{} }, TypePurge: func() message { return &purgeRequest{} },
-	TypeStats | answer: func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
+	TypeDeleteNamespace: func() message { return &number{} },
+	TypeStats | answer:  func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
 	TypeEventBatch: func() message { return &eventBatch{} }, TypeAdmin: func() message { return &adminRequest{} },
 	TypeAttach: func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
 }
@@ -154,7 +155,7 @@ func FuzzServer(f *testing.F) {
 		a.Close()
 		<-done
 		s.wait.Wait()
-		if n := s.memory.used.Load(); n != 0 {
+		if n := s.memory.Used(); n != 0 {
 			t.Fatalf("%d bytes still charged", n)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -284,9 +285,9 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	go func() { _, _ = b.Write(make([]byte, 1000)) }()
-	x, err := plan(&skep.Chain{Keys: make([]skep.Key, 1)}, &skep.NamespaceInfo{NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1}}})
+	x, err := layout.PlanChain(&skep.Chain{Keys: make([]skep.Key, 1)}, skep.Shape{BlockTokens: 1})
 	require.NoError(t, err)
-	s := &clientSession{c: &Client{}, chains: []*target{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
+	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
 	l := newLink(a, time.Minute, slowest)
 	require.NoError(t, s.piece(l, &piece{Bytes: 3000, Len: 1000}))
 	require.ErrorIs(t, s.piece(l, &piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)

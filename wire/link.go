@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -26,11 +27,14 @@ type link struct {
 	files *fileReader // of a Unix socket that may carry descriptors; else nil
 
 	buf        [readBuffer]byte
-	have, next int       // buf[next:have] is read and not used
-	filled     time.Time // the last of it was read
-	check      summer    // the reader's
+	have, next int           // buf[next:have] is read and not used
+	filled     time.Time     // the last of it was read
+	check      summer        // the reader's
+	left       time.Duration // how much longer the rest of the frame may be waited for, by the reader
 
 	write chan struct{}  // holds one token: who has it writes
+	sends atomic.Int64   // bytes of the frames that are, or wait to be, written
+	sent  atomic.Int64   // bytes of frames that were written
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
 	stall time.Duration  // how long the other side may take nothing
@@ -38,18 +42,16 @@ type link struct {
 }
 
 func newLink(c net.Conn, stall time.Duration, rate int) *link {
-	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
+	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
 	l.write <- struct{}{}
 	return l
 }
 
 // patience is how long n bytes may take.
-func (l *link) patience(n int) time.Duration {
-	return l.stall + time.Duration(n)*time.Second/time.Duration(l.rate)
-}
+func (l *link) patience(n int64) time.Duration { return l.stall + timeOf(n, l.rate) }
 
 // header waits for the next frame: for its first byte until idle has passed (0: for
-// ever), for the rest as long as a frame may take.
+// ever), for the rest as long as a frame of its length may take.
 func (l *link) header(idle time.Duration) (Header, error) {
 	if l.next == l.have {
 		l.setRead(idle)
@@ -57,17 +59,31 @@ func (l *link) header(idle time.Duration) (Header, error) {
 			return Header{}, err
 		}
 	}
-	if l.have-l.next < HeaderSize {
-		l.setRead(l.patience(HeaderSize))
-		for l.have-l.next < HeaderSize {
-			if err := l.fill(); err != nil {
-				return Header{}, midFrame(err)
+	if l.left = l.patience(HeaderSize); l.have-l.next < HeaderSize {
+		err := l.patiently(func() (err error) {
+			for err == nil && l.have-l.next < HeaderSize {
+				err = l.fill()
 			}
+			return err
+		})
+		if err != nil {
+			return Header{}, midFrame(err)
 		}
 	}
 	h, err := ParseHeader(l.buf[l.next:l.have])
 	l.next += HeaderSize
+	l.left += timeOf(int64(h.Body)+int64(h.Payload), l.rate)
 	return h, err
+}
+
+// patiently reads for as long as there is patience left for the frame, and takes what it waited from that: a frame
+// has its time as a whole, in however many steps it is read. The time between the steps is the reader's own.
+func (l *link) patiently(read func() error) error {
+	began := time.Now()
+	l.c.SetReadDeadline(began.Add(l.left))
+	err := read()
+	l.left -= time.Since(began)
+	return err
 }
 
 // holdsFrame says whether the next frame lies in the buffer whole; if not, whether it may still come to: it
@@ -100,6 +116,19 @@ func (l *link) setRead(d time.Duration) {
 	l.c.SetReadDeadline(time.Now().Add(d))
 }
 
+// get reads once from the connection.
+func (l *link) get(p []byte) (int, error) {
+	if l.files != nil {
+		return l.files.read(p)
+	}
+	return l.c.Read(p)
+}
+
+// reads is a function as an io.Reader.
+type reads func(p []byte) (int, error)
+
+func (r reads) Read(p []byte) (int, error) { return r(p) }
+
 // fill reads once into the buffer.
 func (l *link) fill() error {
 	if l.next > 0 {
@@ -107,13 +136,7 @@ func (l *link) fill() error {
 		l.have -= l.next
 		l.next = 0
 	}
-	var n int
-	var err error
-	if l.files != nil {
-		n, err = l.files.read(l.buf[l.have:])
-	} else {
-		n, err = l.c.Read(l.buf[l.have:])
-	}
+	n, err := l.get(l.buf[l.have:])
 	l.have += n
 	if n > 0 {
 		l.filled = time.Now()
@@ -144,9 +167,10 @@ func (l *link) read(p []byte) error {
 	if n == len(p) {
 		return nil
 	}
-	l.setRead(l.patience(len(p) - n))
-	_, err := io.ReadFull(l.c, p[n:])
-	return midFrame(err)
+	return midFrame(l.patiently(func() error {
+		_, err := io.ReadFull(reads(l.get), p[n:])
+		return err
+	}))
 }
 
 // readStep is how much is read before it is hashed: little enough to be in the cache
@@ -190,17 +214,22 @@ const atOnce = 128 << 10
 
 // send writes a frame and its payload. The payload's memory is read until it returns.
 // An error that is not a broken connection means that no byte was sent (unsent).
+//
+// The other side's time for a frame begins when it is there to be sent, also where others are written first: what
+// waits behind them holds memory, too.
 func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) error {
+	total := len(frame)
+	for _, p := range payload {
+		total += len(p)
+	}
+	due := time.Now().Add(l.patience(l.sends.Add(int64(total))))
+	defer l.sends.Add(-int64(total))
 	select {
 	case <-l.write:
 	case <-ctx.Done():
 		return &unsent{ended("send", ctx)}
 	}
 	defer func() { l.write <- struct{}{} }()
-	total := len(frame)
-	for _, p := range payload {
-		total += len(p)
-	}
 	whole := total-len(frame) <= small
 	if whole {
 		for _, p := range payload {
@@ -210,11 +239,12 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	begun := 0
 	if whole && total <= atOnce && ctx.Err() == nil {
 		if begun = l.now.write(frame); begun == total {
+			l.sent.Add(int64(total))
 			return nil // what never waits needs no deadline, and nobody who cuts it off
 		}
 		frame = frame[begun:]
 	}
-	l.c.SetWriteDeadline(time.Now().Add(l.patience(total)))
+	l.c.SetWriteDeadline(due)
 	if ctx.Done() != nil {
 		// The caller's memory is its own again when its context ends: then a write that
 		// hangs is cut off, and the connection with it. It is over before others write: the
@@ -244,6 +274,7 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		err = errors.Join(err, l.under.Flush())
 	}
 	if err == nil {
+		l.sent.Add(int64(total))
 		return nil
 	}
 	if n == 0 && begun == 0 && ctx.Err() != nil {
@@ -350,7 +381,7 @@ func (l *link) bodyWithin(ctx context.Context, h *Header, b []byte) error {
 	n := copy(b, l.buf[l.next:l.have])
 	l.next += n
 	if n < len(b) {
-		if _, err := io.ReadFull(l.c, b[n:]); err != nil {
+		if _, err := io.ReadFull(reads(l.get), b[n:]); err != nil {
 			return midFrame(err)
 		}
 	}

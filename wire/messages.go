@@ -6,7 +6,7 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// The bodies of frames. Each walk is the frame's table in docs/protocol.md, line by line.
+// The bodies of frames. Each walk is the frame's table in docs/reference/protocol.md, line by line.
 
 // Features a peer may offer in its Hello; the Welcome has those both know.
 const (
@@ -104,7 +104,9 @@ func (m *goodbye) walk(c *coder) {
 
 type namespaceSpec struct{ skep.NamespaceSpec }
 
-func (m *namespaceSpec) walk(c *coder) {
+func (m *namespaceSpec) walk(c *coder) { walkSpec(c, &m.NamespaceSpec) }
+
+func walkSpec(c *coder, m *skep.NamespaceSpec) {
 	text(c, &m.Tenant)
 	text(c, &m.Name)
 	text(c, &m.Model)
@@ -124,13 +126,9 @@ func (m *namespaceSpec) walk(c *coder) {
 type namespaceInfo struct{ skep.NamespaceInfo }
 
 func (m *namespaceInfo) walk(c *coder) {
-	id := uint32(m.ID)
-	c.u32(&id)
-	m.ID = skep.NamespaceID(id)
+	num32(c, &m.ID)
 	c.time(&m.Created)
-	spec := namespaceSpec{m.NamespaceSpec}
-	spec.walk(c)
-	m.NamespaceSpec = spec.NamespaceSpec
+	walkSpec(c, &m.NamespaceSpec)
 }
 
 type namespaceList struct{ List []namespaceInfo }
@@ -145,9 +143,8 @@ func (c *coder) time(v *time.Time) {
 	if !v.IsZero() {
 		n = v.UnixNano()
 	}
-	c.i64(&n)
-	if c.reading && n != 0 {
-		*v = time.Unix(0, n)
+	if u, ok := c.carry64(uint64(n)); ok && u != 0 {
+		*v = time.Unix(0, int64(u))
 	}
 }
 
@@ -157,12 +154,7 @@ func (m *lookupRequest) walk(c *coder) {
 	c.scope(&m.Scope)
 	c.duration(&m.Lease)
 	c.flag(&m.Tiers)
-	cost := m.Cost != nil
-	c.flag(&cost)
-	if cost {
-		if c.reading {
-			m.Cost = new(skep.RecomputeCost)
-		}
+	if maybe(c, &m.Cost) {
 		c.cost(m.Cost)
 	}
 	c.keys(&m.Keys)
@@ -360,15 +352,8 @@ type purgeRequest struct{ skep.Purge }
 func (m *purgeRequest) walk(c *coder) {
 	text(c, &m.Tenant)
 	text(c, &m.Model)
-	id := uint32(m.Namespace)
-	c.u32(&id)
-	m.Namespace = skep.NamespaceID(id)
-	salt := m.Salt != nil
-	c.flag(&salt)
-	if salt {
-		if c.reading {
-			m.Salt = new(skep.Scope)
-		}
+	num32(c, &m.Namespace)
+	if maybe(c, &m.Salt) {
 		c.scope(m.Salt)
 	}
 }

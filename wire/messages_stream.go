@@ -92,18 +92,10 @@ func (m *chainCompute) walk(c *coder) {
 	c.f64(&m.Weight)
 	c.flag(&m.LoadOnly)
 	c.flag(&m.Background)
-	bound := m.Boundary != nil
-	c.flag(&bound)
-	if !bound || c.err != nil {
-		return
+	if maybe(c, &m.Boundary) {
+		num32(c, &m.Boundary.Chain)
+		c.i64(&m.Boundary.BytesPerToken)
 	}
-	if c.reading {
-		m.Boundary = new(skep.Boundary)
-	}
-	chain := uint32(m.Boundary.Chain)
-	c.u32(&chain)
-	m.Boundary.Chain = int(chain)
-	c.i64(&m.Boundary.BytesPerToken)
 }
 
 // costedRestoreRequest is a Restore that says of some chains what computing them costs.
@@ -170,7 +162,7 @@ type claimResult struct{ skep.Claim }
 
 func (m *claimResult) walk(c *coder) {
 	c.span(&m.Granted)
-	c.int(&m.Jump)
+	c.int(&m.Next)
 }
 
 type reprioritiseRequest struct {
@@ -281,12 +273,8 @@ func (m *eventBatch) walk(c *coder) {
 		enum(c, &e.Tier)
 		c.kind(&e.Reason)
 		c.time(&e.Time)
-		id := uint32(e.Namespace)
-		c.u32(&id)
-		e.Namespace = skep.NamespaceID(id)
-		depth := uint32(e.Depth)
-		c.u32(&depth)
-		e.Depth = int(depth)
+		num32(c, &e.Namespace)
+		num32(c, &e.Depth)
 		c.u64(&e.Lost)
 		c.key(&e.Key)
 		c.maybeKey(&e.Parent)

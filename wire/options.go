@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"log/slog"
 	"time"
@@ -11,17 +10,12 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/gate"
 )
 
 // Authenticator says who presents what. An *auth.Directory is one.
 type Authenticator interface {
-	// Anonymous is who presents nothing.
-	Anonymous() (auth.Identity, error)
-	// Token is who presents a token.
-	Token(token string) (auth.Identity, error)
-	// Certificate is who presents a client certificate, with the chains the server
-	// verified.
-	Certificate(peer *x509.Certificate, chains [][]*x509.Certificate) (auth.Identity, error)
+	Identify(ctx context.Context, p auth.Presented) (auth.Identity, error)
 }
 
 // Limits of a server. Zero fields get their default.
@@ -30,14 +24,14 @@ type Limits struct {
 	Payload      int           // bytes of a frame's payload; 16 MiB, or an eighth of Memory
 	Keys         int           // keys a call may name; 2^20
 	Calls        int           // calls of one connection that wait at once, and its sessions; 64
-	Connections  int           // 16,384
+	Connections  int           // 16,384; where ServerOptions.Gate is set, that decides
 	Memory       int64         // bytes held for calls and sessions under way, all connections together; 256 MiB
 	Window       int64         // bytes one session may hold; 16 MiB
 	SharedMemory int64         // bytes of all attached memory, which drives may pin; 4 GiB
 	Hello        time.Duration // a connection must have authenticated by then; 5 s
 	Idle         time.Duration // a connection that says nothing is closed; 5 min
-	Stall        time.Duration // a connection that takes nothing, or a session without credit, is ended; 30 s
-	Rate         int           // bytes a second a connection must at least send and take; 256 KiB
+	Stall        time.Duration // a frame that comes or goes, or a session's wait for credit, may be so late; 30 s
+	Rate         int           // bytes a second that frames and sessions must at least make besides; 256 KiB
 	Call         time.Duration // the longest a call may wait; 10 min
 }
 
@@ -97,10 +91,11 @@ const leastWindow = 1 << 20
 type ServerOptions struct {
 	Auth   Authenticator // nil: an open auth.Directory
 	Limits Limits
+	Gate   *gate.Gate    // what connections are counted at; nil: one of its own, for Limits.Connections of TCP
 	Name   string        // told to clients
 	Drain  time.Duration // how long Serve waits for calls under way when its context ends; 10 s
 	Log    *slog.Logger  // discarded when nil
-	// Admin carries out administrative calls of identities with the admin right; nil:
+	// Admin carries out administrative calls of operators (auth.Operator); nil:
 	// Unsupported.
 	Admin func(ctx context.Context, who auth.Identity, name string, in json.RawMessage) (json.RawMessage, error)
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.

@@ -13,7 +13,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// A client written from docs/protocol.md alone, in Python: it makes and reads the
+// A client written from docs/reference/protocol.md alone, in Python: it makes and reads the
 // vectors, and puts to and restores from a live server.
 func TestPythonClient(t *testing.T) {
 	python, err := exec.LookPath("python3")

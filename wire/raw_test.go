@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,7 +33,7 @@ func (c *rawConn) send(t testing.TB, h Header, m message, payload string) {
 	t.Helper()
 	h.Payload = uint32(len(payload))
 	b, err := appendFrame(nil, h, m)
-	require.NoError(t, err)
+	assert.NoError(t, err)
 	_, _ = c.Write(append(b, payload...))
 }
 

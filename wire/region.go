@@ -7,19 +7,24 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/shm"
 )
+
+// leastRegion is what a region is counted as at least: a mapping, and a place in what drives have registered.
+const leastRegion = 1 << 20
 
 // region is a client's memory, as its server has it. Whoever uses it holds it; it is
 // unmapped when the last one lets go, after the drives have.
 type region struct {
 	s          *Server
 	mem        *shm.Region
-	event      *shm.Event
+	event      *shm.Signaller
 	ring       *ringWriter
 	unregister func()
-	size       int64
-	client     [16]byte
+	shared     *auth.Held // its tenant's
+	charged    int64
+	client     clientID
 
 	mu    sync.Mutex
 	holds int
@@ -30,11 +35,7 @@ func attach(_ context.Context, r *request) (message, error) {
 	const op = "attach"
 	x := r.x
 	files := x.l.files.take()
-	drop := func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}
+	drop := func() { closeReceived(files) }
 	var m attachRequest
 	if err := r.read(&m); err != nil {
 		drop()
@@ -47,7 +48,7 @@ func attach(_ context.Context, r *request) (message, error) {
 	x.mu.Lock()
 	has := x.region != nil
 	x.mu.Unlock()
-	limit := x.s.opt.Limits.SharedMemory
+	limit := x.s.shared.Of(x.who.Limits()).Most()
 	var err error
 	switch {
 	case has:
@@ -62,32 +63,33 @@ func attach(_ context.Context, r *request) (message, error) {
 		return nil, err
 	}
 	size := int64(m.Size)
-	if !x.s.shared.take(size) {
+	g := &region{s: x.s, charged: max(size, leastRegion), shared: x.s.shared.Of(x.who.Limits()), holds: 1, client: x.client}
+	if !g.shared.Take(g.charged) {
 		drop()
 		return nil, overloaded("shared memory", x.s.comeBack())
 	}
-	g := &region{s: x.s, size: size, holds: 1, client: x.client}
 	if !g.admit() {
-		x.s.shared.give(size)
+		g.shared.Give(g.charged)
 		drop()
 		return nil, overloaded("memory attached to an earlier connection", x.s.comeBack())
 	}
 	if g.mem, err = shm.Open(files[0], size); err != nil {
 		g.dismiss()
-		files[1].Close()
+		drop()
 		return nil, err
 	}
 	if g.event, err = shm.OpenEvent(files[1]); err != nil {
 		g.dismiss()
 		_ = g.mem.Close()
+		drop()
 		return nil, err
 	}
+	closeReceived(files[:1]) // it stays mapped
 	ring := g.mem.Bytes()[m.Ring : m.Ring+uint64(m.Entries)*shm.EntrySize]
-	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), stall: x.s.opt.Limits.Stall, credit: int64(m.Entries), wake: make(chan struct{})}
-	if reg, ok := x.s.store.(skep.Registrar); ok {
-		if g.unregister, err = reg.Register(g.mem.Bytes()); err != nil {
-			x.s.log.Debug("shared memory not registered; reads cost more CPU", "error", err)
-		}
+	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), wake: make(chan struct{})}
+	if g.unregister, err = x.s.store.Register(g.mem.Bytes()); err != nil {
+		x.s.log.Debug("shared memory not registered; reads cost more CPU", "error", err)
+		g.unregister = nil
 	}
 	x.s.count.regions.Add(1)
 	x.mu.Lock()
@@ -169,7 +171,7 @@ func (g *region) dismiss() {
 	g.s.mu.Lock()
 	delete(g.s.attached, g.client)
 	g.s.mu.Unlock()
-	g.s.shared.give(g.size)
+	g.shared.Give(g.charged)
 }
 
 // slice is n bytes of the region, or Invalid.
@@ -205,8 +207,7 @@ func (g *region) destination(c *restoreChain) (d skep.Destination, err error) {
 // ringWriter answers sessions through the ring. How many entries are free it knows from
 // the client's credit, never from the ring.
 type ringWriter struct {
-	event *shm.Event
-	stall time.Duration // how long a session waits for a free entry
+	event *shm.Signaller
 
 	mu     sync.Mutex
 	w      *shm.Writer
@@ -224,7 +225,7 @@ func (w *ringWriter) grant(n int64) {
 
 // room waits until an entry is free and takes it. It returns with w.mu held, unless it
 // fails.
-func (w *ringWriter) room(ctx context.Context) error {
+func (w *ringWriter) room(ctx context.Context, s *serverSession) error {
 	var stalled <-chan time.Time
 	for {
 		w.mu.Lock()
@@ -236,26 +237,28 @@ func (w *ringWriter) room(ctx context.Context) error {
 		w.mu.Unlock()
 		w.event.Signal()
 		if stalled == nil {
-			late := time.NewTimer(w.stall)
+			late, began := time.NewTimer(s.pace.left), time.Now()
 			defer late.Stop()
 			stalled = late.C
+			defer func() { s.pace.waited(time.Since(began), 0) }()
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-stalled:
-			return &skep.Error{Op: opRestore, Kind: skep.Deadline, Field: "credit of the ring", Value: "none", Limit: w.stall}
+			return s.tooSlow("credit of the ring")
 		}
 	}
 }
 
-func (w *ringWriter) one(ctx context.Context, e *shm.Entry) error {
-	if err := w.room(ctx); err != nil {
+func (w *ringWriter) one(ctx context.Context, s *serverSession, e *shm.Entry) error {
+	if err := w.room(ctx, s); err != nil {
 		return err
 	}
 	w.w.Put(e)
 	w.mu.Unlock()
+	s.pace.waited(0, max(int64(e.Bytes), pageSize))
 	return nil
 }
 
@@ -268,7 +271,7 @@ func (w *ringWriter) put(ctx context.Context, s *serverSession, list []skep.Chun
 		if ch.Err != nil {
 			e.What, e.Kind, e.Bytes = shm.Miss, skep.KindOf(ch.Err), 0
 		}
-		if err := w.one(ctx, &e); err != nil {
+		if err := w.one(ctx, s, &e); err != nil {
 			return err
 		}
 	}
@@ -277,7 +280,7 @@ func (w *ringWriter) put(ctx context.Context, s *serverSession, list []skep.Chun
 }
 
 func (w *ringWriter) end(ctx context.Context, s *serverSession) error {
-	err := w.one(ctx, &shm.Entry{Session: s.id, What: shm.End})
+	err := w.one(ctx, s, &shm.Entry{Session: s.id, What: shm.End})
 	w.event.Signal()
 	return err
 }

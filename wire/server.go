@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/gate"
 	"github.com/skepkv/skep/wire/near"
 )
 
@@ -24,8 +26,9 @@ type Server struct {
 	opt    ServerOptions
 	log    *slog.Logger
 	id     [16]byte
-	memory budget
-	shared budget
+	memory auth.Pool // bytes
+	shared auth.Pool // bytes of regions
+	files  auth.Pool // of connections whose tenant is known
 	leases leaseTable
 	spaces spaces
 	turns  turns
@@ -33,14 +36,22 @@ type Server struct {
 	mu       sync.Mutex
 	conns    map[*serverConn]struct{}
 	draining bool
-	clients  map[[16]byte]int  // connections of each client
-	attached map[[16]byte]bool // clients whose shared memory is mapped
+	clients  map[clientID]int  // connections of each client
+	attached map[clientID]bool // clients whose shared memory is mapped
+	// snapshots holds a token where a tenant's stream of events reads one.
+	snapshots map[string]chan struct{}
 
 	wait  sync.WaitGroup // connections
 	count struct {
 		accepted, refused, calls, shed, sent, taken atomic.Int64
 		sessions, streams, regions                  atomic.Int64
 	}
+}
+
+// clientID is a client, among those of its tenant by the bytes it chose.
+type clientID struct {
+	tenant string
+	chosen [16]byte
 }
 
 // NewServer makes a server in front of store, which stays the caller's to close, after
@@ -63,9 +74,13 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	if o.Name == "" {
 		o.Name = "skep"
 	}
+	if o.Gate == nil {
+		o.Gate = gate.New(o.Limits.Connections, nil)
+	}
 	def(&o.Drain, 10*time.Second)
-	s := &Server{store: store, opt: o, log: o.Log, conns: map[*serverConn]struct{}{}, clients: map[[16]byte]int{}, attached: map[[16]byte]bool{}}
-	s.memory.limit, s.shared.limit = o.Limits.Memory, o.Limits.SharedMemory
+	s := &Server{store: store, opt: o, log: o.Log, conns: map[*serverConn]struct{}{}, clients: map[clientID]int{},
+		attached: map[clientID]bool{}, snapshots: map[string]chan struct{}{}}
+	s.memory.Limit, s.shared.Limit, s.files.Limit = o.Limits.Memory, o.Limits.SharedMemory, int64(o.Gate.Limit())
 	s.turns = newTurns()
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
@@ -87,10 +102,12 @@ func Serve(ctx context.Context, l net.Listener, store skep.Store, o ServerOption
 // Serve accepts connections from l until ctx ends, then drains: clients are told,
 // nothing new is begun, calls under way get ServerOptions.Drain to end, and what is left
 // is cut off. It closes l and returns when every connection is gone: nil after ctx
-// ended, else the listener's error.
+// ended, else the listener's error. Where a drive holds memory of a connection for longer than
+// Limits.Stall after that, it returns NotReleased, and that memory stays mapped.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
+	passRights(l, false) // who has not said hello has nothing to attach
 	var failed error
 	var pause time.Duration
 	for {
@@ -119,15 +136,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		s.accept(c)
 	}
 	l.Close()
-	s.drain()
-	return failed
+	return errors.Join(failed, s.drain())
 }
 
 // accept takes a connection, or refuses it by closing it.
 func (s *Server) accept(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining || len(s.conns) >= s.opt.Limits.Connections {
+	n := filesOf(c)
+	if s.draining || !s.opt.Gate.Enter(n) {
 		s.count.refused.Add(1)
 		c.Close()
 		return
@@ -137,7 +154,22 @@ func (s *Server) accept(c net.Conn) {
 	x := newServerConn(s, c)
 	s.conns[x] = struct{}{}
 	s.wait.Add(1)
-	go x.run()
+	go func() {
+		defer s.opt.Gate.Leave(n)
+		x.run()
+	}()
+}
+
+// maxFiles is how many descriptors wait for the frame they belong to; more are closed.
+const maxFiles = 2
+
+// filesOf is how many descriptors a connection may hold: over a Unix socket a region of shared memory, its event, and
+// what waits for the frame it belongs to.
+func filesOf(c net.Conn) int {
+	if _, ok := c.(*net.UnixConn); ok {
+		return 3 + maxFiles
+	}
+	return 1
 }
 
 // forget is called by a connection's reader as its last act.
@@ -165,7 +197,7 @@ func (s *Server) forget(x *serverConn) {
 }
 
 // drain ends all connections, politely first.
-func (s *Server) drain() {
+func (s *Server) drain() error {
 	s.mu.Lock()
 	s.draining = true
 	list := make([]*serverConn, 0, len(s.conns))
@@ -181,27 +213,44 @@ func (s *Server) drain() {
 		s.wait.Wait()
 		close(gone)
 	}()
-	until := time.After(s.opt.Drain)
+	cut := time.NewTimer(s.opt.Drain)
+	defer cut.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
 		case <-gone:
-			return
-		case <-until:
+			return nil
+		case <-cut.C:
 			for _, x := range list {
-				x.end(errDraining)
+				go x.end(errDraining) // each by itself: TLS takes its time to say goodbye
 			}
-			<-gone
-			return
+			return s.gone(gone)
 		case <-tick.C:
-			for _, x := range list {
-				if x.idle() {
-					x.end(errDraining)
+			list = slices.DeleteFunc(list, func(x *serverConn) bool {
+				idle := x.idle()
+				if idle {
+					go x.end(errDraining)
 				}
-			}
+				return idle
+			})
 		}
 	}
+}
+
+// gone waits for the connections that were cut off. A drive that does not answer can keep one for good: the
+// memory it may still write to stays mapped, the goroutines that wait for it stay, and the caller is told.
+func (s *Server) gone(all <-chan struct{}) error {
+	late := time.NewTimer(s.opt.Limits.Stall)
+	defer late.Stop()
+	select {
+	case <-all:
+		return nil
+	case <-late.C:
+	}
+	n := s.Stats().Connections
+	s.log.Error("connections did not end: what they asked of the store has not come back", "connections", n)
+	return &skep.Error{Op: "serve", Kind: skep.NotReleased, Field: "connections", Value: n, Limit: "0, " + s.opt.Limits.Stall.String() + " after they were cut off"}
 }
 
 var errDraining = &skep.Error{Op: "server", Kind: skep.Unavailable, Field: "state", Value: "shutting down"}
@@ -214,7 +263,7 @@ func (s *Server) Stats() ServerStats {
 	s.mu.Unlock()
 	return ServerStats{Connections: conns, Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		Sessions: int(c.sessions.Load()), Streams: int(c.streams.Load()), Calls: c.calls.Load(), Shed: c.shed.Load(),
-		Memory: s.memory.used.Load(), MemoryCap: s.memory.limit, Leases: s.leases.len(), SentBytes: c.sent.Load(),
+		Memory: s.memory.Used(), MemoryCap: s.memory.Limit, Leases: s.leases.len(), SentBytes: c.sent.Load(),
 		TakenBytes: c.taken.Load(), Regions: int(c.regions.Load())}
 }
 
@@ -235,25 +284,33 @@ func (b *budget) take(n int64) bool {
 
 // charge takes n bytes of memory for a call that holds held already, and is told what for. What would
 // not fit an idle server either is Invalid: coming back would not help.
-func (s *Server) charge(op, what string, held, n int64) error {
-	switch {
-	case n > s.memory.limit-held:
-		return skep.Invalidf(op, "memory for "+what+" in bytes", held+n, fmt.Sprintf("at most %d", s.memory.limit))
-	case !s.memory.take(n):
-		return overloaded("memory", s.comeBack())
+func (x *serverConn) charge(op, what string, held, n int64) error {
+	switch most := x.memory.Most(); {
+	case n > most-held:
+		return skep.Invalidf(op, "memory for "+what+" in bytes", held+n, fmt.Sprintf("at most %d", most))
+	case !x.memory.Take(n):
+		return overloaded("memory", x.s.comeBack())
 	}
 	return nil
 }
 
-func (b *budget) give(n int64) { b.used.Add(-n) }
+// What of a client's is small and not told by the length of its frames is charged like this.
+const (
+	callBytes   = 4 << 10  // a call that may wait
+	writerBytes = 4 << 10  // a block that is open
+	lastsBytes  = 64 << 10 // a session without a window, a stream of events
+)
 
-func (b *budget) free() int64 { return b.limit - b.used.Load() }
+func (b *budget) give(n int64) { b.used.Add(-n) }
 
 // comeBack is when a caller that was shed should try again: soon, and spread out.
 func (s *Server) comeBack() time.Duration {
 	spread := time.Duration(s.count.shed.Add(1)*0x9e3779b9%16) * time.Millisecond
 	return 5*time.Millisecond + spread
 }
+
+// mostSpaces is of how many namespaces a server remembers whose they are.
+const mostSpaces = 1 << 14
 
 // spaces remembers whose namespaces are.
 type spaces struct {
@@ -264,7 +321,7 @@ type spaces struct {
 
 func (p *spaces) put(n skep.NamespaceInfo) {
 	p.mu.Lock()
-	if p.m == nil {
+	if p.m == nil || len(p.m) >= mostSpaces { // they come and go
 		p.m = map[skep.NamespaceID]string{}
 	}
 	p.m[n.ID] = n.Tenant
@@ -280,21 +337,23 @@ func (p *spaces) reach(ctx context.Context, op string, who auth.Identity, id ske
 	if ok && who.Reaches(tenant) {
 		return nil
 	}
-	list, err := p.store.Namespaces(ctx)
-	if err != nil {
-		return err
+	n, err := who.Namespace(ctx, op, p.store, id)
+	if err == nil {
+		p.put(n)
 	}
-	mine := false
-	for _, n := range list {
-		if n.ID == id && who.Reaches(n.Tenant) {
-			p.put(n)
-			mine = true
-		}
+	return err
+}
+
+// gone says that there is no namespace of that number, and not known whose it was.
+func (p *spaces) gone(ctx context.Context, id skep.NamespaceID) bool {
+	p.mu.RLock()
+	_, ok := p.m[id]
+	p.mu.RUnlock()
+	if ok || id == 0 {
+		return false
 	}
-	if mine {
-		return nil
-	}
-	return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
+	_, err := p.store.FindNamespace(ctx, id)
+	return skep.KindOf(err) == skep.NotFound
 }
 
 // leaseTable remembers whose leases are: their numbers can be guessed.
@@ -305,8 +364,7 @@ type leaseTable struct {
 }
 
 type leaseEntry struct {
-	tenant string
-	client [16]byte
+	client clientID
 	until  time.Time
 }
 
@@ -333,7 +391,7 @@ func (t *leaseTable) owns(who auth.Identity, id skep.LeaseID) (leaseEntry, bool)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, ok := t.m[id]
-	return e, ok && who.Reaches(e.tenant)
+	return e, ok && who.Reaches(e.client.tenant)
 }
 
 func (t *leaseTable) remove(id skep.LeaseID) {
@@ -342,7 +400,7 @@ func (t *leaseTable) remove(id skep.LeaseID) {
 	t.mu.Unlock()
 }
 
-func (t *leaseTable) takeClient(client [16]byte) (out []skep.LeaseID) {
+func (t *leaseTable) takeClient(client clientID) (out []skep.LeaseID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, e := range t.m {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"time"
+	"unsafe"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
@@ -18,6 +20,7 @@ type operation struct {
 	silent  bool // it has no answer
 	payload bool // a payload may follow the body
 	keys    bool // the body may be as long as Limits.Body; else shortBody
+	back    bool // it gives something back, which must not need memory
 
 	// run carries out an inline operation and answers. An error ends the connection.
 	run func(r *request) error
@@ -41,42 +44,43 @@ func (o *operation) most(l *Limits) int {
 var operations map[Type]*operation
 
 func init() {
-	const r, w, a = auth.Read, auth.Write, auth.Admin
+	const r, w, a, o = auth.Read, auth.Write, auth.Admin, auth.Operator
 	operations = map[Type]*operation{
-		TypePing:          {inline: true, run: func(r *request) error { return r.x.reply(&r.h, nil) }},
-		TypeCancel:        {inline: true, silent: true, run: runCancel},
-		TypeGoodbye:       {inline: true, silent: true, run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
-		TypeOpenNamespace: {need: r, prepare: prepareOpenNamespace},
-		TypeNamespaces:    {need: r, prepare: prepareNamespaces},
-		TypeLookup:        {need: r, inline: true, keys: true, run: answering(lookup)},
-		TypeRenew:         {need: r, inline: true, run: answering(renew)},
-		TypeRelease:       {need: r, inline: true, run: answering(release)},
-		TypeWant:          {need: w, inline: true, keys: true, run: answering(want)},
-		TypePut:           {need: w, payload: true, keys: true, prepare: preparePut},
-		TypeBegin:         {need: w, prepare: prepareBegin},
-		TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
-		TypeCommit:        {need: w, prepare: prepareCommit},
-		TypeAbort:         {need: w, prepare: prepareAbort},
-		TypeFlush:         {need: w, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
-		TypeRestore:       {need: r, inline: true, keys: true, run: runRestore},
-		TypeCredit:        {need: r, inline: true, silent: true, run: runCredit},
-		TypeClaim:         {need: r, inline: true, run: answering(claim)},
-		TypeReprioritise:  {need: r, inline: true, run: answering(reprioritise)},
-		TypeStop:          {need: r, prepare: prepareStop},
-		TypeEnd:           {need: r, prepare: prepareEnd},
-		TypeCostedRestore: {need: r, inline: true, keys: true, run: runRestore},
-		TypeClaimWhen:     {need: r, inline: true, run: answering(claimWhen)},
-		TypeComputed:      {need: r, inline: true, run: answering(computed)},
-		TypeBoard:         {need: r, inline: true, run: answering(boardWord)},
-		TypeDirection:     {need: r, inline: true, run: answering(directionOf)},
-		TypeHint:          {need: w, keys: true, prepare: prepareHint},
-		TypeDelete:        {need: w, keys: true, prepare: prepareDelete},
-		TypePurge:         {need: a, prepare: preparePurge},
-		TypeStats:         {need: r | a, prepare: simply(stats)},
-		TypeEvents:        {need: r, inline: true, run: runEvents},
-		TypeAdmin:         {need: a, keys: true, prepare: prepareAdmin},
-		TypeAttach:        {need: r, inline: true, run: answering(attach)},
-		TypeDetach:        {need: r, prepare: prepareDetach},
+		TypePing:            {inline: true, run: func(r *request) error { return r.x.reply(&r.h, nil) }},
+		TypeCancel:          {inline: true, silent: true, run: runCancel},
+		TypeGoodbye:         {inline: true, silent: true, run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
+		TypeOpenNamespace:   {need: r, prepare: prepareOpenNamespace},
+		TypeNamespaces:      {need: r, prepare: prepareNamespaces},
+		TypeLookup:          {need: r, inline: true, keys: true, run: answering(lookup)},
+		TypeRenew:           {need: r, inline: true, run: answering(renew)},
+		TypeRelease:         {need: r, inline: true, run: answering(release)},
+		TypeWant:            {need: w, inline: true, keys: true, run: answering(want)},
+		TypePut:             {need: w, payload: true, keys: true, prepare: preparePut},
+		TypeBegin:           {need: w, prepare: prepareBegin},
+		TypeWrite:           {need: w, payload: true, prepare: prepareWrite},
+		TypeCommit:          {need: w, prepare: prepareCommit},
+		TypeAbort:           {need: w, back: true, prepare: prepareAbort},
+		TypeFlush:           {need: w, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
+		TypeRestore:         {need: r, inline: true, keys: true, run: runRestore},
+		TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
+		TypeClaim:           {need: r, inline: true, run: answering(claim)},
+		TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
+		TypeStop:            {need: r, back: true, prepare: prepareStop},
+		TypeEnd:             {need: r, back: true, prepare: prepareEnd},
+		TypeCostedRestore:   {need: r, inline: true, keys: true, run: runRestore},
+		TypeClaimWhen:       {need: r, inline: true, run: answering(claimWhen)},
+		TypeComputed:        {need: r, inline: true, run: answering(computed)},
+		TypeBoard:           {need: r, inline: true, run: answering(boardWord)},
+		TypeDirection:       {need: r, inline: true, run: answering(directionOf)},
+		TypeHint:            {need: w, keys: true, prepare: prepareHint},
+		TypeDelete:          {need: w, keys: true, prepare: prepareDelete},
+		TypePurge:           {need: a, prepare: preparePurge},
+		TypeDeleteNamespace: {need: a, prepare: prepareDeleteNamespace},
+		TypeStats:           {need: o, prepare: simply(stats)},
+		TypeEvents:          {need: r, inline: true, run: runEvents},
+		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
+		TypeAttach:          {need: r, inline: true, run: answering(attach)},
+		TypeDetach:          {need: r, back: true, prepare: prepareDetach},
 	}
 	for t, o := range operations {
 		o.name = t.String()
@@ -149,13 +153,13 @@ func prepareOpenNamespace(r *request) (func(context.Context) (message, error), e
 	return func(ctx context.Context) (message, error) {
 		if x.who.Rights&auth.Write == 0 {
 			// Who may only read finds what is there.
-			list, err := x.s.store.Namespaces(ctx)
+			list, err := x.s.store.NamespacesOf(ctx, m.Tenant)
 			if err != nil {
 				return nil, err
 			}
 			here := false
 			for _, n := range list {
-				here = here || n.Tenant == m.Tenant && n.Name == m.Name
+				here = here || n.Name == m.Name
 			}
 			if !here {
 				return nil, errKind("open namespace", skep.Denied)
@@ -172,15 +176,23 @@ func prepareOpenNamespace(r *request) (func(context.Context) (message, error), e
 
 func prepareNamespaces(r *request) (func(context.Context) (message, error), error) {
 	return simply(func(ctx context.Context, r *request) (message, error) {
-		list, err := r.x.s.store.Namespaces(ctx)
+		list, err := r.x.who.Namespaces(ctx, r.x.s.store)
 		if err != nil {
 			return nil, err
 		}
-		m := &namespaceList{}
-		for _, n := range list {
-			if r.x.who.Reaches(n.Tenant) {
-				m.List = append(m.List, namespaceInfo{n})
-			}
+		var each coder
+		n := int64(len(list)) * int64(unsafe.Sizeof(namespaceInfo{}))
+		for _, info := range list {
+			each.b = each.b[:0]
+			(&namespaceInfo{info}).walk(&each)
+			n += 2 * int64(len(each.b)) // a frame has up to two lengths while it grows
+		}
+		if err := r.spendOn("the body and the list", n); err != nil {
+			return nil, err
+		}
+		m := &namespaceList{List: make([]namespaceInfo, len(list))}
+		for i, n := range list {
+			m.List[i] = namespaceInfo{n}
 		}
 		return m, nil
 	})(r)
@@ -205,11 +217,16 @@ func lookup(ctx context.Context, r *request) (message, error) {
 
 // lend remembers a lease as this client's.
 func (x *serverConn) lend(l skep.Lease) lease {
+	return *x.s.leases.lend(l, leaseEntry{client: x.client, until: l.Until})
+}
+
+// lend remembers whose a lease is, and gives it as it travels.
+func (t *leaseTable) lend(l skep.Lease, e leaseEntry) *lease {
 	if l.ID == 0 {
-		return lease{}
+		return &lease{}
 	}
-	x.s.leases.put(l.ID, leaseEntry{tenant: x.who.Tenant, client: x.client, until: l.Until})
-	return lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
+	t.put(l.ID, e)
+	return &lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
 }
 
 func renew(ctx context.Context, r *request) (message, error) {
@@ -218,15 +235,16 @@ func renew(ctx context.Context, r *request) (message, error) {
 		return nil, err
 	}
 	id := skep.LeaseID(m.ID)
-	if _, ok := r.x.s.leases.owns(r.x.who, id); !ok {
+	e, ok := r.x.s.leases.owns(r.x.who, id)
+	if !ok {
 		id = 0 // nobody's: the answer is that of a lease that is over
 	}
 	l, err := r.x.s.store.Renew(ctx, id, m.Left)
 	if err != nil {
 		return nil, err
 	}
-	out := r.x.lend(l)
-	return &out, nil
+	e.until = l.Until // who renews it takes it from nobody
+	return r.x.s.leases.lend(l, e), nil
 }
 
 func release(ctx context.Context, r *request) (message, error) {
@@ -271,6 +289,21 @@ func prepareDelete(r *request) (func(context.Context) (message, error), error) {
 		n, err := r.x.s.store.Delete(ctx, m.Scope, m.Keys)
 		return &number{uint64(n)}, err
 	}, nil
+}
+
+func prepareDeleteNamespace(r *request) (func(context.Context) (message, error), error) {
+	var m number
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	if m.N > math.MaxUint32 {
+		return nil, skep.Invalidf("delete namespace", "namespace", m.N, uint32(math.MaxUint32))
+	}
+	id := skep.NamespaceID(m.N)
+	if err := r.reach(id); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (message, error) { return nil, r.x.s.store.DeleteNamespace(ctx, id) }, nil
 }
 
 func preparePurge(r *request) (func(context.Context) (message, error), error) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/skepkv/skep"
@@ -27,49 +28,65 @@ func (r *request) about(op string, m message, id *uint64) (*serverSession, error
 	return r.x.session(op, *id)
 }
 
-func claim(_ context.Context, r *request) (message, error) {
+func claim(ctx context.Context, r *request) (message, error) {
 	var m claimRequest
 	s, err := r.about("claim", &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.ses.Claim(m.Chain, m.Range)
+	c, err := s.ses.Claim(ctx, m.Chain, subset(m.Range), skep.Idle)
 	return &claimResult{c}, err
 }
 
-func reprioritise(_ context.Context, r *request) (message, error) {
+func reprioritise(ctx context.Context, r *request) (message, error) {
 	var m reprioritiseRequest
 	s, err := r.about("reprioritise", &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.ses.Reprioritise(m.Chain, m.Priority, deadlineIn(m.Deadline))
+	return nil, s.ses.Reprioritise(ctx, m.Chain, m.Priority, deadlineIn(m.Deadline))
 }
 
-// claimWhen is a plain claim where the Store behind has no scheduler.
-func claimWhen(_ context.Context, r *request) (message, error) {
+// claimWhen is a claim of a chain with a cost, by an engine that says whether it is idle.
+func claimWhen(ctx context.Context, r *request) (message, error) {
+	const op = "claim"
 	var m claimWhenRequest
-	s, err := r.about("claim", &m, &m.Session)
+	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	var c skep.Claim
-	if p, ok := s.ses.(skep.Planner); ok {
-		c, err = p.ClaimWhen(m.Chain, m.Range, m.Idle)
-	} else {
-		c, err = s.ses.Claim(m.Chain, m.Range)
+	if err := s.checkCosted(op, m.Chain); err != nil {
+		return nil, err
 	}
+	load := skep.Busy
+	if m.Idle {
+		load = skep.Idle
+	}
+	c, err := s.ses.Claim(ctx, m.Chain, subset(m.Range), load)
 	return &claimResult{c}, err
 }
 
-func computed(_ context.Context, r *request) (message, error) {
+// checkCosted returns Invalid for a chain that does not say what computing costs.
+func (s *serverSession) checkCosted(op string, chain int) error {
+	if chain < 0 || chain >= len(s.costed) || !s.costed[chain] {
+		return skep.Invalidf(op, "chain", chain, "one that says what computing costs")
+	}
+	return nil
+}
+
+// computed is answered by a Store that learns nothing from it, too.
+func computed(ctx context.Context, r *request) (message, error) {
+	const op = "computed"
 	var m computedRequest
-	s, err := r.about("computed", &m, &m.Session)
+	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := s.ses.(skep.Planner); ok {
-		return nil, p.Computed(m.Chain, m.Range, m.Took, m.Other)
+	if err := s.checkCosted(op, m.Chain); err != nil {
+		return nil, err
+	}
+	if err := s.ses.Computed(ctx, m.Chain, m.Range, m.Took, m.Other); !errors.Is(err, skep.Unsupported) {
+		return nil, err
 	}
 	return nil, nil
 }
@@ -107,11 +124,11 @@ func prepareEnd(r *request) (func(context.Context) (message, error), error) {
 		var ended chan struct{}
 		switch {
 		case s != nil:
-			s.cancel()
+			s.cancel(nil)
 			s.poke()
 			ended = s.ended
 		case st != nil:
-			st.cancel()
+			st.cancel(nil)
 			ended = st.ended
 		default:
 			return nil, nil

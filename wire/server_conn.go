@@ -23,11 +23,15 @@ type serverConn struct {
 	cancel context.CancelCauseFunc
 
 	who      auth.Identity
-	client   [16]byte
+	memory   *auth.Held // its tenant's, as files
+	files    *auth.Held
+	client   clientID
 	known    bool // counted in Server.clients
 	features uint32
 	polite   atomic.Bool // the client said goodbye
+	unwatch  func()      // ends the watch over the identity; nil: there is none yet
 
+	answers chan struct{} // a token each: the calls whose answers are not written, twice Limits.Calls at most
 	payload chan struct{} // one token: which session writes a frame of payload
 	late    atomic.Bool   // the last such frame outlasted its turn
 
@@ -47,6 +51,7 @@ func newServerConn(s *Server, c net.Conn) *serverConn {
 	x := &serverConn{s: s, l: newLink(c, s.opt.Limits.Stall, s.opt.Limits.Rate), calls: map[uint64]context.CancelFunc{},
 		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
 	x.l.files = newFileReader(c)
+	x.answers = make(chan struct{}, 2*s.opt.Limits.Calls)
 	x.payload = make(chan struct{}, 1)
 	x.payload <- struct{}{}
 	x.ctx, x.cancel = context.WithCancelCause(context.Background())
@@ -66,19 +71,26 @@ func (x *serverConn) run() {
 		x.s.log.Debug("connection", "peer", x.l.c.RemoteAddr(), "tenant", x.who.Tenant, "error", err)
 	}
 	x.end(gone("connection", err))
+	if x.unwatch != nil {
+		x.unwatch()
+	}
 	x.wait.Wait()
 	x.mu.Lock()
 	writers, r := x.writers, x.region
 	x.writers, x.region = nil, nil
 	x.mu.Unlock()
 	for _, w := range writers {
-		_ = w.Abort(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), x.s.opt.Limits.Stall)
+		_ = w.Abort(ctx)
+		cancel()
 	}
 	if r != nil {
 		r.release()
 	}
 	x.l.files.drop()
 	if x.known {
+		x.memory.Give(int64(len(writers)) * writerBytes)
+		x.files.Give(int64(filesOf(x.l.c)))
 		x.who.Limits().Disconnect()
 	}
 }
@@ -87,6 +99,33 @@ func (x *serverConn) run() {
 func (x *serverConn) end(why error) {
 	x.cancel(why)
 	x.l.c.Close()
+}
+
+// revokedGrace is how long a connection stays whose identity may do nothing any more, to be told so.
+const revokedGrace = time.Second
+
+// revoked ends what lasts longer than a call once the identity may do nothing any more, and then the connection. Calls
+// are refused already.
+func (x *serverConn) revoked() {
+	denied := &skep.Error{Op: "connection", Kind: skep.Denied, Err: auth.ErrDenied}
+	x.mu.Lock()
+	for _, s := range x.sessions {
+		s.cancel(denied)
+	}
+	for _, st := range x.streams {
+		st.cancel(denied)
+	}
+	x.mu.Unlock()
+	late := time.AfterFunc(revokedGrace, func() { x.end(denied) })
+	context.AfterFunc(x.ctx, func() { late.Stop() })
+}
+
+// cutShort is why the context of a session or a stream ended, where its client is to be told.
+func cutShort(ctx context.Context) error {
+	if why := context.Cause(ctx); skep.KindOf(why) == skep.Denied {
+		return why
+	}
+	return nil
 }
 
 // idle says that nothing is under way.
@@ -106,18 +145,15 @@ func (x *serverConn) greet() error {
 	lim := &x.s.opt.Limits
 	late := time.AfterFunc(lim.Hello, func() { x.l.c.Close() }) // however it trickles in
 	defer late.Stop()
-	var certificate func() (auth.Identity, error)
+	shown := auth.Presented{Peer: x.l.c.RemoteAddr()}
 	if t := tlsOf(x.l.c); t != nil {
 		t.SetDeadline(time.Now().Add(lim.Hello))
 		if err := t.HandshakeContext(x.ctx); err != nil {
 			return err
 		}
 		t.SetDeadline(time.Time{})
-		if st := t.ConnectionState(); len(st.PeerCertificates) > 0 {
-			certificate = func() (auth.Identity, error) {
-				return x.s.opt.Auth.Certificate(st.PeerCertificates[0], st.VerifiedChains)
-			}
-		}
+		st := t.ConnectionState()
+		shown.TLS = &st
 	}
 	h, err := x.l.header(lim.Hello)
 	if err != nil {
@@ -138,27 +174,26 @@ func (x *serverConn) greet() error {
 		return x.refuse(&h, &skep.Error{Op: "hello", Kind: skep.Version, Field: "protocol version",
 			Value: skep.Range{From: int(m.Min), To: int(m.Max)}, Limit: Version})
 	}
-	switch {
-	case m.Token != "":
-		x.who, err = x.s.opt.Auth.Token(m.Token)
-	case certificate != nil:
-		if x.who, err = certificate(); err != nil {
-			x.who, err = x.s.opt.Auth.Anonymous() // where everybody may, a certificate too many is no harm
-		}
-	default:
-		x.who, err = x.s.opt.Auth.Anonymous()
-	}
+	shown.Token = m.Token
+	x.who, err = x.s.opt.Auth.Identify(x.ctx, shown)
 	if err != nil {
 		return x.refuse(&h, errKind("hello", skep.Denied)) // why is nobody's business
 	}
 	if !x.who.Limits().Connect() {
 		return x.refuse(&h, overloaded("connections of the tenant", time.Second))
 	}
-	x.client, x.known = m.Client, true
+	x.memory, x.files = x.s.memory.Of(x.who.Limits()), x.s.files.Of(x.who.Limits())
+	if !x.files.Take(int64(filesOf(x.l.c))) {
+		x.who.Limits().Disconnect()
+		return x.refuse(&h, overloaded("connections of the server, of which other tenants have a share", time.Second))
+	}
+	x.client, x.known = clientID{x.who.Tenant, m.Client}, true
 	x.s.mu.Lock()
 	x.s.clients[x.client]++
 	x.s.mu.Unlock()
+	x.unwatch = x.who.Until(x.revoked)
 	x.features = m.Features & features
+	passRights(x.l.c, true)
 	if !late.Stop() {
 		return errKind("hello", skep.Deadline)
 	}
@@ -200,6 +235,7 @@ type request struct {
 	body    []byte
 	began   time.Time // the last byte of its header had been read
 	charged int64
+	holds   bool // a token of answers
 	pooled  *[]byte
 	ctx     context.Context // the connection's, with the call's span
 	span    trace.Span      // nil: none, or a session's by now
@@ -246,7 +282,10 @@ func (x *serverConn) frame() error {
 	if h.Body <= freeBody {
 		cost = 0
 	}
-	if err := x.s.charge(op.name, "the body", 0, cost); err != nil {
+	if !op.inline && !op.back {
+		cost = max(cost, callBytes)
+	}
+	if err := x.charge(op.name, "the body", 0, cost); err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
 	}
 	r.charged = cost
@@ -257,6 +296,7 @@ func (x *serverConn) frame() error {
 		r.body = make([]byte, h.Body)
 	}
 	if err := x.l.body(&h, r.body); err != nil {
+		r.done()
 		return err
 	}
 	if op.inline {
@@ -275,7 +315,7 @@ func (r *request) spend(n int64) error { return r.spendOn("the body and its list
 
 // spendOn charges n bytes to the request, or says that the server is overloaded, or that they never fit.
 func (r *request) spendOn(what string, n int64) error {
-	if err := r.x.s.charge(r.h.Type.String(), what, r.charged, n); err != nil {
+	if err := r.x.charge(r.h.Type.String(), what, r.charged, n); err != nil {
 		return err
 	}
 	r.charged += n
@@ -284,8 +324,14 @@ func (r *request) spendOn(what string, n int64) error {
 
 // done gives back what the request held.
 func (r *request) done() {
-	r.x.s.memory.give(r.charged)
+	if r.charged != 0 {
+		r.x.memory.Give(r.charged)
+	}
 	r.charged = 0
+	if r.holds {
+		<-r.x.answers
+		r.holds = false
+	}
 	if r.pooled != nil {
 		bodies.Put(r.pooled)
 		r.pooled, r.body = nil, nil
@@ -343,8 +389,21 @@ func (x *serverConn) start(r *request, op *operation) error {
 		return errors.Join(x.refused(r, op, err), x.l.discard(left))
 	}
 	left := uint64(r.h.Payload)
+	if op.payload && left == 0 { // what lies in shared memory is charged when it is known
+		if wait, ok := x.who.Limits().Solvent(); !ok {
+			return shed(overloaded("rate of the tenant", wait), left)
+		}
+	}
 	if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
 		return shed(overloaded("rate of the tenant", wait), left)
+	}
+	// Where so many answers wait, half of them are made, and wait for the client to read.
+	select {
+	case x.answers <- struct{}{}:
+		r.holds = true
+	case <-x.ctx.Done():
+		r.done()
+		return context.Cause(x.ctx)
 	}
 	ctx, cancel := x.within(r)
 	x.mu.Lock()
@@ -357,6 +416,7 @@ func (x *serverConn) start(r *request, op *operation) error {
 	switch {
 	case twice:
 		cancel()
+		r.done()
 		return broken("call number", r.h.Call, "one that is not in use")
 	case full:
 		cancel()

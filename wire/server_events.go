@@ -15,8 +15,10 @@ type serverStream struct {
 	id     uint64
 	st     skep.EventStream
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	ended  chan struct{}
+	turn   chan struct{}   // to read a snapshot; nil: none is read
+	told   <-chan struct{} // closed when it has been read
 
 	mu     sync.Mutex
 	credit int64
@@ -39,12 +41,23 @@ func runEvents(r *request) error {
 		case full:
 			return nil, overloaded("streams of the connection", time.Second)
 		}
-		inner, err := x.s.store.Events(x.ctx, m.Cursor, m.Snapshot)
-		if err != nil {
+		if wait, ok := x.who.Limits().Admit(1, 0); !ok {
+			return nil, overloaded("rate of the tenant", wait)
+		}
+		if err := x.charge("events", "the stream", 0, lastsBytes); err != nil {
 			return nil, err
 		}
-		st := &serverStream{x: x, id: r.h.Call, st: inner, credit: int64(min(m.Credit, 1<<20)), wake: make(chan struct{}, 1), ended: make(chan struct{})}
-		st.ctx, st.cancel = context.WithCancel(x.ctx)
+		inner, err := x.s.store.Events(x.ctx, m.Cursor, m.Snapshot)
+		if err != nil {
+			x.memory.Give(lastsBytes)
+			return nil, err
+		}
+		st := &serverStream{x: x, id: r.h.Call, st: inner, credit: int64(min(m.Credit, 1<<20)),
+			wake: make(chan struct{}, 1), ended: make(chan struct{})}
+		if told, err := inner.Told(); err == nil && m.Snapshot {
+			st.turn, st.told = x.s.snapshotTurn(x.who.Tenant), told
+		}
+		st.ctx, st.cancel = context.WithCancelCause(x.ctx)
 		x.mu.Lock()
 		x.streams[st.id] = st
 		x.mu.Unlock()
@@ -56,7 +69,7 @@ func runEvents(r *request) error {
 	x.s.count.streams.Add(1)
 	x.wait.Add(1)
 	if err := r.answer(nil, nil); err != nil {
-		st.cancel()
+		st.cancel(nil)
 		go st.close()
 		return err
 	}
@@ -69,6 +82,7 @@ func (st *serverStream) close() {
 	st.x.mu.Lock()
 	delete(st.x.streams, st.id)
 	st.x.mu.Unlock()
+	st.x.memory.Give(lastsBytes)
 	st.x.s.count.streams.Add(-1)
 	close(st.ended)
 	st.x.wait.Done()
@@ -88,7 +102,9 @@ func (st *serverStream) run() {
 	defer st.close()
 	err := st.send()
 	if st.ctx.Err() != nil {
-		return
+		if err = cutShort(st.ctx); err == nil {
+			return
+		}
 	}
 	b := bodyOf(err)
 	if st.x.send(Header{Type: TypeError, Call: st.id}, &b, nil) != nil {
@@ -110,7 +126,7 @@ func (st *serverStream) send() error {
 				return st.ctx.Err()
 			}
 		}
-		n, err := st.st.Next(st.ctx, into[:room])
+		n, err := st.next(into[:room])
 		if err != nil {
 			return err
 		}
@@ -127,14 +143,59 @@ func (st *serverStream) send() error {
 	}
 }
 
-// visible keeps what the identity may see: events of its tenant's namespaces, and of
-// purges of several a gap, after which it asks for a snapshot.
+// next is what the Store has next. A snapshot reads what all tenants have, and what is not the identity's costs it no
+// credit: of a tenant's snapshots one is read at a time.
+func (st *serverStream) next(into []skep.Event) (int, error) {
+	select {
+	case <-st.told:
+		st.turn = nil
+	default:
+	}
+	turn := st.turn
+	if turn == nil {
+		return st.st.Next(st.ctx, into)
+	}
+	select {
+	case turn <- struct{}{}:
+	case <-st.ctx.Done():
+		return 0, st.ctx.Err()
+	}
+	turn, back := st.turn, make(chan struct{}) // st has no turn any more once the next call finds that all was told
+	defer close(back)
+	go func() {
+		select {
+		case <-st.told: // Next may wait for events as long as nothing happens
+		case <-back:
+		}
+		<-turn
+	}()
+	return st.st.Next(st.ctx, into)
+}
+
+// snapshotTurn is the place of whoever reads a snapshot for a tenant.
+func (s *Server) snapshotTurn(tenant string) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	turn := s.snapshots[tenant]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		s.snapshots[tenant] = turn
+	}
+	return turn
+}
+
+// visible keeps what the identity may see: events of its tenant's namespaces, and of purges
+// of several, or of a namespace that is gone, a gap, after which it asks for a snapshot.
 func (st *serverStream) visible(list []skep.Event) []skep.Event {
 	kept := list[:0]
 	for _, e := range list {
 		switch {
 		case e.Namespace == 0 && e.Kind == skep.EventPurged && !st.x.who.Reaches(""):
 			e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
+		case e.Kind == skep.EventPurged && st.x.s.spaces.gone(st.ctx, e.Namespace):
+			if !st.x.who.Reaches("") {
+				e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
+			}
 		case e.Namespace != 0 && st.x.s.spaces.reach(st.ctx, "events", st.x.who, e.Namespace) != nil:
 			continue
 		}

@@ -48,10 +48,17 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 		return nil, err
 	}
 	r.x.s.count.taken.Add(int64(r.h.Payload))
+	r.x.who.Limits().Charge(m.shared())
+	// A client's memory is never lent to drives to write from: it may change it meanwhile, or be gone.
+	req.Exposed = region != nil
+	req.Released = func() { go t.release() }
 	return func(ctx context.Context) (message, error) {
-		defer t.release()
 		list, err := r.x.s.store.Put(ctx, req)
-		return &putResults{list}, err
+		rest, held := skep.Held(err)
+		if !held {
+			t.release()
+		}
+		return &putResults{list}, rest
 	}, nil
 }
 
@@ -86,6 +93,18 @@ func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
 	return x.holdRegion()
 }
 
+// shared is how many bytes of the parts lie in shared memory, which take has found to be there.
+func (m *putRequest) shared() (n int64) {
+	for i := range m.Blocks {
+		for j := range m.Blocks[i].Parts {
+			if p := &m.Blocks[i].Parts[j]; p.Shared {
+				n = min(n+int64(p.Size), 1<<50)
+			}
+		}
+	}
+	return n
+}
+
 // taker takes a put's payload off the connection.
 type taker struct {
 	r       *request
@@ -104,7 +123,7 @@ func (t *taker) release() {
 		t.region.release()
 		t.region = nil
 	}
-	t.r.x.s.memory.give(t.charged)
+	t.r.x.memory.Give(t.charged)
 	t.charged = 0
 }
 
@@ -124,8 +143,7 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 			}
 		}
 	}
-	s := t.r.x.s
-	if err := s.charge("put", "the body, its lists and the payload", t.r.charged, large+little+lists); err != nil {
+	if err := t.r.x.charge("put", "the body, its lists and the payload", t.r.charged, large+little+lists); err != nil {
 		return nil, t.r.refusePayload(t.left, err)
 	}
 	t.charged = large + little + lists
@@ -215,8 +233,12 @@ func prepareBegin(r *request) (func(context.Context) (message, error), error) {
 	}
 	x := r.x
 	return func(ctx context.Context) (message, error) {
+		if err := x.charge("begin", "open blocks", 0, writerBytes); err != nil {
+			return nil, err
+		}
 		w, err := x.s.store.Begin(ctx, &m.BeginRequest)
 		if err != nil {
+			x.memory.Give(writerBytes)
 			return nil, err
 		}
 		x.mu.Lock()
@@ -228,6 +250,7 @@ func prepareBegin(r *request) (func(context.Context) (message, error), error) {
 		}
 		x.mu.Unlock()
 		if full {
+			x.memory.Give(writerBytes)
 			_ = w.Abort(ctx)
 			return nil, overloaded("open blocks of the connection", time.Second)
 		}
@@ -244,6 +267,7 @@ func (x *serverConn) writer(op string, id uint64, last bool) (skep.BlockWriter, 
 	}
 	if last {
 		delete(x.writers, id)
+		x.memory.Give(writerBytes)
 	}
 	return w, nil
 }
@@ -288,7 +312,7 @@ func prepareCommit(r *request) (func(context.Context) (message, error), error) {
 	}
 	return func(ctx context.Context) (message, error) {
 		res, err := w.Commit(ctx, m.Ack)
-		if err == nil {
+		if skep.KindOf(err) != skep.Invalid || err == nil { // else it stays open
 			_, _ = r.x.writer("commit", m.Writer, true)
 		}
 		return &putResults{[]skep.PutResult{res}}, err

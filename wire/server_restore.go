@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -29,11 +30,15 @@ type serverSession struct {
 	region *region // held, when chains land in it or the ring answers
 	ring   *ringWriter
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed by the goroutine as it ends
 	held   int64         // bytes charged
 	window int64         // of them, for what is on its way to the client
 	sent   sending       // only the goroutine's
+	pace   pace          // only the goroutine's
+	told   bool          // of every chunk; only the goroutine's
+
+	costed []bool // by chain: it says what computing costs
 
 	mu      sync.Mutex
 	credit  int64
@@ -77,10 +82,16 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.lands() { // that is charged when it has
+		if wait, ok := x.who.Limits().Solvent(); !ok {
+			return nil, overloaded("rate of the tenant", wait)
+		}
+	}
 	if wait, ok := x.who.Limits().Admit(1, 0); !ok {
 		return nil, overloaded("rate of the tenant", wait)
 	}
-	s := &serverSession{x: x, id: r.h.Call, wake: make(chan struct{}, 1), ended: make(chan struct{}), stopped: make([]bool, len(m.Chains))}
+	s := &serverSession{x: x, id: r.h.Call, wake: make(chan struct{}, 1), ended: make(chan struct{}), stopped: make([]bool, len(m.Chains)),
+		pace: newPace(x.s.opt.Limits.Stall, x.s.opt.Limits.Rate)}
 	defer func() {
 		if err != nil {
 			s.giveBack()
@@ -93,18 +104,26 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	if err := m.give(req.Chains); err != nil {
 		return nil, err
 	}
+	for i := range req.Chains {
+		s.costed = append(s.costed, req.Chains[i].Compute != nil)
+	}
 	// The fuller the server, the smaller the windows, so that many get one.
 	window := min(max(int64(min(m.Window, 1<<40)), leastWindow), x.s.opt.Limits.Window)
-	window = min(window, max(leastWindow, x.s.memory.free()/4))
+	window = min(window, max(leastWindow, (x.s.memory.Limit-x.s.memory.Used())/4))
 	if streams {
 		req.Window, req.Sums = window, x.features&FeatureXXH3 != 0
-		if err := x.s.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
+		if err := x.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
 			return nil, err
 		}
 		s.held, s.window = window, window
+	} else {
+		if err := x.charge("restore", "the body, its lists and the session", r.charged, lastsBytes); err != nil {
+			return nil, err
+		}
+		s.held = lastsBytes
 	}
 	s.credit = int64(min(m.Window, 1<<40))
-	s.ctx, s.cancel = context.WithCancel(r.ctx)
+	s.ctx, s.cancel = context.WithCancelCause(r.ctx)
 	x.mu.Lock()
 	full, twice := len(x.sessions) >= x.s.opt.Limits.Calls, x.sessions[s.id] != nil
 	if !full && !twice {
@@ -112,7 +131,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	}
 	x.mu.Unlock()
 	if full || twice {
-		s.cancel()
+		s.cancel(nil)
 		if twice {
 			return nil, skep.Invalidf("restore", "call number", s.id, "one that is not in use")
 		}
@@ -122,7 +141,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 		x.mu.Lock()
 		delete(x.sessions, s.id)
 		x.mu.Unlock()
-		s.cancel()
+		s.cancel(nil)
 		return nil, err
 	}
 	s.held += r.charged
@@ -131,6 +150,11 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	x.s.count.sessions.Add(1)
 	x.wait.Add(1)
 	return s, nil
+}
+
+// lands says whether anything lands in shared memory.
+func (m *restoreRequest) lands() bool {
+	return slices.ContainsFunc(m.Chains, func(c restoreChain) bool { return c.To != toStream })
 }
 
 // request makes the Store's request of the client's, and says whether anything travels
@@ -152,8 +176,8 @@ func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.Restor
 		if err := r.reach(c.Namespace); err != nil {
 			return nil, false, err
 		}
-		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: c.Blocks, Part: c.Part, Direction: c.Direction, Layers: c.Layers,
-			Heads: c.Heads, Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
+		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: subset(c.Blocks), Part: c.Part, Direction: c.Direction, Layers: subset(c.Layers),
+			Heads: subset(c.Heads), Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
 		if _, mine := s.x.s.leases.owns(s.x.who, skep.LeaseID(c.Lease)); mine {
 			out.Lease = skep.LeaseID(c.Lease)
 		}
@@ -194,7 +218,7 @@ func deadlineIn(d time.Duration) time.Time {
 
 // abandon closes a session whose goroutine was never started.
 func (s *serverSession) abandon() {
-	s.cancel()
+	s.cancel(nil)
 	go func() {
 		s.close()
 		s.x.wait.Done()
@@ -206,16 +230,21 @@ func (s *serverSession) run() {
 	defer s.close()
 	err := s.send()
 	if err == nil {
-		s.x.s.memory.give(s.window) // all was sent and given back
+		s.x.memory.Give(s.window) // all was sent and given back
 		s.held -= s.window
+		late := time.NewTimer(s.x.s.opt.Limits.Call)
+		defer late.Stop()
 		select { // claims may still come
 		case <-s.ctx.Done():
 		case <-s.x.ctx.Done():
+		case <-late.C: // and the End was forgotten
 		}
 		return
 	}
 	if s.ctx.Err() != nil {
-		return // the client ended it, or is gone
+		if err = cutShort(s.ctx); err == nil {
+			return // the client ended it, or is gone
+		}
 	}
 	s.sent.err = err
 	var lost *lostPeer
@@ -241,6 +270,7 @@ func (s *serverSession) close() {
 	defer close(s.ended)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), s.x.s.opt.Limits.Stall)
+		s.settle(ctx)
 		err := s.ses.Close(ctx)
 		cancel()
 		if err == nil || s.region == nil || skep.KindOf(err) == skep.Closed {
@@ -262,7 +292,7 @@ func (s *serverSession) giveBack() {
 		s.region.release()
 		s.region = nil
 	}
-	s.x.s.memory.give(s.held)
+	s.x.memory.Give(s.held)
 	s.held = 0
 }
 
@@ -272,6 +302,7 @@ func (s *serverSession) send() error {
 	for {
 		n, err := s.ses.Next(s.ctx, into[:])
 		if errors.Is(err, io.EOF) {
+			s.told = true
 			if s.ring != nil {
 				return s.ring.end(s.ctx, s)
 			}
@@ -283,6 +314,11 @@ func (s *serverSession) send() error {
 		if err := s.x.who.Check(time.Now(), auth.Read); err != nil { // credentials ran out
 			releaseChunks(into[:n])
 			return &skep.Error{Op: "restore", Kind: skep.Denied, Err: err}
+		}
+		if landed := s.landed(into[:n]); s.admit(landed) != nil {
+			s.x.who.Limits().Charge(landed)
+			releaseChunks(into[:n])
+			return s.ctx.Err()
 		}
 		if s.ring != nil {
 			err = s.ring.put(s.ctx, s, into[:n])
@@ -446,16 +482,8 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 	if err != nil {
 		return err
 	}
-	for n > 0 { // the tenant's share of the link
-		wait, ok := s.x.who.Limits().Admit(0, n)
-		if ok {
-			break
-		}
-		select {
-		case <-time.After(wait):
-		case <-s.ctx.Done():
-			return s.ctx.Err()
-		}
+	if err := s.admit(n); err != nil {
+		return err
 	}
 	if n >= turnBytes {
 		end, err := s.x.turn(s.ctx)
@@ -465,107 +493,13 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 		defer end()
 	}
 	s.x.s.count.sent.Add(n)
-	began := time.Now()
+	began, before := time.Now(), s.x.l.sent.Load()
 	if err := s.x.l.send(s.x.ctx, b, payload); err != nil {
 		return &lostPeer{err}
 	}
 	s.sent.frame(began, n)
+	if !s.pace.waited(time.Since(began), s.x.l.sent.Load()-before) {
+		return s.tooSlow("rate")
+	}
 	return nil
-}
-
-// turn waits until a frame of payload may be written: one of a connection's sessions at a time, and
-// few of all connections.
-func (x *serverConn) turn(ctx context.Context) (end func(), err error) {
-	select {
-	case <-x.payload:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	written, err := x.s.turns.take(ctx, &x.late)
-	if err != nil {
-		x.payload <- struct{}{}
-		return nil, err
-	}
-	return func() {
-		written()
-		x.payload <- struct{}{}
-	}, nil
-}
-
-// spend takes n bytes of credit when there is any: a session may pass its credit by one
-// piece, so that a piece larger than the window goes through, and what is left of a
-// chunk of a stopped chain needs none.
-func (s *serverSession) spend(chain int, n int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.credit <= 0 && !s.stopped[chain] {
-		return false
-	}
-	s.credit -= n
-	return true
-}
-
-// await waits for credit, or until the chain is stopped.
-func (s *serverSession) await(chain int) error {
-	stall := time.NewTimer(s.x.s.opt.Limits.Stall)
-	defer stall.Stop()
-	for {
-		s.mu.Lock()
-		ok := s.credit > 0 || s.stopped[chain]
-		s.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-s.wake:
-		case <-s.ctx.Done():
-			return s.ctx.Err()
-		case <-stall.C:
-			return &skep.Error{Op: "restore", Kind: skep.Deadline, Field: "credit", Value: "none", Limit: s.x.s.opt.Limits.Stall}
-		}
-	}
-}
-
-func (s *serverSession) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (x *serverConn) session(op string, id uint64) (*serverSession, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if s := x.sessions[id]; s != nil {
-		return s, nil
-	}
-	return nil, errKind(op, skep.Closed)
-}
-
-func runCredit(r *request) error {
-	var m credit
-	if err := r.read(&m); err != nil {
-		return err
-	}
-	r.x.mu.Lock()
-	s, st := r.x.sessions[m.Session], r.x.streams[m.Session]
-	r.x.mu.Unlock()
-	n := int64(min(m.Amount, 1<<40))
-	switch {
-	case s != nil:
-		s.mu.Lock()
-		s.credit = min(s.credit+n, 1<<40)
-		s.mu.Unlock()
-		s.poke()
-	case st != nil:
-		st.grant(n)
-	case m.Session == 0:
-		r.x.mu.Lock()
-		g := r.x.region
-		r.x.mu.Unlock()
-		if g != nil {
-			g.ring.grant(n)
-		}
-	}
-	return nil // one that has just ended is not an error
 }

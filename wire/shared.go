@@ -28,9 +28,10 @@ type sharedMemory struct {
 	done  chan struct{} // closed when the reader of the ring has ended
 
 	mu       sync.Mutex
-	free     []span // disjoint, by offset, never touching
-	tainted  []span // a server that is gone, or gave no answer in time, may still use it
-	parked   []span // released while they were tainted
+	free     []span   // disjoint, by offset, never touching
+	tainted  []span   // a server that is gone, or gave no answer in time, may still use it
+	parked   []span   // released while they were tainted
+	told     []func() // called when nothing is tainted any more
 	conn     *clientConn
 	server   [16]byte // that conn is to, or was
 	ring     *shm.Reader
@@ -128,6 +129,10 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	if s.server == x.hi.Server {
 		s.tainted = nil
 		s.unparkLocked()
+		for _, told := range s.told {
+			go told()
+		}
+		s.told = nil
 	}
 	s.server = x.hi.Server
 	s.mu.Unlock()
@@ -151,9 +156,9 @@ func (s *sharedMemory) at(p []byte) (uint64, bool) {
 }
 
 // holds says whether the destinations of all chains lie in the memory.
-func (s *sharedMemory) holds(chains []*target) bool {
+func (s *sharedMemory) holds(chains []*layout.ChainPlan) bool {
 	for _, t := range chains {
-		for _, p := range t.destinations() {
+		for _, p := range destinations(t) {
 			if _, ok := s.at(p); !ok {
 				return false
 			}
@@ -178,20 +183,20 @@ func (s *sharedMemory) holdsParts(blocks []skep.Block) bool {
 }
 
 // destinations are the pieces of memory a chain may be written to.
-func (t *target) destinations() (out [][]byte) {
+func destinations(t *layout.ChainPlan) (out [][]byte) {
 	if t.Dest.Memory != nil {
 		return [][]byte{t.Dest.Memory}
 	}
 	if t.Dest.Paged != nil {
 		for l := t.Layers.From; l < t.Layers.To; l++ {
-			out = append(out, t.Dest.Paged.Planes[l][:t.tensors()]...)
+			out = append(out, t.Dest.Paged.Planes[l][:t.Geometry.SlicesPerLayer()]...)
 		}
 	}
 	return out
 }
 
 // describe says where a chain goes. REQUIRES: holds.
-func (s *sharedMemory) describe(rc *restoreChain, t *target) {
+func (s *sharedMemory) describe(rc *restoreChain, t *layout.ChainPlan) {
 	where := func(p []byte) area {
 		off, _ := s.at(p)
 		return area{off, uint64(len(p))}
@@ -200,7 +205,7 @@ func (s *sharedMemory) describe(rc *restoreChain, t *target) {
 		rc.To, rc.Memory, rc.Stride = toMemory, where(d), t.Dest.Stride
 		// The stride we were left to choose is whole pages, and what lies between the
 		// blocks is the Store's to fill then; it says so by asking for 0.
-		if t.gaps {
+		if t.Gaps {
 			rc.Stride = 0
 		}
 		return
@@ -210,7 +215,7 @@ func (s *sharedMemory) describe(rc *restoreChain, t *target) {
 	for l := range p.Planes {
 		var pair [2]area
 		if l >= t.Layers.From && l < t.Layers.To {
-			for k := range t.tensors() {
+			for k := range t.Geometry.SlicesPerLayer() {
 				pair[k] = where(p.Planes[l][k])
 			}
 		}
@@ -264,7 +269,7 @@ func (r *ringSession) clean() { r.s.untaint(r.destinations()) }
 
 func (r *ringSession) destinations() (out [][]byte) {
 	for _, t := range r.ses.chains {
-		out = append(out, t.destinations()...)
+		out = append(out, destinations(t)...)
 	}
 	for w := r.words.Load(); w != nil; w = w.next {
 		out = append(out, w.mem)
@@ -285,6 +290,13 @@ func (s *sharedMemory) taint(pieces [][]byte) {
 			s.tainted = append(s.tainted, span{int64(off), int64(len(p))})
 		}
 	}
+}
+
+// tell has f called when the server, attached anew, has let go of everything.
+func (s *sharedMemory) tell(f func()) {
+	s.mu.Lock()
+	s.told = append(s.told, f)
+	s.mu.Unlock()
 }
 
 func (s *sharedMemory) untaint(pieces [][]byte) {
@@ -369,7 +381,7 @@ func (s *clientSession) completion(e *shm.Entry) error {
 	if e.What == shm.Miss {
 		return s.answer(int(e.Chain), item, skep.Chunk{Err: errKind(opRestore, e.Kind)})
 	}
-	if _, err := t.spans(layers, int64(e.Bytes)); err != nil {
+	if _, err := spansOf(t, layers, int64(e.Bytes)); err != nil {
 		return err
 	}
 	return s.answer(int(e.Chain), item, skep.Chunk{Bytes: int64(e.Bytes), Tier: e.Tier})

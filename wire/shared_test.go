@@ -4,6 +4,7 @@ package wire
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 	require.Equal(t, before, r.Stats().SentBytes)
 	mem.Release()
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.used.Load() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute, time.Millisecond)
 }
 
 func TestSharedMemoryIsAttachedAgain(t *testing.T) {
@@ -84,15 +85,39 @@ func attachRaw(t *testing.T, c *Client, m *attachRequest, fds ...int) error {
 	return (<-p.reply).err
 }
 
+// Clients choose what they are called: of two tenants' under one name each has its region.
+func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
+	attach := func(token string) Type {
+		x := rawDial(t, r.addr)
+		x.hello(t, token)
+		mem, err := shm.Create(1 << 20)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, mem.Close()) })
+		event, err := shm.NewEvent()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, event.Close()) })
+		b, err := appendFrame(nil, Header{Type: TypeAttach, Call: 1}, &attachRequest{Size: 1 << 20, Entries: 64})
+		require.NoError(t, err)
+		require.NoError(t, sendFiles(x.Conn, b, mem.Fd(), event.Fd()))
+		h, _, err := x.next()
+		require.NoError(t, err)
+		return h.Type
+	}
+	require.Equal(t, TypeAttach|answer, attach(tokenA))
+	require.Equal(t, TypeAttach|answer, attach(tokenB))
+	require.Equal(t, TypeError, attach(tokenA), "what is mapped stays until its connection is gone")
+}
+
 // The server maps only what cannot be taken away under it, and is what it says it is.
 func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	event, err := shm.NewEvent()
 	require.NoError(t, err)
 	defer event.Close()
-	const size = 1 << 20
+	const size, memory = 1 << 20, "what a server refuses"
 	memfd := func(flags, seals int) int {
-		fd, err := unix.MemfdCreate("test", flags|unix.MFD_CLOEXEC)
+		fd, err := unix.MemfdCreate(memory, flags|unix.MFD_CLOEXEC)
 		require.NoError(t, err)
 		t.Cleanup(func() { unix.Close(fd) })
 		require.NoError(t, unix.Ftruncate(fd, size))
@@ -134,6 +159,9 @@ func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 			c := r.dial(t, r.options())
 			require.ErrorIs(t, attachRaw(t, c, &x.m, x.fds...), skep.Invalid)
 			require.Zero(t, r.Stats().Regions)
+			maps, err := os.ReadFile("/proc/self/maps")
+			require.NoError(t, err)
+			require.False(t, strings.Contains(string(maps), memory), "it stays mapped")
 		})
 	}
 	c := r.dial(t, r.options())

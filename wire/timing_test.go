@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -25,11 +24,8 @@ import (
 // difference of a tenth of the spread would give |z| of about 4 in one run of its own and
 // grow with the runs; chance gives three such runs once in 10^18.
 //
-// It runs when SKEP_TIMING is set, on a machine that does nothing else: it times.
-func TestTimingTellsNothingOfOtherTenants(t *testing.T) {
-	if os.Getenv("SKEP_TIMING") == "" {
-		t.Skip("SKEP_TIMING is not set: a test of time, for a machine at rest")
-	}
+// It is a benchmark, `make timing`, since it measures: for a machine that does nothing else.
+func BenchmarkTimingTellsNothingOfOtherTenants(t *testing.B) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
 	dial := func(token string) *Client {
 		o := r.options()
@@ -44,11 +40,11 @@ func TestTimingTellsNothingOfOtherTenants(t *testing.T) {
 		nobodys[i] = skep.KeyOf([]byte{byte(i), 'n'})
 	}
 	for name, scope := range map[string]skep.Scope{"in one's own namespace": own.Scope, "in theirs": theirs.Scope} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, func(t *testing.B) {
 			var worst []float64
 			for range 3 {
 				z := math.Abs(compare(t, b, scope, theirs.Keys[1:], nobodys[1:]))
-				t.Logf("|z| = %.2f over 10,000 samples each", z)
+				t.ReportMetric(z, "z")
 				worst = append(worst, z)
 				if z <= 5 {
 					return
@@ -59,7 +55,7 @@ func TestTimingTellsNothingOfOtherTenants(t *testing.T) {
 	}
 }
 
-func compare(t *testing.T, c *Client, scope skep.Scope, stored, none []skep.Key) float64 {
+func compare(t *testing.B, c *Client, scope skep.Scope, stored, none []skep.Key) float64 {
 	t.Helper()
 	const samples = 10_000
 	var took [2][]float64

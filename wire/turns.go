@@ -23,7 +23,7 @@ type turns struct {
 // turnBytes is the shortest payload that takes a turn.
 const turnBytes = 64 << 10
 
-// newTurns is four turns a processor: measured on two (docs/serve.md), with eight more refusals come late.
+// newTurns is four turns a processor: measured on two (docs/notebook/serving.md), with eight more refusals come late.
 func newTurns() turns { return turnsOf(4*runtime.GOMAXPROCS(0), 100*time.Millisecond, time.Second) }
 
 func turnsOf(n int, lasts, waits time.Duration) turns {

@@ -62,7 +62,9 @@ func TestASlowPeerHasNoTurn(t *testing.T) {
 // chunks come when it has its turn.
 func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r.mu.Lock() // a connection that begins takes it
 	r.turns = turnsOf(1, time.Hour, time.Hour)
+	r.mu.Unlock()
 	ch := chainOf(t, r.dial(t, r.options()), "t", 32) // 2 MiB
 	restore := &restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}
 

@@ -28,7 +28,7 @@ type vector struct {
 	h       Header
 	m       message
 	payload string
-	// meaning is what a reader of the frame must find, by the names of docs/protocol.md.
+	// meaning is what a reader of the frame must find, by the names of docs/reference/protocol.md.
 	meaning map[string]any
 }
 
@@ -118,7 +118,7 @@ func vectors() []vector {
 				"blocks": []int{0, 0}, "layers": []int{0, 0}, "heads": []int{0, 0}, "to": 0, "keys": []string{hexOf(k1)}}},
 		{"costed-restore-either", "A chain that the server restores either way, by tokens or by layers.", Header{Type: TypeCostedRestore, Call: 26},
 			&costedRestoreRequest{[]chainCompute{{Chain: 0, Compute: skep.Compute{Cost: skep.RecomputeCost{PerToken: 40 * time.Microsecond}}}},
-				restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: skep.Scope{Namespace: 3}, Direction: skep.EitherWay, Keys: []skep.Key{k1}}}}}, "",
+				restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: skep.Scope{Namespace: 3}, Direction: skep.Auto, Keys: []skep.Key{k1}}}}}, "",
 			map[string]any{"costs": []any{map[string]any{"chain": 0, "fixed": 0, "per_token": 40_000, "per_token_squared": 0.0, "suffix": 0, "weight": 0.0, "load_only": false,
 				"background": false, "boundary": nil}}, "window": 8 << 20, "ring": false, "namespace": 3, "salt": "", "part": "", "direction": 4, "lease": 0, "priority": 0, "deadline": 0,
 				"blocks": []int{0, 0}, "layers": []int{0, 0}, "heads": []int{0, 0}, "to": 0, "keys": []string{hexOf(k1)}}},
@@ -144,7 +144,7 @@ func vectors() []vector {
 		{"credit", "Session 20 may send 2 MiB more.", Header{Type: TypeCredit}, &credit{20, 2 << 20}, "", map[string]any{"session": 20, "amount": 2 << 20}},
 		{"claim", "The client is about to compute tokens 0 to 15 of chain 0.", Header{Type: TypeClaim, Call: 22}, &claimRequest{20, 0, skep.Range{From: 0, To: 16}}, "",
 			map[string]any{"session": 20, "chain": 0, "range": []int{0, 16}}},
-		{"claim-answer", "All of it is yours; go on at 16.", Header{Type: TypeClaim | answer, Call: 22}, &claimResult{skep.Claim{Granted: skep.Range{From: 0, To: 16}, Jump: 16}}, "",
+		{"claim-answer", "All of it is yours; go on at 16.", Header{Type: TypeClaim | answer, Call: 22}, &claimResult{skep.Claim{Granted: skep.Range{From: 0, To: 16}, Next: 16}}, "",
 			map[string]any{"granted": []int{0, 16}, "jump": 16}},
 		{"reprioritise", "Chain 0 first, within a second.", Header{Type: TypeReprioritise, Call: 23}, &reprioritiseRequest{20, 0, 9, time.Second}, "",
 			map[string]any{"session": 20, "chain": 0, "priority": 9, "deadline": 1_000_000_000}},

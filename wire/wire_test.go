@@ -116,7 +116,7 @@ func (f *far) Close() error {
 
 func newMemstore(c storetest.Config) skep.Store {
 	return memstore.New(memstore.Options{CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes,
-		TenantPinBytes: c.TenantPinBytes, PoisonReleased: true})
+		TenantPinBytes: c.TenantPinBytes, TenantNamespaces: c.TenantNamespaces, PoisonReleased: true})
 }
 
 func contract(where string, change func(*Options)) func(t *testing.T, c storetest.Config) skep.Store {
@@ -143,6 +143,32 @@ func TestContractNarrow(t *testing.T) {
 
 func TestRandomOperationsAreTheEmbeddedStores(t *testing.T) {
 	storetest.Random(t, contract("unix", nil), storetest.RandomOptions{Ops: 1500})
+}
+
+// What the Store behind a server can do its client can do, or says by name that it cannot.
+func TestWrapper(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Options)
+	}{{"tcp", nil}, {"unix", func(o *Options) { o.SharedMemory = 4 << 20 }}} {
+		t.Run(tt.name, func(t *testing.T) {
+			storetest.Wrapper(t, newMemstore(storetest.Config{}), func(t *testing.T, behind skep.Store) skep.Store {
+				r := serve(t, tt.name, behind, ServerOptions{})
+				o := r.options()
+				if tt.change != nil {
+					tt.change(&o)
+				}
+				client, err := Dial(t.Context(), o)
+				require.NoError(t, err)
+				return &far{client, r}
+			},
+				"Store.Alloc",         // memory of its own, or what it shares
+				"Store.FindNamespace", // of what it has opened
+				"Store.NamespacesOf",  // of the server's Namespaces
+				"Session.Direction",   // chunks that came show it
+				"Session.Next")        // the server has read ahead
+		})
+	}
 }
 
 func TestContractSharedMemory(t *testing.T) {

@@ -5,6 +5,8 @@
 // It is built with the tag cuda, on Linux, with cgo; `make cuda` does, on a machine without
 // CUDA too. Without the tag Open says what is missing.
 //
+// It is a module of its own, so that a program that embeds skep does not require the binding.
+//
 // # A process of its own
 //
 // A program that links it needs libcuda.so.1 to start, and ends at once where there is no

@@ -52,14 +52,14 @@ func (d *countingDevice) NewStream() (gpu.Stream, error) {
 }
 
 func newEngine(t testing.TB, d gpu.Device, blocks int, order skep.AxisOrder, page int) *engine {
-	g, err := layout.Of(chainShape)
+	g, err := layout.Of(ChainShape)
 	require.NoError(t, err)
 	e := &engine{t: t, g: g, blocks: blocks, gate: newCounter(t, d), look: stream(t, d)}
 	e.on = &counting{stream(t, d), &atomic.Int64{}, &atomic.Int64{}}
-	bytes := g.SliceBytes() / int64(chainShape.BlockTokens) * int64(page)
+	bytes := g.SliceBytes() / int64(ChainShape.BlockTokens) * int64(page)
 	e.pages = slots.Pages{Order: order, Tokens: page, Stride: bytes, Bytes: e.plane()}
 	require.NoError(t, e.pages.Validate(g))
-	e.memory = alloc(t, d, e.plane()*int64(2*chainShape.Layers))
+	e.memory = alloc(t, d, e.plane()*int64(2*ChainShape.Layers))
 	e.clear()
 	return e
 }
@@ -68,7 +68,7 @@ func newEngine(t testing.TB, d gpu.Device, blocks int, order skep.AxisOrder, pag
 func (e *engine) plane() int64 { return 2 * int64(e.blocks) * e.g.SliceBytes() }
 
 func (e *engine) clear() {
-	e.look.CopyIn(at(e.memory, 0), make([]byte, e.plane()*int64(2*chainShape.Layers)))
+	e.look.CopyIn(at(e.memory, 0), make([]byte, e.plane()*int64(2*ChainShape.Layers)))
 	require.NoError(e.t, e.look.Sync(Soon(e.t)))
 }
 
@@ -86,7 +86,7 @@ func (e *engine) release() {
 
 // slots are those of a block's tokens: every other one, backwards.
 func (e *engine) slots(block int) (out []int64) {
-	n := chainShape.BlockTokens
+	n := ChainShape.BlockTokens
 	for token := range n {
 		out = append(out, int64(2*(e.blocks*n-1-block*n-token)))
 	}
@@ -94,7 +94,7 @@ func (e *engine) slots(block int) (out []int64) {
 }
 
 func (e *engine) runs(dst []gpu.Run, block int) ([]gpu.Run, error) {
-	for l := range chainShape.Layers {
+	for l := range ChainShape.Layers {
 		for v := range 2 {
 			runs, err := e.pages.Runs(nil, e.g, l, v == 1, e.slots(block))
 			if err != nil {
@@ -111,7 +111,7 @@ func (e *engine) runs(dst []gpu.Run, block int) ([]gpu.Run, error) {
 // check compares blocks [0, n) with what was put, and the rest with nothing.
 func (e *engine) check(n int) {
 	e.t.Helper()
-	want := make([]byte, e.plane()*int64(2*chainShape.Layers))
+	want := make([]byte, e.plane()*int64(2*ChainShape.Layers))
 	got := make([]byte, len(want))
 	for block := range n {
 		runs, err := e.runs(nil, block)
@@ -152,7 +152,7 @@ func testDirect(t *testing.T, open Open, behind func() skep.Store) {
 		name  string
 		order skep.AxisOrder
 		page  int
-	}{{"HND", skep.HND, 2 * chainShape.BlockTokens}, {"NHD", skep.NHD, 4}} {
+	}{{"HND", skep.HND, 2 * ChainShape.BlockTokens}, {"NHD", skep.NHD, 4}} {
 		t.Run(layout.name, func(t *testing.T) {
 			m := open(t, Config{Seed: 23})
 			lent := alloc(t, m.Devices[1], lentUnits*unit.Bytes)
@@ -245,7 +245,7 @@ func testDirectLimits(t *testing.T, open Open, behind func() skep.Store) {
 
 	for name, change := range map[string]func(*gpu.Direct){
 		"no stream": func(d *gpu.Direct) { d.On = nil }, "no runs": func(d *gpu.Direct) { d.Runs = nil },
-		"blocks": func(d *gpu.Direct) { d.Blocks = skep.Range{From: 3, To: 12} },
+		"blocks": func(d *gpu.Direct) { d.Blocks = skep.Only(3, 12) },
 		"run": func(d *gpu.Direct) {
 			d.Runs = func([]gpu.Run, int) ([]gpu.Run, error) {
 				return []gpu.Run{{From: 1, To: at(e.memory, 0), Len: BlockBytes}}, nil

@@ -18,7 +18,8 @@ import (
 // BlockBytes is the size of Chain's blocks.
 const BlockBytes = 32 << 10
 
-var chainShape = skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 2, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
+// ChainShape is the shape of what Chain puts.
+var ChainShape = skep.Shape{Kind: skep.Attention, Layers: 4, KVHeads: 2, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
 
 // Chain puts a chain of n blocks into a new namespace.
 func Chain(t testing.TB, s skep.Store, n int) (skep.Scope, []skep.Key) {
@@ -27,7 +28,7 @@ func Chain(t testing.TB, s skep.Store, n int) (skep.Scope, []skep.Key) {
 
 func chainNamed(t testing.TB, s skep.Store, name string, n int) (skep.Scope, []skep.Key) {
 	ctx := context.Background()
-	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: name, Model: "m", Shape: chainShape, Copies: 1, Chained: true})
+	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: name, Model: "m", Shape: ChainShape, Copies: 1, Chained: true})
 	require.NoError(t, err)
 	r := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
 	var keys []skep.Key
@@ -265,16 +266,30 @@ func testLanding(t *testing.T, open Open, behind func() skep.Store) {
 
 	ctx := context.Background()
 	restore := func(window int64, from int) skep.Session {
-		ses, err := s.Restore(ctx, &skep.RestoreRequest{Window: window, Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: skep.Range{From: from, To: 11}}}})
+		ses, err := s.Restore(ctx, &skep.RestoreRequest{Window: window, Chains: []skep.Chain{{Scope: sc, Keys: keys, Blocks: skep.Only(from, 11)}}})
 		require.NoError(t, err)
 		return ses
 	}
-	a := restore(0, 0) // all in GPU memory: it takes all there is
+	read := func(ses skep.Session, n int) (held []skep.Chunk) {
+		for chunks := make([]skep.Chunk, n); len(held) < n; {
+			k, err := ses.Next(ctx, chunks[:n-len(held)])
+			require.NoError(t, err)
+			held = append(held, chunks[:k]...)
+		}
+		return held
+	}
+	a := restore(0, 0) // all in GPU memory
+	require.Zero(t, s.Usage().Landing, "nothing is copied before it is asked for")
+	held := read(a, 11) // it takes all there is
 	require.EqualValues(t, pinnedBytes, s.Usage().Landing)
 	lendHeap := restore(0, 3)
+	held = append(held, read(lendHeap, 8)...)
 	require.EqualValues(t, 8, s.Usage().Unpinned, "no room: on the heap")
 	require.NoError(t, lendHeap.Close(ctx))
-	require.NoError(t, a.Close(ctx), "with nothing read")
+	require.NoError(t, a.Close(ctx), "while it lends all")
+	for i := range held {
+		held[i].Release()
+	}
 	require.Zero(t, s.Usage().Landing)
 
 	require.NoError(t, s.Reclaim(0, lentUnits-1)) // what is left is in own memory

@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/gpu/loan"
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // A borrower is this test binary, run again: a Store with simulated GPU memory in front that
@@ -274,5 +275,5 @@ const patience = time.Minute
 
 func soon(t testing.TB, ok func() bool, what string, args ...any) {
 	t.Helper()
-	require.Eventuallyf(t, ok, patience, 10*time.Millisecond, what, args...)
+	storetest.Eventually(t, fmt.Sprintf(what, args...), ok)
 }

@@ -87,6 +87,7 @@ type Lender struct {
 	listener *net.UnixListener
 	stop     chan struct{}
 	wg       sync.WaitGroup
+	end      func() error // close, once
 
 	mu      sync.Mutex
 	machine *lend.Lender
@@ -123,6 +124,7 @@ func Lend(o LenderOptions) (*Lender, error) {
 		return nil, err
 	}
 	l := &Lender{o: o, stop: make(chan struct{}), peak: elastic.Peak{Window: int64(o.Window)}, offer: o.Units, peers: map[int]*peer{}, conns: map[*net.UnixConn]bool{}, changed: make(chan struct{})}
+	l.end = sync.OnceValue(l.close)
 	var err error
 	if l.arena, err = elastic.New(o.Unit, o.Units, o.Floor); err != nil {
 		return nil, err
@@ -506,15 +508,14 @@ func (l *Lender) forgetLocked(p *peer) {
 }
 
 // Close takes everything back, ending borrowers that do not give it, and frees the arena.
-// NotReleased when one cannot be ended: the arena stays as it is. Closing twice is no error.
-func (l *Lender) Close() error {
+// NotReleased when one cannot be ended: the arena stays as it is. Whoever closes it again waits for the same, and has
+// the same answer.
+func (l *Lender) Close() error { return l.end() }
+
+func (l *Lender) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.o.Reclaim+longest)
 	defer cancel()
 	l.mu.Lock()
-	if l.closing {
-		l.mu.Unlock()
-		return nil
-	}
 	l.closing = true
 	err := l.moveLocked(ctx, l.o.Units)
 	close(l.stop)

@@ -5,6 +5,7 @@ package loan_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/skepkv/skep/gpu/loan"
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/layout/elastic"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -258,6 +260,22 @@ func TestLenderEnds(t *testing.T) {
 	_, err := loan.Ask(l.socket)
 	require.ErrorIs(t, err, skep.Unavailable)
 	require.ErrorIs(t, l.Move(bounded(t), 4), skep.Closed)
+}
+
+// Whoever closes a lender knows afterwards that nothing is lent, when others close it, too.
+func TestTwoCloseALender(t *testing.T) {
+	l := newLender(t, func(o *loan.LenderOptions) { o.Reclaim = time.Second })
+	b := spawn(t, l.socket)
+	l.move(4)
+	l.lent(12)
+	b.stop() // it answers nobody, and is ended
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { require.NoError(t, l.Close()) })
+	soon(t, func() bool { return errors.Is(l.Move(bounded(t), 4), skep.Closed) }, "it is being closed")
+	require.NoError(t, l.Close())
+	require.Equal(t, units, l.Status().Border)
+	crew.Wait()
+	require.Error(t, b.wait())
 }
 
 // Borrowers share, and moves, ends and beginnings come in any order.

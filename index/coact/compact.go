@@ -10,7 +10,7 @@ import (
 )
 
 // CompactOptions are those of Compact. Zero fields take the defaults, which were chosen
-// on the tune questions of the recorded traces (docs/sparse.md).
+// on the tune questions of the recorded traces (docs/notebook/sparse.md).
 type CompactOptions struct {
 	Tau     float64 // radius; 0: 0.7
 	Size    int     // most entries of a cluster; 0: 128

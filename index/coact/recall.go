@@ -404,7 +404,7 @@ func (r *Recall) AppendBinary(b []byte) []byte {
 }
 
 // recallMagic begins what AppendBinary writes.
-const recallMagic = "SKRECL02"
+const recallMagic = "SKRECL01"
 
 // UnmarshalRecall reads what AppendBinary wrote; Damaged when it is anything else.
 func UnmarshalRecall(b []byte) (*Recall, error) {

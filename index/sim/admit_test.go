@@ -68,7 +68,7 @@ func TestConversationMissRatioCurve(t *testing.T) {
 		r.Add(len(q))
 		for _, id := range q {
 			fp := fingerprint(id)
-			if h := index.ReuseHash(binary.LittleEndian.Uint64(fp[:]), binary.LittleEndian.Uint64(fp[8:])); h < r.Threshold() {
+			if h := index.ReuseHash(binary.LittleEndian.Uint64(fp[:]), uint64(binary.LittleEndian.Uint32(fp[8:]))); h < r.Threshold() {
 				r.Note(h)
 			}
 		}

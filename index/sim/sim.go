@@ -85,13 +85,14 @@ func Run(p Params, requests []Request) (Result, error) {
 // fingerprint spreads an id as a keyed hash would (splitmix64).
 func fingerprint(id uint32) (fp index.Fingerprint) {
 	z := uint64(id) + 0x9e3779b97f4a7c15
+	var b [16]byte
 	for i := range 2 {
 		z += 0x9e3779b97f4a7c15
 		y := (z ^ z>>30) * 0xbf58476d1ce4e5b9
 		y = (y ^ y>>27) * 0x94d049bb133111eb
-		binary.LittleEndian.PutUint64(fp[8*i:], y^y>>31)
+		binary.LittleEndian.PutUint64(b[8*i:], y^y>>31)
 	}
-	return fp
+	return index.Fingerprint(b[:])
 }
 
 func (s *run) play(r Request) error {

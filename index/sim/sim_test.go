@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 var tables = flag.Bool("tables", false, "run the whole tables, which takes minutes")
@@ -116,8 +117,7 @@ func TestAgenticCostPolicy(t *testing.T) {
 
 // Whatever is asked for, the log never runs out of groups and the budget holds.
 func TestRandomRequests(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 8 {
 		var requests []Request

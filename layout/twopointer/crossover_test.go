@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // llama is Llama-3.1-8B on an H100 whose drives move so many Gb/s.
@@ -168,7 +170,7 @@ func TestTurnsOfManyCosts(t *testing.T) {
 	p := llama(t, 40)
 	s, err := New(Config{Channels: []Channel{{p.BytesPerSecond, p.Latency}}})
 	require.NoError(t, err)
-	seed := rand.Uint64()
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 500 {
 		q := p

@@ -23,10 +23,10 @@
 // not be granted. Nothing is in both. A load that fails leaves an island, which a later
 // claim is sent to.
 //
-// An engine can claim without asking, through a Word: head, tail and how far it may go, in one atomic word
-// that its Board moves head in and the caller of Step publishes the rest in (Standing). The caller
-// reads the word before it asks for a piece, and again as it publishes the piece: what the engine took
-// meanwhile (Taken) is off the piece.
+// An engine can claim without asking, through a shared claim word (skep.ClaimWord): head, tail and how far it
+// may go, in one atomic word that the engine moves head in and the caller of Step publishes the rest in
+// (Standing). The caller reads the word before it asks for a piece, and again as it publishes the piece: what
+// the engine took meanwhile (Taken) is off the piece.
 //
 // # What is decided
 //
@@ -35,7 +35,7 @@
 //	Join     → declined or not, by tokens or by layers (L_Δ, crossover.go)
 //	Ready    → the next piece to load on a channel, of all strands, or none worth loading
 //	Ask      → how far the engine may compute
-//	Taken    → it computes so far, by its Word
+//	Taken    → it computes so far, by its claim word
 //	Landed, Failed, Computed, Leave, Promote, Speed → what happened
 //
 // Which strand is loaded next is the Policy's matter. Policy Skep minimises Σ weight × completion:

@@ -20,7 +20,7 @@ const (
 	Computed                 // Strand's [From, To) is computed; Took: the step's seconds, with the last of its events
 	Speed                    // Channel moves Rate bytes a second
 	Promote                  // Strand's weight, deadline and background are those of New
-	Taken                    // the engine claimed up to To of Strand by its Word
+	Taken                    // the engine claimed up to To of Strand by its claim word
 )
 
 // Event is something that happened, or a question, at a time.

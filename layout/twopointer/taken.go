@@ -7,7 +7,7 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// taken: the engine claimed up to to by the strand's Word. Of a piece that was decided on meanwhile, and is not
+// taken: the engine claimed up to to by the strand's claim word. Of a piece that was decided on meanwhile, and is not
 // begun, it may have part or all: who publishes tail after a Load looks first, and that part is
 // not on its way.
 func (s *Scheduler) taken(st *strand, to int) error {
@@ -31,7 +31,7 @@ func (s *Scheduler) taken(st *strand, to int) error {
 	return nil
 }
 
-// Standing is what a strand's Word should say: computed or granted up to Head, loaded or on its way
+// Standing is what a strand's claim word should say: computed or granted up to Head, loaded or on its way
 // from Tail on. An engine may claim up to May without asking, whether it has other work or not. More says that
 // pieces that did not come are to be computed as well.
 type Standing struct {

@@ -2,12 +2,15 @@ package catalog
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // MaxRecordBytes is the longest block record.
@@ -33,7 +36,7 @@ func (c *Catalog) NewBatch() *Batch {
 func (b *Batch) Len() int { return int(b.b.Count()) }
 
 // PutBlock sets a block row.
-func (b *Batch) PutBlock(l Loc, rec []byte) {
+func (b *Batch) PutBlock(l layout.Location, rec []byte) {
 	if len(rec) > MaxRecordBytes {
 		b.fail(skep.Invalidf("put block row", "record length in bytes", len(rec), fmt.Sprintf("at most %d", MaxRecordBytes)))
 		return
@@ -43,7 +46,7 @@ func (b *Batch) PutBlock(l Loc, rec []byte) {
 }
 
 // DeleteBlock removes a block row; one that is not there is not an error.
-func (b *Batch) DeleteBlock(l Loc) {
+func (b *Batch) DeleteBlock(l layout.Location) {
 	b.key = appendBlockKey(b.key[:0], l)
 	b.fail(b.b.Delete(b.key, nil))
 }
@@ -57,12 +60,11 @@ func (b *Batch) DeleteGroupBlocks(group uint32) {
 
 // PutGroup sets a group's state.
 func (b *Batch) PutGroup(g *GroupState) {
-	if g.SegmentBytes < 0 || g.Copies < 0 || g.Blocks < 0 || g.Bytes < 0 {
-		b.fail(skep.Invalidf("put group row", "segment bytes, copies, blocks or bytes", "negative", "0 or more"))
+	if g.SegmentBytes < 0 || g.Copies < 0 {
+		b.fail(skep.Invalidf("put group row", "segment bytes or copies", "negative", "0 or more"))
 		return
 	}
-	body, err := g.encode()
-	b.seal(key32(rowGroup, g.Group), body, err)
+	b.seal(key32(rowGroup, g.Group), g.encode(), nil)
 }
 
 // DeleteGroup removes a group's row.
@@ -81,6 +83,9 @@ func (b *Batch) DeleteNamespace(id skep.NamespaceID) {
 
 // PutPurge notes a purge.
 func (b *Batch) PutPurge(p Purge) { b.seal(purgeKey(p), p.encode(), nil) }
+
+// DeletePurgesOf removes the rows of all purges of an instance's salts.
+func (b *Batch) DeletePurgesOf(instance uint32) { b.deleteRange(under(key32(rowPurge, instance))) }
 
 // DeletePurge removes a purge's row, when nothing it covers is left anywhere.
 func (b *Batch) DeletePurge(p Purge) { b.fail(b.b.Delete(purgeKey(p), nil)) }
@@ -102,12 +107,14 @@ func (b *Batch) PutDevice(d *DeviceState) {
 	b.seal(key16(rowDevice, d.Index), d.encode(), nil)
 }
 
-// PutStore sets the root. Format must be one this program can read again.
+// PutOwner sets whose the devices are.
+func (b *Batch) PutOwner(o *Owner) {
+	body, err := json.Marshal(o)
+	b.seal([]byte{rowOwner}, body, err)
+}
+
+// PutStore sets the root.
 func (b *Batch) PutStore(s StoreState) {
-	if s.Format == 0 || s.Format > FormatVersion {
-		b.fail(skep.Invalidf("put store row", "format", s.Format, fmt.Sprintf("1 to %d", FormatVersion)))
-		return
-	}
 	b.root = true
 	b.seal([]byte{rowStore}, s.encode(), nil)
 }
@@ -209,7 +216,8 @@ func (c *Catalog) rootTurn(root bool) (await func() error, through func()) {
 	}, func() { close(mine) }
 }
 
-// slot waits for one of the commits in flight to end.
+// slot waits for one of the commits in flight to end. When none has for too long, this one has
+// not begun, and the error says that it did not happen.
 func (c *Catalog) slot(ctx context.Context, op string) error {
 	if err := ctx.Err(); err != nil {
 		return waitError(op, err)
@@ -219,8 +227,8 @@ func (c *Catalog) slot(ctx context.Context, op string) error {
 		return nil
 	default:
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
 	select {
 	case c.commits <- struct{}{}:
 		return nil
@@ -228,5 +236,8 @@ func (c *Catalog) slot(ctx context.Context, op string) error {
 		return c.failure(op)
 	case <-ctx.Done():
 		return waitError(op, ctx.Err())
+	case <-timer.C:
+		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog's commits in flight", Value: maxCommits,
+			Limit: "an end of one within " + c.timeout.String()}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/layout"
 )
 
 // benchRecord looks like a block record of n bytes: a header that repeats, a key
@@ -37,7 +39,7 @@ func benchFill(b *testing.B, c *Catalog, n int) {
 	for i := 0; i < n; {
 		batch := c.NewBatch()
 		for range 256 {
-			batch.PutBlock(Loc{uint32(i / 16_000), uint32(i%16_000) * 64, uint8(i % 8), 0}, benchRecord(rng, 180, uint64(i)))
+			batch.PutBlock(at(uint32(i/16_000), uint32(i%16_000)*64, uint8(i%8), 0), benchRecord(rng, 180, uint64(i)))
 			i++
 		}
 		require.NoError(b, c.Commit(bg, batch, false))
@@ -57,7 +59,7 @@ func BenchmarkScanBlocks(b *testing.B) {
 					n int64
 					_ [56]byte
 				}, shards)
-				require.NoError(b, c.ScanBlocks(bg, shards, func(shard int, l Loc, rec []byte) error {
+				require.NoError(b, c.ScanBlocks(bg, shards, func(shard int, l layout.Location, rec []byte) error {
 					perShard[shard].n++
 					return nil
 				}))
@@ -74,15 +76,15 @@ func BenchmarkScanBlocks(b *testing.B) {
 func BenchmarkBlocks(b *testing.B) {
 	c := benchOpen(b)
 	benchFill(b, c, 200_000)
-	adjacent, random := make([]Loc, 2000), make([]Loc, 2000)
+	adjacent, random := make([]layout.Location, 2000), make([]layout.Location, 2000)
 	rng := rand.New(rand.NewPCG(3, 4))
-	loc := func(i int) Loc { return Loc{uint32(i / 16_000), uint32(i%16_000) * 64, uint8(i % 8), 0} }
+	loc := func(i int) layout.Location { return at(uint32(i/16_000), uint32(i%16_000)*64, uint8(i%8), 0) }
 	for i := range adjacent {
 		adjacent[i], random[i] = loc(100_000+i), loc(rng.IntN(200_000))
 	}
 	for _, bc := range []struct {
 		name string
-		locs []Loc
+		locs []layout.Location
 	}{{"2000 adjacent", adjacent}, {"2000 random", random}} {
 		b.Run(bc.name, func(b *testing.B) {
 			for b.Loop() {
@@ -116,7 +118,7 @@ func BenchmarkCommit(b *testing.B) {
 						batch := c.NewBatch()
 						for range rows {
 							i := seq.Add(1)
-							batch.PutBlock(Loc{uint32(i / 16_000), uint32(i % 16_000), 0, 0}, benchRecord(rng, 180, i))
+							batch.PutBlock(at(uint32(i/16_000), uint32(i%16_000), 0, 0), benchRecord(rng, 180, i))
 						}
 						if err := c.Commit(bg, batch, sync); err != nil {
 							b.Error(err)
@@ -163,7 +165,7 @@ func BenchmarkRowBytes(b *testing.B) {
 				defer db.Close()
 				rng := rand.New(rand.NewPCG(7, 8))
 				for i := range n {
-					l := Loc{uint32(i / 16_000), uint32(i%16_000) * 64, uint8(i % 8), 0}
+					l := at(uint32(i/16_000), uint32(i%16_000)*64, uint8(i%8), 0)
 					require.NoError(b, db.Set(appendBlockKey(nil, l), benchRecord(rng, 200, uint64(i)), pebble.NoSync))
 				}
 				require.NoError(b, db.Flush())

@@ -3,11 +3,11 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"io"
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,14 +26,14 @@ type Catalog struct {
 	readOnly bool
 	created  bool
 	commits  chan struct{}
-	rootMu   sync.Mutex
+	rootMu   locks.Mutex[locks.CatalogRoot]
 	rootDone <-chan struct{} // closed when the last commit of a root row is through; guarded by rootMu
 
 	fs     vfs.FS                // as Pebble has it
 	tables sstable.WriterOptions // of tables written outside Pebble
 	loads  atomic.Int64          // how many of them
 
-	releaseMu sync.Mutex
+	releaseMu locks.Mutex[locks.CatalogRelease]
 	release   []io.Closer // after db, in order
 	released  bool        // nothing is kept any more: an open that was given up may still be under way
 }
@@ -46,7 +46,7 @@ const maxCommits = 128
 //
 // Errors: skep.NotFound when it must exist and does not, skep.Conflict when it must not
 // and does, skep.Locked when another process, or this one, has it open, skep.Version
-// when it is newer than this program, skep.Damaged, skep.Deadline after
+// when it is of another format, skep.Damaged, skep.Deadline after
 // o.OpenTimeout, skep.Failed when its filesystem cannot be written: then, as after
 // any failure, some goroutines and memory stay behind.
 func Open(dir string, o Options) (*Catalog, error) {
@@ -113,7 +113,8 @@ func (c *Catalog) open(o *Options) error {
 		_ = watcher.Close()
 		return lockError(o.FS, c.dir, err)
 	}
-	if !c.hold(watcher, lock) {
+	c.spares.fs, c.spares.dir = o.FS, c.dir
+	if !c.hold(watcher, lock, &c.spares) {
 		return c.failure("open catalog")
 	}
 
@@ -127,6 +128,9 @@ func (c *Catalog) open(o *Options) error {
 		return &skep.Error{Op: "create catalog", Kind: skep.Conflict, Field: "directory", Value: c.dir, Limit: "without a catalog"}
 	}
 	c.created = !exists
+	if err := c.spares.fill(); err != nil { // before Pebble, which would have to be closed
+		return err
+	}
 	return c.openPebble(fenced, o)
 }
 

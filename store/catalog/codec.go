@@ -1,18 +1,18 @@
 package catalog
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
-
-	"github.com/RoaringBitmap/roaring/v2"
+	"strconv"
 
 	"github.com/skepkv/skep"
 )
 
-// rowVersion is the version byte of every value written. A higher one is
+// rowVersion is the version byte of every value written. Another one is
 // skep.Version; each row kind's version 1 is documented at its encode function.
 const rowVersion = 1
 
@@ -42,9 +42,9 @@ func unseal(key, value []byte) ([]byte, error) {
 	if got := checksum(key, body); got != sum {
 		return nil, damaged(key, fmt.Errorf("checksum %08x, recorded %08x", got, sum))
 	}
-	if body[0] > rowVersion {
+	if body[0] != rowVersion {
 		return nil, &skep.Error{Op: "catalog", Kind: skep.Version, Field: fmt.Sprintf("version of row %q", key),
-			Value: body[0], Limit: fmt.Sprintf("at most %d", rowVersion)}
+			Value: body[0], Limit: rowVersion}
 	}
 	return body[1:], nil
 }
@@ -98,22 +98,18 @@ func appendString(b []byte, s string) []byte {
 }
 
 // encode: all numbers uvarint, in the order of the struct; device count before the
-// members; the bitmap, in roaring's own format, to the end, absent when nil.
-func (g *GroupState) encode() ([]byte, error) {
+// members.
+func (g *GroupState) encode() []byte {
 	b := make([]byte, 0, 64+8*len(g.Devices))
 	for _, n := range []uint64{g.Generation, uint64(g.State), uint64(g.SegmentBytes), uint64(g.Copies), g.OpenedSeq,
-		g.SealedSeq, uint64(g.Blocks), uint64(g.Bytes), uint64(len(g.Devices))} {
+		g.SealedSeq, uint64(len(g.Devices))} {
 		b = binary.AppendUvarint(b, n)
 	}
 	for _, m := range g.Devices {
 		b = binary.AppendUvarint(b, uint64(m.Device))
 		b = binary.AppendUvarint(b, uint64(m.Segment))
 	}
-	if g.Live == nil {
-		return b, nil
-	}
-	live, err := g.Live.ToBytes()
-	return append(b, live...), err
+	return b
 }
 
 func (g *GroupState) decode(body []byte) error {
@@ -121,7 +117,6 @@ func (g *GroupState) decode(body []byte) error {
 	g.Generation, g.State = r.uvarint(), GroupPhase(r.uvarint())
 	g.SegmentBytes, g.Copies = int64(r.uvarint()), int(r.uvarint())
 	g.OpenedSeq, g.SealedSeq = r.uvarint(), r.uvarint()
-	g.Blocks, g.Bytes = int64(r.uvarint()), int64(r.uvarint())
 	n := r.uvarint()
 	if r.err != nil || n > uint64(len(r.b))/2 { // a member is at least two bytes
 		return errShort
@@ -130,11 +125,7 @@ func (g *GroupState) decode(body []byte) error {
 	for i := range g.Devices {
 		g.Devices[i] = Member{Device: uint16(r.uvarint()), Segment: uint32(r.uvarint())}
 	}
-	if r.err != nil || len(r.b) == 0 {
-		return r.err
-	}
-	g.Live = roaring.New()
-	return g.Live.UnmarshalBinary(r.b)
+	return r.end()
 }
 
 // encode: the id, then strings and numbers in the order of the struct.
@@ -155,37 +146,75 @@ func (d *DeviceState) decode(body []byte) error {
 	return r.end()
 }
 
-// encode: the format first, which never moves, so that any program can tell that a
-// store is newer than itself; then the ids and the numbers in the order of the struct.
+// encode: the magic and the format first, which never move, so that any program can tell that
+// a store is not of its own; then the ids, the flags, and the numbers in the order of the struct.
 func (s *StoreState) encode() []byte {
-	b := binary.LittleEndian.AppendUint32(nil, s.Format)
+	b := binary.LittleEndian.AppendUint32([]byte(rootMagic), FormatVersion)
 	b = append(append(b, s.StoreID[:]...), s.Secret[:]...)
-	clean := uint64(0)
+	flags := uint64(0)
 	if s.Clean {
-		clean = 1
+		flags |= rootClean
 	}
-	for _, n := range []uint64{clean, s.NextSeq, s.FlushedSeq, uint64(s.NextGroup), uint64(s.NextInstance),
-		uint64(s.NextNamespace), s.Epoch} {
+	if s.Relog {
+		flags |= rootRelog
+	}
+	for _, n := range []uint64{flags, s.NextSeq, s.FlushedSeq, uint64(s.NextGroup), uint64(s.NextInstance),
+		uint64(s.NextNamespace), s.Epoch, s.Lasting} {
 		b = binary.AppendUvarint(b, n)
 	}
 	return b
 }
 
+// rootMagic begins the root row's body.
+const rootMagic = "SKEP/cat"
+
+// Flags of the root row. They are stored: do not change.
+const (
+	rootClean = 1 << 0
+	rootRelog = 1 << 1
+)
+
 func (s *StoreState) decode(body []byte) error {
 	r := reader{b: body}
-	if f := r.take(4); f != nil {
-		s.Format = binary.LittleEndian.Uint32(f)
-	}
-	if r.err == nil && s.Format > FormatVersion {
-		return &skep.Error{Op: "catalog", Kind: skep.Version, Field: "store format", Value: s.Format,
-			Limit: fmt.Sprintf("at most %d", FormatVersion)}
+	if err := checkFormat(&r); err != nil {
+		return err
 	}
 	s.StoreID, s.Secret = r.id(), r.id()
-	s.Clean = r.uvarint() == 1
+	flags := r.uvarint()
+	if flags&^(rootClean|rootRelog) != 0 {
+		return fmt.Errorf("flags %#x", flags)
+	}
+	s.Clean, s.Relog = flags&rootClean != 0, flags&rootRelog != 0
 	s.NextSeq, s.FlushedSeq = r.uvarint(), r.uvarint()
 	s.NextGroup, s.NextInstance, s.NextNamespace = uint32(r.uvarint()), uint32(r.uvarint()), uint32(r.uvarint())
-	s.Epoch = r.uvarint()
+	s.Epoch, s.Lasting = r.uvarint(), r.uvarint()
 	return r.end()
+}
+
+// lastUnreleased is the last of the formats of builds from before the first release. Their root rows began
+// with the number, which is 1 and up; none is read.
+const lastUnreleased = 6
+
+// checkFormat takes magic and format off a root row's body.
+func checkFormat(r *reader) error {
+	rest, ok := bytes.CutPrefix(r.b, []byte(rootMagic))
+	r.b = rest
+	f := r.take(4)
+	if f == nil {
+		return r.err
+	}
+	n := binary.LittleEndian.Uint32(f)
+	value := strconv.FormatUint(uint64(n), 10)
+	switch {
+	case ok && n == FormatVersion:
+		return nil
+	case !ok && (n < 1 || n > lastUnreleased):
+		return fmt.Errorf("not %q at its front", rootMagic)
+	case !ok:
+		value += " of a build from before the first release"
+	}
+	return &skep.Error{Op: "catalog", Kind: skep.Version, Field: "store format", Value: value,
+		Limit: fmt.Sprintf("%d, the one that this program reads: use the skep that wrote the store, or make the store anew", FormatVersion)}
 }
 
 func (n *Namespace) encode() ([]byte, error)  { return json.Marshal(n) }

@@ -12,6 +12,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // history is what was committed, batch by batch. Batch i leaves Store().NextSeq at
@@ -26,7 +30,7 @@ type history struct {
 
 // change is one of: put a row, delete it (rec empty), delete its group (all).
 type change struct {
-	loc Loc
+	loc layout.Location
 	rec string // empty: delete
 	all bool
 }
@@ -34,7 +38,7 @@ type change struct {
 func (h *history) draw(rng *rand.Rand) []change {
 	var batch []change
 	for range 1 + rng.IntN(30) {
-		c := change{loc: Loc{rng.Uint32N(8), rng.Uint32N(200), uint8(rng.IntN(2)), 0}}
+		c := change{loc: at(rng.Uint32N(8), rng.Uint32N(200), uint8(rng.IntN(2)), 0)}
 		switch p := rng.IntN(100); {
 		case p < 3:
 			c.all = true
@@ -62,20 +66,20 @@ func (h *history) fill(b *Batch, batch []change, i uint64) {
 			b.PutBlock(c.loc, []byte(c.rec))
 		}
 	}
-	b.PutStore(StoreState{Format: 1, NextSeq: i})
+	b.PutStore(StoreState{NextSeq: i})
 }
 
 // after is the rows there are when the first n batches have happened.
-func (h *history) after(n uint64) map[Loc]string {
+func (h *history) after(n uint64) map[layout.Location]string {
 	h.mu.Lock()
 	batches := h.batches[:n]
 	h.mu.Unlock()
-	m := map[Loc]string{}
+	m := map[layout.Location]string{}
 	for _, batch := range batches {
 		for _, c := range batch {
 			switch {
 			case c.all:
-				maps.DeleteFunc(m, func(l Loc, _ string) bool { return l.Group == c.loc.Group })
+				maps.DeleteFunc(m, func(l layout.Location, _ string) bool { return l.Group == c.loc.Group })
 			case c.rec == "":
 				delete(m, c.loc)
 			default:
@@ -136,8 +140,7 @@ func (c *crasher) String() string { return "crasher" }
 // Every crash leaves all synced batches, none that was not begun, no batch in part,
 // and no gap: what is there is the first n batches for some n.
 func TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	const rounds, batchesPerRound, wanted = 10, 250, 200
 	rng := rand.New(rand.NewPCG(seed, 3))
 	h := &history{}
@@ -146,7 +149,7 @@ func TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes(t *testing.T) {
 	crashes, flushed, lost := 0, false, 0
 	for range rounds {
 		cr := &crasher{mem: mem, h: h, percent: 1600, rng: rand.New(rand.NewPCG(rng.Uint64(), 4))}
-		c := open(t, faulty(mem, cr), small)
+		c := open(t, faulty(storetest.CrashFS(mem), cr), small)
 		require.Equal(t, h.begun.Load(), held(t, c))
 		for range batchesPerRound {
 			batch := h.draw(rng)
@@ -202,8 +205,7 @@ func TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes(t *testing.T) {
 
 // A crash at any operation of the creation leaves something that opens.
 func TestACrashDuringCreationIsNotForEver(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	h := &history{}
 	total := 0
 	for _, percent := range []int{0, 50, 100} {
@@ -223,7 +225,7 @@ func TestACrashDuringCreationIsNotForEver(t *testing.T) {
 		})
 		h.begun.Store(0)
 		h.synced.Store(0)
-		c := open(t, faulty(mem, inj))
+		c := open(t, faulty(storetest.CrashFS(mem), inj))
 		h.begun.Store(1)
 		commit(t, c, true, func(b *Batch) { h.fill(b, nil, 1) })
 		h.synced.Store(1)
@@ -239,4 +241,35 @@ func TestACrashDuringCreationIsNotForEver(t *testing.T) {
 	}
 	t.Logf("%d crashes", total)
 	require.Greater(t, total, 30)
+}
+
+// A marker names a manifest. A crash may keep any of the names made since the directory was synced: it never keeps the
+// marker and loses the manifest, or the catalog would not open again.
+func TestACrashKeepsNoMarkerWithoutItsManifest(t *testing.T) {
+	seed := drawn.Seed(t)
+	rng := rand.New(rand.NewPCG(seed, 5))
+	mem := vfs.NewCrashableMem()
+	var mu sync.Mutex
+	var crashes []*vfs.MemFS
+	before := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSync && op.Path == testDir { // names are made, and not sure yet
+			mu.Lock()
+			defer mu.Unlock()
+			for range 12 {
+				crashes = append(crashes, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rng}))
+			}
+		}
+		return nil
+	})
+	for i := range uint64(3) { // each open makes a manifest
+		c := open(t, faulty(mem, before))
+		commit(t, c, true, func(b *Batch) { b.PutStore(StoreState{NextSeq: i + 1}) })
+		require.NoError(t, c.Close())
+	}
+	for _, fs := range crashes {
+		c, err := Open(testDir, Options{FS: fs, Logger: quiet()})
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+	require.Greater(t, len(crashes), 50)
 }

@@ -13,7 +13,7 @@
 //	'g' group u32                              GroupState
 //	'j' number u64                             log entries still to be written to the devices
 //	'n' namespace id u32                       Namespace (JSON)
-//	'p' instance u32                           a purged instance: sequence number
+//	'o'                                        Owner (JSON): which directory the devices belong to
 //	'p' instance u32, tag [16]                 a purged salt of an instance: sequence number
 //	's'                                        StoreState
 //	'x' instance u32, tag [16], key [32]       SideRoot: which pieces count of what a block says
@@ -24,7 +24,7 @@
 // dropped by one range deletion.
 //
 // Side rows hold what some blocks say a second time, cut into rows: the medoids, route
-// tables and clusters of clustered contexts (skep.SideRows; docs/format.md has their bytes).
+// tables and clusters of clustered contexts (skep.Sidecars; docs/reference/format.md has their bytes).
 // The block is what counts. An edition is a version of it. Pieces of a new edition are
 // written first, those that did not change are kept from an earlier one, and the root, one
 // small row, is what has them count, in the commit that deletes what it no longer names.
@@ -49,7 +49,8 @@
 //     or a directory cannot be written, the fence fails the catalog and the calling
 //     goroutine is parked for good: Pebble never learns of an error it would die of,
 //     and nothing is retried after a failed fsync. Errors on table files go back to
-//     Pebble, which tries again; the fence slows it down to once a second.
+//     Pebble, which tries again; the fence slows it down to once a second. Commits that
+//     have begun and wait for a flush that finds no space wait on, for Options.Patience.
 //   - Our Fatalf does the same: fail, park. It cannot return (Pebble would carry on
 //     with state it called broken) and must not unwind (see above).
 //   - Every call into Pebble runs on a goroutine of its own, and the caller waits for

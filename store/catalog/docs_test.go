@@ -12,9 +12,27 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// docs/format.md says of side rows what the code does.
+// oneLine is the text without its line breaks, which move when a paragraph is filled anew.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// docs/reference/format.md says of the root row what the code does.
+func TestDocsRootRow(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/format.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(text), "## Root row\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	require.Contains(t, section, "| 0 | 8 | magic | `"+rootMagic+"` |\n| 8 | 4 | format | "+strconv.Itoa(FormatVersion)+" |\n| 12 | 16 | store id |")
+	require.Contains(t, oneLine(section), "Flags: "+strconv.Itoa(rootClean)+" closed in order; "+strconv.Itoa(rootRelog)+" the catalog was made anew")
+	s := StoreState{StoreID: [16]byte{1}, Secret: [16]byte{2}, Clean: true, Relog: true, NextSeq: 3, FlushedSeq: 4, NextGroup: 5, NextInstance: 6, NextNamespace: 7,
+		Epoch: 8, Lasting: 9}
+	want := append([]byte(rootMagic), FormatVersion, 0, 0, 0)
+	want = append(append(want, s.StoreID[:]...), s.Secret[:]...)
+	require.Equal(t, append(want, rootClean|rootRelog, 3, 4, 5, 6, 7, 8, 9), s.encode())
+}
+
+// docs/reference/format.md says of side rows what the code does.
 func TestDocsSideRows(t *testing.T) {
-	text, err := os.ReadFile("../../docs/format.md")
+	text, err := os.ReadFile("../../docs/reference/format.md")
 	require.NoError(t, err)
 	section := func(name string) string {
 		_, rest, ok := strings.Cut(string(text), "### "+name+"\n")
@@ -39,9 +57,9 @@ func TestDocsSideRows(t *testing.T) {
 	require.Len(t, id.rootKey(), sideRootKey)
 	require.Len(t, id.piece(1, 2), sidePieceKey)
 	limits := section("Side row limits")
-	require.Contains(t, limits, "| MaxSidePieceBytes | "+strconv.Itoa(skep.MaxSidePieceBytes)+" |")
-	require.Contains(t, limits, "| MaxSidePieces | "+strconv.Itoa(skep.MaxSidePieces)+" |")
-	for k := skep.SideHeader; k <= skep.SideMedoids; k++ {
-		require.Contains(t, section("Side root key"), strconv.Itoa(int(k))+" "+k.String())
+	require.Contains(t, limits, "| MaxSidePieceBytes | "+strconv.Itoa(skep.MaxSidecarPieceBytes)+" |")
+	require.Contains(t, limits, "| MaxSidePieces | "+strconv.Itoa(skep.MaxSidecarPieces)+" |")
+	for k := skep.SidecarHeader; k <= skep.SidecarMedoids; k++ {
+		require.Contains(t, oneLine(section("Side root key")), strconv.Itoa(int(k))+" "+k.String())
 	}
 }

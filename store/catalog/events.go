@@ -29,6 +29,10 @@ func (l pebbleLogger) Fatalf(format string, args ...any) {
 	park()
 }
 
+// lowDisk is what is left of a file system, in bytes, when there is reason to say so: a few times what
+// the catalog keeps free.
+const lowDisk = 1 << 30
+
 // listener follows Pebble's background work. The handlers may be called with
 // Pebble's locks held and must not call it.
 func (g *guard) listener() *pebble.EventListener {
@@ -36,13 +40,15 @@ func (g *guard) listener() *pebble.EventListener {
 		BackgroundError: g.backgroundError,
 		// The default calls Fatalf. Damage is returned to the reader as skep.Damaged.
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
-			g.log.Error("catalog table is damaged", "path", i.Path, "err", i.Details)
+			g.log.Error("catalog table is damaged", "path", i.Path, "err", fmt.Sprint(i.Details))
 		},
 		DiskSlow: func(i vfs.DiskSlowInfo) {
 			g.log.Warn("catalog drive is slow", "path", i.Path, "op", i.OpType.String(), "for", i.Duration)
 		},
 		LowDiskSpace: func(i pebble.LowDiskSpaceInfo) {
-			g.log.Warn("catalog filesystem is nearly full", "available", i.AvailBytes, "total", i.TotalBytes)
+			if i.AvailBytes < lowDisk { // Pebble speaks of parts of the whole
+				g.log.Warn("catalog filesystem is nearly full", "available", i.AvailBytes, "total", i.TotalBytes)
+			}
 		},
 		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
 			g.health.stalled.Store(true)
@@ -68,7 +74,7 @@ func (g *guard) listener() *pebble.EventListener {
 // backgroundError takes note of a failed flush or compaction, which Pebble will try
 // again. One that goes on for longer than the timeout fails the catalog, lest
 // it die silently; a full disk does not (it may be made room on, and commits are
-// refused meanwhile), and damage does not (other tables are fine).
+// refused meanwhile), nor does a want of descriptors, and damage does not (other tables are fine).
 func (g *guard) backgroundError(err error) {
 	h := &g.health
 	h.mu.Lock()
@@ -78,8 +84,8 @@ func (g *guard) backgroundError(err error) {
 	h.mu.err = err
 	lasted := time.Since(h.mu.since)
 	h.mu.Unlock()
-	g.log.Error("catalog flush or compaction failed; it will be tried again", "err", err, "failing_for", lasted)
-	if lasted > g.timeout && !vfs.IsNoSpaceError(err) && !pebble.IsCorruptionError(err) {
+	g.log.Error("catalog flush or compaction failed; it will be tried again", "err", err.Error(), "failing_for", lasted)
+	if lasted > g.timeout && !vfs.IsNoSpaceError(err) && !isScarce(err) && !pebble.IsCorruptionError(err) {
 		g.fail(fmt.Errorf("flushes or compactions have failed for %v: %w", lasted.Round(time.Second), err))
 	}
 }
@@ -87,21 +93,39 @@ func (g *guard) backgroundError(err error) {
 func (g *guard) backgroundOK() {
 	g.health.tableErrors.Store(0)
 	g.health.mu.Lock()
+	defer g.health.mu.Unlock()
+	if vfs.IsNoSpaceError(g.health.mu.err) {
+		g.spares.waited.Add(1) // commits may have, for a flush: each has its whole timeout now
+	}
 	g.health.mu.err = nil
-	g.health.mu.Unlock()
 }
 
-// refuse says why a commit should not even try: commits wait for a flush that
-// cannot happen for want of space.
-func (g *guard) refuse(op string) error {
+// unflushed is why commits wait for a flush that finds no space; nil when they do not.
+func (g *guard) unflushed() error {
 	if !g.health.stalled.Load() {
 		return nil
 	}
 	g.health.mu.Lock()
-	err := g.health.mu.err
-	g.health.mu.Unlock()
-	if err == nil || !vfs.IsNoSpaceError(err) {
+	defer g.health.mu.Unlock()
+	if !vfs.IsNoSpaceError(g.health.mu.err) {
 		return nil
 	}
-	return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog filesystem", Err: err}
+	return g.health.mu.err
+}
+
+// refuse says why a commit should not even try: a change waits for a descriptor,
+// or commits wait for a flush that cannot happen for want of space.
+func (g *guard) refuse(op string) error {
+	if g.refusal != nil {
+		if err := g.refusal(); err != nil {
+			return err
+		}
+	}
+	if g.spares.waiting.Load() > 0 {
+		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog's descriptors or space"}
+	}
+	if err := g.unflushed(); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog filesystem", Err: err}
+	}
+	return nil
 }

@@ -1,16 +1,19 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fence is the filesystem Pebble sees. It hands everything on, with two
-// exceptions: an error Pebble would end the process for fails the catalog and parks
+// fence is the filesystem Pebble sees. It hands everything on, with three
+// exceptions: a file for which there is no descriptor is opened when there is one
+// (scarce.go); an error Pebble would end the process for fails the catalog and parks
 // the goroutine instead of returning, and in a failed catalog nothing is written
 // any more. This holds while opening too: Open flushes what it replays on goroutines
 // of its own, which panic when they cannot move the manifest's marker.
@@ -92,7 +95,7 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 		}
 	}
 	f.g.admit()
-	file, err := f.FS.Create(name, c)
+	file, err := f.g.making(func() (vfs.File, error) { return f.FS.Create(name, c) })
 	return f.file(name, file, err, "create")
 }
 
@@ -110,18 +113,29 @@ func (f *fence) syncDir(name string) error {
 
 func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
 	f.g.admit()
-	file, err := f.FS.OpenReadWrite(name, c, o...)
+	file, err := f.g.making(func() (vfs.File, error) { return f.FS.OpenReadWrite(name, c, o...) })
 	return f.file(name, file, err, "open")
 }
 
 func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f.g.admit()
-	file, err := f.FS.ReuseForWrite(oldname, newname, c)
+	file, err := f.g.making(func() (vfs.File, error) {
+		file, err := f.FS.ReuseForWrite(oldname, newname, c)
+		if errors.Is(err, fs.ErrNotExist) { // renamed by a try that then found no descriptor
+			return f.FS.OpenReadWrite(newname, c)
+		}
+		return file, err
+	})
 	return f.file(newname, file, err, "reuse")
 }
 
+// Open is for reading; who reads would rather know soon.
+func (f *fence) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+	return f.g.opening(func() (vfs.File, error) { return f.FS.Open(name, o...) })
+}
+
 func (f *fence) OpenDir(name string) (vfs.File, error) {
-	file, err := f.FS.OpenDir(name)
+	file, err := f.g.making(func() (vfs.File, error) { return f.FS.OpenDir(name) })
 	if err != nil {
 		return nil, err
 	}
@@ -183,13 +197,13 @@ type fenceFile struct {
 
 func (f *fenceFile) Write(p []byte) (int, error) {
 	f.g.admit()
-	n, err := f.File.Write(p)
+	n, err := f.g.appending(f.name, p, func(p []byte, _ int) (int, error) { return f.File.Write(p) })
 	return n, f.g.wrote("write", f.name, err)
 }
 
 func (f *fenceFile) WriteAt(p []byte, off int64) (int, error) {
 	f.g.admit()
-	n, err := f.File.WriteAt(p, off)
+	n, err := f.g.appending(f.name, p, func(p []byte, at int) (int, error) { return f.File.WriteAt(p, off+int64(at)) })
 	return n, f.g.wrote("write", f.name, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -21,7 +22,10 @@ import (
 type guard struct {
 	log       *slog.Logger
 	timeout   time.Duration
+	patience  time.Duration // of changes, for a descriptor or space
 	onFailure func(error)
+	refusal   func() error // Options.Refuse
+	makeRoom  func() bool  // Options.MakeRoom
 
 	opened  atomic.Bool   // Open is through; from here on OnFailure is told
 	failed  chan struct{} // closed when the catalog fails
@@ -31,12 +35,13 @@ type guard struct {
 	cause   error // valid once failed is closed
 
 	mu struct {
-		sync.RWMutex
+		locks.RWMutex[locks.CatalogFiles]
 		closed bool // no call enters any more
 	}
 	inFlight sync.WaitGroup // calls inside Pebble; Add under mu.RLock
 
 	health health
+	spares spares
 }
 
 // health is what Pebble's events say of its background work.
@@ -44,14 +49,14 @@ type health struct {
 	stalled     atomic.Bool // commits wait for flushes or compactions
 	tableErrors atomic.Int32
 	mu          struct {
-		sync.Mutex
+		locks.Mutex[locks.CatalogHealth]
 		err   error     // last background error since background work last succeeded
 		since time.Time // of the first of them
 	}
 }
 
 func newGuard(o *Options) *guard {
-	return &guard{log: o.Logger, timeout: o.Timeout, onFailure: o.OnFailure,
+	return &guard{log: o.Logger, timeout: o.Timeout, patience: o.Patience, onFailure: o.OnFailure, refusal: o.Refuse, makeRoom: o.MakeRoom,
 		failed: make(chan struct{}), closing: make(chan struct{})}
 }
 
@@ -61,7 +66,7 @@ func (g *guard) fail(cause error) {
 	g.once.Do(func() {
 		g.cause = cause
 		close(g.failed)
-		g.log.Error("catalog failed; it accepts nothing until it is closed and opened again", "err", cause)
+		g.log.Error("catalog failed; it accepts nothing until it is closed and opened again", "err", cause.Error())
 		if g.onFailure != nil && g.opened.Load() {
 			go g.onFailure(&skep.Error{Op: "catalog", Kind: skep.Failed, Err: cause})
 		}
@@ -147,7 +152,8 @@ func (g *guard) run(ctx context.Context, op string, f func(v *visitor) error) er
 	}()
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
-	for seen := int64(0); ; {
+	end := time.Now().Add(g.patience) // for a flush that finds no space; other waits for some end by themselves
+	for seen, waited := int64(0), g.spares.waited.Load(); ; {
 		var early error
 		select {
 		case err := <-done:
@@ -163,7 +169,9 @@ func (g *guard) run(ctx context.Context, op string, f func(v *visitor) error) er
 		case <-ctx.Done():
 			early = waitError(op, ctx.Err())
 		case <-timer.C:
-			if v.moved(&seen) {
+			moved, waits := v.moved(&seen), g.spares.waits(&waited)
+			waits = waits || g.unflushed() != nil && time.Now().Before(end)
+			if moved || waits { // not known whether it happened would fail the store
 				timer.Reset(g.timeout)
 				continue
 			}
@@ -205,7 +213,7 @@ func translate(op string, err error) error {
 // visitor is the one place where a call's goroutine touches what belongs to its
 // caller. Once the caller has left it touches nothing more.
 type visitor struct {
-	mu         sync.Mutex
+	mu         locks.Mutex[locks.CatalogVisitor]
 	left       bool
 	steps      int64
 	own        error // of fn: not Pebble's, returned as it is

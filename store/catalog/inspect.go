@@ -34,6 +34,8 @@ func Inspect(dir string, o Options) (*Catalog, error) {
 	return openWithin(dir, &o, func(c *Catalog) error {
 		deadline := time.Now().Add(o.OpenTimeout)
 		wait := time.Millisecond
+		var was string
+		var since time.Time
 		for try := 1; ; try++ {
 			err := c.inspect(&o)
 			// A recycled log read while it is written may look damaged, once.
@@ -42,6 +44,11 @@ func Inspect(dir string, o Options) (*Catalog, error) {
 				return err
 			}
 			_ = c.releaseAll()
+			if is := still(o.FS, dir); is != was {
+				was, since = is, time.Now()
+			} else if time.Since(since) > stillness {
+				return &skep.Error{Op: "inspect catalog", Kind: skep.Damaged, Field: "directory", Value: dir, Limit: "whole: nobody is changing it", Err: err}
+			}
 			if time.Now().Add(wait).After(deadline) {
 				return &skep.Error{Op: "inspect catalog", Kind: skep.Deadline, Field: "directory", Value: dir,
 					Limit: "quiet for a moment within " + o.OpenTimeout.String(), Err: err}
@@ -52,10 +59,31 @@ func Inspect(dir string, o Options) (*Catalog, error) {
 	})
 }
 
+// stillness is after how long without a change of its files a catalog that cannot be read is not one that is being written,
+// but one that stays as it is: files of another store among its own, or some that are gone.
+const stillness = 500 * time.Millisecond
+
+// still is the directory as it is listed.
+func still(from vfs.FS, dir string) string {
+	names, err := from.List(dir)
+	slices.Sort(names)
+	var b strings.Builder
+	fmt.Fprintln(&b, err)
+	for _, name := range names {
+		if st, err := from.Stat(from.PathJoin(dir, name)); err == nil {
+			fmt.Fprintln(&b, name, st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	return b.String()
+}
+
 // errMoved says that the catalog changed while the view was taken.
 var errMoved = errors.New("catalog moved on")
 
 func (c *Catalog) inspect(o *Options) error {
+	if st, err := o.FS.Stat(c.dir); err == nil && !st.IsDir() {
+		return &skep.Error{Op: "inspect catalog", Kind: skep.Damaged, Field: "catalog", Value: c.dir + ", which is a file", Limit: "a directory"}
+	}
 	exists, err := examine(o.FS, c.dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !exists {
 		return &skep.Error{Op: "inspect catalog", Kind: skep.NotFound, Field: "directory", Value: c.dir, Limit: "an existing catalog"}

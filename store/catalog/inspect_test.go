@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Inspect while a writer flushes, compacts and recycles logs all the time: every view
@@ -42,10 +43,10 @@ func TestInspectSeesOneMomentOfALiveCatalog(t *testing.T) {
 						for k := 3; k < len(rec); k++ {
 							rec[k] = byte(uint64(k+1) * (i*31 + uint64(page)*7) >> 3)
 						}
-						b.PutBlock(Loc{1, page, 0, 0}, rec)
-						b.PutBlock(Loc{2 + uint32(i%200), page, 0, 0}, rec)
+						b.PutBlock(at(1, page, 0, 0), rec)
+						b.PutBlock(at(2+uint32(i%200), page, 0, 0), rec)
 					}
-					b.PutStore(StoreState{Format: 1, NextSeq: i})
+					b.PutStore(StoreState{NextSeq: i})
 					begun.Store(i)
 					if err := c.Commit(bg, b, i%5 == 0); err != nil {
 						done <- err
@@ -68,7 +69,7 @@ func TestInspectSeesOneMomentOfALiveCatalog(t *testing.T) {
 				assert.LessOrEqual(t, low, n, "synced before")
 				assert.LessOrEqual(t, n, begun.Load())
 				count := 0
-				require.NoError(t, v.ScanGroup(bg, 1, func(l Loc, rec []byte) error {
+				require.NoError(t, v.ScanGroup(bg, 1, func(l layout.Location, rec []byte) error {
 					count++
 					assert.Equal(t, n&0xffffff, uint64(rec[0])|uint64(rec[1])<<8|uint64(rec[2])<<16, "row %v", l)
 					return nil
@@ -115,8 +116,8 @@ func TestInspectNoticesThatItsLogsWereFlushed(t *testing.T) {
 	put := func() {
 		i++
 		commit(t, c, true, func(b *Batch) {
-			b.PutBlock(Loc{1, i, 0, 0}, bytes.Repeat([]byte{byte(i)}, 500))
-			b.PutStore(StoreState{Format: 1, NextSeq: uint64(i)})
+			b.PutBlock(at(1, i, 0, 0), bytes.Repeat([]byte{byte(i)}, 500))
+			b.PutStore(StoreState{NextSeq: uint64(i)})
 		})
 	}
 	for range 20 {

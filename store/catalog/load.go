@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Block rows by the million, for a rebuild: written in their order into tables beside the
@@ -26,7 +27,7 @@ const loadPrefix = "load-"
 // WriteTable writes n block rows, in strictly rising order of their places, into a table,
 // durably. row gives them one after the other. After an error what was written is of no use
 // and is removed by the next Empty.
-func (c *Catalog) WriteTable(ctx context.Context, n int, row func(i int) (Loc, []byte)) (Table, error) {
+func (c *Catalog) WriteTable(ctx context.Context, n int, row func(i int) (layout.Location, []byte)) (Table, error) {
 	const op = "write table of block rows"
 	if n < 1 {
 		return Table{}, skep.Invalidf(op, "rows", n, "at least 1")
@@ -45,7 +46,7 @@ func (c *Catalog) WriteTable(ctx context.Context, n int, row func(i int) (Loc, [
 }
 
 // fillTable adds rows a few at a time: what belongs to the caller is touched in v only.
-func fillTable(v *visitor, w *sstable.Writer, n int, row func(i int) (Loc, []byte)) error {
+func fillTable(v *visitor, w *sstable.Writer, n int, row func(i int) (layout.Location, []byte)) error {
 	const atOnce = 256
 	var key [blockKeySize]byte
 	for from := 0; from < n; from += atOnce {

@@ -7,20 +7,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // loadRows writes a table of rows from page a to page b of a group.
 func loadRows(t *testing.T, c *Catalog, group, a, b uint32, rec string) Table {
 	t.Helper()
-	table, err := c.WriteTable(t.Context(), int(b-a), func(i int) (Loc, []byte) { return Loc{Group: group, Page: a + uint32(i)}, []byte(rec) })
+	table, err := c.WriteTable(t.Context(), int(b-a), func(i int) (layout.Location, []byte) {
+		return layout.Location{Group: group, Page: a + uint32(i)}, []byte(rec)
+	})
 	require.NoError(t, err)
 	return table
 }
 
-func blockRows(t *testing.T, c *Catalog) map[Loc]string {
+func blockRows(t *testing.T, c *Catalog) map[layout.Location]string {
 	t.Helper()
-	rows := map[Loc]string{}
-	require.NoError(t, c.ScanBlocks(t.Context(), 1, func(_ int, l Loc, rec []byte) error {
+	rows := map[layout.Location]string{}
+	require.NoError(t, c.ScanBlocks(t.Context(), 1, func(_ int, l layout.Location, rec []byte) error {
 		rows[l] = string(rec)
 		return nil
 	}))
@@ -53,8 +56,8 @@ func TestTablesOfRows(t *testing.T) {
 	require.NoError(t, err)
 	rows := blockRows(t, c)
 	require.Len(t, rows, 1010)
-	require.Equal(t, "newer", rows[Loc{Group: 1, Page: 5}])
-	require.Equal(t, "a", rows[Loc{Group: 1, Page: 6}])
+	require.Equal(t, "newer", rows[layout.Location{Group: 1, Page: 5}])
+	require.Equal(t, "a", rows[layout.Location{Group: 1, Page: 6}])
 	require.NoError(t, c.Empty(t.Context()))
 	require.Empty(t, blockRows(t, c))
 	names, err := after.List("c")
@@ -72,10 +75,10 @@ func TestTablesRefuse(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.WriteTable(t.Context(), 0, nil)
 	require.Equal(t, skep.Invalid, skep.KindOf(err))
-	_, err = c.WriteTable(t.Context(), 2, func(int) (Loc, []byte) { return Loc{Page: 1}, nil })
+	_, err = c.WriteTable(t.Context(), 2, func(int) (layout.Location, []byte) { return layout.Location{Page: 1}, nil })
 	require.ErrorContains(t, err, "strictly increasing")
 	require.NoError(t, c.Close())
-	_, err = c.WriteTable(t.Context(), 1, func(int) (Loc, []byte) { return Loc{Page: 1}, nil })
+	_, err = c.WriteTable(t.Context(), 1, func(int) (layout.Location, []byte) { return layout.Location{Page: 1}, nil })
 	require.Equal(t, skep.Closed, skep.KindOf(err))
 	require.Equal(t, skep.Closed, skep.KindOf(c.Ingest(t.Context(), []Table{{path: "c/none"}})))
 	require.Equal(t, skep.Closed, skep.KindOf(c.Empty(t.Context())))

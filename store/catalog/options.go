@@ -25,12 +25,20 @@ type Options struct {
 	// Timeout bounds every wait whose context does not end sooner; a scan may take
 	// longer as long as rows keep coming. 0 is 30 s.
 	Timeout time.Duration
+	// Patience bounds how long a change waits for a descriptor or for space, before the catalog fails, or the commit with
+	// Deadline where it is a table that finds none. 0 is 10 Timeouts.
+	Patience time.Duration
 	// OpenTimeout bounds Open, which replays the log. 0 is 2 min.
 	OpenTimeout time.Duration
 	// Logger takes what Pebble has to say; nil is slog.Default().
 	Logger *slog.Logger
 	// OnFailure is called once, on a goroutine of its own, when the catalog fails.
 	OnFailure func(error)
+	// MakeRoom is called where a change finds no space; it says whether there is some now. It must not block.
+	MakeRoom func() bool
+	// Refuse, for tests, is asked before each commit: with an error that commit is refused, and
+	// nothing of it happens.
+	Refuse func() error
 
 	memtableBytes int // tests make it small so that flushes come soon
 }
@@ -44,6 +52,9 @@ func (o *Options) ensureDefaults() {
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 30 * time.Second
+	}
+	if o.Patience <= 0 {
+		o.Patience = 10 * o.Timeout
 	}
 	if o.OpenTimeout <= 0 {
 		o.OpenTimeout = 2 * time.Minute
@@ -88,7 +99,7 @@ func pebbleOptions(o *Options, cache *pebble.Cache) *pebble.Options {
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,
 		LBaseMaxBytes:               64 << 20,
-		MaxOpenFiles:                500,
+		MaxOpenFiles:                openTables(),
 		BytesPerSync:                1 << 20, // spread table writes out: no stall behind one large flush
 		WALBytesPerSync:             0,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },

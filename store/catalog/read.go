@@ -4,17 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Block copies a block record into buf, which is the caller's, grown when it is too
 // small, and returns it. skep.NotFound when there is no such row.
-func (c *Catalog) Block(ctx context.Context, l Loc, buf []byte) ([]byte, error) {
+func (c *Catalog) Block(ctx context.Context, l layout.Location, buf []byte) ([]byte, error) {
 	const op = "read block row"
 	err := c.call(ctx, op, func(v *visitor) error {
 		value, closer, err := c.db.Get(appendBlockKey(make([]byte, 0, blockKeySize), l))
@@ -45,7 +47,7 @@ const nextsBeforeSeek = 8
 // order, with its index in locs and its record, nil when there is no such row. rec is
 // valid during the visit only. An error of visit ends the pass and is returned as
 // it is. visit is not called any more once Blocks has returned.
-func (c *Catalog) Blocks(ctx context.Context, locs []Loc, visit func(i int, rec []byte) error) error {
+func (c *Catalog) Blocks(ctx context.Context, locs []layout.Location, visit func(i int, rec []byte) error) error {
 	if len(locs) == 0 {
 		return nil
 	}
@@ -58,7 +60,7 @@ func (c *Catalog) Blocks(ctx context.Context, locs []Loc, visit func(i int, rec 
 		slices.SortStableFunc(order, byRow)
 	}
 	// The goroutine may outlive this call: it works on a copy.
-	sorted := make([]Loc, len(locs))
+	sorted := make([]layout.Location, len(locs))
 	for i, o := range order {
 		sorted[i] = locs[o]
 	}
@@ -73,9 +75,9 @@ func (c *Catalog) Blocks(ctx context.Context, locs []Loc, visit func(i int, rec 
 	})
 }
 
-func blocks(it *pebble.Iterator, v *visitor, sorted []Loc, order []int32, visit func(int, []byte) error) error {
+func blocks(it *pebble.Iterator, v *visitor, sorted []layout.Location, order []int32, visit func(int, []byte) error) error {
 	var key [blockKeySize]byte
-	var at Loc // row the iterator stands on, when valid
+	var at layout.Location // row the iterator stands on, when valid
 	valid := false
 	load := func(ok bool) {
 		if valid = ok; ok {
@@ -116,11 +118,11 @@ func finish(it *pebble.Iterator, walk error) error {
 }
 
 // ScanGroup visits all block rows of a group in order. rec is valid during the visit.
-func (c *Catalog) ScanGroup(ctx context.Context, group uint32, visit func(l Loc, rec []byte) error) error {
+func (c *Catalog) ScanGroup(ctx context.Context, group uint32, visit func(l layout.Location, rec []byte) error) error {
 	return c.call(ctx, "scan group", func(v *visitor) error { return scanBlocks(c.db, v, groupRange(group), visit) })
 }
 
-func scanBlocks(db *pebble.DB, v *visitor, r keyRange, visit func(Loc, []byte) error) error {
+func scanBlocks(db *pebble.DB, v *visitor, r keyRange, visit func(layout.Location, []byte) error) error {
 	return scan(db, r, func(key, value []byte) error {
 		l, ok := parseBlockKey(key)
 		if !ok {
@@ -163,6 +165,19 @@ func get(db *pebble.DB, key []byte, decode func(body []byte) error) (bool, error
 	return true, decodeRow(key, value, decode)
 }
 
+// Owner reads whose the devices are; false where nothing says so.
+func (c *Catalog) Owner(ctx context.Context) (o Owner, found bool, err error) {
+	err = c.call(ctx, "read owner row", func(v *visitor) error {
+		var got Owner
+		ok, err := get(c.db, []byte{rowOwner}, func(body []byte) error { return json.Unmarshal(body, &got) })
+		if err != nil {
+			return err
+		}
+		return v.do(func() error { o, found = got, ok; return nil })
+	})
+	return o, found, err
+}
+
 // Store reads the root; skep.NotFound in a catalog that was created and not yet given one.
 func (c *Catalog) Store(ctx context.Context) (StoreState, error) {
 	var s StoreState
@@ -203,18 +218,13 @@ func (c *Catalog) Namespaces(ctx context.Context) ([]Namespace, error) {
 	})
 }
 
-// Purges lists all purges, by instance; a purge of the whole instance first.
+// Purges lists all purges, by instance.
 func (c *Catalog) Purges(ctx context.Context) ([]Purge, error) {
 	return list(ctx, c, rowPurge, func(key, value []byte) (p Purge, err error) {
-		switch len(key) {
-		case 5:
-			p.Whole = true
-		case 21:
-			p.Tag = [16]byte(key[5:])
-		default:
+		if len(key) != 21 {
 			return p, damaged(key, errShort)
 		}
-		p.Instance = binary.BigEndian.Uint32(key[1:])
+		p.Instance, p.Tag = binary.BigEndian.Uint32(key[1:]), [16]byte(key[5:])
 		return p, decodeRow(key, value, p.decode)
 	})
 }

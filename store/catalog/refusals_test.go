@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // A row whose key is not one of its kind is damage, whatever its value is.
@@ -20,7 +22,7 @@ func TestKeysOfNoKind(t *testing.T) {
 		list func(c *Catalog) error
 	}{
 		"a block": {[]byte{rowBlock, 0, 0, 0, 1, 9}, func(c *Catalog) error {
-			return c.ScanGroup(bg, 1, func(Loc, []byte) error { return nil })
+			return c.ScanGroup(bg, 1, func(layout.Location, []byte) error { return nil })
 		}},
 		"a group":     {[]byte{rowGroup, 1}, func(c *Catalog) error { _, err := c.Groups(bg); return err }},
 		"a namespace": {[]byte{rowNamespace, 1}, func(c *Catalog) error { _, err := c.Namespaces(bg); return err }},
@@ -49,13 +51,17 @@ func TestPebblesErrorsHaveAKind(t *testing.T) {
 }
 
 // A commit for which there is no room among those in flight waits, until the catalog fails
-// or its time is over.
+// or its time is over: then it has not happened, and the error says so. What its caller's context
+// ends may have, as far as the caller is told.
 func TestACommitWaitsForItsTurn(t *testing.T) {
 	c := open(t, vfs.NewMem(), func(o *Options) { o.Timeout = 20 * time.Millisecond })
 	for range maxCommits {
 		c.commits <- struct{}{}
 	}
-	require.ErrorIs(t, c.slot(bg, "commit"), skep.Deadline)
+	require.ErrorIs(t, c.Commit(bg, c.NewBatch(), true), skep.Full)
+	ended, cancel := context.WithCancel(bg)
+	cancel()
+	require.ErrorIs(t, c.Commit(ended, c.NewBatch(), true), skep.Deadline)
 	for range maxCommits {
 		<-c.commits
 	}

@@ -1,8 +1,9 @@
 package catalog
 
 import (
-	"cmp"
 	"encoding/binary"
+
+	"github.com/skepkv/skep/layout"
 )
 
 // Row prefixes. They are stored: do not change.
@@ -12,41 +13,28 @@ const (
 	rowGroup     = 'g'
 	rowIntent    = 'j'
 	rowNamespace = 'n'
+	rowOwner     = 'o'
 	rowPurge     = 'p'
 	rowStore     = 's'
 	rowSideRoot  = 'x'
 	rowSidePiece = 'y'
 )
 
-// Loc names a block row: where its first byte is.
-type Loc struct {
-	Group  uint32
-	Page   uint32 // within the group's segment
-	Device uint8  // within the group
-	Sub    uint8  // within the page, for packed values
-}
-
-// Compare orders locations as their rows lie.
-func (l Loc) Compare(o Loc) int {
-	return cmp.Or(cmp.Compare(l.Group, o.Group), cmp.Compare(l.Page, o.Page),
-		cmp.Compare(l.Device, o.Device), cmp.Compare(l.Sub, o.Sub))
-}
-
 // blockKeySize is 1 + group 4 + page 4 + device 1 + sub 1.
 const blockKeySize = 11
 
-func appendBlockKey(b []byte, l Loc) []byte {
+func appendBlockKey(b []byte, l layout.Location) []byte {
 	b = append(b, rowBlock)
 	b = binary.BigEndian.AppendUint32(b, l.Group)
 	b = binary.BigEndian.AppendUint32(b, l.Page)
 	return append(b, l.Device, l.Sub)
 }
 
-func parseBlockKey(k []byte) (Loc, bool) {
+func parseBlockKey(k []byte) (layout.Location, bool) {
 	if len(k) != blockKeySize || k[0] != rowBlock {
-		return Loc{}, false
+		return layout.Location{}, false
 	}
-	return Loc{
+	return layout.Location{
 		Group:  binary.BigEndian.Uint32(k[1:]),
 		Page:   binary.BigEndian.Uint32(k[5:]),
 		Device: k[9],
@@ -58,13 +46,7 @@ func key16(row byte, n uint16) []byte { return binary.BigEndian.AppendUint16([]b
 func key32(row byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{row}, n) }
 func key64(row byte, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte{row}, n) }
 
-func purgeKey(p Purge) []byte {
-	k := key32(rowPurge, p.Instance)
-	if p.Whole {
-		return k
-	}
-	return append(k, p.Tag[:]...)
-}
+func purgeKey(p Purge) []byte { return append(key32(rowPurge, p.Instance), p.Tag[:]...) }
 
 // keyRange is [lower, upper).
 type keyRange struct{ lower, upper []byte }

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // piecesPerShard is how many key ranges a scan is cut into for each goroutine, so
@@ -23,7 +24,7 @@ const piecesPerShard = 8
 // that it can keep state by shard without locks. Rows come in order within a range
 // only. rec is valid during the visit. The first error ends the scan. Rows written
 // meanwhile may or may not be seen; it is made for loading everything at open.
-func (c *Catalog) ScanBlocks(ctx context.Context, n int, visit func(shard int, l Loc, rec []byte) error) error {
+func (c *Catalog) ScanBlocks(ctx context.Context, n int, visit func(shard int, l layout.Location, rec []byte) error) error {
 	const op = "scan blocks"
 	if n < 1 {
 		return skep.Invalidf(op, "goroutines", n, "at least 1")
@@ -46,7 +47,7 @@ func (c *Catalog) ScanBlocks(ctx context.Context, n int, visit func(shard int, l
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(pieces)) && ctx.Err() == nil; i = next.Add(1) - 1 {
 				if err := c.call(ctx, op, func(v *visitor) error {
-					return scanBlocks(c.db, v, pieces[i], func(l Loc, rec []byte) error { return visit(shard, l, rec) })
+					return scanBlocks(c.db, v, pieces[i], func(l layout.Location, rec []byte) error { return visit(shard, l, rec) })
 				}); err != nil {
 					once.Do(func() { first = err })
 					cancel()

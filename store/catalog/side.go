@@ -24,7 +24,7 @@ type SideID struct {
 
 // SidePiece is where a piece is, and what it must be.
 type SidePiece struct {
-	Kind    uint8  // skep.SideKind
+	Kind    uint8  // skep.SidecarKind
 	Edition uint64 // it was written under
 	Number  uint32 // among those of that edition
 	Bytes   uint32 // of what was kept; a sealed one's row is longer
@@ -40,7 +40,7 @@ type SideRoot struct {
 }
 
 // maxSideRow is the longest piece's row: sealing adds to what may be put.
-const maxSideRow = skep.MaxSidePieceBytes + 256
+const maxSideRow = skep.MaxSidecarPieceBytes + 256
 
 const (
 	sideIDSize    = 4 + 16 + skep.KeySize

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -25,7 +26,7 @@ func readSide(t *testing.T, c *Catalog, id SideID) (SideRoot, []string) {
 	require.NoError(t, err)
 	var out []string
 	require.NoError(t, c.SidePieces(bg, &r, func(i int, body []byte) error {
-		require.Len(t, out, i)
+		assert.Len(t, out, i)
 		out = append(out, string(body))
 		return nil
 	}))
@@ -36,7 +37,7 @@ func TestSideRows(t *testing.T) {
 	c := open(t, vfs.NewMem())
 	one, salted, other, next := sideID(1, 0, 0xff), sideID(1, 0xff, 1), sideID(1, 0, 2), sideID(2, 0, 2)
 	piece := func(edition uint64, number uint32, s string) SidePiece {
-		return SidePiece{Kind: uint8(skep.SideRoutes), Edition: edition, Number: number, Bytes: uint32(len(s)), Sum: [16]byte{1, 2, byte(number)}}
+		return SidePiece{Kind: uint8(skep.SidecarRoutes), Edition: edition, Number: number, Bytes: uint32(len(s)), Sum: [16]byte{1, 2, byte(number)}}
 	}
 	roots := map[SideID]SideRoot{}
 	for _, id := range []SideID{one, salted, other, next} {

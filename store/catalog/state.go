@@ -1,20 +1,11 @@
 package catalog
 
-import (
-	"github.com/RoaringBitmap/roaring/v2"
+import "github.com/skepkv/skep"
 
-	"github.com/skepkv/skep"
-)
-
-// FormatVersion is the newest store format this program reads and writes. A store
-// whose StoreState.Format is higher does not open (skep.Version).
-//
-//	1	the first
-//	2	names, purges and deletions are on the devices too; rows 'j'
-//	3	block rows may be sealed, and have larger parts in them
-//	4	block rows may be of values that share a page
-//	5	rows 'x' and 'y', which deletions and purges take along
-const FormatVersion = 5
+// FormatVersion is the format of the catalog that this program reads and writes, and it
+// knows no other: a store whose root row says another does not open (skep.Version). A
+// format's rows never change once released.
+const FormatVersion = 1
 
 // GroupPhase is where a stripe group is in its life. The numbers are stored.
 type GroupPhase uint8
@@ -56,9 +47,6 @@ type GroupState struct {
 	Copies       int
 	OpenedSeq    uint64 // store-wide sequence number
 	SealedSeq    uint64
-	Blocks       int64           // when sealed
-	Bytes        int64           // payload of them
-	Live         *roaring.Bitmap // starts of live blocks, page × devices + device; written at seal, may be nil
 }
 
 // Namespace is row 'n'. Instance is the number blocks carry on devices: it changes
@@ -68,12 +56,11 @@ type Namespace struct {
 	Instance uint32 `json:"instance"`
 }
 
-// Purge is a row 'p': what carries this instance (Whole), or this instance and salt
-// tag, and a sequence number up to Seq is gone.
+// Purge is a row 'p': what carries this instance and salt tag, and a sequence number up to
+// Seq is gone. A purge of the whole instance has none: the namespace gets another instance.
 type Purge struct {
 	Instance uint32
-	Whole    bool
-	Tag      [16]byte // zero when Whole
+	Tag      [16]byte
 	Seq      uint64
 }
 
@@ -82,18 +69,15 @@ type DeviceStatus uint8
 
 const (
 	DeviceInUse   DeviceStatus = 0 // read and written
-	DeviceFenced  DeviceStatus = 1 // failed or too slow: nothing new goes there
-	DeviceRemoved DeviceStatus = 2 // its index is not reused
+	DeviceRemoved DeviceStatus = 1 // its index is not reused
 	// DeviceDraining takes nothing new; what it holds is being moved elsewhere.
-	DeviceDraining DeviceStatus = 3
+	DeviceDraining DeviceStatus = 2
 )
 
 func (s DeviceStatus) String() string {
 	switch s {
 	case DeviceInUse:
 		return "in use"
-	case DeviceFenced:
-		return "fenced"
 	case DeviceRemoved:
 		return "removed"
 	case DeviceDraining:
@@ -114,16 +98,34 @@ type DeviceState struct {
 	State        DeviceStatus
 }
 
+// Owner is row 'o': whose the devices are that lie outside the store's directory. A copy of the
+// directory has it, too, and is told from it by what a copy cannot have: the directory itself.
+type Owner struct {
+	ID      [16]byte           `json:"id"`        // random; a copy that is opened gets one of its own
+	Dir     string             `json:"directory"` // what the system tells the directory by
+	Path    string             `json:"path"`      // where it was, for people
+	Outside map[string]Outside `json:"outside"`   // by device id in hexadecimal; all others lie in it
+	Without []string           `json:"without"`   // ids of devices it lacked when it became one of its own
+}
+
+// Outside is a device outside the directory. What is written on it names one of Owners, the last
+// of which is the owner now, or nobody.
+type Outside struct {
+	Path   string     `json:"path"`
+	Owners [][16]byte `json:"owners"`
+}
+
 // StoreState is row 's', the root of the catalog.
 type StoreState struct {
 	StoreID       [16]byte // in every superblock
 	Secret        [16]byte // key of the salt and fingerprint hashes
-	Format        uint32   // see FormatVersion
 	Clean         bool     // closed in order; cleared by the first write after an open
+	Relog         bool     // what a rebuild knows and the devices' logs do not say is to be logged at the next open
 	NextSeq       uint64   // no sequence number at or above it was given out; reserved ahead
 	FlushedSeq    uint64   // everything below it is on the devices
 	NextGroup     uint32
 	NextInstance  uint32
 	NextNamespace uint32
 	Epoch         uint64 // opens
+	Lasting       uint64 // the latest time a store of it knew, in ms since 1970
 }

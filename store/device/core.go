@@ -108,11 +108,17 @@ func (c *core) abandon(ops []*Op) {
 func (c *core) finish(op *Op, err error) {
 	op.End = now()
 	op.Err = c.describe(op, err)
-	if e := op.Err; e != nil {
+	// Memory that the kernel cannot get at is the caller's fault, and no sign of the drive's health.
+	failed := err != nil && !errors.Is(err, syscall.EFAULT)
+	if e := op.Err; failed {
 		c.lastError.Store(&e)
 	}
 	c.ended(op.Kind, op.End)
-	c.counters.done(op.Kind, op.total, op.End-op.Start, err != nil)
+	moved := op.total
+	if err != nil {
+		moved = 0
+	}
+	c.counters.done(op.Kind, moved, op.End-op.Start, failed)
 	op.busy.Store(false)
 	op.Done(op)
 	c.exit(1)

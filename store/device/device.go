@@ -116,7 +116,8 @@ type Device interface {
 	// Grow enlarges a file, allocating its blocks, to size bytes (a multiple of
 	// Align; at least the present size). A block device answers
 	// errors.ErrUnsupported, a full disk an error that Is syscall.ENOSPC; on error
-	// the size is unchanged. It waits for the file system.
+	// the size is unchanged. It waits for the file system. The next Flush makes the
+	// new size durable: Grow makes none, which could take the error of what was written.
 	Grow(size int64) error
 
 	// Stats is a snapshot of the counters. Each counter is exact; together they

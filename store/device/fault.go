@@ -3,8 +3,8 @@ package device
 import (
 	"context"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"math/rand/v2"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -20,7 +20,7 @@ type Fault struct {
 	inner Device
 
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.DeviceFault]
 		rng   *rand.Rand
 		rules []*Injected
 		held  []*faultOp    // by Hold and Withhold, in order

@@ -3,10 +3,10 @@ package device
 import (
 	"errors"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +24,7 @@ type file struct {
 	raw    bool
 	direct bool
 
-	growMu sync.Mutex
+	growMu locks.Mutex[locks.DeviceGrow]
 }
 
 // An io_uring that was closed, or whose process was killed, lets go of its file a

@@ -5,8 +5,8 @@ package device
 import (
 	"errors"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"os"
-	"sync"
 	"syscall"
 )
 
@@ -23,7 +23,7 @@ type file struct {
 	raw    bool
 	direct bool
 
-	growMu sync.Mutex
+	growMu locks.Mutex[locks.DeviceGrow]
 }
 
 func openFile(path string, o Options, create bool) (*file, error) {

@@ -3,11 +3,13 @@
 package device
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"os"
 	"runtime"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -46,10 +48,13 @@ type ring struct {
 	stop   atomic.Bool
 	reaped chan struct{} // closed when the reaper is gone
 
+	pinning func()               // for tests: called before the kernel pins, or lets go of, a piece of memory
+	submit  func() (uint, error) // hands the entries over; in tests the kernel may have no memory for them
+
 	// mu guards the submission side and the table of ops. The reaper takes it once
 	// per batch of completions.
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.DeviceRing]
 		slots   []slot
 		free    []uint32 // indexes into slots
 		waiting opList   // ops without a slot, in order
@@ -60,9 +65,9 @@ type ring struct {
 		corked  bool        // the reaper hands over what is staged: tell
 		retry   *time.Timer // armed while the kernel refuses entries for now
 		broken  error       // the kernel refused entries for good
-		regions []region
-		buffers uint32   // places used of the kernel's table of buffers
-		spare   []uint32 // those of them that are empty again
+		regions []region    // by base
+		buffers uint32      // places used of the kernel's table of buffers
+		spare   []uint32    // those of them that are empty again
 	}
 
 	// The reaper's own.
@@ -96,10 +101,11 @@ type region struct {
 }
 
 const (
-	// maxRegions is the room made for registered buffers.
-	maxRegions = 1024
-	// regionSize is the largest registered buffer the kernel takes.
-	regionSize = 1 << 30
+	// maxRegions is the room made for registered buffers: all that the kernel gives.
+	maxRegions = 1 << 14
+	// regionSize is what is registered at a time. The kernel pins it under the lock that it takes for
+	// submitting, too: some milliseconds of pages of 4 KiB.
+	regionSize = 64 << 20
 	// refusedPause is how long entries wait that the kernel had no memory for.
 	refusedPause = time.Millisecond
 )
@@ -115,6 +121,7 @@ func newRing(f *file, info Info, size int64, o Options) (Device, error) {
 	}
 	info.Backend, info.QueueDepth = IOUring, r.depth
 	r.core.init(info, size, o.CloseTimeout)
+	r.submit = r.ring.Submit
 	r.mu.slots = make([]slot, r.depth)
 	r.mu.free = make([]uint32, r.depth)
 	r.mu.staged = make([]uint32, 0, r.depth)
@@ -285,7 +292,7 @@ func appendIovecs(iovs []unix.Iovec, bufs [][]byte, skip int) []unix.Iovec {
 // REQUIRES: r.mu.
 func (r *ring) enterLocked() []outcome {
 	for len(r.mu.staged) > 0 && r.mu.broken == nil {
-		n, err := r.ring.Submit()
+		n, err := r.submit()
 		r.mu.staged = append(r.mu.staged[:0], r.mu.staged[n:]...)
 		switch {
 		case err == nil && n > 0, errors.Is(err, unix.EINTR):
@@ -439,7 +446,8 @@ func (s *slot) settle(res int32) (again bool, err error) {
 }
 
 // RegisterArena pins mem with the kernel, so that ops into it skip the mapping of
-// pages: a quarter of the CPU for large transfers.
+// pages: a quarter of the CPU for large transfers. It does so piece by piece, and ops go on between
+// them. After an error UnregisterArena takes back what was done.
 func (r *ring) RegisterArena(mem []byte) error {
 	if !IsAligned(mem) {
 		return &ArgError{Op: -1, Field: "mem", Value: fmt.Sprintf("%d bytes at %p", len(mem), unsafe.SliceData(mem)), Limit: fmt.Sprintf("address and length multiples of %d", Align)}
@@ -448,59 +456,90 @@ func (r *ring) RegisterArena(mem []byte) error {
 		return err
 	}
 	defer r.exit(1)
+	// Memory that nobody has touched is made here, and not under the kernel's lock.
+	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	places, err := r.places((len(mem) + regionSize - 1) / regionSize)
+	for err == nil && len(mem) > 0 {
+		n := min(len(mem), regionSize)
+		if err = r.registerPiece(mem[:n:n], places[0]); err == nil {
+			mem, places = mem[n:], places[1:]
+		}
+	}
+	r.mu.Lock()
+	r.mu.spare = append(r.mu.spare, places...)
+	r.mu.Unlock()
+	return err
+}
+
+// places takes n places of the kernel's table.
+func (r *ring) places(n int) (list []uint32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	need := uint32((len(mem) + regionSize - 1) / regionSize)
-	if r.mu.buffers+need > maxRegions+uint32(len(r.mu.spare)) {
-		return &ArgError{Op: -1, Field: "registered regions", Value: r.mu.buffers + need, Limit: fmt.Sprintf("at most %d of %d bytes", maxRegions, regionSize)}
+	if free := len(r.mu.spare) + maxRegions - int(r.mu.buffers); n > free {
+		return nil, &ArgError{Op: -1, Field: "registered regions", Value: maxRegions - free + n, Limit: fmt.Sprintf("at most %d of %d bytes", maxRegions, regionSize)}
 	}
 	if r.mu.buffers == 0 {
 		// A table of empty places; fails before Linux 5.19.
 		table := giouring.RsrcRegister{Nr: maxRegions, Flags: giouring.RsrcRegisterSparse}
 		err := r.register(giouring.RegisterBuffers2, unsafe.Pointer(&table), uint32(unsafe.Sizeof(table)))
 		if err != nil && !errors.Is(err, unix.EBUSY) { // EBUSY: made by an earlier call
-			return fmt.Errorf("device: register buffer table: %w (%w)", err, errors.ErrUnsupported)
+			return nil, fmt.Errorf("device: register buffer table: %w (%w)", err, errors.ErrUnsupported)
 		}
 	}
-	for len(mem) > 0 {
-		n := min(len(mem), regionSize)
-		part := mem[:n:n]
-		iov := &unix.Iovec{Base: unsafe.SliceData(part)}
-		iov.SetLen(n)
-		place := r.mu.buffers
-		if n := len(r.mu.spare); n > 0 {
-			place = r.mu.spare[n-1]
+	for range n {
+		if k := len(r.mu.spare); k > 0 {
+			list = append(list, r.mu.spare[k-1])
+			r.mu.spare = r.mu.spare[:k-1]
+			continue
 		}
-		up := giouring.RsrcUpdate2{Offset: place, Nr: 1, Data: uint64(uintptr(unsafe.Pointer(iov)))}
-		err := r.register(giouring.RegisterBuffersUpdate, unsafe.Pointer(&up), uint32(unsafe.Sizeof(up)))
-		runtime.KeepAlive(iov)
-		if errors.Is(err, unix.ENOMEM) {
-			return fmt.Errorf("device: register %d bytes: %w (raise RLIMIT_MEMLOCK)", n, err)
-		}
-		if err != nil {
-			return fmt.Errorf("device: register %d bytes: %w", n, err)
-		}
-		base := uintptr(unsafe.Pointer(unsafe.SliceData(part)))
-		r.mu.regions = append(r.mu.regions, region{base, base + uintptr(n), uint16(place), part})
-		if place < r.mu.buffers {
-			r.mu.spare = r.mu.spare[:len(r.mu.spare)-1]
-		} else {
-			r.mu.buffers++
-		}
-		mem = mem[n:]
+		list = append(list, r.mu.buffers)
+		r.mu.buffers++
 	}
+	return list, nil
+}
+
+// registerPiece pins one piece in its place. r.mu is not held meanwhile: reads go on.
+func (r *ring) registerPiece(part []byte, place uint32) error {
+	if err := r.putPlace(place, part); errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("device: register %d bytes: %w (raise RLIMIT_MEMLOCK)", len(part), err)
+	} else if err != nil {
+		return fmt.Errorf("device: register %d bytes: %w", len(part), err)
+	}
+	base := uintptr(unsafe.Pointer(unsafe.SliceData(part)))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.mu.regions, base, func(g region, base uintptr) int { return cmp.Compare(g.base, base) })
+	r.mu.regions = slices.Insert(r.mu.regions, i, region{base, base + uintptr(len(part)), uint16(place), part})
 	return nil
+}
+
+// putPlace has the kernel pin part, or nothing, in a place of its table. REQUIRES: not r.mu.
+func (r *ring) putPlace(place uint32, part []byte) error {
+	if r.pinning != nil {
+		r.pinning()
+	}
+	iov := &unix.Iovec{}
+	if len(part) > 0 {
+		iov.Base = unsafe.SliceData(part)
+		iov.SetLen(len(part))
+	}
+	up := giouring.RsrcUpdate2{Offset: place, Nr: 1, Data: uint64(uintptr(unsafe.Pointer(iov)))}
+	err := r.register(giouring.RegisterBuffersUpdate, unsafe.Pointer(&up), uint32(unsafe.Sizeof(up)))
+	runtime.KeepAlive(iov)
+	return err
 }
 
 // regionLocked finds the registered buffer that holds all n bytes at base.
 // REQUIRES: r.mu.
 func (r *ring) regionLocked(base, n uintptr) (uint16, bool) {
-	for i := range r.mu.regions { // few: one per GiB of arena
-		if g := &r.mu.regions[i]; base >= g.base && base+n <= g.end {
-			return g.index, true
-		}
+	i, found := slices.BinarySearchFunc(r.mu.regions, base, func(g region, base uintptr) int { return cmp.Compare(g.base, base) })
+	if !found {
+		i--
 	}
-	return 0, false
+	if i < 0 || base+n > r.mu.regions[i].end {
+		return 0, false
+	}
+	return r.mu.regions[i].index, true
 }
 
 func (r *ring) Grow(size int64) error {

@@ -94,6 +94,40 @@ func TestRingContinuesShortReads(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3}, []byte{buf[0], buf[Align], buf[2*Align]})
 }
 
+// The kernel has no memory for entries for now, and nothing is in flight that would wake anybody: they are handed over
+// a moment later, each time that this happens.
+func TestRingTriesAgainEachTime(t *testing.T) {
+	r := newTestRing(t)
+	defer r.Close()
+	refusals := 0 // guarded by r.mu
+	r.mu.Lock()
+	r.submit = func() (uint, error) {
+		if refusals > 0 {
+			refusals--
+			return 0, unix.ENOMEM
+		}
+		return r.ring.Submit()
+	}
+	r.mu.Unlock()
+	for i := range 3 {
+		r.mu.Lock()
+		refusals = 2
+		r.mu.Unlock()
+		done := make(chan error, 1)
+		require.NoError(t, r.Submit([]*Op{{Bufs: [][]byte{AlignedBuffer(Align)}, Done: func(o *Op) { done <- o.Err }}}))
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			t.Fatalf("nobody tries again (%d)", i)
+		}
+		r.mu.Lock()
+		left := refusals
+		r.mu.Unlock()
+		require.Zero(t, left)
+	}
+}
+
 func newTestRing(t *testing.T) *ring {
 	d, err := Create(filepath.Join(t.TempDir(), "dev"), 8<<20, Options{Backend: IOUring})
 	if errors.Is(err, ErrUnavailable) {
@@ -145,6 +179,55 @@ func TestRingArena(t *testing.T) {
 	require.Equal(t, want[:8192], mem[:8192])
 	require.NoError(t, ReadAt(ctx, r, mem, 0)) // across all edges: plain
 	require.Equal(t, want, mem)
+}
+
+// A large region is registered, and given back, piece by piece, and reads go on meanwhile.
+func TestRingReadsWhileMemoryIsRegistered(t *testing.T) {
+	r := newTestRing(t)
+	defer r.Close()
+	const size = 2*regionSize + 8<<20
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	defer unix.Munmap(mem)
+	page := AlignedBuffer(Align)
+	pieces := 0
+	r.pinning = func() {
+		pieces++
+		require.NoError(t, ReadAt(t.Context(), r, page, 0))
+		require.NoError(t, ReadAt(t.Context(), r, mem[:1<<20], 0))
+	}
+	err = RegisterArena(r, mem)
+	if errors.Is(err, unix.ENOMEM) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.Equal(t, 3, pieces)
+	index := func(at, n uintptr) (uint16, bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.regionLocked(uintptr(unsafe.Pointer(&mem[0]))+at, n)
+	}
+	for i := range uintptr(3) {
+		got, ok := index(i*regionSize, 8<<20)
+		require.True(t, ok)
+		require.EqualValues(t, i, got)
+	}
+	_, ok := index(regionSize-4096, 8192)
+	require.False(t, ok, "across the edge of two pieces")
+	require.NoError(t, ReadAt(t.Context(), r, mem[regionSize-4096:regionSize+4096], 0))
+	UnregisterArena(r, mem)
+	require.Equal(t, 6, pieces)
+	_, ok = index(0, 4096)
+	require.False(t, ok)
+
+	// More than there are places for is refused, and takes none.
+	r.mu.Lock()
+	places := maxRegions - int(r.mu.buffers) + len(r.mu.spare)
+	r.mu.Unlock()
+	_, err = r.places(places + 1)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.NoError(t, RegisterArena(r, mem))
+	require.Equal(t, 9, pieces)
 }
 
 // TestRingEntriesStartClean: giouring leaves the flags of the last user of an

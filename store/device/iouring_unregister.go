@@ -2,13 +2,7 @@
 
 package device
 
-import (
-	"runtime"
-	"unsafe"
-
-	"github.com/pawelgaczynski/giouring"
-	"golang.org/x/sys/unix"
-)
+import "unsafe"
 
 // UnregisterArena gives the places of mem in the kernel's table back.
 func (r *ring) UnregisterArena(mem []byte) {
@@ -18,22 +12,25 @@ func (r *ring) UnregisterArena(mem []byte) {
 	defer r.exit(1)
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
 	end := base + uintptr(len(mem))
+	// First nobody may name them any more. What is under way keeps its pages pinned until it ends.
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var gone []region
 	keep := r.mu.regions[:0]
 	for _, g := range r.mu.regions {
 		if g.base < base || g.end > end {
 			keep = append(keep, g)
-			continue
-		}
-		iov := &unix.Iovec{} // an empty place
-		up := giouring.RsrcUpdate2{Offset: uint32(g.index), Nr: 1, Data: uint64(uintptr(unsafe.Pointer(iov)))}
-		err := r.register(giouring.RegisterBuffersUpdate, unsafe.Pointer(&up), uint32(unsafe.Sizeof(up)))
-		runtime.KeepAlive(iov)
-		if err == nil {
-			r.mu.spare = append(r.mu.spare, uint32(g.index))
+		} else {
+			gone = append(gone, g)
 		}
 	}
 	clear(r.mu.regions[len(keep):])
 	r.mu.regions = keep
+	r.mu.Unlock()
+	for _, g := range gone {
+		if r.putPlace(uint32(g.index), nil) == nil {
+			r.mu.Lock()
+			r.mu.spare = append(r.mu.spare, uint32(g.index))
+			r.mu.Unlock()
+		}
+	}
 }

@@ -1,7 +1,10 @@
 package device
 
 import (
-	"sync"
+	"maps"
+	"sync/atomic"
+
+	"github.com/skepkv/skep/store/internal/locks"
 )
 
 // memoryWorkers is enough to show concurrency bugs of a caller, which is what a
@@ -9,7 +12,7 @@ import (
 const memoryWorkers = 4
 
 // memoryChunk is the unit in which a memory device takes memory.
-const memoryChunk = 256 << 10
+const memoryChunk = 32 << 10
 
 // Memory is a device in DRAM. Bytes never written read as zeros and take no
 // memory, so a device much larger than the machine is fine. It loses everything
@@ -20,13 +23,19 @@ type Memory struct {
 }
 
 type memoryStore struct {
-	mu     sync.RWMutex
-	chunks map[int64][]byte // by offset / memoryChunk
+	mu     locks.RWMutex[locks.DeviceMemory]
+	chunks map[int64]*memoryBytes // by offset / memoryChunk
+}
+
+// memoryBytes is one chunk, of one device or, since a Clone, of several: then who writes takes a copy first.
+type memoryBytes struct {
+	bytes  []byte
+	shared atomic.Bool
 }
 
 // NewMemory makes a device of size bytes, rounded up to Align.
 func NewMemory(size int64) *Memory {
-	return newMemory(size, &memoryStore{chunks: map[int64][]byte{}})
+	return newMemory(size, &memoryStore{chunks: map[int64]*memoryBytes{}})
 }
 
 func newMemory(size int64, s *memoryStore) *Memory {
@@ -36,13 +45,13 @@ func newMemory(size int64, s *memoryStore) *Memory {
 }
 
 // Clone returns a new, open device with the same bytes and size. Writes that are
-// in flight are in it or not.
+// in flight are in it or not. It costs little: the two share what neither has written since.
 func (m *Memory) Clone() *Memory {
 	m.store.mu.RLock()
 	defer m.store.mu.RUnlock()
-	c := &memoryStore{chunks: make(map[int64][]byte, len(m.store.chunks))}
-	for i, b := range m.store.chunks {
-		c.chunks[i] = append([]byte(nil), b...)
+	c := &memoryStore{chunks: maps.Clone(m.store.chunks)}
+	for _, b := range c.chunks {
+		b.shared.Store(true)
 	}
 	return newMemory(m.Size(), c)
 }
@@ -97,7 +106,7 @@ func (s *memoryStore) read(b []byte, off int64) {
 		within := off % memoryChunk
 		n := min(int64(len(b)), memoryChunk-within)
 		if c := s.chunks[off/memoryChunk]; c != nil {
-			copy(b[:n], c[within:])
+			copy(b[:n], c.bytes[within:])
 		} else {
 			clear(b[:n])
 		}
@@ -112,11 +121,14 @@ func (s *memoryStore) write(b []byte, off int64) {
 		within := off % memoryChunk
 		n := min(int64(len(b)), memoryChunk-within)
 		c := s.chunks[off/memoryChunk]
-		if c == nil {
-			c = make([]byte, memoryChunk)
-			s.chunks[off/memoryChunk] = c
+		if c == nil || c.shared.Load() {
+			own := &memoryBytes{bytes: make([]byte, memoryChunk)}
+			if c != nil {
+				copy(own.bytes, c.bytes)
+			}
+			c, s.chunks[off/memoryChunk] = own, own
 		}
-		copy(c[within:], b[:n])
+		copy(c.bytes[within:], b[:n])
 		b, off = b[n:], off+n
 	}
 }

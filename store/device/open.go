@@ -235,11 +235,7 @@ func growFile(c *core, f *file, size int64) error {
 	if size == cur {
 		return nil
 	}
-	err := f.allocate(cur, size)
-	if err == nil {
-		err = f.f.Sync()
-	}
-	if err != nil {
+	if err := f.allocate(cur, size); err != nil {
 		return fmt.Errorf("device: grow %s from %d to %d bytes: %w", f.path, cur, size, err)
 	}
 	c.size.Store(size)

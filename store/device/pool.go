@@ -2,8 +2,8 @@ package device
 
 import (
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"io"
-	"sync"
 )
 
 // engine does one op, start to end, on the goroutine that calls it.
@@ -22,7 +22,7 @@ type pool struct {
 	workers int
 
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.DevicePool]
 		waiting opList
 		running int // goroutines
 	}

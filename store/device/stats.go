@@ -31,7 +31,7 @@ func LatencyBound(bucket int) time.Duration {
 // OpStats are the totals of one Kind since the device was opened.
 type OpStats struct {
 	Ops        uint64 // done, with or without error
-	Errors     uint64
+	Errors     uint64 // of those, the ones that failed; not for memory the kernel could not get at (EFAULT)
 	Bytes      uint64 // of ops without error
 	LatencySum time.Duration
 	Latency    [LatencyBuckets]uint64

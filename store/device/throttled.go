@@ -3,6 +3,7 @@ package device
 import (
 	"container/heap"
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"sync"
 	"time"
 )
@@ -76,7 +77,7 @@ type Throttled struct {
 	wake  chan struct{}
 
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.DeviceThrottled]
 		busy    int64 // the modelled drive is busy until then
 		early   dueHeap
 		running bool // a goroutine is delivering what is in early

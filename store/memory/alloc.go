@@ -85,6 +85,9 @@ func (a *Arena) attemptLocked(r *request) (bufs []*Buffer, v verdict, lack want)
 		b.state.Store(oneRef)
 		bufs = append(bufs, b)
 	}
+	for _, b := range bufs {
+		a.takeLocked(b.page * PageSize)
+	}
 	if invariants {
 		for _, b := range bufs {
 			checkPoison(b.mem[:cap(b.mem)])

@@ -2,9 +2,9 @@ package memory
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/locks"
 	"math/bits"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -49,7 +49,17 @@ type Options struct {
 	MaxBlock int
 	// SmallPages leaves huge pages off.
 	SmallPages bool
+	// Taken, when set, gets each part of the mapping the first time that a buffer lies in it: what was
+	// never used need not be registered with a drive, which would make all of it resident. Parts are of
+	// Parts' size. It is called with the arena's lock held and must not wait.
+	Taken func(part []byte)
 }
+
+// partBytes is the least size of a part: no buffer lies in two.
+const partBytes = LimitMaxBlock
+
+// maxParts bounds their number: a ring looks for the one that holds a buffer one by one.
+const maxParts = 64
 
 func (o *Options) ensureDefaults() {
 	if o.MaxBlock == 0 {
@@ -85,9 +95,10 @@ type Arena struct {
 	misused     atomic.Int64
 
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.MemoryArena]
 		buddy *buddy
-		live  int64 // buffers not free, quarantined ones included
+		parts bitset // not used yet; nil without Options.Taken
+		live  int64  // buffers not free, quarantined ones included
 		used  [numBudgets]int64
 		// Each queue is served strictly from its front: the waiter there takes
 		// its memory itself when poked, which lets it ask the cache to evict
@@ -135,10 +146,35 @@ func New(opts Options) (*Arena, error) {
 	}
 	a := &Arena{opts: opts, hugePages: huge, mem: mem, unmap: unmap}
 	a.mu.buddy = newBuddy(size/PageSize, orderFor(opts.MaxBlock/PageSize))
+	if opts.Taken != nil {
+		a.mu.parts = newBitset(a.Parts())
+		for i := range a.Parts() {
+			a.mu.parts.add(i)
+		}
+	}
 	return a, nil
 }
 
-// Bytes returns the whole mapping, for registration with io_uring. Only the parts
+// part is the size of all parts but the last.
+func (a *Arena) part() int {
+	return (len(a.mem)/maxParts/partBytes + 1) * partBytes
+}
+
+// Parts is how many there are.
+func (a *Arena) Parts() int { return (len(a.mem) + a.part() - 1) / a.part() }
+
+// takeLocked tells of the part in which the buffer at off lies, if it is the first there.
+func (a *Arena) takeLocked(off int) {
+	i := off / a.part()
+	if a.opts.Taken == nil || !a.mu.parts.has(i) {
+		return
+	}
+	a.mu.parts.remove(i)
+	end := min((i+1)*a.part(), len(a.mem))
+	a.opts.Taken(a.mem[i*a.part() : end : end])
+}
+
+// Bytes returns the whole mapping. Only the parts
 // covered by the caller's own buffers may be read or written. It is nil once the
 // arena has been unmapped.
 func (a *Arena) Bytes() []byte {

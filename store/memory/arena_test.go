@@ -406,9 +406,7 @@ func TestCloseFailsTheWaiting(t *testing.T) {
 			failed <- err
 		}()
 	}
-	for a.Stats().Waiters < 3 {
-		time.Sleep(time.Millisecond)
-	}
+	require.Eventually(t, func() bool { return a.Stats().Waiters == 3 }, time.Minute, time.Millisecond)
 	closed := make(chan error)
 	go func() { closed <- a.Close(context.Background()) }()
 	for range 3 {

@@ -2,8 +2,8 @@ package memory
 
 import (
 	"fmt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -80,7 +80,7 @@ type Cache struct {
 	opts  CacheOptions
 
 	mu struct {
-		sync.Mutex
+		locks.Mutex[locks.MemoryCache]
 		closed  bool
 		version Version
 		entries map[ID]*entry

@@ -4,8 +4,8 @@
 // # The arena
 //
 // An Arena is one 2 MiB-aligned mapping on huge pages, as large as its two
-// budgets together and no larger, so that it can be registered with io_uring
-// once and never grows. A buddy allocator hands out 4 KiB pages of it: every
+// budgets together and no larger, so that it can be registered with io_uring,
+// in parts as they are used, and never grows. A buddy allocator hands out 4 KiB pages of it: every
 // buffer starts at a multiple of its size rounded up to a power of two, and the
 // tail that rounding would waste is given back at once, so a buffer costs its
 // length rounded up to 4 KiB. Free space is kept as one bitmap per order

@@ -1,7 +1,7 @@
 package memory
 
 import (
-	"sync"
+	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 )
 
@@ -14,7 +14,7 @@ type Handle struct {
 	spill    []byte
 	at       int // index in entry.handles, −1 when no longer there; guarded by cache.mu
 
-	mu      sync.Mutex // taken after cache.mu, held for no longer than a copy
+	mu      locks.Mutex[locks.MemoryHandle] // taken after cache.mu, held for no longer than a copy
 	state   handleState
 	readers int // calls inside Read
 	pinning bool

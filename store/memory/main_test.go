@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -18,11 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newRand returns a generator whose seed is printed when the test fails. To run
 // with a seed again, set SKEP_SEED.
 func newRand(t *testing.T) *rand.Rand {
-	seed := rand.Uint64()
-	if s, err := strconv.ParseUint(os.Getenv("SKEP_SEED"), 10, 64); err == nil {
-		seed = s
-	}
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	return seededRand(seed)
 }
 

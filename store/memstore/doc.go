@@ -28,12 +28,6 @@
 //   - What a live lease, a pin or a session holds is not evicted.
 //   - Every event has the sequence number of the one before plus one.
 //
-// # Arithmetic
-//
-// Sizes and offsets of layers, heads and pages are computed here (geometry.go) and
-// not by package layout, on purpose: two implementations of the same arithmetic,
-// compared by the contract test, find each other's mistakes.
-//
 // # Where the API leaves room
 //
 // Purging empties a namespace; its number stays valid and may be put to again. A

@@ -73,6 +73,7 @@ type stream struct {
 
 	mu       sync.Mutex // one Next at a time; never held while waiting
 	snapshot []skep.Event
+	told     chan struct{} // closed when that has been delivered
 	next     uint64
 	lost     bool // the place asked for was in another epoch
 	closed   bool
@@ -87,7 +88,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	x := &stream{st: s, next: s.events.next, done: make(chan struct{})}
+	x := &stream{st: s, next: s.events.next, told: make(chan struct{}), done: make(chan struct{})}
 	switch {
 	case snapshot:
 		blocks := make([]*block, 0, s.lru.Len())
@@ -105,6 +106,9 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 		x.lost = true
 	default:
 		x.next = from.Seq
+	}
+	if len(x.snapshot) == 0 {
+		close(x.told)
 	}
 	return x, nil
 }
@@ -142,7 +146,9 @@ func (x *stream) take(ctx context.Context, op string, into []skep.Event) (int, <
 		return 0, nil, err
 	}
 	n := copy(into, x.snapshot)
-	x.snapshot = x.snapshot[n:]
+	if x.snapshot = x.snapshot[n:]; n > 0 && len(x.snapshot) == 0 {
+		close(x.told)
+	}
 	for n < len(into) && len(x.snapshot) == 0 {
 		oldest := s.events.oldest()
 		switch {
@@ -168,6 +174,9 @@ func (x *stream) take(ctx context.Context, op string, into []skep.Event) (int, <
 func (s *Store) gap(last, lost uint64) skep.Event {
 	return skep.Event{Cursor: skep.Cursor{Epoch: s.epoch, Seq: last}, Kind: skep.EventGap, Time: s.opt.Clock(), Lost: lost}
 }
+
+// Told implements skep.EventStream.
+func (x *stream) Told() (<-chan struct{}, error) { return x.told, nil }
 
 // Close implements skep.EventStream.
 func (x *stream) Close() error {

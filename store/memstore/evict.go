@@ -222,6 +222,9 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 		_, err := s.spaceLocked(op, 0)
 		return err
 	}
+	for w := range s.writers {
+		w.purged = w.purged || purges(p, s.spaces, w.space, roomOf(w.req.Scope))
+	}
 	var hit []*room
 	spaces := map[skep.NamespaceID]bool{}
 	for id, r := range s.rooms {
@@ -244,6 +247,45 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 			which = max(p.Namespace, saltSpace(p)) // 0 for several
 		}
 		s.events.append(skep.Event{Kind: skep.EventPurged, Time: s.opt.Clock(), Namespace: which, Salted: p.Salt != nil})
+	}
+	return nil
+}
+
+// DeleteNamespace implements skep.Deleter.
+func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	const op = "delete namespace"
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	n, err := s.spaceLocked(op, id)
+	if err != nil {
+		return err
+	}
+	gone := map[*namespace]bool{}
+	for _, o := range s.spaces {
+		if o == n || o != nil && n.Clusters(o.NamespaceSpec) {
+			gone[o] = true
+		}
+	}
+	for _, r := range s.rooms {
+		if !gone[r.space] {
+			continue
+		}
+		for _, b := range r.blocks {
+			s.removeLocked(b, 0, 0)
+		}
+	}
+	for w := range s.writers {
+		if gone[w.space] {
+			s.forgetLocked(w)
+		}
+	}
+	for o := range gone {
+		s.spaces[o.ID-1] = nil
+		delete(s.names, spaceName{o.Tenant, o.Name})
+		o.tenant.spaces--
+		s.events.append(skep.Event{Kind: skep.EventPurged, Time: s.opt.Clock(), Namespace: o.ID})
 	}
 	return nil
 }

@@ -5,11 +5,13 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Defaults of Options.
@@ -27,10 +29,12 @@ type Options struct {
 	TenantLeaseBytes int64 // payload one tenant may hold leased, then LeaseDenied; 0: no cap
 	TenantPinBytes   int64 // payload one tenant may pin, then Quota; 0: no cap
 
+	TenantNamespaces int // how many one tenant may have, then Quota; 0: no cap
+
 	MemoryBytes int64 // for Alloc and open block writers; 0: DefaultMemoryBytes
 	EventBuffer int   // events kept for readers that lag; 0: DefaultEventBuffer
 
-	Clock              func() time.Time // nil: time.Now
+	Clock              func() time.Time // nil: skep.Steady
 	Epoch              uint64           // of event cursors; 0: the clock's nanoseconds
 	LoadBytesPerSecond int64            // what Estimate reckons with; 0: DefaultLoadBytesPerSecond
 
@@ -41,14 +45,15 @@ type Options struct {
 
 // Store keeps blocks in memory. New makes one; it is safe for concurrent use.
 type Store struct {
-	opt    Options
-	opened time.Time
-	epoch  uint64
+	skep.UnsupportedStore // of what drives can do: there are none
+	opt                   Options
+	opened                time.Time
+	epoch                 uint64
 
 	mu       sync.Mutex
 	closed   bool
 	names    map[spaceName]*namespace
-	spaces   []*namespace // namespace number n is at n-1; never shrinks
+	spaces   []*namespace // namespace number n is at n-1, nil once it is deleted; never shrinks
 	rooms    map[roomID]*room
 	tenants  map[string]*tenant
 	lru      *list.List // of *block, coldest at the back
@@ -70,20 +75,21 @@ type spaceName struct{ tenant, name string }
 
 type namespace struct {
 	skep.NamespaceInfo
-	geo    geometry
+	part   int64 // bytes of a block's kv part; 0: any
 	tenant *tenant
 }
 
 // tenant is who pays.
 type tenant struct {
 	used   int64
+	spaces int   // namespaces
 	leased int64 // payload of blocks under at least one lease
 }
 
 // New makes an empty Store.
 func New(o Options) *Store {
 	if o.Clock == nil {
-		o.Clock = time.Now
+		o.Clock = skep.Steady
 	}
 	o.MemoryBytes = cmp.Or(o.MemoryBytes, DefaultMemoryBytes)
 	o.EventBuffer = cmp.Or(o.EventBuffer, DefaultEventBuffer)
@@ -169,7 +175,7 @@ func ended(ctx context.Context, op string) error {
 }
 
 func (s *Store) spaceLocked(op string, id skep.NamespaceID) (*namespace, error) {
-	if id == 0 || int64(id) > int64(len(s.spaces)) {
+	if id == 0 || int64(id) > int64(len(s.spaces)) || s.spaces[id-1] == nil {
 		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id, Limit: "one that was opened"}
 	}
 	return s.spaces[id-1], nil
@@ -194,12 +200,20 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 		}
 		return n.NamespaceInfo, nil
 	}
+	g, err := layout.Of(spec.Shape)
+	if err != nil {
+		return skep.NamespaceInfo{}, err
+	}
 	t := s.tenants[spec.Tenant]
 	if t == nil {
 		t = &tenant{}
 		s.tenants[spec.Tenant] = t
 	}
-	n := &namespace{geo: geometryOf(spec.Shape), tenant: t}
+	if most := s.opt.TenantNamespaces; most > 0 && t.spaces >= most {
+		return skep.NamespaceInfo{}, &skep.Error{Op: op, Kind: skep.Quota, Field: "namespaces of the tenant", Value: t.spaces, Limit: fmt.Sprintf("at most %d", most)}
+	}
+	t.spaces++
+	n := &namespace{part: g.PartBytes(), tenant: t}
 	n.NamespaceSpec = spec
 	n.ID = skep.NamespaceID(len(s.spaces) + 1)
 	n.Created = s.opt.Clock()
@@ -232,9 +246,40 @@ func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	infos := make([]skep.NamespaceInfo, len(s.spaces))
-	for i, n := range s.spaces {
-		infos[i] = n.NamespaceInfo
+	infos := make([]skep.NamespaceInfo, 0, len(s.names))
+	for _, n := range s.spaces {
+		if n != nil {
+			infos = append(infos, n.NamespaceInfo)
+		}
+	}
+	return infos, nil
+}
+
+// FindNamespace implements skep.Store.
+func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	const op = "find namespace"
+	if err := s.begin(ctx, op); err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	defer s.mu.Unlock()
+	n, err := s.spaceLocked(op, id)
+	if err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	return n.NamespaceInfo, nil
+}
+
+// NamespacesOf implements skep.Store.
+func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
+	if err := s.begin(ctx, "namespaces"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	var infos []skep.NamespaceInfo
+	for _, n := range s.spaces {
+		if n != nil && n.Tenant == tenant {
+			infos = append(infos, n.NamespaceInfo)
+		}
 	}
 	return infos, nil
 }

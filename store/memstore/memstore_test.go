@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(_ *testing.T, c storetest.Config) skep.Store {
 	return memstore.New(memstore.Options{
-		CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes,
+		CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes, TenantNamespaces: c.TenantNamespaces,
 		PoisonReleased: true,
 	})
 }
@@ -25,7 +25,7 @@ func TestContract(t *testing.T) { storetest.Test(t, open) }
 func TestContractWhenItDeclines(t *testing.T) {
 	storetest.Test(t, func(_ *testing.T, c storetest.Config) skep.Store {
 		return memstore.New(memstore.Options{
-			CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes,
+			CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes, TenantNamespaces: c.TenantNamespaces,
 			DeclineWhenFull: true,
 		})
 	})

@@ -220,9 +220,9 @@ func TestPrioritiesAndDeadlines(t *testing.T) {
 		return into[0]
 	}
 	require.Equal(t, 2, next().Chain, "the highest priority")
-	require.NoError(t, s.Reprioritise(0, 5, time.Time{}))
+	require.NoError(t, s.Reprioritise(ctx, 0, 5, time.Time{}))
 	require.Equal(t, 0, next().Chain)
-	require.NoError(t, s.Reprioritise(0, -1, time.Time{}))
+	require.NoError(t, s.Reprioritise(ctx, 0, -1, time.Time{}))
 	require.Equal(t, 2, next().Chain)
 	require.Equal(t, 1, next().Chain, "the nearest deadline")
 	b.forward(time.Second)
@@ -236,7 +236,7 @@ func TestClaimsMeetWhatWasLoaded(t *testing.T) {
 	b := newBench(t, memstore.Options{})
 	keys := chain("a", 5) // of 4 tokens each
 	b.put(b.sc, keys[:4])
-	s, err := b.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.sc, Keys: keys, Blocks: skep.Range{From: 1, To: 5}, Direction: skep.TailFirst}}})
+	s, err := b.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.sc, Keys: keys, Blocks: skep.Only(1, 5), Direction: skep.TailFirst}}})
 	require.NoError(t, err)
 	defer s.Close(ctx)
 	into := make([]skep.Chunk, 2) // block 4, which is missed, and block 3
@@ -256,9 +256,9 @@ func TestClaimsMeetWhatWasLoaded(t *testing.T) {
 		{"what was loaded", skep.Range{From: 12, To: 16}, skep.Range{From: 12, To: 12}, 16},
 		{"what was missed", skep.Range{From: 16, To: 20}, skep.Range{From: 16, To: 20}, 20},
 	} {
-		got, err := s.Claim(0, c.ask)
+		got, err := s.Claim(ctx, 0, c.ask.Subset(), skep.Idle)
 		require.NoError(t, err)
-		require.Equal(t, skep.Claim{Granted: c.granted, Jump: c.jump}, got, c.name)
+		require.Equal(t, skep.Claim{Granted: c.granted, Next: c.jump}, got, c.name)
 	}
 }
 

@@ -79,8 +79,8 @@ func checkAck(op string, a skep.Ack) error {
 // whole block's size: its tokens are in the middle of the layout, not at its front.
 func checkSizes(op string, n *namespace, m skep.Manifest) error {
 	for _, p := range m {
-		if p.Name == skep.PartKV && n.geo.part != 0 && p.Size != n.geo.part {
-			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", n.geo.part))
+		if p.Name == skep.PartKV && n.part != 0 && p.Size != n.part {
+			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", n.part))
 		}
 	}
 	return nil

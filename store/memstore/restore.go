@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Restore implements skep.Restorer. Blocks are found and held now and copied during
@@ -31,10 +32,11 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		if err != nil {
 			return nil, err
 		}
-		c, err := newRun(op, n, r.Chains[i])
+		c, err := newRun(n, &r.Chains[i])
 		if err != nil {
 			return nil, err
 		}
+		c.sums = r.Sums
 		x.runs = append(x.runs, c)
 	}
 	for _, c := range x.runs {
@@ -72,16 +74,16 @@ func (s *Store) resolveLocked(c *run) {
 	s.touchLocked(c.found())
 }
 
-// run is one chain of a session: what it loads, in which order, and how far it is.
+// run is one chain of a session: its plan, and how far it is.
 // A unit is what may be claimed as one: a block, or a layer of all blocks.
 type run struct {
-	skep.Chain // with Part, Blocks, Layers and Heads filled in
-	space      *namespace
-	structured bool     // the part has the shape's layers and heads
-	blocks     []*block // of the Blocks range; nil is a miss
-	units      []state  // of the Blocks range, or of the Layers range
-	turn, sub  int      // next piece: the turn-th unit in order, and in a layer which block
-	stopped    bool
+	*layout.ChainPlan
+	space   *namespace
+	sums    bool     // chunks carry their checksums
+	blocks  []*block // of the Blocks range; nil is a miss
+	units   []state  // of the Blocks range, or of the Layers range
+	turn    int      // next chunk, in the direction's order
+	stopped bool
 }
 
 type state uint8
@@ -93,120 +95,21 @@ const (
 	claimed       // the caller's
 )
 
-func newRun(op string, n *namespace, c skep.Chain) (*run, error) {
-	r := &run{Chain: c, space: n}
-	g := n.geo
-	r.Part = partName(c.Part)
-	r.structured = r.Part == skep.PartKV && g.layers > 0
-	var ok bool
-	if r.Blocks, ok = c.Blocks.Within(len(c.Keys)); !ok {
-		return nil, skep.Invalidf(op, "blocks", c.Blocks, fmt.Sprintf("within 0 to %d", len(c.Keys)))
-	}
-	if len(r.Part) > skep.MaxPartNameSize {
-		return nil, skep.Invalidf(op, "part name length in bytes", len(r.Part), fmt.Sprintf("at most %d", skep.MaxPartNameSize))
-	}
-	if c.Direction > skep.EitherWay {
-		return nil, skep.Invalidf(op, "direction", c.Direction, "one of the five")
-	}
-	if err := c.ValidateCompute(); err != nil {
+func newRun(n *namespace, c *skep.Chain) (*run, error) {
+	p, err := layout.PlanChain(c, n.Shape)
+	if err != nil {
 		return nil, err
 	}
-	if r.Direction == skep.EitherWay { // nothing is read from drives: neither way is sooner
-		r.Direction = skep.TailFirst
-	}
-	if !r.structured && (c.Direction.ByLayer() || !c.Layers.All() || !c.Heads.All()) {
-		return nil, skep.Invalidf(op, "direction, layers and heads", "by layer or part of a block", "whole blocks, in a part without layers")
-	}
-	if r.Layers, ok = c.Layers.Within(g.layers); r.structured && !ok {
-		return nil, skep.Invalidf(op, "layers", c.Layers, fmt.Sprintf("within 0 to %d", g.layers))
-	}
-	if !c.Heads.All() && (n.Shape.Kind != skep.Attention || n.Shape.Order != skep.HND) {
-		return nil, skep.Invalidf(op, "heads", c.Heads, "all, unless the shape is attention in HND order")
-	}
-	if r.Heads, ok = c.Heads.Within(g.heads); r.structured && !ok {
-		return nil, skep.Invalidf(op, "heads", c.Heads, fmt.Sprintf("within 0 to %d", g.heads))
-	}
-	if err := r.checkDestination(op); err != nil {
+	if err := p.Resolve(skep.TailFirst); err != nil { // nothing is read from drives: neither way is sooner
 		return nil, err
 	}
-	r.blocks = make([]*block, r.Blocks.Len())
+	r := &run{ChainPlan: p, space: n, blocks: make([]*block, p.Blocks.Len())}
 	units := len(r.blocks)
 	if c.Direction.ByLayer() && units > 0 {
 		units = r.Layers.Len()
 	}
 	r.units = make([]state, units)
 	return r, nil
-}
-
-// partBytes is the size every block's part has, 0 when it may differ.
-func (c *run) partBytes() int64 {
-	if c.Part != skep.PartKV {
-		return 0
-	}
-	return c.space.geo.part
-}
-
-func (c *run) checkDestination(op string) error {
-	d := &c.Dest
-	switch {
-	case d.Memory != nil && d.Paged != nil:
-		return skep.Invalidf(op, "destination", "memory and pages", "one of them, or neither")
-	case d.Paged != nil:
-		return c.checkPages(op)
-	case d.Memory == nil:
-		return nil
-	}
-	part, have := c.partBytes(), int64(len(d.Memory))
-	if d.Stride == 0 {
-		d.Stride = (part + pageSize - 1) / pageSize * pageSize
-	}
-	if d.Stride < max(part, 1) {
-		return skep.Invalidf(op, "destination stride", d.Stride, fmt.Sprintf("at least %d, and set when the part's size is not the shape's", max(part, 1)))
-	}
-	// Blocks of any size are checked against the stride one by one, as they land.
-	last := part
-	if part == 0 {
-		last = d.Stride
-	}
-	if n := int64(c.Blocks.Len()); n > 0 && (have < last || n-1 > (have-last)/d.Stride) {
-		return skep.Invalidf(op, "destination size in bytes", have, fmt.Sprintf("at least (%d - 1) × %d + %d", n, d.Stride, last))
-	}
-	return nil
-}
-
-func (c *run) checkPages(op string) error {
-	p, g := c.Dest.Paged, c.space.geo
-	if !c.structured {
-		return skep.Invalidf(op, "pages", "set", "unset for a part without layers")
-	}
-	if p.Order != skep.HND && p.Order != skep.NHD {
-		return skep.Invalidf(op, "page order", p.Order, "hnd or nhd")
-	}
-	if p.PageStride < g.plane() {
-		return skep.Invalidf(op, "page stride", p.PageStride, fmt.Sprintf("at least %d, the size of a page", g.plane()))
-	}
-	if len(p.Planes) != g.layers {
-		return skep.Invalidf(op, "planes", len(p.Planes), fmt.Sprintf("%d, the layers of the shape", g.layers))
-	}
-	if len(p.Pages) != c.Blocks.Len() {
-		return skep.Invalidf(op, "pages", len(p.Pages), fmt.Sprintf("%d, one a block", c.Blocks.Len()))
-	}
-	room := int64(1) << 62 // pages that fit into the smallest plane asked for
-	for l := c.Layers.From; l < c.Layers.To; l++ {
-		for k := 0; k < g.planes; k++ {
-			fit := int64(0)
-			if have := int64(len(p.Planes[l][k])); have >= g.plane() {
-				fit = (have-g.plane())/p.PageStride + 1
-			}
-			room = min(room, fit)
-		}
-	}
-	for _, page := range p.Pages {
-		if page < 0 || int64(page) >= room {
-			return skep.Invalidf(op, "page", page, fmt.Sprintf("0 to %d", room-1))
-		}
-	}
-	return nil
 }
 
 func (c *run) found() []*block {
@@ -219,26 +122,15 @@ func (c *run) found() []*block {
 	return f
 }
 
-// unit is the unit whose turn it is, counted from the start of its range.
-func (c *run) unit() int {
-	if c.Direction == skep.TailFirst || c.Direction == skep.LayersDown {
-		return len(c.units) - 1 - c.turn
+// unit is which unit a chunk is of, and whether it is the unit's last.
+func (c *run) unit(chunk int) (unit int, last bool) {
+	if n := len(c.blocks); c.Direction.ByLayer() {
+		return chunk / n, chunk%n == n-1
 	}
-	return c.turn
+	return chunk, true
 }
 
-func (c *run) over() bool { return c.turn == len(c.units) }
-
-// advance goes on to the next piece.
-func (c *run) advance() {
-	if c.Direction.ByLayer() {
-		if c.sub++; c.sub < len(c.blocks) {
-			return
-		}
-		c.sub = 0
-	}
-	c.turn++
-}
+func (c *run) over() bool { return c.turn == c.Chunks() }
 
 // claim answers for positions that are tokens or layers. first is the position of
 // unit 0, per the positions of a unit, end that of the chain's end. Positions outside
@@ -272,23 +164,23 @@ func (c *run) claim(r skep.Range, first, per, end int) skep.Claim {
 		}
 		jump = min((jump/per+1)*per, end)
 	}
-	return skep.Claim{Granted: skep.Range{From: r.From, To: pos}, Jump: jump}
+	return skep.Claim{Granted: skep.Range{From: r.From, To: pos}, Next: jump}
 }
 
 // claimTokens answers in the block directions.
 func (c *run) claimTokens(r skep.Range) skep.Claim {
-	per := c.space.geo.tokens
+	per := c.space.Shape.BlockTokens
 	end := len(c.Keys) * per
 	if n := len(c.blocks); n > 0 && c.Blocks.To == len(c.Keys) && c.blocks[n-1] != nil {
 		end += c.blocks[n-1].valid - per
 	}
 	if r.From > end {
-		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Jump: end}
+		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: end}
 	}
 	return c.claim(r, c.Blocks.From, per, end)
 }
 
 // claimLayers answers in the layer directions.
 func (c *run) claimLayers(r skep.Range) skep.Claim {
-	return c.claim(r, c.Layers.From, 1, c.space.geo.layers)
+	return c.claim(r, c.Layers.From, 1, c.Geometry.Layers())
 }

@@ -72,7 +72,7 @@ type block struct {
 	leases int
 	holds  int // sessions that read it
 	pinned time.Time
-	side   []skep.SidePiece // what PutSide kept
+	side   []skep.SidecarPiece // what PutSide kept
 }
 
 // visible reports whether b may be found.

@@ -10,13 +10,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/skepkv/skep"
 )
 
 // session loads during Next and at no other time: whoever holds mu knows that no
 // destination is being written.
 type session struct {
-	st *Store
+	skep.UnsupportedSession // of claim words: there is no scheduler to share one with
+	st                      *Store
 
 	mu     sync.Mutex // before Store.mu
 	runs   []*run
@@ -90,17 +93,12 @@ func (c *run) before(d *run) bool {
 
 // load delivers the run's next piece, or says why not.
 func (c *run) load(s *Store, chain int) skep.Chunk {
-	u := c.unit()
-	i, layers := u, c.Layers
-	if c.Direction.ByLayer() {
-		i = c.sub
-		layers = skep.Range{From: c.Layers.From + u, To: c.Layers.From + u + 1}
-	}
-	ch := skep.Chunk{Chain: chain, Block: c.Blocks.From + i}
-	if c.structured {
-		ch.Layers = layers
-	}
-	b, now := c.blocks[i], s.opt.Clock()
+	number := c.InOrder(c.turn)
+	c.turn++
+	u, last := c.unit(number)
+	ch := skep.Chunk{Chain: chain}
+	ch.Block, ch.Layers = c.Chunk(number)
+	b, now := c.blocks[ch.Block-c.Blocks.From], s.opt.Clock()
 	switch {
 	case c.units[u] == claimed:
 		ch.Err = &skep.Error{Op: "restore", Kind: skep.Claimed}
@@ -111,63 +109,49 @@ func (c *run) load(s *Store, chain int) skep.Chunk {
 	case b == nil:
 		ch.Err = &skep.Error{Op: "restore", Kind: skep.NotFound}
 	default:
-		ch.Err = c.deliver(&ch, b, i, layers, s.opt.PoisonReleased)
+		ch.Err = c.deliver(&ch, b, s.opt.PoisonReleased)
 	}
 	if ch.Err == nil {
 		ch.Tier = skep.TierDRAM
 		c.units[u] = loaded
-	} else if c.units[u] == pending && (!c.Direction.ByLayer() || i == len(c.blocks)-1) {
+	} else if c.units[u] == pending && last {
 		c.units[u] = missed
 	}
-	c.advance()
 	return ch
 }
 
-// deliver copies layers of b's part to where block i of the run goes, or lends them.
-func (c *run) deliver(ch *skep.Chunk, b *block, i int, layers skep.Range, poison bool) error {
+// deliver copies layers of b's part to where the chunk's block goes, or lends them.
+func (c *run) deliver(ch *skep.Chunk, b *block, poison bool) error {
 	src, ok := b.parts[c.Part]
 	if !ok {
 		return skep.NoPart("restore", c.Part, slices.Collect(maps.Keys(b.parts)))
 	}
-	extents := []extent{{0, int64(len(src))}}
-	if c.structured {
-		extents = c.space.geo.extents(layers, c.Heads)
+	if err := c.Fits(int64(len(src))); err != nil {
+		return err
 	}
-	for _, e := range extents {
-		ch.Bytes += e.len
+	spans, err := c.Spans(nil, ch.Layers, int64(len(src)))
+	if err != nil {
+		return err
 	}
-	switch d := &c.Dest; {
-	case d.Paged != nil:
-		c.fillPages(src, i, layers)
-	case d.Memory != nil:
-		if int64(len(src)) > d.Stride {
-			ch.Bytes = 0
-			return skep.Invalidf("restore", "destination stride", d.Stride, fmt.Sprintf("at least %d, the size of the part", len(src)))
+	for _, s := range spans {
+		ch.Bytes += s.Len
+		if c.sums {
+			ch.Sums = append(ch.Sums, skep.Sum{Len: s.Len, Sum: xxh3.Hash(src[s.Off:s.End()])})
 		}
-		at := d.Memory[int64(i)*d.Stride:]
-		for _, e := range extents {
-			copy(at[e.off:e.off+e.len], src[e.off:])
+	}
+	if c.Dest.Memory != nil || c.Dest.Paged != nil {
+		for _, s := range spans {
+			c.Copy(ch.Block, s.Off, src[s.Off:s.End()])
 		}
-	default:
-		for _, e := range extents {
-			ch.Data = append(ch.Data, src[e.off:e.off+e.len:e.off+e.len])
-		}
-		if poison {
-			poisonOnRelease(ch)
-		}
+		return nil
+	}
+	for _, s := range spans {
+		ch.Data = append(ch.Data, src[s.Off:s.End():s.End()])
+	}
+	if poison {
+		poisonOnRelease(ch)
 	}
 	return nil
-}
-
-func (c *run) fillPages(src []byte, i int, layers skep.Range) {
-	g, p := c.space.geo, c.Dest.Paged
-	at := int64(p.Pages[i]) * p.PageStride
-	for l := layers.From; l < layers.To; l++ {
-		for k := 0; k < g.planes; k++ {
-			from := int64(l)*g.layer() + int64(k)*g.plane()
-			g.fillPage(p.Planes[l][k][at:at+g.plane()], src[from:from+g.plane()], p.Order, c.Heads)
-		}
-	}
 }
 
 // Poison is what PoisonReleased overwrites released bytes with.
@@ -226,22 +210,31 @@ func (x *session) chain(op string, i int) (*run, error) {
 	return x.runs[i], nil
 }
 
-// Claim implements skep.Session.
-func (x *session) Claim(chain int, r skep.Range) (skep.Claim, error) {
+// asked is chain of a call that does nothing once its context has ended.
+func (x *session) asked(ctx context.Context, op string, i int) (*run, error) {
+	if err := ended(ctx, op); err != nil {
+		return nil, err
+	}
+	return x.chain(op, i)
+}
+
+// Claim implements skep.Session. Nothing is on its way between two calls of Next, so a busy engine gets what an idle
+// one gets.
+func (x *session) Claim(ctx context.Context, chain int, want skep.Subset, _ skep.EngineLoad) (skep.Claim, error) {
 	const op = "claim"
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c, err := x.chain(op, chain)
+	c, err := x.asked(ctx, op, chain)
 	if err != nil {
 		return skep.Claim{}, err
 	}
-	field, n := "tokens", len(c.Keys)*c.space.geo.tokens
+	field, n := "tokens", len(c.Keys)*c.space.Shape.BlockTokens
 	if c.Direction.ByLayer() {
-		field, n = "layers", c.space.geo.layers
+		field, n = "layers", c.Geometry.Layers()
 	}
-	whole, ok := r.Within(n)
+	whole, ok := want.In(n)
 	if !ok {
-		return skep.Claim{}, skep.Invalidf(op, field, r, fmt.Sprintf("within 0 to %d", n))
+		return skep.Claim{}, skep.Invalidf(op, field, want, fmt.Sprintf("within 0 to %d", n))
 	}
 	if c.Direction.ByLayer() {
 		return c.claimLayers(whole), nil
@@ -250,10 +243,10 @@ func (x *session) Claim(chain int, r skep.Range) (skep.Claim, error) {
 }
 
 // Reprioritise implements skep.Session.
-func (x *session) Reprioritise(chain int, priority int, deadline time.Time) error {
+func (x *session) Reprioritise(ctx context.Context, chain int, priority int, deadline time.Time) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c, err := x.chain("reprioritise", chain)
+	c, err := x.asked(ctx, "reprioritise", chain)
 	if err != nil {
 		return err
 	}

@@ -8,12 +8,10 @@ import (
 	"github.com/skepkv/skep"
 )
 
-var _ skep.SideRows = (*Store)(nil)
-
-// PutSide implements skep.SideRows: pieces are kept with the block and go with it.
-func (s *Store) PutSide(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidePiece) error {
-	const op = "put side rows"
-	if err := skep.ValidateSide(pieces); err != nil {
+// PutSidecar implements skep.Store: pieces are kept with the block and go with it.
+func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
+	const op = "put sidecar"
+	if err := skep.ValidateSidecar(pieces); err != nil {
 		return err
 	}
 	if err := s.begin(ctx, op); err != nil {
@@ -37,9 +35,9 @@ func (s *Store) PutSide(ctx context.Context, sc skep.Scope, key skep.Key, pieces
 	return nil
 }
 
-// Side implements skep.SideRows.
-func (s *Store) Side(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidePiece, error) {
-	const op = "side rows"
+// Sidecar implements skep.Store.
+func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
+	const op = "sidecar"
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -70,7 +68,7 @@ func (s *Store) sidedLocked(op string, sc skep.Scope, key skep.Key) (*block, err
 	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: key.Short()}
 }
 
-func cloneSide(pieces []skep.SidePiece) []skep.SidePiece {
+func cloneSide(pieces []skep.SidecarPiece) []skep.SidecarPiece {
 	out := slices.Clone(pieces)
 	for i := range out {
 		out[i].Bytes = bytes.Clone(out[i].Bytes)

@@ -20,6 +20,7 @@ type writer struct {
 	sizes    map[string]int64
 	reserved int64
 	deadline time.Time
+	purged   bool // what it was begun in; guarded by st.mu
 
 	mu     sync.Mutex
 	parts  map[string]*partBuffer
@@ -103,7 +104,11 @@ func (w *writer) openLocked(ctx context.Context, op string) error {
 	}
 	w.st.mu.Lock()
 	defer w.st.mu.Unlock()
-	return w.st.usable(ctx, op)
+	if err := w.st.usable(ctx, op); err != nil {
+		return err
+	}
+	_, err := w.st.spaceLocked(op, w.space.ID)
+	return err
 }
 
 // Write implements skep.BlockWriter.
@@ -215,6 +220,9 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	defer s.mu.Unlock()
 	w.closed, w.parts = true, nil
 	s.forgetLocked(w)
+	if w.purged {
+		return skep.PutResult{}, &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: r.Key.Short(), Limit: "begun since the purge: begin it again"}
+	}
 	return s.storeLocked(w.space, roomOf(r.Scope), b, storedPtr(r.Salt, r.Replaces), ack), nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Head is what an open needs of a record to fill the index. It is a value; nothing
@@ -24,9 +25,9 @@ type Head struct {
 	Depth       uint32
 	ValidTokens uint32
 	Version     uint32
-	Pages       uint32 // 4 KiB pages each copy takes
-	Bytes       int64  // payload size of all parts
-	Place       Place  // of the first copy
+	Pages       uint32          // 4 KiB pages each copy takes
+	Bytes       int64           // payload size of all parts
+	Place       layout.Location // of the first copy
 }
 
 // DecodeHead reads the head of a record that is exactly b, after checking the
@@ -98,9 +99,9 @@ func checkRecordSum(b []byte) error {
 	return nil
 }
 
-func decodePlace(b []byte) Place {
+func decodePlace(b []byte) layout.Location {
 	_ = b[placeSize-1]
-	return Place{Group: le.Uint32(b[placeGroup:]), Page: le.Uint32(b[placePage:]), Device: b[placeDevice], Sub: b[placeSub]}
+	return layout.Location{Group: le.Uint32(b[placeGroup:]), Page: le.Uint32(b[placePage:]), Device: b[placeDevice], Sub: b[placeSub]}
 }
 
 // DecodeRecord reads the record that is exactly b into r: Damaged when the checksum
@@ -127,7 +128,7 @@ func DecodeRecord(b []byte, r *Record) error {
 	r.Copies = r.Copies[:0]
 	if h.Copies > 0 {
 		r.Copies = append(r.Copies, h.Place)
-	} else if h.Place != (Place{}) {
+	} else if h.Place != (layout.Location{}) {
 		return damaged(op, "copy", fmt.Sprintf("%+v", h.Place), "zero without copies")
 	}
 	for range int(h.Copies) - 1 {

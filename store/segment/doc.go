@@ -1,7 +1,7 @@
 // Package segment is the format of what skep keeps on its devices, byte by byte:
 // superblocks, segment headers, the record log and the records in it, and the
 // checksums of payload. It encodes and decodes; it does no I/O and starts no
-// goroutine. docs/format.md draws the same bytes and is tested against this code.
+// goroutine. docs/reference/format.md draws the same bytes and is tested against this code.
 //
 // # The story
 //
@@ -30,13 +30,13 @@
 // # Invariants
 //
 //   - Little-endian throughout. Every page and every record ends in the xxh3-64 checksum
-//     of all bytes before it, every page begins with a magic and a version; these three
-//     places are the same in every version, so a program tells a newer format from
+//     of all bytes before it, every page begins with a magic and a format; these three
+//     places are the same in every format, so a program tells another format from
 //     damage without knowing it.
-//   - FormatVersion is a one-way ratchet: a program reads versions up to its own.
+//   - A program reads FormatVersion and no other format.
 //   - Encodings are canonical: what decodes re-encodes to the same bytes, spare
 //     bytes are zero, and unknown flags, kinds or trailing bytes are Damaged.
-//   - Three failures stay apart: Foreign (not ours), Version (ours and newer) and
+//   - Three failures stay apart: Foreign (not ours), Version (ours, of another format) and
 //     Damaged (ours and broken).
 //   - Decoding never panics, whatever the input, and never allocates more than about
 //     the input's size.

@@ -17,22 +17,26 @@ type field struct {
 }
 
 // The fields of each structure in order; each ends where the next begins. The page
-// of an encoded structure is docs/format.md's table of the same name.
+// of an encoded structure is docs/reference/format.md's table of the same name.
 var formatFields = map[string][]field{
 	"Superblock": {
-		{"magic", offMagic}, {"version", offVersion}, {"spare", sbSpare0}, {"sequence", sbSequence}, {"store id", sbStore}, {"device id", sbDevice},
+		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"sequence", sbSequence}, {"store id", sbStore}, {"device id", sbDevice},
 		{"hash secret", sbSecret}, {"device bytes", sbDeviceBytes}, {"segment bytes", sbSegmentBytes}, {"first segment", sbFirstSegment},
 		{"created", sbCreated}, {"device index", sbDeviceIndex}, {"device count", sbDeviceCount}, {"serial length", sbSerialSize}, {"spare", sbSpare1},
 		{"serial", sbSerial}, {"spare", sbSpare2}, {"checksum", offChecksum}, {"", PageSize},
 	},
+	"Owner": {
+		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"store id", owStore}, {"device id", owDevice}, {"owner", owOwner},
+		{"path length", owPathSize}, {"path", owPath}, {"spare", owSpare}, {"checksum", offChecksum}, {"", PageSize},
+	},
 	"Segment header": {
-		{"magic", offMagic}, {"version", offVersion}, {"flags", shFlags}, {"store id", shStore}, {"device id", shDevice}, {"generation", shGeneration},
+		{"magic", offMagic}, {"format", offFormat}, {"flags", shFlags}, {"store id", shStore}, {"device id", shDevice}, {"generation", shGeneration},
 		{"sequence", shSeq}, {"segment bytes", shSegmentBytes}, {"group", shGroup}, {"segment", shSegment}, {"position", shPosition}, {"devices", shCount},
 		{"copies", shCopies}, {"spare", shSpare1}, {"device list", shDevices}, {"spare", shSpare2}, {"checksum", offChecksum}, {"", PageSize},
 	},
 	"Device list slot": {{"device index", slotDevice}, {"spare", slotSpare}, {"segment", slotSegment}, {"", slotSize}},
 	"Log page": {
-		{"magic", offMagic}, {"version", offVersion}, {"group", lpGroup}, {"store id", lpStore}, {"generation", lpGeneration}, {"sequence", lpSeq},
+		{"magic", offMagic}, {"format", offFormat}, {"group", lpGroup}, {"store id", lpStore}, {"generation", lpGeneration}, {"sequence", lpSeq},
 		{"index", lpIndex}, {"ordinal", lpOrdinal}, {"count", lpCount}, {"position", lpPosition}, {"used", lpUsed}, {"spare", lpSpare},
 		{"body", lpBody}, {"checksum", offChecksum}, {"", PageSize},
 	},
@@ -49,7 +53,9 @@ var formatFields = map[string][]field{
 	"Namespace":        {{"sequence", nsSeq}, {"instance", nsInstance}, {"spare", nsSpare}, {"", nsJSON}},
 	"Mark":             {{"flushed", 0}, {"", MarkSize}},
 	"Format limits":    nil, // compared by TestDocsLimits
-	"Side root key":    nil, // compared by package catalog's TestDocsSideRows
+	"Numbers":          nil, // in words
+	"Root row":         nil, // compared by package catalog's TestDocsRootRow
+	"Side root key":    nil, // and TestDocsSideRows
 	"Side piece key":   nil,
 	"Side row limits":  nil,
 	"Granule identity": {{"instance", 0}, {"write version", 4}, {"salt tag", 8}, {"key", 24}, {"", 56}},
@@ -63,7 +69,7 @@ var limits = map[string]int{
 	"MaxRecordSize": MaxRecordSize, "MaxAppendPages": MaxAppendPages, "MaxNamespaceSize": MaxNamespaceSize, "BodySize": BodySize,
 }
 
-// docs/format.md says what the code does: every table row's offset, size and name.
+// docs/reference/format.md says what the code does: every table row's offset, size and name.
 func TestDocsOffsets(t *testing.T) {
 	tables := docTables(t)
 	for name, fields := range formatFields {
@@ -87,6 +93,10 @@ func TestDocsOffsets(t *testing.T) {
 		}
 		assert.Equal(t, want, got, name)
 	}
+	for name, magic := range map[string]string{"Superblock": magicSuperblock, "Owner": magicOwner, "Segment header": magicHeader, "Log page": magicLog} {
+		assert.Contains(t, tables[name], []string{"0", "8", "magic", "`" + magic + "`"}, name)
+		assert.Contains(t, tables[name], []string{"8", "4", "format", strconv.Itoa(FormatVersion)}, name)
+	}
 	delete(tables, "Every page") // in words
 	for name := range tables {
 		assert.Contains(t, formatFields, name, "a table in the page that nothing checks")
@@ -103,10 +113,10 @@ func TestDocsLimits(t *testing.T) {
 	assert.Equal(t, limits, got)
 }
 
-// docTables gives the rows of each table of docs/format.md under its nearest heading,
+// docTables gives the rows of each table of docs/reference/format.md under its nearest heading,
 // without the two rows of the table's head.
 func docTables(t *testing.T) map[string][][]string {
-	text, err := os.ReadFile("../../docs/format.md")
+	text, err := os.ReadFile("../../docs/reference/format.md")
 	require.NoError(t, err)
 	heading := regexp.MustCompile(`^#+ (.*)$`)
 	tables, name, skip := map[string][][]string{}, "", 0

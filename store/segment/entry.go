@@ -9,7 +9,7 @@ import (
 )
 
 // Kind says what a log entry is. Part of the format and should not be changed; a
-// kind this version does not know is Damaged.
+// kind this format does not know is Damaged.
 type Kind uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	KindTombstone Kind = 2 // a Tombstone: this block is gone
 	KindPurge     Kind = 3 // a Purge: this instance, or a salt of it, is gone
 	KindNamespace Kind = 4 // a Namespace: what an instance is
-	KindMark      Kind = 5 // a Mark: what was on the drives when this was written; since version 2
+	KindMark      Kind = 5 // a Mark: what was on the drives when this was written
 
 	lastKind = KindMark
 )
@@ -44,7 +44,7 @@ type Entry struct {
 	Body []byte // for DecodeRecord, DecodeTombstone, DecodePurge, DecodeNamespace or DecodeMark
 }
 
-// Tombstone. Part of the format and should not be changed; drawn in docs/format.md.
+// Tombstone. Part of the format and should not be changed; drawn in docs/reference/format.md.
 const (
 	tsSeq      = 0  // uint64
 	tsCovers   = 8  // uint64
@@ -61,7 +61,7 @@ const (
 type Tombstone struct {
 	Seq      uint64 // store-wide
 	Covers   uint64 // records of the block written (see Record.Written) up to this are gone
-	Exact    bool   // only that with Seq = Covers: it was written and never committed; since version 2
+	Exact    bool   // only that with Seq = Covers: it was written and never committed
 	Instance uint32
 	SaltTag  SaltTag
 	Key      skep.Key
@@ -98,7 +98,7 @@ func DecodeTombstone(b []byte) (Tombstone, error) {
 	}, nil
 }
 
-// Purge. Part of the format and should not be changed; drawn in docs/format.md.
+// Purge. Part of the format and should not be changed; drawn in docs/reference/format.md.
 const (
 	pgSeq      = 0  // uint64
 	pgCovers   = 8  // uint64
@@ -152,7 +152,7 @@ func DecodePurge(b []byte) (Purge, error) {
 	}, nil
 }
 
-// Namespace. Part of the format and should not be changed; drawn in docs/format.md.
+// Namespace. Part of the format and should not be changed; drawn in docs/reference/format.md.
 const (
 	nsSeq      = 0  // uint64
 	nsInstance = 8  // uint32
@@ -165,6 +165,13 @@ type Namespace struct {
 	Seq      uint64 // store-wide
 	Instance uint32
 	Info     skep.NamespaceInfo
+	Deleted  bool // the namespace ended with this instance
+}
+
+// namespaceJSON is what nsJSON holds.
+type namespaceJSON struct {
+	skep.NamespaceInfo
+	Deleted bool `json:"deleted,omitempty"`
 }
 
 func (n *Namespace) append(dst []byte) ([]byte, error) {
@@ -172,7 +179,7 @@ func (n *Namespace) append(dst []byte) ([]byte, error) {
 	if err := n.Info.Validate(); err != nil {
 		return dst, err
 	}
-	info, err := json.Marshal(n.Info)
+	info, err := json.Marshal(namespaceJSON{n.Info, n.Deleted})
 	if err != nil {
 		return dst, &skep.Error{Op: op, Kind: skep.Invalid, Field: "info", Err: err}
 	}
@@ -197,9 +204,11 @@ func DecodeNamespace(b []byte) (Namespace, error) {
 	n := Namespace{Seq: le.Uint64(b[nsSeq:]), Instance: le.Uint32(b[nsInstance:])}
 	dec := json.NewDecoder(bytes.NewReader(b[nsJSON:]))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&n.Info); err != nil {
+	var v namespaceJSON
+	if err := dec.Decode(&v); err != nil {
 		return Namespace{}, &skep.Error{Op: op, Kind: skep.Damaged, Field: "info", Err: err}
 	}
+	n.Info, n.Deleted = v.NamespaceInfo, v.Deleted
 	if dec.InputOffset() != int64(len(b)-nsJSON) {
 		return Namespace{}, damaged(op, "bytes after the info", int64(len(b)-nsJSON)-dec.InputOffset(), "none")
 	}

@@ -12,14 +12,9 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// FormatVersion is the newest format this program reads and the one it writes.
-// It only grows; a version's layout never changes once released.
-//
-//	1	the first
-//	2	what a rebuild needs: freed headers, marks, exact tombstones, successors
-//	3	sealed records, whose payload is encrypted; larger inline parts
-//	4	small values that share a page
-const FormatVersion = 4
+// FormatVersion is the format this program reads and writes, and it knows no other. A
+// format's layout never changes once released.
+const FormatVersion = 1
 
 // Sizes and limits that are part of the format and should not be changed.
 const (
@@ -43,7 +38,7 @@ const (
 	MaxSegmentPages = 1 << 20
 	// SubsPerPage is how many small values can share a page (512 bytes each).
 	SubsPerPage = 8
-	// MaxInlineSize is the largest part kept in its record, in bytes; 512 before version 3.
+	// MaxInlineSize is the largest part kept in its record, in bytes.
 	MaxInlineSize = 3584
 	// MaxGranules is the most granule checksums in one record.
 	MaxGranules = 1 << 18
@@ -57,17 +52,21 @@ const (
 	MaxNamespaceSize = 32 << 10
 )
 
-// What every page of every version has in the same place.
+// What every page of every format has in the same place.
 const (
 	offMagic    = 0            // 8 bytes
-	offVersion  = 8            // uint32
+	offFormat   = 8            // uint32
 	offChecksum = PageSize - 8 // uint64, over all bytes before it
 )
 
 const (
-	magicSuperblock = "skep/dev"
-	magicHeader     = "skep/seg"
-	magicLog        = "skep/log"
+	magicSuperblock = "SKEP/dev"
+	magicHeader     = "SKEP/seg"
+	magicLog        = "SKEP/log"
+
+	// magicUnreleased begins the superblocks of builds from before the first release, whose
+	// formats were numbered 1 to 4 and are not read.
+	magicUnreleased = "skep/dev"
 )
 
 // StoreID names a store; it is random and made once.
@@ -113,7 +112,7 @@ func beginPage(op, magic string, page []byte) error {
 	}
 	clear(page)
 	copy(page[offMagic:], magic)
-	le.PutUint32(page[offVersion:], FormatVersion)
+	le.PutUint32(page[offFormat:], FormatVersion)
 	return nil
 }
 
@@ -126,31 +125,37 @@ func pageSum(page []byte, seed uint64) uint64 {
 	return xxh3.HashSeed(page[:offChecksum], seed)
 }
 
-// checkPage tells not ours, damaged and newer apart. The checksum comes before the
-// version, whose place is the same in all versions, so that a flipped bit there is
-// not taken for progress.
+// checkPage tells not ours, damaged and of another format apart. The checksum comes
+// before the format, whose place is the same in all of them, so that a flipped bit there
+// is not taken for another format.
 func checkPage(op, magic string, page []byte) error {
 	if len(page) != PageSize {
 		return skep.Invalidf(op, "page length in bytes", len(page), PageSize)
 	}
-	if string(page[offMagic:offMagic+8]) != magic {
+	got := string(page[offMagic : offMagic+8])
+	unreleased := magic == magicSuperblock && got == magicUnreleased
+	if got != magic && !unreleased {
 		if Blank(page) {
 			return fail(skep.Foreign, op, "magic", "blank", fmt.Sprintf("%q", magic))
 		}
-		return fail(skep.Foreign, op, "magic", fmt.Sprintf("%q", page[offMagic:offMagic+8]), fmt.Sprintf("%q", magic))
+		return fail(skep.Foreign, op, "magic", fmt.Sprintf("%q", got), fmt.Sprintf("%q", magic))
 	}
 	if got, want := le.Uint64(page[offChecksum:]), pageSum(page, 0); got != want {
 		return damaged(op, "checksum", fmt.Sprintf("%016x", got), fmt.Sprintf("%016x", want))
 	}
-	return checkVersion(op, le.Uint32(page[offVersion:]))
+	n := le.Uint32(page[offFormat:])
+	if unreleased {
+		return fail(skep.Version, op, "format", fmt.Sprintf("%d of a build from before the first release", n), limitFormat)
+	}
+	return checkFormat(op, n)
 }
 
-func checkVersion(op string, v uint32) error {
-	if v > FormatVersion {
-		return fail(skep.Version, op, "format version", v, fmt.Sprintf("at most %d", FormatVersion))
-	}
-	if v == 0 {
-		return damaged(op, "format version", v, fmt.Sprintf("1 to %d", FormatVersion))
+// limitFormat says which format is read, and what to do with another.
+var limitFormat = fmt.Sprintf("%d, the one that this program reads: use the skep that wrote the store, or make the store anew", FormatVersion)
+
+func checkFormat(op string, n uint32) error {
+	if n != FormatVersion {
+		return fail(skep.Version, op, "format", n, limitFormat)
 	}
 	return nil
 }

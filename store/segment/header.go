@@ -7,7 +7,7 @@ import (
 )
 
 // Segment header, a segment's page 0. Part of the format and should not be changed;
-// drawn in docs/format.md.
+// drawn in docs/reference/format.md.
 const (
 	shFlags        = 12  // uint32
 	shStore        = 16  // 16 bytes
@@ -34,13 +34,13 @@ const (
 // Constant only when the list fits before the spare bytes.
 var _ uint = shSpare2 - (shDevices + MaxGroupDevices*slotSize)
 
-// HeaderFlags qualify a segment header. None is defined in version 1.
+// HeaderFlags qualify a segment header.
 type HeaderFlags uint32
 
 const (
 	// HeaderFreed marks a segment whose group was cleaned: nothing in it counts any
 	// more. One such header, or one of a later group, is enough to tell a rebuild that
-	// the group is gone. Since version 2.
+	// the group is gone.
 	HeaderFreed HeaderFlags = 1 << 0
 
 	knownHeaderFlags = HeaderFreed
@@ -151,7 +151,7 @@ func (h *Header) Encode(page []byte) error {
 }
 
 // DecodeHeader reads a segment's page 0. Foreign: the segment was never opened or
-// is not skep's; Version: newer than this program; Damaged: ours and broken. The
+// is not skep's; Version: of another format; Damaged: ours and broken. The
 // page is lent.
 func DecodeHeader(page []byte) (Header, error) {
 	const op = "segment header"

@@ -9,7 +9,7 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Log page. Part of the format and should not be changed; drawn in docs/format.md.
+// Log page. Part of the format and should not be changed; drawn in docs/reference/format.md.
 const (
 	lpGroup      = 12 // uint32
 	lpStore      = 16 // 16 bytes
@@ -170,6 +170,15 @@ func (w *LogWriter) Namespace(n *Namespace) error {
 		return err
 	}
 	w.stream = append(w.stream, body...)
+	return nil
+}
+
+// Entry adds an entry as it was read; its body is copied.
+func (w *LogWriter) Entry(e Entry) error {
+	if err := w.begin(e.Kind, len(e.Body)); err != nil {
+		return err
+	}
+	w.stream = append(w.stream, e.Body...)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // A testLog is the end of a segment, as a device holds it, and what was appended.
@@ -243,7 +244,7 @@ func TestLogDamage(t *testing.T) {
 			le.PutUint16(p[lpUsed:], uint16(used+1))
 			reseal(p)
 		}, []string{a, b}, []string{a, b, d}, false},
-		{"newer version", func(l *testLog) { le.PutUint32(l.page(4)[offVersion:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		{"another format", func(l *testLog) { le.PutUint32(l.page(4)[offFormat:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"unknown kind", func(l *testLog) { l.page(4)[lpBody] = 9; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"entry longer than its append", func(l *testLog) { le.PutUint16(l.page(4)[lpBody+1:], 0x7fff); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"last byte of an entry not used", func(l *testLog) {
@@ -425,8 +426,7 @@ func TestLogReaderMemory(t *testing.T) {
 // A random history of appends with a crash in it: what was written whole before the
 // first page lost comes out, as written.
 func TestLogRandomCrash(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 4))
 	for range 200 {
 		l := newTestLog(t, 120)

@@ -94,9 +94,12 @@ type Append struct {
 
 // Entries gives the append's entries in order. Their bodies point into the chunk fed
 // or into the reader, and are valid until the reader's next call.
-func (a Append) Entries() iter.Seq[Entry] {
+func (a Append) Entries() iter.Seq[Entry] { return Entries(a.stream) }
+
+// Entries gives the entries of what LogWriter.Bytes gave, in order. Their bodies point into it.
+func Entries(stream []byte) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
-		for rest := a.stream; len(rest) > 0; {
+		for rest := stream; len(rest) > 0; {
 			e, n := nextEntry(rest)
 			if n == 0 || !yield(e) {
 				return
@@ -177,7 +180,7 @@ func (r *LogReader) drop() {
 }
 
 // check says whether page is a page of this log at index; an error when it is one
-// and broken, or in the wrong place, or newer than this program.
+// and broken, or in the wrong place, or of another format.
 func (r *LogReader) check(page []byte, index int) (bool, error) {
 	const op = "read log"
 	where := func(field string) string { return fmt.Sprintf("%s of page %d", field, index) }
@@ -208,7 +211,7 @@ func (r *LogReader) check(page []byte, index int) (bool, error) {
 		}
 		return false, damaged(op, where("checksum"), fmt.Sprintf("%016x", sum), "that of its bytes")
 	}
-	if err := checkVersion(op, le.Uint32(page[offVersion:])); err != nil {
+	if err := checkFormat(op, le.Uint32(page[offFormat:])); err != nil {
 		return false, err
 	}
 	if got := le.Uint32(page[lpIndex:]); int64(got) != int64(index) {

@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -60,7 +59,7 @@ func TestPageVerdicts(t *testing.T) {
 		}
 		return page
 	}
-	newer := func(p []byte) { le.PutUint32(p[offVersion:], FormatVersion+1) }
+	another := func(p []byte) { le.PutUint32(p[offFormat:], FormatVersion+1) }
 	for _, c := range []struct {
 		name string
 		seal bool
@@ -70,9 +69,9 @@ func TestPageVerdicts(t *testing.T) {
 	}{
 		{"blank", false, func(p []byte) { clear(p) }, skep.Foreign, "magic is blank"},
 		{"another magic", false, func(p []byte) { copy(p, "XFSB\x00\x00\x10\x00") }, skep.Foreign, "XFSB"},
-		{"newer format", true, newer, skep.Version, fmt.Sprintf("format version is %d, must be at most %d", FormatVersion+1, FormatVersion)},
-		{"version bit flipped", false, newer, skep.Damaged, "checksum"},
-		{"version zero", true, func(p []byte) { le.PutUint32(p[offVersion:], 0) }, skep.Damaged, "format version is 0"},
+		{"another format", true, another, skep.Version, "format is 2, must be 1,"},
+		{"bit of the format flipped", false, another, skep.Damaged, "checksum"},
+		{"format zero", true, func(p []byte) { le.PutUint32(p[offFormat:], 0) }, skep.Version, "format is 0, must be 1,"},
 		{"payload flipped", false, func(p []byte) { p[100] ^= 1 }, skep.Damaged, "checksum"},
 		{"spare byte set", true, func(p []byte) { p[3000] = 1 }, skep.Damaged, "spare bytes"},
 	} {
@@ -160,9 +159,9 @@ func TestChooseSuperblock(t *testing.T) {
 	torn := at(9)
 	clear(torn[512:1024])
 	torn[200] ^= 0xff
-	newer := at(3)
-	le.PutUint32(newer[offVersion:], FormatVersion+1)
-	sealPage(newer, 0)
+	another := at(3)
+	le.PutUint32(another[offFormat:], FormatVersion+1)
+	sealPage(another, 0)
 	blank := make([]byte, PageSize)
 
 	for _, c := range []struct {
@@ -182,8 +181,8 @@ func TestChooseSuperblock(t *testing.T) {
 		{"blank and torn", blank, torn, 0, 0, skep.Damaged},
 		{"torn and blank", torn, blank, 0, 0, skep.Damaged},
 		{"blank device", blank, blank, 0, 0, skep.Foreign},
-		{"newer beside ours", at(9), newer, 0, 0, skep.Version},
-		{"newer beside blank", blank, newer, 0, 0, skep.Version},
+		{"another format beside ours", at(9), another, 0, 0, skep.Version},
+		{"another format beside blank", blank, another, 0, 0, skep.Version},
 		{"two stores", at(1), at(2, func(s *Superblock) { s.Store[0]++ }), 0, 0, skep.Foreign},
 		{"two devices", at(1), at(2, func(s *Superblock) { s.Device[0]++ }), 0, 0, skep.Foreign},
 		{"one number, two contents", at(1), at(1, func(s *Superblock) { s.DeviceCount++ }), 0, 0, skep.Damaged},

@@ -6,10 +6,11 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Record: a head of fixed size with what an open needs, then the rest. Part of the
-// format and should not be changed; drawn in docs/format.md.
+// format and should not be changed; drawn in docs/reference/format.md.
 const (
 	recSize        = 0   // uint32, of the whole record with its checksum
 	recFlags       = 4   // uint8, RecordFlags
@@ -52,7 +53,7 @@ const (
 
 	hasParent   = 1 << 0
 	hasReplaces = 1 << 1
-	hasSeal     = 1 << 2 // since version 3
+	hasSeal     = 1 << 2
 	knownHas    = hasParent | hasReplaces | hasSeal
 
 	minRecordSize = recTail + partHead + 1 + checksumSize
@@ -70,19 +71,11 @@ const (
 	RecordMoved RecordFlags = 1 << 2
 	// RecordSuccessor marks a block that was put over an older one of its key, whose
 	// record may still lie on a device: when this one goes, a tombstone must take its
-	// place. Since version 2.
+	// place.
 	RecordSuccessor RecordFlags = 1 << 3
 
 	knownRecordFlags = RecordSalted | RecordDurable | RecordMoved | RecordSuccessor
 )
-
-// Place is where one copy of a block's bytes begins.
-type Place struct {
-	Group  uint32 // stripe group
-	Page   uint32 // from the segment's start, 1 to MaxSegmentPages-1
-	Device uint8  // position in the group's device list
-	Sub    uint8  // 512-byte slot of the page, for packed small values
-}
 
 // RecordPart is one part of a block.
 type RecordPart struct {
@@ -108,9 +101,9 @@ type Record struct {
 	Pages       uint32 // 4 KiB pages each copy takes on devices; 0 exactly when there are no Copies
 	Name        []byte // the engine's own name
 	Parts       []RecordPart
-	Copies      []Place   // none exactly when no part has bytes outside the record
-	Replaces    *skep.Key // a partial tail this block makes superfluous
-	Sealed      *Seal     // the payload is encrypted; nil: it is not
+	Copies      []layout.Location // none exactly when no part has bytes outside the record
+	Replaces    *skep.Key         // a partial tail this block makes superfluous
+	Sealed      *Seal             // the payload is encrypted; nil: it is not
 }
 
 // Written is the sequence number the block's bytes were first written under: its version,
@@ -124,6 +117,11 @@ func (h *Head) Written() uint64 { return written(h.Seq, h.Version) }
 
 // written holds as long as a block is not moved 2^32 appends after it was written.
 func written(seq uint64, version uint32) uint64 { return seq - uint64(uint32(seq)-version) }
+
+// Seed is what the checksums of a part's granules are seeded with.
+func (r *Record) Seed(part int) Seed {
+	return NewSeed(r.Instance, r.SaltTag, r.Key, r.Parts[part].Name, r.Version)
+}
 
 // Bytes is the payload size of all parts.
 func (r *Record) Bytes() int64 {
@@ -293,7 +291,7 @@ func (r *Record) Append(dst []byte) []byte {
 	return le.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
-func appendPlace(dst []byte, p Place) []byte {
+func appendPlace(dst []byte, p layout.Location) []byte {
 	dst = le.AppendUint32(dst, p.Group)
 	dst = le.AppendUint32(dst, p.Page)
 	return append(dst, p.Device, p.Sub, 0, 0)

@@ -10,6 +10,8 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 func TestRecordRoundTrip(t *testing.T) {
@@ -68,8 +70,7 @@ func assertHead(t *testing.T, r Record, h Head) {
 // One Record is decoded into again and again; nothing of an earlier one stays, and
 // nothing of the input is kept.
 func TestRecordReuse(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var got Record
 	for range 500 {
@@ -119,13 +120,13 @@ func TestRecordLimits(t *testing.T) {
 		}},
 		{"granule checksums is 262150", func(r *Record) { r.Parts[0].Sums = make([]uint64, MaxGranules+4) }},
 		{"copies is 0", func(r *Record) { r.Copies = nil }},
-		{"copies is 5", func(r *Record) { r.Copies = make([]Place, 5) }},
+		{"copies is 5", func(r *Record) { r.Copies = make([]layout.Location, 5) }},
 		{"copies is 2", func(r *Record) { r.Parts = r.Parts[1:3] }},
 		{"pages is 0", func(r *Record) { r.Pages = 0 }},
-		{"Page:0", func(r *Record) { r.Copies[0].Page = 0 }},
-		{"Page:1048576", func(r *Record) { r.Copies[0].Page = MaxSegmentPages }},
-		{"Device:64", func(r *Record) { r.Copies[0].Device = 64 }},
-		{"Sub:8", func(r *Record) { r.Copies[0].Sub = 8 }},
+		{"7:0@", func(r *Record) { r.Copies[0].Page = 0 }},
+		{"7:1048576@", func(r *Record) { r.Copies[0].Page = MaxSegmentPages }},
+		{"@64", func(r *Record) { r.Copies[0].Device = 64 }},
+		{"+4096", func(r *Record) { r.Copies[0].Sub = 8 }},
 		{"must be named once", func(r *Record) { r.Copies[1] = r.Copies[0] }},
 	} {
 		t.Run(c.text, func(t *testing.T) {
@@ -152,7 +153,7 @@ func TestRecordLimits(t *testing.T) {
 func TestLargestRecordFits(t *testing.T) {
 	r := sampleRecord()
 	r.Name = make([]byte, skep.MaxBlockNameSize)
-	r.Copies = []Place{{Page: 1}, {Page: 2}, {Page: 3}, {Page: 4}}
+	r.Copies = []layout.Location{{Page: 1}, {Page: 2}, {Page: 3}, {Page: 4}}
 	r.Parts = nil
 	for i := range skep.MaxParts {
 		name := strings.Repeat(string(rune('a'+i)), skep.MaxPartNameSize)
@@ -192,8 +193,7 @@ func TestRecordBitFlips(t *testing.T) {
 
 // A forger who gets the checksum right still meets the other checks, byte by byte.
 func TestRecordForgedBytes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	r := sampleRecord()
 	good := r.Append(nil)

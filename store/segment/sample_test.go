@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // One of each structure, used as the golden images and wherever a test needs one.
@@ -45,7 +46,7 @@ func sampleRecord() Record {
 			{Name: "boundary", Size: 0, Inline: []byte{}},
 			{Name: "adapter", Size: 3000, Sums: []uint64{0x6666}},
 		},
-		Copies:   []Place{{Group: 7, Page: 100, Device: 1, Sub: 0}, {Group: 8, Page: 4, Device: 2, Sub: 7}},
+		Copies:   []layout.Location{{Group: 7, Page: 100, Device: 1, Sub: 0}, {Group: 8, Page: 4, Device: 2, Sub: 7}},
 		Replaces: &replaced,
 	}
 }
@@ -70,7 +71,7 @@ func plainRecord(i int) Record {
 	r := Record{
 		Seq: uint64(i), Instance: 1, NamespaceID: 1, Key: skep.KeyOf(fmt.Appendf(nil, "plain %d", i)), Parent: &parent, Depth: uint32(i + 1),
 		Version: 1, Pages: 1280, Parts: []RecordPart{{Name: skep.PartKV, Size: 5 << 20, Sums: make([]uint64, 160)}},
-		Copies: []Place{{Group: 3, Page: uint32(i%1000) + 1, Device: uint8(i % 4)}},
+		Copies: []layout.Location{{Group: 3, Page: uint32(i%1000) + 1, Device: uint8(i % 4)}},
 	}
 	for j := range r.Parts[0].Sums {
 		r.Parts[0].Sums[j] = uint64(i)*1e9 + uint64(j)
@@ -143,7 +144,7 @@ func randomRecord(rng *rand.Rand) Record {
 	if placed {
 		r.Pages = 1 + rng.Uint32N(1000)
 		for i := range 1 + rng.IntN(skep.MaxCopies) {
-			r.Copies = append(r.Copies, Place{Group: rng.Uint32(), Page: uint32(1 + 10*i + rng.IntN(10)), Device: uint8(rng.IntN(MaxGroupDevices)), Sub: uint8(rng.IntN(SubsPerPage))})
+			r.Copies = append(r.Copies, layout.Location{Group: rng.Uint32(), Page: uint32(1 + 10*i + rng.IntN(10)), Device: uint8(rng.IntN(MaxGroupDevices)), Sub: uint8(rng.IntN(SubsPerPage))})
 		}
 	}
 	return r

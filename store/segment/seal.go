@@ -21,7 +21,7 @@ func (k KeyID) String() string { return hex.EncodeToString(k[:]) }
 
 // Seal says what a block's payload is encrypted with. Its granule checksums are of the
 // encrypted bytes then, and each part has, besides, a tag for each granule, and the
-// checksums of the bytes that were put, encrypted, with a tag of their own. Since version 3.
+// checksums of the bytes that were put, encrypted, with a tag of their own.
 type Seal struct {
 	Key   KeyID
 	Nonce [NonceSize]byte // random: no two blocks, nor two writes of one, have the same

@@ -9,7 +9,7 @@ import (
 )
 
 // Superblock, one page, twice on a device. Part of the format and should not be
-// changed; drawn in docs/format.md.
+// changed; drawn in docs/reference/format.md.
 const (
 	sbSpare0       = 12  // 4 bytes, zero
 	sbSequence     = 16  // uint64
@@ -110,7 +110,7 @@ func (s *Superblock) Encode(page []byte) error {
 }
 
 // DecodeSuperblock reads one copy. Foreign: the page is blank or somebody else's;
-// Version: newer than this program; Damaged: ours and broken. The page is lent.
+// Version: of another format; Damaged: ours and broken. The page is lent.
 func DecodeSuperblock(page []byte) (Superblock, error) {
 	const op = "superblock"
 	if err := checkPage(op, magicSuperblock, page); err != nil {
@@ -141,8 +141,8 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 
 // ChooseSuperblock reads both copies and returns the newest valid one and which it
 // is (0 for a, 1 for b): an update overwrites the other one, so that one is whole
-// at any time. One bad copy is overlooked, a newer format is not: a program that
-// fell back to the older copy would undo an upgrade. With no valid copy the error
+// at any time. One bad copy is overlooked, another format is not: the older copy may be
+// all that is left of what was there before it. With no valid copy the error
 // is Version before Damaged before Foreign. Two valid copies of different stores
 // or devices are Foreign: making a store must clear b before it writes a.
 func ChooseSuperblock(a, b []byte) (Superblock, int, error) {

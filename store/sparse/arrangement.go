@@ -61,8 +61,8 @@ func (a *arrangement) settle(k *sparseContext, layer int) error {
 	for d, slots := range a.at {
 		for b := range blocksOf(slots) {
 			at := d
-			if k.s.at != nil {
-				if dev, ok := k.s.at.DeviceOf(k.records, k.recordKey(layer, a.gen, d, b)); ok && dev < n {
+			if k.s.locates {
+				if dev, err := k.s.st.DeviceOf(k.records, k.recordKey(layer, a.gen, d, b)); err == nil && dev < n {
 					at = dev
 				}
 			}
@@ -292,7 +292,7 @@ func (y *layer) watchLocked() (err error) {
 
 const (
 	// heatDecay is what a unit's frequency loses in a step that does not activate it. The
-	// paper's 1 forgets all that is used in less than half of the steps; see docs/sparse.md.
+	// paper's 1 forgets all that is used in less than half of the steps; see docs/notebook/sparse.md.
 	heatDecay = 0.02
 	// firstTau is the radius before one was chosen: within it of a medoid an appended entry
 	// joins clusters made from keys.
@@ -323,7 +323,7 @@ func (k *sparseContext) load(ctx context.Context, n int) error {
 		}
 	}
 	if recall != nil {
-		// One of an earlier version is learned anew.
+		// One that cannot be read is learned anew.
 		if r, err := coact.UnmarshalRecall(recall); err == nil {
 			y.mu.recall = r
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/sparse"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // A layer laid out by keys is laid out by what was observed without anybody asking.
@@ -18,11 +19,10 @@ func TestTheBackgroundReclusters(t *testing.T) {
 	c, err := sp.Cluster(w.ctx, &skep.ClusterRequest{Scope: w.scope, Keys: w.keys, QueryHeads: 2})
 	require.NoError(t, err)
 	require.NoError(t, observe(w, c, 400, true))
-	for c.Info().PerLayer[0].Generation == 1 {
-		require.NoError(t, w.ctx.Err(), "it never happened")
+	storetest.Eventually(t, "it is laid out anew", func() bool {
 		require.NoError(t, observe(w, c, 64, true))
-		time.Sleep(time.Millisecond)
-	}
+		return c.Info().PerLayer[0].Generation > 1
+	})
 	w.whole(c, worldTokens)
 	require.NoError(t, sp.Close(w.ctx))
 	_, err = sparse.New(w.inner, sparse.Options{Background: -1})

@@ -105,9 +105,9 @@ const aliveEvery = time.Second
 func (k *sparseContext) alive(ctx context.Context) error {
 	k.mu.Lock()
 	closed, due := k.closed, time.Since(k.checked) >= aliveEvery
-	if k.s.at != nil && !closed && !due { // a purge or a delete shows at once
-		_, there := k.s.at.DeviceOf(k.place.scope, k.place.last)
-		due = !there
+	if k.s.locates && !closed && !due { // a purge or a delete shows at once
+		_, err := k.s.st.DeviceOf(k.place.scope, k.place.last)
+		due = err != nil
 	}
 	if due {
 		k.checked = time.Now()

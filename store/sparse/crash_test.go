@@ -25,6 +25,15 @@ type failing struct {
 	left atomic.Int64
 }
 
+// PutSidecar and Sidecar are refused, as those of a Store over a network are.
+func (*failing) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
+	return skep.UnsupportedStore{}.PutSidecar(ctx, sc, key, pieces)
+}
+
+func (*failing) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
+	return skep.UnsupportedStore{}.Sidecar(ctx, sc, key)
+}
+
 var errKilled = errors.New("killed")
 
 func (f *failing) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {

@@ -1,7 +1,7 @@
 // Package sparse keeps clustered contexts on any skep.Store: skep.Sparse on top of
 // lookup, restore and put. It needs no storage of its own; what it stores are blocks, so
 // checksums, crash safety, cleaning and repair are the Store's, and, where the Store has them
-// (skep.SideRows), rows of its catalog.
+// (skep.Sidecars), rows of its catalog.
 //
 // # What is stored
 //

@@ -3,7 +3,6 @@ package sparse
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -346,7 +345,7 @@ func (y *layer) readRuns(ctx context.Context, a *arrangement, runs []layout.Spar
 				}
 				p[s][0], rest = rest[:y.k.record:y.k.record], rest[y.k.record:]
 			}
-			r.Chains[c] = skep.Chain{Scope: y.k.records, Keys: []skep.Key{y.k.recordKey(y.n, a.gen, b.device, b.block)}, Layers: skep.Range{From: from, To: to},
+			r.Chains[c] = skep.Chain{Scope: y.k.records, Keys: []skep.Key{y.k.recordKey(y.n, a.gen, b.device, b.block)}, Layers: skep.Only(from, to),
 				Dest: skep.Destination{Paged: &skep.Paged{Planes: p, PageStride: y.k.record, Pages: []int{0}}}}
 		}
 		failed, err := y.k.restore(ctx, r)
@@ -364,22 +363,10 @@ func (y *layer) readRuns(ctx context.Context, a *arrangement, runs []layout.Spar
 	return bad, nil
 }
 
-// closeTimeout bounds the wait for drives that still hold memory.
-const closeTimeout = 30 * time.Second
-
 // restore runs a session to its end and returns which chains failed.
 func (k *sparseContext) restore(ctx context.Context, r *skep.RestoreRequest) (failed []int, err error) {
-	ses, err := k.s.st.Restore(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		err = errors.Join(err, ses.Close(end))
-	}()
 	missed := map[int]bool{}
-	err = drain(ctx, ses, func(c *skep.Chunk) error {
+	err = skep.Load(ctx, k.s.st, r, func(c *skep.Chunk) error {
 		if c.Err != nil && !missed[c.Chain] {
 			missed[c.Chain] = true
 			failed = append(failed, c.Chain)

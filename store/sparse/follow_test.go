@@ -2,12 +2,12 @@ package sparse_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/sparse"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // Who deletes a chain deletes its clustered form: of an open context, of one that is only
@@ -40,12 +40,8 @@ func TestTheClusteredFormFollowsItsChain(t *testing.T) {
 			}
 			_, err = w.inner.Delete(w.ctx, w.scope, w.keys[30:])
 			require.NoError(t, err)
-			one := two
-			for ; one == two; one = w.clusteredBlocks() {
-				require.NoError(t, w.ctx.Err(), "it never happened")
-				time.Sleep(time.Millisecond)
-			}
-			require.Positive(t, one)
+			storetest.Eventually(t, "what was clustered goes", func() bool { return w.clusteredBlocks() != two })
+			require.Positive(t, w.clusteredBlocks())
 			w.whole(other, 20*16)
 			_, err = sp.OpenContext(w.ctx, w.scope, w.keys[len(w.keys)-1])
 			require.ErrorIs(t, err, skep.NotFound)

@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // hooked is a Store that stops where a test wants it to.
@@ -153,9 +156,9 @@ func (b *bed) fetch(c skep.SparseContext, n int) error {
 	if err != nil {
 		return err
 	}
-	require.Empty(b, r.Missing)
+	assert.Empty(b, r.Missing)
 	for e := range n {
-		require.Equal(b, bedEntry(e), dst[e], "entry %d", e)
+		assert.Equal(b, bedEntry(e), dst[e], "entry %d", e)
 	}
 	return nil
 }
@@ -178,6 +181,13 @@ func begin(f func() error) <-chan error {
 	return done
 }
 
+// othersGoOn lets goroutines that can run do so.
+func othersGoOn() {
+	for range 1000 {
+		runtime.Gosched()
+	}
+}
+
 // A fetch that reads, one that has found its chain and does not read yet, and a drop: the
 // drop waits for the first, and the second must not stand in the first one's way.
 func TestFetchesAndADropDoNotWaitForEachOther(t *testing.T) {
@@ -196,11 +206,13 @@ func TestFetchesAndADropDoNotWaitForEachOther(t *testing.T) {
 
 	dropped := begin(func() error { return b.sp.DropContext(b.ctx, b.scope, b.last()) })
 	readers := k.layers[0].arranged().readers
-	for readers.TryRLock() { // until the drop waits
-		readers.RUnlock()
-		require.NoError(t, b.ctx.Err())
-		time.Sleep(time.Millisecond)
-	}
+	storetest.Eventually(t, "the drop waits", func() bool {
+		free := readers.TryRLock()
+		if free {
+			readers.RUnlock()
+		}
+		return !free
+	})
 	goOn()
 	require.ErrorIs(t, await(b, "the second fetch", second), skep.NotFound)
 	read()
@@ -224,7 +236,7 @@ func TestAContextIsMadeOnce(t *testing.T) {
 		}))
 	}
 	await(b, "one begins", stopped)
-	time.Sleep(50 * time.Millisecond) // let the others come as far as they may; they need not
+	othersGoOn() // the others come as far as they may; they need not
 	goOn()
 	for i := range n {
 		require.NoError(t, await(b, "a cluster", done[i]))
@@ -260,7 +272,7 @@ func TestAnOpenThatTakesLongForgetsNothing(t *testing.T) {
 		}
 		return c.Close(b.ctx)
 	})
-	time.Sleep(50 * time.Millisecond) // let it come as far as it may; it need not
+	othersGoOn() // it comes as far as it may; it need not
 	goOn()
 	require.NoError(t, await(b, "the open", opened))
 	require.NoError(t, await(b, "the other", other))
@@ -295,7 +307,7 @@ func TestCloseWaitsForAnAppend(t *testing.T) {
 			return err
 		}()
 	}()
-	time.Sleep(50 * time.Millisecond) // let it come as far as it may; it need not
+	othersGoOn() // it comes as far as it may; it need not
 	goOn()
 	require.NoError(t, await(b, "the append", appended))
 	require.NoError(t, await(b, "the next", next))

@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index/coact"
 )
+
+// closeTimeout bounds the wait for drives that still hold memory.
+const closeTimeout = 30 * time.Second
 
 // Observe implements skep.SparseContext.
 func (k *sparseContext) Observe(ctx context.Context, o skep.Observation) error {
@@ -127,7 +131,7 @@ func (k *sparseContext) Select(ctx context.Context, n int, queries []float32, c 
 }
 
 // learnedSteps is how many observed steps with queries a choice by similar steps needs;
-// before, clusters are chosen by their keys (docs/sparse.md shows both by steps).
+// before, clusters are chosen by their keys (docs/notebook/sparse.md shows both by steps).
 const learnedSteps = 64
 
 // staged is a record a prefetch reads: data is set when done is closed, nil when it did

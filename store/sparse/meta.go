@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"io"
 
 	"github.com/skepkv/skep"
 )
@@ -29,7 +28,7 @@ func (k *sparseContext) putMeta(ctx context.Context, key skep.Key, data []byte) 
 
 func (k *sparseContext) put(ctx context.Context, sc skep.Scope, blocks []skep.Block) error {
 	res, err := k.s.st.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: blocks})
-	if err != nil {
+	if err, _ = skep.Held(err); err != nil { // their memory is nobody else's
 		return err
 	}
 	for _, r := range res {
@@ -65,42 +64,12 @@ func (s *Sparse) blockAt(ctx context.Context, c skep.Chain) (data []byte, err er
 }
 
 func (s *Sparse) readBlock(ctx context.Context, c skep.Chain) (data []byte, err error) {
-	ses, err := s.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(context.WithoutCancel(ctx))) }()
-	err = drain(ctx, ses, func(c *skep.Chunk) error {
+	err = skep.Load(ctx, s.st, &skep.RestoreRequest{Chains: []skep.Chain{c}}, func(c *skep.Chunk) error {
 		if c.Err != nil {
 			return c.Err
 		}
-		data = make([]byte, 0, c.Bytes)
-		for _, piece := range c.Data {
-			data = append(data, piece...)
-		}
+		data = c.AppendTo(make([]byte, 0, c.Bytes))
 		return nil
 	})
 	return data, err
-}
-
-// drain hands every chunk of a session to f, which may not keep it; the first error ends
-// it.
-func drain(ctx context.Context, ses skep.Session, f func(c *skep.Chunk) error) error {
-	chunks := make([]skep.Chunk, 64)
-	var first error
-	for {
-		n, err := ses.Next(ctx, chunks)
-		for i := range chunks[:n] {
-			if e := f(&chunks[i]); e != nil && first == nil {
-				first = e
-			}
-			chunks[i].Release()
-		}
-		if errors.Is(err, io.EOF) {
-			return first
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -3,7 +3,6 @@ package sparse
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"math"
 	"slices"
 
@@ -24,18 +23,13 @@ func (k *sparseContext) transposed(ctx context.Context, n int) (_ transposed, er
 	sh := k.head.Shape
 	mem := make([]byte, int64(k.head.Entries)*k.entry)
 	filled := make([]bool, k.head.Entries)
-	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: k.place.scope, Keys: k.head.Chain, Layers: skep.Range{From: n, To: n + 1}}}}
-	ses, err := k.s.st.Restore(ctx, r)
-	if err != nil {
-		return transposed{}, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(context.WithoutCancel(ctx))) }()
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: k.place.scope, Keys: k.head.Chain, Layers: skep.Only(n, n+1)}}}
 	row := int64(sh.HeadDim) * int64(sh.Element.Bits()) / 8
 	heads, tensors := 1, 1
 	if sh.Kind == skep.Attention {
 		heads, tensors = sh.KVHeads, 2
 	}
-	err = drain(ctx, ses, func(c *skep.Chunk) error {
+	err = skep.Load(ctx, k.s.st, r, func(c *skep.Chunk) error {
 		if c.Err != nil {
 			return c.Err
 		}

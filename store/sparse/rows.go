@@ -39,40 +39,40 @@ type cutter struct {
 
 // cut is a piece: its kind and where it ends.
 type cut struct {
-	kind skep.SideKind
+	kind skep.SidecarKind
 	end  int
 }
 
 // room ends the piece when n more bytes would make it too long.
-func (c *cutter) room(kind skep.SideKind, n int) {
+func (c *cutter) room(kind skep.SidecarKind, n int) {
 	if len(c.b)-c.from+n > pieceBytes {
 		c.cut(kind)
 	}
 }
 
-func (c *cutter) cut(kind skep.SideKind) {
+func (c *cutter) cut(kind skep.SidecarKind) {
 	if len(c.b) > c.from {
 		c.cuts = append(c.cuts, cut{kind, len(c.b)})
 		c.from = len(c.b)
 	}
 }
 
-func (c *cutter) put(kind skep.SideKind, v uint64) {
+func (c *cutter) put(kind skep.SidecarKind, v uint64) {
 	c.room(kind, binary.MaxVarintLen64)
 	c.b = binary.AppendUvarint(c.b, v)
 }
 
-func (c *cutter) pieces() []skep.SidePiece {
-	out, from := make([]skep.SidePiece, len(c.cuts)), 0
+func (c *cutter) pieces() []skep.SidecarPiece {
+	out, from := make([]skep.SidecarPiece, len(c.cuts)), 0
 	for i, x := range c.cuts {
-		out[i] = skep.SidePiece{Kind: x.kind, Bytes: c.b[from:x.end:x.end]}
+		out[i] = skep.SidecarPiece{Kind: x.kind, Bytes: c.b[from:x.end:x.end]}
 		from = x.end
 	}
 	return out
 }
 
 // encode is an arrangement's stored form, and the same in pieces, which alias it.
-func (a *arrangement) encode() ([]byte, []skep.SidePiece) {
+func (a *arrangement) encode() ([]byte, []skep.SidecarPiece) {
 	c := &cutter{b: make([]byte, 0, 1024+4*len(a.keys))}
 	head := []uint64{a.gen, uint64(a.entries), uint64(math.Round(a.tau * 1000)), uint64(len(a.at))}
 	if a.first {
@@ -81,41 +81,41 @@ func (a *arrangement) encode() ([]byte, []skep.SidePiece) {
 		c.b = append(c.b, arrangementMagic...)
 	}
 	for _, v := range head {
-		c.put(skep.SideHeader, v)
+		c.put(skep.SidecarHeader, v)
 	}
-	c.cut(skep.SideHeader)
+	c.cut(skep.SidecarHeader)
 	for _, slots := range a.at {
-		c.put(skep.SideRoutes, uint64(len(slots)))
+		c.put(skep.SidecarRoutes, uint64(len(slots)))
 		for i, e := range slots {
 			if i > 0 && i%pieceSlots == 0 {
-				c.cut(skep.SideRoutes)
+				c.cut(skep.SidecarRoutes)
 			}
 			if e == layout.NoEntry {
-				c.put(skep.SideRoutes, 0)
+				c.put(skep.SidecarRoutes, 0)
 			} else {
-				c.put(skep.SideRoutes, uint64(e)+1)
+				c.put(skep.SidecarRoutes, uint64(e)+1)
 			}
 		}
-		c.cut(skep.SideRoutes)
+		c.cut(skep.SidecarRoutes)
 	}
-	c.put(skep.SideClusters, uint64(len(a.clusters)))
+	c.put(skep.SidecarClusters, uint64(len(a.clusters)))
 	for i, members := range a.clusters {
 		if i%pieceClusters == 0 {
-			c.cut(skep.SideClusters)
+			c.cut(skep.SidecarClusters)
 		}
-		c.put(skep.SideClusters, uint64(len(members)))
+		c.put(skep.SidecarClusters, uint64(len(members)))
 		for _, e := range members {
-			c.put(skep.SideClusters, uint64(e))
+			c.put(skep.SidecarClusters, uint64(e))
 		}
 	}
-	c.cut(skep.SideClusters)
-	c.put(skep.SideMedoids, uint64(len(a.keys)))
-	c.cut(skep.SideMedoids)
+	c.cut(skep.SidecarClusters)
+	c.put(skep.SidecarMedoids, uint64(len(a.keys)))
+	c.cut(skep.SidecarMedoids)
 	for _, v := range a.keys {
-		c.room(skep.SideMedoids, 4)
+		c.room(skep.SidecarMedoids, 4)
 		c.b = binary.LittleEndian.AppendUint32(c.b, math.Float32bits(v))
 	}
-	c.cut(skep.SideMedoids)
+	c.cut(skep.SidecarMedoids)
 	return c.b, c.pieces()
 }
 
@@ -187,17 +187,17 @@ func (y *layer) put(ctx context.Context, a *arrangement) error {
 	return nil
 }
 
-// putRows keeps a stored arrangement in the Store's rows, where it has any. Where it cannot now,
+// putRows keeps a stored arrangement in the Store's sidecar metadata, where it has any. Where it cannot now,
 // for want of room, say, the block says it all, and an open tries again.
-func (y *layer) putRows(ctx context.Context, a *arrangement, pieces []skep.SidePiece) {
+func (y *layer) putRows(ctx context.Context, a *arrangement, pieces []skep.SidecarPiece) {
 	k := y.k
-	if k.s.side == nil || k.s.side.PutSide(ctx, k.meta, k.key("arrangement", uint64(y.n)), pieces) != nil {
+	if k.s.st.PutSidecar(ctx, k.meta, k.key("arrangement", uint64(y.n)), pieces) != nil {
 		return
 	}
 	a.rows = bytesOf(pieces)
 }
 
-func bytesOf(pieces []skep.SidePiece) (n int64) {
+func bytesOf(pieces []skep.SidecarPiece) (n int64) {
 	for _, p := range pieces {
 		n += int64(len(p.Bytes))
 	}
@@ -230,10 +230,7 @@ func (y *layer) stored(ctx context.Context) (*arrangement, error) {
 // fromRows is what the rows say; nil when there are none, or none that can be used.
 func (y *layer) fromRows(ctx context.Context) *arrangement {
 	k := y.k
-	if k.s.side == nil {
-		return nil
-	}
-	pieces, err := k.s.side.Side(ctx, k.meta, k.key("arrangement", uint64(y.n)))
+	pieces, err := k.s.st.Sidecar(ctx, k.meta, k.key("arrangement", uint64(y.n)))
 	if err != nil {
 		return nil
 	}

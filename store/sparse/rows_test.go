@@ -17,6 +17,8 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/sparse"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // engine is a world on the engine, whose drives and catalog can be copied at any moment: what a
@@ -70,7 +72,7 @@ func newEngine(t *testing.T) *engine {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	e := &engine{world: &world{t: t, ctx: ctx}, fs: vfs.NewCrashableMem()}
-	e.start(errorfs.Wrap(e.fs, e))
+	e.start(errorfs.Wrap(storetest.CrashFS(e.fs), e))
 	ns, err := e.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true, Class: skep.Durable})
 	require.NoError(t, err)
 	e.scope = skep.Scope{Namespace: ns.ID, Salt: "pepper"}
@@ -175,8 +177,7 @@ func TestRowsSurviveADeathAnywhere(t *testing.T) {
 	}
 	var deaths []death
 	now := death{entries: worldTokens}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	e.hook = func() {
 		if odds := 6; rng.IntN(odds) > 0 || len(deaths) > 60 {
@@ -249,28 +250,28 @@ func TestWithoutRows(t *testing.T) {
 // refusing is a Store whose rows cannot be kept, or not be read.
 type refusing struct {
 	skep.Store
-	skep.SideRows
+	skep.Sidecars
 	put, get error
 }
 
-func (r *refusing) PutSide(ctx context.Context, s skep.Scope, k skep.Key, p []skep.SidePiece) error {
+func (r *refusing) PutSidecar(ctx context.Context, s skep.Scope, k skep.Key, p []skep.SidecarPiece) error {
 	if r.put != nil {
 		return r.put
 	}
-	return r.SideRows.PutSide(ctx, s, k, p)
+	return r.Sidecars.PutSidecar(ctx, s, k, p)
 }
 
-func (r *refusing) Side(ctx context.Context, s skep.Scope, k skep.Key) ([]skep.SidePiece, error) {
+func (r *refusing) Sidecar(ctx context.Context, s skep.Scope, k skep.Key) ([]skep.SidecarPiece, error) {
 	if r.get != nil {
 		return nil, r.get
 	}
-	return r.SideRows.Side(ctx, s, k)
+	return r.Sidecars.Sidecar(ctx, s, k)
 }
 
 // Rows that cannot be kept, or read, leave the block to say what they would.
 func TestRowsThatAreRefused(t *testing.T) {
 	w := newWorld(t)
-	r := &refusing{Store: w.inner, SideRows: w.inner.(skep.SideRows), put: &skep.Error{Kind: skep.Full}}
+	r := &refusing{Store: w.inner, Sidecars: w.inner.(skep.Sidecars), put: &skep.Error{Kind: skep.Full}}
 	open := func() skep.SparseContext {
 		sp, err := sparse.New(r, sparse.Options{Devices: 3, Window: 4, Cost: told, Alone: true})
 		require.NoError(t, err)

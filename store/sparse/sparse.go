@@ -14,16 +14,9 @@ import (
 	"github.com/skepkv/skep/layout"
 )
 
-// Locator is a Store that knows its drives. One that does not (a network client) is
-// taken to put blocks around its devices in turn.
-type Locator interface {
-	DeviceOf(s skep.Scope, key skep.Key) (device int, ok bool)
-	DeviceCount() int
-}
-
 // Options are those of New. Zero fields take the defaults.
 type Options struct {
-	Devices int             // where the Store does not say; 0: 1
+	Devices int             // where the Store does not say, and is taken to put blocks around them in turn; 0: 1
 	Cost    layout.ReadCost // of a read; zero: measured when the first context is opened, and from then on
 	Window  int             // steps an appended entry waits; 0: 256, at most coact.MaxJoinWindow are looked back on
 	Seed    uint64
@@ -39,10 +32,9 @@ type Options struct {
 
 // Sparse is skep.Sparse over a Store, which it does not own.
 type Sparse struct {
-	st   skep.Store
-	at   Locator
-	side skep.SideRows // nil: arrangements are blocks alone
-	o    Options
+	st      skep.Store
+	locates bool // st says on which drive a block is
+	o       Options
 
 	drives *drives
 
@@ -73,10 +65,8 @@ const (
 // New puts sparse contexts on a Store.
 func New(st skep.Store, o Options) (*Sparse, error) {
 	s := &Sparse{st: st, o: o, open: map[place]*sparseContext{}, busy: map[place]chan struct{}{}, drives: newDrives(o.Cost)}
-	s.at, _ = st.(Locator)
-	s.side, _ = st.(skep.SideRows)
-	if s.at != nil {
-		s.o.Devices = s.at.DeviceCount()
+	if n, err := st.DeviceCount(); err == nil {
+		s.o.Devices, s.locates = n, true
 	}
 	if s.o.Devices == 0 {
 		s.o.Devices = 1
@@ -171,7 +161,7 @@ type head struct {
 	Devices    int        `json:"devices"`
 	Seed       uint64     `json:"seed"`
 	// Dropped says that a drop has begun: what is still stored may not be served, only
-	// dropped. Programs that do not know it take no notice.
+	// dropped.
 	Dropped bool `json:"dropped,omitempty"`
 }
 
@@ -480,7 +470,7 @@ func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (in
 		if found = r.Blocks; found >= len(keys) {
 			return r.Tokens, nil
 		}
-		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Range{From: found, To: found + 1}})
+		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(found, found+1)})
 		if err != nil {
 			return 0, fmt.Errorf("block %d of the chain: %w", found, err)
 		}

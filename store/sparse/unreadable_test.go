@@ -17,6 +17,15 @@ type unreadable struct {
 	keys []skep.Key
 }
 
+// PutSidecar and Sidecar are refused, as those of a Store over a network are.
+func (*unreadable) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
+	return skep.UnsupportedStore{}.PutSidecar(ctx, sc, key, pieces)
+}
+
+func (*unreadable) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
+	return skep.UnsupportedStore{}.Sidecar(ctx, sc, key)
+}
+
 func (u *unreadable) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	some := *r
 	if i := slices.IndexFunc(r.Keys, func(k skep.Key) bool { return slices.Contains(u.keys, k) }); i >= 0 {

@@ -251,7 +251,7 @@ func (c *chain) check(from, to int) {
 	if from == to {
 		return
 	}
-	got := c.e.restore(skep.Chain{Scope: c.scope, Keys: c.keys, Blocks: skep.Range{From: from, To: to}})
+	got := c.e.restore(skep.Chain{Scope: c.scope, Keys: c.keys, Blocks: skep.Only(from, to)})
 	require.Len(c.e, got, to-from)
 	for at, p := range got {
 		require.NoErrorf(c.e, p.Err, "block %d", at.block)
@@ -270,7 +270,7 @@ func bytesOf(p piece) []byte {
 // miss requires that restoring block i gives no bytes, for want of the block.
 func (c *chain) miss(i int) {
 	c.e.Helper()
-	for _, p := range c.e.restore(skep.Chain{Scope: c.scope, Keys: c.keys, Blocks: skep.Range{From: i, To: i + 1}}) {
+	for _, p := range c.e.restore(skep.Chain{Scope: c.scope, Keys: c.keys, Blocks: skep.Only(i, i+1)}) {
 		require.Error(c.e, p.Err)
 		require.Empty(c.e, p.bytes)
 		requireGone(c.e, p.Err)

@@ -53,13 +53,12 @@ func sizeOf(s skep.Shape, free int) int {
 }
 
 // asked marks the bytes of a kv part that layers and heads select.
-func asked(s skep.Shape, layers, heads skep.Range) []bool {
+func asked(s skep.Shape, layers skep.Range, heads skep.Subset) []bool {
 	m := make([]bool, sizeOf(s, 0))
-	layers, _ = layers.Within(s.Layers)
-	heads, _ = heads.Within(headsOf(s))
+	some, _ := heads.In(headsOf(s))
 	for l := layers.From; l < layers.To; l++ {
 		for p := 0; p < planesOf(s); p++ {
-			for h := heads.From; h < heads.To; h++ {
+			for h := some.From; h < some.To; h++ {
 				for t := 0; t < s.BlockTokens; t++ {
 					off, size := at(s, l, p, h, t)
 					for i := range size {
@@ -86,11 +85,11 @@ func pick(block []byte, mask []bool) []byte {
 
 // fillPage writes what a page of order must hold after heads of one layer and plane
 // of block were restored into it.
-func fillPage(page, block []byte, s skep.Shape, layer, plane int, order skep.AxisOrder, heads skep.Range) {
-	heads, _ = heads.Within(headsOf(s))
+func fillPage(page, block []byte, s skep.Shape, layer, plane int, order skep.AxisOrder, heads skep.Subset) {
+	some, _ := heads.In(headsOf(s))
 	in := s
 	in.Order = order
-	for h := heads.From; h < heads.To; h++ {
+	for h := some.From; h < some.To; h++ {
 		for t := 0; t < s.BlockTokens; t++ {
 			from, size := at(s, layer, plane, h, t)
 			to, _ := at(in, 0, 0, h, t)

@@ -39,7 +39,7 @@ func TestLayoutCountedByHand(t *testing.T) {
 	block := []byte("0123456789abcdef")
 	require.Equal(t, "4567", string(block[4:8]))
 	page := []byte("....")
-	fillPage(page, block, s, 0, 1, skep.HND, skep.Range{})
+	fillPage(page, block, s, 0, 1, skep.HND, skep.All)
 	require.Equal(t, "4657", string(page), "[token][head] became [head][token]")
-	require.Equal(t, "89abcdef", string(pick(block, asked(s, skep.Range{From: 1, To: 2}, skep.Range{}))))
+	require.Equal(t, "89abcdef", string(pick(block, asked(s, skep.Range{From: 1, To: 2}, skep.All))))
 }

@@ -278,6 +278,8 @@ func (d *driver) step() {
 	case k < 98:
 		if d.chance(4) {
 			d.purge(sp, salt)
+		} else if d.chance(4) {
+			d.deleteSpace(sp)
 		}
 	default:
 		d.reopen()

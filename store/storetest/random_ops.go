@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -160,6 +161,9 @@ func (d *driver) write(sp *space, salt skep.Salt) {
 		return
 	}
 	got, err := w.Commit(d.ctx, skep.Ack(d.rnd.IntN(2)))
+	if err != nil && skep.KindOf(err) == skep.Full && d.Faults != nil {
+		return // the catalog has no space now: it did not happen
+	}
 	if failed(err) { // The block is stored or not; the model, of a Store that may have less, has it.
 		d.reopenFailed()
 		got, err = skep.PutResult{Outcome: skep.Committed}, nil
@@ -313,6 +317,31 @@ func (d *driver) hint(sp *space, salt skep.Salt) {
 	d.sameCount(want, got, "hinted")
 }
 
+// deleteSpace deletes a namespace and makes it again.
+func (d *driver) deleteSpace(sp *space) {
+	d.note("delete namespace %s", sp.spec.Name)
+	d.purged = true
+	d.voidLeases(func(*leasePair) bool { return true })
+	d.try(func() error {
+		err := d.real.DeleteNamespace(d.ctx, sp.real)
+		if d.Faults != nil && errors.Is(err, skep.NotFound) {
+			return nil // an earlier try did it
+		}
+		return err
+	})
+	require.NoError(d, d.model.DeleteNamespace(d.ctx, sp.model))
+	old := sp.real
+	d.try(func() error {
+		n, err := d.real.OpenNamespace(d.ctx, sp.spec)
+		sp.real = n.ID
+		return err
+	})
+	require.Greater(d, sp.real, old, "numbers are not given out again")
+	n, err := d.model.OpenNamespace(d.ctx, sp.spec)
+	require.NoError(d, err)
+	sp.model = n.ID
+}
+
 func (d *driver) purge(sp *space, salt skep.Salt) {
 	var real, model skep.Purge
 	switch k := d.rnd.IntN(4); {
@@ -364,9 +393,9 @@ type request struct {
 	nodes     []*node
 	part      string
 	direction skep.Direction
-	blocks    skep.Range
-	layers    skep.Range
-	heads     skep.Range
+	blocks    skep.Subset
+	layers    skep.Subset
+	heads     skep.Subset
 	dest      int // 0: none, 1: memory, 2: pages
 	order     skep.AxisOrder
 	spare     int // bytes between blocks or pages
@@ -402,9 +431,9 @@ func (d *driver) restore() {
 	d.compareRestore(rs)
 }
 
-func (d *driver) within(n int) skep.Range {
+func (d *driver) within(n int) skep.Subset {
 	from := d.rnd.IntN(n)
-	return skep.Range{From: from, To: from + 1 + d.rnd.IntN(n-from)}
+	return skep.Only(from, from+1+d.rnd.IntN(n-from))
 }
 
 // ask makes the chain for one of the Stores, with a destination of its own.
@@ -414,7 +443,7 @@ func (r request) ask(sc skep.Scope) skep.Chain {
 		Scope: sc, Keys: keysOf(r.nodes), Part: r.part, Direction: r.direction,
 		Blocks: r.blocks, Layers: r.layers, Heads: r.heads,
 	}
-	blocks, _ := r.blocks.Within(len(r.nodes))
+	blocks, _ := r.blocks.In(len(r.nodes))
 	switch r.dest {
 	case 1:
 		// Large enough for the largest block of any size.
@@ -455,7 +484,7 @@ func (d *driver) compareRestore(rs []request) {
 				require.NoError(d, s.Stop(d.ctx, 0))
 			} else if !real[0].Direction.ByLayer() {
 				var err error
-				claimed, err = s.Claim(0, skep.Range{From: 0, To: rs[0].sp.spec.Shape.BlockTokens})
+				claimed, err = s.Claim(d.ctx, 0, skep.Only(0, rs[0].sp.spec.Shape.BlockTokens), skep.Idle)
 				require.NoError(d, err)
 			}
 		}
@@ -486,7 +515,7 @@ func (d *driver) compareRestore(rs []request) {
 // sameMemory compares where a landed piece went.
 func (d *driver) sameMemory(r *request, real, model *skep.Chain, at place) {
 	d.Helper()
-	blocks, _ := r.blocks.Within(len(r.nodes))
+	blocks, _ := r.blocks.In(len(r.nodes))
 	i := at.block - blocks.From
 	if stride := int(real.Dest.Stride); real.Dest.Memory != nil {
 		a, b := real.Dest.Memory[i*stride:][:stride], model.Dest.Memory[i*stride:][:stride]
@@ -525,7 +554,7 @@ func (d *driver) drain(st skep.Store, chains []skep.Chain, meddle func(skep.Sess
 	e := &env{T: d.T, st: st, ctx: d.ctx}
 	out := map[place]piece{}
 	for into := make([]skep.Chunk, 1+d.rnd.IntN(9)); ; {
-		n, err := s.Next(d.ctx, into)
+		n, err := d.next(s, into)
 		if errors.Is(err, io.EOF) {
 			require.NoError(d, s.Close(d.ctx))
 			return out
@@ -535,6 +564,21 @@ func (d *driver) drain(st skep.Store, chains []skep.Chain, meddle func(skep.Sess
 			e.keep(out, &into[i])
 		}
 	}
+}
+
+// next is Session.Next. The end of a session waits until no drive writes to its destinations
+// any more, for ever where a drive holds on to one: such a drive is mended then.
+func (d *driver) next(s skep.Session, into []skep.Chunk) (int, error) {
+	if d.broken {
+		ctx, cancel := context.WithTimeout(d.ctx, 5*time.Second)
+		n, err := s.Next(ctx, into)
+		cancel()
+		if d.ctx.Err() != nil || !errors.Is(err, skep.Deadline) {
+			return n, err
+		}
+		d.heal()
+	}
+	return s.Next(d.ctx, into)
 }
 
 // requireMissed requires a reason that blocks on failing drives, or known to a failed

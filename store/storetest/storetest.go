@@ -15,6 +15,8 @@ type Config struct {
 	TenantLeaseBytes int64
 	// TenantPinBytes is the cap on one tenant's pinned bytes.
 	TenantPinBytes int64
+	// TenantNamespaces is the cap on one tenant's namespaces.
+	TenantNamespaces int
 }
 
 // Open makes a fresh, empty Store.
@@ -44,11 +46,13 @@ func Test(t *testing.T, open func(t *testing.T, c Config) skep.Store) {
 		{"EitherWay", testEither},
 		{"Delete", testDelete},
 		{"Purge", testPurge},
+		{"DeleteNamespace", testDeleteNamespace},
 		{"Side", testSide},
 		{"Hint", testHint},
 		{"Alloc", testAlloc},
 		{"Stats", testStats},
 		{"Events", testEvents},
+		{"List", testList},
 		{"Capacity", testCapacity},
 		{"BadInput", testBadInput},
 		{"Ended", testEnded},

@@ -240,14 +240,16 @@ func (b *bad) restores() (out []badCase) {
 	add("too many keys", b.hnd, func(c *skep.Chain) { c.Keys = b.many })
 	add("a part with a long name", b.hnd, func(c *skep.Chain) { c.Part = strings.Repeat("p", skep.MaxPartNameSize+1) })
 	add("an unknown direction", b.hnd, func(c *skep.Chain) { c.Direction = 9 })
-	for name, r := range map[string]skep.Range{"negative": {From: -1, To: 1}, "empty": {From: 1, To: 1}, "backward": {From: 2, To: 1}, "too far": {From: 0, To: 99}} {
+	for name, r := range map[string]skep.Subset{
+		"negative": skep.Only(-1, 1), "empty": skep.Only(1, 1), "empty at the beginning": skep.Only(0, 0), "backward": skep.Only(2, 1), "too far": skep.Only(0, 99),
+	} {
 		add(name+" blocks", b.hnd, func(c *skep.Chain) { c.Blocks = r })
 		add(name+" layers", b.hnd, func(c *skep.Chain) { c.Layers = r })
 		add(name+" heads", b.hnd, func(c *skep.Chain) { c.Heads = r })
 	}
-	add("heads in NHD order", b.nhd, func(c *skep.Chain) { c.Heads = skep.Range{From: 0, To: 1} })
-	add("heads of opaque blocks", b.free, func(c *skep.Chain) { c.Heads = skep.Range{From: 0, To: 1} })
-	add("layers of opaque blocks", b.free, func(c *skep.Chain) { c.Layers = skep.Range{From: 0, To: 1} })
+	add("heads in NHD order", b.nhd, func(c *skep.Chain) { c.Heads = skep.Only(0, 1) })
+	add("heads of opaque blocks", b.free, func(c *skep.Chain) { c.Heads = skep.Only(0, 1) })
+	add("layers of opaque blocks", b.free, func(c *skep.Chain) { c.Layers = skep.Only(0, 1) })
 	add("opaque blocks by layer", b.free, func(c *skep.Chain) { c.Direction = skep.LayersUp })
 	add("another part by layer", b.hnd, func(c *skep.Chain) { c.Part, c.Direction = "state", skep.LayersDown })
 	add("memory and pages", b.hnd, func(c *skep.Chain) {
@@ -310,13 +312,14 @@ func (b *bad) restoreError(chains ...skep.Chain) error {
 // sessions are bad calls on a good session, which is closed before any chunk is read.
 func (b *bad) sessions() (out []badCase) {
 	for name, call := range map[string]func(s skep.Session) error{
-		"claim of a chain that is not there":     func(s skep.Session) error { _, err := s.Claim(1, skep.Range{}); return err },
-		"claim of a negative chain":              func(s skep.Session) error { _, err := s.Claim(-1, skep.Range{}); return err },
-		"claim of negative tokens":               func(s skep.Session) error { _, err := s.Claim(0, skep.Range{From: -1, To: 4}); return err },
-		"claim of no tokens":                     func(s skep.Session) error { _, err := s.Claim(0, skep.Range{From: 4, To: 4}); return err },
-		"claim past the end":                     func(s skep.Session) error { _, err := s.Claim(0, skep.Range{From: 0, To: 13}); return err },
-		"reprioritise a chain that is not there": func(s skep.Session) error { return s.Reprioritise(1, 0, time.Time{}) },
-		"reprioritise all chains":                func(s skep.Session) error { return s.Reprioritise(-1, 0, time.Time{}) },
+		"claim of a chain that is not there":     func(s skep.Session) error { _, err := s.Claim(b.ctx, 1, skep.All, skep.Idle); return err },
+		"claim of a negative chain":              func(s skep.Session) error { _, err := s.Claim(b.ctx, -1, skep.All, skep.Idle); return err },
+		"claim of negative tokens":               func(s skep.Session) error { _, err := s.Claim(b.ctx, 0, skep.Only(-1, 4), skep.Idle); return err },
+		"claim of no tokens":                     func(s skep.Session) error { _, err := s.Claim(b.ctx, 0, skep.Only(4, 4), skep.Idle); return err },
+		"claim of no tokens at the beginning":    func(s skep.Session) error { _, err := s.Claim(b.ctx, 0, skep.Only(0, 0), skep.Idle); return err },
+		"claim past the end":                     func(s skep.Session) error { _, err := s.Claim(b.ctx, 0, skep.Only(0, 13), skep.Idle); return err },
+		"reprioritise a chain that is not there": func(s skep.Session) error { return s.Reprioritise(b.ctx, 1, 0, time.Time{}) },
+		"reprioritise all chains":                func(s skep.Session) error { return s.Reprioritise(b.ctx, -1, 0, time.Time{}) },
 		"stop a chain that is not there":         func(s skep.Session) error { return s.Stop(b.ctx, 1) },
 		"stop a chain that cannot be":            func(s skep.Session) error { return s.Stop(b.ctx, -2) },
 		"next with nothing to fill":              func(s skep.Session) error { _, err := s.Next(b.ctx, nil); return err },
@@ -389,5 +392,6 @@ func (b *bad) unknown() (out []badCase) {
 			out = append(out, badCase{call + ", " + name, f})
 		}
 	}
-	return append(out, badCase{"purge", func() error { return b.st.Purge(b.ctx, skep.Purge{Namespace: 1 << 30}) }})
+	return append(out, badCase{"purge", func() error { return b.st.Purge(b.ctx, skep.Purge{Namespace: 1 << 30}) }},
+		badCase{"delete namespace", func() error { return b.st.DeleteNamespace(b.ctx, 1<<30) }})
 }

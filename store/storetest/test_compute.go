@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,36 +64,35 @@ func testCompute(t *testing.T, open Open) {
 		c := e.chain(e.space(hnd), n).put(0, n)
 		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst, Priority: -1,
 			Compute: &skep.Compute{Cost: slow, LoadOnly: true, Background: true}})
-		require.NoError(e, s.Reprioritise(0, 1, time.Time{}))
+		require.NoError(e, s.Reprioritise(e.ctx, 0, 1, time.Time{}))
 		require.Len(e, e.drain(s), n)
 	})
 	e.run("of a chain without a cost nothing is planned", func(e *env) {
 		c := e.chain(e.space(hnd), 2).put(0, 2)
-		p, ok := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst}).(skep.Planner)
-		if !ok {
-			e.Skip("no scheduler here")
+		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst})
+		_, err := s.Claim(e.ctx, 0, skep.Only(0, 4), skep.Busy)
+		require.NoError(e, err, "what else an engine has to do makes no difference")
+		if err := s.ShareClaimWord(e.ctx, 0, new(atomic.Uint64)); !errors.Is(err, skep.Unsupported) { // no words here
+			requireKind(e, skep.Invalid, err)
 		}
-		_, err := p.ClaimWhen(0, skep.Range{From: 0, To: 4}, true)
-		requireKind(e, skep.Invalid, err)
-		requireKind(e, skep.Invalid, p.Computed(0, skep.Range{From: 0, To: 4}, time.Millisecond, 0))
-		requireKind(e, skep.Invalid, p.Computed(1, skep.Range{From: 0, To: 4}, time.Millisecond, 0))
+		requireKind(e, skep.Invalid, s.Computed(e.ctx, 0, skep.Range{From: 0, To: 4}, time.Millisecond, 0))
+		requireKind(e, skep.Invalid, s.Computed(e.ctx, 1, skep.Range{From: 0, To: 4}, time.Millisecond, 0))
 	})
 	e.run("an engine with other work asks again when something has landed", func(e *env) {
 		c := e.chain(e.space(hnd), n).put(0, n)
 		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst, Compute: &skep.Compute{Cost: fast}})
-		p, ok := s.(skep.Planner)
-		if !ok {
-			e.Skip("no scheduler here")
-		}
 		end, claimed, landed := n*hnd.BlockTokens, 0, 0
-		idle := false
+		load := skep.Busy
 		for pos, into := 0, make([]skep.Chunk, 1); pos < end; {
-			cl, err := p.ClaimWhen(0, skep.Range{From: pos, To: end}, idle)
+			cl, err := s.Claim(e.ctx, 0, skep.Only(pos, end), load)
 			require.NoError(e, err)
 			claimed += cl.Granted.Len() / hnd.BlockTokens
-			pos, idle = cl.Jump, cl.Jump == pos
+			if load = skep.Busy; cl.Next == pos {
+				load = skep.Idle
+			}
+			pos = cl.Next
 			if cl.Granted.Len() > 0 {
-				require.NoError(e, p.Computed(0, cl.Granted, time.Microsecond, 0))
+				require.NoError(e, s.Computed(e.ctx, 0, cl.Granted, time.Microsecond, 0))
 			}
 			if _, err := s.Next(e.ctx, into); errors.Is(err, io.EOF) {
 				continue

@@ -140,7 +140,7 @@ func (e *env) readSome(rnd *rand.Rand, c *chain, found skep.LookupResult) error 
 		return err
 	}
 	if rnd.IntN(4) == 0 {
-		if _, err := s.Claim(0, skep.Range{From: 0, To: 1}); err != nil {
+		if _, err := s.Claim(e.ctx, 0, skep.Only(0, 1), skep.Idle); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (e *env) readSome(rnd *rand.Rand, c *chain, found skep.LookupResult) error 
 			if ch.Err != nil {
 				continue // deleted, claimed or stopped
 			}
-			mask := asked(c.n.Shape, ch.Layers, skep.Range{})
+			mask := asked(c.n.Shape, ch.Layers, skep.All)
 			got, want := mem[ch.Block*c.size():][:c.size()], c.payload(ch.Block)
 			if string(pick(got, mask)) != string(pick(want, mask)) {
 				return errors.New("wrong bytes")

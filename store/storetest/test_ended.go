@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,11 +11,19 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// everyCall is each call of a Store that takes a context, with good arguments.
+// everyCall is each call of a Store that takes a context, with good arguments. What the Store cannot do is left out.
 func (e *env) everyCall(c *chain) map[string]func(context.Context) error {
-	return map[string]func(ctx context.Context) error{
+	calls := map[string]func(ctx context.Context) error{
 		"open namespace": func(ctx context.Context) error { _, err := e.st.OpenNamespace(ctx, c.n.NamespaceSpec); return err },
+		"find namespace": func(ctx context.Context) error { _, err := e.st.FindNamespace(ctx, c.n.ID); return err },
 		"namespaces":     func(ctx context.Context) error { _, err := e.st.Namespaces(ctx); return err },
+		"namespaces of":  func(ctx context.Context) error { _, err := e.st.NamespacesOf(ctx, c.n.Tenant); return err },
+		"count blocks":   func(ctx context.Context) error { _, err := e.st.CountBlocks(ctx, c.n.ID); return err },
+		"list keys":      func(ctx context.Context) error { _, _, err := e.st.ListKeys(ctx, c.n.ID, 0, 1); return err },
+		"put sidecar": func(ctx context.Context) error {
+			return e.st.PutSidecar(ctx, c.scope, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarHeader, Bytes: c.payload(0)}})
+		},
+		"sidecar": func(ctx context.Context) error { _, err := e.st.Sidecar(ctx, c.scope, c.keys[0]); return err },
 		"lookup": func(ctx context.Context) error {
 			_, err := e.st.Lookup(ctx, &skep.LookupRequest{Scope: c.scope, Keys: c.keys})
 			return err
@@ -32,13 +41,20 @@ func (e *env) everyCall(c *chain) map[string]func(context.Context) error {
 			_, err := e.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys}}})
 			return err
 		},
-		"delete": func(ctx context.Context) error { _, err := e.st.Delete(ctx, c.scope, c.keys); return err },
-		"purge":  func(ctx context.Context) error { return e.st.Purge(ctx, skep.Purge{Namespace: c.n.ID}) },
-		"hint":   func(ctx context.Context) error { _, err := e.st.Hint(ctx, c.scope, c.keys, skep.Hint{}); return err },
-		"stats":  func(ctx context.Context) error { _, err := e.st.Stats(ctx); return err },
-		"events": func(ctx context.Context) error { _, err := e.st.Events(ctx, skep.Cursor{}, false); return err },
-		"alloc":  func(ctx context.Context) error { _, err := e.st.Alloc(ctx, 1); return err },
+		"delete":           func(ctx context.Context) error { _, err := e.st.Delete(ctx, c.scope, c.keys); return err },
+		"purge":            func(ctx context.Context) error { return e.st.Purge(ctx, skep.Purge{Namespace: c.n.ID}) },
+		"delete namespace": func(ctx context.Context) error { return e.st.DeleteNamespace(ctx, 1<<30) },
+		"hint":             func(ctx context.Context) error { _, err := e.st.Hint(ctx, c.scope, c.keys, skep.Hint{}); return err },
+		"stats":            func(ctx context.Context) error { _, err := e.st.Stats(ctx); return err },
+		"events":           func(ctx context.Context) error { _, err := e.st.Events(ctx, skep.Cursor{}, false); return err },
+		"alloc":            func(ctx context.Context) error { _, err := e.st.Alloc(ctx, 1); return err },
 	}
+	for _, name := range []string{"count blocks", "list keys", "put sidecar", "sidecar"} {
+		if errors.Is(calls[name](e.ctx), skep.Unsupported) {
+			delete(calls, name)
+		}
+	}
+	return calls
 }
 
 // testEnded: closed stores and ended contexts.
@@ -62,8 +78,9 @@ func testEnded(t *testing.T, open Open) {
 		require.NoError(e, w.Write(e.ctx, skep.PartKV, 0, c.payload(7)))
 		events, err := e.st.Events(e.ctx, skep.Cursor{}, false)
 		require.NoError(e, err)
-		waits := make(chan error)
+		waits, began := make(chan error), make(chan struct{})
 		go func() {
+			close(began)
 			into := make([]skep.Event, 8)
 			for {
 				if _, err := events.Next(e.ctx, into); err != nil {
@@ -72,7 +89,7 @@ func testEnded(t *testing.T, open Open) {
 				}
 			}
 		}()
-		time.Sleep(20 * time.Millisecond) // most likely it waits now
+		<-began // most likely it waits now
 		require.NoError(e, e.st.Close())
 		requireKind(e, skep.Closed, <-waits, "events")
 		copy(mem, poison(len(mem)))
@@ -95,6 +112,27 @@ func testEnded(t *testing.T, open Open) {
 		}
 		require.LessOrEqual(e, 2, c.found(), "nothing was deleted; what was put is in doubt")
 		c.check(0, c.found())
+	})
+	t.Run("a call of a session whose context is over returns its error, and nothing was claimed", func(t *testing.T) {
+		e := start(t, open, Config{})
+		c := e.chain(e.space(hnd), 4).put(0, 4)
+		s, err := e.st.Restore(e.ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst,
+			Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}, LoadOnly: true}}}})
+		require.NoError(e, err)
+		ctx, cancel := context.WithCancel(e.ctx)
+		cancel()
+		for name, call := range map[string]func() error{
+			"claim":        func() error { _, err := s.Claim(ctx, 0, skep.All, skep.Idle); return err },
+			"busy claim":   func() error { _, err := s.Claim(ctx, 0, skep.All, skep.Busy); return err },
+			"computed":     func() error { return s.Computed(ctx, 0, skep.Range{From: 0, To: 4}, 0, 0) },
+			"reprioritise": func() error { return s.Reprioritise(ctx, 0, 1, time.Time{}) },
+		} {
+			require.ErrorIs(e, call(), context.Canceled, name)
+		}
+		for _, p := range e.drain(s) {
+			require.NoError(e, p.Err)
+		}
+		require.NoError(e, s.Close(e.ctx))
 	})
 	t.Run("a wait for events ends with its context", func(t *testing.T) {
 		e := start(t, open, Config{})

@@ -99,7 +99,7 @@ func testLeases(t *testing.T, open Open) {
 	e.run("a lease runs out", func(e *env) {
 		c := e.chain(e.space(hnd), 1).put(0, 1)
 		l := c.lease(20 * time.Millisecond)
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(time.Until(l.Until) + time.Millisecond) // the moment it names
 		_, err := e.st.Renew(e.ctx, l.ID, time.Minute)
 		requireKind(e, skep.LeaseExpired, err)
 		require.NoError(e, e.st.Release(e.ctx, l.ID))
@@ -144,6 +144,19 @@ func testLeases(t *testing.T, open Open) {
 		other.lease(time.Minute) // another tenant's
 		require.NoError(e, e.st.Release(e.ctx, l.ID))
 		b.lease(time.Minute)
+	})
+	t.Run("a lease of single keys that is denied takes nothing", func(t *testing.T) {
+		size := sizeOf(pages4K, 0)
+		e := start(t, open, Config{TenantLeaseBytes: int64(4 * size)})
+		spec := specOf(pages4K)
+		spec.Chained = false
+		c := e.chain(e.open(spec), 6).put(0, 6)
+		got := e.lookup(&skep.LookupRequest{Scope: c.scope, Keys: c.keys})
+		require.True(e, got.LeaseDenied)
+		require.Zero(e, got.Lease)
+		require.Equal(e, 6, got.Blocks, "found all the same")
+		c.keys = c.keys[2:]
+		c.lease(time.Minute)
 	})
 }
 

@@ -3,7 +3,6 @@ package storetest
 import (
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -252,12 +251,13 @@ func testEvents(t *testing.T, open Open) {
 	e.run("closing a stream ends its wait", func(e *env) {
 		st, err := e.st.Events(e.ctx, skep.Cursor{}, false)
 		require.NoError(e, err)
-		done := make(chan error)
+		done, began := make(chan error), make(chan struct{})
 		go func() {
+			close(began)
 			_, err := st.Next(e.ctx, make([]skep.Event, 1))
 			done <- err
 		}()
-		time.Sleep(20 * time.Millisecond) // most likely it waits now
+		<-began // most likely it waits now
 		require.NoError(e, st.Close())
 		requireKind(e, skep.Closed, <-done)
 	})

@@ -14,25 +14,25 @@ var directions = []skep.Direction{skep.HeadFirst, skep.TailFirst, skep.LayersUp,
 
 // selection is which layers and heads of which blocks a test asks for.
 type selection struct {
-	blocks, layers, heads skep.Range
+	blocks, layers, heads skep.Subset
 }
 
 // selections are some for chains of n blocks of a shape.
 func selections(s skep.Shape, n int) []selection {
-	out := []selection{{}, {blocks: skep.Range{From: 1, To: n - 1}}}
+	out := []selection{{}, {blocks: skep.Only(1, n-1)}}
 	if s.Kind == skep.Opaque {
 		return out
 	}
 	out = append(out,
-		selection{layers: skep.Range{From: 0, To: 1}},
-		selection{layers: skep.Range{From: 1, To: s.Layers}},
+		selection{layers: skep.Only(0, 1)},
+		selection{layers: skep.Only(1, s.Layers)},
 	)
 	if s.Kind == skep.Attention && s.Order == skep.HND {
 		h := s.KVHeads
 		out = append(out,
-			selection{heads: skep.Range{From: 0, To: h}},
-			selection{heads: skep.Range{From: h - 1, To: h}},
-			selection{blocks: skep.Range{From: 2, To: 3}, layers: skep.Range{From: 1, To: 2}, heads: skep.Range{From: 0, To: 1}},
+			selection{heads: skep.Only(0, h)},
+			selection{heads: skep.Only(h-1, h)},
+			selection{blocks: skep.Only(2, 3), layers: skep.Only(1, 2), heads: skep.Only(0, 1)},
 		)
 	}
 	return out
@@ -41,8 +41,8 @@ func selections(s skep.Shape, n int) []selection {
 // places are the pieces a selection is delivered in.
 func (x selection) places(s skep.Shape, n int, d skep.Direction) map[place]bool {
 	out := map[place]bool{}
-	blocks, _ := x.blocks.Within(n)
-	layers, _ := x.layers.Within(s.Layers)
+	blocks, _ := x.blocks.In(n)
+	layers, _ := x.layers.In(s.Layers)
 	for b := blocks.From; b < blocks.To; b++ {
 		switch {
 		case s.Kind == skep.Opaque:
@@ -101,7 +101,7 @@ func testRestore(t *testing.T, open Open) {
 					require.Empty(e, p.bytes)
 				} else {
 					require.NoError(e, p.Err)
-					require.Equal(e, pick(c.payload(at.block), asked(hnd, at.layers, skep.Range{})), p.bytes)
+					require.Equal(e, pick(c.payload(at.block), asked(hnd, at.layers, skep.All)), p.bytes)
 				}
 			}
 		}
@@ -212,7 +212,8 @@ func (c *chain) checkMemory(mem []byte, stride int64, x selection, d skep.Direct
 		Scope: c.scope, Keys: c.keys, Direction: d, Blocks: x.blocks, Layers: x.layers, Heads: x.heads,
 		Dest: skep.Destination{Memory: mem, Stride: stride},
 	})
-	blocks, _ := x.blocks.Within(len(c.keys))
+	blocks, _ := x.blocks.In(len(c.keys))
+	layers, _ := x.layers.In(shape.Layers)
 	missed := c.requireLanded(got, x, d)
 	want := poison(len(mem))
 	for b := blocks.From; b < blocks.To; b++ {
@@ -229,7 +230,7 @@ func (c *chain) checkMemory(mem []byte, stride int64, x selection, d skep.Direct
 		p := c.payload(b)
 		mask := make([]bool, size)
 		if shape.Kind != skep.Opaque {
-			mask = asked(shape, x.layers, x.heads)
+			mask = asked(shape, layers, x.heads)
 		}
 		for i, ask := range mask {
 			if ask || shape.Kind == skep.Opaque {
@@ -273,8 +274,8 @@ func (c *chain) requireSame(want, got []byte, what string) {
 func (c *chain) checkPaged(order skep.AxisOrder, spare int, x selection, d skep.Direction) {
 	c.e.Helper()
 	shape := c.n.Shape
-	blocks, _ := x.blocks.Within(len(c.keys))
-	layers, _ := x.layers.Within(shape.Layers)
+	blocks, _ := x.blocks.In(len(c.keys))
+	layers, _ := x.layers.In(shape.Layers)
 	page := pageBytes(shape)
 	stride, pages := page+spare, 2*len(c.keys)
 	paged := &skep.Paged{Order: order, PageStride: int64(stride), Planes: make([][2][]byte, shape.Layers)}

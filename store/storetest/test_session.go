@@ -68,9 +68,9 @@ func testSession(t *testing.T, open Open) {
 		require.NoError(e, s.Close(e.ctx))
 		_, err := s.Next(e.ctx, make([]skep.Chunk, 1))
 		requireKind(e, skep.Closed, err)
-		_, err = s.Claim(0, skep.Range{})
+		_, err = s.Claim(e.ctx, 0, skep.All, skep.Idle)
 		requireKind(e, skep.Closed, err)
-		requireKind(e, skep.Closed, s.Reprioritise(0, 1, time.Time{}))
+		requireKind(e, skep.Closed, s.Reprioritise(e.ctx, 0, 1, time.Time{}))
 	})
 	e.run("no byte is written after Stop has returned", func(e *env) {
 		c := e.chain(e.space(pages4K), 16).put(0, 16)
@@ -99,7 +99,7 @@ func testSession(t *testing.T, open Open) {
 					requireKind(e, skep.Stopped, p.Err)
 					continue
 				}
-				mask := asked(pages4K, at.layers, skep.Range{})
+				mask := asked(pages4K, at.layers, skep.All)
 				require.Equal(e, pick(c.payload(at.block), mask), pick(kept[at.block*size:][:size], mask), "what landed before")
 			}
 			require.NoError(e, s.Close(e.ctx))
@@ -111,9 +111,9 @@ func testSession(t *testing.T, open Open) {
 		a, b := e.chain(n, 6).put(0, 6), e.chain(n, 6).put(0, 6)
 		s := begin(e, skep.Chain{Scope: a.scope, Keys: a.keys}, skep.Chain{Scope: b.scope, Keys: b.keys})
 		require.NoError(e, s.Stop(e.ctx, 0))
-		_, err := s.Claim(0, skep.Range{})
+		_, err := s.Claim(e.ctx, 0, skep.All, skep.Idle)
 		requireKind(e, skep.Stopped, err)
-		requireKind(e, skep.Stopped, s.Reprioritise(0, 1, time.Time{}))
+		requireKind(e, skep.Stopped, s.Reprioritise(e.ctx, 0, 1, time.Time{}))
 		got := e.drain(s)
 		require.Len(e, got, 12)
 		for at, p := range got {
@@ -156,13 +156,13 @@ func testSession(t *testing.T, open Open) {
 	e.run("a new priority and a new deadline", func(e *env) {
 		c := e.chain(e.space(hnd), 6).put(0, 6)
 		s := begin(e, skep.Chain{Scope: c.scope, Keys: c.keys})
-		require.NoError(e, s.Reprioritise(0, 7, time.Now().Add(patience)))
-		require.NoError(e, s.Reprioritise(0, -7, time.Time{}))
+		require.NoError(e, s.Reprioritise(e.ctx, 0, 7, time.Now().Add(patience)))
+		require.NoError(e, s.Reprioritise(e.ctx, 0, -7, time.Time{}))
 		for _, p := range e.drain(s) {
 			require.NoError(e, p.Err)
 		}
 		s = begin(e, skep.Chain{Scope: c.scope, Keys: c.keys})
-		require.NoError(e, s.Reprioritise(0, 0, time.Now().Add(-time.Minute)))
+		require.NoError(e, s.Reprioritise(e.ctx, 0, 0, time.Now().Add(-time.Minute)))
 		got := e.drain(s)
 		require.Len(e, got, 6)
 		for at, p := range got {
@@ -214,23 +214,23 @@ func testClaim(t *testing.T, open Open) {
 			if d.ByLayer() {
 				per, end = 1, shape.Layers
 			}
-			for _, ask := range []skep.Range{{}, {From: 0, To: per}, {From: 2 * per, To: 5 * per}, {From: end - per, To: end}} {
+			for _, ask := range []skep.Subset{skep.All, skep.Only(0, per), skep.Only(2*per, 5*per), skep.Only(end-per, end)} {
 				mem := make([]byte, n*c.size())
 				s, err := e.st.Restore(e.ctx, &skep.RestoreRequest{Chains: []skep.Chain{{
 					Scope: c.scope, Keys: c.keys, Direction: d,
 					Dest: skep.Destination{Memory: mem, Stride: int64(c.size())},
 				}}})
 				require.NoError(e, err)
-				cl, err := s.Claim(0, ask)
+				cl, err := s.Claim(e.ctx, 0, ask, skep.Idle)
 				require.NoError(e, err)
-				whole, _ := ask.Within(end)
+				whole, _ := ask.In(end)
 				g := cl.Granted
 				require.Equal(e, whole.From, g.From, "the leading part of what was asked for")
 				require.LessOrEqual(e, g.From, g.To)
 				require.LessOrEqual(e, g.To, whole.To)
 				require.Zero(e, g.To%per, "whole blocks are granted here")
-				require.GreaterOrEqual(e, cl.Jump, g.To)
-				require.LessOrEqual(e, cl.Jump, end)
+				require.GreaterOrEqual(e, cl.Next, g.To)
+				require.LessOrEqual(e, cl.Next, end)
 				got := e.drain(s)
 				require.NoError(e, s.Close(e.ctx))
 				require.Len(e, got, len(selection{}.places(shape, n, d)))
@@ -244,7 +244,7 @@ func testClaim(t *testing.T, open Open) {
 						continue
 					}
 					require.NoError(e, p.Err)
-					mask := asked(shape, at.layers, skep.Range{})
+					mask := asked(shape, at.layers, skep.All)
 					require.Equal(e, pick(c.payload(at.block), mask), pick(mem[at.block*c.size():][:c.size()], mask))
 				}
 			}
@@ -259,10 +259,10 @@ func testClaim(t *testing.T, open Open) {
 			require.NoError(e, err)
 			defer func() { require.NoError(e, s.Close(e.ctx)) }()
 			e.drain(s)
-			cl, err := s.Claim(0, skep.Range{})
+			cl, err := s.Claim(e.ctx, 0, skep.All, skep.Idle)
 			require.NoError(e, err)
 			require.Zero(e, cl.Granted.Len())
-			require.Equal(e, end, cl.Jump, "the chain's end means done")
+			require.Equal(e, end, cl.Next, "the chain's end means done")
 		})
 	}
 	e.run("of what is not stored everything is granted", func(e *env) {
@@ -271,7 +271,7 @@ func testClaim(t *testing.T, open Open) {
 		require.NoError(e, err)
 		defer func() { require.NoError(e, s.Close(e.ctx)) }()
 		e.drain(s)
-		cl, err := s.Claim(0, skep.Range{})
+		cl, err := s.Claim(e.ctx, 0, skep.All, skep.Idle)
 		require.NoError(e, err)
 		require.Equal(e, skep.Range{From: 0, To: 3 * hnd.BlockTokens}, cl.Granted)
 	})
@@ -283,13 +283,13 @@ func testClaim(t *testing.T, open Open) {
 		defer func() { require.NoError(e, s.Close(e.ctx)) }()
 		computed, got := map[int]bool{}, map[place]piece{}
 		for pos, into := 0, make([]skep.Chunk, 1); pos < end; {
-			cl, err := s.Claim(0, skep.Range{From: pos, To: pos + b})
+			cl, err := s.Claim(e.ctx, 0, skep.Only(pos, pos+b), skep.Idle)
 			require.NoError(e, err)
 			for at := cl.Granted.From; at < cl.Granted.To; at += b {
 				computed[at/b] = true
 			}
-			require.True(e, cl.Granted.Len() > 0 || cl.Jump > pos, "every claim gets further")
-			pos = cl.Jump
+			require.True(e, cl.Granted.Len() > 0 || cl.Next > pos, "every claim gets further")
+			pos = cl.Next
 			if _, err := s.Next(e.ctx, into); err == nil {
 				e.keep(got, &into[0])
 			} else {

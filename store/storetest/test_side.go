@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,16 +10,16 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// testSide is the contract of skep.SideRows, for Stores that have them.
+// testSide is of sidecar metadata, for Stores that keep some.
 func testSide(t *testing.T, open Open) {
 	e := start(t, open, Config{})
-	side, ok := e.st.(skep.SideRows)
-	if !ok {
-		t.Skip("no side rows")
+	side := e.st
+	if _, err := side.Sidecar(e.ctx, skep.Scope{Namespace: 1 << 30}, skep.Key{}); errors.Is(err, skep.Unsupported) {
+		t.Skip(err)
 	}
-	pieces := func(b []byte) []skep.SidePiece {
-		return []skep.SidePiece{{Kind: skep.SideHeader, Bytes: b[:7]}, {Kind: skep.SideRoutes, Bytes: b[7:3000]},
-			{Kind: skep.SideClusters, Bytes: b[3000:3001]}, {Kind: skep.SideMedoids, Bytes: b[3001:]}}
+	pieces := func(b []byte) []skep.SidecarPiece {
+		return []skep.SidecarPiece{{Kind: skep.SidecarHeader, Bytes: b[:7]}, {Kind: skep.SidecarRoutes, Bytes: b[7:3000]},
+			{Kind: skep.SidecarClusters, Bytes: b[3000:3001]}, {Kind: skep.SidecarMedoids, Bytes: b[3001:]}}
 	}
 	space := func(e *env) skep.NamespaceInfo { // in which the last writer wins
 		spec := specOf(free)
@@ -27,7 +28,7 @@ func testSide(t *testing.T, open Open) {
 	}
 	none := func(e *env, s skep.Scope, k skep.Key) {
 		e.Helper()
-		_, err := side.Side(e.ctx, s, k)
+		_, err := side.Sidecar(e.ctx, s, k)
 		requireKind(e, skep.NotFound, err)
 	}
 	write := func(e *env, s skep.Scope, k skep.Key, version string) []byte {
@@ -39,9 +40,9 @@ func testSide(t *testing.T, open Open) {
 		c := e.chain(space(e), 2)
 		b := write(e, c.scope, c.keys[0], "a")
 		none(e, c.scope, c.keys[0])
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(b)))
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(b)))
 		for range 2 {
-			got, err := side.Side(e.ctx, c.scope, c.keys[0])
+			got, err := side.Sidecar(e.ctx, c.scope, c.keys[0])
 			require.NoError(e, err)
 			require.Equal(e, pieces(b), got)
 			clear(got[1].Bytes) // the caller's own
@@ -50,24 +51,24 @@ func testSide(t *testing.T, open Open) {
 	e.run("another cut takes the place of the first", func(e *env) {
 		c := e.chain(space(e), 1)
 		b := write(e, c.scope, c.keys[0], "a")
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(b)))
-		whole := []skep.SidePiece{{Kind: skep.SideRoutes, Bytes: b}}
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], whole))
-		got, err := side.Side(e.ctx, c.scope, c.keys[0])
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(b)))
+		whole := []skep.SidecarPiece{{Kind: skep.SidecarRoutes, Bytes: b}}
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], whole))
+		got, err := side.Sidecar(e.ctx, c.scope, c.keys[0])
 		require.NoError(e, err)
 		require.Equal(e, whole, got)
 	})
 	e.run("they are of one version", func(e *env) {
 		c := e.chain(space(e), 1)
 		b := write(e, c.scope, c.keys[0], "a")
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(b)))
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(b)))
 		next := write(e, c.scope, c.keys[0], "b")
 		none(e, c.scope, c.keys[0])
-		requireKind(e, skep.Conflict, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(b)))
+		requireKind(e, skep.Conflict, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(b)))
 		copy(next[3000:], b[3000:]) // some of it stays the same
 		e.put(&skep.PutRequest{Scope: c.scope, Blocks: []skep.Block{{Key: c.keys[0], Parts: []skep.Part{{Bytes: next}}}}})
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(next)))
-		got, err := side.Side(e.ctx, c.scope, c.keys[0])
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(next)))
+		got, err := side.Sidecar(e.ctx, c.scope, c.keys[0])
 		require.NoError(e, err)
 		require.Equal(e, pieces(next), got)
 	})
@@ -77,7 +78,7 @@ func testSide(t *testing.T, open Open) {
 		plain, salted := c, e.chain(n, 3).salted("pepper")
 		for _, c := range []*chain{plain, salted} {
 			for _, k := range c.keys {
-				require.NoError(e, side.PutSide(e.ctx, c.scope, k, pieces(write(e, c.scope, k, "a"))))
+				require.NoError(e, side.PutSidecar(e.ctx, c.scope, k, pieces(write(e, c.scope, k, "a"))))
 			}
 		}
 		_, err := e.st.Delete(e.ctx, plain.scope, plain.keys[:1])
@@ -90,7 +91,7 @@ func testSide(t *testing.T, open Open) {
 		for i, k := range salted.keys {
 			none(e, salted.scope, k)
 			if i > 0 {
-				_, err := side.Side(e.ctx, plain.scope, plain.keys[i])
+				_, err := side.Sidecar(e.ctx, plain.scope, plain.keys[i])
 				require.NoError(e, err)
 			}
 		}
@@ -102,29 +103,29 @@ func testSide(t *testing.T, open Open) {
 	e.run("bad input is refused by name and changes nothing", func(e *env) {
 		c := e.chain(space(e), 2)
 		b := write(e, c.scope, c.keys[0], "a")
-		require.NoError(e, side.PutSide(e.ctx, c.scope, c.keys[0], pieces(b)))
-		large := bytes.Repeat([]byte{1}, skep.MaxSidePieceBytes+1)
+		require.NoError(e, side.PutSidecar(e.ctx, c.scope, c.keys[0], pieces(b)))
+		large := bytes.Repeat([]byte{1}, skep.MaxSidecarPieceBytes+1)
 		for _, bad := range []struct {
 			kind   skep.Kind
 			key    skep.Key
-			pieces []skep.SidePiece
+			pieces []skep.SidecarPiece
 			says   string
 		}{
 			{skep.Invalid, c.keys[0], nil, "pieces"},
-			{skep.Invalid, c.keys[0], make([]skep.SidePiece, skep.MaxSidePieces+1), "pieces"},
-			{skep.Invalid, c.keys[0], []skep.SidePiece{{Kind: 99, Bytes: b}}, "kind of piece 0"},
-			{skep.Invalid, c.keys[0], []skep.SidePiece{{Kind: skep.SideRoutes, Bytes: b}, {Kind: skep.SideMedoids}}, "piece 1 in bytes"},
-			{skep.Invalid, c.keys[0], []skep.SidePiece{{Kind: skep.SideRoutes, Bytes: large}}, "262144"},
-			{skep.Conflict, c.keys[0], []skep.SidePiece{{Kind: skep.SideRoutes, Bytes: b[1:]}}, "bytes of the block"},
-			{skep.Conflict, c.keys[0], []skep.SidePiece{{Kind: skep.SideRoutes, Bytes: large[:len(b)]}}, "bytes of the block"},
+			{skep.Invalid, c.keys[0], make([]skep.SidecarPiece, skep.MaxSidecarPieces+1), "pieces"},
+			{skep.Invalid, c.keys[0], []skep.SidecarPiece{{Kind: 99, Bytes: b}}, "kind of piece 0"},
+			{skep.Invalid, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarRoutes, Bytes: b}, {Kind: skep.SidecarMedoids}}, "piece 1 in bytes"},
+			{skep.Invalid, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarRoutes, Bytes: large}}, "262144"},
+			{skep.Conflict, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarRoutes, Bytes: b[1:]}}, "bytes of the block"},
+			{skep.Conflict, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarRoutes, Bytes: large[:len(b)]}}, "bytes of the block"},
 			{skep.NotFound, c.keys[1], pieces(b), "block"},
 		} {
-			err := side.PutSide(e.ctx, c.scope, bad.key, bad.pieces)
+			err := side.PutSidecar(e.ctx, c.scope, bad.key, bad.pieces)
 			requireKind(e, bad.kind, err)
 			require.ErrorContains(e, err, bad.says)
 		}
-		requireKind(e, skep.NotFound, side.PutSide(e.ctx, skep.Scope{Namespace: 1 << 30}, c.keys[0], pieces(b)))
-		got, err := side.Side(e.ctx, c.scope, c.keys[0])
+		requireKind(e, skep.NotFound, side.PutSidecar(e.ctx, skep.Scope{Namespace: 1 << 30}, c.keys[0], pieces(b)))
+		got, err := side.Sidecar(e.ctx, c.scope, c.keys[0])
 		require.NoError(e, err)
 		require.Equal(e, pieces(b), got)
 	})

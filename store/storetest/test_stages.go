@@ -31,8 +31,8 @@ func testStages(t *testing.T, open Open) {
 		for stage := range split.Stages() {
 			layers := split.Layers(stage, hnd.Layers)
 			for head := range hnd.KVHeads {
-				heads := skep.Range{From: head, To: head + 1}
-				chains := []skep.Chain{{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst, Layers: layers, Heads: heads}}
+				heads := skep.Only(head, head+1)
+				chains := []skep.Chain{{Scope: c.scope, Keys: c.keys, Direction: skep.TailFirst, Layers: layers.Subset(), Heads: heads}}
 				if stage > 0 {
 					chains = append(chains, skep.Chain{Scope: c.scope, Keys: c.keys, Part: split.BoundaryPart(stage)})
 				}

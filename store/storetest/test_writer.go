@@ -43,6 +43,27 @@ func testBlockWriter(t *testing.T, open Open) {
 		require.Equal(e, 1, c.found())
 		c.check(0, 1)
 	})
+	e.run("a block begun before a purge is not committed after it", func(e *env) {
+		for _, salt := range []skep.Salt{"", "salt"} {
+			c := e.chain(e.space(hnd), 1)
+			c.scope.Salt = salt
+			w := c.begin(0)
+			require.NoError(e, w.Write(e.ctx, skep.PartKV, 0, c.payload(0)))
+			p := skep.Purge{Namespace: c.scope.Namespace}
+			if salt != "" {
+				p = skep.Purge{Salt: &c.scope}
+			}
+			require.NoError(e, e.st.Purge(e.ctx, p))
+			_, err := w.Commit(e.ctx, skep.AckCommitted)
+			requireKind(e, skep.NotFound, err)
+			require.Zero(e, c.found())
+			w = c.begin(0)
+			require.NoError(e, w.Write(e.ctx, skep.PartKV, 0, c.payload(0)))
+			_, err = w.Commit(e.ctx, skep.AckCommitted)
+			require.NoError(e, err)
+			c.check(0, 1)
+		}
+	})
 	e.run("accepted is readable", func(e *env) {
 		c := e.chain(e.space(hnd), 1)
 		w := c.begin(0)
@@ -186,8 +207,10 @@ func testBlockWriter(t *testing.T, open Open) {
 		r.Timeout = 20 * time.Millisecond
 		w, err := e.st.Begin(e.ctx, r)
 		require.NoError(e, err)
-		time.Sleep(50 * time.Millisecond)
-		err = w.Write(e.ctx, skep.PartKV, 0, c.payload(0))
+		Eventually(e, "its time is up", func() bool { // until then what was written is not written again
+			err = w.Write(e.ctx, skep.PartKV, 0, c.payload(0))
+			return errors.Is(err, skep.Closed) || errors.Is(err, skep.Deadline)
+		})
 		require.Truef(e, errors.Is(err, skep.Closed) || errors.Is(err, skep.Deadline), "write: %v", err)
 		_, err = w.Commit(e.ctx, skep.AckCommitted)
 		require.Truef(e, errors.Is(err, skep.Closed) || errors.Is(err, skep.Deadline), "commit: %v", err)

@@ -2,7 +2,7 @@
 // reads a coverage profile and the source, and prints every return of an error that no
 // test came by:
 //
-//	go test -coverprofile=cover.out -coverpkg=./store,./store/catalog ./store ./store/catalog
+//	go test -coverprofile=cover.out -coverpkg=./store,./store/catalog,./store/internal/... ./store ./store/catalog ./store/internal/...
 //	go run ./tools/errpaths cover.out
 //
 // as `make errpaths` does, with a profile for each process that tests start. The durable path is what stands between a put, a delete or a
@@ -38,11 +38,12 @@ const module = "github.com/skepkv/skep/"
 
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
-	"store/put.go", "store/accept.go", "store/append.go", "store/writer.go", "store/log.go", "store/flush.go", "store/delete.go",
+	"store/put.go", "store/accept.go", "store/append.go", "store/writer.go", "store/log.go", "store/flush.go", "store/delete.go", "store/owed.go",
 	"store/clean.go", "store/space.go", "store/freed.go", "store/settle.go", "store/intents.go", "store/open.go", "store/recover.go",
 	"store/verify.go", "store/keys.go", "store/close.go",
 	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go",
 	"store/rebuild.go", "store/rebuilder.go", "store/rebuildlogs.go", "store/rebuildrows.go", "store/rebuildknown.go",
+	"store/internal/segio/batch.go", "store/internal/segio/flusher.go", "store/internal/segio/sums.go", "store/internal/segio/superblock.go",
 	"store/catalog/batch.go", "store/catalog/catalog.go", "store/catalog/codec.go", "store/catalog/guard.go", "store/catalog/fence.go", "store/catalog/load.go",
 	"store/catalog/read.go", "store/catalog/scan.go", "store/catalog/state.go",
 }
@@ -53,7 +54,7 @@ func main() {
 	err := error(nil)
 	if *dir != "" {
 		var n int
-		if n, err = overlay(".", *dir); err == nil {
+		if n, err = writeFailpoints(".", *dir); err == nil {
 			fmt.Println(n, "failpoints")
 		}
 	} else {

@@ -1,18 +1,16 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/skepkv/skep/store/failpoint"
+	"github.com/skepkv/skep/tools/internal/overlay"
 )
 
 // Failpoints: copies of the durable path's files in which errors can be made to happen,
@@ -27,58 +25,14 @@ import (
 //
 // and before every error return stands failpoint.Reached(n). Lines stay where they are.
 
-// overlay writes the copies, overlay.json for the compiler and points.json for the tests
+// writeFailpoints writes the copies, overlay.json for the compiler and points.json for the tests
 // to dir, and says how many failpoints there are.
-func overlay(root, dir string) (int, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return 0, err
-	}
+func writeFailpoints(root, dir string) (int, error) {
 	var all failpoint.List
-	replace := map[string]string{}
-	for _, pattern := range durablePath {
-		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			return 0, err
-		}
-		for _, file := range files {
-			rel, err := filepath.Rel(root, file)
-			if err != nil {
-				return 0, err
-			}
-			src, err := os.ReadFile(file)
-			if err != nil {
-				return 0, err
-			}
-			text, err := instrument(filepath.ToSlash(rel), src, &all)
-			if err != nil {
-				return 0, fmt.Errorf("%s: %w", rel, err)
-			}
-			to, err := filepath.Abs(filepath.Join(dir, strings.ReplaceAll(filepath.ToSlash(rel), "/", "-")))
-			if err != nil {
-				return 0, err
-			}
-			from, err := filepath.Abs(file)
-			if err != nil {
-				return 0, err
-			}
-			if err := os.WriteFile(to, text, 0o644); err != nil {
-				return 0, err
-			}
-			replace[from] = to
-		}
-	}
-	if err := writeJSON(filepath.Join(dir, "points.json"), &all); err != nil {
+	if err := overlay.Write(root, dir, durablePath, func(file string, src []byte) ([]byte, error) { return instrument(file, src, &all) }); err != nil {
 		return 0, err
 	}
-	return len(all.Points), writeJSON(filepath.Join(dir, "overlay.json"), map[string]any{"Replace": replace})
-}
-
-func writeJSON(name string, v any) error {
-	b, err := json.MarshalIndent(v, "", "\t")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(name, b, 0o644)
+	return len(all.Points), overlay.WriteJSON(filepath.Join(dir, "points.json"), &all)
 }
 
 // errorNames are what variables and fields of type error are called in the durable path:
@@ -96,61 +50,31 @@ var (
 // failpoints inside them, and by tests that make them.
 var held = regexp.MustCompile(`\.enter(Write)?\(|lockDir\(|\.take\(|\.slot\(|\.winners\(|\.place(By)?\(|\.current\(|openGroup\(|newGroup\(` +
 	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.index\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
-	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|saveNames\(`)
-
-// edit replaces src[from:to].
-type edit struct {
-	from, to int
-	text     string
-}
+	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|\.commitRows\(|saveNames\(`)
 
 // instrumenter makes one file's failpoints.
 type instrumenter struct {
-	file  string
-	src   []byte
-	set   *token.FileSet
-	all   *failpoint.List
-	edits []edit
-	body  ast.Node // of the innermost
+	*overlay.File
+	all  *failpoint.List
+	body ast.Node // of the innermost
 }
 
 // instrument gives a file with failpoints, and adds them to all.
 func instrument(file string, src []byte, all *failpoint.List) ([]byte, error) {
-	set := token.NewFileSet()
-	tree, err := parser.ParseFile(set, file, src, parser.SkipObjectResolution|parser.ParseComments)
+	f, err := overlay.Parse(file, src)
 	if err != nil {
 		return nil, err
 	}
-	m := &instrumenter{file: file, src: src, set: set, all: all}
-	for _, d := range tree.Decls {
+	m := &instrumenter{File: f, all: all}
+	for _, d := range f.Tree.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
 			m.function(f.Name.Name, f.Type, f.Body)
 		}
 	}
-	if len(m.edits) == 0 {
-		return src, nil
+	if m.Changed() {
+		m.Import(module + "store/failpoint")
 	}
-	// On the package clause's line, so that lines stay.
-	at := m.offset(tree.Name.End())
-	m.edits = append(m.edits, edit{at, at, `; import "` + module + `store/failpoint"`})
-	return m.apply(), nil
-}
-
-func (m *instrumenter) offset(p token.Pos) int { return m.set.Position(p).Offset }
-
-func (m *instrumenter) text(n ast.Node) string {
-	return string(m.src[m.offset(n.Pos()):m.offset(n.End())])
-}
-
-func (m *instrumenter) apply() []byte {
-	slices.SortStableFunc(m.edits, func(a, b edit) int { return a.from - b.from })
-	var out []byte
-	at := 0
-	for _, e := range m.edits {
-		out = append(append(out, m.src[at:e.from]...), e.text...)
-		at = e.to
-	}
-	return append(out, m.src[at:]...)
+	return m.Apply(), nil
 }
 
 func (m *instrumenter) function(name string, t *ast.FuncType, body *ast.BlockStmt) {
@@ -178,15 +102,15 @@ func (m *instrumenter) function(name string, t *ast.FuncType, body *ast.BlockStm
 }
 
 func (m *instrumenter) returns(n *ast.ReturnStmt) {
-	at := m.set.Position(n.Pos())
-	m.all.Returns = append(m.all.Returns, failpoint.Return{File: m.file, Line: at.Line, Column: at.Column})
-	m.edits = append(m.edits, edit{at.Offset, at.Offset, fmt.Sprintf("failpoint.Reached(%d); ", len(m.all.Returns)-1)})
+	at := m.Set.Position(n.Pos())
+	m.all.Returns = append(m.all.Returns, failpoint.Return{File: m.Path, Line: at.Line, Column: at.Column})
+	m.Insert(n.Pos(), fmt.Sprintf("failpoint.Reached(%d); ", len(m.all.Returns)-1))
 }
 
 // point adds a failpoint and gives its number.
 func (m *instrumenter) point(function string, at ast.Node, x ast.Expr, kind string) int {
-	p := m.set.Position(at.Pos())
-	n := failpoint.Point{File: m.file, Line: p.Line, Func: function, Text: m.text(at), Kind: kind}
+	p := m.Set.Position(at.Pos())
+	n := failpoint.Point{File: m.Path, Line: p.Line, Func: function, Text: m.Text(at), Kind: kind}
 	if x != nil {
 		n.Of = m.from(x)
 	}
@@ -203,7 +127,7 @@ func (m *instrumenter) isErrorVariable(x ast.Expr) bool {
 	case *ast.SelectorExpr:
 		name = x.Sel.Name
 	}
-	return errorNames.MatchString(name) || name != "" && slices.Contains(others[m.file], name)
+	return errorNames.MatchString(name) || name != "" && slices.Contains(others[m.Path], name)
 }
 
 func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
@@ -211,7 +135,7 @@ func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
 	if !ok || id.Name != "nil" || n.Op != token.NEQ && n.Op != token.EQL || !m.isErrorVariable(n.X) || held.MatchString(m.from(n.X)) {
 		return
 	}
-	if function == "start" && n.Op == token.NEQ && m.text(n.X) == "a.err" || function == "sumInto" {
+	if function == "start" && n.Op == token.NEQ && m.Text(n.X) == "a.err" || function == "sumInto" {
 		return // what was made ready to be written would not be given back; a sum would be left out
 	}
 	not := ""
@@ -219,7 +143,7 @@ func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
 		not = "!"
 	}
 	k := m.point(function, n, n.X, failpoint.Variable)
-	m.edits = append(m.edits, edit{m.offset(n.Pos()), m.offset(n.End()), fmt.Sprintf("%sfailpoint.Is(%d, &%s)", not, k, m.text(n.X))})
+	m.Replace(n.Pos(), n.End(), fmt.Sprintf("%sfailpoint.Is(%d, &%s)", not, k, m.Text(n.X)))
 }
 
 func (m *instrumenter) call(function string, n *ast.CallExpr) {
@@ -234,15 +158,15 @@ func (m *instrumenter) call(function string, n *ast.CallExpr) {
 	switch {
 	case f.Sel.Name == "KindOf" && recv.Name == "skep" && len(n.Args) == 1 && m.isErrorVariable(n.Args[0]) && !held.MatchString(m.from(n.Args[0])):
 		k := m.point(function, n, n.Args[0], failpoint.Variable)
-		m.edits = append(m.edits, edit{m.offset(n.Args[0].Pos()), m.offset(n.Args[0].End()), fmt.Sprintf("failpoint.Of(%d, &%s)", k, m.text(n.Args[0]))})
+		m.Replace(n.Args[0].Pos(), n.Args[0].End(), fmt.Sprintf("failpoint.Of(%d, &%s)", k, m.Text(n.Args[0])))
 	case f.Sel.Name == "unsure" && len(n.Args) == 1: // what it makes of an error counts
 		k := m.point(function, n, nil, failpoint.Variable)
-		m.all.Points[k].Of = m.text(n.Args[0])
-		at, end := m.offset(n.Args[0].Pos()), m.offset(n.Args[0].End())
-		m.edits = append(m.edits, edit{at, at, fmt.Sprintf("failpoint.Gave(%d, ", k)}, edit{end, end, ")"})
+		m.all.Points[k].Of = m.Text(n.Args[0])
+		m.Insert(n.Args[0].Pos(), fmt.Sprintf("failpoint.Gave(%d, ", k))
+		m.Insert(n.Args[0].End(), ")")
 	case f.Sel.Name == "Err" && recv.Name == "ctx" && len(n.Args) == 0 && !m.inReturn(n):
 		k := m.point(function, n, nil, failpoint.Context)
-		m.edits = append(m.edits, edit{m.offset(n.Pos()), m.offset(n.End()), fmt.Sprintf("failpoint.Ended(%d, ctx)", k)})
+		m.Replace(n.Pos(), n.End(), fmt.Sprintf("failpoint.Ended(%d, ctx)", k))
 	}
 }
 
@@ -277,15 +201,15 @@ func (m *instrumenter) comm(function string, t *ast.FuncType, n *ast.CommClause)
 		return
 	}
 	k := m.point(function, s, nil, failpoint.Channel)
-	at, end := m.offset(recv.X.Pos()), m.offset(recv.X.End())
-	m.edits = append(m.edits, edit{at, at, fmt.Sprintf("failpoint.Case(%d, ", k)}, edit{end, end, ")"})
+	m.Insert(recv.X.Pos(), fmt.Sprintf("failpoint.Case(%d, ", k))
+	m.Insert(recv.X.End(), ")")
 }
 
 // from is the text of what x was last set to before it is looked at: the call that gave it.
 // What is set in a function literal, or at the head of an if that x is not in, is another
 // variable.
 func (m *instrumenter) from(x ast.Expr) (text string) {
-	want := m.text(x)
+	want := m.Text(x)
 	ast.Inspect(m.body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit:
@@ -295,8 +219,8 @@ func (m *instrumenter) from(x ast.Expr) (text string) {
 			return !ok || init.Tok != token.DEFINE || n.Pos() <= x.Pos() && x.End() <= n.End()
 		case *ast.AssignStmt:
 			for i, l := range n.Lhs {
-				if n.Pos() < x.Pos() && m.text(l) == want {
-					text = m.text(n.Rhs[min(i, len(n.Rhs)-1)])
+				if n.Pos() < x.Pos() && m.Text(l) == want {
+					text = m.Text(n.Rhs[min(i, len(n.Rhs)-1)])
 				}
 			}
 		}

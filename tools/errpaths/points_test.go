@@ -73,7 +73,7 @@ func TestFailpointsOfAFile(t *testing.T) {
 // The copies of the durable path are complete, and no return moved to another line.
 func TestOverlay(t *testing.T) {
 	dir := t.TempDir()
-	n, err := overlay(filepath.Join("..", ".."), dir)
+	n, err := writeFailpoints(filepath.Join("..", ".."), dir)
 	require.NoError(t, err)
 	require.Greater(t, n, 300)
 	list, err := failpoint.Load(filepath.Join(dir, "points.json"))

@@ -19,7 +19,6 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -37,7 +36,7 @@ func wordOf(p *C.uint64_t) (*atomic.Uint64, error) {
 	if p == nil {
 		return nil, nil
 	}
-	return twopointer.WordAt(unsafe.Slice((*byte)(unsafe.Pointer(p)), 8))
+	return skep.ClaimWordAt(unsafe.Slice((*byte)(unsafe.Pointer(p)), 8))
 }
 
 func costOf(c *C.skep_cost) (*skep.Compute, error) {
@@ -77,7 +76,7 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	if err != nil {
 		return nil, err
 	}
-	c := skep.Chain{Blocks: blocks}
+	c := skep.Chain{Blocks: blocks.Subset()}
 	if c.Scope, err = scopeOf(sc); err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 		return nil, err
 	}
 	until, _ := ctx.Deadline()
-	return o.begin(c, g, t, w, time.Until(until))
+	return o.begin(c, blocks, g, t, w, time.Until(until))
 }
 
 //export skep_claim
@@ -118,9 +117,15 @@ func skep_claim(id C.skep_restoring, from, to C.int64_t, idle C.int, out *C.skep
 		err = errNowhere
 		return
 	}
+	ctx, cancel := within(0)
+	defer cancel()
+	load := skep.Idle
+	if idle == 0 {
+		load = skep.Busy
+	}
 	var c skep.Claim
-	if c, err = r.claim(skep.Range{From: int(from), To: int(to)}, idle != 0); err == nil {
-		*out = C.skep_claimed{C.int64_t(c.Granted.From), C.int64_t(c.Granted.To), C.int64_t(c.Jump)}
+	if c, err = r.ses.Claim(ctx, 0, skep.Only(int(from), int(to)), load); err == nil {
+		*out = C.skep_claimed{C.int64_t(c.Granted.From), C.int64_t(c.Granted.To), C.int64_t(c.Next)}
 	}
 	return
 }
@@ -130,8 +135,10 @@ func skep_computed(id C.skep_restoring, from, to, tookNs, otherNs C.int64_t, e *
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var r *restoring
+	ctx, cancel := within(0)
+	defer cancel()
 	if r, err = restoringOf(id); err == nil {
-		err = r.computed(skep.Range{From: int(from), To: int(to)}, time.Duration(tookNs), time.Duration(otherNs))
+		err = r.ses.Computed(ctx, 0, skep.Range{From: int(from), To: int(to)}, time.Duration(tookNs), time.Duration(otherNs))
 	}
 	return
 }
@@ -181,7 +188,7 @@ func skep_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd *
 		err = errNowhere
 		return
 	}
-	c, ok := o.Store.(*wire.Client)
+	c, ok := skep.As[*wire.Client](o.Store)
 	if !ok {
 		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Value: "no server's", Limit: "one of connect and shared_bytes"}
 		return
@@ -189,7 +196,7 @@ func skep_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd *
 	ctx, cancel := within(0)
 	defer cancel()
 	var m skep.Memory
-	if m, err = c.Alloc(ctx, int64(n)); err != nil {
+	if m, err = o.Alloc(ctx, int64(n)); err != nil {
 		return
 	}
 	file, at, ok := c.SharedFile(m.Bytes())

@@ -42,9 +42,9 @@ type restoring struct {
 	ended   bool
 }
 
-// begin starts restoring blocks of a chain to t by two pointers, with claims through word where that is not nil.
+// begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not nil.
 // The session and its goroutine end with timeout, or with end.
-func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration) (_ *restoring, err error) {
+func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration) (_ *restoring, err error) {
 	if err := t.Validate(g); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.
 		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "where", Value: "the simulated GPU", Limit: "host or CUDA"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	r := &restoring{of: o, blocks: c.Blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}), states: make([]blockState, c.Blocks.Len()), waiting: c.Blocks.Len()}
+	r := &restoring{of: o, blocks: blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}), states: make([]blockState, blocks.Len()), waiting: blocks.Len()}
 	queued := func() error { return nil }
 	defer func() {
 		if err != nil {
@@ -61,7 +61,7 @@ func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.
 			r.release()
 		}
 	}()
-	t.first = c.Blocks.From
+	t.first = blocks.From
 	c.Direction = skep.TailFirst
 	if queued, err = r.land(ctx, o, &c, g, t, word != nil); err != nil {
 		queued = func() error { return nil }
@@ -71,12 +71,7 @@ func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.
 		return nil, err
 	}
 	if word != nil {
-		b, ok := r.ses.(skep.Boarder)
-		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Value: "without claims by words"}
-		if ok {
-			err = b.Board(0, word)
-		}
-		if err != nil {
+		if err = r.ses.ShareClaimWord(ctx, 0, word); err != nil {
 			end, stop := context.WithTimeout(context.Background(), patience)
 			defer stop()
 			if left := r.ses.Close(end); left != nil { // something may write yet: what it lands in is never used again
@@ -96,8 +91,8 @@ func (o *opened) begin(c skep.Chain, g layout.Geometry, t *target, word *atomic.
 func (r *restoring) land(ctx context.Context, o *opened, c *skep.Chain, g layout.Geometry, t *target, word bool) (done func() error, err error) {
 	done = func() error { return nil }
 	step := layout.Padded(g.PartBytes())
-	n := int64(c.Blocks.Len()) * step
-	switch _, remote := o.Store.(*wire.Client); {
+	n := int64(r.blocks.Len()) * step
+	switch _, remote := skep.As[*wire.Client](o.Store); {
 	case t.take != nil && n > landingBytes:
 		return done, skep.Invalidf(op, "bytes of a restore by two pointers to a GPU", n, int64(landingBytes))
 	case t.take != nil:
@@ -116,7 +111,7 @@ func (r *restoring) land(ctx context.Context, o *opened, c *skep.Chain, g layout
 // run puts blocks in their places as they land, until every one is answered or ctx ends.
 func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geometry, t *target, queued func() error) {
 	defer close(r.over)
-	err := receive(ctx, r.ses, func(c *skep.Chunk) error {
+	err := skep.Drain(ctx, r.ses, func(c *skep.Chunk) error {
 		i := c.Block - r.blocks.From
 		if c.Err != nil {
 			s := missed
@@ -184,22 +179,6 @@ func (r *restoring) setLocked(i int, s blockState) {
 func (r *restoring) changedLocked() {
 	close(r.change)
 	r.change = make(chan struct{})
-}
-
-// claim is skep.Planner's where the Store has one.
-func (r *restoring) claim(want skep.Range, idle bool) (skep.Claim, error) {
-	if p, ok := r.ses.(skep.Planner); ok {
-		return p.ClaimWhen(0, want, idle)
-	}
-	return r.ses.Claim(0, want)
-}
-
-// computed is skep.Planner's.
-func (r *restoring) computed(done skep.Range, took, other time.Duration) error {
-	if p, ok := r.ses.(skep.Planner); ok {
-		return p.Computed(0, done, took, other)
-	}
-	return nil
 }
 
 // poll copies how blocks stand to states, once anything is not as it is there or d has passed, and

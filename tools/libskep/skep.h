@@ -176,7 +176,9 @@ int skep_namespace(skep_store s, const char *json, uint32_t *id, skep_error *err
 
 /* Stores n successive blocks of a chain, each of block_bytes in the shape's layout ([layer]
  * [K, V] and then the shape's order). parent is the key before the first, NULL with depth 0.
- * outcomes[i]: 0 declined, 1 committed, 2 accepted, 3 exists. */
+ * outcomes[i]: 0 declined, 1 committed, 2 accepted, 3 exists. With error 18 (memory not released) a
+ * drive that hangs has the blocks' memory yet: leave it as it is, and do not free it before skep_close
+ * has returned 0. */
 int skep_put(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
              const void *const *blocks, int64_t block_bytes, uint8_t *outcomes, skep_error *err);
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -72,7 +71,8 @@ func parse(text string, into any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "json", Value: text, Limit: "what skep.h says", Err: err}
+		// What it says is not repeated: a token may be in it.
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "json", Value: fmt.Sprintf("%d bytes", len(text)), Limit: "what skep.h says", Err: err}
 	}
 	return nil
 }
@@ -192,9 +192,9 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 		return 0, err
 	}
 	t.first = blocks.From
-	chain := skep.Chain{Scope: sc, Keys: keys, Blocks: blocks}
+	chain := skep.Chain{Scope: sc, Keys: keys}
 	if t.direct != nil {
-		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks, On: t.on, Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
+		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks.Subset(), On: t.on, Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
 			err := t.each(g, block-blocks.From, func(l int, v bool, runs []slots.Run) error {
 				dst = t.direct(dst, l, v, runs)
 				return nil
@@ -203,39 +203,36 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 		}})
 	}
 	if t.take == nil {
-		return o.restoreChain(ctx, chain, g, t)
+		return o.restoreChain(ctx, chain, blocks, g, t)
 	}
 	// As many blocks at a time as land in one piece of pinned memory.
 	step := (g.PartBytes() + 4095) &^ 4095
 	some := int(max(1, landingBytes/step))
 	for from := blocks.From; from < blocks.To; from += some {
-		chain.Blocks = skep.Range{From: from, To: min(from+some, blocks.To)}
+		part := skep.Range{From: from, To: min(from+some, blocks.To)}
 		mem, done, err := t.take(ctx, int64(min(some, blocks.Len()))*step)
 		if err != nil {
 			return arrived, err
 		}
-		chain.Dest = skep.Destination{Memory: mem[:int64(chain.Blocks.Len())*step], Stride: step}
-		n, err := o.restoreChain(ctx, chain, g, t)
+		chain.Dest = skep.Destination{Memory: mem[:int64(part.Len())*step], Stride: step}
+		n, err := o.restoreChain(ctx, chain, part, g, t)
 		arrived += n
 		if !errors.Is(err, skep.NotReleased) { // else a drive may write there yet: it is never used again
 			err = errors.Join(err, done())
 		}
-		if err != nil || n < chain.Blocks.Len() {
+		if err != nil || n < part.Len() {
 			return arrived, err
 		}
 	}
 	return arrived, nil
 }
 
-// restoreChain restores one chain to t.
-func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, g layout.Geometry, t *target) (int, error) {
-	ses, err := o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{chain}})
-	if err != nil {
-		return 0, err
-	}
-	blocks, d := chain.Blocks, chain.Dest
+// restoreChain restores blocks of one chain to t.
+func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, blocks skep.Range, g layout.Geometry, t *target) (int, error) {
+	chain.Blocks = blocks.Subset()
+	d := chain.Dest
 	arrived := make([]bool, blocks.Len())
-	err = receive(ctx, ses, func(c *skep.Chunk) error {
+	err := skep.Load(ctx, o, &skep.RestoreRequest{Chains: []skep.Chain{chain}}, func(c *skep.Chunk) error {
 		if c.Err != nil {
 			return nil
 		}
@@ -249,33 +246,11 @@ func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, g layout.Ge
 		arrived[c.Block-blocks.From] = err == nil
 		return err
 	})
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	err = errors.Join(err, ses.Close(end))
 	n := 0
 	for n < len(arrived) && arrived[n] {
 		n++
 	}
 	return n, err
-}
-
-func receive(ctx context.Context, ses skep.Session, each func(*skep.Chunk) error) error {
-	for into := make([]skep.Chunk, 16); ; {
-		n, err := ses.Next(ctx, into)
-		var first error
-		for i := range into[:n] {
-			if first == nil {
-				first = each(&into[i])
-			}
-			into[i].Release()
-		}
-		if first != nil || errors.Is(err, io.EOF) {
-			return first
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 func whole(pieces [][]byte) []byte {

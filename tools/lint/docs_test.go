@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -137,4 +138,26 @@ func TestDocsCommandsExist(t *testing.T) {
 		}
 	}
 	require.Greater(t, n, 5, "commands were looked at")
+}
+
+// width is how many columns a line of prose may have.
+const width = 120
+
+// Documents are filled to 120 columns: tables and code are not.
+func TestDocsLinesAreShort(t *testing.T) {
+	n := 0
+	for _, f := range files(t, ".md") {
+		fenced := false
+		for i, line := range strings.Split(string(read(t, f)), "\n") {
+			n++
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				fenced = !fenced
+			}
+			long := utf8.RuneCountInString(line) > width
+			if long && !fenced && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "![") && !strings.HasPrefix(line, "    ") {
+				t.Errorf("%s:%d has more than %d columns", f, i+1, width)
+			}
+		}
+	}
+	require.Greater(t, n, 1000, "lines were looked at")
 }

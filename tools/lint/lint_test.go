@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +55,17 @@ func files(t *testing.T, suffixes ...string) []string {
 	})
 	require.NoError(t, err)
 	return out
+}
+
+// modules are the directories of the repository's modules, by their paths from the root; the first is the root.
+func modules(t *testing.T) (list []string) {
+	t.Helper()
+	for _, f := range files(t, "go.mod") {
+		list = append(list, filepath.ToSlash(filepath.Dir(f)))
+	}
+	slices.Sort(list)
+	require.Equal(t, ".", list[0])
+	return list
 }
 
 func read(t *testing.T, rel string) []byte {

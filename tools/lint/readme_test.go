@@ -14,7 +14,7 @@ var goFence = regexp.MustCompile("(?ms)^```go\n(.*?)^```")
 // that runs as a test.
 func TestDocsReadmeCodeIsTheExample(t *testing.T) {
 	example := map[string]bool{}
-	for _, line := range strings.Split(string(read(t, "store/example_test.go")), "\n") {
+	for _, line := range strings.Split(string(read(t, "example_test.go")), "\n") {
 		example[strings.TrimSpace(line)] = true
 	}
 	blocks := goFence.FindAllStringSubmatch(string(read(t, "README.md")), -1)
@@ -22,7 +22,7 @@ func TestDocsReadmeCodeIsTheExample(t *testing.T) {
 	for _, b := range blocks {
 		for _, line := range strings.Split(b[1], "\n") {
 			if line = strings.TrimSpace(line); line != "" && !example[line] {
-				t.Errorf("README.md shows a line that store/example_test.go does not have: %s", line)
+				t.Errorf("README.md shows a line that example_test.go does not have: %s", line)
 			}
 		}
 	}

@@ -24,14 +24,22 @@ var rooms = map[string][]string{
 	"tools":       {"layout", "index", "wire", "store", "gpu", "replication"},
 }
 
-// inTests are packages that tests of any room may use besides: the contract test and
-// its reference.
-var inTests = []string{"store/storetest", "store/memstore"}
+// inTests are packages that tests of any room may use besides: the contract test,
+// its reference, and what gives tests their seed.
+var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 
 // parts says the same inside package store's directory, where the order matters as
 // much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store":                   {"store/catalog", "store/device", "store/memory", "store/segment"},
+	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/crypt", "store/internal/health", "store/internal/locks", "store/internal/observe",
+		"store/internal/segio", "store/memory", "store/segment"},
+	"store/internal/crypt":    {"store/segment"},
+	"store/internal/health":   {"store/device"},
+	"store/internal/observe":  {"store/internal/locks"},
+	"store/internal/segio":    {"store/device", "store/internal/locks", "store/segment"},
+	"store/catalog":           {"store/internal/locks"},
+	"store/device":            {"store/internal/locks"},
+	"store/memory":            {"store/internal/locks"},
 	"store/device/devicetest": {"store/device"},
 	"store/storetest":         {"store/memstore"},
 }
@@ -96,6 +104,9 @@ func TestAllowed(t *testing.T) {
 		{"store", "store/device", false, true},
 		{"store/device", "store/segment", false, false},
 		{"store/device", "store", false, false},
+		{"store", "store/internal/crypt", false, true},
+		{"store/internal/crypt", "store", false, false},
+		{"store/internal/crypt", "store/device", false, false},
 		{"tools/internal/cli", "store", false, true},
 		{"store", "tools/internal/hist", false, false},
 		{"replication", "gpu", false, false},

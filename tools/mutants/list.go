@@ -9,10 +9,11 @@ import (
 )
 
 // classes are what mutants break; each needs at least leastOfClass.
-var classes = []string{"order", "flush", "generation", "checksum", "space", "lease"}
+var classes = []string{"order", "flush", "generation", "checksum", "space", "lease",
+	"auth", "books", "clock", "greedy", "hostile", "leftovers", "operator", "redis", "schedule", "second", "starved", "suite", "wire"}
 
 const (
-	leastOfClass = 5
+	leastOfClass = 3
 	leastInAll   = 30
 )
 

@@ -3,9 +3,12 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -16,6 +19,33 @@ func TestTheListFitsTheSource(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, enough(list))
 	require.NoError(t, fits(list, "../.."))
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+
+// Each test that a mutant names is there: a run of none would end the whole campaign.
+func TestTheListNamesTestsThatAreThere(t *testing.T) {
+	list, err := parse(listText)
+	require.NoError(t, err)
+	for _, m := range list {
+		for _, c := range m.tests {
+			i := slices.Index(c.args, "-run")
+			if i < 0 {
+				continue
+			}
+			first, _, _ := strings.Cut(c.args[i+1], "/")
+			pattern, err := regexp.Compile(first)
+			require.NoError(t, err, m.name)
+			files, err := filepath.Glob(filepath.Join("../..", c.pkg, "*_test.go"))
+			require.NoError(t, err)
+			found := slices.ContainsFunc(files, func(f string) bool {
+				src, err := os.ReadFile(f)
+				require.NoError(t, err)
+				return slices.ContainsFunc(testFunction.FindAllStringSubmatch(string(src), -1), func(m []string) bool { return pattern.MatchString(m[1]) })
+			})
+			assert.True(t, found, "%s: go test %s: there is no such test", m.name, c)
+		}
+	}
 }
 
 const oneMutant = "swap order a.go\nin Second\ntest X=1 ./p -run T\n- b()\n+ c()\n"
@@ -60,5 +90,5 @@ func TestBadLists(t *testing.T) {
 	}
 	list, err := parse(oneMutant)
 	require.NoError(t, err)
-	require.ErrorContains(t, enough(list), "class order has 1 mutants, must have at least 5")
+	require.ErrorContains(t, enough(list), "class order has 1 mutants, must have at least 3")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -63,7 +64,9 @@ func benchCommand(in io.Reader, out io.Writer) *cobra.Command {
 		if asJSON {
 			err = json.NewEncoder(out).Encode(r)
 		} else {
-			reclaim.Print(out, r)
+			w := bufio.NewWriter(out) // which keeps the first error
+			reclaim.Print(w, r)
+			err = w.Flush()
 		}
 		if err == nil && r.Wrong > 0 {
 			err = fmt.Errorf("%d blocks came back wrong", r.Wrong)

@@ -31,6 +31,7 @@ import (
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/layout/elastic"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 func main() {
@@ -281,13 +282,17 @@ func serveCommand(out io.Writer) *cobra.Command {
 			return err
 		}
 		defer end()
-		return serve(cmd.Context(), st, strings.TrimPrefix(listen, "unix:"), out)
+		whoever, err := auth.OpenAs(client.Identity())
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), st, whoever, strings.TrimPrefix(listen, "unix:"), out)
 	}
 	return cmd
 }
 
-func serve(ctx context.Context, st skep.Store, path string, out io.Writer) error {
-	srv, err := wire.NewServer(st, wire.ServerOptions{Name: "skep-gpu"})
+func serve(ctx context.Context, st skep.Store, whoever *auth.Directory, path string, out io.Writer) error {
+	srv, err := wire.NewServer(st, wire.ServerOptions{Name: "skep-gpu", Auth: whoever})
 	if err != nil {
 		return err
 	}
@@ -295,6 +300,8 @@ func serve(ctx context.Context, st skep.Store, path string, out io.Writer) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "serving at", path)
+	if _, err := fmt.Fprintln(out, "serving at", path); err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	return srv.Serve(ctx, ln)
 }

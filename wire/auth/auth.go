@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,15 +24,18 @@ type Rights uint8
 const (
 	Read  Rights = 1 << iota // lookup, restore, get
 	Write                    // put, delete, expire, hint
-	Admin                    // purges of what one reaches, maintenance, the store's stats
-	// All is every right.
+	Admin                    // purges of what one reaches
+	// Operator is what concerns the store as a whole: its figures, every tenant's, background work. It is
+	// not given but follows: who has Admin for every tenant (AnyTenant) has it.
+	Operator
+	// All is every right that is given.
 	All = Read | Write | Admin
 )
 
 var rightText = []struct {
 	right Rights
 	name  string
-}{{Read, "read"}, {Write, "write"}, {Admin, "admin"}}
+}{{Read, "read"}, {Write, "write"}, {Admin, "admin"}, {Operator, "operator"}}
 
 // Names lists the rights by name.
 func (r Rights) Names() []string {
@@ -51,7 +56,7 @@ func ParseRights(names []string) (Rights, error) {
 next:
 	for _, n := range names {
 		for _, t := range rightText {
-			if t.name == n {
+			if t.name == n && t.right&All != 0 {
 				r |= t.right
 				continue next
 			}
@@ -67,6 +72,8 @@ var (
 	ErrDenied = errors.New("auth: access denied")
 	// ErrForbidden is returned when the identity is known but lacks the right.
 	ErrForbidden = errors.New("auth: not permitted")
+	// errOperator is an ErrForbidden that says what would do.
+	errOperator = fmt.Errorf("%w: this is about the store as a whole, for a credential of tenant %q with the right admin", ErrForbidden, AnyTenant)
 )
 
 // DefaultTenant is who everybody is where no credentials are configured.
@@ -109,11 +116,14 @@ type Identity struct {
 // Check says whether the identity may still do what needs the rights: ErrDenied when
 // its credential was removed or ran out, ErrForbidden when a right is missing.
 func (i Identity) Check(now time.Time, need Rights) error {
-	if i.entry == nil || i.entry.removed.Load() || !i.Expires.IsZero() && !now.Before(i.Expires) {
+	if i.entry == nil || i.entry.ended.Err() != nil || !i.Expires.IsZero() && !now.Before(i.Expires) {
 		return ErrDenied
 	}
-	if i.Rights&need != need {
+	switch missing := need &^ i.Rights; {
+	case missing&All != 0:
 		return ErrForbidden
+	case missing != 0:
+		return errOperator
 	}
 	return nil
 }
@@ -129,9 +139,16 @@ func (i Identity) Limits() *Tenant {
 // entry is a credential as the directory keeps it.
 type entry struct {
 	Credential
-	token   [32]byte // HMAC of TokenSHA256
-	tenant  *Tenant
-	removed atomic.Bool
+	token  [32]byte // HMAC of TokenSHA256
+	tenant *Tenant
+	ended  context.Context // when it is removed
+	remove context.CancelFunc
+}
+
+func newEntry(c Credential, token [32]byte, t *Tenant) *entry {
+	e := &entry{Credential: c, token: token, tenant: t}
+	e.ended, e.remove = context.WithCancel(context.Background())
+	return e
 }
 
 // Directory maps credentials to identities. Its methods may be called from any
@@ -140,6 +157,7 @@ type Directory struct {
 	key   [32]byte
 	clock func() time.Time
 	table atomic.Pointer[table]
+	wrong *wrong
 
 	mu      sync.Mutex // one Replace at a time
 	tenants map[string]*Tenant
@@ -155,15 +173,37 @@ func New(credentials []Credential, limits map[string]Limits, clock func() time.T
 	if clock == nil {
 		clock = time.Now
 	}
-	d := &Directory{clock: clock, tenants: map[string]*Tenant{}}
+	d := &Directory{clock: clock, tenants: map[string]*Tenant{}, wrong: newWrong()}
 	if _, err := rand.Read(d.key[:]); err != nil {
 		return nil, err
 	}
 	return d, d.Replace(credentials, limits)
 }
 
+// OpenAs makes a directory that is open: everybody is this tenant, with these rights and no others. For a server whose
+// socket only one user can reach, in front of one that knows that user as somebody.
+func OpenAs(tenant string, rights Rights) (*Directory, error) {
+	if tenant == "" || rights&^(All|Operator) != 0 || rights == 0 {
+		return nil, skep.Invalidf("open directory", "tenant and rights", fmt.Sprintf("%q, %d", tenant, rights), "a tenant, and rights there are")
+	}
+	d, err := New(nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	only := d.tenant(tenant)
+	only.alone.Store(true)
+	d.table.Store(&table{open: newEntry(Credential{Name: "anybody", Tenant: tenant, Rights: rights}, [32]byte{}, only)})
+	return d, nil
+}
+
 // Open says that no credentials are configured and everybody is the default tenant.
 func (d *Directory) Open() bool { return d.table.Load().open != nil }
+
+// HasOperator says whether there is a credential with the right Operator.
+func (d *Directory) HasOperator() bool {
+	t := d.table.Load()
+	return t.open != nil || slices.ContainsFunc(t.entries, func(e *entry) bool { return e.identity().Rights&Operator != 0 })
+}
 
 // Replace puts other credentials and limits in place of all. Identities of
 // credentials that are not among them any more, or changed, are denied from now on.
@@ -187,23 +227,32 @@ func (d *Directory) Replace(credentials []Credential, limits map[string]Limits) 
 	for _, c := range credentials {
 		e := keep[c]
 		if e == nil {
-			e = &entry{Credential: c, token: d.mac(c.TokenSHA256), tenant: d.tenant(c.Tenant)}
+			e = newEntry(c, d.mac(c.TokenSHA256), d.tenant(c.Tenant))
 		}
 		delete(keep, c)
 		t.entries = append(t.entries, e)
 	}
-	if len(credentials) == 0 {
-		t.open = &entry{Credential: Credential{Name: "anybody", Tenant: DefaultTenant, Rights: All}, tenant: d.tenant(DefaultTenant)}
+	switch {
+	case len(credentials) > 0:
+	case old != nil && old.open != nil:
+		t.open = old.open
+	default:
+		t.open = newEntry(Credential{Name: "anybody", Tenant: DefaultTenant, Rights: All | Operator}, [32]byte{}, d.tenant(DefaultTenant))
 	}
 	d.table.Store(t)
 	for _, e := range keep {
-		e.removed.Store(true)
+		e.remove()
 	}
 	if old != nil && old.open != nil && t.open == nil {
-		old.open.removed.Store(true)
+		old.open.remove()
+	}
+	named := map[string]bool{}
+	for i := range credentials {
+		named[credentials[i].Tenant] = true
 	}
 	for name, tn := range d.tenants {
 		tn.set(limits[name])
+		tn.alone.Store(len(named) <= 1)
 	}
 	return nil
 }
@@ -238,17 +287,17 @@ func (c *Credential) validate() error {
 	return nil
 }
 
-// Anonymous is who presents nothing: the default identity in an open directory, else
-// ErrDenied.
-func (d *Directory) Anonymous() (Identity, error) {
+// anonymous is who presents nothing: the default identity in an open directory, with every
+// right, else ErrDenied.
+func (d *Directory) anonymous() (Identity, error) {
 	if e := d.table.Load().open; e != nil {
 		return e.identity(), nil
 	}
 	return Identity{}, ErrDenied
 }
 
-// Token is who presents a token.
-func (d *Directory) Token(token string) (Identity, error) {
+// token is who presents a token.
+func (d *Directory) token(token string) (Identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	mac := d.mac(sum)
 	return d.find(func(e *entry) bool {
@@ -258,9 +307,9 @@ func (d *Directory) Token(token string) (Identity, error) {
 	})
 }
 
-// Certificate is who presents a client certificate, as tls.ConnectionState has it:
+// certificate is who presents a client certificate, as tls.ConnectionState has it:
 // chains the server has verified. A certificate pinned by its hash needs no chain.
-func (d *Directory) Certificate(peer *x509.Certificate, chains [][]*x509.Certificate) (Identity, error) {
+func (d *Directory) certificate(peer *x509.Certificate, chains [][]*x509.Certificate) (Identity, error) {
 	if peer == nil {
 		return Identity{}, ErrDenied
 	}
@@ -307,7 +356,11 @@ func (d *Directory) find(matches func(*entry) bool) (Identity, error) {
 }
 
 func (e *entry) identity() Identity {
-	return Identity{Name: e.Name, Tenant: e.Tenant, Rights: e.Rights, Expires: e.Expires, entry: e}
+	id := Identity{Name: e.Name, Tenant: e.Tenant, Rights: e.Rights, Expires: e.Expires, entry: e}
+	if e.Tenant == AnyTenant && e.Rights&Admin != 0 {
+		id.Rights |= Operator
+	}
+	return id
 }
 
 func (d *Directory) mac(sum [32]byte) (out [32]byte) {

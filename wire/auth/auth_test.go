@@ -43,21 +43,21 @@ func TestTokensBecomeIdentities(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, d.Open())
 
-	a, err := d.Token(tokenA)
+	a, err := d.token(tokenA)
 	require.NoError(t, err)
 	assert.Equal(t, "a", a.Tenant)
 	assert.NoError(t, a.Check(c.now, Read|Write))
 	assert.ErrorIs(t, a.Check(c.now, Admin), ErrForbidden)
 
-	b, err := d.Token(tokenB)
+	b, err := d.token(tokenB)
 	require.NoError(t, err)
 	assert.Equal(t, "b", b.Tenant)
 
 	for name, try := range map[string]func() (Identity, error){
-		"a wrong token":  func() (Identity, error) { return d.Token("wrong-token-0123456789") },
-		"an empty token": func() (Identity, error) { return d.Token("") },
-		"no token":       d.Anonymous,
-		"no certificate": func() (Identity, error) { return d.Certificate(nil, nil) },
+		"a wrong token":  func() (Identity, error) { return d.token("wrong-token-0123456789") },
+		"an empty token": func() (Identity, error) { return d.token("") },
+		"no token":       d.anonymous,
+		"no certificate": func() (Identity, error) { return d.certificate(nil, nil) },
 	} {
 		id, err := try()
 		assert.ErrorIs(t, err, ErrDenied, name)
@@ -66,7 +66,7 @@ func TestTokensBecomeIdentities(t *testing.T) {
 	}
 
 	c.now = c.now.Add(time.Minute)
-	_, err = d.Token(tokenB)
+	_, err = d.token(tokenB)
 	assert.ErrorIs(t, err, ErrDenied, "expired")
 	assert.ErrorIs(t, b.Check(c.now, Read), ErrDenied, "and whoever is connected with it too")
 	assert.NoError(t, a.Check(c.now, Read))
@@ -77,9 +77,9 @@ func TestReplaceRevokesWhatIsNotThereAnyMore(t *testing.T) {
 	b := Credential{Name: "b", Tenant: "b", Rights: All, TokenSHA256: hash(t, tokenB)}
 	d, err := New([]Credential{a, b}, nil, nil)
 	require.NoError(t, err)
-	idA, err := d.Token(tokenA)
+	idA, err := d.token(tokenA)
 	require.NoError(t, err)
-	idB, err := d.Token(tokenB)
+	idB, err := d.token(tokenB)
 	require.NoError(t, err)
 
 	require.NoError(t, d.Replace([]Credential{a}, nil))
@@ -99,7 +99,7 @@ func TestWithoutCredentialsEverybodyIsTheDefaultTenant(t *testing.T) {
 	d, err := New(nil, nil, nil)
 	require.NoError(t, err)
 	assert.True(t, d.Open())
-	id, err := d.Anonymous()
+	id, err := d.anonymous()
 	require.NoError(t, err)
 	assert.Equal(t, DefaultTenant, id.Tenant)
 	assert.NoError(t, id.Check(time.Now(), All))
@@ -124,7 +124,7 @@ func TestBadCredentialsAreNamedAndTokensAreNot(t *testing.T) {
 	}
 	d, err := New([]Credential{{Name: "x", Tenant: "t", Rights: Read, TokenSHA256: h}}, nil, nil)
 	require.NoError(t, err)
-	id, err := d.Token(tokenA)
+	id, err := d.token(tokenA)
 	require.NoError(t, err)
 	for _, verb := range []string{"%v", "%+v"} {
 		assert.NotContains(t, fmt.Sprintf(verb, id), tokenA)
@@ -151,20 +151,20 @@ func TestCertificatesBecomeIdentities(t *testing.T) {
 	}, nil, c.read)
 	require.NoError(t, err)
 
-	id, err := d.Certificate(pinned, nil)
+	id, err := d.certificate(pinned, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "a", id.Tenant)
-	_, err = d.Certificate(named, nil)
+	_, err = d.certificate(named, nil)
 	assert.ErrorIs(t, err, ErrDenied, "a name counts only when the chain was verified")
-	id, err = d.Certificate(named, [][]*x509.Certificate{{named}})
+	id, err = d.certificate(named, [][]*x509.Certificate{{named}})
 	require.NoError(t, err)
 	assert.Equal(t, "b", id.Tenant)
-	_, err = d.Certificate(certificate(t, "other", c.now.Add(time.Minute)), [][]*x509.Certificate{{named}})
+	_, err = d.certificate(certificate(t, "other", c.now.Add(time.Minute)), [][]*x509.Certificate{{named}})
 	assert.ErrorIs(t, err, ErrDenied)
 
 	c.now = c.now.Add(2 * time.Minute)
 	assert.ErrorIs(t, id.Check(c.now, Write), ErrDenied, "the certificate has run out")
-	_, err = d.Certificate(pinned, nil)
+	_, err = d.certificate(pinned, nil)
 	assert.ErrorIs(t, err, ErrDenied)
 }
 
@@ -173,7 +173,7 @@ func TestLimitsAreSharedAndSayWhenToComeBack(t *testing.T) {
 	cred := Credential{Name: "a", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)}
 	d, err := New([]Credential{cred}, map[string]Limits{"a": {RequestsPerSecond: 10, BytesPerSecond: 1000, Connections: 2}}, c.read)
 	require.NoError(t, err)
-	id, err := d.Token(tokenA)
+	id, err := d.token(tokenA)
 	require.NoError(t, err)
 	l := id.Limits()
 
@@ -224,4 +224,24 @@ func TestParsing(t *testing.T) {
 	assert.Equal(t, h, got)
 	_, err = ParseSHA256("abcd")
 	assert.ErrorIs(t, err, skep.Invalid)
+}
+
+// A debt is made at once, however large it is to the rate, and nobody is told to wait longer than a day.
+func TestADebtOfAnySize(t *testing.T) {
+	now := time.Now()
+	limits := map[string]Limits{DefaultTenant: {BytesPerSecond: 1}}
+	d, err := New(nil, limits, func() time.Time { return now })
+	require.NoError(t, err)
+	anybody, err := d.Identify(t.Context(), Presented{})
+	require.NoError(t, err)
+	tenant := anybody.Limits()
+	_, ok := tenant.Solvent()
+	require.True(t, ok)
+	tenant.Charge(1 << 50)
+	wait, ok := tenant.Solvent()
+	require.False(t, ok)
+	require.Equal(t, longest, wait)
+	wait, ok = tenant.Admit(0, 1<<50)
+	require.False(t, ok)
+	require.Equal(t, longest, wait)
 }

@@ -3,8 +3,8 @@
 // protocol, RESP and HTTP all ask here, so a credential means the same everywhere.
 //
 //	token ────────┐
-//	              ├─▶ Directory ─▶ Identity{Tenant, Rights, …} ─▶ Check on every call
-//	certificate ──┘        ▲
+//	              ├─▶ Directory.Identify ─▶ Identity{Tenant, Rights, …} ─▶ Check on every call
+//	certificate ──┘        ▲                                          ─▶ Until ends what lasts
 //	                       └ Replace(credentials): reload without a restart
 //
 // # Invariants
@@ -15,7 +15,11 @@
 //   - Wrong, unknown and expired credentials give the same error, Denied, which names
 //     neither.
 //   - An Identity is checked again on every call: when its credential is removed by
-//     Replace or runs out, connections that hold it are refused too.
+//     Replace or runs out, connections that hold it are refused too, and what lasts
+//     longer than a call (streams of events, sessions, connections) is ended (Until).
+//   - Who presents something wrong is answered the later, up to a second, the more of that
+//     comes from the same address. Who is right is answered at once.
+//   - What concerns the store as a whole is an operator's: of nobody who is one tenant.
 //   - No token is ever in an error, a log line or what Identity prints.
 //   - A Directory without credentials is open: everybody is the default tenant with all
 //     rights. Whoever listens must then listen where only this machine's users reach

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -10,7 +11,7 @@ import (
 // Limits of one tenant over all its connections. Zero fields do not limit.
 type Limits struct {
 	RequestsPerSecond float64
-	BytesPerSecond    float64 // payload, both directions
+	BytesPerSecond    float64 // payload, both directions, also what passes by the connection
 	Connections       int
 }
 
@@ -18,6 +19,7 @@ type Limits struct {
 type Tenant struct {
 	name  string
 	clock func() time.Time
+	alone atomic.Bool // there is no other
 
 	mu struct {
 		sync.Mutex
@@ -77,6 +79,32 @@ func (t *Tenant) Admit(requests int, bytes int64) (retryAfter time.Duration, ok 
 	return 0, true
 }
 
+// Charge takes bytes that cannot be refused any more, since the rest of their answer is under way.
+// The bucket may be left in debt.
+func (t *Tenant) Charge(bytes int64) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	take(t.mu.bytes, t.clock(), float64(bytes))
+}
+
+// Solvent says whether the tenant has a byte left; else after how long to come back. It takes nothing: it is for what
+// is charged once it is known how many bytes it is (Charge).
+func (t *Tenant) Solvent() (retryAfter time.Duration, ok bool) {
+	if t == nil {
+		return 0, true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wait := shortfall(t.mu.bytes, t.clock(), 1)
+	if wait > 0 {
+		t.mu.shed++
+	}
+	return wait, wait == 0
+}
+
 // shortfall is how long until l holds n, or is full.
 func shortfall(l *rate.Limiter, now time.Time, n float64) time.Duration {
 	if l == nil || n == 0 {
@@ -87,19 +115,22 @@ func shortfall(l *rate.Limiter, now time.Time, n float64) time.Duration {
 	if missing <= 0 {
 		return 0
 	}
-	return max(time.Duration(missing/float64(l.Limit())*float64(time.Second)), time.Millisecond)
+	wait := missing / float64(l.Limit()) * float64(time.Second)
+	return max(time.Duration(min(wait, float64(longest))), time.Millisecond)
 }
 
-// take removes n from l, in steps the limiter allows; the last may leave it in debt.
+// longest is the longest time that somebody is told to wait.
+const longest = 24 * time.Hour
+
+// take removes n from l, which may leave it in debt.
 func take(l *rate.Limiter, now time.Time, n float64) {
-	if l == nil {
+	if l == nil || n <= 0 {
 		return
 	}
-	for left := int(n); left > 0; {
-		step := min(left, l.Burst())
-		l.ReserveN(now, step)
-		left -= step
-	}
+	burst := l.Burst()
+	l.SetBurstAt(now, max(burst, int(n))) // the most it gives at once
+	l.ReserveN(now, int(n))
+	l.SetBurstAt(now, burst)
 }
 
 // Connect counts a connection; false when the tenant has all it may. Disconnect must

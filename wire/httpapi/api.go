@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,22 +30,25 @@ const MaxBody = 1 << 20
 
 // Options of New.
 type Options struct {
+	Conns *Conns          // shares connections among tenants; nil: they are not
 	Store skep.Store      // required
 	Auth  *auth.Directory // required
 	Watch *watch.Recorder // may be nil
 
 	// Gatherer is what /metrics shows.
 	Gatherer prometheus.Gatherer
-	// Ready says why the server should get no traffic; nil: it should.
-	Ready func() error
+	// Ready says why the server should get no traffic; nil: it should. Unwell is what is not
+	// well though it serves; nil: nothing is known of.
+	Ready  func() error
+	Unwell func() []string
 	// Server describes it.
 	Server ServerInfo
 	// Segments tells how the drives' segments stand; nil: the store cannot tell.
 	Segments func(ctx context.Context) (Segments, error)
 	// Jobs is the background work; nil: none.
 	Jobs Jobs
-	// Quotas are the tenants' stored bytes, as configured, for show.
-	Quotas func() map[string]int64
+	// Shares are the tenants' stored bytes, as configured, for show.
+	Shares func() map[string]int64
 	// Console serves what no other path takes; nil: nothing.
 	Console http.Handler
 
@@ -61,12 +66,47 @@ type Jobs interface {
 	Do(ctx context.Context, job, action string) error
 }
 
+// mostUnderWay is how many requests are answered at once: each may be a listing of all that a tenant has, and its client
+// may not read it.
+const mostUnderWay = 128
+
 // api is the handler.
 type api struct {
-	o   Options
-	mux *http.ServeMux
-	doc []byte
+	o       Options
+	under   auth.Pool // requests under way
+	mux     *http.ServeMux
+	doc     []byte
+	methods map[string]map[string]http.Handler // by path, complete before the first request
 }
+
+// handle serves one method of a path; GET is HEAD, too. Other methods get 405 and are told which there are:
+// left to what takes all other paths, they would be told that there is no such path.
+func (a *api) handle(method, path string, h http.Handler) {
+	methods := a.methods[path]
+	if methods == nil {
+		methods = map[string]http.Handler{}
+		a.methods[path] = methods
+		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if h := methods[r.Method]; h != nil {
+				h.ServeHTTP(w, r)
+				return
+			}
+			allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+			w.Header().Set("Allow", allow)
+			a.fail(w, &wrongMethod{skep.Error{Op: "http", Kind: skep.Invalid, Field: "method", Value: r.Method, Limit: allow}})
+		})
+	}
+	methods[method] = h
+	if method == http.MethodGet {
+		methods[http.MethodHead] = h
+	}
+}
+
+// wrongMethod is a method that a path does not have.
+type wrongMethod struct{ e skep.Error }
+
+func (e *wrongMethod) Error() string { return e.e.Error() }
+func (e *wrongMethod) Unwrap() error { return &e.e }
 
 // New makes the handler.
 func New(o Options) (http.Handler, error) {
@@ -85,31 +125,34 @@ func New(o Options) (http.Handler, error) {
 	if o.Gatherer == nil {
 		o.Gatherer = prometheus.NewRegistry()
 	}
-	a := &api{o: o, mux: http.NewServeMux()}
+	a := &api{o: o, mux: http.NewServeMux(), methods: map[string]map[string]http.Handler{}, under: auth.Pool{Limit: mostUnderWay}}
 	doc, err := document(operations)
 	if err != nil {
 		return nil, err
 	}
 	a.doc = doc
-	a.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
-	a.mux.HandleFunc("GET /readyz", a.ready)
-	a.mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+	a.handle("GET", "/healthz", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") }))
+	a.handle("GET", "/readyz", http.HandlerFunc(a.ready))
+	a.handle("GET", "/api/v1/openapi.json", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(a.doc)
-	})
+	}))
 	metrics := promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{})
-	a.mux.Handle("GET /metrics", a.guard(auth.Admin, "metrics", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
+	a.handle("GET", "/metrics", a.guard(auth.Operator, "metrics", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
 		metrics.ServeHTTP(w, r)
 		return nil, nil
 	}))
 	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
-		a.mux.Handle("GET /debug/pprof/"+path, a.guard(auth.Admin, "pprof", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
-			h(w, r.WithContext(context.WithoutCancel(r.Context()))) // a profile takes as long as was asked for
+		a.handle("GET", "/debug/pprof/"+path, a.guard(auth.Operator, "pprof", func(w http.ResponseWriter, r *http.Request, id auth.Identity) (any, error) {
+			ctx, end := context.WithCancel(context.WithoutCancel(r.Context())) // a profile takes as long as was asked for
+			defer end()
+			defer id.Until(end)()
+			h(w, r.WithContext(ctx))
 			return nil, nil
 		}))
 	}
 	for _, op := range operations {
-		a.mux.Handle(op.method+" "+op.path, a.guard(op.need, op.id, func(w http.ResponseWriter, r *http.Request, id auth.Identity) (any, error) {
+		a.handle(op.method, op.path, a.guard(op.need, op.id, func(w http.ResponseWriter, r *http.Request, id auth.Identity) (any, error) {
 			return op.do(a, r, id)
 		}))
 	}
@@ -126,6 +169,9 @@ func New(o Options) (http.Handler, error) {
 func (a *api) secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
+		if !a.o.Conns.meet(r) {
+			h.Set("Connection", "close")
+		}
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("Referrer-Policy", "no-referrer")
@@ -160,6 +206,11 @@ func (a *api) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	fmt.Fprintln(w, "ready")
+	if a.o.Unwell != nil {
+		for _, line := range a.o.Unwell() {
+			fmt.Fprintln(w, line)
+		}
+	}
 }
 
 // guard checks who asks and what they may before do runs, and writes its result.
@@ -173,6 +224,13 @@ func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, 
 		id, err := a.identify(r)
 		if err == nil {
 			tenant = id.Tenant
+			if err = a.o.Conns.enter(r, id.Limits()); err != nil {
+				w.Header().Set("Connection", "close")
+			} else {
+				w.Header().Del("Connection")
+			}
+		}
+		if err == nil {
 			err = id.Check(a.o.Clock(), need)
 		}
 		if err == nil {
@@ -180,9 +238,19 @@ func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, 
 				err = &skep.Error{Op: "http", Kind: skep.Overloaded, Field: "tenant's requests", RetryAfter: wait}
 			}
 		}
+		if err == nil {
+			if under := a.under.Of(id.Limits()); under.Take(1) {
+				defer under.Give(1)
+			} else {
+				err = &skep.Error{Op: "http", Kind: skep.Overloaded, Field: "tenant's requests under way", RetryAfter: time.Second}
+			}
+		}
 		var result any
 		if err == nil {
-			ctx, cancel := context.WithTimeout(r.Context(), a.o.Timeout)
+			ctx, end := context.WithCancel(r.Context())
+			defer end()
+			defer id.Until(end)()
+			ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
 			defer cancel()
 			result, err = do(w, r.WithContext(ctx), id)
 		}
@@ -193,26 +261,50 @@ func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, 
 		}
 		if result != nil {
 			w.Header().Set("Content-Type", "application/json")
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			_ = e.Encode(result)
+			_ = encode(w, result)
 		}
 	})
 }
 
-// identify finds out who asks.
-func (a *api) identify(r *http.Request) (auth.Identity, error) {
-	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && !a.o.Auth.Open() {
-		return a.o.Auth.Token(token)
+// encode writes a result; of a listing of namespaces, which may be long, one after the other is made.
+func encode(w io.Writer, result any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	list, ok := result.([]skep.NamespaceInfo)
+	if !ok {
+		return e.Encode(result)
 	}
-	if _, password, ok := r.BasicAuth(); ok && !a.o.Auth.Open() {
-		return a.o.Auth.Token(password)
+	_, err := io.WriteString(w, "[")
+	for i := 0; i < len(list) && err == nil; i++ {
+		if i > 0 {
+			_, err = io.WriteString(w, ",")
+		}
+		if err == nil {
+			err = e.Encode(&list[i])
+		}
 	}
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return a.o.Auth.Certificate(r.TLS.PeerCertificates[0], r.TLS.VerifiedChains)
+	if err == nil {
+		_, err = io.WriteString(w, "]\n")
 	}
-	return a.o.Auth.Anonymous()
+	return err
 }
+
+// identify finds out who asks. With basic authentication the password is the token, and the user's name nothing.
+func (a *api) identify(r *http.Request) (auth.Identity, error) {
+	p := auth.Presented{TLS: r.TLS, Peer: peer(r.RemoteAddr)}
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		p.Token = token
+	} else if _, password, ok := r.BasicAuth(); ok {
+		p.Token = password
+	}
+	return a.o.Auth.Identify(r.Context(), p)
+}
+
+// peer is a request's RemoteAddr.
+type peer string
+
+func (p peer) Network() string { return "tcp" }
+func (p peer) String() string  { return string(p) }
 
 // Failure is what an error looks like.
 type Failure struct {
@@ -244,6 +336,10 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	body := FailureBody{Kind: skep.KindOf(err).Error(), Message: err.Error()}
 	var e *skep.Error
 	var large *http.MaxBytesError
+	var method *wrongMethod
+	if errors.As(err, &method) {
+		status = http.StatusMethodNotAllowed
+	}
 	switch {
 	case errors.Is(err, auth.ErrDenied):
 		status = http.StatusUnauthorized
@@ -276,14 +372,20 @@ func show(v any) string {
 	return fmt.Sprint(v)
 }
 
-// decode reads a request's JSON body; what is not in v is an error.
+// decode reads a request's JSON body; what is not in v is an error. Nothing at all is an empty object:
+// what that lacks is named then, if it lacks something.
 func decode(r *http.Request, v any) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
 	if mime, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); mime != "application/json" {
 		return skep.Invalidf("http", "Content-Type", mime, "application/json")
 	}
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	if err := d.Decode(v); err == io.EOF {
+		return nil // sent in chunks, and none came
+	} else if err != nil {
 		var large *http.MaxBytesError
 		var said *skep.Error
 		if errors.As(err, &large) || errors.As(err, &said) {

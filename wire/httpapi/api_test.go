@@ -27,7 +27,7 @@ import (
 const (
 	tokenAdmin, tokenReader = "admin-token-0123456789", "reader-token-0123456789"
 	tokenWriter, tokenOther = "writer-token-0123456789", "other-token-0123456789"
-	tokenOld                = "old-token-0123456789"
+	tokenOld, tokenOperator = "old-token-0123456789", "operator-token-0123456789"
 )
 
 // fixture is an API in front of a memory store with a block of tenant a in it.
@@ -38,6 +38,7 @@ type fixture struct {
 	space   skep.NamespaceInfo
 	key     skep.Key
 	ready   error
+	unwell  []string
 	jobs    *fakeJobs
 	log     bytes.Buffer
 }
@@ -68,6 +69,7 @@ func newFixture(t testing.TB, open bool) *fixture {
 	creds := []auth.Credential{
 		credential(t, "a", tokenAdmin, auth.All), credential(t, "a", tokenReader, auth.Read), credential(t, "a", tokenWriter, auth.Write),
 		credential(t, "b", tokenOther, auth.Read|auth.Write), credential(t, "a", tokenOld, auth.All),
+		credential(t, auth.AnyTenant, tokenOperator, auth.All),
 	}
 	creds[4].Expires = time.Now().Add(-time.Hour)
 	if open {
@@ -89,12 +91,12 @@ func newFixture(t testing.TB, open bool) *fixture {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "skep_secret_metric"}))
 	f.handler, err = New(Options{
-		Store: f.store, Auth: d, Watch: w, Gatherer: reg, Ready: func() error { return f.ready }, Jobs: f.jobs,
+		Store: f.store, Auth: d, Watch: w, Gatherer: reg, Ready: func() error { return f.ready }, Unwell: func() []string { return f.unwell }, Jobs: f.jobs,
 		Server: ServerInfo{Version: "v1", Started: time.Now(), Listeners: []Listener{{"http", "127.0.0.1:1", false}}},
 		Segments: func(context.Context) (Segments, error) {
 			return Segments{Devices: []SegmentDevice{{Path: "secret-device"}}, Groups: []SegmentGroup{{Devices: []int{0}, Segments: []int{0}}}}, nil
 		},
-		Quotas: func() map[string]int64 { return map[string]int64{tenant: 1 << 30} },
+		Shares: func() map[string]int64 { return map[string]int64{tenant: 1 << 30} },
 		Log:    slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(t, err)
@@ -127,9 +129,18 @@ func (f *fixture) ask(method, path, token, body string, header ...string) *httpt
 	return w
 }
 
+// spare is a namespace that nobody needs.
+func (f *fixture) spare() skep.NamespaceID {
+	n, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "a", Name: "spare", Shape: f.space.Shape})
+	if err != nil {
+		panic(err)
+	}
+	return n.ID
+}
+
 // call is an example of an operation.
 func (f *fixture) call(op operation) (path, body string) {
-	path = strings.NewReplacer("{job}", "scrub", "{action}", "start").Replace(op.path)
+	path = strings.NewReplacer("{job}", "scrub", "{action}", "start", "{namespace}", fmt.Sprint(f.spare())).Replace(op.path)
 	switch op.id {
 	case "lookup", "delete":
 		body = fmt.Sprintf(`{"namespace": %d, "keys": ["%s"]}`, f.space.ID, f.key)
@@ -157,7 +168,7 @@ func TestTheDocumentDescribesTheHandlers(t *testing.T) {
 		schema := func(response string) any {
 			return entry["responses"].(map[string]any)[response].(map[string]any)["content"].(map[string]any)["application/json"].(map[string]any)["schema"]
 		}
-		w := f.ask(op.method, path, tokenAdmin, body)
+		w := f.ask(op.method, path, tokenOperator, body)
 		require.Equal(t, 200, w.Code, "%s: %s", op.id, w.Body)
 		var got any
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
@@ -249,7 +260,7 @@ func conforms(doc map[string]any, schema any, v any, at string) error {
 // Every operation and /metrics × no, wrong, expired, too weak and another tenant's token.
 func TestAuthMatrix(t *testing.T) {
 	f := newFixture(t, false)
-	all := append([]operation{{method: "GET", path: "/metrics", id: "metrics", need: auth.Admin}, {method: "GET", path: "/debug/pprof/", id: "pprof", need: auth.Admin}}, operations...)
+	all := append([]operation{{method: "GET", path: "/metrics", id: "metrics", need: auth.Operator}, {method: "GET", path: "/debug/pprof/", id: "pprof", need: auth.Operator}}, operations...)
 	still := func(t *testing.T) {
 		res, err := f.store.Lookup(context.Background(), &skep.LookupRequest{Scope: skep.Scope{Namespace: f.space.ID}, Keys: []skep.Key{f.key}, Lease: skep.NoLease})
 		require.NoError(t, err)
@@ -263,7 +274,7 @@ func TestAuthMatrix(t *testing.T) {
 				assert.Equal(t, http.StatusUnauthorized, w.Code, who)
 				assert.NotContains(t, w.Body.String(), "secret", who)
 			}
-			for token, r := range map[string]auth.Rights{tokenReader: auth.Read, tokenWriter: auth.Write} {
+			for token, r := range map[string]auth.Rights{tokenReader: auth.Read, tokenWriter: auth.Write, tokenAdmin: auth.All} {
 				if op.need&^r != 0 {
 					assert.Equal(t, http.StatusForbidden, f.ask(op.method, path, token, body).Code, "only %v", r)
 				}
@@ -276,7 +287,7 @@ func TestAuthMatrix(t *testing.T) {
 			still(t)
 		})
 	}
-	assert.NotContains(t, f.log.String(), tokenAdmin)
+	assert.NotContains(t, f.log.String(), tokenOperator)
 }
 
 // Whether another tenant's namespace exists cannot be told from the answer.
@@ -302,6 +313,22 @@ func TestPurgeReachesOnesOwn(t *testing.T) {
 		assert.Equal(t, code, f.ask("POST", "/api/v1/purge", tokenAdmin, body).Code, body)
 		assert.Equal(t, 403, f.ask("POST", "/api/v1/purge", tokenWriter, body).Code, body)
 	}
+}
+
+// So does deleting a namespace.
+func TestDeletingANamespaceReachesOnesOwn(t *testing.T) {
+	f := newFixture(t, false)
+	other, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "b", Name: "n", Shape: f.space.Shape})
+	require.NoError(t, err)
+	path := func(id any) string { return fmt.Sprintf("/api/v1/namespaces/%v/delete", id) }
+	assert.Equal(t, 403, f.ask("POST", path(f.space.ID), tokenWriter, "").Code)
+	for id, code := range map[any]int{other.ID: 404, 99: 404, "x": 400, "99999999999": 400} {
+		assert.Equal(t, code, f.ask("POST", path(id), tokenAdmin, "").Code, id)
+	}
+	assert.Equal(t, 200, f.ask("POST", path(f.space.ID), tokenAdmin, "").Code)
+	assert.Equal(t, 404, f.ask("POST", path(f.space.ID), tokenAdmin, "").Code, "it is gone")
+	_, err = f.store.FindNamespace(context.Background(), other.ID)
+	require.NoError(t, err, "another's stays")
 }
 
 func TestOtherSitesPagesAreRefused(t *testing.T) {
@@ -333,9 +360,9 @@ func TestMistakesAreNamed(t *testing.T) {
 		"not a key":      {"POST", "/api/v1/lookup", fmt.Sprintf(`{"namespace": %d, "keys": ["%s"]}`, f.space.ID, strings.Repeat("z", 64)), 400, "key"},
 		"a short key":    {"POST", "/api/v1/lookup", fmt.Sprintf(`{"namespace": %d, "keys": ["zz"]}`, f.space.ID), 400, "key, bytes"},
 		"no key":         {"POST", "/api/v1/delete", fmt.Sprintf(`{"namespace": %d, "keys": [null]}`, f.space.ID), 400, "key, bytes"},
-		"no such method": {"DELETE", "/api/v1/stats", "", 404, "path"},
+		"no such method": {"DELETE", "/api/v1/stats", "", 405, "method"},
 	} {
-		w := f.ask(c.method, c.path, tokenAdmin, c.body)
+		w := f.ask(c.method, c.path, tokenOperator, c.body)
 		assert.Equal(t, c.code, w.Code, name)
 		var got Failure
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got), name)
@@ -347,13 +374,15 @@ func TestHealthAndReadiness(t *testing.T) {
 	f := newFixture(t, false)
 	assert.Equal(t, 200, f.ask("GET", "/healthz", "", "").Code)
 	assert.Equal(t, 200, f.ask("GET", "/readyz", "", "").Code)
+	f.unwell = []string{"device 1: fenced"}
+	assert.Equal(t, "ready\ndevice 1: fenced\n", f.ask("GET", "/readyz", "", "").Body.String())
 	f.ready = errors.New("draining")
 	w := f.ask("GET", "/readyz", "", "")
 	assert.Equal(t, 503, w.Code)
 	assert.Equal(t, "draining\n", w.Body.String())
-	assert.Contains(t, f.ask("GET", "/metrics", tokenAdmin, "").Body.String(), "skep_secret_metric 0")
+	assert.Contains(t, f.ask("GET", "/metrics", tokenOperator, "").Body.String(), "skep_secret_metric 0")
 	r := httptest.NewRequest("GET", "http://localhost/metrics", nil)
-	r.SetBasicAuth("prometheus", tokenAdmin)
+	r.SetBasicAuth("prometheus", tokenOperator)
 	rec := httptest.NewRecorder()
 	f.handler.ServeHTTP(rec, r)
 	assert.Equal(t, 200, rec.Code)

@@ -25,7 +25,8 @@
 //     that another site's page sent it. Where there are no credentials, requests under
 //     another name than this machine's are refused, so that no web page can reach the API
 //     by having its own name resolve to us.
-//   - Request bodies are at most MaxBody bytes, and calls of the store have a deadline.
+//   - Request bodies are at most MaxBody bytes, and calls of the store have a deadline. Few
+//     requests are answered at once, of which no tenant has all.
 //   - Errors are {"error": {kind, message, field, value, limit}}, with Retry-After where
 //     coming back helps.
 package httpapi

@@ -40,7 +40,7 @@ func document(list []operation) ([]byte, error) {
 			entry["parameters"] = params
 		}
 		if op.body != nil {
-			entry["requestBody"] = object{"required": true, "content": jsonContent(s.of(reflect.TypeOf(op.body)))}
+			entry["requestBody"] = object{"required": reflect.TypeOf(op.body).NumField() > 0, "content": jsonContent(s.of(reflect.TypeOf(op.body)))}
 		}
 		at, _ := paths[op.path].(object)
 		if at == nil {

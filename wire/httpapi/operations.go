@@ -27,20 +27,20 @@ type operation struct {
 var operations = []operation{
 	{method: "GET", path: "/api/v1/server", id: "server", need: 0, result: ServerView{},
 		doc: "The server, and who asks.", do: (*api).server},
-	{method: "GET", path: "/api/v1/stats", id: "stats", need: auth.Admin, result: skep.Stats{},
+	{method: "GET", path: "/api/v1/stats", id: "stats", need: auth.Operator, result: skep.Stats{},
 		doc: "What the store did since it was opened, and how it stands.", do: (*api).stats},
 	{method: "GET", path: "/api/v1/namespaces", id: "namespaces", need: auth.Read, result: []skep.NamespaceInfo{},
-		doc: "Namespaces: the tenant's own, or all with the right admin.", do: (*api).namespaces},
+		doc: "Namespaces: the tenant's own, or all for an operator.", do: (*api).namespaces},
 	{method: "GET", path: "/api/v1/tenants", id: "tenants", need: auth.Read, result: []TenantView{},
-		doc: "Tenants with quotas, rates and use: oneself, or all with the right admin.", do: (*api).tenants},
-	{method: "GET", path: "/api/v1/segments", id: "segments", need: auth.Admin, result: Segments{},
+		doc: "Tenants with shares, rates and use: oneself, or all for an operator.", do: (*api).tenants},
+	{method: "GET", path: "/api/v1/segments", id: "segments", need: auth.Operator, result: Segments{},
 		doc: "The stripe map: what each segment of each device holds.", do: (*api).segments},
 	{method: "GET", path: "/api/v1/calls", id: "calls", need: auth.Read, result: []watch.Call{},
 		query: map[string]string{"n": "how many, 1 to 100; 20"},
-		doc:   "The slowest calls of the last quarter of an hour, slowest first: the tenant's own, or all with the right admin.", do: (*api).calls},
-	{method: "GET", path: "/api/v1/jobs", id: "jobs", need: auth.Admin, result: []Job{},
+		doc:   "The slowest calls of the last quarter of an hour, slowest first: the tenant's own, or all for an operator.", do: (*api).calls},
+	{method: "GET", path: "/api/v1/jobs", id: "jobs", need: auth.Operator, result: []Job{},
 		doc: "Background work.", do: (*api).jobs},
-	{method: "POST", path: "/api/v1/jobs/{job}/{action}", id: "steer", need: auth.Admin, body: struct{}{}, result: []Job{},
+	{method: "POST", path: "/api/v1/jobs/{job}/{action}", id: "steer", need: auth.Operator, body: struct{}{}, result: []Job{},
 		doc: "Start, pause, resume or stop background work; answers with how all of it stands then.", do: (*api).steer},
 	{method: "POST", path: "/api/v1/lookup", id: "lookup", need: auth.Read, body: LookupBody{}, result: LookupView{},
 		doc: "The longest stored prefix of a chain, without a lease.", do: (*api).lookup},
@@ -48,6 +48,8 @@ var operations = []operation{
 		doc: "Deletes blocks by key.", do: (*api).delete},
 	{method: "POST", path: "/api/v1/purge", id: "purge", need: auth.Admin, body: PurgeBody{}, result: Done{},
 		doc: "Makes everything of one tenant, model or namespace invisible at once.", do: (*api).purge},
+	{method: "POST", path: "/api/v1/namespaces/{namespace}/delete", id: "delete_namespace", need: auth.Admin, body: struct{}{}, result: Done{},
+		doc: "Deletes a namespace by its number: its blocks are purged, and its name may be used again.", do: (*api).deleteNamespace},
 }
 
 // ServerInfo describes the server.
@@ -86,33 +88,30 @@ func (a *api) stats(r *http.Request, _ auth.Identity) (any, error) {
 
 // sees says whether id may know of a tenant's things.
 func sees(id auth.Identity, tenant string) bool {
-	return id.Reaches(tenant) || id.Rights&auth.Admin != 0
+	return id.Reaches(tenant) || id.Rights&auth.Operator != 0
 }
 
-// reaches says whether a namespace is there and id's.
-func reaches(all []skep.NamespaceInfo, id auth.Identity, space skep.NamespaceID) bool {
-	return slices.ContainsFunc(all, func(n skep.NamespaceInfo) bool { return n.ID == space && id.Reaches(n.Tenant) })
+// seen are the namespaces id may know of.
+func (a *api) seen(r *http.Request, id auth.Identity) ([]skep.NamespaceInfo, error) {
+	if id.Rights&auth.Operator != 0 {
+		return a.o.Store.Namespaces(r.Context())
+	}
+	return id.Namespaces(r.Context(), a.o.Store)
 }
 
 func (a *api) namespaces(r *http.Request, id auth.Identity) (any, error) {
-	all, err := a.o.Store.Namespaces(r.Context())
-	if err != nil {
-		return nil, err
+	list, err := a.seen(r, id)
+	if list == nil {
+		list = []skep.NamespaceInfo{}
 	}
-	out := []skep.NamespaceInfo{}
-	for _, n := range all {
-		if sees(id, n.Tenant) {
-			out = append(out, n)
-		}
-	}
-	return out, nil
+	return list, err
 }
 
 // TenantView is a tenant: what it may, and what it uses. Zero limits do not limit.
 type TenantView struct {
 	Tenant            string  `json:"tenant"`
 	Namespaces        int     `json:"namespaces"`
-	QuotaBytes        int64   `json:"quota_bytes"`
+	ShareBytes        int64   `json:"share_bytes"`
 	RequestsPerSecond float64 `json:"requests_per_second"`
 	BytesPerSecond    float64 `json:"bytes_per_second"`
 	MaxConnections    int     `json:"max_connections"`
@@ -121,7 +120,7 @@ type TenantView struct {
 }
 
 func (a *api) tenants(r *http.Request, id auth.Identity) (any, error) {
-	all, err := a.o.Store.Namespaces(r.Context())
+	seen, err := a.seen(r, id)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +131,7 @@ func (a *api) tenants(r *http.Request, id auth.Identity) (any, error) {
 		}
 		return views[name]
 	}
-	for _, n := range all {
+	for _, n := range seen {
 		view(n.Tenant).Namespaces++
 	}
 	for _, u := range a.o.Auth.Usage() {
@@ -140,9 +139,9 @@ func (a *api) tenants(r *http.Request, id auth.Identity) (any, error) {
 		v.RequestsPerSecond, v.BytesPerSecond, v.MaxConnections = u.Limits.RequestsPerSecond, u.Limits.BytesPerSecond, u.Limits.Connections
 		v.Connections, v.Shed = u.Connections, u.Shed
 	}
-	if a.o.Quotas != nil {
-		for name, n := range a.o.Quotas() {
-			view(name).QuotaBytes = n
+	if a.o.Shares != nil {
+		for name, n := range a.o.Shares() {
+			view(name).ShareBytes = n
 		}
 	}
 	out := []TenantView{}
@@ -201,7 +200,7 @@ func (a *api) calls(r *http.Request, id auth.Identity) (any, error) {
 		}
 	}
 	tenant := id.Tenant
-	if id.Rights&auth.Admin != 0 {
+	if id.Rights&auth.Operator != 0 {
 		tenant = ""
 	}
 	return a.o.Watch.Slowest(a.o.Clock(), n, tenant), nil
@@ -287,12 +286,8 @@ func (a *api) scoped(r *http.Request, id auth.Identity) (skep.Scope, []skep.Key,
 	if err := decode(r, &body); err != nil {
 		return skep.Scope{}, nil, err
 	}
-	all, err := a.o.Store.Namespaces(r.Context())
-	if err != nil {
+	if _, err := id.Namespace(r.Context(), "http", a.o.Store, skep.NamespaceID(body.Namespace)); err != nil {
 		return skep.Scope{}, nil, err
-	}
-	if !reaches(all, id, skep.NamespaceID(body.Namespace)) {
-		return skep.Scope{}, nil, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "namespace", Value: body.Namespace}
 	}
 	keys := make([]skep.Key, len(body.Keys))
 	for i, k := range body.Keys {
@@ -326,6 +321,24 @@ func (a *api) delete(r *http.Request, id auth.Identity) (any, error) {
 	return Count{n}, err
 }
 
+func (a *api) deleteNamespace(r *http.Request, id auth.Identity) (any, error) {
+	var none struct{}
+	if err := decode(r, &none); err != nil {
+		return nil, err
+	}
+	text := r.PathValue("namespace")
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return nil, skep.Invalidf("delete namespace", "namespace", text, "a number of 32 bits")
+	}
+	ns, err := id.Namespace(r.Context(), "delete namespace", a.o.Store, skep.NamespaceID(n))
+	if err != nil {
+		return nil, err
+	}
+	a.o.Log.Warn("delete namespace", "namespace", ns.ID, "tenant", ns.Tenant, "name", ns.Name, "by", id.Name)
+	return Done{true}, a.o.Store.DeleteNamespace(r.Context(), ns.ID)
+}
+
 // PurgeBody names what to purge: exactly one.
 type PurgeBody struct {
 	Tenant    string `json:"tenant,omitempty"`
@@ -342,15 +355,15 @@ func (a *api) purge(r *http.Request, id auth.Identity) (any, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	switch all, err := a.o.Store.Namespaces(r.Context()); {
-	case err != nil:
-		return nil, err
+	switch {
 	case p.Tenant != "" && !id.Reaches(p.Tenant):
 		return nil, &skep.Error{Op: "purge", Kind: skep.Denied, Field: "tenant", Value: p.Tenant}
 	case p.Model != "" && id.Tenant != auth.AnyTenant: // of all tenants
 		return nil, &skep.Error{Op: "purge", Kind: skep.Denied, Field: "model", Value: p.Model}
-	case p.Namespace != 0 && !reaches(all, id, p.Namespace):
-		return nil, &skep.Error{Op: "http", Kind: skep.NotFound, Field: "namespace", Value: p.Namespace}
+	case p.Namespace != 0:
+		if _, err := id.Namespace(r.Context(), "http", a.o.Store, p.Namespace); err != nil {
+			return nil, err
+		}
 	}
 	a.o.Log.Warn("purge", "what", fmt.Sprintf("%+v", b), "by", id.Name)
 	return Done{true}, a.o.Store.Purge(r.Context(), p)

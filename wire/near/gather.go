@@ -81,11 +81,10 @@ func (g *Gatherer) Flush() error {
 	g.writeLocked()
 	gathers.Put(g.room)
 	g.held, g.room = false, nil
-	if len(g.out) == 0 {
-		g.out = nil
-	} else {
+	for len(g.out) > 0 && g.err == nil {
 		g.writeLocked() // came late, and is not in room
 	}
+	g.out = nil
 	return g.err
 }
 

@@ -87,6 +87,7 @@ const (
 	errSyntax  = replyError("ERR syntax error")
 	errInteger = replyError("ERR value is not an integer or out of range")
 	errKey     = replyError("ERR key is longer than 65536 bytes")
+	errPattern = replyError("ERR pattern is longer than 1024 bytes")
 )
 
 func unknownCommand(name string) error {
@@ -199,7 +200,7 @@ func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
 	}
 	var pieces []skep.Key
 	for i, k := range keys {
-		if h := db.known.get(k); h != nil && there[i] {
+		if h, _ := db.known.get(k); h != nil && there[i] {
 			if pieces = append(pieces, h.pieceKeys(0, h.pieces())...); len(pieces) > maxPieces {
 				return // nobody loads that much soon
 			}
@@ -213,7 +214,7 @@ func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
 // cmdSet answers a run of SETs. Their heads are stored in one put.
 func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
 	ops := []*setOp{c.setOp(upper(cmd.args[0]), cmd)}
-	sum := ops[0].value.size
+	sum := ops[0].bytes()
 	kinds := []string{upper(cmd.args[0])}
 	var broken error
 	for len(ops) < maxRun && sum < maxRunBytes && c.p.next("SET") {
@@ -229,7 +230,7 @@ func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
 			op = &setOp{value: &value{}, err: err}
 		} else {
 			op = c.setOp("SET", next)
-			sum += op.value.size
+			sum += op.bytes()
 		}
 		ops, kinds = append(ops, op), append(kinds, "SET")
 	}
@@ -271,7 +272,7 @@ func (c *conn) apply(ctx context.Context, ops []*setOp) {
 	if len(good) == 0 {
 		return
 	}
-	db, err := c.database()
+	db, err := c.databaseToSet()
 	if err != nil {
 		for _, op := range good {
 			op.err = err
@@ -284,17 +285,19 @@ func (c *conn) apply(ctx context.Context, ops []*setOp) {
 // setOp reads SET key value [NX|XX] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL], and its older
 // forms.
 func (c *conn) setOp(name string, cmd command) *setOp {
-	op := &setOp{key: bytes.Clone(cmd.args[1])}
+	op := &setOp{}
 	if len(cmd.values) != 1 {
 		op.value, op.err = &value{}, wrongArgs(name)
 		return op
 	}
 	op.value = cmd.values[0]
-	if len(op.key) > MaxKeyBytes {
+	if len(cmd.args[1]) > MaxKeyBytes {
 		op.err = errKey
 		return op
 	}
-	now := c.s.o.Clock()
+	op.key = bytes.Clone(cmd.args[1])
+	c.keys += int64(len(op.key))
+	now := c.s.times()
 	switch name {
 	case "SETNX":
 		op.ifNone = true
@@ -308,7 +311,7 @@ func (c *conn) setOp(name string, cmd command) *setOp {
 	return op
 }
 
-func (op *setOp) options(args [][]byte, now time.Time) (err error) {
+func (op *setOp) options(args [][]byte, now times) (err error) {
 	ttl := false
 	for i := 0; i < len(args); i++ {
 		switch o := upper(args[i]); o {
@@ -340,7 +343,7 @@ func (op *setOp) options(args [][]byte, now time.Time) (err error) {
 }
 
 // expiryOf turns "EX 10" and its like, of a command, into milliseconds since 1970.
-func expiryOf(command, unit string, arg []byte, now time.Time, positive bool) (int64, error) {
+func expiryOf(command, unit string, arg []byte, now times, positive bool) (int64, error) {
 	n, err := integer(arg)
 	if err != nil {
 		return 0, err
@@ -355,13 +358,14 @@ func expiryOf(command, unit string, arg []byte, now time.Time, positive bool) (i
 		}
 		n *= 1000
 	}
+	more := now.ahead
 	if unit == "EX" || unit == "PX" {
-		ms := now.UnixMilli()
-		if n > math.MaxInt64-ms {
-			return 0, invalid
-		}
-		n += ms
+		more = now.clock
 	}
+	if more > 0 && n > math.MaxInt64-more || more < 0 && n < math.MinInt64-more {
+		return 0, invalid
+	}
+	n += more
 	return max(n, 1), nil // 0 would be none, and what is past is past
 }
 

@@ -2,7 +2,6 @@ package resp
 
 import (
 	"context"
-	"math"
 	"strconv"
 
 	"github.com/skepkv/skep"
@@ -53,7 +52,7 @@ func (c *conn) cmdTTL(ctx context.Context, cmd command) error {
 // cmdExpire is EXPIRE and its forms, with NX, XX, GT, LT.
 func (c *conn) cmdExpire(ctx context.Context, cmd command) error {
 	unit := map[string]string{"EXPIRE": "EX", "PEXPIRE": "PX", "EXPIREAT": "EXAT", "PEXPIREAT": "PXAT"}[upper(cmd.args[0])]
-	expiry, err := expiryOf(upper(cmd.args[0]), unit, cmd.args[2], c.s.o.Clock(), false)
+	expiry, err := expiryOf(upper(cmd.args[0]), unit, cmd.args[2], c.s.times(), false)
 	if err != nil {
 		return c.fail(err)
 	}
@@ -129,7 +128,9 @@ func (c *conn) cmdScan(ctx context.Context, cmd command) error {
 		v := cmd.args[i+1]
 		switch upper(cmd.args[i]) {
 		case "MATCH":
-			pattern = v
+			if pattern = v; len(pattern) > maxPatternBytes {
+				return c.fail(errPattern)
+			}
 		case "COUNT":
 			if count, err = integer(v); err != nil {
 				return c.fail(err)
@@ -147,8 +148,11 @@ func (c *conn) cmdScan(ctx context.Context, cmd command) error {
 	if err != nil {
 		return c.fail(err)
 	}
-	next, keys, err := db.scan(ctx, cursor, int(min(count, maxScan)), func(key []byte) bool {
-		return !none && (pattern == nil || glob(pattern, key))
+	next, keys, err := db.scan(ctx, cursor, int(min(count, maxScan)), len(pattern), func(key []byte) (bool, int) {
+		if none || pattern == nil {
+			return !none, 0
+		}
+		return glob(pattern, key)
 	})
 	if err != nil {
 		return c.fail(err)
@@ -162,19 +166,22 @@ func (c *conn) cmdScan(ctx context.Context, cmd command) error {
 	return c.flushIfLarge()
 }
 
-// maxScan is the most keys one SCAN looks at.
-const maxScan = 1_000
+// Bounds of SCAN's arguments: it looks at no more keys, and takes no longer pattern.
+const (
+	maxScan         = 1_000
+	maxPatternBytes = 1 << 10
+)
 
 func (c *conn) cmdDBSize(ctx context.Context, _ command) error {
 	db, err := c.database()
 	if err != nil {
 		return c.fail(err)
 	}
-	names, err := db.listed(ctx)
+	n, err := db.count(ctx)
 	if err != nil {
 		return c.fail(err)
 	}
-	c.int(int64(min(len(names), math.MaxInt32)))
+	c.int(n)
 	return nil
 }
 
@@ -187,21 +194,23 @@ func (c *conn) cmdFlushDB(ctx context.Context, cmd command) error {
 	if err != nil {
 		return c.fail(err)
 	}
-	db.changes.Add(1)
+	if !db.made.Load() {
+		c.ok()
+		return nil
+	}
 	for _, ns := range []skep.NamespaceID{db.heads, db.data} {
 		if err := db.store.Purge(ctx, skep.Purge{Namespace: ns}); err != nil {
 			return c.fail(err)
 		}
 	}
 	db.known.clear()
-	db.changes.Add(1)
 	c.ok()
 	return nil
 }
 
 // glob matches as Redis does: * any run, ? any byte, [abc], [^abc], [a-z], \ takes the
-// next byte as it is. Its time is at most the product of the lengths.
-func glob(pattern, s []byte) bool {
+// next byte as it is. work is how many bytes of the pattern it went over: at most twice the product of the lengths.
+func glob(pattern, s []byte) (ok bool, work int) {
 	p, i := 0, 0
 	star, mark := -1, 0
 	for i < len(s) {
@@ -210,13 +219,14 @@ func glob(pattern, s []byte) bool {
 			p++
 			continue
 		}
-		if n, ok := globOne(pattern[p:], s[i]); ok {
+		n, ok := globOne(pattern[p:], s[i])
+		if work += max(n, 1); ok {
 			p += n
 			i++
 			continue
 		}
 		if star < 0 {
-			return false
+			return false, work
 		}
 		mark++
 		p, i = star+1, mark
@@ -224,7 +234,7 @@ func glob(pattern, s []byte) bool {
 	for p < len(pattern) && pattern[p] == '*' {
 		p++
 	}
-	return p == len(pattern)
+	return p == len(pattern), work
 }
 
 // globOne matches one byte against the pattern's first element, n bytes long.

@@ -42,8 +42,8 @@ func (c *conn) login(user, token string) error {
 		}
 		return errNoPass
 	}
-	id, err := c.s.o.Auth.Token(token)
-	if err != nil || user != "" && user != "default" && user != id.Tenant && user != id.Name {
+	id, err := c.identify(user, token)
+	if token == "" || err != nil { // a certificate beside it does not make an empty one right
 		c.s.stats.denied.Add(1)
 		if c.denied++; c.denied >= maxDenied {
 			c.quit = true // after this answer: who guesses begins anew
@@ -145,14 +145,10 @@ func (c *conn) cmdQuit(context.Context, command) error {
 func (c *conn) cmdReset(context.Context, command) error {
 	c.number, c.db, c.proto = 0, nil, 2
 	c.about.set(func(a *aboutInfo) { a.client = "" })
-	id, err := c.s.o.Auth.Anonymous()
-	if err != nil && c.known {
-		c.identity.Limits().Disconnect()
-		c.identity, c.known, c.p.stranger = auth.Identity{}, false, true
-	} else if err == nil {
-		if err := c.become(id); err != nil {
-			return err
-		}
+	if id, err := c.identify("", ""); err != nil {
+		c.leave()
+	} else if err := c.become(id); err != nil {
+		return err
 	}
 	c.simple("RESET")
 	return nil
@@ -176,7 +172,7 @@ func (c *conn) cmdSelect(_ context.Context, cmd command) error {
 }
 
 func (c *conn) cmdTime(context.Context, command) error {
-	now := c.s.o.Clock()
+	now := c.s.o.Wall()
 	c.array(2)
 	c.text(strconv.FormatInt(now.Unix(), 10))
 	c.text(strconv.Itoa(now.Nanosecond() / 1000))
@@ -271,7 +267,7 @@ func (c *conn) cmdClient(_ context.Context, cmd command) error {
 	case sub == "LIST":
 		var b strings.Builder
 		for _, o := range c.s.connections() {
-			if o.about.get().tenant == c.identity.Tenant || c.identity.Rights&auth.Admin != 0 {
+			if o.about.get().tenant == c.identity.Tenant || c.identity.Rights&auth.Operator != 0 {
 				b.WriteString(o.line(c.s.o.Clock()))
 			}
 		}
@@ -306,7 +302,7 @@ func (c *conn) cmdConfig(_ context.Context, cmd command) error {
 	var out [][2]string
 	for _, kv := range known {
 		for _, p := range cmd.args[2:] {
-			if glob(p, []byte(kv[0])) {
+			if ok, _ := glob(p, []byte(kv[0])); ok {
 				out = append(out, kv)
 				break
 			}
@@ -354,14 +350,12 @@ func (c *conn) cmdInfo(ctx context.Context, cmd command) error {
 		add("keyspace_misses", st.misses.Load())
 		add("exists_leases_denied", c.tenant.leases.refused())
 	})
-	if c.identity.Rights&auth.Admin != 0 {
+	if c.identity.Rights&auth.Operator != 0 {
 		c.storeInfo(ctx, section)
 	}
-	var keys int
+	var keys int64
 	if db, err := c.database(); err == nil && (all || want["KEYSPACE"]) {
-		if names, err := db.listed(ctx); err == nil {
-			keys = len(names)
-		}
+		keys, _ = db.count(ctx)
 	}
 	section("Keyspace", func(add func(string, any)) {
 		if keys > 0 {
@@ -383,6 +377,9 @@ func (c *conn) storeInfo(ctx context.Context, section func(string, func(func(str
 			used += m.Used
 		}
 		add("used_memory", used)
+		if n := resident(); n > 0 {
+			add("used_memory_rss", n) // with the program and what Go keeps
+		}
 	})
 	section("Store", func(add func(string, any)) {
 		add("state", stats.State)
@@ -391,6 +388,7 @@ func (c *conn) storeInfo(ctx context.Context, section func(string, func(func(str
 		add("block_bytes", stats.BlockBytes)
 		add("capacity_bytes", stats.CapacityBytes)
 		add("evicted_blocks", stats.Evicted)
+		add("evicted_unread_blocks", stats.EvictedUnread)
 		add("damaged_granules", stats.Damaged)
 		add("leases", stats.Leases)
 	})

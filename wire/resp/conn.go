@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/redcon"
@@ -36,7 +37,12 @@ type conn struct {
 	identity auth.Identity
 	tenant   *tenant
 	known    bool // the identity is somebody
-	number   int  // selected database
+	place    *auth.Held
+	due      time.Time // what the peer sends of this command must be here
+	nobody   time.Time // since when it was not
+	unwatch  func()
+	expelled atomic.Bool
+	number   int // selected database
 	db       *database
 	proto    int // 2 or 3
 	denied   int // AUTHs that failed
@@ -47,6 +53,10 @@ type conn struct {
 	bytes   int64
 	taken   int64 // bytes of values read before their command is answered
 	held    int64 // of them in memory of our own
+	keys    int64 // bytes of keys kept from one command of a run to the next
+
+	claimed   int64 // of what all receive into, for what is held of commands
+	claimedOf *auth.Held
 
 	about about
 }
@@ -55,8 +65,9 @@ type conn struct {
 var errQuit = errors.New("quit")
 
 func (c *conn) serve() error {
-	c.in, c.under = bufio.NewReaderSize(c.raw, readBuffer), near.GathererOf(c.raw)
-	c.p = parser{r: c.in, stranger: true, take: c.receive}
+	c.in, c.under = bufio.NewReaderSize(inlet{c}, readBuffer), near.GathererOf(c.raw)
+	defer c.settle()
+	c.p = parser{r: c.in, stranger: true, take: c.receive, may: c.mayReceive}
 	c.proto = 2
 	if err := c.greet(); err != nil {
 		return err
@@ -76,44 +87,81 @@ func (c *conn) serve() error {
 		if err := c.dispatch(cmd); err != nil {
 			return errors.Join(err, c.flush()) // replies before a value that is cut off are whole
 		}
+		c.settle()
+		if err := c.flushIfLarge(); err != nil { // what comes next may begin in what has arrived, for ever
+			return err
+		}
 	}
 	return c.flush()
 }
 
 // greet completes TLS and finds out who speaks, where that shows without AUTH.
 func (c *conn) greet() error {
-	id, err := c.s.o.Auth.Anonymous()
 	if t, ok := c.raw.(*tls.Conn); ok {
 		ctx, cancel := context.WithTimeout(c.ctx, strangerTimeout)
 		defer cancel()
-		if herr := t.HandshakeContext(ctx); herr != nil {
-			return herr
-		}
-		if st := t.ConnectionState(); len(st.PeerCertificates) > 0 {
-			id, err = c.s.o.Auth.Certificate(st.PeerCertificates[0], st.VerifiedChains)
+		if err := t.HandshakeContext(ctx); err != nil {
+			return err
 		}
 	}
-	if err == nil {
+	if id, err := c.identify("", ""); err == nil {
 		return c.become(id)
 	}
 	return nil // AUTH may follow
 }
 
+// identify finds out who presents that, or a certificate.
+func (c *conn) identify(user, token string) (auth.Identity, error) {
+	p := auth.Presented{Token: token, User: user, Peer: c.raw.RemoteAddr()}
+	if t, ok := c.raw.(*tls.Conn); ok {
+		st := t.ConnectionState()
+		p.TLS = &st
+	}
+	return c.s.o.Auth.Identify(c.ctx, p)
+}
+
 // become makes the connection an identity's.
 func (c *conn) become(id auth.Identity) error {
-	if c.known {
-		c.identity.Limits().Disconnect()
-		c.known = false
-	}
-	if !id.Limits().Connect() {
-		_ = c.fail(&tryAgain{time.Second, "the tenant has all its connections"})
+	c.leave()
+	refuse := func(why string) error {
+		_ = c.fail(&tryAgain{time.Second, why})
 		return errors.Join(errQuit, c.flush())
 	}
+	if !id.Limits().Connect() {
+		return refuse("the tenant has all its connections")
+	}
+	if c.place = c.s.places.Of(id.Limits()); !c.place.Take(1) {
+		id.Limits().Disconnect()
+		return refuse("the tenant has its share of the connections")
+	}
 	c.identity, c.known, c.p.stranger = id, true, false
+	c.unwatch = id.Until(c.expel)
 	c.tenant = c.s.tenantOf(id.Tenant)
 	c.db = nil
 	c.about.set(func(a *aboutInfo) { a.name, a.tenant = id.Name, id.Tenant })
 	return nil
+}
+
+// leave makes the connection nobody's.
+func (c *conn) leave() {
+	if c.known {
+		c.unwatch()
+		c.identity.Limits().Disconnect()
+		c.place.Give(1)
+		c.identity, c.known, c.p.stranger = auth.Identity{}, false, true
+		c.nobody = time.Now()
+	}
+}
+
+// expelGrace is how long a connection stays whose identity may do nothing any more, for the replies that say so.
+const expelGrace = time.Second
+
+// expel ends the connection: when it waits for a command at once, else soon. Commands are refused already.
+func (c *conn) expel() {
+	c.expelled.Store(true)
+	c.wake()
+	late := time.AfterFunc(expelGrace, func() { c.raw.Close() })
+	context.AfterFunc(c.ctx, func() { late.Stop() })
 }
 
 // strangerTimeout is how long a peer may take to say who it is.
@@ -129,7 +177,7 @@ func (c *conn) await() error {
 		deadline := time.Time{}
 		switch {
 		case !c.known:
-			deadline = c.about.since.Add(strangerTimeout)
+			deadline = c.until(strangerTimeout)
 		case c.s.o.IdleTimeout > 0:
 			deadline = time.Now().Add(c.s.o.IdleTimeout)
 		}
@@ -152,12 +200,12 @@ func (c *conn) await() error {
 }
 
 // idle says whether the connection waits for a command; false when it should not,
-// since the server is draining.
+// since the server is draining or the identity may do nothing any more.
 func (c *conn) idle(waits bool) bool {
 	c.about.mu.Lock()
 	defer c.about.mu.Unlock()
 	c.about.waits = waits
-	return !c.s.draining.Load()
+	return !c.s.draining.Load() && !c.expelled.Load()
 }
 
 // wake ends the wait for a command, if the connection is in one.
@@ -171,14 +219,44 @@ func (c *conn) wake() {
 
 // expect gives the peer IOTimeout for what it sends next: a command without its values,
 // or one piece of a value.
-func (c *conn) expect() error { return c.raw.SetReadDeadline(time.Now().Add(c.s.o.IOTimeout)) }
+func (c *conn) expect() error {
+	c.due = time.Now().Add(c.s.o.IOTimeout)
+	return c.raw.SetReadDeadline(c.until(c.s.o.IOTimeout))
+}
 
-// broken tells the peer of a protocol error before the connection is closed.
+// expectMore gives the peer more time for n bytes of a value, as much as they are of a MiB: a command of many little
+// values has its time as a whole. What the server itself took since then is given back.
+func (c *conn) expectMore(n int64, own time.Duration) error {
+	now := time.Now()
+	if latest := now.Add(c.s.o.IOTimeout); c.due.Add(own).Before(latest) {
+		c.due = c.due.Add(own)
+	} else {
+		c.due = latest
+	}
+	c.due = c.due.Add(time.Duration(float64(n) / pieceBytes * float64(c.s.o.IOTimeout)))
+	return c.raw.SetReadDeadline(c.until(c.due.Sub(now)))
+}
+
+// until is a deadline d from now, at most the one by which a peer must have said who it is.
+func (c *conn) until(d time.Duration) time.Time {
+	at := time.Now().Add(d)
+	if last := c.nobody.Add(strangerTimeout); !c.known && at.After(last) {
+		at = last
+	}
+	return at
+}
+
+// broken tells the peer of a protocol error, or that there is no memory for its command, before the connection is
+// closed.
 func (c *conn) broken(err error) error {
 	var p protocolError
 	if errors.As(err, &p) {
 		c.out = redcon.AppendError(c.out, "ERR "+p.Error())
 		return errors.Join(err, c.flush())
+	}
+	var wait *tryAgain
+	if errors.As(err, &wait) {
+		return errors.Join(err, c.fail(err), c.flush())
 	}
 	if err == io.EOF {
 		return errors.Join(errQuit, c.flush())
@@ -205,7 +283,6 @@ func (c *conn) dispatch(cmd command) error {
 	start := c.s.o.Clock()
 	keys := 0
 	defer func() {
-		c.held = 0
 		c.s.o.Watch.Record(watch.Call{Protocol: "resp", Name: label(name, d), Tenant: c.identity.Tenant, Outcome: c.outcome,
 			Start: start, Duration: c.s.o.Clock().Sub(start), Keys: keys, Bytes: c.bytes})
 	}()
@@ -265,7 +342,7 @@ func (c *conn) permitted(d *definition, name string, args int) error {
 		return wrongArgs(name)
 	}
 	if c.known {
-		if err := c.identity.Check(c.s.o.Clock(), d.need); err != nil {
+		if err := c.identity.Check(c.s.o.Wall(), d.need); err != nil {
 			return err
 		}
 		if wait, ok := c.identity.Limits().Admit(1, 0); !ok {
@@ -275,18 +352,26 @@ func (c *conn) permitted(d *definition, name string, args int) error {
 	return nil
 }
 
-// database is the selected one, opened when first used.
-func (c *conn) database() (*database, error) {
+// database is the selected one. It may not be there: it is empty then, and no reader makes it.
+func (c *conn) database() (*database, error) { return c.selected((*database).find) }
+
+// databaseToSet is the selected one, made if need be.
+func (c *conn) databaseToSet() (*database, error) { return c.selected((*database).make) }
+
+func (c *conn) selected(open func(*database, context.Context) error) (*database, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.s.o.OpTimeout)
+	defer cancel()
 	if c.db == nil {
-		ctx, cancel := context.WithTimeout(c.ctx, c.s.o.OpTimeout)
-		defer cancel()
-		db, err := c.s.database(ctx, c.tenant, c.number)
-		if err != nil {
-			return nil, err
-		}
-		c.db = db
+		c.db = c.s.database(c.tenant, c.number)
 	}
-	return c.db, nil
+	if c.db.made.Load() && !there(ctx, c.s.store, c.db.heads, c.db.data) {
+		c.s.forget(c.db) // its namespaces were deleted: it is empty
+		c.db = c.s.database(c.tenant, c.number)
+	}
+	if c.db.made.Load() {
+		return c.db, nil
+	}
+	return c.db, open(c.db, ctx)
 }
 
 // Replies.
@@ -337,7 +422,7 @@ func (c *conn) fail(err error) error {
 		text = "TRYAGAIN " + wait.why + ", retry after " + strconv.FormatInt(ms, 10) + " ms"
 	case skep.KindOf(err) == skep.Full, skep.KindOf(err) == skep.Quota, skep.KindOf(err) == skep.Admission:
 		text = "OOM command not allowed: " + err.Error()
-	case skep.KindOf(err) == skep.NoMemory, skep.KindOf(err) == skep.Deadline:
+	case skep.KindOf(err) == skep.NoMemory, skep.KindOf(err) == skep.Deadline, skep.KindOf(err) == skep.Overloaded:
 		c.outcome = watch.Shed
 		text = "TRYAGAIN " + err.Error()
 	case skep.KindOf(err) == skep.ReadOnly:

@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,38 +24,111 @@ type database struct {
 	clock  func() time.Time
 	tenant *tenant
 	number int
-	heads  skep.NamespaceID
-	data   skep.NamespaceID
 	reap   *reaper
 
-	locks   [64]sync.Mutex // of keys, by hash: who changes a head holds its key's
+	server  *Server
+	opening sync.Mutex
+	made    atomic.Bool // heads and data are set; before, the database is empty
+	heads   skep.NamespaceID
+	data    skep.NamespaceID
+
+	locks   [stripes]sync.Mutex // of keys: who changes a head holds its key's
 	known   headCache
 	reading readers
-	changes atomic.Uint64 // keys that came or went, for listings
-	list    listings
 }
 
 // Names of a database's namespaces.
-func headsName(n int) string { return fmt.Sprintf("resp/%d", n) }
-func dataName(n int) string  { return fmt.Sprintf("resp/%d/data", n) }
+const spacePrefix = "resp/"
 
-func openDatabase(ctx context.Context, s *Server, t *tenant, n int) (*database, error) {
-	db := &database{store: s.store, clock: s.o.Clock, tenant: t, number: n, reap: s.reap}
-	for _, ns := range []struct {
-		name string
-		id   *skep.NamespaceID
-	}{{headsName(n), &db.heads}, {dataName(n), &db.data}} {
-		info, err := s.store.OpenNamespace(ctx, skep.NamespaceSpec{
-			Tenant: t.name, Name: ns.name, Copies: s.o.Copies, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1},
-		})
-		if err != nil {
-			return nil, err
-		}
-		*ns.id = info.ID
-	}
+func headsName(n int) string { return fmt.Sprintf(spacePrefix+"%d", n) }
+func dataName(n int) string  { return fmt.Sprintf(spacePrefix+"%d/data", n) }
+
+func newDatabase(s *Server, t *tenant, n int) *database {
+	db := &database{server: s, store: s.store, clock: s.o.Clock, tenant: t, number: n, reap: s.reap}
 	db.known.init()
 	db.reading.m = map[pieceID]*reader{}
-	return db, nil
+	return db
+}
+
+// make makes the database's namespaces where they are not there.
+func (db *database) make(ctx context.Context) error {
+	if db.made.Load() {
+		return nil
+	}
+	var ids [2]skep.NamespaceID
+	for i, name := range []string{headsName(db.number), dataName(db.number)} {
+		info, err := db.store.OpenNamespace(ctx, skep.NamespaceSpec{
+			Tenant: db.tenant.name, Name: name, Copies: db.server.o.Copies, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1},
+		})
+		if err != nil {
+			return err
+		}
+		ids[i] = info.ID
+	}
+	db.open(ids)
+	return nil
+}
+
+// find looks whether the database is there: who reads makes none.
+func (db *database) find(ctx context.Context) error {
+	if db.made.Load() {
+		return nil
+	}
+	ids, err := db.server.spaces.find(ctx, db.store, db.tenant.name, headsName(db.number), dataName(db.number))
+	if err == nil && ids[0] != 0 && ids[1] != 0 && there(ctx, db.store, ids[:]...) {
+		db.open(ids)
+	}
+	return err
+}
+
+// there says that no namespace of those was deleted.
+func there(ctx context.Context, st skep.Store, ids ...skep.NamespaceID) bool {
+	for _, id := range ids {
+		if _, err := st.FindNamespace(ctx, id); skep.KindOf(err) == skep.NotFound {
+			return false
+		}
+	}
+	return true
+}
+
+func (db *database) open(ids [2]skep.NamespaceID) {
+	db.opening.Lock()
+	defer db.opening.Unlock()
+	if !db.made.Load() {
+		db.heads, db.data = ids[0], ids[1]
+		db.made.Store(true)
+	}
+}
+
+// spaces is what namespaces of databases there are, as of a moment ago: the store lists all it has, so that is
+// done once a second, however many ask for what is not there. What this server makes it knows at once.
+type spaces struct {
+	mu sync.Mutex
+	at time.Time
+	m  map[[2]string]skep.NamespaceID // by tenant and name
+}
+
+const spacesFor = time.Second
+
+func (s *spaces) find(ctx context.Context, st skep.Store, tenant string, names ...string) (ids [2]skep.NamespaceID, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil || time.Since(s.at) > spacesFor {
+		all, err := st.Namespaces(ctx)
+		if err != nil {
+			return ids, err
+		}
+		s.m, s.at = map[[2]string]skep.NamespaceID{}, time.Now()
+		for i := range all {
+			if n := &all[i]; strings.HasPrefix(n.Name, spacePrefix) {
+				s.m[[2]string{n.Tenant, n.Name}] = n.ID
+			}
+		}
+	}
+	for i, name := range names {
+		ids[i] = s.m[[2]string{tenant, name}]
+	}
+	return ids, nil
 }
 
 // ids counts pieces' ids: random where this process began, so that no two runs meet.
@@ -72,21 +145,26 @@ var ids = func() func() pieceID {
 	}
 }()
 
+// stripes is how many parts keys fall into, by hash.
+const stripes = 64
+
 var seed = maphash.MakeSeed()
+
+func stripe(key []byte) int { return int(maphash.Bytes(seed, key) % stripes) }
 
 // lock locks the keys' stripes, each once and in order, and gives what unlocks them.
 func (db *database) lock(keys ...[]byte) func() {
-	stripes := make([]int, 0, len(keys))
+	of := make([]int, 0, len(keys))
 	for _, k := range keys {
-		stripes = append(stripes, int(maphash.Bytes(seed, k)%uint64(len(db.locks))))
+		of = append(of, stripe(k))
 	}
-	slices.Sort(stripes)
-	stripes = slices.Compact(stripes)
-	for _, i := range stripes {
+	slices.Sort(of)
+	of = slices.Compact(of)
+	for _, i := range of {
 		db.locks[i].Lock()
 	}
 	return func() {
-		for _, i := range stripes {
+		for _, i := range of {
 			db.locks[i].Unlock()
 		}
 	}
@@ -112,14 +190,14 @@ var errNone = &skep.Error{Op: "get", Kind: skep.NotFound}
 
 // head finds a key: its head, or errNone, or what went wrong.
 func (db *database) head(ctx context.Context, key []byte) (*head, error) {
-	heads, errs := db.headsOf(ctx, [][]byte{key})
+	heads, errs := db.headsOf(ctx, [][]byte{key}, true)
 	return heads[0], errs[0]
 }
 
 // headsOf finds keys, in one session. For each there is a head or an error. What has
-// expired is errNone, and leaves soon after.
-func (db *database) headsOf(ctx context.Context, keys [][]byte) ([]*head, []error) {
-	out, errs := db.stored(ctx, keys)
+// expired is errNone, and leaves soon after. Small values come along when they are wanted (values).
+func (db *database) headsOf(ctx context.Context, keys [][]byte, values bool) ([]*head, []error) {
+	out, errs := db.stored(ctx, keys, values)
 	now := db.clock()
 	for i, h := range out {
 		if h != nil && h.expired(now) {
@@ -130,16 +208,28 @@ func (db *database) headsOf(ctx context.Context, keys [][]byte) ([]*head, []erro
 	return out, errs
 }
 
-// stored finds keys, expired ones too.
-func (db *database) stored(ctx context.Context, keys [][]byte) ([]*head, []error) {
+// stored finds keys, expired ones too. Without their values, a head takes some hundred bytes, whatever it is of.
+func (db *database) stored(ctx context.Context, keys [][]byte, values bool) ([]*head, []error) {
 	out, errs := make([]*head, len(keys)), make([]error, len(keys))
+	if !db.made.Load() {
+		for i := range errs {
+			errs[i] = errNone
+		}
+		return out, errs
+	}
 	var names []skep.Key
-	var ask []int
+	var ask, known []int
+	changes := make([]uint64, len(keys)) // that the key's stripe had seen before it was read
 	for i, k := range keys {
-		if out[i] = db.known.get(k); out[i] == nil {
+		if out[i], changes[i] = db.known.get(k); out[i] == nil {
 			names = append(names, skep.KeyOf(k))
 			ask = append(ask, i)
+		} else {
+			known = append(known, i)
 		}
+	}
+	for some := range slices.Chunk(known, maxRun) {
+		db.confirm(ctx, some, out, errs)
 	}
 	if len(ask) == 1 { // an index tells of a miss cheaper than a session
 		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.heads}, Keys: names, Lease: skep.NoLease})
@@ -162,9 +252,12 @@ func (db *database) stored(ctx context.Context, keys [][]byte) ([]*head, []error
 		if err == nil && !bytes.Equal(out[i].key, keys[i]) {
 			out[i], err = nil, errNone // another key of the same hash
 		}
+		if err == nil && !values {
+			out[i].key, out[i].inline = keys[i], nil
+		}
 		errs[i] = err
 		if err == nil {
-			db.known.put(out[i])
+			db.known.read(out[i], changes[i])
 		}
 	})
 	for _, i := range ask {
@@ -173,6 +266,33 @@ func (db *database) stored(ctx context.Context, keys [][]byte) ([]*head, []error
 		}
 	}
 	return out, errs
+}
+
+// confirm looks whether known heads are in the store still: others delete and purge them too, and evict. In a run
+// that is there, it is one lookup.
+func (db *database) confirm(ctx context.Context, which []int, heads []*head, errs []error) {
+	names := make([]skep.Key, len(which))
+	for j, i := range which {
+		names[j] = skep.KeyOf(heads[i].key)
+	}
+	scope := skep.Scope{Namespace: db.heads}
+	for len(which) > 0 {
+		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: names, Lease: skep.NoLease})
+		if err != nil {
+			for _, i := range which {
+				heads[i], errs[i] = nil, err
+			}
+			return
+		}
+		n := found.Blocks
+		if n == len(which) {
+			return
+		}
+		gone := which[n]
+		db.known.forget(heads[gone].key)
+		heads[gone], errs[gone] = nil, errNone
+		which, names = which[n+1:], names[n+1:]
+	}
 }
 
 // eachBlock restores small blocks and calls f once for each, in any order, with bytes
@@ -184,28 +304,14 @@ func eachBlock(ctx context.Context, st skep.Store, ns skep.NamespaceID, keys []s
 		return err
 	}
 	defer closeSession(ses)
-	var chunks [16]skep.Chunk
-	for {
-		n, err := ses.Next(ctx, chunks[:])
-		if err == io.EOF {
-			return nil
+	return skep.Drain(ctx, ses, func(c *skep.Chunk) error {
+		var b []byte
+		if c.Err == nil {
+			b = c.AppendTo(make([]byte, 0, c.Bytes))
 		}
-		if err != nil {
-			return err
-		}
-		for i := range chunks[:n] {
-			c := &chunks[i]
-			var b []byte
-			if c.Err == nil {
-				b = make([]byte, 0, c.Bytes)
-				for _, d := range c.Data {
-					b = append(b, d...)
-				}
-			}
-			f(c.Block, b, c.Err)
-			c.Release()
-		}
-	}
+		f(c.Block, b, c.Err)
+		return nil
+	})
 }
 
 // closeTimeout is how long a session's end is waited for; memory a drive still holds
@@ -234,12 +340,11 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 	errs := make([]error, len(heads))
 	r := &skep.PutRequest{Scope: skep.Scope{Namespace: db.heads}, Blocks: make([]skep.Block, len(heads))}
 	for i, h := range heads {
+		// No name: a tenant's encryption is of payload, and names lie in the clear.
 		r.Blocks[i] = skep.Block{Key: skep.KeyOf(h.key), Parts: []skep.Part{{Bytes: h.encode()}}}
-		if len(h.key) <= skep.MaxBlockNameSize {
-			r.Blocks[i].Name = h.key
-		}
 	}
 	results, err := db.store.Put(ctx, r)
+	err, _ = skep.Held(err) // their memory is nobody else's
 	for i, h := range heads {
 		switch {
 		case err != nil:
@@ -250,10 +355,9 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 		if errs[i] != nil {
 			db.known.forget(h.key)
 		} else {
-			db.known.put(h)
+			db.known.set(h)
 		}
 	}
-	db.changes.Add(1)
 	return errs
 }
 
@@ -263,10 +367,11 @@ func (db *database) delete(ctx context.Context, keys [][]byte) (int, error) {
 	return db.deleteLocked(ctx, keys, func(h *head) bool { return true })
 }
 
-// deleteLocked deletes those of keys whose head which accepts. Expired ones do not count.
+// deleteLocked deletes those of keys whose head which accepts; it is asked with nil of what cannot be read. Expired
+// ones do not count.
 // REQUIRES: the locks of keys.
 func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(*head) bool) (int, error) {
-	heads, errs := db.stored(ctx, keys)
+	heads, errs := db.stored(ctx, keys, false)
 	now := db.clock()
 	n := 0
 	var names []skep.Key
@@ -280,23 +385,24 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 		if absent(errs[i]) {
 			continue
 		}
-		if h != nil && !which(h) {
+		if !which(h) {
 			continue
 		}
-		names = append(names, skep.KeyOf(keys[i])) // what cannot be read is deleted unread
+		names = append(names, skep.KeyOf(keys[i]))
 		if h == nil || !h.expired(now) {
 			n++
 		}
 		if h != nil {
 			gone = append(gone, h)
 		}
-		db.known.forget(keys[i])
 	}
 	if len(names) == 0 {
 		return 0, nil
 	}
 	_, err := db.store.Delete(ctx, skep.Scope{Namespace: db.heads}, names)
-	db.changes.Add(1)
+	for _, k := range keys {
+		db.known.forget(k)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -362,11 +468,13 @@ func (r *readers) doom(id pieceID, h *head) bool {
 
 // headCache keeps heads of values in pieces, so that a GET is one session and not two.
 // It holds at most cachedHeads of at most cachedKeyBytes each and drops any one for
-// room. Within the server it is exact, since who changes a head holds its key's lock;
-// what it may not know (an eviction, a purge) shows in that the pieces are gone.
+// room. It has no head older than what this server stored: who changes a head holds its key's
+// lock and tells the cache when the store has it, and what was read before that is not kept.
+// What others did to a head (an eviction, a purge) shows when it is looked up.
 type headCache struct {
-	mu sync.RWMutex
-	m  map[string]*head
+	mu      sync.RWMutex
+	m       map[string]*head
+	changes [stripes]uint64 // of heads and of what is known of them
 }
 
 const (
@@ -376,15 +484,31 @@ const (
 
 func (c *headCache) init() { c.m = map[string]*head{} }
 
-func (c *headCache) get(key []byte) *head {
+// get gives the head of key, if it is known, and how many changes its stripe has seen.
+func (c *headCache) get(key []byte) (*head, uint64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.m[string(key)]
+	return c.m[string(key)], c.changes[stripe(key)]
 }
 
-func (c *headCache) put(h *head) {
+// read keeps a head that was read, unless its stripe has seen more than so many changes.
+func (c *headCache) read(h *head, changes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.changes[stripe(h.key)] == changes {
+		c.keepLocked(h)
+	}
+}
+
+// set keeps a head that was stored.
+func (c *headCache) set(h *head) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes[stripe(h.key)]++
+	c.keepLocked(h)
+}
+
+func (c *headCache) keepLocked(h *head) {
 	if h.piece == 0 || len(h.key) > cachedKeyBytes {
 		delete(c.m, string(h.key))
 		return
@@ -400,12 +524,16 @@ func (c *headCache) put(h *head) {
 
 func (c *headCache) clear() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.changes {
+		c.changes[i]++
+	}
 	clear(c.m)
-	c.mu.Unlock()
 }
 
 func (c *headCache) forget(key []byte) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes[stripe(key)]++
 	delete(c.m, string(key))
-	c.mu.Unlock()
 }

@@ -49,9 +49,9 @@
 //   - An expired key is found by nobody, from the millisecond of its expiry on.
 //   - No byte of a piece is sent before the store has checked all of that piece.
 //   - Replies are in the order of commands.
-//   - Memory a peer can take is bounded: arguments (MaxArgBytes) a connection, values in
-//     flight over all connections (Options.SendBytes, ReceiveBytes). Who finds none is
-//     told when to try again.
+//   - Memory a peer can take is bounded: some 64 KiB a connection; larger commands, and values in
+//     flight, over all connections (Options.SendBytes, ReceiveBytes). Who finds none is
+//     told when to try again; in the midst of a command's arguments it is hung up on as well.
 //   - Every read of a started command, every write and every call of the store has a
 //     deadline.
 //   - One goroutine a connection, one for each piece being put, ended before its SET is

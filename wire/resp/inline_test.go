@@ -1,9 +1,15 @@
 package resp
 
 import (
+	"io"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // A line of words is parted as Redis 7 parts it.
@@ -54,4 +60,25 @@ func TestOddArguments(t *testing.T) {
 	} {
 		assert.Equal(t, step[1], c.words(step[0]), step[0])
 	}
+}
+
+// A value on a line is a value: over the tenant's rate of bytes it is refused, as one that comes with its length is.
+func TestInlineValuesAreRated(t *testing.T) {
+	clock := newClock()
+	limits := map[string]auth.Limits{auth.DefaultTenant: {BytesPerSecond: 1 << 10}}
+	d, err := auth.New(nil, limits, clock.read)
+	require.NoError(t, err)
+	c := serve(t, nil, Options{Auth: d}).dial()
+	value := strings.Repeat("x", 1<<10)
+	line := func(words string) string {
+		_, err := io.WriteString(c, words+"\r\n")
+		require.NoError(t, err)
+		return c.reply()
+	}
+	require.Equal(t, "+OK", line("SET k "+value))
+	require.Contains(t, line("SET k "+value), "-TRYAGAIN over the tenant's rate")
+	require.Contains(t, line("MSET k "+value), "-TRYAGAIN over the tenant's rate")
+	require.Contains(t, c.do("SET", "k", value), "-TRYAGAIN over the tenant's rate")
+	clock.advance(time.Second)
+	require.Equal(t, "+OK", line("MSET k "+value))
 }

@@ -90,7 +90,7 @@ func (l *leases) refused() int64 {
 // the tenant's budget.
 func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Duration) []bool {
 	out := make([]bool, len(keys))
-	heads, errs := db.headsOf(ctx, keys)
+	heads, errs := db.headsOf(ctx, keys, false)
 	for i, h := range heads {
 		if errs[i] != nil {
 			continue

@@ -18,10 +18,14 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	machineClock = storetest.MachineClock()
+	goleak.VerifyTestMain(m)
+}
 
 // fakeClock is a time that tests move.
 type fakeClock struct {
@@ -45,14 +49,14 @@ func (c *fakeClock) advance(d time.Duration) {
 
 // fixture is a server in front of a memory store.
 type fixture struct {
-	t      *testing.T
+	t      testing.TB
 	store  skep.Store
 	server *Server
 	addr   string
 }
 
 // serve starts a server; o may leave Auth out for an open one.
-func serve(t *testing.T, st skep.Store, o Options) *fixture {
+func serve(t testing.TB, st skep.Store, o Options) *fixture {
 	t.Helper()
 	if st == nil {
 		st = memstore.New(memstore.Options{PoisonReleased: true})
@@ -80,7 +84,7 @@ func serve(t *testing.T, st skep.Store, o Options) *fixture {
 
 // client is a connection that sends what it is told and reads replies whole.
 type client struct {
-	t *testing.T
+	t testing.TB
 	net.Conn
 	r *bufio.Reader
 }

@@ -54,6 +54,8 @@ type parser struct {
 	stranger bool
 	// take reads a value of n bytes off r; nil: values are arguments like others.
 	take func(n int64) (*value, error)
+	// may says why a value of n bytes on a line is not wanted; nil: all are.
+	may func(n int64) error
 }
 
 // valueArgs says whether argument i of n of the named command is a value to be
@@ -254,7 +256,14 @@ func (p *parser) readInline() (command, error) {
 	}
 	for i := range args {
 		if i > 0 && !p.stranger && valueArgs(name, i, len(args)) {
-			c.values = append(c.values, &value{size: int64(len(args[i])), inline: bytes.Clone(args[i])})
+			v := &value{size: int64(len(args[i]))}
+			if p.may != nil {
+				v.err = p.may(v.size)
+			}
+			if v.err == nil {
+				v.inline = bytes.Clone(args[i])
+			}
+			c.values = append(c.values, v)
 			args[i] = nil
 		}
 	}

@@ -105,9 +105,9 @@ func (r *reaper) sweep() {
 	}
 }
 
-// expire deletes key if it has expired still.
+// expire deletes key if it has expired still. What cannot be read may have been set anew.
 func (r *reaper) expire(ctx context.Context, db *database, key []byte) {
 	defer db.lock(key)()
 	now := db.clock()
-	_, _ = db.deleteLocked(ctx, [][]byte{key}, func(h *head) bool { return h.expired(now) })
+	_, _ = db.deleteLocked(ctx, [][]byte{key}, func(h *head) bool { return h != nil && h.expired(now) })
 }

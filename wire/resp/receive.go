@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/auth"
 )
 
@@ -45,7 +46,7 @@ func (c *conn) receive(n int64) (*value, error) {
 	c.taken += n
 	if n == 0 || n <= inlineBytes && c.held+n <= MaxArgBytes {
 		c.held += n
-		if err := c.expect(); err != nil {
+		if err := c.expectMore(n, 0); err != nil {
 			return v, err
 		}
 		v.inline = make([]byte, n)
@@ -65,13 +66,13 @@ func (c *conn) receive(n int64) (*value, error) {
 
 // mayReceive says why a value is not wanted, before any of it is read.
 func (c *conn) mayReceive(n int64) error {
-	if err := c.identity.Check(c.s.o.Clock(), auth.Write); err != nil {
+	if err := c.identity.Check(c.s.o.Wall(), auth.Write); err != nil {
 		return err
 	}
 	if wait, ok := c.identity.Limits().Admit(0, n); !ok {
 		return &tryAgain{wait, "over the tenant's rate"}
 	}
-	if _, err := c.database(); err != nil {
+	if _, err := c.databaseToSet(); err != nil {
 		return err
 	}
 	return nil
@@ -80,7 +81,7 @@ func (c *conn) mayReceive(n int64) error {
 // receivePiece reads one piece and starts its put. The piece's memory and its share of
 // the budget are held until the put ends.
 func (c *conn) receivePiece(v *value, i int, size int64) error {
-	f := v.flight
+	f, began := v.flight, time.Now()
 	f.mu.Lock()
 	failed := f.err != nil
 	f.mu.Unlock()
@@ -88,7 +89,8 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 		return c.discard(size)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.s.o.ShedAfter)
-	err := c.s.receiving.Acquire(ctx, size)
+	by, takes := c.s.receiving.of(c.identity.Limits()), max(size, layout.PageSize) // the store's memory is in pages
+	err := c.s.receiving.Acquire(ctx, by, takes)
 	cancel()
 	if err != nil {
 		c.s.stats.shed.Add(1)
@@ -99,16 +101,16 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 	mem, err := c.s.store.Alloc(ctx, size)
 	cancel()
 	if err != nil {
-		c.s.receiving.Release(size)
+		c.s.receiving.Release(by, takes)
 		f.fail(err)
 		return c.discard(size)
 	}
 	done := func() {
 		mem.Release()
-		c.s.receiving.Release(size)
+		c.s.receiving.Release(by, takes)
 	}
 	buf := mem.Bytes()[:size]
-	if err := c.expect(); err != nil {
+	if err := c.expectMore(size, time.Since(began)); err != nil {
 		done()
 		return err
 	}
@@ -120,11 +122,14 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 	f.wg.Add(1)
 	go func() {
 		defer f.wg.Done()
-		defer done()
 		ctx, cancel := context.WithTimeout(c.ctx, c.s.o.OpTimeout) // from now: the peer took its own time to send
 		defer cancel()
-		r := &skep.PutRequest{Scope: scope, Blocks: []skep.Block{{Key: v.id.key(i), Parts: []skep.Part{{Bytes: buf}}}}}
+		r := &skep.PutRequest{Scope: scope, Released: done, Blocks: []skep.Block{{Key: v.id.key(i), Parts: []skep.Part{{Bytes: buf}}}}}
 		results, err := c.s.store.Put(ctx, r)
+		err, held := skep.Held(err)
+		if !held { // else drives have it yet
+			done()
+		}
 		if err == nil && results[0].Outcome == skep.Declined {
 			err = &skep.Error{Op: "set", Kind: results[0].Reason}
 		}
@@ -138,7 +143,7 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 // discard reads n bytes off the connection and drops them.
 func (c *conn) discard(n int64) error {
 	for n > 0 {
-		if err := c.expect(); err != nil {
+		if err := c.expectMore(min(n, pieceBytes), 0); err != nil {
 			return err
 		}
 		step, err := c.in.Discard(int(min(n, pieceBytes)))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // errCut ends a connection in the middle of a reply whose rest cannot be sent: a piece
@@ -20,11 +21,9 @@ var errCut = errors.New("value could not be sent whole")
 // two sessions at a time.
 const sendWindow = 16 << 20
 
-// maxPieces is of how many pieces the values of one reply may be: those of as many of the largest
+// maxPieces is of how many pieces the values are that are planned at once: those of as many of the largest
 // values as commands are answered together. What is planned of a reply takes some 60 bytes each.
 const maxPieces = maxRun * MaxValueBytes / pieceBytes
-
-const errTooMuch = replyError("ERR the values of one command are more than 128 GiB")
 
 // MinSendBytes is the least Options.SendBytes.
 const MinSendBytes = sendWindow
@@ -51,6 +50,7 @@ type span struct {
 	err    error
 	slots  []skep.Chunk
 	landed []bool
+	by     *auth.Held
 	held   bool // of the send budget
 }
 
@@ -59,35 +59,48 @@ type pieceRef struct {
 	size         int64
 }
 
-// get replies to a run of GETs, or to one MGET (array): all values through as few
-// sessions as the window allows, so that a pipelined batch is read like a chain.
+// get replies to a run of GETs, or to one MGET (array): values through as few sessions as
+// the window allows, so that a pipelined batch is read like a chain. At most maxRun keys are
+// looked up, leased and planned at once: what a reply holds does not grow with the keys of an MGET.
 func (c *conn) get(ctx context.Context, keys [][]byte, array bool) error {
 	db, err := c.database()
 	if err != nil {
 		return c.replyAll(err, len(keys), array)
 	}
+	head := 0
+	if array {
+		head = len(keys)
+	}
+	for some := range slices.Chunk(keys, maxRun) {
+		refused, err := c.getSome(ctx, db, some, head, array)
+		if refused != nil {
+			return c.replyAll(refused, len(keys), array)
+		}
+		if err != nil {
+			return err
+		}
+		head = 0
+	}
+	return nil
+}
+
+// getSome replies to some of get's keys, and begins with the head of an array of so many when that is
+// not 0. What is refused has no part of its reply sent.
+func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head int, array bool) (refused, err error) {
 	op, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout)
 	end := c.span(op, "lookup")
 	run := c.find(op, db, keys)
 	end()
 	cancel()
 	defer c.letGo(db, run)
-	pieces := 0
-	for i := range run {
-		if run[i].err == nil {
-			pieces += run[i].h.pieces()
-		}
+	if refused := c.admit(run, head, array); refused != nil {
+		return refused, nil
 	}
-	if pieces > maxPieces {
-		return c.replyAll(errTooMuch, len(keys), array)
+	if head > 0 {
+		c.array(head)
 	}
-	if refused := c.admit(run, array); refused != nil {
-		return c.replyAll(refused, len(keys), array)
-	}
-	if array {
-		c.array(len(keys))
-	}
-	spans := spansOf(run)
+	by := c.s.sending.of(c.identity.Limits())
+	spans := spansOf(run, by)
 	defer func() {
 		for _, sp := range spans {
 			c.endSpan(sp)
@@ -98,21 +111,21 @@ func (c *conn) get(ctx context.Context, keys [][]byte, array bool) error {
 		o := &run[i]
 		if o.err != nil || o.h.piece == 0 {
 			if err := c.small(o); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
 		if err := c.large(ctx, db, run, i, spans, &at, &opened); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // find looks the run's keys up, whole and under a lease.
 func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing {
 	run := make([]outgoing, len(keys))
-	heads, errs := db.headsOf(ctx, keys)
+	heads, errs := db.headsOf(ctx, keys, true)
 	for i := range run {
 		o := &run[i]
 		o.h, o.err = heads[i], errs[i]
@@ -173,8 +186,8 @@ func (c *conn) letGoOf(db *database, o *outgoing) {
 }
 
 // admit charges the tenant's rate for what will be sent. A refusal of a GET is its
-// reply; of an MGET it is the reply to all.
-func (c *conn) admit(run []outgoing, array bool) error {
+// reply; of the first keys of an MGET (head) it is the reply to all, and who has got those gets the rest.
+func (c *conn) admit(run []outgoing, head int, array bool) error {
 	limits := c.identity.Limits()
 	var sum int64
 	for i := range run {
@@ -187,7 +200,9 @@ func (c *conn) admit(run []outgoing, array bool) error {
 			run[i].err = &tryAgain{wait, "over the tenant's rate"}
 		}
 	}
-	if wait, ok := limits.Admit(0, sum); !ok {
+	if array && head == 0 {
+		limits.Charge(sum)
+	} else if wait, ok := limits.Admit(0, sum); !ok {
 		return &tryAgain{wait, "over the tenant's rate"}
 	}
 	return nil
@@ -212,11 +227,10 @@ func (c *conn) small(o *outgoing) error {
 	case o.err == nil:
 		c.bulk(o.h.inline)
 		return c.flushIfLarge()
-	case errors.As(o.err, &wait):
+	case errors.As(o.err, &wait), skep.KindOf(o.err) == skep.Overloaded:
 		return c.fail(o.err)
 	case skep.KindOf(o.err) == skep.Damaged:
-		c.s.o.Log.Error("damaged value", "tenant", c.tenant.name, "error", o.err)
-		return errCut
+		c.s.o.Log.Error("damaged value, answered as a miss", "tenant", c.tenant.name, "error", o.err)
 	case !isMiss(o.err):
 		c.s.o.Log.Warn("get failed, answered as a miss", "tenant", c.tenant.name, "error", o.err)
 	}
@@ -232,7 +246,9 @@ func (c *conn) miss() error {
 	return c.flushIfLarge()
 }
 
-func spansOf(run []outgoing) []*span {
+// spansOf cuts a run into what one session restores. None is more than the tenant can get.
+func spansOf(run []outgoing, by *auth.Held) []*span {
+	window := min(sendWindow, by.Most())
 	var spans []*span
 	var sp *span
 	for v := range run {
@@ -242,8 +258,8 @@ func spansOf(run []outgoing) []*span {
 		}
 		for p := range o.h.pieces() {
 			size := o.h.pieceSize(p)
-			if sp == nil || sp.bytes+size > sendWindow {
-				sp = &span{}
+			if sp == nil || sp.bytes+size > window {
+				sp = &span{by: by}
 				spans = append(spans, sp)
 			}
 			sp.keys = append(sp.keys, o.h.id.key(p))
@@ -261,13 +277,13 @@ func (c *conn) open(ctx context.Context, db *database, sp *span, wait bool) erro
 	if sp.ses != nil || sp.err != nil {
 		return sp.err
 	}
-	if !c.s.sending.TryAcquire(sp.bytes) {
+	if !c.s.sending.TryAcquire(sp.by, sp.bytes) {
 		if !wait {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, c.s.o.ShedAfter)
 		defer cancel()
-		if err := c.s.sending.Acquire(ctx, sp.bytes); err != nil {
+		if err := c.s.sending.Acquire(ctx, sp.by, sp.bytes); err != nil {
 			c.s.stats.shed.Add(1)
 			return &tryAgain{c.s.o.ShedAfter, "no memory to send from"}
 		}
@@ -301,7 +317,7 @@ func (c *conn) endSpan(sp *span) {
 		sp.end = nil
 	}
 	if sp.held {
-		c.s.sending.Release(sp.bytes)
+		c.s.sending.Release(sp.by, sp.bytes)
 		sp.held = false
 	}
 }
@@ -341,7 +357,7 @@ func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, s
 		}
 		if err != nil {
 			o.err = err
-			if sent || skep.KindOf(err) == skep.Damaged {
+			if sent {
 				c.s.stats.cut.Add(1)
 				c.s.o.Log.Error("value cut off", "tenant", c.tenant.name, "piece", p, "of", o.h.pieces(), "error", err)
 				return errCut
@@ -400,7 +416,7 @@ func (c *conn) write(data [][]byte) error {
 		bufs = append(bufs, c.out)
 	}
 	bufs = append(bufs, data...)
-	if err := c.raw.SetWriteDeadline(time.Now().Add(c.s.o.IOTimeout)); err != nil {
+	if err := c.raw.SetWriteDeadline(c.until(c.s.o.IOTimeout)); err != nil {
 		return err
 	}
 	if len(data) > 0 {

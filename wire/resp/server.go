@@ -2,6 +2,7 @@ package resp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/gate"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/watch"
 )
@@ -25,10 +26,11 @@ import (
 type Options struct {
 	Auth *auth.Directory // required
 
-	Connections int // at most so many at once; 10,000
-	// SendBytes and ReceiveBytes bound the store's memory that values on their way out and
-	// in hold, over all connections; 96 MiB and 64 MiB. At least one window of 16 MiB, and
-	// one piece of 1 MiB.
+	Connections int        // at most so many at once; 10,000
+	Gate        *gate.Gate // what connections are counted at; nil: one of its own, for Connections
+	// SendBytes and ReceiveBytes bound the memory that values on their way out and in hold,
+	// over all connections; 96 MiB and 64 MiB. At least one window of 16 MiB, and two pieces
+	// of 1 MiB. What a connection holds of a command beyond 64 KiB is of ReceiveBytes.
 	SendBytes, ReceiveBytes int64
 	// ShedAfter is how long a call waits for that memory before it is refused; 1 s.
 	ShedAfter time.Duration
@@ -50,11 +52,18 @@ type Options struct {
 	// Copies of each block, on as many devices; 1.
 	Copies int
 
-	Log    *slog.Logger     // discarded when nil
-	Watch  *watch.Recorder  // may be nil
-	Tracer trace.Tracer     // may be nil
-	Clock  func() time.Time // time.Now; tests move it
+	Log    *slog.Logger    // discarded when nil
+	Watch  *watch.Recorder // may be nil
+	Tracer trace.Tracer    // may be nil
+	// Clock is what keys expire and promises end by; it never goes back. Give a store's
+	// Lasting where there is one: skep.Steady begins anew with each process. Wall is the
+	// machine's clock: for credentials, absolute expiries and people. Clock where only that is
+	// given, time.Now when neither is.
+	Clock, Wall func() time.Time
 }
+
+// machineClock is the default of Options.Wall; tests set it.
+var machineClock = time.Now
 
 func (o *Options) ensureDefaults() {
 	def(&o.Connections, 10_000)
@@ -69,8 +78,16 @@ func (o *Options) ensureDefaults() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+	if o.Wall == nil {
+		if o.Wall = o.Clock; o.Wall == nil {
+			o.Wall = machineClock
+		}
+	}
 	if o.Clock == nil {
-		o.Clock = time.Now
+		o.Clock = skep.Steady
+	}
+	if o.Gate == nil {
+		o.Gate = gate.New(o.Connections, nil)
 	}
 }
 
@@ -87,8 +104,8 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "auth", "nil", "a directory")
 	case o.SendBytes < sendWindow:
 		return skep.Invalidf(op, "send bytes", o.SendBytes, fmt.Sprintf("at least %d", sendWindow))
-	case o.ReceiveBytes < pieceBytes:
-		return skep.Invalidf(op, "receive bytes", o.ReceiveBytes, fmt.Sprintf("at least %d", pieceBytes))
+	case o.ReceiveBytes < 2*pieceBytes: // a tenant among others gets a piece's of it
+		return skep.Invalidf(op, "receive bytes", o.ReceiveBytes, fmt.Sprintf("at least %d", 2*pieceBytes))
 	case o.Connections < 1:
 		return skep.Invalidf(op, "connections", o.Connections, "at least 1")
 	case o.ExistsLease > skep.MaxLease:
@@ -99,13 +116,15 @@ func (o *Options) validate() error {
 
 // Server answers RESP in front of a Store. It does not close the store.
 type Server struct {
+	places  auth.Pool // of connections whose tenant is known
 	store   skep.Store
 	o       Options
 	started time.Time
 	reap    *reaper
 
-	sending, receiving *semaphore.Weighted
+	sending, receiving *budget
 
+	spaces   spaces
 	draining atomic.Bool
 	ctx      context.Context // ends when connections are to be cut
 	cut      context.CancelFunc
@@ -161,9 +180,10 @@ func New(st skep.Store, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: st, o: o, started: o.Clock(), reap: newReaper(st),
-		sending: semaphore.NewWeighted(o.SendBytes), receiving: semaphore.NewWeighted(o.ReceiveBytes),
+		sending: newBudget(o.SendBytes), receiving: newBudget(o.ReceiveBytes),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, tenants: map[string]*tenant{},
 	}
+	s.places.Limit = int64(o.Gate.Limit())
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -209,13 +229,13 @@ func (s *Server) Serve(l net.Listener) error {
 // begin serves a connection on a goroutine of its own, or refuses it.
 func (s *Server) begin(raw net.Conn) {
 	c := &conn{s: s, raw: raw, about: about{since: time.Now()}}
-	c.about.info.last = s.o.Clock()
+	c.about.info.last, c.nobody = s.o.Clock(), c.about.since
 	s.mu.Lock()
-	full := len(s.conns) >= s.o.Connections
-	if full || s.draining.Load() {
+	draining := s.draining.Load()
+	if draining || !s.o.Gate.Enter(1) {
 		s.mu.Unlock()
 		s.stats.refused.Add(1)
-		if full {
+		if _, secure := raw.(*tls.Conn); !draining && !secure { // a handshake would wait for the peer
 			_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = raw.Write([]byte("-ERR max number of clients reached, retry after 1000 ms\r\n"))
 		}
@@ -238,9 +258,8 @@ func (s *Server) begin(raw net.Conn) {
 		stop()
 		cancel()
 		raw.Close()
-		if c.known {
-			c.identity.Limits().Disconnect()
-		}
+		s.o.Gate.Leave(1)
+		c.leave()
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
@@ -294,18 +313,25 @@ func (s *Server) tenantOf(name string) *tenant {
 	return t
 }
 
-func (s *Server) database(ctx context.Context, t *tenant, n int) (*database, error) {
+// database is a tenant's database of that number, whether it is there or not.
+func (s *Server) database(t *tenant, n int) *database {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if db := t.dbs[n]; db != nil {
-		return db, nil
+	db := t.dbs[n]
+	if db == nil {
+		db = newDatabase(s, t, n)
+		t.dbs[n] = db
 	}
-	db, err := openDatabase(ctx, s, t, n)
-	if err != nil {
-		return nil, err
+	return db
+}
+
+// forget lets go of a database, whose namespaces were deleted.
+func (s *Server) forget(db *database) {
+	db.tenant.mu.Lock()
+	defer db.tenant.mu.Unlock()
+	if db.tenant.dbs[db.number] == db {
+		delete(db.tenant.dbs, db.number)
 	}
-	t.dbs[n] = db
-	return db, nil
 }
 
 func (s *Server) connections() []*conn {

@@ -46,8 +46,11 @@ type setOp struct {
 	err  error
 }
 
-// set stores the ops in order, heads together in one put. Every op has done or err
-// afterwards, and no pieces are left that no head names.
+func (op *setOp) bytes() int64 { return int64(len(op.key)) + op.value.size }
+
+// set stores the ops in order. Every op has done or err afterwards, and no pieces are left
+// that no head names. A key's next op begins when the one before is stored or refused: what
+// was told as set stays when what comes after it is not.
 func (db *database) set(ctx context.Context, ops []*setOp) {
 	keys := make([][]byte, len(ops))
 	for i, op := range ops {
@@ -55,24 +58,40 @@ func (db *database) set(ctx context.Context, ops []*setOp) {
 		op.err = op.value.wait()
 	}
 	defer db.lock(keys...)()
-	now := db.clock()
-	old, oldErrs := db.stored(ctx, keys)
-	latest := map[string]*head{} // by key, through the ops
-	for i, op := range ops {
-		if !absent(oldErrs[i]) {
-			latest[string(op.key)] = old[i] // nil: there, and not readable
-		}
+	for len(ops) > 0 {
+		n := withoutRepeat(keys)
+		db.setOnce(ctx, ops[:n], keys[:n])
+		ops, keys = ops[n:], keys[n:]
 	}
-	var heads []*head
+}
+
+// withoutRepeat is how many of keys come before one that was there already.
+func withoutRepeat(keys [][]byte) int {
+	seen := make(map[string]bool, min(len(keys), 64))
+	for i, k := range keys {
+		if seen[string(k)] {
+			return i
+		}
+		seen[string(k)] = true
+	}
+	return len(keys)
+}
+
+// setOnce stores ops of different keys, their heads together in one put.
+// REQUIRES: the locks of keys.
+func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
+	now := db.clock()
+	old, oldErrs := db.stored(ctx, keys, false)
+	var heads, before []*head
 	var at []int
 	for i, op := range ops {
 		if op.err != nil {
 			db.dropValue(op)
 			continue
 		}
-		was, there := latest[string(op.key)]
+		was, there := old[i], !absent(oldErrs[i]) // nil and there: it cannot be read
 		there = there && (was == nil || !was.expired(now))
-		if there && was != nil && (op.ifNone || op.ifThere) && !latestIn(heads, was) {
+		if there && was != nil && (op.ifNone || op.ifThere) {
 			there = db.whole(ctx, was)
 		}
 		if op.ifNone && there || op.ifThere && !there {
@@ -80,28 +99,18 @@ func (db *database) set(ctx context.Context, ops []*setOp) {
 			continue
 		}
 		expiry := op.expiry
-		if op.keepTTL && there && was != nil {
+		if op.keepTTL && there {
+			if was == nil {
+				op.err = oldErrs[i]
+				db.dropValue(op)
+				continue
+			}
 			expiry = was.expiry
 		}
-		h := op.value.head(op.key, expiry)
-		if was != nil && latestIn(heads, was) { // set twice in one batch: the last stays
-			j := indexOf(heads, was)
-			ops[at[j]].done = true
-			db.doom(heads[j])
-			heads = append(heads[:j], heads[j+1:]...)
-			at = append(at[:j], at[j+1:]...)
-		}
-		latest[string(op.key)] = h
-		heads, at = append(heads, h), append(at, i)
+		heads, before, at = append(heads, op.value.head(op.key, expiry)), append(before, was), append(at, i)
 	}
 	if len(heads) == 0 {
 		return
-	}
-	before := map[string]*head{}
-	for i, h := range old {
-		if h != nil {
-			before[string(keys[i])] = h
-		}
 	}
 	errs := db.put(ctx, heads)
 	for j, h := range heads {
@@ -111,24 +120,13 @@ func (db *database) set(ctx context.Context, ops []*setOp) {
 			continue
 		}
 		op.done = true
-		if was := before[string(op.key)]; was != nil {
+		if was := before[j]; was != nil {
 			db.doom(was)
 		}
 		if h.expiry != 0 {
 			db.hintTTL(ctx, h, now)
 		}
 	}
-}
-
-func latestIn(heads []*head, h *head) bool { return indexOf(heads, h) >= 0 }
-
-func indexOf(heads []*head, h *head) int {
-	for i := range heads {
-		if heads[i] == h {
-			return i
-		}
-	}
-	return -1
 }
 
 // dropValue gives up an op's pieces.

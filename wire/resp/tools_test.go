@@ -3,15 +3,14 @@ package resp
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -49,7 +48,11 @@ func TestRedisCLI(t *testing.T) {
 	assert.Equal(t, "OK\n", string(f.tool(nil, "redis-cli", "set", "e", "v", "ex", "100")))
 	assert.Equal(t, "100\n", string(f.tool(nil, "redis-cli", "ttl", "e")))
 	assert.ElementsMatch(t, []string{"k", "e"}, strings.Fields(string(f.tool(nil, "redis-cli", "--scan"))))
-	assert.Contains(t, string(f.tool(nil, "redis-cli", "info")), "db0:keys=2")
+	info := string(f.tool(nil, "redis-cli", "info"))
+	assert.Contains(t, info, "db0:keys=2")
+	if runtime.GOOS == "linux" {
+		assert.Regexp(t, `used_memory_rss:[1-9]\d{6,}`, info)
+	}
 	pipe := f.tool(append(encode("SET", "p", "1"), encode("GET", "p")...), "redis-cli", "--pipe")
 	assert.Contains(t, string(pipe), "errors: 0, replies: 2")
 }
@@ -64,71 +67,6 @@ func TestRedisBenchmark(t *testing.T) {
 		assert.Contains(t, out, `"GET"`)
 		assert.NotContains(t, strings.ToLower(out), "error")
 	}
-}
-
-func TestGoRedis(t *testing.T) {
-	const token = "token-of-a-0123456789"
-	d, err := auth.New([]auth.Credential{credential(t, "a", token, auth.All)}, nil, nil)
-	require.NoError(t, err)
-	f := serve(t, nil, Options{Auth: d, Clock: newClock().read})
-	for _, proto := range []int{2, 3} {
-		t.Run(fmt.Sprint("RESP", proto), func(t *testing.T) {
-			ctx := context.Background()
-			c := redis.NewClient(&redis.Options{Addr: f.addr, Protocol: proto, Username: "default", Password: token, DB: proto, DialTimeout: time.Minute, ReadTimeout: time.Minute})
-			defer c.Close()
-			require.NoError(t, c.Ping(ctx).Err())
-			value := randomBytes(5*pieceBytes + 1)
-			require.NoError(t, c.Set(ctx, "k", value, time.Hour).Err())
-			got, err := c.Get(ctx, "k").Bytes()
-			require.NoError(t, err)
-			assert.True(t, bytes.Equal(value, got))
-			ttl, err := c.TTL(ctx, "k").Result()
-			require.NoError(t, err)
-			assert.Equal(t, time.Hour, ttl)
-			assert.Equal(t, redis.Nil, c.Get(ctx, "none").Err())
-			require.NoError(t, c.MSet(ctx, "a", "1", "b", "2").Err())
-			many, err := c.MGet(ctx, "a", "none", "b").Result()
-			require.NoError(t, err)
-			assert.Equal(t, []any{"1", nil, "2"}, many)
-			cmds, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-				for i := range 200 {
-					p.Set(ctx, fmt.Sprint("p", i), fmt.Sprint(i), 0)
-				}
-				for i := range 200 {
-					p.Get(ctx, fmt.Sprint("p", i))
-				}
-				return nil
-			})
-			require.NoError(t, err)
-			assert.Equal(t, "199", cmds[399].(*redis.StringCmd).Val())
-			n, err := c.Exists(ctx, "a", "b", "none").Result()
-			require.NoError(t, err)
-			assert.Equal(t, int64(2), n)
-			seen := 0
-			it := c.Scan(ctx, 0, "p*", 33).Iterator()
-			for it.Next(ctx) {
-				seen++
-			}
-			require.NoError(t, it.Err())
-			assert.Equal(t, 200, seen)
-			size, err := c.DBSize(ctx).Result()
-			require.NoError(t, err)
-			assert.Equal(t, int64(203), size)
-			ok, err := c.SetNX(ctx, "a", "x", time.Minute).Result()
-			require.NoError(t, err)
-			assert.False(t, ok)
-			ok, err = c.Persist(ctx, "k").Result()
-			require.NoError(t, err)
-			assert.True(t, ok)
-			removed, err := c.Unlink(ctx, "a", "b", "k", "none").Result()
-			require.NoError(t, err)
-			assert.Equal(t, int64(3), removed)
-			require.NoError(t, c.FlushDB(ctx).Err())
-		})
-	}
-	bad := redis.NewClient(&redis.Options{Addr: f.addr, Password: "wrong-token-0123456789", MaxRetries: -1})
-	defer bad.Close()
-	assert.Error(t, bad.Get(context.Background(), "k").Err())
 }
 
 // TestLMCacheNativeClient speaks as LMCache's C++ client does: AUTH once, then SET,
@@ -174,30 +112,4 @@ func TestLMCacheNativeClient(t *testing.T) {
 	}
 	exactly(":1\r\n", "DEL", key(0))
 	exactly(":3\r\n", "EXISTS", key(0), key(1), key(2), key(3))
-}
-
-// TestLMCachePythonConnector keeps two keys a chunk, as LMCache's redis connector does.
-func TestLMCachePythonConnector(t *testing.T) {
-	f := serve(t, nil, Options{})
-	ctx := context.Background()
-	c := redis.NewClient(&redis.Options{Addr: f.addr, Protocol: 2, DialTimeout: time.Minute, ReadTimeout: time.Minute})
-	defer c.Close()
-	key := "vllm@mistralai/Mistral-7B@2@1@deadbeef"
-	n, err := c.Exists(ctx, key+"metadata").Result()
-	require.NoError(t, err)
-	require.Zero(t, n)
-	value := randomBytes(pieceBytes + 77)
-	var meta bytes.Buffer
-	require.NoError(t, binary.Write(&meta, binary.NativeEndian, [7]int32{int32(len(value)), 1, 3, 2, 32, 256, 128}))
-	require.NoError(t, c.Set(ctx, key+"kv_bytes", value, 0).Err())
-	require.NoError(t, c.Set(ctx, key+"metadata", meta.Bytes(), 0).Err())
-	n, err = c.Exists(ctx, key+"metadata").Result()
-	require.NoError(t, err)
-	require.Equal(t, int64(1), n)
-	m, err := c.Get(ctx, key+"metadata").Bytes()
-	require.NoError(t, err)
-	assert.Equal(t, meta.Bytes(), m)
-	b, err := c.Get(ctx, key+"kv_bytes").Bytes()
-	require.NoError(t, err)
-	assert.True(t, bytes.Equal(value, b))
 }

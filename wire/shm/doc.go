@@ -16,9 +16,11 @@
 // Of the ring nothing, because it reads nothing of it: its place is in its own memory, and how many
 // entries are free comes as credit over the socket. A client that writes to the ring confuses
 // itself. All it reads here are the words that a client has its claims granted through
-// (twopointer.Word), and of those it believes only what a claim can have made of what it wrote.
+// (skep.ClaimWord), and of those it believes only what a claim can have made of what it wrote.
 // The seals keep the client from taking pages away under the server, which would be a SIGBUS.
-// Descriptors are checked for what they are before they are used.
+// Descriptors are checked for what they are before anything is done with them, by questions that no file can
+// make wait. The eventfd is signalled through the kernel and never written to: whether a write to
+// it waits is for the client to say, at any time.
 //
 // The bytes of a destination are the client's to overwrite at any time. The Store checks
 // them where they land; what the client does to them afterwards, or meanwhile, reaches

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +18,7 @@ const pageSize = 4096
 
 // Region is a mapped memfd.
 type Region struct {
-	file *os.File
+	file *os.File // of who made it
 	mem  []byte
 }
 
@@ -46,7 +45,12 @@ func Create(size int64) (_ *Region, err error) {
 		f.Close()
 		return nil, fmt.Errorf("shm: seal: %w", err)
 	}
-	return mapped(f, size)
+	mem, err := mapping(fd, size)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Region{f, mem}, nil
 }
 
 // HugePage is the size of the pages a region is made of as far as it is whole ones of them.
@@ -78,17 +82,22 @@ func enlarge(fd int, size int64) {
 }
 
 // Open maps a region somebody else made. It refuses what is not a memfd of exactly size
-// bytes sealed against shrinking and growing. It closes f when it fails.
-func Open(f *os.File, size int64) (*Region, error) {
-	if err := check(f, size); err != nil {
-		f.Close()
+// bytes sealed against shrinking and growing. The descriptor stays the caller's and is not needed
+// any more.
+func Open(fd int, size int64) (*Region, error) {
+	if err := check(fd, size); err != nil {
 		return nil, err
 	}
-	return mapped(f, size)
+	mem, err := mapping(fd, size)
+	if err != nil {
+		return nil, err
+	}
+	return &Region{mem: mem}, nil
 }
 
-func check(f *os.File, size int64) error {
-	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+// check asks first for what only a memfd has: of other files the rest may wait for whoever made them.
+func check(fd int, size int64) error {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: "cannot be sealed", Limit: "a memfd", Err: err}
 	}
@@ -96,7 +105,7 @@ func check(f *os.File, size int64) error {
 		return skep.Invalidf(op, "seals", fmt.Sprintf("%#x", seals), fmt.Sprintf("shrink and grow (%#x)", Seals))
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != size || size < pageSize || size%pageSize != 0 {
@@ -104,7 +113,7 @@ func check(f *os.File, size int64) error {
 	}
 	// A hole in huge pages can be one for which no page is left: a fault that ends the process.
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Err: err}
 	}
 	if uint32(fs.Type) == unix.HUGETLBFS_MAGIC {
@@ -113,69 +122,26 @@ func check(f *os.File, size int64) error {
 	return nil
 }
 
-func mapped(f *os.File, size int64) (*Region, error) {
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func mapping(fd int, size int64) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		f.Close()
 		return nil, fmt.Errorf("shm: map %d bytes: %w", size, err)
 	}
-	return &Region{f, mem}, nil
+	return mem, nil
 }
 
 // Bytes is the memory, until Close.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Fd is the descriptor, to be passed on.
+// Fd is the descriptor of who made the region, to be passed on.
 func (r *Region) Fd() int { return int(r.file.Fd()) }
 
 // Close unmaps the memory. Nobody may touch it any more, drives included.
 func (r *Region) Close() error {
-	err := errors.Join(unix.Munmap(r.mem), r.file.Close())
+	err := unix.Munmap(r.mem)
+	if r.file != nil {
+		err = errors.Join(err, r.file.Close())
+	}
 	r.mem = nil
 	return err
 }
-
-// Event is an eventfd.
-type Event struct{ file *os.File }
-
-// NewEvent makes one.
-func NewEvent() (*Event, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("shm: eventfd: %w", err)
-	}
-	return &Event{os.NewFile(uintptr(fd), "eventfd")}, nil
-}
-
-// OpenEvent takes one that somebody else made; it refuses what is not an eventfd. It
-// closes f when it fails.
-func OpenEvent(f *os.File) (*Event, error) {
-	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
-	if err != nil || !strings.HasPrefix(name, "anon_inode:[eventfd") {
-		f.Close()
-		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: name, Limit: "an eventfd", Err: err}
-	}
-	return &Event{f}, nil
-}
-
-// Fd is the descriptor, to be passed on.
-func (e *Event) Fd() int { return int(e.file.Fd()) }
-
-// Signal wakes who waits. It does not wait itself: a counter the other side has filled up
-// wakes them all the same.
-func (e *Event) Signal() {
-	p := []unix.PollFd{{Fd: int32(e.file.Fd()), Events: unix.POLLOUT}}
-	if n, err := unix.Poll(p, 0); err == nil && n == 1 && p[0].Revents&unix.POLLOUT != 0 {
-		_, _ = unix.Write(int(p[0].Fd), []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	}
-}
-
-// Wait returns once Signal was called, or with an error once the event is closed.
-func (e *Event) Wait() error {
-	var b [8]byte
-	_, err := e.file.Read(b[:])
-	return err
-}
-
-// Close ends waits.
-func (e *Event) Close() error { return e.file.Close() }

@@ -2,11 +2,7 @@
 
 package shm
 
-import (
-	"os"
-
-	"github.com/skepkv/skep"
-)
+import "github.com/skepkv/skep"
 
 var errUnsupported = &skep.Error{Op: "shared memory", Kind: skep.Unsupported, Field: "system", Value: "without memfd"}
 
@@ -19,11 +15,8 @@ type Region struct{}
 // Create is Unsupported here.
 func Create(int64) (*Region, error) { return nil, errUnsupported }
 
-// Open is Unsupported here. It closes f.
-func Open(f *os.File, _ int64) (*Region, error) {
-	f.Close()
-	return nil, errUnsupported
-}
+// Open is Unsupported here.
+func Open(int, int64) (*Region, error) { return nil, errUnsupported }
 
 func (*Region) Bytes() []byte { return nil }
 func (*Region) Fd() int       { return -1 }
@@ -35,13 +28,15 @@ type Event struct{}
 // NewEvent is Unsupported here.
 func NewEvent() (*Event, error) { return nil, errUnsupported }
 
-// OpenEvent is Unsupported here. It closes f.
-func OpenEvent(f *os.File) (*Event, error) {
-	f.Close()
-	return nil, errUnsupported
-}
-
 func (*Event) Fd() int      { return -1 }
-func (*Event) Signal()      {}
 func (*Event) Wait() error  { return errUnsupported }
 func (*Event) Close() error { return nil }
+
+// Signaller wakes who waits on an eventfd, which this system has not.
+type Signaller struct{}
+
+// OpenEvent is Unsupported here.
+func OpenEvent(int) (*Signaller, error) { return nil, errUnsupported }
+
+func (*Signaller) Signal()      {}
+func (*Signaller) Close() error { return nil }

@@ -75,7 +75,7 @@ func Lookup(ctx context.Context, o LookupOptions) (*LookupResult, error) {
 	}
 	res := &LookupResult{Bench: "lookup", Seed: o.Seed, Rounds: o.Rounds, Rows: []LookupRow{},
 		Limit:  "none: a lookup does no I/O; the goal is 20 µs for 2,000 keys among 10 M blocks",
-		Method: "random chains of mixed depth, 1 to twice the keys of a lookup; each lookup leases what it finds and gives the lease back, both timed; other goroutines put and clean all the while. index: package index alone, in a process of its own; bytes_per_block is the growth of that process's peak resident memory ÷ blocks. store: through the Store interface, with real blocks on devices"}
+		Method: "random chains of mixed depth, 1 to twice the keys of a lookup; each lookup leases what it finds and gives the lease back, both timed; other goroutines put and clean all the while. index: package index alone, in a process of its own; bytes_per_block is the growth of that process's peak resident memory ÷ blocks. store: through the Store interface, with real blocks on devices. names still, names change: the same without puts, in turns: while nobody makes a namespace, and while 100 a second are made and purged"}
 	o.Note("index: %d blocks", o.Blocks)
 	row := LookupRow{}
 	if err := runSelf(ctx, o.Self, &row, "lookup-index", "--blocks", strconv.Itoa(o.Blocks), "--keys", strconv.Itoa(o.Keys),
@@ -85,12 +85,12 @@ func Lookup(ctx context.Context, o LookupOptions) (*LookupResult, error) {
 	res.Rows = append(res.Rows, row)
 	if o.StoreBlocks > 0 {
 		o.Note("store: %d blocks of 4 KiB", o.StoreBlocks)
-		row, about, err := o.lookupStore(ctx)
+		rows, about, err := o.lookupStore(ctx)
 		if err != nil {
 			return res, err
 		}
 		res.About = about
-		res.Rows = append(res.Rows, *row)
+		res.Rows = append(res.Rows, rows...)
 	}
 	return res, nil
 }
@@ -139,7 +139,7 @@ func fingerprint(k skep.Key) (fp index.Fingerprint) {
 	copy(b[20:], k[:])
 	lo, hi := siphash.Hash128(1, 2, b[:])
 	binary.LittleEndian.PutUint64(fp[:8], lo)
-	binary.LittleEndian.PutUint64(fp[8:], hi)
+	binary.LittleEndian.PutUint32(fp[8:], uint32(hi))
 	return fp
 }
 
@@ -306,8 +306,8 @@ func peakRSS() (int64, error) {
 	return 0, errors.New("/proc/self/status has no VmHWM")
 }
 
-// lookupStore is the store row.
-func (o *LookupOptions) lookupStore(ctx context.Context) (_ *LookupRow, a About, err error) {
+// lookupStore is the rows through the Store interface.
+func (o *LookupOptions) lookupStore(ctx context.Context) (rows []LookupRow, a About, err error) {
 	dir, remove, err := o.workspace("lookup")
 	if err != nil {
 		return nil, a, err
@@ -354,6 +354,10 @@ func (o *LookupOptions) lookupStore(ctx context.Context) (_ *LookupRow, a About,
 		}
 	}
 	filled := next
+	names, err := o.lookupNames(ctx, st, scope, filled)
+	if err != nil {
+		return nil, a, err
+	}
 	before, err := st.Stats(ctx)
 	if err != nil {
 		return nil, a, err
@@ -419,5 +423,8 @@ func (o *LookupOptions) lookupStore(ctx context.Context) (_ *LookupRow, a About,
 			row.BytesPerBlock = float64(m.Used) / float64(after.Blocks)
 		}
 	}
-	return row, about(after), nil
+	for i := range names {
+		names[i].BlocksStored, names[i].BytesPerBlock = row.BlocksStored, row.BytesPerBlock
+	}
+	return append([]LookupRow{*row}, names...), about(after), nil
 }

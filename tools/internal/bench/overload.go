@@ -1,10 +1,10 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
@@ -274,27 +274,15 @@ func (l *overload) play(ctx context.Context, chain int) (at time.Time, err error
 }
 
 func (l *overload) restore(ctx context.Context, keys []skep.Key, lease skep.LeaseID) (err error) {
-	ses, err := l.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: l.scope, Keys: keys, Lease: lease}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ses.Close(context.WithoutCancel(ctx))) }()
-	var chunks [16]skep.Chunk
-	for {
-		n, e := ses.Next(ctx, chunks[:])
-		for i := range chunks[:n] {
-			if c := &chunks[i]; c.Err != nil && err == nil {
-				err = c.Err
-			}
-			chunks[i].Release()
+	var first error // all of the chain is loaded, whatever is missing
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: l.scope, Keys: keys, Lease: lease}}}
+	err = skep.Load(ctx, l.st, r, func(c *skep.Chunk) error {
+		if first == nil {
+			first = c.Err
 		}
-		if e == io.EOF {
-			return err
-		}
-		if e != nil {
-			return e
-		}
-	}
+		return nil
+	})
+	return cmp.Or(err, first)
 }
 
 func (l *overload) chains(seed uint64) func() int {

@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/payload"
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // RecoverOptions are those of Recover.
@@ -179,7 +180,7 @@ func Recover(ctx context.Context, o RecoverOptions) (*RecoverResult, error) {
 // writeAndKill has a child put blocks and kills it. It returns the chains the child
 // said were acknowledged.
 func (o *RecoverOptions) writeAndKill(ctx context.Context, dir string, res *RecoverResult) (acked []int, err error) {
-	cmd, err := SelfCommand(ctx, o.Self, "bench", "recover-writer", "--dir", dir, "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
+	cmd, err := self.Command(ctx, o.Self, "recover-writer", "--dir", dir, "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
 		"--chain-blocks", strconv.Itoa(o.ChainLen), "--devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend)
 	if err != nil {
 		return nil, err
@@ -289,28 +290,18 @@ func (o *RecoverOptions) reopen(ctx context.Context, dir string, acked []int, re
 // compare restores a chain and compares it.
 func (o *RecoverOptions) compare(ctx context.Context, st skep.Store, scope skep.Scope, keys []skep.Key, mem []byte, res *RecoverResult) (err error) {
 	stride := (o.BlockBytes + device.Align - 1) &^ (device.Align - 1)
-	ses, err := st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys, Dest: skep.Destination{Memory: mem, Stride: stride}}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ses.Close(ctx)) }()
-	var chunks [64]skep.Chunk
 	var landed []int
-	for {
-		n, err := ses.Next(ctx, chunks[:])
-		for _, c := range chunks[:n] {
-			if c.Err != nil {
-				res.Lost++ // found and not restorable
-				continue
-			}
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys, Dest: skep.Destination{Memory: mem, Stride: stride}}}}
+	err = skep.Load(ctx, st, r, func(c *skep.Chunk) error {
+		if c.Err != nil {
+			res.Lost++ // found and not restorable
+		} else {
 			landed = append(landed, c.Block)
 		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, b := range landed {
 		res.Wrong += payload.Check(mem[int64(b)*stride:][:o.BlockBytes], keys[b])

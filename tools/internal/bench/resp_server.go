@@ -23,6 +23,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // dialer opens a connection to what is measured.
@@ -86,7 +88,7 @@ func (s *respServer) cpu() (float64, error) {
 // startSkep starts skep serve on a store of its own, RESP alone.
 func (w *respBench) startSkep(ctx context.Context, name string, dram int64, secure bool) (*respServer, error) {
 	dir := filepath.Join(w.dir, name)
-	cmd, err := SelfCommand(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
+	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
 		"--capacity", strconv.FormatInt(max(16*w.TotalBytes, 2<<30), 10), "--dram", strconv.FormatInt(dram, 10), "--listen", "none", "--unix", "none", "--http", "none", "--resp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -190,7 +192,7 @@ func (w *respBench) startRedis(ctx context.Context, path string, lasting bool) (
 		keep = []string{"--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"}
 	}
 	cmd := exec.CommandContext(ctx, path, append(keep, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--dir", w.dir)...)
-	cmd.SysProcAttr = endWithParent()
+	cmd.SysProcAttr = self.EndWithParent()
 	s := &respServer{cmd: cmd, addr: addr.String(), said: &tail{}}
 	cmd.Stdout, cmd.Stderr = s.said, s.said
 	if err := cmd.Start(); err != nil {

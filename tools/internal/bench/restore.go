@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -192,27 +191,14 @@ func (c *chainStore) put(ctx context.Context, mem []byte, p skep.Range) error {
 
 // load restores one piece into mem; every block must come.
 func (c *chainStore) load(ctx context.Context, mem []byte, p skep.Range, d skep.Direction) (err error) {
-	ses, err := c.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys, Blocks: p, Direction: d,
-		Dest: skep.Destination{Memory: mem, Stride: c.size}}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ses.Close(context.WithoutCancel(ctx))) }()
-	var chunks [256]skep.Chunk
-	for {
-		n, err := ses.Next(ctx, chunks[:])
-		for i := range chunks[:n] {
-			if chunks[i].Err != nil {
-				return fmt.Errorf("block %d did not come: %w", chunks[i].Block, chunks[i].Err)
-			}
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys, Blocks: p.Subset(), Direction: d,
+		Dest: skep.Destination{Memory: mem, Stride: c.size}}}}
+	return skep.Load(ctx, c.st, r, func(ch *skep.Chunk) error {
+		if ch.Err != nil {
+			return fmt.Errorf("block %d did not come: %w", ch.Block, ch.Err)
 		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
+		return nil
+	})
 }
 
 // fill puts the whole chain with payload made of its keys, untimed.

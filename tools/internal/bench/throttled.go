@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -143,28 +142,14 @@ func (r *modelRig) openLoop(ctx context.Context, bps float64, length time.Durati
 
 // restore restores one chain into the store's memory and lets go of it.
 func (r *modelRig) restore(ctx context.Context, keys []skep.Key) (x restored, err error) {
-	ses, err := r.s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope, Keys: keys}}})
-	if err != nil {
-		return x, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(ctx)) }()
-	into := make([]skep.Chunk, 16)
-	for {
-		n, err := ses.Next(ctx, into)
-		for i := range into[:n] {
-			if into[i].Err != nil {
-				x.misses++
-			}
-			x.bytes += into[i].Bytes
-			into[i].Release()
+	err = skep.Load(ctx, r.s, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope, Keys: keys}}}, func(c *skep.Chunk) error {
+		if c.Err != nil {
+			x.misses++
 		}
-		if errors.Is(err, io.EOF) {
-			return x, nil
-		}
-		if err != nil {
-			return x, err
-		}
-	}
+		x.bytes += c.Bytes
+		return nil
+	})
+	return x, err
 }
 
 // deviceBytes is what the drives have moved.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/self"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -205,7 +205,7 @@ func (w *wireBench) stop() (err error) {
 func (w *wireBench) serve(ctx context.Context, name string, dram int64, secure bool) (*wireServer, error) {
 	dir := filepath.Join(w.dir, name)
 	s := &wireServer{respServer: &respServer{said: &tail{}}, unix: filepath.Join(w.dir, name+".sock")}
-	cmd, err := SelfCommand(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
+	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
 		"--dram", strconv.FormatInt(dram, 10), "--listen", "127.0.0.1:0", "--unix", s.unix, "--resp", "none", "--http", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -364,28 +364,8 @@ func (w *wireBench) startTLS(ctx context.Context) (err error) {
 func (c *chainStore) warm(ctx context.Context) error {
 	for range 2 {
 		tiers := map[skep.Tier]int{}
-		ses, err := c.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys}}})
-		if err != nil {
-			return err
-		}
-		var into [16]skep.Chunk
-		for {
-			n, err := ses.Next(ctx, into[:])
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			for i := range into[:n] {
-				if into[i].Err != nil {
-					return into[i].Err
-				}
-				tiers[into[i].Tier]++
-				into[i].Release()
-			}
-		}
-		if err := ses.Close(ctx); err != nil {
+		r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: c.scope, Keys: c.keys}}}
+		if err := skep.Load(ctx, c.st, r, func(ch *skep.Chunk) error { tiers[ch.Tier]++; return ch.Err }); err != nil {
 			return err
 		}
 		if tiers[skep.TierDRAM] == len(c.keys) {

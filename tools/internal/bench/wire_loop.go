@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // iperf measures loopback with n connections; without iperf3 a connection of our own.
@@ -26,7 +28,7 @@ func (w *wireBench) iperf(ctx context.Context, n int, r *WireRow) error {
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	l.Close()
 	server := exec.CommandContext(ctx, path, "-s", "-1", "-B", "127.0.0.1", "-p", port)
-	server.SysProcAttr = endWithParent()
+	server.SysProcAttr = self.EndWithParent()
 	if err := server.Start(); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -196,28 +195,11 @@ func quantile(v []float64, q float64) float64 {
 
 // drainOnce restores a chain and gives its bytes back at once.
 func drainOnce(ctx context.Context, c *wire.Client, scope skep.Scope, keys []skep.Key) (n int64, err error) {
-	ses, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys}}})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(context.WithoutCancel(ctx))) }()
-	var into [overloadBlocks]skep.Chunk
-	for {
-		k, err := ses.Next(ctx, into[:])
-		if err == io.EOF {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-		for i := range into[:k] {
-			if into[i].Err != nil {
-				return n, into[i].Err
-			}
-			n += into[i].Bytes
-			into[i].Release()
-		}
-	}
+	err = skep.Load(ctx, c, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys}}}, func(ch *skep.Chunk) error {
+		n += ch.Bytes
+		return ch.Err
+	})
+	return n, err
 }
 
 // residentOf is the resident memory of a process in bytes.

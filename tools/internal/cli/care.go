@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // careFlags are those of the commands that look after a store nobody has open.
@@ -32,7 +33,7 @@ func (f *careFlags) register(cmd *cobra.Command) {
 }
 
 func (f *careFlags) options(a *app, op string) (store.Options, error) {
-	log, err := a.logger()
+	log, err := a.Logger()
 	if err != nil {
 		return store.Options{}, err
 	}
@@ -53,7 +54,7 @@ func (a *app) verifyCommand() *cobra.Command {
 		Long: `Compares superblocks, headers and logs on the devices with the catalog and with the index an open
 makes of it, tries a rebuild on the side, and with --deep reads every copy of every block. Nothing is
 changed. Exit code 0: all is sound; 1: it is not, and every fault is named with what to do.`,
-		Args: noArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.verify(cmd.Context(), f) },
 	}
 	f.register(cmd)
@@ -72,15 +73,15 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		return err
 	}
 	if !r.Sound {
-		a.code = exitFailed
+		a.Code = command.Failed
 	}
-	return a.print(r, func(w io.Writer) {
+	return a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
 		verdict := "sound"
 		if !r.Sound {
 			verdict = "NOT SOUND"
 		}
-		fmt.Fprintf(w, "%s: %d blocks in %d groups on %d devices, %d namespaces, %s of payload read, %.1f s\n", verdict, r.Blocks, r.Groups, r.Devices, r.Namespaces, size(r.BytesRead), r.Seconds)
+		fmt.Fprintf(w, "%s: %d blocks in %d groups on %d devices, %d namespaces, %s of payload read, %.1f s\n", verdict, r.Blocks, r.Groups, r.Devices, r.Namespaces, command.Size(r.BytesRead), r.Seconds)
 		if r.Devices > 0 && !r.Clean {
 			fmt.Fprintln(w, "not closed in order: the next open verifies what was written last")
 		}
@@ -114,9 +115,10 @@ func (a *app) rebuildCommand() *cobra.Command {
 catalog. Nothing that was deleted or purged comes back. A catalog that is there is not read; it is kept
 beside the new one as catalog.old-TIME. May be cut off at any point and begun again.
 
-A device that is missing stops it, unless --without-missing says to go on: blocks that can be read from
+A device that is missing or unreadable stops it, unless --without-missing says to go on (--dry-run says what there is
+without, with exit code 1): blocks that can be read from
 the other devices are kept, the rest are named as lost, and the device is given up for good.`,
-		Args: noArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.rebuild(cmd.Context(), f) },
 	}
 	f.register(cmd)
@@ -137,21 +139,27 @@ func (a *app) rebuild(ctx context.Context, f *careFlags) error {
 	r, err := store.Rebuild(ctx, o, f.dryRun, func(p store.RebuildProgress) {
 		if time.Since(said) > time.Second {
 			said = time.Now()
-			fmt.Fprintf(a.err, "%s: %d of %d, %d records\n", p.Stage, p.Done, p.Of, p.Records)
+			fmt.Fprintf(a.Err, "%s: %d of %d, %d records\n", p.Stage, p.Done, p.Of, p.Records)
 		}
 	})
 	if err != nil {
 		return err
 	}
-	return a.print(r, func(w io.Writer) {
+	if r.DryRun && r.Missing > 0 {
+		a.Code = command.Failed
+	}
+	return a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
 		what := "rebuilt"
 		if r.DryRun {
 			what = "would be rebuilt"
 		}
-		fmt.Fprintf(w, "%s: %d blocks (%s) in %d groups, %d namespaces, from %s of logs on %d devices, %.1f s\n", what, r.Blocks, size(r.BlockBytes), r.Groups, r.Namespaces, size(r.LogBytes), r.Devices, r.Seconds)
+		fmt.Fprintf(w, "%s: %d blocks (%s) in %d groups, %d namespaces, from %s of logs on %d devices, %.1f s\n", what, r.Blocks, command.Size(r.BlockBytes), r.Groups, r.Namespaces, command.Size(r.LogBytes), r.Devices, r.Seconds)
 		fmt.Fprintf(w, "not taken: %d older, %d deleted, %d purged, %d not whole, %d of unknown namespaces\n", r.Older, r.Deleted, r.Purged, r.Lost, r.Unnamed)
 		if r.Missing > 0 {
+			if r.DryRun {
+				fmt.Fprintln(w, "devices are missing or unreadable: bring them back, or have the rebuild go on with --without-missing")
+			}
 			fmt.Fprintf(w, "without %d missing devices: %d blocks known to be lost, %d of them durable; %d kept that may be older than what was lost\n", r.Missing, r.Unreadable, r.Durable, r.MayBeOld)
 		}
 	})
@@ -164,8 +172,9 @@ func (a *app) scrubCommand() *cobra.Command {
 		Short: "read everything a store holds, and mend what is wrong from what is right",
 		Long: `Reads every copy of every block, every header, superblock and log. A wrong copy is written again
 from another; a block no copy of which is right is forgotten. Exit code 1 when something is lost, or
-could not be read or mended. A store that is open in a process scrubs itself (store.Options.ScrubRate).`,
-		Args: noArgs,
+could not be read or mended. A store that is being served, or is open in another process with its admin
+socket, is asked to do it while it is in use; by itself it does so at store.Options.ScrubRate.`,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.scrub(cmd.Context(), f) },
 	}
 	f.register(cmd)
@@ -179,28 +188,45 @@ func (a *app) scrub(ctx context.Context, f *careFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	o.ReadOnly = f.dryRun
-	st, err := store.Open(ctx, o)
-	if err != nil {
-		return err
+	var r store.ScrubReport
+	if isServed(ctx, f.dir) {
+		r, err = store.AskScrub(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
+	} else {
+		r, err = a.scrubHere(ctx, f, o)
 	}
-	defer func() { err = errors.Join(err, st.Close()) }()
-	said := time.Now()
-	r, err := st.Scrub(ctx, store.ScrubOptions{Rate: f.rate, DryRun: f.dryRun, Progress: func(r store.ScrubReport) {
-		if time.Since(said) > time.Second {
-			said = time.Now()
-			fmt.Fprintf(a.err, "%d of %d groups, %d blocks, %s, %s/s\n", r.Groups, r.OfGroups, r.Blocks, size(r.Bytes), size(int64(r.BytesPerSec)))
-		}
-	}})
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
 	if r.Lost+r.Unread > 0 || f.dryRun && !r.Sound() {
-		a.code = exitFailed
+		a.Code = command.Failed
 	}
-	return errors.Join(err, a.print(r, func(w io.Writer) {
+	return errors.Join(err, a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
-		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d lost, %d not delivered, %d headers and %d log entries mended\n",
-			r.Blocks, r.Groups, size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, r.Unread, r.Headers, r.LogsMended)
+		lost, mended := "lost", "mended"
+		if f.dryRun {
+			lost, mended = "that would be forgotten", "to be mended"
+		}
+		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d %s, %d not delivered, %d headers and %d log entries %s\n",
+			r.Blocks, r.Groups, command.Size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, lost, r.Unread, r.Headers, r.LogsMended, mended)
+		if f.dryRun {
+			fmt.Fprintln(w, "dry run: nothing was changed")
+		}
 	}))
+}
+
+// scrubHere scrubs a store that nobody has open.
+func (a *app) scrubHere(ctx context.Context, f *careFlags, o store.Options) (r store.ScrubReport, err error) {
+	o.ReadOnly = f.dryRun
+	st, err := store.Open(ctx, o)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	said := time.Now()
+	return st.Scrub(ctx, store.ScrubOptions{Rate: f.rate, DryRun: f.dryRun, Progress: func(r store.ScrubReport) {
+		if time.Since(said) > time.Second {
+			said = time.Now()
+			fmt.Fprintf(a.Err, "%d of %d groups, %d blocks, %s, %s/s\n", r.Groups, r.OfGroups, r.Blocks, command.Size(r.Bytes), command.Size(int64(r.BytesPerSec)))
+		}
+	}})
 }

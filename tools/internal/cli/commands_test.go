@@ -20,15 +20,15 @@ const inspected = `{"timestamp": 0, "input_length": 1300, "output_length": 10, "
 
 func TestInspect(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").ok(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
 	one := func(v any) map[string]any { return v.([]any)[0].(map[string]any) }
 
-	ns := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").ok(t)
+	ns := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").OK(t)
 	assert.EqualValues(t, 5, one(ns["namespaces"])["blocks"])
 	assert.EqualValues(t, 5*8192, one(ns["namespaces"])["block_bytes"])
 	assert.NotEmpty(t, ns["backend"])
 
-	groups := skepRun(t, "inspect", "groups", "--dir", dir, "--json").ok(t)
+	groups := skepRun(t, "inspect", "groups", "--dir", dir, "--json").OK(t)
 	blocks := 0.0
 	for _, g := range groups["groups"].([]any) {
 		blocks += g.(map[string]any)["blocks"].(float64)
@@ -36,64 +36,64 @@ func TestInspect(t *testing.T) {
 	assert.Equal(t, 5.0, blocks)
 
 	last := replay.Key("", 5).String()
-	b := one(skepRun(t, "inspect", "block", last[:10], "--dir", dir, "--json").ok(t)["blocks"])
+	b := one(skepRun(t, "inspect", "block", last[:10], "--dir", dir, "--json").OK(t)["blocks"])
 	assert.Equal(t, last, b["key"])
 	assert.Equal(t, replay.Key("", 4).String(), b["parent"])
 	assert.EqualValues(t, 3, b["depth"])
 	assert.EqualValues(t, 8192, b["bytes"])
-	tail := one(skepRun(t, "inspect", "block", replay.Key("", 3).String(), "--dir", dir, "--json").ok(t)["blocks"])
+	tail := one(skepRun(t, "inspect", "block", replay.Key("", 3).String(), "--dir", dir, "--json").OK(t)["blocks"])
 	assert.EqualValues(t, 1300-2*512, tail["valid_tokens"])
 
 	// By its last key alone, and by all of its keys with one that is not there.
-	chain := skepRun(t, "inspect", "chain", last, "--dir", dir, "--json").ok(t)
+	chain := skepRun(t, "inspect", "chain", last, "--dir", dir, "--json").OK(t)
 	assert.EqualValues(t, 4, chain["keys"])
 	assert.EqualValues(t, 4, chain["restorable"])
-	chain = skepRun(t, "inspect", "chain", replay.Key("", 1).String(), replay.Key("", 7).String(), replay.Key("", 4).String(), "--dir", dir, "--json").ok(t)
+	chain = skepRun(t, "inspect", "chain", replay.Key("", 1).String(), replay.Key("", 7).String(), replay.Key("", 4).String(), "--dir", dir, "--json").OK(t)
 	assert.EqualValues(t, 1, chain["restorable"])
 	links := chain["links"].([]any)
 	assert.Equal(t, "not stored", links[1].(map[string]any)["problem"])
 	assert.Equal(t, "stored under another parent", links[2].(map[string]any)["problem"])
 
-	memory := skepRun(t, "inspect", "memory", "--dir", dir, "--json").ok(t)
+	memory := skepRun(t, "inspect", "memory", "--dir", dir, "--json").OK(t)
 	assert.EqualValues(t, 5, memory["blocks"])
 	assert.NotEmpty(t, memory["memory"])
 
 	for _, args := range [][]string{{"block", "00000000"}, {"chain", strings.Repeat("0", 64)}} {
 		o := skepRun(t, append([]string{"inspect", "--dir", dir}, args...)...)
-		assert.Equal(t, 2, o.code, "%v", args)
-		assert.Contains(t, o.stderr, "not found")
+		assert.Equal(t, 2, o.Code, "%v", args)
+		assert.Contains(t, o.Stderr, "not found")
 	}
 	for _, args := range [][]string{{"block", "xyz"}, {"block", "1234"}, {"chain", "12"}} {
 		o := skepRun(t, append([]string{"inspect", "--dir", dir}, args...)...)
-		assert.Equal(t, 2, o.code, "%v", args)
-		assert.Contains(t, o.stderr, "invalid")
+		assert.Equal(t, 2, o.Code, "%v", args)
+		assert.Contains(t, o.Stderr, "invalid")
 	}
 	for _, what := range []string{"devices", "groups", "namespaces", "memory"} {
-		assert.Zero(t, skepRun(t, "inspect", what, "--dir", dir).code, "as a table: %s", what)
+		assert.Zero(t, skepRun(t, "inspect", what, "--dir", dir).Code, "as a table: %s", what)
 	}
-	assert.Zero(t, skepRun(t, "inspect", "block", last, "--dir", dir).code)
-	assert.Zero(t, skepRun(t, "inspect", "chain", last, "--dir", dir).code)
+	assert.Zero(t, skepRun(t, "inspect", "block", last, "--dir", dir).Code)
+	assert.Zero(t, skepRun(t, "inspect", "chain", last, "--dir", dir).Code)
 }
 
 func TestInspectALiveStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").ok(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
 	st, err := store.Open(t.Context(), store.Options{Dir: dir})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	for _, what := range []string{"devices", "groups", "namespaces", "memory"} {
-		skepRun(t, "inspect", what, "--dir", dir, "--json").ok(t)
+		skepRun(t, "inspect", what, "--dir", dir, "--json").OK(t)
 	}
 	o := skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json")
-	assert.Equal(t, 1, o.code, "a second writer is refused")
-	e := o.json(t)["error"].(map[string]any)
+	assert.Equal(t, 1, o.Code, "a second writer is refused")
+	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "locked", e["kind"])
 	assert.Contains(t, e["next"], "skep inspect")
 }
 
 func TestDoctorAndVersion(t *testing.T) {
 	dir := t.TempDir()
-	r := skepRun(t, "doctor", "--dir", dir, "--json").json(t)
+	r := skepRun(t, "doctor", "--dir", dir, "--json").JSON(t)
 	assert.NotEmpty(t, r["backend"])
 	assert.Greater(t, r["checksum_gbps"], 0.0)
 	for _, c := range r["checks"].([]any) {
@@ -106,18 +106,18 @@ func TestDoctorAndVersion(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Empty(t, left, "nothing is left behind")
-	assert.Contains(t, skepRun(t, "doctor", "--dir", dir).stdout, "O_DIRECT")
-	assert.NotEmpty(t, skepRun(t, "version", "--json").ok(t)["go"])
-	assert.Contains(t, skepRun(t, "version").stdout, "skep ")
+	assert.Contains(t, skepRun(t, "doctor", "--dir", dir).Stdout, "O_DIRECT")
+	assert.NotEmpty(t, skepRun(t, "version", "--json").OK(t)["go"])
+	assert.Contains(t, skepRun(t, "version").Stdout, "skep ")
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	assert.Equal(t, 2, skepRun(t, "doctor", "--dir", file).code)
+	assert.Equal(t, 2, skepRun(t, "doctor", "--dir", file).Code)
 }
 
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.html")
-	r := skepRun(t, "demo", "--dir", dir, "--page", page, "--requests", "120", "--block-bytes", "8192", "--capacity-blocks", "1500", "--json").ok(t)
+	r := skepRun(t, "demo", "--dir", dir, "--page", page, "--requests", "120", "--block-bytes", "8192", "--capacity-blocks", "1500", "--json").OK(t)
 	assert.EqualValues(t, 120, r["requests"])
 	assert.Zero(t, r["wrong_bytes"])
 	assert.Zero(t, r["broken_promises"])
@@ -132,56 +132,4 @@ func TestDemo(t *testing.T) {
 	stores, err := filepath.Glob(filepath.Join(dir, "skep-demo-*", "store"))
 	require.NoError(t, err)
 	assert.Empty(t, stores, "the store is removed")
-}
-
-func TestBench(t *testing.T) {
-	dir := t.TempDir()
-	rows := func(r map[string]any) []any { return r["rows"].([]any) }
-	t.Run("restore", func(t *testing.T) {
-		r := skepRun(t, "bench", "restore", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--devices", "1,2", "--json").ok(t)
-		require.Len(t, rows(r), 4, "two numbers of devices, two orders")
-		for _, row := range rows(r) {
-			row := row.(map[string]any)
-			assert.Greater(t, row["gbps"], 0.0)
-			assert.Greater(t, row["limit_gbps"], 0.0)
-			assert.Len(t, row["samples"], 2)
-			assert.Len(t, row["limit_samples"], 2)
-		}
-		assert.NotEmpty(t, r["limit"])
-	})
-	t.Run("restore without fio", func(t *testing.T) {
-		t.Setenv("PATH", "")
-		r := skepRun(t, "bench", "restore", "--dir", dir, "--rounds", "1", "--chain-bytes", "67108864", "--block-bytes", "65536", "--json").ok(t)
-		require.Len(t, rows(r), 1, "65536 bytes are no layers of the model")
-		assert.Contains(t, r["limit"], "fio is not installed")
-		assert.Greater(t, rows(r)[0].(map[string]any)["limit_gbps"], 0.0)
-	})
-	t.Run("put", func(t *testing.T) {
-		r := skepRun(t, "bench", "put", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--json").ok(t)
-		row := rows(r)[0].(map[string]any)
-		assert.Greater(t, row["ratio"], 0.0)
-		assert.GreaterOrEqual(t, row["device_bytes_written"], 134217728.0)
-	})
-	t.Run("device", func(t *testing.T) {
-		r := skepRun(t, "bench", "device", "--dir", dir, "--rounds", "1", "--file-bytes", "16777216", "--seconds", "0.05", "--json").ok(t)
-		assert.GreaterOrEqual(t, len(rows(r)), 2)
-	})
-	t.Run("lookup", func(t *testing.T) {
-		r := skepRun(t, "bench", "lookup", "--dir", dir, "--rounds", "2", "--blocks", "50000", "--store-blocks", "3000", "--keys", "200", "--lookups", "50", "--json").ok(t)
-		require.Len(t, rows(r), 2)
-		for _, row := range rows(r) {
-			assert.Zero(t, row.(map[string]any)["wrong"])
-			assert.Greater(t, row.(map[string]any)["us_p50"], 0.0)
-		}
-	})
-	t.Run("recover", func(t *testing.T) {
-		r := skepRun(t, "bench", "recover", "--dir", dir, "--blocks", "2000", "--check", "100", "--json").ok(t)
-		assert.Zero(t, r["wrong"])
-		assert.EqualValues(t, 100, r["chains_checked"])
-		assert.GreaterOrEqual(t, r["blocks"], 2000.0)
-		assert.Greater(t, r["bytes_compared"], 0.0)
-	})
-	left, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	assert.Empty(t, left, "nothing is left behind")
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/demo"
 )
 
 func demoFlags(cmd *cobra.Command, o *demo.Options) {
-	cmd.Args = noArgs
+	cmd.Args = command.NoArgs
 	fl := cmd.Flags()
 	fl.StringVar(&o.Dir, "dir", "", "where the store is made (default: the system's temporary directory)")
 	fl.IntVar(&o.Requests, "requests", 1200, "requests of the workload")
@@ -37,39 +38,39 @@ drives, no GPU and less than 90 s.`,
 	cmd.Flags().StringVar(&o.Page, "page", "", "where the page is written (default: in the demo's directory)")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the store, to look at it with skep inspect")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if o.Log, err = a.logger(); err != nil {
+		if o.Log, err = a.Logger(); err != nil {
 			return err
 		}
-		o.Note = func(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
+		o.Note = a.Note
 		r, err := demo.Run(cmd.Context(), o)
 		if err != nil {
 			return err
 		}
 		if cmd.Context().Err() != nil {
-			a.code = exitInterrupted
+			a.Code = command.Interrupted
 		}
 		if r.Bad() {
-			a.code = exitFailed
-			fmt.Fprintf(a.err, "skep: demo: %d wrong bytes, %d broken promises: neither may ever happen, please report it\n", r.WrongBytes, r.BrokenPromises)
+			a.Code = command.Failed
+			fmt.Fprintf(a.Err, "skep: demo: %d wrong bytes, %d broken promises: neither may ever happen, please report it\n", r.WrongBytes, r.BrokenPromises)
 		}
-		return a.print(r, func(w io.Writer) { demoTable(w, r) })
+		return a.Print(r, func(w io.Writer) { demoTable(w, r) })
 	}
 	return cmd
 }
 
 func demoTable(w io.Writer, r *demo.Result) {
-	table(w,
-		row("requests", fmt.Sprintf("%d, killed with SIGKILL after %d", r.Requests, r.KilledAt)),
-		row("hit ratio", fmt.Sprintf("%.3f: %.3f before the kill, %.3f after", r.HitRatio, r.HitBefore, r.HitAfter)),
-		row("recovery", fmt.Sprintf("%.2f s, %d blocks; of the last requests' blocks %d of %d found", r.RecoverySeconds, r.BlocksRecovered, r.RecentFound, r.RecentBlocks)),
-		row("put", size(r.BytesPut)),
-		row("restored", size(r.BytesRestored)+", every byte compared"),
-		row("wrong bytes", r.WrongBytes),
-		row("broken promises", r.BrokenPromises),
-		row("lookup", fmt.Sprintf("p50 %.1f µs, p99 %.1f µs", r.LookupUs.P50, r.LookupUs.P99)),
-		row("restore", fmt.Sprintf("p50 %.2f ms, p99 %.2f ms", r.RestoreMs.P50, r.RestoreMs.P99)),
-		row("backend", backend(r.Backend, r.BackendReason, r.Simulated)),
-		row("seconds", fmt.Sprintf("%.1f", r.Seconds)),
+	command.Table(w,
+		command.Row("requests", fmt.Sprintf("%d, killed with SIGKILL after %d", r.Requests, r.KilledAt)),
+		command.Row("hit ratio", fmt.Sprintf("%.3f: %.3f before the kill, %.3f after", r.HitRatio, r.HitBefore, r.HitAfter)),
+		command.Row("recovery", fmt.Sprintf("%.2f s, %d blocks; of the last requests' blocks %d of %d found", r.RecoverySeconds, r.BlocksRecovered, r.RecentFound, r.RecentBlocks)),
+		command.Row("put", command.Size(r.BytesPut)),
+		command.Row("restored", command.Size(r.BytesRestored)+", every byte compared"),
+		command.Row("wrong bytes", r.WrongBytes),
+		command.Row("broken promises", r.BrokenPromises),
+		command.Row("lookup", fmt.Sprintf("p50 %.1f µs, p99 %.1f µs", r.LookupUs.P50, r.LookupUs.P99)),
+		command.Row("restore", fmt.Sprintf("p50 %.2f ms, p99 %.2f ms", r.RestoreMs.P50, r.RestoreMs.P99)),
+		command.Row("backend", command.Backend(r.Backend, r.BackendReason, r.Simulated)),
+		command.Row("seconds", fmt.Sprintf("%.1f", r.Seconds)),
 	)
 	fmt.Fprintf(w, "\npage  %s\n\ntry next\n", r.Page)
 	for _, n := range r.Next {
@@ -86,9 +87,9 @@ func (a *app) demoWorker() *cobra.Command {
 	cmd.Flags().Int64Var(&began, "began", 0, "when the demo began, in nanoseconds since 1970")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if o.Dir == "" {
-			return &usageError{errors.New("demo-worker is started by skep demo"), "skep demo"}
+			return command.Usage(cmd, errors.New("demo-worker is started by skep demo"), "skep demo")
 		}
-		return demo.Work(cmd.Context(), o, time.Unix(0, began), a.out)
+		return demo.Work(cmd.Context(), o, time.Unix(0, began), a.Out)
 	}
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/inspect"
 )
 
@@ -22,6 +23,7 @@ type moveFlags struct {
 	rate     int64
 	capacity int64
 	dryRun   bool
+	force    bool // a drive that is missing is given up with what only it holds
 }
 
 func (f *moveFlags) add(cmd *cobra.Command) {
@@ -33,7 +35,7 @@ func (f *moveFlags) add(cmd *cobra.Command) {
 
 // options are those of a store opened to have blocks moved: nothing else is asked of it.
 func (f *moveFlags) options(a *app) (store.Options, error) {
-	log, err := a.logger()
+	log, err := a.Logger()
 	if err != nil {
 		return store.Options{}, err
 	}
@@ -43,7 +45,10 @@ func (f *moveFlags) options(a *app) (store.Options, error) {
 	if f.rate < 0 {
 		return store.Options{}, skep.Invalidf("skep", "--rate", f.rate, "0 or more")
 	}
-	o := store.Options{Dir: f.dir, CapacityBytes: max(1, f.capacity), LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true}
+	o := store.Options{Dir: f.dir, CapacityBytes: max(1, f.capacity), LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, ReadOnly: f.dryRun}
+	if f.force {
+		o.Degraded = store.DegradedAlways
+	}
 	return o, nil
 }
 
@@ -59,7 +64,7 @@ func (a *app) progress() func(store.Progress) {
 		if p.Groups > 0 {
 			of = fmt.Sprintf(" of %d", p.Groups)
 		}
-		fmt.Fprintf(a.err, "%s: %d%s groups, %d blocks, %s, %.0f s\n", p.Task, p.GroupsDone, of, p.Blocks, size(p.Bytes), p.Seconds)
+		fmt.Fprintf(a.Err, "%s: %d%s groups, %d blocks, %s, %.0f s\n", p.Task, p.GroupsDone, of, p.Blocks, command.Size(p.Bytes), p.Seconds)
 	}
 }
 
@@ -74,35 +79,27 @@ func (a *app) compactCommand() *cobra.Command {
 		Short: "write groups with holes and scattered chains again, in order",
 		Long: `Chooses the groups of which most is gained for what is moved, writes what lives in them again in the
 order of its chains, and frees them. Nothing is dropped. A store does as much of it by itself as pays.
-Nobody else may have the store open.`,
-		Args: noArgs,
+One that is being served, or is open in another process with its admin socket, is asked to do it while it
+is in use; nobody else may have a store open without.`,
+		Args: command.NoArgs,
 	}
 	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		o, err := f.options(a)
+		r, err := a.compact(cmd.Context(), &f)
 		if err != nil {
 			return err
 		}
-		s, err := store.Open(cmd.Context(), o)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.Close()) }()
-		r, err := s.Compact(cmd.Context(), f.moves(a))
-		if err != nil {
-			return err
-		}
-		return a.print(r, func(w io.Writer) {
+		return a.Print(r, func(w io.Writer) {
 			done := "moved"
 			if r.DryRun {
 				done = "would move"
 			}
-			table(w,
-				row("groups chosen", fmt.Sprintf("%d, %.0f %% of them alive, %.0f %% of their links between blocks broken", r.Groups, 100*r.LiveShare, 100*r.Disorder)),
-				row(done, fmt.Sprintf("%d blocks, %s in %.1f s", r.Blocks, size(r.Bytes), r.Seconds)),
-				row("groups freed", r.GroupsFreed),
-				row("free groups", fmt.Sprintf("%d before, %d after", r.FreeBefore, r.FreeAfter)),
-				row("broken links left", fmt.Sprintf("%.0f %%", 100*r.DisorderLeft)),
+			command.Table(w,
+				command.Row("groups chosen", fmt.Sprintf("%d, %.0f %% of them alive, %.0f %% of their links between blocks broken", r.Groups, 100*r.LiveShare, 100*r.Disorder)),
+				command.Row(done, fmt.Sprintf("%d blocks, %s in %.1f s", r.Blocks, command.Size(r.Bytes), r.Seconds)),
+				command.Row("groups freed", r.GroupsFreed),
+				command.Row("free groups", fmt.Sprintf("%d before, %d after", r.FreeBefore, r.FreeAfter)),
+				command.Row("broken links left", fmt.Sprintf("%.0f %%", 100*r.DisorderLeft)),
 			)
 			if r.OutOfRoom {
 				fmt.Fprintln(w, "\nended early: no free group to write to; delete something, or give the store more room")
@@ -110,6 +107,22 @@ Nobody else may have the store open.`,
 		})
 	}
 	return cmd
+}
+
+// compact has a store compacted by who has it open, or opens it.
+func (a *app) compact(ctx context.Context, f *moveFlags) (r store.CompactResult, err error) {
+	o, err := f.options(a)
+	if err != nil {
+		return r, err
+	}
+	if isServed(ctx, f.dir) {
+		return store.AskCompact(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
+	}
+	err = a.withStore(ctx, f, o, func(s *store.Store) (err error) {
+		r, err = s.Compact(ctx, f.moves(a))
+		return err
+	})
+	return r, err
 }
 
 // deviceResult is what skep device add, remove, replace and drain print.
@@ -130,8 +143,8 @@ func (a *app) deviceCommand() *cobra.Command {
 		Long: `A store knows its drives by what is written on them, not by their names. A store that is being served, or is
 open in another process with its admin socket, is changed while it is in use; no other process may have one
 without. What a command began goes on by itself, or at the next open, if it is interrupted.`,
-		Args: noArgs,
-		RunE: needsSubcommand,
+		Args: command.NoArgs,
+		RunE: command.NeedsSubcommand,
 	}
 	cmd.AddCommand(a.deviceList(), a.deviceAdd(), a.deviceTake("remove NAME", "drain a drive and take it out for good", 1),
 		a.deviceTake("replace OLD NEW", "add a drive, drain another and take it out", 2), a.deviceTake("drain NAME", "move everything off a drive; it stays, and takes nothing new", 1))
@@ -140,10 +153,10 @@ without. What a command began goes on by itself, or at the next open, if it is i
 
 func (a *app) deviceList() *cobra.Command {
 	var dir string
-	cmd := &cobra.Command{Use: "list", Short: "the drives: where they are, their serial numbers, how full", Args: noArgs}
+	cmd := &cobra.Command{Use: "list", Short: "the drives: where they are, their serial numbers, how full", Args: command.NoArgs}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the store (required)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		log, err := a.logger()
+		log, err := a.Logger()
 		if err != nil {
 			return err
 		}
@@ -156,16 +169,20 @@ func (a *app) deviceList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.print(r, func(w io.Writer) {
-			rows := [][]string{row("device", "id", "serial", "state", "size", "in use", "path", "problem")}
+		return a.Print(r, func(w io.Writer) {
+			rows := [][]string{command.Row("device", "id", "serial", "state", "size", "in use", "path", "problem")}
 			for _, d := range r.Devices {
 				state := d.State
 				if !d.Present && d.State != "removed" {
 					state = "MISSING"
 				}
-				rows = append(rows, row(d.Index, d.ID[:min(12, len(d.ID))], d.Serial, state, size(d.SizeBytes), fmt.Sprintf("%d of %d", d.InUse, d.Segments), d.Path, d.Problem))
+				used := fmt.Sprintf("%d of %d", d.InUse, d.Segments)
+				if d.State == "removed" {
+					used = "" // nothing of it is the store's
+				}
+				rows = append(rows, command.Row(d.Index, d.ID[:min(12, len(d.ID))], d.Serial, state, command.Size(d.SizeBytes), used, d.Path, d.Problem))
 			}
-			table(w, rows...)
+			command.Table(w, rows...)
 		})
 	}
 	return cmd
@@ -181,7 +198,7 @@ func (a *app) deviceAdd() *cobra.Command {
 	cmd.Flags().BoolVar(&wait, "rebalance", true, "spread what is stored over the new drive before returning; otherwise the store does so while it is in use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := deviceResult{Action: "add", Added: args[0], DryRun: f.dryRun}
-		if f.served(cmd.Context()) && !f.dryRun {
+		if isServed(cmd.Context(), f.dir) && !f.dryRun {
 			r.Served = true
 			_, err := f.ask(cmd.Context(), store.DeviceRequest{Action: "add", Path: args[0], Bytes: bytes})
 			if err == nil && wait {
@@ -193,7 +210,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			return a.printDevice(r)
 		}
 		if err := a.withAdded(cmd.Context(), &f, args[0], bytes, func(s *store.Store) (err error) {
-			if wait {
+			if wait && !f.dryRun {
 				r.Rebalanced, err = s.Rebalance(cmd.Context(), f.moves(a))
 			}
 			return err
@@ -216,7 +233,7 @@ func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes in
 		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
 			return &skep.Error{Op: "add device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
 		}
-		return nil
+		return a.withStore(ctx, f, o, use)
 	}
 	s, err := store.AddDevices(ctx, o, store.NewDevice{Path: path, Bytes: bytes})
 	if err != nil {
@@ -229,26 +246,38 @@ func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes in
 // deviceTake makes the commands that empty a drive.
 func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 	f := moveFlags{}
-	var force bool
+	var cancel bool
 	var bytes int64
 	cmd := &cobra.Command{Use: use, Short: short, Args: exactly(args)}
 	f.add(cmd)
 	action := cmd.Name()
 	if action != "drain" {
-		cmd.Flags().BoolVar(&force, "force", false, "give durable blocks up that no drive can give any more")
+		cmd.Flags().BoolVar(&f.force, "force", false, "give durable blocks up that no drive can give any more")
+	}
+	if action == "drain" {
+		cmd.Flags().BoolVar(&cancel, "cancel", false, "take a drain back: the drive is used again")
 	}
 	if action == "replace" {
 		cmd.Flags().Int64Var(&bytes, "bytes", 0, "size of a new file device; 0: as large as the store's smallest")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
+		if cancel {
+			if f.dryRun {
+				return skep.Invalidf("drain device", "--cancel", "with --dry-run", "one of the two")
+			}
+			action = "keep"
+		}
 		r := deviceResult{Action: action, Device: args[0], DryRun: f.dryRun}
 		take := func(s *store.Store) (err error) {
 			m := f.moves(a)
-			m.Force = force
-			if action == "drain" {
+			m.Force = f.force
+			switch {
+			case cancel:
+				err = s.KeepDevice(ctx, args[0])
+			case action == "drain":
 				r.Moved, err = s.DrainDevice(ctx, args[0], m)
-			} else {
+			default:
 				r.Moved, err = s.RemoveDevice(ctx, args[0], m)
 			}
 			return err
@@ -256,21 +285,27 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		if action == "replace" {
 			r.Added = args[1]
 		}
-		if f.served(ctx) {
-			return a.takeServed(ctx, &f, &r, bytes, force)
+		if isServed(ctx, f.dir) {
+			return a.takeServed(ctx, &f, &r, bytes)
 		}
-		if action == "replace" {
-			if f.dryRun {
-				if err := a.withAdded(ctx, &f, args[1], bytes, nil); err != nil {
+		if action == "replace" { // what is wrong with either name is told before anything is made
+			look := f
+			look.dryRun = true
+			if err := a.withAdded(ctx, &look, args[1], bytes, func(s *store.Store) error { return s.FindDevice(args[0]) }); err != nil {
+				return err
+			}
+			if !f.dryRun {
+				if err := a.withAdded(ctx, &f, args[1], bytes, take); err != nil {
 					return err
 				}
-			} else if err := a.withAdded(ctx, &f, args[1], bytes, take); err != nil {
-				return err
-			} else {
 				return a.printDevice(r)
 			}
 		}
-		if err := a.withStore(ctx, &f, take); err != nil {
+		o, err := f.options(a)
+		if err == nil {
+			err = a.withStore(ctx, &f, o, take)
+		}
+		if err != nil {
 			return err
 		}
 		return a.printDevice(r)
@@ -278,9 +313,9 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 	return cmd
 }
 
-// served says whether the store is open with its admin socket.
-func (f *moveFlags) served(ctx context.Context) bool {
-	return f.dir != "" && store.AskAdmin(ctx, f.dir, "options", &map[string]any{}) == nil
+// isServed says whether the store in dir is open with its admin socket.
+func isServed(ctx context.Context, dir string) bool {
+	return dir != "" && store.AskAdmin(ctx, dir, "options", &map[string]any{}) == nil
 }
 
 // ask has the process that has the store open do something. Paths are ours, not its.
@@ -295,9 +330,12 @@ func (f *moveFlags) ask(ctx context.Context, r store.DeviceRequest) (p store.Pro
 }
 
 // takeServed is what deviceTake makes, for a store that is in use.
-func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, bytes int64, force bool) (err error) {
+func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, bytes int64) (err error) {
 	r.Served = true
-	if r.Action == "replace" && !f.dryRun {
+	if r.Action == "replace" && !f.dryRun { // a name that is wrong is told before anything is made
+		if _, err := f.ask(ctx, store.DeviceRequest{Action: "find", Device: r.Device}); err != nil {
+			return err
+		}
 		if _, err := f.ask(ctx, store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes}); err != nil {
 			return err
 		}
@@ -306,17 +344,13 @@ func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, byt
 	if action == "replace" {
 		action = "remove"
 	}
-	if r.Moved, err = f.ask(ctx, store.DeviceRequest{Action: action, Device: r.Device, Force: force}); err != nil {
+	if r.Moved, err = f.ask(ctx, store.DeviceRequest{Action: action, Device: r.Device, Force: f.force}); err != nil {
 		return err
 	}
 	return a.printDevice(*r)
 }
 
-func (a *app) withStore(ctx context.Context, f *moveFlags, use func(s *store.Store) error) (err error) {
-	o, err := f.options(a)
-	if err != nil {
-		return err
-	}
+func (a *app) withStore(ctx context.Context, f *moveFlags, o store.Options, use func(s *store.Store) error) (err error) {
 	s, err := store.Open(ctx, o)
 	if err != nil {
 		return err
@@ -326,7 +360,7 @@ func (a *app) withStore(ctx context.Context, f *moveFlags, use func(s *store.Sto
 }
 
 func (a *app) printDevice(r deviceResult) error {
-	return a.print(r, func(w io.Writer) {
+	return a.Print(r, func(w io.Writer) {
 		would := ""
 		if r.DryRun {
 			would = " (dry run: nothing was changed)"
@@ -334,22 +368,22 @@ func (a *app) printDevice(r deviceResult) error {
 		if r.Served {
 			would += " (of a store in use)"
 		}
-		rows := [][]string{row("action", r.Action+would)}
+		rows := [][]string{command.Row("action", r.Action+would)}
 		if r.Added != "" {
-			rows = append(rows, row("added", r.Added))
+			rows = append(rows, command.Row("added", r.Added))
 		}
 		if r.Device != "" {
-			rows = append(rows, row("device", r.Device), row("moved off it", movedText(r.Moved)))
+			rows = append(rows, command.Row("device", r.Device), command.Row("moved off it", movedText(r.Moved)))
 		}
 		if r.Rebalanced.Task != "" {
-			rows = append(rows, row("moved onto it", movedText(r.Rebalanced)))
+			rows = append(rows, command.Row("moved onto it", movedText(r.Rebalanced)))
 		}
-		table(w, rows...)
+		command.Table(w, rows...)
 	})
 }
 
 func movedText(p store.Progress) string {
-	text := fmt.Sprintf("%d blocks, %s of %d groups in %.1f s", p.Blocks, size(p.Bytes), max(p.Groups, p.GroupsDone), p.Seconds)
+	text := fmt.Sprintf("%d blocks, %s of %d groups in %.1f s", p.Blocks, command.Size(p.Bytes), max(p.Groups, p.GroupsDone), p.Seconds)
 	if p.Unreadable > 0 {
 		text += fmt.Sprintf("; %d blocks could not be read", p.Unreadable)
 	}
@@ -362,6 +396,6 @@ func exactly(n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return &usageError{fmt.Errorf("%s needs %d arguments, not %d", cmd.CommandPath(), n, len(args)), cmd.CommandPath() + " --help"}
+		return command.Usage(cmd, fmt.Errorf("%s needs %d arguments, not %d", cmd.CommandPath(), n, len(args)), cmd.CommandPath()+" --help")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/gpu/loan"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // gpuStatusResult is how lenders of GPU memory stand.
@@ -16,7 +17,7 @@ type gpuStatusResult struct {
 }
 
 func (a *app) gpuCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "gpu", Short: "GPU memory lent between processes", Args: noArgs}
+	cmd := &cobra.Command{Use: "gpu", Short: "GPU memory lent between processes", Args: command.NoArgs}
 	cmd.AddCommand(a.gpuStatusCommand())
 	return cmd
 }
@@ -27,7 +28,7 @@ func (a *app) gpuStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "arenas, borders, who lends to whom, and under which agreement",
 		Long:  "Asks each lender at its socket (skep-gpu lend --socket). Who may not open the socket may not ask.",
-		Args:  noArgs,
+		Args:  command.NoArgs,
 	}
 	cmd.Flags().StringArrayVar(&sockets, "socket", nil, "a lender's socket; can be given several times (required)")
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -38,32 +39,32 @@ func (a *app) gpuStatusCommand() *cobra.Command {
 		for _, s := range sockets {
 			st, err := loan.Ask(s)
 			if err != nil {
-				return withNext(err, "check that skep-gpu lend runs, with this --socket and as this user")
+				return command.WithNext(err, "check that skep-gpu lend runs, with this --socket and as this user")
 			}
 			r.Lenders = append(r.Lenders, st)
 		}
-		return a.print(r, func(w io.Writer) { printGPUStatus(w, r.Lenders) })
+		return a.Print(r, func(w io.Writer) { printGPUStatus(w, r.Lenders) })
 	}
 	return cmd
 }
 
 func printGPUStatus(w io.Writer, lenders []loan.Status) {
-	lines := [][]string{row("lender", "pid", "GPU", "units", "of MiB", "floor", "border", "offered from", "own blocks", "moves", "reclaims", "longest ms", "ended", "died")}
-	loans := [][]string{row("lender", "borrower", "pid", "state", "units", "agreement", "lease ms")}
+	lines := [][]string{command.Row("lender", "pid", "GPU", "units", "of MiB", "floor", "border", "offered from", "own blocks", "moves", "reclaims", "longest ms", "ended", "died")}
+	loans := [][]string{command.Row("lender", "borrower", "pid", "state", "units", "agreement", "lease ms")}
 	for _, s := range lenders {
-		lines = append(lines, row(s.Name, s.PID, s.Device, s.Units, s.UnitBytes>>20, s.Floor, s.Border, s.Offer, s.Used, s.Epoch,
+		lines = append(lines, command.Row(s.Name, s.PID, s.Device, s.Units, s.UnitBytes>>20, s.Floor, s.Border, s.Offer, s.Used, s.Epoch,
 			s.Counts.Reclaims, fmt.Sprintf("%.1f", s.Counts.ReclaimMost), s.Counts.Ended, s.Counts.Died))
 		for _, b := range s.Borrowers {
 			units := fmt.Sprintf("%d to %d", b.From, b.To)
 			if b.Keeps != b.From {
 				units += fmt.Sprintf(", gives back up to %d", b.Keeps)
 			}
-			loans = append(loans, row(s.Name, b.Name, b.PID, b.State, units, b.Epoch, fmt.Sprintf("%.0f", b.LeaseMs)))
+			loans = append(loans, command.Row(s.Name, b.Name, b.PID, b.State, units, b.Epoch, fmt.Sprintf("%.0f", b.LeaseMs)))
 		}
 	}
-	table(w, lines...)
+	command.Table(w, lines...)
 	if len(loans) > 1 {
 		fmt.Fprintln(w)
-		table(w, loans...)
+		command.Table(w, loans...)
 	}
 }

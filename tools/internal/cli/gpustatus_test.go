@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/gpu/loan"
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/layout/elastic"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 func TestGPUStatus(t *testing.T) {
@@ -31,7 +32,7 @@ func TestGPUStatus(t *testing.T) {
 	require.NoError(t, l.Move(t.Context(), 2))
 
 	var out, errs bytes.Buffer
-	require.Equal(t, exitOK, Main(context.Background(), []string{"gpu", "status", "--socket", socket, "--json"}, nil, &out, &errs), errs.String())
+	require.Equal(t, command.OK, Main(context.Background(), []string{"gpu", "status", "--socket", socket, "--json"}, nil, &out, &errs), errs.String())
 	var r gpuStatusResult
 	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
 	require.Len(t, r.Lenders, 1)
@@ -39,10 +40,10 @@ func TestGPUStatus(t *testing.T) {
 	require.Equal(t, []any{"qwen3-8b", true, 4, 1, 2, 2, 1}, []any{s.Name, s.Simulated, s.Units, s.Floor, s.Border, s.Offer, s.Used})
 
 	out.Reset()
-	require.Equal(t, exitOK, Main(context.Background(), []string{"gpu", "status", "--socket", socket}, nil, &out, &errs))
+	require.Equal(t, command.OK, Main(context.Background(), []string{"gpu", "status", "--socket", socket}, nil, &out, &errs))
 	require.Contains(t, out.String(), "simulated GPU 0")
-	require.Equal(t, exitInput, Main(context.Background(), []string{"gpu", "status"}, nil, &out, &errs))
-	require.Equal(t, exitInput, Main(context.Background(), []string{"gpu", "status", "--socket", socket + "x"}, nil, &out, &errs))
+	require.Equal(t, command.Input, Main(context.Background(), []string{"gpu", "status"}, nil, &out, &errs))
+	require.Equal(t, command.Input, Main(context.Background(), []string{"gpu", "status", "--socket", socket + "x"}, nil, &out, &errs))
 	require.Contains(t, errs.String(), "next: check that skep-gpu lend runs")
 }
 

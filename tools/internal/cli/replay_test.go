@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -17,22 +18,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/skepkv/skep/tools/internal/bench"
-	"github.com/skepkv/skep/tools/internal/workload"
+	"github.com/skepkv/skep/tools/internal/chat"
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // writeTrace generates a workload into a file.
-func writeTrace(t *testing.T, p workload.Params) string {
+func writeTrace(t *testing.T, p chat.Params) string {
 	path := filepath.Join(t.TempDir(), "trace.jsonl")
 	var b bytes.Buffer
-	require.NoError(t, workload.Write(&b, p))
+	require.NoError(t, chat.Write(&b, p))
 	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
 	return path
 }
 
 // child starts the command as a process of its own.
 func child(t *testing.T, args ...string) *exec.Cmd {
-	cmd, err := bench.SelfCommand(context.Background(), nil, args...)
+	cmd, err := self.Command(context.Background(), nil, args...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if cmd.Process != nil && cmd.ProcessState == nil {
@@ -44,8 +45,8 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestReplayThenAgain(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 60}), filepath.Join(t.TempDir(), "store")
-	first := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").ok(t)
+	path, dir := writeTrace(t, chat.Params{Requests: 60}), filepath.Join(t.TempDir(), "store")
+	first := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").OK(t)
 	assert.EqualValues(t, 60, first["requests"])
 	assert.Zero(t, first["wrong_bytes"])
 	assert.Zero(t, first["broken_promises"])
@@ -57,23 +58,23 @@ func TestReplayThenAgain(t *testing.T) {
 	}
 	assert.DirExists(t, filepath.Join(dir, "catalog"))
 
-	second := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").ok(t)
+	second := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").OK(t)
 	assert.Equal(t, 1.0, second["hit_ratio"])
 	assert.Zero(t, second["bytes_put"])
 	assert.Zero(t, second["wrong_bytes"])
 
 	other := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "2", "--json")
-	assert.Equal(t, 2, other.code)
-	assert.Equal(t, "--devices", other.json(t)["error"].(map[string]any)["field"])
+	assert.Equal(t, 2, other.Code)
+	assert.Equal(t, "--devices", other.JSON(t)["error"].(map[string]any)["field"])
 }
 
 func TestReplayStaysUnderItsCap(t *testing.T) {
-	path := writeTrace(t, workload.Params{Requests: 150})
+	path := writeTrace(t, chat.Params{Requests: 150})
 	const blocks, size = 1000, 4096
 	for _, policy := range []string{"cost", "lru", "s3fifo"} {
 		t.Run(policy, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "store")
-			r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", fmt.Sprint(size), "--capacity-blocks", fmt.Sprint(blocks), "--devices", "2", "--policy", policy, "--json").ok(t)
+			r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", fmt.Sprint(size), "--capacity-blocks", fmt.Sprint(blocks), "--devices", "2", "--policy", policy, "--json").OK(t)
 			limit := int64(blocks) * size * 107 / 100
 			assert.EqualValues(t, limit, r["capacity_bytes"])
 			var onDisk int64
@@ -89,40 +90,21 @@ func TestReplayStaysUnderItsCap(t *testing.T) {
 	}
 }
 
-func TestReplayAfterKill(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
-	cmd := child(t, "demo-worker", "--dir", dir, "--requests", "100000", "--block-bytes", "4096", "--capacity-blocks", "20000")
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	lines := bufio.NewScanner(out)
-	for n := 0; n < 200 && lines.Scan(); n++ {
-	}
-	require.NoError(t, cmd.Process.Kill())
-	assert.Error(t, cmd.Wait())
-	r := skepRun(t, "replay", path, "--limit", "200", "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "20000", "--json").ok(t)
-	assert.EqualValues(t, 200, r["requests"])
-	assert.Zero(t, r["wrong_bytes"])
-	// What the killed process wrote is still there and right.
-	seen := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").ok(t)
-	assert.Len(t, seen["namespaces"], 2, "the killed process's and this one's")
-}
-
 func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 3000}), filepath.Join(t.TempDir(), "store")
-	args := []string{"replay", path, "--dir", dir, "--block-bytes", "65536", "--json"}
-	cmd := child(t, args...)
-	stderr, err := cmd.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	lines := bufio.NewScanner(stderr)
-	lines.Scan() // the first line of progress: in the middle of the work
-	killed := cmd.Process.Kill() == nil
-	err = cmd.Wait()
-	if !killed || err == nil {
-		t.Skip("the machine was done before it could be killed")
+	var args []string
+	for requests, killed := 3000, false; !killed; requests *= 4 { // more, where a machine is done before it is killed
+		path, dir := writeTrace(t, chat.Params{Requests: requests}), filepath.Join(t.TempDir(), "store")
+		args = []string{"replay", path, "--dir", dir, "--block-bytes", "65536", "--json"}
+		cmd := child(t, args...)
+		stderr, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(stderr)
+		lines.Scan() // the first line of progress: in the middle of the work
+		killed = cmd.Process.Kill() == nil
+		killed = cmd.Wait() != nil && killed
 	}
-	r := skepRun(t, append(args, "--limit", "50")...).ok(t)
+	r := skepRun(t, append(args, "--limit", "50")...).OK(t)
 	assert.Zero(t, r["wrong_bytes"])
 	assert.Zero(t, r["broken_promises"])
 	assert.Greater(t, r["hit_ratio"], 0.9, "these were put seconds before the kill")
@@ -154,17 +136,17 @@ func TestReplayFormats(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "trace")
 			require.NoError(t, os.WriteFile(path, c.data, 0o644))
-			r := skepRun(t, "replay", path, "--dir", filepath.Join(dir, "store"), "--block-bytes", "4096", "--json").ok(t)
+			r := skepRun(t, "replay", path, "--dir", filepath.Join(dir, "store"), "--block-bytes", "4096", "--json").OK(t)
 			assert.EqualValues(t, c.hit, r["blocks_hit"])
 			assert.EqualValues(t, c.refs, r["blocks_referenced"])
-			in := skepIn(t, string(c.data), "replay", "-", "--dir", filepath.Join(dir, "stdin"), "--block-bytes", "4096", "--json").ok(t)
+			in := skepIn(t, string(c.data), "replay", "-", "--dir", filepath.Join(dir, "stdin"), "--block-bytes", "4096", "--json").OK(t)
 			assert.EqualValues(t, c.hit, in["blocks_hit"])
 		})
 	}
 }
 
 func TestAnInterruptEndsInOrder(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
+	path, dir := writeTrace(t, chat.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
 	cmd := child(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--speed", "1x", "--json")
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -182,41 +164,41 @@ func TestAnInterruptEndsInOrder(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out.Bytes(), &r), out.String())
 	assert.Equal(t, true, r["interrupted"])
 	assert.Greater(t, r["requests"], 0.0)
-	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").ok(t)
+	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").OK(t)
 	assert.Equal(t, true, seen["clean"], "closed in order")
 }
 
 func TestAMissingDeviceIsNamed(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
 	require.NoError(t, os.Rename(filepath.Join(dir, "device-2"), filepath.Join(dir, "elsewhere")))
 	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json")
-	assert.Equal(t, 2, o.code)
-	e := o.json(t)["error"].(map[string]any)
+	assert.Equal(t, 2, o.Code)
+	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "missing device", e["kind"])
-	assert.Contains(t, o.stderr, "device-2")
+	assert.Contains(t, o.Stderr, "device-2")
 	assert.NotEmpty(t, e["next"])
 
-	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").ok(t)
+	seen := skepRun(t, "inspect", "devices", "--dir", dir, "--json").OK(t)
 	devices := seen["devices"].([]any)
 	require.Len(t, devices, 4)
 	assert.Equal(t, false, devices[2].(map[string]any)["present"])
 	assert.Equal(t, true, devices[1].(map[string]any)["present"])
 
 	require.NoError(t, os.Rename(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "device-2")))
-	r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+	r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
 	assert.Equal(t, 1.0, r["hit_ratio"])
 }
 
 func TestDamagedBytesNeverReachTheCaller(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 20}), filepath.Join(t.TempDir(), "store")
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json").ok(t)
+	path, dir := writeTrace(t, chat.Params{Requests: 20}), filepath.Join(t.TempDir(), "store")
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json").OK(t)
 	damage(t, filepath.Join(dir, "device-0"))
 	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json")
-	r := o.json(t)
+	r := o.JSON(t)
 	assert.Zero(t, r["wrong_bytes"])
 	assert.NotEmpty(t, r["misses"], "damage is a miss")
-	assert.Equal(t, 1, o.code, "and, under a lease, a broken promise")
+	assert.Equal(t, 1, o.Code, "and, under a lease, a broken promise")
 }
 
 // damage writes over a stretch of the device, well past its superblocks.
@@ -235,12 +217,46 @@ func damage(t *testing.T, path string) {
 }
 
 func TestARefusedStoreIsTold(t *testing.T) {
-	path, dir := writeTrace(t, workload.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
+	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
 	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "1", "--json")
-	assert.Equal(t, 2, o.code)
-	e := o.json(t)["error"].(map[string]any)
+	assert.Equal(t, 2, o.Code)
+	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "invalid", e["kind"])
 	assert.NotEmpty(t, e["limit"])
 	// With a cap that fits it works in the same place.
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").ok(t)
+	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
+}
+
+// A damaged line is found before anything is made.
+func TestADamagedTraceMakesNothing(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "trace.jsonl"), filepath.Join(t.TempDir(), "store")
+	require.NoError(t, os.WriteFile(path, []byte("{\"timestamp\": 0, \"input_length\": -1, \"output_length\": 10, \"hash_ids\": [1]}\n"), 0o644))
+	o := skepRun(t, "replay", path, "--dir", dir, "--json")
+	assert.Equal(t, 2, o.Code)
+	e := o.JSON(t)["error"].(map[string]any)
+	assert.Equal(t, path+":1: input_length", e["field"])
+	assert.Contains(t, e["next"], "nothing was replayed past this place")
+	assert.NoDirExists(t, dir)
+}
+
+// What a killed process wrote is still there and right when another workload is replayed on it.
+func TestReplayAfterKill(t *testing.T) {
+	var trace strings.Builder
+	require.NoError(t, chat.Write(&trace, chat.Params{Requests: 4000}))
+	dir := filepath.Join(t.TempDir(), "store")
+	cmd, err := self.Command(context.Background(), nil, "demo-worker", "--dir", dir, "--requests", "100000", "--block-bytes", "4096", "--capacity-blocks", "20000")
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for n := 0; n < 200 && lines.Scan(); n++ {
+	}
+	require.NoError(t, cmd.Process.Kill())
+	assert.Error(t, cmd.Wait())
+	r := skepIn(t, trace.String(), "replay", "-", "--limit", "200", "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "20000", "--json").OK(t)
+	assert.EqualValues(t, 200, r["requests"])
+	assert.Zero(t, r["wrong_bytes"])
+	seen := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").OK(t)
+	assert.Len(t, seen["namespaces"], 2, "the killed process's and this one's")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/sparse"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // contextFlags name one clustered context of a store.
@@ -36,11 +37,11 @@ func (f *contextFlags) with(ctx context.Context, a *app, key string, readOnly bo
 	if f.dir == "" {
 		return skep.Invalidf("context", "--dir", "missing", "the store's directory")
 	}
-	log, err := a.logger()
+	log, err := a.Logger()
 	if err != nil {
 		return err
 	}
-	st, err := openStore(ctx, store.Options{Dir: f.dir, ReadOnly: readOnly, Logger: log})
+	st, err := store.Open(ctx, store.Options{Dir: f.dir, ReadOnly: readOnly, MustExist: true, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -119,12 +120,12 @@ on where it was when it is run again. Takes the store's lock.`}
 		if err != nil {
 			return err
 		}
-		return a.print(res, func(w io.Writer) {
-			rows := [][]string{row("layer", "kept", "µs a step before", "after", "steps judged", "records written", "resumed", "reason")}
+		return a.Print(res, func(w io.Writer) {
+			rows := [][]string{command.Row("layer", "kept", "µs a step before", "after", "steps judged", "records written", "resumed", "reason")}
 			for _, l := range res.Layers {
-				rows = append(rows, row(l.Layer, l.Kept, l.Before*1e6, l.After*1e6, l.Judged, l.Moved, l.Resumed, l.Reason))
+				rows = append(rows, command.Row(l.Layer, l.Kept, l.Before*1e6, l.After*1e6, l.Judged, l.Moved, l.Resumed, l.Reason))
 			}
-			table(w, rows...)
+			command.Table(w, rows...)
 		})
 	}
 	return cmd
@@ -171,15 +172,15 @@ func (a *app) inspectClusters(dir *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.print(res, func(w io.Writer) {
+		return a.Print(res, func(w io.Writer) {
 			i := res.SparseInfo
-			fmt.Fprintf(w, "context %s: %d entries (%d appended) of %s in %d layers on %d devices\n\n", i.Last.Short(), i.Entries, i.Appended, size(i.EntryBytes), i.Layers, i.Devices)
-			rows := [][]string{row("layer", "generation", "clusters", "largest", "mean size", "mean radius", "mean runs", "overgrown", "copies", "balance", "steps", "in DRAM", "index", "in rows")}
+			fmt.Fprintf(w, "context %s: %d entries (%d appended) of %s in %d layers on %d devices\n\n", i.Last.Short(), i.Entries, i.Appended, command.Size(i.EntryBytes), i.Layers, i.Devices)
+			rows := [][]string{command.Row("layer", "generation", "clusters", "largest", "mean size", "mean radius", "mean runs", "overgrown", "copies", "balance", "steps", "in DRAM", "index", "in rows")}
 			for _, l := range res.Described {
-				rows = append(rows, row(l.Layer, l.Generation, len(l.Sizes), largest(l.Sizes), mean(l.Sizes), mean(l.Radii), mean(l.Runs), l.Overgrown,
-					l.Copies, l.Balance, l.Steps, l.Resident, size(l.IndexBytes), size(l.RowBytes)))
+				rows = append(rows, command.Row(l.Layer, l.Generation, len(l.Sizes), largest(l.Sizes), mean(l.Sizes), mean(l.Radii), mean(l.Runs), l.Overgrown,
+					l.Copies, l.Balance, l.Steps, l.Resident, command.Size(l.IndexBytes), command.Size(l.RowBytes)))
 			}
-			table(w, rows...)
+			command.Table(w, rows...)
 		})
 	}
 	return cmd

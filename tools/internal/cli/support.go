@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/support"
 )
 
@@ -31,7 +32,7 @@ func (a *app) supportCommand() *cobra.Command {
 lines (of a process that has it open with its admin socket) and what its catalog says of devices,
 groups and namespaces. No payload, no keys, names or salts of blocks, not the store's secret;
 names of tenants, namespaces and models, paths and the host's name are in it.`,
-		Args: noArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.support(cmd.Context(), dir, file) },
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the store (required)")
@@ -40,7 +41,7 @@ names of tenants, namespaces and models, paths and the host's name are in it.`,
 }
 
 func (a *app) support(ctx context.Context, dir, file string) (err error) {
-	log, err := a.logger()
+	log, err := a.Logger()
 	if err != nil {
 		return err
 	}
@@ -49,14 +50,14 @@ func (a *app) support(ctx context.Context, dir, file string) (err error) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return withNext(&skep.Error{Op: "support", Kind: skep.Invalid, Field: "--output", Value: file, Err: err}, "name a file that is not there")
+		return command.WithNext(&skep.Error{Op: "support", Kind: skep.Invalid, Field: "--output", Value: file, Err: err}, "name a file that is not there")
 	}
-	r, err := support.Write(ctx, support.Options{Dir: dir, Version: version(), Log: log}, f)
+	r, err := support.Write(ctx, support.Options{Dir: dir, Version: command.BuildVersion(), Log: log}, f)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
-	return a.print(supportResult{file, *r}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d files, %s before compression\n", file, len(r.Files), size(r.Bytes))
+	return a.Print(supportResult{file, *r}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d files, %s before compression\n", file, len(r.Files), command.Size(r.Bytes))
 		for _, name := range slices.Sorted(maps.Keys(r.Missing)) {
 			fmt.Fprintf(w, "without %s: %s\n", name, r.Missing[name])
 		}
@@ -82,13 +83,13 @@ func (a *app) inspectMRC(ctx context.Context, dir string) error {
 		return withTopNext(err)
 	}
 	r := mrcResult{dir, s.Blocks, s.Reuse, s.Backend, s.BackendReason, s.Simulated}
-	return a.print(r, func(w io.Writer) {
+	return a.Print(r, func(w io.Writer) {
 		u := &r.Reuse
-		rows := [][]string{row("blocks", "bytes", "hit ratio", "")}
+		rows := [][]string{command.Row("blocks", "bytes", "hit ratio", "")}
 		for _, p := range u.Curve {
-			rows = append(rows, row(p.Blocks, size(p.Bytes), fmt.Sprintf("%.4f", p.HitRatio), bar(p.HitRatio, 40)))
+			rows = append(rows, command.Row(p.Blocks, command.Size(p.Bytes), fmt.Sprintf("%.4f", p.HitRatio), bar(p.HitRatio, 40)))
 		}
-		table(w, rows...)
+		command.Table(w, rows...)
 		fmt.Fprintf(w, "\ndevices as they are %.4f, twice %.4f; DRAM alone %.4f, twice %.4f\n", u.Devices, u.TwiceDevices, u.DRAM, u.TwiceDRAM)
 		fmt.Fprintf(w, "hit ratio of an LRU of each size, on the %d keys looked up lately, of which %.3g were followed\n", u.References, u.SampleRate)
 	})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/top"
 )
 
@@ -34,7 +35,7 @@ func (a *app) topCommand() *cobra.Command {
 by reason, admission, what twice the drives or DRAM would gain, background work, tenants. The process
 that has the store open must have opened it with its admin socket (skep replay does; in Go
 store.Options.Admin). q quits.`,
-		Args: noArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o, once) },
 	}
 	fl := cmd.Flags()
@@ -51,8 +52,8 @@ func (a *app) top(ctx context.Context, o top.Options, once bool) error {
 	if o.Interval < 10*time.Millisecond {
 		return skep.Invalidf("top", "--interval", o.Interval, "at least 10ms")
 	}
-	in, out := terminal(a.in), terminal(a.out)
-	if !once && !a.json && in != nil && out != nil {
+	in, out := terminal(a.In), terminal(a.Stdout())
+	if !once && !a.JSON && in != nil && out != nil {
 		o.In, o.Out = in, out
 		return withTopNext(top.Run(ctx, o))
 	}
@@ -62,7 +63,7 @@ func (a *app) top(ctx context.Context, o top.Options, once bool) error {
 	}
 	st := &now.Stats
 	r := topResult{now.At.Sub(before.At).Seconds(), top.RatesOf(before, now), st, st.Backend, st.BackendReason, st.Simulated}
-	return a.print(r, func(w io.Writer) {
+	return a.Print(r, func(w io.Writer) {
 		for _, l := range top.Frame(before, now, o.Dir, top.MinWidth) {
 			fmt.Fprintln(w, l)
 		}
@@ -71,7 +72,7 @@ func (a *app) top(ctx context.Context, o top.Options, once bool) error {
 
 func withTopNext(err error) error {
 	if skep.KindOf(err) == skep.Missing {
-		return withNext(err, "open the store with its admin socket (store.Options.Admin); skep inspect shows one that is not open")
+		return command.WithNext(err, "open the store with its admin socket (store.Options.Admin); skep inspect shows one that is not open")
 	}
 	return err
 }

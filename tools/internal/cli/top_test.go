@@ -26,32 +26,32 @@ func TestLookingAtALiveStore(t *testing.T) {
 	_, err = s.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}, Blocks: []skep.Block{{Key: skep.Key{1}, Parts: []skep.Part{{Bytes: make([]byte, 5000)}}}}})
 	require.NoError(t, err)
 
-	top := skepRun(t, "top", "--dir", dir, "--once", "--interval", "20ms", "--json").ok(t)
+	top := skepRun(t, "top", "--dir", dir, "--once", "--interval", "20ms", "--json").OK(t)
 	assert.EqualValues(t, 1, top["stats"].(map[string]any)["put_blocks"])
 	assert.Len(t, top["rates"].(map[string]any)["devices"], 2)
 	text := skepRun(t, "top", "--dir", dir, "--once", "--interval", "20ms")
-	require.Equal(t, 0, text.code, text.stderr)
-	assert.Contains(t, text.stdout, "acme")
-	for l := range strings.Lines(text.stdout) {
+	require.Equal(t, 0, text.Code, text.Stderr)
+	assert.Contains(t, text.Stdout, "acme")
+	for l := range strings.Lines(text.Stdout) {
 		assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(l, "\n")), 80)
 	}
-	mrc := skepRun(t, "inspect", "mrc", "--dir", dir, "--json").ok(t)
+	mrc := skepRun(t, "inspect", "mrc", "--dir", dir, "--json").OK(t)
 	assert.EqualValues(t, 1, mrc["blocks"])
 
 	file := filepath.Join(t.TempDir(), "s.tar.zst")
-	bundle := skepRun(t, "support", "--dir", dir, "-o", file, "--json").ok(t)
+	bundle := skepRun(t, "support", "--dir", dir, "-o", file, "--json").OK(t)
 	assert.Contains(t, bundle["files"], "stats.json")
 	assert.Empty(t, bundle["missing"])
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	assert.Equal(t, 2, skepRun(t, "support", "--dir", dir, "-o", file).code, "it is there already")
+	assert.Equal(t, 2, skepRun(t, "support", "--dir", dir, "-o", file).Code, "it is there already")
 }
 
 func TestLookingAtNothing(t *testing.T) {
 	for _, args := range [][]string{{"top"}, {"top", "--dir", t.TempDir(), "--once"}, {"top", "--dir", "x", "--interval", "1ms"}, {"inspect", "mrc", "--dir", t.TempDir()}, {"support"}} {
 		o := skepRun(t, args...)
-		assert.Equal(t, 2, o.code, "%v", args)
-		assert.Contains(t, o.stderr, "next:")
+		assert.Equal(t, 2, o.Code, "%v", args)
+		assert.Contains(t, o.Stderr, "next:")
 	}
 }

@@ -16,11 +16,11 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
-	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/chat"
 	"github.com/skepkv/skep/tools/internal/hist"
 	"github.com/skepkv/skep/tools/internal/replay"
+	"github.com/skepkv/skep/tools/internal/self"
 	"github.com/skepkv/skep/tools/internal/trace"
-	"github.com/skepkv/skep/tools/internal/workload"
 )
 
 // Options of Run. Zero fields take their defaults.
@@ -85,9 +85,9 @@ func (o *Options) validate() error {
 }
 
 // chat is the workload: conversations of several turns over shared system prompts.
-func (o *Options) chat() workload.Params {
-	return workload.Params{Requests: o.Requests, Seed: o.Seed, BlockTokens: 128, Turns: 5, SystemPrompts: 16,
-		System: workload.LogNormal{Median: 1500, Sigma: .5}, Prompt: workload.LogNormal{Median: 700, Sigma: 1}, MaxInput: 32_000}
+func (o *Options) chat() chat.Params {
+	return chat.Params{Requests: o.Requests, Seed: o.Seed, BlockTokens: 128, Turns: 5, SystemPrompts: 16,
+		System: chat.LogNormal{Median: 1500, Sigma: .5}, Prompt: chat.LogNormal{Median: 700, Sigma: 1}, MaxInput: 32_000}
 }
 
 func (o *Options) open(ctx context.Context, dir string) (skep.Store, error) {
@@ -181,7 +181,7 @@ func Work(ctx context.Context, o Options, began time.Time, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	g, err := workload.New(o.chat())
+	g, err := chat.New(o.chat())
 	if err != nil {
 		return errors.Join(err, st.Close())
 	}
@@ -263,7 +263,7 @@ func (o *Options) room(dir string) error {
 func (o *Options) killAt() int { return o.Requests * 55 / 100 }
 
 func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, res *Result) error {
-	cmd, err := bench.SelfCommand(ctx, o.Self, "demo-worker", "--dir", dir, "--requests", strconv.Itoa(o.Requests), "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
+	cmd, err := self.Command(ctx, o.Self, "demo-worker", "--dir", dir, "--requests", strconv.Itoa(o.Requests), "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
 		"--capacity-blocks", strconv.Itoa(o.Capacity), "--devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend,
 		"--began", strconv.FormatInt(began.UnixNano(), 10))
 	if err != nil {
@@ -379,7 +379,7 @@ func (o *Options) secondHalf(ctx context.Context, dir string, began time.Time, r
 	}
 	res.BlocksRecovered = stats.Blocks
 	res.Backend, res.BackendReason, res.Simulated = stats.Backend, stats.BackendReason, stats.Simulated
-	g, err := workload.New(o.chat())
+	g, err := chat.New(o.chat())
 	if err != nil {
 		return err
 	}
@@ -408,7 +408,7 @@ func (o *Options) secondHalf(ctx context.Context, dir string, began time.Time, r
 }
 
 // skip reads the workload up to the kill and looks the last requests' blocks up.
-func (o *Options) skip(ctx context.Context, st skep.Store, g *workload.Generator, res *Result) error {
+func (o *Options) skip(ctx context.Context, st skep.Store, g *chat.Generator, res *Result) error {
 	spaces, err := st.Namespaces(ctx)
 	if err != nil || len(spaces) == 0 {
 		return errors.Join(err, errIf(len(spaces) == 0, &skep.Error{Op: "demo", Kind: skep.NotFound, Field: "namespace", Value: "none after recovery"}))

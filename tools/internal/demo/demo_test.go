@@ -14,12 +14,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // TestMain is also the demo's first process, which does what its first argument says.
 func TestMain(m *testing.M) {
-	if os.Getenv(bench.SelfEnv) == "" {
+	if os.Getenv(self.Env) == "" {
 		os.Exit(m.Run())
 	}
 	say := func(b []byte) {

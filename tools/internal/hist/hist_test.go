@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/tools/drawn"
 )
 
 // samples returns n durations of one kind of spread.
@@ -23,8 +25,7 @@ var samples = map[string]func(r *rand.Rand) time.Duration{
 func TestQuantilesStayWithinTheStatedError(t *testing.T) {
 	for name, draw := range samples {
 		t.Run(name, func(t *testing.T) {
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
+			seed := drawn.Seed(t)
 			r := rand.New(rand.NewPCG(seed, 0))
 			for _, n := range []int{1, 2, 3, 100, 20_000} {
 				var h Hist
@@ -64,8 +65,7 @@ func TestCountersCoverAllDurations(t *testing.T) {
 }
 
 func TestMergeEqualsRecordingIntoOne(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var all, merged, empty Hist
 	workers := make([]Hist, 4)

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -61,7 +61,7 @@ func (v *View) Chain(ctx context.Context, keys []skep.Key) (*Chain, error) {
 	}
 	found := map[where]*Block{}
 	last, deepest := where{}, -1
-	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+	if err := v.scan(ctx, func(_ layout.Location, r *segment.Record) error {
 		i, ok := want[r.Key]
 		if !ok {
 			return nil
@@ -113,7 +113,7 @@ func (v *View) Chain(ctx context.Context, keys []skep.Key) (*Chain, error) {
 func (v *View) ancestors(ctx context.Context, key skep.Key) ([]skep.Key, error) {
 	parents := map[where]skep.Key{}
 	var from []where
-	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+	if err := v.scan(ctx, func(_ layout.Location, r *segment.Record) error {
 		at := where{r.Instance, r.SaltTag, r.Key}
 		if r.Parent != nil {
 			parents[at] = *r.Parent

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/segment"
@@ -68,10 +66,21 @@ func (v *View) store(ctx context.Context) (Store, error) {
 	if err != nil {
 		return Store{}, err
 	}
-	s := Store{Dir: v.dir, ID: hex.EncodeToString(root.StoreID[:]), Format: root.Format, Clean: root.Clean, Epoch: root.Epoch,
+	s := Store{Dir: v.dir, ID: hex.EncodeToString(root.StoreID[:]), Format: catalog.FormatVersion, Clean: root.Clean, Epoch: root.Epoch,
 		NextSeq: root.NextSeq, FlushedSeq: root.FlushedSeq, Backend: "none"}
+	places, err := v.places(ctx, root)
+	if err != nil {
+		return Store{}, err
+	}
 	for _, r := range rows {
-		dev, err := device.Open(v.place(r.Path), device.Options{ReadOnly: true, NoLock: true})
+		if r.State == catalog.DeviceRemoved {
+			continue
+		}
+		path, err := places.Find(r)
+		var dev device.Device
+		if err == nil {
+			dev, err = device.Open(path, device.Options{ReadOnly: true, NoLock: true})
+		}
 		if err != nil {
 			s.BackendReason = err.Error()
 			continue
@@ -129,11 +138,24 @@ func (v *View) Devices(ctx context.Context) (*Devices, error) {
 			inUse[m.Device]++
 		}
 	}
+	state, err := v.cat.Store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	places, err := v.places(ctx, state)
+	if err != nil {
+		return nil, err
+	}
 	out := &Devices{Store: root, Devices: []Device{}}
 	for _, r := range rows {
-		d := Device{Index: int(r.Index), ID: hex.EncodeToString(r.ID[:]), Path: v.place(r.Path), Serial: r.Serial, State: r.State.String(),
+		path, why := places.Find(r)
+		d := Device{Index: int(r.Index), ID: hex.EncodeToString(r.ID[:]), Path: path, Serial: r.Serial, State: r.State.String(),
 			SizeBytes: r.Size, SegmentBytes: r.SegmentBytes, Segments: int(r.Segments), InUse: inUse[r.Index]}
-		if r.State != catalog.DeviceRemoved {
+		switch {
+		case r.State == catalog.DeviceRemoved:
+		case why != nil:
+			d.Problem = why.Error()
+		default:
 			d.probe(ctx, r.ID)
 		}
 		out.Devices = append(out.Devices, d)
@@ -141,15 +163,10 @@ func (v *View) Devices(ctx context.Context) (*Devices, error) {
 	return out, nil
 }
 
-// place follows a store whose directory was moved.
-func (v *View) place(path string) string {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		here := filepath.Join(v.dir, filepath.Base(path))
-		if _, err := os.Stat(here); err == nil {
-			return here
-		}
-	}
-	return path
+// places finds the drives as an open would: a copy's are not the original's.
+func (v *View) places(ctx context.Context, root catalog.StoreState) (*store.Places, error) {
+	owner, known, err := v.cat.Owner(ctx)
+	return store.PlacesOf(v.dir, root.StoreID, owner, known), err
 }
 
 // probe opens the drive for reading, without a lock, and reads its superblock.
@@ -178,9 +195,9 @@ func (d *Device) probe(ctx context.Context, id [16]byte) {
 }
 
 // scan decodes every block row; visit is called from several goroutines, with a lock.
-func (v *View) scan(ctx context.Context, visit func(catalog.Loc, *segment.Record) error) error {
+func (v *View) scan(ctx context.Context, visit func(layout.Location, *segment.Record) error) error {
 	var mu sync.Mutex
-	return v.cat.ScanBlocks(ctx, 4, func(_ int, l catalog.Loc, row []byte) error {
+	return v.cat.ScanBlocks(ctx, 4, func(_ int, l layout.Location, row []byte) error {
 		var r segment.Record
 		if err := segment.DecodeRecord(row, &r); err != nil {
 			return err
@@ -221,11 +238,11 @@ func (v *View) Groups(ctx context.Context) (*Groups, error) {
 	if err != nil {
 		return nil, err
 	}
-	type live struct{ blocks, bytes int64 }
+	type live struct{ blocks, bytes, all int64 } // all: with every copy
 	lives := map[uint32]live{}
-	if err := v.scan(ctx, func(l catalog.Loc, r *segment.Record) error {
+	if err := v.scan(ctx, func(l layout.Location, r *segment.Record) error {
 		n := lives[l.Group]
-		lives[l.Group] = live{n.blocks + 1, n.bytes + r.Bytes()}
+		lives[l.Group] = live{n.blocks + 1, n.bytes + r.Bytes(), n.all + r.Bytes()*int64(max(1, len(r.Copies)))}
 		return nil
 	}); err != nil {
 		return nil, err
@@ -239,7 +256,7 @@ func (v *View) Groups(ctx context.Context) (*Groups, error) {
 			g.Segments = append(g.Segments, m.Segment)
 		}
 		if room := r.SegmentBytes * int64(len(r.Devices)); room > 0 {
-			g.LiveShare = float64(g.BlockBytes) / float64(room)
+			g.LiveShare = float64(lives[r.Group].all) / float64(room)
 		}
 		out.Groups = append(out.Groups, g)
 	}
@@ -285,7 +302,7 @@ func (v *View) Namespaces(ctx context.Context) (*Namespaces, error) {
 			Copies: max(r.Copies, 1), Chained: r.Chained, Created: r.Created, Instance: r.Instance}
 		at[r.Instance] = &out.Namespaces[i]
 	}
-	return out, v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+	return out, v.scan(ctx, func(_ layout.Location, r *segment.Record) error {
 		if n := at[r.Instance]; n != nil {
 			n.Blocks++
 			n.BlockBytes += r.Bytes()
@@ -386,7 +403,7 @@ func (v *View) Block(ctx context.Context, key string) (*Blocks, error) {
 		return nil, err
 	}
 	out := &Blocks{Store: root, Blocks: []Block{}}
-	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+	if err := v.scan(ctx, func(_ layout.Location, r *segment.Record) error {
 		if strings.HasPrefix(r.Key.String(), key) && len(out.Blocks) < 1000 {
 			out.Blocks = append(out.Blocks, blockOf(r, devices))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -58,7 +59,7 @@ func (v *View) Sides(ctx context.Context) (*Sides, error) {
 	for _, r := range roots {
 		written[r.ID] = 0
 	}
-	if err := v.scan(ctx, func(_ catalog.Loc, r *segment.Record) error {
+	if err := v.scan(ctx, func(_ layout.Location, r *segment.Record) error {
 		id := catalog.SideID{Instance: r.Instance, Tag: r.SaltTag, Key: r.Key}
 		if was, ok := written[id]; ok {
 			written[id] = max(was, r.Written())
@@ -82,7 +83,7 @@ func (v *View) Sides(ctx context.Context) (*Sides, error) {
 
 func kindsOf(pieces []catalog.SidePiece) []SideKinds {
 	out := []SideKinds{}
-	for k := skep.SideHeader; k <= skep.SideMedoids; k++ {
+	for k := skep.SidecarHeader; k <= skep.SidecarMedoids; k++ {
 		n := SideKinds{Kind: k.String()}
 		for _, p := range pieces {
 			if p.Kind == uint8(k) {

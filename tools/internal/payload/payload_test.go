@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/drawn"
 	"github.com/skepkv/skep/tools/internal/payload"
 )
 
@@ -33,8 +34,7 @@ func TestEveryByteIsLookedAt(t *testing.T) {
 }
 
 func TestWrongBytesAreCounted(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := drawn.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, 64<<10)
 	payload.Fill(b, key(1))

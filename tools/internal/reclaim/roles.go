@@ -75,31 +75,20 @@ func (b *borrower) close() error { return errors.Join(b.store.Close(), b.own.Clo
 // wrong.
 func (b *borrower) restore() (hits int, wrong int64, err error) {
 	ctx := context.Background()
-	ses, err := b.store.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: b.keys, Dest: skep.Destination{Memory: b.mem}}}})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(ctx)) }()
-	for into := make([]skep.Chunk, 16); ; {
-		n, err := ses.Next(ctx, into)
-		for _, c := range into[:n] {
-			if c.Err != nil {
-				return hits, wrong, c.Err
-			}
-			if c.Tier == skep.TierGPU {
-				hits++
-			}
-			if payload.Check(b.mem[c.Block*blockBytes:][:blockBytes], b.keys[c.Block]) > 0 {
-				wrong++
-			}
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: b.keys, Dest: skep.Destination{Memory: b.mem}}}}
+	err = skep.Load(ctx, b.store, r, func(c *skep.Chunk) error {
+		if c.Err != nil {
+			return c.Err
 		}
-		if errors.Is(err, io.EOF) {
-			return hits, wrong, nil
+		if c.Tier == skep.TierGPU {
+			hits++
 		}
-		if err != nil {
-			return hits, wrong, err
+		if payload.Check(b.mem[c.Block*blockBytes:][:blockBytes], b.keys[c.Block]) > 0 {
+			wrong++
 		}
-	}
+		return nil
+	})
+	return hits, wrong, err
 }
 
 // runBorrower is the role of a borrower: it restores until its input ends, and says of each restore

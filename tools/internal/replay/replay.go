@@ -118,7 +118,6 @@ type runner struct {
 	lent    []skep.Memory
 
 	keys   []skep.Key
-	chunks [64]skep.Chunk
 	landed []int                                   // blocks of the present piece
 	took   struct{ lookup, restore time.Duration } // of the present request
 	blocks []skep.Block
@@ -326,36 +325,21 @@ func (r *runner) load(scope skep.Scope, lease skep.LeaseID, piece skep.Range) (e
 	ctx, cancel := r.call()
 	defer cancel()
 	r.landed = r.landed[:0]
-	ses, err := r.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{
-		Scope: scope, Keys: r.keys[:piece.To], Blocks: piece, Lease: lease,
+	return skep.Load(ctx, r.st, &skep.RestoreRequest{Chains: []skep.Chain{{
+		Scope: scope, Keys: r.keys[:piece.To], Blocks: piece.Subset(), Lease: lease,
 		Dest: skep.Destination{Memory: r.in[:int64(piece.Len())*r.stride], Stride: r.stride},
-	}}})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ses.Close(ctx)) }()
-	for {
-		n, err := ses.Next(ctx, r.chunks[:])
-		for i := range r.chunks[:n] {
-			c := &r.chunks[i]
-			c.Release()
-			if c.Err == nil {
-				r.landed = append(r.landed, c.Block)
-				r.res.BytesRestored += c.Bytes
-				continue
-			}
-			r.res.Misses[skep.KindOf(c.Err).Error()]++
-			if lease != 0 {
-				r.res.BrokenPromises++
-			}
-		}
-		if err == io.EOF {
+	}}}, func(c *skep.Chunk) error {
+		if c.Err == nil {
+			r.landed = append(r.landed, c.Block)
+			r.res.BytesRestored += c.Bytes
 			return nil
 		}
-		if err != nil {
-			return err
+		r.res.Misses[skep.KindOf(c.Err).Error()]++
+		if lease != 0 {
+			r.res.BrokenPromises++
 		}
-	}
+		return nil
+	})
 }
 
 // verify compares what landed and says how many leading blocks of the piece are right.

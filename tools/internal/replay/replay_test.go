@@ -15,9 +15,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/tools/internal/chat"
 	"github.com/skepkv/skep/tools/internal/replay"
 	"github.com/skepkv/skep/tools/internal/trace"
-	"github.com/skepkv/skep/tools/internal/workload"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,9 +64,9 @@ func TestHitsAreThoseOfThePrefixRule(t *testing.T) {
 }
 
 func TestHitRatioIsTheTracesOwn(t *testing.T) {
-	p := workload.Params{Requests: 300, Seed: 7}
+	p := chat.Params{Requests: 300, Seed: 7}
 	var want trace.Stats
-	g, err := workload.New(p)
+	g, err := chat.New(p)
 	require.NoError(t, err)
 	for {
 		r, err := g.Next()
@@ -76,7 +76,7 @@ func TestHitRatioIsTheTracesOwn(t *testing.T) {
 		require.NoError(t, err)
 		want.Add(r)
 	}
-	g, err = workload.New(p)
+	g, err = chat.New(p)
 	require.NoError(t, err)
 	st := newStore(t, memstore.Options{})
 	// Regions of three blocks: nearly every request is restored and put in pieces.

@@ -18,7 +18,7 @@ func PercentilesOf(h *hist.Hist, unit time.Duration) Percentiles {
 	return Percentiles{float64(h.Quantile(.5)) / float64(unit), float64(h.Quantile(.99)) / float64(unit)}
 }
 
-// Result is what a replay did. docs/cli.md says what each field means.
+// Result is what a replay did. docs/reference/bench-json.md says what each field means.
 type Result struct {
 	Requests         int     `json:"requests"`
 	BlocksReferenced int64   `json:"blocks_referenced"`

@@ -134,6 +134,9 @@ func (c *Config) checkTenants() (wrong []error) {
 		if !(t.RequestsPerSecond >= 0) || t.Connections < 0 {
 			wrong = append(wrong, problem("tenants."+name, "negative", "0 or more"))
 		}
+		if t.Share > 0 && t.Bytes > 0 {
+			wrong = append(wrong, problem("tenants."+name+", share and bytes", "both set", "share alone: bytes is its old name"))
+		}
 	}
 	return wrong
 }

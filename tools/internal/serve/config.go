@@ -20,8 +20,8 @@ type Config struct {
 	Store StoreConfig `yaml:"store" doc:"the store itself"`
 	TLS   TLSConfig   `yaml:"tls" doc:"TLS 1.3 on the TCP ports; off while cert is empty"`
 
-	Credentials []CredentialConfig      `yaml:"credentials" doc:"who may come in: see docs/serve.md. Without any, only this machine's users may, as the tenant default"`
-	Tenants     map[string]TenantConfig `yaml:"tenants" doc:"quotas and rates by tenant"`
+	Credentials []CredentialConfig      `yaml:"credentials" doc:"who may come in: see docs/howto/secure.md. Without any, only this machine's users may, as the tenant default"`
+	Tenants     map[string]TenantConfig `yaml:"tenants" doc:"shares of the store and limits by tenant"`
 
 	Limits Limits     `yaml:"limits" doc:"of the server as a whole"`
 	Redis  RESPConfig `yaml:"redis" doc:"how RESP behaves"`
@@ -37,6 +37,7 @@ type StoreConfig struct {
 	IOBytes           Size   `yaml:"io_bytes" doc:"I/O buffers: what values and restores under way hold"`
 	LeasedBytes       Size   `yaml:"leased_bytes" doc:"what one tenant may hold under lease; 0: a quarter of the capacity"`
 	PinnedBytes       Size   `yaml:"pinned_bytes" doc:"what one tenant may pin; 0: half of leased_bytes"`
+	TenantNamespaces  int    `yaml:"tenant_namespaces" doc:"how many namespaces one tenant may have; 0: 4096"`
 	Policy            string `yaml:"policy" doc:"what is kept: cost, lru, s3fifo"`
 	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
 	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
@@ -66,7 +67,8 @@ type CredentialConfig struct {
 
 // TenantConfig is what one tenant may take. Zero does not limit.
 type TenantConfig struct {
-	Bytes             Size    `yaml:"bytes,omitempty"` // stored; over it, its blocks go first
+	Share             Size    `yaml:"share,omitempty"` // of what is stored, in bytes: over it, the tenant's blocks go first; nothing is refused
+	Bytes             Size    `yaml:"bytes,omitempty"` // what share was called
 	RequestsPerSecond float64 `yaml:"requests_per_second,omitempty"`
 	BytesPerSecond    Size    `yaml:"bytes_per_second,omitempty"`
 	Connections       int     `yaml:"connections,omitempty"`

@@ -12,10 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
+
+	"github.com/skepkv/skep/tools/internal/redistest"
 )
 
 const deploy = "../../deploy"
@@ -29,11 +30,12 @@ func read(t *testing.T, path string) string {
 // Dashboards and alerts name only metrics that a server has.
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	r := start(t, local(t), Options{})
-	rc := redis.NewClient(patient(r.at("resp")))
+	rc := redistest.New(patient(r.at("resp")))
 	defer rc.Close()
 	ctx := context.Background()
-	require.NoError(t, rc.Set(ctx, "k", make([]byte, 2<<20), 0).Err())
-	require.NoError(t, rc.Get(ctx, "k").Err())
+	require.NoError(t, rc.Set(ctx, "k", make([]byte, 2<<20), 0))
+	_, err := rc.Get(ctx, "k")
+	require.NoError(t, err)
 	res, err := http.Get("http://" + r.at("http") + "/metrics")
 	require.NoError(t, err)
 	defer res.Body.Close()
@@ -41,10 +43,12 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	require.NoError(t, err)
 	there := string(body)
 	// A counter with labels is there once it has counted: by reason, after a first miss.
-	names := regexp.MustCompile(`desc\("([a-z_]+)"`).FindAllStringSubmatch(read(t, "../../../store/metrics.go"), -1)
-	require.NotEmpty(t, names)
-	for _, n := range names {
-		there += "skep_" + n[1] + " \n"
+	for file, prefix := range map[string]string{"../../../store/internal/observe/metrics.go": "skep_", "tls.go": ""} {
+		names := regexp.MustCompile(`(?i)desc\("([a-z_]+)"`).FindAllStringSubmatch(read(t, file), -1)
+		require.NotEmpty(t, names)
+		for _, n := range names {
+			there += prefix + n[1] + " \n"
+		}
 	}
 	for _, file := range []string{"grafana.json", "alerts.yaml"} {
 		used := regexp.MustCompile(`skep_[a-z_]+`).FindAllString(read(t, filepath.Join(deploy, file)), -1)
@@ -161,7 +165,7 @@ func TestKubernetesManifests(t *testing.T) {
 
 func TestSystemdUnit(t *testing.T) {
 	unit := read(t, filepath.Join(deploy, "skep.service"))
-	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/kill -HUP", "TimeoutStopSec=90"} {
+	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/kill -HUP", "TimeoutStopSec=90", "Type=notify", "RestartPreventExitStatus=2", "WatchdogSec="} {
 		assert.Contains(t, unit, want)
 	}
 	for _, flag := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(regexp.MustCompile(`(?m)^ExecStart=.*$`).FindString(unit), -1) {

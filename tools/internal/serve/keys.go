@@ -59,9 +59,7 @@ func (s *server) tellEncrypted(keys map[string][]store.EncryptionKey) {
 
 // replaceKeys gives the store the keys as they are now, where it takes some.
 func (s *server) replaceKeys(next *Config) {
-	st, ok := s.st.(interface {
-		SetEncryptionKeys(map[string][]store.EncryptionKey) error
-	})
+	st, ok := skep.As[*store.Store](s.st)
 	if !ok {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -144,12 +145,29 @@ func (c *Config) merge(name string, text []byte) (wrong []error) {
 		}
 	case errors.As(err, &types):
 		for _, e := range types.Errors {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: errors.New(e)})
+			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: errors.New(c.unknown(e))})
 		}
 	default:
 		wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: err})
 	}
 	return firstOf(name, wrong)
+}
+
+var unknownField = regexp.MustCompile(`^(line \d+): field (\S+) not found in type .*$`)
+
+// unknown is what is said of a setting that there is not; a flag's name names the setting.
+func (c *Config) unknown(text string) string {
+	m := unknownField.FindStringSubmatch(text)
+	if m == nil {
+		return text
+	}
+	text = m[1] + ": there is no setting " + m[2] + " here"
+	for _, f := range fields(c) {
+		if f.flag == m[2] || f.path == m[2] || strings.HasSuffix(f.path, "."+m[2]) {
+			return text + "; it is " + f.path
+		}
+	}
+	return text + "; skep serve --print-config shows all"
 }
 
 // readFile reads a file of at most limit bytes.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
 )
 
 // reloadInterval is how often files are looked at.
@@ -18,8 +20,7 @@ const reloadInterval = 2 * time.Second
 func (s *server) follow(ctx context.Context) {
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
-	c := s.c
-	seen := fingerprint(c)
+	c, seen := s.c, s.seen
 	for {
 		asked := false
 		select {
@@ -34,51 +35,82 @@ func (s *server) follow(ctx context.Context) {
 			continue
 		}
 		seen = now
-		if next := s.reload(c, asked); next != nil {
-			c = next
-			seen = fingerprint(c)
+		if asked {
+			s.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+		}
+		if next, before := s.reload(c, asked); next != nil {
+			c, seen = next, before
+		}
+		if asked {
+			s.tell(daemon.SdNotifyReady)
 		}
 	}
 }
 
-// reload gives the configuration that is in use now, nil when it is the old one.
-func (s *server) reload(c *Config, asked bool) *Config {
+// reload gives the configuration that is in use now, with the fingerprint its files had before they
+// were read: what changes meanwhile is noticed. It gives nil when the configuration is the old one.
+func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	next := c
 	if asked && s.o.Reload != nil {
 		var err error
 		if next, err = s.o.Reload(); err != nil {
 			s.log.Error("configuration not reloaded", "error", err)
-			return nil
+			return nil, ""
 		}
 	}
+	before = fingerprint(next)
 	creds, wrong := next.credentials(os.LookupEnv)
 	for _, err := range wrong {
 		s.log.Error("credentials not reloaded", "error", err)
 	}
 	if len(next.Credentials) == 0 && len(c.Credentials) > 0 {
 		s.log.Error("credentials not reloaded: a server that has them does not go on without")
-		return nil
+		return nil, ""
 	}
 	if len(wrong) == 0 {
 		if err := s.dir.Replace(creds, next.limits()); err != nil {
 			s.log.Error("credentials not reloaded", "error", err)
-			return nil
+			return nil, ""
 		}
 	}
+	certified := true
 	if next.TLS.Cert != "" && s.c.TLS.Cert != "" {
 		if err := s.cert.load(&next.TLS); err != nil {
 			s.log.Error("certificate not reloaded", "error", err)
-			return nil
+			certified = false
 		}
 	}
 	s.replaceKeys(next)
-	s.setQuotas(next)
-	if len(wrong) > 0 {
-		s.log.Warn("reloaded but for credentials and limits: those in use stay", "problems", len(wrong))
-		return next
+	s.setShares(next)
+	if fixed := s.c.fixed(next); len(fixed) > 0 {
+		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}
-	s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
-	return next
+	switch {
+	case len(wrong) > 0:
+		s.log.Warn("reloaded but for credentials and limits: those in use stay", "problems", len(wrong))
+	case !certified:
+		s.log.Warn("reloaded but for the certificate: the one in use stays", "credentials", len(creds))
+	default:
+		s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
+	}
+	return next, before
+}
+
+// reloaded are the settings that a running server takes anew; credentials and tenants besides.
+var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryption_key_file"}
+
+// fixed lists what differs in next and stays as it is in c.
+func (c *Config) fixed(next *Config) (out []string) {
+	now, then := fields(c), fields(next)
+	for i, f := range now {
+		if slices.Contains(reloaded, f.path) && (c.TLS.Cert == "") == (next.TLS.Cert == "") {
+			continue
+		}
+		if was, is := fmt.Sprint(f.v.Interface()), fmt.Sprint(then[i].v.Interface()); was != is {
+			out = append(out, f.path)
+		}
+	}
+	return out
 }
 
 // fingerprint changes when a file with a certificate or a token does.

@@ -2,12 +2,25 @@ package serve
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/wire/auth"
 )
 
@@ -34,4 +47,183 @@ func TestATokenThatCannotBeReadReplacesNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(token), 0o600))
 	s.reload(c, false)
 	require.Contains(t, log.String(), "msg=reloaded credentials=1")
+}
+
+// rotate writes a file anew, on any goroutine.
+func rotate(t testing.TB, path, text string) {
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+const rotated = "the-token-after-it-0123456789"
+
+// known says whether a token is one that the directory has.
+func known(t testing.TB, dir *auth.Directory, token string) bool {
+	_, err := dir.Identify(t.Context(), auth.Presented{Token: token})
+	return err == nil
+}
+
+// rotates is a store that is asked how it stands before anything is served: a token's file changes then.
+type rotates struct {
+	skep.Store
+	once func()
+}
+
+func (s rotates) Stats(ctx context.Context) (skep.Stats, error) {
+	s.once()
+	return s.Store.Stats(ctx)
+}
+
+// A token that is replaced while the store is being opened, which may take minutes, is noticed once it is open.
+func TestATokenRotatedWhileTheStoreOpens(t *testing.T) {
+	path := write(t, "token", token)
+	c := local(t)
+	c.Credentials = []CredentialConfig{
+		{Name: "op", Tenant: "ops", Rights: []string{"read", "write", "admin"}, TokenFile: path},
+	}
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	r := start(t, c, Options{Store: rotates{st, sync.OnceFunc(func() { rotate(t, path, rotated) })}})
+	o := patient(r.at("resp"))
+	o.Password, o.Retries = rotated, 0
+	rc := redistest.New(o)
+	defer rc.Close()
+	taken := func() bool { return rc.Ping(t.Context()) == nil }
+	storetest.Eventually(t, "the token that is in the file now is taken", taken)
+	require.NoError(t, r.stop())
+}
+
+// lines has something done at each line of a log.
+type lines func(line string)
+
+func (f lines) Write(b []byte) (int, error) {
+	f(string(b))
+	return len(b), nil
+}
+
+// So is one that is replaced once more just after a reload has read it.
+func TestATokenRotatedTwiceInOneReload(t *testing.T) {
+	path := write(t, "token", token)
+	c := Default()
+	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "ops", Rights: []string{"read"}, TokenFile: path}}
+	creds, wrong := c.credentials(os.LookupEnv)
+	require.Empty(t, wrong)
+	dir, err := auth.New(creds, nil, nil)
+	require.NoError(t, err)
+	more := sync.OnceFunc(func() { rotate(t, path, rotated) })
+	log := lines(func(line string) {
+		if strings.Contains(line, "msg=reloaded ") {
+			more()
+		}
+	})
+	again := make(chan os.Signal, 1)
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(log, nil)), seen: fingerprint(c)}
+	s.o.Again = again
+	crew := storetest.NewCrew(t)
+	ctx, stop := context.WithCancel(t.Context())
+	crew.Go(func(testing.TB) { s.follow(ctx) })
+	again <- os.Interrupt
+	storetest.Eventually(t, "the token that is in the file now is taken", func() bool { return known(t, dir, rotated) })
+	require.False(t, known(t, dir, token))
+	stop()
+	crew.Wait()
+}
+
+// A certificate that cannot be read any more leaves the one in use, and takes nothing back of what a reload
+// says of credentials: one that was removed stays out when the next file changes.
+func TestACertificateThatCannotBeReadBringsNoCredentialBack(t *testing.T) {
+	p := newPKI(t)
+	p.issue("server")
+	c := Default()
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}
+	c.Credentials = []CredentialConfig{
+		{Name: "stays", Tenant: "t", Rights: []string{"read"}, TokenFile: write(t, "stays", token)},
+		{Name: "goes", Tenant: "t", Rights: []string{"read"}, TokenFile: write(t, "goes", rotated)},
+	}
+	creds, wrong := c.credentials(os.LookupEnv)
+	require.Empty(t, wrong)
+	dir, err := auth.New(creds, nil, nil)
+	require.NoError(t, err)
+	next := *c
+	next.Credentials = c.Credentials[:1]
+	var log bytes.Buffer
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.o.Reload = func() (*Config, error) { return &next, nil }
+	require.NoError(t, s.cert.load(&c.TLS))
+	before := s.cert.now.Load()
+	reload := func(c *Config, asked bool) *Config {
+		if next, _ := s.reload(c, asked); next != nil {
+			return next
+		}
+		return c
+	}
+
+	rotate(t, c.TLS.Cert, "half of it")
+	inUse := reload(c, true)
+	require.Contains(t, log.String(), "certificate not reloaded")
+	require.NotContains(t, log.String(), "msg=reloaded ")
+	require.Same(t, before, s.cert.now.Load())
+	require.False(t, known(t, dir, rotated))
+	p.issue("server")
+	reload(inUse, false)
+	require.False(t, known(t, dir, rotated), "it was removed")
+	require.True(t, known(t, dir, token))
+	require.NotSame(t, before, s.cert.now.Load())
+}
+
+// A reload takes what it can and names the rest: nobody is left to believe that a setting is in use.
+func TestAReloadSaysWhatItDoesNotTake(t *testing.T) {
+	file := write(t, "skep.yaml", "tenants: {t: {bytes: 64MiB}}\n")
+	c := local(t)
+	load := func() (*Config, error) {
+		next := *c
+		next.Tenants = nil
+		if wrong := next.merge(file, []byte(read(t, file))); len(wrong) > 0 {
+			return nil, wrong[0]
+		}
+		return &next, nil
+	}
+	first, err := load()
+	require.NoError(t, err)
+	again := make(chan os.Signal)
+	r := start(t, first, Options{Reload: load, Again: again})
+	shares := func() string {
+		_, body := get(t, http.DefaultClient, "http://"+r.at("http")+"/metrics", "")
+		return regexp.MustCompile(`skep_tenant_bytes\{tenant="t",what="share"\} .*`).FindString(body)
+	}
+	require.Contains(t, shares(), "6.7108864e+07")
+	require.Contains(t, r.log.String(), "is called share", "the old name is read, with a word")
+	require.NoError(t, os.WriteFile(file, []byte("tenants: {t: {share: 128MiB}}\nstore: {capacity_bytes: 1GiB, dram_bytes: 1GiB}\nlisten: 127.0.0.1:1\n"), 0o600))
+	again <- os.Interrupt
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "msg=reloaded ") }, time.Minute, 10*time.Millisecond)
+	require.Contains(t, r.log.String(), `settings="listen, store.capacity_bytes, store.dram_bytes"`)
+	require.Contains(t, shares(), "1.34217728e+08", "shares are the store's, too")
+
+	require.NoError(t, os.WriteFile(file, []byte("tenants: {t: {share: 128MiB}}\n"), 0o600))
+	again <- os.Interrupt
+	require.Eventually(t, func() bool { return strings.Count(r.log.String(), "msg=reloaded ") == 2 }, time.Minute, 10*time.Millisecond)
+	require.Equal(t, 1, strings.Count(r.log.String(), "need a restart"), "what is as it was is not named")
+	http.DefaultClient.CloseIdleConnections()
+	require.NoError(t, r.stop())
+}
+
+// Calls leave no line in the log at level info, whether memory answers or drives do.
+func TestCallsAreNotLogged(t *testing.T) {
+	c := local(t)
+	c.Store.DRAMBytes = 0
+	r := start(t, c, Options{})
+	rc := redistest.New(patient(r.at("resp")))
+	call := func(i int) {
+		key := fmt.Sprint("k", i)
+		require.NoError(t, rc.Set(t.Context(), key, make([]byte, 300<<10), 0))
+		_, err := rc.Get(t.Context(), key)
+		require.NoError(t, err)
+	}
+	call(0)
+	before := r.log.String()
+	for i := range 10 {
+		call(i)
+	}
+	require.Equal(t, before, r.log.String())
+	require.NoError(t, rc.Close())
+	require.NoError(t, r.stop())
 }

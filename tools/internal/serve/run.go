@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/trace"
@@ -44,6 +46,8 @@ type Options struct {
 	Again <-chan os.Signal
 	// Ready, when set, is called once everything listens.
 	Ready func(httpapi.ServerInfo)
+	// Clock is the store's and RESP's; time.Now when nil. For tests, which move it.
+	Clock func() time.Time
 	// Store, when set, is served in place of the one the configuration names, which is not
 	// opened; for tests.
 	Store skep.Store
@@ -57,22 +61,26 @@ type server struct {
 	st   skep.Store
 	dir  *auth.Directory
 	cert certificates
+	seen string // fingerprint of the files, from before they were read
 	reg  *prometheus.Registry
 
 	watch  *watch.Recorder
 	tracer trace.Tracer
+	gates  *gates
+	conns  *httpapi.Conns
 	wire   *wire.Server
 	resp   *resp.Server
 	jobs   *jobs
 	info   httpapi.ServerInfo
 
-	quotas   atomic.Pointer[map[string]int64]
+	files    int // descriptors of the process
+	shares   atomic.Pointer[map[string]int64]
 	draining atomic.Bool
 }
 
 // Run serves until ctx ends, then drains. What it opened is closed when it returns.
 func Run(ctx context.Context, c *Config, o Options) (err error) {
-	s := &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log)}
+	s := &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log), seen: fingerprint(c)}
 	creds, wrong := c.credentials(os.LookupEnv)
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
@@ -84,6 +92,10 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		if err := s.cert.load(&c.TLS); err != nil {
 			return err
 		}
+	}
+	s.files = raiseLimit()
+	if _, err := forConnections(s.files, c.devices()); err != nil {
+		return err
 	}
 	listeners, err := s.listen()
 	if err != nil {
@@ -99,10 +111,14 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		return err
 	}
 	defer stopTracing()
-	if err := s.openStore(ctx); err != nil {
+	opened := s.tellLonger()
+	err = s.openStore(ctx)
+	opened()
+	if err != nil {
 		return err
 	}
 	defer func() {
+		defer s.tellLonger()()
 		if o.Store == nil {
 			err = errors.Join(err, s.st.Close())
 		}
@@ -125,7 +141,7 @@ func (c *Config) logger(w io.Writer) *slog.Logger {
 
 // openStore opens the store the configuration names.
 func (s *server) openStore(ctx context.Context) error {
-	s.setQuotas(s.c)
+	s.setShares(s.c)
 	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if s.o.Store != nil {
 		s.st = s.o.Store
@@ -139,11 +155,24 @@ func (s *server) openStore(ctx context.Context) error {
 	so.EncryptionKeys = keys
 	s.tellEncrypted(keys)
 	so.Logger, so.Registerer = s.log.With("part", "store"), s.reg
+	so.Clock = s.o.Clock
 	st, err := store.Open(ctx, so)
 	if err != nil {
 		return err
 	}
 	s.st = st
+	return s.sayCapacity(ctx)
+}
+
+// sayCapacity tells that a cap below what an existing store's devices have does not make them smaller.
+func (s *server) sayCapacity(ctx context.Context) error {
+	st, err := s.st.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if c := int64(s.c.Store.CapacityBytes); c > 0 && st.DeviceBytes > c {
+		s.log.Warn("store.capacity_bytes is below what the devices have: they keep their size, and grow no more", "capacity_bytes", c, "have", st.DeviceBytes)
+	}
 	return nil
 }
 
@@ -151,7 +180,7 @@ func (c *Config) storeOptions() store.Options {
 	so := store.Options{
 		Dir: c.Dir, Devices: c.devicePaths(), CapacityBytes: int64(c.Store.CapacityBytes), BlockBytes: int64(c.Store.BlockBytes),
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
-		PinnedBytes: int64(c.Store.PinnedBytes), Policy: c.Store.Policy, TenantBytes: c.quotas(),
+		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
 		Device: device.Options{Backend: c.Store.Backend},
 	}
 	// skep top and its like look in through it, where its path fits a socket's.
@@ -165,25 +194,51 @@ func (c *Config) storeOptions() store.Options {
 	return so
 }
 
-func (c *Config) quotas() map[string]int64 {
+func (c *Config) shares() map[string]int64 {
 	out := map[string]int64{}
 	for name, t := range c.Tenants {
-		if t.Bytes > 0 {
-			out[name] = int64(t.Bytes)
+		if n := max(t.Share, t.Bytes); n > 0 {
+			out[name] = int64(n)
 		}
 	}
 	return out
 }
 
-func (s *server) setQuotas(c *Config) {
-	q := c.quotas()
-	s.quotas.Store(&q)
+// setShares has the tenants keep to the shares of c, and shows them. A store that is opened after it was told.
+func (s *server) setShares(c *Config) {
+	q := c.shares()
+	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
+		if c.Tenants[name].Bytes > 0 {
+			s.log.Warn("bytes of a tenant is called share: beyond it the tenant's blocks go first, and nothing is refused", "tenant", name)
+		}
+	}
+	if st, ok := skep.As[*store.Store](s.st); ok {
+		if err := st.SetTenantBytes(q); err != nil {
+			s.log.Error("shares not reloaded", "error", err)
+			return
+		}
+	}
+	s.shares.Store(&q)
 }
 
 // listener is one place to be served.
 type listener struct {
 	net.Listener
 	protocol string // wire, resp, http
+	secure   bool
+}
+
+// bounded is l with TLS, if it is to have that, and with its bound, where its server does not count
+// connections by itself.
+func (s *server) bounded(l listener) net.Listener {
+	out := l.Listener
+	if l.protocol == "http" {
+		out = s.gates.http.Listener(out)
+	}
+	if l.secure {
+		out = tls.NewListener(near.Listener{Listener: out}, s.cert.config(l.protocol == "http"))
+	}
+	return out
 }
 
 // listen opens every TCP listener, or none.
@@ -202,13 +257,11 @@ func (s *server) listen() (out []listener, err error) {
 			return out, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
 		}
 		secure := s.c.TLS.Cert != "" && !slices.Contains(s.c.TLS.Plain, p.name)
-		if secure {
-			l = tls.NewListener(near.Listener{Listener: l}, s.cert.config(p.name == "http"))
-		} else if host, _, _ := net.SplitHostPort(p.addr); !loopback(host) {
+		if host, _, _ := net.SplitHostPort(p.addr); !secure && !loopback(host) {
 			s.log.Warn("no TLS: tokens and values can be read on the way", "port", p.name, "address", p.addr)
 		}
 		protocol := protocols[p.name]
-		out = append(out, listener{l, protocol})
+		out = append(out, listener{l, protocol, secure})
 		s.info.Listeners = append(s.info.Listeners, httpapi.Listener{Protocol: protocol, Address: l.Addr().String(), TLS: secure})
 	}
 	return out, nil
@@ -232,13 +285,13 @@ func (s *server) listenSocket(out []listener) ([]listener, error) {
 		return out, err
 	}
 	s.info.Listeners = append(s.info.Listeners, httpapi.Listener{Protocol: "wire", Address: "unix:" + path})
-	return append(out, listener{l, "wire"}), nil
+	return append(out, listener{l, "wire", false}), nil
 }
 
 // serve runs the servers until ctx ends or one fails, then drains all.
 func (s *server) serve(ctx context.Context, listeners []listener) error {
 	s.info.Version, s.info.Started = s.o.Version, time.Now()
-	if err := s.make(); err != nil {
+	if err := s.make(ctx); err != nil {
 		return err
 	}
 	handler, err := s.handler()
@@ -249,6 +302,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
 	}
+	s.conns.Watch(web)
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	wireCtx, stopWire := context.WithCancel(context.WithoutCancel(ctx))
@@ -257,13 +311,14 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	for _, l := range listeners {
 		wg.Go(func() {
 			var err error
+			at := s.bounded(l)
 			switch l.protocol {
 			case "wire":
-				err = s.wire.Serve(wireCtx, l)
+				err = s.wire.Serve(wireCtx, at)
 			case "resp":
-				err = s.resp.Serve(l)
+				err = s.resp.Serve(at)
 			case "http":
-				if err = web.Serve(l); errors.Is(err, http.ErrServerClosed) {
+				if err = web.Serve(at); errors.Is(err, http.ErrServerClosed) {
 					err = nil
 				}
 			}
@@ -278,11 +333,19 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		s.follow(run)
 	}()
 	s.say()
+	s.tell(daemon.SdNotifyReady)
+	dog := make(chan struct{})
+	go func() {
+		defer close(dog)
+		s.watchdog(run)
+	}()
 	if s.o.Ready != nil {
 		s.o.Ready(s.info)
 	}
 	<-run.Done()
+	s.tell(daemon.SdNotifyStopping)
 	<-watching
+	<-dog
 	s.drain(web, stopWire)
 	wg.Wait()
 	s.jobs.close()
@@ -293,34 +356,50 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 }
 
 // make makes the servers.
-func (s *server) make() (err error) {
+func (s *server) make(ctx context.Context) (err error) {
 	c := s.c
+	st, err := s.st.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := forConnections(s.files, max(len(st.Devices), c.devices()))
+	if err != nil {
+		return err
+	}
+	s.gates = newGates(left, c.Limits.Connections)
+	s.conns = httpapi.NewConns(s.gates.http.Limit())
+	if n := s.gates.resp.Limit(); n < c.Limits.Connections {
+		s.log.Warn("fewer connections than limits.connections: raise the limit of open files", "connections", n, "limits.connections", c.Limits.Connections, "open_files", s.files)
+	}
 	s.watch = watch.New(s.reg)
 	s.jobs = newJobs(s.st, s.log)
 	half := int64(c.Limits.MemoryBytes) / 2
 	ro := resp.Options{
-		Auth: s.dir, Connections: c.Limits.Connections, SendBytes: half * 3 / 5, ReceiveBytes: half * 2 / 5,
+		Auth: s.dir, Gate: s.gates.resp, SendBytes: half * 3 / 5, ReceiveBytes: half * 2 / 5,
 		OpTimeout: time.Duration(c.Limits.Op), IOTimeout: time.Duration(c.Limits.IO), IdleTimeout: time.Duration(c.Limits.Idle),
 		ExistsLease: time.Duration(c.Redis.ExistsLease), ExistsLeaseBytes: int64(c.Redis.ExistsLeaseBytes),
 		CloseOnMiss: c.Redis.CloseOnMiss, Copies: c.Redis.Copies,
-		Log: s.log.With("part", "resp"), Watch: s.watch, Tracer: s.tracer,
+		Log: s.log.With("part", "resp"), Watch: s.watch, Tracer: s.tracer, Clock: s.o.Clock,
 	}
 	ro.SendBytes = max(ro.SendBytes, resp.MinSendBytes)
 	if ro.ExistsLease == 0 {
 		ro.ExistsLease = -1
 	}
+	if st, ok := skep.As[*store.Store](s.st); ok {
+		ro.Clock, ro.Wall = st.Lasting, time.Now
+	}
 	if s.resp, err = resp.New(s.st, ro); err != nil {
 		return err
 	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
-		Auth: s.dir, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
-		Limits:  wire.Limits{Connections: c.Limits.Connections, Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
+		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
+		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
 		Observe: s.observe, Admin: s.admin, Tracer: s.tracer,
 	})
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.resp, wireMetrics{s.wire})
+	s.reg.MustRegister(s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
 	return nil
 }
 
@@ -361,8 +440,9 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 
 func (s *server) handler() (http.Handler, error) {
 	return httpapi.New(httpapi.Options{
-		Store: s.st, Auth: s.dir, Watch: s.watch, Gatherer: s.reg, Ready: s.ready, Server: s.info, Jobs: s.jobs,
-		Segments: segmentsOf(s.st), Quotas: func() map[string]int64 { return *s.quotas.Load() }, Console: console.Handler(),
+		Conns: s.conns,
+		Store: s.st, Auth: s.dir, Watch: s.watch, Gatherer: s.reg, Ready: s.ready, Unwell: s.unwell, Server: s.info, Jobs: s.jobs,
+		Segments: segmentsOf(s.st), Shares: func() map[string]int64 { return *s.shares.Load() }, Console: console.Handler(),
 		Timeout: time.Duration(s.c.Limits.Op), Log: s.log.With("part", "http"),
 	})
 }
@@ -381,6 +461,9 @@ func (s *server) ready() error {
 	if st.State != "ok" {
 		return errors.New(st.State)
 	}
+	if bad := unwell(&st); len(bad) == len(st.Devices) && len(bad) > 0 {
+		return noneWell(bad)
+	}
 	return nil
 }
 
@@ -388,6 +471,9 @@ func (s *server) ready() error {
 func (s *server) say() {
 	for _, l := range s.info.Listeners {
 		s.log.Info("listening", "protocol", l.Protocol, "address", l.Address, "tls", l.TLS)
+	}
+	if !s.dir.Open() && !s.dir.HasOperator() {
+		s.log.Warn("no credential is an operator's: nobody may see metrics and the store's figures or steer background work; give one tenant '*' and the right admin")
 	}
 	if s.dir.Open() {
 		s.log.Warn("no credentials are configured: whoever reaches the loopback ports or the socket is the tenant default, with all rights")

@@ -3,35 +3,29 @@ package serve
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
@@ -67,6 +61,7 @@ devices: "99"
 listen: 0.0.0.0:7420
 resp: nonsense
 nonesuch: 1
+capacity: 1GiB
 store: {policy: mru, dram_bytes: lots, io_bytes: 1MiB}
 limits: {drain: 0s, connections: 0}
 redis: {copies: 9}
@@ -76,7 +71,8 @@ tls: {cert: only.pem, plain: [ftp]}
 `)
 	_, err := Load(file, func(k string) (string, bool) { return "x", k == "SKEP_LIMITS_KEYS" }, nil)
 	require.Error(t, err)
-	for _, field := range []string{"nonesuch", "lots", "SKEP_LIMITS_KEYS", "dir", "devices", "listen is 0.0.0.0:7420, must be a loopback address", "resp", "store.policy", "store.io_bytes",
+	assert.NotContains(t, err.Error(), "serve.Config")
+	for _, field := range []string{"there is no setting nonesuch here", "no setting capacity here; it is store.capacity_bytes", "lots", "SKEP_LIMITS_KEYS", "dir", "devices", "listen is 0.0.0.0:7420, must be a loopback address", "resp", "store.policy", "store.io_bytes",
 		"limits.drain", "limits.connections", "redis.copies", "log.level", "trace.ratio", "trace.endpoint", "tls.cert and tls.key", "tls.plain"} {
 		assert.Contains(t, err.Error(), field)
 	}
@@ -95,7 +91,7 @@ credentials:
   - {name: b, tenant: t, rights: [read, admin], token_file: %s}
   - {name: c, tenant: t, rights: [write], token_sha256: %x, expires: 2030-01-02T03:04:05Z}
 tenants:
-  t: {bytes: 1TiB, requests_per_second: 10, bytes_per_second: 1GB, connections: 3}
+  t: {share: 1TiB, requests_per_second: 10, bytes_per_second: 1GB, connections: 3}
 `, write(t, "token", token+"\n"), sha256.Sum256([]byte(token))))
 	c, err := Load(file, noEnv, nil)
 	require.NoError(t, err, "with credentials any address will do")
@@ -115,11 +111,11 @@ credentials:
   - {name: a, tenant: t, rights: [read], token_env: SKEP_TEST_NONE}
   - {name: a, tenant: "", rights: [root], token_sha256: short}
   - {name: d, tenant: t, rights: [], token_file: /none, cert_name: x}
-tenants: {t: {connections: -1}}
+tenants: {t: {connections: -1, share: 1GiB, bytes: 2GiB}}
 `)
 	_, err = Load(file, noEnv, nil)
 	require.Error(t, err)
-	for _, part := range []string{"SKEP_TEST_NONE", "credentials[1].name", "credentials[1].tenant", "credentials[1].rights", "SHA-256", "credentials[2].rights", "2 ways in", "tenants.t"} {
+	for _, part := range []string{"SKEP_TEST_NONE", "credentials[1].name", "credentials[1].tenant", "credentials[1].rights", "SHA-256", "credentials[2].rights", "2 ways in", "tenants.t", "tenants.t, share and bytes"} {
 		assert.Contains(t, err.Error(), part)
 	}
 }
@@ -281,8 +277,8 @@ func (r *running) at(protocol string) string {
 }
 
 // patient is a client that gives nothing up, however busy the machine.
-func patient(addr string) *redis.Options {
-	return &redis.Options{Addr: addr, DialTimeout: time.Minute, ReadTimeout: time.Minute}
+func patient(addr string) redistest.Options {
+	return redistest.Options{Addr: addr, Timeout: time.Minute, Retries: 3}
 }
 
 // local is a configuration on free ports and a short socket path.
@@ -319,19 +315,20 @@ func TestServeStopAndServeAgain(t *testing.T) {
 	for round := range 2 {
 		r := start(t, c, Options{Version: "v0"})
 		assert.Contains(t, r.log.String(), "no credentials are configured")
-		rc := redis.NewClient(patient(r.at("resp")))
+		rc := redistest.New(patient(r.at("resp")))
 		if round == 0 {
-			require.NoError(t, rc.Set(ctx, "k", value, time.Hour).Err())
-			require.NoError(t, rc.Set(ctx, "gone", "x", time.Hour).Err())
-			require.NoError(t, rc.Del(ctx, "gone").Err())
+			require.NoError(t, rc.Set(ctx, "k", value, time.Hour))
+			require.NoError(t, rc.Set(ctx, "gone", "x", time.Hour))
+			_, err := rc.Int(ctx, "DEL", "gone")
+			require.NoError(t, err)
 		}
-		got, err := rc.Get(ctx, "k").Bytes()
+		got, err := rc.Get(ctx, "k")
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(value, got))
-		ttl, err := rc.TTL(ctx, "k").Result()
+		ttl, err := rc.Int(ctx, "TTL", "k")
 		require.NoError(t, err)
-		assert.Greater(t, ttl, 50*time.Minute, "an expiry survives a restart")
-		n, err := rc.DBSize(ctx).Result()
+		assert.Greater(t, ttl, int64(50*60), "an expiry survives a restart")
+		n, err := rc.Int(ctx, "DBSIZE")
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), n)
 		require.NoError(t, rc.Close())
@@ -368,123 +365,6 @@ func TestASecondServerIsRefused(t *testing.T) {
 	assert.ErrorIs(t, Run(context.Background(), &d, Options{Log: io.Discard}), skep.Invalid, "so is the port")
 }
 
-// pki makes certificates that one CA has signed.
-type pki struct {
-	t    *testing.T
-	dir  string
-	ca   *x509.Certificate
-	key  *ecdsa.PrivateKey
-	next int64
-}
-
-func newPKI(t *testing.T) *pki {
-	p := &pki{t: t, dir: t.TempDir(), next: 1}
-	p.key, p.ca = p.make("ca", nil, nil)
-	p.write("ca.pem", "CERTIFICATE", p.ca.Raw)
-	return p
-}
-
-func (p *pki) make(name string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(p.t, err)
-	p.next++
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(p.next), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: parent == nil, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	if parent == nil {
-		parent, signer = tmpl, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
-	require.NoError(p.t, err)
-	c, err := x509.ParseCertificate(der)
-	require.NoError(p.t, err)
-	return key, c
-}
-
-func (p *pki) write(name, kind string, der []byte) string {
-	path := filepath.Join(p.dir, name)
-	require.NoError(p.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-	return path
-}
-
-// issue writes name.pem and name.key.
-func (p *pki) issue(name string) (cert tls.Certificate) {
-	key, c := p.make(name, p.ca, p.key)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(p.t, err)
-	p.write(name+".pem", "CERTIFICATE", c.Raw)
-	p.write(name+".key", "PRIVATE KEY", der)
-	return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key}
-}
-
-func TestTLSTokensCertificatesAndRotation(t *testing.T) {
-	p := newPKI(t)
-	p.issue("server")
-	engine, stranger := p.issue("engine"), newPKI(t).issue("engine")
-	tokenFile := write(t, "token", token)
-	c := local(t)
-	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key"), ClientCA: filepath.Join(p.dir, "ca.pem")}
-	c.Credentials = []CredentialConfig{
-		{Name: "op", Tenant: "ops", Rights: []string{"read", "write", "admin"}, TokenFile: tokenFile},
-		{Name: "engine", Tenant: "prod", Rights: []string{"read", "write"}, CertName: "engine"},
-	}
-	require.Empty(t, c.problems())
-	st := memstore.New(memstore.Options{})
-	defer st.Close()
-	r := start(t, c, Options{Store: st})
-	pool := x509.NewCertPool()
-	pool.AddCert(p.ca)
-	ctx := context.Background()
-	connect := func(cert *tls.Certificate, password string) *redis.Client {
-		conf := &tls.Config{RootCAs: pool}
-		if cert != nil {
-			conf.Certificates = []tls.Certificate{*cert}
-		}
-		o := patient(r.at("resp"))
-		o.TLSConfig, o.Password, o.MaxRetries = conf, password, -1
-		rc := redis.NewClient(o)
-		t.Cleanup(func() { rc.Close() })
-		return rc
-	}
-	byToken, byCert := connect(nil, token), connect(&engine, "")
-	require.NoError(t, byToken.Set(ctx, "k", "of ops", 0).Err())
-	require.NoError(t, byCert.Set(ctx, "k", "of prod", 0).Err())
-	assert.Equal(t, "of ops", byToken.Get(ctx, "k").Val())
-	assert.Equal(t, "of prod", byCert.Get(ctx, "k").Val())
-	assert.Error(t, connect(nil, "").Get(ctx, "k").Err(), "neither")
-	assert.Error(t, connect(&stranger, "").Get(ctx, "k").Err(), "a certificate somebody else signed")
-	plain := redis.NewClient(&redis.Options{Addr: r.at("resp"), MaxRetries: -1})
-	assert.Error(t, plain.Ping(ctx).Err(), "without TLS")
-	plain.Close()
-	old := &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12}
-	_, err := tls.Dial("tcp", r.at("resp"), old)
-	assert.Error(t, err, "TLS 1.2")
-
-	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine}}}}
-	defer web.CloseIdleConnections()
-	code, body := get(t, web, "https://"+r.at("http")+"/api/v1/server", "")
-	assert.Equal(t, 200, code)
-	assert.Contains(t, body, `"tenant":"prod"`)
-	code, _ = get(t, web, "https://"+r.at("http")+"/api/v1/stats", "")
-	assert.Equal(t, 403, code, "no admin")
-
-	serial := func() string {
-		conn, err := tls.Dial("tcp", r.at("resp"), &tls.Config{RootCAs: pool})
-		require.NoError(t, err)
-		defer conn.Close()
-		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
-	}
-	before := serial()
-	p.issue("server")
-	require.NoError(t, os.WriteFile(tokenFile, []byte("another-token-0123456789"), 0o600))
-	require.Eventually(t, func() bool { return serial() != before }, time.Minute, 100*time.Millisecond, "certificates rotate without a restart")
-	require.Eventually(t, func() bool { return byToken.Get(ctx, "k").Err() != nil }, time.Minute, 50*time.Millisecond, "and so do tokens, under connections that live")
-	assert.Equal(t, "of ops", connect(nil, "another-token-0123456789").Get(ctx, "k").Val())
-	assert.Equal(t, "of prod", byCert.Get(ctx, "k").Val(), "who did not change stays connected")
-	require.NoError(t, r.stop())
-	assert.NotContains(t, r.log.String(), token)
-}
-
 func TestJobsAreSteered(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
@@ -510,9 +390,9 @@ func TestJobsAreSteered(t *testing.T) {
 	assert.Equal(t, "paused", s)
 	require.NoError(t, js.Do(ctx, "check", "resume"))
 	require.NoError(t, js.Do(ctx, "check", "stop"))
-	require.Eventually(t, func() bool { s, d := state(); return s == "idle" && d == "stopped" }, time.Minute, 5*time.Millisecond)
+	storetest.Eventually(t, "it stops", func() bool { s, d := state(); return s == "idle" && d == "stopped" })
 	require.NoError(t, js.Do(ctx, "check", "start"))
-	require.Eventually(t, func() bool { s, _ := state(); return s == "idle" }, 2*time.Minute, 20*time.Millisecond)
+	storetest.Eventually(t, "it ends", func() bool { s, _ := state(); return s == "idle" })
 	_, d := state()
 	assert.Contains(t, d, "100 blocks read, 200.0 MiB; 0 damaged")
 }
@@ -521,11 +401,11 @@ func TestJobsAreSteered(t *testing.T) {
 // damaged shows.
 func TestTheStoresOwnWork(t *testing.T) {
 	r := start(t, local(t), Options{})
-	rc := redis.NewClient(patient(r.at("resp")))
+	rc := redistest.New(patient(r.at("resp")))
 	defer rc.Close()
 	ctx := context.Background()
 	for i := range 20 {
-		require.NoError(t, rc.Set(ctx, fmt.Sprint("k", i%10), make([]byte, 4<<20), 0).Err())
+		require.NoError(t, rc.Set(ctx, fmt.Sprint("k", i%10), make([]byte, 4<<20), 0))
 	}
 	web := "http://" + r.at("http") + "/api/v1/jobs"
 	do := func(what string) {
@@ -548,7 +428,7 @@ func TestTheStoresOwnWork(t *testing.T) {
 	}
 	for _, name := range []string{"flush", "scrub", "compact", "rebalance"} {
 		do("/" + name + "/start")
-		require.Eventually(t, func() bool { return job(name).State == "idle" }, 2*time.Minute, 20*time.Millisecond, name)
+		storetest.Eventually(t, name, func() bool { return job(name).State == "idle" })
 		assert.Equal(t, 1.0, job(name).Progress, "%s: %s", name, job(name).Detail)
 	}
 	assert.Contains(t, job("scrub").Detail, "0 repaired, 0 lost, 0 not read, 0 faults")
@@ -588,4 +468,28 @@ func TestPausingAndResumingAWorkThatRestarts(t *testing.T) {
 	require.NoError(t, js.Do(ctx, "move", "start"))
 	close(finish)
 	require.Eventually(t, func() bool { return state() == "idle" }, time.Minute, time.Millisecond)
+}
+
+// Keys of Redis clients expire by the time the store keeps, which no change of the machine's clock moves. What clients
+// name moments by is the machine's.
+func TestKeysOfClientsExpireByTheStoresTime(t *testing.T) {
+	var passed atomic.Int64
+	r := start(t, local(t), Options{Clock: func() time.Time { return skep.Steady().Add(time.Duration(passed.Load())) }})
+	rc := redistest.New(patient(r.at("resp")))
+	defer func() { require.NoError(t, rc.Close()) }()
+	require.NoError(t, rc.Set(t.Context(), "soon", "x", time.Hour))
+	require.NoError(t, rc.Set(t.Context(), "later", "x", 100*time.Hour))
+	passed.Store(int64(50 * time.Hour))
+	_, err := rc.Get(t.Context(), "soon")
+	require.ErrorIs(t, err, redistest.ErrNil)
+	b, err := rc.Get(t.Context(), "later")
+	require.NoError(t, err)
+	require.Equal(t, "x", string(b))
+	inADay := time.Now().Add(24 * time.Hour).Unix() // fifty hours have not passed by the machine's clock
+	left, err := rc.Int(t.Context(), "EXPIREAT", "later", inADay)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, left)
+	b, err = rc.Get(t.Context(), "later")
+	require.NoError(t, err, "the moment that was named has not come")
+	require.Equal(t, "x", string(b))
 }

@@ -57,7 +57,7 @@ func putPipeline(t *testing.T, c *wire.Client, n int) (skep.Scope, []skep.Key) {
 func stageRequest(sc skep.Scope, keys []skep.Key, stage int) *skep.RestoreRequest {
 	cost := skep.RecomputeCost{PerToken: 10 * time.Microsecond}
 	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.TailFirst,
-		Layers: pipelineSplit.Layers(stage, pipelineShape.Layers), Compute: &skep.Compute{Cost: cost}}}}
+		Layers: pipelineSplit.Layers(stage, pipelineShape.Layers).Subset(), Compute: &skep.Compute{Cost: cost}}}}
 	if stage > 0 {
 		r.Chains[0].Compute.Boundary = &skep.Boundary{Chain: 1, BytesPerToken: activations / 16}
 		r.Chains = append(r.Chains, skep.Chain{Scope: sc, Keys: keys, Part: pipelineSplit.BoundaryPart(stage)})
@@ -81,12 +81,12 @@ func restoreStage(ctx context.Context, t *testing.T, c *wire.Client, r *skep.Res
 	engine := make(chan error, 1)
 	go func() {
 		for at := 0; at < 16*n; {
-			cl, err := s.(skep.Planner).ClaimWhen(0, skep.Range{From: at, To: 16 * n}, true)
+			cl, err := s.Claim(ctx, 0, skep.Only(at, 16*n), skep.Idle)
 			if err != nil {
 				engine <- err
 				return
 			}
-			if cl.Granted.Len() == 0 && cl.Jump == at {
+			if cl.Granted.Len() == 0 && cl.Next == at {
 				time.Sleep(100 * time.Microsecond) // until something has landed
 				continue
 			}
@@ -94,9 +94,9 @@ func restoreStage(ctx context.Context, t *testing.T, c *wire.Client, r *skep.Res
 				out.computed[b] = true
 			}
 			if cl.Granted.Len() > 0 {
-				_ = s.(skep.Planner).Computed(0, cl.Granted, time.Duration(cl.Granted.Len())*10*time.Microsecond, 0)
+				_ = s.Computed(ctx, 0, cl.Granted, time.Duration(cl.Granted.Len())*10*time.Microsecond, 0)
 			}
-			at = cl.Jump
+			at = cl.Next
 		}
 		engine <- nil
 	}()
@@ -190,7 +190,7 @@ func TestStagesInSharedMemory(t *testing.T) {
 		got := restoreStage(ctx, t, c, r)
 		t.Logf("stage %d: %d of %d blocks computed", stage, got.require(t, stage), len(keys))
 		for b, k := range keys {
-			at := r.Chains[0].Layers
+			at := pipelineSplit.Layers(stage, pipelineShape.Layers)
 			if kv := r.Chains[0].Dest.Memory[b*pipelineBlock:]; got.loaded[b] {
 				require.True(t, bytes.Equal(storetest.Payload(k, skep.PartKV, pipelineBlock)[at.From*pipelineBlock/6:at.To*pipelineBlock/6],
 					kv[at.From*pipelineBlock/6:at.To*pipelineBlock/6]), "block %d", b)
@@ -213,7 +213,7 @@ func TestStagesOfAnotherSplitOverAConnection(t *testing.T) {
 	defer stop()
 	sc, keys := putPipeline(t, c, 16)
 	r := stageRequest(sc, keys, 1)
-	r.Chains[0].Layers, r.Chains[1].Part = skep.Split{4}.Layers(1, 6), skep.Split{4}.BoundaryPart(1)
+	r.Chains[0].Layers, r.Chains[1].Part = skep.Split{4}.Layers(1, 6).Subset(), skep.Split{4}.BoundaryPart(1)
 	got := restoreStage(ctx, t, c, r)
 	conflicts := 0
 	for b := range keys {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -14,14 +13,9 @@ import (
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
-// mapper is a store that can tell how its segments stand; the embedded one can.
-type mapper interface {
-	StripeMap(ctx context.Context) (*store.StripeMap, error)
-}
-
-// segmentsOf is the stripe map of a store that has one, nil for others.
+// segmentsOf is the stripe map of the embedded store, nil for others.
 func segmentsOf(st skep.Store) func(context.Context) (httpapi.Segments, error) {
-	m, ok := st.(mapper)
+	m, ok := skep.As[*store.Store](st)
 	if !ok {
 		return nil
 	}
@@ -44,17 +38,6 @@ func segmentsOf(st skep.Store) func(context.Context) (httpapi.Segments, error) {
 	}
 }
 
-// scrubber and mover are stores whose background work can be asked for; the embedded
-// one is both.
-type scrubber interface {
-	Scrub(ctx context.Context, o store.ScrubOptions) (store.ScrubReport, error)
-}
-
-type mover interface {
-	Compact(ctx context.Context, o store.MoveOptions) (store.CompactResult, error)
-	Rebalance(ctx context.Context, o store.MoveOptions) (store.Progress, error)
-}
-
 // jobsOf lists the background work that a store offers.
 func jobsOf(st skep.Store, js *jobs) []*job {
 	list := []*job{{name: "flush", about: "waits until every accepted block is on the drives", run: func(ctx context.Context, j *job) error {
@@ -66,17 +49,16 @@ func jobsOf(st skep.Store, js *jobs) []*job {
 		}
 		return js.step(ctx, j, 1, "done "+time.Now().Format(time.TimeOnly))
 	}}}
-	if s, ok := st.(scrubber); ok {
-		list = append(list, &job{name: "scrub", about: "reads every copy of everything at 64 MiB a second, and mends what is wrong from what is right", run: func(ctx context.Context, j *job) error {
-			return scrub(ctx, s, js, j)
-		}})
-	} else {
+	m, ok := skep.As[*store.Store](st)
+	if !ok {
 		list = append(list, &job{name: "check", about: "reads every block without a salt and compares its checksums, at 64 MiB a second", run: func(ctx context.Context, j *job) error {
 			return check(ctx, st, js, j)
 		}})
-	}
-	if m, ok := st.(mover); ok {
+	} else {
 		list = append(list,
+			&job{name: "scrub", about: "reads every copy of everything at 64 MiB a second, and mends what is wrong from what is right", run: func(ctx context.Context, j *job) error {
+				return scrub(ctx, m, js, j)
+			}},
 			&job{name: "compact", about: "rewrites groups with holes, chains in order; resumes with what is left", restarts: true, run: func(ctx context.Context, j *job) error {
 				r, err := m.Compact(ctx, store.MoveOptions{Progress: js.moved(ctx, j)})
 				return js.done(ctx, j, r.Progress, err)
@@ -90,7 +72,7 @@ func jobsOf(st skep.Store, js *jobs) []*job {
 }
 
 // scrub tells how far a scrub is, and pauses it where it tells.
-func scrub(ctx context.Context, s scrubber, js *jobs, j *job) error {
+func scrub(ctx context.Context, s *store.Store, js *jobs, j *job) error {
 	told := func(r store.ScrubReport) (float64, string) {
 		share := -1.0
 		if r.OfGroups > 0 {
@@ -226,40 +208,19 @@ func (c *checker) read(ctx context.Context, ns skep.NamespaceID) (err error) {
 	if len(keys) == 0 {
 		return nil
 	}
-	ses, err := c.st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: skep.Scope{Namespace: ns}, Keys: keys, Priority: -1}}})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		err = errors.Join(err, ses.Close(wait))
-	}()
-	var chunks [16]skep.Chunk
-	for {
-		n, err := ses.Next(ctx, chunks[:])
-		if err == io.EOF {
-			return nil
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: skep.Scope{Namespace: ns}, Keys: keys, Priority: -1}}}
+	return skep.Load(ctx, c.st, r, func(ch *skep.Chunk) error {
+		c.read0++
+		c.bytes += ch.Bytes
+		switch {
+		case ch.Err == nil:
+		case skep.KindOf(ch.Err) == skep.Damaged:
+			c.damaged++
+		default:
+			c.gone++
 		}
-		if err != nil {
-			return err
-		}
-		for i := range chunks[:n] {
-			ch := &chunks[i]
-			c.read0++
-			c.bytes += ch.Bytes
-			switch {
-			case ch.Err == nil:
-			case skep.KindOf(ch.Err) == skep.Damaged:
-				c.damaged++
-			default:
-				c.gone++
-			}
-			size := int(min(ch.Bytes, checkRate))
-			ch.Release()
-			if err := c.pace.WaitN(ctx, size); err != nil {
-				return err
-			}
-		}
-	}
+		size := int(min(ch.Bytes, checkRate))
+		ch.Release()
+		return c.pace.WaitN(ctx, size)
+	})
 }

@@ -3,20 +3,36 @@ package serve
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // certificates are what TLS handshakes use, replaced as a whole when the files change.
 type certificates struct {
-	now atomic.Pointer[tls.Config]
+	now atomic.Pointer[loaded]
+}
+
+// loaded is what the files held.
+type loaded struct {
+	*tls.Config
+	expires map[string]time.Time // by setting
 }
 
 // loadCertificate reads the files t names.
-func loadCertificate(t *TLSConfig) (*tls.Config, error) {
+func loadCertificate(t *TLSConfig) (*loaded, error) {
 	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, err
+	}
+	expires := map[string]time.Time{}
+	for _, der := range cert.Certificate {
+		if err := soonest(expires, "cert", der); err != nil {
+			return nil, err
+		}
 	}
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
@@ -26,18 +42,47 @@ func loadCertificate(t *TLSConfig) (*tls.Config, error) {
 		NextProtos: []string{"h2", "http/1.1"},
 	}
 	if t.ClientCA != "" {
-		pem, err := readFile(t.ClientCA, MaxFileBytes)
+		text, err := readFile(t.ClientCA, MaxFileBytes)
 		if err != nil {
 			return nil, err
 		}
 		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
+		if !pool.AppendCertsFromPEM(text) {
 			return nil, errors.New("no certificate in " + t.ClientCA)
+		}
+		for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
+			_ = soonest(expires, "client_ca", b.Bytes) // what the pool left out, too, is no reason
 		}
 		c.ClientCAs = pool
 		c.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	return c, nil
+	return &loaded{c, expires}, nil
+}
+
+// soonest notes when a certificate runs out, if that is before the others of its setting.
+func soonest(expires map[string]time.Time, setting string, der []byte) error {
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return err
+	}
+	if at, ok := expires[setting]; !ok || c.NotAfter.Before(at) {
+		expires[setting] = c.NotAfter
+	}
+	return nil
+}
+
+var descExpires = prometheus.NewDesc("skep_certificate_expires_seconds", "When the first certificate of a file in use runs out, in seconds since 1970, by setting of tls.", []string{"what"}, nil)
+
+// Describe implements prometheus.Collector.
+func (*certificates) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *certificates) Collect(out chan<- prometheus.Metric) {
+	if l := c.now.Load(); l != nil {
+		for what, at := range l.expires {
+			out <- prometheus.MustNewConstMetric(descExpires, prometheus.GaugeValue, float64(at.Unix()), what)
+		}
+	}
 }
 
 // load reads the files again; an error leaves what was there in use.
@@ -54,7 +99,7 @@ func (c *certificates) load(t *TLSConfig) error {
 // HTTP may be offered it.
 func (c *certificates) config(http bool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		conf := c.now.Load()
+		conf := c.now.Load().Config
 		if !http {
 			conf = conf.Clone()
 			conf.NextProtos = nil

@@ -255,11 +255,11 @@ func (f *frame) tenants() {
 			f.add("and %d more", len(f.b.Tenants)-shown)
 			break
 		}
-		quota := "no quota"
-		if t.QuotaBytes > 0 {
-			quota = fmt.Sprintf("of %s, %s", size(t.QuotaBytes), percent(float64(t.Bytes), float64(t.QuotaBytes)))
+		share := "no share"
+		if t.ShareBytes > 0 {
+			share = fmt.Sprintf("of %s, %s", size(t.ShareBytes), percent(float64(t.Bytes), float64(t.ShareBytes)))
 		}
-		f.add("%-30s %10s %s", tail(t.Name, 30), size(t.Bytes), quota)
+		f.add("%-30s %10s %s", tail(t.Name, 30), size(t.Bytes), share)
 	}
 }
 

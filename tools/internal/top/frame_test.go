@@ -30,7 +30,7 @@ func samples() (before, now Sample) {
 		Admission: skep.AdmissionStats{Policy: "budget", BudgetPerDay: 1 << 40, BudgetLeft: -(5 << 20), WaitingBlocks: 600, WaitingBytes: 600 << 20, AdmittedBlocks: 2000, RefusedHits: 55,
 			Refused: map[string]int64{"not used": 4000, "partial tail": 300}},
 		Reuse:   skep.ReuseStats{References: 90_000, SampleRate: .04, DRAM: .11, TwiceDRAM: .21, Devices: .31, TwiceDevices: .36, Curve: []skep.ReusePoint{{Blocks: 1}}},
-		Tenants: []skep.TenantStats{{Name: "chat", Bytes: 8 << 30, QuotaBytes: 16 << 30}, {Name: "batch", Bytes: 1 << 30}, {Name: "c"}, {Name: "d"}, {Name: "e"}, {Name: "f"}},
+		Tenants: []skep.TenantStats{{Name: "chat", Bytes: 8 << 30, ShareBytes: 16 << 30}, {Name: "batch", Bytes: 1 << 30}, {Name: "c"}, {Name: "d"}, {Name: "e"}, {Name: "f"}},
 		Work:    []skep.WorkStats{{Name: "scrub", Unit: "bytes", Done: 3 << 30, Total: 16 << 30}, {Name: "rebalance", Unit: "groups", Done: 4}},
 		Memory:  []skep.MemoryStats{{Name: "index", Used: 1 << 20}, {Name: "DRAM tier", Used: 256 << 20}},
 	}}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -168,24 +167,6 @@ func (b *bed) warm(ctx context.Context, st skep.Store, scope skep.Scope, w *Work
 	}
 	keys := longest.keys()
 	keys = keys[:min(len(keys), int((8<<20)/b.block)+1)]
-	ses, err := st.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys}}})
-	if err != nil {
-		return err
-	}
-	var into [64]skep.Chunk
-	for {
-		n, err := ses.Next(ctx, into[:])
-		for i := range into[:n] {
-			if into[i].Err != nil {
-				return errors.Join(into[i].Err, ses.Close(ctx))
-			}
-			into[i].Release()
-		}
-		if err == io.EOF {
-			return ses.Close(ctx)
-		}
-		if err != nil {
-			return errors.Join(err, ses.Close(ctx))
-		}
-	}
+	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: scope, Keys: keys}}}
+	return skep.Load(ctx, st, r, func(c *skep.Chunk) error { return c.Err })
 }

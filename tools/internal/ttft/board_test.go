@@ -20,9 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/payload"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -136,7 +136,7 @@ func TestClaimsByAWordInSharedMemory(t *testing.T) {
 	require.NoError(t, err)
 	defer mem.Release()
 	dest := mem.Bytes()[page:]
-	word, err := twopointer.WordAt(mem.Bytes())
+	word, err := skep.ClaimWordAt(mem.Bytes())
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	byWord, byCall := 0, 0
@@ -145,21 +145,20 @@ func TestClaimsByAWordInSharedMemory(t *testing.T) {
 		ses, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.TailFirst, Dest: skep.Destination{Memory: dest, Stride: boardBlock},
 			Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: per}}}}})
 		require.NoError(t, err)
-		require.NoError(t, ses.(skep.Boarder).Board(0, word))
+		require.NoError(t, ses.ShareClaimWord(ctx, 0, word))
 		end := blocks * boardShape.BlockTokens
-		board := twopointer.NewBoard(word, boardShape.BlockTokens, end)
+		board := skep.NewClaimer(ses, 0, word, boardShape.BlockTokens, end)
 		granted := map[int]int{}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+		crew := storetest.NewCrew(t)
+		crew.Go(func(t testing.TB) {
 			for pos := 0; pos < end; {
 				r := skep.Range{From: pos, To: min(pos+16*(1+rng.IntN(8)), end)}
-				cl, ok := board.Claim(r, true)
+				cl, ok := board.ByWord(r, skep.Idle)
 				if ok {
 					byWord++
 				} else {
 					byCall++
-					cl, err = ses.(skep.Planner).ClaimWhen(0, r, true)
+					cl, err = ses.Claim(ctx, 0, r.Subset(), skep.Idle)
 					require.NoError(t, err)
 				}
 				for b := cl.Granted.From / 16; b < cl.Granted.To/16; b++ {
@@ -167,13 +166,13 @@ func TestClaimsByAWordInSharedMemory(t *testing.T) {
 				}
 				if n := cl.Granted.Len(); n > 0 {
 					time.Sleep(time.Duration(n) * per)
-					require.NoError(t, ses.(skep.Planner).Computed(0, cl.Granted, time.Duration(n)*per, 0))
-				} else if cl.Jump == pos {
+					require.NoError(t, ses.Computed(ctx, 0, cl.Granted, time.Duration(n)*per, 0))
+				} else if cl.Next == pos {
 					time.Sleep(100 * time.Microsecond)
 				}
-				pos = cl.Jump
+				pos = cl.Next
 			}
-		}()
+		})
 		landed, claimed := map[int]int{}, map[int]int{}
 		into := make([]skep.Chunk, 16)
 		for {
@@ -190,7 +189,7 @@ func TestClaimsByAWordInSharedMemory(t *testing.T) {
 				break
 			}
 		}
-		<-done
+		crew.Wait()
 		require.NoError(t, ses.Close(ctx))
 		for b := range blocks {
 			require.Equal(t, 1, landed[b]+granted[b], "block %d", b)

@@ -5,7 +5,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/skepkv/skep/tools/internal/report"
+	"github.com/skepkv/skep/tools/internal/page"
 )
 
 // writeHTML draws the rows: a CDF of TTFT for each point of the grid, and the two pointers of
@@ -15,10 +15,10 @@ func writeHTML(w io.Writer, p *plan, rows []*Row) error {
 	if p.o.Virtual {
 		time = "virtual time: no bytes were stored or moved"
 	}
-	r := report.Report{Title: "Time to first token", Subtitle: fmt.Sprintf("%s on %s, emulated engine; %s", p.model.Name, p.gpu.Name, time)}
+	r := page.Report{Title: "Time to first token", Subtitle: fmt.Sprintf("%s on %s, emulated engine; %s", p.model.Name, p.gpu.Name, time)}
 	for _, row := range rows {
 		if row.Policy == "skep" {
-			r.Summary = append(r.Summary, report.Row{Name: fmt.Sprintf("%s, %s, %g Gb/s, batch %d", row.Load, row.Engine, row.Bandwidth, row.Batch),
+			r.Summary = append(r.Summary, page.Row{Name: fmt.Sprintf("%s, %s, %g Gb/s, batch %d", row.Load, row.Engine, row.Bandwidth, row.Batch),
 				Value: fmt.Sprintf("%.2f attained", row.Attained), Note: fmt.Sprintf("mean TTFT %.0f ms, bound %.0f ms", row.TTFT.Mean, row.Bound)})
 		}
 	}
@@ -27,9 +27,9 @@ func writeHTML(w io.Writer, p *plan, rows []*Row) error {
 		for j < len(rows) && rows[j].point() == rows[i].point() {
 			j++
 		}
-		c := report.Chart{Kind: report.CDF, Title: rows[i].point(), Note: "share of requests with their first token by then", X: report.Axis{Label: "TTFT", Unit: report.Seconds, Log: true}}
+		c := page.Chart{Kind: page.CDF, Title: rows[i].point(), Note: "share of requests with their first token by then", X: page.Axis{Label: "TTFT", Unit: page.Seconds, Log: true}}
 		for _, row := range rows[i:j] {
-			if len(c.Series) < report.MaxSeries {
+			if len(c.Series) < page.MaxSeries {
 				c.Series = append(c.Series, cdf(row))
 			}
 		}
@@ -41,32 +41,32 @@ func writeHTML(w io.Writer, p *plan, rows []*Row) error {
 		}
 		i = j
 	}
-	r.Charts = r.Charts[:min(len(r.Charts), report.MaxCharts)]
+	r.Charts = r.Charts[:min(len(r.Charts), page.MaxCharts)]
 	r.Notes = []string{"The engine is emulated: steps take as long as a formula says, which is not the scheduler's; up to 20 % noise, twice as slow from the middle on, a decoding batch in each step."}
-	return report.Render(w, r)
+	return page.Render(w, r)
 }
 
 func (r *Row) point() string {
 	return fmt.Sprintf("%s, %s, %g Gb/s, batch %d, %d tokens stored", r.Load, r.Engine, r.Bandwidth, r.Batch, r.Tokens)
 }
 
-func cdf(row *Row) report.Series {
+func cdf(row *Row) page.Series {
 	v := slices.Clone(row.ttfts)
 	slices.Sort(v)
-	s := report.Series{Name: row.Policy}
+	s := page.Series{Name: row.Policy}
 	for _, x := range v {
 		x = max(x, 1e-6)
 		if n := len(s.Buckets); n > 0 && s.Buckets[n-1].High >= x {
 			s.Buckets[n-1].Count++
 			continue
 		}
-		s.Buckets = append(s.Buckets, report.Bucket{Low: x, High: x, Count: 1})
+		s.Buckets = append(s.Buckets, page.Bucket{Low: x, High: x, Count: 1})
 	}
 	return s
 }
 
 // pointers draws which tokens of the request with most pieces were computed and loaded when.
-func pointers(row *Row) (report.Chart, bool) {
+func pointers(row *Row) (page.Chart, bool) {
 	count := map[int]int{}
 	best := -1
 	for _, s := range row.timeline {
@@ -76,9 +76,9 @@ func pointers(row *Row) (report.Chart, bool) {
 			}
 		}
 	}
-	c := report.Chart{Kind: report.Line, Title: "The two pointers of one request", Note: fmt.Sprintf("%s: how far up it was computed, how far down loaded", row.point()),
-		X: report.Axis{Label: "since its first piece", Unit: report.Seconds}, Y: report.Axis{Label: "token"},
-		Series: []report.Series{{Name: "computed"}, {Name: "loaded"}}}
+	c := page.Chart{Kind: page.Line, Title: "The two pointers of one request", Note: fmt.Sprintf("%s: how far up it was computed, how far down loaded", row.point()),
+		X: page.Axis{Label: "since its first piece", Unit: page.Seconds}, Y: page.Axis{Label: "token"},
+		Series: []page.Series{{Name: "computed"}, {Name: "loaded"}}}
 	start := -1.0
 	for _, s := range row.timeline {
 		if s.Req != best || s.What == "suffix" {
@@ -96,7 +96,7 @@ func pointers(row *Row) (report.Chart, bool) {
 		if n := len(*pts); n > 0 {
 			x = max(x, (*pts)[n-1].X)
 		}
-		*pts = append(*pts, report.Point{X: x, Y: float64(y)})
+		*pts = append(*pts, page.Point{X: x, Y: float64(y)})
 	}
 	return c, best >= 0 && len(c.Series[0].Points) > 1 && len(c.Series[1].Points) > 1
 }

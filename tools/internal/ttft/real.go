@@ -3,7 +3,6 @@ package ttft
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -50,8 +49,7 @@ type run struct {
 // job is a request under way.
 type job struct {
 	ses     skep.Session
-	plan    skep.Planner
-	board   *twopointer.Board // by which claims go; what the word does not say plan is asked
+	claims  *skep.Claimer
 	mode    twopointer.Mode
 	pos     int // where to claim next
 	end     int
@@ -193,7 +191,7 @@ func (r *run) arrive() error {
 		BytesPerSecond: r.p.Bandwidth / 8 * 1e9, Latency: latency}
 	c := skep.Chain{Scope: r.scope, Keys: q.keys(), Direction: skep.TailFirst, Compute: &skep.Compute{Cost: r.cost.Recompute(), Suffix: q.Suffix}}
 	if r.p.Policy == twopointer.Skep {
-		c.Direction = skep.EitherWay
+		c.Direction = skep.Auto
 	} else if r.p.Policy.ModeFor(&problem, alone, 512, 0) == twopointer.ByLayers {
 		c.Direction = skep.LayersDown
 	}
@@ -201,7 +199,7 @@ func (r *run) arrive() error {
 	if err != nil {
 		return err
 	}
-	if c.Direction, err = ses.(skep.Directed).Direction(0); err != nil {
+	if c.Direction, err = ses.Direction(r.ctx, 0); err != nil {
 		return errors.Join(err, ses.Close(r.ctx))
 	}
 	if c.Direction.ByLayer() {
@@ -209,20 +207,13 @@ func (r *run) arrive() error {
 	}
 	out.Mode = j.mode
 	j.ses = ses
-	var ok bool
-	if j.plan, ok = ses.(skep.Planner); !ok {
-		return errors.Join(fmt.Errorf("the store has no two-pointer scheduler"), ses.Close(r.ctx))
-	}
 	unit, word := storeBlock, new(atomic.Uint64)
 	if j.mode == twopointer.ByLayers {
 		unit = 1
 	}
-	word.Store(uint64(twopointer.Word(0).Shut()))
-	j.board = twopointer.NewBoard(word, unit, j.end)
-	if b, ok := ses.(skep.Boarder); ok {
-		err = b.Board(0, word)
-	}
-	if err != nil {
+	word.Store(uint64(skep.ClaimWord(0).Shut()))
+	j.claims = skep.NewClaimer(ses, 0, word, unit, j.end)
+	if err = ses.ShareClaimWord(r.ctx, 0, word); err != nil && !errors.Is(err, skep.Unsupported) { // then claims go by calls
 		return errors.Join(err, ses.Close(r.ctx))
 	}
 	go r.read(i, j)
@@ -280,11 +271,15 @@ func (r *run) ask(i, _, want int, idle bool) twopointer.Decision {
 	if j.mode == twopointer.ByLayers {
 		want = layersAtOnce
 	}
-	c, err := j.board.ClaimWhen(j.plan, 0, skep.Range{From: j.pos, To: min(j.pos+want, j.end)}, idle)
+	load := skep.Busy
+	if idle {
+		load = skep.Idle
+	}
+	c, err := j.claims.Claim(r.ctx, skep.Range{From: j.pos, To: min(j.pos+want, j.end)}, load)
 	if err != nil {
 		return twopointer.Decision{}
 	}
-	j.pos = c.Jump
+	j.pos = c.Next
 	if c.Granted.Len() <= 0 {
 		return twopointer.Decision{}
 	}
@@ -346,7 +341,7 @@ func (r *run) end() error {
 		if k == last {
 			t, o = took, time.Duration(other*1e9)
 		}
-		if err := j.plan.Computed(0, rg, t, o); err != nil {
+		if err := j.ses.Computed(r.ctx, 0, rg, t, o); err != nil {
 			return err
 		}
 		j.granted -= rg.Len()

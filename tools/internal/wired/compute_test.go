@@ -34,7 +34,7 @@ func TestTheSchedulerBehindHearsOfCosts(t *testing.T) {
 
 			s := restore(skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Nanosecond}, LoadOnly: true})
 			each(t, s, func(ch *skep.Chunk) { require.ErrorIs(t, ch.Err, skep.Claimed) })
-			require.NoError(t, s.(skep.Planner).Computed(0, all, time.Duration(all.Len()), 0))
+			require.NoError(t, s.Computed(t.Context(), 0, all, time.Duration(all.Len()), 0))
 			require.NoError(t, s.Close(t.Context()))
 			declined, judged, right := r.st.(*store.Store).Declines()
 			require.Equal(t, []int64{1, 1, 1}, []int64{declined, judged, right})
@@ -44,15 +44,15 @@ func TestTheSchedulerBehindHearsOfCosts(t *testing.T) {
 			require.NoError(t, s.Close(t.Context()))
 
 			s = restore(skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Microsecond}})
-			cl, err := s.(skep.Planner).ClaimWhen(0, all, true)
+			cl, err := s.Claim(t.Context(), 0, all.Subset(), skep.Idle)
 			require.NoError(t, err)
 			n := cl.Granted.To / model.BlockTokens
-			for pos := cl.Jump; pos < all.To; {
-				if cl, err = s.Claim(0, skep.Range{From: pos, To: all.To}); cl.Granted.Len() > 0 {
+			for pos := cl.Next; pos < all.To; {
+				if cl, err = s.Claim(t.Context(), 0, skep.Only(pos, all.To), skep.Idle); cl.Granted.Len() > 0 {
 					n = cl.Granted.To / model.BlockTokens
 				}
 				require.NoError(t, err)
-				pos = cl.Jump
+				pos = cl.Next
 			}
 			each(t, s, func(ch *skep.Chunk) {
 				if ch.Block < n {

@@ -22,7 +22,7 @@ func TestContractOfGPUMemoryInFrontOfAnEngine(t *testing.T) {
 	}
 	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
 		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), CapacityBytes: c.CapacityBytes, DeviceCount: 2, BlockBytes: 64 << 10, IOBytes: 64 << 20,
-			CacheBytes: 32 << 20, LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40)})
+			CacheBytes: 32 << 20, LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40), TenantNamespaces: c.TenantNamespaces})
 		require.NoError(t, err)
 		o := sim.H20()
 		o.Devices, o.MemoryBytes = 2, 16<<20

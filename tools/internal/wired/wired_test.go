@@ -102,7 +102,7 @@ func TestContractWithAnEngineBehind(t *testing.T) {
 			}
 			storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
 				return open(t, store.Options{CapacityBytes: c.CapacityBytes, BlockBytes: 64 << 10, IOBytes: 64 << 20, CacheBytes: 32 << 20,
-					LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40)}, change)
+					LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40), TenantNamespaces: c.TenantNamespaces}, change)
 			})
 		})
 	}

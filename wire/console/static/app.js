@@ -309,7 +309,7 @@ async function steer(job, action) {
 const draw = {
   stats: drawStats,
   segments: s => { map = Object.assign(mapOf(s), { over: map && map.over }); drawMap(); },
-  tenants: list => rows('tenants', list, t => [t.tenant, [t.quota_bytes ? bytes(t.quota_bytes) : 'none', 'n'], [t.requests_per_second || 'any', 'n'],
+  tenants: list => rows('tenants', list, t => [t.tenant, [t.share_bytes ? bytes(t.share_bytes) : 'none', 'n'], [t.requests_per_second || 'any', 'n'],
     [t.bytes_per_second ? bytes(t.bytes_per_second) : 'any', 'n'], [t.connections + (t.max_connections ? ' of ' + t.max_connections : ''), 'n'], [count(t.shed), 'n']], 'none'),
   namespaces: list => rows('namespaces', list, n => [n.tenant, n.name, n.model || '–', ['cache', 'durable'][n.class], [n.copies || 1, 'n'], shapeOf(n.shape)], 'none'),
   calls: list => rows('calls', list, c => [`${c.protocol} ${c.name}`, c.tenant, [took(c.duration_ns), 'n'], [c.keys || '–', 'n'], [c.bytes ? bytes(c.bytes) : '–', 'n'], [c.outcome, c.outcome === 'error' ? 'bad' : ''], new Date(c.start).toLocaleTimeString()], 'none'),
@@ -348,7 +348,7 @@ async function start() {
       $('warning').dataset.keep = 'yes';
       $('warning').hidden = false;
     }
-    if (!s.rights.includes('admin')) $('state').textContent = 'tenant view';
+    if (!s.rights.includes('operator')) $('state').textContent = 'tenant view';
     const every = { stats: 1, segments: 3, jobs: 1, calls: 3, tenants: 3, namespaces: 5 };
     for (const [name, seconds] of Object.entries(every)) {
       await refresh(name);

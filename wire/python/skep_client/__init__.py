@@ -1,4 +1,4 @@
-"""A client of a skep server, written from docs/protocol.md alone, with nothing but
+"""A client of a skep server, written from docs/reference/protocol.md alone, with nothing but
 Python's standard library. It is meant to be read: one connection, one call at a time
 (but restores are sessions), checksums in plain Python.
 

@@ -25,7 +25,7 @@ BYTES, MISS, LANDED = 0, 1, 2
 
 KINDS = (
     "error", "invalid", "not found", "closed", "full", "over quota", "not admitted", "damaged",
-    "read only", "store failed", "lease expired", "newer format", "foreign device", "missing device",
+    "read only", "store failed", "lease expired", "other format", "foreign device", "missing device",
     "locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
     "device failed", "evicted", "claimed by the caller", "out of memory budget", "unavailable",
     "overloaded", "denied",
@@ -38,7 +38,14 @@ class Error(Exception):
     def __init__(self, kind, retry_after=0, op="", field="", value="", limit="", cause=""):
         self.kind, self.retry_after = kind, retry_after
         self.op, self.field, self.value, self.limit, self.cause = op, field, value, limit, cause
-        super().__init__(f"{op}: {KINDS[kind] if kind < len(KINDS) else kind}: {field} is {value}, must be {limit}: {cause}")
+        text = f"{op}: {KINDS[kind] if kind < len(KINDS) else kind}"
+        if field:
+            text += f": {field} is {value}" if value else f": {field}"
+        if limit:
+            text += f", must be {limit}"
+        if cause:
+            text += f": {cause}"
+        super().__init__(text)
 
 
 class Broken(Exception):

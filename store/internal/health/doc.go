@@ -1,0 +1,34 @@
+// Package health judges drives: how far each of them is to be relied on, when what it holds
+// counts as lost, when it is to be probed, and how long a read of it may take before it is
+// sent elsewhere. It decides and does nothing: no I/O, no clock, no goroutine, no lock.
+//
+// # Seams
+//
+//	Judge     what is known of one drive; made once, for as long as the drive is in use
+//	Reading   what a drive did up to now, as its counters, its file and its probe say
+//	Look      takes one reading of every drive into account, at one moment
+//	Rules     the numbers that drives are judged by
+//	Streak    writes in a row that failed, for who cannot wait for the next look
+//
+// The monitor of package store takes the readings several times a second, asks each Judge
+// afterwards, and does what follows: it fences, reads around, probes, lets back in.
+//
+// # States
+//
+//	Healthy   read and written
+//	Slow      read elsewhere where there is another copy
+//	Fenced    besides, in no new group: writes or flushes fail, read-only, slow for long
+//	Dead      besides, not read at all: gone, or it does not answer
+//
+// A drive gets worse at once and better step by step: transitions says from which state it may
+// come into which, and there is no other way. A drive that is Fenced or Dead is let back in by
+// probes: some in a row have to be good, twice as many each time it fell again.
+//
+// # Invariants
+//
+//   - A drive is slow only by comparison with its own past and its peers: when all of them
+//     are slow it is the load, and none is.
+//   - A machine that stood still itself is not held against the drives: between two looks a
+//     drive's answer is overdue by a few ticks at most.
+//   - A few bad pages among right ones are no bad drive.
+package health

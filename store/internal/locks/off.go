@@ -1,0 +1,11 @@
+//go:build !invariants
+
+package locks
+
+import "sync"
+
+// Mutex is a sync.Mutex of the lock that R names.
+type Mutex[R any] = sync.Mutex
+
+// RWMutex is a sync.RWMutex of the lock that R names.
+type RWMutex[R any] = sync.RWMutex

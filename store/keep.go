@@ -1,0 +1,55 @@
+package store
+
+import (
+	"context"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/health"
+)
+
+// KeepDevice takes a drain back: the device is used again, in later opens too, and a drain or a removal of it that is
+// under way ends with an error. What was moved off it comes back as the store rebalances. A device that is not being
+// drained is left as it is.
+func (s *Store) KeepDevice(ctx context.Context, name string) error {
+	const op = "keep device"
+	if err := s.enterWrite(ctx, op); err != nil {
+		return err
+	}
+	defer s.leave()
+	d, err := s.findDrive(op, name)
+	if err != nil {
+		return err
+	}
+	select {
+	case s.tasks.members <- struct{}{}:
+		defer func() { <-s.tasks.members }()
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	if !d.retired.Load() {
+		return nil
+	}
+	if d.removed.Load() {
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "device", Value: name, Limit: "a device of the store; it was removed"}
+	}
+	row := s.rowOf(d)
+	row.State = catalog.DeviceInUse
+	b := s.catalog.NewBatch()
+	b.PutDevice(&row)
+	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // what it says must be known here
+		return err
+	}
+	d.retired.Store(false)
+	if c := d.condition(); c < health.Fenced {
+		s.include(d, c)
+	}
+	s.reroom()
+	s.tasks.kick()
+	return nil
+}
+
+// errKept is what a drain or a removal ends with when the device is to be kept after all.
+func errKept(op string, d *drive) error {
+	return &skep.Error{Op: op, Kind: skep.Conflict, Field: "device", Value: d.path, Limit: "one that is being drained: it is kept (the drain was taken back)"}
+}

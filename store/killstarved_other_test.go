@@ -1,0 +1,7 @@
+//go:build !linux
+
+package store
+
+const limitsMemory = false
+
+func limitMemory() {}

@@ -1,0 +1,64 @@
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"slices"
+
+	"github.com/skepkv/skep"
+)
+
+// CountBlocks implements skep.Store.
+func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (n int64, err error) {
+	const op = "count blocks"
+	if err := s.begin(ctx, op); err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	if _, err := s.spaceLocked(op, space); err != nil {
+		return 0, err
+	}
+	for id, r := range s.rooms {
+		if id.space == space {
+			n += int64(len(r.blocks))
+		}
+	}
+	return n, nil
+}
+
+// ListKeys implements skep.Store. Keys are in order, and a place is the first eight bytes of the last.
+func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
+	const op = "list keys"
+	if n < 1 {
+		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return nil, 0, err
+	}
+	defer s.mu.Unlock()
+	if _, err := s.spaceLocked(op, space); err != nil {
+		return nil, 0, err
+	}
+	if r := s.rooms[roomID{space: space}]; r != nil {
+		for k := range r.blocks {
+			if placeOf(k) > from {
+				keys = append(keys, k)
+			}
+		}
+	}
+	slices.SortFunc(keys, func(a, b skep.Key) int { return bytes.Compare(a[:], b[:]) })
+	if len(keys) <= n {
+		return keys, 0, nil
+	}
+	for n < len(keys) && placeOf(keys[n]) == placeOf(keys[n-1]) {
+		n++ // a place cannot part them
+	}
+	if n == len(keys) {
+		return keys, 0, nil
+	}
+	return keys[:n], placeOf(keys[n-1]), nil
+}
+
+// placeOf is a key's place in a listing; never 0, which is the beginning.
+func placeOf(k skep.Key) uint64 { return max(binary.BigEndian.Uint64(k[:]), 1) }

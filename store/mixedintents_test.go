@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// What a cleaned group's log says is promised in one intent, of all namespaces and purges together. Whatever becomes of
+// one of them until there is room, the devices are told of the others as it was said.
+func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		meanwhile func(t *testing.T, s *Store, other skep.Scope)
+		left      []string // namespaces
+	}{
+		{"nothing happens", func(*testing.T, *Store, skep.Scope) {}, []string{"kept", "other"}},
+		{"another namespace is deleted", func(t *testing.T, s *Store, other skep.Scope) {
+			require.NoError(t, s.DeleteNamespace(testContext(t), other.Namespace))
+		}, []string{"kept"}},
+		{"another namespace is purged", func(t *testing.T, s *Store, other skep.Scope) {
+			require.NoError(t, s.Purge(testContext(t), skep.Purge{Namespace: other.Namespace}))
+		}, []string{"kept", "other"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			s, r, o := openRig(t, func(o *Options) { o.CapacityBytes, o.SpaceTimeout = 2<<20, 50*time.Millisecond })
+			// The first group's log names all, and has nothing else that is needed.
+			kept, other := openSpace(t, s, "kept", skep.Durable, 2, true), openSpace(t, s, "other", skep.Durable, 2, true)
+			require.NoError(t, s.DeleteNamespace(ctx, openSpace(t, s, "deleted", skep.Durable, 2, true).Namespace))
+			salted := kept
+			salted.Salt = "pepper"
+			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &salted}))
+			gone, keys := chainKeys(1, 3), chainKeys(2, 3)
+			requireOutcome(t, skep.Committed, putRun(t, s, kept, gone, 5000))
+			s.sealOpen(streamUser)
+			requireOutcome(t, skep.Committed, putRun(t, s, kept, keys, 5000))
+			requireOutcome(t, skep.Committed, putRun(t, s, salted, keys, 5000))
+			s.sealOpen(streamUser)
+			eventually(t, "the spares are made", func() bool { return !s.sparing() })
+			taken := takeAll(t, s)
+			second := s.groupNumbers(0)[1]
+			s.space.mu.Lock()
+			s.space.mu.groups.get(second).victim = true // there is no other to clean
+			s.space.mu.Unlock()
+
+			r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) }) // its segments are not free yet
+			release := sync.OnceFunc(func() { r.each(func(_ int, d *device.Fault) { d.Release() }) })
+			defer release()
+			_, err := s.Delete(ctx, kept, gone)
+			require.NoError(t, err)
+			eventually(t, "the first group is cleaned", func() bool { return len(s.groupNumbers(0)) < 2 })
+			tt.meanwhile(t, s, other)
+			release()
+			eventually(t, "all is on the devices", s.intents.none)
+			s.space.mu.Lock()
+			s.space.mu.unopened = append(s.space.mu.unopened, taken...)
+			s.space.mu.Unlock()
+			require.NoError(t, s.Close())
+
+			o.CatalogFS = vfs.NewMem() // the catalog is lost
+			_, err = Rebuild(ctx, o, false, nil)
+			require.NoError(t, err)
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			list, err := s.Namespaces(ctx)
+			require.NoError(t, err)
+			var left []string
+			for _, ns := range list {
+				left = append(left, ns.Name)
+			}
+			require.ElementsMatch(t, tt.left, left)
+			requireChain(t, s, kept, keys, 5000)
+			requireChain(t, s, salted, keys, 5000)
+		})
+	}
+}
+
+// That a namespace is deleted is said with a number of now. What else stands in the same intent stays as it was: the
+// number of a salt's purge is the salt's epoch.
+func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	ns := s.names.byID.get(sc.Namespace)
+	other := ns.instance + 1000
+	was := s.nextSeq()
+	deleted := *ns.entry(was)
+	deleted.Deleted, deleted.Instance, deleted.Info.ID = true, other, 1000
+	others := []any{
+		segment.Purge{Seq: was, Covers: was, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag{1}},
+		segment.Purge{Covers: was, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag{2}},
+		segment.Purge{Seq: was, Covers: was, Instance: other + 1},
+		segment.Tombstone{Seq: was, Covers: was, Instance: ns.instance, Key: keyOf(1)},
+		*ns.entry(was),
+	}
+	deletedAt := func(seq uint64) []byte {
+		deleted.Seq = seq
+		return entriesOf(t, append([]any{deleted, segment.Purge{Seq: seq, Covers: seq, Instance: other}}, others...)...)
+	}
+
+	got, err := s.endedNow(deletedAt(was))
+	require.NoError(t, err)
+	var now uint64
+	for e := range segment.Entries(got) {
+		if v, err := segment.DecodeNamespace(e.Body); e.Kind == segment.KindNamespace && err == nil && v.Deleted {
+			now = v.Seq
+		}
+	}
+	require.Greater(t, now, was)
+	require.Equal(t, deletedAt(now), got)
+}
+
+// A namespace that is no more is not said to be one, whatever else an intent says. One that is being made is.
+func TestWhatIsNoMoreIsNotSaid(t *testing.T) {
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	ns := s.names.byID.get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
+	gone := *ns.entry(s.nextSeq())
+	gone.Instance, gone.Info.ID = ns.instance+1000, 1000
+	stone := segment.Tombstone{Seq: 1, Covers: 1, Instance: ns.instance, Key: keyOf(1)}
+
+	got, err := s.endedNow(entriesOf(t, gone, *ns.entry(1), stone))
+	require.NoError(t, err)
+	require.Equal(t, entriesOf(t, *ns.entry(1), stone), got)
+	got, err = s.endedNow(entriesOf(t, gone))
+	require.NoError(t, err)
+	require.Empty(t, got)
+}
+
+// entriesOf are log entries of list.
+func entriesOf(t testing.TB, list ...any) []byte {
+	var w segment.LogWriter
+	for _, e := range list {
+		var err error
+		switch e := e.(type) {
+		case segment.Namespace:
+			err = w.Namespace(&e)
+		case segment.Purge:
+			err = w.Purge(&e)
+		case segment.Tombstone:
+			err = w.Tombstone(&e)
+		}
+		require.NoError(t, err)
+	}
+	return w.Bytes()
+}
+
+// An intent of a namespace is pending. From the moment that the namespace is gone the catalog refuses every commit: the
+// deletion holds all the same, those who follow events hear of it, and the devices are told.
+func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	var refused func() bool
+	var armed atomic.Bool
+	s, _, _ := openRig(t, func(o *Options) {
+		o.refuseCommits = func() error {
+			if armed.Load() && refused() {
+				return &skep.Error{Op: "commit", Kind: skep.Full, Field: "catalog filesystem"}
+			}
+			return nil
+		}
+	})
+	sc := openSpace(t, s, "gone", skep.Durable, 1, true)
+	ns := s.names.byID.get(sc.Namespace)
+	refused = func() bool { return s.names.byID.get(sc.Namespace) == nil }
+	events, err := s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
+	defer events.Close()
+	b := s.catalog.NewBatch()
+	var w segment.LogWriter
+	require.NoError(t, w.Namespace(ns.entry(s.nextSeq())))
+	pending := s.intend(b, &w)
+	require.NoError(t, s.catalog.Commit(ctx, b, true))
+	s.intents.add(pending)
+
+	armed.Store(true)
+	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
+	into := make([]skep.Event, 64)
+	for purged := false; !purged; {
+		n, err := events.Next(ctx, into)
+		require.NoError(t, err)
+		for _, e := range into[:n] {
+			purged = purged || e.Kind == skep.EventPurged && e.Namespace == sc.Namespace
+		}
+	}
+	armed.Store(false)
+	require.True(t, saidDeleted(t, s, ns), "no log says that the namespace is deleted")
+	require.NoError(t, s.Close())
+}
+
+// saidDeleted says whether a log has it that a namespace is deleted.
+func saidDeleted(t testing.TB, s *Store, ns *namespace) (said bool) {
+	for _, g := range s.groupList() {
+		require.NoError(t, s.scanGroupLogs(testContext(t), g, func(_ *segment.Append, e segment.Entry) error {
+			if e.Kind != segment.KindNamespace {
+				return nil
+			}
+			v, err := segment.DecodeNamespace(e.Body)
+			said = said || v.Deleted && v.Instance == ns.instance
+			return err
+		}))
+	}
+	return said
+}
+
+// Who deletes a namespace waits no longer than its context for those who may write the namespace's own entry again. The
+// devices are told when these have ended, and not before.
+func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "gone", skep.Durable, 1, true)
+	ns := s.names.byID.get(sc.Namespace)
+	end := s.entering.begin()
+	ended, cancel := context.WithCancel(ctx)
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ended, sc.Namespace)) })
+	eventually(t, "it is gone", func() bool { return s.names.byID.get(sc.Namespace) == nil })
+	cancel()
+	crew.Wait()
+	s.retryIntents()
+	require.False(t, saidDeleted(t, s, ns))
+	require.False(t, s.intents.none())
+	end()
+	eventually(t, "the devices are told", func() bool { s.retryIntents(); return s.intents.none() })
+	require.True(t, saidDeleted(t, s, ns))
+}
+
+// A scrub waits for room to write an entry of a log again, and meanwhile a namespace is deleted. Cleaning, which is to
+// make the room, goes on.
+func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = hangs / 12 })
+	defer func() { require.NoError(t, s.Close()) }()
+	gone, kept := openSpace(t, s, "gone", skep.Durable, 1, true), openSpace(t, s, "kept", skep.Durable, 1, true)
+	s.sealOpen(streamUser)
+	s.sealOpen(streamKept)
+	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.dropSpares()
+	s.space.opening <- struct{}{} // there is no room before cleaning has made some
+
+	asked := &askedContext{Context: ctx, asked: make(chan struct{})}
+	sc := &scrubber{s: s}
+	crew := storetest.NewCrew(t)
+	crew.Go(func(testing.TB) {
+		sc.relogEntry(asked, nil, entriesOf(t, *s.names.byID.get(kept.Namespace).entry(s.nextSeq())), "missing")
+	})
+	<-asked.asked
+	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
+	eventually(t, "the namespace is gone", func() bool { return s.names.byID.get(gone.Namespace) == nil })
+	s.retryIntents() // what the cleaner does
+	s.space.opening.give()
+	crew.Wait()
+	require.Equal(t, "nothing: it was written again", sc.rep.Faults[0].Do)
+}
+
+// askedContext says when it was first asked for its end, as by who begins to wait.
+type askedContext struct {
+	context.Context
+	once  sync.Once
+	asked chan struct{}
+}
+
+func (c *askedContext) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.asked) })
+	return c.Context.Done()
+}

@@ -1,0 +1,205 @@
+package store
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// dropSpares has no group ready to be opened: what is opened from now on is opened now.
+func (s *Store) dropSpares() {
+	for {
+		s.space.mu.Lock()
+		n := len(s.space.mu.spares) + s.space.mu.sparing
+		s.space.mu.unopened = append(s.space.mu.unopened, s.space.mu.spares...)
+		s.space.mu.spares = nil
+		s.space.mu.Unlock()
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// cleanUp cleans all groups but some, until their segments are free.
+func cleanUp(t *testing.T, s *Store, but ...*group) {
+	t.Helper()
+	for _, g := range s.groupList() {
+		if len(but) > 0 && g == but[0] {
+			continue
+		}
+		s.space.mu.Lock()
+		s.sealLocked(g) // it may be the one that survivors of another went to
+		s.space.mu.Unlock()
+		eventually(t, "a group is cleaned", func() bool { return s.space.find(g.num) == nil || s.cleaner.cleanNow(t.Context(), g, false) == nil })
+		eventually(t, "its segments are free", func() bool { s.cleaner.kick(); return g.headers.Load() == headersFreed })
+	}
+}
+
+// deleteAnother makes a namespace and deletes it. The number of one deleted before is not the last any more, which is
+// said for ever.
+func deleteAnother(t *testing.T, s *Store) {
+	require.NoError(t, s.DeleteNamespace(testContext(t), openSpace(t, s, "last", skep.Durable, 1, true).Namespace))
+}
+
+// While a namespace is deleted, cleaning, which has found it before, writes the namespace's own entry again, to a group
+// opened since. Then the group goes that says that it is deleted: a rebuild does not bring the namespace back.
+func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.CacheBytes = -1
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	gone := openSpace(t, s, "gone", skep.Durable, 1, true)
+	requireOutcome(t, skep.Committed, putRun(t, s, gone, chainKeys(1, 5), 3000))
+	s.sealOpen(streamUser)
+	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.dropSpares()
+
+	cleaned := s.entering.begin()
+	found := entriesOf(t, *s.names.byID.get(gone.Namespace).entry(s.nextSeq()))
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
+	eventually(t, "it is gone", func() bool { return s.names.byID.get(gone.Namespace) == nil })
+	require.NoError(t, s.logEntries(ctx, streamKept, 0, found))
+	s.space.mu.Lock()
+	second := s.space.mu.open[streamKept]
+	s.space.mu.Unlock()
+	s.sealOpen(streamKept)
+	cleaned()
+	crew.Wait()
+	deleteAnother(t, s)
+	eventually(t, "its blocks are swept", func() bool { return s.index.Stats().Blocks == 0 && !s.sweeping.Load() })
+	s.sealOpen(streamUser)
+	cleanUp(t, s, second)
+	requireNothingAfterARebuild(t, s, o)
+}
+
+// A store that is full has not told its devices what a namespace is when it is deleted: it is not told later.
+func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	s.space.opening <- struct{}{} // no group can be opened
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	info, err := s.OpenNamespace(short, skep.NamespaceSpec{Tenant: "t", Name: "gone", Shape: anySize, Class: skep.Durable, Chained: true})
+	require.NoError(t, err)
+	s.space.opening.give()
+	require.False(t, s.intents.none())
+	require.NoError(t, s.DeleteNamespace(ctx, info.ID))
+	deleteAnother(t, s)
+	s.sealOpen(streamUser)
+	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.dropSpares()
+	s.retryIntents()
+	s.space.mu.Lock()
+	second := s.space.mu.open[streamUser]
+	s.space.mu.Unlock()
+	s.sealOpen(streamUser)
+	cleanUp(t, s, second)
+	requireNothingAfterARebuild(t, s, o)
+}
+
+// The last number that was given is not given again by a rebuild, however long ago its namespace was deleted.
+func TestTheNumberOfADeletedNamespaceIsNotGivenAgain(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	gone := openSpace(t, s, "gone", skep.Durable, 1, true)
+	require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace))
+	for range 3 {
+		s.sealOpen(streamUser)
+		s.sealOpen(streamKept)
+		eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+		s.dropSpares()
+		cleanUp(t, s)
+	}
+	s = requireNothingAfterARebuild(t, s, o)
+	require.NotEqual(t, gone.Namespace, openSpace(t, s, "next", skep.Durable, 1, true).Namespace)
+}
+
+// requireNothingAfterARebuild closes a store, has it opened without its catalog, and gives it: it has no namespace.
+func requireNothingAfterARebuild(t *testing.T, s *Store, o Options) *Store {
+	t.Helper()
+	require.NoError(t, s.Close())
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	s, err := Open(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	list, err := s.Namespaces(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	return s
+}
+
+// Whoever makes, purges or deletes namespaces waits for others who do no longer than its context.
+func TestNamingWaitsForAContext(t *testing.T) {
+	ctx := testContext(t)
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	s.naming <- struct{}{} // somebody's is being made, on a full store
+	for name, call := range map[string]func(context.Context) error{
+		"open": func(ctx context.Context) error {
+			_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "other", Name: "n", Shape: anySize})
+			return err
+		},
+		"purge":  func(ctx context.Context) error { return s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}) },
+		"delete": func(ctx context.Context) error { return s.DeleteNamespace(ctx, sc.Namespace) },
+	} {
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		err := call(short)
+		cancel()
+		require.ErrorIs(t, err, skep.Deadline, name)
+		require.ErrorContains(t, err, "namespace being made", name)
+	}
+	s.naming.give()
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 3), faultBlock))
+}
+
+// What purges leave in the catalog, and in memory, goes when nothing is left of what they purged.
+func TestPurgesLeaveNothingForEver(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	salted := sc
+	salted.Salt = "salt"
+	const purges = 20
+	for i := range purges {
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, 2), faultBlock))
+		requireOutcome(t, skep.Committed, putRun(t, s, salted, chainKeys(i, 2), faultBlock))
+		require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &salted}))
+	}
+	rows := func() int {
+		list, err := s.catalog.Purges(ctx)
+		require.NoError(t, err)
+		return len(list)
+	}
+	require.Equal(t, purges, rows(), "one for the salt, and one for each tag that it had but the first")
+	for i := 0; rows() > 1; i++ {
+		require.Less(t, i, 100)
+		s.sealOpen(streamUser)
+		s.sealOpen(streamKept)
+		eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+		s.dropSpares()
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1000+i, 1), faultBlock))
+		cleanUp(t, s)
+	}
+	require.Equal(t, 1, s.names.deadTags.len())
+	for range purges {
+		require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
+	}
+	require.Zero(t, rows())
+	require.NoError(t, s.Close())
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package store
-
-import "net"
-
-// peerMay trusts the socket's mode.
-func peerMay(net.Conn) bool { return true }

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// A group is sealed because a log page does not fit, while cells of its rows are empty. Its
+// cleaning would fill the next group as far, for the next page that does not fit, for ever:
+// so it is full with what it holds.
+func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
+	s, _, _ := openRig(t, func(o *Options) {
+		o.DeviceCount, o.SegmentBytes, o.CapacityBytes = 6, 64<<10, 6*(4*64<<10+8<<10)
+		o.FlushInterval = time.Hour
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 3, false)
+	g := s.space.find(1)
+	for i := 0; ; i++ { // a row has cells for the copies of two
+		s.space.mu.Lock()
+		f, st := g.filler, layout.FillerStats{}
+		if f != nil {
+			st = f.Stats()
+		}
+		s.space.mu.Unlock()
+		require.NotNil(t, f, "sealed before there was a row with cells and no page for a log")
+		if st.Free < 2*s.options.DeviceCount && st.Open > 0 {
+			break
+		}
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i))}, 4<<10))
+	}
+	sealed := func() bool {
+		s.space.mu.Lock()
+		defer s.space.mu.Unlock()
+		return g.filler == nil && g.pending == 0
+	}
+	var w segment.LogWriter
+	require.NoError(t, w.Tombstone(&segment.Tombstone{}))
+	for range 10 { // until there is no room for a page more
+		if !sealed() {
+			require.NoError(t, s.logEntries(testContext(t), streamUser, 0, w.Bytes()))
+		}
+	}
+	eventually(t, "the group is sealed, and at rest", sealed)
+	c := &cleaner{s: s, gain: gains[0]} // the store's own is at work
+	require.ErrorIs(t, c.clean(testContext(t), g), errNoGain)
+}

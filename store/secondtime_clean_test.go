@@ -1,0 +1,65 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// A drain, or a compaction, asks for a group to be cleaned, and the catalog refuses it. Asked again the group is cleaned:
+// it does not stay taken by the cleaning that failed.
+func TestSecondTimeCleaning(t *testing.T) {
+	ctx := testContext(t)
+	s, r, again := refusingRig(t, nil)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 6)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	s.sealOpen(streamUser)
+	g := s.groupList()[0]
+	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+
+	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
+	requireChain(t, s, sc, keys, faultBlock)
+
+	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
+	require.Nil(t, s.space.find(g.num))
+	requireChain(t, s, sc, keys, faultBlock)
+	s = again()
+	requireChain(t, s, sc, keys, faultBlock)
+	require.NoError(t, s.Close())
+}
+
+// What a cleaning moves is written, and the catalog refuses the commit. The second time the cleaning drops all of it: the log
+// of the group it was to go to still tells of it. Who deletes it has a tombstone written, and a rebuild does not find it.
+func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
+	ctx := testContext(t)
+	var g *group
+	r := &refuser{}
+	s, _, o := openRig(t, func(o *Options) { o.refuseCommits = r.refuse })
+	moved := func() bool { // the commit of it: the group that is cleaned is noted as such, and one is open for what is moved
+		s.space.mu.Lock()
+		defer s.space.mu.Unlock()
+		return g.noted.Load() && s.space.mu.open[streamKept] != nil
+	}
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 6)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	g = sealRecorded(t, s)
+	r.only.Store(&moved)
+
+	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
+	requireChain(t, s, sc, keys, faultBlock)
+	require.True(t, dropFrom(t, s, g.num))
+	require.NoError(t, s.cleaner.cleanNow(ctx, g, false))
+	eventually(t, "its group is freed", func() bool { return g.headers.Load() == headersFreed })
+	n, err := s.Delete(ctx, sc, keys)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, s.Close())
+
+	s = rebuilt(t, o)
+	require.Empty(t, present(t, s, sc, keys[:1]), "deleted, and back")
+	require.NoError(t, s.Close())
+}

@@ -1,0 +1,40 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/health"
+)
+
+// A device that was taken out in order is nobody's concern: its file is gone because it was taken out. A server
+// warned of a drive that counts as lost, and had verify count it.
+func TestADeviceThatWasTakenOutIsNotMissed(t *testing.T) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount = 3
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 10)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
+	m := &monitor{s: s, rules: health.DefaultRules, began: time.Now()} // of a process that looks at once, and again
+	m.rules.LostAfter, m.rules.FileEvery = 0, 0
+	m.sync()
+	_, err = s.RemoveDevice(ctx, "1", MoveOptions{})
+	require.NoError(t, err)
+
+	for range 5 {
+		m.look()
+		eventually(t, "it has looked at the file", func() bool { return !m.list[1].file.looking.Load() })
+	}
+	require.False(t, s.drives[1].lost.Load(), "it counts as lost")
+	requireChain(t, s, sc, keys, 8<<10)
+	require.NoError(t, s.Close())
+	rep, err := Verify(ctx, o, VerifyOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 2, rep.Devices)
+}

@@ -1,0 +1,27 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/skepkv/skep"
+)
+
+// shownTenants is how many tenants Stats lists: those that hold most.
+const shownTenants = 64
+
+// tenantStats lists who holds how much, most first.
+func (s *Store) tenantStats() []skep.TenantStats {
+	s.names.mu.RLock()
+	names := slices.Clone(s.names.mu.tenantNames)
+	s.names.mu.RUnlock()
+	out := make([]skep.TenantStats, 0, len(names))
+	for i, name := range names {
+		bytes, share := s.index.Usage(uint16(i))
+		out = append(out, skep.TenantStats{Name: name, Bytes: bytes, ShareBytes: share})
+	}
+	slices.SortFunc(out, func(a, b skep.TenantStats) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	return out[:min(len(out), shownTenants)]
+}

@@ -1,0 +1,40 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+)
+
+// A drive takes reads and does not answer them. What cleaning moves, and what a scrub and a compaction read, comes from the
+// other copy, and nobody uses memory again that the drive may still write to.
+func TestBlocksAreMovedAroundADriveThatDoesNotAnswer(t *testing.T) {
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.OpTimeout, o.CapacityBytes = 100*time.Millisecond, 16<<20
+	})
+	sc := openSpace(t, s, "n", skep.Durable, 2, false)
+	keys := chainKeys(1, 12)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	s.sealOpen(streamUser)
+	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	silent := func(i int, d *device.Fault) {
+		if i == 1 {
+			d.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads})
+		}
+	}
+	r.each(silent)
+	for _, g := range s.groupList() {
+		eventually(t, "nobody has the group", func() bool { return s.tasks.ready(g) })
+		require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
+	}
+	require.Zero(t, s.count.Damaged.Load())
+	r.each(func(_ int, d *device.Fault) { d.Clear(); d.Release() })
+	requireChain(t, s, sc, keys, faultBlock)
+	require.NoError(t, s.Close())
+}

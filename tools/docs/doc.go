@@ -1,0 +1,6 @@
+// Command docs writes the reference pages that are made from the code: the settings of skep serve and the metrics of
+// all commands.
+//
+//	go run ./tools/docs     writes them (make docs does, too)
+//	go test ./tools/docs    fails where a page is not what would be written, and where the page of errors lacks a kind
+package main

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// pages are the pages by path from the root, and who makes each.
+var pages = map[string]func(root string) (string, error){
+	"docs/reference/configuration.md": configuration,
+	"docs/reference/metrics.md":       metrics,
+}
+
+func main() {
+	for path, write := range pages {
+		text, err := write(".")
+		if err == nil {
+			err = os.WriteFile(filepath.FromSlash(path), []byte(text), 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
+)
+
+func (a *app) namespaceCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "namespace", Short: "delete a namespace of a store, in use or not"}
+	f := moveFlags{}
+	del := &cobra.Command{
+		Use:   "delete TENANT NAME",
+		Short: "purge a namespace and free its name",
+		Long: `Makes a namespace as if it had never been: its blocks are purged, also those of its clustered contexts,
+and its name may be used again, for something else too. Its number is not given out again. Space comes
+back as groups are cleaned. A store that is served, or open in another process with its admin socket, is
+asked to do it while it is in use; nobody else may have one open without.`,
+		Args: exactly(2),
+	}
+	del.Flags().StringVar(&f.dir, "dir", "", "directory of the store (required)")
+	del.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be deleted, and change nothing")
+	del.RunE = func(cmd *cobra.Command, args []string) error {
+		r, err := a.deleteNamespace(cmd.Context(), &f, store.NamespaceRequest{Tenant: args[0], Name: args[1], DryRun: f.dryRun})
+		if err != nil {
+			return err
+		}
+		return a.Print(r, func(w io.Writer) {
+			done := "deleted"
+			if r.DryRun {
+				done = "would delete"
+			}
+			command.Table(w, command.Row(done, fmt.Sprintf("namespace %d, %s of tenant %s", r.ID, r.Name, r.Tenant)),
+				command.Row("with it", fmt.Sprintf("%d blocks, %s", r.Blocks, command.Size(r.Bytes))))
+		})
+	}
+	cmd.AddCommand(del)
+	return cmd
+}
+
+// deleteNamespace has it deleted by who has the store open, or opens it.
+func (a *app) deleteNamespace(ctx context.Context, f *moveFlags, q store.NamespaceRequest) (r store.NamespaceDeletion, err error) {
+	o, err := f.options(a)
+	if err != nil {
+		return r, err
+	}
+	if isServed(ctx, f.dir) {
+		return store.AskDeleteNamed(ctx, f.dir, q)
+	}
+	err = a.withStore(ctx, f, o, func(s *store.Store) (err error) {
+		r, err = s.DeleteNamed(ctx, q)
+		return err
+	})
+	return r, err
+}

@@ -1,6 +1,0 @@
-package cli
-
-import "os"
-
-// reloadSignals: there are none.
-var reloadSignals []os.Signal

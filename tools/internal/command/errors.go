@@ -1,0 +1,155 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+)
+
+// usageError is a mistake on the command line.
+type usageError struct {
+	program string
+	err     error
+	next    string
+}
+
+// Usage is a mistake on the command line of cmd, and what to do instead.
+func Usage(cmd *cobra.Command, err error, next string) error {
+	return &usageError{cmd.Root().Name(), err, next}
+}
+
+func (e *usageError) Error() string        { return e.program + ": " + e.err.Error() }
+func (e *usageError) Unwrap() error        { return e.err }
+func (e *usageError) Is(target error) bool { return target == skep.Invalid }
+
+// hint is an error that knows what to do next.
+type hint struct {
+	error
+	next string
+}
+
+func (h *hint) Unwrap() error { return h.error }
+
+// WithNext has err say what to do next.
+func WithNext(err error, next string) error {
+	if err == nil {
+		return nil
+	}
+	return &hint{err, next}
+}
+
+// passing is an error that may be over when the same command is given again.
+type passing struct{ error }
+
+func (p passing) Unwrap() error { return p.error }
+
+// Passing marks an error that may be over when the same command is given again: its exit code says that
+// something failed, and not that what was given is wrong.
+func Passing(err error) error { return passing{err} }
+
+// Placed is an error of another package than skep that says its field, value and limit.
+type Placed interface {
+	error
+	Place() (field, value, limit string)
+}
+
+// Failure is an error as --json prints it.
+type Failure struct {
+	Error FailureBody `json:"error"`
+}
+
+// FailureBody is what is said of an error.
+type FailureBody struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Field   string `json:"field"`
+	Value   string `json:"value"`
+	Limit   string `json:"limit"`
+	Next    string `json:"next"`
+}
+
+// fail prints err, with what to do next, and returns the exit code.
+func (a *App) fail(err error) int {
+	if isCobraUsage(err) {
+		err = &usageError{a.Name, err, a.Name + " --help lists the commands"}
+	}
+	next := NextStep(err)
+	fmt.Fprintln(a.Err, err)
+	if next != "" {
+		fmt.Fprintln(a.Err, "next:", next)
+	}
+	if a.JSON {
+		_ = a.Print(Failure{describe(err, next)}, nil) // where it is lost, the text above says so
+	}
+	if errors.Is(err, context.Canceled) {
+		return Interrupted
+	}
+	if isInput(err) {
+		return Input
+	}
+	return Failed
+}
+
+// isCobraUsage recognises what cobra itself returns for unknown commands and missing
+// arguments: plain errors, where all of ours are typed.
+func isCobraUsage(err error) bool {
+	var own *skep.Error
+	var usage *usageError
+	return skep.KindOf(err) == skep.Other && !errors.As(err, &own) && !errors.As(err, &usage) && !errors.Is(err, skep.Invalid) &&
+		errors.Unwrap(err) == nil && !errors.Is(err, context.Canceled) && isPlain(err)
+}
+
+// isPlain says that err is a bare errors.New or fmt.Errorf without a cause.
+func isPlain(err error) bool {
+	s := fmt.Sprintf("%T", err)
+	return strings.HasSuffix(s, "errorString") || strings.HasSuffix(s, "fmt.wrapError")
+}
+
+// isInput says whether err is about what the user gave.
+func isInput(err error) bool {
+	var p passing
+	if errors.As(err, &p) {
+		return false
+	}
+	if skep.KindOf(err) == skep.Damaged { // it may lack files, and none that anybody gave
+		return false
+	}
+	for _, kind := range []skep.Kind{skep.Invalid, skep.NotFound, skep.Foreign, skep.Missing, skep.Conflict, skep.Version} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission)
+}
+
+func describe(err error, next string) FailureBody {
+	f := FailureBody{Kind: skep.KindOf(err).Error(), Message: err.Error(), Next: next}
+	if errors.Is(err, context.Canceled) {
+		f.Kind = "canceled"
+	}
+	if isInput(err) && f.Kind == skep.Other.Error() {
+		f.Kind = skep.Invalid.Error()
+	}
+	var e *skep.Error
+	var p Placed
+	switch {
+	case errors.As(err, &p):
+		f.Field, f.Value, f.Limit = p.Place()
+	case errors.As(err, &e):
+		f.Field, f.Value, f.Limit = e.Field, text(e.Value), text(e.Limit)
+	}
+	return f
+}
+
+func text(v any) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,28 @@
+package command_test
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
+)
+
+// What the operating system refused has its own way out, whatever was being done.
+func TestNextStepOfSystemErrors(t *testing.T) {
+	for errno, says := range map[syscall.Errno]string{
+		syscall.EFBIG: "ulimit -f", syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EMFILE: "LimitNOFILE",
+		syscall.EADDRINUSE: "another process", syscall.EADDRNOTAVAIL: "no such address",
+		syscall.ENFILE: "fs.file-max", syscall.EROFS: "read-only", syscall.EIO: "kernel log",
+	} {
+		assert.Contains(t, command.NextStep(&skep.Error{Op: "remove device", Kind: skep.NotFound, Err: errors.New("it is 9")}), "skep device list")
+		for _, kind := range []skep.Kind{skep.Failed, skep.DeviceFailed, skep.Other} {
+			err := &skep.Error{Op: "open device", Kind: kind, Err: errors.Join(&os.PathError{Op: "fallocate", Path: "x", Err: errno})}
+			assert.Contains(t, command.NextStep(err), says, "%v, %v", errno, kind)
+		}
+	}
+}

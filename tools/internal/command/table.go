@@ -1,0 +1,72 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table writes rows of cells in aligned columns.
+func Table(w io.Writer, rows ...[]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(t, strings.Join(r, "\t"))
+	}
+	t.Flush()
+}
+
+// Row makes a table's row.
+func Row(cells ...any) []string {
+	out := make([]string, len(cells))
+	for i, c := range cells {
+		switch c := c.(type) {
+		case float64:
+			out[i] = fmt.Sprintf("%.4g", c)
+		default:
+			out[i] = fmt.Sprint(c)
+		}
+	}
+	return out
+}
+
+// Size prints bytes with a decimal prefix.
+func Size(n int64) string {
+	f, unit := float64(n), 0
+	for f >= 1000 && unit < 6 {
+		f /= 1000
+		unit++
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.2f %cB", f, "kMGTPE"[unit-1])
+}
+
+// Counts prints a map by reason, most first.
+func Counts(m map[string]int64) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Slice(keys, func(i, j int) bool { return m[keys[i]] > m[keys[j]] || m[keys[i]] == m[keys[j]] && keys[i] < keys[j] })
+	for i, k := range keys {
+		keys[i] = fmt.Sprintf("%d %s", m[k], k)
+	}
+	return strings.Join(keys, ", ")
+}
+
+// Backend says what moved the bytes and why not something better.
+func Backend(name, reason string, simulated bool) string {
+	if reason != "" {
+		name += " (" + reason + ")"
+	}
+	if simulated {
+		name += ", SIMULATED"
+	}
+	return name
+}

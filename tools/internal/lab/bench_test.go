@@ -1,0 +1,61 @@
+package lab_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBench(t *testing.T) {
+	dir := t.TempDir()
+	rows := func(r map[string]any) []any { return r["rows"].([]any) }
+	t.Run("restore", func(t *testing.T) {
+		r := benchRun(t, "restore", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--devices", "1,2", "--json").OK(t)
+		require.Len(t, rows(r), 4, "two numbers of devices, two orders")
+		for _, row := range rows(r) {
+			row := row.(map[string]any)
+			assert.Greater(t, row["gbps"], 0.0)
+			assert.Greater(t, row["limit_gbps"], 0.0)
+			assert.Len(t, row["samples"], 2)
+			assert.Len(t, row["limit_samples"], 2)
+		}
+		assert.NotEmpty(t, r["limit"])
+	})
+	t.Run("restore without fio", func(t *testing.T) {
+		t.Setenv("PATH", "")
+		r := benchRun(t, "restore", "--dir", dir, "--rounds", "1", "--chain-bytes", "67108864", "--block-bytes", "65536", "--json").OK(t)
+		require.Len(t, rows(r), 1, "65536 bytes are no layers of the model")
+		assert.Contains(t, r["limit"], "fio is not installed")
+		assert.Greater(t, rows(r)[0].(map[string]any)["limit_gbps"], 0.0)
+	})
+	t.Run("put", func(t *testing.T) {
+		r := benchRun(t, "put", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--json").OK(t)
+		row := rows(r)[0].(map[string]any)
+		assert.Greater(t, row["ratio"], 0.0)
+		assert.GreaterOrEqual(t, row["device_bytes_written"], 134217728.0)
+	})
+	t.Run("device", func(t *testing.T) {
+		r := benchRun(t, "device", "--dir", dir, "--rounds", "1", "--file-bytes", "16777216", "--seconds", "0.05", "--json").OK(t)
+		assert.GreaterOrEqual(t, len(rows(r)), 2)
+	})
+	t.Run("lookup", func(t *testing.T) {
+		r := benchRun(t, "lookup", "--dir", dir, "--rounds", "2", "--blocks", "50000", "--store-blocks", "3000", "--keys", "200", "--lookups", "50", "--json").OK(t)
+		require.Len(t, rows(r), 4)
+		for _, row := range rows(r) {
+			assert.Zero(t, row.(map[string]any)["wrong"])
+			assert.Greater(t, row.(map[string]any)["us_p50"], 0.0)
+		}
+	})
+	t.Run("recover", func(t *testing.T) {
+		r := benchRun(t, "recover", "--dir", dir, "--blocks", "2000", "--check", "100", "--json").OK(t)
+		assert.Zero(t, r["wrong"])
+		assert.EqualValues(t, 100, r["chains_checked"])
+		assert.GreaterOrEqual(t, r["blocks"], 2000.0)
+		assert.Greater(t, r["bytes_compared"], 0.0)
+	})
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left, "nothing is left behind")
+}

@@ -1,0 +1,10 @@
+package lab_test
+
+import (
+	"testing"
+
+	"github.com/skepkv/skep/tools/internal/command/commandtest"
+	"github.com/skepkv/skep/tools/internal/lab"
+)
+
+func TestScripts(t *testing.T) { commandtest.Scripts(t, &lab.Program) }

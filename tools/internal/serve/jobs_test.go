@@ -1,0 +1,49 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/store/memstore"
+)
+
+// A job is paused, resumed and stopped before the run that was paused has ended. It has ended then: the resumption,
+// which waits for that end, is called off by the stop.
+func TestAJobThatIsStoppedDoesNotBeginAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		defer func() { assert.NoError(t, st.Close()) }()
+		js := newJobs(st, slog.New(slog.DiscardHandler))
+		defer js.close()
+		runs, end := 0, make(chan struct{})
+		j := &job{name: "move", restarts: true, state: "idle", run: func(ctx context.Context, _ *job) error {
+			runs++ // one after the other
+			<-ctx.Done()
+			<-end // it takes a moment to see that it is to end
+			return ctx.Err()
+		}}
+		js.list = append(js.list, j)
+		for _, action := range []string{"start", "pause", "resume", "stop"} {
+			require.NoError(t, js.Do(t.Context(), j.name, action))
+			synctest.Wait()
+		}
+		close(end)
+		synctest.Wait()
+		list, err := js.List(t.Context())
+		require.NoError(t, err)
+		last := list[len(list)-1]
+		assert.Equal(t, j.name, last.Name)
+		assert.Equal(t, "idle", last.State)
+		assert.Equal(t, "stopped", last.Detail)
+		assert.Equal(t, 1, runs)
+
+		require.NoError(t, js.Do(t.Context(), j.name, "start"))
+		synctest.Wait()
+		assert.Equal(t, 2, runs, "it can be started again")
+	})
+}

@@ -1,0 +1,159 @@
+package serve
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/redistest"
+)
+
+// pki makes certificates that one CA has signed.
+type pki struct {
+	t    *testing.T
+	dir  string
+	ca   *x509.Certificate
+	key  *ecdsa.PrivateKey
+	next int64
+}
+
+func newPKI(t *testing.T) *pki {
+	p := &pki{t: t, dir: t.TempDir(), next: 1}
+	p.key, p.ca = p.make("ca", nil, nil)
+	p.write("ca.pem", "CERTIFICATE", p.ca.Raw)
+	return p
+}
+
+func (p *pki) make(name string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(p.t, err)
+	p.next++
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(p.next), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: parent == nil, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	if parent == nil {
+		parent, signer = tmpl, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	require.NoError(p.t, err)
+	c, err := x509.ParseCertificate(der)
+	require.NoError(p.t, err)
+	return key, c
+}
+
+func (p *pki) write(name, kind string, der []byte) string {
+	path := filepath.Join(p.dir, name)
+	require.NoError(p.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	return path
+}
+
+// issue writes name.pem and name.key.
+func (p *pki) issue(name string) (cert tls.Certificate) {
+	key, c := p.make(name, p.ca, p.key)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(p.t, err)
+	p.write(name+".pem", "CERTIFICATE", c.Raw)
+	p.write(name+".key", "PRIVATE KEY", der)
+	return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key}
+}
+
+func TestTLSTokensCertificatesAndRotation(t *testing.T) {
+	p := newPKI(t)
+	p.issue("server")
+	engine, stranger := p.issue("engine"), newPKI(t).issue("engine")
+	tokenFile := write(t, "token", token)
+	c := local(t)
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key"), ClientCA: filepath.Join(p.dir, "ca.pem")}
+	c.Credentials = []CredentialConfig{
+		{Name: "op", Tenant: "ops", Rights: []string{"read", "write", "admin"}, TokenFile: tokenFile},
+		{Name: "engine", Tenant: "prod", Rights: []string{"read", "write"}, CertName: "engine"},
+	}
+	require.Empty(t, c.problems())
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	r := start(t, c, Options{Store: st})
+	pool := x509.NewCertPool()
+	pool.AddCert(p.ca)
+	ctx := context.Background()
+	connect := func(cert *tls.Certificate, password string) *redistest.Client {
+		conf := &tls.Config{RootCAs: pool}
+		if cert != nil {
+			conf.Certificates = []tls.Certificate{*cert}
+		}
+		o := patient(r.at("resp"))
+		o.TLS, o.Password, o.Retries = conf, password, 0
+		rc := redistest.New(o)
+		t.Cleanup(func() { rc.Close() })
+		return rc
+	}
+	byToken, byCert := connect(nil, token), connect(&engine, "")
+	require.NoError(t, byToken.Set(ctx, "k", "of ops", 0))
+	require.NoError(t, byCert.Set(ctx, "k", "of prod", 0))
+	says := func(rc *redistest.Client) (string, error) {
+		b, err := rc.Get(ctx, "k")
+		return string(b), err
+	}
+	gives := func(want string, rc *redistest.Client, why string) {
+		t.Helper()
+		got, err := says(rc)
+		assert.NoError(t, err, why)
+		assert.Equal(t, want, got, why)
+	}
+	refuses := func(rc *redistest.Client, why string) {
+		t.Helper()
+		_, err := says(rc)
+		assert.Error(t, err, why)
+		assert.NotErrorIs(t, err, redistest.ErrNil, why)
+	}
+	gives("of ops", byToken, "a token")
+	gives("of prod", byCert, "a certificate")
+	refuses(connect(nil, ""), "neither")
+	refuses(connect(&stranger, ""), "a certificate somebody else signed")
+	plain := redistest.New(redistest.Options{Addr: r.at("resp")})
+	assert.Error(t, plain.Ping(ctx), "without TLS")
+	plain.Close()
+	old := &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12}
+	_, err := tls.Dial("tcp", r.at("resp"), old)
+	assert.Error(t, err, "TLS 1.2")
+
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine}}}}
+	defer web.CloseIdleConnections()
+	code, body := get(t, web, "https://"+r.at("http")+"/api/v1/server", "")
+	assert.Equal(t, 200, code)
+	assert.Contains(t, body, `"tenant":"prod"`)
+	code, _ = get(t, web, "https://"+r.at("http")+"/api/v1/stats", "")
+	assert.Equal(t, 403, code, "no admin")
+
+	serial := func() string {
+		conn, err := tls.Dial("tcp", r.at("resp"), &tls.Config{RootCAs: pool})
+		require.NoError(t, err)
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	p.issue("server")
+	require.NoError(t, os.WriteFile(tokenFile, []byte("another-token-0123456789"), 0o600))
+	storetest.Eventually(t, "certificates rotate without a restart", func() bool { return serial() != before })
+	require.Eventually(t, func() bool { _, err := says(byToken); return err != nil }, time.Minute, 50*time.Millisecond, "and so do tokens, under connections that live")
+	gives("of ops", connect(nil, "another-token-0123456789"), "the token after it")
+	gives("of prod", byCert, "who did not change stays connected")
+	require.NoError(t, r.stop())
+	assert.NotContains(t, r.log.String(), token)
+}

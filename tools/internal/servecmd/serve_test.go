@@ -1,0 +1,62 @@
+package servecmd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
+)
+
+// A server that cannot start ends with 2 where its settings are wrong, which starting again does not mend, and with 1
+// where the next start may find it well: skep.service has systemd try the one and not the other.
+func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
+	skep := command.Program{Name: "skep", Commands: func(a *command.App) []*cobra.Command { return []*cobra.Command{New(a)} }}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	locked, missing := t.TempDir(), t.TempDir()
+	st, err := store.Open(t.Context(), store.Options{Dir: locked, DeviceCount: 1, CapacityBytes: 64 << 20, IOBytes: 64 << 20, CacheBytes: -1})
+	require.NoError(t, err)
+	defer st.Close()
+	gone, err := store.Open(t.Context(), store.Options{Dir: missing, DeviceCount: 1, CapacityBytes: 64 << 20, IOBytes: 64 << 20, CacheBytes: -1})
+	require.NoError(t, err)
+	require.NoError(t, gone.Close())
+	require.NoError(t, os.Remove(filepath.Join(missing, "device-0")))
+	wrong := filepath.Join(t.TempDir(), "skep.yaml")
+	require.NoError(t, os.WriteFile(wrong, []byte("nope: 1\n"), 0o600))
+
+	for what, c := range map[string]struct {
+		code int
+		args []string
+	}{
+		"a flag there is not":       {2, []string{"--dir", t.TempDir(), "--nope"}},
+		"a value that is none":      {2, []string{"--dir", t.TempDir(), "--capacity", "much"}},
+		"a cap too small":           {2, []string{"--dir", t.TempDir(), "--capacity", "1"}},
+		"a setting there is not":    {2, []string{"--dir", t.TempDir(), "--config", wrong}},
+		"a file that is not there":  {2, []string{"--dir", t.TempDir(), "--config", wrong + "x"}},
+		"an address in use":         {1, []string{"--dir", t.TempDir(), "--http", taken.Addr().String()}},
+		"a store somebody has open": {1, []string{"--dir", locked}},
+		"a device that is missing":  {1, []string{"--dir", missing}},
+	} {
+		args := append([]string{"serve", "--listen", "none", "--resp", "none", "--unix", "none", "--http", "127.0.0.1:0", "--dram", "0"}, c.args...)
+		var out, errs bytes.Buffer
+		code := skep.Main(context.Background(), args, strings.NewReader(""), &out, &errs)
+		assert.Equal(t, c.code, code, "%s: %s", what, errs.String())
+	}
+	assert.True(t, errors.Is(asPassing(syscall.EADDRINUSE), syscall.EADDRINUSE))
+	unit, err := os.ReadFile("../../deploy/skep.service")
+	require.NoError(t, err)
+	assert.Contains(t, string(unit), "RestartPreventExitStatus=2\n")
+}

@@ -1,0 +1,6 @@
+package servecmd
+
+import "os"
+
+// reloadSignals: there are none.
+var reloadSignals []os.Signal

@@ -1,0 +1,34 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// A server that begins to stop says goodbye on connections that have not said hello, too: it is unavailable, and
+// sends nothing that is damaged.
+func TestAServerThatStopsSaysGoodbyeBeforeTheWelcome(t *testing.T) {
+	here, there := net.Pipe()
+	said := make(chan error, 1)
+	go func() {
+		defer there.Close()
+		b, err := appendFrame(nil, Header{Type: TypeGoodbye}, &goodbye{After: time.Second, Reason: "shutting down"})
+		if err == nil {
+			_, err = there.Read(make([]byte, 4096)) // the hello
+		}
+		if err == nil {
+			_, err = there.Write(b)
+		}
+		said <- err
+	}()
+	_, err := Dial(t.Context(), Options{Addr: "pipe:0", Retries: -1, Dialer: func(context.Context) (net.Conn, error) { return here, nil }})
+	assert.Equal(t, skep.Unavailable, skep.KindOf(err), "%v", err)
+	require.NoError(t, <-said)
+}

@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// What lasts longer than a call ends with its credential, though its client asks for nothing: a stream of events that
+// waits, a session that waits for credit, a block that is open, and the connection. Each is told why.
+func TestRevokedCredentialEndsWhatLasts(t *testing.T) {
+	d := directory(t)
+	p := protect(t, d)
+	c := rawDial(t, p.addr)
+	c.hello(t, tokenA)
+	c.send(t, Header{Type: TypeEvents, Call: 1}, &eventsRequest{Credit: 0}, "")
+	c.send(t, Header{Type: TypeRestore, Call: 2}, &restoreRequest{Window: 1, Chains: []restoreChain{{Scope: p.ch.Scope, Keys: p.ch.Keys}}}, "")
+	key := skep.KeyOf([]byte("new"))
+	c.send(t, Header{Type: TypeBegin, Call: 3}, &beginRequest{skep.BeginRequest{Scope: p.ch.Scope, Key: key, Parent: &p.ch.Keys[0], Depth: 1,
+		Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "")
+	for begun := 0; begun < 3; {
+		h, _, err := c.next()
+		require.NoError(t, err)
+		require.NotEqual(t, TypeError, h.Type)
+		if h.Type != TypeChunks {
+			begun++
+		}
+	}
+	require.Equal(t, 1, p.Stats().Streams)
+	require.NoError(t, d.Replace([]auth.Credential{{Name: "x", Tenant: "x", Rights: auth.All, TokenSHA256: [32]byte{1}}}, nil))
+	told := map[uint64]bool{}
+	for {
+		h, body, err := c.next()
+		if err != nil {
+			break // the connection is over
+		}
+		if h.Type == TypeError {
+			require.ErrorIs(t, errorIn(t, body), skep.Denied)
+			told[h.Call] = true
+		}
+	}
+	require.Equal(t, map[uint64]bool{1: true, 2: true}, told)
+	require.Eventually(t, func() bool { n := p.Stats(); return n.Connections+n.Streams+n.Sessions+int(n.Memory) == 0 }, time.Minute, time.Millisecond)
+}
+
+// A credential that runs out does the same.
+func TestExpiredCredentialEndsAStream(t *testing.T) {
+	const token = "a token for a moment"
+	h, err := auth.TokenHash(token)
+	require.NoError(t, err)
+	expires := time.Now().Add(300 * time.Millisecond)
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t, auth.Credential{Name: "brief", Tenant: "a", Rights: auth.All, TokenSHA256: h, Expires: expires})})
+	o := r.options()
+	o.Token, o.Conns, o.Strict = token, 1, true
+	c, err := Dial(t.Context(), o)
+	require.NoError(t, err)
+	defer c.Close()
+	events, err := c.Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	_, err = events.Next(t.Context(), make([]skep.Event, 1))
+	require.ErrorIs(t, err, skep.Denied)
+}
+
+// What concerns the store as a whole is an operator's, whatever right one tenant has.
+func TestWholeStoreIsTheOperators(t *testing.T) {
+	var asked atomic.Int64
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t), Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
+		asked.Add(1)
+		return json.RawMessage("{}"), nil
+	}})
+	for token, may := range map[string]bool{tokenA: false, operator: true} {
+		o := r.options()
+		o.Token, o.Strict = token, true
+		x, err := r.dial(t, o).conn(t.Context(), 0)
+		require.NoError(t, err)
+		for typ, m := range map[Type]message{TypeStats: nil, TypeAdmin: &adminRequest{"jobs", []byte("{}")}} {
+			_, err := x.call(t.Context(), typ, m, nil, &document{})
+			if may {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, skep.Denied)
+				require.ErrorContains(t, err, `a credential of tenant "*" with the right admin`)
+			}
+		}
+	}
+	require.EqualValues(t, 1, asked.Load())
+}
+
+// An operator who renews a tenant's lease does not take it away: the tenant renews and releases it as before.
+func TestRenewalByAnOperatorTakesNoLeaseAway(t *testing.T) {
+	p := protect(t, directory(t))
+	op := p.dial(t, p.options())
+	_, err := op.Renew(t.Context(), p.lease, time.Minute)
+	require.NoError(t, err)
+	l, err := p.a.Renew(t.Context(), p.lease, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, p.lease, l.ID)
+	require.NoError(t, op.Close())
+	_, err = p.a.Renew(t.Context(), p.lease, time.Minute)
+	require.NoError(t, err, "it goes with the client that took it, not with who renewed it")
+	require.NoError(t, p.a.Release(t.Context(), p.lease))
+	st, err := p.st.Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, st.Leases)
+}
