@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/lab"
 	"github.com/skepkv/skep/tools/internal/self"
@@ -31,12 +30,6 @@ func benchIn(t *testing.T, stdin string, args ...string) commandtest.Output {
 func benchRun(t *testing.T, args ...string) commandtest.Output {
 	t.Helper()
 	return benchIn(t, "", args...)
-}
-
-// skepRun runs the operators' command on what a benchmark left.
-func skepRun(t *testing.T, args ...string) commandtest.Output {
-	t.Helper()
-	return commandtest.Run(t, &cli.Program, "", args...)
 }
 
 func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
