@@ -73,6 +73,9 @@ func (l *dirLock) release() error {
 	if l.remove {
 		os.Remove(l.f.Name())
 	}
-	l.f.Truncate(0) // a stale name would mislead; the lock itself goes with the file
-	return l.f.Close()
+	l.f.Truncate(0) // a stale name would mislead
+	// Not left to the close: a process that was forked meanwhile has the file open, too, until it starts its program
+	// or, if it never does, until it ends.
+	err := unlock(l.f)
+	return errors.Join(err, l.f.Close())
 }
