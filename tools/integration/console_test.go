@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +27,36 @@ import (
 	"github.com/skepkv/skep/tools/internal/serve"
 )
 
-// browser starts a headless Chromium that reaches nothing but the server, and collects
-// what its console complains of and which hosts it asked.
-func browser(t *testing.T) (ctx context.Context, complaints, hosts *[]string) {
+// seen is what a browser told of, from its own goroutine, while a test reads it.
+type seen struct {
+	mu         sync.Mutex
+	complaints []string // of its console
+	urls       []string // that it asked for
+}
+
+func (s *seen) take(ev any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e := ev.(type) {
+	case *runtime.EventExceptionThrown:
+		s.complaints = append(s.complaints, e.ExceptionDetails.Error())
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.LevelError {
+			s.complaints = append(s.complaints, e.Entry.Text+" "+e.Entry.URL)
+		}
+	case *network.EventRequestWillBeSent:
+		s.urls = append(s.urls, e.Request.URL)
+	}
+}
+
+func (s *seen) all() (complaints, urls []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.complaints), slices.Clone(s.urls)
+}
+
+// browser starts a headless Chromium that reaches nothing but the server.
+func browser(t *testing.T) (ctx context.Context, said *seen) {
 	path := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if p, err := exec.LookPath(name); err == nil {
@@ -46,20 +75,9 @@ func browser(t *testing.T) (ctx context.Context, complaints, hosts *[]string) {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	complaints, hosts = &[]string{}, &[]string{}
-	chromedp.ListenTarget(ctx, func(ev any) {
-		switch e := ev.(type) {
-		case *runtime.EventExceptionThrown:
-			*complaints = append(*complaints, e.ExceptionDetails.Error())
-		case *log.EventEntryAdded:
-			if e.Entry.Level == log.LevelError {
-				*complaints = append(*complaints, e.Entry.Text+" "+e.Entry.URL)
-			}
-		case *network.EventRequestWillBeSent:
-			*hosts = append(*hosts, e.Request.URL)
-		}
-	})
-	return ctx, complaints, hosts
+	said = &seen{}
+	chromedp.ListenTarget(ctx, said.take)
+	return ctx, said
 }
 
 // load keeps values coming and going until stop.
@@ -88,7 +106,7 @@ func load(t *testing.T, addr string) (stop func()) {
 // TestConsole looks at the console as an operator does. With SKEP_SCREENSHOTS=1 it
 // writes the pictures of docs/img.
 func TestConsole(t *testing.T) {
-	ctx, complaints, hosts := browser(t)
+	ctx, said := browser(t)
 	c := local(t)
 	c.Devices = "4"
 	c.Store.CapacityBytes = 512 << 20
@@ -146,9 +164,10 @@ func TestConsole(t *testing.T) {
 	require.NoError(t, press("stop", time.Minute))
 	says("jobs", "stopped")
 
-	assert.Empty(t, *complaints)
-	require.NotEmpty(t, *hosts)
-	for _, u := range *hosts {
+	complaints, urls := said.all()
+	assert.Empty(t, complaints)
+	require.NotEmpty(t, urls)
+	for _, u := range urls {
 		assert.True(t, strings.HasPrefix(u, "http://"+at["http"]+"/") || strings.HasPrefix(u, "data:"), "asks %s", u)
 	}
 }
@@ -183,7 +202,7 @@ func pictures(t *testing.T, ctx context.Context, keep bool) {
 // TestConsoleAsksForAToken: with credentials the page shows nothing until a good one is
 // given, and a tenant sees its own.
 func TestConsoleAsksForAToken(t *testing.T) {
-	ctx, _, _ := browser(t)
+	ctx, _ := browser(t)
 	t.Setenv("SKEP_TEST_TOKEN", token)
 	c := local(t)
 	c.Credentials = []serve.CredentialConfig{{Name: "engine", Tenant: "prod", Rights: []string{"read"}, TokenEnv: "SKEP_TEST_TOKEN"}}
