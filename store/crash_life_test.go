@@ -109,7 +109,7 @@ func (w *crashWorld) afterwards(l *life, im *image, depth int) {
 	history := w.soFar()
 	for _, c := range l.cuts {
 		for i, fs := range c.fs {
-			if w.c.over() {
+			if w.over() {
 				return
 			}
 			w.setHistory(append(slices.Clone(history[:c.notes]), "CRASH while "+c.where))
@@ -155,6 +155,7 @@ func (w *crashWorld) counts(im *image, c *cut, kind *int64) bool {
 		return true
 	}
 	w.c.done.Add(1)
+	w.points++
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	*kind++

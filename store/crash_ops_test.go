@@ -24,7 +24,7 @@ type crashWriter struct {
 // run does n operations, or, in a run's first life, as many until the campaign is over.
 func (c *crashWriter) run(ctx context.Context, n int, first bool) {
 	for i := range n {
-		if c.s == nil || first && c.w.c.over() {
+		if c.s == nil || first && c.w.over() {
 			return
 		}
 		c.l.at(c.step(ctx, first && c.w.calm && i > 40))

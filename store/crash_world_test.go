@@ -30,6 +30,7 @@ type crashWorld struct {
 	o        Options
 	spaces   []*crashSpace
 	seen     map[uint64]bool // states on disk, alone and with what the oracle demanded
+	points   int64           // of this run
 	rebuilt  bool            // what is checked comes from the devices alone
 	faulty   bool            // operations may fail: drives or the catalog's file system do
 	injected bool            // with that: errors of any kind are made in the engine itself; of a store that failed, what was being changed is a miss
@@ -92,6 +93,9 @@ func (c *crashSlot) block(version int) skep.Block {
 	}
 	return b
 }
+
+// over says whether there have been points enough, of this run or of all.
+func (w *crashWorld) over() bool { return w.c.over() || w.c.each > 0 && w.points >= w.c.each }
 
 func newCrashWorld(t *testing.T, c *campaign, run int) *crashWorld {
 	rng := rand.New(rand.NewPCG(c.seed, uint64(run)))
