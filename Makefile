@@ -9,7 +9,10 @@ GO          ?= go
 TAGS        := iouring
 LINK        := -ldflags=-checklinkname=0
 URING       := -tags $(TAGS) $(LINK)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+DEV          = $(GO) tool -modfile=$(CURDIR)/tools/dev/go.mod
+STATICCHECK  = $(DEV) staticcheck
+# Compiled once, whichever directory a checkout lies in.
+export GOFLAGS := $(strip -trimpath $(filter-out -trimpath,$(GOFLAGS)))
 FUZZTIME    ?= 10s
 BENCHDIR    ?=
 CRASH_TIME  ?= 10m
@@ -19,9 +22,13 @@ say          = @printf '\n== %s\n' "$(1)"
 # ./... means the packages of one module; each does the same, a go command and its arguments, in the others.
 MODULES     := gpu/cuda tools/skep-gpu tools/integration
 each         = @set -e; for m in $(MODULES); do echo "$(GO) $(1) -C $$m $(2)"; $(GO) $(1) -C $$m $(2); done
+# go test, by gotestsum in the gate.
+GOTEST      := GO='$(GO)' $(CURDIR)/tools/gotest.sh
+eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GOTEST) -C $$m $(1); done
+eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo test test-all adversaries explore test-loaded timing race lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build download demo test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
@@ -31,6 +38,7 @@ build: ## bin/skep and bin/skep-bench, with io_uring
 
 download: ## the modules that all of it is made of
 	$(GO) mod download
+	$(GO) mod download -modfile=tools/dev/go.mod
 	$(call each,mod download,)
 
 demo: build ## a workload, a kill and a recovery on four files, under 90 s, no root
@@ -40,22 +48,24 @@ demo: build ## a workload, a kill and a recovery on four files, under 90 s, no r
 TESTFLAGS   ?=
 test: ## what a user needs to trust it: all tests in their short form, both backends, invariants (4 minutes)
 	$(call say,go test -short ./...: both device backends and the invariants built in)
-	$(GO) test -short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...
+	$(GOTEST) -short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...
 	$(call say,go test -short ./... of the other modules: a browser and a Redis client where they are installed)
-	$(call each,test,-short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...)
+	$(call eachtest,-short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...)
 
 ENGINE      := ./store ./store/device ./store/memory ./store/internal/...
-test-all: ## the long form of everything, failpoints, every adversary
+test-all: ## the long form of everything, nothing of it cached: failpoints, adversaries, fuzzing, races, every system
 	$(call say,go test ./...: everything but the engine)
-	$(GO) test -skip '$(PLAYED)' $(TESTFLAGS) $$($(GO) list ./... | grep -vE '/skep/store(/device|/memory|/internal/.*)?$$')
+	$(GOTEST) -count=1 -timeout 30m -skip '$(PLAYED)' $(TESTFLAGS) $$($(GO) list ./... | grep -vE '/skep/store(/device|/memory|/internal/.*)?$$')
 	$(call say,go test ./... of the other modules: a browser and a Redis client)
-	$(call each,test,$(TESTFLAGS) ./...)
+	$(call eachtest,-count=1 $(TESTFLAGS) ./...)
 	$(call say,go test: the engine on io_uring with invariants checked)
-	$(GO) test -skip '$(PLAYED)' -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) $(ENGINE)
+	$(GOTEST) -count=1 -timeout 30m -skip '$(PLAYED)' -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) $(ENGINE)
 	$(call say,go test -short: the engine on the portable backend)
-	$(GO) test -short -skip '$(PLAYED)' $(TESTFLAGS) $(ENGINE)
-	@$(MAKE) --no-print-directory failpoints
-	@$(MAKE) --no-print-directory adversaries
+	$(GOTEST) -count=1 -short -skip '$(PLAYED)' $(TESTFLAGS) $(ENGINE)
+	@for s in failpoints adversaries fuzz-ci cross-all race-all; do $(MAKE) --no-print-directory $$s || exit 1; done
+	@$(MAKE) --no-print-directory soak SOAK_TIME=30s
+	@$(MAKE) --no-print-directory schedule SCHEDULE_TIME=20s
+	@$(MAKE) --no-print-directory explore
 
 # The adversaries: NAME:PACKAGE:TEST. Without SKEP_NAME_TIME each plays its short form, and draws what SKEP_SEED says.
 ADVERSARIES := hostile:./tools/internal/wired:TestHostileClients schedule:./store:TestSchedule books:./tools/internal/books:TestBooks \
@@ -88,18 +98,26 @@ test-loaded: ## make test RUNS (20) times on a machine that has too much to do; 
 timing: ## whether a tenant can tell from answers' times what others have; for a machine that does nothing else
 	$(GO) test -run '^$$' -bench 'Timing|Timed' -benchtime 1x ./wire ./wire/resp
 
-# Where nothing happens beside anything else there is no race to be found: simulations, generators, and tests that
-# try one state after another.
-ALONE       := /(lint|errpaths|mutants|tools/schedule|overlay|trace|ttft|hist|page|payload|chat|twopointer|elastic|layout|slots|index/sim|twopointer/sim)$$
-INTURN      := ^(TestOperator|TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut)$$
-race: ## the tests under the race detector, shortened where they allow it
+# What the race detector looks at before each change: the packages whose code runs concurrently. Not there are tests
+# that try one state after another, and contracts beyond one transport; `make race-all` has everything.
+RACED       := ./store ./store/catalog ./store/device ./store/memory ./store/internal/... ./store/sparse ./index ./index/coact ./wire/... ./gpu ./gpu/loan ./gpu/lend
+INTURN      := ^(TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut|TestCrash|TestErrorAtEveryIndex|TestLeftovers|TestEvictedBlocksAreForgottenInMemory|TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes|TestOpenSurvivesAnErrorAtAnyOperation|TestCrashImagesAreWhatACrashCouldLeave|TestRowsSurviveADeathAnywhere|TestReclusterSurvivesADeathAnywhere|TestContractOnTheReference|TestReuseSampled|TestVictimsAmongMany|TestTableGrowsThroughManySplits|TestFleets|TestContractTLS|TestContractUnix|TestContractNarrow|TestPythonClient|TestRedisBenchmark)$$
+race: ## the race detector on what runs concurrently, in the short form (4 minutes)
 	$(call say,go test -race -short)
-	$(GO) test -race -short -timeout 20m $(URING) -skip '$(INTURN)' $$($(GO) list ./... | grep -vE '$(ALONE)')
-	$(call each,test,-race -short -timeout 20m $(URING) ./...)
+	$(GOTEST) -race -short -p 4 -timeout 20m $(URING) -skip '$(INTURN)' $(RACED)
+
+# Where nothing happens beside anything else there is no race to be found: simulations and generators.
+ALONE       := /(lint|errpaths|mutants|tools/schedule|overlay|trace|ttft|hist|page|payload|chat|twopointer|elastic|layout|slots|index/sim|twopointer/sim)$$
+race-all: ## every test under the race detector, shortened where it allows it
+	$(GOTEST) -race -short -count=1 -timeout 30m $(URING) $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(call eachtest,-race -short -count=1 -timeout 20m $(URING) ./...)
 
 lint: ## gofmt, go vet, staticcheck, the house's own rules
-	$(call say,gofmt and go.sum)
-	@for m in . $(MODULES); do $(GO) list -C $$m -m all >/dev/null || { echo "$$m/go.sum lacks what go doc needs: run 'go list -mod=mod -m all && go mod tidy' there"; exit 1; }; done
+	$(call say,gofmt and modules)
+	@for m in . $(MODULES) tools/dev; do \
+		$(GO) list -C $$m -m all >/dev/null && d=$$($(GO) -C $$m mod tidy -diff 2>/dev/null) && [ -z "$$d" ] || { \
+			echo "$$m/go.mod or go.sum is not tidy: run 'go mod tidy && go list -mod=mod -m all' there"; echo "$$d"; exit 1; }; \
+	done
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "not gofmt'ed:"; echo "$$bad"; exit 1; fi
 	$(call say,go vet, both build variants)
 	$(GO) vet ./...
@@ -108,9 +126,9 @@ lint: ## gofmt, go vet, staticcheck, the house's own rules
 	$(call each,vet,./...)
 	$(call each,vet,-tags '$(TAGS) invariants' ./...)
 	$(call say,staticcheck, both build variants)
-	$(GO) run $(STATICCHECK) ./...
-	$(GO) run $(STATICCHECK) -tags '$(TAGS) invariants' ./...
-	$(call each,run,$(STATICCHECK) ./...)
+	$(STATICCHECK) ./...
+	$(STATICCHECK) -tags '$(TAGS) invariants' ./...
+	$(call eachcheck,./...)
 	$(call say,the rules of tools/lint)
 	$(GO) test -count=1 ./tools/lint
 
@@ -207,14 +225,17 @@ errpaths: ## which error returns of the durable path no test reaches (long)
 	SKEP_COVER_DIR=$$d SKEP_CRASH_POINTS=500 $(GO) test -timeout 60m -count=1 -coverpkg=./store,./store/catalog,./store/internal/... -coverprofile=$$d/all.cover ./store ./store/catalog ./store/internal/... && \
 	$(GO) run ./tools/errpaths $$d/*.cover
 
-CROSS       ?= linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
-cross: ## the fallback compiles where there is no io_uring, and io_uring on arm64
+CROSS       ?= windows/amd64
+cross: ## it compiles for CROSS (windows/amd64), where there is no io_uring
 	$(call say,cross-compile)
 	@set -e; for t in $(CROSS); do \
 		for m in . $(MODULES); do \
 			echo "go build -C $$m ./... for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -C $$m -o /dev/null ./...; \
 		done; \
 	done
+
+cross-all: ## for every system it is meant to compile for, and io_uring on arm64
+	@$(MAKE) --no-print-directory cross CROSS='linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64'
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep ./tools/skep-bench
 
 dist: ## static binaries of linux/amd64 and linux/arm64, as released
@@ -250,12 +271,12 @@ bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
 
 cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
 	$(CUDAENV) $(GO) vet -tags cuda ./gpu/...
-	$(CUDAENV) $(GO) run $(STATICCHECK) -tags cuda ./gpu/...
+	$(CUDAENV) $(STATICCHECK) -tags cuda ./gpu/...
 	@set -e; for m in gpu/cuda tools/skep-gpu; do \
-		echo "vet and staticcheck of $$m"; $(CUDAENV) $(GO) vet -C $$m -tags cuda ./...; $(CUDAENV) $(GO) run -C $$m $(STATICCHECK) -tags cuda ./...; \
+		echo "vet and staticcheck of $$m"; $(CUDAENV) $(GO) vet -C $$m -tags cuda ./...; (cd $$m && $(CUDAENV) $(STATICCHECK) -tags cuda ./...); \
 	done
 	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
-	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GO) test -C tools/skep-gpu -tags cuda -count=1 .
+	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GOTEST) -C tools/skep-gpu -tags cuda -count=1 ./
 
 # The C interface goes along compressed: run.sh unpacks it beside the programs, which look for it there.
 CENGINE = $(CC) -O1 -std=gnu99 -I tools/libskep -I $(CUDADIR)/include tools/libskep/testdata/$(1).c -o bin/gpu-bundle/engine-$(1) \
@@ -273,7 +294,7 @@ gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine 
 
 libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and programs that use it: in C, in Python, on the fake driver
 	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
-	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) $(GO) test -count=1 ./tools/libskep
+	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) $(GOTEST) -count=1 ./tools/libskep
 
 clean: ## what the targets above made
 	rm -rf bin bench dist

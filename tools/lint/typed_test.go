@@ -79,6 +79,9 @@ var loaded = sync.OnceValue(func() func(t *testing.T) *program {
 
 func load(t *testing.T) *program {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("make lint looks at the whole program")
+	}
 	p := &program{fset: token.NewFileSet()}
 	for _, m := range modules(t) {
 		p.load(t, m)
