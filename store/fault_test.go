@@ -88,10 +88,10 @@ func TestReadFaults(t *testing.T) {
 				}
 
 				r.faults[0].Clear()
+				eventually(t, "the drive is let back in", func() bool { return r.faultsOk(s) })
 				if copies == 2 || !tt.damaged { // what was found damaged is gone, what was not read comes back
 					requireChain(t, s, sc, keys, faultBlock)
 				}
-				eventually(t, "the drive is let back in", func() bool { return r.faultsOk(s) })
 				more := chainKeys(2, 4)
 				requireOutcome(t, skep.Committed, putRun(t, s, sc, more, faultBlock))
 				requireChain(t, s, sc, more, faultBlock)

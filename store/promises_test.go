@@ -308,10 +308,11 @@ func TestVictimsAreAtRest(t *testing.T) {
 	g := s.space.mu.open[streamUser]
 	s.sealLocked(g)
 	s.space.mu.Unlock()
-	require.Nil(t, s.cleaner.victim())
+	c := &cleaner{s: s} // the store's own is its goroutine's
+	require.Nil(t, c.victim())
 	r.each(func(_ int, d *device.Fault) { d.Release() })
 	<-done
-	eventually(t, "the group is at rest", func() bool { return s.cleaner.victim() == g })
+	eventually(t, "the group is at rest", func() bool { return c.victim() == g })
 	require.NoError(t, s.Close())
 }
 
