@@ -40,6 +40,7 @@ var results = map[string]any{
 	"skep device":             deviceResult{},
 	"skep namespace delete":   store.NamespaceDeletion{},
 	"skep doctor":             doctor.Report{},
+	"skep size":               sizeResult{},
 	"skep demo":               demo.Result{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},

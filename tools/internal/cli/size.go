@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/tools/internal/size"
+)
+
+// sizeResult is what skep size prints.
+type sizeResult struct {
+	size.Answer
+	Model    string `json:"model"`
+	Note     string `json:"note"`
+	Settings string `json:"settings"` // the file that was written
+}
+
+func (a *app) sizeCommand() *cobra.Command {
+	var model, config, kv, settings string
+	ask := size.Ask{}
+	drive, read := serve.Size(3_840_000_000_000), serve.Size(6_000_000_000)
+	keep := serve.Duration(24 * time.Hour)
+	cmd := &cobra.Command{Use: "size", Short: "say which hardware a fleet needs, and whether loading wins over computing", Args: command.NoArgs,
+		Example: "  skep size --model llama-3.1-70b --prompts 4 --prompt-tokens 12000 --repeat 0.8 --prefill 15000\n" +
+			"  skep size --config config.json --kv fp8 --drives 8 --drive-size 7.68TB --settings skep.yaml"}
+	f := cmd.Flags()
+	f.StringVar(&model, "model", "llama-3.1-8b", "the model: "+strings.Join(size.Models(), ", "))
+	f.StringVar(&config, "config", "", "a model's config.json in place of --model")
+	f.StringVar(&kv, "kv", "bf16", "element type of the KV cache: bf16, f16, f32, fp8, i8, fp4")
+	f.IntVar(&ask.Shape.BlockTokens, "block-tokens", 16, "tokens of a block")
+	f.Float64Var(&ask.Prompts, "prompts", 1, "prompts a second, of all engines together")
+	f.Float64Var(&ask.PromptTokens, "prompt-tokens", 8000, "tokens of a prompt")
+	f.Float64Var(&ask.Repeat, "repeat", 0.7, "share of a prompt that an earlier prompt began with, 0 to 1")
+	f.Var(&keep, "keep", "within how long such a prompt comes")
+	f.Float64Var(&ask.Prefill, "prefill", 10_000, "tokens a second that the engines compute, all together")
+	f.IntVar(&ask.Drives, "drives", 0, "drives there are; 0: as many as are needed")
+	f.Var(&drive, "drive-size", "size of a drive")
+	f.Var(&read, "drive-read", "bytes a second that a drive reads")
+	f.Float64Var(&ask.DriveWrites, "drive-writes", 1, "whole drives a day that a drive may be written, for five years (DWPD)")
+	f.IntVar(&ask.Copies, "copies", 1, "copies of each block")
+	f.StringVar(&settings, "settings", "", "write settings for skep serve --config to this file, which must not be there")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ask.DriveBytes, ask.DriveRead, ask.Keep = int64(drive), float64(read), time.Duration(keep).Seconds()
+		r := &sizeResult{Model: model}
+		tokens := ask.Shape.BlockTokens
+		var err error
+		if config == "" {
+			ask.Shape, err = size.Model(model)
+		} else if cmd.Flags().Changed("model") {
+			return skep.Invalidf("size", "--model and --config", "both", "one of them")
+		} else {
+			r.Model = config
+			ask.Shape, r.Note, err = shapeFrom(config)
+		}
+		if err != nil {
+			return err
+		}
+		if ask.Shape.Element, err = size.Element(kv); err != nil {
+			return err
+		}
+		ask.Shape.BlockTokens = tokens
+		answer, err := size.For(ask)
+		if err != nil {
+			return err
+		}
+		r.Answer = *answer
+		if settings != "" {
+			if err := writeSettings(settings, ask, answer); err != nil {
+				return err
+			}
+			r.Settings = settings
+		}
+		return a.Print(r, func(w io.Writer) { printSize(w, ask, r) })
+	}
+	return cmd
+}
+
+// largestConfig is how much of a config.json is read.
+const largestConfig = 1 << 20
+
+func shapeFrom(path string) (s skep.Shape, note string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return s, "", command.WithNext(err, "name the config.json that the model was published with")
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, largestConfig+1))
+	if err == nil && len(b) > largestConfig {
+		err = skep.Invalidf("size", "--config, bytes", fmt.Sprintf("over %d", largestConfig), fmt.Sprintf("at most %d", largestConfig))
+	}
+	if err != nil {
+		return s, "", err
+	}
+	return size.FromConfig(path, b)
+}
+
+// writeSettings writes what of the answer is a setting of skep serve.
+func writeSettings(path string, ask size.Ask, r *size.Answer) error {
+	type store struct {
+		CapacityBytes serve.Size `yaml:"capacity_bytes"`
+		BlockBytes    serve.Size `yaml:"block_bytes"`
+	}
+	b, err := yaml.Marshal(struct {
+		Devices string         `yaml:"devices"`
+		Store   store          `yaml:"store"`
+		Redis   map[string]int `yaml:"redis"`
+	}{
+		Devices: fmt.Sprint(r.Drives),
+		Store:   store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
+		Redis:   map[string]int{"copies": ask.Copies},
+	})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return &skep.Error{Op: "size", Kind: skep.Invalid, Field: "--settings", Value: path, Limit: "a file that is not there yet, in a directory that is", Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "# From skep size. devices: a number makes files in dir; name the drives instead, separated by commas.\n%s", b)
+	if err1 := f.Close(); err == nil {
+		err = err1
+	}
+	return err
+}
+
+func printSize(w io.Writer, ask size.Ask, r *sizeResult) {
+	big := func(n float64) string { return command.Size(int64(n)) }
+	verdict := "loading wins"
+	if !r.LoadingWins {
+		verdict = "computing is faster than these drives; more of them, or overlapping both, would help"
+	}
+	found := ask.PromptTokens * ask.Repeat
+	command.Table(w,
+		command.Row("KV of a token", big(float64(r.BytesPerToken)), tokenFormula(ask.Shape)),
+		command.Row("of a block", big(float64(r.BytesPerBlock)), fmt.Sprintf("× %d tokens", ask.Shape.BlockTokens)),
+		command.Row("", "", ""),
+		command.Row("computing makes", big(r.ComputeBytesPerSecond)+"/s", fmt.Sprintf("%.6g tokens/s × KV of a token", ask.Prefill)),
+		command.Row("the drives give", big(r.LoadBytesPerSecond)+"/s", fmt.Sprintf("%d × %s/s: %s", r.Drives, big(ask.DriveRead), verdict)),
+		command.Row("a prompt's found part", fmt.Sprintf("%.3g s saved", r.SavedSeconds), fmt.Sprintf("%.6g tokens: %.3g s computed, %.3g s loaded", found, r.ComputeSeconds, r.LoadSeconds)),
+		command.Row("", "", ""),
+		command.Row("capacity", big(r.CapacityBytes), fmt.Sprintf("prompts/s × tokens computed in each × %v × KV of a token × copies × 1.04", time.Duration(ask.Keep*1e9))),
+		command.Row("blocks", fmt.Sprintf("%.4g", r.Blocks), "at a time"),
+		command.Row("reads", big(r.ReadBytesPerSecond)+"/s", "prompts/s × tokens found in each × KV of a token"),
+		command.Row("writes", big(r.WriteBytesPerSecond)+"/s", fmt.Sprintf("prompts/s × tokens computed × KV of a token × copies × 1.15: %s a day", big(r.WritesPerDay))),
+		command.Row("", "", ""),
+		command.Row("drives needed", r.DrivesNeeded, fmt.Sprintf("%d for capacity, %d for reads, %d for wear", r.DrivesForCapacity, r.DrivesForReads, r.DrivesForWear)),
+		command.Row("life of "+fmt.Sprint(r.Drives), years(r.YearsOfLife), fmt.Sprintf("%.3g whole drives a day, of %.3g promised for 5 years", r.DriveWritesPerDay, ask.DriveWrites)),
+		command.Row("index", big(r.IndexBytes), "64 bytes a block, in memory"),
+		command.Row("memory of a server", big(r.MemoryBytes), "index + DRAM tier 256 MiB + I/O 512 MiB + catalog and calls 548 MiB, each as set unless changed"),
+		command.Row("catalog's directory", big(r.CatalogBytes), fmt.Sprintf("2 × blocks × (100 + 9 × %d checksum chunks) + 250 MiB", r.ChecksumChunks)),
+	)
+	if r.Note != "" {
+		fmt.Fprintln(w, "\n"+r.Note)
+	}
+	if r.DrivesNeeded > r.Drives {
+		fmt.Fprintf(w, "\n%d drives are fewer than the %d that are needed: prompts come back later than their blocks stay, or wait for drives, or wear them out\n", r.Drives, r.DrivesNeeded)
+	}
+	if r.Settings != "" {
+		fmt.Fprintf(w, "\nwrote %s: skep serve --config %s --dir D\n", r.Settings, r.Settings)
+	}
+}
+
+func tokenFormula(s skep.Shape) string {
+	if s.Kind == skep.Latent {
+		return fmt.Sprintf("%d layers × %d × %d bits", s.Layers, s.HeadDim, s.Element.Bits())
+	}
+	return fmt.Sprintf("2 × %d layers × %d KV heads × %d × %d bits", s.Layers, s.KVHeads, s.HeadDim, s.Element.Bits())
+}
+
+func years(n float64) string {
+	if n >= 100 {
+		return "over 100 years"
+	}
+	return fmt.Sprintf("%.3g years", n)
+}

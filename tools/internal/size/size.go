@@ -1,0 +1,158 @@
+package size
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// Ask is what a user knows.
+type Ask struct {
+	Shape        skep.Shape // BlockTokens included
+	Prompts      float64    // a second, of all engines together
+	PromptTokens float64    // of each
+	Repeat       float64    // share of a prompt's tokens that an earlier prompt began with, 0 to 1
+	Keep         float64    // within how many seconds such a prompt comes
+	Prefill      float64    // tokens a second that the engines compute, all together
+	Drives       int        // 0: as many as are needed
+	DriveBytes   int64
+	DriveRead    float64 // bytes a second
+	DriveWrites  float64 // whole drives a day that it may be written, over Warranty
+	Copies       int
+}
+
+// What is built into the arithmetic; docs/howto/size.md says why.
+const (
+	padding    = 1.04 // pages, headers, logs and the groups that are never full
+	collection = 1.15 // bytes written for each that is put: garbage collection
+	warranty   = 5.0  // years for which drive writes a day are promised
+
+	indexBytes   = 64        // a block
+	recordBytes  = 100       // of the catalog, a block
+	chunkBytes   = 9         // of the catalog, a checksum chunk
+	catalogSpare = 250 << 20 // preallocated logs
+	dramBytes    = 256 << 20
+	ioBytes      = 512 << 20
+	otherBytes   = (192 + 256 + 100) << 20 // catalog's cache, calls under way, the rest
+)
+
+// Answer is what that takes. Bytes are bytes, times are seconds.
+type Answer struct {
+	BytesPerToken int64 `json:"bytes_per_token"`
+	BytesPerBlock int64 `json:"bytes_per_block"`
+
+	ComputeBytesPerSecond float64 `json:"compute_bytes_per_second"` // KV that computing makes: loading wins above it
+	LoadBytesPerSecond    float64 `json:"load_bytes_per_second"`    // what the drives give
+	LoadingWins           bool    `json:"loading_wins"`
+	ComputeSeconds        float64 `json:"compute_seconds"` // of what is found of a prompt
+	LoadSeconds           float64 `json:"load_seconds"`
+	SavedSeconds          float64 `json:"saved_seconds"` // a prompt; below 0 loading loses
+
+	Blocks              float64 `json:"blocks"` // kept at a time
+	CapacityBytes       float64 `json:"capacity_bytes"`
+	ReadBytesPerSecond  float64 `json:"read_bytes_per_second"`
+	WriteBytesPerSecond float64 `json:"write_bytes_per_second"`
+
+	DrivesForCapacity  int     `json:"drives_for_capacity"`
+	DrivesForReads     int     `json:"drives_for_reads"`
+	DrivesForWear      int     `json:"drives_for_wear"`
+	DrivesNeeded       int     `json:"drives_needed"`
+	Drives             int     `json:"drives"` // asked about, or needed
+	WritesPerDay       float64 `json:"writes_per_day"`
+	DriveWritesPerDay  float64 `json:"drive_writes_per_day"` // whole drives
+	YearsOfLife        float64 `json:"years_of_life"`
+	IndexBytes         float64 `json:"index_bytes"`
+	CatalogBytes       float64 `json:"catalog_bytes"` // its directory
+	MemoryBytes        float64 `json:"memory_bytes"`
+	ChecksumChunks     int     `json:"checksum_chunks"` // a block
+	SettingsCapacity   int64   `json:"settings_capacity_bytes"`
+	SettingsBlockBytes int64   `json:"settings_block_bytes"`
+}
+
+func (a *Ask) validate() error {
+	const op = "size"
+	for _, f := range []struct {
+		name     string
+		v        float64
+		from, to float64
+		limit    string
+	}{
+		{"--prompts", a.Prompts, 1e-6, 1e9, "more than 0"},
+		{"--prompt-tokens", a.PromptTokens, 1, 1e9, "1 to 1e9"},
+		{"--repeat", a.Repeat, 0, 1, "0 to 1"},
+		{"--keep", a.Keep, 1, 1e10, "1s or more"},
+		{"--prefill", a.Prefill, 1, 1e12, "1 or more"},
+		{"--drives", float64(a.Drives), 0, 4096, "0 (as many as are needed) to 4096"},
+		{"--drive-size", float64(a.DriveBytes), 1 << 30, 1 << 60, "1GiB or more"},
+		{"--drive-read", a.DriveRead, 1e6, 1e15, "1MB or more, a second"},
+		{"--drive-writes", a.DriveWrites, 1e-3, 1e3, "0.001 to 1000 whole drives a day"},
+		{"--copies", float64(a.Copies), 1, 8, "1 to 8"},
+	} {
+		if !(f.v >= f.from && f.v <= f.to) {
+			return skep.Invalidf(op, f.name, f.v, f.limit)
+		}
+	}
+	return a.Shape.Validate()
+}
+
+// For answers a.
+func For(a Ask) (*Answer, error) {
+	if err := a.validate(); err != nil {
+		return nil, err
+	}
+	g, err := layout.Of(a.Shape)
+	if err != nil {
+		return nil, err
+	}
+	chunks, err := layout.GranulesOf(a.Shape, skep.PartKV, g.PartBytes())
+	if err != nil {
+		return nil, err
+	}
+	r := &Answer{BytesPerToken: g.TokenBytes(), BytesPerBlock: g.PartBytes(), ChecksumChunks: chunks.N()}
+	token := float64(r.BytesPerToken)
+	found := a.PromptTokens * a.Repeat
+	made := a.PromptTokens - found
+
+	r.Blocks = a.Prompts * made * a.Keep / float64(a.Shape.BlockTokens)
+	r.CapacityBytes = r.Blocks * float64(r.BytesPerBlock) * float64(a.Copies) * padding
+	r.ReadBytesPerSecond = a.Prompts * found * token
+	r.WriteBytesPerSecond = a.Prompts * made * token * float64(a.Copies) * collection
+	r.WritesPerDay = r.WriteBytesPerSecond * 86400
+
+	r.DrivesForCapacity = atLeastOne(r.CapacityBytes / float64(a.DriveBytes))
+	r.DrivesForReads = atLeastOne(r.ReadBytesPerSecond / a.DriveRead)
+	r.DrivesForWear = atLeastOne(r.WritesPerDay / (a.DriveWrites * float64(a.DriveBytes)))
+	r.DrivesNeeded = max(r.DrivesForCapacity, r.DrivesForReads, r.DrivesForWear, a.Copies)
+	if r.Drives = a.Drives; r.Drives == 0 {
+		r.Drives = r.DrivesNeeded
+	}
+	if r.Drives < a.Copies {
+		return nil, skep.Invalidf("size", "--drives", r.Drives, fmt.Sprintf("at least --copies, %d: each copy of a block lies on another drive", a.Copies))
+	}
+	all := float64(r.Drives) * float64(a.DriveBytes)
+	r.DriveWritesPerDay = r.WritesPerDay / all
+	r.YearsOfLife = math.Inf(1)
+	if r.WritesPerDay > 0 {
+		r.YearsOfLife = warranty * a.DriveWrites / r.DriveWritesPerDay
+	}
+	r.YearsOfLife = min(r.YearsOfLife, 100) // nothing is said of what lasts longer
+
+	r.ComputeBytesPerSecond = token * a.Prefill
+	r.LoadBytesPerSecond = float64(r.Drives) * a.DriveRead
+	r.LoadingWins = r.LoadBytesPerSecond > r.ComputeBytesPerSecond
+	r.ComputeSeconds = found / a.Prefill
+	r.LoadSeconds = found * token / r.LoadBytesPerSecond
+	r.SavedSeconds = r.ComputeSeconds - r.LoadSeconds
+
+	kept := min(r.Blocks, all/padding/float64(a.Copies)/float64(r.BytesPerBlock)) // no more than the drives hold
+	r.IndexBytes = indexBytes * kept
+	r.CatalogBytes = 2*kept*float64(recordBytes+chunkBytes*r.ChecksumChunks) + catalogSpare
+	r.MemoryBytes = r.IndexBytes + dramBytes + ioBytes + otherBytes
+	r.SettingsCapacity = int64(min(r.CapacityBytes, all))
+	r.SettingsBlockBytes = r.BytesPerBlock
+	return r, nil
+}
+
+func atLeastOne(n float64) int { return max(1, int(math.Ceil(min(n, 1e9)))) }
