@@ -171,12 +171,12 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 		return 0, c.replyAll(err, len(ends), false)
 	}
 	there := db.exists(ctx, keys, c.s.o.ExistsLease)
-	db.hintRun(ctx, keys, there)
+	db.hintRun(ctx, there)
 	from := 0
 	for _, to := range ends {
 		n := int64(0)
-		for _, yes := range there[from:to] {
-			if yes {
+		for _, h := range there[from:to] {
+			if h != nil {
 				n++
 			}
 		}
@@ -192,22 +192,26 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 	return len(keys), c.flushIfLarge()
 }
 
-// hintRun tells the store that the values of a batch of keys go together and will be
+// hintRun tells the store that the values of a batch of keys that are there go together and will be
 // read soon: whoever asks for several at once is about to load them.
-func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
-	if len(keys) < 2 {
+func (db *database) hintRun(ctx context.Context, there []*head) {
+	if len(there) < 2 {
 		return
 	}
 	var pieces []skep.Key
-	for i, k := range keys {
-		if h, _ := db.known.get(k); h != nil && there[i] {
+	program := ""
+	for _, h := range there {
+		if h != nil && h.piece != 0 {
+			if program == "" {
+				program = "resp/" + skep.KeyOf(h.key).Short()
+			}
 			if pieces = append(pieces, h.pieceKeys(0, h.pieces())...); len(pieces) > maxPieces {
 				return // nobody loads that much soon
 			}
 		}
 	}
 	if len(pieces) > 0 {
-		_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, pieces, skep.Hint{NextUse: time.Second, Program: "resp/" + skep.KeyOf(keys[0]).Short()})
+		_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, pieces, skep.Hint{NextUse: time.Second, Program: program})
 	}
 }
 

@@ -203,7 +203,6 @@ func (c *conn) cmdFlushDB(ctx context.Context, cmd command) error {
 			return c.fail(err)
 		}
 	}
-	db.known.clear()
 	c.ok()
 	return nil
 }

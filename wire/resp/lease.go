@@ -86,10 +86,9 @@ func (l *leases) refused() int64 {
 	return l.denied
 }
 
-// exists says which of keys are there, whole and not expired, and leases those within
-// the tenant's budget.
-func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Duration) []bool {
-	out := make([]bool, len(keys))
+// exists gives the heads of those of keys that are there, whole and not expired, nil for others, and leases those
+// within the tenant's budget.
+func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Duration) []*head {
 	heads, errs := db.headsOf(ctx, keys, false)
 	for i, h := range heads {
 		if errs[i] != nil {
@@ -103,13 +102,12 @@ func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Durati
 			db.tenant.leases.reserve(promise, h.size+int64(len(h.key))+headFixed, now.Add(lease)) {
 			d = lease
 		}
-		out[i] = db.present(ctx, db.heads, []skep.Key{name}, d) &&
-			(h.piece == 0 || db.present(ctx, db.data, h.pieceKeys(0, h.pieces()), d))
-		if !out[i] {
-			db.known.forget(h.key)
+		if !db.present(ctx, db.heads, []skep.Key{name}, d) ||
+			h.piece != 0 && !db.present(ctx, db.data, h.pieceKeys(0, h.pieces()), d) {
+			heads[i] = nil
 		}
 	}
-	return out
+	return heads
 }
 
 // present says whether all of keys are stored, and leases them for d. The lease ends

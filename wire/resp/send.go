@@ -145,7 +145,6 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 			// Replaced since its head was read, or evicted: the head as it is now says which.
 			c.letGoOf(db, o)
 			old := o.h.id
-			db.known.forget(keys[i])
 			if o.h, o.err = db.head(ctx, keys[i]); o.err == nil && (o.h.id == old || try > 8) {
 				o.h, o.err = nil, errNone
 			}
@@ -362,7 +361,6 @@ func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, s
 				c.s.o.Log.Error("value cut off", "tenant", c.tenant.name, "piece", p, "of", o.h.pieces(), "error", err)
 				return errCut
 			}
-			db.known.forget(o.h.key)
 			return c.small(o)
 		}
 		if !sent {

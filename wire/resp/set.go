@@ -91,8 +91,8 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 		}
 		was, there := old[i], !absent(oldErrs[i]) // nil and there: it cannot be read
 		there = there && (was == nil || !was.expired(now))
-		if there && was != nil && (op.ifNone || op.ifThere) {
-			there = db.whole(ctx, was)
+		if there && was != nil && (op.ifNone || op.ifThere || op.keepTTL) {
+			there, _ = db.whole(ctx, was) // an answer that does not come is no
 		}
 		if op.ifNone && there || op.ifThere && !there {
 			db.dropValue(op)
