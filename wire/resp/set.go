@@ -2,9 +2,6 @@ package resp
 
 import (
 	"context"
-	"time"
-
-	"github.com/skepkv/skep"
 )
 
 // value is what became of a value a peer sent: inline bytes, or pieces being stored.
@@ -123,9 +120,6 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 		if was := before[j]; was != nil {
 			db.doom(was)
 		}
-		if h.expiry != 0 {
-			db.hintTTL(ctx, h, now)
-		}
 	}
 }
 
@@ -134,16 +128,6 @@ func (db *database) dropValue(op *setOp) {
 	if op.value.piece != 0 {
 		db.doom(op.value.head(op.key, 0))
 	}
-}
-
-// hintTTL tells the store until when the value is worth keeping. A hint that is
-// refused changes nothing that is right.
-func (db *database) hintTTL(ctx context.Context, h *head, now time.Time) {
-	ttl := time.UnixMilli(h.expiry).Sub(now)
-	if h.piece == 0 || ttl <= 0 {
-		return
-	}
-	_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, h.pieceKeys(0, h.pieces()), skep.Hint{TTL: ttl})
 }
 
 // expire sets a key's expiry (0: none) and says whether the key is there and whether
@@ -170,6 +154,5 @@ func (db *database) expire(ctx context.Context, key []byte, expiry int64, when f
 	if err := db.put(ctx, []*head{&next})[0]; err != nil {
 		return true, had, false, err
 	}
-	db.hintTTL(ctx, &next, db.clock())
 	return true, had, true, nil
 }

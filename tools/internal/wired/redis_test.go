@@ -13,12 +13,13 @@ import (
 	"github.com/skepkv/skep/tools/internal/redistest"
 )
 
-// What Redis clients read stays, and what they never read makes room: the value and its head are both used when it is read.
+// What Redis clients read stays, and what they never read makes room, whether it has a time to live or none: the value and
+// its head are both used when it is read, and an end of life says nothing of what a value is worth until then.
 func TestRedisValuesThatAreReadStay(t *testing.T) {
 	const hot, cold, fresh, every = 8, 150, 900, 4
 	value := bytes.Repeat([]byte("v"), 64<<10)
 	for _, policy := range []string{"cost", "lru"} {
-		for _, ttl := range [][]any{nil} {
+		for _, ttl := range [][]any{nil, {"EX", 100_000}} {
 			t.Run(fmt.Sprint(policy, ttl), func(t *testing.T) {
 				st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), DeviceCount: 1, CapacityBytes: 48 << 20, SegmentBytes: 2 << 20,
 					BlockBytes: 1 << 20, CacheBytes: -1, Policy: policy})
