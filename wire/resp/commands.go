@@ -79,7 +79,8 @@ func init() { // the handlers of COMMAND read the table
 		"EXPIREAT":  {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
 		"PEXPIREAT": {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
 		"PERSIST":   {min: 2, max: 2, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdPersist},
-		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlushDB},
+		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlush},
+		"FLUSHALL":  {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlush},
 	}
 }
 

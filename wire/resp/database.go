@@ -168,6 +168,21 @@ func (db *database) lock(keys ...[]byte) func() {
 	}
 }
 
+// flush empties the database. No head is stored meanwhile: one whose pieces it takes would be left, and one whose pieces
+// are stored after it would go.
+func (db *database) flush(ctx context.Context) error {
+	for i := range db.locks {
+		db.locks[i].Lock()
+		defer db.locks[i].Unlock()
+	}
+	for _, ns := range []skep.NamespaceID{db.heads, db.data} {
+		if err := db.store.Purge(ctx, skep.Purge{Namespace: ns}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isMiss says whether err is one after which the bytes are simply not there.
 func isMiss(err error) bool {
 	switch skep.KindOf(err) {

@@ -325,6 +325,18 @@ func (s *Server) database(t *tenant, n int) *database {
 	return db
 }
 
+// opened is db, or where its namespaces were deleted the empty one that takes its place, after open where that is not made.
+func (s *Server) opened(ctx context.Context, db *database, open func(*database, context.Context) error) (*database, error) {
+	if db.made.Load() && !there(ctx, s.store, db.heads, db.data) {
+		s.forget(db)
+		db = s.database(db.tenant, db.number)
+	}
+	if db.made.Load() {
+		return db, nil
+	}
+	return db, open(db, ctx)
+}
+
 // forget lets go of a database, whose namespaces were deleted.
 func (s *Server) forget(db *database) {
 	db.tenant.mu.Lock()

@@ -2,6 +2,8 @@ package resp
 
 import (
 	"context"
+
+	"github.com/skepkv/skep"
 )
 
 // value is what became of a value a peer sent: inline bytes, or pieces being stored.
@@ -45,7 +47,7 @@ type setOp struct {
 
 func (op *setOp) bytes() int64 { return int64(len(op.key)) + op.value.size }
 
-// set stores the ops in order. Every op has done or err afterwards, and no pieces are left
+// set stores the ops in order. Every op has done or err afterwards, what is done is there, and no pieces are left
 // that no head names. A key's next op begins when the one before is stored or refused: what
 // was told as set stays when what comes after it is not.
 func (db *database) set(ctx context.Context, ops []*setOp) {
@@ -104,7 +106,12 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 			}
 			expiry = was.expiry
 		}
-		heads, before, at = append(heads, op.value.head(op.key, expiry)), append(before, was), append(at, i)
+		h := op.value.head(op.key, expiry)
+		if _, op.err = db.complete(ctx, h); op.err != nil { // what was there stays
+			db.dropValue(op)
+			continue
+		}
+		heads, before, at = append(heads, h), append(before, was), append(at, i)
 	}
 	if len(heads) == 0 {
 		return
@@ -116,11 +123,28 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 			db.doom(h)
 			continue
 		}
-		op.done = true
 		if was := before[j]; was != nil {
 			db.doom(was)
 		}
+		lost, err := db.complete(ctx, h)
+		if lost {
+			// Until it is deleted it is a miss for who reads it.
+			_, _ = db.store.Delete(ctx, skep.Scope{Namespace: db.heads}, []skep.Key{skep.KeyOf(h.key)})
+			db.doom(h)
+		}
+		op.done, op.err = err == nil, err
 	}
+}
+
+// complete says why not all pieces of a value that is being set are there, and whether some are known to be lost. It is
+// asked before the head is stored, and once more before the value is told as set: pieces that were stored can have been
+// purged or evicted since. A purge that comes later is of a value that was set before it.
+func (db *database) complete(ctx context.Context, h *head) (lost bool, err error) {
+	whole, err := db.whole(ctx, h)
+	if err != nil || whole {
+		return false, err
+	}
+	return true, &tryAgain{db.server.o.ShedAfter, "part of the value was flushed, purged or evicted while the rest was stored"}
 }
 
 // dropValue gives up an op's pieces.
