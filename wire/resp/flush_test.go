@@ -133,6 +133,75 @@ func (p *purged) Purge(ctx context.Context, r skep.Purge) error {
 	return p.Store.Purge(ctx, r)
 }
 
+// EXPIRE and PERSIST write a head anew that was read before; they do not bring back what was purged in between.
+func TestExpireBringsNothingPurgedBack(t *testing.T) {
+	for _, cmd := range []string{"EXPIRE k 100", "PERSIST k"} {
+		for _, value := range []string{"v", string(randomBytes(2 * inlineBytes))} {
+			for at := range 3 { // the moments at which the head is about to be written
+				t.Run(fmt.Sprint(cmd, len(value), at), func(t *testing.T) {
+					mem := memstore.New(memstore.Options{})
+					defer mem.Close()
+					st := &writing{Store: mem}
+					f := serve(t, st, Options{})
+					c := f.dial()
+					require.Equal(t, "+OK", c.do("SET", "k", value, "EX", "10"))
+					moment := 0
+					st.moment = func() {
+						if moment == at {
+							require.NoError(t, mem.Purge(t.Context(), skep.Purge{Tenant: "default"}))
+						}
+						moment++
+					}
+					assert.Equal(t, "0", c.words(cmd))
+					assert.GreaterOrEqual(t, moment, at)
+					st.moment = nil
+					for _, ask := range []string{"EXISTS k", "STRLEN k", "DBSIZE"} {
+						assert.Equal(t, "0", c.words(ask))
+					}
+				})
+			}
+		}
+	}
+}
+
+// writing is a store that tells when a block is about to be written: before it is put, begun, written, committed.
+type writing struct {
+	skep.Store
+	moment func()
+}
+
+func (s *writing) tell() {
+	if s.moment != nil {
+		s.moment()
+	}
+}
+
+func (s *writing) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	s.tell()
+	return s.Store.Put(ctx, r)
+}
+
+func (s *writing) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	s.tell()
+	w, err := s.Store.Begin(ctx, r)
+	return &writingBlock{w, s}, err
+}
+
+type writingBlock struct {
+	skep.BlockWriter
+	s *writing
+}
+
+func (w *writingBlock) Write(ctx context.Context, part string, offset int64, p []byte) error {
+	w.s.tell()
+	return w.BlockWriter.Write(ctx, part, offset, p)
+}
+
+func (w *writingBlock) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	w.s.tell()
+	return w.BlockWriter.Commit(ctx, ack)
+}
+
 // FLUSHALL empties all databases of a tenant, and nobody else's.
 func TestFlushAll(t *testing.T) {
 	d, err := auth.New([]auth.Credential{credential(t, "owner", tokenOwner, auth.All), credential(t, "other", tokenOther, auth.All)}, nil, nil)

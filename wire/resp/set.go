@@ -175,8 +175,39 @@ func (db *database) expire(ctx context.Context, key []byte, expiry int64, when f
 		_, err := db.deleteLocked(ctx, [][]byte{key}, func(*head) bool { return true })
 		return true, had, err == nil, err
 	}
-	if err := db.put(ctx, []*head{&next})[0]; err != nil {
+	if err := db.putOver(ctx, &next); err != nil {
+		if isMiss(err) {
+			return false, false, false, nil
+		}
 		return true, had, false, err
 	}
 	return true, had, true, nil
+}
+
+// putOver stores a head that was made of the one that is stored; NotFound when that has been purged. A head that is put
+// would bring back what was purged after it was read: the block is begun first, and what is begun before a purge is not
+// stored after it.
+// REQUIRES: the lock of its key.
+func (db *database) putOver(ctx context.Context, h *head) error {
+	b, scope, name := h.encode(), skep.Scope{Namespace: db.heads}, skep.KeyOf(h.key)
+	w, err := db.store.Begin(ctx, &skep.BeginRequest{Scope: scope, Key: name, Manifest: skep.Manifest{{Name: skep.PartKV, Size: int64(len(b))}}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Abort(context.WithoutCancel(ctx)) }() // of a committed block it is nothing
+	found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: []skep.Key{name}, Lease: skep.NoLease})
+	if err == nil && found.Blocks == 0 {
+		err = errNone
+	}
+	if err == nil {
+		err = w.Write(ctx, skep.PartKV, 0, b)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := w.Commit(ctx, skep.AckCommitted)
+	if err == nil && r.Outcome == skep.Declined {
+		err = &skep.Error{Op: "expire", Kind: r.Reason}
+	}
+	return err
 }

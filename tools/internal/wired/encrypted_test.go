@@ -90,6 +90,9 @@ func useRedisKeys(t *testing.T, st *store.Store, text string) {
 		require.Equal(t, want, n)
 	}
 	number(1, "EXPIRE", name("tiny"), 3600)
+	ttl, err := c.Int(ctx, "TTL", name("tiny"))
+	require.NoError(t, err)
+	require.Greater(t, ttl, int64(3000))
 	number(1, "DEL", name("small"))
 	number(3, "EXISTS", name("tiny"), name("large"), name("large/again"))
 	b, err := c.Get(ctx, name("tiny"))
