@@ -390,6 +390,7 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 	if err != nil {
 		return 0, err
 	}
+	db.gone(ctx, names)
 	for _, h := range gone {
 		db.doom(h)
 	}

@@ -374,7 +374,7 @@ var (
 	descDenied  = prometheus.NewDesc("skep_resp_denied_total", "AUTH and HELLO with a wrong credential.", nil, nil)
 	descCut     = prometheus.NewDesc("skep_resp_values_cut_total", "Connections closed because the rest of a value was damaged or lost.", nil, nil)
 	descKeys    = prometheus.NewDesc("skep_resp_keys_total", "Keys asked for by GET and MGET, by tenant and result.", []string{"tenant", "result"}, nil)
-	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise because the tenant's budget was spent.", []string{"tenant"}, nil)
+	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise: the tenant's budget was spent, or the store granted no lease.", []string{"tenant"}, nil)
 )
 
 // Describe implements prometheus.Collector; labels come with the tenants.

@@ -132,7 +132,9 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 			_, _ = db.store.Delete(ctx, skep.Scope{Namespace: db.heads}, []skep.Key{skep.KeyOf(h.key)})
 			db.doom(h)
 		}
-		op.done, op.err = err == nil, err
+		if op.done, op.err = err == nil, err; op.done {
+			db.replaced(ctx, h)
+		}
 	}
 }
 
