@@ -54,6 +54,8 @@ func init() { // the handlers of COMMAND read the table
 		"CLIENT":  {min: 2, flags: "noscript loading stale", do: (*conn).cmdClient},
 		"CONFIG":  {min: 2, flags: "noscript loading stale", do: (*conn).cmdConfig},
 		"INFO":    {min: 1, flags: "loading stale", do: (*conn).cmdInfo},
+		"ROLE":    {min: 1, max: 1, flags: "noscript loading stale fast", do: (*conn).cmdRole},
+		"CLUSTER": {min: 2, flags: "loading stale", do: (*conn).cmdCluster},
 		"TIME":    {min: 1, max: 1, flags: "fast", do: (*conn).cmdTime},
 
 		"GET":    {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", run: (*conn).cmdGet},
@@ -79,7 +81,15 @@ func init() { // the handlers of COMMAND read the table
 		"EXPIREAT":  {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
 		"PEXPIREAT": {min: 3, max: 7, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdExpire},
 		"PERSIST":   {min: 2, max: 2, need: auth.Write, first: 1, last: 1, step: 1, flags: "write fast", do: (*conn).cmdPersist},
-		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlushDB},
+		"FLUSHDB":   {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlush},
+		"FLUSHALL":  {min: 1, max: 2, need: auth.Admin, flags: "write", do: (*conn).cmdFlush},
+
+		"BLOB.TCP_SET":    {min: 3, max: 3, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom", run: (*conn).cmdSet},
+		"BLOB.TCP_GET":    {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly", run: (*conn).cmdGet},
+		"BLOB.INFO":       {min: 2, max: 3, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly", run: (*conn).cmdBlobInfo},
+		"BLOB.RDMA_HELLO": {min: 2, max: 2, flags: "fast", do: (*conn).cmdRDMA},
+		"BLOB.RDMA_SET":   {min: 3, need: auth.Write, first: 1, last: 1, step: 1, flags: "write denyoom", do: (*conn).cmdRDMA},
+		"BLOB.RDMA_GET":   {min: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly", do: (*conn).cmdRDMA},
 	}
 }
 
@@ -116,15 +126,16 @@ func integer(b []byte) (int64, error) {
 	return n, nil
 }
 
-// cmdGet answers a run of GETs.
+// cmdGet answers a run of GETs, or of BLOB.TCP_GETs.
 func (c *conn) cmdGet(ctx context.Context, cmd command) (int, error) {
+	name := upper(cmd.args[0])
 	keys := [][]byte{bytes.Clone(cmd.args[1])}
-	for len(keys) < maxRun && c.p.buffered("GET") {
+	for len(keys) < maxRun && c.p.buffered(name) {
 		next, err := c.p.read()
 		if err != nil {
 			return 0, err
 		}
-		if err := c.permitted(commands["GET"], "GET", len(next.args)); err != nil {
+		if err := c.permitted(commands[name], name, len(next.args)); err != nil {
 			if gerr := c.get(ctx, keys, false); gerr != nil {
 				return len(keys), gerr
 			}
@@ -171,12 +182,12 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 		return 0, c.replyAll(err, len(ends), false)
 	}
 	there := db.exists(ctx, keys, c.s.o.ExistsLease)
-	db.hintRun(ctx, keys, there)
+	db.hintRun(ctx, there)
 	from := 0
 	for _, to := range ends {
 		n := int64(0)
-		for _, yes := range there[from:to] {
-			if yes {
+		for _, h := range there[from:to] {
+			if h != nil {
 				n++
 			}
 		}
@@ -192,32 +203,40 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 	return len(keys), c.flushIfLarge()
 }
 
-// hintRun tells the store that the values of a batch of keys go together and will be
+// hintRun tells the store that the values of a batch of keys that are there go together and will be
 // read soon: whoever asks for several at once is about to load them.
-func (db *database) hintRun(ctx context.Context, keys [][]byte, there []bool) {
-	if len(keys) < 2 {
+func (db *database) hintRun(ctx context.Context, there []*head) {
+	if len(there) < 2 {
 		return
 	}
 	var pieces []skep.Key
-	for i, k := range keys {
-		if h, _ := db.known.get(k); h != nil && there[i] {
+	program := ""
+	for _, h := range there {
+		if h != nil && h.piece != 0 {
+			if program == "" {
+				program = "resp/" + skep.KeyOf(h.key).Short()
+			}
 			if pieces = append(pieces, h.pieceKeys(0, h.pieces())...); len(pieces) > maxPieces {
 				return // nobody loads that much soon
 			}
 		}
 	}
 	if len(pieces) > 0 {
-		_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, pieces, skep.Hint{NextUse: time.Second, Program: "resp/" + skep.KeyOf(keys[0]).Short()})
+		_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, pieces, skep.Hint{NextUse: time.Second, Program: program})
 	}
 }
 
-// cmdSet answers a run of SETs. Their heads are stored in one put.
+// cmdSet answers a run: a SET or one of its forms, and the SETs behind it, or BLOB.TCP_SETs. Their heads are stored in one put.
 func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
-	ops := []*setOp{c.setOp(upper(cmd.args[0]), cmd)}
+	name, more := upper(cmd.args[0]), "SET"
+	if name == blobSet {
+		more = blobSet
+	}
+	ops := []*setOp{c.setOp(name, cmd)}
 	sum := ops[0].bytes()
-	kinds := []string{upper(cmd.args[0])}
+	kinds := []string{name}
 	var broken error
-	for len(ops) < maxRun && sum < maxRunBytes && c.p.next("SET") {
+	for len(ops) < maxRun && sum < maxRunBytes && c.p.next(more) {
 		next, err := c.p.read()
 		if err != nil {
 			c.dropValues(next.values)
@@ -225,14 +244,14 @@ func (c *conn) cmdSet(ctx context.Context, cmd command) (int, error) {
 			break
 		}
 		var op *setOp
-		if err := c.permitted(commands["SET"], "SET", len(next.args)); err != nil {
+		if err := c.permitted(commands[more], more, len(next.args)); err != nil {
 			c.dropValues(next.values)
 			op = &setOp{value: &value{}, err: err}
 		} else {
-			op = c.setOp("SET", next)
+			op = c.setOp(more, next)
 			sum += op.bytes()
 		}
-		ops, kinds = append(ops, op), append(kinds, "SET")
+		ops, kinds = append(ops, op), append(kinds, more)
 	}
 	op, cancel := context.WithTimeout(ctx, c.s.o.OpTimeout) // from now: the peer took its own time to send
 	defer cancel()
@@ -305,6 +324,10 @@ func (c *conn) setOp(name string, cmd command) *setOp {
 		op.expiry, op.err = expiryOf(name, "EX", cmd.args[2], now, true)
 	case "PSETEX":
 		op.expiry, op.err = expiryOf(name, "PX", cmd.args[2], now, true)
+	case blobSet:
+		if op.value.size == 0 {
+			op.err = errNoBytes
+		}
 	default:
 		op.err = op.options(cmd.args[3:], now)
 	}

@@ -3,8 +3,6 @@ package resp
 import (
 	"context"
 	"strconv"
-
-	"github.com/skepkv/skep"
 )
 
 // withHead finds the key a command names and replies with what f says, or none when it
@@ -185,25 +183,24 @@ func (c *conn) cmdDBSize(ctx context.Context, _ command) error {
 	return nil
 }
 
-// cmdFlushDB empties the selected database.
-func (c *conn) cmdFlushDB(ctx context.Context, cmd command) error {
+// cmdFlush is FLUSHDB, which empties the selected database, and FLUSHALL, which empties all of the tenant's.
+func (c *conn) cmdFlush(ctx context.Context, cmd command) error {
 	if len(cmd.args) == 2 && upper(cmd.args[1]) != "ASYNC" && upper(cmd.args[1]) != "SYNC" {
 		return c.fail(errSyntax)
 	}
-	db, err := c.database()
-	if err != nil {
-		return c.fail(err)
+	from, to := c.number, c.number+1
+	if upper(cmd.args[0]) == "FLUSHALL" {
+		from, to = 0, databases
 	}
-	if !db.made.Load() {
-		c.ok()
-		return nil
-	}
-	for _, ns := range []skep.NamespaceID{db.heads, db.data} {
-		if err := db.store.Purge(ctx, skep.Purge{Namespace: ns}); err != nil {
+	for n := from; n < to; n++ {
+		db, err := c.s.opened(ctx, c.s.database(c.tenant, n), (*database).find)
+		if err == nil && db.made.Load() {
+			err = db.flush(ctx)
+		}
+		if err != nil {
 			return c.fail(err)
 		}
 	}
-	db.known.clear()
 	c.ok()
 	return nil
 }

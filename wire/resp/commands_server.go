@@ -323,10 +323,11 @@ func (c *conn) cmdInfo(ctx context.Context, cmd command) error {
 	for _, a := range cmd.args[1:] {
 		want[upper(a)] = true
 	}
+	blobs := want["LARGEOBJ"] || want["MODULES"] || want["EVERYTHING"]
 	all := len(want) == 0 || want["ALL"] || want["DEFAULT"] || want["EVERYTHING"]
 	var b strings.Builder
 	section := func(name string, f func(add func(k string, v any))) {
-		if !all && !want[strings.ToUpper(name)] {
+		if !all && !want[strings.ToUpper(name)] && !(blobs && strings.HasPrefix(name, "largeobj_")) {
 			return
 		}
 		if b.Len() > 0 {
@@ -350,18 +351,29 @@ func (c *conn) cmdInfo(ctx context.Context, cmd command) error {
 		add("keyspace_misses", st.misses.Load())
 		add("exists_leases_denied", c.tenant.leases.refused())
 	})
+	section("Replication", func(add func(string, any)) {
+		add("role", "master") // a client that looks for whom to write to takes no other
+		add("connected_slaves", 0)
+		add("master_repl_offset", 0)
+	})
+	section("Cluster", func(add func(string, any)) { add("cluster_enabled", 0) })
 	if c.identity.Rights&auth.Operator != 0 {
 		c.storeInfo(ctx, section)
 	}
 	var keys int64
-	if db, err := c.database(); err == nil && (all || want["KEYSPACE"]) {
-		keys, _ = db.count(ctx)
+	if all || want["KEYSPACE"] || blobs {
+		if db, err := c.database(); err == nil {
+			keys, _ = db.count(ctx)
+		}
 	}
 	section("Keyspace", func(add func(string, any)) {
 		if keys > 0 {
 			add("db"+strconv.Itoa(c.number), fmt.Sprintf("keys=%d,expires=0,avg_ttl=0", keys))
 		}
 	})
+	if blobs {
+		c.blobInfo(ctx, keys, section)
+	}
 	c.text(b.String())
 	return nil
 }

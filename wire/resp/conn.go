@@ -364,14 +364,9 @@ func (c *conn) selected(open func(*database, context.Context) error) (*database,
 	if c.db == nil {
 		c.db = c.s.database(c.tenant, c.number)
 	}
-	if c.db.made.Load() && !there(ctx, c.s.store, c.db.heads, c.db.data) {
-		c.s.forget(c.db) // its namespaces were deleted: it is empty
-		c.db = c.s.database(c.tenant, c.number)
-	}
-	if c.db.made.Load() {
-		return c.db, nil
-	}
-	return c.db, open(c.db, ctx)
+	var err error
+	c.db, err = c.s.opened(ctx, c.db, open)
+	return c.db, err
 }
 
 // Replies.

@@ -33,7 +33,6 @@ type database struct {
 	data    skep.NamespaceID
 
 	locks   [stripes]sync.Mutex // of keys: who changes a head holds its key's
-	known   headCache
 	reading readers
 }
 
@@ -45,7 +44,6 @@ func dataName(n int) string  { return fmt.Sprintf(spacePrefix+"%d/data", n) }
 
 func newDatabase(s *Server, t *tenant, n int) *database {
 	db := &database{server: s, store: s.store, clock: s.o.Clock, tenant: t, number: n, reap: s.reap}
-	db.known.init()
 	db.reading.m = map[pieceID]*reader{}
 	return db
 }
@@ -170,6 +168,21 @@ func (db *database) lock(keys ...[]byte) func() {
 	}
 }
 
+// flush empties the database. No head is stored meanwhile: one whose pieces it takes would be left, and one whose pieces
+// are stored after it would go.
+func (db *database) flush(ctx context.Context) error {
+	for i := range db.locks {
+		db.locks[i].Lock()
+		defer db.locks[i].Unlock()
+	}
+	for _, ns := range []skep.NamespaceID{db.heads, db.data} {
+		if err := db.store.Purge(ctx, skep.Purge{Namespace: ns}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isMiss says whether err is one after which the bytes are simply not there.
 func isMiss(err error) bool {
 	switch skep.KindOf(err) {
@@ -188,14 +201,25 @@ func absent(err error) bool {
 // errNone is returned for a key that is not there, or has expired.
 var errNone = &skep.Error{Op: "get", Kind: skep.NotFound}
 
-// head finds a key: its head, or errNone, or what went wrong.
+// head finds a key whose value is there, all of it: its head, or errNone, or what went wrong.
 func (db *database) head(ctx context.Context, key []byte) (*head, error) {
 	heads, errs := db.headsOf(ctx, [][]byte{key}, true)
-	return heads[0], errs[0]
+	if errs[0] != nil {
+		return nil, errs[0]
+	}
+	whole, err := db.whole(ctx, heads[0])
+	if err == nil && !whole {
+		err = errNone
+	}
+	if err != nil {
+		return nil, err
+	}
+	return heads[0], nil
 }
 
 // headsOf finds keys, in one session. For each there is a head or an error. What has
-// expired is errNone, and leaves soon after. Small values come along when they are wanted (values).
+// expired is errNone, and leaves soon after. Small values come along when they are wanted (values); whether
+// the pieces of the others are there is not looked at.
 func (db *database) headsOf(ctx context.Context, keys [][]byte, values bool) ([]*head, []error) {
 	out, errs := db.stored(ctx, keys, values)
 	now := db.clock()
@@ -209,43 +233,37 @@ func (db *database) headsOf(ctx context.Context, keys [][]byte, values bool) ([]
 }
 
 // stored finds keys, expired ones too. Without their values, a head takes some hundred bytes, whatever it is of.
+//
+// Heads are read from the store each time, and kept nowhere. So none is older than what anybody was told, whoever wrote,
+// deleted, purged or evicted it; and a value that is read is used in the store's eyes with its head, which would else be
+// evicted before it.
 func (db *database) stored(ctx context.Context, keys [][]byte, values bool) ([]*head, []error) {
 	out, errs := make([]*head, len(keys)), make([]error, len(keys))
-	if !db.made.Load() {
+	fail := func(err error) ([]*head, []error) {
 		for i := range errs {
-			errs[i] = errNone
+			if out[i] == nil && errs[i] == nil {
+				errs[i] = err
+			}
 		}
 		return out, errs
 	}
-	var names []skep.Key
-	var ask, known []int
-	changes := make([]uint64, len(keys)) // that the key's stripe had seen before it was read
+	if !db.made.Load() {
+		return fail(errNone)
+	}
+	names := make([]skep.Key, len(keys))
 	for i, k := range keys {
-		if out[i], changes[i] = db.known.get(k); out[i] == nil {
-			names = append(names, skep.KeyOf(k))
-			ask = append(ask, i)
-		} else {
-			known = append(known, i)
-		}
+		names[i] = skep.KeyOf(k)
 	}
-	for some := range slices.Chunk(known, maxRun) {
-		db.confirm(ctx, some, out, errs)
-	}
-	if len(ask) == 1 { // an index tells of a miss cheaper than a session
+	if len(keys) == 1 { // an index tells of a miss cheaper than a session
 		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.heads}, Keys: names, Lease: skep.NoLease})
 		if err == nil && found.Blocks == 0 {
 			err = errNone
 		}
 		if err != nil {
-			errs[ask[0]] = err
-			return out, errs
+			return fail(err)
 		}
 	}
-	if len(ask) == 0 {
-		return out, errs
-	}
-	err := eachBlock(ctx, db.store, db.heads, names, func(j int, b []byte, err error) {
-		i := ask[j]
+	err := eachBlock(ctx, db.store, db.heads, names, func(i int, b []byte, err error) {
 		if err == nil {
 			out[i], err = decodeHead(b)
 		}
@@ -256,43 +274,11 @@ func (db *database) stored(ctx context.Context, keys [][]byte, values bool) ([]*
 			out[i].key, out[i].inline = keys[i], nil
 		}
 		errs[i] = err
-		if err == nil {
-			db.known.read(out[i], changes[i])
-		}
 	})
-	for _, i := range ask {
-		if err != nil && out[i] == nil && errs[i] == nil {
-			errs[i] = err
-		}
+	if err != nil {
+		return fail(err)
 	}
 	return out, errs
-}
-
-// confirm looks whether known heads are in the store still: others delete and purge them too, and evict. In a run
-// that is there, it is one lookup.
-func (db *database) confirm(ctx context.Context, which []int, heads []*head, errs []error) {
-	names := make([]skep.Key, len(which))
-	for j, i := range which {
-		names[j] = skep.KeyOf(heads[i].key)
-	}
-	scope := skep.Scope{Namespace: db.heads}
-	for len(which) > 0 {
-		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: names, Lease: skep.NoLease})
-		if err != nil {
-			for _, i := range which {
-				heads[i], errs[i] = nil, err
-			}
-			return
-		}
-		n := found.Blocks
-		if n == len(which) {
-			return
-		}
-		gone := which[n]
-		db.known.forget(heads[gone].key)
-		heads[gone], errs[gone] = nil, errNone
-		which, names = which[n+1:], names[n+1:]
-	}
 }
 
 // eachBlock restores small blocks and calls f once for each, in any order, with bytes
@@ -324,14 +310,20 @@ func closeSession(ses skep.Session) {
 	_ = ses.Close(ctx) // NotReleased: lent memory is the store's, there is nothing to do
 }
 
-// whole says whether all of a value is there. An answer that does not come is no.
-func (db *database) whole(ctx context.Context, h *head) bool {
+// whole says whether all pieces of a value are there.
+func (db *database) whole(ctx context.Context, h *head) (bool, error) {
 	n := h.pieces()
 	if n == 0 {
-		return true
+		return true, nil
 	}
 	found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data}, Keys: h.pieceKeys(0, n), Lease: skep.NoLease})
-	return err == nil && found.Blocks == n
+	return err == nil && found.Blocks == n, err
+}
+
+// counts says that a head is of a value that is there, as far as can be told.
+func (db *database) counts(ctx context.Context, h *head) bool {
+	whole, err := db.whole(ctx, h)
+	return whole || err != nil
 }
 
 // put stores heads in one call: what is given together is placed together.
@@ -345,17 +337,12 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 	}
 	results, err := db.store.Put(ctx, r)
 	err, _ = skep.Held(err) // their memory is nobody else's
-	for i, h := range heads {
+	for i := range heads {
 		switch {
 		case err != nil:
 			errs[i] = err
 		case results[i].Outcome == skep.Declined:
 			errs[i] = &skep.Error{Op: "set", Kind: results[i].Reason}
-		}
-		if errs[i] != nil {
-			db.known.forget(h.key)
-		} else {
-			db.known.set(h)
 		}
 	}
 	return errs
@@ -367,8 +354,8 @@ func (db *database) delete(ctx context.Context, keys [][]byte) (int, error) {
 	return db.deleteLocked(ctx, keys, func(h *head) bool { return true })
 }
 
-// deleteLocked deletes those of keys whose head which accepts; it is asked with nil of what cannot be read. Expired
-// ones do not count.
+// deleteLocked deletes those of keys whose head which accepts; it is asked with nil of what cannot be read. Those that
+// have expired, or whose pieces are not all there, do not count.
 // REQUIRES: the locks of keys.
 func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(*head) bool) (int, error) {
 	heads, errs := db.stored(ctx, keys, false)
@@ -389,7 +376,7 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 			continue
 		}
 		names = append(names, skep.KeyOf(keys[i]))
-		if h == nil || !h.expired(now) {
+		if h == nil || !h.expired(now) && db.counts(ctx, h) {
 			n++
 		}
 		if h != nil {
@@ -400,12 +387,10 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 		return 0, nil
 	}
 	_, err := db.store.Delete(ctx, skep.Scope{Namespace: db.heads}, names)
-	for _, k := range keys {
-		db.known.forget(k)
-	}
 	if err != nil {
 		return 0, err
 	}
+	db.gone(ctx, names)
 	for _, h := range gone {
 		db.doom(h)
 	}
@@ -464,76 +449,4 @@ func (r *readers) doom(id pieceID, h *head) bool {
 	}
 	x.doomed = h
 	return false
-}
-
-// headCache keeps heads of values in pieces, so that a GET is one session and not two.
-// It holds at most cachedHeads of at most cachedKeyBytes each and drops any one for
-// room. It has no head older than what this server stored: who changes a head holds its key's
-// lock and tells the cache when the store has it, and what was read before that is not kept.
-// What others did to a head (an eviction, a purge) shows when it is looked up.
-type headCache struct {
-	mu      sync.RWMutex
-	m       map[string]*head
-	changes [stripes]uint64 // of heads and of what is known of them
-}
-
-const (
-	cachedHeads    = 1 << 15
-	cachedKeyBytes = 512
-)
-
-func (c *headCache) init() { c.m = map[string]*head{} }
-
-// get gives the head of key, if it is known, and how many changes its stripe has seen.
-func (c *headCache) get(key []byte) (*head, uint64) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.m[string(key)], c.changes[stripe(key)]
-}
-
-// read keeps a head that was read, unless its stripe has seen more than so many changes.
-func (c *headCache) read(h *head, changes uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.changes[stripe(h.key)] == changes {
-		c.keepLocked(h)
-	}
-}
-
-// set keeps a head that was stored.
-func (c *headCache) set(h *head) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.changes[stripe(h.key)]++
-	c.keepLocked(h)
-}
-
-func (c *headCache) keepLocked(h *head) {
-	if h.piece == 0 || len(h.key) > cachedKeyBytes {
-		delete(c.m, string(h.key))
-		return
-	}
-	if len(c.m) >= cachedHeads {
-		for k := range c.m {
-			delete(c.m, k)
-			break
-		}
-	}
-	c.m[string(h.key)] = &head{key: bytes.Clone(h.key), size: h.size, expiry: h.expiry, id: h.id, piece: h.piece}
-}
-
-func (c *headCache) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range c.changes {
-		c.changes[i]++
-	}
-	clear(c.m)
-}
-
-func (c *headCache) forget(key []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.changes[stripe(key)]++
-	delete(c.m, string(key))
 }

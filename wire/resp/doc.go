@@ -44,6 +44,7 @@
 // # Invariants
 //
 //   - No head without its pieces: pieces are stored before the head that names them.
+//   - What is told of a key is what the store has of it now: no head is kept. A value that lost a piece is not there.
 //   - Nothing is answered before AUTH but AUTH, HELLO, QUIT, and then only in small
 //     commands; every command checks the identity again.
 //   - An expired key is found by nobody, from the millisecond of its expiry on.

@@ -113,3 +113,32 @@ func TestWhatOthersDeleteIsGone(t *testing.T) {
 		})
 	}
 }
+
+// Of a value that lost a piece every command says that there is none, as GET does, and nothing brings its head back.
+func TestAValueThatLostAPieceIsNotThere(t *testing.T) {
+	value := string(randomBytes(2 * pieceBytes))
+	for ask, want := range map[string]string{
+		"GET k": "nil", "MGET k": "*[nil]", "EXISTS k": "0", "TOUCH k": "0", "TYPE k": "+none", "STRLEN k": "0", "TTL k": "-2", "PTTL k": "-2",
+		"EXPIRE k 100": "0", "PERSIST k": "0", "DEL k": "0", "UNLINK k": "0", "SET k v XX": "nil", "SETNX k v": "1", "SET k v KEEPTTL": "+OK",
+	} {
+		t.Run(ask, func(t *testing.T) {
+			f := serve(t, nil, Options{})
+			c := f.dial()
+			require.Equal(t, "+OK", c.do("SET", "k", value, "EX", "1000"))
+			data := f.server.database(f.server.tenantOf("default"), 0).data
+			keys, _, err := f.store.ListKeys(t.Context(), data, 0, 1)
+			require.NoError(t, err)
+			_, err = f.store.Delete(t.Context(), skep.Scope{Namespace: data}, keys[:1])
+			require.NoError(t, err)
+			assert.Equal(t, want, c.words(ask))
+			switch want {
+			case "1", "+OK":
+				assert.Equal(t, `"v"`, c.words("GET k"))
+				assert.Equal(t, "-1", c.words("TTL k"), "its end of life went with it")
+			default:
+				assert.Equal(t, "nil", c.words("GET k"))
+				assert.Equal(t, "-2", c.words("TTL k"))
+			}
+		})
+	}
+}

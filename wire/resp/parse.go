@@ -62,7 +62,7 @@ type parser struct {
 // streamed to the store and not held.
 func valueArgs(name string, i, n int) bool {
 	switch name {
-	case "SET", "SETNX":
+	case "SET", "SETNX", "BLOB.TCP_SET":
 		return i == 2
 	case "SETEX", "PSETEX":
 		return i == 3 && n == 4

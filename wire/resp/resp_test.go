@@ -358,7 +358,7 @@ func TestDamageIsAMissUntilALengthWasSent(t *testing.T) {
 		got := []string{c.reply(), c.reply(), c.reply(), c.reply(), c.reply(), c.reply()}
 		small, tiny := quoted(one[:inlineBytes]), `"v"`
 		if which < 0 {
-			assert.Equal(t, []string{"nil", "nil", quoted(one), "+PONG", quoted(value), "*[nil " + quoted(one) + "]"}, got)
+			assert.Equal(t, []string{"nil", "nil", "nil", "+PONG", "nil", "*[nil nil]"}, got, "no head can be read")
 		} else {
 			assert.Equal(t, []string{small, tiny, "nil", "+PONG", "nil", "*[" + tiny + " nil]"}, got)
 		}
@@ -423,30 +423,6 @@ func TestExistsLeasesWithinABudget(t *testing.T) {
 	assert.Equal(t, "nil", c.words("GET promised"), "the promise has run out")
 	assert.Equal(t, "1", c.words("EXISTS again7"))
 	assert.Equal(t, int64(1), f.server.tenantOf("default").leases.refused(), "and its bytes are free again")
-}
-
-// An EXISTS that is asked when less than half of the promise before is left promises anew: what it said was there is
-// there for as long as it said.
-func TestExistsPromisesAnewBeforeThePromiseEnds(t *testing.T) {
-	clock := newClock()
-	mem := memstore.New(memstore.Options{Clock: clock.read, CapacityBytes: 4 * pieceBytes})
-	defer mem.Close()
-	c := serve(t, mem, Options{Clock: clock.read, ExistsLease: 10 * time.Second}).dial()
-	value := func(i int) string { return strings.Repeat(string(rune('a'+i)), pieceBytes-8192) }
-	require.Equal(t, "+OK", c.do("SET", "k", value(0)))
-	require.Equal(t, "1", c.words("EXISTS k"))
-	clock.advance(6 * time.Second)
-	require.Equal(t, "1", c.words("EXISTS k"))
-	clock.advance(6 * time.Second)
-	for i := range 8 {
-		c.do("SET", fmt.Sprint("flood", i), value(1))
-	}
-	assert.Equal(t, quoted([]byte(value(0))), c.words("GET k"), "six seconds after the second promise of ten")
-	clock.advance(6 * time.Second)
-	for i := range 8 {
-		c.do("SET", fmt.Sprint("again", i), value(2))
-	}
-	assert.Equal(t, "nil", c.words("GET k"), "both have run out")
 }
 
 func TestCloseOnMiss(t *testing.T) {

@@ -93,6 +93,9 @@ func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head in
 	end()
 	cancel()
 	defer c.letGo(db, run)
+	for i := range run {
+		c.count(&run[i])
+	}
 	if refused := c.admit(run, head, array); refused != nil {
 		return refused, nil
 	}
@@ -106,7 +109,7 @@ func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head in
 			c.endSpan(sp)
 		}
 	}()
-	at, opened := 0, 0
+	at := 0
 	for i := range run {
 		o := &run[i]
 		if o.err != nil || o.h.piece == 0 {
@@ -115,7 +118,7 @@ func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head in
 			}
 			continue
 		}
-		if err := c.large(ctx, db, run, i, spans, &at, &opened); err != nil {
+		if err := c.large(ctx, db, run, i, spans, &at); err != nil {
 			return nil, err
 		}
 	}
@@ -145,12 +148,10 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 			// Replaced since its head was read, or evicted: the head as it is now says which.
 			c.letGoOf(db, o)
 			old := o.h.id
-			db.known.forget(keys[i])
 			if o.h, o.err = db.head(ctx, keys[i]); o.err == nil && (o.h.id == old || try > 8) {
 				o.h, o.err = nil, errNone
 			}
 		}
-		c.count(o)
 	}
 	return run
 }
@@ -340,21 +341,27 @@ func (sp *span) next(ctx context.Context, i int) (*skep.Chunk, error) {
 	return &sp.slots[i], sp.slots[i].Err
 }
 
-// large sends value v of the run. at and opened are the span that is being sent and
-// how many were opened.
-func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, spans []*span, at, opened *int) error {
+// next waits for piece p of value v of the run, and gives back what of the spans lies before it. at is the span that is
+// being taken from.
+func (c *conn) next(ctx context.Context, db *database, v, p int, spans []*span, at *int) (*skep.Chunk, error) {
+	for i := spans[*at]; i.of[len(i.of)-1].value < v || i.of[len(i.of)-1].value == v && i.of[len(i.of)-1].piece < p; i = spans[*at] {
+		c.endSpan(i)
+		*at++
+	}
+	sp := spans[*at]
+	ch, slot, err := c.piece(ctx, db, spans, sp, *at, v, p)
+	if err == nil && ch.Bytes != sp.of[slot].size {
+		err = &skep.Error{Op: "get", Kind: skep.Damaged, Field: "piece size", Value: ch.Bytes, Limit: sp.of[slot].size}
+	}
+	return ch, err
+}
+
+// large sends value v of the run.
+func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, spans []*span, at *int) error {
 	o := &run[v]
 	sent := false
 	for p := range o.h.pieces() {
-		for i := spans[*at]; i.of[len(i.of)-1].value < v || i.of[len(i.of)-1].value == v && i.of[len(i.of)-1].piece < p; i = spans[*at] {
-			c.endSpan(i)
-			*at++
-		}
-		sp := spans[*at]
-		ch, slot, err := c.piece(ctx, db, spans, sp, *at, v, p)
-		if err == nil && ch.Bytes != sp.of[slot].size {
-			err = &skep.Error{Op: "get", Kind: skep.Damaged, Field: "piece size", Value: ch.Bytes, Limit: sp.of[slot].size}
-		}
+		ch, err := c.next(ctx, db, v, p, spans, at)
 		if err != nil {
 			o.err = err
 			if sent {
@@ -362,7 +369,6 @@ func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, s
 				c.s.o.Log.Error("value cut off", "tenant", c.tenant.name, "piece", p, "of", o.h.pieces(), "error", err)
 				return errCut
 			}
-			db.known.forget(o.h.key)
 			return c.small(o)
 		}
 		if !sent {

@@ -325,6 +325,18 @@ func (s *Server) database(t *tenant, n int) *database {
 	return db
 }
 
+// opened is db, or where its namespaces were deleted the empty one that takes its place, after open where that is not made.
+func (s *Server) opened(ctx context.Context, db *database, open func(*database, context.Context) error) (*database, error) {
+	if db.made.Load() && !there(ctx, s.store, db.heads, db.data) {
+		s.forget(db)
+		db = s.database(db.tenant, db.number)
+	}
+	if db.made.Load() {
+		return db, nil
+	}
+	return db, open(db, ctx)
+}
+
 // forget lets go of a database, whose namespaces were deleted.
 func (s *Server) forget(db *database) {
 	db.tenant.mu.Lock()
@@ -362,7 +374,7 @@ var (
 	descDenied  = prometheus.NewDesc("skep_resp_denied_total", "AUTH and HELLO with a wrong credential.", nil, nil)
 	descCut     = prometheus.NewDesc("skep_resp_values_cut_total", "Connections closed because the rest of a value was damaged or lost.", nil, nil)
 	descKeys    = prometheus.NewDesc("skep_resp_keys_total", "Keys asked for by GET and MGET, by tenant and result.", []string{"tenant", "result"}, nil)
-	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise because the tenant's budget was spent.", []string{"tenant"}, nil)
+	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise: the tenant's budget was spent, or the store granted no lease.", []string{"tenant"}, nil)
 )
 
 // Describe implements prometheus.Collector; labels come with the tenants.

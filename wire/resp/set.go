@@ -2,7 +2,6 @@ package resp
 
 import (
 	"context"
-	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -48,7 +47,7 @@ type setOp struct {
 
 func (op *setOp) bytes() int64 { return int64(len(op.key)) + op.value.size }
 
-// set stores the ops in order. Every op has done or err afterwards, and no pieces are left
+// set stores the ops in order. Every op has done or err afterwards, what is done is there, and no pieces are left
 // that no head names. A key's next op begins when the one before is stored or refused: what
 // was told as set stays when what comes after it is not.
 func (db *database) set(ctx context.Context, ops []*setOp) {
@@ -91,8 +90,8 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 		}
 		was, there := old[i], !absent(oldErrs[i]) // nil and there: it cannot be read
 		there = there && (was == nil || !was.expired(now))
-		if there && was != nil && (op.ifNone || op.ifThere) {
-			there = db.whole(ctx, was)
+		if there && was != nil && (op.ifNone || op.ifThere || op.keepTTL) {
+			there, _ = db.whole(ctx, was) // an answer that does not come is no
 		}
 		if op.ifNone && there || op.ifThere && !there {
 			db.dropValue(op)
@@ -107,7 +106,12 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 			}
 			expiry = was.expiry
 		}
-		heads, before, at = append(heads, op.value.head(op.key, expiry)), append(before, was), append(at, i)
+		h := op.value.head(op.key, expiry)
+		if _, op.err = db.complete(ctx, h); op.err != nil { // what was there stays
+			db.dropValue(op)
+			continue
+		}
+		heads, before, at = append(heads, h), append(before, was), append(at, i)
 	}
 	if len(heads) == 0 {
 		return
@@ -119,14 +123,30 @@ func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
 			db.doom(h)
 			continue
 		}
-		op.done = true
 		if was := before[j]; was != nil {
 			db.doom(was)
 		}
-		if h.expiry != 0 {
-			db.hintTTL(ctx, h, now)
+		lost, err := db.complete(ctx, h)
+		if lost {
+			// Until it is deleted it is a miss for who reads it.
+			_, _ = db.store.Delete(ctx, skep.Scope{Namespace: db.heads}, []skep.Key{skep.KeyOf(h.key)})
+			db.doom(h)
+		}
+		if op.done, op.err = err == nil, err; op.done {
+			db.replaced(ctx, h)
 		}
 	}
+}
+
+// complete says why not all pieces of a value that is being set are there, and whether some are known to be lost. It is
+// asked before the head is stored, and once more before the value is told as set: pieces that were stored can have been
+// purged or evicted since. A purge that comes later is of a value that was set before it.
+func (db *database) complete(ctx context.Context, h *head) (lost bool, err error) {
+	whole, err := db.whole(ctx, h)
+	if err != nil || whole {
+		return false, err
+	}
+	return true, &tryAgain{db.server.o.ShedAfter, "part of the value was flushed, purged or evicted while the rest was stored"}
 }
 
 // dropValue gives up an op's pieces.
@@ -134,16 +154,6 @@ func (db *database) dropValue(op *setOp) {
 	if op.value.piece != 0 {
 		db.doom(op.value.head(op.key, 0))
 	}
-}
-
-// hintTTL tells the store until when the value is worth keeping. A hint that is
-// refused changes nothing that is right.
-func (db *database) hintTTL(ctx context.Context, h *head, now time.Time) {
-	ttl := time.UnixMilli(h.expiry).Sub(now)
-	if h.piece == 0 || ttl <= 0 {
-		return
-	}
-	_, _ = db.store.Hint(ctx, skep.Scope{Namespace: db.data}, h.pieceKeys(0, h.pieces()), skep.Hint{TTL: ttl})
 }
 
 // expire sets a key's expiry (0: none) and says whether the key is there and whether
@@ -167,9 +177,39 @@ func (db *database) expire(ctx context.Context, key []byte, expiry int64, when f
 		_, err := db.deleteLocked(ctx, [][]byte{key}, func(*head) bool { return true })
 		return true, had, err == nil, err
 	}
-	if err := db.put(ctx, []*head{&next})[0]; err != nil {
+	if err := db.putOver(ctx, &next); err != nil {
+		if isMiss(err) {
+			return false, false, false, nil
+		}
 		return true, had, false, err
 	}
-	db.hintTTL(ctx, &next, db.clock())
 	return true, had, true, nil
+}
+
+// putOver stores a head that was made of the one that is stored; NotFound when that has been purged. A head that is put
+// would bring back what was purged after it was read: the block is begun first, and what is begun before a purge is not
+// stored after it.
+// REQUIRES: the lock of its key.
+func (db *database) putOver(ctx context.Context, h *head) error {
+	b, scope, name := h.encode(), skep.Scope{Namespace: db.heads}, skep.KeyOf(h.key)
+	w, err := db.store.Begin(ctx, &skep.BeginRequest{Scope: scope, Key: name, Manifest: skep.Manifest{{Name: skep.PartKV, Size: int64(len(b))}}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Abort(context.WithoutCancel(ctx)) }() // of a committed block it is nothing
+	found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: []skep.Key{name}, Lease: skep.NoLease})
+	if err == nil && found.Blocks == 0 {
+		err = errNone
+	}
+	if err == nil {
+		err = w.Write(ctx, skep.PartKV, 0, b)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := w.Commit(ctx, skep.AckCommitted)
+	if err == nil && r.Outcome == skep.Declined {
+		err = &skep.Error{Op: "expire", Kind: r.Reason}
+	}
+	return err
 }

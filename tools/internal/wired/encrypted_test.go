@@ -2,6 +2,7 @@ package wired
 
 import (
 	"bytes"
+	"context"
 	"io/fs"
 	"net"
 	"os"
@@ -52,8 +53,8 @@ func TestKeysOfAnEncryptedTenantAreNowhereInTheClear(t *testing.T) {
 	}
 }
 
-// useRedisKeys has a RESP server do with keys that contain text what commands do with keys.
-func useRedisKeys(t *testing.T, st *store.Store, text string) {
+// serveRedis serves a store over RESP, and gives a client and what ends both.
+func serveRedis(t *testing.T, st *store.Store) (c *redistest.Client, end func()) {
 	d, err := auth.New(nil, nil, nil)
 	require.NoError(t, err)
 	srv, err := resp.New(st, resp.Options{Auth: d})
@@ -62,7 +63,18 @@ func useRedisKeys(t *testing.T, st *store.Store, text string) {
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
-	c := redistest.New(redistest.Options{Addr: l.Addr().String(), Retries: 3})
+	c = redistest.New(redistest.Options{Addr: l.Addr().String(), Retries: 3})
+	return c, func() {
+		require.NoError(t, c.Close())
+		require.NoError(t, srv.Shutdown(context.Background()))
+		require.NoError(t, <-served)
+	}
+}
+
+// useRedisKeys has a RESP server do with keys that contain text what commands do with keys.
+func useRedisKeys(t *testing.T, st *store.Store, text string) {
+	c, end := serveRedis(t, st)
+	defer end()
 	ctx := t.Context()
 	name := func(s string) string { return text + "/" + s }
 	for kind, size := range map[string]int{"tiny": 3, "small": 16 << 10, "large": 2<<20 + 1} {
@@ -78,6 +90,9 @@ func useRedisKeys(t *testing.T, st *store.Store, text string) {
 		require.Equal(t, want, n)
 	}
 	number(1, "EXPIRE", name("tiny"), 3600)
+	ttl, err := c.Int(ctx, "TTL", name("tiny"))
+	require.NoError(t, err)
+	require.Greater(t, ttl, int64(3000))
 	number(1, "DEL", name("small"))
 	number(3, "EXISTS", name("tiny"), name("large"), name("large/again"))
 	b, err := c.Get(ctx, name("tiny"))
@@ -86,7 +101,4 @@ func useRedisKeys(t *testing.T, st *store.Store, text string) {
 	found, err := c.Do(ctx, "SCAN", 0, "MATCH", "*", "COUNT", 100)
 	require.NoError(t, err)
 	require.Contains(t, found.([]any)[1], []byte(name("tiny")), "who may read them is told them")
-	require.NoError(t, c.Close())
-	require.NoError(t, srv.Shutdown(ctx))
-	require.NoError(t, <-served)
 }
