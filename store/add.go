@@ -148,7 +148,13 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	case <-ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}
-	a.Path = filepath.Clean(a.Path)
+	if !s.options.customDevices {
+		abs, err := filepath.Abs(a.Path)
+		if err != nil {
+			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "path", Value: a.Path, Limit: "absolute where the working directory is not known", Err: err}
+		}
+		a.Path = abs
+	}
 	d, err := s.addDrive(ctx, a)
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
@@ -32,10 +34,27 @@ import (
 // store, or one that holds something else), Version (of another format),
 // Damaged.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	o.ensureDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.prepare(); err != nil {
 		return nil, err
 	}
+	metrics, err := register(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openRegistered(ctx, o)
+	if metrics == nil {
+		return s, err
+	}
+	if err != nil {
+		o.Registerer.Unregister(metrics)
+		return nil, err
+	}
+	s.metrics = metrics
+	metrics.Show(observed{s})
+	return s, nil
+}
+
+func openRegistered(ctx context.Context, o Options) (*Store, error) {
 	s := newStore(o)
 	err := s.open(ctx)
 	if damagedCatalog(err) && !o.ReadOnly && !o.NoRebuild && !o.customDevices {
@@ -52,18 +71,30 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.run()
 	if o.Admin && !o.ReadOnly {
-		var err error
 		if s.admin, err = s.startAdmin(); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
-	if o.Registerer != nil {
-		s.metrics = &observe.Collector{Source: observed{s}}
-		if err := o.Registerer.Register(s.metrics); err != nil {
-			return nil, errors.Join(&skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}, s.Close())
-		}
-	}
 	return s, nil
+}
+
+// register gives a registry the metrics of a store that is about to be opened; nil without one.
+func register(r prometheus.Registerer) (*observe.Collector, error) {
+	if r == nil {
+		return nil, nil
+	}
+	c := &observe.Collector{}
+	err := r.Register(c)
+	if err == nil {
+		return c, nil
+	}
+	e := &skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}
+	var taken prometheus.AlreadyRegisteredError
+	if errors.As(err, &taken) {
+		e.Kind, e.Value, e.Err = skep.Conflict, "has the metrics of another store", nil
+		e.Limit = "one for each store, or prometheus.WrapRegistererWith and a label that tells them apart"
+	}
+	return nil, e
 }
 
 func noStore(dir string) error {

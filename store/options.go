@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -22,7 +23,8 @@ import (
 // devices that grow with what is put.
 type Options struct {
 	// Dir holds LOCK, catalog/ and, unless Devices says otherwise, device-0,
-	// device-1, …
+	// device-1, … It, and every other path here, is of the working directory at the open: a
+	// process may change that afterwards.
 	Dir string
 
 	// CatalogDir is the directory of the catalog; Dir/catalog by default. Where none is
@@ -180,7 +182,7 @@ type Options struct {
 	Admin bool
 
 	Logger     *slog.Logger          // discarded when nil
-	Registerer prometheus.Registerer // none when nil
+	Registerer prometheus.Registerer // none when nil; of one store each, unless prometheus.WrapRegistererWith tells them apart
 	// Clock is what leases, pins, times to live and deadlines go by: skep.Steady when nil, and
 	// it must never go back. Wall is for people and for what outlives the process: Clock where
 	// only that is given, time.Now when neither is.
@@ -327,6 +329,40 @@ func (o *Options) openFile(_ int, path string, create bool, size int64) (device.
 // maxDevices is how many devices one store may have; a group names its devices in a
 // page and a location in eight bits.
 const maxDevices = 64
+
+// prepare fills in what is not given, and refuses what cannot be.
+func (o *Options) prepare() error {
+	o.ensureDefaults()
+	if err := o.settlePaths(); err != nil {
+		return err
+	}
+	return o.validate()
+}
+
+// settlePaths makes paths absolute. What is not a path of the file system, as tests have it, stays as it is.
+func (o *Options) settlePaths() error {
+	o.Devices = slices.Clone(o.Devices)
+	paths := []*string{&o.Dir}
+	if o.CatalogFS == vfs.Default {
+		paths = append(paths, &o.CatalogDir)
+	}
+	if !o.customDevices {
+		for i := range o.Devices {
+			paths = append(paths, &o.Devices[i])
+		}
+	}
+	for _, p := range paths {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return &skep.Error{Op: "open store", Kind: skep.Invalid, Field: "path", Value: *p, Limit: "absolute where the working directory is not known", Err: err}
+		}
+		*p = abs
+	}
+	return nil
+}
 
 func (o *Options) validate() error {
 	const op = "open store"

@@ -94,8 +94,7 @@ type RebuildProgress struct {
 // Errors by kind: Locked, Missing (no device, or one that groups need), Foreign (devices
 // of different stores), Version, DeviceFailed.
 func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildProgress)) (RebuildReport, error) {
-	o.ensureDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.prepare(); err != nil {
 		return RebuildReport{}, err
 	}
 	o.ReadOnly = false
