@@ -2,7 +2,8 @@
  *
  * Every function returns 0, or a code and, in *err where that is not NULL, the code and a
  * message: codes are skep's error kinds (1 invalid, 2 not found, 19 unsupported, 20 device
- * failed, ...), -1 any other. Functions may be called from any thread. Memory given to a
+ * failed, ...), -1 any other. Functions may be called from any thread of the process that loaded the
+ * library; in one that is forked from it every function returns 19. Memory given to a
  * function is the caller's and is not kept after it returns, but for the destination of a
  * skep_restore with a stream: device memory that is written to until the stream gets past it;
  * and what a skep_restore_begin is given to write to, until its skep_restore_end returns 0.
