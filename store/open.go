@@ -327,24 +327,6 @@ func (o *Options) tooSmall(n int, why error) error {
 		Limit: fmt.Sprintf("at least %d for blocks of %d bytes on %d devices, or 0 for no cap", least, o.BlockBytes, n)}
 }
 
-// refuseTaken refuses a path where a file is that was there before.
-func (o *Options) refuseTaken(path string) error {
-	st, err := os.Stat(path)
-	switch {
-	case err != nil && (errors.Is(err, fs.ErrNotExist) || o.customDevices):
-		return nil
-	case err != nil:
-		return &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
-	case !st.Mode().IsRegular():
-		return nil
-	}
-	if sb, err := segio.PeekSuperblock(path); err == nil {
-		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
-			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
-	}
-	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
-}
-
 // createDrive makes or takes over one device and writes its superblocks.
 func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
 	if err := s.options.refuseTaken(path); err != nil {
