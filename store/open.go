@@ -174,7 +174,10 @@ func (s *Store) open(ctx context.Context) error {
 			s.clearList()
 		}
 		s.relog = root.Relog
-		if err = s.identify(root.StoreID, root.Secret); err == nil {
+		if err = s.takeLimits(root.Limits); err == nil {
+			err = s.identify(root.StoreID, root.Secret)
+		}
+		if err == nil {
 			err = s.openDrives(ctx)
 		}
 	}
@@ -190,7 +193,13 @@ func (s *Store) open(ctx context.Context) error {
 	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
 		return err
 	}
-	return s.recover(ctx, root)
+	if err := s.recover(ctx, root); err != nil || o.ReadOnly {
+		return err
+	}
+	if s.limits.restamp {
+		s.restamp()
+	}
+	return nil
 }
 
 // identify sets what tells this store from others, and what is derived from it.
@@ -247,6 +256,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		}
 	}
 	n := len(paths)
+	s.limits.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: uint32(n)}
 	each := o.CapacityBytes / int64(n) &^ (layout.PageSize - 1)
 	reckon := each
 	if o.CapacityBytes == 0 {
@@ -384,6 +394,7 @@ func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence 
 		Sequence: sequence, Store: s.id, Device: d.id, Serial: d.serial, DeviceIndex: int(d.index), DeviceCount: n,
 		DeviceBytes: layout.SegmentOffset(segments, s.segBytes), SegmentBytes: s.segBytes,
 		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: d.created,
+		Capacity: int64(s.limits.Capacity), MadeCount: int(s.limits.Devices),
 	}
 	if err := segio.WriteSuperblocks(ctx, s.durably(d), &sb); err != nil {
 		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}

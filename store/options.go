@@ -48,9 +48,13 @@ type Options struct {
 	DeviceCount int
 
 	// CapacityBytes is the cap on the size of all devices together, the only cap
-	// there is. 0: as large as the file systems allow, less ReserveBytes each; what that comes
-	// to is reckoned at the open and again every few seconds, for what is evicted depends on it.
+	// there is, of a new store. 0: as large as the file systems allow, less ReserveBytes each; what that
+	// comes to is reckoned at the open and again every few seconds, for what is evicted depends on it.
+	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused.
 	CapacityBytes int64
+	// ChangeCapacity makes CapacityBytes the cap of a store that is there, 0 for none. A larger one
+	// lets its devices grow; a smaller one does not shrink them.
+	ChangeCapacity bool
 	// ReserveBytes is what an uncapped store leaves free in a file system; 1 GiB by
 	// default.
 	ReserveBytes int64
@@ -193,6 +197,7 @@ type Options struct {
 	CatalogFS  vfs.FS
 
 	leasedByRoom  bool               // LeasedBytes was not given, and there is no cap to derive it from
+	countGiven    int                // DeviceCount as it was given; 0: it was not
 	customDevices bool               // OpenDevice was given: paths mean nothing
 	closeTimeout  time.Duration      // tests make it short
 	ballastAfter  time.Duration      // how long a store is open before it takes its ballast; 0: its default
@@ -332,6 +337,7 @@ const maxDevices = 64
 
 // prepare fills in what is not given, and refuses what cannot be.
 func (o *Options) prepare() error {
+	o.countGiven = o.DeviceCount
 	o.ensureDefaults()
 	if err := o.settlePaths(); err != nil {
 		return err

@@ -160,6 +160,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
 
 /* Opens a store as a JSON document says, all but one of dir and connect optional:
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
+ *    (a store that is there keeps its devices and its cap, and 0 of both is what it has; with
+ *    "change_capacity": true capacity_bytes is its cap from now on)
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
  *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc)
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,

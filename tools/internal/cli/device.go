@@ -28,7 +28,7 @@ type moveFlags struct {
 func (f *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of the store (required)")
 	cmd.Flags().Int64Var(&f.rate, "rate", 0, "bytes a second to move at most; 0: as fast as the drives go")
-	cmd.Flags().Int64Var(&f.capacity, "capacity-bytes", 0, "how large all file devices together may become; 0: they stay as they are")
+	cmd.Flags().Int64Var(&f.capacity, "capacity-bytes", 0, "cap on all file devices together, from now on; 0: the one that the store has")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
 }
 
@@ -44,7 +44,7 @@ func (f *moveFlags) options(a *app) (store.Options, error) {
 	if f.rate < 0 {
 		return store.Options{}, skep.Invalidf("skep", "--rate", f.rate, "0 or more")
 	}
-	o := store.Options{Dir: f.dir, CapacityBytes: max(1, f.capacity), LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, ReadOnly: f.dryRun}
+	o := store.Options{Dir: f.dir, CapacityBytes: f.capacity, ChangeCapacity: f.capacity > 0, LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, ReadOnly: f.dryRun}
 	if f.force {
 		o.Degraded = store.DegradedAlways
 	}
