@@ -63,17 +63,9 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 	if len(list)+1 >= segment.MaxDevices {
 		return nil, skep.Invalidf(op, "device index", len(list), fmt.Sprintf("below %d; indices of removed devices are not used again", segment.MaxDevices))
 	}
-	size := a.Bytes
-	if size == 0 {
-		for _, d := range list {
-			if !d.removed.Load() && (size == 0 || d.dev.Size() < size) {
-				size = d.dev.Size()
-			}
-		}
-	}
-	segments := layout.Segments(size, s.segBytes)
-	if segments < 3 {
-		return nil, skep.Invalidf(op, "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, s.segBytes), s.segBytes))
+	segments, err := s.segmentsOfNew(a)
+	if err != nil {
+		return nil, err
 	}
 	limit := layout.SegmentOffset(segments, s.segBytes)
 	if s.options.CapacityBytes == 0 && a.Bytes == 0 {
@@ -84,7 +76,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 			return nil, err
 		}
 	}
-	_, err := os.Lstat(a.Path)
+	_, err = os.Lstat(a.Path)
 	absent := errors.Is(err, fs.ErrNotExist)
 	d, err := s.createDrive(ctx, len(list), n+1, a.Path, layout.SegmentOffset(segments, s.segBytes), limit)
 	if err != nil {
@@ -109,6 +101,23 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 	}
 	s.log.Info("device added", "device", d.index, "path", d.path, "serial", d.serial, "bytes", d.dev.Size())
 	return d, nil
+}
+
+// segmentsOfNew is how many segments a file is made for.
+func (s *Store) segmentsOfNew(a NewDevice) (int, error) {
+	size := a.Bytes
+	if size == 0 {
+		for _, d := range s.allDrives() {
+			if !d.removed.Load() && (size == 0 || d.dev.Size() < size) {
+				size = d.dev.Size()
+			}
+		}
+	}
+	segments := layout.Segments(size, s.segBytes)
+	if segments < 3 {
+		return 0, skep.Invalidf("add device", "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, s.segBytes), s.segBytes))
+	}
+	return segments, nil
 }
 
 // unmake removes the file of a device that is not the store's after all.
@@ -148,7 +157,13 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	case <-ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}
-	a.Path = filepath.Clean(a.Path)
+	if !s.options.customDevices {
+		abs, err := filepath.Abs(a.Path)
+		if err != nil {
+			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "path", Value: a.Path, Limit: "absolute where the working directory is not known", Err: err}
+		}
+		a.Path = abs
+	}
 	d, err := s.addDrive(ctx, a)
 	if err != nil {
 		return err

@@ -54,6 +54,9 @@ func (s *Store) openDrives(ctx context.Context) error {
 		}
 		s.places = PlacesOf(s.options.Dir, s.id, owner, known)
 	}
+	if err := s.checkDeviceCount(len(byID)); err != nil {
+		return err
+	}
 	s.drives = make([]*drive, count)
 	lacks := map[uint16]lack{}
 	var named []lack
@@ -282,6 +285,7 @@ func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.D
 	s.segBytes = sb.SegmentBytes
 	d.segments = layout.Segments(d.dev.Size(), d.segBytes)
 	d.limit = d.segments
+	s.limits.restamp = s.limits.restamp || sb.Capacity != int64(s.limits.Capacity) || sb.MadeCount != int(s.limits.Devices)
 	if c := s.options.CapacityBytes; c > 0 {
 		// A larger cap lets the device grow; a smaller one does not shrink it.
 		d.limit = max(d.segments, layout.Segments(c/int64(len(byID)), d.segBytes))

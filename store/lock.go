@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -54,7 +53,7 @@ func lockFile(dir string) (*dirLock, error) {
 		buf := make([]byte, 512)
 		n, _ := f.ReadAt(buf, 0)
 		f.Close()
-		return nil, &skep.Error{Op: "open store", Kind: skep.Locked, Field: dir, Value: "held by " + strings.TrimSpace(string(buf[:n])),
+		return nil, &skep.Error{Op: "open store", Kind: skep.Locked, Field: dir, Value: heldBy(string(buf[:n]), path),
 			Limit: "free; end that process, or open read-only"}
 	}
 	host, _ := os.Hostname()

@@ -8,3 +8,5 @@ import "os"
 func tryLock(*os.File) (bool, error) { return true, nil }
 
 func unlock(*os.File) error { return nil }
+
+func isAlive(int) bool { return true }

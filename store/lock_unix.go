@@ -19,3 +19,6 @@ func tryLock(f *os.File) (bool, error) {
 
 // unlock gives up the lock on f, for whoever else has the file open by way of this process.
 func unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
+// isAlive says whether a process is there.
+func isAlive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

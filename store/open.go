@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
@@ -32,10 +34,27 @@ import (
 // store, or one that holds something else), Version (of another format),
 // Damaged.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	o.ensureDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.prepare(); err != nil {
 		return nil, err
 	}
+	metrics, err := register(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openRegistered(ctx, o)
+	if metrics == nil {
+		return s, err
+	}
+	if err != nil {
+		o.Registerer.Unregister(metrics)
+		return nil, err
+	}
+	s.metrics = metrics
+	metrics.Show(observed{s})
+	return s, nil
+}
+
+func openRegistered(ctx context.Context, o Options) (*Store, error) {
 	s := newStore(o)
 	err := s.open(ctx)
 	if damagedCatalog(err) && !o.ReadOnly && !o.NoRebuild && !o.customDevices {
@@ -52,18 +71,30 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.run()
 	if o.Admin && !o.ReadOnly {
-		var err error
 		if s.admin, err = s.startAdmin(); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
-	if o.Registerer != nil {
-		s.metrics = &observe.Collector{Source: observed{s}}
-		if err := o.Registerer.Register(s.metrics); err != nil {
-			return nil, errors.Join(&skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}, s.Close())
-		}
-	}
 	return s, nil
+}
+
+// register gives a registry the metrics of a store that is about to be opened; nil without one.
+func register(r prometheus.Registerer) (*observe.Collector, error) {
+	if r == nil {
+		return nil, nil
+	}
+	c := &observe.Collector{}
+	err := r.Register(c)
+	if err == nil {
+		return c, nil
+	}
+	e := &skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}
+	var taken prometheus.AlreadyRegisteredError
+	if errors.As(err, &taken) {
+		e.Kind, e.Value, e.Err = skep.Conflict, "has the metrics of another store", nil
+		e.Limit = "one for each store, or prometheus.WrapRegistererWith and a label that tells them apart"
+	}
+	return nil, e
 }
 
 func noStore(dir string) error {
@@ -143,7 +174,10 @@ func (s *Store) open(ctx context.Context) error {
 			s.clearList()
 		}
 		s.relog = root.Relog
-		if err = s.identify(root.StoreID, root.Secret); err == nil {
+		if err = s.takeLimits(root.Limits); err == nil {
+			err = s.identify(root.StoreID, root.Secret)
+		}
+		if err == nil {
 			err = s.openDrives(ctx)
 		}
 	}
@@ -159,7 +193,13 @@ func (s *Store) open(ctx context.Context) error {
 	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
 		return err
 	}
-	return s.recover(ctx, root)
+	if err := s.recover(ctx, root); err != nil || o.ReadOnly {
+		return err
+	}
+	if s.limits.restamp {
+		s.restamp()
+	}
+	return nil
 }
 
 // identify sets what tells this store from others, and what is derived from it.
@@ -216,6 +256,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		}
 	}
 	n := len(paths)
+	s.limits.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: uint32(n)}
 	each := o.CapacityBytes / int64(n) &^ (layout.PageSize - 1)
 	reckon := each
 	if o.CapacityBytes == 0 {
@@ -296,24 +337,6 @@ func (o *Options) tooSmall(n int, why error) error {
 		Limit: fmt.Sprintf("at least %d for blocks of %d bytes on %d devices, or 0 for no cap", least, o.BlockBytes, n)}
 }
 
-// refuseTaken refuses a path where a file is that was there before.
-func (o *Options) refuseTaken(path string) error {
-	st, err := os.Stat(path)
-	switch {
-	case err != nil && (errors.Is(err, fs.ErrNotExist) || o.customDevices):
-		return nil
-	case err != nil:
-		return &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
-	case !st.Mode().IsRegular():
-		return nil
-	}
-	if sb, err := segio.PeekSuperblock(path); err == nil {
-		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
-			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
-	}
-	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
-}
-
 // createDrive makes or takes over one device and writes its superblocks.
 func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
 	if err := s.options.refuseTaken(path); err != nil {
@@ -371,6 +394,7 @@ func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence 
 		Sequence: sequence, Store: s.id, Device: d.id, Serial: d.serial, DeviceIndex: int(d.index), DeviceCount: n,
 		DeviceBytes: layout.SegmentOffset(segments, s.segBytes), SegmentBytes: s.segBytes,
 		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: d.created,
+		Capacity: int64(s.limits.Capacity), MadeCount: int(s.limits.Devices),
 	}
 	if err := segio.WriteSuperblocks(ctx, s.durably(d), &sb); err != nil {
 		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}

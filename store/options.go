@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -22,7 +23,8 @@ import (
 // devices that grow with what is put.
 type Options struct {
 	// Dir holds LOCK, catalog/ and, unless Devices says otherwise, device-0,
-	// device-1, …
+	// device-1, … It, and every other path here, is of the working directory at the open: a
+	// process may change that afterwards.
 	Dir string
 
 	// CatalogDir is the directory of the catalog; Dir/catalog by default. Where none is
@@ -46,9 +48,13 @@ type Options struct {
 	DeviceCount int
 
 	// CapacityBytes is the cap on the size of all devices together, the only cap
-	// there is. 0: as large as the file systems allow, less ReserveBytes each; what that comes
-	// to is reckoned at the open and again every few seconds, for what is evicted depends on it.
+	// there is, of a new store. 0: as large as the file systems allow, less ReserveBytes each; what that
+	// comes to is reckoned at the open and again every few seconds, for what is evicted depends on it.
+	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused.
 	CapacityBytes int64
+	// ChangeCapacity makes CapacityBytes the cap of a store that is there, 0 for none. A larger one
+	// lets its devices grow; a smaller one does not shrink them.
+	ChangeCapacity bool
 	// ReserveBytes is what an uncapped store leaves free in a file system; 1 GiB by
 	// default.
 	ReserveBytes int64
@@ -180,7 +186,7 @@ type Options struct {
 	Admin bool
 
 	Logger     *slog.Logger          // discarded when nil
-	Registerer prometheus.Registerer // none when nil
+	Registerer prometheus.Registerer // none when nil; of one store each, unless prometheus.WrapRegistererWith tells them apart
 	// Clock is what leases, pins, times to live and deadlines go by: skep.Steady when nil, and
 	// it must never go back. Wall is for people and for what outlives the process: Clock where
 	// only that is given, time.Now when neither is.
@@ -191,6 +197,7 @@ type Options struct {
 	CatalogFS  vfs.FS
 
 	leasedByRoom  bool               // LeasedBytes was not given, and there is no cap to derive it from
+	countGiven    int                // DeviceCount as it was given; 0: it was not
 	customDevices bool               // OpenDevice was given: paths mean nothing
 	closeTimeout  time.Duration      // tests make it short
 	ballastAfter  time.Duration      // how long a store is open before it takes its ballast; 0: its default
@@ -327,6 +334,41 @@ func (o *Options) openFile(_ int, path string, create bool, size int64) (device.
 // maxDevices is how many devices one store may have; a group names its devices in a
 // page and a location in eight bits.
 const maxDevices = 64
+
+// prepare fills in what is not given, and refuses what cannot be.
+func (o *Options) prepare() error {
+	o.countGiven = o.DeviceCount
+	o.ensureDefaults()
+	if err := o.settlePaths(); err != nil {
+		return err
+	}
+	return o.validate()
+}
+
+// settlePaths makes paths absolute. What is not a path of the file system, as tests have it, stays as it is.
+func (o *Options) settlePaths() error {
+	o.Devices = slices.Clone(o.Devices)
+	paths := []*string{&o.Dir}
+	if o.CatalogFS == vfs.Default {
+		paths = append(paths, &o.CatalogDir)
+	}
+	if !o.customDevices {
+		for i := range o.Devices {
+			paths = append(paths, &o.Devices[i])
+		}
+	}
+	for _, p := range paths {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return &skep.Error{Op: "open store", Kind: skep.Invalid, Field: "path", Value: *p, Limit: "absolute where the working directory is not known", Err: err}
+		}
+		*p = abs
+	}
+	return nil
+}
 
 func (o *Options) validate() error {
 	const op = "open store"

@@ -94,8 +94,7 @@ type RebuildProgress struct {
 // Errors by kind: Locked, Missing (no device, or one that groups need), Foreign (devices
 // of different stores), Version, DeviceFailed.
 func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildProgress)) (RebuildReport, error) {
-	o.ensureDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.prepare(); err != nil {
 		return RebuildReport{}, err
 	}
 	o.ReadOnly = false
@@ -342,9 +341,10 @@ func (s *Store) findDrives(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		switch { // the newest knows how many there are since devices were added or removed
+		switch { // the newest knows how many there are since devices were added or removed, and the cap
 		case sb.Sequence > newest:
 			newest, count = sb.Sequence, sb.DeviceCount
+			s.limits.Limits = catalog.Limits{Known: sb.MadeCount > 0, Capacity: uint64(sb.Capacity), Devices: uint32(sb.MadeCount)}
 		case sb.Sequence == newest:
 			count = max(count, sb.DeviceCount)
 		}

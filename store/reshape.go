@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -297,12 +298,16 @@ func (s *Store) sealOpen(st stream) {
 // beginning of its id in hexadecimal.
 func (s *Store) findDrive(op, name string) (*drive, error) {
 	var found []*drive
+	path, err := filepath.Abs(name)
+	if err != nil || s.options.customDevices {
+		path = name
+	}
 	for _, d := range s.allDrives() {
 		if d.removed.Load() {
 			continue
 		}
 		id := hex.EncodeToString(d.id[:])
-		if name == strconv.Itoa(int(d.index)) || name == d.path || d.serial != "" && name == d.serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
+		if name == strconv.Itoa(int(d.index)) || path == d.path || d.serial != "" && name == d.serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
 			found = append(found, d)
 		}
 	}

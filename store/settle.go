@@ -358,7 +358,7 @@ func (r *rebuilder) root() catalog.StoreState {
 	next := r.top + seqMargin
 	st := catalog.StoreState{StoreID: s.id, Secret: s.secret, NextSeq: next, FlushedSeq: next,
 		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(s.options.Wall().Unix(), 1)), Lasting: uint64(max(s.options.Wall().UnixMilli(), 0))}
-	st.Relog = r.relog
+	st.Relog, st.Limits = r.relog, s.limits.Limits
 	st.NextNamespace = uint32(r.topSpace)
 	for _, sc := range r.scopes.list { // a number is not given out again while a record has it
 		st.NextNamespace = max(st.NextNamespace, sc.namespace)

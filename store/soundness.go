@@ -61,8 +61,7 @@ func (r *VerifyReport) fault(f Fault) {
 // error says that it could not be looked at: Locked, NotFound, Deadline.
 func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, err error) {
 	start := time.Now()
-	o.ensureDefaults()
-	if err := o.validate(); err != nil {
+	if err := o.prepare(); err != nil {
 		return rep, err
 	}
 	if v.Progress == nil {

@@ -31,6 +31,7 @@ type Store struct {
 	log     *slog.Logger
 	opened  time.Time
 	lock    *dirLock
+	limits  limits
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
@@ -302,7 +303,7 @@ func (s *Store) beginSeq() uint64 {
 func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreState {
 	next.StoreID, next.Secret = s.id, s.secret
 	next.Epoch, next.Clean, next.Relog = s.epoch, clean, s.relog
-	next.NextSeq = s.seq.Load() + 1
+	next.NextSeq, next.Limits = s.seq.Load()+1, s.limits.Limits
 	next.FlushedSeq = s.flushed.Load()
 	next.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	s.space.mu.Lock()

@@ -88,7 +88,7 @@ func TestRowsComeBackAsTheyWerePut(t *testing.T) {
 	devices := []DeviceState{{Index: 0, ID: [16]byte{1}, Serial: "S1", Path: "/dev/nvme0n1", Size: 1 << 42, SegmentBytes: 256 << 20, Segments: 16384},
 		{Index: 65535, State: DeviceRemoved}}
 	store := StoreState{StoreID: [16]byte{2}, Secret: [16]byte{3}, Clean: true, Relog: true, NextSeq: 1 << 63, FlushedSeq: 4,
-		NextGroup: 5, NextInstance: 6, NextNamespace: 7, Epoch: 8, Lasting: 9}
+		NextGroup: 5, NextInstance: 6, NextNamespace: 7, Epoch: 8, Lasting: 9, Limits: Limits{Known: true, Capacity: 1 << 45, Devices: 2}}
 
 	c := open(t, fs)
 	assert.True(t, c.Created())
@@ -387,7 +387,7 @@ func TestOtherFormats(t *testing.T) {
 		{"zero", root(rootMagic, 0), skep.Version, "store format is 0, must be 1"},
 		{"another magic", root("SKEP/dog", FormatVersion), skep.Damaged, "SKEP/cat"},
 		{"the next, of which only magic and format are known", seal(key, append([]byte(rootMagic), 2, 0, 0, 0)), skep.Version, "store format is 2, must be 1"},
-		{"a flag that nobody knows", root(rootMagic, FormatVersion, 4), skep.Damaged, "flags 0x4"},
+		{"a flag that nobody knows", root(rootMagic, FormatVersion, 8), skep.Damaged, "flags 0x8"},
 		{"cut in the format", seal(key, append([]byte(rootMagic), 1, 0)), skep.Damaged, ""},
 		{"empty", seal(key, nil), skep.Damaged, ""},
 		{"unreleased 1", unhex("010100000006f8808328029abba70ea7a1598742742e7147dcdaf8776e5306f9a66400837100030001040401093fd08b"), skep.Version, "store format is 1" + unreleased},

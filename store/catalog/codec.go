@@ -158,9 +158,15 @@ func (s *StoreState) encode() []byte {
 	if s.Relog {
 		flags |= rootRelog
 	}
+	if s.Limits.Known {
+		flags |= rootLimits
+	}
 	for _, n := range []uint64{flags, s.NextSeq, s.FlushedSeq, uint64(s.NextGroup), uint64(s.NextInstance),
 		uint64(s.NextNamespace), s.Epoch, s.Lasting} {
 		b = binary.AppendUvarint(b, n)
+	}
+	if s.Limits.Known {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, s.Limits.Capacity), uint64(s.Limits.Devices))
 	}
 	return b
 }
@@ -170,8 +176,9 @@ const rootMagic = "SKEP/cat"
 
 // Flags of the root row. They are stored: do not change.
 const (
-	rootClean = 1 << 0
-	rootRelog = 1 << 1
+	rootClean  = 1 << 0
+	rootRelog  = 1 << 1
+	rootLimits = 1 << 2
 )
 
 func (s *StoreState) decode(body []byte) error {
@@ -181,13 +188,16 @@ func (s *StoreState) decode(body []byte) error {
 	}
 	s.StoreID, s.Secret = r.id(), r.id()
 	flags := r.uvarint()
-	if flags&^(rootClean|rootRelog) != 0 {
+	if flags&^(rootClean|rootRelog|rootLimits) != 0 {
 		return fmt.Errorf("flags %#x", flags)
 	}
 	s.Clean, s.Relog = flags&rootClean != 0, flags&rootRelog != 0
 	s.NextSeq, s.FlushedSeq = r.uvarint(), r.uvarint()
 	s.NextGroup, s.NextInstance, s.NextNamespace = uint32(r.uvarint()), uint32(r.uvarint()), uint32(r.uvarint())
 	s.Epoch, s.Lasting = r.uvarint(), r.uvarint()
+	if flags&rootLimits != 0 {
+		s.Limits = Limits{Known: true, Capacity: r.uvarint(), Devices: uint32(r.uvarint())}
+	}
 	return r.end()
 }
 

@@ -23,11 +23,12 @@ func TestDocsRootRow(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	require.Contains(t, section, "| 0 | 8 | magic | `"+rootMagic+"` |\n| 8 | 4 | format | "+strconv.Itoa(FormatVersion)+" |\n| 12 | 16 | store id |")
 	require.Contains(t, oneLine(section), "Flags: "+strconv.Itoa(rootClean)+" closed in order; "+strconv.Itoa(rootRelog)+" the catalog was made anew")
+	require.Contains(t, oneLine(section), "so the next open logs all names again; "+strconv.Itoa(rootLimits)+" two numbers follow")
 	s := StoreState{StoreID: [16]byte{1}, Secret: [16]byte{2}, Clean: true, Relog: true, NextSeq: 3, FlushedSeq: 4, NextGroup: 5, NextInstance: 6, NextNamespace: 7,
-		Epoch: 8, Lasting: 9}
+		Epoch: 8, Lasting: 9, Limits: Limits{Known: true, Capacity: 10, Devices: 11}}
 	want := append([]byte(rootMagic), FormatVersion, 0, 0, 0)
 	want = append(append(want, s.StoreID[:]...), s.Secret[:]...)
-	require.Equal(t, append(want, rootClean|rootRelog, 3, 4, 5, 6, 7, 8, 9), s.encode())
+	require.Equal(t, append(want, rootClean|rootRelog|rootLimits, 3, 4, 5, 6, 7, 8, 9, 10, 11), s.encode())
 }
 
 // docs/reference/format.md says of side rows what the code does.

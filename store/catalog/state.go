@@ -115,6 +115,13 @@ type Outside struct {
 	Owners [][16]byte `json:"owners"`
 }
 
+// Limits is what a store was made with, or was told since.
+type Limits struct {
+	Known    bool   // of stores that noted it
+	Capacity uint64 // cap on all devices together, in bytes; 0: none
+	Devices  uint32 // how many it was made with; 0: that is not known
+}
+
 // StoreState is row 's', the root of the catalog.
 type StoreState struct {
 	StoreID       [16]byte // in every superblock
@@ -128,4 +135,5 @@ type StoreState struct {
 	NextNamespace uint32
 	Epoch         uint64 // opens
 	Lasting       uint64 // the latest time a store of it knew, in ms since 1970
+	Limits        Limits
 }

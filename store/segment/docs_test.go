@@ -22,8 +22,8 @@ var formatFields = map[string][]field{
 	"Superblock": {
 		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"sequence", sbSequence}, {"store id", sbStore}, {"device id", sbDevice},
 		{"hash secret", sbSecret}, {"device bytes", sbDeviceBytes}, {"segment bytes", sbSegmentBytes}, {"first segment", sbFirstSegment},
-		{"created", sbCreated}, {"device index", sbDeviceIndex}, {"device count", sbDeviceCount}, {"serial length", sbSerialSize}, {"spare", sbSpare1},
-		{"serial", sbSerial}, {"spare", sbSpare2}, {"checksum", offChecksum}, {"", PageSize},
+		{"created", sbCreated}, {"device index", sbDeviceIndex}, {"device count", sbDeviceCount}, {"serial length", sbSerialSize}, {"made count", sbMadeCount},
+		{"serial", sbSerial}, {"capacity", sbCapacity}, {"spare", sbSpare2}, {"checksum", offChecksum}, {"", PageSize},
 	},
 	"Owner": {
 		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"store id", owStore}, {"device id", owDevice}, {"owner", owOwner},

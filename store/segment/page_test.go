@@ -30,6 +30,10 @@ func TestSuperblockRoundTrip(t *testing.T) {
 	assert.Equal(t, (1<<40-1<<20)/(64<<20), got.Segments())
 	assert.EqualValues(t, int64(ReservedBytes)+2*(64<<20), got.SegmentOffset(2))
 	assert.Equal(t, "hidden", got.HashSecret.String())
+	s.Capacity, s.MadeCount = 1<<45+1, 3
+	got, err = DecodeSuperblock(superblockPage(t, s))
+	require.NoError(t, err)
+	assert.Equal(t, s, got)
 }
 
 func TestHeaderRoundTrip(t *testing.T) {
@@ -109,6 +113,8 @@ func TestSuperblockLimits(t *testing.T) {
 		{"segment bytes is 4096", func(s *Superblock) { s.SegmentBytes = 4096 }},
 		{"first segment offset is 8192", func(s *Superblock) { s.FirstSegment = 8192 }},
 		{"device bytes is 1048576", func(s *Superblock) { s.DeviceBytes = 1 << 20 }},
+		{"capacity is -1", func(s *Superblock) { s.Capacity = -1 }},
+		{"devices it was made with is 65", func(s *Superblock) { s.MadeCount = MaxDevices }},
 		{"device bytes is -1", func(s *Superblock) { s.DeviceBytes = -1 }},
 		{"year of creation is 1", func(s *Superblock) {
 			*s = Superblock{Sequence: 1, DeviceCount: 1, SegmentBytes: 1 << 20, FirstSegment: 1 << 20, DeviceBytes: 1 << 30}

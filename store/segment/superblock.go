@@ -23,9 +23,10 @@ const (
 	sbDeviceIndex  = 104 // uint16
 	sbDeviceCount  = 106 // uint16
 	sbSerialSize   = 108 // uint16
-	sbSpare1       = 110 // 2 bytes, zero
+	sbMadeCount    = 110 // uint16
 	sbSerial       = 112 // 128 bytes, zero after the serial
-	sbSpare2       = 240 // zero up to the checksum
+	sbCapacity     = 240 // uint64
+	sbSpare2       = 248 // zero up to the checksum
 )
 
 // Superblock says whose device this is and how it is cut. Sizes are bytes.
@@ -36,10 +37,12 @@ type Superblock struct {
 	Serial       string // of the drive, at most MaxSerialSize bytes; may be empty
 	DeviceIndex  int    // this device's number in the store
 	DeviceCount  int    // devices of the store when this was written; more may have joined
+	MadeCount    int    // devices it was made with; 0: not known
 	DeviceBytes  int64
 	SegmentBytes int64
 	FirstSegment int64 // offset of segment 0, at least ReservedBytes
 	HashSecret   Secret
+	Capacity     int64     // that all devices together may have; 0: no cap, or not known
 	Created      time.Time // of the device in this store; kept to the nanosecond, as UTC
 }
 
@@ -60,6 +63,9 @@ func (s *Superblock) validate(kind skep.Kind) error {
 	if s.DeviceCount < 1 || s.DeviceCount >= MaxDevices {
 		return fail(kind, op, "device count", s.DeviceCount, fmt.Sprintf("1 to %d", MaxDevices-1))
 	}
+	if s.MadeCount < 0 || s.MadeCount >= MaxDevices {
+		return fail(kind, op, "devices it was made with", s.MadeCount, fmt.Sprintf("0 to %d", MaxDevices-1))
+	}
 	if s.DeviceIndex < 0 || s.DeviceIndex >= MaxDevices {
 		return fail(kind, op, "device index", s.DeviceIndex, fmt.Sprintf("0 to %d", MaxDevices-1))
 	}
@@ -71,6 +77,9 @@ func (s *Superblock) validate(kind skep.Kind) error {
 	}
 	if s.DeviceBytes < s.SegmentBytes || s.FirstSegment > s.DeviceBytes-s.SegmentBytes {
 		return fail(kind, op, "device bytes", s.DeviceBytes, fmt.Sprintf("room for one segment of %d at %d", s.SegmentBytes, s.FirstSegment))
+	}
+	if s.Capacity < 0 {
+		return fail(kind, op, "capacity", s.Capacity, "0 or more")
 	}
 	if y := s.Created.UTC().Year(); y < 1970 || y > 2261 {
 		return fail(kind, op, "year of creation", y, "1970 to 2261")
@@ -103,8 +112,10 @@ func (s *Superblock) Encode(page []byte) error {
 	le.PutUint64(page[sbCreated:], uint64(s.Created.UnixNano()))
 	le.PutUint16(page[sbDeviceIndex:], uint16(s.DeviceIndex))
 	le.PutUint16(page[sbDeviceCount:], uint16(s.DeviceCount))
+	le.PutUint16(page[sbMadeCount:], uint16(s.MadeCount))
 	le.PutUint16(page[sbSerialSize:], uint16(len(s.Serial)))
 	copy(page[sbSerial:], s.Serial)
+	le.PutUint64(page[sbCapacity:], uint64(s.Capacity))
 	sealPage(page, 0)
 	return nil
 }
@@ -120,7 +131,7 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 	if n > MaxSerialSize {
 		return Superblock{}, damaged(op, "serial length in bytes", n, fmt.Sprintf("at most %d", MaxSerialSize))
 	}
-	if !Blank(page[sbSpare0:sbSequence]) || !Blank(page[sbSpare1:sbSerial]) || !Blank(page[sbSerial+n:offChecksum]) {
+	if !Blank(page[sbSpare0:sbSequence]) || !Blank(page[sbSerial+n:sbCapacity]) || !Blank(page[sbSpare2:offChecksum]) {
 		return Superblock{}, damaged(op, "spare bytes", "set", "zero")
 	}
 	s := Superblock{
@@ -134,7 +145,9 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 		Created:      time.Unix(0, int64(le.Uint64(page[sbCreated:]))).UTC(),
 		DeviceIndex:  int(le.Uint16(page[sbDeviceIndex:])),
 		DeviceCount:  int(le.Uint16(page[sbDeviceCount:])),
+		MadeCount:    int(le.Uint16(page[sbMadeCount:])),
 		Serial:       string(page[sbSerial : sbSerial+n]),
+		Capacity:     int64(le.Uint64(page[sbCapacity:])),
 	}
 	return s, s.validate(skep.Damaged)
 }

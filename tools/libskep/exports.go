@@ -87,8 +87,8 @@ func textOf(p *C.char) (string, error) {
 
 var errNowhere = skep.Invalidf(op, "where the result goes", "NULL", "an address")
 
-//export skep_open
-func skep_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
+//export skepgo_open
+func skepgo_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	if out == nil {
@@ -109,8 +109,8 @@ func skep_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
 	return
 }
 
-//export skep_close
-func skep_close(s C.skep_store, e *C.skep_error) (rc C.int) {
+//export skepgo_close
+func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -125,8 +125,8 @@ func skep_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	return
 }
 
-//export skep_namespace
-func skep_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) (rc C.int) {
+//export skepgo_namespace
+func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -154,8 +154,8 @@ func skep_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_erro
 	return
 }
 
-//export skep_put
-func skep_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
+//export skepgo_put
+func skepgo_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
 	blocks *unsafe.Pointer, blockBytes C.int64_t, outcomes *C.uint8_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
@@ -198,8 +198,8 @@ func skep_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.u
 	return
 }
 
-//export skep_lookup
-func skep_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs C.int64_t, out *C.skep_found, e *C.skep_error) (rc C.int) {
+//export skepgo_lookup
+func skepgo_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs C.int64_t, out *C.skep_found, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -229,8 +229,8 @@ func skep_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 	return
 }
 
-//export skep_release
-func skep_release(s C.skep_store, lease C.uint64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_release
+func skepgo_release(s C.skep_store, lease C.uint64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -242,8 +242,8 @@ func skep_release(s C.skep_store, lease C.uint64_t, e *C.skep_error) (rc C.int) 
 	return
 }
 
-//export skep_restore
-func skep_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
+//export skepgo_restore
+func skepgo_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
 	on C.skep_stream, timeoutMs C.int64_t, blocks *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
@@ -386,8 +386,8 @@ func hostMemory(address uint64, n int64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), int(n))
 }
 
-//export skep_device_alloc
-func skep_device_alloc(s C.skep_store, n C.int64_t, address *C.uint64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_device_alloc
+func skepgo_device_alloc(s C.skep_store, n C.int64_t, address *C.uint64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -405,8 +405,8 @@ func skep_device_alloc(s C.skep_store, n C.int64_t, address *C.uint64_t, e *C.sk
 	return
 }
 
-//export skep_device_free
-func skep_device_free(s C.skep_store, address C.uint64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_device_free
+func skepgo_device_free(s C.skep_store, address C.uint64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -416,8 +416,8 @@ func skep_device_free(s C.skep_store, address C.uint64_t, e *C.skep_error) (rc C
 	return
 }
 
-//export skep_device_read
-func skep_device_read(s C.skep_store, address C.uint64_t, n C.int64_t, to unsafe.Pointer, e *C.skep_error) (rc C.int) {
+//export skepgo_device_read
+func skepgo_device_read(s C.skep_store, address C.uint64_t, n C.int64_t, to unsafe.Pointer, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -436,8 +436,8 @@ func skep_device_read(s C.skep_store, address C.uint64_t, n C.int64_t, to unsafe
 	return
 }
 
-//export skep_stream_new
-func skep_stream_new(s C.skep_store, out *C.skep_stream, e *C.skep_error) (rc C.int) {
+//export skepgo_stream_new
+func skepgo_stream_new(s C.skep_store, out *C.skep_stream, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -455,8 +455,8 @@ func skep_stream_new(s C.skep_store, out *C.skep_stream, e *C.skep_error) (rc C.
 	return
 }
 
-//export skep_stream_sync
-func skep_stream_sync(s C.skep_store, id C.skep_stream, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_stream_sync
+func skepgo_stream_sync(s C.skep_store, id C.skep_stream, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -472,8 +472,8 @@ func skep_stream_sync(s C.skep_store, id C.skep_stream, timeoutMs C.int64_t, e *
 	return
 }
 
-//export skep_stream_free
-func skep_stream_free(s C.skep_store, id C.skep_stream, e *C.skep_error) (rc C.int) {
+//export skepgo_stream_free
+func skepgo_stream_free(s C.skep_store, id C.skep_stream, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

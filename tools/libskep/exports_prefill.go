@@ -50,8 +50,8 @@ func prefillOf(p C.skep_prefill) (*prefill, error) {
 	return nil, skep.Invalidf(op, "prefill", uint64(p), "one that was begun and not ended")
 }
 
-//export skep_prefill_begin
-func skep_prefill_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, history C.uint32_t, timeoutMs C.int64_t,
+//export skepgo_prefill_begin
+func skepgo_prefill_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, history C.uint32_t, timeoutMs C.int64_t,
 	out *C.skep_prefill, found *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
@@ -88,8 +88,8 @@ func skep_prefill_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n
 	return
 }
 
-//export skep_prefill_places
-func skep_prefill_places(p C.skep_prefill, layer C.uint32_t, at *C.uint64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_places
+func skepgo_prefill_places(p C.skep_prefill, layer C.uint32_t, at *C.uint64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var x *prefill
@@ -111,8 +111,8 @@ func skep_prefill_places(p C.skep_prefill, layer C.uint32_t, at *C.uint64_t, e *
 	return
 }
 
-//export skep_prefill_step
-func skep_prefill_step(p C.skep_prefill, to C.uint32_t, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_step
+func skepgo_prefill_step(p C.skep_prefill, to C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var x *prefill
@@ -142,32 +142,32 @@ func sign(p C.skep_prefill, n C.uint32_t, on C.skep_stream, which int) error {
 	return nil
 }
 
-//export skep_prefill_loaded
-func skep_prefill_loaded(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_loaded
+func skepgo_prefill_loaded(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	err = sign(p, n, on, 0)
 	return
 }
 
-//export skep_prefill_written
-func skep_prefill_written(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_written
+func skepgo_prefill_written(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	err = sign(p, n, on, 1)
 	return
 }
 
-//export skep_prefill_read
-func skep_prefill_read(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_read
+func skepgo_prefill_read(p C.skep_prefill, n C.uint32_t, on C.skep_stream, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	err = sign(p, n, on, 2)
 	return
 }
 
-//export skep_prefill_commit
-func skep_prefill_commit(p C.skep_prefill, timeoutMs C.int64_t, stored *C.uint32_t, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_commit
+func skepgo_prefill_commit(p C.skep_prefill, timeoutMs C.int64_t, stored *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var x *prefill
@@ -189,8 +189,8 @@ func skep_prefill_commit(p C.skep_prefill, timeoutMs C.int64_t, stored *C.uint32
 	return
 }
 
-//export skep_prefill_end
-func skep_prefill_end(p C.skep_prefill, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_prefill_end
+func skepgo_prefill_end(p C.skep_prefill, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var x *prefill
@@ -205,8 +205,8 @@ func skep_prefill_end(p C.skep_prefill, timeoutMs C.int64_t, e *C.skep_error) (r
 	return
 }
 
-//export skep_device_write
-func skep_device_write(s C.skep_store, address C.uint64_t, n C.int64_t, from unsafe.Pointer, e *C.skep_error) (rc C.int) {
+//export skepgo_device_write
+func skepgo_device_write(s C.skep_store, address C.uint64_t, n C.int64_t, from unsafe.Pointer, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -225,8 +225,8 @@ func skep_device_write(s C.skep_store, address C.uint64_t, n C.int64_t, from uns
 	return
 }
 
-//export skep_stream_copy
-func skep_stream_copy(s C.skep_store, id C.skep_stream, to, from C.uint64_t, n C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_stream_copy
+func skepgo_stream_copy(s C.skep_store, id C.skep_stream, to, from C.uint64_t, n C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

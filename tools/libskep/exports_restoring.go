@@ -47,8 +47,8 @@ func costOf(c *C.skep_cost) (*skep.Compute, error) {
 	return k, k.Validate()
 }
 
-//export skep_restore_begin
-func skep_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
+//export skepgo_restore_begin
+func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
 	on C.skep_stream, cost *C.skep_cost, word *C.uint64_t, timeoutMs C.int64_t, out *C.skep_restoring, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
@@ -105,8 +105,8 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	return o.begin(c, blocks, g, t, w, time.Until(until))
 }
 
-//export skep_claim
-func skep_claim(id C.skep_restoring, from, to C.int64_t, idle C.int, out *C.skep_claimed, e *C.skep_error) (rc C.int) {
+//export skepgo_claim
+func skepgo_claim(id C.skep_restoring, from, to C.int64_t, idle C.int, out *C.skep_claimed, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var r *restoring
@@ -130,8 +130,8 @@ func skep_claim(id C.skep_restoring, from, to C.int64_t, idle C.int, out *C.skep
 	return
 }
 
-//export skep_computed
-func skep_computed(id C.skep_restoring, from, to, tookNs, otherNs C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_computed
+func skepgo_computed(id C.skep_restoring, from, to, tookNs, otherNs C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var r *restoring
@@ -143,8 +143,8 @@ func skep_computed(id C.skep_restoring, from, to, tookNs, otherNs C.int64_t, e *
 	return
 }
 
-//export skep_restore_poll
-func skep_restore_poll(id C.skep_restoring, timeoutMs C.int64_t, states *C.uint8_t, waiting *C.uint32_t, e *C.skep_error) (rc C.int) {
+//export skepgo_restore_poll
+func skepgo_restore_poll(id C.skep_restoring, timeoutMs C.int64_t, states *C.uint8_t, waiting *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var r *restoring
@@ -160,8 +160,8 @@ func skep_restore_poll(id C.skep_restoring, timeoutMs C.int64_t, states *C.uint8
 	return
 }
 
-//export skep_restore_end
-func skep_restore_end(id C.skep_restoring, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_restore_end
+func skepgo_restore_end(id C.skep_restoring, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var r *restoring
@@ -176,8 +176,8 @@ func skep_restore_end(id C.skep_restoring, timeoutMs C.int64_t, e *C.skep_error)
 	return
 }
 
-//export skep_shared_alloc
-func skep_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd *C.int, offset *C.int64_t, e *C.skep_error) (rc C.int) {
+//export skepgo_shared_alloc
+func skepgo_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd *C.int, offset *C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -212,8 +212,8 @@ func skep_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd *
 	return
 }
 
-//export skep_shared_free
-func skep_shared_free(s C.skep_store, memory unsafe.Pointer, e *C.skep_error) (rc C.int) {
+//export skepgo_shared_free
+func skepgo_shared_free(s C.skep_store, memory unsafe.Pointer, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +97,42 @@ func TestPython(t *testing.T) {
 			require.Equal(t, says, string(out))
 		})
 	}
+}
+
+// A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is its
+// parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
+func TestForkedProcesses(t *testing.T) {
+	lib := built(t)
+	program := compiled(t, "testdata/fork.c", lib, "-Wl,-rpath,"+filepath.Dir(lib))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	run := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		return string(out), err
+	}
+	out, err := run(t.TempDir())
+	require.NoError(t, err)
+	require.Equal(t, "refused in the child, and the parent goes on\n", out)
+
+	dir := t.TempDir()
+	out, _ = run(dir, "die")
+	child, err := strconv.Atoi(strings.TrimSpace(out))
+	require.NoError(t, err)
+	kill := func() {
+		p, err := os.FindProcess(child)
+		require.NoError(t, err)
+		require.NoError(t, p.Kill())
+	}
+	out, err = run(dir, "open")
+	kill()
+	require.NoError(t, err)
+	require.Regexp(t, fmt.Sprintf(`^14 .*held by process %d \(\w+\), forked from process \d+ .*, which has ended`, child), out)
+	require.Eventually(t, func() bool {
+		out, err = run(dir, "open")
+		return out == "0 \n"
+	}, time.Minute, 10*time.Millisecond, "with the child gone it opens")
 }
 
 // compiled is a program of testdata in C.

@@ -2,7 +2,8 @@
  *
  * Every function returns 0, or a code and, in *err where that is not NULL, the code and a
  * message: codes are skep's error kinds (1 invalid, 2 not found, 19 unsupported, 20 device
- * failed, ...), -1 any other. Functions may be called from any thread. Memory given to a
+ * failed, ...), -1 any other. Functions may be called from any thread of the process that loaded the
+ * library; in one that is forked from it every function returns 19. Memory given to a
  * function is the caller's and is not kept after it returns, but for the destination of a
  * skep_restore with a stream: device memory that is written to until the stream gets past it;
  * and what a skep_restore_begin is given to write to, until its skep_restore_end returns 0.
@@ -159,6 +160,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
 
 /* Opens a store as a JSON document says, all but one of dir and connect optional:
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
+ *    (a store that is there keeps its devices and its cap, and 0 of both is what it has; with
+ *    "change_capacity": true capacity_bytes is its cap from now on)
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
  *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc)
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,

@@ -24,6 +24,7 @@ type spec struct {
 	Dir           string   `json:"dir"`
 	Devices       int      `json:"devices"`
 	CapacityBytes int64    `json:"capacity_bytes"`
+	ChangeCap     bool     `json:"change_capacity"`
 	DRAMBytes     int64    `json:"dram_bytes"`
 	Connect       string   `json:"connect"`
 	Token         string   `json:"token"`
@@ -90,7 +91,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if sp.Connect != "" {
 		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes})
 	} else {
-		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, CacheBytes: sp.DRAMBytes})
+		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, ChangeCapacity: sp.ChangeCap, CacheBytes: sp.DRAMBytes})
 	}
 	if err != nil {
 		return nil, err

@@ -196,6 +196,29 @@ class Live(unittest.TestCase):
         self.tenant = "python" if self.c.tenant == "*" else self.c.tenant
         self.names = random.Random()
 
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_a_forked_process_is_refused(self):
+        self.c.ping()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = b"went through"
+            try:
+                self.c.ping()
+            except s.Error as e:
+                said = f"{e.kind} {e}".encode()
+            try:
+                self.c.close()
+            finally:
+                os.write(write, said)
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as f:
+            said = f.read()
+        os.waitpid(child, 0)
+        self.assertRegex(said, f"^19 .*forked from {os.getpid()}")
+        self.c.ping()  # what the child did is not seen here
+
     def space(self, **fields):
         return self.c.open_namespace(tenant=self.tenant, name=f"{self.id()} {self.names.random()}", model="m", **fields)["id"]
 

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,12 +23,20 @@ type Source interface {
 // Disk is a file system, in bytes.
 type Disk struct{ Size, Free, Reserve uint64 }
 
-// Collector shows a Source's Stats to Prometheus. It keeps no numbers of its own, so the two cannot
+// Collector shows a Source's Stats to Prometheus, once it has one. It keeps no numbers of its own, so the two cannot
 // disagree.
-type Collector struct{ Source Source }
+type Collector struct{ source atomic.Pointer[Source] }
+
+// Show has the collector show a source.
+func (m *Collector) Show(s Source) { m.source.Store(&s) }
+
+// described are all metrics of a store.
+var described []*prometheus.Desc
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("skep_"+name, help, labels, nil)
+	d := prometheus.NewDesc("skep_"+name, help, labels, nil)
+	described = append(described, d)
+	return d
 }
 
 var (
@@ -137,20 +146,29 @@ func (t *tally) send() {
 	}
 }
 
-// Describe implements prometheus.Collector. Without descriptions up front the
-// collector is unchecked, which is right for labels that come with the stats.
-func (m *Collector) Describe(chan<- *prometheus.Desc) {}
+// Describe implements prometheus.Collector. By it a registry refuses a second store, whose metrics would be the same,
+// and lets go of one that is closed.
+func (m *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range described {
+		out <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (m *Collector) Collect(out chan<- prometheus.Metric) {
-	st, err := m.Source.Stats(context.Background())
+	from := m.source.Load()
+	if from == nil {
+		return
+	}
+	source := *from
+	st, err := source.Stats(context.Background())
 	if err != nil {
 		return // closed
 	}
 	t := &tally{out: out, values: map[tallied]float64{}}
-	m.Source.EachSpace(t.space)
+	source.EachSpace(t.space)
 	t.standing(&st)
-	if disk, ok := m.Source.CatalogDisk(); ok {
+	if disk, ok := source.CatalogDisk(); ok {
 		t.gauge(descCatalog, float64(disk.Size), "size")
 		t.gauge(descCatalog, float64(disk.Free), "free")
 		t.gauge(descCatalog, float64(disk.Reserve), "reserve")

@@ -168,7 +168,9 @@ func TestCollector(t *testing.T) {
 	var st skep.Stats
 	counts.Fill(&st)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&Collector{Source: fixed{st}})
+	c := &Collector{}
+	reg.MustRegister(c)
+	c.Show(fixed{st})
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	got := map[string]float64{}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -29,7 +28,7 @@ type moveFlags struct {
 func (f *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of the store (required)")
 	cmd.Flags().Int64Var(&f.rate, "rate", 0, "bytes a second to move at most; 0: as fast as the drives go")
-	cmd.Flags().Int64Var(&f.capacity, "capacity-bytes", 0, "how large all file devices together may become; 0: they stay as they are")
+	cmd.Flags().Int64Var(&f.capacity, "capacity-bytes", 0, "cap on all file devices together, from now on; 0: the one that the store has")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
 }
 
@@ -45,7 +44,7 @@ func (f *moveFlags) options(a *app) (store.Options, error) {
 	if f.rate < 0 {
 		return store.Options{}, skep.Invalidf("skep", "--rate", f.rate, "0 or more")
 	}
-	o := store.Options{Dir: f.dir, CapacityBytes: max(1, f.capacity), LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, ReadOnly: f.dryRun}
+	o := store.Options{Dir: f.dir, CapacityBytes: f.capacity, ChangeCapacity: f.capacity > 0, LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, ReadOnly: f.dryRun}
 	if f.force {
 		o.Degraded = store.DegradedAlways
 	}
@@ -130,6 +129,9 @@ type deviceResult struct {
 	Action     string         `json:"action"`
 	Device     string         `json:"device"` // that was drained or removed
 	Added      string         `json:"added"`  // path of the device that was added
+	Kind       string         `json:"kind"`   // what a dry run finds there: file, which is to be made, or block device
+	Bytes      int64          `json:"bytes"`  // its size then
+	Serial     string         `json:"serial"` // and its serial number
 	DryRun     bool           `json:"dry_run"`
 	Served     bool           `json:"served"`     // it was changed while it was in use
 	Moved      store.Progress `json:"moved"`      // off the device
@@ -209,7 +211,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			}
 			return a.printDevice(r)
 		}
-		if err := a.withAdded(cmd.Context(), &f, args[0], bytes, func(s *store.Store) (err error) {
+		if err := a.withAdded(cmd.Context(), &f, args[0], bytes, &r, func(s *store.Store) (err error) {
 			if wait && !f.dryRun {
 				r.Rebalanced, err = s.Rebalance(cmd.Context(), f.moves(a))
 			}
@@ -223,17 +225,21 @@ func (a *app) deviceAdd() *cobra.Command {
 }
 
 // withAdded opens the store with one more device, unless it is a dry run, which only
-// checks.
-func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes int64, use func(s *store.Store) error) (err error) {
+// looks, and says in r what it is.
+func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes int64, r *deviceResult, use func(s *store.Store) error) (err error) {
 	o, err := f.options(a)
 	if err != nil {
 		return err
 	}
 	if f.dryRun {
-		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
-			return &skep.Error{Op: "add device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
-		}
-		return a.withStore(ctx, f, o, use)
+		return a.withStore(ctx, f, o, func(s *store.Store) error {
+			c, err := s.LookAtDevice(ctx, store.NewDevice{Path: path, Bytes: bytes})
+			if err != nil {
+				return err
+			}
+			r.Kind, r.Bytes, r.Serial = c.Kind, c.Bytes, c.Serial
+			return use(s)
+		})
 	}
 	s, err := store.AddDevices(ctx, o, store.NewDevice{Path: path, Bytes: bytes})
 	if err != nil {
@@ -291,11 +297,12 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		if action == "replace" { // what is wrong with either name is told before anything is made
 			look := f
 			look.dryRun = true
-			if err := a.withAdded(ctx, &look, args[1], bytes, func(s *store.Store) error { return s.FindDevice(args[0]) }); err != nil {
+			if err := a.withAdded(ctx, &look, args[1], bytes, &r, func(s *store.Store) error { return s.FindDevice(args[0]) }); err != nil {
 				return err
 			}
 			if !f.dryRun {
-				if err := a.withAdded(ctx, &f, args[1], bytes, take); err != nil {
+				r.Kind, r.Bytes, r.Serial = "", 0, "" // of a dry run
+				if err := a.withAdded(ctx, &f, args[1], bytes, &r, take); err != nil {
 					return err
 				}
 				return a.printDevice(r)
@@ -371,6 +378,13 @@ func (a *app) printDevice(r deviceResult) error {
 		rows := [][]string{command.Row("action", r.Action+would)}
 		if r.Added != "" {
 			rows = append(rows, command.Row("added", r.Added))
+		}
+		if r.Kind != "" {
+			what := r.Kind + ", " + command.Size(r.Bytes)
+			if r.Serial != "" {
+				what += ", serial " + r.Serial
+			}
+			rows = append(rows, command.Row("which is a", what))
 		}
 		if r.Device != "" {
 			rows = append(rows, command.Row("device", r.Device), command.Row("moved off it", movedText(r.Moved)))

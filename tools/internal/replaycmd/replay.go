@@ -189,10 +189,7 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 
 	st, err := store.Open(ctx, so)
 	if err != nil {
-		return err
-	}
-	if err := fits(ctx, st, f, so.CapacityBytes); err != nil {
-		return errors.Join(err, st.Close())
+		return refusedStore(err)
 	}
 	p := newProgress(a.Err, total)
 	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Clock: f.clock.set, Done: p.step})
@@ -216,20 +213,14 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 	return nil
 }
 
-// fits refuses a store that was made with other devices or is larger than the cap.
-func fits(ctx context.Context, st skep.Store, f *replayFlags, capacity int64) error {
-	s, err := st.Stats(ctx)
-	switch {
-	case err != nil:
-		return err
-	case len(s.Devices) != f.devices:
-		return command.WithNext(skep.Invalidf("replay", "--devices", f.devices, fmt.Sprintf("%d, as the store in %s has", len(s.Devices), f.dir)),
-			"give the number the store was made with, or another --dir")
-	case capacity > 0 && s.DeviceBytes > capacity:
-		return command.WithNext(skep.Invalidf("replay", "--capacity-blocks", f.capacity, fmt.Sprintf("no less than the %d bytes the store in %s takes already", s.DeviceBytes, f.dir)),
-			"devices do not shrink: give the cap the store was made with, or another --dir")
+// refusedStore says what to do where a store was made with other devices or another cap.
+func refusedStore(err error) error {
+	var e *skep.Error
+	flag := map[string]string{"device count": "--devices", "capacity bytes": "--capacity-blocks"}
+	if errors.As(err, &e) && e.Kind == skep.Invalid && e.Op == "open store" && flag[e.Field] != "" {
+		return command.WithNext(skep.Invalidf("replay", flag[e.Field], e.Value, e.Limit), "give what the store was made with, or another --dir")
 	}
-	return nil
+	return err
 }
 
 // openTrace opens the file, or standard input for "-".

@@ -30,7 +30,8 @@ func (c *Config) problems() []error {
 		}
 	}
 	bad(c.Dir == "", "dir", "empty", "a directory")
-	if n, err := strconv.Atoi(c.Devices); err == nil {
+	if n, err := strconv.Atoi(c.Devices); c.Devices == "" {
+	} else if err == nil {
 		bad(n < 1 || n > 64, "devices", n, "1 to 64, or paths")
 	} else {
 		bad(len(c.devicePaths()) == 0, "devices", strconv.Quote(c.Devices), "1 to 64, or paths")

@@ -10,7 +10,7 @@ import (
 // --print-config writes over it.
 type Config struct {
 	Dir     string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
-	Devices string `yaml:"devices" flag:"devices" doc:"how many file devices a new store gets, or the paths of its devices, separated by commas"`
+	Devices string `yaml:"devices" flag:"devices" doc:"how many file devices a new store gets, or the paths of its devices, separated by commas; empty: 4, and those that a store has"`
 
 	Listen string `yaml:"listen" flag:"listen" doc:"HOST:PORT of the binary protocol; none: not over TCP"`
 	Unix   string `yaml:"unix" flag:"unix" doc:"path of the binary protocol's Unix socket, which shared memory needs; none: no socket; empty: skep.sock in dir"`
@@ -31,7 +31,8 @@ type Config struct {
 
 // StoreConfig is the part of the configuration the store gets.
 type StoreConfig struct {
-	CapacityBytes     Size   `yaml:"capacity_bytes" flag:"capacity" doc:"cap on all devices together; 0: as much as the file systems have, less 1GiB each"`
+	CapacityBytes     Size   `yaml:"capacity_bytes" flag:"capacity" doc:"cap on all devices together, of a new store; 0: as much as the file systems have, less 1GiB each, and the cap that a store has"`
+	ChangeCapacity    bool   `yaml:"change_capacity" flag:"change-capacity" doc:"make capacity_bytes the cap of a store that has another one; a store never gets smaller"`
 	BlockBytes        Size   `yaml:"block_bytes" doc:"typical size of a block, from which a new store derives its segments"`
 	DRAMBytes         Size   `yaml:"dram_bytes" flag:"dram" doc:"DRAM tier"`
 	IOBytes           Size   `yaml:"io_bytes" doc:"I/O buffers: what values and restores under way hold"`
@@ -116,10 +117,9 @@ type Trace struct {
 // Default is the configuration nobody has touched.
 func Default() *Config {
 	return &Config{
-		Devices: "4",
-		Listen:  "127.0.0.1:7420",
-		RESP:    "127.0.0.1:7421",
-		HTTP:    "127.0.0.1:7422",
+		Listen: "127.0.0.1:7420",
+		RESP:   "127.0.0.1:7421",
+		HTTP:   "127.0.0.1:7422",
 		Store: StoreConfig{
 			BlockBytes: 2 << 20, DRAMBytes: 256 << 20, IOBytes: 512 << 20, Policy: "cost", Backend: "auto",
 		},

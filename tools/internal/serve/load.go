@@ -215,14 +215,17 @@ func comment(n *yaml.Node, t reflect.Type) {
 }
 
 // FlagOf is a flag of skep serve that sets a field.
-type FlagOf struct{ Name, Path, Default, Doc string }
+type FlagOf struct {
+	Name, Path, Default, Doc string
+	Switch                   bool // its value may be left out: true
+}
 
 // Flags lists the fields that have flags.
 func Flags() []FlagOf {
 	var out []FlagOf
 	for _, f := range fields(Default()) {
 		if f.flag != "" {
-			out = append(out, FlagOf{f.flag, f.path, fmt.Sprint(f.v.Interface()), f.doc})
+			out = append(out, FlagOf{f.flag, f.path, fmt.Sprint(f.v.Interface()), f.doc, f.v.Kind() == reflect.Bool})
 		}
 	}
 	return out

@@ -170,7 +170,7 @@ func (s *server) sayCapacity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c := int64(s.c.Store.CapacityBytes); c > 0 && st.DeviceBytes > c {
+	if c := st.CapacityBytes; c > 0 && st.DeviceBytes > c {
 		s.log.Warn("store.capacity_bytes is below what the devices have: they keep their size, and grow no more", "capacity_bytes", c, "have", st.DeviceBytes)
 	}
 	return nil
@@ -178,7 +178,7 @@ func (s *server) sayCapacity(ctx context.Context) error {
 
 func (c *Config) storeOptions() store.Options {
 	so := store.Options{
-		Dir: c.Dir, Devices: c.devicePaths(), CapacityBytes: int64(c.Store.CapacityBytes), BlockBytes: int64(c.Store.BlockBytes),
+		Dir: c.Dir, Devices: c.devicePaths(), CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
 		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
 		Device: device.Options{Backend: c.Store.Backend},

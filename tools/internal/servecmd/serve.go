@@ -39,6 +39,9 @@ listens on loopback addresses and Unix sockets only.`,
 	cmd.Flags().BoolVar(&show, "print-config", false, "print the settings as they would be used, each under what it means, and end")
 	for _, f := range serve.Flags() {
 		values[f.Path] = cmd.Flags().String(f.Name, f.Default, f.Doc)
+		if f.Switch {
+			cmd.Flags().Lookup(f.Name).NoOptDefVal = "true"
+		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		flags := map[string]string{}

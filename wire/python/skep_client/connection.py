@@ -109,7 +109,7 @@ class Client:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self.sock = tls.wrap_socket(self.sock, server_hostname=host)
-        self.timeout, self.calls, self.sessions = timeout, 0, {}
+        self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
         self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
         type_, _, _, body, _ = self._frame()
         if type_ == ERROR:
@@ -128,6 +128,9 @@ class Client:
         self.close()
 
     def close(self):
+        if os.getpid() != self.process:  # a Goodbye would end the other process's connection
+            self.sock.close()
+            return
         try:  # the server closes first: closing with bytes unread would lose the Goodbye
             self._send(GOODBYE, 0, goodbye())
             self.sock.settimeout(0.25)
@@ -139,7 +142,14 @@ class Client:
 
     # frames
 
+    def _ours(self):
+        """A forked process has a copy of the connection: what it sent and took would be missing in the other one's."""
+        if os.getpid() != self.process:
+            raise Error(19, op="call", field="process", value=f"forked from {self.process}, which has this connection",
+                        limit="that one; connect in this one")
+
     def _send(self, type_, call, body=b"", payload=b""):
+        self._ours()
         self.sock.sendall(encode_frame(type_, call, body, payload, deadline=int(self.timeout * 1000)))
 
     def _exactly(self, n):
@@ -153,6 +163,7 @@ class Client:
         return bytes(out)
 
     def _frame(self):
+        self._ours()
         type_, flags, call, body_length, payload_length, _, body_sum = decode_header(self._exactly(HEADER_SIZE))
         body = self._exactly(body_length)
         if zlib.crc32(body) != body_sum:

@@ -1,0 +1,60 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+)
+
+// What a store was made with stays true when it is opened by somebody who does not say it again, and whoever says
+// something else is refused. It is in the catalog's root row and, for a catalog that is made anew, in the superblocks.
+
+// limits is what a store remembers of that.
+type limits struct {
+	catalog.Limits
+	restamp bool // a superblock says something else
+}
+
+// takeLimits settles the cap: what is remembered, or what is given, where that is to be the cap from now on.
+func (s *Store) takeLimits(was catalog.Limits) error {
+	o := &s.options
+	if was.Known && !o.ChangeCapacity {
+		if given := uint64(o.CapacityBytes); given > 0 && given != was.Capacity {
+			has := "no cap"
+			if was.Capacity > 0 {
+				has = fmt.Sprint(was.Capacity)
+			}
+			return skep.Invalidf("open store", "capacity bytes", given, has+", as the store has it: leave it out, or say that it is to be changed (ChangeCapacity, --change-capacity)")
+		}
+		o.CapacityBytes = int64(was.Capacity)
+		o.leaseOfCapacity()
+	}
+	if was.Known && was.Capacity != uint64(o.CapacityBytes) {
+		s.log.Info("the store's cap is changed", "from", was.Capacity, "to", o.CapacityBytes)
+	}
+	s.limits.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: was.Devices}
+	return nil
+}
+
+// leaseOfCapacity derives what may be leased and pinned from a cap that nobody gave.
+func (o *Options) leaseOfCapacity() {
+	if o.leasedByRoom && o.CapacityBytes > 0 {
+		o.LeasedBytes = o.CapacityBytes / 4
+		o.PinnedBytes = min(o.PinnedBytes, o.LeasedBytes/2)
+	}
+}
+
+// checkDeviceCount refuses a number of file devices that is neither what the store has nor what it was made with.
+func (s *Store) checkDeviceCount(have int) error {
+	n := s.options.countGiven
+	switch {
+	case s.limits.Devices == 0: // from before it was noted
+		s.limits.Devices = uint32(cmp.Or(n, have))
+		return nil
+	case n == 0 || len(s.options.Devices) > 0 || n == have || n == int(s.limits.Devices):
+		return nil
+	}
+	return skep.Invalidf("open store", "device count", n, fmt.Sprintf("%d, as the store has: leave it out; devices are added and removed one at a time (AddDevice, skep device add)", have))
+}

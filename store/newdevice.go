@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/segio"
+)
+
+// What a path of a new device is: something that was there before is told from what is to be made, before anything is.
+
+// Kinds of a Candidate.
+const (
+	CandidateFile  = "file"         // it is to be made
+	CandidateBlock = "block device" // it is taken whole
+)
+
+// Candidate is what a new device would be.
+type Candidate struct {
+	Kind   string
+	Bytes  int64
+	Serial string // of a block device, where the system knows it
+}
+
+// LookAtDevice says what AddDevices would add, and refuses what it would refuse; it changes nothing.
+func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err error) {
+	if err := s.enter(ctx); err != nil {
+		return c, err
+	}
+	defer s.leave()
+	if i := slices.IndexFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && realPath(d.path) == realPath(a.Path) }); i >= 0 && s.added(a) {
+		d := s.allDrives()[i]
+		c = Candidate{Kind: CandidateFile, Bytes: d.dev.Size(), Serial: d.serial}
+		if d.dev.Info().Raw {
+			c.Kind = CandidateBlock
+		}
+		return c, nil
+	}
+	if err := s.options.refuseTaken(a.Path); err != nil {
+		return c, err
+	}
+	segments, err := s.segmentsOfNew(a)
+	if err != nil {
+		return c, err
+	}
+	if _, err := os.Stat(a.Path); errors.Is(err, fs.ErrNotExist) {
+		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.segBytes)}, nil
+	}
+	o := s.options
+	o.ReadOnly = false // it is looked at as it would be opened: is it in use, may it be written to
+	if !o.customDevices {
+		o.OpenDevice = o.openFile
+	}
+	dev, err := o.OpenDevice(len(s.allDrives()), a.Path, false, 0)
+	if err != nil {
+		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
+	}
+	defer dev.Close()
+	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.knows(sb.Device) { // else an add was cut short
+		if err := segio.CheckBlank(ctx, dev, a.Path); err != nil {
+			return c, err
+		}
+	}
+	return Candidate{Kind: CandidateBlock, Bytes: dev.Size(), Serial: dev.Info().Serial}, nil
+}
+
+// refuseTaken refuses a path where a file is that was there before, and, among the system's devices, where there is no
+// block device: a file that is made there takes memory, and is gone when the machine starts again.
+func (o *Options) refuseTaken(path string) error {
+	st, err := os.Stat(path)
+	if !o.customDevices && amongDevices(path) && (err != nil || !isBlockDevice(st)) {
+		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path, Limit: "a block device that is there: nothing is made in " + deviceDir}
+		if err == nil {
+			e.Kind, e.Value = skep.Invalid, path+", a "+fileType(st)
+		}
+		return e
+	}
+	switch {
+	case err != nil && (errors.Is(err, fs.ErrNotExist) || o.customDevices):
+		return nil
+	case err != nil:
+		return &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
+	case !st.Mode().IsRegular():
+		return nil
+	}
+	if sb, err := segio.PeekSuperblock(path); err == nil {
+		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
+			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
+	}
+	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
+}
+
+// deviceDir is where the system shows its devices.
+const deviceDir = "/dev"
+
+// mostLinks is how many symbolic links are followed, as many as the system does.
+const mostLinks = 40
+
+// amongDevices says whether path is in the file system of deviceDir: others, such as /dev/shm, may be mounted below it.
+func amongDevices(path string) bool {
+	for range mostLinks { // realPath does not follow a link to what is not there
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	path = realPath(path)
+	if !strings.HasPrefix(path, deviceDir+string(filepath.Separator)) {
+		return false
+	}
+	top, _, known := fileSystemOf(deviceDir)
+	for ; known && path != deviceDir; path = filepath.Dir(path) {
+		if id, _, ok := fileSystemOf(path); ok {
+			return id == top
+		}
+	}
+	return true
+}
+
+func isBlockDevice(st fs.FileInfo) bool {
+	return st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0
+}
+
+func fileType(st fs.FileInfo) string {
+	switch {
+	case st.IsDir():
+		return "directory"
+	case st.Mode().IsRegular():
+		return "file"
+	case st.Mode()&fs.ModeCharDevice != 0:
+		return "character device"
+	}
+	return "special file"
+}

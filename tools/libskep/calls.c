@@ -1,0 +1,101 @@
+#include "skep.h"
+
+/* What programs call. The library's own threads are not there in a process that was forked from the one that loaded it,
+ * so a call that entered Go would wait for them without an end: it is refused here. */
+
+#ifdef _WIN32
+#define PUBLIC __declspec(dllexport)
+static const int forked = 0;
+#else
+#include <pthread.h>
+#define PUBLIC
+static volatile int forked;
+
+static void in_child(void) { forked = 1; }
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(0, 0, in_child); }
+#endif
+
+#define UNSUPPORTED 19
+
+static int refused(skep_error *err) {
+	static const char why[] = "skep: libskep: unsupported: process is forked from the one that loaded the library, must be that one, or one "
+	                          "that has started a program since (spawn, not fork)";
+	size_t i;
+	if (err) {
+		err->code = UNSUPPORTED;
+		for (i = 0; i < sizeof why && i < sizeof err->message; i++)
+			err->message[i] = why[i];
+		err->message[sizeof err->message - 1] = 0;
+	}
+	return UNSUPPORTED;
+}
+
+#define CALL(name, takes, given) \
+	int skepgo_##name takes; \
+	PUBLIC int skep_##name takes { return forked ? refused(err) : skepgo_##name given; }
+
+CALL(open, (const char *json, skep_store *out, skep_error *err), (json, out, err))
+CALL(close, (skep_store s, skep_error *err), (s, err))
+CALL(namespace, (skep_store s, const char *json, uint32_t *id, skep_error *err), (s, json, id, err))
+CALL(put,
+     (skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+      const void *const *blocks, int64_t block_bytes, uint8_t *outcomes, skep_error *err),
+     (s, scope, parent, depth, keys, n, blocks, block_bytes, outcomes, err))
+CALL(lookup,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, skep_found *out,
+      skep_error *err),
+     (s, scope, keys, n, lease_ms, out, err))
+CALL(release, (skep_store s, uint64_t lease, skep_error *err), (s, lease, err))
+CALL(restore,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
+      const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err),
+     (s, scope, keys, n, from, to, dest, stream, timeout_ms, blocks, err))
+CALL(restore_begin,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
+      const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,
+      skep_restoring *out, skep_error *err),
+     (s, scope, keys, n, from, to, dest, stream, cost, word, timeout_ms, out, err))
+CALL(claim,
+     (skep_restoring r, int64_t from, int64_t to, int idle, skep_claimed *out, skep_error *err),
+     (r, from, to, idle, out, err))
+CALL(computed,
+     (skep_restoring r, int64_t from, int64_t to, int64_t took_ns, int64_t other_ns, skep_error *err),
+     (r, from, to, took_ns, other_ns, err))
+CALL(restore_poll,
+     (skep_restoring r, int64_t timeout_ms, uint8_t *states, uint32_t *waiting, skep_error *err),
+     (r, timeout_ms, states, waiting, err))
+CALL(restore_end, (skep_restoring r, int64_t timeout_ms, skep_error *err), (r, timeout_ms, err))
+CALL(prefill_begin,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t history,
+      int64_t timeout_ms, skep_prefill *out, uint32_t *found, skep_error *err),
+     (s, scope, keys, n, history, timeout_ms, out, found, err))
+CALL(prefill_places, (skep_prefill p, uint32_t layer, uint64_t *at, skep_error *err), (p, layer, at, err))
+CALL(prefill_step, (skep_prefill p, uint32_t to, skep_error *err), (p, to, err))
+CALL(prefill_loaded, (skep_prefill p, uint32_t n, skep_stream stream, skep_error *err), (p, n, stream, err))
+CALL(prefill_written, (skep_prefill p, uint32_t n, skep_stream stream, skep_error *err), (p, n, stream, err))
+CALL(prefill_read, (skep_prefill p, uint32_t n, skep_stream stream, skep_error *err), (p, n, stream, err))
+CALL(prefill_commit,
+     (skep_prefill p, int64_t timeout_ms, uint32_t *stored, skep_error *err),
+     (p, timeout_ms, stored, err))
+CALL(prefill_end, (skep_prefill p, int64_t timeout_ms, skep_error *err), (p, timeout_ms, err))
+CALL(shared_alloc,
+     (skep_store s, int64_t bytes, void **memory, int *fd, int64_t *offset, skep_error *err),
+     (s, bytes, memory, fd, offset, err))
+CALL(shared_free, (skep_store s, void *memory, skep_error *err), (s, memory, err))
+CALL(device_alloc, (skep_store s, int64_t bytes, uint64_t *address, skep_error *err), (s, bytes, address, err))
+CALL(device_free, (skep_store s, uint64_t address, skep_error *err), (s, address, err))
+CALL(device_read,
+     (skep_store s, uint64_t address, int64_t bytes, void *to, skep_error *err),
+     (s, address, bytes, to, err))
+CALL(device_write,
+     (skep_store s, uint64_t address, int64_t bytes, const void *from, skep_error *err),
+     (s, address, bytes, from, err))
+CALL(stream_copy,
+     (skep_store s, skep_stream stream, uint64_t to, uint64_t from, int64_t bytes, skep_error *err),
+     (s, stream, to, from, bytes, err))
+CALL(stream_new, (skep_store s, skep_stream *out, skep_error *err), (s, out, err))
+CALL(stream_sync,
+     (skep_store s, skep_stream stream, int64_t timeout_ms, skep_error *err),
+     (s, stream, timeout_ms, err))
+CALL(stream_free, (skep_store s, skep_stream stream, skep_error *err), (s, stream, err))
