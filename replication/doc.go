@@ -1,0 +1,2 @@
+// Package replication makes one Store of many nodes.
+package replication
