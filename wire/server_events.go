@@ -20,7 +20,7 @@ type serverStream struct {
 	turn   chan struct{}   // to read a snapshot; nil: none is read
 	told   <-chan struct{} // closed when it has been read; nil: nobody is to be told
 
-	tells  bool            // that it has been read is still to be said
+	tells bool // that it has been read is still to be said
 
 	mu     sync.Mutex
 	credit int64
