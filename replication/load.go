@@ -131,7 +131,7 @@ func (l *load) take(chunks []skep.Chunk) {
 		ch.Chain, ch.Block = l.chain.number, ch.Block+p.head
 		at := l.place(ch.Block, ch.Layers)
 		if _, ok := l.left[at]; !ok {
-			go ch.Release()
+			ch.Release()
 			continue
 		}
 		delete(l.left, at)

@@ -90,7 +90,7 @@ func (x *session) answer(c *chain, w waiting) {
 		s.count.mu.Unlock()
 	}
 	if x.closed {
-		go w.Release() // it may take x.mu
+		w.Release()
 		return
 	}
 	x.ready = append(x.ready, w)
@@ -314,17 +314,18 @@ func (x *session) loadsOf(i int) (out []*load) {
 
 // stopAll stops loads, and waits until nothing of them is written any more.
 func stopAll(ctx context.Context, op string, loads []*load) error {
-	errs := make(chan error, len(loads))
-	for _, l := range loads {
-		go func() { errs <- l.stop(ctx, op) }()
+	errs := make([]error, len(loads))
+	var wait sync.WaitGroup
+	for i, l := range loads {
+		wait.Go(func() { errs[i] = l.stop(ctx, op) })
 	}
-	var first error
-	for range loads {
-		if err := <-errs; first == nil {
-			first = err
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
 		}
 	}
-	return first
+	return nil
 }
 
 // shut refuses everything from now on, and drops what waits for the reader.
@@ -335,13 +336,10 @@ func (x *session) shut() (loads []*load) {
 	for _, c := range x.chains {
 		c.stopped = true
 	}
-	ready := x.ready
+	for i := range x.ready {
+		x.ready[i].Release()
+	}
 	x.ready = nil
-	go func() { // freeing may take x.mu
-		for i := range ready {
-			ready[i].Release()
-		}
-	}()
 	x.signal()
 	return x.loadsOf(-1)
 }
