@@ -19,8 +19,6 @@ func Dial(ctx context.Context, o wire.Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "dialer", "set", "unset: it would reach one node for all")
 	case o.SharedMemory != 0:
 		return nil, skep.Invalidf(op, "shared memory", o.SharedMemory, "0: it is one server's")
-	case o.Strict:
-		return nil, skep.Invalidf(op, "strict", true, "false: a node that is away is a miss")
 	}
 	first, err := wire.Dial(ctx, o)
 	if err != nil {
@@ -50,6 +48,7 @@ func Open(m *clustermap.Map, o wire.Options) (*Store, error) {
 			_ = st.Close()
 		}
 	}
+	o.Strict = true // that a node is away is this Store's to forgive
 	for _, n := range m.Nodes {
 		o.Addr = n.Addr
 		c, err := wire.NewClient(o)

@@ -213,6 +213,71 @@ func TestNamespacesWhileANodeIsDown(t *testing.T) {
 	require.ErrorIs(t, err, skep.Unavailable)
 }
 
+// A node that comes back as another, with a store that is empty or has other namespaces under the same numbers, is asked for
+// its numbers again: nobody gets another namespace's blocks.
+func TestANodeThatComesBackAsAnother(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 1)
+	keys := chainOf(1, 30)
+	r.put(keys, 0, 30)
+	found := r.find(keys, time.Minute)
+	require.Equal(t, 30, found.Blocks)
+	first := 0
+	for r.node(keys, first) != 1 {
+		first++
+	}
+	other := memstores(1, storetest.Config{})[0]
+	ns, err := skep.OpenNamespace(t.Context(), other, skep.NamespaceSpec{Tenant: "another", Name: "n", Shape: shape, Chained: true})
+	require.NoError(t, err)
+	require.Equal(t, skep.NamespaceID(1), ns.ID)
+	for _, k := range keys {
+		_, err := ns.Put(t.Context(), []skep.Key{k}, 0, []byte("of another tenant"))
+		require.NoError(t, err)
+	}
+	r.nodes[1].down.Store(true)
+	require.Equal(t, first, r.find(keys, skep.NoLease).Blocks)
+	require.NoError(t, r.nodes[1].Store.Close())
+	r.nodes[1].Store = other
+	r.nodes[1].down.Store(false)
+	require.Equal(t, first, r.find(keys, skep.NoLease).Blocks)
+	for i, err := range r.restore(keys, found.Lease.ID) { // which compares bytes
+		require.Equal(t, r.node(keys, i) == 0, err == nil, "block %d: %v", i, err)
+	}
+	r.put(keys, 0, 30)
+	require.Equal(t, 30, r.find(keys, skep.NoLease).Blocks)
+	for i, err := range r.restore(keys, 0) {
+		require.NoError(t, err, "block %d", i)
+	}
+}
+
+// A lookup leases what it found: groups behind one that is not whole are given back, and so is all of it with the lease.
+func TestALookupLeasesWhatItFoundAndNoMore(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 3, 4)
+	leases := func() (n int) {
+		for _, x := range r.nodes {
+			st, err := x.Stats(t.Context())
+			require.NoError(t, err)
+			n += st.Leases
+		}
+		return n
+	}
+	keys := chainOf(1, 40)
+	r.put(keys, 0, 40)
+	_, err := r.Delete(t.Context(), r.scope(), keys[17:18])
+	require.NoError(t, err)
+	found := r.find(keys, time.Minute)
+	require.Equal(t, 17, found.Blocks)
+	require.Equal(t, 5, leases(), "of groups 0 to 4")
+	require.NoError(t, r.Release(t.Context(), found.Lease.ID))
+	require.Zero(t, leases())
+	s, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys}}})
+	require.NoError(t, err)
+	require.Equal(t, 5, leases(), "while a session reads them")
+	require.NoError(t, s.Close(t.Context()))
+	require.Zero(t, leases())
+}
+
 // Events of a node that was away go on where they were; what nobody can know of is a gap.
 func TestEventsOfANodeThatWasDown(t *testing.T) {
 	t.Parallel()

@@ -75,15 +75,18 @@ func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 func (l *load) read(ctx context.Context, r *skep.RestoreRequest) error {
 	const op = "restore"
 	s := l.x.st
-	err := s.on(ctx, op, l.node, l.chain.space, false, func(id skep.NamespaceID) (err error) {
+	err := s.on(ctx, op, l.node, l.chain.space, false, func(id skep.NamespaceID) error {
 		for i := range r.Chains {
 			r.Chains[i].Namespace = id
 		}
-		l.ses, err = l.node.st.Restore(ctx, r)
+		ses, err := l.node.st.Restore(ctx, r)
+		if err == nil {
+			l.ses = ses
+		}
 		return err
 	})
 	close(l.begun)
-	if l.ses == nil || err != nil {
+	if l.ses == nil {
 		return l.why(ctx, err)
 	}
 	var into [32]skep.Chunk
@@ -112,6 +115,7 @@ func (l *load) why(ctx context.Context, err error) error {
 	case err == nil || errors.Is(err, io.EOF):
 		return &skep.Error{Op: "restore", Kind: skep.NotFound}
 	case x.st.away(err):
+		l.node.trips.Add(1)
 		return l.node.missing("restore", err)
 	}
 	return err
@@ -138,6 +142,7 @@ func (l *load) take(chunks []skep.Chunk) {
 		if ch.Err != nil {
 			x.lent -= l.chain.each
 			if x.st.away(ch.Err) {
+				l.node.trips.Add(1)
 				ch.Err = l.node.missing("restore", ch.Err)
 			}
 			x.answer(l.chain, waiting{Chunk: ch})

@@ -42,7 +42,19 @@ type space struct {
 	place placement.Space
 	group int             // blocks of a chain that stay together; 1 where keys stand alone
 	part  int64           // bytes of a block's kv part; 0: any
-	ids   []atomic.Uint32 // the nodes' numbers; 0: not known
+	ids   []atomic.Uint64 // the nodes' numbers, below how often each had been away when it was asked; 0: not known
+}
+
+// id is a node's number of the namespace, as it said last.
+func (sp *space) id(n *node) skep.NamespaceID { return skep.NamespaceID(uint32(sp.ids[n.i].Load())) }
+
+// sure is id, where the node has not been away since: it may have come back as another, with other numbers.
+func (sp *space) sure(n *node) skep.NamespaceID {
+	v := sp.ids[n.i].Load()
+	if uint32(v>>32) != n.trips.Load() {
+		return 0
+	}
+	return skep.NamespaceID(uint32(v))
 }
 
 func (p *spaces) init(s *Store, group int) {
@@ -63,8 +75,8 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id, Limit: "one that was opened"}
 }
 
-// heard notes what a node says of a namespace, and gives it as this Store knows it.
-func (p *spaces) heard(n *node, info skep.NamespaceInfo) (*space, error) {
+// heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows it.
+func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
 		return nil, err
@@ -79,14 +91,14 @@ func (p *spaces) heard(n *node, info skep.NamespaceInfo) (*space, error) {
 	}
 	if sp == nil {
 		p.last++
-		sp = &space{NamespaceInfo: info, place: p.s.table.Space(info.Tenant, info.Name), group: 1, part: g.PartBytes(), ids: make([]atomic.Uint32, len(p.s.nodes))}
+		sp = &space{NamespaceInfo: info, place: p.s.table.Space(info.Tenant, info.Name), group: 1, part: g.PartBytes(), ids: make([]atomic.Uint64, len(p.s.nodes))}
 		sp.ID = p.last
 		if sp.Chained {
 			sp.group = p.group
 		}
 		p.byID[sp.ID], p.byName[name] = sp, sp
 	}
-	sp.ids[n.i].Store(uint32(info.ID))
+	sp.ids[n.i].Store(uint64(trips)<<32 | uint64(info.ID))
 	p.byNode[n.i][info.ID] = sp.ID
 	return sp, nil
 }
@@ -97,8 +109,8 @@ func (p *spaces) forgetLocked(sp *space) {
 	}
 	delete(p.byID, sp.ID)
 	delete(p.byName, spaceName{sp.Tenant, sp.Name})
-	for i := range sp.ids {
-		if id := skep.NamespaceID(sp.ids[i].Load()); id != 0 {
+	for i, n := range p.s.nodes {
+		if id := sp.id(n); id != 0 {
 			p.gone = append(p.gone, nodeSpace{i, id})
 		}
 	}
@@ -127,11 +139,12 @@ func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.Name
 	if mine != 0 || id == 0 {
 		return mine
 	}
+	trips := n.trips.Load()
 	info, err := n.st.FindNamespace(ctx, id)
 	if err != nil {
 		return 0
 	}
-	sp, err := p.heard(n, info)
+	sp, err := p.heard(n, trips, info)
 	if err != nil {
 		return 0
 	}
@@ -141,7 +154,7 @@ func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.Name
 // on calls f with a node's number of the namespace. A node that does not have it, for it was away when the namespace was
 // made, is given it where made says so; else f is not called: there is nothing.
 func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool, f func(id skep.NamespaceID) error) error {
-	id := skep.NamespaceID(sp.ids[n.i].Load())
+	id := sp.sure(n)
 	for try := 0; ; try++ {
 		if id == 0 {
 			var err error
@@ -150,6 +163,9 @@ func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool
 			}
 		}
 		err := f(id)
+		if err != nil && s.away(err) {
+			n.trips.Add(1)
+		}
 		if skep.KindOf(err) != skep.NotFound || try > 0 {
 			return err
 		}
@@ -163,10 +179,11 @@ func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool
 
 // numberOn asks a node for its number of a namespace.
 func (s *Store) numberOn(ctx context.Context, n *node, sp *space, made bool) (skep.NamespaceID, error) {
+	trips := n.trips.Load()
 	if made {
 		info, err := n.st.OpenNamespace(ctx, sp.NamespaceSpec)
 		if err == nil {
-			_, err = s.spaces.heard(n, info)
+			_, err = s.spaces.heard(n, trips, info)
 		}
 		return info.ID, err
 	}
@@ -176,7 +193,7 @@ func (s *Store) numberOn(ctx context.Context, n *node, sp *space, made bool) (sk
 	}
 	for _, info := range list {
 		if info.NamespaceSpec == sp.NamespaceSpec {
-			_, err := s.spaces.heard(n, info)
+			_, err := s.spaces.heard(n, trips, info)
 			return info.ID, err
 		}
 	}
@@ -186,7 +203,7 @@ func (s *Store) numberOn(ctx context.Context, n *node, sp *space, made bool) (sk
 // elsewhere says whether another node still has the namespace.
 func (s *Store) elsewhere(ctx context.Context, not *node, sp *space) bool {
 	for _, n := range s.nodes {
-		if id := skep.NamespaceID(sp.ids[n.i].Load()); n != not && id != 0 {
+		if id := sp.id(n); n != not && id != 0 {
 			if _, err := n.st.FindNamespace(ctx, id); err == nil {
 				return true
 			}
@@ -208,10 +225,11 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	var sp *space
 	var lost error
 	for _, n := range s.nodes {
+		trips := n.trips.Load()
 		info, err := n.st.OpenNamespace(ctx, spec)
 		switch {
 		case err == nil:
-			if sp, err = s.spaces.heard(n, info); err != nil {
+			if sp, err = s.spaces.heard(n, trips, info); err != nil {
 				return skep.NamespaceInfo{}, err
 			}
 		case ctx.Err() != nil:
@@ -234,9 +252,14 @@ func (s *Store) list(ctx context.Context, op string, ask func(n *node) ([]skep.N
 		return nil, err
 	}
 	lists := make([][]skep.NamespaceInfo, len(s.nodes))
+	trips := make([]uint32, len(s.nodes))
 	answered := 0
 	var lost error
-	for i, err := range s.each(func(n *node) (err error) { lists[n.i], err = ask(n); return err }) {
+	for i, err := range s.each(func(n *node) (err error) {
+		trips[n.i] = n.trips.Load()
+		lists[n.i], err = ask(n)
+		return err
+	}) {
 		switch {
 		case err == nil:
 			answered++
@@ -255,7 +278,7 @@ func (s *Store) list(ctx context.Context, op string, ask func(n *node) ([]skep.N
 	seen := map[skep.NamespaceID]bool{}
 	for i, list := range lists {
 		for _, info := range list {
-			sp, err := s.spaces.heard(s.nodes[i], info)
+			sp, err := s.spaces.heard(s.nodes[i], trips[i], info)
 			if err != nil {
 				return nil, err
 			}
@@ -291,7 +314,7 @@ func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Na
 	}
 	var lost error
 	for _, n := range s.nodes {
-		id := skep.NamespaceID(sp.ids[n.i].Load())
+		id := sp.id(n)
 		if id == 0 {
 			continue
 		}
@@ -327,7 +350,7 @@ func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error 
 		return err
 	}
 	err = s.all(ctx, op, func(n *node) error {
-		id := skep.NamespaceID(sp.ids[n.i].Load())
+		id := sp.sure(n)
 		if id == 0 {
 			var err error
 			if id, err = s.numberOn(ctx, n, sp, false); err != nil || id == 0 {

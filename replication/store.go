@@ -55,8 +55,9 @@ var _ skep.Store = (*Store)(nil)
 // node is one server of the cluster.
 type node struct {
 	clustermap.Node
-	i  int
-	st skep.Store
+	i     int
+	st    skep.Store
+	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
 }
 
 // counters are what this Store did itself: a node counts what came to it.

@@ -27,7 +27,7 @@ type served struct {
 }
 
 // serve puts a Store behind a server on a Unix socket.
-func serve(t *testing.T, path string, st skep.Store) *served {
+func serve(t testing.TB, path string, st skep.Store) *served {
 	t.Helper()
 	h, err := auth.TokenHash(operator)
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func (f *far) Close() error {
 }
 
 // overWire is a cluster of three servers in front of memstores.
-func overWire(t *testing.T, g int, stores []skep.Store) *far {
+func overWire(t testing.TB, g int, stores []skep.Store) *far {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -80,7 +80,7 @@ func overWire(t *testing.T, g int, stores []skep.Store) *far {
 	for i, st := range stores {
 		n := serve(t, filepath.Join(dir, fmt.Sprint(i)), st)
 		f.nodes = append(f.nodes, n)
-		c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + n.path, Token: operator, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute})
+		c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + n.path, Token: operator, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute, Strict: true})
 		require.NoError(t, err)
 		clients = append(clients, c)
 	}

@@ -176,18 +176,18 @@ func (st *serverStream) next(into []skep.Event) (int, error) {
 	}
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
-	told, back := st.told, make(chan struct{})
+	back := make(chan struct{})
 	defer close(back)
 	go func() {
 		select {
-		case <-told: // Next may wait for events as long as nothing happens
+		case <-st.told: // Next may wait for events as long as nothing happens
 			cancel()
 		case <-back:
 		}
 		<-turn
 	}()
 	n, err := st.st.Next(ctx, into)
-	if n == 0 && err != nil && isClosed(told) && st.ctx.Err() == nil {
+	if n == 0 && err != nil && isClosed(st.told) && st.ctx.Err() == nil {
 		err = nil // the wait has ended, and not the stream
 	}
 	return n, err
