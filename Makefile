@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep clean help
 
 all: build
 
@@ -43,6 +43,9 @@ download: ## the modules that all of it is made of
 
 demo: build ## a workload, a kill and a recovery on four files, under 90 s, no root
 	bin/skep demo
+
+cluster: build ## three nodes on this machine, a workload, a kill of one: what was lost and found; under two minutes, no root
+	bin/skep cluster demo
 
 # Everything is compiled once, with everything built in, and waits beside what computes.
 TESTFLAGS   ?=

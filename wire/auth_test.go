@@ -93,6 +93,7 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
 		TypeStats:           {nil, "", auth.Operator},
 		TypeEvents:          {&eventsRequest{Snapshot: true, Credit: 4096}, "", auth.Read},
 		TypeAdmin:           {&adminRequest{"test", []byte("{}")}, "", auth.Operator},
+		TypeClusterMap:      {nil, "", auth.Read},
 		TypeAttach:          {&attachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
 		TypeDetach:          {&number{1}, "", auth.Read},
 	}
@@ -113,7 +114,7 @@ type protected struct {
 
 func protect(t *testing.T, d *auth.Directory) *protected {
 	p := &protected{}
-	p.rig = serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d,
+	p.rig = serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d, ClusterMap: []byte("{}"),
 		Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
 			p.admin++
 			return json.RawMessage("{}"), nil

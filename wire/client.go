@@ -114,7 +114,7 @@ func (s *slot) give() { s.turn <- struct{}{} }
 // Dial makes a client and one connection, so that wrong credentials and addresses are
 // found at once.
 func Dial(ctx context.Context, o Options) (*Client, error) {
-	c, err := newClient(o)
+	c, err := NewClient(o)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,8 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-func newClient(o Options) (*Client, error) {
+// NewClient is Dial without the connection: the first call makes it. For servers that may not be there.
+func NewClient(o Options) (*Client, error) {
 	def(&o.Conns, 4)
 	def(&o.Timeout, 2*time.Second)
 	def(&o.Patience, time.Minute)
@@ -434,6 +435,15 @@ func (c *Client) Stats(ctx context.Context) (st skep.Stats, err error) {
 	}
 	err = json.Unmarshal(m.Bytes, &st)
 	return st, err
+}
+
+// ClusterMap is the map of the cluster that the server's Store is a node of, as package replication reads it.
+//
+// Errors: Unsupported (it is of none).
+func (c *Client) ClusterMap(ctx context.Context) ([]byte, error) {
+	var m document
+	err := c.do(ctx, spec{t: TypeClusterMap, op: "cluster map", again: true}, nil, nil, &m)
+	return m.Bytes, err
 }
 
 // Admin carries out an administrative call of the server: what calls there are, and what

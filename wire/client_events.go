@@ -20,6 +20,8 @@ type clientStream struct {
 	owed   uint64        // events handed out and not credited
 	ended  error
 	closed bool
+	snap   int           // events of ready that a snapshot's end came behind; -1: it has not come
+	told   chan struct{} // closed when they were handed out; nil where nobody says
 }
 
 // streamCredit is how many events wait for a reader at most.
@@ -46,7 +48,14 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 	if err != nil {
 		return nil, err
 	}
-	st := &clientStream{c: c, x: x, id: id, more: make(chan struct{}, 1)}
+	st := &clientStream{c: c, x: x, id: id, more: make(chan struct{}, 1), snap: -1}
+	switch {
+	case !snapshot:
+		st.told = make(chan struct{})
+		close(st.told)
+	case x.hi.Features&FeatureTold != 0:
+		st.told = make(chan struct{})
+	}
 	x.mu.Lock()
 	x.streams[id] = st
 	x.mu.Unlock()
@@ -99,6 +108,10 @@ func (st *clientStream) take(body []byte) error {
 	over := len(st.ready)+len(m.List) > streamCredit
 	if !over && !st.closed {
 		st.ready = append(st.ready, m.List...)
+		if len(m.List) == 0 && st.told != nil && !isClosed(st.told) {
+			st.snap = len(st.ready)
+			st.handedLocked(0)
+		}
 	}
 	st.mu.Unlock()
 	st.signal()
@@ -106,6 +119,17 @@ func (st *clientStream) take(body []byte) error {
 		return broken("events", "more than the credit", streamCredit)
 	}
 	return nil
+}
+
+// handedLocked notes that n events were handed out. REQUIRES: st.mu.
+func (st *clientStream) handedLocked(n int) {
+	if st.snap < 0 {
+		return
+	}
+	if st.snap -= n; st.snap <= 0 {
+		st.snap = -1
+		close(st.told)
+	}
 }
 
 func (st *clientStream) lost(why error) {
@@ -130,6 +154,7 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 		if !closed {
 			n = copy(into, st.ready)
 			st.ready = st.ready[n:]
+			st.handedLocked(n)
 			if len(st.ready) == 0 {
 				st.ready = nil
 			}
@@ -163,9 +188,12 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 	}
 }
 
-// Told implements skep.EventStream: no frame says that a snapshot has been told.
+// Told implements skep.EventStream, where the server says that a snapshot has been told.
 func (st *clientStream) Told() (<-chan struct{}, error) {
-	return nil, &skep.Error{Op: "told", Kind: skep.Unsupported}
+	if st.told == nil {
+		return nil, &skep.Error{Op: "told", Kind: skep.Unsupported}
+	}
+	return st.told, nil
 }
 
 // Close implements skep.EventStream.

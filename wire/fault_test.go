@@ -113,7 +113,7 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t, r.addr)
 			ch := chainOf(t, r.dial(t, r.options()), name, 4)
-			c, err := newClient(hasty(p.addr))
+			c, err := NewClient(hasty(p.addr))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close()) }()
 			// A busy machine may cost a hasty client a miss; in time it is served.

@@ -304,7 +304,7 @@ func TestNobodyWaitsForAnothersDial(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	c, err := newClient(o)
+	c, err := NewClient(o)
 	require.NoError(t, err)
 	first := make(chan error, 1)
 	go func() {

@@ -18,8 +18,10 @@ const (
 
 	// FeatureEither: both know direction 4, either way, and the frame that asks which it is.
 	FeatureEither uint32 = 4
+	// FeatureTold: an event batch without events says that the stream has told of all of its snapshot.
+	FeatureTold uint32 = 8
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither
+	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold
 )
 
 // maxHello is the largest body read before a client has authenticated.

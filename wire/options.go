@@ -98,6 +98,9 @@ type ServerOptions struct {
 	// Admin carries out administrative calls of operators (auth.Operator); nil:
 	// Unsupported.
 	Admin func(ctx context.Context, who auth.Identity, name string, in json.RawMessage) (json.RawMessage, error)
+	// ClusterMap is the map of the cluster that the Store is a node of, which clients are told (package replication); nil:
+	// it is of none, and that is Unsupported.
+	ClusterMap []byte
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
 	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.

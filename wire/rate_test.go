@@ -69,6 +69,10 @@ func (s *scan) Told() (<-chan struct{}, error) { return s.told, nil }
 func (s *scan) Close() error                   { return nil }
 
 func (s *scan) Next(ctx context.Context, _ []skep.Event) (int, error) {
+	if isClosed(s.told) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
 	now := s.of.reading.Add(1)
 	s.of.most.Store(max(s.of.most.Load(), now))
 	s.of.read <- struct{}{}

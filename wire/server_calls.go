@@ -79,6 +79,7 @@ func init() {
 		TypeStats:           {need: o, prepare: simply(stats)},
 		TypeEvents:          {need: r, inline: true, run: runEvents},
 		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
+		TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
 		TypeAttach:          {need: r, inline: true, run: answering(attach)},
 		TypeDetach:          {need: r, back: true, prepare: prepareDetach},
 	}
@@ -342,6 +343,17 @@ func stats(ctx context.Context, r *request) (message, error) {
 	}
 	b, err := json.Marshal(&st)
 	return &document{b}, err
+}
+
+func clusterMap(_ context.Context, r *request) (message, error) {
+	if err := r.read(nil); err != nil {
+		return nil, err
+	}
+	m := r.x.s.opt.ClusterMap
+	if m == nil {
+		return nil, &skep.Error{Op: "cluster map", Kind: skep.Unsupported, Field: "server", Value: r.x.s.opt.Name, Limit: "a node of a cluster"}
+	}
+	return &document{m}, nil
 }
 
 func prepareAdmin(r *request) (func(context.Context) (message, error), error) {

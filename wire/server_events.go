@@ -18,7 +18,9 @@ type serverStream struct {
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
 	turn   chan struct{}   // to read a snapshot; nil: none is read
-	told   <-chan struct{} // closed when it has been read
+	told   <-chan struct{} // closed when it has been read; nil: nobody is to be told
+
+	tells bool // that it has been read is still to be said
 
 	mu     sync.Mutex
 	credit int64
@@ -56,6 +58,7 @@ func runEvents(r *request) error {
 			wake: make(chan struct{}, 1), ended: make(chan struct{})}
 		if told, err := inner.Told(); err == nil && m.Snapshot {
 			st.turn, st.told = x.s.snapshotTurn(x.who.Tenant), told
+			st.tells = x.features&FeatureTold != 0
 		}
 		st.ctx, st.cancel = context.WithCancelCause(x.ctx)
 		x.mu.Lock()
@@ -126,6 +129,12 @@ func (st *serverStream) send() error {
 				return st.ctx.Err()
 			}
 		}
+		if st.tells && isClosed(st.told) { // all that it told of has been sent
+			st.tells = false
+			if err := st.x.send(Header{Type: TypeEventBatch, Call: st.id}, &eventBatch{}, nil); err != nil {
+				return err
+			}
+		}
 		n, err := st.next(into[:room])
 		if err != nil {
 			return err
@@ -143,33 +152,45 @@ func (st *serverStream) send() error {
 	}
 }
 
-// next is what the Store has next. A snapshot reads what all tenants have, and what is not the identity's costs it no
-// credit: of a tenant's snapshots one is read at a time.
-func (st *serverStream) next(into []skep.Event) (int, error) {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-st.told:
-		st.turn = nil
+	case <-c:
+		return true
 	default:
+		return false
 	}
-	turn := st.turn
-	if turn == nil {
+}
+
+// next is what the Store has next; nothing once the snapshot has been told, so that it can be said. A snapshot reads what all
+// tenants have, and what is not the identity's costs it no credit: of a tenant's snapshots one is read at a time.
+func (st *serverStream) next(into []skep.Event) (int, error) {
+	if st.turn == nil || isClosed(st.told) {
+		st.turn = nil
 		return st.st.Next(st.ctx, into)
 	}
+	turn := st.turn
 	select {
 	case turn <- struct{}{}:
 	case <-st.ctx.Done():
 		return 0, st.ctx.Err()
 	}
-	turn, back := st.turn, make(chan struct{}) // st has no turn any more once the next call finds that all was told
+	ctx, cancel := context.WithCancel(st.ctx)
+	defer cancel()
+	back := make(chan struct{})
 	defer close(back)
 	go func() {
 		select {
 		case <-st.told: // Next may wait for events as long as nothing happens
+			cancel()
 		case <-back:
 		}
 		<-turn
 	}()
-	return st.st.Next(st.ctx, into)
+	n, err := st.st.Next(ctx, into)
+	if n == 0 && err != nil && isClosed(st.told) && st.ctx.Err() == nil {
+		err = nil // the wait has ended, and not the stream
+	}
+	return n, err
 }
 
 // snapshotTurn is the place of whoever reads a snapshot for a tenant.

@@ -17,6 +17,8 @@ type Config struct {
 	TenantPinBytes int64
 	// TenantNamespaces is the cap on one tenant's namespaces.
 	TenantNamespaces int
+	// ChainEvents asks that a put's commits are told of in the order of its chain.
+	ChainEvents bool
 }
 
 // Open makes a fresh, empty Store.

@@ -129,7 +129,8 @@ func (r *reader) until(kind skep.EventKind, n skep.NamespaceID) skep.Event {
 
 func testEvents(t *testing.T, open Open) {
 	e := start(t, open, Config{})
-	e.run("commits are told, with key, parent and depth", func(e *env) {
+	t.Run("commits are told, with key, parent and depth", func(t *testing.T) {
+		e := start(t, open, Config{ChainEvents: true})
 		r := e.follow(skep.Cursor{}, false)
 		c := e.chain(e.space(hnd), 3).put(0, 3)
 		for i := range 3 {

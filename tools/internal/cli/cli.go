@@ -22,7 +22,7 @@ var Program = command.Program{
 	Commands: func(c *command.App) []*cobra.Command {
 		a := &app{c}
 		return []*cobra.Command{replaycmd.New(c), a.reclusterCommand(), a.bench(), a.gpuCommand(), a.inspectCommand(), a.verifyCommand(), a.rebuildCommand(),
-			a.scrubCommand(), a.compactCommand(), a.namespaceCommand(), a.deviceCommand(), a.topCommand(), a.supportCommand(), a.sizeCommand(), a.doctorCommand(), a.demoCommand(), a.demoWorker(),
+			a.scrubCommand(), a.compactCommand(), a.namespaceCommand(), a.deviceCommand(), a.topCommand(), a.supportCommand(), a.sizeCommand(), a.doctorCommand(), a.demoCommand(), a.demoWorker(), a.clusterCommand(),
 			servecmd.New(c), a.Version()}
 	},
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/clusterdemo"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/demo"
@@ -42,6 +43,7 @@ var results = map[string]any{
 	"skep doctor":             doctor.Report{},
 	"skep size":               sizeResult{},
 	"skep demo":               demo.Result{},
+	"skep cluster demo":       clusterdemo.Result{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},
 	"skep version":            command.VersionResult{},

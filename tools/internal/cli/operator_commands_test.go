@@ -115,7 +115,7 @@ var played = map[string][]operation{
 }
 
 // notPlayed work in directories of their own that they make in --dir and remove, and take long.
-var notPlayed = []string{"demo", "bench"}
+var notPlayed = []string{"demo", "cluster", "bench"}
 
 // operations are all that are played.
 func operations(t *testing.T) (list []operation) {

@@ -17,6 +17,9 @@ type Config struct {
 	RESP   string `yaml:"resp" flag:"resp" doc:"HOST:PORT of RESP, for everything that speaks Redis; none: no RESP"`
 	HTTP   string `yaml:"http" flag:"http" doc:"HOST:PORT of the HTTP API, metrics and console; none: no HTTP"`
 
+	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: it is of none"`
+	Node    string `yaml:"node" flag:"node" doc:"name of the node that this server is, of those in cluster; where listen is the default, it listens at the node's address"`
+
 	Store StoreConfig `yaml:"store" doc:"the store itself"`
 	TLS   TLSConfig   `yaml:"tls" doc:"TLS 1.3 on the TCP ports; off while cert is empty"`
 

@@ -124,6 +124,7 @@ func Load(path string, environ func(string) (string, bool), flags map[string]str
 			}
 		}
 	}
+	wrong = append(wrong, c.listenAsNode()...)
 	wrong = append(wrong, c.problems()...)
 	return c, errors.Join(wrong...)
 }

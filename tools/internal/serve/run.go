@@ -391,10 +391,20 @@ func (s *server) make(ctx context.Context) (err error) {
 	if s.resp, err = resp.New(s.st, ro); err != nil {
 		return err
 	}
+	var of []byte
+	switch m, n, err := c.clusterMap(); {
+	case err != nil:
+		return err
+	case m != nil:
+		if of, err = m.Encode(); err != nil {
+			return err
+		}
+		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes))
+	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of,
 	})
 	if err != nil {
 		return err

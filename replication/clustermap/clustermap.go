@@ -1,0 +1,155 @@
+package clustermap
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/skepkv/skep"
+)
+
+// Limits of a map.
+const (
+	MaxBytes    = 1 << 20 // of its file
+	MaxNodes    = 1000
+	MaxWeight   = 1<<16 - 1
+	MaxGroup    = 1024
+	MaxNameSize = 255 // bytes of a name, an address and a domain
+	MaxDomains  = 8   // of one node
+
+	// DefaultGroup is the group of a map that does not say.
+	DefaultGroup = 16
+)
+
+// Seed is what placement is computed from.
+type Seed [16]byte
+
+// String is the seed in hexadecimal.
+func (s Seed) String() string { return hex.EncodeToString(s[:]) }
+
+// MarshalText writes the seed as String does.
+func (s Seed) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads 32 hexadecimal digits.
+func (s *Seed) UnmarshalText(b []byte) error {
+	if hex.DecodedLen(len(b)) != len(s) {
+		return skep.Invalidf(op, "seed", string(b), "32 hexadecimal digits")
+	}
+	if _, err := hex.Decode(s[:], b); err != nil {
+		return skep.Invalidf(op, "seed", string(b), "32 hexadecimal digits")
+	}
+	return nil
+}
+
+// Map is a cluster as it stands.
+type Map struct {
+	Seed  Seed   `json:"seed" yaml:"seed"`
+	Group int    `json:"group" yaml:"group"` // blocks of a chain that stay together; 0: DefaultGroup
+	Nodes []Node `json:"nodes" yaml:"nodes"`
+}
+
+// Node is one server of the cluster.
+type Node struct {
+	ID     uint64   `json:"id" yaml:"id"`         // places blocks; never another node's
+	Name   string   `json:"name" yaml:"name"`     // for people
+	Addr   string   `json:"addr" yaml:"addr"`     // of its binary protocol: HOST:PORT, or unix: and a path
+	Weight int      `json:"weight" yaml:"weight"` // its share of the blocks, beside the others' weights; 0: 1
+	Domain []string `json:"domain,omitempty" yaml:"domain,omitempty"`
+	// Domain is what may fail with it, the widest first: zone, rack, host. Nothing is placed by it yet.
+}
+
+const op = "cluster map"
+
+// Parse reads a map, YAML or JSON, and checks it.
+func Parse(b []byte) (*Map, error) {
+	if len(b) > MaxBytes {
+		return nil, skep.Invalidf(op, "size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
+	}
+	var m Map
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&m); err != nil {
+		var typed *skep.Error
+		if errors.As(err, &typed) {
+			return nil, typed
+		}
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "text", Limit: "YAML or JSON of a map", Err: err}
+	}
+	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, skep.Invalidf(op, "documents", "more than one", 1)
+	}
+	m.fill()
+	return &m, m.Validate()
+}
+
+// fill puts defaults in.
+func (m *Map) fill() {
+	if m.Group == 0 {
+		m.Group = DefaultGroup
+	}
+	for i := range m.Nodes {
+		if m.Nodes[i].Weight == 0 {
+			m.Nodes[i].Weight = 1
+		}
+	}
+}
+
+// Validate returns an Invalid error naming the first field outside its limits.
+func (m *Map) Validate() error {
+	if m.Seed == (Seed{}) {
+		return skep.Invalidf(op, "seed", "none", "32 hexadecimal digits, not all 0")
+	}
+	if m.Group < 1 || m.Group > MaxGroup {
+		return skep.Invalidf(op, "group", m.Group, fmt.Sprintf("1 to %d", MaxGroup))
+	}
+	if len(m.Nodes) < 1 || len(m.Nodes) > MaxNodes {
+		return skep.Invalidf(op, "nodes", len(m.Nodes), fmt.Sprintf("1 to %d", MaxNodes))
+	}
+	ids, names, addrs := map[uint64]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		at := fmt.Sprintf("node %d", i)
+		if n.ID == 0 || ids[n.ID] {
+			return skep.Invalidf(op, "id of "+at, n.ID, "1 or more, and no other node's")
+		}
+		for _, text := range append([]string{n.Name, n.Addr}, n.Domain...) {
+			if text == "" || len(text) > MaxNameSize || !utf8.ValidString(text) {
+				return skep.Invalidf(op, "name, address or domain of "+at, fmt.Sprintf("%q", text),
+					fmt.Sprintf("1 to %d bytes of UTF-8", MaxNameSize))
+			}
+		}
+		if names[n.Name] {
+			return skep.Invalidf(op, "name of "+at, n.Name, "no other node's")
+		}
+		if addrs[n.Addr] {
+			return skep.Invalidf(op, "address of "+at, n.Addr, "no other node's")
+		}
+		if n.Weight < 1 || n.Weight > MaxWeight {
+			return skep.Invalidf(op, "weight of "+at, n.Weight, fmt.Sprintf("1 to %d", MaxWeight))
+		}
+		if len(n.Domain) > MaxDomains {
+			return skep.Invalidf(op, "domains of "+at, len(n.Domain), fmt.Sprintf("at most %d", MaxDomains))
+		}
+		ids[n.ID], names[n.Name], addrs[n.Addr] = true, true, true
+	}
+	return nil
+}
+
+// Node finds a node by its name.
+func (m *Map) Node(name string) (*Node, error) {
+	for i := range m.Nodes {
+		if m.Nodes[i].Name == name {
+			return &m.Nodes[i], nil
+		}
+	}
+	return nil, skep.Invalidf(op, "node", name, "the name of a node of the map")
+}
+
+// Encode writes the map as JSON, which Parse reads.
+func (m *Map) Encode() ([]byte, error) { return json.Marshal(m) }

@@ -1,0 +1,155 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// mostLeases is how many leases a Store has at once.
+const mostLeases = 1 << 16
+
+// leases is the promises given, each of them a promise of every node that has a part of the prefix.
+type leases struct {
+	mu    sync.Mutex
+	m     map[skep.LeaseID]*lease
+	sweep int // look for what has run out when there are so many
+}
+
+type lease struct {
+	until time.Time
+	space *space
+	salt  skep.Salt
+	spans []span
+	lasts []skep.Key // last key of each span: a chain's key says what came before it
+	whole bool       // the last block is no partial tail
+}
+
+// add gives a lease on what was found; denied where there are too many.
+func (l *leases) add(sp *space, salt skep.Salt, keys []skep.Key, f *finding) (out skep.Lease, denied bool) {
+	x := &lease{until: f.until, space: sp, salt: salt, spans: f.spans, whole: f.whole}
+	if sp.Chained {
+		for _, s := range f.spans {
+			x.lasts = append(x.lasts, keys[s.to-1])
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.m) >= l.sweep {
+		l.expireLocked()
+		l.sweep = min(max(64, 2*len(l.m)), mostLeases)
+	}
+	if len(l.m) >= mostLeases {
+		return skep.Lease{}, true
+	}
+	id := skep.LeaseID(rand.Uint64())
+	for id == 0 || l.m[id] != nil {
+		id = skep.LeaseID(rand.Uint64())
+	}
+	l.m[id] = x
+	return skep.Lease{ID: id, Until: x.until}, false
+}
+
+func (l *leases) expireLocked() {
+	now := skep.Steady()
+	for id, x := range l.m {
+		if !now.Before(x.until) {
+			delete(l.m, id)
+		}
+	}
+}
+
+// count is how many leases there are.
+func (l *leases) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked()
+	return len(l.m)
+}
+
+func (l *leases) get(id skep.LeaseID) *lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := l.m[id]
+	if x != nil && !skep.Steady().Before(x.until) {
+		delete(l.m, id)
+		return nil
+	}
+	return x
+}
+
+// covers is the spans that a lease has of a chain, as far as it has it.
+func (x *lease) covers(sp *space, salt skep.Salt, keys []skep.Key) []span {
+	if x == nil || x.space != sp || x.salt != salt || !sp.Chained {
+		return nil
+	}
+	for i, s := range x.spans {
+		if s.to > len(keys) || keys[s.to-1] != x.lasts[i] {
+			return x.spans[:i]
+		}
+	}
+	return x.spans
+}
+
+// Renew implements skep.Leaser. Every node that has a part of it has to answer.
+func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+	const op = "renew"
+	if d <= 0 || d > skep.MaxLease {
+		return skep.Lease{}, skep.Invalidf(op, "lease", d, fmt.Sprintf("more than 0 and at most %v", skep.MaxLease))
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return skep.Lease{}, err
+	}
+	x := s.leases.get(id)
+	if x == nil {
+		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired, Field: "lease", Value: uint64(id)}
+	}
+	untils := make([]time.Time, len(s.nodes))
+	err := s.all(ctx, op, func(n *node) error {
+		for _, part := range x.spans {
+			if part.node != n || part.lease == 0 {
+				continue
+			}
+			l, err := n.st.Renew(ctx, part.lease, d)
+			if err != nil {
+				return err
+			}
+			if untils[n.i].IsZero() || l.Until.Before(untils[n.i]) {
+				untils[n.i] = l.Until
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return skep.Lease{}, err
+	}
+	var until time.Time
+	for _, t := range untils {
+		if until.IsZero() || !t.IsZero() && t.Before(until) {
+			until = t
+		}
+	}
+	s.leases.mu.Lock()
+	x.until = until
+	s.leases.mu.Unlock()
+	return skep.Lease{ID: id, Until: until}, nil
+}
+
+// Release implements skep.Leaser.
+func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
+	if err := s.begin(ctx, "release"); err != nil {
+		return err
+	}
+	s.leases.mu.Lock()
+	x := s.leases.m[id]
+	delete(s.leases.m, id)
+	s.leases.mu.Unlock()
+	if x != nil {
+		s.release(ctx, x.spans)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package replication
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// fallible is a node's Store that can be taken away.
+type fallible struct {
+	skep.Store
+	down atomic.Bool
+	// gate, when set, is waited for before a restore begins; asked counts the blocks that were asked for.
+	gate  chan struct{}
+	asked atomic.Int64
+}
+
+func (f *fallible) up() error {
+	if f.down.Load() {
+		return &skep.Error{Op: "dial", Kind: skep.Unavailable}
+	}
+	return nil
+}
+
+// try is a call of a node that may be away.
+func try[T any](f *fallible, call func() (T, error)) (out T, err error) {
+	if err := f.up(); err != nil {
+		return out, err
+	}
+	return call()
+}
+
+func do(f *fallible, call func() error) error {
+	_, err := try(f, func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}
+
+func (f *fallible) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+	return try(f, func() (skep.NamespaceInfo, error) { return f.Store.OpenNamespace(ctx, s) })
+}
+
+func (f *fallible) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	return try(f, func() (skep.NamespaceInfo, error) { return f.Store.FindNamespace(ctx, id) })
+}
+
+func (f *fallible) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
+	return try(f, func() ([]skep.NamespaceInfo, error) { return f.Store.Namespaces(ctx) })
+}
+
+func (f *fallible) NamespacesOf(ctx context.Context, t string) ([]skep.NamespaceInfo, error) {
+	return try(f, func() ([]skep.NamespaceInfo, error) { return f.Store.NamespacesOf(ctx, t) })
+}
+
+func (f *fallible) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	return do(f, func() error { return f.Store.DeleteNamespace(ctx, id) })
+}
+
+func (f *fallible) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	return try(f, func() (skep.LookupResult, error) { return f.Store.Lookup(ctx, r) })
+}
+
+func (f *fallible) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+	return try(f, func() (skep.Lease, error) { return f.Store.Renew(ctx, id, d) })
+}
+
+func (f *fallible) Release(ctx context.Context, id skep.LeaseID) error {
+	return do(f, func() error { return f.Store.Release(ctx, id) })
+}
+
+func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	return try(f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
+}
+
+func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	return try(f, func() ([]skep.PutResult, error) { return f.Store.Put(ctx, r) })
+}
+
+func (f *fallible) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	return try(f, func() (skep.BlockWriter, error) { return f.Store.Begin(ctx, r) })
+}
+
+func (f *fallible) Flush(ctx context.Context) error {
+	return do(f, func() error { return f.Store.Flush(ctx) })
+}
+
+func (f *fallible) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	return try(f, func() (int, error) { return f.Store.Delete(ctx, sc, keys) })
+}
+
+func (f *fallible) Purge(ctx context.Context, p skep.Purge) error {
+	return do(f, func() error { return f.Store.Purge(ctx, p) })
+}
+
+func (f *fallible) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+	return try(f, func() (int, error) { return f.Store.Hint(ctx, sc, keys, h) })
+}
+
+func (f *fallible) Stats(ctx context.Context) (skep.Stats, error) {
+	return try(f, func() (skep.Stats, error) { return f.Store.Stats(ctx) })
+}
+
+func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	for i := range r.Chains {
+		blocks, _ := r.Chains[i].Blocks.In(len(r.Chains[i].Keys))
+		f.asked.Add(int64(blocks.Len()))
+	}
+	if f.gate != nil {
+		select {
+		case <-f.gate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return try(f, func() (skep.Session, error) {
+		s, err := f.Store.Restore(ctx, r)
+		return &fallibleSession{s, f}, err
+	})
+}
+
+type fallibleSession struct {
+	skep.Session
+	f *fallible
+}
+
+func (s *fallibleSession) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	return try(s.f, func() (int, error) { return s.Session.Next(ctx, into) })
+}
+
+func (f *fallible) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+	return try(f, func() (skep.EventStream, error) {
+		st, err := f.Store.Events(ctx, from, snapshot)
+		return &fallibleStream{st, f}, err
+	})
+}
+
+type fallibleStream struct {
+	skep.EventStream
+	f *fallible
+}
+
+func (s *fallibleStream) Next(ctx context.Context, into []skep.Event) (int, error) {
+	return try(s.f, func() (int, error) { return s.EventStream.Next(ctx, into) })
+}

@@ -1,0 +1,375 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/skepkv/skep"
+)
+
+// Want implements skep.Putter. The nodes are asked for all keys of a chain, since a block may be in a group that the caller
+// does not name; whether one that is nowhere is wanted says the node that would get it.
+func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	const op = "want"
+	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
+		return nil, err
+	}
+	if r.Bytes < 0 {
+		return nil, skep.Invalidf(op, "bytes", r.Bytes, "at least 0")
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	sp, err := s.spaces.get(op, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	planned, share := make([]int, len(r.Keys)), make([]int64, len(s.nodes))
+	for i, k := range r.Keys {
+		anchor := r.Keys[i-i%sp.group]
+		if e, ok := s.known.get(r.Scope, k); ok {
+			anchor = e.anchor
+		}
+		planned[i] = s.nodeOf(sp, r.Salt, anchor).i
+		share[planned[i]]++
+	}
+	lists := make([][]skep.Want, len(s.nodes))
+	kinds := make([]skep.Kind, len(s.nodes))
+	for i, err := range s.each(func(n *node) error {
+		bytes := int64(0)
+		if len(r.Keys) > 0 {
+			bytes = r.Bytes / int64(len(r.Keys)) * share[n.i]
+		}
+		return s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
+			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes})
+			return err
+		})
+	}) {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, ended(ctx, op)
+		case !s.away(err):
+			return nil, err
+		default:
+			lists[i], kinds[i] = nil, reason(err)
+		}
+	}
+	out := make([]skep.Want, len(r.Keys))
+	for i := range out {
+		if n := planned[i]; lists[n] != nil {
+			out[i] = lists[n][i]
+		} else {
+			out[i] = skep.Want{Outcome: skep.Declined, Reason: kinds[n]}
+		}
+		for _, list := range lists {
+			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
+				out[i] = list[i]
+			}
+		}
+	}
+	return out, nil
+}
+
+func checkKeys(op string, keys int, sc skep.Scope) error {
+	if keys > skep.MaxChainKeys {
+		return skep.Invalidf(op, "keys", keys, fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	if len(sc.Salt) > skep.MaxSaltSize {
+		return skep.Invalidf(op, "salt length in bytes", len(sc.Salt), fmt.Sprintf("at most %d", skep.MaxSaltSize))
+	}
+	return nil
+}
+
+// checkBlock checks a block as its node would: nothing of a request is stored where something of it is bad.
+func checkBlock(op string, sp *space, depth, valid int, parent *skep.Key, name []byte, m skep.Manifest) error {
+	if err := skep.ValidateBlock(op, &sp.NamespaceSpec, depth, valid, parent, name, m); err != nil {
+		return err
+	}
+	for _, p := range m {
+		if p.Name == skep.PartKV && sp.part != 0 && p.Size != sp.part {
+			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", sp.part))
+		}
+	}
+	return nil
+}
+
+// run is successive blocks of a put that go to one group.
+type run struct {
+	from, to int
+	at       seen // of the first
+	node     *node
+}
+
+// Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside one
+// another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in doubt: whole
+// or absent.
+func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	const op = "put"
+	if len(r.Blocks) > skep.MaxPutBlocks {
+		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
+	}
+	if err := checkKeys(op, 0, r.Scope); err != nil {
+		return nil, err
+	}
+	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
+		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	sp, err := s.spaces.get(op, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPut(op, sp, r); err != nil {
+		return nil, err
+	}
+	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	of := make([][]run, len(s.nodes))
+	for _, x := range s.runs(sp, r) {
+		of[x.node.i] = append(of[x.node.i], x)
+	}
+	within, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wait sync.WaitGroup
+	for _, mine := range of {
+		if len(mine) == 0 {
+			continue
+		}
+		wait.Go(func() {
+			for _, x := range mine {
+				if err := p.put(within, x); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	err = context.Cause(within)
+	if err != nil && ctx.Err() != nil {
+		err = ended(ctx, op)
+	}
+	if p.held() {
+		p.release()
+		if err != nil {
+			p.out = nil
+		}
+		return p.out, &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.out, s.supersede(ctx, sp, r, p.out)
+}
+
+// checkPut checks every block of a put.
+func checkPut(op string, sp *space, r *skep.PutRequest) error {
+	parent, depth := r.Parent, r.Depth
+	for i := range r.Blocks {
+		b := &r.Blocks[i]
+		m := make(skep.Manifest, len(b.Parts))
+		for j, p := range b.Parts {
+			if m[j] = (skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}); p.Name == "" {
+				m[j].Name = skep.PartKV
+			}
+		}
+		if err := checkBlock(op, sp, depth, b.ValidTokens, parent, b.Name, m); err != nil {
+			return err
+		}
+		if sp.Chained {
+			parent, depth = &b.Key, depth+1
+		}
+	}
+	return nil
+}
+
+// runs cuts a put where it goes on in another group, and remembers where its blocks go.
+func (s *Store) runs(sp *space, r *skep.PutRequest) (out []run) {
+	parent, depth := r.Parent, r.Depth
+	for i := range r.Blocks {
+		k := r.Blocks[i].Key
+		e := s.where(sp, r.Scope, k, depth, parent)
+		if sp.Chained {
+			s.known.put(r.Scope, k, e)
+			parent, depth = &r.Blocks[i].Key, depth+1
+		}
+		if n := len(out); n > 0 && sp.group > 1 && out[n-1].at.anchor == e.anchor {
+			out[n-1].to = i + 1
+			continue
+		}
+		out = append(out, run{from: i, to: i + 1, at: e, node: s.nodeOf(sp, r.Salt, e.anchor)})
+	}
+	return out
+}
+
+// putting is one Put.
+type putting struct {
+	s   *Store
+	sp  *space
+	r   *skep.PutRequest
+	out []skep.PutResult
+
+	mu   sync.Mutex
+	open int  // memory that a node holds, and the Put itself
+	kept bool // a node holds some after its call
+}
+
+func (p *putting) held() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept
+}
+
+// release tells the caller, when nobody holds its memory any more.
+func (p *putting) release() {
+	p.mu.Lock()
+	p.open--
+	last := p.open == 0 && p.kept
+	p.mu.Unlock()
+	if last && p.r.Released != nil {
+		p.r.Released()
+	}
+}
+
+// put carries out one run.
+func (p *putting) put(ctx context.Context, x run) error {
+	const op = "put"
+	q := &skep.PutRequest{Blocks: p.r.Blocks[x.from:x.to], Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.release}
+	q.Depth = x.at.depth - x.at.base
+	if q.Depth > 0 {
+		q.Parent = &x.at.parent
+	}
+	err := p.s.on(ctx, op, x.node, p.sp, true, func(id skep.NamespaceID) error {
+		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
+		p.mu.Lock()
+		p.open++
+		p.mu.Unlock()
+		list, err := x.node.st.Put(ctx, q)
+		rest, held := skep.Held(err)
+		p.mu.Lock()
+		if held {
+			p.kept = true
+		} else {
+			p.open--
+		}
+		p.mu.Unlock()
+		if rest == nil {
+			if list == nil && len(q.Blocks) > 0 { // it holds the memory and says no more
+				rest = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
+			}
+			copy(p.out[x.from:x.to], list)
+		}
+		return rest
+	})
+	if err != nil && ctx.Err() == nil && p.s.away(err) {
+		for i := x.from; i < x.to; i++ {
+			p.out[i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
+		}
+		return nil
+	}
+	return err
+}
+
+// supersede drops the partial tails that blocks have made superfluous and that are on another node than the block: one that
+// is at a group's beginning, or loose, is there by its own key.
+func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
+	for i := range r.Blocks {
+		if b := &r.Blocks[i]; b.Replaces != nil && out[i].Outcome != skep.Declined {
+			if err := s.dropTail(ctx, sp, r.Salt, *b.Replaces); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
+	n := s.nodeOf(sp, salt, tail)
+	r, err := s.part(ctx, sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
+	if err != nil || r.Blocks == 0 || r.Tokens == sp.Shape.BlockTokens {
+		return err // whole blocks stay: others may follow them
+	}
+	err = s.on(ctx, "put", n, sp, false, func(id skep.NamespaceID) error {
+		_, err := n.st.Delete(ctx, skep.Scope{Namespace: id, Salt: salt}, []skep.Key{tail})
+		return err
+	})
+	if err != nil && ctx.Err() == nil && s.away(err) {
+		return nil
+	}
+	return err
+}
+
+// Begin implements skep.Putter: the block's node takes the parts.
+func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	const op = "begin"
+	if err := checkKeys(op, 0, r.Scope); err != nil {
+		return nil, err
+	}
+	if r.Timeout < 0 {
+		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	sp, err := s.spaces.get(op, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Parent, r.Name, r.Manifest); err != nil {
+		return nil, err
+	}
+	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent)
+	q := *r
+	if q.Depth = e.depth - e.base; q.Depth == 0 {
+		q.Parent = nil
+	}
+	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
+	if r.Replaces != nil {
+		tail := *r.Replaces
+		w.replaces = &tail
+	}
+	n := s.nodeOf(sp, r.Salt, e.anchor)
+	err = s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
+		q.Namespace = id
+		w.BlockWriter, err = n.st.Begin(ctx, &q)
+		return err
+	})
+	switch {
+	case err == nil:
+		return w, nil
+	case ctx.Err() != nil:
+		return nil, ended(ctx, op)
+	case s.away(err):
+		return nil, n.missing(op, err)
+	}
+	return nil, err
+}
+
+// writer is a node's writer of one block.
+type writer struct {
+	skep.BlockWriter
+	s        *Store
+	sp       *space
+	scope    skep.Scope
+	key      skep.Key
+	at       seen
+	replaces *skep.Key
+}
+
+// Commit implements skep.BlockWriter.
+func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	out, err := w.BlockWriter.Commit(ctx, ack)
+	if err != nil || out.Outcome == skep.Declined {
+		return out, err
+	}
+	if w.sp.Chained {
+		w.s.known.put(w.scope, w.key, w.at)
+	}
+	if w.replaces != nil {
+		err = w.s.dropTail(ctx, w.sp, w.scope.Salt, *w.replaces)
+	}
+	return out, err
+}

@@ -1,0 +1,137 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds up what
+// they say, and is at most one a key.
+func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
+	f func(n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
+	mine := make([][]skep.Key, len(s.nodes))
+	for i := range mine {
+		mine[i] = keys
+	}
+	if !sp.Chained {
+		clear(mine)
+		for _, k := range keys {
+			n := s.nodeOf(sp, sc.Salt, k)
+			mine[n.i] = append(mine[n.i], k)
+		}
+	}
+	var sum atomic.Int64
+	err = s.all(ctx, op, func(n *node) error {
+		if len(mine[n.i]) == 0 {
+			return nil
+		}
+		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+			k, err := f(n, skep.Scope{Namespace: id, Salt: sc.Salt}, mine[n.i])
+			sum.Add(int64(k))
+			return err
+		})
+	})
+	return int(min(sum.Load(), int64(len(keys)))), err
+}
+
+// Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where one did
+// not, what the others had is gone and the error is Unavailable.
+func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	const op = "delete"
+	if err := checkKeys(op, len(keys), sc); err != nil {
+		return 0, err
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return 0, err
+	}
+	sp, err := s.spaces.get(op, sc.Namespace)
+	if err != nil {
+		return 0, err
+	}
+	return s.named(ctx, op, sp, sc, keys, func(n *node, sc skep.Scope, keys []skep.Key) (int, error) { return n.st.Delete(ctx, sc, keys) })
+}
+
+// Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own: where one
+// is over it, the others have pinned.
+func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+	const op = "hint"
+	if err := checkKeys(op, len(keys), sc); err != nil {
+		return 0, err
+	}
+	if err := checkHint(op, h); err != nil {
+		return 0, err
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return 0, err
+	}
+	sp, err := s.spaces.get(op, sc.Namespace)
+	if err != nil {
+		return 0, err
+	}
+	return s.named(ctx, op, sp, sc, keys, func(n *node, sc skep.Scope, keys []skep.Key) (int, error) {
+		k, err := n.st.Hint(ctx, sc, keys, h)
+		if err != nil && ctx.Err() == nil && s.away(err) {
+			return 0, nil
+		}
+		return k, err
+	})
+}
+
+func checkHint(op string, h skep.Hint) error {
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+	}{{"pin", h.Pin}, {"next use", h.NextUse}, {"steps", time.Duration(h.Steps)}, {"time to live", h.TTL}} {
+		if f.d < 0 {
+			return skep.Invalidf(op, f.field, f.d, "at least 0")
+		}
+	}
+	if h.Pin > skep.MaxPin {
+		return skep.Invalidf(op, "pin", h.Pin, fmt.Sprintf("at most %v", skep.MaxPin))
+	}
+	if len(h.Program) > skep.MaxNameSize {
+		return skep.Invalidf(op, "program length in bytes", len(h.Program), fmt.Sprintf("at most %d", skep.MaxNameSize))
+	}
+	if h.Pin > 0 && h.Drop {
+		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
+	}
+	return nil
+}
+
+// Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it is back,
+// and is to be purged again.
+func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
+	const op = "purge"
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.Salt != nil && p.Salt.Salt == "" {
+		return skep.Invalidf(op, "salt", "empty", "a salt; purge the namespace for the rest")
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	if p.Tenant != "" || p.Model != "" {
+		return s.all(ctx, op, func(n *node) error { return n.st.Purge(ctx, p) })
+	}
+	named := p.Namespace
+	if p.Salt != nil {
+		named = p.Salt.Namespace
+	}
+	sp, err := s.spaces.get(op, named)
+	if err != nil {
+		return err
+	}
+	return s.all(ctx, op, func(n *node) error {
+		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+			if p.Salt == nil {
+				return n.st.Purge(ctx, skep.Purge{Namespace: id})
+			}
+			return n.st.Purge(ctx, skep.Purge{Salt: &skep.Scope{Namespace: id, Salt: p.Salt.Salt}})
+		})
+	})
+}

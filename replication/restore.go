@@ -1,0 +1,348 @@
+package replication
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+)
+
+// hold is how long a session without a lease of its caller's has the nodes keep what it is about to read.
+const hold = time.Minute
+
+// Restore implements skep.Restorer. Where the caller has no lease, the chain is looked up first: what of it may be restored
+// depends on all of its groups.
+func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	const op = "restore"
+	if len(r.Chains) > skep.MaxChains {
+		return nil, skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
+	}
+	if r.Window < 0 {
+		return nil, skep.Invalidf(op, "window in bytes", r.Window, "0 or more")
+	}
+	keys := 0
+	for i := range r.Chains {
+		keys += len(r.Chains[i].Keys)
+		if err := checkKeys(op, keys, r.Chains[i].Scope); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	x := newSession(s, r)
+	for i := range r.Chains {
+		sp, err := s.spaces.get(op, r.Chains[i].Namespace)
+		if err != nil {
+			return nil, err
+		}
+		c, err := newChain(i, sp, &r.Chains[i])
+		if err != nil {
+			return nil, err
+		}
+		x.chains = append(x.chains, c)
+		x.left += c.Chunks()
+	}
+	for _, c := range x.chains {
+		if err := x.find(ctx, c); err != nil {
+			s.release(context.WithoutCancel(ctx), x.held)
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	if s.closed.Load() {
+		s.mu.Unlock()
+		return nil, &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	s.sessions[x] = struct{}{}
+	s.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.schedule()
+	return x, nil
+}
+
+// state is how far a unit of a chain is: a block or, of a chain that goes by layers, a layer.
+type state uint8
+
+const (
+	pending state = iota
+	loaded        // or on its way
+	missed        // delivered as a miss
+	claimed       // the caller's
+)
+
+// chain is one chain of a session: its plan, where its blocks are, and how far it is.
+type chain struct {
+	*layout.ChainPlan
+	number  int
+	space   *space
+	lanes   []lane // of each node; the last is of the blocks that no node has
+	units   []state
+	layers  []layerCount // of the Layers range, of a chain that goes by layers
+	valid   int          // tokens of the last of Keys, where it was found
+	each    int64        // bytes of a chunk, as near as that is known
+	stopped bool
+}
+
+// layerCount is what became of one layer's chunks.
+type layerCount struct{ done, loaded int }
+
+// lane is what of a chain is on one node, and how much of it has been seen to: of block i of span s, or of layer l in span s.
+type lane struct {
+	spans []span // clipped to the chain's Blocks, in the order of loading
+	span  int
+	block int // of the span, in the order of loading
+	layer int // in the order of loading
+}
+
+func (l *lane) over(c *chain) bool {
+	if c.Direction.ByLayer() {
+		return len(l.spans) == 0 || l.layer == c.Layers.Len()
+	}
+	return l.span == len(l.spans)
+}
+
+func newChain(number int, sp *space, r *skep.Chain) (*chain, error) {
+	if r.Compute != nil && r.Compute.Boundary != nil {
+		return nil, &skep.Error{Op: "restore", Kind: skep.Unsupported, Field: "boundary of chain", Value: number}
+	}
+	p, err := layout.PlanChain(r, sp.Shape)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Resolve(skep.TailFirst); err != nil {
+		return nil, err
+	}
+	c := &chain{ChainPlan: p, number: number, space: sp, valid: sp.Shape.BlockTokens}
+	units := p.Blocks.Len()
+	if p.Direction.ByLayer() && units > 0 {
+		units = p.Layers.Len()
+		c.layers = make([]layerCount, units)
+	}
+	c.units = make([]state, units)
+	return c, nil
+}
+
+// guess is what a block without a known size is taken for.
+const guess = 1 << 20
+
+// find says where the chain's blocks are.
+func (x *session) find(ctx context.Context, c *chain) error {
+	s := x.st
+	c.lanes = make([]lane, len(s.nodes)+1)
+	var spans []span
+	found := c.Blocks.To
+	size := c.Size
+	switch {
+	case c.Blocks.Len() == 0:
+	case !c.space.Chained:
+		spans = s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
+		if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
+			of := make([]skep.LeaseID, len(s.nodes))
+			for _, p := range promise.spans {
+				of[p.node.i] = p.lease
+			}
+			for i := range spans {
+				spans[i].lease = of[spans[i].node.i]
+			}
+		}
+	default:
+		promise := s.leases.get(c.Lease)
+		if spans = promise.covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+			break // as it was found then
+		}
+		f, err := s.find(ctx, c.space, c.Salt, c.Keys[:c.Blocks.To], ask{lease: hold})
+		if err != nil {
+			return err
+		}
+		x.held = append(x.held, f.spans...)
+		spans, found = f.spans, f.Blocks
+		if found > 0 && size < 0 {
+			size = f.Bytes / int64(found)
+		}
+		if found == len(c.Keys) && !f.whole {
+			c.valid = f.Tokens - (found-1)*c.space.Shape.BlockTokens
+		}
+	}
+	for _, p := range spans {
+		if p.from, p.to = max(p.from, c.Blocks.From), min(p.to, c.Blocks.To); p.from < p.to {
+			c.lanes[p.node.i].spans = append(c.lanes[p.node.i].spans, p)
+		}
+	}
+	if from := max(found, c.Blocks.From); from < c.Blocks.To {
+		none := &c.lanes[len(s.nodes)]
+		none.spans = append(none.spans, span{head: from, from: from, to: c.Blocks.To})
+	}
+	if c.Direction == skep.TailFirst {
+		for i := range c.lanes {
+			slices.Reverse(c.lanes[i].spans)
+		}
+	}
+	if size < 0 {
+		size = cmp.Or(c.Dest.Stride, guess)
+	}
+	if c.each = size; c.Structured {
+		c.each = size / int64(c.Geometry.Layers())
+		if !c.Direction.ByLayer() {
+			c.each *= int64(c.Layers.Len())
+		}
+	}
+	return nil
+}
+
+// work is blocks of a chain that are loaded from one node by one session there.
+type work struct {
+	chain  *chain
+	node   *node
+	pieces []piece
+	bytes  int64
+}
+
+// piece is blocks [from, to) of a span, and which layers of them.
+type piece struct {
+	span
+	layers skep.Range
+}
+
+// What one session on a node loads at most.
+const (
+	workBytes  = 8 << 20
+	workPieces = 64
+	workChunks = 512
+)
+
+// next takes the lane's next work: w is nil where there is none now, and what has become of chunks that are not loaded is
+// queued.
+func (x *session) next(c *chain, i int) (w *work) {
+	l := &c.lanes[i]
+	var n *node
+	if i < len(x.st.nodes) {
+		n = x.st.nodes[i]
+	}
+	late := !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline)
+	chunks := 0
+	for len(x.ready) < mostReady && !l.over(c) {
+		p := piece{span: l.spans[l.span], layers: c.Layers}
+		unit := 0
+		if c.Direction.ByLayer() {
+			layer := c.Layers.From + l.layer
+			if c.Direction == skep.LayersDown {
+				layer = c.Layers.To - 1 - l.layer
+			}
+			p.layers = skep.Range{From: layer, To: layer + 1}
+			unit = layer - c.Layers.From
+		} else {
+			at := p.from + l.block
+			if c.Direction == skep.TailFirst {
+				at = p.to - 1 - l.block
+			}
+			p.from, p.to = at, at+1
+			unit = at - c.Blocks.From
+		}
+		var why error
+		switch {
+		case c.units[unit] == claimed:
+			why = &skep.Error{Op: "restore", Kind: skep.Claimed}
+		case c.stopped:
+			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
+		case late:
+			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
+		case n == nil:
+			why = &skep.Error{Op: "restore", Kind: skep.NotFound}
+		}
+		if why == nil {
+			bytes := c.each * int64(p.to-p.from)
+			if w == nil {
+				w = &work{chain: c, node: n}
+			} else if w.bytes+bytes > x.most() || len(w.pieces) == workPieces || chunks+p.to-p.from > workChunks {
+				return w
+			}
+			w.add(p)
+			w.bytes += bytes
+			chunks += p.to - p.from
+			c.units[unit] = loaded
+		} else {
+			for b := p.from; b < p.to; b++ {
+				x.miss(c, b, p.layers, why)
+			}
+		}
+		c.step(l)
+	}
+	return w
+}
+
+// add puts a piece to the work: to the last one where it goes on with it.
+func (w *work) add(p piece) {
+	if n := len(w.pieces); n > 0 {
+		switch last := &w.pieces[n-1]; {
+		case last.head != p.head || last.layers != p.layers:
+		case last.to == p.from:
+			last.to = p.to
+			return
+		case last.from == p.to:
+			last.from = p.from
+			return
+		}
+	}
+	w.pieces = append(w.pieces, p)
+}
+
+// step goes on in a lane.
+func (c *chain) step(l *lane) {
+	if !c.Direction.ByLayer() {
+		if l.block++; l.block < l.spans[l.span].to-l.spans[l.span].from {
+			return
+		}
+		l.block = 0
+		l.span++
+		return
+	}
+	if l.span++; l.span == len(l.spans) {
+		l.span = 0
+		l.layer++
+	}
+}
+
+// request is the restore that a node is asked for: a chain for each piece, each to its part of the destination.
+func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
+	c := w.chain
+	r := &skep.RestoreRequest{Sums: sums}
+	for _, p := range w.pieces {
+		q := skep.Chain{
+			Scope: skep.Scope{Namespace: id, Salt: c.Salt}, Keys: c.Keys[p.head:p.to], Blocks: skep.Only(p.from-p.head, p.to-p.head),
+			Part: c.Part, Direction: skep.HeadFirst, Heads: c.Heads, Lease: p.lease, Deadline: c.Deadline, Priority: c.Priority,
+			Dest: c.dest(p.from, p.to),
+		}
+		if c.Structured {
+			q.Layers = p.layers.Subset()
+		}
+		if c.Direction == skep.TailFirst {
+			q.Direction = skep.TailFirst
+		}
+		r.Chains = append(r.Chains, q)
+	}
+	return r
+}
+
+// dest is the part of the destination where blocks [from, to) go.
+func (c *chain) dest(from, to int) (d skep.Destination) {
+	from, to = from-c.Blocks.From, to-c.Blocks.From
+	switch {
+	case c.Dest.Paged != nil:
+		p := *c.Dest.Paged
+		p.Pages = p.Pages[from:to]
+		d.Paged = &p
+	case c.Dest.Memory != nil:
+		end := min(int64(to)*c.Dest.Stride, int64(len(c.Dest.Memory)))
+		d.Memory = c.Dest.Memory[int64(from)*c.Dest.Stride : end : end]
+		if d.Stride = c.Dest.Stride; c.Gaps {
+			d.Stride = 0 // what lies between two blocks is the node's to fill, too
+		}
+	}
+	return d
+}

@@ -1,0 +1,384 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+const (
+	// mostReady is how many chunks wait for the reader before nothing more is begun.
+	mostReady = 256
+	// underWay is how many sessions load from one node at once.
+	underWay = 2
+	// lentBytes is what is begun or waits for the reader, of what the nodes lend, where the request has no window.
+	lentBytes = 64 << 20
+	// giveBack is how long the end of a session waits for the nodes to take their leases back, which run out otherwise.
+	giveBack = 2 * time.Second
+)
+
+// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains' order, a
+// few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to load.
+type session struct {
+	skep.UnsupportedSession // of claim words: there is no scheduler to share one with
+	st                      *Store
+	sums                    bool
+	window                  int64
+	held                    []span // leases of the session's own
+
+	mu     sync.Mutex // before Store.count.mu
+	chains []*chain
+	loads  map[*load]struct{}
+	active []int         // loads by node
+	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
+	ready  []waiting     // chunks for the reader
+	left   int           // chunks not handed out
+	more   chan struct{} // one token: something changed
+	closed bool
+	over   bool // what was held has been given back
+}
+
+// waiting is a chunk and what of the window it takes.
+type waiting struct {
+	skep.Chunk
+	bytes int64
+}
+
+func newSession(s *Store, r *skep.RestoreRequest) *session {
+	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)), more: make(chan struct{}, 1)}
+}
+
+func (x *session) signal() {
+	select {
+	case x.more <- struct{}{}:
+	default:
+	}
+}
+
+// miss queues a chunk that does not come. x.mu is held.
+func (x *session) miss(c *chain, block int, layers skep.Range, why error) {
+	if !c.Structured {
+		layers = skep.Range{}
+	}
+	x.answer(c, waiting{Chunk: skep.Chunk{Chain: c.number, Block: block, Layers: layers, Err: why}})
+}
+
+// answer queues a chunk. x.mu is held.
+func (x *session) answer(c *chain, w waiting) {
+	unit := w.Block - c.Blocks.From
+	if c.Direction.ByLayer() {
+		unit = w.Layers.From - c.Layers.From
+		n := &c.layers[unit]
+		n.done++
+		if w.Err == nil {
+			n.loaded++
+		}
+		if c.units[unit] != claimed && n.done == c.Blocks.Len() && n.loaded == 0 {
+			c.units[unit] = missed
+		}
+	} else if w.Err != nil && c.units[unit] != claimed {
+		c.units[unit] = missed
+	}
+	if w.Err != nil {
+		s := x.st
+		s.count.mu.Lock()
+		s.count.misses[skep.KindOf(w.Err).Error()]++
+		s.count.mu.Unlock()
+	}
+	if x.closed {
+		w.Release()
+		return
+	}
+	x.ready = append(x.ready, w)
+	x.signal()
+}
+
+// schedule begins what may be begun. x.mu is held.
+func (x *session) schedule() {
+	if x.closed {
+		return
+	}
+	none := len(x.st.nodes)
+	for i := range none + 1 {
+		for i == none || x.active[i] < underWay {
+			c := x.turn(i)
+			if c == nil || len(x.ready) >= mostReady {
+				break
+			}
+			if i < none && x.full(c) && !c.stopped {
+				break
+			}
+			if w := x.next(c, i); w != nil {
+				x.load(w)
+			}
+		}
+	}
+}
+
+// most is how much one load takes.
+func (x *session) most() int64 {
+	if x.window > 0 {
+		return min(workBytes, x.window/2)
+	}
+	return workBytes
+}
+
+// full says that what the reader has not given back leaves no room for more.
+func (x *session) full(c *chain) bool {
+	limit := x.window
+	if limit == 0 {
+		if limit = lentBytes; c.Dest.Memory != nil || c.Dest.Paged != nil {
+			return false
+		}
+	}
+	return x.lent > 0 && x.lent+x.most() > limit
+}
+
+// turn is the chain whose turn it is on a node; nil where all of them are over there.
+func (x *session) turn(i int) (best *chain) {
+	for _, c := range x.chains {
+		if !c.lanes[i].over(c) && (best == nil || c.before(best)) {
+			best = c
+		}
+	}
+	return best
+}
+
+// background says that a chain gets what no other wants.
+func (c *chain) background() bool { return c.Compute != nil && c.Compute.Background && c.Priority < 0 }
+
+func (c *chain) before(d *chain) bool {
+	if a, b := c.background(), d.background(); a != b {
+		return b
+	}
+	if c.Priority != d.Priority {
+		return c.Priority > d.Priority
+	}
+	return !c.Deadline.IsZero() && (d.Deadline.IsZero() || c.Deadline.Before(d.Deadline))
+}
+
+// Next implements skep.Session.
+func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	const op = "next chunk"
+	for {
+		n, err := x.take(op, into)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		select {
+		case <-x.more:
+		case <-ctx.Done():
+			return 0, ended(ctx, op)
+		}
+	}
+}
+
+// take hands out what there is.
+func (x *session) take(op string, into []skep.Chunk) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.usable(op); err != nil {
+		x.signal()
+		return 0, err
+	}
+	if len(into) == 0 {
+		return 0, skep.Invalidf(op, "chunks to fill", 0, "at least 1")
+	}
+	x.schedule() // what is late or was claimed is known now
+	n := min(len(into), len(x.ready))
+	for i := range x.ready[:n] {
+		x.handOut(&into[i], &x.ready[i])
+	}
+	clear(x.ready[:n])
+	x.ready = x.ready[n:]
+	x.left -= n
+	x.schedule()
+	if n == 0 && x.left == 0 && len(x.loads) == 0 {
+		x.signal()
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// handOut gives a chunk to the reader. With a window, what is lent counts until it is given back.
+func (x *session) handOut(to *skep.Chunk, w *waiting) {
+	*to = w.Chunk
+	bytes, free := w.bytes, to.Free
+	if x.window == 0 || free == nil {
+		x.lent -= bytes
+		return
+	}
+	to.Free = func() {
+		free()
+		x.mu.Lock()
+		x.lent -= bytes
+		x.schedule()
+		x.mu.Unlock()
+	}
+}
+
+func (x *session) usable(op string) error {
+	if x.closed {
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	return nil
+}
+
+// asked finds a chain that can still be told something. x.mu is held.
+func (x *session) asked(ctx context.Context, op string, i int) (*chain, error) {
+	if err := ended(ctx, op); err != nil {
+		return nil, err
+	}
+	if err := x.usable(op); err != nil {
+		return nil, err
+	}
+	if i < 0 || i >= len(x.chains) {
+		return nil, skep.Invalidf(op, "chain", i, fmt.Sprintf("0 to %d", len(x.chains)-1))
+	}
+	if x.chains[i].stopped {
+		return nil, &skep.Error{Op: op, Kind: skep.Stopped, Field: "chain", Value: i}
+	}
+	return x.chains[i], nil
+}
+
+// Direction implements skep.Session. What could go either way goes by blocks: nothing is reckoned here.
+func (x *session) Direction(_ context.Context, i int) (skep.Direction, error) {
+	if i < 0 || i >= len(x.chains) {
+		return 0, skep.Invalidf("direction", "chain", i, fmt.Sprintf("0 to %d", len(x.chains)-1))
+	}
+	return x.chains[i].Direction, nil
+}
+
+// Computed implements skep.Session. There is no scheduler to learn from it.
+func (x *session) Computed(ctx context.Context, i int, _ skep.Range, _, _ time.Duration) error {
+	const op = "computed"
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c, err := x.asked(ctx, op, i)
+	if err == nil && c.Compute == nil {
+		err = skep.Invalidf(op, "chain", i, "one that says what computing costs")
+	}
+	return err
+}
+
+// Reprioritise implements skep.Session.
+func (x *session) Reprioritise(ctx context.Context, i int, priority int, deadline time.Time) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c, err := x.asked(ctx, "reprioritise", i)
+	if err != nil {
+		return err
+	}
+	c.Priority, c.Deadline = priority, deadline
+	x.schedule()
+	return nil
+}
+
+// Stop implements skep.Session.
+func (x *session) Stop(ctx context.Context, i int) error {
+	const op = "stop"
+	x.mu.Lock()
+	if err := x.usable(op); err != nil {
+		x.mu.Unlock()
+		return err
+	}
+	if i < -1 || i >= len(x.chains) {
+		n := len(x.chains)
+		x.mu.Unlock()
+		return skep.Invalidf(op, "chain", i, fmt.Sprintf("0 to %d, or -1 for all", n-1))
+	}
+	for k, c := range x.chains {
+		if i == -1 || i == k {
+			c.stopped = true
+		}
+	}
+	loads := x.loadsOf(i)
+	x.schedule()
+	x.mu.Unlock()
+	return stopAll(ctx, op, loads)
+}
+
+// loadsOf is what is being loaded of a chain; of all with -1. x.mu is held.
+func (x *session) loadsOf(i int) (out []*load) {
+	for l := range x.loads {
+		if i == -1 || l.chain.number == i {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// stopAll stops loads, and waits until nothing of them is written any more.
+func stopAll(ctx context.Context, op string, loads []*load) error {
+	errs := make([]error, len(loads))
+	var wait sync.WaitGroup
+	for i, l := range loads {
+		wait.Go(func() { errs[i] = l.stop(ctx, op) })
+	}
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shut refuses everything from now on, and drops what waits for the reader.
+func (x *session) shut() (loads []*load) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed = true
+	for _, c := range x.chains {
+		c.stopped = true
+	}
+	for i := range x.ready {
+		x.ready[i].Release()
+	}
+	x.ready = nil
+	x.signal()
+	return x.loadsOf(-1)
+}
+
+// end is Close for a Store that closes: the nodes' Stores end what is being loaded, which is what it gives.
+func (x *session) end() []*load {
+	loads := x.shut()
+	for _, l := range loads {
+		l.cancel()
+	}
+	return loads
+}
+
+// Close implements skep.Session.
+func (x *session) Close(ctx context.Context) error {
+	const op = "close session"
+	loads := x.shut()
+	if err := stopAll(ctx, op, loads); err != nil {
+		return err
+	}
+	for _, l := range loads {
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
+		}
+	}
+	x.mu.Lock()
+	first := !x.over
+	x.over = true
+	x.mu.Unlock()
+	if !first {
+		return nil
+	}
+	x.st.mu.Lock()
+	delete(x.st.sessions, x)
+	x.st.mu.Unlock()
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
+	defer cancel()
+	x.st.release(within, x.held)
+	return nil
+}

@@ -1,0 +1,233 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/placement"
+)
+
+// Options of New.
+type Options struct {
+	// Map is the cluster. It does not change while a Store is open.
+	Map *clustermap.Map
+	// Stores are the nodes' Stores, in the order of Map.Nodes: wire clients, or any other. They are the Store's from now
+	// on, which closes them.
+	Stores []skep.Store
+
+	EventBuffer int          // events kept for readers that lag; 0: 16,384
+	Log         *slog.Logger // discarded when nil
+}
+
+// Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
+type Store struct {
+	skep.UnsupportedStore // of what no step has brought yet: see the package's text
+
+	nodes  []*node
+	table  *placement.Table
+	log    *slog.Logger
+	opened time.Time
+	epoch  uint64
+
+	spaces spaces
+	known  memory
+	leases leases
+	merge  merger
+	count  counters
+
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	wait     sync.WaitGroup // what is started beside the calls
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	closed   atomic.Bool
+}
+
+var _ skep.Store = (*Store)(nil)
+
+// node is one server of the cluster.
+type node struct {
+	clustermap.Node
+	i     int
+	st    skep.Store
+	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
+}
+
+// counters are what this Store did itself: a node counts what came to it.
+type counters struct {
+	lookups, keys, hits atomic.Int64
+	mu                  sync.Mutex
+	misses              map[string]int64
+}
+
+// New makes a Store of the Stores of a cluster's nodes. It asks none of them anything.
+func New(o Options) (*Store, error) {
+	const op = "open cluster"
+	if o.Map == nil {
+		return nil, skep.Invalidf(op, "map", "nil", "set")
+	}
+	if err := o.Map.Validate(); err != nil {
+		return nil, err
+	}
+	if len(o.Stores) != len(o.Map.Nodes) {
+		return nil, skep.Invalidf(op, "stores", len(o.Stores), len(o.Map.Nodes))
+	}
+	if o.EventBuffer == 0 {
+		o.EventBuffer = 1 << 14
+	}
+	if o.EventBuffer < 1 {
+		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{table: placement.New(o.Map), log: o.Log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	for i, st := range o.Stores {
+		s.nodes = append(s.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
+	}
+	s.spaces.init(s, o.Map.Group)
+	s.known.init()
+	s.leases.m = map[skep.LeaseID]*lease{}
+	s.merge.init(s, o.EventBuffer)
+	s.count.misses = map[string]int64{}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Close implements skep.Store. It closes the nodes' Stores.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed.Swap(true) {
+		s.mu.Unlock()
+		return nil
+	}
+	sessions := make([]*session, 0, len(s.sessions))
+	for x := range s.sessions {
+		sessions = append(sessions, x)
+	}
+	s.mu.Unlock()
+	s.cancel()
+	var loads []*load
+	for _, x := range sessions {
+		loads = append(loads, x.end()...)
+	}
+	errs := make([]error, len(s.nodes))
+	var closing sync.WaitGroup
+	for i, n := range s.nodes {
+		closing.Go(func() { errs[i] = n.st.Close() })
+	}
+	closing.Wait()
+	for _, l := range loads {
+		<-l.done
+	}
+	s.wait.Wait()
+	return errors.Join(errs...)
+}
+
+// begin is the first of every call: the Store is open and ctx has not ended.
+func (s *Store) begin(ctx context.Context, op string) error {
+	if s.closed.Load() {
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	return ended(ctx, op)
+}
+
+func ended(ctx context.Context, op string) error {
+	if err := ctx.Err(); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
+	}
+	return nil
+}
+
+// start runs f beside the calls, until it returns; Close waits for it. It is false where the Store is closed.
+func (s *Store) start(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return false
+	}
+	s.wait.Go(f)
+	return true
+}
+
+// away says that a node does not serve: it is not there, has too much to do or has been closed. What it has is missed, and
+// what it should get is declined.
+func (s *Store) away(err error) bool {
+	switch skep.KindOf(err) {
+	case skep.Unavailable, skep.Overloaded:
+		return true
+	case skep.Closed:
+		return !s.closed.Load()
+	}
+	return false
+}
+
+// reason is the kind that a node that is away is missed by.
+func reason(err error) skep.Kind {
+	if k := skep.KindOf(err); k != skep.Closed {
+		return k
+	}
+	return skep.Unavailable
+}
+
+// missing is the error of a call that did not reach a node that it had to reach.
+func (n *node) missing(op string, err error) error {
+	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers", Err: err}
+}
+
+// each calls f for each of the nodes at once, and gives what it answered.
+func (s *Store) each(f func(n *node) error) []error {
+	errs := make([]error, len(s.nodes))
+	if len(s.nodes) == 1 {
+		errs[0] = f(s.nodes[0])
+		return errs
+	}
+	var wait sync.WaitGroup
+	for i, n := range s.nodes {
+		wait.Go(func() { errs[i] = f(n) })
+	}
+	wait.Wait()
+	return errs
+}
+
+// all is each, for a call that has to reach every node: what the others did is done. What the first said that answered
+// otherwise is the error, or that one did not answer.
+func (s *Store) all(ctx context.Context, op string, f func(n *node) error) error {
+	var lost error
+	for i, err := range s.each(f) {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ended(ctx, op)
+		case !s.away(err):
+			return err
+		case lost == nil:
+			lost = s.nodes[i].missing(op, err)
+		}
+	}
+	return lost
+}
+
+// Alloc implements skep.Allocator: memory of the first node's Store, which a wire client has of its own.
+func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+	if err := s.begin(ctx, "alloc"); err != nil {
+		return nil, err
+	}
+	return s.nodes[0].st.Alloc(ctx, n)
+}
+
+// Flush implements skep.Putter. It has to reach every node.
+func (s *Store) Flush(ctx context.Context) error {
+	const op = "flush"
+	if err := s.begin(ctx, op); err != nil {
+		return err
+	}
+	return s.all(ctx, op, func(n *node) error { return n.st.Flush(ctx) })
+}

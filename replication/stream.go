@@ -1,0 +1,240 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/skepkv/skep"
+)
+
+// stream is one reader's place in the merged events, and the nodes' snapshots that come before it.
+type stream struct {
+	s    *Store
+	done chan struct{}
+	told chan struct{} // closed when the snapshots have been told
+
+	mu        sync.Mutex // one Next at a time
+	once      sync.Once
+	snapshots []snapshot
+	next      uint64
+	lost      bool // the place asked for was in another run
+}
+
+// snapshot is a node's stream that tells of what is stored there.
+type snapshot struct {
+	n    *node
+	st   skep.EventStream
+	told <-chan struct{}
+}
+
+// Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node that was
+// away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
+func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+	const op = "events"
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	if err := s.merge.follow(ctx); err != nil {
+		return nil, err
+	}
+	s.merge.catch(ctx)
+	x := &stream{s: s, done: make(chan struct{}), told: make(chan struct{})}
+	m := &s.merge
+	m.mu.Lock()
+	x.next = m.next
+	switch {
+	case snapshot, from == skep.Cursor{}:
+	case from.Epoch != s.epoch:
+		x.lost = true
+	case from.Seq > m.next:
+		last := m.next
+		m.mu.Unlock()
+		return nil, skep.Invalidf(op, "cursor", from.Seq, last)
+	default:
+		x.next = max(from.Seq, 1)
+	}
+	m.mu.Unlock()
+	if snapshot {
+		if err := x.begin(ctx); err != nil {
+			_ = x.Close()
+			return nil, err
+		}
+	}
+	if len(x.snapshots) == 0 {
+		close(x.told)
+	}
+	return x, nil
+}
+
+// begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the gap,
+// asks again.
+func (x *stream) begin(ctx context.Context) error {
+	found := make([]snapshot, len(x.s.nodes))
+	errs := x.s.each(func(n *node) error {
+		st, err := n.st.Events(ctx, skep.Cursor{}, true)
+		if err != nil {
+			return err
+		}
+		found[n.i] = snapshot{n: n, st: st}
+		found[n.i].told, err = st.Told()
+		return err
+	})
+	for _, y := range found {
+		if y.st != nil {
+			x.snapshots = append(x.snapshots, y)
+		}
+	}
+	for i, err := range errs {
+		switch {
+		case err == nil || found[i].st == nil && ctx.Err() == nil && x.s.away(err):
+		case ctx.Err() != nil:
+			return ended(ctx, "events")
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// Next implements skep.EventStream.
+func (x *stream) Next(ctx context.Context, into []skep.Event) (int, error) {
+	const op = "next event"
+	if len(into) == 0 {
+		return 0, skep.Invalidf(op, "events to fill", 0, "at least 1")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for {
+		if err := x.usable(op); err != nil {
+			return 0, err
+		}
+		if len(x.snapshots) > 0 {
+			n, err := x.stored(ctx, into)
+			if n > 0 || err != nil {
+				return n, err
+			}
+			continue
+		}
+		n, more := x.take(into)
+		if n > 0 {
+			return n, nil
+		}
+		select {
+		case <-more:
+		case <-x.done:
+		case <-x.s.ctx.Done():
+		case <-ctx.Done():
+			return 0, ended(ctx, op)
+		}
+	}
+}
+
+func (x *stream) usable(op string) error {
+	select {
+	case <-x.done:
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	case <-x.s.ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	default:
+		return nil
+	}
+}
+
+// stored gives what the first of the snapshots tells of. What follows it on the same stream the merged events have, too.
+func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
+	y := x.snapshots[0]
+	select {
+	case <-y.told:
+		x.drop()
+		return 0, nil
+	default:
+	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // its Next waits for what follows the snapshot
+		select {
+		case <-y.told:
+		case <-x.done:
+		case <-x.s.ctx.Done():
+		case <-over:
+		}
+		cancel()
+	}()
+	n, err := y.st.Next(within, into)
+	k := 0
+	for i := range into[:n] {
+		if e := &into[i]; e.Kind == skep.EventStored {
+			x.s.translate(ctx, y.n, e)
+			e.Cursor = skep.Cursor{Epoch: x.s.epoch, Seq: x.next - 1}
+			into[k] = *e
+			k++
+		}
+	}
+	switch {
+	case k > 0 || err == nil || within.Err() != nil && ctx.Err() == nil:
+		return k, nil // told of all, or closed: the caller looks
+	case ctx.Err() != nil:
+		return 0, ended(ctx, "next event")
+	case x.s.away(err) || errors.Is(err, skep.Closed):
+		x.drop() // the rest of it is a gap when the node is back
+		return 0, nil
+	}
+	return 0, err
+}
+
+// drop ends the first of the snapshots.
+func (x *stream) drop() {
+	_ = x.snapshots[0].st.Close()
+	if x.snapshots = x.snapshots[1:]; len(x.snapshots) == 0 {
+		close(x.told)
+	}
+}
+
+// take copies what there is, and gives what to wait for.
+func (x *stream) take(into []skep.Event) (n int, more <-chan struct{}) {
+	m := &x.s.merge
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for n < len(into) {
+		oldest := m.oldest()
+		switch {
+		case x.lost:
+			x.lost = false
+			into[n] = x.gap(m.next-1, 0)
+		case x.next < oldest:
+			into[n] = x.gap(oldest-1, oldest-x.next)
+			x.next = oldest
+		case x.next < m.next:
+			into[n] = m.ring[x.next%uint64(len(m.ring))]
+			x.next++
+		default:
+			return n, m.more
+		}
+		n++
+	}
+	return n, m.more
+}
+
+// gap stands for events that are lost, up to and with number last; lost is 0 where nobody knows how many.
+func (x *stream) gap(last, lost uint64) skep.Event {
+	return skep.Event{Cursor: skep.Cursor{Epoch: x.s.epoch, Seq: last}, Kind: skep.EventGap, Time: skep.Steady(), Lost: lost}
+}
+
+// Told implements skep.EventStream.
+func (x *stream) Told() (<-chan struct{}, error) { return x.told, nil }
+
+// Close implements skep.EventStream.
+func (x *stream) Close() error {
+	x.once.Do(func() {
+		close(x.done)
+		x.mu.Lock() // a Next that waits has ended
+		defer x.mu.Unlock()
+		for _, y := range x.snapshots {
+			_ = y.st.Close()
+		}
+	})
+	return nil
+}
