@@ -31,6 +31,7 @@ var operators = map[string]string{
 	"tools/internal/page":        "the demo's page of charts",
 	"tools/internal/self":        "the demo's first process, which is killed",
 	"tools/internal/doctor":      "skep doctor, skep version",
+	"tools/internal/size":        "skep size",
 	"tools/internal/inspect":     "skep inspect",
 	"tools/internal/serve":       "skep serve",
 	"tools/internal/servecmd":    "its flags",
