@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,7 +95,7 @@ func (c *conn) cmdHello(_ context.Context, cmd command) error {
 	if !c.known {
 		return c.fail(replyError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"))
 	}
-	c.proto = proto
+	c.speak(proto)
 	if name != "" {
 		if err := c.setName(name); err != nil {
 			return c.fail(err)
@@ -143,8 +144,9 @@ func (c *conn) cmdQuit(context.Context, command) error {
 
 // cmdReset makes the connection what it was when it began.
 func (c *conn) cmdReset(context.Context, command) error {
-	c.number, c.db, c.proto = 0, nil, 2
-	c.about.set(func(a *aboutInfo) { a.client = "" })
+	c.number, c.db = 0, nil
+	c.speak(2)
+	c.about.set(func(a *aboutInfo) { a.client, a.db = "", 0 })
 	if id, err := c.identify("", ""); err != nil {
 		c.leave()
 	} else if err := c.become(id); err != nil {
@@ -230,17 +232,79 @@ func (c *conn) describe(name string, d *definition) {
 	if d.max != d.min {
 		arity = -d.min
 	}
-	c.array(6)
+	c.array(10) // as a server of redisVersion
 	c.text(strings.ToLower(name))
 	c.int(int64(arity))
-	flags := strings.Fields(d.flags)
-	c.array(len(flags))
-	for _, f := range flags {
-		c.simple(f)
-	}
+	c.words(strings.Fields(d.flags))
 	c.int(int64(d.first))
 	c.int(int64(d.last))
 	c.int(int64(d.step))
+	c.words(d.categories())
+	c.array(0) // tips
+	if d.first == 0 {
+		c.array(0)
+	} else {
+		c.array(1)
+		c.keySpec(d)
+	}
+	c.array(0) // subcommands
+}
+
+// categories are those of an ACL, as far as they follow from the rest.
+func (d *definition) categories() []string {
+	of := []string{"@slow"}
+	for _, f := range strings.Fields(d.flags) {
+		switch f {
+		case "fast":
+			of[0] = "@fast"
+		case "readonly":
+			of = append(of, "@read")
+		case "write":
+			of = append(of, "@write")
+		}
+	}
+	if d.need == auth.Admin {
+		of = append(of, "@dangerous")
+	}
+	if d.first == 0 {
+		of = append(of, "@connection")
+	}
+	return of
+}
+
+// keySpec tells where a command's keys are.
+func (c *conn) keySpec(d *definition) {
+	flag, last := "RO", 0
+	if d.need&auth.Write != 0 {
+		flag = "RW"
+	}
+	if d.last < 0 {
+		last = -1
+	}
+	c.fields(3)
+	c.text("flags")
+	c.words([]string{flag})
+	c.text("begin_search")
+	c.fields(2)
+	c.text("type")
+	c.text("index")
+	c.text("spec")
+	c.fields(1)
+	c.text("index")
+	c.int(int64(d.first))
+	c.text("find_keys")
+	c.fields(2)
+	c.text("type")
+	c.text("range")
+	c.text("spec")
+	c.fields(3)
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"lastkey", last}, {"keystep", d.step}, {"limit", 0}} {
+		c.text(f.name)
+		c.int(int64(f.n))
+	}
 }
 
 // cmdClient is the part of CLIENT that clients send by themselves, and LIST.
@@ -286,11 +350,14 @@ func (c *conn) setName(name string) error {
 	return nil
 }
 
-// line describes the connection as CLIENT LIST does.
+// line describes the connection as CLIENT LIST of redisVersion does: all its fields, those of what there is not here, and
+// of memory, which is not counted by connection, 0 or none.
 func (c *conn) line(now time.Time) string {
 	a := c.about.get()
-	return fmt.Sprintf("id=%d addr=%s laddr=%s name=%s age=%d idle=%d db=%d cmd=%s user=%s\n", c.id, c.raw.RemoteAddr(), c.raw.LocalAddr(),
-		a.client, int(now.Sub(c.about.since).Seconds()), int(now.Sub(a.last).Seconds()), a.db, strings.ToLower(printable(a.command)), a.tenant)
+	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=0 name=%s age=%d idle=%d flags=N db=%d sub=0 psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 "+
+		"argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 resp=%d\n",
+		c.id, c.raw.RemoteAddr(), c.raw.LocalAddr(), a.client, int(now.Sub(c.about.since).Seconds()), int(now.Sub(a.last).Seconds()), a.db,
+		cmp.Or(strings.ToLower(printable(a.command)), "NULL"), a.tenant, max(a.proto, 2))
 }
 
 // cmdConfig answers CONFIG GET for the few settings that tools ask for.

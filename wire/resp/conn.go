@@ -398,6 +398,24 @@ func (c *conn) fields(n int) {
 	}
 }
 
+// words is a set of words; in RESP2 an array.
+func (c *conn) words(w []string) {
+	if c.proto == 3 {
+		c.out = append(strconv.AppendInt(append(c.out, '~'), int64(len(w)), 10), '\r', '\n')
+	} else {
+		c.array(len(w))
+	}
+	for _, s := range w {
+		c.simple(s)
+	}
+}
+
+// speak changes the protocol's version.
+func (c *conn) speak(proto int) {
+	c.proto = proto
+	c.about.set(func(a *aboutInfo) { a.proto = proto })
+}
+
 // fail replies with an error, in words Redis clients know.
 func (c *conn) fail(err error) error {
 	var wait *tryAgain

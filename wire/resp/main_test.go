@@ -159,7 +159,7 @@ func (c *client) tryReply() (string, error) {
 			return "", err
 		}
 		return quoted(b[:n]), nil
-	case '*', '%':
+	case '*', '%', '~':
 		fmt.Sscan(line[1:], &n)
 		if line[0] == '%' {
 			n *= 2

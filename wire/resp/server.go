@@ -157,7 +157,7 @@ type aboutInfo struct {
 	client       string // as the client calls itself
 	command      string
 	last         time.Time
-	db           int
+	db, proto    int
 }
 
 func (a *about) set(f func(*aboutInfo)) {
