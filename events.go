@@ -21,7 +21,7 @@ type Observer interface {
 
 // Cursor is a place in a store's stream of events.
 type Cursor struct {
-	Epoch uint64 // changes each time the store is opened
+	Epoch uint64 // changes each time the store is opened, and is not another store's
 	Seq   uint64 // grows by one an event
 }
 

@@ -117,7 +117,8 @@ func (s Scope) validate(op string) error {
 	return nil
 }
 
-// LeaseID names a lease in one store's run; 0 is none.
+// LeaseID names a lease; 0 is none. Ids are random: one of an earlier run of the store, or of another store at the same
+// address, is nobody's.
 type LeaseID uint64
 
 // Lease is a promise that the blocks a lookup found stay restorable until Until,

@@ -3,6 +3,7 @@ package index
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -46,7 +47,6 @@ type leases struct {
 	mu         sync.Mutex // after Index.mu
 	byID       map[skep.LeaseID]*lease
 	of         map[ID]*lease // of a deepest block: the one granted last
-	next       skep.LeaseID
 	held       map[uint16]*held
 	marks      []uint64
 	pending    []ID // granted, not marked yet
@@ -132,9 +132,8 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 	}
 	h.bytes[k] += r.Bytes
 	h.n++
-	l.next++
-	until := timeOf(r.Until)
-	l.enter(&lease{id: l.next, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, bytes: r.Bytes, until: until})
+	until, id := timeOf(r.Until), l.newID()
+	l.enter(&lease{id: id, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, bytes: r.Bytes, until: until})
 	l.soonest = min(l.soonest, until)
 	if l.pending = append(l.pending, r.Deepest); len(l.pending) >= maxPending {
 		x.markPending() // nobody evicts: do not let the queue grow
@@ -142,7 +141,17 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 	if l.rebuilding {
 		l.fresh = append(l.fresh, r.Deepest)
 	}
-	return l.next, nil
+	return id, nil
+}
+
+// newID is the number of a lease: random, so that none of an earlier run, or of another tenant, is named by one that
+// was counted on from a beginning.
+func (l *leases) newID() skep.LeaseID {
+	for {
+		if id := skep.LeaseID(rand.Uint64()); id != 0 && l.byID[id] == nil {
+			return id
+		}
+	}
 }
 
 // Renew sets a new end. LeaseExpired is returned when the lease is unknown, over at

@@ -159,3 +159,26 @@ func TestGrantsDuringARebuildCount(t *testing.T) {
 	require.False(t, x.Protected(d[3].FP))
 	require.False(t, x.Protected(c[0].FP))
 }
+
+// A lease of another run, or of another store, is nobody's here: numbers that a client kept end nothing.
+func TestLeasesOfOtherRunsAreNobodys(t *testing.T) {
+	given := map[skep.LeaseID]bool{}
+	for range 3 {
+		x := open(t, Config{})
+		insert(t, x, chain(0, 1)...)
+		var own []skep.LeaseID
+		for range 1000 {
+			own = append(own, grant(t, x, 0, 1, 0, second(10)))
+		}
+		for id := range given {
+			x.Release(id)
+			require.ErrorIs(t, x.Renew(id, second(1), second(20)), skep.LeaseExpired)
+		}
+		require.Equal(t, len(own), x.Stats().Leases)
+		for _, id := range own {
+			require.NotZero(t, id)
+			require.False(t, given[id])
+			given[id] = true
+		}
+	}
+}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 	"time"
 
@@ -201,4 +202,10 @@ func (st *eventStream) Told() (<-chan struct{}, error) { return st.told, nil }
 func (st *eventStream) Close() error {
 	st.once.Do(func() { close(st.done) })
 	return nil
+}
+
+// eventsEpoch is the epoch of cursors: how often the store was opened, beside a part of the store's own number, since
+// what is at an address may be another store, which was opened as often. 53 bits, that JSON keeps it.
+func eventsEpoch(id segment.StoreID, opens uint64) uint64 {
+	return uint64(binary.LittleEndian.Uint32(id[:])&(1<<21-1))<<32 | opens&(1<<32-1)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -290,7 +291,10 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		st := d.row()
 		b.PutDevice(&st)
 	}
-	root := s.storeState(catalog.StoreState{}, false)
+	// Not from 1: the number of a namespace that a client kept is nobody's in another store at the same address.
+	var first [4]byte
+	rand.Read(first[:])
+	root := s.storeState(catalog.StoreState{NextNamespace: binary.LittleEndian.Uint32(first[:]) >> 2}, false)
 	b.PutStore(root)
 	if err = s.catalog.Commit(ctx, b, true); err != nil {
 		return root, err

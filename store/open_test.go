@@ -358,8 +358,12 @@ func TestGoodOpenings(t *testing.T) {
 		{"second superblock damaged", func(t *testing.T, dir string, o *Options) {
 			patch(t, filepath.Join(dir, "device-1"), layout.PageSize, flip)
 		}},
-		{"larger capacity", func(t *testing.T, dir string, o *Options) { o.CapacityBytes, o.ChangeCapacity = o.CapacityBytes*2, true }},
-		{"smaller capacity", func(t *testing.T, dir string, o *Options) { o.CapacityBytes, o.ChangeCapacity = o.CapacityBytes/2, true }},
+		{"larger capacity", func(t *testing.T, dir string, o *Options) {
+			o.CapacityBytes, o.ChangeCapacity = o.CapacityBytes*2, true
+		}},
+		{"smaller capacity", func(t *testing.T, dir string, o *Options) {
+			o.CapacityBytes, o.ChangeCapacity = o.CapacityBytes/2, true
+		}},
 		{"another block and segment size", func(t *testing.T, dir string, o *Options) { o.BlockBytes, o.SegmentBytes = 1<<20, 1<<20 }},
 		{"another policy", func(t *testing.T, dir string, o *Options) { o.Policy, o.LogicalBlocks = "lru", 1000 }},
 		{"a lock file left behind", func(t *testing.T, dir string, o *Options) {

@@ -53,7 +53,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.sealLoaded()
-	s.events = observe.NewEvents(s.epoch, s.options.EventBuffer, s.options.Wall)
+	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
 	if s.options.ReadOnly {
 		return nil
 	}
