@@ -32,8 +32,8 @@ func (r *rig) second() *rig {
 	return x
 }
 
-// What one client put another finds, wants no more and deletes: blocks that were put in the middle of a group by somebody who
-// did not know where it begins, too.
+// What one client put another finds, wants no more and deletes: blocks that were put in the middle of a group by
+// somebody who did not know where it begins, too.
 func TestClientsFindOneAnothersBlocks(t *testing.T) {
 	t.Parallel()
 	for _, g := range []int{1, 4, 16} {
@@ -102,8 +102,8 @@ func TestATailOnAnotherNodeIsReplaced(t *testing.T) {
 	require.Positive(t, elsewhere)
 }
 
-// Each node is given its part of the caller's memory, and what lies between two blocks where that is the Store's to fill: so
-// a node's drives may read into it.
+// Each node is given its part of the caller's memory, and what lies between two blocks where that is the Store's to
+// fill: so a node's drives may read into it.
 func TestNodesLoadIntoTheCallersMemory(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 3, 4)
