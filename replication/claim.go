@@ -7,8 +7,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun. A busy engine gets
-// what an idle one gets.
+// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun. A busy
+// engine gets what an idle one gets.
 func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.EngineLoad) (skep.Claim, error) {
 	const op = "claim"
 	x.mu.Lock()
@@ -39,8 +39,9 @@ func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.Eng
 	return c.claim(whole, c.Blocks.From, per, end), nil
 }
 
-// claim answers for positions that are tokens or layers. first is the position of unit 0 in units, per the positions of a
-// unit, end that of the chain's end. What lies outside of the units is never loaded, so it is granted to whoever asks.
+// claim answers for positions that are tokens or layers. first is the position of unit 0 in units, per the positions
+// of a unit, end that of the chain's end. What lies outside of the units is never loaded, so it is granted to whoever
+// asks.
 func (c *chain) claim(r skep.Range, first, per, end int) skep.Claim {
 	at := func(pos int) (unit int, inside bool) {
 		unit = pos/per - first

@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep/wire"
 )
 
-// Dial makes a Store of the cluster that the server at o.Addr is a node of: it asks that node for the map, and the Store has
-// a client of each node, by the same options. A node that is not there is no error: it is away.
+// Dial makes a Store of the cluster that the server at o.Addr is a node of: it asks that node for the map, and the
+// Store has a client of each node, by the same options. A node that is not there is no error: it is away.
 //
 // Errors: those of wire.Dial; Unsupported (the server is no node of a cluster); Invalid (the options, or the map).
 func Dial(ctx context.Context, o wire.Options) (*Store, error) {
@@ -36,8 +36,8 @@ func Dial(ctx context.Context, o wire.Options) (*Store, error) {
 	return Open(m, o)
 }
 
-// Open makes a Store of the nodes of a map, with a client of each by the same options, whose Addr counts for nothing. It
-// connects to none of them: the first call does.
+// Open makes a Store of the nodes of a map, with a client of each by the same options, whose Addr counts for nothing.
+// It connects to none of them: the first call does.
 func Open(m *clustermap.Map, o wire.Options) (*Store, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package replication makes one Store of many nodes, each of which is a Store: a server that a wire client speaks to, as a
-// rule. It has one copy of each block so far, and replicates nothing.
+// Package replication makes one Store of many nodes, each of which is a Store: a server that a wire client speaks to,
+// as a rule. It has one copy of each block so far, and replicates nothing.
 //
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
 //	New          the same over any Stores
@@ -10,14 +10,16 @@
 //
 // # How it works
 //
-// Blocks of a chain go in groups, and a group goes to the node of its first block. On its node it is a chain of its own,
-// which begins at depth 0.
+// Blocks of a chain go in groups, and a group goes to the node of its first block. On its node it is a chain of its
+// own, which begins at depth 0.
 //
-//	lookup    one call a group, the nodes at once, in waves; the longest prefix over the groups. One lease is a lease of each
-//	          group's node (lookup.go, lease.go)
-//	put       cut where the group changes; a node's runs one after another, the nodes at once (put.go, known.go)
-//	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into its part of the caller's
-//	          destination. Claims, priorities and stops are of what has not been begun (restore.go, session.go, load.go)
+//	lookup    one call a group, the nodes at once, in waves; the longest prefix over the groups.
+//	          One lease is a lease of each group's node (lookup.go, lease.go)
+//	put       cut where the group changes; a node's runs one after another, the nodes at once
+//	          (put.go, known.go)
+//	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
+//	          its part of the caller's destination. Claims, priorities and stops are of what
+//	          has not been begun (restore.go, session.go, load.go)
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
 //
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
@@ -25,22 +27,22 @@
 //
 // # What it lacks
 //
-// It keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by name in
-// the contract's tests.
+// It keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
+// name in the contract's tests.
 //
 //   - CountBlocks, ListKeys, PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
 //     Compute.Boundary are Unsupported.
-//   - A cap on what a tenant has leased or pinned is each node's own: nobody counts over all of them, and where one node
-//     refuses a pin the others have pinned.
-//   - Events of blocks on several nodes come in no order, so a chain's commits may be told of out of its order. An event of
-//     a group's first block has the parent and depth that this Store knows from its own puts and lookups, and none where it
-//     does not, or where the block is salted. Events of drives are left out.
+//   - A cap on what a tenant has leased or pinned is each node's own: nobody counts over all of them, and where one
+//     node refuses a pin the others have pinned.
+//   - Events of blocks on several nodes come in no order, so a chain's commits may be told of out of its order. An
+//     event of a group's first block has the parent and depth that this Store knows from its own puts and lookups,
+//     and none where it does not, or where the block is salted. Events of drives are left out.
 //   - Compute plans nothing: a claim is granted of whatever is not begun, and no load is declined.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
-//   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately, is
-//     loose: placed by its own key. One that is put so in place of a deleted one does not show what followed that one
-//     before it is put again.
+//   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
+//     is loose: placed by its own key. One that is put so in place of a deleted one does not show what followed that
+//     one before it is put again.
 //
 // # Goroutines
 //

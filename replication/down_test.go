@@ -107,8 +107,8 @@ func (r *rig) restore(keys []skep.Key, lease skep.LeaseID) map[int]error {
 	return out
 }
 
-// A node that is down: its blocks are misses, puts to it are declined, the rest goes on, and what it has is there when it is
-// back.
+// A node that is down: its blocks are misses, puts to it are declined, the rest goes on, and what it has is there
+// when it is back.
 func TestANodeThatIsDown(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 3, 4)
@@ -213,8 +213,8 @@ func TestNamespacesWhileANodeIsDown(t *testing.T) {
 	require.ErrorIs(t, err, skep.Unavailable)
 }
 
-// A node that comes back as another, with a store that is empty or has other namespaces under the same numbers, is asked for
-// its numbers again: nobody gets another namespace's blocks.
+// A node that comes back as another, with a store that is empty or has other namespaces under the same numbers, is
+// asked for its numbers again: nobody gets another namespace's blocks.
 func TestANodeThatComesBackAsAnother(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 2, 1)
@@ -250,7 +250,8 @@ func TestANodeThatComesBackAsAnother(t *testing.T) {
 	}
 }
 
-// A lookup leases what it found: groups behind one that is not whole are given back, and so is all of it with the lease.
+// A lookup leases what it found: groups behind one that is not whole are given back, and so is all of it with the
+// lease.
 func TestALookupLeasesWhatItFoundAndNoMore(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 3, 4)
@@ -337,8 +338,8 @@ func TestCommitsAreToldOfEveryBlock(t *testing.T) {
 	}
 }
 
-// What is said of a cluster whose nodes come and go agrees with a model of it: a set of blocks on each node, nodes that are
-// there or not, and the places that the map gives.
+// What is said of a cluster whose nodes come and go agrees with a model of it: a set of blocks on each node, nodes
+// that are there or not, and the places that the map gives.
 func TestRandomNodesFailAndReturn(t *testing.T) {
 	t.Parallel()
 	seed := drawn.Seed(t)
@@ -438,7 +439,8 @@ func TestRandomNodesFailAndReturn(t *testing.T) {
 	}
 }
 
-// A server that is killed and started again: nothing hangs, its blocks are misses meanwhile, and everything is there after.
+// A server that is killed and started again: nothing hangs, its blocks are misses meanwhile, and everything is there
+// after.
 func TestAServerIsKilledAndComesBack(t *testing.T) {
 	t.Parallel()
 	stores := memstores(3, storetest.Config{})
@@ -492,8 +494,8 @@ func TestWrapper(t *testing.T) {
 		"Session.Direction", "Session.Claim", "Session.Computed", "Session.Reprioritise", "Session.Stop", "Session.Next", "Session.Close")
 }
 
-// What has not been begun is granted to who claims it, and no node is asked for it; a session that is to be given up while a
-// node does not answer says that its memory is not released.
+// What has not been begun is granted to who claims it, and no node is asked for it; a session that is to be given up
+// while a node does not answer says that its memory is not released.
 func TestClaimsFindMostOfAChainNotBegun(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 2, 4)

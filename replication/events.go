@@ -112,8 +112,8 @@ func (p *pump) run() {
 	}
 }
 
-// open opens the node's stream where it was left, or at the next event for the first time. What happened meanwhile on a node
-// that was away and of which nothing had been heard is not known: a gap.
+// open opens the node's stream where it was left, or at the next event for the first time. What happened meanwhile on
+// a node that was away and of which nothing had been heard is not known: a gap.
 func (p *pump) open(ctx context.Context, first bool) (skep.EventStream, error) {
 	m := &p.s.merge
 	m.mu.Lock()
@@ -173,8 +173,8 @@ func (p *pump) read(ctx context.Context, st skep.EventStream) error {
 	}
 }
 
-// translate makes a node's event one of this Store: the namespace has another number here, and a block that begins a group
-// is, on its node, the first of a chain.
+// translate makes a node's event one of this Store: the namespace has another number here, and a block that begins a
+// group is, on its node, the first of a chain.
 func (s *Store) translate(ctx context.Context, n *node, e *skep.Event) {
 	e.Namespace = s.spaces.of(ctx, n, e.Namespace)
 	if e.Salted || e.Namespace == 0 {
@@ -188,8 +188,8 @@ func (s *Store) translate(ctx context.Context, n *node, e *skep.Event) {
 	}
 }
 
-// catchUp is how long a reader of events waits for those that are on their way from a node. A node may have numbered events
-// that its credentials do not see: they never come.
+// catchUp is how long a reader of events waits for those that are on their way from a node. A node may have numbered
+// events that its credentials do not see: they never come.
 const catchUp = 200 * time.Millisecond
 
 // answerTime is how long a node may take to say which event was its last.
@@ -220,8 +220,8 @@ func (p *pump) follows() bool {
 	return p.there
 }
 
-// last is the number of the node's last event: a stream that is to go on in a run of the node's Store that never was begins
-// with a gap, which has it.
+// last is the number of the node's last event: a stream that is to go on in a run of the node's Store that never was
+// begins with a gap, which has it.
 func (p *pump) last(ctx context.Context) (skep.Cursor, error) {
 	within, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -8,9 +8,9 @@ import (
 	"github.com/skepkv/skep/replication/placement"
 )
 
-// memory is what this Store knows of where blocks are in their chains, from its own puts and lookups: a put names the parent
-// of a block, and the block goes to the group that the parent is in. It keeps the last of what it saw, in two halves of
-// which the older is thrown away when the younger is full.
+// memory is what this Store knows of where blocks are in their chains, from its own puts and lookups: a put names the
+// parent of a block, and the block goes to the group that the parent is in. It keeps the last of what it saw, in two
+// halves of which the older is thrown away when the younger is full.
 type memory struct {
 	seed maphash.Seed
 
@@ -88,7 +88,7 @@ func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *s
 	if parent != nil {
 		e.parent, e.hasParent = *parent, true
 	}
-	if depth%sp.group == 0 {
+	if placement.Anchor(depth, sp.group) == depth {
 		return e
 	}
 	if was, ok := s.known.get(sc, k); ok && was.depth == depth {
@@ -97,7 +97,7 @@ func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *s
 	}
 	if up, ok := s.known.get(sc, *parent); ok && up.depth == depth-1 {
 		e.anchor, e.base = up.anchor, up.base
-	} else if (depth-1)%sp.group == 0 {
+	} else if placement.Anchor(depth, sp.group) == depth-1 {
 		e.anchor, e.base = *parent, depth-1
 	}
 	return e

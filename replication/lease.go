@@ -26,12 +26,12 @@ type lease struct {
 	salt  skep.Salt
 	spans []span
 	lasts []skep.Key // last key of each span: a chain's key says what came before it
-	whole bool       // the last block is no partial tail
+	tail  int        // tokens of the last block
 }
 
 // add gives a lease on what was found; denied where there are too many.
 func (l *leases) add(sp *space, salt skep.Salt, keys []skep.Key, f *finding) (out skep.Lease, denied bool) {
-	x := &lease{until: f.until, space: sp, salt: salt, spans: f.spans, whole: f.whole}
+	x := &lease{until: f.until, space: sp, salt: salt, spans: f.spans, tail: f.tail(sp)}
 	if sp.Chained {
 		for _, s := range f.spans {
 			x.lasts = append(x.lasts, keys[s.to-1])

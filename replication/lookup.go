@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Waves of a lookup: so many groups are asked for at once, and twice as many when all of them were there. Of one node so
-// many at a time.
+// Waves of a lookup: so many groups are asked for at once, and twice as many when all of them were there. Of one node
+// so many at a time.
 const (
 	firstWave = 64
 	mostWave  = 4096
@@ -39,6 +39,9 @@ type finding struct {
 	until time.Time       // of the first of the leases
 	whole bool            // the last block is no partial tail
 }
+
+// tail is the tokens of the last block found.
+func (f *finding) tail(sp *space) int { return f.Tokens - (f.Blocks-1)*sp.Shape.BlockTokens }
 
 // Lookup implements skep.PrefixFinder.
 func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {

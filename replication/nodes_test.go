@@ -15,6 +15,17 @@ type fallible struct {
 	// gate, when set, is waited for before a restore begins; asked counts the blocks that were asked for.
 	gate  chan struct{}
 	asked atomic.Int64
+	deaf  bool                      // the gate is waited for although the call has been given up
+	told  chan struct{}             // when set, is waited for before events are told of
+	saw   func(skep.RestoreRequest) // is shown what was asked for
+	open  bool                      // closing the Store leaves it open: others use it
+}
+
+func (f *fallible) Close() error {
+	if f.open {
+		return nil
+	}
+	return f.Store.Close()
 }
 
 func (f *fallible) up() error {
@@ -106,10 +117,17 @@ func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Se
 		blocks, _ := r.Chains[i].Blocks.In(len(r.Chains[i].Keys))
 		f.asked.Add(int64(blocks.Len()))
 	}
+	if f.saw != nil {
+		f.saw(*r)
+	}
 	if f.gate != nil {
+		given := ctx.Done()
+		if f.deaf {
+			given = nil
+		}
 		select {
 		case <-f.gate:
-		case <-ctx.Done():
+		case <-given:
 			return nil, ctx.Err()
 		}
 	}
@@ -131,15 +149,23 @@ func (s *fallibleSession) Next(ctx context.Context, into []skep.Chunk) (int, err
 func (f *fallible) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	return try(f, func() (skep.EventStream, error) {
 		st, err := f.Store.Events(ctx, from, snapshot)
-		return &fallibleStream{st, f}, err
+		return &fallibleStream{st, f, f.told != nil && from.Seq > 1}, err
 	})
 }
 
 type fallibleStream struct {
 	skep.EventStream
-	f *fallible
+	f    *fallible
+	held bool
 }
 
 func (s *fallibleStream) Next(ctx context.Context, into []skep.Event) (int, error) {
+	if s.held {
+		select {
+		case <-s.f.told:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
 	return try(s.f, func() (int, error) { return s.EventStream.Next(ctx, into) })
 }

@@ -6,10 +6,11 @@ import (
 	"sync"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/placement"
 )
 
-// Want implements skep.Putter. The nodes are asked for all keys of a chain, since a block may be in a group that the caller
-// does not name; whether one that is nowhere is wanted says the node that would get it.
+// Want implements skep.Putter. The nodes are asked for all keys of a chain, since a block may be in a group that the
+// caller does not name; whether one that is nowhere is wanted says the node that would get it.
 func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
 	const op = "want"
 	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
@@ -27,7 +28,7 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 	}
 	planned, share := make([]int, len(r.Keys)), make([]int64, len(s.nodes))
 	for i, k := range r.Keys {
-		anchor := r.Keys[i-i%sp.group]
+		anchor := r.Keys[placement.Anchor(i, sp.group)]
 		if e, ok := s.known.get(r.Scope, k); ok {
 			anchor = e.anchor
 		}
@@ -102,9 +103,9 @@ type run struct {
 	node     *node
 }
 
-// Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside one
-// another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in doubt: whole
-// or absent.
+// Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
+// one another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
+// doubt: whole or absent.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if len(r.Blocks) > skep.MaxPutBlocks {
@@ -273,8 +274,8 @@ func (p *putting) put(ctx context.Context, x run) error {
 	return err
 }
 
-// supersede drops the partial tails that blocks have made superfluous and that are on another node than the block: one that
-// is at a group's beginning, or loose, is there by its own key.
+// supersede drops the partial tails that blocks have made superfluous and that are on another node than the block:
+// one that is at a group's beginning, or loose, is there by its own key.
 func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
 	for i := range r.Blocks {
 		if b := &r.Blocks[i]; b.Replaces != nil && out[i].Outcome != skep.Declined {

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds up what
-// they say, and is at most one a key.
+// named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
+// up what they say, and is at most one a key.
 func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
 	f func(n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
 	mine := make([][]skep.Key, len(s.nodes))
@@ -38,8 +38,8 @@ func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, 
 	return int(min(sum.Load(), int64(len(keys)))), err
 }
 
-// Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where one did
-// not, what the others had is gone and the error is Unavailable.
+// Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where
+// one did not, what the others had is gone and the error is Unavailable.
 func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
 	if err := checkKeys(op, len(keys), sc); err != nil {
@@ -55,8 +55,8 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	return s.named(ctx, op, sp, sc, keys, func(n *node, sc skep.Scope, keys []skep.Key) (int, error) { return n.st.Delete(ctx, sc, keys) })
 }
 
-// Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own: where one
-// is over it, the others have pinned.
+// Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own:
+// where one is over it, the others have pinned.
 func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
 	const op = "hint"
 	if err := checkKeys(op, len(keys), sc); err != nil {
@@ -102,8 +102,8 @@ func checkHint(op string, h skep.Hint) error {
 	return nil
 }
 
-// Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it is back,
-// and is to be purged again.
+// Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it
+// is back, and is to be purged again.
 func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
 	if err := p.Validate(); err != nil {

@@ -14,8 +14,8 @@ import (
 // hold is how long a session without a lease of its caller's has the nodes keep what it is about to read.
 const hold = time.Minute
 
-// Restore implements skep.Restorer. Where the caller has no lease, the chain is looked up first: what of it may be restored
-// depends on all of its groups.
+// Restore implements skep.Restorer. Where the caller has no lease, the chain is looked up first: what of it may be
+// restored depends on all of its groups.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	const op = "restore"
 	if len(r.Chains) > skep.MaxChains {
@@ -92,7 +92,8 @@ type chain struct {
 // layerCount is what became of one layer's chunks.
 type layerCount struct{ done, loaded int }
 
-// lane is what of a chain is on one node, and how much of it has been seen to: of block i of span s, or of layer l in span s.
+// lane is what of a chain is on one node, and how much of it has been seen to: of block i of span s, or of layer l in
+// span s.
 type lane struct {
 	spans []span // clipped to the chain's Blocks, in the order of loading
 	span  int
@@ -154,6 +155,9 @@ func (x *session) find(ctx context.Context, c *chain) error {
 	default:
 		promise := s.leases.get(c.Lease)
 		if spans = promise.covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+			if spans[len(spans)-1].to == len(c.Keys) {
+				c.valid = promise.tail
+			}
 			break // as it was found then
 		}
 		f, err := s.find(ctx, c.space, c.Salt, c.Keys[:c.Blocks.To], ask{lease: hold})
@@ -165,8 +169,8 @@ func (x *session) find(ctx context.Context, c *chain) error {
 		if found > 0 && size < 0 {
 			size = f.Bytes / int64(found)
 		}
-		if found == len(c.Keys) && !f.whole {
-			c.valid = f.Tokens - (found-1)*c.space.Shape.BlockTokens
+		if found == len(c.Keys) {
+			c.valid = f.tail(c.space)
 		}
 	}
 	for _, p := range spans {
@@ -216,8 +220,8 @@ const (
 	workChunks = 512
 )
 
-// next takes the lane's next work: w is nil where there is none now, and what has become of chunks that are not loaded is
-// queued.
+// next takes the lane's next work: w is nil where there is none now, and what has become of chunks that are not
+// loaded is queued.
 func (x *session) next(c *chain, i int) (w *work) {
 	l := &c.lanes[i]
 	var n *node

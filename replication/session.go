@@ -21,8 +21,9 @@ const (
 	giveBack = 2 * time.Second
 )
 
-// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains' order, a
-// few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to load.
+// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains'
+// order, a few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to
+// load.
 type session struct {
 	skep.UnsupportedSession // of claim words: there is no scheduler to share one with
 	st                      *Store

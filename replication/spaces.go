@@ -12,8 +12,8 @@ import (
 	"github.com/skepkv/skep/replication/placement"
 )
 
-// spaces is the namespaces that this Store has heard of. All nodes know a namespace by its tenant and name, and each has a
-// number of its own for it: so has this Store.
+// spaces is the namespaces that this Store has heard of. All nodes know a namespace by its tenant and name, and each
+// has a number of its own for it: so has this Store.
 type spaces struct {
 	s     *Store
 	group int
@@ -75,7 +75,8 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id, Limit: "one that was opened"}
 }
 
-// heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows it.
+// heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows
+// it.
 func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
@@ -151,8 +152,8 @@ func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.Name
 	return sp.ID
 }
 
-// on calls f with a node's number of the namespace. A node that does not have it, for it was away when the namespace was
-// made, is given it where made says so; else f is not called: there is nothing.
+// on calls f with a node's number of the namespace. A node that does not have it, for it was away when the namespace
+// was made, is given it where made says so; else f is not called: there is nothing.
 func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool, f func(id skep.NamespaceID) error) error {
 	id := sp.sure(n)
 	for try := 0; ; try++ {
@@ -338,8 +339,8 @@ func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Na
 	return skep.NamespaceInfo{}, lost
 }
 
-// DeleteNamespace implements skep.Namespacer. It has to reach every node: where one did not answer, the namespace is there,
-// and to be deleted again.
+// DeleteNamespace implements skep.Namespacer. It has to reach every node: where one did not answer, the namespace is
+// there, and to be deleted again.
 func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
 	if err := s.begin(ctx, op); err != nil {

@@ -18,8 +18,8 @@ import (
 type Options struct {
 	// Map is the cluster. It does not change while a Store is open.
 	Map *clustermap.Map
-	// Stores are the nodes' Stores, in the order of Map.Nodes: wire clients, or any other. They are the Store's from now
-	// on, which closes them.
+	// Stores are the nodes' Stores, in the order of Map.Nodes: wire clients, or any other. They are the Store's from
+	// now on, which closes them.
 	Stores []skep.Store
 
 	EventBuffer int          // events kept for readers that lag; 0: 16,384
@@ -157,8 +157,8 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-// away says that a node does not serve: it is not there, has too much to do or has been closed. What it has is missed, and
-// what it should get is declined.
+// away says that a node does not serve: it is not there, has too much to do or has been closed. What it has is
+// missed, and what it should get is declined.
 func (s *Store) away(err error) bool {
 	switch skep.KindOf(err) {
 	case skep.Unavailable, skep.Overloaded:

@@ -28,8 +28,8 @@ type snapshot struct {
 	told <-chan struct{}
 }
 
-// Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node that was
-// away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
+// Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node
+// that was away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
 func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
 	if err := s.begin(ctx, op); err != nil {
@@ -67,8 +67,8 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 	return x, nil
 }
 
-// begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the gap,
-// asks again.
+// begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the
+// gap, asks again.
 func (x *stream) begin(ctx context.Context) error {
 	found := make([]snapshot, len(x.s.nodes))
 	errs := x.s.each(func(n *node) error {
@@ -141,7 +141,8 @@ func (x *stream) usable(op string) error {
 	}
 }
 
-// stored gives what the first of the snapshots tells of. What follows it on the same stream the merged events have, too.
+// stored gives what the first of the snapshots tells of. What follows it on the same stream the merged events have,
+// too.
 func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 	y := x.snapshots[0]
 	select {

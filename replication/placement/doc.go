@@ -1,5 +1,5 @@
-// Package placement says which node of a cluster has a block. It is pure, and it computes with integers only: Go may fuse
-// a multiplication and an addition of floating-point numbers, and nodes of two architectures would disagree.
+// Package placement says which node of a cluster has a block. It is pure, and it computes with integers only: Go may
+// fuse a multiplication and an addition of floating-point numbers, and nodes of two architectures would disagree.
 //
 //	anchor   the first block of a group: blocks of a chain go G at a time, and the group goes where its anchor does
 //	slot     one of 65,536: the top 16 bits of SipHash(seed, namespace, stored key of the anchor)

@@ -32,8 +32,8 @@ func equal(n int) []int {
 	return w
 }
 
-// What is computed here is part of what is stored: another version of this package, on whatever machine, must find it. The
-// vectors agree with a second implementation, in Python with numbers of any length.
+// What is computed here is part of what is stored: another version of this package, on whatever machine, must find
+// it. The vectors agree with a second implementation, in Python with numbers of any length.
 func TestGoldenVectors(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct{ h, want uint64 }{
@@ -118,7 +118,8 @@ func TestWeightsAreKept(t *testing.T) {
 	}
 }
 
-// A node that is added takes its share and nothing moves between the others; one that goes gives its own and no other's.
+// A node that is added takes its share and nothing moves between the others; one that goes gives its own and no
+// other's.
 func TestLittleMoves(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 4, 5, 10, 30} {

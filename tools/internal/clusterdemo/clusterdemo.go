@@ -330,8 +330,8 @@ func (d *demo) play(ctx context.Context) (err error) {
 	return err
 }
 
-// untilFound looks for the sample until as much is found as before, or half a minute long: a client that met nobody there
-// waits a while before it tries a node again.
+// untilFound looks for the sample until as much is found as before, or half a minute long: a client that met nobody
+// there waits a while before it tries a node again.
 func (d *demo) untilFound(ctx context.Context) (err error) {
 	within, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -347,8 +347,8 @@ func (d *demo) untilFound(ctx context.Context) (err error) {
 	}
 }
 
-// chains is what is stored of the chains of requests, but for the last block of each: a partial tail is replaced when its
-// conversation goes on.
+// chains is what is stored of the chains of requests, but for the last block of each: a partial tail is replaced when
+// its conversation goes on.
 func (d *demo) chains(ctx context.Context, requests []trace.Request) error {
 	for _, r := range requests {
 		keys := make([]skep.Key, len(r.Blocks))
