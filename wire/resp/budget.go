@@ -27,6 +27,9 @@ type waiter struct {
 
 func newBudget(n int64) *budget { return &budget{pool: auth.Pool{Limit: n}} }
 
+// free is how much nobody has.
+func (b *budget) free() int64 { return max(0, b.pool.Limit-b.pool.Used()) }
+
 // of is a tenant's part.
 func (b *budget) of(t *auth.Tenant) *auth.Held { return b.pool.Of(t) }
 
