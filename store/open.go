@@ -92,7 +92,7 @@ func register(r prometheus.Registerer) (*observe.Collector, error) {
 	e := &skep.Error{Op: "open store", Kind: skep.Other, Field: "registerer", Err: err}
 	var taken prometheus.AlreadyRegisteredError
 	if errors.As(err, &taken) {
-		e.Kind, e.Value, e.Err = skep.Conflict, "has the metrics of another store", nil
+		e.Kind, e.Value, e.Err = skep.Conflict, "one with the metrics of another store", nil
 		e.Limit = "one for each store, or prometheus.WrapRegistererWith and a label that tells them apart"
 	}
 	return nil, e
