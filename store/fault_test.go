@@ -87,6 +87,9 @@ func TestReadFaults(t *testing.T) {
 					require.Zero(t, st.Damaged)
 				}
 
+				if copies == 1 && !tt.damaged { // that it failed is noticed a moment later, and would be after it is well
+					eventually(t, "the drive is fenced", func() bool { return !r.faultsOk(s) })
+				}
 				r.faults[0].Clear()
 				eventually(t, "the drive is let back in", func() bool { return r.faultsOk(s) })
 				if copies == 2 || !tt.damaged { // what was found damaged is gone, what was not read comes back
