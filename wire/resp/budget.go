@@ -63,6 +63,15 @@ func (b *budget) TryAcquire(by *auth.Held, n int64) bool {
 	return b.takeLocked(by, n)
 }
 
+// TryPart takes what take says it wants of at most a quarter of what is free, if that leaves keep, and says whether it has it.
+func (b *budget) TryPart(by *auth.Held, keep int64, take func(most int64) int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free := b.pool.Limit - b.pool.Used()
+	n := take(free / 4)
+	return free-n >= keep && b.takeLocked(by, n)
+}
+
 func (b *budget) takeLocked(by *auth.Held, n int64) bool {
 	return !slices.ContainsFunc(b.waiting, func(w *waiter) bool { return w.by == by }) && by.Take(n)
 }

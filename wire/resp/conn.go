@@ -59,6 +59,7 @@ type conn struct {
 	claimedOf *auth.Held
 
 	about about
+	stuck stuck
 }
 
 // errQuit ends a connection in order.

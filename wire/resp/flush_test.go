@@ -29,7 +29,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 			assert.NoError(t, f.store.Purge(t.Context(), skep.Purge{Tenant: "default"}))
 		},
 		"a purge of the pieces": func(t *testing.T, f *fixture) {
-			assert.NoError(t, f.store.Purge(t.Context(), skep.Purge{Namespace: f.server.database(f.server.tenantOf("default"), 0).data}))
+			assert.NoError(t, f.store.Purge(t.Context(), skep.Purge{Namespace: f.database().data}))
 		},
 	}
 	for name, flush := range flushes {
@@ -44,7 +44,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 				sent := len(all) - len(value) - 2 + after*pieceBytes
 				_, err := c.Write(all[:sent])
 				require.NoError(t, err)
-				data := f.server.database(f.server.tenantOf("default"), 0).data
+				data := f.database().data
 				count := func() int64 {
 					n, err := mem.CountBlocks(t.Context(), data)
 					require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 		}
 	}
 	flushes["the loss of a piece"] = func(t *testing.T, f *fixture) {
-		data := f.server.database(f.server.tenantOf("default"), 0).data
+		data := f.database().data
 		keys, _, err := f.store.ListKeys(t.Context(), data, 0, 1)
 		if assert.NoError(t, err) {
 			_, err = f.store.Delete(t.Context(), skep.Scope{Namespace: data}, keys[:1])
@@ -96,7 +96,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 			}
 			assert.Equal(t, "nil", c.do("GET", "k"))
 			f.server.reap.sweep()
-			n, err := mem.CountBlocks(t.Context(), f.server.database(f.server.tenantOf("default"), 0).data)
+			n, err := mem.CountBlocks(t.Context(), f.database().data)
 			require.NoError(t, err)
 			assert.Zero(t, n)
 		})
@@ -107,7 +107,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 func TestNoHeadIsStoredInAFlush(t *testing.T) {
 	f := serve(t, nil, Options{})
 	require.Equal(t, "+OK", f.dial().do("SET", "k", "v"))
-	served := f.server.database(f.server.tenantOf("default"), 0)
+	served := f.database()
 	db := newDatabase(f.server, served.tenant, 0)
 	db.open([2]skep.NamespaceID{served.heads, served.data})
 	purges := 0

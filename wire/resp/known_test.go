@@ -90,8 +90,7 @@ func TestWhatOthersDeleteIsGone(t *testing.T) {
 			f := serve(t, nil, Options{})
 			c := f.dial()
 			require.Equal(t, "+OK", c.do("MSET", "a", value, "k", value, "z", value))
-			db := f.server.database(f.server.tenantOf("default"), 0)
-			require.True(t, db.made.Load())
+			db := f.database()
 			_, err := f.store.Delete(t.Context(), skep.Scope{Namespace: db.heads}, []skep.Key{skep.KeyOf([]byte("k"))})
 			require.NoError(t, err)
 			switch then {
@@ -125,7 +124,7 @@ func TestAValueThatLostAPieceIsNotThere(t *testing.T) {
 			f := serve(t, nil, Options{})
 			c := f.dial()
 			require.Equal(t, "+OK", c.do("SET", "k", value, "EX", "1000"))
-			data := f.server.database(f.server.tenantOf("default"), 0).data
+			data := f.database().data
 			keys, _, err := f.store.ListKeys(t.Context(), data, 0, 1)
 			require.NoError(t, err)
 			_, err = f.store.Delete(t.Context(), skep.Scope{Namespace: data}, keys[:1])

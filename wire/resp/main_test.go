@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
@@ -80,6 +81,14 @@ func serve(t testing.TB, st skep.Store, o Options) *fixture {
 		require.NoError(t, <-done)
 	})
 	return &fixture{t, st, s, l.Addr().String()}
+}
+
+// database is the default tenant's database 0, which a SET has made.
+func (f *fixture) database() *database {
+	f.t.Helper()
+	db := f.server.database(f.server.tenantOf("default"), 0)
+	assert.True(f.t, db.made.Load())
+	return db
 }
 
 // client is a connection that sends what it is told and reads replies whole.

@@ -3,21 +3,19 @@ package resp
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/wire/auth"
 )
 
 // errCut ends a connection in the middle of a reply whose rest cannot be sent: a piece
 // of a value was damaged or lost after the value's length was told.
 var errCut = errors.New("value could not be sent whole")
 
-// sendWindow is how much of a reply is restored ahead of what is sent, in one session;
+// sendWindow is how much of a reply at most is restored ahead of what is sent, in one session;
 // two sessions at a time.
 const sendWindow = 16 << 20
 
@@ -34,29 +32,6 @@ type outgoing struct {
 	err   error // there is no value; errNone is a plain miss
 	lease skep.LeaseID
 	read  bool // counted in database.reading
-	last  int  // index of the last span that has pieces of it
-}
-
-// span is pieces of a run restored by one session: of one or several values, in order.
-type span struct {
-	keys  []skep.Key
-	of    []pieceRef
-	bytes int64
-
-	ses    skep.Session
-	ctx    context.Context // of waits for its pieces
-	cancel context.CancelFunc
-	end    func() // of its trace
-	err    error
-	slots  []skep.Chunk
-	landed []bool
-	by     *auth.Held
-	held   bool // of the send budget
-}
-
-type pieceRef struct {
-	value, piece int
-	size         int64
 }
 
 // get replies to a run of GETs, or to one MGET (array): values through as few sessions as
@@ -102,14 +77,8 @@ func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head in
 	if head > 0 {
 		c.array(head)
 	}
-	by := c.s.sending.of(c.identity.Limits())
-	spans := spansOf(run, by)
-	defer func() {
-		for _, sp := range spans {
-			c.endSpan(sp)
-		}
-	}()
-	at := 0
+	all := c.pieces(ctx, db, run)
+	defer all.close()
 	for i := range run {
 		o := &run[i]
 		if o.err != nil || o.h.piece == 0 {
@@ -118,7 +87,7 @@ func (c *conn) getSome(ctx context.Context, db *database, keys [][]byte, head in
 			}
 			continue
 		}
-		if err := c.large(ctx, db, run, i, spans, &at); err != nil {
+		if err := c.large(ctx, all, i); err != nil {
 			return nil, err
 		}
 	}
@@ -247,121 +216,12 @@ func (c *conn) miss() error {
 	return c.flushIfLarge()
 }
 
-// spansOf cuts a run into what one session restores. None is more than the tenant can get.
-func spansOf(run []outgoing, by *auth.Held) []*span {
-	window := min(sendWindow, by.Most())
-	var spans []*span
-	var sp *span
-	for v := range run {
-		o := &run[v]
-		if o.err != nil || o.h.piece == 0 {
-			continue
-		}
-		for p := range o.h.pieces() {
-			size := o.h.pieceSize(p)
-			if sp == nil || sp.bytes+size > window {
-				sp = &span{by: by}
-				spans = append(spans, sp)
-			}
-			sp.keys = append(sp.keys, o.h.id.key(p))
-			sp.of = append(sp.of, pieceRef{v, p, size})
-			sp.bytes += size
-			o.last = len(spans) - 1
-		}
-	}
-	return spans
-}
-
-// open starts a span's session, once its bytes fit the send budget. wait: until they
-// do; else only if they do now.
-func (c *conn) open(ctx context.Context, db *database, sp *span, wait bool) error {
-	if sp.ses != nil || sp.err != nil {
-		return sp.err
-	}
-	if !c.s.sending.TryAcquire(sp.by, sp.bytes) {
-		if !wait {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(ctx, c.s.o.ShedAfter)
-		defer cancel()
-		if err := c.s.sending.Acquire(ctx, sp.by, sp.bytes); err != nil {
-			c.s.stats.shed.Add(1)
-			return &tryAgain{c.s.o.ShedAfter, "no memory to send from"}
-		}
-	}
-	sp.held = true
-	sp.end = c.span(ctx, "device") // until the last of its pieces is taken
-	sp.slots, sp.landed = make([]skep.Chunk, len(sp.keys)), make([]bool, len(sp.keys))
-	deadline := time.Now().Add(c.s.o.OpTimeout)
-	sp.ctx, sp.cancel = context.WithDeadline(ctx, deadline)
-	sp.ses, sp.err = db.store.Restore(sp.ctx, &skep.RestoreRequest{Chains: []skep.Chain{{
-		Scope: skep.Scope{Namespace: db.data}, Keys: sp.keys, Deadline: deadline,
-	}}})
-	return sp.err
-}
-
-// endSpan gives back what a span holds.
-func (c *conn) endSpan(sp *span) {
-	for i := range sp.slots {
-		sp.slots[i].Release()
-	}
-	sp.slots = nil
-	if sp.ses != nil {
-		closeSession(sp.ses)
-		sp.ses = nil
-	}
-	if sp.cancel != nil {
-		sp.cancel()
-	}
-	if sp.end != nil {
-		sp.end()
-		sp.end = nil
-	}
-	if sp.held {
-		c.s.sending.Release(sp.by, sp.bytes)
-		sp.held = false
-	}
-}
-
-// next waits for piece i of the span.
-func (sp *span) next(ctx context.Context, i int) (*skep.Chunk, error) {
-	var chunks [16]skep.Chunk
-	for !sp.landed[i] {
-		n, err := sp.ses.Next(ctx, chunks[:])
-		if err != nil {
-			if err == io.EOF {
-				err = errNone
-			}
-			return nil, err
-		}
-		for _, ch := range chunks[:n] {
-			sp.slots[ch.Block], sp.landed[ch.Block] = ch, true
-		}
-	}
-	return &sp.slots[i], sp.slots[i].Err
-}
-
-// next waits for piece p of value v of the run, and gives back what of the spans lies before it. at is the span that is
-// being taken from.
-func (c *conn) next(ctx context.Context, db *database, v, p int, spans []*span, at *int) (*skep.Chunk, error) {
-	for i := spans[*at]; i.of[len(i.of)-1].value < v || i.of[len(i.of)-1].value == v && i.of[len(i.of)-1].piece < p; i = spans[*at] {
-		c.endSpan(i)
-		*at++
-	}
-	sp := spans[*at]
-	ch, slot, err := c.piece(ctx, db, spans, sp, *at, v, p)
-	if err == nil && ch.Bytes != sp.of[slot].size {
-		err = &skep.Error{Op: "get", Kind: skep.Damaged, Field: "piece size", Value: ch.Bytes, Limit: sp.of[slot].size}
-	}
-	return ch, err
-}
-
 // large sends value v of the run.
-func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, spans []*span, at *int) error {
-	o := &run[v]
+func (c *conn) large(ctx context.Context, all *pieces, v int) error {
+	o := &all.run[v]
 	sent := false
 	for p := range o.h.pieces() {
-		ch, err := c.next(ctx, db, v, p, spans, at)
+		ch, err := all.take(v, p)
 		if err != nil {
 			o.err = err
 			if sent {
@@ -393,28 +253,6 @@ func (c *conn) large(ctx context.Context, db *database, run []outgoing, v int, s
 
 var crlf = []byte("\r\n")
 
-// piece waits for piece p of value v, in span sp, and reads the next span ahead.
-func (c *conn) piece(ctx context.Context, db *database, spans []*span, sp *span, at, v, p int) (*skep.Chunk, int, error) {
-	if err := c.open(ctx, db, sp, true); err != nil {
-		return nil, 0, err
-	}
-	if at+1 < len(spans) {
-		_ = c.open(ctx, db, spans[at+1], false) // shows when its turn comes
-	}
-	first := sp.of[0]
-	slot := 0
-	if first.value == v {
-		slot = p - first.piece
-	} else {
-		for slot < len(sp.of) && sp.of[slot].value != v {
-			slot++
-		}
-		slot += p - sp.of[slot].piece
-	}
-	ch, err := sp.next(sp.ctx, slot)
-	return ch, slot, err
-}
-
 // write sends what is queued and then data, in one call where the connection can.
 func (c *conn) write(data [][]byte) error {
 	bufs := make(net.Buffers, 0, len(data)+1)
@@ -422,9 +260,10 @@ func (c *conn) write(data [][]byte) error {
 		bufs = append(bufs, c.out)
 	}
 	bufs = append(bufs, data...)
-	if err := c.raw.SetWriteDeadline(c.until(c.s.o.IOTimeout)); err != nil {
+	if err := c.stuck.begin(c.raw, c.until(c.s.o.IOTimeout), len(data) > 0); err != nil {
 		return err
 	}
+	defer c.stuck.end()
 	if len(data) > 0 {
 		c.under.Hold()
 	}

@@ -52,6 +52,8 @@ type Options struct {
 	// Copies of each block, on as many devices; 1.
 	Copies int
 
+	stuckAfter time.Duration // of tests
+
 	Log    *slog.Logger    // discarded when nil
 	Watch  *watch.Recorder // may be nil
 	Tracer trace.Tracer    // may be nil
@@ -75,6 +77,7 @@ func (o *Options) ensureDefaults() {
 	def(&o.ExistsLease, skep.DefaultLease)
 	def(&o.ExistsLeaseBytes, 256<<20)
 	def(&o.Copies, 1)
+	def(&o.stuckAfter, stuckAfter)
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -102,8 +105,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.Auth == nil:
 		return skep.Invalidf(op, "auth", "nil", "a directory")
-	case o.SendBytes < sendWindow:
-		return skep.Invalidf(op, "send bytes", o.SendBytes, fmt.Sprintf("at least %d", sendWindow))
+	case o.SendBytes < MinSendBytes:
+		return skep.Invalidf(op, "send bytes", o.SendBytes, fmt.Sprintf("at least %d", MinSendBytes))
 	case o.ReceiveBytes < 2*pieceBytes: // a tenant among others gets a piece's of it
 		return skep.Invalidf(op, "receive bytes", o.ReceiveBytes, fmt.Sprintf("at least %d", 2*pieceBytes))
 	case o.Connections < 1:
@@ -139,7 +142,7 @@ type Server struct {
 }
 
 type serverStats struct {
-	accepted, refused, shed, denied, cut atomic.Int64
+	accepted, refused, shed, denied, cut, stuck atomic.Int64
 }
 
 type tenantStats struct{ hits, misses atomic.Int64 }
@@ -373,6 +376,7 @@ var (
 	descShed    = prometheus.NewDesc("skep_resp_shed_total", "RESP calls refused for want of memory.", nil, nil)
 	descDenied  = prometheus.NewDesc("skep_resp_denied_total", "AUTH and HELLO with a wrong credential.", nil, nil)
 	descCut     = prometheus.NewDesc("skep_resp_values_cut_total", "Connections closed because the rest of a value was damaged or lost.", nil, nil)
+	descStuck   = prometheus.NewDesc("skep_resp_readers_cut_total", "Connections closed because their reader took nothing while others waited for memory.", nil, nil)
 	descKeys    = prometheus.NewDesc("skep_resp_keys_total", "Keys asked for by GET and MGET, by tenant and result.", []string{"tenant", "result"}, nil)
 	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise: the tenant's budget was spent, or the store granted no lease.", []string{"tenant"}, nil)
 )
@@ -398,6 +402,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	count(descShed, s.stats.shed.Load())
 	count(descDenied, s.stats.denied.Load())
 	count(descCut, s.stats.cut.Load())
+	count(descStuck, s.stats.stuck.Load())
 	for _, t := range tenants {
 		count(descKeys, t.stats.hits.Load(), t.name, "hit")
 		count(descKeys, t.stats.misses.Load(), t.name, "miss")

@@ -95,14 +95,10 @@ func (c *conn) checksum(ctx context.Context, db *database, run []outgoing) (uint
 	}
 	h := run[0].h
 	sum := crc32.Checksum(h.inline, castagnoli)
-	spans, at := spansOf(run, c.s.sending.of(c.identity.Limits())), 0
-	defer func() {
-		for _, sp := range spans {
-			c.endSpan(sp)
-		}
-	}()
+	all := c.pieces(ctx, db, run)
+	defer all.close()
 	for p := range h.pieces() {
-		ch, err := c.next(ctx, db, 0, p, spans, &at)
+		ch, err := all.take(0, p)
 		if err != nil {
 			return 0, err
 		}
