@@ -27,9 +27,6 @@ type waiter struct {
 
 func newBudget(n int64) *budget { return &budget{pool: auth.Pool{Limit: n}} }
 
-// free is how much nobody has.
-func (b *budget) free() int64 { return max(0, b.pool.Limit-b.pool.Used()) }
-
 // of is a tenant's part.
 func (b *budget) of(t *auth.Tenant) *auth.Held { return b.pool.Of(t) }
 
@@ -64,6 +61,15 @@ func (b *budget) TryAcquire(by *auth.Held, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.takeLocked(by, n)
+}
+
+// TryPart takes what take says it wants of at most a quarter of what is free, if that leaves keep, and says whether it has it.
+func (b *budget) TryPart(by *auth.Held, keep int64, take func(most int64) int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free := b.pool.Limit - b.pool.Used()
+	n := take(free / 4)
+	return free-n >= keep && b.takeLocked(by, n)
 }
 
 func (b *budget) takeLocked(by *auth.Held, n int64) bool {

@@ -69,6 +69,7 @@ func (c *conn) serve() error {
 	c.in, c.under = bufio.NewReaderSize(inlet{c}, readBuffer), near.GathererOf(c.raw)
 	defer c.settle()
 	c.p = parser{r: c.in, stranger: true, take: c.receive, may: c.mayReceive}
+	c.p.most = int(max(heldBytes, min(MaxArgBytes, c.s.o.ReceiveBytes/4)))
 	c.proto = 2
 	if err := c.greet(); err != nil {
 		return err
@@ -253,15 +254,32 @@ func (c *conn) broken(err error) error {
 	var p protocolError
 	if errors.As(err, &p) {
 		c.out = redcon.AppendError(c.out, "ERR "+p.Error())
-		return errors.Join(err, c.flush())
+		return errors.Join(err, c.flush(), c.linger())
 	}
 	var wait *tryAgain
 	if errors.As(err, &wait) {
-		return errors.Join(err, c.fail(err), c.flush())
+		return errors.Join(err, c.fail(err), c.flush(), c.linger())
 	}
 	if err == io.EOF {
 		return errors.Join(errQuit, c.flush())
 	}
+	return err
+}
+
+// lingerTimeout is how long what a peer goes on sending is read and dropped after it was told why it is hung up on.
+const lingerTimeout = 2 * time.Second
+
+// linger ends what is sent to the peer, and waits until it has hung up. A connection that is closed while bytes of the peer
+// lie unread takes what it was told away from it.
+func (c *conn) linger() error {
+	half, ok := c.raw.(interface{ CloseWrite() error })
+	if !ok {
+		return nil
+	}
+	if err := errors.Join(half.CloseWrite(), c.raw.SetReadDeadline(c.until(lingerTimeout))); err != nil || !c.idle(true) {
+		return err
+	}
+	_, err := io.Copy(io.Discard, c.raw)
 	return err
 }
 

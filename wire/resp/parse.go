@@ -3,8 +3,10 @@ package resp
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"math"
 )
 
 // Limits of what a peer may send. A reader holds at most ArgBytes of arguments and one
@@ -16,9 +18,12 @@ const (
 	// MaxKeyBytes is the longest key.
 	MaxKeyBytes = 64 << 10
 	// MaxArgs is the most arguments of a command: keys a call, twice for MSET.
-	MaxArgs = 1 << 16
-	// MaxArgBytes is the most bytes of a command's arguments, values left out.
-	MaxArgBytes = 4 << 20
+	MaxArgs = 1 << 17
+	// MaxArgBytes is the most bytes of a command's arguments, values left out. It is less, but never less than heldBytes,
+	// where a quarter of Options.ReceiveBytes is.
+	MaxArgBytes = 16 << 20
+	// heldBytes is how much of small values one command may have held; the rest is stored as it comes.
+	heldBytes = 4 << 20
 
 	// What a peer may send before it has said who it is.
 	strangerArgs     = 16
@@ -52,6 +57,7 @@ type parser struct {
 	at  []int  // ends of arguments in buf, -1 for a value
 
 	stranger bool
+	most     int // bytes of a command's arguments; 0: MaxArgBytes
 	// take reads a value of n bytes off r; nil: values are arguments like others.
 	take func(n int64) (*value, error)
 	// may says why a value of n bytes on a line is not wanted; nil: all are.
@@ -88,13 +94,16 @@ func (p *parser) read() (command, error) {
 		}
 		return p.readInline()
 	}
-	maxArgs, maxBytes := MaxArgs, MaxArgBytes
+	maxArgs, maxBytes := MaxArgs, cmp.Or(p.most, MaxArgBytes)
 	if p.stranger {
 		maxArgs, maxBytes = strangerArgs, strangerArgBytes
 	}
-	n, err := p.length(int64(maxArgs), "invalid multibulk length")
+	n, err := p.length(math.MaxInt64, "invalid multibulk length")
 	if err != nil {
 		return command{}, err
+	}
+	if n > int64(maxArgs) {
+		return command{}, protocolErrorf("invalid multibulk length: over %d arguments", maxArgs)
 	}
 	var values []*value
 	for i := range int(n) {
@@ -242,9 +251,6 @@ func (p *parser) readInline() (command, error) {
 	args, ok := words(p.buf)
 	if !ok {
 		return command{}, protocolError("unbalanced quotes in request")
-	}
-	if len(args) > MaxArgs {
-		return command{}, protocolError("invalid multibulk length")
 	}
 	c := command{args: args}
 	if len(args) == 0 {

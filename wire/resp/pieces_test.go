@@ -30,7 +30,7 @@ func TestALittlePieceCountsAPage(t *testing.T) {
 	}}, Options{})
 	defer open()
 	args := []string{"MSET"}
-	for i := range MaxArgBytes / inlineBytes { // all that is kept of one command
+	for i := range heldBytes / inlineBytes { // all that is kept of one command
 		args = append(args, "large "+strconv.Itoa(i), strings.Repeat("v", inlineBytes))
 	}
 	const little = 64

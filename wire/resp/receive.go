@@ -34,7 +34,7 @@ func (f *flight) wait() error {
 }
 
 // receive reads a value of n bytes off the connection. A small one is kept, while those of
-// the command are no more than MaxArgBytes together; a larger one is read piece by piece into the store's own memory and put from there while the
+// the command are no more than heldBytes together; a larger one is read piece by piece into the store's own memory and put from there while the
 // next piece arrives. An error is of the connection; what the store refuses is in the
 // value, and its bytes are read and dropped.
 func (c *conn) receive(n int64) (*value, error) {
@@ -44,7 +44,7 @@ func (c *conn) receive(n int64) (*value, error) {
 		return v, c.discard(n)
 	}
 	c.taken += n
-	if n == 0 || n <= inlineBytes && c.held+n <= MaxArgBytes {
+	if n == 0 || n <= inlineBytes && c.held+n <= heldBytes {
 		c.held += n
 		if err := c.expectMore(n, 0); err != nil {
 			return v, err

@@ -458,7 +458,7 @@ func TestPromisesAreOfOneDatabase(t *testing.T) {
 func TestManySmallValuesAreNotAllHeld(t *testing.T) {
 	f := serve(t, nil, Options{})
 	c := f.dial()
-	const n = MaxArgBytes/inlineBytes + 40
+	const n = heldBytes/inlineBytes + 40
 	args, get, want := []string{"MSET"}, []string{"MGET"}, []string{}
 	for i := range n {
 		v := string(randomBytes(inlineBytes))

@@ -81,8 +81,20 @@ func (s *pieces) plan(window int64) *span {
 	return sp
 }
 
-// window is how much a span that is begun now may hold.
-func (s *pieces) window() int64 { return min(sendWindow, s.by.Most(), s.c.s.sending.free()/4) }
+// tryPlan is the next span, its memory charged, or nil where there is no room for one that leaves keep free.
+func (s *pieces) tryPlan(keep int64) (sp *span) {
+	from := s.at
+	if !s.c.s.sending.TryPart(s.by, keep, func(most int64) int64 {
+		if sp = s.plan(min(sendWindow, s.by.Most(), most)); sp == nil {
+			return 0
+		}
+		return sp.bytes
+	}) {
+		s.at = from
+		return nil
+	}
+	return sp
+}
 
 // take waits for piece p of value v, and gives back what lies before it.
 func (s *pieces) take(v, p int) (*skep.Chunk, error) {
@@ -111,15 +123,13 @@ func (s *pieces) take(v, p int) (*skep.Chunk, error) {
 
 // begin begins the next span, and waits for the memory of one piece when there is no more.
 func (s *pieces) begin() error {
-	from := s.at
-	sp := s.plan(s.window())
-	if b := s.c.s.sending; !b.TryAcquire(s.by, sp.bytes) {
-		s.at = from
+	sp, from := s.tryPlan(0), s.at
+	if sp == nil {
 		sp = s.plan(0)
 		s.c.s.cutStuck()
 		ctx, cancel := context.WithTimeout(s.ctx, s.c.s.o.ShedAfter)
 		defer cancel()
-		if err := b.Acquire(ctx, s.by, sp.bytes); err != nil {
+		if err := s.c.s.sending.Acquire(ctx, s.by, sp.bytes); err != nil {
 			s.at = from
 			s.c.s.stats.shed.Add(1)
 			return &tryAgain{s.c.s.o.ShedAfter, "no memory to send from"}
@@ -130,19 +140,11 @@ func (s *pieces) begin() error {
 	return nil
 }
 
-// readAhead begins the span after this one, if there is room for such.
+// readAhead begins the span after this one, if there is one and room for it.
 func (s *pieces) readAhead() {
-	b, from := s.c.s.sending, s.at
-	sp := s.plan(s.window())
-	if sp == nil {
-		return
+	if s.ahead = s.tryPlan(s.c.s.sending.pool.Limit / 4); s.ahead != nil {
+		s.open(s.ahead)
 	}
-	if b.free()-sp.bytes < b.pool.Limit/4 || !b.TryAcquire(s.by, sp.bytes) {
-		s.at = from
-		return
-	}
-	s.ahead = sp
-	s.open(sp)
 }
 
 // open starts a span's session. Its memory is charged.
