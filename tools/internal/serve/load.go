@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // field is one value of a Config.
@@ -99,9 +100,15 @@ func (f field) set(text string) error {
 const MaxFileBytes = 1 << 20
 
 // Load makes a configuration of defaults, a file (path "": none), the environment and
-// flags by field path. What is wrong is all in the error.
+// flags by field path. What is wrong is all in the error. Defaults of sizes follow the memory that
+// the process's control group has.
 func Load(path string, environ func(string) (string, bool), flags map[string]string) (*Config, error) {
+	return loadWithin(memory.Limit(), path, environ, flags)
+}
+
+func loadWithin(limit int64, path string, environ func(string) (string, bool), flags map[string]string) (*Config, error) {
 	c := Default()
+	c.fit(limit)
 	var wrong []error
 	if path != "" {
 		text, err := readFile(path, MaxFileBytes)
@@ -124,7 +131,7 @@ func Load(path string, environ func(string) (string, bool), flags map[string]str
 			}
 		}
 	}
-	wrong = append(wrong, c.problems()...)
+	wrong = append(append(wrong, c.problems()...), c.tooLarge(limit)...)
 	return c, errors.Join(wrong...)
 }
 
