@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // Options of Open. The zero value with Dir set is a working store on four file
@@ -93,6 +94,8 @@ type Options struct {
 	// requests in order of arrival, not all in turn.
 	RestorePolicy string
 	FirstCome     bool
+
+	// The defaults of the budgets below are less where the process's control group has little memory.
 
 	// CacheBytes is the DRAM tier's budget; 256 MiB by default, negative for none.
 	CacheBytes int64
@@ -212,10 +215,16 @@ type Options struct {
 	fileSystem    func(dir string) (id uint64, free int64, ok bool) // fileSystemOf; tests have their own
 }
 
+// leastIOBytes is the smallest budget of I/O buffers.
+const leastIOBytes = 16 << 20
+
 // machineClock is the default of Options.Wall; tests set it.
 var machineClock = time.Now
 
-func (o *Options) ensureDefaults() {
+func (o *Options) ensureDefaults() { o.defaultsWithin(memory.Limit()) }
+
+// defaultsWithin fills in what nobody said. limit is how much memory the process may take, or 0.
+func (o *Options) defaultsWithin(limit int64) {
 	def := func(v *int64, d int64) {
 		if *v == 0 {
 			*v = d
@@ -241,7 +250,7 @@ func (o *Options) ensureDefaults() {
 	if o.AdmissionGhosts == 0 {
 		o.AdmissionGhosts = 1 << 18
 	}
-	def(&o.CacheBytes, 256<<20)
+	def(&o.CacheBytes, memory.Within(256<<20, limit, 8))
 	if o.Degraded == "" {
 		o.Degraded = DegradedAuto
 	}
@@ -251,11 +260,11 @@ func (o *Options) ensureDefaults() {
 	if o.PrefetchBytes == 0 {
 		o.PrefetchBytes = o.CacheBytes / 4
 	}
-	def(&o.IOBytes, 256<<20)
-	def(&o.CatalogCacheBytes, 64<<20)
-	def(&o.CallBytes, 256<<20)
+	def(&o.IOBytes, max(leastIOBytes, memory.Within(256<<20, limit, 4)))
+	def(&o.CatalogCacheBytes, memory.Within(64<<20, limit, 16))
+	def(&o.CallBytes, memory.Within(256<<20, limit, 8))
 	if o.WriterBytes == 0 {
-		o.WriterBytes = 1 << 30
+		o.WriterBytes = memory.Within(1<<30, limit, 16)
 		if o.MemoryBytes > 0 {
 			o.WriterBytes = o.MemoryBytes / 16
 		}
@@ -397,8 +406,8 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "write budget with admission "+o.Admission, o.WriteBudget, "0; a budget needs admission budget")
 	case o.Degraded != DegradedAuto && o.Degraded != DegradedNever && o.Degraded != DegradedAlways:
 		return skep.Invalidf(op, "degraded", o.Degraded, "auto, never or always")
-	case o.IOBytes < 16<<20:
-		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("at least %d", 16<<20))
+	case o.IOBytes < leastIOBytes:
+		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("at least %d", leastIOBytes))
 	case o.HealAfter < 0:
 		return skep.Invalidf(op, "heal after", o.HealAfter, "0 or more")
 	case o.BackgroundRate < 0:

@@ -18,6 +18,10 @@ A setting comes from the YAML file (` + "`--config FILE`, or `SKEP_CONFIG`" + `)
 environment overrides the file, and a flag overrides both. Sizes are written ` + "`4096`, `64KiB`, `1.5GiB` or `2GB`" + `;
 durations ` + "`10s` or `1m30s`" + `. ` + "`none`" + ` turns a listener off.
 
+A variable that begins like a setting's (` + "`SKEP_STORE_`" + `), or differs from one by a letter or two, and is none is refused,
+as an unknown setting of the file is. Variables that ` + "`token_env`" + ` or ` + "`encryption_key_env`" + ` name, and those that Kubernetes
+makes of services, are left alone.
+
 ` + "`skep serve --print-config`" + ` prints every setting as it would be used, with its meaning, as a file to begin with, and
 tells every problem at once. A file has at most 1 MiB, 65,536 values and 10,000 credentials.
 

@@ -48,7 +48,7 @@ func runServer(jump string) int {
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	c, err := serve.Load("", os.LookupEnv, nil)
+	c, err := serve.Load("", os.Environ(), nil)
 	if err == nil {
 		err = serve.Run(ctx, c, serve.Options{
 			Version: "books", Log: os.Stderr,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // Status of a check.
@@ -61,6 +62,7 @@ func Examine(dir string) (*Report, error) {
 	r := &Report{Dir: dir, Status: OK, Checks: []Check{}}
 	r.kernel()
 	r.devices()
+	r.memory(memory.Limit())
 	r.memlock()
 	r.hugePages()
 	r.space()
@@ -118,6 +120,24 @@ func (r *Report) devices() {
 		r.add("O_DIRECT", OK, "the file system takes it", "")
 	} else {
 		r.add("O_DIRECT", Warn, "refused by the file system: data goes through the page cache, which costs a copy", "put --dir on ext4, xfs or a raw block device")
+	}
+}
+
+// smallMemory is below what a server with its default sizes fits into with ease.
+const smallMemory = 2 << 30
+
+// memory says how much of it a process may take here; limit 0: as much as there is.
+func (r *Report) memory(limit int64) {
+	const check = "memory limit"
+	text := fmt.Sprintf("a control group limits this process to %d MiB", limit>>20)
+	switch {
+	case limit == 0:
+		r.add(check, OK, "no control group limits this process", "")
+	case limit < smallMemory:
+		r.add(check, Warn, text+": the DRAM tier, I/O buffers and calls get less than their defaults",
+			"give the container, or the service, 2 GiB or more and 64 bytes for each block")
+	default:
+		r.add(check, OK, text, "")
 	}
 }
 

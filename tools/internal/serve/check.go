@@ -43,11 +43,11 @@ func (c *Config) problems() []error {
 	}
 	bad(c.Store.Policy != "cost" && c.Store.Policy != "lru" && c.Store.Policy != "s3fifo", "store.policy", c.Store.Policy, "cost, lru or s3fifo")
 	bad(c.Store.Backend != device.Auto && c.Store.Backend != device.IOUring && c.Store.Backend != device.Pool, "store.backend", c.Store.Backend, "auto, iouring or pool")
-	bad(c.Store.IOBytes < 64<<20, "store.io_bytes", c.Store.IOBytes, "at least 64MiB")
+	bad(c.Store.IOBytes < leastIOBytes, "store.io_bytes", c.Store.IOBytes, "at least 64MiB")
 	bad(c.Store.BlockBytes < 1 || c.Store.BlockBytes > skep.MaxPartBytes, "store.block_bytes", c.Store.BlockBytes, "1 to 512MiB")
 	bad(c.Limits.Connections < 1 || c.Limits.Connections > 1<<24, "limits.connections", c.Limits.Connections, "1 to 16777216")
 	bad(c.Limits.Keys < 1 || c.Limits.Keys > skep.MaxChainKeys, "limits.keys", c.Limits.Keys, fmt.Sprintf("1 to %d", skep.MaxChainKeys))
-	bad(c.Limits.MemoryBytes < 56<<20 || c.Limits.MemoryBytes > c.Store.IOBytes, "limits.memory_bytes", c.Limits.MemoryBytes, fmt.Sprintf("56MiB to store.io_bytes, %v", c.Store.IOBytes))
+	bad(c.Limits.MemoryBytes < leastMemoryBytes || c.Limits.MemoryBytes > c.Store.IOBytes, "limits.memory_bytes", c.Limits.MemoryBytes, fmt.Sprintf("56MiB to store.io_bytes, %v", c.Store.IOBytes))
 	for _, d := range []struct {
 		field string
 		v     Duration

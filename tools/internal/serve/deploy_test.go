@@ -139,7 +139,7 @@ func TestKubernetesManifests(t *testing.T) {
 	for _, name := range []string{"engine", "operator"} {
 		require.NoError(t, os.WriteFile(filepath.Join(tokens, name), []byte(token+name), 0o600))
 	}
-	c, err := Load(write(t, "skep.yaml", text), noEnv, nil)
+	c, err := Load(write(t, "skep.yaml", text), nil, nil)
 	require.NoError(t, err)
 
 	pod := dig(docs["StatefulSet"], "spec", "template", "spec")

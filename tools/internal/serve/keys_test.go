@@ -28,7 +28,7 @@ tenants:
   a: {encryption_key_env: SKEP_TEST_KEY}
   b: {connections: 3}
 `, write(t, "keys", "# newest\n"+first+"\n"+second+"\n")))
-	c, err := Load(file, noEnv, nil)
+	c, err := Load(file, nil, nil)
 	require.NoError(t, err)
 	keys, wrong := c.encryptionKeys(os.LookupEnv)
 	require.Empty(t, wrong)
@@ -51,7 +51,7 @@ tenants:
   short: {encryption_key_file: %s}
   twice: {encryption_key_file: x, encryption_key_env: y}
   unset: {encryption_key_env: SKEP_TEST_NO_KEY}
-`, write(t, "short", first[:60]))), noEnv, nil)
+`, write(t, "short", first[:60]))), nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
 	for _, part := range []string{"/none/keys", "tenants.short", "line 1", "tenants.twice", "SKEP_TEST_NO_KEY"} {
 		assert.ErrorContains(t, err, part)

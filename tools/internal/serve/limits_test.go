@@ -26,7 +26,7 @@ func TestAServerKeepsWhatItsStoreWasMadeWith(t *testing.T) {
 		for name, v := range flags {
 			all[name] = v
 		}
-		c, err := Load("", noEnv, all)
+		c, err := Load("", nil, all)
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()

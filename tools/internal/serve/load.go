@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // field is one value of a Config.
@@ -25,7 +26,7 @@ type field struct {
 }
 
 func (f field) env() string {
-	return "SKEP_" + strings.ToUpper(strings.ReplaceAll(f.path, ".", "_"))
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(f.path, ".", "_"))
 }
 
 // fields lists a Config's plain values in order; lists of structs and maps are the
@@ -98,10 +99,16 @@ func (f field) set(text string) error {
 // MaxFileBytes is the largest configuration file.
 const MaxFileBytes = 1 << 20
 
-// Load makes a configuration of defaults, a file (path "": none), the environment and
-// flags by field path. What is wrong is all in the error.
-func Load(path string, environ func(string) (string, bool), flags map[string]string) (*Config, error) {
+// Load makes a configuration of defaults, a file (path "": none), an environment as os.Environ gives it, and
+// flags by field path. What is wrong is all in the error. Defaults of sizes follow the memory that
+// the process's control group has.
+func Load(path string, environ []string, flags map[string]string) (*Config, error) {
+	return loadWithin(memory.Limit(), path, environ, flags)
+}
+
+func loadWithin(limit int64, path string, environ []string, flags map[string]string) (*Config, error) {
 	c := Default()
+	c.fit(limit)
 	var wrong []error
 	if path != "" {
 		text, err := readFile(path, MaxFileBytes)
@@ -110,8 +117,10 @@ func Load(path string, environ func(string) (string, bool), flags map[string]str
 		}
 		wrong = append(wrong, c.merge(path, text)...)
 	}
+	vars := variables(environ)
+	wrong = append(wrong, c.misnamed(vars)...)
 	for _, f := range fields(c) {
-		if text, ok := environ(f.env()); ok {
+		if text, ok := vars[f.env()]; ok {
 			if err := f.set(text); err != nil {
 				wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: f.env(), Err: err})
 			}
@@ -125,7 +134,7 @@ func Load(path string, environ func(string) (string, bool), flags map[string]str
 		}
 	}
 	wrong = append(wrong, c.listenAsNode()...)
-	wrong = append(wrong, c.problems()...)
+	wrong = append(append(wrong, c.problems()...), c.tooLarge(limit)...)
 	return c, errors.Join(wrong...)
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/console"
@@ -146,6 +147,9 @@ func (s *server) openStore(ctx context.Context) error {
 	if s.o.Store != nil {
 		s.st = s.o.Store
 		return nil
+	}
+	if limit := memory.Limit(); limit > 0 {
+		s.log.Info("a control group limits this process's memory", "limit", Size(limit), "dram_bytes", s.c.Store.DRAMBytes, "io_bytes", s.c.Store.IOBytes)
 	}
 	so := s.c.storeOptions()
 	keys, wrong := s.c.encryptionKeys(os.LookupEnv)

@@ -43,8 +43,8 @@ func write(t *testing.T, name, text string) string {
 
 func TestLaterSourcesWin(t *testing.T) {
 	file := write(t, "skep.yaml", "dir: /from-file\nresp: 127.0.0.1:1\nstore:\n  dram_bytes: 1GiB\nlimits:\n  drain: 5s\ntls:\n  plain: [resp]\n")
-	env := map[string]string{"SKEP_RESP": "127.0.0.1:2", "SKEP_STORE_DRAM_BYTES": "2GiB", "SKEP_TLS_PLAIN": "resp, http"}
-	c, err := Load(file, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, map[string]string{"resp": "127.0.0.1:3"})
+	env := []string{"SKEP_RESP=127.0.0.1:2", "SKEP_STORE_DRAM_BYTES=2GiB", "SKEP_TLS_PLAIN=resp, http"}
+	c, err := Load(file, env, map[string]string{"resp": "127.0.0.1:3"})
 	require.NoError(t, err)
 	assert.Equal(t, "/from-file", c.Dir)
 	assert.Equal(t, Size(2<<30), c.Store.DRAMBytes)
@@ -69,7 +69,7 @@ log: {level: loud}
 trace: {ratio: 2, endpoint: "nowhere"}
 tls: {cert: only.pem, plain: [ftp]}
 `)
-	_, err := Load(file, func(k string) (string, bool) { return "x", k == "SKEP_LIMITS_KEYS" }, nil)
+	_, err := Load(file, []string{"SKEP_LIMITS_KEYS=x"}, nil)
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "serve.Config")
 	for _, field := range []string{"there is no setting nonesuch here", "no setting capacity here; it is store.capacity_bytes", "lots", "SKEP_LIMITS_KEYS", "dir", "devices", "listen is 0.0.0.0:7420, must be a loopback address", "resp", "store.policy", "store.io_bytes",
@@ -93,7 +93,7 @@ credentials:
 tenants:
   t: {share: 1TiB, requests_per_second: 10, bytes_per_second: 1GB, connections: 3}
 `, write(t, "token", token+"\n"), sha256.Sum256([]byte(token))))
-	c, err := Load(file, noEnv, nil)
+	c, err := Load(file, nil, nil)
 	require.NoError(t, err, "with credentials any address will do")
 	creds, wrong := c.credentials(os.LookupEnv)
 	require.Empty(t, wrong)
@@ -113,7 +113,7 @@ credentials:
   - {name: d, tenant: t, rights: [], token_file: /none, cert_name: x}
 tenants: {t: {connections: -1, share: 1GiB, bytes: 2GiB}}
 `)
-	_, err = Load(file, noEnv, nil)
+	_, err = Load(file, nil, nil)
 	require.Error(t, err)
 	for _, part := range []string{"SKEP_TEST_NONE", "credentials[1].name", "credentials[1].tenant", "credentials[1].rights", "SHA-256", "credentials[2].rights", "2 ways in", "tenants.t", "tenants.t, share and bytes"} {
 		assert.Contains(t, err.Error(), part)
@@ -129,7 +129,7 @@ func TestPrintedConfigurationLoads(t *testing.T) {
 	c.Credentials = []CredentialConfig{{Name: "x", Tenant: "t", Rights: []string{"read"}, TokenSHA256: strings.Repeat("ab", 32)}}
 	var out bytes.Buffer
 	require.NoError(t, c.Print(&out))
-	again, err := Load(write(t, "printed.yaml", out.String()), noEnv, nil)
+	again, err := Load(write(t, "printed.yaml", out.String()), nil, nil)
 	require.NoError(t, err, out.String())
 	c.TLS.Plain, again.TLS.Plain = nil, nil
 	assert.Equal(t, c, again)
@@ -168,7 +168,7 @@ func TestConfigurationsThatAreTooMuch(t *testing.T) {
 		"400 problems more":             "credentials: [" + strings.Repeat("{x: 1},", maxProblems+400) + "]",
 		"mapping key \"z\" already def": "z: 1\nz: 2",
 	} {
-		_, err := Load(write(t, "much.yaml", text), noEnv, nil)
+		_, err := Load(write(t, "much.yaml", text), nil, nil)
 		require.ErrorIs(t, err, skep.Invalid, name)
 		assert.Contains(t, err.Error(), name)
 	}

@@ -56,7 +56,7 @@ listens on loopback addresses and Unix sockets only.`,
 		if file == "" {
 			file = os.Getenv("SKEP_CONFIG")
 		}
-		load := func() (*serve.Config, error) { return serve.Load(file, os.LookupEnv, flags) }
+		load := func() (*serve.Config, error) { return serve.Load(file, os.Environ(), flags) }
 		c, err := load()
 		if show && c != nil {
 			return errors.Join(c.Print(a.Out), asProblems(err))
