@@ -20,7 +20,7 @@ func TestSizeWritesSettings(t *testing.T) {
 	r := skepRun(t, "size", "--config", model, "--kv", "fp8_e4m3", "--copies", "2", "--drives", "6", "--settings", file, "--json").OK(t)
 	assert.InDelta(t, 65_536, r["bytes_per_token"], 0)
 	assert.Equal(t, file, r["settings"])
-	c, err := serve.Load(file, func(string) (string, bool) { return "", false }, map[string]string{"dir": dir})
+	c, err := serve.Load(file, nil, map[string]string{"dir": dir})
 	require.NoError(t, err)
 	assert.Equal(t, "6", c.Devices)
 	assert.Equal(t, serve.Size(1<<20), c.Store.BlockBytes)

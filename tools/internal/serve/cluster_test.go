@@ -26,7 +26,7 @@ func TestANodeListensWhereTheMapSays(t *testing.T) {
 	file := write(t, "map.yaml", mapText)
 	load := func(flags map[string]string) (*Config, error) {
 		flags["dir"] = "/d"
-		return Load("", noEnv, flags)
+		return Load("", nil, flags)
 	}
 	c, err := load(map[string]string{"cluster": file, "node": "a"})
 	require.NoError(t, err)
