@@ -14,6 +14,9 @@ import (
 // processes of the same user see it at work (Options.Admin).
 const AdminSocket = admin.Socket
 
+// MaxSocketPath is the longest path that the system takes for a Unix socket, in bytes.
+const MaxSocketPath = admin.MaxPath
+
 // What can be asked for on the socket. Of these device, namespace, scrub and compact change something;
 // they take as long as it takes, and a client that hangs up ends them.
 //
@@ -43,7 +46,14 @@ type DeviceAnswer struct {
 	Error string    `json:"error,omitempty"`
 }
 
+// startAdmin serves the socket, if there is to be one: nil where the directory's path is too long for it. A store is
+// of use without.
 func (s *Store) startAdmin() (*admin.Server, error) {
+	if dir := s.options.Dir; !admin.Fits(dir) {
+		s.log.Warn("the store has no admin socket: its path is too long for one, so that skep top and inspect do not see it open",
+			"dir", dir, "bytes", len(dir)+1+len(AdminSocket), "at_most", MaxSocketPath)
+		return nil, nil
+	}
 	// The store's lock is ours: a socket that is there is a dead process's.
 	return admin.Listen(s.options.Dir, admin.Requests{
 		Views: map[string]func(ctx context.Context) (any, error){

@@ -115,7 +115,11 @@ func newRing(f *file, info Info, size int64, o Options) (Device, error) {
 	if err := r.ring.QueueInit(uint32(o.QueueDepth), 0); err != nil {
 		return nil, unavailable(err)
 	}
-	if err := r.setup(); err != nil {
+	err := tryRing(r.ring)
+	if err == nil {
+		err = r.setup()
+	}
+	if err != nil {
 		r.ring.QueueExit()
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -84,6 +85,12 @@ type Server struct {
 	ctx      context.Context // of calls; ends with the socket
 	cancel   context.CancelFunc
 }
+
+// MaxPath is the longest path of a Unix socket, in bytes.
+const MaxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// Fits says whether the socket in dir can have its name.
+func Fits(dir string) bool { return len(filepath.Join(dir, Socket)) <= MaxPath }
 
 // Listen serves requests on the socket in dir, in the place of one that a dead process has left there.
 // REQUIRES: nobody else serves in dir.

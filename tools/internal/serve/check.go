@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -38,6 +39,9 @@ func (c *Config) problems() []error {
 	}
 	one := slices.Contains([]bool{c.Listen != None, c.Unix != None, c.RESP != None, c.HTTP != None}, true)
 	bad(!one, "listen, unix, resp and http", "all none", "at least one")
+	path := c.socket()
+	bad(len(path) > store.MaxSocketPath && (c.Unix != "" || len(c.ports()) == 0), "unix, path",
+		fmt.Sprintf("%q, %d bytes", path, len(path)), fmt.Sprintf("at most %d bytes, as the system has it, or none", store.MaxSocketPath))
 	for _, l := range c.ports() {
 		wrong = append(wrong, c.checkPort(l.name, l.addr)...)
 	}

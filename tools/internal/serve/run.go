@@ -187,8 +187,7 @@ func (c *Config) storeOptions() store.Options {
 		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
 		Device: device.Options{Backend: c.Store.Backend},
 	}
-	// skep top and its like look in through it, where its path fits a socket's.
-	so.Admin = runtime.GOOS != "windows" && len(c.Dir)+len(store.AdminSocket) < 100
+	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
 	if so.CacheBytes == 0 {
 		so.CacheBytes = -1 // none; 0 would be the default
 	}
@@ -278,6 +277,11 @@ func (s *server) listen() (out []listener, err error) {
 func (s *server) listenSocket(out []listener) ([]listener, error) {
 	path := s.c.socket()
 	if path == "" {
+		return out, nil
+	}
+	if len(path) > store.MaxSocketPath { // the default's: one that was asked for was refused
+		s.log.Warn("the binary protocol has no Unix socket: the path of dir is too long for one; set unix to a shorter path",
+			"path", path, "bytes", len(path), "at_most", store.MaxSocketPath)
 		return out, nil
 	}
 	mode := os.FileMode(0o600)
