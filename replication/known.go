@@ -52,6 +52,10 @@ func (m *memory) key(sc skep.Scope, k skep.Key) knownKey {
 func (m *memory) get(sc skep.Scope, k skep.Key) (seen, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.getLocked(sc, k)
+}
+
+func (m *memory) getLocked(sc skep.Scope, k skep.Key) (seen, bool) {
 	x := m.key(sc, k)
 	if e, ok := m.young[x]; ok {
 		return e, true
@@ -82,7 +86,8 @@ func (m *memory) putLocked(x knownKey, e seen) {
 //	anchor    0  0  0 …  0 │ 16 16 …
 //
 // The group's first block is found by way of the parent. Where the parent's group is not known, the block is loose: it
-// begins a chain of its own within the group, by its own key, and a lookup that comes that far finds it there.
+// begins a chain of its own within the group, by its own key, and a lookup that comes that far finds it there. What is
+// decided is remembered at once.
 func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *skep.Key) seen {
 	e := seen{depth: depth, anchor: k, base: depth}
 	if parent != nil {
@@ -91,15 +96,17 @@ func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *s
 	if placement.Anchor(depth, sp.group) == depth {
 		return e
 	}
-	if was, ok := s.known.get(sc, k); ok && was.depth == depth {
+	m := &s.known
+	m.mu.Lock() // to the end: of two puts of a block one decides, and the other goes where that one does
+	defer m.mu.Unlock()
+	if was, ok := m.getLocked(sc, k); ok && was.depth == depth {
 		e.anchor, e.base = was.anchor, was.base // where it is, or was, and what follows it waits for it
-		return e
-	}
-	if up, ok := s.known.get(sc, *parent); ok && up.depth == depth-1 {
+	} else if up, ok := m.getLocked(sc, *parent); ok && up.depth == depth-1 {
 		e.anchor, e.base = up.anchor, up.base
 	} else if placement.Anchor(depth, sp.group) == depth-1 {
 		e.anchor, e.base = *parent, depth-1
 	}
+	m.putLocked(m.key(sc, k), e)
 	return e
 }
 
