@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -261,7 +262,9 @@ func (p *part) Next() (trace.Request, error) {
 	p.left--
 	r, err := p.d.gen.Next()
 	if err == nil {
-		p.d.seen = append(p.d.seen, r)
+		kept := r
+		kept.Blocks = slices.Clone(r.Blocks) // the generator uses them again
+		p.d.seen = append(p.d.seen, kept)
 	}
 	return r, err
 }
