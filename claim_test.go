@@ -13,6 +13,7 @@ import (
 
 // A store believes of a word what claims can have made of it, and nothing else.
 func TestWordFollows(t *testing.T) {
+	t.Parallel()
 	w := ClaimWordOf(3, 7, 9)
 	require.Equal(t, []int{3, 7, 9}, []int{w.Head(), w.May(), w.Tail()})
 	for _, tt := range []struct {
@@ -41,6 +42,7 @@ func TestWordFollows(t *testing.T) {
 
 // Threads of an engine claim while a store moves the frontier down: each block goes to one of them.
 func TestEachBlockGoesToOne(t *testing.T) {
+	t.Parallel()
 	const seed, blocks, unit = 3, 5000, 16
 	t.Logf("seed %d", seed)
 	var at atomic.Uint64
@@ -86,6 +88,7 @@ func TestEachBlockGoesToOne(t *testing.T) {
 
 // What the word does not say is asked for by a call.
 func TestClaimerLeavesToCallsWhatTheWordCannotSay(t *testing.T) {
+	t.Parallel()
 	var at atomic.Uint64
 	b := NewClaimer(UnsupportedSession{}, 0, &at, 16, 10*16-5) // the last block is not full
 	ask := func(from, to int, load EngineLoad) (Claim, bool) { return b.ByWord(Range{From: from, To: to}, load) }
@@ -135,6 +138,7 @@ func (s *called) Claim(_ context.Context, chain int, want Subset, load EngineLoa
 }
 
 func TestClaimerCallsWhereTheWordDoesNotSay(t *testing.T) {
+	t.Parallel()
 	var at atomic.Uint64
 	at.Store(uint64(ClaimWordOf(0, 2, 8)))
 	ses := &called{}

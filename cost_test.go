@@ -11,6 +11,7 @@ import (
 )
 
 func TestComputeValidate(t *testing.T) {
+	t.Parallel()
 	const cost, square = "recompute cost", "recompute cost of a token squared in ns"
 	some := skep.RecomputeCost{PerToken: time.Microsecond}
 	for _, c := range []struct {
@@ -42,6 +43,7 @@ func TestComputeValidate(t *testing.T) {
 
 // A lookup's cost may be nothing, and everything else that can be reckoned with.
 func TestLookupRefusesACostThatIsNone(t *testing.T) {
+	t.Parallel()
 	const fixed, token, square = "fixed recompute cost", "recompute cost of a token", "recompute cost of a token squared in ns"
 	for _, c := range []struct {
 		name  string
@@ -82,6 +84,7 @@ func TestLookupRefusesACostThatIsNone(t *testing.T) {
 
 // What a cost comes to ends at the longest time there is.
 func TestRecomputeCostDoesNotOverflow(t *testing.T) {
+	t.Parallel()
 	const longest, least = time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for _, c := range []struct {
 		name   string

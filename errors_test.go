@@ -49,6 +49,7 @@ var kinds = []struct {
 }
 
 func TestKindsAreAppendOnly(t *testing.T) {
+	t.Parallel()
 	for i, k := range kinds {
 		require.EqualValues(t, i, k.number)
 		require.EqualValues(t, k.number, k.kind, k.text)
@@ -58,6 +59,7 @@ func TestKindsAreAppendOnly(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		err  skep.Error
@@ -76,6 +78,7 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestErrorsAreFoundByKindAndByCause(t *testing.T) {
+	t.Parallel()
 	err := error(&skep.Error{Op: "put", Kind: skep.Deadline, Err: context.DeadlineExceeded})
 	for _, e := range []error{err, fmt.Errorf("while serving: %w", err), errors.Join(io.EOF, err)} {
 		require.ErrorIs(t, e, skep.Deadline)
@@ -89,6 +92,7 @@ func TestErrorsAreFoundByKindAndByCause(t *testing.T) {
 }
 
 func TestKindOf(t *testing.T) {
+	t.Parallel()
 	inner := &skep.Error{Kind: skep.Damaged}
 	for _, c := range []struct {
 		name string
@@ -107,6 +111,7 @@ func TestKindOf(t *testing.T) {
 }
 
 func TestInvalidf(t *testing.T) {
+	t.Parallel()
 	err := skep.Invalidf("put", "depth", -1, "0 to 5")
 	var x *skep.Error
 	require.ErrorAs(t, err, &x)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestParseKey(t *testing.T) {
+	t.Parallel()
 	b := bytes.Repeat([]byte{0xab}, skep.KeySize)
 	k, err := skep.ParseKey(b)
 	require.NoError(t, err)
@@ -30,6 +31,7 @@ func TestParseKey(t *testing.T) {
 }
 
 func TestParseHexKey(t *testing.T) {
+	t.Parallel()
 	want := skep.KeyOf([]byte("a name"))
 	got, err := skep.ParseHexKey(want.String())
 	require.NoError(t, err)
@@ -42,6 +44,7 @@ func TestParseHexKey(t *testing.T) {
 
 // The figures come from sha256sum, not from this code.
 func TestKeysAreSHA256(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", skep.KeyOf([]byte("abc")).String())
 	// printf '\x01\x00\x00\x00\x02\x00\x00\x00' | sha256sum
 	first := skep.ChainKey(nil, []uint32{1, 2})
@@ -51,6 +54,7 @@ func TestKeysAreSHA256(t *testing.T) {
 }
 
 func TestChainKeysDependOnAllTokensBefore(t *testing.T) {
+	t.Parallel()
 	a, b := skep.ChainKey(nil, []uint32{1}), skep.ChainKey(nil, []uint32{2})
 	require.NotEqual(t, a, b)
 	require.NotEqual(t, skep.ChainKey(&a, []uint32{3}), skep.ChainKey(&b, []uint32{3}))
@@ -60,6 +64,7 @@ func TestChainKeysDependOnAllTokensBefore(t *testing.T) {
 
 // A salt is a secret: no way of printing it shows it.
 func TestSaltIsHidden(t *testing.T) {
+	t.Parallel()
 	const secret = "correct horse battery staple"
 	salt := skep.Salt(secret)
 	scope := skep.Scope{Namespace: 7, Salt: salt}
@@ -85,6 +90,7 @@ func TestSaltIsHidden(t *testing.T) {
 
 // Nor do verbs that are not for strings, or encoders.
 func TestSaltIsHiddenFromEncoders(t *testing.T) {
+	t.Parallel()
 	salt := skep.Salt("secret")
 	for _, shown := range []string{fmt.Sprintf("%d", salt), fmt.Sprintf("%t", salt), fmt.Sprint(salt)} {
 		require.NotContains(t, shown, "secret")

@@ -31,6 +31,7 @@ var (
 )
 
 func TestShapeValidate(t *testing.T) {
+	t.Parallel()
 	const size = "block size in bytes"
 	with := func(s skep.Shape, f func(*skep.Shape)) skep.Shape { f(&s); return s }
 	for _, c := range []struct {
@@ -89,6 +90,7 @@ func TestShapeValidate(t *testing.T) {
 }
 
 func TestNamespaceSpecValidate(t *testing.T) {
+	t.Parallel()
 	good := skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: gqa}
 	require.NoError(t, good.Validate(), "a model is not required, and no copies means one")
 	for field, spoil := range map[string]func(*skep.NamespaceSpec){
@@ -106,6 +108,7 @@ func TestNamespaceSpecValidate(t *testing.T) {
 }
 
 func TestValidateBlock(t *testing.T) {
+	t.Parallel()
 	chained, alone := &skep.NamespaceSpec{Shape: gqa, Chained: true}, &skep.NamespaceSpec{Shape: gqa}
 	parent := skep.KeyOf([]byte("parent"))
 	kv := skep.Manifest{{Name: skep.PartKV, Size: 10}}
@@ -154,6 +157,7 @@ func TestValidateBlock(t *testing.T) {
 }
 
 func TestLookupRequestValidate(t *testing.T) {
+	t.Parallel()
 	for _, lease := range []time.Duration{0, skep.NoLease, 1, skep.MaxLease} {
 		require.NoError(t, (&skep.LookupRequest{Lease: lease}).Validate())
 	}
@@ -168,6 +172,7 @@ func TestLookupRequestValidate(t *testing.T) {
 }
 
 func TestPurgeValidate(t *testing.T) {
+	t.Parallel()
 	for _, p := range []skep.Purge{{Tenant: "t"}, {Model: "m"}, {Namespace: 1}, {Salt: &skep.Scope{Namespace: 1, Salt: "s"}}} {
 		require.NoError(t, p.Validate())
 	}
@@ -177,6 +182,7 @@ func TestPurgeValidate(t *testing.T) {
 }
 
 func TestSubset(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		s    skep.Subset
 		n    int
@@ -210,12 +216,14 @@ func TestSubset(t *testing.T) {
 }
 
 func TestRecomputeCost(t *testing.T) {
+	t.Parallel()
 	c := skep.RecomputeCost{Fixed: 10 * time.Microsecond, PerToken: time.Microsecond, PerTokenSquared: 2}
 	require.Equal(t, 10*time.Microsecond, c.Of(0))
 	require.Equal(t, 10*time.Microsecond+1000*time.Microsecond+2*1000*1000*time.Nanosecond, c.Of(1000))
 }
 
 func TestChunkRelease(t *testing.T) {
+	t.Parallel()
 	n := 0
 	c := skep.Chunk{Data: [][]byte{{1}}, Free: func() { n++ }}
 	c.Release()
@@ -227,6 +235,7 @@ func TestChunkRelease(t *testing.T) {
 
 // The numbers travel on the wire or are stored: a change here breaks peers or data.
 func TestNumbersAndNames(t *testing.T) {
+	t.Parallel()
 	type named interface{ String() string }
 	for i, all := range [][]named{
 		{skep.HeadFirst, skep.TailFirst, skep.LayersUp, skep.LayersDown},

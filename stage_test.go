@@ -8,6 +8,7 @@ import (
 
 // A split names its stages' layers, and boundary parts that say of which split they are.
 func TestSplit(t *testing.T) {
+	t.Parallel()
 	s := Split{9, 18, 27}
 	require.NoError(t, s.Validate(36))
 	require.Equal(t, 4, s.Stages())
@@ -29,6 +30,7 @@ func TestSplit(t *testing.T) {
 }
 
 func TestSplitsThatCannotBe(t *testing.T) {
+	t.Parallel()
 	for _, s := range []Split{{0}, {36}, {-1}, {9, 9}, {18, 9}, make(Split, MaxParts)} {
 		require.ErrorIs(t, s.Validate(36), Invalid, "%v", s)
 	}
@@ -41,6 +43,7 @@ func TestSplitsThatCannotBe(t *testing.T) {
 
 // A block's boundary parts are of one split of its shape.
 func TestManifestsOfStages(t *testing.T) {
+	t.Parallel()
 	n := &NamespaceSpec{Shape: Shape{Kind: Attention, Layers: 36, KVHeads: 8, HeadDim: 128, Element: BF16, BlockTokens: 16}, Chained: true}
 	check := func(names ...string) error {
 		m := Manifest{{Name: PartKV}}
@@ -59,6 +62,7 @@ func TestManifestsOfStages(t *testing.T) {
 
 // Asked for the boundary of another split, a block says which it has.
 func TestNoPart(t *testing.T) {
+	t.Parallel()
 	a, b := Split{9, 18, 27}, Split{18}
 	err := NoPart("restore", b.BoundaryPart(1), []string{"kv", a.BoundaryPart(1)})
 	require.ErrorIs(t, err, Conflict)

@@ -23,6 +23,7 @@ type named struct {
 }
 
 func TestAs(t *testing.T) {
+	t.Parallel()
 	in := &named{name: "inside"}
 	for _, st := range []skep.Store{in, wrapper{in}, wrapper{wrapper{in}}} {
 		found, ok := skep.As[*named](st)
@@ -41,6 +42,7 @@ func TestAs(t *testing.T) {
 
 // Every call of what can do nothing is refused by its name, but the end of a Store.
 func TestUnsupportedIsSaidByName(t *testing.T) {
+	t.Parallel()
 	for _, x := range []any{skep.UnsupportedStore{}, skep.UnsupportedSession{}} {
 		names := map[string]string{}
 		v := reflect.ValueOf(x)

@@ -17,6 +17,7 @@ import (
 
 // A lender that comes, gives more, takes back, falls silent and goes.
 func TestAttach(t *testing.T) {
+	t.Parallel()
 	o := sim.H20()
 	o.Devices, o.MemoryBytes = 2, 16<<20
 	w, err := sim.New(o)
@@ -99,6 +100,7 @@ func (s *landedSession) Next(_ context.Context, into []skep.Chunk) (int, error) 
 // Once Stop has returned the destination is the caller's: what it writes there is not kept for
 // the block that landed before.
 func TestStoppedMemoryIsNotKept(t *testing.T) {
+	t.Parallel()
 	o := sim.H20()
 	o.Devices, o.MemoryBytes = 1, 16<<20
 	w, err := sim.New(o)
@@ -142,6 +144,7 @@ func (h *heard) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 // A chain that is computed too is the Store behind's, whatever is in GPU memory, and its boundary's
 // number is that of the chains the Store behind is given.
 func TestChainsThatAreComputedGoBehind(t *testing.T) {
+	t.Parallel()
 	o := sim.H20()
 	o.Devices, o.MemoryBytes = 1, 16<<20
 	w, err := sim.New(o)

@@ -16,6 +16,7 @@ import (
 
 // A prompt's blocks stay its own while they are being stored.
 func TestAPromptIsClosedWhenItIsStored(t *testing.T) {
+	t.Parallel()
 	w := world(t)
 	g := &putGate{Store: memstore.New(memstore.Options{}), reached: make(chan struct{}), opens: make(chan struct{})}
 	s, err := gpu.New(g, gpu.Options{Device: w.Device(0), Local: 3, BlockBytes: 32 << 10, Layers: 4, Timeout: time.Minute})

@@ -17,6 +17,7 @@ import (
 // The paper's example (§3.2), by moves: ten layers, local memory for 100 single-layer blocks, lenders
 // of 9 and 8 blocks. Each move divides local memory anew, and blocks keep to their part of it.
 func TestLocalMemoryIsDividedAtEachMove(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))

@@ -370,6 +370,7 @@ func (f *fleet) end() {
 // No byte that a Store gives is wrong, none of a lender's own is written by anybody else, and memory is
 // back within its deadline, whatever happens among several lenders and borrowers, in mid-copy too.
 func TestFleets(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	schedules := uint64(1000)

@@ -75,6 +75,7 @@ func tardyFront(t *testing.T) (*gpu.Store, *tardy, skep.Scope, []skep.Key) {
 // A lender's memory is also read by the stream of another to which its blocks are moved. While that one is not done the
 // lender does not get its memory back; once it is, it does, and the prompt that had blocks there ends in order.
 func TestALenderWaitsForCopiesToAnother(t *testing.T) {
+	t.Parallel()
 	s, d, sc, keys := tardyFront(t)
 	defer func() { require.NoError(t, s.Close()) }()
 	p, err := s.Prefill(t.Context(), &gpu.PrefillRequest{Scope: sc, Keys: keys})
@@ -90,6 +91,7 @@ func TestALenderWaitsForCopiesToAnother(t *testing.T) {
 
 // Memory of the Store's own stays while any stream may write to it.
 func TestOwnMemoryStaysWhileACopyIsUnderWay(t *testing.T) {
+	t.Parallel()
 	s, d, sc, keys := tardyFront(t)
 	load(t, s, sc, keys[:2])
 	d.streams[firstLender].late.Store(true)
@@ -103,6 +105,7 @@ func TestOwnMemoryStaysWhileACopyIsUnderWay(t *testing.T) {
 
 // Memory of the Store's own stays while a prompt, or a model's layers, are in it.
 func TestOwnMemoryStaysWhileAnEngineHasIt(t *testing.T) {
+	t.Parallel()
 	s, d, sc, keys := tardyFront(t)
 	p, err := s.Prefill(t.Context(), &gpu.PrefillRequest{Scope: sc, Keys: keys})
 	require.NoError(t, err)
@@ -146,6 +149,7 @@ func (s *unsureSession) Close(ctx context.Context) error {
 
 // Pinned memory that something may still write to is not lent again, whatever else went wrong with it.
 func TestPinnedMemoryThatMayBeWrittenIsKept(t *testing.T) {
+	t.Parallel()
 	for _, begins := range []bool{false, true} {
 		for name, restore := range map[string]func(*testing.T, *gpu.Store, gpu.Stream, skep.Scope, []skep.Key){
 			"a session": func(t *testing.T, s *gpu.Store, _ gpu.Stream, sc skep.Scope, keys []skep.Key) {
@@ -183,6 +187,7 @@ func TestPinnedMemoryThatMayBeWrittenIsKept(t *testing.T) {
 // A restore to GPU memory may have a block on its way, of which no stream was told, when the Store is closed: the
 // memory it passes through stays until it has, and its stream is past it.
 func TestOwnMemoryStaysWhileABlockPassesThrough(t *testing.T) {
+	t.Parallel()
 	w := world(t)
 	d := &tardy{Device: w.Device(0)}
 	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, Local: 3, BlockBytes: 32 << 10,

@@ -39,6 +39,7 @@ func (m *meddled) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 // What is restored into memory that others can write comes to GPU memory only as it was put: a
 // copy that was changed on the way is not kept, and nobody else gets it.
 func TestMemoryThatOthersWriteIsNotKept(t *testing.T) {
+	t.Parallel()
 	for _, meddle := range []bool{false, true} {
 		m := &meddler{Store: memstore.New(memstore.Options{})}
 		s := frontOf(t, m)

@@ -72,6 +72,7 @@ func written(b byte) bool { return b != 0 }
 // A restore of blocks that left GPU memory may be just about to begin when its chain is stopped, or its session closed:
 // the destination is not the caller's before that restore has ended, too.
 func TestStopWaitsForARestoreThatBegins(t *testing.T) {
+	t.Parallel()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, end := range map[string]func(context.Context, skep.Session) error{
@@ -115,6 +116,7 @@ func TestStopWaitsForARestoreThatBegins(t *testing.T) {
 // However many chains have blocks that left GPU memory, what restores them has one window, of which what is lent is a
 // part.
 func TestBlocksThatLeftShareAWindow(t *testing.T) {
+	t.Parallel()
 	g := newGate()
 	s := lentOnly(t, g)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -163,6 +165,7 @@ func (w *watched) Done() <-chan struct{} {
 
 // Who waits for room in the window hears that the chain was stopped, or the session closed.
 func TestStopEndsTheWaitForTheWindow(t *testing.T) {
+	t.Parallel()
 	for _, closes := range []bool{false, true} {
 		s := lentOnly(t, memstore.New(memstore.Options{}))
 		sc, keys := chains(t, s, 2)
@@ -202,6 +205,7 @@ func TestStopEndsTheWaitForTheWindow(t *testing.T) {
 
 // A request is the caller's again when Restore returned: what it says then is of another restore.
 func TestARequestIsUsedAgain(t *testing.T) {
+	t.Parallel()
 	s := lentOnly(t, memstore.New(memstore.Options{}))
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 2)

@@ -41,6 +41,7 @@ func (s slowStream) Sync(ctx context.Context) error {
 
 // What is in GPU memory is known while a copy out of it is under way: a look-up waits for no copy, and a restore begins.
 func TestLookupsDoNotWaitForCopies(t *testing.T) {
+	t.Parallel()
 	d := &slow{Device: world(t).Device(0), reached: make(chan struct{}), done: make(chan struct{})}
 	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, Local: 3, BlockBytes: 32 << 10, Timeout: time.Minute})
 	require.NoError(t, err)

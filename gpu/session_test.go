@@ -34,6 +34,7 @@ func drainAll(t *testing.T, ses skep.Session) (blocks, fromGPU int) {
 
 // What is in GPU memory is lent as far as the session's window, and no further until some of it is given back.
 func TestBlocksOutOfGPUMemoryKeepToTheWindow(t *testing.T) {
+	t.Parallel()
 	s, _ := front(t, memstore.Options{})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 12)
@@ -68,6 +69,7 @@ func TestBlocksOutOfGPUMemoryKeepToTheWindow(t *testing.T) {
 // Restore copies nothing: blocks that leave GPU memory before they are asked for come from behind, and those of a chain that is
 // stopped do not come.
 func TestBlocksAreCopiedWhenTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
 	s, _ := front(t, memstore.Options{})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 12)
@@ -100,6 +102,7 @@ func TestBlocksAreCopiedWhenTheyAreAskedFor(t *testing.T) {
 // Pages of either order, single heads and layers are served out of GPU memory as blocks are: with the bytes that the Store behind
 // would give.
 func TestPagesAndHeadsComeOutOfGPUMemory(t *testing.T) {
+	t.Parallel()
 	behind := memstore.New(memstore.Options{})
 	s := frontOf(t, behind)
 	defer func() { require.NoError(t, s.Close()) }()

@@ -50,20 +50,28 @@ func open(t *testing.T, c storetest.Config) skep.Store {
 	return s
 }
 
-func TestContract(t *testing.T) { storetest.Test(t, open) }
+func TestContract(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, open)
+}
 
 // What the Store behind can do is not lost in front of it.
 func TestWrapper(t *testing.T) {
+	t.Parallel()
 	storetest.Wrapper(t, memstore.New(memstore.Options{}), func(t *testing.T, behind skep.Store) skep.Store { return frontOf(t, behind) })
 }
 
-func TestRandom(t *testing.T) { storetest.Random(t, open, storetest.RandomOptions{}) }
+func TestRandom(t *testing.T) {
+	t.Parallel()
+	storetest.Random(t, open, storetest.RandomOptions{})
+}
 
 var chains, load, count = gputest.Chain, gputest.Load, gputest.FromGPU
 
 // What was restored once comes out of GPU memory, own and lent, as far as it goes; lent
 // memory that is given back takes its blocks along and nothing else.
 func TestTiers(t *testing.T) {
+	t.Parallel()
 	s, _ := front(t, memstore.Options{})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 12)
@@ -87,6 +95,7 @@ func TestTiers(t *testing.T) {
 
 // A block that was deleted and put again with other bytes is never served as it was.
 func TestDeletedBlocksAreNotServed(t *testing.T) {
+	t.Parallel()
 	s, _ := front(t, memstore.Options{})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 2)
@@ -112,6 +121,7 @@ func TestDeletedBlocksAreNotServed(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	w, err := sim.New(sim.H20())
 	require.NoError(t, err)
 	unit := elastic.Unit{Bytes: 4096, LenderBlock: 1, BorrowerBlock: 10, Lender: 1, Borrower: 1}
@@ -131,6 +141,7 @@ func TestBadOptions(t *testing.T) {
 // Claims on a chain whose head came out of GPU memory: that is loaded, the rest is the Store
 // behind's to grant.
 func TestClaims(t *testing.T) {
+	t.Parallel()
 	s, _ := front(t, memstore.Options{})
 	defer func() { require.NoError(t, s.Close()) }()
 	ctx := context.Background()

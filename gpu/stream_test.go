@@ -12,6 +12,7 @@ import (
 
 // The time of a step reckoned by hand.
 func TestTotal(t *testing.T) {
+	t.Parallel()
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, tt := range []struct {
 		buffers, layers int
@@ -47,6 +48,7 @@ func TestTotal(t *testing.T) {
 
 // Where layers are with the first of five resident and two buffers: each step has four that go through them.
 func TestBuffer(t *testing.T) {
+	t.Parallel()
 	s, err := gpu.NewSchedule(2)
 	require.NoError(t, err)
 	s.Resident = 1

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAdmit(t *testing.T) {
+	t.Parallel()
 	used, not := Leaving{Bytes: 10, Used: true}, Leaving{Bytes: 10}
 	tail, lost := Leaving{Bytes: 10, Partial: true}, Leaving{Bytes: 10, ParentAway: true}
 	const burst = 100.0
@@ -41,6 +42,7 @@ func TestAdmit(t *testing.T) {
 
 // Whatever the run, what is written is a prefix of it, and every refusal has a reason.
 func TestAdmitWritesPrefixes(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 2000 {
@@ -59,6 +61,7 @@ func TestAdmitWritesPrefixes(t *testing.T) {
 }
 
 func TestWearBudget(t *testing.T) {
+	t.Parallel()
 	start := time.Unix(0, 0)
 	b := NewWearBudget(86_400_000, 1, start, 500) // 1000 bytes a second
 	require.Zero(t, b.Level(), "nothing is there at once")
@@ -97,6 +100,7 @@ func ghostly(n uint64) (fp Fingerprint) {
 }
 
 func TestGhosts(t *testing.T) {
+	t.Parallel()
 	g, err := NewGhosts(1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 1024*8, g.Bytes())
@@ -124,6 +128,7 @@ func TestGhosts(t *testing.T) {
 }
 
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	w := NewWaiting()
 	chain := func(from, n uint64, tail bool) {
 		for i := range n {
@@ -168,6 +173,7 @@ func TestWaiting(t *testing.T) {
 
 // No honest chain is a circle; one must not hang whoever uses it.
 func TestWaitingInACircle(t *testing.T) {
+	t.Parallel()
 	w := NewWaiting()
 	w.Add(WaitingBlock{FP: ghostly(1), Parent: ghostly(2), HasParent: true, Bytes: 10})
 	w.Add(WaitingBlock{FP: ghostly(2), Parent: ghostly(1), HasParent: true, Bytes: 10})
@@ -180,6 +186,7 @@ func TestWaitingInACircle(t *testing.T) {
 
 // However long it runs, what has left is not remembered.
 func TestWaitingForgets(t *testing.T) {
+	t.Parallel()
 	w := NewWaiting()
 	for i := range uint64(10_000) {
 		w.Add(WaitingBlock{FP: ghostly(i), Bytes: 1, Partial: true})

@@ -112,6 +112,7 @@ func measureChild(t testing.TB, n int, policy string) (grew, counted float64) {
 // The budget is 60 bytes a block with everything counted; BenchmarkBytesPerBlock says
 // what it is at 10 M, where fixed costs do not matter.
 func TestBytesPerBlock(t *testing.T) {
+	t.Parallel()
 	if peakRSS() == 0 || raceOn {
 		t.Skip("no /proc/self/status, or the race detector is on")
 	}

@@ -35,6 +35,7 @@ func singles(group uint32, base uint64, n int) []Entry {
 }
 
 func TestSurvivors(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000})
 	list := singles(1, 0, 7)
 	list[4].Durable = true
@@ -67,6 +68,7 @@ func TestSurvivors(t *testing.T) {
 }
 
 func TestTheHorizonShrinksWithTheBudget(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000})
 	list := singles(1, 0, 1)
 	insert(t, x, list...)
@@ -81,6 +83,7 @@ func TestTheHorizonShrinksWithTheBudget(t *testing.T) {
 }
 
 func TestTheBudgetAndTheShareOfAGroupBoundWhatIsKept(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000}) // budget 100
 	list := singles(1, 0, 200)
 	insert(t, x, list...)
@@ -100,6 +103,7 @@ func TestTheBudgetAndTheShareOfAGroupBoundWhatIsKept(t *testing.T) {
 }
 
 func TestTenantsOverTheirShareGiveFirst(t *testing.T) {
+	t.Parallel()
 	for _, page := range []int64{0, 512} {
 		tenantsOverTheirShare(t, page)
 	}
@@ -126,6 +130,7 @@ func tenantsOverTheirShare(t *testing.T, page int64) {
 }
 
 func TestHints(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000, MaxHints: 8})
 	list := singles(1, 0, 8)
 	insert(t, x, list...)
@@ -162,6 +167,7 @@ func TestHints(t *testing.T) {
 }
 
 func TestSoonestHintsAreKeptWhenTheBudgetIsShort(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000})
 	list := singles(1, 0, 4)
 	insert(t, x, list...)
@@ -174,6 +180,7 @@ func TestSoonestHintsAreKeptWhenTheBudgetIsShort(t *testing.T) {
 }
 
 func TestCostPolicy(t *testing.T) {
+	t.Parallel()
 	p, err := NewCost(CostConfig{})
 	require.NoError(t, err)
 	c := Context{Horizon: .5, MeanPages: 1000}
@@ -204,6 +211,7 @@ func TestCostPolicy(t *testing.T) {
 
 // What was put lately is spared while anything else gains space, whatever else speaks for that.
 func TestProbation(t *testing.T) {
+	t.Parallel()
 	p, err := NewCost(CostConfig{Freshness: .01})
 	require.NoError(t, err)
 	young := GroupStat{LivePages: 100, CapacityPages: 100, SealedAge: .09, MeanAge: .09}
@@ -221,6 +229,7 @@ func TestProbation(t *testing.T) {
 }
 
 func TestGreedyPolicy(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{Policy: "lru"})
 	require.Equal(t, "lru", x.policy.Name())
 	require.Equal(t, 1, first(x.policy, []GroupStat{
@@ -230,6 +239,7 @@ func TestGreedyPolicy(t *testing.T) {
 }
 
 func TestGroupsAreCandidatesWhileSealed(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{CapacityPages: 100})
 	_, ok := x.PickVictim(nil)
 	require.False(t, ok)
@@ -253,6 +263,7 @@ func TestGroupsAreCandidatesWhileSealed(t *testing.T) {
 }
 
 func TestExactLRUOrder(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{Policy: "lru", CapacityPages: 10})
 	list := singles(1, 0, 12)
 	insert(t, x, list[:10]...)
@@ -275,6 +286,7 @@ func TestExactLRUOrder(t *testing.T) {
 }
 
 func TestS3FIFOKeepsWhatCameBack(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{Policy: "s3fifo", CapacityPages: 100})
 	hot := singles(1, 0, 5)
 	insert(t, x, hot...)
@@ -313,6 +325,7 @@ func TestS3FIFOKeepsWhatCameBack(t *testing.T) {
 }
 
 func TestCapacityMayChange(t *testing.T) {
+	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000})
 	list := singles(1, 0, 1)
 	insert(t, x, list...)

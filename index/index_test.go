@@ -10,6 +10,7 @@ import (
 )
 
 func TestLookupFindsTheLongestRootedPrefix(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	insert(t, x, chain(100, 50)...)
 	for _, n := range []int{0, 1, 2, 3, 49, 50} {
@@ -30,6 +31,7 @@ func TestLookupFindsTheLongestRootedPrefix(t *testing.T) {
 }
 
 func TestLookupOfAKeyListThatIsNoChain(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	insert(t, x, chain(0, 8)...)
 	insert(t, x, chain(100, 8)...)
@@ -42,6 +44,7 @@ func TestLookupOfAKeyListThatIsNoChain(t *testing.T) {
 }
 
 func TestOrphansShowWhenTheirParentArrives(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 6)
 	insert(t, x, c[5], c[3], c[4]) // tail first
@@ -59,6 +62,7 @@ func TestOrphansShowWhenTheirParentArrives(t *testing.T) {
 }
 
 func TestRemoveHidesTheSubtreeAndBringsItBack(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 10)
 	insert(t, x, c...)
@@ -88,6 +92,7 @@ func TestRemoveHidesTheSubtreeAndBringsItBack(t *testing.T) {
 }
 
 func TestFirstWriterWinsInChains(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 1)
 	id, existed, err := x.Insert(c[0])
@@ -104,6 +109,7 @@ func TestFirstWriterWinsInChains(t *testing.T) {
 }
 
 func TestLastWriterWinsInOpaqueNamespaces(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	e := Entry{FP: fpOf(1), Opaque: true, Location: at(1, 1), Pages: 3, Namespace: 4, Tenant: 5}
 	_, replaced, err := x.Replace(e)
@@ -127,6 +133,7 @@ func TestLastWriterWinsInOpaqueNamespaces(t *testing.T) {
 }
 
 func TestMoveIsCompareAndSwap(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	e := chain(0, 1)[0]
 	e.Location = 0 // accepted
@@ -151,6 +158,7 @@ func TestMoveIsCompareAndSwap(t *testing.T) {
 }
 
 func TestResolveChain(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 20)
 	insert(t, x, c...)
@@ -180,6 +188,7 @@ func TestResolveChain(t *testing.T) {
 }
 
 func TestInsertRefusesWhatIsOutsideItsLimits(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 3)
 	insert(t, x, c[0])
@@ -211,6 +220,7 @@ func TestInsertRefusesWhatIsOutsideItsLimits(t *testing.T) {
 
 // Fingerprints are hashes, so no honest caller makes these; none may hang the index.
 func TestHostileParents(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	a := Entry{FP: fpOf(1), Parent: fpOf(2), HasParent: true, Depth: 1, Location: at(1, 1), Pages: 1}
 	b := Entry{FP: fpOf(2), Parent: fpOf(1), HasParent: true, Depth: 2, Location: at(1, 2), Pages: 1}
@@ -231,6 +241,7 @@ func TestHostileParents(t *testing.T) {
 }
 
 func TestSlotsAreCapped(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{MaxSlots: 10})
 	c := chain(0, 20)
 	var err error
@@ -248,6 +259,7 @@ func TestSlotsAreCapped(t *testing.T) {
 }
 
 func TestClosedIndex(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{CapacityPages: 100, Policy: "lru"})
 	c := chain(0, 5)
 	insert(t, x, c...)
@@ -273,6 +285,7 @@ func TestClosedIndex(t *testing.T) {
 }
 
 func TestCheckpointRoundTrip(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{CapacityPages: 1 << 20})
 	c := chain(0, 300)
 	insert(t, x, c...)
@@ -299,6 +312,7 @@ func TestCheckpointRoundTrip(t *testing.T) {
 }
 
 func TestBulkLoadInAnyOrder(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	var list []Entry
 	for c := range 200 {
@@ -325,6 +339,7 @@ func TestBulkLoadInAnyOrder(t *testing.T) {
 }
 
 func TestDeadNamespaces(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{CapacityPages: 1000})
 	for i, e := range chain(0, 100) {
 		e.Namespace = 1 + uint32(i%2)
@@ -347,6 +362,7 @@ func TestDeadNamespaces(t *testing.T) {
 }
 
 func TestConfigIsValidated(t *testing.T) {
+	t.Parallel()
 	for _, cfg := range []Config{
 		{Policy: "mru"}, {CapacityPages: -1}, {Cost: CostConfig{Rewrite: -1}}, {Cost: CostConfig{KeepMax: 2}},
 		{Cost: CostConfig{HorizonMin: 2, HorizonMax: 1}},

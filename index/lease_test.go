@@ -19,6 +19,7 @@ func grant(t testing.TB, x *Index, base uint64, depth int, bytes int64, until ti
 }
 
 func TestALeaseProtectsTheBlockAndAllBeforeIt(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{CapacityPages: 100})
 	c := chain(0, 20)
 	insert(t, x, c...)
@@ -47,6 +48,7 @@ func TestALeaseProtectsTheBlockAndAllBeforeIt(t *testing.T) {
 }
 
 func TestSharedChainsStayProtectedUntilTheLastLeaseEnds(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 30)
 	insert(t, x, c...)
@@ -64,6 +66,7 @@ func TestSharedChainsStayProtectedUntilTheLastLeaseEnds(t *testing.T) {
 }
 
 func TestLeasedBytesAreCapped(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{LeaseCapBytes: 100, PinCapBytes: 50, MaxLeases: 3})
 	c := chain(0, 4)
 	insert(t, x, c...)
@@ -96,6 +99,7 @@ func TestLeasedBytesAreCapped(t *testing.T) {
 }
 
 func TestGrantNoticesThatTheSlotIsSomebodyElses(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	insert(t, x, chain(0, 1)...)
 	_, deepest := lookup(x, 0, 1)
@@ -113,6 +117,7 @@ func TestGrantNoticesThatTheSlotIsSomebodyElses(t *testing.T) {
 }
 
 func TestDeletingALeasedBlockEndsThePromise(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 5)
 	insert(t, x, c...)
@@ -127,6 +132,7 @@ func TestDeletingALeasedBlockEndsThePromise(t *testing.T) {
 }
 
 func TestALeaseOutlastsDamageToItsAncestors(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 6)
 	insert(t, x, c...)
@@ -142,6 +148,7 @@ func TestALeaseOutlastsDamageToItsAncestors(t *testing.T) {
 }
 
 func TestGrantsDuringARebuildCount(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c, d := chain(0, 5), chain(100, 5)
 	insert(t, x, c...)
@@ -162,6 +169,7 @@ func TestGrantsDuringARebuildCount(t *testing.T) {
 
 // A lease of another run, or of another store, is nobody's here: numbers that a client kept end nothing.
 func TestLeasesOfOtherRunsAreNobodys(t *testing.T) {
+	t.Parallel()
 	given := map[skep.LeaseID]bool{}
 	for range 3 {
 		x := open(t, Config{})

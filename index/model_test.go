@@ -51,6 +51,7 @@ func path(n uint64) []uint64 {
 }
 
 func TestAgainstModel(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"cost", "lru", "s3fifo"} {
 		t.Run(policy, func(t *testing.T) {
 			rng := seeded(t)
@@ -146,6 +147,7 @@ func TestAgainstModel(t *testing.T) {
 }
 
 func TestTableGrowsThroughManySplits(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	x := open(t, Config{})
 	const n = 200_000
@@ -175,6 +177,7 @@ func TestTableGrowsThroughManySplits(t *testing.T) {
 // Lookups, restores, puts, deletes, cleaning and leases at the same time; the slots
 // are on the Go heap here, so that the race detector sees them.
 func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	x := open(t, Config{CapacityPages: 4000, heap: true})
 	const chains, length, rounds = 40, 60, 150

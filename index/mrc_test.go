@@ -44,6 +44,7 @@ func (e *exactStack) hitRatio(blocks int) float64 {
 
 // With every key sampled the curve is the stack's, but for the width of a bucket.
 func TestReuseIsExactWithoutSampling(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	r, err := NewReuse(4096)
@@ -68,6 +69,7 @@ func TestReuseIsExactWithoutSampling(t *testing.T) {
 
 // Each sampled key stands once in the tree, right after its places were renumbered too.
 func TestReuseCountsAKeyOnce(t *testing.T) {
+	t.Parallel()
 	r := NewMust(t)
 	r.threshold.Store(^uint64(0))
 	for i := range uint64(4 * len(r.at)) {
@@ -79,6 +81,7 @@ func TestReuseCountsAKeyOnce(t *testing.T) {
 // Sampling keeps to its memory and near the truth, whatever the number of keys. Whether a key that is used very often is
 // among the sampled is chance: one draw in some hundreds is far off for it, so several are made.
 func TestReuseSampled(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	var worst []float64
 	for i := range uint64(5) {
@@ -119,6 +122,7 @@ func abs(x float64) float64 { return max(x, -x) }
 
 // What was referenced long ago counts less and less.
 func TestReuseForgets(t *testing.T) {
+	t.Parallel()
 	r, err := NewReuse(64)
 	require.NoError(t, err)
 	r.threshold.Store(^uint64(0))
@@ -145,6 +149,7 @@ func NewMust(t *testing.T) *Reuse {
 
 // A load says which of its blocks were there already, earlier ones of its own included.
 func TestBulkLoadAgain(t *testing.T) {
+	t.Parallel()
 	x, err := New(Config{})
 	require.NoError(t, err)
 	defer x.Close()

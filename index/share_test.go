@@ -11,6 +11,7 @@ import (
 // One tenant that takes all the leases it can get leaves some for the next; and it has as many as
 // 65,536 when it is alone.
 func TestLeasesAreShared(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	c := chain(0, 1)
 	insert(t, x, c...)
@@ -51,6 +52,7 @@ func TestLeasesAreShared(t *testing.T) {
 
 // So it is with hints, which end with their block.
 func TestHintsAreShared(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{MaxHints: 16})
 	mine, other := chain(0, 20), chain(100, 2)
 	for i := range other {
@@ -77,6 +79,7 @@ func TestHintsAreShared(t *testing.T) {
 
 // A block that is removed costs the leases that are on it, however many others there are.
 func TestARemovalLooksAtTheLeasesOfItsBlock(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	const n = 200
 	c := chain(0, n)

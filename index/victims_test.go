@@ -31,6 +31,7 @@ func exact(x *Index) uint32 {
 // Where there are many groups a choice looks at some thousands of them, wherever they are, and
 // is soon the same as one that looks at all: the best that were seen are kept in mind.
 func TestVictimsAmongMany(t *testing.T) {
+	t.Parallel()
 	const n = 5*victimStep + 100
 	x := manyGroups(t, n)
 	for range 2 * n / victimStep {
@@ -56,6 +57,7 @@ func TestVictimsAmongMany(t *testing.T) {
 
 // Whoever admits one only gets that one, wherever it is.
 func TestVictimsThatAreAdmitted(t *testing.T) {
+	t.Parallel()
 	x := manyGroups(t, 3*victimStep)
 	for _, want := range []uint32{1, victimStep, 2*victimStep + 7, 3 * victimStep} {
 		g, ok := x.PickVictim(func(id uint32) bool { return id == want })
@@ -69,6 +71,7 @@ func TestVictimsThatAreAdmitted(t *testing.T) {
 // A group is sealed while its last blocks are being written: it looks empty, and is admitted once they are there. It is
 // not taken for what it was.
 func TestVictimsThatFillMeanwhile(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		pick func(x *Index, admit func(uint32) bool) (uint32, bool)

@@ -8,6 +8,7 @@ import (
 
 // A walk meets every block of its namespace once, none of another's, and looks at no more slots a call than it may.
 func TestWalkIsOfOneNamespaceInBoundedSteps(t *testing.T) {
+	t.Parallel()
 	x := open(t, Config{})
 	for i := range uint64(30_000) {
 		e := Entry{FP: fpOf(i), Opaque: true, Location: at(1, i+1), Pages: 1, Namespace: 7, Tenant: 1}

@@ -17,6 +17,7 @@ func keysOf(n int) []skep.Key { return make([]skep.Key, n) }
 
 // The chunks of a chain of blocks 3 to 5 and layers 5 and 6, in each direction.
 func TestChainOrder(t *testing.T) {
+	t.Parallel()
 	r := func(a, b int) skep.Range { return skep.Range{From: a, To: b} }
 	type chunk struct {
 		block  int
@@ -55,6 +56,7 @@ func TestChainOrder(t *testing.T) {
 
 // Either way is decided later, once.
 func TestChainResolve(t *testing.T) {
+	t.Parallel()
 	cost := &skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}
 	plan := func(shape skep.Shape) *ChainPlan {
 		p, err := PlanChain(&skep.Chain{Keys: keysOf(4), Direction: skep.Auto, Compute: cost}, shape)
@@ -143,6 +145,7 @@ func drawChain(t *rapid.T) (*skep.Chain, skep.Shape) {
 // Whatever is asked for comes to where it belongs, and nothing else is written: bytes copied in pieces, and bytes
 // read straight to their places.
 func TestChainBytes(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c, shape := drawChain(t)
 		p, err := PlanChain(c, shape)
@@ -205,6 +208,7 @@ func TestChainBytes(t *testing.T) {
 
 // What cannot be restored is refused, and the error names what is wrong.
 func TestChainRefused(t *testing.T) {
+	t.Parallel()
 	r := func(a, b int) skep.Range { return skep.Range{From: a, To: b} }
 	hnd, nhd := attention(3, 2, 4, 2, skep.I8, skep.HND), attention(3, 2, 4, 2, skep.I8, skep.NHD)
 	lat := latent(3, 4, 2, skep.I8)
@@ -283,6 +287,7 @@ func TestChainRefused(t *testing.T) {
 
 // What a caller leaves out is filled in, and what was given is not changed.
 func TestChainDefaults(t *testing.T) {
+	t.Parallel()
 	shape := attention(3, 2, 4, 2, skep.I8, skep.HND)
 	c := skep.Chain{Keys: keysOf(2), Dest: skep.Destination{Memory: make([]byte, 2*PageSize)}}
 	before := c

@@ -30,6 +30,7 @@ func off(n, units, k, first, span, blocks int) (worst int) {
 // where no order of starts does it at all, which an independent search confirms.
 // There it is at most 1.4 units. docs/reference/layout.md quotes these figures.
 func TestStartIsEven(t *testing.T) {
+	t.Parallel()
 	type residue struct{ n, r, q int }
 	seen, beyond := map[residue]bool{}, map[residue]int{}
 	for n := 1; n <= 16; n++ {
@@ -108,6 +109,7 @@ func feasible(t *testing.T, n, r, q int) bool {
 // begin and end anywhere in a unit. The last unit is a little short, which adds to
 // one unit what it lacks.
 func TestChainsOfRealBlocksAreEven(t *testing.T) {
+	t.Parallel()
 	for _, m := range []struct {
 		name  string
 		shape skep.Shape
@@ -139,6 +141,7 @@ func TestChainsOfRealBlocksAreEven(t *testing.T) {
 // blocks, and layers of at most a unit, always keep the bound; of larger layers
 // nearly all do, and the others are off by at most .4 units more.
 func TestChainsOfAnyBlocksAreEven(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	over, worst := 0, 0.0
 	const rounds = 2000
@@ -205,6 +208,7 @@ func unevenBytes(c []int64) (worst float64) {
 // Above 16 devices whole blocks are still even; layers are where a layer is at most
 // one unit or blocks are whole rows, which is what UnitFor makes of real models.
 func TestStartOnManyDevices(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{17, 24, 31, 32, 48, 64} {
 		for units := 1; units <= 2*n; units++ {
 			for _, k := range []int{1, 3, units} {
@@ -219,6 +223,7 @@ func TestStartOnManyDevices(t *testing.T) {
 
 // Over N successive blocks every start is used once, and Base undoes Start.
 func TestStartUsesEveryDeviceOnce(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	for range 5000 {
 		n, units, k := 1+rng.IntN(40), rng.IntN(100), rng.IntN(100)
@@ -236,6 +241,7 @@ func TestStartUsesEveryDeviceOnce(t *testing.T) {
 }
 
 func TestStartTakesAnything(t *testing.T) {
+	t.Parallel()
 	for _, v := range []int{-1 << 63, -5, -1, 0, 1, 1<<63 - 1} {
 		for _, n := range []int{-3, 0, 1, 8, 16, 17, 64} {
 			got := Start(v, v, v, n, v)
@@ -251,6 +257,7 @@ func TestStartTakesAnything(t *testing.T) {
 }
 
 func TestSearchIsFarFromItsLimit(t *testing.T) {
+	t.Parallel()
 	most := 0
 	for n := 2; n <= maxSearched; n++ {
 		for r := range n {

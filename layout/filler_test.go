@@ -18,6 +18,7 @@ func filler(t require.TestingT, n, segPages int) *Filler {
 }
 
 func TestFillerRefuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range [][2]int{{0, 10}, {-1, 10}, {65, 10}, {4, 1}, {4, -1}, {4, MaxSegmentPages + 1}} {
 		_, err := NewFiller(c[0], c[1])
 		require.ErrorIs(t, err, skep.Invalid)
@@ -49,6 +50,7 @@ func TestFillerRefuses(t *testing.T) {
 
 // The drawing of doc.go.
 func TestFillerDrawing(t *testing.T) {
+	t.Parallel()
 	f := filler(t, 4, 2000)
 	place := func(pages, start int) [2]int {
 		l, ok := f.Place(pages, start)
@@ -99,6 +101,7 @@ func (c *cells) block(loc Location, pages int) {
 // segment, every page is accounted for, Rollback leaves no trace, copies are apart,
 // and Room tells the truth.
 func TestFillerNeverGivesAPageTwice(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "devices")
 		segPages := rapid.IntRange(2, 3000).Draw(t, "segment pages")
@@ -199,6 +202,7 @@ func apart(t require.TestingT, n, pages int, copies []Location) {
 // A start that is asked for is given as long as rows can be opened, and blocks of one
 // size fill a group without a gap, wherever they begin.
 func TestFillerFillsRows(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 2, 3, 4, 6, 7, 8, 12, 16} {
 		for _, pages := range []int{1, 16, 200, 257, 600, 1152, 2304, 5000} {
 			units, u := UnitFor(pages, n)
@@ -229,6 +233,7 @@ func TestFillerFillsRows(t *testing.T) {
 // Many chains put at once, each with its own start: only the rows left open at the
 // end are not full.
 func TestFillerWithManyChains(t *testing.T) {
+	t.Parallel()
 	rng := seeded(t)
 	const n, pages = 8, 400 // two units
 	units, u := UnitFor(pages, n)
@@ -252,6 +257,7 @@ func TestFillerWithManyChains(t *testing.T) {
 }
 
 func TestRollbackTwice(t *testing.T) {
+	t.Parallel()
 	f := filler(t, 4, 100)
 	f.Place(3, 1)
 	m := f.Mark()
@@ -267,6 +273,7 @@ func TestRollbackTwice(t *testing.T) {
 }
 
 func TestPacked(t *testing.T) {
+	t.Parallel()
 	f := filler(t, 4, 100)
 	place := func(size, start int, avoid ...Location) Location {
 		l, ok := f.PlacePacked(size, start, avoid...)
@@ -289,6 +296,7 @@ func TestPacked(t *testing.T) {
 // What is placed in one batch shares pages, however often it is gone back to a point in it;
 // what was placed before the batch is shared with nobody.
 func TestSharing(t *testing.T) {
+	t.Parallel()
 	f := filler(t, 4, 100)
 	_, ok := f.Share(600)
 	require.False(t, ok, "there is no page to share yet")
@@ -316,6 +324,7 @@ func TestSharing(t *testing.T) {
 }
 
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	assert.Zero(t, Rotation(5, 1, 1))
 	for n := 2; n <= 16; n++ {
 		spread := map[int]int{}

@@ -26,6 +26,7 @@ func geometry(t require.TestingT, s skep.Shape) Geometry {
 
 // SwiftCache, Table 2: model specs and KV bytes a token (float16), in MB of 2^20.
 func TestSwiftCacheTable2(t *testing.T) {
+	t.Parallel()
 	for _, m := range []struct {
 		model               string
 		layers, heads, dim  int
@@ -48,6 +49,7 @@ func TestSwiftCacheTable2(t *testing.T) {
 }
 
 func TestGeometrySizes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name               string
 		shape              skep.Shape
@@ -69,6 +71,7 @@ func TestGeometrySizes(t *testing.T) {
 }
 
 func TestByteRange(t *testing.T) {
+	t.Parallel()
 	all, r := skep.All, skep.Only
 	hnd := attention(4, 8, 64, 16, skep.BF16, skep.HND) // head 2048, slice 16384, layer 32768
 	nhd := attention(4, 8, 64, 16, skep.BF16, skep.NHD) // token 1024
@@ -99,6 +102,7 @@ func TestByteRange(t *testing.T) {
 }
 
 func TestByteRangeRefuses(t *testing.T) {
+	t.Parallel()
 	all, one := skep.All, skep.Only(0, 1)
 	hnd, nhd := attention(4, 8, 64, 16, skep.BF16, skep.HND), attention(4, 8, 64, 16, skep.BF16, skep.NHD)
 	mla, opaque := latent(3, 576, 16, skep.BF16), skep.Shape{Kind: skep.Opaque, BlockTokens: 1, Bytes: 1000}
@@ -131,6 +135,7 @@ func TestByteRangeRefuses(t *testing.T) {
 }
 
 func TestConstructorsRefuse(t *testing.T) {
+	t.Parallel()
 	_, err := Of(skep.Shape{Kind: 9, BlockTokens: 1})
 	require.ErrorIs(t, err, skep.Invalid)
 	for _, n := range []int64{-1, skep.MaxPartBytes + 1} {
@@ -175,6 +180,7 @@ func someRange(t *rapid.T, n int, name string) skep.Subset {
 // Any range maps back to the right bytes: a byte is in the spans exactly when the
 // position it belongs to was asked for.
 func TestByteRangeMapsBack(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := smallShape(t)
 		g := geometry(t, s)
@@ -217,6 +223,7 @@ func TestByteRangeMapsBack(t *testing.T) {
 
 // Locate agrees with walking the axes in the order the shape names them.
 func TestLocateWalksTheAxes(t *testing.T) {
+	t.Parallel()
 	for _, order := range []skep.AxisOrder{skep.HND, skep.NHD} {
 		s := attention(3, 4, 6, 5, skep.BF16, order)
 		g, off := geometry(t, s), int64(0)

@@ -12,6 +12,7 @@ import (
 
 // The stored format: these must never change.
 func TestFormatGranules(t *testing.T) {
+	t.Parallel()
 	opaque := skep.Shape{Kind: skep.Opaque, BlockTokens: 1}
 	for _, c := range []struct {
 		name           string
@@ -55,6 +56,7 @@ func TestFormatGranules(t *testing.T) {
 }
 
 func TestGranulesOfNothing(t *testing.T) {
+	t.Parallel()
 	g, err := GranulesOf(skep.Shape{Kind: skep.Opaque, BlockTokens: 1}, "kv", 0)
 	require.NoError(t, err)
 	assert.Zero(t, g.N())
@@ -94,6 +96,7 @@ func anyShape(t *rapid.T) skep.Shape {
 
 // Every byte is covered once, by granules that keep their limits.
 func TestGranulesTile(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyShape(t)
 		size := geometry(t, s).PartBytes()
@@ -132,6 +135,7 @@ func TestGranulesTile(t *testing.T) {
 // A layer, and within it K or V, is always whole granules when its slices are not
 // joined, so layer-wise loads read nothing they do not need.
 func TestSlicesAreWholeGranules(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := anyShape(t)
 		geo := geometry(t, s)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestFormatLocation(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		loc  Location
 		bits uint64
@@ -32,6 +33,7 @@ func TestFormatLocation(t *testing.T) {
 }
 
 func TestLocationPacks(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		l := Location{
 			Group: rapid.Uint32().Draw(t, "group"), Page: rapid.Uint32Range(0, MaxSegmentPages-1).Draw(t, "page"),
@@ -42,6 +44,7 @@ func TestLocationPacks(t *testing.T) {
 }
 
 func TestLocationCheck(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name              string
 		loc               Location
@@ -76,6 +79,7 @@ func TestLocationCheck(t *testing.T) {
 }
 
 func TestFormatUnitFor(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ pages, devices, units, unitPages int }{
 		{1, 1, 1, 1}, {1, 8, 1, 1}, {256, 8, 1, 256},
 		{257, 8, 2, 129}, {513, 8, 4, 129}, {1152, 8, 8, 144}, // 4.5 MiB: 8 units, not 5
@@ -90,6 +94,7 @@ func TestFormatUnitFor(t *testing.T) {
 }
 
 func TestUnitsKeepTheirLimits(t *testing.T) {
+	t.Parallel()
 	for n := 1; n <= MaxDevices; n++ {
 		for pages := 1; pages <= 70000; pages += 1 + pages/50 {
 			units, u := UnitFor(pages, n)
@@ -124,6 +129,7 @@ func (d devices) write(exts []Extent, stored []byte) {
 // Every byte is in one extent, no two extents meet on a device, and unit j is where
 // the package comment says.
 func TestExtentsCoverOnce(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "devices")
 		stored := rapid.Int64Range(1, 40<<20).Draw(t, "stored")
@@ -153,12 +159,14 @@ func TestExtentsCoverOnce(t *testing.T) {
 }
 
 func TestExtentsOfPacked(t *testing.T) {
+	t.Parallel()
 	got := Extents(nil, Location{Page: 9, Device: 2, Sub: 3}, 1100, 4)
 	assert.Equal(t, []Extent{{Device: 2, Page: 9, Skip: 1536, Off: 0, Len: 1100}}, got)
 	assert.Equal(t, 1, got[0].Pages())
 }
 
 func TestExtentsOfNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		stored int64
 		n      int
@@ -169,6 +177,7 @@ func TestExtentsOfNothing(t *testing.T) {
 }
 
 func TestParts(t *testing.T) {
+	t.Parallel()
 	m := skep.Manifest{{Name: "kv", Size: 5000}, {Name: "empty", Size: 0}, {Name: "boundary", Size: 4096}, {Name: "state", Size: 1}}
 	for i, want := range []int64{0, 8192, 8192, 12288, 16384} {
 		assert.Equal(t, want, PartOffset(m, i))

@@ -17,6 +17,7 @@ import (
 // read back, through granules, reads and merged runs: the bytes are the right ones,
 // and no page is read that holds none of the granules needed.
 func TestReadsMapBack(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := attention(rapid.IntRange(1, 6).Draw(t, "layers"), rapid.IntRange(1, 4).Draw(t, "heads"),
 			8*rapid.IntRange(1, 16).Draw(t, "dim/8"), rapid.IntRange(1, 100).Draw(t, "tokens"), skep.BF16, skep.HND)
@@ -119,6 +120,7 @@ func TestReadsMapBack(t *testing.T) {
 }
 
 func TestReadsOfOneLayer(t *testing.T) {
+	t.Parallel()
 	// Qwen3-8B, 32 tokens, on 8 devices: 4.5 MiB in 8 units of 144 pages (576 KiB);
 	// layer 4 is bytes 524288 to 655360 and lies on two of them.
 	s := attention(36, 8, 128, 32, skep.BF16, skep.HND)
@@ -135,6 +137,7 @@ func TestReadsOfOneLayer(t *testing.T) {
 }
 
 func TestReadOfPacked(t *testing.T) {
+	t.Parallel()
 	m := skep.Manifest{{Name: "kv", Size: 700}, {Name: "state", Size: 100}}
 	stored, ok := PackedBytes(m)
 	require.True(t, ok)
@@ -143,6 +146,7 @@ func TestReadOfPacked(t *testing.T) {
 }
 
 func TestReadsOfGranulesThatTouch(t *testing.T) {
+	t.Parallel()
 	loc := Location{Page: 1}
 	for _, c := range []struct {
 		name  string
@@ -164,6 +168,7 @@ func TestReadsOfGranulesThatTouch(t *testing.T) {
 }
 
 func TestReadsRefuse(t *testing.T) {
+	t.Parallel()
 	loc, g := Location{Page: 1}, uniform(5000, 4096)
 	assert.Empty(t, AppendReads(nil, loc, 4, 8192, 4096, g, []Span{{0, 1}}), "the part does not lie in the block")
 	assert.Empty(t, AppendReads(nil, loc, 4, 8192, -4096, g, []Span{{0, 1}}))
@@ -174,6 +179,7 @@ func TestReadsRefuse(t *testing.T) {
 }
 
 func TestMerge(t *testing.T) {
+	t.Parallel()
 	at := func(device, page, pages int, tag uint32) Read {
 		return Read{Device: device, Page: uint32(page), Pages: pages, Tag: tag}
 	}

@@ -12,6 +12,7 @@ import (
 // A group filled with the blocks it was sized for, one log page for every four of
 // them, has next to nothing left over; nor has the device.
 func TestSegmentsFitTightly(t *testing.T) {
+	t.Parallel()
 	const mib, gib = int64(1) << 20, int64(1) << 30
 	for _, c := range []struct {
 		name          string
@@ -65,6 +66,7 @@ func TestSegmentsFitTightly(t *testing.T) {
 }
 
 func TestSegmentForSmallDevices(t *testing.T) {
+	t.Parallel()
 	_, err := SegmentFor(SuperblockPages*PageSize+10*PageSize, 11*PageSize, 1)
 	require.ErrorIs(t, err, skep.Invalid)
 	seg, err := SegmentFor(SuperblockPages*PageSize+14*PageSize, 11*PageSize, 1)
@@ -83,6 +85,7 @@ func TestSegmentForSmallDevices(t *testing.T) {
 }
 
 func TestSegmentForRefuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		device, block int64
 		n             int

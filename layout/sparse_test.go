@@ -19,6 +19,7 @@ func deal(t *testing.T, entries int, clusters [][]uint32, o PlaceOptions) *Place
 
 // The picture in sparse.go: clusters of 5 and 4 on 4 devices.
 func TestClustersAreDealtAroundTheDevices(t *testing.T) {
+	t.Parallel()
 	clusters := [][]uint32{{0, 1, 2, 3, 4}, {5, 6, 7, 8}}
 	p := deal(t, 9, clusters, PlaceOptions{Devices: 4})
 	require.Equal(t, [][]uint32{{0, 4}, {1, 5}, {2, 6}, {3, 7}}, [][]uint32{p.Slots(0)[:2], p.Slots(1)[:2], p.Slots(2)[:2], p.Slots(3)[:2]})
@@ -34,6 +35,7 @@ func TestClustersAreDealtAroundTheDevices(t *testing.T) {
 }
 
 func TestEveryEntryHasAPlaceAndEverySlotItsEntry(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		entries := 1 + rng.IntN(300)
@@ -76,6 +78,7 @@ func TestEveryEntryHasAPlaceAndEverySlotItsEntry(t *testing.T) {
 }
 
 func TestAClusterIsSpreadEvenly(t *testing.T) {
+	t.Parallel()
 	c := make([]uint32, 64)
 	for i := range c {
 		c[i] = uint32(i)
@@ -90,6 +93,7 @@ func TestAClusterIsSpreadEvenly(t *testing.T) {
 }
 
 func TestAppendedEntriesMakeOverflowRuns(t *testing.T) {
+	t.Parallel()
 	c := []uint32{0, 1, 2, 3}
 	p := deal(t, 4, [][]uint32{c}, PlaceOptions{Devices: 2})
 	require.Equal(t, 2, p.RunsOf(c))
@@ -109,6 +113,7 @@ func TestAppendedEntriesMakeOverflowRuns(t *testing.T) {
 }
 
 func TestBadPlacements(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		entries  int
 		clusters [][]uint32
@@ -127,6 +132,7 @@ func TestBadPlacements(t *testing.T) {
 var unit = ReadCost{Page: 1} // a page a second, no operations to save
 
 func TestPlansReadEveryEntryOnce(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		entries, n := 200, 1+rng.IntN(8)
@@ -185,6 +191,7 @@ func pick(rng *rand.Rand, n, k int) []uint32 {
 }
 
 func TestGapsAreReadOverWhenCheaper(t *testing.T) {
+	t.Parallel()
 	c := []uint32{0, 1, 2, 3, 4, 5, 6, 7}
 	p := deal(t, 8, [][]uint32{c}, PlaceOptions{Devices: 1})
 	wanted := []uint32{0, 2, 7}
@@ -195,6 +202,7 @@ func TestGapsAreReadOverWhenCheaper(t *testing.T) {
 }
 
 func TestTheCopyBesideAnotherWantedEntryIsTaken(t *testing.T) {
+	t.Parallel()
 	// Entry 1 is on device 0 alone and on device 1 beside entry 2.
 	p, err := PlacementOf(4, [][]uint32{{1, 0}, {1, 2}, {3}})
 	require.NoError(t, err)
@@ -244,6 +252,7 @@ func fewest(p *Placement, wanted []uint32) int {
 // The assignment is compared with the best there is, on instances where copies are on few
 // devices and the first device is on nearly everybody's list.
 func TestAssignmentIsNearMaximumFlow(t *testing.T) {
+	t.Parallel()
 	worst, sum, n := 0.0, 0.0, 0
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -278,6 +287,7 @@ func TestAssignmentIsNearMaximumFlow(t *testing.T) {
 }
 
 func TestStripsAreAsLongAsADriveNeeds(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, 1, StripFor(unit, 1))
 	require.Equal(t, 2, StripFor(ReadCost{Page: 0.6, Least: 1}, 1))
 	require.Equal(t, 1, StripFor(ReadCost{Page: 0.6, Least: 1}, 2), "records of two pages")

@@ -138,6 +138,7 @@ func TestNodesLoadIntoTheCallersMemory(t *testing.T) {
 
 // A stop waits for a node that has been asked and does not answer: it may still write.
 func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := cluster(t, 1, 4)
 		keys := chainOf(1, 8)
@@ -158,6 +159,7 @@ func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
 
 // A reader of events begins behind what had happened when it asked, though a node tells of it late.
 func TestAReaderBeginsBehindWhatHasHappened(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := cluster(t, 1, 4)
 		keys := chainOf(1, 8)

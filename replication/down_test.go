@@ -484,6 +484,7 @@ func TestAServerIsKilledAndComesBack(t *testing.T) {
 
 // What the Store behind can do is not lost in front of it, or is refused by its name.
 func TestWrapper(t *testing.T) {
+	t.Parallel()
 	storetest.Wrapper(t, memstores(1, storetest.Config{})[0], func(t *testing.T, behind skep.Store) skep.Store {
 		s, err := New(Options{Map: three(1, 16), Stores: []skep.Store{behind}})
 		require.NoError(t, err)

@@ -52,12 +52,14 @@ func open(g int) func(t *testing.T, c storetest.Config) skep.Store {
 }
 
 func TestContract(t *testing.T) {
+	t.Parallel()
 	for _, g := range []int{2, 16} {
 		t.Run(fmt.Sprintf("groups of %d", g), func(t *testing.T) { storetest.Test(t, open(g)) })
 	}
 }
 
 func TestRandom(t *testing.T) {
+	t.Parallel()
 	for _, g := range []int{2, 16} {
 		t.Run(fmt.Sprintf("groups of %d", g), func(t *testing.T) {
 			storetest.Random(t, open(g), storetest.RandomOptions{Ops: 1000})

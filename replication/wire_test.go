@@ -90,6 +90,7 @@ func overWire(t testing.TB, g int, stores []skep.Store) *far {
 }
 
 func TestContractOverWire(t *testing.T) {
+	t.Parallel()
 	for _, g := range []int{2, 16} {
 		t.Run(fmt.Sprintf("groups of %d", g), func(t *testing.T) {
 			storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
@@ -101,5 +102,6 @@ func TestContractOverWire(t *testing.T) {
 }
 
 func TestRandomOverWire(t *testing.T) {
+	t.Parallel()
 	storetest.Random(t, func(t *testing.T, c storetest.Config) skep.Store { return overWire(t, 2, memstores(3, c)) }, storetest.RandomOptions{Ops: 500})
 }

@@ -16,6 +16,7 @@ import (
 // A device that is in use is added, whatever the other drives make of it: that one of them
 // does not take its new superblock is no error, and is done when it does.
 func TestAddDeviceThoughAnotherDriveFails(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, func(o *Options) { quick(o); o.taskEvery = 10 * time.Millisecond })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -42,6 +43,7 @@ func TestAddDeviceThoughAnotherDriveFails(t *testing.T) {
 // A device that could not be added leaves nothing that would keep the next try from it: every
 // call that failed is made again.
 func TestAddDeviceASecondTime(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for nth := 1; nth <= 4; nth++ { // superblock, flush, superblock, flush
 		s, sc, keys := openCopies(t, 1)
@@ -69,6 +71,7 @@ func TestAddDeviceASecondTime(t *testing.T) {
 // Of several devices the first is added and the second is not: the same call again adds the
 // second.
 func TestAddDevicesASecondTime(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, sc, keys := openCopies(t, 1)
 	require.NoError(t, s.Close())
@@ -87,6 +90,7 @@ func TestAddDevicesASecondTime(t *testing.T) {
 
 // A block that is deleted while it is being written again is not repaired, and not counted so.
 func TestWhatIsGoneIsNotRepaired(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, sc, keys := openCopies(t, 2)
 	defer func() { require.NoError(t, s.Close()) }()

@@ -18,6 +18,7 @@ import (
 
 // A device that the catalog refuses leaves no file that carries the store's name and the number that the next one gets.
 func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	var refuse atomic.Bool
 	o := small(tempRoot(t, "store"))
@@ -54,6 +55,7 @@ func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
 
 // What was there before an add that fails, a block device, carries nothing of the store afterwards.
 func TestAnAddThatFailsTakesItsNameBack(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for nth := 1; nth <= 4; nth++ { // superblock, flush, superblock, flush
 		s, r, o := openRig(t, quick)
@@ -91,6 +93,7 @@ func leftByAnAdd(t testing.TB, s *Store, path string) {
 // A process ended in the midst of an add, and the next add is of another name: both devices have one number then. The
 // one that holds something is the store's, whatever their names are.
 func TestADeviceLeftByAnAddIsNotTakenForTheNextOne(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][2]string{{"device-2", "other"}, {"half", "other"}, {"half", "device-2"}, {"other", "half"}} {
 		for _, named := range []bool{false, true} {
 			t.Run(names[0]+" was left, "+names[1]+" is added, named "+map[bool]string{true: "each", false: "none"}[named], func(t *testing.T) {
@@ -133,6 +136,7 @@ func TestADeviceLeftByAnAddIsNotTakenForTheNextOne(t *testing.T) {
 
 // What an add takes out of its way is what an add has left: a device on which something was written stays as it is.
 func TestAnAddDoesNotClearWhatHoldsSomething(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.taskEvery = hangs

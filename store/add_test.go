@@ -25,6 +25,7 @@ func share(s *Store, d *drive) float64 {
 // from then on use it, what was there is spread over it, and the next open knows it. Another is
 // removed, in the same way, and a second added after it.
 func TestAddDeviceUnderLoad(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
@@ -82,6 +83,7 @@ func TestAddDeviceUnderLoad(t *testing.T) {
 // A store full of what must be kept has room again once a device is added: what is there is
 // spread over it, and nothing is dropped.
 func TestAddDeviceToAFullStore(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
@@ -111,6 +113,7 @@ func TestAddDeviceToAFullStore(t *testing.T) {
 
 // What cannot be added changes nothing, and may be tried again.
 func TestAddDeviceRefused(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, quick)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -141,6 +144,7 @@ func TestAddDeviceRefused(t *testing.T) {
 // Another process adds and removes devices of a store in use, through its socket; what it gets
 // wrong is told with its kind, and who hangs up ends what was asked for.
 func TestAskDevice(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)

@@ -17,6 +17,7 @@ import (
 
 // Another process sees the store at work through the socket, and only its own user can.
 func TestAdminSocket(t *testing.T) {
+	t.Parallel()
 	o := small(t.TempDir())
 	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, AdminSocket), nil, 0o644), "left by a process that was killed")
 	o.Admin = true
@@ -51,6 +52,7 @@ func TestAdminSocket(t *testing.T) {
 
 // A store is of use without its socket, and says that it has none.
 func TestAdminSocketNeedsAShortPath(t *testing.T) {
+	t.Parallel()
 	o := small(filepath.Join(t.TempDir(), strings.Repeat("x", 120)))
 	o.Admin = true
 	var log bytes.Buffer
@@ -64,6 +66,7 @@ func TestAdminSocketNeedsAShortPath(t *testing.T) {
 
 // Every device says how worn it is, or why it does not.
 func TestStatsOfWear(t *testing.T) {
+	t.Parallel()
 	// A file on whatever this machine has: an answer or a reason.
 	s := openTest(t, small(t.TempDir()))
 	eventually(t, "the drives are asked", func() bool { return s.wear.of(0).Why != "not asked" })
@@ -76,6 +79,7 @@ func TestStatsOfWear(t *testing.T) {
 
 // What lookups ask for shows in the curve, and what programs were told of in theirs.
 func TestStatsOfReuseAndPrograms(t *testing.T) {
+	t.Parallel()
 	o := small(t.TempDir())
 	o.CapacityBytes = 16 << 20
 	s := openTest(t, o)

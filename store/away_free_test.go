@@ -16,6 +16,7 @@ import (
 // catalog must go on knowing it. Else what lies on the drives, when they are back, is newer
 // than anything the catalog has, and the next open refuses a sound one.
 func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, func(o *Options) {
 		quick(o)
@@ -61,6 +62,7 @@ func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
 // that in the headers for damage and write it away: the next open would find a group that the
 // catalog has lost, and set a sound catalog aside.
 func TestScrubOfAGroupThatIsFreed(t *testing.T) {
+	t.Parallel()
 	for _, dry := range []bool{false, true} {
 		t.Run(sprintf("dry run: %v", dry), func(t *testing.T) {
 			ctx := testContext(t)

@@ -92,6 +92,7 @@ func (f *fullFile) Preallocate(_, n int64) error {
 // taken again, and the room kept again, once there is space. Without that room the open says
 // what is full and how much it needs, and nothing is lost.
 func TestOpenOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
 	for _, kept := range []bool{true, false} {
 		t.Run(sprintf("room was kept: %v", kept), func(t *testing.T) {
 			disk := &fullFS{FS: vfs.NewMem(), size: 40 << 20}
@@ -144,6 +145,7 @@ func TestOpenOnAFullFileSystem(t *testing.T) {
 // the room that was kept; without it they wait. Nothing fails, what is stored is read, and when there is space again
 // puts are taken without an open.
 func TestOthersFillTheCatalogsFileSystem(t *testing.T) {
+	t.Parallel()
 	for _, kept := range []bool{true, false} {
 		t.Run(sprintf("room was kept: %v", kept), func(t *testing.T) {
 			ctx := testContext(t)
@@ -195,6 +197,7 @@ func TestOthersFillTheCatalogsFileSystem(t *testing.T) {
 // The room that is to be kept is there when the store looks, and others have it when it is taken. No file stays that
 // would pass for it: an open on the full file system would go on, and tell of room that it has not.
 func TestBallastThatCannotBeTakenIsNone(t *testing.T) {
+	t.Parallel()
 	disk := &fullFS{FS: vfs.NewMem(), size: 40 << 20}
 	disk.quicker.Store(true)
 	s, _, _ := openRig(t, func(o *Options) {

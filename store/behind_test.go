@@ -14,6 +14,7 @@ import (
 // An orderly end leaves a mark on the devices that an older catalog does not know, also
 // when the group that is open has no page left for it.
 func TestAFullGroupLeavesALastMark(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.CacheBytes, o.FlushInterval = -1, time.Hour
 	s, err := Open(testContext(t), o)

@@ -17,6 +17,7 @@ import (
 // More than may be under way is refused at once, before any of it is done, and what is
 // under way is not hurt. Afterwards everything is accepted again.
 func TestOverloadIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) { o.CallBytes = 4 * putState(1) })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(0, 1), 5000))
@@ -66,6 +67,7 @@ func spacesOf(t testing.TB, s *Store, tenants ...string) (list []skep.Scope) {
 
 // A tenant that has as much under way as it can get, be it in one call or in many, leaves enough for another's call.
 func TestCallsAreShared(t *testing.T) {
+	t.Parallel()
 	const unknown = 16 << 10
 	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = callState + unknown*restoreBlockSize })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -105,6 +107,7 @@ func TestCallsAreShared(t *testing.T) {
 
 // Who has been given every chunk holds what claims go by, and no more, for as long as it keeps the session.
 func TestADeliveredSessionHoldsLittle(t *testing.T) {
+	t.Parallel()
 	const unknown, sessions = 16 << 10, 3
 	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = unknown*restoreBlockSize + sessions*(callState+unknown) })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -141,6 +144,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 
 // A call that is larger than everything may still be the only one.
 func TestOneLargeCallIsServed(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = 1 })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(0, 20), 5000))
@@ -149,6 +153,7 @@ func TestOneLargeCallIsServed(t *testing.T) {
 }
 
 func TestMemoryIsAccountedFor(t *testing.T) {
+	t.Parallel()
 	s := openTest(t, small(t.TempDir()))
 	st, err := s.Stats(testContext(t))
 	require.NoError(t, err)
@@ -167,6 +172,7 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 
 // Caps that do not fit each other are refused, with what would.
 func TestMemoryCapsAreChecked(t *testing.T) {
+	t.Parallel()
 	open := func(change func(o *Options)) error {
 		o := small(t.TempDir())
 		change(&o)
@@ -192,6 +198,7 @@ func TestMemoryCapsAreChecked(t *testing.T) {
 // An index that fills up, because blocks are smaller than was said, makes cleaning drop
 // blocks: puts go on and its cap holds.
 func TestFullIndexIsCleaned(t *testing.T) {
+	t.Parallel()
 	o := small(t.TempDir())
 	o.BlockBytes, o.IndexBytes, o.SpaceTimeout = 64<<10, 64*600, 5*time.Second
 	s := openTest(t, o)
@@ -215,6 +222,7 @@ func TestFullIndexIsCleaned(t *testing.T) {
 // Many sessions and puts that need more memory of the store than there is take turns;
 // none waits for what another holds while that waits for it.
 func TestScarceMemoryIsNoDeadlock(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		o.IOBytes, o.CacheBytes, o.CapacityBytes, o.SegmentBytes, o.OpTimeout = 16<<20, -1, 256<<20, 4<<20, hangs
 	})

@@ -24,6 +24,7 @@ import (
 // A block whose time runs out while its Commit waits for a write is not committed: some of
 // its bytes are not there.
 func TestCommitOfABlockThatEnded(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -57,6 +58,7 @@ func TestCommitOfABlockThatEnded(t *testing.T) {
 // Open blocks are bounded by what they take, also when they have hardly a byte; and who opens all it
 // can leaves room for others.
 func TestSmallOpenBlocksAreBounded(t *testing.T) {
+	t.Parallel()
 	const fit = 8
 	s, _, _ := openRig(t, func(o *Options) { o.WriterBytes = fit * (writerState + 4<<10) })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -90,6 +92,7 @@ func TestSmallOpenBlocksAreBounded(t *testing.T) {
 // Puts of the same keys in opposite orders, which no honest chain has, do not wait for each
 // other: all begin with the same key, and who waits for that holds none of the others.
 func TestPutsInOppositeOrders(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -118,6 +121,7 @@ func TestPutsInOppositeOrders(t *testing.T) {
 
 // A lease is renewed while its chain is restored.
 func TestRenewBesideRestore(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -144,6 +148,7 @@ func TestRenewBesideRestore(t *testing.T) {
 
 // A stride so large that it passes 64 bits is refused like any other that does not fit.
 func TestStrideThatOverflows(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -159,6 +164,7 @@ func TestStrideThatOverflows(t *testing.T) {
 // A delete whose caller's time runs out while others make changes has deleted nothing, now
 // and after a restart; done again it is done for good.
 func TestDeleteOutOfTime(t *testing.T) {
+	t.Parallel()
 	s, _, o := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 3)
@@ -191,6 +197,7 @@ func TestDeleteOutOfTime(t *testing.T) {
 
 // A namespace of one tenant too many leaves no row, which would keep the store from opening.
 func TestOneTenantTooMany(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	openSpace(t, s, "n", skep.Cache, 1, true)
@@ -210,6 +217,7 @@ func TestOneTenantTooMany(t *testing.T) {
 // A snapshot says when it has told of everything, while its reader waits for what happens next; a stream without one has
 // told of it from the beginning.
 func TestASnapshotSaysWhenItHasBeenTold(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 1)
 	defer func() { require.NoError(t, s.Close()) }()
 	ctx := testContext(t)
@@ -249,6 +257,7 @@ func TestASnapshotSaysWhenItHasBeenTold(t *testing.T) {
 
 // A drive that takes no operations at all has none of the store's memory.
 func TestRefusedWritesGiveMemoryBack(t *testing.T) {
+	t.Parallel()
 	arena, err := memory.New(memory.Options{IO: 16 << 20})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, arena.Close(testContext(t))) }()

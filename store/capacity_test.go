@@ -39,6 +39,7 @@ func blocksOf(t testing.TB, s *Store) int64 {
 // drained is not reckoned with. What was learnt before, that not all of the cap fits, does
 // not bring the old cap back.
 func TestTheCapFollowsTheDrives(t *testing.T) {
+	t.Parallel()
 	for _, policy := range exactPolicies {
 		t.Run(policy, func(t *testing.T) {
 			ctx := testContext(t)
@@ -65,6 +66,7 @@ func TestTheCapFollowsTheDrives(t *testing.T) {
 // While a store fills up for the first time, puts wait for cleaning to make room, and none is
 // declined: there is always something to drop.
 func TestFillingUpDeclinesNothing(t *testing.T) {
+	t.Parallel()
 	for _, policy := range append([]string{"cost"}, exactPolicies...) {
 		t.Run(policy, func(t *testing.T) {
 			ctx := testContext(t)
@@ -111,6 +113,7 @@ func (h *hostDisk) fileSystem(string) (uint64, int64, bool) {
 // File systems that answer now and then are asked once each: what one has is shared out among the devices for which it
 // did answer.
 func TestAFileSystemThatAnswersNowAndThen(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		silent int // which call gets no answer
 		want   int64
@@ -142,6 +145,7 @@ func openUncapped(t *testing.T, total int64, change func(o *Options)) (*Store, *
 
 // A device that could not grow, since its file system was full, grows again once there is space, without a restart.
 func TestADeviceGrowsAgain(t *testing.T) {
+	t.Parallel()
 	s, h := openUncapped(t, 40<<20, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
@@ -167,6 +171,7 @@ func TestADeviceGrowsAgain(t *testing.T) {
 // A store without a cap fills its file system with blocks that are all read once, and goes on:
 // what is put then stays, though nobody has read it yet, and what was put first goes.
 func TestNewBlocksStayInAnUncappedStore(t *testing.T) {
+	t.Parallel()
 	for _, policy := range append([]string{"cost"}, exactPolicies...) {
 		t.Run(policy, func(t *testing.T) {
 			s, h := openUncapped(t, 80<<20, func(o *Options) { o.SegmentBytes, o.BlockBytes, o.Policy = 512<<10, 32<<10, policy })
@@ -198,6 +203,7 @@ func TestNewBlocksStayInAnUncappedStore(t *testing.T) {
 
 // What goes without anybody having asked for it is counted by itself.
 func TestEvictedUnread(t *testing.T) {
+	t.Parallel()
 	for _, policy := range append([]string{"cost"}, exactPolicies...) {
 		t.Run(policy, func(t *testing.T) {
 			s, _, _ := openRig(t, func(o *Options) { o.Policy, o.SpaceTimeout = policy, hangs/4 })
@@ -215,6 +221,7 @@ func TestEvictedUnread(t *testing.T) {
 // The segments of a new store without a cap fit its file system: there are groups enough for
 // cleaning to choose from, and the reserve is left alone.
 func TestSegmentsFitTheFileSystem(t *testing.T) {
+	t.Parallel()
 	const total, reserve = 80 << 20, 8 << 20
 	s, h := openUncapped(t, total, func(o *Options) {
 		o.SegmentBytes, o.BlockBytes, o.DeviceCount, o.ReserveBytes = 0, 256<<10, 4, reserve

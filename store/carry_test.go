@@ -20,6 +20,7 @@ import (
 // takes more than a part of the space. What the devices still say of deletions is enough: a
 // store made anew from them has what was kept and nothing else.
 func TestTombstonesAreBounded(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("thousands of deletions")
 	}
@@ -74,6 +75,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 // block is dropped where it lies now, a tombstone must say so: else a version put and dropped
 // after that would leave the old record as the newest there is.
 func TestHalfACleaningIsRemembered(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, quick)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -121,6 +123,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 // that beside the cleaner, and the row it writes would come after the one that says that the
 // group is gone.
 func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 4), 8<<10))

@@ -13,6 +13,7 @@ import (
 // A group is cleaned, its drives are told that it is free, and the machine crashes. The catalog says so, too: it was
 // synced before the drives were told. Nobody is sent to a group that its own headers give away.
 func TestACrashAfterAGroupWasFreed(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, crash := crashRig(t, func(*Options) {})
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -66,6 +67,7 @@ func headerWrites(g *group) func(*device.Op) bool {
 // A crash comes when the catalog has a group as free and its drives were not told. The next open tells them, before it lets
 // the group's row go; the one after it, which finds neither the row nor a valid header, has nothing to doubt.
 func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
+	t.Parallel()
 	s, r, crash := crashRig(t, func(*Options) {})
 	g := cleanOne(t, s, func(g *group) {
 		r.each(func(_ int, d *device.Fault) {
@@ -88,6 +90,7 @@ func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 // A drive says that it has written that a group is free, and has not. The header is read again before the row goes, and
 // written again: a sound catalog is not taken for one older than its devices.
 func TestADriveLiesAboutAFreedGroup(t *testing.T) {
+	t.Parallel()
 	s, r, o := openRig(t, func(o *Options) { o.DeviceCount = 1 })
 	g := cleanOne(t, s, func(g *group) {
 		r.each(func(_ int, d *device.Fault) {

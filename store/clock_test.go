@@ -62,6 +62,7 @@ func (c *clockRig) protected() (n int) {
 }
 
 func TestClockStepsEndNoLease(t *testing.T) {
+	t.Parallel()
 	c := newClockRig(t)
 	res, err := c.s.Lookup(testContext(t), &skep.LookupRequest{Scope: c.sc, Keys: c.held, Lease: skep.MaxLease})
 	require.NoError(t, err)
@@ -87,6 +88,7 @@ func TestClockStepsEndNoLease(t *testing.T) {
 
 // A store that is told of no clock promises by the steady one, whatever the machine's shows.
 func TestClockStepsByDefault(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	keys := chainKeys(1, 2)
@@ -103,6 +105,7 @@ func TestClockStepsByDefault(t *testing.T) {
 
 // The cleaner ends leases by the steady clock, too, every second, however far from it the machine's is.
 func TestTheCleanerEndsLeasesByTheSteadyClock(t *testing.T) {
+	t.Parallel()
 	for name, off := range map[string]time.Duration{"the machine's is ahead": -1000 * time.Hour, "the machine's is behind": 1000 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			steady := &testClock{now: time.Now().Add(off)}
@@ -132,6 +135,7 @@ func TestTheCleanerEndsLeasesByTheSteadyClock(t *testing.T) {
 }
 
 func TestClockStepsEndNoPin(t *testing.T) {
+	t.Parallel()
 	c := newClockRig(t)
 	n, err := c.s.Hint(testContext(t), c.sc, c.held, skep.Hint{Pin: time.Hour})
 	require.NoError(t, err)
@@ -148,6 +152,7 @@ func TestClockStepsEndNoPin(t *testing.T) {
 }
 
 func TestClockStepsEndNoHint(t *testing.T) {
+	t.Parallel()
 	c := newClockRig(t)
 	_, err := c.s.Hint(testContext(t), c.sc, c.held, skep.Hint{TTL: time.Hour})
 	require.NoError(t, err)
@@ -163,6 +168,7 @@ func TestClockStepsEndNoHint(t *testing.T) {
 // Sessions and writers have deadlines by the process's own clock: one in which the machine's
 // clock is set all the time ends none of them.
 func TestClockStepsUnderSessions(t *testing.T) {
+	t.Parallel()
 	c := newClockRig(t)
 	_, err := c.s.Hint(testContext(t), c.sc, c.held, skep.Hint{Pin: time.Hour})
 	require.NoError(t, err)
@@ -190,6 +196,7 @@ func TestClockStepsUnderSessions(t *testing.T) {
 // What is kept with a time to live goes by a time that never goes back, over restarts in which
 // the machine's clock was set back neither, and that goes on by what passes.
 func TestLastingNeverGoesBack(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"closed", "killed"} {
 		t.Run(how, func(t *testing.T) {
 			wall := &testClock{now: time.UnixMilli(1_700_000_000_000)}
@@ -229,6 +236,7 @@ func TestLastingNeverGoesBack(t *testing.T) {
 // The machine's clock is set back while the store is open. What the store notes is the time it lasted, not what the
 // clock says: after a restart time goes on from there.
 func TestLastingOfAStoreWhoseClockIsSetBack(t *testing.T) {
+	t.Parallel()
 	steady := &testClock{now: time.UnixMilli(1_700_000_000_000)}
 	wall := &testClock{now: steady.now}
 	s, _, o := openRig(t, func(o *Options) { o.Wall, o.Clock = wall.get, steady.get })

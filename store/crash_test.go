@@ -27,6 +27,7 @@ import (
 // take, SKEP_CRASH_WORKLOAD which of the workloads run, SKEP_SEED from where.
 // docs/notebook/reliability.md tells what was run.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	c := newCampaign(t)
 	for worker := range c.workers {
 		t.Run(fmt.Sprintf("worker=%d", worker), func(t *testing.T) {

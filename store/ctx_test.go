@@ -12,6 +12,7 @@ import (
 
 // Puts whose callers give up while a group is opened cost no space.
 func TestGroupOpenedForNobody(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)

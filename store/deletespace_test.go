@@ -13,6 +13,7 @@ import (
 // A namespace that was deleted stays deleted after a restart and after a rebuild, also once its
 // name is used again; and its number is not given out again.
 func TestDeletedNamespacesStayDeleted(t *testing.T) {
+	t.Parallel()
 	for _, again := range []bool{false, true} {
 		t.Run(sprintf("name used again %v", again), func(t *testing.T) {
 			ctx := testContext(t)
@@ -76,6 +77,7 @@ func TestDeletedNamespacesStayDeleted(t *testing.T) {
 // A crash right after the catalog's commit, before the drives know of it, leaves the namespace
 // deleted.
 func TestADeletedNamespaceIsCommittedFirst(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	h := newHeldCommits()
 	s, _, _ := openRig(t, func(o *Options) { o.refuseCommits = h.refuse })
@@ -97,6 +99,7 @@ func TestADeletedNamespaceIsCommittedFirst(t *testing.T) {
 // A tenant that makes and deletes namespaces, with a block in each, uses nothing up: not the
 // index's owners, of which there are 65,535, and not the table of namespaces.
 func TestDeletedNamespacesGiveBackWhatTheyTook(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { o.TenantNamespaces = 3 })
 	for i := range 60 {

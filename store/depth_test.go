@@ -22,6 +22,7 @@ func settled(bandwidth float64, latency time.Duration, read int64) int64 {
 }
 
 func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		bandwidth float64
 		latency   time.Duration
@@ -48,6 +49,7 @@ func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
 
 // Reads that a drive keeps back keep no others back, here two of 1 MiB.
 func TestStuckReadsHoldNobodyUp(t *testing.T) {
+	t.Parallel()
 	lent := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{}}}
 	for _, age := range []time.Duration{0, 2 * stuckAfter} {
 		q := &readQueue{}
@@ -68,6 +70,7 @@ func TestStuckReadsHoldNobodyUp(t *testing.T) {
 
 // Nothing is learned while nothing waits, and a read larger than the drive may have is read alone.
 func TestDepthMovesOnlyWhenItMatters(t *testing.T) {
+	t.Parallel()
 	var d depth
 	d.saw(time.Microsecond, 1<<20, false)
 	require.Equal(t, int64(leastDepth), d.bytes())

@@ -41,6 +41,7 @@ func speed(t *testing.T, s *Store, bps float64) {
 // reckoned when a cost is new or a speed has moved, and follows it: at a quarter of the drives' speed
 // the same prompt goes the other way.
 func TestEitherWayBySpeedsAsTheyAre(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 0, nil)
 	sc := openModel(t, s)
@@ -96,6 +97,7 @@ func TestEitherWayBySpeedsAsTheyAre(t *testing.T) {
 
 // Drives that become slower while prompts are restored are seen to be, and L_Δ follows without being told.
 func TestEitherWayLearnsOfSlowerDrives(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 16<<20, nil)
 	sc := openModel(t, s)
@@ -137,6 +139,7 @@ func TestEitherWayLearnsOfSlowerDrives(t *testing.T) {
 // Prompts of random lengths that go either way, with claims by words and by calls in the units of the way that was
 // chosen: each block or layer is loaded or granted, once, and every byte is right.
 func TestClaimsEitherWay(t *testing.T) {
+	t.Parallel()
 	const seed = 20261123
 	t.Logf("seed %d", seed)
 	ctx := testContext(t)
@@ -185,6 +188,7 @@ func TestClaimsEitherWay(t *testing.T) {
 // When a layer does not come, computing it goes through all below it. What is not on its way of those is answered at once: nobody
 // waits for it, also where the engine claims nothing.
 func TestBelowALayerThatDidNotComeNothingIsAwaited(t *testing.T) {
+	t.Parallel()
 	const n = 192
 	s := openSlow(t, 64<<20, nil)
 	sc := openModel(t, s)

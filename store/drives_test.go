@@ -61,6 +61,7 @@ func driveFaults() []driveFault {
 // others come. Nothing is ever wrong, nobody waits for the drive, and when it is well
 // again everything acknowledged is there and the drive takes part.
 func TestDeviceFaultsUnderLoad(t *testing.T) {
+	t.Parallel()
 	patterns := 0
 	for _, f := range driveFaults() {
 		for _, copies := range []int{1, 2} {

@@ -38,6 +38,7 @@ func oneKey(tenant string, keys ...byte) map[string][]EncryptionKey {
 }
 
 func TestEncryptedStoreIsAStore(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("TestRandom has stores that encrypt, too")
 	}
@@ -70,6 +71,7 @@ func searchFiles(t testing.TB, dir string) (found, of int) {
 // is on a device or in the catalog, after cleaning, compaction and a rebuild neither; of a
 // tenant without a key they are.
 func TestPlaintextReachesNoDevice(t *testing.T) {
+	t.Parallel()
 	for name, keys := range map[string]map[string][]EncryptionKey{"encrypted": oneKey("t", 1), "as put": oneKey("another", 1)} {
 		t.Run(name, func(t *testing.T) {
 			o := small(tempRoot(t, "store"))
@@ -131,6 +133,7 @@ func TestPlaintextReachesNoDevice(t *testing.T) {
 // Without the key a block is a miss that says which key it wants; what is looked after in
 // the background needs none; with the key it is there again.
 func TestKeysAreMissedByName(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.EncryptionKeys, o.CacheBytes, o.Clock = oneKey("t", 1), -1, nil
 	keys := chainKeys(1, 12)
@@ -177,6 +180,7 @@ func TestKeysAreMissedByName(t *testing.T) {
 // A new key is what is put from then on is encrypted with; what was put before is read with
 // the old one, and not any more once that is gone.
 func TestKeysRotate(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
 	s := openTest(t, o)
@@ -204,6 +208,7 @@ func TestKeysRotate(t *testing.T) {
 // Who changes a tag, a nonce, an encrypted checksum or the ciphertext of a record and mends
 // every checksum gets a miss, and nobody gets bytes that were not put.
 func TestForgedSealsAreMisses(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{300, 9000} {
 		for what, forge := range map[string]func(r *segment.Record){
 			"tag":            func(r *segment.Record) { r.Parts[0].Seal[3] ^= 1 },
@@ -240,6 +245,7 @@ func TestForgedSealsAreMisses(t *testing.T) {
 // The checksums a client compares with are those of what was put, whole or in part, from
 // drives and out of memory.
 func TestEncryptedChunksCarryTheChecksumsOfThePut(t *testing.T) {
+	t.Parallel()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 4, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
 	const size = 3 * 2 * 4 * 16 * 64 * 2
 	for name, cache := range map[string]int64{"from drives": -1, "from drives, then from memory": 32 << 20} {
@@ -252,6 +258,7 @@ func TestEncryptedChunksCarryTheChecksumsOfThePut(t *testing.T) {
 
 // A key is printed by nothing that options are printed by.
 func TestKeysAreNotPrinted(t *testing.T) {
+	t.Parallel()
 	o := Options{EncryptionKeys: oneKey("t", 'K')}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("opened", "options", o)
@@ -263,6 +270,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 
 // Open and SetEncryptionKeys refuse keys that crypt refuses.
 func TestBadEncryptionKeysAreRefused(t *testing.T) {
+	t.Parallel()
 	s := openTest(t, small(tempRoot(t, "store")))
 	for _, bad := range []map[string][]EncryptionKey{{"t": nil}, {"t": {{}}}, oneKey("t", 1, 1)} {
 		_, err := Open(context.Background(), Options{Dir: t.TempDir(), EncryptionKeys: bad})

@@ -25,6 +25,8 @@ import (
 //
 // A failed catalog leaves goroutines behind on purpose, so each workload runs in a process
 // of its own. Without SKEP_EVERY_INDEX only some indices are tried, spread evenly.
+//
+// Alone: it has the machine for as long as it runs.
 func TestErrorAtEveryIndex(t *testing.T) {
 	most := testNumber(t, "SKEP_EVERY_INDEX", 10) // indices of a workload, place and mode; 0: all
 	if testing.Short() {

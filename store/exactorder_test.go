@@ -13,6 +13,7 @@ import (
 // old ones. The index gave out evicted blocks with 96 of the 128 bits of the fingerprint by
 // which DRAM knew them, so that nothing was forgotten there.
 func TestEvictedBlocksAreForgottenInMemory(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"lru", "s3fifo", "cost"} {
 		for name, chained := range map[string]bool{"chained": true, "unchained": false} {
 			t.Run(policy+"/"+name, func(t *testing.T) {

@@ -74,6 +74,7 @@ func deliverAll(ctx context.Context, t *testing.T, s *Store, r *skep.RestoreRequ
 // bytes, and the store goes on to have every block: what a reader does to its own memory says
 // nothing of a drive.
 func TestAReaderWritesToItsDestination(t *testing.T) {
+	t.Parallel()
 	const n = 16
 	for name, planned := range map[string]bool{"joined": false, "kept for others": true} {
 		t.Run(name, func(t *testing.T) {
@@ -119,6 +120,7 @@ func TestAReaderWritesToItsDestination(t *testing.T) {
 // before anything is concluded: what is right there is delivered, and nobody is blamed; what is
 // wrong there, too, is a miss and the block is forgotten.
 func TestABlockIsCondemnedFromPrivateMemoryOnly(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ times, damaged int }{
 		"wrong in the destination only": {1, 0},
 		"wrong on the drive":            {0, 1},

@@ -35,6 +35,7 @@ import (
 // A failpoint is armed for a whole process, and a failed catalog leaves goroutines behind on
 // purpose: so runs are made in processes of their own, some to each.
 func TestFailpoints(t *testing.T) {
+	t.Parallel()
 	dir := os.Getenv("SKEP_FAILPOINTS")
 	if dir == "" {
 		t.Skip("SKEP_FAILPOINTS is not set: make errpaths")

@@ -41,6 +41,7 @@ const faultBlock = 12 << 10
 // What a drive does wrong with reads costs misses of the blocks concerned, with the
 // reason; other blocks come, the store goes on, and a second copy steps in.
 func TestReadFaults(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		rule    device.Rule
@@ -105,6 +106,7 @@ func TestReadFaults(t *testing.T) {
 
 // A write that went to the wrong place destroys another block: both are misses.
 func TestMisdirectedWrites(t *testing.T) {
+	t.Parallel()
 	s, r, o := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 60)
@@ -140,6 +142,7 @@ func putRequest(sc skep.Scope, parent *skep.Key, depth int, keys []skep.Key, siz
 // A drive that refuses writes: puts are declined until they find room on other drives;
 // reads go on; what was acknowledged stays.
 func TestWriteFaults(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		rule device.Rule
@@ -221,6 +224,7 @@ func (d stingy) Unwrap() device.Device { return d.Device }
 // A store without a cap on a disk that is full: what the devices have is the cap now;
 // puts evict or are declined, reads go on; at the next open it may grow again.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	for _, class := range []skep.Class{skep.Cache, skep.Durable} {
 		t.Run(class.String(), func(t *testing.T) {
 			var most, asked atomic.Int64
@@ -281,6 +285,7 @@ func TestDiskFull(t *testing.T) {
 // A failed catalog leaves goroutines behind on purpose, so this runs in a process of its
 // own.
 func TestCatalogFails(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -343,6 +348,7 @@ func TestCatalogFails(t *testing.T) {
 
 // A flipped byte anywhere on a closed store's devices is never given to a caller.
 func TestFlippedBytes(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	rng := newRand(seed)
 	for range testNumber(t, "SKEP_FLIPS", 20) {
@@ -373,6 +379,7 @@ func TestFlippedBytes(t *testing.T) {
 // One drive of three is lost under load: with two copies nothing is, with one the
 // others' blocks come, and nobody waits.
 func TestDeviceLostUnderLoad(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) {
 		o.DeviceCount, o.CapacityBytes = 3, 24<<20
 	})
@@ -409,6 +416,7 @@ func TestDeviceLostUnderLoad(t *testing.T) {
 }
 
 func TestFilesOfOthersAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	dir := tempRoot(t, "store")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	path := filepath.Join(dir, "device-1")

@@ -212,6 +212,7 @@ func (h *harmed) harmOnce(kind, structure string, ranges []fileRange, rebuild bo
 // Each kind of file that the catalog is made of, harmed in each way: what the store gives
 // afterwards is what was put last, or a miss, or it says what is wrong.
 func TestCatalogDamageNeverComesOut(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("twenty opens of a store on files")
 	}
@@ -239,6 +240,7 @@ func TestCatalogDamageNeverComesOut(t *testing.T) {
 // miss, and a miss of a chained block only where damage could not be made good. With a
 // catalog made anew from the harmed devices the same holds.
 func TestDamageNeverComesOut(t *testing.T) {
+	t.Parallel()
 	rng := newRand(testSeed(t))
 	seconds := 12
 	if testing.Short() {

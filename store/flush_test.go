@@ -20,6 +20,7 @@ import (
 // says nothing of it: the drive is fenced at once, and what waited for either flush is written
 // again elsewhere before it is acknowledged.
 func TestOneFailedFlush(t *testing.T) {
+	t.Parallel()
 	for _, on := range []string{"memory", device.Pool, device.Auto} {
 		t.Run("on "+on, func(t *testing.T) {
 			ctx := testContext(t)
@@ -85,6 +86,7 @@ func TestOneFailedFlush(t *testing.T) {
 // of the drive, which was fenced. The put's own flush succeeds and says nothing of that: the put is
 // acknowledged only when it was written again elsewhere.
 func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		flush func(t *testing.T, s *Store, fails *device.Injected)
@@ -146,6 +148,7 @@ func groupHolding(t *testing.T, s *Store, sc skep.Scope, key skep.Key) uint32 {
 // A drive's device takes no flush but its flusher's, in whichever way the store came by it: another
 // could take the error of what the flusher is to confirm.
 func TestADriveIsFlushedByItsFlusherAlone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, nil)
 	refuses := func(s *Store) {
@@ -168,6 +171,7 @@ func TestADriveIsFlushedByItsFlusherAlone(t *testing.T) {
 // The length of a file that grew is made durable by a flush of the drive as any other: when it fails
 // the drive is fenced, and what it has grown by is not used.
 func TestAFlushThatFailsWhereADriveGrows(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
 		o.CapacityBytes, o.ReserveBytes, o.FlushInterval = 0, 1, hangs
@@ -195,6 +199,7 @@ func TestAFlushThatFailsWhereADriveGrows(t *testing.T) {
 // The last flush fails as a store is closed, which says so. It was not closed in order: the next open verifies what was
 // written since the flush before, and finds nothing that is not on the drives.
 func TestAStoreThatCannotFlushIsNotClosedInOrder(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, func(*Options) {})
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)

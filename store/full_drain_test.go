@@ -13,6 +13,7 @@ import (
 // Durable ones do not: the removal says so, whatever deadline its caller has, loses nothing,
 // and works once something is deleted. Nor does the cleaner of such a store spin.
 func TestRemoveFromAFullStore(t *testing.T) {
+	t.Parallel()
 	for _, class := range []skep.Class{skep.Cache, skep.Durable} {
 		t.Run(class.String(), func(t *testing.T) {
 			ctx := testContext(t)

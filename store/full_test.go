@@ -27,6 +27,7 @@ func (f meteredFS) Unwrap() vfs.FS { return f.FS }
 // The catalog's file system fills up: puts are declined as Full and the state says why;
 // restores and deletes go on; when there is space again puts are taken, without a restart.
 func TestCatalogFileSystemFull(t *testing.T) {
+	t.Parallel()
 	var avail atomic.Uint64
 	avail.Store(10 << 30)
 	ctx := testContext(t)

@@ -12,6 +12,7 @@ import (
 // Whoever is told how far a long call is may call the store from there, also while the store closes: that call is
 // refused, and does not wait for a Close that waits for the call it is made in.
 func TestACallWithinACallWhileTheStoreCloses(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		quick(o)
 		o.DeviceCount, o.CapacityBytes, o.taskEvery = 3, 9<<20, hangs
@@ -41,6 +42,7 @@ func TestACallWithinACallWhileTheStoreCloses(t *testing.T) {
 
 // Many calls come and go while the gate is shut: it is shut when the last that was let in has ended, and not before.
 func TestGate(t *testing.T) {
+	t.Parallel()
 	for range 200 {
 		g := gate{idle: make(chan struct{}, 1)}
 		var in, after sync.WaitGroup

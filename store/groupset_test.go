@@ -11,6 +11,7 @@ import (
 
 // The set of groups against a walk over all, in whatever order groups come and go.
 func TestGroupSet(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	set, all := newGroupSet(), []*group{}

@@ -47,6 +47,7 @@ func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (he
 // A drive that holds a write for ever is taken out of the store: its blocks are made again from their copies, and nobody
 // waits for the write. What the write is made from is not given back before it has ended.
 func TestADriveThatHoldsAWriteIsRemoved(t *testing.T) {
+	t.Parallel()
 	t.Run("found dead", func(t *testing.T) { removeADriveThatHolds(t, quick, true) })
 	t.Run("well otherwise", func(t *testing.T) { removeADriveThatHolds(t, lateHeaders, false) })
 }
@@ -87,6 +88,7 @@ func removeADriveThatHolds(t *testing.T, judged func(*Options), elsewhere bool) 
 // The group of a write that is held is cleaned without it. Its segment on that drive is nobody's before the write has
 // landed: it would land in the group that has the segment by then. Its others are free.
 func TestAHeldWriteDoesNotLandInTheNextGroup(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) {
 		quick(o)

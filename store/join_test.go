@@ -38,6 +38,7 @@ func sharing(t *testing.T, s *Store, sc skep.Scope, n int, lent bool) (*skep.Res
 // Prompts of a batch that share a prefix read it once, whether their bytes are lent or go to memory
 // of their own: who comes second waits for the first one's read.
 func TestSharedPrefixIsReadOnce(t *testing.T) {
+	t.Parallel()
 	const n = 64
 	for name, lent := range map[string]bool{"to memory of their own": false, "lent": true} {
 		t.Run(name, func(t *testing.T) {
@@ -68,6 +69,7 @@ func TestSharedPrefixIsReadOnce(t *testing.T) {
 // When the chain whose reads others wait for is stopped, they are read for those; when one
 // that waits is stopped, its memory is its caller's at once.
 func TestSharedPrefixWhenOneStops(t *testing.T) {
+	t.Parallel()
 	const n = 64
 	for stopped := range 2 {
 		for _, lent := range []bool{false, true} {

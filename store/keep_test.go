@@ -13,6 +13,7 @@ import (
 
 // A drain is taken back: it ends, so does a removal, nothing is lost, and the device is used again, after the next open too.
 func TestADrainIsTakenBack(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for what, take := range map[string]func(s *Store, o MoveOptions) error{
 		"drain":  func(s *Store, o MoveOptions) error { _, err := s.DrainDevice(ctx, "0", o); return err },
@@ -67,6 +68,7 @@ func TestADrainIsTakenBack(t *testing.T) {
 
 // Another process has an open store scrub and compact itself.
 func TestAnOpenStoreIsScrubbedAndCompacted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.Admin = true

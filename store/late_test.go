@@ -36,6 +36,7 @@ func unjudged(o *Options) {
 // A drive that does not answer: the deadline answers for it, memory comes back when the
 // drive has let go of it and not before, and after that no byte of it ever changes.
 func TestLateReads(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		action  device.Action
@@ -282,6 +283,7 @@ func TestLateWrites(t *testing.T) {
 
 // A hung drive does not keep others waiting.
 func TestOneHungDrive(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount = 3 })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -321,6 +323,7 @@ func TestOneHungDrive(t *testing.T) {
 // declined, as the put is that opens it. Answered with an error, they would look like a store
 // that is broken.
 func TestAPutIsDeclinedWhileAGroupIsBeingOpened(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = 20 * time.Millisecond })
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)

@@ -145,6 +145,7 @@ func holdOnOpen(o *Options, match func(*device.Op) bool) *rig {
 // Who writes a header waits for the write of it before to come back, no longer than its context. So two are never on their way
 // to one page, where the drive would choose which is the last.
 func TestHeadersOfASegmentAreWrittenOneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, unjudged)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)

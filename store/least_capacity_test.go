@@ -14,6 +14,7 @@ import (
 // A cap without room for a store is refused, and the error names the least that has: with that it opens,
 // and with a page a device less it does not. A cap of next to nothing is no missing cap.
 func TestTheLeastCapacityIsNamed(t *testing.T) {
+	t.Parallel()
 	for _, devices := range []int{1, 4} {
 		for _, block := range []int64{4 << 10, 64 << 10, 2 << 20} {
 			open := func(capacity int64) error {

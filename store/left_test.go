@@ -16,6 +16,7 @@ import (
 
 // The making of a store may be cut off anywhere: the next open makes it.
 func TestMakingCutOff(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		left func(t *testing.T, o Options)
@@ -62,6 +63,7 @@ func TestMakingCutOff(t *testing.T) {
 
 // A store that is refused leaves nothing behind, not even its lock.
 func TestRefusedStoreLeavesNothing(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.CapacityBytes = 8192 // too small for anything
 	_, err := Open(context.Background(), o)
@@ -87,6 +89,7 @@ func TestRefusedStoreLeavesNothing(t *testing.T) {
 
 // A making that fails half-way takes its devices along: the next try is not in its way.
 func TestAMakingThatFailsIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.DeviceCount = 2
 	made := o
@@ -108,6 +111,7 @@ func TestAMakingThatFailsIsMadeAgain(t *testing.T) {
 // A making that fails takes along what it has made, and nothing else: neither a device that was there before, nor what
 // somebody has put into the directory meanwhile.
 func TestAMakingThatFailsTakesNothingElseAlong(t *testing.T) {
+	t.Parallel()
 	r := &rig{seed: 1}
 	o := small(tempRoot(t, "store"))
 	node, theirs := tempRoot(t, "node"), filepath.Join(o.Dir, "theirs")
@@ -134,6 +138,7 @@ func TestAMakingThatFailsTakesNothingElseAlong(t *testing.T) {
 
 // A store whose devices are of two stores, or of which one is missing, is not rebuilt.
 func TestRebuildRefuses(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openCopies(t, 1)
 	require.NoError(t, s.Close())

@@ -46,6 +46,7 @@ func requireFilled(t *testing.T, o Options, keys []skep.Key) {
 // A list of what a making was about to make is no leave to remove what holds data: whatever
 // became of the catalog, the blocks are found.
 func TestListOfAMakingNeverRemovesData(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, o Options){
 		"the catalog is lost": func(t *testing.T, o Options) {
 			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
@@ -114,6 +115,7 @@ func contents(t *testing.T, dir string) map[string]string {
 
 // An open of a store that is there takes the list away, and so does a rebuild.
 func TestListOfAMakingIsTakenAway(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	keys := filled(t, o)
 	leftList(t, o)
@@ -129,6 +131,7 @@ func TestListOfAMakingIsTakenAway(t *testing.T) {
 // A store is made only once the list is durably gone: who cannot take it away says so, and
 // what was made stays.
 func TestListThatStaysIsToldOf(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.removeList = func(string) error { return errors.New("no") }
 	_, err := Open(context.Background(), o)
@@ -141,6 +144,7 @@ func TestListThatStaysIsToldOf(t *testing.T) {
 
 // A directory copied with its list takes nothing from the original.
 func TestListOfACopyIsNotTheOriginals(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	keys := filled(t, o)
 	c := o

@@ -84,6 +84,7 @@ func leftovers() []leftover {
 // follows and by the one after that, and no device loses a byte that a rebuild could use.
 // SKEP_LEFTOVERS=all has every pair tried, not a few.
 func TestLeftovers(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	o := threeDrives(tempRoot(t, "store"))
 	keys := heldStore(t, o)

@@ -13,6 +13,7 @@ import (
 // A block of several units is read device by device, from the second device on for
 // every other block. What is kept of it in memory has its bytes in their own order.
 func TestBlocksOfSeveralUnitsComeOutOfMemoryAsTheyWent(t *testing.T) {
+	t.Parallel()
 	const size, blocks = 2<<20 + 5000, 12
 	for _, devices := range []int{1, 2, 3, 5} {
 		s := openTest(t, Options{DeviceCount: devices, CacheBytes: 64 << 20, IOBytes: 64 << 20, LeasedBytes: 1 << 40})

@@ -78,6 +78,7 @@ func alignedPut(sc skep.Scope, keys []skep.Key, size int) (*skep.PutRequest, []b
 // A put whose caller goes, or whose writes take longer than any may, while drives have writes from
 // its memory says that they have. When the last has let go, and not before, whoever lent it is told.
 func TestAPutGivesItsMemoryBackWhenTheDrivesDo(t *testing.T) {
+	t.Parallel()
 	for name, gone := range map[string]bool{"the caller goes": true, "the drives hang": false} {
 		t.Run(name, func(t *testing.T) {
 			s, r, _ := openRig(t, func(o *Options) {
@@ -138,6 +139,7 @@ func TestAPutGivesItsMemoryBackWhenTheDrivesDo(t *testing.T) {
 
 // A put that ends with nothing at the drives never says so, and tells nobody.
 func TestAPutThatEndsTellsNobody(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -152,6 +154,7 @@ func TestAPutThatEndsTellsNobody(t *testing.T) {
 // Accepted blocks are written out of the DRAM tier: while a drive has such a write, the memory is
 // nobody else's, though the blocks were given up long ago.
 func TestAcceptedMemoryIsNotUsedWhileItIsWritten(t *testing.T) {
+	t.Parallel()
 	const size = 64 << 10
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
@@ -190,6 +193,7 @@ func TestAcceptedMemoryIsNotUsedWhileItIsWritten(t *testing.T) {
 
 // What others write while it is put is stored as one thing: what is hashed is what is written.
 func TestAnExposedPutIsStoredWhole(t *testing.T) {
+	t.Parallel()
 	for name, size := range map[string]int{"in pages": 64 << 10, "larger than a buffer": 3 << 20, "sharing a page": 1000, "in its record": 200} {
 		t.Run(name, func(t *testing.T) {
 			pages := (size + device.Align - 1) &^ (device.Align - 1)
@@ -228,6 +232,7 @@ func TestAnExposedPutIsStoredWhole(t *testing.T) {
 // Memory that a drive cannot get at is its owner's fault: a put out of it is refused, a restore
 // into it goes another way, and no drive is blamed, however often that happens.
 func TestMemoryADriveCannotUse(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { o.DeviceCount = 1 })
 	defer func() { require.NoError(t, s.Close()) }()

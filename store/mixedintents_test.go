@@ -19,6 +19,7 @@ import (
 // What a cleaned group's log says is promised in one intent, of all namespaces and purges together. Whatever becomes of
 // one of them until there is room, the devices are told of the others as it was said.
 func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name      string
 		meanwhile func(t *testing.T, s *Store, other skep.Scope)
@@ -90,6 +91,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 // That a namespace is deleted is said with a number of now. What else stands in the same intent stays as it was: the
 // number of a salt's purge is the salt's epoch.
 func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -124,6 +126,7 @@ func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
 
 // A namespace that is no more is not said to be one, whatever else an intent says. One that is being made is.
 func TestWhatIsNoMoreIsNotSaid(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	ns := s.names.byID.get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
@@ -160,6 +163,7 @@ func entriesOf(t testing.TB, list ...any) []byte {
 // An intent of a namespace is pending. From the moment that the namespace is gone the catalog refuses every commit: the
 // deletion holds all the same, those who follow events hear of it, and the devices are told.
 func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	var refused func() bool
 	var armed atomic.Bool
@@ -217,6 +221,7 @@ func saidDeleted(t testing.TB, s *Store, ns *namespace) (said bool) {
 // Who deletes a namespace waits no longer than its context for those who may write the namespace's own entry again. The
 // devices are told when these have ended, and not before.
 func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -240,6 +245,7 @@ func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
 // A scrub waits for room to write an entry of a log again, and meanwhile a namespace is deleted. Cleaning, which is to
 // make the room, goes on.
 func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = hangs / 12 })
 	defer func() { require.NoError(t, s.Close()) }()

@@ -32,6 +32,7 @@ func (h *heldCommits) refuse() error {
 // Lookups do not wait for namespaces that are made, purged or deleted: their commits are
 // synced, and a drive may take as long over that as it likes.
 func TestLookupsDoNotWaitForNames(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for _, tt := range []struct {
 		name string
@@ -76,6 +77,7 @@ func TestLookupsDoNotWaitForNames(t *testing.T) {
 // Namespaces are made and purged by the hundred: each purge leaves nothing in memory that is
 // not forgotten, and one goroutine sweeps for all of them.
 func TestPurgesLeaveNothing(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	s, _, _ := openRig(t, nil)
 	for i := range 40 {

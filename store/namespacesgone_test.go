@@ -51,6 +51,7 @@ func deleteAnother(t *testing.T, s *Store) {
 // While a namespace is deleted, cleaning, which has found it before, writes the namespace's own entry again, to a group
 // opened since. Then the group goes that says that it is deleted: a rebuild does not bring the namespace back.
 func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.CacheBytes = -1
@@ -83,6 +84,7 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 
 // A store that is full has not told its devices what a namespace is when it is deleted: it is not told later.
 func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)
@@ -110,6 +112,7 @@ func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
 
 // The last number that was given is not given again by a rebuild, however long ago its namespace was deleted.
 func TestTheNumberOfADeletedNamespaceIsNotGivenAgain(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)
@@ -143,6 +146,7 @@ func requireNothingAfterARebuild(t *testing.T, s *Store, o Options) *Store {
 
 // Whoever makes, purges or deletes namespaces waits for others who do no longer than its context.
 func TestNamingWaitsForAContext(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -168,6 +172,7 @@ func TestNamingWaitsForAContext(t *testing.T) {
 
 // What purges leave in the catalog, and in memory, goes when nothing is left of what they purged.
 func TestPurgesLeaveNothingForEver(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)

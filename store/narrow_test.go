@@ -13,6 +13,7 @@ import (
 // A group that was opened, and spares that were made, while only one drive took new blocks are no
 // reason to decline blocks of two copies when the other is well again.
 func TestTwoCopiesAfterADriveCameBack(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
 		o.rules.ProbeEvery, o.rules.Probes = o.rules.Tick, 1
@@ -38,6 +39,7 @@ func TestTwoCopiesAfterADriveCameBack(t *testing.T) {
 
 // What a purge of a salt has hidden is nothing that a device must be read for before it is taken out.
 func TestDrainAfterAPurgeOfASalt(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()

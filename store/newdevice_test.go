@@ -15,10 +15,10 @@ import (
 
 // Among the system's devices nothing is made: what is to be used there is a block device that is there.
 func TestAPathAmongTheSystemsDevicesIsABlockDevice(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("the system shows no devices there")
 	}
-	t.Parallel()
 	absent := "/dev/skep-test-no-such-drive"
 	t.Cleanup(func() { os.Remove(absent) })
 	link := filepath.Join(t.TempDir(), "drive")
@@ -53,12 +53,12 @@ func TestAPathAmongTheSystemsDevicesIsABlockDevice(t *testing.T) {
 
 // Other file systems below the system's devices are as any other.
 func TestAFileSystemOfItsOwnAmongDevices(t *testing.T) {
+	t.Parallel()
 	own, _, ok := fileSystemOf("/dev/shm")
 	top, _, known := fileSystemOf(deviceDir)
 	if !ok || !known || own == top {
 		t.Skip("nothing is mounted at /dev/shm")
 	}
-	t.Parallel()
 	require.False(t, amongDevices("/dev/shm/skep-test/not/there"))
 	require.True(t, amongDevices("/dev/skep-test/not/there"))
 	require.False(t, amongDevices("/devices/sda"))

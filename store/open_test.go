@@ -23,6 +23,7 @@ import (
 
 // Options outside their limits are refused with a name, and nothing is made.
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		field  string
@@ -175,6 +176,7 @@ func (quiet) Fatalf(string, ...any) {}
 // What is not the store that was closed is refused with a kind that says what is wrong,
 // and left as it is: mended, the store opens.
 func TestBadOpenings(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		kind skep.Kind
@@ -264,6 +266,7 @@ func TestBadOpenings(t *testing.T) {
 // A store of another format, or of a build from before the first release, is refused by every door, and
 // nothing about it is changed: also where its catalog is gone or damaged, which the devices make good else.
 func TestOtherFormatsAreRefused(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	for _, f := range []struct {
 		n          uint32
@@ -336,6 +339,7 @@ func damageCatalog(t *testing.T, dir string) {
 
 // What is not as it was and still the same store opens.
 func TestGoodOpenings(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		do   func(t *testing.T, dir string, o *Options)
@@ -392,6 +396,7 @@ func TestGoodOpenings(t *testing.T) {
 
 // Reading only makes nothing, and changes nothing.
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	dir := tempRoot(t, "store")
 	o := small(dir)
 	o.ReadOnly = true
@@ -408,6 +413,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestOpenTwice(t *testing.T) {
+	t.Parallel()
 	dir := tempRoot(t, "store")
 	o, sc, keys := makeStore(t, dir)
 	s, err := Open(context.Background(), o)
@@ -426,6 +432,8 @@ func TestOpenTwice(t *testing.T) {
 }
 
 // A store made, closed and opened many times keeps no descriptors and no goroutines.
+//
+// Alone: descriptors of the whole process are counted.
 func TestDescriptorsComeBack(t *testing.T) {
 	dir := tempRoot(t, "store")
 	o, sc, keys := makeStore(t, dir)

@@ -141,6 +141,7 @@ func kinds(t *testing.T, test func(t *testing.T, copies int, sealed bool)) {
 // Values of one put share pages, and come back whole: at once, after a restart, after a
 // kill, and from the devices alone.
 func TestSmallValuesSharePages(t *testing.T) {
+	t.Parallel()
 	kinds(t, func(t *testing.T, copies int, sealed bool) {
 		rng := newRand(testSeed(t))
 		v := openValues(t, copies, sealed, nil)
@@ -177,6 +178,7 @@ func TestSmallValuesSharePages(t *testing.T) {
 // A value that is put alone has a page of its own; cleaning packs what lay alone, and what
 // lives on next to what was deleted, and takes the room of the rest.
 func TestCleaningPacksSmallValues(t *testing.T) {
+	t.Parallel()
 	kinds(t, func(t *testing.T, copies int, sealed bool) {
 		rng := newRand(testSeed(t))
 		v := openValues(t, copies, sealed, nil)
@@ -219,6 +221,7 @@ func TestCleaningPacksSmallValues(t *testing.T) {
 
 // The group's live bytes are the slots that its values take.
 func TestSmallValuesAreChargedTheirPart(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 1, false, nil)
 	defer v.close()
 	v.putValues(newRand(testSeed(t)), 100, 100, 600) // two slots each
@@ -261,6 +264,7 @@ func restoreAll(t testing.TB, s *Store, c skep.Chain) {
 // What a read writes to a caller's memory is the value's bytes and nothing of the values
 // beside it, whatever the destination looks like.
 func TestNeighboursStayOutOfTheDestination(t *testing.T) {
+	t.Parallel()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 32, Element: skep.BF16, BlockTokens: 8} // 2 KiB
 	for _, inPlace := range []bool{false, true} {
 		o := small(tempRoot(t, "store"))
@@ -306,6 +310,7 @@ func TestNeighboursStayOutOfTheDestination(t *testing.T) {
 // Memory that is lent for a value, and what the DRAM tier keeps of it, has nothing of the
 // values beside it.
 func TestNeighboursAreNotLent(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 1, false, func(o *Options) { o.CacheBytes = 4 << 20 })
 	defer v.close()
 	v.putValues(newRand(testSeed(t)), 40, 40, 700)
@@ -341,6 +346,7 @@ func pageAt(s *Store, p layout.Location) (*drive, int64) {
 // A page of several values that is damaged: with a copy all are served from that and
 // repaired, with none all of it is a miss; and of the values beside it nothing is touched.
 func TestDamagedSharedPage(t *testing.T) {
+	t.Parallel()
 	kinds(t, func(t *testing.T, copies int, sealed bool) {
 		for _, scrub := range []bool{false, true} {
 			rng := newRand(testSeed(t))
@@ -411,6 +417,7 @@ func TestDamagedSharedPage(t *testing.T) {
 // One slot of a page is damaged: the values beside it are read as ever, and only the one is
 // moved.
 func TestDamagedSlot(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 2, false, nil)
 	defer v.close()
 	v.putValues(newRand(testSeed(t)), 64, 64, 900)
@@ -442,6 +449,7 @@ func TestDamagedSlot(t *testing.T) {
 
 // A record that names slots which its block cannot lie in is damage, wherever it is met.
 func TestSlotsOutsideThePage(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 1, false, nil)
 	v.putValues(newRand(testSeed(t)), 8, 8, 2000)
 	b := v.s.catalog.NewBatch()
@@ -476,6 +484,7 @@ func TestSlotsOutsideThePage(t *testing.T) {
 // A drive that does not answer is read around, though the copies of a value be in other
 // slots of their pages.
 func TestSmallValuesAreReadAroundAHungDrive(t *testing.T) {
+	t.Parallel()
 	r := &rig{}
 	v := openValues(t, 2, false, func(o *Options) { o.OpenDevice, o.CatalogFS = r.open, vfs.NewMem() })
 	v.putValues(newRand(testSeed(t)), 3, 3, 900) // slots 0, 2 and 4 of a page
@@ -513,6 +522,7 @@ func TestSmallValuesAreReadAroundAHungDrive(t *testing.T) {
 // The cleaner writes what it keeps of a group together: also of namespaces whose values
 // lie between each other's.
 func TestCleanerPacksSmallValues(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 2, false, nil)
 	defer v.close()
 	w := &values{T: t, s: v.s, o: v.o, bytes: map[skep.Key][]byte{}, sc: openSpace(t, v.s, "others", skep.Cache, 1, false)}
@@ -543,6 +553,7 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 
 // Two rows that claim one slot are found.
 func TestTwoOwnersOfASlot(t *testing.T) {
+	t.Parallel()
 	v := openValues(t, 1, false, nil)
 	v.putValues(newRand(testSeed(t)), 8, 8, 1000)
 	b := v.s.catalog.NewBatch()
@@ -563,6 +574,7 @@ func TestTwoOwnersOfASlot(t *testing.T) {
 }
 
 func TestSlotsOf(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		pages int
 		bytes int64

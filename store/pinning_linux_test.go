@@ -10,6 +10,7 @@ import (
 
 // A store takes memory as it is used, whatever it may take, and of what it has registered it says that it has it.
 func TestMemoryIsTakenAsItIsUsed(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.IOBytes, o.CacheBytes = 512<<20, 512<<20
 	s := openTest(t, o)

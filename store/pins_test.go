@@ -11,6 +11,7 @@ import (
 // A pinned block is deleted: its pin is over, the tenant has what it counted back, and when the block is put again it can
 // be pinned again.
 func TestPinsEndWithTheirBlocks(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	const blocks = 6
 	s, _, _ := openRig(t, func(o *Options) { o.PinnedBytes = blocks * faultBlock })

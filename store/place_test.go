@@ -70,6 +70,7 @@ func used(t testing.TB, o Options, keys []skep.Key, root int) (devices []skep.De
 // A copy of a store's directory never opens what lies in another: the original stays as it is,
 // byte by byte, whatever the copy lacks.
 func TestCopyLeavesTheOriginalAlone(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, o, c string){
 		"whole": func(*testing.T, string, string) {},
 		"without a device": func(t *testing.T, o, c string) {
@@ -105,6 +106,7 @@ func TestCopyLeavesTheOriginalAlone(t *testing.T) {
 // The making of a store was cut off before its catalog said whose the devices are, and the directory was copied
 // then: what lies in another store's directory is not opened by who was not told to.
 func TestCopyOfADirectoryThatSaysNotWhoseItIs(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	heldStore(t, o)
 	dir := o.Dir
@@ -130,6 +132,7 @@ func TestCopyOfADirectoryThatSaysNotWhoseItIs(t *testing.T) {
 
 // A store that is moved opens, and so does one put back from a backup.
 func TestMovedStoreOpens(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	keys := heldStore(t, o)
 	moved := o
@@ -144,6 +147,7 @@ func TestMovedStoreOpens(t *testing.T) {
 // Devices that were named outside the directory are found there again, also after a move. A copy is
 // refused them unless it names them; then they are the copy's, and the original is refused them.
 func TestDevicesOutsideHaveOneOwner(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	drives := t.TempDir()
 	o.Devices = []string{filepath.Join(drives, "a"), filepath.Join(drives, "b")}
@@ -194,6 +198,7 @@ func TestDevicesOutsideHaveOneOwner(t *testing.T) {
 
 // Whose a device is may be half written when a crash comes: both names count until it is written.
 func TestOwnerHalfWritten(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	drives := t.TempDir()
 	o.Devices = []string{filepath.Join(drives, "a"), filepath.Join(drives, "b")}

@@ -44,6 +44,7 @@ func statsOf(t *testing.T, s *Store) skep.Stats {
 // What a hint says is needed soon is read ahead; the request then finds it in memory. That is counted
 // as used, and reading ahead is nobody's use of the blocks.
 func TestHintsAreReadAhead(t *testing.T) {
+	t.Parallel()
 	for name, h := range map[string]skep.Hint{"steps to execution": {Steps: 2}, "next use": {NextUse: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			const n = 100
@@ -74,6 +75,7 @@ func withoutWaiting(p skep.PrefetchStats) skep.PrefetchStats {
 
 // Reading ahead keeps to its budget, from the tail, until what it read is used.
 func TestReadingAheadKeepsToItsBudget(t *testing.T) {
+	t.Parallel()
 	const n, fit = 100, 10
 	s, sc, keys := aheadStore(t, 1<<30, n, fit*modelBlock)
 	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
@@ -114,6 +116,7 @@ func TestRequestsOvertakeReadingAhead(t *testing.T) {
 // What is due later is not read yet, what was dropped is not read at all, and what leaves memory
 // unused is counted as wasted.
 func TestReadingAheadInVain(t *testing.T) {
+	t.Parallel()
 	const n = 20
 	s, sc, keys := aheadStore(t, 1<<30, n, 8<<20)
 	ctx := testContext(t)
@@ -135,6 +138,7 @@ func TestReadingAheadInVain(t *testing.T) {
 
 // Hints beyond what is remembered are dropped; without a budget nothing is read ahead.
 func TestHintsBeyondBounds(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := aheadStore(t, 1<<30, 1, 8<<20)
 	many := append(keys, chainKeys(2, maxAheadKeys)...)
 	_, err := s.Hint(testContext(t), sc, many, skep.Hint{NextUse: time.Hour})
@@ -149,6 +153,7 @@ func TestHintsBeyondBounds(t *testing.T) {
 
 // What is read ahead a second time, since it left memory unused meanwhile, is charged once.
 func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
+	t.Parallel()
 	const n = 4
 	s, sc, keys := aheadStore(t, 1<<30, n, 8<<20)
 	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})

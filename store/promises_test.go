@@ -43,6 +43,7 @@ func rowsOf(t *testing.T, s *Store, num uint32) map[layout.Location][]byte {
 
 // Of two rows of one block an open believes the newer, wherever they lie.
 func TestTwoRowsOfABlock(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"the older lies before", "the older lies behind"} {
 		t.Run(name, func(t *testing.T) {
 			s, _, o := openRig(t, nil)
@@ -79,6 +80,7 @@ func TestTwoRowsOfABlock(t *testing.T) {
 
 // Of several at once who put one key of a chain, one is the first.
 func TestTwoWritersOfAKey(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -128,6 +130,7 @@ func waitHeld(r *rig, n int) error {
 
 // The flushed-up-to mark stays below every append that is under way.
 func TestMarkStopsBelowWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
 	m := marks{underway: map[uint64]struct{}{5: {}, 9: {}}}
 	require.Equal(t, uint64(4), m.low(20))
 	require.Equal(t, uint64(4), m.low(7))
@@ -140,6 +143,7 @@ func TestMarkStopsBelowWhatIsUnderWay(t *testing.T) {
 
 // A group's generation is in the catalog for good before a byte is written under it.
 func TestGenerationIsSyncedFirst(t *testing.T) {
+	t.Parallel()
 	s, r, crash := crashRig(t, func(o *Options) { o.SpaceTimeout = hangs })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
@@ -168,6 +172,7 @@ func TestGenerationIsSyncedFirst(t *testing.T) {
 // Sequence numbers and generations are never given out twice, also when the root row is
 // older than what a crash left.
 func TestNumbersAreGivenOutOnce(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, crash := crashRig(t, func(o *Options) { o.SegmentBytes, o.CapacityBytes = 64<<10, 8<<20 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
@@ -204,6 +209,7 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 // earlier one would make the salt's new tag dead, and a block with the number of an earlier tombstone
 // would be taken away by a rebuild.
 func TestNumbersOfPurgesAndDeletionsAreGivenOutOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, s *Store, sc skep.Scope, key skep.Key)
@@ -248,6 +254,7 @@ func TestNumbersOfPurgesAndDeletionsAreGivenOutOnce(t *testing.T) {
 // The segments of a group that a restore reads are nobody else's, although cleaning has
 // emptied the group meanwhile.
 func TestRestoreDuringCleaning(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		o.SegmentBytes, o.CapacityBytes = 64<<10, 2*(9*64<<10+8<<10)
 	})
@@ -294,6 +301,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 
 // Cleaning leaves a group alone to which something is still being written.
 func TestVictimsAreAtRest(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
@@ -318,6 +326,7 @@ func TestVictimsAreAtRest(t *testing.T) {
 
 // A lease given between the verdict and the eviction counts.
 func TestLeaseAfterTheVerdict(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -345,6 +354,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 // However full the store is of blocks that must be kept, cleaning can move them: puts of
 // what may be evicted go on for ever.
 func TestCleaningHasAGroupOfItsOwn(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		o.SegmentBytes, o.CapacityBytes, o.SpaceTimeout = 64<<10, 2*(8*64<<10+8<<10), hangs
 	})
@@ -366,6 +376,7 @@ func TestCleaningHasAGroupOfItsOwn(t *testing.T) {
 
 // A read that came back while it was being left, and could not be, ends once.
 func TestReadThatStays(t *testing.T) {
+	t.Parallel()
 	for _, back := range []bool{false, true} {
 		ch := &chunk{}
 		ch.left.Store(2) // another is to come, so that nobody looks at the chunk
@@ -389,6 +400,7 @@ func TestReadThatStays(t *testing.T) {
 // What is restored by ranges (some heads of all layers) is checked granule by granule:
 // whichever is wrong, its bytes do not come out.
 func TestEveryGranuleOfARangeIsChecked(t *testing.T) {
+	t.Parallel()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 4, HeadDim: 64, Element: skep.F16, BlockTokens: 16}
 	s, r, _ := openRig(t, func(o *Options) { o.DeviceCount = 1 })
 	defer func() { require.NoError(t, s.Close()) }()

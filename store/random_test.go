@@ -21,6 +21,7 @@ import (
 // TestRandom does random operations with stores under random options and with the
 // in-memory model, restarts included. SKEP_RANDOM_RUNS makes it longer.
 func TestRandom(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	runs := testNumber(t, "SKEP_RANDOM_RUNS", 10)
 	for run := range runs {
@@ -58,6 +59,8 @@ func TestRandom(t *testing.T) {
 //
 // A failed catalog leaves goroutines behind on purpose, so this runs in a process of its
 // own.
+//
+// Alone: it has the machine for as long as it runs.
 func TestRandomFaults(t *testing.T) {
 	if !aloneFor(t, time.Hour) {
 		return

@@ -15,6 +15,7 @@ import (
 // went, so that everything it promises comes; with another copy, or one in memory, nothing is
 // hidden. When the drive is back all is found again.
 func TestNothingUnreadableIsPromised(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		chained bool
@@ -108,6 +109,7 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 // Who computes again what lies on a drive that cannot be read may store it again: it is
 // wanted, and found from then on, and still there once when the drive is back.
 func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, func(o *Options) {
 		quick(o)

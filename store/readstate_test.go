@@ -57,6 +57,7 @@ func (a *actors) run(schedule uint) (used int) {
 // every order of their looks at its state exactly one of them ends it, or, when it was left, exactly
 // one lets its memory go.
 func TestOneOfTwoEndsARead(t *testing.T) {
+	t.Parallel()
 	const looks = 12
 	met := map[string]int{}
 	for _, stays := range []bool{false, true} {

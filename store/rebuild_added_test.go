@@ -15,6 +15,7 @@ import (
 // anew is made from them, too: those in the directory are found by what is on them, others because
 // the catalog that was there named them.
 func TestRebuildFindsDevicesThatWereAdded(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		under func(dir string) string

@@ -125,6 +125,7 @@ func (d *lastDay) end(k dayKey, version int, done bool) {
 // acknowledged, and nothing that was deleted or purged. A rebuild that is cut off itself
 // may be begun again.
 func TestRebuildAfterACrash(t *testing.T) {
+	t.Parallel()
 	end := time.Now().Add(15 * time.Second)
 	if testing.Short() {
 		end = time.Now().Add(4 * time.Second)

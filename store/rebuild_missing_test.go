@@ -15,6 +15,7 @@ import (
 // A rebuild without one of the drives keeps what the others hold, says what it does not
 // keep, brings nothing back that was deleted or put over, and the store goes on.
 func TestRebuildWithoutADrive(t *testing.T) {
+	t.Parallel()
 	const n, size = 60, 9000
 	for _, missing := range []int{0, 2} { // the last is known by the others' superblocks only
 		t.Run("device "+strconv.Itoa(missing), func(t *testing.T) {
@@ -80,6 +81,7 @@ func TestRebuildWithoutADrive(t *testing.T) {
 // What a namespace is stands on two drives. A rebuild without one of them has the next open write it again:
 // whichever drive is lost then, the namespace is known to the rebuild after that.
 func TestRebuildWithoutADriveHasNamesLoggedAgain(t *testing.T) {
+	t.Parallel()
 	for first := range 3 {
 		for second := range 3 {
 			if second == first {
@@ -114,6 +116,7 @@ func TestRebuildWithoutADriveHasNamesLoggedAgain(t *testing.T) {
 // A group of which one header never came to its drive, or was damaged there, has it again
 // after a rebuild: a crash may have cut off its opening. A dry run writes nothing.
 func TestRebuildWritesMissingHeaders(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"blank", "damaged"} {
 		t.Run(what, func(t *testing.T) {
 			ctx := testContext(t)

@@ -13,6 +13,7 @@ import (
 // A rebuild with next to no memory for rows makes the same catalog as one with enough: it
 // writes what it has before all logs of a group are read.
 func TestRebuildInLittleMemory(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.DeviceCount, o.SegmentBytes, o.CapacityBytes, o.CacheBytes, o.Logger = 3, 1<<20, 24<<20, -1, testLog(t)
 	s, err := Open(testContext(t), o)

@@ -37,6 +37,7 @@ func testLog(t testing.TB) *slog.Logger {
 // A store that has lost its catalog has the same blocks as before: what was put, put
 // again, deleted, purged and moved by the cleaner.
 func TestRebuildRestoresEverything(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		devices int
@@ -153,6 +154,7 @@ func TestRebuildRestoresEverything(t *testing.T) {
 // What a policy that evicts block by block has dropped stands in a log for as long as its group
 // does. Deleted after that, it does not come back with a rebuild either.
 func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"lru", "s3fifo"} {
 		t.Run(policy, func(t *testing.T) {
 			ctx := testContext(t)

@@ -21,6 +21,7 @@ func copyCatalog(t *testing.T, from, to string) {
 // The devices a store was made with were replaced by others, one by one; then its catalog is lost, or an older one is put
 // back. The open finds the store in the devices there are, or says what it lacks: it never makes an empty one.
 func TestRebuildOfAStoreWhoseDevicesWereReplaced(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name             string
 		outside, catalog bool // the devices lie elsewhere; there is a catalog, which is behind
@@ -86,6 +87,7 @@ func TestRebuildOfAStoreWhoseDevicesWereReplaced(t *testing.T) {
 // An open sets a catalog that is behind aside and is ended before it has made another: the next finds the devices all the
 // same, also those that lie elsewhere.
 func TestRebuildThatWasCutOffFindsDevicesElsewhere(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := tempRoot(t, "store")
 	o := small(dir)
@@ -114,6 +116,7 @@ func TestRebuildThatWasCutOffFindsDevicesElsewhere(t *testing.T) {
 // A copy of a directory has a link to a device elsewhere, which is the original's: a rebuild of the copy does not touch it
 // unless it is named.
 func TestRebuildOfACopyLeavesTheOriginalsDeviceAlone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := tempRoot(t, "store")
 	o := small(dir)
@@ -159,6 +162,7 @@ func TestRebuildOfACopyLeavesTheOriginalsDeviceAlone(t *testing.T) {
 
 // A device has two names: a rebuild meets it once.
 func TestRebuildMeetsADeviceOnce(t *testing.T) {
+	t.Parallel()
 	for name, link := range map[string]func(string, string) error{"symbolic link": os.Symlink, "hard link": os.Link} {
 		t.Run(name, func(t *testing.T) {
 			ctx := testContext(t)
@@ -190,6 +194,7 @@ func TestRebuildMeetsADeviceOnce(t *testing.T) {
 
 // A device that fails was removed, and its file still lies in the directory: a rebuild leaves it alone.
 func TestRebuildLeavesRemovedDevicesAlone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := tempRoot(t, "store")
 	o := small(dir)

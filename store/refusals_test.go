@@ -23,6 +23,7 @@ import (
 
 // Bad input is refused by name, and changes nothing.
 func TestRefusedByName(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -74,6 +75,7 @@ func TestRefusedByName(t *testing.T) {
 // A put of a key that another is putting waits for it: until its own time is over, or the
 // store is closed.
 func TestAPutWaitsForAnotherOfItsKey(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, unjudged)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -112,6 +114,7 @@ func TestAPutWaitsForAnotherOfItsKey(t *testing.T) {
 
 // A large put of which the first part cannot be finished in time begins no more of it.
 func TestALargePutEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
 		o.CapacityBytes, o.SegmentBytes, o.BlockBytes = 256<<20, 8<<20, 1<<20
@@ -141,6 +144,7 @@ func (b *rig) held() (n int) {
 
 // Who waits for room, or for a group that is being opened, does so for as long as it may.
 func TestWaitsForRoomEnd(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		o.SegmentBytes, o.CapacityBytes, o.SpaceTimeout = 64<<10, 2*(4*64<<10+8<<10), 10*time.Millisecond
 	})
@@ -182,6 +186,7 @@ func TestWaitsForRoomEnd(t *testing.T) {
 
 // Entries that no group's drives flush are given up after some tries, and tried again later.
 func TestLogEntriesOnDrivesThatDoNotFlush(t *testing.T) {
+	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.CapacityBytes = 16 << 20 })
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
@@ -194,6 +199,7 @@ func TestLogEntriesOnDrivesThatDoNotFlush(t *testing.T) {
 
 // An encrypted put that finds no memory to encrypt into waits, and then says so.
 func TestSealingWithoutMemory(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) { o.EncryptionKeys = oneKey("t", 1) })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	var taken []skep.Memory
@@ -217,6 +223,7 @@ func TestSealingWithoutMemory(t *testing.T) {
 
 // What stands where a store is to be made is never written over.
 func TestNoStoreIsMadeOverWhatIsThere(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	other := small(filepath.Join(dir, "other"))
 	s, err := Open(context.Background(), other)
@@ -279,6 +286,7 @@ func superblockOf(t *testing.T, o Options) []byte {
 // A catalog whose groups do not fit the devices, or whose rows do not fit the index, does not
 // open.
 func TestACatalogThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		group  catalog.Member
@@ -313,6 +321,7 @@ func TestACatalogThatDoesNotFit(t *testing.T) {
 
 // Devices of which no one store can be made are refused by a rebuild, by name.
 func TestDevicesThatARebuildRefuses(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -384,6 +393,7 @@ func TestDevicesThatARebuildRefuses(t *testing.T) {
 
 // Rows that cannot be written to the new catalog end a rebuild.
 func TestRowsOfARebuildThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	c, err := catalog.Open("/catalog", catalog.Options{FS: vfs.NewMem()})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
@@ -399,6 +409,7 @@ func TestRowsOfARebuildThatCannotBeWritten(t *testing.T) {
 // The record of a block that is nowhere any more is gone, and a comparison of logs with the
 // catalog ends with its context.
 func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	_, err := s.record(index.Fingerprint{1}, index.Entry{})
 	require.Equal(t, errGone, err)

@@ -11,6 +11,7 @@ import (
 // A Durable block that the index has no room for was committed before that was known. It is
 // declined only when its row is gone for good: no crash after the answer brings it back.
 func TestRefusedStaysRefused(t *testing.T) {
+	t.Parallel()
 	s, _, crash := crashRig(t, func(o *Options) {
 		o.BlockBytes, o.IndexBytes = 64<<10, 64*80
 	})
@@ -41,6 +42,7 @@ func TestRefusedStaysRefused(t *testing.T) {
 // The catalog refuses a put's rows, and the log has its record. Who deletes the key, which is not there, has a
 // tombstone written all the same: a rebuild, which has the log only, does not find it.
 func TestDeletedAfterItsRowWasRefusedStaysGone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	r := &refuser{}
 	s, _, o := openRig(t, func(o *Options) { o.refuseCommits = r.refuse })

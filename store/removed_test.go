@@ -13,6 +13,7 @@ import (
 // Of the drives that a group lay on one is told that it is gone, the others not, since they failed just then; and
 // that one is taken out of the store. The next open takes the others' headers for what they are.
 func TestOnlyARemovedDriveKnewThatAGroupIsGone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, o := openRig(t, func(o *Options) { o.DeviceCount = 3 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
@@ -43,6 +44,7 @@ func TestOnlyARemovedDriveKnewThatAGroupIsGone(t *testing.T) {
 // Groups that were made ready, and never written to, on a drive that is taken out are gone with it, though the catalog
 // has refused to forget them: a crash brings no group back that nobody can read.
 func TestSparesOfARemovedDrive(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, crash := crashRig(t, func(o *Options) { o.DeviceCount = 3 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)

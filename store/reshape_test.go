@@ -24,6 +24,7 @@ import (
 // compaction puts the others in order, frees groups, loses nothing, and finds nothing to
 // do the second time.
 func TestCompact(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)
@@ -115,6 +116,7 @@ func countBlocks(t *testing.T, s *Store) int {
 
 // A store that is as full as it gets can be compacted too, and drops nothing for it.
 func TestCompactWhenFull(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { quick(o); o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -147,6 +149,7 @@ func TestCompactWhenFull(t *testing.T) {
 
 // Restores and deletes go on during a compaction, and a delete is not undone by it.
 func TestCompactUnderLoad(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 24 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
@@ -177,6 +180,7 @@ func TestCompactUnderLoad(t *testing.T) {
 
 // A device is added, filled, and another is taken out: files, by their paths.
 func TestAddRebalanceRemove(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	quick(&o)
@@ -253,6 +257,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 // With two copies a drive that is lost is made up for: all blocks have two copies on the
 // others, and the next loss costs nothing either.
 func TestCopiesAreMadeAgain(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{faultBlock, largeBlock} {
 		t.Run(itoa(size), func(t *testing.T) {
 			s, r, _ := openRig(t, func(o *Options) {
@@ -305,6 +310,7 @@ func wholeWithout(t *testing.T, s *Store, d *drive) bool {
 
 // A device is missing at an open.
 func TestMissingDevice(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name     string
 		class    skep.Class
@@ -367,6 +373,7 @@ func TestMissingDevice(t *testing.T) {
 // Chains come out in the order they are read, forks after the longer branch, strangers and
 // cycles at the end; nothing is lost.
 func TestOrderChains(t *testing.T) {
+	t.Parallel()
 	fp := func(n int) (f index.Fingerprint) { f[0], f[1] = byte(n), byte(n>>8); return f }
 	item := func(n, parent int) chainItem { return chainItem{fp(n), fp(parent), parent > 0} }
 	for _, tt := range []struct {
@@ -403,6 +410,7 @@ func TestOrderChains(t *testing.T) {
 
 // What compaction takes up, and in which order.
 func TestCompactChoice(t *testing.T) {
+	t.Parallel()
 	g := func(num uint32, live int64, age float64, links, breaks int) groupCost {
 		return groupCost{num: num, live: live, capacity: 100, age: age, links: links, breaks: breaks}
 	}
@@ -434,6 +442,7 @@ func TestCompactChoice(t *testing.T) {
 
 // Whoever waits as the bucket says keeps to its rate, whatever the sizes.
 func TestBucket(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, rate := range []float64{1e3, 1e6, 1e9} {
 		b := bucket{rate: rate, burst: rate / 20}
@@ -452,6 +461,7 @@ func TestBucket(t *testing.T) {
 }
 
 func TestEmptiest(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		used []float64
 		want int
@@ -462,6 +472,7 @@ func TestEmptiest(t *testing.T) {
 
 // The index counts one copy of a block: groups that are full of copies have no holes.
 func TestCopiesAreNoHoles(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 16 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)

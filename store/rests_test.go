@@ -11,6 +11,7 @@ import (
 // The cleaner of a store that is full of blocks that must be kept rests, whatever room they
 // leave at the ends of groups, however many copies they have, and where they live in records.
 func TestFullStoreRests(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name         string
 		size, copies int

@@ -35,6 +35,7 @@ import (
 // explains; what is acknowledged as durable is found until it is deleted, before and after a restart; and what was
 // deleted is not found.
 func TestSchedule(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	lives := testNumber(t, "SKEP_SCHEDULE_LIVES", 4)
 	var end time.Time

@@ -58,6 +58,7 @@ func openCopies(t testing.TB, copies int) (*Store, skep.Scope, []skep.Key) {
 }
 
 func TestScrubRepairsFromTheOtherCopy(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 2)
 	defer func() { require.NoError(t, s.Close()) }()
 	ctx := testContext(t)
@@ -89,6 +90,7 @@ func TestScrubRepairsFromTheOtherCopy(t *testing.T) {
 }
 
 func TestScrubForgetsWhatHasNoRightCopy(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 1)
 	defer func() { require.NoError(t, s.Close()) }()
 	ctx := testContext(t)
@@ -121,6 +123,7 @@ func TestScrubForgetsWhatHasNoRightCopy(t *testing.T) {
 
 // One wrong copy of two is read around, and behind the reader's back made right.
 func TestReadingADamagedCopyRepairsIt(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 2)
 	defer func() { require.NoError(t, s.Close()) }()
 	before := recordsOf(t, s)
@@ -144,6 +147,7 @@ func TestReadingADamagedCopyRepairsIt(t *testing.T) {
 }
 
 func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 1)
 	ctx := testContext(t)
 	require.NoError(t, s.Close())
@@ -183,6 +187,7 @@ func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
 // A block with two copies has its record in two logs. Where one is damaged, verify names it,
 // a scrub writes it again, and then the damaged page is no fault any more: nothing is missing.
 func TestScrubMendsRecordsThatStandOnOneDriveOnly(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 2)
 	ctx := testContext(t)
 	require.NoError(t, s.Close())
@@ -231,6 +236,7 @@ func TestScrubMendsRecordsThatStandOnOneDriveOnly(t *testing.T) {
 // A page of a log that is damaged, or was never finished, through which nothing is missing is
 // told and is no fault: a crash or a failed write leaves such pages.
 func TestTornLogWithNothingMissingIsSound(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openCopies(t, 2)
 	ctx := testContext(t)
 	require.NoError(t, s.Close())
@@ -267,6 +273,7 @@ func TestTornLogWithNothingMissingIsSound(t *testing.T) {
 // A scrub has several blocks under way, or drives would be idle between them; one at a time
 // only when its blocks are so large that more would take too much memory.
 func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount = 1 })
 	defer func() { require.NoError(t, s.Close()) }()

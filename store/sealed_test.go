@@ -15,6 +15,7 @@ import (
 // cleaning would fill the next group as far, for the next page that does not fit, for ever:
 // so it is full with what it holds.
 func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
 		o.DeviceCount, o.SegmentBytes, o.CapacityBytes = 6, 64<<10, 6*(4*64<<10+8<<10)
 		o.FlushInterval = time.Hour

@@ -11,6 +11,7 @@ import (
 // A drain, or a compaction, asks for a group to be cleaned, and the catalog refuses it. Asked again the group is cleaned:
 // it does not stay taken by the cleaning that failed.
 func TestSecondTimeCleaning(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, again := refusingRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -34,6 +35,7 @@ func TestSecondTimeCleaning(t *testing.T) {
 // What a cleaning moves is written, and the catalog refuses the commit. The second time the cleaning drops all of it: the log
 // of the group it was to go to still tells of it. Who deletes it has a tombstone written, and a rebuild does not find it.
 func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	var g *group
 	r := &refuser{}

@@ -23,6 +23,7 @@ import (
 // refused; blocks have the bytes of one of the two states, are counted once, and stay so over
 // restarts and crashes. `make second-time` does it for SECOND_TIME.
 func TestSecondTimeDrawn(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	lives := testNumber(t, "SKEP_SECOND_LIVES", 3)
 	var end time.Time

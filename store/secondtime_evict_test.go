@@ -49,6 +49,7 @@ func rebuilt(t *testing.T, o Options) *Store {
 // A key has two values, in two groups. The newer is evicted, and the catalog refuses to delete its row, which the next
 // put's commit does. When its group is freed a tombstone takes its place: the older does not come back with a rebuild.
 func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
+	t.Parallel()
 	r := &refuser{}
 	s, _, o := openRig(t, func(o *Options) { o.refuseCommits = r.refuse })
 	dropped := func() bool { return s.count.Evicted.Load() > 0 }
@@ -82,6 +83,7 @@ func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
 // killed. The next one knows that the group's log still tells of them: who deletes them has a tombstone written, and a
 // rebuild does not find them.
 func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"cost", "lru"} {
 		t.Run(policy, func(t *testing.T) {
 			ctx := testContext(t)
@@ -138,6 +140,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 // A group has just been filled, and the row that says so is on its way to the catalog when a block of it is evicted. The row
 // that is there in the end is the one that says that its log tells of blocks that are gone.
 func TestAGroupIsFilledWhileABlockOfItIsEvicted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	var s *Store
 	var next atomic.Bool

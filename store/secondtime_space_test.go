@@ -38,6 +38,7 @@ func unwantSpares(s *Store) {
 // A group whose row the catalog refuses is not opened, and takes no segments with it, however often it is tried:
 // puts are committed as soon as the catalog takes rows again.
 func TestSecondTimeOpenGroup(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, again := refusingRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -64,6 +65,7 @@ func TestSecondTimeOpenGroup(t *testing.T) {
 // Spares that nobody wants have rows. The catalog refuses to forget them: asked again it does, and their segments are
 // free.
 func TestSecondTimeUnopen(t *testing.T) {
+	t.Parallel()
 	s, r, again := refusingRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 6)
@@ -92,6 +94,7 @@ func TestSecondTimeUnopen(t *testing.T) {
 // The cleaner waits for segments that are about to come free, and not for a catalog that refuses rows: what it is to
 // keep finds no place, and it says so after one try.
 func TestTheCleanerDoesNotWaitForTheCatalog(t *testing.T) {
+	t.Parallel()
 	s, r, again := refusingRig(t, nil)
 	withoutSpares(t, s)
 	s.space.mu.Lock()

@@ -74,6 +74,7 @@ func stored(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) int {
 // A delete that is refused leaves the blocks as they were; made again it deletes them, and
 // they stay gone.
 func TestSecondTimeDelete(t *testing.T) {
+	t.Parallel()
 	for _, chained := range []bool{true, false} {
 		for _, cached := range []bool{true, false} {
 			t.Run(sprintf("chained %v, cached %v", chained, cached), func(t *testing.T) {
@@ -112,6 +113,7 @@ func TestSecondTimeDelete(t *testing.T) {
 // was found damaged or was evicted, goes with the next delete, which is not acknowledged
 // before. So nobody is told that a key is not there which a restart finds.
 func TestSecondTimeEvicted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, again := refusingRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -147,6 +149,7 @@ func TestSecondTimeEvicted(t *testing.T) {
 // only when something was dropped, its rows are owed, and no more is dropped before they are
 // gone. Deletes acknowledged afterwards hold over a restart.
 func TestSecondTimeClean(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"cost", "lru"} {
 		t.Run(policy, func(t *testing.T) {
 			ctx := testContext(t)
@@ -243,6 +246,7 @@ func dropFrom(t *testing.T, s *Store, num uint32) bool {
 
 // A purge that is refused purges nothing; made again it does, and it holds.
 func TestSecondTimePurge(t *testing.T) {
+	t.Parallel()
 	for _, salted := range []bool{false, true} {
 		t.Run(sprintf("salted %v", salted), func(t *testing.T) {
 			ctx := testContext(t)
@@ -269,6 +273,7 @@ func TestSecondTimePurge(t *testing.T) {
 
 // A namespace that could not be made is not there; made again it gets a number of its own.
 func TestSecondTimeOpenNamespace(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, again := refusingRig(t, nil)
 	first := openSpace(t, s, "first", skep.Cache, 1, true)
@@ -297,6 +302,7 @@ func TestSecondTimeOpenNamespace(t *testing.T) {
 // A hint that is refused for want of room pins nothing: made again when there is room, all is
 // pinned.
 func TestSecondTimeHint(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, again := refusingRig(t, func(o *Options) { o.PinnedBytes = 4 * faultBlock })
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)

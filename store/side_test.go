@@ -49,6 +49,7 @@ func sideRows(t testing.TB, s *Store) (roots []catalog.SideRoot, owners []catalo
 // What did not change from one version to the next is not written again, and what no version
 // has any more is not there.
 func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, err := Open(ctx, small(tempRoot(t, "store")))
 	require.NoError(t, err)
@@ -83,6 +84,7 @@ func TestSideRowsKeepWhatIsTheSame(t *testing.T) {
 
 // Side rows go with what takes their block away, at once or by the sweep.
 func TestSideRowsGoWithTheirBlock(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := tempRoot(t, "store")
 	s, err := Open(ctx, small(dir))
@@ -155,6 +157,7 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 // The catalog's file system stops at every one of the writes of a PutSide, with what was not
 // synced there or not: what comes back is the rows of the block that is stored, or none.
 func TestSideRowsAfterACrashAnywhere(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	mem := vfs.NewCrashableMem()
 	devices := &rig{}
@@ -229,6 +232,7 @@ func TestSideRowsAfterACrashAnywhere(t *testing.T) {
 
 // Pieces of an encrypted block are encrypted, bound to their row, and read by who has the key.
 func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := tempRoot(t, "store")
 	o := small(dir)
@@ -279,6 +283,7 @@ func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
 
 // A rebuild brings the block back and no rows; a store that is read only has them and takes none.
 func TestSideRowsAreNotRebuilt(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)
@@ -314,6 +319,7 @@ func TestSideRowsAreNotRebuilt(t *testing.T) {
 
 // Verify compares rows with what their blocks' records say, and an open mends what it can.
 func TestVerifyComparesSideRows(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for _, c := range []struct {
 		name         string
@@ -381,6 +387,7 @@ func TestVerifyComparesSideRows(t *testing.T) {
 
 // A side row that cannot be read costs the side rows, and not the catalog.
 func TestDamagedSideRowsAreDeleted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)

@@ -37,6 +37,7 @@ func leaveInDoubt(t testing.TB, o Options) {
 // A read that is not answered keeps no store from opening after a crash: what it was to tell is read
 // from the other copy, and where there is none the block may be right: reads will tell.
 func TestUncleanOpenReadsAroundASilentDrive(t *testing.T) {
+	t.Parallel()
 	for copies := 1; copies <= 2; copies++ {
 		o := small(tempRoot(t, "store"))
 		o.FlushInterval = time.Hour

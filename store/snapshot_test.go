@@ -32,6 +32,7 @@ func (p picture) follow(t testing.TB, st skep.EventStream, last skep.Key) {
 
 // A block that is put while a stream with a snapshot begins is told of: by the snapshot, by the events that follow, or by both.
 func TestABlockPutWhileASnapshotBeginsIsToldOf(t *testing.T) {
+	t.Parallel()
 	var s *Store
 	var began atomic.Pointer[func()]
 	o := small(t.TempDir())
@@ -64,6 +65,7 @@ func TestABlockPutWhileASnapshotBeginsIsToldOf(t *testing.T) {
 
 // A block that is lost is told of as gone once it is: a snapshot that is read before has it, and so has the event behind it.
 func TestALostBlockIsToldOfOnceItIsGone(t *testing.T) {
+	t.Parallel()
 	s, sc, keys := openCopies(t, 1)
 	defer func() { require.NoError(t, s.Close()) }()
 	ctx := testContext(t)

@@ -127,6 +127,7 @@ func crashRig(t *testing.T, change func(o *Options)) (s *Store, r *rig, crash fu
 // What was accepted and deleted before it was committed does not come back: the delete
 // is not answered before that is certain.
 func TestDeleteOfAccepted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -158,6 +159,7 @@ func TestDeleteOfAccepted(t *testing.T) {
 // The memory of an accepted block is nobody else's before it was written, also when it is
 // deleted meanwhile: a rebuild may find what was written, and its checksums fit.
 func TestDeletedWhileItIsWritten(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -192,6 +194,7 @@ func TestDeletedWhileItIsWritten(t *testing.T) {
 // What cleaning has dropped and the caller was told is gone does not come back when the
 // machine crashes before the cleaning is done.
 func TestDeleteOfEvicted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, func(o *Options) {
 		o.SegmentBytes, o.CapacityBytes = 64<<10, 2*(6*64<<10+8<<10)
@@ -242,6 +245,7 @@ func TestDeleteOfEvicted(t *testing.T) {
 
 // A log page that one copy got and the other did not is given back.
 func TestLogOfTwoCopiesIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	filler, err := layout.NewFiller(2, 8)
@@ -309,6 +313,7 @@ func readAll(t *testing.T, fs vfs.FS, name string) []byte {
 // BlockBytes is the payload of what is stored, after everything that takes blocks away: also
 // a purge, of which the index and the groups are told later.
 func TestBlockBytesFollowsWhatIsStored(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.CacheBytes = -1
@@ -345,6 +350,7 @@ func TestBlockBytesFollowsWhatIsStored(t *testing.T) {
 // A block that replaces one which was only accepted is not told as committed while the row of that one may come yet:
 // a crash would bring it back.
 func TestReplacedWhileItIsWritten(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
 	defer func() { require.NoError(t, s.Close()) }()

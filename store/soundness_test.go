@@ -12,6 +12,7 @@ import (
 )
 
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	place := func(t *testing.T, s *Store) (g *group, rec segment.Record) {
 		for _, rec = range recordsOf(t, s) {

@@ -13,6 +13,7 @@ import (
 
 // Calls whose context is traced show under it what they did, one after the other.
 func TestSpans(t *testing.T) {
+	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
 	o := small(t.TempDir())
@@ -54,6 +55,8 @@ func TestSpans(t *testing.T) {
 }
 
 // Who does not trace allocates nothing for it.
+//
+// Alone: allocations of the whole process are counted.
 func TestSpansCostNothingWhenOff(t *testing.T) {
 	ctx := testContext(t)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -175,6 +175,7 @@ func TestStagesRestoreOnTheirOwn(t *testing.T) {
 
 // Boundary activations of another split are refused with a typed error; the stage then loads all it has.
 func TestStagesOfAnotherSplit(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)
@@ -200,6 +201,7 @@ func TestStagesOfAnotherSplit(t *testing.T) {
 
 // A stage whose KV does not come computes it, and is brought the activations for that.
 func TestStagesComputeWhatDoesNotCome(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)
@@ -217,6 +219,7 @@ func TestStagesComputeWhatDoesNotCome(t *testing.T) {
 }
 
 func TestStagesRefuseWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)

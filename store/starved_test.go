@@ -24,6 +24,8 @@ import (
 // a disk that the catalog and the devices lie on, the memory of reads. What is asked for meanwhile is done, or declined
 // with the reason; what is there is read; afterwards all is well without a restart. SKEP_STARVED_TIME says for how long;
 // without it each is used up once or more.
+//
+// Alone: it has the machine for as long as it runs.
 func TestStarved(t *testing.T) {
 	limit := 2 * hangs
 	long, _ := time.ParseDuration(os.Getenv("SKEP_STARVED_TIME"))

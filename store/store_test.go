@@ -24,6 +24,7 @@ func openTest(t *testing.T, o Options) *Store {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
 		return openTest(t, Options{CapacityBytes: c.CapacityBytes, BlockBytes: 64 << 10, IOBytes: 64 << 20, CacheBytes: 32 << 20,
 			LeasedBytes: cmp.Or(c.TenantLeaseBytes, 1<<40), PinnedBytes: cmp.Or(c.TenantPinBytes, 1<<40), TenantNamespaces: c.TenantNamespaces})
@@ -31,6 +32,7 @@ func TestStore(t *testing.T) {
 }
 
 func TestMetricsAreTheStats(t *testing.T) {
+	t.Parallel()
 	reg := prometheus.NewRegistry()
 	s := openTest(t, Options{CapacityBytes: 16 << 20, BlockBytes: 64 << 10, IOBytes: 16 << 20, Registerer: reg})
 	ns, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true, Shape: skep.Shape{BlockTokens: 16}})

@@ -10,6 +10,7 @@ import (
 
 // A group's live bytes are of all its devices, as its capacity is: every copy counts.
 func TestLiveBytesCountEveryCopy(t *testing.T) {
+	t.Parallel()
 	for copies := 1; copies <= 3; copies++ {
 		s, _, keys := openCopies(t, copies)
 		m, err := s.StripeMap(testContext(t))

@@ -34,6 +34,7 @@ func storedChain(t *testing.T, s *Store, shape skep.Shape, n, size int) skep.Cha
 // With each chunk come the checksums of exactly its bytes, from drives and from memory,
 // whatever the range, or none.
 func TestChunksCarryTheirChecksums(t *testing.T) {
+	t.Parallel()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 4, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
 	const size = 3 * 2 * 4 * 16 * 64 * 2
 	for name, cache := range map[string]int64{"from drives": -1, "from drives, then from memory": 32 << 20} {
@@ -93,6 +94,7 @@ func eachChunk(t *testing.T, ses skep.Session, f func(*skep.Chunk)) {
 
 // A session with a window lends no more than that until something comes back.
 func TestWindowBoundsWhatASessionHolds(t *testing.T) {
+	t.Parallel()
 	s := openTest(t, Options{CapacityBytes: 64 << 20, BlockBytes: 64 << 10, IOBytes: 64 << 20, CacheBytes: -1})
 	const size, window = 128 << 10, 512 << 10
 	c := storedChain(t, s, skep.Shape{BlockTokens: 1, Bytes: size}, 40, size)
@@ -121,6 +123,7 @@ func TestWindowBoundsWhatASessionHolds(t *testing.T) {
 }
 
 func TestForeignMemoryIsRegisteredAndForgotten(t *testing.T) {
+	t.Parallel()
 	s := openTest(t, Options{CapacityBytes: 64 << 20, BlockBytes: 64 << 10, IOBytes: 16 << 20, CacheBytes: -1})
 	const size = 64 << 10
 	c := storedChain(t, s, skep.Shape{BlockTokens: 1, Bytes: size}, 8, size)

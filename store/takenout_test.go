@@ -13,6 +13,7 @@ import (
 // A device that was taken out in order is nobody's concern: its file is gone because it was taken out. A server
 // warned of a drive that counts as lost, and had verify count it.
 func TestADeviceThatWasTakenOutIsNotMissed(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.DeviceCount = 3

@@ -11,6 +11,7 @@ import (
 
 // Shares are replaced as a whole while the store is open; one that would be refused at an open changes nothing.
 func TestSharesAreReplaced(t *testing.T) {
+	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.TenantBytes = map[string]int64{"a": 1 << 20, "b": 2 << 20}
 	s := openTest(t, o)

@@ -154,6 +154,7 @@ func (b *boarded) drain(ctx context.Context) (landed, claimed, missed map[int]in
 // Engines that claim by a word, by calls, and by both at random while drives load: each block (or layer) is
 // loaded or granted, never both, never neither, and every byte is right.
 func TestClaimsByAWord(t *testing.T) {
+	t.Parallel()
 	const seed = 20261122
 	t.Logf("seed %d", seed)
 	rounds := 12
@@ -198,6 +199,7 @@ func TestClaimsByAWord(t *testing.T) {
 // A chain stopped while an engine claims by its word: what the word granted before is claimed, the rest
 // stopped, and a claim afterwards goes by a call and hears of it.
 func TestStopShutsTheWord(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 16<<20, nil)
 	sc := openModel(t, s)
@@ -234,6 +236,7 @@ func TestStopShutsTheWord(t *testing.T) {
 // What a stray or hostile engine writes into its word costs nobody but itself: the word is shut, its
 // claims go by calls, and other chains are restored as if nothing had been.
 func TestAWrongWordHurtsNobodyElse(t *testing.T) {
+	t.Parallel()
 	const seed = 7
 	t.Logf("seed %d", seed)
 	ctx := testContext(t)
@@ -295,6 +298,7 @@ func TestAWrongWordHurtsNobodyElse(t *testing.T) {
 // Blocks that do not come are said by the word before anybody hears of them: claims then go by calls, and are sent
 // there.
 func TestTheWordSaysThatThereIsMore(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)
@@ -324,6 +328,7 @@ func TestTheWordSaysThatThereIsMore(t *testing.T) {
 
 // Words are for chains that say what computing costs, one each, of a session that is open.
 func TestBoardIsChecked(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)
@@ -348,6 +353,7 @@ func TestBoardIsChecked(t *testing.T) {
 // what is on its way when the pointers meet and cannot be called back: at most a chunk and what the drives
 // move while one answers and dispatch reacts.
 func TestOverlapIsAChunkAtMost(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	const mbps = 64 << 20
 	s := openSlow(t, mbps, nil)

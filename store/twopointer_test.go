@@ -124,6 +124,7 @@ func collect(ctx context.Context, t testing.TB, ses skep.Session) (landed, claim
 // An engine that computes and drives that load meet in the middle: nothing twice, every byte
 // right, over tokens and over layers.
 func TestTwoPointers(t *testing.T) {
+	t.Parallel()
 	for _, byLayer := range []bool{false, true} {
 		name := "by tokens"
 		dir := skep.TailFirst
@@ -173,6 +174,7 @@ func TestTwoPointers(t *testing.T) {
 
 // Blocks that do not come are islands: the engine is sent to them, the rest stays.
 func TestTwoPointersComputeWhatDoesNotCome(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 1<<30, nil)
 	sc := openModel(t, s)
@@ -208,6 +210,7 @@ func TestTwoPointersComputeWhatDoesNotCome(t *testing.T) {
 
 // A load that would take longer than computing is declined and says what both would take.
 func TestALoadSlowerThanComputingIsDeclined(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 0, nil) // believed to be 2 GB/s at first
 	sc := openModel(t, s)
@@ -282,6 +285,7 @@ func TestStopFreesTheDestination(t *testing.T) {
 
 // A prefetch gets what nobody else wants, until it is promoted.
 func TestPrefetchInTheBackground(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 32<<20, nil)
 	sc := openModel(t, s)
@@ -315,6 +319,7 @@ func TestPrefetchInTheBackground(t *testing.T) {
 }
 
 func TestComputeIsChecked(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s := openSlow(t, 0, nil)
 	sc := openModel(t, s)

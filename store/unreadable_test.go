@@ -64,6 +64,7 @@ func threeDrives(dir string) Options {
 // Whatever became of one device, a store with two copies opens and has all its blocks; it says
 // which device it lacks, what that is can be replaced, and then all is whole again.
 func TestOpenWithoutAnUnreadableDevice(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	for name, spoil := range spoilt {
 		t.Run(name, func(t *testing.T) {
@@ -122,6 +123,7 @@ func TestOpenWithoutAnUnreadableDevice(t *testing.T) {
 // A rebuild that finds one of its devices unreadable says so and changes nothing, unless it is told
 // to go on without.
 func TestRebuildWithoutAnUnreadableDevice(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	o := threeDrives(tempRoot(t, "store"))
 	keys := heldStore(t, o)

@@ -55,6 +55,7 @@ func (h *slowLog) hold() (letGo func()) {
 // says so, until it is opened again. It went on once: a block whose put had timed out was
 // not there, so that its deletion had nothing to do, and was there after a restart.
 func TestACommitInDoubtEndsTheStore(t *testing.T) {
+	t.Parallel()
 	keys, others := chainKeys(1, 3), chainKeys(2, 1)
 	for _, c := range []struct {
 		name string
@@ -121,6 +122,7 @@ func TestACommitInDoubtEndsTheStore(t *testing.T) {
 // open writes them, and the store is sound. Its row was taken for that of a sealed group
 // without headers, which verify called a fault.
 func TestHeadersThatACrashKeptAreWritten(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, func(o *Options) { o.SegmentBytes, o.CapacityBytes = 64<<10, 2*(12*64<<10+8<<10) })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
@@ -156,6 +158,7 @@ func TestHeadersThatACrashKeptAreWritten(t *testing.T) {
 // is in no row. A full group was recorded as sealed while appends to it were under way, and
 // was not looked at.
 func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, func(o *Options) {
 		unjudged(o)
@@ -211,6 +214,7 @@ func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
 // the group's logs are compared with the catalog. They are not taken for compared: who deletes the block has a tombstone
 // written, and when the drive is back a rebuild does not find it.
 func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
+	t.Parallel()
 	for silent := range 2 { // the record stands on one of them
 		for _, missing := range []bool{false, true} {
 			t.Run(sprintf("drive %d, missing %v", silent, missing), func(t *testing.T) {

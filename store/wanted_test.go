@@ -31,6 +31,7 @@ func loaded(sc skep.Scope, keys []skep.Key, weight float64) skep.Chain {
 // Two planned chains of a batch share a prefix, and one is loaded before the other begins to be: what the first has read is
 // not read again. The same for chains of two sessions.
 func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
+	t.Parallel()
 	const n = 128
 	for _, sessions := range []int{1, 2} {
 		ctx := testContext(t)
@@ -72,6 +73,7 @@ func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
 
 // What nobody else wants is not kept, and without a DRAM tier nothing is.
 func TestWhatNobodyElseWantsIsNotKept(t *testing.T) {
+	t.Parallel()
 	for _, cache := range []int64{32 << 20, -1} {
 		ctx := testContext(t)
 		s := openKeeping(t, cache)
@@ -95,6 +97,7 @@ func TestWhatNobodyElseWantsIsNotKept(t *testing.T) {
 // Batches of prompts that share prefixes, some computed in part, some stopped, in a DRAM tier too small for them: every byte
 // that is delivered is right, and nothing is wanted or held at the end.
 func TestKeptBytesAreRight(t *testing.T) {
+	t.Parallel()
 	const seed = 20261124
 	t.Logf("seed %d", seed)
 	ctx := testContext(t)
@@ -165,6 +168,7 @@ func TestKeptBytesAreRight(t *testing.T) {
 // Values that are replaced while restores that want them go on: nobody gets a version older than the last that was committed
 // before it began.
 func TestKeptBytesAreNotStale(t *testing.T) {
+	t.Parallel()
 	const seed, n = 20261125, 24
 	t.Logf("seed %d", seed)
 	ctx := testContext(t)

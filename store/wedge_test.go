@@ -16,6 +16,7 @@ import (
 // cleaning keeps for itself too. A group in which nothing lives is free all the same, though what
 // its log says of namespaces and deletions has nowhere to go: the catalog promises it until then.
 func TestNoGroupLeftToCleanWith(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		until func(s *Store) bool

@@ -13,6 +13,7 @@ import (
 // A drive takes reads and does not answer them. What cleaning moves, and what a scrub and a compaction read, comes from the
 // other copy, and nobody uses memory again that the drive may still write to.
 func TestBlocksAreMovedAroundADriveThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)

@@ -12,6 +12,7 @@ import (
 // Every kind of background work is among those that Stats names while it is under way, with
 // the bytes it has done, and is not when it has ended.
 func TestWorkIsShown(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
 		quick(o)

@@ -17,6 +17,8 @@ import (
 
 // A store that was opened by relative paths stays where it is when the process changes its working directory:
 // its devices, its catalog, its socket, and what is made while it is open.
+//
+// Alone: the working directory is the process's.
 func TestTheWorkingDirectoryMayChange(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
 	t.Chdir(root)
@@ -66,6 +68,8 @@ func TestTheWorkingDirectoryMayChange(t *testing.T) {
 }
 
 // Devices and a catalog that are named by relative paths, too.
+//
+// Alone: the working directory is the process's.
 func TestNamedPathsAreOfTheWorkingDirectoryAtTheOpen(t *testing.T) {
 	root := t.TempDir()
 	t.Chdir(root)

@@ -79,6 +79,7 @@ const blockSize = 8 << 10
 const little = 1 << 30
 
 func TestAdmissionByUse(t *testing.T) {
+	t.Parallel()
 	s, clock, o := admitting(t, func(o *Options) { o.WriteBudget = little })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	used, not := chainKeys(1, 8), chainKeys(2, 8)
@@ -115,6 +116,7 @@ func TestAdmissionByUse(t *testing.T) {
 
 // Without a budget everything is written, only later.
 func TestAdmissionWithoutBudgetWritesAll(t *testing.T) {
+	t.Parallel()
 	s, _, o := admitting(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	for i := range 30 { // more than the DRAM tier holds: what finds no room goes straight to the drives
@@ -130,6 +132,7 @@ func TestAdmissionWithoutBudgetWritesAll(t *testing.T) {
 }
 
 func TestAdmissionLeavesDurableAlone(t *testing.T) {
+	t.Parallel()
 	s, _, _ := admitting(t, func(o *Options) { o.WriteBudget = 1 })
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 8), blockSize))
@@ -140,6 +143,7 @@ func TestAdmissionLeavesDurableAlone(t *testing.T) {
 // What a lease protects is written after all; what was deleted, purged or replaced while
 // it waited is forgotten.
 func TestAdmissionKeepsPromises(t *testing.T) {
+	t.Parallel()
 	s, _, _ := admitting(t, func(o *Options) { o.WriteBudget = 1 })
 	ctx := testContext(t)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -174,6 +178,7 @@ func TestAdmissionKeepsPromises(t *testing.T) {
 
 // A plain second touch declines the first put of a block.
 func TestSecondTouch(t *testing.T) {
+	t.Parallel()
 	s, _, _ := admitting(t, func(o *Options) { o.Admission = admitSecondTouch })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 4)
@@ -190,6 +195,7 @@ func TestSecondTouch(t *testing.T) {
 // Over a simulated day the devices write what the budget allows, not more than what may be
 // saved up beyond.
 func TestAdmissionBudgetHolds(t *testing.T) {
+	t.Parallel()
 	const perDay = 16 << 20
 	s, clock, _ := admitting(t, func(o *Options) { o.WriteBudget = perDay })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
@@ -213,6 +219,7 @@ func TestAdmissionBudgetHolds(t *testing.T) {
 
 // Whatever meets in the filter, bytes are right and nothing is left behind.
 func TestAdmissionUnderLoad(t *testing.T) {
+	t.Parallel()
 	seed := testSeed(t)
 	s, clock, _ := admitting(t, func(o *Options) { o.WriteBudget = 4 << 30 })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)

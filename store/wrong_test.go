@@ -42,6 +42,7 @@ func stateOfDevice(t testing.TB, s *Store, i int) skep.DeviceStats {
 // A drive that gives only wrong bytes is fenced, and let back in when what is written to it can
 // be read again. The log says so in few lines, however many reads were wrong.
 func TestADriveThatGivesWrongBytes(t *testing.T) {
+	t.Parallel()
 	for _, copies := range []int{1, 2} {
 		t.Run("copies "+itoa(copies), func(t *testing.T) {
 			var log logText
@@ -92,6 +93,7 @@ func TestADriveThatGivesWrongBytes(t *testing.T) {
 // The file of a device is removed, or moved, under an open store: the drive takes no new blocks,
 // for they would be lost at the close; what it holds is read; when the file is back all is well.
 func TestADeviceFileIsRemoved(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	quick(&o)

@@ -147,6 +147,7 @@ func standing(s skep.Stats) string {
 
 // Every call × no, wrong and expired credentials: nothing is done, and the same is said.
 func TestNothingBeforeAuthentication(t *testing.T) {
+	t.Parallel()
 	p := protect(t, directory(t))
 	before, err := p.st.Stats(t.Context())
 	require.NoError(t, err)
@@ -183,6 +184,7 @@ func TestNothingBeforeAuthentication(t *testing.T) {
 // Every call × another tenant's credentials: nothing of a's is reached, and what is not
 // b's is answered like what is not there.
 func TestAnotherTenantReachesNothing(t *testing.T) {
+	t.Parallel()
 	p := protect(t, directory(t))
 	o := p.options()
 	o.Token = tokenB
@@ -250,6 +252,7 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 
 // A call that is new is in the matrix, with the right it needs.
 func TestEveryCallIsInTheMatrix(t *testing.T) {
+	t.Parallel()
 	frames := everyFrame(skep.Chain{Keys: make([]skep.Key, 1)}, 0)
 	for typ, op := range operations {
 		if f, ok := frames[typ]; ok {
@@ -262,6 +265,7 @@ func TestEveryCallIsInTheMatrix(t *testing.T) {
 
 // Every call × rights: who lacks one is denied, and nothing is done.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	p := protect(t, directory(t))
 	before, err := p.st.Stats(t.Context())
 	require.NoError(t, err)
@@ -292,6 +296,7 @@ func TestRights(t *testing.T) {
 
 // Credentials that are taken away end what a connection may do.
 func TestRemovedCredentialsAreDeniedAtOnce(t *testing.T) {
+	t.Parallel()
 	d := directory(t)
 	p := protect(t, d)
 	_, err := p.a.Namespaces(t.Context())
@@ -308,6 +313,7 @@ func TestRemovedCredentialsAreDeniedAtOnce(t *testing.T) {
 // Client certificates are credentials: of whom the authority signed and the directory
 // names, and nobody else.
 func TestClientCertificates(t *testing.T) {
+	t.Parallel()
 	ours, theirs := newAuthority(t), newAuthority(t)
 	later := time.Now().Add(time.Hour)
 	d := directory(t, auth.Credential{Name: "engine", Tenant: "a", Rights: auth.All, CertName: "engine-1"})

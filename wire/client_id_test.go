@@ -13,6 +13,7 @@ import (
 // Clients choose what they are called. One of another tenant under the same name says goodbye for itself only: the
 // leases of who was cut off stay until they run out.
 func TestAGoodbyeIsOfOnesOwnTenant(t *testing.T) {
+	t.Parallel()
 	for token, leases := range map[string]int{tokenA: 0, tokenB: 1} {
 		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
 		gone := func() bool { return r.Stats().Connections == 0 }

@@ -67,6 +67,7 @@ func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
 
 // Calls of all kinds side by side on one connection: whoever reads, each gets its own answer and bytes.
 func TestWhoeverReadsEachGetsItsOwn(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.Conns = 1
@@ -100,6 +101,7 @@ func TestWhoeverReadsEachGetsItsOwn(t *testing.T) {
 // A caller that gives up in the middle of its answer leaves what it read to the reader: the next
 // call's answer is whole, and its own.
 func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	held := false
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,6 +144,7 @@ func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
 
 // An answer that is longer than the buffer is the reader's, and so are chunks that come meanwhile.
 func TestALongAnswerIsTheReaders(t *testing.T) {
+	t.Parallel()
 	const blocks = 2 * readBuffer
 	long := false
 	o := scripted(t, func(c *rawConn, h Header, _ []byte) {
@@ -169,6 +172,7 @@ func TestALongAnswerIsTheReaders(t *testing.T) {
 // A connection that ends while its reader rests is given up without a call, and one that ends under a
 // caller's read by the call.
 func TestAConnectionThatEndsWhileTheReaderRests(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	ch := chainOf(t, r.dial(t, r.options()), "t", 2)

@@ -13,6 +13,7 @@ import (
 
 // A server that does not know the frames of two pointers loads such a chain like any other.
 func TestAServerThatKnowsNoCosts(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.Conns = 1
@@ -51,6 +52,7 @@ func (l *listening) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.S
 
 // The Store behind hears of every chain's cost what the client said, and of the others nothing.
 func TestCostsAsTheStoreBehindHearsThem(t *testing.T) {
+	t.Parallel()
 	st := &listening{newMemstore(storetest.Config{}), make(chan skep.RestoreRequest, 1)}
 	r := serve(t, "unix", st, ServerOptions{})
 	c := r.dial(t, r.options())
@@ -81,6 +83,7 @@ func TestCostsAsTheStoreBehindHearsThem(t *testing.T) {
 
 // Costs name chains of their session, each once.
 func TestCostsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	ch := chainOf(t, r.dial(t, r.options()), "acme", 2)
 	cost := skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}

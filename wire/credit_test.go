@@ -41,6 +41,7 @@ func (c *rawConn) arrived(t *testing.T) (n uint64, last bool) {
 // Who gives no credit gets what the window allows and the piece that passes it, and then the end
 // of the session.
 func TestNoCreditNoBytes(t *testing.T) {
+	t.Parallel()
 	x, total, block := lent(t, 10*blockSize, 2*time.Second)
 	var got uint64
 	for last := false; !last; {
@@ -55,6 +56,7 @@ func TestNoCreditNoBytes(t *testing.T) {
 
 // Credit that is given brings the rest, never more than was given and one piece.
 func TestCreditIsCounted(t *testing.T) {
+	t.Parallel()
 	x, total, block := lent(t, 10*blockSize, time.Minute)
 	granted, got := 10*block, uint64(0)
 	for last := false; !last; {

@@ -15,6 +15,7 @@ import (
 // The page names every frame with its number, every kind of error with its text, and the
 // limits as they are.
 func TestDocumentedProtocol(t *testing.T) {
+	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("..", "docs", "reference", "protocol.md"))
 	require.NoError(t, err)
 	page := string(raw)

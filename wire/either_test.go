@@ -62,6 +62,7 @@ func deepChain(t *testing.T, st skep.Store, n int) skep.Chain {
 // A chain goes by the way that the Store behind chose, through the socket and through shared memory, whether the client asks
 // before anything has come or sees it by the first chunk.
 func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
+	t.Parallel()
 	const n = 16
 	for name, way := range map[string]skep.Direction{"by layers": skep.LayersDown, "by tokens": skep.TailFirst} {
 		for _, shared := range []int64{0, 4 << 20} {
@@ -122,6 +123,7 @@ func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
 // A server that does not know of either way is asked for the way that every chain can go; one whose Store does not say which is
 // Unsupported, and the chunks say it.
 func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
+	t.Parallel()
 	st := &listening{newMemstore(storetest.Config{}), make(chan skep.RestoreRequest, 8)}
 	r := serve(t, "unix", st, ServerOptions{})
 	o := r.options()
@@ -164,6 +166,7 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 
 // What was lost on the way is missed by the way that is known, and nothing is left open.
 func TestEitherWayWhenTheServerIsLost(t *testing.T) {
+	t.Parallel()
 	for _, asks := range []bool{true, false} {
 		r := serve(t, "unix", &layered{newMemstore(storetest.Config{})}, ServerOptions{})
 		c := r.dial(t, r.options())

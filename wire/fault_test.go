@@ -94,6 +94,7 @@ func hits(t testing.TB, c *Client, ch skep.Chain) (n int) {
 // A server that goes away, comes back, says nothing, or is cut off costs misses, and
 // afterwards all is as before.
 func TestServerThatIsNotThereIsAMiss(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	for name, fault := range map[string]func(p *proxy) (mend func()){
 		"cut and refused": func(p *proxy) func() {
@@ -137,6 +138,7 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 }
 
 func TestStrictClientsAreToldWhy(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
@@ -156,6 +158,7 @@ func TestStrictClientsAreToldWhy(t *testing.T) {
 // A connection cut in the middle of a restore: what landed is right, the rest are
 // misses, and no byte is written once Stop has returned.
 func TestCutInTheMiddleOfARestore(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
@@ -191,6 +194,7 @@ func TestCutInTheMiddleOfARestore(t *testing.T) {
 
 // One flipped bit anywhere on the way is a miss or a broken connection, never bytes.
 func TestBitsFlippedOnTheWayAreSeen(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
@@ -224,6 +228,7 @@ func TestBitsFlippedOnTheWayAreSeen(t *testing.T) {
 
 // A put whose bytes do not match what the client computed stores nothing.
 func TestPutOfDamagedBytesIsRefused(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 1)
@@ -242,6 +247,7 @@ func TestPutOfDamagedBytesIsRefused(t *testing.T) {
 // A session without credit, and a connection that reads nothing at all, hold up nobody
 // else; the latter is closed, and everything comes back.
 func TestSlowReadersStallThemselvesOnly(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Stall: 5 * time.Second, Rate: 64 << 20}})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 256)
@@ -274,6 +280,7 @@ func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 
 // Who sends a byte now and then is closed, before and after the hello.
 func TestSlowLorisIsClosed(t *testing.T) {
+	t.Parallel()
 	for name, l := range map[string]Limits{"before": {Hello: 100 * time.Millisecond}, "after": {Hello: time.Minute, Stall: 100 * time.Millisecond}} {
 		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: l})
 		x := rawDial(t, r.addr)
@@ -308,6 +315,7 @@ func TestSlowLorisIsClosed(t *testing.T) {
 // What does not fit into the server's memory is refused at once, with a time to come
 // back, and nothing of it is done.
 func TestOverloadIsRefused(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 3 << 20, Calls: 8}})
 	o := r.options()
 	o.Strict, o.Conns = true, 1
@@ -341,6 +349,7 @@ func TestOverloadIsRefused(t *testing.T) {
 
 // A session whose chunks were all sent holds no window, however long its client leaves it open.
 func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
@@ -357,6 +366,7 @@ func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 
 // Frames over the limits, of other versions, with wrong checksums and unknown types.
 func TestFramesThatAreNotTheProtocol(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Keys: 10}})
 	ask := func(t *testing.T, b []byte) (Header, error) {
 		x := rawDial(t, r.addr)
@@ -406,6 +416,7 @@ func TestFramesThatAreNotTheProtocol(t *testing.T) {
 
 // Two versions apart, both sides say so.
 func TestVersionsThatDoNotMeet(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	x := rawDial(t, r.addr)
 	x.send(t, Header{Type: TypeHello}, &hello{Min: 2, Max: 9, Token: operator}, "")
@@ -418,6 +429,8 @@ func TestVersionsThatDoNotMeet(t *testing.T) {
 }
 
 // Many clients at once, coming and going in every way there is: nothing is left.
+//
+// Alone: goroutines of the whole process are counted.
 func TestManyConnectionsLeaveNothing(t *testing.T) {
 	total := 1000
 	if testing.Short() {
@@ -517,6 +530,7 @@ func oneVisit(r *rig, ch skep.Chain, i int) error {
 // A block that is larger than the session's window, and comes in several frames, arrives whole,
 // lent or in the reader's memory.
 func TestABlockLargerThanTheWindow(t *testing.T) {
+	t.Parallel()
 	const size, window = 13 << 20, 1 << 20
 	st := newMemstore(storetest.Config{})
 	r := serve(t, "tcp", st, ServerOptions{Limits: Limits{Stall: time.Minute}})

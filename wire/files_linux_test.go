@@ -55,6 +55,7 @@ func waitingFiles(t *testing.T) (one func() int, drop func()) {
 // A client sends descriptors of files that wait for it whatever is done with them, before and after it has said who it
 // is: other clients are served, and the server ends.
 func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Drain: 10 * time.Millisecond})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
@@ -107,6 +108,7 @@ func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 
 // A client that attaches memory rules over the eventfd: it fills it up, has calls on it wait, and never reads it.
 func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
@@ -139,6 +141,8 @@ func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
 }
 
 // A client sends more descriptors than any frame has, again and again: the server keeps none of them.
+//
+// Alone: descriptors of the whole process are counted.
 func TestDescriptorsThatAreTooManyAreClosed(t *testing.T) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	x := rawDial(t, r.addr)

@@ -35,6 +35,7 @@ func littleParts(n int) *putRequest {
 // What would not fit the server's memory if it did nothing else is invalid, and says what is too
 // large and how large it may be: to come back later would be to come back for ever.
 func TestWhatNeverFitsIsInvalid(t *testing.T) {
+	t.Parallel()
 	const memory = 1 << 20
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 4 << 20, Payload: 4 << 20}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
@@ -84,6 +85,7 @@ func TestWhatNeverFitsIsInvalid(t *testing.T) {
 
 // What fits an idle server is told to come back while others hold the memory, and served after.
 func TestWhatFitsLaterIsOverloaded(t *testing.T) {
+	t.Parallel()
 	const memory = 2 << 20
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 1 << 20}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
@@ -112,6 +114,7 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 
 // A client fills no frame that a server with little memory could never take.
 func TestFramesFitTheServersMemory(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 1 << 20}})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 32) // 2 MiB

@@ -15,6 +15,7 @@ import (
 // A server that begins to stop says goodbye on connections that have not said hello, too: it is unavailable, and
 // sends nothing that is damaged.
 func TestAServerThatStopsSaysGoodbyeBeforeTheWelcome(t *testing.T) {
+	t.Parallel()
 	here, there := net.Pipe()
 	said := make(chan error, 1)
 	go func() {

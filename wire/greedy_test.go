@@ -15,6 +15,7 @@ import (
 // A tenant that takes all it can get of what a server has is refused in the end, by the kind overloaded, and another
 // finds enough of it. What was taken is there again when the tenant has gone.
 func TestAGreedyTenantLeavesEnough(t *testing.T) {
+	t.Parallel()
 	const tokenC = "the third tenant's token"
 	h, err := auth.TokenHash(tokenC)
 	require.NoError(t, err)
@@ -85,6 +86,7 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 
 // A call number that is in use ends the connection; what the second call had been charged is given back.
 func TestACallNumberTwice(t *testing.T) {
+	t.Parallel()
 	g := newGated()
 	r := serve(t, "tcp", g, ServerOptions{})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
@@ -105,6 +107,7 @@ func TestACallNumberTwice(t *testing.T) {
 // A client opens more blocks than a connection may have, again and again. Each that is refused gives back what it was
 // charged: when the client has gone nothing is held.
 func TestARefusedBlockHoldsNothing(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Calls: 1}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	x := rawDial(t, r.addr)

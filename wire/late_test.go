@@ -81,6 +81,7 @@ func sharing(o *Options) { o.SharedMemory = 8 << 20 }
 // A server that begins a restore after the client has given it up: every block is a miss, and what
 // the server sends then is taken off the connection and goes nowhere.
 func TestRestoreThatIsBegunTooLate(t *testing.T) {
+	t.Parallel()
 	g := newGated()
 	r, c := late(t, g, nil)
 	ch := chainOf(t, c, "t", 16)
@@ -112,6 +113,7 @@ func TestRestoreThatIsBegunTooLate(t *testing.T) {
 // The same into shared memory, which the server's drives write to: it is the caller's when Close
 // says so.
 func TestRestoreThatIsBegunTooLateInSharedMemory(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -174,6 +176,7 @@ func TestRestoreThatIsBegunTooLateInSharedMemory(t *testing.T) {
 // A put out of shared memory that the caller gives up is over when the server has answered; when
 // that takes too long the memory is not lent again.
 func TestPutOutOfSharedMemoryThatIsGivenUp(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -210,6 +213,7 @@ func TestPutOutOfSharedMemoryThatIsGivenUp(t *testing.T) {
 
 // A server without room for the client's memory gets what lies there in frames as large as it takes.
 func TestPutOfSharedMemoryThatIsNotAttached(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -238,6 +242,7 @@ func TestPutOfSharedMemoryThatIsNotAttached(t *testing.T) {
 // The ring of a server that is attached anew has all its credit: what was taken off the ring before
 // it is not given back to it.
 func TestRingCreditIsOfOneRing(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -281,6 +286,7 @@ func TestRingCreditIsOfOneRing(t *testing.T) {
 // A server that says of two pieces of a chunk that it is of two sizes is cut off; nothing is written
 // past the first.
 func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
+	t.Parallel()
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
@@ -296,6 +302,7 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 
 // A caller waits for a connection that others are making no longer than its own context.
 func TestNobodyWaitsForAnothersDial(t *testing.T) {
+	t.Parallel()
 	dialling := make(chan struct{}, 8)
 	o := patient("nowhere:1")
 	o.Strict = true

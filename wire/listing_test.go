@@ -30,6 +30,7 @@ func (l *listed) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 // However many namespaces others have, nothing that a tenant does lists them: neither its calls, on what is not there
 // either, nor its listings, nor the events of others that pass by.
 func TestATenantListsNobodyElsesNamespaces(t *testing.T) {
+	t.Parallel()
 	st := &listed{Store: memstore.New(memstore.Options{})}
 	defer st.Close()
 	d := directory(t)

@@ -102,6 +102,7 @@ func putOf(t *testing.T, scope skep.Scope, parts int) []byte {
 // A frame comes as a whole at the least rate, or its connection ends and what was held for it is given back: in however
 // many parts its payload is, and whatever of it comes slowly.
 func TestFramesThatTrickleIn(t *testing.T) {
+	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
 		const parts = 2000
 		lim := &s.opt.Limits
@@ -137,6 +138,7 @@ func TestFramesThatTrickleIn(t *testing.T) {
 
 // Frames that each come at once may be as far from one another as the idle time allows.
 func TestFramesThatComeNowAndThen(t *testing.T) {
+	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		for range 100 {
@@ -161,6 +163,7 @@ func (c *rawConn) restoring(t *testing.T, ch skep.Chain, window uint64) {
 // Who reads nothing, a byte or an answer now and then, or gives credit for a block now and then, is ended by the same
 // least rate; what was held for it is given back.
 func TestReadersBelowTheLeastRate(t *testing.T) {
+	t.Parallel()
 	const total = 64 * blockSize
 	for name, read := range map[string]func(t *testing.T, s *Server, x *rawConn, ch skep.Chain){
 		"nothing": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) { x.restoring(t, ch, 1<<20) },
@@ -213,6 +216,7 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 
 // Who takes its bytes at the least rate is never ended, however long that takes, and however long others have waited.
 func TestAReaderAtTheLeastRate(t *testing.T) {
+	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		x.restoring(t, ch, leastWindow)
@@ -235,6 +239,7 @@ func TestAReaderAtTheLeastRate(t *testing.T) {
 
 // A restore of which everything was sent ends by itself, though its client forgets to end it.
 func TestAForgottenSessionEnds(t *testing.T) {
+	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		x.restoring(t, ch, 1<<30)

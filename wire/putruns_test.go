@@ -36,6 +36,7 @@ func (f *firstPutFails) Put(ctx context.Context, r *skep.PutRequest) ([]skep.Put
 // A put out of shared memory goes in two frames. One is refused while the server still reads the memory of the other: the
 // caller is told that the memory is not its own yet, with why the put failed; nobody stores what it would write there.
 func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
+	t.Parallel()
 	f := &firstPutFails{Store: newMemstore(storetest.Config{}), there: make(chan struct{}), gate: make(chan struct{}), done: make(chan struct{})}
 	r := serve(t, "unix", f, ServerOptions{Limits: Limits{Body: 64 << 10}})
 	o := r.options()

@@ -16,6 +16,7 @@ import (
 // A client written from docs/reference/protocol.md alone, in Python: it makes and reads the
 // vectors, and puts to and restores from a live server.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3 on this machine")

@@ -43,6 +43,7 @@ func (l *landedAhead) Next(ctx context.Context, into []skep.Chunk) (int, error) 
 // What lands in shared memory counts as bytes of the tenant, whether the client waits to be told of it or ends the
 // session before. Who is in debt begins none.
 func TestBytesThatLandAreRated(t *testing.T) {
+	t.Parallel()
 	d, a, advance := rated(t, auth.Limits{BytesPerSecond: blockSize})
 	r := serve(t, "unix", &landsAhead{newMemstore(storetest.Config{})}, ServerOptions{Auth: d})
 	ch := chainOf(t, r.st, "a", 16)
@@ -76,6 +77,7 @@ func TestBytesThatLandAreRated(t *testing.T) {
 // What is put from shared memory counts as bytes of the tenant: who is in debt for it puts nothing more, from shared
 // memory or otherwise.
 func TestBytesPutFromSharedMemoryAreRated(t *testing.T) {
+	t.Parallel()
 	d, a, advance := rated(t, auth.Limits{BytesPerSecond: blockSize})
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: d})
 	o := r.options()

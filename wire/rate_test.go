@@ -29,6 +29,7 @@ func rated(t *testing.T, l auth.Limits) (d *auth.Directory, a *auth.Tenant, adva
 
 // A stream of events is a request of its tenant.
 func TestStreamsOfEventsAreRated(t *testing.T) {
+	t.Parallel()
 	d, _, advance := rated(t, auth.Limits{RequestsPerSecond: 1})
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d})
 	x := rawDial(t, r.addr)
@@ -89,6 +90,7 @@ func (s *scan) Next(ctx context.Context, _ []skep.Event) (int, error) {
 // A snapshot is read from what all tenants have. Of one tenant one is read at a time, however many are asked for; one
 // that has been told of holds up no other, though nothing happens from then on.
 func TestATenantReadsOneSnapshotAtATime(t *testing.T) {
+	t.Parallel()
 	st := &scans{Store: newMemstore(storetest.Config{}), read: make(chan struct{}, 8), end: make(chan struct{}, 8)}
 	r := serve(t, "tcp", st, ServerOptions{Auth: directory(t)})
 	for _, token := range []string{tokenA, tokenA, tokenB, tokenA} {

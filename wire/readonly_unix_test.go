@@ -77,6 +77,8 @@ func (p *pages) moveIn(t testing.TB, v reflect.Value) {
 
 // Who encodes a message reads it and nothing else: it is the caller's, and other calls encode it at the same
 // time. Here every message of the vectors, and all it leads to, lies in memory that cannot be written to.
+//
+// Alone: it sets what the whole runtime does.
 func TestEncodingOnlyReads(t *testing.T) {
 	list := vectors()
 	list = append(list, vector{name: "a cost with a boundary", m: &costedRestoreRequest{
@@ -107,6 +109,7 @@ func TestEncodingOnlyReads(t *testing.T) {
 
 // One request, shared by many calls at once: the race detector watches.
 func TestRequestSharedByManyCalls(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 2)

@@ -16,6 +16,7 @@ import (
 // Calls of one client go over several connections that overtake each other at every piece: what
 // was answered holds for whatever is asked next, on whichever connection.
 func TestConnectionsThatOvertakeEachOther(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	o := r.options()

@@ -17,6 +17,7 @@ import (
 // What lasts longer than a call ends with its credential, though its client asks for nothing: a stream of events that
 // waits, a session that waits for credit, a block that is open, and the connection. Each is told why.
 func TestRevokedCredentialEndsWhatLasts(t *testing.T) {
+	t.Parallel()
 	d := directory(t)
 	p := protect(t, d)
 	c := rawDial(t, p.addr)
@@ -53,6 +54,7 @@ func TestRevokedCredentialEndsWhatLasts(t *testing.T) {
 
 // A credential that runs out does the same.
 func TestExpiredCredentialEndsAStream(t *testing.T) {
+	t.Parallel()
 	const token = "a token for a moment"
 	h, err := auth.TokenHash(token)
 	require.NoError(t, err)
@@ -71,6 +73,7 @@ func TestExpiredCredentialEndsAStream(t *testing.T) {
 
 // What concerns the store as a whole is an operator's, whatever right one tenant has.
 func TestWholeStoreIsTheOperators(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t), Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
 		asked.Add(1)
@@ -96,6 +99,7 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 
 // An operator who renews a tenant's lease does not take it away: the tenant renews and releases it as before.
 func TestRenewalByAnOperatorTakesNoLeaseAway(t *testing.T) {
+	t.Parallel()
 	p := protect(t, directory(t))
 	op := p.dial(t, p.options())
 	_, err := op.Renew(t.Context(), p.lease, time.Minute)

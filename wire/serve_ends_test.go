@@ -43,6 +43,7 @@ func (s *heldSession) Close(ctx context.Context) error {
 // What a drive that does not answer holds keeps no server from ending: Serve says so and returns, what the
 // drive may write to stays mapped, and goes when the drive has answered.
 func TestServeReturnsThoughADriveHoldsMemory(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -108,6 +109,7 @@ func TestServeReturnsThoughADriveHoldsMemory(t *testing.T) {
 
 // A block that a client left open is aborted within a time when its connection ends.
 func TestAbortOfAnOpenBlockHasADeadline(t *testing.T) {
+	t.Parallel()
 	st := &reluctant{Store: newMemstore(storetest.Config{}), asked: make(chan bool, 1)}
 	r := serve(t, "tcp", st, ServerOptions{})
 	c := r.dial(t, r.options())

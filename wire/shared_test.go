@@ -19,6 +19,7 @@ import (
 // Restores into shared memory send nothing through the socket: what lands is told of in
 // the ring.
 func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.SharedMemory = 8 << 20
@@ -48,6 +49,7 @@ func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 }
 
 func TestSharedMemoryIsAttachedAgain(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.SharedMemory, o.Conns = 8<<20, 1
@@ -87,6 +89,7 @@ func attachRaw(t *testing.T, c *Client, m *attachRequest, fds ...int) error {
 
 // Clients choose what they are called: of two tenants' under one name each has its region.
 func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
 	attach := func(token string) Type {
 		x := rawDial(t, r.addr)
@@ -110,6 +113,8 @@ func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 }
 
 // The server maps only what cannot be taken away under it, and is what it says it is.
+//
+// Alone: mappings of the whole process are looked at.
 func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	event, err := shm.NewEvent()
@@ -173,6 +178,7 @@ func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 
 // What a client writes into the ring reaches nobody: the server does not read it.
 func TestServerDoesNotReadTheRing(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.SharedMemory = 4 << 20
@@ -196,6 +202,7 @@ func TestServerDoesNotReadTheRing(t *testing.T) {
 
 // Ranges of the shared memory that are not in it are refused.
 func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	o := r.options()
 	o.SharedMemory, o.Conns = 4<<20, 1
@@ -217,6 +224,7 @@ func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
 
 // A put out of shared memory sends nothing either.
 func TestSharedMemoryIsPutFromWhereItIs(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 4096}})
 	o := r.options()
 	o.SharedMemory = 8 << 20

@@ -118,6 +118,7 @@ func mannWhitney(a, b []float64) float64 {
 }
 
 func TestMannWhitneySeesADifference(t *testing.T) {
+	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var a, b, shifted []float64
 	for range 10_000 {

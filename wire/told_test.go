@@ -11,6 +11,7 @@ import (
 
 // The end of a snapshot is said over a connection: once it has been read to its end, and while nothing happens after it.
 func TestTheEndOfASnapshotIsTold(t *testing.T) {
+	t.Parallel()
 	st := newMemstore(storetest.Config{})
 	c := serve(t, "unix", st, ServerOptions{})
 	client := c.dial(t, c.options())

@@ -14,6 +14,7 @@ import (
 // As many frames are written at once as there are turns; the next one waits for the first that is
 // written, or until its session ends.
 func TestFewFramesAreWrittenAtOnce(t *testing.T) {
+	t.Parallel()
 	turns := turnsOf(2, time.Hour, time.Hour)
 	var late atomic.Bool
 	first, err := turns.take(t.Context(), &late)
@@ -39,6 +40,7 @@ func TestFewFramesAreWrittenAtOnce(t *testing.T) {
 // A peer that takes its bytes slowly gives its turn back while it still takes them, and has none until
 // it was fast once.
 func TestASlowPeerHasNoTurn(t *testing.T) {
+	t.Parallel()
 	turns := turnsOf(1, time.Microsecond, time.Hour)
 	var late atomic.Bool
 	written, err := turns.take(t.Context(), &late)
@@ -61,6 +63,7 @@ func TestASlowPeerHasNoTurn(t *testing.T) {
 // A session that waits for its turn keeps no connection busy: what is asked on it is answered. Its
 // chunks come when it has its turn.
 func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
+	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
 	r.mu.Lock() // a connection that begins takes it
 	r.turns = turnsOf(1, time.Hour, time.Hour)

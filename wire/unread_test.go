@@ -16,6 +16,8 @@ import (
 
 // A peer that asks and never reads is not asked for more than a few calls' answers: then the server does not read either.
 // Every call is answered once it does.
+//
+// Alone: goroutines of the whole process are counted.
 func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, _ skep.Chain) {
 		x := dial()
@@ -56,6 +58,7 @@ func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 
 // A listing of namespaces counts as memory for calls, until the client has read it.
 func TestListingsThatNobodyReadsAreCharged(t *testing.T) {
+	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, _ skep.Chain) {
 		const spaces, name = 100, 500
 		for i := range spaces {

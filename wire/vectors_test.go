@@ -223,6 +223,7 @@ func checkVector(t *testing.T, name, doc string, meaning any, b []byte) {
 }
 
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{"ring-entry.hex": true, "xxh3.json": true}
 	for _, v := range vectors() {
 		t.Run(v.name, func(t *testing.T) {
@@ -254,6 +255,7 @@ func TestVectors(t *testing.T) {
 }
 
 func TestVectorOfARingEntry(t *testing.T) {
+	t.Parallel()
 	e := shm.Entry{Session: 20, Chain: 1, Block: 2, Layers: [2]uint32{0, 32}, Bytes: 2 << 20, Tier: skep.TierDevice}
 	mem := make([]byte, 2*shm.EntrySize)
 	shm.NewWriter(mem).Put(&e)
@@ -268,6 +270,7 @@ func TestVectorOfARingEntry(t *testing.T) {
 // The checksum itself, over lengths at which it changes its ways: byte i of the input
 // is i·131 mod 251.
 func TestVectorsOfXXH3(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		Len  int    `json:"len"`
 		Seed string `json:"seed"`
@@ -296,6 +299,7 @@ func TestVectorsOfXXH3(t *testing.T) {
 
 // What list demands of each element at least is what the smallest one takes.
 func TestLeastLengthsOfListElements(t *testing.T) {
+	t.Parallel()
 	size := func(m message) int {
 		c := coder{}
 		m.walk(&c)

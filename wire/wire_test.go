@@ -132,21 +132,33 @@ func contract(where string, change func(*Options)) func(t *testing.T, c storetes
 	}
 }
 
-func TestContractTCP(t *testing.T)  { storetest.Test(t, contract("tcp", nil)) }
-func TestContractTLS(t *testing.T)  { storetest.Test(t, contract("tls", nil)) }
-func TestContractUnix(t *testing.T) { storetest.Test(t, contract("unix", nil)) }
+func TestContractTCP(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, contract("tcp", nil))
+}
+func TestContractTLS(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, contract("tls", nil))
+}
+func TestContractUnix(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, contract("unix", nil))
+}
 
 // One connection, a small window and checksums of another kind: the same Store.
 func TestContractNarrow(t *testing.T) {
+	t.Parallel()
 	storetest.Test(t, contract("tcp", func(o *Options) { o.Conns, o.Window, o.CRC, o.Strict = 1, leastWindow, true, true }))
 }
 
 func TestRandomOperationsAreTheEmbeddedStores(t *testing.T) {
+	t.Parallel()
 	storetest.Random(t, contract("unix", nil), storetest.RandomOptions{Ops: 1500})
 }
 
 // What the Store behind a server can do its client can do, or says by name that it cannot.
 func TestWrapper(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		change func(*Options)
@@ -172,6 +184,7 @@ func TestWrapper(t *testing.T) {
 }
 
 func TestContractSharedMemory(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}

@@ -51,6 +51,7 @@ func machine(t testing.TB, c gputest.Config) gputest.Machine {
 func behind() skep.Store { return memstore.New(memstore.Options{}) }
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	m := machine(t, gputest.Config{})
 	t.Logf("on %s; simulated: %v", m.Devices[0].Name(), m.Deferred)
 	for _, d := range m.Devices {
@@ -98,6 +99,7 @@ func borrow(f *os.File) error {
 
 // Memory that one process lends is used by another: its end gives it back.
 func TestAnotherProcessBorrows(t *testing.T) {
+	t.Parallel()
 	m := machine(t, gputest.Config{Seed: 1})
 	d := m.Devices[0].(gpu.Sharer)
 	lent, f, err := d.AllocShared(lentBytes)
@@ -124,6 +126,7 @@ func TestAnotherProcessBorrows(t *testing.T) {
 
 // Where there is no GPU the process ends at its start, as the package says.
 func TestNoGPUEndsTheProcess(t *testing.T) {
+	t.Parallel()
 	if !simulated() {
 		t.Skip("there is a GPU")
 	}
@@ -135,6 +138,7 @@ func TestNoGPUEndsTheProcess(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	for _, number := range []int{-1, 1 << 20} {
 		_, err := Open(number, Options{})
 		require.ErrorIs(t, err, skep.Invalid)
@@ -148,6 +152,7 @@ func TestBadOptions(t *testing.T) {
 // Copies of any size go through a bounded amount of pinned memory, as long as the stream
 // goes on; none of it is lost.
 func TestStagingIsBounded(t *testing.T) {
+	t.Parallel()
 	m := machine(t, gputest.Config{Seed: 2})
 	require.NoError(t, m.Devices[0].Close())
 	g, err := Open(0, Options{StagingBytes: maxStage})
@@ -173,6 +178,7 @@ func TestStagingIsBounded(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
+	t.Parallel()
 	load()
 	for _, tt := range []struct {
 		r    result

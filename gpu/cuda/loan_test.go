@@ -80,6 +80,7 @@ func lenderDevice(t *testing.T) gpu.Device {
 
 // TestChildLends is a lender that lends all it has, until it is killed.
 func TestChildLends(t *testing.T) {
+	t.Parallel()
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
 		t.Skip("a child of TestLenderKilled")
@@ -92,6 +93,7 @@ func TestChildLends(t *testing.T) {
 
 // TestChildBorrows is a borrower that restores from lent memory until it is killed.
 func TestChildBorrows(t *testing.T) {
+	t.Parallel()
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
 		t.Skip("a child of TestBorrowerKilled")
@@ -111,6 +113,7 @@ func TestChildBorrows(t *testing.T) {
 // A lender that is killed at any moment costs its borrower time: every byte is right, the mapping
 // of its memory is given back, and no pinned memory is left.
 func TestLenderKilled(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(socketEnv) != "" {
 		t.Skip("a child")
 	}
@@ -160,6 +163,7 @@ func TestLenderKilled(t *testing.T) {
 // A borrower that is killed at any moment gives back what it was lent, and nobody writes there
 // afterwards.
 func TestBorrowerKilled(t *testing.T) {
+	t.Parallel()
 	if os.Getenv(socketEnv) != "" {
 		t.Skip("a child")
 	}

@@ -13,6 +13,7 @@ import (
 
 // Without the tag it is said what is missing.
 func TestWithoutTheTag(t *testing.T) {
+	t.Parallel()
 	_, err := Count()
 	require.ErrorIs(t, err, skep.Unsupported)
 	_, err = Open(0, Options{})
@@ -22,6 +23,7 @@ func TestWithoutTheTag(t *testing.T) {
 
 // The tests of this package with the tag, on the fake driver.
 func TestOnTheFakeDriver(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds the CUDA back end: not in short mode")
 	}

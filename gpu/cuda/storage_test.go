@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 )
 
+// Alone: the environment is the process's.
 func TestDirectStorage(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("LD_LIBRARY_PATH", "")

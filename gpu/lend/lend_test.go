@@ -15,6 +15,7 @@ var times = Config{Lease: 100 * ms, Reclaim: 10 * ms}
 
 // Lent, taken back in part, acknowledged only when the last copy is done.
 func TestReclaim(t *testing.T) {
+	t.Parallel()
 	l, err := NewLender(10, 2, times)
 	require.NoError(t, err)
 	b := NewBorrower(7, 5)
@@ -47,6 +48,7 @@ func TestReclaim(t *testing.T) {
 // A border that moves down again gives the borrower more next to what it has, which it goes
 // on believing; what it had to give back in between it does not.
 func TestMore(t *testing.T) {
+	t.Parallel()
 	l, err := NewLender(10, 0, times)
 	require.NoError(t, err)
 	b := NewBorrower(1, 9)
@@ -83,6 +85,7 @@ func TestMore(t *testing.T) {
 
 // Neither a deadline nor the end of a lease gives memory back: the end of the process does.
 func TestStuckBorrower(t *testing.T) {
+	t.Parallel()
 	l, err := NewLender(4, 0, times)
 	require.NoError(t, err)
 	b := NewBorrower(1, 0)
@@ -118,6 +121,7 @@ func TestStuckBorrower(t *testing.T) {
 // A lender that was stopped for long has read no mail: who owed it an Ack, or a renewal, has
 // after that the time it had before.
 func TestStoppedLender(t *testing.T) {
+	t.Parallel()
 	l, err := NewLender(4, 0, times)
 	require.NoError(t, err)
 	b := NewBorrower(1, 7)
@@ -137,6 +141,7 @@ func TestStoppedLender(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
+	t.Parallel()
 	for _, c := range []Config{{}, {Lease: 1}, {Reclaim: 1}, {Lease: 2 * time.Hour, Reclaim: 1}} {
 		_, err := NewLender(1, 0, c)
 		require.ErrorIs(t, err, skep.Invalid)
@@ -148,6 +153,7 @@ func TestBadConfig(t *testing.T) {
 // Borrowers in their order have equal shares at most, never more than they want, and grow only next to
 // what they have; the floor stays.
 func TestShare(t *testing.T) {
+	t.Parallel()
 	l, err := NewLender(16, 2, times)
 	require.NoError(t, err)
 	wants := []Want{{Borrower: 0, Life: 1}, {Borrower: 1, Life: 1, Units: 3}, {Borrower: 2, Life: 1}}

@@ -475,6 +475,7 @@ func (w *world) begin(p *process) {
 // No byte that is believed is wrong, nothing lands on the wrong side of a border, and memory is back
 // within its deadline, whatever happens among several lenders and borrowers.
 func TestRandomSchedules(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	schedules := uint64(1200)

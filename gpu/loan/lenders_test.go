@@ -72,12 +72,13 @@ func runLender(socket string) error {
 func (c *child) clean(t *testing.T) {
 	t.Helper()
 	pid := c.cmd.Process.Pid
-	soon(t, func() bool { return sharedOf(t, pid) == 0 && descriptorsOf(t, pid) == 0 }, "no mapping, no descriptor stays")
+	soon(t, func() bool { return sharedOf(pid) == 0 && descriptorsOf(pid) == 0 }, "no mapping, no descriptor stays")
 }
 
 // A lender that is killed takes its memory along and nothing else: its borrowers get the same
 // bytes from behind, keep nothing of it, and borrow from whoever lends there next.
 func TestLenderKilled(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "lender")
 	lender := func(border int) *child {
 		l := spawnAs(t, lenderEnv, socket)
@@ -120,7 +121,7 @@ func TestLenderKilled(t *testing.T) {
 	for _, c := range []*child{a, b} {
 		c.order("again")
 		c.hitting(chainBlocks)
-		require.Equal(t, 1, sharedOf(t, c.cmd.Process.Pid), "only what it borrows now")
+		require.Equal(t, 1, sharedOf(c.cmd.Process.Pid), "only what it borrows now")
 	}
 	l.quit()
 	for _, c := range []*child{a, b} {
@@ -132,6 +133,8 @@ func TestLenderKilled(t *testing.T) {
 
 // A lender that is stopped for longer than its leases is believed no more, and when it goes on
 // it ends nobody: what its borrowers had they find again.
+//
+// Alone: the environment is the process's.
 func TestLenderStopped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for leases, which are long on a loaded machine")

@@ -42,7 +42,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	files, maps := descriptors(), shared()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if f, s := descriptors(), shared(); code == 0 && (f > files || s > maps) {
+			fmt.Fprintf(os.Stderr, "the tests leave %d descriptors open and %d arenas mapped\n", f-files, s-maps)
+			code = 1
+		}
+		os.Exit(code)
+	}))
 }
 
 // unit has two blocks of each side.
@@ -62,7 +69,6 @@ type lender struct {
 
 // newLender has long leases: a loaded machine is no reason to end anybody.
 func newLender(t *testing.T, change func(*loan.LenderOptions)) *lender {
-	files, maps := descriptors(t), shared(t)
 	so := sim.H20()
 	so.Devices, so.MemoryBytes = 1, 16<<20
 	w, err := sim.New(so)
@@ -82,8 +88,6 @@ func newLender(t *testing.T, change func(*loan.LenderOptions)) *lender {
 		require.NoError(t, l.Close(), "twice")
 		require.NoError(t, l.stream.Close())
 		require.NoError(t, w.Device(0).Close())
-		require.Zero(t, shared(t)-maps, "no shared memory stays mapped")
-		soon(t, func() bool { return descriptors(t) <= files }, "no descriptor stays open")
 		_, err := os.Stat(o.Socket)
 		require.ErrorIs(t, err, os.ErrNotExist)
 	})
@@ -91,15 +95,17 @@ func newLender(t *testing.T, change func(*loan.LenderOptions)) *lender {
 }
 
 // descriptors and shared are how many sockets, arenas and processes this process has open, and
-// how many arenas it has mapped; descriptorsOf and sharedOf the same of another.
-func descriptors(t *testing.T) int { return descriptorsOf(t, "self") }
+// how many arenas it has mapped; descriptorsOf and sharedOf the same of another, and -1 when it cannot be seen.
+func descriptors() int { return descriptorsOf("self") }
 
-func shared(t *testing.T) int { return sharedOf(t, "self") }
+func shared() int { return sharedOf("self") }
 
-func descriptorsOf(t *testing.T, pid any) int {
+func descriptorsOf(pid any) int {
 	dir := fmt.Sprintf("/proc/%v/fd/", pid)
 	list, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	if err != nil {
+		return -1
+	}
 	n := 0
 	for _, e := range list {
 		to, _ := os.Readlink(dir + e.Name())
@@ -112,9 +118,11 @@ func descriptorsOf(t *testing.T, pid any) int {
 	return n
 }
 
-func sharedOf(t *testing.T, pid any) int {
+func sharedOf(pid any) int {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%v/maps", pid))
-	require.NoError(t, err)
+	if err != nil {
+		return -1
+	}
 	return bytes.Count(b, []byte("memfd:simulated GPU"))
 }
 
@@ -170,6 +178,7 @@ func (l *lender) lent(n int) {
 // The border goes up and down under a borrower that reads and writes all the time: it never
 // sees a wrong byte, nor does the lender, and what is taken back is served from behind.
 func TestBorderMoves(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, nil)
 	b := spawn(t, l.socket)
 	b.holding(0)
@@ -204,6 +213,7 @@ func TestBorderMoves(t *testing.T) {
 // Whatever happens to a borrower: the lender's memory comes back, and it was nobody's but the
 // lender's from then on.
 func TestBorrowersThatEnd(t *testing.T) {
+	t.Parallel()
 	quick := func(o *loan.LenderOptions) { o.Reclaim = 50 * time.Millisecond }
 	silent := func(o *loan.LenderOptions) { o.Lease, o.Reclaim = 5*time.Second, 50*time.Millisecond }
 	for _, tt := range []struct {
@@ -249,6 +259,7 @@ func TestBorrowersThatEnd(t *testing.T) {
 
 // A borrower whose lender goes away goes on without.
 func TestLenderEnds(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, nil)
 	b := spawn(t, l.socket)
 	l.move(4)
@@ -264,6 +275,7 @@ func TestLenderEnds(t *testing.T) {
 
 // Whoever closes a lender knows afterwards that nothing is lent, when others close it, too.
 func TestTwoCloseALender(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, func(o *loan.LenderOptions) { o.Reclaim = time.Second })
 	b := spawn(t, l.socket)
 	l.move(4)
@@ -280,6 +292,7 @@ func TestTwoCloseALender(t *testing.T) {
 
 // Borrowers share, and moves, ends and beginnings come in any order.
 func TestSeveralAtRandom(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -333,6 +346,7 @@ func TestSeveralAtRandom(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, nil)
 	so := sim.H20()
 	w, err := sim.New(so)
@@ -386,6 +400,7 @@ func TestRefused(t *testing.T) {
 
 // Blocks of the lender's own keep their units from being lent until they are freed.
 func TestOwnBlocks(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, nil)
 	var mine []int
 	for range 20 { // of 32: ten units

@@ -16,6 +16,7 @@ import (
 // The border follows what the lender needs: all running and admitted requests with their
 // growth, at once; and down again when it was not needed for a window.
 func TestBorderFollowsDemand(t *testing.T) {
+	t.Parallel()
 	l := newLender(t, func(o *loan.LenderOptions) { o.Window = 50 * time.Millisecond })
 	b := spawn(t, l.socket)
 	down := func(headroom, border int) { // two blocks a unit

@@ -16,6 +16,7 @@ import (
 // What one server's GPU shares, another server's finds (two Worlds stand for two
 // processes), and goes on finding when the first has freed it.
 func TestShared(t *testing.T) {
+	t.Parallel()
 	lender, borrower := world(t, 1, 1).Device(0), world(t, 2, 2)
 	mem, f, err := lender.AllocShared(3 << 20)
 	require.NoError(t, err)

@@ -48,6 +48,7 @@ func pattern(n int, seed byte) []byte {
 
 // Copies on one link share it; those on different links do not.
 func TestLinks(t *testing.T) {
+	t.Parallel()
 	o := Options{Devices: 3, MemoryBytes: 64 << 20, HBM: Link{1e12, 0}, Peer: Link{1e9, time.Millisecond}, Host: Link{1e8, 0}}
 	w := must[*World](t)(New(o))
 	run := func(queue func(m []gpu.Memory, s []gpu.Stream)) time.Duration {
@@ -101,6 +102,7 @@ func TestLinks(t *testing.T) {
 
 // What becomes wrong after it was queued is the device's error too.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	buf := make([]byte, 4096)
 	for _, tt := range []struct {
 		name string
@@ -136,6 +138,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestMemoryIsCountedAndPoisoned(t *testing.T) {
+	t.Parallel()
 	w := world(t, 1, 1)
 	d := w.Device(0)
 	d.FailAlloc(2)
@@ -156,6 +159,7 @@ func TestMemoryIsCountedAndPoisoned(t *testing.T) {
 }
 
 func TestHangsAndFlips(t *testing.T) {
+	t.Parallel()
 	w := world(t, 1, 1)
 	d := w.Device(0)
 	m := must[gpu.Memory](t)(d.Alloc(4096))
@@ -175,6 +179,7 @@ func TestHangsAndFlips(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*Options){
 		"no devices": func(o *Options) { o.Devices = 0 }, "too many": func(o *Options) { o.Devices = 65 },
 		"no memory": func(o *Options) { o.MemoryBytes = 1 }, "no bandwidth": func(o *Options) { o.Peer.BytesPerSecond = 0 },

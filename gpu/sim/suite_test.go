@@ -12,6 +12,7 @@ import (
 )
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	gputest.Test(t, func(t testing.TB, c gputest.Config) gputest.Machine {
 		o := H20()
 		o.Devices, o.MemoryBytes, o.Seed = 2, 64<<20, c.Seed

@@ -13,6 +13,7 @@ import (
 // Every byte of a block arrives where its layer, head and token belong, and nothing else is
 // touched, whatever the orders and whatever the pages hold.
 func TestRuns(t *testing.T) {
+	t.Parallel()
 	for _, order := range []skep.AxisOrder{skep.HND, skep.NHD} {
 		for _, to := range []skep.AxisOrder{skep.HND, skep.NHD} {
 			for _, page := range []int{1, 4, 8, 32} {
@@ -58,6 +59,7 @@ func TestRuns(t *testing.T) {
 
 // A block that fills a page of the same order is one run.
 func TestRunsMerge(t *testing.T) {
+	t.Parallel()
 	g, err := layout.Of(skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 3, HeadDim: 4, Element: skep.BF16, BlockTokens: 4})
 	require.NoError(t, err)
 	p := Pages{Order: skep.HND, Tokens: 4, Stride: 96, Bytes: 960}
@@ -75,6 +77,7 @@ func TestRunsMerge(t *testing.T) {
 }
 
 func TestBadPages(t *testing.T) {
+	t.Parallel()
 	g, err := layout.Of(skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 3, HeadDim: 4, Element: skep.BF16, BlockTokens: 4})
 	require.NoError(t, err)
 	good := Pages{Order: skep.NHD, Tokens: 4, Stride: 96, Bytes: 960}

@@ -48,6 +48,7 @@ func plainScores(h Heads, keys []float32, sizes []int, queries []float32) []floa
 }
 
 func TestScoresAreSoftmaxOverMedoids(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 7))
 	for _, h := range []Heads{{1, 1, 4}, {8, 2, 32}, {6, 3, 17}, {4, 4, 64}} {
 		sizes := make([]int, 1+rng.IntN(60))
@@ -75,6 +76,7 @@ func TestScoresAreSoftmaxOverMedoids(t *testing.T) {
 }
 
 func TestSelectKeepsToTheBudget(t *testing.T) {
+	t.Parallel()
 	cs := Clusters{{0, 1, 2}, {2, 3}, {4, 5, 6, 7}, {8}}
 	scores := []float32{3, 4, 2, 1}
 	for name, c := range map[string]struct {
@@ -99,6 +101,7 @@ func TestSelectKeepsToTheBudget(t *testing.T) {
 }
 
 func TestRecallFindsTheSameStepAgain(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 9))
 	const entries, width = 500, 64
 	r, err := NewRecall(entries, width, 32, 1)
@@ -135,6 +138,7 @@ func TestRecallFindsTheSameStepAgain(t *testing.T) {
 // Steps learned with weights say how much attention an entry gets, not only that it gets
 // some, and forget the many that get next to none.
 func TestRecallWeighsAttention(t *testing.T) {
+	t.Parallel()
 	r, err := NewRecall(100, 4, 8, 1)
 	require.NoError(t, err)
 	on, weights := make([]uint32, 100), make([]float32, 100)
@@ -173,6 +177,7 @@ func TestRecallWeighsAttention(t *testing.T) {
 
 // The radius is the one the caller's cost likes best.
 func TestBestRadius(t *testing.T) {
+	t.Parallel()
 	b, err := NewBits(64, 32)
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -202,6 +207,7 @@ func TestBestRadius(t *testing.T) {
 }
 
 func TestBadRecalls(t *testing.T) {
+	t.Parallel()
 	_, err := NewRecall(0, 1, 1, 1)
 	require.ErrorIs(t, err, skep.Invalid)
 	_, err = NewRecall(1, 0, 1, 1)
@@ -218,6 +224,7 @@ func TestBadRecalls(t *testing.T) {
 }
 
 func TestHeatKeepsWhatIsWorthMost(t *testing.T) {
+	t.Parallel()
 	// Equal use: eq. 6 prefers the small, whose addressing costs more a byte.
 	h, err := NewHeat([]int{1, 4, 1}, []float64{5, 5, 4}, HeatOptions{Capacity: 4, Base: 1, Transfer: 1})
 	require.NoError(t, err)
@@ -236,6 +243,7 @@ func TestHeatKeepsWhatIsWorthMost(t *testing.T) {
 }
 
 func TestHeatAgainstPlainCounting(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(4, 4))
 	const n, capacity = 50, 60
 	for _, decay := range []float64{1, 0.1} {
@@ -283,6 +291,7 @@ func TestHeatAgainstPlainCounting(t *testing.T) {
 }
 
 func TestLRUKeepsTheLast(t *testing.T) {
+	t.Parallel()
 	l := NewLRU([]int{1, 1, 2, 9}, 3)
 	require.Empty(t, l.Step([]int{0, 1}))
 	require.Equal(t, []int{0}, l.Step([]int{0, 2}), "1 goes")
@@ -292,6 +301,7 @@ func TestLRUKeepsTheLast(t *testing.T) {
 }
 
 func TestAppendedEntriesJoinWhatTheyAreActivatedWith(t *testing.T) {
+	t.Parallel()
 	keys := []float32{1, 0, 0, 1} // of medoids 0 and 1
 	for rule, want := range map[JoinRule]int{ByDistance: 1, ByShare: 1, ByKey: 0} {
 		j, err := NewJoiner([]uint32{0, 1}, keys, 2, 4, 0.5, rule)
@@ -313,6 +323,7 @@ func TestAppendedEntriesJoinWhatTheyAreActivatedWith(t *testing.T) {
 // The window may be longer than a word: what lies before the entry's arrival counts for
 // nothing, what lies 200 steps back does.
 func TestJoiningLooksBackOverTheWholeWindow(t *testing.T) {
+	t.Parallel()
 	j, err := NewJoiner([]uint32{0, 1}, []float32{1, 0, 0, 1}, 2, 200, 0.9, ByDistance)
 	require.NoError(t, err)
 	for range 300 {
@@ -331,6 +342,7 @@ func TestJoiningLooksBackOverTheWholeWindow(t *testing.T) {
 }
 
 func TestAnEntryNothingActivatesJoinsByKey(t *testing.T) {
+	t.Parallel()
 	j, err := NewJoiner([]uint32{0, 1}, []float32{1, 0, 0, 1}, 2, 2, 0.5, ByDistance)
 	require.NoError(t, err)
 	require.NoError(t, j.Arrive(7, []float32{0.2, 3}))
@@ -347,6 +359,7 @@ func TestAnEntryNothingActivatesJoinsByKey(t *testing.T) {
 }
 
 func TestRecallIsWrittenAndRead(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(6, 9))
 	r, err := NewRecall(300, 16, 8, 4)
 	require.NoError(t, err)
@@ -384,6 +397,7 @@ func TestRecallIsWrittenAndRead(t *testing.T) {
 }
 
 func TestTopSetIsTopWithoutTheOrder(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(8, 8))
 	for range 300 {
 		scores := make([]float32, 1+rng.IntN(400))

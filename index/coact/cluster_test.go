@@ -49,6 +49,7 @@ func topics(t *testing.T, seed uint64, entries, steps, size int) *Bits {
 }
 
 func TestDistances(t *testing.T) {
+	t.Parallel()
 	// 0 and 1 always together, 2 with them half of the time, 3 never, 4 not at all.
 	b := matrix(t, 5, []uint32{0, 1, 2}, []uint32{0, 1}, []uint32{0, 1, 2}, []uint32{0, 1}, []uint32{3})
 	require.Equal(t, 4, b.Count(0))
@@ -68,6 +69,7 @@ func TestDistances(t *testing.T) {
 }
 
 func TestSinksAreThoseActiveInMoreThanHalfOfTheSteps(t *testing.T) {
+	t.Parallel()
 	b := matrix(t, 3, []uint32{0, 1}, []uint32{0, 1}, []uint32{0}, []uint32{2})
 	require.Equal(t, []uint32{0}, b.Sinks(), "entry 1 is active in exactly half")
 	c := b.Without(func(e int) bool { return e == 0 })
@@ -78,6 +80,7 @@ func TestSinksAreThoseActiveInMoreThanHalfOfTheSteps(t *testing.T) {
 
 // The paper's example for copies: A is often with B and often with C, B and C never.
 func TestAnEntryOfTwoGroupsIsInTwoClusters(t *testing.T) {
+	t.Parallel()
 	const A, B, C = 0, 1, 2
 	b := matrix(t, 3, []uint32{A, B}, []uint32{A, B}, []uint32{A, B}, []uint32{A, C}, []uint32{A, C}, []uint32{A, C})
 	cs, err := Exact(b, Options{Tau: 0.4})
@@ -92,6 +95,7 @@ func TestAnEntryOfTwoGroupsIsInTwoClusters(t *testing.T) {
 }
 
 func TestBuildGivesWhatExactGives(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(12) {
 		b := topics(t, seed, 120+int(seed)*7, 90, 9)
 		for _, o := range []Options{
@@ -110,6 +114,7 @@ func TestBuildGivesWhatExactGives(t *testing.T) {
 }
 
 func TestMembersAreWithinTheRadius(t *testing.T) {
+	t.Parallel()
 	b := topics(t, 5, 300, 200, 10)
 	cs, err := Build(b, Options{Tau: 0.5, References: 64, Seed: 3})
 	require.NoError(t, err)
@@ -127,6 +132,7 @@ func TestMembersAreWithinTheRadius(t *testing.T) {
 }
 
 func TestSameSeedSameClustersOnAnyNumberOfCores(t *testing.T) {
+	t.Parallel()
 	b := topics(t, 9, 500, 150, 12)
 	o := Options{Tau: 0.6, References: 50, Seed: 7}
 	first, err := Build(b, o)
@@ -145,6 +151,7 @@ func TestSameSeedSameClustersOnAnyNumberOfCores(t *testing.T) {
 
 // How good sampled densities are: about as many topics are found whole as with all pairs.
 func TestSampledDensitiesFindTheTopics(t *testing.T) {
+	t.Parallel()
 	b := topics(t, 2, 400, 400, 10)
 	found := func(references int) (whole int) {
 		cs, err := Build(b, Options{Tau: 0.6, References: references, NoCopies: true})
@@ -168,6 +175,7 @@ func TestSampledDensitiesFindTheTopics(t *testing.T) {
 }
 
 func TestCompactCoversOnceAndKeepsItsBudget(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(6) {
 		b := topics(t, seed, 333, 128, 11)
 		b = b.Without(func(e int) bool { return e < 40 }) // never activated
@@ -195,6 +203,7 @@ func TestCompactCoversOnceAndKeepsItsBudget(t *testing.T) {
 }
 
 func TestCompactPutsNeighboursTogether(t *testing.T) {
+	t.Parallel()
 	b := topics(t, 4, 400, 400, 10)
 	c, err := Compact(b, CompactOptions{})
 	require.NoError(t, err)
@@ -214,6 +223,7 @@ func TestCompactPutsNeighboursTogether(t *testing.T) {
 }
 
 func TestChooseTauPrefersTheRadiusOfTheTopics(t *testing.T) {
+	t.Parallel()
 	all := topics(t, 3, 300, 300, 10)
 	var tune [][]uint32
 	for s := 200; s < 300; s++ {
@@ -237,6 +247,7 @@ func TestChooseTauPrefersTheRadiusOfTheTopics(t *testing.T) {
 }
 
 func TestBadClusterOptions(t *testing.T) {
+	t.Parallel()
 	b := matrix(t, 2, []uint32{0, 1})
 	for name, o := range map[string]Options{
 		"no radius": {}, "radius 1": {Tau: 1}, "size": {Tau: .5, MaxSize: -1}, "measure": {Tau: .5, Measure: 99}, "references": {Tau: .5, References: -1},
@@ -255,6 +266,7 @@ func TestBadClusterOptions(t *testing.T) {
 }
 
 func TestEveryMeasureClusters(t *testing.T) {
+	t.Parallel()
 	b := topics(t, 1, 80, 80, 8)
 	for _, m := range Measures() {
 		cs, err := Build(b, Options{Tau: 0.99, Measure: m})
@@ -264,6 +276,7 @@ func TestEveryMeasureClusters(t *testing.T) {
 }
 
 func TestByKeysGroupsWhatIsSimilar(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	const groups, each, width = 5, 20, 8
 	keys := make([]float32, groups*each*width)
@@ -294,6 +307,7 @@ func TestByKeysGroupsWhatIsSimilar(t *testing.T) {
 }
 
 func TestSmallestPutsTheFirstFirst(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(11, 3))
 	for range 300 {
 		a := make([]int, 1+rng.IntN(200))

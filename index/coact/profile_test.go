@@ -43,6 +43,7 @@ func requireSteps(t *testing.T, p *Profile, want [][]uint32) {
 }
 
 func TestProfileKeepsEveryStep(t *testing.T) {
+	t.Parallel()
 	p, lists := observed(t, 1, 60, 5000)
 	requireSteps(t, p, lists)
 	few := 0
@@ -62,6 +63,7 @@ func TestProfileKeepsEveryStep(t *testing.T) {
 }
 
 func TestProfileSamples(t *testing.T) {
+	t.Parallel()
 	p, err := NewProfile(4, 3)
 	require.NoError(t, err)
 	var taken []int
@@ -78,6 +80,7 @@ func TestProfileSamples(t *testing.T) {
 }
 
 func TestProfileGrowsWithTheContext(t *testing.T) {
+	t.Parallel()
 	p, err := NewProfile(2, 1)
 	require.NoError(t, err)
 	_, err = p.Observe([]uint32{1, 7}, false)
@@ -89,6 +92,7 @@ func TestProfileGrowsWithTheContext(t *testing.T) {
 }
 
 func TestProfilesMerge(t *testing.T) {
+	t.Parallel()
 	a, la := observed(t, 2, 40, 700)
 	b, lb := observed(t, 3, 50, 900)
 	require.NoError(t, a.Merge(b))
@@ -98,6 +102,7 @@ func TestProfilesMerge(t *testing.T) {
 }
 
 func TestProfileForgetsTheOldest(t *testing.T) {
+	t.Parallel()
 	p, lists := observed(t, 4, 30, 2000)
 	p.Forget(300)
 	requireSteps(t, p, lists[1700:])
@@ -108,6 +113,7 @@ func TestProfileForgetsTheOldest(t *testing.T) {
 }
 
 func TestProfileIsWrittenAndRead(t *testing.T) {
+	t.Parallel()
 	p, lists := observed(t, 6, 30, 2500)
 	data, err := p.MarshalBinary()
 	require.NoError(t, err)
@@ -144,6 +150,7 @@ func FuzzProfileUnmarshal(f *testing.F) {
 }
 
 func TestBadProfiles(t *testing.T) {
+	t.Parallel()
 	for _, c := range [][2]int{{0, 1}, {MaxEntries + 1, 1}, {1, 0}} {
 		_, err := NewProfile(c[0], c[1])
 		require.ErrorIs(t, err, skep.Invalid)

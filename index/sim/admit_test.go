@@ -12,6 +12,7 @@ import (
 // The goal of admission: at the bytes plain second touch writes, most of the hits that
 // writing everything gives, where second touch halves them. Drives without a cap.
 func TestConversationAdmission(t *testing.T) {
+	t.Parallel()
 	prompts, err := ReadPrompts(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	run := func(name string, p AdmitParams) AdmitResult {
@@ -44,6 +45,7 @@ func TestConversationAdmission(t *testing.T) {
 // What is refused is accounted for, and what is written is findable: nothing lies on a
 // drive whose parent does not.
 func TestAdmissionAccounts(t *testing.T) {
+	t.Parallel()
 	prompts, err := ReadPrompts(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	prompts = prompts[:4000]
@@ -60,6 +62,7 @@ func TestAdmissionAccounts(t *testing.T) {
 
 // The sampled curve of the conversation trace is what exact LRU has.
 func TestConversationMissRatioCurve(t *testing.T) {
+	t.Parallel()
 	requests, err := ReadConversation(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	r, err := index.NewReuse(8192)

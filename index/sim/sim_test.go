@@ -44,6 +44,7 @@ var exactLRU = []struct {
 }{{5000, .1104}, {10000, .2112}, {20000, .2875}, {50000, .3546}}
 
 func TestConversationExactLRU(t *testing.T) {
+	t.Parallel()
 	requests, err := ReadConversation(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	for _, c := range exactLRU {
@@ -54,6 +55,7 @@ func TestConversationExactLRU(t *testing.T) {
 // The goal of the default policy: as many hits as exact LRU gives with the logical
 // capacity all to itself, at no more than 18 % written again.
 func TestConversationCostPolicy(t *testing.T) {
+	t.Parallel()
 	requests, err := ReadConversation(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	for _, groups := range []int{40, 80, 160} {
@@ -68,6 +70,7 @@ func TestConversationCostPolicy(t *testing.T) {
 }
 
 func TestConversationLRUPolicy(t *testing.T) {
+	t.Parallel()
 	requests, err := ReadConversation(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	for _, c := range exactLRU {
@@ -79,6 +82,7 @@ func TestConversationLRUPolicy(t *testing.T) {
 }
 
 func TestConversationS3FIFOPolicy(t *testing.T) {
+	t.Parallel()
 	requests, err := ReadConversation(trace(t, "conversation_trace.jsonl.zst"))
 	require.NoError(t, err)
 	for _, c := range exactLRU {
@@ -93,6 +97,7 @@ func TestConversationS3FIFOPolicy(t *testing.T) {
 // be written again and again. The budget must hold, and the policy must not do much
 // worse than LRU where the active sessions fit.
 func TestAgenticCostPolicy(t *testing.T) {
+	t.Parallel()
 	if testing.Short() && !*tables {
 		t.Skip("takes a minute")
 	}
@@ -117,6 +122,7 @@ func TestAgenticCostPolicy(t *testing.T) {
 
 // Whatever is asked for, the log never runs out of groups and the budget holds.
 func TestRandomRequests(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 8 {

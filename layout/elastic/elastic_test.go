@@ -21,6 +21,7 @@ func geometry(t testing.TB, layers, heads, dim, tokens int, e skep.ElementType) 
 // SwiftCache §3.2: a master of 10 layers and 100 single-layer blocks, workers that can keep
 // 9 and 8 blocks: 17 + 8 = 25 blocks, against 10.
 func TestWorkedExample(t *testing.T) {
+	t.Parallel()
 	g := geometry(t, 10, 2, 64, 16, skep.F16)
 	b := Borrower{Local: 100 * g.MBlock(), Geometry: g}
 	full := g.MBlock() * 10
@@ -31,6 +32,7 @@ func TestWorkedExample(t *testing.T) {
 }
 
 func TestCapacityIsNeverNegative(t *testing.T) {
+	t.Parallel()
 	g := geometry(t, 10, 2, 64, 16, skep.F16)
 	b := Borrower{Local: 100 * g.MBlock(), Geometry: g}
 	for _, tt := range []struct {
@@ -58,6 +60,7 @@ func TestCapacityIsNeverNegative(t *testing.T) {
 
 // Eq. 6 to 9 in elements, and in bytes with K, V, element types and granules.
 func TestUnits(t *testing.T) {
+	t.Parallel()
 	lwm, q8, q14, q32 := Elements(32, 16, 32, 128), Elements(36, 16, 8, 128), Elements(40, 16, 8, 128), Elements(64, 16, 8, 128)
 	for _, tt := range []struct {
 		name           string
@@ -124,6 +127,7 @@ func TestUnits(t *testing.T) {
 
 // A layer's room more for each lent block: the first one, resident, or a second buffer.
 func TestDivideBy(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ local, layers, room, lent, stream, regular int }{
 		{100, 10, 1, 17, 17, 8}, {100, 10, 2, 17, 17, 6}, {100, 10, 0, 17, 17, 8}, {100, 10, 2, 60, 50, 0}, {101, 10, 2, 60, 50, 0}, {99, 10, 3, 40, 33, 0}, {-1, 10, 2, 4, 0, 0},
 	} {
@@ -133,6 +137,7 @@ func TestDivideBy(t *testing.T) {
 }
 
 func TestSet(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -164,6 +169,7 @@ func TestSet(t *testing.T) {
 // Lenders allocate lowest first, borrowers highest first, and a move over free blocks
 // changes who may allocate and nothing else.
 func TestMove(t *testing.T) {
+	t.Parallel()
 	a, err := New(Unit{Bytes: 6, LenderBlock: 2, BorrowerBlock: 3, Lender: 3, Borrower: 2}, 4, 1)
 	require.NoError(t, err)
 	require.Equal(t, 12, a.Capacity(Lender))
@@ -214,6 +220,7 @@ func TestMove(t *testing.T) {
 
 // Random allocations, frees and moves against a table of bytes that each block covers.
 func TestArenaAgainstBytes(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for round := range uint64(200) {
@@ -278,6 +285,7 @@ func TestArenaAgainstBytes(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	a, err := New(Unit{Bytes: 4, LenderBlock: 1, BorrowerBlock: 2, Lender: 4, Borrower: 2}, 10, 2)
 	require.NoError(t, err)
 	require.NoError(t, a.Move(-6)) // 16 blocks kept, 6 units lent
@@ -308,6 +316,7 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestPeak(t *testing.T) {
+	t.Parallel()
 	p := Peak{Window: 10}
 	for at, v := range []int{3, 9, 4, 4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1} {
 		p.See(int64(at), v)
@@ -320,6 +329,7 @@ func TestPeak(t *testing.T) {
 
 // What each policy asks for where twenty requests of a few blocks run, and one of 40 tokens comes.
 func TestPoliciesCompared(t *testing.T) {
+	t.Parallel()
 	a, err := New(Unit{Bytes: 4, LenderBlock: 1, BorrowerBlock: 2, Lender: 4, Borrower: 2}, 10, 2)
 	require.NoError(t, err)
 	require.NoError(t, a.Move(-6)) // 16 blocks kept, 6 units lent

@@ -20,6 +20,7 @@ func randomProblem(rng *rand.Rand) Problem {
 
 // The bound is the least over all splits: trying every one finds none better.
 func TestBoundIsTheLeastOfAllSplits(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 1))
 	for i := range 400 {
 		p := randomProblem(rng)
@@ -38,6 +39,7 @@ func TestBoundIsTheLeastOfAllSplits(t *testing.T) {
 
 // With linear costs and no overheads the bound is the paper's harmonic T*, to a token.
 func TestHarmonicIsTheBoundOfLinearCosts(t *testing.T) {
+	t.Parallel()
 	p := Problem{Tokens: 100000, Cost: Cost{PerToken: 30e-6}, BytesPerToken: 147456, BytesPerSecond: 5e9}
 	require.InEpsilon(t, p.Harmonic(), p.Bound().Seconds, 1e-4)
 	p.Cost.PerSquare = 6e-10
@@ -46,6 +48,7 @@ func TestHarmonicIsTheBoundOfLinearCosts(t *testing.T) {
 
 // A batch of one, without overheads, is the problem itself; more only take longer.
 func TestBatchBound(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(3, 9))
 	for range 200 {
 		p := randomProblem(rng)
@@ -68,6 +71,7 @@ func TestBatchBound(t *testing.T) {
 
 // L_Δ separates short prompts, which go by layers, from long ones.
 func TestCrossover(t *testing.T) {
+	t.Parallel()
 	g, _ := GPUNamed("h100")
 	m, _ := ModelNamed("qwen3-8b")
 	p := Problem{Layers: m.Layers, Cost: PresetCost(g, m), BytesPerToken: float64(m.BytesPerToken()), BytesPerSecond: 5e9, Latency: 1e-4}

@@ -12,6 +12,7 @@ import (
 )
 
 func TestFitFindsTheCostBehindExactPoints(t *testing.T) {
+	t.Parallel()
 	want := Cost{Fixed: 5e-3, PerToken: 30e-6, PerSquare: 6e-10}
 	var points []Point
 	for _, n := range []int{256, 1024, 4096, 16384} {
@@ -25,6 +26,7 @@ func TestFitFindsTheCostBehindExactPoints(t *testing.T) {
 }
 
 func TestFitIsNeverNegative(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		var points []Point
@@ -39,6 +41,7 @@ func TestFitIsNeverNegative(t *testing.T) {
 }
 
 func TestFitWithFewPoints(t *testing.T) {
+	t.Parallel()
 	one, err := Fit([]Point{{0, 1000, 0.03}})
 	require.NoError(t, err)
 	require.InEpsilon(t, 0.03, one.Of(1000), 1e-9)
@@ -53,6 +56,7 @@ func TestFitWithFewPoints(t *testing.T) {
 }
 
 func TestCostRoundTripsThroughTheAPI(t *testing.T) {
+	t.Parallel()
 	c := skep.RecomputeCost{Fixed: 5 * time.Millisecond, PerToken: 30 * time.Microsecond, PerTokenSquared: 0.6}
 	require.Equal(t, c, CostOf(c).Recompute())
 	require.InEpsilon(t, c.Of(20000).Seconds(), CostOf(c).Of(20000), 1e-6)
@@ -60,6 +64,7 @@ func TestCostRoundTripsThroughTheAPI(t *testing.T) {
 
 // A preset says what engines are seen to do: 20,000 tokens of an 8B model in about 0.9 s on an H100.
 func TestPresets(t *testing.T) {
+	t.Parallel()
 	g, err := GPUNamed("h100")
 	require.NoError(t, err)
 	m, err := ModelNamed("qwen3-8b")

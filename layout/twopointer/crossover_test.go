@@ -23,6 +23,7 @@ func llama(t *testing.T, gbps float64) Problem {
 // For every preset the two ways cross once: shorter prefixes are restored faster by layers, longer ones by tokens, and
 // where that is not so to the token the difference is below a thousandth.
 func TestTurnIsWhereLayersAndTokensCross(t *testing.T) {
+	t.Parallel()
 	for _, g := range GPUs() {
 		for _, m := range Models() {
 			for _, gbps := range []float64{1, 2.5, 10, 40, 160} {
@@ -43,6 +44,7 @@ func TestTurnIsWhereLayersAndTokensCross(t *testing.T) {
 }
 
 func TestTurnOfWhatHasNoLayersToSplit(t *testing.T) {
+	t.Parallel()
 	p := llama(t, 40)
 	p.Layers = 1
 	require.Zero(t, p.Turn())
@@ -53,6 +55,7 @@ func TestTurnOfWhatHasNoLayersToSplit(t *testing.T) {
 
 // Who goes by layers: what is alone, from the first token, shorter than L_Δ, and may be computed.
 func TestWhoGoesByLayers(t *testing.T) {
+	t.Parallel()
 	p := llama(t, 40)
 	short, long := p.Turn()-64, p.Turn()
 	for _, x := range []struct {
@@ -100,6 +103,7 @@ func TestWhoGoesByLayers(t *testing.T) {
 
 // L_Δ is reckoned from the speeds as they are, and again only when one has moved by more than a tenth.
 func TestTurnFollowsTheSpeeds(t *testing.T) {
+	t.Parallel()
 	p := llama(t, 40)
 	s, err := New(Config{Channels: []Channel{{p.BytesPerSecond, p.Latency}}})
 	require.NoError(t, err)
@@ -167,6 +171,7 @@ func TestTurnFollowsTheSpeeds(t *testing.T) {
 
 // Many costs take turns: each is remembered or reckoned again, never taken for another.
 func TestTurnsOfManyCosts(t *testing.T) {
+	t.Parallel()
 	p := llama(t, 40)
 	s, err := New(Config{Channels: []Channel{{p.BytesPerSecond, p.Latency}}})
 	require.NoError(t, err)

@@ -175,6 +175,7 @@ func (w *world) scheduled(t *testing.T) float64 {
 // chunk is close to the best there is for an engine that is granted all it asks for; now and then better,
 // because a claim may be refused.
 func TestCloseToTheExhaustiveOptimum(t *testing.T) {
+	t.Parallel()
 	const seed = 11
 	t.Logf("seed %d", seed)
 	for _, engine := range []Engine{RoundRobin, FirstCome} {

@@ -9,6 +9,7 @@ import (
 // Where work never ends, of two prompts that arrived together the one that makes more suffix ready is loaded
 // first; where neither has a suffix, the first to arrive.
 func TestWhatFeedsTheEngineIsLoadedFirst(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []Engine{RoundRobin, FirstCome} {
 		for _, suffix := range []float64{0, 1} {
 			s := scheduler(t, Config{Engine: engine})
@@ -25,6 +26,7 @@ func TestWhatFeedsTheEngineIsLoadedFirst(t *testing.T) {
 // An engine that advances every request is refused a short prompt's head while it has any other work, however little: it is
 // loaded in less than a few launches take. A long one's it gets.
 func TestAShortPromptIsNotComputedBesideOtherWork(t *testing.T) {
+	t.Parallel()
 	for tokens, granted := range map[int]bool{512: false, 65536: true} {
 		s := scheduler(t, Config{})
 		for range 2 {

@@ -39,6 +39,7 @@ func step(t testing.TB, s *Scheduler, at float64, e Event) Decision {
 // A stage computes as far as its boundary activations are here, in whatever order they come; what of
 // the KV does not come is computed once its activations are here too.
 func TestBoundaryActivationsComeFirst(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Chunk: 64, Unit: 16})
 	p := prompt(256)
 	p.Boundary = 10
@@ -84,6 +85,7 @@ func TestBoundaryActivationsComeFirst(t *testing.T) {
 
 // The two pointers of one request: grants from the head, loads from the tail, nothing twice.
 func TestTwoPointersMeet(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	a := step(t, s, 0, Event{Kind: Join, New: prompt(2048)})
 	require.Equal(t, Accepted, a.What)
@@ -109,6 +111,7 @@ func TestTwoPointersMeet(t *testing.T) {
 
 // A piece that fails is an island: the engine is sent to it, once what lies before is there.
 func TestAFailedPieceIsAnIsland(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	step(t, s, 0, Event{Kind: Join, New: prompt(1536)})
 	step(t, s, 0, Event{Kind: Ready})
@@ -127,6 +130,7 @@ func TestAFailedPieceIsAnIsland(t *testing.T) {
 }
 
 func TestALoadThatCannotPayIsDeclined(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		rate     float64
@@ -153,6 +157,7 @@ func TestALoadThatCannotPayIsDeclined(t *testing.T) {
 // Declines are right: of loads declined by what was learned of noisy speeds, at least 95 % take
 // longer, in truth, than computing did.
 func TestDeclinesAreRightInHindsight(t *testing.T) {
+	t.Parallel()
 	const seed = 5
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -207,6 +212,7 @@ func TestDeclinesAreRightInHindsight(t *testing.T) {
 // With two pointers nothing is declined as a whole: a piece that computing would reach first is just not
 // loaded.
 func TestAPieceThatCannotPayIsNotLoaded(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Channels: []Channel{{BytesPerSecond: 1e3}}})
 	require.Equal(t, Accepted, step(t, s, 0, Event{Kind: Join, New: prompt(4096)}).What)
 	require.Equal(t, Nothing, step(t, s, 0, Event{Kind: Ready}).What)
@@ -216,6 +222,7 @@ func TestAPieceThatCannotPayIsNotLoaded(t *testing.T) {
 
 // Background strands get what nobody else wants, until they are promoted.
 func TestPrefetchYieldsUntilPromoted(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	bg := prompt(1024)
 	bg.Background, bg.LoadOnly = true, true
@@ -230,6 +237,7 @@ func TestPrefetchYieldsUntilPromoted(t *testing.T) {
 // Costs that an engine may state although no engine has them: what is granted stays within
 // what is left, and head never goes back.
 func TestOddCosts(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]Cost{
 		"nothing for each token": {Fixed: 0.01, PerSquare: 1e-12},
 		"a launch only":          {Fixed: 0.01},
@@ -264,6 +272,7 @@ func TestOddCosts(t *testing.T) {
 }
 
 func TestADeadlineThatNeedsItGoesFirst(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	small := step(t, s, 0, Event{Kind: Join, New: prompt(1024)})
 	long := prompt(4096)
@@ -274,6 +283,7 @@ func TestADeadlineThatNeedsItGoesFirst(t *testing.T) {
 }
 
 func TestNobodyStarves(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Patience: time.Second})
 	long := step(t, s, 0, Event{Kind: Join, New: prompt(100000)})
 	for i := range 300 {
@@ -291,6 +301,7 @@ func TestNobodyStarves(t *testing.T) {
 
 // A stage after the first loads what enters it before it computes, and counts the bytes.
 func TestAStageLoadsItsBoundaryFirst(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Stages: 2})
 	n := prompt(4096)
 	n.Stage, n.Boundary = 1, 100
@@ -305,6 +316,7 @@ func TestAStageLoadsItsBoundaryFirst(t *testing.T) {
 }
 
 func TestBadEventsChangeNothing(t *testing.T) {
+	t.Parallel()
 	_, err := New(Config{})
 	require.ErrorIs(t, err, skep.Invalid)
 	s := scheduler(t, Config{})
@@ -324,6 +336,7 @@ func TestBadEventsChangeNothing(t *testing.T) {
 
 // What is measured replaces what was stated.
 func TestSpeedsAreLearned(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	step(t, s, 0, Event{Kind: Join, New: prompt(1 << 20)})
 	now := 0.0

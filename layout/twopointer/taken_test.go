@@ -10,6 +10,7 @@ import (
 
 // What the engine took while a piece was decided is off the piece.
 func TestTakenIsOffThePiece(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Channels: []Channel{{BytesPerSecond: 1e6}}})
 	join := func() int {
 		d, err := s.Step(Event{Kind: Join, New: &Strand{Tokens: 1024, Cost: Cost{PerToken: 1}, BytesPerToken: 1}})

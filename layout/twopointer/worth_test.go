@@ -22,6 +22,7 @@ func busyFor(t *testing.T, s *Scheduler, n int) {
 // What came later and is shorter is loaded first, until more have come and gone without a pause than a burst brings: then an
 // engine that serves in order of arrival gets what most wait for.
 func TestTheShorterFirstUntilWorkNeverEnds(t *testing.T) {
+	t.Parallel()
 	for gone, first := range map[int]int{0: 1, steadyAfter - 1: 1, steadyAfter: 0} {
 		s := scheduler(t, Config{Engine: FirstCome})
 		long := prompt(65536)
@@ -36,6 +37,7 @@ func TestTheShorterFirstUntilWorkNeverEnds(t *testing.T) {
 
 // An engine that advances every request has the shorter loaded first in both, where neither has a suffix.
 func TestTheShorterFirstWhereEveryRequestAdvances(t *testing.T) {
+	t.Parallel()
 	for _, gone := range []int{0, steadyAfter} {
 		s := scheduler(t, Config{})
 		for _, tokens := range []int{65536, 8192} {
@@ -48,6 +50,7 @@ func TestTheShorterFirstWhereEveryRequestAdvances(t *testing.T) {
 
 // A pause ends it: who comes when nothing is under way finds a stage that is idle at times.
 func TestAPauseBeginsAnew(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{})
 	d := step(t, s, 0, Event{Kind: Join, New: prompt(1024)})
 	busyFor(t, s, 3*steadyAfter)
@@ -65,6 +68,7 @@ func TestAPauseBeginsAnew(t *testing.T) {
 // An engine that advances every request has no time for heads where all can be loaded; in a steady stage it computes as deep as keeps
 // both busy.
 func TestHowDeepIsComputedBesideOtherWork(t *testing.T) {
+	t.Parallel()
 	for _, gone := range []int{0, steadyAfter} {
 		s := scheduler(t, Config{})
 		for range 4 {
@@ -78,6 +82,7 @@ func TestHowDeepIsComputedBesideOtherWork(t *testing.T) {
 // Who comes first because it waited: a long prompt after as long as it would take by itself and 0.3 of the patience, where
 // the engine advances every request and is idle at times; all others after the patience.
 func TestHowLongALongOneWaits(t *testing.T) {
+	t.Parallel()
 	const patience = 2 * time.Second
 	for _, c := range []struct {
 		name   string
@@ -115,6 +120,7 @@ func TestHowLongALongOneWaits(t *testing.T) {
 
 // due against going there in small steps.
 func TestWhenAPrefixIsThere(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ load, compute, ahead float64 }{
 		{1, 1, 0}, {1, 2, 0.5}, {3, 1, 1}, {2, 5, 1.9}, {1, 5, 1}, {1, 5, 9}, {4, 0, 1}, {0, 3, 0},
 	} {
@@ -134,6 +140,7 @@ func TestWhenAPrefixIsThere(t *testing.T) {
 // An engine that serves in order of arrival, idle at times, two prompts of 1 s to compute and 1 s to load: the first would be there in 0.5 s,
 // and half of it would be computed, which the second waits for; to the second the engine comes when it is loaded.
 func TestWorthInOrderOfArrival(t *testing.T) {
+	t.Parallel()
 	s := scheduler(t, Config{Engine: FirstCome, Channels: []Channel{{BytesPerSecond: 1e6}}})
 	for range 2 {
 		step(t, s, 0, Event{Kind: Join, New: &Strand{Tokens: 1000, Cost: Cost{PerToken: 1e-3}, BytesPerToken: 1000}})
@@ -147,6 +154,7 @@ func TestWorthInOrderOfArrival(t *testing.T) {
 
 // A deadline is urgent 1.2 times before what the quicker of loading and computing takes; of what is only loaded, loading.
 func TestWhenADeadlineIsUrgent(t *testing.T) {
+	t.Parallel()
 	const deadline = time.Second
 	for _, c := range []struct {
 		bytesPerToken float64

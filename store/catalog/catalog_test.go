@@ -72,6 +72,7 @@ func rows(t testing.TB, c *Catalog, n int) map[layout.Location]string {
 	return all
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestRowsComeBackAsTheyWerePut(t *testing.T) {
 	noLeaks(t)
 	fs := vfs.NewMem()
@@ -164,6 +165,7 @@ func TestRowsComeBackAsTheyWerePut(t *testing.T) {
 	assert.Equal(t, []Purge{purges[0], purges[2]}, p)
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestDeleteGroupBlocksTakesOneGroupAndOnlyWhatWasThere(t *testing.T) {
 	noLeaks(t)
 	c := open(t, vfs.NewMem())
@@ -201,6 +203,8 @@ func TestDeleteGroupBlocksTakesOneGroupAndOnlyWhatWasThere(t *testing.T) {
 
 // Blocks and ScanBlocks against a map, with rows in tables of several levels and in
 // memtables, and lists with runs, jumps, repeats and rows that are not there.
+//
+// Alone: goroutines of the whole process are counted.
 func TestReadsAgreeWithAMap(t *testing.T) {
 	noLeaks(t)
 	seed := drawn.Seed(t)
@@ -258,6 +262,7 @@ func TestReadsAgreeWithAMap(t *testing.T) {
 }
 
 func TestLocationsOrderAsTheirRows(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	some := func() uint32 { return []uint32{0, 1, 255, 256, 1<<32 - 1, rng.Uint32()}[rng.IntN(6)] }
@@ -274,6 +279,7 @@ func TestLocationsOrderAsTheirRows(t *testing.T) {
 	}
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestScanEndsWithTheVisitorsError(t *testing.T) {
 	noLeaks(t)
 	c := open(t, vfs.NewMem())
@@ -295,6 +301,7 @@ func TestScanEndsWithTheVisitorsError(t *testing.T) {
 	assert.ErrorIs(t, c.ScanBlocks(ctx, 2, nil), context.Canceled)
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestBadInputChangesNothing(t *testing.T) {
 	noLeaks(t)
 	c := open(t, vfs.NewMem())
@@ -313,6 +320,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 	commit(t, c, true, func(*Batch) {}) // an empty one is a barrier
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestOpenTellsWhatItFinds(t *testing.T) {
 	noLeaks(t)
 	fs := vfs.NewMem()
@@ -359,6 +367,8 @@ func TestOpenTellsWhatItFinds(t *testing.T) {
 
 // A catalog of another format is not opened, to write or to read, and what it holds stays: also one of a
 // build from before the first release, whose root row has the number where format 1 has its magic.
+//
+// Alone: goroutines of the whole process are counted.
 func TestOtherFormats(t *testing.T) {
 	noLeaks(t)
 	key := []byte{rowStore}
@@ -418,6 +428,7 @@ func TestOtherFormats(t *testing.T) {
 	}
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestLockNamesItsHolder(t *testing.T) {
 	noLeaks(t)
 	dir := t.TempDir()
@@ -430,6 +441,7 @@ func TestLockNamesItsHolder(t *testing.T) {
 	assert.ErrorContains(t, err, dir)
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestDamagedRowsAreToldApart(t *testing.T) {
 	noLeaks(t)
 	c := open(t, vfs.NewMem())
@@ -465,6 +477,7 @@ func TestDamagedRowsAreToldApart(t *testing.T) {
 
 // A commit of the root row whose caller has left does not come after one that was begun later.
 func TestRootRowsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	c := open(t, vfs.NewMem())
 	for i := uint64(1); i < 2000; i += 2 {
 		ctx, cancel := context.WithCancel(bg)

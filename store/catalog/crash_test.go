@@ -140,6 +140,7 @@ func (c *crasher) String() string { return "crasher" }
 // Every crash leaves all synced batches, none that was not begun, no batch in part,
 // and no gap: what is there is the first n batches for some n.
 func TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	const rounds, batchesPerRound, wanted = 10, 250, 200
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -205,6 +206,7 @@ func TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes(t *testing.T) {
 
 // A crash at any operation of the creation leaves something that opens.
 func TestACrashDuringCreationIsNotForEver(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	h := &history{}
 	total := 0
@@ -246,6 +248,7 @@ func TestACrashDuringCreationIsNotForEver(t *testing.T) {
 // A marker names a manifest. A crash may keep any of the names made since the directory was synced: it never keeps the
 // marker and loses the manifest, or the catalog would not open again.
 func TestACrashKeepsNoMarkerWithoutItsManifest(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 5))
 	mem := vfs.NewCrashableMem()

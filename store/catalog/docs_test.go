@@ -17,6 +17,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 
 // docs/reference/format.md says of the root row what the code does.
 func TestDocsRootRow(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/format.md")
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "## Root row\n")
@@ -33,6 +34,7 @@ func TestDocsRootRow(t *testing.T) {
 
 // docs/reference/format.md says of side rows what the code does.
 func TestDocsSideRows(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/format.md")
 	require.NoError(t, err)
 	section := func(name string) string {

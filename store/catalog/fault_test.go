@@ -102,6 +102,7 @@ func fillRows(b *Batch, i int) {
 
 // Pebble's own answer to each of these is to end the process.
 func TestAnUnwritableLogOrManifestFailsTheCatalogAndNothingElse(t *testing.T) {
+	t.Parallel()
 	const write, sync, syncData, syncTo = errorfs.OpFileWrite, errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo
 	cases := []struct {
 		name  string
@@ -189,6 +190,7 @@ func testFailure(t *testing.T, mem vfs.FS, c *Catalog, sync bool, failures *atom
 // What was synced before the failure is there for the next process, and the failed
 // catalog writes nothing after it has failed.
 func TestAFailureLosesNoSyncedCommit(t *testing.T) {
+	t.Parallel()
 	mem := vfs.NewCrashableMem()
 	f := &fault{match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData), err: errBroken}
 	c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), memtableBytes: 64 << 10})
@@ -212,6 +214,8 @@ func TestAFailureLosesNoSyncedCommit(t *testing.T) {
 
 // Table files that cannot be written make commits wait, then fail; they go on when
 // there is room again.
+//
+// Alone: goroutines of the whole process are counted.
 func TestAFullDiskUnderTablesRefusesCommitsUntilThereIsRoom(t *testing.T) {
 	noLeaks(t)
 	for _, tc := range []struct {
@@ -256,6 +260,7 @@ func TestAFullDiskUnderTablesRefusesCommitsUntilThereIsRoom(t *testing.T) {
 // Tables that fail for another reason than space, for longer than the timeout, fail
 // the catalog.
 func TestADeadDriveUnderTablesFailsTheCatalog(t *testing.T) {
+	t.Parallel()
 	f := &fault{match: ops("", ".sst", errorfs.OpCreate), err: errBroken}
 	var failures atomic.Int64
 	c, err := Open(testDir, Options{FS: faulty(vfs.NewMem(), f), Logger: quiet(), Timeout: 300 * time.Millisecond,
@@ -306,6 +311,7 @@ func (h *hang) hold() (letGo func()) {
 	}
 }
 
+// Alone: goroutines of the whole process are counted.
 func TestADriveThatDoesNotAnswerCostsADeadline(t *testing.T) {
 	noLeaks(t)
 	h := &hang{match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData)}
@@ -347,6 +353,7 @@ func TestADriveThatDoesNotAnswerCostsADeadline(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForADriveThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	h := &hang{match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData)}
 	c, err := Open(testDir, Options{FS: faulty(vfs.NewMem(), h), Logger: quiet(), Timeout: 300 * time.Millisecond})
 	require.NoError(t, err)
@@ -362,6 +369,7 @@ func TestCloseDoesNotWaitForADriveThatDoesNotAnswer(t *testing.T) {
 
 // An error at any operation of Open comes back from Open, and gives back the lock.
 func TestOpenSurvivesAnErrorAtAnyOperation(t *testing.T) {
+	t.Parallel()
 	failed, opened := 0, 0
 	for _, existing := range []bool{false, true} {
 		for k := int32(0); ; k++ {
@@ -407,6 +415,7 @@ func TestOpenSurvivesAnErrorAtAnyOperation(t *testing.T) {
 // A disk that is full from any operation of Open on is the end of that Open, at once;
 // with room again, everything synced is there.
 func TestOpenOnAFullDiskEnds(t *testing.T) {
+	t.Parallel()
 	left := vfs.NewCrashableMem()
 	c := open(t, left, func(o *Options) { o.memtableBytes = 64 << 10 })
 	for i := range 100 {
@@ -444,6 +453,8 @@ func TestOpenOnAFullDiskEnds(t *testing.T) {
 }
 
 // Damage in a table is the reader's error, not the catalog's end.
+//
+// Alone: goroutines of the whole process are counted.
 func TestADamagedTableIsDamagedToItsReaders(t *testing.T) {
 	noLeaks(t)
 	mem := vfs.NewMem()
@@ -500,6 +511,7 @@ func (l lateLock) Unwrap() vfs.FS { return l.FS }
 // An open that was given up, and goes on behind its caller's back, does not keep the lock
 // that it takes then.
 func TestAnOpenGivenUpKeepsNoLock(t *testing.T) {
+	t.Parallel()
 	mem := vfs.NewMem()
 	late := lateLock{FS: mem, gate: make(chan struct{}), taken: make(chan struct{})}
 	_, err := Open(testDir, Options{FS: late, Logger: quiet(), OpenTimeout: 50 * time.Millisecond})

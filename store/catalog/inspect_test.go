@@ -16,6 +16,8 @@ import (
 
 // Inspect while a writer flushes, compacts and recycles logs all the time: every view
 // holds whole batches, all that were synced before it, and does not change.
+//
+// Alone: goroutines of the whole process are counted.
 func TestInspectSeesOneMomentOfALiveCatalog(t *testing.T) {
 	noLeaks(t)
 	for name, where := range map[string]struct {
@@ -107,6 +109,8 @@ func TestInspectSeesOneMomentOfALiveCatalog(t *testing.T) {
 // A flush between the reading of the manifest and the copying of the logs takes away
 // a log that the manifest read still needs: without a second look the view would
 // have a hole.
+//
+// Alone: goroutines of the whole process are counted.
 func TestInspectNoticesThatItsLogsWereFlushed(t *testing.T) {
 	noLeaks(t)
 	mem := vfs.NewMem()

@@ -33,6 +33,7 @@ func blockRows(t *testing.T, c *Catalog) map[layout.Location]string {
 // Rows of tables are rows like others once they are taken in, and survive a crash; tables
 // that were not taken in are nothing, and Empty removes them.
 func TestTablesOfRows(t *testing.T) {
+	t.Parallel()
 	fs := vfs.NewCrashableMem()
 	require.NoError(t, fs.MkdirAll("c", 0o755))
 	root, err := fs.OpenDir("/")
@@ -71,6 +72,7 @@ func TestTablesOfRows(t *testing.T) {
 }
 
 func TestTablesRefuse(t *testing.T) {
+	t.Parallel()
 	c, err := Open("c", Options{FS: vfs.NewMem()})
 	require.NoError(t, err)
 	_, err = c.WriteTable(t.Context(), 0, nil)

@@ -17,6 +17,7 @@ import (
 
 // A row whose key is not one of its kind is damage, whatever its value is.
 func TestKeysOfNoKind(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		key  []byte
 		list func(c *Catalog) error
@@ -41,6 +42,7 @@ func TestKeysOfNoKind(t *testing.T) {
 
 // Pebble's errors have a kind of ours.
 func TestPebblesErrorsHaveAKind(t *testing.T) {
+	t.Parallel()
 	for err, kind := range map[error]skep.Kind{
 		pebble.ErrReadOnly: skep.ReadOnly, pebble.ErrClosed: skep.Closed, pebble.ErrCorruption: skep.Damaged, errBroken: skep.Other,
 	} {
@@ -54,6 +56,7 @@ func TestPebblesErrorsHaveAKind(t *testing.T) {
 // or its time is over: then it has not happened, and the error says so. What its caller's context
 // ends may have, as far as the caller is told.
 func TestACommitWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
 	c := open(t, vfs.NewMem(), func(o *Options) { o.Timeout = 20 * time.Millisecond })
 	for range maxCommits {
 		c.commits <- struct{}{}
@@ -74,6 +77,7 @@ func TestACommitWaitsForItsTurn(t *testing.T) {
 
 // Of a catalog whose OPTIONS cannot be read the open says so, by the file's name.
 func TestDamagedOptions(t *testing.T) {
+	t.Parallel()
 	mem := vfs.NewMem()
 	c, err := Open(testDir, Options{FS: mem, Logger: quiet()})
 	require.NoError(t, err)

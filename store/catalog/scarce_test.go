@@ -24,6 +24,7 @@ import (
 // Nobody gets a descriptor for longer than a caller of the catalog waits: the commit that needs the next log waits on,
 // what is there is read, and when there are descriptors all is well, without an open.
 func TestWithoutDescriptorsTheCatalogWaits(t *testing.T) {
+	t.Parallel()
 	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +36,7 @@ func TestWithoutDescriptorsTheCatalogWaits(t *testing.T) {
 			}}
 			mem := vfs.NewMem()
 			const timeout = 500 * time.Millisecond
-			c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, memtableBytes: 64 << 10})
+			c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, Patience: time.Hour, memtableBytes: 64 << 10})
 			require.NoError(t, err)
 			commit(t, c, true, func(b *Batch) { b.PutStore(StoreState{NextSeq: 7}) })
 			require.NoError(t, c.Scarce())
@@ -130,6 +131,8 @@ func (h *hogs) giveBack() int {
 }
 
 // The same on the machine's own files, in a process of its own that may have few: others in it take all that is free.
+//
+// Alone: the limit is the process's.
 func TestOthersTakeAllDescriptors(t *testing.T) {
 	const inside = "SKEP_TEST_FEW_FILES"
 	if os.Getenv(inside) == "" {
@@ -189,6 +192,7 @@ func TestOthersTakeAllDescriptors(t *testing.T) {
 // A file system takes a part of what is written to a log, and then says that it is full: when there is space the rest
 // follows, and what an open reads is what was committed.
 func TestAHalfWrittenLogGoesOn(t *testing.T) {
+	t.Parallel()
 	mem := vfs.NewMem()
 	disk := &halfFS{FS: mem}
 	c, err := Open(testDir, Options{FS: disk, Logger: quiet()})
@@ -247,6 +251,8 @@ func (f *halfFile) Write(p []byte) (int, error) {
 }
 
 // An open that finds no descriptors for its reserve leaves nothing behind: neither Pebble nor the lock.
+//
+// Alone: goroutines of the whole process are counted.
 func TestOpenWithoutAReserveIsClosed(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	mem := vfs.NewMem()

@@ -34,6 +34,7 @@ func readSide(t *testing.T, c *Catalog, id SideID) (SideRoot, []string) {
 }
 
 func TestSideRows(t *testing.T) {
+	t.Parallel()
 	c := open(t, vfs.NewMem())
 	one, salted, other, next := sideID(1, 0, 0xff), sideID(1, 0xff, 1), sideID(1, 0, 2), sideID(2, 0, 2)
 	piece := func(edition uint64, number uint32, s string) SidePiece {
@@ -98,6 +99,7 @@ func TestSideRows(t *testing.T) {
 
 // Side rows that are not as they were written are damage, or of a newer program.
 func TestDamagedSideRows(t *testing.T) {
+	t.Parallel()
 	c := open(t, vfs.NewMem())
 	id := sideID(1, 2, 3)
 	good := SideRoot{ID: id, Edition: 1, Pieces: []SidePiece{{Kind: 1, Edition: 1, Bytes: 3}}}

@@ -19,6 +19,7 @@ import (
 // and the log is synced long after there is: of each it is known whether it happened. Those that waited for others
 // did not.
 func TestWithoutSpaceNoCommitIsInDoubt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, all = 30 * time.Second, maxCommits + 20
 		var full, slow atomic.Bool

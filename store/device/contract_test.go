@@ -22,10 +22,12 @@ func create(t *testing.T, size int64, o device.Options) device.Device {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	devicetest.Test(t, func(*testing.T) device.Device { return device.NewMemory(devicetest.Size) })
 }
 
 func TestPool(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]device.Options{
 		"direct":   {Backend: device.Pool},
 		"buffered": {Backend: device.Pool, Buffered: true},
@@ -50,6 +52,7 @@ func TestPool(t *testing.T) {
 }
 
 func TestThrottledMemory(t *testing.T) {
+	t.Parallel()
 	for name, m := range map[string]device.Model{
 		"unlimited": {},
 		"limited":   {ReadBandwidth: 4 << 30, WriteBandwidth: 4 << 30, IOPS: 1_000_000, Latency: 20 * time.Microsecond},
@@ -65,6 +68,7 @@ func TestThrottledMemory(t *testing.T) {
 }
 
 func TestFaultlessFault(t *testing.T) {
+	t.Parallel()
 	devicetest.Test(t, func(t *testing.T) device.Device {
 		f := device.NewFault(device.NewMemory(devicetest.Size), 1)
 		require.NoError(t, f.Record(devicetest.Context(t)))
@@ -73,6 +77,7 @@ func TestFaultlessFault(t *testing.T) {
 }
 
 func TestWrappersNest(t *testing.T) {
+	t.Parallel()
 	devicetest.Test(t, func(t *testing.T) device.Device {
 		d, err := device.NewThrottled(device.NewFault(create(t, devicetest.Size, device.Options{}), 1), device.Model{IOPS: 1_000_000})
 		require.NoError(t, err)

@@ -41,6 +41,7 @@ func at(m *device.Memory, off int64, n int) []byte {
 }
 
 func TestFaultRules(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		rule device.Rule
@@ -140,6 +141,7 @@ func TestFaultRules(t *testing.T) {
 }
 
 func TestFaultRefusesRulesWithoutSense(t *testing.T) {
+	t.Parallel()
 	f, _ := newFault(t)
 	for _, r := range []device.Rule{
 		{},
@@ -158,6 +160,7 @@ func TestFaultRefusesRulesWithoutSense(t *testing.T) {
 }
 
 func TestFaultsRepeatFromTheSeed(t *testing.T) {
+	t.Parallel()
 	run := func(seed uint64) (failed []int) {
 		f := device.NewFault(device.NewMemory(1<<20), seed)
 		defer f.Close()
@@ -175,6 +178,7 @@ func TestFaultsRepeatFromTheSeed(t *testing.T) {
 }
 
 func TestAHungDriveKeepsTheBuffer(t *testing.T) {
+	t.Parallel()
 	f, m := newFault(t)
 	m.Poke(0, fill(page, 5))
 	f.Hold(device.Read)
@@ -201,6 +205,7 @@ func TestAHungDriveKeepsTheBuffer(t *testing.T) {
 }
 
 func TestWithholdRunsTheOp(t *testing.T) {
+	t.Parallel()
 	f, m := newFault(t)
 	f.MustInject(device.Rule{Action: device.Withhold, Kinds: device.Writes})
 	done := make(chan struct{})
@@ -219,6 +224,7 @@ func TestWithholdRunsTheOp(t *testing.T) {
 }
 
 func TestCloseWithAHeldOp(t *testing.T) {
+	t.Parallel()
 	// On a real file, so that the descriptor under the hung op would matter.
 	inner := create(t, 1<<20, device.Options{})
 	f := device.NewFault(inner, 1)
@@ -246,6 +252,7 @@ func TestCloseWithAHeldOp(t *testing.T) {
 }
 
 func TestCrashImageOfAKnownHistory(t *testing.T) {
+	t.Parallel()
 	ctx := devicetest.Context(t)
 	f, _ := newFault(t)
 	write := func(p int, v byte) { require.NoError(t, device.WriteAt(ctx, f, fill(page, v), int64(p)*page)) }
@@ -288,6 +295,7 @@ func TestCrashImageOfAKnownHistory(t *testing.T) {
 // TestCrashImagesAreWhatACrashCouldLeave: every unit of every image holds bytes
 // that some write put there and that no flush has since made obsolete.
 func TestCrashImagesAreWhatACrashCouldLeave(t *testing.T) {
+	t.Parallel()
 	ctx, rng := devicetest.Context(t), devicetest.RNG(t)
 	const pages, sector = 16, 512
 	torn := 0
@@ -352,6 +360,7 @@ func TestCrashImagesAreWhatACrashCouldLeave(t *testing.T) {
 }
 
 func TestThrottledPassesErrorsAndSaysSimulated(t *testing.T) {
+	t.Parallel()
 	f, _ := newFault(t)
 	f.MustInject(device.Rule{Action: device.Fail, Kinds: device.Reads})
 	d, err := device.NewThrottled(f, device.Model{Latency: time.Microsecond})
@@ -364,6 +373,7 @@ func TestThrottledPassesErrorsAndSaysSimulated(t *testing.T) {
 }
 
 func TestThrottledIsNoFasterThanItsModel(t *testing.T) {
+	t.Parallel()
 	d, err := device.NewThrottled(device.NewMemory(1<<20), device.Model{ReadBandwidth: 64 << 20, Latency: time.Millisecond})
 	require.NoError(t, err)
 	defer d.Close()

@@ -15,6 +15,7 @@ import (
 )
 
 func TestAlignedBuffer(t *testing.T) {
+	t.Parallel()
 	require.Nil(t, AlignedBuffer(0))
 	require.Nil(t, AlignedBuffer(-1))
 	for _, n := range []int{1, 511, 4096, 4097, 1 << 20} {
@@ -31,6 +32,7 @@ func TestAlignedBuffer(t *testing.T) {
 }
 
 func TestSkipBytes(t *testing.T) {
+	t.Parallel()
 	a, b, c := []byte("aaaa"), []byte("bb"), []byte("cccc")
 	join := func(bufs [][]byte) string {
 		s := ""
@@ -48,6 +50,7 @@ func TestSkipBytes(t *testing.T) {
 }
 
 func TestLatencyBuckets(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		d      time.Duration
 		bucket int
@@ -71,6 +74,7 @@ type step struct {
 }
 
 func TestTransferCompletesShortIO(t *testing.T) {
+	t.Parallel()
 	const page = Align
 	for _, c := range []struct {
 		name  string
@@ -112,6 +116,7 @@ func TestTransferCompletesShortIO(t *testing.T) {
 }
 
 func TestTransferGivesUpOnADriveThatNeverMoves(t *testing.T) {
+	t.Parallel()
 	for _, s := range []step{{512, nil}, {0, syscall.EAGAIN}} {
 		calls := 0
 		op := &Op{Kind: Read, Bufs: [][]byte{AlignedBuffer(Align)}, total: Align}
@@ -142,6 +147,7 @@ func (s *stuck) grow(*core, int64) error { return errUnsupported("grow") }
 func (s *stuck) close() error            { s.closed.Store(true); return nil }
 
 func TestCloseOfAHungPool(t *testing.T) {
+	t.Parallel()
 	s := &stuck{entered: make(chan struct{}, 2), free: make(chan struct{})}
 	p := newPool(s, Info{Path: "stuck"}, 1<<20, 2, Options{CloseTimeout: time.Millisecond})
 	done := make(chan *Op, 5)
@@ -175,6 +181,7 @@ func TestCloseOfAHungPool(t *testing.T) {
 }
 
 func TestGate(t *testing.T) {
+	t.Parallel()
 	g := gate{drained: make(chan struct{})}
 	require.NoError(t, g.enter(3))
 	g.exit(1)
@@ -194,6 +201,7 @@ func TestGate(t *testing.T) {
 }
 
 func TestModelReserve(t *testing.T) {
+	t.Parallel()
 	const s = int64(time.Second)
 	for _, c := range []struct {
 		name      string
@@ -220,6 +228,7 @@ func TestModelReserve(t *testing.T) {
 }
 
 func TestModelSharesBandwidthExactly(t *testing.T) {
+	t.Parallel()
 	m := Model{ReadBandwidth: 1 << 30, Latency: time.Millisecond}
 	var busy, due int64
 	for range 1024 {
@@ -229,6 +238,7 @@ func TestModelSharesBandwidthExactly(t *testing.T) {
 }
 
 func TestErrorsSayWhereAndWhy(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		err  error
 		says []string

@@ -23,6 +23,7 @@ func openRing(t *testing.T, o device.Options) device.Device {
 }
 
 func TestRing(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]device.Options{
 		"default":  {},
 		"buffered": {Buffered: true},

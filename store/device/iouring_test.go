@@ -33,6 +33,7 @@ func ringOn(t *testing.T, f *os.File, o Options) *ring {
 // TestRingCloseOfAHungDrive has a pipe for a drive: a read of it hangs until
 // somebody writes.
 func TestRingCloseOfAHungDrive(t *testing.T) {
+	t.Parallel()
 	out, in, err := os.Pipe()
 	require.NoError(t, err)
 	defer in.Close()
@@ -75,6 +76,7 @@ func TestRingCloseOfAHungDrive(t *testing.T) {
 
 // TestRingContinuesShortReads: a pipe gives what it has, which is a short read.
 func TestRingContinuesShortReads(t *testing.T) {
+	t.Parallel()
 	out, in, err := os.Pipe()
 	require.NoError(t, err)
 	defer in.Close()
@@ -97,6 +99,7 @@ func TestRingContinuesShortReads(t *testing.T) {
 // The kernel has no memory for entries for now, and nothing is in flight that would wake anybody: they are handed over
 // a moment later, each time that this happens.
 func TestRingTriesAgainEachTime(t *testing.T) {
+	t.Parallel()
 	r := newTestRing(t)
 	defer r.Close()
 	refusals := 0 // guarded by r.mu
@@ -140,6 +143,7 @@ func newTestRing(t *testing.T) *ring {
 // TestRingArena moves bytes to and from registered memory, beside it, and across
 // its edge.
 func TestRingArena(t *testing.T) {
+	t.Parallel()
 	r := newTestRing(t)
 	defer r.Close()
 	ctx := context.Background()
@@ -183,6 +187,7 @@ func TestRingArena(t *testing.T) {
 
 // A large region is registered, and given back, piece by piece, and reads go on meanwhile.
 func TestRingReadsWhileMemoryIsRegistered(t *testing.T) {
+	t.Parallel()
 	r := newTestRing(t)
 	defer r.Close()
 	const size = 2*regionSize + 8<<20
@@ -233,6 +238,7 @@ func TestRingReadsWhileMemoryIsRegistered(t *testing.T) {
 // TestRingEntriesStartClean: giouring leaves the flags of the last user of an
 // entry behind; a read after a flush would fail with EINVAL.
 func TestRingEntriesStartClean(t *testing.T) {
+	t.Parallel()
 	r := newTestRing(t)
 	defer r.Close()
 	ctx, buf := context.Background(), AlignedBuffer(Align)
@@ -245,6 +251,7 @@ func TestRingEntriesStartClean(t *testing.T) {
 // TestRingBroken takes the ring's descriptor away: the kernel refuses to be
 // entered. Everything still ends.
 func TestRingBroken(t *testing.T) {
+	t.Parallel()
 	r := newTestRing(t)
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
@@ -268,6 +275,7 @@ func TestRingBroken(t *testing.T) {
 }
 
 func TestAppendIovecsMergesNeighbours(t *testing.T) {
+	t.Parallel()
 	b := AlignedBuffer(8 * Align)
 	page := func(from, to int) []byte { return b[from*Align : to*Align] }
 	for _, c := range []struct {
@@ -295,6 +303,7 @@ func TestAppendIovecsMergesNeighbours(t *testing.T) {
 }
 
 func TestUnavailableSaysWhy(t *testing.T) {
+	t.Parallel()
 	for err, says := range map[error]string{
 		unix.ENOSYS: "no io_uring", unix.EPERM: "forbidden", unix.ENOMEM: "RLIMIT_MEMLOCK", unix.EMFILE: "too many open files",
 	} {
@@ -307,6 +316,7 @@ func TestUnavailableSaysWhy(t *testing.T) {
 
 // TestRingLayout pins what the kernel reads of giouring's types.
 func TestRingLayout(t *testing.T) {
+	t.Parallel()
 	require.EqualValues(t, 64, unsafe.Sizeof(giouring.SubmissionQueueEntry{}))
 	require.EqualValues(t, 16, unsafe.Sizeof(giouring.CompletionQueueEvent{}))
 	require.EqualValues(t, 32, unsafe.Sizeof(giouring.RsrcUpdate2{}))

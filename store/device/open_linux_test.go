@@ -18,6 +18,7 @@ import (
 )
 
 func TestOnlyOneOpensADevice(t *testing.T) {
+	t.Parallel()
 	d := create(t, 1<<20, device.Options{})
 	path := d.Info().Path
 	for _, o := range []device.Options{{}, {ReadOnly: true, Backend: device.Pool}} {
@@ -54,6 +55,7 @@ func smallTmpfs(t *testing.T, size string) string {
 }
 
 func TestAFullFileSystem(t *testing.T) {
+	t.Parallel()
 	dir := smallTmpfs(t, "4m")
 	path := filepath.Join(dir, "dev")
 	_, err := device.Create(path, 8<<20, device.Options{})
@@ -79,6 +81,7 @@ func TestAFullFileSystem(t *testing.T) {
 }
 
 func TestABlockDevice(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("a loop device needs root")
 	}
@@ -110,6 +113,7 @@ func TestABlockDevice(t *testing.T) {
 	}
 }
 
+// Alone: descriptors of the whole process are counted.
 func TestADeviceGivesBackItsDescriptors(t *testing.T) {
 	open := func() int {
 		e, err := os.ReadDir("/proc/self/fd")

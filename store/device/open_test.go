@@ -16,6 +16,7 @@ import (
 )
 
 func TestOpenRefusesBadArguments(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dev")
 	for _, c := range []struct {
 		size  int64
@@ -45,6 +46,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 }
 
 func TestCreateNeverTouchesWhatIsThere(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dev")
 	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
 	_, err := device.Create(path, 4096, device.Options{})
@@ -55,6 +57,7 @@ func TestCreateNeverTouchesWhatIsThere(t *testing.T) {
 }
 
 func TestOpenFindsWhatWasWritten(t *testing.T) {
+	t.Parallel()
 	ctx := devicetest.Context(t)
 	d := create(t, 1<<20, device.Options{WriteZeros: true})
 	path := d.Info().Path
@@ -82,6 +85,7 @@ func TestOpenFindsWhatWasWritten(t *testing.T) {
 }
 
 func TestInfoSaysWhatWasGivenUp(t *testing.T) {
+	t.Parallel()
 	d := create(t, 4096, device.Options{Buffered: true})
 	defer d.Close()
 	i := d.Info()
@@ -95,6 +99,7 @@ func TestInfoSaysWhatWasGivenUp(t *testing.T) {
 }
 
 func TestAutoIsIOUringOrSaysWhyNot(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dev")
 	d, err := device.Create(path, 4096, device.Options{Backend: device.IOUring})
 	if err != nil {
@@ -107,6 +112,7 @@ func TestAutoIsIOUringOrSaysWhyNot(t *testing.T) {
 }
 
 func TestAFileCutShort(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{device.Auto, device.Pool} {
 		d := create(t, 1<<20, device.Options{Backend: backend})
 		require.NoError(t, os.Truncate(d.Info().Path, 16384))

@@ -12,6 +12,7 @@ import (
 
 // A failpoint fires once, at the pass it is armed for.
 func TestFiresAtItsPass(t *testing.T) {
+	t.Parallel()
 	was := Passed(7)
 	broken := errors.New("broken")
 	disarm := Arm(7, 2, broken, func() {})
@@ -32,6 +33,7 @@ func TestFiresAtItsPass(t *testing.T) {
 
 // Of a context and a channel the failpoint ends the operation.
 func TestEndsTheOperation(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	disarm := Arm(9, 1, nil, cancel)
 	require.ErrorIs(t, Ended(9, ctx), context.Canceled)
@@ -51,6 +53,7 @@ func TestEndsTheOperation(t *testing.T) {
 
 // What was reached is told as a coverage profile.
 func TestSaves(t *testing.T) {
+	t.Parallel()
 	name := filepath.Join(t.TempDir(), "cover")
 	Reached(1)
 	require.NoError(t, Save(name, "m/", List{Returns: []Return{{"a.go", 5, 3}, {"b.go", 7, 2}}}))

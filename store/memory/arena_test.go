@@ -17,6 +17,7 @@ import (
 const kib, mib = 1 << 10, 1 << 20
 
 func TestNewRefusesBadOptions(t *testing.T) {
+	t.Parallel()
 	for field, opts := range map[string]Options{
 		"Options.IO":       {IO: 5000, Cache: 4 * kib},
 		"Options.Cache":    {IO: 4 * kib, Cache: -4 * kib},
@@ -35,6 +36,7 @@ func TestNewRefusesBadOptions(t *testing.T) {
 }
 
 func TestBuffersLieInTheMapping(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 3 * mib, Cache: 1 * mib})
 	whole := a.Bytes()
 	require.Len(t, whole, 4*mib)
@@ -60,6 +62,7 @@ func TestBuffersLieInTheMapping(t *testing.T) {
 }
 
 func TestAllocRefusesWhatCanNeverBe(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 16 * kib, MaxBlock: 32 * kib})
 	for name, c := range map[string]struct {
 		lens   []int
@@ -86,6 +89,7 @@ func TestAllocRefusesWhatCanNeverBe(t *testing.T) {
 }
 
 func TestBudgetsAreHardAndSeparate(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 8 * kib, Cache: 8 * kib})
 	io := mustAlloc(t, a, 8*kib, BudgetIO)
 	_, err := a.TryAlloc(1, BudgetIO)
@@ -110,6 +114,7 @@ func TestBudgetsAreHardAndSeparate(t *testing.T) {
 }
 
 func TestAllocVecIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 16 * kib})
 	one := mustAlloc(t, a, 1, BudgetIO)
 	_, err := a.TryAllocVec([]int{8 * kib, 4 * kib, 4 * kib}, BudgetIO)
@@ -126,6 +131,7 @@ func TestAllocVecIsAllOrNothing(t *testing.T) {
 // Random allocations, loans, transfers and releases, each seen from the outside:
 // charges match what is alive, budgets hold, no two live buffers share a byte.
 func TestArenaProperties(t *testing.T) {
+	t.Parallel()
 	rng := newRand(t)
 	a := newArena(t, Options{IO: 1 * mib, Cache: 512 * kib, MaxBlock: 256 * kib})
 	type use struct {
@@ -208,6 +214,7 @@ func TestArenaProperties(t *testing.T) {
 }
 
 func TestWaitersAreServedInOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{IO: 64 * kib})
 		all := mustAlloc(t, a, 64*kib, BudgetIO)
@@ -243,6 +250,7 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 }
 
 func TestAWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{IO: 8 * kib})
 		held := mustAlloc(t, a, 4*kib, BudgetIO)
@@ -273,6 +281,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 // A drive completes a read long after its caller has given up and released the
 // buffer. Until then nobody else may be given the memory.
 func TestLentMemoryIsQuarantined(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, MaxBlock: 16 * kib})
 	const late = 0xee
 	lent := mustAlloc(t, a, 16*kib, BudgetIO)
@@ -324,6 +333,7 @@ func TestLentMemoryIsQuarantined(t *testing.T) {
 }
 
 func TestMisuseIsCountedAndHarmless(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 8 * kib})
 	stale := mustAlloc(t, a, 4*kib, BudgetIO)
 	stale.Release()
@@ -352,6 +362,7 @@ func TestMisuseIsCountedAndHarmless(t *testing.T) {
 }
 
 func TestFreedMemoryIsPoisoned(t *testing.T) {
+	t.Parallel()
 	if !invariants {
 		t.Skip("needs the build tag invariants")
 	}
@@ -366,6 +377,7 @@ func TestFreedMemoryIsPoisoned(t *testing.T) {
 }
 
 func TestCloseWaitsForBuffersOrLeaks(t *testing.T) {
+	t.Parallel()
 	a, err := New(Options{IO: 64 * kib})
 	require.NoError(t, err)
 	lent, held := mustAlloc(t, a, 1, BudgetIO), mustAlloc(t, a, 1, BudgetIO)
@@ -396,6 +408,7 @@ func TestCloseWaitsForBuffersOrLeaks(t *testing.T) {
 }
 
 func TestCloseFailsTheWaiting(t *testing.T) {
+	t.Parallel()
 	a, err := New(Options{IO: 4 * kib})
 	require.NoError(t, err)
 	b := mustAlloc(t, a, 1, BudgetIO)
@@ -417,6 +430,7 @@ func TestCloseFailsTheWaiting(t *testing.T) {
 }
 
 func TestArenaUnderContention(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 256 * kib, MaxBlock: 64 * kib})
 	seed := newRand(t).Uint64()
 	var users sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 )
 
 func TestBitsetFindsItsLeastMember(t *testing.T) {
+	t.Parallel()
 	rng := newRand(t)
 	for _, n := range []int{1, 63, 64, 65, 4096, 4097, 300_000} {
 		s := newBitset(n)
@@ -36,6 +37,7 @@ func TestBitsetFindsItsLeastMember(t *testing.T) {
 }
 
 func TestBuddyTakesTheTightestLowestBlock(t *testing.T) {
+	t.Parallel()
 	b := newBuddy(16, 3) // two blocks of 8
 	page := func(n int) int {
 		p, ok := b.alloc(n)
@@ -66,6 +68,7 @@ func TestBuddyTakesTheTightestLowestBlock(t *testing.T) {
 // of free pages is exact, an allocation fails only if no aligned window is free,
 // and when everything is free again it has merged to what it was.
 func TestBuddyProperties(t *testing.T) {
+	t.Parallel()
 	rng := newRand(t)
 	for _, size := range []struct{ pages, maxOrder int }{{1, 0}, {64, 6}, {1024, 9}, {1000, 9}, {777, 4}, {5000, 14}} {
 		b := newBuddy(size.pages, size.maxOrder)

@@ -65,6 +65,7 @@ func cached(c *Cache, names ...int) (found []int) {
 }
 
 func TestCacheHoldsValuesOfSeveralBuffers(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 64 * kib, MaxBlock: 8 * kib})
 	c := newCache(t, a, CacheOptions{})
 	put(t, c, 1, 20_000, 'a')
@@ -94,6 +95,7 @@ func TestCacheHoldsValuesOfSeveralBuffers(t *testing.T) {
 }
 
 func TestPutShowsNothingBeyondLength(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 64 * kib})
 	c := newCache(t, a, CacheOptions{})
 	bufs := []*Buffer{mustAlloc(t, a, 100, BudgetIO), mustAlloc(t, a, 100, BudgetIO), mustAlloc(t, a, 100, BudgetIO)}
@@ -111,6 +113,7 @@ func TestPutShowsNothingBeyondLength(t *testing.T) {
 }
 
 func TestPutRefusesAndLeavesOwnershipWithTheCaller(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 128 * kib, Cache: 16 * kib})
 	other := newArena(t, Options{IO: 16 * kib})
 	c := newCache(t, a, CacheOptions{})
@@ -159,6 +162,7 @@ func TestPutRefusesAndLeavesOwnershipWithTheCaller(t *testing.T) {
 }
 
 func TestPutEvictsTheLeastCostEffective(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 16 * kib})
 	c := newCache(t, a, CacheOptions{})
 	for name, cost := range []time.Duration{4, 1, 3, 2} {
@@ -179,6 +183,7 @@ func TestPutEvictsTheLeastCostEffective(t *testing.T) {
 
 // The cache as a whole evicts what a simulation of the policy evicts.
 func TestEvictionOrderAgainstASimulation(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []Policy{CostAware, LRU} {
 		rng := newRand(t)
 		const slots = 64
@@ -209,6 +214,7 @@ func TestEvictionOrderAgainstASimulation(t *testing.T) {
 }
 
 func TestDirtyEntriesStayUntilTheirVersionIsClean(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 8 * kib})
 	c := newCache(t, a, CacheOptions{})
 	first, err := tryPut(c, Item{ID: id(1), Length: 8 * kib, Dirty: true}, 'a')
@@ -240,6 +246,7 @@ func TestDirtyEntriesStayUntilTheirVersionIsClean(t *testing.T) {
 }
 
 func TestPinnedAndSharedEntriesStay(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 8 * kib})
 	c := newCache(t, a, CacheOptions{})
 	put(t, c, 1, 8*kib, 'a')
@@ -261,6 +268,7 @@ func TestPinnedAndSharedEntriesStay(t *testing.T) {
 }
 
 func TestRemovedEntriesLiveAsLongAsTheirPins(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 64 * kib})
 	c := newCache(t, a, CacheOptions{})
 	for name := range 6 {
@@ -294,6 +302,7 @@ func TestRemovedEntriesLiveAsLongAsTheirPins(t *testing.T) {
 }
 
 func TestHandlesPastTheirDeadlineYieldUnderPressure(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 64 * kib, Cache: 8 * kib})
 	now := time.Unix(1000, 0)
 	c := newCache(t, a, CacheOptions{HandleLife: time.Second, Now: func() time.Time { return now }})
@@ -341,6 +350,7 @@ func TestHandlesPastTheirDeadlineYieldUnderPressure(t *testing.T) {
 // With the cache spread in small entries over all of the mapping, an allocation
 // for I/O gets its window, and the cache loses what stood there and little else.
 func TestIOClearsAWindowInAFragmentedMapping(t *testing.T) {
+	t.Parallel()
 	a := newArena(t, Options{IO: 1 * mib, Cache: 3 * mib, MaxBlock: 1 * mib})
 	c := newCache(t, a, CacheOptions{})
 	// Fill the mapping with single pages of which every fourth, spread evenly,
@@ -387,6 +397,7 @@ func TestIOClearsAWindowInAFragmentedMapping(t *testing.T) {
 }
 
 func TestAWaitForIOIsServedWhenTheCacheCanYield(t *testing.T) {
+	t.Parallel()
 	for name, free := range map[string]func(c *Cache, h *Handle, v Version){
 		"a release":  func(c *Cache, h *Handle, v Version) { c.MarkClean(id(1), v); h.Release() },
 		"clean":      func(c *Cache, h *Handle, v Version) { h.Release(); c.MarkClean(id(1), v) },

@@ -10,6 +10,7 @@ import (
 )
 
 func TestEffectivenessIsEquationSix(t *testing.T) {
+	t.Parallel()
 	m := CostModel{Base: 100 * time.Microsecond, BytesPerSecond: 1e9}
 	assert.Equal(t, 1100*time.Microsecond, m.Cost(1e6))
 	for _, c := range []struct {
@@ -67,6 +68,7 @@ func (s *slowRanking) evict() int {
 }
 
 func TestRankingAgreesWithTheSlowOne(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []Policy{CostAware, LRU} {
 		rng := newRand(t)
 		slow := slowRanking{policy: policy, items: map[int]*slowItem{}}
@@ -117,6 +119,7 @@ func TestRankingAgreesWithTheSlowOne(t *testing.T) {
 
 // Without aging, eq. 6 would keep for ever what was popular once.
 func TestInflationLetsThePastGo(t *testing.T) {
+	t.Parallel()
 	r := ranking{}
 	star := &node{cost: time.Second, bytes: 1}
 	r.admit(star)

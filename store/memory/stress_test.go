@@ -73,6 +73,7 @@ func checkCache(t *testing.T, c *Cache) {
 // Random operations against a model that knows what every value must be. The
 // cache may forget, but never what is dirty or pinned, and it never lies.
 func TestCacheProperties(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []Policy{CostAware, LRU} {
 		rng := newRand(t)
 		a := newArena(t, Options{IO: 256 * kib, Cache: 512 * kib, MaxBlock: 64 * kib})
@@ -181,6 +182,7 @@ func TestCacheProperties(t *testing.T) {
 // Readers, writers, removers and I/O at once, each value carrying its own name:
 // nobody ever reads another's bytes.
 func TestCacheUnderContention(t *testing.T) {
+	t.Parallel()
 	rounds := 1500
 	if testing.Short() {
 		rounds = 300

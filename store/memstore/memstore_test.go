@@ -20,9 +20,13 @@ func open(_ *testing.T, c storetest.Config) skep.Store {
 	})
 }
 
-func TestContract(t *testing.T) { storetest.Test(t, open) }
+func TestContract(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, open)
+}
 
 func TestContractWhenItDeclines(t *testing.T) {
+	t.Parallel()
 	storetest.Test(t, func(_ *testing.T, c storetest.Config) skep.Store {
 		return memstore.New(memstore.Options{
 			CapacityBytes: c.CapacityBytes, TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes, TenantNamespaces: c.TenantNamespaces,
@@ -33,10 +37,12 @@ func TestContractWhenItDeclines(t *testing.T) {
 
 // The model compared with itself: equal, and unequal when one of the two evicts.
 func TestRandom(t *testing.T) {
+	t.Parallel()
 	storetest.Random(t, open, storetest.RandomOptions{Ops: 2000})
 }
 
 func TestRandomUnderPressure(t *testing.T) {
+	t.Parallel()
 	storetest.Random(t, open, storetest.RandomOptions{Ops: 2000, Lossy: true, Config: storetest.Config{CapacityBytes: 300_000}})
 }
 
@@ -60,6 +66,7 @@ func (l *lasting) Close() error {
 }
 
 func TestRandomWithRestarts(t *testing.T) {
+	t.Parallel()
 	st := &lasting{Store: memstore.New(memstore.Options{})}
 	storetest.Random(t, func(*testing.T, storetest.Config) skep.Store { return st }, storetest.RandomOptions{
 		Ops: 1000, Reopen: func(*testing.T) skep.Store { return st },

@@ -80,6 +80,7 @@ func (b *bench) stats() skep.Stats {
 }
 
 func TestLeasesEndWithTheClock(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{TenantLeaseBytes: 250})
 	a, c := chain("a", 2), chain("c", 2)
 	b.put(b.sc, a)
@@ -104,6 +105,7 @@ func TestLeasesEndWithTheClock(t *testing.T) {
 }
 
 func TestTheColdestChainIsEvictedFromItsTail(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{CapacityBytes: 1000})
 	cold, warm, hot := chain("cold", 4), chain("warm", 4), chain("hot", 4)
 	b.put(b.sc, warm)
@@ -116,6 +118,7 @@ func TestTheColdestChainIsEvictedFromItsTail(t *testing.T) {
 }
 
 func TestAChainLongerThanTheStoreKeepsItsHead(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{CapacityBytes: 1000})
 	keys := chain("long", 20)
 	res := b.put(b.sc, keys)
@@ -131,6 +134,7 @@ func TestAChainLongerThanTheStoreKeepsItsHead(t *testing.T) {
 }
 
 func TestPinsEndWithTheClock(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{CapacityBytes: 400})
 	keys := chain("pinned", 2)
 	b.put(b.sc, keys)
@@ -144,6 +148,7 @@ func TestPinsEndWithTheClock(t *testing.T) {
 }
 
 func TestADroppedBlockGoesFirst(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{CapacityBytes: 200})
 	a, c, d := chain("a", 1), chain("c", 1), chain("d", 1)
 	b.put(b.sc, a)
@@ -158,6 +163,7 @@ func TestADroppedBlockGoesFirst(t *testing.T) {
 }
 
 func TestATenantsQuota(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{TenantBytes: 250})
 	res := b.put(b.sc, chain("a", 3))
 	require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.Quota}, res[2])
@@ -170,6 +176,7 @@ func TestATenantsQuota(t *testing.T) {
 }
 
 func TestChunksComeInTheDirectionAsked(t *testing.T) {
+	t.Parallel()
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
 	shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 4, Element: skep.F16, BlockTokens: 2}
@@ -203,6 +210,7 @@ func TestChunksComeInTheDirectionAsked(t *testing.T) {
 }
 
 func TestPrioritiesAndDeadlines(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{})
 	keys := chain("a", 2)
 	b.put(b.sc, keys)
@@ -233,6 +241,7 @@ func TestPrioritiesAndDeadlines(t *testing.T) {
 }
 
 func TestClaimsMeetWhatWasLoaded(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{})
 	keys := chain("a", 5) // of 4 tokens each
 	b.put(b.sc, keys[:4])
@@ -263,6 +272,7 @@ func TestClaimsMeetWhatWasLoaded(t *testing.T) {
 }
 
 func TestBrokenPromisesAreCounted(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{})
 	keys := chain("a", 3)
 	b.put(b.sc, keys)
@@ -278,6 +288,7 @@ func TestBrokenPromisesAreCounted(t *testing.T) {
 }
 
 func TestASlowReaderIsToldWhatItLost(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{EventBuffer: 4, Epoch: 9})
 	st, err := b.st.Events(ctx, skep.Cursor{}, false)
 	require.NoError(t, err)
@@ -300,6 +311,7 @@ func TestASlowReaderIsToldWhatItLost(t *testing.T) {
 }
 
 func TestMemoryIsBudgeted(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{MemoryBytes: 1000})
 	m, err := b.st.Alloc(ctx, 800)
 	require.NoError(t, err)
@@ -344,6 +356,7 @@ func TestMemoryIsBudgeted(t *testing.T) {
 }
 
 func TestReleasedBytesArePoisoned(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{PoisonReleased: true})
 	keys := chain("a", 1)
 	b.put(b.sc, keys)
@@ -362,6 +375,7 @@ func TestReleasedBytesArePoisoned(t *testing.T) {
 }
 
 func TestAWholeBlockIsNotReplaced(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{})
 	old, fresh := chain("old", 2), chain("fresh", 1)
 	b.put(b.sc, old)
@@ -371,6 +385,7 @@ func TestAWholeBlockIsNotReplaced(t *testing.T) {
 }
 
 func TestALeasedPartialTailIsReplacedToo(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{})
 	tail, whole := chain("tail", 1), chain("whole", 1)
 	block := skep.Block{Key: tail[0], ValidTokens: 1, Parts: []skep.Part{{Bytes: make([]byte, 100)}}}
@@ -395,6 +410,7 @@ func TestALeasedPartialTailIsReplacedToo(t *testing.T) {
 
 // The keys of an unchained namespace may name a block twice: it is leased once.
 func TestABlockNamedTwiceIsLeasedOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, memstore.Options{TenantLeaseBytes: 150})
 	n, err := b.st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "loose", Shape: skep.Shape{BlockTokens: 4, Bytes: 100}})
 	require.NoError(t, err)

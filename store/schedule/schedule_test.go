@@ -18,6 +18,7 @@ func places() (list []Place) {
 
 // A plan follows from its seed.
 func TestPlansAreDrawnFromASeed(t *testing.T) {
+	t.Parallel()
 	differ := false
 	for seed := range uint64(20) {
 		a, b, c := NewPlan(seed, places()), NewPlan(seed, places()), NewPlan(seed+1, places())
@@ -33,6 +34,7 @@ func TestPlansAreDrawnFromASeed(t *testing.T) {
 // At a hot place goroutines sleep again and again; what is passed in a loop cools down; elsewhere hardly anybody
 // sleeps; and without a plan nobody does.
 func TestWhoSleeps(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slept := func(n, times int) time.Duration {
 			began := time.Now()

@@ -71,6 +71,7 @@ var limits = map[string]int{
 
 // docs/reference/format.md says what the code does: every table row's offset, size and name.
 func TestDocsOffsets(t *testing.T) {
+	t.Parallel()
 	tables := docTables(t)
 	for name, fields := range formatFields {
 		rows := tables[name]
@@ -104,6 +105,7 @@ func TestDocsOffsets(t *testing.T) {
 }
 
 func TestDocsLimits(t *testing.T) {
+	t.Parallel()
 	got := map[string]int{}
 	for _, r := range docTables(t)["Format limits"] {
 		n, err := strconv.Atoi(r[1])

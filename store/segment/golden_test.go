@@ -21,6 +21,7 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the golden images instead of comparing with them")
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	rec, stone, purge, ns := sampleRecord(), sampleTombstone(), samplePurge(), sampleNamespace()
 	l := newTestLog(t, 3)
 	l.append(1<<33+1, func(w *LogWriter) {
@@ -127,6 +128,7 @@ func TestGolden(t *testing.T) {
 // Superblocks as builds from before the first release wrote them, whose formats were numbered 1
 // to 4, are told from those of format 1 and refused, and so are their numbers with today's bytes.
 func TestUnreleasedFormats(t *testing.T) {
+	t.Parallel()
 	for _, n := range []uint32{1, 4} {
 		text, err := os.ReadFile(filepath.Join("testdata", "unreleased", fmt.Sprintf("superblock-%d.hex", n)))
 		require.NoError(t, err)
@@ -191,6 +193,7 @@ func undump(text string) ([]byte, error) {
 }
 
 func TestDump(t *testing.T) {
+	t.Parallel()
 	b := bytes.Repeat([]byte{0}, 200)
 	b[0], b[130] = 1, 2
 	got, err := undump(dump(b))

@@ -83,6 +83,7 @@ func read(t testing.TB, image []byte, id LogID, salvage bool, chunk int) ([]stri
 }
 
 func TestLogRoundTrip(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 16)
 	rec, stone, purge, ns := sampleRecord(), sampleTombstone(), samplePurge(), sampleNamespace()
 	l.append(100, func(w *LogWriter) {
@@ -127,6 +128,7 @@ func TestLogRoundTrip(t *testing.T) {
 
 // Appends of all lengths, read in pieces of all sizes, come out the same.
 func TestLogPieces(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 40)
 	var want []string
 	seq := uint64(10)
@@ -148,6 +150,7 @@ func TestLogPieces(t *testing.T) {
 
 // A log that fills what it is given ends without an end page.
 func TestLogWithoutEnd(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 2)
 	l.records(1, 4)
 	require.Equal(t, 2, l.pages)
@@ -157,6 +160,7 @@ func TestLogWithoutEnd(t *testing.T) {
 }
 
 func TestLogFeedInput(t *testing.T) {
+	t.Parallel()
 	r := NewLogReader(sampleLog, false)
 	assert.ErrorIs(t, r.Feed(nil), skep.Invalid)
 	assert.ErrorIs(t, r.Feed(make([]byte, 100)), skep.Invalid)
@@ -169,6 +173,7 @@ func TestLogFeedInput(t *testing.T) {
 // What breaks a log of three appends, "1@0+1:1 2@1+3:8 20@4+1:1 30@5+1:1", and what a
 // plain and a salvaging reader make of it.
 func TestLogDamage(t *testing.T) {
+	t.Parallel()
 	const a, b, c, d = "1@0+1:1", "2@1+3:8", "20@4+1:1", "30@5+1:1"
 	build := func(id LogID) *testLog {
 		l := newTestLog(t, 12)
@@ -280,6 +285,7 @@ func TestLogDamage(t *testing.T) {
 // Payload that a client made to look like a log page, everything right but the
 // store's secret, is not taken for one.
 func TestLogForgedPayload(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 3)
 	l.records(1, 1)
 	l.id.Secret = Secret{}
@@ -293,6 +299,7 @@ func TestLogForgedPayload(t *testing.T) {
 // Every single flipped bit of every page of an append discards that append, is
 // reported, and changes nothing that comes out.
 func TestLogBitFlips(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 4)
 	l.records(1, 1)
 	l.records(2, 5)
@@ -321,6 +328,7 @@ func TestLogBitFlips(t *testing.T) {
 }
 
 func TestLogWriterLimits(t *testing.T) {
+	t.Parallel()
 	var w LogWriter
 	assert.ErrorIs(t, w.Encode(nil, sampleLog, 0, 1), skep.Invalid, "empty")
 	assert.ErrorIs(t, w.Purge(&Purge{SaltTag: sampleTag}), skep.Invalid)
@@ -358,6 +366,7 @@ func TestLogWriterLimits(t *testing.T) {
 
 // Entries whose end meets a page's end, one byte less and one more.
 func TestLogPageBorders(t *testing.T) {
+	t.Parallel()
 	for used := 2*BodySize - 3; used <= 2*BodySize+3; used++ {
 		l := newTestLog(t, 5)
 		r := plainRecord(1)
@@ -380,6 +389,7 @@ func TestLogPageBorders(t *testing.T) {
 }
 
 func TestDecodeEntriesBadInput(t *testing.T) {
+	t.Parallel()
 	stone, purge, ns := sampleTombstone(), samplePurge(), sampleNamespace()
 	tb, pb := stone.append(nil), purge.append(nil)
 	nb, err := ns.append(nil)
@@ -413,6 +423,7 @@ func second[T any](_ T, err error) error { return err }
 
 // The reader holds at most about what it was fed, whatever that claims.
 func TestLogReaderMemory(t *testing.T) {
+	t.Parallel()
 	l := newTestLog(t, 200)
 	l.records(1, 450)
 	require.Greater(t, l.pages, 150)
@@ -426,6 +437,7 @@ func TestLogReaderMemory(t *testing.T) {
 // A random history of appends with a crash in it: what was written whole before the
 // first page lost comes out, as written.
 func TestLogRandomCrash(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 4))
 	for range 200 {

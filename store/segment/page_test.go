@@ -23,6 +23,7 @@ func headerPage(t testing.TB, h Header) []byte {
 }
 
 func TestSuperblockRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := sampleSuperblock()
 	got, err := DecodeSuperblock(superblockPage(t, s))
 	require.NoError(t, err)
@@ -37,6 +38,7 @@ func TestSuperblockRoundTrip(t *testing.T) {
 }
 
 func TestHeaderRoundTrip(t *testing.T) {
+	t.Parallel()
 	full := sampleHeader()
 	full.Devices = nil
 	for i := range MaxGroupDevices {
@@ -56,6 +58,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 
 // Not ours, newer and damaged are three different things.
 func TestPageVerdicts(t *testing.T) {
+	t.Parallel()
 	edit := func(page []byte, seal bool, f func([]byte)) []byte {
 		f(page)
 		if seal {
@@ -100,6 +103,7 @@ func TestPageVerdicts(t *testing.T) {
 }
 
 func TestSuperblockLimits(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		text string
 		edit func(*Superblock)
@@ -131,6 +135,7 @@ func TestSuperblockLimits(t *testing.T) {
 }
 
 func TestHeaderLimits(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		text string
 		edit func(*Header)
@@ -154,6 +159,7 @@ func TestHeaderLimits(t *testing.T) {
 }
 
 func TestChooseSuperblock(t *testing.T) {
+	t.Parallel()
 	at := func(seq uint64, edit ...func(*Superblock)) []byte {
 		s := sampleSuperblock()
 		s.Sequence = seq
@@ -209,6 +215,7 @@ func TestChooseSuperblock(t *testing.T) {
 
 // Every single flipped bit of a page is detected.
 func TestPageBitFlips(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		page   []byte
 		decode func([]byte) error

@@ -15,6 +15,7 @@ import (
 )
 
 func TestRecordRoundTrip(t *testing.T) {
+	t.Parallel()
 	small := Record{Seq: 1, Parts: []RecordPart{{Name: "kv", Size: 3, Inline: []byte("abc")}}}
 	for _, r := range []Record{sampleRecord(), sealedRecord(), plainRecord(5), small} {
 		require.NoError(t, r.Validate())
@@ -70,6 +71,7 @@ func assertHead(t *testing.T, r Record, h Head) {
 // One Record is decoded into again and again; nothing of an earlier one stays, and
 // nothing of the input is kept.
 func TestRecordReuse(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var got Record
@@ -90,6 +92,7 @@ func TestRecordReuse(t *testing.T) {
 }
 
 func TestRecordLimits(t *testing.T) {
+	t.Parallel()
 	zero := skep.Key{}
 	for _, c := range []struct {
 		text string
@@ -151,6 +154,7 @@ func TestRecordLimits(t *testing.T) {
 }
 
 func TestLargestRecordFits(t *testing.T) {
+	t.Parallel()
 	r := sampleRecord()
 	r.Name = make([]byte, skep.MaxBlockNameSize)
 	r.Copies = []layout.Location{{Page: 1}, {Page: 2}, {Page: 3}, {Page: 4}}
@@ -176,6 +180,7 @@ func TestLargestRecordFits(t *testing.T) {
 }
 
 func TestRecordBitFlips(t *testing.T) {
+	t.Parallel()
 	r := sampleRecord()
 	b := r.Append(nil)
 	for bit := range 8 * len(b) {
@@ -193,6 +198,7 @@ func TestRecordBitFlips(t *testing.T) {
 
 // A forger who gets the checksum right still meets the other checks, byte by byte.
 func TestRecordForgedBytes(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	r := sampleRecord()
@@ -218,6 +224,7 @@ func TestRecordForgedBytes(t *testing.T) {
 
 // Encodings that say the same in another way, or carry bytes nothing reads, are damage.
 func TestRecordOneEncoding(t *testing.T) {
+	t.Parallel()
 	rooted := sampleRecord()
 	rooted.Parent, rooted.Depth = nil, 0
 	inline := Record{Seq: 1, Parts: []RecordPart{{Name: "kv", Size: 3, Inline: []byte("abc")}}}
@@ -249,6 +256,7 @@ func resealRecord(b []byte) {
 	}
 }
 
+// Alone: allocations of the whole process are counted.
 func TestRecordAllocations(t *testing.T) {
 	r := plainRecord(1)
 	b := r.Append(nil)

@@ -14,6 +14,7 @@ import (
 
 // A granule's checksum is of what it is, not only of what it holds.
 func TestGranuleSumBindsIdentity(t *testing.T) {
+	t.Parallel()
 	key, data := skep.KeyOf([]byte("k")), []byte("the same bytes")
 	base := GranuleSum(1, sampleTag, key, "kv", 0, 1, data)
 	assert.Equal(t, base, GranuleSum(1, sampleTag, key, "kv", 0, 1, data))
@@ -39,6 +40,7 @@ func TestGranuleSumBindsIdentity(t *testing.T) {
 // The hash's long form takes a secret derived from the seed; make sure that one bit
 // of any field reaches the sum there too.
 func TestGranuleSumAllSeedBits(t *testing.T) {
+	t.Parallel()
 	data := make([]byte, 64<<10)
 	seen := map[uint64]bool{}
 	for bit := range 64 {
@@ -51,6 +53,7 @@ func TestGranuleSumAllSeedBits(t *testing.T) {
 }
 
 func TestHasherEqualsSum(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	sizes := []int{0, 1, 3, 8, 16, 17, 128, 129, 240, 241, 1023, 1024, 1025, 1088, 1089, 4096, 65536, 65537, 200001}
@@ -83,6 +86,7 @@ func TestHasherEqualsSum(t *testing.T) {
 }
 
 func TestGranuleBitFlips(t *testing.T) {
+	t.Parallel()
 	data := make([]byte, PageSize)
 	for i := range data {
 		data[i] = byte(i * 7)
@@ -98,6 +102,7 @@ func TestGranuleBitFlips(t *testing.T) {
 	}
 }
 
+// Alone: allocations of the whole process are counted.
 func TestSumAllocations(t *testing.T) {
 	data := make([]byte, 64<<10)
 	var h Hasher

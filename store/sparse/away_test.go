@@ -19,6 +19,7 @@ import (
 // that the drive cannot be read, or all that was acknowledged is there. When the drive is back
 // everything is as it was.
 func TestNothingIsForgottenWhileADriveIsAway(t *testing.T) {
+	t.Parallel()
 	const (
 		drives   = 3
 		tokens   = 64

@@ -13,6 +13,7 @@ import (
 
 // A layer laid out by keys is laid out by what was observed without anybody asking.
 func TestTheBackgroundReclusters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sp, err := sparse.New(w.inner, sparse.Options{Devices: 3, Window: 4, Cost: told, Background: time.Millisecond})
 	require.NoError(t, err)

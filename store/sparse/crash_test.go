@@ -152,6 +152,7 @@ func observe(w *world, c skep.SparseContext, steps int, explorative bool) error 
 // A process killed between any two changes of a recluster leaves all entries readable,
 // and the next recluster goes on to the same end.
 func TestReclusterSurvivesADeathAnywhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, c, _ := w.open(1 << 40)
 	require.NoError(t, observe(w, c, 200, true))
@@ -197,6 +198,7 @@ func (w *world) blocks() int64 {
 // The same for appended entries on their way from the window to the drives: an
 // acknowledged one is always found.
 func TestAppendSurvivesADeathAnywhere(t *testing.T) {
+	t.Parallel()
 	step := int64(9)
 	if testing.Short() {
 		step = 153
@@ -228,6 +230,7 @@ func TestAppendSurvivesADeathAnywhere(t *testing.T) {
 // A process killed between any two changes of a drop leaves a context that is whole, or
 // one that is not found again and then leaves nothing but its chain without the end.
 func TestDropSurvivesADeathAnywhere(t *testing.T) {
+	t.Parallel()
 	for n, finished := int64(0), false; !finished; n++ {
 		require.Less(t, n, int64(100))
 		w := newWorld(t)
@@ -258,6 +261,7 @@ func TestDropSurvivesADeathAnywhere(t *testing.T) {
 // A drop that is cut off anywhere, and then the same chain is put again: its context is whole,
 // be it the one the drop had left alone or a new one.
 func TestAChainComesBackAfterADropThatWasCutOff(t *testing.T) {
+	t.Parallel()
 	for n, finished := int64(0), false; !finished; n++ {
 		require.Less(t, n, int64(100))
 		w := newWorld(t)
@@ -290,6 +294,7 @@ func TestAChainComesBackAfterADropThatWasCutOff(t *testing.T) {
 
 // A store that takes nothing more lets go of a context for all that.
 func TestADropNeedsNoRoom(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	full := &fullStore{Store: w.inner}
 	sp, err := sparse.New(full, sparse.Options{Devices: 3, Window: 4, Cost: told, Alone: true})
@@ -322,6 +327,7 @@ func (f *fullStore) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResu
 
 // deaf loses blocks: a record that cannot be read comes from its other copy, or is named.
 func TestLostRecordsAreNamed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, c, _ := w.open(1 << 40)
 	all, err := w.inner.Namespaces(w.ctx)

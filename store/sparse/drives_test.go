@@ -12,6 +12,7 @@ import (
 
 // The model of the drives follows the batches it is shown, whatever it began with.
 func TestDrivesAreLearnt(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ wait, base, page float64 }{
 		"bytes and operations":     {0, 1e-6, .6e-6},
 		"a seek":                   {0, 1e-4, 2e-5},
@@ -33,6 +34,7 @@ func TestDrivesAreLearnt(t *testing.T) {
 }
 
 func TestDrivesThatAreToldAreNotLearnt(t *testing.T) {
+	t.Parallel()
 	told := layout.ReadCost{Page: 1e-6, Least: 2e-6}
 	d := newDrives(told)
 	d.learn(1, 1, time.Second)

@@ -13,6 +13,7 @@ import (
 // Who deletes a chain deletes its clustered form: of an open context, of one that is only
 // stored, and of one whose salt the events do not tell, when it is open. Other contexts stay.
 func TestTheClusteredFormFollowsItsChain(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		open   bool

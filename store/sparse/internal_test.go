@@ -191,6 +191,7 @@ func othersGoOn() {
 // A fetch that reads, one that has found its chain and does not read yet, and a drop: the
 // drop waits for the first, and the second must not stand in the first one's way.
 func TestFetchesAndADropDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	reading, read := stopAt(&b.st.restore, 1)
@@ -222,6 +223,7 @@ func TestFetchesAndADropDoNotWaitForEachOther(t *testing.T) {
 
 // However many ask for the same context at once, it is made once.
 func TestAContextIsMadeOnce(t *testing.T) {
+	t.Parallel()
 	alone := newBed(t)
 	alone.clustered()
 	b := newBed(t)
@@ -248,6 +250,7 @@ func TestAContextIsMadeOnce(t *testing.T) {
 
 // An open that takes long does not bring back a state from before what others appended.
 func TestAnOpenThatTakesLongForgetsNothing(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	require.NoError(t, b.clustered().Close(b.ctx))
 	var reads atomic.Int64
@@ -284,6 +287,7 @@ func TestAnOpenThatTakesLongForgetsNothing(t *testing.T) {
 
 // Close waits for the Append under way: who opens the context next counts on from it.
 func TestCloseWaitsForAnAppend(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	stopped, goOn := stopAt(&b.st.put, 1)
@@ -319,6 +323,7 @@ func TestCloseWaitsForAnAppend(t *testing.T) {
 
 // The caller's list of keys is the caller's again once Cluster has returned.
 func TestClusterKeepsItsOwnKeys(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	clear(b.keys)
@@ -330,6 +335,7 @@ func TestClusterKeepsItsOwnKeys(t *testing.T) {
 
 // A choice made while others append, and are observed to, is of the entries it knows.
 func TestSelectWhileTheContextGrows(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	q := make([]float32, k.heads.QueryWidth())
@@ -346,6 +352,7 @@ func TestSelectWhileTheContextGrows(t *testing.T) {
 
 // Entries that were appended, joined a cluster and were never activated have no steps.
 func TestClustersOfEntriesNothingActivated(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	for e := range 3 * slotsPerBlock {
@@ -365,6 +372,7 @@ func TestClustersOfEntriesNothingActivated(t *testing.T) {
 // A context whose arrangement is gone, as a drop that was cut off leaves it, is made anew
 // when its chain has come back.
 func TestAContextWithoutAnArrangementIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	require.NoError(t, k.Close(b.ctx))
@@ -388,6 +396,7 @@ func (b *bed) appendAs(c skep.SparseContext, what, n int) {
 // What a store evicts of a context: some tokens, or the description, but not the tokens
 // that were appended later. None of those may pass for the text that is appended next.
 func TestTokensOfAnotherTextAreNotTaken(t *testing.T) {
+	t.Parallel()
 	const old, fresh = 1000, 2000
 	for _, tt := range []struct {
 		name              string
@@ -438,6 +447,7 @@ func TestTokensOfAnotherTextAreNotTaken(t *testing.T) {
 // Entries of which no arithmetic is known join no clusters: they stay in memory, and there
 // is an end to that. All that were taken are there still, also after an open.
 func TestEntriesThatNeverJoinAreLimited(t *testing.T) {
+	t.Parallel()
 	for _, element := range []skep.ElementType{skep.FP8, skep.I8} {
 		t.Run(element.String(), func(t *testing.T) {
 			shape := bedShape // as many bytes

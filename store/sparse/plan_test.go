@@ -60,6 +60,7 @@ func otherText(uint32) []byte { return bedEntry(1000) }
 // context grows to the same size with another text: the old plan is not gone on with, and what
 // was observed of the old text is not known of the new.
 func TestAPlanOfAnotherTextIsNotResumed(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
@@ -93,6 +94,7 @@ func TestAPlanOfAnotherTextIsNotResumed(t *testing.T) {
 // A plan is evicted and the records written for it are not: they are not taken for those of the
 // next plan, be it interrupted too.
 func TestRecordsOfAnEvictedPlanAreNotTaken(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	b.interrupted(k, otherText)
@@ -123,6 +125,7 @@ func TestRecordsOfAnEvictedPlanAreNotTaken(t *testing.T) {
 // An entry that joins after a later one does not change how many there are: a plan from before it
 // has no place for it, and is not gone on with.
 func TestAPlanWithoutAnEntryThatJoinedSinceIsNotResumed(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	for e := range 2 {
@@ -142,6 +145,7 @@ func TestAPlanWithoutAnEntryThatJoinedSinceIsNotResumed(t *testing.T) {
 
 // Dropping a context whose arrangement is gone deletes the records of its plan too.
 func TestADropWithoutAnArrangementDeletesWhatWasPlanned(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	k := b.clustered()
 	b.interrupted(k, otherText)
@@ -160,6 +164,7 @@ func TestADropWithoutAnArrangementDeletesWhatWasPlanned(t *testing.T) {
 
 // A plan that cannot be read is neither replaced nor forgotten.
 func TestAPlanThatCannotBeReadIsKept(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	u := &unreadable{Store: b.st.Store}
 	b.st.Store = u

@@ -124,6 +124,7 @@ func (e *engine) appendAll(c skep.SparseContext, from, n int) int {
 // Medoids and routes are rows of the catalog, which an open reads in place of the block, made
 // anew where they are missing, and gone with their chain.
 func TestArrangementsAreRows(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	sp, c := e.context()
 	require.NoError(t, observe(e.world, c, 200, true))
@@ -167,6 +168,7 @@ func TestArrangementsAreRows(t *testing.T) {
 // A process is killed at any write of the catalog while a context is made, observed, appended to
 // and reclustered: what was acknowledged is there, in one arrangement, and rows agree with it.
 func TestRowsSurviveADeathAnywhere(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	type death struct {
 		fs        *vfs.MemFS
@@ -235,6 +237,7 @@ func TestRowsSurviveADeathAnywhere(t *testing.T) {
 
 // A store without side rows, as one over a network, has arrangements as blocks alone.
 func TestWithoutRows(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, c, _ := w.open(1 << 40) // in a wrapper that hides them
 	require.Zero(t, c.Info().PerLayer[0].RowBytes)
@@ -270,6 +273,7 @@ func (r *refusing) Sidecar(ctx context.Context, s skep.Scope, k skep.Key) ([]ske
 
 // Rows that cannot be kept, or read, leave the block to say what they would.
 func TestRowsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := &refusing{Store: w.inner, Sidecars: w.inner.(skep.Sidecars), put: &skep.Error{Kind: skep.Full}}
 	open := func() skep.SparseContext {

@@ -25,6 +25,7 @@ func options() sparse.Options { return sparse.Options{Window: 40, Workers: 2, Co
 
 // What reads cost is measured when a context is opened, unless it is told.
 func TestReadsAreMeasured(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sp, c, _ := w.open(1 << 40)
 	require.InDelta(t, told.Page, c.Info().PageSeconds, 1e-12)
@@ -42,6 +43,7 @@ func TestReadsAreMeasured(t *testing.T) {
 }
 
 func TestContractOnTheEngine(t *testing.T) {
+	t.Parallel()
 	storetest.RunSparse(t, func(t *testing.T) storetest.Sparsely {
 		dir := t.TempDir()
 		return func(t *testing.T) (skep.Store, skep.Sparse, func()) {
@@ -55,6 +57,7 @@ func TestContractOnTheEngine(t *testing.T) {
 }
 
 func TestContractOnTheReference(t *testing.T) {
+	t.Parallel()
 	storetest.RunSparse(t, func(t *testing.T) storetest.Sparsely {
 		st := memstore.New(memstore.Options{})
 		t.Cleanup(func() { require.NoError(t, st.Close()) })

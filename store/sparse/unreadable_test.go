@@ -63,6 +63,7 @@ func (s *unreadableSession) Next(ctx context.Context, into []skep.Chunk) (int, e
 // are, fails with the store's error, and all is as it was once it can be read again. A context
 // that is open goes on.
 func TestWhatCannotBeReadIsNotGone(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		key  func(b *bed, k *sparseContext) skep.Key

@@ -21,6 +21,7 @@ func (h *home) FailNow()              { h.ended = true; runtime.Goexit() }
 
 // What fails on a goroutine of a crew ends it there, and the test where it waits.
 func TestACrewBringsFailuresHome(t *testing.T) {
+	t.Parallel()
 	h := &home{TB: t}
 	done := make(chan struct{})
 	after, waited := false, false

@@ -9,6 +9,7 @@ import (
 )
 
 func TestPayloadIsOfItsKeyAndPart(t *testing.T) {
+	t.Parallel()
 	a, b := skep.KeyOf([]byte("a")), skep.KeyOf([]byte("b"))
 	require.Equal(t, Payload(a, "kv", 1000), Payload(a, "kv", 1000))
 	require.Equal(t, Payload(a, "kv", 1001)[:1000], Payload(a, "kv", 1000), "a longer one begins with a shorter one")
@@ -20,6 +21,7 @@ func TestPayloadIsOfItsKeyAndPart(t *testing.T) {
 // A block of 2 layers, 2 heads and 2 tokens of one byte, so that an offset is a place
 // that can be counted by hand.
 func TestLayoutCountedByHand(t *testing.T) {
+	t.Parallel()
 	s := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 2, HeadDim: 1, Element: skep.I8, BlockTokens: 2}
 	require.Equal(t, 16, sizeOf(s, 0))
 	off := func(s skep.Shape, layer, plane, head, token int) int {

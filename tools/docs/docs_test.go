@@ -23,6 +23,7 @@ func page(t *testing.T, path string) string {
 }
 
 func TestDocsPagesAreUpToDate(t *testing.T) {
+	t.Parallel()
 	for path, write := range pages {
 		want, err := write(root)
 		require.NoError(t, err)
@@ -31,6 +32,7 @@ func TestDocsPagesAreUpToDate(t *testing.T) {
 }
 
 func TestDocsMetricsFindsEveryWayOfDescribing(t *testing.T) {
+	t.Parallel()
 	text := page(t, "docs/reference/metrics.md")
 	for _, row := range []string{
 		"| `skep_blocks` | gauge |  | Blocks stored |",
@@ -44,6 +46,7 @@ func TestDocsMetricsFindsEveryWayOfDescribing(t *testing.T) {
 }
 
 func TestDocsErrorsHasEveryKind(t *testing.T) {
+	t.Parallel()
 	text := page(t, "docs/reference/errors.md")
 	n := 0
 	for k := skep.Kind(0); !strings.HasPrefix(k.Error(), "error kind"); k++ {

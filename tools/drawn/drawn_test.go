@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/tools/drawn"
 )
 
+// Alone: the environment is the process's.
 func TestSeed(t *testing.T) {
 	t.Setenv("SKEP_SEED", "")
 	require.NotEqual(t, drawn.Seed(t), drawn.Seed(t))

@@ -32,6 +32,7 @@ func d() (int, error) { return 1, nil }
 `
 
 func TestErrorReturns(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "put.go")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o644))
 	list, err := errorReturns(file)
@@ -41,6 +42,7 @@ func TestErrorReturns(t *testing.T) {
 }
 
 func TestWhatWasNotReached(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "store"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "store", "put.go"), []byte(source), 0o644))
@@ -55,6 +57,7 @@ func TestWhatWasNotReached(t *testing.T) {
 
 // What cannot be reached is listed; what is listed and reached, or is not there, is an error.
 func TestWhatCannotBeReached(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(root, "store"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "store", "put.go"), []byte(source), 0o644))
@@ -74,6 +77,7 @@ func TestWhatCannotBeReached(t *testing.T) {
 }
 
 func TestBadProfile(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"nonsense", "a.go:1.2,3.4 5", "a.go:1.2,3.x 5 6"} {
 		require.ErrorContains(t, profile{}.add(strings.NewReader(text)), "line 1 of the profile", text)
 	}
@@ -81,6 +85,7 @@ func TestBadProfile(t *testing.T) {
 
 // A file that was renamed would fall out of the figure unseen.
 func TestTheDurablePathIsThere(t *testing.T) {
+	t.Parallel()
 	for _, pattern := range durablePath {
 		files, err := filepath.Glob(filepath.Join("..", "..", pattern))
 		require.NoError(t, err)
@@ -91,6 +96,7 @@ func TestTheDurablePathIsThere(t *testing.T) {
 // What works together on the durable path is in it together: a file that is split off would
 // fall out of the figure unseen.
 func TestFilesOfOneTaskAreInTheDurablePath(t *testing.T) {
+	t.Parallel()
 	root := filepath.Join("..", "..")
 	for _, task := range []string{
 		"store/rebuild*.go", "store/rivals*.go", "store/carry*.go", "store/writeback*.go", "store/promised*.go", "store/exactorder*.go",

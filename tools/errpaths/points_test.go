@@ -44,6 +44,7 @@ func wait(ctx context.Context, done chan struct{}) (err error) {
 
 // Looks at errors become calls of package failpoint, on the lines they were on.
 func TestFailpointsOfAFile(t *testing.T) {
+	t.Parallel()
 	var all failpoint.List
 	text, err := instrument("store/put.go", []byte(sourceOfPoints), &all)
 	require.NoError(t, err)
@@ -72,6 +73,7 @@ func TestFailpointsOfAFile(t *testing.T) {
 
 // The copies of the durable path are complete, and no return moved to another line.
 func TestOverlay(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n, err := writeFailpoints(filepath.Join("..", ".."), dir)
 	require.NoError(t, err)
@@ -97,6 +99,7 @@ func TestOverlay(t *testing.T) {
 
 // Every entry of the list speaks of a return that is there.
 func TestTheListOfUnreachableFitsTheSource(t *testing.T) {
+	t.Parallel()
 	never, err := parseUnreachable(unreachableText)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(never), 10, "delete dead code rather than list it")

@@ -106,6 +106,7 @@ func load(t *testing.T, addr string) (stop func()) {
 // TestConsole looks at the console as an operator does. With SKEP_SCREENSHOTS=1 it
 // writes the pictures of docs/img.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	ctx, said := browser(t)
 	c := local(t)
 	c.Devices = "4"
@@ -201,6 +202,8 @@ func pictures(t *testing.T, ctx context.Context, keep bool) {
 
 // TestConsoleAsksForAToken: with credentials the page shows nothing until a good one is
 // given, and a tenant sees its own.
+//
+// Alone: the environment is the process's.
 func TestConsoleAsksForAToken(t *testing.T) {
 	ctx, _ := browser(t)
 	t.Setenv("SKEP_TEST_TOKEN", token)

@@ -61,6 +61,7 @@ func redisServer(t *testing.T, credentials ...auth.Credential) (addr string) {
 }
 
 func TestGoRedis(t *testing.T) {
+	t.Parallel()
 	h, err := auth.TokenHash(token)
 	require.NoError(t, err)
 	addr := redisServer(t, auth.Credential{Name: "a", Tenant: "a", Rights: auth.All, TokenSHA256: h})
@@ -126,6 +127,7 @@ func TestGoRedis(t *testing.T) {
 
 // TestLMCachePythonConnector keeps two keys a chunk, as LMCache's redis connector does.
 func TestLMCachePythonConnector(t *testing.T) {
+	t.Parallel()
 	addr := redisServer(t)
 	ctx := context.Background()
 	c := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DialTimeout: time.Minute, ReadTimeout: time.Minute})
@@ -152,6 +154,7 @@ func TestLMCachePythonConnector(t *testing.T) {
 
 // A whole server, over TLS: who shows a token is its tenant, and so is who shows a certificate.
 func TestGoRedisOverTLS(t *testing.T) {
+	t.Parallel()
 	ca, key := certificate(t, "ca", nil, nil)
 	server, engine := signed(t, "server", ca, key), signed(t, "engine", ca, key)
 	der, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)

@@ -33,6 +33,7 @@ func built(t *testing.T) string {
 }
 
 func TestCProgram(t *testing.T) {
+	t.Parallel()
 	lib := built(t)
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -66,6 +67,7 @@ func cudaProgram(t *testing.T, source string) string {
 
 // Engines on a GPU, on the fake driver.
 func TestCUDAPrograms(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		source, says string
 		more         []string
@@ -85,6 +87,7 @@ func TestCUDAPrograms(t *testing.T) {
 }
 
 func TestPython(t *testing.T) {
+	t.Parallel()
 	lib := built(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -102,6 +105,7 @@ func TestPython(t *testing.T) {
 // A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is its
 // parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
 func TestForkedProcesses(t *testing.T) {
+	t.Parallel()
 	lib := built(t)
 	program := compiled(t, "testdata/fork.c", lib, "-Wl,-rpath,"+filepath.Dir(lib))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -149,6 +153,7 @@ func compiled(t *testing.T, source string, args ...string) string {
 
 // Engines in C claim by a word: from another process that has no skep in it, and from threads, by the word and by calls at random.
 func TestClaimsInC(t *testing.T) {
+	t.Parallel()
 	lib := built(t)
 	claimer := compiled(t, "testdata/claimer.c")
 	claims := compiled(t, "testdata/claims.c", lib, "-lpthread", "-Wl,-rpath,"+filepath.Dir(lib))

@@ -25,6 +25,7 @@ import (
 // that this process lends it (simulated GPUs), and gets what it gets with all of it in own memory. Where the lender's border
 // moves all the time, too: then the lender finds its own bytes as it left them.
 func TestPrefillInC(t *testing.T) {
+	t.Parallel()
 	lib := built(t)
 	program := compiled(t, "testdata/prefill.c", lib, "-Wl,-rpath,"+filepath.Dir(lib))
 	run := func(socket string, local, blocks, history, step, times int) (lines []string, most string) {

@@ -10,6 +10,7 @@ import (
 
 // What skep_open is given holds a token: no error repeats it, wherever the mistake is.
 func TestErrorsOfOpenDoNotRepeatTheToken(t *testing.T) {
+	t.Parallel()
 	const token = "secret-token-0123456789"
 	for _, text := range []string{
 		`{"connect": "127.0.0.1:1", "token": "` + token + `", "nonesuch": 1}`,

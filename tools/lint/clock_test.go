@@ -43,6 +43,7 @@ var steady = map[string]bool{"Add": true, "Sub": true, "After": true, "Before": 
 
 // The machine's clock may be set by hours at any moment: whoever reads it is listed, with the reason.
 func TestWhoReadsTheMachinesClock(t *testing.T) {
+	t.Parallel()
 	found := map[string]bool{}
 	for _, rel := range files(t, ".go") {
 		if strings.HasSuffix(rel, "_test.go") || strings.Contains(rel, "testdata/") {
@@ -120,6 +121,7 @@ func machineReadings(d ast.Node) (list []token.Pos) {
 
 // The rule finds what it is there for.
 func TestMachineReadings(t *testing.T) {
+	t.Parallel()
 	for src, n := range map[string]int{
 		"x := time.Now().UnixNano(); _ = x":          1,
 		"now := time.Now(); _ = now.UnixMilli()":     1,

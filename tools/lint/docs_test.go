@@ -51,6 +51,7 @@ func anchor(h string) string {
 }
 
 func TestLinksFindsWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, "two-commands", anchor("Two commands"))
 	require.Equal(t, "what-io_uring-is-for", anchor("What `io_uring` is for?"))
 	src := []byte("# A b\n[x](y.md#z) and `[no](code)`\n```\n[no](fence)\n# not a heading\n```\n![p](img/p.svg)\n")
@@ -63,6 +64,7 @@ func TestLinksFindsWhatIsWrong(t *testing.T) {
 }
 
 func TestDocsLinksResolve(t *testing.T) {
+	t.Parallel()
 	linked := map[string]bool{} // pages docs/README.md leads to
 	n := 0
 	for _, f := range files(t, ".md") {
@@ -112,6 +114,7 @@ var (
 
 // The documents' make targets and scripts exist, and scripts can be run.
 func TestDocsCommandsExist(t *testing.T) {
+	t.Parallel()
 	targets := map[string]bool{}
 	for _, m := range target.FindAllStringSubmatch(string(read(t, "Makefile")), -1) {
 		targets[m[1]] = true
@@ -145,6 +148,7 @@ const width = 120
 
 // Documents are filled to 120 columns: tables and code are not.
 func TestDocsLinesAreShort(t *testing.T) {
+	t.Parallel()
 	n := 0
 	for _, f := range files(t, ".md") {
 		fenced := false

@@ -18,6 +18,7 @@ import (
 // goroutine they are called on, and the test goes on, or hangs. Elsewhere assert does, or
 // an error that is brought home.
 func TestOnlyTheTestsGoroutineEndsIt(t *testing.T) {
+	t.Parallel()
 	used := map[string]bool{}
 	for _, s := range offGoroutine(loaded()(t)) {
 		place, rest, _ := strings.Cut(s, ": ")
@@ -286,6 +287,7 @@ func (w *walk) another(f *types.Func, n *ast.CallExpr, i int) bool {
 
 // The rule finds what it is there to find: each line that says so, and no other.
 func TestTheRuleOnGoroutinesFindsThem(t *testing.T) {
+	t.Parallel()
 	requireFound(t, "goroutines", offGoroutine)
 }
 

@@ -90,6 +90,7 @@ func madeOf(imports map[string][]string, from string) (seen map[string]bool, fou
 }
 
 func TestSkepHasNoLaboratory(t *testing.T) {
+	t.Parallel()
 	imports := imported(t)
 	seen, found := madeOf(imports, "tools/skep")
 	for _, f := range found {
@@ -102,6 +103,7 @@ func TestSkepHasNoLaboratory(t *testing.T) {
 }
 
 func TestTheRuleOnTheLaboratoryFindsIt(t *testing.T) {
+	t.Parallel()
 	own := func(pkg string) string { return module + "/" + pkg }
 	_, found := madeOf(map[string][]string{
 		"tools/skep":          {"os", own("tools/internal/cli")},

@@ -81,6 +81,7 @@ func read(t *testing.T, rel string) []byte {
 }
 
 func TestFilesAreShortAndFormatted(t *testing.T) {
+	t.Parallel()
 	list := files(t, ".go")
 	require.Greater(t, len(list), 100, "the walk sees the repository")
 	for _, f := range list {
@@ -98,6 +99,7 @@ func TestFilesAreShortAndFormatted(t *testing.T) {
 }
 
 func TestPackagesSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
 	said := map[string]bool{} // by directory
 	for _, f := range files(t, ".go") {
 		if strings.HasSuffix(f, "_test.go") || strings.Contains(f, "testdata/") {
@@ -131,6 +133,7 @@ var elsewhere = []string{"/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/"}
 const beside = "../sha" + "red"
 
 func TestNothingNamesAMachine(t *testing.T) {
+	t.Parallel()
 	for _, f := range files(t, ".go", ".md", ".sh", ".mod", ".ci/run", "Makefile", ".json", ".txt", ".html", ".svg") {
 		if strings.HasPrefix(f, "tools/internal/trace/testdata/") {
 			continue // other people's traces

@@ -43,6 +43,7 @@ func goMod(t *testing.T, module string, args ...string) []byte {
 }
 
 func TestTheEmbeddersGraphIsLean(t *testing.T) {
+	t.Parallel()
 	graph := string(goMod(t, ".", "graph"))
 	require.Contains(t, graph, "github.com/cockroachdb/pebble", "the graph was looked at")
 	for _, r := range requiring(graph) {
@@ -51,6 +52,7 @@ func TestTheEmbeddersGraphIsLean(t *testing.T) {
 }
 
 func TestTheRuleOnTheGraphFindsIt(t *testing.T) {
+	t.Parallel()
 	found := requiring("a b@v1.0.0\na github.com/chromedp/cdproto@v0.1.0\nb@v1.0.0 github.com/redis/go-redis/v9@v9.7.0\na gorgonia.org/cu@v0.9.6\na gorgonia.org/tensor@v0.9.6\n")
 	require.Equal(t, []string{"a requires github.com/chromedp/cdproto@v0.1.0", "b@v1.0.0 requires github.com/redis/go-redis/v9@v9.7.0", "a requires gorgonia.org/cu@v0.9.6"}, found)
 }
@@ -74,6 +76,7 @@ func modFileOf(t *testing.T, module string) (m modFile) {
 // The first module installs at a version, which a replace directive or a workspace would be in the way of. The
 // others take it from beside them, are tested with the versions it has, and are what the Makefile goes through.
 func TestModulesAgree(t *testing.T) {
+	t.Parallel()
 	list := modules(t)
 	first := modFileOf(t, ".")
 	assert.Equal(t, module, first.Module.Path)

@@ -13,6 +13,7 @@ var goFence = regexp.MustCompile("(?ms)^```go\n(.*?)^```")
 // The README's Go is taken, line by line and in this order or another, from the example
 // that runs as a test.
 func TestDocsReadmeCodeIsTheExample(t *testing.T) {
+	t.Parallel()
 	example := map[string]bool{}
 	for _, line := range strings.Split(string(read(t, "example_test.go")), "\n") {
 		example[strings.TrimSpace(line)] = true

@@ -101,6 +101,7 @@ func room(pkg string) string {
 }
 
 func TestAllowed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		from, to string
 		test, ok bool
@@ -134,6 +135,7 @@ func TestAllowed(t *testing.T) {
 }
 
 func TestRoomsImportOnlyRoomsBelow(t *testing.T) {
+	t.Parallel()
 	seen := 0
 	for _, f := range files(t, ".go") {
 		from := filepath.ToSlash(filepath.Dir(f))

@@ -18,6 +18,7 @@ import (
 // Everything that goes on by itself has somebody who waits for it and something that ends it: goroutines.txt says who and what, of
 // each function of the product that starts a goroutine or a timer.
 func TestWhatIsStartedHasAnEnd(t *testing.T) {
+	t.Parallel()
 	listed := map[string]bool{}
 	table, err := os.Open("goroutines.txt")
 	require.NoError(t, err)
@@ -129,6 +130,7 @@ func started(body *ast.BlockStmt) (n int) {
 }
 
 func TestStarted(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, body string
 		want       int

@@ -25,6 +25,7 @@ import (
 //
 // Benchmarks measure: they may. What must be otherwise stands in sleepers, with its reason.
 func TestNoTestGoesByTheClock(t *testing.T) {
+	t.Parallel()
 	used := map[string]bool{}
 	for _, s := range clockwork(loaded()(t), func(file, function string) bool {
 		key := file + " " + function
@@ -248,6 +249,7 @@ func (c *clock) isNow(e ast.Expr) bool {
 
 // The rule finds what it is there to find: each line that says so, and no other.
 func TestTheRuleOnTheClockFindsIt(t *testing.T) {
+	t.Parallel()
 	requireFound(t, "waits", func(p *program) []string {
 		return clockwork(p, func(_, function string) bool { return function == "excused" })
 	})

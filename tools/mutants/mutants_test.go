@@ -15,6 +15,7 @@ import (
 // The list fits the source as it is. When this fails, a line that a mutant breaks has
 // changed: say in mutants.txt what breaks it now.
 func TestTheListFitsTheSource(t *testing.T) {
+	t.Parallel()
 	list, err := parse(listText)
 	require.NoError(t, err)
 	require.NoError(t, enough(list))
@@ -25,6 +26,7 @@ var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
 // Each test that a mutant names is there: a run of none would end the whole campaign.
 func TestTheListNamesTestsThatAreThere(t *testing.T) {
+	t.Parallel()
 	list, err := parse(listText)
 	require.NoError(t, err)
 	for _, m := range list {
@@ -51,6 +53,7 @@ func TestTheListNamesTestsThatAreThere(t *testing.T) {
 const oneMutant = "swap order a.go\nin Second\ntest X=1 ./p -run T\n- b()\n+ c()\n"
 
 func TestApply(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	src := "func First() {\n\tb()\n}\n\nfunc Second() {\n\tb()\n}\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.go"), []byte(src), 0o644))
@@ -76,6 +79,7 @@ func TestApply(t *testing.T) {
 }
 
 func TestBadLists(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ name, text, says string }{
 		{"no tests", "m order a.go\n- b\n+ c\n", "lacks its tests"},
 		{"nothing changes", "m order a.go\ntest ./p\n- b\n+ b\n", "lacks its tests, its old or its new line"},

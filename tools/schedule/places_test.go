@@ -40,6 +40,7 @@ func (s *Store) close(ch chan int, done func()) (int, bool) {
 
 // Calls of package schedule stand wherever goroutines may meet, on the lines that were there.
 func TestPlacesOfAFile(t *testing.T) {
+	t.Parallel()
 	var all []schedule.Place
 	text, err := instrument("store/close.go", []byte(source), &all)
 	require.NoError(t, err)
@@ -74,6 +75,7 @@ func TestPlacesOfAFile(t *testing.T) {
 
 // The build has places in every file where restores, puts, cleaning and closing meet, and none in what only tests use.
 func TestPlacesOfTheEngine(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n, err := write("../..", dir)
 	require.NoError(t, err)

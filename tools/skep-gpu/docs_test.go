@@ -14,6 +14,7 @@ import (
 
 // docs/reference/skep-gpu.md has every flag of what lends and what serves, under the command's name.
 func TestDocsFlagsAreDocumented(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/skep-gpu.md")
 	require.NoError(t, err)
 	for _, cmd := range []*cobra.Command{lendCommand(nil, nil), serveCommand(nil)} {

@@ -113,6 +113,7 @@ func scrape(t *testing.T, path string) string {
 // One process lends, another serves a third one's store with the lent memory in front: the
 // border moves, the serving process is killed, and every byte is right all the time.
 func TestLendAndServe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	st := memstore.New(memstore.Options{})
@@ -199,6 +200,7 @@ func TestLendAndServe(t *testing.T) {
 
 // A few moves and kills, on whatever GPUs there are.
 func TestBenchReclaim(t *testing.T) {
+	t.Parallel()
 	_, _, out := start(t, "bench", "reclaim", "--moves", "2", "--kills", "1", "--json")
 	var r reclaim.Result
 	require.NoError(t, json.Unmarshal(out.Bytes(), &r), out.Text())
@@ -208,6 +210,7 @@ func TestBenchReclaim(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"backend": {"lend", "--backend", "x"}, "no socket": {"lend", "--sim-bytes", "268435456"}, "GPU": {"lend", "--gpu", "9"},
 		"metrics": {"lend", "--socket", filepath.Join(t.TempDir(), "s"), "--sim-bytes", "268435456", "--metrics", "nowhere"},

@@ -19,6 +19,7 @@ import (
 
 // Who comes to the socket is the tenant of the token, whatever its name, with its rights and no others.
 func TestServeSpeaksForTheTokensTenant(t *testing.T) {
+	t.Parallel()
 	const token = "a-token-of-some-length"
 	d, err := auth.New([]auth.Credential{{Name: "engine", Tenant: "prod", Rights: auth.Read | auth.Write, TokenSHA256: sha256.Sum256([]byte(token))}}, nil, nil)
 	require.NoError(t, err)

@@ -35,6 +35,7 @@ type clock struct{ now time.Time }
 func (c *clock) read() time.Time { return c.now }
 
 func TestTokensBecomeIdentities(t *testing.T) {
+	t.Parallel()
 	c := &clock{time.Unix(1000, 0)}
 	d, err := New([]Credential{
 		{Name: "engine", Tenant: "a", Rights: Read | Write, TokenSHA256: hash(t, tokenA)},
@@ -73,6 +74,7 @@ func TestTokensBecomeIdentities(t *testing.T) {
 }
 
 func TestReplaceRevokesWhatIsNotThereAnyMore(t *testing.T) {
+	t.Parallel()
 	a := Credential{Name: "a", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)}
 	b := Credential{Name: "b", Tenant: "b", Rights: All, TokenSHA256: hash(t, tokenB)}
 	d, err := New([]Credential{a, b}, nil, nil)
@@ -96,6 +98,7 @@ func TestReplaceRevokesWhatIsNotThereAnyMore(t *testing.T) {
 }
 
 func TestWithoutCredentialsEverybodyIsTheDefaultTenant(t *testing.T) {
+	t.Parallel()
 	d, err := New(nil, nil, nil)
 	require.NoError(t, err)
 	assert.True(t, d.Open())
@@ -108,6 +111,7 @@ func TestWithoutCredentialsEverybodyIsTheDefaultTenant(t *testing.T) {
 }
 
 func TestBadCredentialsAreNamedAndTokensAreNot(t *testing.T) {
+	t.Parallel()
 	_, err := TokenHash("short-secret")
 	require.ErrorIs(t, err, skep.Invalid)
 	assert.NotContains(t, err.Error(), "short-secret")
@@ -143,6 +147,7 @@ func certificate(t *testing.T, name string, until time.Time) *x509.Certificate {
 }
 
 func TestCertificatesBecomeIdentities(t *testing.T) {
+	t.Parallel()
 	c := &clock{time.Now()}
 	pinned, named := certificate(t, "pinned", c.now.Add(time.Minute)), certificate(t, "named", c.now.Add(time.Minute))
 	d, err := New([]Credential{
@@ -169,6 +174,7 @@ func TestCertificatesBecomeIdentities(t *testing.T) {
 }
 
 func TestLimitsAreSharedAndSayWhenToComeBack(t *testing.T) {
+	t.Parallel()
 	c := &clock{time.Unix(1000, 0)}
 	cred := Credential{Name: "a", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)}
 	d, err := New([]Credential{cred}, map[string]Limits{"a": {RequestsPerSecond: 10, BytesPerSecond: 1000, Connections: 2}}, c.read)
@@ -212,6 +218,7 @@ func TestLimitsAreSharedAndSayWhenToComeBack(t *testing.T) {
 }
 
 func TestParsing(t *testing.T) {
+	t.Parallel()
 	r, err := ParseRights([]string{"read", "admin"})
 	require.NoError(t, err)
 	assert.Equal(t, Read|Admin, r)
@@ -228,6 +235,7 @@ func TestParsing(t *testing.T) {
 
 // A debt is made at once, however large it is to the rate, and nobody is told to wait longer than a day.
 func TestADebtOfAnySize(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	limits := map[string]Limits{DefaultTenant: {BytesPerSecond: 1}}
 	d, err := New(nil, limits, func() time.Time { return now })

@@ -22,6 +22,7 @@ func connection(c *x509.Certificate) *tls.ConnectionState {
 
 // What a peer presents makes it the same identity over every protocol.
 func TestIdentify(t *testing.T) {
+	t.Parallel()
 	until := time.Now().Add(time.Hour)
 	known, unknown := certificate(t, "known", until), certificate(t, "unknown", until)
 	creds := []Credential{
@@ -64,6 +65,7 @@ func TestIdentify(t *testing.T) {
 
 // What concerns the store as a whole takes an operator, who has the right admin for every tenant.
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	d, err := New([]Credential{
 		{Name: "one", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)},
 		{Name: "all", Tenant: AnyTenant, Rights: Admin, TokenSHA256: hash(t, tokenB)},
@@ -89,6 +91,7 @@ func TestOperator(t *testing.T) {
 // Who is told of an identity's end is told once: when the credential is removed or replaced, or runs out, also
 // where the clock is set meanwhile.
 func TestUntil(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := Credential{Name: "a", Tenant: "a", Rights: Read, TokenSHA256: hash(t, tokenA)}
 		b := Credential{Name: "b", Tenant: "b", Rights: Read, TokenSHA256: hash(t, tokenB), Expires: time.Now().Add(time.Hour)}
@@ -136,6 +139,7 @@ func TestUntil(t *testing.T) {
 
 // An open door that was reloaded while it was open is shut for everybody who came through.
 func TestUntilTheOpenDoorIsShut(t *testing.T) {
+	t.Parallel()
 	d, err := New(nil, nil, nil)
 	require.NoError(t, err)
 	id, err := d.Identify(t.Context(), Presented{})
@@ -151,6 +155,7 @@ func TestUntilTheOpenDoorIsShut(t *testing.T) {
 
 // Many wrong tokens of one address are answered late, by a second at most; the right one never, nor anybody elsewhere.
 func TestWrongTokensAreAnsweredLate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := New([]Credential{{Name: "a", Tenant: "a", Rights: Read, TokenSHA256: hash(t, tokenA)}}, nil, nil)
 		require.NoError(t, err)
@@ -182,6 +187,7 @@ func TestWrongTokensAreAnsweredLate(t *testing.T) {
 }
 
 func TestSourceOfAFailure(t *testing.T) {
+	t.Parallel()
 	for want, addr := range map[string]net.Addr{
 		"192.0.2.1": &net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1"), Port: 7}, "2001:db8:1:2::/64": &net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3:4:5:6"), Port: 7},
 		"unix": &net.UnixAddr{Name: "/a", Net: "unix"}, "": nil,

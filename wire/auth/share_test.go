@@ -10,6 +10,7 @@ import (
 // However much one tenant, or two, take of what all use, there is some left for the next; what they give back is
 // everybody's. A tenant that is the only one may have it all.
 func TestNobodyTakesAll(t *testing.T) {
+	t.Parallel()
 	one := Credential{Name: "one", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)}
 	d, err := New([]Credential{one, {Name: "two", Tenant: "b", Rights: All, TokenSHA256: hash(t, tokenB)}}, nil, nil)
 	require.NoError(t, err)
@@ -44,6 +45,7 @@ func TestNobodyTakesAll(t *testing.T) {
 
 // Who is let in by an open directory is the only tenant of its server, whatever it is called, and may have all of it.
 func TestAnOpenDirectorysTenantIsAlone(t *testing.T) {
+	t.Parallel()
 	d, err := OpenAs("a", Read)
 	require.NoError(t, err)
 	anybody, err := d.Identify(t.Context(), Presented{})

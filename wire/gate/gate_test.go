@@ -16,6 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Gates within one share it, and each keeps to its own limit besides.
 func TestGatesWithinOne(t *testing.T) {
+	t.Parallel()
 	all := New(10, nil)
 	one, two := New(7, all), New(7, all)
 	require.True(t, one.Enter(7))
@@ -36,6 +37,7 @@ func TestGatesWithinOne(t *testing.T) {
 
 // From many goroutines the limit holds at every moment.
 func TestTheLimitHolds(t *testing.T) {
+	t.Parallel()
 	all := New(5, nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -62,6 +64,7 @@ func TestTheLimitHolds(t *testing.T) {
 
 // A connection too many is hung up on at once, and its place is free again when another ends.
 func TestListenerRefusesQuickly(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	g := New(2, nil)

@@ -18,6 +18,7 @@ import (
 
 // Clients that do their worst harm nobody else, and leave nothing.
 func TestHostileClients(t *testing.T) {
+	t.Parallel()
 	st := memstore.New(memstore.Options{CapacityBytes: 256 << 20})
 	Run(t, st, Options{})
 	require.NoError(t, st.Close())
@@ -54,6 +55,8 @@ func (s flippingSession) Next(ctx context.Context, into []skep.Chunk) (int, erro
 }
 
 // Each oracle, and the books, notice what they are there for.
+//
+// Alone: endsWithin is the package's.
 func TestOraclesNotice(t *testing.T) {
 	defer func(d time.Duration) { endsWithin = d }(endsWithin)
 	endsWithin = 300 * time.Millisecond

@@ -154,6 +154,7 @@ func (f *fixture) call(op operation) (path, body string) {
 
 // Every operation answers, and what it answers is what the OpenAPI document says.
 func TestTheDocumentDescribesTheHandlers(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	w := f.ask("GET", "/api/v1/openapi.json", "", "")
 	require.Equal(t, 200, w.Code)
@@ -259,6 +260,7 @@ func conforms(doc map[string]any, schema any, v any, at string) error {
 
 // Every operation and /metrics × no, wrong, expired, too weak and another tenant's token.
 func TestAuthMatrix(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	all := append([]operation{{method: "GET", path: "/metrics", id: "metrics", need: auth.Operator}, {method: "GET", path: "/debug/pprof/", id: "pprof", need: auth.Operator}}, operations...)
 	still := func(t *testing.T) {
@@ -292,6 +294,7 @@ func TestAuthMatrix(t *testing.T) {
 
 // Whether another tenant's namespace exists cannot be told from the answer.
 func TestAnotherTenantsNamespaceIsLikeNone(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	answer := func(ns int) string {
 		w := f.ask("POST", "/api/v1/lookup", tokenOther, fmt.Sprintf(`{"namespace": %d, "keys": ["%s"]}`, ns, f.key))
@@ -303,6 +306,7 @@ func TestAnotherTenantsNamespaceIsLikeNone(t *testing.T) {
 // Purging takes the admin right and reach, as over the binary protocol: another tenant's things
 // and a model's, which are everybody's, are not one tenant's to purge.
 func TestPurgeReachesOnesOwn(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	other, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "b", Name: "n", Shape: f.space.Shape})
 	require.NoError(t, err)
@@ -317,6 +321,7 @@ func TestPurgeReachesOnesOwn(t *testing.T) {
 
 // So does deleting a namespace.
 func TestDeletingANamespaceReachesOnesOwn(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	other, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "b", Name: "n", Shape: f.space.Shape})
 	require.NoError(t, err)
@@ -332,6 +337,7 @@ func TestDeletingANamespaceReachesOnesOwn(t *testing.T) {
 }
 
 func TestOtherSitesPagesAreRefused(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, true)
 	body := fmt.Sprintf(`{"namespace": %d}`, f.space.ID)
 	assert.Equal(t, 200, f.ask("GET", "/api/v1/stats", "", "").Code, "an open server answers this machine")
@@ -343,6 +349,7 @@ func TestOtherSitesPagesAreRefused(t *testing.T) {
 }
 
 func TestMistakesAreNamed(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	for name, c := range map[string]struct {
 		method, path, body string
@@ -371,6 +378,7 @@ func TestMistakesAreNamed(t *testing.T) {
 }
 
 func TestHealthAndReadiness(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	assert.Equal(t, 200, f.ask("GET", "/healthz", "", "").Code)
 	assert.Equal(t, 200, f.ask("GET", "/readyz", "", "").Code)

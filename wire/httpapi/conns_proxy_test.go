@@ -15,6 +15,7 @@ import (
 // A connection that carries requests of several tenants, as a proxy's does, is one of theirs at a time: it uses up nobody's
 // share.
 func TestAConnectionIsOfTheTenantWhoAskedLast(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	conns := NewConns(8)
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenAdmin, auth.All), credential(t, "b", tokenOther, auth.Read)}, nil, nil)

@@ -14,6 +14,7 @@ import (
 
 // A tenant that keeps all the connections it can get leaves some for others; one that is closed is given back.
 func TestConnectionsAreShared(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	conns := NewConns(8)
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenAdmin, auth.All), credential(t, "b", tokenOther, auth.Read)}, nil, nil)
@@ -58,6 +59,7 @@ func TestConnectionsAreShared(t *testing.T) {
 // Those who show no credential, or a wrong one, keep connections as one tenant does: tenants and whoever looks whether the
 // server is well find one.
 func TestStrangersHaveAShareOfTheConnections(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	conns := NewConns(8)
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenAdmin, auth.All)}, nil, nil)

@@ -48,6 +48,8 @@ func FuzzBodies(f *testing.F) {
 }
 
 // A body as large as they come, of the shortest keys, is refused before a list is made of it.
+//
+// Alone: memory of the whole process is measured.
 func TestManyShortKeysTakeNoMemory(t *testing.T) {
 	f := newFixture(t, false)
 	body := fmt.Sprintf(`{"namespace": %d, "keys": [""%s]}`, f.space.ID, strings.Repeat(`,""`, MaxBody/3-32))

@@ -14,6 +14,7 @@ import (
 
 // Every path answers a method it does not have with 405, and says which it has.
 func TestEveryPathNamesItsMethods(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	has := map[string][]string{
 		"/healthz": {"GET", "HEAD"}, "/readyz": {"GET", "HEAD"}, "/metrics": {"GET", "HEAD"}, "/debug/pprof/": {"GET", "HEAD"},
@@ -47,6 +48,7 @@ func TestEveryPathNamesItsMethods(t *testing.T) {
 // A request without a body is one with an empty object: it is done where nothing is needed, and else what is
 // missing is named, as it is for {}.
 func TestEveryOperationTakesNoBodyForAnEmptyOne(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	for _, op := range operations {
 		if op.method != "POST" {

@@ -18,6 +18,7 @@ import (
 // The right admin of a tenant is about that tenant: what is the whole store's, and other tenants', it does not show. Who
 // asks is told what would do.
 func TestATenantsAdminIsNoOperator(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, false)
 	_, err := f.store.OpenNamespace(context.Background(), skep.NamespaceSpec{Tenant: "b", Name: "of-b", Shape: f.space.Shape})
 	require.NoError(t, err)
@@ -42,6 +43,7 @@ func TestATenantsAdminIsNoOperator(t *testing.T) {
 
 // An answer that takes long ends with the credential of who asked for it.
 func TestALongAnswerEndsWithItsCredential(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, auth.AnyTenant, tokenOperator, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	began := make(chan struct{})

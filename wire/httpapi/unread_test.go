@@ -36,6 +36,7 @@ func (u *unread) WriteString(s string) (int, error) { return u.Write([]byte(s)) 
 // However many requests a tenant makes, over one connection or many, few of its answers are under way; the next is told
 // to come back, and another tenant finds room. A listing is made as it is read.
 func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, false)
 		for i := range 100 {

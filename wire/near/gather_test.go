@@ -54,6 +54,7 @@ func pair(t *testing.T) (server, client *tls.Conn, under [2]*counted) {
 // What is held arrives whole and in order, in fewer calls than records; what is not held arrives
 // at once.
 func TestGatheredRecordsArriveInOrder(t *testing.T) {
+	t.Parallel()
 	server, client, under := pair(t)
 	want := make([]byte, 3<<20)
 	_, _ = rand.Read(want)
@@ -83,6 +84,7 @@ func TestGatheredRecordsArriveInOrder(t *testing.T) {
 
 // Closing does not wait for a peer that takes nothing.
 func TestClosingEndsAFlushThatIsStuck(t *testing.T) {
+	t.Parallel()
 	server, client, _ := pair(t)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = client.Handshake() })
@@ -114,6 +116,7 @@ func ignoreReset(err error) error {
 
 // Without TLS there is nothing to gather.
 func TestNothingUnderAPlainConnection(t *testing.T) {
+	t.Parallel()
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()

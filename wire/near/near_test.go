@@ -12,6 +12,7 @@ import (
 
 // Whatever the connection, bytes go through it as before.
 func TestTunedConnectionsCarryBytes(t *testing.T) {
+	t.Parallel()
 	local := func(t *testing.T, wrap func(net.Conn) net.Conn) (net.Conn, net.Conn) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 // What was told as set stays when the next SET of its key, sent along with it, is refused: small values and large ones,
 // in SETs and in one MSET.
 func TestASetThatWasToldStaysWhenTheNextIsRefused(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	st := &wrapped{Store: mem}

@@ -14,6 +14,7 @@ import (
 
 // Batches as clients make them: tens of thousands of keys, megabytes of them.
 func TestLargeBatches(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{}).dial()
 	const n = 40_000
 	key := func(i int) string { return fmt.Sprintf("%s%06d", strings.Repeat("k", 120), i) }
@@ -34,6 +35,7 @@ func TestLargeBatches(t *testing.T) {
 
 // Who sends more than may be sent is told so, with the limit, although the server reads no further: it is not reset.
 func TestWhoSendsTooMuchIsTold(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{ReceiveBytes: 16 << 20}) // a quarter of that is arguments
 	large := strings.Repeat("k", 2<<20)
 	for want, cmd := range map[string][]byte{

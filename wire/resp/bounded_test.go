@@ -19,6 +19,7 @@ import (
 // A client that goes on sending and takes no reply is not read for long, also when each of its sends ends in the
 // beginning of the next command.
 func TestRepliesAreNotGatheredForWhoDoesNotReadThem(t *testing.T) {
+	t.Parallel()
 	for _, known := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			creds := []auth.Credential{}
@@ -49,6 +50,7 @@ func TestRepliesAreNotGatheredForWhoDoesNotReadThem(t *testing.T) {
 
 // What is held of one command's small values is what one run of commands may take, however many keys it names.
 func TestTheValuesOfOneCommandAreNotAllHeld(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := memstore.New(memstore.Options{})
 		var restored atomic.Int64

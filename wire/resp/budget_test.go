@@ -32,6 +32,7 @@ func tenantsOf(t *testing.T, b *budget) (mine, other *auth.Held) {
 
 // Who holds all the memory it can get, and waits for more, keeps nobody else waiting.
 func TestABudgetIsShared(t *testing.T) {
+	t.Parallel()
 	b := newBudget(16)
 	mine, other := tenantsOf(t, b)
 	for range 12 {
@@ -64,6 +65,7 @@ func TestABudgetIsShared(t *testing.T) {
 
 // Who gives up at the moment in which it is served gives back what it got.
 func TestWhoGivesUpWhileItIsServedKeepsNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(16)
 		by := b.of(nil)

@@ -14,6 +14,7 @@ import (
 // The machine's clock is set by hours in both directions under a server: keys live as long as
 // they were given, and what has expired stays expired.
 func TestClockStepsAndKeys(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	wall := storetest.NewSteppingClock(1, clock.read)
 	c := serve(t, nil, Options{Clock: clock.read, Wall: wall.Read}).dial()
@@ -34,6 +35,7 @@ func TestClockStepsAndKeys(t *testing.T) {
 // A moment that a client names is one of the machine's clock, also where that has been set
 // since the server began; and it is the same moment when it is asked for.
 func TestClockStepsAndMoments(t *testing.T) {
+	t.Parallel()
 	for _, ahead := range []time.Duration{0, 7 * time.Hour, -7 * time.Hour, 300 * time.Millisecond} {
 		clock := newClock()
 		wall := func() time.Time { return clock.read().Add(ahead) }

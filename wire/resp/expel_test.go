@@ -14,6 +14,7 @@ import (
 // A connection ends with its credential: one that waits for a command, one whose client sends half of one, and one that
 // takes nothing of a large value. One that has become somebody else meanwhile goes on.
 func TestConnectionsEndWithTheirCredential(t *testing.T) {
+	t.Parallel()
 	engine, reader := credential(t, "a", tokenOwner, auth.All), credential(t, "a", tokenReader, auth.Read)
 	d, err := auth.New([]auth.Credential{engine, reader}, nil, nil)
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 // or after it, takes the value, or the value is not told as set: whatever was answered OK after the flush is there, and
 // nothing is left of what was not.
 func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
+	t.Parallel()
 	const pieces = 4
 	value := string(randomBytes(pieces * pieceBytes))
 	head := skep.KeyOf([]byte("k"))
@@ -105,6 +106,7 @@ func TestWhatIsFlushedInASetIsNotToldAsSet(t *testing.T) {
 
 // No head is stored while a database is emptied: between its heads and its pieces it would be left without these.
 func TestNoHeadIsStoredInAFlush(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	require.Equal(t, "+OK", f.dial().do("SET", "k", "v"))
 	served := f.database()
@@ -138,6 +140,7 @@ func (p *purged) Purge(ctx context.Context, r skep.Purge) error {
 
 // EXPIRE and PERSIST write a head anew that was read before; they do not bring back what was purged in between.
 func TestExpireBringsNothingPurgedBack(t *testing.T) {
+	t.Parallel()
 	for _, cmd := range []string{"EXPIRE k 100", "PERSIST k"} {
 		for _, value := range []string{"v", string(randomBytes(2 * inlineBytes))} {
 			for at := range 3 { // the moments at which the head is about to be written
@@ -207,6 +210,7 @@ func (w *writingBlock) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult
 
 // FLUSHALL empties all databases of a tenant, and nobody else's.
 func TestFlushAll(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, "owner", tokenOwner, auth.All), credential(t, "other", tokenOther, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	f := serve(t, nil, Options{Auth: d})

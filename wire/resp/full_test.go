@@ -17,6 +17,7 @@ import (
 // A full server under TLS hangs up on who comes, and does not wait for a handshake with it: those after it
 // would wait as long as it is silent.
 func TestAFullServerUnderTLSWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	st := memstore.New(memstore.Options{})
 	d, err := auth.New(nil, nil, nil)
 	require.NoError(t, err)

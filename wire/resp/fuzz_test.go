@@ -135,5 +135,6 @@ func FuzzHead(f *testing.F) {
 
 // TestRedconsReaderPanics is why its reader is not used. When this fails, look again.
 func TestRedconsReaderPanics(t *testing.T) {
+	t.Parallel()
 	require.Panics(t, func() { _, _, _, _, _ = redcon.ReadNextCommand([]byte("*1\r\n$-2\r\n"), nil) })
 }

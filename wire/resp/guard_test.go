@@ -40,6 +40,7 @@ var example = map[string]string{
 
 // Every command × no, wrong, expired, removed, too weak and another tenant's credential.
 func TestAuthMatrix(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	creds := []auth.Credential{
 		credential(t, "owner", tokenOwner, auth.All), credential(t, "owner", tokenReader, auth.Read), credential(t, "owner", tokenWriter, auth.Write),
@@ -110,6 +111,7 @@ func TestAuthMatrix(t *testing.T) {
 
 // What a stranger may send is small, and it has little time.
 func TestStrangersAreKeptShort(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	f := serve(t, nil, Options{Auth: d})
@@ -131,6 +133,7 @@ func TestStrangersAreKeptShort(t *testing.T) {
 }
 
 func TestGuessersAreHungUpOn(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	f := serve(t, nil, Options{Auth: d})
@@ -144,6 +147,7 @@ func TestGuessersAreHungUpOn(t *testing.T) {
 }
 
 func TestSecretsAreNeverLogged(t *testing.T) {
+	t.Parallel()
 	var log safeBuffer
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All)}, nil, nil)
 	require.NoError(t, err)
@@ -177,6 +181,7 @@ func (b *safeBuffer) String() string {
 }
 
 func TestTenantsRatesAreKept(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All)},
 		map[string]auth.Limits{"a": {RequestsPerSecond: 100, BytesPerSecond: 3 << 20, Connections: 2}}, clock.read)
@@ -208,6 +213,7 @@ func TestTenantsRatesAreKept(t *testing.T) {
 }
 
 func TestSlowPeersAreEndedAndHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{IOTimeout: 3 * time.Second, ShedAfter: time.Minute, SendBytes: sendWindow})
 	c := f.dial()
 	value := randomBytes(12 * pieceBytes)
@@ -245,6 +251,7 @@ func (f *fixture) receiving() {
 }
 
 func TestShutdownFinishesWhatWasSent(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	idle, busy := f.dial(), f.dial()
 	require.Equal(t, "+PONG", idle.words("PING"))
@@ -268,6 +275,7 @@ func TestShutdownFinishesWhatWasSent(t *testing.T) {
 }
 
 func TestShutdownCutsWhoDoesNotFinish(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	_, err := c.Write(encode("SET", "k", string(randomBytes(2*pieceBytes)))[:pieceBytes])
@@ -279,6 +287,8 @@ func TestShutdownCutsWhoDoesNotFinish(t *testing.T) {
 }
 
 // Connections come and go without leaving anything; -short makes fewer.
+//
+// Alone: goroutines of the whole process are counted.
 func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	f := serve(t, nil, Options{Connections: 64})
 	n := 10_000
@@ -329,6 +339,7 @@ func visit(addr string, i int) error {
 }
 
 func TestTooManyConnectionsAreToldToComeBack(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{Connections: 1})
 	require.Equal(t, "+PONG", f.dial().words("PING"))
 	r, err := f.dial().tryReply()
@@ -337,6 +348,7 @@ func TestTooManyConnectionsAreToldToComeBack(t *testing.T) {
 }
 
 func TestGlobMatchesAsRedisDoes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		pattern, s string
 		want       bool
@@ -358,6 +370,7 @@ func TestGlobMatchesAsRedisDoes(t *testing.T) {
 // A page that a browser shows can have it send a request to this port; what follows its
 // first lines is never taken for commands.
 func TestHTTPRequestsAreNotCommands(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	for _, begin := range []string{"POST / HTTP/1.1\r\n", "post /\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n", "OPTIONS * HTTP/1.1\r\nhost: localhost\r\n"} {
 		c := f.dial()
@@ -375,6 +388,7 @@ func TestHTTPRequestsAreNotCommands(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New(nil, nil, nil)
 	require.NoError(t, err)
 	for name, o := range map[string]Options{

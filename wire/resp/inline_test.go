@@ -14,6 +14,7 @@ import (
 
 // A line of words is parted as Redis 7 parts it.
 func TestWordsOfALine(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string][]string{
 		"":                         nil,
 		" \t\r\n":                  nil,
@@ -43,6 +44,7 @@ func TestWordsOfALine(t *testing.T) {
 
 // What Redis 7 answers to options and arguments that are wrong or go together, word for word.
 func TestOddArguments(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	incompatible := "-ERR NX and XX, GT or LT options at the same time are not compatible"
@@ -64,6 +66,7 @@ func TestOddArguments(t *testing.T) {
 
 // A value on a line is a value: over the tenant's rate of bytes it is refused, as one that comes with its length is.
 func TestInlineValuesAreRated(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	limits := map[string]auth.Limits{auth.DefaultTenant: {BytesPerSecond: 1 << 10}}
 	d, err := auth.New(nil, limits, clock.read)

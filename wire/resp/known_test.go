@@ -16,6 +16,7 @@ import (
 // and that was acknowledged, and only then the read goes on. The pieces of the value that was are there still,
 // or gone where NX would be right only because it finds them.
 func TestALateReadBringsNothingBack(t *testing.T) {
+	t.Parallel()
 	first, second := string(randomBytes(2*inlineBytes)), string(randomBytes(3*inlineBytes))
 	for _, c := range []struct{ change, then, want string }{
 		{"SET", "GET", quoted([]byte(second))}, {"SET", "STRLEN", "49152"},
@@ -84,6 +85,7 @@ func TestALateReadBringsNothingBack(t *testing.T) {
 // A head that somebody deletes or purges who speaks another protocol is gone for RESP too, although its pieces are
 // there.
 func TestWhatOthersDeleteIsGone(t *testing.T) {
+	t.Parallel()
 	value := string(randomBytes(2 * inlineBytes))
 	for _, then := range []string{"GET", "MGET", "STRLEN", "EXPIRE", "PERSIST", "EXISTS", "DEL", "SETNX"} {
 		t.Run(then, func(t *testing.T) {
@@ -115,6 +117,7 @@ func TestWhatOthersDeleteIsGone(t *testing.T) {
 
 // Of a value that lost a piece every command says that there is none, as GET does, and nothing brings its head back.
 func TestAValueThatLostAPieceIsNotThere(t *testing.T) {
+	t.Parallel()
 	value := string(randomBytes(2 * pieceBytes))
 	for ask, want := range map[string]string{
 		"GET k": "nil", "MGET k": "*[nil]", "EXISTS k": "0", "TOUCH k": "0", "TYPE k": "+none", "STRLEN k": "0", "TTL k": "-2", "PTTL k": "-2",

@@ -26,6 +26,7 @@ func (l *leases) held(now time.Time) int64 {
 // however often it was asked; a value that takes the place of a promised one is there for what is left. Then it goes, and
 // the budget is free again.
 func TestExistsKeepsWhatItPromises(t *testing.T) {
+	t.Parallel()
 	for name, story := range map[string]string{
 		"asked once":                  "EXISTS",
 		"asked late in a promise":     "EXISTS +4s EXISTS",
@@ -102,6 +103,7 @@ func TestExistsKeepsWhatItPromises(t *testing.T) {
 
 // A promise that the store does not make is counted, costs nothing of the budget, and is asked for anew.
 func TestAPromiseTheStoreDenies(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{TenantLeaseBytes: 3 << 20})
 	defer mem.Close()
 	f := serve(t, mem, Options{})
@@ -125,6 +127,7 @@ func TestAPromiseTheStoreDenies(t *testing.T) {
 
 // A promise whose value is replaced while it is made is of the value before: the next EXISTS makes one of the new value.
 func TestAPromiseOfAValueThatIsBeingReplaced(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{CapacityBytes: 8 << 20})
 	defer mem.Close()
 	first, second := string(randomBytes(pieceBytes+1)), string(randomBytes(pieceBytes+2))
@@ -154,6 +157,7 @@ func TestAPromiseOfAValueThatIsBeingReplaced(t *testing.T) {
 
 // What is promised for longer counts for longer.
 func TestAPromiseCountsAsLongAsItLasts(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	mem := memstore.New(memstore.Options{Clock: clock.read})
 	defer mem.Close()

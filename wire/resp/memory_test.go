@@ -26,6 +26,7 @@ func allocated(f func()) uint64 {
 
 // Of a key that is refused for its length, nothing is kept until its run of SETs is answered.
 func TestAKeyThatIsTooLongIsNotKept(t *testing.T) {
+	t.Parallel()
 	c := &conn{s: serve(t, nil, Options{}).server}
 	cmd := command{args: [][]byte{[]byte("SET"), make([]byte, MaxArgBytes-3), nil}, values: []*value{{}}}
 	var op *setOp
@@ -37,6 +38,7 @@ func TestAKeyThatIsTooLongIsNotKept(t *testing.T) {
 
 // A key that one command repeats takes no room for all its keys each time.
 func TestARepeatedKeyTakesNoRoom(t *testing.T) {
+	t.Parallel()
 	keys := make([][]byte, MaxArgs/2)
 	for i := range keys {
 		keys[i] = []byte("k")
@@ -83,6 +85,7 @@ func largeCommands() map[string][]byte {
 // What a connection holds of a large command is charged to the memory that all receive into, until it is answered
 // or the connection ends.
 func TestLargeCommandsAreCharged(t *testing.T) {
+	t.Parallel()
 	for name, cmd := range largeCommands() {
 		for _, whole := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,6 +116,7 @@ func TestLargeCommandsAreCharged(t *testing.T) {
 // However many large commands a tenant's connections begin, they get its share, and others find theirs. Who gets
 // none is told when to come back.
 func TestATenantsLargeCommandsGetItsShare(t *testing.T) {
+	t.Parallel()
 	cmd := largeCommands()["long arguments"]
 	synctest.Test(t, func(t *testing.T) {
 		d, err := auth.New([]auth.Credential{
@@ -161,6 +165,7 @@ func TestATenantsLargeCommandsGetItsShare(t *testing.T) {
 
 // A server whose memory to receive into is the least takes the largest command all the same.
 func TestTheLargestCommandFitsTheLeastBudget(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{ReceiveBytes: 2 * pieceBytes}).dial()
 	args := []string{"MSET"}
 	for range 60 {

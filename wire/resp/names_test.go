@@ -12,6 +12,7 @@ import (
 
 // Reading makes no namespace, whoever reads, and whatever; storing makes those of its database. What another server made is found.
 func TestReadingMakesNoNamespace(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenReader, auth.Read), credential(t, "a", tokenOwner, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	f := serve(t, nil, Options{Auth: d})

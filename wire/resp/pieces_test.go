@@ -18,6 +18,7 @@ import (
 
 // Little values that are put from the store's memory count for what they take of it: a page each.
 func TestALittlePieceCountsAPage(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	var under atomic.Int64
@@ -56,6 +57,7 @@ func TestALittlePieceCountsAPage(t *testing.T) {
 
 // A store with more calls under way than it may have is an overload that passes: neither a miss, nor an error for good.
 func TestAnOverloadedStoreIsToBeTriedAgain(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	var full atomic.Bool

@@ -27,6 +27,7 @@ func unreadable(t *testing.T) (skep.Store, *atomic.Bool) {
 
 // A key that was seen to have expired, and was set anew since, stays: its turn to be deleted comes, and it has not expired.
 func TestWhatWasSetAnewHasNotExpired(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	f := serve(t, memstore.New(memstore.Options{}), Options{Clock: clock.read})
 	c := f.dial()
@@ -48,6 +49,7 @@ func TestWhatWasSetAnewHasNotExpired(t *testing.T) {
 // A key that was seen to have expired, and was set anew since, stays when it cannot be read as its turn to be deleted
 // comes. What a client deletes goes unread.
 func TestWhatCannotBeReadHasNotExpired(t *testing.T) {
+	t.Parallel()
 	st, off := unreadable(t)
 	f := serve(t, st, Options{})
 	c := f.dial()
@@ -65,6 +67,7 @@ func TestWhatCannotBeReadHasNotExpired(t *testing.T) {
 
 // SET with KEEPTTL of a key whose expiry cannot be read is refused: value and expiry stay.
 func TestAnExpiryThatCannotBeReadIsNotDropped(t *testing.T) {
+	t.Parallel()
 	st, off := unreadable(t)
 	c := serve(t, st, Options{Clock: newClock().read}).dial()
 	require.Equal(t, "+OK", c.words("SET k first EX 100"))

@@ -27,6 +27,7 @@ import (
 // TestScripts runs conversations: "> command" and the replies it must get, one a line.
 // "+10s" moves the clock; "> " lines one after the other are sent together.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/*.resp")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -69,6 +70,7 @@ func randomBytes(n int) []byte {
 }
 
 func TestValuesOfAllSizesComeBackWhole(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	for _, n := range []int{0, 1, 468, 469, 4096, inlineBytes, inlineBytes + 1, pieceBytes - 1, pieceBytes, pieceBytes + 1, 5*pieceBytes + 7, 20 * pieceBytes} {
@@ -86,6 +88,7 @@ func TestValuesOfAllSizesComeBackWhole(t *testing.T) {
 }
 
 func TestAPipelineIsAnsweredInOrder(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{}).dial()
 	const n = 600
 	var in bytes.Buffer
@@ -125,6 +128,7 @@ func TestAPipelineIsAnsweredInOrder(t *testing.T) {
 }
 
 func TestOneBatchMaySetAKeyTwice(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	big := func() string { return string(randomBytes(pieceBytes + 5)) }
@@ -148,6 +152,7 @@ func TestOneBatchMaySetAKeyTwice(t *testing.T) {
 
 // Readers never see two values mixed, nor a hole, while others replace the value.
 func TestReplacingAValueDoesNotDisturbItsReaders(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	const size = 3*pieceBytes + 11
 	value := func(i int) string { return strings.Repeat(string(rune('a'+i%26)), size) }
@@ -187,6 +192,7 @@ func TestReplacingAValueDoesNotDisturbItsReaders(t *testing.T) {
 }
 
 func TestExpirySurvivesTheServer(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
@@ -206,6 +212,7 @@ func TestExpirySurvivesTheServer(t *testing.T) {
 }
 
 func TestScanSeesEveryKeyOnceAndDBSizeCounts(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{}).dial()
 	want := map[string]bool{}
 	for i := range 500 {
@@ -238,6 +245,7 @@ func TestScanSeesEveryKeyOnceAndDBSizeCounts(t *testing.T) {
 }
 
 func TestDatabasesAndTenantsDoNotMeet(t *testing.T) {
+	t.Parallel()
 	a, b := "token-of-a-0123456789", "token-of-b-0123456789"
 	d, err := auth.New([]auth.Credential{credential(t, "a", a, auth.All), credential(t, "b", b, auth.Read|auth.Write)}, nil, nil)
 	require.NoError(t, err)
@@ -330,6 +338,7 @@ func (s *wrappedSession) Next(ctx context.Context, into []skep.Chunk) (int, erro
 // A value whose first piece, or whose head, cannot be read is a miss, and the pipeline goes on. Later pieces are read when
 // the value's length has been sent already: the connection ends then, with right bytes only.
 func TestDamageIsAMissUntilALengthWasSent(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	var bad atomic.Int32
@@ -379,6 +388,7 @@ func TestDamageIsAMissUntilALengthWasSent(t *testing.T) {
 }
 
 func TestWhatTheStoreRefusesIsRefusedAndTheConnectionGoesOn(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	st := &wrapped{Store: mem, put: func(r *skep.PutRequest) ([]skep.PutResult, error) {
@@ -401,6 +411,7 @@ func TestWhatTheStoreRefusesIsRefusedAndTheConnectionGoesOn(t *testing.T) {
 }
 
 func TestExistsLeasesWithinABudget(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	mem := memstore.New(memstore.Options{Clock: clock.read, CapacityBytes: 4 * pieceBytes})
 	defer mem.Close()
@@ -426,6 +437,7 @@ func TestExistsLeasesWithinABudget(t *testing.T) {
 }
 
 func TestCloseOnMiss(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{CloseOnMiss: true}).dial()
 	c.send("GET", "k")
 	_, err := c.tryReply()
@@ -434,6 +446,7 @@ func TestCloseOnMiss(t *testing.T) {
 
 // EXISTS promises the key of the selected database, whatever was promised of its namesakes.
 func TestPromisesAreOfOneDatabase(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	c := serve(t, mem, Options{}).dial()
@@ -456,6 +469,7 @@ func TestPromisesAreOfOneDatabase(t *testing.T) {
 // Of the small values of one command as many are held as of its other arguments; the rest is stored
 // as it arrives, and all of them come back.
 func TestManySmallValuesAreNotAllHeld(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	const n = heldBytes/inlineBytes + 40

@@ -54,6 +54,7 @@ func scanAll(t *testing.T, c *client, args ...string) (seen map[string]int, larg
 
 // SCAN, DBSIZE and INFO do not look at what the whole store holds. SCAN's steps are bounded, in keys and in bytes.
 func TestScanLooksAtItsOwnDatabaseOnly(t *testing.T) {
+	t.Parallel()
 	st := &counted{Store: memstore.New(memstore.Options{})}
 	defer st.Close()
 	c := serve(t, st, Options{}).dial()
@@ -95,6 +96,7 @@ func (listsNothing) ListKeys(ctx context.Context, id skep.NamespaceID, from uint
 
 // A store that cannot list says so.
 func TestAStoreThatListsNothing(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	c := serve(t, listsNothing{mem}, Options{}).dial()
@@ -107,6 +109,7 @@ func TestAStoreThatListsNothing(t *testing.T) {
 
 // A pattern is no longer than a kilobyte, so that SCAN goes over no more of it for each byte of each key.
 func TestALongPatternIsRefused(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{}).dial()
 	for i := range 100 {
 		require.Equal(t, "+OK", c.do("SET", fmt.Sprint("k", i), "v"))
@@ -119,6 +122,7 @@ func TestALongPatternIsRefused(t *testing.T) {
 
 // A pattern that goes far into each of many long keys ends a page early; the cursor goes on.
 func TestAScanDoesSoMuchMatching(t *testing.T) {
+	t.Parallel()
 	c := serve(t, nil, Options{OpTimeout: 5 * time.Minute}).dial() // a page takes seconds under the race detector
 	key, n := strings.Repeat("a", 60<<10), 4
 	for i := range n {
@@ -140,6 +144,7 @@ func TestAScanDoesSoMuchMatching(t *testing.T) {
 
 // A SCAN whose time is over, or whose server shuts down, looks at no key more.
 func TestAScanEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	for i := range 100 {

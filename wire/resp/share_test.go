@@ -10,6 +10,7 @@ import (
 
 // A tenant that opens all the connections it can leaves some for another, and is told to come back.
 func TestConnectionsAreShared(t *testing.T) {
+	t.Parallel()
 	d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All), credential(t, "b", tokenOther, auth.All)}, nil, nil)
 	require.NoError(t, err)
 	f := serve(t, nil, Options{Auth: d, Connections: 16})

@@ -46,6 +46,7 @@ func pipedTo(t *testing.T, s *Server) *client {
 // Who has not said who it is has ten seconds, however it spends them: saying nothing, beginning a command with the end
 // of each it sends, a byte at a time, or taking no reply.
 func TestStrangersHaveTenSeconds(t *testing.T) {
+	t.Parallel()
 	for name, spend := range map[string]func(c *client) error{
 		"nothing": func(c *client) error {
 			_, err := c.tryReply()
@@ -99,6 +100,7 @@ func TestStrangersHaveTenSeconds(t *testing.T) {
 
 // Who was somebody and resets the connection has ten seconds again.
 func TestResetLeavesTimeForAuth(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := auth.New([]auth.Credential{credential(t, "a", tokenOwner, auth.All)}, nil, nil)
 		require.NoError(t, err)

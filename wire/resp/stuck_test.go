@@ -35,6 +35,7 @@ func (f *fixture) writing() (n int) {
 
 // However a few readers take nothing of what they asked for, there is memory to send from for others.
 func TestReadersThatTakeNothingLeaveRoom(t *testing.T) {
+	t.Parallel()
 	const readers = 8
 	f := serve(t, nil, Options{SendBytes: 48 << 20, IOTimeout: time.Hour, ShedAfter: time.Millisecond, stuckAfter: time.Hour})
 	c := f.dial()
@@ -52,6 +53,7 @@ func TestReadersThatTakeNothingLeaveRoom(t *testing.T) {
 
 // When so many take nothing that there is no memory left, those who have taken nothing for long are cut off.
 func TestReadersThatTakeNothingAreCutOff(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{SendBytes: MinSendBytes, IOTimeout: time.Hour, ShedAfter: 50 * time.Millisecond, stuckAfter: 2 * time.Second})
 	c := f.dial()
 	require.Equal(t, "+OK", c.do("SET", "large", string(randomBytes(40*pieceBytes))))

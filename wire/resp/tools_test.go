@@ -38,6 +38,7 @@ func (f *fixture) tool(stdin []byte, name string, args ...string) []byte {
 }
 
 func TestRedisCLI(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{Clock: newClock().read}) // it stands, however long a program takes to start
 	value := randomBytes(3*pieceBytes + 5)
 	assert.Equal(t, "OK\n", string(f.tool(value, "redis-cli", "-x", "set", "k")))
@@ -58,6 +59,7 @@ func TestRedisCLI(t *testing.T) {
 }
 
 func TestRedisBenchmark(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	for _, args := range [][]string{
 		{"-t", "ping,set,get,mset", "-n", "2000", "-c", "10", "-P", "16", "-r", "100"},
@@ -73,6 +75,7 @@ func TestRedisBenchmark(t *testing.T) {
 // EXISTS and GET with replies compared byte for byte, values of one length without a
 // header, keys of model, rank, object group and chunk hash.
 func TestLMCacheNativeClient(t *testing.T) {
+	t.Parallel()
 	const token = "token-of-a-0123456789"
 	d, err := auth.New([]auth.Credential{credential(t, "lmcache", token, auth.Read|auth.Write)}, nil, nil)
 	require.NoError(t, err)

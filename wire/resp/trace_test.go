@@ -11,6 +11,7 @@ import (
 
 // A traced GET shows where its time went: lookup, device, send, under one span.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
 	p := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	f := serve(t, nil, Options{Tracer: p.Tracer("test")})

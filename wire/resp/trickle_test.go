@@ -11,6 +11,7 @@ import (
 // A command of many little values has its time as a whole: who sends one now and then is closed, and not kept for as
 // many times as long as there are values.
 func TestLittleValuesThatTrickleIn(t *testing.T) {
+	t.Parallel()
 	const values = 400
 	f := serve(t, nil, Options{IOTimeout: 300 * time.Millisecond})
 	c := f.dial()

@@ -17,6 +17,7 @@ import (
 
 // Large objects of any number of pieces are told of as they are, and what is read for their checksum is given back.
 func TestBlobInfoOfLargeObjects(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	c := f.dial()
 	for _, size := range []int{1, inlineBytes, inlineBytes + 1, pieceBytes, pieceBytes + 1, sendWindow + 3} {
@@ -32,6 +33,7 @@ func TestBlobInfoOfLargeObjects(t *testing.T) {
 
 // Pipelined BLOB.TCP_SETs are stored together, pipelined BLOB.TCP_GETs read together, and neither takes what is behind it.
 func TestBlobsInAPipeline(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	var puts, blocks atomic.Int32
@@ -53,6 +55,7 @@ func TestBlobsInAPipeline(t *testing.T) {
 
 // The tier is the one that is slowest of all of a value.
 func TestTheTierOfALargeObject(t *testing.T) {
+	t.Parallel()
 	mem := memstore.New(memstore.Options{})
 	defer mem.Close()
 	var second atomic.Uint32

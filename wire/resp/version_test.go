@@ -10,6 +10,7 @@ import (
 
 // Replies have what a server of the version has that clients are told: they take fields by their place, and by name.
 func TestRepliesFitTheVersionTold(t *testing.T) {
+	t.Parallel()
 	f := serve(t, nil, Options{})
 	two, three := f.dial(), f.dial()
 	require.Contains(t, three.do("HELLO", "3"), `"version" "7.0.0"`)

@@ -34,6 +34,7 @@ func count(t *testing.T, fd int) uint64 {
 }
 
 func TestSignalCountsOnAnEventfdOfAnother(t *testing.T) {
+	t.Parallel()
 	fd := eventfd(t, unix.EFD_NONBLOCK)
 	defer unix.Close(fd)
 	theirs, err := unix.Dup(fd)
@@ -52,6 +53,7 @@ func TestSignalCountsOnAnEventfdOfAnother(t *testing.T) {
 // Whoever made the eventfd clears O_NONBLOCK, fills the counter up again and again, between any two system calls of a
 // signal, and never makes room: no signal waits.
 func TestSignalDoesNotWaitForWhoMadeTheEventfd(t *testing.T) {
+	t.Parallel()
 	fd := eventfd(t, 0)
 	defer unix.Close(fd)
 	theirs, err := unix.Dup(fd)
@@ -96,6 +98,7 @@ func TestSignalDoesNotWaitForWhoMadeTheEventfd(t *testing.T) {
 
 // A full counter wakes who waits all the same.
 func TestSignalOfAFullCounter(t *testing.T) {
+	t.Parallel()
 	fd := eventfd(t, unix.EFD_NONBLOCK)
 	defer unix.Close(fd)
 	theirs, err := unix.Dup(fd)
@@ -114,6 +117,7 @@ func TestSignalOfAFullCounter(t *testing.T) {
 }
 
 func TestOpenEventRefusesWhatIsNoEventfd(t *testing.T) {
+	t.Parallel()
 	named, err := os.Create(t.TempDir() + "/anon_inode:[eventfd]")
 	require.NoError(t, err)
 	defer named.Close()

@@ -10,6 +10,7 @@ import (
 // Memory that is mapped cannot be taken away by who made it: an access past a file's end would end the process. Holes that
 // its maker punches read as zero.
 func TestAMappedRegionKeepsItsSize(t *testing.T) {
+	t.Parallel()
 	const size = 4 * pageSize
 	theirs, err := Create(size)
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestTheSlowestOfLateAreRemembered(t *testing.T) {
+	t.Parallel()
 	reg := prometheus.NewRegistry()
 	r := New(reg)
 	start := time.Unix(1_000_000*60, 0)

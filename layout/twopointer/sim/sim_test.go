@@ -25,6 +25,7 @@ func preset(t testing.TB, gbit float64) (twopointer.Problem, Params) {
 
 // One request alone comes within 2 % of the best split there is.
 func TestOneRequestReachesItsBound(t *testing.T) {
+	t.Parallel()
 	for _, gbit := range []float64{10, 40, 80} {
 		for n := 1024; n <= 65536; n *= 2 {
 			t.Run(fmt.Sprintf("%v Gb/s, %d tokens", gbit, n), func(t *testing.T) {
@@ -84,6 +85,7 @@ func randomParams(t testing.TB, rng *rand.Rand, policy twopointer.Policy) Params
 // is computed or loaded exactly once, pointers only move towards each other, and every
 // request gets its first token (Run and Scheduler check, and say which did not).
 func TestRandomRunsRestoreEverythingOnce(t *testing.T) {
+	t.Parallel()
 	seed := uint64(20261120)
 	t.Logf("seed %d", seed)
 	for _, policy := range twopointer.Policies() {
@@ -105,6 +107,7 @@ func TestRandomRunsRestoreEverythingOnce(t *testing.T) {
 // Pieces that fail are computed instead, from boundary activations that are brought for them, and nothing
 // else is.
 func TestRandomFailuresAreIslands(t *testing.T) {
+	t.Parallel()
 	seed := uint64(4)
 	t.Logf("seed %d", seed)
 	for _, policy := range []twopointer.Policy{twopointer.Skep, twopointer.CacheFlow, twopointer.PerRequest, twopointer.LoadOnly} {
@@ -124,6 +127,7 @@ func TestRandomFailuresAreIslands(t *testing.T) {
 // out: 1.02 to 2.7 × as fast as chunks of 2,048, and 0.92 to 1.9 × as the best size; the longer the
 // prompt, the less a pipeline has to fill, and the less is won.
 func TestStagesAgainstThePipeline(t *testing.T) {
+	t.Parallel()
 	const stages = 4
 	for _, gbit := range []float64{40, 160} {
 		_, base := preset(t, gbit)

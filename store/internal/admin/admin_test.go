@@ -18,6 +18,7 @@ import (
 // The socket is there for as long as it is served, and for nobody else; what another process left there
 // is in nobody's way.
 func TestSocket(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o644))
 	type request struct{ N int }
@@ -66,6 +67,7 @@ func TestSocket(t *testing.T) {
 
 // Who hangs up ends its call, and so does the end of the server.
 func TestCallsEnd(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	began, ended := make(chan struct{}), make(chan error, 1)
 	s, err := Listen(dir, Requests{Calls: map[string]func(context.Context, []byte) any{
@@ -97,6 +99,7 @@ func TestCallsEnd(t *testing.T) {
 
 // The socket is not open to other users, whatever its mode was when they connected.
 func TestOtherUsersMayNotAsk(t *testing.T) {
+	t.Parallel()
 	require.True(t, userMay(1000, 1000))
 	require.True(t, userMay(0, 1000))
 	require.False(t, userMay(1001, 1000))

@@ -96,6 +96,7 @@ func (x *sample) cut(n int) (list pieces) {
 // What was sealed opens as it was put, however its bytes are cut into pieces; checksums are of
 // the ciphertext, and the padding is zero.
 func TestSealedBlockOpens(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	for _, size := range []int{1, 511, 4096, 65_536, 65_537, 200_000} {
 		x := seal(t, keys.Newest("t"), size)
@@ -126,6 +127,7 @@ func TestSealedBlockOpens(t *testing.T) {
 
 // Only the granules that are asked for are decrypted, each once.
 func TestOpenTouchesGranulesOnce(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	const size = 400_000
 	x := seal(t, keys.Newest("t"), size)
@@ -144,6 +146,7 @@ func TestOpenTouchesGranulesOnce(t *testing.T) {
 
 // Bytes that are missing between two pieces are an error, and no panic.
 func TestOpenWithAGap(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	x := seal(t, keys.Newest("t"), 9000)
 	o, err := keys.Opener("t", &x.rec, 0)
@@ -156,6 +159,7 @@ func TestOpenWithAGap(t *testing.T) {
 // What a granule, its tag, the checksums or the identity of the block were changed to does not
 // open; nor does anything in a store of another id.
 func TestForgedSealsDoNotOpen(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	for what, forge := range map[string]func(x *sample){
 		"ciphertext":         func(x *sample) { x.sealed[17] ^= 1 },
@@ -203,6 +207,7 @@ func exchange(x *sample) {
 
 // Two writes of the same bytes have nothing in common.
 func TestEveryWriteHasItsOwnKey(t *testing.T) {
+	t.Parallel()
 	s := keysOf(t, 1, "t", 1).Newest("t")
 	a, b := seal(t, s, 100), seal(t, s, 100)
 	require.NotEqual(t, a.rec.Sealed.Nonce, b.rec.Sealed.Nonce)
@@ -210,6 +215,7 @@ func TestEveryWriteHasItsOwnKey(t *testing.T) {
 }
 
 func TestRowsAreBound(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	s := keys.Newest("t")
 	sealed, err := s.SealRow([]byte("a row"), []byte("of this"))
@@ -233,6 +239,7 @@ func TestRowsAreBound(t *testing.T) {
 // A tenant's own keys count before those of all tenants; a block is opened with the key that its
 // record names, of either.
 func TestWhoseKeys(t *testing.T) {
+	t.Parallel()
 	keys, err := NewKeys(segment.StoreID{1}, map[string][]Key{"t": {testKey(2), testKey(1)}, "": {testKey(3)}})
 	require.NoError(t, err)
 	require.Equal(t, testKey(2).ID(), keys.Newest("t").id.String())
@@ -263,6 +270,7 @@ func TestWhoseKeys(t *testing.T) {
 // A new key is what is sealed with from then on; what was sealed before opens while the old one is
 // there.
 func TestKeysAreReplaced(t *testing.T) {
+	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	x := seal(t, keys.Newest("t"), 100)
 	require.NoError(t, keys.Replace(map[string][]Key{"t": {testKey(2), testKey(1)}}))
@@ -279,6 +287,7 @@ func TestKeysAreReplaced(t *testing.T) {
 }
 
 func TestBadKeysAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []map[string][]Key{{"t": nil}, {"t": {{}}}, {"t": {testKey(1), testKey(1)}}, {"t": make([]Key, maxTenantKeys+1)}} {
 		requireKind(t, skep.Invalid, Check(bad))
 		_, err := NewKeys(segment.StoreID{}, bad)
@@ -289,6 +298,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 
 // A key is printed by nothing.
 func TestKeysAreNotPrinted(t *testing.T) {
+	t.Parallel()
 	k := testKey('K')
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("opened", "key", k)
@@ -301,6 +311,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 }
 
 func TestParseKeys(t *testing.T) {
+	t.Parallel()
 	line := strings.Repeat("4b5a", 16)
 	keys, err := ParseKeys([]byte("# newest\n" + line + "\r\n\n  " + strings.Repeat("01", 32) + "  "))
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 
 // The judgement of drives, as a story a tick: what it did, and what becomes of it.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	well := pulse{reads: 10, readOK: 10, mean: 2 * ms, peers: 2 * ms, company: true}
 	sluggish := pulse{reads: 10, readOK: 10, mean: 200 * ms, peers: 2 * ms, company: true}
@@ -75,6 +76,7 @@ func TestHealth(t *testing.T) {
 // Whatever drives do, none goes from one state into another but as the table says; and all that the
 // table allows happens.
 func TestTransitions(t *testing.T) {
+	t.Parallel()
 	rng := rand.New(rand.NewPCG(drawn.Seed(t), 0))
 	seen := [states][states]int{}
 	for range 200 {
@@ -132,6 +134,7 @@ func draw(rng *rand.Rand) pulse {
 
 // How long a read may take follows the drive's own latency, within bounds.
 func TestHedgeAfter(t *testing.T) {
+	t.Parallel()
 	r := DefaultRules
 	require.Equal(t, r.HedgeMin, r.hedgeAfter(Healthy, 0))
 	require.Equal(t, 400*time.Millisecond, r.hedgeAfter(Healthy, 50*time.Millisecond))
@@ -143,6 +146,7 @@ func TestHedgeAfter(t *testing.T) {
 // A drive that does not answer stands still for as long as the monitor looks on: a pause of the
 // machine counts as one step.
 func TestStoodStill(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	var stood time.Duration
 	for i, tt := range []struct{ says, step, want time.Duration }{
@@ -160,6 +164,7 @@ func TestStoodStill(t *testing.T) {
 
 // One bad page in many reads is no bad drive.
 func TestABadPageIsNoBadDrive(t *testing.T) {
+	t.Parallel()
 	h := &Judge{rules: DefaultRules}
 	for range 1000 {
 		require.Equal(t, Healthy, h.step(&pulse{readOK: 10, wrong: 1}))
@@ -178,6 +183,7 @@ func TestABadPageIsNoBadDrive(t *testing.T) {
 // Looks at drives by their counters: what a drive did before it was looked at first, and what it did
 // in common with the others, is not held against it.
 func TestLook(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	rules := DefaultRules
 	before := Reading{Stats: device.Stats{Reads: device.OpStats{Ops: 100, Errors: 50}}, Wrong: 70}
@@ -247,6 +253,7 @@ func TestLook(t *testing.T) {
 // What cannot be read counts as lost after a while, and not any more once it can be; a drive that was
 // taken out is not judged.
 func TestLoss(t *testing.T) {
+	t.Parallel()
 	rules := DefaultRules
 	rules.LostAfter = 10 * rules.Tick
 	missing, gone, out := NewMissing(rules, 0, Dead, Reading{}), NewJudge(rules, Reading{}), NewJudge(rules, Reading{})
@@ -273,6 +280,7 @@ func TestLoss(t *testing.T) {
 }
 
 func TestStreak(t *testing.T) {
+	t.Parallel()
 	var s Streak
 	fired := 0
 	note := func(failed bool, times int) {

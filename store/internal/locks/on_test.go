@@ -10,6 +10,7 @@ import (
 )
 
 func TestLocksInOrder(t *testing.T) {
+	t.Parallel()
 	var (
 		gate    RWMutex[SidecarPuts]
 		changes Mutex[Changes]

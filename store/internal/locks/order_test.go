@@ -9,6 +9,7 @@ import (
 
 // Each lock has one place in the table, and leaves come last.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	seen, leaf := map[reflect.Type]bool{}, false
 	for _, l := range Order {
 		typ := reflect.TypeOf(l.Name)

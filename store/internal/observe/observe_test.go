@@ -18,6 +18,7 @@ import (
 )
 
 func TestLogTailKeepsTheEnd(t *testing.T) {
+	t.Parallel()
 	l, r := WithTail(slog.New(slog.DiscardHandler))
 	for i := range logLines + 10 {
 		l.With("n", 1).Info("line", "i", i)
@@ -32,6 +33,7 @@ func TestLogTailKeepsTheEnd(t *testing.T) {
 }
 
 func TestParseSmart(t *testing.T) {
+	t.Parallel()
 	p := make([]byte, smartPage)
 	p[3], p[5] = 98, 4
 	binary.LittleEndian.PutUint64(p[48:], 2_000_000) // 1.024 TB
@@ -50,6 +52,7 @@ func TestParseSmart(t *testing.T) {
 }
 
 func TestProgramsAreBounded(t *testing.T) {
+	t.Parallel()
 	var p Programs
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i := range maxPrograms + 50 {
@@ -61,6 +64,7 @@ func TestProgramsAreBounded(t *testing.T) {
 }
 
 func TestWorks(t *testing.T) {
+	t.Parallel()
 	var w Works
 	a, b := w.Begin("scrub", 100), w.Begin("rebalance", 0)
 	a.Add(40)
@@ -75,6 +79,7 @@ func TestWorks(t *testing.T) {
 
 // What happens after the end of a store is told to nobody, also when somebody still waits.
 func TestEventsAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	l := NewEvents(1, 4, time.Now)
 	r, err := l.Reader(skep.Cursor{})
 	require.NoError(t, err)
@@ -90,6 +95,7 @@ func TestEventsAfterTheEnd(t *testing.T) {
 
 // A reader goes on where a cursor says, and is told how much of what came since it has missed.
 func TestReadersOfEvents(t *testing.T) {
+	t.Parallel()
 	l := NewEvents(3, 4, time.Now)
 	for i := range 10 {
 		l.Emit(skep.Event{Depth: i})
@@ -129,6 +135,7 @@ func TestReadersOfEvents(t *testing.T) {
 // What a snapshot says is of every lookup before it: of batches that were handed over and that nobody
 // has taken yet, too, for the goroutine that takes them rests in between.
 func TestASnapshotSpeaksOfWhatWaits(t *testing.T) {
+	t.Parallel()
 	p, err := NewProfile(1 << 16)
 	require.NoError(t, err)
 	keys := make([]skep.Key, 4*profileBatch)
@@ -162,6 +169,7 @@ func (f fixed) EachSpace(show func(tenant, name string, c *Spaces)) {
 
 // A collector shows what its source says, and nothing that a namespace has none of.
 func TestCollector(t *testing.T) {
+	t.Parallel()
 	var counts Counts
 	counts.PutBlocks.Add(11)
 	counts.Tiers.Add(skep.TierDevice, 13)
@@ -213,6 +221,7 @@ func (c collected) Collect(out chan<- prometheus.Metric) {
 // Names that are not UTF-8 (older stores have them, and paths of devices) come out as what can be
 // shown of them, and all other metrics too. Where that makes two the same they are one.
 func TestMetricsOfNamesThatAreNotUTF8(t *testing.T) {
+	t.Parallel()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collected{descSpaceKeys, [][]string{{"a\xff", "n", "hit"}, {"a\xfe", "n", "hit"}, {"a", "", "hit"}, {"", "a", "hit"}, {"a", "n", "hit"}}})
 	families, err := reg.Gather()

@@ -47,6 +47,7 @@ func block(t testing.TB, size int) (*segment.Record, []byte) {
 // Every granule that is asked for is compared, each once, however its bytes are cut into pieces; what
 // is missing is wrong.
 func TestWrongGranules(t *testing.T) {
+	t.Parallel()
 	const size = 300_000
 	rec, data := block(t, size)
 	sums, err := SumsOf("test", anySize, rec, 0)
@@ -80,6 +81,7 @@ func TestWrongGranules(t *testing.T) {
 
 // What is stored is compared with its record also where the two do not fit each other.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	rec, data := block(t, 100_000)
 	stored := append(slices.Clone(data), make([]byte, layout.Padded(100_000)-100_000)...)
 	wrong, err := Verify(anySize, rec, stored)
@@ -111,6 +113,7 @@ func TestVerify(t *testing.T) {
 }
 
 func TestBest(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		bad  []bool
 		cost []int
@@ -160,6 +163,7 @@ func put(t *testing.T, g stripes, size int) (*segment.Record, []byte) {
 
 // What ReadBlock makes of faults: it reads the block where it is right, and says what is at fault.
 func TestReadBlock(t *testing.T) {
+	t.Parallel()
 	const size = 2560 << 10
 	flip := device.Rule{Action: device.FlipBit, Kinds: device.Reads}
 	fail := device.Rule{Action: device.Fail, Kinds: device.Reads}
@@ -225,6 +229,7 @@ func TestReadBlock(t *testing.T) {
 
 // A block that shares its page is read from its slot.
 func TestReadPackedBlock(t *testing.T) {
+	t.Parallel()
 	g := stripes{mem(t, 16<<20), mem(t, 16<<20)}
 	rec, data := block(t, 700)
 	rec.Copies = []layout.Location{{Group: 1, Page: 2, Device: 1, Sub: 3}}

@@ -42,6 +42,7 @@ func durably(dev device.Device) WriteDurably {
 
 // A flush under way does not count for a write that was completed after it began.
 func TestFlushCoversWhatCameBefore(t *testing.T) {
+	t.Parallel()
 	d := mem(t, 1<<20)
 	d.Hold(device.Flush)
 	var f Flusher
@@ -63,6 +64,7 @@ func TestFlushCoversWhatCameBefore(t *testing.T) {
 
 // A flush that fails is told of and counted before the next begins; nobody else can flush the device.
 func TestAFlushThatFails(t *testing.T) {
+	t.Parallel()
 	d := mem(t, 1<<20)
 	d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1})
 	var f Flusher
@@ -82,7 +84,10 @@ func TestAFlushThatFails(t *testing.T) {
 }
 
 // However the operations of a batch end, it ends once, with the errors of those that failed.
-func TestBatch(t *testing.T) { synctest.Test(t, testBatch) }
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testBatch)
+}
 
 func testBatch(t *testing.T) {
 	d := mem(t, 1<<20)
@@ -125,6 +130,7 @@ func superblock() *segment.Superblock {
 
 // Of two superblocks the newer whole one counts, and one is whole whenever a write is cut off.
 func TestSuperblocks(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	d := mem(t, 1<<20)
 	read := func() (segment.Superblock, error) { return ReadSuperblock(ctx, d, "path") }
@@ -186,7 +192,10 @@ func drive(dev device.Device) Drive {
 }
 
 // Headers are told apart: right ones, those of others, what is no header, and what could not be read.
-func TestReadHeaders(t *testing.T) { synctest.Test(t, testReadHeaders) }
+func TestReadHeaders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testReadHeaders)
+}
 
 func testReadHeaders(t *testing.T) {
 	ctx := t.Context()
@@ -268,6 +277,7 @@ func logIn(dev device.Device, position uint16) Log {
 
 // A log is read to its end, and what another life of the segment left is not of it.
 func TestScanLog(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	l := logIn(mem(t, 1<<20), 0)
 	older := l
@@ -289,6 +299,7 @@ func TestScanLog(t *testing.T) {
 
 // Each log of a group that can be read is, and of each other one is told why not.
 func TestScanGroup(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	devs := []*device.Fault{mem(t, 1<<20), mem(t, 1<<20)}
 	logs := make([]Log, 2)

@@ -9,6 +9,7 @@ import (
 // The policies see the same requests. What looks at all of them keeps nobody waiting and lends most of
 // the time's memory; what looks at one does where requests come one by one, and nowhere else.
 func TestLending(t *testing.T) {
+	t.Parallel()
 	rows, err := lending(1)
 	require.NoError(t, err)
 	require.Len(t, rows, 6)

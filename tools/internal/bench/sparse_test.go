@@ -99,6 +99,7 @@ func toHalf(v float32) uint16 {
 }
 
 func TestHalves(t *testing.T) {
+	t.Parallel()
 	for _, v := range []float32{0, 1, -2.5, 0.125, 65504, -6.1035156e-05} {
 		require.Equal(t, v, half(toHalf(v)))
 	}
@@ -112,6 +113,7 @@ func small(t *testing.T) SparseOptions {
 }
 
 func TestSparseGivesARowForEachStrategy(t *testing.T) {
+	t.Parallel()
 	o := small(t)
 	r, err := Sparse(context.Background(), o)
 	require.NoError(t, err)
@@ -149,6 +151,7 @@ func TestSparseGivesARowForEachStrategy(t *testing.T) {
 
 // The bench on real files reads the records that were placed, and says it is no simulation.
 func TestSparseReadsFromFiles(t *testing.T) {
+	t.Parallel()
 	o := small(t)
 	o.Profiles, o.Devices, o.Strategies, o.Dir = []string{"native"}, []int{2}, []string{"token-order", "skep"}, t.TempDir()
 	r, err := Sparse(context.Background(), o)
@@ -164,6 +167,7 @@ func TestSparseReadsFromFiles(t *testing.T) {
 }
 
 func TestSparseBadInput(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*SparseOptions){
 		"no trace": func(o *SparseOptions) { o.Traces = nil },
 		"devices":  func(o *SparseOptions) { o.Devices = []int{65} },
@@ -193,6 +197,7 @@ func TestSparseBadInput(t *testing.T) {
 
 // The recorded traces are what their description says.
 func TestRecordedTraces(t *testing.T) {
+	t.Parallel()
 	paths, _ := filepath.Glob("../../../../shared/data/attn/*.kvattn.zst")
 	if len(paths) == 0 {
 		t.Skip("no ../shared/data/attn beside this checkout")
@@ -229,6 +234,7 @@ func TestRecordedTraces(t *testing.T) {
 // A generated context has the recorded one's statistics at another length: the same share
 // is activated, mostly what attention prefers, and strategies can be compared on it.
 func TestGeneratedContexts(t *testing.T) {
+	t.Parallel()
 	tr, err := ReadAttnTrace(smallTrace(t))
 	require.NoError(t, err)
 	for n, dim := range map[int]int{256: 8, 1000: 8 + topicDims} {

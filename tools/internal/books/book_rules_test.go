@@ -11,6 +11,7 @@ import (
 
 // A book tells what may be there from what may not, whoever wrote it, and after its client was killed.
 func TestABookKnowsWhatMayBeThere(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "book")
 	b, err := openBook(path)
 	require.NoError(t, err)

@@ -116,6 +116,7 @@ type soak struct {
 
 // TestBooks plays with a server for 10 seconds, or SKEP_SOAK_TIME.
 func TestBooks(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("10 seconds")
 	}

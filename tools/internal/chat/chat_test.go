@@ -35,6 +35,7 @@ func generate(t *testing.T, p Params) []trace.Request {
 
 // The table in doc.go is what the default parameters give.
 func TestDocumentedStatistics(t *testing.T) {
+	t.Parallel()
 	var s trace.Stats
 	batches := make(map[time.Duration]int)
 	largest := 0
@@ -72,6 +73,7 @@ func TestDocumentedStatistics(t *testing.T) {
 }
 
 func TestEqualParametersGiveEqualBytes(t *testing.T) {
+	t.Parallel()
 	write := func(p Params) string {
 		var b bytes.Buffer
 		require.NoError(t, Write(&b, p))
@@ -96,6 +98,7 @@ var variants = map[string]Params{
 }
 
 func TestInvariants(t *testing.T) {
+	t.Parallel()
 	for name, p := range variants {
 		t.Run(name, func(t *testing.T) {
 			p.Requests = 2000
@@ -130,6 +133,7 @@ func TestInvariants(t *testing.T) {
 }
 
 func TestWhatIsWrittenReadsBackTheSame(t *testing.T) {
+	t.Parallel()
 	for name, p := range variants {
 		t.Run(name, func(t *testing.T) {
 			p.Requests = 300
@@ -150,6 +154,7 @@ func TestWhatIsWrittenReadsBackTheSame(t *testing.T) {
 }
 
 func TestParametersShapeTheWorkload(t *testing.T) {
+	t.Parallel()
 	hit := func(p Params) float64 {
 		var s trace.Stats
 		p.Requests = 3000
@@ -166,6 +171,7 @@ func TestParametersShapeTheWorkload(t *testing.T) {
 }
 
 func TestBadParameters(t *testing.T) {
+	t.Parallel()
 	for field, p := range map[string]Params{
 		"Requests":                   {Requests: -1},
 		"BlockTokens":                {BlockTokens: 1 << 21},
@@ -188,6 +194,7 @@ func TestBadParameters(t *testing.T) {
 }
 
 func TestWriteErrorComesBack(t *testing.T) {
+	t.Parallel()
 	full := errors.New("disk full")
 	assert.ErrorIs(t, Write(failing{full}, Params{Requests: 1000}), full)
 }

@@ -10,6 +10,7 @@ import (
 
 // Three processes, one of them killed and started again: what it had is missed meanwhile, and found after.
 func TestClusterDemo(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := skepRun(t, "cluster", "demo", "--dir", dir, "--requests", "80", "--json").OK(t)
 	assert.EqualValues(t, 80, r["requests"])

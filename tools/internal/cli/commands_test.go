@@ -19,6 +19,7 @@ const inspected = `{"timestamp": 0, "input_length": 1300, "output_length": 10, "
 `
 
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
 	one := func(v any) map[string]any { return v.([]any)[0].(map[string]any) }
@@ -76,6 +77,7 @@ func TestInspect(t *testing.T) {
 }
 
 func TestInspectALiveStore(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
 	st, err := store.Open(t.Context(), store.Options{Dir: dir})
@@ -92,6 +94,7 @@ func TestInspectALiveStore(t *testing.T) {
 }
 
 func TestDoctorAndVersion(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := skepRun(t, "doctor", "--dir", dir, "--json").JSON(t)
 	assert.NotEmpty(t, r["backend"])
@@ -115,6 +118,7 @@ func TestDoctorAndVersion(t *testing.T) {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.html")
 	r := skepRun(t, "demo", "--dir", dir, "--page", page, "--requests", "120", "--block-bytes", "8192", "--capacity-blocks", "1500", "--json").OK(t)

@@ -18,6 +18,7 @@ import (
 
 // What is said of a copy of a store's directory is said of the copy, also where it lacks a device.
 func TestACopyIsListedAsItself(t *testing.T) {
+	t.Parallel()
 	dir, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "copy")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
 	require.NoError(t, exec.Command("cp", "-a", dir, copied).Run())
@@ -64,6 +65,7 @@ func inTwoCopies(t testing.TB, dir string, blocks int) (skep.Scope, []skep.Key) 
 // Two copies fill twice the space: the share that lives says so. And a scrub that changes nothing
 // says nothing of having mended, a rebuilt store nothing of how often it was opened.
 func TestInspectingSaysWhatIs(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	inTwoCopies(t, dir, 20)
 	groups := skepRun(t, "inspect", "groups", "--dir", dir, "--json").OK(t)
@@ -89,6 +91,7 @@ func TestInspectingSaysWhatIs(t *testing.T) {
 
 // What is said of a store that lacks a device names the ways out, with the right exit code.
 func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "device-1"), []byte("noise"), 0o644))

@@ -91,6 +91,7 @@ func (s *served) stop() {
 // However many connections come, and say nothing, the store has the descriptors it needs, and each other
 // protocol has its share.
 func TestIdleConnectionsLeaveTheStoreItsFiles(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	s := serveUnder(t, "ulimit -n 256", "--dir", dir, "--capacity", "256MiB", "--devices", "2", "--unix", "none")
 	var idle []net.Conn
@@ -147,6 +148,7 @@ func TestIdleConnectionsLeaveTheStoreItsFiles(t *testing.T) {
 
 // Too few descriptors to serve with end a start at once, with what to do.
 func TestTooFewFilesEndAStart(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	cmd := exec.Command("/bin/sh", "-c", `ulimit -n 100; exec "$0" "$@"`, os.Args[0], "serve", "--dir", dir, "--listen", "127.0.0.1:0", "--resp", "none", "--http", "none")
 	cmd.Env = append(os.Environ(), self.Env+"=1")

@@ -50,14 +50,17 @@ var results = map[string]any{
 }
 
 func TestEveryJSONFieldIsDocumented(t *testing.T) {
+	t.Parallel()
 	commandtest.FieldsAreDocumented(t, jsonPath, results)
 }
 
 func TestEveryFlagIsDocumented(t *testing.T) {
+	t.Parallel()
 	commandtest.FlagsAreDocumented(t, docPath, &Program, nil)
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {
+	t.Parallel()
 	n := commandtest.ExamplesExist(t, &Program, commandtest.Manuals(t, "../../.."))
 	assert.Greater(t, n, 50, "examples were looked at")
 }

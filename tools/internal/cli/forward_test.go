@@ -59,6 +59,7 @@ func call(t *testing.T, program, path, stdin string, args ...string) (code int, 
 
 // Everything that is given to skep bench is skep-bench's: arguments, standard streams, exit code.
 func TestBenchIsHandedOn(t *testing.T) {
+	t.Parallel()
 	skep, dir := installed(t)
 	told(t, dir, "beside")
 	elsewhere := t.TempDir()
@@ -88,6 +89,7 @@ func TestBenchIsHandedOn(t *testing.T) {
 
 // Where there is no skep-bench, that is told as what is missing, with how to get it.
 func TestWithoutSkepBench(t *testing.T) {
+	t.Parallel()
 	skep, dir := installed(t)
 	code, stdout, stderr := call(t, skep, t.TempDir(), "", "bench", "restore", "--json")
 	assert.Equal(t, 2, code)
@@ -109,6 +111,7 @@ func TestWithoutSkepBench(t *testing.T) {
 
 // A replay needs no skep-bench: who has skep alone checks a trace with it.
 func TestReplayWithoutSkepBench(t *testing.T) {
+	t.Parallel()
 	skep, dir := installed(t)
 	code, stdout, stderr := call(t, skep, t.TempDir(), inspected, "replay", "-", "--dir", filepath.Join(dir, "store"), "--block-bytes", "8192", "--json")
 	require.Zero(t, code, stderr)
@@ -122,6 +125,8 @@ func TestReplayWithoutSkepBench(t *testing.T) {
 }
 
 // The real one measures, from skep's process and from a program that has skep in its own; an interrupt is its too.
+//
+// Alone: the environment is the process's.
 func TestSkepBenchIsRun(t *testing.T) {
 	skep, dir := installed(t)
 	copyProgram(t, filepath.Join(dir, "skep-bench"))
@@ -153,6 +158,7 @@ func TestSkepBenchIsRun(t *testing.T) {
 
 // A shell's completion of what is handed on is skep-bench's.
 func TestCompletionsOfWhatIsHandedOn(t *testing.T) {
+	t.Parallel()
 	skep, dir := installed(t)
 	copyProgram(t, filepath.Join(dir, "skep-bench"))
 	_, stdout, _ := call(t, skep, dir, "", "__complete", "bench", "re")

@@ -18,6 +18,7 @@ import (
 )
 
 func TestGPUStatus(t *testing.T) {
+	t.Parallel()
 	so := sim.H20()
 	so.MemoryBytes = 16 << 20
 	w, err := sim.New(so)
@@ -49,6 +50,7 @@ func TestGPUStatus(t *testing.T) {
 
 // Who lends to whom, and what is on its way back.
 func TestPrintGPUStatus(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	printGPUStatus(&out, []loan.Status{{
 		Name: "qwen3-8b", Device: "GPU 1", PID: 40, UnitBytes: 4 << 20, Units: 64, Floor: 8, Border: 16, Offer: 24, Used: 120, Epoch: 7,

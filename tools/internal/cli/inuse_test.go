@@ -17,6 +17,7 @@ import (
 
 // What looks after a store is asked of the server that has it open, by the same commands.
 func TestAStoreInUseIsLookedAfter(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	s := serveUnder(t, ":", "--dir", dir, "--capacity", "256MiB", "--devices", "3", "--unix", "none")
 	rc := redistest.New(redistest.Options{Addr: s.at["resp"]})
@@ -60,6 +61,8 @@ func TestAStoreInUseIsLookedAfter(t *testing.T) {
 }
 
 // A path is one from where the command is given: the server that has the store open is in another directory.
+//
+// Alone: the working directory is the process's.
 func TestARelativePathIsTheCallers(t *testing.T) {
 	dir, there, here := filepath.Join(t.TempDir(), "store"), t.TempDir(), t.TempDir()
 	s := serveUnder(t, "cd '"+there+"'", "--dir", dir, "--capacity", "256MiB", "--devices", "2", "--unix", "none")

@@ -28,11 +28,13 @@ func own() []commandtest.Command {
 
 // A mistake on the command line ends every command with 2.
 func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	commandtest.RefusesWhatItDoesNotKnow(t, &cli.Program, own())
 }
 
 // What a command prints is its result: lost output is a failure, whatever else went well.
 func TestEveryCommandFailsWhereItsOutputIsLost(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
 	commandtest.FailsWhereItsOutputIsLost(t, &cli.Program, own(),
@@ -43,6 +45,7 @@ func TestEveryCommandFailsWhereItsOutputIsLost(t *testing.T) {
 }
 
 func TestOutputToAFullDevice(t *testing.T) {
+	t.Parallel()
 	out, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip("there is no /dev/full")
@@ -58,6 +61,7 @@ func TestOutputToAFullDevice(t *testing.T) {
 
 // An interrupt is named as one; a wait that ran out of time is another thing.
 func TestAnInterruptIsNoDeadline(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -26,6 +26,7 @@ func heldIn(t *testing.T, copies int) (o *original, dir string) {
 
 // A dry run leaves every byte as it is: it opens nothing for writing, and makes no catalog anew where one is lost.
 func TestADryRunChangesNothing(t *testing.T) {
+	t.Parallel()
 	o, dir := heldIn(t, 2)
 	dry := func(codes ...int) {
 		t.Helper()
@@ -54,6 +55,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 // A replacement that is refused has made no device: not where there is no such device to be replaced, nor where the store does not open
 // without those that are missing.
 func TestARefusedReplacementAddsNothing(t *testing.T) {
+	t.Parallel()
 	o, dir := heldIn(t, 1)
 	said := skepRun(t, "device", "replace", "7", filepath.Join(dir, "device-9"), "--dir", dir)
 	assert.Equal(t, 2, said.Code, "%s", said.Stderr)
@@ -88,6 +90,7 @@ func TestARefusedReplacementAddsNothing(t *testing.T) {
 // Nor does one that the process is asked for which has the store open. A device may be replaced there though
 // without its successor too few would be left.
 func TestARefusedReplacementAddsNothingWhileTheStoreIsServed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, DeviceCount: 2, CapacityBytes: 8 << 20,
 		SegmentBytes: 128 << 10, BlockBytes: 8 << 10, IOBytes: 16 << 20, CacheBytes: -1, Admin: true})
@@ -112,6 +115,7 @@ func TestARefusedReplacementAddsNothingWhileTheStoreIsServed(t *testing.T) {
 
 // Something that is no catalog in the catalog's place is set aside like a damaged one, and kept.
 func TestACatalogThatIsAFile(t *testing.T) {
+	t.Parallel()
 	for _, cmd := range []string{"scrub", "rebuild"} {
 		o, dir := heldIn(t, 2)
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog")))
@@ -132,6 +136,7 @@ func TestACatalogThatIsAFile(t *testing.T) {
 
 // Who looks into a catalog that lacks files, or has another's among its own, is told that it is damaged, and does not wait for it to be quiet.
 func TestInspectDoesNotWaitForWhatIsDamaged(t *testing.T) {
+	t.Parallel()
 	_, other := heldIn(t, 2)
 	for name, harm := range map[string]func(t *testing.T, catalog string){
 		"two catalogs in one": func(t *testing.T, catalog string) {
@@ -162,6 +167,7 @@ func TestInspectDoesNotWaitForWhatIsDamaged(t *testing.T) {
 
 // A device that may not be written to is whole: no rebuild gives it up, and the message says what to look at.
 func TestARebuildGivesUpNoDeviceItMayNotWriteTo(t *testing.T) {
+	t.Parallel()
 	o, dir := heldIn(t, 1)
 	device := filepath.Join(dir, "device-1")
 	if err := lock(device); err != nil {

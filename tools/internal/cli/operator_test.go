@@ -28,6 +28,7 @@ import (
 // SKEP_OPERATOR_TIME says for how long; without it every command is given once or twice, spread over a few states. SKEP_SEED
 // plays a state again: it is the first one then.
 func TestOperator(t *testing.T) {
+	t.Parallel()
 	seed := operatorSeed(t)
 	long, _ := time.ParseDuration(os.Getenv("SKEP_OPERATOR_TIME"))
 	deck := &deck{all: operations(t)}

@@ -45,6 +45,7 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestReplayThenAgain(t *testing.T) {
+	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 60}), filepath.Join(t.TempDir(), "store")
 	first := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").OK(t)
 	assert.EqualValues(t, 60, first["requests"])
@@ -69,6 +70,7 @@ func TestReplayThenAgain(t *testing.T) {
 }
 
 func TestReplayStaysUnderItsCap(t *testing.T) {
+	t.Parallel()
 	path := writeTrace(t, chat.Params{Requests: 150})
 	const blocks, size = 1000, 4096
 	for _, policy := range []string{"cost", "lru", "s3fifo"} {
@@ -91,6 +93,7 @@ func TestReplayStaysUnderItsCap(t *testing.T) {
 }
 
 func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
+	t.Parallel()
 	var args []string
 	for requests, killed := 3000, false; !killed; requests *= 4 { // more, where a machine is done before it is killed
 		path, dir := writeTrace(t, chat.Params{Requests: requests}), filepath.Join(t.TempDir(), "store")
@@ -111,6 +114,7 @@ func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
 }
 
 func TestReplayFormats(t *testing.T) {
+	t.Parallel()
 	session := []byte(`{"block_size": 64, "hash_id_scope": "local", "requests": [
 		{"t": 0, "in": 128, "out": 5, "hash_ids": [1, 2]}, {"t": 1, "in": 192, "out": 5, "hash_ids": [1, 2, 3]}]}`)
 	var archive bytes.Buffer
@@ -146,6 +150,7 @@ func TestReplayFormats(t *testing.T) {
 }
 
 func TestAnInterruptEndsInOrder(t *testing.T) {
+	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
 	cmd := child(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--speed", "1x", "--json")
 	var out bytes.Buffer
@@ -169,6 +174,7 @@ func TestAnInterruptEndsInOrder(t *testing.T) {
 }
 
 func TestAMissingDeviceIsNamed(t *testing.T) {
+	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
 	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
 	require.NoError(t, os.Rename(filepath.Join(dir, "device-2"), filepath.Join(dir, "elsewhere")))
@@ -191,6 +197,7 @@ func TestAMissingDeviceIsNamed(t *testing.T) {
 }
 
 func TestDamagedBytesNeverReachTheCaller(t *testing.T) {
+	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 20}), filepath.Join(t.TempDir(), "store")
 	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json").OK(t)
 	damage(t, filepath.Join(dir, "device-0"))
@@ -217,6 +224,7 @@ func damage(t *testing.T, path string) {
 }
 
 func TestARefusedStoreIsTold(t *testing.T) {
+	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
 	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "1", "--json")
 	assert.Equal(t, 2, o.Code)
@@ -229,6 +237,7 @@ func TestARefusedStoreIsTold(t *testing.T) {
 
 // A damaged line is found before anything is made.
 func TestADamagedTraceMakesNothing(t *testing.T) {
+	t.Parallel()
 	path, dir := filepath.Join(t.TempDir(), "trace.jsonl"), filepath.Join(t.TempDir(), "store")
 	require.NoError(t, os.WriteFile(path, []byte("{\"timestamp\": 0, \"input_length\": -1, \"output_length\": 10, \"hash_ids\": [1]}\n"), 0o644))
 	o := skepRun(t, "replay", path, "--dir", dir, "--json")
@@ -241,6 +250,7 @@ func TestADamagedTraceMakesNothing(t *testing.T) {
 
 // What a killed process wrote is still there and right when another workload is replayed on it.
 func TestReplayAfterKill(t *testing.T) {
+	t.Parallel()
 	var trace strings.Builder
 	require.NoError(t, chat.Write(&trace, chat.Params{Requests: 4000}))
 	dir := filepath.Join(t.TempDir(), "store")

@@ -7,4 +7,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 )
 
-func TestScripts(t *testing.T) { commandtest.Scripts(t, &cli.Program) }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	commandtest.Scripts(t, &cli.Program)
+}

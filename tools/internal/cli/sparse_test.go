@@ -78,6 +78,7 @@ func runJSON(t *testing.T, into any, args ...string) (code int, text string) {
 }
 
 func TestAContextIsInspectedAndReclustered(t *testing.T) {
+	t.Parallel()
 	dir, last := clustered(t)
 	where := []string{"--dir", dir, "--tenant", "acme", "--namespace", "chat"}
 	var before, after clustersResult

@@ -16,6 +16,7 @@ import (
 
 // top, inspect mrc and support look at a store that is open, through its socket.
 func TestLookingAtALiveStore(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, DeviceCount: 2, CapacityBytes: 8 << 20, SegmentBytes: 128 << 10, BlockBytes: 8 << 10,
 		IOBytes: 16 << 20, CacheBytes: 4 << 20, Admin: true})
@@ -49,6 +50,7 @@ func TestLookingAtALiveStore(t *testing.T) {
 }
 
 func TestLookingAtNothing(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"top"}, {"top", "--dir", t.TempDir(), "--once"}, {"top", "--dir", "x", "--interval", "1ms"}, {"inspect", "mrc", "--dir", t.TempDir()}, {"support"}} {
 		o := skepRun(t, args...)
 		assert.Equal(t, 2, o.Code, "%v", args)

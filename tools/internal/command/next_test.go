@@ -14,6 +14,7 @@ import (
 
 // What the operating system refused has its own way out, whatever was being done.
 func TestNextStepOfSystemErrors(t *testing.T) {
+	t.Parallel()
 	for errno, says := range map[syscall.Errno]string{
 		syscall.EFBIG: "ulimit -f", syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EMFILE: "LimitNOFILE",
 		syscall.EADDRINUSE: "another process", syscall.EADDRNOTAVAIL: "no such address",

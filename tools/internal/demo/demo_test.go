@@ -60,6 +60,7 @@ func TestMain(m *testing.M) {
 // Whatever becomes of the first process, it has ended when its half of the demo has, and the
 // error says why.
 func TestTheFirstProcessEnds(t *testing.T) {
+	t.Parallel()
 	errKill := errors.New("not permitted")
 	for _, tt := range []struct {
 		does   string

@@ -20,6 +20,7 @@ func emulated(t *testing.T) *Emulated {
 // The emulation does what engines are seen to do: 20,000 tokens in 0.7 to 1 s, and small steps at a
 // fixed cost.
 func TestMean(t *testing.T) {
+	t.Parallel()
 	e := emulated(t)
 	require.InDelta(t, 0.85, e.Prefill(0, 20000, 8192), 0.2)
 	one := e.Mean([]sim.Item{{From: 0, To: 1, Layers: 1}})
@@ -30,6 +31,7 @@ func TestMean(t *testing.T) {
 
 // What is fitted to its points is close and not the same: another functional form.
 func TestStatedIsCloseAndNotTheSame(t *testing.T) {
+	t.Parallel()
 	e := emulated(t)
 	c := e.Stated()
 	worst := 0.0
@@ -42,6 +44,7 @@ func TestStatedIsCloseAndNotTheSame(t *testing.T) {
 }
 
 func TestNoiseAndTheStepInTheMiddle(t *testing.T) {
+	t.Parallel()
 	e, same := emulated(t), emulated(t)
 	items := []sim.Item{{From: 0, To: 4096, Layers: 1}}
 	sum := 0.0

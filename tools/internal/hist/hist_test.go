@@ -23,6 +23,7 @@ var samples = map[string]func(r *rand.Rand) time.Duration{
 }
 
 func TestQuantilesStayWithinTheStatedError(t *testing.T) {
+	t.Parallel()
 	for name, draw := range samples {
 		t.Run(name, func(t *testing.T) {
 			seed := drawn.Seed(t)
@@ -51,6 +52,7 @@ func TestQuantilesStayWithinTheStatedError(t *testing.T) {
 
 // Every value has one counter, and counters follow each other without gap.
 func TestCountersCoverAllDurations(t *testing.T) {
+	t.Parallel()
 	next := int64(0)
 	for i := range counters {
 		lo, hi := bounds(i)
@@ -65,6 +67,7 @@ func TestCountersCoverAllDurations(t *testing.T) {
 }
 
 func TestMergeEqualsRecordingIntoOne(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var all, merged, empty Hist
@@ -84,6 +87,7 @@ func TestMergeEqualsRecordingIntoOne(t *testing.T) {
 }
 
 func TestEmptyAndEdges(t *testing.T) {
+	t.Parallel()
 	var h Hist
 	assert.Zero(t, h.Quantile(.5))
 	assert.Zero(t, h.Mean())
@@ -104,6 +108,7 @@ func TestEmptyAndEdges(t *testing.T) {
 	assert.Equal(t, []Bucket{{10, 10, 1, 1}, {30, 30, 1, 2}}, got)
 }
 
+// Alone: allocations of the whole process are counted.
 func TestRecordDoesNotAllocate(t *testing.T) {
 	var h Hist
 	assert.Zero(t, testing.AllocsPerRun(1000, func() { h.Record(time.Millisecond) }))

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Alone: the environment is the process's.
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	rows := func(r map[string]any) []any { return r["rows"].([]any) }

@@ -35,14 +35,17 @@ var results = map[string]any{
 }
 
 func TestEveryJSONFieldIsDocumented(t *testing.T) {
+	t.Parallel()
 	commandtest.FieldsAreDocumented(t, jsonPath, results)
 }
 
 func TestEveryFlagIsDocumented(t *testing.T) {
+	t.Parallel()
 	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep-bench put": "skep-bench restore"})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {
+	t.Parallel()
 	n := commandtest.ExamplesExist(t, &Program, commandtest.Manuals(t, "../../.."))
 	assert.Greater(t, n, 10, "examples were looked at")
 }

@@ -33,9 +33,11 @@ func benchRun(t *testing.T, args ...string) commandtest.Output {
 }
 
 func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
 	commandtest.RefusesWhatItDoesNotKnow(t, &lab.Program, commandtest.Commands(&lab.Program))
 }
 
 func TestEveryCommandFailsWhereItsOutputIsLost(t *testing.T) {
+	t.Parallel()
 	commandtest.FailsWhereItsOutputIsLost(t, &lab.Program, commandtest.Commands(&lab.Program), []string{"version"}, []string{"stream", "--requests", "100"}, []string{"completion", "bash"})
 }

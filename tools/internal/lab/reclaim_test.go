@@ -13,6 +13,7 @@ import (
 
 // A few moves and kills, with the processes the command starts.
 func TestBenchReclaim(t *testing.T) {
+	t.Parallel()
 	o := benchRun(t, "reclaim", "--moves", "3", "--kills", "2", "--json")
 	require.Zero(t, o.Code, o.Stderr)
 	var r reclaim.Result

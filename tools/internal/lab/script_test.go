@@ -7,4 +7,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/lab"
 )
 
-func TestScripts(t *testing.T) { commandtest.Scripts(t, &lab.Program) }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	commandtest.Scripts(t, &lab.Program)
+}

@@ -86,6 +86,7 @@ func render(t testing.TB, r Report) string {
 // TestGolden compares the page's skeleton, one line an element with what it is
 // called: how things are drawn may be tuned without it, what is there not.
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	got := skeleton(t, render(t, sample()))
 	golden := filepath.Join("testdata", "skeleton.txt")
 	if *rewrite {
@@ -144,6 +145,7 @@ func skeleton(t testing.TB, page string) string {
 }
 
 func TestPageNeedsNothingElse(t *testing.T) {
+	t.Parallel()
 	page := render(t, sample())
 	assert.NotRegexp(t, regexp.MustCompile(`(?i)<script|<link|<img|<iframe|@import|url\(|https?:|href=|src=| on[a-z]+=`), page)
 	assert.Less(t, len(page), 400<<10, "12,000 points are thinned out")
@@ -152,6 +154,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 
 // Coordinates stay in the picture, and none is NaN.
 func TestEverythingIsDrawnInsideThePicture(t *testing.T) {
+	t.Parallel()
 	page := render(t, sample())
 	assert.NotContains(t, page, "NaN")
 	assert.NotContains(t, page, "Inf")
@@ -166,6 +169,7 @@ func TestEverythingIsDrawnInsideThePicture(t *testing.T) {
 }
 
 func TestBadReports(t *testing.T) {
+	t.Parallel()
 	line := func(y Axis, ps ...Point) Chart { return Chart{Y: y, Series: []Series{{Points: ps}}} }
 	bars := func(values ...float64) Chart {
 		return Chart{Kind: GroupedBars, Categories: []string{"a", "b"}, Series: []Series{{Values: values}}}
@@ -209,6 +213,7 @@ type failing struct{ err error }
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 func TestFormat(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		unit string
 		v    float64
@@ -233,6 +238,7 @@ func texts(ticks []tick, unit string) string {
 }
 
 func TestTicks(t *testing.T) {
+	t.Parallel()
 	linearTicks := func(a Axis, lo, hi float64) string {
 		sc, v := linear(lo, hi, 5, true)
 		return texts(label(a, sc, v))
@@ -257,6 +263,7 @@ func TestTicks(t *testing.T) {
 
 // Ticks are few, inside the scale and ascending for any range.
 func TestTicksOfAnyRange(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range 5000 {
@@ -286,6 +293,7 @@ func checkTicks(t *testing.T, sc scale, ticks []float64, lo, hi float64, most in
 }
 
 func TestThinKeepsExtremesAndEnds(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	points := make([]Point, 100_000)
@@ -310,6 +318,7 @@ func TestThinKeepsExtremesAndEnds(t *testing.T) {
 
 // What is read off a distribution agrees with the histogram it came from.
 func TestDistributionAgreesWithItsHistogram(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var h hist.Hist
@@ -370,6 +379,7 @@ func FuzzText(f *testing.F) {
 
 // TestBrowser has a browser parse the page, where there is one.
 func TestBrowser(t *testing.T) {
+	t.Parallel()
 	browser := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {

@@ -16,6 +16,7 @@ import (
 func key(n int) skep.Key { return skep.KeyOf([]byte{byte(n), byte(n >> 8)}) }
 
 func TestWhatWasFilledIsRight(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 1, 15, 16, 17, 4095, 4096, 4097, 1 << 20, 1<<20 + 5} {
 		b := make([]byte, n)
 		payload.Fill(b, key(1))
@@ -24,6 +25,7 @@ func TestWhatWasFilledIsRight(t *testing.T) {
 }
 
 func TestEveryByteIsLookedAt(t *testing.T) {
+	t.Parallel()
 	b := make([]byte, 3*4096+7)
 	payload.Fill(b, key(1))
 	for i := range b {
@@ -34,6 +36,7 @@ func TestEveryByteIsLookedAt(t *testing.T) {
 }
 
 func TestWrongBytesAreCounted(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, 64<<10)
@@ -50,6 +53,7 @@ func TestWrongBytesAreCounted(t *testing.T) {
 }
 
 func TestNoTwoPagesAreAlike(t *testing.T) {
+	t.Parallel()
 	b := make([]byte, 1<<20)
 	seen := map[string]string{}
 	for k := range 16 {
@@ -63,6 +67,7 @@ func TestNoTwoPagesAreAlike(t *testing.T) {
 }
 
 func TestAnotherKeysBytesAreWrong(t *testing.T) {
+	t.Parallel()
 	b := make([]byte, 1<<20)
 	payload.Fill(b, key(1))
 	assert.Greater(t, payload.Check(b, key(2)), int64(len(b)*9/10))

@@ -46,6 +46,7 @@ func scripted(t *testing.T, answers ...[]string) (addr string, asked <-chan stri
 }
 
 func TestReplies(t *testing.T) {
+	t.Parallel()
 	addr, _ := scripted(t, []string{"+OK\r\n", "+PONG\r\n", "$-1\r\n", "$2\r\nab\r\n", ":7\r\n", "*2\r\n$1\r\n0\r\n*2\r\n$1\r\na\r\n$-1\r\n", "-ERR no\r\n", "$1\r\nx\r\n"})
 	c := New(Options{Addr: addr, Password: "p"})
 	defer c.Close()
@@ -71,6 +72,7 @@ func TestReplies(t *testing.T) {
 }
 
 func TestRefusedForNowAndHungUp(t *testing.T) {
+	t.Parallel()
 	addr, asked := scripted(t, []string{"-TRYAGAIN soon\r\n", "+OK\r\n", "$5\r\nha"}, []string{"-ERR wrong password\r\n"}, []string{"+OK\r\n", "+PONG\r\n"})
 	c := New(Options{Addr: addr, Retries: 1})
 	defer c.Close()

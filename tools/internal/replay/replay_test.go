@@ -51,6 +51,7 @@ func run(t *testing.T, st skep.Store, o replay.Options, r ...trace.Request) *rep
 }
 
 func TestHitsAreThoseOfThePrefixRule(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	res := run(t, st, replay.Options{BlockBytes: 5000}, request(0, 1, 2, 3), request(0, 1, 2, 4, 5), request(0, 1, 2, 3), request(0, 9, 2))
 	assert.Equal(t, 4, res.Requests)
@@ -64,6 +65,7 @@ func TestHitsAreThoseOfThePrefixRule(t *testing.T) {
 }
 
 func TestHitRatioIsTheTracesOwn(t *testing.T) {
+	t.Parallel()
 	p := chat.Params{Requests: 300, Seed: 7}
 	var want trace.Stats
 	g, err := chat.New(p)
@@ -89,6 +91,7 @@ func TestHitRatioIsTheTracesOwn(t *testing.T) {
 }
 
 func TestASecondRunChecksWhatTheFirstLeft(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	run(t, st, replay.Options{BlockBytes: 100}, request(0, 1, 2, 3))
 	res := run(t, st, replay.Options{BlockBytes: 100}, request(0, 1, 2, 3))
@@ -97,6 +100,7 @@ func TestASecondRunChecksWhatTheFirstLeft(t *testing.T) {
 }
 
 func TestPartialTailsKeepTheirValidTokens(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	r := request(0, 1, 2)
 	r.LastValidTokens = 7
@@ -110,6 +114,7 @@ func TestPartialTailsKeepTheirValidTokens(t *testing.T) {
 }
 
 func TestModelsDoNotShareBlocks(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	a, b := request(0, 1), request(0, 1)
 	b.Model = "other"
@@ -149,6 +154,7 @@ func (s *badSession) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 }
 
 func TestWrongBytesAreCountedAndNoHit(t *testing.T) {
+	t.Parallel()
 	st := &bad{Store: newStore(t, memstore.Options{}), flip: 3}
 	res := run(t, st, replay.Options{BlockBytes: 4096}, request(0, 1, 2), request(0, 1, 2))
 	assert.EqualValues(t, 3, res.WrongBytes)
@@ -157,6 +163,7 @@ func TestWrongBytesAreCountedAndNoHit(t *testing.T) {
 }
 
 func TestPromisedBlocksThatDoNotComeAreBrokenPromises(t *testing.T) {
+	t.Parallel()
 	st := &bad{Store: newStore(t, memstore.Options{}), miss: true}
 	res := run(t, st, replay.Options{BlockBytes: 4096}, request(0, 1, 2), request(0, 1, 2))
 	assert.EqualValues(t, 2, res.BrokenPromises)
@@ -166,6 +173,7 @@ func TestPromisedBlocksThatDoNotComeAreBrokenPromises(t *testing.T) {
 }
 
 func TestDeclinedBlocksAreCountedByReason(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{CapacityBytes: 3 * 4096, DeclineWhenFull: true})
 	res := run(t, st, replay.Options{BlockBytes: 4096, RegionBytes: 2 * 4096}, request(0, 1, 2, 3, 4, 5, 6, 7))
 	assert.EqualValues(t, 3*4096, res.BytesPut)
@@ -173,6 +181,7 @@ func TestDeclinedBlocksAreCountedByReason(t *testing.T) {
 }
 
 func TestACancelledRunKeepsWhatWasDone(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -192,6 +201,7 @@ func TestACancelledRunKeepsWhatWasDone(t *testing.T) {
 }
 
 func TestAPacedRunWaits(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	// However slow the machine is at the first request, with a gap long enough it has to wait.
 	res := &replay.Result{}
@@ -219,6 +229,7 @@ func (c *cancelling) Next() (trace.Request, error) {
 }
 
 func TestADamagedSourceEndsTheRunWithWhatWasDone(t *testing.T) {
+	t.Parallel()
 	src, err := trace.NewReader("t", bytes.NewReader([]byte(`{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}
 {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": "x"}
 `)))
@@ -232,6 +243,7 @@ func TestADamagedSourceEndsTheRunWithWhatWasDone(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	st := newStore(t, memstore.Options{})
 	for _, o := range []replay.Options{{BlockBytes: 0}, {BlockBytes: skep.MaxPartBytes + 1}, {BlockBytes: 1, Speed: -1}} {
 		_, err := replay.Run(t.Context(), st, &list{}, o)

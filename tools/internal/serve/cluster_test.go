@@ -23,6 +23,7 @@ nodes:
 `
 
 func TestANodeListensWhereTheMapSays(t *testing.T) {
+	t.Parallel()
 	file := write(t, "map.yaml", mapText)
 	load := func(flags map[string]string) (*Config, error) {
 		flags["dir"] = "/d"
@@ -53,6 +54,7 @@ func TestANodeListensWhereTheMapSays(t *testing.T) {
 // A server that is a node tells clients the map, which by its address alone are a Store of all nodes; one that is none
 // says so.
 func TestAClientNeedsTheAddressOfOneNode(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })

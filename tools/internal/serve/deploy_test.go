@@ -29,6 +29,7 @@ func read(t *testing.T, path string) string {
 
 // Dashboards and alerts name only metrics that a server has.
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
+	t.Parallel()
 	r := start(t, local(t), Options{})
 	rc := redistest.New(patient(r.at("resp")))
 	defer rc.Close()
@@ -61,6 +62,7 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 }
 
 func TestDashboardLoads(t *testing.T) {
+	t.Parallel()
 	var d struct {
 		Title  string
 		Panels []struct {
@@ -86,6 +88,7 @@ func TestDashboardLoads(t *testing.T) {
 }
 
 func TestAlertsLoad(t *testing.T) {
+	t.Parallel()
 	var f struct {
 		Groups []struct {
 			Name  string
@@ -111,6 +114,7 @@ func TestAlertsLoad(t *testing.T) {
 
 // The manifests agree with each other and with what the server takes.
 func TestKubernetesManifests(t *testing.T) {
+	t.Parallel()
 	docs := map[string]map[string]any{}
 	d := yaml.NewDecoder(strings.NewReader(read(t, filepath.Join(deploy, "kubernetes/skep.yaml"))))
 	for {
@@ -164,6 +168,7 @@ func TestKubernetesManifests(t *testing.T) {
 }
 
 func TestSystemdUnit(t *testing.T) {
+	t.Parallel()
 	unit := read(t, filepath.Join(deploy, "skep.service"))
 	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/kill -HUP", "TimeoutStopSec=90", "Type=notify", "RestartPreventExitStatus=2", "WatchdogSec="} {
 		assert.Contains(t, unit, want)

@@ -15,6 +15,7 @@ import (
 // A job is paused, resumed and stopped before the run that was paused has ended. It has ended then: the resumption,
 // which waits for that end, is called off by the stop.
 func TestAJobThatIsStoppedDoesNotBeginAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(memstore.Options{})
 		defer func() { assert.NoError(t, st.Close()) }()

@@ -18,6 +18,8 @@ import (
 
 // Keys come from files and the environment, are never shown, and what is wrong with them is
 // said by where they come from.
+//
+// Alone: the environment is the process's.
 func TestEncryptionKeysAreReadAndNeverShown(t *testing.T) {
 	first, second := strings.Repeat("4b5a", 16), strings.Repeat("6c7d", 16)
 	t.Setenv("SKEP_TEST_KEY", second)
@@ -61,6 +63,7 @@ tenants:
 
 // A reload takes a new key, and refuses to take the last one away.
 func TestEncryptionKeysAreReplaced(t *testing.T) {
+	t.Parallel()
 	first, second := strings.Repeat("4b5a", 16)+"\n", strings.Repeat("6c7d", 16)+"\n"
 	path := write(t, "keys", first)
 	c := Default()

@@ -135,6 +135,7 @@ var k8sKinds = map[string]func() any{
 }
 
 func TestKubernetesManifestsHaveOnlyFieldsThatExist(t *testing.T) {
+	t.Parallel()
 	text := read(t, filepath.Join(deploy, "kubernetes/skep.yaml"))
 	seen := 0
 	for _, doc := range strings.Split(text, "\n---\n") {

@@ -63,6 +63,8 @@ func (m *manager) next(again string) string {
 }
 
 // The service manager hears that a server serves, reads its settings again and stops, each when it is so.
+//
+// Alone: the environment is the process's.
 func TestServiceManagerIsTold(t *testing.T) {
 	m := newManager(t)
 	c := local(t)
@@ -94,6 +96,8 @@ func (s *stuckStore) Stats(ctx context.Context) (skep.Stats, error) {
 }
 
 // The watchdog is told as long as the store answers, and not any more when it does not.
+//
+// Alone: the environment is the process's.
 func TestWatchdogIsToldWhileTheStoreAnswers(t *testing.T) {
 	m := newManager(t)
 	t.Setenv("WATCHDOG_USEC", "300000")

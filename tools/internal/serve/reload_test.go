@@ -27,6 +27,7 @@ import (
 // A token that cannot be read leaves all credentials as they were, and the log does not say
 // that they were replaced.
 func TestATokenThatCannotBeReadReplacesNothing(t *testing.T) {
+	t.Parallel()
 	path := write(t, "token", token)
 	c := Default()
 	c.Dir = t.TempDir()
@@ -75,6 +76,7 @@ func (s rotates) Stats(ctx context.Context) (skep.Stats, error) {
 
 // A token that is replaced while the store is being opened, which may take minutes, is noticed once it is open.
 func TestATokenRotatedWhileTheStoreOpens(t *testing.T) {
+	t.Parallel()
 	path := write(t, "token", token)
 	c := local(t)
 	c.Credentials = []CredentialConfig{
@@ -102,6 +104,7 @@ func (f lines) Write(b []byte) (int, error) {
 
 // So is one that is replaced once more just after a reload has read it.
 func TestATokenRotatedTwiceInOneReload(t *testing.T) {
+	t.Parallel()
 	path := write(t, "token", token)
 	c := Default()
 	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "ops", Rights: []string{"read"}, TokenFile: path}}
@@ -131,6 +134,7 @@ func TestATokenRotatedTwiceInOneReload(t *testing.T) {
 // A certificate that cannot be read any more leaves the one in use, and takes nothing back of what a reload
 // says of credentials: one that was removed stays out when the next file changes.
 func TestACertificateThatCannotBeReadBringsNoCredentialBack(t *testing.T) {
+	t.Parallel()
 	p := newPKI(t)
 	p.issue("server")
 	c := Default()
@@ -172,6 +176,7 @@ func TestACertificateThatCannotBeReadBringsNoCredentialBack(t *testing.T) {
 
 // A reload takes what it can and names the rest: nobody is left to believe that a setting is in use.
 func TestAReloadSaysWhatItDoesNotTake(t *testing.T) {
+	t.Parallel()
 	file := write(t, "skep.yaml", "tenants: {t: {bytes: 64MiB}}\n")
 	c := local(t)
 	load := func() (*Config, error) {
@@ -208,6 +213,7 @@ func TestAReloadSaysWhatItDoesNotTake(t *testing.T) {
 
 // Calls leave no line in the log at level info, whether memory answers or drives do.
 func TestCallsAreNotLogged(t *testing.T) {
+	t.Parallel()
 	c := local(t)
 	c.Store.DRAMBytes = 0
 	r := start(t, c, Options{})

@@ -42,6 +42,7 @@ func write(t *testing.T, name, text string) string {
 }
 
 func TestLaterSourcesWin(t *testing.T) {
+	t.Parallel()
 	file := write(t, "skep.yaml", "dir: /from-file\nresp: 127.0.0.1:1\nstore:\n  dram_bytes: 1GiB\nlimits:\n  drain: 5s\ntls:\n  plain: [resp]\n")
 	env := []string{"SKEP_RESP=127.0.0.1:2", "SKEP_STORE_DRAM_BYTES=2GiB", "SKEP_TLS_PLAIN=resp, http"}
 	c, err := Load(file, env, map[string]string{"resp": "127.0.0.1:3"})
@@ -56,6 +57,7 @@ func TestLaterSourcesWin(t *testing.T) {
 
 // Everything wrong is in one error, by field.
 func TestAllProblemsAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
 	file := write(t, "skep.yaml", `
 devices: "99"
 listen: 0.0.0.0:7420
@@ -81,6 +83,7 @@ tls: {cert: only.pem, plain: [ftp]}
 
 const token = "a-token-of-good-length"
 
+// Alone: the environment is the process's.
 func TestCredentialsAreCheckedAndNeverShown(t *testing.T) {
 	t.Setenv("SKEP_TEST_TOKEN", token)
 	file := write(t, "skep.yaml", fmt.Sprintf(`
@@ -123,6 +126,7 @@ tenants: {t: {connections: -1, share: 1GiB, bytes: 2GiB}}
 // What --print-config writes is a file that means the same, and every setting says what
 // it is.
 func TestPrintedConfigurationLoads(t *testing.T) {
+	t.Parallel()
 	c := Default()
 	c.Dir = "/d"
 	c.Tenants = map[string]TenantConfig{"t": {Bytes: 3 << 30}}
@@ -140,6 +144,7 @@ func TestPrintedConfigurationLoads(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]Size{"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5GiB": 3 << 29, "2GB": 2e9, "3 MiB": 3 << 20} {
 		got, err := ParseSize(text)
 		require.NoError(t, err, text)
@@ -157,6 +162,7 @@ func TestSizes(t *testing.T) {
 // Files that would take memory out of proportion are refused: of equal keys the decoder lists
 // each pair, aliases multiply, and much of nothing is much.
 func TestConfigurationsThatAreTooMuch(t *testing.T) {
+	t.Parallel()
 	nines := "[*a" + strings.Repeat(",*a", 8) + "]"
 	for name, text := range map[string]string{
 		"pairs of equal keys": strings.Repeat("z: 1\n", 15),
@@ -308,6 +314,7 @@ func get(t *testing.T, client *http.Client, url, token string) (int, string) {
 
 // A server on real devices serves all protocols, drains, and finds everything again.
 func TestServeStopAndServeAgain(t *testing.T) {
+	t.Parallel()
 	c := local(t)
 	ctx := context.Background()
 	value := make([]byte, 5<<20)
@@ -351,6 +358,7 @@ func TestServeStopAndServeAgain(t *testing.T) {
 }
 
 func TestASecondServerIsRefused(t *testing.T) {
+	t.Parallel()
 	c := local(t)
 	r := start(t, c, Options{})
 	d := *c
@@ -366,6 +374,7 @@ func TestASecondServerIsRefused(t *testing.T) {
 }
 
 func TestJobsAreSteered(t *testing.T) {
+	t.Parallel()
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
 	ctx := context.Background()
@@ -400,6 +409,7 @@ func TestJobsAreSteered(t *testing.T) {
 // A store on devices offers its own work: it is started, paused and resumed, and what is
 // damaged shows.
 func TestTheStoresOwnWork(t *testing.T) {
+	t.Parallel()
 	r := start(t, local(t), Options{})
 	rc := redistest.New(patient(r.at("resp")))
 	defer rc.Close()
@@ -437,6 +447,7 @@ func TestTheStoresOwnWork(t *testing.T) {
 
 // Jobs that hold something while they run end their run when paused.
 func TestPausingAndResumingAWorkThatRestarts(t *testing.T) {
+	t.Parallel()
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
 	js := &jobs{st: st, log: Default().logger(io.Discard)}
@@ -473,6 +484,7 @@ func TestPausingAndResumingAWorkThatRestarts(t *testing.T) {
 // Keys of Redis clients expire by the time the store keeps, which no change of the machine's clock moves. What clients
 // name moments by is the machine's.
 func TestKeysOfClientsExpireByTheStoresTime(t *testing.T) {
+	t.Parallel()
 	var passed atomic.Int64
 	r := start(t, local(t), Options{Clock: func() time.Time { return skep.Steady().Add(time.Duration(passed.Load())) }})
 	rc := redistest.New(patient(r.at("resp")))

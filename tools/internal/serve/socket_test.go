@@ -17,6 +17,7 @@ import (
 // A server that asks who one is lets all users of the machine ask: under systemd it has a
 // user of its own. Whoever has no token gets no further.
 func TestASocketWithCredentialsIsForEverybodyWhoHasOne(t *testing.T) {
+	t.Parallel()
 	c := local(t)
 	c.Credentials = []CredentialConfig{{Name: "engine", Tenant: "t", Rights: []string{"read"}, TokenSHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}}
 	r := start(t, c, Options{})

@@ -153,6 +153,7 @@ func (r *stageResult) require(t *testing.T, stage int) (computed int) {
 // Each stage of a pipeline restores on its own over a connection: its layers are loaded or
 // computed, each block once, and what is computed had its activations before.
 func TestStagesOverAConnection(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, _, stop := traced(t)
@@ -171,6 +172,7 @@ func TestStagesOverAConnection(t *testing.T) {
 
 // The same with all of it landing in memory shared with the server.
 func TestStagesInSharedMemory(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
@@ -207,6 +209,7 @@ func TestStagesInSharedMemory(t *testing.T) {
 
 // Activations of another split say so, and the stage loads all.
 func TestStagesOfAnotherSplitOverAConnection(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, _, stop := traced(t)

@@ -75,6 +75,7 @@ func (p *pki) issue(name string) (cert tls.Certificate) {
 }
 
 func TestTLSTokensCertificatesAndRotation(t *testing.T) {
+	t.Parallel()
 	p := newPKI(t)
 	p.issue("server")
 	engine, stranger := p.issue("engine"), newPKI(t).issue("engine")

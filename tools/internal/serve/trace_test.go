@@ -53,6 +53,7 @@ func traced(t *testing.T, change ...func(*wire.Options)) (c *wire.Client, spans 
 // A traced call shows where its time went: what the engine did lies below the call, and of
 // a restore, which lasts until its session ends, what was sent too.
 func TestTracesNest(t *testing.T) {
+	t.Parallel()
 	c, spans, stop := traced(t)
 	ctx := t.Context()
 	ns, err := c.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "default", Name: "n", Shape: skep.Shape{BlockTokens: 16}, Chained: true})

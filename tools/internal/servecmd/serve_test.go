@@ -22,6 +22,7 @@ import (
 // A server that cannot start ends with 2 where its settings are wrong, which starting again does not mend, and with 1
 // where the next start may find it well: skep.service has systemd try the one and not the other.
 func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
+	t.Parallel()
 	skep := command.Program{Name: "skep", Commands: func(a *command.App) []*cobra.Command { return []*cobra.Command{New(a)} }}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

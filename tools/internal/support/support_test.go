@@ -79,6 +79,7 @@ func secretOf(t *testing.T, dir string) []byte {
 
 // A bundle tells all it promises, and nothing that must stay.
 func TestBundleHoldsNoPayloadAndNoSecrets(t *testing.T) {
+	t.Parallel()
 	dir, key := live(t)
 	var b bytes.Buffer
 	r, err := Write(t.Context(), Options{Dir: dir, Version: "test", Log: slog.New(slog.DiscardHandler)}, &b)
@@ -121,6 +122,7 @@ func toInts(b []byte) (out []int) {
 
 // Of a store that is not open, or of a directory without one, there is what there is.
 func TestBundleOfWhatThereIs(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, Check(dir))
 	var b bytes.Buffer

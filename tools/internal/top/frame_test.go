@@ -50,6 +50,7 @@ func samples() (before, now Sample) {
 
 // The frame is what testdata says, and no line of it is wider than the terminal.
 func TestFrame(t *testing.T) {
+	t.Parallel()
 	before, now := samples()
 	lines := Frame(before, now, "/var/lib/skep", 80)
 	for _, l := range lines {
@@ -70,6 +71,7 @@ func TestFrame(t *testing.T) {
 
 // A store that has done nothing has a frame too, and so has one that just began.
 func TestFrameOfAnEmptyStore(t *testing.T) {
+	t.Parallel()
 	for _, l := range Frame(Sample{}, Sample{At: time.Now(), Stats: skep.Stats{Opened: time.Now()}}, "d", 10) {
 		require.LessOrEqual(t, utf8.RuneCountInString(l), MinWidth)
 		require.NotContains(t, l, "NaN")
@@ -79,6 +81,7 @@ func TestFrameOfAnEmptyStore(t *testing.T) {
 
 // Counters that went back, as after a restart, are no negative rates.
 func TestFrameAfterARestart(t *testing.T) {
+	t.Parallel()
 	before, now := samples()
 	before.Stats.Admission = skep.AdmissionStats{}
 	for _, l := range Frame(now, Sample{At: now.At.Add(time.Second), Stats: before.Stats}, "d", 80) {
@@ -88,6 +91,7 @@ func TestFrameAfterARestart(t *testing.T) {
 
 // A frame is drawn over the last: nothing is cleared before it is drawn anew.
 func TestDraw(t *testing.T) {
+	t.Parallel()
 	b := string(Draw([]string{"one", strings.Repeat("x", 100), "three", "four"}, 20, 4))
 	require.True(t, strings.HasPrefix(b, home))
 	require.NotContains(t, b, "\x1b[2J")
@@ -97,6 +101,7 @@ func TestDraw(t *testing.T) {
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	n := 0
 	o := Options{Interval: 20 * time.Millisecond, Ask: func(context.Context) (skep.Stats, error) {
 		n++
@@ -110,6 +115,7 @@ func TestOnce(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
+	t.Parallel()
 	r := RatesOf(samples())
 	require.Equal(t, 100.0, r.Lookups)
 	require.Equal(t, .5, r.HitRatio)

@@ -84,6 +84,7 @@ func readAll(name string, src io.Reader) ([]Request, error) {
 }
 
 func TestMooncake(t *testing.T) {
+	t.Parallel()
 	want := []Request{
 		{Time: 0, InputTokens: 700, OutputTokens: 50, Blocks: []uint64{0, 1}, BlockTokens: 512, LastValidTokens: 188},
 		{Time: 3 * time.Second, InputTokens: 1024, OutputTokens: 7, Blocks: []uint64{0, 2}, BlockTokens: 512},
@@ -115,6 +116,7 @@ func TestMooncake(t *testing.T) {
 }
 
 func TestKVTesterSession(t *testing.T) {
+	t.Parallel()
 	for name, src := range map[string][]byte{
 		"plain":             []byte(mainAndAgent),
 		"compressed":        compress(t, []byte(mainAndAgent)),
@@ -138,6 +140,7 @@ func TestKVTesterSession(t *testing.T) {
 }
 
 func TestArchiveMergesByTimeAndKeepsIDsApart(t *testing.T) {
+	t.Parallel()
 	src := archive(t,
 		"one.json", kvDoc("one", `{"t":0,"in":64,"out":1,"hash_ids":[1]},{"t":2,"in":64,"out":1,"hash_ids":[1]},{"t":5,"in":64,"out":1,"hash_ids":[2]}`),
 		"none.json", kvDoc("none", ``),
@@ -154,6 +157,7 @@ func TestArchiveMergesByTimeAndKeepsIDsApart(t *testing.T) {
 }
 
 func TestBlocksBelongToTheReaderUntilTheNextCall(t *testing.T) {
+	t.Parallel()
 	r, err := NewReader("x", strings.NewReader(mainAndAgent))
 	require.NoError(t, err)
 	defer r.Close()
@@ -169,6 +173,7 @@ func TestBlocksBelongToTheReaderUntilTheNextCall(t *testing.T) {
 }
 
 func TestDamagedInput(t *testing.T) {
+	t.Parallel()
 	good := strings.SplitAfter(twoTurns, "\n")
 	doc := func(rec string) string { return kvDoc("s", `{"t":0,"in":64,"out":1,"hash_ids":[1]},`+rec) }
 	tests := []struct {
@@ -231,6 +236,7 @@ func TestDamagedInput(t *testing.T) {
 }
 
 func TestErrorsNameTheMemberAndAreFinal(t *testing.T) {
+	t.Parallel()
 	_, err := readAll("x.tar", bytes.NewReader(archive(t, "a.json", kvDoc("a", `{"t":-1}`))))
 	assert.EqualError(t, err, "trace x.tar:a.json: requests[0].t is -1, want a number in 0..3153600000")
 
@@ -244,6 +250,7 @@ func TestErrorsNameTheMemberAndAreFinal(t *testing.T) {
 }
 
 func TestSourceErrorsComeThrough(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	_, err := readAll("x", io.MultiReader(strings.NewReader(strings.Repeat(strings.SplitAfter(twoTurns, "\n")[0], 2000)), failing{boom}))
 	assert.ErrorIs(t, err, boom)
@@ -256,6 +263,7 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	lim := limits{lineBytes: 90, sessionBytes: int64(len(mainAndAgent)), heldBytes: 1 << 20}
 	read := func(src string, lim limits) error {
 		r, err := newReader("x", strings.NewReader(src), lim)
@@ -276,6 +284,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	var s Stats
 	assert.Zero(t, s.HitRatio())
 	assert.Zero(t, s.InputQuantile(.5))
@@ -310,6 +319,7 @@ func sum(t *testing.T, r *Reader) *Stats {
 }
 
 func TestPublishedConversation(t *testing.T) {
+	t.Parallel()
 	r := published(t, "conversation_trace.jsonl.zst")
 	assert.Equal(t, Mooncake, r.Format())
 	s := sum(t, r)
@@ -321,6 +331,7 @@ func TestPublishedConversation(t *testing.T) {
 }
 
 func TestPublishedAgents(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("skipped: 348 MB to parse")
 	}

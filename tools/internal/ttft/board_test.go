@@ -113,6 +113,7 @@ func dialBoards(t *testing.T) *wire.Client {
 
 // An engine claims by a word in the memory it shares with its server, another process: each block is loaded or granted, and no claim the word grants is a call.
 func TestClaimsByAWordInSharedMemory(t *testing.T) {
+	t.Parallel()
 	const seed, blocks, page = 5, 128, 4096
 	t.Logf("seed %d", seed)
 	ctx := t.Context()

@@ -13,6 +13,7 @@ import (
 // No schedule of a closed loop, by whatever policy and engine, is below the bound of its own order of completion, but for what the
 // fit of the engine's cost is off by.
 func TestNoLoopIsBelowTheBoundOfItsOrder(t *testing.T) {
+	t.Parallel()
 	const seed = 3
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -43,6 +44,7 @@ func TestNoLoopIsBelowTheBoundOfItsOrder(t *testing.T) {
 
 // Where it can be said what is least: two requests at once of which one has nothing to load need both their engine seconds.
 func TestOrderBoundOfSuffixes(t *testing.T) {
+	t.Parallel()
 	all := []served{{suffix: 1, first: 0, last: 0}, {suffix: 1, first: 0, last: 1}, {suffix: 1, first: 1, last: 2}}
 	// One second each: the first completes at 1, the second at 2, the third, sent at 1, at 3: 1 + 2 + 2.
 	require.InDelta(t, 5.0/3, ascend(all, 2), 1e-6)

@@ -40,6 +40,7 @@ func conversation() *Workload {
 
 // Every policy gets every request to its first token, on a real store.
 func TestReal(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	g, _ := twopointer.GPUNamed("h100")

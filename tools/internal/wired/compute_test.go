@@ -15,6 +15,7 @@ import (
 // memory: a load that would take longer than computing is declined there, one that pays is not, and
 // what the client computed is reckoned with.
 func TestTheSchedulerBehindHearsOfCosts(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*wire.Options){"socket": nil, "shared memory": shared} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t, small(), change)

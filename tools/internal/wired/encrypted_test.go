@@ -22,6 +22,7 @@ import (
 // not after they were moved, expired or deleted. Those of a tenant without a key of its own are found, so that the
 // test would notice.
 func TestKeysOfAnEncryptedTenantAreNowhereInTheClear(t *testing.T) {
+	t.Parallel()
 	key, err := store.NewEncryptionKey(bytes.Repeat([]byte{1, 0x5a}, 16))
 	require.NoError(t, err)
 	const text = "customer-4711"

@@ -17,6 +17,7 @@ import (
 
 // The contract holds with GPU memory, own and lent, in front of the engine on drives.
 func TestContractOfGPUMemoryInFrontOfAnEngine(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("the contract of the engine and of the GPU tier are tested by themselves")
 	}

@@ -29,6 +29,7 @@ import (
 // A tenant that takes all it can get of everything that is counted takes nothing from another: what
 // the other calls succeeds. make greedy runs it for long, and judges time too.
 func TestGreedyTenant(t *testing.T) {
+	t.Parallel()
 	seed := drawn.Seed(t)
 	var long time.Duration
 	if v := os.Getenv("SKEP_GREEDY_TIME"); v != "" {

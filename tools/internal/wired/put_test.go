@@ -22,6 +22,7 @@ import (
 // memory that nobody else gets while the drive has it. When the drive goes on it writes what was put,
 // and nobody holds anything against it.
 func TestAClientDiesInTheMiddleOfAPut(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*wire.Options){"through the socket": nil, "shared memory": shared} {
 		t.Run(name, func(t *testing.T) {
 			if change != nil && runtime.GOOS != "linux" {

@@ -16,6 +16,7 @@ import (
 // What Redis clients read stays, and what they never read makes room, whether it has a time to live or none: the value and
 // its head are both used when it is read, and an end of life says nothing of what a value is worth until then.
 func TestRedisValuesThatAreReadStay(t *testing.T) {
+	t.Parallel()
 	const hot, cold, fresh, every = 8, 150, 900, 4
 	value := bytes.Repeat([]byte("v"), 64<<10)
 	for _, policy := range []string{"cost", "lru"} {

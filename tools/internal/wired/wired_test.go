@@ -92,6 +92,7 @@ func small() store.Options {
 }
 
 func TestContractWithAnEngineBehind(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("the contract of the engine and of the wire are tested by themselves")
 	}
@@ -149,6 +150,7 @@ func each(t *testing.T, ses skep.Session, f func(*skep.Chunk)) {
 // Blocks from drives and from the DRAM tier, several times over, into memory and lent:
 // their checksums are those of the put, wherever they come from.
 func TestWhatWasComputedAtPutIsWhatTheClientChecks(t *testing.T) {
+	t.Parallel()
 	for name, cache := range map[string]int64{"from drives": -1, "from the DRAM tier": 256 << 20} {
 		t.Run(name, func(t *testing.T) {
 			o := small()
@@ -216,6 +218,7 @@ func quiet(t *testing.T, st skep.Store) int64 {
 // Without credit, after a stop, an end, a cancelled connection: the drives read little
 // more than the window, of a chain many times as long, and then nothing.
 func TestStopReallyStopsTheDrives(t *testing.T) {
+	t.Parallel()
 	r := open(t, small(), nil)
 	c := putChain(t, r, 256) // 128 MiB
 	const window = 2 << 20
@@ -261,6 +264,7 @@ func TestStopReallyStopsTheDrives(t *testing.T) {
 // A session whose reader gives no credit, on the same connection and on others, leaves
 // the others what they need: they come to their end.
 func TestSlowReadersLeaveTheEngineToOthers(t *testing.T) {
+	t.Parallel()
 	r := open(t, small(), nil) // 64 MiB of I/O memory
 	c := putChain(t, r, 64)
 	for range 12 {
@@ -290,6 +294,7 @@ func TestSlowReadersLeaveTheEngineToOthers(t *testing.T) {
 
 // Into shared memory nothing is copied: what the drives read is what lands.
 func TestNothingIsCopiedThroughSharedMemory(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
