@@ -44,6 +44,7 @@ func TestConnectionsAreShared(t *testing.T) {
 	}
 	code, _ := ask(tokenAdmin)
 	require.Equal(t, 429, code)
+	require.Eventually(t, func() bool { return conns.pool.Used() == 6 }, time.Minute, time.Millisecond, "who is refused is hung up on")
 	code, other := ask(tokenOther)
 	require.Equal(t, 200, code)
 	other.CloseIdleConnections()

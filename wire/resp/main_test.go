@@ -68,6 +68,9 @@ func serve(t testing.TB, st skep.Store, o Options) *fixture {
 		require.NoError(t, err)
 		o.Auth = d
 	}
+	if o.OpTimeout == 0 {
+		o.OpTimeout = 5 * time.Minute // a busy machine is not a late store
+	}
 	s, err := New(st, o)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

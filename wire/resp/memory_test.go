@@ -25,8 +25,9 @@ func allocated(f func()) uint64 {
 }
 
 // Of a key that is refused for its length, nothing is kept until its run of SETs is answered.
+//
+// Alone: allocations of the whole process are measured.
 func TestAKeyThatIsTooLongIsNotKept(t *testing.T) {
-	t.Parallel()
 	c := &conn{s: serve(t, nil, Options{}).server}
 	cmd := command{args: [][]byte{[]byte("SET"), make([]byte, MaxArgBytes-3), nil}, values: []*value{{}}}
 	var op *setOp
@@ -37,8 +38,9 @@ func TestAKeyThatIsTooLongIsNotKept(t *testing.T) {
 }
 
 // A key that one command repeats takes no room for all its keys each time.
+//
+// Alone: allocations of the whole process are measured.
 func TestARepeatedKeyTakesNoRoom(t *testing.T) {
-	t.Parallel()
 	keys := make([][]byte, MaxArgs/2)
 	for i := range keys {
 		keys[i] = []byte("k")
