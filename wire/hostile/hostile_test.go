@@ -17,8 +17,9 @@ import (
 )
 
 // Clients that do their worst harm nobody else, and leave nothing.
+//
+// Alone: its oracles count what the whole process has.
 func TestHostileClients(t *testing.T) {
-	t.Parallel()
 	st := memstore.New(memstore.Options{CapacityBytes: 256 << 20})
 	Run(t, st, Options{})
 	require.NoError(t, st.Close())

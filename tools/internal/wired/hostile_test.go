@@ -10,8 +10,9 @@ import (
 )
 
 // Clients that do their worst to an engine on drives harm nobody else, and leave nothing. make hostile runs it for long.
+//
+// Alone: its oracles count what the whole process has.
 func TestHostileClients(t *testing.T) {
-	t.Parallel()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), DeviceCount: 2, CapacityBytes: 256 << 20, SegmentBytes: 4 << 20, BlockBytes: 2 << 20, IOBytes: 64 << 20, CacheBytes: 32 << 20})
 	require.NoError(t, err)
 	hostile.Run(t, st, hostile.Options{})
