@@ -53,10 +53,6 @@ func leftovers() []leftover {
 				copyStore(t, filepath.Join(dir, "catalog"), filepath.Join(dir, "catalog.old-20200101T000000.000"))
 			}
 		}},
-		{"the catalog of a dry run", func(t testing.TB, dir string) {
-			require.NoError(t, os.MkdirAll(filepath.Join(dir, "catalog.dry-run"), 0o755))
-			leftFile("catalog.dry-run/MANIFEST-000001", "x")(t, dir)
-		}},
 		{"a file of the catalog half written", leftFile("catalog/OPTIONS-999999.dbtmp", "half")},
 		{"the lock of a process that is gone", leftFile("LOCK", "process 1 (skep) on nowhere since 1970-01-01T00:00:00Z\n")},
 		{"a socket nobody listens on", leftFile("admin.sock", "")},

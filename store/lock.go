@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -20,11 +21,13 @@ type dirLock struct {
 	remove bool // with release
 }
 
-func lockDir(dir string) (*dirLock, error) {
+// lockDir takes the lock of a store's directory. Who only looks gets it where nothing can be written, too: on a
+// file system that is mounted for reading, or in another user's directory.
+func lockDir(dir string, looking bool) (*dirLock, error) {
 	for {
-		l, err := lockFile(dir)
-		if err != nil {
-			return nil, err
+		l, err := lockFile(dir, looking)
+		if err != nil || l.f == nil {
+			return l, err
 		}
 		// Who could not make a store removes the file: it must still be the one that is locked.
 		mine, err1 := l.f.Stat()
@@ -36,11 +39,17 @@ func lockDir(dir string) (*dirLock, error) {
 	}
 }
 
-func lockFile(dir string) (*dirLock, error) {
+func lockFile(dir string, looking bool) (*dirLock, error) {
 	path := filepath.Join(dir, "LOCK")
 	_, err := os.Stat(path)
 	made := errors.Is(err, fs.ErrNotExist)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if looking && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)) {
+		if f, err = os.Open(path); errors.Is(err, fs.ErrNotExist) {
+			return &dirLock{}, nil // who has a store open has made it
+		}
+		made = false
+	}
 	if err != nil {
 		return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
 	}
@@ -58,7 +67,7 @@ func lockFile(dir string) (*dirLock, error) {
 	}
 	host, _ := os.Hostname()
 	who := fmt.Sprintf("process %d (%s) on %s since %s\n", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
-	if err := f.Truncate(0); err == nil {
+	if err := f.Truncate(0); err == nil { // where it may be written
 		_, err = f.WriteAt([]byte(who), 0)
 		if err != nil {
 			f.Close()
@@ -69,6 +78,9 @@ func lockFile(dir string) (*dirLock, error) {
 }
 
 func (l *dirLock) release() error {
+	if l.f == nil {
+		return nil
+	}
 	if l.remove {
 		os.Remove(l.f.Name())
 	}

@@ -133,7 +133,7 @@ func (s *Store) open(ctx context.Context) error {
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
 		}
-		lock, err := lockDir(o.Dir)
+		lock, err := lockDir(o.Dir, false)
 		if err != nil {
 			return err
 		}

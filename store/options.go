@@ -202,6 +202,7 @@ type Options struct {
 	leasedByRoom  bool               // LeasedBytes was not given, and there is no cap to derive it from
 	countGiven    int                // DeviceCount as it was given; 0: it was not
 	customDevices bool               // OpenDevice was given: paths mean nothing
+	looking       bool               // drives are opened for reading, and locked
 	closeTimeout  time.Duration      // tests make it short
 	ballastAfter  time.Duration      // how long a store is open before it takes its ballast; 0: its default
 	catalogScarce time.Duration      // for a descriptor or space for it; 0: its default. Tests make it short
@@ -335,7 +336,7 @@ func (o *Options) openFile(_ int, path string, create bool, size int64) (device.
 		return device.Create(path, size, o.Device)
 	}
 	opt := o.Device
-	opt.ReadOnly = o.ReadOnly
+	opt.ReadOnly = o.ReadOnly || o.looking
 	opt.NoLock = o.ReadOnly
 	return device.Open(path, opt)
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
@@ -99,7 +101,7 @@ func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildP
 	}
 	o.ReadOnly = false
 	if dryRun { // it says what there is without, and loses nothing
-		o.Degraded = DegradedAlways
+		o.Degraded, o.looking = DegradedAlways, true
 	}
 	s := newStore(o)
 	rep, err := s.rebuildAlone(ctx, dryRun, progress)
@@ -114,7 +116,7 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	if _, err := os.Stat(o.Dir); err != nil {
 		return RebuildReport{}, &skep.Error{Op: "rebuild", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "the directory of a store"}
 	}
-	lock, err := lockDir(o.Dir)
+	lock, err := lockDir(o.Dir, dryRun)
 	if err != nil {
 		return RebuildReport{}, err
 	}
@@ -123,12 +125,12 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 		return RebuildReport{}, err
 	}
 	dir := o.catalogDir()
-	if dryRun {
-		dir += ".dry-run"
-		if err := o.CatalogFS.RemoveAll(dir); err != nil {
-			return RebuildReport{}, err
+	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
+		if dir, err = os.MkdirTemp("", "skep-dry-run-"); err != nil {
+			return RebuildReport{}, &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "directory for temporary files", Value: os.TempDir(),
+				Limit: "one that can be written to; set TMPDIR", Err: err}
 		}
-		defer o.CatalogFS.RemoveAll(dir)
+		defer os.RemoveAll(dir)
 	} else if err := s.setAside(dir); err != nil {
 		return RebuildReport{}, err
 	}
@@ -145,13 +147,16 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 	start := time.Now()
 	o := &s.options
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
-	if !dryRun {
-		if err := s.makeRoom(); err != nil {
-			return rep, err
-		}
+	if dryRun {
+		opt.FS = vfs.Default
+	} else if err := s.makeRoom(); err != nil {
+		return rep, err
 	}
 	if s.catalog, err = catalog.Open(dir, opt); err != nil {
-		return rep, s.noRoom(err)
+		if !dryRun {
+			err = s.noRoom(err)
+		}
+		return rep, err
 	}
 	r := newRebuilder(s, progress)
 	r.rep.DryRun = dryRun

@@ -70,7 +70,7 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	if _, err := os.Stat(o.Dir); err != nil {
 		return rep, &skep.Error{Op: "verify", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "the directory of a store"}
 	}
-	lock, err := lockDir(o.Dir)
+	lock, err := lockDir(o.Dir, true)
 	if err != nil {
 		return rep, err
 	}
