@@ -51,7 +51,7 @@ cluster: build ## three nodes on this machine, a workload, a kill of one: what w
 TESTFLAGS   ?=
 test: ## what a user needs to trust it: all tests in their short form, both backends, invariants (4 minutes)
 	$(call say,go test -short ./...: both device backends and the invariants built in)
-	$(GOTEST) -short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...
+	$(GOTEST) -short -p 4 -parallel 8 -timeout 20m -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...
 	$(call say,go test -short ./... of the other modules: a browser and a Redis client where they are installed)
 	$(call eachtest,-short -p 4 -parallel 8 -tags '$(TAGS) invariants' $(LINK) $(TESTFLAGS) ./...)
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -28,59 +29,61 @@ func TestWithoutDescriptorsTheCatalogWaits(t *testing.T) {
 	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			t.Parallel()
-			f := &fault{err: fmt.Errorf("open: %w", errno), match: func(op errorfs.Op) bool {
-				if errno == syscall.ENOSPC && op.Kind == errorfs.OpFileWrite {
-					return !isTable(op.Path)
-				}
-				return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite || op.Kind == errorfs.OpOpenDir
-			}}
-			mem := vfs.NewMem()
-			const timeout = 500 * time.Millisecond
-			c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, Patience: time.Hour, memtableBytes: 64 << 10})
-			require.NoError(t, err)
-			commit(t, c, true, func(b *Batch) { b.PutStore(StoreState{NextSeq: 7}) })
-			require.NoError(t, c.Scarce())
-
-			f.on.Store(true)
-			var refused atomic.Int64
-			done := make(chan error, 1)
-			go func() {
-				for i := range 300 { // some ten logs
-					b := c.NewBatch()
-					fillRows(b, i)
-					if err := c.Commit(bg, b, true); skep.KindOf(err) == skep.Full {
-						refused.Add(1) // it did not happen
-					} else if err != nil {
-						done <- fmt.Errorf("commit %d: %w", i, err)
-						return
+			synctest.Test(t, func(t *testing.T) { // time is the bubble's: a busy machine is not late
+				f := &fault{err: fmt.Errorf("open: %w", errno), match: func(op errorfs.Op) bool {
+					if errno == syscall.ENOSPC && op.Kind == errorfs.OpFileWrite {
+						return !isTable(op.Path)
 					}
-				}
-				done <- nil
-			}()
-			eventually := func(what string, f func() bool) {
-				t.Helper()
-				require.Eventually(t, f, time.Minute, 10*time.Millisecond, what)
-			}
-			eventually("a change waits", func() bool { return c.spares.waiting.Load() > 0 })
-			require.ErrorIs(t, c.Scarce(), skep.Full)
-			began := f.hits.Load()
-			eventually("it waits for longer than callers do", func() bool { // every try waits for at least scarceEvery
-				return f.hits.Load()-began > 4*int64(timeout/scarceEvery)
-			})
-			s, err := c.Store(bg)
-			require.NoError(t, err, "reads go on")
-			require.EqualValues(t, 7, s.NextSeq)
+					return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite || op.Kind == errorfs.OpOpenDir
+				}}
+				mem := vfs.NewMem()
+				const timeout = 500 * time.Millisecond
+				c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, Patience: time.Hour, memtableBytes: 64 << 10})
+				require.NoError(t, err)
+				commit(t, c, true, func(b *Batch) { b.PutStore(StoreState{NextSeq: 7}) })
+				require.NoError(t, c.Scarce())
 
-			f.on.Store(false)
-			inTime(t, "committing", func() { assert.NoError(t, <-done) })
-			require.NoError(t, c.Err())
-			eventually("the reserve is whole", func() bool { return c.Scarce() == nil })
-			require.NoError(t, c.Close())
-			c, err = Open(testDir, Options{FS: mem, Logger: quiet()})
-			require.NoError(t, err)
-			_, err = c.Block(bg, at(298%16, 298, 0, 0), nil)
-			require.NoError(t, err)
-			require.NoError(t, c.Close())
+				f.on.Store(true)
+				var refused atomic.Int64
+				done := make(chan error, 1)
+				go func() {
+					for i := range 300 { // some ten logs
+						b := c.NewBatch()
+						fillRows(b, i)
+						if err := c.Commit(bg, b, true); skep.KindOf(err) == skep.Full {
+							refused.Add(1) // it did not happen
+						} else if err != nil {
+							done <- fmt.Errorf("commit %d: %w", i, err)
+							return
+						}
+					}
+					done <- nil
+				}()
+				eventually := func(what string, f func() bool) {
+					t.Helper()
+					require.Eventually(t, f, time.Minute, 10*time.Millisecond, what)
+				}
+				eventually("a change waits", func() bool { return c.spares.waiting.Load() > 0 })
+				require.ErrorIs(t, c.Scarce(), skep.Full)
+				began := f.hits.Load()
+				eventually("it waits for longer than callers do", func() bool { // every try waits for at least scarceEvery
+					return f.hits.Load()-began > 4*int64(timeout/scarceEvery)
+				})
+				s, err := c.Store(bg)
+				require.NoError(t, err, "reads go on")
+				require.EqualValues(t, 7, s.NextSeq)
+
+				f.on.Store(false)
+				inTime(t, "committing", func() { assert.NoError(t, <-done) })
+				require.NoError(t, c.Err())
+				eventually("the reserve is whole", func() bool { return c.Scarce() == nil })
+				require.NoError(t, c.Close())
+				c, err = Open(testDir, Options{FS: mem, Logger: quiet()})
+				require.NoError(t, err)
+				_, err = c.Block(bg, at(298%16, 298, 0, 0), nil)
+				require.NoError(t, err)
+				require.NoError(t, c.Close())
+			})
 		})
 	}
 }

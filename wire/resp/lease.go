@@ -157,8 +157,14 @@ func (l *leases) refused() int64 {
 func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Duration) []*head {
 	heads, errs := db.headsOf(ctx, keys, false)
 	for i, h := range heads {
-		if errs[i] == nil && !db.promise(ctx, h, lease) {
-			heads[i] = nil
+		for errs[i] == nil && !db.promise(ctx, h, lease) {
+			was := h.id // it may have been replaced meanwhile, and its pieces deleted
+			now, err := db.headsOf(ctx, keys[i:i+1], false)
+			if h, errs[i] = now[0], err[0]; errs[i] != nil || h.id == was {
+				heads[i] = nil
+				break
+			}
+			heads[i] = h
 		}
 	}
 	return heads
