@@ -48,7 +48,7 @@ func TestUncleanOpenReadsAroundASilentDrive(t *testing.T) {
 		require.NoError(t, s.Close())
 		leaveInDoubt(t, o)
 		c := o
-		c.OpTimeout, c.CacheBytes = 300*time.Millisecond, -1
+		c.OpTimeout, c.CacheBytes = 3*time.Second, -1
 		var faults []*device.Fault
 		c.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
 			d, err := device.Open(path, device.Options{})

@@ -75,7 +75,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	}
 	certified := true
 	if next.TLS.Cert != "" && s.c.TLS.Cert != "" {
-		if err := s.cert.load(&next.TLS); err != nil {
+		if err := s.cert.load(&next.TLS, s.log); err != nil {
 			s.log.Error("certificate not reloaded", "error", err)
 			certified = false
 		}

@@ -152,7 +152,7 @@ func TestACertificateThatCannotBeReadBringsNoCredentialBack(t *testing.T) {
 	var log bytes.Buffer
 	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(&log, nil))}
 	s.o.Reload = func() (*Config, error) { return &next, nil }
-	require.NoError(t, s.cert.load(&c.TLS))
+	require.NoError(t, s.cert.load(&c.TLS, s.log))
 	before := s.cert.now.Load()
 	reload := func(c *Config, asked bool) *Config {
 		if next, _ := s.reload(c, asked); next != nil {

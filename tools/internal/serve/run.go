@@ -90,7 +90,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		return err
 	}
 	if c.TLS.Cert != "" {
-		if err := s.cert.load(&c.TLS); err != nil {
+		if err := s.cert.load(&c.TLS, s.log); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -85,15 +86,27 @@ func (c *certificates) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// load reads the files again; an error leaves what was there in use.
-func (c *certificates) load(t *TLSConfig) error {
+// load reads the files again; an error leaves what was there in use. What has run out, or will soon, is taken, and log
+// is told: those who do not look at it can be served still.
+func (c *certificates) load(t *TLSConfig, log *slog.Logger) error {
 	conf, err := loadCertificate(t)
 	if err != nil {
 		return err
 	}
+	for what, at := range conf.expires {
+		switch left := time.Until(at); {
+		case left <= 0:
+			log.Error("a certificate has run out: those who check it are not served", "setting", "tls."+what, "since", at.UTC().Format(time.RFC3339))
+		case left < soon:
+			log.Warn("a certificate runs out soon", "setting", "tls."+what, "at", at.UTC().Format(time.RFC3339))
+		}
+	}
 	c.now.Store(conf)
 	return nil
 }
+
+// soon is how long before a certificate runs out the log says so.
+const soon = 14 * 24 * time.Hour
 
 // config is for listeners: each handshake asks for what is in use then. For h2, only
 // HTTP may be offered it.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -9,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -32,10 +34,11 @@ type pki struct {
 	ca   *x509.Certificate
 	key  *ecdsa.PrivateKey
 	next int64
+	last time.Duration // how long certificates last from now
 }
 
 func newPKI(t *testing.T) *pki {
-	p := &pki{t: t, dir: t.TempDir(), next: 1}
+	p := &pki{t: t, dir: t.TempDir(), next: 1, last: time.Hour}
 	p.key, p.ca = p.make("ca", nil, nil)
 	p.write("ca.pem", "CERTIFICATE", p.ca.Raw)
 	return p
@@ -45,7 +48,7 @@ func (p *pki) make(name string, parent *x509.Certificate, signer *ecdsa.PrivateK
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(p.t, err)
 	p.next++
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(p.next), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(p.next), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(p.last),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: parent == nil, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	if parent == nil {
@@ -72,6 +75,26 @@ func (p *pki) issue(name string) (cert tls.Certificate) {
 	p.write(name+".pem", "CERTIFICATE", c.Raw)
 	p.write(name+".key", "PRIVATE KEY", der)
 	return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key}
+}
+
+// A certificate that has run out, or soon will, is taken, and the log says so, when it is read anew, too.
+func TestCertificatesThatRunOutAreTold(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[time.Duration]string{-time.Minute: "has run out", time.Hour: "runs out soon", 60 * 24 * time.Hour: ""} {
+		p := newPKI(t)
+		p.last = last
+		p.issue("server")
+		var log bytes.Buffer
+		var c certificates
+		require.NoError(t, c.load(&TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}, slog.New(slog.NewTextHandler(&log, nil))))
+		require.NotNil(t, c.now.Load())
+		if want == "" {
+			require.Empty(t, log.String())
+			continue
+		}
+		require.Contains(t, log.String(), want)
+		require.Contains(t, log.String(), "tls.cert")
+	}
 }
 
 func TestTLSTokensCertificatesAndRotation(t *testing.T) {
