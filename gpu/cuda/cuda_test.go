@@ -50,8 +50,8 @@ func machine(t testing.TB, c gputest.Config) gputest.Machine {
 
 func behind() skep.Store { return memstore.New(memstore.Options{}) }
 
+// Alone: the driver is the process's.
 func TestSuite(t *testing.T) {
-	t.Parallel()
 	m := machine(t, gputest.Config{})
 	t.Logf("on %s; simulated: %v", m.Devices[0].Name(), m.Deferred)
 	for _, d := range m.Devices {
@@ -98,8 +98,9 @@ func borrow(f *os.File) error {
 }
 
 // Memory that one process lends is used by another: its end gives it back.
+//
+// Alone: the driver is the process's.
 func TestAnotherProcessBorrows(t *testing.T) {
-	t.Parallel()
 	m := machine(t, gputest.Config{Seed: 1})
 	d := m.Devices[0].(gpu.Sharer)
 	lent, f, err := d.AllocShared(lentBytes)
@@ -125,8 +126,9 @@ func TestAnotherProcessBorrows(t *testing.T) {
 }
 
 // Where there is no GPU the process ends at its start, as the package says.
+//
+// Alone: the driver is the process's.
 func TestNoGPUEndsTheProcess(t *testing.T) {
-	t.Parallel()
 	if !simulated() {
 		t.Skip("there is a GPU")
 	}
@@ -137,8 +139,8 @@ func TestNoGPUEndsTheProcess(t *testing.T) {
 	require.Equal(t, 1, exit.ExitCode())
 }
 
+// Alone: the driver is the process's.
 func TestBadOptions(t *testing.T) {
-	t.Parallel()
 	for _, number := range []int{-1, 1 << 20} {
 		_, err := Open(number, Options{})
 		require.ErrorIs(t, err, skep.Invalid)
@@ -151,8 +153,9 @@ func TestBadOptions(t *testing.T) {
 
 // Copies of any size go through a bounded amount of pinned memory, as long as the stream
 // goes on; none of it is lost.
+//
+// Alone: the driver is the process's.
 func TestStagingIsBounded(t *testing.T) {
-	t.Parallel()
 	m := machine(t, gputest.Config{Seed: 2})
 	require.NoError(t, m.Devices[0].Close())
 	g, err := Open(0, Options{StagingBytes: maxStage})
@@ -177,8 +180,8 @@ func TestStagingIsBounded(t *testing.T) {
 	}
 }
 
+// Alone: the driver is the process's.
 func TestErrors(t *testing.T) {
-	t.Parallel()
 	load()
 	for _, tt := range []struct {
 		r    result

@@ -79,8 +79,9 @@ func lenderDevice(t *testing.T) gpu.Device {
 }
 
 // TestChildLends is a lender that lends all it has, until it is killed.
+//
+// Alone: the driver is the process's.
 func TestChildLends(t *testing.T) {
-	t.Parallel()
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
 		t.Skip("a child of TestLenderKilled")
@@ -92,8 +93,9 @@ func TestChildLends(t *testing.T) {
 }
 
 // TestChildBorrows is a borrower that restores from lent memory until it is killed.
+//
+// Alone: the driver is the process's.
 func TestChildBorrows(t *testing.T) {
-	t.Parallel()
 	socket := os.Getenv(socketEnv)
 	if socket == "" {
 		t.Skip("a child of TestBorrowerKilled")
@@ -112,8 +114,9 @@ func TestChildBorrows(t *testing.T) {
 
 // A lender that is killed at any moment costs its borrower time: every byte is right, the mapping
 // of its memory is given back, and no pinned memory is left.
+//
+// Alone: the driver is the process's.
 func TestLenderKilled(t *testing.T) {
-	t.Parallel()
 	if os.Getenv(socketEnv) != "" {
 		t.Skip("a child")
 	}
@@ -162,8 +165,9 @@ func TestLenderKilled(t *testing.T) {
 
 // A borrower that is killed at any moment gives back what it was lent, and nobody writes there
 // afterwards.
+//
+// Alone: the driver is the process's.
 func TestBorrowerKilled(t *testing.T) {
-	t.Parallel()
 	if os.Getenv(socketEnv) != "" {
 		t.Skip("a child")
 	}
