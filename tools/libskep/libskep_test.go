@@ -163,10 +163,35 @@ func TestClaimsInC(t *testing.T) {
 	t.Run("server", func(t *testing.T) { check(t, "unix:"+serving(t), token) })
 }
 
+// Blocks as a whole. Those of a server on this machine never go through the socket: what is not in shared memory is staged there.
+func TestBlocks(t *testing.T) {
+	program := compiled(t, "testdata/blocks.c", built(t), "-Wl,-rpath,"+filepath.Dir(built(t)))
+	check := func(t *testing.T, args ...string) {
+		cmd := exec.Command(program, args...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "every block whole, and none else\n", string(out))
+	}
+	t.Run("embedded", func(t *testing.T) { check(t, t.TempDir()) })
+	t.Run("server", func(t *testing.T) {
+		socket, server := served(t)
+		check(t, "unix:"+socket, token)
+		st := server.Stats()
+		require.Zero(t, st.SentBytes)
+		require.Zero(t, st.TakenBytes)
+	})
+}
+
 const token = "the engine's token"
 
 // serving is the socket of a server whose drive is slowed down to 64 MiB/s (simulated).
 func serving(t *testing.T) string {
+	path, _ := served(t)
+	return path
+}
+
+func served(t *testing.T) (string, *wire.Server) {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -182,13 +207,15 @@ func serving(t *testing.T) string {
 	path := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
+	server, err := wire.NewServer(st, wire.ServerOptions{Auth: who, Drain: time.Second})
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}) }()
+	go func() { ended <- server.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
 		require.NoError(t, st.Close())
 	})
-	return path
+	return path, server
 }
