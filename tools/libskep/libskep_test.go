@@ -99,6 +99,24 @@ func TestPython(t *testing.T) {
 	}
 }
 
+// The Python package's own tests, on this library and a server of this build.
+func TestPythonPackage(t *testing.T) {
+	lib, binary := built(t), os.Getenv("SKEP_BINARY")
+	if binary == "" {
+		t.Skip("SKEP_BINARY does not name a skep to run; make build makes one, and make libskep says where it is")
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no Python")
+	}
+	src, err := filepath.Abs("../skepkv/src")
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "discover", "-s", "../skepkv/tests")
+	cmd.Env = append(os.Environ(), "SKEPKV_LIBRARY="+lib, "SKEP_BINARY="+binary, "PYTHONPATH="+src)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
 // A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is its
 // parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
 func TestForkedProcesses(t *testing.T) {
