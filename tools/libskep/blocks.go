@@ -29,7 +29,12 @@ func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tie
 	clear(tiers)
 	run := func(ctx context.Context, from, to int) (next int, err error) {
 		f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys[from:to], Lease: skep.NoLease, Tiers: true})
-		copy(tiers[from:to], f.Tiers)
+		for i := range f.Blocks {
+			tiers[from+i] = skep.TierDevice
+			if i < len(f.Tiers) && f.Tiers[i] != skep.TierNone {
+				tiers[from+i] = f.Tiers[i]
+			}
+		}
 		return from + f.Blocks + 1, err
 	}
 	next, err := run(ctx, 0, len(keys))

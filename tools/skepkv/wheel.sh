@@ -38,10 +38,13 @@ build() {
 
 check() {
 	[[ -x bin/skep ]] || skip "no bin/skep; make build makes it"
-	local p wheel
+	local p wheel version done=""
 	wheel=$(echo "$out"/*.whl)
 	for p in "$PYTHON" python3.{10..14}; do
-		[[ $p != python3.* || $p = "$PYTHON" ]] || "$p" -c '' 2>/dev/null || { echo "skipped: no $p"; continue; }
+		"$p" -c '' 2>/dev/null || { echo "skipped: no $p"; continue; }
+		version=$("$p" -c 'import sys; print(sys.version.split()[0])')
+		[[ $done != *" $version "* ]] || continue
+		done+=" $version "
 		rm -rf "$out/clean"
 		"$p" -m venv "$out/clean" >/dev/null 2>&1 || { echo "skipped: $p has no venv or no pip"; continue; }
 		"$out/clean/bin/pip" install -q --disable-pip-version-check --no-index --no-deps "$wheel"

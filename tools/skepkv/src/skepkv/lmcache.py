@@ -20,6 +20,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from typing import Any, Callable, NamedTuple
 
 from . import SkepError, Space, Store, connect, errors, key
@@ -30,6 +31,18 @@ log = logging.getLogger("skepkv.lmcache")
 
 _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
+
+
+# A thread may hold a connector's lock when another forks, and is not there in the child to let go of it.
+_connectors: "weakref.WeakSet[Connector]" = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for connector in list(_connectors):
+        connector._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class _Job(NamedTuple):
@@ -96,6 +109,7 @@ class Connector:
             for what, jobs, n in (("read", self._reads, readers), ("write", self._writes, writers))
             for i in range(n)
         ]
+        _connectors.add(self)
         for t in self._threads:
             t.start()
 
