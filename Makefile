@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep clean help
+.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel clean help
 
 all: build
 
@@ -297,7 +297,13 @@ gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine 
 
 libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and programs that use it: in C, in Python, on the fake driver
 	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
-	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) $(GOTEST) -count=1 ./tools/libskep
+	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) SKEP_BINARY=$(wildcard $(CURDIR)/bin/skep) $(GOTEST) -count=1 ./tools/libskep
+
+wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so inside, for glibc 2.17 and later
+	GO='$(GO)' tools/skepkv/wheel.sh
+
+test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests against bin/skep
+	GO='$(GO)' tools/skepkv/wheel.sh test
 
 clean: ## what the targets above made
 	rm -rf bin bench dist

@@ -60,6 +60,27 @@ func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
 	return c.shared.mem.Fd(), int64(at), ok
 }
 
+// Attached says whether the server maps the memory that Alloc lends: nil, or why it does not. It makes the connection that
+// the memory is attached to where there is none.
+//
+// Errors: those of a connection; Unsupported where Options.SharedMemory is 0; those of the server that refused it.
+func (c *Client) Attached(ctx context.Context) error {
+	const op = "shared memory"
+	if c.shared == nil {
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "shared memory", Value: 0, Limit: "some, over a Unix socket"}
+	}
+	x, err := c.conn(ctx, 0)
+	if err != nil || c.shared.attachedTo(x) {
+		return err
+	}
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	if c.shared.why != nil {
+		return c.shared.why
+	}
+	return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "connection", Value: "another one since", Limit: "one that is attached"}
+}
+
 // words are memory that the server writes to as it does to destinations.
 type words struct {
 	mem  []byte

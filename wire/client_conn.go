@@ -78,7 +78,9 @@ func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
 	c.wait.Add(1)
 	go x.read()
 	if c.shared != nil && slot == 0 {
-		if err := c.shared.attach(ctx, x); err != nil {
+		err := c.shared.attach(ctx, x)
+		c.shared.noteWhy(err)
+		if err != nil {
 			c.log.Warn("shared memory not attached: restores go through the socket", "error", err)
 		}
 	}

@@ -38,6 +38,7 @@ type sharedMemory struct {
 	sessions map[uint64]*clientSession
 	closed   bool
 	lent     int
+	why      error // it is not attached; nil: it was, when it was last tried
 }
 
 type span struct{ off, n int64 }
@@ -90,6 +91,13 @@ func (s *sharedMemory) attach(ctx context.Context, x *clientConn) error {
 			return err
 		}
 	}
+}
+
+// noteWhy keeps what became of an attach.
+func (s *sharedMemory) noteWhy(err error) {
+	s.mu.Lock()
+	s.why = err
+	s.mu.Unlock()
 }
 
 // offer is one try.

@@ -48,6 +48,20 @@ func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute, time.Millisecond)
 }
 
+// A client that says why its shared memory is not used: none was asked for, or the server takes none of that size.
+func TestAttachedSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{SharedMemory: 4 << 20}})
+	o := r.options()
+	require.ErrorIs(t, r.dial(t, o).Attached(t.Context()), skep.Unsupported)
+	o.SharedMemory = 1 << 20
+	require.NoError(t, r.dial(t, o).Attached(t.Context()))
+	o.SharedMemory = 8 << 20
+	err := r.dial(t, o).Attached(t.Context())
+	require.ErrorIs(t, err, skep.Invalid)
+	require.ErrorContains(t, err, "size in bytes")
+}
+
 func TestSharedMemoryIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})

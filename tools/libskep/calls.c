@@ -35,6 +35,10 @@ static int refused(skep_error *err) {
 	int skepgo_##name takes; \
 	PUBLIC int skep_##name takes { return forked ? refused(err) : skepgo_##name given; }
 
+PUBLIC int skep_version(void) { return SKEP_VERSION; }
+
+PUBLIC int skep_forked(void) { return forked; }
+
 CALL(open, (const char *json, skep_store *out, skep_error *err), (json, out, err))
 CALL(close, (skep_store s, skep_error *err), (s, err))
 CALL(namespace, (skep_store s, const char *json, uint32_t *id, skep_error *err), (s, json, id, err))
@@ -47,6 +51,25 @@ CALL(lookup,
       skep_error *err),
      (s, scope, keys, n, lease_ms, out, err))
 CALL(release, (skep_store s, uint64_t lease, skep_error *err), (s, lease, err))
+CALL(renew, (skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err), (s, lease, lease_ms, err))
+CALL(exists,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint8_t *tiers,
+      skep_error *err),
+     (s, scope, keys, n, timeout_ms, tiers, err))
+CALL(load,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint64_t lease, void *const *blocks,
+      const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err),
+     (s, scope, keys, n, lease, blocks, lengths, timeout_ms, results, err))
+CALL(save,
+     (skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+      const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
+      skep_error *err),
+     (s, scope, parent, depth, keys, n, blocks, lengths, timeout_ms, outcomes, reasons, err))
+CALL(delete,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted,
+      skep_error *err),
+     (s, scope, keys, n, timeout_ms, deleted, err))
+CALL(direct, (skep_store s, int64_t timeout_ms, skep_error *err), (s, timeout_ms, err))
 CALL(restore,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
       const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err),

@@ -148,7 +148,7 @@ func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_er
 	ctx, cancel := within(0)
 	defer cancel()
 	var n skep.NamespaceInfo
-	if n, err = o.OpenNamespace(ctx, sp); err == nil {
+	if n, err = o.openNamespace(ctx, sp); err == nil {
 		*id = C.uint32_t(n.ID)
 	}
 	return

@@ -102,6 +102,24 @@ func TestPython(t *testing.T) {
 	}
 }
 
+// The Python package's own tests, on this library and a server of this build.
+func TestPythonPackage(t *testing.T) {
+	lib, binary := built(t), os.Getenv("SKEP_BINARY")
+	if binary == "" {
+		t.Skip("SKEP_BINARY does not name a skep to run; make build makes one, and make libskep says where it is")
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no Python")
+	}
+	src, err := filepath.Abs("../skepkv/src")
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "discover", "-s", "../skepkv/tests")
+	cmd.Env = append(os.Environ(), "SKEPKV_LIBRARY="+lib, "SKEP_BINARY="+binary, "PYTHONPATH="+src)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
 // A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is its
 // parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
 func TestForkedProcesses(t *testing.T) {
@@ -168,10 +186,35 @@ func TestClaimsInC(t *testing.T) {
 	t.Run("server", func(t *testing.T) { check(t, "unix:"+serving(t), token) })
 }
 
+// Blocks as a whole. Those of a server on this machine never go through the socket: what is not in shared memory is staged there.
+func TestBlocks(t *testing.T) {
+	program := compiled(t, "testdata/blocks.c", built(t), "-Wl,-rpath,"+filepath.Dir(built(t)))
+	check := func(t *testing.T, args ...string) {
+		cmd := exec.Command(program, args...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "every block whole, and none else\n", string(out))
+	}
+	t.Run("embedded", func(t *testing.T) { check(t, t.TempDir()) })
+	t.Run("server", func(t *testing.T) {
+		socket, server := served(t)
+		check(t, "unix:"+socket, token)
+		st := server.Stats()
+		require.Zero(t, st.SentBytes)
+		require.Zero(t, st.TakenBytes)
+	})
+}
+
 const token = "the engine's token"
 
 // serving is the socket of a server whose drive is slowed down to 64 MiB/s (simulated).
 func serving(t *testing.T) string {
+	path, _ := served(t)
+	return path
+}
+
+func served(t *testing.T) (string, *wire.Server) {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -187,13 +230,15 @@ func serving(t *testing.T) string {
 	path := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
+	server, err := wire.NewServer(st, wire.ServerOptions{Auth: who, Drain: time.Second})
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}) }()
+	go func() { ended <- server.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
 		require.NoError(t, st.Close())
 	})
-	return path
+	return path, server
 }

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 1
+#define SKEP_VERSION 2 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 
 typedef uint64_t skep_store;  /* 0 is none */
@@ -163,7 +163,9 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  *    (a store that is there keeps its devices and its cap, and 0 of both is what it has; with
  *    "change_capacity": true capacity_bytes is its cap from now on)
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
- *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc)
+ *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc);
+ *    "lazy": true connects with the first call, so a server need not be there yet; "strict": true has a server that is
+ *    slow, full or gone be an error (24, 25) where otherwise nothing is found there and puts are declined
  *   "gpu": {"backend": "sim", "memory_bytes": n, "local_blocks": n, "block_bytes": n,
  *           "borrow": ["/socket", ...]}                  GPU memory in front, own and lent
  * in gpu "layers": n of a block where an engine computes prompts by skep_prefill_begin, and "uncopied_bytes" (0:
@@ -173,7 +175,12 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
 int skep_open(const char *json, skep_store *out, skep_error *err);
 int skep_close(skep_store s, skep_error *err);
 
-/* Opens a namespace: {"tenant", "name", "model", "chained": true, "shape": {"kind": 1,
+/* The SKEP_VERSION of the library; and 1 in a process that is forked from the one that loaded it, else 0. Both work
+ * in any process. */
+int skep_version(void);
+int skep_forked(void);
+
+/* Opens a namespace: {"tenant" ("": the credential's), "name", "model", "chained": true, "shape": {"kind": 1,
  * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}. */
 int skep_namespace(skep_store s, const char *json, uint32_t *id, skep_error *err);
 
@@ -189,6 +196,41 @@ int skep_put(skep_store s, const skep_scope *scope, const void *parent, uint32_t
  * default, below 0: not at all). */
 int skep_lookup(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, skep_found *out, skep_error *err);
 int skep_release(skep_store s, uint64_t lease, skep_error *err);
+
+/* Makes a lease last for lease_ms from now, at most ten minutes. Error 10: it has run out. */
+int skep_renew(skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err);
+
+/* What follows is for blocks as a whole: of any namespace, opaque ones among them ("shape": {"block_tokens": 1}, bytes of any
+ * length). timeout_ms bounds a call; 0: 30 s. It may take ten seconds more where drives do not let go of memory. Of a server
+ * of this machine ("shared_bytes") the drives read into memory of skep_shared_alloc and write from it; blocks elsewhere go
+ * through some of that memory and are copied once, or through the socket where there is not enough of it. */
+
+/* Says where the block of each of n keys is: 0 nowhere, else 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
+ * memory. In a chained namespace the keys are one chain, first block first, and behind the first that is missing all
+ * are. It promises nothing: a lookup leases. */
+int skep_exists(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint8_t *tiers, skep_error *err);
+
+/* Loads the blocks of n keys, block i to blocks[i], which has room for lengths[i] bytes and is as long. results[i]: 0 it is
+ * there, each byte of it checked; else the code of why not, and the memory is undefined: 21 or 2 it is not stored, 17 it has
+ * another length, 24 the server is gone, 16 it is late. Places must not overlap. lease is the lookup's that found them, 0 none.
+ * Returns 0 when each block is answered; an error ends the rest, whose results have its code. Error 18: a drive may
+ * write yet, leave all the memory as it is and do not free it before skep_close has returned 0. */
+int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint64_t lease, void *const *blocks,
+              const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err);
+
+/* Stores blocks as skep_put does, block i of lengths[i] bytes. reasons, where not NULL: the code of why outcomes[i] is 0
+ * (declined). In an unchained namespace parent is NULL, depth 0, and the last writer wins. An error ends the rest, which are
+ * declined for its code. Error 18 as with skep_put. */
+int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+              const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
+              skep_error *err);
+
+/* Removes blocks, leased ones too: *deleted of n were there. */
+int skep_delete(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted, skep_error *err);
+
+/* Whether drives write to memory of this process: 0 they do, into any of an embedded store, into skep_shared_alloc's of
+ * a server. Else the code and the text say why not: 19 there is no shared memory, or why the server did not take it. */
+int skep_direct(skep_store s, int64_t timeout_ms, skep_error *err);
 
 /* Restores blocks [from, to) of the chain of n keys into dest. *blocks is how many of them, in
  * order, arrived: slots of later ones are undefined, and they are to be computed. On a device

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // spec is what a store is opened by.
@@ -29,6 +30,8 @@ type spec struct {
 	Connect       string   `json:"connect"`
 	Token         string   `json:"token"`
 	SharedBytes   int64    `json:"shared_bytes"`
+	Lazy          bool     `json:"lazy"`
+	Strict        bool     `json:"strict"`
 	GPU           *gpuSpec `json:"gpu"`
 }
 
@@ -52,7 +55,7 @@ type opened struct {
 	loans  []*loan.Loan
 
 	mu      sync.Mutex
-	shapes  map[skep.NamespaceID]layout.Geometry
+	spaces  map[skep.NamespaceID]skep.NamespaceSpec
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
 	own     gpu.Memory // the store's, which prefills have places in
@@ -86,10 +89,14 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
-	o := &opened{shapes: map[skep.NamespaceID]layout.Geometry{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{}}
+	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{}}
 	var err error
 	if sp.Connect != "" {
-		o.Store, err = wire.Dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes})
+		dial := wire.Dial
+		if sp.Lazy {
+			dial = func(_ context.Context, w wire.Options) (*wire.Client, error) { return wire.NewClient(w) }
+		}
+		o.Store, err = dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes, Strict: sp.Strict})
 	} else {
 		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, ChangeCapacity: sp.ChangeCap, CacheBytes: sp.DRAMBytes})
 	}
@@ -147,29 +154,52 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
-// geometry is the byte arithmetic of a namespace's blocks.
-func (o *opened) geometry(ctx context.Context, id skep.NamespaceID) (layout.Geometry, error) {
-	o.mu.Lock()
-	g, ok := o.shapes[id]
-	o.mu.Unlock()
-	if ok {
-		return g, nil
-	}
-	list, err := o.Namespaces(ctx)
-	if err != nil {
-		return g, err
-	}
-	for _, n := range list {
-		if n.ID == id {
-			if g, err = layout.Of(n.Shape); err == nil {
-				o.mu.Lock()
-				o.shapes[id] = g
-				o.mu.Unlock()
+// openNamespace opens a namespace. One without a tenant is of the tenant that the credential is of, or of the default one.
+func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+	if sp.Tenant == "" {
+		sp.Tenant = auth.DefaultTenant
+		if c, remote := skep.As[*wire.Client](o.Store); remote {
+			if err := c.Release(ctx, 0); err != nil { // the server says who we are when a connection is made
+				return skep.NamespaceInfo{}, err
 			}
-			return g, err
+			if who, _ := c.Identity(); who != auth.AnyTenant && who != "" {
+				sp.Tenant = who
+			}
 		}
 	}
-	return g, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
+	n, err := o.OpenNamespace(ctx, sp)
+	if err == nil {
+		o.mu.Lock()
+		o.spaces[n.ID] = n.NamespaceSpec
+		o.mu.Unlock()
+	}
+	return n, err
+}
+
+// space is what a namespace's blocks look like.
+func (o *opened) space(ctx context.Context, id skep.NamespaceID) (skep.NamespaceSpec, error) {
+	o.mu.Lock()
+	sp, ok := o.spaces[id]
+	o.mu.Unlock()
+	if ok {
+		return sp, nil
+	}
+	n, err := o.FindNamespace(ctx, id)
+	if err == nil {
+		o.mu.Lock()
+		o.spaces[id] = n.NamespaceSpec
+		o.mu.Unlock()
+	}
+	return n.NamespaceSpec, err
+}
+
+// geometry is the byte arithmetic of a namespace's blocks.
+func (o *opened) geometry(ctx context.Context, id skep.NamespaceID) (layout.Geometry, error) {
+	sp, err := o.space(ctx, id)
+	if err != nil {
+		return layout.Geometry{}, err
+	}
+	return layout.Of(sp.Shape)
 }
 
 // target is an engine's paged cache.

@@ -50,6 +50,12 @@ static int in_child(skep_store s) {
 	REFUSED(skep_put(s, &scope, 0, 0, key, 1, 0, 0, state, &err));
 	REFUSED(skep_lookup(s, &scope, key, 1, -1, &found, &err));
 	REFUSED(skep_release(s, 1, &err));
+	REFUSED(skep_renew(s, 1, 1000, &err));
+	REFUSED(skep_exists(s, &scope, key, 1, 0, state, &err));
+	REFUSED(skep_load(s, &scope, key, 1, 0, 0, 0, 0, state, &err));
+	REFUSED(skep_save(s, &scope, 0, 0, key, 1, 0, 0, 0, state, 0, &err));
+	REFUSED(skep_delete(s, &scope, key, 1, 0, &n, &err));
+	REFUSED(skep_direct(s, 0, &err));
 	REFUSED(skep_restore(s, &scope, key, 1, 0, 1, 0, 0, 0, &n, &err));
 	REFUSED(skep_restore_begin(s, &scope, key, 1, 0, 1, 0, 0, 0, 0, 0, &r, &err));
 	REFUSED(skep_claim(r, 0, 1, 0, &claimed, &err));
@@ -76,6 +82,8 @@ static int in_child(skep_store s) {
 	REFUSED(skep_stream_free(s, stream, &err));
 	REFUSED(skep_close(s, &err));
 	if (skep_close(s, 0) != 19)
+		wrong = 1;
+	if (skep_forked() != 1 || skep_version() != SKEP_VERSION)
 		wrong = 1;
 	return wrong;
 }
@@ -117,6 +125,8 @@ int main(int argc, char **argv) {
 		fflush(stdout);
 		kill(getpid(), SIGKILL);
 	}
+	if (skep_forked() != 0)
+		return 1;
 	must(skep_lookup(s, &scope, key, 1, -1, &found, &err));
 	must(skep_close(s, &err));
 	must(skep_open(spec, &s, &err)); /* the child has the files of the first open yet */

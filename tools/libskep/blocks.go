@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire"
+)
+
+// stagedBytes is how much of the shared memory one call has at a time for blocks that are elsewhere.
+const stagedBytes = 32 << 20
+
+// asking is how many lookups of one exists are under way at once.
+const asking = 8
+
+// exists says of each key where its block is. In a chained namespace keys are one chain.
+func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tiers []skep.Tier) error {
+	sp, err := o.space(ctx, sc.Namespace)
+	if err != nil {
+		return err
+	}
+	clear(tiers)
+	run := func(ctx context.Context, from, to int) (next int, err error) {
+		f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys[from:to], Lease: skep.NoLease, Tiers: true})
+		for i := range f.Blocks {
+			tiers[from+i] = skep.TierDevice
+			if i < len(f.Tiers) && f.Tiers[i] != skep.TierNone {
+				tiers[from+i] = f.Tiers[i]
+			}
+		}
+		return from + f.Blocks + 1, err
+	}
+	next, err := run(ctx, 0, len(keys))
+	if err != nil || sp.Chained || next >= len(keys) {
+		return err
+	}
+	// Behind a key that is not there each run of those that are takes a lookup.
+	g, ctx := errgroup.WithContext(ctx)
+	some := max(1, (len(keys)-next+asking-1)/asking)
+	for from := next; from < len(keys); from += some {
+		g.Go(func() error {
+			for at, to := from, min(from+some, len(keys)); at < to; {
+				var err error
+				if at, err = run(ctx, at, to); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// staging is memory shared with the server, for blocks whose memory is not.
+type staging struct {
+	mem   skep.Memory
+	bytes []byte
+}
+
+// stage takes shared memory for blocks of these lengths; nil where there is none, or where blocks lie in it already.
+func (o *opened) stage(ctx context.Context, blocks [][]byte) *staging {
+	c, remote := skep.As[*wire.Client](o.Store)
+	if !remote || len(blocks) == 0 {
+		return nil
+	}
+	if _, _, shared := c.SharedFile(blocks[0]); shared || c.Attached(ctx) != nil {
+		return nil
+	}
+	n := int64(0)
+	for _, b := range blocks {
+		n += layout.Padded(int64(len(b)))
+	}
+	m, err := c.Alloc(ctx, n)
+	if err != nil {
+		return nil
+	}
+	if _, _, shared := c.SharedFile(m.Bytes()); !shared {
+		m.Release()
+		return nil
+	}
+	return &staging{m, m.Bytes()}
+}
+
+// cut gives each block its place.
+func (s *staging) cut(blocks [][]byte) [][]byte {
+	out, off := make([][]byte, len(blocks)), int64(0)
+	for i, b := range blocks {
+		n := int64(len(b))
+		out[i] = s.bytes[off : off+n : off+n]
+		off += layout.Padded(n)
+	}
+	return out
+}
+
+// release gives the memory back, unless err says that the server may still use it: then it is never used again.
+func (s *staging) release(err error) {
+	if !errors.Is(err, skep.NotReleased) {
+		s.mem.Release()
+	}
+}
+
+// fitting is how many of blocks, from the first, make one piece of at most so many bytes.
+func fitting(blocks [][]byte) int {
+	bytes := int64(0)
+	for i, b := range blocks {
+		if bytes += layout.Padded(int64(len(b))); i > 0 && (bytes > stagedBytes || i == skep.MaxChains) {
+			return i
+		}
+	}
+	return len(blocks)
+}
+
+// load fills each of dst with the block of its key, and says in results why not: 0, it is there. A block of another
+// length is a Conflict. What is not answered when an error ends it has the error's kind.
+func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results []skep.Kind) (err error) {
+	for i := range results {
+		results[i] = unsaid
+	}
+	defer func() {
+		for i, k := range results {
+			if k == unsaid {
+				results[i] = kindOf(err)
+			}
+		}
+	}()
+	sp, err := o.space(ctx, c.Namespace)
+	if err != nil {
+		return err
+	}
+	for from := 0; from < len(dst); {
+		to := from + fitting(dst[from:])
+		part, into, said := c, dst[from:to], results[from:to]
+		part.Keys = c.Keys[from:to]
+		if s := o.stage(ctx, into); s != nil {
+			places := s.cut(into)
+			err = o.loadInto(ctx, sp.Shape, part, places, said)
+			for i := range into {
+				if said[i] == skep.Other {
+					copy(into[i], places[i])
+				}
+			}
+			s.release(err)
+			if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
+				err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
+			}
+		} else {
+			err = o.loadInto(ctx, sp.Shape, part, into, said)
+		}
+		if err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
+}
+
+// unsaid is a block of a load that nothing is known of yet.
+const unsaid = ^skep.Kind(0)
+
+func gaveUp(ctx context.Context) skep.Kind {
+	if ctx.Err() != nil {
+		return skep.Deadline
+	}
+	return skep.Unavailable
+}
+
+// kindOf is why a block is not there, never Other: that is how skep.h says that it is.
+func kindOf(err error) skep.Kind {
+	if k := skep.KindOf(err); k != skep.Other {
+		return k
+	}
+	return skep.Failed
+}
+
+// loadInto restores blocks in one session: those whose places touch by one chain.
+func (o *opened) loadInto(ctx context.Context, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind) error {
+	size := shape.Bytes
+	if shape.Kind != skep.Opaque {
+		g, err := layout.Of(shape)
+		if err != nil {
+			return err
+		}
+		size = g.PartBytes()
+	}
+	if until, ok := ctx.Deadline(); ok { // drives stop a little before the caller gives up
+		c.Deadline = until.Add(-time.Until(until) / 8)
+	}
+	req := &skep.RestoreRequest{}
+	var first []int // of each chain, in dst
+	for i := 0; i < len(dst); {
+		n := int64(len(dst[i]))
+		if size > 0 && n != size {
+			results[i] = skep.Conflict
+			i++
+			continue
+		}
+		to := i + 1
+		for to < len(dst) && int64(len(dst[to])) == n && after(dst[to-1]) == unsafe.SliceData(dst[to]) {
+			to++
+		}
+		part := c
+		part.Keys = c.Keys[i:to]
+		part.Dest = skep.Destination{Memory: unsafe.Slice(unsafe.SliceData(dst[i]), int64(to-i)*n), Stride: n}
+		req.Chains, first = append(req.Chains, part), append(first, i)
+		i = to
+	}
+	if len(req.Chains) == 0 {
+		return nil
+	}
+	return skep.Load(ctx, o, req, func(ch *skep.Chunk) error {
+		i := first[ch.Chain] + ch.Block
+		results[i] = skep.Other
+		switch {
+		case errors.Is(ch.Err, skep.Invalid): // it is longer than its place
+			results[i] = skep.Conflict
+		case ch.Err != nil:
+			results[i] = kindOf(ch.Err)
+		case ch.Bytes != int64(len(dst[i])):
+			results[i] = skep.Conflict
+		}
+		return nil
+	})
+}
+
+// after is where the byte behind b lies.
+func after(b []byte) *byte {
+	return (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b)))
+}
+
+// save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not answered
+// when an error ends it is declined for the error's kind.
+func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, src [][]byte, results []skep.PutResult) error {
+	sp, err := o.space(ctx, r.Namespace)
+	if err != nil {
+		return err
+	}
+	for from := 0; from < len(src); {
+		to := from + fitting(src[from:])
+		part, blocks := r, src[from:to]
+		if sp.Chained && from > 0 {
+			part.Parent, part.Depth = &keys[from-1], r.Depth+from
+		}
+		s := o.stage(ctx, blocks)
+		if s != nil {
+			places := s.cut(blocks)
+			for i := range blocks {
+				copy(places[i], blocks[i])
+			}
+			blocks = places
+		}
+		part.Blocks = make([]skep.Block, len(blocks))
+		for i, b := range blocks {
+			part.Blocks[i] = skep.Block{Key: keys[from+i], Parts: []skep.Part{{Bytes: b}}}
+		}
+		var released atomic.Bool
+		part.Released = func() { released.Store(true) }
+		list, err := o.Put(ctx, &part)
+		if s != nil {
+			s.release(err)
+			if rest, held := skep.Held(err); held {
+				err = rest
+				if err == nil && list == nil {
+					err = &skep.Error{Op: op, Kind: gaveUp(ctx)}
+				}
+			}
+		} else if errors.Is(err, skep.NotReleased) && released.Load() {
+			err, _ = skep.Held(err)
+		}
+		copy(results[from:to], list)
+		if err != nil {
+			for i := from + len(list); i < len(results); i++ {
+				results[i] = skep.PutResult{Outcome: skep.Declined, Reason: kindOf(err)}
+			}
+			return err
+		}
+		from = to
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+"""skepkv: the KV store skep from Python, on its C library.
+
+    import skepkv
+    with skepkv.connect("unix:/run/skep/skep.sock") as store:
+        space = store.namespace("blocks")
+        keys = [skepkv.key(b"one"), skepkv.key(b"two")]
+        space.put(keys, [b"first", b"second"])
+        into = [bytearray(5), bytearray(6)]
+        assert space.restore(keys, into)
+
+A miss is no exception: it is in what a call returns. What a server that is gone does to a call is SkepError 24, unless
+the store was opened with strict=False: then nothing is found there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from . import errors
+from ._library import library
+from ._store import Found, Lease, Memory, Restored, Space, Store, Stored
+from .errors import Forked, Invalid, NotReleased, SkepError
+
+__all__ = [
+    "Forked",
+    "Found",
+    "Invalid",
+    "Lease",
+    "Memory",
+    "NotReleased",
+    "Restored",
+    "SkepError",
+    "Space",
+    "Store",
+    "Stored",
+    "connect",
+    "embed",
+    "key",
+    "version",
+]
+
+
+def connect(
+    url: str, *, token: str = "", shared_bytes: int | None = None, lazy: bool = False, strict: bool = True
+) -> Store:
+    """Opens a server's store: url is `unix:/path` or `host:port`. Over a Unix socket shared_bytes (256 MiB unless it
+    says otherwise) of memory are shared with the server. A lazy store connects with its first call."""
+    if shared_bytes is None:
+        shared_bytes = 256 << 20 if url.startswith("unix:") else 0
+    return Store({"connect": url, "token": token, "shared_bytes": shared_bytes, "lazy": lazy, "strict": strict})
+
+
+def embed(dir: str, *, devices: int = 0, capacity_bytes: int = 0, dram_bytes: int = 0) -> Store:
+    """Opens a store in this process, in a directory, and makes it where there is none. 0 is what the store has, or a
+    default."""
+    return Store({"dir": dir, "devices": devices, "capacity_bytes": capacity_bytes, "dram_bytes": dram_bytes})
+
+
+def key(*names: bytes) -> bytes:
+    """A key of 32 bytes for names of any length: a SHA-256 over the names and their lengths."""
+    h = hashlib.sha256()
+    for name in names:
+        h.update(len(name).to_bytes(8, "little"))
+        h.update(name)
+    return h.digest()
+
+
+def version() -> int:
+    """The SKEP_VERSION of the library."""
+    return library().version

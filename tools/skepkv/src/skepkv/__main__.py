@@ -1,0 +1,73 @@
+"""python -m skepkv doctor URL: does what an engine does, step by step, and says what works."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+import skepkv
+
+SIZE = 4 << 20
+
+
+def doctor(url: str, token: str, tenant: str) -> int:
+    def say(word: str, what: str, about: object) -> None:
+        print(f"{word:4}  {what:9}  {about}", flush=True)
+
+    step = "library"
+    try:
+        from ._library import library
+
+        say("ok", step, f"{library().path}, version {skepkv.version()}")
+        step = "server"
+        with skepkv.connect(url, token=token) as store:
+            say("ok", step, f"{url}, {'with a token' if token else 'without a token'}")
+            step = "namespace"
+            space = store.namespace("skepkv/doctor", tenant=tenant)
+            say("ok", step, "skepkv/doctor")
+            step = "direct"
+            why = store.direct()
+            say(
+                "ok" if why is None else "warn",
+                step,
+                "drives read into this process's memory" if why is None else f"no: {why}",
+            )
+            step = "4 MiB"
+            key, block, back = [skepkv.key(os.urandom(16))], os.urandom(SIZE), bytearray(SIZE)
+            began = time.perf_counter()
+            stored = space.put(key, [block])
+            put = time.perf_counter()
+            if not stored:
+                say("fail", step, f"not stored: {skepkv.errors.name_of(stored.reasons[0])}")
+                return 1
+            restored = space.restore(key, [back])
+            got = time.perf_counter()
+            if not restored or back != block:
+                say("fail", step, f"not restored: {skepkv.errors.name_of(restored.codes[0])}")
+                return 1
+            space.delete(key)
+            say("ok", step, f"there in {1000 * (put - began):.1f} ms, back in {1000 * (got - put):.1f} ms")
+    except (ImportError, skepkv.SkepError) as e:
+        say("fail", step, e)
+        return 1
+    return 0
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python -m skepkv", description="looks at a server as an engine would")
+    p.add_argument("command", choices=["doctor"])
+    p.add_argument("url", help="unix:/path or host:port")
+    p.add_argument("--token-file", help="file with the token; the environment's SKEP_TOKEN does too")
+    p.add_argument("--tenant", default="", help="whose namespace to use; the credential's where it is not given")
+    a = p.parse_args()
+    token = os.environ.get("SKEP_TOKEN", "")
+    if a.token_file:
+        with open(a.token_file, encoding="utf-8") as f:
+            token = f.read().strip()
+    return doctor(a.url, token, a.tenant)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""libskep by ctypes: its functions, its structures, and memory of Python's objects."""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import os
+from typing import Any, Sequence
+
+from . import errors
+
+KEY = 32
+_WANTED = 2  # SKEP_VERSION of the skep.h this package was written for
+
+
+class Error(c.Structure):
+    _fields_ = [("code", c.c_int32), ("message", c.c_char * 252)]
+
+
+class Scope(c.Structure):
+    _fields_ = [("namespace_id", c.c_uint32), ("salt_bytes", c.c_uint32), ("salt", c.c_char_p)]
+
+
+class FoundStruct(c.Structure):
+    _fields_ = [("blocks", c.c_int64), ("tokens", c.c_int64), ("bytes", c.c_int64), ("lease", c.c_uint64)]
+
+
+def path() -> str:
+    """Where the library is: SKEPKV_LIBRARY, else beside this package."""
+    return os.environ.get("SKEPKV_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskep.so")
+
+
+# What the functions take, in front of the error.
+_u8p, _scope = c.POINTER(c.c_uint8), c.POINTER(Scope)
+_pointers, _lengths = c.POINTER(c.c_void_p), c.POINTER(c.c_int64)
+_CALLS: dict[str, tuple] = {
+    "open": (c.c_char_p, c.POINTER(c.c_uint64)),
+    "close": (c.c_uint64,),
+    "namespace": (c.c_uint64, c.c_char_p, c.POINTER(c.c_uint32)),
+    "lookup": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(FoundStruct)),
+    "renew": (c.c_uint64, c.c_uint64, c.c_int64),
+    "release": (c.c_uint64, c.c_uint64),
+    "exists": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, _u8p),
+    "load": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_uint64, _pointers, _lengths, c.c_int64, _u8p),
+    "save": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_char_p,
+        c.c_uint32,
+        _pointers,
+        _lengths,
+        c.c_int64,
+        _u8p,
+        _u8p,
+    ),
+    "delete": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(c.c_uint32)),
+    "direct": (c.c_uint64, c.c_int64),
+    "shared_alloc": (c.c_uint64, c.c_int64, _pointers, c.POINTER(c.c_int), c.POINTER(c.c_int64)),
+    "shared_free": (c.c_uint64, c.c_void_p),
+}
+
+
+class Library:
+    """The library, loaded once a process."""
+
+    def __init__(self) -> None:
+        self.path = path()
+        try:
+            self._lib = c.CDLL(self.path)
+            self.version = int(self._lib.skep_version())
+        except (OSError, AttributeError) as e:
+            raise ImportError(f"skepkv: {self.path} is no libskep of version {_WANTED} or later: {e}") from e
+        if self.version < _WANTED:
+            raise ImportError(f"skepkv: {self.path} has version {self.version}, {_WANTED} is needed")
+        self._calls = {}
+        for name, takes in _CALLS.items():
+            f = getattr(self._lib, "skep_" + name)
+            f.argtypes, f.restype = (*takes, c.POINTER(Error)), c.c_int
+            self._calls[name] = f
+
+    def forked(self) -> bool:
+        """Whether this process is forked from the one that loaded the library."""
+        return bool(self._lib.skep_forked())
+
+    def call(self, name: str, *args: Any) -> None:
+        """Calls a function and raises what it says."""
+        err = Error()
+        if self._calls[name](*args, c.byref(err)):
+            errors.raise_for(err.code, err.message.decode(errors="replace"), self.forked())
+
+
+_loaded: Library | None = None
+
+
+def library() -> Library:
+    global _loaded
+    if _loaded is None:
+        _loaded = Library()
+    return _loaded
+
+
+def joined(keys: Any) -> bytes:
+    """Keys as one buffer: they are given as one, or as a sequence of 32 bytes each."""
+    if isinstance(keys, (bytes, bytearray, memoryview)):
+        out = bytes(keys)
+        if len(out) % KEY:
+            raise ValueError(f"keys are {len(out)} bytes, which is no multiple of {KEY}")
+        return out
+    keys = [bytes(k) for k in keys]
+    for i, k in enumerate(keys):
+        if len(k) != KEY:
+            raise ValueError(f"key {i} has {len(k)} bytes, must be {KEY}")
+    return b"".join(keys)
+
+
+class _PyBuffer(c.Structure):
+    """Py_buffer, the same in every CPython."""
+
+    _fields_ = [
+        ("buf", c.c_void_p),
+        ("obj", c.c_void_p),
+        ("len", c.c_ssize_t),
+        ("itemsize", c.c_ssize_t),
+        ("readonly", c.c_int),
+        ("ndim", c.c_int),
+        ("format", c.c_void_p),
+        ("shape", c.c_void_p),
+        ("strides", c.c_void_p),
+        ("suboffsets", c.c_void_p),
+        ("internal", c.c_void_p),
+    ]
+
+
+_get = c.pythonapi.PyObject_GetBuffer
+_get.argtypes, _get.restype = (c.py_object, c.POINTER(_PyBuffer), c.c_int), c.c_int
+_let_go = c.pythonapi.PyBuffer_Release
+_let_go.argtypes, _let_go.restype = (c.POINTER(_PyBuffer),), None
+_SIMPLE, _WRITABLE = 0, 1  # a simple buffer is C-contiguous
+
+
+@functools.lru_cache(maxsize=None)
+def array(kind: Any, n: int) -> Any:
+    """The type of an array, which ctypes keeps for ever: one of each length."""
+    return kind * n
+
+
+class Held:
+    """Memory of Python objects, where the library can use it, until it is released."""
+
+    def __init__(self, objects: Sequence[Any], writable: bool) -> None:
+        n = len(objects)
+        self.count = n
+        self.addresses, self.lengths = array(c.c_void_p, n)(), array(c.c_int64, n)()
+        self._views: list[_PyBuffer] = []
+        try:
+            for i, o in enumerate(objects):
+                view = _PyBuffer()
+                try:
+                    _get(o, c.byref(view), _WRITABLE if writable else _SIMPLE)
+                except (BufferError, TypeError, ValueError) as e:
+                    raise type(e)(f"block {i}: {e}") from None
+                self._views.append(view)
+                self.addresses[i], self.lengths[i] = view.buf, view.len
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        for view in self._views:
+            _let_go(c.byref(view))
+        self._views = []

@@ -1,0 +1,334 @@
+"""Stores, namespaces and what they answer."""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import weakref
+from typing import Any, Callable, NamedTuple, Sequence, TypeVar
+
+from . import errors
+from ._library import KEY, FoundStruct, Held, Scope, array, joined, library
+
+_T = TypeVar("_T")
+# Memory that a drive may use yet, of stores that were closed. It is kept until the process ends.
+_kept: list[Held] = []
+
+
+def _ms(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not seconds > 0:
+        raise ValueError(f"timeout is {seconds} s, must be more than 0")
+    return max(1, int(seconds * 1000))
+
+
+class Lease:
+    """A promise that the blocks of a lookup stay. It ends with `release`, with the block of a `with`, or by itself."""
+
+    def __init__(self, store: "Store", number: int) -> None:
+        self._store, self.number = store, number
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def renew(self, seconds: float) -> None:
+        """Makes it last for so many seconds from now. SkepError 10: it has run out."""
+        library().call("renew", self._store._number, self.number, _ms(seconds))
+
+    def release(self) -> None:
+        """Gives it back. Once is enough."""
+        number, self.number = self.number, 0
+        if number:
+            library().call("release", self._store._number, number)
+
+
+class Found(NamedTuple):
+    """What a lookup found: the leading keys that can be restored now."""
+
+    blocks: int
+    tokens: int
+    bytes: int
+    lease: Lease
+
+
+class Stored(NamedTuple):
+    """What became of each block of a put: 0 declined, 1 committed, 2 accepted, 3 exists. `reasons` has the code of why
+    one was declined. It is true where every block is stored."""
+
+    outcomes: bytes
+    reasons: bytes
+
+    def __bool__(self) -> bool:
+        return 0 not in self.outcomes
+
+
+class Restored(NamedTuple):
+    """What became of each block of a restore: 0 it is there, whole, else the code of why not. It is true where every
+    block is there."""
+
+    codes: bytes
+
+    def __bool__(self) -> bool:
+        return not any(self.codes)
+
+    @property
+    def landed(self) -> list[bool]:
+        """Of each block, whether it is there."""
+        return [code == 0 for code in self.codes]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are there, from the first, before one that is not."""
+        return next((i for i, code in enumerate(self.codes) if code), len(self.codes))
+
+
+def _free(store: "Store", address: int) -> None:
+    if store._number and not library().forked():
+        try:
+            library().call("shared_free", store._number, address)
+        except errors.SkepError:
+            pass
+
+
+class Memory:
+    """Memory that the server's drives read into. `view` is a memoryview of it; `fd` and `offset` say where another
+    process maps it. The memory is given back when `free` was called and the last view of it is gone."""
+
+    def __init__(self, store: "Store", n: int) -> None:
+        address, fd, offset = c.c_void_p(), c.c_int(), c.c_int64()
+        library().call("shared_alloc", store._number, n, c.byref(address), c.byref(fd), c.byref(offset))
+        self.fd, self.offset, self._size = fd.value, offset.value, n
+        memory = array(c.c_ubyte, n).from_address(address.value)
+        weakref.finalize(memory, _free, store, address.value).atexit = False
+        self._view: memoryview | None = memoryview(memory).cast("B")
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            raise ValueError("the memory was freed")
+        return self._view
+
+    def blocks(self, n: int) -> list[memoryview]:
+        """The memory cut into n places of the same length."""
+        each = len(self) // n
+        return [self.view[i * each : (i + 1) * each] for i in range(n)]
+
+    def free(self) -> None:
+        self._view = None
+
+    def __enter__(self) -> "Memory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+
+class Space:
+    """A namespace of a store. Any thread may use it."""
+
+    def __init__(self, store: "Store", spec: dict[str, Any], salt: bytes = b"") -> None:
+        self._store, self._spec, self._salt = store, spec, salt
+        self._number = [0]  # shared with the same namespace under other salts; 0: not opened yet
+
+    def salted(self, salt: bytes) -> "Space":
+        """The same namespace under a salt: blocks of another salt are not found."""
+        out = Space(self._store, self._spec, bytes(salt))
+        out._number = self._number
+        return out
+
+    def open(self) -> "Space":
+        """Opens the namespace on the server, which every call does where that is needed."""
+        number = c.c_uint32()
+        library().call("namespace", self._store._number, json.dumps(self._spec).encode(), c.byref(number))
+        self._number[0] = number.value
+        return self
+
+    def _scoped(self, do: Callable[[Any], _T]) -> _T:
+        """Does a call, and opens the namespace anew where a server does not know it: its store is another one."""
+        known = self._number[0] != 0
+        if not known:
+            self.open()
+        try:
+            return do(c.byref(self._scope()))
+        except errors.SkepError as e:
+            if e.code != errors.NOT_FOUND or not known:
+                raise
+        self.open()
+        return do(c.byref(self._scope()))
+
+    def _scope(self) -> Scope:
+        return Scope(self._number[0], len(self._salt), self._salt or None)
+
+    def lookup(self, keys: Any, lease: float | None = None) -> Found:
+        """Finds the longest prefix of keys that can be restored now, and leases it for so many seconds; None: no
+        lease."""
+        names, out = joined(keys), FoundStruct()
+        ms = -1 if lease is None else _ms(lease)
+        self._scoped(
+            lambda sc: library().call("lookup", self._store._number, sc, names, len(names) // KEY, ms, c.byref(out))
+        )
+        return Found(out.blocks, out.tokens, out.bytes, Lease(self._store, out.lease))
+
+    def exists(self, keys: Any, timeout: float | None = None) -> bytes:
+        """Says of each key where its block is: 0 nowhere, 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
+        memory."""
+        names, ms = joined(keys), _ms(timeout)
+        out = array(c.c_uint8, len(names) // KEY)()
+        self._scoped(lambda sc: library().call("exists", self._store._number, sc, names, len(out), ms, out))
+        return bytes(out)
+
+    def put(
+        self, keys: Any, data: Sequence[Any], parent: bytes | None = None, depth: int = 0, timeout: float | None = None
+    ) -> Stored:
+        """Stores a block of each key. data are C-contiguous buffers. In a chained namespace the blocks follow one
+        another, behind parent, which is at depth - 1."""
+        names, ms = self._pair(keys, data), _ms(timeout)
+        if parent is not None and len(parent) != KEY:
+            raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
+        outcomes, reasons = array(c.c_uint8, len(data))(), array(c.c_uint8, len(data))()
+        self._with(
+            data,
+            False,
+            lambda sc, held: library().call(
+                "save",
+                self._store._number,
+                sc,
+                parent,
+                depth,
+                names,
+                held.count,
+                held.addresses,
+                held.lengths,
+                ms,
+                outcomes,
+                reasons,
+            ),
+        )
+        return Stored(bytes(outcomes), bytes(reasons))
+
+    def restore(
+        self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+    ) -> Restored:
+        """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined."""
+        names, ms = self._pair(keys, into), _ms(timeout)
+        results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
+        self._with(
+            into,
+            True,
+            lambda sc, held: library().call(
+                "load", self._store._number, sc, names, held.count, number, held.addresses, held.lengths, ms, results
+            ),
+        )
+        return Restored(bytes(results))
+
+    def delete(self, keys: Any, timeout: float | None = None) -> int:
+        """Removes blocks, and says how many were there."""
+        names, ms, out = joined(keys), _ms(timeout), c.c_uint32()
+        self._scoped(
+            lambda sc: library().call("delete", self._store._number, sc, names, len(names) // KEY, ms, c.byref(out))
+        )
+        return out.value
+
+    def _pair(self, keys: Any, blocks: Sequence[Any]) -> bytes:
+        names = joined(keys)
+        if len(names) != KEY * len(blocks):
+            raise ValueError(f"{len(names) // KEY} keys and {len(blocks)} blocks")
+        return names
+
+    def _with(self, blocks: Sequence[Any], writable: bool, do: Callable[[Any, Held], None]) -> None:
+        held = Held(blocks, writable)
+        try:
+            self._scoped(lambda sc: do(sc, held))
+        except errors.NotReleased:
+            self._store._kept.append(held)
+            raise
+        except BaseException:
+            held.release()
+            raise
+        held.release()
+
+
+class Store:
+    """A store, of a server or in this process: see connect and embed. Any thread may use it, and it is a context
+    manager."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._number = 0
+        self._kept: list[Held] = []  # memory that a drive may use until the store is closed
+        number = c.c_uint64()
+        library().call("open", json.dumps(spec).encode(), c.byref(number))
+        self._number = number.value
+
+    def namespace(
+        self,
+        name: str,
+        *,
+        model: str = "",
+        tenant: str = "",
+        chained: bool = False,
+        block_tokens: int = 1,
+        bytes: int = 0,
+        copies: int = 1,
+        durable: bool = False,
+        lazy: bool = False,
+    ) -> Space:
+        """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length. An empty
+        tenant is the credential's. A lazy one is opened by its first call."""
+        space = Space(
+            self,
+            {
+                "tenant": tenant,
+                "name": name,
+                "model": model,
+                "chained": chained,
+                "copies": copies,
+                "class": int(durable),
+                "shape": {"block_tokens": block_tokens, "bytes": bytes},
+            },
+        )
+        return space if lazy else space.open()
+
+    def alloc(self, n: int) -> Memory:
+        """Takes n bytes of memory that the server maps, too. SkepError 23: there is not so much left."""
+        return Memory(self, n)
+
+    def direct(self, timeout: float = 5.0) -> str | None:
+        """Whether drives read into memory of this process: None, or why they do not."""
+        try:
+            library().call("direct", self._number, _ms(timeout))
+        except errors.Forked:
+            raise
+        except errors.SkepError as e:
+            return str(e)
+        return None
+
+    def close(self) -> None:
+        """Ends what is under way and closes the store. In a forked process it does nothing: the store is the
+        parent's."""
+        number, self._number = self._number, 0
+        if number and not library().forked():
+            try:
+                library().call("close", number)
+            except errors.SkepError:
+                _kept.extend(self._kept)
+                raise
+            for held in self._kept:
+                held.release()
+            self._kept = []
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,326 @@
+"""LMCache's native_plugin connector: its chunks in a skep server.
+
+    --l2-adapter '{"type": "native_plugin", "module_path": "skepkv.lmcache", "class_name": "Connector",
+                   "adapter_params": {"url": "unix:/run/skep/skep.sock"}}'
+
+LMCache submits batches from its own threads and never waits here. Threads of the connector carry them out and tell of
+them through an eventfd. Each batch completes once, before its deadline and some seconds, whatever the server does;
+nothing that goes wrong is raised into the engine. A get answers for each key whether all of its bytes are there.
+
+A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
+salt is skep's salt, and the block's key is a digest of all of it but the salt.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from typing import Any, Callable, NamedTuple
+
+from . import SkepError, Space, Store, connect, errors, key
+
+__all__ = ["Connector"]
+
+log = logging.getLogger("skepkv.lmcache")
+
+_MOST_WAITING = 4096  # batches; more are answered as misses at once
+_MOST_SPACES = 1024
+
+
+# A thread may hold a connector's lock when another forks, and is not there in the child to let go of it.
+_connectors: "weakref.WeakSet[Connector]" = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for connector in list(_connectors):
+        connector._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class _Job(NamedTuple):
+    number: int
+    until: float
+    keys: list[str]
+    views: list[Any]
+    do: Callable[["_Job"], tuple[bool, str, list[bool] | None]]
+    each: bool  # it answers for each key
+
+
+class Connector:
+    """What LMCache makes of adapter_params. Times are seconds from the submission of a batch.
+
+    url, token or token_file, tenant: which server, as whom. shared_bytes: memory shared with a server behind a Unix
+    socket (None: 256 MiB). readers, writers: threads for gets and exists, for sets and deletes. fingerprint: what
+    besides the model's name tells two caches apart whose bytes must not be mixed: weights' revision, dtype, layout."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        token_file: str = "",
+        tenant: str = "",
+        fingerprint: str = "",
+        shared_bytes: int | None = None,
+        readers: int = 2,
+        writers: int = 2,
+        get_timeout: float = 5.0,
+        set_timeout: float = 20.0,
+        exists_timeout: float = 2.0,
+        delete_timeout: float = 10.0,
+    ) -> None:
+        if not url:
+            raise ValueError("url is empty, must be unix:/path or host:port")
+        for name, n in (("readers", readers), ("writers", writers)):
+            if not 1 <= n <= 64:
+                raise ValueError(f"{name} is {n}, must be 1 to 64")
+        for name, s in (
+            ("get_timeout", get_timeout),
+            ("set_timeout", set_timeout),
+            ("exists_timeout", exists_timeout),
+            ("delete_timeout", delete_timeout),
+        ):
+            if not 0 < s <= 600:
+                raise ValueError(f"{name} is {s} s, must be more than 0 and at most 600")
+        self._url, self._token, self._token_file = url, token, token_file
+        self._tenant, self._fingerprint, self._shared = tenant, fingerprint, shared_bytes
+        self._get_within, self._set_within = get_timeout, set_timeout
+        self._exists_within, self._delete_within = exists_timeout, delete_timeout
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # guards what follows
+        self._last = 0
+        self._done: collections.deque[tuple[int, bool, str, list[bool] | None]] = collections.deque()
+        self._closed = False
+        self._store: Store | None = None
+        self._spaces: dict[tuple[str, str, str], Space] = {}
+        self._complaint = ""
+        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, args=(jobs,), daemon=True, name=f"skepkv-{what}-{i}")
+            for what, jobs, n in (("read", self._reads, readers), ("write", self._writes, writers))
+            for i in range(n)
+        ]
+        _connectors.add(self)
+        for t in self._threads:
+            t.start()
+
+    # What LMCache calls.
+
+    def event_fd(self) -> int:
+        """Becomes readable when a batch has completed."""
+        return self._fd
+
+    def submit_batch_get(self, keys: list[str], memoryviews: list[Any]) -> int:
+        return self._submit(self._reads, self._get_within, keys, memoryviews, self._get, True)
+
+    def submit_batch_set(self, keys: list[str], memoryviews: list[Any]) -> int:
+        return self._submit(self._writes, self._set_within, keys, memoryviews, self._set, False)
+
+    def submit_batch_exists(self, keys: list[str]) -> int:
+        return self._submit(self._reads, self._exists_within, keys, [], self._exists, True)
+
+    def submit_batch_delete(self, keys: list[str]) -> int:
+        return self._submit(self._writes, self._delete_within, keys, [], self._delete, True)
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """The batches that have completed: number, whether it worked, why not, and for each key whether it is there."""
+        out = []
+        with self._lock:
+            if self._fd >= 0:
+                try:
+                    os.eventfd_read(self._fd)
+                except OSError:
+                    pass
+            while self._done:
+                out.append(self._done.popleft())
+        return out
+
+    def close(self) -> None:
+        """Stops. Batches that wait complete as misses. In a forked process it leaves the store to the parent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            store, self._store = self._store, None
+        if os.getpid() == self._pid:
+            self._drop(store)  # what is under way ends with an error
+            for t in self._threads:
+                (self._reads if "read" in t.name else self._writes).put(None)
+            for t in self._threads:
+                t.join(15)
+            if any(t.is_alive() for t in self._threads):
+                return  # it writes to the descriptor yet
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    # Batches.
+
+    def _submit(
+        self,
+        jobs: "queue.SimpleQueue[_Job | None]",
+        within: float,
+        keys: list[str],
+        views: list[Any],
+        do: Any,
+        each: bool,
+    ) -> int:
+        with self._lock:
+            self._last += 1
+            job = _Job(self._last, time.monotonic() + within, list(keys), list(views), do, each)
+            closed = self._closed
+        if closed or os.getpid() != self._pid:
+            self._complete(job, False, "closed, or forked from the process that opened it", None)
+        elif jobs.qsize() >= _MOST_WAITING:
+            self._complete(job, False, f"{_MOST_WAITING} batches are waiting", None)
+        else:
+            jobs.put(job)
+        return job.number
+
+    def _complete(self, job: _Job, ok: bool, error: str, landed: list[bool] | None) -> None:
+        if job.each and landed is None:
+            landed = [False] * len(job.keys)
+        with self._lock:
+            self._done.append((job.number, ok, error, landed))
+            if self._fd >= 0:
+                try:
+                    os.eventfd_write(self._fd, 1)
+                except OSError:  # it is full, and so readable
+                    pass
+
+    def _work(self, jobs: "queue.SimpleQueue[_Job | None]") -> None:
+        while (job := jobs.get()) is not None:
+            ok, error, kind, landed = False, "", "", None
+            try:
+                if self._closed:
+                    error = "closed"
+                elif time.monotonic() >= job.until:
+                    error = "its time was over before its turn came"
+                else:
+                    ok, error, landed = job.do(job)
+                    self._well()
+            except errors.NotReleased as e:
+                error, kind = str(e), errors.name_of(e.code)
+                self._restart()
+            except SkepError as e:
+                error, kind = str(e), errors.name_of(e.code)
+                if e.code == errors.CLOSED and not self._closed:
+                    self._restart()
+            except BaseException as e:  # the engine must never see it
+                error = f"{type(e).__name__}: {e}"
+            if error:
+                self._complain(kind or error, error)
+            self._complete(job, ok, error, landed)
+            del job
+
+    def _parts(self, job: _Job) -> list[tuple[Space, list[int], list[bytes]]]:
+        """Which of a batch's keys belong to which namespace and salt. Keys of another form belong to none."""
+        groups: dict[tuple[str, str, str, str], tuple[list[int], list[bytes]]] = {}
+        for i, name in enumerate(job.keys):
+            fields = name.split("@")
+            if len(fields) not in (4, 5) or not all(fields[:4]):
+                self._complain("key", f"key {name!r}, must be model@rank@group@hash or with @salt behind it")
+                continue
+            salt = fields[4] if len(fields) == 5 else ""
+            at, names = groups.setdefault((*fields[:3], salt), ([], []))
+            at.append(i)
+            names.append(key(*(f.encode() for f in (self._fingerprint, *fields[:4]))))
+        return [(self._space(*who), at, names) for who, (at, names) in groups.items()]
+
+    def _get(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+        landed = [False] * len(job.keys)
+        for space, at, names in self._parts(job):
+            restored = space.restore(names, [job.views[i] for i in at], timeout=self._left(job))
+            for i, there in zip(at, restored.landed):
+                landed[i] = there
+        return True, "", landed
+
+    def _set(self, job: _Job) -> tuple[bool, str, None]:
+        stored, why = 0, ""
+        for space, at, names in self._parts(job):
+            became = space.put(names, [job.views[i] for i in at], timeout=self._left(job))
+            for outcome, reason in zip(*became):
+                stored += outcome != 0
+                why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
+        ok = stored == len(job.keys)
+        return ok, "" if ok else why or "a key of another form", None
+
+    def _exists(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+        there = [False] * len(job.keys)
+        for space, at, names in self._parts(job):
+            for i, tier in zip(at, space.exists(names, timeout=self._left(job))):
+                there[i] = tier != 0
+        return True, "", there
+
+    def _delete(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+        gone = [False] * len(job.keys)
+        for space, at, names in self._parts(job):
+            space.delete(names, timeout=self._left(job))
+            for i in at:
+                gone[i] = True  # it is not there any more, whether it was or not
+        return True, "", gone
+
+    def _left(self, job: _Job) -> float:
+        return max(job.until - time.monotonic(), 0.001)
+
+    # The store.
+
+    def _space(self, model: str, rank: str, group: str, salt: str) -> Space:
+        with self._lock:
+            if self._closed:
+                raise SkepError(errors.CLOSED, "connector")
+            if self._store is None:
+                token = self._token
+                if self._token_file:
+                    with open(self._token_file, encoding="utf-8") as f:
+                        token = f.read().strip()
+                self._store = connect(self._url, token=token, shared_bytes=self._shared, lazy=True)
+            space = self._spaces.get((model, rank, group))
+            if space is None:
+                if len(self._spaces) >= _MOST_SPACES:
+                    self._spaces.clear()
+                name = f"lmcache/{model}@{rank}@{group}"
+                if self._fingerprint or len(name.encode()) > 512:
+                    name = "lmcache/" + hashlib.sha256("\0".join((self._fingerprint, name)).encode()).hexdigest()
+                spec = self._fingerprint or model
+                space = self._store.namespace(
+                    name, model=hashlib.sha256(spec.encode()).hexdigest(), tenant=self._tenant, lazy=True
+                )
+                self._spaces[model, rank, group] = space
+        return space.salted(salt.encode()) if salt else space
+
+    def _restart(self) -> None:
+        """Closes the store, after which nothing writes to any buffer. The next batch opens it again."""
+        with self._lock:
+            store, self._store = self._store, None
+            self._spaces = {}
+        self._drop(store)
+
+    def _drop(self, store: Store | None) -> None:
+        try:
+            if store is not None:
+                store.close()
+        except SkepError as e:
+            self._complain("close", str(e))
+
+    def _complain(self, kind: str, error: str) -> None:
+        """Logs the first of a kind of errors in a row."""
+        with self._lock:
+            same, self._complaint = kind == self._complaint, kind
+        if not same:
+            log.warning("skep: %s; chunks are computed meanwhile", error)
+
+    def _well(self) -> None:
+        with self._lock:
+            was, self._complaint = self._complaint, ""
+        if was:
+            log.info("skep answers again")

@@ -1,0 +1,93 @@
+"""A real skep server for the tests: SKEP_BINARY names the program."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+TOKEN = "token-of-the-skepkv-tests"
+
+
+def binary():
+    name = os.environ.get("SKEP_BINARY") or shutil.which("skep")
+    if not name:
+        raise unittest.SkipTest("SKEP_BINARY names no skep to run, and there is none on PATH")
+    return name
+
+
+class Server:
+    """A server of a store in a directory of its own, until stop. It can be killed and started again."""
+
+    def __init__(self, token=False, capacity="512MiB"):
+        self.capacity = capacity
+        self.dir = tempfile.mkdtemp(prefix="skepkv")
+        self.socket = os.path.join(self.dir, "s")
+        self.url = "unix:" + self.socket
+        self.config = None
+        if token:
+            self.config = os.path.join(self.dir, "config.yaml")
+            with open(self.config, "w", encoding="utf-8") as f:
+                f.write(
+                    "credentials:\n  - {name: test, tenant: mine, rights: [read, write], token_sha256: "
+                    + hashlib.sha256(TOKEN.encode()).hexdigest()
+                    + "}\n"
+                )
+        self.process = None
+        self.start()
+
+    def start(self):
+        args = [
+            binary(),
+            "serve",
+            "--dir",
+            os.path.join(self.dir, "store"),
+            "--devices",
+            "1",
+            "--capacity",
+            self.capacity,
+            "--http",
+            "none",
+            "--resp",
+            "none",
+            "--listen",
+            "127.0.0.1:0",
+            "--unix",
+            self.socket,
+        ]
+        if self.config:
+            args += ["--config", self.config]
+        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.port = None
+        for line in self.process.stdout:
+            if line.startswith("wire") and "127.0.0.1" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+            if line.startswith("wire") and "unix:" in line:
+                return
+        self.process.stdout.close()
+        raise AssertionError(f"skep serve ended with {self.process.wait()}")
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+        self.process.stdout.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def eventually(test, within=60.0):
+    """Waits until test() is true, with a minute's patience."""
+    until = time.monotonic() + within
+    while not (got := test()):
+        if time.monotonic() > until:
+            raise AssertionError("it did not come about within a minute")
+        time.sleep(0.01)
+    return got

@@ -1,0 +1,196 @@
+"""The LMCache connector as LMCache calls it, without LMCache."""
+
+import os
+import select
+import signal
+import unittest
+
+from serving import TOKEN, Server, eventually
+from skepkv.lmcache import Connector
+
+SIZE = 256 << 10
+
+
+def name(i, model="org/model-7b", rank=1, group=0, salt=""):
+    return f"{model}@{rank:08x}@{group:x}@{i:064x}" + (f"@{salt}" if salt else "")
+
+
+def value(i, n=SIZE):
+    return bytes([i & 255, (i >> 8) & 255, 7]) * (n // 3) + bytes(n % 3)
+
+
+class Waiting:
+    """Waits for completions of a connector as LMCache's thread does."""
+
+    def __init__(self, connector):
+        self.connector, self.done = connector, {}
+
+    def __call__(self, number):
+        poll = select.poll()
+        poll.register(self.connector.event_fd(), select.POLLIN)
+        while number not in self.done:
+            if not poll.poll(240000):
+                raise AssertionError(f"batch {number} has not completed")
+            for done in self.connector.drain_completions():
+                assert done[0] not in self.done, "completed twice"
+                self.done[done[0]] = done[1:]
+        return self.done.pop(number)
+
+
+class OnServer(unittest.TestCase):
+    token = False
+
+    def setUp(self):
+        self.server = Server(token=self.token)
+        self.addCleanup(self.server.stop)
+
+    def open(self, **o):
+        o.setdefault("url", self.server.url)
+        for what in ("get", "set", "exists", "delete"):  # patience: what a dead server does to a batch takes no time
+            o.setdefault(what + "_timeout", 120)
+        c = Connector(**o)
+        self.addCleanup(c.close)
+        return c, Waiting(c)
+
+    def put(self, c, wait, numbers, **o):
+        return wait(c.submit_batch_set([name(i, **o) for i in numbers], [memoryview(value(i)) for i in numbers]))
+
+    def get(self, c, wait, numbers, size=SIZE, **o):
+        into = [bytearray(size) for _ in numbers]
+        ok, _, landed = wait(c.submit_batch_get([name(i, **o) for i in numbers], [memoryview(b) for b in into]))
+        self.assertEqual(len(landed), len(into))
+        for i, b, there in zip(numbers, into, landed):
+            if there:
+                self.assertEqual(b, value(i))
+        return ok, landed
+
+
+class TestConnector(OnServer):
+    def test_all_of_its_calls(self):
+        c, wait = self.open()
+        self.assertEqual(self.put(c, wait, range(16)), (True, "", None))
+        self.assertEqual(
+            wait(c.submit_batch_exists([name(i) for i in range(18)])), (True, "", [True] * 16 + [False] * 2)
+        )
+        self.assertEqual(self.get(c, wait, range(16)), (True, [True] * 16))
+        self.assertEqual(self.get(c, wait, [0, 99, 1, 98, 2]), (True, [True, False, True, False, True]), "half a batch")
+        self.assertEqual(self.get(c, wait, [0, 1], size=SIZE - 1), (True, [False, False]), "a wrong length")
+        self.assertEqual(wait(c.submit_batch_delete([name(0), name(77)])), (True, "", [True, True]))
+        self.assertEqual(self.get(c, wait, [0, 1]), (True, [False, True]))
+
+    def test_ranks_groups_models_and_salts_share_nothing(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        others = [name(1, rank=2), name(1, group=1), name(1, model="org/other"), name(1, salt="user")]
+        self.assertEqual(wait(c.submit_batch_exists([name(1), *others]))[2], [True] + [False] * 4)
+        self.assertTrue(self.put(c, wait, [1], salt="user")[0])
+        self.assertEqual(self.get(c, wait, [1], salt="user")[1], [True])
+        self.assertEqual(self.get(c, wait, [1], salt="another")[1], [False])
+        d, waits = self.open(fingerprint="fp8")
+        self.assertEqual(self.get(d, waits, [1])[1], [False])
+
+    def test_keys_of_another_form_fail_alone(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        bad = ["", "model", "a@b@c", "a@b@c@d@e@f", "@@@"]
+        self.assertEqual(wait(c.submit_batch_exists([*bad, name(1)])), (True, "", [False] * 5 + [True]))
+        ok, why, _ = wait(c.submit_batch_set(bad, [memoryview(b"x")] * 5))
+        self.assertFalse(ok)
+        self.assertIn("form", why)
+
+    def test_views_it_cannot_use(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1, 2])[0])
+        ok, why, landed = wait(
+            c.submit_batch_get([name(1), name(2)], [memoryview(bytearray(SIZE)), memoryview(bytes(SIZE))])
+        )
+        self.assertEqual((ok, landed), (False, [False, False]))
+        self.assertIn("writable", why)
+        self.assertEqual(self.get(c, wait, [1, 2])[1], [True, True])
+
+    def test_the_server_is_killed_and_started_again(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, range(8))[0])
+        under_way = [
+            c.submit_batch_get([name(i) for i in range(8)], [memoryview(bytearray(SIZE)) for _ in range(8)])
+            for _ in range(8)
+        ]
+        self.server.kill()
+        for number in under_way:
+            self.assertEqual(len(wait(number)[2]), 8)
+        self.assertEqual(wait(c.submit_batch_exists([name(1)]))[::2], (False, [False]))
+        self.assertEqual(self.get(c, wait, [1, 2]), (False, [False, False]))
+        self.assertFalse(self.put(c, wait, [100])[0])
+        self.server.start()
+        eventually(lambda: self.put(c, wait, [100, 101])[0])
+        self.assertEqual(self.get(c, wait, [100, 101]), (True, [True, True]))
+
+    def test_a_server_that_is_not_there_yet(self):
+        self.server.kill()
+        c, wait = self.open()
+        self.assertEqual(wait(c.submit_batch_exists([name(1)]))[::2], (False, [False]))
+        self.server.start()
+        eventually(lambda: wait(c.submit_batch_exists([name(1)]))[0])
+
+    def test_a_batch_whose_time_is_over(self):
+        c, wait = self.open(exists_timeout=1e-9, get_timeout=1e-9)
+        self.assertTrue(self.put(c, wait, [1])[0])
+        ok, why, there = wait(c.submit_batch_exists([name(1)]))
+        self.assertEqual((ok, there), (False, [False]))
+        self.assertIn("time was over", why)
+        self.assertEqual(self.get(c, wait, [1]), (False, [False]))
+
+    def test_close_completes_what_waits(self):
+        c = Connector(self.server.url)
+        numbers = [c.submit_batch_exists([name(i)]) for i in range(200)]
+        c.close()
+        c.close()
+        self.assertEqual(sorted(d[0] for d in c.drain_completions()), numbers)
+        late = c.submit_batch_get([name(1)], [memoryview(bytearray(1))])
+        self.assertEqual([(d[0], d[1], d[3]) for d in c.drain_completions()], [(late, False, [False])])
+
+    def test_in_a_forked_process_all_is_a_miss(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        with c._lock:  # as another thread of this process may
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    code = self.forked(c)
+                finally:
+                    os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(self.get(c, wait, [1]), (True, [True]))
+
+    def forked(self, c):
+        signal.alarm(60)  # it would wait for ever
+        number = c.submit_batch_exists([name(1)])
+        done = [(d[0], d[1], d[3]) for d in c.drain_completions()]
+        c.close()
+        return 0 if done == [(number, False, [False])] else 1
+
+    def test_parameters_that_are_wrong(self):
+        for o in ({"url": ""}, {"url": "unix:/x", "readers": 0}, {"url": "unix:/x", "get_timeout": 0}):
+            with self.assertRaises(ValueError):
+                Connector(**o)
+
+
+class TestToken(OnServer):
+    token = True
+
+    def test_a_wrong_token_is_a_miss_and_a_right_one_is_not(self):
+        c, wait = self.open(token="another token of the tests")
+        ok, why, landed = wait(c.submit_batch_exists([name(1)]))
+        self.assertEqual((ok, landed), (False, [False]))
+        self.assertIn("denied", why)
+        path = os.path.join(self.server.dir, "token")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(TOKEN + "\n")
+        c, wait = self.open(token_file=path)
+        self.assertTrue(self.put(c, wait, [1])[0])
+        self.assertEqual(self.get(c, wait, [1]), (True, [True]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,287 @@
+"""The package against a real server and in this process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+
+import skepkv
+from serving import TOKEN, Server, eventually
+
+MISSING = (2, 21)
+
+
+def block(i, n=64 << 10):
+    return bytes((i * 31 + k * 7 + (k >> 8)) & 255 for k in range(n))
+
+
+def key(i):
+    return skepkv.key(b"test", bytes([i]))
+
+
+class OnServer(unittest.TestCase):
+    token = False
+
+    def setUp(self):
+        self.server = Server(token=self.token)
+        self.addCleanup(self.server.stop)
+
+    def connect(self, **o):
+        store = skepkv.connect(self.server.url, **o)
+        self.addCleanup(store.close)
+        return store
+
+
+class Calls:
+    """What every store does, whatever it is: self.store is one."""
+
+    def test_blocks_there_and_back(self):
+        space = self.store.namespace("n")
+        keys = [key(i) for i in range(5)]
+        data = [block(i, 1 + i * 9000) for i in range(5)]
+        self.assertTrue(space.put(keys, data))
+        into = [bytearray(len(b)) for b in data]
+        self.assertTrue(space.restore(keys, into))
+        self.assertEqual(into, data)
+        found = space.lookup(b"".join(keys), lease=5)
+        self.assertEqual(found.blocks, 5)
+        with found.lease as lease:
+            self.assertTrue(lease)
+            lease.renew(5)
+        self.assertFalse(found.lease)
+
+    def test_a_miss_is_of_its_key(self):
+        space = self.store.namespace("n")
+        space.put([key(0), key(2)], [block(0), block(2)])
+        self.assertEqual([t != 0 for t in space.exists([key(0), key(1), key(2)])], [True, False, True])
+        into = [bytearray(64 << 10) for _ in range(3)]
+        restored = space.restore([key(0), key(1), key(2)], into)
+        self.assertFalse(restored)
+        self.assertEqual(restored.landed, [True, False, True])
+        self.assertEqual(restored.blocks, 1)
+        self.assertIn(restored.codes[1], MISSING)
+        self.assertEqual((into[0], into[2]), (block(0), block(2)))
+
+    def test_a_wrong_length_is_an_error_of_its_key(self):
+        space = self.store.namespace("n")
+        space.put([key(i) for i in range(3)], [block(i) for i in range(3)])
+        into = [bytearray((64 << 10) + d) for d in (-1, 1, 0)]
+        restored = space.restore([key(i) for i in range(3)], into)
+        self.assertEqual(list(restored.codes), [17, 17, 0])
+        self.assertEqual(into[2], block(2))
+
+    def test_delete(self):
+        space = self.store.namespace("n")
+        space.put([key(0), key(1)], [block(0), block(1)])
+        self.assertEqual(space.delete([key(0), key(9)]), 1)
+        self.assertEqual([t != 0 for t in space.exists([key(0), key(1)])], [False, True])
+
+    def test_salts_do_not_see_each_other(self):
+        space = self.store.namespace("n", lazy=True)
+        mine, yours = space.salted(b"mine"), space.salted(b"yours")
+        mine.put([key(0)], [block(0)])
+        self.assertEqual([s.exists([key(0)])[0] != 0 for s in (mine, yours, space)], [True, False, False])
+
+    def test_a_chain(self):
+        space = self.store.namespace("chain", chained=True)
+        keys = [key(i) for i in range(3)]
+        self.assertTrue(space.put(keys[:1], [block(0)]))
+        self.assertTrue(space.put(keys[1:], [block(1), block(2)], parent=keys[0], depth=1))
+        self.assertEqual(space.lookup(keys).blocks, 3)
+        self.assertEqual(space.exists(keys[1:])[0], 0)
+
+    def test_buffers(self):
+        space = self.store.namespace("n")
+        space.put([key(0)], [memoryview(bytearray(block(0))).cast("I")])
+        with self.assertRaisesRegex((BufferError, ValueError), "block 0: .*contiguous"):
+            space.put([key(0)], [memoryview(block(0))[::2]])
+        with self.assertRaisesRegex(BufferError, "block 1: .*writable"):
+            space.restore([key(0), key(0)], [bytearray(64 << 10), block(0)])
+        with self.assertRaisesRegex(ValueError, "2 keys and 1 blocks"):
+            space.restore([key(0), key(0)], [bytearray(1)])
+        with self.assertRaisesRegex(ValueError, "key 0 has 3 bytes"):
+            space.exists([b"abc"])
+        with self.assertRaises(skepkv.Invalid):
+            space.put([key(0)], [b""])
+        into = bytearray(64 << 10)
+        self.assertTrue(space.restore([key(0)], [into]))
+        self.assertEqual(into, block(0))
+        into.extend(b"x")  # nobody holds it
+
+    def test_eight_threads(self):
+        space, wrong = self.store.namespace("n"), []
+
+        def work(t):
+            try:
+                for k in range(10):
+                    keys = [skepkv.key(b"threads", bytes([t, k, i])) for i in range(4)]
+                    data = [block(t * 16 + i, 30000) for i in range(4)]
+                    into = [bytearray(30000) for _ in range(4)]
+                    if not space.put(keys, data) or not space.restore(keys, into) or into != data:
+                        wrong.append((t, k))
+            except Exception as e:
+                wrong.append(e)
+
+        threads = [threading.Thread(target=work, args=(t,)) for t in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
+    def test_a_forked_process_is_refused(self):
+        space = self.store.namespace("n")
+        space.put([key(0)], [block(0)])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                try:
+                    space.exists([key(0)])
+                except skepkv.Forked:
+                    self.store.close()
+                    code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertNotEqual(space.exists([key(0)])[0], 0)
+
+
+class OnUnixSocket(Calls, OnServer):
+    def setUp(self):
+        super().setUp()
+        self.store = self.connect()
+
+    def test_memory_shared_with_the_server(self):
+        self.assertIsNone(self.store.direct())
+        space = self.store.namespace("n")
+        keys = [key(i) for i in range(4)]
+        with self.store.alloc(4 * (64 << 10)) as memory:
+            places = memory.blocks(4)
+            for i, place in enumerate(places):
+                place[:] = block(i)
+            self.assertTrue(space.put(keys, places))
+            memory.view[:] = bytes(len(memory))
+            self.assertTrue(space.restore(keys, places))
+            self.assertEqual([bytes(p) for p in places], [block(i) for i in range(4)])
+        with self.assertRaisesRegex(skepkv.SkepError, "memory"):
+            self.store.alloc(1 << 40)
+
+    def test_memory_is_given_back_with_its_last_view(self):
+        store = self.connect(shared_bytes=1 << 20)
+        memory = store.alloc(1 << 20)  # of 2 MiB, less the ring
+        place = memory.view[:10]
+        memory.free()
+        with self.assertRaises(skepkv.SkepError):
+            store.alloc(1 << 20)
+        place[:] = b"0123456789"
+        del place
+        store.alloc(1 << 20).free()
+
+    def test_the_server_is_killed_and_started_again(self):
+        space = self.store.namespace("n")
+        self.assertTrue(space.put([key(0)], [block(0)]))
+        self.server.kill()
+        with self.assertRaises(skepkv.SkepError) as e:
+            space.exists([key(0)], timeout=20)
+        self.assertEqual(e.exception.code, 24)
+        self.server.start()
+
+        def answers():
+            try:
+                return bool(space.put([key(1)], [block(1)], timeout=5))
+            except skepkv.SkepError:
+                return False
+
+        eventually(answers)
+        into = bytearray(64 << 10)
+        self.assertTrue(space.restore([key(1)], [into]))
+        self.assertEqual(into, block(1))
+
+    def test_a_lazy_store_waits_for_its_server(self):
+        self.server.kill()
+        store = self.connect(lazy=True)
+        space = store.namespace("n", lazy=True)
+        with self.assertRaises(skepkv.SkepError):
+            space.exists([key(0)])
+        self.server.start()
+
+        def answers():
+            try:
+                return space.exists([key(0)]) == b"\0"
+            except skepkv.SkepError:
+                return False
+
+        eventually(answers)
+
+    def test_signals_of_python_are_python_s(self):
+        came = []
+        old = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+        self.addCleanup(signal.signal, signal.SIGUSR1, old)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.store.namespace("n").exists([key(0)])
+        self.assertEqual(came, [1])
+
+    def test_doctor(self):
+        def doctor(url):
+            return subprocess.run(
+                [sys.executable, "-m", "skepkv", "doctor", url],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+
+        well = doctor(self.server.url)
+        self.assertEqual((well.returncode, well.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in well.stdout.splitlines()], ["ok"] * 5)
+        far = doctor(f"127.0.0.1:{self.server.port}")
+        self.assertEqual(far.returncode, 0)
+        self.assertIn("warn  direct     no: ", far.stdout)
+        gone = doctor("unix:/nonesuch")
+        self.assertEqual(gone.returncode, 1)
+        self.assertIn("fail  server", gone.stdout)
+
+
+class OnTCP(Calls, OnServer):
+    def setUp(self):
+        super().setUp()
+        self.store = skepkv.connect(f"127.0.0.1:{self.server.port}")
+        self.addCleanup(self.store.close)
+
+
+class WithToken(OnServer):
+    token = True
+
+    def test_the_token_says_who_it_is(self):
+        with self.assertRaises(skepkv.SkepError) as e:
+            self.connect(token="another token of the tests")
+        self.assertEqual(e.exception.code, 26)
+        self.assertNotIn("another token", str(e.exception))
+        space = self.connect(token=TOKEN).namespace("n")
+        self.assertTrue(space.put([key(0)], [block(0)]))
+        with self.assertRaises(skepkv.SkepError):
+            self.connect(token=TOKEN).namespace("n", tenant="theirs")
+
+
+class Embedded(Calls, unittest.TestCase):
+    def setUp(self):
+        import shutil
+        import tempfile
+
+        self.dir = tempfile.mkdtemp(prefix="skepkv")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+        self.store = skepkv.embed(self.dir, devices=1, capacity_bytes=256 << 20)
+        self.addCleanup(self.store.close)
+
+    def test_it_keeps_what_it_has(self):
+        self.store.namespace("n").put([key(0)], [block(0)])
+        self.store.close()
+        with skepkv.embed(self.dir) as store:
+            self.assertNotEqual(store.namespace("n").exists([key(0)])[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
