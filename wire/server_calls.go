@@ -52,6 +52,7 @@ func init() {
 		TypeOpenNamespace:   {need: r, prepare: prepareOpenNamespace},
 		TypeNamespaces:      {need: r, prepare: prepareNamespaces},
 		TypeLookup:          {need: r, inline: true, keys: true, run: answering(lookup)},
+		TypeLookupRuns:      {need: r, inline: true, keys: true, run: answering(lookupRuns)},
 		TypeRenew:           {need: r, inline: true, run: answering(renew)},
 		TypeRelease:         {need: r, inline: true, run: answering(release)},
 		TypeWant:            {need: w, inline: true, keys: true, run: answering(want)},
@@ -208,12 +209,38 @@ func lookup(ctx context.Context, r *request) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
-		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease)}
-	for _, t := range res.Tiers {
-		out.Tiers = append(out.Tiers, byte(t))
+	return &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
+		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease), Tiers: numbers(res.Tiers)}, nil
+}
+
+func lookupRuns(ctx context.Context, r *request) (message, error) {
+	var m runsRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
 	}
-	return out, nil
+	if n, most := m.keys(), r.x.s.opt.Limits.Keys; n > most {
+		return nil, skep.Invalidf(r.h.Type.String(), "keys", n, most)
+	}
+	if err := r.reach(m.Namespace); err != nil {
+		return nil, err
+	}
+	// What is found, and twice the answer: a frame has up to two lengths while it grows.
+	if err := r.spend(int64(len(m.Runs)) * (int64(unsafe.Sizeof(skep.RunFound{})) + 2*runFoundBytes)); err != nil {
+		return nil, err
+	}
+	res, err := r.x.s.store.LookupRuns(ctx, &m.RunsRequest)
+	if err != nil {
+		return nil, err
+	}
+	return &runsResult{Runs: res.Runs, Lease: r.x.lend(res.Lease), Denied: res.LeaseDenied, Tiers: numbers(res.Tiers)}, nil
+}
+
+// numbers are tiers as they travel.
+func numbers(tiers []skep.Tier) (out []byte) {
+	for _, t := range tiers {
+		out = append(out, byte(t))
+	}
+	return out
 }
 
 // lend remembers a lease as this client's.
