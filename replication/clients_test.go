@@ -139,17 +139,18 @@ func TestNodesLoadIntoTheCallersMemory(t *testing.T) {
 // A stop waits for a node that has been asked and does not answer: it may still write.
 func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := cluster(t, 1, 4)
+		r := cluster(t, 2, 16) // all of it is on one of them
 		keys := chainOf(1, 8)
 		r.put(keys, 0, 8)
-		r.nodes[0].gate, r.nodes[0].deaf = make(chan struct{}), true
+		on := r.nodes[r.node(keys, 0)]
+		on.gate, on.deaf = make(chan struct{}), true
 		s, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys}}})
 		require.NoError(t, err)
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.Stop(t.Context(), 0) }()
 		synctest.Wait()
 		require.Empty(t, stopped, "the node may still write")
-		close(r.nodes[0].gate)
+		close(on.gate)
 		require.NoError(t, <-stopped)
 		require.NoError(t, s.Close(t.Context()))
 		require.NoError(t, r.Close())
@@ -159,10 +160,11 @@ func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
 // A reader of events begins behind what had happened when it asked, though a node tells of it late.
 func TestAReaderBeginsBehindWhatHasHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := cluster(t, 1, 4)
+		r := cluster(t, 2, 16)
 		keys := chainOf(1, 8)
 		r.put(keys, 0, 2)
-		r.nodes[0].told = make(chan struct{})
+		on := r.nodes[r.node(keys, 0)]
+		on.told = make(chan struct{})
 		first, err := r.Events(t.Context(), skep.Cursor{}, false)
 		require.NoError(t, err)
 		r.put(keys, 2, 4)
@@ -174,7 +176,7 @@ func TestAReaderBeginsBehindWhatHasHappened(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.Empty(t, begun)
-		close(r.nodes[0].told)
+		close(on.told)
 		second := <-begun
 		r.put(keys, 4, 5)
 		var into [1]skep.Event

@@ -48,7 +48,9 @@ func Open(m *clustermap.Map, o wire.Options) (*Store, error) {
 			_ = st.Close()
 		}
 	}
-	o.Strict = true // that a node is away is this Store's to forgive
+	if len(m.Nodes) > 1 {
+		o.Strict = true // that a node is away is this Store's to forgive
+	}
 	for _, n := range m.Nodes {
 		o.Addr = n.Addr
 		c, err := wire.NewClient(o)

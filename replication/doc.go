@@ -13,8 +13,8 @@
 // Blocks of a chain go in groups, and a group goes to the node of its first block. On its node it is a chain of its
 // own, which begins at depth 0.
 //
-//	lookup    one call a group, the nodes at once, in waves; the longest prefix over the groups.
-//	          One lease is a lease of each group's node (lookup.go, lease.go)
+//	lookup    one call a node for all groups that it has, the nodes at once; the longest prefix
+//	          over the groups. One lease is a lease of each node (lookup.go, lease.go)
 //	put       cut where the group changes; a node's runs one after another, the nodes at once
 //	          (put.go, known.go)
 //	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
@@ -22,12 +22,14 @@
 //	          has not been begun (restore.go, session.go, load.go)
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
 //
+// A cluster of one node is that node: calls go to its Store as they are (calls.go).
+//
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
 // every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.
 //
 // # What it lacks
 //
-// It keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
+// With several nodes it keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
 // name in the contract's tests.
 //
 //   - CountBlocks, ListKeys, PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a

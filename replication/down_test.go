@@ -250,35 +250,6 @@ func TestANodeThatComesBackAsAnother(t *testing.T) {
 	}
 }
 
-// A lookup leases what it found: groups behind one that is not whole are given back, and so is all of it with the
-// lease.
-func TestALookupLeasesWhatItFoundAndNoMore(t *testing.T) {
-	t.Parallel()
-	r := cluster(t, 3, 4)
-	leases := func() (n int) {
-		for _, x := range r.nodes {
-			st, err := x.Stats(t.Context())
-			require.NoError(t, err)
-			n += st.Leases
-		}
-		return n
-	}
-	keys := chainOf(1, 40)
-	r.put(keys, 0, 40)
-	_, err := r.Delete(t.Context(), r.scope(), keys[17:18])
-	require.NoError(t, err)
-	found := r.find(keys, time.Minute)
-	require.Equal(t, 17, found.Blocks)
-	require.Equal(t, 5, leases(), "of groups 0 to 4")
-	require.NoError(t, r.Release(t.Context(), found.Lease.ID))
-	require.Zero(t, leases())
-	s, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys}}})
-	require.NoError(t, err)
-	require.Equal(t, 5, leases(), "while a session reads them")
-	require.NoError(t, s.Close(t.Context()))
-	require.Zero(t, leases())
-}
-
 // Events of a node that was away go on where they were; what nobody can know of is a gap.
 func TestEventsOfANodeThatWasDown(t *testing.T) {
 	t.Parallel()
@@ -482,16 +453,13 @@ func TestAServerIsKilledAndComesBack(t *testing.T) {
 	}
 }
 
-// What the Store behind can do is not lost in front of it, or is refused by its name.
+// What the Store of a cluster's only node can do is not lost in front of it.
 func TestWrapper(t *testing.T) {
 	storetest.Wrapper(t, memstores(1, storetest.Config{})[0], func(t *testing.T, behind skep.Store) skep.Store {
 		s, err := New(Options{Map: three(1, 16), Stores: []skep.Store{behind}})
 		require.NoError(t, err)
 		return s
-	},
-		// A session has a plan of this Store's own: nodes are asked beside the call.
-		"Store.Restore",
-		"Session.Direction", "Session.Claim", "Session.Computed", "Session.Reprioritise", "Session.Stop", "Session.Next", "Session.Close")
+	})
 }
 
 // What has not been begun is granted to who claims it, and no node is asked for it; a session that is to be given up

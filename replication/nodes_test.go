@@ -13,12 +13,15 @@ type fallible struct {
 	skep.Store
 	down atomic.Bool
 	// gate, when set, is waited for before a restore begins; asked counts the blocks that were asked for.
-	gate  chan struct{}
-	asked atomic.Int64
-	deaf  bool                      // the gate is waited for although the call has been given up
-	told  chan struct{}             // when set, is waited for before events are told of
-	saw   func(skep.RestoreRequest) // is shown what was asked for
-	open  bool                      // closing the Store leaves it open: others use it
+	gate     chan struct{}
+	asked    atomic.Int64
+	deaf     bool                      // the gate is waited for although the call has been given up
+	told     chan struct{}             // when set, is waited for before events are told of
+	saw      func(skep.RestoreRequest) // is shown what was asked for
+	runs     atomic.Int64              // lookups of runs
+	onlyRuns atomic.Int64              // so many are answered; 0: all
+	old      bool                      // knows no lookup of runs
+	open     bool                      // closing the Store leaves it open: others use it
 }
 
 func (f *fallible) Close() error {
@@ -70,6 +73,17 @@ func (f *fallible) DeleteNamespace(ctx context.Context, id skep.NamespaceID) err
 
 func (f *fallible) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	return try(f, func() (skep.LookupResult, error) { return f.Store.Lookup(ctx, r) })
+}
+
+func (f *fallible) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
+	n, most := f.runs.Add(1), f.onlyRuns.Load()
+	switch {
+	case f.old:
+		return skep.UnsupportedStore{}.LookupRuns(ctx, r)
+	case most > 0 && n > most:
+		return skep.RunsResult{}, &skep.Error{Op: "lookup of runs", Kind: skep.Overloaded}
+	}
+	return try(f, func() (skep.RunsResult, error) { return f.Store.LookupRuns(ctx, r) })
 }
 
 func (f *fallible) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {

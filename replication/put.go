@@ -11,7 +11,7 @@ import (
 
 // Want implements skep.Putter. The nodes are asked for all keys of a chain, since a block may be in a group that the
 // caller does not name; whether one that is nowhere is wanted says the node that would get it.
-func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
 	const op = "want"
 	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ type run struct {
 // Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
 // one another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
 // doubt: whole or absent.
-func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
@@ -127,7 +127,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	if err := checkPut(op, sp, r); err != nil {
 		return nil, err
 	}
-	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	p := &putting{s: s.Store, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
 	of := make([][]run, len(s.nodes))
 	for _, x := range s.runs(sp, r) {
 		of[x.node.i] = append(of[x.node.i], x)
@@ -304,7 +304,7 @@ func (s *Store) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail sk
 }
 
 // Begin implements skep.Putter: the block's node takes the parts.
-func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
 	if err := checkKeys(op, 0, r.Scope); err != nil {
 		return nil, err
@@ -327,7 +327,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if q.Depth = e.depth - e.base; q.Depth == 0 {
 		q.Parent = nil
 	}
-	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
+	w := &writer{s: s.Store, sp: sp, scope: r.Scope, key: r.Key, at: e}
 	if r.Replaces != nil {
 		tail := *r.Replaces
 		w.replaces = &tail

@@ -215,7 +215,7 @@ func (s *Store) elsewhere(ctx context.Context, not *node, sp *space) bool {
 
 // OpenNamespace implements skep.Namespacer. The nodes are asked in the map's order, so that of two callers who want
 // different things of a name the first node decides; those that do not answer get the namespace with their first block.
-func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	const op = "open namespace"
 	if err := spec.Validate(); err != nil {
 		return skep.NamespaceInfo{}, err
@@ -294,17 +294,17 @@ func (s *Store) list(ctx context.Context, op string, ask func(n *node) ([]skep.N
 }
 
 // Namespaces implements skep.Namespacer: those of the nodes that answer.
-func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
+func (s many) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 	return s.list(ctx, "namespaces", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.Namespaces(ctx) })
 }
 
 // NamespacesOf implements skep.Namespacer: those of the nodes that answer.
-func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
+func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
 	return s.list(ctx, "namespaces of", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.NamespacesOf(ctx, tenant) })
 }
 
 // FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is asked.
-func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
 	if err := s.begin(ctx, op); err != nil {
 		return skep.NamespaceInfo{}, err
@@ -341,7 +341,7 @@ func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Na
 
 // DeleteNamespace implements skep.Namespacer. It has to reach every node: where one did not answer, the namespace is
 // there, and to be deleted again.
-func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
 	if err := s.begin(ctx, op); err != nil {
 		return err

@@ -28,8 +28,6 @@ type Options struct {
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
-	skep.UnsupportedStore // of what no step has brought yet: see the package's text
-
 	nodes  []*node
 	table  *placement.Table
 	log    *slog.Logger
@@ -51,6 +49,9 @@ type Store struct {
 }
 
 var _ skep.Store = (*Store)(nil)
+
+// many is the Store of a cluster of several nodes.
+type many struct{ *Store }
 
 // node is one server of the cluster.
 type node struct {
@@ -216,7 +217,7 @@ func (s *Store) all(ctx context.Context, op string, f func(n *node) error) error
 }
 
 // Alloc implements skep.Allocator: memory of the first node's Store, which a wire client has of its own.
-func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+func (s many) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	if err := s.begin(ctx, "alloc"); err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 }
 
 // Flush implements skep.Putter. It has to reach every node.
-func (s *Store) Flush(ctx context.Context) error {
+func (s many) Flush(ctx context.Context) error {
 	const op = "flush"
 	if err := s.begin(ctx, op); err != nil {
 		return err

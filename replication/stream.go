@@ -30,7 +30,7 @@ type snapshot struct {
 
 // Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node
 // that was away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
-func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 		return nil, err
 	}
 	s.merge.catch(ctx)
-	x := &stream{s: s, done: make(chan struct{}), told: make(chan struct{})}
+	x := &stream{s: s.Store, done: make(chan struct{}), told: make(chan struct{})}
 	m := &s.merge
 	m.mu.Lock()
 	x.next = m.next
