@@ -24,7 +24,7 @@ func BenchmarkLookup(b *testing.B) {
 	b.Run("one server and no cluster", func(b *testing.B) {
 		f := overWire(b, 16, memstores(1, storetest.Config{}))
 		b.Cleanup(func() { require.NoError(b, f.Close()) })
-		look(b, f.Store.nodes[0].st, chainOf(1, 2000))
+		look(b, f.now.Load().nodes[0].st, chainOf(1, 2000))
 	})
 	b.Run("one store in this process", func(b *testing.B) {
 		st := memstore.New(memstore.Options{})

@@ -3,7 +3,7 @@
 //
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
 //	New          the same over any Stores
-//	clustermap   the map: nodes, weights, seed; a file
+//	clustermap   the map: nodes, weights, seed, epoch; a file
 //	placement    which node has a block; pure, by integers
 //
 // docs/explanation/cluster.md tells what a cluster is, with a picture.
@@ -21,6 +21,10 @@
 //	          its part of the caller's destination. Claims, priorities and stops are of what
 //	          has not been begun (restore.go, session.go, load.go)
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
+//
+// Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked for
+// the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is open, so
+// what was begun by an older map goes on by it.
 //
 // A cluster of one node is that node: calls go to its Store as they are (calls.go).
 //
@@ -40,6 +44,8 @@
 //     event of a group's first block has the parent and depth that this Store knows from its own puts and lookups,
 //     and none where it does not, or where the block is salted. Events of drives are left out.
 //   - Compute plans nothing: a claim is granted of whatever is not begun, and no load is declined.
+//   - A cluster that grows from one node to two hides what it had behind the chains' first groups, its leases are over,
+//     and streams of events that were opened before tell of the first node only.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,

@@ -128,7 +128,7 @@ func TestANodeThatIsDown(t *testing.T) {
 	for i, err := range r.restore(keys, found.Lease.ID) {
 		if r.node(keys, i) == down {
 			require.ErrorIs(t, err, skep.Unavailable, "block %d", i)
-			require.ErrorContains(t, err, r.Store.nodes[down].Name)
+			require.ErrorContains(t, err, r.now.Load().nodes[down].Name)
 		} else {
 			require.NoError(t, err, "block %d is promised, and its node is there", i)
 		}
@@ -157,7 +157,7 @@ func TestANodeThatIsDown(t *testing.T) {
 	}
 	st, err := r.Stats(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, st.State, r.Store.nodes[down].Name)
+	require.Contains(t, st.State, r.now.Load().nodes[down].Name)
 
 	r.nodes[down].down.Store(false)
 	require.Equal(t, n, r.find(keys, skep.NoLease).Blocks, "what it has is there again")

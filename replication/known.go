@@ -88,7 +88,7 @@ func (m *memory) putLocked(x knownKey, e seen) {
 // The group's first block is found by way of the parent. Where the parent's group is not known, the block is loose: it
 // begins a chain of its own within the group, by its own key, and a lookup that comes that far finds it there. What is
 // decided is remembered at once.
-func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *skep.Key) seen {
+func (s many) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *skep.Key) seen {
 	e := seen{depth: depth, anchor: k, base: depth}
 	if parent != nil {
 		e.parent, e.hasParent = *parent, true
@@ -111,6 +111,6 @@ func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *s
 }
 
 // nodeOf is the node of a group.
-func (s *Store) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
-	return s.nodes[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
+func (s many) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
+	return s.owner[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
 }

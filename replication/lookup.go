@@ -71,7 +71,7 @@ func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.Run
 }
 
 // look looks runs of keys up, remembers where they end, and gives one lease of all that was found.
-func (s *Store) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.Key, a ask) (found []*finding, l skep.Lease, denied bool, err error) {
+func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.Key, a ask) (found []*finding, l skep.Lease, denied bool, err error) {
 	if err := s.begin(ctx, op); err != nil {
 		return nil, l, false, err
 	}
@@ -113,7 +113,7 @@ func (s *Store) look(ctx context.Context, op string, sc skep.Scope, runs [][]ske
 }
 
 // part asks one node for keys [from, to), which are a chain there. A node that is away has nothing.
-func (s *Store) part(ctx context.Context, sp *space, salt skep.Salt, n *node, keys []skep.Key, a ask) (out skep.LookupResult, err error) {
+func (s many) part(ctx context.Context, sp *space, salt skep.Salt, n *node, keys []skep.Key, a ask) (out skep.LookupResult, err error) {
 	err = s.on(ctx, "lookup", n, sp, false, func(id skep.NamespaceID) error {
 		out, err = n.st.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys, Lease: a.lease, Tiers: a.tiers, Cost: a.cost})
 		return err
@@ -150,7 +150,7 @@ type answer struct {
 
 // find finds the longest prefix of each of the runs: every node that has groups of them is asked once for all that it
 // has, the nodes at once. What is leased beyond the prefixes is given back.
-func (s *Store) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask) ([]*finding, error) {
+func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask) ([]*finding, error) {
 	out := make([]*finding, len(runs))
 	of := make([]answer, len(s.nodes))
 	total := 0
@@ -234,7 +234,7 @@ func (f *finding) ends(t time.Time) {
 
 // findLoose goes on within a group, which ends before block end, where its chain does not: with blocks that were put by
 // somebody who did not know the group's first block.
-func (s *Store) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f *finding, end int) (more bool, err error) {
+func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f *finding, end int) (more bool, err error) {
 	for f.Blocks < end {
 		at := f.Blocks
 		x := span{node: s.nodeOf(sp, salt, f.keys[at]), head: at, from: at}
@@ -254,7 +254,7 @@ func (s *Store) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask,
 }
 
 // askAll asks the nodes for their groups. A node that is away has none of them.
-func (s *Store) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []answer) error {
+func (s many) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []answer) error {
 	var first error
 	for _, err := range s.each(func(n *node) error { return s.askOne(ctx, sp, salt, n, runs, a, &of[n.i]) }) {
 		if first == nil {
@@ -264,7 +264,7 @@ func (s *Store) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 	return first
 }
 
-func (s *Store) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
+func (s many) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
 	if len(to.groups) == 0 {
 		return nil
 	}
@@ -305,7 +305,7 @@ func (to *answer) read(q *skep.RunsRequest, r *skep.RunsResult) {
 }
 
 // askEach asks a node that knows no lookup of runs: group by group, and no further in a run whose group is not there.
-func (s *Store) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
+func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
 	gone := -1
 	for i, g := range to.groups {
 		if g.run == gone {
@@ -329,7 +329,7 @@ func (s *Store) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node,
 
 // trim gives back what is leased beyond the prefixes. Where one lease is of more than that, the node is asked again for
 // what is kept. Where it cannot give as much any more, the lease there is stays.
-func (s *Store) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []answer, out []*finding) {
+func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []answer, out []*finding) {
 	ctx = context.WithoutCancel(ctx)
 	var wait sync.WaitGroup
 	for i := range of {
@@ -362,7 +362,7 @@ func (s *Store) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of [
 }
 
 // again leases the groups that are kept by a lease of their own, now, in place of that of them and others, was.
-func (s *Store) again(ctx context.Context, sp *space, salt skep.Salt, n *node, a ask, kept []*group, out []*finding) (was, now skep.LeaseID) {
+func (s many) again(ctx context.Context, sp *space, salt skep.Salt, n *node, a ask, kept []*group, out []*finding) (was, now skep.LeaseID) {
 	again := answer{}
 	var runs [][]skep.Key
 	for i, g := range kept {
@@ -391,7 +391,7 @@ func spansOf(groups []*group) (out []span) {
 }
 
 // release gives the nodes' leases of spans back.
-func (s *Store) release(ctx context.Context, spans []span) {
+func (s many) release(ctx context.Context, spans []span) {
 	var wait sync.WaitGroup
 	of := make([][]skep.LeaseID, len(s.nodes))
 	for _, x := range spans {
@@ -413,7 +413,7 @@ func (s *Store) release(ctx context.Context, spans []span) {
 }
 
 // alone is the spans of keys [from, to) that stand alone.
-func (s *Store) alone(sp *space, salt skep.Salt, keys []skep.Key, from, to int) []span {
+func (s many) alone(sp *space, salt skep.Salt, keys []skep.Key, from, to int) []span {
 	out := make([]span, 0, to-from)
 	for i := from; i < to; i++ {
 		out = append(out, span{node: s.nodeOf(sp, salt, keys[i]), head: i, from: i, to: i + 1})

@@ -2,8 +2,10 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/placement"
@@ -127,7 +129,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err := checkPut(op, sp, r); err != nil {
 		return nil, err
 	}
-	p := &putting{s: s.Store, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
 	of := make([][]run, len(s.nodes))
 	for _, x := range s.runs(sp, r) {
 		of[x.node.i] = append(of[x.node.i], x)
@@ -150,6 +152,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	}
 	wait.Wait()
 	err = context.Cause(within)
+	stale := p.stale.Load()
 	if err != nil && ctx.Err() != nil {
 		err = ended(ctx, op)
 	}
@@ -162,6 +165,9 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	}
 	if err != nil {
 		return nil, err
+	}
+	if stale != nil {
+		return p.out, *stale
 	}
 	return p.out, s.supersede(ctx, sp, r, p.out)
 }
@@ -188,7 +194,7 @@ func checkPut(op string, sp *space, r *skep.PutRequest) error {
 }
 
 // runs cuts a put where it goes on in another group, and remembers where its blocks go.
-func (s *Store) runs(sp *space, r *skep.PutRequest) (out []run) {
+func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		k := r.Blocks[i].Key
@@ -208,10 +214,12 @@ func (s *Store) runs(sp *space, r *skep.PutRequest) (out []run) {
 
 // putting is one Put.
 type putting struct {
-	s   *Store
+	s   many
 	sp  *space
 	r   *skep.PutRequest
 	out []skep.PutResult
+
+	stale atomic.Pointer[error] // a node's map was newer
 
 	mu   sync.Mutex
 	open int  // memory that a node holds, and the Put itself
@@ -265,7 +273,11 @@ func (p *putting) put(ctx context.Context, x run) error {
 		}
 		return rest
 	})
-	if err != nil && ctx.Err() == nil && p.s.away(err) {
+	old := skep.KindOf(err) == skep.StaleMap
+	if old {
+		p.stale.Store(&err)
+	}
+	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
 		for i := x.from; i < x.to; i++ {
 			p.out[i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
 		}
@@ -276,7 +288,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 
 // supersede drops the partial tails that blocks have made superfluous and that are on another node than the block:
 // one that is at a group's beginning, or loose, is there by its own key.
-func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
+func (s many) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
 	for i := range r.Blocks {
 		if b := &r.Blocks[i]; b.Replaces != nil && out[i].Outcome != skep.Declined {
 			if err := s.dropTail(ctx, sp, r.Salt, *b.Replaces); err != nil {
@@ -287,9 +299,12 @@ func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, ou
 	return nil
 }
 
-func (s *Store) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
+func (s many) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
 	n := s.nodeOf(sp, salt, tail)
 	r, err := s.part(ctx, sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
+	if errors.Is(err, skep.StaleMap) {
+		return nil // the block is stored; its tail goes as others do
+	}
 	if err != nil || r.Blocks == 0 || r.Tokens == sp.Shape.BlockTokens {
 		return err // whole blocks stay: others may follow them
 	}
@@ -327,7 +342,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if q.Depth = e.depth - e.base; q.Depth == 0 {
 		q.Parent = nil
 	}
-	w := &writer{s: s.Store, sp: sp, scope: r.Scope, key: r.Key, at: e}
+	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
 	if r.Replaces != nil {
 		tail := *r.Replaces
 		w.replaces = &tail
@@ -352,7 +367,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 // writer is a node's writer of one block.
 type writer struct {
 	skep.BlockWriter
-	s        *Store
+	s        many
 	sp       *space
 	scope    skep.Scope
 	key      skep.Key

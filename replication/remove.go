@@ -11,7 +11,7 @@ import (
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
 // up what they say, and is at most one a key.
-func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
+func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
 	f func(n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
 	mine := make([][]skep.Key, len(s.nodes))
 	for i := range mine {

@@ -34,7 +34,7 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}
-	x := newSession(s.Store, r)
+	x := newSession(s, r)
 	for i := range r.Chains {
 		sp, err := s.spaces.get(op, r.Chains[i].Namespace)
 		if err != nil {

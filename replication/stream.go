@@ -10,7 +10,7 @@ import (
 
 // stream is one reader's place in the merged events, and the nodes' snapshots that come before it.
 type stream struct {
-	s    *Store
+	s    many
 	done chan struct{}
 	told chan struct{} // closed when the snapshots have been told
 
@@ -39,7 +39,7 @@ func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep
 		return nil, err
 	}
 	s.merge.catch(ctx)
-	x := &stream{s: s.Store, done: make(chan struct{}), told: make(chan struct{})}
+	x := &stream{s: s, done: make(chan struct{}), told: make(chan struct{})}
 	m := &s.merge
 	m.mu.Lock()
 	x.next = m.next

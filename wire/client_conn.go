@@ -313,6 +313,9 @@ func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.
 	for _, p := range payload {
 		h.Payload += uint32(len(p))
 	}
+	if x.hi.Features&FeatureEpoch != 0 {
+		h.Epoch = epochOf(ctx)
+	}
 	buf := frames.Get().(*[]byte)
 	defer frames.Put(buf)
 	b, err := appendFrame((*buf)[:0], h, m)

@@ -22,8 +22,10 @@ const (
 	FeatureTold uint32 = 8
 	// FeatureRuns: both know the frame that looks many runs of keys up.
 	FeatureRuns uint32 = 16
+	// FeatureEpoch: the server is a node of a cluster, and compares the epoch in a request's header with its map's.
+	FeatureEpoch uint32 = 32
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns
+	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch
 )
 
 // maxHello is the largest body read before a client has authenticated.

@@ -28,7 +28,7 @@ KINDS = (
     "read only", "store failed", "lease expired", "other format", "foreign device", "missing device",
     "locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
     "device failed", "evicted", "claimed by the caller", "out of memory budget", "unavailable",
-    "overloaded", "denied",
+    "overloaded", "denied", "stale map", "node behind",
 )
 
 
