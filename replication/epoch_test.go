@@ -202,28 +202,23 @@ func TestNodesLearnOfAMapOneAfterAnother(t *testing.T) {
 	}
 }
 
-// What a put has stored before a node said that its map is newer is told as stored.
+// What a put has stored on some nodes before another said that its map is newer is told as stored, and the rest is stored
+// by the newer map.
 func TestAPutThatLearnsOfAMapTellsWhatItStored(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
-	for range 3 {
-		f.start(f.mapOf(1, 3))
+	r := cluster(t, 3, 4)
+	next := three(3, 4)
+	next.Epoch = r.now.Load().of.Epoch + 1
+	text, err := next.Encode()
+	require.NoError(t, err)
+	keys := r.spread(40, 20)
+	last := r.nodes[r.node(keys, 0)]
+	last.newer, last.stale = text, 1
+	for i, x := range r.put(keys, 0, 40) {
+		require.Equal(t, skep.PutResult{Outcome: skep.Committed}, x, "block %d", i)
 	}
-	r := f.dial()
-	f.tell(f.mapOf(2, 3), 2)
-	var out []skep.PutResult
-	all := chainOf(1, 80)
-	done := make(chan struct{})
-	go func() { // the others have the map while the put is under way, or before it
-		defer close(done)
-		f.servers[0].SetCluster(f.encode(f.mapOf(2, 3)), 2)
-		f.servers[1].SetCluster(f.encode(f.mapOf(2, 3)), 2)
-	}()
-	out = r.put(all, 0, 80)
-	<-done
-	for i, x := range out {
-		require.NotEqual(t, skep.Exists, x.Outcome, "block %d: nobody else put it", i)
-	}
+	require.Equal(t, next.Epoch, r.now.Load().of.Epoch)
+	r.whole(keys)
 }
 
 // Callers go on while nodes come: there are misses, and never a wrong byte nor an error that is not of a node that is

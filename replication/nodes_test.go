@@ -21,6 +21,8 @@ type fallible struct {
 	runs     atomic.Int64              // lookups of runs
 	onlyRuns atomic.Int64              // so many are answered; 0: all
 	old      bool                      // knows no lookup of runs
+	newer    []byte                    // the map that it tells
+	stale    int                       // so many puts are refused, as by an older map
 	open     bool                      // closing the Store leaves it open: others use it
 }
 
@@ -98,7 +100,19 @@ func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, 
 	return try(f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
 }
 
+// ClusterMap tells the map that the node has, where the test says one.
+func (f *fallible) ClusterMap(context.Context) ([]byte, error) {
+	if f.newer == nil {
+		return nil, skep.Unsupported
+	}
+	return f.newer, nil
+}
+
 func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	if f.stale > 0 {
+		f.stale--
+		return nil, &skep.Error{Op: "put", Kind: skep.StaleMap}
+	}
 	return try(f, func() ([]skep.PutResult, error) { return f.Store.Put(ctx, r) })
 }
 
