@@ -70,6 +70,43 @@ func TestClientsFindOneAnothersBlocks(t *testing.T) {
 	}
 }
 
+// A client that has seen nothing of a chain puts blocks in the middle of a group where it belongs, if the caller says which
+// blocks come before.
+func TestAPutNamesItsAncestors(t *testing.T) {
+	t.Parallel()
+	a := cluster(t, 3, 16)
+	for c := range 8 {
+		keys, b := chainOf(c, 40), a.second()
+		a.put(keys, 0, 21)
+		q := b.request(keys, 21, 30)
+		q.Ancestors = keys[14:20]
+		res, err := b.Put(t.Context(), q)
+		require.NoError(t, err)
+		for i, x := range res {
+			require.Equal(t, skep.Committed, x.Outcome)
+			at, ok := b.known.get(b.scope(), keys[21+i])
+			require.True(t, ok)
+			require.Equal(t, keys[16], at.anchor, "block %d is in its group", 21+i)
+		}
+		w, err := a.second().Begin(t.Context(), &skep.BeginRequest{Scope: b.scope(), Parent: &keys[29], Depth: 30, Key: keys[30], Ancestors: keys[:29],
+			Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})
+		require.NoError(t, err)
+		require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, payload(keys[30])))
+		_, err = w.Commit(t.Context(), skep.AckCommitted)
+		require.NoError(t, err)
+		fresh := a.second()
+		require.Equal(t, 31, fresh.find(keys, skep.NoLease).Blocks)
+		for i, err := range fresh.restore(keys[:31], 0) {
+			require.NoError(t, err, "block %d", i)
+		}
+		q = b.request(keys, 21, 22)
+		q.Ancestors = chainOf(c, 21)
+		_, err = b.Put(t.Context(), q)
+		require.ErrorIs(t, err, skep.Invalid)
+		require.ErrorContains(t, err, "ancestors")
+	}
+}
+
 // A partial tail is dropped when it is replaced, whichever node it is on, and a whole block is not.
 func TestATailOnAnotherNodeIsReplaced(t *testing.T) {
 	t.Parallel()

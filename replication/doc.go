@@ -49,8 +49,8 @@
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
-//     is loose: placed by its own key. One that is put so in place of a deleted one does not show what followed that
-//     one before it is put again.
+//     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one
+//     does not show what followed that one before it is put again.
 //
 // # Goroutines
 //

@@ -126,6 +126,9 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err != nil {
 		return nil, err
 	}
+	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+		return nil, err
+	}
 	if err := checkPut(op, sp, r); err != nil {
 		return nil, err
 	}
@@ -172,6 +175,14 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	return p.out, s.supersede(ctx, sp, r, p.out)
 }
 
+// checkAncestors checks what is said of the blocks before a put's parent.
+func checkAncestors(op string, before []skep.Key, depth int) error {
+	if most := max(0, depth-1); len(before) > most {
+		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
+	}
+	return nil
+}
+
 // checkPut checks every block of a put.
 func checkPut(op string, sp *space, r *skep.PutRequest) error {
 	parent, depth := r.Parent, r.Depth
@@ -198,7 +209,11 @@ func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		k := r.Blocks[i].Key
-		e := s.where(sp, r.Scope, k, depth, parent)
+		var before []skep.Key // the others' parents are known
+		if i == 0 {
+			before = r.Ancestors
+		}
+		e := s.where(sp, r.Scope, k, depth, parent, before)
 		if sp.Chained {
 			s.known.put(r.Scope, k, e)
 			parent, depth = &r.Blocks[i].Key, depth+1
@@ -334,10 +349,13 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err != nil {
 		return nil, err
 	}
+	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+		return nil, err
+	}
 	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
-	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent)
+	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
 	q := *r
 	if q.Depth = e.depth - e.base; q.Depth == 0 {
 		q.Parent = nil
