@@ -72,6 +72,10 @@ const (
 	// Denied is returned when the caller's credentials are missing, wrong or expired, or do
 	// not give the right the call needs.
 	Denied Kind = 26
+	// StaleMap is returned by a node of a cluster to a caller whose map is older than the node's, before it did anything.
+	StaleMap Kind = 27
+	// Behind is returned by a node of a cluster whose map is older than the caller's, before it did anything.
+	Behind Kind = 28
 )
 
 var kindText = [...]string{
@@ -79,7 +83,7 @@ var kindText = [...]string{
 	"read only", "store failed", "lease expired", "other format", "foreign device", "missing device",
 	"locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
 	"device failed", "evicted", "claimed by the caller", "out of memory budget",
-	"unavailable", "overloaded", "denied",
+	"unavailable", "overloaded", "denied", "stale map", "node behind",
 }
 
 // Error makes a Kind usable as the target of errors.Is and as a plain error.

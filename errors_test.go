@@ -46,6 +46,8 @@ var kinds = []struct {
 	{skep.Unavailable, 24, "unavailable"},
 	{skep.Overloaded, 25, "overloaded"},
 	{skep.Denied, 26, "denied"},
+	{skep.StaleMap, 27, "stale map"},
+	{skep.Behind, 28, "node behind"},
 }
 
 func TestKindsAreAppendOnly(t *testing.T) {

@@ -151,6 +151,11 @@ type PrefixFinder interface {
 	// right now and leases it. It sees every block whose put returned before it
 	// began. Nothing found is a result with Blocks 0, not an error.
 	Lookup(ctx context.Context, r *LookupRequest) (LookupResult, error)
+	// LookupRuns is a Lookup of each of many runs of keys in one call, with one lease for all that is found. A run that
+	// is not there, or not whole, changes nothing for the others.
+	//
+	// Errors: as Lookup's; Unsupported by a Store that has no such call: look up run by run.
+	LookupRuns(ctx context.Context, r *RunsRequest) (RunsResult, error)
 }
 
 // Leaser keeps and gives back promises.

@@ -157,7 +157,7 @@ func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]b
 	}
 	r := PutRequest{Scope: n.Scope(), Blocks: make([]Block, len(blocks))}
 	if n.Chained && from > 0 {
-		r.Parent, r.Depth = &keys[from-1], from
+		r.Parent, r.Depth, r.Ancestors = &keys[from-1], from, keys[:from-1]
 	}
 	for i, b := range blocks {
 		r.Blocks[i] = Block{Key: keys[from+i], Parts: []Part{{Bytes: b}}}

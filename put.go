@@ -66,8 +66,12 @@ type PutRequest struct {
 	Scope
 	Parent *Key // of the first block; nil when it is a chain's first, and in unchained namespaces
 	Depth  int  // of the first block: 0 for a chain's first
-	Blocks []Block
-	Ack    Ack
+	// Ancestors are the keys before Parent, the nearest last, as many as the caller knows and wants to say. A cluster needs
+	// them to place a block by the beginning of its group, where it has not seen the parent lately; other Stores do not
+	// look at them.
+	Ancestors []Key
+	Blocks    []Block
+	Ack       Ack
 	// Exposed says that others may write to the parts' bytes meanwhile: what is stored is a copy,
 	// and the memory is the caller's again when Put returns.
 	Exposed bool
@@ -174,6 +178,7 @@ type BeginRequest struct {
 	Scope
 	Parent      *Key
 	Depth       int
+	Ancestors   []Key // as of a PutRequest
 	Key         Key
 	Name        []byte
 	ValidTokens int

@@ -71,6 +71,10 @@ func (UnsupportedStore) Lookup(context.Context, *LookupRequest) (LookupResult, e
 	return LookupResult{}, unsupported("lookup")
 }
 
+func (UnsupportedStore) LookupRuns(context.Context, *RunsRequest) (RunsResult, error) {
+	return RunsResult{}, unsupported("lookup of runs")
+}
+
 func (UnsupportedStore) Renew(context.Context, LeaseID, time.Duration) (Lease, error) {
 	return Lease{}, unsupported("renew")
 }

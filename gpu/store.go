@@ -296,6 +296,21 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 	return res, err
 }
 
+// LookupRuns implements skep.PrefixFinder, as Lookup.
+func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
+	res, err := s.Store.LookupRuns(ctx, r)
+	if err == nil && r.Tiers {
+		at := 0
+		for i, run := range r.Runs {
+			for k := range s.tier.entries.leading(ids(r.Scope, run[:res.Runs[i].Blocks])) {
+				res.Tiers[at+k] = skep.TierGPU
+			}
+			at += res.Runs[i].Blocks
+		}
+	}
+	return res, err
+}
+
 // Put implements skep.Putter.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	res, err := s.Store.Put(ctx, r)

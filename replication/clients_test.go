@@ -70,6 +70,43 @@ func TestClientsFindOneAnothersBlocks(t *testing.T) {
 	}
 }
 
+// A client that has seen nothing of a chain puts blocks in the middle of a group where it belongs, if the caller says which
+// blocks come before.
+func TestAPutNamesItsAncestors(t *testing.T) {
+	t.Parallel()
+	a := cluster(t, 3, 16)
+	for c := range 8 {
+		keys, b := chainOf(c, 40), a.second()
+		a.put(keys, 0, 21)
+		q := b.request(keys, 21, 30)
+		q.Ancestors = keys[14:20]
+		res, err := b.Put(t.Context(), q)
+		require.NoError(t, err)
+		for i, x := range res {
+			require.Equal(t, skep.Committed, x.Outcome)
+			at, ok := b.known.get(b.scope(), keys[21+i])
+			require.True(t, ok)
+			require.Equal(t, keys[16], at.anchor, "block %d is in its group", 21+i)
+		}
+		w, err := a.second().Begin(t.Context(), &skep.BeginRequest{Scope: b.scope(), Parent: &keys[29], Depth: 30, Key: keys[30], Ancestors: keys[:29],
+			Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})
+		require.NoError(t, err)
+		require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, payload(keys[30])))
+		_, err = w.Commit(t.Context(), skep.AckCommitted)
+		require.NoError(t, err)
+		fresh := a.second()
+		require.Equal(t, 31, fresh.find(keys, skep.NoLease).Blocks)
+		for i, err := range fresh.restore(keys[:31], 0) {
+			require.NoError(t, err, "block %d", i)
+		}
+		q = b.request(keys, 21, 22)
+		q.Ancestors = chainOf(c, 21)
+		_, err = b.Put(t.Context(), q)
+		require.ErrorIs(t, err, skep.Invalid)
+		require.ErrorContains(t, err, "ancestors")
+	}
+}
+
 // A partial tail is dropped when it is replaced, whichever node it is on, and a whole block is not.
 func TestATailOnAnotherNodeIsReplaced(t *testing.T) {
 	t.Parallel()
@@ -140,17 +177,18 @@ func TestNodesLoadIntoTheCallersMemory(t *testing.T) {
 func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := cluster(t, 1, 4)
+		r := cluster(t, 2, 16) // all of it is on one of them
 		keys := chainOf(1, 8)
 		r.put(keys, 0, 8)
-		r.nodes[0].gate, r.nodes[0].deaf = make(chan struct{}), true
+		on := r.nodes[r.node(keys, 0)]
+		on.gate, on.deaf = make(chan struct{}), true
 		s, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys}}})
 		require.NoError(t, err)
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.Stop(t.Context(), 0) }()
 		synctest.Wait()
 		require.Empty(t, stopped, "the node may still write")
-		close(r.nodes[0].gate)
+		close(on.gate)
 		require.NoError(t, <-stopped)
 		require.NoError(t, s.Close(t.Context()))
 		require.NoError(t, r.Close())
@@ -161,10 +199,11 @@ func TestAStopWaitsForANodeThatWasAsked(t *testing.T) {
 func TestAReaderBeginsBehindWhatHasHappened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := cluster(t, 1, 4)
+		r := cluster(t, 2, 16)
 		keys := chainOf(1, 8)
 		r.put(keys, 0, 2)
-		r.nodes[0].told = make(chan struct{})
+		on := r.nodes[r.node(keys, 0)]
+		on.told = make(chan struct{})
 		first, err := r.Events(t.Context(), skep.Cursor{}, false)
 		require.NoError(t, err)
 		r.put(keys, 2, 4)
@@ -176,7 +215,7 @@ func TestAReaderBeginsBehindWhatHasHappened(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.Empty(t, begun)
-		close(r.nodes[0].told)
+		close(on.told)
 		second := <-begun
 		r.put(keys, 4, 5)
 		var into [1]skep.Event

@@ -48,17 +48,23 @@ func Open(m *clustermap.Map, o wire.Options) (*Store, error) {
 			_ = st.Close()
 		}
 	}
-	o.Strict = true // that a node is away is this Store's to forgive
-	for _, n := range m.Nodes {
+	if len(m.Nodes) > 1 {
+		o.Strict = true // that a node is away is this Store's to forgive
+	}
+	dial := func(n clustermap.Node) (skep.Store, error) {
+		o := o
 		o.Addr = n.Addr
-		c, err := wire.NewClient(o)
+		return wire.NewClient(o)
+	}
+	for _, n := range m.Nodes {
+		c, err := dial(n)
 		if err != nil {
 			closeAll()
 			return nil, err
 		}
 		stores = append(stores, c)
 	}
-	s, err := New(Options{Map: m, Stores: stores, Log: o.Log})
+	s, err := New(Options{Map: m, Stores: stores, Log: o.Log, Dial: dial})
 	if err != nil {
 		closeAll()
 	}

@@ -3,7 +3,7 @@
 //
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
 //	New          the same over any Stores
-//	clustermap   the map: nodes, weights, seed; a file
+//	clustermap   the map: nodes, weights, seed, epoch; a file
 //	placement    which node has a block; pure, by integers
 //
 // docs/explanation/cluster.md tells what a cluster is, with a picture.
@@ -13,8 +13,8 @@
 // Blocks of a chain go in groups, and a group goes to the node of its first block. On its node it is a chain of its
 // own, which begins at depth 0.
 //
-//	lookup    one call a group, the nodes at once, in waves; the longest prefix over the groups.
-//	          One lease is a lease of each group's node (lookup.go, lease.go)
+//	lookup    one call a node for all groups that it has, the nodes at once; the longest prefix
+//	          over the groups. One lease is a lease of each node (lookup.go, lease.go)
 //	put       cut where the group changes; a node's runs one after another, the nodes at once
 //	          (put.go, known.go)
 //	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
@@ -22,12 +22,18 @@
 //	          has not been begun (restore.go, session.go, load.go)
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
 //
+// Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked for
+// the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is open, so
+// what was begun by an older map goes on by it.
+//
+// A cluster of one node is that node: calls go to its Store as they are (calls.go).
+//
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
 // every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.
 //
 // # What it lacks
 //
-// It keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
+// With several nodes it keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
 // name in the contract's tests.
 //
 //   - CountBlocks, ListKeys, PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
@@ -38,11 +44,13 @@
 //     event of a group's first block has the parent and depth that this Store knows from its own puts and lookups,
 //     and none where it does not, or where the block is salted. Events of drives are left out.
 //   - Compute plans nothing: a claim is granted of whatever is not begun, and no load is declined.
+//   - A cluster that grows from one node to two hides what it had behind the chains' first groups, its leases are over,
+//     and streams of events that were opened before tell of the first node only.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
-//     is loose: placed by its own key. One that is put so in place of a deleted one does not show what followed that
-//     one before it is put again.
+//     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one
+//     does not show what followed that one before it is put again.
 //
 // # Goroutines
 //

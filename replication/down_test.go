@@ -128,7 +128,7 @@ func TestANodeThatIsDown(t *testing.T) {
 	for i, err := range r.restore(keys, found.Lease.ID) {
 		if r.node(keys, i) == down {
 			require.ErrorIs(t, err, skep.Unavailable, "block %d", i)
-			require.ErrorContains(t, err, r.Store.nodes[down].Name)
+			require.ErrorContains(t, err, r.now.Load().nodes[down].Name)
 		} else {
 			require.NoError(t, err, "block %d is promised, and its node is there", i)
 		}
@@ -157,7 +157,7 @@ func TestANodeThatIsDown(t *testing.T) {
 	}
 	st, err := r.Stats(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, st.State, r.Store.nodes[down].Name)
+	require.Contains(t, st.State, r.now.Load().nodes[down].Name)
 
 	r.nodes[down].down.Store(false)
 	require.Equal(t, n, r.find(keys, skep.NoLease).Blocks, "what it has is there again")
@@ -248,35 +248,6 @@ func TestANodeThatComesBackAsAnother(t *testing.T) {
 	for i, err := range r.restore(keys, 0) {
 		require.NoError(t, err, "block %d", i)
 	}
-}
-
-// A lookup leases what it found: groups behind one that is not whole are given back, and so is all of it with the
-// lease.
-func TestALookupLeasesWhatItFoundAndNoMore(t *testing.T) {
-	t.Parallel()
-	r := cluster(t, 3, 4)
-	leases := func() (n int) {
-		for _, x := range r.nodes {
-			st, err := x.Stats(t.Context())
-			require.NoError(t, err)
-			n += st.Leases
-		}
-		return n
-	}
-	keys := chainOf(1, 40)
-	r.put(keys, 0, 40)
-	_, err := r.Delete(t.Context(), r.scope(), keys[17:18])
-	require.NoError(t, err)
-	found := r.find(keys, time.Minute)
-	require.Equal(t, 17, found.Blocks)
-	require.Equal(t, 5, leases(), "of groups 0 to 4")
-	require.NoError(t, r.Release(t.Context(), found.Lease.ID))
-	require.Zero(t, leases())
-	s, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys}}})
-	require.NoError(t, err)
-	require.Equal(t, 5, leases(), "while a session reads them")
-	require.NoError(t, s.Close(t.Context()))
-	require.Zero(t, leases())
 }
 
 // Events of a node that was away go on where they were; what nobody can know of is a gap.
@@ -482,17 +453,14 @@ func TestAServerIsKilledAndComesBack(t *testing.T) {
 	}
 }
 
-// What the Store behind can do is not lost in front of it, or is refused by its name.
+// What the Store of a cluster's only node can do is not lost in front of it.
 func TestWrapper(t *testing.T) {
 	t.Parallel()
 	storetest.Wrapper(t, memstores(1, storetest.Config{})[0], func(t *testing.T, behind skep.Store) skep.Store {
 		s, err := New(Options{Map: three(1, 16), Stores: []skep.Store{behind}})
 		require.NoError(t, err)
 		return s
-	},
-		// A session has a plan of this Store's own: nodes are asked beside the call.
-		"Store.Restore",
-		"Session.Direction", "Session.Claim", "Session.Computed", "Session.Reprioritise", "Session.Stop", "Session.Next", "Session.Close")
+	})
 }
 
 // What has not been begun is granted to who claims it, and no node is asked for it; a session that is to be given up

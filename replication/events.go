@@ -12,14 +12,14 @@ import (
 // merger makes one stream of the nodes' streams of events. Every event gets a number of this Store's own when it comes
 // here, and is kept in a ring for readers. It begins with the first reader.
 type merger struct {
-	s    *Store
-	once sync.Once
+	s *Store
 
 	mu    sync.Mutex
+	begun bool
 	ring  []skep.Event
 	next  uint64        // number of the next event; the first is 1
 	more  chan struct{} // closed and renewed when there is one, or a pump gets further
-	pumps []*pump
+	pumps map[*node]*pump
 }
 
 // pump follows one node.
@@ -34,7 +34,7 @@ type pump struct {
 }
 
 func (m *merger) init(s *Store, buffer int) {
-	m.s, m.ring, m.next, m.more = s, make([]skep.Event, buffer), 1, make(chan struct{})
+	m.s, m.ring, m.next, m.more, m.pumps = s, make([]skep.Event, buffer), 1, make(chan struct{}), map[*node]*pump{}
 }
 
 // wake tells who waits. m.mu is held.
@@ -60,16 +60,10 @@ func (m *merger) oldest() uint64 {
 
 // follow begins to follow the nodes, where that has not begun, and waits until all have been asked.
 func (m *merger) follow(ctx context.Context) error {
-	m.once.Do(func() {
-		for _, n := range m.s.nodes {
-			p := &pump{s: m.s, n: n, tried: make(chan struct{})}
-			m.pumps = append(m.pumps, p)
-			if !m.s.start(p.run) {
-				close(p.tried)
-			}
-		}
-	})
-	for _, p := range m.pumps {
+	m.mu.Lock()
+	m.begun = true
+	m.mu.Unlock()
+	for _, p := range m.keepUp(m.s.now.Load()) {
 		select {
 		case <-p.tried:
 		case <-ctx.Done():
@@ -81,6 +75,26 @@ func (m *merger) follow(ctx context.Context) error {
 	return nil
 }
 
+// keepUp follows the nodes of a view, where following has begun, and gives those that are followed.
+func (m *merger) keepUp(v *view) (out []*pump) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.begun {
+		return nil
+	}
+	for _, n := range v.owner {
+		if m.pumps[n] == nil {
+			p := &pump{s: m.s, n: n, tried: make(chan struct{})}
+			if !m.s.start(p.run) {
+				close(p.tried)
+			}
+			m.pumps[n] = p
+		}
+		out = append(out, m.pumps[n])
+	}
+	return out
+}
+
 // A node that is away is asked again after so long, which doubles.
 const (
 	firstPause = 50 * time.Millisecond
@@ -90,11 +104,17 @@ const (
 // run follows the node until the Store closes.
 func (p *pump) run() {
 	ctx := p.s.ctx
-	for pause, first := firstPause, true; ctx.Err() == nil; first = false {
-		st, err := p.open(ctx, first)
+	first := true
+	tried := func() {
 		if first {
 			close(p.tried)
 		}
+		first = false
+	}
+	defer tried()
+	for pause := firstPause; ctx.Err() == nil && !p.n.gone.Load(); {
+		st, err := p.open(ctx, first)
+		tried()
 		if err == nil {
 			pause = firstPause
 			err = p.read(ctx, st)
@@ -200,7 +220,7 @@ func (m *merger) catch(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	var wait sync.WaitGroup
-	for _, p := range m.pumps {
+	for _, p := range m.keepUp(m.s.now.Load()) {
 		wait.Go(func() {
 			if !p.follows() {
 				return

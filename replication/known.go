@@ -85,10 +85,11 @@ func (m *memory) putLocked(x knownKey, e seen) {
 //	depth     0  1  2 … 15 │ 16 17 …      G = 16
 //	anchor    0  0  0 …  0 │ 16 16 …
 //
-// The group's first block is found by way of the parent. Where the parent's group is not known, the block is loose: it
+// The group's first block is found by way of the parent, or is one of the ancestors that the caller names. Where neither
+// says it, the block is loose: it
 // begins a chain of its own within the group, by its own key, and a lookup that comes that far finds it there. What is
 // decided is remembered at once.
-func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *skep.Key) seen {
+func (s many) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *skep.Key, before []skep.Key) seen {
 	e := seen{depth: depth, anchor: k, base: depth}
 	if parent != nil {
 		e.parent, e.hasParent = *parent, true
@@ -103,14 +104,16 @@ func (s *Store) where(sp *space, sc skep.Scope, k skep.Key, depth int, parent *s
 		e.anchor, e.base = was.anchor, was.base // where it is, or was, and what follows it waits for it
 	} else if up, ok := m.getLocked(sc, *parent); ok && up.depth == depth-1 {
 		e.anchor, e.base = up.anchor, up.base
-	} else if placement.Anchor(depth, sp.group) == depth-1 {
-		e.anchor, e.base = *parent, depth-1
+	} else if base := placement.Anchor(depth, sp.group); base == depth-1 {
+		e.anchor, e.base = *parent, base
+	} else if back := depth - 1 - base; back <= len(before) {
+		e.anchor, e.base = before[len(before)-back], base
 	}
 	m.putLocked(m.key(sc, k), e)
 	return e
 }
 
 // nodeOf is the node of a group.
-func (s *Store) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
-	return s.nodes[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
+func (s many) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
+	return s.owner[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
 }

@@ -21,20 +21,35 @@ type leases struct {
 }
 
 type lease struct {
-	until time.Time
-	space *space
-	salt  skep.Salt
+	until  time.Time
+	space  *space
+	salt   skep.Salt
+	chains []covered
+}
+
+// covered is what a lease has of a chain.
+type covered struct {
 	spans []span
 	lasts []skep.Key // last key of each span: a chain's key says what came before it
 	tail  int        // tokens of the last block
 }
 
 // add gives a lease on what was found; denied where there are too many.
-func (l *leases) add(sp *space, salt skep.Salt, keys []skep.Key, f *finding) (out skep.Lease, denied bool) {
-	x := &lease{until: f.until, space: sp, salt: salt, spans: f.spans, tail: f.tail(sp)}
-	if sp.Chained {
-		for _, s := range f.spans {
-			x.lasts = append(x.lasts, keys[s.to-1])
+func (l *leases) add(sp *space, salt skep.Salt, found []*finding) (out skep.Lease, denied bool) {
+	x := &lease{space: sp, salt: salt}
+	for _, f := range found {
+		if f.Blocks == 0 {
+			continue
+		}
+		c := covered{spans: f.spans, tail: f.tail(sp)}
+		if sp.Chained {
+			for _, s := range f.spans {
+				c.lasts = append(c.lasts, f.keys[s.to-1])
+			}
+		}
+		x.chains = append(x.chains, c)
+		if x.until.IsZero() || f.until.Before(x.until) {
+			x.until = f.until
 		}
 	}
 	l.mu.Lock()
@@ -82,21 +97,37 @@ func (l *leases) get(id skep.LeaseID) *lease {
 	return x
 }
 
-// covers is the spans that a lease has of a chain, as far as it has it.
-func (x *lease) covers(sp *space, salt skep.Salt, keys []skep.Key) []span {
+// covers is the spans that a lease has of a chain, as far as it has it, and the tokens of the last block
+// of that.
+func (x *lease) covers(sp *space, salt skep.Salt, keys []skep.Key) (best []span, tail int) {
 	if x == nil || x.space != sp || x.salt != salt || !sp.Chained {
-		return nil
+		return nil, 0
 	}
-	for i, s := range x.spans {
-		if s.to > len(keys) || keys[s.to-1] != x.lasts[i] {
-			return x.spans[:i]
+	for i := range x.chains {
+		c := &x.chains[i]
+		n := 0
+		for n < len(c.spans) && c.spans[n].to <= len(keys) && keys[c.spans[n].to-1] == c.lasts[n] {
+			n++
+		}
+		if n > 0 && (len(best) == 0 || c.spans[n-1].to > best[len(best)-1].to) {
+			if best, tail = c.spans[:n], sp.Shape.BlockTokens; n == len(c.spans) {
+				tail = c.tail
+			}
 		}
 	}
-	return x.spans
+	return best, tail
+}
+
+// spans is all that the lease is of.
+func (x *lease) spans() (out []span) {
+	for i := range x.chains {
+		out = append(out, x.chains[i].spans...)
+	}
+	return out
 }
 
 // Renew implements skep.Leaser. Every node that has a part of it has to answer.
-func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
 	if d <= 0 || d > skep.MaxLease {
 		return skep.Lease{}, skep.Invalidf(op, "lease", d, fmt.Sprintf("more than 0 and at most %v", skep.MaxLease))
@@ -108,12 +139,15 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 	if x == nil {
 		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired, Field: "lease", Value: uint64(id)}
 	}
+	spans := x.spans()
 	untils := make([]time.Time, len(s.nodes))
 	err := s.all(ctx, op, func(n *node) error {
-		for _, part := range x.spans {
-			if part.node != n || part.lease == 0 {
+		last := skep.LeaseID(0)
+		for _, part := range spans {
+			if part.node != n || part.lease == last || part.lease == 0 {
 				continue
 			}
+			last = part.lease
 			l, err := n.st.Renew(ctx, part.lease, d)
 			if err != nil {
 				return err
@@ -140,7 +174,7 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 }
 
 // Release implements skep.Leaser.
-func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
+func (s many) Release(ctx context.Context, id skep.LeaseID) error {
 	if err := s.begin(ctx, "release"); err != nil {
 		return err
 	}
@@ -149,7 +183,7 @@ func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
 	delete(s.leases.m, id)
 	s.leases.mu.Unlock()
 	if x != nil {
-		s.release(ctx, x.spans)
+		s.release(ctx, x.spans())
 	}
 	return nil
 }

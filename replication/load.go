@@ -33,7 +33,7 @@ func (x *session) load(w *work) {
 		}
 	}
 	// What is answered is not known to be over before the node says so, whoever has given up waiting meanwhile.
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(x.st.mark(context.Background()))
 	l.cancel = cancel
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
@@ -116,6 +116,9 @@ func (l *load) why(ctx context.Context, err error) error {
 		return &skep.Error{Op: "restore", Kind: skep.NotFound}
 	case x.st.away(err):
 		l.node.trips.Add(1)
+		return l.node.missing("restore", err)
+	case errors.Is(err, skep.StaleMap):
+		x.st.start(func() { _ = x.st.learn(x.st.ctx, x.st.of.Epoch) })
 		return l.node.missing("restore", err)
 	}
 	return err

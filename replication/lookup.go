@@ -2,18 +2,11 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
-)
-
-// Waves of a lookup: so many groups are asked for at once, and twice as many when all of them were there. Of one node
-// so many at a time.
-const (
-	firstWave = 64
-	mostWave  = 4096
-	abreast   = 4
 )
 
 // span is blocks [from, to) of a chain that are together on a node, in a chain there that begins with block head.
@@ -31,80 +24,96 @@ type ask struct {
 	cost  *skep.RecomputeCost
 }
 
-// finding is what a lookup found: a prefix of the keys.
+// finding is what a lookup found of a chain: a prefix of the keys.
 type finding struct {
 	skep.LookupResult
+	keys  []skep.Key
 	spans []span
-	time  []time.Duration // estimates of restoring, by node
-	until time.Time       // of the first of the leases
-	whole bool            // the last block is no partial tail
+	time  map[*node]time.Duration // estimates of restoring, by node; nil: nobody asked
+	until time.Time               // of the first of the leases
+	whole bool                    // the last block is no partial tail
+	over  bool                    // it ends here
 }
 
 // tail is the tokens of the last block found.
 func (f *finding) tail(sp *space) int { return f.Tokens - (f.Blocks-1)*sp.Shape.BlockTokens }
 
 // Lookup implements skep.PrefixFinder.
-func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+func (s many) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	const op = "lookup"
 	if err := r.Validate(); err != nil {
 		return skep.LookupResult{}, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return skep.LookupResult{}, err
-	}
-	sp, err := s.spaces.get(op, r.Namespace)
+	found, lease, denied, err := s.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{r.Lease, r.Tiers, r.Cost})
 	if err != nil {
 		return skep.LookupResult{}, err
 	}
-	f, err := s.find(ctx, sp, r.Salt, r.Keys, ask{r.Lease, r.Tiers, r.Cost})
-	if err != nil {
-		return skep.LookupResult{}, err
-	}
-	s.count.lookups.Add(1)
-	s.count.keys.Add(int64(len(r.Keys)))
-	s.count.hits.Add(int64(f.Blocks))
-	if n := f.Blocks; n > 0 && sp.group > 1 {
-		last := f.spans[len(f.spans)-1]
-		e := seen{depth: n - 1, anchor: r.Keys[last.head], base: last.head}
-		if n > 1 {
-			e.parent, e.hasParent = r.Keys[n-2], true
-		}
-		s.known.put(r.Scope, r.Keys[n-1], e)
-	}
-	if r.Lease != skep.NoLease && f.Blocks > 0 && !f.LeaseDenied {
-		f.Lease, f.LeaseDenied = s.leases.add(sp, r.Salt, r.Keys, f)
-	}
-	if f.LeaseDenied {
-		s.release(ctx, f.spans)
-	}
-	f.Pays = true
-	if r.Cost != nil {
-		for _, t := range f.time {
-			f.Estimate = max(f.Estimate, t) // the nodes load beside one another
-		}
-		f.Pays = f.Estimate < r.Cost.Of(f.Tokens)
-	}
+	f := found[0]
+	f.Lease, f.LeaseDenied = lease, denied
 	return f.LookupResult, nil
 }
 
-// find finds the longest prefix of keys. What is leased beyond it is given back.
-func (s *Store) find(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask) (*finding, error) {
-	f := &finding{time: make([]time.Duration, len(s.nodes)), whole: true}
-	var err error
-	if sp.Chained {
-		err = s.findChain(ctx, sp, salt, keys, a, f)
-	} else {
-		err = s.findEach(ctx, sp, salt, keys, a, f)
+// LookupRuns implements skep.PrefixFinder.
+func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.RunsResult, err error) {
+	const op = "lookup of runs"
+	if err := r.Validate(); err != nil {
+		return out, err
 	}
+	found, lease, denied, err := s.look(ctx, op, r.Scope, r.Runs, ask{r.Lease, r.Tiers, r.Cost})
 	if err != nil {
-		s.release(context.WithoutCancel(ctx), f.spans)
-		return nil, err
+		return out, err
 	}
-	return f, nil
+	for _, f := range found {
+		out.Add(&f.LookupResult)
+	}
+	out.Lease, out.LeaseDenied = lease, denied
+	return out, nil
+}
+
+// look looks runs of keys up, remembers where they end, and gives one lease of all that was found.
+func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.Key, a ask) (found []*finding, l skep.Lease, denied bool, err error) {
+	if err := s.begin(ctx, op); err != nil {
+		return nil, l, false, err
+	}
+	sp, err := s.spaces.get(op, sc.Namespace)
+	if err != nil {
+		return nil, l, false, err
+	}
+	if found, err = s.find(ctx, sp, sc.Salt, runs, a); err != nil {
+		return nil, l, false, err
+	}
+	s.count.lookups.Add(int64(len(runs)))
+	some := false
+	for _, f := range found {
+		s.count.keys.Add(int64(len(f.keys)))
+		s.count.hits.Add(int64(f.Blocks))
+		some, denied = some || f.Blocks > 0, denied || f.LeaseDenied
+		if n := f.Blocks; n > 0 && sp.group > 1 {
+			last := f.spans[len(f.spans)-1]
+			e := seen{depth: n - 1, anchor: f.keys[last.head], base: last.head}
+			if n > 1 {
+				e.parent, e.hasParent = f.keys[n-2], true
+			}
+			s.known.put(sc, f.keys[n-1], e)
+		}
+		for _, t := range f.time {
+			f.Estimate = max(f.Estimate, t) // the nodes load beside one another
+		}
+		f.Pays = a.cost == nil || f.Estimate < a.cost.Of(f.Tokens)
+	}
+	if a.lease != skep.NoLease && some && !denied {
+		l, denied = s.leases.add(sp, sc.Salt, found)
+	}
+	if denied {
+		for _, f := range found {
+			s.release(ctx, f.spans)
+		}
+	}
+	return found, l, denied, nil
 }
 
 // part asks one node for keys [from, to), which are a chain there. A node that is away has nothing.
-func (s *Store) part(ctx context.Context, sp *space, salt skep.Salt, n *node, keys []skep.Key, a ask) (out skep.LookupResult, err error) {
+func (s many) part(ctx context.Context, sp *space, salt skep.Salt, n *node, keys []skep.Key, a ask) (out skep.LookupResult, err error) {
 	err = s.on(ctx, "lookup", n, sp, false, func(id skep.NamespaceID) error {
 		out, err = n.st.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys, Lease: a.lease, Tiers: a.tiers, Cost: a.cost})
 		return err
@@ -120,198 +129,274 @@ func (s *Store) part(ctx context.Context, sp *space, salt skep.Salt, n *node, ke
 	return out, err
 }
 
-// take adds what a node found of a span to the prefix, and says whether all of it was there and more may follow.
-func (f *finding) take(sp *space, x span, r skep.LookupResult) bool {
-	if r.Blocks == 0 {
+// group is blocks of one of the runs that a lookup asks a node for, which are a chain there.
+type group struct {
+	run int
+	span
+	found skep.RunFound
+	tiers []skep.Tier
+	kept  bool // it is of the run's prefix
+}
+
+// answer is what a node said of its groups.
+type answer struct {
+	groups []*group
+	one    bool // one lease is of all of them
+	until  time.Time
+	denied bool
+
+	was, now skep.LeaseID // the one lease has been replaced
+}
+
+// find finds the longest prefix of each of the runs: every node that has groups of them is asked once for all that it
+// has, the nodes at once. What is leased beyond the prefixes is given back.
+func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask) ([]*finding, error) {
+	out := make([]*finding, len(runs))
+	of := make([]answer, len(s.nodes))
+	total := 0
+	for r, keys := range runs {
+		out[r] = &finding{keys: keys, whole: true}
+		total += (len(keys) + sp.group - 1) / sp.group
+	}
+	groups := make([]group, 0, total)
+	for r, keys := range runs {
+		for i := 0; i < len(keys); i += sp.group {
+			n := s.nodeOf(sp, salt, keys[i])
+			groups = append(groups, group{run: r, span: span{node: n, head: i, from: i, to: min(i+sp.group, len(keys))}})
+			of[n.i].groups = append(of[n.i].groups, &groups[len(groups)-1])
+		}
+	}
+	err := s.askAll(ctx, sp, salt, runs, a, of)
+	for i := range groups {
+		g, f := &groups[i], out[groups[i].run]
+		if err != nil || f.over {
+			continue
+		}
+		end := g.to
+		f.over = !f.take(sp, g, &of[g.node.i])
+		if f.over && f.whole && g.kept {
+			var more bool
+			more, err = s.findLoose(ctx, sp, salt, a, f, end)
+			f.over = !more
+		}
+	}
+	if err != nil {
+		var held []span
+		for i := range of {
+			held = append(held, spansOf(of[i].groups)...)
+		}
+		for _, f := range out {
+			held = append(held, f.spans...)
+		}
+		s.release(context.WithoutCancel(ctx), held)
+		return nil, err
+	}
+	if a.lease != skep.NoLease {
+		s.trim(ctx, sp, salt, a, of, out)
+	}
+	return out, nil
+}
+
+// take adds what a node found of a group to the prefix, and says whether all of it was there and more may follow.
+func (f *finding) take(sp *space, g *group, from *answer) bool {
+	if g.found.Blocks == 0 {
 		return false
 	}
-	all := r.Blocks == x.to-x.from
-	x.to, x.lease = x.from+r.Blocks, r.Lease.ID
-	f.add(sp, x, r)
+	all := g.found.Blocks == g.to-g.from
+	g.kept, g.to = true, g.from+g.found.Blocks
+	f.add(sp, g.span, g.found, g.tiers)
+	f.LeaseDenied = f.LeaseDenied || from.denied
+	f.ends(from.until)
 	return all && f.whole
 }
 
-func (f *finding) add(sp *space, x span, r skep.LookupResult) {
+func (f *finding) add(sp *space, x span, r skep.RunFound, tiers []skep.Tier) {
 	f.spans = append(f.spans, x)
 	f.Blocks = x.to
 	f.Tokens += r.Tokens
 	f.Bytes += r.Bytes
-	f.Tiers = append(f.Tiers, r.Tiers...)
-	f.LeaseDenied = f.LeaseDenied || r.LeaseDenied
-	f.time[x.node.i] += r.Estimate
+	f.Tiers = append(f.Tiers, tiers...)
 	f.whole = r.Tokens == r.Blocks*sp.Shape.BlockTokens
-	if r.Lease.ID != 0 && (f.until.IsZero() || r.Lease.Until.Before(f.until)) {
-		f.until = r.Lease.Until
+	if r.Estimate != 0 {
+		if f.time == nil {
+			f.time = map[*node]time.Duration{}
+		}
+		f.time[x.node] += r.Estimate
 	}
 }
 
-// findChain asks for the groups of a chain, a wave at a time.
-func (s *Store) findChain(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask, f *finding) error {
-	for from, wave := 0, firstWave; from < len(keys); wave = min(2*wave, mostWave) {
-		to := min(from+wave*sp.group, len(keys))
-		var spans []span
-		for i := from; i < to; i += sp.group {
-			spans = append(spans, span{node: s.nodeOf(sp, salt, keys[i]), head: i, from: i, to: min(i+sp.group, len(keys))})
-		}
-		results, err := s.askAll(ctx, sp, salt, keys, a, spans)
-		if err != nil {
-			s.releaseResults(context.WithoutCancel(ctx), spans, results)
-			return err
-		}
-		for g, x := range spans {
-			more := f.take(sp, x, results[g])
-			if !more && f.whole && results[g].Blocks > 0 {
-				more, err = s.findLoose(ctx, sp, salt, keys, a, f, x.to)
-			}
-			if !more || err != nil {
-				s.releaseResults(context.WithoutCancel(ctx), spans[g+1:], results[g+1:])
-				return err
-			}
-		}
-		from = to
+// ends notes when one of the leases ends; zero is none.
+func (f *finding) ends(t time.Time) {
+	if !t.IsZero() && (f.until.IsZero() || t.Before(f.until)) {
+		f.until = t
 	}
-	return nil
 }
 
 // findLoose goes on within a group, which ends before block end, where its chain does not: with blocks that were put by
 // somebody who did not know the group's first block.
-func (s *Store) findLoose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask, f *finding, end int) (more bool, err error) {
+func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f *finding, end int) (more bool, err error) {
 	for f.Blocks < end {
-		x := span{node: s.nodeOf(sp, salt, keys[f.Blocks]), head: f.Blocks, from: f.Blocks, to: end}
-		r, err := s.part(ctx, sp, salt, x.node, keys[x.from:x.to], a)
-		if err != nil {
+		at := f.Blocks
+		x := span{node: s.nodeOf(sp, salt, f.keys[at]), head: at, from: at}
+		r, err := s.part(ctx, sp, salt, x.node, f.keys[at:end], a)
+		if err != nil || r.Blocks == 0 {
 			return false, err
 		}
-		if more := f.take(sp, x, r); !more && (r.Blocks == 0 || !f.whole) {
+		x.to, x.lease = at+r.Blocks, r.Lease.ID
+		f.add(sp, x, skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}, r.Tiers)
+		f.LeaseDenied = f.LeaseDenied || r.LeaseDenied
+		f.ends(r.Lease.Until)
+		if !f.whole {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// askAll asks for all spans: the nodes at once, and of each a few at a time.
-func (s *Store) askAll(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask, spans []span) ([]skep.LookupResult, error) {
-	out := make([]skep.LookupResult, len(spans))
-	if len(spans) == 1 {
-		r, err := s.part(ctx, sp, salt, spans[0].node, keys[spans[0].from:spans[0].to], a)
-		out[0] = r
-		return out, err
-	}
-	of := make([][]int, len(s.nodes))
-	for i, x := range spans {
-		of[x.node.i] = append(of[x.node.i], i)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wait sync.WaitGroup
-	for _, mine := range of {
-		for w := range min(abreast, len(mine)) {
-			wait.Go(func() {
-				for j := w; j < len(mine) && ctx.Err() == nil; j += abreast {
-					i := mine[j]
-					r, err := s.part(ctx, sp, salt, spans[i].node, keys[spans[i].from:spans[i].to], a)
-					if err != nil {
-						cancel(err)
-						return
-					}
-					out[i] = r
-				}
-			})
+// askAll asks the nodes for their groups. A node that is away has none of them.
+func (s many) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []answer) error {
+	var first error
+	for _, err := range s.each(func(n *node) error { return s.askOne(ctx, sp, salt, n, runs, a, &of[n.i]) }) {
+		if first == nil {
+			first = err
 		}
 	}
-	wait.Wait()
-	return out, context.Cause(ctx)
+	return first
 }
 
-// findEach asks for keys that stand alone. A node is asked once for all that are its own, and once more for fewer where
-// another has less.
-func (s *Store) findEach(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask, f *finding) error {
-	of := make([][]int, len(s.nodes))
-	for i, k := range keys {
-		n := s.nodeOf(sp, salt, k)
-		of[n.i] = append(of[n.i], i)
-	}
-	results := make([]skep.LookupResult, len(s.nodes))
-	mine := make([][]skep.Key, len(s.nodes))
-	for i, list := range of {
-		for _, k := range list {
-			mine[i] = append(mine[i], keys[k])
-		}
-	}
-	held := func() (out []span) {
-		for i := range results {
-			out = append(out, span{node: s.nodes[i], lease: results[i].Lease.ID})
-		}
-		return out
-	}
-	first := func(errs []error) error {
-		for _, err := range errs {
-			if err != nil {
-				s.release(context.WithoutCancel(ctx), held())
-				return err
-			}
-		}
+func (s many) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
+	if len(to.groups) == 0 {
 		return nil
 	}
-	err := first(s.each(func(n *node) (err error) {
-		if len(mine[n.i]) > 0 {
-			results[n.i], err = s.part(ctx, sp, salt, n, mine[n.i], a)
+	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: make([][]skep.Key, 0, len(to.groups))}
+	for _, g := range to.groups {
+		q.Runs = append(q.Runs, runs[g.run][g.from:g.to])
+	}
+	err := s.on(ctx, "lookup", n, sp, false, func(id skep.NamespaceID) error {
+		q.Namespace = id
+		r, err := n.st.LookupRuns(ctx, q)
+		if err == nil {
+			to.read(q, &r)
 		}
 		return err
-	}))
-	if err != nil {
-		return err
+	})
+	if errors.Is(err, skep.Unsupported) {
+		err = s.askEach(ctx, sp, salt, n, q.Runs, a, to)
 	}
-	f.Blocks = len(keys)
-	for i, list := range of {
-		if n := results[i].Blocks; n < len(list) {
-			f.Blocks = min(f.Blocks, list[n])
+	if err != nil && ctx.Err() != nil {
+		return ended(ctx, "lookup")
+	}
+	if err != nil && s.away(err) {
+		return nil
+	}
+	return err
+}
+
+// read takes a node's answer for all of its groups.
+func (to *answer) read(q *skep.RunsRequest, r *skep.RunsResult) {
+	to.one, to.until, to.denied = true, r.Lease.Until, r.LeaseDenied
+	tiers := r.Tiers
+	for i, g := range to.groups {
+		g.found, g.lease = r.Runs[i], r.Lease.ID
+		if q.Tiers {
+			g.tiers, tiers = tiers[:g.found.Blocks], tiers[g.found.Blocks:]
 		}
 	}
-	err = first(s.each(func(n *node) (err error) {
-		k := 0
-		for k < len(of[n.i]) && of[n.i][k] < f.Blocks {
-			k++
+}
+
+// askEach asks a node that knows no lookup of runs: group by group, and no further in a run whose group is not there.
+func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
+	gone := -1
+	for i, g := range to.groups {
+		if g.run == gone {
+			continue
 		}
-		if results[n.i].Blocks == k {
-			return nil
+		r, err := s.part(ctx, sp, salt, n, runs[i], a)
+		if err != nil {
+			return err
 		}
-		s.release(ctx, []span{{node: n, lease: results[n.i].Lease.ID}})
-		if results[n.i] = (skep.LookupResult{}); k > 0 {
-			results[n.i], err = s.part(ctx, sp, salt, n, mine[n.i][:k], a)
+		if r.Blocks == 0 {
+			gone = g.run
 		}
-		return err
-	}))
-	if err != nil {
-		return err
-	}
-	n := f.Blocks
-	for i, r := range results {
-		if k := r.Blocks; k < len(of[i]) {
-			n = min(n, of[i][k]) // deleted since
-		}
-		f.add(sp, span{node: s.nodes[i], lease: r.Lease.ID}, r)
-	}
-	f.Blocks = n
-	if a.tiers {
-		f.Tiers = make([]skep.Tier, 0, n)
-		at := make([]int, len(s.nodes))
-		for _, k := range keys[:n] {
-			i := s.nodeOf(sp, salt, k).i
-			f.Tiers = append(f.Tiers, results[i].Tiers[at[i]])
-			at[i]++
+		g.found = skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}
+		g.lease, g.tiers = r.Lease.ID, r.Tiers
+		if to.denied = to.denied || r.LeaseDenied; r.Lease.ID != 0 && (to.until.IsZero() || r.Lease.Until.Before(to.until)) {
+			to.until = r.Lease.Until
 		}
 	}
 	return nil
 }
 
+// trim gives back what is leased beyond the prefixes. Where one lease is of more than that, the node is asked again for
+// what is kept. Where it cannot give as much any more, the lease there is stays.
+func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []answer, out []*finding) {
+	ctx = context.WithoutCancel(ctx)
+	var wait sync.WaitGroup
+	for i := range of {
+		var kept, rest []*group
+		for _, g := range of[i].groups {
+			switch {
+			case g.lease == 0 || g.found.Blocks == 0:
+			case g.kept:
+				kept = append(kept, g)
+			default:
+				rest = append(rest, g)
+			}
+		}
+		switch {
+		case len(rest) == 0:
+		case !of[i].one || len(kept) == 0:
+			wait.Go(func() { s.release(ctx, spansOf(rest)) })
+		default:
+			wait.Go(func() { of[i].was, of[i].now = s.again(ctx, sp, salt, s.nodes[i], a, kept, out) })
+		}
+	}
+	wait.Wait()
+	for _, f := range out {
+		for i := range f.spans {
+			if x, from := &f.spans[i], &of[f.spans[i].node.i]; from.was != 0 && x.lease == from.was {
+				x.lease = from.now
+			}
+		}
+	}
+}
+
+// again leases the groups that are kept by a lease of their own, now, in place of that of them and others, was.
+func (s many) again(ctx context.Context, sp *space, salt skep.Salt, n *node, a ask, kept []*group, out []*finding) (was, now skep.LeaseID) {
+	again := answer{}
+	var runs [][]skep.Key
+	for i, g := range kept {
+		again.groups = append(again.groups, &group{run: i, span: span{node: n, to: g.to - g.from}})
+		runs = append(runs, out[g.run].keys[g.from:g.to])
+	}
+	err := s.askOne(ctx, sp, salt, n, runs, ask{lease: a.lease}, &again)
+	whole := err == nil && !again.denied
+	for i, g := range again.groups {
+		whole = whole && g.found.Blocks == len(runs[i]) && g.lease != 0
+	}
+	was, now = kept[0].lease, again.groups[0].lease
+	if !whole {
+		s.release(ctx, spansOf(again.groups))
+		return 0, 0
+	}
+	s.release(ctx, []span{{node: n, lease: was}})
+	return was, now
+}
+
+func spansOf(groups []*group) (out []span) {
+	for _, g := range groups {
+		out = append(out, g.span)
+	}
+	return out
+}
+
 // release gives the nodes' leases of spans back.
-func (s *Store) release(ctx context.Context, spans []span) {
+func (s many) release(ctx context.Context, spans []span) {
 	var wait sync.WaitGroup
 	of := make([][]skep.LeaseID, len(s.nodes))
 	for _, x := range spans {
-		if x.lease != 0 {
-			of[x.node.i] = append(of[x.node.i], x.lease)
+		if l := of[x.node.i]; x.lease != 0 && (len(l) == 0 || l[len(l)-1] != x.lease) {
+			of[x.node.i] = append(l, x.lease)
 		}
 	}
 	for i, ids := range of {
@@ -327,18 +412,8 @@ func (s *Store) release(ctx context.Context, spans []span) {
 	wait.Wait()
 }
 
-func (s *Store) releaseResults(ctx context.Context, spans []span, results []skep.LookupResult) {
-	var held []span
-	for i, r := range results {
-		if r.Lease.ID != 0 {
-			held = append(held, span{node: spans[i].node, lease: r.Lease.ID})
-		}
-	}
-	s.release(ctx, held)
-}
-
 // alone is the spans of keys [from, to) that stand alone.
-func (s *Store) alone(sp *space, salt skep.Salt, keys []skep.Key, from, to int) []span {
+func (s many) alone(sp *space, salt skep.Salt, keys []skep.Key, from, to int) []span {
 	out := make([]span, 0, to-from)
 	for i := from; i < to; i++ {
 		out = append(out, span{node: s.nodeOf(sp, salt, keys[i]), head: i, from: i, to: i + 1})

@@ -13,12 +13,17 @@ type fallible struct {
 	skep.Store
 	down atomic.Bool
 	// gate, when set, is waited for before a restore begins; asked counts the blocks that were asked for.
-	gate  chan struct{}
-	asked atomic.Int64
-	deaf  bool                      // the gate is waited for although the call has been given up
-	told  chan struct{}             // when set, is waited for before events are told of
-	saw   func(skep.RestoreRequest) // is shown what was asked for
-	open  bool                      // closing the Store leaves it open: others use it
+	gate     chan struct{}
+	asked    atomic.Int64
+	deaf     bool                      // the gate is waited for although the call has been given up
+	told     chan struct{}             // when set, is waited for before events are told of
+	saw      func(skep.RestoreRequest) // is shown what was asked for
+	runs     atomic.Int64              // lookups of runs
+	onlyRuns atomic.Int64              // so many are answered; 0: all
+	old      bool                      // knows no lookup of runs
+	newer    []byte                    // the map that it tells
+	stale    int                       // so many puts are refused, as by an older map
+	open     bool                      // closing the Store leaves it open: others use it
 }
 
 func (f *fallible) Close() error {
@@ -72,6 +77,17 @@ func (f *fallible) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.Look
 	return try(f, func() (skep.LookupResult, error) { return f.Store.Lookup(ctx, r) })
 }
 
+func (f *fallible) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
+	n, most := f.runs.Add(1), f.onlyRuns.Load()
+	switch {
+	case f.old:
+		return skep.UnsupportedStore{}.LookupRuns(ctx, r)
+	case most > 0 && n > most:
+		return skep.RunsResult{}, &skep.Error{Op: "lookup of runs", Kind: skep.Overloaded}
+	}
+	return try(f, func() (skep.RunsResult, error) { return f.Store.LookupRuns(ctx, r) })
+}
+
 func (f *fallible) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	return try(f, func() (skep.Lease, error) { return f.Store.Renew(ctx, id, d) })
 }
@@ -84,7 +100,19 @@ func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, 
 	return try(f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
 }
 
+// ClusterMap tells the map that the node has, where the test says one.
+func (f *fallible) ClusterMap(context.Context) ([]byte, error) {
+	if f.newer == nil {
+		return nil, skep.Unsupported
+	}
+	return f.newer, nil
+}
+
 func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	if f.stale > 0 {
+		f.stale--
+		return nil, &skep.Error{Op: "put", Kind: skep.StaleMap}
+	}
 	return try(f, func() ([]skep.PutResult, error) { return f.Store.Put(ctx, r) })
 }
 

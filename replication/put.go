@@ -2,8 +2,10 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/placement"
@@ -11,7 +13,7 @@ import (
 
 // Want implements skep.Putter. The nodes are asked for all keys of a chain, since a block may be in a group that the
 // caller does not name; whether one that is nowhere is wanted says the node that would get it.
-func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
 	const op = "want"
 	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ type run struct {
 // Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
 // one another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
 // doubt: whole or absent.
-func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
@@ -122,6 +124,9 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	}
 	sp, err := s.spaces.get(op, r.Namespace)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
 	if err := checkPut(op, sp, r); err != nil {
@@ -150,6 +155,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	}
 	wait.Wait()
 	err = context.Cause(within)
+	stale := p.stale.Load()
 	if err != nil && ctx.Err() != nil {
 		err = ended(ctx, op)
 	}
@@ -163,7 +169,18 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	if err != nil {
 		return nil, err
 	}
+	if stale != nil {
+		return p.out, *stale
+	}
 	return p.out, s.supersede(ctx, sp, r, p.out)
+}
+
+// checkAncestors checks what is said of the blocks before a put's parent.
+func checkAncestors(op string, before []skep.Key, depth int) error {
+	if most := max(0, depth-1); len(before) > most {
+		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
+	}
+	return nil
 }
 
 // checkPut checks every block of a put.
@@ -188,11 +205,15 @@ func checkPut(op string, sp *space, r *skep.PutRequest) error {
 }
 
 // runs cuts a put where it goes on in another group, and remembers where its blocks go.
-func (s *Store) runs(sp *space, r *skep.PutRequest) (out []run) {
+func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		k := r.Blocks[i].Key
-		e := s.where(sp, r.Scope, k, depth, parent)
+		var before []skep.Key // the others' parents are known
+		if i == 0 {
+			before = r.Ancestors
+		}
+		e := s.where(sp, r.Scope, k, depth, parent, before)
 		if sp.Chained {
 			s.known.put(r.Scope, k, e)
 			parent, depth = &r.Blocks[i].Key, depth+1
@@ -208,10 +229,12 @@ func (s *Store) runs(sp *space, r *skep.PutRequest) (out []run) {
 
 // putting is one Put.
 type putting struct {
-	s   *Store
+	s   many
 	sp  *space
 	r   *skep.PutRequest
 	out []skep.PutResult
+
+	stale atomic.Pointer[error] // a node's map was newer
 
 	mu   sync.Mutex
 	open int  // memory that a node holds, and the Put itself
@@ -265,7 +288,11 @@ func (p *putting) put(ctx context.Context, x run) error {
 		}
 		return rest
 	})
-	if err != nil && ctx.Err() == nil && p.s.away(err) {
+	old := skep.KindOf(err) == skep.StaleMap
+	if old {
+		p.stale.Store(&err)
+	}
+	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
 		for i := x.from; i < x.to; i++ {
 			p.out[i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
 		}
@@ -276,7 +303,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 
 // supersede drops the partial tails that blocks have made superfluous and that are on another node than the block:
 // one that is at a group's beginning, or loose, is there by its own key.
-func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
+func (s many) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out []skep.PutResult) error {
 	for i := range r.Blocks {
 		if b := &r.Blocks[i]; b.Replaces != nil && out[i].Outcome != skep.Declined {
 			if err := s.dropTail(ctx, sp, r.Salt, *b.Replaces); err != nil {
@@ -287,9 +314,12 @@ func (s *Store) supersede(ctx context.Context, sp *space, r *skep.PutRequest, ou
 	return nil
 }
 
-func (s *Store) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
+func (s many) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
 	n := s.nodeOf(sp, salt, tail)
 	r, err := s.part(ctx, sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
+	if errors.Is(err, skep.StaleMap) {
+		return nil // the block is stored; its tail goes as others do
+	}
 	if err != nil || r.Blocks == 0 || r.Tokens == sp.Shape.BlockTokens {
 		return err // whole blocks stay: others may follow them
 	}
@@ -304,7 +334,7 @@ func (s *Store) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail sk
 }
 
 // Begin implements skep.Putter: the block's node takes the parts.
-func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
 	if err := checkKeys(op, 0, r.Scope); err != nil {
 		return nil, err
@@ -319,10 +349,13 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if err != nil {
 		return nil, err
 	}
+	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+		return nil, err
+	}
 	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
-	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent)
+	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
 	q := *r
 	if q.Depth = e.depth - e.base; q.Depth == 0 {
 		q.Parent = nil
@@ -352,7 +385,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 // writer is a node's writer of one block.
 type writer struct {
 	skep.BlockWriter
-	s        *Store
+	s        many
 	sp       *space
 	scope    skep.Scope
 	key      skep.Key

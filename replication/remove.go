@@ -11,7 +11,7 @@ import (
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
 // up what they say, and is at most one a key.
-func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
+func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
 	f func(n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
 	mine := make([][]skep.Key, len(s.nodes))
 	for i := range mine {
@@ -40,7 +40,7 @@ func (s *Store) named(ctx context.Context, op string, sp *space, sc skep.Scope, 
 
 // Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where
 // one did not, what the others had is gone and the error is Unavailable.
-func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
 	if err := checkKeys(op, len(keys), sc); err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 
 // Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own:
 // where one is over it, the others have pinned.
-func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
+func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
 	const op = "hint"
 	if err := checkKeys(op, len(keys), sc); err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func checkHint(op string, h skep.Hint) error {
 
 // Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it
 // is back, and is to be purged again.
-func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
+func (s many) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
 	if err := p.Validate(); err != nil {
 		return err

@@ -16,7 +16,7 @@ const hold = time.Minute
 
 // Restore implements skep.Restorer. Where the caller has no lease, the chain is looked up first: what of it may be
 // restored depends on all of its groups.
-func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	const op = "restore"
 	if len(r.Chains) > skep.MaxChains {
 		return nil, skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
@@ -145,7 +145,7 @@ func (x *session) find(ctx context.Context, c *chain) error {
 		spans = s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
 		if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
 			of := make([]skep.LeaseID, len(s.nodes))
-			for _, p := range promise.spans {
+			for _, p := range promise.spans() {
 				of[p.node.i] = p.lease
 			}
 			for i := range spans {
@@ -154,16 +154,18 @@ func (x *session) find(ctx context.Context, c *chain) error {
 		}
 	default:
 		promise := s.leases.get(c.Lease)
-		if spans = promise.covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+		var tail int
+		if spans, tail = promise.covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
 			if spans[len(spans)-1].to == len(c.Keys) {
-				c.valid = promise.tail
+				c.valid = tail
 			}
 			break // as it was found then
 		}
-		f, err := s.find(ctx, c.space, c.Salt, c.Keys[:c.Blocks.To], ask{lease: hold})
+		all, err := s.find(ctx, c.space, c.Salt, [][]skep.Key{c.Keys[:c.Blocks.To]}, ask{lease: hold})
 		if err != nil {
 			return err
 		}
+		f := all[0]
 		x.held = append(x.held, f.spans...)
 		spans, found = f.spans, f.Blocks
 		if found > 0 && size < 0 {

@@ -26,7 +26,7 @@ const (
 // load.
 type session struct {
 	skep.UnsupportedSession // of claim words: there is no scheduler to share one with
-	st                      *Store
+	st                      many
 	sums                    bool
 	window                  int64
 	held                    []span // leases of the session's own
@@ -49,7 +49,7 @@ type waiting struct {
 	bytes int64
 }
 
-func newSession(s *Store, r *skep.RestoreRequest) *session {
+func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 

@@ -22,8 +22,8 @@ type spaces struct {
 	last   skep.NamespaceID
 	byID   map[skep.NamespaceID]*space
 	byName map[spaceName]*space
-	byNode []map[skep.NamespaceID]skep.NamespaceID // of each node: this Store's number of a node's, of deleted ones too
-	gone   []nodeSpace                             // of byNode, what is of a namespace that was deleted; the oldest first
+	byNode map[nodeSpace]skep.NamespaceID // this Store's number of a node's, of deleted ones too
+	gone   []nodeSpace                    // of byNode, what is of a namespace that was deleted; the oldest first
 }
 
 // rememberGone is how many numbers of deleted namespaces are remembered, for the events that tell of it.
@@ -40,17 +40,40 @@ type nodeSpace struct {
 type space struct {
 	skep.NamespaceInfo
 	place placement.Space
-	group int             // blocks of a chain that stay together; 1 where keys stand alone
-	part  int64           // bytes of a block's kv part; 0: any
-	ids   []atomic.Uint64 // the nodes' numbers, below how often each had been away when it was asked; 0: not known
+	group int                             // blocks of a chain that stay together; 1 where keys stand alone
+	part  int64                           // bytes of a block's kv part; 0: any
+	ids   atomic.Pointer[[]atomic.Uint64] // the nodes' numbers, below how often each had been away when it was asked; 0: not known
 }
 
 // id is a node's number of the namespace, as it said last.
-func (sp *space) id(n *node) skep.NamespaceID { return skep.NamespaceID(uint32(sp.ids[n.i].Load())) }
+func (sp *space) id(n *node) skep.NamespaceID { return skep.NamespaceID(uint32(sp.known(n))) }
+
+func (sp *space) known(n *node) uint64 {
+	if ids := sp.ids.Load(); ids != nil && n.i < len(*ids) {
+		return (*ids)[n.i].Load()
+	}
+	return 0
+}
+
+// know notes a node's number. spaces.mu is held.
+func (sp *space) know(n *node, v uint64) {
+	ids := sp.ids.Load()
+	if ids == nil || n.i >= len(*ids) {
+		more := make([]atomic.Uint64, n.i+1)
+		for i := range more[:n.i] {
+			if ids != nil && i < len(*ids) {
+				more[i].Store((*ids)[i].Load())
+			}
+		}
+		ids = &more
+		defer sp.ids.Store(ids)
+	}
+	(*ids)[n.i].Store(v)
+}
 
 // sure is id, where the node has not been away since: it may have come back as another, with other numbers.
 func (sp *space) sure(n *node) skep.NamespaceID {
-	v := sp.ids[n.i].Load()
+	v := sp.known(n)
 	if uint32(v>>32) != n.trips.Load() {
 		return 0
 	}
@@ -59,10 +82,7 @@ func (sp *space) sure(n *node) skep.NamespaceID {
 
 func (p *spaces) init(s *Store, group int) {
 	p.s, p.group = s, group
-	p.byID, p.byName = map[skep.NamespaceID]*space{}, map[spaceName]*space{}
-	for range s.nodes {
-		p.byNode = append(p.byNode, map[skep.NamespaceID]skep.NamespaceID{})
-	}
+	p.byID, p.byName, p.byNode = map[skep.NamespaceID]*space{}, map[spaceName]*space{}, map[nodeSpace]skep.NamespaceID{}
 }
 
 // get finds the namespace of this Store's number.
@@ -78,6 +98,11 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 // heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows
 // it.
 func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, error) {
+	return p.heardAs(n, trips, info, 0)
+}
+
+// heardAs is heard of a namespace whose number here is given; 0: the next.
+func (p *spaces) heardAs(n *node, trips uint32, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
 		return nil, err
@@ -91,16 +116,20 @@ func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, 
 		sp = nil
 	}
 	if sp == nil {
-		p.last++
-		sp = &space{NamespaceInfo: info, place: p.s.table.Space(info.Tenant, info.Name), group: 1, part: g.PartBytes(), ids: make([]atomic.Uint64, len(p.s.nodes))}
-		sp.ID = p.last
+		if id == 0 {
+			id = p.last + 1
+		}
+		p.last = max(p.last, id)
+		place := p.s.now.Load().table.Space(info.Tenant, info.Name) // the same by every map
+		sp = &space{NamespaceInfo: info, place: place, group: 1, part: g.PartBytes()}
+		sp.ID = id
 		if sp.Chained {
 			sp.group = p.group
 		}
 		p.byID[sp.ID], p.byName[name] = sp, sp
 	}
-	sp.ids[n.i].Store(uint64(trips)<<32 | uint64(info.ID))
-	p.byNode[n.i][info.ID] = sp.ID
+	sp.know(n, uint64(trips)<<32|uint64(info.ID))
+	p.byNode[nodeSpace{n.i, info.ID}] = sp.ID
 	return sp, nil
 }
 
@@ -110,13 +139,13 @@ func (p *spaces) forgetLocked(sp *space) {
 	}
 	delete(p.byID, sp.ID)
 	delete(p.byName, spaceName{sp.Tenant, sp.Name})
-	for i, n := range p.s.nodes {
+	for _, n := range p.s.now.Load().nodes {
 		if id := sp.id(n); id != 0 {
-			p.gone = append(p.gone, nodeSpace{i, id})
+			p.gone = append(p.gone, nodeSpace{n.i, id})
 		}
 	}
 	for len(p.gone) > rememberGone {
-		delete(p.byNode[p.gone[0].node], p.gone[0].id)
+		delete(p.byNode, p.gone[0])
 		p.gone = p.gone[1:]
 	}
 }
@@ -135,7 +164,7 @@ func (p *spaces) forget(sp *space) {
 // of is this Store's number of a node's namespace; 0 where it cannot be had.
 func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.NamespaceID {
 	p.mu.RLock()
-	mine := p.byNode[n.i][id]
+	mine := p.byNode[nodeSpace{n.i, id}]
 	p.mu.RUnlock()
 	if mine != 0 || id == 0 {
 		return mine
@@ -154,7 +183,7 @@ func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.Name
 
 // on calls f with a node's number of the namespace. A node that does not have it, for it was away when the namespace
 // was made, is given it where made says so; else f is not called: there is nothing.
-func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool, f func(id skep.NamespaceID) error) error {
+func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool, f func(id skep.NamespaceID) error) error {
 	id := sp.sure(n)
 	for try := 0; ; try++ {
 		if id == 0 {
@@ -179,7 +208,7 @@ func (s *Store) on(ctx context.Context, op string, n *node, sp *space, made bool
 }
 
 // numberOn asks a node for its number of a namespace.
-func (s *Store) numberOn(ctx context.Context, n *node, sp *space, made bool) (skep.NamespaceID, error) {
+func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (skep.NamespaceID, error) {
 	trips := n.trips.Load()
 	if made {
 		info, err := n.st.OpenNamespace(ctx, sp.NamespaceSpec)
@@ -202,7 +231,7 @@ func (s *Store) numberOn(ctx context.Context, n *node, sp *space, made bool) (sk
 }
 
 // elsewhere says whether another node still has the namespace.
-func (s *Store) elsewhere(ctx context.Context, not *node, sp *space) bool {
+func (s many) elsewhere(ctx context.Context, not *node, sp *space) bool {
 	for _, n := range s.nodes {
 		if id := sp.id(n); n != not && id != 0 {
 			if _, err := n.st.FindNamespace(ctx, id); err == nil {
@@ -215,7 +244,7 @@ func (s *Store) elsewhere(ctx context.Context, not *node, sp *space) bool {
 
 // OpenNamespace implements skep.Namespacer. The nodes are asked in the map's order, so that of two callers who want
 // different things of a name the first node decides; those that do not answer get the namespace with their first block.
-func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	const op = "open namespace"
 	if err := spec.Validate(); err != nil {
 		return skep.NamespaceInfo{}, err
@@ -248,7 +277,7 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 }
 
 // list is the namespaces that some node has.
-func (s *Store) list(ctx context.Context, op string, ask func(n *node) ([]skep.NamespaceInfo, error)) ([]skep.NamespaceInfo, error) {
+func (s many) list(ctx context.Context, op string, ask func(n *node) ([]skep.NamespaceInfo, error)) ([]skep.NamespaceInfo, error) {
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}
@@ -294,17 +323,17 @@ func (s *Store) list(ctx context.Context, op string, ask func(n *node) ([]skep.N
 }
 
 // Namespaces implements skep.Namespacer: those of the nodes that answer.
-func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
+func (s many) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 	return s.list(ctx, "namespaces", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.Namespaces(ctx) })
 }
 
 // NamespacesOf implements skep.Namespacer: those of the nodes that answer.
-func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
+func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
 	return s.list(ctx, "namespaces of", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.NamespacesOf(ctx, tenant) })
 }
 
 // FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is asked.
-func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
 	if err := s.begin(ctx, op); err != nil {
 		return skep.NamespaceInfo{}, err
@@ -341,7 +370,7 @@ func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Na
 
 // DeleteNamespace implements skep.Namespacer. It has to reach every node: where one did not answer, the namespace is
 // there, and to be deleted again.
-func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
 	if err := s.begin(ctx, op); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 // of all its callers; lookups, leases and misses are this Store's own, since a node counts one for each group.
 // Devices and memory are listed by node. What does not add up (admission, prefetch, reuse, two pointers) a node tells
 // for itself.
-func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
+func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	const op = "stats"
 	if err := s.begin(ctx, op); err != nil {
 		return skep.Stats{}, err

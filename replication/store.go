@@ -16,11 +16,14 @@ import (
 
 // Options of New.
 type Options struct {
-	// Map is the cluster. It does not change while a Store is open.
+	// Map is the cluster as it stands. A node whose map is newer is asked for that (Dial).
 	Map *clustermap.Map
 	// Stores are the nodes' Stores, in the order of Map.Nodes: wire clients, or any other. They are the Store's from
 	// now on, which closes them.
 	Stores []skep.Store
+
+	// Dial makes the Store of a node that a newer map brings; nil: newer maps are not followed.
+	Dial func(n clustermap.Node) (skep.Store, error)
 
 	EventBuffer int          // events kept for readers that lag; 0: 16,384
 	Log         *slog.Logger // discarded when nil
@@ -28,10 +31,9 @@ type Options struct {
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
-	skep.UnsupportedStore // of what no step has brought yet: see the package's text
-
-	nodes  []*node
-	table  *placement.Table
+	now    atomic.Pointer[view]
+	open   func(n clustermap.Node) (skep.Store, error)
+	learns sync.Mutex // one asks for a newer map at a time
 	log    *slog.Logger
 	opened time.Time
 	epoch  uint64
@@ -52,12 +54,27 @@ type Store struct {
 
 var _ skep.Store = (*Store)(nil)
 
+// view is the cluster as a map says. Calls keep the one that they began with.
+type view struct {
+	of    *clustermap.Map
+	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
+	owner []*node // in the map's order
+	table *placement.Table
+}
+
+// many is the Store of a cluster of several nodes, as one map has it.
+type many struct {
+	*Store
+	*view
+}
+
 // node is one server of the cluster.
 type node struct {
 	clustermap.Node
 	i     int
 	st    skep.Store
 	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
+	gone  atomic.Bool   // no map has it any more
 }
 
 // counters are what this Store did itself: a node counts what came to it.
@@ -88,10 +105,13 @@ func New(o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{table: placement.New(o.Map), log: o.Log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	s := &Store{open: o.Dial, log: o.Log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	v := &view{of: o.Map, table: placement.New(o.Map)}
 	for i, st := range o.Stores {
-		s.nodes = append(s.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
+		v.nodes = append(v.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
 	}
+	v.owner = v.nodes
+	s.now.Store(v)
 	s.spaces.init(s, o.Map.Group)
 	s.known.init()
 	s.leases.m = map[skep.LeaseID]*lease{}
@@ -118,9 +138,10 @@ func (s *Store) Close() error {
 	for _, x := range sessions {
 		loads = append(loads, x.end()...)
 	}
-	errs := make([]error, len(s.nodes))
+	nodes := s.now.Load().nodes
+	errs := make([]error, len(nodes))
 	var closing sync.WaitGroup
-	for i, n := range s.nodes {
+	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
 	}
 	closing.Wait()
@@ -161,7 +182,7 @@ func (s *Store) start(f func()) bool {
 // missed, and what it should get is declined.
 func (s *Store) away(err error) bool {
 	switch skep.KindOf(err) {
-	case skep.Unavailable, skep.Overloaded:
+	case skep.Unavailable, skep.Overloaded, skep.Behind:
 		return true
 	case skep.Closed:
 		return !s.closed.Load()
@@ -171,7 +192,9 @@ func (s *Store) away(err error) bool {
 
 // reason is the kind that a node that is away is missed by.
 func reason(err error) skep.Kind {
-	if k := skep.KindOf(err); k != skep.Closed {
+	switch k := skep.KindOf(err); k {
+	case skep.Closed, skep.Behind, skep.StaleMap:
+	default:
 		return k
 	}
 	return skep.Unavailable
@@ -183,7 +206,7 @@ func (n *node) missing(op string, err error) error {
 }
 
 // each calls f for each of the nodes at once, and gives what it answered.
-func (s *Store) each(f func(n *node) error) []error {
+func (s many) each(f func(n *node) error) []error {
 	errs := make([]error, len(s.nodes))
 	if len(s.nodes) == 1 {
 		errs[0] = f(s.nodes[0])
@@ -199,7 +222,7 @@ func (s *Store) each(f func(n *node) error) []error {
 
 // all is each, for a call that has to reach every node: what the others did is done. What the first said that answered
 // otherwise is the error, or that one did not answer.
-func (s *Store) all(ctx context.Context, op string, f func(n *node) error) error {
+func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
 	var lost error
 	for i, err := range s.each(f) {
 		switch {
@@ -216,7 +239,7 @@ func (s *Store) all(ctx context.Context, op string, f func(n *node) error) error
 }
 
 // Alloc implements skep.Allocator: memory of the first node's Store, which a wire client has of its own.
-func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+func (s many) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	if err := s.begin(ctx, "alloc"); err != nil {
 		return nil, err
 	}
@@ -224,7 +247,7 @@ func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 }
 
 // Flush implements skep.Putter. It has to reach every node.
-func (s *Store) Flush(ctx context.Context) error {
+func (s many) Flush(ctx context.Context) error {
 	const op = "flush"
 	if err := s.begin(ctx, op); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 // stream is one reader's place in the merged events, and the nodes' snapshots that come before it.
 type stream struct {
-	s    *Store
+	s    many
 	done chan struct{}
 	told chan struct{} // closed when the snapshots have been told
 
@@ -30,7 +30,7 @@ type snapshot struct {
 
 // Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node
 // that was away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
-func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err

@@ -267,6 +267,7 @@ type leaseTable struct {
 type leaseRow struct {
 	ids      []skep.LeaseID
 	promises promise // the last, which covers most
+	runs     *covers // of a lookup of runs; nil: promises says all
 }
 
 func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
@@ -289,8 +290,11 @@ func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Ti
 		l.mu.Unlock()
 		return 0
 	}
-	p := row.promises // a renewal may be changing it
+	p, runs := row.promises, row.runs // a renewal may be changing it
 	l.mu.Unlock()
+	if runs != nil && !p.until.Before(now) && p.instance == c.ns.instance && p.tag == c.tag {
+		return runs.of(s, c)
+	}
 	if p.until.Before(now) || p.instance != c.ns.instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
 		s.names.fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
 		return 0

@@ -356,10 +356,11 @@ func (c *Client) forgiven(ctx context.Context, err error) bool {
 type spec struct {
 	t     Type
 	op    string
-	again bool // doing it twice is as good as once
-	long  bool // it waits for I/O
-	first bool // it goes to the connection the shared memory is attached to
-	held  bool // the server reads the caller's memory where it is: over only when the server has answered
+	again bool   // doing it twice is as good as once
+	long  bool   // it waits for I/O
+	first bool   // it goes to the connection the shared memory is attached to
+	needs uint32 // features that the server must know, or the call is Unsupported
+	held  bool   // the server reads the caller's memory where it is: over only when the server has answered
 }
 
 // do carries a call out on some connection.

@@ -121,10 +121,48 @@ func (c *Client) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Lo
 	if out.Blocks < 0 || out.Blocks > len(r.Keys) || r.Tiers && len(m.Tiers) != out.Blocks {
 		return skep.LookupResult{}, broken("blocks found", m.Blocks, len(r.Keys))
 	}
-	for _, t := range m.Tiers {
-		out.Tiers = append(out.Tiers, skep.Tier(t))
-	}
+	out.Tiers = tiersOf(m.Tiers)
 	return out, nil
+}
+
+func tiersOf(numbers []byte) (out []skep.Tier) {
+	for _, t := range numbers {
+		out = append(out, skep.Tier(t))
+	}
+	return out
+}
+
+// LookupRuns implements skep.PrefixFinder. A server that does not know the frame makes it Unsupported.
+func (c *Client) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.RunsResult, err error) {
+	const op = "lookup of runs"
+	if err := r.Validate(); err != nil {
+		return out, err
+	}
+	asked := time.Now()
+	var m runsResult
+	if err := c.do(ctx, spec{t: TypeLookupRuns, op: op, again: true, needs: FeatureRuns}, &runsRequest{*r}, nil, &m); err != nil {
+		if !c.forgiven(ctx, err) {
+			return out, err
+		}
+		for range r.Runs {
+			out.Add(&skep.LookupResult{Pays: r.Cost == nil})
+		}
+		return out, nil
+	}
+	if len(m.Runs) != len(r.Runs) {
+		return out, broken("runs found", len(m.Runs), len(r.Runs))
+	}
+	blocks := 0
+	for i, x := range m.Runs {
+		if x.Blocks < 0 || x.Blocks > len(r.Runs[i]) {
+			return out, broken("blocks found", x.Blocks, len(r.Runs[i]))
+		}
+		blocks += x.Blocks
+	}
+	if r.Tiers && len(m.Tiers) != blocks {
+		return out, broken("tiers", len(m.Tiers), blocks)
+	}
+	return skep.RunsResult{Runs: m.Runs, Lease: m.Lease.since(asked), LeaseDenied: m.Denied, Tiers: tiersOf(m.Tiers)}, nil
 }
 
 // since is the lease as a client may rely on it: from when it asked, not from when the

@@ -242,6 +242,9 @@ func (x *clientConn) call(ctx context.Context, t Type, m message, payload net.Bu
 // carry is call as a spec says.
 func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.Buffers, out message) (sent bool, err error) {
 	t := s.t
+	if x.hi.Features&s.needs != s.needs {
+		return false, &skep.Error{Op: s.op, Kind: skep.Unsupported, Field: "server", Value: x.hi.Name, Limit: "one that knows the frame"}
+	}
 	p := &pendingCall{t: t, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	if err != nil {
@@ -311,6 +314,9 @@ func (x *clientConn) delist(id uint64) {
 func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.Buffers) error {
 	for _, p := range payload {
 		h.Payload += uint32(len(p))
+	}
+	if x.hi.Features&FeatureEpoch != 0 {
+		h.Epoch = epochOf(ctx)
 	}
 	buf := frames.Get().(*[]byte)
 	defer frames.Put(buf)

@@ -40,7 +40,7 @@ func (r *readers) init() {
 
 // reads says which calls are answered at once.
 func (t Type) reads() bool {
-	return t == TypeLookup || t == TypeRenew || t == TypeRelease || t == TypeWant
+	return t == TypeLookup || t == TypeLookupRuns || t == TypeRenew || t == TypeRelease || t == TypeWant
 }
 
 // quietLocked says that nothing is under way. REQUIRES: x.mu.

@@ -39,6 +39,7 @@ const (
 	TypeCommit          Type = 0x19
 	TypeAbort           Type = 0x1a
 	TypeFlush           Type = 0x1b
+	TypeLookupRuns      Type = 0x1c // a Lookup of many runs of keys
 	TypeRestore         Type = 0x20
 	TypeCredit          Type = 0x21 // no answer
 	TypeClaim           Type = 0x22
@@ -73,7 +74,7 @@ var typeText = map[Type]string{
 	TypeHello: "hello", TypePing: "ping", TypeCancel: "cancel", TypeGoodbye: "goodbye",
 	TypeOpenNamespace: "open namespace", TypeNamespaces: "namespaces", TypeLookup: "lookup", TypeRenew: "renew",
 	TypeRelease: "release", TypeWant: "want", TypePut: "put", TypeBegin: "begin", TypeWrite: "write",
-	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeRestore: "restore", TypeCredit: "credit",
+	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeLookupRuns: "lookup runs", TypeRestore: "restore", TypeCredit: "credit",
 	TypeClaim: "claim", TypeReprioritise: "reprioritise", TypeStop: "stop", TypeEnd: "end", TypeChunks: "chunks",
 	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
 	TypeDirection: "direction",
@@ -107,7 +108,7 @@ const FlagLast = 1
 //	20     4    payload length in bytes
 //	24     4    deadline: milliseconds the sender waits for the answer; 0 none
 //	28     4    CRC-32 of the body
-//	32     4    zero
+//	32     4    epoch of the map that the sender computed with; 0 none
 //	36     4    CRC-32 of bytes 0 to 35
 //
 // This is part of the protocol and does not change. CRC-32 is IEEE 802.3's, which every
@@ -121,6 +122,7 @@ type Header struct {
 	Payload  uint32
 	Deadline uint32
 	BodySum  uint32
+	Epoch    uint32
 }
 
 var le = binary.LittleEndian
@@ -136,7 +138,7 @@ func (h *Header) Append(b []byte) []byte {
 	b = le.AppendUint32(b, h.Payload)
 	b = le.AppendUint32(b, h.Deadline)
 	b = le.AppendUint32(b, h.BodySum)
-	b = le.AppendUint32(b, 0)
+	b = le.AppendUint32(b, h.Epoch)
 	return le.AppendUint32(b, crc32.ChecksumIEEE(b[at:]))
 }
 
@@ -146,8 +148,8 @@ func broken(field string, value, limit any) error {
 	return &skep.Error{Op: "frame", Kind: skep.Damaged, Field: field, Value: value, Limit: limit}
 }
 
-// ParseHeader reads the header in the first 40 bytes of b. A wrong magic, checksum or
-// reserve is Damaged; another version is Version.
+// ParseHeader reads the header in the first 40 bytes of b. A wrong magic or checksum is Damaged; another version is
+// Version.
 func ParseHeader(b []byte) (h Header, err error) {
 	if len(b) < HeaderSize {
 		return h, broken("header length", len(b), HeaderSize)
@@ -159,12 +161,9 @@ func ParseHeader(b []byte) (h Header, err error) {
 		return h, broken("header checksum", le.Uint32(b[36:]), s)
 	}
 	h = Header{Version: b[4], Type: Type(b[5]), Flags: le.Uint16(b[6:]), Call: le.Uint64(b[8:]), Body: le.Uint32(b[16:]),
-		Payload: le.Uint32(b[20:]), Deadline: le.Uint32(b[24:]), BodySum: le.Uint32(b[28:])}
+		Payload: le.Uint32(b[20:]), Deadline: le.Uint32(b[24:]), BodySum: le.Uint32(b[28:]), Epoch: le.Uint32(b[32:])}
 	if h.Version != Version && h.Type != TypeHello {
 		return h, &skep.Error{Op: "frame", Kind: skep.Version, Field: "version", Value: h.Version, Limit: Version}
-	}
-	if z := le.Uint32(b[32:]); z != 0 {
-		return h, broken("reserved bytes", z, 0)
 	}
 	return h, nil
 }

@@ -23,6 +23,7 @@ var bodiesOf = map[Type]func() message{
 	TypeOpenNamespace: func() message { return &namespaceSpec{} }, TypeOpenNamespace | answer: func() message { return &namespaceInfo{} },
 	TypeNamespaces | answer: func() message { return &namespaceList{} },
 	TypeLookup:              func() message { return &lookupRequest{} }, TypeLookup | answer: func() message { return &lookupResult{} },
+	TypeLookupRuns: func() message { return &runsRequest{} }, TypeLookupRuns | answer: func() message { return &runsResult{} },
 	TypeRenew: func() message { return &lease{} }, TypeWant: func() message { return &wantRequest{} },
 	TypeWant | answer: func() message { return &wantResult{} }, TypePut: func() message { return &putRequest{} },
 	TypePut | answer: func() message { return &putResults{} }, TypeBegin: func() message { return &beginRequest{} },

@@ -30,6 +30,7 @@ type link struct {
 	have, next int           // buf[next:have] is read and not used
 	filled     time.Time     // the last of it was read
 	check      summer        // the reader's
+	epochs     bool          // headers may have one
 	left       time.Duration // how much longer the rest of the frame may be waited for, by the reader
 
 	write chan struct{}  // holds one token: who has it writes
@@ -71,6 +72,9 @@ func (l *link) header(idle time.Duration) (Header, error) {
 		}
 	}
 	h, err := ParseHeader(l.buf[l.next:l.have])
+	if err == nil && h.Epoch != 0 && !l.epochs {
+		err = broken("epoch", h.Epoch, 0)
+	}
 	l.next += HeaderSize
 	l.left += timeOf(int64(h.Body)+int64(h.Payload), l.rate)
 	return h, err

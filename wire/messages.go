@@ -20,8 +20,12 @@ const (
 	FeatureEither uint32 = 4
 	// FeatureTold: an event batch without events says that the stream has told of all of its snapshot.
 	FeatureTold uint32 = 8
+	// FeatureRuns: both know the frame that looks many runs of keys up.
+	FeatureRuns uint32 = 16
+	// FeatureEpoch: the server is a node of a cluster, and compares the epoch in a request's header with its map's.
+	FeatureEpoch uint32 = 32
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold
+	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch
 )
 
 // maxHello is the largest body read before a client has authenticated.
@@ -191,6 +195,50 @@ func (m *lookupResult) walk(c *coder) {
 	c.duration(&m.Estimate)
 	c.bytes(&m.Tiers)
 }
+
+type runsRequest struct{ skep.RunsRequest }
+
+func (m *runsRequest) walk(c *coder) {
+	c.scope(&m.Scope)
+	c.duration(&m.Lease)
+	c.flag(&m.Tiers)
+	if maybe(c, &m.Cost) {
+		c.cost(m.Cost)
+	}
+	list(c, &m.Runs, leastRun, func(c *coder, keys *[]skep.Key) { c.keys(keys) })
+}
+
+// leastRun is how long a run of one key is.
+const leastRun = 4 + skep.KeySize
+
+func (m *runsRequest) keys() (n int) {
+	for _, run := range m.Runs {
+		n += len(run)
+	}
+	return n
+}
+
+type runsResult struct {
+	Runs   []skep.RunFound
+	Lease  lease
+	Denied bool
+	Tiers  []byte
+}
+
+func (m *runsResult) walk(c *coder) {
+	list(c, &m.Runs, runFoundBytes, func(c *coder, x *skep.RunFound) {
+		c.int(&x.Blocks)
+		c.int(&x.Tokens)
+		c.i64(&x.Bytes)
+		c.duration(&x.Estimate)
+		c.flag(&x.Pays)
+	})
+	m.Lease.walk(c)
+	c.flag(&m.Denied)
+	c.bytes(&m.Tiers)
+}
+
+const runFoundBytes = 33
 
 type wantRequest struct{ skep.WantRequest }
 

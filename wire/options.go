@@ -99,8 +99,10 @@ type ServerOptions struct {
 	// Unsupported.
 	Admin func(ctx context.Context, who auth.Identity, name string, in json.RawMessage) (json.RawMessage, error)
 	// ClusterMap is the map of the cluster that the Store is a node of, which clients are told (package replication); nil:
-	// it is of none, and that is Unsupported.
+	// it is of none, and that is Unsupported. Epoch is the map's, 1 or more, with which requests are compared. SetCluster
+	// changes both.
 	ClusterMap []byte
+	Epoch      uint32
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
 	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.

@@ -33,6 +33,8 @@ type Server struct {
 	spaces spaces
 	turns  turns
 
+	cluster atomic.Pointer[clusterState] // nil: it is a node of none
+
 	mu       sync.Mutex
 	conns    map[*serverConn]struct{}
 	draining bool
@@ -84,6 +86,9 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	s.turns = newTurns()
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
+	if o.ClusterMap != nil {
+		s.cluster.Store(&clusterState{o.ClusterMap, max(o.Epoch, 1)})
+	}
 	if _, err := rand.Read(s.id[:]); err != nil {
 		return nil, err
 	}

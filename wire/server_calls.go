@@ -21,6 +21,7 @@ type operation struct {
 	payload bool // a payload may follow the body
 	keys    bool // the body may be as long as Limits.Body; else shortBody
 	back    bool // it gives something back, which must not need memory
+	placed  bool // of a cluster's node, it is right by the node's map only
 
 	// run carries out an inline operation and answers. An error ends the connection.
 	run func(r *request) error
@@ -51,31 +52,32 @@ func init() {
 		TypeGoodbye:         {inline: true, silent: true, run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
 		TypeOpenNamespace:   {need: r, prepare: prepareOpenNamespace},
 		TypeNamespaces:      {need: r, prepare: prepareNamespaces},
-		TypeLookup:          {need: r, inline: true, keys: true, run: answering(lookup)},
+		TypeLookup:          {need: r, placed: true, inline: true, keys: true, run: answering(lookup)},
+		TypeLookupRuns:      {need: r, placed: true, inline: true, keys: true, run: answering(lookupRuns)},
 		TypeRenew:           {need: r, inline: true, run: answering(renew)},
 		TypeRelease:         {need: r, inline: true, run: answering(release)},
-		TypeWant:            {need: w, inline: true, keys: true, run: answering(want)},
-		TypePut:             {need: w, payload: true, keys: true, prepare: preparePut},
-		TypeBegin:           {need: w, prepare: prepareBegin},
+		TypeWant:            {need: w, placed: true, inline: true, keys: true, run: answering(want)},
+		TypePut:             {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
+		TypeBegin:           {need: w, placed: true, prepare: prepareBegin},
 		TypeWrite:           {need: w, payload: true, prepare: prepareWrite},
 		TypeCommit:          {need: w, prepare: prepareCommit},
 		TypeAbort:           {need: w, back: true, prepare: prepareAbort},
-		TypeFlush:           {need: w, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
-		TypeRestore:         {need: r, inline: true, keys: true, run: runRestore},
+		TypeFlush:           {need: w, placed: true, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
+		TypeRestore:         {need: r, placed: true, inline: true, keys: true, run: runRestore},
 		TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
 		TypeClaim:           {need: r, inline: true, run: answering(claim)},
 		TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
 		TypeStop:            {need: r, back: true, prepare: prepareStop},
 		TypeEnd:             {need: r, back: true, prepare: prepareEnd},
-		TypeCostedRestore:   {need: r, inline: true, keys: true, run: runRestore},
+		TypeCostedRestore:   {need: r, placed: true, inline: true, keys: true, run: runRestore},
 		TypeClaimWhen:       {need: r, inline: true, run: answering(claimWhen)},
 		TypeComputed:        {need: r, inline: true, run: answering(computed)},
 		TypeBoard:           {need: r, inline: true, run: answering(boardWord)},
 		TypeDirection:       {need: r, inline: true, run: answering(directionOf)},
-		TypeHint:            {need: w, keys: true, prepare: prepareHint},
-		TypeDelete:          {need: w, keys: true, prepare: prepareDelete},
-		TypePurge:           {need: a, prepare: preparePurge},
-		TypeDeleteNamespace: {need: a, prepare: prepareDeleteNamespace},
+		TypeHint:            {need: w, placed: true, keys: true, prepare: prepareHint},
+		TypeDelete:          {need: w, placed: true, keys: true, prepare: prepareDelete},
+		TypePurge:           {need: a, placed: true, prepare: preparePurge},
+		TypeDeleteNamespace: {need: a, placed: true, prepare: prepareDeleteNamespace},
 		TypeStats:           {need: o, prepare: simply(stats)},
 		TypeEvents:          {need: r, inline: true, run: runEvents},
 		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
@@ -208,12 +210,38 @@ func lookup(ctx context.Context, r *request) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
-		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease)}
-	for _, t := range res.Tiers {
-		out.Tiers = append(out.Tiers, byte(t))
+	return &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
+		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease), Tiers: numbers(res.Tiers)}, nil
+}
+
+func lookupRuns(ctx context.Context, r *request) (message, error) {
+	var m runsRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
 	}
-	return out, nil
+	if n, most := m.keys(), r.x.s.opt.Limits.Keys; n > most {
+		return nil, skep.Invalidf(r.h.Type.String(), "keys", n, most)
+	}
+	if err := r.reach(m.Namespace); err != nil {
+		return nil, err
+	}
+	// What is found, and twice the answer: a frame has up to two lengths while it grows.
+	if err := r.spend(int64(len(m.Runs)) * (int64(unsafe.Sizeof(skep.RunFound{})) + 2*runFoundBytes)); err != nil {
+		return nil, err
+	}
+	res, err := r.x.s.store.LookupRuns(ctx, &m.RunsRequest)
+	if err != nil {
+		return nil, err
+	}
+	return &runsResult{Runs: res.Runs, Lease: r.x.lend(res.Lease), Denied: res.LeaseDenied, Tiers: numbers(res.Tiers)}, nil
+}
+
+// numbers are tiers as they travel.
+func numbers(tiers []skep.Tier) (out []byte) {
+	for _, t := range tiers {
+		out = append(out, byte(t))
+	}
+	return out
 }
 
 // lend remembers a lease as this client's.
@@ -349,11 +377,11 @@ func clusterMap(_ context.Context, r *request) (message, error) {
 	if err := r.read(nil); err != nil {
 		return nil, err
 	}
-	m := r.x.s.opt.ClusterMap
+	m := r.x.s.cluster.Load()
 	if m == nil {
 		return nil, &skep.Error{Op: "cluster map", Kind: skep.Unsupported, Field: "server", Value: r.x.s.opt.Name, Limit: "a node of a cluster"}
 	}
-	return &document{m}, nil
+	return &document{m.text}, nil
 }
 
 func prepareAdmin(r *request) (func(context.Context) (message, error), error) {

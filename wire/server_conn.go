@@ -193,6 +193,10 @@ func (x *serverConn) greet() error {
 	x.s.mu.Unlock()
 	x.unwatch = x.who.Until(x.revoked)
 	x.features = m.Features & features
+	if x.s.cluster.Load() == nil {
+		x.features &^= FeatureEpoch
+	}
+	x.l.epochs = x.features&FeatureEpoch != 0
 	passRights(x.l.c, true)
 	if !late.Stop() {
 		return errKind("hello", skep.Deadline)
@@ -272,7 +276,11 @@ func (x *serverConn) frame() error {
 		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame length", h.Body, op.most(lim)))
 		return broken("frame length", h.Body, op.most(lim))
 	}
-	if err := x.allowed(op); err != nil {
+	err = x.allowed(op)
+	if err == nil && op.placed && h.Epoch != 0 {
+		err = x.s.cluster.Load().compare(op.name, h.Epoch)
+	}
+	if err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
 	}
 	// Once for the body, once for what the Store and the answer make of its keys; lists are

@@ -77,6 +77,12 @@ func vectors() []vector {
 		{"lookup-answer", "Both are there, one in memory, one on drives, under lease 77.", Header{Type: TypeLookup | answer, Call: 2},
 			&lookupResult{Blocks: 2, Tokens: 32, Bytes: 4 << 20, Lease: lease{77, 5 * time.Second}, Pays: true, Estimate: 1500 * time.Microsecond, Tiers: []byte{2, 1}}, "",
 			map[string]any{"blocks": 2, "tokens": 32, "bytes": 4 << 20, "lease": 77, "left": 5_000_000_000, "denied": false, "pays": true, "estimate": 1_500_000, "tiers": []int{2, 1}}},
+		{"lookup-runs", "Two runs, of two keys and of one, and a lease of 5 s for what is found of both.", Header{Type: TypeLookupRuns, Call: 2, Deadline: 250},
+			&runsRequest{skep.RunsRequest{Scope: skep.Scope{Namespace: 3}, Runs: [][]skep.Key{{k1, k2}, {parent}}, Lease: 5 * time.Second, Tiers: true}}, "",
+			map[string]any{"namespace": 3, "salt": "", "lease": 5_000_000_000, "tiers": true, "cost": false, "runs": [][]string{{hexOf(k1), hexOf(k2)}, {hexOf(parent)}}}},
+		{"lookup-runs-answer", "One block of the first run, in memory, and none of the second, under lease 77.", Header{Type: TypeLookupRuns | answer, Call: 2},
+			&runsResult{Runs: []skep.RunFound{{Blocks: 1, Tokens: 16, Bytes: 2 << 20, Pays: true}, {Pays: true}}, Lease: lease{77, 5 * time.Second}, Tiers: []byte{2}}, "",
+			map[string]any{"runs": [][]any{{1, 16, 2 << 20, 0, true}, {0, 0, 0, 0, true}}, "lease": 77, "left": 5_000_000_000, "denied": false, "tiers": []int{2}}},
 		{"renew", "Lease 77 for a minute from now.", Header{Type: TypeRenew, Call: 3}, &lease{77, time.Minute}, "", map[string]any{"lease": 77, "left": 60_000_000_000}},
 		{"release", "Lease 77 is not needed any more.", Header{Type: TypeRelease, Call: 4}, &number{77}, "", map[string]any{"number": 77}},
 		{"want", "Would a put of these two blocks, 4 MiB together, store them?", Header{Type: TypeWant, Call: 5},
@@ -314,4 +320,6 @@ func TestLeastLengthsOfListElements(t *testing.T) {
 	require.Equal(t, 71, size(&namespaceInfo{}))
 	require.Equal(t, 26, size(&piece{What: pieceLanded}))
 	require.Equal(t, 25, size(&sum{}))
+	require.Equal(t, leastRun, size(&runsRequest{skep.RunsRequest{Runs: [][]skep.Key{{{}}}}})-size(&runsRequest{}))
+	require.Equal(t, runFoundBytes, size(&runsResult{Runs: []skep.RunFound{{}}})-size(&runsResult{}))
 }

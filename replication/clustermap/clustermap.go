@@ -49,6 +49,7 @@ func (s *Seed) UnmarshalText(b []byte) error {
 
 // Map is a cluster as it stands.
 type Map struct {
+	Epoch uint32 `json:"epoch" yaml:"epoch"` // raised with every change; 0: 1
 	Seed  Seed   `json:"seed" yaml:"seed"`
 	Group int    `json:"group" yaml:"group"` // blocks of a chain that stay together; 0: DefaultGroup
 	Nodes []Node `json:"nodes" yaml:"nodes"`
@@ -90,6 +91,9 @@ func Parse(b []byte) (*Map, error) {
 
 // fill puts defaults in.
 func (m *Map) fill() {
+	if m.Epoch == 0 {
+		m.Epoch = 1
+	}
 	if m.Group == 0 {
 		m.Group = DefaultGroup
 	}
@@ -149,6 +153,20 @@ func (m *Map) Node(name string) (*Node, error) {
 		}
 	}
 	return nil, skep.Invalidf(op, "node", name, "the name of a node of the map")
+}
+
+// Succeeds returns an Invalid error where m cannot follow on was: clients learn of a map by its epoch, and what was placed
+// by another seed or group is found by nobody.
+func (m *Map) Succeeds(was *Map) error {
+	switch {
+	case m.Epoch <= was.Epoch:
+		return skep.Invalidf(op, "epoch", m.Epoch, fmt.Sprintf("more than %d, which the last map has", was.Epoch))
+	case m.Seed != was.Seed:
+		return skep.Invalidf(op, "seed", m.Seed, fmt.Sprintf("%s, as in the last map", was.Seed))
+	case m.Group != was.Group:
+		return skep.Invalidf(op, "group", m.Group, fmt.Sprintf("%d, as in the last map", was.Group))
+	}
+	return nil
 }
 
 // Encode writes the map as JSON, which Parse reads.

@@ -24,6 +24,7 @@ func TestAMapIsReadAsYAMLAndJSON(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "6c0f3a5e9b1d4827a3c5e7f90b2d4861", m.Seed.String())
 	require.Equal(t, DefaultGroup, m.Group)
+	require.EqualValues(t, 1, m.Epoch)
 	require.Equal(t, []Node{
 		{ID: 1, Name: "a", Addr: "10.0.0.1:7420", Weight: 1, Domain: []string{"zone", "rack-1"}},
 		{ID: 2, Name: "b", Addr: "10.0.0.2:7420", Weight: 3},
@@ -41,6 +42,23 @@ func TestAMapIsReadAsYAMLAndJSON(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 }
 
+func TestAMapSucceedsAnother(t *testing.T) {
+	t.Parallel()
+	was, err := Parse([]byte(three + "epoch: 3\n"))
+	require.NoError(t, err)
+	for change, says := range map[string]string{"epoch: 3": "epoch", "epoch: 2": "epoch", "epoch: 4\ngroup: 8": "group", "epoch: 4": ""} {
+		m, err := Parse([]byte(three + change + "\n"))
+		require.NoError(t, err)
+		if err = m.Succeeds(was); says == "" {
+			require.NoError(t, err)
+			m.Seed[0]++
+			err, says = m.Succeeds(was), "seed"
+		}
+		require.ErrorIs(t, err, skep.Invalid, change)
+		require.ErrorContains(t, err, says)
+	}
+}
+
 func TestABadMapIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	many := "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n"
@@ -50,7 +68,8 @@ func TestABadMapIsRefusedByName(t *testing.T) {
 	for what, c := range map[string]struct{ text, says string }{
 		"nothing":               {"", "text"},
 		"no map":                {"[1, 2]", "text"},
-		"a field there is not":  {three + "epoch: 3\n", "text"},
+		"a field there is not":  {three + "term: 3\n", "text"},
+		"a large epoch":         {three + "epoch: 4294967296\n", "text"},
 		"two maps":              {three + "---\n" + three, "documents"},
 		"too large":             {three + "#" + strings.Repeat(" ", MaxBytes), "size in bytes"},
 		"no seed":               {strings.Replace(three, "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861", "", 1), "seed"},

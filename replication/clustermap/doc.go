@@ -3,6 +3,7 @@
 //
 // A map is a file that an operator writes, YAML or JSON, the same for every node and every client:
 //
+//	epoch: 1                                 # raised by one whenever the file changes
 //	seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861   # 32 hexadecimal digits; blocks are placed by it
 //	group: 16                                # blocks of a chain that stay together
 //	nodes:
@@ -10,6 +11,6 @@
 //	  - {id: 2, name: b, addr: "10.0.0.2:7420", weight: 1, domain: [rack-2]}
 //
 // Two maps place a block on the same node exactly when they have the same seed and group, and the same ids and weights.
-// Names, addresses and domains may change at any time. A map whose seed, group, ids or weights change places some
+// Names, addresses and domains may change at any time, under a higher epoch. A map whose seed, group, ids or weights change places some
 // blocks elsewhere: what was stored under the old one is a miss under the new one, for nothing moves it.
 package clustermap

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -30,6 +31,43 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 	if err != nil {
 		return skep.LookupResult{}, err
 	}
+	found, res := s.lookLocked(n, r)
+	if r.Lease != skep.NoLease && len(found) > 0 {
+		res.Lease, res.LeaseDenied = s.leaseLocked(n.tenant, found, cmp.Or(r.Lease, skep.DefaultLease))
+	}
+	return res, nil
+}
+
+// LookupRuns implements skep.PrefixFinder.
+func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
+	const op = "lookup of runs"
+	if err := r.Validate(); err != nil {
+		return skep.RunsResult{}, err
+	}
+	if err := s.begin(ctx, op); err != nil {
+		return skep.RunsResult{}, err
+	}
+	defer s.mu.Unlock()
+	n, err := s.spaceLocked(op, r.Namespace)
+	if err != nil {
+		return skep.RunsResult{}, err
+	}
+	var out skep.RunsResult
+	var all []*block
+	for i := range r.Runs {
+		one := r.One(i)
+		found, res := s.lookLocked(n, &one)
+		out.Add(&res)
+		all = append(all, found...)
+	}
+	if r.Lease != skep.NoLease && len(all) > 0 {
+		out.Lease, out.LeaseDenied = s.leaseLocked(n.tenant, all, cmp.Or(r.Lease, skep.DefaultLease))
+	}
+	return out, nil
+}
+
+// lookLocked is a lookup but for its lease.
+func (s *Store) lookLocked(n *namespace, r *skep.LookupRequest) ([]*block, skep.LookupResult) {
 	found := s.prefixLocked(n, r.Scope, r.Keys)
 	res := skep.LookupResult{Blocks: len(found), Pays: true}
 	for _, b := range found {
@@ -47,14 +85,7 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 	s.stats.Lookups++
 	s.stats.LookupKeys += int64(len(r.Keys))
 	s.stats.LookupHits += int64(len(found))
-	if r.Lease != skep.NoLease && len(found) > 0 {
-		d := r.Lease
-		if d == 0 {
-			d = skep.DefaultLease
-		}
-		res.Lease, res.LeaseDenied = s.leaseLocked(n.tenant, found, d)
-	}
-	return res, nil
+	return found, res
 }
 
 // prefixLocked is the longest visible prefix of keys. In a chained namespace each

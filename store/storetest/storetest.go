@@ -36,6 +36,7 @@ func Test(t *testing.T, open func(t *testing.T, c Config) skep.Store) {
 		{"Unchained", testUnchained},
 		{"Isolation", testIsolation},
 		{"Lookup", testLookup},
+		{"LookupRuns", testRuns},
 		{"Leases", testLeases},
 		{"Want", testWant},
 		{"BlockWriter", testBlockWriter},

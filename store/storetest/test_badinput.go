@@ -132,6 +132,22 @@ func (b *bad) lookups() (out []badCase) {
 			return err
 		}})
 	}
+	for name, spoil := range map[string]func(*skep.RunsRequest){
+		"runs without a key":        func(r *skep.RunsRequest) { r.Runs = append(r.Runs, nil) },
+		"too many keys of all runs": func(r *skep.RunsRequest) { r.Runs = [][]skep.Key{b.many[2:], b.many[:2]} },
+		"too many runs":             func(r *skep.RunsRequest) { r.Runs = make([][]skep.Key, len(b.many)) },
+		"runs, a negative lease":    func(r *skep.RunsRequest) { r.Lease = -2 },
+		"runs, a huge lease":        func(r *skep.RunsRequest) { r.Lease = skep.MaxLease + 1 },
+		"runs, a long salt":         func(r *skep.RunsRequest) { r.Salt = longSalt },
+		"runs, a negative cost":     func(r *skep.RunsRequest) { r.Cost = &skep.RecomputeCost{PerToken: -1} },
+	} {
+		out = append(out, badCase{name, func() error {
+			r := &skep.RunsRequest{Scope: b.hnd.scope, Runs: [][]skep.Key{b.hnd.keys}}
+			spoil(r)
+			_, err := b.st.LookupRuns(b.ctx, r)
+			return err
+		}})
+	}
 	return out
 }
 
@@ -378,6 +394,10 @@ func (b *bad) unknown() (out []badCase) {
 		sc := skep.Scope{Namespace: id}
 		keys := b.hnd.keys
 		for call, f := range map[string]func() error{
+			"runs": func() error {
+				_, err := b.st.LookupRuns(b.ctx, &skep.RunsRequest{Scope: sc, Runs: [][]skep.Key{keys}})
+				return err
+			},
 			"lookup":  func() error { _, err := b.st.Lookup(b.ctx, &skep.LookupRequest{Scope: sc, Keys: keys}); return err },
 			"want":    func() error { _, err := b.st.Want(b.ctx, &skep.WantRequest{Scope: sc, Keys: keys}); return err },
 			"put":     func() error { r := b.hnd.request(3, 4); r.Scope = sc; _, err := b.st.Put(b.ctx, r); return err },

@@ -24,6 +24,10 @@ func (e *env) everyCall(c *chain) map[string]func(context.Context) error {
 			return e.st.PutSidecar(ctx, c.scope, c.keys[0], []skep.SidecarPiece{{Kind: skep.SidecarHeader, Bytes: c.payload(0)}})
 		},
 		"sidecar": func(ctx context.Context) error { _, err := e.st.Sidecar(ctx, c.scope, c.keys[0]); return err },
+		"lookup of runs": func(ctx context.Context) error {
+			_, err := e.st.LookupRuns(ctx, &skep.RunsRequest{Scope: c.scope, Runs: [][]skep.Key{c.keys}})
+			return err
+		},
 		"lookup": func(ctx context.Context) error {
 			_, err := e.st.Lookup(ctx, &skep.LookupRequest{Scope: c.scope, Keys: c.keys})
 			return err

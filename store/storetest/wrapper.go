@@ -119,6 +119,10 @@ func (w *wrapped) store() []wrappedCall {
 			w.lease = found.Lease.ID
 			return err
 		}},
+		{"LookupRuns", func() error {
+			_, err := w.out.LookupRuns(w.ctx, &skep.RunsRequest{Scope: w.sc, Runs: [][]skep.Key{w.keys, w.keys[:1]}})
+			return err
+		}},
 		{"Renew", func() error { _, err := w.out.Renew(w.ctx, w.lease, time.Minute); return err }},
 		{"Release", func() error { return w.out.Release(w.ctx, w.lease) }},
 		{"Restore", func() error {
@@ -240,6 +244,10 @@ func (r *reached) DeleteNamespace(ctx context.Context, id skep.NamespaceID) erro
 
 func (r *reached) Lookup(ctx context.Context, q *skep.LookupRequest) (skep.LookupResult, error) {
 	return r.note("Store.Lookup").Lookup(ctx, q)
+}
+
+func (r *reached) LookupRuns(ctx context.Context, q *skep.RunsRequest) (skep.RunsResult, error) {
+	return r.note("Store.LookupRuns").LookupRuns(ctx, q)
 }
 
 func (r *reached) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {

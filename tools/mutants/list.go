@@ -10,7 +10,7 @@ import (
 
 // classes are what mutants break; each needs at least leastOfClass.
 var classes = []string{"order", "flush", "generation", "checksum", "space", "lease",
-	"auth", "books", "clock", "greedy", "hostile", "leftovers", "operator", "redis", "schedule", "second", "starved", "suite", "wire"}
+	"auth", "books", "clock", "cluster", "greedy", "hostile", "leftovers", "operator", "redis", "schedule", "second", "starved", "suite", "wire"}
 
 const (
 	leastOfClass = 3

@@ -69,7 +69,7 @@ func wireFrame(r *rand.Rand, call uint64, ns uint32) []byte {
 		some = r.IntN(40_000)
 	}
 	f := func(t wire.Type, b body) []byte { return frame(t, call, b, nil) }
-	switch r.IntN(34) {
+	switch r.IntN(35) {
 	case 0, 1:
 		return f(wire.TypeOpenNamespace, openSpace(r, "n"+strconv.Itoa(r.IntN(3))))
 	case 2:
@@ -124,6 +124,13 @@ func wireFrame(r *rand.Rand, call uint64, ns uint32) []byte {
 		return f(wire.TypeAdmin, body{}.text("jobs").bytes([]byte("{}")))
 	case 32:
 		return f(wire.TypeEvents, body{}.u64(0, num(9)).flag(num(2) == 1).u64(num(5000)))
+	case 33:
+		n := r.IntN(4) * r.IntN(500)
+		b := body{}.scope(ns).i64(int64(num(3))*3e8 - 1).flag(true).flag(false).u32(uint32(n + r.IntN(20)/19)) // seldom one more than there is
+		for i := range n {
+			b = b.keys(i, r.IntN(16)) // seldom none
+		}
+		return f(wire.TypeLookupRuns, b)
 	}
 	return f(wire.Type(r.IntN(256)), make(body, r.IntN(100)))
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"reflect"
 	"strings"
 
 	"github.com/skepkv/skep"
@@ -27,6 +28,36 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	}
 	n, err := m.Node(c.Node)
 	return m, n, err
+}
+
+// replaceMap goes on by another map of the cluster, where the file has one.
+func (s *server) replaceMap(next *Config) {
+	if s.cluster == nil {
+		return
+	}
+	m, _, err := next.clusterMap()
+	if err == nil && m == nil {
+		return
+	}
+	if err == nil {
+		if reflect.DeepEqual(m, s.cluster) {
+			return
+		}
+		err = m.Succeeds(s.cluster)
+	}
+	var text []byte
+	if err == nil {
+		text, err = m.Encode()
+	}
+	if err == nil {
+		err = s.wire.SetCluster(text, m.Epoch)
+	}
+	if err != nil {
+		s.log.Error("map of the cluster not reloaded: the one in use stays", "error", err)
+		return
+	}
+	s.cluster = m
+	s.log.Info("map of the cluster reloaded", "epoch", m.Epoch, "nodes", len(m.Nodes))
 }
 
 // listenAsNode has the server listen where the map says, unless it was told otherwise.

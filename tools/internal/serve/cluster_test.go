@@ -11,6 +11,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -89,4 +91,44 @@ func TestAClientNeedsTheAddressOfOneNode(t *testing.T) {
 	start(t, alone, Options{})
 	_, err = replication.Dial(t.Context(), wire.Options{Addr: "unix:" + alone.Unix})
 	require.ErrorIs(t, err, skep.Unsupported)
+}
+
+// A map with a higher epoch is taken while the server runs, and clients are told; one that cannot follow on the last is
+// not.
+func TestAMapIsReadAgain(t *testing.T) {
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c := local(t)
+	text := func(epoch int, seed string) []byte {
+		return fmt.Appendf(nil, "epoch: %d\nseed: %s\nnodes:\n  - {id: 1, name: a, addr: %q}\n", epoch, seed, "unix:"+c.Unix)
+	}
+	const seed, other = "6c0f3a5e9b1d4827a3c5e7f90b2d4861", "7c0f3a5e9b1d4827a3c5e7f90b2d4861"
+	c.Cluster, c.Node, c.Listen, c.RESP, c.HTTP, c.Unix = filepath.Join(dir, "map"), "a", None, None, None, filepath.Join(dir, "a")
+	require.NoError(t, os.WriteFile(c.Cluster, text(1, seed), 0o600))
+	again := make(chan os.Signal)
+	r := start(t, c, Options{Again: again})
+	st, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + c.Unix})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	epoch := func() uint32 {
+		b, err := st.ClusterMap(t.Context())
+		require.NoError(t, err)
+		m, err := clustermap.Parse(b)
+		require.NoError(t, err)
+		return m.Epoch
+	}
+	require.EqualValues(t, 1, epoch())
+	require.NoError(t, os.WriteFile(c.Cluster, text(3, seed), 0o600))
+	again <- os.Interrupt
+	storetest.Eventually(t, "the map is read again", func() bool { return epoch() == 3 })
+	_, err = st.Lookup(wire.WithEpoch(t.Context(), 1), &skep.LookupRequest{})
+	require.ErrorIs(t, err, skep.StaleMap)
+	for _, bad := range [][]byte{text(2, seed), text(4, other), []byte("nodes: {")} {
+		require.NoError(t, os.WriteFile(c.Cluster, bad, 0o600))
+		again <- os.Interrupt
+	}
+	again <- os.Interrupt // the last one has been seen to
+	require.EqualValues(t, 3, epoch())
+	require.Contains(t, r.log.String(), "map of the cluster not reloaded")
 }

@@ -15,7 +15,7 @@ import (
 // reloadInterval is how often files are looked at.
 const reloadInterval = 2 * time.Second
 
-// follow reads certificates, credentials and limits again when their files change or
+// follow reads certificates, credentials, limits and the cluster's map again when their files change or
 // when asked to, until ctx ends. What cannot be read leaves in use what is.
 func (s *server) follow(ctx context.Context) {
 	tick := time.NewTicker(reloadInterval)
@@ -82,6 +82,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	}
 	s.replaceKeys(next)
 	s.setShares(next)
+	s.replaceMap(next)
 	if fixed := s.c.fixed(next); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}
@@ -113,13 +114,13 @@ func (c *Config) fixed(next *Config) (out []string) {
 	return out
 }
 
-// fingerprint changes when a file with a certificate or a token does.
+// fingerprint changes when a file with a certificate, a token, a key or the cluster's map does.
 func fingerprint(c *Config) string {
 	paths := []string{c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA}
 	for _, cc := range c.Credentials {
 		paths = append(paths, cc.TokenFile)
 	}
-	paths = append(paths, c.Store.EncryptionKeyFile)
+	paths = append(paths, c.Store.EncryptionKeyFile, c.Cluster)
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
 		paths = append(paths, c.Tenants[name].EncryptionKeyFile)
 	}

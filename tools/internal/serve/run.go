@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
@@ -73,6 +74,8 @@ type server struct {
 	resp   *resp.Server
 	jobs   *jobs
 	info   httpapi.ServerInfo
+
+	cluster *clustermap.Map // nil: it is a node of none; follow's, once the server runs
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -400,6 +403,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		return err
 	}
 	var of []byte
+	var epoch uint32
 	switch m, n, err := c.clusterMap(); {
 	case err != nil:
 		return err
@@ -407,12 +411,13 @@ func (s *server) make(ctx context.Context) (err error) {
 		if of, err = m.Encode(); err != nil {
 			return err
 		}
-		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes))
+		s.cluster, epoch = m, m.Epoch
+		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
 	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch,
 	})
 	if err != nil {
 		return err

@@ -217,6 +217,9 @@ class Client:
     def lookup(self, namespace, keys, **fields):
         return read_lookup(self._call(LOOKUP, lookup(namespace, keys, **fields)))
 
+    def lookup_runs(self, namespace, runs, **fields):
+        return read_lookup_runs(self._call(LOOKUP_RUNS, lookup_runs(namespace, runs, **fields)))
+
     def renew(self, lease, duration):
         return read_lease(self._call(RENEW, renew(lease, duration)))
 

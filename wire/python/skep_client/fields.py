@@ -12,7 +12,7 @@ LAST = 1
 
 HELLO, PING, CANCEL, GOODBYE = 0x01, 0x02, 0x03, 0x04
 OPEN_NAMESPACE, NAMESPACES, LOOKUP, RENEW, RELEASE, WANT, PUT = range(0x10, 0x17)
-BEGIN, WRITE, COMMIT, ABORT, FLUSH = range(0x17, 0x1C)
+BEGIN, WRITE, COMMIT, ABORT, FLUSH, LOOKUP_RUNS = range(0x17, 0x1D)
 RESTORE, CREDIT, CLAIM, REPRIORITISE, STOP, END, CHUNKS = range(0x20, 0x27)
 COSTED_RESTORE, CLAIM_WHEN, COMPUTED = range(0x27, 0x2A)
 DIRECTION = 0x2B
@@ -28,7 +28,7 @@ KINDS = (
     "read only", "store failed", "lease expired", "other format", "foreign device", "missing device",
     "locked", "stopped", "deadline passed", "conflict", "memory not released", "unsupported",
     "device failed", "evicted", "claimed by the caller", "out of memory budget", "unavailable",
-    "overloaded", "denied",
+    "overloaded", "denied", "stale map", "node behind",
 )
 
 

@@ -30,6 +30,16 @@ def lookup(namespace, keys, salt="", lease=0, tiers=False, cost=None):
     return w.keys(keys).done()
 
 
+def lookup_runs(namespace, runs, salt="", lease=0, tiers=False, cost=None):
+    w = Writer().scope(namespace, salt).i64(lease).flag(tiers).flag(cost is not None)
+    if cost is not None:
+        w.i64(cost[0]).i64(cost[1]).f64(cost[2])
+    w.u32(len(runs))
+    for keys in runs:
+        w.keys(keys)
+    return w.done()
+
+
 def number(n):
     return Writer().u64(n).done()
 
@@ -242,6 +252,12 @@ read_namespaces = whole(lambda r: r.list(lambda: _namespace(r)))
 def read_lookup(r):
     return dict(blocks=r.u64(), tokens=r.u64(), bytes=r.i64(), lease=r.u64(), left=r.i64(), denied=r.flag(), pays=r.flag(),
                 estimate=r.i64(), tiers=list(r.bytes()))
+
+
+@whole
+def read_lookup_runs(r):
+    runs = r.list(lambda: [r.i64(), r.i64(), r.i64(), r.i64(), r.flag()])
+    return dict(runs=runs, lease=r.u64(), left=r.i64(), denied=r.flag(), tiers=list(r.bytes()))
 
 
 @whole

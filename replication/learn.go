@@ -1,0 +1,188 @@
+package replication
+
+import (
+	"context"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/wire"
+)
+
+// mark has the calls of ctx say which map they are by.
+func (v *view) mark(ctx context.Context) context.Context { return wire.WithEpoch(ctx, v.of.Epoch) }
+
+// only is the Store of a cluster that has had one node.
+func (v *view) only() skep.Store {
+	if len(v.nodes) == 1 {
+		return v.nodes[0].st
+	}
+	return nil
+}
+
+// teller is a node's Store that tells its map: wire's client.
+type teller interface {
+	ClusterMap(ctx context.Context) ([]byte, error)
+}
+
+// learn asks the nodes for a map that is newer than that of epoch, and goes on by it. It says whether there is one now.
+func (s *Store) learn(ctx context.Context, epoch uint32) bool {
+	s.learns.Lock()
+	defer s.learns.Unlock()
+	v := s.now.Load()
+	if v.of.Epoch > epoch {
+		return true // somebody else asked
+	}
+	m := s.newest(ctx, v)
+	if m == nil {
+		return false
+	}
+	if err := s.adopt(ctx, v, m); err != nil {
+		s.log.Error("a newer map of the cluster is not followed", "epoch", m.Epoch, "error", err)
+		return false
+	}
+	s.log.Info("a newer map of the cluster", "epoch", m.Epoch, "nodes", len(m.Nodes))
+	return true
+}
+
+// newest is the first newer map that a node answers with; nil: none does.
+func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	maps := make(chan *clustermap.Map, len(v.owner))
+	var wait sync.WaitGroup
+	for _, n := range v.owner {
+		t, ok := skep.As[teller](n.st)
+		if !ok {
+			continue
+		}
+		wait.Go(func() {
+			text, err := t.ClusterMap(ctx)
+			if err != nil {
+				return
+			}
+			m, err := clustermap.Parse(text)
+			if err == nil && m.Epoch <= v.of.Epoch {
+				return
+			}
+			if err == nil {
+				err = m.Succeeds(v.of)
+			}
+			if err != nil {
+				s.log.Warn("a node's map of the cluster is not followed", "node", n.Name, "error", err)
+				return
+			}
+			maps <- m
+			cancel()
+		})
+	}
+	wait.Wait()
+	select {
+	case m := <-maps:
+		return m
+	default:
+		return nil
+	}
+}
+
+// adopt goes on by a newer map. Nodes keep their places, and those that it does not have any more stay for what has been
+// begun with them.
+func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
+	const op = "newer map"
+	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)], table: placement.New(m)}
+	var made []skep.Store
+	drop := func(err error) error {
+		for _, st := range made {
+			_ = st.Close()
+		}
+		return err
+	}
+	for _, mn := range m.Nodes {
+		var n *node
+		for _, old := range v.owner {
+			if old.ID == mn.ID && old.Addr == mn.Addr {
+				n = old
+			}
+		}
+		if n == nil {
+			if s.open == nil {
+				return drop(&skep.Error{Op: op, Kind: skep.Unsupported, Field: "node", Value: mn.Name, Limit: "one that can be dialled"})
+			}
+			st, err := s.open(mn)
+			if err != nil {
+				return drop(err)
+			}
+			made = append(made, st)
+			n = &node{Node: mn, i: len(next.nodes), st: st}
+			next.nodes = append(next.nodes, n)
+		}
+		next.owner = append(next.owner, n)
+	}
+	if v.only() != nil && next.only() == nil {
+		if err := s.outgrow(ctx, v.nodes[0]); err != nil {
+			return drop(err)
+		}
+	}
+	s.mu.Lock()
+	if s.closed.Load() {
+		s.mu.Unlock()
+		return drop(&skep.Error{Op: op, Kind: skep.Closed})
+	}
+	s.now.Store(next)
+	s.mu.Unlock()
+	for _, n := range v.owner {
+		n.gone.Store(!has(next.owner, n))
+	}
+	s.merge.keepUp(next)
+	return nil
+}
+
+func has(list []*node, n *node) bool {
+	for _, x := range list {
+		if x == n {
+			return true
+		}
+	}
+	return false
+}
+
+// outgrow keeps the numbers of namespaces that callers have of a cluster's only node, when another one comes.
+func (s *Store) outgrow(ctx context.Context, n *node) error {
+	trips := n.trips.Load()
+	list, err := n.st.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		if _, err := s.spaces.heardAs(n, trips, info, info.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the call
+// is made once more.
+func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
+	v := s.now.Load()
+	out, err := f(v.mark(ctx), s.to(v))
+	if err == nil {
+		return out, nil
+	}
+	if skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
+		v = s.now.Load()
+		out, err = f(v.mark(ctx), s.to(v))
+	}
+	switch skep.KindOf(err) {
+	case skep.StaleMap, skep.Behind:
+		err = &skep.Error{Op: "cluster", Kind: skep.Unavailable, Field: "map of epoch", Value: v.of.Epoch, Limit: "the node's", Err: err}
+	}
+	return out, err
+}
+
+// act is by of a call that gives nothing but an error.
+func act(ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) error) error {
+	_, err := by(ctx, s, func(ctx context.Context, st skep.Store) (struct{}, error) { return struct{}{}, f(ctx, st) })
+	return err
+}

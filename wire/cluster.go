@@ -1,0 +1,56 @@
+package wire
+
+import (
+	"context"
+
+	"github.com/skepkv/skep"
+)
+
+// clusterState is the map that a server tells clients of, and its epoch.
+type clusterState struct {
+	text  []byte
+	epoch uint32
+}
+
+// SetCluster gives the server of a node another map: requests by an older one are answered so from here on. A server
+// that was made without a map stays without.
+//
+// Errors: Invalid (the epoch is not above the one there is).
+func (s *Server) SetCluster(text []byte, epoch uint32) error {
+	for {
+		was := s.cluster.Load()
+		switch {
+		case was == nil:
+			return skep.Invalidf("set cluster", "map", "set", "none: the server was made without one")
+		case epoch <= was.epoch:
+			return skep.Invalidf("set cluster", "epoch", epoch, was.epoch+1)
+		}
+		if s.cluster.CompareAndSwap(was, &clusterState{text, epoch}) {
+			return nil
+		}
+	}
+}
+
+// compare answers a request by another map.
+func (c *clusterState) compare(op string, epoch uint32) error {
+	switch {
+	case epoch < c.epoch:
+		return &skep.Error{Op: op, Kind: skep.StaleMap, Field: "epoch", Value: epoch, Limit: c.epoch}
+	case epoch > c.epoch:
+		return &skep.Error{Op: op, Kind: skep.Behind, Field: "epoch", Value: epoch, Limit: c.epoch}
+	}
+	return nil
+}
+
+type epochKey struct{}
+
+// WithEpoch has calls made with the context say that the caller computed with the map of this epoch. A server that is
+// no node of a cluster is not told.
+func WithEpoch(ctx context.Context, epoch uint32) context.Context {
+	return context.WithValue(ctx, epochKey{}, epoch)
+}
+
+func epochOf(ctx context.Context) uint32 {
+	e, _ := ctx.Value(epochKey{}).(uint32)
+	return e
+}

@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// A node answers who computed with another map, and has done nothing; a server that is no node is not told of epochs.
+func TestEpochsAreCompared(t *testing.T) {
+	t.Parallel()
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{ClusterMap: []byte("{}"), Epoch: 7})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "a", 3)
+	calls := map[string]func(ctx context.Context) error{
+		"lookup": func(ctx context.Context) error {
+			_, err := c.Lookup(ctx, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+			return err
+		},
+		"lookup of runs": func(ctx context.Context) error {
+			_, err := c.LookupRuns(ctx, &skep.RunsRequest{Scope: ch.Scope, Runs: [][]skep.Key{ch.Keys}})
+			return err
+		},
+		"want": func(ctx context.Context) error {
+			_, err := c.Want(ctx, &skep.WantRequest{Scope: ch.Scope, Keys: ch.Keys})
+			return err
+		},
+		"put": func(ctx context.Context) error {
+			_, err := c.Put(ctx, &skep.PutRequest{Scope: ch.Scope, Blocks: []skep.Block{{Key: skep.Key{9}, Parts: []skep.Part{{Bytes: make([]byte, 64)}}}}})
+			return err
+		},
+		"delete": func(ctx context.Context) error { _, err := c.Delete(ctx, ch.Scope, ch.Keys); return err },
+		"hint": func(ctx context.Context) error {
+			_, err := c.Hint(ctx, ch.Scope, ch.Keys, skep.Hint{Drop: true})
+			return err
+		},
+		"purge": func(ctx context.Context) error { return c.Purge(ctx, skep.Purge{Namespace: ch.Namespace}) },
+		"flush": c.Flush,
+		"restore": func(ctx context.Context) error {
+			s, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: ch.Scope, Keys: ch.Keys}}})
+			if err != nil {
+				return err
+			}
+			defer s.Close(context.Background())
+			var into [1]skep.Chunk
+			if _, err = s.Next(context.Background(), into[:]); err == nil {
+				err = into[0].Err
+			}
+			return err
+		},
+	}
+	for name, call := range calls {
+		require.ErrorIs(t, call(WithEpoch(t.Context(), 6)), skep.StaleMap, name)
+		require.ErrorIs(t, call(WithEpoch(t.Context(), 8)), skep.Behind, name)
+	}
+	got, err := c.Lookup(WithEpoch(t.Context(), 7), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+	require.NoError(t, err)
+	require.Equal(t, 3, got.Blocks, "nothing was done")
+	require.NoError(t, calls["lookup"](t.Context()), "a caller that knows no map")
+
+	require.ErrorIs(t, r.SetCluster([]byte("[]"), 7), skep.Invalid)
+	require.NoError(t, r.SetCluster([]byte("[]"), 8))
+	require.ErrorIs(t, calls["lookup"](WithEpoch(t.Context(), 7)), skep.StaleMap)
+	require.NoError(t, calls["lookup"](WithEpoch(t.Context(), 8)))
+	text, err := c.ClusterMap(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "[]", string(text))
+
+	r = serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	c = r.dial(t, r.options())
+	ch = chainOf(t, c, "a", 3)
+	require.NoError(t, calls["lookup"](WithEpoch(t.Context(), 6)))
+	require.ErrorIs(t, r.SetCluster([]byte("[]"), 8), skep.Invalid)
+}
+
+// An epoch where none was agreed on ends the connection, as any header does that says what it must not.
+func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
+	t.Parallel()
+	for _, o := range []ServerOptions{{}, {ClusterMap: []byte("{}")}} {
+		r := serve(t, "unix", newMemstore(storetest.Config{}), o)
+		for _, h := range []Header{{Type: TypeHello, Epoch: 1}, {Type: TypePing, Call: 1, Epoch: 1}} {
+			c, err := net.Dial("unix", r.addr[len("unix:"):])
+			require.NoError(t, err)
+			hi, err := appendFrame(nil, Header{Type: TypeHello, Epoch: h.Epoch * map[bool]uint32{true: 1}[h.Type == TypeHello]}, &hello{Min: 1, Max: 1, Token: operator})
+			require.NoError(t, err)
+			if h.Type != TypeHello {
+				b, err := appendFrame(nil, h, nil)
+				require.NoError(t, err)
+				hi = append(hi, b...)
+			}
+			_, err = c.Write(hi)
+			require.NoError(t, err)
+			var b [4096]byte
+			n := 0
+			for err == nil {
+				var k int
+				k, err = c.Read(b[n:])
+				n += k
+			}
+			if h.Type == TypeHello {
+				require.Zero(t, n, "no welcome")
+			} else {
+				first, err := ParseHeader(b[:n])
+				require.NoError(t, err)
+				require.Equal(t, n, HeaderSize+int(first.Body), "a welcome and no answer")
+			}
+			require.NoError(t, c.Close())
+		}
+	}
+}
