@@ -107,7 +107,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	in.parts, in.given, in.loan, in.accepted = parts, nil, nil, true
 	e := in.entry(ns)
 	e.Location = 0
-	in.rec.Version = uint32(s.nextSeq())
+	in.rec.Version = uint32(s.root.Next())
 	for i := range in.rec.Parts {
 		s.sum(ns, in, i)
 	}

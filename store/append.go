@@ -185,7 +185,7 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	}
 	g.entries += entries
 	g.pending += 2 // until no drive writes for it any more, and until it is published
-	a.seq = s.beginSeq()
+	a.seq = s.root.Begin()
 	return a, n, false
 }
 

@@ -52,7 +52,7 @@ func (c *cleaner) oldestBeside(g *group) uint64 {
 func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
 	s := c.s
 	k := &carrier{s: s, oldest: c.oldestBeside(g), seen: map[string]bool{}}
-	if !outlived(s.seq.Load(), k.oldest) {
+	if !outlived(s.root.Last(), k.oldest) {
 		k.stones = append(s.heirless(g, recs, refs), g.owed...)
 		if stale && g.unsure { // what an earlier process dropped of it is not known
 			more, err := s.rowless(ctx, g, recs)
@@ -100,7 +100,7 @@ func (s *Store) heirless(g *group, recs []segment.Record, refs []index.Ref) (sto
 			continue
 		}
 		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.dead(r.Instance, tag(r.SaltTag)) {
-			stones = append(stones, segment.Tombstone{Seq: s.nextSeq(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
+			stones = append(stones, segment.Tombstone{Seq: s.root.Next(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
 		}
 	}
 	return stones
@@ -148,7 +148,7 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		}
 		ns := n.of(v.Instance)
 		// The last number given is said for ever, or a rebuild gave it again.
-		last := uint32(v.Info.ID) == n.nextNumbers().NextNamespace
+		last := uint32(v.Info.ID) == k.s.root.Numbers().Namespace
 		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.info.ID == v.Info.ID {
 			return k.last().Namespace(&v)
 		}

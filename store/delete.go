@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []ske
 		s.changes.Unlock()
 		return 0, &skep.Error{Op: "delete", Kind: skep.Deadline, Err: ctx.Err()}
 	}
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	for _, key := range keys {
 		fp := s.names.fingerprint(ns.instance, t, key)
 		if s.sides.has(fp) {
@@ -105,7 +106,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []ske
 	if err == nil && b.Len() > 0 {
 		// Not under ctx: the index must follow the rows. With the root row: no number of a
 		// tombstone is ever given to what is put later.
-		err = s.commitRows(b, func() error { return s.saveSeq(s.ctx, b, true) })
+		err = s.commitRows(b, func() error { return s.saveRoot(s.ctx, b, true) })
 	}
 	if err == nil {
 		s.sides.forget(sided)
@@ -157,11 +158,11 @@ func tombstoneOf(ns *namespace, t tag, key skep.Key, seq, covers uint64) segment
 func (s *Store) writtenAt(fp index.Fingerprint) (written, record uint64) {
 	e, ok := s.index.Resolve(fp)
 	if !ok || e.Location == 0 {
-		return s.seq.Load(), 0
+		return s.root.Last(), 0
 	}
 	rec, err := s.record(fp, e)
 	if err != nil {
-		return s.seq.Load(), 0
+		return s.root.Last(), 0
 	}
 	return rec.Written(), rec.Seq
 }
@@ -196,7 +197,7 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 	}
 	b := s.catalog.NewBatch()
 	rows := s.owed.into(b)
-	if err := s.saveSeq(ctx, b, true); err != nil { // who calls again deletes them again: no harm
+	if err := s.saveRoot(ctx, b, true); err != nil { // who calls again deletes them again: no harm
 		return err
 	}
 	s.owed.paid(rows)
@@ -262,7 +263,7 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 // the devices do not know. REQUIRES: s.naming.
 func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	n := s.names
-	next := n.nextNumbers()
+	next := s.root.Numbers()
 	var gone []*namespace
 	switch ns := n.byID.get(p.Namespace); {
 	case ns != nil:
@@ -283,13 +284,13 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		return nil // nothing of theirs is here
 	}
 	b := s.catalog.NewBatch()
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	fresh := make([]*namespace, len(gone))
 	var todo []catalog.Intent
 	for i, ns := range gone {
-		next.NextInstance++
+		next.Instance++
 		renewed := *ns // readers hold pointers to namespaces: a purged one is left as it is
-		renewed.instance, renewed.stored = next.NextInstance, new(atomic.Int64)
+		renewed.instance, renewed.stored = next.Instance, new(atomic.Int64)
 		fresh[i] = &renewed
 		b.DeletePurgesOf(ns.instance)
 		b.DeleteSidesOf(ns.instance, nil)
@@ -324,16 +325,8 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 // saveNames commits b with new high-water marks and keeps them. It waits for the commit
 // also when the caller's context ends: a commit that came later would have given out an
 // instance that is given out again. REQUIRES: s.naming.
-func (s *Store) saveNames(b *catalog.Batch, next catalog.StoreState) error {
-	s.rootMu.Lock()
-	defer s.rootMu.Unlock()
-	if err := s.unsure(s.saveRoot(s.ctx, b, next, true)); err != nil {
-		return err
-	}
-	s.names.mu.Lock() // before another root row is made
-	s.names.mu.next = next
-	s.names.mu.Unlock()
-	return nil
+func (s *Store) saveNames(b *catalog.Batch, next watermark.Numbers) error {
+	return s.root.SaveNumbers(s.ctx, s.catalog, b, next, s.unsure)
 }
 
 // purgeSalt gives a salt a new tag. REQUIRES: s.naming.
@@ -349,7 +342,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 	}
 	// A row is keyed by the salt's first tag and holds its present epoch; blocks carry the
 	// tag of their epoch.
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
 	var firsts, deads []instanceTag
@@ -369,7 +362,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		}
 	}
 	todo := s.intend(b, &w)
-	if err := s.unsure(s.saveSeq(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
+	if err := s.unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.carryOut(ctx, todo)

@@ -47,7 +47,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 	st := &eventStream{s: s, next: next, follow: !snapshot, told: make(chan struct{}), done: make(chan struct{})}
 	// In this order: what has a later number was put after the stream had its place, so its event follows.
 	st.asked = s.options.Wall()
-	st.since = s.seq.Load()
+	st.since = s.root.Last()
 	if snapshot {
 		st.groups = s.groupNumbers(0)
 	} else {

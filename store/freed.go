@@ -327,7 +327,7 @@ type recordID struct {
 // version, or in another copy of this one, only this record is meant: it was never
 // committed. Else whatever is older is gone as well.
 func (s *Store) stray(h *segment.Head) segment.Tombstone {
-	t := segment.Tombstone{Seq: s.nextSeq(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
+	t := segment.Tombstone{Seq: s.root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
 	fp := s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key)
 	exact := s.rivals.before(fp, h.Written()) < h.Written()
 	if _, ok := s.index.Resolve(fp); ok {
@@ -354,7 +354,7 @@ func (s *Store) strays(ctx context.Context, g *group, scan scanner) (list []segm
 		return nil, err
 	}
 	err = scan(ctx, g, func(a *segment.Append, e segment.Entry) error {
-		s.passSeq(a.Seq) // of an append that was never committed no row tells
+		s.root.Pass(a.Seq) // of an append that was never committed no row tells
 		if e.Kind != segment.KindBlock {
 			return nil
 		}
@@ -424,7 +424,7 @@ func (s *Store) reconcileStale(ctx context.Context) {
 	b := s.catalog.NewBatch()
 	list, err := s.reconcile(ctx, b, []*group{g})
 	if err == nil {
-		err = s.saveSeq(ctx, b, true)
+		err = s.saveRoot(ctx, b, true)
 	}
 	if err != nil {
 		if ctx.Err() == nil {

@@ -72,7 +72,7 @@ func (l *intents) none() bool {
 
 // intend adds entries to a commit.
 func (s *Store) intend(b *catalog.Batch, w *segment.LogWriter) catalog.Intent {
-	i := catalog.Intent{Number: s.nextSeq(), Entries: slices.Clone(w.Bytes())}
+	i := catalog.Intent{Number: s.root.Next(), Entries: slices.Clone(w.Bytes())}
 	b.PutIntent(i.Number, i.Entries)
 	return i
 }
@@ -189,7 +189,7 @@ func (s *Store) loadIntents(ctx context.Context) error {
 		s.intents.add(list...)
 	}
 	for _, i := range list {
-		s.passSeq(i.Number)
+		s.root.Pass(i.Number)
 	}
 	return err
 }
@@ -240,10 +240,10 @@ func (s *Store) nameEntries() (out []*segment.LogWriter, err error) {
 		err = write(out[len(out)-1])
 	}
 	for _, ns := range n.byID.all() {
-		add(func(w *segment.LogWriter) error { return w.Namespace(ns.entry(s.nextSeq())) })
+		add(func(w *segment.LogWriter) error { return w.Namespace(ns.entry(s.root.Next())) })
 	}
 	for k := range n.deadTags.all() {
-		p := segment.Purge{Seq: n.saltEpoch.get(k), Covers: s.seq.Load(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
+		p := segment.Purge{Seq: n.saltEpoch.get(k), Covers: s.root.Last(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
 		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
 	}
 	return out, err

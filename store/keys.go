@@ -68,7 +68,6 @@ type names struct {
 		tenants     map[string]uint16
 		tenantNames []string
 		of          map[string][]skep.NamespaceID // namespaces by tenant, in order
-		next        catalog.StoreState            // NextNamespace and NextInstance
 	}
 	secret [16]byte
 	k0, k1 uint64
@@ -248,13 +247,6 @@ const (
 	maxNamespaces = 1 << 20
 )
 
-// nextNumbers are the high-water marks of numbers given out.
-func (n *names) nextNumbers() catalog.StoreState {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.mu.next
-}
-
 // OpenNamespace implements skep.Namespacer.
 func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	const op = "open namespace"
@@ -286,26 +278,26 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 		return info, err
 	}
 	n := s.names
-	next, have := n.nextNumbers(), n.byID.len()
+	next, have := s.root.Numbers(), n.byID.len()
 	if have >= maxNamespaces {
 		return zero, skep.Invalidf(op, "namespaces", have, maxNamespaces)
 	}
 	if have, most := n.has(spec.Tenant), s.options.TenantNamespaces; have >= most {
 		return zero, &skep.Error{Op: op, Kind: skep.Quota, Field: "namespaces of the tenant", Value: have, Limit: "at most " + itoa(most)}
 	}
-	next.NextNamespace++
-	next.NextInstance++
-	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.NextNamespace), NamespaceSpec: spec, Created: s.options.Wall().UTC()}
+	next.Namespace++
+	next.Instance++
+	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.Namespace), NamespaceSpec: spec, Created: s.options.Wall().UTC()}
 	// A row that cannot be entered would keep the store from opening.
-	ns, err := n.prepare(info, next.NextInstance)
+	ns, err := n.prepare(info, next.Instance)
 	if err != nil {
 		return zero, err
 	}
-	row := &catalog.Namespace{NamespaceInfo: info, Instance: next.NextInstance}
+	row := &catalog.Namespace{NamespaceInfo: info, Instance: next.Instance}
 	b := s.catalog.NewBatch()
 	b.PutNamespace(row)
 	var w segment.LogWriter
-	if err := w.Namespace(&segment.Namespace{Seq: s.nextSeq(), Instance: row.Instance, Info: info}); err != nil {
+	if err := w.Namespace(&segment.Namespace{Seq: s.root.Next(), Instance: row.Instance, Info: info}); err != nil {
 		return zero, err
 	}
 	todo := s.intend(b, &w)

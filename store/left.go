@@ -227,7 +227,7 @@ func (s *Store) forgetLoaded() {
 	}
 	s.drives = nil
 	s.space.mu.groups = newGroupSet()
-	s.seq.Store(0)
+	s.root.Reset()
 }
 
 // unused says whether the drives are block devices of a store whose making was cut off: their

@@ -95,7 +95,7 @@ func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	ns := s.names.byID.get(sc.Namespace)
 	other := ns.instance + 1000
-	was := s.nextSeq()
+	was := s.root.Next()
 	deleted := *ns.entry(was)
 	deleted.Deleted, deleted.Instance, deleted.Info.ID = true, other, 1000
 	others := []any{
@@ -127,7 +127,7 @@ func TestWhatIsNoMoreIsNotSaid(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	ns := s.names.byID.get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
-	gone := *ns.entry(s.nextSeq())
+	gone := *ns.entry(s.root.Next())
 	gone.Instance, gone.Info.ID = ns.instance+1000, 1000
 	stone := segment.Tombstone{Seq: 1, Covers: 1, Instance: ns.instance, Key: keyOf(1)}
 
@@ -179,7 +179,7 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 	defer events.Close()
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
-	require.NoError(t, w.Namespace(ns.entry(s.nextSeq())))
+	require.NoError(t, w.Namespace(ns.entry(s.root.Next())))
 	pending := s.intend(b, &w)
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	s.intents.add(pending)
@@ -254,7 +254,7 @@ func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
 	sc := &scrubber{s: s}
 	crew := storetest.NewCrew(t)
 	crew.Go(func(testing.TB) {
-		sc.relogEntry(asked, nil, entriesOf(t, *s.names.byID.get(kept.Namespace).entry(s.nextSeq())), "missing")
+		sc.relogEntry(asked, nil, entriesOf(t, *s.names.byID.get(kept.Namespace).entry(s.root.Next())), "missing")
 	})
 	<-asked.asked
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })

@@ -89,7 +89,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 		return nil, nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
 	}
 	b := s.catalog.NewBatch()
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	gone = n.withClusters(ns)
 	for _, ns := range gone {
 		b.DeleteNamespace(ns.info.ID)
@@ -106,7 +106,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 		}
 		todo = append(todo, s.intend(b, &w))
 	}
-	if err := s.saveNames(b, n.nextNumbers()); err != nil {
+	if err := s.saveNames(b, s.root.Numbers()); err != nil {
 		return nil, nil, err
 	}
 	for _, ns := range gone {
@@ -131,7 +131,7 @@ func (s *Store) endedNow(entries []byte) ([]byte, error) {
 	}
 	var seq uint64
 	if len(ended) > 0 {
-		seq = s.nextSeq()
+		seq = s.root.Next()
 	}
 	var w segment.LogWriter
 	for e := range segment.Entries(entries) {

@@ -63,7 +63,7 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	s.dropSpares()
 
 	cleaned := s.entering.begin()
-	found := entriesOf(t, *s.names.byID.get(gone.Namespace).entry(s.nextSeq()))
+	found := entriesOf(t, *s.names.byID.get(gone.Namespace).entry(s.root.Next()))
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "it is gone", func() bool { return s.names.byID.get(gone.Namespace) == nil })

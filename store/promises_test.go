@@ -126,18 +126,6 @@ func waitHeld(r *rig, n int) error {
 	}
 }
 
-// The flushed-up-to mark stays below every append that is under way.
-func TestMarkStopsBelowWhatIsUnderWay(t *testing.T) {
-	m := marks{underway: map[uint64]struct{}{5: {}, 9: {}}}
-	require.Equal(t, uint64(4), m.low(20))
-	require.Equal(t, uint64(4), m.low(7))
-	require.Equal(t, uint64(3), m.low(3), "what began later does not matter")
-	m.end(5, 0)
-	require.Equal(t, uint64(8), m.low(20))
-	m.end(9, 0)
-	require.Equal(t, uint64(20), m.low(20))
-}
-
 // A group's generation is in the catalog for good before a byte is written under it.
 func TestGenerationIsSyncedFirst(t *testing.T) {
 	s, r, crash := crashRig(t, func(o *Options) { o.SpaceTimeout = hangs })
@@ -174,7 +162,7 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	for i := range 40 {
 		putRun(t, s, sc, []skep.Key{keyOf(uint32(i))}, 8<<10)
 	}
-	last := s.seq.Load()
+	last := s.root.Last()
 	generations := map[uint64]uint32{}
 	note := func(s *Store) {
 		s.space.mu.Lock()
@@ -192,7 +180,7 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, s.seq.Load(), last)
+	require.GreaterOrEqual(t, s.root.Last(), last)
 	for i := range 10 {
 		putRun(t, s, sc, []skep.Key{keyOf(uint32(100 + i))}, 8<<10)
 	}
@@ -228,12 +216,12 @@ func TestNumbersOfPurgesAndDeletionsAreGivenOutOnce(t *testing.T) {
 			for i := range 5 {
 				c.do(t, s, sc, keyOf(uint32(i)))
 			}
-			last := s.seq.Load()
+			last := s.root.Last()
 			o := crash("all are answered")
 			require.NoError(t, s.Close())
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
-			require.GreaterOrEqual(t, s.seq.Load(), last)
+			require.GreaterOrEqual(t, s.root.Last(), last)
 			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(9)}, 8<<10))
 			require.NoError(t, s.Close())

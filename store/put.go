@@ -434,7 +434,7 @@ func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*i
 		s.decline(blocks, skep.Full)
 		return nil
 	}
-	s.rivals.begin(blocks, s.seq.Load())
+	s.rivals.begin(blocks, s.root.Last())
 	defer s.rivals.end(blocks)
 	var underway []*appending
 	var bytes int64

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -27,12 +28,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.epoch = root.Epoch + 1
 	s.setLead(root.Lasting)
 	// Numbers given out after the root row was last written are skipped over.
-	s.seq.Store(root.NextSeq)
-	s.flushed.Store(root.FlushedSeq)
-	s.marked.Store(root.FlushedSeq)
+	s.root.Load(root)
 	s.space.mu.next = root.NextGroup
 	s.names = newNames(s.secret)
-	s.names.mu.next = catalog.StoreState{NextInstance: root.NextInstance, NextNamespace: root.NextNamespace}
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
@@ -61,7 +59,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.claim(b); err != nil {
 		return err
 	}
-	if err := s.saveSeq(ctx, b, true); err != nil {
+	if err := s.saveRoot(ctx, b, true); err != nil {
 		return err
 	}
 	s.stampOwner(ctx, s.drives...)
@@ -96,7 +94,7 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 		}
 	}
 	s.relog = false
-	return s.saveSeq(ctx, b, true)
+	return s.saveRoot(ctx, b, true)
 }
 
 // unsaved are groups that were open when the store ended, or that had lost blocks.
@@ -122,8 +120,7 @@ func (s *Store) loadNames(ctx context.Context) error {
 		if _, err := n.add(r.NamespaceInfo, r.Instance); err != nil {
 			return err
 		}
-		n.mu.next.NextInstance = max(n.mu.next.NextInstance, r.Instance)
-		n.mu.next.NextNamespace = max(n.mu.next.NextNamespace, uint32(r.ID))
+		s.root.PassNumbers(watermark.Numbers{Namespace: uint32(r.ID), Instance: r.Instance})
 	}
 	purges, err := s.catalog.Purges(ctx)
 	if err != nil {
@@ -135,7 +132,7 @@ func (s *Store) loadNames(ctx context.Context) error {
 		// later tags say only that those are dead.
 		k := instanceTag{p.Instance, tag(p.Tag)}
 		if p.Seq > 0 {
-			s.passSeq(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
+			s.root.Pass(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
 		}
 		if n.byInstance.get(p.Instance) == nil { // nothing has it any more
 			b.DeletePurge(p)
@@ -193,7 +190,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			}
 		}
 		if free {
-			s.seq.Store(max(s.seq.Load(), r.Generation))
+			s.root.Pass(r.Generation)
 			s.leftFree[r.Group] = true
 			s.space.mu.next = max(s.space.mu.next, r.Group)
 			continue
@@ -218,12 +215,12 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		g.state.State = catalog.GroupSealed
 		s.space.mu.groups.add(g)
 		s.space.mu.next = max(s.space.mu.next, r.Group)
-		s.seq.Store(max(s.seq.Load(), r.Generation))
+		s.root.Pass(r.Generation)
 		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
 			*first = r.OpenedSeq
 		}
 	}
-	s.loadedSeq[1] = s.seq.Load()
+	s.loadedSeq[1] = s.root.Last()
 	for i, d := range s.drives {
 		for n := d.segments - 1; n >= 0; n-- {
 			if !used[i][uint32(n)] {
@@ -424,7 +421,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		doubtful = append(doubtful, list[i].doubtful...)
 		stale = append(stale, list[i].stale...)
 		count(&list[i])
-		s.seq.Store(max(s.seq.Load(), list[i].seq))
+		s.root.Pass(list[i].seq)
 	}
 	if len(stale) > 0 && !s.options.ReadOnly {
 		b := s.catalog.NewBatch()
@@ -532,9 +529,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		}
 		s.log.Warn("blocks not whole after the crash were dropped", "blocks", len(lost))
 	}
-	s.marks.mu.Lock()
-	s.marks.unflushed++ // so that the mark moves past what was verified
-	s.marks.mu.Unlock()
+	s.root.Owe() // so that the mark moves past what was verified
 	return nil
 }
 

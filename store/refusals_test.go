@@ -127,7 +127,7 @@ func TestALargePutEndsAtItsDeadline(t *testing.T) {
 		put <- err
 	}()
 	require.NoError(t, waitHeld(r, 2))
-	eventually(t, "what may be under way is", func() bool { return s.seq.Load() > 0 && r.held() > 48 })
+	eventually(t, "what may be under way is", func() bool { return s.root.Last() > 0 && r.held() > 48 })
 	cancel()
 	requireKind(t, skep.Deadline, <-put)
 	r.each(func(_ int, d *device.Fault) { d.Release() })

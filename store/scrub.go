@@ -336,7 +336,7 @@ func (sc *scrubber) names(ctx context.Context) {
 	var missing []*segment.LogWriter
 	for _, ns := range n.byID.all() {
 		var w segment.LogWriter
-		if !sc.instances[ns.instance] && w.Namespace(ns.entry(sc.s.nextSeq())) == nil {
+		if !sc.instances[ns.instance] && w.Namespace(ns.entry(sc.s.root.Next())) == nil {
 			missing = append(missing, &w)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":         95,
-	"methods of *store.Store":       450,
+	"fields of store.Store":         90,
+	"methods of *store.Store":       445,
 	"lines of store":                24600,
 	"lines of store/storetest":      6200,
 	"lines of wire":                 8800,
