@@ -14,6 +14,7 @@
 //	admin      the socket through which other processes see and change an open store
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -319,7 +320,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 		var rec segment.Record
 		require.NoError(t, segment.DecodeRecord(row, &rec))
 		recs = append(recs, rec)
-		refs = append(refs, index.Ref{FP: s.names.fingerprint(ns.instance, tag{}, rec.Key), Location: l.Pack()})
+		refs = append(refs, index.Ref{FP: s.names.Fingerprint(ns.Instance, namespaces.Tag{}, rec.Key), Location: l.Pack()})
 	}
 	verdicts := []index.Verdict{index.Drop, index.Drop}
 	res, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: time.Minute})

@@ -2,14 +2,16 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"sync"
 	"sync/atomic"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -29,7 +31,7 @@ type rebuilder struct {
 	ended      map[skep.NamespaceID]uint32 // deleted ones: the last instance of each
 	topSpace   skep.NamespaceID
 	whole      map[uint32]uint64 // purged instances: when
-	salts      map[instanceTag]segment.Purge
+	salts      map[namespaces.SaltTag]segment.Purge
 	mark       uint64 // everything up to it was flushed
 	top        uint64 // highest sequence number seen
 	topGroup   uint32
@@ -88,7 +90,7 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 
 func newRebuilder(s *Store, progress func(RebuildProgress)) *rebuilder {
 	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
-		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
+		whole: map[uint32]uint64{}, salts: map[namespaces.SaltTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
 	}
@@ -130,7 +132,7 @@ func (r *rebuilder) run(ctx context.Context) error {
 	if err := s.catalog.Empty(ctx); err != nil {
 		return err
 	}
-	s.names = newNames(s.secret)
+	s.names = namespaces.NewTable(s.secret)
 	if err := r.readHeaders(ctx); err != nil {
 		return err
 	}

@@ -2,10 +2,12 @@ package store
 
 import (
 	"encoding/binary"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // What a rebuild knows of blocks: of every record some 60 bytes, found by the block's
@@ -144,7 +146,7 @@ func (sh *rebuildShard) each(visit func(list []*candidate) error) error {
 type rebuildScope struct {
 	instance  uint32
 	namespace uint32
-	tag       tag
+	tag       namespaces.Tag
 }
 
 // rebuildScopes numbers scopes, from 1.
@@ -178,10 +180,10 @@ const (
 func (r *rebuilder) fates() []uint8 {
 	out := make([]uint8, len(r.scopes.list)+1)
 	for i, sc := range r.scopes.list {
-		if !r.s.names.dead(sc.instance, sc.tag) {
+		if !r.s.names.Dead(sc.instance, sc.tag) {
 			// What was put over is known by the newer record, which is on as many drives as
 			// the namespace has copies.
-			if ns := r.s.names.of(sc.instance); ns != nil && !ns.info.Chained && ns.info.Copies <= r.rep.Missing {
+			if ns := r.s.names.Of(sc.instance); ns != nil && !ns.Info.Chained && ns.Info.Copies <= r.rep.Missing {
 				out[i+1] = scopeMayBeOld
 			}
 			continue
@@ -189,7 +191,7 @@ func (r *rebuilder) fates() []uint8 {
 		out[i+1] = scopeUnnamed
 		n, known := r.namespaces[skep.NamespaceID(sc.namespace)]
 		_, purged := r.whole[sc.instance]
-		if purged || r.s.names.of(sc.instance) != nil || known && sc.instance < n.Instance || sc.instance <= r.ended[skep.NamespaceID(sc.namespace)] {
+		if purged || r.s.names.Of(sc.instance) != nil || known && sc.instance < n.Instance || sc.instance <= r.ended[skep.NamespaceID(sc.namespace)] {
 			out[i+1] = scopePurged
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -199,10 +200,10 @@ func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *lo
 		}
 		loc = layout.Location{Group: g.num, Page: page, Device: inlineDevice}
 	}
-	if sc := (rebuildScope{h.Instance, h.NamespaceID, tag(h.SaltTag)}); l.id == 0 || sc != l.scope {
+	if sc := (rebuildScope{h.Instance, h.NamespaceID, namespaces.Tag(h.SaltTag)}); l.id == 0 || sc != l.scope {
 		l.scope, l.id = sc, r.scopes.id(sc)
 	}
-	c := candidate{fp: r.s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
+	c := candidate{fp: r.s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
 		loc: loc.Pack(), scope: l.id, durable: h.Flags&segment.RecordDurable != 0,
 		heir: h.Flags&segment.RecordSuccessor != 0}
 	c.unread = g.absent && !readableWithout(g.group, body, &l.rec)
@@ -211,7 +212,7 @@ func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *lo
 }
 
 func (r *rebuilder) takeTombstone(t *segment.Tombstone) {
-	fp := r.s.names.fingerprint(t.Instance, tag(t.SaltTag), t.Key)
+	fp := r.s.names.Fingerprint(t.Instance, namespaces.Tag(t.SaltTag), t.Key)
 	sh := r.shard(fp)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -254,7 +255,7 @@ func (r *rebuilder) takeName(e segment.Entry) {
 			r.whole[p.Instance] = max(r.whole[p.Instance], p.Seq)
 			return
 		}
-		k := instanceTag{p.Instance, tag(p.SaltTag)}
+		k := namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}
 		if old, ok := r.salts[k]; !ok || p.Seq > old.Seq {
 			r.salts[k] = p
 		}

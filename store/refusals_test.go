@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -46,10 +47,11 @@ func TestRefusedByName(t *testing.T) {
 			return err
 		}(),
 		"namespaces": func() error {
-			for id := range skep.NamespaceID(maxNamespaces) {
-				if s.names.byID.get(id) == nil {
-					s.names.byID.set(id, &namespace{})
-					defer s.names.byID.delete(id)
+			for id := range skep.NamespaceID(namespaces.MaxNamespaces) {
+				if s.names.Get(id) == nil {
+					ns := &namespaces.Namespace{Info: skep.NamespaceInfo{ID: id}}
+					s.names.Publish(ns)
+					defer s.names.Remove(ns)
 				}
 			}
 			_, err := s.OpenNamespace(ctx, spec)

@@ -37,15 +37,12 @@ func (r *rebuilder) settleNames() error {
 			ns.Instance = r.topInst
 			r.namespaces[id] = ns
 		}
-		if _, err := n.add(ns.Info, ns.Instance); err != nil {
+		if _, err := n.Add(ns.Info, ns.Instance); err != nil {
 			return err
 		}
 	}
 	for k, p := range r.salts {
-		n.deadTags.set(k, true)
-		if p.Seq > 0 {
-			n.saltEpoch.set(k, p.Seq)
-		}
+		n.KillTag(k, p.Seq)
 	}
 	r.rep.Namespaces, r.rep.Purges = len(r.namespaces), len(r.whole)+len(r.salts)
 	return nil
@@ -331,7 +328,7 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		r.top = max(r.top, uint64(id))
 	}
 	for k, p := range r.salts {
-		rows.PutPurge(catalog.Purge{Instance: k.instance, Tag: k.tag, Seq: p.Seq})
+		rows.PutPurge(catalog.Purge{Instance: k.Instance, Tag: k.Tag, Seq: p.Seq})
 	}
 	for _, d := range s.drives {
 		row := d.row()

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"github.com/skepkv/skep/store/internal/locks"
 	"log/slog"
 	"math"
 	"sort"
@@ -12,12 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -40,7 +42,7 @@ type Store struct {
 	segBytes int64
 	reserve  int // free groups that only the cleaner may open
 	catalog  *catalog.Catalog
-	names    *names
+	names    *namespaces.Table
 	index    *index.Index
 	arena    *memory.Arena
 	cache    *memory.Cache // nil without a DRAM tier
@@ -102,7 +104,7 @@ type Store struct {
 	naming    turn     // makes and purges namespaces; before space.opening
 	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
 	// write. Who has deleted one waits for them, and nobody waits for who does.
-	entering  sections
+	entering  namespaces.Sections
 	relog     bool // a rebuild left it to this open to log what only the catalog knows
 	epoch     uint64
 	lead      time.Duration // of Lasting before now
@@ -294,7 +296,7 @@ func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, sync bool) error
 	return s.root.Save(ctx, s.catalog, b, sync)
 }
 
-func (s *Store) namespaceOf(id skep.NamespaceID) *namespace { return s.names.byID.get(id) }
+func (s *Store) namespaceOf(id skep.NamespaceID) *namespaces.Namespace { return s.names.Get(id) }
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {

@@ -44,7 +44,7 @@ var durablePath = []string{
 	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go",
 	"store/rebuild.go", "store/rebuilder.go", "store/rebuildlogs.go", "store/rebuildrows.go", "store/rebuildknown.go",
 	"store/internal/segio/batch.go", "store/internal/segio/flusher.go", "store/internal/segio/sums.go", "store/internal/segio/superblock.go",
-	"store/internal/watermark/root.go",
+	"store/internal/namespaces/table.go", "store/internal/watermark/root.go",
 	"store/catalog/batch.go", "store/catalog/catalog.go", "store/catalog/codec.go", "store/catalog/guard.go", "store/catalog/fence.go", "store/catalog/load.go",
 	"store/catalog/read.go", "store/catalog/scan.go", "store/catalog/state.go",
 }
