@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -139,7 +140,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 		select {
 		case out <- batch:
 		case <-ctx.Done():
-			return ended(ctx, "move blocks")
+			return segio.Ended(ctx, "move blocks")
 		}
 	}
 	return nil
@@ -176,7 +177,7 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		case errs[i] == nil:
 			good = append(good, in)
 		case ctx.Err() != nil:
-			return ended(ctx, "move blocks")
+			return segio.Ended(ctx, "move blocks")
 		case k == skep.DeviceFailed, k == skep.Damaged, k == skep.Deadline:
 			m.unreadable(in, b.ns, errs[i])
 		default:

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -113,7 +114,7 @@ func (r *rebuilder) shard(fp index.Fingerprint) *rebuildShard { return &r.shards
 
 func (r *rebuilder) fault(f Fault) {
 	r.mu.Lock()
-	noteFault(&r.rep.Faults, &r.rep.MoreFaults, f)
+	report.Note(&r.rep.Faults, &r.rep.MoreFaults, f)
 	r.mu.Unlock()
 }
 
@@ -123,7 +124,7 @@ func (r *rebuilder) needed(d *drive, off, n int64) {
 		return
 	}
 	r.mu.Lock()
-	r.rep.Reads = append(r.rep.Reads, RebuildRead{d.path, off, n})
+	r.rep.Reads = append(r.rep.Reads, RebuildRead{Path: d.path, Off: off, Bytes: n})
 	r.mu.Unlock()
 }
 

@@ -111,7 +111,7 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return ended(ctx, "rebuild")
+		return segio.Ended(ctx, "rebuild")
 	}
 	return r.rows.finish(ctx)
 }
@@ -138,7 +138,7 @@ func (r *rebuilder) readLog(ctx context.Context, l *logReader, j logJob) error {
 	case err != nil:
 		return err
 	case end.Err != nil:
-		r.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(seg), What: "log", torn: true, Problem: itoa(end.Damaged) + " pages damaged or not finished: " + end.Err.Error(),
+		r.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(seg), What: "log", Torn: true, Problem: itoa(end.Damaged) + " pages damaged or not finished: " + end.Err.Error(),
 			Do: "nothing, where a crash cut the last append off; else blocks whose only record stood there are lost"})
 	}
 	r.rows.hold(&l.rows)

@@ -552,7 +552,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	case skep.Damaged:
 		return fp, false, nil
 	case skep.Deadline:
-		return fp, ctx.Err() == nil, ended(ctx, "open store")
+		return fp, ctx.Err() == nil, segio.Ended(ctx, "open store")
 	case skep.DeviceFailed:
 		return fp, true, nil // what cannot be read now may be right: reads will tell
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -53,21 +54,12 @@ func (r *ScrubReport) Sound() bool {
 	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.MoreFaults == 0 && len(r.Faults) == 0
 }
 
-// maxFaults is how many faults a report lists.
-const maxFaults = 1000
-
 func (r *ScrubReport) fault(f Fault) {
-	noteFault(&r.Faults, &r.MoreFaults, f)
+	report.Note(&r.Faults, &r.MoreFaults, f)
 }
 
-// noteFault adds a fault to a report, or counts it where that has enough.
-func noteFault(list *[]Fault, more *int64, f Fault) {
-	if len(*list) < maxFaults {
-		*list = append(*list, f)
-	} else {
-		*more++
-	}
-}
+// Fault is one thing that is wrong: where, what, and what to do about it.
+type Fault = report.Fault
 
 // Scrub reads and verifies everything stored, every copy, at o.Rate and yielding to
 // restores. A wrong copy is repaired from another; a block no copy of which is right is

@@ -11,6 +11,8 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -106,7 +108,7 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	r.rep.Verified = verified.Load()
 	r.progress(RebuildProgress{Stage: "verify", Done: int(r.rep.Verified), Of: int(r.rep.Verified), Records: r.records.Load()})
 	if ctx.Err() != nil {
-		return ended(ctx, "open store")
+		return segio.Ended(ctx, "open store")
 	}
 	return nil
 }
@@ -200,7 +202,7 @@ func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, 
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return ended(ctx, "open store")
+		return segio.Ended(ctx, "open store")
 	}
 	return nil
 }
@@ -283,7 +285,7 @@ func (r *rebuilder) nameUnread(c *candidate) {
 	loc := unpack(c.loc)
 	r.mu.Lock()
 	r.tainted[loc.Group] = true
-	listed := len(r.rep.Faults) < maxFaults
+	listed := len(r.rep.Faults) < report.MaxFaults
 	r.mu.Unlock()
 	f := Fault{What: "block", Group: int(loc.Group), Problem: "its only copy was on a missing device, or a piece of every copy was", Do: "nothing: it is lost; put it again"}
 	if !listed {

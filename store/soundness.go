@@ -13,6 +13,8 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -55,7 +57,7 @@ type VerifyReport struct {
 }
 
 func (r *VerifyReport) fault(f Fault) {
-	noteFault(&r.Faults, &r.MoreFaults, f)
+	report.Note(&r.Faults, &r.MoreFaults, f)
 }
 
 // Verify looks at the store in o.Dir. What is wrong with the store is in the report; an
@@ -222,7 +224,7 @@ func (c *checker) groups(ctx context.Context) error {
 	for _, f := range sc.rep.Faults {
 		c.rep.fault(f)
 	}
-	return ended(ctx, "check store")
+	return segio.Ended(ctx, "check store")
 }
 
 // group looks at the rows of one group.
@@ -342,7 +344,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	for _, f := range found.Faults {
 		switch {
 		case !c.clean, f.What == "segment header": // a crash cuts logs off; those are known
-		case f.torn:
+		case f.Torn:
 			c.rep.TornLogs++
 		default:
 			f.Do = "skep scrub writes again what is missing"

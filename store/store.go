@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"sort"
@@ -187,20 +186,6 @@ func (s *Store) enter(ctx context.Context) error {
 }
 
 func (s *Store) leave() { s.gate.leave() }
-
-// ended is why op was given up when its context ended: the cause, and of a kind that callers know.
-func ended(ctx context.Context, op string) error {
-	err := context.Cause(ctx)
-	var e *skep.Error
-	if err == nil || errors.As(err, &e) {
-		return err
-	}
-	kind := skep.Other
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		kind = skep.Deadline
-	}
-	return &skep.Error{Op: op, Kind: kind, Err: err}
-}
 
 // isClosing says that Close has begun, or that the store has ended.
 func (s *Store) isClosing() bool {
