@@ -227,7 +227,7 @@ func (s *Store) placeBlockLocked(g *group, ns *namespaces.Namespace, in *incomin
 }
 
 // inlineDevice marks a location without cells: the value is in the record.
-const inlineDevice = 255
+const inlineDevice = segment.InlineDevice
 
 // inlineSize is the largest block that lives in its record, in bytes.
 const inlineSize = 512

@@ -384,20 +384,6 @@ func TestDevicesThatARebuildRefuses(t *testing.T) {
 	requireKind(t, skep.Missing, err) // no device in the directory
 }
 
-// Rows that cannot be written to the new catalog end a rebuild.
-func TestRowsOfARebuildThatCannotBeWritten(t *testing.T) {
-	c, err := catalog.Open("/catalog", catalog.Options{FS: vfs.NewMem()})
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	var w rowWriter
-	w.start(c)
-	var rows rowSet
-	for i := 0; rows.bytes < rowTableBytes; i++ {
-		rows.add(&w, layout.Location{Group: 1, Page: uint32(i)}.Pack(), make([]byte, 64<<10))
-	}
-	requireKind(t, skep.Closed, w.done(testContext(t), 0, &rows))
-}
-
 // The record of a block that is nowhere any more is gone, and a comparison of logs with the
 // catalog ends with its context.
 func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
