@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -12,7 +13,7 @@ import (
 // accept copies blocks into the DRAM tier, where they are readable at once, and
 // commits them behind the caller's back. What does not fit there is committed in
 // front of it.
-func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) error {
+func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) error {
 	todo, err := s.winners(ctx, ns, blocks)
 	if err != nil {
 		return err
@@ -22,7 +23,7 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 	for _, in := range todo {
 		// What replaces another takes its place when it is committed: were it accepted before
 		// that, a put of the other in between would be undone by it.
-		if ns.info.Chained && in.replaces == nil && s.holdOrMakeRoom(ns, in, filtered) {
+		if ns.Info.Chained && in.replaces == nil && s.holdOrMakeRoom(ns, in, filtered) {
 			behind = append(behind, in)
 		} else {
 			front = append(front, in)
@@ -66,7 +67,7 @@ func (s *Store) accept(ctx context.Context, ns *namespace, blocks []*incoming) e
 
 // holdOrMakeRoom is hold; where there is no room and blocks wait to be decided on, some
 // of them are.
-func (s *Store) holdOrMakeRoom(ns *namespace, in *incoming, filtered bool) bool {
+func (s *Store) holdOrMakeRoom(ns *namespaces.Namespace, in *incoming, filtered bool) bool {
 	if filtered && s.writeback.secondTouch {
 		return false
 	}
@@ -82,7 +83,7 @@ func (s *Store) holdOrMakeRoom(ns *namespace, in *incoming, filtered bool) bool 
 
 // hold puts a copy of a block into the DRAM tier and shows it. False: there is no
 // room.
-func (s *Store) hold(ns *namespace, in *incoming) bool {
+func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	if s.cache == nil || s.pending.len() >= maxWaiting(s.options.CacheBytes) {
 		return false
 	}
@@ -107,7 +108,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 	in.parts, in.given, in.loan, in.accepted = parts, nil, nil, true
 	e := in.entry(ns)
 	e.Location = 0
-	in.rec.Version = uint32(s.nextSeq())
+	in.rec.Version = uint32(s.root.Next())
 	for i := range in.rec.Parts {
 		s.sum(ns, in, i)
 	}
@@ -126,7 +127,7 @@ func (s *Store) hold(ns *namespace, in *incoming) bool {
 		in.accepted, in.parts, in.given, in.loan = false, whole, given, loan
 		return false
 	}
-	ns.stored.Add(in.size)
+	ns.Stored.Add(in.size)
 	// The caller's result is its own; what follows reports elsewhere.
 	*in.result = skep.PutResult{Outcome: skep.Accepted}
 	in.result = &skep.PutResult{}

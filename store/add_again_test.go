@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -100,7 +101,7 @@ func TestWhatIsGoneIsNotRepaired(t *testing.T) {
 		damageCopy(t, s, &rec, 0)
 		g := s.space.pin(l.Group)
 		require.NotNil(t, g)
-		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		want := blockRepaired
 		if rec.Key == keys[len(keys)-1] {
 			n, err := s.Delete(ctx, sc, []skep.Key{rec.Key})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // putTries is how often blocks are put elsewhere because a drive failed.
@@ -15,7 +16,7 @@ const putTries = 3
 //
 // Only when a drive is fenced is there reason to believe that another try goes better: a
 // drive that merely takes long would keep the cells of every try.
-func (s *Store) putAgain(ctx context.Context, ns *namespace, a *appending) error {
+func (s *Store) putAgain(ctx context.Context, ns *namespaces.Namespace, a *appending) error {
 	blocks := a.blocks
 	for len(blocks) > 0 && blocks[0].tries < putTries && s.anyFenced(a.g) {
 		for _, in := range blocks {

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -41,12 +42,12 @@ type logPlace struct {
 
 // place takes cells for as many leading blocks as go into one append. On an error
 // it says of how many blocks it speaks.
-func (s *Store) place(ctx context.Context, ns *namespace, st stream, blocks []*incoming) (*appending, int, error) {
+func (s *Store) place(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) (*appending, int, error) {
 	return s.placeBy(ctx, ns, st, blocks, time.Now().Add(s.options.SpaceTimeout))
 }
 
 // placeBy is place for who does not wait for room longer than until deadline.
-func (s *Store) placeBy(ctx context.Context, ns *namespace, st stream, blocks []*incoming, deadline time.Time) (*appending, int, error) {
+func (s *Store) placeBy(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming, deadline time.Time) (*appending, int, error) {
 	for {
 		g, err := s.current(ctx, st, deadline)
 		if err != nil {
@@ -117,8 +118,8 @@ func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*gr
 }
 
 // placeIn takes cells in g. fresh says that g was empty, so that no group will do.
-func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appending, n int, fresh bool) {
-	copies := max(1, ns.info.Copies)
+func (s *Store) placeIn(g *group, ns *namespaces.Namespace, blocks []*incoming) (a *appending, n int, fresh bool) {
+	copies := max(1, ns.Info.Copies)
 	entries := 0
 	sp := &s.space
 	sp.mu.Lock()
@@ -185,12 +186,12 @@ func (s *Store) placeIn(g *group, ns *namespace, blocks []*incoming) (a *appendi
 	}
 	g.entries += entries
 	g.pending += 2 // until no drive writes for it any more, and until it is published
-	a.seq = s.beginSeq()
+	a.seq = s.root.Begin()
 	return a, n, false
 }
 
 // placeBlockLocked takes the cells of one block and its copies. REQUIRES: space.mu.
-func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies int) bool {
+func (s *Store) placeBlockLocked(g *group, ns *namespaces.Namespace, in *incoming, copies int) bool {
 	n := len(g.drives)
 	in.copies = in.copies[:0]
 	if in.pages == 0 {
@@ -226,7 +227,7 @@ func (s *Store) placeBlockLocked(g *group, ns *namespace, in *incoming, copies i
 }
 
 // inlineDevice marks a location without cells: the value is in the record.
-const inlineDevice = 255
+const inlineDevice = segment.InlineDevice
 
 // inlineSize is the largest block that lives in its record, in bytes.
 const inlineSize = 512
@@ -239,11 +240,11 @@ func (in *incoming) inlined() bool {
 // startLocked is the device a block begins on: its parent's next by SWARM eq. 7, or
 // the running pointer's for a chain's first block, an orphan and an unchained one.
 // REQUIRES: space.mu.
-func (s *Store) startLocked(ns *namespace, in *incoming, n int) int {
+func (s *Store) startLocked(ns *namespaces.Namespace, in *incoming, n int) int {
 	units, unitPages := layout.UnitFor(in.pages, n)
 	layer := 1
-	if ns.info.Shape.Kind != skep.Opaque {
-		layer = layout.LayerUnits(ns.geometry.LayerBytes(), unitPages)
+	if ns.Info.Shape.Kind != skep.Opaque {
+		layer = layout.LayerUnits(ns.Geometry.LayerBytes(), unitPages)
 	}
 	if in.moved != nil && !in.moved.anew && in.moved.from.Device != inlineDevice {
 		return int(in.moved.from.Device) % n
@@ -315,7 +316,7 @@ next:
 }
 
 // start sends out an append's writes. Failures show in finish.
-func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
+func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appending) {
 	for _, in := range a.blocks {
 		in.rec.Seq = a.seq
 		if in.moved == nil && !in.accepted {
@@ -369,7 +370,7 @@ func (s *Store) start(ctx context.Context, ns *namespace, a *appending) {
 
 // appendWrites makes the payload writes of an append. errScarce: there is no memory for
 // copies now, and it is not to be waited for. On an error it holds none.
-func (s *Store) appendWrites(ctx context.Context, ns *namespace, a *appending, patient bool) (ops []driveOp, err error) {
+func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) (ops []driveOp, err error) {
 	defer func() {
 		if err != nil {
 			for i := range ops {
@@ -400,13 +401,13 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespace, a *appending, p
 
 // finish waits for an append's writes and makes its blocks known: the order is
 // payload, flush, catalog, index, caller.
-func (s *Store) finish(ctx context.Context, ns *namespace, a *appending) error {
+func (s *Store) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) error {
 	defer s.endAppend(a.g)
 	err := a.err
 	if err == nil {
 		err = a.writes.WaitOr(ctx, s.options.OpTimeout, a.g.lost)
 	}
-	durable := ns.info.Class == skep.Durable
+	durable := ns.Info.Class == skep.Durable
 	if err == nil && durable {
 		err = s.flushWritten(ctx, a.g.drives, a.flushes)
 	}
@@ -450,7 +451,7 @@ func (s *Store) giveUp(g *group) {
 }
 
 // publish commits an append to the catalog and shows it in the index.
-func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durable bool) error {
+func (s *Store) publish(ctx context.Context, ns *namespaces.Namespace, a *appending, durable bool) error {
 	if err := s.commit(ctx, ns, a, durable); err != nil {
 		s.suspect(a.g)
 		return err
@@ -459,7 +460,7 @@ func (s *Store) publish(ctx context.Context, ns *namespace, a *appending, durabl
 	return nil
 }
 
-func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable bool) error {
+func (s *Store) commit(ctx context.Context, ns *namespaces.Namespace, a *appending, durable bool) error {
 	b := s.catalog.NewBatch()
 	var buf []byte
 	for _, in := range a.blocks {
@@ -467,7 +468,7 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 		b.PutBlock(in.loc, buf)
 	}
 	// Changes of what is there already are serialised with deletes and the cleaner.
-	exclusive := !ns.info.Chained
+	exclusive := !ns.Info.Chained
 	for _, in := range a.blocks {
 		exclusive = exclusive || in.replaces != nil
 	}
@@ -502,7 +503,7 @@ func (s *Store) commit(ctx context.Context, ns *namespace, a *appending, durable
 
 // supersede adds to b the deletion of every row that a's blocks make superfluous, so
 // that a crash leaves the old or the new and never both. REQUIRES: s.changes.
-func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
+func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Batch) {
 	earlier := map[index.Fingerprint]*incoming{} // of the same append
 	for _, in := range a.blocks {
 		if r := in.replaces; r != nil {
@@ -512,7 +513,7 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 				b.DeleteBlock(layout.Unpack(old.Location))
 			}
 		}
-		if ns.info.Chained {
+		if ns.Info.Chained {
 			continue
 		}
 		if old := earlier[in.fp]; old != nil {
@@ -533,7 +534,7 @@ func (s *Store) supersede(ns *namespace, a *appending, b *catalog.Batch) {
 }
 
 // show makes one committed block visible. The error is the index's, which has no room for it.
-func (s *Store) show(ns *namespace, in *incoming) error {
+func (s *Store) show(ns *namespaces.Namespace, in *incoming) error {
 	e := in.entry(ns)
 	switch {
 	case in.accepted:
@@ -545,13 +546,13 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 			return nil
 		}
 		s.settled(in)
-	case !ns.info.Chained:
+	case !ns.Info.Chained:
 		_, replaced, err := s.index.Replace(e)
 		if err != nil {
 			return err
 		}
 		if replaced {
-			ns.stored.Add(-in.replacedBytes)
+			ns.Stored.Add(-in.replacedBytes)
 			if in.forget != nil {
 				in.forget()
 			}
@@ -567,7 +568,7 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 	s.count.PutBytes.Add(in.size)
 	s.count.BoundaryPut.Add(boundaryBytes(&in.rec))
 	if !in.accepted { // those were counted when they were
-		ns.stored.Add(in.size)
+		ns.Stored.Add(in.size)
 	}
 	s.events.Emit(s.eventOf(ns, in, skep.EventCommitted))
 	return nil
@@ -575,10 +576,10 @@ func (s *Store) show(ns *namespace, in *incoming) error {
 
 func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable != 0 }
 
-func (in *incoming) entry(ns *namespace) index.Entry {
+func (in *incoming) entry(ns *namespaces.Namespace) index.Entry {
 	return index.Entry{
 		FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth,
-		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.instance, Tenant: ns.tenant,
-		Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
+		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.Instance, Tenant: ns.Tenant,
+		Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
 	}
 }

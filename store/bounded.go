@@ -3,8 +3,9 @@ package store
 import (
 	"context"
 	"fmt"
-	"github.com/skepkv/skep/store/internal/locks"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -83,7 +84,7 @@ func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState
 
 // beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
 func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
-	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.alone())
+	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
 }
 
 // restoreState is what a session keeps until it has delivered everything: it is counted for

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 )
 
 // bucket is a token bucket: rate bytes a second, and burst of them at once. It has no
@@ -79,7 +80,7 @@ func (b *budget) take(ctx context.Context, n int64) error {
 			return err
 		}
 	}
-	return ended(ctx, "move blocks")
+	return segio.Ended(ctx, "move blocks")
 }
 
 // rest gives restores the drives back, after a piece that took so long.
@@ -100,7 +101,7 @@ func (b *budget) sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ended(ctx, "move blocks")
+		return segio.Ended(ctx, "move blocks")
 	case <-b.ended:
 		return errClosed
 	}

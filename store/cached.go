@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -133,8 +134,8 @@ func (s *Store) forgetCached(fp index.Fingerprint, rec *segment.Record) {
 
 // forgetter says what is to be forgotten of a block that is about to go: its payload
 // in bytes, and its parts in the DRAM tier.
-func (s *Store) forgetter(ns *namespace, fp index.Fingerprint, e index.Entry) (size int64, forget func()) {
-	if n, ok := ns.fixedSize(e); ok {
+func (s *Store) forgetter(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) (size int64, forget func()) {
+	if n, ok := fixedSize(ns, e); ok {
 		return n, func() {
 			if s.cache != nil {
 				s.cache.Remove(cacheID(fp, skep.PartKV)) // it has no other

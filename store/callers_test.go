@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
@@ -96,9 +97,9 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
-	instance := s.namespaceOf(sc.Namespace).instance
+	instance := s.namespaceOf(sc.Namespace).Instance
 	keys := chainKeys(1, 2)
-	fp := func(i int) index.Fingerprint { return s.names.fingerprint(instance, tag{}, keys[i]) }
+	fp := func(i int) index.Fingerprint { return s.names.Fingerprint(instance, namespaces.Tag{}, keys[i]) }
 	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {
 		slices.Reverse(keys)
 	}
@@ -201,12 +202,9 @@ func TestOneTenantTooMany(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	openSpace(t, s, "n", skep.Cache, 1, true)
-	n := s.names
-	n.mu.Lock()
-	for len(n.mu.tenantNames) < maxTenants {
-		n.mu.tenantNames = append(n.mu.tenantNames, "")
+	for i := len(s.names.Tenants()); i < namespaces.MaxTenants; i++ {
+		s.names.TenantNumber(itoa(i))
 	}
-	n.mu.Unlock()
 	_, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: "another", Name: "n", Shape: anySize})
 	requireKind(t, skep.Invalid, err)
 	rows, err := s.catalog.Namespaces(testContext(t))

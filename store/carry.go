@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -21,7 +22,7 @@ type carrier struct {
 	seen   map[string]bool
 	stones []segment.Tombstone
 	others []*segment.LogWriter
-	over   []instanceTag // tags that salts had, of which nothing is left
+	over   []namespaces.SaltTag // tags that salts had, of which nothing is left
 }
 
 // outlived says whether a tombstone or purge made at seq has nothing left to cover: every
@@ -52,7 +53,7 @@ func (c *cleaner) oldestBeside(g *group) uint64 {
 func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
 	s := c.s
 	k := &carrier{s: s, oldest: c.oldestBeside(g), seen: map[string]bool{}}
-	if !outlived(s.seq.Load(), k.oldest) {
+	if !outlived(s.root.Last(), k.oldest) {
 		k.stones = append(s.heirless(g, recs, refs), g.owed...)
 		if stale && g.unsure { // what an earlier process dropped of it is not known
 			more, err := s.rowless(ctx, g, recs)
@@ -63,7 +64,7 @@ func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, 
 		}
 	}
 	if g.entries != 0 {
-		defer s.entering.begin()()
+		defer s.entering.Begin()()
 		if err := s.scanGroupLogs(ctx, g, k.visit); err != nil {
 			return nil, err
 		}
@@ -99,8 +100,8 @@ func (s *Store) heirless(g *group, recs []segment.Record, refs []index.Ref) (sto
 		if r.Flags&segment.RecordSuccessor == 0 && others == 0 {
 			continue
 		}
-		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.dead(r.Instance, tag(r.SaltTag)) {
-			stones = append(stones, segment.Tombstone{Seq: s.nextSeq(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
+		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.Dead(r.Instance, namespaces.Tag(r.SaltTag)) {
+			stones = append(stones, segment.Tombstone{Seq: s.root.Next(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
 		}
 	}
 	return stones
@@ -133,7 +134,7 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 	switch e.Kind {
 	case segment.KindTombstone:
 		t, err := segment.DecodeTombstone(e.Body)
-		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.dead(t.Instance, tag(t.SaltTag)) {
+		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) {
 			k.stones = append(k.stones, t)
 		}
 	case segment.KindPurge:
@@ -146,10 +147,10 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		if err != nil {
 			return nil
 		}
-		ns := n.of(v.Instance)
+		ns := n.Of(v.Instance)
 		// The last number given is said for ever, or a rebuild gave it again.
-		last := uint32(v.Info.ID) == n.nextNumbers().NextNamespace
-		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.info.ID == v.Info.ID {
+		last := uint32(v.Info.ID) == k.s.root.Numbers().Namespace
+		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.Info.ID == v.Info.ID {
 			return k.last().Namespace(&v)
 		}
 	}
@@ -162,12 +163,12 @@ func (k *carrier) needsPurge(p *segment.Purge) bool {
 	if !p.Salted {
 		return !outlived(max(p.Seq, p.Covers), k.oldest)
 	}
-	if k.s.names.of(p.Instance) == nil {
+	if k.s.names.Of(p.Instance) == nil {
 		return false
 	}
-	t := instanceTag{p.Instance, tag(p.SaltTag)}
+	t := namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}
 	if p.Seq > 0 {
-		return k.s.names.epochOf(t) <= p.Seq
+		return k.s.names.EpochOf(t) <= p.Seq
 	}
 	if !outlived(max(p.Seq, p.Covers), k.oldest) {
 		return true
@@ -177,19 +178,19 @@ func (k *carrier) needsPurge(p *segment.Purge) bool {
 }
 
 // forgetTags drops tags that a salt had: no group has a block of them any more, and no salt gets one again.
-func (s *Store) forgetTags(over []instanceTag) error {
+func (s *Store) forgetTags(over []namespaces.SaltTag) error {
 	if len(over) == 0 {
 		return nil
 	}
 	b := s.catalog.NewBatch()
 	for _, t := range over {
-		b.DeletePurge(catalog.Purge{Instance: t.instance, Tag: t.tag})
+		b.DeletePurge(catalog.Purge{Instance: t.Instance, Tag: t.Tag})
 	}
 	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
 		return err
 	}
 	for _, t := range over {
-		s.names.deadTags.delete(t)
+		s.names.ForgetTag(t)
 	}
 	return nil
 }

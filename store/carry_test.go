@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -92,7 +93,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 			if err := segment.DecodeRecord(row, &rec); err != nil {
 				return err
 			}
-			fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+			fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
 			list = append(list, &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: loc}, result: &skep.PutResult{}})
 			return nil

@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -238,8 +240,8 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 			s.log.Error("damaged row in the catalog", "location", loc, "error", err)
 			return nil
 		}
-		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
-		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
+		if s.names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {
 			if _, ok := s.index.Remove(fp, loc.Pack()); ok {
 				s.unstored(rec.Instance, rec.Bytes())
 			}
@@ -255,7 +257,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	verdicts := s.index.Survivors(s.now(), g.payloadSlots(), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
-		if g.keepAll && v == index.Drop && !s.names.dead(recs[i].Instance, tag(recs[i].SaltTag)) {
+		if g.keepAll && v == index.Drop && !s.names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
@@ -371,7 +373,7 @@ func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.E
 	c.s.count.Evict(old)
 	c.s.unstored(rec.Instance, rec.Bytes())
 	c.s.forgetCached(fp, rec)
-	if ns := c.s.names.of(rec.Instance); ns != nil {
+	if ns := c.s.names.Of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
 		ev.Reason = skep.Full
 		c.s.events.Emit(ev)
@@ -453,11 +455,11 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		n := int64(in.pages) * layout.PageSize
 		mem := buf[:n:n]
 		buf = buf[n:]
-		ns := s.names.of(in.rec.Instance)
+		ns := s.names.Of(in.rec.Instance)
 		if ns == nil {
 			continue // purged meanwhile
 		}
-		got, err := s.readVerified(ctx, g, ns.info.Shape, &in.rec, mem)
+		got, err := s.readVerified(ctx, g, ns.Info.Shape, &in.rec, mem)
 		if segio.Lent(mem, got, err) {
 			c.buf = nil
 		}
@@ -480,7 +482,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 	// An append is of one namespace, and small blocks share pages within one.
 	slices.SortStableFunc(good, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
 	for len(good) > 0 {
-		ns := s.names.of(good[0].rec.Instance)
+		ns := s.names.Of(good[0].rec.Instance)
 		if ns == nil {
 			good = good[1:]
 			continue
@@ -504,12 +506,12 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 }
 
 // lost forgets a block that cleaning found damaged, or could not read.
-func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
+func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
 	s := c.s
 	s.changes.Lock()
 	_, gone := s.index.Remove(in.fp, in.moved.from.Pack())
 	if gone {
-		ns.stored.Add(-in.rec.Bytes())
+		ns.Stored.Add(-in.rec.Bytes())
 		s.forgetCached(in.fp, &in.rec)
 		s.deleteRow(in.moved.from)
 	}
@@ -538,7 +540,7 @@ func (c *cleaner) lost(ns *namespace, in *incoming, why skep.Kind) {
 // finish waits for an append of moved blocks and points the index at them. Deletes
 // are kept out between looking and moving, so that none is undone. moved are those that it moved:
 // what was deleted, or put again, meanwhile is not among them.
-func (c *cleaner) finish(ctx context.Context, ns *namespace, a *appending) (moved []*incoming, err error) {
+func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) (moved []*incoming, err error) {
 	s := c.s
 	defer s.endAppend(a.g)
 	defer func() {

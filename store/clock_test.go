@@ -51,10 +51,10 @@ func (c *clockRig) found() int { return len(present(c.T, c.s, c.sc, c.held)) }
 
 // protected is how many of what was put first the cleaner must keep.
 func (c *clockRig) protected() (n int) {
-	ns, tg, err := c.s.names.resolve("test", c.sc)
+	ns, tg, err := c.s.names.Resolve("test", c.sc)
 	require.NoError(c, err)
 	for _, k := range c.held {
-		if c.s.index.Protected(c.s.names.fingerprint(ns.instance, tg, k)) {
+		if c.s.index.Protected(c.s.names.Fingerprint(ns.Instance, tg, k)) {
 			n++
 		}
 	}

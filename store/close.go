@@ -58,9 +58,7 @@ func (s *Store) close() error {
 		note(s.flushDrives(ctx, s.standing()))
 	}
 	if orderly() {
-		next := s.names.nextNumbers()
 		mark := s.lastMark()
-		s.flushed.Store(s.seq.Load())
 		b := s.catalog.NewBatch()
 		s.space.mu.Lock() // nothing runs any more that would take them
 		for _, g := range slices.Concat(s.space.mu.spares, s.space.mu.unopened, s.space.mu.doubted) {
@@ -68,10 +66,11 @@ func (s *Store) close() error {
 		}
 		s.space.mu.Unlock()
 		s.saveStale(b)
-		b.PutStore(s.storeState(next, s.cleaner.done()))
+		row := s.root.Close(s.cleaner.done())
+		b.PutStore(row)
 		err := s.catalog.Commit(ctx, b, true)
 		if err == nil {
-			mark(ctx, s.flushed.Load())
+			mark(ctx, row.FlushedSeq)
 		}
 		note(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -24,7 +26,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if len(keys) > skep.MaxChainKeys {
 		return 0, skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
 	}
-	ns, t, err := s.names.resolve(op, sc)
+	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {
 		return 0, err
 	}
@@ -56,7 +58,7 @@ type deletion struct {
 
 // deleteSome deletes keys in one commit, after which the index forgets them. When the catalog
 // refuses the commit all are there as before.
-func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []skep.Key) (n int, err error) {
+func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key) (n int, err error) {
 	var tombs []segment.Tombstone
 	var list []deletion
 	var away []index.Fingerprint // accepted, and perhaps being committed now
@@ -67,11 +69,11 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []ske
 		s.changes.Unlock()
 		return 0, &skep.Error{Op: "delete", Kind: skep.Deadline, Err: ctx.Err()}
 	}
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	for _, key := range keys {
-		fp := s.names.fingerprint(ns.instance, t, key)
+		fp := s.names.Fingerprint(ns.Instance, t, key)
 		if s.sides.has(fp) {
-			sided[fp] = catalog.SideID{Instance: ns.instance, Tag: t, Key: key}
+			sided[fp] = catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}
 			b.DeleteSide(sided[fp])
 		}
 		e, ok := s.index.Resolve(fp)
@@ -105,7 +107,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []ske
 	if err == nil && b.Len() > 0 {
 		// Not under ctx: the index must follow the rows. With the root row: no number of a
 		// tombstone is ever given to what is put later.
-		err = s.commitRows(b, func() error { return s.saveSeq(s.ctx, b, true) })
+		err = s.commitRows(b, func() error { return s.saveRoot(s.ctx, b, true) })
 	}
 	if err == nil {
 		s.sides.forget(sided)
@@ -125,7 +127,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespace, t tag, keys []ske
 
 // deleted has the index forget blocks whose rows are deleted, and says how many were there
 // still. REQUIRES: s.changes.
-func (s *Store) deleted(ns *namespace, t tag, list []deletion) (n int) {
+func (s *Store) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []deletion) (n int) {
 	for _, d := range list {
 		e, ok := s.index.Remove(d.fp, index.AnyLocation)
 		if !ok { // named twice, or withdrawn meanwhile
@@ -138,9 +140,9 @@ func (s *Store) deleted(ns *namespace, t tag, list []deletion) (n int) {
 				s.suspect(g) // no tombstone covers its record
 			}
 		}
-		ns.stored.Add(-d.size)
+		ns.Stored.Add(-d.size)
 		d.forget()
-		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: d.key, Depth: int(e.Depth)}
+		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: d.key, Depth: int(e.Depth)}
 		s.saltEvent(&ev, t)
 		s.events.Emit(ev)
 	}
@@ -148,8 +150,8 @@ func (s *Store) deleted(ns *namespace, t tag, list []deletion) (n int) {
 }
 
 // tombstoneOf, made at seq, covers every record of a block written up to covers.
-func tombstoneOf(ns *namespace, t tag, key skep.Key, seq, covers uint64) segment.Tombstone {
-	return segment.Tombstone{Seq: seq, Covers: covers, Instance: ns.instance, SaltTag: segment.SaltTag(t), Key: key}
+func tombstoneOf(ns *namespaces.Namespace, t namespaces.Tag, key skep.Key, seq, covers uint64) segment.Tombstone {
+	return segment.Tombstone{Seq: seq, Covers: covers, Instance: ns.Instance, SaltTag: segment.SaltTag(t), Key: key}
 }
 
 // writtenAt is when the block's bytes were written, and its record's own number; now when
@@ -157,23 +159,23 @@ func tombstoneOf(ns *namespace, t tag, key skep.Key, seq, covers uint64) segment
 func (s *Store) writtenAt(fp index.Fingerprint) (written, record uint64) {
 	e, ok := s.index.Resolve(fp)
 	if !ok || e.Location == 0 {
-		return s.seq.Load(), 0
+		return s.root.Last(), 0
 	}
 	rec, err := s.record(fp, e)
 	if err != nil {
-		return s.seq.Load(), 0
+		return s.root.Last(), 0
 	}
 	return rec.Written(), rec.Seq
 }
 
 // remove takes a block out of the index and the DRAM tier. REQUIRES: s.changes.
-func (s *Store) remove(ns *namespace, fp index.Fingerprint) (e index.Entry, ok bool) {
+func (s *Store) remove(ns *namespaces.Namespace, fp index.Fingerprint) (e index.Entry, ok bool) {
 	if e, ok = s.index.Resolve(fp); !ok {
 		return e, false
 	}
 	size, forget := s.forgetter(ns, fp, e)
 	if e, ok = s.index.Remove(fp, index.AnyLocation); ok {
-		ns.stored.Add(-size)
+		ns.Stored.Add(-size)
 		forget()
 	}
 	return e, ok
@@ -196,7 +198,7 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 	}
 	b := s.catalog.NewBatch()
 	rows := s.owed.into(b)
-	if err := s.saveSeq(ctx, b, true); err != nil { // who calls again deletes them again: no harm
+	if err := s.saveRoot(ctx, b, true); err != nil { // who calls again deletes them again: no harm
 		return err
 	}
 	s.owed.paid(rows)
@@ -209,12 +211,12 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 }
 
 // drop removes a block that another has made superfluous. REQUIRES: s.changes.
-func (s *Store) drop(ns *namespace, in *incoming) {
+func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
 	var e index.Entry
 	var ok bool
 	if in.dropForget != nil { // its row is deleted
 		if e, ok = s.index.Remove(*in.replaces, index.AnyLocation); ok {
-			ns.stored.Add(-in.dropBytes)
+			ns.Stored.Add(-in.dropBytes)
 			in.dropForget()
 		}
 	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
@@ -223,8 +225,8 @@ func (s *Store) drop(ns *namespace, in *incoming) {
 	if !ok {
 		return
 	}
-	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
-	s.saltEvent(&ev, tag(in.rec.SaltTag))
+	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
+	s.saltEvent(&ev, namespaces.Tag(in.rec.SaltTag))
 	s.events.Emit(ev)
 }
 
@@ -262,16 +264,16 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 // the devices do not know. REQUIRES: s.naming.
 func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	n := s.names
-	next := n.nextNumbers()
-	var gone []*namespace
-	switch ns := n.byID.get(p.Namespace); {
+	next := s.root.Numbers()
+	var gone []*namespaces.Namespace
+	switch ns := n.Get(p.Namespace); {
 	case ns != nil:
-		gone = n.withClusters(ns)
+		gone = n.WithClusters(ns)
 	case p.Tenant != "":
-		gone = n.ofTenant(p.Tenant)
+		gone = n.OfTenant(p.Tenant)
 	case p.Model != "":
-		for _, ns := range n.byID.all() {
-			if p.Model == ns.info.Model {
+		for ns := range n.All() {
+			if p.Model == ns.Info.Model {
 				gone = append(gone, ns)
 			}
 		}
@@ -283,19 +285,19 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		return nil // nothing of theirs is here
 	}
 	b := s.catalog.NewBatch()
-	seq := s.nextSeq()
-	fresh := make([]*namespace, len(gone))
+	seq := s.root.Next()
+	fresh := make([]*namespaces.Namespace, len(gone))
 	var todo []catalog.Intent
 	for i, ns := range gone {
-		next.NextInstance++
+		next.Instance++
 		renewed := *ns // readers hold pointers to namespaces: a purged one is left as it is
-		renewed.instance, renewed.stored = next.NextInstance, new(atomic.Int64)
+		renewed.Instance, renewed.Stored = next.Instance, new(atomic.Int64)
 		fresh[i] = &renewed
-		b.DeletePurgesOf(ns.instance)
-		b.DeleteSidesOf(ns.instance, nil)
-		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.info, Instance: renewed.instance})
+		b.DeletePurgesOf(ns.Instance)
+		b.DeleteSidesOf(ns.Instance, nil)
+		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.Info, Instance: renewed.Instance})
 		var w segment.LogWriter
-		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.instance}), w.Namespace(renewed.entry(seq))); err != nil {
+		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.Instance}), w.Namespace(renewed.Entry(seq))); err != nil {
 			return err
 		}
 		todo = append(todo, s.intend(b, &w))
@@ -304,17 +306,16 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		return err
 	}
 	for _, ns := range fresh {
-		n.byInstance.set(ns.instance, ns) // its entries in the logs count from now on
+		n.Enter(ns) // its entries in the logs count from now on
 	}
 	s.carryOut(ctx, todo...)
 	for i, ns := range gone {
-		s.index.SetDead(ns.instance)
-		n.publish(fresh[i])
-		n.byInstance.delete(ns.instance)
+		s.index.SetDead(ns.Instance)
+		n.Supersede(ns, fresh[i])
 	}
 	id := p.Namespace
 	if len(gone) == 1 {
-		id = gone[0].info.ID
+		id = gone[0].Info.ID
 	}
 	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
 	s.background.Go(s.sweep)
@@ -324,16 +325,8 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 // saveNames commits b with new high-water marks and keeps them. It waits for the commit
 // also when the caller's context ends: a commit that came later would have given out an
 // instance that is given out again. REQUIRES: s.naming.
-func (s *Store) saveNames(b *catalog.Batch, next catalog.StoreState) error {
-	s.rootMu.Lock()
-	defer s.rootMu.Unlock()
-	if err := s.unsure(s.saveRoot(s.ctx, b, next, true)); err != nil {
-		return err
-	}
-	s.names.mu.Lock() // before another root row is made
-	s.names.mu.next = next
-	s.names.mu.Unlock()
-	return nil
+func (s *Store) saveNames(b *catalog.Batch, next watermark.Numbers) error {
+	return s.root.SaveNumbers(s.ctx, s.catalog, b, next, s.unsure)
 }
 
 // purgeSalt gives a salt a new tag. REQUIRES: s.naming.
@@ -349,46 +342,36 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 	}
 	// A row is keyed by the salt's first tag and holds its present epoch; blocks carry the
 	// tag of their epoch.
-	seq := s.nextSeq()
+	seq := s.root.Next()
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
-	var firsts, deads []instanceTag
-	for _, in := range n.withContexts(ns) {
-		first := instanceTag{in, n.tagAt(in, sc.Salt, 0)}
-		dead := instanceTag{in, n.tagAt(in, sc.Salt, n.epochOf(first))}
+	var firsts, deads []namespaces.SaltTag
+	for _, in := range n.WithContexts(ns) {
+		first := namespaces.SaltTag{Instance: in, Tag: n.TagAt(in, sc.Salt, 0)}
+		dead := namespaces.SaltTag{Instance: in, Tag: n.TagAt(in, sc.Salt, n.EpochOf(first))}
 		firsts, deads = append(firsts, first), append(deads, dead)
-		err := w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(first.tag)})
-		b.PutPurge(catalog.Purge{Instance: in, Tag: first.tag, Seq: seq})
-		b.DeleteSidesOf(in, (*[16]byte)(&dead.tag))
+		err := w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(first.Tag)})
+		b.PutPurge(catalog.Purge{Instance: in, Tag: first.Tag, Seq: seq})
+		b.DeleteSidesOf(in, (*[16]byte)(&dead.Tag))
 		if dead != first {
-			b.PutPurge(catalog.Purge{Instance: in, Tag: dead.tag, Seq: 0})
-			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(dead.tag)}))
+			b.PutPurge(catalog.Purge{Instance: in, Tag: dead.Tag, Seq: 0})
+			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(dead.Tag)}))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	todo := s.intend(b, &w)
-	if err := s.unsure(s.saveSeq(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
+	if err := s.unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.carryOut(ctx, todo)
 	for i, first := range firsts {
-		n.deadTags.set(deads[i], true)
-		n.saltEpoch.set(first, seq)
+		n.KillTag(deads[i], 0)
+		n.KillTag(first, seq)
 	}
-	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.info.ID, Salted: true})
+	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.Info.ID, Salted: true})
 	return nil
-}
-
-// withContexts are the instances of a namespace and of those that hold its clustered
-// contexts.
-func (n *names) withContexts(ns *namespace) []uint32 {
-	var all []uint32
-	for _, o := range n.withClusters(ns) {
-		all = append(all, o.instance)
-	}
-	return all
 }
 
 // sweep takes what purges made unreachable out of the index. One goroutine does, for all that
@@ -404,7 +387,7 @@ func (s *Store) sweep() {
 			}
 			// What a put under way adds of them yet, the cleaner finds.
 			s.index.ForgetDead(dead...)
-			s.names.forgetSalts()
+			s.names.ForgetSalts()
 		}
 		s.sweeping.Store(false)
 		if len(s.index.Dead()) == 0 {
@@ -441,13 +424,13 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 	if len(h.Program) > skep.MaxNameSize {
 		return 0, skep.Invalidf(op, "program length in bytes", len(h.Program), skep.MaxNameSize)
 	}
-	ns, t, err := s.names.resolve(op, sc)
+	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {
 		return 0, err
 	}
 	fps := make([]index.Fingerprint, len(keys))
 	for i, k := range keys {
-		fps[i] = s.names.fingerprint(ns.instance, t, k)
+		fps[i] = s.names.Fingerprint(ns.Instance, t, k)
 	}
 	n, err := s.applyHint(ns, fps, h)
 	if err == nil && n > 0 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,7 +55,7 @@ func TestDeletedNamespacesStayDeleted(t *testing.T) {
 			}
 			check("at once")
 			eventually(t, "what was purged is swept", func() bool { return s.index.Stats().Blocks == 5 && !s.sweeping.Load() })
-			require.Zero(t, s.names.deadTags.len())
+			require.Empty(t, maps.Collect(s.names.DeadSalts()))
 			purges, err := s.catalog.Purges(ctx)
 			require.NoError(t, err)
 			require.Empty(t, purges, "a namespace that is gone leaves no rows")
@@ -121,7 +122,6 @@ func TestDeletedNamespacesGiveBackWhatTheyTook(t *testing.T) {
 	eventually(t, "what was deleted is swept", func() bool {
 		return s.index.Stats().Blocks == 2 && len(s.index.Dead()) == 0 && !s.sweeping.Load()
 	})
-	require.Equal(t, 5, s.names.byInstance.len())
-	require.Equal(t, 5, s.names.byName.len())
+	require.Equal(t, 5, s.names.Len())
 	require.NoError(t, s.Close())
 }

@@ -14,8 +14,11 @@
 //	admin      the socket through which other processes see and change an open store
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
+//	rebuild    a new catalog from the drives alone
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
+//	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //
 // # What is where
 //
@@ -105,7 +108,7 @@
 // is as new as the devices (behind.go). Then the devices are told what only the catalog
 // knows: which groups are freed (freed.go), what was deleted and purged (intents.go), which
 // records were never committed. A catalog that is gone, damaged or behind is made anew
-// (left.go, rebuild.go, rebuilder.go, settle.go).
+// (left.go, rebuild.go, internal/rebuild).
 //
 // # Damage (repair.go, scrub.go, soundness.go)
 //

@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -37,7 +38,7 @@ func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { retur
 // with a key is encrypted when its append starts, after it was placed and before a byte of it goes
 // to a drive or the catalog. The DRAM tier has what was put. errScarce: there is no memory now,
 // and it is not to be waited for. On an error a keeps what it took.
-func (s *Store) sealing(ctx context.Context, ns *namespace, a *appending, patient bool) error {
+func (s *Store) sealing(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) error {
 	var todo []*incoming
 	var lens []int
 	total := 0
@@ -104,7 +105,7 @@ func (s *Store) sealMemory(ctx context.Context, a *appending, lens []int, total 
 
 // sealBlock encrypts one block into the first of mem, and completes its record. It gives
 // what is left of mem.
-func (s *Store) sealBlock(ns *namespace, in *incoming, mem [][]byte) ([][]byte, error) {
+func (s *Store) sealBlock(ns *namespaces.Namespace, in *incoming, mem [][]byte) ([][]byte, error) {
 	block, err := in.key.NewBlock()
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -47,7 +48,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 	st := &eventStream{s: s, next: next, follow: !snapshot, told: make(chan struct{}), done: make(chan struct{})}
 	// In this order: what has a later number was put after the stream had its place, so its event follows.
 	st.asked = s.options.Wall()
-	st.since = s.seq.Load()
+	st.since = s.root.Last()
 	if snapshot {
 		st.groups = s.groupNumbers(0)
 	} else {
@@ -136,27 +137,27 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 
 // storedEvent tells of a block in a snapshot, if it is visible and lies at l.
 func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, bool) {
-	ns := s.names.of(h.Instance)
-	if ns == nil || s.names.dead(h.Instance, tag(h.SaltTag)) {
+	ns := s.names.Of(h.Instance)
+	if ns == nil || s.names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
 		return skep.Event{}, false
 	}
-	e, ok := s.index.Resolve(s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key))
+	e, ok := s.index.Resolve(s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key))
 	if !ok || e.Location != l.Pack() {
 		return skep.Event{}, false
 	}
-	ev := skep.Event{Kind: skep.EventStored, Namespace: ns.info.ID, Key: h.Key,
+	ev := skep.Event{Kind: skep.EventStored, Namespace: ns.Info.ID, Key: h.Key,
 		Depth: int(h.Depth), Tier: skep.TierDevice}
 	if h.HasParent {
 		p := h.Parent
 		ev.Parent = &p
 	}
-	s.saltEvent(&ev, tag(h.SaltTag))
+	s.saltEvent(&ev, namespaces.Tag(h.SaltTag))
 	return ev, true
 }
 
 // saltEvent replaces a salted block's key by its stored form.
-func (s *Store) saltEvent(e *skep.Event, t tag) {
-	if t == (tag{}) {
+func (s *Store) saltEvent(e *skep.Event, t namespaces.Tag) {
+	if t == (namespaces.Tag{}) {
 		return
 	}
 	e.Salted = true
@@ -164,34 +165,27 @@ func (s *Store) saltEvent(e *skep.Event, t tag) {
 	if ns == nil {
 		return
 	}
-	e.Key = s.names.disguise(ns.instance, t, e.Key)
+	e.Key = s.names.Disguise(ns.Instance, t, e.Key)
 	if e.Parent != nil {
-		p := s.names.disguise(ns.instance, t, *e.Parent)
+		p := s.names.Disguise(ns.Instance, t, *e.Parent)
 		e.Parent = &p
 	}
 }
 
-// disguise is a key as events show it under a salt.
-func (n *names) disguise(instance uint32, t tag, k skep.Key) (out skep.Key) {
-	h := n.keyed(instance, t, k)
-	copy(out[:], h[:])
-	return out
-}
-
 // blockEvent is an event about a block.
-func (s *Store) blockEvent(ns *namespace, rec *segment.Record, kind skep.EventKind) skep.Event {
-	e := skep.Event{Kind: kind, Namespace: ns.info.ID, Key: rec.Key, Depth: int(rec.Depth), Parent: rec.Parent, Tier: skep.TierDevice}
+func (s *Store) blockEvent(ns *namespaces.Namespace, rec *segment.Record, kind skep.EventKind) skep.Event {
+	e := skep.Event{Kind: kind, Namespace: ns.Info.ID, Key: rec.Key, Depth: int(rec.Depth), Parent: rec.Parent, Tier: skep.TierDevice}
 	switch kind {
 	case skep.EventAccepted:
 		e.Tier = skep.TierDRAM
 	case skep.EventEvicted, skep.EventDeleted:
 		e.Tier = skep.TierNone
 	}
-	s.saltEvent(&e, tag(rec.SaltTag))
+	s.saltEvent(&e, namespaces.Tag(rec.SaltTag))
 	return e
 }
 
-func (s *Store) eventOf(ns *namespace, in *incoming, kind skep.EventKind) skep.Event {
+func (s *Store) eventOf(ns *namespaces.Namespace, in *incoming, kind skep.EventKind) skep.Event {
 	return s.blockEvent(ns, &in.rec, kind)
 }
 

@@ -1,8 +1,9 @@
 package store
 
-import "github.com/skepkv/skep/layout"
-
-import "github.com/skepkv/skep/store/catalog"
+import (
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+)
 
 // The policies lru and s3fifo have an exact order, in which blocks go one by one whatever
 // group they lie in; the policy cost drops blocks with their group only.
@@ -39,7 +40,7 @@ func (s *Store) trim() bool {
 			break
 		}
 		size, forget := int64(0), func() { s.forgetCached(e.FP, nil) }
-		if ns := s.names.of(e.Namespace); ns != nil {
+		if ns := s.names.Of(e.Namespace); ns != nil {
 			size, forget = s.forgetter(ns, e.FP, e)
 		}
 		if _, err := s.index.Evict(e.FP, e.Location); err != nil {

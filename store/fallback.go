@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
@@ -44,7 +45,7 @@ func (s *Store) recordsFromLogs(c *chain, list []found, at []int) error {
 			return err
 		}
 		var match []byte
-		for _, b := range records[recordKey{c.Keys[f.block], segment.SaltTag(c.tag), c.ns.instance}] {
+		for _, b := range records[recordKey{c.Keys[f.block], segment.SaltTag(c.tag), c.ns.Instance}] {
 			h, err := segment.DecodeHead(b)
 			if err != nil {
 				continue

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -102,62 +101,10 @@ func (s *Store) standing() []*drive {
 	return out
 }
 
-// marks knows which appends are under way, so that a flush knows up to which
-// sequence number everything is on the drives.
-type marks struct {
-	mu        locks.Mutex[locks.Marks]
-	underway  map[uint64]struct{}
-	unflushed int64
-}
-
-func (m *marks) end(seq uint64, bytes int64) {
-	m.mu.Lock()
-	delete(m.underway, seq)
-	m.unflushed += bytes
-	m.mu.Unlock()
-}
-
-// low is the highest sequence number such that no append at or below it is under
-// way, given that none above top has begun.
-func (m *marks) low(top uint64) uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for seq := range m.underway {
-		if seq <= top {
-			top = seq - 1
-		}
-	}
-	return top
-}
-
-func (m *marks) pending() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.unflushed
-}
-
 // advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open
 // trusts what lies at or below it and verifies what lies above.
 func (s *Store) advanceMark(ctx context.Context) error {
-	s.markMu.Lock()
-	defer s.markMu.Unlock()
-	s.marks.mu.Lock()
-	top := s.seq.Load()
-	bytes := s.marks.unflushed
-	s.marks.mu.Unlock()
-	to := max(s.marks.low(top), s.flushed.Load()) // what was said once stays said
-	if err := s.flushDrives(ctx, s.standing()); err != nil {
-		return err
-	}
-	s.marks.mu.Lock()
-	s.marks.unflushed -= bytes
-	s.marks.mu.Unlock()
-	s.flushed.Store(to)
-	if err := s.saveSeq(ctx, s.catalog.NewBatch(), true); err != nil {
-		return err
-	}
-	s.marked.Store(to) // the devices' logs never say more than the catalog
-	return nil
+	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error { return s.flushDrives(ctx, s.standing()) })
 }
 
 // wantHardened has harden sync the catalog soon.

@@ -138,9 +138,9 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 // groupHolding is the number of the group a block lies in.
 func groupHolding(t *testing.T, s *Store, sc skep.Scope, key skep.Key) uint32 {
 	t.Helper()
-	ns, tg, err := s.names.resolve("test", sc)
+	ns, tg, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	e, ok := s.index.Resolve(s.names.fingerprint(ns.instance, tg, key))
+	e, ok := s.index.Resolve(s.names.Fingerprint(ns.Instance, tg, key))
 	require.True(t, ok)
 	return layout.Unpack(e.Location).Group
 }

@@ -2,16 +2,18 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -327,8 +329,8 @@ type recordID struct {
 // version, or in another copy of this one, only this record is meant: it was never
 // committed. Else whatever is older is gone as well.
 func (s *Store) stray(h *segment.Head) segment.Tombstone {
-	t := segment.Tombstone{Seq: s.nextSeq(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
-	fp := s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key)
+	t := segment.Tombstone{Seq: s.root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
+	fp := s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
 	exact := s.rivals.before(fp, h.Written()) < h.Written()
 	if _, ok := s.index.Resolve(fp); ok {
 		written, _ := s.writtenAt(fp)
@@ -354,7 +356,7 @@ func (s *Store) strays(ctx context.Context, g *group, scan scanner) (list []segm
 		return nil, err
 	}
 	err = scan(ctx, g, func(a *segment.Append, e segment.Entry) error {
-		s.passSeq(a.Seq) // of an append that was never committed no row tells
+		s.root.Pass(a.Seq) // of an append that was never committed no row tells
 		if e.Kind != segment.KindBlock {
 			return nil
 		}
@@ -367,7 +369,7 @@ func (s *Store) strays(ctx context.Context, g *group, scan scanner) (list []segm
 			return nil
 		}
 		rows[id] = true // its copies too
-		if !s.names.dead(h.Instance, tag(h.SaltTag)) {
+		if !s.names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
 			list = append(list, s.stray(&h))
 		}
 		return nil
@@ -424,7 +426,7 @@ func (s *Store) reconcileStale(ctx context.Context) {
 	b := s.catalog.NewBatch()
 	list, err := s.reconcile(ctx, b, []*group{g})
 	if err == nil {
-		err = s.saveSeq(ctx, b, true)
+		err = s.saveRoot(ctx, b, true)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -528,7 +530,7 @@ func (s *Store) settleDevices(ctx context.Context) {
 // marks in their headers, and nobody but the cleaner takes them back: so it looks for them
 // while it waits. A spare that is being made has segments too, and is there soon. A catalog
 // that refuses the row of a group is not waited for.
-func (c *cleaner) place(ctx context.Context, ns *namespace, blocks []*incoming) (*appending, int, error) {
+func (c *cleaner) place(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (*appending, int, error) {
 	deadline := time.Now().Add(c.s.options.SpaceTimeout)
 	for {
 		a, n, err := c.s.placeBy(ctx, ns, streamKept, blocks, time.Now())

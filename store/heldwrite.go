@@ -42,7 +42,7 @@ type lateWrites struct {
 func (s *Store) writes(a *appending, n int, bytes int64, ended func()) {
 	seq, g := a.seq, a.g
 	w := &writing{Batch: segio.NewBatch(n)}
-	w.end = func() { s.marks.end(seq, bytes) }
+	w.end = func() { s.root.End(seq, bytes) }
 	s.space.mu.Lock()
 	g.writing = append(g.writing, w)
 	s.space.mu.Unlock()

@@ -2,9 +2,10 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -72,7 +73,7 @@ func (l *intents) none() bool {
 
 // intend adds entries to a commit.
 func (s *Store) intend(b *catalog.Batch, w *segment.LogWriter) catalog.Intent {
-	i := catalog.Intent{Number: s.nextSeq(), Entries: slices.Clone(w.Bytes())}
+	i := catalog.Intent{Number: s.root.Next(), Entries: slices.Clone(w.Bytes())}
 	b.PutIntent(i.Number, i.Entries)
 	return i
 }
@@ -107,7 +108,7 @@ func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, l
 
 // writeIntent writes to the devices what of an intent still holds.
 func (s *Store) writeIntent(ctx context.Context, st stream, wait time.Duration, i catalog.Intent) error {
-	defer s.entering.begin()()
+	defer s.entering.Begin()()
 	entries, err := s.endedNow(i.Entries)
 	if err != nil || len(entries) == 0 {
 		return err
@@ -189,7 +190,7 @@ func (s *Store) loadIntents(ctx context.Context) error {
 		s.intents.add(list...)
 	}
 	for _, i := range list {
-		s.passSeq(i.Number)
+		s.root.Pass(i.Number)
 	}
 	return err
 }
@@ -239,19 +240,14 @@ func (s *Store) nameEntries() (out []*segment.LogWriter, err error) {
 		}
 		err = write(out[len(out)-1])
 	}
-	for _, ns := range n.byID.all() {
-		add(func(w *segment.LogWriter) error { return w.Namespace(ns.entry(s.nextSeq())) })
+	for ns := range n.All() {
+		add(func(w *segment.LogWriter) error { return w.Namespace(ns.Entry(s.root.Next())) })
 	}
-	for k := range n.deadTags.all() {
-		p := segment.Purge{Seq: n.saltEpoch.get(k), Covers: s.seq.Load(), Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
+	for k, epoch := range n.DeadSalts() {
+		p := segment.Purge{Seq: epoch, Covers: s.root.Last(), Instance: k.Instance, Salted: true, SaltTag: segment.SaltTag(k.Tag)}
 		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
 	}
 	return out, err
-}
-
-// entry is what the devices' logs say of a namespace.
-func (ns *namespace) entry(seq uint64) *segment.Namespace {
-	return &segment.Namespace{Seq: seq, Instance: ns.instance, Info: ns.info}
 }
 
 // logAgain intends what the devices' logs may lack after a rebuild that went on without a

@@ -32,7 +32,7 @@ func (s *Store) setLead(ms uint64) {
 // noteTime keeps Lasting when nothing else has for a while. The cleaner's goroutine calls it.
 func (s *Store) noteTime(last time.Time) time.Time {
 	now := s.now()
-	if now.Sub(last) < lastingEvery || s.saveSeq(s.ctx, s.catalog.NewBatch(), false) != nil {
+	if now.Sub(last) < lastingEvery || s.saveRoot(s.ctx, s.catalog.NewBatch(), false) != nil {
 		return last
 	}
 	return now

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
 )
 
@@ -181,14 +182,14 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 		}
 	}
 	s.log.Error("the catalog is lost; rebuilding it from the devices", "catalog", o.catalogDir(), "devices", len(s.drives))
-	r := newRebuilder(s, func(p RebuildProgress) {
+	rep, err := rebuild.Run(ctx, s.rebuildInput(func(p RebuildProgress) {
 		s.log.Info("rebuilding the catalog", "stage", p.Stage, "done", p.Done, "of", p.Of, "records", p.Records)
-	})
-	if err := r.run(ctx); err != nil {
+	}))
+	if err != nil {
 		return false, err
 	}
-	s.log.Warn("the catalog is rebuilt", "blocks", r.rep.Blocks, "lost", r.rep.Lost, "faults", len(r.rep.Faults))
-	for _, f := range r.rep.Faults {
+	s.log.Warn("the catalog is rebuilt", "blocks", rep.Blocks, "lost", rep.Lost, "faults", len(rep.Faults))
+	for _, f := range rep.Faults {
 		s.log.Warn("found while rebuilding", "fault", f.String())
 	}
 	s.forgetLoaded()
@@ -227,7 +228,7 @@ func (s *Store) forgetLoaded() {
 	}
 	s.drives = nil
 	s.space.mu.groups = newGroupSet()
-	s.seq.Store(0)
+	s.root.Reset()
 }
 
 // unused says whether the drives are block devices of a store whose making was cut off: their

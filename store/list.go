@@ -3,11 +3,10 @@ package store
 import (
 	"context"
 
-	"github.com/dchest/siphash"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -20,11 +19,11 @@ func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64,
 		return 0, err
 	}
 	defer s.leave()
-	ns, _, err := s.names.resolve("count blocks", skep.Scope{Namespace: space})
+	ns, _, err := s.names.Resolve("count blocks", skep.Scope{Namespace: space})
 	if err != nil {
 		return 0, err
 	}
-	return s.index.Count(ns.instance, ns.tenant), nil
+	return s.index.Count(ns.Instance, ns.Tenant), nil
 }
 
 // ListKeys implements skep.Store. A place in the listing is a place in the index of this run: it is told in disguise, since
@@ -38,13 +37,13 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 		return nil, 0, err
 	}
 	defer s.leave()
-	ns, _, err := s.names.resolve(op, skep.Scope{Namespace: space})
+	ns, _, err := s.names.Resolve(op, skep.Scope{Namespace: space})
 	if err != nil {
 		return nil, 0, err
 	}
-	found, end := s.index.Walk(ns.instance, ns.tenant, s.listPlace(from), n, lookAtOnce)
+	found, end := s.index.Walk(ns.Instance, ns.Tenant, s.listPlace(from), n, lookAtOnce)
 	add := func(rec *segment.Record) {
-		if rec.Instance == ns.instance && tag(rec.SaltTag) == (tag{}) {
+		if rec.Instance == ns.Instance && namespaces.Tag(rec.SaltTag) == (namespaces.Tag{}) {
 			keys = append(keys, rec.Key)
 		}
 	}
@@ -105,7 +104,7 @@ func (s *Store) listPlace(cursor uint64) index.ID {
 func (s *Store) disguiseSlot(n uint32, back bool) uint32 {
 	l, r := uint16(n>>16), uint16(n)
 	round := func(i int, half uint16) uint16 {
-		return uint16(siphash.Hash(s.names.k0, s.names.k1, []byte{'s', 'l', 'o', 't', byte(i), byte(half), byte(half >> 8)}))
+		return uint16(s.names.Hash([]byte{'s', 'l', 'o', 't', byte(i), byte(half), byte(half >> 8)}))
 	}
 	for i := range 4 {
 		if back {

@@ -40,7 +40,7 @@ var markEntry = segment.EntrySize(segment.MarkSize)
 
 // beginLog begins an append's entries with its mark.
 func (s *Store) beginLog(w *segment.LogWriter) error {
-	return w.Mark(&segment.Mark{Flushed: s.marked.Load()})
+	return w.Mark(&segment.Mark{Flushed: s.root.Marked()})
 }
 
 // nameCopies is on how many drives stands what is nobody's block: names, purges and
@@ -136,7 +136,7 @@ func (s *Store) placeEntries(g *group, pages int) *appending {
 	}
 	g.entries++
 	g.pending++
-	a.seq = s.beginSeq()
+	a.seq = s.root.Begin()
 	return a
 }
 

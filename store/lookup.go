@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // Lookup implements skep.PrefixFinder.
@@ -20,18 +22,18 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 		return out, err
 	}
 	defer s.leave()
-	ns, t, err := s.names.resolve("lookup", r.Scope)
+	ns, t, err := s.names.Resolve("lookup", r.Scope)
 	if err != nil {
 		return out, err
 	}
 	c := &s.count
 	c.Lookups.Add(1)
 	c.LookupKeys.Add(int64(len(r.Keys)))
-	ns.count.Keys.Add(int64(len(r.Keys)))
-	s.profile.Saw(ns.instance, r.Keys)
+	ns.Count.Keys.Add(int64(len(r.Keys)))
+	s.profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
 		again := false
-		if ns.info.Chained {
+		if ns.Info.Chained {
 			again = s.lookupChain(ns, t, r, &out)
 		} else {
 			again = s.lookupKeys(ns, t, r, &out)
@@ -46,7 +48,7 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 		out = skep.LookupResult{} // a miss, if it is so each time
 	}
 	c.LookupHits.Add(int64(out.Blocks))
-	ns.count.Hits.Add(int64(out.Blocks))
+	ns.Count.Hits.Add(int64(out.Blocks))
 	if out.Blocks == 0 || !r.Tiers && r.Cost == nil {
 		out.Pays = true
 	}
@@ -59,14 +61,14 @@ const lookupTries = 8
 
 // lookupChain fills out. True: the block found was gone before it could be leased,
 // look again.
-func (s *Store) lookupChain(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (s *Store) lookupChain(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
 	n, _ := s.index.Lookup(len(r.Keys), func(i int) index.Fingerprint {
-		return s.names.fingerprint(ns.instance, t, r.Keys[i])
+		return s.names.Fingerprint(ns.Instance, t, r.Keys[i])
 	})
 	if n = s.readablePrefix(ns, t, r.Keys, n); n == 0 {
 		return false
 	}
-	fp := s.names.fingerprint(ns.instance, t, r.Keys[n-1])
+	fp := s.names.Fingerprint(ns.Instance, t, r.Keys[n-1])
 	e, deepest, ok := s.index.Probe(fp)
 	if !ok {
 		return true
@@ -76,17 +78,17 @@ func (s *Store) lookupChain(ns *namespace, t tag, r *skep.LookupRequest, out *sk
 		return true
 	}
 	out.Blocks = n
-	out.Tokens = n*ns.info.Shape.BlockTokens - missing
+	out.Tokens = n*ns.Info.Shape.BlockTokens - missing
 	out.Bytes = int64(n) * bytes
-	return s.grant(ns, t, r, out, index.LeaseRequest{Deepest: deepest, FP: fp, Bytes: out.Bytes, Tenant: ns.tenant}, fp, n)
+	return s.grant(ns, t, r, out, index.LeaseRequest{Deepest: deepest, FP: fp, Bytes: out.Bytes, Tenant: ns.Tenant}, fp, n)
 }
 
 // lookupKeys is the lookup of a namespace without parents: key by key up to the
 // first that is not there. Its lease protects each key.
-func (s *Store) lookupKeys(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (s *Store) lookupKeys(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
 	whole := s.allReadable()
 	for i, k := range r.Keys {
-		fp := s.names.fingerprint(ns.instance, t, k)
+		fp := s.names.Fingerprint(ns.Instance, t, k)
 		e, id, ok := s.index.Probe(fp)
 		if !ok || !whole && !s.readable(ns, fp, e) {
 			break
@@ -95,18 +97,18 @@ func (s *Store) lookupKeys(ns *namespace, t tag, r *skep.LookupRequest, out *ske
 		if !ok {
 			return true
 		}
-		if s.grant(ns, t, r, out, index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes, Tenant: ns.tenant}, fp, i+1) {
+		if s.grant(ns, t, r, out, index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes, Tenant: ns.Tenant}, fp, i+1) {
 			return true
 		}
 		out.Blocks = i + 1
-		out.Tokens += ns.info.Shape.BlockTokens - missing
+		out.Tokens += ns.Info.Shape.BlockTokens - missing
 		out.Bytes += bytes
 	}
 	return false
 }
 
 // grant adds a promise to the lookup's lease. True: the block is gone.
-func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult, req index.LeaseRequest, fp index.Fingerprint, blocks int) bool {
+func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult, req index.LeaseRequest, fp index.Fingerprint, blocks int) bool {
 	if r.Lease == skep.NoLease || out.LeaseDenied {
 		return false
 	}
@@ -132,22 +134,22 @@ func (s *Store) grant(ns *namespace, t tag, r *skep.LookupRequest, out *skep.Loo
 	if out.Lease.ID == 0 {
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
-	s.leases.add(out.Lease.ID, id, promise{instance: ns.instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
+	s.leases.add(out.Lease.ID, id, promise{instance: ns.Instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
 	return false
 }
 
 // extentOf is how many tokens a block lacks, which a partial tail does, and the size of its
 // payload: its record says, where the namespace does not fix it or the block has more parts
 // than one. False: the block is gone.
-func (s *Store) extentOf(ns *namespace, fp index.Fingerprint, e index.Entry) (missing int, bytes int64, ok bool) {
-	if n, fixed := ns.fixedSize(e); fixed && !e.Partial {
+func (s *Store) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) (missing int, bytes int64, ok bool) {
+	if n, fixed := fixedSize(ns, e); fixed && !e.Partial {
 		return 0, n, true
 	}
 	for range lookupTries {
 		rec, err := s.record(fp, e)
 		if err == nil {
 			if e.Partial && rec.ValidTokens > 0 {
-				missing = ns.info.Shape.BlockTokens - int(rec.ValidTokens)
+				missing = ns.Info.Shape.BlockTokens - int(rec.ValidTokens)
 			}
 			return missing, rec.Bytes(), true
 		}
@@ -160,7 +162,7 @@ func (s *Store) extentOf(ns *namespace, fp index.Fingerprint, e index.Entry) (mi
 }
 
 // payloadOf is extentOf's size; that of what is gone is what it took.
-func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) int64 {
+func (s *Store) payloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
 	if _, n, ok := s.extentOf(ns, fp, e); ok {
 		return n
 	}
@@ -169,17 +171,17 @@ func (s *Store) payloadOf(ns *namespace, fp index.Fingerprint, e index.Entry) in
 
 // fixedSize is a block's payload where that follows from the namespace: the block has
 // no bytes but part kv's.
-func (n *namespace) fixedSize(e index.Entry) (int64, bool) {
-	size := n.partSize(skep.PartKV)
+func fixedSize(ns *namespaces.Namespace, e index.Entry) (int64, bool) {
+	size := ns.PartSize(skep.PartKV)
 	return size, size > inlineSize && int(e.Pages) == slotsOf(pagesOf(size), size)
 }
 
 // detail fills the tiers, the exact size and the estimate. True: a block is gone.
-func (s *Store) detail(ns *namespace, t tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (s *Store) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
 	tiers := make([]skep.Tier, out.Blocks)
 	var bytes, dram int64
 	for i := range tiers {
-		fp := s.names.fingerprint(ns.instance, t, r.Keys[i])
+		fp := s.names.Fingerprint(ns.Instance, t, r.Keys[i])
 		e, ok := s.index.Resolve(fp)
 		if !ok {
 			return true
@@ -250,7 +252,7 @@ func (r *rate) saw(bytes int64, d time.Duration) {
 // promise is what a lease covers: a chain's leading blocks, or one key.
 type promise struct {
 	instance uint32
-	tag      tag
+	tag      namespaces.Tag
 	fp       index.Fingerprint // of the deepest block
 	blocks   int               // leading blocks covered
 	until    time.Time
@@ -292,11 +294,11 @@ func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Ti
 	}
 	p, runs := row.promises, row.runs // a renewal may be changing it
 	l.mu.Unlock()
-	if runs != nil && !p.until.Before(now) && p.instance == c.ns.instance && p.tag == c.tag {
+	if runs != nil && !p.until.Before(now) && p.instance == c.ns.Instance && p.tag == c.tag {
 		return runs.of(s, c)
 	}
-	if p.until.Before(now) || p.instance != c.ns.instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
-		s.names.fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
+	if p.until.Before(now) || p.instance != c.ns.Instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
+		s.names.Fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
 		return 0
 	}
 	return p.blocks
@@ -381,7 +383,7 @@ func (s *Store) leaseStats() (n int, bytes int64) {
 }
 
 // applyHint hands a hint to the index, block by block.
-func (s *Store) applyHint(ns *namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
+func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
 	now := s.now()
 	n := 0
 	s.programs.Hinted(h.Program, fps)
@@ -431,7 +433,7 @@ type pinned struct {
 }
 
 // pin pins all of fps or, when the tenant's budget does not allow it, none.
-func (s *Store) pin(ns *namespace, fps []index.Fingerprint, now, until time.Time) error {
+func (s *Store) pin(ns *namespaces.Namespace, fps []index.Fingerprint, now, until time.Time) error {
 	p := &s.pins
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -447,7 +449,7 @@ func (s *Store) pin(ns *namespace, fps []index.Fingerprint, now, until time.Time
 		if !ok {
 			continue
 		}
-		pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, fp, e), Tenant: ns.tenant, Until: until, Pin: true})
+		pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, fp, e), Tenant: ns.Tenant, Until: until, Pin: true})
 		if skep.KindOf(err) == skep.NotFound {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -95,17 +96,17 @@ func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
-	ns := s.names.byID.get(sc.Namespace)
-	other := ns.instance + 1000
-	was := s.nextSeq()
-	deleted := *ns.entry(was)
+	ns := s.names.Get(sc.Namespace)
+	other := ns.Instance + 1000
+	was := s.root.Next()
+	deleted := *ns.Entry(was)
 	deleted.Deleted, deleted.Instance, deleted.Info.ID = true, other, 1000
 	others := []any{
-		segment.Purge{Seq: was, Covers: was, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag{1}},
-		segment.Purge{Covers: was, Instance: ns.instance, Salted: true, SaltTag: segment.SaltTag{2}},
+		segment.Purge{Seq: was, Covers: was, Instance: ns.Instance, Salted: true, SaltTag: segment.SaltTag{1}},
+		segment.Purge{Covers: was, Instance: ns.Instance, Salted: true, SaltTag: segment.SaltTag{2}},
 		segment.Purge{Seq: was, Covers: was, Instance: other + 1},
-		segment.Tombstone{Seq: was, Covers: was, Instance: ns.instance, Key: keyOf(1)},
-		*ns.entry(was),
+		segment.Tombstone{Seq: was, Covers: was, Instance: ns.Instance, Key: keyOf(1)},
+		*ns.Entry(was),
 	}
 	deletedAt := func(seq uint64) []byte {
 		deleted.Seq = seq
@@ -129,14 +130,14 @@ func TestWhatIsNoMoreIsNotSaid(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
-	ns := s.names.byID.get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
-	gone := *ns.entry(s.nextSeq())
-	gone.Instance, gone.Info.ID = ns.instance+1000, 1000
-	stone := segment.Tombstone{Seq: 1, Covers: 1, Instance: ns.instance, Key: keyOf(1)}
+	ns := s.names.Get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
+	gone := *ns.Entry(s.root.Next())
+	gone.Instance, gone.Info.ID = ns.Instance+1000, 1000
+	stone := segment.Tombstone{Seq: 1, Covers: 1, Instance: ns.Instance, Key: keyOf(1)}
 
-	got, err := s.endedNow(entriesOf(t, gone, *ns.entry(1), stone))
+	got, err := s.endedNow(entriesOf(t, gone, *ns.Entry(1), stone))
 	require.NoError(t, err)
-	require.Equal(t, entriesOf(t, *ns.entry(1), stone), got)
+	require.Equal(t, entriesOf(t, *ns.Entry(1), stone), got)
 	got, err = s.endedNow(entriesOf(t, gone))
 	require.NoError(t, err)
 	require.Empty(t, got)
@@ -176,14 +177,14 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 		}
 	})
 	sc := openSpace(t, s, "gone", skep.Durable, 1, true)
-	ns := s.names.byID.get(sc.Namespace)
-	refused = func() bool { return s.names.byID.get(sc.Namespace) == nil }
+	ns := s.names.Get(sc.Namespace)
+	refused = func() bool { return s.names.Get(sc.Namespace) == nil }
 	events, err := s.Events(ctx, skep.Cursor{}, false)
 	require.NoError(t, err)
 	defer events.Close()
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
-	require.NoError(t, w.Namespace(ns.entry(s.nextSeq())))
+	require.NoError(t, w.Namespace(ns.Entry(s.root.Next())))
 	pending := s.intend(b, &w)
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	s.intents.add(pending)
@@ -204,14 +205,14 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 }
 
 // saidDeleted says whether a log has it that a namespace is deleted.
-func saidDeleted(t testing.TB, s *Store, ns *namespace) (said bool) {
+func saidDeleted(t testing.TB, s *Store, ns *namespaces.Namespace) (said bool) {
 	for _, g := range s.groupList() {
 		require.NoError(t, s.scanGroupLogs(testContext(t), g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind != segment.KindNamespace {
 				return nil
 			}
 			v, err := segment.DecodeNamespace(e.Body)
-			said = said || v.Deleted && v.Instance == ns.instance
+			said = said || v.Deleted && v.Instance == ns.Instance
 			return err
 		}))
 	}
@@ -226,12 +227,12 @@ func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "gone", skep.Durable, 1, true)
-	ns := s.names.byID.get(sc.Namespace)
-	end := s.entering.begin()
+	ns := s.names.Get(sc.Namespace)
+	end := s.entering.Begin()
 	ended, cancel := context.WithCancel(ctx)
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ended, sc.Namespace)) })
-	eventually(t, "it is gone", func() bool { return s.names.byID.get(sc.Namespace) == nil })
+	eventually(t, "it is gone", func() bool { return s.names.Get(sc.Namespace) == nil })
 	cancel()
 	crew.Wait()
 	s.retryIntents()
@@ -260,11 +261,11 @@ func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
 	sc := &scrubber{s: s}
 	crew := storetest.NewCrew(t)
 	crew.Go(func(testing.TB) {
-		sc.relogEntry(asked, nil, entriesOf(t, *s.names.byID.get(kept.Namespace).entry(s.nextSeq())), "missing")
+		sc.relogEntry(asked, nil, entriesOf(t, *s.names.Get(kept.Namespace).Entry(s.root.Next())), "missing")
 	})
 	<-asked.asked
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
-	eventually(t, "the namespace is gone", func() bool { return s.names.byID.get(gone.Namespace) == nil })
+	eventually(t, "the namespace is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
 	s.retryIntents() // what the cleaner does
 	s.space.opening.give()
 	crew.Wait()

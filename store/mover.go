@@ -11,6 +11,8 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -22,7 +24,7 @@ type mover struct {
 	s      *Store
 	budget *budget
 	// unreadable is told of blocks that cannot be read, which stay where they are.
-	unreadable func(in *incoming, ns *namespace, why error)
+	unreadable func(in *incoming, ns *namespaces.Namespace, why error)
 	moved      func(blocks int, bytes int64) // progress
 }
 
@@ -30,7 +32,7 @@ type mover struct {
 const moveReaders = 8
 
 type moveBatch struct {
-	ns     *namespace
+	ns     *namespaces.Namespace
 	blocks []*incoming
 	buf    []byte
 	began  time.Time
@@ -65,7 +67,7 @@ func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, re
 		}
 		in := &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), result: &skep.PutResult{}, moved: &move{fp: fp, from: loc, anew: true, group: g}}
 		if rec.Parent != nil {
-			in.hasParent, in.parentFP = true, s.names.fingerprint(rec.Instance, tag(rec.SaltTag), *rec.Parent)
+			in.hasParent, in.parentFP = true, s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
 		}
 		list = append(list, in)
 		return nil
@@ -79,9 +81,9 @@ func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, re
 
 // stands says of a row's block that it is to be found, and there: rows of others the cleaner drops.
 func (s *Store) stands(rec *segment.Record, at layout.Location) (fp index.Fingerprint, ok bool) {
-	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+	fp = s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 	e, ok := s.index.Resolve(fp)
-	return fp, ok && e.Location == at.Pack() && !s.names.dead(rec.Instance, tag(rec.SaltTag))
+	return fp, ok && e.Location == at.Pack() && !s.names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
 }
 
 var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
@@ -120,7 +122,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 			bytes += more
 			n++
 		}
-		batch := &moveBatch{ns: m.s.names.of(list[0].rec.Instance), blocks: list[:n]}
+		batch := &moveBatch{ns: m.s.names.Of(list[0].rec.Instance), blocks: list[:n]}
 		list = list[n:]
 		if batch.ns == nil {
 			continue // purged meanwhile
@@ -138,7 +140,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 		select {
 		case out <- batch:
 		case <-ctx.Done():
-			return ended(ctx, "move blocks")
+			return segio.Ended(ctx, "move blocks")
 		}
 	}
 	return nil
@@ -161,7 +163,7 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			var got []byte // b.buf is nobody else's: what a drive keeps of it stays with it
-			if got, errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.info.Shape, &in.rec, mem); errs[i] == nil {
+			if got, errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.Info.Shape, &in.rec, mem); errs[i] == nil {
 				// Its group may stay: when the copy goes, a tombstone must follow.
 				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
 				in.setParts(got)
@@ -175,7 +177,7 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		case errs[i] == nil:
 			good = append(good, in)
 		case ctx.Err() != nil:
-			return ended(ctx, "move blocks")
+			return segio.Ended(ctx, "move blocks")
 		case k == skep.DeviceFailed, k == skep.Damaged, k == skep.Deadline:
 			m.unreadable(in, b.ns, errs[i])
 		default:
@@ -192,7 +194,7 @@ const moveAppends = 2
 func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 	type underway struct {
 		a  *appending
-		ns *namespace
+		ns *namespaces.Namespace
 		b  *moveBatch
 	}
 	var list []underway
@@ -239,7 +241,7 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 
 // placeMoved is place for moved blocks: it does not wait for the cleaner, which would drop
 // blocks to make room for what is there already.
-func (s *Store) placeMoved(ctx context.Context, ns *namespace, blocks []*incoming) (*appending, int, error) {
+func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (*appending, int, error) {
 	for range 8 {
 		g, err := s.current(ctx, streamMoved, time.Now())
 		if err == errFull {

@@ -88,6 +88,6 @@ func TestPurgesLeaveNothing(t *testing.T) {
 	eventually(t, "what was purged is swept", func() bool {
 		return s.index.Stats().Blocks == 0 && len(s.index.Dead()) == 0 && !s.sweeping.Load()
 	})
-	require.Equal(t, 4, s.names.byInstance.len())
+	require.Equal(t, 4, s.names.Len())
 	require.NoError(t, s.Close())
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -116,7 +117,7 @@ func newStore(o Options) *Store {
 	s.flights.m = map[index.Fingerprint]*flight{}
 	s.accepted.pending = map[uint64]chan struct{}{}
 	s.pending.m = map[index.Fingerprint]*segment.Record{}
-	s.marks.underway = map[uint64]struct{}{}
+	s.root = watermark.New(s.rootRow)
 	s.repairs.m, s.repairs.wake = map[index.Fingerprint]layout.Location{}, make(chan struct{}, 1)
 	return s
 }
@@ -294,7 +295,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	// Not from 1: the number of a namespace that a client kept is nobody's in another store at the same address.
 	var first [4]byte
 	rand.Read(first[:])
-	root := s.storeState(catalog.StoreState{NextNamespace: binary.LittleEndian.Uint32(first[:]) >> 2}, false)
+	root := s.root.State(watermark.Numbers{Namespace: binary.LittleEndian.Uint32(first[:]) >> 2}, false)
 	b.PutStore(root)
 	if err = s.catalog.Commit(ctx, b, true); err != nil {
 		return root, err
@@ -497,7 +498,7 @@ func (s *Store) keepMark() {
 			return
 		case <-tick.C:
 		}
-		n := s.marks.pending()
+		n := s.root.Unflushed()
 		if n == 0 || n < s.options.FlushBytes && time.Since(last) < s.options.FlushInterval {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -387,8 +388,8 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "dir", "empty", "a directory")
 	case len(o.Devices) > maxDevices:
 		return skep.Invalidf(op, "devices", len(o.Devices), fmt.Sprintf("1 to %d", maxDevices))
-	case o.TenantNamespaces < 1 || o.TenantNamespaces > maxNamespaces:
-		return skep.Invalidf(op, "tenant namespaces", o.TenantNamespaces, fmt.Sprintf("1 to %d", maxNamespaces))
+	case o.TenantNamespaces < 1 || o.TenantNamespaces > namespaces.MaxNamespaces:
+		return skep.Invalidf(op, "tenant namespaces", o.TenantNamespaces, fmt.Sprintf("1 to %d", namespaces.MaxNamespaces))
 	case o.DeviceCount < 1 || o.DeviceCount > maxDevices:
 		return skep.Invalidf(op, "device count", o.DeviceCount, fmt.Sprintf("1 to %d", maxDevices))
 	case o.CapacityBytes < 0:

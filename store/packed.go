@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -55,7 +56,7 @@ func fits(rec *segment.Record) bool {
 
 // placePackedLocked takes slots for one block and its copies, on different devices.
 // REQUIRES: space.mu, and a batch begun in the group's filler.
-func (s *Store) placePackedLocked(g *group, ns *namespace, in *incoming, copies int) bool {
+func (s *Store) placePackedLocked(g *group, ns *namespaces.Namespace, in *incoming, copies int) bool {
 	size := int(in.size)
 	for c := range copies {
 		l, ok := g.filler.Share(size, in.copies...)

@@ -24,10 +24,10 @@ func TestPinsEndWithTheirBlocks(t *testing.T) {
 		n, err := s.Hint(ctx, sc, keys, skep.Hint{Pin: skep.MaxPin})
 		require.NoError(t, err)
 		require.Equal(t, len(keys), n)
-		ns, tg, err := s.names.resolve("test", sc)
+		ns, tg, err := s.names.Resolve("test", sc)
 		require.NoError(t, err)
 		for _, k := range keys {
-			require.True(t, s.index.Protected(s.names.fingerprint(ns.instance, tg, k)), "it was said to be pinned")
+			require.True(t, s.index.Protected(s.names.Fingerprint(ns.Instance, tg, k)), "it was said to be pinned")
 		}
 	}
 	ends := map[string]func() error{

@@ -36,10 +36,10 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 func (s *Store) planChain(in *skep.Chain, beside int) (*chain, error) {
 	c := &chain{priority: in.Priority, deadline: in.Deadline}
 	var err error
-	if c.ns, c.tag, err = s.names.resolve("restore", in.Scope); err != nil {
+	if c.ns, c.tag, err = s.names.Resolve("restore", in.Scope); err != nil {
 		return nil, err
 	}
-	if c.ChainPlan, err = layout.PlanChain(in, c.ns.info.Shape); err != nil {
+	if c.ChainPlan, err = layout.PlanChain(in, c.ns.Info.Shape); err != nil {
 		return nil, err
 	}
 	if c.Direction == skep.Auto {
@@ -61,5 +61,5 @@ func (s *Store) planChain(in *skep.Chain, beside int) (*chain, error) {
 }
 
 func (c *chain) fingerprintOf(s *Store, block int) index.Fingerprint {
-	return s.names.fingerprint(c.ns.instance, c.tag, c.Keys[block])
+	return s.names.Fingerprint(c.ns.Instance, c.tag, c.Keys[block])
 }

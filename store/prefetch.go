@@ -2,14 +2,16 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // prefetcher reads what hints say is needed soon from the drives into the DRAM tier, one job at a
@@ -38,8 +40,8 @@ type prefetcher struct {
 // ahead is one hint's blocks, to be read before they are due.
 type ahead struct {
 	sc         skep.Scope
-	ns         *namespace
-	tag        tag
+	ns         *namespaces.Namespace
+	tag        namespaces.Tag
 	keys       []skep.Key
 	start, due time.Time
 	over       bool     // the request is here, or the hint was dropped
@@ -64,7 +66,7 @@ const (
 )
 
 // prefetchHint takes a hint about blocks of a chain. Hints beyond what is remembered are dropped and counted.
-func (s *Store) prefetchHint(ns *namespace, t tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
+func (s *Store) prefetchHint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
 	p := &s.prefetch
 	if s.options.PrefetchBytes <= 0 || s.cache == nil || len(keys) == 0 {
 		return
@@ -207,7 +209,7 @@ func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
 	p := &s.prefetch
 	r := &skep.RestoreRequest{Window: aheadWindow}
 	for b := to - 1; b >= from && room > 0; b-- {
-		fp := s.names.fingerprint(j.ns.instance, j.tag, j.keys[b])
+		fp := s.names.Fingerprint(j.ns.Instance, j.tag, j.keys[b])
 		e, ok := s.index.Resolve(fp)
 		if !ok || e.Location == 0 || s.cache.Has(cacheID(fp, skep.PartKV)) {
 			continue

@@ -159,10 +159,10 @@ func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
 	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
 	require.NoError(t, err)
 	eventually(t, "all is read ahead", func() bool { return statsOf(t, s).Prefetch.UnusedBytes == n*modelBlock })
-	ns, tg, err := s.names.resolve("test", sc)
+	ns, tg, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
 	now := s.now()
-	ch := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}, at: &found{fp: s.names.fingerprint(ns.instance, tg, keys[0])}}
+	ch := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}, at: &found{fp: s.names.Fingerprint(ns.Instance, tg, keys[0])}}
 	ch.out.Bytes = modelBlock
 	s.prefetched(ch, &ahead{start: now, due: now.Add(time.Minute)})
 	p := statsOf(t, s).Prefetch

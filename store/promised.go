@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -20,7 +21,7 @@ const promisedAgain = 4 * spaceWait
 
 // commitHeld writes accepted blocks from the DRAM tier. Those that could not be committed
 // are withdrawn, but for what a promise protects, which is returned.
-func (s *Store) commitHeld(ctx context.Context, ns *namespace, blocks []*incoming) (promised []*incoming) {
+func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
 	var list []*incoming
 	var shared []*memory.Buffer
 	for _, in := range blocks {
@@ -62,7 +63,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespace, blocks []*incomin
 }
 
 // withdrawAll takes back what could not be committed, and returns what is promised.
-func (s *Store) withdrawAll(ns *namespace, blocks []*incoming) (promised []*incoming) {
+func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
 	for _, in := range blocks {
 		if in.result.Outcome != skep.Committed && !s.withdraw(ns, in) {
 			promised = append(promised, in)
@@ -72,12 +73,12 @@ func (s *Store) withdrawAll(ns *namespace, blocks []*incoming) (promised []*inco
 }
 
 // withdraw takes an accepted block back that could not be committed. False: it is promised.
-func (s *Store) withdraw(ns *namespace, in *incoming) bool {
+func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming) bool {
 	switch err := s.index.Withdraw(in.fp); {
 	case err == index.ErrProtected:
 		return false
 	case err == nil:
-		ns.stored.Add(-in.size)
+		ns.Stored.Add(-in.size)
 		ev := s.eventOf(ns, in, skep.EventEvicted)
 		ev.Reason = in.result.Reason
 		s.events.Emit(ev)
@@ -87,7 +88,7 @@ func (s *Store) withdraw(ns *namespace, in *incoming) bool {
 }
 
 // keepPromised looks after blocks that could not be committed and are promised.
-func (s *Store) keepPromised(ns *namespace, blocks []*incoming) {
+func (s *Store) keepPromised(ns *namespaces.Namespace, blocks []*incoming) {
 	if len(blocks) == 0 {
 		return
 	}
@@ -112,5 +113,5 @@ func (s *Store) keepPromised(ns *namespace, blocks []*incoming) {
 // or later put has come in between.
 func (s *Store) holds(in *incoming) bool {
 	e, ok := s.index.Resolve(in.fp)
-	return ok && e.Location == 0 && s.pending.get(in.fp) == in.known && !s.names.dead(in.rec.Instance, tag(in.rec.SaltTag))
+	return ok && e.Location == 0 && s.pending.get(in.fp) == in.known && !s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -128,19 +129,6 @@ func waitHeld(r *rig, n int) error {
 	}
 }
 
-// The flushed-up-to mark stays below every append that is under way.
-func TestMarkStopsBelowWhatIsUnderWay(t *testing.T) {
-	t.Parallel()
-	m := marks{underway: map[uint64]struct{}{5: {}, 9: {}}}
-	require.Equal(t, uint64(4), m.low(20))
-	require.Equal(t, uint64(4), m.low(7))
-	require.Equal(t, uint64(3), m.low(3), "what began later does not matter")
-	m.end(5, 0)
-	require.Equal(t, uint64(8), m.low(20))
-	m.end(9, 0)
-	require.Equal(t, uint64(20), m.low(20))
-}
-
 // A group's generation is in the catalog for good before a byte is written under it.
 func TestGenerationIsSyncedFirst(t *testing.T) {
 	t.Parallel()
@@ -179,7 +167,7 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	for i := range 40 {
 		putRun(t, s, sc, []skep.Key{keyOf(uint32(i))}, 8<<10)
 	}
-	last := s.seq.Load()
+	last := s.root.Last()
 	generations := map[uint64]uint32{}
 	note := func(s *Store) {
 		s.space.mu.Lock()
@@ -197,7 +185,7 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, s.seq.Load(), last)
+	require.GreaterOrEqual(t, s.root.Last(), last)
 	for i := range 10 {
 		putRun(t, s, sc, []skep.Key{keyOf(uint32(100 + i))}, 8<<10)
 	}
@@ -234,12 +222,12 @@ func TestNumbersOfPurgesAndDeletionsAreGivenOutOnce(t *testing.T) {
 			for i := range 5 {
 				c.do(t, s, sc, keyOf(uint32(i)))
 			}
-			last := s.seq.Load()
+			last := s.root.Last()
 			o := crash("all are answered")
 			require.NoError(t, s.Close())
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
-			require.GreaterOrEqual(t, s.seq.Load(), last)
+			require.GreaterOrEqual(t, s.root.Last(), last)
 			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(9)}, 8<<10))
 			require.NoError(t, s.Close())
@@ -340,7 +328,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 		var rec segment.Record
 		require.NoError(t, segment.DecodeRecord(row, &rec))
 		recs = append(recs, rec)
-		refs = append(refs, index.Ref{FP: s.names.fingerprint(ns.instance, tag{}, rec.Key), Location: l.Pack()})
+		refs = append(refs, index.Ref{FP: s.names.Fingerprint(ns.Instance, namespaces.Tag{}, rec.Key), Location: l.Pack()})
 	}
 	verdicts := []index.Verdict{index.Drop, index.Drop}
 	res, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: time.Minute})

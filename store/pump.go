@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -447,7 +448,7 @@ func (s *Store) pinBlock(c *chain, f *found) (layout.Location, bool) {
 
 // describeFound takes from a block's record what reading its part needs.
 func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
-	if rec.Key != c.Keys[f.block] || rec.Instance != c.ns.instance || tag(rec.SaltTag) != c.tag {
+	if rec.Key != c.Keys[f.block] || rec.Instance != c.ns.Instance || namespaces.Tag(rec.SaltTag) != c.tag {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
 	}
 	if !fits(rec) {
@@ -462,7 +463,7 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 			continue
 		}
 		var err error
-		if f.sums, err = segio.SumsOf("restore", c.ns.info.Shape, rec, i); err != nil {
+		if f.sums, err = segio.SumsOf("restore", c.ns.Info.Shape, rec, i); err != nil {
 			return err
 		}
 		f.sums.Sums = slices.Clone(f.sums.Sums)
@@ -473,7 +474,7 @@ func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
 		if f.packed = packed(int(rec.Pages), rec.Bytes()); f.packed {
 			f.stored = rec.Bytes()
 		}
-		o, err := s.keys.Opener(c.ns.info.Tenant, rec, i)
+		o, err := s.keys.Opener(c.ns.Info.Tenant, rec, i)
 		switch {
 		case err != nil:
 			return err

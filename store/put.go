@@ -4,14 +4,16 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -113,15 +115,15 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 		return nil, err
 	}
 	defer s.leave()
-	ns, t, err := s.names.resolve("put", r.Scope)
+	ns, t, err := s.names.Resolve("put", r.Scope)
 	if err != nil {
 		return nil, err
 	}
-	state, err := s.beginCall("put", ns.tenant, putState(len(r.Blocks)))
+	state, err := s.beginCall("put", ns.Tenant, putState(len(r.Blocks)))
 	if err != nil {
 		return nil, err
 	}
-	defer s.calls.leave(ns.tenant, state)
+	defer s.calls.leave(ns.Tenant, state)
 	results = make([]skep.PutResult, len(r.Blocks))
 	blocks, err := s.prepare(ns, t, r, results)
 	if err != nil {
@@ -139,7 +141,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 }
 
 // putAs stores blocks and returns when ack is reached, and what they replace cannot come back.
-func (s *Store) putAs(ctx context.Context, ns *namespace, blocks []*incoming, ack skep.Ack) error {
+func (s *Store) putAs(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming, ack skep.Ack) error {
 	put := s.putCommitted
 	if ack == skep.AckAccepted {
 		put = s.accept
@@ -164,7 +166,7 @@ func (s *Store) putAs(ctx context.Context, ns *namespace, blocks []*incoming, ac
 
 // prepare checks every block before anything is stored, so that bad input changes
 // nothing.
-func (s *Store) prepare(ns *namespace, t tag, r *skep.PutRequest, results []skep.PutResult) ([]*incoming, error) {
+func (s *Store) prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest, results []skep.PutResult) ([]*incoming, error) {
 	const op = "put"
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
@@ -172,7 +174,7 @@ func (s *Store) prepare(ns *namespace, t tag, r *skep.PutRequest, results []skep
 	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
 		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
 	}
-	spec := &ns.info.NamespaceSpec
+	spec := &ns.Info.NamespaceSpec
 	list := make([]incoming, len(r.Blocks))
 	out := make([]*incoming, len(r.Blocks))
 	parent, depth := r.Parent, r.Depth
@@ -213,18 +215,18 @@ func out0(in []*incoming) *incoming {
 }
 
 // describe fills a block's record from its identity and manifest.
-func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t tag, in *incoming, parent *skep.Key, depth int,
+func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.NamespaceSpec, t namespaces.Tag, in *incoming, parent *skep.Key, depth int,
 	key skep.Key, name []byte, validTokens int, replaces *skep.Key, m skep.Manifest) error {
 	if err := skep.ValidateBlock(op, spec, depth, validTokens, parent, name, m); err != nil {
 		return err
 	}
 	rec := &in.rec
-	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.instance, uint32(ns.info.ID), segment.SaltTag(t)
+	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.Instance, uint32(ns.Info.ID), segment.SaltTag(t)
 	rec.Key, rec.Depth = key, uint32(depth)
 	if validTokens < spec.Shape.BlockTokens {
 		rec.ValidTokens = uint32(validTokens)
 	}
-	if t != (tag{}) {
+	if t != (namespaces.Tag{}) {
 		rec.Flags |= segment.RecordSalted
 	}
 	if spec.Class == skep.Durable {
@@ -232,21 +234,21 @@ func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t t
 	}
 	rec.Name = append([]byte(nil), name...)
 	in.key = s.keys.Newest(spec.Tenant)
-	in.fp = s.names.fingerprint(ns.instance, t, key)
+	in.fp = s.names.Fingerprint(ns.Instance, t, key)
 	if parent != nil {
 		p := *parent
 		rec.Parent = &p
-		in.hasParent, in.parentFP = true, s.names.fingerprint(ns.instance, t, p)
+		in.hasParent, in.parentFP = true, s.names.Fingerprint(ns.Instance, t, p)
 	}
 	if replaces != nil {
 		k := *replaces
 		rec.Replaces = &k
-		fp := s.names.fingerprint(ns.instance, t, k)
+		fp := s.names.Fingerprint(ns.Instance, t, k)
 		in.replaces = &fp
 	}
 	rec.Parts = make([]segment.RecordPart, len(m))
 	for i, p := range m {
-		if want := ns.partSize(p.Name); want >= 0 && p.Size != want {
+		if want := ns.PartSize(p.Name); want >= 0 && p.Size != want {
 			return skep.Invalidf(op, "size of part "+p.Name, p.Size, want)
 		}
 		g, err := s.granules(ns, p.Name, p.Size)
@@ -267,12 +269,12 @@ func (s *Store) describe(op string, ns *namespace, spec *skep.NamespaceSpec, t t
 func pagesOf(n int64) int { return int((n + layout.PageSize - 1) / layout.PageSize) }
 
 // granules is how part's bytes are cut into what one checksum covers.
-func (s *Store) granules(ns *namespace, part string, size int64) (layout.Granules, error) {
-	return layout.GranulesOf(ns.info.Shape, part, size)
+func (s *Store) granules(ns *namespaces.Namespace, part string, size int64) (layout.Granules, error) {
+	return layout.GranulesOf(ns.Info.Shape, part, size)
 }
 
 // putCommitted stores blocks and waits until each is committed or declined.
-func (s *Store) putCommitted(ctx context.Context, ns *namespace, blocks []*incoming) error {
+func (s *Store) putCommitted(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) error {
 	if s.writeback.filters(ns) {
 		return s.accept(ctx, ns, blocks)
 	}
@@ -286,8 +288,8 @@ func (s *Store) putCommitted(ctx context.Context, ns *namespace, blocks []*incom
 
 // winners leaves the blocks this call is the first to put. In chained namespaces
 // the others become Exists; a put of the same key under way is waited for.
-func (s *Store) winners(ctx context.Context, ns *namespace, blocks []*incoming) (todo []*incoming, err error) {
-	if !ns.info.Chained {
+func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (todo []*incoming, err error) {
+	if !ns.Info.Chained {
 		return blocks, nil
 	}
 	defer func() {
@@ -367,14 +369,14 @@ func (s *Store) land(blocks []*incoming) {
 
 // exists answers a put that came second, and says whether its bytes differ: by
 // comparing checksums, which were computed under the first put's version.
-func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
+func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) {
 	in.result.Outcome = skep.Exists
 	s.count.PutExists.Add(1)
 	s.index.Touch(in.fp) // computing it again was a use of it
 	s.writeback.use(in.fp)
 	first, err := s.record(in.fp, e)
 	if err == nil {
-		err = s.keys.ClearSums(ns.info.Tenant, &first)
+		err = s.keys.ClearSums(ns.Info.Tenant, &first)
 	}
 	if err != nil {
 		return
@@ -385,7 +387,7 @@ func (s *Store) exists(ns *namespace, in *incoming, e index.Entry) {
 	}
 }
 
-func (s *Store) sameBytes(ns *namespace, first *segment.Record, in *incoming) bool {
+func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *incoming) bool {
 	if len(first.Parts) != len(in.rec.Parts) || first.ValidTokens != in.rec.ValidTokens {
 		return false
 	}
@@ -406,9 +408,11 @@ func (s *Store) sameBytes(ns *namespace, first *segment.Record, in *incoming) bo
 }
 
 // sum computes the granule checksums of part i.
-func (s *Store) sum(ns *namespace, in *incoming, i int) { s.sumInto(ns, in, i, in.rec.Parts[i].Sums) }
+func (s *Store) sum(ns *namespaces.Namespace, in *incoming, i int) {
+	s.sumInto(ns, in, i, in.rec.Parts[i].Sums)
+}
 
-func (s *Store) sumInto(ns *namespace, in *incoming, i int, sums []uint64) {
+func (s *Store) sumInto(ns *namespaces.Namespace, in *incoming, i int, sums []uint64) {
 	p := &in.rec.Parts[i]
 	g, err := s.granules(ns, p.Name, p.Size)
 	if err != nil {
@@ -429,12 +433,12 @@ const (
 
 // write stores blocks: place, write, checksum, log, commit, publish; several
 // appends under way at once. Each block's result is filled.
-func (s *Store) write(ctx context.Context, ns *namespace, st stream, blocks []*incoming) error {
+func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) error {
 	if st == streamUser && s.catalogFull.Load() {
 		s.decline(blocks, skep.Full)
 		return nil
 	}
-	s.rivals.begin(blocks, s.seq.Load())
+	s.rivals.begin(blocks, s.root.Last())
 	defer s.rivals.end(blocks)
 	var underway []*appending
 	var bytes int64
@@ -505,14 +509,14 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 	if r.Bytes < 0 {
 		return nil, skep.Invalidf("want", "bytes", r.Bytes, "0 or more")
 	}
-	ns, t, err := s.names.resolve("want", r.Scope)
+	ns, t, err := s.names.Resolve("want", r.Scope)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]skep.Want, len(r.Keys))
 	for i, k := range r.Keys {
-		fp := s.names.fingerprint(ns.instance, t, k)
-		if e, ok := s.index.Resolve(fp); ok && ns.info.Chained && !s.unreadableCache(ns, fp, e) {
+		fp := s.names.Fingerprint(ns.Instance, t, k)
+		if e, ok := s.index.Resolve(fp); ok && ns.Info.Chained && !s.unreadableCache(ns, fp, e) {
 			out[i] = skep.Want{Outcome: skep.Exists}
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -22,12 +23,12 @@ func (s *Store) allReadable() bool {
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.
-func (s *Store) readablePrefix(ns *namespace, t tag, keys []skep.Key, n int) int {
+func (s *Store) readablePrefix(ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key, n int) int {
 	if s.allReadable() {
 		return n
 	}
 	for i := range n {
-		fp := s.names.fingerprint(ns.instance, t, keys[i])
+		fp := s.names.Fingerprint(ns.Instance, t, keys[i])
 		if e, ok := s.index.Resolve(fp); !ok || !s.readable(ns, fp, e) {
 			return i
 		}
@@ -37,12 +38,12 @@ func (s *Store) readablePrefix(ns *namespace, t tag, keys []skep.Key, n int) int
 
 // unreadableCache says whether a block is of class Cache and cannot be read now: who has
 // its bytes had better store them again, as after any other miss.
-func (s *Store) unreadableCache(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
-	return ns.info.Class == skep.Cache && !s.allReadable() && !s.readable(ns, fp, e)
+func (s *Store) unreadableCache(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
+	return ns.Info.Class == skep.Cache && !s.allReadable() && !s.readable(ns, fp, e)
 }
 
 // givesWay forgets such a block for one that is about to be put in its place.
-func (s *Store) givesWay(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
+func (s *Store) givesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
 	if !s.unreadableCache(ns, fp, e) {
 		return false
 	}
@@ -58,7 +59,7 @@ func (s *Store) givesWay(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 
 // readable says whether a block can be read now: from the DRAM tier, or from drives that
 // have a copy of each of its pieces.
-func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) bool {
+func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
 	loc := layout.Unpack(e.Location)
 	if e.Location == 0 || loc.Device == inlineDevice {
 		return true
@@ -76,11 +77,11 @@ func (s *Store) readable(ns *namespace, fp index.Fingerprint, e index.Entry) boo
 	switch {
 	case bad == 0:
 		return true
-	case bad < ns.info.Copies: // no two copies of a piece are on one drive
+	case bad < ns.Info.Copies: // no two copies of a piece are on one drive
 		return true
 	}
 	copies := []layout.Location{loc}
-	if ns.info.Copies > 1 || s.cache != nil {
+	if ns.Info.Copies > 1 || s.cache != nil {
 		rec, err := s.record(fp, e)
 		if err != nil {
 			return true // it has just been moved, or its row cannot be read: who restores it is told

@@ -20,70 +20,19 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
-// Rebuilding: a new catalog from the devices alone.
-//
-//	superblocks   whose devices these are, the secret, the geometry
-//	headers       which groups there are; one freed or overwritten header is enough to
-//	              say that a group is gone
-//	logs          every record, tombstone, purge and namespace, all devices at once
-//	verify        the payload of what was written after the last mark: a crash may have
-//	              left records without it
-//	settle        of the records of a block the one written last wins, unless it was
-//	              deleted or purged
-//
-// The root row is committed last, alone and synced. Until it is there the directory holds
-// no catalog, and whoever opens the store next begins anew: a rebuild may be cut off at
-// any point, any number of times.
-
-// RebuildReport is what a rebuild found and did.
-type RebuildReport struct {
-	Store      string  `json:"store"`
-	Devices    int     `json:"devices"`
-	Segments   int     `json:"segments"`           // looked at
-	Groups     int     `json:"groups"`             // that hold something
-	Freed      int     `json:"freed"`              // groups that had been cleaned
-	Namespaces int     `json:"namespaces"`         //
-	Purges     int     `json:"purges"`             //
-	Blocks     int64   `json:"blocks"`             // stored now
-	BlockBytes int64   `json:"block_bytes"`        // their payload
-	Older      int64   `json:"older"`              // records of blocks of which there was a newer one
-	Deleted    int64   `json:"deleted"`            // records that tombstones covered
-	Purged     int64   `json:"purged"`             // records of purged namespaces and salts
-	Unnamed    int64   `json:"unnamed"`            // records of namespaces of which nothing is known
-	Verified   int64   `json:"verified"`           // blocks whose payload was read
-	Lost       int64   `json:"lost"`               // of these, not whole
-	Missing    int     `json:"missing"`            // devices it went on without
-	Unreadable int64   `json:"unreadable"`         // blocks of which these held all copies of something
-	Durable    int64   `json:"unreadable_durable"` // of these, in Durable namespaces
-	LogBytes   int64   `json:"log_bytes"`          // read of logs and headers
-	ReadBytes  int64   `json:"read_bytes"`         // payload read
-	Seconds    float64 `json:"seconds"`
-	DryRun     bool    `json:"dry_run"`
-	MayBeOld   int64   `json:"may_be_old"` // blocks kept of which a missing device may have held a newer version
-	Faults     []Fault `json:"faults"`
-	MoreFaults int64   `json:"more_faults"` // that were not listed
-
-	// Reads is what of headers and logs had to be read, by device path: for those who
-	// compare the time with a plain read of the same.
-	Reads []RebuildRead `json:"-"`
-}
-
-// RebuildRead is one range of a device that a rebuild needs.
-type RebuildRead struct {
-	Path       string
-	Off, Bytes int64
-}
-
-// RebuildProgress is told now and then.
-type RebuildProgress struct {
-	Stage    string // headers, logs, verify, settle
-	Done, Of int    // segments, or blocks
-	Records  int64
-}
+// What a rebuild says.
+type (
+	RebuildReport   = report.Rebuild
+	RebuildRead     = report.RebuildRead
+	RebuildProgress = report.RebuildProgress
+)
 
 // Rebuild makes a new catalog for the store in o.Dir from its devices alone, which
 // nobody may have open. A catalog that is there is set aside, not read and not removed,
@@ -158,16 +107,76 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 		}
 		return rep, err
 	}
-	r := newRebuilder(s, progress)
-	r.rep.DryRun = dryRun
-	err = r.run(ctx)
-	r.rep.Seconds = time.Since(start).Seconds()
+	in := s.rebuildInput(progress)
+	in.DryRun = dryRun
+	rep, err = rebuild.Run(ctx, in)
+	rep.Seconds = time.Since(start).Seconds()
 	if err == nil {
-		s.log.Warn("catalog rebuilt from the devices", "blocks", r.rep.Blocks, "groups", r.rep.Groups, "namespaces", r.rep.Namespaces,
-			"lost", r.rep.Lost, "faults", len(r.rep.Faults), "seconds", r.rep.Seconds)
+		s.log.Warn("catalog rebuilt from the devices", "blocks", rep.Blocks, "groups", rep.Groups, "namespaces", rep.Namespaces,
+			"lost", rep.Lost, "faults", len(rep.Faults), "seconds", rep.Seconds)
 	}
-	return r.rep, err
+	return rep, err
 }
+
+// rebuildInput is what a rebuild into s.catalog goes by. REQUIRES: s.drives.
+func (s *Store) rebuildInput(progress func(RebuildProgress)) rebuild.Input {
+	s.names = namespaces.NewTable(s.secret)
+	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.segBytes,
+		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
+		Log: s.log, Progress: progress}
+	for _, d := range s.drives {
+		in.Drives = append(in.Drives, d.found())
+	}
+	return in
+}
+
+// found is the drive as a rebuild sees it.
+func (d *drive) found() *rebuild.Drive {
+	out := &rebuild.Drive{IO: d.io(), Path: d.path, Segments: d.segments, Absent: d.absent != nil, Away: d.away, Row: d.row()}
+	if d.removed.Load() {
+		out.Row.State = catalog.DeviceRemoved
+	}
+	return out
+}
+
+// rebuilding is the store whose catalog a rebuild makes: rebuild.Store.
+type rebuilding struct{ s *Store }
+
+func (r rebuilding) GiveUp(i int) *rebuild.Drive {
+	d := r.s.givenUp(i)
+	r.s.drives = append(r.s.drives, d)
+	return d.found()
+}
+
+func (r rebuilding) Found(groups []*catalog.GroupState) {
+	r.s.space.mu.Lock()
+	defer r.s.space.mu.Unlock()
+	for _, st := range groups {
+		r.s.space.mu.groups.add(r.groupOf(st))
+	}
+}
+
+func (r rebuilding) groupOf(st *catalog.GroupState) *group {
+	g := &group{num: st.Group, generation: st.Generation, copies: st.Copies, state: *st, entries: -1}
+	for _, m := range st.Devices {
+		g.drives = append(g.drives, r.s.drives[m.Device])
+		g.segments = append(g.segments, m.Segment)
+	}
+	return g
+}
+
+func (r rebuilding) Whole(ctx context.Context, at layout.Location, row []byte, buf *[]byte) (bool, error) {
+	_, ok, err := r.s.verifyRow(ctx, doubt{at, row}, buf)
+	return ok, err
+}
+
+func (r rebuilding) WriteHeader(ctx context.Context, st *catalog.GroupState, i int) error {
+	g := r.groupOf(st)
+	h := r.s.headerOf(g, i)
+	return r.s.writeHeader(ctx, g.drives[i], &h)
+}
+
+func (r rebuilding) Claim(b *catalog.Batch) error { return r.s.claim(b) }
 
 // catalogDir is where the catalog is.
 func (o *Options) catalogDir() string {

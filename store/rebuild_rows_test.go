@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/rebuild"
 )
 
 // A rebuild with next to no memory for rows makes the same catalog as one with enough: it
@@ -27,15 +28,16 @@ func TestRebuildInLittleMemory(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	o.ensureDefaults()
-	rows := func(memory int) (map[layout.Location]string, *rebuilder) {
+	rows := func(memory int) (map[layout.Location]string, RebuildReport) {
 		s := newStore(o)
 		defer func() { require.NoError(t, s.abandon()) }()
 		require.NoError(t, s.findDrives(testContext(t)))
 		s.catalog, err = catalog.Open(t.TempDir(), catalog.Options{Logger: o.Logger})
 		require.NoError(t, err)
-		r := newRebuilder(s, nil)
-		r.rows.memory = memory
-		require.NoError(t, r.run(testContext(t)))
+		in := s.rebuildInput(nil)
+		in.RowBytes = memory
+		rep, err := rebuild.Run(testContext(t), in)
+		require.NoError(t, err)
 		out := map[layout.Location]string{}
 		require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l layout.Location, rec []byte) error {
 			if l.Device == inlineDevice {
@@ -44,14 +46,14 @@ func TestRebuildInLittleMemory(t *testing.T) {
 			out[l] = string(rec)
 			return nil
 		}))
-		return out, r
+		return out, rep
 	}
-	want, r := rows(rowMemory)
-	require.EqualValues(t, 1600, r.rep.Blocks)
-	require.Len(t, r.rows.tables, 1)
-	got, r := rows(256 << 10)
-	require.EqualValues(t, 1600, r.rep.Blocks)
-	require.Greater(t, len(r.rows.tables), 2, "rows were written early")
+	want, rep := rows(0)
+	require.EqualValues(t, 1600, rep.Blocks)
+	require.Equal(t, 1, rep.Levels)
+	got, rep := rows(256 << 10)
+	require.EqualValues(t, 1600, rep.Blocks)
+	require.Greater(t, rep.Levels, 2, "rows were written early")
 	require.Len(t, got, len(want))
 	for l, rec := range want {
 		if l.Device != inlineDevice {

@@ -14,8 +14,10 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -27,12 +29,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.epoch = root.Epoch + 1
 	s.setLead(root.Lasting)
 	// Numbers given out after the root row was last written are skipped over.
-	s.seq.Store(root.NextSeq)
-	s.flushed.Store(root.FlushedSeq)
-	s.marked.Store(root.FlushedSeq)
+	s.root.Load(root)
 	s.space.mu.next = root.NextGroup
-	s.names = newNames(s.secret)
-	s.names.mu.next = catalog.StoreState{NextInstance: root.NextInstance, NextNamespace: root.NextNamespace}
+	s.names = namespaces.NewTable(s.secret)
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.claim(b); err != nil {
 		return err
 	}
-	if err := s.saveSeq(ctx, b, true); err != nil {
+	if err := s.saveRoot(ctx, b, true); err != nil {
 		return err
 	}
 	s.stampOwner(ctx, s.drives...)
@@ -96,7 +95,7 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 		}
 	}
 	s.relog = false
-	return s.saveSeq(ctx, b, true)
+	return s.saveRoot(ctx, b, true)
 }
 
 // unsaved are groups that were open when the store ended, or that had lost blocks.
@@ -119,11 +118,10 @@ func (s *Store) loadNames(ctx context.Context) error {
 	}
 	n := s.names
 	for _, r := range rows {
-		if _, err := n.add(r.NamespaceInfo, r.Instance); err != nil {
+		if _, err := n.Add(r.NamespaceInfo, r.Instance); err != nil {
 			return err
 		}
-		n.mu.next.NextInstance = max(n.mu.next.NextInstance, r.Instance)
-		n.mu.next.NextNamespace = max(n.mu.next.NextNamespace, uint32(r.ID))
+		s.root.PassNumbers(watermark.Numbers{Namespace: uint32(r.ID), Instance: r.Instance})
 	}
 	purges, err := s.catalog.Purges(ctx)
 	if err != nil {
@@ -133,18 +131,15 @@ func (s *Store) loadNames(ctx context.Context) error {
 	for _, p := range purges {
 		// A salt's row is keyed by its first tag and holds the epoch of its next; rows of
 		// later tags say only that those are dead.
-		k := instanceTag{p.Instance, tag(p.Tag)}
+		k := namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.Tag)}
 		if p.Seq > 0 {
-			s.passSeq(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
+			s.root.Pass(p.Seq) // a purge of that number again would make the salt's tag the one it makes dead
 		}
-		if n.byInstance.get(p.Instance) == nil { // nothing has it any more
+		if n.Of(p.Instance) == nil { // nothing has it any more
 			b.DeletePurge(p)
 			continue
 		}
-		n.deadTags.set(k, true)
-		if p.Seq > 0 {
-			n.saltEpoch.set(k, p.Seq)
-		}
+		n.KillTag(k, p.Seq)
 	}
 	if b.Len() == 0 || s.options.ReadOnly {
 		return nil
@@ -193,7 +188,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			}
 		}
 		if free {
-			s.seq.Store(max(s.seq.Load(), r.Generation))
+			s.root.Pass(r.Generation)
 			s.leftFree[r.Group] = true
 			s.space.mu.next = max(s.space.mu.next, r.Group)
 			continue
@@ -218,12 +213,12 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		g.state.State = catalog.GroupSealed
 		s.space.mu.groups.add(g)
 		s.space.mu.next = max(s.space.mu.next, r.Group)
-		s.seq.Store(max(s.seq.Load(), r.Generation))
+		s.root.Pass(r.Generation)
 		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
 			*first = r.OpenedSeq
 		}
 	}
-	s.loadedSeq[1] = s.seq.Load()
+	s.loadedSeq[1] = s.root.Last()
 	for i, d := range s.drives {
 		for n := d.segments - 1; n >= 0; n-- {
 			if !used[i][uint32(n)] {
@@ -282,10 +277,7 @@ func (s *Store) makeIndex() (err error) {
 	s.leases.m = map[skep.LeaseID]*leaseRow{}
 	s.pins.m = map[index.Fingerprint]pinned{}
 	for name, bytes := range o.TenantBytes {
-		s.names.mu.Lock()
-		t := s.names.tenantLocked(name)
-		s.names.mu.Unlock()
-		if err := s.index.SetShare(t, bytes); err != nil {
+		if err := s.index.SetShare(s.names.TenantNumber(name), bytes); err != nil {
 			return err
 		}
 	}
@@ -316,16 +308,16 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		seq      uint64
 		bytes    int64 // of rows of scope, not counted yet
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
-		scope instanceTag
-		ns    *namespace // of scope; nil: none, or purged
-		had   bool       // a row of scope, with this key and fingerprint
+		scope namespaces.SaltTag
+		ns    *namespaces.Namespace // of scope; nil: none, or purged
+		had   bool                  // a row of scope, with this key and fingerprint
 		key   skep.Key
 		fp    index.Fingerprint
 	}
 	list := make([]shard, shards)
 	count := func(sh *shard) {
 		if sh.ns != nil {
-			sh.ns.stored.Add(sh.bytes)
+			sh.ns.Stored.Add(sh.bytes)
 		}
 		sh.bytes = 0
 	}
@@ -369,11 +361,11 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			return nil
 		}
 		sh.seq = max(sh.seq, h.Seq)
-		t := tag(h.SaltTag)
-		if k := (instanceTag{h.Instance, t}); k != sh.scope {
+		t := namespaces.Tag(h.SaltTag)
+		if k := (namespaces.SaltTag{Instance: h.Instance, Tag: t}); k != sh.scope {
 			count(sh)
-			sh.scope, sh.ns, sh.had = k, s.names.of(h.Instance), false
-			if s.names.dead(h.Instance, t) {
+			sh.scope, sh.ns, sh.had = k, s.names.Of(h.Instance), false
+			if s.names.Dead(h.Instance, t) {
 				sh.ns = nil
 			}
 		}
@@ -388,9 +380,9 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		}
 		g.copied.add(slotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
-			FP: s.names.fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
-			Location: l.Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.tenant,
-			Opaque: !ns.info.Chained, Durable: ns.info.Class == skep.Durable,
+			FP: s.names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
+			Location: l.Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
+			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable,
 			Partial: h.ValidTokens != 0,
 			// What was used and when is not stored. Until the first turnover everything counts
 			// as used when it was written, so that a restart alone drops nothing.
@@ -400,7 +392,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		case h.HasParent && sh.had && h.Parent == sh.key:
 			e.Parent = sh.fp
 		case h.HasParent:
-			e.Parent = s.names.fingerprint(h.Instance, t, h.Parent)
+			e.Parent = s.names.Fingerprint(h.Instance, t, h.Parent)
 		}
 		sh.key, sh.fp, sh.had = h.Key, e.FP, true
 		sh.bytes += h.Bytes
@@ -424,7 +416,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		doubtful = append(doubtful, list[i].doubtful...)
 		stale = append(stale, list[i].stale...)
 		count(&list[i])
-		s.seq.Store(max(s.seq.Load(), list[i].seq))
+		s.root.Pass(list[i].seq)
 	}
 	if len(stale) > 0 && !s.options.ReadOnly {
 		b := s.catalog.NewBatch()
@@ -532,9 +524,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		}
 		s.log.Warn("blocks not whole after the crash were dropped", "blocks", len(lost))
 	}
-	s.marks.mu.Lock()
-	s.marks.unflushed++ // so that the mark moves past what was verified
-	s.marks.mu.Unlock()
+	s.root.Owe() // so that the mark moves past what was verified
 	return nil
 }
 
@@ -545,8 +535,8 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	if err := segment.DecodeRecord(d.row, &rec); err != nil {
 		return fp, false, nil
 	}
-	fp = s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
-	ns, g := s.names.of(rec.Instance), s.space.mu.groups.get(d.loc.Group)
+	fp = s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
+	ns, g := s.names.Of(rec.Instance), s.space.mu.groups.get(d.loc.Group)
 	if ns == nil || g == nil {
 		return fp, true, nil
 	}
@@ -554,7 +544,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	if len(*buf) < n {
 		*buf = device.AlignedBuffer(n)
 	}
-	got, err := s.readOpening(ctx, g, ns.info.Shape, &rec, (*buf)[:n])
+	got, err := s.readOpening(ctx, g, ns.Info.Shape, &rec, (*buf)[:n])
 	if segio.Lent(*buf, got, err) {
 		*buf = nil
 	}
@@ -562,7 +552,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	case skep.Damaged:
 		return fp, false, nil
 	case skep.Deadline:
-		return fp, ctx.Err() == nil, ended(ctx, "open store")
+		return fp, ctx.Err() == nil, segio.Ended(ctx, "open store")
 	case skep.DeviceFailed:
 		return fp, true, nil // what cannot be read now may be right: reads will tell
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -47,10 +48,11 @@ func TestRefusedByName(t *testing.T) {
 			return err
 		}(),
 		"namespaces": func() error {
-			for id := range skep.NamespaceID(maxNamespaces) {
-				if s.names.byID.get(id) == nil {
-					s.names.byID.set(id, &namespace{})
-					defer s.names.byID.delete(id)
+			for id := range skep.NamespaceID(namespaces.MaxNamespaces) {
+				if s.names.Get(id) == nil {
+					ns := &namespaces.Namespace{Info: skep.NamespaceInfo{ID: id}}
+					s.names.Publish(ns)
+					defer s.names.Remove(ns)
 				}
 			}
 			_, err := s.OpenNamespace(ctx, spec)
@@ -130,7 +132,7 @@ func TestALargePutEndsAtItsDeadline(t *testing.T) {
 		put <- err
 	}()
 	require.NoError(t, waitHeld(r, 2))
-	eventually(t, "what may be under way is", func() bool { return s.seq.Load() > 0 && r.held() > 48 })
+	eventually(t, "what may be under way is", func() bool { return s.root.Last() > 0 && r.held() > 48 })
 	cancel()
 	requireKind(t, skep.Deadline, <-put)
 	r.each(func(_ int, d *device.Fault) { d.Release() })
@@ -389,21 +391,6 @@ func TestDevicesThatARebuildRefuses(t *testing.T) {
 	o = small(t.TempDir())
 	_, err = Rebuild(ctx, o, false, nil)
 	requireKind(t, skep.Missing, err) // no device in the directory
-}
-
-// Rows that cannot be written to the new catalog end a rebuild.
-func TestRowsOfARebuildThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	c, err := catalog.Open("/catalog", catalog.Options{FS: vfs.NewMem()})
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-	var w rowWriter
-	w.start(c)
-	var rows rowSet
-	for i := 0; rows.bytes < rowTableBytes; i++ {
-		rows.add(&w, layout.Location{Group: 1, Page: uint32(i)}.Pack(), make([]byte, 64<<10))
-	}
-	requireKind(t, skep.Closed, w.done(testContext(t), 0, &rows))
 }
 
 // The record of a block that is nowhere any more is gone, and a comparison of logs with the

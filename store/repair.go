@@ -2,12 +2,14 @@ package store
 
 import (
 	"context"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -121,7 +123,7 @@ func (v *verifier) block(ctx context.Context, fp index.Fingerprint, loc layout.L
 // record is block with the record known and the group pinned.
 func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record, mend bool) blockState {
 	s := v.s
-	ns := s.names.of(rec.Instance)
+	ns := s.names.Of(rec.Instance)
 	if ns == nil {
 		return blockMoved
 	}
@@ -133,7 +135,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		}
 		only := s.wholePolicy(g)
 		only.Only, only.Cost = 1<<i, nil // of whatever drive: every copy is to be right
-		got, err := segio.ReadBlock(ctx, g, ns.info.Shape, rec, v.buf[:n], only)
+		got, err := segio.ReadBlock(ctx, g, ns.Info.Shape, rec, v.buf[:n], only)
 		v.read += int64(n)
 		if segio.Lent(v.buf, got, err) {
 			v.buf = nil
@@ -147,7 +149,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		}
 	}
 	if len(rec.Copies) == 0 {
-		if _, err := segio.Verify(ns.info.Shape, rec, nil); err != nil {
+		if _, err := segio.Verify(ns.Info.Shape, rec, nil); err != nil {
 			bad++
 		}
 	}
@@ -165,7 +167,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		v.buf = device.AlignedBuffer(n)
 	}
 	// Pieces of several bad copies may still make a whole block.
-	got, err := s.readVerified(ctx, g, ns.info.Shape, rec, v.buf[:n])
+	got, err := s.readVerified(ctx, g, ns.Info.Shape, rec, v.buf[:n])
 	if segio.Lent(v.buf, got, err) {
 		v.buf = nil
 	}
@@ -204,7 +206,7 @@ var errNotThere = &skep.Error{Op: "move block", Kind: skep.NotFound}
 
 // rewriteBlock writes a block, whose right bytes are in buf, to a new place. errNotThere: there
 // is nothing left to be written again.
-func (s *Store) rewriteBlock(ctx context.Context, ns *namespace, fp index.Fingerprint, from layout.Location, rec *segment.Record, buf []byte) error {
+func (s *Store) rewriteBlock(ctx context.Context, ns *namespaces.Namespace, fp index.Fingerprint, from layout.Location, rec *segment.Record, buf []byte) error {
 	in := &incoming{fp: fp, rec: *rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: from}, result: &skep.PutResult{}}
 	// Its old record stays where it is: when this one goes, a tombstone must follow.
 	in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor

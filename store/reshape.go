@@ -423,8 +423,8 @@ func (s *Store) mayDrain(op string, d *drive) error {
 		}
 	}
 	most := 1
-	for _, ns := range s.names.byID.all() {
-		most = max(most, ns.info.Copies)
+	for ns := range s.names.All() {
+		most = max(most, ns.Info.Copies)
 	}
 	if left < most {
 		return skep.Invalidf(op, "devices left in working order", left, fmt.Sprintf("at least %d: as many as a namespace has copies", most))

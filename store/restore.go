@@ -3,13 +3,15 @@ package store
 import (
 	"context"
 	"errors"
-	"github.com/skepkv/skep/store/internal/locks"
 	"io"
 	"sync"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -62,8 +64,8 @@ type session struct {
 // chain is one chain of a session.
 type chain struct {
 	*layout.ChainPlan
-	ns       *namespace
-	tag      tag
+	ns       *namespaces.Namespace
+	tag      namespaces.Tag
 	index    int
 	boundary bool // the part is boundary activations
 	tied     bool // of another chain of the session
@@ -125,7 +127,7 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 	}
 	if len(r.Chains) > 0 {
 		if ns := s.namespaceOf(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
-			ses.tenant = ns.tenant
+			ses.tenant = ns.Tenant
 		}
 	}
 	state, err := s.beginCall("restore", ses.tenant, restoreState(r))
@@ -250,7 +252,7 @@ func (ses *session) hit(c *chain, block int, out *skep.Chunk) {
 	if c.boundary {
 		st.BoundaryRestored.Add(out.Bytes)
 	}
-	c.ns.count.Tiers.Add(out.Tier, out.Bytes)
+	c.ns.Count.Tiers.Add(out.Tier, out.Bytes)
 	if i := block - c.Blocks.From; !c.touched[i] {
 		c.touched[i] = true
 		st.RestoredBlocks.Add(1)
@@ -271,7 +273,7 @@ func (ses *session) miss(c *chain, block int, err error) {
 	}
 	kind := skep.KindOf(err)
 	ses.s.count.Missed.Add(kind)
-	c.ns.count.Missed.Add(kind)
+	c.ns.Count.Missed.Add(kind)
 	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
 		ses.s.count.Broken.Add(1)
 		ses.s.log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
@@ -348,7 +350,7 @@ func (ses *session) Claim(ctx context.Context, i int, want skep.Subset, load ske
 	if err != nil {
 		return skep.Claim{}, err
 	}
-	end := len(c.Keys) * c.ns.info.Shape.BlockTokens
+	end := len(c.Keys) * c.ns.Info.Shape.BlockTokens
 	if c.Direction.ByLayer() {
 		end = c.Geometry.Layers()
 	}
@@ -404,7 +406,7 @@ func (c *chain) claimable(p, limit int) (to int, free bool) {
 		}
 		return to, true
 	}
-	b := c.ns.info.Shape.BlockTokens
+	b := c.ns.Info.Shape.BlockTokens
 	block := p / b
 	to = min((block+1)*b, limit)
 	if block < c.Blocks.From || block >= c.Blocks.To {
@@ -426,7 +428,7 @@ func (ses *session) claimLocked(c *chain, p, to int) {
 		first = (p - c.Layers.From) * c.Blocks.Len()
 		last = first + c.Blocks.Len()
 	} else {
-		b := c.ns.info.Shape.BlockTokens
+		b := c.ns.Info.Shape.BlockTokens
 		first = max(p/b-c.Blocks.From, 0)
 		last = min((to+b-1)/b-c.Blocks.From, len(c.items))
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -82,12 +83,12 @@ var tombstoneEntry = segment.EntrySize(segment.TombstoneSize)
 
 // logBlocks gives an append's entries: its mark, its records, and tombstones of the
 // blocks they replace by name.
-func (s *Store) logBlocks(ns *namespace, a *appending, w *segment.LogWriter) error {
+func (s *Store) logBlocks(ns *namespaces.Namespace, a *appending, w *segment.LogWriter) error {
 	if err := s.beginLog(w); err != nil {
 		return err
 	}
 	for _, in := range a.blocks {
-		if !ns.info.Chained && in.moved == nil {
+		if !ns.Info.Chained && in.moved == nil {
 			if _, older := s.index.Resolve(in.fp); older || s.rivals.contended(in.fp) {
 				in.rec.Flags |= segment.RecordSuccessor
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // LookupRuns implements skep.PrefixFinder: run after run, under one lease.
@@ -20,7 +21,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 		return out, err
 	}
 	defer s.leave()
-	ns, t, err := s.names.resolve("lookup of runs", r.Scope)
+	ns, t, err := s.names.Resolve("lookup of runs", r.Scope)
 	if err != nil {
 		return out, err
 	}
@@ -33,7 +34,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 		out.Add(&found)
 		keys, hits, bytes = keys+len(one.Keys), hits+found.Blocks, bytes+found.Bytes
 		if n := found.Blocks; n > 0 && out.Lease.ID != 0 {
-			covered.add(n, s.names.fingerprint(ns.instance, t, one.Keys[n-1]))
+			covered.add(n, s.names.Fingerprint(ns.Instance, t, one.Keys[n-1]))
 		}
 	}
 	s.leases.cover(out.Lease.ID, covered, bytes)
@@ -41,18 +42,18 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 	c.Lookups.Add(int64(len(r.Runs)))
 	c.LookupKeys.Add(int64(keys))
 	c.LookupHits.Add(int64(hits))
-	ns.count.Keys.Add(int64(keys))
-	ns.count.Hits.Add(int64(hits))
+	ns.Count.Keys.Add(int64(keys))
+	ns.Count.Hits.Add(int64(hits))
 	return out, nil
 }
 
 // lookupRun looks one run up, and adds what it finds to the lease of all.
-func (s *Store) lookupRun(ns *namespace, t tag, r *skep.LookupRequest, all *skep.RunsResult) (out skep.LookupResult) {
-	s.profile.Saw(ns.instance, r.Keys)
+func (s *Store) lookupRun(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, all *skep.RunsResult) (out skep.LookupResult) {
+	s.profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
 		out = skep.LookupResult{Lease: all.Lease, LeaseDenied: all.LeaseDenied}
 		again := false
-		if ns.info.Chained {
+		if ns.Info.Chained {
 			again = s.lookupChain(ns, t, r, &out)
 		} else {
 			again = s.lookupKeys(ns, t, r, &out)

@@ -11,8 +11,10 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -52,21 +54,12 @@ func (r *ScrubReport) Sound() bool {
 	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.MoreFaults == 0 && len(r.Faults) == 0
 }
 
-// maxFaults is how many faults a report lists.
-const maxFaults = 1000
-
 func (r *ScrubReport) fault(f Fault) {
-	noteFault(&r.Faults, &r.MoreFaults, f)
+	report.Note(&r.Faults, &r.MoreFaults, f)
 }
 
-// noteFault adds a fault to a report, or counts it where that has enough.
-func noteFault(list *[]Fault, more *int64, f Fault) {
-	if len(*list) < maxFaults {
-		*list = append(*list, f)
-	} else {
-		*more++
-	}
-}
+// Fault is one thing that is wrong: where, what, and what to do about it.
+type Fault = report.Fault
 
 // Scrub reads and verifies everything stored, every copy, at o.Rate and yielding to
 // restores. A wrong copy is repaired from another; a block no copy of which is right is
@@ -92,7 +85,7 @@ func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) 
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	sc := &scrubber{s: s, o: o, v: verifier{s: s}, rep: ScrubReport{DryRun: o.DryRun, Faults: []Fault{}}, start: time.Now(),
-		instances: map[uint32]bool{}, salts: map[instanceTag]bool{}, entries: map[uint64]int{}}
+		instances: map[uint32]bool{}, salts: map[namespaces.SaltTag]bool{}, entries: map[uint64]int{}}
 	sc.budget = s.newBudget(o.Rate)
 	sc.work = s.works.Begin(taskScrub, s.liveBytes(s.groupList()))
 	defer sc.work.End()
@@ -116,7 +109,7 @@ type scrubber struct {
 	spent  int64 // and that the budget does
 	// What the logs say of names; blind: one could not be read.
 	instances map[uint32]bool
-	salts     map[instanceTag]bool
+	salts     map[namespaces.SaltTag]bool
 	blind     bool
 	entries   map[uint64]int // that are no blocks: how many there are, by hash
 	singles   []single
@@ -213,7 +206,7 @@ func (sc *scrubber) group(ctx context.Context, g *group) error {
 			sc.rep.fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
 			return nil
 		}
-		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), l, rec})
+		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
 		return nil
 	})
 	if err != nil {
@@ -262,8 +255,8 @@ func (s *Store) logsWanted(g *group, rec *segment.Record) int {
 		}
 	}
 	copies := len(rec.Copies)
-	if ns := s.names.of(rec.Instance); copies == 0 && ns != nil { // its value is in the record
-		copies = ns.info.Copies
+	if ns := s.names.Of(rec.Instance); copies == 0 && ns != nil { // its value is in the record
+		copies = ns.Info.Copies
 	}
 	return max(1, min(copies, len(g.drives)))
 }
@@ -317,7 +310,7 @@ func (sc *scrubber) name(e segment.Entry) {
 		}
 	case segment.KindPurge:
 		if p, err := segment.DecodePurge(e.Body); err == nil && p.Salted && p.Seq > 0 {
-			sc.salts[instanceTag{p.Instance, tag(p.SaltTag)}] = true
+			sc.salts[namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}] = true
 		}
 	}
 }
@@ -334,16 +327,16 @@ func (sc *scrubber) names(ctx context.Context) {
 		}
 	}
 	var missing []*segment.LogWriter
-	for _, ns := range n.byID.all() {
+	for ns := range n.All() {
 		var w segment.LogWriter
-		if !sc.instances[ns.instance] && w.Namespace(ns.entry(sc.s.nextSeq())) == nil {
+		if !sc.instances[ns.Instance] && w.Namespace(ns.Entry(sc.s.root.Next())) == nil {
 			missing = append(missing, &w)
 		}
 	}
-	for k, epoch := range n.saltEpoch.all() {
+	for k, epoch := range n.PurgedSalts() {
 		var w segment.LogWriter
-		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.instance, Salted: true, SaltTag: segment.SaltTag(k.tag)}
-		if !sc.salts[k] && n.byInstance.get(k.instance) != nil && w.Purge(&p) == nil {
+		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.Instance, Salted: true, SaltTag: segment.SaltTag(k.Tag)}
+		if !sc.salts[k] && n.Of(k.Instance) != nil && w.Purge(&p) == nil {
 			missing = append(missing, &w)
 		}
 	}
@@ -352,23 +345,10 @@ func (sc *scrubber) names(ctx context.Context) {
 	}
 }
 
-// needed says whether entries still say what holds: not that a namespace is, which is deleted.
-func (n *names) needed(entries []byte) bool {
-	for e := range segment.Entries(entries) {
-		if e.Kind != segment.KindNamespace {
-			return true
-		}
-		if v, err := segment.DecodeNamespace(e.Body); err != nil || v.Deleted || n.of(v.Instance) != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // relogEntry writes an entry again that is no block.
 func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, problem string) {
-	defer sc.s.entering.begin()()
-	if !sc.s.names.needed(entry) {
+	defer sc.s.entering.Begin()()
+	if !sc.s.names.Needed(entry) {
 		return
 	}
 	sc.rep.LogsMended++
@@ -399,7 +379,7 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 	}
 	if !sc.o.DryRun {
 		f.Do = "nothing: it was written again"
-		ns := s.names.of(rec.Instance)
+		ns := s.names.Of(rec.Instance)
 		n := int(rec.Pages) * layout.PageSize
 		if len(sc.v.buf) < n {
 			sc.v.buf = device.AlignedBuffer(n)
@@ -407,7 +387,7 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 		var err error
 		if ns != nil {
 			var got []byte
-			got, err = s.readVerified(ctx, g, ns.info.Shape, rec, sc.v.buf[:n])
+			got, err = s.readVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
 			if segio.Lent(sc.v.buf, got, err) {
 				sc.v.buf = nil
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -281,7 +282,7 @@ func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 2*scrubReaders), 4<<10))
 	var rows []scrubRow
 	for l, rec := range recordsOf(t, s) {
-		rows = append(rows, scrubRow{s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key), l, rec})
+		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
 	}
 	r.faults[0].Hold(device.Read)
 	sound := 0

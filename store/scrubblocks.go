@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -87,7 +88,7 @@ func (sc *scrubber) blocks(ctx context.Context, g *group, rows []scrubRow, found
 // stillThere says whether a block was not moved or dropped since its row was read.
 func (sc *scrubber) stillThere(r *scrubRow) bool {
 	e, ok := sc.s.index.Resolve(r.fp)
-	return ok && e.Location == r.loc.Pack() && !sc.s.names.dead(r.rec.Instance, tag(r.rec.SaltTag))
+	return ok && e.Location == r.loc.Pack() && !sc.s.names.Dead(r.rec.Instance, namespaces.Tag(r.rec.SaltTag))
 }
 
 // givesWay says whether restores read while the scrub was given no rate.

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -119,9 +120,9 @@ func TestSecondTimeEvicted(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 4)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	ns, tg, err := s.names.resolve("test", sc)
+	ns, tg, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	fp := s.names.fingerprint(ns.instance, tg, keys[3])
+	fp := s.names.Fingerprint(ns.Instance, tg, keys[3])
 	e, ok := s.index.Resolve(fp)
 	require.True(t, ok)
 
@@ -227,7 +228,7 @@ func dropFrom(t *testing.T, s *Store, num uint32) bool {
 		if err := segment.DecodeRecord(row, &rec); err != nil {
 			return err
 		}
-		fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		if e, ok := s.index.Resolve(fp); ok && e.Location == l.Pack() {
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: e.Location})
 		}

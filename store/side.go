@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/zeebo/xxh3"
@@ -11,6 +12,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -84,18 +86,18 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	if s.catalogFull.Load() {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog"}
 	}
-	ns, t, err := s.names.resolve(op, sc)
+	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {
 		return err
 	}
 	s.sides.turn.Lock()
 	defer s.sides.turn.Unlock()
-	p := sidePut{s: s, ns: ns, id: catalog.SideID{Instance: ns.instance, Tag: t, Key: key}, fp: s.names.fingerprint(ns.instance, t, key)}
+	p := sidePut{s: s, ns: ns, id: catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}, fp: s.names.Fingerprint(ns.Instance, t, key)}
 	rec, err := s.committed(op, p.fp, key)
 	if err != nil {
 		return err
 	}
-	if p.seal, err = s.keys.Sealing(ns.info.Tenant, &rec); err != nil {
+	if p.seal, err = s.keys.Sealing(ns.Info.Tenant, &rec); err != nil {
 		return err
 	}
 	var data []byte
@@ -125,15 +127,15 @@ func (s *Store) committed(op string, fp index.Fingerprint, key skep.Key) (rec se
 
 // says reports whether data is what a record is of, by its checksums. Denied: it is encrypted,
 // and its key is not there.
-func (s *Store) says(ns *namespace, rec segment.Record, data []byte) (bool, error) {
+func (s *Store) says(ns *namespaces.Namespace, rec segment.Record, data []byte) (bool, error) {
 	if len(rec.Parts) != 1 || rec.Parts[0].Size != int64(len(data)) {
 		return false, nil
 	}
 	rec.Parts = append([]segment.RecordPart(nil), rec.Parts...)
-	if err := s.keys.ClearSums(ns.info.Tenant, &rec); err != nil {
+	if err := s.keys.ClearSums(ns.Info.Tenant, &rec); err != nil {
 		return false, err
 	}
-	sums, err := segio.SumsOf("side rows", ns.info.Shape, &rec, 0)
+	sums, err := segio.SumsOf("side rows", ns.Info.Shape, &rec, 0)
 	if err != nil {
 		return false, nil // it has other granules
 	}
@@ -146,7 +148,7 @@ func (s *Store) says(ns *namespace, rec segment.Record, data []byte) (bool, erro
 // sidePut is one PutSide under way.
 type sidePut struct {
 	s    *Store
-	ns   *namespace
+	ns   *namespaces.Namespace
 	id   catalog.SideID
 	fp   index.Fingerprint
 	seal *crypt.Secret // the block's own; nil: pieces are not encrypted
@@ -199,7 +201,7 @@ func (p *sidePut) commit(ctx context.Context, b *catalog.Batch, edition uint64) 
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	rec, err := s.committed(op, p.fp, p.id.Key)
-	if err == nil && (rec.Written() != edition || s.names.dead(p.id.Instance, p.id.Tag)) {
+	if err == nil && (rec.Written() != edition || s.names.Dead(p.id.Instance, p.id.Tag)) {
 		err = &skep.Error{Op: op, Kind: skep.Conflict, Field: "block", Value: p.id.Key.Short(), Limit: "the one the pieces are of"}
 	}
 	if err != nil {
@@ -207,7 +209,7 @@ func (p *sidePut) commit(ctx context.Context, b *catalog.Batch, edition uint64) 
 		undo.DeleteSideFrom(p.id, edition)
 		return errors.Join(err, s.catalog.Commit(ctx, undo, false))
 	}
-	return s.catalog.Commit(ctx, b, p.ns.info.Class == skep.Durable)
+	return s.catalog.Commit(ctx, b, p.ns.Info.Class == skep.Durable)
 }
 
 // plan decides which pieces of the old root go on, and which are written. Those of an encrypted
@@ -264,16 +266,16 @@ func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]ske
 		return nil, err
 	}
 	defer s.leave()
-	ns, t, err := s.names.resolve(op, sc)
+	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {
 		return nil, err
 	}
-	fp := s.names.fingerprint(ns.instance, t, key)
+	fp := s.names.Fingerprint(ns.Instance, t, key)
 	rec, err := s.committed(op, fp, key)
 	if err != nil {
 		return nil, err
 	}
-	root, err := s.catalog.SideRoot(ctx, catalog.SideID{Instance: ns.instance, Tag: t, Key: key})
+	root, err := s.catalog.SideRoot(ctx, catalog.SideID{Instance: ns.Instance, Tag: t, Key: key})
 	if err != nil {
 		return nil, err
 	}
@@ -286,9 +288,9 @@ func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]ske
 
 // sidePieces reads what a root names, and compares it with the block's record: Damaged when it
 // is something else, Denied when it is encrypted and its key is not there.
-func (s *Store) sidePieces(ctx context.Context, ns *namespace, rec *segment.Record, root *catalog.SideRoot) ([]skep.SidecarPiece, error) {
+func (s *Store) sidePieces(ctx context.Context, ns *namespaces.Namespace, rec *segment.Record, root *catalog.SideRoot) ([]skep.SidecarPiece, error) {
 	wrong := &skep.Error{Op: "sidecar", Kind: skep.Damaged, Field: "side rows of block", Value: root.ID.Key.Short()}
-	seal, err := s.keys.Sealing(ns.info.Tenant, rec)
+	seal, err := s.keys.Sealing(ns.Info.Tenant, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -342,7 +344,7 @@ func (p *sidePut) sealed(edition uint64, number uint32, data []byte) ([]byte, er
 // stores says whether there is a block that side rows could be of.
 func (s *Store) stores(fp index.Fingerprint, id catalog.SideID) bool {
 	_, ok := s.index.Resolve(fp)
-	return ok && !s.names.dead(id.Instance, id.Tag)
+	return ok && !s.names.Dead(id.Instance, id.Tag)
 }
 
 // sweepSides deletes the side rows of blocks that are gone.
@@ -394,7 +396,7 @@ func (s *Store) listSides(ctx context.Context, b *catalog.Batch) error {
 	editions := make(map[catalog.SideID]uint64, len(roots))
 	for _, r := range roots {
 		editions[r.ID] = r.Edition
-		s.sides.note(s.names.fingerprint(r.ID.Instance, r.ID.Tag, r.ID.Key), r.ID)
+		s.sides.note(s.names.Fingerprint(r.ID.Instance, r.ID.Tag, r.ID.Key), r.ID)
 	}
 	owners, err := s.catalog.SideOwners(ctx)
 	for _, o := range owners {

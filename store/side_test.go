@@ -118,9 +118,9 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 	none()
 
 	sc, k = fill("evicted", "")
-	ns, tag, err := s.names.resolve("test", sc)
+	ns, tag, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	fp := s.names.fingerprint(ns.instance, tag, k)
+	fp := s.names.Fingerprint(ns.Instance, tag, k)
 	e, _ := s.index.Resolve(fp)
 	s.changes.Lock() // as the cleaner does
 	b := s.catalog.NewBatch()

@@ -12,6 +12,9 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -54,7 +57,7 @@ type VerifyReport struct {
 }
 
 func (r *VerifyReport) fault(f Fault) {
-	noteFault(&r.Faults, &r.MoreFaults, f)
+	report.Note(&r.Faults, &r.MoreFaults, f)
 }
 
 // Verify looks at the store in o.Dir. What is wrong with the store is in the report; an
@@ -151,7 +154,7 @@ func (c *checker) run(ctx context.Context) error {
 			rep.Devices++
 		}
 	}
-	rep.Groups, rep.Namespaces = s.space.mu.groups.len(), s.names.byID.len()
+	rep.Groups, rep.Namespaces = s.space.mu.groups.len(), s.names.Len()
 	c.v.Progress("headers")
 	if err := c.groups(ctx); err != nil {
 		return err
@@ -221,7 +224,7 @@ func (c *checker) groups(ctx context.Context) error {
 	for _, f := range sc.rep.Faults {
 		c.rep.fault(f)
 	}
-	return ended(ctx, "check store")
+	return segio.Ended(ctx, "check store")
 }
 
 // group looks at the rows of one group.
@@ -238,7 +241,7 @@ func (c *checker) group(ctx context.Context, g *group) error {
 			fault("catalog row", err.Error(), "skep rebuild")
 			return nil
 		}
-		if s.names.dead(rec.Instance, tag(rec.SaltTag)) {
+		if s.names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {
 			return nil // purged: it goes when its group is cleaned
 		}
 		c.rep.Blocks++
@@ -295,7 +298,7 @@ func slotsIn(p layout.Location, rec *segment.Record) uint8 {
 // block compares a row with those of the same block and of its parent.
 func (c *checker) block(fault func(what, problem, do string), loc layout.Location, rec *segment.Record) {
 	s := c.s
-	fp := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), rec.Key)
+	fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 	if other, ok := c.rows[fp]; ok {
 		fault("catalog row", "the block has another row in group "+itoa(int(unpack(other.loc).Group)), "open the store: the newer counts")
 	}
@@ -303,7 +306,7 @@ func (c *checker) block(fault func(what, problem, do string), loc layout.Locatio
 	if rec.Parent == nil {
 		return
 	}
-	parent := s.names.fingerprint(rec.Instance, tag(rec.SaltTag), *rec.Parent)
+	parent := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
 	if e, ok := s.index.Resolve(parent); ok && e.Depth+1 != rec.Depth {
 		fault("record", "its depth is "+itoa(int(rec.Depth))+" and its parent's "+itoa(int(e.Depth)), "delete it: nobody can find it")
 	}
@@ -341,7 +344,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	for _, f := range found.Faults {
 		switch {
 		case !c.clean, f.What == "segment header": // a crash cuts logs off; those are known
-		case f.torn:
+		case f.Torn:
 			c.rep.TornLogs++
 		default:
 			f.Do = "skep scrub writes again what is missing"
@@ -357,7 +360,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		if err != nil {
 			return err
 		}
-		fp := c.s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key)
+		fp := c.s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
 		seen[fp] = true
 		have, ok := c.rows[fp]
 		switch {

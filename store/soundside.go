@@ -39,10 +39,10 @@ func (c *checker) sides(ctx context.Context) error {
 
 func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
 	s := c.s
-	ns := s.names.of(r.ID.Instance)
-	fp := s.names.fingerprint(r.ID.Instance, r.ID.Tag, r.ID.Key)
+	ns := s.names.Of(r.ID.Instance)
+	fp := s.names.Fingerprint(r.ID.Instance, r.ID.Tag, r.ID.Key)
 	row, stored := c.rows[fp]
-	if ns == nil || !stored || s.names.dead(r.ID.Instance, r.ID.Tag) || row.written != r.Edition {
+	if ns == nil || !stored || s.names.Dead(r.ID.Instance, r.ID.Tag) || row.written != r.Edition {
 		c.rep.StaleSides++
 		return nil
 	}

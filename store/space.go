@@ -271,7 +271,7 @@ func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
 		sp.mu.Unlock()
 		return nil, errFull
 	}
-	g := &group{generation: s.nextSeq(), lost: make(chan struct{})}
+	g := &group{generation: s.root.Next(), lost: make(chan struct{})}
 	for _, d := range s.allDrives() {
 		if d.failed != nil || len(d.free) == 0 {
 			continue
@@ -318,7 +318,7 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	}
 	b := s.catalog.NewBatch()
 	b.PutGroup(&g.state)
-	if err := s.saveSeq(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
+	if err := s.saveRoot(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
 		if didNotHappen(err) {
@@ -449,7 +449,7 @@ func (s *Store) sealLocked(g *group) {
 		}
 	}
 	g.state.State = catalog.GroupSealed
-	g.state.SealedSeq = s.seq.Load()
+	g.state.SealedSeq = s.root.Last()
 	s.index.SealGroup(g.num, g.payloadSlots(), 0)
 	s.space.easedBy(g)
 }

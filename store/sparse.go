@@ -8,12 +8,12 @@ import (
 // DeviceOf implements skep.Store.
 func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (device int, err error) {
 	const op = "device of"
-	ns, t, err := s.names.resolve(op, sc)
+	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {
 		return 0, err
 	}
 	nowhere := &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: key.Short(), Limit: "one that is on a drive"}
-	e, ok := s.index.Resolve(s.names.fingerprint(ns.instance, t, key))
+	e, ok := s.index.Resolve(s.names.Fingerprint(ns.Instance, t, key))
 	if !ok || e.Location == 0 {
 		return 0, nowhere
 	}

@@ -29,7 +29,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		failed[i] = d.failed
 	}
 	s.space.mu.Unlock()
-	st.BlockBytes = s.names.stored()
+	st.BlockBytes = s.names.Stored()
 	for i, d := range drives {
 		if d.removed.Load() {
 			continue
@@ -85,8 +85,8 @@ type observed struct{ *Store }
 
 // EachSpace calls f for every namespace.
 func (o observed) EachSpace(f func(tenant, name string, c *observe.Spaces)) {
-	for _, n := range o.names.byID.all() {
-		f(n.info.Tenant, n.info.Name, n.count)
+	for n := range o.names.All() {
+		f(n.Info.Tenant, n.Info.Name, n.Count)
 	}
 }
 

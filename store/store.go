@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
-	"github.com/skepkv/skep/store/internal/locks"
 	"log/slog"
 	"math"
 	"sort"
@@ -12,13 +10,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -39,7 +41,7 @@ type Store struct {
 	segBytes int64
 	reserve  int // free groups that only the cleaner may open
 	catalog  *catalog.Catalog
-	names    *names
+	names    *namespaces.Table
 	index    *index.Index
 	arena    *memory.Arena
 	cache    *memory.Cache // nil without a DRAM tier
@@ -78,16 +80,11 @@ type Store struct {
 	admin     *admin.Server // nil: none
 	logTail   *observe.LogTail
 
-	seq       atomic.Uint64   // last sequence number given out
-	flushed   atomic.Uint64   // everything at or below it is on the drives
-	marked    atomic.Uint64   // the same, as the synced catalog has it
-	wasOpen   []*group        // when the store ended
-	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
-	exclusive bool            // read-only, and nobody else has it open
-	marks     marks
-	markMu    locks.Mutex[locks.Mark]
+	root      *watermark.Root            // numbers, and the row that keeps them
+	wasOpen   []*group                   // when the store ended
+	leftFree  map[uint32]bool            // groups that were cleaned, whose headers may not say so
+	exclusive bool                       // read-only, and nobody else has it open
 	unsynced  chan struct{}              // says that rows of Cache blocks were committed; see harden
-	rootMu    locks.Mutex[locks.RootRow] // over making and committing the root row
 	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
 	lastStart lastStart                  // guarded by space.mu
 	writers   openBytes
@@ -106,7 +103,7 @@ type Store struct {
 	naming    turn     // makes and purges namespaces; before space.opening
 	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
 	// write. Who has deleted one waits for them, and nobody waits for who does.
-	entering  sections
+	entering  namespaces.Sections
 	relog     bool // a rebuild left it to this open to log what only the catalog knows
 	epoch     uint64
 	lead      time.Duration // of Lasting before now
@@ -190,20 +187,6 @@ func (s *Store) enter(ctx context.Context) error {
 
 func (s *Store) leave() { s.gate.leave() }
 
-// ended is why op was given up when its context ended: the cause, and of a kind that callers know.
-func ended(ctx context.Context, op string) error {
-	err := context.Cause(ctx)
-	var e *skep.Error
-	if err == nil || errors.As(err, &e) {
-		return err
-	}
-	kind := skep.Other
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		kind = skep.Deadline
-	}
-	return &skep.Error{Op: op, Kind: kind, Err: err}
-}
-
 // isClosing says that Close has begun, or that the store has ended.
 func (s *Store) isClosing() bool {
 	select {
@@ -280,54 +263,25 @@ func (s *Store) state() string {
 	return "ok"
 }
 
-func (s *Store) now() time.Time  { return s.options.Clock() }
-func (s *Store) nextSeq() uint64 { return s.seq.Add(1) }
+func (s *Store) now() time.Time { return s.options.Clock() }
 
-// passSeq has n, and all below it, never given out again: somebody who knew of it was here
-// before, whatever the root row says.
-func (s *Store) passSeq(n uint64) {
-	for at := s.seq.Load(); at < n && !s.seq.CompareAndSwap(at, n); at = s.seq.Load() {
-	}
-}
-
-// beginSeq gives an append its number and marks it as under way, in one step.
-func (s *Store) beginSeq() uint64 {
-	s.marks.mu.Lock()
-	defer s.marks.mu.Unlock()
-	seq := s.seq.Add(1)
-	s.marks.underway[seq] = struct{}{}
-	return seq
-}
-
-// storeState is the root row as it stands.
-func (s *Store) storeState(next catalog.StoreState, clean bool) catalog.StoreState {
-	next.StoreID, next.Secret = s.id, s.secret
-	next.Epoch, next.Clean, next.Relog = s.epoch, clean, s.relog
-	next.NextSeq, next.Limits = s.seq.Load()+1, s.limits.Limits
-	next.FlushedSeq = s.flushed.Load()
-	next.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
+// rootRow is what the root row says besides numbers.
+func (s *Store) rootRow() (st catalog.StoreState) {
+	st.StoreID, st.Secret = s.id, s.secret
+	st.Epoch, st.Relog, st.Limits = s.epoch, s.relog, s.limits.Limits
+	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	s.space.mu.Lock()
-	next.NextGroup = s.space.mu.next
+	st.NextGroup = s.space.mu.next
 	s.space.mu.Unlock()
-	return next
+	return st
 }
 
-// saveSeq commits b together with the root row.
-func (s *Store) saveSeq(ctx context.Context, b *catalog.Batch, sync bool) error {
-	s.rootMu.Lock()
-	defer s.rootMu.Unlock()
-	return s.saveRoot(ctx, b, s.names.nextNumbers(), sync)
+// saveRoot commits b together with the root row.
+func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, sync bool) error {
+	return s.root.Save(ctx, s.catalog, b, sync)
 }
 
-// saveRoot commits b together with the root row. The row is made and committed under rootMu,
-// or a row made earlier and committed later would take marks back that others rely on.
-// REQUIRES: rootMu.
-func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, next catalog.StoreState, sync bool) error {
-	b.PutStore(s.storeState(next, false))
-	return s.catalog.Commit(ctx, b, sync)
-}
-
-func (s *Store) namespaceOf(id skep.NamespaceID) *namespace { return s.names.byID.get(id) }
+func (s *Store) namespaceOf(id skep.NamespaceID) *namespaces.Namespace { return s.names.Get(id) }
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {

@@ -44,7 +44,7 @@ func (ch *chunk) attachSums() {
 // Only chained blocks: an unchained one may have been replaced since it was found, and
 // the record be of its successor.
 func (s *Store) recallSums(c *chain, f *found) {
-	if !c.ns.info.Chained {
+	if !c.ns.Info.Chained {
 		return
 	}
 	e, ok := s.index.Resolve(f.fp)
@@ -53,7 +53,7 @@ func (s *Store) recallSums(c *chain, f *found) {
 	}
 	rec, err := s.record(f.fp, e)
 	if err == nil {
-		err = s.keys.ClearSums(c.ns.info.Tenant, &rec)
+		err = s.keys.ClearSums(c.ns.Info.Tenant, &rec)
 	}
 	if err != nil {
 		return
@@ -63,7 +63,7 @@ func (s *Store) recallSums(c *chain, f *found) {
 		if p.Name != c.Part || p.Size != f.size {
 			continue
 		}
-		if sums, err := segio.SumsOf("restore", c.ns.info.Shape, &rec, i); err == nil {
+		if sums, err := segio.SumsOf("restore", c.ns.Info.Shape, &rec, i); err == nil {
 			sums.Sums = slices.Clone(sums.Sums)
 			f.sums = sums
 		}

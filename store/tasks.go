@@ -2,14 +2,16 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"math"
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
@@ -404,7 +406,7 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *budget
 			p.Bytes += bytes
 			j.work.Add(bytes)
 		},
-		unreadable: func(in *incoming, ns *namespace, why error) {
+		unreadable: func(in *incoming, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
 			if j.task == taskDrain && (j.force || !in.durable()) && skep.KindOf(why) != skep.Deadline {
 				s.cleaner.lost(ns, in, skep.KindOf(why))

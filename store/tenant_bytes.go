@@ -10,17 +10,11 @@ func (s *Store) SetTenantBytes(shares map[string]int64) error {
 	if err := checkTenantBytes("set tenant bytes", shares); err != nil {
 		return err
 	}
-	s.names.mu.Lock()
 	for name := range shares {
-		s.names.tenantLocked(name)
+		s.names.TenantNumber(name)
 	}
-	numbers := make(map[string]uint16, len(s.names.mu.tenants))
-	for name, t := range s.names.mu.tenants {
-		numbers[name] = t
-	}
-	s.names.mu.Unlock()
-	for name, t := range numbers {
-		if err := s.index.SetShare(t, shares[name]); err != nil {
+	for t, name := range s.names.Tenants() {
+		if err := s.index.SetShare(uint16(t), shares[name]); err != nil {
 			return err
 		}
 	}

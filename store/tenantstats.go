@@ -12,9 +12,7 @@ const shownTenants = 64
 
 // tenantStats lists who holds how much, most first.
 func (s *Store) tenantStats() []skep.TenantStats {
-	s.names.mu.RLock()
-	names := slices.Clone(s.names.mu.tenantNames)
-	s.names.mu.RUnlock()
+	names := s.names.Tenants()
 	out := make([]skep.TenantStats, 0, len(names))
 	for i, name := range names {
 		bytes, share := s.index.Usage(uint16(i))

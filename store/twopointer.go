@@ -170,7 +170,7 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 		t.runs = true
 		t.s.background.Go(t.dispatch)
 	}
-	b := c.ns.info.Shape.BlockTokens
+	b := c.ns.Info.Shape.BlockTokens
 	p := &planned{two: t, ses: ses, c: c, unit: b, base: c.Blocks.From * b}
 	st := t.strand(c)
 	if c.Direction.ByLayer() {
@@ -204,13 +204,13 @@ func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
 // strand describes a chain to the scheduler. Blocks are reckoned at their full size.
 func (t *twoPointers) strand(c *chain) *twopointer.Strand {
-	b := c.ns.info.Shape.BlockTokens
+	b := c.ns.Info.Shape.BlockTokens
 	k := c.Compute
 	size := float64(max(c.Size, 1))
 	if n := c.Geometry.Layers(); n > 0 {
 		size *= float64(c.Layers.Len()) / float64(n)
 	}
-	if n := c.ns.info.Shape.KVHeads; n > 0 {
+	if n := c.ns.Info.Shape.KVHeads; n > 0 {
 		heads, _ := c.Heads.In(n)
 		size *= float64(heads.Len()) / float64(n)
 	}
@@ -455,7 +455,7 @@ func (ses *session) plannedAt(ctx context.Context, op string, i int) (*chain, er
 // claimPlanned asks the scheduler. A claim of anything but what is next gets nothing and is
 // told where that is. REQUIRES: ses.mu.
 func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim, error) {
-	end, first := c.Blocks.To*c.ns.info.Shape.BlockTokens, c.Blocks.From*c.ns.info.Shape.BlockTokens
+	end, first := c.Blocks.To*c.ns.Info.Shape.BlockTokens, c.Blocks.From*c.ns.Info.Shape.BlockTokens
 	if c.Direction.ByLayer() {
 		first, end = c.Layers.From, c.Layers.To
 	}

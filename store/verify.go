@@ -10,7 +10,7 @@ func (s *Store) damaged(ch *chunk) skep.Event {
 	f, c := ch.at, ch.chain
 	s.count.Damaged.Add(1)
 	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.block].Short(), "location", f.loc.String(), "drive", f.group.drives[int(f.loc.Device)%len(f.group.drives)].path)
-	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.ns.info.ID, Key: c.Keys[f.block], Depth: f.block, Tier: skep.TierDevice, Reason: skep.Damaged}
+	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.ns.Info.ID, Key: c.Keys[f.block], Depth: f.block, Tier: skep.TierDevice, Reason: skep.Damaged}
 	s.saltEvent(&ev, c.tag)
 	return ev
 }
@@ -35,7 +35,7 @@ func (s *Store) readFailed(ch *chunk, err error, lost bool) {
 		s.changes.Lock()
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-			ns.stored.Add(-f.size)
+			ns.Stored.Add(-f.size)
 			s.forgetCached(fp, nil)
 			s.deleteRow(loc)
 			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"time"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -54,7 +56,7 @@ type writeback struct {
 
 // waitingBlock is a block that waits, or is about to be written.
 type waitingBlock struct {
-	ns       *namespace
+	ns       *namespaces.Namespace
 	in       *incoming
 	admitted bool
 	end      func() // of an acceptance that Flush waits for; nil but for the last of a decision
@@ -115,12 +117,14 @@ func (s *Store) bytesWritten() (n int64) {
 }
 
 // filters says whether puts into ns wait to be decided on.
-func (w *writeback) filters(ns *namespace) bool { return w != nil && ns.info.Class == skep.Cache }
+func (w *writeback) filters(ns *namespaces.Namespace) bool {
+	return w != nil && ns.Info.Class == skep.Cache
+}
 
 // judge declines what is not to be stored at once: blocks put for the first time under
 // plain second touch, and, with a budget, blocks that cannot wait in DRAM (unchained
 // ones, and those there is no room for) unless the budget has something to spare.
-func (w *writeback) judge(ns *namespace, blocks []*incoming) (stored []*incoming) {
+func (w *writeback) judge(ns *namespaces.Namespace, blocks []*incoming) (stored []*incoming) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.budget.Update(w.s.now(), w.s.bytesWritten())
@@ -169,7 +173,7 @@ func (w *writeback) refuseLocked(fp index.Fingerprint, why index.Refusal) {
 }
 
 // add lets accepted blocks wait, and decides on others where that takes room.
-func (w *writeback) add(ns *namespace, blocks []*incoming) {
+func (w *writeback) add(ns *namespaces.Namespace, blocks []*incoming) {
 	w.mu.Lock()
 	for _, in := range blocks {
 		in.parts = nil // they are in the DRAM tier, and looked for there
@@ -321,7 +325,7 @@ func (w *writeback) drop(r refusals) {
 			keep = append(keep, b)
 			continue
 		case err == nil:
-			b.ns.stored.Add(-in.size)
+			b.ns.Stored.Add(-in.size)
 			ev := s.eventOf(b.ns, in, skep.EventEvicted)
 			ev.Reason = skep.Admission
 			s.events.Emit(ev)

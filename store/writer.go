@@ -2,20 +2,22 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"sort"
 	"sync"
 	"time"
 
+	"github.com/skepkv/skep/store/internal/locks"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // writer is a block open for writing part by part.
 type writer struct {
 	s  *Store
-	ns *namespace
+	ns *namespaces.Namespace
 	in *incoming
 
 	mu       locks.Mutex[locks.Writer]
@@ -43,7 +45,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 		return nil, err
 	}
 	defer s.leave()
-	ns, t, err := s.names.resolve(op, r.Scope)
+	ns, t, err := s.names.Resolve(op, r.Scope)
 	if err != nil {
 		return nil, err
 	}
@@ -62,14 +64,14 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	}
 	w := &writer{s: s, ns: ns, in: &incoming{result: &skep.PutResult{}}}
 	w.idle.L = &w.mu
-	if err := s.describe(op, ns, &ns.info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
+	if err := s.describe(op, ns, &ns.Info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
 		return nil, err
 	}
 	w.bytes = writerState
 	for _, p := range m {
 		w.bytes += int64(pagesOf(p.Size)) * layout.PageSize
 	}
-	if err := s.writers.take(op, ns.tenant, w.bytes, s.options.WriterBytes); err != nil {
+	if err := s.writers.take(op, ns.Tenant, w.bytes, s.options.WriterBytes); err != nil {
 		return nil, err
 	}
 	w.parts = make([]openPart, len(m))
@@ -91,7 +93,7 @@ func (w *writer) end() {
 	if !w.ended {
 		w.ended = true
 		w.timer.Stop()
-		w.s.writers.give(w.ns.tenant, w.bytes)
+		w.s.writers.give(w.ns.Tenant, w.bytes)
 		w.parts = nil
 	}
 }
@@ -226,7 +228,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	w.timer.Stop()
 	w.parts = nil
 	w.mu.Unlock()
-	l := lend(func() { w.s.writers.give(w.ns.tenant, w.bytes) }) // when no drive writes from it any more
+	l := lend(func() { w.s.writers.give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
 	defer l.back()
 	w.in.loan = l
 	result := w.in.result
@@ -237,10 +239,10 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 
 // purged says that what the block was begun in is gone: nobody would find it.
 func (w *writer) purged(op string) error {
-	switch ns := w.s.namespaceOf(w.ns.info.ID); {
+	switch ns := w.s.namespaceOf(w.ns.Info.ID); {
 	case ns == nil:
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: w.ns.info.ID}
-	case ns.instance != w.in.rec.Instance, w.s.names.dead(w.in.rec.Instance, tag(w.in.rec.SaltTag)):
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: w.ns.Info.ID}
+	case ns.Instance != w.in.rec.Instance, w.s.names.Dead(w.in.rec.Instance, namespaces.Tag(w.in.rec.SaltTag)):
 		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.rec.Key.Short(), Limit: "begun since the purge: begin it again"}
 	}
 	return nil

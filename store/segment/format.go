@@ -50,6 +50,8 @@ const (
 	MaxAppendPages = 4096
 	// MaxNamespaceSize is the longest encoded Namespace entry, in bytes.
 	MaxNamespaceSize = 32 << 10
+	// InlineDevice, as the device of a location, says that there are no cells: the value is in the record.
+	InlineDevice = 255
 )
 
 // What every page of every format has in the same place.

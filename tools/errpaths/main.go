@@ -39,11 +39,12 @@ const module = "github.com/skepkv/skep/"
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
 	"store/put.go", "store/accept.go", "store/append.go", "store/writer.go", "store/log.go", "store/flush.go", "store/delete.go", "store/owed.go",
-	"store/clean.go", "store/space.go", "store/freed.go", "store/settle.go", "store/intents.go", "store/open.go", "store/recover.go",
+	"store/clean.go", "store/space.go", "store/freed.go", "store/intents.go", "store/open.go", "store/recover.go",
 	"store/verify.go", "store/keys.go", "store/close.go",
 	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go",
-	"store/rebuild.go", "store/rebuilder.go", "store/rebuildlogs.go", "store/rebuildrows.go", "store/rebuildknown.go",
+	"store/rebuild.go", "store/internal/rebuild/*.go",
 	"store/internal/segio/batch.go", "store/internal/segio/flusher.go", "store/internal/segio/sums.go", "store/internal/segio/superblock.go",
+	"store/internal/namespaces/table.go", "store/internal/watermark/root.go",
 	"store/catalog/batch.go", "store/catalog/catalog.go", "store/catalog/codec.go", "store/catalog/guard.go", "store/catalog/fence.go", "store/catalog/load.go",
 	"store/catalog/read.go", "store/catalog/scan.go", "store/catalog/state.go",
 }

@@ -40,7 +40,7 @@ func writeFailpoints(root, dir string) (int, error) {
 // single files.
 var (
 	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
-	others     = map[string][]string{"store/recover.go": {"first"}, "store/rebuildlogs.go": {"inner"}, "store/log.go": {"last"},
+	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/log.go": {"last"},
 		"store/catalog/scan.go": {"first"}, "store/freed.go": {"first"}}
 )
 

@@ -30,6 +30,7 @@ type (
 	Tasks           struct{}
 	Space           struct{}
 	Names           struct{}
+	Numbers         struct{}
 	MemoryCache     struct{}
 	MemoryHandle    struct{}
 	MemoryArena     struct{}
@@ -142,6 +143,7 @@ var Order = []Lock{
 	{Name: Leases{}, What: "leases", Leaf: true},
 	{Name: LogRing{}, What: "the last lines of the log", Leaf: true},
 	{Name: Marks{}, What: "how far each drive is flushed", Leaf: true},
+	{Name: Numbers{}, What: "the highest numbers of namespaces and instances", Leaf: true},
 	{Name: OpenBytes{}, What: "memory of blocks that are written piece by piece", Leaf: true},
 	{Name: OwedRows{}, What: "rows that are to be deleted", Leaf: true},
 	{Name: Pendings{}, What: "puts between their commit and their place in the index", Leaf: true},

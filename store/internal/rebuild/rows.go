@@ -1,11 +1,12 @@
-package store
+package rebuild
 
 import (
 	"cmp"
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync"
+
+	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
@@ -109,8 +110,8 @@ type rowWriter struct {
 	tables [][]catalog.Table // [0] do not overlap; nor do those of one spill
 }
 
-func (w *rowWriter) start(c *catalog.Catalog) {
-	w.c, w.memory, w.early = c, rowMemory, map[int]rowSet{}
+func (w *rowWriter) start(c *catalog.Catalog, memory int) {
+	w.c, w.memory, w.early = c, memory, map[int]rowSet{}
 	w.moved = sync.NewCond(&w.mu)
 	for i := range w.free {
 		w.free[i] = make(chan []byte, rowMemory/8/(rowChunk<<i))

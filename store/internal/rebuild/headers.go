@@ -1,35 +1,42 @@
-package store
+package rebuild
 
 import (
+	"cmp"
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/segio"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // rebuilder is one rebuild under way.
 type rebuilder struct {
-	s       *Store
-	told    func(RebuildProgress)
+	in      Input
+	drives  []*Drive
 	telling locks.Mutex[locks.RebuildTelling]
-	rep     RebuildReport
+	rep     report.Rebuild
 
 	groups map[uint32]*foundGroup
-	shards [64]rebuildShard
-	scopes rebuildScopes
+	shards [64]shard
+	scopes scopes
 
 	mu         locks.Mutex[locks.Rebuild] // the rest
 	namespaces map[skep.NamespaceID]segment.Namespace
 	ended      map[skep.NamespaceID]uint32 // deleted ones: the last instance of each
 	topSpace   skep.NamespaceID
 	whole      map[uint32]uint64 // purged instances: when
-	salts      map[instanceTag]segment.Purge
+	salts      map[namespaces.SaltTag]segment.Purge
 	mark       uint64 // everything up to it was flushed
 	top        uint64 // highest sequence number seen
 	topGroup   uint32
@@ -47,7 +54,7 @@ type rebuilder struct {
 
 // foundGroup is a group as its headers tell it.
 type foundGroup struct {
-	*group
+	state  catalog.GroupState
 	header segment.Header
 	gone   bool
 	absent bool         // it has segments on drives that are missing
@@ -86,51 +93,49 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 	return uint32(len(g.inline) - 1), true
 }
 
-func newRebuilder(s *Store, progress func(RebuildProgress)) *rebuilder {
-	r := &rebuilder{s: s, told: progress, groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
-		whole: map[uint32]uint64{}, salts: map[instanceTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
+func newRebuilder(in Input) *rebuilder {
+	r := &rebuilder{in: in, drives: slices.Clone(in.Drives), groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
+		whole: map[uint32]uint64{}, salts: map[namespaces.SaltTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
 	}
-	r.scopes.ids = map[rebuildScope]uint32{}
-	r.rows.start(s.catalog)
-	r.rep.Store, r.rep.Devices, r.rep.Faults = s.id.String(), len(s.drives), []Fault{}
+	r.scopes.ids = map[scope]uint32{}
+	r.rows.start(in.Catalog, cmp.Or(in.RowBytes, rowMemory))
+	r.rep.Store, r.rep.Devices, r.rep.Faults, r.rep.DryRun = in.ID.String(), len(r.drives), []report.Fault{}, in.DryRun
 	return r
 }
 
 // progress is told one at a time.
-func (r *rebuilder) progress(p RebuildProgress) {
-	if r.told != nil {
+func (r *rebuilder) progress(p report.RebuildProgress) {
+	if r.in.Progress != nil {
 		r.telling.Lock()
 		defer r.telling.Unlock()
-		r.told(p)
+		r.in.Progress(p)
 	}
 }
 
-func (r *rebuilder) shard(fp index.Fingerprint) *rebuildShard { return &r.shards[fp[0]&63] }
+func (r *rebuilder) shard(fp index.Fingerprint) *shard { return &r.shards[fp[0]&63] }
 
-func (r *rebuilder) fault(f Fault) {
+func (r *rebuilder) fault(f report.Fault) {
 	r.mu.Lock()
-	noteFault(&r.rep.Faults, &r.rep.MoreFaults, f)
+	report.Note(&r.rep.Faults, &r.rep.MoreFaults, f)
 	r.mu.Unlock()
 }
 
 // needed notes a range that had to be read.
-func (r *rebuilder) needed(d *drive, off, n int64) {
+func (r *rebuilder) needed(d *Drive, off, n int64) {
 	if n == 0 {
 		return
 	}
 	r.mu.Lock()
-	r.rep.Reads = append(r.rep.Reads, RebuildRead{d.path, off, n})
+	r.rep.Reads = append(r.rep.Reads, report.RebuildRead{Path: d.Path, Off: off, Bytes: n})
 	r.mu.Unlock()
 }
 
 func (r *rebuilder) run(ctx context.Context) error {
-	s := r.s
-	if err := s.catalog.Empty(ctx); err != nil {
+	if err := r.in.Catalog.Empty(ctx); err != nil {
 		return err
 	}
-	s.names = newNames(s.secret)
 	if err := r.readHeaders(ctx); err != nil {
 		return err
 	}
@@ -149,7 +154,7 @@ func (r *rebuilder) run(ctx context.Context) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	r.rep.LogBytes, r.rep.ReadBytes = r.logBytes.Load(), r.readBytes.Load()
+	r.rep.LogBytes, r.rep.ReadBytes, r.rep.Levels = r.logBytes.Load(), r.readBytes.Load(), len(r.rows.tables)
 	if !r.rep.DryRun {
 		r.mendHeaders(ctx)
 	}
@@ -158,31 +163,30 @@ func (r *rebuilder) run(ctx context.Context) error {
 
 // readHeaders reads page 0 of every segment of every device and makes the groups.
 func (r *rebuilder) readHeaders(ctx context.Context) error {
-	s := r.s
-	at := make([][]*segment.Header, len(s.drives)) // by device and segment; nil: none that is whole
+	at := make([][]*segment.Header, len(r.drives)) // by device and segment; nil: none that is whole
 	var failed []error
 	var wg sync.WaitGroup
-	for i, d := range s.drives {
-		if d.absent != nil {
+	for i, d := range r.drives {
+		if d.Absent {
 			continue
 		}
-		at[i] = make([]*segment.Header, d.segments)
-		all := make([]uint32, d.segments)
+		at[i] = make([]*segment.Header, d.Segments)
+		all := make([]uint32, d.Segments)
 		for n := range all {
 			all[n] = uint32(n)
 		}
-		r.rep.Segments += d.segments
+		r.rep.Segments += d.Segments
 		wg.Go(func() {
-			s.readHeaders(ctx, d, all, func(seg uint32, h *segment.Header, err error) {
+			segio.ReadHeaders(ctx, d.IO, r.in.ID, all, r.in.Timeout, func(seg uint32, h *segment.Header, err error) {
 				r.logBytes.Add(layout.PageSize)
-				r.needed(d, d.segmentOffset(seg), layout.PageSize)
+				r.needed(d, d.offset(seg), layout.PageSize)
 				switch k := skep.KindOf(err); {
 				case err == nil:
 					copied := *h
 					at[i][seg] = &copied
 				case k == skep.Foreign: // never written, or another store's
 				case k == skep.Damaged, k == skep.Version:
-					r.fault(Fault{Device: d.path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
+					r.fault(report.Fault{Device: d.Path, Segment: int(seg), What: "segment header", Problem: err.Error(), Do: "nothing: it is written again from the group's other headers"})
 				default:
 					r.mu.Lock()
 					failed = append(failed, err)
@@ -192,7 +196,7 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	r.progress(RebuildProgress{Stage: "headers", Done: r.rep.Segments, Of: r.rep.Segments})
+	r.progress(report.RebuildProgress{Stage: "headers", Done: r.rep.Segments, Of: r.rep.Segments})
 	if ctx.Err() != nil {
 		return &skep.Error{Op: "rebuild", Kind: skep.Deadline, Err: ctx.Err()}
 	}
@@ -214,7 +218,7 @@ func (r *rebuilder) readHeaders(ctx context.Context) error {
 	for num, g := range r.groups {
 		if g.gone {
 			r.rep.Freed++
-			r.gone = append(r.gone, catalog.GroupState{Group: num, Generation: g.generation, State: catalog.GroupFree, SegmentBytes: s.segBytes, OpenedSeq: g.header.Seq})
+			r.gone = append(r.gone, catalog.GroupState{Group: num, Generation: g.state.Generation, State: catalog.GroupFree, SegmentBytes: r.in.SegmentBytes, OpenedSeq: g.header.Seq})
 			delete(r.groups, num)
 		}
 	}
@@ -227,32 +231,31 @@ func (r *rebuilder) addHeader(h *segment.Header) {
 	r.top = max(r.top, h.Seq, h.Generation)
 	r.topGroup = max(r.topGroup, h.Group)
 	g := r.groups[h.Group]
-	if g == nil || h.Generation > g.generation {
-		g = &foundGroup{group: &group{num: h.Group, generation: h.Generation, copies: h.Copies, entries: -1}, header: *h}
+	if g == nil || h.Generation > g.state.Generation {
+		g = &foundGroup{state: catalog.GroupState{Group: h.Group, Generation: h.Generation, Copies: h.Copies}, header: *h}
 		r.groups[h.Group] = g
 	}
-	if h.Generation == g.generation && h.Flags&segment.HeaderFreed != 0 {
+	if h.Generation == g.state.Generation && h.Flags&segment.HeaderFreed != 0 {
 		g.gone = true
 	}
 }
 
 // giveUp makes room for what groups say they have on drives that are missing.
 func (r *rebuilder) giveUp() {
-	s := r.s
-	if s.options.Degraded != DegradedAlways {
+	if !r.in.Partial {
 		return
 	}
 	for _, g := range r.groups {
 		for _, slot := range g.header.Devices {
-			for len(s.drives) <= int(slot.Device) {
-				s.drives = append(s.drives, s.givenUp(len(s.drives)))
+			for len(r.drives) <= int(slot.Device) {
+				r.drives = append(r.drives, r.in.Store.GiveUp(len(r.drives)))
 			}
-			if d := s.drives[slot.Device]; d.absent != nil {
-				d.segments = max(d.segments, int(slot.Segment)+1)
+			if d := r.drives[slot.Device]; d.Absent {
+				d.Segments = max(d.Segments, int(slot.Segment)+1)
 			}
 		}
 	}
-	r.rep.Missing, r.rep.Devices = len(s.absentDrives()), len(s.drives)
+	r.rep.Missing, r.rep.Devices = r.absent(), len(r.drives)
 	if r.rep.Missing > 0 {
 		r.relog = true // what it had stands on one drive less
 	}
@@ -280,14 +283,13 @@ func (r *rebuilder) claims() map[segment.Slot]uint64 {
 
 // judge finds a group's segments, and whether another group has taken one of them.
 func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header, claims map[segment.Slot]uint64) {
-	s := r.s
 	var lacks []missingHeader
-	state := catalog.GroupState{Group: g.num, Generation: g.generation, State: catalog.GroupSealed, Copies: g.copies,
-		SegmentBytes: s.segBytes, OpenedSeq: g.header.Seq}
+	state := g.state
+	state.State, state.SegmentBytes, state.OpenedSeq = catalog.GroupSealed, r.in.SegmentBytes, g.header.Seq
 	for _, slot := range g.header.Devices {
-		if int(slot.Device) >= len(s.drives) || int(slot.Segment) >= s.drives[slot.Device].segments {
+		if int(slot.Device) >= len(r.drives) || int(slot.Segment) >= r.drives[slot.Device].Segments {
 			if !g.gone {
-				r.fault(Fault{Group: int(g.num), What: "group", Problem: "it has a segment on device " + itoa(int(slot.Device)) + " that is not there",
+				r.fault(report.Fault{Group: int(g.state.Group), What: "group", Problem: "it has a segment on device " + strconv.Itoa(int(slot.Device)) + " that is not there",
 					Do: "bring the device back; without it the group's blocks are lost"})
 			}
 			g.gone = true
@@ -297,12 +299,10 @@ func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header, claims map[segm
 		if claims[slot] > g.header.Seq {
 			g.gone = true
 		}
-		g.drives = append(g.drives, s.drives[slot.Device])
-		g.absent = g.absent || s.drives[slot.Device].absent != nil
-		g.segments = append(g.segments, slot.Segment)
+		g.absent = g.absent || r.drives[slot.Device].Absent
 		state.Devices = append(state.Devices, catalog.Member{Device: slot.Device, Segment: slot.Segment})
-		if h == nil || h.Group != g.num || h.Generation != g.generation {
-			lacks = append(lacks, missingHeader{g, len(g.drives) - 1})
+		if h == nil || h.Group != state.Group || h.Generation != state.Generation {
+			lacks = append(lacks, missingHeader{g, len(state.Devices) - 1})
 		}
 	}
 	g.state = state
@@ -314,16 +314,15 @@ func (r *rebuilder) judge(g *foundGroup, at [][]*segment.Header, claims map[segm
 // mendHeaders writes the headers that groups lack on drives that are here: those of a group
 // whose opening a crash cut off, and damaged ones. Where it cannot, a scrub does.
 func (r *rebuilder) mendHeaders(ctx context.Context) {
-	failed := map[*drive]bool{}
+	failed := map[*Drive]bool{}
 	for _, m := range r.unwritten {
-		d := m.group.drives[m.i]
-		if d.away() || failed[d] {
+		d := r.driveOf(m.group, m.i)
+		if d.Away() || failed[d] {
 			continue
 		}
-		h := r.s.headerOf(m.group.group, m.i)
-		if err := r.s.writeHeader(ctx, d, &h); err != nil {
+		if err := r.in.Store.WriteHeader(ctx, &m.group.state, m.i); err != nil {
 			failed[d] = true
-			r.s.log.Warn("header of a group not written again", "device", d.path, "segment", h.Segment, "error", err)
+			r.in.Log.Warn("header of a group not written again", "device", d.Path, "segment", m.group.state.Devices[m.i].Segment, "error", err)
 		}
 	}
 }

@@ -1,11 +1,13 @@
-package store
+package rebuild
 
 import (
 	"encoding/binary"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
 )
 
 // What a rebuild knows of blocks: of every record some 60 bytes, found by the block's
@@ -19,7 +21,7 @@ type candidate struct {
 	bytes   int64  // of payload
 	version uint32
 	ordinal uint32 // in its append: of two with one number the later counts
-	scope   uint32 // rebuildScopes
+	scope   uint32 // scopes
 	next    uint32 // candidates of the same block form a list; 0: the last
 	durable bool
 	heir    bool // its record says that older ones may lie in logs
@@ -42,9 +44,9 @@ func (c *candidate) newer(o *candidate) bool {
 	return c.ordinal > o.ordinal
 }
 
-// rebuildShard is some of the blocks, by fingerprint. Candidates are gathered first and
+// shard is some of the blocks, by fingerprint. Candidates are gathered first and
 // linked afterwards, a shard at a time: all of one fits a processor's cache.
-type rebuildShard struct {
+type shard struct {
 	mu     locks.Mutex[locks.RebuildShard]
 	chunks [][]candidate // candidate n is number n-1
 	n      uint32
@@ -63,12 +65,12 @@ type exactID struct {
 // candidateChunk is how many candidates are allocated at a time.
 const candidateChunk = 512
 
-func (sh *rebuildShard) at(n uint32) *candidate {
+func (sh *shard) at(n uint32) *candidate {
 	return &sh.chunks[(n-1)/candidateChunk][(n-1)%candidateChunk]
 }
 
 // slot is where a block's first candidate is, or is to be, and half of its hash.
-func (sh *rebuildShard) slot(fp *index.Fingerprint) (at *uint64, hash uint64) {
+func (sh *shard) slot(fp *index.Fingerprint) (at *uint64, hash uint64) {
 	hash = uint64(binary.LittleEndian.Uint32(fp[8:]))
 	mask := uint64(len(sh.table) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
@@ -79,7 +81,7 @@ func (sh *rebuildShard) slot(fp *index.Fingerprint) (at *uint64, hash uint64) {
 }
 
 // add enters a record.
-func (sh *rebuildShard) add(c *candidate) {
+func (sh *shard) add(c *candidate) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.n%candidateChunk == 0 {
@@ -91,7 +93,7 @@ func (sh *rebuildShard) add(c *candidate) {
 
 // link finds the candidates that are of one block. What another copy of a log said
 // already is left out.
-func (sh *rebuildShard) link() {
+func (sh *shard) link() {
 	size := 16
 	for size < 2*int(sh.n) {
 		size *= 2
@@ -118,7 +120,7 @@ func (sh *rebuildShard) link() {
 
 // each visits the candidates of every block, in the order in which blocks were found.
 // REQUIRES: link.
-func (sh *rebuildShard) each(visit func(list []*candidate) error) error {
+func (sh *shard) each(visit func(list []*candidate) error) error {
 	var list []*candidate
 	for n := uint32(1); n <= sh.n; n++ {
 		c := sh.at(n)
@@ -140,21 +142,21 @@ func (sh *rebuildShard) each(visit func(list []*candidate) error) error {
 	return nil
 }
 
-// rebuildScope is whose a block is.
-type rebuildScope struct {
+// scope is whose a block is.
+type scope struct {
 	instance  uint32
 	namespace uint32
-	tag       tag
+	tag       namespaces.Tag
 }
 
-// rebuildScopes numbers scopes, from 1.
-type rebuildScopes struct {
+// scopes numbers scopes, from 1.
+type scopes struct {
 	mu   locks.Mutex[locks.RebuildScopes]
-	ids  map[rebuildScope]uint32
-	list []rebuildScope
+	ids  map[scope]uint32
+	list []scope
 }
 
-func (s *rebuildScopes) id(sc rebuildScope) uint32 {
+func (s *scopes) id(sc scope) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, ok := s.ids[sc]
@@ -178,10 +180,10 @@ const (
 func (r *rebuilder) fates() []uint8 {
 	out := make([]uint8, len(r.scopes.list)+1)
 	for i, sc := range r.scopes.list {
-		if !r.s.names.dead(sc.instance, sc.tag) {
+		if !r.in.Names.Dead(sc.instance, sc.tag) {
 			// What was put over is known by the newer record, which is on as many drives as
 			// the namespace has copies.
-			if ns := r.s.names.of(sc.instance); ns != nil && !ns.info.Chained && ns.info.Copies <= r.rep.Missing {
+			if ns := r.in.Names.Of(sc.instance); ns != nil && !ns.Info.Chained && ns.Info.Copies <= r.rep.Missing {
 				out[i+1] = scopeMayBeOld
 			}
 			continue
@@ -189,7 +191,7 @@ func (r *rebuilder) fates() []uint8 {
 		out[i+1] = scopeUnnamed
 		n, known := r.namespaces[skep.NamespaceID(sc.namespace)]
 		_, purged := r.whole[sc.instance]
-		if purged || r.s.names.of(sc.instance) != nil || known && sc.instance < n.Instance || sc.instance <= r.ended[skep.NamespaceID(sc.namespace)] {
+		if purged || r.in.Names.Of(sc.instance) != nil || known && sc.instance < n.Instance || sc.instance <= r.ended[skep.NamespaceID(sc.namespace)] {
 			out[i+1] = scopePurged
 		}
 	}

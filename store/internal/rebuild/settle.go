@@ -1,22 +1,25 @@
-package store
+package rebuild
 
 import (
 	"bytes"
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // settleNames makes the table of namespaces and purges, and their rows.
 func (r *rebuilder) settleNames() error {
-	n := r.s.names
+	n := r.in.Names
 	named := map[[2]string]skep.NamespaceID{}
 	for id, ns := range r.namespaces { // a name is used again only once what had it is deleted
 		name := [2]string{ns.Info.Tenant, ns.Info.Name}
@@ -37,15 +40,12 @@ func (r *rebuilder) settleNames() error {
 			ns.Instance = r.topInst
 			r.namespaces[id] = ns
 		}
-		if _, err := n.add(ns.Info, ns.Instance); err != nil {
+		if _, err := n.Add(ns.Info, ns.Instance); err != nil {
 			return err
 		}
 	}
 	for k, p := range r.salts {
-		n.deadTags.set(k, true)
-		if p.Seq > 0 {
-			n.saltEpoch.set(k, p.Seq)
-		}
+		n.KillTag(k, p.Seq)
 	}
 	r.rep.Namespaces, r.rep.Purges = len(r.namespaces), len(r.whole)+len(r.salts)
 	return nil
@@ -53,7 +53,7 @@ func (r *rebuilder) settleNames() error {
 
 // link finds what is of one block, in all shards.
 func (r *rebuilder) link(ctx context.Context) error {
-	return r.eachShard(ctx, func(_ context.Context, sh *rebuildShard, _ *rowBatch) error {
+	return r.eachShard(ctx, func(_ context.Context, sh *shard, _ *rowBatch) error {
 		sh.link()
 		return nil
 	})
@@ -62,12 +62,11 @@ func (r *rebuilder) link(ctx context.Context) error {
 // verify reads the payload of blocks that a crash may have left without theirs: those
 // with a number above the highest mark.
 func (r *rebuilder) verify(ctx context.Context) error {
-	s := r.s
-	s.space.mu.Lock()
+	var found []*catalog.GroupState
 	for _, num := range slices.Sorted(maps.Keys(r.groups)) {
-		s.space.mu.groups.add(r.groups[num].group)
+		found = append(found, &r.groups[num].state)
 	}
-	s.space.mu.Unlock()
+	r.in.Store.Found(found)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan *candidate, verifiers)
@@ -107,16 +106,16 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	close(next)
 	wg.Wait()
 	r.rep.Verified = verified.Load()
-	r.progress(RebuildProgress{Stage: "verify", Done: int(r.rep.Verified), Of: int(r.rep.Verified), Records: r.records.Load()})
+	r.progress(report.RebuildProgress{Stage: "verify", Done: int(r.rep.Verified), Of: int(r.rep.Verified), Records: r.records.Load()})
 	if ctx.Err() != nil {
-		return ended(ctx, "open store")
+		return segio.Ended(ctx, "open store")
 	}
 	return nil
 }
 
 // whole1 says whether the block of one row has its bytes.
 func (r *rebuilder) whole1(ctx context.Context, loc uint64, buf *[]byte) (bool, error) {
-	row, err := r.s.catalog.Block(ctx, unpack(loc), nil)
+	row, err := r.in.Catalog.Block(ctx, layout.Unpack(loc), nil)
 	if err != nil {
 		return false, err
 	}
@@ -125,8 +124,7 @@ func (r *rebuilder) whole1(ctx context.Context, loc uint64, buf *[]byte) (bool, 
 		return false, nil
 	}
 	r.readBytes.Add(int64(h.Pages) * layout.PageSize)
-	_, ok, err := r.s.verifyRow(ctx, doubt{unpack(loc), bytes.Clone(row)}, buf)
-	return ok, err
+	return r.in.Store.Whole(ctx, layout.Unpack(loc), bytes.Clone(row), buf)
 }
 
 // lost notes a record whose payload did not arrive. Of a Durable block nobody was told
@@ -136,7 +134,7 @@ func (r *rebuilder) lost(c *candidate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rep.Lost++
-	r.tainted[unpack(c.loc).Group] = true
+	r.tainted[layout.Unpack(c.loc).Group] = true
 	sh := r.shard(c.fp)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -160,7 +158,7 @@ func newest(list []*candidate) *candidate {
 }
 
 // covered says whether a tombstone takes c away.
-func (r *rebuilder) covered(sh *rebuildShard, c *candidate) bool {
+func (r *rebuilder) covered(sh *shard, c *candidate) bool {
 	if len(sh.stones) == 0 {
 		return false
 	}
@@ -176,20 +174,20 @@ func (r *rebuilder) covered(sh *rebuildShard, c *candidate) bool {
 // the others.
 func (r *rebuilder) settle(ctx context.Context) error {
 	fates := r.fates()
-	return r.eachShard(ctx, func(ctx context.Context, sh *rebuildShard, b *rowBatch) error {
+	return r.eachShard(ctx, func(ctx context.Context, sh *shard, b *rowBatch) error {
 		return r.settleShard(ctx, sh, fates, b)
 	})
 }
 
 // eachShard does something with all shards, some at a time.
-func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, sh *rebuildShard, b *rowBatch) error) error {
+func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, sh *shard, b *rowBatch) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	for range settlers {
 		wg.Go(func() {
-			b := &rowBatch{c: r.s.catalog}
+			b := &rowBatch{c: r.in.Catalog}
 			for i := next.Add(1) - 1; int(i) < len(r.shards) && ctx.Err() == nil; i = next.Add(1) - 1 {
 				if err := do(ctx, &r.shards[i], b); err != nil {
 					cancel(err)
@@ -203,16 +201,19 @@ func (r *rebuilder) eachShard(ctx context.Context, do func(ctx context.Context, 
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return ended(ctx, "open store")
+		return segio.Ended(ctx, "open store")
 	}
 	return nil
 }
 
+// verifiers is how many blocks are verified at a time: as deep as drives like it.
+const verifiers = 64
+
 // settlers is how many shards are settled at a time.
 const settlers = 4
 
-func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []uint8, b *rowBatch) error {
-	var n RebuildReport
+func (r *rebuilder) settleShard(ctx context.Context, sh *shard, fates []uint8, b *rowBatch) error {
+	var n report.Rebuild
 	var unnamed uint32
 	left := map[uint32]bool{}
 	err := sh.each(func(list []*candidate) error {
@@ -239,7 +240,7 @@ func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []u
 			if top.durable {
 				n.Durable++
 			}
-			r.nameUnread(top)
+			r.nameUnread(ctx, top)
 			top = nil
 		default:
 			if fates[top.scope] == scopeMayBeOld {
@@ -253,9 +254,9 @@ func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []u
 				// What was put when this one was evicted already does not know of it: when that
 				// goes too, this must not come back.
 				if top != nil && !top.heir {
-					left[unpack(c.loc).Group] = true
+					left[layout.Unpack(c.loc).Group] = true
 				}
-				if err := b.remove(ctx, unpack(c.loc)); err != nil {
+				if err := b.remove(ctx, layout.Unpack(c.loc)); err != nil {
 					return err
 				}
 			}
@@ -282,18 +283,18 @@ func (r *rebuilder) settleShard(ctx context.Context, sh *rebuildShard, fates []u
 
 // nameUnread names a block that was lost with a drive. Its record stays in a log, and the
 // next open writes a tombstone for it.
-func (r *rebuilder) nameUnread(c *candidate) {
-	loc := unpack(c.loc)
+func (r *rebuilder) nameUnread(ctx context.Context, c *candidate) {
+	loc := layout.Unpack(c.loc)
 	r.mu.Lock()
 	r.tainted[loc.Group] = true
-	listed := len(r.rep.Faults) < maxFaults
+	listed := len(r.rep.Faults) < report.MaxFaults
 	r.mu.Unlock()
-	f := Fault{What: "block", Group: int(loc.Group), Problem: "its only copy was on a missing device, or a piece of every copy was", Do: "nothing: it is lost; put it again"}
+	f := report.Fault{What: "block", Group: int(loc.Group), Problem: "its only copy was on a missing device, or a piece of every copy was", Do: "nothing: it is lost; put it again"}
 	if !listed {
 		r.fault(f) // counted only
 		return
 	}
-	if row, err := r.s.catalog.Block(r.s.ctx, loc, nil); err == nil {
+	if row, err := r.in.Catalog.Block(ctx, loc, nil); err == nil {
 		if h, err := segment.PeekHead(row); err == nil {
 			f.Key = h.Key.String()
 		}
@@ -307,16 +308,15 @@ const seqMargin = 1 << 20
 
 // finish writes the other rows, and the root row last.
 func (r *rebuilder) finish(ctx context.Context) error {
-	s := r.s
 	if r.rep.Unnamed > 0 {
-		r.fault(Fault{What: "namespace", Problem: itoa64(r.rep.Unnamed) + " records belong to namespaces of which the devices say nothing",
+		r.fault(report.Fault{What: "namespace", Problem: strconv.FormatInt(r.rep.Unnamed, 10) + " records belong to namespaces of which the devices say nothing",
 			Do: "nothing: what they hold is lost"})
 	}
 	if r.rep.MayBeOld > 0 {
-		r.fault(Fault{What: "namespace", Problem: itoa64(r.rep.MayBeOld) + " blocks are of namespaces in which the last writer wins, and a missing device may have held newer versions of them",
+		r.fault(report.Fault{What: "namespace", Problem: strconv.FormatInt(r.rep.MayBeOld, 10) + " blocks are of namespaces in which the last writer wins, and a missing device may have held newer versions of them",
 			Do: "purge these namespaces, where an old version is worse than none"})
 	}
-	rows := s.catalog.NewBatch()
+	rows := r.in.Catalog.NewBatch()
 	for num, g := range r.groups {
 		if r.tainted[num] {
 			g.state.State = catalog.GroupCleaning
@@ -331,34 +331,32 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		r.top = max(r.top, uint64(id))
 	}
 	for k, p := range r.salts {
-		rows.PutPurge(catalog.Purge{Instance: k.instance, Tag: k.tag, Seq: p.Seq})
+		rows.PutPurge(catalog.Purge{Instance: k.Instance, Tag: k.Tag, Seq: p.Seq})
 	}
-	for _, d := range s.drives {
-		row := d.row()
-		if d.removed.Load() {
-			row.State = catalog.DeviceRemoved
-		}
+	for _, d := range r.drives {
+		row := d.Row
+		row.Segments = uint32(d.Segments)
 		rows.PutDevice(&row)
 	}
-	if err := s.catalog.Commit(ctx, rows, true); err != nil {
+	if err := r.in.Catalog.Commit(ctx, rows, true); err != nil {
 		return err
 	}
-	root := s.catalog.NewBatch()
+	root := r.in.Catalog.NewBatch()
 	root.PutStore(r.root())
-	if err := s.claim(root); err != nil {
+	if err := r.in.Store.Claim(root); err != nil {
 		return err
 	}
-	r.progress(RebuildProgress{Stage: "settle", Done: int(r.rep.Blocks), Of: int(r.rep.Blocks), Records: r.records.Load()})
-	return s.catalog.Commit(ctx, root, true)
+	r.progress(report.RebuildProgress{Stage: "settle", Done: int(r.rep.Blocks), Of: int(r.rep.Blocks), Records: r.records.Load()})
+	return r.in.Catalog.Commit(ctx, root, true)
 }
 
 // root is the new root row. Not clean, so that the next open makes the devices agree.
 func (r *rebuilder) root() catalog.StoreState {
-	s := r.s
+	now := r.in.Wall()
 	next := r.top + seqMargin
-	st := catalog.StoreState{StoreID: s.id, Secret: s.secret, NextSeq: next, FlushedSeq: next,
-		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(s.options.Wall().Unix(), 1)), Lasting: uint64(max(s.options.Wall().UnixMilli(), 0))}
-	st.Relog, st.Limits = r.relog, s.limits.Limits
+	st := catalog.StoreState{StoreID: r.in.ID, Secret: r.in.Secret, NextSeq: next, FlushedSeq: next,
+		NextGroup: r.topGroup, NextInstance: r.topInst, Epoch: uint64(max(now.Unix(), 1)), Lasting: uint64(max(now.UnixMilli(), 0))}
+	st.Relog, st.Limits = r.relog, r.in.Limits
 	st.NextNamespace = uint32(r.topSpace)
 	for _, sc := range r.scopes.list { // a number is not given out again while a record has it
 		st.NextNamespace = max(st.NextNamespace, sc.namespace)

@@ -1,11 +1,16 @@
-package store
+package rebuild
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -29,20 +34,20 @@ type logReader struct {
 	buf   []byte
 	rows  rowSet
 	limit int // bytes of rows before they are written
-	scope rebuildScope
+	scope scope
 	id    uint32 // of scope
 	rec   segment.Record
 }
 
 // readableWithout says whether a block can be read without the drives that are missing.
-func readableWithout(g *group, row []byte, rec *segment.Record) bool {
+func (r *rebuilder) readableWithout(g *foundGroup, row []byte, rec *segment.Record) bool {
 	if segment.DecodeRecord(row, rec) != nil {
 		return false
 	}
 	if len(rec.Copies) == 0 {
 		return true
 	}
-	readable, _ := segio.RecordUnits(rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i].absent == nil })
+	readable, _ := segio.RecordUnits(rec, len(g.state.Devices)).Survive(func(i int) bool { return !r.driveOf(g, i).Absent })
 	return readable
 }
 
@@ -51,20 +56,20 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	groups := make([]*foundGroup, 0, len(r.groups))
-	queues := make([]chan logJob, len(r.s.drives))
+	queues := make([]chan logJob, len(r.drives))
 	total := 0
 	for _, g := range r.groups {
 		groups = append(groups, g)
 		n := 0
-		for _, d := range g.drives {
-			if d.absent == nil {
+		for i := range g.state.Devices {
+			if !r.driveOf(g, i).Absent {
 				n++
 			}
 		}
 		g.logs.Store(int32(n))
 		total += n
 	}
-	sortBy(groups, func(a, b *foundGroup) bool { return a.num < b.num })
+	slices.SortFunc(groups, func(a, b *foundGroup) int { return cmp.Compare(a.state.Group, b.state.Group) })
 	for i := range queues {
 		queues[i] = make(chan logJob, groupsAtOnce)
 	}
@@ -88,7 +93,7 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 					n := done
 					mu.Unlock()
 					if n%64 == 0 || n == total {
-						r.progress(RebuildProgress{Stage: "logs", Done: n, Of: total, Records: r.records.Load()})
+						r.progress(report.RebuildProgress{Stage: "logs", Done: n, Of: total, Records: r.records.Load()})
 					}
 				}
 			})
@@ -99,9 +104,9 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 			break
 		}
 		g.order = i
-		for k, d := range g.drives {
-			if d.absent == nil {
-				queues[d.index] <- logJob{g, k}
+		for k, m := range g.state.Devices {
+			if !r.drives[m.Device].Absent {
+				queues[m.Device] <- logJob{g, k}
 			}
 		}
 	}
@@ -110,7 +115,7 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return ended(ctx, "rebuild")
+		return segio.Ended(ctx, "rebuild")
 	}
 	return r.rows.finish(ctx)
 }
@@ -118,11 +123,11 @@ func (r *rebuilder) readLogs(ctx context.Context) error {
 // readLog takes in one segment's log. A device that fails is told, and what only stood
 // there is lost; damage likewise.
 func (r *rebuilder) readLog(ctx context.Context, l *logReader, j logJob) error {
-	s, g := r.s, j.g
-	d, seg := g.drives[j.position], g.segments[j.position]
-	l.limit = r.rows.memory / 2 / groupsAtOnce / len(g.drives)
+	g := j.g
+	d, seg := r.driveOf(g, j.position), g.state.Devices[j.position].Segment
+	l.limit = r.rows.memory / 2 / groupsAtOnce / len(g.state.Devices)
 	var inner error
-	end, err := segio.ScanLog(ctx, s.logOf(g.group, j.position), l.buf, s.options.OpTimeout, func(a *segment.Append) error {
+	end, err := segio.ScanLog(ctx, r.logOf(g, j.position), l.buf, r.in.Timeout, func(a *segment.Append) error {
 		if r.take(g, a, l); l.rows.bytes > l.limit {
 			inner = r.rows.spill(ctx, int(g.spills.Add(1)), &l.rows)
 		}
@@ -130,14 +135,14 @@ func (r *rebuilder) readLog(ctx context.Context, l *logReader, j logJob) error {
 	})
 	used := int64(end.Pages) * layout.PageSize
 	r.logBytes.Add(used)
-	r.needed(d, d.segmentOffset(seg+1)-used, used)
+	r.needed(d, d.offset(seg+1)-used, used)
 	switch {
 	case inner != nil:
 		return inner
 	case err != nil:
 		return err
 	case end.Err != nil:
-		r.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(seg), What: "log", torn: true, Problem: itoa(end.Damaged) + " pages damaged or not finished: " + end.Err.Error(),
+		r.fault(report.Fault{Device: d.Path, Group: int(g.state.Group), Segment: int(seg), What: "log", Torn: true, Problem: strconv.Itoa(end.Damaged) + " pages damaged or not finished: " + end.Err.Error(),
 			Do: "nothing, where a crash cut the last append off; else blocks whose only record stood there are lost"})
 	}
 	r.rows.hold(&l.rows)
@@ -183,13 +188,13 @@ func (r *rebuilder) take(g *foundGroup, a *segment.Append, l *logReader) {
 func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *logReader) {
 	h, err := segment.DecodeHead(body)
 	if err != nil {
-		r.fault(Fault{Group: int(g.num), What: "record", Problem: err.Error(), Do: "nothing: its block is lost"})
+		r.fault(report.Fault{Group: int(g.state.Group), What: "record", Problem: err.Error(), Do: "nothing: its block is lost"})
 		return
 	}
 	r.records.Add(1)
 	loc := layout.Location{Group: h.Place.Group, Page: h.Place.Page, Device: h.Place.Device, Sub: h.Place.Sub}
-	if h.Copies > 0 && loc.Group != g.num {
-		r.fault(Fault{Group: int(g.num), What: "record", Problem: "of block " + h.Key.Short() + " is for group " + itoa(int(loc.Group)), Do: "nothing: its block is lost"})
+	if h.Copies > 0 && loc.Group != g.state.Group {
+		r.fault(report.Fault{Group: int(g.state.Group), What: "record", Problem: "of block " + h.Key.Short() + " is for group " + strconv.Itoa(int(loc.Group)), Do: "nothing: its block is lost"})
 		return
 	}
 	if h.Copies == 0 { // a value in its record, which gets a place of its own
@@ -197,21 +202,21 @@ func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *lo
 		if !ok {
 			return // from another copy of the log
 		}
-		loc = layout.Location{Group: g.num, Page: page, Device: inlineDevice}
+		loc = layout.Location{Group: g.state.Group, Page: page, Device: segment.InlineDevice}
 	}
-	if sc := (rebuildScope{h.Instance, h.NamespaceID, tag(h.SaltTag)}); l.id == 0 || sc != l.scope {
+	if sc := (scope{h.Instance, h.NamespaceID, namespaces.Tag(h.SaltTag)}); l.id == 0 || sc != l.scope {
 		l.scope, l.id = sc, r.scopes.id(sc)
 	}
-	c := candidate{fp: r.s.names.fingerprint(h.Instance, tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
+	c := candidate{fp: r.in.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
 		loc: loc.Pack(), scope: l.id, durable: h.Flags&segment.RecordDurable != 0,
 		heir: h.Flags&segment.RecordSuccessor != 0}
-	c.unread = g.absent && !readableWithout(g.group, body, &l.rec)
+	c.unread = g.absent && !r.readableWithout(g, body, &l.rec)
 	r.shard(c.fp).add(&c)
 	l.rows.add(&r.rows, c.loc, body)
 }
 
 func (r *rebuilder) takeTombstone(t *segment.Tombstone) {
-	fp := r.s.names.fingerprint(t.Instance, tag(t.SaltTag), t.Key)
+	fp := r.in.Names.Fingerprint(t.Instance, namespaces.Tag(t.SaltTag), t.Key)
 	sh := r.shard(fp)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -254,7 +259,7 @@ func (r *rebuilder) takeName(e segment.Entry) {
 			r.whole[p.Instance] = max(r.whole[p.Instance], p.Seq)
 			return
 		}
-		k := instanceTag{p.Instance, tag(p.SaltTag)}
+		k := namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}
 		if old, ok := r.salts[k]; !ok || p.Seq > old.Seq {
 			r.salts[k] = p
 		}

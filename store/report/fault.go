@@ -1,6 +1,9 @@
-package store
+package report
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // Fault is one thing that is wrong: where, what, and what to do about it. Fields that do
 // not apply are empty or zero.
@@ -13,7 +16,7 @@ type Fault struct {
 	Problem string `json:"problem"`
 	Do      string `json:"do"`
 
-	torn bool // a log's page that may be of an append that was cut off
+	Torn bool `json:"-"` // a log's page that may be of an append that was cut off
 }
 
 func (f *Fault) String() string {
@@ -22,10 +25,10 @@ func (f *Fault) String() string {
 		where = append(where, f.Device)
 	}
 	if f.Group != 0 {
-		where = append(where, "group "+itoa(f.Group))
+		where = append(where, "group "+strconv.Itoa(f.Group))
 	}
 	if f.Segment != 0 {
-		where = append(where, "segment "+itoa(f.Segment))
+		where = append(where, "segment "+strconv.Itoa(f.Segment))
 	}
 	if f.Key != "" {
 		where = append(where, "block "+f.Key[:min(16, len(f.Key))])
@@ -35,4 +38,16 @@ func (f *Fault) String() string {
 		out += " (" + strings.Join(where, ", ") + ")"
 	}
 	return out + ": " + f.Problem + "; " + f.Do
+}
+
+// MaxFaults is how many faults a report lists.
+const MaxFaults = 1000
+
+// Note adds a fault to a report's list, or counts it where that has enough.
+func Note(list *[]Fault, more *int64, f Fault) {
+	if len(*list) < MaxFaults {
+		*list = append(*list, f)
+	} else {
+		*more++
+	}
 }
