@@ -96,6 +96,7 @@ func TestAClientNeedsTheAddressOfOneNode(t *testing.T) {
 // A map with a higher epoch is taken while the server runs, and clients are told; one that cannot follow on the last is
 // not.
 func TestAMapIsReadAgain(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
