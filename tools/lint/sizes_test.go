@@ -16,10 +16,10 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":         90,
-	"methods of *store.Store":       445,
-	"lines of store":                22600,
-	"lines of store/storetest":      6200,
-	"lines of wire":                 8800,
+	"methods of *store.Store":       447,
+	"lines of store":                22800,
+	"lines of store/storetest":      6400,
+	"lines of wire":                 8950,
 	"lines of tools/internal/bench": 8800,
 	"lines of any other":            6000,
 }
