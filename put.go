@@ -45,8 +45,10 @@ type Block struct {
 	Key         Key
 	Name        []byte // the engine's own name, kept with the block; may be nil
 	ValidTokens int    // of a partial tail; 0 means all B
-	Replaces    *Key   // a partial tail this block makes superfluous; dropped, leased or not, when this one is committed
-	Parts       []Part
+	// Replaces is a partial tail this block makes superfluous; it is dropped, leased or not, when this one is committed.
+	// A whole block of that name stays.
+	Replaces *Key
+	Parts    []Part
 }
 
 // Ack says which of a put's two events the caller waits for.
@@ -212,7 +214,7 @@ func ValidTokensIn(s Shape, v int) int {
 }
 
 // ValidateBlock checks one block's identity and manifest against its namespace.
-func ValidateBlock(op string, n *NamespaceSpec, depth, validTokens int, parent *Key, name []byte, m Manifest) error {
+func ValidateBlock(op string, n *NamespaceSpec, depth, validTokens int, key Key, parent *Key, name []byte, m Manifest) error {
 	if len(name) > MaxBlockNameSize {
 		return Invalidf(op, "name length in bytes", len(name), fmt.Sprintf("at most %d", MaxBlockNameSize))
 	}
@@ -226,6 +228,8 @@ func ValidateBlock(op string, n *NamespaceSpec, depth, validTokens int, parent *
 		return Invalidf(op, "depth", depth, fmt.Sprintf("0 to %d", MaxDepth))
 	case n.Chained && (parent == nil) != (depth == 0):
 		return Invalidf(op, "depth", depth, "0 exactly when there is no parent")
+	case parent != nil && *parent == key:
+		return Invalidf(op, "parent", key, "another block's key")
 	}
 	if len(m) < 1 || len(m) > MaxParts {
 		return Invalidf(op, "parts", len(m), fmt.Sprintf("1 to %d", MaxParts))

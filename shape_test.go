@@ -146,7 +146,7 @@ func TestValidateBlock(t *testing.T) {
 		{"too large together", chained, 0, 0, nil, 0, skep.Manifest{{Name: "x", Size: skep.MaxPartBytes}, {Name: "y", Size: 1}}, "block size in bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := skep.ValidateBlock("put", c.n, c.depth, c.tokens, c.parent, make([]byte, c.blockName), c.m)
+			err := skep.ValidateBlock("put", c.n, c.depth, c.tokens, skep.Key{}, c.parent, make([]byte, c.blockName), c.m)
 			if c.field == "" {
 				require.NoError(t, err)
 				return

@@ -50,7 +50,7 @@ func TestManifestsOfStages(t *testing.T) {
 		for _, name := range names {
 			m = append(m, PartSpec{Name: name, Size: 4096})
 		}
-		return ValidateBlock("put", n, 0, 0, nil, nil, m)
+		return ValidateBlock("put", n, 0, 0, Key{}, nil, nil, m)
 	}
 	a, b := Split{9, 18, 27}, Split{18}
 	require.NoError(t, check(a.BoundaryPart(1), a.BoundaryPart(2), a.BoundaryPart(3)))

@@ -86,8 +86,8 @@ func checkKeys(op string, keys int, sc skep.Scope) error {
 }
 
 // checkBlock checks a block as its node would: nothing of a request is stored where something of it is bad.
-func checkBlock(op string, sp *space, depth, valid int, parent *skep.Key, name []byte, m skep.Manifest) error {
-	if err := skep.ValidateBlock(op, &sp.NamespaceSpec, depth, valid, parent, name, m); err != nil {
+func checkBlock(op string, sp *space, depth, valid int, key skep.Key, parent *skep.Key, name []byte, m skep.Manifest) error {
+	if err := skep.ValidateBlock(op, &sp.NamespaceSpec, depth, valid, key, parent, name, m); err != nil {
 		return err
 	}
 	for _, p := range m {
@@ -194,7 +194,7 @@ func checkPut(op string, sp *space, r *skep.PutRequest) error {
 				m[j].Name = skep.PartKV
 			}
 		}
-		if err := checkBlock(op, sp, depth, b.ValidTokens, parent, b.Name, m); err != nil {
+		if err := checkBlock(op, sp, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
 			return err
 		}
 		if sp.Chained {
@@ -352,7 +352,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Parent, r.Name, r.Manifest); err != nil {
+	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
 	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)

@@ -217,7 +217,7 @@ func out0(in []*incoming) *incoming {
 // describe fills a block's record from its identity and manifest.
 func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.NamespaceSpec, t namespaces.Tag, in *incoming, parent *skep.Key, depth int,
 	key skep.Key, name []byte, validTokens int, replaces *skep.Key, m skep.Manifest) error {
-	if err := skep.ValidateBlock(op, spec, depth, validTokens, parent, name, m); err != nil {
+	if err := skep.ValidateBlock(op, spec, depth, validTokens, key, parent, name, m); err != nil {
 		return err
 	}
 	rec := &in.rec
@@ -240,11 +240,12 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 		rec.Parent = &p
 		in.hasParent, in.parentFP = true, s.names.Fingerprint(ns.Instance, t, p)
 	}
-	if replaces != nil {
+	if replaces != nil && *replaces != key {
 		k := *replaces
-		rec.Replaces = &k
 		fp := s.names.Fingerprint(ns.Instance, t, k)
-		in.replaces = &fp
+		if e, ok := s.index.Resolve(fp); !ok || e.Partial { // whole blocks stay: others may follow them
+			rec.Replaces, in.replaces = &k, &fp
+		}
 	}
 	rec.Parts = make([]segment.RecordPart, len(m))
 	for i, p := range m {

@@ -150,7 +150,7 @@ func checkBlock(op string, n *skep.NamespaceSpec, r *skep.PutRequest, i int) err
 		}
 	}
 	parent, depth := follow(n, r, i)
-	return skep.ValidateBlock(op, n, depth, b.ValidTokens, parent, b.Name, m)
+	return skep.ValidateBlock(op, n, depth, b.ValidTokens, b.Key, parent, b.Name, m)
 }
 
 // follow is the parent and depth of block i of a put.

@@ -117,7 +117,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 		for j, p := range b.Parts {
 			m[j] = skep.PartSpec{Name: partName(p.Name), Size: int64(len(p.Bytes))}
 		}
-		if err := skep.ValidateBlock(op, &n.NamespaceSpec, depth, b.ValidTokens, parent, b.Name, m); err != nil {
+		if err := skep.ValidateBlock(op, &n.NamespaceSpec, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
 			return nil, err
 		}
 		if err := checkSizes(op, n, m); err != nil {

@@ -51,7 +51,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if err != nil {
 		return nil, err
 	}
-	if err := skep.ValidateBlock(op, &n.NamespaceSpec, r.Depth, r.ValidTokens, r.Parent, r.Name, r.Manifest); err != nil {
+	if err := skep.ValidateBlock(op, &n.NamespaceSpec, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
 	if err := checkSizes(op, n, r.Manifest); err != nil {

@@ -274,6 +274,34 @@ func testChains(t *testing.T, open Open) {
 		require.Equal(e, 2, tail.found())
 		tail.miss(2)
 	})
+	e.run("a whole block is not replaced by one of another name", func(e *env) {
+		n := e.space(hnd)
+		c, other := e.chain(n, 3).put(0, 3), e.chain(n, 1)
+		r := other.request(0, 1)
+		r.Blocks[0].Replaces = &c.keys[1]
+		e.put(r)
+		r = other.request(0, 1)
+		r.Blocks[0].Replaces = &other.keys[0]
+		_, err := e.st.Put(e.ctx, r)
+		require.NoError(e, err, "itself")
+		require.Equal(e, 1, other.found())
+		require.Equal(e, 3, c.found())
+		c.check(0, 3)
+	})
+	e.run("a block is not its own parent", func(e *env) {
+		c := e.chain(e.space(hnd), 2).put(0, 1)
+		r := c.request(1, 2)
+		r.Blocks[0].Key = c.keys[0]
+		_, err := e.st.Put(e.ctx, r)
+		requireKind(e, skep.Invalid, err)
+		_, err = e.st.Put(e.ctx, func() *skep.PutRequest {
+			r := c.request(0, 2)
+			r.Blocks[1].Key = r.Blocks[0].Key
+			return r
+		}())
+		requireKind(e, skep.Invalid, err)
+		require.Equal(e, 1, c.found())
+	})
 	e.run("replacing what is not there is not an error", func(e *env) {
 		c := e.chain(e.space(hnd), 2)
 		r := c.request(0, 1)
