@@ -46,7 +46,6 @@ type Block struct {
 	Name        []byte // the engine's own name, kept with the block; may be nil
 	ValidTokens int    // of a partial tail; 0 means all B
 	// Replaces is a partial tail this block makes superfluous; it is dropped, leased or not, when this one is committed.
-	// A whole block of that name stays.
 	Replaces *Key
 	Parts    []Part
 }

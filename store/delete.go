@@ -219,12 +219,8 @@ func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
 			ns.Stored.Add(-in.dropBytes)
 			in.dropForget()
 		}
-	} else if e, ok = s.index.Resolve(*in.replaces); ok && e.Partial {
-		if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
-			s.deleteRow(unpack(e.Location))
-		}
-	} else {
-		return
+	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
+		s.deleteRow(unpack(e.Location))
 	}
 	if !ok {
 		return

@@ -240,12 +240,11 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 		rec.Parent = &p
 		in.hasParent, in.parentFP = true, s.names.Fingerprint(ns.Instance, t, p)
 	}
-	if replaces != nil && *replaces != key {
+	if replaces != nil {
 		k := *replaces
+		rec.Replaces = &k
 		fp := s.names.Fingerprint(ns.Instance, t, k)
-		if e, ok := s.index.Resolve(fp); !ok || e.Partial { // whole blocks stay: others may follow them
-			rec.Replaces, in.replaces = &k, &fp
-		}
+		in.replaces = &fp
 	}
 	rec.Parts = make([]segment.RecordPart, len(m))
 	for i, p := range m {

@@ -274,20 +274,6 @@ func testChains(t *testing.T, open Open) {
 		require.Equal(e, 2, tail.found())
 		tail.miss(2)
 	})
-	e.run("a whole block is not replaced by one of another name", func(e *env) {
-		n := e.space(hnd)
-		c, other := e.chain(n, 3).put(0, 3), e.chain(n, 1)
-		r := other.request(0, 1)
-		r.Blocks[0].Replaces = &c.keys[1]
-		e.put(r)
-		r = other.request(0, 1)
-		r.Blocks[0].Replaces = &other.keys[0]
-		_, err := e.st.Put(e.ctx, r)
-		require.NoError(e, err, "itself")
-		require.Equal(e, 1, other.found())
-		require.Equal(e, 3, c.found())
-		c.check(0, 3)
-	})
 	e.run("a block is not its own parent", func(e *env) {
 		c := e.chain(e.space(hnd), 2).put(0, 1)
 		r := c.request(1, 2)

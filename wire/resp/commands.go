@@ -118,9 +118,10 @@ func printable(s string) string {
 	}, s)
 }
 
+// integer reads a number as Redis does: in its one shortest form.
 func integer(b []byte) (int64, error) {
 	n, err := strconv.ParseInt(string(b), 10, 64)
-	if err != nil {
+	if err != nil || strconv.FormatInt(n, 10) != string(b) {
 		return 0, errInteger
 	}
 	return n, nil
@@ -334,27 +335,30 @@ func (c *conn) setOp(name string, cmd command) *setOp {
 	return op
 }
 
+// options reads them as Redis does: one may be repeated, and the last of it counts.
 func (op *setOp) options(args [][]byte, now times) (err error) {
-	ttl := false
+	ttl, when := "", []byte(nil)
 	for i := 0; i < len(args); i++ {
-		switch o := upper(args[i]); o {
+		o := upper(args[i])
+		switch o {
+		case "KEEPTTL", "EX", "PX", "EXAT", "PXAT":
+			if ttl != "" && ttl != o {
+				return errSyntax
+			}
+			ttl = o
+		}
+		switch o {
 		case "NX":
 			op.ifNone = true
 		case "XX":
 			op.ifThere = true
 		case "KEEPTTL":
-			if ttl {
-				return errSyntax
-			}
-			op.keepTTL, ttl = true, true
+			op.keepTTL = true
 		case "EX", "PX", "EXAT", "PXAT":
-			if i++; ttl || i == len(args) {
+			if i++; i == len(args) {
 				return errSyntax
 			}
-			ttl = true
-			if op.expiry, err = expiryOf("SET", o, args[i], now, true); err != nil {
-				return err
-			}
+			when = args[i]
 		default:
 			return errSyntax
 		}
@@ -362,7 +366,10 @@ func (op *setOp) options(args [][]byte, now times) (err error) {
 	if op.ifNone && op.ifThere {
 		return errSyntax
 	}
-	return nil
+	if when != nil {
+		op.expiry, err = expiryOf("SET", ttl, when, now, true)
+	}
+	return err
 }
 
 // expiryOf turns "EX 10" and its like, of a command, into milliseconds since 1970.
