@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel clean help
+.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel clean help
 
 all: build
 
@@ -72,7 +72,7 @@ test-all: ## the long form of everything, nothing of it cached: failpoints, adve
 
 # The adversaries: NAME:PACKAGE:TEST. Without SKEP_NAME_TIME each plays its short form, and draws what SKEP_SEED says.
 ADVERSARIES := hostile:./tools/internal/wired:TestHostileClients schedule:./store:TestSchedule books:./tools/internal/books:TestBooks \
-	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved operator:./tools/internal/cli:TestOperator
+	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved differential:./wire/resp:TestDifferential operator:./tools/internal/cli:TestOperator
 empty       :=
 space       := $(empty) $(empty)
 PLAYED      := ^($(subst $(space),|,$(foreach a,$(ADVERSARIES),$(lastword $(subst :, ,$(a))))))$$
@@ -189,7 +189,11 @@ starved: ## others use up descriptors, memory and disks and give them back, for 
 hostile: ## clients that do their worst to a server of all protocols for HOSTILE_TIME (10m); prints its seed
 	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileClients$$' -v ./tools/internal/wired
 
+DIFFERENTIAL_TIME ?= 2m
 GREEDY_TIME ?= 2m
+differential: ## a real Redis, and a real Valkey where there is one, beside RESP, on random commands, for DIFFERENTIAL_TIME (2m); prints its seed
+	SKEP_DIFFERENTIAL_TIME=$(DIFFERENTIAL_TIME) $(GO) test -count=1 -timeout 0 -run '^TestDifferential$$' -v ./wire/resp
+
 greedy: ## a tenant that takes all it can get of everything that is counted, beside another, for GREEDY_TIME (2m); judges time; prints its seed
 	SKEP_GREEDY_TIME=$(GREEDY_TIME) $(GO) test -count=1 -timeout 0 -run '^TestGreedyTenant$$' -v ./tools/internal/wired
 

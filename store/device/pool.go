@@ -106,10 +106,15 @@ func (e fileEngine) do(op *Op) error {
 	case Write:
 		return transfer(op, e.f.writev)
 	default:
-		for tries := 0; ; tries++ {
-			if err := e.f.datasync(); !retriable(err) || tries >= maxStalls {
-				return err
-			}
+		return e.f.flush()
+	}
+}
+
+// flush has the file system make durable what was written.
+func (h *file) flush() error {
+	for tries := 0; ; tries++ {
+		if err := h.datasync(); !retriable(err) || tries >= maxStalls {
+			return err
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package resp
 
 import (
+	"bufio"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -13,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"bufio"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,8 +40,9 @@ func TestDifferential(t *testing.T) {
 				t.Parallel()
 				d := &differ{t: t, rng: rand.New(rand.NewPCG(seed, uint64(version[0]))), theirs: dialReal(t, name), ours: serve(t, nil, Options{Clock: time.Now, Wall: time.Now}).dial()}
 				d.both("HELLO", version)
-				began := time.Now()
-				for round := 0; round < 300 || time.Since(began) < long; round++ {
+				ctx, cancel := context.WithTimeout(t.Context(), long)
+				defer cancel()
+				for round := 0; round < 300 || ctx.Err() == nil; round++ {
 					d.round()
 				}
 				t.Logf("SKEP_SEED=%d: %d commands", seed, d.commands)
