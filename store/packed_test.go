@@ -531,6 +531,12 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 		v.putValues(rng, 1, 1, 900)
 		w.putValues(rng, 1, 1, 900)
 	}
+	busy := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(busy)
+		}
+	}()
 	for i, st := range []stream{streamUser, streamKept} {
 		v.s.sealOpen(st)
 		for _, num := range v.s.groupNumbers(0) {
@@ -540,6 +546,9 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 				if err = v.s.cleaner.cleanNow(testContext(t), g, true); err == errGroupBusy {
 					v.s.sealOpen(streamUser) // opened since, for what the log says of the namespaces
 					v.s.sealOpen(streamKept) // of a cleaning that nobody asked for
+					v.s.space.mu.Lock()
+					busy = fmt.Sprintf("group %d: filled %v, a victim %v, %d writes pending, %d under way", num, g.filler != nil, g.victim, g.pending, len(g.writing))
+					v.s.space.mu.Unlock()
 				}
 				return err != errGroupBusy
 			})
