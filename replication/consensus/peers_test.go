@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -155,49 +153,6 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = Open(o)
 	require.ErrorIs(t, err, skep.Damaged)
-}
-
-// The leader's drive fails: it says so, answers with what it knows, and another one leads.
-func TestALeaderWhoseDriveFails(t *testing.T) {
-	t.Parallel()
-	if !inChild(t) {
-		return
-	}
-	w := newWorld()
-	drive := newFailing(vfs.NewMem())
-	o := w.options(1)
-	o.fs, o.Found = drive, mapOf(3)
-	m, err := Open(o)
-	require.NoError(t, err)
-	w.nodes[1].m = m
-	w.start(t, 2, nil)
-	w.start(t, 3, nil)
-	wait := func(what string, ok func() bool) {
-		for range 6000 {
-			if ok() {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		require.Fail(t, "it never happened", what)
-	}
-	wait("three vote", func() bool { return w.nodes[2].m.Map() != nil && len(w.nodes[2].voters()) == 3 })
-	if m.raft.State() != raft.Leader {
-		require.NoError(t, w.nodes[w.leader()].m.raft.LeadershipTransferToServer("1", address(1, nodeOf(1).Peer)).Error())
-	}
-	drive.broken.Store(true)
-	_, err = m.Propose(t.Context(), open1("lost"))
-	require.ErrorIs(t, err, skep.Failed)
-	<-m.Failed()
-	require.EqualValues(t, 1, m.Map().Epoch)
-	require.Contains(t, m.Status(t.Context()).Error, "the drive is gone")
-	wait("another one leads", func() bool { return w.leader() > 1 })
-	_, err = w.nodes[2].m.Propose(t.Context(), open1("kept"))
-	require.NoError(t, err)
-	require.ErrorIs(t, m.Close(), skep.Failed)
-	for id := 2; id <= 3; id++ {
-		w.stop(t, id)
-	}
 }
 
 // Over TCP and files, as a server has it.

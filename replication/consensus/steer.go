@@ -12,7 +12,8 @@ import (
 
 const (
 	steerInterval = 500 * time.Millisecond
-	// caughtUp is how many entries a node may be behind when it becomes a voter.
+	// caughtUp is how many entries a node may be behind when it becomes a voter. It knows who votes besides: one that does
+	// not refuses its vote to a candidate that it does not know to be a voter.
 	caughtUp = 64
 )
 
@@ -136,7 +137,7 @@ func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.F
 	want := voters(len(now.Nodes))
 	if voting < want {
 		for _, n := range may {
-			if m.hasLog(n) {
+			if m.hasLog(n, index) {
 				id, at := serverID(n.ID), address(n.ID, n.Peer)
 				return "vote: " + n.Name, func() raft.Future { return m.raft.AddVoter(id, at, index, proposeTimeout) }
 			}
@@ -172,10 +173,10 @@ func byID(nodes []clustermap.Node) []clustermap.Node {
 	return out
 }
 
-// hasLog says whether a node answers, and has nearly all that is agreed on.
-func (m *Member) hasLog(n clustermap.Node) bool {
+// hasLog says whether a node answers, and has nearly all that is agreed on, and the configuration at index.
+func (m *Member) hasLog(n clustermap.Node, index uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
 	defer cancel()
 	r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
-	return err == nil && r.Applied+caughtUp >= m.raft.CommitIndex()
+	return err == nil && r.Applied >= index && r.Applied+caughtUp >= m.raft.CommitIndex()
 }
