@@ -22,6 +22,8 @@ const (
 	MaxGroup    = 1024
 	MaxNameSize = 255 // bytes of a name, an address and a domain
 	MaxDomains  = 8   // of one node
+	// MaxNamespaces is how many namespaces a map has at most.
+	MaxNamespaces = 4096
 
 	// DefaultGroup is the group of a map that does not say.
 	DefaultGroup = 16
@@ -53,6 +55,18 @@ type Map struct {
 	Seed  Seed   `json:"seed" yaml:"seed"`
 	Group int    `json:"group" yaml:"group"` // blocks of a chain that stay together; 0: DefaultGroup
 	Nodes []Node `json:"nodes" yaml:"nodes"`
+
+	// What follows is agreed on by the nodes, and is in no file.
+
+	LastNode      uint64           `json:"last_node,omitempty" yaml:"-"`      // the highest id that a node ever had
+	LastNamespace skep.NamespaceID `json:"last_namespace,omitempty" yaml:"-"` // the highest that a namespace ever had
+	Namespaces    []Namespace      `json:"namespaces,omitempty" yaml:"-"`     // by id
+}
+
+// Namespace is a namespace of the cluster: it has the same number on every node.
+type Namespace struct {
+	ID skep.NamespaceID `json:"id"`
+	skep.NamespaceSpec
 }
 
 // Node is one server of the cluster.
@@ -63,6 +77,34 @@ type Node struct {
 	Weight int      `json:"weight" yaml:"weight"` // its share of the blocks, beside the others' weights; 0: 1
 	Domain []string `json:"domain,omitempty" yaml:"domain,omitempty"`
 	// Domain is what may fail with it, the widest first: zone, rack, host. Nothing is placed by it yet.
+
+	Peer  string `json:"peer,omitempty" yaml:"peer,omitempty"`   // where other nodes reach it: HOST:PORT; "": nowhere
+	State State  `json:"state,omitempty" yaml:"state,omitempty"` // "": Up
+}
+
+// State says whether blocks are placed on a node.
+type State string
+
+// The states of a node.
+const (
+	Up  State = ""    // it gets its share
+	Out State = "out" // nothing is placed on it, and what it has is a miss until it is up again
+)
+
+// MarshalText writes a state.
+func (s State) MarshalText() ([]byte, error) { return []byte(s), nil }
+
+// UnmarshalText reads what MarshalText writes, and "up".
+func (s *State) UnmarshalText(b []byte) error {
+	switch v := State(b); v {
+	case Up, Out:
+		*s = v
+	case "up":
+		*s = Up
+	default:
+		return skep.Invalidf(op, "state", string(b), "up or out")
+	}
+	return nil
 }
 
 const op = "cluster map"
@@ -101,6 +143,12 @@ func (m *Map) fill() {
 		if m.Nodes[i].Weight == 0 {
 			m.Nodes[i].Weight = 1
 		}
+		if len(m.Nodes[i].Domain) == 0 {
+			m.Nodes[i].Domain = nil // as it is read again
+		}
+	}
+	if len(m.Namespaces) == 0 {
+		m.Namespaces = nil
 	}
 }
 
@@ -115,7 +163,8 @@ func (m *Map) Validate() error {
 	if len(m.Nodes) < 1 || len(m.Nodes) > MaxNodes {
 		return skep.Invalidf(op, "nodes", len(m.Nodes), fmt.Sprintf("1 to %d", MaxNodes))
 	}
-	ids, names, addrs := map[uint64]bool{}, map[string]bool{}, map[string]bool{}
+	ids, names, addrs, peers := map[uint64]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	placed := false
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		at := fmt.Sprintf("node %d", i)
@@ -134,6 +183,19 @@ func (m *Map) Validate() error {
 		if addrs[n.Addr] {
 			return skep.Invalidf(op, "address of "+at, n.Addr, "no other node's")
 		}
+		if n.Peer != "" {
+			if err := validPeer(at, n.Peer); err != nil {
+				return err
+			}
+			if peers[n.Peer] {
+				return skep.Invalidf(op, "peer address of "+at, n.Peer, "no other node's")
+			}
+			peers[n.Peer] = true
+		}
+		if n.State != Up && n.State != Out {
+			return skep.Invalidf(op, "state of "+at, string(n.State), "up or out")
+		}
+		placed = placed || n.State == Up
 		if n.Weight < 1 || n.Weight > MaxWeight {
 			return skep.Invalidf(op, "weight of "+at, n.Weight, fmt.Sprintf("1 to %d", MaxWeight))
 		}
@@ -142,7 +204,10 @@ func (m *Map) Validate() error {
 		}
 		ids[n.ID], names[n.Name], addrs[n.Addr] = true, true, true
 	}
-	return nil
+	if !placed {
+		return skep.Invalidf(op, "nodes that are up", 0, "1 or more")
+	}
+	return m.validAgreed()
 }
 
 // Node finds a node by its name.

@@ -32,11 +32,14 @@ func New(m *clustermap.Map) *Table {
 		owner: make([]uint16, Slots),
 	}
 	for slot := range t.owner {
-		best := ^uint64(0)
+		best, found := ^uint64(0), false
 		for i := range m.Nodes {
+			if m.Nodes[i].State == clustermap.Out {
+				continue
+			}
 			d := draw(uint16(slot), m.Nodes[i].ID, uint64(m.Nodes[i].Weight)*weightUnit)
-			if d < best || d == best && m.Nodes[i].ID < m.Nodes[t.owner[slot]].ID {
-				best, t.owner[slot] = d, uint16(i)
+			if !found || d < best || d == best && m.Nodes[i].ID < m.Nodes[t.owner[slot]].ID {
+				best, t.owner[slot], found = d, uint16(i), true
 			}
 		}
 	}

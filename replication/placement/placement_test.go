@@ -165,3 +165,16 @@ func BenchmarkTable(b *testing.B) {
 		})
 	}
 }
+
+// A node that is out gets nothing, and what it had goes as if it were not there.
+func TestNothingIsPlacedOnANodeThatIsOut(t *testing.T) {
+	t.Parallel()
+	m := &clustermap.Map{Seed: clustermap.Seed{1}, Nodes: []clustermap.Node{
+		{ID: 1, Weight: 1, State: clustermap.Out}, {ID: 2, Weight: 1}, {ID: 3, Weight: 3}}}
+	out := New(m)
+	m.Nodes = m.Nodes[1:]
+	gone := New(m)
+	for slot := range Slots {
+		require.Equal(t, gone.Node(uint16(slot))+1, out.Node(uint16(slot)))
+	}
+}

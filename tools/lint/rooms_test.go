@@ -49,11 +49,12 @@ var parts = map[string][]string{
 
 	"replication":            {"replication/clustermap", "replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
+	"replication/consensus":  {"replication/clustermap"},
 	"replication/clustermap": {},
 }
 
 // pure are packages inside a room that know the root and what parts says, and no room besides.
-var pure = []string{"replication/clustermap", "replication/placement"}
+var pure = []string{"replication/clustermap", "replication/placement", "replication/consensus"}
 
 // allowed says why package from may not import package to (paths from the root), ""
 // when it may.
@@ -131,6 +132,9 @@ func TestAllowed(t *testing.T) {
 		{"replication/placement", "replication/clustermap", false, true},
 		{"replication/clustermap", "replication/placement", false, false},
 		{"replication/placement", "layout", false, false},
+		{"replication", "replication/consensus", false, false}, // clients do without raft
+		{"replication/consensus", "replication/clustermap", false, true},
+		{"replication/consensus", "wire", false, false},
 	} {
 		why := allowed(c.from, c.to, c.test)
 		require.Equal(t, c.ok, why == "", "%s imports %s (test %v): %s", c.from, c.to, c.test, why)

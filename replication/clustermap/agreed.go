@@ -1,0 +1,97 @@
+package clustermap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/skepkv/skep"
+)
+
+// validPeer refuses what is no address that a node reaches another one at.
+func validPeer(at, addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || host == "" || n == 0 || len(addr) > MaxNameSize || !utf8.ValidString(addr) {
+		return skep.Invalidf(op, "peer address of "+at, fmt.Sprintf("%q", addr), "HOST:PORT with a port from 1 to 65535")
+	}
+	return nil
+}
+
+// validAgreed looks at what the nodes agree on.
+func (m *Map) validAgreed() error {
+	if len(m.Namespaces) > MaxNamespaces {
+		return skep.Invalidf(op, "namespaces", len(m.Namespaces), fmt.Sprintf("at most %d", MaxNamespaces))
+	}
+	type name struct{ tenant, name string }
+	names := map[name]bool{}
+	last := skep.NamespaceID(0)
+	for i := range m.Namespaces {
+		n := &m.Namespaces[i]
+		at := fmt.Sprintf("namespace %d", i)
+		if n.ID <= last || n.ID > m.LastNamespace {
+			return skep.Invalidf(op, "id of "+at, n.ID, fmt.Sprintf("%d to %d", uint64(last)+1, m.LastNamespace))
+		}
+		if err := n.NamespaceSpec.Validate(); err != nil {
+			return err
+		}
+		if names[name{n.Tenant, n.Name}] {
+			return skep.Invalidf(op, "name of "+at, n.Name, "no other namespace's of its tenant")
+		}
+		last, names[name{n.Tenant, n.Name}] = n.ID, true
+	}
+	return nil
+}
+
+// Decode reads what Encode writes, all of it, and checks it.
+func Decode(b []byte) (*Map, error) {
+	if len(b) > MaxBytes {
+		return nil, skep.Invalidf(op, "size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
+	}
+	m := &Map{}
+	if err := strictly(b, m); err != nil {
+		return nil, err
+	}
+	return m, m.Validate()
+}
+
+// strictly reads one value of JSON that has no fields but v's.
+func strictly(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, end := d.Token(); !errors.Is(end, io.EOF) {
+			err = errors.New("there is more than one value")
+		}
+	}
+	if err != nil {
+		if typed := (*skep.Error)(nil); errors.As(err, &typed) {
+			return typed
+		}
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "text", Limit: "JSON of this format", Err: err}
+	}
+	return nil
+}
+
+// Public is the map as clients are told it: without the namespaces, which are other tenants', too.
+func (m *Map) Public() *Map {
+	p := *m
+	p.LastNode, p.LastNamespace, p.Namespaces = 0, 0, nil
+	return &p
+}
+
+// Namespace finds a namespace by its tenant and name.
+func (m *Map) Namespace(tenant, name string) (*Namespace, error) {
+	for i := range m.Namespaces {
+		if n := &m.Namespaces[i]; n.Tenant == tenant && n.Name == name {
+			return n, nil
+		}
+	}
+	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: name, Limit: "one of tenant " + tenant}
+}

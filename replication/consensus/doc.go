@@ -1,0 +1,47 @@
+// Package consensus has the nodes of a cluster agree on its map. The map changes by commands, which raft
+// (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so has
+// the same maps with the same epochs.
+//
+//	Registry, Member   the map, changes that are proposed, callbacks
+//	Status             who leads, who is behind
+//
+// # How it works
+//
+// A command that is proposed on any node goes to the leader, which answers once most voters have it on a drive and it
+// was carried out; the map that is returned to the proposer has it. What is refused (a name that exists, a weight out of
+// bounds) has its place in the log, too, and changes nothing.
+//
+//	log.go      raft's log and values in Pebble: written synchronously, 4 MiB of memory
+//	fsm.go      the map, and its snapshots: files in the node's directory
+//	peers.go    connections between nodes
+//	member.go   opening, proposing
+//	steer.go    who votes
+//
+// A cluster is founded by one node alone, with the whole map. Its leader makes the other nodes of the map members as
+// soon as they run: three of them vote, from five nodes up five, and the rest only hears. A node votes once it has the
+// log. With two nodes only one votes: the loss of the other stops nothing, and its own loss stops changes. Nodes that
+// the map loses are taken out.
+//
+// A cluster has an identity, which was drawn when it was founded, and a node keeps that of the first leader that calls
+// it. Connections say it, and which node they are for: what reaches another one is cut. They are neither encrypted nor
+// authenticated by this package: Options.Dial and Options.Listener are the places for that.
+//
+// A leader that does not hear from most voters for 250 ms leads no more. Voters that do not hear from a leader for
+// 500 to 1,000 ms elect one, once they know that others would vote for it.
+//
+// # What fails
+//
+// Where Pebble cannot write, the node takes no part any more and keeps the map that it knew; Failed says so. Its
+// directory stays locked until the process ends.
+//
+// A voter whose directory is lost, or replaced by an older copy, has forgotten what it promised: together with the loss
+// of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another
+// id.
+//
+// All nodes of a cluster run versions that know the same commands.
+//
+// # Goroutines
+//
+// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that is proposed.
+// One call of Pebble runs on one of its own.
+package consensus

@@ -1,0 +1,372 @@
+package consensus
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+
+	"github.com/skepkv/skep"
+)
+
+// Rows of the database: the log's entries by index, big endian, and raft's and this package's own values by name.
+const (
+	rowEntry = 'l'
+	rowValue = 's'
+)
+
+// What the database needs of memory and files, whatever it has in it.
+const (
+	cacheBytes    = 1 << 20
+	memtableBytes = 1 << 20
+	openFiles     = 64
+)
+
+// patience is how long Pebble may take for one call before it counts as failed.
+const patience = 30 * time.Second
+
+// errNoValue is what raft expects of a value that is not there: it compares the text.
+var errNoValue = errors.New("not found")
+
+// logs is raft's log and its stable values, in Pebble. What a method has answered to is on the drive.
+//
+// Where Pebble fails, so does logs, for good. Calls of Pebble run on goroutines of their own, so that a caller is answered
+// when Pebble never comes back: it panics or stops where it cannot write.
+type logs struct {
+	db     *pebble.DB
+	failed chan struct{} // closed once
+	once   sync.Once
+	cause  error // valid once failed is closed
+
+	// ends has a goroutine that asks in vain end, rather than be answered: raft panics where its values cannot be kept or
+	// its entries read. It is set once raft runs, whose goroutines take that well.
+	ends atomic.Bool
+}
+
+// openLogs opens the database in dir, or makes it.
+func openLogs(fsys vfs.FS, dir string, log *slog.Logger) (*logs, error) {
+	s := &logs{failed: make(chan struct{})}
+	err := s.guarded(func() (err error) {
+		if err := makeDir(fsys, dir); err != nil {
+			return err
+		}
+		cache := pebble.NewCache(cacheBytes)
+		defer cache.Unref() // the database holds it
+		s.db, err = pebble.Open(dir, &pebble.Options{
+			FS: fsys, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
+			MemTableStopWritesThreshold: 2, L0StopWritesThreshold: 24, MaxOpenFiles: openFiles, Logger: pebbleLogger{s, log},
+		})
+		return err
+	})
+	if err != nil {
+		return nil, &skep.Error{Op: "open raft's log", Kind: kindOfOpen(err), Field: "directory", Value: dir, Err: err}
+	}
+	return s, nil
+}
+
+// makeDir makes a directory, and those above it, so that a crash leaves them there.
+func makeDir(fsys vfs.FS, dir string) error {
+	if _, err := fsys.Stat(dir); err == nil {
+		return nil
+	}
+	above := fsys.PathDir(dir)
+	if above != dir {
+		if err := makeDir(fsys, above); err != nil {
+			return err
+		}
+	}
+	if err := fsys.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	d, err := fsys.OpenDir(above)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func kindOfOpen(err error) skep.Kind {
+	if pebble.IsCorruptionError(err) {
+		return skep.Damaged
+	}
+	return skep.Failed
+}
+
+// pebbleLogger has Pebble's end be that of logs.
+type pebbleLogger struct {
+	s   *logs
+	log *slog.Logger
+}
+
+func (l pebbleLogger) Infof(format string, args ...any) { l.log.Debug(fmt.Sprintf(format, args...)) }
+
+func (l pebbleLogger) Errorf(format string, args ...any) { l.log.Warn(fmt.Sprintf(format, args...)) }
+
+// Fatalf does not return: Pebble expects the process to be gone, and has its locks held.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	l.log.Error("raft's log failed", "error", err)
+	l.s.fail(err)
+	select {}
+}
+
+func (s *logs) fail(cause error) {
+	s.once.Do(func() {
+		s.cause = cause
+		close(s.failed)
+	})
+}
+
+func (s *logs) failure() error {
+	return &skep.Error{Op: "raft's log", Kind: skep.Failed, Err: s.cause}
+}
+
+// guarded runs f, and gives it up where Pebble fails.
+func (s *logs) guarded(f func() error) error {
+	select {
+	case <-s.failed:
+		return s.failure()
+	default:
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				s.fail(fmt.Errorf("pebble panicked: %v", r))
+			}
+		}()
+		done <- f()
+	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		s.fail(fmt.Errorf("no answer within %v", patience))
+	case <-s.failed:
+	}
+	return s.failure()
+}
+
+// call is guarded, and an error of f is a failure. hard says that raft panics where it gets one.
+func (s *logs) call(hard bool, f func() error) error {
+	err := s.guarded(f)
+	if err == nil {
+		return nil
+	}
+	s.fail(err)
+	if hard && s.ends.Load() {
+		runtime.Goexit()
+	}
+	return s.failure()
+}
+
+// Close closes the database. One that has failed stays as it is, with its goroutines, until the process ends.
+func (s *logs) Close() error {
+	select {
+	case <-s.failed:
+		return s.failure()
+	default:
+		return s.guarded(s.db.Close)
+	}
+}
+
+func entryKey(index uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{rowEntry}, index)
+}
+
+func valueKey(name []byte) []byte { return append([]byte{rowValue}, name...) }
+
+// An entry is a version, its type, its term, the time it was appended at in nanoseconds of Unix, the size of its data,
+// data, extensions.
+const (
+	entryVersion = 1
+	entryHeader  = 1 + 1 + 8 + 8 + 4
+)
+
+func encodeEntry(l *raft.Log) ([]byte, error) {
+	if uint64(len(l.Data)) > math.MaxUint32 {
+		return nil, skep.Invalidf("raft's log", "data of an entry in bytes", len(l.Data), uint32(math.MaxUint32))
+	}
+	at := int64(0)
+	if !l.AppendedAt.IsZero() {
+		at = l.AppendedAt.UnixNano()
+	}
+	b := make([]byte, 0, entryHeader+len(l.Data)+len(l.Extensions))
+	b = append(b, entryVersion, byte(l.Type))
+	b = binary.LittleEndian.AppendUint64(b, l.Term)
+	b = binary.LittleEndian.AppendUint64(b, uint64(at))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(l.Data)))
+	return append(append(b, l.Data...), l.Extensions...), nil
+}
+
+func decodeEntry(index uint64, b []byte) (raft.Log, error) {
+	const op = "raft's log"
+	if len(b) < entryHeader {
+		return raft.Log{}, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of entry", Value: index, Limit: entryHeader}
+	}
+	if b[0] != entryVersion {
+		return raft.Log{}, &skep.Error{Op: op, Kind: skep.Version, Field: "version of an entry", Value: b[0], Limit: entryVersion}
+	}
+	l := raft.Log{Index: index, Type: raft.LogType(b[1]), Term: binary.LittleEndian.Uint64(b[2:])}
+	if at := int64(binary.LittleEndian.Uint64(b[10:])); at != 0 {
+		l.AppendedAt = time.Unix(0, at)
+	}
+	size := uint64(binary.LittleEndian.Uint32(b[18:]))
+	b = b[entryHeader:]
+	if size > uint64(len(b)) {
+		return raft.Log{}, &skep.Error{Op: op, Kind: skep.Damaged, Field: "data of entry", Value: index, Limit: len(b)}
+	}
+	if size > 0 {
+		l.Data = append([]byte{}, b[:size]...)
+	}
+	if uint64(len(b)) > size {
+		l.Extensions = append([]byte{}, b[size:]...)
+	}
+	return l, nil
+}
+
+// end is the index of the log's first entry, or its last; 0 where there is none.
+func (s *logs) end(last bool) (index uint64, err error) {
+	err = s.call(true, func() error {
+		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowEntry}, UpperBound: []byte{rowEntry + 1}})
+		if err != nil {
+			return err
+		}
+		found := it.First
+		if last {
+			found = it.Last
+		}
+		if found() {
+			index = binary.BigEndian.Uint64(it.Key()[1:])
+		}
+		return errors.Join(it.Error(), it.Close())
+	})
+	return index, err
+}
+
+// FirstIndex implements raft.LogStore.
+func (s *logs) FirstIndex() (uint64, error) { return s.end(false) }
+
+// LastIndex implements raft.LogStore.
+func (s *logs) LastIndex() (uint64, error) { return s.end(true) }
+
+// GetLog implements raft.LogStore.
+func (s *logs) GetLog(index uint64, l *raft.Log) error {
+	there := false
+	err := s.call(true, func() error {
+		b, closer, err := s.db.Get(entryKey(index))
+		if errors.Is(err, pebble.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer closer.Close()
+		there = true
+		got, err := decodeEntry(index, b)
+		if err == nil {
+			*l = got
+		}
+		return err
+	})
+	if err == nil && !there {
+		return raft.ErrLogNotFound
+	}
+	return err
+}
+
+// StoreLog implements raft.LogStore.
+func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs implements raft.LogStore: all of them are on the drive, or none.
+func (s *logs) StoreLogs(list []*raft.Log) error {
+	encoded := make([][]byte, len(list))
+	for i, l := range list {
+		b, err := encodeEntry(l)
+		if err != nil {
+			return err
+		}
+		encoded[i] = b
+	}
+	return s.call(false, func() error {
+		b := s.db.NewBatch()
+		defer b.Close()
+		for i, l := range list {
+			if err := b.Set(entryKey(l.Index), encoded[i], nil); err != nil {
+				return err
+			}
+		}
+		return b.Commit(pebble.Sync)
+	})
+}
+
+// DeleteRange implements raft.LogStore: from lowest to highest, both of them, too.
+func (s *logs) DeleteRange(lowest, highest uint64) error {
+	if lowest > highest {
+		return nil
+	}
+	end := []byte{rowEntry + 1}
+	if highest < math.MaxUint64 {
+		end = entryKey(highest + 1)
+	}
+	return s.call(false, func() error { return s.db.DeleteRange(entryKey(lowest), end, pebble.Sync) })
+}
+
+// Set implements raft.StableStore.
+func (s *logs) Set(key, value []byte) error {
+	return s.call(true, func() error { return s.db.Set(valueKey(key), value, pebble.Sync) })
+}
+
+// Get implements raft.StableStore.
+func (s *logs) Get(key []byte) (value []byte, err error) {
+	there := false
+	err = s.call(true, func() error {
+		b, closer, err := s.db.Get(valueKey(key))
+		if errors.Is(err, pebble.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		there = true
+		value = append([]byte{}, b...)
+		return closer.Close()
+	})
+	if err == nil && !there {
+		return nil, errNoValue
+	}
+	return value, err
+}
+
+// keep is Set for this package, whose goroutines do not end where it fails.
+func (s *logs) keep(key, value []byte) error {
+	return s.call(false, func() error { return s.db.Set(valueKey(key), value, pebble.Sync) })
+}
+
+// SetUint64 implements raft.StableStore.
+func (s *logs) SetUint64(key []byte, v uint64) error {
+	return s.Set(key, binary.LittleEndian.AppendUint64(nil, v))
+}
+
+// GetUint64 implements raft.StableStore.
+func (s *logs) GetUint64(key []byte) (uint64, error) {
+	b, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, &skep.Error{Op: "raft's log", Kind: skep.Damaged, Field: "size of value " + string(key), Value: len(b), Limit: 8}
+	}
+	return binary.LittleEndian.Uint64(b), nil
+}

@@ -1,0 +1,417 @@
+package consensus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+)
+
+// Registry is where a cluster's map is agreed on.
+type Registry interface {
+	// Map is the newest map that this node knows to be agreed on; nil: it knows of none yet. It is not to be changed.
+	Map() *clustermap.Map
+	// Propose has the nodes agree on a change, and says which epoch has it: Map has it, too, when it returns. A change
+	// that is refused has changed nothing. Where the error is Unavailable or Deadline, it may be made all the same.
+	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
+	// Watch calls f with the map, now and when it changes, one call at a time, the newest each time: it may miss some in
+	// between. After stop has returned f is not called. f must not call stop.
+	Watch(f func(*clustermap.Map)) (stop func())
+}
+
+// Options says how a Member is opened.
+type Options struct {
+	ID  uint64 // the node's in the map, 1 or more
+	Dir string // what it keeps; made where it is not there
+	// Listener accepts other nodes' connections, at the node's peer address. Close closes it.
+	Listener net.Listener
+	// Dial connects to a peer address; nil: TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Found is the first map of a cluster that is founded by this node alone: once the others run, they become members.
+	// Where Dir has a cluster's state, that counts, and not this. Nil: the node waits for a cluster's leader to call.
+	Found *clustermap.Map
+	// Logger takes what raft and Pebble have to say; nil is slog.Default().
+	Logger *slog.Logger
+
+	fs                  vfs.FS // of the log; tests'
+	snapshots           raft.SnapshotStore
+	threshold, trailing uint64 // entries between snapshots, and behind one
+}
+
+const (
+	electionTimeout = 500 * time.Millisecond
+	leaderLease     = 250 * time.Millisecond
+	proposeTimeout  = 10 * time.Second // where a context says no sooner
+	maxProposals    = 64               // at a time
+
+	snapshotThreshold = 1024
+	trailingEntries   = 1024
+	snapshotsKept     = 2
+)
+
+var identityKey = []byte("cluster")
+
+// Member is a node's part in agreeing on the map. All methods may be called from any goroutine.
+type Member struct {
+	o         Options
+	log       *slog.Logger
+	logs      *logs
+	peers     *peers
+	raft      *raft.Raft
+	machine   machine
+	news      news
+	proposals chan struct{}
+	closing   chan struct{}
+	close     sync.Once
+	closeErr  error
+	wait      sync.WaitGroup
+
+	mu       sync.Mutex
+	watchers map[*watcher]bool
+}
+
+var _ Registry = (*Member)(nil)
+
+// Open opens a node's state, or makes it, and takes part.
+//
+// Errors: Invalid, Conflict where a cluster is to be founded by a node that belongs to one, Damaged, Version, Failed.
+func Open(o Options) (*Member, error) {
+	const op = "open cluster member"
+	switch {
+	case o.ID == 0:
+		return nil, skep.Invalidf(op, "id", o.ID, "1 or more")
+	case o.Dir == "":
+		return nil, skep.Invalidf(op, "directory", "empty", "where the node's state is kept")
+	case o.Listener == nil:
+		return nil, skep.Invalidf(op, "listener", "none", "one at the node's peer address")
+	}
+	if o.Dial == nil {
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.fs == nil {
+		o.fs = vfs.Default
+	}
+	if o.threshold == 0 {
+		o.threshold, o.trailing = snapshotThreshold, trailingEntries
+	}
+	if o.Found != nil {
+		if _, err := foundingPeer(&o); err != nil {
+			return nil, err
+		}
+	}
+	m := &Member{o: o, log: o.Logger, proposals: make(chan struct{}, maxProposals), closing: make(chan struct{}), watchers: map[*watcher]bool{}}
+	m.machine.changed = m.news.tell
+	if err := m.open(); err != nil {
+		return nil, err
+	}
+	m.wait.Go(m.steer)
+	m.wait.Go(m.tell)
+	m.wait.Go(m.endFailed)
+	return m, nil
+}
+
+// foundingPeer looks at the map that a cluster is to be founded with, and gives the node's own peer address in it.
+func foundingPeer(o *Options) (string, error) {
+	m, err := (*clustermap.Map)(nil).Apply(&clustermap.Command{Do: clustermap.Found, Map: o.Found})
+	if err != nil {
+		return "", err
+	}
+	for i := range m.Nodes {
+		if m.Nodes[i].ID == o.ID {
+			return m.Nodes[i].Peer, nil
+		}
+	}
+	return "", skep.Invalidf("found cluster", "id", o.ID, "that of a node of the map")
+}
+
+func (m *Member) open() (err error) {
+	o := &m.o
+	failed := func(err error) error {
+		return &skep.Error{Op: "open cluster member", Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
+	}
+	if m.logs, err = openLogs(o.fs, filepath.Join(o.Dir, "log"), m.log); err != nil {
+		return err
+	}
+	p := &peers{self: o.ID, listen: o.Listener, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
+		closing: make(chan struct{}), open: map[net.Conn]bool{}}
+	p.keep = func(id identity) error { return m.logs.keep(identityKey, id[:]) }
+	m.peers = p
+	var trans *raft.NetworkTransport
+	defer func() {
+		if err == nil {
+			return
+		}
+		if trans != nil {
+			_ = trans.Close()
+		}
+		_ = p.Close()
+		p.wait.Wait()
+		_ = m.logs.Close()
+	}()
+	if o.snapshots == nil {
+		if o.snapshots, err = raft.NewFileSnapshotStoreWithLogger(o.Dir, snapshotsKept, hclogOf(m.log)); err != nil {
+			return failed(err)
+		}
+	}
+	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
+	})
+	c := m.config()
+	if err := m.belong(c, trans); err != nil {
+		return err
+	}
+	if m.raft, err = raft.NewRaft(c, &m.machine, m.logs, m.logs, o.snapshots, trans); err != nil {
+		return failed(err)
+	}
+	m.logs.ends.Store(true)
+	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(ob *raft.Observation) bool {
+		switch ob.Data.(type) {
+		case raft.LeaderObservation, raft.RaftState:
+			m.news.tell()
+		}
+		return false
+	}))
+	p.start()
+	return nil
+}
+
+func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
+
+func (m *Member) config() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID, c.Logger = serverID(m.o.ID), hclogOf(m.log)
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = electionTimeout, electionTimeout, leaderLease
+	c.SnapshotThreshold, c.TrailingLogs = m.o.threshold, m.o.trailing
+	c.ShutdownOnRemove = false // a node that was removed answers, and says so
+	return c
+}
+
+// belong finds which cluster the node belongs to, and founds one where it is to.
+func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
+	const op = "open cluster member"
+	has, err := raft.HasExistingState(m.logs, m.logs, m.o.snapshots)
+	if err != nil {
+		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
+	}
+	b, err := m.logs.Get(identityKey)
+	switch {
+	case err == nil && len(b) != len(identity{}):
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of the cluster's identity", Value: len(b), Limit: len(identity{})}
+	case err == nil && !has && m.o.Found != nil:
+		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: m.o.Dir, Limit: "one that belongs to no cluster"}
+	case err == nil:
+		m.peers.of = identity(b)
+		return nil
+	case !errors.Is(err, errNoValue):
+		return err
+	case !has && m.o.Found == nil:
+		return nil // it waits
+	}
+	if !has {
+		peer, err := foundingPeer(&m.o)
+		if err != nil {
+			return err
+		}
+		first := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: address(m.o.ID, peer)}}}
+		if err := raft.BootstrapCluster(c, m.logs, m.logs, m.o.snapshots, trans, first); err != nil {
+			return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
+		}
+	}
+	m.peers.of = drawIdentity() // nobody has heard of the cluster yet
+	return m.peers.keep(m.peers.of)
+}
+
+// ServerAddr implements raft.ServerAddressProvider: the map says where a node is, and raft's configuration follows.
+func (m *Member) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if now := m.Map(); now != nil {
+		for i := range now.Nodes {
+			if n := &now.Nodes[i]; serverID(n.ID) == id && n.Peer != "" {
+				return address(n.ID, n.Peer), nil
+			}
+		}
+	}
+	return "", &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "node", Value: string(id), Limit: "a node of the map"}
+}
+
+// Map implements Registry.
+func (m *Member) Map() *clustermap.Map { return m.machine.now.Load() }
+
+// Failed is closed when the node's state cannot be kept any more: it takes part no longer, and knows the map that it knew.
+func (m *Member) Failed() <-chan struct{} { return m.logs.failed }
+
+// Close ends the node's part.
+func (m *Member) Close() error {
+	m.close.Do(func() {
+		close(m.closing)
+		err := m.raft.Shutdown().Error()
+		err = errors.Join(err, m.peers.Close()) // not sooner: a raft without its transport still dials
+		m.wait.Wait()
+		m.peers.wait.Wait()
+		m.closeErr = errors.Join(err, m.logs.Close())
+	})
+	return m.closeErr
+}
+
+// Propose implements Registry.
+func (m *Member) Propose(ctx context.Context, c *clustermap.Command) (uint32, error) {
+	const op = "propose"
+	b, err := c.Encode()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	select {
+	case m.proposals <- struct{}{}:
+		defer func() { <-m.proposals }()
+	case <-ctx.Done():
+		return 0, &skep.Error{Op: op, Kind: skep.Overloaded, Field: "proposals", Value: maxProposals, Limit: maxProposals, RetryAfter: time.Second}
+	}
+	for {
+		news := m.news.next()
+		r, err := m.proposeOnce(ctx, b)
+		switch {
+		case err == nil && !r.Elsewhere && r.Error != nil:
+			return r.Epoch, r.Error.err()
+		case err == nil && !r.Elsewhere:
+			return r.Epoch, m.reached(ctx, r.Epoch)
+		case err != nil && !errors.Is(err, errNotReached):
+			return 0, err
+		}
+		again := time.NewTimer(leaderLease)
+		select {
+		case <-news:
+		case <-again.C:
+		case <-m.closing:
+			err = &skep.Error{Op: op, Kind: skep.Closed}
+		case <-m.logs.failed:
+			err = m.logs.failure()
+		case <-ctx.Done():
+			err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "leader", Value: "none", Limit: "most voters reach each other", Err: ctx.Err()}
+		}
+		again.Stop()
+		if err != nil && !errors.Is(err, errNotReached) {
+			return 0, err
+		}
+	}
+}
+
+// proposeOnce asks who leads, as far as this node knows.
+func (m *Member) proposeOnce(ctx context.Context, b []byte) (reply, error) {
+	at, id := m.raft.LeaderWithID()
+	if id == "" || m.Map() == nil { // it is being founded, or the node waits
+		return reply{Elsewhere: true}, nil
+	}
+	if id == serverID(m.o.ID) {
+		return m.apply(ctx, b)
+	}
+	if to, err := m.ServerAddr(id); err == nil {
+		at = to
+	}
+	to, peer, err := splitAddress(at)
+	if err != nil {
+		return reply{Elsewhere: true}, nil
+	}
+	r, err := m.peers.call(ctx, to, peer, request{Propose: b})
+	if err != nil && !errors.Is(err, errNotReached) {
+		err = &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", Value: to, Limit: "an answer: the change may be made all the same", Err: err}
+	}
+	return r, err
+}
+
+// apply proposes to this node's raft.
+func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
+	end, _ := ctx.Deadline()
+	f := m.raft.Apply(b, max(time.Until(end), time.Millisecond))
+	done := make(chan error, 1)
+	m.wait.Go(func() { done <- f.Error() })
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-m.logs.failed:
+		return reply{}, m.logs.failure()
+	}
+	switch {
+	case err == nil:
+		out := f.Response().(outcome)
+		return reply{Epoch: out.epoch, Error: failedOf(out.err)}, nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+		return reply{Elsewhere: true}, nil
+	case errors.Is(err, raft.ErrRaftShutdown):
+		return reply{}, &skep.Error{Op: "propose", Kind: skep.Closed, Err: err}
+	}
+	return reply{}, &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", Value: m.o.ID, Limit: "an answer: the change may be made all the same", Err: err}
+}
+
+// reached waits until this node's map is of epoch, or newer.
+func (m *Member) reached(ctx context.Context, epoch uint32) error {
+	for {
+		news := m.news.next()
+		if epochOf(m.Map()) >= epoch {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return &skep.Error{Op: "propose", Kind: skep.Deadline, Field: "epoch", Value: epoch, Limit: epochOf(m.Map()), Err: ctx.Err()}
+		case <-m.closing:
+			return &skep.Error{Op: "propose", Kind: skep.Closed}
+		case <-m.logs.failed:
+			return m.logs.failure()
+		}
+	}
+}
+
+// answer answers another node's call.
+func (m *Member) answer(c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(ioTimeout))
+	b, err := readMessage(c)
+	var q request
+	if err != nil || json.Unmarshal(b, &q) != nil {
+		return
+	}
+	if q.Propose != nil {
+		if _, err := clustermap.DecodeCommand(q.Propose); err != nil {
+			return
+		}
+	}
+	r := reply{Epoch: epochOf(m.Map()), Applied: m.raft.AppliedIndex()}
+	if q.Propose != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), proposeTimeout)
+		defer cancel()
+		select {
+		case m.proposals <- struct{}{}:
+			defer func() { <-m.proposals }()
+		default:
+			r = reply{Elsewhere: true} // it comes again
+			q.Propose = nil
+		}
+		if q.Propose != nil {
+			if r, err = m.apply(ctx, q.Propose); err != nil {
+				r = reply{Error: failedOf(err)}
+			}
+		}
+	}
+	if b, err = json.Marshal(r); err == nil {
+		_ = c.SetDeadline(time.Now().Add(ioTimeout))
+		_ = writeMessage(c, b)
+	}
+}

@@ -1,0 +1,98 @@
+package consensus
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Status is the cluster as one node sees it.
+type Status struct {
+	Node   uint64       `json:"node"`            // whose view it is
+	Epoch  uint32       `json:"epoch"`           // of its map; 0: it has none
+	Leader uint64       `json:"leader"`          // 0: it knows of none
+	Error  string       `json:"error,omitempty"` // why the node takes no part any more
+	Nodes  []NodeStatus `json:"nodes"`
+}
+
+// NodeStatus is one node of the map.
+type NodeStatus struct {
+	ID      uint64 `json:"id"`
+	Name    string `json:"name"`
+	Addr    string `json:"addr"`
+	Peer    string `json:"peer"`
+	Weight  int    `json:"weight"`
+	State   string `json:"state"`           // up or out
+	Voter   bool   `json:"voter"`           //
+	Reached bool   `json:"reached"`         // it answered
+	Epoch   uint32 `json:"epoch"`           // that it says it has
+	Behind  uint64 `json:"behind"`          // entries of the log that the furthest node has carried out, and it has not
+	Error   string `json:"error,omitempty"` // why it was not reached
+	applied uint64
+}
+
+// askedAtOnce is how many nodes Status asks at a time.
+const askedAtOnce = 32
+
+// Status asks every node how far it is.
+func (m *Member) Status(ctx context.Context) Status {
+	s := Status{Node: m.o.ID, Nodes: []NodeStatus{}}
+	select {
+	case <-m.logs.failed:
+		s.Error = m.logs.failure().Error()
+	default:
+		if at, id := m.raft.LeaderWithID(); id != "" {
+			if to, err := m.ServerAddr(id); err == nil {
+				at = to
+			}
+			s.Leader, _, _ = splitAddress(at)
+		}
+	}
+	now := m.Map()
+	if now == nil {
+		return s
+	}
+	s.Epoch = now.Epoch
+	votes := map[raft.ServerID]bool{}
+	if f := m.raft.GetConfiguration(); f.Error() == nil {
+		for _, v := range f.Configuration().Servers {
+			votes[v.ID] = v.Suffrage == raft.Voter
+		}
+	}
+	s.Nodes = make([]NodeStatus, len(now.Nodes))
+	slots := make(chan struct{}, askedAtOnce)
+	var wait sync.WaitGroup
+	for i, n := range now.Nodes {
+		out := &s.Nodes[i]
+		*out = NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, State: "up", Voter: votes[serverID(n.ID)]}
+		if n.State != "" {
+			out.State = string(n.State)
+		}
+		if n.ID == m.o.ID {
+			out.Reached, out.Epoch, out.applied = true, now.Epoch, m.raft.AppliedIndex()
+			continue
+		}
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, ioTimeout)
+			defer cancel()
+			r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
+			if err != nil {
+				out.Error = err.Error()
+				return
+			}
+			out.Reached, out.Epoch, out.applied = true, r.Epoch, r.Applied
+		})
+	}
+	wait.Wait()
+	furthest := uint64(0)
+	for i := range s.Nodes {
+		furthest = max(furthest, s.Nodes[i].applied)
+	}
+	for i := range s.Nodes {
+		s.Nodes[i].Behind = furthest - s.Nodes[i].applied
+	}
+	return s
+}

@@ -1,0 +1,182 @@
+package consensus
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/skepkv/skep/replication/clustermap"
+)
+
+const (
+	steerInterval = 500 * time.Millisecond
+	// caughtUp is how many entries a node may be behind when it becomes a voter. It knows who votes besides: one that does
+	// not refuses its vote to a candidate that it does not know to be a voter.
+	caughtUp = 64
+)
+
+// steer founds the cluster and has raft's configuration follow the map, where this node leads.
+func (m *Member) steer() {
+	tick := time.NewTicker(steerInterval)
+	defer tick.Stop()
+	for {
+		news := m.news.next()
+		if m.raft.State() == raft.Leader {
+			m.lead()
+		}
+		select {
+		case <-news:
+		case <-tick.C:
+		case <-m.closing:
+			return
+		case <-m.logs.failed:
+			return
+		}
+	}
+}
+
+// endFailed ends raft where its state cannot be kept.
+func (m *Member) endFailed() {
+	select {
+	case <-m.closing:
+	case <-m.logs.failed:
+		m.log.Error("the node takes no part in agreeing on the map any more", "error", m.logs.cause)
+		_ = m.raft.Shutdown().Error()
+		_ = m.peers.Close()
+	}
+}
+
+// lead takes the steps that are to be taken, until none is or one does not succeed.
+func (m *Member) lead() {
+	if m.Map() == nil {
+		if m.o.Found != nil {
+			m.foundFirst()
+		}
+		return
+	}
+	for {
+		f := m.raft.GetConfiguration()
+		if f.Error() != nil {
+			return
+		}
+		what, do := m.step(f.Configuration(), f.Index())
+		if do == nil {
+			return
+		}
+		if err := m.settled(do()); err != nil {
+			m.log.Debug("raft's configuration did not follow the map", "step", what, "error", err)
+			return
+		}
+		m.log.Info("raft's configuration follows the map", "step", what)
+	}
+}
+
+// settled waits for raft, which does not answer all that it was asked before it was shut down.
+func (m *Member) settled(f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-m.closing:
+	case <-m.logs.failed:
+	}
+	return raft.ErrRaftShutdown
+}
+
+func (m *Member) foundFirst() {
+	c := clustermap.Command{Do: clustermap.Found, Map: m.o.Found}
+	b, err := c.Encode()
+	if err == nil {
+		err = m.settled(m.raft.Apply(b, proposeTimeout))
+	}
+	if err != nil {
+		m.log.Warn("the cluster is not founded yet", "error", err)
+	}
+}
+
+// voters is how many nodes vote: an odd number, so that the loss of one of them is never worse than having one less.
+func voters(nodes int) int {
+	switch {
+	case nodes >= 5:
+		return 5
+	case nodes >= 3:
+		return 3
+	}
+	return 1
+}
+
+// step is the next change of raft's configuration: what it is, and how it is made; nil where it is as the map says.
+// Nodes are made members before others are taken out, and voters once they have the log.
+func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.Future) {
+	now := m.Map()
+	servers := map[raft.ServerID]raft.Server{}
+	for _, s := range c.Servers {
+		servers[s.ID] = s
+	}
+	nodes := map[raft.ServerID]bool{}
+	voting := 0
+	var may []clustermap.Node // become voters
+	for _, n := range byID(now.Nodes) {
+		id, at := serverID(n.ID), address(n.ID, n.Peer)
+		nodes[id] = true
+		s, ok := servers[id]
+		switch {
+		case !ok || s.Suffrage != raft.Voter && s.Address != at:
+			return "add " + n.Name, func() raft.Future { return m.raft.AddNonvoter(id, at, index, proposeTimeout) }
+		case s.Address != at:
+			return "move " + n.Name, func() raft.Future { return m.raft.AddVoter(id, at, index, proposeTimeout) }
+		case s.Suffrage == raft.Voter:
+			voting++
+		default:
+			may = append(may, n)
+		}
+	}
+	want := voters(len(now.Nodes))
+	if voting < want {
+		for _, n := range may {
+			if m.hasLog(n, index) {
+				id, at := serverID(n.ID), address(n.ID, n.Peer)
+				return "vote: " + n.Name, func() raft.Future { return m.raft.AddVoter(id, at, index, proposeTimeout) }
+			}
+		}
+	}
+	self := serverID(m.o.ID)
+	if voting > want {
+		for _, n := range slices.Backward(byID(now.Nodes)) {
+			if id := serverID(n.ID); id != self && servers[id].Suffrage == raft.Voter {
+				return "vote no more: " + n.Name, func() raft.Future { return m.raft.DemoteVoter(id, index, proposeTimeout) }
+			}
+		}
+	}
+	for _, s := range c.Servers {
+		if !nodes[s.ID] && s.ID != self {
+			return "remove " + string(s.ID), func() raft.Future { return m.raft.RemoveServer(s.ID, index, proposeTimeout) }
+		}
+	}
+	if !nodes[self] && voting > 0 { // who leads next takes this one out
+		return "lead no more", func() raft.Future { return m.raft.LeadershipTransfer() }
+	}
+	return "", nil
+}
+
+func byID(nodes []clustermap.Node) []clustermap.Node {
+	out := slices.Clone(nodes)
+	slices.SortFunc(out, func(a, b clustermap.Node) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// hasLog says whether a node answers, and has nearly all that is agreed on, and the configuration at index.
+func (m *Member) hasLog(n clustermap.Node, index uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
+	defer cancel()
+	r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
+	return err == nil && r.Applied >= index && r.Applied+caughtUp >= m.raft.CommitIndex()
+}
