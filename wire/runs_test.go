@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,7 +41,7 @@ func TestLookupsOfRunsAreBounded(t *testing.T) {
 // A server that answers for more than it was asked for is not believed.
 func TestLookupsOfRunsCheckTheAnswer(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", &boastful{newMemstore(storetest.Config{}), skep.RunsResult{}}, ServerOptions{})
+	r := serve(t, "unix", &boastful{Store: newMemstore(storetest.Config{})}, ServerOptions{})
 	st := r.st.(*boastful)
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "a", 2)
@@ -51,7 +52,7 @@ func TestLookupsOfRunsCheckTheAnswer(t *testing.T) {
 		"less than one": {Runs: []skep.RunFound{{Blocks: -1}, {}}},
 		"tiers":         {Runs: []skep.RunFound{{Blocks: 1}, {}}, Tiers: make([]skep.Tier, 2)},
 	} {
-		st.answer = answer
+		st.answer.Store(&answer)
 		_, err := c.LookupRuns(t.Context(), &skep.RunsRequest{Scope: ch.Scope, Runs: [][]skep.Key{ch.Keys, ch.Keys[:1]}, Tiers: true})
 		require.ErrorIs(t, err, skep.Damaged, name)
 	}
@@ -60,9 +61,9 @@ func TestLookupsOfRunsCheckTheAnswer(t *testing.T) {
 // boastful is a Store that answers as it is told.
 type boastful struct {
 	skep.Store
-	answer skep.RunsResult
+	answer atomic.Pointer[skep.RunsResult]
 }
 
 func (b *boastful) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
-	return b.answer, nil
+	return *b.answer.Load(), nil
 }
