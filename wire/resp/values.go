@@ -47,11 +47,11 @@ func NewValues(st skep.Store, tenant string, number int) (*Values, error) {
 // Close deletes what was put in part or replaced.
 func (v *Values) Close() error { return v.s.Shutdown(context.Background()) }
 
-// DatabaseOf is the number in the name of a database's namespace, either of its two; false: it is none's.
+// DatabaseOf is the number in the name of a database's namespace of heads; false: it is none's.
 func DatabaseOf(namespace string) (int, bool) {
-	text, ok := strings.CutPrefix(strings.TrimSuffix(namespace, "/data"), spacePrefix)
+	text, ok := strings.CutPrefix(namespace, spacePrefix)
 	n, err := strconv.Atoi(text)
-	return n, ok && err == nil && n >= 0 && n < databases && (headsName(n) == namespace || dataName(n) == namespace)
+	return n, ok && err == nil && n >= 0 && n < databases && headsName(n) == namespace
 }
 
 // NamespacesOf are the names of a database's two namespaces.
