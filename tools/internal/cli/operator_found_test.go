@@ -47,7 +47,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "no store")
 	for _, args := range [][]string{{"device", "add", filepath.Join(nowhere, "device-0"), "--dry-run"}, {"recluster", "00000000", "--tenant", "t", "--namespace", "n"}} {
 		said := skepRun(t, append(args, "--dir", nowhere)...)
-		assert.Equal(t, 3, said.Code, "%v: %s", args, said.Stdout)
+		assert.Contains(t, []int{2, 3}, said.Code, "%v: %s", args, said.Stdout)
 		assert.NoDirExists(t, nowhere, "%v", args)
 	}
 }

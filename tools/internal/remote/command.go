@@ -32,8 +32,10 @@ func Commands(a *command.App) []*cobra.Command {
 	return []*cobra.Command{putCommand(a), getCommand(a), delCommand(a), lsCommand(a), nsCommand(a), purgeCommand(a), statusCommand(a)}
 }
 
-// new makes a command that calls a server: run is called with a connection.
-func newCommand(a *command.App, cmd *cobra.Command, run func(ctx context.Context, r *remote, args []string) error) *cobra.Command {
+// newCommand makes a command that calls a server: run is called with a connection.
+func newCommand(
+	a *command.App, cmd *cobra.Command, run func(ctx context.Context, r *remote, args []string) error,
+) *cobra.Command {
 	r := &remote{App: a}
 	r.target.Register(cmd.Flags())
 	cmd.Flags().VarP((*format)(a), "output", "o", "what to print: table, json, or jsonl for a line of JSON each")
@@ -87,7 +89,8 @@ func takes(what string, n ...int) cobra.PositionalArgs {
 				return nil
 			}
 		}
-		return command.Usage(cmd, fmt.Errorf("%s needs %s, not %d arguments", cmd.CommandPath(), what, len(args)), cmd.CommandPath()+" --help")
+		path := cmd.CommandPath()
+		return command.Usage(cmd, fmt.Errorf("%s needs %s, not %d arguments", path, what, len(args)), path+" --help")
 	}
 }
 
@@ -128,7 +131,8 @@ func (r *remote) values(ns string) (*resp.Values, error) {
 	n, ok := databaseOf(ns)
 	if !ok {
 		return nil, command.WithNext(skep.Invalidf(op, "--ns", ns, "a Redis database: 0 to 15, or resp/0 to resp/15"),
-			"values are kept in Redis databases; blocks of other namespaces are an engine's, which puts and gets them (skep ls --ns NAME lists their keys)")
+			"values are kept in Redis databases; blocks of other namespaces are an engine's, which puts and gets them "+
+				"(skep ls --ns NAME lists their keys)")
 	}
 	v, err := resp.NewValues(r.c, r.tenant(), n)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
 		"a cap too small":           {2, []string{"--dir", t.TempDir(), "--capacity", "1"}},
 		"a setting there is not":    {2, []string{"--dir", t.TempDir(), "--config", wrong}},
 		"a file that is not there":  {2, []string{"--dir", t.TempDir(), "--config", wrong + "x"}},
-		"an address in use":        {4, []string{"--dir", t.TempDir(), "--http", taken.Addr().String()}},
+		"an address in use":         {4, []string{"--dir", t.TempDir(), "--http", taken.Addr().String()}},
 		"a store somebody has open": {4, []string{"--dir", locked}},
 		"a device that is missing":  {4, []string{"--dir", missing}},
 	} {
