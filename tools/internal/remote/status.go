@@ -182,7 +182,7 @@ func statusText(w io.Writer, s *StatusResult) {
 	}
 	rows := [][]string{command.Row("server", s.Server), command.Row("state", s.State),
 		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
-		command.Row("space", fmt.Sprintf("%s of drives, %s, %d of %d groups free", command.Size(s.DeviceBytes), limit, s.FreeGroups, s.Groups)),
+		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use, %d free", command.Size(s.DeviceBytes), limit, s.Groups, s.FreeGroups)),
 		command.Row("hit ratio", hits)}
 	if len(s.Unhealthy) == 0 {
 		rows = append(rows, command.Row("drives", fmt.Sprintf("%d, all well", len(s.Devices))))
