@@ -94,6 +94,7 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
 		TypeEvents:          {&eventsRequest{Snapshot: true, Credit: 4096}, "", auth.Read},
 		TypeAdmin:           {&adminRequest{"test", []byte("{}")}, "", auth.Operator},
 		TypeClusterMap:      {nil, "", auth.Read},
+		TypeList:            {&listRequest{Namespace: sc.Namespace, N: 4}, "", auth.Read},
 		TypeLookupRuns:      {&runsRequest{skep.RunsRequest{Scope: sc, Runs: [][]skep.Key{ch.Keys}}}, "", auth.Read},
 		TypeAttach:          {&attachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
 		TypeDetach:          {&number{1}, "", auth.Read},

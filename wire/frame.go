@@ -61,6 +61,7 @@ const (
 	TypeAdmin           Type = 0x36
 	TypeDeleteNamespace Type = 0x37
 	TypeClusterMap      Type = 0x38
+	TypeList            Type = 0x39 // what a namespace holds
 	TypeAttach          Type = 0x40 // shared memory
 	TypeDetach          Type = 0x41
 	TypeSelect          Type = 0x50 // reserved: sparse reads
@@ -79,7 +80,8 @@ var typeText = map[Type]string{
 	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
 	TypeDirection: "direction",
 	TypeHint:      "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
-	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeDeleteNamespace: "delete namespace", TypeClusterMap: "cluster map", TypeAttach: "attach", TypeDetach: "detach",
+	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeDeleteNamespace: "delete namespace", TypeClusterMap: "cluster map", TypeList: "list",
+	TypeAttach: "attach", TypeDetach: "detach",
 	TypeSelect: "select", TypeAppend: "append", TypeError: "error",
 }
 

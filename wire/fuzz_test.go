@@ -37,7 +37,8 @@ var bodiesOf = map[Type]func() message{
 	TypeChunks: func() message { return &chunks{} }, TypeHint: func() message { return &hintRequest{} },
 	TypeDelete: func() message { return &deleteRequest{} }, TypePurge: func() message { return &purgeRequest{} },
 	TypeDeleteNamespace: func() message { return &number{} },
-	TypeStats | answer:  func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
+	TypeList:            func() message { return &listRequest{} }, TypeList | answer: func() message { return &listResult{} },
+	TypeStats | answer: func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
 	TypeEventBatch: func() message { return &eventBatch{} }, TypeAdmin: func() message { return &adminRequest{} },
 	TypeAttach: func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
 }

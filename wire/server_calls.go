@@ -82,6 +82,7 @@ func init() {
 		TypeEvents:          {need: r, inline: true, run: runEvents},
 		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
 		TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
+		TypeList:            {need: r, placed: true, prepare: prepareList},
 		TypeAttach:          {need: r, inline: true, run: answering(attach)},
 		TypeDetach:          {need: r, back: true, prepare: prepareDetach},
 	}

@@ -37,6 +37,7 @@ var operators = map[string]string{
 	"tools/internal/servecmd":    "its flags",
 	"tools/internal/support":     "skep support",
 	"tools/internal/top":         "skep top",
+	"tools/internal/remote":      "skep put, get, del, ls, ns, purge, status",
 }
 
 // laboratory are the packages that measure. None of them gets into the list above.

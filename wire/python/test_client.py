@@ -82,6 +82,7 @@ SENDS = {
     "hint": lambda m, p: s.hint(m["namespace"], keys(m), m["salt"], m["pin"], m["next_use"], m["steps"], m["ttl"], m["program"], m["drop"]),
     "delete": lambda m, p: s.delete(m["namespace"], keys(m), m["salt"]),
     "purge": lambda m, p: s.purge(m["tenant"], m["model"], m["namespace"], (m["scope_namespace"], m["scope_salt"]) if m["salted"] else None),
+    "list": lambda m, p: s.list_keys(m["namespace"], m["from"], m["n"]),
     "events": lambda m, p: s.events(m["epoch"], m["seq"], m["snapshot"], m["credit"]),
     "admin": lambda m, p: s.admin(m["name"], m["json"]),
     "attach": lambda m, p: s.attach(m["size"], m["ring"], m["entries"]),
@@ -124,6 +125,7 @@ READS = {
     "claim-answer": s.read_claim,
     "direction-answer": s.read_direction,
     "delete-answer": lambda b: {"number": s.read_number(b)},
+    "list-answer": s.read_list,
     "event-batch": lambda b: {"events": s.read_events(b)},
     "goodbye": s.read_goodbye,
 }

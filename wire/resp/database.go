@@ -58,6 +58,11 @@ func (db *database) make(ctx context.Context) error {
 		info, err := db.store.OpenNamespace(ctx, skep.NamespaceSpec{
 			Tenant: db.tenant.name, Name: name, Copies: db.server.o.Copies, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1},
 		})
+		if skep.KindOf(err) == skep.Conflict { // made with another number of copies, which it keeps
+			if found := db.find(ctx); found != nil || db.made.Load() {
+				return found
+			}
+		}
 		if err != nil {
 			return err
 		}

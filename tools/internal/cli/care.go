@@ -53,7 +53,7 @@ func (a *app) verifyCommand() *cobra.Command {
 		Short: "compare devices, catalog and index of a store, and name each fault",
 		Long: `Compares superblocks, headers and logs on the devices with the catalog and with the index an open
 makes of it, tries a rebuild on the side, and with --deep reads every copy of every block. Nothing is
-changed. Exit code 0: all is sound; 1: it is not, and every fault is named with what to do.`,
+changed. Exit code 0: all is sound; 6: it is not, and every fault is named with what to do.`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.verify(cmd.Context(), f) },
 	}
@@ -73,7 +73,7 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		return err
 	}
 	if !r.Sound {
-		a.Code = command.Failed
+		a.Code = command.Faults
 	}
 	return a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
@@ -116,7 +116,7 @@ catalog. Nothing that was deleted or purged comes back. A catalog that is there 
 beside the new one as catalog.old-TIME. May be cut off at any point and begun again.
 
 A device that is missing or unreadable stops it, unless --without-missing says to go on (--dry-run says what there is
-without, with exit code 1): blocks that can be read from
+without, with exit code 6): blocks that can be read from
 the other devices are kept, the rest are named as lost, and the device is given up for good.`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.rebuild(cmd.Context(), f) },
@@ -146,7 +146,7 @@ func (a *app) rebuild(ctx context.Context, f *careFlags) error {
 		return err
 	}
 	if r.DryRun && r.Missing > 0 {
-		a.Code = command.Failed
+		a.Code = command.Faults
 	}
 	return a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
@@ -171,7 +171,7 @@ func (a *app) scrubCommand() *cobra.Command {
 		Use:   "scrub",
 		Short: "read everything a store holds, and mend what is wrong from what is right",
 		Long: `Reads every copy of every block, every header, superblock and log. A wrong copy is written again
-from another; a block no copy of which is right is forgotten. Exit code 1 when something is lost, or
+from another; a block no copy of which is right is forgotten. Exit code 6 when something is lost, or
 could not be read or mended. A store that is being served, or is open in another process with its admin
 socket, is asked to do it while it is in use; by itself it does so at store.Options.ScrubRate.`,
 		Args: command.NoArgs,
@@ -198,7 +198,7 @@ func (a *app) scrub(ctx context.Context, f *careFlags) (err error) {
 		return err
 	}
 	if r.Lost+r.Unread > 0 || f.dryRun && !r.Sound() {
-		a.Code = command.Failed
+		a.Code = command.Faults
 	}
 	return errors.Join(err, a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)

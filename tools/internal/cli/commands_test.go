@@ -61,7 +61,7 @@ func TestInspect(t *testing.T) {
 
 	for _, args := range [][]string{{"block", "00000000"}, {"chain", strings.Repeat("0", 64)}} {
 		o := skepRun(t, append([]string{"inspect", "--dir", dir}, args...)...)
-		assert.Equal(t, 2, o.Code, "%v", args)
+		assert.Equal(t, 3, o.Code, "%v", args)
 		assert.Contains(t, o.Stderr, "not found")
 	}
 	for _, args := range [][]string{{"block", "xyz"}, {"block", "1234"}, {"chain", "12"}} {
@@ -87,7 +87,7 @@ func TestInspectALiveStore(t *testing.T) {
 		skepRun(t, "inspect", what, "--dir", dir, "--json").OK(t)
 	}
 	o := skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json")
-	assert.Equal(t, 1, o.Code, "a second writer is refused")
+	assert.Equal(t, 4, o.Code, "a second writer is refused")
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "locked", e["kind"])
 	assert.Contains(t, e["next"], "skep inspect")

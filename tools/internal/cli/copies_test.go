@@ -36,7 +36,7 @@ func TestACopyIsListedAsItself(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(copied, "device-1")))
 	list(true, false)
 	o := skepRun(t, "verify", "--dir", copied)
-	assert.Equal(t, 1, o.Code)
+	assert.Equal(t, 6, o.Code)
 	assert.Contains(t, o.Stdout, "device-1")
 }
 
@@ -80,7 +80,7 @@ func TestInspectingSaysWhatIs(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	o := skepRun(t, "scrub", "--dir", dir, "--dry-run")
-	assert.Equal(t, 1, o.Code)
+	assert.Equal(t, 6, o.Code)
 	assert.NotContains(t, o.Stdout, "entries mended")
 	assert.Contains(t, o.Stdout, "nothing was changed")
 	skepRun(t, "rebuild", "--dir", dir, "--json").OK(t)
@@ -96,7 +96,7 @@ func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "device-1"), []byte("noise"), 0o644))
 	o := skepRun(t, "rebuild", "--dir", dir, "--dry-run")
-	assert.Equal(t, 1, o.Code, o.Stderr)
+	assert.Equal(t, 6, o.Code, o.Stderr)
 	assert.Contains(t, o.Stdout, "--without-missing")
 	o = skepRun(t, "rebuild", "--dir", dir)
 	assert.Equal(t, 2, o.Code)
@@ -104,6 +104,6 @@ func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
 	r := skepRun(t, "device", "list", "--dir", dir, "--json").OK(t)
 	assert.NotEmpty(t, r["devices"].([]any)[1].(map[string]any)["problem"])
 	o = skepRun(t, "verify", "--dir", dir)
-	assert.Equal(t, 1, o.Code)
+	assert.Equal(t, 6, o.Code)
 	assert.Contains(t, o.Stdout, "device-1")
 }

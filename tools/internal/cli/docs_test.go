@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/demo"
 	"github.com/skepkv/skep/tools/internal/doctor"
 	"github.com/skepkv/skep/tools/internal/inspect"
+	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/replay"
 	"github.com/skepkv/skep/tools/internal/servecmd"
 )
@@ -47,6 +48,15 @@ var results = map[string]any{
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},
 	"skep version":            command.VersionResult{},
+	"skep put":                remote.ValueResult{},
+	"skep get":                remote.ValueResult{},
+	"skep del":                remote.DelResult{},
+	"skep ls":                 remote.ListResult{},
+	"skep ns list":            remote.SpacesResult{},
+	"skep ns show":            remote.SpaceRow{},
+	"skep ns delete":          remote.RemovalResult{},
+	"skep purge":              remote.RemovalResult{},
+	"skep status":             remote.StatusResult{},
 }
 
 func TestEveryJSONFieldIsDocumented(t *testing.T) {
@@ -56,7 +66,9 @@ func TestEveryJSONFieldIsDocumented(t *testing.T) {
 
 func TestEveryFlagIsDocumented(t *testing.T) {
 	t.Parallel()
-	commandtest.FlagsAreDocumented(t, docPath, &Program, nil)
+	calls := "Commands on a running server" // which have their flags in common
+	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
+		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {

@@ -24,7 +24,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			return command.WithNext(err, "make the directory, or name the one the devices are to be in")
 		}
 		if r.Status == doctor.Fail {
-			a.Code = command.Failed
+			a.Code = command.Faults
 		}
 		return a.Print(r, func(w io.Writer) {
 			var rows [][]string

@@ -92,7 +92,7 @@ func TestWithoutSkepBench(t *testing.T) {
 	t.Parallel()
 	skep, dir := installed(t)
 	code, stdout, stderr := call(t, skep, t.TempDir(), "", "bench", "restore", "--json")
-	assert.Equal(t, 2, code)
+	assert.Equal(t, 3, code)
 	var said struct {
 		Error struct{ Kind, Field, Value, Next string }
 	}

@@ -44,7 +44,7 @@ func TestGPUStatus(t *testing.T) {
 	require.Equal(t, command.OK, Main(context.Background(), []string{"gpu", "status", "--socket", socket}, nil, &out, &errs))
 	require.Contains(t, out.String(), "simulated GPU 0")
 	require.Equal(t, command.Input, Main(context.Background(), []string{"gpu", "status"}, nil, &out, &errs))
-	require.Equal(t, command.Input, Main(context.Background(), []string{"gpu", "status", "--socket", socket + "x"}, nil, &out, &errs))
+	require.Equal(t, command.TryAgain, Main(context.Background(), []string{"gpu", "status", "--socket", socket + "x"}, nil, &out, &errs))
 	require.Contains(t, errs.String(), "next: check that skep-gpu lend runs")
 }
 

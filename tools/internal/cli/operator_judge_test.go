@@ -129,8 +129,15 @@ func isKnownKind(kind string) bool {
 	return false
 }
 
-// inputKinds are those that end a command with 2 (but one that may be over when it is given again).
-var inputKinds = []string{skep.Invalid.Error(), skep.NotFound.Error(), skep.Foreign.Error(), skep.Missing.Error(), skep.Conflict.Error(), skep.Version.Error()}
+// codeOfKind is how a command ends with an error of that kind.
+func codeOfKind(kind string) int {
+	for k := skep.Kind(1); k <= skep.Denied; k++ {
+		if k.Error() == kind {
+			return command.CodeOf(k)
+		}
+	}
+	return command.Failed
+}
 
 func (p *mishap) judge(t *testing.T, op operation, o commandtest.Output) {
 	fail := func(why string, args ...any) {
@@ -140,17 +147,17 @@ func (p *mishap) judge(t *testing.T, op operation, o commandtest.Output) {
 	switch {
 	case o.Code == 0 && failed:
 		fail("an error with exit code 0")
-	case o.Code != 0 && o.Code != 1 && o.Code != 2:
+	case o.Code < command.OK || o.Code > command.Faults:
 		fail("an exit code that nobody documents")
-	case o.Code == 1 && !failed && !op.verdict:
-		fail("a result that is none of the documented reasons for exit code 1")
+	case (o.Code == command.Failed || o.Code == command.Faults) && !failed && !op.verdict:
+		fail("a result that is none of the documented reasons for exit codes 1 and 6")
 	case failed:
 		e := commandtest.Output{Stdout: o.Stdout[strings.LastIndex(o.Stdout, "{\n  \"error\":"):]}.JSON(t)["error"].(map[string]any)
 		kind, next, message := e["kind"].(string), e["next"].(string), e["message"].(string)
 		if !isKnownKind(kind) {
 			fail("an error of no known kind")
 		}
-		if want := slices.Contains(inputKinds, kind); want != (o.Code == 2) && !op.endless && !pathError.MatchString(message) {
+		if want := codeOfKind(kind); want != o.Code && !op.endless && !pathError.MatchString(message) {
 			fail("%s is told with exit code %d", kind, o.Code)
 		}
 		if !namesAWayOut(next) && !namesAWayOut(message) {

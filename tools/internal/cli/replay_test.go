@@ -179,7 +179,7 @@ func TestAMissingDeviceIsNamed(t *testing.T) {
 	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
 	require.NoError(t, os.Rename(filepath.Join(dir, "device-2"), filepath.Join(dir, "elsewhere")))
 	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json")
-	assert.Equal(t, 2, o.Code)
+	assert.Equal(t, 3, o.Code)
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "missing device", e["kind"])
 	assert.Contains(t, o.Stderr, "device-2")

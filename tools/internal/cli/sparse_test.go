@@ -123,7 +123,7 @@ func TestAContextIsInspectedAndReclustered(t *testing.T) {
 	code, _ = runJSON(t, nil, append([]string{"recluster", last.String(), "--layer", "3"}, where...)...)
 	require.Equal(t, command.Input, code)
 	code, _ = runJSON(t, nil, append([]string{"recluster", skep.KeyOf(nil).String()}, where...)...)
-	require.Equal(t, command.Input, code)
+	require.Equal(t, command.NotFound, code)
 	code, _ = runJSON(t, nil, "recluster", last.String(), "--tenant", "acme", "--namespace", "chat")
 	require.Equal(t, command.Input, code)
 }

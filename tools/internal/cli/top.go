@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/top"
 )
 
@@ -28,29 +29,47 @@ type topResult struct {
 func (a *app) topCommand() *cobra.Command {
 	var o top.Options
 	var once bool
+	target := &remote.Target{}
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "a live view of a store that is open in another process",
 		Long: `Shows a store at work: devices with bandwidth, depth, latency and health, hits by tier and misses
-by reason, admission, what twice the drives or DRAM would gain, background work, tenants. The process
-that has the store open must have opened it with its admin socket (skep replay does; in Go
-store.Options.Admin). q quits.`,
+by reason, admission, what twice the drives or DRAM would gain, background work, tenants. With --server it asks
+a running server, with a credential that reaches every tenant and has the right admin. With --dir the
+process that has the store open must have opened it with its admin socket (skep serve and skep
+replay do; in Go store.Options.Admin). q quits.`,
 		Args: command.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o, once) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.top(cmd.Context(), o, once, target) },
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.Dir, "dir", "", "directory of the store (required)")
+	fl.StringVar(&o.Dir, "dir", "", "directory of the store, or else a server")
+	target.Register(fl)
 	fl.DurationVar(&o.Interval, "interval", top.DefaultInterval, "time between frames")
 	fl.BoolVar(&once, "once", false, "print one frame, of one interval, and end")
 	return cmd
 }
 
-func (a *app) top(ctx context.Context, o top.Options, once bool) error {
-	if o.Dir == "" {
-		return skep.Invalidf("top", "--dir", "empty", "the directory of a store")
+func (a *app) top(ctx context.Context, o top.Options, once bool, target *remote.Target) error {
+	switch named := target.Named(); {
+	case o.Dir == "" && !named:
+		return skep.Invalidf("top", "--dir", "empty", "the directory of a store; or --server, a server that has one")
+	case o.Dir != "" && target.Server != "":
+		return skep.Invalidf("top", "--dir and --server", "both", "one of them")
 	}
 	if o.Interval < 10*time.Millisecond {
 		return skep.Invalidf("top", "--interval", o.Interval, "at least 10ms")
+	}
+	if o.Dir == "" {
+		c, err := target.Dial(ctx, "skep top")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		o.Dir = target.String()
+		o.Ask = func(ctx context.Context) (skep.Stats, error) {
+			st, err := c.Stats(ctx)
+			return st, target.Explain(err)
+		}
 	}
 	in, out := terminal(a.In), terminal(a.Stdout())
 	if !once && !a.JSON && in != nil && out != nil {
@@ -72,7 +91,7 @@ func (a *app) top(ctx context.Context, o top.Options, once bool) error {
 
 func withTopNext(err error) error {
 	if skep.KindOf(err) == skep.Missing {
-		return command.WithNext(err, "open the store with its admin socket (store.Options.Admin); skep inspect shows one that is not open")
+		return command.WithNext(command.Passing(err), "no process has it open, or one without its admin socket: start skep serve --dir D, or open the store with its admin socket (store.Options.Admin); skep inspect shows one that is not open")
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // top, inspect mrc and support look at a store that is open, through its socket.
@@ -51,9 +52,14 @@ func TestLookingAtALiveStore(t *testing.T) {
 
 func TestLookingAtNothing(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"top"}, {"top", "--dir", t.TempDir(), "--once"}, {"top", "--dir", "x", "--interval", "1ms"}, {"inspect", "mrc", "--dir", t.TempDir()}, {"support"}} {
-		o := skepRun(t, args...)
-		assert.Equal(t, 2, o.Code, "%v", args)
-		assert.Contains(t, o.Stderr, "next:")
+	for code, list := range map[int][][]string{
+		command.Input:    {{"top"}, {"top", "--dir", "x", "--interval", "1ms"}, {"top", "--dir", "x", "--server", "127.0.0.1:1"}, {"support"}},
+		command.TryAgain: {{"top", "--dir", t.TempDir(), "--once"}, {"inspect", "mrc", "--dir", t.TempDir()}},
+	} {
+		for _, args := range list {
+			o := skepRun(t, args...)
+			assert.Equal(t, code, o.Code, "%v", args)
+			assert.Contains(t, o.Stderr, "next:")
+		}
 	}
 }

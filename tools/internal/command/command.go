@@ -18,11 +18,15 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Exit codes.
+// Exit codes. CodeOf says which errors end with which.
 const (
 	OK          = 0
 	Failed      = 1 // something failed, or the result is one that must not be
-	Input       = 2 // bad flags, files or directories
+	Input       = 2 // wrong usage or settings; nothing was changed
+	NotFound    = 3 // what was named is not there, or a device that is needed
+	TryAgain    = 4 // unreachable, locked, overloaded, timed out
+	Denied      = 5 // credentials or permissions do not allow it
+	Faults      = 6 // what was looked at has faults
 	Interrupted = 130
 )
 
@@ -32,8 +36,17 @@ type Program struct {
 	Short    string
 	Long     string
 	Commands func(a *App) []*cobra.Command
+	// Groups are headings of the help, each with the commands under it; what is in none comes last.
+	Groups  []Group
+	Example string
 	// NeedsSubcommand has it refuse to be called without a subcommand; otherwise it shows its help then.
 	NeedsSubcommand bool
+}
+
+// Group is commands that the help shows together.
+type Group struct {
+	Title    string
+	Commands []string
 }
 
 // App is one run of a command.
@@ -43,6 +56,7 @@ type App struct {
 	Out      io.Writer // where results go
 	Err      io.Writer
 	JSON     bool
+	Lines    bool // JSON is one line
 	LogLevel string
 	Code     int // exit code of a subcommand that printed its result
 	out      *output
@@ -114,6 +128,7 @@ func (p *Program) root(a *App) *cobra.Command {
 		Use:           p.Name,
 		Short:         p.Short,
 		Long:          p.Long,
+		Example:       p.Example,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -135,7 +150,23 @@ func (p *Program) root(a *App) *cobra.Command {
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 	}
+	p.group(root)
 	return root
+}
+
+// group has the help show the commands by group, after examples.
+func (p *Program) group(root *cobra.Command) {
+	if len(p.Groups) == 0 {
+		return
+	}
+	for _, g := range p.Groups {
+		root.AddGroup(&cobra.Group{ID: g.Title, Title: g.Title + ":"})
+		for _, name := range g.Commands {
+			if c, _, err := root.Find([]string{name}); err == nil && c != root {
+				c.GroupID = g.Title
+			}
+		}
+	}
 }
 
 // refuseUnknown makes every command that only has commands of its own refuse to be called without one, or
@@ -198,7 +229,9 @@ func (a *App) Print(result any, text func(io.Writer)) error {
 		return nil
 	}
 	e := json.NewEncoder(a.Out)
-	e.SetIndent("", "  ")
+	if !a.Lines {
+		e.SetIndent("", "  ")
+	}
 	e.SetEscapeHTML(false)
 	return e.Encode(result)
 }

@@ -9,8 +9,8 @@
 //
 //   - Standard output carries the result and nothing else; progress, logs and errors
 //     go to standard error. With --json the result, an error too, is one JSON document.
-//   - Bad input is told before anything is made or changed, and ends with exit code 2;
-//     what went wrong while working, and a result that must not be, with 1; an
-//     interrupt with 130 and the result of what was done until then.
+//   - Bad input is told before anything is made or changed, and ends with exit code 2; an
+//     interrupt with 130 and the result of what was done until then. CodeOf has the code of every
+//     other error, the same in all commands, and docs/reference/cli.md the table.
 //   - A result that could not be printed to its end is a failure, whatever else went well.
 package command

@@ -49,8 +49,15 @@ type passing struct{ error }
 
 func (p passing) Unwrap() error { return p.error }
 
-// Passing marks an error that may be over when the same command is given again: its exit code says that
-// something failed, and not that what was given is wrong.
+// HasNext says whether err says by itself what to do next.
+func HasNext(err error) bool {
+	var h *hint
+	var u *usageError
+	return errors.As(err, &h) || errors.As(err, &u)
+}
+
+// Passing marks an error that may be over when the same command is given again: its exit code says to try
+// again, and not that what was given is wrong.
 func Passing(err error) error { return passing{err} }
 
 // Placed is an error of another package than skep that says its field, value and limit.
@@ -87,11 +94,43 @@ func (a *App) fail(err error) int {
 	if a.JSON {
 		_ = a.Print(Failure{describe(err, next)}, nil) // where it is lost, the text above says so
 	}
-	if errors.Is(err, context.Canceled) {
+	return CodeOf(err)
+}
+
+// codes are the exit codes of kinds of errors; the first that an error is counts. All others end with Failed.
+var codes = []struct {
+	code  int
+	kinds []error
+}{
+	{Failed, []error{skep.Damaged}}, // it may lack files, and none that anybody gave
+	{Denied, []error{skep.Denied}},
+	{Input, []error{skep.Invalid, skep.Foreign, skep.Conflict, skep.Version}},
+	{NotFound, []error{skep.NotFound, skep.Missing}},
+	{TryAgain, []error{skep.Locked, skep.Unavailable, skep.Overloaded, skep.Deadline, context.DeadlineExceeded, skep.NoMemory, skep.NotReleased, skep.StaleMap, skep.Behind}},
+	{Input, []error{os.ErrNotExist}},
+	{Denied, []error{os.ErrPermission}},
+}
+
+// CodeOf is the exit code of a command that ends with err.
+func CodeOf(err error) int {
+	var p passing
+	switch {
+	case err == nil:
+		return OK
+	case errors.Is(err, context.Canceled):
 		return Interrupted
+	case errors.As(err, &p):
+		return TryAgain
 	}
-	if isInput(err) {
-		return Input
+	for _, c := range codes {
+		for _, kind := range c.kinds {
+			if kind == skep.Damaged && skep.KindOf(err) != skep.Damaged {
+				continue // something else went wrong for it
+			}
+			if errors.Is(err, kind) {
+				return c.code
+			}
+		}
 	}
 	return Failed
 }
@@ -111,29 +150,12 @@ func isPlain(err error) bool {
 	return strings.HasSuffix(s, "errorString") || strings.HasSuffix(s, "fmt.wrapError")
 }
 
-// isInput says whether err is about what the user gave.
-func isInput(err error) bool {
-	var p passing
-	if errors.As(err, &p) {
-		return false
-	}
-	if skep.KindOf(err) == skep.Damaged { // it may lack files, and none that anybody gave
-		return false
-	}
-	for _, kind := range []skep.Kind{skep.Invalid, skep.NotFound, skep.Foreign, skep.Missing, skep.Conflict, skep.Version} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission)
-}
-
 func describe(err error, next string) FailureBody {
 	f := FailureBody{Kind: skep.KindOf(err).Error(), Message: err.Error(), Next: next}
 	if errors.Is(err, context.Canceled) {
 		f.Kind = "canceled"
 	}
-	if isInput(err) && f.Kind == skep.Other.Error() {
+	if code := CodeOf(err); f.Kind == skep.Other.Error() && code != Failed && code != TryAgain {
 		f.Kind = skep.Invalid.Error()
 	}
 	var e *skep.Error

@@ -65,7 +65,7 @@ func NextStep(err error) string {
 		return "bring the device or file back to its place, or name where it is (--device); skep device list --dir D says what the store expects. " +
 			"Without it: skep device replace OLD NEW where blocks have other copies, skep rebuild --without-missing where nothing else helps"
 	case skep.NotFound:
-		return "check --dir: a store has a catalog/ in it; skep replay or skep demo make one"
+		return "check --dir: a store has a catalog/ in it; skep serve --dir D makes one"
 	case skep.Version:
 		return "use the skep that wrote it, or make the store anew: remove its directory, and wipe its block devices"
 	case skep.Damaged:

@@ -15,7 +15,7 @@ const (
 )
 
 // notSettings are variables that other programs of this house read, and whose names are like a setting's.
-var notSettings = []string{"SKEP_CONFIG", "SKEP_CONNECTIONS"}
+var notSettings = []string{"SKEP_CONFIG", "SKEP_CONNECTIONS", "SKEP_SERVER", "SKEP_TOKEN", "SKEP_CA"}
 
 // serviceLink is how Kubernetes names the variables by which every container is told of a service: one that
 // is called skep-store is no setting of the store.

@@ -19,7 +19,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/command"
 )
 
-// A server that cannot start ends with 2 where its settings are wrong, which starting again does not mend, and with 1
+// A server that cannot start ends with 2 where its settings are wrong, which starting again does not mend, and with 4
 // where the next start may find it well: skep.service has systemd try the one and not the other.
 func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
 	t.Parallel()
@@ -47,9 +47,9 @@ func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
 		"a cap too small":           {2, []string{"--dir", t.TempDir(), "--capacity", "1"}},
 		"a setting there is not":    {2, []string{"--dir", t.TempDir(), "--config", wrong}},
 		"a file that is not there":  {2, []string{"--dir", t.TempDir(), "--config", wrong + "x"}},
-		"an address in use":         {1, []string{"--dir", t.TempDir(), "--http", taken.Addr().String()}},
-		"a store somebody has open": {1, []string{"--dir", locked}},
-		"a device that is missing":  {1, []string{"--dir", missing}},
+		"an address in use":         {4, []string{"--dir", t.TempDir(), "--http", taken.Addr().String()}},
+		"a store somebody has open": {4, []string{"--dir", locked}},
+		"a device that is missing":  {4, []string{"--dir", missing}},
 	} {
 		args := append([]string{"serve", "--listen", "none", "--resp", "none", "--unix", "none", "--http", "127.0.0.1:0", "--dram", "0"}, c.args...)
 		var out, errs bytes.Buffer

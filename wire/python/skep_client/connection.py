@@ -267,6 +267,9 @@ class Client:
     def delete(self, namespace, keys, salt=""):
         return read_number(self._call(DELETE, delete(namespace, keys, salt)))
 
+    def list_keys(self, namespace, place=0, most=4096):
+        return read_list(self._call(LIST, list_keys(namespace, place, most)))
+
     def purge(self, **fields):
         self._call(PURGE, purge(**fields))
 

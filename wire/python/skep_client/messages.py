@@ -182,6 +182,10 @@ def purge(tenant="", model="", namespace=0, salted=None):
     return (w if salted is None else w.scope(*salted)).done()
 
 
+def list_keys(namespace, place=0, most=4096):
+    return Writer().u32(namespace).u64(place).u32(most).done()
+
+
 def events(epoch=0, sequence=0, snapshot=False, amount=4096):
     return Writer().u64(epoch).u64(sequence).flag(snapshot).u64(amount).done()
 
@@ -219,6 +223,7 @@ def _error(r):
 
 read_error = whole(_error)
 read_number = whole(lambda r: r.u64())
+read_list = whole(lambda r: dict(blocks=r.i64(), next=r.u64(), keys=r.list(r.key)))
 read_document = whole(lambda r: r.bytes())
 read_lease = whole(lambda r: dict(lease=r.u64(), left=r.i64()))
 read_goodbye = whole(lambda r: dict(after=r.i64(), reason=r.text()))

@@ -1,0 +1,107 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// A file appears when all of it is written, with what was there before until then; one that is not whole is removed.
+func TestAFileAppearsWhole(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	names := func() (out []string) {
+		list, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range list {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	write := func(text string, end error) error {
+		f, err := createFile(path)
+		require.NoError(t, err)
+		_, err = f.WriteString(text)
+		require.NoError(t, err)
+		b, err := os.ReadFile(path)
+		if err == nil {
+			assert.Equal(t, "first", string(b))
+		}
+		return f.end(end)
+	}
+	broken := errors.New("broken off")
+	require.ErrorIs(t, write("half", broken), broken)
+	require.Empty(t, names())
+	require.NoError(t, write("first", nil))
+	require.ErrorIs(t, write("half", broken), broken)
+	require.NoError(t, write("second", nil))
+	require.Equal(t, []string{"out"}, names())
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "second", string(b))
+
+	_, err = createFile(filepath.Join(dir, "none", "out"))
+	require.ErrorIs(t, err, skep.Invalid)
+	_, err = createFile(dir)
+	require.ErrorIs(t, err, skep.Invalid)
+	if null, err := createFile(os.DevNull); assert.NoError(t, err) { // which stays what it is
+		require.NoError(t, null.end(nil))
+	}
+	require.Equal(t, []string{"out"}, names())
+}
+
+// Names of servers, as they may be written, and what is dialled then.
+func TestNamesOfServers(t *testing.T) {
+	t.Parallel()
+	none := func(string) string { return "" }
+	for name, addr := range map[string]string{
+		"unix:///run/skep/skep.sock": "unix:/run/skep/skep.sock", "unix:kv/skep.sock": "unix:kv/skep.sock", "skep://host": "host:7420", "skep://host:1/": "host:1",
+		"host": "host:7420", "10.0.0.1:7": "10.0.0.1:7", "skep://[::1]": "[::1]:7420", "skeps://host": "host:7420",
+	} {
+		target := Target{Server: name, Getenv: none}
+		require.NoError(t, target.resolve(), name)
+		assert.Equal(t, addr, target.addr, name)
+		assert.Equal(t, name == "skeps://host", target.secure != nil, name)
+	}
+	for _, name := range []string{"unix:", "unix://", "skep://", "skep://u@host", "skep://host/path", "skep://host?x", "http://host", "rediss://host", "ftp://host", "skep://host:x", "::1"} {
+		target := Target{Server: name, Getenv: none}
+		require.ErrorIs(t, target.resolve(), skep.Invalid, name)
+	}
+	env := map[string]string{EnvServer: "skeps://of-the-environment", EnvToken: "its-token-0123456789"}
+	target := Target{Getenv: func(name string) string { return env[name] }}
+	require.True(t, target.Named())
+	require.NoError(t, target.resolve())
+	assert.Equal(t, "of-the-environment:7420", target.addr)
+	assert.Equal(t, env[EnvToken], target.token)
+	target = Target{Server: "skep://of-a-flag", Getenv: target.Getenv}
+	require.NoError(t, target.resolve())
+	assert.Equal(t, "of-a-flag:7420", target.addr, "a flag wins")
+}
+
+// Waiting ends with what waiting does not change, and goes on over what it may.
+func TestWaitingForAServer(t *testing.T) {
+	t.Parallel()
+	away := &skep.Error{Kind: skep.Unavailable}
+	answers := []error{away, away, nil}
+	n := 0
+	require.NoError(t, untilReady(t.Context(), time.Hour, func(context.Context) (bool, error) {
+		err := answers[n]
+		n++
+		return err == nil, err
+	}))
+	require.Equal(t, 3, n)
+	denied := &skep.Error{Kind: skep.Denied}
+	require.ErrorIs(t, untilReady(t.Context(), time.Hour, func(context.Context) (bool, error) { return false, denied }), skep.Denied)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, untilReady(ctx, time.Hour, func(context.Context) (bool, error) { return false, away }), context.Canceled)
+}

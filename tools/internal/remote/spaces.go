@@ -1,0 +1,269 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/wire/resp"
+)
+
+// SpaceRow is one namespace as ns tells of it.
+type SpaceRow struct {
+	ID      skep.NamespaceID `json:"id"`
+	Tenant  string           `json:"tenant"`
+	Name    string           `json:"name"`
+	Model   string           `json:"model"`
+	Class   string           `json:"class"`
+	Copies  int              `json:"copies"`
+	Chained bool             `json:"chained"`
+	Shape   skep.Shape       `json:"shape"`
+	Created time.Time        `json:"created"`
+	Blocks  int64            `json:"blocks"`
+}
+
+// SpacesResult is what ns list prints.
+type SpacesResult struct {
+	Namespaces []SpaceRow `json:"namespaces"`
+	More       bool       `json:"more"` // there are more than --limit
+}
+
+// RemovalResult is what purge and ns delete print.
+type RemovalResult struct {
+	Namespaces int   `json:"namespaces"`
+	Blocks     int64 `json:"blocks"` // that were in them before
+	Deleted    bool  `json:"deleted"`
+}
+
+func (r *remote) rowOf(ctx context.Context, n *skep.NamespaceInfo) (SpaceRow, error) {
+	row := SpaceRow{n.ID, n.Tenant, n.Name, n.Model, n.Class.String(), max(n.Copies, 1), n.Chained, n.Shape, n.Created, 0}
+	var err error
+	row.Blocks, err = r.c.CountBlocks(ctx, n.ID)
+	return row, err
+}
+
+func nsCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "ns", Short: "list, show and delete the namespaces of a running server"}
+	cmd.AddCommand(nsListCommand(a), nsShowCommand(a), nsDeleteCommand(a))
+	return cmd
+}
+
+func nsListCommand(a *command.App) *cobra.Command {
+	limit := 0
+	cmd := &cobra.Command{Use: "list", Short: "list the namespaces that the credentials reach", Args: command.NoArgs}
+	cmd.Flags().IntVar(&limit, "limit", 1000, "namespaces at most")
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		if limit < 1 || limit > mostListed {
+			return skep.Invalidf("ns list", "--limit", limit, fmt.Sprintf("1 to %d", mostListed))
+		}
+		list, err := r.c.Namespaces(ctx)
+		if err != nil {
+			return err
+		}
+		res := SpacesResult{Namespaces: []SpaceRow{}, More: len(list) > limit}
+		for i := range list[:min(limit, len(list))] {
+			row, err := r.rowOf(ctx, &list[i])
+			if skep.KindOf(err) == skep.NotFound { // deleted since
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if r.Lines {
+				if err := r.row(row); err != nil {
+					return err
+				}
+				continue
+			}
+			res.Namespaces = append(res.Namespaces, row)
+		}
+		if res.More {
+			r.Note("there are %d: --limit %d", len(list), limit)
+		}
+		if r.Lines {
+			return nil
+		}
+		return r.Print(res, func(w io.Writer) {
+			rows := [][]string{{"ID", "TENANT", "NAME", "BLOCKS", "CLASS", "COPIES", "MODEL"}}
+			for _, n := range res.Namespaces {
+				rows = append(rows, command.Row(n.ID, n.Tenant, n.Name, n.Blocks, n.Class, n.Copies, n.Model))
+			}
+			command.Table(w, rows...)
+		})
+	})
+}
+
+func nsShowCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "show NAME", Short: "show one namespace, by name or number", Args: takes("a namespace's name or number", 1)}
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		n, err := r.find(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		row, err := r.rowOf(ctx, &n)
+		if err != nil {
+			return err
+		}
+		return r.Print(row, func(w io.Writer) {
+			order := "keys stand alone, the last writer wins"
+			if row.Chained {
+				order = "blocks have parents, the first writer wins"
+			}
+			command.Table(w, command.Row("namespace", fmt.Sprintf("%s, number %d", row.Name, row.ID)), command.Row("tenant", row.Tenant),
+				command.Row("model", row.Model), command.Row("blocks", row.Blocks), command.Row("class", fmt.Sprintf("%s, %d copies", row.Class, row.Copies)),
+				command.Row("order", order), command.Row("made", row.Created.UTC().Format(time.RFC3339)))
+		})
+	})
+}
+
+func nsDeleteCommand(a *command.App) *cobra.Command {
+	yes := false
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "delete a namespace with its blocks, and free its name",
+		Long: `Purges a namespace, by name or number, and frees its name. It counts the blocks and asks first, unless --yes is
+given. It takes the right admin.`,
+		Args: takes("a namespace's name or number", 1),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		n, err := r.find(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return r.remove(ctx, "delete namespace "+n.Name+" of tenant "+n.Tenant, []skep.NamespaceInfo{n}, yes, func() error {
+			return r.c.DeleteNamespace(ctx, n.ID)
+		})
+	})
+}
+
+func purgeCommand(a *command.App) *cobra.Command {
+	var tenant, ns, model string
+	yes := false
+	cmd := &cobra.Command{
+		Use: "purge", Short: "make all blocks of a tenant, a namespace or a model invisible at once",
+		Long: `Purges what exactly one of --tenant, --ns and --model names. Namespaces stay; space comes back with garbage
+collection. It counts the blocks and asks first, unless --yes is given. It takes the right admin, and
+for --model a credential that reaches every tenant.`,
+		Args: command.NoArgs,
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&tenant, "tenant", "", "purge all namespaces of this tenant")
+	fl.StringVar(&ns, "ns", "", "purge this namespace, by name or number; 0 to 15 are Redis databases")
+	fl.StringVar(&model, "model", "", "purge all namespaces of this model fingerprint")
+	fl.BoolVar(&yes, "yes", false, "do not ask")
+	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		var what string
+		var purges []skep.Purge
+		var match func(n *skep.NamespaceInfo) bool
+		switch {
+		case tenant != "":
+			what, purges = "tenant "+tenant, []skep.Purge{{Tenant: tenant}}
+			match = func(n *skep.NamespaceInfo) bool { return n.Tenant == tenant }
+		case model != "":
+			what, purges = "model "+model, []skep.Purge{{Model: model}}
+			match = func(n *skep.NamespaceInfo) bool { return n.Model == model }
+		default:
+			names, err := r.named(ctx, ns)
+			if err != nil {
+				return err
+			}
+			what = "namespace " + ns
+			match = func(n *skep.NamespaceInfo) bool { return slices.Contains(names, n.ID) }
+			for _, id := range names {
+				purges = append(purges, skep.Purge{Namespace: id})
+			}
+		}
+		list, err := r.c.Namespaces(ctx)
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(n skep.NamespaceInfo) bool { return !match(&n) })
+		if len(list) == 0 {
+			return command.WithNext(&skep.Error{Op: "purge", Kind: skep.NotFound, Field: "namespaces", Value: "none of " + what}, "skep ns list names those there are")
+		}
+		return r.remove(ctx, "purge "+what, list, yes, func() error {
+			for _, p := range purges {
+				if err := r.c.Purge(ctx, p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	connected := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		n := 0
+		for _, name := range []string{"tenant", "ns", "model"} {
+			if cmd.Flags().Lookup(name).Value.String() != "" {
+				n++
+			}
+		}
+		if n != 1 {
+			return skep.Invalidf("purge", "--tenant, --ns and --model given", n, "exactly one of them")
+		}
+		return connected(cmd, args)
+	}
+	return cmd
+}
+
+// named are the numbers of the namespaces that --ns names: both of a Redis database, or one.
+func (r *remote) named(ctx context.Context, ns string) (ids []skep.NamespaceID, err error) {
+	db, ok := databaseOf(ns)
+	if !ok {
+		n, err := r.find(ctx, ns)
+		return []skep.NamespaceID{n.ID}, err
+	}
+	list, err := r.c.NamespacesOf(ctx, r.tenant())
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range list {
+		if slices.Contains(resp.NamespacesOf(db), n.Name) {
+			ids = append(ids, n.ID)
+		}
+	}
+	if len(ids) == 0 {
+		err = command.WithNext(&skep.Error{Op: "purge", Kind: skep.NotFound, Field: "--ns", Value: ns}, "no value was put into that database; skep ns list names the namespaces there are")
+	}
+	return ids, err
+}
+
+// remove counts what is about to go, asks, and has do carry it out.
+func (r *remote) remove(ctx context.Context, what string, list []skep.NamespaceInfo, yes bool, do func() error) error {
+	res := RemovalResult{Namespaces: len(list)}
+	for _, n := range list {
+		blocks, err := r.c.CountBlocks(ctx, n.ID)
+		if err != nil && skep.KindOf(err) != skep.NotFound {
+			return err
+		}
+		res.Blocks += blocks
+	}
+	if !yes {
+		fmt.Fprintf(r.Err, "%s: %d blocks in %d namespaces? [y/N] ", what, res.Blocks, res.Namespaces)
+		answer, err := bufio.NewReader(io.LimitReader(&interruptible{ctx: ctx, in: r.In}, 1024)).ReadString('\n')
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+			if err != nil {
+				fmt.Fprintln(r.Err)
+			}
+			return command.WithNext(skep.Invalidf("confirm", "answer", fmt.Sprintf("%q", strings.TrimSpace(answer)), "y: nothing was changed"), "answer y, or give --yes where nobody is there to answer")
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	res.Deleted = true
+	return r.Print(res, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: done, %d blocks in %d namespaces\n", what, res.Blocks, res.Namespaces)
+	})
+}

@@ -1,0 +1,204 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/wire/httpapi"
+)
+
+// StatusResult is what status prints.
+type StatusResult struct {
+	Server        string        `json:"server"`
+	State         string        `json:"state"`
+	Blocks        int64         `json:"blocks"`
+	BlockBytes    int64         `json:"block_bytes"`
+	DeviceBytes   int64         `json:"device_bytes"`
+	CapacityBytes int64         `json:"capacity_bytes"`
+	FreeGroups    int           `json:"free_groups"`
+	Groups        int           `json:"groups"`
+	Lookups       int64         `json:"lookups"`
+	HitRatio      float64       `json:"hit_ratio"` // of keys looked up
+	Devices       []DeviceRow   `json:"devices"`
+	Unhealthy     []string      `json:"unhealthy"`
+	Jobs          []httpapi.Job `json:"jobs"`
+}
+
+// DeviceRow is one drive in brief.
+type DeviceRow struct {
+	Index int    `json:"index"`
+	Path  string `json:"path"`
+	State string `json:"state"`
+	Bytes int64  `json:"bytes"`
+}
+
+const ready = "ready"
+
+func statusCommand(a *command.App) *cobra.Command {
+	var wait string
+	timeout := time.Minute
+	cmd := &cobra.Command{
+		Use: "status", Short: "say how a running server is: state, space, hit ratio, drives, jobs",
+		Long: `Asks a running server how it stands. Exit code 6: the store is not well, a drive is fenced or dead, or a job failed. It
+takes a credential that reaches every tenant and has the right admin. --wait ready waits until the server answers
+and its store is well; exit code 4: it was not within --timeout.`,
+		Args: command.NoArgs,
+	}
+	cmd.Flags().StringVar(&wait, "wait", "", "wait for this: ready")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long --wait waits")
+	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		s, err := r.status(ctx)
+		if err != nil {
+			return err
+		}
+		if !s.well() {
+			r.Code = command.Faults
+		}
+		return r.Print(s, func(w io.Writer) { statusText(w, s) })
+	})
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case wait != "" && wait != ready:
+			return skep.Invalidf("status", "--wait", wait, ready)
+		case timeout <= 0:
+			return skep.Invalidf("status", "--timeout", timeout, "more than 0")
+		case wait == "":
+			return once(cmd, args)
+		}
+		r := &remote{App: a, target: targetOf(cmd)}
+		if err := untilReady(cmd.Context(), timeout, r.isReady); err != nil {
+			return err
+		}
+		return once(cmd, args)
+	}
+	return cmd
+}
+
+// targetOf is the server that a command's flags name.
+func targetOf(cmd *cobra.Command) Target {
+	get := func(name string) string { return cmd.Flags().Lookup(name).Value.String() }
+	return Target{Server: get("server"), TokenFile: get("token-file"), CA: get("ca")}
+}
+
+// isReady asks a server once. An error is of what waiting does not change.
+func (r *remote) isReady(ctx context.Context) (bool, error) {
+	target := r.target
+	c, err := target.Dial(ctx, "skep status")
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	st, err := c.Stats(ctx)
+	return err == nil && st.State == "ok", target.Explain(err)
+}
+
+// again is how long status waits before it asks once more.
+const again = 200 * time.Millisecond
+
+// untilReady asks until it is answered yes, or with an error that no waiting changes.
+func untilReady(ctx context.Context, timeout time.Duration, ask func(context.Context) (bool, error)) error {
+	within, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		well, err := ask(within)
+		switch {
+		case well:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && within.Err() == nil && command.CodeOf(err) != command.TryAgain:
+			return err
+		}
+		select {
+		case <-within.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return command.WithNext(&skep.Error{Op: "status", Kind: skep.Deadline, Field: "--wait ready", Value: "not so", Limit: "so within " + timeout.String(), Err: err},
+				"see the server's log, and skep status; --timeout waits longer")
+		case <-time.After(again):
+		}
+	}
+}
+
+func (r *remote) status(ctx context.Context) (*StatusResult, error) {
+	st, err := r.c.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := statusOf(r.target.String(), &st)
+	b, err := r.c.Admin(ctx, "jobs", json.RawMessage("{}"))
+	if skep.KindOf(err) == skep.Unsupported { // a server that is no skep serve's
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, json.Unmarshal(b, &s.Jobs)
+}
+
+func statusOf(server string, st *skep.Stats) *StatusResult {
+	s := &StatusResult{Server: server, State: st.State, Blocks: st.Blocks, BlockBytes: st.BlockBytes, DeviceBytes: st.DeviceBytes,
+		CapacityBytes: st.CapacityBytes, FreeGroups: st.FreeGroups, Groups: st.Groups, Lookups: st.Lookups,
+		Devices: []DeviceRow{}, Unhealthy: []string{}, Jobs: []httpapi.Job{}}
+	if st.LookupKeys > 0 {
+		s.HitRatio = float64(st.LookupHits) / float64(st.LookupKeys)
+	}
+	for _, d := range st.Devices {
+		s.Devices = append(s.Devices, DeviceRow{d.Index, d.Path, d.State, d.Size})
+		if state, _, _ := strings.Cut(d.State, ":"); state == "fenced" || state == "dead" {
+			s.Unhealthy = append(s.Unhealthy, fmt.Sprintf("device %d (%s): %s", d.Index, d.Path, d.State))
+		}
+	}
+	return s
+}
+
+func (s *StatusResult) well() bool {
+	for _, j := range s.Jobs {
+		if j.State == "failed" {
+			return false
+		}
+	}
+	return s.State == "ok" && len(s.Unhealthy) == 0
+}
+
+func statusText(w io.Writer, s *StatusResult) {
+	limit := "no cap"
+	if s.CapacityBytes > 0 {
+		limit = "cap " + command.Size(s.CapacityBytes)
+	}
+	hits := "nothing was looked up yet"
+	if s.Lookups > 0 {
+		hits = fmt.Sprintf("%.4f of keys in %d lookups", s.HitRatio, s.Lookups)
+	}
+	rows := [][]string{command.Row("server", s.Server), command.Row("state", s.State),
+		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
+		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use, %d free", command.Size(s.DeviceBytes), limit, s.Groups, s.FreeGroups)),
+		command.Row("hit ratio", hits)}
+	if len(s.Unhealthy) == 0 {
+		rows = append(rows, command.Row("drives", fmt.Sprintf("%d, all well", len(s.Devices))))
+	}
+	for _, d := range s.Unhealthy {
+		rows = append(rows, command.Row("NOT WELL", d))
+	}
+	for _, j := range s.Jobs {
+		if j.State == "idle" {
+			continue
+		}
+		progress := ""
+		if j.Progress >= 0 {
+			progress = fmt.Sprintf(", %.0f %%", 100*j.Progress)
+		}
+		rows = append(rows, command.Row("job "+j.Name, j.State+progress+" "+j.Detail))
+	}
+	command.Table(w, rows...)
+}
