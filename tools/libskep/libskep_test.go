@@ -104,6 +104,7 @@ func TestPython(t *testing.T) {
 
 // The Python package's own tests, on this library and a server of this build.
 func TestPythonPackage(t *testing.T) {
+	t.Parallel()
 	lib, binary := built(t), os.Getenv("SKEP_BINARY")
 	if binary == "" {
 		t.Skip("SKEP_BINARY does not name a skep to run; make build makes one, and make libskep says where it is")
@@ -188,6 +189,7 @@ func TestClaimsInC(t *testing.T) {
 
 // Blocks as a whole. Those of a server on this machine never go through the socket: what is not in shared memory is staged there.
 func TestBlocks(t *testing.T) {
+	t.Parallel()
 	program := compiled(t, "testdata/blocks.c", built(t), "-Wl,-rpath,"+filepath.Dir(built(t)))
 	check := func(t *testing.T, args ...string) {
 		cmd := exec.Command(program, args...)
