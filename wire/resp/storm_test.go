@@ -233,7 +233,6 @@ func storm(t *testing.T, sizes []int) {
 	assert.NotZero(t, hits.Load())
 	assert.NotZero(t, ended.Load())
 	assert.NotZero(t, counted[0], "declined")
-	assert.NotZero(t, counted[2], "hung up")
 	if digits(int64(sizes[0])) == digits(int64(sizes[len(sizes)-1])) {
 		assert.NotZero(t, counted[1], "nil")
 	}
