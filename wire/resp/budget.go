@@ -131,12 +131,13 @@ func (c *conn) claim() error {
 	n = min(n, c.claimedOf.Most()-pieceBytes)
 	if more := n - c.claimed; more > 0 && !b.TryAcquire(c.claimedOf, more) {
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(c.ctx, c.s.o.ShedAfter)
+		ctx, cancel := context.WithTimeout(c.ctx, c.patience(c.s.o.ShedAfter))
 		defer cancel()
 		if err := b.Acquire(ctx, c.claimedOf, more); err != nil {
 			c.s.stats.shed.Add(1)
 			return &tryAgain{c.s.o.ShedAfter, "no memory to receive into"}
 		}
+		c.waited += time.Since(began)
 		if err := c.expectMore(0, time.Since(began)); err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func (c *conn) claim() error {
 
 // settle lets go of the commands that were answered, and gives back what was charged for them.
 func (c *conn) settle() {
-	c.held, c.keys = 0, 0
+	c.held, c.keys, c.waited = 0, 0, 0
 	if c.holds() > uncharged {
 		c.p.buf, c.p.at = nil, nil
 	}

@@ -180,7 +180,7 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 	}
 	db, err := c.database()
 	if err != nil {
-		return 0, c.replyAll(err, len(ends), false)
+		return 0, c.noOnes(err, len(ends))
 	}
 	there := db.exists(ctx, keys, c.s.o.ExistsLease)
 	db.hintRun(ctx, there)
@@ -189,6 +189,7 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 		n := int64(0)
 		for _, h := range there[from:to] {
 			if h != nil {
+				c.expects(h.key, h.size)
 				n++
 			}
 		}
@@ -199,7 +200,7 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 		from = to
 	}
 	if refused != nil {
-		return len(keys), c.fail(refused)
+		return len(keys), c.noOnes(refused, 1)
 	}
 	return len(keys), c.flushIfLarge()
 }
@@ -296,6 +297,9 @@ func (c *conn) apply(ctx context.Context, ops []*setOp) {
 	if err != nil {
 		for _, op := range good {
 			op.err = err
+			unlock := c.db.lock(op.key)
+			c.db.decline(ctx, []*setOp{op})
+			unlock()
 		}
 		return
 	}
@@ -305,7 +309,7 @@ func (c *conn) apply(ctx context.Context, ops []*setOp) {
 // setOp reads SET key value [NX|XX] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL], and its older
 // forms.
 func (c *conn) setOp(name string, cmd command) *setOp {
-	op := &setOp{}
+	op := &setOp{lockstep: c.lockstep}
 	if len(cmd.values) != 1 {
 		op.value, op.err = &value{}, wrongArgs(name)
 		return op
@@ -317,6 +321,7 @@ func (c *conn) setOp(name string, cmd command) *setOp {
 	}
 	op.key = bytes.Clone(cmd.args[1])
 	c.keys += int64(len(op.key))
+	c.expects(op.key, op.value.size)
 	now := c.s.times()
 	switch name {
 	case "SETNX":

@@ -38,8 +38,10 @@ type conn struct {
 	tenant   *tenant
 	known    bool // the identity is somebody
 	place    *auth.Held
-	due      time.Time // what the peer sends of this command must be here
-	nobody   time.Time // since when it was not
+	lockstep bool          // see ServeLockstep
+	waited   time.Duration // for memory and rate, of this command
+	due      time.Time     // what the peer sends of this command must be here
+	nobody   time.Time     // since when it was not
 	unwatch  func()
 	expelled atomic.Bool
 	number   int // selected database
@@ -252,11 +254,14 @@ func (c *conn) until(d time.Duration) time.Time {
 // closed.
 func (c *conn) broken(err error) error {
 	var p protocolError
+	var wait *tryAgain
+	if c.lockstep && (errors.As(err, &p) || errors.As(err, &wait)) {
+		return errors.Join(c.hangUp(err), c.flush())
+	}
 	if errors.As(err, &p) {
 		c.out = redcon.AppendError(c.out, "ERR "+p.Error())
 		return errors.Join(err, c.flush(), c.linger())
 	}
-	var wait *tryAgain
 	if errors.As(err, &wait) {
 		return errors.Join(err, c.fail(err), c.flush(), c.linger())
 	}
@@ -307,6 +312,9 @@ func (c *conn) dispatch(cmd command) error {
 	}()
 	if err := c.permitted(d, name, len(cmd.args)); err != nil {
 		c.dropValues(cmd.values)
+		if name == "EXISTS" {
+			return c.noOnes(err, 1)
+		}
 		return c.fail(err)
 	}
 	c.about.set(func(a *aboutInfo) { a.command, a.last = name, start })
@@ -364,9 +372,10 @@ func (c *conn) permitted(d *definition, name string, args int) error {
 		if err := c.identity.Check(c.s.o.Wall(), d.need); err != nil {
 			return err
 		}
-		if wait, ok := c.identity.Limits().Admit(1, 0); !ok {
-			return &tryAgain{wait, "over the tenant's rate"}
+		if name == "EXISTS" {
+			c.waited = max(c.waited, c.s.o.lockstepWait) // it has an answer at once
 		}
+		return c.allow(1, 0)
 	}
 	return nil
 }
@@ -401,7 +410,7 @@ func (c *conn) null() {
 	if c.outcome == watch.OK {
 		c.outcome = watch.Miss
 	}
-	if c.proto == 3 {
+	if c.proto == 3 && !c.lockstep {
 		c.out = append(c.out, "_\r\n"...)
 	} else {
 		c.out = redcon.AppendNull(c.out)
@@ -461,6 +470,9 @@ func (c *conn) fail(err error) error {
 		text = "READONLY You can't write against a read only store."
 	default:
 		text = "ERR " + err.Error()
+	}
+	if c.lockstep {
+		return c.hangUp(err)
 	}
 	c.out = redcon.AppendError(c.out, text)
 	return c.flushIfLarge()

@@ -33,6 +33,16 @@
 //
 // EXISTS also grants a lease, out of a small budget a tenant: see leases.
 //
+// # Lockstep
+//
+// Clients exist that read as many bytes as the reply they hope for has, and never find their place again. To such a
+// client an error is a shift of everything that follows: a later GET takes the value of another key, which no checksum
+// sees. On a connection of ServeLockstep every reply to SET, GET and EXISTS therefore has the length that its client
+// reads, or does not come. Declined is a SET that is OK and leaves nothing under its key. What is
+// lacked for the moment is waited for, five seconds. An EXISTS in trouble is 0. A GET without a value is a nil with
+// zeros in it, as long as the header the client waits for: that of the key's value as it was last set, found or got there,
+// or the one that all values of the credential have which were, since this server began. All else ends the connection.
+//
 // # Why not all of redcon
 //
 // Replies are written with tidwall/redcon. Its reader is not used: it holds a whole
@@ -50,6 +60,7 @@
 //   - An expired key is found by nobody, from the millisecond of its expiry on.
 //   - No byte of a piece is sent before the store has checked all of that piece.
 //   - Replies are in the order of commands.
+//   - No error is a reply of a lockstep connection.
 //   - Memory a peer can take is bounded: some 64 KiB a connection; larger commands, and values in
 //     flight, over all connections (Options.SendBytes, ReceiveBytes). Who finds none is
 //     told when to try again; in the midst of a command's arguments it is hung up on as well.

@@ -102,7 +102,7 @@ func FuzzConn(f *testing.F) {
 		s, err := New(st, Options{Auth: d, OpTimeout: 2 * time.Second, IOTimeout: 2 * time.Second})
 		require.NoError(t, err)
 		ours, theirs := net.Pipe()
-		s.begin(theirs)
+		s.begin(theirs, false)
 		go func() {
 			_ = ours.SetDeadline(time.Now().Add(5 * time.Second))
 			_, _ = ours.Write(in)
@@ -110,6 +110,48 @@ func FuzzConn(f *testing.F) {
 			ours.Close()
 		}()
 		_, _ = io.Copy(io.Discard, ours)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		require.NoError(t, s.Shutdown(ctx))
+	})
+}
+
+// FuzzLockstep: whatever a lockstep connection sends, no reply is an error.
+func FuzzLockstep(f *testing.F) {
+	seeds(f)
+	for _, s := range []string{
+		"*2\r\n$6\r\nEXISTS\r\n$1\r\nk\r\n*1\r\n$6\r\nEXISTS\r\n", "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\nab\r\n*1\r\n$3\r\nGET\r\n", "AUTH x\r\nEXISTS k\r\n",
+		"SET k 12345678901\r\nGET x\r\nGET k\r\n", "SET k v NX\r\nSET k v NX\r\n", "HELLO 3\r\nSET k v\r\nSET k v NX\r\n", "*2\r\n$6\r\nEXISTS\r\n$70000\r\n",
+	} {
+		f.Add([]byte(s))
+	}
+	d, err := auth.New(nil, nil, nil)
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		st := memstore.New(memstore.Options{CapacityBytes: 1 << 20})
+		defer st.Close()
+		s, err := New(st, Options{Auth: d, OpTimeout: 2 * time.Second, IOTimeout: 2 * time.Second, lockstepWait: time.Millisecond})
+		require.NoError(t, err)
+		ours, theirs := net.Pipe()
+		s.begin(theirs, true)
+		go func() {
+			_ = ours.SetDeadline(time.Now().Add(5 * time.Second))
+			_, _ = ours.Write(in)
+			_, _ = ours.Write([]byte("\r\n"))
+			_, _ = ours.Write(bytes.Join([][]byte{encode("SET", "k", "0123456789"), encode("EXISTS", "k"), encode("GET", "k"), encode("QUIT")}, nil))
+		}()
+		c := &client{t, ours, bufio.NewReader(ours)}
+		for {
+			first, err := c.r.Peek(1)
+			if err != nil {
+				break
+			}
+			require.NotEqual(t, byte('-'), first[0], "an error")
+			if _, err := c.tryReply(); err != nil {
+				break
+			}
+		}
+		ours.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, s.Shutdown(ctx))

@@ -15,8 +15,10 @@ type tenant struct {
 	leases leases
 	stats  tenantStats
 
-	mu  sync.Mutex
-	dbs map[int]*database
+	mu     sync.Mutex
+	dbs    map[int]*database
+	told   *told             // lockstep; nil: nothing was
+	digits map[string]uint16 // by credential: a bit for each number of digits that sizes of its values have (lockstep)
 }
 
 // leases are the promises EXISTS made: who was told that a key is there and asks for

@@ -69,8 +69,8 @@ func (c *conn) mayReceive(n int64) error {
 	if err := c.identity.Check(c.s.o.Wall(), auth.Write); err != nil {
 		return err
 	}
-	if wait, ok := c.identity.Limits().Admit(0, n); !ok {
-		return &tryAgain{wait, "over the tenant's rate"}
+	if err := c.allow(0, n); err != nil {
+		return err
 	}
 	if _, err := c.databaseToSet(); err != nil {
 		return err
@@ -88,16 +88,17 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 	if failed {
 		return c.discard(size)
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.s.o.ShedAfter)
+	ctx, cancel := context.WithTimeout(c.ctx, c.patience(c.s.o.ShedAfter))
 	by, takes := c.s.receiving.of(c.identity.Limits()), max(size, layout.PageSize) // the store's memory is in pages
 	err := c.s.receiving.Acquire(ctx, by, takes)
 	cancel()
+	c.waited += time.Since(began)
 	if err != nil {
 		c.s.stats.shed.Add(1)
 		f.fail(&tryAgain{c.s.o.ShedAfter, "no memory to receive into"})
 		return c.discard(size)
 	}
-	ctx, cancel = context.WithTimeout(c.ctx, c.s.o.OpTimeout)
+	ctx, cancel = context.WithTimeout(c.ctx, c.patience(c.s.o.OpTimeout))
 	mem, err := c.s.store.Alloc(ctx, size)
 	cancel()
 	if err != nil {

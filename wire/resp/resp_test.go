@@ -436,14 +436,6 @@ func TestExistsLeasesWithinABudget(t *testing.T) {
 	assert.Equal(t, int64(1), f.server.tenantOf("default").leases.refused(), "and its bytes are free again")
 }
 
-func TestCloseOnMiss(t *testing.T) {
-	t.Parallel()
-	c := serve(t, nil, Options{CloseOnMiss: true}).dial()
-	c.send("GET", "k")
-	_, err := c.tryReply()
-	assert.ErrorIs(t, err, io.EOF)
-}
-
 // EXISTS promises the key of the selected database, whatever was promised of its namesakes.
 func TestPromisesAreOfOneDatabase(t *testing.T) {
 	t.Parallel()

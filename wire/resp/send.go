@@ -28,6 +28,7 @@ const MinSendBytes = sendWindow
 
 // outgoing is one value of a run of GETs.
 type outgoing struct {
+	key   []byte
 	h     *head
 	err   error // there is no value; errNone is a plain miss
 	lease skep.LeaseID
@@ -100,7 +101,7 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 	heads, errs := db.headsOf(ctx, keys, true)
 	for i := range run {
 		o := &run[i]
-		o.h, o.err = heads[i], errs[i]
+		o.key, o.h, o.err = keys[i], heads[i], errs[i]
 		for try := 0; o.err == nil && o.h.piece != 0; try++ {
 			db.reading.begin(o.h.id)
 			o.read = true
@@ -116,9 +117,12 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 			}
 			// Replaced since its head was read, or evicted: the head as it is now says which.
 			c.letGoOf(db, o)
-			old := o.h.id
-			if o.h, o.err = db.head(ctx, keys[i]); o.err == nil && (o.h.id == old || try > 8) {
-				o.h, o.err = nil, errNone
+			now, err := db.head(ctx, keys[i])
+			if err == nil && (now.id == o.h.id || try > 8) {
+				err = errNone
+			}
+			if o.err = err; err == nil { // else o.h says what is missed
+				o.h = now
 			}
 		}
 	}
@@ -195,22 +199,18 @@ func (c *conn) small(o *outgoing) error {
 	var wait *tryAgain
 	switch {
 	case o.err == nil:
+		c.expects(o.key, o.h.size)
 		c.bulk(o.h.inline)
 		return c.flushIfLarge()
-	case errors.As(o.err, &wait), skep.KindOf(o.err) == skep.Overloaded:
+	case !c.lockstep && (errors.As(o.err, &wait) || skep.KindOf(o.err) == skep.Overloaded):
 		return c.fail(o.err)
 	case skep.KindOf(o.err) == skep.Damaged:
 		c.s.o.Log.Error("damaged value, answered as a miss", "tenant", c.tenant.name, "error", o.err)
 	case !isMiss(o.err):
 		c.s.o.Log.Warn("get failed, answered as a miss", "tenant", c.tenant.name, "error", o.err)
 	}
-	return c.miss()
-}
-
-// miss replies that there is no value, or hangs up where that is configured.
-func (c *conn) miss() error {
-	if c.s.o.CloseOnMiss {
-		return errCut
+	if c.lockstep {
+		return c.missInStep(o)
 	}
 	c.null()
 	return c.flushIfLarge()
@@ -233,6 +233,7 @@ func (c *conn) large(ctx context.Context, all *pieces, v int) error {
 		}
 		if !sent {
 			c.out = append(strconv.AppendInt(append(c.out, '$'), o.h.size, 10), '\r', '\n')
+			c.expects(o.key, o.h.size)
 			sent = true
 		}
 		data := ch.Data

@@ -46,13 +46,10 @@ type Options struct {
 	// a tenant may have; 10 s (negative: none) and 256 MiB.
 	ExistsLease      time.Duration
 	ExistsLeaseBytes int64
-	// CloseOnMiss hangs up where a GET finds nothing, for clients that take a nil for the
-	// header of a value and stall (LMCache's first native client).
-	CloseOnMiss bool
 	// Copies of each block, on as many devices; 1.
 	Copies int
 
-	stuckAfter time.Duration // of tests
+	stuckAfter, lockstepWait time.Duration // of tests
 
 	Log    *slog.Logger    // discarded when nil
 	Watch  *watch.Recorder // may be nil
@@ -78,6 +75,7 @@ func (o *Options) ensureDefaults() {
 	def(&o.ExistsLeaseBytes, 256<<20)
 	def(&o.Copies, 1)
 	def(&o.stuckAfter, stuckAfter)
+	def(&o.lockstepWait, lockstepWait)
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -143,6 +141,7 @@ type Server struct {
 
 type serverStats struct {
 	accepted, refused, shed, denied, cut, stuck atomic.Int64
+	declined, padded, hungUp                    atomic.Int64 // of lockstep connections
 }
 
 type tenantStats struct{ hits, misses atomic.Int64 }
@@ -193,7 +192,9 @@ func New(st skep.Store, o Options) (*Server, error) {
 
 // Serve accepts connections until the listener fails or Shutdown is called, which is
 // not an error. It closes l.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) error { return s.accept(l, false) }
+
+func (s *Server) accept(l net.Listener, lockstep bool) error {
 	s.mu.Lock()
 	if s.draining.Load() {
 		s.mu.Unlock()
@@ -225,20 +226,20 @@ func (s *Server) Serve(l net.Listener) error {
 			continue
 		}
 		pause = time.Millisecond
-		s.begin(raw)
+		s.begin(raw, lockstep)
 	}
 }
 
 // begin serves a connection on a goroutine of its own, or refuses it.
-func (s *Server) begin(raw net.Conn) {
-	c := &conn{s: s, raw: raw, about: about{since: time.Now()}}
+func (s *Server) begin(raw net.Conn, lockstep bool) {
+	c := &conn{s: s, raw: raw, lockstep: lockstep, about: about{since: time.Now()}}
 	c.about.info.last, c.nobody = s.o.Clock(), c.about.since
 	s.mu.Lock()
 	draining := s.draining.Load()
 	if draining || !s.o.Gate.Enter(1) {
 		s.mu.Unlock()
 		s.stats.refused.Add(1)
-		if _, secure := raw.(*tls.Conn); !draining && !secure { // a handshake would wait for the peer
+		if _, secure := raw.(*tls.Conn); !draining && !secure && !lockstep { // a handshake would wait for the peer
 			_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = raw.Write([]byte("-ERR max number of clients reached, retry after 1000 ms\r\n"))
 		}
@@ -309,7 +310,7 @@ func (s *Server) tenantOf(name string) *tenant {
 	defer s.mu.Unlock()
 	t := s.tenants[name]
 	if t == nil {
-		t = &tenant{name: name, dbs: map[int]*database{}}
+		t = &tenant{name: name, dbs: map[int]*database{}, digits: map[string]uint16{}}
 		t.leases.budget = s.o.ExistsLeaseBytes
 		s.tenants[name] = t
 	}
@@ -377,6 +378,7 @@ var (
 	descDenied  = prometheus.NewDesc("skep_resp_denied_total", "AUTH and HELLO with a wrong credential.", nil, nil)
 	descCut     = prometheus.NewDesc("skep_resp_values_cut_total", "Connections closed because the rest of a value was damaged or lost.", nil, nil)
 	descStuck   = prometheus.NewDesc("skep_resp_readers_cut_total", "Connections closed because their reader took nothing while others waited for memory.", nil, nil)
+	descStep    = prometheus.NewDesc("skep_resp_lockstep_total", "What lockstep connections got in place of an error or a miss: OK for a SET that was declined, a nil of the length expected, or their end.", []string{"result"}, nil)
 	descKeys    = prometheus.NewDesc("skep_resp_keys_total", "Keys asked for by GET and MGET, by tenant and result.", []string{"tenant", "result"}, nil)
 	descLeaseNo = prometheus.NewDesc("skep_resp_exists_leases_denied_total", "EXISTS answered without a promise: the tenant's budget was spent, or the store granted no lease.", []string{"tenant"}, nil)
 )
@@ -403,6 +405,9 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	count(descDenied, s.stats.denied.Load())
 	count(descCut, s.stats.cut.Load())
 	count(descStuck, s.stats.stuck.Load())
+	count(descStep, s.stats.declined.Load(), "declined")
+	count(descStep, s.stats.padded.Load(), "nil")
+	count(descStep, s.stats.hungUp.Load(), "hangup")
 	for _, t := range tenants {
 		count(descKeys, t.stats.hits.Load(), t.name, "hit")
 		count(descKeys, t.stats.misses.Load(), t.name, "miss")

@@ -2,6 +2,7 @@ package resp
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -34,12 +35,13 @@ func (v *value) head(key []byte, expiry int64) *head {
 
 // setOp is one key to be set.
 type setOp struct {
-	key     []byte
-	value   *value
-	expiry  int64 // ms since 1970; 0: none
-	keepTTL bool
-	ifNone  bool // NX
-	ifThere bool // XX
+	key      []byte
+	value    *value
+	expiry   int64 // ms since 1970; 0: none
+	keepTTL  bool
+	ifNone   bool // NX
+	ifThere  bool // XX
+	lockstep bool // of a connection that is told of no refusal
 
 	done bool // it was set; false also when NX or XX said no
 	err  error
@@ -60,6 +62,7 @@ func (db *database) set(ctx context.Context, ops []*setOp) {
 	for len(ops) > 0 {
 		n := withoutRepeat(keys)
 		db.setOnce(ctx, ops[:n], keys[:n])
+		db.decline(ctx, ops[:n])
 		ops, keys = ops[n:], keys[n:]
 	}
 }
@@ -146,8 +149,11 @@ func (db *database) complete(ctx context.Context, h *head) (lost bool, err error
 	if err != nil || whole {
 		return false, err
 	}
-	return true, &tryAgain{db.server.o.ShedAfter, "part of the value was flushed, purged or evicted while the rest was stored"}
+	return true, errPartGone
 }
+
+// errPartGone refuses a value that lost a piece before it was set.
+var errPartGone = &tryAgain{time.Second, "part of the value was flushed, purged or evicted while the rest was stored"}
 
 // dropValue gives up an op's pieces.
 func (db *database) dropValue(op *setOp) {

@@ -39,7 +39,7 @@ func piped(t *testing.T, o Options) (dial func() *client) {
 // pipedTo is a connection to s that buffers nothing.
 func pipedTo(t *testing.T, s *Server) *client {
 	here, there := net.Pipe()
-	s.begin(there)
+	s.begin(there, false)
 	return &client{t, here, bufio.NewReader(here)}
 }
 

@@ -81,7 +81,7 @@ type port struct{ name, addr string }
 
 // ports lists the TCP listeners that are on.
 func (c *Config) ports() []port {
-	all := []port{{"listen", c.Listen}, {"resp", c.RESP}, {"http", c.HTTP}}
+	all := []port{{"listen", c.Listen}, {"resp", c.RESP}, {"redis.lockstep", c.Redis.Lockstep}, {"http", c.HTTP}}
 	return slices.DeleteFunc(all, func(p port) bool { return p.addr == None })
 }
 
@@ -115,12 +115,13 @@ func (c *Config) checkTLS() (wrong []error) {
 	if t.ClientCA != "" && t.Cert == "" {
 		wrong = append(wrong, problem("tls.client_ca", "set", "empty while tls.cert is"))
 	}
-	if len(t.Plain) > 3 {
-		return append(wrong, problem("tls.plain", fmt.Sprintf("%d ports", len(t.Plain)), "listen, resp or http, each once"))
+	plain, known := []string{"listen", "resp", "http", "redis.lockstep"}, "listen, resp, http or redis.lockstep"
+	if len(t.Plain) > len(plain) {
+		return append(wrong, problem("tls.plain", fmt.Sprintf("%d ports", len(t.Plain)), known+", each once"))
 	}
 	for _, p := range t.Plain {
-		if p != "listen" && p != "resp" && p != "http" {
-			wrong = append(wrong, problem("tls.plain", p, "listen, resp or http"))
+		if !slices.Contains(plain, p) {
+			wrong = append(wrong, problem("tls.plain", p, known))
 		}
 	}
 	if t.Cert != "" && t.Key != "" {

@@ -52,7 +52,7 @@ type TLSConfig struct {
 	Cert     string   `yaml:"cert" doc:"certificate chain, PEM"`
 	Key      string   `yaml:"key" doc:"its private key, PEM"`
 	ClientCA string   `yaml:"client_ca" doc:"certificates that sign client certificates, PEM; empty: certificates count only when pinned by hash"`
-	Plain    []string `yaml:"plain" doc:"ports that stay without TLS: listen, resp, http"`
+	Plain    []string `yaml:"plain" doc:"ports that stay without TLS: listen, resp, http, redis.lockstep"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,
@@ -101,7 +101,7 @@ type Limits struct {
 type RESPConfig struct {
 	ExistsLease      Duration `yaml:"exists_lease" doc:"how long what EXISTS found stays; 0: no promise"`
 	ExistsLeaseBytes Size     `yaml:"exists_lease_bytes" doc:"how much of it a tenant may have"`
-	CloseOnMiss      bool     `yaml:"close_on_miss" doc:"hang up where a GET finds nothing, for clients that stall on a nil (LMCache's first native client)"`
+	Lockstep         string   `yaml:"lockstep" doc:"HOST:PORT of RESP for clients that read replies of fixed lengths, as LMCache's native one does: SET, GET and EXISTS are never answered by an error; none: no such port"`
 	Copies           int      `yaml:"copies" doc:"of each block, on as many devices; of databases made from now on"`
 }
 
@@ -130,7 +130,7 @@ func Default() *Config {
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
-		Redis: RESPConfig{ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1},
+		Redis: RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1},
 		Log:   LogConfig{Level: "info", Format: "text"},
 		Trace: Trace{Ratio: 0.01},
 	}

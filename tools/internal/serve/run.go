@@ -230,7 +230,7 @@ func (s *server) setShares(c *Config) {
 // listener is one place to be served.
 type listener struct {
 	net.Listener
-	protocol string // wire, resp, http
+	protocol string // wire, resp, lockstep, http
 	secure   bool
 }
 
@@ -256,7 +256,7 @@ func (s *server) listen() (out []listener, err error) {
 			}
 		}
 	}()
-	protocols := map[string]string{"listen": "wire", "resp": "resp", "http": "http"}
+	protocols := map[string]string{"listen": "wire", "resp": "resp", "redis.lockstep": "lockstep", "http": "http"}
 	for _, p := range s.c.ports() {
 		l, err := net.Listen("tcp", p.addr)
 		if err != nil {
@@ -328,6 +328,8 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 				err = s.wire.Serve(wireCtx, at)
 			case "resp":
 				err = s.resp.Serve(at)
+			case "lockstep":
+				err = s.resp.ServeLockstep(at)
 			case "http":
 				if err = web.Serve(at); errors.Is(err, http.ErrServerClosed) {
 					err = nil
@@ -389,8 +391,8 @@ func (s *server) make(ctx context.Context) (err error) {
 		Auth: s.dir, Gate: s.gates.resp, SendBytes: half * 3 / 5, ReceiveBytes: half * 2 / 5,
 		OpTimeout: time.Duration(c.Limits.Op), IOTimeout: time.Duration(c.Limits.IO), IdleTimeout: time.Duration(c.Limits.Idle),
 		ExistsLease: time.Duration(c.Redis.ExistsLease), ExistsLeaseBytes: int64(c.Redis.ExistsLeaseBytes),
-		CloseOnMiss: c.Redis.CloseOnMiss, Copies: c.Redis.Copies,
-		Log: s.log.With("part", "resp"), Watch: s.watch, Tracer: s.tracer, Clock: s.o.Clock,
+		Copies: c.Redis.Copies,
+		Log:    s.log.With("part", "resp"), Watch: s.watch, Tracer: s.tracer, Clock: s.o.Clock,
 	}
 	ro.SendBytes = max(ro.SendBytes, resp.MinSendBytes)
 	if ro.ExistsLease == 0 {

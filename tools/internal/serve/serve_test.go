@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -170,7 +171,7 @@ func TestConfigurationsThatAreTooMuch(t *testing.T) {
 			strings.ReplaceAll(nines, "*a", "*c") + "\ne: &e " + strings.ReplaceAll(nines, "*a", "*d") + "\nf: " + strings.ReplaceAll(nines, "*a", "*e"),
 		"marks of values":               "x: [" + strings.Repeat(",", maxValues),
 		"at most 10000":                 "credentials: [" + strings.Repeat("{},", maxKeys) + "{}]",
-		"listen, resp or http, each":    "tls: {plain: [" + strings.Repeat("listen,", 4) + "]}",
+		"redis.lockstep, each":          "tls: {plain: [" + strings.Repeat("listen,", 5) + "]}",
 		"400 problems more":             "credentials: [" + strings.Repeat("{x: 1},", maxProblems+400) + "]",
 		"mapping key \"z\" already def": "z: 1\nz: 2",
 	} {
@@ -310,6 +311,41 @@ func get(t *testing.T, client *http.Client, url, token string) (int, string) {
 	b, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	return res.StatusCode, string(b)
+}
+
+// On redis.lockstep a connection ends where one of resp is told of an error, and both reach the same values. With TLS it
+// has TLS unless tls.plain names it.
+func TestServeLockstep(t *testing.T) {
+	t.Parallel()
+	assert.NotContains(t, fmt.Sprint(Default().ports()), "lockstep", "there is none unless it is asked for")
+	c := local(t)
+	c.Redis.Lockstep = "127.0.0.1:0"
+	r := start(t, c, Options{})
+	ctx := context.Background()
+	plain, step := redistest.New(patient(r.at("resp"))), redistest.New(patient(r.at("lockstep")))
+	require.NoError(t, step.Set(ctx, "k", []byte("value"), time.Hour))
+	got, err := plain.Get(ctx, "k")
+	require.NoError(t, err)
+	assert.Equal(t, "value", string(got))
+	var said redistest.Error
+	_, err = plain.Do(ctx, "APPEND", "k", "v")
+	assert.ErrorAs(t, err, &said)
+	_, err = step.Do(ctx, "APPEND", "k", "v")
+	assert.ErrorIs(t, err, io.EOF)
+	require.NoError(t, plain.Close())
+	require.NoError(t, step.Close())
+	_, metrics := get(t, http.DefaultClient, "http://"+r.at("http")+"/metrics", "")
+	assert.Contains(t, metrics, `skep_resp_lockstep_total{result="hangup"} 1`)
+	require.NoError(t, r.stop())
+
+	for _, at := range []string{"no port", "0.0.0.0:1", "127.0.0.1:66000"} {
+		c.Redis.Lockstep = at
+		assert.ErrorContains(t, errors.Join(c.problems()...), "redis.lockstep", at)
+	}
+	c.Redis.Lockstep, c.TLS.Plain = None, []string{"listen", "resp", "http", "redis.lockstep"}
+	assert.Empty(t, c.problems())
+	c.TLS.Plain[0] = "lockstep"
+	assert.ErrorContains(t, errors.Join(c.problems()...), "tls.plain")
 }
 
 // A server on real devices serves all protocols, drains, and finds everything again.
