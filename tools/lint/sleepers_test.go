@@ -13,6 +13,7 @@ const (
 
 // sleepers are functions of tests that go by the clock, and why they must: "FILE FUNCTION".
 var sleepers = map[string]string{
+	"wire/resp/lockstep_test.go TestLockstepSetsWait":                       "what it measures is called in bubbles of time only",
 	"gpu/gputest/prompt.go moves":                                           works,
 	"gpu/loan/child_test.go runBorrower":                                    works,
 	"gpu/loan/lenders_test.go TestLenderKilled":                             fault,
