@@ -508,6 +508,7 @@ func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Bat
 	for _, in := range a.blocks {
 		if r := in.replaces; r != nil {
 			old, ok := s.index.Resolve(*r)
+			ok = ok && old.Partial
 			if in.dropPending = ok && old.Location == 0; ok && !in.dropPending {
 				in.dropBytes, in.dropForget = s.forgetter(ns, *r, old)
 				b.DeleteBlock(layout.Unpack(old.Location))

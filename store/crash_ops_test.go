@@ -158,11 +158,15 @@ func (c *crashWriter) put(ctx context.Context, sp *crashSpace, x *crashSlot) str
 		versions[i] = c.or.version(x)
 		r.Blocks = append(r.Blocks, x.block(versions[i]))
 	}
-	// The last of a chain's run may replace a sibling.
+	// The last of a chain's run may replace a sibling, which stays if it is whole.
 	var replaces *crashSlot
 	if sp.spec.Chained && c.rng.IntN(100) < w.replaces {
 		if replaces = c.sibling(sp, list); replaces != nil {
 			r.Blocks[len(list)-1].Replaces = &replaces.key
+			if !replaces.tail {
+				c.w.c.happened("whole blocks named as replaced", 1)
+				replaces = nil
+			}
 		}
 	}
 	what := sprintf("put %v versions %v ack %d replaces %v", list, versions, r.Ack, replaces)

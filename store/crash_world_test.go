@@ -56,6 +56,7 @@ type crashSlot struct {
 	depth  int
 	size   int
 	state  bool // has a second part
+	tail   bool // has fewer valid tokens than a block holds, and no children
 }
 
 func (c *crashSlot) scope() skep.Scope { return skep.Scope{Namespace: c.space.id, Salt: c.salt} }
@@ -88,6 +89,9 @@ func (c *crashSlot) content(part string, version int) []byte {
 
 func (c *crashSlot) block(version int) skep.Block {
 	b := skep.Block{Key: c.key, Parts: []skep.Part{{Bytes: c.content(skep.PartKV, version)}}}
+	if c.tail {
+		b.ValidTokens = 1
+	}
 	if c.state {
 		b.Parts = append(b.Parts, skep.Part{Name: "state", Bytes: c.content("state", version)})
 	}
@@ -152,7 +156,7 @@ func (w *crashWorld) populate(room int64, copies int) {
 		for i, share := range shares {
 			class, chained := []skep.Class{skep.Durable, skep.Cache}[i/2], i%2 == 0
 			name := fmt.Sprintf("%s %s %d", class, []string{"chain", "keys"}[i%2], writer)
-			sp := &crashSpace{writer: writer, spec: skep.NamespaceSpec{Tenant: "t", Name: name, Model: name, Shape: anySize, Class: class, Copies: copies, Chained: chained}}
+			sp := &crashSpace{writer: writer, spec: skep.NamespaceSpec{Tenant: "t", Name: name, Model: name, Shape: halfShape, Class: class, Copies: copies, Chained: chained}}
 			for bytes := int64(0); bytes < room*int64(share)/100/int64(copies*w.writers) && len(sp.slots) < 150/w.writers; {
 				sp.grow(w.rng, most)
 				bytes += int64(sp.slots[len(sp.slots)-1].size) + 4096
@@ -175,10 +179,11 @@ func (sp *crashSpace) grow(rng *rand.Rand, most int) {
 		c.size = 700 + rng.IntN(2100) // it shares a page in every version
 	}
 	if n := len(sp.slots); sp.spec.Chained && n > 0 && rng.IntN(5) > 0 {
-		if p := sp.slots[max(0, n-1-rng.IntN(4))]; p.depth < 12 {
+		if p := sp.slots[max(0, n-1-rng.IntN(4))]; p.depth < 12 && !p.tail {
 			c.parent, c.depth, c.salt = p, p.depth+1, p.salt
 		}
 	}
+	c.tail = sp.spec.Chained && rng.IntN(3) == 0
 	c.key = keyOf(uint32(len(sp.slots)), uint32(len(sp.spec.Name)), rng.Uint32())
 	sp.slots = append(sp.slots, c)
 }

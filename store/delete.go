@@ -210,17 +210,23 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 	}
 }
 
-// drop removes a block that another has made superfluous. REQUIRES: s.changes.
+// drop removes a partial tail that another block has made superfluous. REQUIRES: s.changes.
 func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
-	var e index.Entry
-	var ok bool
+	e, ok := s.index.Resolve(*in.replaces)
+	if !ok || !e.Partial {
+		return
+	}
 	if in.dropForget != nil { // its row is deleted
 		if e, ok = s.index.Remove(*in.replaces, index.AnyLocation); ok {
 			ns.Stored.Add(-in.dropBytes)
 			in.dropForget()
 		}
 	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
-		s.deleteRow(unpack(e.Location))
+		l := unpack(e.Location)
+		s.deleteRow(l)
+		if g := s.space.find(l.Group); g != nil && !in.dropLogged {
+			s.suspect(g) // its record stays in the log, and no tombstone covers it
+		}
 	}
 	if !ok {
 		return

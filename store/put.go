@@ -40,6 +40,7 @@ type incoming struct {
 	dropBytes     int64  // the same of the block that Replaces names
 	dropForget    func()
 	dropPending   bool             // that block was only accepted: its row may come yet
+	dropLogged    bool             // the log has a tombstone of it
 	held          []held           // its parts there
 	shared        []*memory.Buffer // references to them, while it is written from there
 	known         *segment.Record  // what others see of it until it is committed

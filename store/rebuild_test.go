@@ -191,3 +191,41 @@ func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
 		})
 	}
 }
+
+// A block that names a tail and a block that names a whole one: only the tail is dropped, and so it is after a rebuild.
+func TestARebuildKeepsWholeBlocksThatWereNamedAsReplaced(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: halfShape, Class: skep.Durable, Copies: 1, Chained: true})
+	require.NoError(t, err)
+	sc := skep.Scope{Namespace: n.ID}
+	first, tail, whole, next := keyOf(1), keyOf(2), keyOf(3), []skep.Key{keyOf(4), keyOf(5)}
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{first}, 8<<10))
+	put := func(key skep.Key, valid int, replaces *skep.Key) {
+		r := putRequest(sc, &first, 1, []skep.Key{key}, 8<<10)
+		r.Blocks[0].ValidTokens, r.Blocks[0].Replaces = valid, replaces
+		res, err := s.Put(ctx, r)
+		require.NoError(t, err)
+		requireOutcome(t, skep.Committed, res)
+	}
+	put(tail, 1, nil)
+	put(whole, 0, nil)
+	put(next[0], 0, &tail)
+	put(next[1], 0, &whole)
+	check := func() {
+		require.Equal(t, 1, prefix(t, s, sc, []skep.Key{first, tail}))
+		require.Equal(t, 2, prefix(t, s, sc, []skep.Key{first, whole}))
+		require.Equal(t, 2, prefix(t, s, sc, []skep.Key{first, next[0]}))
+		require.Equal(t, 2, prefix(t, s, sc, []skep.Key{first, next[1]}))
+	}
+	check()
+	require.NoError(t, s.Close())
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	check()
+}

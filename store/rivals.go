@@ -96,7 +96,13 @@ func (s *Store) logBlocks(ns *namespaces.Namespace, a *appending, w *segment.Log
 		if err := w.Record(&in.rec); err != nil {
 			return err
 		}
+		// A whole block stays. Of what is not there nothing says what it will be: a tombstone would
+		// have a rebuild forget a whole block whose put began before.
 		if in.replaces != nil {
+			old, ok := s.index.Resolve(*in.replaces)
+			in.dropLogged = ok && old.Partial
+		}
+		if in.dropLogged {
 			t := segment.Tombstone{Seq: a.seq, Covers: a.seq, Instance: in.rec.Instance, SaltTag: in.rec.SaltTag, Key: *in.rec.Replaces}
 			if err := w.Tombstone(&t); err != nil {
 				return err

@@ -100,7 +100,7 @@ func newSecondWorld(t *testing.T, seed uint64) *secondWorld {
 		{Name: "first", Class: skep.Durable, Copies: copies, Chained: true},
 		{Name: "cache", Class: skep.Cache, Copies: 1},
 	} {
-		spec.Tenant, spec.Shape = "t", anySize
+		spec.Tenant, spec.Shape = "t", halfShape
 		info, err := w.s.OpenNamespace(testContext(t), spec)
 		require.NoError(t, err)
 		sp := &secondSpace{spec: spec, sc: skep.Scope{Namespace: info.ID}, keys: chainKeys(i+1, secondKeys)}
@@ -346,7 +346,11 @@ func (sp *secondSpace) size(i, version int) int { return 500 + 3000*((i+version)
 
 func (sp *secondSpace) block(i, version int) skep.Block {
 	k := sp.keys[i]
-	return skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, version, sp.size(i, version))}}}
+	b := skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, version, sp.size(i, version))}}}
+	if !sp.spec.Chained {
+		b.ValidTokens = 1 // so that another can replace it
+	}
+	return b
 }
 
 // versionOf is the version whose bytes data are, -1 for none.

@@ -354,11 +354,14 @@ func TestReplacedWhileItIsWritten(t *testing.T) {
 	ctx := testContext(t)
 	s, r, _ := openRig(t, func(o *Options) { o.CacheBytes = 4 << 20 })
 	defer func() { require.NoError(t, s.Close()) }()
-	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: halfShape, Class: skep.Durable, Copies: 1, Chained: true})
+	require.NoError(t, err)
+	sc := skep.Scope{Namespace: n.ID}
 	keys := chainKeys(1, 3)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[:1], 8<<10))
 	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 	tail := putRequest(sc, &keys[0], 1, keys[1:2], 8<<10)
+	tail.Blocks[0].ValidTokens = 1
 	tail.Ack = skep.AckAccepted
 	res, err := s.Put(ctx, tail)
 	require.NoError(t, err)

@@ -171,6 +171,9 @@ func keyOf(words ...uint32) skep.Key {
 // anySize is a shape of blocks of any size.
 var anySize = skep.Shape{Kind: skep.Opaque, BlockTokens: 1}
 
+// halfShape is a shape of blocks of any size, some of which are partial.
+var halfShape = skep.Shape{Kind: skep.Opaque, BlockTokens: 2}
+
 func openSpace(t testing.TB, s skep.Store, name string, class skep.Class, copies int, chained bool) skep.Scope {
 	t.Helper()
 	n, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: "t", Name: name, Shape: anySize, Class: class, Copies: copies, Chained: chained})

@@ -274,6 +274,18 @@ func testChains(t *testing.T, open Open) {
 		require.Equal(e, 2, tail.found())
 		tail.miss(2)
 	})
+	e.run("a whole block is not replaced", func(e *env) {
+		n := e.space(hnd)
+		c, other := e.chain(n, 3).put(0, 2), e.chain(n, 3)
+		copy(other.keys, c.keys[:2])
+		e.put(other.request(2, 3))
+		r := c.request(2, 3)
+		r.Blocks[0].Replaces = &other.keys[2]
+		e.put(r)
+		require.Equal(e, 3, c.found())
+		require.Equal(e, 3, other.found())
+		other.check(2, 3)
+	})
 	e.run("a block is not its own parent", func(e *env) {
 		c := e.chain(e.space(hnd), 2).put(0, 1)
 		r := c.request(1, 2)
