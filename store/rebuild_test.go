@@ -192,7 +192,7 @@ func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
 	}
 }
 
-// A block that names a tail and a block that names a whole one: only the tail is dropped, and so it is after a rebuild.
+// A block that names a tail and a block that names a whole one: only the tail is dropped, and so it is after a restart and after a rebuild.
 func TestARebuildKeepsWholeBlocksThatWereNamedAsReplaced(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -221,6 +221,10 @@ func TestARebuildKeepsWholeBlocksThatWereNamedAsReplaced(t *testing.T) {
 		require.Equal(t, 2, prefix(t, s, sc, []skep.Key{first, next[0]}))
 		require.Equal(t, 2, prefix(t, s, sc, []skep.Key{first, next[1]}))
 	}
+	check()
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o) // by the catalog
+	require.NoError(t, err)
 	check()
 	require.NoError(t, s.Close())
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
