@@ -98,7 +98,7 @@ func (c *cleaner) run() {
 			c.answer()
 			c.tidyOldest()
 		}
-		for !c.s.isClosing() && c.s.failure.Load() == nil && c.needed() {
+		for c.goesOn() {
 			was := c.stirred()
 			ok, err := c.one(c.s.ctx)
 			if err != nil && c.s.ctx.Err() == nil && time.Since(c.told) > time.Minute {
@@ -120,6 +120,12 @@ func (c *cleaner) run() {
 			c.excused = 0
 		}
 	}
+}
+
+// goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
+// much there were to gain.
+func (c *cleaner) goesOn() bool {
+	return !c.s.isClosing() && c.s.failure.Load() == nil && c.needed()
 }
 
 // needed says whether puts may soon find no group to open, and notes whether that is only

@@ -8,6 +8,20 @@ import (
 	"github.com/skepkv/skep"
 )
 
+// A store that closes cleans no group more, though free groups are few.
+func TestAStoreThatClosesBeginsNoCleaning(t *testing.T) {
+	t.Parallel()
+	s, _, _ := openRig(t, nil)
+	s.space.mu.Lock()
+	s.reserve = 1 << 20 // more than it will ever have free
+	s.space.mu.Unlock()
+	c := &cleaner{s: s, gain: gains[0]} // the store's own is at work
+	require.True(t, c.goesOn())
+	require.NoError(t, s.Close())
+	require.True(t, c.needed())
+	require.False(t, c.goesOn())
+}
+
 // The cleaner of a store that is full of blocks that must be kept rests, whatever room they
 // leave at the ends of groups, however many copies they have, and where they live in records.
 func TestFullStoreRests(t *testing.T) {
