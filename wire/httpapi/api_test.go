@@ -86,7 +86,7 @@ func newFixture(t testing.TB, open bool) *fixture {
 	require.NoError(t, err)
 	f.key = skep.KeyOf([]byte("k"))
 	f.put()
-	w := watch.New(nil)
+	w := watch.New()
 	w.Record(watch.Call{Protocol: "resp", Name: "SECRETCALL", Tenant: tenant, Start: time.Now(), Duration: time.Second})
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "skep_secret_metric"}))

@@ -49,9 +49,9 @@ type minute struct {
 	calls []Call
 }
 
-// New makes a recorder and registers its metrics; reg may be nil.
-func New(reg prometheus.Registerer) *Recorder {
-	r := &Recorder{
+// New makes a recorder, which is a collector of its metrics: a registry takes those of one only.
+func New() *Recorder {
+	return &Recorder{
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "skep_call_duration_seconds", Help: "Time from a call's arrival to its last byte sent, by protocol, call and outcome.",
 			Buckets: prometheus.ExponentialBuckets(20e-6, 2, 20),
@@ -60,10 +60,18 @@ func New(reg prometheus.Registerer) *Recorder {
 			Name: "skep_call_bytes_total", Help: "Payload of calls, by protocol, call and tenant.",
 		}, []string{"protocol", "call", "tenant"}),
 	}
-	if reg != nil {
-		reg.MustRegister(r.latency, r.bytes)
-	}
-	return r
+}
+
+// Describe implements prometheus.Collector.
+func (r *Recorder) Describe(to chan<- *prometheus.Desc) {
+	r.latency.Describe(to)
+	r.bytes.Describe(to)
+}
+
+// Collect implements prometheus.Collector.
+func (r *Recorder) Collect(to chan<- prometheus.Metric) {
+	r.latency.Collect(to)
+	r.bytes.Collect(to)
 }
 
 // Record takes a call that has ended.

@@ -12,7 +12,9 @@ import (
 func TestTheSlowestOfLateAreRemembered(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	r := New(reg)
+	r := New()
+	require.NoError(t, reg.Register(r))
+	require.Error(t, reg.Register(New()), "two servers' metrics in one registry are told apart by labels")
 	start := time.Unix(1_000_000*60, 0)
 	call := func(at time.Duration, took time.Duration, tenant string) {
 		r.Record(Call{Protocol: "resp", Name: "GET", Tenant: tenant, Outcome: OK, Start: start.Add(at), Duration: took, Bytes: 10})

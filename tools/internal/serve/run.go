@@ -384,7 +384,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	if n := s.gates.resp.Limit(); n < c.Limits.Connections {
 		s.log.Warn("fewer connections than limits.connections: raise the limit of open files", "connections", n, "limits.connections", c.Limits.Connections, "open_files", s.files)
 	}
-	s.watch = watch.New(s.reg)
+	s.watch = watch.New()
 	s.jobs = newJobs(s.st, s.log)
 	half := int64(c.Limits.MemoryBytes) / 2
 	ro := resp.Options{
@@ -424,7 +424,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
 	return nil
 }
 
