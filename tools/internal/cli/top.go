@@ -60,6 +60,7 @@ func (a *app) top(ctx context.Context, o top.Options, once bool, target *remote.
 		return skep.Invalidf("top", "--interval", o.Interval, "at least 10ms")
 	}
 	if o.Dir == "" {
+		target.Err = a.Err
 		c, err := target.Dial(ctx, "skep top")
 		if err != nil {
 			return err

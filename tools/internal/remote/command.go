@@ -41,6 +41,7 @@ func newCommand(
 	cmd.Flags().VarP((*format)(a), "output", "o", "what to print: table, json, or jsonl for a line of JSON each")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		ctx := cmd.Context()
+		r.target.Err = a.Err
 		if r.c, err = r.target.Dial(ctx, cmd.CommandPath()); err != nil {
 			return err
 		}

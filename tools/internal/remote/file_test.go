@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,4 +105,24 @@ func TestWaitingForAServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, untilReady(ctx, time.Hour, func(context.Context) (bool, error) { return false, away }), context.Canceled)
+}
+
+// A token that leaves the machine unencrypted is told of, before anything is sent.
+func TestATokenInTheClearIsToldOf(t *testing.T) {
+	t.Parallel()
+	ctx, over := context.WithCancel(t.Context())
+	over() // nobody is called
+	for server, want := range map[string]bool{
+		"skep://10.255.255.1": true, "skep://cache.example": true, "skep://[2001:db8::1]:7": true,
+		"skeps://cache.example": false, "skep://127.0.0.1": false, "skep://localhost:1": false, "skep://[::1]": false, "unix:///skep.sock": false,
+	} {
+		for _, token := range []string{"", "a-token-0123456789"} {
+			var said strings.Builder
+			target := Target{Server: server, Err: &said, Getenv: func(name string) string { return map[string]string{EnvToken: token}[name] }}
+			_, err := target.Dial(ctx, "test")
+			require.Error(t, err)
+			assert.Equal(t, want && token != "", strings.Contains(said.String(), server+" unencrypted"), "%s, token %q", server, token)
+			assert.NotContains(t, said.String(), "0123456789")
+		}
+	}
 }

@@ -92,6 +92,7 @@ func targetOf(cmd *cobra.Command) Target {
 // isReady asks a server once. An error is of what waiting does not change.
 func (r *remote) isReady(ctx context.Context) (bool, error) {
 	target := r.target
+	target.Err = nil // it is asked again and again
 	c, err := target.Dial(ctx, "skep status")
 	if err != nil {
 		return false, err

@@ -43,6 +43,7 @@ type Target struct {
 	Server, TokenFile, CA string
 
 	Getenv func(string) string // os.Getenv when nil
+	Err    io.Writer           // is warned of a token that anybody on the way can read; may be nil
 
 	token  string
 	secure *tls.Config
@@ -180,6 +181,10 @@ func (t *Target) Dial(ctx context.Context, name string) (*wire.Client, error) {
 	if err := t.resolve(); err != nil {
 		return nil, err
 	}
+	if t.Err != nil && t.exposesToken() {
+		fmt.Fprintf(t.Err, "warning: the token goes to %s unencrypted, and who reads it on the way can use it: "+
+			"name the server skeps://, and have it speak TLS (tls.cert and tls.key of its settings)\n", t.Server)
+	}
 	dialling, found := context.WithCancelCause(ctx)
 	defer found(nil)
 	asked := make(chan error, 1)
@@ -208,6 +213,16 @@ func (t *Target) Dial(ctx context.Context, name string) (*wire.Client, error) {
 		return nil, other
 	}
 	return nil, t.cause(ctx, err)
+}
+
+// exposesToken says whether a token leaves this machine unencrypted.
+func (t *Target) exposesToken() bool {
+	if t.token == "" || t.secure != nil || strings.HasPrefix(t.addr, "unix:") {
+		return false
+	}
+	host, _, _ := net.SplitHostPort(t.addr)
+	ip := net.ParseIP(host)
+	return host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
 // cause is why there is no connection, and what to do, in the words of the flags.
