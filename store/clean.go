@@ -122,12 +122,6 @@ func (c *cleaner) run() {
 	}
 }
 
-// goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
-// much there were to gain.
-func (c *cleaner) goesOn() bool {
-	return !c.s.isClosing() && c.s.failure.Load() == nil && c.needed()
-}
-
 // needed says whether puts may soon find no group to open, and notes whether that is only
 // because of what is on loan.
 func (c *cleaner) needed() bool {

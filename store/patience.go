@@ -117,3 +117,9 @@ func (g *group) room() int {
 	}
 	return g.payloadPages() * slotsPerPage
 }
+
+// goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
+// much there were to gain.
+func (c *cleaner) goesOn() bool {
+	return !c.s.isClosing() && c.s.failure.Load() == nil && c.needed()
+}

@@ -24,7 +24,7 @@ Set SKEP_EMULATED_DIR for run, list and down when up was given --dir.
 
 example:
   tools/emulate-devices.sh up 8
-  tools/emulate-devices.sh run bin/skep bench restore --devices 1,8 \
+  tools/emulate-devices.sh run bin/skep bench restore --file-devices 1,8 \
       --device "$(tools/emulate-devices.sh list | paste -sd,)"
   tools/emulate-devices.sh down
 TEXT

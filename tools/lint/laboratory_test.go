@@ -37,6 +37,7 @@ var operators = map[string]string{
 	"tools/internal/servecmd":    "its flags",
 	"tools/internal/support":     "skep support",
 	"tools/internal/top":         "skep top",
+	"tools/internal/units":       "sizes, rates and durations as people write them",
 	"tools/internal/remote":      "skep put, get, del, ls, ns, purge, status",
 }
 

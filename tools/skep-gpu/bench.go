@@ -54,7 +54,7 @@ func benchCommand(in io.Reader, out io.Writer) *cobra.Command {
 		}
 		o.Child = func(ctx context.Context, role, socket string) (*exec.Cmd, error) {
 			return exec.CommandContext(ctx, self, "bench", "reclaim", "--backend", b.name, "--gpu", fmt.Sprint(b.number), "--lender-gpu", fmt.Sprint(lenders),
-				"--sim-bytes", fmt.Sprint(b.memory), "--role", role, "--socket", socket), nil
+				"--sim-size", fmt.Sprint(b.memory), "--role", role, "--socket", socket), nil
 		}
 		o.Note = func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...) }
 		r, err := reclaim.Measure(cmd.Context(), o)

@@ -10,6 +10,8 @@ require (
 	github.com/stretchr/testify v1.12.1
 )
 
+require gopkg.in/yaml.v3 v3.0.1 // indirect
+
 replace (
 	github.com/skepkv/skep => ../..
 	github.com/skepkv/skep/gpu/cuda => ../../gpu/cuda

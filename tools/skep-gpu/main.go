@@ -30,6 +30,7 @@ import (
 	"github.com/skepkv/skep/gpu/loan"
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/layout/elastic"
+	"github.com/skepkv/skep/tools/internal/units"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -56,7 +57,7 @@ type backend struct {
 func (b *backend) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.name, "backend", "sim", "sim (simulated: nothing is measured) or cuda (in builds by make cuda)")
 	cmd.Flags().IntVar(&b.number, "gpu", 0, "number of the GPU")
-	cmd.Flags().Int64Var(&b.memory, "sim-bytes", 1<<30, "memory of a simulated GPU")
+	units.SizeVar(cmd.Flags(), &b.memory, "sim-size", 1<<30, "memory of a simulated GPU", "sim-bytes")
 }
 
 // open gives a GPU by its number.
@@ -120,9 +121,9 @@ line of JSON once the units are this side's; the input's end ends it:
 	f.IntVar(&o.Floor, "floor", 0, "units never lent")
 	f.IntVar(&border, "border", 0, "units this side keeps at first")
 	f.IntVar(&o.Borrowers, "borrowers", 1, "at a time; each gets an equal share at most")
-	f.Int64Var(&o.Unit.Bytes, "unit-bytes", elastic.Granule, "bytes of a unit")
-	f.Int64Var(&o.Unit.LenderBlock, "lender-block", elastic.Granule, "bytes of this side's blocks")
-	f.Int64Var(&o.Unit.BorrowerBlock, "borrower-block", elastic.Granule, "bytes of borrowers' blocks")
+	units.SizeVar(f, &o.Unit.Bytes, "unit-size", elastic.Granule, "bytes of a unit", "unit-bytes")
+	units.SizeVar(f, &o.Unit.LenderBlock, "lender-block", elastic.Granule, "bytes of this side's blocks")
+	units.SizeVar(f, &o.Unit.BorrowerBlock, "borrower-block", elastic.Granule, "bytes of borrowers' blocks")
 	f.DurationVar(&o.Lease, "lease", time.Second, "how long a borrower may be silent")
 	f.DurationVar(&o.Reclaim, "reclaim", 250*time.Millisecond, "how long it has to give back")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
@@ -236,11 +237,11 @@ func serveCommand(out io.Writer) *cobra.Command {
 	f.StringVar(&token, "token", "", "for the server behind")
 	f.StringVar(&listen, "listen", "", "path of the Unix socket to serve at (required)")
 	f.IntVar(&o.Local, "local", 0, "blocks kept in the GPU's own memory")
-	f.Int64Var(&o.BlockBytes, "block-bytes", elastic.Granule, "bytes of the largest block kept")
+	units.SizeVar(f, &o.BlockBytes, "block-size", elastic.Granule, "bytes of the largest block kept", "block-bytes")
 	f.DurationVar(&o.Timeout, "timeout", time.Second, "how long the GPU may take for one copy; after that its memory is used no more")
 	f.StringArrayVar(&borrow, "borrow", nil, "socket of a lender; can be given several times")
 	f.IntVar(&lenders, "lender-gpu", 1, "number of the lenders' GPU")
-	f.Int64Var(&o.PinnedBytes, "pinned-bytes", 64<<20, "pinned host memory that restores land in, and the GPU copies from; 0: none")
+	units.SizeVar(f, &o.PinnedBytes, "pinned", 64<<20, "pinned host memory that restores land in, and the GPU copies from; 0: none", "pinned-bytes")
 	f.StringVar(&metrics, "metrics", "", "host:port or unix:path to serve Prometheus metrics at, /metrics")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		open, err := b.open()

@@ -127,10 +127,10 @@ func TestLendAndServe(t *testing.T) {
 	defer func() { cancel(); <-served; require.NoError(t, st.Close()) }()
 
 	lend := []string{"lend", "--socket", path("lender"), "--units", "8", "--border", "4", "--lender-block", "65536", "--borrower-block", "65536",
-		"--sim-bytes", "67108864", "--lease", "1m", "--reclaim", "1m", "--metrics", "unix:" + path("metrics")}
+		"--sim-size", "67108864", "--lease", "1m", "--reclaim", "1m", "--metrics", "unix:" + path("metrics")}
 	lending, orders, answers := start(t, lend...)
-	serving, _, _ := start(t, "serve", "--behind", "unix:"+path("behind"), "--listen", path("front"), "--block-bytes", "65536", "--borrow", path("lender"),
-		"--sim-bytes", "67108864", "--timeout", "1m", "--pinned-bytes", "1048576", "--metrics", "unix:"+path("served"))
+	serving, _, _ := start(t, "serve", "--behind", "unix:"+path("behind"), "--listen", path("front"), "--block-size", "65536", "--borrow", path("lender"),
+		"--sim-size", "67108864", "--timeout", "1m", "--pinned", "1048576", "--metrics", "unix:"+path("served"))
 
 	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + path("front"), Timeout: patience, Silence: patience})
 	require.NoError(t, err)
@@ -212,8 +212,8 @@ func TestBenchReclaim(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"backend": {"lend", "--backend", "x"}, "no socket": {"lend", "--sim-bytes", "268435456"}, "GPU": {"lend", "--gpu", "9"},
-		"metrics": {"lend", "--socket", filepath.Join(t.TempDir(), "s"), "--sim-bytes", "268435456", "--metrics", "nowhere"},
+		"backend": {"lend", "--backend", "x"}, "no socket": {"lend", "--sim-size", "268435456"}, "GPU": {"lend", "--gpu", "9"},
+		"metrics": {"lend", "--socket", filepath.Join(t.TempDir(), "s"), "--sim-size", "268435456", "--metrics", "nowhere"},
 		"blocks":  {"lend", "--lender-block", "0"}, "no server": {"serve", "--listen", "x", "--behind", "unix:/nowhere"},
 	} {
 		t.Run(name, func(t *testing.T) {

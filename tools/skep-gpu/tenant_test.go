@@ -35,7 +35,7 @@ func TestServeSpeaksForTheTokensTenant(t *testing.T) {
 	defer func() { cancel(); <-served; require.NoError(t, st.Close()) }()
 
 	front := filepath.Join(dir, "front")
-	start(t, "serve", "--behind", "unix:"+filepath.Join(dir, "behind"), "--token", token, "--listen", front, "--block-bytes", "65536", "--local", "2", "--sim-bytes", "67108864", "--timeout", "1m")
+	start(t, "serve", "--behind", "unix:"+filepath.Join(dir, "behind"), "--token", token, "--listen", front, "--block-size", "65536", "--local", "2", "--sim-size", "67108864", "--timeout", "1m")
 	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + front, Timeout: patience, Silence: patience})
 	require.NoError(t, err)
 	defer c.Close()

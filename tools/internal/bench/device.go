@@ -125,7 +125,7 @@ func (o *DeviceOptions) validate() error {
 		}
 	}
 	if o.FileBytes%device.Align != 0 || o.FileBytes < device.Align {
-		return skep.Invalidf(op, "--file-bytes", o.FileBytes, fmt.Sprintf("a multiple of %d", device.Align))
+		return skep.Invalidf(op, "--file-size", o.FileBytes, fmt.Sprintf("a multiple of %d", device.Align))
 	}
 	if o.Depth < 1 || o.Depth > 4096 {
 		return skep.Invalidf(op, "--depth", o.Depth, "1 to 4096")

@@ -94,9 +94,9 @@ func (o *OverloadOptions) validate() error {
 	const op = "bench overload"
 	switch {
 	case o.Devices < 1 || o.Devices > 64:
-		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	case o.BlockBytes < 4096 || o.BlockBytes > 64<<20 || o.BlockBytes%4096 != 0:
-		return skep.Invalidf(op, "--block-bytes", o.BlockBytes, "a multiple of 4096 up to 67108864")
+		return skep.Invalidf(op, "--block-size", o.BlockBytes, "a multiple of 4096 up to 67108864")
 	case o.ChainLen < 1 || o.ChainLen > 1000 || o.Chains < 1 || o.Chains > 1<<20 || o.Clients < 1 || o.Clients > 1000:
 		return skep.Invalidf(op, "--chain-blocks, --chains, --clients", [3]int{o.ChainLen, o.Chains, o.Clients}, "1 to 1000, 1048576, 1000")
 	case !(o.Times >= 1 && o.Times <= 1000):
@@ -104,7 +104,7 @@ func (o *OverloadOptions) validate() error {
 	case !(o.Seconds >= 1 && o.Seconds <= 3600) || !(o.PeakSeconds >= 1 && o.PeakSeconds <= 3600):
 		return skep.Invalidf(op, "--seconds", o.Seconds, "1 to 3600")
 	case o.MemoryBytes < 256<<20:
-		return skep.Invalidf(op, "--memory-bytes", o.MemoryBytes, fmt.Sprintf("at least %d", 256<<20))
+		return skep.Invalidf(op, "--memory", o.MemoryBytes, fmt.Sprintf("at least %d", 256<<20))
 	}
 	return o.Common.validate()
 }

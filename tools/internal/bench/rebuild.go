@@ -72,9 +72,9 @@ func (o *RebuildOptions) validate() error {
 	case o.Blocks < o.ChainLen || o.Blocks > 1<<31:
 		return skep.Invalidf(op, "--blocks", o.Blocks, fmt.Sprintf("%d (one chain) to %d", o.ChainLen, 1<<31))
 	case o.BlockBytes < 1 || o.BlockBytes > 1<<24:
-		return skep.Invalidf(op, "--block-bytes", o.BlockBytes, "1 to 16777216")
+		return skep.Invalidf(op, "--block-size", o.BlockBytes, "1 to 16777216")
 	case o.Devices < 1 || o.Devices > 64:
-		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	}
 	return o.Common.validate()
 }

@@ -82,9 +82,9 @@ func (o *RecoverOptions) validate() error {
 	case o.Blocks < o.ChainLen || o.Blocks > 1<<31:
 		return skep.Invalidf(op, "--blocks", o.Blocks, fmt.Sprintf("%d (one chain) to %d", o.ChainLen, 1<<31))
 	case o.BlockBytes < 1 || o.BlockBytes > 1<<20:
-		return skep.Invalidf(op, "--block-bytes", o.BlockBytes, "1 to 1048576")
+		return skep.Invalidf(op, "--block-size", o.BlockBytes, "1 to 1048576")
 	case o.Devices < 1 || o.Devices > 64:
-		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	case o.Check < 1 || o.Check > 1e7:
 		return skep.Invalidf(op, "--check", o.Check, "1 to 10000000")
 	}
@@ -180,8 +180,8 @@ func Recover(ctx context.Context, o RecoverOptions) (*RecoverResult, error) {
 // writeAndKill has a child put blocks and kills it. It returns the chains the child
 // said were acknowledged.
 func (o *RecoverOptions) writeAndKill(ctx context.Context, dir string, res *RecoverResult) (acked []int, err error) {
-	cmd, err := self.Command(ctx, o.Self, "recover-writer", "--dir", dir, "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
-		"--chain-blocks", strconv.Itoa(o.ChainLen), "--devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend)
+	cmd, err := self.Command(ctx, o.Self, "recover-writer", "--dir", dir, "--block-size", strconv.FormatInt(o.BlockBytes, 10),
+		"--chain-blocks", strconv.Itoa(o.ChainLen), "--file-devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend)
 	if err != nil {
 		return nil, err
 	}

@@ -53,13 +53,13 @@ func (o *RESPOptions) validate() error {
 	case o.Seconds <= 0 || o.Seconds > 600:
 		return skep.Invalidf(op, "--seconds", o.Seconds, "more than 0, at most 600")
 	case o.Devices < 1 || o.Devices > 64:
-		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	case len(o.Sizes) == 0:
 		return skep.Invalidf(op, "--sizes", "none", "at least one")
 	}
 	for _, n := range o.Sizes {
 		if n < 1 || n > 512<<20 || o.TotalBytes < n*int64(o.Connections) {
-			return skep.Invalidf(op, "--sizes", n, "1 to 536870912, and one for each connection within --total-bytes")
+			return skep.Invalidf(op, "--sizes", n, "1 to 536870912, and one for each connection within --total-size")
 		}
 	}
 	return o.Common.validate()

@@ -46,17 +46,17 @@ func (o *ChainOptions) validate() error {
 	const op = "bench"
 	for _, n := range o.Devices {
 		if n < 1 || n > 64 {
-			return skep.Invalidf(op, "--devices", n, "1 to 64")
+			return skep.Invalidf(op, "--file-devices", n, "1 to 64")
 		}
 		if len(o.Paths) > 0 && n > len(o.Paths) {
-			return skep.Invalidf(op, "--devices", n, fmt.Sprintf("at most the %d named by --device", len(o.Paths)))
+			return skep.Invalidf(op, "--file-devices", n, fmt.Sprintf("at most the %d named by --device", len(o.Paths)))
 		}
 	}
 	if o.BlockBytes < device.Align || o.BlockBytes > regionBytes || o.BlockBytes%device.Align != 0 {
-		return skep.Invalidf(op, "--block-bytes", o.BlockBytes, fmt.Sprintf("a multiple of %d up to %d", device.Align, regionBytes))
+		return skep.Invalidf(op, "--block-size", o.BlockBytes, fmt.Sprintf("a multiple of %d up to %d", device.Align, regionBytes))
 	}
 	if o.ChainBytes < o.BlockBytes || o.ChainBytes > 1<<44 {
-		return skep.Invalidf(op, "--chain-bytes", o.ChainBytes, fmt.Sprintf("%d to %d", o.BlockBytes, int64(1)<<44))
+		return skep.Invalidf(op, "--chain-size", o.ChainBytes, fmt.Sprintf("%d to %d", o.BlockBytes, int64(1)<<44))
 	}
 	return o.Common.validate()
 }

@@ -229,7 +229,7 @@ func (o *SparseOptions) validate() error {
 	}
 	for _, d := range o.Devices {
 		if d < 1 || d > layout.MaxDevices {
-			return skep.Invalidf(op, "--devices", d, fmt.Sprintf("1 to %d", layout.MaxDevices))
+			return skep.Invalidf(op, "--drives", d, fmt.Sprintf("1 to %d", layout.MaxDevices))
 		}
 	}
 	for _, p := range o.Profiles {
@@ -243,7 +243,7 @@ func (o *SparseOptions) validate() error {
 		}
 	}
 	if o.EntryBytes < layout.PageSize || o.EntryBytes%layout.PageSize != 0 || o.EntryBytes > maxReadPages*layout.PageSize {
-		return skep.Invalidf(op, "--entry-bytes", o.EntryBytes, fmt.Sprintf("a multiple of %d up to %d", layout.PageSize, maxReadPages*layout.PageSize))
+		return skep.Invalidf(op, "--entry-size", o.EntryBytes, fmt.Sprintf("a multiple of %d up to %d", layout.PageSize, maxReadPages*layout.PageSize))
 	}
 	if !(o.DRAM >= 0 && o.DRAM <= 1) {
 		return skep.Invalidf(op, "--dram", o.DRAM, "0 to 1")

@@ -43,7 +43,7 @@ func (b *sparseBench) openNative(ctx context.Context) (_ *nativeSet, err error) 
 		}
 	}()
 	if len(n.paths) > 0 && len(n.paths) < most {
-		return n, skep.Invalidf("bench sparse", "--native-device", len(n.paths), fmt.Sprintf("%d devices, as --devices asks for", most))
+		return n, skep.Invalidf("bench sparse", "--native-device", len(n.paths), fmt.Sprintf("%d devices, as --drives asks for", most))
 	}
 	const size = 256 << 20
 	if len(n.paths) == 0 {

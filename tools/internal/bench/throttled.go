@@ -33,7 +33,7 @@ func (o *modelOptions) validate() error {
 	for _, f := range []struct {
 		flag     string
 		v, least int64
-	}{{"--devices", int64(o.Devices), 2}, {"--device-mbps", o.DeviceMBps, 1}, {"--bytes", o.Bytes, 1 << 20}, {"--block-bytes", o.BlockBytes, 4 << 10}, {"--chain-blocks", int64(o.ChainLen), 1}} {
+	}{{"--drives", int64(o.Devices), 2}, {"--device-mbps", o.DeviceMBps, 1}, {"--size", o.Bytes, 1 << 20}, {"--block-size", o.BlockBytes, 4 << 10}, {"--chain-blocks", int64(o.ChainLen), 1}} {
 		if f.v < f.least {
 			return skep.Invalidf("bench", f.flag, f.v, fmt.Sprintf("at least %d", f.least))
 		}

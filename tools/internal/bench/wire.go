@@ -57,7 +57,7 @@ func (o *WireOptions) validate() error {
 	case o.Keys < 1 || o.Keys > skep.MaxChainKeys:
 		return skep.Invalidf(op, "--keys", o.Keys, fmt.Sprintf("1 to %d", skep.MaxChainKeys))
 	case o.DRAMBytes < o.BlockBytes:
-		return skep.Invalidf(op, "--dram-bytes", o.DRAMBytes, fmt.Sprintf("at least %d", o.BlockBytes))
+		return skep.Invalidf(op, "--dram", o.DRAMBytes, fmt.Sprintf("at least %d", o.BlockBytes))
 	}
 	c := o.chain()
 	return c.validate()

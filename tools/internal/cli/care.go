@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // careFlags are those of the commands that look after a store nobody has open.
@@ -59,7 +60,7 @@ changed. Exit code 0: all is sound; 6: it is not, and every fault is named with 
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.deep, "deep", false, "read payload, too: every copy of every block")
-	cmd.Flags().Int64Var(&f.rate, "rate", 0, "with --deep: bytes read a second; 0: as fast as it goes")
+	units.RateVar(cmd.Flags(), &f.rate, "rate", 0, "with --deep: bytes read a second; 0: as fast as it goes")
 	return cmd
 }
 
@@ -179,7 +180,7 @@ socket, is asked to do it while it is in use; by itself it does so at store.Opti
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what is wrong, change nothing")
-	cmd.Flags().Int64Var(&f.rate, "rate", 0, "bytes read a second; 0: as fast as it goes")
+	units.RateVar(cmd.Flags(), &f.rate, "rate", 0, "bytes read a second; 0: as fast as it goes")
 	return cmd
 }
 

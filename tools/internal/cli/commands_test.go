@@ -21,7 +21,7 @@ const inspected = `{"timestamp": 0, "input_length": 1300, "output_length": 10, "
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--file-devices", "2", "--json").OK(t)
 	one := func(v any) map[string]any { return v.([]any)[0].(map[string]any) }
 
 	ns := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").OK(t)
@@ -79,14 +79,14 @@ func TestInspect(t *testing.T) {
 func TestInspectALiveStore(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--json").OK(t)
 	st, err := store.Open(t.Context(), store.Options{Dir: dir})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	for _, what := range []string{"devices", "groups", "namespaces", "memory"} {
 		skepRun(t, "inspect", what, "--dir", dir, "--json").OK(t)
 	}
-	o := skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json")
+	o := skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--json")
 	assert.Equal(t, 4, o.Code, "a second writer is refused")
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "locked", e["kind"])
@@ -121,7 +121,7 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.html")
-	r := skepRun(t, "demo", "--dir", dir, "--page", page, "--requests", "120", "--block-bytes", "8192", "--capacity-blocks", "1500", "--json").OK(t)
+	r := skepRun(t, "demo", "--dir", dir, "--page", page, "--requests", "120", "--block-size", "8192", "--capacity-blocks", "1500", "--json").OK(t)
 	assert.EqualValues(t, 120, r["requests"])
 	assert.Zero(t, r["wrong_bytes"])
 	assert.Zero(t, r["broken_promises"])

@@ -20,7 +20,7 @@ import (
 func TestACopyIsListedAsItself(t *testing.T) {
 	t.Parallel()
 	dir, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "copy")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--file-devices", "2", "--json").OK(t)
 	require.NoError(t, exec.Command("cp", "-a", dir, copied).Run())
 	list := func(want ...bool) {
 		for _, cmd := range [][]string{{"inspect", "devices"}, {"device", "list"}} {
@@ -93,7 +93,7 @@ func TestInspectingSaysWhatIs(t *testing.T) {
 func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--devices", "2", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--file-devices", "2", "--json").OK(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "device-1"), []byte("noise"), 0o644))
 	o := skepRun(t, "rebuild", "--dir", dir, "--dry-run")
 	assert.Equal(t, 6, o.Code, o.Stderr)

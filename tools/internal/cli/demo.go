@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/demo"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func demoFlags(cmd *cobra.Command, o *demo.Options) {
@@ -18,9 +19,10 @@ func demoFlags(cmd *cobra.Command, o *demo.Options) {
 	fl := cmd.Flags()
 	fl.StringVar(&o.Dir, "dir", "", "where the store is made (default: the system's temporary directory)")
 	fl.IntVar(&o.Requests, "requests", 1200, "requests of the workload")
-	fl.Int64Var(&o.BlockBytes, "block-bytes", 64<<10, "payload of a block")
+	units.SizeVar(fl, &o.BlockBytes, "block-size", 64<<10, "payload of a block", "block-bytes")
 	fl.IntVar(&o.Capacity, "capacity-blocks", 6000, "room on the devices, in blocks")
-	fl.IntVar(&o.Devices, "devices", 4, "file devices")
+	fl.IntVar(&o.Devices, "file-devices", 4, "file devices")
+	units.Renamed(fl, "file-devices", "devices")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of the workload")
 	fl.StringVar(&o.Backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/inspect"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // moveFlags are what all commands that move blocks have.
@@ -27,8 +28,8 @@ type moveFlags struct {
 
 func (f *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of the store (required)")
-	cmd.Flags().Int64Var(&f.rate, "rate", 0, "bytes a second to move at most; 0: as fast as the drives go")
-	cmd.Flags().Int64Var(&f.capacity, "capacity-bytes", 0, "cap on all file devices together, from now on; 0: the one that the store has")
+	units.RateVar(cmd.Flags(), &f.rate, "rate", 0, "bytes a second to move at most; 0: as fast as the drives go")
+	units.SizeVar(cmd.Flags(), &f.capacity, "capacity", 0, "cap on all file devices together, from now on; 0: the one that the store has", "capacity-bytes")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
 }
 
@@ -196,7 +197,7 @@ func (a *app) deviceAdd() *cobra.Command {
 	wait := true
 	cmd := &cobra.Command{Use: "add PATH", Short: "add a drive: a file to be made, or a blank block device", Args: exactly(1)}
 	f.add(cmd)
-	cmd.Flags().Int64Var(&bytes, "bytes", 0, "size of a file device; 0: as large as the store's smallest")
+	units.SizeVar(cmd.Flags(), &bytes, "size", 0, "size of a file device; 0: as large as the store's smallest", "bytes")
 	cmd.Flags().BoolVar(&wait, "rebalance", true, "spread what is stored over the new drive before returning; otherwise the store does so while it is in use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := deviceResult{Action: "add", Added: args[0], DryRun: f.dryRun}
@@ -264,7 +265,7 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		cmd.Flags().BoolVar(&cancel, "cancel", false, "take a drain back: the drive is used again")
 	}
 	if action == "replace" {
-		cmd.Flags().Int64Var(&bytes, "bytes", 0, "size of a new file device; 0: as large as the store's smallest")
+		units.SizeVar(cmd.Flags(), &bytes, "size", 0, "size of a new file device; 0: as large as the store's smallest", "bytes")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()

@@ -113,7 +113,7 @@ func TestWithoutSkepBench(t *testing.T) {
 func TestReplayWithoutSkepBench(t *testing.T) {
 	t.Parallel()
 	skep, dir := installed(t)
-	code, stdout, stderr := call(t, skep, t.TempDir(), inspected, "replay", "-", "--dir", filepath.Join(dir, "store"), "--block-bytes", "8192", "--json")
+	code, stdout, stderr := call(t, skep, t.TempDir(), inspected, "replay", "-", "--dir", filepath.Join(dir, "store"), "--block-size", "8192", "--json")
 	require.Zero(t, code, stderr)
 	var r struct {
 		Requests   int
@@ -147,7 +147,7 @@ func TestSkepBenchIsRun(t *testing.T) {
 	trace, store := filepath.Join(t.TempDir(), "trace.jsonl"), filepath.Join(t.TempDir(), "store")
 	late := `{"timestamp": 3600000, "input_length": 512, "output_length": 10, "hash_ids": [9]}`
 	require.NoError(t, os.WriteFile(trace, []byte(inspected+late+"\n"), 0o600))
-	cmd := exec.Command(skep, "bench", "replay", trace, "--dir", store, "--block-bytes", "8192", "--speed", "1x", "--json")
+	cmd := exec.Command(skep, "bench", "replay", trace, "--dir", store, "--block-size", "8192", "--speed", "1x", "--json")
 	require.NoError(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill() }()
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(store, "device-0")); return err == nil }, time.Minute, time.Millisecond, "it works")

@@ -36,7 +36,7 @@ func TestEveryCommandRefusesWhatItDoesNotKnow(t *testing.T) {
 func TestEveryCommandFailsWhereItsOutputIsLost(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--json").OK(t)
 	commandtest.FailsWhereItsOutputIsLost(t, &cli.Program, own(),
 		[]string{"version"}, []string{"doctor", "--dir", dir}, []string{"serve", "--print-config", "--dir", dir},
 		[]string{"device", "list", "--dir", dir}, []string{"verify", "--dir", dir}, []string{"scrub", "--dir", dir}, []string{"scrub", "--dir", dir, "--dry-run"},
@@ -63,7 +63,7 @@ func TestOutputToAFullDevice(t *testing.T) {
 func TestAnInterruptIsNoDeadline(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-bytes", "8192", "--json").OK(t)
+	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--json").OK(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range [][]string{

@@ -47,7 +47,7 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 func TestReplayThenAgain(t *testing.T) {
 	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 60}), filepath.Join(t.TempDir(), "store")
-	first := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").OK(t)
+	first := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--file-devices", "3", "--json").OK(t)
 	assert.EqualValues(t, 60, first["requests"])
 	assert.Zero(t, first["wrong_bytes"])
 	assert.Zero(t, first["broken_promises"])
@@ -59,14 +59,14 @@ func TestReplayThenAgain(t *testing.T) {
 	}
 	assert.DirExists(t, filepath.Join(dir, "catalog"))
 
-	second := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "3", "--json").OK(t)
+	second := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--file-devices", "3", "--json").OK(t)
 	assert.Equal(t, 1.0, second["hit_ratio"])
 	assert.Zero(t, second["bytes_put"])
 	assert.Zero(t, second["wrong_bytes"])
 
-	other := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--devices", "2", "--json")
+	other := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--file-devices", "2", "--json")
 	assert.Equal(t, 2, other.Code)
-	assert.Equal(t, "--devices", other.JSON(t)["error"].(map[string]any)["field"])
+	assert.Equal(t, "--file-devices", other.JSON(t)["error"].(map[string]any)["field"])
 }
 
 func TestReplayStaysUnderItsCap(t *testing.T) {
@@ -76,7 +76,7 @@ func TestReplayStaysUnderItsCap(t *testing.T) {
 	for _, policy := range []string{"cost", "lru", "s3fifo"} {
 		t.Run(policy, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "store")
-			r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", fmt.Sprint(size), "--capacity-blocks", fmt.Sprint(blocks), "--devices", "2", "--policy", policy, "--json").OK(t)
+			r := skepRun(t, "replay", path, "--dir", dir, "--block-size", fmt.Sprint(size), "--capacity-blocks", fmt.Sprint(blocks), "--file-devices", "2", "--policy", policy, "--json").OK(t)
 			limit := int64(blocks) * size * 107 / 100
 			assert.EqualValues(t, limit, r["capacity_bytes"])
 			var onDisk int64
@@ -97,7 +97,7 @@ func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
 	var args []string
 	for requests, killed := 3000, false; !killed; requests *= 4 { // more, where a machine is done before it is killed
 		path, dir := writeTrace(t, chat.Params{Requests: requests}), filepath.Join(t.TempDir(), "store")
-		args = []string{"replay", path, "--dir", dir, "--block-bytes", "65536", "--json"}
+		args = []string{"replay", path, "--dir", dir, "--block-size", "65536", "--json"}
 		cmd := child(t, args...)
 		stderr, err := cmd.StderrPipe()
 		require.NoError(t, err)
@@ -140,10 +140,10 @@ func TestReplayFormats(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "trace")
 			require.NoError(t, os.WriteFile(path, c.data, 0o644))
-			r := skepRun(t, "replay", path, "--dir", filepath.Join(dir, "store"), "--block-bytes", "4096", "--json").OK(t)
+			r := skepRun(t, "replay", path, "--dir", filepath.Join(dir, "store"), "--block-size", "4096", "--json").OK(t)
 			assert.EqualValues(t, c.hit, r["blocks_hit"])
 			assert.EqualValues(t, c.refs, r["blocks_referenced"])
-			in := skepIn(t, string(c.data), "replay", "-", "--dir", filepath.Join(dir, "stdin"), "--block-bytes", "4096", "--json").OK(t)
+			in := skepIn(t, string(c.data), "replay", "-", "--dir", filepath.Join(dir, "stdin"), "--block-size", "4096", "--json").OK(t)
 			assert.EqualValues(t, c.hit, in["blocks_hit"])
 		})
 	}
@@ -152,7 +152,7 @@ func TestReplayFormats(t *testing.T) {
 func TestAnInterruptEndsInOrder(t *testing.T) {
 	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 4000}), filepath.Join(t.TempDir(), "store")
-	cmd := child(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--speed", "1x", "--json")
+	cmd := child(t, "replay", path, "--dir", dir, "--block-size", "4096", "--speed", "1x", "--json")
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	stderr, err := cmd.StderrPipe()
@@ -176,9 +176,9 @@ func TestAnInterruptEndsInOrder(t *testing.T) {
 func TestAMissingDeviceIsNamed(t *testing.T) {
 	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
+	skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--json").OK(t)
 	require.NoError(t, os.Rename(filepath.Join(dir, "device-2"), filepath.Join(dir, "elsewhere")))
-	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json")
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--json")
 	assert.Equal(t, 3, o.Code)
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "missing device", e["kind"])
@@ -192,16 +192,16 @@ func TestAMissingDeviceIsNamed(t *testing.T) {
 	assert.Equal(t, true, devices[1].(map[string]any)["present"])
 
 	require.NoError(t, os.Rename(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "device-2")))
-	r := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
+	r := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--json").OK(t)
 	assert.Equal(t, 1.0, r["hit_ratio"])
 }
 
 func TestDamagedBytesNeverReachTheCaller(t *testing.T) {
 	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 20}), filepath.Join(t.TempDir(), "store")
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json").OK(t)
+	skepRun(t, "replay", path, "--dir", dir, "--block-size", "65536", "--file-devices", "1", "--json").OK(t)
 	damage(t, filepath.Join(dir, "device-0"))
-	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "65536", "--devices", "1", "--json")
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-size", "65536", "--file-devices", "1", "--json")
 	r := o.JSON(t)
 	assert.Zero(t, r["wrong_bytes"])
 	assert.NotEmpty(t, r["misses"], "damage is a miss")
@@ -226,13 +226,13 @@ func damage(t *testing.T, path string) {
 func TestARefusedStoreIsTold(t *testing.T) {
 	t.Parallel()
 	path, dir := writeTrace(t, chat.Params{Requests: 5}), filepath.Join(t.TempDir(), "store")
-	o := skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "1", "--json")
+	o := skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--capacity-blocks", "1", "--json")
 	assert.Equal(t, 2, o.Code)
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, "invalid", e["kind"])
 	assert.NotEmpty(t, e["limit"])
 	// With a cap that fits it works in the same place.
-	skepRun(t, "replay", path, "--dir", dir, "--block-bytes", "4096", "--json").OK(t)
+	skepRun(t, "replay", path, "--dir", dir, "--block-size", "4096", "--json").OK(t)
 }
 
 // A damaged line is found before anything is made.
@@ -254,7 +254,7 @@ func TestReplayAfterKill(t *testing.T) {
 	var trace strings.Builder
 	require.NoError(t, chat.Write(&trace, chat.Params{Requests: 4000}))
 	dir := filepath.Join(t.TempDir(), "store")
-	cmd, err := self.Command(context.Background(), nil, "demo-worker", "--dir", dir, "--requests", "100000", "--block-bytes", "4096", "--capacity-blocks", "20000")
+	cmd, err := self.Command(context.Background(), nil, "demo-worker", "--dir", dir, "--requests", "100000", "--block-size", "4096", "--capacity-blocks", "20000")
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -264,7 +264,7 @@ func TestReplayAfterKill(t *testing.T) {
 	}
 	require.NoError(t, cmd.Process.Kill())
 	assert.Error(t, cmd.Wait())
-	r := skepIn(t, trace.String(), "replay", "-", "--limit", "200", "--dir", dir, "--block-bytes", "4096", "--capacity-blocks", "20000", "--json").OK(t)
+	r := skepIn(t, trace.String(), "replay", "-", "--limit", "200", "--dir", dir, "--block-size", "4096", "--capacity-blocks", "20000", "--json").OK(t)
 	assert.EqualValues(t, 200, r["requests"])
 	assert.Zero(t, r["wrong_bytes"])
 	seen := skepRun(t, "inspect", "namespaces", "--dir", dir, "--json").OK(t)

@@ -75,11 +75,11 @@ func (o *Options) validate() error {
 	case o.Requests < 10 || o.Requests > 1e6:
 		return skep.Invalidf(op, "--requests", o.Requests, "10 to 1000000")
 	case o.BlockBytes < 4096 || o.BlockBytes > 64<<20:
-		return skep.Invalidf(op, "--block-bytes", o.BlockBytes, "4096 to 67108864")
+		return skep.Invalidf(op, "--block-size", o.BlockBytes, "4096 to 67108864")
 	case o.Capacity < 100 || o.Capacity > 1e9:
 		return skep.Invalidf(op, "--capacity-blocks", o.Capacity, "100 to 1000000000")
 	case o.Devices < 1 || o.Devices > 64:
-		return skep.Invalidf(op, "--devices", o.Devices, "1 to 64")
+		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	}
 	res.Next = []string{
 		"open " + res.Page,
-		"skep replay TRACE --devices 4 --dir D --capacity-blocks 10000 --block-bytes 65536   a recorded workload",
+		"skep replay TRACE --file-devices 4 --dir D --capacity-blocks 10000 --block-size 64KiB   a recorded workload",
 		"skep bench restore --dir D    restores beside fio, on your drives",
 		"skep doctor --dir D           what this machine does well, and what not",
 	}
@@ -263,8 +263,8 @@ func (o *Options) room(dir string) error {
 func (o *Options) killAt() int { return o.Requests * 55 / 100 }
 
 func (o *Options) firstHalf(ctx context.Context, dir string, began time.Time, res *Result) error {
-	cmd, err := self.Command(ctx, o.Self, "demo-worker", "--dir", dir, "--requests", strconv.Itoa(o.Requests), "--block-bytes", strconv.FormatInt(o.BlockBytes, 10),
-		"--capacity-blocks", strconv.Itoa(o.Capacity), "--devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend,
+	cmd, err := self.Command(ctx, o.Self, "demo-worker", "--dir", dir, "--requests", strconv.Itoa(o.Requests), "--block-size", strconv.FormatInt(o.BlockBytes, 10),
+		"--capacity-blocks", strconv.Itoa(o.Capacity), "--file-devices", strconv.Itoa(o.Devices), "--seed", strconv.FormatUint(o.Seed, 10), "--backend", o.Backend,
 		"--began", strconv.FormatInt(began.UnixNano(), 10))
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // common adds the flags all benchmarks have.
@@ -34,10 +35,11 @@ func (a *app) begin(c *bench.Common) (err error) {
 }
 
 func chainFlags(cmd *cobra.Command, o *bench.ChainOptions) {
-	cmd.Flags().IntSliceVar(&o.Devices, "devices", []int{4}, "file devices; several numbers give a row each")
+	cmd.Flags().IntSliceVar(&o.Devices, "file-devices", []int{4}, "file devices; several numbers give a row each")
+	units.Renamed(cmd.Flags(), "file-devices", "devices")
 	cmd.Flags().StringSliceVar(&o.Paths, "device", nil, "blank block devices to use in place of files, the first so many a row; blank again afterwards")
-	cmd.Flags().Int64Var(&o.ChainBytes, "chain-bytes", 4<<30, "payload of the chain; larger than every cache")
-	cmd.Flags().Int64Var(&o.BlockBytes, "block-bytes", 2<<20, "payload of a block")
+	units.SizeVar(cmd.Flags(), &o.ChainBytes, "chain-size", 4<<30, "payload of the chain; larger than every cache", "chain-bytes")
+	units.SizeVar(cmd.Flags(), &o.BlockBytes, "block-size", 2<<20, "payload of a block", "block-bytes")
 }
 
 func (a *app) benchRestore() *cobra.Command {
@@ -98,7 +100,7 @@ func (a *app) benchDevice() *cobra.Command {
 	o := bench.DeviceOptions{}
 	cmd := &cobra.Command{Use: "device", Short: "random reads of one device through both backends, beside fio"}
 	a.common(cmd, &o.Common)
-	cmd.Flags().Int64Var(&o.FileBytes, "file-bytes", 2<<30, "size of the file")
+	units.SizeVar(cmd.Flags(), &o.FileBytes, "file-size", 2<<30, "size of the file", "file-bytes")
 	cmd.Flags().Int64SliceVar(&o.Sizes, "io-bytes", []int64{4 << 10, 64 << 10}, "sizes of a read")
 	cmd.Flags().IntVar(&o.Depth, "depth", 64, "reads under way")
 	cmd.Flags().Float64Var(&o.Seconds, "seconds", 1, "length of a run")
@@ -172,9 +174,10 @@ func (a *app) benchLookupIndex() *cobra.Command {
 }
 
 func recoverFlags(cmd *cobra.Command, o *bench.RecoverOptions) {
-	cmd.Flags().Int64Var(&o.BlockBytes, "block-bytes", 4096, "payload of a block")
+	units.SizeVar(cmd.Flags(), &o.BlockBytes, "block-size", 4096, "payload of a block", "block-bytes")
 	cmd.Flags().IntVar(&o.ChainLen, "chain-blocks", 100, "blocks of a chain")
-	cmd.Flags().IntVar(&o.Devices, "devices", 4, "file devices")
+	cmd.Flags().IntVar(&o.Devices, "file-devices", 4, "file devices")
+	units.Renamed(cmd.Flags(), "file-devices", "devices")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "of the chains and of what is asked")
 }
 

@@ -13,7 +13,7 @@ func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	rows := func(r map[string]any) []any { return r["rows"].([]any) }
 	t.Run("restore", func(t *testing.T) {
-		r := benchRun(t, "restore", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--devices", "1,2", "--json").OK(t)
+		r := benchRun(t, "restore", "--dir", dir, "--rounds", "2", "--chain-size", "134217728", "--file-devices", "1,2", "--json").OK(t)
 		require.Len(t, rows(r), 4, "two numbers of devices, two orders")
 		for _, row := range rows(r) {
 			row := row.(map[string]any)
@@ -26,19 +26,19 @@ func TestBench(t *testing.T) {
 	})
 	t.Run("restore without fio", func(t *testing.T) {
 		t.Setenv("PATH", "")
-		r := benchRun(t, "restore", "--dir", dir, "--rounds", "1", "--chain-bytes", "67108864", "--block-bytes", "65536", "--json").OK(t)
+		r := benchRun(t, "restore", "--dir", dir, "--rounds", "1", "--chain-size", "67108864", "--block-size", "65536", "--json").OK(t)
 		require.Len(t, rows(r), 1, "65536 bytes are no layers of the model")
 		assert.Contains(t, r["limit"], "fio is not installed")
 		assert.Greater(t, rows(r)[0].(map[string]any)["limit_gbps"], 0.0)
 	})
 	t.Run("put", func(t *testing.T) {
-		r := benchRun(t, "put", "--dir", dir, "--rounds", "2", "--chain-bytes", "134217728", "--json").OK(t)
+		r := benchRun(t, "put", "--dir", dir, "--rounds", "2", "--chain-size", "134217728", "--json").OK(t)
 		row := rows(r)[0].(map[string]any)
 		assert.Greater(t, row["ratio"], 0.0)
 		assert.GreaterOrEqual(t, row["device_bytes_written"], 134217728.0)
 	})
 	t.Run("device", func(t *testing.T) {
-		r := benchRun(t, "device", "--dir", dir, "--rounds", "1", "--file-bytes", "16777216", "--seconds", "0.05", "--json").OK(t)
+		r := benchRun(t, "device", "--dir", dir, "--rounds", "1", "--file-size", "16777216", "--seconds", "0.05", "--json").OK(t)
 		assert.GreaterOrEqual(t, len(rows(r)), 2)
 	})
 	t.Run("lookup", func(t *testing.T) {

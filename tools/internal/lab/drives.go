@@ -8,14 +8,16 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // modelFlags are those of benchmarks on simulated drives.
 func modelFlags(cmd *cobra.Command, devices *int, mbps, bytes, block *int64, chain *int) {
-	cmd.Flags().IntVar(devices, "devices", 4, "simulated drives")
+	cmd.Flags().IntVar(devices, "drives", 4, "simulated drives")
+	units.Renamed(cmd.Flags(), "drives", "devices")
 	cmd.Flags().Int64Var(mbps, "device-mbps", 100, "speed of each, reads and writes together, in 10^6 bytes a second")
-	cmd.Flags().Int64Var(bytes, "bytes", 256<<20, "payload stored")
-	cmd.Flags().Int64Var(block, "block-bytes", 256<<10, "payload of a block")
+	units.SizeVar(cmd.Flags(), bytes, "size", 256<<20, "payload stored", "bytes")
+	units.SizeVar(cmd.Flags(), block, "block-size", 256<<10, "payload of a block", "block-bytes")
 	cmd.Flags().IntVar(chain, "chain-blocks", 8, "blocks of a chain")
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchOverload() *cobra.Command {
@@ -15,15 +16,16 @@ func (a *app) benchOverload() *cobra.Command {
 	cmd := &cobra.Command{Use: "overload", Short: "ten times the requests the store can serve: memory, goodput, refusals"}
 	a.common(cmd, &o.Common)
 	fl := cmd.Flags()
-	fl.IntVar(&o.Devices, "devices", 4, "file devices")
-	fl.Int64Var(&o.BlockBytes, "block-bytes", 128<<10, "payload of a block")
+	fl.IntVar(&o.Devices, "file-devices", 4, "file devices")
+	units.Renamed(fl, "file-devices", "devices")
+	units.SizeVar(fl, &o.BlockBytes, "block-size", 128<<10, "payload of a block", "block-bytes")
 	fl.IntVar(&o.ChainLen, "chain-blocks", 16, "blocks of a request")
 	fl.IntVar(&o.Chains, "chains", 4000, "different requests; half of them fit on the devices")
 	fl.IntVar(&o.Clients, "clients", 16, "that make the peak")
 	fl.Float64Var(&o.Times, "times", 10, "what is offered, × the peak")
 	fl.Float64Var(&o.Seconds, "seconds", 60, "length of the overload")
 	fl.Float64Var(&o.PeakSeconds, "peak-seconds", 10, "length of the peak's measurement")
-	fl.Int64Var(&o.MemoryBytes, "memory-bytes", 512<<20, "cap on the store's memory")
+	units.SizeVar(fl, &o.MemoryBytes, "memory", 512<<20, "cap on the store's memory", "memory-bytes")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of the payload and of what is asked")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.begin(&o.Common); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchRebuild() *cobra.Command {
@@ -15,9 +16,10 @@ func (a *app) benchRebuild() *cobra.Command {
 	cmd := &cobra.Command{Use: "rebuild", Short: "a new catalog from the devices, beside a plain read of what that needs"}
 	a.common(cmd, &o.Common)
 	cmd.Flags().IntVar(&o.Blocks, "blocks", 1_000_000, "blocks to put")
-	cmd.Flags().Int64Var(&o.BlockBytes, "block-bytes", 4096, "payload of a block")
+	units.SizeVar(cmd.Flags(), &o.BlockBytes, "block-size", 4096, "payload of a block", "block-bytes")
 	cmd.Flags().IntVar(&o.ChainLen, "chain-blocks", 100, "blocks of a chain")
-	cmd.Flags().IntVar(&o.Devices, "devices", 4, "file devices")
+	cmd.Flags().IntVar(&o.Devices, "file-devices", 4, "file devices")
+	units.Renamed(cmd.Flags(), "file-devices", "devices")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "of the chains")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.begin(&o.Common); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchRESP() *cobra.Command {
@@ -15,8 +16,9 @@ func (a *app) benchRESP() *cobra.Command {
 	a.common(cmd, &o.Common)
 	cmd.Flags().Int64SliceVar(&o.Sizes, "sizes", []int64{1 << 20, 4 << 20}, "sizes of a value")
 	cmd.Flags().IntVar(&o.Connections, "connections", 4, "of the one client")
-	cmd.Flags().Int64Var(&o.TotalBytes, "total-bytes", 512<<20, "of all values")
-	cmd.Flags().IntVar(&o.Devices, "devices", 2, "file devices")
+	units.SizeVar(cmd.Flags(), &o.TotalBytes, "total-size", 512<<20, "of all values", "total-bytes")
+	cmd.Flags().IntVar(&o.Devices, "file-devices", 2, "file devices")
+	units.Renamed(cmd.Flags(), "file-devices", "devices")
 	cmd.Flags().Float64Var(&o.Seconds, "seconds", 1, "length of a run")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these alone: set, get, drives, tls")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

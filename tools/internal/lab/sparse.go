@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchSparse() *cobra.Command {
@@ -23,12 +24,13 @@ from --native-device, or from files in --dir, and measures them first.`}
 	a.common(cmd, &o.Common)
 	f := cmd.Flags()
 	f.StringSliceVar(&o.Traces, "trace", nil, "recorded attention, one file a document (required)")
-	f.IntSliceVar(&o.Devices, "devices", []int{4, 8}, "numbers of devices; a row each")
+	f.IntSliceVar(&o.Devices, "drives", []int{4, 8}, "numbers of devices; a row each")
+	units.Renamed(f, "drives", "devices")
 	f.StringSliceVar(&o.Profiles, "profile", []string{"pm9a3", "900p"}, "drives: pm9a3, 900p, native")
 	f.StringSliceVar(&o.NativePaths, "native-device", nil, "blank devices or files for profile native, the first so many a row; they are overwritten")
 	f.StringSliceVar(&o.Tracks, "track", []string{"A", "B"}, "A: placement and retrieval; B: choice too")
 	f.StringSliceVar(&o.Strategies, "strategy", nil, "only these: "+strings.Join(bench.SparseStrategies(), ", "))
-	f.Int64Var(&o.EntryBytes, "entry-bytes", 4096, "bytes of an entry; recorded ones are padded to it")
+	units.SizeVar(f, &o.EntryBytes, "entry-size", 4096, "bytes of an entry; recorded ones are padded to it", "entry-bytes")
 	f.Float64Var(&o.DRAM, "dram", 0.1, "DRAM, as a share of the context's bytes, index included")
 	f.Float64SliceVar(&o.Mass, "mass", []float64{0.90, 0.95}, "attention mass, as a share of the oracle's, at which track B compares")
 	f.IntVar(&o.Profiled, "profiled", -1, "steps of the profile to use; -1: all of the profile questions")

@@ -8,16 +8,18 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchWire() *cobra.Command {
 	o := bench.WireOptions{}
 	cmd := &cobra.Command{Use: "wire", Short: "the network client beside the embedded store, iperf3 and overload"}
 	a.common(cmd, &o.Common)
-	cmd.Flags().Int64Var(&o.ChainBytes, "chain-bytes", 2<<30, "payload of the chain that comes from drives; larger than every cache")
-	cmd.Flags().Int64Var(&o.DRAMBytes, "dram-bytes", 512<<20, "payload of the chain that comes from the server's memory")
-	cmd.Flags().Int64Var(&o.BlockBytes, "block-bytes", 2<<20, "payload of a block")
-	cmd.Flags().IntVar(&o.Devices, "devices", 2, "file devices")
+	units.SizeVar(cmd.Flags(), &o.ChainBytes, "chain-size", 2<<30, "payload of the chain that comes from drives; larger than every cache", "chain-bytes")
+	units.SizeVar(cmd.Flags(), &o.DRAMBytes, "dram", 512<<20, "payload of the chain that comes from the server's memory", "dram-bytes")
+	units.SizeVar(cmd.Flags(), &o.BlockBytes, "block-size", 2<<20, "payload of a block", "block-bytes")
+	cmd.Flags().IntVar(&o.Devices, "file-devices", 2, "file devices")
+	units.Renamed(cmd.Flags(), "file-devices", "devices")
 	cmd.Flags().IntVar(&o.Keys, "keys", 2000, "keys of a lookup")
 	cmd.Flags().IntVar(&o.Connections, "connections", 1000, "connections of the overload")
 	cmd.Flags().Float64Var(&o.Seconds, "seconds", 1, "length of a run")

@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/replay"
 	"github.com/skepkv/skep/tools/internal/trace"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 type app struct{ *command.App }
@@ -71,23 +72,24 @@ func New(c *command.App) *cobra.Command {
 compares every byte, puts the rest. FILE is Mooncake's JSONL, a kv-cache-tester JSON document
 or a tar of them, plain or zstd; - is standard input. --dir holds device-0, device-1, … and
 catalog/; a second run on the same directory opens what is there.`,
-		Example: `  skep replay conversation_trace.jsonl.zst --devices 4 --dir /mnt/kv --capacity-blocks 10000 --block-bytes 65536
+		Example: `  skep replay conversation_trace.jsonl.zst --file-devices 4 --dir /mnt/kv --capacity-blocks 10000 --block-size 64KiB
   zstd -dc trace.jsonl.zst | skep replay - --dir /tmp/kv --json`,
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.replay(cmd.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.dir, "dir", "", "directory of the store (required)")
-	fl.IntVar(&f.devices, "devices", 4, "file devices of a new store")
+	fl.IntVar(&f.devices, "file-devices", 4, "file devices of a new store")
+	units.Renamed(fl, "file-devices", "devices")
 	fl.IntVar(&f.capacity, "capacity-blocks", 0, "cap: all devices together hold capacity-blocks × block-bytes × 1.07 bytes; 0: no cap")
-	fl.Int64Var(&f.blockBytes, "block-bytes", 64<<10, "payload of a block")
+	units.SizeVar(fl, &f.blockBytes, "block-size", 64<<10, "payload of a block", "block-bytes")
 	fl.StringVar(&f.policy, "policy", "cost", "what is kept: cost, lru or s3fifo")
 	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
-	fl.Int64Var(&f.dramBytes, "dram-bytes", 0, "DRAM tier; 0: none, so that figures speak of the devices")
+	units.SizeVar(fl, &f.dramBytes, "dram", 0, "DRAM tier; 0: none, so that figures speak of the devices", "dram-bytes")
 	fl.StringVar(&f.admission, "admission", "all", "what goes to the devices: all; budget=BYTES a day and device, of the trace's time, by use in the DRAM tier; second-touch, to compare")
 	fl.StringVar(&f.degraded, "degraded", store.DegradedNever, "with a device missing: never opens, auto does when no durable block is lost with it, always does")
 	fl.StringVar(&f.backend, "backend", device.Auto, "how devices are driven: auto, iouring or pool")
-	fl.StringSliceVar(&f.paths, "device", nil, "block devices or files in place of --devices files in --dir; a new store wants them blank or absent")
+	fl.StringSliceVar(&f.paths, "device", nil, "block devices or files in place of --file-devices files in --dir; a new store wants them blank or absent")
 	fl.IntVar(&f.limit, "limit", 0, "stop after so many requests; 0: all")
 	return cmd
 }
@@ -114,10 +116,10 @@ func (f *replayFlags) storeOptions() (store.Options, error) {
 	}
 	err := errors.Join(
 		in("--dir", f.dir != "", "empty", "a directory"),
-		in("--devices", f.devices >= 1 && f.devices <= 64, f.devices, "1 to 64"),
+		in("--file-devices", f.devices >= 1 && f.devices <= 64, f.devices, "1 to 64"),
 		in("--capacity-blocks", f.capacity >= 0, f.capacity, "0 or more"),
-		in("--block-bytes", f.blockBytes >= 1 && f.blockBytes <= skep.MaxPartBytes, f.blockBytes, fmt.Sprintf("1 to %d", int64(skep.MaxPartBytes))),
-		in("--dram-bytes", f.dramBytes >= 0, f.dramBytes, "0 or more"),
+		in("--block-size", f.blockBytes >= 1 && f.blockBytes <= skep.MaxPartBytes, f.blockBytes, fmt.Sprintf("1 to %d", int64(skep.MaxPartBytes))),
+		in("--dram", f.dramBytes >= 0, f.dramBytes, "0 or more"),
 		in("--limit", f.limit >= 0, f.limit, "0 or more"),
 		in("--policy", f.policy == "cost" || f.policy == "lru" || f.policy == "s3fifo", f.policy, "cost, lru or s3fifo"),
 		in("--degraded", f.degraded == store.DegradedAuto || f.degraded == store.DegradedNever || f.degraded == store.DegradedAlways, f.degraded, "auto, never or always"),
@@ -216,7 +218,7 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 // refusedStore says what to do where a store was made with other devices or another cap.
 func refusedStore(err error) error {
 	var e *skep.Error
-	flag := map[string]string{"device count": "--devices", "capacity bytes": "--capacity-blocks"}
+	flag := map[string]string{"device count": "--file-devices", "capacity bytes": "--capacity-blocks"}
 	if errors.As(err, &e) && e.Kind == skep.Invalid && e.Op == "open store" && flag[e.Field] != "" {
 		return command.WithNext(skep.Invalidf("replay", flag[e.Field], e.Value, e.Limit), "give what the store was made with, or another --dir")
 	}

@@ -144,22 +144,6 @@ func TestPrintedConfigurationLoads(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Size{"0": 0, "4096": 4096, "64KiB": 64 << 10, "1.5GiB": 3 << 29, "2GB": 2e9, "3 MiB": 3 << 20} {
-		got, err := ParseSize(text)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
-		back, err := ParseSize(got.String())
-		require.NoError(t, err)
-		assert.Equal(t, got, back)
-	}
-	for _, text := range []string{"", "x", "-1", "1XB", "NaN", "1e30"} {
-		_, err := ParseSize(text)
-		assert.Error(t, err, text)
-	}
-}
-
 // Files that would take memory out of proportion are refused: of equal keys the decoder lists
 // each pair, aliases multiply, and much of nothing is much.
 func TestConfigurationsThatAreTooMuch(t *testing.T) {
