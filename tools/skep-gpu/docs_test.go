@@ -24,6 +24,9 @@ func TestDocsFlagsAreDocumented(t *testing.T) {
 		n := 0
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			n++
+			if f.Deprecated != "" {
+				return // an older name
+			}
 			require.Contains(t, section, "`--"+f.Name+"`", "%s --%s", cmd.Name(), f.Name)
 		})
 		require.Greater(t, n, 5)
