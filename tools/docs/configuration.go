@@ -22,7 +22,7 @@ A variable that begins like a setting's (` + "`SKEP_STORE_`" + `), or differs fr
 as an unknown setting of the file is. Variables that ` + "`token_env`" + ` or ` + "`encryption_key_env`" + ` name, and those that Kubernetes
 makes of services, are left alone.
 
-` + "`skep serve --print-config`" + ` prints every setting as it would be used, with its meaning, as a file to begin with, and
+` + "`skep config show`" + ` prints every setting as it would be used, with its meaning, as a file to begin with, and
 tells every problem at once. A file has at most 1 MiB, 65,536 values and 10,000 credentials.
 
 SIGHUP has a running server read the file again. It takes over credentials, tenants with their limits and shares, and

@@ -24,7 +24,7 @@ func TestDocsFlagsAreDocumented(t *testing.T) {
 		n := 0
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			n++
-			if f.Deprecated != "" {
+			if f.Hidden {
 				return // an older name
 			}
 			require.Contains(t, section, "`--"+f.Name+"`", "%s --%s", cmd.Name(), f.Name)

@@ -90,6 +90,7 @@ func sharer(d gpu.Device) (gpu.Sharer, error) {
 func command(in io.Reader, out io.Writer) *cobra.Command {
 	root := &cobra.Command{Use: "skep-gpu", Short: "the process that has a GPU", SilenceErrors: true, SilenceUsage: true}
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { units.Tell(cmd.Flags(), cmd.ErrOrStderr()) }
 	root.AddCommand(lendCommand(in, out), serveCommand(out), benchCommand(in, out))
 	return root
 }

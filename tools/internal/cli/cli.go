@@ -25,7 +25,7 @@ var Program = command.Program{
 		"  skep put greeting --text hello; skep get greeting    what redis-cli -p 7421 get greeting finds, too\n" +
 		"  skep status --wait ready                             how it stands",
 	Groups: []command.Group{
-		{Title: "Run", Commands: []string{"serve", "doctor", "size", "demo", "cluster"}},
+		{Title: "Run", Commands: []string{"serve", "config", "doctor", "size", "demo", "cluster"}},
 		{Title: "Data, of a running server", Commands: []string{"put", "get", "del", "ls", "ns", "purge"}},
 		{Title: "Watch", Commands: []string{"status", "top", "inspect", "gpu"}},
 		{Title: "Keep", Commands: []string{"device", "namespace", "verify", "scrub", "compact", "rebuild", "recluster", "support"}},
@@ -33,7 +33,7 @@ var Program = command.Program{
 	},
 	Commands: func(c *command.App) []*cobra.Command {
 		a := &app{c}
-		return slices.Concat([]*cobra.Command{servecmd.New(c), a.doctorCommand(), a.sizeCommand(), a.demoCommand(), a.demoWorker(), a.clusterCommand()},
+		return slices.Concat([]*cobra.Command{servecmd.New(c), servecmd.Config(c), a.doctorCommand(), a.sizeCommand(), a.demoCommand(), a.demoWorker(), a.clusterCommand()},
 			remote.Commands(c), []*cobra.Command{a.topCommand(), a.inspectCommand(), a.gpuCommand(), a.deviceCommand(), a.namespaceCommand(), a.verifyCommand(),
 				a.scrubCommand(), a.compactCommand(), a.rebuildCommand(), a.reclusterCommand(), a.supportCommand(), a.bench(), replaycmd.New(c), a.Version()})
 	},

@@ -47,6 +47,7 @@ var results = map[string]any{
 	"skep cluster demo":       clusterdemo.Result{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},
+	"skep config check":       servecmd.Checked{},
 	"skep version":            command.VersionResult{},
 	"skep put":                remote.ValueResult{},
 	"skep get":                remote.ValueResult{},
@@ -68,7 +69,8 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	t.Parallel()
 	calls := "Commands on a running server" // which have their flags in common
 	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
-		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls})
+		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls,
+		"skep config show": "skep serve"})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {

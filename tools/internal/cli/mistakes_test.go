@@ -38,7 +38,7 @@ func TestEveryCommandFailsWhereItsOutputIsLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	skepIn(t, inspected, "replay", "-", "--dir", dir, "--block-size", "8192", "--json").OK(t)
 	commandtest.FailsWhereItsOutputIsLost(t, &cli.Program, own(),
-		[]string{"version"}, []string{"doctor", "--dir", dir}, []string{"serve", "--print-config", "--dir", dir},
+		[]string{"version"}, []string{"doctor", "--dir", dir}, []string{"config", "show", "--dir", dir},
 		[]string{"device", "list", "--dir", dir}, []string{"verify", "--dir", dir}, []string{"scrub", "--dir", dir}, []string{"scrub", "--dir", dir, "--dry-run"},
 		[]string{"compact", "--dir", dir}, []string{"rebuild", "--dir", dir, "--dry-run"}, []string{"inspect", "devices", "--dir", dir}, []string{"inspect", "groups", "--dir", dir},
 		[]string{"inspect", "namespaces", "--dir", dir}, []string{"inspect", "memory", "--dir", dir}, []string{"completion", "bash"})

@@ -107,10 +107,10 @@ var played = map[string][]operation{
 	"recluster": {{args: func(p *mishap, _ string) []string {
 		return []string{p.someKey(), "--tenant", "t", "--namespace", "twice"}
 	}}},
-	"replay": {{args: words("-", "--block-size", "8192", "--file-devices", "3"), devices: true}},
+	"replay":      {{args: words("-", "--block-size", "8192", "--file-devices", "3"), devices: true}},
+	"config show": {{args: none, reads: true}},
 	"serve": {
 		{args: words("--listen", "none", "--resp", "none", "--unix", "none", "--http", "127.0.0.1:0", "--dram", "0", "--devices", "3"), endless: true},
-		{name: "serve --print-config", args: words("--print-config"), reads: true},
 	},
 }
 

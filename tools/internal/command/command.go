@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // Exit codes. CodeOf says which errors end with which.
@@ -137,6 +138,7 @@ func (p *Program) root(a *App) *cobra.Command {
 	root.SetErr(a.Err)
 	root.PersistentFlags().BoolVar(&a.JSON, "json", false, "print the result as one JSON document")
 	root.PersistentFlags().StringVar(&a.LogLevel, "log", "error", "what to log on standard error: debug, info, warn or error")
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { units.Tell(cmd.Flags(), a.Err) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usage(cmd, err, cmd.CommandPath()+" --help shows its flags")
 	})

@@ -7,7 +7,7 @@ import (
 )
 
 // Config is everything skep serve can be told. The text behind each field is what
-// --print-config writes over it.
+// skep config show prints over it.
 type Config struct {
 	Dir     string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
 	Devices string `yaml:"devices" flag:"devices" doc:"how many file devices a new store gets, or the paths of its devices, separated by commas; empty: 4, and those that a store has"`

@@ -18,7 +18,7 @@
 //   - Without credentials nothing listens but on loopback addresses and Unix sockets, and
 //     the log says so.
 //   - No secret is in Config: tokens are read from files or the environment, hashed, and
-//     forgotten. --print-config shows none.
+//     forgotten. skep config show prints none.
 //   - Nothing is opened before the whole configuration has been checked.
 //   - SIGTERM drains: not ready first, then no new calls, then the calls under way end or
 //     are cut at Drain, then the store is closed.

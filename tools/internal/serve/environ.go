@@ -83,7 +83,7 @@ func meant(all []field, name string) string {
 		}
 	}
 	if near == "" && part {
-		return "one that skep serve --print-config shows"
+		return "one that skep config show shows"
 	}
 	return near
 }

@@ -18,7 +18,7 @@ func TestMisspeltVariablesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, says := range map[string]string{
 		"STORE_POLCY": "SKEP_STORE_POLICY", "STORE_DRAMBYTES": "SKEP_STORE_DRAM_BYTES", "LIMITS_CONECTIONS": "SKEP_LIMITS_CONNECTIONS",
-		"STORE_NONESUCH": "--print-config", "STOR_POLICY": "SKEP_STORE_POLICY", "RESPP": "SKEP_RESP", "DRAM_BYTES": "SKEP_STORE_DRAM_BYTES",
+		"STORE_NONESUCH": "skep config show", "STOR_POLICY": "SKEP_STORE_POLICY", "RESPP": "SKEP_RESP", "DRAM_BYTES": "SKEP_STORE_DRAM_BYTES",
 		"DRAM": "SKEP_STORE_DRAM_BYTES", "POLICY": "SKEP_STORE_POLICY", "CHANGE_CAPACITY": "SKEP_STORE_CHANGE_CAPACITY",
 		"TENANTS_A_SHARE": "tenants in the configuration's file", "CREDENTIALS": "credentials in the configuration's file",
 	} {

@@ -177,7 +177,7 @@ func (c *Config) unknown(text string) string {
 			return text + "; it is " + f.path
 		}
 	}
-	return text + "; skep serve --print-config shows all"
+	return text + "; skep config show shows all"
 }
 
 // readFile reads a file of at most limit bytes.

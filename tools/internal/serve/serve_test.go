@@ -124,7 +124,7 @@ tenants: {t: {connections: -1, share: 1GiB, bytes: 2GiB}}
 	}
 }
 
-// What --print-config writes is a file that means the same, and every setting says what
+// What skep config show prints is a file that means the same, and every setting says what
 // it is.
 func TestPrintedConfigurationLoads(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/tools/internal/units"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
@@ -23,40 +24,22 @@ type Result struct {
 
 // New is the command serve.
 func New(a *command.App) *cobra.Command {
-	var file string
+	var s settings
 	var show bool
-	values := map[string]*string{}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "a store on the network: binary protocol, RESP, HTTP and console",
 		Long: `Serves the store in --dir until it is interrupted, then drains. Configured by flags, by the
 environment (SKEP_ and a setting's path in capitals, such as SKEP_TLS_CERT) and by a YAML file,
-the first winning over the last; --print-config shows every setting. Without credentials it
+the first winning over the last; skep config show shows every setting. Without credentials it
 listens on loopback addresses and Unix sockets only.`,
 		Args: command.NoArgs,
 	}
-	cmd.Flags().StringVar(&file, "config", "", "YAML file of settings; SKEP_CONFIG names one too")
+	s.register(cmd)
 	cmd.Flags().BoolVar(&show, "print-config", false, "print the settings as they would be used, each under what it means, and end")
-	for _, f := range serve.Flags() {
-		values[f.Path] = cmd.Flags().String(f.Name, f.Default, f.Doc)
-		if f.Switch {
-			cmd.Flags().Lookup(f.Name).NoOptDefVal = "true"
-		}
-	}
+	units.Replaced(cmd.Flags(), "print-config", "the command skep config show")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		flags := map[string]string{}
-		for _, f := range serve.Flags() {
-			if cmd.Flags().Changed(f.Name) {
-				flags[f.Path] = *values[f.Path]
-			}
-		}
-		if cmd.Flags().Changed("log") {
-			flags["log.level"] = a.LogLevel
-		}
-		if file == "" {
-			file = os.Getenv("SKEP_CONFIG")
-		}
-		load := func() (*serve.Config, error) { return serve.Load(file, os.Environ(), flags) }
+		load := s.loader(a, cmd)
 		c, err := load()
 		if show && c != nil {
 			return errors.Join(c.Print(a.Out), asProblems(err))
@@ -112,5 +95,5 @@ func asProblems(err error) error {
 	if err == nil || skep.KindOf(err) != skep.Invalid {
 		return err
 	}
-	return command.WithNext(problems{err}, "skep serve --print-config shows every setting, and docs/howto/secure.md examples")
+	return command.WithNext(problems{err}, "skep config show shows every setting, and docs/howto/secure.md examples")
 }

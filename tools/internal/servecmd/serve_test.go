@@ -61,3 +61,41 @@ func TestAServerThatCannotStartSaysWhetherToTryAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(unit), "RestartPreventExitStatus=2\n")
 }
+
+// What skep config show prints is a file that skep config check finds in order, and that means the same; all that is wrong
+// with one is named at once, with exit code 2.
+func TestSettingsAreShownAndChecked(t *testing.T) {
+	t.Parallel()
+	skep := command.Program{Name: "skep", Commands: func(a *command.App) []*cobra.Command { return []*cobra.Command{New(a), Config(a)} }}
+	run := func(args ...string) (int, string, string) {
+		var out, errs bytes.Buffer
+		code := skep.Main(context.Background(), args, strings.NewReader(""), &out, &errs)
+		return code, out.String(), errs.String()
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "skep.yaml")
+	code, shown, errs := run("config", "show", "--dir", dir, "--capacity", "2TB", "--dram", "0")
+	require.Zero(t, code, errs)
+	require.Contains(t, shown, "capacity_bytes: 2TB")
+	require.NoError(t, os.WriteFile(file, []byte(shown), 0o600))
+	code, said, errs := run("config", "check", file)
+	require.Zero(t, code, errs)
+	require.Contains(t, said, "in order")
+	code, again, errs := run("config", "show", "--config", file)
+	require.Zero(t, code, errs)
+	require.Equal(t, shown, again)
+
+	code, old, errs := run("serve", "--print-config", "--config", file)
+	require.Zero(t, code)
+	require.Equal(t, shown, old)
+	require.Contains(t, errs, "skep config show", "the older form says the new one")
+
+	require.NoError(t, os.WriteFile(file, []byte("dir: "+dir+"\nnope: 1\nstore:\n  capacity_bytes: much\n  policy: best\n"), 0o600))
+	code, _, errs = run("config", "check", file)
+	require.Equal(t, 2, code)
+	for _, wrong := range []string{"nope", "much", "best"} {
+		require.Contains(t, errs, wrong)
+	}
+	code, _, errs = run("config", "check")
+	require.Equal(t, 2, code, errs)
+}

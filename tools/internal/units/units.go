@@ -4,6 +4,7 @@ package units
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -106,15 +107,29 @@ func RateVar(fl *pflag.FlagSet, p *int64, name string, value int64, usage string
 	fl.Var((*Rate)(p), name, usage)
 }
 
-// Renamed has flags of older names set what the flag name sets; they are not in the help, and a use of one says the new
-// name on standard error.
+// Renamed has flags of older names set what the flag name sets. No help shows them, and Tell says the new name.
 func Renamed(fl *pflag.FlagSet, name string, older ...string) {
 	for _, old := range older {
 		fl.Var(fl.Lookup(name).Value, old, "")
-		if err := fl.MarkDeprecated(old, "its name is --"+name+" now"); err != nil {
-			panic(err) // no name, or no message
-		}
+		Replaced(fl, old, "--"+name)
 	}
+}
+
+const replacedBy = "replaced by" // annotation of a flag
+
+// Replaced has no help show a flag any more, and Tell say what is used in its place.
+func Replaced(fl *pflag.FlagSet, name, by string) {
+	f := fl.Lookup(name)
+	f.Hidden, f.Annotations = true, map[string][]string{replacedBy: {by}}
+}
+
+// Tell writes a line for each flag that was set and has been replaced.
+func Tell(fl *pflag.FlagSet, w io.Writer) {
+	fl.Visit(func(f *pflag.Flag) {
+		if by := f.Annotations[replacedBy]; len(by) > 0 {
+			fmt.Fprintf(w, "--%s is %s now; the next release takes only that\n", f.Name, by[0])
+		}
+	})
 }
 
 // Duration is a time.Duration, written as 10s or 1m30s.

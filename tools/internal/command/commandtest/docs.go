@@ -115,7 +115,7 @@ func FlagsAreDocumented(t *testing.T, page string, p *command.Program, elsewhere
 		}
 		path := c.CommandPath()
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Name == "help" || f.Deprecated != "" {
+			if f.Name == "help" || f.Hidden {
 				return
 			}
 			text := doc[elsewhere[path]]

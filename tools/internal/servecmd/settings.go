@@ -1,0 +1,91 @@
+package servecmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/serve"
+)
+
+// settings are the flags that name a server's settings.
+type settings struct {
+	file   string
+	values map[string]*string
+}
+
+func (s *settings) register(cmd *cobra.Command) {
+	s.values = map[string]*string{}
+	cmd.Flags().StringVar(&s.file, "config", "", "YAML file of settings; SKEP_CONFIG names one too")
+	for _, f := range serve.Flags() {
+		s.values[f.Path] = cmd.Flags().String(f.Name, f.Default, f.Doc)
+		if f.Switch {
+			cmd.Flags().Lookup(f.Name).NoOptDefVal = "true"
+		}
+	}
+}
+
+// loader gives what reads the settings that flags, environment and file say, as often as it is called.
+func (s *settings) loader(a *command.App, cmd *cobra.Command) func() (*serve.Config, error) {
+	flags := map[string]string{}
+	for _, f := range serve.Flags() {
+		if cmd.Flags().Changed(f.Name) {
+			flags[f.Path] = *s.values[f.Path]
+		}
+	}
+	if cmd.Flags().Changed("log") {
+		flags["log.level"] = a.LogLevel
+	}
+	file := s.file
+	if file == "" {
+		file = os.Getenv("SKEP_CONFIG")
+	}
+	return func() (*serve.Config, error) { return serve.Load(file, os.Environ(), flags) }
+}
+
+// Checked is what skep config check --json prints.
+type Checked struct {
+	File string `json:"file"`
+}
+
+// Config is the command config: what a server would be told.
+func Config(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "settings of a server: shown with their meaning, and checked", RunE: command.NeedsSubcommand,
+		Example: "  skep config show --dir /var/lib/skep --capacity 2TB > skep.yaml\n  skep config check skep.yaml"}
+	var s settings
+	show := &cobra.Command{
+		Use: "show", Short: "print a file of all settings, as they would be used, each under what it means", Args: command.NoArgs,
+		Long: `Prints what skep serve would use with the same flags, environment and file, as a YAML file that
+skep serve --config takes. Problems are told after it. Tokens and keys that a file of settings names are not read.`,
+	}
+	s.register(show)
+	show.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := s.loader(a, cmd)()
+		if c == nil {
+			return asProblems(err)
+		}
+		return errors.Join(c.Print(a.Out), asProblems(err))
+	}
+	check := &cobra.Command{
+		Use: "check FILE", Short: "say what is wrong with a file of settings; nothing is started",
+		Long: `Reads FILE, under the environment, as skep serve --config FILE would, and names every problem at once.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return command.Usage(cmd, fmt.Errorf("%s needs one file, not %d", cmd.CommandPath(), len(args)), cmd.CommandPath()+" --help")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := serve.Load(args[0], os.Environ(), nil); err != nil {
+				return asProblems(err)
+			}
+			return a.Print(Checked{args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s is in order\n", args[0]) })
+		},
+	}
+	cmd.AddCommand(show, check)
+	return cmd
+}
