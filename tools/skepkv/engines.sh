@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the connectors' tests under the engines' own classes, without a GPU: LMCache's and SGLang's wheels of engines.txt, and
-# PyTorch with stand-ins for CUDA's libraries (torch_stub.py). They are installed once, 2.5 GB, into SKEPKV_ENGINES
+# Runs the connectors' tests under the engines' own classes, without a GPU: LMCache's and SGLang's wheels (engines.txt),
+# and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). They are installed once, 2.5 GB, into SKEPKV_ENGINES
 # (~/.cache/skepkv-engines). Where they cannot be had it says so, and that is no error; a test that is skipped is one.
 # Needs bin/skep and bin/libskep.so.
 set -euo pipefail
@@ -25,7 +25,7 @@ if [[ ! -e $env/ready ]]; then
 	"$PYTHON" -m venv "$env/venv" >/dev/null 2>&1 || skip "$PYTHON has no venv or no pip"
 	"$env/venv/bin/pip" install -q --disable-pip-version-check --no-deps -r $here/engines.txt >"$env/pip.log" 2>&1 ||
 		skip "pip cannot install the engines ($env/pip.log): $(grep -m1 ERROR "$env/pip.log" || tail -n 1 "$env/pip.log")"
-	torch=$("$env/venv/bin/python" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')
+	torch=$("$env/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torch
 	"$env/venv/bin/python" $here/torch_stub.py "$torch" "$env/stub"
 	touch "$env/ready"
 fi

@@ -1,10 +1,11 @@
-"""The storage under SGLang's own classes: its factory, its configuration, its host pools and its controller's transfers."""
+"""The storage under SGLang's own classes: its factory, its configuration, its host pool, its controller's transfers."""
 
 import ctypes
 import hashlib
 import itertools
 import logging
 import os
+import re
 import signal
 import threading
 import unittest
@@ -23,6 +24,7 @@ try:
         PoolName,
         PoolTransfer,
     )
+    from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
     from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
     from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
     from sglang.srt.mem_cache.storage import StorageBackendFactory
@@ -139,7 +141,8 @@ class Engine:
         for name, page in zip(names, self.pieces(at, len(names))):
             total = sum(n for _, n in page)
             there = b"".join(ctypes.string_at(a, n) for a, n in page)
-            out.append(True if there == value(name, total, self.rank)[:total] else None if there == b"\xee" * total else False)
+            blank = None if there == b"\xee" * total else False
+            out.append(True if there == value(name, total, self.rank)[:total] else blank)
         return out
 
     def set(self, names, prefix=None, at=0):
@@ -309,8 +312,9 @@ class TestPages(OnServer):
                 code = 1
                 try:
                     signal.alarm(60)  # it would wait for ever
-                    missed = e.storage.batch_exists(names) == 0 and e.storage.batch_get_v1(names, e.indices(0, 2)) == [False] * 2
-                    code = 0 if missed and e.storage.batch_set_v1(names, e.indices(0, 2)) == [False] * 2 else 2
+                    s, indices = e.storage, e.indices(0, 2)
+                    missed = s.batch_exists(names) == 0 and s.batch_get_v1(names, indices) == [False] * 2
+                    code = 0 if missed and s.batch_set_v1(names, indices) == [False] * 2 else 2
                     e.storage.close()
                 finally:
                     os._exit(code)
@@ -393,16 +397,39 @@ class TestPools(OnServer):
         self.assertEqual(e.storage.batch_get_v2([transfer(PoolName.KV, names)]), {PoolName.KV: [True] * 6})
 
 
+    def test_heads_of_a_draft_are_each_ranks_own(self):
+        names, pool = chain(2), PoolName.DRAFT
+        for rank, there in ((0, False), (1, False), (1, True)):
+            e = self.engine(rank=rank, size=2, mla=True)
+            e.storage.register_mem_host_pool_v2(e.pool, pool)
+            transfer = PoolTransfer(name=pool, keys=names, host_indices=e.indices(0, 2))
+            self.assertEqual(e.storage.batch_get_v2([transfer]), {pool: [there] * 2})
+            e.fill(names)
+            self.assertEqual(e.storage.batch_set_v2([transfer]), {pool: [True] * 2})
+
+
 class TestTransfers(OnServer):
     """The controller's own transfers, which decide what is called with what."""
 
     def controller(self, e):
         c = object.__new__(HiCacheController)
-        c.storage_backend, c.page_size, c.storage_host_pool, c.mem_pool_host = e.storage, e.pool.page_size, e.pool, e.pool
+        c.storage_backend, c.page_size = e.storage, e.pool.page_size
+        c.storage_host_pool = c.mem_pool_host = e.pool
         c.page_get_func, c.page_set_func = c._page_get_zero_copy, c._page_set_zero_copy
         c.prefetch_sync_queue = threading.local()
         c.prefetch_sync_queue.put = lambda ack: None
         return c
+
+    def test_the_configuration_of_the_tutorial(self):
+        with open(os.path.join(os.path.dirname(__file__), "../../../docs/tutorials/sglang.md"), encoding="utf-8") as f:
+            given = re.search(r"extra-config '(\{.*?\})'", f.read(), re.DOTALL)[1]
+        extra, *_, prefix_keys = HybridCacheController.parse_storage_backend_extra_config(given)
+        self.assertTrue(prefix_keys)
+        self.assertEqual(extra["token_file"], "/etc/skep/engine.token")
+        del extra["token_file"], extra["url"]
+        with self.assertNoLogs("skepkv.sglang", "WARNING"):
+            e, names = self.engine(**extra), chain(2)
+        self.assertEqual((e.set(names, []), e.get(names, [])), ([True] * 2, [True] * 2))
 
     def test_a_prompt_is_backed_up_and_prefetched(self):
         pages = 300  # three batches
@@ -467,6 +494,7 @@ class TestTrouble(OnServer):
         e = self.engine(exists_timeout=0.2, get_timeout=0.2, get_timeout_per_ki_token=0, set_timeout=0.2)
         eventually(lambda: e.get(names) == [True] * 2)
         self.server.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.server.process.pid, os.WUNTRACED)  # until it stands
         try:
             self.assertEqual((e.exists(names), e.get(names)), (0, [False] * 2))
             self.assertEqual(e.set(chain(2, "b")), [False] * 2)

@@ -6,8 +6,9 @@
         "url": "unix:/run/skep/skep.sock"}'
 
 Nothing that goes wrong is raised into the engine: a page that does not come whole and in time is a miss, and the memory
-it was meant for is as it was. Calls return when their time is over, and up to ten seconds later where a drive does not
-let go of memory. The server may start later, and be killed and started again.
+it was meant for is as it was. Calls return when their time is over: up to four seconds later where they connect to a
+server that stands still, and up to ten where a drive does not let go of memory. The server may start later, and be
+killed and started again.
 
 With prefix keys pages make chains, of which skep evicts the tails first; without them each page stands alone.
 """
@@ -406,8 +407,8 @@ class Storage(HiCacheStorage):
             self._chained = prefix
 
     def _spaces(self) -> tuple[Where | None, Where | None]:
-        """Where pages of the KV pool are, alone and in chains. SGLang leaves an empty prefix out of some calls, so it may
-        be both until it is known whether there are prefixes."""
+        """Where pages of the KV pool are, alone and in chains. SGLang leaves an empty prefix out of some calls, so it
+        may be both until it is known whether there are prefixes."""
         if not self._v1:
             return self._space("flat", False), None
         with self._lock:
@@ -447,8 +448,9 @@ class Storage(HiCacheStorage):
             *("head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "storage_format_tag"),
         ):
             about[field] = str(getattr(pool, field, None))
-        # Ranks of an MLA model have the same KV, which one writes. Mamba's state is each rank's own.
-        if not config.is_mla_model or name == _MAMBA:
+        # Ranks of an MLA model have the same KV, which one writes. Mamba's state and a draft's heads are each rank's.
+        own = name == _MAMBA or name != _KV and any("MHA" in k.__name__ for k in type(pool).__mro__)
+        if not config.is_mla_model or own:
             about.update(tp_rank=config.tp_rank, tp_size=config.tp_size)
         about.update(pp_rank=config.pp_rank, pp_size=config.pp_size)
         for field in ("attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size", "logical_page_size"):
