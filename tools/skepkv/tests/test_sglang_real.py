@@ -453,11 +453,18 @@ class TestTransfers(OnServer):
             self.assertEqual(e.holds(names), [True] * pages)
 
 
+def regions():
+    """How many regions of memory this process shares with servers."""
+    with open("/proc/self/maps", encoding="utf-8") as f:
+        return sum("memfd" in line for line in f)
+
+
 class TestTrouble(OnServer):
     def test_the_server_is_killed_and_started_again(self):
         for prefix in (None, []):
             e, names = self.engine(host_pool(pages=24, tokens=64, layers=8, heads=8, dim=128)), chain(24, str(prefix))
             self.assertEqual(e.set(names, prefix), [True] * 24)
+            shared = regions()
             began, done = threading.Event(), []
 
             def read():
@@ -478,6 +485,7 @@ class TestTrouble(OnServer):
             self.server.start()
             eventually(lambda: e.set(chain(2, "new"), prefix) == [True] * 2, 120)
             self.assertEqual(e.get(chain(2, "new"), prefix), [True] * 2)
+            self.assertEqual(regions(), shared, "memory that the dead server had is not there twice")
             there = e.exists(names, prefix)
             self.assertEqual(e.get(names, prefix)[:there], [True] * there)
 

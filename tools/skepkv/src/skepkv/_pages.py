@@ -62,87 +62,54 @@ class _Stage:
         if self._memory is not None:
             self._memory.free()
 
-
-class _Opened:
-    """A connection's store. It is closed when nobody uses it any more."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.users = 0
-        self.over = False
-        self.spaces: dict[Where, Space] = {}
-        self.idle: list[_Stage] = []
-        self.lost: list[_Stage] = []  # a drive may write there yet
+    def abandon(self, store: Store) -> None:
+        """Gives memory back that the server may use yet: the library does not lend it before it is known that the
+        server does not. What is not shared stays with the store."""
+        if self._memory is None:
+            return
+        end = self.address + self.bytes
+        for held in list(store._kept):
+            if held.count and self.address <= held.addresses[0] < end:
+                store._kept.remove(held)
+                held.release()
+        self.free()
 
 
 class Client:
-    """Connects when it is first used, and anew where that is needed. Any thread may use it; in a forked process
-    everything is an error."""
+    """Connects when it is first used, and the library again where that is needed. Any thread may use it; in a forked
+    process everything is an error."""
 
     def __init__(self, url: str, token: str, token_file: str, tenant: str, shared_bytes: int | None) -> None:
         self._url, self._token, self._token_file = url, token, token_file
         self._tenant, self._shared = tenant, shared_bytes
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards what follows
-        self._now: _Opened | None = None
-        self._closed = False
         self._stages = threading.BoundedSemaphore(STAGES)
+        self._lock = threading.Lock()  # guards what follows
+        self._store: Store | None = None
+        self._users = 0
+        self._closed = False
+        self._spaces: dict[Where, Space] = {}
+        self._idle: list[_Stage] = []
 
     @contextlib.contextmanager
-    def _use(self) -> Iterator[_Opened]:
+    def _use(self, where: Where) -> Iterator[Space]:
+        """A namespace, whose store is not closed before it is given back."""
         if os.getpid() != self._pid:
             raise SkepError(errors.UNSUPPORTED, "this process is forked from the one that opened the store")
         with self._lock:
             if self._closed:
                 raise SkepError(errors.CLOSED, "the store")
-            if self._now is None:
+            if self._store is None:
                 token = self._token
                 if self._token_file:
                     with open(self._token_file, encoding="utf-8") as f:
                         token = f.read().strip()
-                self._now = _Opened(connect(self._url, token=token, shared_bytes=self._shared, lazy=True))
-            mine = self._now
-            mine.users += 1
-        try:
-            yield mine
-        except SkepError as e:
-            if e.code in (errors.NOT_RELEASED, errors.CLOSED):
-                self._give_up(mine)
-            raise
-        finally:
-            with self._lock:
-                mine.users -= 1
-                last = mine.over and mine.users == 0
-            if last:
-                _end(mine)
-
-    def _give_up(self, it: _Opened) -> None:
-        """The next who wants a store opens another one."""
-        with self._lock:
-            it.over = True
-            if self._now is it:
-                self._now = None
-
-    def close(self) -> None:
-        """Calls under way go on to their end; later ones are errors."""
-        if os.getpid() != self._pid:
-            return  # the store is the parent's
-        with self._lock:
-            self._closed = True
-            it, self._now = self._now, None
-            if it is not None:
-                it.over = True
-            last = it is not None and it.users == 0
-        if last:
-            _end(it)
-
-    def _space(self, it: _Opened, where: Where) -> Space:
-        with self._lock:
-            space = it.spaces.get(where)
+                self._store = connect(self._url, token=token, shared_bytes=self._shared, lazy=True)
+            space = self._spaces.get(where)
             if space is None:
-                if len(it.spaces) >= 1024:
-                    it.spaces.clear()
-                space = it.spaces[where] = it.store.namespace(
+                if len(self._spaces) >= 1024:
+                    self._spaces.clear()
+                space = self._spaces[where] = self._store.namespace(
                     where.name,
                     model=where.model,
                     tenant=self._tenant,
@@ -151,47 +118,79 @@ class Client:
                     bytes=where.bytes,
                     lazy=True,
                 )
-        return space
+            self._users += 1
+        try:
+            yield space
+        finally:
+            with self._lock:
+                self._users -= 1
+                last = self._closed and self._users == 0
+            if last:
+                self._end()
+
+    def close(self) -> None:
+        """Calls under way go on to their end, and the last of them closes the store; later ones are errors."""
+        if os.getpid() != self._pid:
+            return  # the store is the parent's
+        with self._lock:
+            last = not self._closed and self._users == 0
+            self._closed = True
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            store, self._store = self._store, None
+            self._idle.clear()
+            self._spaces.clear()
+        try:
+            if store is not None:
+                store.close()
+        except SkepError as e:
+            log.warning("skep: close: %s", e)
 
     @contextlib.contextmanager
-    def _stage(self, it: _Opened, n: int, until: float) -> Iterator[_Stage]:
+    def _stage(self, n: int, until: float) -> Iterator[_Stage]:
         """Memory for n bytes."""
         if not self._stages.acquire(timeout=max(0.0, until - time.monotonic())):
             raise SkepError(errors.DEADLINE, f"{STAGES} calls have all memory for blocks under way")
         try:
             with self._lock:
-                stage = it.idle.pop() if it.idle else None
+                store = self._store
+                stage = self._idle.pop() if self._idle else None
+            if store is None:
+                raise SkepError(errors.CLOSED, "the store")
             if stage is not None and stage.bytes < n:
                 stage.free()
                 stage = None
             if stage is None:
-                stage = _Stage(it.store, max(n, STAGE))
+                stage = _Stage(store, max(n, STAGE))
             try:
                 yield stage
             except errors.NotReleased:
-                with self._lock:
-                    it.lost.append(stage)
+                stage.abandon(store)
                 raise
             except BaseException:
-                with self._lock:
-                    it.idle.append(stage)
+                self._keep(stage)
                 raise
-            with self._lock:
-                it.idle.append(stage)
+            self._keep(stage)
         finally:
             self._stages.release()
+
+    def _keep(self, stage: _Stage) -> None:
+        with self._lock:
+            self._idle.append(stage)
 
     # What is done with pages. until is a time of time.monotonic().
 
     def found(self, where: Where, names: Sequence[bytes], lease: float, until: float) -> int:
         """How many leading pages are there; they stay for so many seconds."""
-        with self._use() as it:
-            return self._space(it, where).lookup(names, lease, timeout=left(until)).blocks
+        with self._use(where) as space:
+            return space.lookup(names, lease, timeout=left(until)).blocks
 
     def there(self, where: Where, names: Sequence[bytes], until: float) -> list[bool]:
         """Of each page whether it is there: of a chain also where the names begin inside it."""
-        with self._use() as it:
-            space = self._space(it, where)
+        with self._use(where) as space:
             if where.chained:
                 return [o == EXISTS for o in space.want(names, timeout=left(until))]
             return [tier != 0 for tier in space.exists(names, timeout=left(until))]
@@ -199,10 +198,9 @@ class Client:
     def load(self, where: Where, names: Sequence[bytes], pages: Sequence[Page], until: float) -> list[bool]:
         """Fills pages, and says which are there, whole. Behind the first that is not, others may not be looked for."""
         landed = [False] * len(pages)
-        with self._use() as it:
-            space = self._space(it, where)
+        with self._use(where) as space:
             for at, to, total, offsets in _pieces_of(pages):
-                with self._stage(it, total, until) as stage:
+                with self._stage(total, until) as stage:
                     into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
                     codes = space.restore(names[at:to], into, timeout=left(until)).codes
                     for i, (code, o) in enumerate(zip(codes, offsets), at):
@@ -228,8 +226,7 @@ class Client:
         """Stores pages that are not there yet, in a chain behind those of prefix. It says which are there now, how
         many were there before, and why one is not."""
         stored, why = [False] * len(pages), ""
-        with self._use() as it:
-            space = self._space(it, where)
+        with self._use(where) as space:
             if where.chained:
                 have = [o == EXISTS for o in space.want(names, timeout=left(until))]
                 have = have[: have.index(False)] if False in have else have
@@ -242,7 +239,7 @@ class Client:
             chain = [*prefix, *names]
             for at, to, total, offsets in _pieces_of([pages[i] for i in todo]):
                 part = todo[at:to]
-                with self._stage(it, total, until) as stage:
+                with self._stage(total, until) as stage:
                     for i, o in zip(part, offsets):
                         o += stage.address
                         for address, n in pages[i]:
@@ -286,11 +283,3 @@ def _pieces_of(pages: Sequence[Page]) -> Iterator[tuple[int, int, int, list[int]
             to += 1
         yield at, to, total, offsets
         at = to
-
-
-def _end(it: _Opened) -> None:
-    it.idle.clear()
-    try:
-        it.store.close()
-    except SkepError as e:
-        log.warning("skep: close: %s", e)
