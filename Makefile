@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel clean help
+.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
 
 all: build
 
@@ -308,6 +308,10 @@ wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so inside, for
 
 test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests against bin/skep
 	GO='$(GO)' tools/skepkv/wheel.sh test
+
+test-engines: build ## the connectors under LMCache's and SGLang's own classes, on wheels that are installed once; no GPU
+	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
+	tools/skepkv/engines.sh
 
 clean: ## what the targets above made
 	rm -rf bin bench dist

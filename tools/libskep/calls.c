@@ -50,6 +50,10 @@ CALL(lookup,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, skep_found *out,
       skep_error *err),
      (s, scope, keys, n, lease_ms, out, err))
+CALL(lookup_within,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
+      skep_found *out, skep_error *err),
+     (s, scope, keys, n, lease_ms, timeout_ms, out, err))
 CALL(release, (skep_store s, uint64_t lease, skep_error *err), (s, lease, err))
 CALL(renew, (skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err), (s, lease, lease_ms, err))
 CALL(exists,
@@ -65,6 +69,10 @@ CALL(save,
       const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
       skep_error *err),
      (s, scope, parent, depth, keys, n, blocks, lengths, timeout_ms, outcomes, reasons, err))
+CALL(want,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t bytes, int64_t timeout_ms,
+      uint8_t *outcomes, uint8_t *reasons, skep_error *err),
+     (s, scope, keys, n, bytes, timeout_ms, outcomes, reasons, err))
 CALL(delete,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted,
       skep_error *err),

@@ -199,7 +199,14 @@ func skepgo_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C
 }
 
 //export skepgo_lookup
-func skepgo_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs C.int64_t, out *C.skep_found, e *C.skep_error) (rc C.int) {
+func skepgo_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs C.int64_t,
+	out *C.skep_found, e *C.skep_error) C.int {
+	return skepgo_lookup_within(s, sc, keys, n, leaseMs, 0, out, e)
+}
+
+//export skepgo_lookup_within
+func skepgo_lookup_within(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, leaseMs, timeoutMs C.int64_t,
+	out *C.skep_found, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -220,7 +227,7 @@ func skepgo_lookup(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.ui
 	if leaseMs >= 0 {
 		r.Lease = min(time.Duration(min(int64(leaseMs), 1<<40))*time.Millisecond, skep.MaxLease)
 	}
-	ctx, cancel := within(0)
+	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	var f skep.LookupResult
 	if f, err = o.Lookup(ctx, r); err == nil {

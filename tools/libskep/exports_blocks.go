@@ -128,6 +128,38 @@ func skepgo_save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth 
 	return
 }
 
+//export skepgo_want
+func skepgo_want(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, bytes, timeoutMs C.int64_t,
+	outcomes, reasons *C.uint8_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	o, scope, list, err := asked(s, sc, keys, n)
+	if err != nil || n == 0 {
+		return
+	}
+	if outcomes == nil {
+		err = errNowhere
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	wants, err := o.Want(ctx, &skep.WantRequest{Scope: scope, Keys: list, Bytes: int64(bytes)})
+	if err != nil {
+		return
+	}
+	for i, w := range wants {
+		outcome := C.uint8_t(w.Outcome)
+		if w.Wanted {
+			outcome = C.SKEP_WANTED
+		}
+		unsafe.Slice(outcomes, int(n))[i] = outcome
+		if reasons != nil {
+			unsafe.Slice(reasons, int(n))[i] = C.uint8_t(w.Reason)
+		}
+	}
+	return
+}
+
 //export skepgo_delete
 func skepgo_delete(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, timeoutMs C.int64_t, deleted *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error

@@ -25,8 +25,9 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 2 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 3 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
+#define SKEP_WANTED 255 /* an answer of skep_want */
 
 typedef uint64_t skep_store;  /* 0 is none */
 typedef uint64_t skep_stream; /* a CUstream as a number (0: the default one), or skep_stream_new's */
@@ -195,6 +196,9 @@ int skep_put(skep_store s, const skep_scope *scope, const void *parent, uint32_t
 /* Finds the longest prefix of n keys that can be restored, and leases it for lease_ms (0: the
  * default, below 0: not at all). */
 int skep_lookup(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, skep_found *out, skep_error *err);
+/* The same, in at most timeout_ms (0: 30 s). */
+int skep_lookup_within(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
+                       skep_found *out, skep_error *err);
 int skep_release(skep_store s, uint64_t lease, skep_error *err);
 
 /* Makes a lease last for lease_ms from now, at most ten minutes. Error 10: it has run out. */
@@ -224,6 +228,14 @@ int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t 
 int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
               const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
               skep_error *err);
+
+/* Says of each of n keys what a put of its block would be, before its bytes are copied: outcomes[i] is SKEP_WANTED, or
+ * what skep_save's would be. Of a chained namespace it finds keys that begin inside a chain, too, which a lookup does
+ * not: 3 (exists) says that the block is stored, and not that those before it are. In an unchained one all are wanted.
+ * bytes: of all blocks together, 0 where that is not known. reasons, where not NULL: the code of why outcomes[i] is 0. It
+ * promises nothing. */
+int skep_want(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t bytes, int64_t timeout_ms,
+              uint8_t *outcomes, uint8_t *reasons, skep_error *err);
 
 /* Removes blocks, leased ones too: *deleted of n were there. */
 int skep_delete(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted, skep_error *err);

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""How fast blocks go to a server and back, and what that costs this process: bench.py SOCKET HOST:PORT
+"""How fast blocks go to a server and back, and what that costs this process.
 
-64 blocks of 4 MiB in batches of 16, by each way to the server in turn, five rounds; medians. Every byte is compared. What
-a put writes is deleted after each round.
+    bench.py SOCKET HOST:PORT    64 blocks of 4 MiB in batches of 16, by each way to the server in turn, five rounds
+    bench.py sglang SOCKET DIR   64 pages of 4 MiB, as SGLang's controller moves them: skepkv.sglang in its page_first
+                                 pool, and SGLang's own HiCacheFile in DIR, in turn, seven rounds. It runs by
+                                 tools/skepkv/engines.sh bench SOCKET DIR
+
+Medians. Every byte is compared. What a put writes is deleted after each round.
 """
 
 import os
@@ -49,6 +53,70 @@ def one(store, mine, values, into):
     return puts, gets
 
 
+def page_rounds(way, engine, names):
+    """Sets all pages and gets all into a blank pool, as HiCacheController does: GB/s and CPU-s/GB of each."""
+    pool, storage, indices = engine.pool, engine.storage, engine.indices(0, BLOCKS)
+    tokens = pool.page_size
+    engine.fill(names)
+
+    def put():
+        if way == "skepkv.sglang":
+            assert all(storage.batch_set_v1(names, indices, None))
+        else:  # _generic_page_set
+            assert storage.batch_set(names, [pool.get_data_page(indices[i * tokens]) for i in range(BLOCKS)])
+
+    def get():
+        if way == "skepkv.sglang":
+            assert all(storage.batch_get_v1(names, indices, None))
+            return
+        into = [pool.get_dummy_flat_data_page() for _ in names]  # _generic_page_get
+        for i, page in enumerate(storage.batch_get(names, into)):
+            pool.set_from_flat_data_page(indices[i * tokens], page)
+
+    puts = timed(put)
+    engine.blank()
+    gets = timed(get)
+    assert engine.holds(names) == [True] * BLOCKS, "a byte is another one"
+    return puts, gets
+
+
+def sglang(socket, directory):
+    sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
+    from sglang.srt.mem_cache.storage import StorageBackendFactory
+    from test_sglang_real import Engine, chain, host_pool
+
+    geometry = {"pages": BLOCKS, "tokens": 64, "layers": 16, "heads": 8, "dim": 128}
+    engines = {"skepkv.sglang": Engine("unix:" + socket, host_pool(**geometry), shared_bytes=256 << 20)}
+    file = engines["HiCacheFile"] = Engine("unix:" + socket, host_pool(**geometry))
+    file.config.extra_config = {"file_storage_path": directory}
+    file.storage = StorageBackendFactory.create_backend("file", file.config, file.pool)
+    file.storage.register_mem_pool_host(file.pool)
+    took, tiers = {way: [] for way in engines}, set()
+    for i in range(7):
+        names = chain(BLOCKS, os.urandom(8).hex())
+        for way, engine in list(engines.items())[:: 1 if i % 2 else -1]:
+            took[way].append(page_rounds(way, engine, names))
+            if way == "HiCacheFile":
+                engine.storage.clear()
+                continue
+            where = engine.storage._space("kv", False)
+            with skepkv.connect("unix:" + socket) as store:
+                space = store.namespace(where.name, model=where.model, bytes=where.bytes)
+                keys = [bytes.fromhex(n) for n in names]
+                tiers |= set(space.exists(keys))
+                space.delete(keys)
+    print("skep had the pages in: " + ", ".join(("", "drives", "memory")[t] for t in sorted(tiers)))
+    table("backend", took)
+
+
+def table(what, took):
+    print(f"| {what} | put GB/s | client CPU-s/GB | restore GB/s | client CPU-s/GB |\n|---|---|---|---|---|")
+    for way, rounds in took.items():
+        cells = [statistics.median(r[i][j] for r in rounds) for i in (0, 1) for j in (0, 1)]
+        print(f"| {way} | " + " | ".join(f"{c:.2f}" if i % 2 == 0 else f"{c:.3f}" for i, c in enumerate(cells)) + " |")
+
+
 def main(socket, tcp):
     values = [os.urandom(SIZE) for _ in range(BLOCKS)]
     into = [memoryview(bytearray(SIZE)) for _ in range(BLOCKS)]
@@ -64,11 +132,8 @@ def main(socket, tcp):
     for _ in range(ROUNDS):
         for way, (store, memory) in ways.items():
             took[way].append(one(store, memory, values, into))
-    print("| way | put GB/s | client CPU-s/GB | restore GB/s | client CPU-s/GB |\n|---|---|---|---|---|")
-    for way, rounds in took.items():
-        cells = [statistics.median(r[i][j] for r in rounds) for i in (0, 1) for j in (0, 1)]
-        print(f"| {way} | " + " | ".join(f"{c:.2f}" if i % 2 == 0 else f"{c:.3f}" for i, c in enumerate(cells)) + " |")
+    table("way", took)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sglang(*sys.argv[2:]) if sys.argv[1] == "sglang" else main(*sys.argv[1:])

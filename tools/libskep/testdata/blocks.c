@@ -106,6 +106,12 @@ static void chained(void) {
 	check(tiers[0] && tiers[1] && tiers[2], "all of the chain");
 	must(skep_exists(store, &mine, keys[2], 1, 0, tiers, &err), "exists");
 	check(!tiers[0], "not what has no head");
+	must(skep_want(store, &mine, keys[1], 3, 0, 0, tiers, results, &err), "want");
+	check(tiers[0] == 3 && tiers[1] == 3 && tiers[2] == SKEP_WANTED, "what is there inside a chain, and what is wanted");
+	must(skep_want(store, &scope, keys, 1, 0, 0, tiers, 0, &err), "want");
+	check(tiers[0] == SKEP_WANTED, "all is, where the last writer wins");
+	check(skep_want(store, &mine, keys, 1, -1, 0, tiers, 0, &err) == 1 && strstr(err.message, "bytes"), "fewer bytes than none");
+	check(skep_want(store, &mine, keys, 1, 0, 0, 0, 0, &err) == 1, "answers to nowhere");
 	at[0] = block[0];
 	must(skep_load(store, &mine, keys[2], 1, 0, at, each, 0, results, &err), "load");
 	check(results[0] == 0 && block[0][0] == 3 && block[0][4095] == 3, "a block of a chain by its key alone");
@@ -158,6 +164,9 @@ int main(int argc, char **argv) {
 	}
 
 	must(skep_lookup(store, &scope, keys, BLOCKS, 1000, &found, &err), "lookup");
+	check(found.blocks == MISS && found.lease, "a lease of those before the one that is missing");
+	must(skep_release(store, found.lease, &err), "release");
+	must(skep_lookup_within(store, &scope, keys, BLOCKS, 1000, 60000, &found, &err), "lookup within a minute");
 	check(found.blocks == MISS && found.lease, "a lease of those before the one that is missing");
 	must(skep_renew(store, found.lease, 2000, &err), "renew");
 	must(skep_release(store, found.lease, &err), "release");

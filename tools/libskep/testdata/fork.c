@@ -49,11 +49,13 @@ static int in_child(skep_store s) {
 	REFUSED(skep_namespace(s, "{}", &n, &err));
 	REFUSED(skep_put(s, &scope, 0, 0, key, 1, 0, 0, state, &err));
 	REFUSED(skep_lookup(s, &scope, key, 1, -1, &found, &err));
+	REFUSED(skep_lookup_within(s, &scope, key, 1, -1, 1000, &found, &err));
 	REFUSED(skep_release(s, 1, &err));
 	REFUSED(skep_renew(s, 1, 1000, &err));
 	REFUSED(skep_exists(s, &scope, key, 1, 0, state, &err));
 	REFUSED(skep_load(s, &scope, key, 1, 0, 0, 0, 0, state, &err));
 	REFUSED(skep_save(s, &scope, 0, 0, key, 1, 0, 0, 0, state, 0, &err));
+	REFUSED(skep_want(s, &scope, key, 1, 0, 0, state, 0, &err));
 	REFUSED(skep_delete(s, &scope, key, 1, 0, &n, &err));
 	REFUSED(skep_direct(s, 0, &err));
 	REFUSED(skep_restore(s, &scope, key, 1, 0, 1, 0, 0, 0, &n, &err));

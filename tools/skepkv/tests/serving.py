@@ -22,8 +22,9 @@ def binary():
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB"):
+    def __init__(self, token=False, capacity="512MiB", block=""):
         self.capacity = capacity
+        self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
         self.dir = tempfile.mkdtemp(prefix="skepkv")
         self.socket = os.path.join(self.dir, "s")
         self.url = "unix:" + self.socket
@@ -60,7 +61,9 @@ class Server:
         ]
         if self.config:
             args += ["--config", self.config]
-        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment
+        )
         self.port = None
         for line in self.process.stdout:
             if line.startswith("wire") and "127.0.0.1" in line:

@@ -91,6 +91,8 @@ class Calls:
         self.assertTrue(space.put(keys[1:], [block(1), block(2)], parent=keys[0], depth=1))
         self.assertEqual(space.lookup(keys).blocks, 3)
         self.assertEqual(space.exists(keys[1:])[0], 0)
+        self.assertEqual(space.lookup(keys[1:], timeout=60).blocks, 0, "a lookup begins where the chain does")
+        self.assertEqual(list(space.want(keys[1:] + [key(9)])), [3, 3, 255], "and a want anywhere")
 
     def test_buffers(self):
         space = self.store.namespace("n")

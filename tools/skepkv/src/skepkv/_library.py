@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 2  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 3  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -37,7 +37,15 @@ _CALLS: dict[str, tuple] = {
     "open": (c.c_char_p, c.POINTER(c.c_uint64)),
     "close": (c.c_uint64,),
     "namespace": (c.c_uint64, c.c_char_p, c.POINTER(c.c_uint32)),
-    "lookup": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(FoundStruct)),
+    "lookup_within": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_int64,
+        c.c_int64,
+        c.POINTER(FoundStruct),
+    ),
     "renew": (c.c_uint64, c.c_uint64, c.c_int64),
     "release": (c.c_uint64, c.c_uint64),
     "exists": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, _u8p),
@@ -55,6 +63,7 @@ _CALLS: dict[str, tuple] = {
         _u8p,
         _u8p,
     ),
+    "want": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.c_int64, _u8p, _u8p),
     "delete": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(c.c_uint32)),
     "direct": (c.c_uint64, c.c_int64),
     "shared_alloc": (c.c_uint64, c.c_int64, _pointers, c.POINTER(c.c_int), c.POINTER(c.c_int64)),

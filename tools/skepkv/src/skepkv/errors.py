@@ -34,7 +34,7 @@ _NAMES = (
     "denied",
 )
 
-NOT_FOUND, CLOSED, NOT_RELEASED, UNSUPPORTED = 2, 3, 18, 19
+NOT_FOUND, CLOSED, DEADLINE, NOT_RELEASED, UNSUPPORTED = 2, 3, 16, 18, 19
 
 
 def name_of(code: int) -> str:

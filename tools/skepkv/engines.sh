@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs the connectors' tests under the engines' own classes, without a GPU: LMCache's and SGLang's wheels (engines.txt),
+# and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). They are installed once, 3.3 GB, into SKEPKV_ENGINES
+# (~/.cache/skepkv-engines). Where they cannot be had it says so, and that is no error; a test that is skipped is one.
+# Needs bin/skep and bin/libskep.so.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+PYTHON=${PYTHON:-python3} here=tools/skepkv
+
+skip() {
+	echo "skipped: $1"
+	exit 0
+}
+
+[[ $(uname -sm) = "Linux x86_64" ]] || skip "the engines' wheels are for Linux on x86_64, and this is $(uname -sm)"
+"$PYTHON" -c '' 2>/dev/null || skip "no $PYTHON"
+for tool in gcc nm readelf; do
+	command -v $tool >/dev/null || skip "no $tool, which PyTorch's stand-ins are made with"
+done
+sum=$({ "$PYTHON" -V; cat $here/engines.txt $here/torch_stub.py; } | sha256sum | cut -c1-16)
+env=${SKEPKV_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/skepkv-engines}/$sum
+if [[ ! -e $env/ready ]]; then
+	echo "installing the engines into $env"
+	rm -rf "$env" && mkdir -p "$env"
+	"$PYTHON" -m venv "$env/venv" >/dev/null 2>&1 || skip "$PYTHON has no venv or no pip"
+	"$env/venv/bin/pip" install -q --disable-pip-version-check --no-deps -r $here/engines.txt >"$env/pip.log" 2>&1 ||
+		skip "pip cannot install the engines ($env/pip.log): $(grep -m1 ERROR "$env/pip.log" || tail -n 1 "$env/pip.log")"
+	torch=$("$env/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/torch
+	"$env/venv/bin/python" $here/torch_stub.py "$torch" "$env/stub"
+	touch "$env/ready"
+fi
+export LD_LIBRARY_PATH=$env/stub PYTHONPATH=$PWD/$here/src SKEPKV_LIBRARY=$PWD/bin/libskep.so SKEP_BINARY=$PWD/bin/skep
+if [[ ${1:-} = bench ]]; then # bench SOCKET DIR
+	exec "$env/venv/bin/python" -B -W ignore $here/bench.py sglang "${@:2}"
+fi
+exec "$env/venv/bin/python" -B -W ignore $here/tests/engines.py "$@"

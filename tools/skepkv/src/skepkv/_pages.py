@@ -1,0 +1,285 @@
+"""Pages of an engine in a server's store: a page lies in several pieces of the engine's memory, and is one block.
+
+Blocks go through memory that is shared with the server, and are copied once. What a server writes to is never the
+engine's memory: a page that does not come whole leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import logging
+import os
+import threading
+import time
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from . import Memory, SkepError, Space, Store, connect, errors
+
+log = logging.getLogger("skepkv")
+
+ALIGN = 4096
+STAGE = 32 << 20  # bytes that are under way at a time, of one call
+STAGES = 4  # calls that have such memory at a time; others wait for it
+EXISTS = 3  # an outcome of a put, and of a want
+
+Piece = tuple[int, int]  # address, bytes
+Page = Sequence[Piece]
+
+
+class Where(NamedTuple):
+    """A namespace of pages of so many bytes; 0: of any."""
+
+    name: str
+    model: str
+    chained: bool
+    tokens: int
+    bytes: int
+
+
+def size_of(page: Page) -> int:
+    return sum(n for _, n in page)
+
+
+def _padded(n: int) -> int:
+    return (n + ALIGN - 1) // ALIGN * ALIGN
+
+
+class _Stage:
+    """Memory that blocks are in on their way: shared with the server where there is some left."""
+
+    def __init__(self, store: Store, n: int) -> None:
+        self.bytes = n
+        self._memory: Memory | None = None
+        try:
+            self._memory = store.alloc(n)
+            self.view = self._memory.view
+        except SkepError:
+            self.view = memoryview(bytearray(n))
+        self.address = c.addressof(c.c_char.from_buffer(self.view))
+
+    def free(self) -> None:
+        if self._memory is not None:
+            self._memory.free()
+
+    def abandon(self, store: Store) -> None:
+        """Gives memory back that the server may use yet: the library does not lend it before it is known that the
+        server does not. What is not shared stays with the store."""
+        if self._memory is None:
+            return
+        end = self.address + self.bytes
+        for held in list(store._kept):
+            if held.count and self.address <= held.addresses[0] < end:
+                store._kept.remove(held)
+                held.release()
+        self.free()
+
+
+class Client:
+    """Connects when it is first used, and the library again where that is needed. Any thread may use it; in a forked
+    process everything is an error."""
+
+    def __init__(self, url: str, token: str, token_file: str, tenant: str, shared_bytes: int | None) -> None:
+        self._url, self._token, self._token_file = url, token, token_file
+        self._tenant, self._shared = tenant, shared_bytes
+        self._pid = os.getpid()
+        self._stages = threading.BoundedSemaphore(STAGES)
+        self._lock = threading.Lock()  # guards what follows
+        self._store: Store | None = None
+        self._users = 0
+        self._closed = False
+        self._spaces: dict[Where, Space] = {}
+        self._idle: list[_Stage] = []
+
+    @contextlib.contextmanager
+    def _use(self, where: Where) -> Iterator[Space]:
+        """A namespace, whose store is not closed before it is given back."""
+        if os.getpid() != self._pid:
+            raise SkepError(errors.UNSUPPORTED, "this process is forked from the one that opened the store")
+        with self._lock:
+            if self._closed:
+                raise SkepError(errors.CLOSED, "the store")
+            if self._store is None:
+                token = self._token
+                if self._token_file:
+                    with open(self._token_file, encoding="utf-8") as f:
+                        token = f.read().strip()
+                self._store = connect(self._url, token=token, shared_bytes=self._shared, lazy=True)
+            space = self._spaces.get(where)
+            if space is None:
+                if len(self._spaces) >= 1024:
+                    self._spaces.clear()
+                space = self._spaces[where] = self._store.namespace(
+                    where.name,
+                    model=where.model,
+                    tenant=self._tenant,
+                    chained=where.chained,
+                    block_tokens=where.tokens,
+                    bytes=where.bytes,
+                    lazy=True,
+                )
+            self._users += 1
+        try:
+            yield space
+        finally:
+            with self._lock:
+                self._users -= 1
+                last = self._closed and self._users == 0
+            if last:
+                self._end()
+
+    def close(self) -> None:
+        """Calls under way go on to their end, and the last of them closes the store; later ones are errors."""
+        if os.getpid() != self._pid:
+            return  # the store is the parent's
+        with self._lock:
+            last = not self._closed and self._users == 0
+            self._closed = True
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            store, self._store = self._store, None
+            self._idle.clear()
+            self._spaces.clear()
+        try:
+            if store is not None:
+                store.close()
+        except SkepError as e:
+            log.warning("skep: close: %s", e)
+
+    @contextlib.contextmanager
+    def _stage(self, n: int, until: float) -> Iterator[_Stage]:
+        """Memory for n bytes."""
+        if not self._stages.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise SkepError(errors.DEADLINE, f"{STAGES} calls have all memory for blocks under way")
+        try:
+            with self._lock:
+                store = self._store
+                stage = self._idle.pop() if self._idle else None
+            if store is None:
+                raise SkepError(errors.CLOSED, "the store")
+            if stage is not None and stage.bytes < n:
+                stage.free()
+                stage = None
+            if stage is None:
+                stage = _Stage(store, max(n, STAGE))
+            try:
+                yield stage
+            except errors.NotReleased:
+                stage.abandon(store)
+                raise
+            except BaseException:
+                self._keep(stage)
+                raise
+            self._keep(stage)
+        finally:
+            self._stages.release()
+
+    def _keep(self, stage: _Stage) -> None:
+        with self._lock:
+            self._idle.append(stage)
+
+    # What is done with pages. until is a time of time.monotonic().
+
+    def found(self, where: Where, names: Sequence[bytes], lease: float, until: float) -> int:
+        """How many leading pages are there; they stay for so many seconds."""
+        with self._use(where) as space:
+            return space.lookup(names, lease, timeout=left(until)).blocks
+
+    def there(self, where: Where, names: Sequence[bytes], until: float) -> list[bool]:
+        """Of each page whether it is there: of a chain also where the names begin inside it."""
+        with self._use(where) as space:
+            if where.chained:
+                return [o == EXISTS for o in space.want(names, timeout=left(until))]
+            return [tier != 0 for tier in space.exists(names, timeout=left(until))]
+
+    def load(self, where: Where, names: Sequence[bytes], pages: Sequence[Page], until: float) -> list[bool]:
+        """Fills pages, and says which are there, whole. Behind the first that is not, others may not be looked for."""
+        landed = [False] * len(pages)
+        with self._use(where) as space:
+            for at, to, total, offsets in _pieces_of(pages):
+                with self._stage(total, until) as stage:
+                    into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
+                    codes = space.restore(names[at:to], into, timeout=left(until)).codes
+                    for i, (code, o) in enumerate(zip(codes, offsets), at):
+                        if code == 0:
+                            o += stage.address
+                            for address, n in pages[i]:
+                                c.memmove(address, o, n)
+                                o += n
+                            landed[i] = True
+                    del into
+                if any(codes):
+                    break
+        return landed
+
+    def save(
+        self,
+        where: Where,
+        names: Sequence[bytes],
+        pages: Sequence[Page],
+        until: float,
+        prefix: Sequence[bytes] = (),
+    ) -> tuple[list[bool], int, str]:
+        """Stores pages that are not there yet, in a chain behind those of prefix. It says which are there now, how
+        many were there before, and why one is not."""
+        stored, why = [False] * len(pages), ""
+        with self._use(where) as space:
+            if where.chained:
+                have = [o == EXISTS for o in space.want(names, timeout=left(until))]
+                have = have[: have.index(False)] if False in have else have
+                have += [False] * (len(names) - len(have))  # a run is put from the first that is missing
+            else:
+                have = [tier != 0 for tier in space.exists(names, timeout=left(until))]
+            for i, there in enumerate(have):
+                stored[i] = there
+            todo = [i for i, there in enumerate(have) if not there]
+            chain = [*prefix, *names]
+            for at, to, total, offsets in _pieces_of([pages[i] for i in todo]):
+                part = todo[at:to]
+                with self._stage(total, until) as stage:
+                    for i, o in zip(part, offsets):
+                        o += stage.address
+                        for address, n in pages[i]:
+                            c.memmove(o, address, n)
+                            o += n
+                    depth = len(prefix) + part[0] if where.chained else 0
+                    became = space.put(
+                        [names[i] for i in part],
+                        [stage.view[o : o + size_of(pages[i])] for i, o in zip(part, offsets)],
+                        parent=chain[depth - 1] if depth else None,
+                        depth=depth,
+                        timeout=left(until),
+                    )
+                for i, outcome, reason in zip(part, *became):
+                    stored[i] = outcome != 0
+                    why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
+                if why:
+                    break
+        return stored, sum(have), why
+
+
+def left(until: float) -> float:
+    """Seconds left, and an error where there are none."""
+    seconds = until - time.monotonic()
+    if seconds <= 0:
+        raise SkepError(errors.DEADLINE, "the call's time is over")
+    return seconds
+
+
+def _pieces_of(pages: Sequence[Page]) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Cuts pages into runs of at most STAGE bytes: from, to, bytes, and where each page begins."""
+    at = 0
+    while at < len(pages):
+        to, total, offsets = at, 0, []
+        while to < len(pages):
+            n = _padded(size_of(pages[to]))
+            if to > at and total + n > STAGE:
+                break
+            offsets.append(total)
+            total += n
+            to += 1
+        yield at, to, total, offsets
+        at = to
