@@ -1,15 +1,13 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"time"
-
-	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/observe"
 )
 
@@ -85,59 +83,6 @@ func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState
 // beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
 func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
 	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
-}
-
-// restoreState is what a session keeps until it has delivered everything: it is counted for
-// every block of its chains, though only those it has come to are known.
-func restoreState(r *skep.RestoreRequest) int64 {
-	n := int64(callState)
-	for i := range r.Chains {
-		c := &r.Chains[i]
-		blocks := len(c.Keys)
-		if some, ok := c.Blocks.Bounds(); ok && some.Len() > 0 {
-			blocks = min(blocks, some.Len())
-		}
-		n += int64(blocks) * restoreBlockSize
-	}
-	return n
-}
-
-// deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none
-// any more. Claims may come still, which go by the states of chunks. REQUIRES: ses.mu.
-func (ses *session) deliveredLocked() {
-	kept := int64(callState)
-	for _, c := range ses.chains {
-		c.touched, c.wants = nil, nil
-		kept += int64(len(c.items))
-	}
-	ses.ready, ses.readyAt = nil, 0
-	if kept < ses.state {
-		ses.s.calls.leave(ses.tenant, ses.state-kept)
-		ses.state = kept
-	}
-}
-
-// scarce lets one at a time wait for I/O buffers while it holds some already. Whoever finds
-// none gives up what it holds, hands what it has prepared to the drives, and waits here;
-// otherwise many who each hold a part of what they need would wait for each other.
-type scarce chan struct{}
-
-// errScarce says that there are no I/O buffers now.
-var errScarce = &skep.Error{Op: "I/O buffers", Kind: skep.NoMemory}
-
-// wait calls f when it is the caller's turn.
-func (t scarce) wait(ctx context.Context, timeout time.Duration, f func() error) error {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case t <- struct{}{}:
-		defer func() { <-t }()
-		return f()
-	case <-timer.C:
-		return errScarce
-	case <-ctx.Done():
-		return noMemory("I/O buffers", ctx.Err())
-	}
 }
 
 // bytesPerSlot is what the index takes for a block, growth included.

@@ -50,9 +50,9 @@ func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
 // Reads that a drive keeps back keep no others back, here two of 1 MiB.
 func TestStuckReadsHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	lent := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{}}}
+	lent := &chunk{chain: &chain{Asked: Asked{ChainPlan: &layout.ChainPlan{}}}}
 	for _, age := range []time.Duration{0, 2 * stuckAfter} {
-		q := &readQueue{}
+		q := &Queue{}
 		for range 2 {
 			q.takeLocked(&read{ch: lent, bytes: 1 << 20, op: device.Op{Start: device.Now() - int64(age)}})
 		}

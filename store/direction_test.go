@@ -30,11 +30,7 @@ func either(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, also ...skep
 // speed tells the scheduler what the drives were seen to move.
 func speed(t *testing.T, s *Store, bps float64) {
 	t.Helper()
-	s.two.mu.Lock()
-	defer s.two.mu.Unlock()
-	require.NoError(t, s.two.ready())
-	_, err := s.two.step(twopointer.Event{Kind: twopointer.Speed, Rate: bps})
-	require.NoError(t, err)
+	require.NoError(t, s.restores.SawRate(bps))
 }
 
 // A prompt that is alone goes by layers below L_Δ and by tokens from there on; beside another it goes by tokens. L_Δ is
@@ -122,10 +118,7 @@ func TestEitherWayLearnsOfSlowerDrives(t *testing.T) {
 			}
 		}
 		require.NoError(t, ses.Close(ctx))
-		s.two.mu.Lock()
-		rate := s.two.sched.Rate(0)
-		s.two.mu.Unlock()
-		if rate < 64<<20 {
+		if s.restores.State().Rate < 64<<20 {
 			break
 		}
 	}

@@ -100,11 +100,7 @@ func TestRequestsOvertakeReadingAhead(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, "some was read ahead", func() bool { return statsOf(t, s).Prefetch.ReadBytes > 0 })
 	requireChain(t, s, sc, keys, modelBlock)
-	eventually(t, "the prefetch ended", func() bool {
-		s.sessions.mu.Lock()
-		defer s.sessions.mu.Unlock()
-		return len(s.sessions.m) == 0
-	})
+	eventually(t, "the prefetch ended", func() bool { return s.restores.State().Sessions == 0 })
 	st := statsOf(t, s)
 	require.EqualValues(t, 1, st.Prefetch.Promoted)
 	require.LessOrEqual(t, st.Devices[0].BytesRead-before, int64(n*modelBlock+noise))
@@ -162,9 +158,9 @@ func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
 	ns, tg, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
 	now := s.now()
-	ch := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}, at: &found{fp: s.names.Fingerprint(ns.Instance, tg, keys[0])}}
+	ch := &chunk{chain: &chain{Asked: Asked{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}}, at: &Located{FP: s.names.Fingerprint(ns.Instance, tg, keys[0])}}
 	ch.out.Bytes = modelBlock
-	s.prefetched(ch, &ahead{start: now, due: now.Add(time.Minute)})
+	s.restores.prefetched(ch, &ahead{start: now, due: now.Add(time.Minute)})
 	p := statsOf(t, s).Prefetch
 	require.EqualValues(t, n*modelBlock, p.UnusedBytes)
 	require.Equal(t, p.ReadBytes, p.UsedBytes+p.WastedBytes+p.UnusedBytes)

@@ -55,7 +55,7 @@ type drive struct {
 	writeErrors health.Streak // writes that failed since the last one that did not
 
 	flush segio.Flusher
-	reads readQueue
+	reads Queue
 }
 
 func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }

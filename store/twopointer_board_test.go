@@ -370,10 +370,9 @@ func TestOverlapIsAChunkAtMost(t *testing.T) {
 		crew.Go(func(t testing.TB) {
 			for pos := 0; pos < b.end; {
 				c := b.claim(skep.Range{From: pos, To: min(pos+512, b.end)}, skep.Idle, true)
-				s.two.mu.Lock()
-				rate = max(rate, s.two.sched.Rate(0)) // what is away was sent at an earlier one
-				away, bound := s.two.away, max(fewestBytes, onItsWay*perToken+rate*reaction)
-				s.two.mu.Unlock()
+				now := s.restores.State()
+				rate = max(rate, now.Rate) // what is away was sent at an earlier one
+				away, bound := now.Ahead, max(fewestBytes, onItsWay*perToken+rate*reaction)
 				over = max(over, away/bound)
 				if most = max(most, away); c.Next == b.end {
 					meeting = max(meeting, away)

@@ -1,0 +1,35 @@
+package store
+
+import (
+	"github.com/skepkv/skep"
+)
+
+// restoreState is what a session keeps until it has delivered everything: it is counted for
+// every block of its chains, though only those it has come to are known.
+func restoreState(r *skep.RestoreRequest) int64 {
+	n := int64(callState)
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		blocks := len(c.Keys)
+		if some, ok := c.Blocks.Bounds(); ok && some.Len() > 0 {
+			blocks = min(blocks, some.Len())
+		}
+		n += int64(blocks) * restoreBlockSize
+	}
+	return n
+}
+
+// deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none
+// any more. Claims may come still, which go by the states of chunks. REQUIRES: ses.mu.
+func (ses *session) deliveredLocked() {
+	kept := int64(callState)
+	for _, c := range ses.chains {
+		c.touched, c.wants = nil, nil
+		kept += int64(len(c.items))
+	}
+	ses.ready, ses.readyAt = nil, 0
+	if kept < ses.state {
+		ses.rs.Source.LetGo(ses.tenant, ses.state-kept)
+		ses.state = kept
+	}
+}
