@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // underway bounds what puts and restores keep on the heap while they are under way, and
@@ -25,13 +26,9 @@ type underway struct {
 // callShare is how many times what is free one tenant may have of what all calls may keep.
 const callShare = 3
 
-// What a call is reckoned to keep on the heap: itself, and a block of it. Payload is the
+// putBlockState is what a put is reckoned to keep on the heap for a block, besides restore.CallState. Payload is the
 // caller's, or in the arena under its own budget.
-const (
-	callState        = 32 << 10
-	putBlockState    = 1 << 10
-	restoreBlockSize = 320
-)
+const putBlockState = 1 << 10
 
 // enter counts a call for its tenant, and gives the bytes it is counted as: a tenant's that is larger than its
 // share, and the only one, is counted as that share, since others find the rest.
@@ -78,7 +75,7 @@ func (u *underway) snapshot() (bytes, refused int64) {
 	return u.bytes, u.refused
 }
 
-func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState }
+func putState(blocks int) int64 { return restore.CallState + int64(blocks)*putBlockState }
 
 // beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
 func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
@@ -152,7 +149,7 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 		{Name: rowEvents, Cap: int64(o.EventBuffer) * observe.EventBytes},
 		{Name: rowCalls, Cap: o.CallBytes},
 		{Name: rowWriters, Cap: o.WriterBytes},
-		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + aheadBytes},
+		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + restore.PrefetchState},
 		{Name: rowCleaning, Cap: 2*appendBytes + observe.LogTailBytes},
 	}
 }

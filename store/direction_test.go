@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout/twopointer"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // launches is a cost that is all launch but for a little: short prompts go by layers.
@@ -57,7 +58,7 @@ func TestEitherWayBySpeedsAsTheyAre(t *testing.T) {
 		ses, _ := either(t, s, sc, keys[:1])
 		require.NoError(t, ses.Close(ctx))
 		at[bps] = turn()
-		p := twopointer.Problem{Layers: model.Layers, Cost: twopointer.CostOf(launches), BytesPerToken: modelBlock / 16, BytesPerSecond: bps, Latency: firstLatency}
+		p := twopointer.Problem{Layers: model.Layers, Cost: twopointer.CostOf(launches), BytesPerToken: modelBlock / 16, BytesPerSecond: bps, Latency: restore.FirstLatency}
 		require.Equal(t, int64(p.Turn()), at[bps])
 	}
 	require.Equal(t, int64(2), statsOf(t, s).TwoPointers.Reckoned)

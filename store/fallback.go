@@ -3,10 +3,10 @@ package store
 import (
 	"bytes"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -33,7 +33,7 @@ const logCacheBytes = 64 << 20
 
 // recordsFromLogs describes those of list, at the given places, that are pinned and whose
 // record has not been read.
-func (s *Store) recordsFromLogs(c *Asked, list []Located, at []int) error {
+func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []int) error {
 	var rec segment.Record
 	for _, k := range at {
 		f := &list[k]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // noise is what a store may read of its devices for itself meanwhile, in bytes.
@@ -121,14 +122,14 @@ func TestJoinedReadsAreRaised(t *testing.T) {
 	t.Parallel()                 // it waits
 	s := openSlow(t, 2<<20, nil) // 6 s in all, 2 of them for what the drive has
 	sc := openModel(t, s)
-	keys := chainKeys(1, 3*driveOps)
+	keys := chainKeys(1, 3*restore.DriveReads)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
 	ctx := testContext(t)
 	low, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.HeadFirst, Priority: -1}}})
 	require.NoError(t, err)
 	d := s.drives[0]
-	eventually(t, "reads wait at the drive", func() bool { return d.reads.Waiting() >= driveOps })
-	block := 2*driveOps - 1 // it waits, behind others: they are issued in order, and the drive has driveOps at most
+	eventually(t, "reads wait at the drive", func() bool { return d.reads.Waiting() >= restore.DriveReads })
+	block := 2*restore.DriveReads - 1 // it waits, behind others: they are issued in order, and the drive has DriveReads at most
 	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(block, block+1), Priority: 5})
 	require.NoError(t, err)
 	require.NoError(t, got[block].err)

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -243,7 +244,7 @@ func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
 }
 
 // covered is how many leading keys of a chain the lease covers at now.
-func (l *leaseTable) covered(lease skep.LeaseID, c *Asked, s *Store, now time.Time) int {
+func (l *leaseTable) covered(lease skep.LeaseID, c *restore.Asked, s *Store, now time.Time) int {
 	l.mu.Lock()
 	row := l.m[lease]
 	if row == nil {

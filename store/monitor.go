@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // monitor looks at every drive several times a second, has it judged (package health) and does
@@ -196,7 +197,7 @@ func (m *monitor) look() {
 			continue
 		}
 		m.apply(w, was[i], w.judge.State())
-		Hedge(w.d, w.judge.HedgeAfter(w.d.condition()), w.d.condition())
+		restore.Hedge(w.d, w.judge.HedgeAfter(w.d.condition()), w.d.condition())
 		m.watchLoss(w)
 		if !w.probing.Load() {
 			if probe, write := w.judge.WantsProbe(at); probe {

@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -458,8 +459,8 @@ func (s *Store) run() {
 		w = runtime.GOMAXPROCS(0)
 	}
 	s.watchDrives()
-	s.restores.Start(Parts{
-		RestoreOptions: RestoreOptions{
+	s.restores.Start(restore.Parts{
+		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},

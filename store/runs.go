@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // LookupRuns implements skep.PrefixFinder: run after run, under one lease.
@@ -95,7 +96,7 @@ func (v *covers) add(blocks int, fp index.Fingerprint) {
 }
 
 // of is how many leading keys of a chain are covered.
-func (v *covers) of(s *Store, c *Asked) int {
+func (v *covers) of(s *Store, c *restore.Asked) int {
 	for _, n := range v.lengths {
 		if n > len(c.Keys) {
 			continue

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -22,7 +23,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 // source is the store as its restores see it: where blocks lie, and who is told of what became of them.
 type source struct{ s *Store }
 
-var _ Source = source{}
+var _ restore.Source = source{}
 
 func (o source) Enter(ctx context.Context) error { return o.s.enter(ctx) }
 func (o source) Leave()                          { o.s.leave() }
@@ -32,16 +33,16 @@ func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
 }
 func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.leave(tenant, bytes) }
 
-func (o source) Leased(a *Asked) int { return o.s.leases.covered(a.Lease, a, o.s, o.s.now()) }
+func (o source) Leased(a *restore.Asked) int { return o.s.leases.covered(a.Lease, a, o.s, o.s.now()) }
 
-func (o source) Unpin(g Stripe) { o.s.unpin(g.(*group)) }
+func (o source) Unpin(g restore.Stripe) { o.s.unpin(g.(*group)) }
 
 func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
 	return o.s.payloadOf(ns, fp, e)
 }
 
-func (o source) Drives() iter.Seq[Drive] {
-	return func(yield func(Drive) bool) {
+func (o source) Drives() iter.Seq[restore.Drive] {
+	return func(yield func(restore.Drive) bool) {
 		for _, d := range o.s.allDrives() {
 			if !yield(d) {
 				return
@@ -58,13 +59,15 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 	}
 }
 
-func (o source) Undecipherable(a *Asked, l *Located) { o.s.events.Emit(o.s.damaged(a, l)) }
+func (o source) Undecipherable(a *restore.Asked, l *restore.Located) {
+	o.s.events.Emit(o.s.damaged(a, l))
+}
 
 // Locate finds blocks of a chain and pins the groups they lie in.
-func (o source) Locate(c *Asked, blocks []int) []*Located {
+func (o source) Locate(c *restore.Asked, blocks []int) []*restore.Located {
 	s := o.s
-	out := make([]*Located, len(blocks))
-	list := make([]Located, len(blocks))
+	out := make([]*restore.Located, len(blocks))
+	list := make([]restore.Located, len(blocks))
 	todo := make([]int, len(blocks))
 	for k, b := range blocks {
 		f := &list[k]
@@ -123,7 +126,7 @@ var (
 
 // pinBlock finds where f's block is. True: it is on devices, its group is pinned and
 // its record is to be read; else f is complete: in memory, or a miss.
-func (s *Store) pinBlock(c *Asked, f *Located) (layout.Location, bool) {
+func (s *Store) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location, bool) {
 	f.Err = nil
 	for range 8 {
 		e, ok := s.index.Resolve(f.FP)
@@ -155,7 +158,7 @@ func (s *Store) pinBlock(c *Asked, f *Located) (layout.Location, bool) {
 }
 
 // describeFound takes from a block's record what reading its part needs.
-func (s *Store) describeFound(c *Asked, f *Located, rec *segment.Record) error {
+func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment.Record) error {
 	if rec.Key != c.Keys[f.Block] || rec.Instance != c.NS.Instance || namespaces.Tag(rec.SaltTag) != c.Tag {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
 	}
@@ -201,7 +204,7 @@ func (s *Store) describeFound(c *Asked, f *Located, rec *segment.Record) error {
 
 // describeCached completes f from the DRAM tier. False: the part there is not of the
 // size the chain can take.
-func (s *Store) describeCached(c *Asked, f *Located, h *memory.Handle) bool {
+func (s *Store) describeCached(c *restore.Asked, f *restore.Located, h *memory.Handle) bool {
 	f.Size = h.Len()
 	if want := c.Size; want >= 0 && want != f.Size {
 		return false
@@ -218,7 +221,7 @@ func (s *Store) describeCached(c *Asked, f *Located, h *memory.Handle) bool {
 // Recall reads the checksums of a part that is in memory from its block's record.
 // Only chained blocks: an unchained one may have been replaced since it was found, and
 // the record be of its successor.
-func (o source) Recall(c *Asked, f *Located) {
+func (o source) Recall(c *restore.Asked, f *restore.Located) {
 	s := o.s
 	if !c.NS.Info.Chained {
 		return

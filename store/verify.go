@@ -3,10 +3,11 @@ package store
 import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // damaged takes note of a block whose bytes did not match, and returns the event that tells of it.
-func (s *Store) damaged(c *Asked, f *Located) skep.Event {
+func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
 	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
@@ -17,7 +18,7 @@ func (s *Store) damaged(c *Asked, f *Located) skep.Event {
 // Failed takes note of a copy that could not be read or was wrong.
 //
 // lost says that no copy has the right bytes.
-func (o source) Failed(c *Asked, f *Located, err error, lost bool) {
+func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost bool) {
 	s := o.s
 	if skep.KindOf(err) != skep.Damaged {
 		return

@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -20,7 +21,7 @@ func (g *group) Segment(i int) (dev device.Device, off int64) {
 }
 
 // Drive is the drive that segment i is on.
-func (g *group) Drive(i int) Drive { return g.drives[i] }
+func (g *group) Drive(i int) restore.Drive { return g.drives[i] }
 
 // Healthy says that no drive of the group needs to be read around.
 func (g *group) Healthy() bool {
@@ -33,7 +34,7 @@ func (g *group) Healthy() bool {
 }
 
 // Queue is what waits to be read from d.
-func (d *drive) Queue() *Queue { return &d.reads }
+func (d *drive) Queue() *restore.Queue { return &d.reads }
 
 // Number is d's among the store's drives.
 func (d *drive) Number() int { return int(d.index) }

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -34,7 +34,7 @@ type Restorer struct {
 
 // Parts are what a Restorer works with.
 type Parts struct {
-	RestoreOptions
+	Options
 	Source     Source
 	Context    context.Context // ends with the store's Close
 	Background *sync.WaitGroup // of goroutines that end with Context
@@ -48,8 +48,8 @@ type Parts struct {
 	Count      *observe.Counts
 }
 
-// RestoreOptions say how it restores; store.Options has their meaning.
-type RestoreOptions struct {
+// Options say how a Restorer restores; store.Options has their meaning.
+type Options struct {
 	Workers       int // goroutines that check and copy; at least 1
 	OpTimeout     time.Duration
 	CloseTimeout  time.Duration // for the session of a prefetch

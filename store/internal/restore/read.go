@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"container/heap"
@@ -30,7 +30,7 @@ type read struct {
 	newer *read
 }
 
-// readQueue is what waits for one drive. What is given to the drive cannot be taken
+// Queue is what waits for one drive. What is given to the drive cannot be taken
 // back or overtaken, so it is kept to what the drive needs to be busy; the rest waits
 // here, best first.
 type Queue struct {
@@ -45,8 +45,8 @@ type Queue struct {
 	newest *read
 }
 
-// driveOps is how many reads a drive is given at most at once; how many bytes is depth's.
-const driveOps = 128
+// DriveReads is how many reads a drive is given at most at once; how many bytes is depth's.
+const DriveReads = 128
 
 type readHeap []*read
 

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -100,7 +100,8 @@ const (
 // session's bounce buffers take and how far it runs ahead of its reader.
 const sessionWindow = 64 << 20
 
-// Restore implements skep.Restorer.
+// Restore begins a session, as skep.Restorer's does. Errors: the Source's of Enter and Hold, and Invalid, NotFound and
+// Unsupported for a request that cannot be planned.
 func (rs *Restorer) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	ses, err := rs.restore(ctx, r, nil)
 	if err != nil {
@@ -146,7 +147,7 @@ func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *
 	if !rs.sessions.add(ses) {
 		rs.Source.LetGo(ses.tenant, state)
 		ses.cancel()
-		return nil, errClosed
+		return nil, errStoreClosed
 	}
 	if ahead == nil {
 		rs.prefetch.arrived(ses.chains)
@@ -321,6 +322,8 @@ func (ses *session) signal() {
 	default:
 	}
 }
+
+var errStoreClosed = &skep.Error{Op: "store", Kind: skep.Closed}
 
 var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
 

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"container/heap"
@@ -77,7 +77,7 @@ func TestDepthMovesOnlyWhenItMatters(t *testing.T) {
 	require.True(t, d.fits(0, 0, mostDepth, true))
 	require.False(t, d.fits(1, leastDepth-(1<<20), 1<<20+1, true))
 	require.True(t, d.fits(1, leastDepth-(1<<20), 1<<20, true))
-	require.False(t, d.fits(driveOps, 0, 4096, true))
+	require.False(t, d.fits(DriveReads, 0, 4096, true))
 	require.True(t, d.fits(1, mostDepth-1, 1<<20, false), "not lent")
 	require.False(t, d.fits(1, mostDepth, 1<<20, false))
 	for range 100 {

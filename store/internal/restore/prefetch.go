@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -55,12 +55,12 @@ type fetched struct {
 }
 
 const (
-	maxAhead     = 1024
-	maxAheadKeys = 1 << 16
-	aheadBytes   = maxAheadKeys*(32+64) + maxAhead*512
-	aheadGroup   = 64               // blocks read together
-	aheadWindow  = 1 << 20          // bytes at the drives at once: what a foreground read may find before it
-	aheadLead    = 10 * time.Second // before what is needed is due
+	maxAhead        = 1024                                   // hints remembered
+	MaxPrefetchKeys = 1 << 16                                // of all of them
+	PrefetchState   = MaxPrefetchKeys*(32+64) + maxAhead*512 // bytes they take at most
+	aheadGroup      = 64                                     // blocks read together
+	aheadWindow     = 1 << 20                                // bytes at the drives at once: what a foreground read may find before it
+	aheadLead       = 10 * time.Second                       // before what is needed is due
 	// stepTime is what a step to execution is reckoned to take. Hints in steps say nothing of time.
 	stepTime = time.Second
 )
@@ -83,7 +83,7 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 	if wait <= 0 || h.Drop {
 		return
 	}
-	if len(p.jobs) >= maxAhead || p.keys+len(keys) > maxAheadKeys {
+	if len(p.jobs) >= maxAhead || p.keys+len(keys) > MaxPrefetchKeys {
 		p.stats.Dropped++
 		return
 	}

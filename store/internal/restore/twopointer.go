@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type twoPointers struct {
 	slots map[int]*planned
 	away  float64 // bytes handed out and not answered
 	last  float64 // bytes of the last piece
-	chunk float64 // bytes of onItsWay tokens of its chain
+	chunk float64 // bytes of OnItsWay tokens of its chain
 	kick  chan struct{}
 	runs  bool
 	// boards are the plans whose claims go by a word (twopointer_board.go).
@@ -57,7 +57,7 @@ func (t *twoPointers) judge(c *chain, tokens int, took time.Duration) {
 	}
 	c.refused = nil
 	t.judged++
-	load := f.bytes/t.sched.Rate(0) + firstLatency
+	load := f.bytes/t.sched.Rate(0) + FirstLatency
 	if load >= f.took {
 		t.right++
 	}
@@ -91,21 +91,21 @@ type planned struct {
 }
 
 // What is on its way cannot be called back, and is what an engine waits for when the pointers meet. So it
-// is kept to a chunk of onItsWay tokens, handed out pieceTokens at a time, and to what the drives move while
-// one answers and dispatch reacts; and to fewestBytes, whatever a chunk has, so that drives do
+// is kept to a chunk of OnItsWay tokens, handed out pieceTokens at a time, and to what the drives move while
+// one answers and dispatch reacts; and to FewestBytes, whatever a chunk has, so that drives do
 // not run dry.
 const (
-	onItsWay    = 512
+	OnItsWay    = 512
 	pieceTokens = 64
-	reaction    = 500e-6 // seconds
-	fewestBytes = 1 << 20
+	Reaction    = 500e-6 // seconds
+	FewestBytes = 1 << 20
 )
 
 // room says whether another piece may be handed out. The next is taken to be like the last, and to have
 // the tokens that the last one's chain has. REQUIRES: t.mu.
 func (t *twoPointers) room() bool {
-	reach := t.sched.Rate(0) * reaction
-	return t.away <= reach || t.away+t.last <= max(fewestBytes, t.chunk+reach)
+	reach := t.sched.Rate(0) * Reaction
+	return t.away <= reach || t.away+t.last <= max(FewestBytes, t.chunk+reach)
 }
 
 func (t *twoPointers) start(rs *Restorer) {
@@ -127,14 +127,14 @@ func (t *twoPointers) ready() error {
 	if t.rs.FirstCome {
 		kind = twopointer.FirstCome
 	}
-	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind, Chunk: onItsWay, Piece: pieceTokens,
-		Channels: []twopointer.Channel{{BytesPerSecond: t.rs.rate.get(), Latency: firstLatency}}})
+	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind, Chunk: OnItsWay, Piece: pieceTokens,
+		Channels: []twopointer.Channel{{BytesPerSecond: t.rs.rate.get(), Latency: FirstLatency}}})
 	t.began = time.Now()
 	return err
 }
 
-// firstLatency is from asking to the first byte, until restores were seen.
-const firstLatency = 200e-6
+// FirstLatency is from asking to the first byte, until restores were seen.
+const FirstLatency = 200e-6
 
 func (t *twoPointers) now() time.Duration { return time.Since(t.began) }
 
@@ -295,7 +295,7 @@ func (t *twoPointers) handOut(woken []*session, claimed []*planned) ([]*session,
 			p.until.Store(max(p.until.Load(), p.untilOf(at.Tail)))
 		}
 		t.away += bytes
-		t.last, t.chunk = d.Bytes, onItsWay*p.perToken
+		t.last, t.chunk = d.Bytes, OnItsWay*p.perToken
 		if p.first.IsZero() {
 			p.first = time.Now()
 		}
