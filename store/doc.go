@@ -153,9 +153,9 @@
 //
 // # Goroutines
 //
-// Each has an owner that ends it. The store: its workers, the cleaner, keepMark (flushes
-// in the background), watch (turns reads that take too long into misses), accepted
-// puts. A session: its pump. Devices and catalog have their own. Close refuses new calls,
+// Each has an owner that ends it. The store: the cleaner, keepMark (flushes in the background),
+// accepted puts. Its restores: workers, watch (turns reads that take too long into misses), and a
+// pump for each session (internal/restore). Devices and catalog have their own. Close refuses new calls,
 // ends sessions, waits for accepted blocks, flushes, and then closes downwards; when a
 // drive still holds memory it returns NotReleased and leaves that memory mapped.
 package store

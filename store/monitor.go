@@ -197,7 +197,8 @@ func (m *monitor) look() {
 			continue
 		}
 		m.apply(w, was[i], w.judge.State())
-		restore.Hedge(w.d, w.judge.HedgeAfter(w.d.condition()), w.d.condition())
+		c := w.d.condition()
+		restore.Hedge(w.d, w.judge.HedgeAfter(c), c)
 		m.watchLoss(w)
 		if !w.probing.Load() {
 			if probe, write := w.judge.WantsProbe(at); probe {
