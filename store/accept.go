@@ -95,7 +95,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	for i, p := range in.parts {
 		name := in.rec.Parts[i].Name
 		parts[i].Name = name
-		id := cacheID(in.fp, name)
+		id := memory.IDOf(in.fp, name)
 		bytes, v, ok := s.hoard(id, p.Bytes)
 		if !ok {
 			s.discard(in)
@@ -137,7 +137,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 
 // unshare lets go of the memory that was kept for writing from.
 func (in *incoming) unshare() {
-	releaseAll(in.shared)
+	memory.ReleaseAll(in.shared)
 	in.shared = nil
 }
 

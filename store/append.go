@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
@@ -325,8 +326,8 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 	}
 	a.flushes = failedFlushes(a.g.drives)
 	ops, err := s.appendWrites(ctx, ns, a, false)
-	if err == errScarce {
-		err = s.scarce.wait(ctx, s.options.OpTimeout, func() (err error) {
+	if err == memory.ErrScarce {
+		err = s.scarce.Wait(ctx, s.options.OpTimeout, func() (err error) {
 			ops, err = s.appendWrites(ctx, ns, a, true)
 			return err
 		})
@@ -341,7 +342,7 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 	}
 	bufs, loans := a.bufs, a.loans
 	s.writes(a, total, a.bytes, func() {
-		releaseAll(bufs)
+		memory.ReleaseAll(bufs)
 		backAll(loans)
 	})
 	if a.err != nil {
@@ -368,7 +369,7 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 	s.submitLog(a, &w)
 }
 
-// appendWrites makes the payload writes of an append. errScarce: there is no memory for
+// appendWrites makes the payload writes of an append. memory.ErrScarce: there is no memory for
 // copies now, and it is not to be waited for. On an error it holds none.
 func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) (ops []driveOp, err error) {
 	defer func() {
@@ -376,7 +377,7 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *a
 			for i := range ops {
 				ops[i].free()
 			}
-			releaseAll(a.bufs)
+			memory.ReleaseAll(a.bufs)
 			ops, a.bufs = nil, nil
 		}
 	}()
@@ -414,7 +415,7 @@ func (s *Store) finish(ctx context.Context, ns *namespaces.Namespace, a *appendi
 	if err != nil {
 		s.giveWritesUp(a)
 	}
-	if err != nil && unusable(err) {
+	if err != nil && device.BadMemory(err) {
 		s.suspect(a.g)
 		return errUnusable
 	}

@@ -1,16 +1,15 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"time"
-
-	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // underway bounds what puts and restores keep on the heap while they are under way, and
@@ -27,13 +26,9 @@ type underway struct {
 // callShare is how many times what is free one tenant may have of what all calls may keep.
 const callShare = 3
 
-// What a call is reckoned to keep on the heap: itself, and a block of it. Payload is the
+// putBlockState is what a put is reckoned to keep on the heap for a block, besides restore.CallState. Payload is the
 // caller's, or in the arena under its own budget.
-const (
-	callState        = 32 << 10
-	putBlockState    = 1 << 10
-	restoreBlockSize = 320
-)
+const putBlockState = 1 << 10
 
 // enter counts a call for its tenant, and gives the bytes it is counted as: a tenant's that is larger than its
 // share, and the only one, is counted as that share, since others find the rest.
@@ -80,64 +75,11 @@ func (u *underway) snapshot() (bytes, refused int64) {
 	return u.bytes, u.refused
 }
 
-func putState(blocks int) int64 { return callState + int64(blocks)*putBlockState }
+func putState(blocks int) int64 { return restore.CallState + int64(blocks)*putBlockState }
 
 // beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
 func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
 	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
-}
-
-// restoreState is what a session keeps until it has delivered everything: it is counted for
-// every block of its chains, though only those it has come to are known.
-func restoreState(r *skep.RestoreRequest) int64 {
-	n := int64(callState)
-	for i := range r.Chains {
-		c := &r.Chains[i]
-		blocks := len(c.Keys)
-		if some, ok := c.Blocks.Bounds(); ok && some.Len() > 0 {
-			blocks = min(blocks, some.Len())
-		}
-		n += int64(blocks) * restoreBlockSize
-	}
-	return n
-}
-
-// deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none
-// any more. Claims may come still, which go by the states of chunks. REQUIRES: ses.mu.
-func (ses *session) deliveredLocked() {
-	kept := int64(callState)
-	for _, c := range ses.chains {
-		c.touched, c.wants = nil, nil
-		kept += int64(len(c.items))
-	}
-	ses.ready, ses.readyAt = nil, 0
-	if kept < ses.state {
-		ses.s.calls.leave(ses.tenant, ses.state-kept)
-		ses.state = kept
-	}
-}
-
-// scarce lets one at a time wait for I/O buffers while it holds some already. Whoever finds
-// none gives up what it holds, hands what it has prepared to the drives, and waits here;
-// otherwise many who each hold a part of what they need would wait for each other.
-type scarce chan struct{}
-
-// errScarce says that there are no I/O buffers now.
-var errScarce = &skep.Error{Op: "I/O buffers", Kind: skep.NoMemory}
-
-// wait calls f when it is the caller's turn.
-func (t scarce) wait(ctx context.Context, timeout time.Duration, f func() error) error {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case t <- struct{}{}:
-		defer func() { <-t }()
-		return f()
-	case <-timer.C:
-		return errScarce
-	case <-ctx.Done():
-		return noMemory("I/O buffers", ctx.Err())
-	}
 }
 
 // bytesPerSlot is what the index takes for a block, growth included.
@@ -207,7 +149,7 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 		{Name: rowEvents, Cap: int64(o.EventBuffer) * observe.EventBytes},
 		{Name: rowCalls, Cap: o.CallBytes},
 		{Name: rowWriters, Cap: o.WriterBytes},
-		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + aheadBytes},
+		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + restore.PrefetchState},
 		{Name: rowCleaning, Cap: 2*appendBytes + observe.LogTailBytes},
 	}
 }

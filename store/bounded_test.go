@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -69,7 +70,7 @@ func spacesOf(t testing.TB, s *Store, tenants ...string) (list []skep.Scope) {
 func TestCallsAreShared(t *testing.T) {
 	t.Parallel()
 	const unknown = 16 << 10
-	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = callState + unknown*restoreBlockSize })
+	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = restore.CallState + unknown*restore.BlockState })
 	defer func() { require.NoError(t, s.Close()) }()
 	both := spacesOf(t, s, "greedy", "modest")
 	greedy, modest := both[0], both[1]
@@ -109,7 +110,7 @@ func TestCallsAreShared(t *testing.T) {
 func TestADeliveredSessionHoldsLittle(t *testing.T) {
 	t.Parallel()
 	const unknown, sessions = 16 << 10, 3
-	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = unknown*restoreBlockSize + sessions*(callState+unknown) })
+	s, _, _ := openRig(t, func(o *Options) { o.CallBytes = unknown*restore.BlockState + sessions*(restore.CallState+unknown) })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	var kept []skep.Session
 	into := make([]skep.Chunk, 256)
@@ -119,7 +120,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 		require.NoError(t, err)
 		kept = append(kept, ses)
 		under, _ := s.calls.snapshot()
-		require.Greater(t, under, int64(unknown*restoreBlockSize))
+		require.Greater(t, under, int64(unknown*restore.BlockState))
 		n := 0
 		for err == nil {
 			var more int
@@ -130,7 +131,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 		require.Equal(t, unknown, n)
 	}
 	under, _ := s.calls.snapshot()
-	require.EqualValues(t, sessions*(callState+unknown), under)
+	require.EqualValues(t, sessions*(restore.CallState+unknown), under)
 	for _, ses := range kept {
 		claim, err := ses.Claim(testContext(t), 0, skep.Only(0, 1), skep.Idle)
 		require.NoError(t, err)

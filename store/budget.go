@@ -113,10 +113,7 @@ func (s *Store) queueing() bool {
 		if d.condition() == health.Dead {
 			continue
 		}
-		d.reads.mu.Lock()
-		waits := len(d.reads.waits)
-		d.reads.mu.Unlock()
-		if waits > 0 {
+		if d.reads.Waiting() > 0 {
 			return true
 		}
 	}

@@ -37,8 +37,8 @@ func (s *Store) close() error {
 	s.admin.Close()
 	close(s.closing)
 	s.gate.shut() // waits for calls under way; their waits look at closing
-	for _, ses := range s.sessions.all(true) {
-		note(ses.Close(ctx))
+	for _, err := range s.restores.Close(ctx) {
+		note(err)
 	}
 	s.writeback.flush()
 	note(s.accepted.wait(ctx))
@@ -51,7 +51,7 @@ func (s *Store) close() error {
 		note(&skep.Error{Op: "close", Kind: skep.Deadline, Field: "background work"})
 		s.outlived = true
 	}
-	s.workers.stop()
+	s.restores.Stop()
 	if orderly() {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.

@@ -31,7 +31,7 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 		return st, nil
 	}
 	for _, g := range s.groupList() {
-		if g.allHealthy() {
+		if g.Healthy() {
 			continue
 		}
 		alive := func(i int) bool { return !g.drives[i].unreadable() }

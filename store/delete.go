@@ -440,7 +440,7 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 	}
 	n, err := s.applyHint(ns, fps, h)
 	if err == nil && n > 0 {
-		s.prefetchHint(ns, t, sc, keys, h)
+		s.restores.Hint(ns, t, sc, keys, h)
 	}
 	return n, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout/twopointer"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // launches is a cost that is all launch but for a little: short prompts go by layers.
@@ -30,11 +31,7 @@ func either(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, also ...skep
 // speed tells the scheduler what the drives were seen to move.
 func speed(t *testing.T, s *Store, bps float64) {
 	t.Helper()
-	s.two.mu.Lock()
-	defer s.two.mu.Unlock()
-	require.NoError(t, s.two.ready())
-	_, err := s.two.step(twopointer.Event{Kind: twopointer.Speed, Rate: bps})
-	require.NoError(t, err)
+	require.NoError(t, s.restores.SawRate(bps))
 }
 
 // A prompt that is alone goes by layers below L_Δ and by tokens from there on; beside another it goes by tokens. L_Δ is
@@ -61,7 +58,7 @@ func TestEitherWayBySpeedsAsTheyAre(t *testing.T) {
 		ses, _ := either(t, s, sc, keys[:1])
 		require.NoError(t, ses.Close(ctx))
 		at[bps] = turn()
-		p := twopointer.Problem{Layers: model.Layers, Cost: twopointer.CostOf(launches), BytesPerToken: modelBlock / 16, BytesPerSecond: bps, Latency: firstLatency}
+		p := twopointer.Problem{Layers: model.Layers, Cost: twopointer.CostOf(launches), BytesPerToken: modelBlock / 16, BytesPerSecond: bps, Latency: restore.FirstLatency}
 		require.Equal(t, int64(p.Turn()), at[bps])
 	}
 	require.Equal(t, int64(2), statsOf(t, s).TwoPointers.Reckoned)
@@ -122,10 +119,7 @@ func TestEitherWayLearnsOfSlowerDrives(t *testing.T) {
 			}
 		}
 		require.NoError(t, ses.Close(ctx))
-		s.two.mu.Lock()
-		rate := s.two.sched.Rate(0)
-		s.two.mu.Unlock()
-		if rate < 64<<20 {
+		if s.restores.State().Rate < 64<<20 {
 			break
 		}
 	}

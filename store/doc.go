@@ -51,40 +51,13 @@
 // instance and salt tag in them), the index gallops for the longest rooted prefix and a
 // lease is put on its deepest block, which protects all before it. No I/O.
 //
-// # Life of a restore (restore.go, plan.go, pump.go, read.go, check.go)
+// # Life of a restore (source.go, internal/restore)
 //
-//	plan      the request is checked, destinations are measured against what may land
-//	pump      one goroutine a session takes the next chunk of the best chain, finds
-//	          where its block lies now, pins its group, and queues its reads on the
-//	          drives, within a window of 64 MiB
-//	read      a drive has at most 128 reads or 32 MiB under way; of reads into memory that
-//	          is lent 2 MiB, and more while they come back soon (depth.go); the rest waits in its
-//	          queue, by priority, where it can still be cancelled
-//	check     workers compare every granule with its checksum, copy where a copy is
-//	          needed, try the next copy where bytes are wrong or a drive failed; what is
-//	          wrong in a destination is read again into the store's own memory first
-//	deliver   Next hands chunks out in the order they landed
-//
-// A chunk is answered once (delivered, or a miss with a reason) and is back when no
-// drive and no worker can write to its destination any more. A deadline answers; only
-// coming back releases.
-//
-// # Who may read memory that others can write (exposed.go)
-//
-// Drives read straight into a destination that is aligned. It is its caller's memory, and over
-// shared memory another process's: its bytes may change while they are checked, and after. So
-// they are checked there for that caller only. Nothing is kept or handed on from there: who joined
-// the read, and the DRAM tier, get a copy in the store's own memory, and it is the copy that is
-// checked. And they prove nothing: a block is counted as damaged, repaired or forgotten only when
-// a read into the store's own memory was wrong as well. What the store lends of its own memory
-// is for reading.
-//
-// # Two pointers (twopointer.go, direction.go, wanted.go)
-//
-// Chains that say what computing them costs are fed by one scheduler (layout/twopointer), not by
-// their own pumps: it decides what is read next of which, and what an engine's claim is granted. A
-// chain asked for either way goes by tokens or by layers as L_Δ says when its session begins. What
-// one such chain has read and another still wants is kept in the DRAM tier.
+// Package restore plans, queues, reads, checks and delivers, and knows no store. It asks source
+// where blocks lie: in the DRAM tier, or in a group, which is pinned until the block has been read. The
+// record read from the catalog says what the bytes must hash to; where the catalog has failed it
+// is read from the group's logs (fallback.go). What was wrong or could not be read comes back
+// here (verify.go): another copy is made, or the block forgotten.
 //
 // # Life of a cleaning (clean.go, carry.go)
 //
@@ -116,7 +89,7 @@
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
 // compares devices, catalog and index of a store nobody has open.
 //
-// # Drives that fail (internal/health, monitor.go, around.go, drives.go)
+// # Drives that fail (internal/health, internal/restore, monitor.go, drives.go)
 //
 // Every drive is looked at ten times a second and judged, by a state machine without clock
 // or I/O, by its latency against its own past and its peers', its errors, and how long it
@@ -180,9 +153,9 @@
 //
 // # Goroutines
 //
-// Each has an owner that ends it. The store: its workers, the cleaner, keepMark (flushes
-// in the background), watch (turns reads that take too long into misses), accepted
-// puts. A session: its pump. Devices and catalog have their own. Close refuses new calls,
+// Each has an owner that ends it. The store: the cleaner, keepMark (flushes in the background),
+// accepted puts. Its restores: workers, watch (turns reads that take too long into misses), and a
+// pump for each session (internal/restore). Devices and catalog have their own. Close refuses new calls,
 // ends sessions, waits for accepted blocks, flushes, and then closes downwards; when a
 // drive still holds memory it returns NotReleased and leaves that memory mapped.
 package store

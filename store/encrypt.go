@@ -36,7 +36,7 @@ func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { retur
 
 // sealing takes memory for the ciphertext of an append's blocks and fills it. A block of a tenant
 // with a key is encrypted when its append starts, after it was placed and before a byte of it goes
-// to a drive or the catalog. The DRAM tier has what was put. errScarce: there is no memory now,
+// to a drive or the catalog. The DRAM tier has what was put. memory.ErrScarce: there is no memory now,
 // and it is not to be waited for. On an error a keeps what it took.
 func (s *Store) sealing(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) error {
 	var todo []*incoming
@@ -86,7 +86,7 @@ func (s *Store) sealMemory(ctx context.Context, a *appending, lens []int, total 
 	}
 	bufs, err := s.arena.TryAllocVec(lens, memory.BudgetIO)
 	if err != nil && !patient {
-		return nil, errScarce
+		return nil, memory.ErrScarce
 	}
 	if err != nil {
 		wait, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
@@ -166,14 +166,4 @@ func (in *incoming) sealLen() (n int) {
 		n += segment.SealSize(len(in.rec.Parts[i].Sums))
 	}
 	return n
-}
-
-// unseal decrypts what was read of a chunk, once it was checked. The error is of kind
-// Damaged; what was read is of no use then.
-func (ch *chunk) unseal() error {
-	f := ch.at
-	if f.opener == nil {
-		return nil
-	}
-	return f.opener.Open(f.sums.Granules, ch.spans, pieces(ch.pieces))
 }

@@ -3,10 +3,10 @@ package store
 import (
 	"bytes"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -33,28 +33,28 @@ const logCacheBytes = 64 << 20
 
 // recordsFromLogs describes those of list, at the given places, that are pinned and whose
 // record has not been read.
-func (s *Store) recordsFromLogs(c *chain, list []found, at []int) error {
+func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []int) error {
 	var rec segment.Record
 	for _, k := range at {
 		f := &list[k]
-		if f.err != errUnread {
+		if f.Err != errUnread {
 			continue
 		}
-		records, err := s.loggedRecords(f.group)
+		records, err := s.loggedRecords(f.Stripe.(*group))
 		if err != nil {
 			return err
 		}
 		var match []byte
-		for _, b := range records[recordKey{c.Keys[f.block], segment.SaltTag(c.tag), c.ns.Instance}] {
+		for _, b := range records[recordKey{c.Keys[f.Block], segment.SaltTag(c.Tag), c.NS.Instance}] {
 			h, err := segment.DecodeHead(b)
 			if err != nil {
 				continue
 			}
-			if h.Copies == 0 != (f.loc.Device == inlineDevice) {
+			if h.Copies == 0 != (f.At.Device == inlineDevice) {
 				continue
 			}
 			p := h.Place
-			if h.Copies > 0 && (layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}) != f.loc {
+			if h.Copies > 0 && (layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}) != f.At {
 				continue
 			}
 			if match != nil && !bytes.Equal(match, b) {
@@ -64,10 +64,10 @@ func (s *Store) recordsFromLogs(c *chain, list []found, at []int) error {
 			match = b
 		}
 		if match == nil || segment.DecodeRecord(match, &rec) != nil {
-			f.err = &skep.Error{Op: "restore", Kind: skep.Failed, Field: "catalog"}
+			f.Err = &skep.Error{Op: "restore", Kind: skep.Failed, Field: "catalog"}
 			continue
 		}
-		f.err = s.describeFound(c, f, &rec)
+		f.Err = s.describeFound(c, f, &rec)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"unsafe"
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
@@ -95,7 +94,7 @@ func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *drive
 			take := min(n, padded-off)
 			src := p.Bytes[off:min(off+take, size)]
 			switch whole := int64(len(src)) &^ (layout.PageSize - 1); {
-			case !aligned(src):
+			case !device.AlignedAddress(src):
 				take = min(take, maxTemp)
 				src = src[:min(int64(len(src)), take)]
 				if err := temp(src, take); err != nil {
@@ -122,7 +121,3 @@ func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *drive
 
 // maxTemp is the largest single copy made for want of alignment.
 const maxTemp = 1 << 20
-
-func aligned(b []byte) bool {
-	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%layout.PageSize == 0
-}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // noise is what a store may read of its devices for itself meanwhile, in bytes.
@@ -111,7 +112,7 @@ func TestSharedPrefixWhenOneStops(t *testing.T) {
 			require.Equal(t, n, got)
 			require.NoError(t, ses.Close(ctx))
 			require.Equal(t, len(dest), bytes.Count(dest, []byte{0xA5}), "nothing was written after the stop")
-			require.Empty(t, s.joins.m)
+			require.Zero(t, s.restores.State().Joinable)
 		}
 	}
 }
@@ -121,33 +122,24 @@ func TestJoinedReadsAreRaised(t *testing.T) {
 	t.Parallel()                 // it waits
 	s := openSlow(t, 2<<20, nil) // 6 s in all, 2 of them for what the drive has
 	sc := openModel(t, s)
-	keys := chainKeys(1, 3*driveOps)
+	keys := chainKeys(1, 3*restore.DriveReads)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
 	ctx := testContext(t)
-	low, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Priority: -1}}})
+	low, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.HeadFirst, Priority: -1}}})
 	require.NoError(t, err)
 	d := s.drives[0]
-	eventually(t, "reads wait at the drive", func() bool {
-		d.reads.mu.Lock()
-		defer d.reads.mu.Unlock()
-		return len(d.reads.waits) >= driveOps
-	})
-	d.reads.mu.Lock()
-	last := d.reads.waits[0]
-	for _, r := range d.reads.waits {
-		if r.order > last.order {
-			last = r
-		}
-	}
-	block := last.ch.at.block
-	d.reads.mu.Unlock()
+	eventually(t, "reads wait at the drive", func() bool { return d.reads.Waiting() >= restore.DriveReads })
+	block := 2*restore.DriveReads - 1 // it waits, behind others: they are issued in order, and the drive has DriveReads at most
 	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(block, block+1), Priority: 5})
 	require.NoError(t, err)
 	require.NoError(t, got[block].err)
-	low.(*session).mu.Lock()
-	left := low.(*session).left
-	low.(*session).mu.Unlock()
-	require.Positive(t, left, "it came before others that waited longer")
+	into := make([]skep.Chunk, len(keys))
+	n, err := low.Next(ctx, into)
+	require.NoError(t, err)
+	for i := range into[:n] {
+		into[i].Release()
+	}
+	require.Less(t, n, len(keys), "it came before others that waited longer")
 	require.LessOrEqual(t, s.count.Joined.Load(), int64(modelBlock))
 	require.NoError(t, low.Close(ctx))
 }

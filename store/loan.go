@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -75,13 +73,10 @@ func answerPut(l *loan, results []skep.PutResult, err error) ([]skep.PutResult, 
 	return results, &skep.Error{Op: "put", Kind: skep.NotReleased, Field: "memory of the parts", Value: "a drive's", Limit: "PutRequest.Released says when it is not", Err: err}
 }
 
-// unusable says that a drive was given memory it cannot get at: that says nothing of the drive.
-func unusable(err error) bool { return errors.Is(err, syscall.EFAULT) }
-
 var errUnusable = &skep.Error{Op: "put", Kind: skep.Invalid, Field: "memory of the parts", Value: "a drive cannot read it", Limit: "memory of the process's own, or of Alloc"}
 
 // own takes copies of an append's blocks that lie in memory others can write: what is hashed,
-// encrypted and written is the copy. errScarce: there is no memory now, and it is not to be
+// encrypted and written is the copy. memory.ErrScarce: there is no memory now, and it is not to be
 // waited for. On an error a keeps what it took, which the caller releases.
 func (s *Store) own(ctx context.Context, a *appending, patient bool) error {
 	for _, in := range a.blocks {
@@ -114,7 +109,7 @@ func (s *Store) ownMemory(ctx context.Context, a *appending, n int, patient bool
 	}
 	b, err := s.arena.TryAlloc(n, memory.BudgetIO)
 	if err != nil && !patient {
-		return nil, errScarce
+		return nil, memory.ErrScarce
 	}
 	if err != nil {
 		wait, cancel := context.WithTimeout(ctx, s.options.OpTimeout)

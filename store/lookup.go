@@ -4,17 +4,19 @@ import (
 	"context"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // Lookup implements skep.PrefixFinder.
 func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.LookupResult, err error) {
-	sp := beginSpan(ctx, "store lookup")
-	defer func() { sp.over(len(r.Keys), out.Blocks, out.Bytes, err) }()
+	sp := observe.BeginSpan(ctx, "store lookup")
+	defer func() { sp.Over(len(r.Keys), out.Blocks, out.Bytes, err) }()
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
@@ -192,7 +194,7 @@ func (s *Store) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 		}
 		bytes += n
 		tiers[i] = skep.TierDevice
-		if e.Location == 0 || s.cache != nil && s.cache.Has(cacheID(fp, skep.PartKV)) {
+		if e.Location == 0 || s.cache != nil && s.cache.Has(memory.IDOf(fp, skep.PartKV)) {
 			tiers[i] = skep.TierDRAM
 			dram += n
 		}
@@ -201,52 +203,9 @@ func (s *Store) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 	if r.Tiers {
 		out.Tiers = tiers
 	}
-	out.Estimate = s.estimate(bytes-dram, dram)
+	out.Estimate = s.restores.Estimate(bytes-dram, dram)
 	out.Pays = r.Cost == nil || out.Estimate < r.Cost.Of(out.Tokens)
 	return false
-}
-
-// estimate is how long restoring takes: what lies on drives at the rate they were
-// seen to deliver, what lies in memory at that of copying.
-func (s *Store) estimate(device, dram int64) time.Duration {
-	rate := s.rate.get()
-	return time.Duration(float64(device)/rate*1e9 + float64(dram)/copyRate*1e9)
-}
-
-// copyRate is what copying from memory to memory is reckoned at, bytes a second.
-const copyRate = 8e9
-
-// rate is a moving average of what restores got from drives, bytes a second.
-type rate struct {
-	mu  locks.Mutex[locks.Rate]
-	bps float64
-}
-
-// firstRate is what drives are reckoned at before any restore was seen.
-const firstRate = 2e9
-
-func (r *rate) get() float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.bps == 0 {
-		return firstRate
-	}
-	return r.bps
-}
-
-// saw takes a restore of bytes in d into account. Small ones say little.
-func (r *rate) saw(bytes int64, d time.Duration) {
-	if bytes < 1<<20 || d <= 0 {
-		return
-	}
-	bps := float64(bytes) / d.Seconds()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.bps == 0 {
-		r.bps = bps
-		return
-	}
-	r.bps += (bps - r.bps) / 8
 }
 
 // promise is what a lease covers: a chain's leading blocks, or one key.
@@ -285,7 +244,7 @@ func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
 }
 
 // covered is how many leading keys of a chain the lease covers at now.
-func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Time) int {
+func (l *leaseTable) covered(lease skep.LeaseID, c *restore.Asked, s *Store, now time.Time) int {
 	l.mu.Lock()
 	row := l.m[lease]
 	if row == nil {
@@ -294,10 +253,10 @@ func (l *leaseTable) covered(lease skep.LeaseID, c *chain, s *Store, now time.Ti
 	}
 	p, runs := row.promises, row.runs // a renewal may be changing it
 	l.mu.Unlock()
-	if runs != nil && !p.until.Before(now) && p.instance == c.ns.Instance && p.tag == c.tag {
+	if runs != nil && !p.until.Before(now) && p.instance == c.NS.Instance && p.tag == c.Tag {
 		return runs.of(s, c)
 	}
-	if p.until.Before(now) || p.instance != c.ns.Instance || p.tag != c.tag || p.blocks > len(c.Keys) ||
+	if p.until.Before(now) || p.instance != c.NS.Instance || p.tag != c.Tag || p.blocks > len(c.Keys) ||
 		s.names.Fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
 		return 0
 	}

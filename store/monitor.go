@@ -12,7 +12,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
-	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // monitor looks at every drive several times a second, has it judged (package health) and does
@@ -47,7 +47,7 @@ func (d *drive) unreadable() bool { return d.condition() == health.Dead || d.noR
 // note takes a completion of a write into account.
 func (d *drive) note(o *device.Op) {
 	switch {
-	case o.Kind != device.Write || errors.Is(o.Err, syscall.ENOSPC) || unusable(o.Err): // a full file system is no failing drive, nor is bad memory
+	case o.Kind != device.Write || errors.Is(o.Err, syscall.ENOSPC) || device.BadMemory(o.Err): // a full file system is no failing drive, nor is bad memory
 	case d.writeErrors.Note(o.Err != nil) && d.fence != nil: // without waiting for the monitor
 		d.fence(o.Err)
 	}
@@ -197,7 +197,8 @@ func (m *monitor) look() {
 			continue
 		}
 		m.apply(w, was[i], w.judge.State())
-		m.readAround(w)
+		c := w.d.condition()
+		restore.Hedge(w.d, w.judge.HedgeAfter(c), c)
 		m.watchLoss(w)
 		if !w.probing.Load() {
 			if probe, write := w.judge.WantsProbe(at); probe {
@@ -270,57 +271,6 @@ func (s *Store) forgetHealing(d *drive) {
 		if g.has(d) {
 			g.healed.Store(false)
 		}
-	}
-}
-
-// readAround sends reads elsewhere that take too long, or wait for a drive that is not to
-// be read.
-func (m *monitor) readAround(w *watched) {
-	d := w.d
-	c := d.condition()
-	limit := int64(w.judge.HedgeAfter(c))
-	now := device.Now()
-	q := &d.reads
-	q.mu.Lock()
-	var late, waiting []*read
-	for r := q.oldest; r != nil && now-r.op.Start >= limit; r = r.newer {
-		if r.state.is() == readPending {
-			late = append(late, r)
-		}
-	}
-	if c != health.Healthy {
-		waiting = append(waiting, q.waits...)
-	} else {
-		q.startLocked() // one may have got stuck since
-	}
-	d.submitLocked()
-	for _, r := range late {
-		r.ch.leave(r, false, c == health.Dead)
-	}
-	for _, r := range waiting {
-		if !q.take(r) {
-			continue // it has been given to the drive meanwhile
-		}
-		switch {
-		case r.ch.leave(r, true, c == health.Dead):
-		case c == health.Dead:
-			r.op.Err = segio.ErrNoDrive
-			if r.came() {
-				r.end(segio.ErrNoDrive)
-			}
-		default:
-			d.add([]*read{r})
-		}
-	}
-}
-
-// giveUp answers a chunk whose drive is dead as a miss. Its memory stays the drive's.
-func (ch *chunk) giveUp() {
-	ch.ses.mu.Lock()
-	defer ch.ses.mu.Unlock()
-	if ch.chain.items[ch.item] == itemAway {
-		ch.cancelled.Store(true)
-		ch.ses.answerLocked(ch.chain, ch.item, skep.Chunk{Err: segio.ErrNoDrive}, itemMissed)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -111,9 +112,7 @@ func newStore(o Options) *Store {
 	s.space.mu.freed = make(chan struct{})
 	s.space.opening = make(turn, 1)
 	s.naming = make(turn, 1)
-	s.sessions.m = map[*session]struct{}{}
-	s.scarce = make(scarce, 1)
-	s.two.start(s)
+	s.scarce = memory.NewScarce()
 	s.flights.m = map[index.Fingerprint]*flight{}
 	s.accepted.pending = map[uint64]chan struct{}{}
 	s.pending.m = map[index.Fingerprint]*segment.Record{}
@@ -460,8 +459,14 @@ func (s *Store) run() {
 		w = runtime.GOMAXPROCS(0)
 	}
 	s.watchDrives()
-	s.workers.start(w)
-	s.background.Go(s.watch)
+	s.restores.Start(restore.Parts{
+		Options: restore.Options{
+			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
+			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
+		},
+		Source: source{s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
+		Arena: s.arena, Cache: s.cache, Scarce: s.scarce, Index: s.index, Names: s.names, Count: &s.count,
+	})
 	s.background.Go(s.watchWear)
 	if s.profile != nil {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
@@ -506,34 +511,5 @@ func (s *Store) keepMark() {
 			s.log.Warn("flush failed", "error", err)
 		}
 		last = time.Now()
-	}
-}
-
-// watch turns reads that take too long into misses. Their memory stays theirs.
-func (s *Store) watch() {
-	tick := time.NewTicker(s.options.OpTimeout / 8)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.closing:
-			return
-		case <-tick.C:
-		}
-		for _, ses := range s.sessions.all(false) {
-			ses.expire(time.Now().Add(-s.options.OpTimeout))
-		}
-	}
-}
-
-// expire answers chunks issued before t as misses.
-func (ses *session) expire(t time.Time) {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	for ch := ses.oldest; ch != nil && ch.issued.Before(t); ch = ch.after {
-		if c := ch.chain; c.items[ch.item] == itemAway {
-			ch.cancelled.Store(true)
-			ses.s.log.Warn("read not answered in time", "key", c.Keys[ch.at.block].Short(), "after", ses.s.options.OpTimeout)
-			ses.answerLocked(c, ch.item, skep.Chunk{Err: &skep.Error{Op: "restore", Kind: skep.DeviceFailed, Field: "time", Value: ses.s.options.OpTimeout}}, itemMissed)
-		}
 	}
 }

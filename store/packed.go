@@ -124,12 +124,12 @@ func (s *Store) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
 	return mem, nil
 }
 
-// tempFor gives an I/O buffer that goes back when o has ended. errScarce: there is none
+// tempFor gives an I/O buffer that goes back when o has ended. memory.ErrScarce: there is none
 // now, and o does not wait for one.
 func (s *Store) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer, error) {
 	b, err := s.arena.TryAlloc(n, memory.BudgetIO)
 	if err != nil && !o.patient {
-		return nil, errScarce
+		return nil, memory.ErrScarce
 	}
 	if err != nil {
 		b, err = s.arena.Alloc(ctx, n, memory.BudgetIO)
@@ -149,38 +149,4 @@ func (in *incoming) pack(slots []byte) int {
 		n += copy(slots[n:in.size], p.Bytes)
 	}
 	return n
-}
-
-// landing is where in the part what a read brings begins, and how far into what it brings.
-// What is before it in a page belongs to others, where the block is packed; else it is of
-// the part, too.
-func (f *found) landing(r *layout.Read) (off int64, skip int) {
-	if f.packed {
-		return r.PartOff, r.Skip
-	}
-	return r.PartOff - int64(r.Skip), 0
-}
-
-// pieceIn is the piece of the part from off that mem, whole pages, holds after skip.
-func (f *found) pieceIn(mem []byte, off int64, skip int) piece {
-	p := piece{off: off, mem: mem[skip : skip+int(min(int64(len(mem)-skip), f.size-off))]}
-	if f.packed {
-		p.page = mem
-	}
-	return p
-}
-
-// isolate moves the bytes of a packed block to the start of the page they were read in,
-// and clears the rest of it: that memory may be lent, or kept.
-func (ch *chunk) isolate() {
-	if !ch.at.packed {
-		return
-	}
-	for i := range ch.pieces {
-		if p := &ch.pieces[i]; p.page != nil {
-			n := copy(p.page, p.mem)
-			clear(p.page[n:])
-			p.mem, p.page = p.page[:n], nil
-		}
-	}
 }

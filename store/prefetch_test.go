@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // aheadStore is a store with a DRAM tier, on a simulated drive, that holds a chain of n blocks on the drive only.
@@ -100,11 +100,7 @@ func TestRequestsOvertakeReadingAhead(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, "some was read ahead", func() bool { return statsOf(t, s).Prefetch.ReadBytes > 0 })
 	requireChain(t, s, sc, keys, modelBlock)
-	eventually(t, "the prefetch ended", func() bool {
-		s.sessions.mu.Lock()
-		defer s.sessions.mu.Unlock()
-		return len(s.sessions.m) == 0
-	})
+	eventually(t, "the prefetch ended", func() bool { return s.restores.State().Sessions == 0 })
 	st := statsOf(t, s)
 	require.EqualValues(t, 1, st.Prefetch.Promoted)
 	require.LessOrEqual(t, st.Devices[0].BytesRead-before, int64(n*modelBlock+noise))
@@ -140,7 +136,7 @@ func TestReadingAheadInVain(t *testing.T) {
 func TestHintsBeyondBounds(t *testing.T) {
 	t.Parallel()
 	s, sc, keys := aheadStore(t, 1<<30, 1, 8<<20)
-	many := append(keys, chainKeys(2, maxAheadKeys)...)
+	many := append(keys, chainKeys(2, restore.MaxPrefetchKeys)...)
 	_, err := s.Hint(testContext(t), sc, many, skep.Hint{NextUse: time.Hour})
 	require.NoError(t, err)
 	require.Equal(t, skep.PrefetchStats{Dropped: 1}, statsOf(t, s).Prefetch)
@@ -149,23 +145,4 @@ func TestHintsBeyondBounds(t *testing.T) {
 	_, err = off.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
 	require.NoError(t, err)
 	require.Zero(t, statsOf(t, off).Prefetch)
-}
-
-// What is read ahead a second time, since it left memory unused meanwhile, is charged once.
-func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	const n = 4
-	s, sc, keys := aheadStore(t, 1<<30, n, 8<<20)
-	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
-	require.NoError(t, err)
-	eventually(t, "all is read ahead", func() bool { return statsOf(t, s).Prefetch.UnusedBytes == n*modelBlock })
-	ns, tg, err := s.names.Resolve("test", sc)
-	require.NoError(t, err)
-	now := s.now()
-	ch := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Part: skep.PartKV}}}, at: &found{fp: s.names.Fingerprint(ns.Instance, tg, keys[0])}}
-	ch.out.Bytes = modelBlock
-	s.prefetched(ch, &ahead{start: now, due: now.Add(time.Minute)})
-	p := statsOf(t, s).Prefetch
-	require.EqualValues(t, n*modelBlock, p.UnusedBytes)
-	require.Equal(t, p.ReadBytes, p.UsedBytes+p.WastedBytes+p.UnusedBytes)
 }

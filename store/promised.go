@@ -46,7 +46,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 		s.discard(in)
 		s.land([]*incoming{in})
 	}
-	l := lend(func() { releaseAll(shared) })
+	l := lend(func() { memory.ReleaseAll(shared) })
 	for _, in := range list {
 		in.loan = l
 	}

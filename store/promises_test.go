@@ -362,29 +362,6 @@ func TestCleaningHasAGroupOfItsOwn(t *testing.T) {
 	require.Empty(t, unsound(s))
 }
 
-// A read that came back while it was being left, and could not be, ends once.
-func TestReadThatStays(t *testing.T) {
-	t.Parallel()
-	for _, back := range []bool{false, true} {
-		ch := &chunk{}
-		ch.left.Store(2) // another is to come, so that nobody looks at the chunk
-		r := &read{ch: ch}
-		r.state.word.Store(readLeaving)
-		if back {
-			require.False(t, r.came())
-			require.EqualValues(t, 2, ch.left.Load(), "whoever is leaving it ends it")
-		}
-		r.stay()
-		if !back {
-			require.EqualValues(t, 2, ch.left.Load())
-			require.True(t, r.came())
-			r.end(nil)
-		}
-		require.EqualValues(t, 1, ch.left.Load())
-		require.EqualValues(t, readDone, r.state.is())
-	}
-}
-
 // What is restored by ranges (some heads of all layers) is checked granule by granule:
 // whichever is wrong, its bytes do not come out.
 func TestEveryGranuleOfARangeIsChecked(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -102,7 +102,7 @@ func (f *flights) leave(fp index.Fingerprint, fl *flight) {
 
 // Put implements skep.Putter.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.PutResult, err error) {
-	sp := beginSpan(ctx, "store put")
+	sp := observe.BeginSpan(ctx, "store put")
 	if sp.Span != nil {
 		var bytes int64
 		for i := range r.Blocks {
@@ -110,7 +110,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 				bytes += int64(len(r.Blocks[i].Parts[j].Bytes))
 			}
 		}
-		defer func() { sp.over(len(r.Blocks), len(results), bytes, err) }()
+		defer func() { sp.Over(len(r.Blocks), len(results), bytes, err) }()
 	}
 	if err := s.enterWrite(ctx, "put"); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -86,7 +87,7 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		if err != nil {
 			return true // it has just been moved, or its row cannot be read: who restores it is told
 		}
-		if s.cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !s.cache.Has(cacheID(fp, p.Name)) }) {
+		if s.cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !s.cache.Has(memory.IDOf(fp, p.Name)) }) {
 			return true
 		}
 		copies = rec.Copies

@@ -36,3 +36,13 @@ func (s *Store) checkReserve(d *drive, more int64) error {
 	}
 	return &skep.Error{Op: "grow device", Kind: skep.Full, Field: "free bytes of the file system", Value: free, Limit: s.options.ReserveBytes + more}
 }
+
+// boundaryBytes is what of a block's payload is boundary activations.
+func boundaryBytes(rec *segment.Record) (n int64) {
+	for i := range rec.Parts {
+		if _, _, ok := skep.BoundaryOf(rec.Parts[i].Name); ok {
+			n += rec.Parts[i].Size
+		}
+	}
+	return n
+}

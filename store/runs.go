@@ -7,13 +7,15 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // LookupRuns implements skep.PrefixFinder: run after run, under one lease.
 func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.RunsResult, err error) {
 	keys, hits, bytes := 0, 0, int64(0)
-	sp := beginSpan(ctx, "store lookup")
-	defer func() { sp.over(keys, hits, bytes, err) }()
+	sp := observe.BeginSpan(ctx, "store lookup")
+	defer func() { sp.Over(keys, hits, bytes, err) }()
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
@@ -94,12 +96,12 @@ func (v *covers) add(blocks int, fp index.Fingerprint) {
 }
 
 // of is how many leading keys of a chain are covered.
-func (v *covers) of(s *Store, c *chain) int {
+func (v *covers) of(s *Store, c *restore.Asked) int {
 	for _, n := range v.lengths {
 		if n > len(c.Keys) {
 			continue
 		}
-		if _, ok := v.at[cover{n, c.fingerprintOf(s, n-1)}]; ok {
+		if _, ok := v.at[cover{n, s.names.Fingerprint(c.NS.Instance, c.Tag, c.Keys[n-1])}]; ok {
 			return n
 		}
 	}

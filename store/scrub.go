@@ -185,10 +185,7 @@ func (s *Store) restoring() bool {
 		if d.condition() == health.Dead {
 			continue // what it has, it keeps
 		}
-		d.reads.mu.Lock()
-		busy := d.reads.ops > 0
-		d.reads.mu.Unlock()
-		if busy {
+		if d.reads.Busy() {
 			return true
 		}
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -55,7 +56,7 @@ type drive struct {
 	writeErrors health.Streak // writes that failed since the last one that did not
 
 	flush segio.Flusher
-	reads readQueue
+	reads restore.Queue
 }
 
 func (d *drive) segmentOffset(n uint32) int64 { return layout.SegmentOffset(int(n), d.segBytes) }

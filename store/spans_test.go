@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/observe"
 )
 
 // Calls whose context is traced show under it what they did, one after the other.
@@ -60,12 +61,12 @@ func TestSpans(t *testing.T) {
 func TestSpansCostNothingWhenOff(t *testing.T) {
 	ctx := testContext(t)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		sp := beginSpan(ctx, "store lookup")
-		sp.over(1, 2, 3, nil)
-		tr := beginRestore(ctx, 1)
-		tr.issue()
-		tr.land(1, nil)
-		tr.hand()
-		tr.end(time.Time{})
+		sp := observe.BeginSpan(ctx, "store lookup")
+		sp.Over(1, 2, 3, nil)
+		tr := observe.BeginRestore(ctx, 1)
+		tr.Issue()
+		tr.Land(1, nil)
+		tr.Hand()
+		tr.End(time.Time{})
 	}))
 }

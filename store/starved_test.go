@@ -233,7 +233,7 @@ func (h *starvedHost) memory() func() {
 		bufs = append(bufs, b)
 	}
 	return func() {
-		releaseAll(bufs)
+		memory.ReleaseAll(bufs)
 		h.short = false
 	}
 }

@@ -18,7 +18,8 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes, Overloaded: s.overloaded(),
 	}
 	s.count.Fill(&st)
-	st.TwoPointers, st.Prefetch = s.twoPointerStats(), s.prefetch.snapshot()
+	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
+	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
 	st.Leases, st.LeasedBytes = s.leaseStats()
 	s.space.mu.Lock()
 	st.Groups = s.space.mu.groups.len()
@@ -97,4 +98,11 @@ func (o observed) CatalogDisk() (observe.Disk, bool) {
 		return observe.Disk{}, false
 	}
 	return *use, true
+}
+
+// Declines says how many loads were declined because computing was expected to be faster, how
+// many of those were computed to their end since, and for how many of them it was.
+func (s *Store) Declines() (declined, judged, right int64) {
+	st := s.restores.TwoPointers()
+	return st.Declined, st.Judged, st.Right
 }

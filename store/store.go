@@ -10,16 +10,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -47,7 +47,6 @@ type Store struct {
 	cache    *memory.Cache // nil without a DRAM tier
 	space    space
 	events   *observe.Events
-	workers  workers
 	cleaner  cleaner
 	monitor  monitor
 	tasks    tasks
@@ -55,27 +54,22 @@ type Store struct {
 	catalogDisk atomic.Pointer[observe.Disk]
 	catalogFull atomic.Bool // its file system has too little left for puts: full.go
 	fullText    atomic.Pointer[string]
-	sessions    sessions
-	two         twoPointers
 	flights     flights
 	accepted    acceptances
 	pending     pendings
 	count       observe.Counts
 	leases      leaseTable
 	pins        pinTable
-	rate        rate
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
 	writeback *writeback
 	profile   *observe.Profile // of reuse; nil: none
 	programs  observe.Programs
-	joins     joins
-	wanted    wanted
-	prefetch  prefetcher
 	works     observe.Works
 	calls     underway
-	scarce    scarce
+	scarce    memory.Scarce
+	restores  restore.Restorer
 	wear      wearTable
 	admin     *admin.Server // nil: none
 	logTail   *observe.LogTail
@@ -352,40 +346,6 @@ func (p *pendings) among(fps map[index.Fingerprint]bool, f func(*segment.Record)
 			f(rec)
 		}
 	}
-}
-
-// sessions are the restores under way.
-type sessions struct {
-	mu     locks.Mutex[locks.Sessions]
-	m      map[*session]struct{}
-	closed bool
-}
-
-func (l *sessions) add(ses *session) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	l.m[ses] = struct{}{}
-	return true
-}
-
-func (l *sessions) remove(ses *session) {
-	l.mu.Lock()
-	delete(l.m, ses)
-	l.mu.Unlock()
-}
-
-func (l *sessions) all(closing bool) []*session {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = l.closed || closing
-	out := make([]*session, 0, len(l.m))
-	for ses := range l.m {
-		out = append(out, ses)
-	}
-	return out
 }
 
 func unpack(v uint64) layout.Location { return layout.Unpack(v) }

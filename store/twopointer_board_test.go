@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -370,10 +371,9 @@ func TestOverlapIsAChunkAtMost(t *testing.T) {
 		crew.Go(func(t testing.TB) {
 			for pos := 0; pos < b.end; {
 				c := b.claim(skep.Range{From: pos, To: min(pos+512, b.end)}, skep.Idle, true)
-				s.two.mu.Lock()
-				rate = max(rate, s.two.sched.Rate(0)) // what is away was sent at an earlier one
-				away, bound := s.two.away, max(fewestBytes, onItsWay*perToken+rate*reaction)
-				s.two.mu.Unlock()
+				now := s.restores.State()
+				rate = max(rate, now.Rate) // what is away was sent at an earlier one
+				away, bound := now.Ahead, max(restore.FewestBytes, restore.OnItsWay*perToken+rate*restore.Reaction)
 				over = max(over, away/bound)
 				if most = max(most, away); c.Next == b.end {
 					meeting = max(meeting, away)
@@ -397,5 +397,5 @@ func TestOverlapIsAChunkAtMost(t *testing.T) {
 		require.LessOrEqual(t, read, int64(len(landed))*modelBlock+128<<10, "records are read besides")
 	}
 	t.Logf("on its way: at most %.0f KiB, when the pointers met %.0f KiB; a chunk is %d KiB, 500 µs at %d MiB/s %.0f KiB", most/1024, meeting/1024,
-		onItsWay*perToken/1024, mbps>>20, mbps*reaction/1024)
+		restore.OnItsWay*perToken/1024, mbps>>20, mbps*restore.Reaction/1024)
 }

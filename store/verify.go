@@ -3,39 +3,39 @@ package store
 import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // damaged takes note of a block whose bytes did not match, and returns the event that tells of it.
-func (s *Store) damaged(ch *chunk) skep.Event {
-	f, c := ch.at, ch.chain
+func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
-	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.block].Short(), "location", f.loc.String(), "drive", f.group.drives[int(f.loc.Device)%len(f.group.drives)].path)
-	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.ns.Info.ID, Key: c.Keys[f.block], Depth: f.block, Tier: skep.TierDevice, Reason: skep.Damaged}
-	s.saltEvent(&ev, c.tag)
+	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
+	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
+	s.saltEvent(&ev, c.Tag)
 	return ev
 }
 
-// readFailed takes note of a copy that could not be read or was wrong.
+// Failed takes note of a copy that could not be read or was wrong.
 //
 // lost says that no copy has the right bytes.
-func (s *Store) readFailed(ch *chunk, err error, lost bool) {
-	f := ch.at
+func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost bool) {
+	s := o.s
 	if skep.KindOf(err) != skep.Damaged {
 		return
 	}
-	ev := s.damaged(ch)
-	fp, loc, ns := f.fp, f.loc, ch.chain.ns
+	ev := s.damaged(c, f)
+	fp, loc, ns := f.FP, f.At, c.NS
 	if !lost {
 		s.events.Emit(ev)
 		s.repairSoon(fp, loc)
 		return
 	}
-	s.suspect(f.group)
+	s.suspect(f.Stripe.(*group))
 	s.background.Go(func() { // not on a worker: it commits to the catalog
 		s.changes.Lock()
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-			ns.Stored.Add(-f.size)
+			ns.Stored.Add(-f.Size)
 			s.forgetCached(fp, nil)
 			s.deleteRow(loc)
 			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it

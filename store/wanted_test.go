@@ -67,7 +67,7 @@ func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
 			after.KeptBytes/modelBlock, after.JoinedBytes/modelBlock)
 		require.LessOrEqual(t, read, int64(n+4)*modelBlock+noise)
 		require.Positive(t, after.KeptBytes)
-		require.Empty(t, s.wanted.m, "nobody wants anything any more")
+		require.Zero(t, s.restores.State().Wanted, "nobody wants anything any more")
 	}
 }
 
@@ -90,7 +90,7 @@ func TestWhatNobodyElseWantsIsNotKept(t *testing.T) {
 			require.NoError(t, ses.Close(ctx))
 		}
 		require.Zero(t, statsOf(t, s).KeptBytes)
-		require.Empty(t, s.wanted.m)
+		require.Zero(t, s.restores.State().Wanted)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestKeptBytesAreRight(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Empty(t, s.wanted.m)
+	require.Zero(t, s.restores.State().Wanted)
 	t.Logf("%d KiB kept, %d KiB joined", statsOf(t, s).KeptBytes>>10, statsOf(t, s).JoinedBytes>>10)
 }
 
@@ -239,5 +239,5 @@ func TestKeptBytesAreNotStale(t *testing.T) {
 	close(over)
 	wg.Wait()
 	t.Logf("%d KiB kept", statsOf(t, s).KeptBytes>>10)
-	require.Empty(t, s.wanted.m)
+	require.Zero(t, s.restores.State().Wanted)
 }

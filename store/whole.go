@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -19,8 +20,33 @@ func (g *group) Segment(i int) (dev device.Device, off int64) {
 	return d.dev, d.segmentOffset(g.segments[i])
 }
 
-// readCost is what it costs to read from d: less is better, segio.NoPlace and above never.
-func (d *drive) readCost() int {
+// Drive is the drive that segment i is on.
+func (g *group) Drive(i int) restore.Drive { return g.drives[i] }
+
+// Healthy says that no drive of the group needs to be read around.
+func (g *group) Healthy() bool {
+	for _, d := range g.drives {
+		if d.condition() != health.Healthy {
+			return false
+		}
+	}
+	return true
+}
+
+// Queue is what waits to be read from d.
+func (d *drive) Queue() *restore.Queue { return &d.reads }
+
+// Number is d's among the store's drives.
+func (d *drive) Number() int { return int(d.index) }
+
+// Submit is its device's.
+func (d *drive) Submit(ops []*device.Op) error { return d.dev.Submit(ops) }
+
+// GaveWrong counts a read that brought what was not written.
+func (d *drive) GaveWrong() { d.wrong.Add(1) }
+
+// ReadCost is what it costs to read from d: less is better, segio.NoPlace and above never.
+func (d *drive) ReadCost() int {
 	if c := d.condition(); c < health.Dead {
 		return int(c)
 	}
@@ -32,8 +58,8 @@ func (d *drive) readCost() int {
 func (s *Store) wholePolicy(g *group) segio.Policy {
 	return segio.Policy{
 		Timeout: s.options.OpTimeout,
-		Cost:    func(i int) int { return g.drives[i].readCost() },
-		Wrong:   func(i int) { g.drives[i].wrong.Add(1) },
+		Cost:    func(i int) int { return g.drives[i].ReadCost() },
+		Wrong:   func(i int) { g.drives[i].GaveWrong() },
 	}
 }
 
@@ -49,7 +75,7 @@ func (s *Store) readOpening(ctx context.Context, g *group, shape skep.Shape, rec
 		if g.drives[i].silent.Load() {
 			return segio.NoPlace
 		}
-		return g.drives[i].readCost()
+		return g.drives[i].ReadCost()
 	}
 	p.Silent = func(i int) {
 		if d := g.drives[i]; !d.silent.Swap(true) {

@@ -11,27 +11,6 @@ import (
 // What a drive gives that is not what was written, and what becomes of its file: two faults
 // that no operation of it fails for. The drive is judged by them.
 
-// gaveWrong counts against their drives the reads that brought wrong granules. Only memory of
-// the store counts: what lies in a caller's may have been changed by the caller.
-func (ch *chunk) gaveWrong(from, to int) {
-	for _, b := range ch.trouble.bad[from:to] {
-		for i := range ch.pieces {
-			p := &ch.pieces[i]
-			if !p.inPlace && p.read != nil && int(p.copy) == b.copy && p.off < b.span.End() && b.span.Off < p.off+int64(len(p.mem)) {
-				p.read.gaveWrong()
-			}
-		}
-	}
-}
-
-// gaveWrong counts a read once, however much of it was wrong.
-func (r *read) gaveWrong() {
-	if !r.wrong {
-		r.wrong = true
-		r.drive.wrong.Add(1)
-	}
-}
-
 // watchedFile is the file of a drive, which somebody may remove, move or replace while it is
 // open: then what is written to it is lost when it is closed.
 type watchedFile struct {

@@ -36,3 +36,6 @@ func skipBytes(bufs [][]byte, n int) [][]byte {
 	rest[0] = rest[0][n:]
 	return rest
 }
+
+// AlignedAddress reports whether b begins at a multiple of a page.
+func AlignedAddress(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%Align == 0 }

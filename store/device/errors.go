@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -98,3 +99,6 @@ func (e *UnavailableError) Unwrap() error        { return e.Err }
 func errUnsupported(what string) error {
 	return fmt.Errorf("device: %s: %w", what, errors.ErrUnsupported)
 }
+
+// BadMemory says that a device was given memory it cannot get at: that says nothing of the device.
+func BadMemory(err error) bool { return errors.Is(err, syscall.EFAULT) }

@@ -15,9 +15,9 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":         90,
-	"methods of *store.Store":       447,
-	"lines of store":                22800,
+	"fields of store.Store":         85,
+	"methods of *store.Store":       426,
+	"lines of store":                18500,
 	"lines of store/storetest":      6400,
 	"lines of wire":                 9000,
 	"lines of tools/internal/bench": 8800,

@@ -13,6 +13,7 @@
 //	Profile     the curve of reuse, from a sample of the keys that are looked up
 //	Programs    what blocks that hints gave to a program brought
 //	AskWear     a drive's own health log
+//	Span        an OpenTelemetry span of a call; RestoreSpan: of a restore, with its parts
 //
 // # Invariants
 //

@@ -1,11 +1,10 @@
-package store
+package restore
 
 import (
 	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout/twopointer"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Stages of a pipeline. A chain of a stage's layers that names the chain of its boundary activations
@@ -34,7 +33,7 @@ func (ses *session) tieBoundaries() error {
 			return skep.Invalidf(op, "direction of boundary chain", b.Direction, "head-first, and nothing said of computing")
 		case b.tied:
 			return skep.Invalidf(op, "boundary chain", k, "tied to one chain")
-		case b.Namespace != c.Namespace || b.tag != c.tag || b.Blocks != c.Blocks || !slices.Equal(b.Keys, c.Keys):
+		case b.Namespace != c.Namespace || b.Tag != c.Tag || b.Blocks != c.Blocks || !slices.Equal(b.Keys, c.Keys):
 			return skep.Invalidf(op, "boundary chain", k, "of the same scope, keys and blocks")
 		}
 		if err := split.Validate(c.Geometry.Layers()); err != nil {
@@ -100,23 +99,4 @@ func (ses *session) endPlanLocked(c *chain, why error) {
 	if c.bound != nil {
 		ses.dropWaitingLocked(c.bound, why)
 	}
-}
-
-// partNames are the names of a block's parts.
-func partNames(rec *segment.Record) []string {
-	names := make([]string, len(rec.Parts))
-	for i := range rec.Parts {
-		names[i] = rec.Parts[i].Name
-	}
-	return names
-}
-
-// boundaryBytes is what of a block's payload is boundary activations.
-func boundaryBytes(rec *segment.Record) (n int64) {
-	for i := range rec.Parts {
-		if _, _, ok := skep.BoundaryOf(rec.Parts[i].Name); ok {
-			n += rec.Parts[i].Size
-		}
-	}
-	return n
 }

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"time"
@@ -6,22 +6,19 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Declines says how many loads were declined because computing was expected to be faster, how
-// many of those were computed to their end since, and for how many of them it was.
-func (s *Store) Declines() (declined, judged, right int64) {
-	t := &s.two
+// TwoPointers is what Stats says of two-pointer restores; what was put is not known here.
+func (rs *Restorer) TwoPointers() (st skep.TwoPointerStats) {
+	t := &rs.two
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.declined, t.judged, t.right
-}
-
-// twoPointerStats is what Stats says of two-pointer restores.
-func (s *Store) twoPointerStats() (st skep.TwoPointerStats) {
-	st.Declined, st.Judged, st.Right = s.Declines()
-	st.ByTokens, st.ByLayers, st.Crossover, st.Reckoned = s.two.ways()
-	st.BoundaryPut, st.BoundaryBytes = s.count.BoundaryPut.Load(), s.count.BoundaryRestored.Load()
+	st.Declined, st.Judged, st.Right = t.declined, t.judged, t.right
+	t.mu.Unlock()
+	st.ByTokens, st.ByLayers, st.Crossover, st.Reckoned = t.ways()
+	st.BoundaryBytes = rs.Count.BoundaryRestored.Load()
 	return st
 }
+
+// Prefetch is what Stats says of reading ahead.
+func (rs *Restorer) Prefetch() skep.PrefetchStats { return rs.prefetch.snapshot() }
 
 // ways is by which way chains went that could go either, L_Δ as it was last reckoned, and how often it was.
 func (t *twoPointers) ways() (byTokens, byLayers, crossover, reckoned int64) {
@@ -46,7 +43,7 @@ func (ses *session) predicted() (bytes int64, d time.Duration) {
 			bytes += int64(float64(size) * share * float64(c.Blocks.Len()))
 		}
 	}
-	return bytes, ses.s.estimate(bytes, 0)
+	return bytes, ses.rs.Estimate(bytes, 0)
 }
 
 // logPrediction compares what was predicted when the session began with what was measured.
@@ -57,5 +54,5 @@ func (ses *session) logPrediction() {
 	}
 	predicted := time.Duration(float64(ses.will) * float64(ses.fromDevices) / float64(ses.willBytes))
 	measured := ses.lastLanding.Sub(ses.began)
-	ses.s.log.Debug("restored", "bytes", ses.fromDevices, "predicted", predicted, "measured", measured)
+	ses.rs.Log.Debug("restored", "bytes", ses.fromDevices, "predicted", predicted, "measured", measured)
 }

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"container/heap"
@@ -17,23 +17,23 @@ type read struct {
 	op       device.Op
 	bufs     [1][]byte
 	ch       *chunk
-	drive    *drive
+	drive    Drive
 	bytes    int64
 	priority int
 	order    uint64
 
 	wrong bool // it brought wrong bytes, and was counted for that
 	state readState
-	temp  [2]int // its memory among its chunk's
-	loan  *loan  // memory it was left with
-	older *read  // under way at the drive, by age; under its queue's lock
+	temp  [2]int           // its memory among its chunk's
+	kept  []*memory.Buffer // memory it was left with
+	older *read            // under way at the drive, by age; under its queue's lock
 	newer *read
 }
 
-// readQueue is what waits for one drive. What is given to the drive cannot be taken
+// Queue is what waits for one drive. What is given to the drive cannot be taken
 // back or overtaken, so it is kept to what the drive needs to be busy; the rest waits
 // here, best first.
-type readQueue struct {
+type Queue struct {
 	mu     locks.Mutex[locks.ReadQueue]
 	waits  readHeap
 	order  uint64
@@ -45,8 +45,8 @@ type readQueue struct {
 	newest *read
 }
 
-// driveOps is how many reads a drive is given at most at once; how many bytes is depth's.
-const driveOps = 128
+// DriveReads is how many reads a drive is given at most at once; how many bytes is depth's.
+const DriveReads = 128
 
 type readHeap []*read
 
@@ -67,9 +67,9 @@ func (h *readHeap) Pop() any {
 	return r
 }
 
-// add queues reads for d and starts what may start.
-func (d *drive) add(reads []*read) {
-	q := &d.reads
+// queue has reads wait for d, and starts what may start.
+func queue(d Drive, reads ...*read) {
+	q := d.Queue()
 	q.mu.Lock()
 	for _, r := range reads {
 		q.order++
@@ -77,13 +77,13 @@ func (d *drive) add(reads []*read) {
 		heap.Push(&q.waits, r)
 	}
 	q.startLocked()
-	d.submitLocked()
+	submitLocked(d)
 }
 
 // startLocked takes of what waits as much as the drive may have. What the drive keeps back
 // keeps nobody else back: while one of its reads is stuck, lent ones are not held to depth.
 // REQUIRES: q.mu.
-func (q *readQueue) startLocked() {
+func (q *Queue) startLocked() {
 	stuck := q.oldest != nil && q.oldest.op.Start != 0 && time.Duration(device.Now()-q.oldest.op.Start) > stuckAfter
 	for len(q.waits) > 0 {
 		if r := q.waits[0]; !q.depth.fits(q.ops, q.bytes, r.bytes, r.ch.lends() && !stuck) {
@@ -96,7 +96,7 @@ func (q *readQueue) startLocked() {
 // stuckAfter is how long a read takes that the drive has trouble with.
 const stuckAfter = 100 * time.Millisecond
 
-func (q *readQueue) takeLocked(r *read) {
+func (q *Queue) takeLocked(r *read) {
 	q.ops++
 	q.bytes += r.bytes
 	q.launch = append(q.launch, &r.op)
@@ -109,7 +109,7 @@ func (q *readQueue) takeLocked(r *read) {
 }
 
 // gaveBackLocked takes r off the list of those under way. REQUIRES: q.mu.
-func (q *readQueue) gaveBackLocked(r *read) {
+func (q *Queue) gaveBackLocked(r *read) {
 	q.ops--
 	q.bytes -= r.bytes
 	if r.older != nil {
@@ -126,14 +126,14 @@ func (q *readQueue) gaveBackLocked(r *read) {
 }
 
 // submitLocked hands what was taken to the device and unlocks. REQUIRES: q.mu.
-func (d *drive) submitLocked() {
-	q := &d.reads
+func submitLocked(d Drive) {
+	q := d.Queue()
 	if len(q.launch) == 0 {
 		q.mu.Unlock()
 		return
 	}
 	// Submit does not call Done, so holding the lock here keeps the order.
-	err := d.dev.Submit(q.launch)
+	err := d.Submit(q.launch)
 	var failed []*device.Op
 	if err != nil {
 		failed = append(failed, q.launch...)
@@ -148,12 +148,12 @@ func (d *drive) submitLocked() {
 
 // done is a read's completion, on a goroutine of the device.
 func (r *read) done(op *device.Op) {
-	q := &r.drive.reads
+	q := r.drive.Queue()
 	q.mu.Lock()
 	q.gaveBackLocked(r)
 	q.depth.saw(op.Latency(), r.bytes, len(q.waits) > 0)
 	q.startLocked()
-	r.drive.submitLocked()
+	submitLocked(r.drive)
 	if r.came() {
 		r.end(op.Err)
 	}
@@ -164,12 +164,12 @@ func (r *read) end(err error) {
 		r.ch.failed.CompareAndSwap(nil, &err)
 	}
 	if r.ch.left.Add(-1) == 0 {
-		r.ch.ses.s.workers.add(r.ch)
+		r.ch.ses.rs.workers.add(r.ch)
 	}
 }
 
 // take takes a read out of the queue. False: it is not in it any more.
-func (q *readQueue) take(r *read) bool {
+func (q *Queue) take(r *read) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, w := range q.waits {
@@ -182,9 +182,9 @@ func (q *readQueue) take(r *read) bool {
 }
 
 // cancelQueued takes the reads of cancelled chunks out of the drives' queues.
-func (s *Store) cancelQueued() {
-	for _, d := range s.allDrives() {
-		q := &d.reads
+func (rs *Restorer) cancelQueued() {
+	for d := range rs.Source.Drives() {
+		q := d.Queue()
 		q.mu.Lock()
 		var out []*read
 		keep := q.waits[:0]
@@ -203,7 +203,7 @@ func (s *Store) cancelQueued() {
 			r.end(errCancelled)
 		}
 	}
-	for _, ch := range s.joins.cancelled() {
+	for _, ch := range rs.joins.cancelled() {
 		ch.finish(errCancelled)
 	}
 }
@@ -212,36 +212,35 @@ var errCancelled = &skep.Error{Op: "restore", Kind: skep.Stopped}
 
 // issue sends chunks on their way: those in memory to a worker, the others' reads to
 // the drives, each drive's together.
-func (s *Store) issue(batch []*chunk) {
+func (rs *Restorer) issue(batch []*chunk) {
 	if len(batch) == 0 {
 		return
 	}
-	drives := s.allDrives()
-	queues := make([][]*read, len(drives))
+	var queues [][]*read // by drive
 	flush := func() {
 		for i, q := range queues {
 			if len(q) > 0 {
-				drives[i].add(q)
+				queue(q[0].drive, q...)
 				queues[i] = nil
 			}
 		}
 	}
 	for _, ch := range batch {
-		if ch.at.memory != nil || ch.at.inline != nil || ch.at.size == 0 {
-			s.workers.add(ch)
+		if ch.at.Memory != nil || ch.at.Inline != nil || ch.at.Size == 0 {
+			rs.workers.add(ch)
 			continue
 		}
-		if s.nowInMemory(ch) {
-			s.workers.add(ch)
+		if rs.nowInMemory(ch) {
+			rs.workers.add(ch)
 			continue
 		}
-		if s.joins.join(ch) {
+		if rs.joins.join(ch) {
 			continue
 		}
 		err := ch.prepare()
-		if err == errScarce { // what is prepared must not hold memory while this one waits
+		if err == memory.ErrScarce { // what is prepared must not hold memory while this one waits
 			flush()
-			err = s.scarce.wait(ch.ses.ctx, s.options.OpTimeout, func() error {
+			err = rs.Scarce.Wait(ch.ses.ctx, rs.OpTimeout, func() error {
 				ch.patient = true
 				return ch.prepare()
 			})
@@ -250,9 +249,13 @@ func (s *Store) issue(batch []*chunk) {
 			ch.abandon(err)
 			continue
 		}
-		s.joins.lead(ch)
+		rs.joins.lead(ch)
 		for _, r := range ch.reads {
-			queues[r.drive.index] = append(queues[r.drive.index], r)
+			n := r.drive.Number()
+			for len(queues) <= n {
+				queues = append(queues, nil)
+			}
+			queues[n] = append(queues[n], r)
 		}
 	}
 	flush()
@@ -262,18 +265,18 @@ func (s *Store) issue(batch []*chunk) {
 func (ch *chunk) abandon(err error) {
 	ch.failed.Store(&err)
 	ch.abandoned = true
-	ch.ses.s.workers.add(ch)
+	ch.ses.rs.workers.add(ch)
 }
 
 // mergePages is the largest read made of neighbours.
 const mergePages = 256
 
-// prepare makes the reads of the chunk from the copy whose turn it is. errScarce: there
+// prepare makes the reads of the chunk from the copy whose turn it is. memory.ErrScarce: there
 // is no memory now, and the chunk is not patient; it holds none.
 func (ch *chunk) prepare() (err error) {
 	defer func() {
-		if err == errScarce {
-			releaseAll(ch.temp)
+		if err == memory.ErrScarce {
+			memory.ReleaseAll(ch.temp)
 			ch.temp = nil
 		}
 	}()
@@ -286,7 +289,7 @@ func (ch *chunk) prepare() (err error) {
 	ch.reads, ch.pieces = ch.reads[:0], ch.pieces[:0]
 	for i := 0; i < len(reads); {
 		g := reads[i]
-		r := &read{ch: ch, drive: f.group.drives[g.Device], priority: ch.chain.Priority}
+		r := &read{ch: ch, drive: f.Stripe.Drive(g.Device), priority: ch.chain.Priority}
 		pages := 0
 		bufs := r.bufs[:0]
 		r.temp[0] = len(ch.temp)
@@ -312,7 +315,7 @@ func (ch *chunk) prepare() (err error) {
 		r.temp[1] = len(ch.temp)
 		r.bytes = int64(pages) * layout.PageSize
 		r.op = device.Op{Kind: device.Read, Bufs: bufs, Done: r.done,
-			Offset: r.drive.segmentOffset(f.group.segments[g.Device]) + int64(g.Page)*layout.PageSize}
+			Offset: pageOffset(f.Stripe, g.Device, g.Page)}
 		ch.reads = append(ch.reads, r)
 	}
 	ch.left.Store(int32(len(ch.reads)))
@@ -325,13 +328,13 @@ func (ch *chunk) prepare() (err error) {
 // never goes to the destination.
 func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error) {
 	c, f := ch.chain, ch.at
-	if !ch.private && (len(f.copies) < 2 || ch.ses.s.options.ReadInPlace) && f.opener == nil && !f.packed && ch.wants(off, n) {
+	if !ch.private && (len(f.Copies) < 2 || ch.ses.rs.ReadInPlace) && f.Opener == nil && !f.Packed && ch.wants(off, n) {
 		switch d := &c.Dest; {
 		case d.Memory != nil:
-			at := int64(f.block-c.Blocks.From)*d.Stride + off
-			if (off+n <= f.size || c.Gaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && aligned(d.Memory[at:]) {
+			at := int64(f.Block-c.Blocks.From)*d.Stride + off
+			if (off+n <= f.Size || c.Gaps) && off+n <= d.Stride && at+n <= int64(len(d.Memory)) && device.AlignedAddress(d.Memory[at:]) {
 				mem := d.Memory[at : at+n : at+n]
-				ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.size-off)], inPlace: true})
+				ch.pieces = append(ch.pieces, piece{off: off, mem: mem[:min(n, f.Size-off)], inPlace: true})
 				return append(bufs, mem), nil
 			}
 		case d.Paged != nil:
@@ -340,17 +343,17 @@ func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error
 			}
 		}
 	}
-	b, err := ch.ses.s.arena.TryAlloc(int(n), memory.BudgetIO)
+	b, err := ch.ses.rs.Arena.TryAlloc(int(n), memory.BudgetIO)
 	if err != nil && !ch.patient {
-		return nil, errScarce
+		return nil, memory.ErrScarce
 	}
 	if err != nil { // all in use: what holds it comes back, or this chunk is a miss
-		ctx, cancel := context.WithTimeout(ch.ses.ctx, ch.ses.s.options.OpTimeout)
-		b, err = ch.ses.s.arena.Alloc(ctx, int(n), memory.BudgetIO)
+		ctx, cancel := context.WithTimeout(ch.ses.ctx, ch.ses.rs.OpTimeout)
+		b, err = ch.ses.rs.Arena.Alloc(ctx, int(n), memory.BudgetIO)
 		cancel()
 	}
 	if err != nil {
-		return nil, noMemory("restore", err)
+		return nil, &skep.Error{Op: "restore", Kind: skep.NoMemory, Err: err}
 	}
 	ch.temp = append(ch.temp, b)
 	mem := b.Bytes()[:n]
@@ -358,12 +361,18 @@ func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error
 	return append(bufs, mem), nil
 }
 
+// pageOffset is where on its drive a page of segment i begins, in bytes.
+func pageOffset(g Stripe, i int, page uint32) int64 {
+	_, off := g.Segment(i)
+	return off + int64(page)*layout.PageSize
+}
+
 // wants says whether all of [off, off+n) is asked for, the padding after the part's
 // end aside.
 func (ch *chunk) wants(off, n int64) bool {
 	for _, s := range ch.spans {
 		if s.Off <= off && off < s.End() {
-			return off+n <= s.End() || s.End() == ch.at.size
+			return off+n <= s.End() || s.End() == ch.at.Size
 		}
 	}
 	return false
@@ -373,15 +382,15 @@ func (ch *chunk) wants(off, n int64) bool {
 // part's own order and every piece is aligned.
 func (ch *chunk) pageBuffers(off, n int64, bufs [][]byte) ([][]byte, bool) {
 	c, from := ch.chain, len(bufs)
-	if off+n > ch.at.size || c.Transposed() {
+	if off+n > ch.at.Size || c.Transposed() {
 		return nil, false
 	}
-	bufs = c.Place(bufs, ch.at.block, off, n)
+	bufs = c.Place(bufs, ch.at.Block, off, n)
 	if len(bufs) > device.MaxBufs {
 		return nil, false
 	}
 	for _, mem := range bufs[from:] {
-		if !aligned(mem) || len(mem)%layout.PageSize != 0 {
+		if !device.AlignedAddress(mem) || len(mem)%layout.PageSize != 0 {
 			return nil, false
 		}
 	}

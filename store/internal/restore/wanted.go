@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"github.com/skepkv/skep/store/internal/locks"
@@ -25,24 +25,24 @@ type wanted struct {
 }
 
 // want enters the chains of a session that begins. REQUIRES: ses.mu, nothing answered yet.
-func (s *Store) want(ses *session) {
-	if s.cache == nil || ses.ahead != nil {
+func (rs *Restorer) want(ses *session) {
+	if rs.Cache == nil || ses.ahead != nil {
 		return
 	}
-	s.wanted.mu.Lock()
-	defer s.wanted.mu.Unlock()
+	rs.wanted.mu.Lock()
+	defer rs.wanted.mu.Unlock()
 	for _, c := range ses.chains {
 		whole := !c.Direction.ByLayer() && c.Layers.Len() == c.Geometry.Layers() && c.Heads.IsAll()
 		if !whole || c.Compute == nil && len(ses.chains) < 2 {
 			continue
 		}
-		if s.wanted.m == nil {
-			s.wanted.m = map[memory.ID]int32{}
+		if rs.wanted.m == nil {
+			rs.wanted.m = map[memory.ID]int32{}
 		}
 		c.wants = make([]memory.ID, c.Blocks.Len())
 		for i := range c.wants {
-			c.wants[i] = cacheID(c.fingerprintOf(s, c.Blocks.From+i), c.Part)
-			s.wanted.m[c.wants[i]]++
+			c.wants[i] = memory.IDOf(c.fingerprint(rs.Names, c.Blocks.From+i), c.Part)
+			rs.wanted.m[c.wants[i]]++
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (w *wanted) byOthers(ch *chunk, with []*chunk) bool {
 	if !w.any() {
 		return false
 	}
-	id, not := cacheID(ch.at.fp, ch.chain.Part), int32(0)
+	id, not := memory.IDOf(ch.at.FP, ch.chain.Part), int32(0)
 	for _, o := range with {
 		if o.chain.wants != nil {
 			not++
@@ -86,13 +86,13 @@ func (w *wanted) any() bool {
 
 // keeps says whether the DRAM tier is to have what ch has read and checked: others want it. What
 // is lent comes there anyway. with are those who get it with ch.
-func (s *Store) keeps(ch *chunk, with []*chunk) bool {
+func (rs *Restorer) keeps(ch *chunk, with []*chunk) bool {
 	f := ch.at
-	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: f.size}
-	if s.cache == nil || !whole || ch.lends() || f.size == 0 || f.inline != nil || !s.wanted.byOthers(ch, with) {
+	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: f.Size}
+	if rs.Cache == nil || !whole || ch.lends() || f.Size == 0 || f.Inline != nil || !rs.wanted.byOthers(ch, with) {
 		return false
 	}
-	return !s.cache.Has(cacheID(f.fp, ch.chain.Part))
+	return !rs.Cache.Has(memory.IDOf(f.FP, ch.chain.Part))
 }
 
 // near says that a chunk did not come from drives now: what it took says nothing of their speed.

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 )
@@ -33,7 +32,7 @@ type bad struct {
 
 // troubles is what went wrong with a chunk so far. Nil: nothing.
 type troubles struct {
-	shun []*drive // reads from these failed
+	shun []Drive // reads from these failed
 	bad  []bad
 }
 
@@ -50,19 +49,19 @@ func (t *troubles) wrong(copy int, s layout.Span) bool {
 }
 
 // costOf says what it costs to read from d: less is better, segio.NoPlace and above never.
-func (t *troubles) costOf(d *drive) int {
+func (t *troubles) costOf(d Drive) int {
 	if t != nil && slices.Contains(t.shun, d) {
 		return segio.NoPlace
 	}
-	return d.readCost()
+	return d.ReadCost()
 }
 
 // partSpan is what of the part a read brings.
 func partSpan(r *layout.Read) layout.Span { return layout.Span{Off: r.PartOff, Len: r.Len} }
 
 // copyReads are the reads of the chunk's spans from copy c.
-func (f *found) copyReads(c int, spans []layout.Span) []layout.Read {
-	reads := layout.AppendReads(nil, f.copies[c], len(f.group.drives), f.stored, f.partOff, f.sums.Granules, spans)
+func (f *Located) copyReads(c int, spans []layout.Span) []layout.Read {
+	reads := layout.AppendReads(nil, f.Copies[c], f.Stripe.Len(), f.Stored, f.Offset, f.Sums.Granules, spans)
 	for i := range reads {
 		reads[i].Tag = uint32(c)
 	}
@@ -74,12 +73,12 @@ func (f *found) copyReads(c int, spans []layout.Span) []layout.Read {
 func (ch *chunk) chooseReads() ([]layout.Read, error) {
 	f := ch.at
 	first := f.copyReads(0, ch.spans)
-	if ch.trouble == nil && f.group.allHealthy() {
+	if ch.trouble == nil && f.Stripe.Healthy() {
 		return first, nil
 	}
-	lists := make([][]layout.Read, len(f.copies))
+	lists := make([][]layout.Read, len(f.Copies))
 	lists[0] = first
-	for c := range f.copies {
+	for c := range f.Copies {
 		if c > 0 {
 			lists[c] = f.copyReads(c, ch.spans)
 		}
@@ -89,8 +88,8 @@ func (ch *chunk) chooseReads() ([]layout.Read, error) {
 	}
 	chosen := make([]layout.Read, len(first))
 	for i := range chosen {
-		best, err := segio.Best(len(f.copies), func(c int) bool { return ch.trouble.wrong(c, partSpan(&lists[c][i])) },
-			func(c int) int { return ch.trouble.costOf(f.group.drives[lists[c][i].Device]) })
+		best, err := segio.Best(len(f.Copies), func(c int) bool { return ch.trouble.wrong(c, partSpan(&lists[c][i])) },
+			func(c int) int { return ch.trouble.costOf(f.Stripe.Drive(lists[c][i].Device)) })
 		if err != nil {
 			return nil, err
 		}
@@ -102,9 +101,9 @@ func (ch *chunk) chooseReads() ([]layout.Read, error) {
 // again prepares another attempt after err. The error says that there is none, and what the
 // chunk ends with.
 func (ch *chunk) again(err error) error {
-	f, s := ch.at, ch.ses.s
+	f, rs := ch.at, ch.ses.rs
 	kind := skep.KindOf(err)
-	if len(f.copies) == 0 {
+	if len(f.Copies) == 0 {
 		return err
 	}
 	if ch.trouble == nil {
@@ -130,7 +129,7 @@ func (ch *chunk) again(err error) error {
 		ch.patient = true
 		next = ch.prepare()
 	}
-	s.readFailed(ch, err, next == segio.ErrNoCopy)
+	rs.Source.Failed(&ch.chain.Asked, f, err, next == segio.ErrNoCopy)
 	if next != nil {
 		return err
 	}
@@ -150,7 +149,7 @@ func (ch *chunk) unread() {
 
 // noteWrong finds every granule that is wrong, and the copies its bytes came from.
 func (ch *chunk) noteWrong() {
-	for _, span := range ch.at.sums.Wrong(ch.spans, pieces(ch.pieces)) {
+	for _, span := range ch.at.Sums.Wrong(ch.spans, pieces(ch.pieces)) {
 		for i := range ch.pieces {
 			p := &ch.pieces[i]
 			from, to := max(span.Off, p.off), min(span.End(), p.off+int64(len(p.mem)))
@@ -190,7 +189,7 @@ func (ch *chunk) leave(r *read, queued, dead bool) bool {
 		return remain()
 	}
 	ch.orphan(r, queued)
-	ch.ses.s.count.ReadAround.Add(int64(len(fresh)))
+	ch.ses.rs.Count.ReadAround.Add(int64(len(fresh)))
 	ch.left.Add(int32(len(fresh)) - 1)
 	for _, n := range fresh {
 		n.read.temp = [2]int{len(ch.temp), len(ch.temp) + 1}
@@ -200,7 +199,7 @@ func (ch *chunk) leave(r *read, queued, dead bool) bool {
 		ch.reads = append(ch.reads, n.read)
 	}
 	for _, n := range fresh {
-		n.read.drive.add([]*read{n.read})
+		queue(n.read.drive, n.read)
 	}
 	return true
 }
@@ -225,9 +224,9 @@ func (ch *chunk) orphan(r *read, queued bool) {
 			ch.temp[i] = nil
 		}
 	}
-	r.loan = lend(func() { releaseAll(bufs) })
+	r.kept = bufs
 	if queued || r.state.part() {
-		r.loan.back()
+		memory.ReleaseAll(bufs)
 	}
 }
 
@@ -236,7 +235,7 @@ func (ch *chunk) orphan(r *read, queued bool) {
 func (r *read) came() bool {
 	ended, free := r.state.came()
 	if free {
-		r.loan.back()
+		memory.ReleaseAll(r.kept)
 	}
 	return ended
 }
@@ -260,7 +259,7 @@ type detour struct {
 // elsewhere prepares the reads of r's pieces from other drives.
 func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 	f := ch.at
-	if len(f.copies) < 2 || !ch.ownMemory(r) {
+	if len(f.Copies) < 2 || !ch.ownMemory(r) {
 		return nil, false
 	}
 	defer func() {
@@ -278,43 +277,33 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 			continue
 		}
 		var same [skep.MaxCopies]*layout.Read // the same bytes, by copy
-		for c := range f.copies {
+		for c := range f.Copies {
 			if lists[c] == nil {
 				lists[c] = f.copyReads(c, ch.spans)
 			}
 			k := slices.IndexFunc(lists[c], func(l layout.Read) bool { off, _ := f.landing(&l); return off == p.off })
-			if k >= 0 && c != int(p.copy) && f.group.drives[lists[c][k].Device] != r.drive {
+			if k >= 0 && c != int(p.copy) && f.Stripe.Drive(lists[c][k].Device) != r.drive {
 				same[c] = &lists[c][k]
 			}
 		}
-		c, err := segio.Best(len(f.copies), func(c int) bool { return same[c] == nil || ch.trouble.wrong(c, partSpan(same[c])) },
-			func(c int) int { return ch.trouble.costOf(f.group.drives[same[c].Device]) })
+		c, err := segio.Best(len(f.Copies), func(c int) bool { return same[c] == nil || ch.trouble.wrong(c, partSpan(same[c])) },
+			func(c int) int { return ch.trouble.costOf(f.Stripe.Drive(same[c].Device)) })
 		if err != nil {
 			return fresh, false
 		}
 		best := same[c]
 		n := best.Pages * layout.PageSize
-		buf, err := ch.ses.s.arena.TryAlloc(n, memory.BudgetIO)
+		buf, err := ch.ses.rs.Arena.TryAlloc(n, memory.BudgetIO)
 		if err != nil {
 			return fresh, false
 		}
-		d := f.group.drives[best.Device]
+		d := f.Stripe.Drive(best.Device)
 		nr := &read{ch: ch, drive: d, priority: ch.chain.Priority, bytes: int64(n)}
 		mem := buf.Bytes()[:n]
 		nr.op = device.Op{Kind: device.Read, Bufs: append(nr.bufs[:0], mem), Done: nr.done,
-			Offset: d.segmentOffset(f.group.segments[best.Device]) + int64(best.Page)*layout.PageSize}
+			Offset: pageOffset(f.Stripe, best.Device, best.Page)}
 		_, skip := f.landing(best)
 		fresh = append(fresh, detour{i, uint8(best.Tag), f.pieceIn(mem, p.off, skip), buf, nr})
 	}
 	return fresh, len(fresh) > 0
-}
-
-// allHealthy says that no drive of the group needs to be read around.
-func (g *group) allHealthy() bool {
-	for _, d := range g.drives {
-		if d.condition() != health.Healthy {
-			return false
-		}
-	}
-	return true
 }

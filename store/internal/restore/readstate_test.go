@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"fmt"
@@ -102,5 +102,28 @@ func TestOneOfTwoEndsARead(t *testing.T) {
 	// Every end there is was met.
 	for _, end := range []string{fmt.Sprint(true, readDone), fmt.Sprint(false, readDone), fmt.Sprint(false, readBack), fmt.Sprint(false, readLeft)} {
 		require.Positive(t, met[end], end)
+	}
+}
+
+// A read that came back while it was being left, and could not be, ends once.
+func TestReadThatStays(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{false, true} {
+		ch := &chunk{}
+		ch.left.Store(2) // another is to come, so that nobody looks at the chunk
+		r := &read{ch: ch}
+		r.state.word.Store(readLeaving)
+		if back {
+			require.False(t, r.came())
+			require.EqualValues(t, 2, ch.left.Load(), "whoever is leaving it ends it")
+		}
+		r.stay()
+		if !back {
+			require.EqualValues(t, 2, ch.left.Load())
+			require.True(t, r.came())
+			r.end(nil)
+		}
+		require.EqualValues(t, 1, ch.left.Load())
+		require.EqualValues(t, readDone, r.state.is())
 	}
 }

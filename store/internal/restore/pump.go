@@ -1,47 +1,20 @@
-package store
+package restore
 
 import (
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/crypt"
-	"github.com/skepkv/skep/store/internal/namespaces"
-	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
-
-// found is where a block of a chain lies, and what its part's bytes must hash to.
-type found struct {
-	fp       index.Fingerprint
-	block    int   // index into the chain's keys
-	err      error // why it is a miss
-	group    *group
-	loc      layout.Location
-	copies   []layout.Location
-	stored   int64 // bytes of a copy on its devices
-	partOff  int64 // of the part in the stored form
-	size     int64
-	sums     segio.Sums    // its own: of what lies on the devices
-	opener   *crypt.Opener // of a sealed block; nil: it is not
-	inline   []byte
-	packed   bool           // it shares a page
-	memory   *memory.Handle // the part is in the DRAM tier
-	left     int            // chunks that still need it
-	recalled sync.Once      // sums of what is in memory were looked for
-}
 
 // chunk is one chunk away: queued, being read, being checked.
 type chunk struct {
 	ses       *session
 	chain     *chain
 	item      int
-	at        *found
+	at        *Located
 	out       skep.Chunk
 	spans     []layout.Span // of the part, asked for
 	pieces    []piece       // what is read, by offset
@@ -87,7 +60,7 @@ func (ses *session) pump() {
 		ses.pumping = false
 		for _, c := range ses.chains {
 			for _, f := range c.found {
-				ses.s.letGo(f)
+				f.LetGo(ses.rs.Source)
 			}
 			c.found = nil
 		}
@@ -126,9 +99,9 @@ func (ses *session) pump() {
 				batch = append(batch, ch)
 			}
 		}
-		ses.traced.issue()
+		ses.traced.Issue()
 		ses.mu.Unlock()
-		ses.s.issue(batch)
+		ses.rs.issue(batch)
 	}
 }
 
@@ -196,7 +169,7 @@ func (ses *session) ensureLocked(c *chain, p, i int) bool {
 	}
 	c.next = p
 	ses.mu.Unlock()
-	list := ses.s.locate(c, want)
+	list := ses.rs.Source.Locate(&c.Asked, want)
 	ses.mu.Lock()
 	for k, b := range want {
 		if c.Direction.ByLayer() {
@@ -215,14 +188,14 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	block, layers := c.Chunk(i)
 	b := block - c.Blocks.From
 	f := c.found[b]
-	if f.err != nil {
-		ses.answerLocked(c, i, skep.Chunk{Err: f.err}, itemMissed)
+	if f.Err != nil {
+		ses.answerLocked(c, i, skep.Chunk{Err: f.Err}, itemMissed)
 		ses.doneWithLocked(c, b)
 		return nil
 	}
 	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now()}
 	ch.out.Layers = layers
-	spans, err := c.Spans(ch.spans, layers, f.size)
+	spans, err := c.Spans(ch.spans, layers, f.Size)
 	if err != nil {
 		ses.answerLocked(c, i, skep.Chunk{Err: err}, itemMissed)
 		ses.doneWithLocked(c, b)
@@ -252,24 +225,9 @@ func (ses *session) doneWithLocked(c *chain, b int) {
 	if f.left--; f.left > 0 {
 		return
 	}
-	ses.s.letGo(f)
+	f.LetGo(ses.rs.Source)
 	if !c.Direction.ByLayer() {
-		f.sums.Sums, f.inline, f.opener = nil, nil, nil
-	}
-}
-
-// letGo unpins what f holds. Safe to call twice.
-func (s *Store) letGo(f *found) {
-	if f == nil {
-		return
-	}
-	if f.group != nil {
-		s.unpin(f.group)
-		f.group = nil
-	}
-	if f.memory != nil {
-		f.memory.Release()
-		f.memory = nil
+		f.Sums.Sums, f.Inline, f.Opener = nil, nil, nil
 	}
 }
 
@@ -285,14 +243,14 @@ func (ch *chunk) finish(err error) {
 	ch.temp = nil
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.traced.land(ch.out.Bytes, err)
+	ses.traced.Land(ch.out.Bytes, err)
 	if c.items[ch.item] == itemAway {
 		if err != nil {
 			ses.answerLocked(c, ch.item, skep.Chunk{Err: err}, itemMissed)
 		} else {
 			ses.answerLocked(c, ch.item, ch.out, itemDone)
 			if ses.ahead != nil {
-				ses.s.prefetched(ch, ses.ahead)
+				ses.rs.prefetched(ch, ses.ahead)
 			} else if ch.out.Tier == skep.TierDevice && !ch.joined {
 				ses.fromDevices += ch.out.Bytes
 				ses.lastLanding = time.Now()
@@ -351,142 +309,4 @@ func (ses *session) returned(bytes int64) {
 	ses.bytes -= bytes
 	ses.wake.Broadcast()
 	ses.mu.Unlock()
-}
-
-// locate finds blocks of a chain and pins the groups they lie in.
-func (s *Store) locate(c *chain, blocks []int) []*found {
-	out := make([]*found, len(blocks))
-	list := make([]found, len(blocks))
-	todo := make([]int, len(blocks))
-	for k, b := range blocks {
-		f := &list[k]
-		out[k] = f
-		f.block = c.Blocks.From + b
-		f.fp = c.fingerprintOf(s, f.block)
-		todo[k] = k
-	}
-	locs := make([]layout.Location, 0, len(blocks))
-	at := make([]int, 0, len(blocks))
-	for range 8 {
-		locs, at = locs[:0], at[:0]
-		for _, k := range todo {
-			if loc, ok := s.pinBlock(c, &list[k]); ok {
-				locs = append(locs, loc)
-				at = append(at, k)
-			}
-		}
-		err := s.records(locs, func(i int, rec *segment.Record) error {
-			f := &list[at[i]]
-			f.err = s.describeFound(c, f, rec)
-			return nil
-		})
-		if skep.KindOf(err) == skep.Failed {
-			err = s.recordsFromLogs(c, list, at)
-		}
-		todo = todo[:0]
-		for _, k := range at {
-			f := &list[k]
-			if f.err == errUnread {
-				// The cleaner moves a block's row before it moves the index: look again.
-				f.err = errGone
-				if err != nil {
-					f.err = err
-				} else {
-					todo = append(todo, k)
-				}
-			}
-			if f.err != nil {
-				s.letGo(f)
-			}
-		}
-		if len(todo) == 0 {
-			break
-		}
-		s.awaitChanges()
-	}
-	return out
-}
-
-var (
-	errGone      = &skep.Error{Op: "restore", Kind: skep.Evicted}
-	errNotStored = &skep.Error{Op: "restore", Kind: skep.NotFound}
-	errUnread    = &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record"}
-)
-
-// pinBlock finds where f's block is. True: it is on devices, its group is pinned and
-// its record is to be read; else f is complete: in memory, or a miss.
-func (s *Store) pinBlock(c *chain, f *found) (layout.Location, bool) {
-	f.err = nil
-	for range 8 {
-		e, ok := s.index.Resolve(f.fp)
-		if !ok || !e.Rooted {
-			f.err = errNotStored
-			return layout.Location{}, false
-		}
-		if h := s.cachedPart(f.fp, c.Part); h != nil {
-			if s.describeCached(c, f, h) {
-				return layout.Location{}, false
-			}
-			h.Release()
-		}
-		if e.Location == 0 {
-			continue // accepted: its commit has just moved it
-		}
-		loc := layout.Unpack(e.Location)
-		if g := s.space.pin(loc.Group); g != nil {
-			// It may have moved between the two: then the group may be anything by now.
-			if again, ok := s.index.Resolve(f.fp); ok && again.Location == e.Location {
-				f.group, f.loc, f.err = g, loc, errUnread
-				return loc, true
-			}
-			s.unpin(g)
-		}
-	}
-	f.err = errGone
-	return layout.Location{}, false
-}
-
-// describeFound takes from a block's record what reading its part needs.
-func (s *Store) describeFound(c *chain, f *found, rec *segment.Record) error {
-	if rec.Key != c.Keys[f.block] || rec.Instance != c.ns.Instance || namespaces.Tag(rec.SaltTag) != c.tag {
-		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
-	}
-	if !fits(rec) {
-		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "with places past a page"}
-	}
-	for i := range rec.Parts {
-		p := &rec.Parts[i]
-		if p.Name != c.Part {
-			if p.Inline == nil {
-				f.partOff += int64(pagesOf(p.Size)) * layout.PageSize
-			}
-			continue
-		}
-		var err error
-		if f.sums, err = segio.SumsOf("restore", c.ns.Info.Shape, rec, i); err != nil {
-			return err
-		}
-		f.sums.Sums = slices.Clone(f.sums.Sums)
-		f.size = p.Size
-		f.inline = append([]byte(nil), p.Inline...)
-		f.copies = append([]layout.Location(nil), rec.Copies...)
-		f.stored = int64(rec.Pages) * layout.PageSize
-		if f.packed = packed(int(rec.Pages), rec.Bytes()); f.packed {
-			f.stored = rec.Bytes()
-		}
-		o, err := s.keys.Opener(c.ns.Info.Tenant, rec, i)
-		switch {
-		case err != nil:
-			return err
-		case o != nil && p.Inline != nil: // at once, since several chunks may share it
-			if err := o.OpenAll(f.sums.Granules, f.inline); err != nil {
-				return err
-			}
-			f.sums.Sums = o.Sums()
-		default:
-			f.opener = o
-		}
-		return c.Fits(f.size)
-	}
-	return skep.NoPart("restore", c.Part, partNames(rec))
 }

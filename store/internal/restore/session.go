@@ -1,17 +1,16 @@
-package store
+package restore
 
 import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"sync"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -27,14 +26,14 @@ import (
 // when no drive and no worker can write to its destination any more. The two are
 // apart: a deadline or a stop answers at once, and the memory comes back later.
 type session struct {
-	s      *Store
+	rs     *Restorer
 	ctx    context.Context // ends with Close: what waits for memory gives up
 	cancel context.CancelFunc
 	began  time.Time
-	traced *traced // nil: nobody wants to know
-	window int64   // bytes under way at most
-	sums   bool    // chunks carry their checksums
-	ahead  *ahead  // it is a prefetch: nobody's use of the blocks; nil: it is not
+	traced *observe.RestoreSpan // nil: nobody wants to know
+	window int64                // bytes under way at most
+	sums   bool                 // chunks carry their checksums
+	ahead  *ahead               // it is a prefetch: nobody's use of the blocks; nil: it is not
 
 	// For the estimate of lookups; guarded by mu.
 	fromDevices int64
@@ -63,9 +62,7 @@ type session struct {
 
 // chain is one chain of a session.
 type chain struct {
-	*layout.ChainPlan
-	ns       *namespaces.Namespace
-	tag      namespaces.Tag
+	Asked
 	index    int
 	boundary bool // the part is boundary activations
 	tied     bool // of another chain of the session
@@ -85,7 +82,7 @@ type chain struct {
 	bound   *chain      // brings its boundary activations; nil: none are needed
 	feeds   *planned    // it brings another's boundary activations
 	refused *refused    // its load was declined; nil: not
-	found   []*found    // by block; loaded by the pump
+	found   []*Located  // by block; loaded by the pump
 	wants   []memory.ID // by block, as others may ask for them; nil: it is not entered (wanted.go)
 	touched []bool
 }
@@ -103,9 +100,10 @@ const (
 // session's bounce buffers take and how far it runs ahead of its reader.
 const sessionWindow = 64 << 20
 
-// Restore implements skep.Restorer.
-func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	ses, err := s.restore(ctx, r, nil)
+// Restore begins a session, as skep.Restorer's does. Errors: the Source's of Enter and Hold, and Invalid, NotFound and
+// Unsupported for a request that cannot be planned.
+func (rs *Restorer) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	ses, err := rs.restore(ctx, r, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -113,30 +111,30 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 }
 
 // restore starts a session, of a prefetch's when ahead is set.
-func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahead) (*session, error) {
-	if err := s.enter(ctx); err != nil {
+func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahead) (*session, error) {
+	if err := rs.Source.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
-	ses := &session{s: s, landed: make(chan struct{}, 1), began: time.Now(), ahead: ahead}
-	ses.ctx, ses.cancel = context.WithCancel(s.ctx)
+	defer rs.Source.Leave()
+	ses := &session{rs: rs, landed: make(chan struct{}, 1), began: time.Now(), ahead: ahead}
+	ses.ctx, ses.cancel = context.WithCancel(rs.Context)
 	ses.wake.L = &ses.mu
 	ses.window, ses.sums = sessionWindow, r.Sums
 	if r.Window > 0 {
 		ses.window = min(r.Window, sessionWindow)
 	}
 	if len(r.Chains) > 0 {
-		if ns := s.namespaceOf(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
+		if ns := rs.Names.Get(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
 			ses.tenant = ns.Tenant
 		}
 	}
-	state, err := s.beginCall("restore", ses.tenant, restoreState(r))
+	state, err := rs.Source.Hold(ses.tenant, restoreState(r))
 	if err != nil {
 		ses.cancel()
 		return nil, err
 	}
 	if err := ses.plan(r); err != nil {
-		s.calls.leave(ses.tenant, state)
+		rs.Source.LetGo(ses.tenant, state)
 		ses.cancel()
 		return nil, err
 	}
@@ -145,23 +143,23 @@ func (s *Store) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahea
 	for i := range r.Chains {
 		keys += len(r.Chains[i].Keys)
 	}
-	ses.traced = beginRestore(ctx, keys)
-	if !s.sessions.add(ses) {
-		s.calls.leave(ses.tenant, state)
+	ses.traced = observe.BeginRestore(ctx, keys)
+	if !rs.sessions.add(ses) {
+		rs.Source.LetGo(ses.tenant, state)
 		ses.cancel()
-		return nil, errClosed
+		return nil, errStoreClosed
 	}
 	if ahead == nil {
-		s.prefetch.arrived(ses.chains)
+		rs.prefetch.arrived(ses.chains)
 	}
 	ses.pumping = true
 	ses.mu.Lock()
-	s.want(ses)
+	rs.want(ses)
 	for _, c := range ses.chains {
 		ses.arm(c)
 	}
 	ses.willBytes, ses.will = ses.predicted()
-	err = s.two.join(ses)
+	err = rs.two.join(ses)
 	ses.mu.Unlock()
 	go ses.pump()
 	if err != nil {
@@ -217,7 +215,7 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	block, layers := c.Chunk(i)
 	out.Chain, out.Block, out.Layers = c.index, block, layers
 	c.items[i] = state
-	ses.s.wanted.answered(c, i)
+	ses.rs.wanted.answered(c, i)
 	lost := c.plan != nil && state != itemClaimed && c.plan.answered(i, &out)
 	if c.feeds != nil {
 		c.feeds.boundaryAnswered(i, out.Err)
@@ -246,22 +244,20 @@ func (ses *session) hit(c *chain, block int, out *skep.Chunk) {
 	if ses.ahead != nil {
 		return
 	}
-	st := &ses.s.count
+	st := ses.rs.Count
 	st.Restored.Add(out.Bytes)
 	st.Tiers.Add(out.Tier, out.Bytes)
 	if c.boundary {
 		st.BoundaryRestored.Add(out.Bytes)
 	}
-	c.ns.Count.Tiers.Add(out.Tier, out.Bytes)
+	c.NS.Count.Tiers.Add(out.Tier, out.Bytes)
 	if i := block - c.Blocks.From; !c.touched[i] {
 		c.touched[i] = true
 		st.RestoredBlocks.Add(1)
-		fp := c.fingerprintOf(ses.s, block)
-		ses.s.index.Touch(fp)
-		ses.s.programs.Restored(fp)
+		fp := c.fingerprint(ses.rs.Names, block)
+		ses.rs.Source.Used(fp, out.Tier)
 		if out.Tier == skep.TierDRAM {
-			ses.s.writeback.use(fp)
-			ses.s.prefetch.used(fp)
+			ses.rs.prefetch.used(fp)
 		}
 	}
 }
@@ -272,11 +268,11 @@ func (ses *session) miss(c *chain, block int, err error) {
 		return
 	}
 	kind := skep.KindOf(err)
-	ses.s.count.Missed.Add(kind)
-	c.ns.Count.Missed.Add(kind)
+	ses.rs.Count.Missed.Add(kind)
+	c.NS.Count.Missed.Add(kind)
 	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
-		ses.s.count.Broken.Add(1)
-		ses.s.log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
+		ses.rs.Count.Broken.Add(1)
+		ses.rs.Log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
 	}
 }
 
@@ -293,7 +289,7 @@ func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 			if ses.readyAt == len(ses.ready) {
 				ses.ready, ses.readyAt = ses.ready[:0], 0
 			}
-			ses.traced.hand()
+			ses.traced.Hand()
 			more := len(ses.ready) > 0
 			ses.mu.Unlock()
 			if more {
@@ -327,11 +323,13 @@ func (ses *session) signal() {
 	}
 }
 
+var errStoreClosed = &skep.Error{Op: "store", Kind: skep.Closed}
+
 var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
 
 func (ses *session) chainAt(op string, i int) (*chain, error) {
 	if i < 0 || i >= len(ses.chains) {
-		return nil, skep.Invalidf(op, "chain", i, "0 to "+itoa(len(ses.chains)-1))
+		return nil, skep.Invalidf(op, "chain", i, "0 to "+strconv.Itoa(len(ses.chains)-1))
 	}
 	return ses.chains[i], nil
 }
@@ -350,13 +348,13 @@ func (ses *session) Claim(ctx context.Context, i int, want skep.Subset, load ske
 	if err != nil {
 		return skep.Claim{}, err
 	}
-	end := len(c.Keys) * c.ns.Info.Shape.BlockTokens
+	end := len(c.Keys) * c.NS.Info.Shape.BlockTokens
 	if c.Direction.ByLayer() {
 		end = c.Geometry.Layers()
 	}
 	r, ok := want.In(end)
 	if !ok {
-		return skep.Claim{}, skep.Invalidf("claim", "range", want, "within 0 to "+itoa(end))
+		return skep.Claim{}, skep.Invalidf("claim", "range", want, "within 0 to "+strconv.Itoa(end))
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -406,7 +404,7 @@ func (c *chain) claimable(p, limit int) (to int, free bool) {
 		}
 		return to, true
 	}
-	b := c.ns.Info.Shape.BlockTokens
+	b := c.NS.Info.Shape.BlockTokens
 	block := p / b
 	to = min((block+1)*b, limit)
 	if block < c.Blocks.From || block >= c.Blocks.To {
@@ -428,7 +426,7 @@ func (ses *session) claimLocked(c *chain, p, to int) {
 		first = (p - c.Layers.From) * c.Blocks.Len()
 		last = first + c.Blocks.Len()
 	} else {
-		b := c.ns.Info.Shape.BlockTokens
+		b := c.NS.Info.Shape.BlockTokens
 		first = max(p/b-c.Blocks.From, 0)
 		last = min((to+b-1)/b-c.Blocks.From, len(c.items))
 	}
@@ -480,7 +478,7 @@ func (ses *session) Stop(ctx context.Context, i int) error {
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Stopped})
 	}
 	ses.mu.Unlock()
-	ses.s.cancelQueued()
+	ses.rs.cancelQueued()
 	return ses.released(ctx, func() bool {
 		for _, c := range chains {
 			if c.away > 0 {
@@ -529,12 +527,12 @@ func (ses *session) Close(ctx context.Context) error {
 	ses.mu.Unlock()
 	ses.cancel()
 	ses.signal()
-	ses.s.cancelQueued()
+	ses.rs.cancelQueued()
 	err := ses.released(ctx, func() bool { return ses.away == 0 && !ses.pumping })
 	if err == nil {
-		ses.s.sessions.remove(ses)
+		ses.rs.sessions.remove(ses)
 		ses.mu.Lock()
-		ses.s.calls.leave(ses.tenant, ses.state)
+		ses.rs.Source.LetGo(ses.tenant, ses.state)
 		ses.state = 0
 		ses.logPrediction()
 		ended := ses.traced
@@ -542,8 +540,8 @@ func (ses *session) Close(ctx context.Context) error {
 		bytes, took := ses.fromDevices, ses.lastLanding.Sub(ses.began)
 		ses.fromDevices = 0
 		ses.mu.Unlock()
-		ses.s.rate.saw(bytes, took)
-		ended.end(ses.began)
+		ses.rs.rate.saw(bytes, took)
+		ended.End(ses.began)
 	}
 	return err
 }

@@ -1,13 +1,14 @@
-package store
+package restore
 
 import (
-	"github.com/skepkv/skep/store/internal/locks"
 	"slices"
 	"sort"
 	"sync"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -81,16 +82,16 @@ func (ch *chunk) complete() {
 		ch.disband()
 		ch.finish(errCancelled)
 		return
-	case f.memory != nil:
+	case f.Memory != nil:
 		ch.finish(ch.fromMemory())
 		return
-	case f.inline != nil || f.size == 0:
-		ch.pieces = append(ch.pieces[:0], piece{off: 0, mem: f.inline})
+	case f.Inline != nil || f.Size == 0:
+		ch.pieces = append(ch.pieces[:0], piece{off: 0, mem: f.Inline})
 	}
 	err := ch.check()
 	if err == nil {
 		if wrong := ch.unseal(); wrong != nil {
-			ch.ses.s.events.Emit(ch.ses.s.damaged(ch))
+			ch.ses.rs.Source.Undecipherable(&ch.chain.Asked, f)
 			ch.disband()
 			ch.finish(wrong)
 			return
@@ -101,14 +102,14 @@ func (ch *chunk) complete() {
 		ch.share()
 		err = ch.deliver()
 	}
-	if (skep.KindOf(err) == skep.Damaged || unusable(err)) && exposed(ch.pieces) && !ch.abandoned {
+	if (skep.KindOf(err) == skep.Damaged || device.BadMemory(err)) && exposed(ch.pieces) && !ch.abandoned {
 		ch.readPrivately()
 		return
 	}
 	if err != nil && !ch.abandoned {
 		if err = ch.again(err); err == nil {
 			for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
-				r.drive.add([]*read{r})
+				queue(r.drive, r)
 			}
 			return
 		}
@@ -134,7 +135,7 @@ func (ch *chunk) check() error {
 
 // checkIn is check of pieces, in order.
 func (ch *chunk) checkIn(list []piece) error {
-	for g := range ch.at.sums.Wrong(ch.spans, pieces(list)) {
+	for g := range ch.at.Sums.Wrong(ch.spans, pieces(list)) {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "granule", Value: g}
 	}
 	return nil
@@ -161,19 +162,19 @@ func (ch *chunk) deliver() error {
 
 // copyOut copies bytes of the part from off to the destination.
 func (ch *chunk) copyOut(off int64, src []byte) {
-	ch.ses.s.count.Copied.Add(int64(len(src)))
-	ch.chain.Copy(ch.at.block, off, src)
+	ch.ses.rs.Count.Copied.Add(int64(len(src)))
+	ch.chain.Copy(ch.at.Block, off, src)
 }
 
 // lend gives the chunk's reader the memory the bytes were read into.
 func (ch *chunk) lend() {
-	s := ch.ses.s
+	rs := ch.ses.rs
 	bufs := slices.DeleteFunc(ch.temp, func(b *memory.Buffer) bool { return b == nil })
 	ch.temp = nil
-	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: ch.at.size}
+	whole := len(ch.spans) == 1 && ch.spans[0] == layout.Span{Off: 0, Len: ch.at.Size}
 	if whole && len(bufs) > 0 && !ch.joined {
 		if list := ch.inOrder(ch.pieces, bufs); list != nil {
-			s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.Part, ch.at.size, list)
+			rs.admit(ch.at.FP, ch.at.At.Pack(), ch.chain.Part, ch.at.Size, list)
 		}
 	}
 	ch.lendPieces(bufs)
@@ -182,7 +183,7 @@ func (ch *chunk) lend() {
 // fromMemory copies or lends what the DRAM tier holds. It was checked when it came
 // there.
 func (ch *chunk) fromMemory() error {
-	h := ch.at.memory
+	h := ch.at.Memory
 	ch.out.Tier = skep.TierDRAM
 	ch.attachSums()
 	if ch.lends() {
@@ -212,7 +213,7 @@ func (ch *chunk) lendMemory(h *memory.Handle) error {
 	var off int64
 	for _, b := range bufs {
 		mem := b.Bytes()
-		mem = mem[:min(int64(len(mem)), ch.at.size-off)]
+		mem = mem[:min(int64(len(mem)), ch.at.Size-off)]
 		ch.pieces = append(ch.pieces, piece{off: off, mem: mem})
 		off += int64(len(mem))
 	}
@@ -234,7 +235,7 @@ func (ch *chunk) lendPieces(bufs []*memory.Buffer) {
 	ch.lent = ch.bytes
 	ses, lent := ch.ses, ch.lent
 	ch.out.Free = func() {
-		releaseAll(bufs)
+		memory.ReleaseAll(bufs)
 		ses.returned(lent)
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import "time"
 
@@ -32,7 +32,7 @@ func (d *depth) fits(ops int, under, n int64, lent bool) bool {
 	case lent && under+n > d.bytes():
 		return false
 	}
-	return ops < driveOps && under < mostDepth
+	return ops < DriveReads && under < mostDepth
 }
 
 // saw learns from a read of n bytes that came back; waiting says that others were kept back.

@@ -1,4 +1,4 @@
-package store
+package observe
 
 import (
 	"context"
@@ -25,21 +25,21 @@ import (
 
 const tracerName = "github.com/skepkv/skep/store"
 
-// span is one of them; the zero span is none.
-type span struct{ trace.Span }
+// Span is one of them; the zero Span is none.
+type Span struct{ trace.Span }
 
-// beginSpan begins a span below ctx's.
-func beginSpan(ctx context.Context, name string) span {
+// BeginSpan begins a span below ctx's.
+func BeginSpan(ctx context.Context, name string) Span {
 	above := trace.SpanFromContext(ctx)
 	if !above.IsRecording() {
-		return span{}
+		return Span{}
 	}
 	_, s := above.TracerProvider().Tracer(tracerName).Start(ctx, name)
-	return span{s}
+	return Span{s}
 }
 
-// over ends the span and says what it was about. A nil error is none.
-func (s span) over(keys, blocks int, bytes int64, err error) {
+// Over ends the span and says what it was about. A nil error is none.
+func (s Span) Over(keys, blocks int, bytes int64, err error) {
 	if s.Span == nil {
 		return
 	}
@@ -50,10 +50,10 @@ func (s span) over(keys, blocks int, bytes int64, err error) {
 	s.End()
 }
 
-// traced is when a restore did what. Nil: nobody wants to know.
-type traced struct {
+// RestoreSpan is when a restore did what. Nil: nobody wants to know.
+type RestoreSpan struct {
 	ctx     context.Context // with the span of the restore in it
-	span    span
+	span    Span
 	keys    int
 	blocks  int
 	bytes   int64
@@ -64,24 +64,27 @@ type traced struct {
 	failing error     // of the last miss
 }
 
-func beginRestore(ctx context.Context, keys int) *traced {
+// BeginRestore begins the span of a restore of so many keys below ctx's. Nil: nobody wants to know.
+func BeginRestore(ctx context.Context, keys int) *RestoreSpan {
 	above := trace.SpanFromContext(ctx)
 	if !above.IsRecording() {
 		return nil
 	}
 	ctx, s := above.TracerProvider().Tracer(tracerName).Start(ctx, "store restore")
-	return &traced{ctx: ctx, span: span{s}, keys: keys}
+	return &RestoreSpan{ctx: ctx, span: Span{s}, keys: keys}
 }
 
-// The following are called under the session's mu.
+// Issue, Land and Hand are called under one lock, and on a nil span do nothing.
 
-func (t *traced) issue() {
+// Issue notes that reads were given to the drives.
+func (t *RestoreSpan) Issue() {
 	if t != nil && t.issued.IsZero() {
 		t.issued = time.Now()
 	}
 }
 
-func (t *traced) land(bytes int64, err error) {
+// Land notes a chunk that came, or with err did not.
+func (t *RestoreSpan) Land(bytes int64, err error) {
 	if t == nil {
 		return
 	}
@@ -94,7 +97,8 @@ func (t *traced) land(bytes int64, err error) {
 	t.bytes += bytes
 }
 
-func (t *traced) hand() {
+// Hand notes that the caller took chunks.
+func (t *RestoreSpan) Hand() {
 	if t == nil {
 		return
 	}
@@ -104,8 +108,8 @@ func (t *traced) hand() {
 	}
 }
 
-// end makes the spans.
-func (t *traced) end(began time.Time) {
+// End makes the spans of a restore that began then.
+func (t *RestoreSpan) End(began time.Time) {
 	if t == nil {
 		return
 	}
@@ -124,5 +128,5 @@ func (t *traced) end(began time.Time) {
 	child("schedule", began, issued)
 	child("device", t.issued, t.landed)
 	child("send", t.taken, t.handed)
-	t.span.over(t.keys, t.blocks, t.bytes, t.failing)
+	t.span.Over(t.keys, t.blocks, t.bytes, t.failing)
 }

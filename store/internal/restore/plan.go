@@ -1,10 +1,9 @@
-package store
+package restore
 
 import (
 	"fmt"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 )
 
@@ -21,7 +20,7 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 		}
 	}
 	for i := range r.Chains {
-		c, err := ses.s.planChain(&r.Chains[i], planned-1)
+		c, err := ses.rs.planChain(&r.Chains[i], planned-1)
 		if err != nil {
 			return err
 		}
@@ -33,17 +32,17 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 }
 
 // planChain checks a chain. beside is how many others of its session say what computing costs.
-func (s *Store) planChain(in *skep.Chain, beside int) (*chain, error) {
+func (rs *Restorer) planChain(in *skep.Chain, beside int) (*chain, error) {
 	c := &chain{priority: in.Priority, deadline: in.Deadline}
 	var err error
-	if c.ns, c.tag, err = s.names.Resolve("restore", in.Scope); err != nil {
+	if c.NS, c.Tag, err = rs.Names.Resolve("restore", in.Scope); err != nil {
 		return nil, err
 	}
-	if c.ChainPlan, err = layout.PlanChain(in, c.ns.Info.Shape); err != nil {
+	if c.ChainPlan, err = layout.PlanChain(in, c.NS.Info.Shape); err != nil {
 		return nil, err
 	}
 	if c.Direction == skep.Auto {
-		way, err := s.two.choose(c, beside)
+		way, err := rs.two.choose(c, beside)
 		if err == nil {
 			err = c.Resolve(way)
 		}
@@ -54,12 +53,8 @@ func (s *Store) planChain(in *skep.Chain, beside int) (*chain, error) {
 	_, _, c.boundary = skep.BoundaryOf(c.Part)
 	c.items = make([]uint8, c.Chunks())
 	c.left = c.Chunks()
-	c.found = make([]*found, c.Blocks.Len())
+	c.found = make([]*Located, c.Blocks.Len())
 	c.touched = make([]bool, c.Blocks.Len())
-	c.promised = s.leases.covered(c.Lease, c, s, s.now())
+	c.promised = rs.Source.Leased(&c.Asked)
 	return c, nil
-}
-
-func (c *chain) fingerprintOf(s *Store, block int) index.Fingerprint {
-	return s.names.Fingerprint(c.ns.Instance, c.tag, c.Keys[block])
 }

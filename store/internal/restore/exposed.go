@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"github.com/skepkv/skep/store/memory"
@@ -22,7 +22,7 @@ func (ch *chunk) readPrivately() {
 	ch.disband()
 	ch.unread()
 	ch.private = true
-	go ch.ses.s.issue([]*chunk{ch}) // it may wait for memory, which workers give back
+	go ch.ses.rs.issue([]*chunk{ch}) // it may wait for memory, which workers give back
 }
 
 // aside is a chunk's bytes, checked, in memory that nobody else can write.
@@ -46,7 +46,7 @@ func (ch *chunk) aside(budget memory.Budget) (a aside, ok bool) {
 		a.pieces = ch.pieces
 		return a, true
 	}
-	arena := ch.ses.s.arena
+	arena := ch.ses.rs.Arena
 	var lens []int
 	for i := 0; i < len(ch.pieces); {
 		if !ch.pieces[i].inPlace {
@@ -100,4 +100,4 @@ func copyOf(dst []byte, off int64, pieces []piece, from *int) {
 	}
 }
 
-func (a *aside) release() { releaseAll(a.own) }
+func (a *aside) release() { memory.ReleaseAll(a.own) }

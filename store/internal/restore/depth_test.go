@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"container/heap"
@@ -50,9 +50,9 @@ func TestDrivesGetAsMuchAsKeepsThemBusy(t *testing.T) {
 // Reads that a drive keeps back keep no others back, here two of 1 MiB.
 func TestStuckReadsHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	lent := &chunk{chain: &chain{ChainPlan: &layout.ChainPlan{}}}
+	lent := &chunk{chain: &chain{Asked: Asked{ChainPlan: &layout.ChainPlan{}}}}
 	for _, age := range []time.Duration{0, 2 * stuckAfter} {
-		q := &readQueue{}
+		q := &Queue{}
 		for range 2 {
 			q.takeLocked(&read{ch: lent, bytes: 1 << 20, op: device.Op{Start: device.Now() - int64(age)}})
 		}
@@ -77,7 +77,7 @@ func TestDepthMovesOnlyWhenItMatters(t *testing.T) {
 	require.True(t, d.fits(0, 0, mostDepth, true))
 	require.False(t, d.fits(1, leastDepth-(1<<20), 1<<20+1, true))
 	require.True(t, d.fits(1, leastDepth-(1<<20), 1<<20, true))
-	require.False(t, d.fits(driveOps, 0, 4096, true))
+	require.False(t, d.fits(DriveReads, 0, 4096, true))
 	require.True(t, d.fits(1, mostDepth-1, 1<<20, false), "not lent")
 	require.False(t, d.fits(1, mostDepth, 1<<20, false))
 	for range 100 {

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"container/heap"
@@ -38,7 +38,7 @@ type leading struct {
 
 func (ch *chunk) joinKey() joinKey {
 	f := ch.at
-	return joinKey{f.fp, f.loc, ch.chain.Part, ch.spans[0], len(ch.spans)}
+	return joinKey{f.FP, f.At, ch.chain.Part, ch.spans[0], len(ch.spans)}
 }
 
 // join has ch wait for a chunk of the same bytes that is under way. False: there is none.
@@ -56,7 +56,7 @@ func (j *joins) join(ch *chunk) bool {
 	reads := l.reads
 	j.mu.Unlock()
 	for _, r := range reads {
-		r.drive.reads.raise(r, ch.chain.Priority)
+		r.drive.Queue().raise(r, ch.chain.Priority)
 	}
 	return true
 }
@@ -108,7 +108,7 @@ func (j *joins) cancelled() (out []*chunk) {
 }
 
 // raise gives a read that waits the priority of who joined it, if that is higher.
-func (q *readQueue) raise(r *read, priority int) {
+func (q *Queue) raise(r *read, priority int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if r.priority >= priority {
@@ -122,10 +122,10 @@ func (q *readQueue) raise(r *read, priority int) {
 
 // share gives followers, and the DRAM tier where others want it, what ch has read and checked.
 func (ch *chunk) share() {
-	s := ch.ses.s
-	with := s.joins.over(ch)
+	rs := ch.ses.rs
+	with := rs.joins.over(ch)
 	budget := memory.BudgetIO
-	keep := s.keeps(ch, with)
+	keep := rs.keeps(ch, with)
 	if keep {
 		budget = memory.BudgetCache
 	}
@@ -135,33 +135,33 @@ func (ch *chunk) share() {
 	from, ok := ch.aside(budget)
 	if !ok {
 		if len(with) > 0 {
-			go s.issue(with) // it may wait for memory, which workers give back
+			go rs.issue(with) // it may wait for memory, which workers give back
 		}
 		return
 	}
 	defer from.release()
 	if keep {
 		if bufs := ch.inOrder(from.pieces, from.bufs); bufs != nil {
-			s.admit(ch.at.fp, ch.at.loc.Pack(), ch.chain.Part, ch.at.size, bufs)
-			s.count.Kept.Add(ch.at.size)
+			rs.admit(ch.at.FP, ch.at.At.Pack(), ch.chain.Part, ch.at.Size, bufs)
+			rs.Count.Kept.Add(ch.at.Size)
 		}
 	}
 	for _, w := range with {
 		switch done, err := w.take(&from); {
 		case done:
-			s.count.Joined.Add(w.out.Bytes)
+			rs.Count.Joined.Add(w.out.Bytes)
 			ch.wanted = ch.wanted || err == nil && w.ses.ahead == nil
 			w.finish(err)
 		default:
-			go s.issue([]*chunk{w})
+			go rs.issue([]*chunk{w})
 		}
 	}
 }
 
 // disband has the followers of a chunk that will not come read on their own.
 func (ch *chunk) disband() {
-	if list := ch.ses.s.joins.over(ch); len(list) > 0 {
-		go ch.ses.s.issue(list) // it may wait for memory, which workers give back
+	if list := ch.ses.rs.joins.over(ch); len(list) > 0 {
+		go ch.ses.rs.issue(list) // it may wait for memory, which workers give back
 	}
 }
 
@@ -175,7 +175,7 @@ func (ch *chunk) take(from *aside) (done bool, err error) {
 	if ch.lends() {
 		for _, b := range from.bufs {
 			if b.Retain() != nil {
-				releaseAll(bufs)
+				memory.ReleaseAll(bufs)
 				return false, nil
 			}
 			bufs = append(bufs, b)

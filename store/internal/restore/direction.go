@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func (t *twoPointers) choose(c *chain, beside int) (skep.Direction, error) {
 	st.Decided, st.Layers = false, c.Layers.Len()
 	mode := t.sched.ModeOf(st, beside)
 	turn, _ := t.sched.Crossover()
-	t.s.log.Debug("restoring either way", "tokens", st.Tokens-st.Start, "by", mode.String(), "crossover", turn)
+	t.rs.Log.Debug("restoring either way", "tokens", st.Tokens-st.Start, "by", mode.String(), "crossover", turn)
 	if mode == twopointer.ByLayers {
 		t.byLayers++
 		return skep.LayersDown, nil

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/memory"
 )
 
 // prefetcher reads what hints say is needed soon from the drives into the DRAM tier, one job at a
@@ -55,20 +55,20 @@ type fetched struct {
 }
 
 const (
-	maxAhead     = 1024
-	maxAheadKeys = 1 << 16
-	aheadBytes   = maxAheadKeys*(32+64) + maxAhead*512
-	aheadGroup   = 64               // blocks read together
-	aheadWindow  = 1 << 20          // bytes at the drives at once: what a foreground read may find before it
-	aheadLead    = 10 * time.Second // before what is needed is due
+	maxAhead        = 1024                                   // hints remembered
+	MaxPrefetchKeys = 1 << 16                                // of all of them
+	PrefetchState   = MaxPrefetchKeys*(32+64) + maxAhead*512 // bytes they take at most
+	aheadGroup      = 64                                     // blocks read together
+	aheadWindow     = 1 << 20                                // bytes at the drives at once: what a foreground read may find before it
+	aheadLead       = 10 * time.Second                       // before what is needed is due
 	// stepTime is what a step to execution is reckoned to take. Hints in steps say nothing of time.
 	stepTime = time.Second
 )
 
-// prefetchHint takes a hint about blocks of a chain. Hints beyond what is remembered are dropped and counted.
-func (s *Store) prefetchHint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
-	p := &s.prefetch
-	if s.options.PrefetchBytes <= 0 || s.cache == nil || len(keys) == 0 {
+// Hint takes a hint about blocks of a chain. Hints beyond what is remembered are dropped and counted.
+func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
+	p := &rs.prefetch
+	if rs.PrefetchBytes <= 0 || rs.Cache == nil || len(keys) == 0 {
 		return
 	}
 	wait := h.NextUse
@@ -83,11 +83,11 @@ func (s *Store) prefetchHint(ns *namespaces.Namespace, t namespaces.Tag, sc skep
 	if wait <= 0 || h.Drop {
 		return
 	}
-	if len(p.jobs) >= maxAhead || p.keys+len(keys) > maxAheadKeys {
+	if len(p.jobs) >= maxAhead || p.keys+len(keys) > MaxPrefetchKeys {
 		p.stats.Dropped++
 		return
 	}
-	due := s.now().Add(wait)
+	due := rs.Clock().Add(wait)
 	j := &ahead{sc: skep.Scope{Namespace: sc.Namespace, Salt: sc.Salt}, ns: ns, tag: t, keys: slices.Clone(keys), start: due.Add(-aheadLead), due: due}
 	if p.byKey == nil {
 		p.byKey, p.got, p.kick = map[skep.Key]*ahead{}, map[index.Fingerprint]fetched{}, make(chan struct{}, 1)
@@ -98,7 +98,7 @@ func (s *Store) prefetchHint(ns *namespaces.Namespace, t namespaces.Tag, sc skep
 	p.any.Store(true)
 	if !p.runs {
 		p.runs = true
-		s.background.Go(s.runPrefetch)
+		rs.Background.Go(rs.runPrefetch)
 	}
 	p.wake()
 }
@@ -126,35 +126,35 @@ func (p *prefetcher) endLocked(j *ahead) {
 }
 
 // runPrefetch reads ahead until the store closes.
-func (s *Store) runPrefetch() {
-	p := &s.prefetch
+func (rs *Restorer) runPrefetch() {
+	p := &rs.prefetch
 	for {
-		j, wait := s.nextAhead()
+		j, wait := rs.nextAhead()
 		if j != nil {
-			s.readAhead(j)
+			rs.readAhead(j)
 			continue
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-s.ctx.Done():
+		case <-rs.Context.Done():
 		case <-p.kick:
 		case <-timer.C:
 		}
 		timer.Stop()
-		if s.ctx.Err() != nil {
+		if rs.Context.Err() != nil {
 			return
 		}
 	}
 }
 
 // nextAhead is the job that is due first of those that may begin, or how long to wait.
-func (s *Store) nextAhead() (*ahead, time.Duration) {
-	p := &s.prefetch
-	now := s.now()
+func (rs *Restorer) nextAhead() (*ahead, time.Duration) {
+	p := &rs.prefetch
+	now := rs.Clock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for fp, f := range p.got {
-		if now.After(f.until) || !s.cache.Has(cacheID(fp, skep.PartKV)) {
+		if now.After(f.until) || !rs.Cache.Has(memory.IDOf(fp, skep.PartKV)) {
 			p.stats.WastedBytes += f.bytes
 			p.forgetLocked(fp, f)
 		}
@@ -171,7 +171,7 @@ func (s *Store) nextAhead() (*ahead, time.Duration) {
 			best = j
 		}
 	}
-	if p.bytes >= s.options.PrefetchBytes { // until something is used
+	if p.bytes >= rs.PrefetchBytes { // until something is used
 		return nil, min(wait, time.Second)
 	}
 	return best, wait
@@ -184,17 +184,17 @@ func (p *prefetcher) forgetLocked(fp index.Fingerprint, f fetched) {
 }
 
 // readAhead reads a job's blocks, last first, until it is over or the budget is.
-func (s *Store) readAhead(j *ahead) {
-	p := &s.prefetch
+func (rs *Restorer) readAhead(j *ahead) {
+	p := &rs.prefetch
 	for to := len(j.keys); to > 0; to -= min(to, aheadGroup) {
 		p.mu.Lock()
-		room := s.options.PrefetchBytes - p.bytes
-		over := j.over || room <= 0 || s.ctx.Err() != nil
+		room := rs.PrefetchBytes - p.bytes
+		over := j.over || room <= 0 || rs.Context.Err() != nil
 		p.mu.Unlock()
 		if over {
 			break
 		}
-		if !s.readGroup(j, max(to-aheadGroup, 0), to, room) {
+		if !rs.readGroup(j, max(to-aheadGroup, 0), to, room) {
 			break
 		}
 	}
@@ -205,16 +205,16 @@ func (s *Store) readAhead(j *ahead) {
 
 // readGroup reads what of blocks [from, to) is not in memory, as far as room allows. False: no
 // more can be read.
-func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
-	p := &s.prefetch
+func (rs *Restorer) readGroup(j *ahead, from, to int, room int64) bool {
+	p := &rs.prefetch
 	r := &skep.RestoreRequest{Window: aheadWindow}
 	for b := to - 1; b >= from && room > 0; b-- {
-		fp := s.names.Fingerprint(j.ns.Instance, j.tag, j.keys[b])
-		e, ok := s.index.Resolve(fp)
-		if !ok || e.Location == 0 || s.cache.Has(cacheID(fp, skep.PartKV)) {
+		fp := rs.Names.Fingerprint(j.ns.Instance, j.tag, j.keys[b])
+		e, ok := rs.Index.Resolve(fp)
+		if !ok || e.Location == 0 || rs.Cache.Has(memory.IDOf(fp, skep.PartKV)) {
 			continue
 		}
-		if room -= s.payloadOf(j.ns, fp, e); room < 0 {
+		if room -= rs.Source.PayloadOf(j.ns, fp, e); room < 0 {
 			break
 		}
 		if n := len(r.Chains); n > 0 {
@@ -229,9 +229,9 @@ func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
 	if len(r.Chains) == 0 {
 		return room > 0
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
+	ctx, cancel := context.WithTimeout(rs.Context, rs.OpTimeout)
 	defer cancel()
-	ses, err := s.restore(ctx, r, j)
+	ses, err := rs.restore(ctx, r, j)
 	if err != nil {
 		return false
 	}
@@ -246,7 +246,7 @@ func (s *Store) readGroup(j *ahead, from, to int, room int64) bool {
 	p.mu.Lock()
 	j.ses = nil
 	p.mu.Unlock()
-	closing, done := context.WithTimeout(context.Background(), s.options.closeTimeout)
+	closing, done := context.WithTimeout(context.Background(), rs.CloseTimeout)
 	defer done()
 	closed := ses.Close(closing)
 	return err == nil && closed == nil && room > 0
@@ -275,7 +275,7 @@ func (p *prefetcher) arrived(chains []*chain) {
 	for _, c := range chains {
 		for i := c.Blocks.From; i < c.Blocks.To && len(p.jobs) > 0; i++ {
 			j := p.byKey[c.Keys[i]]
-			if j == nil || j.ns != c.ns || j.tag != c.tag {
+			if j == nil || j.ns != c.NS || j.tag != c.Tag {
 				continue
 			}
 			p.stats.Promoted++
@@ -292,10 +292,10 @@ func (p *prefetcher) arrived(chains []*chain) {
 }
 
 // prefetched takes a chunk that was read ahead. It is in memory now, if there was room.
-func (s *Store) prefetched(ch *chunk, j *ahead) {
-	p := &s.prefetch
+func (rs *Restorer) prefetched(ch *chunk, j *ahead) {
+	p := &rs.prefetch
 	bytes := ch.out.Bytes
-	there := s.cache.Has(cacheID(ch.at.fp, ch.chain.Part))
+	there := rs.Cache.Has(memory.IDOf(ch.at.FP, ch.chain.Part))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.ReadBytes += bytes
@@ -305,31 +305,31 @@ func (s *Store) prefetched(ch *chunk, j *ahead) {
 	case !there:
 		p.stats.WastedBytes += bytes
 	default:
-		if old, again := p.got[ch.at.fp]; again { // it left memory unused meanwhile
+		if old, again := p.got[ch.at.FP]; again { // it left memory unused meanwhile
 			p.stats.WastedBytes += old.bytes
-			p.forgetLocked(ch.at.fp, old)
+			p.forgetLocked(ch.at.FP, old)
 		}
-		p.got[ch.at.fp] = fetched{bytes, j.due.Add(max(2*aheadLead, j.due.Sub(j.start)))}
+		p.got[ch.at.FP] = fetched{bytes, j.due.Add(max(2*aheadLead, j.due.Sub(j.start)))}
 		p.bytes += bytes
 		p.any.Store(true)
 	}
 }
 
 // nowInMemory says that a chunk's block was read, ahead or by another restore, since it was found, and takes it from there.
-func (s *Store) nowInMemory(ch *chunk) bool {
+func (rs *Restorer) nowInMemory(ch *chunk) bool {
 	f := ch.at
-	if !s.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.Direction.ByLayer() || ch.ses.ahead != nil || s.cache == nil { // chunks of a layer share f
+	if !rs.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.Direction.ByLayer() || ch.ses.ahead != nil || rs.Cache == nil { // chunks of a layer share f
 		return false
 	}
-	h := s.cachedPart(f.fp, ch.chain.Part)
+	h := rs.Cache.Part(f.FP, ch.chain.Part)
 	if h == nil {
 		return false
 	}
-	if h.Len() != f.size {
+	if h.Len() != f.Size {
 		h.Release()
 		return false
 	}
-	f.memory = h
+	f.Memory = h
 	return true
 }
 

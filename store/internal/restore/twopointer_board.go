@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"context"
@@ -115,7 +115,7 @@ func (t *twoPointers) distrust(p *planned, w skep.ClaimWord) {
 	b := p.board
 	b.bad = true
 	b.at.Store(uint64(b.wrote.Shut()))
-	t.s.log.Warn("claim word not believed", "was", b.wrote.String(), "is", w.String())
+	t.rs.Log.Warn("claim word not believed", "was", b.wrote.String(), "is", w.String())
 }
 
 // publish writes what the scheduler thinks of p into its word. REQUIRES: t.mu.

@@ -1,4 +1,4 @@
-package store
+package restore
 
 import (
 	"unsafe"
@@ -18,12 +18,12 @@ func (ch *chunk) inOrder(pieces []piece, bufs []*memory.Buffer) []*memory.Buffer
 		if p.off != off || b == nil {
 			return nil
 		}
-		if off += int64(len(p.mem)); off < ch.at.size && b.Len() != len(p.mem) {
+		if off += int64(len(p.mem)); off < ch.at.Size && b.Len() != len(p.mem) {
 			return nil
 		}
 		out = append(out, b)
 	}
-	if off != ch.at.size || len(out) != len(bufs) {
+	if off != ch.at.Size || len(out) != len(bufs) {
 		return nil
 	}
 	return out

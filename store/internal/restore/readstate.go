@@ -1,4 +1,4 @@
-package store
+package restore
 
 import "sync/atomic"
 

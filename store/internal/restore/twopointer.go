@@ -1,7 +1,8 @@
-package store
+package restore
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +19,14 @@ import (
 //
 // Lock order: a session's mu, then mu. Sessions are woken after mu is let go.
 type twoPointers struct {
-	s     *Store
+	rs    *Restorer
 	mu    locks.Mutex[locks.TwoPointers]
 	sched *twopointer.Scheduler
 	began time.Time
 	slots map[int]*planned
 	away  float64 // bytes handed out and not answered
 	last  float64 // bytes of the last piece
-	chunk float64 // bytes of onItsWay tokens of its chain
+	chunk float64 // bytes of OnItsWay tokens of its chain
 	kick  chan struct{}
 	runs  bool
 	// boards are the plans whose claims go by a word (twopointer_board.go).
@@ -56,11 +57,11 @@ func (t *twoPointers) judge(c *chain, tokens int, took time.Duration) {
 	}
 	c.refused = nil
 	t.judged++
-	load := f.bytes/t.sched.Rate(0) + firstLatency
+	load := f.bytes/t.sched.Rate(0) + FirstLatency
 	if load >= f.took {
 		t.right++
 	}
-	t.s.log.Debug("decline judged", "computing", seconds(f.took), "loading", seconds(load), "right", t.right, "of", t.judged)
+	t.rs.Log.Debug("decline judged", "computing", seconds(f.took), "loading", seconds(load), "right", t.right, "of", t.judged)
 }
 
 // planned is a chain the scheduler decides for.
@@ -90,25 +91,25 @@ type planned struct {
 }
 
 // What is on its way cannot be called back, and is what an engine waits for when the pointers meet. So it
-// is kept to a chunk of onItsWay tokens, handed out pieceTokens at a time, and to what the drives move while
-// one answers and dispatch reacts; and to fewestBytes, whatever a chunk has, so that drives do
+// is kept to a chunk of OnItsWay tokens, handed out pieceTokens at a time, and to what the drives move while
+// one answers and dispatch reacts; and to FewestBytes, whatever a chunk has, so that drives do
 // not run dry.
 const (
-	onItsWay    = 512
+	OnItsWay    = 512
 	pieceTokens = 64
-	reaction    = 500e-6 // seconds
-	fewestBytes = 1 << 20
+	Reaction    = 500e-6 // seconds
+	FewestBytes = 1 << 20
 )
 
 // room says whether another piece may be handed out. The next is taken to be like the last, and to have
 // the tokens that the last one's chain has. REQUIRES: t.mu.
 func (t *twoPointers) room() bool {
-	reach := t.sched.Rate(0) * reaction
-	return t.away <= reach || t.away+t.last <= max(fewestBytes, t.chunk+reach)
+	reach := t.sched.Rate(0) * Reaction
+	return t.away <= reach || t.away+t.last <= max(FewestBytes, t.chunk+reach)
 }
 
-func (t *twoPointers) start(s *Store) {
-	t.s = s
+func (t *twoPointers) start(rs *Restorer) {
+	t.rs = rs
 	t.slots = map[int]*planned{}
 	t.kick = make(chan struct{}, 1)
 }
@@ -118,22 +119,22 @@ func (t *twoPointers) ready() error {
 	if t.sched != nil {
 		return nil
 	}
-	policy, err := twopointer.PolicyNamed(t.s.options.RestorePolicy)
+	policy, err := twopointer.PolicyNamed(t.rs.Policy)
 	if err != nil {
 		return err
 	}
 	kind := twopointer.RoundRobin
-	if t.s.options.FirstCome {
+	if t.rs.FirstCome {
 		kind = twopointer.FirstCome
 	}
-	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind, Chunk: onItsWay, Piece: pieceTokens,
-		Channels: []twopointer.Channel{{BytesPerSecond: t.s.rate.get(), Latency: firstLatency}}})
+	t.sched, err = twopointer.New(twopointer.Config{Policy: policy, Engine: kind, Chunk: OnItsWay, Piece: pieceTokens,
+		Channels: []twopointer.Channel{{BytesPerSecond: t.rs.rate.get(), Latency: FirstLatency}}})
 	t.began = time.Now()
 	return err
 }
 
-// firstLatency is from asking to the first byte, until restores were seen.
-const firstLatency = 200e-6
+// FirstLatency is from asking to the first byte, until restores were seen.
+const FirstLatency = 200e-6
 
 func (t *twoPointers) now() time.Duration { return time.Since(t.began) }
 
@@ -168,9 +169,9 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 	}
 	if !t.runs {
 		t.runs = true
-		t.s.background.Go(t.dispatch)
+		t.rs.Background.Go(t.dispatch)
 	}
-	b := c.ns.Info.Shape.BlockTokens
+	b := c.NS.Info.Shape.BlockTokens
 	p := &planned{two: t, ses: ses, c: c, unit: b, base: c.Blocks.From * b}
 	st := t.strand(c)
 	if c.Direction.ByLayer() {
@@ -188,7 +189,7 @@ func (t *twoPointers) joinChain(ses *session, c *chain) error {
 		t.declined++
 		c.refused = &refused{bytes: float64(st.Tokens-st.Start) * st.BytesPerToken, left: st.Tokens - st.Start}
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Claimed, Field: "load", Value: seconds(d.Expected), Limit: seconds(d.Compute)})
-		t.s.log.Debug("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
+		t.rs.Log.Debug("load declined", "tokens", st.Tokens-st.Start, "load", seconds(d.Expected), "compute", seconds(d.Compute))
 		return nil
 	}
 	p.slot, p.perToken = d.Strand, st.BytesPerToken
@@ -204,13 +205,13 @@ func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
 // strand describes a chain to the scheduler. Blocks are reckoned at their full size.
 func (t *twoPointers) strand(c *chain) *twopointer.Strand {
-	b := c.ns.Info.Shape.BlockTokens
+	b := c.NS.Info.Shape.BlockTokens
 	k := c.Compute
 	size := float64(max(c.Size, 1))
 	if n := c.Geometry.Layers(); n > 0 {
 		size *= float64(c.Layers.Len()) / float64(n)
 	}
-	if n := c.ns.Info.Shape.KVHeads; n > 0 {
+	if n := c.NS.Info.Shape.KVHeads; n > 0 {
 		heads, _ := c.Heads.In(n)
 		size *= float64(heads.Len()) / float64(n)
 	}
@@ -265,7 +266,7 @@ func (t *twoPointers) dispatch() {
 		select {
 		case <-t.kick:
 		case <-looked:
-		case <-t.s.ctx.Done():
+		case <-t.rs.Context.Done():
 			return
 		}
 	}
@@ -294,7 +295,7 @@ func (t *twoPointers) handOut(woken []*session, claimed []*planned) ([]*session,
 			p.until.Store(max(p.until.Load(), p.untilOf(at.Tail)))
 		}
 		t.away += bytes
-		t.last, t.chunk = d.Bytes, onItsWay*p.perToken
+		t.last, t.chunk = d.Bytes, OnItsWay*p.perToken
 		if p.first.IsZero() {
 			p.first = time.Now()
 		}
@@ -376,8 +377,8 @@ func (ses *session) passLocked(c *chain, i int) {
 		}
 		block, _ := c.Chunk(j)
 		err := error(errBelow)
-		if b := block - c.Blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].err != nil {
-			err = c.found[b].err
+		if b := block - c.Blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].Err != nil {
+			err = c.found[b].Err
 		}
 		ses.answerLocked(c, j, skep.Chunk{Err: err}, itemMissed)
 	}
@@ -455,12 +456,12 @@ func (ses *session) plannedAt(ctx context.Context, op string, i int) (*chain, er
 // claimPlanned asks the scheduler. A claim of anything but what is next gets nothing and is
 // told where that is. REQUIRES: ses.mu.
 func (ses *session) claimPlanned(c *chain, r skep.Range, idle bool) (skep.Claim, error) {
-	end, first := c.Blocks.To*c.ns.Info.Shape.BlockTokens, c.Blocks.From*c.ns.Info.Shape.BlockTokens
+	end, first := c.Blocks.To*c.NS.Info.Shape.BlockTokens, c.Blocks.From*c.NS.Info.Shape.BlockTokens
 	if c.Direction.ByLayer() {
 		first, end = c.Layers.From, c.Layers.To
 	}
 	if r.From < 0 || r.From >= r.To || r.To > end {
-		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+itoa(end))
+		return skep.Claim{}, skep.Invalidf("claim", "range", r, "within 0 to "+strconv.Itoa(end))
 	}
 	switch {
 	case ses.ending:
@@ -515,7 +516,7 @@ func (ses *session) Computed(ctx context.Context, i int, r skep.Range, took, oth
 	defer ses.mu.Unlock()
 	p := c.plan
 	if c.refused != nil && !c.Direction.ByLayer() {
-		ses.s.two.judge(c, r.Len(), took)
+		ses.rs.two.judge(c, r.Len(), took)
 	}
 	if p == nil || ses.ending {
 		return nil

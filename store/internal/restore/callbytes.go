@@ -1,0 +1,42 @@
+package restore
+
+import (
+	"github.com/skepkv/skep"
+)
+
+// What a call is reckoned to keep on the heap: itself, and a block of it. Payload is the
+// caller's, or in the arena under its own budget.
+const (
+	CallState  = 32 << 10
+	BlockState = 320
+)
+
+// restoreState is what a session keeps until it has delivered everything: it is counted for
+// every block of its chains, though only those it has come to are known.
+func restoreState(r *skep.RestoreRequest) int64 {
+	n := int64(CallState)
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		blocks := len(c.Keys)
+		if some, ok := c.Blocks.Bounds(); ok && some.Len() > 0 {
+			blocks = min(blocks, some.Len())
+		}
+		n += int64(blocks) * BlockState
+	}
+	return n
+}
+
+// deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none
+// any more. Claims may come still, which go by the states of chunks. REQUIRES: ses.mu.
+func (ses *session) deliveredLocked() {
+	kept := int64(CallState)
+	for _, c := range ses.chains {
+		c.touched, c.wants = nil, nil
+		kept += int64(len(c.items))
+	}
+	ses.ready, ses.readyAt = nil, 0
+	if kept < ses.state {
+		ses.rs.Source.LetGo(ses.tenant, ses.state-kept)
+		ses.state = kept
+	}
+}
