@@ -42,6 +42,7 @@
 //
 // # Goroutines
 //
-// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that is proposed.
-// One call of Pebble runs on one of its own.
+// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that raft was
+// asked for and has not answered yet. One call of Pebble runs on one of its own. Where Pebble fails, what raft and Pebble
+// never answer stays until the process ends.
 package consensus

@@ -76,6 +76,7 @@ type Member struct {
 	close     sync.Once
 	closeErr  error
 	wait      sync.WaitGroup
+	asked     sync.WaitGroup // what raft has not answered yet; grows under mu, and not once closing is closed
 
 	mu       sync.Mutex
 	watchers map[*watcher]bool
@@ -171,6 +172,9 @@ func (m *Member) open() (err error) {
 	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
+		// One at a time: raft's pipeline waits for ever for what it sent where its goroutine ends, as it does where the log
+		// cannot be read, and where a follower refused the entries before. Maps change seldom.
+		MaxRPCsInFlight: 1,
 	})
 	c := m.config()
 	if err := m.belong(c, trans); err != nil {
@@ -258,7 +262,10 @@ func (m *Member) Failed() <-chan struct{} { return m.logs.failed }
 // Close ends the node's part.
 func (m *Member) Close() error {
 	m.close.Do(func() {
+		m.mu.Lock()
 		close(m.closing)
+		m.mu.Unlock()
+		m.answered() // a raft that is shut down does not answer all that it was asked
 		err := m.raft.Shutdown().Error()
 		err = errors.Join(err, m.peers.Close()) // not sooner: a raft without its transport still dials
 		m.wait.Wait()
@@ -266,6 +273,45 @@ func (m *Member) Close() error {
 		m.closeErr = errors.Join(err, m.logs.Close())
 	})
 	return m.closeErr
+}
+
+// settled waits for raft to answer.
+func (m *Member) settled(ctx context.Context, f raft.Future) error {
+	m.mu.Lock()
+	select {
+	case <-m.closing:
+		m.mu.Unlock()
+		return raft.ErrRaftShutdown
+	default:
+	}
+	m.asked.Add(1)
+	m.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		defer m.asked.Done()
+		done <- f.Error()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.logs.failed:
+		return m.logs.failure()
+	}
+}
+
+// answered waits until raft has answered all that it was asked. Where the log fails it may never do.
+func (m *Member) answered() {
+	done := make(chan struct{})
+	go func() {
+		m.asked.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-m.logs.failed:
+	}
 }
 
 // Propose implements Registry.
@@ -339,16 +385,7 @@ func (m *Member) proposeOnce(ctx context.Context, b []byte) (reply, error) {
 func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
 	end, _ := ctx.Deadline()
 	f := m.raft.Apply(b, max(time.Until(end), time.Millisecond))
-	done := make(chan error, 1)
-	m.wait.Go(func() { done <- f.Error() })
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-m.logs.failed:
-		return reply{}, m.logs.failure()
-	}
+	err := m.settled(ctx, f)
 	switch {
 	case err == nil:
 		out := f.Response().(outcome)
