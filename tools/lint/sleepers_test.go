@@ -18,7 +18,7 @@ var sleepers = map[string]string{
 	"gpu/loan/child_test.go runBorrower":                                    works,
 	"gpu/loan/lenders_test.go TestLenderKilled":                             fault,
 	"gpu/loan/lenders_test.go TestLenderStopped":                            fault,
-	"replication/consensus/world_test.go eventually":                       again,
+	"replication/consensus/world_test.go eventually":                        again,
 	"store/full_drain_test.go TestRemoveFromAFullStore":                     looks,
 	"store/kill_test.go killOne":                                            fault,
 	"store/killstarved_test.go endChild":                                    fault,
