@@ -2,6 +2,9 @@
 // (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so has
 // the same maps with the same epochs.
 //
+// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed on
+// here, and no server does so yet.
+//
 //	Registry, Member   the map, changes that are proposed, callbacks
 //	Status             who leads, who is behind
 //

@@ -69,7 +69,7 @@ func TestALeaderWhoseDriveFails(t *testing.T) {
 	if !inChild(t) {
 		return
 	}
-	rounds := 3
+	rounds := 2
 	if n := os.Getenv("SKEP_TEST_ROUNDS"); n != "" {
 		_, err := fmt.Sscan(n, &rounds)
 		require.NoError(t, err)
@@ -143,7 +143,8 @@ func TestCloseAmidProposals(t *testing.T) {
 			for i := range maxProposals {
 				wait.Go(func() {
 					for n := 0; ; n++ {
-						_, err := m.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetWeight, Name: "n1", Weight: 1 + (i+n)%1000})
+						c := &clustermap.Command{Do: clustermap.SetWeight, Name: "n1", Weight: 1 + (i+n)%1000}
+						_, err := m.Propose(t.Context(), c)
 						if err != nil {
 							return
 						}

@@ -41,6 +41,10 @@ type Options struct {
 	// Found is the first map of a cluster that is founded by this node alone: once the others run, they become members.
 	// Where Dir has a cluster's state, that counts, and not this. Nil: the node waits for a cluster's leader to call.
 	Found *clustermap.Map
+	// Known is the map that the node knew last: by it others are reached until Map gives one. Nil: none.
+	Known *clustermap.Map
+	// Conns is how many connections of others are open at a time; 0: 4096.
+	Conns int
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 
@@ -105,6 +109,9 @@ func Open(o Options) (*Member, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	if o.Conns == 0 {
+		o.Conns = maxConns
+	}
 	if o.fs == nil {
 		o.fs = vfs.Default
 	}
@@ -149,7 +156,7 @@ func (m *Member) open() (err error) {
 	if m.logs, err = openLogs(o.fs, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
 	}
-	p := &peers{self: o.ID, listen: o.Listener, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
+	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
 		closing: make(chan struct{}), open: map[net.Conn]bool{}}
 	p.keep = func(id identity) error { return m.logs.keep(identityKey, id[:]) }
 	m.peers = p
@@ -184,7 +191,9 @@ func (m *Member) open() (err error) {
 		return failed(err)
 	}
 	m.logs.ends.Store(true)
+	silent := &away{log: m.log, nodes: map[raft.ServerID]bool{}}
 	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(ob *raft.Observation) bool {
+		silent.observe(ob.Data)
 		switch ob.Data.(type) {
 		case raft.LeaderObservation, raft.RaftState:
 			m.news.tell()
@@ -243,7 +252,11 @@ func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 
 // ServerAddr implements raft.ServerAddressProvider: the map says where a node is, and raft's configuration follows.
 func (m *Member) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	if now := m.Map(); now != nil {
+	now := m.Map()
+	if now == nil {
+		now = m.o.Known
+	}
+	if now != nil {
 		for i := range now.Nodes {
 			if n := &now.Nodes[i]; serverID(n.ID) == id && n.Peer != "" {
 				return address(n.ID, n.Peer), nil
