@@ -39,6 +39,7 @@ var sleepers = map[string]string{
 	"tools/internal/serve/stages_test.go restoreStage":                      works,
 	"tools/internal/ttft/board_test.go TestClaimsByAWordInSharedMemory":     works,
 	"tools/internal/wired/wired_test.go quiet":                              looks,
+	"tools/internal/cli/cluster_nodes_test.go TestThreeServersAgreeOnAMap":  "how long it takes until another one leads is told",
 	"tools/libskep/prefill_test.go wander":                                  works,
 	"tools/internal/books/book_test.go apply":                               promise,
 	"tools/internal/books/book_test.go restarted":                           promise,
