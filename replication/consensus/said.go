@@ -10,9 +10,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// manyTimes are lines that raft writes many times a second for as long as a node is away: away says it once.
+// manyTimes are lines that raft writes many times a second for as long as a node is away, which away says once, or not in
+// the map.
 var manyTimes = []string{
 	"failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC", "failed to contact",
+	"unable to get address for server",
 }
 
 // away tells, where this node leads, which nodes do not answer, and which do again.

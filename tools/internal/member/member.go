@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -140,7 +141,11 @@ func replace(path string, b []byte) (err error) {
 	return failed(syncDir(filepath.Dir(path)))
 }
 
+// syncDir makes new names in a directory durable. Windows has no such thing.
 func syncDir(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	d, err := os.Open(path)
 	if err != nil {
 		return err
