@@ -2,6 +2,9 @@
 // (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so has
 // the same maps with the same epochs.
 //
+// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed on
+// here, and no server does so yet.
+//
 //	Registry, Member   the map, changes that are proposed, callbacks
 //	Status             who leads, who is behind
 //
@@ -42,6 +45,7 @@
 //
 // # Goroutines
 //
-// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that is proposed.
-// One call of Pebble runs on one of its own.
+// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that raft was
+// asked for and has not answered yet. One call of Pebble runs on one of its own. Where Pebble fails, what raft and Pebble
+// never answer stays until the process ends.
 package consensus

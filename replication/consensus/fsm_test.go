@@ -159,3 +159,24 @@ func TestWhatIsNoSnapshotIsRefused(t *testing.T) {
 	require.NoError(t, m.Restore(io.NopCloser(bytes.NewReader([]byte(`{"format": 1}`)))))
 	require.Nil(t, m.now.Load(), "a cluster that was not founded yet")
 }
+
+// A map of as many nodes as there may be, with names, addresses and domains as they are in practice, is a snapshot of
+// less than 1 MiB.
+func TestTheMapOfAThousandNodesIsSmall(t *testing.T) {
+	t.Parallel()
+	m := mapOf(clustermap.MaxNodes)
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		n.Name = fmt.Sprintf("node-%04d.rack-%02d.zone-%d", i, i/20, i/500)
+		n.Addr, n.Peer = n.Name+".example.internal:7420", n.Name+".example.internal:7423"
+		n.Weight = 1 + i
+		n.Domain = []string{fmt.Sprint("zone-", i/500), fmt.Sprintf("rack-%02d", i/20), fmt.Sprintf("host-%04d", i)}
+	}
+	a := newMachine()
+	require.NoError(t, a.Apply(entryOf(t, 1, &clustermap.Command{Do: clustermap.Found, Map: m})).(outcome).err)
+	b, err := snapshotOf{a.now.Load()}.encode()
+	require.NoError(t, err)
+	t.Logf("%d nodes: %d bytes", len(m.Nodes), len(b))
+	require.Less(t, len(b), 1<<20)
+	require.Equal(t, a.now.Load(), restored(t, a).now.Load())
+}

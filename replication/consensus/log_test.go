@@ -89,8 +89,11 @@ func TestTheLogIsItsModel(t *testing.T) {
 	fsys := vfs.NewCrashableMem()
 	s := open(t, fsys)
 	m := model{map[uint64]raft.Log{}, map[string]string{}}
-	next := uint64(1)
-	for range 600 {
+	next, steps := uint64(1), 600
+	if testing.Short() {
+		steps = 150
+	}
+	for range steps {
 		switch rng.IntN(10) {
 		case 0, 1, 2, 3:
 			if rng.IntN(20) == 0 {

@@ -41,6 +41,10 @@ type Options struct {
 	// Found is the first map of a cluster that is founded by this node alone: once the others run, they become members.
 	// Where Dir has a cluster's state, that counts, and not this. Nil: the node waits for a cluster's leader to call.
 	Found *clustermap.Map
+	// Known is the map that the node knew last: by it others are reached until Map gives one. Nil: none.
+	Known *clustermap.Map
+	// Conns is how many connections of others are open at a time; 0: 4096.
+	Conns int
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 
@@ -76,6 +80,7 @@ type Member struct {
 	close     sync.Once
 	closeErr  error
 	wait      sync.WaitGroup
+	asked     sync.WaitGroup // what raft has not answered yet; grows under mu, and not once closing is closed
 
 	mu       sync.Mutex
 	watchers map[*watcher]bool
@@ -103,6 +108,9 @@ func Open(o Options) (*Member, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Conns == 0 {
+		o.Conns = maxConns
 	}
 	if o.fs == nil {
 		o.fs = vfs.Default
@@ -148,7 +156,7 @@ func (m *Member) open() (err error) {
 	if m.logs, err = openLogs(o.fs, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
 	}
-	p := &peers{self: o.ID, listen: o.Listener, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
+	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
 		closing: make(chan struct{}), open: map[net.Conn]bool{}}
 	p.keep = func(id identity) error { return m.logs.keep(identityKey, id[:]) }
 	m.peers = p
@@ -171,6 +179,9 @@ func (m *Member) open() (err error) {
 	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
+		// One at a time: raft's pipeline waits for ever for what it sent where its goroutine ends, as it does where the log
+		// cannot be read, and where a follower refused the entries before. Maps change seldom.
+		MaxRPCsInFlight: 1,
 	})
 	c := m.config()
 	if err := m.belong(c, trans); err != nil {
@@ -180,7 +191,9 @@ func (m *Member) open() (err error) {
 		return failed(err)
 	}
 	m.logs.ends.Store(true)
+	silent := &away{log: m.log, nodes: map[raft.ServerID]bool{}}
 	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(ob *raft.Observation) bool {
+		silent.observe(ob.Data)
 		switch ob.Data.(type) {
 		case raft.LeaderObservation, raft.RaftState:
 			m.news.tell()
@@ -239,7 +252,11 @@ func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 
 // ServerAddr implements raft.ServerAddressProvider: the map says where a node is, and raft's configuration follows.
 func (m *Member) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	if now := m.Map(); now != nil {
+	now := m.Map()
+	if now == nil {
+		now = m.o.Known
+	}
+	if now != nil {
 		for i := range now.Nodes {
 			if n := &now.Nodes[i]; serverID(n.ID) == id && n.Peer != "" {
 				return address(n.ID, n.Peer), nil
@@ -258,7 +275,10 @@ func (m *Member) Failed() <-chan struct{} { return m.logs.failed }
 // Close ends the node's part.
 func (m *Member) Close() error {
 	m.close.Do(func() {
+		m.mu.Lock()
 		close(m.closing)
+		m.mu.Unlock()
+		m.answered() // a raft that is shut down does not answer all that it was asked
 		err := m.raft.Shutdown().Error()
 		err = errors.Join(err, m.peers.Close()) // not sooner: a raft without its transport still dials
 		m.wait.Wait()
@@ -266,6 +286,45 @@ func (m *Member) Close() error {
 		m.closeErr = errors.Join(err, m.logs.Close())
 	})
 	return m.closeErr
+}
+
+// settled waits for raft to answer.
+func (m *Member) settled(ctx context.Context, f raft.Future) error {
+	m.mu.Lock()
+	select {
+	case <-m.closing:
+		m.mu.Unlock()
+		return raft.ErrRaftShutdown
+	default:
+	}
+	m.asked.Add(1)
+	m.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		defer m.asked.Done()
+		done <- f.Error()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.logs.failed:
+		return m.logs.failure()
+	}
+}
+
+// answered waits until raft has answered all that it was asked. Where the log fails it may never do.
+func (m *Member) answered() {
+	done := make(chan struct{})
+	go func() {
+		m.asked.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-m.logs.failed:
+	}
 }
 
 // Propose implements Registry.
@@ -339,16 +398,7 @@ func (m *Member) proposeOnce(ctx context.Context, b []byte) (reply, error) {
 func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
 	end, _ := ctx.Deadline()
 	f := m.raft.Apply(b, max(time.Until(end), time.Millisecond))
-	done := make(chan error, 1)
-	m.wait.Go(func() { done <- f.Error() })
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-m.logs.failed:
-		return reply{}, m.logs.failure()
-	}
+	err := m.settled(ctx, f)
 	switch {
 	case err == nil:
 		out := f.Response().(outcome)

@@ -88,7 +88,11 @@ func TestNoAcknowledgedChangeIsLost(t *testing.T) {
 			epoch = got
 			acknowledged = append(acknowledged, name)
 		}
-		for round := range 8 {
+		rounds := 8
+		if testing.Short() {
+			rounds = 4
+		}
+		for round := range rounds {
 			lost := w.awaitLeader(t)
 			if round%4 == 3 {
 				lost = 1 + lost%3 // a follower

@@ -59,6 +59,7 @@ func splitAddress(a raft.ServerAddress) (id uint64, peer string, err error) {
 type peers struct {
 	self   uint64
 	listen net.Listener
+	most   int // connections that are accepted at a time
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
 	log    *slog.Logger
 	serve  func(net.Conn) // answers a call
@@ -119,7 +120,7 @@ func (h *held) Close() error {
 func (p *peers) hold(c net.Conn) net.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.open) >= maxConns {
+	if p.closed || len(p.open) >= p.most {
 		_ = c.Close()
 		return nil
 	}

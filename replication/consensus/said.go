@@ -4,9 +4,46 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
+
+// manyTimes are lines that raft writes many times a second for as long as a node is away, which away says once, or not in
+// the map.
+var manyTimes = []string{
+	"failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC", "failed to contact",
+	"unable to get address for server",
+}
+
+// away tells, where this node leads, which nodes do not answer, and which do again.
+type away struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	nodes map[raft.ServerID]bool
+}
+
+// observe takes what raft tells of itself.
+func (a *away) observe(what any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch what := what.(type) {
+	case raft.FailedHeartbeatObservation:
+		if !a.nodes[what.PeerID] {
+			a.nodes[what.PeerID] = true
+			a.log.Warn("a node of the cluster does not answer", "id", what.PeerID)
+		}
+	case raft.ResumedHeartbeatObservation:
+		if a.nodes[what.PeerID] {
+			delete(a.nodes, what.PeerID)
+			a.log.Info("a node of the cluster answers again", "id", what.PeerID)
+		}
+	case raft.RaftState: // another one leads, or nobody
+		clear(a.nodes)
+	}
+}
 
 // lines gives raft's log to a slog.Logger, line by line.
 type lines struct{ log *slog.Logger }
@@ -21,6 +58,11 @@ func (l lines) Write(b []byte) (int, error) {
 		level, text = slog.LevelError, rest
 	} else if _, rest, ok := strings.Cut(text, "]"); ok {
 		text = rest
+	}
+	for _, often := range manyTimes {
+		if strings.Contains(text, often) {
+			level = slog.LevelDebug
+		}
 	}
 	l.log.Log(context.Background(), level, strings.TrimSpace(text))
 	return len(b), nil

@@ -65,7 +65,7 @@ func (m *Member) lead() {
 		if do == nil {
 			return
 		}
-		if err := m.settled(do()); err != nil {
+		if err := m.settled(context.Background(), do()); err != nil {
 			m.log.Debug("raft's configuration did not follow the map", "step", what, "error", err)
 			return
 		}
@@ -73,24 +73,11 @@ func (m *Member) lead() {
 	}
 }
 
-// settled waits for raft, which does not answer all that it was asked before it was shut down.
-func (m *Member) settled(f raft.Future) error {
-	done := make(chan error, 1)
-	go func() { done <- f.Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-m.closing:
-	case <-m.logs.failed:
-	}
-	return raft.ErrRaftShutdown
-}
-
 func (m *Member) foundFirst() {
 	c := clustermap.Command{Do: clustermap.Found, Map: m.o.Found}
 	b, err := c.Encode()
 	if err == nil {
-		err = m.settled(m.raft.Apply(b, proposeTimeout))
+		err = m.settled(context.Background(), m.raft.Apply(b, proposeTimeout))
 	}
 	if err != nil {
 		m.log.Warn("the cluster is not founded yet", "error", err)

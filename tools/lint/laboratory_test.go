@@ -20,6 +20,7 @@ var operators = map[string]string{
 	"tools/skep":                 "the command",
 	"tools/internal/cli":         "its subcommands",
 	"tools/internal/command":     "what all commands share",
+	"tools/internal/member":      "the directory of a node that agrees on its cluster's map",
 	"tools/internal/demo":        "skep demo",
 	"tools/internal/clusterdemo": "skep cluster demo",
 	"tools/internal/chat":        "the demo's workload",
@@ -38,7 +39,7 @@ var operators = map[string]string{
 	"tools/internal/support":     "skep support",
 	"tools/internal/top":         "skep top",
 	"tools/internal/units":       "sizes, rates and durations as people write them",
-	"tools/internal/remote":      "skep put, get, del, ls, ns, purge, status",
+	"tools/internal/remote":      "skep put, get, del, ls, ns, purge, status, cluster",
 }
 
 // laboratory are the packages that measure. None of them gets into the list above.

@@ -1,24 +1,85 @@
 package cli
 
 import (
+	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/tools/internal/clusterdemo"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/member"
+	"github.com/skepkv/skep/tools/internal/remote"
 )
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "a Store of several nodes",
-		Long: `A cluster is several servers that have one map: skep serve --cluster FILE --node NAME. It has
-no replicas yet: a block is on one node.`,
+		Long: `A cluster is several servers that have one map. The nodes agree on it: init makes the first node, add
+another one, and skep serve --dir D serves it. Or the map is a file: skep serve --cluster FILE --node NAME. There are no
+replicas yet: a block is on one node.`,
 		Args: command.NoArgs,
 	}
+	cmd.AddCommand(a.clusterInitCommand())
+	cmd.AddCommand(remote.ClusterCommands(a.App)...)
 	cmd.AddCommand(a.clusterDemoCommand())
+	return cmd
+}
+
+func (a *app) clusterInitCommand() *cobra.Command {
+	f := remote.NodeFlags{}
+	group := clustermap.DefaultGroup
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "make a cluster of one node, to which others are added",
+		Long: `Makes the directory of a store that of the first node of a cluster, and draws the cluster's seed.
+Nothing is served: skep serve --dir D is the node then. skep cluster add, on other machines, adds nodes to it.`,
+		Args: command.NoArgs,
+	}
+	f.Register(cmd.Flags())
+	cmd.Flags().StringVar(&f.Node.Name, "node", "", "the node's name (required)")
+	cmd.Flags().IntVar(&group, "group", group, "blocks of a chain that stay together, 1 to 1024; it stays as it is")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if f.Node.Name == "" {
+			return skep.Invalidf("cluster", "--node", "empty", "the node's name")
+		}
+		if err := f.Check(); err != nil {
+			return err
+		}
+		if group < 1 || group > clustermap.MaxGroup {
+			return skep.Invalidf("cluster", "--group", group, fmt.Sprintf("1 to %d", clustermap.MaxGroup))
+		}
+		f.Node.ID = 1
+		first := &clustermap.Map{Epoch: 1, Group: group, Nodes: []clustermap.Node{f.Node}}
+		if _, err := rand.Read(first.Seed[:]); err != nil {
+			return err
+		}
+		log, err := a.Logger()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+		defer cancel()
+		m, err := member.Found(ctx, f.Dir, first, log)
+		if skep.KindOf(err) == skep.Conflict {
+			err = command.WithNext(err, "serve it as it is, or give another --dir; "+
+				"what is in cluster/ of a directory is that node's, and nobody else's")
+		}
+		if err != nil {
+			return err
+		}
+		r, err := remote.NewNodeResult(f.Dir, f.Node.Name, m)
+		if err != nil {
+			return err
+		}
+		return a.Print(r, r.Text)
+	}
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/clusterdemo"
 	"github.com/skepkv/skep/tools/internal/command"
@@ -45,6 +46,10 @@ var results = map[string]any{
 	"skep size":               sizeResult{},
 	"skep demo":               demo.Result{},
 	"skep cluster demo":       clusterdemo.Result{},
+	"skep cluster init":       remote.NodeResult{},
+	"skep cluster add":        remote.NodeResult{},
+	"skep cluster remove":     remote.RemovedResult{},
+	"skep cluster status":     consensus.Status{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},
 	"skep config check":       servecmd.Checked{},
@@ -70,7 +75,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	calls := "Commands on a running server" // which have their flags in common
 	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
 		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls,
-		"skep config show": "skep serve"})
+		"skep config show": "skep serve", "skep cluster status": calls, "skep cluster remove": calls})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {

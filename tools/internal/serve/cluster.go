@@ -8,13 +8,23 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none.
+// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none. The
+// map is a file's, or the last that a node which agrees on it knew.
 func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
+	id, m, err := c.member()
 	switch {
+	case err != nil:
+		return nil, nil, err
+	case id != nil && c.Cluster != "":
+		return nil, nil, problem("cluster", c.Cluster, "empty: dir is that of node "+id.Name+", which agrees on the map with the others")
+	case id != nil && c.Node != "" && c.Node != id.Name:
+		return nil, nil, problem("node", c.Node, id.Name+", whose dir it is, or empty")
+	case id != nil:
+		return m, &clustermap.Node{ID: id.ID, Name: id.Name, Addr: id.Addr, Peer: id.Peer}, nil
 	case c.Cluster == "" && c.Node == "":
 		return nil, nil, nil
 	case c.Cluster == "":
-		return nil, nil, problem("cluster", "empty", "a file, where node is set")
+		return nil, nil, problem("cluster", "empty", "a file, where node is set and dir is no node's (skep cluster init and add make it one)")
 	case c.Node == "":
 		return nil, nil, problem("node", "empty", "the name of a node of the map, where cluster is set")
 	}
@@ -22,8 +32,7 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	if err != nil {
 		return nil, nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
 	}
-	m, err := clustermap.Parse(text)
-	if err != nil {
+	if m, err = clustermap.Parse(text); err != nil {
 		return nil, nil, err
 	}
 	n, err := m.Node(c.Node)

@@ -20,6 +20,8 @@ type Config struct {
 	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: it is of none"`
 	Node    string `yaml:"node" flag:"node" doc:"name of the node that this server is, of those in cluster; where listen is the default, it listens at the node's address"`
 
+	Peers PeersConfig `yaml:"peers" doc:"connections between the nodes of a cluster that agree on its map (skep cluster init)"`
+
 	Store StoreConfig `yaml:"store" doc:"the store itself"`
 	TLS   TLSConfig   `yaml:"tls" doc:"TLS 1.3 on the TCP ports; off while cert is empty"`
 
@@ -53,6 +55,14 @@ type TLSConfig struct {
 	Key      string   `yaml:"key" doc:"its private key, PEM"`
 	ClientCA string   `yaml:"client_ca" doc:"certificates that sign client certificates, PEM; empty: certificates count only when pinned by hash"`
 	Plain    []string `yaml:"plain" doc:"ports that stay without TLS: listen, resp, http, redis.lockstep"`
+}
+
+// PeersConfig is how nodes reach each other. Files are read again when they change.
+type PeersConfig struct {
+	Listen string `yaml:"listen" flag:"peer-listen" doc:"HOST:PORT where other nodes reach this one; empty: the peer address that it was founded or added with"`
+	Cert   string `yaml:"cert" doc:"certificate chain, PEM, by which this node is known to the others and they know it: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
+	Key    string `yaml:"key" doc:"its private key, PEM"`
+	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,

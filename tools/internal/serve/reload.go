@@ -80,6 +80,12 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 			certified = false
 		}
 	}
+	if s.c.Peers.Cert != "" {
+		if err := s.peers.load(&next.Peers); err != nil {
+			s.log.Error("certificate between nodes not reloaded", "error", err)
+			certified = false
+		}
+	}
 	s.replaceKeys(next)
 	s.setShares(next)
 	s.replaceMap(next)
@@ -98,13 +104,14 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 }
 
 // reloaded are the settings that a running server takes anew; credentials and tenants besides.
-var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryption_key_file"}
+var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryption_key_file", "peers.cert", "peers.key", "peers.ca"}
 
 // fixed lists what differs in next and stays as it is in c.
 func (c *Config) fixed(next *Config) (out []string) {
 	now, then := fields(c), fields(next)
 	for i, f := range now {
-		if slices.Contains(reloaded, f.path) && (c.TLS.Cert == "") == (next.TLS.Cert == "") {
+		if slices.Contains(reloaded, f.path) && (c.TLS.Cert == "") == (next.TLS.Cert == "") &&
+			(c.Peers.Cert == "") == (next.Peers.Cert == "") {
 			continue
 		}
 		if was, is := fmt.Sprint(f.v.Interface()), fmt.Sprint(then[i].v.Interface()); was != is {
@@ -116,7 +123,7 @@ func (c *Config) fixed(next *Config) (out []string) {
 
 // fingerprint changes when a file with a certificate, a token, a key or the cluster's map does.
 func fingerprint(c *Config) string {
-	paths := []string{c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA}
+	paths := []string{c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA, c.Peers.Cert, c.Peers.Key, c.Peers.CA}
 	for _, cc := range c.Credentials {
 		paths = append(paths, cc.TokenFile)
 	}

@@ -75,7 +75,9 @@ type server struct {
 	jobs   *jobs
 	info   httpapi.ServerInfo
 
-	cluster *clustermap.Map // nil: it is a node of none; follow's, once the server runs
+	cluster *clustermap.Map // of a file; nil: it is a node of none, or agrees on its map; follow's, once the server runs
+	peers   peerTLS
+	member  *membership // nil: it does not agree on a map
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -97,7 +99,10 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 			return err
 		}
 	}
-	s.files = raiseLimit()
+	if err := s.peers.load(&c.Peers); err != nil {
+		return err
+	}
+	s.files = raiseLimit() - c.peerFiles()
 	if _, err := forConnections(s.files, c.devices()); err != nil {
 		return err
 	}
@@ -305,6 +310,10 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	if err := s.make(ctx); err != nil {
 		return err
 	}
+	if err := s.join(); err != nil {
+		return err
+	}
+	defer s.leave()
 	handler, err := s.handler()
 	if err != nil {
 		return err
@@ -410,10 +419,12 @@ func (s *server) make(ctx context.Context) (err error) {
 	case err != nil:
 		return err
 	case m != nil:
-		if of, err = m.Encode(); err != nil {
+		if of, err = m.Public().Encode(); err != nil {
 			return err
 		}
-		s.cluster, epoch = m, m.Epoch
+		if epoch = m.Epoch; c.Cluster != "" {
+			s.cluster = m
+		}
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
 	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
@@ -444,6 +455,8 @@ func (s *server) observe(c wire.Call) {
 // HTTP, as {"job": …, "action": …}.
 func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in json.RawMessage) (json.RawMessage, error) {
 	switch name {
+	case "cluster", "cluster add", "cluster remove":
+		return s.adminCluster(ctx, name, in)
 	case "jobs":
 	case "steer":
 		var what struct{ Job, Action string }
@@ -454,7 +467,7 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 			return nil, err
 		}
 	default:
-		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name, Limit: "jobs or steer"}
+		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name, Limit: "jobs, steer, cluster, cluster add or cluster remove"}
 	}
 	list, err := s.jobs.List(ctx)
 	if err != nil {

@@ -1,0 +1,284 @@
+package member
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/consensus"
+)
+
+const op = "cluster node"
+
+// format is that of node.json.
+const format = 1
+
+// maxIdentity is how large node.json may be, in bytes.
+const maxIdentity = 16 << 10
+
+// Identity is who a node is. Addr and Peer are what it was founded or added with; the map says where it is now.
+type Identity struct {
+	Format int    `json:"format"`
+	ID     uint64 `json:"id"`
+	Name   string `json:"name"`
+	Addr   string `json:"addr"`
+	Peer   string `json:"peer"`
+}
+
+// Added is what a server answers to who adds a node: the map that has it.
+type Added struct {
+	Map *clustermap.Map `json:"map"`
+}
+
+// Removed is what it answers to who removes one: the epoch of the map that lacks it.
+type Removed struct {
+	Epoch uint32 `json:"epoch"`
+}
+
+// Dir is where a store's directory has what belongs to the cluster.
+func Dir(store string) string { return filepath.Join(store, "cluster") }
+
+// Read gives the node that a store's directory is of, and the map that it knew last; nil where it is of none.
+//
+// Errors: Failed (a file cannot be read), Damaged, Version.
+func Read(store string) (*Identity, *clustermap.Map, error) {
+	path := filepath.Join(Dir(store), "node.json")
+	b, err := readFile(path, maxIdentity)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var id Identity
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := json.Unmarshal(b, &struct {
+		Format *int `json:"format"`
+	}{&id.Format}); err != nil {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "file", Value: path, Err: err}
+	}
+	if id.Format != format {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Version, Field: "format of " + path,
+			Value: id.Format, Limit: format}
+	}
+	if err := d.Decode(&id); err != nil {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "file", Value: path, Err: err}
+	}
+	if id.ID == 0 || id.Name == "" || id.Addr == "" || id.Peer == "" {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "file", Value: path,
+			Limit: "an id, a name and addresses"}
+	}
+	log := filepath.Join(Dir(store), "log")
+	if _, err := os.Stat(log); err != nil {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "directory", Value: log,
+			Limit: "what the node has agreed to: without it, remove the node (skep cluster remove) " +
+				"and add it anew, with an empty cluster/", Err: err}
+	}
+	path = filepath.Join(Dir(store), "map.json")
+	if b, err = readFile(path, clustermap.MaxBytes); err != nil {
+		return nil, nil, err
+	}
+	m, err := clustermap.Decode(b)
+	if err != nil {
+		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "file", Value: path, Err: err}
+	}
+	return &id, m, nil
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > limit {
+		return nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + path, Value: info.Size(), Limit: limit}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Failed, Field: "file", Value: path, Err: err}
+	}
+	return b, nil
+}
+
+// WriteMap keeps the map for the next start. A crash leaves the old one or this one.
+func WriteMap(store string, m *clustermap.Map) error {
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(Dir(store), "map.json"), b)
+}
+
+// replace writes a file anew, durably.
+func replace(path string, b []byte) (err error) {
+	failed := func(err error) error {
+		if err == nil {
+			return nil
+		}
+		return &skep.Error{Op: op, Kind: skep.Failed, Field: "file", Value: path, Err: err}
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return failed(err)
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return failed(errors.Join(err, os.Remove(f.Name())))
+	}
+	return failed(syncDir(filepath.Dir(path)))
+}
+
+// syncDir makes new names in a directory durable. Windows has no such thing.
+func syncDir(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// prepare makes the directory of a node that is to be, and refuses one that is of a cluster.
+func prepare(store string) error {
+	if store == "" {
+		return skep.Invalidf(op, "directory", "empty", "that of the store which the node is to have")
+	}
+	id, _, err := Read(store)
+	if err != nil {
+		return err
+	}
+	if id != nil {
+		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
+			Limit: fmt.Sprintf("that of no node: it is node %s's", id.Name)}
+	}
+	if err := os.MkdirAll(Dir(store), 0o700); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: Dir(store), Err: err}
+	}
+	return errors.Join(syncDir(store), syncDir(filepath.Dir(store)))
+}
+
+// finish has the directory be the node's. The identity comes last: without it, it is of no cluster.
+func finish(store string, n clustermap.Node, m *clustermap.Map) error {
+	if err := WriteMap(store, m); err != nil {
+		return err
+	}
+	b, err := json.Marshal(Identity{format, n.ID, n.Name, n.Addr, n.Peer})
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(Dir(store), "node.json"), b)
+}
+
+// Found makes a cluster of one node, whose store is to be in a directory. m has that node alone. It gives the map that
+// the cluster has. A directory in which it was begun and not finished goes on with the map that it was begun with.
+//
+// Errors: Invalid (the map), Conflict (the directory is a node's), Failed, Deadline of ctx.
+func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logger) (_ *clustermap.Map, err error) {
+	if len(m.Nodes) != 1 {
+		return nil, skep.Invalidf(op, "nodes", len(m.Nodes), "1: a cluster is founded by one, and others are added")
+	}
+	if _, err := (*clustermap.Map)(nil).Apply(&clustermap.Command{Do: clustermap.Found, Map: m}); err != nil {
+		return nil, err
+	}
+	if err := prepare(store); err != nil {
+		return nil, err
+	}
+	c, err := consensus.Open(consensus.Options{
+		ID: m.Nodes[0].ID, Dir: Dir(store), Listener: newDeaf(), Found: m, Known: m, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	heard := make(chan *clustermap.Map, 1)
+	stop := c.Watch(func(m *clustermap.Map) {
+		select {
+		case heard <- m:
+		default:
+		}
+	})
+	defer stop()
+	select {
+	case got := <-heard:
+		want, n := m.Nodes[0], got.Nodes[0]
+		if n.ID != want.ID || n.Name != want.Name || n.Addr != want.Addr || n.Peer != want.Peer {
+			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
+				Limit: fmt.Sprintf("one where no other node was begun: it has %s at %s and %s", n.Name, n.Addr, n.Peer)}
+		}
+		return got, finish(store, n, got)
+	case <-c.Failed():
+		return nil, &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: Dir(store)}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Join makes a directory that of a node which add has the cluster take in: add gives the map that has the node.
+//
+// Errors: Conflict (the directory is a node's), Failed, those of add.
+func Join(
+	ctx context.Context, store, name string, log *slog.Logger, add func(context.Context) (*clustermap.Map, error),
+) (*clustermap.Map, error) {
+	if err := prepare(store); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(Dir(store), "log")); err == nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
+			Limit: "one without what a node has left"}
+	}
+	m, err := add(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n, err := m.Node(name)
+	if err != nil {
+		return nil, err
+	}
+	// It has agreed to nothing yet, and from here on a directory without a log has lost it.
+	c, err := consensus.Open(consensus.Options{ID: n.ID, Dir: Dir(store), Listener: newDeaf(), Known: m, Logger: log})
+	if err == nil {
+		err = c.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, finish(store, *n, m)
+}
+
+// deaf is a listener that nobody reaches.
+type deaf struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newDeaf() *deaf { return &deaf{closed: make(chan struct{})} }
+
+// Accept implements net.Listener.
+func (d *deaf) Accept() (net.Conn, error) {
+	<-d.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (d *deaf) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (*deaf) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,0 +1,125 @@
+package member
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func nodeOf(name string) clustermap.Node {
+	return clustermap.Node{ID: 1, Name: name, Addr: "unix:/" + name, Peer: "127.0.0.1:7441", Weight: 1}
+}
+
+func mapOf(name string) *clustermap.Map {
+	return &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Nodes: []clustermap.Node{nodeOf(name)}}
+}
+
+// A directory is founded once. What was begun and not finished goes on as it was begun, and for no other node.
+func TestFound(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "d")
+	id, m, err := Read(dir)
+	require.NoError(t, err)
+	require.Nil(t, id)
+	require.Nil(t, m)
+	first, err := Found(t.Context(), dir, mapOf("a"), nil)
+	require.NoError(t, err)
+	id, m, err = Read(dir)
+	require.NoError(t, err)
+	require.Equal(t, &Identity{1, 1, "a", "unix:/a", "127.0.0.1:7441"}, id)
+	require.Equal(t, first, m)
+	_, err = Found(t.Context(), dir, mapOf("a"), nil)
+	require.ErrorIs(t, err, skep.Conflict)
+	_, err = Join(t.Context(), dir, "a", nil, nil)
+	require.ErrorIs(t, err, skep.Conflict)
+
+	require.NoError(t, os.Remove(filepath.Join(Dir(dir), "node.json")))
+	_, err = Join(t.Context(), dir, "a", nil, nil)
+	require.ErrorIs(t, err, skep.Conflict, "it is another cluster's")
+	_, err = Found(t.Context(), dir, mapOf("b"), nil)
+	require.ErrorIs(t, err, skep.Conflict)
+	other := mapOf("a")
+	other.Seed[0]++
+	again, err := Found(t.Context(), dir, other, nil)
+	require.NoError(t, err)
+	require.Equal(t, first, again, "the seed that it was begun with")
+
+	two := mapOf("a")
+	two.Nodes = append(two.Nodes, clustermap.Node{ID: 2, Name: "b", Addr: "unix:/b", Peer: "127.0.0.1:7442", Weight: 1})
+	for _, bad := range []*clustermap.Map{two, {Epoch: 1, Nodes: []clustermap.Node{nodeOf("a")}}} {
+		none := filepath.Join(t.TempDir(), "d")
+		_, err = Found(t.Context(), none, bad, nil)
+		require.ErrorIs(t, err, skep.Invalid)
+		require.NoDirExists(t, none)
+	}
+}
+
+// A node that is added has its directory once the cluster has taken it in, and not sooner.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "d")
+	refused := &skep.Error{Op: "add", Kind: skep.Unavailable}
+	_, err := Join(t.Context(), dir, "a", nil, func(context.Context) (*clustermap.Map, error) { return nil, refused })
+	require.ErrorIs(t, err, skep.Unavailable)
+	id, _, err := Read(dir)
+	require.NoError(t, err)
+	require.Nil(t, id)
+	m, err := Join(t.Context(), dir, "a", nil, func(context.Context) (*clustermap.Map, error) { return mapOf("a"), nil })
+	require.NoError(t, err)
+	id, got, err := Read(dir)
+	require.NoError(t, err)
+	require.Equal(t, "a", id.Name)
+	require.Equal(t, m, got)
+	next := mapOf("a")
+	next.Epoch = 7
+	require.NoError(t, WriteMap(dir, next))
+	_, got, err = Read(dir)
+	require.NoError(t, err)
+	require.Equal(t, next, got)
+	left, err := filepath.Glob(filepath.Join(Dir(dir), "*.json*"))
+	require.NoError(t, err)
+	require.Len(t, left, 2, "no file but these: %v", left)
+}
+
+// What is damaged, of another version, or lacks what the node has agreed to, is refused by name.
+func TestADamagedDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "d")
+	_, err := Found(t.Context(), dir, mapOf("a"), nil)
+	require.NoError(t, err)
+	at := func(name string) string { return filepath.Join(Dir(dir), name) }
+	node, err := os.ReadFile(at("node.json"))
+	require.NoError(t, err)
+	for text, kind := range map[string]skep.Kind{
+		"":                         skep.Damaged,
+		`{"format": 2}`:            skep.Version,
+		`{"format": 1, "id": 1}`:   skep.Damaged,
+		`{"format": 1, "dance":1}`: skep.Damaged,
+	} {
+		require.NoError(t, os.WriteFile(at("node.json"), []byte(text), 0o600))
+		_, _, err = Read(dir)
+		require.ErrorIs(t, err, kind, text)
+		require.ErrorContains(t, err, "node.json")
+	}
+	require.NoError(t, os.WriteFile(at("node.json"), node, 0o600))
+	require.NoError(t, os.WriteFile(at("map.json"), []byte("{}"), 0o600))
+	_, _, err = Read(dir)
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, "map.json")
+	require.NoError(t, os.WriteFile(at("map.json"), make([]byte, clustermap.MaxBytes+1), 0o600))
+	_, _, err = Read(dir)
+	require.ErrorIs(t, err, skep.Damaged)
+	require.NoError(t, os.RemoveAll(at("log")))
+	_, _, err = Read(dir)
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, "skep cluster remove")
+}

@@ -1,0 +1,240 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/member"
+)
+
+// NodeResult is what cluster init and add print: the node that there is now, and where its store is to be.
+type NodeResult struct {
+	Dir   string `json:"dir"`
+	ID    uint64 `json:"id"`
+	Name  string `json:"name"`
+	Addr  string `json:"addr"`
+	Peer  string `json:"peer"`
+	Epoch uint32 `json:"epoch"`
+	Nodes int    `json:"nodes"`
+}
+
+// NewNodeResult says what a map has of a node.
+func NewNodeResult(dir, name string, m *clustermap.Map) (r NodeResult, err error) {
+	n, err := m.Node(name)
+	if err != nil {
+		return r, err
+	}
+	return NodeResult{dir, n.ID, n.Name, n.Addr, n.Peer, m.Epoch, len(m.Nodes)}, nil
+}
+
+// Text prints it for a person, and what comes next.
+func (r NodeResult) Text(w io.Writer) {
+	command.Table(w, command.Row("node", fmt.Sprintf("%s, number %d, of %d", r.Name, r.ID, r.Nodes)),
+		command.Row("clients reach it at", r.Addr),
+		command.Row("nodes reach it at", r.Peer), command.Row("map", fmt.Sprintf("epoch %d", r.Epoch)))
+	fmt.Fprintf(w, "next: skep serve --dir %s\n", r.Dir)
+}
+
+// NodeFlags are the flags that say what a node is.
+type NodeFlags struct {
+	Dir  string
+	Node clustermap.Node
+}
+
+// Register makes the flags.
+func (f *NodeFlags) Register(fl *pflag.FlagSet) {
+	fl.StringVar(&f.Dir, "dir", "",
+		"directory of the node's store on this machine; made when it is not there (required)")
+	fl.StringVar(&f.Node.Addr, "addr", "",
+		"where clients reach the node's binary protocol: HOST:PORT, or unix: and a path (required)")
+	fl.StringVar(&f.Node.Peer, "peer", "", "where the other nodes reach it: HOST:PORT (required)")
+	fl.IntVar(&f.Node.Weight, "weight", 1, "its share of the blocks, beside the others' weights: 1 to 65535")
+	fl.StringSliceVar(&f.Node.Domain, "domain", nil, "what may fail with it, the widest first: zone, rack, host")
+}
+
+// Check refuses what is missing.
+func (f *NodeFlags) Check() error {
+	for _, v := range []struct{ flag, value string }{
+		{"--dir", f.Dir}, {"--addr", f.Node.Addr}, {"--peer", f.Node.Peer},
+	} {
+		if v.value == "" {
+			return skep.Invalidf("cluster", v.flag, "empty", "given")
+		}
+	}
+	if f.Node.Weight < 1 || f.Node.Weight > clustermap.MaxWeight {
+		return skep.Invalidf("cluster", "--weight", f.Node.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))
+	}
+	return nil
+}
+
+// ClusterCommands are those that ask a node of a cluster that agrees on its map.
+func ClusterCommands(a *command.App) []*cobra.Command {
+	return []*cobra.Command{clusterAddCommand(a), clusterRemoveCommand(a), clusterStatusCommand(a)}
+}
+
+// ask makes a call on the cluster.
+func (r *remote) ask(ctx context.Context, name string, in, out any) error {
+	b, err := json.Marshal(in)
+	if err == nil {
+		b, err = r.c.Admin(ctx, name, b)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, out)
+	}
+	switch skep.KindOf(err) {
+	case skep.Unsupported:
+		err = command.WithNext(err, "that server agrees with nobody on a map: name a node of the cluster with --server; "+
+			"skep cluster init makes a cluster")
+	case skep.Unavailable, skep.Deadline:
+		err = command.WithNext(err, "most of the nodes that vote do not reach each other, or the answer was lost: "+
+			"see skep cluster status, and whether the change is made")
+	}
+	return err
+}
+
+func clusterAddCommand(a *command.App) *cobra.Command {
+	f := NodeFlags{}
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "add a node to a cluster, on the machine of the new node",
+		Long: `Has the nodes of a cluster agree that there is one more, and makes --dir its directory: skep serve --dir D
+is that node then. Run it on the new node's machine; --server is any node of the cluster. Blocks that the map places
+on the new node now are a miss until they are put again.`,
+		Args: takes("the new node's NAME", 1),
+	}
+	f.Register(cmd.Flags())
+	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		f.Node.Name = args[0]
+		in := false
+		log, err := r.Logger()
+		if err != nil {
+			return err
+		}
+		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (*clustermap.Map, error) {
+			var added member.Added
+			err := r.ask(ctx, "cluster add", f.Node, &added)
+			if err == nil && added.Map == nil {
+				err = skep.Invalidf("cluster", "answer", "no map", "the map with the node")
+			}
+			if skep.KindOf(err) == skep.Conflict {
+				err = command.WithNext(err,
+					"choose another name; where a node of that name is gone for good: skep cluster remove, then add it")
+			}
+			in = err == nil
+			return added.Map, err
+		})
+		if err != nil && in {
+			err = command.WithNext(err, "the map has the node, and its directory was not made: "+
+				"skep cluster remove "+args[0]+", empty cluster/ in --dir, then add it again")
+		}
+		if err != nil {
+			return err
+		}
+		res, err := NewNodeResult(f.Dir, args[0], m)
+		if err != nil {
+			return err
+		}
+		return r.Print(res, res.Text)
+	})
+	return checkedFirst(cmd, f.Check)
+}
+
+// checkedFirst has a command look at its flags before it connects.
+func checkedFirst(cmd *cobra.Command, check func() error) *cobra.Command {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := check(); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// RemovedResult is what cluster remove prints.
+type RemovedResult struct {
+	Name  string `json:"name"`
+	Epoch uint32 `json:"epoch"`
+}
+
+func clusterRemoveCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "take a node out of a cluster, and give up what it has",
+		Long: `Has the nodes of a cluster agree on a map without a node. The blocks that it has are given up: nothing
+moves them, and they are a miss until they are put again. Its server goes on and is asked by nobody: stop it. Its directory is that of
+no node any more: remove it, or its cluster/, before the machine is added again.`,
+		Args: takes("a node's NAME", 1),
+	}
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		var removed member.Removed
+		err := r.ask(ctx, "cluster remove", clustermap.Node{Name: args[0]}, &removed)
+		if skep.KindOf(err) == skep.NotFound {
+			err = command.WithNext(err, "skep cluster status names the nodes there are")
+		}
+		if err != nil {
+			return err
+		}
+		return r.Print(RemovedResult{args[0], removed.Epoch}, func(w io.Writer) {
+			fmt.Fprintf(w, "node %s is out of the map of epoch %d: stop its server\n", args[0], removed.Epoch)
+		})
+	})
+}
+
+func clusterStatusCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "say how a cluster stands: nodes, epoch, who leads, who is behind",
+		Long: `Asks a node how the cluster stands, and it asks the others. Exit code 6: nobody leads, so that the map
+cannot be changed, or a node did not answer.`,
+		Args: command.NoArgs,
+	}
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		var s consensus.Status
+		if err := r.ask(ctx, "cluster", struct{}{}, &s); err != nil {
+			return err
+		}
+		bad := s.Leader == 0 || s.Error != ""
+		for _, n := range s.Nodes {
+			bad = bad || !n.Reached
+		}
+		if bad {
+			r.Code = command.Faults
+		}
+		return r.Print(s, func(w io.Writer) { clusterText(w, &s) })
+	})
+}
+
+func clusterText(w io.Writer, s *consensus.Status) {
+	leader := "nobody: the map cannot be changed until most of the nodes that vote reach each other"
+	rows := [][]string{command.Row("node", "id", "clients", "nodes", "weight", "state", "part", "epoch", "behind")}
+	for _, n := range s.Nodes {
+		part := "hears"
+		switch {
+		case n.ID == s.Leader:
+			part, leader = "leads", n.Name
+		case n.Voter:
+			part = "votes"
+		}
+		epoch, behind := fmt.Sprint(n.Epoch), fmt.Sprint(n.Behind)
+		if !n.Reached {
+			epoch, behind = "-", "does not answer"
+		}
+		rows = append(rows, command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind))
+	}
+	command.Table(w, command.Row("leader", leader), command.Row("epoch", s.Epoch))
+	if s.Error != "" {
+		fmt.Fprintf(w, "the node that was asked takes no part any more: %s\n", s.Error)
+	}
+	fmt.Fprintln(w)
+	command.Table(w, rows...)
+}

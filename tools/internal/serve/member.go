@@ -1,0 +1,195 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/tools/internal/member"
+)
+
+// member reads whose directory dir is: a node's that agrees with others on the map, or nobody's (nil).
+func (c *Config) member() (*member.Identity, *clustermap.Map, error) {
+	if c.Dir == "" {
+		return nil, nil, nil
+	}
+	return member.Read(c.Dir)
+}
+
+// peerListen is where other nodes reach this one.
+func (c *Config) peerListen(id *member.Identity) string {
+	if c.Peers.Listen != "" {
+		return c.Peers.Listen
+	}
+	return id.Peer
+}
+
+func (c *Config) checkPeers() (wrong []error) {
+	p := &c.Peers
+	switch all := p.Cert != "" && p.Key != "" && p.CA != ""; {
+	case !all && p.Cert+p.Key+p.CA != "":
+		wrong = append(wrong, problem("peers.cert, peers.key and peers.ca", "some of them", "all three or none"))
+	case all:
+		if _, err := loadPeerCertificate(p); err != nil {
+			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers", Err: err})
+		}
+	}
+	id, _, err := c.member()
+	switch {
+	case err != nil: // listenAsNode has said so
+	case id == nil && p.Listen != "":
+		wrong = append(wrong, problem("peers.listen", p.Listen,
+			"empty, while dir is no node's (skep cluster init and add make it one)"))
+	case id != nil:
+		at := c.peerListen(id)
+		host, _, err := net.SplitHostPort(at)
+		if err != nil {
+			wrong = append(wrong, problem("peers.listen", at, "HOST:PORT"))
+		} else if p.Cert == "" && !loopback(host) {
+			wrong = append(wrong, problem("peers.listen", at, noTLS))
+		}
+	}
+	return wrong
+}
+
+const noTLS = "a loopback address (127.0.0.1, ::1, localhost) while peers.cert, peers.key and peers.ca are empty"
+
+// peerFiles is how many descriptors the agreement needs.
+func (c *Config) peerFiles() int {
+	id, m, err := c.member()
+	if err != nil || id == nil {
+		return 0
+	}
+	return logFiles + peerConns + 4*len(m.Nodes)
+}
+
+// Descriptors of the agreement: its log's, and what other nodes and strangers connect to. The node that leads has up to
+// four connections to each other one besides.
+const (
+	logFiles  = 96
+	peerConns = 256
+)
+
+// membership is the server's part in agreeing on the map.
+type membership struct {
+	c    *consensus.Member
+	id   member.Identity
+	dir  string
+	log  *slog.Logger
+	stop func()
+	// told is the epoch of the map that clients are told. Only follow's caller uses it.
+	told uint32
+}
+
+// join has the server take part, where dir is a node's that agrees on the map.
+func (s *server) join() error {
+	id, m, err := s.c.member()
+	if err != nil || id == nil {
+		return err
+	}
+	at := s.c.peerListen(id)
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers.listen", Value: at, Err: err}
+	}
+	log := s.log.With("part", "cluster")
+	c, err := consensus.Open(consensus.Options{
+		ID: id.ID, Dir: member.Dir(s.c.Dir), Listener: s.peers.listener(l), Dial: s.peers.dial,
+		Known: m, Conns: peerConns, Logger: log,
+	})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log, told: m.Epoch}
+	s.member.stop = c.Watch(s.agreed)
+	log.Info("agrees on the cluster's map", "node", id.Name, "peers", at, "tls", s.c.Peers.Cert != "", "epoch", m.Epoch)
+	return nil
+}
+
+// leave ends the server's part.
+func (s *server) leave() {
+	if s.member == nil {
+		return
+	}
+	s.member.stop()
+	if err := s.member.c.Close(); err != nil {
+		s.member.log.Error("the part in agreeing on the map did not end as it should", "error", err)
+	}
+}
+
+// agreed goes on by a map that is agreed on, and keeps it for the next start.
+func (s *server) agreed(m *clustermap.Map) {
+	o := s.member
+	if m.Epoch <= o.told { // it is begun anew, and hears the log again
+		return
+	}
+	text, err := m.Public().Encode()
+	if err == nil {
+		err = s.wire.SetCluster(text, m.Epoch)
+	}
+	if err != nil {
+		o.log.Error("a map that is agreed on is not taken: the one in use stays", "epoch", m.Epoch, "error", err)
+		return
+	}
+	o.told = m.Epoch
+	if err := member.WriteMap(o.dir, m); err != nil {
+		o.log.Error("the map is not kept: the next start begins with an older one", "epoch", m.Epoch, "error", err)
+	}
+	o.log.Info("the cluster has a new map", "epoch", m.Epoch, "nodes", len(m.Nodes))
+	for i := range m.Nodes {
+		if m.Nodes[i].ID == o.id.ID {
+			return
+		}
+	}
+	o.log.Warn("this node is not in the map any more: nobody looks for what it has", "node", o.id.Name)
+}
+
+// addPatience is how long a change may take, an election included.
+const addPatience = 20 * time.Second
+
+// adminCluster carries out calls on the cluster: how it stands, and changes of its map.
+func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+	const op = "cluster"
+	if s.member == nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "no node that agrees on a map",
+			Limit: "a node that was founded or added (skep cluster init, skep cluster add)"}
+	}
+	c := s.member.c
+	if name == "cluster" {
+		return json.Marshal(c.Status(ctx))
+	}
+	var n clustermap.Node
+	d := json.NewDecoder(bytes.NewReader(in))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&n); err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: name, Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, addPatience)
+	defer cancel()
+	if name == "cluster remove" {
+		epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.RemoveNode, Name: n.Name})
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(member.Removed{Epoch: epoch})
+	}
+	if host, _, err := net.SplitHostPort(n.Peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
+		return nil, skep.Invalidf(op, "peer address", n.Peer, noTLS)
+	}
+	if _, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n}); err != nil {
+		return nil, err
+	}
+	m := c.Map()
+	if _, err := m.Node(n.Name); err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name,
+			Limit: "a node that nobody removes meanwhile"}
+	}
+	return json.Marshal(member.Added{Map: m.Public()})
+}
