@@ -89,14 +89,14 @@ const (
 //	Latent     Layers × BlockTokens × HeadDim elements (HeadDim = latent + rope dimensions)
 //	Opaque     Bytes bytes, or any size up to MaxPartBytes when Bytes is 0
 type Shape struct {
-	Kind        ShapeKind   `json:"kind"`
-	Layers      int         `json:"layers,omitempty"`
-	KVHeads     int         `json:"kv_heads,omitempty"`
-	HeadDim     int         `json:"head_dim,omitempty"`
-	Element     ElementType `json:"element,omitempty"`
-	BlockTokens int         `json:"block_tokens"` // B; at least 1
-	Order       AxisOrder   `json:"order,omitempty"`
-	Bytes       int64       `json:"bytes,omitempty"` // Opaque only
+	Kind        ShapeKind   `json:"kind"`               // 0: opaque, 1: attention, 2: latent
+	Layers      int         `json:"layers,omitempty"`   // of the model
+	KVHeads     int         `json:"kv_heads,omitempty"` // heads of keys and values
+	HeadDim     int         `json:"head_dim,omitempty"` // elements of a head
+	Element     ElementType `json:"element,omitempty"`  // 1: bf16, 2: f16, 3: f32, 4: fp8, 5: i8, 6: fp4
+	BlockTokens int         `json:"block_tokens"`       // B; at least 1
+	Order       AxisOrder   `json:"order,omitempty"`    // of axes; 0: hnd, 1: nhd
+	Bytes       int64       `json:"bytes,omitempty"`    // Opaque only
 }
 
 // Validate returns an Invalid error naming the first field outside its limits.

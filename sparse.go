@@ -127,54 +127,58 @@ type SparseContext interface {
 
 // SparseInfo is a context as it stands.
 type SparseInfo struct {
-	Scope       Scope       `json:"-"`
-	Last        Key         `json:"-"`
-	Layers      int         `json:"layers"`
-	Entries     int         `json:"entries"`
-	Appended    int         `json:"appended"` // of them, since the chain was clustered
-	EntryBytes  int64       `json:"entry_bytes"`
-	RecordBytes int64       `json:"record_bytes"`
-	Devices     int         `json:"devices"`
-	Window      int         `json:"window"` // steps an appended entry waits
-	RunSeconds  float64     `json:"run_s"`  // what a read costs its drive beside its pages, as measured so far
-	PageSeconds float64     `json:"page_s"` // and each 4 KiB of it
-	PerLayer    []LayerInfo `json:"per_layer"`
+	Scope       Scope `json:"-"`
+	Last        Key   `json:"-"`
+	Layers      int   `json:"layers"`       // of the model
+	Entries     int   `json:"entries"`      // appended ones included
+	Appended    int   `json:"appended"`     // of them, since the chain was clustered (entries)
+	EntryBytes  int64 `json:"entry_bytes"`  // of an entry (bytes)
+	RecordBytes int64 `json:"record_bytes"` // the same in whole pages (bytes)
+	Devices     int   `json:"devices"`      // devices that the records are spread over
+	Window      int   `json:"window"`       // an appended entry waits so many (steps)
+	// what a read costs its drive beside its pages, as measured so far (s)
+	RunSeconds  float64     `json:"run_s"`
+	PageSeconds float64     `json:"page_s"`    // what each 4 KiB of a read costs (s)
+	PerLayer    []LayerInfo `json:"per_layer"` // each layer's layout
 }
 
 // LayerInfo is one layer of a context.
 type LayerInfo struct {
-	Generation     uint64  `json:"generation"` // of the layout
-	Clusters       int     `json:"clusters"`
-	Records        int     `json:"records"` // copies counted
-	Steps          int     `json:"steps"`   // observed
-	Resident       int     `json:"resident"`
-	IndexBytes     int64   `json:"index_bytes"` // keys, routes, profile and recall
-	RowBytes       int64   `json:"row_bytes"`   // medoids, routes and clusters as the Store's rows hold them (Sidecars); 0: it holds none
-	Overgrown      int     `json:"overgrown"`   // clusters with so many runs that they should be laid out anew
-	Share          float64 `json:"share"`       // bound ÷ planned time of fetches, moving average
-	Decayed        bool    `json:"decayed"`     // Share has fallen well below what it was when laid out
-	PrefetchRead   int64   `json:"prefetch_read"`
-	PrefetchJoined int64   `json:"prefetch_joined"`
+	Generation uint64 `json:"generation"`  // of the layout
+	Clusters   int    `json:"clusters"`    // clusters of the layer
+	Records    int    `json:"records"`     // records, copies counted
+	Steps      int    `json:"steps"`       // steps observed
+	Resident   int    `json:"resident"`    // in DRAM (entries)
+	IndexBytes int64  `json:"index_bytes"` // keys, routes, profile and recall (bytes)
+	// medoids, routes and clusters as the Store's rows hold them (Sidecars); 0: in their block alone (bytes)
+	RowBytes int64 `json:"row_bytes"`
+	// with so many runs, by appended entries, that they should be laid out anew (clusters)
+	Overgrown      int     `json:"overgrown"`
+	Share          float64 `json:"share"`           // bound ÷ planned time of fetches, moving average
+	Decayed        bool    `json:"decayed"`         // share has fallen well below its best
+	PrefetchRead   int64   `json:"prefetch_read"`   // read ahead of a step (records)
+	PrefetchJoined int64   `json:"prefetch_joined"` // of them, fetched then (records)
 }
 
 // ReclusterResult is what became of a reclustering.
 type ReclusterResult struct {
-	Kept    bool    `json:"kept"`    // the new layout is in use
-	Tau     float64 `json:"tau"`     // radius of its clusters, chosen on steps of neither profile nor judgement
+	Kept bool `json:"kept"` // the new layout is in use
+	// radius of the new layout's clusters, chosen on steps that neither it was made from nor judged by
+	Tau     float64 `json:"tau"`
 	Reason  string  `json:"reason"`  // why not
-	Before  float64 `json:"before"`  // planned read time on the judged steps, seconds a step
-	After   float64 `json:"after"`   //
-	Judged  int     `json:"judged"`  // steps
+	Before  float64 `json:"before"`  // planned read time of a judged step before (s)
+	After   float64 `json:"after"`   // planned read time of a judged step with the new layout (s)
+	Judged  int     `json:"judged"`  // explorative steps that it was judged by
 	Moved   int     `json:"moved"`   // records written
 	Resumed bool    `json:"resumed"` // part of it had been written before
 }
 
 // SparseClusters describes a layer's clusters.
 type SparseClusters struct {
-	Sizes   []int     `json:"sizes"`
-	Radii   []float64 `json:"radii"` // largest distance to the medoid, observed; 1 where nothing was
-	Runs    []int     `json:"runs"`  // reads a whole cluster takes
-	Copies  float64   `json:"copies"`
+	Sizes   []int     `json:"sizes"`   // entries of each cluster
+	Radii   []float64 `json:"radii"`   // largest observed distance to the medoid; 1 where nothing was observed
+	Runs    []int     `json:"runs"`    // reads a whole cluster takes
+	Copies  float64   `json:"copies"`  // records per entry
 	Balance float64   `json:"balance"` // mean records of the devices ÷ the greatest
 	// Members lists each cluster's entries, and Places the device of each entry's first
 	// copy: what a picture is drawn from.

@@ -7,52 +7,52 @@ type Stats struct {
 	Backend       string    `json:"backend"`        // "iouring", "pool", "memory"; of the devices
 	BackendReason string    `json:"backend_reason"` // why not another
 	Simulated     bool      `json:"simulated"`      // a device is a simulation
-	Opened        time.Time `json:"opened"`
-	Epoch         uint64    `json:"epoch"`
-	State         string    `json:"state"` // "ok", "read-only", "failed: why"
+	Opened        time.Time `json:"opened"`         // when the store was opened
+	Epoch         uint64    `json:"epoch"`          // how often it was opened
+	State         string    `json:"state"`          // "ok", "read-only", "failed: why"
 
-	Blocks        int64 `json:"blocks"`
+	Blocks        int64 `json:"blocks"`         // stored
 	BlockBytes    int64 `json:"block_bytes"`    // payload of stored blocks, one copy each; purged ones count until they are cleaned away
 	CapacityBytes int64 `json:"capacity_bytes"` // the cap on DeviceBytes
 	DeviceBytes   int64 `json:"device_bytes"`   // size of the devices, as far as they are allotted
-	FreeGroups    int   `json:"free_groups"`
-	Groups        int   `json:"groups"`
+	FreeGroups    int   `json:"free_groups"`    // stripe groups that are free
+	Groups        int   `json:"groups"`         // stripe groups in use
 
-	Lookups        int64            `json:"lookups"`
-	LookupKeys     int64            `json:"lookup_keys"`
-	LookupHits     int64            `json:"lookup_hits"`  // keys found
-	PutBlocks      int64            `json:"put_blocks"`   // committed
-	PutBytes       int64            `json:"put_bytes"`    // payload of them, one copy each
-	PutExists      int64            `json:"put_exists"`   //
-	PutDiffers     int64            `json:"put_differs"`  // Exists with other bytes
-	PutDeclined    map[string]int64 `json:"put_declined"` // by reason
-	RestoredBlocks int64            `json:"restored_blocks"`
-	RestoredBytes  int64            `json:"restored_bytes"`
-	RestoreTiers   map[string]int64 `json:"restore_tiers"`  // bytes by tier
-	RestoreMisses  map[string]int64 `json:"restore_misses"` // chunks by reason
-	CopiedBytes    int64            `json:"copied_bytes"`   // that took a copy for want of alignment
-	JoinedBytes    int64            `json:"joined_bytes"`   // that another restore's read brought
-	KeptBytes      int64            `json:"kept_bytes"`     // read by one restore and put into the DRAM tier because others under way wanted them
-	BrokenPromises int64            `json:"broken_promises"`
-	Overloaded     int64            `json:"overloaded"`     // calls refused because too much was under way
-	Evicted        int64            `json:"evicted"`        // blocks dropped to make room
-	EvictedUnread  int64            `json:"evicted_unread"` // of these, the ones never found by a lookup, read or put again since they were put
-	MovedBytes     int64            `json:"moved_bytes"`
-	Damaged        int64            `json:"damaged"` // granules that did not match
-	Leases         int              `json:"leases"`
-	LeasedBytes    int64            `json:"leased_bytes"`
+	Lookups        int64            `json:"lookups"`         // calls of Lookup
+	LookupKeys     int64            `json:"lookup_keys"`     // keys looked up
+	LookupHits     int64            `json:"lookup_hits"`     // keys found
+	PutBlocks      int64            `json:"put_blocks"`      // committed
+	PutBytes       int64            `json:"put_bytes"`       // payload of them, one copy each
+	PutExists      int64            `json:"put_exists"`      // blocks that were there already
+	PutDiffers     int64            `json:"put_differs"`     // Exists with other bytes
+	PutDeclined    map[string]int64 `json:"put_declined"`    // by reason
+	RestoredBlocks int64            `json:"restored_blocks"` // blocks delivered by restores
+	RestoredBytes  int64            `json:"restored_bytes"`  // bytes delivered by restores
+	RestoreTiers   map[string]int64 `json:"restore_tiers"`   // bytes by tier
+	RestoreMisses  map[string]int64 `json:"restore_misses"`  // chunks by reason
+	CopiedBytes    int64            `json:"copied_bytes"`    // that took a copy for want of alignment
+	JoinedBytes    int64            `json:"joined_bytes"`    // that another restore's read brought
+	KeptBytes      int64            `json:"kept_bytes"`      // read by one restore and put into the DRAM tier because others under way wanted them
+	BrokenPromises int64            `json:"broken_promises"` // leased blocks that could not be restored
+	Overloaded     int64            `json:"overloaded"`      // calls refused because too much was under way
+	Evicted        int64            `json:"evicted"`         // blocks dropped to make room
+	EvictedUnread  int64            `json:"evicted_unread"`  // of these, the ones never found by a lookup, read or put again since they were put
+	MovedBytes     int64            `json:"moved_bytes"`     // payload written again by cleaning
+	Damaged        int64            `json:"damaged"`         // granules that did not match
+	Leases         int              `json:"leases"`          // held now
+	LeasedBytes    int64            `json:"leased_bytes"`    // payload under them
 
-	Admission   AdmissionStats  `json:"admission"`
-	TwoPointers TwoPointerStats `json:"two_pointers"`
-	Prefetch    PrefetchStats   `json:"prefetch"`
-	Reuse       ReuseStats      `json:"reuse"`
+	Admission   AdmissionStats  `json:"admission"`    // of Cache blocks on their way from DRAM to the drives
+	TwoPointers TwoPointerStats `json:"two_pointers"` // of restores beside computing
+	Prefetch    PrefetchStats   `json:"prefetch"`     // of blocks read ahead because of hints
+	Reuse       ReuseStats      `json:"reuse"`        // hit ratios by size, as lookups were seen
 
 	Tenants  []TenantStats  `json:"tenants"`  // the 64 that hold most
 	Programs []ProgramStats `json:"programs"` // of Hint.Program
 	Work     []WorkStats    `json:"work"`     // in the background, now
 
-	Devices []DeviceStats `json:"devices"`
-	Memory  []MemoryStats `json:"memory"`
+	Devices []DeviceStats `json:"devices"` // drives of the store
+	Memory  []MemoryStats `json:"memory"`  // what memory is held for
 }
 
 // AdmissionStats is what became of Cache blocks on their way from DRAM to the drives.
@@ -61,14 +61,14 @@ type AdmissionStats struct {
 	BudgetPerDay    int64            `json:"budget_per_day"`    // of each device; 0: none
 	BudgetLeft      int64            `json:"budget_left"`       // that may be written now, all devices; below 0: owed
 	WaitingBlocks   int64            `json:"waiting_blocks"`    // in DRAM, not decided on
-	WaitingBytes    int64            `json:"waiting_bytes"`     //
+	WaitingBytes    int64            `json:"waiting_bytes"`     // payload of them
 	QueuedBytes     int64            `json:"queued_bytes"`      // admitted, not written yet
-	AdmittedBlocks  int64            `json:"admitted_blocks"`   //
-	AdmittedBytes   int64            `json:"admitted_bytes"`    //
+	AdmittedBlocks  int64            `json:"admitted_blocks"`   // blocks written to the drives, or to be
+	AdmittedBytes   int64            `json:"admitted_bytes"`    // payload of them
 	PromisedBlocks  int64            `json:"promised_blocks"`   // of them, only because a lease or pin protects them
 	Refused         map[string]int64 `json:"refused"`           // blocks by reason
 	RefusedHits     int64            `json:"refused_hits"`      // blocks put again after they were refused: hits that cost
-	RefusedHitBytes int64            `json:"refused_hit_bytes"` //
+	RefusedHitBytes int64            `json:"refused_hit_bytes"` // payload of them
 }
 
 // PrefetchStats is what became of blocks read into DRAM because a hint said they are needed soon.
@@ -98,83 +98,83 @@ type TwoPointerStats struct {
 // ReuseStats is what a sample of the looked-up keys says about sizes: the hit ratio an
 // LRU of a size would have had lately.
 type ReuseStats struct {
-	References   int64        `json:"references"`    // keys looked up that it speaks of
-	SampleRate   float64      `json:"sample_rate"`   // of the keys
-	Dropped      int64        `json:"dropped"`       // sampled references that were not taken in, for want of time
+	References   int64        `json:"references"`    // keys looked up that the curve speaks of
+	SampleRate   float64      `json:"sample_rate"`   // share of the keys that were followed
+	Dropped      int64        `json:"dropped"`       // sampled references that were left out, for want of time
 	DRAM         float64      `json:"dram"`          // hit ratio of the DRAM tier's size alone
-	TwiceDRAM    float64      `json:"twice_dram"`    //
+	TwiceDRAM    float64      `json:"twice_dram"`    // of twice that
 	Devices      float64      `json:"devices"`       // of the devices' size
-	TwiceDevices float64      `json:"twice_devices"` //
-	Curve        []ReusePoint `json:"curve"`         // by size
+	TwiceDevices float64      `json:"twice_devices"` // of twice that
+	Curve        []ReusePoint `json:"curve"`         // hit ratio by size
 }
 
 // ReusePoint is one point of a miss-ratio curve.
 type ReusePoint struct {
-	Blocks   int64   `json:"blocks"`
-	Bytes    int64   `json:"bytes"`
-	HitRatio float64 `json:"hit_ratio"`
+	Blocks   int64   `json:"blocks"`    // a size (blocks)
+	Bytes    int64   `json:"bytes"`     // the same (bytes)
+	HitRatio float64 `json:"hit_ratio"` // of an LRU of that size
 }
 
 // TenantStats is what one tenant holds on the devices, one copy of each block.
 type TenantStats struct {
-	Name       string `json:"name"`
-	Bytes      int64  `json:"bytes"`
+	Name       string `json:"name"`        // the tenant's name
+	Bytes      int64  `json:"bytes"`       // it holds, one copy of each block
 	ShareBytes int64  `json:"share_bytes"` // 0: none
 }
 
 // ProgramStats is what the blocks that hints gave to a program brought.
 type ProgramStats struct {
-	Name           string `json:"name"`
-	Blocks         int64  `json:"blocks"` // known to be its
-	RestoredBlocks int64  `json:"restored_blocks"`
+	Name           string `json:"name"`            // the program's name
+	Blocks         int64  `json:"blocks"`          // known to be its
+	RestoredBlocks int64  `json:"restored_blocks"` // of them, delivered by restores
 }
 
 // WorkStats is a piece of background work under way.
 type WorkStats struct {
-	Name  string    `json:"name"`
+	Name  string    `json:"name"`  // what work it is
 	Unit  string    `json:"unit"`  // of Done and Total: bytes, blocks, groups
-	Done  int64     `json:"done"`  //
+	Done  int64     `json:"done"`  // how far it is
 	Total int64     `json:"total"` // 0: not known
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since"` // when it began
 }
 
 // WearStats is what a drive reports of its own wear. Known is false where it does not,
 // or may not be asked.
 type WearStats struct {
-	Known        bool    `json:"known"`
-	Why          string  `json:"why"`           // it is not known
-	PercentUsed  float64 `json:"percent_used"`  // of the life the maker promises; may pass 100
-	BytesWritten int64   `json:"bytes_written"` // by the host, over the drive's life
-	PowerOnHours int64   `json:"power_on_hours"`
-	Spare        float64 `json:"spare"`     // percent of spare blocks left
-	DaysLeft     float64 `json:"days_left"` // at the rate of its life so far; 0: cannot be said
+	Known        bool    `json:"known"`          // the drive says how worn it is
+	Why          string  `json:"why"`            // it is not known
+	PercentUsed  float64 `json:"percent_used"`   // of the life the maker promises; may pass 100
+	BytesWritten int64   `json:"bytes_written"`  // by the host, over the drive's life
+	PowerOnHours int64   `json:"power_on_hours"` // over the drive's life
+	Spare        float64 `json:"spare"`          // percent of spare blocks left
+	DaysLeft     float64 `json:"days_left"`      // at the rate of its life so far; 0: cannot be said
 }
 
 // DeviceStats is one device's share.
 type DeviceStats struct {
-	Index         int     `json:"index"`
-	Path          string  `json:"path"`
-	Backend       string  `json:"backend"`
-	Simulated     bool    `json:"simulated"`
-	State         string  `json:"state"`
-	Size          int64   `json:"size"`
-	BytesRead     int64   `json:"bytes_read"`
-	BytesWritten  int64   `json:"bytes_written"`
-	Reads         int64   `json:"reads"`
-	Writes        int64   `json:"writes"`
-	Flushes       int64   `json:"flushes"`
-	Errors        int64   `json:"errors"`
-	WrongReads    int64   `json:"wrong_reads"` // that brought other bytes than were written
-	InFlight      int     `json:"in_flight"`
+	Index         int     `json:"index"`           // its number
+	Path          string  `json:"path"`            // where it is
+	Backend       string  `json:"backend"`         // what moves its bytes
+	Simulated     bool    `json:"simulated"`       // its speed is a model's
+	State         string  `json:"state"`           // in use, fenced, dead, …, and why
+	Size          int64   `json:"size"`            // of the drive
+	BytesRead     int64   `json:"bytes_read"`      // from the drive
+	BytesWritten  int64   `json:"bytes_written"`   // to the drive
+	Reads         int64   `json:"reads"`           // operations
+	Writes        int64   `json:"writes"`          // operations
+	Flushes       int64   `json:"flushes"`         // operations
+	Errors        int64   `json:"errors"`          // operations that failed
+	WrongReads    int64   `json:"wrong_reads"`     // that brought other bytes than were written
+	InFlight      int     `json:"in_flight"`       // operations under way
 	ReadLatencyUs float64 `json:"read_latency_us"` // moving average
 
 	WriteLatencyUs float64   `json:"write_latency_us"` // moving average
-	Wear           WearStats `json:"wear"`
+	Wear           WearStats `json:"wear"`             // what the drive reports of it
 }
 
 // MemoryStats is one row of the memory table: who holds how much, and its cap.
 type MemoryStats struct {
-	Name string `json:"name"`
-	Used int64  `json:"used"`
-	Cap  int64  `json:"cap"` // 0: bounded by what Name says
+	Name string `json:"name"` // who holds it
+	Used int64  `json:"used"` // held now (bytes)
+	Cap  int64  `json:"cap"`  // the most it may hold; 0: bounded by what its name says (bytes)
 }

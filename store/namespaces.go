@@ -168,12 +168,12 @@ type NamespaceRequest struct {
 
 // NamespaceDeletion is what came of it.
 type NamespaceDeletion struct {
-	ID     skep.NamespaceID `json:"id"`
-	Tenant string           `json:"tenant"`
-	Name   string           `json:"name"`
-	Blocks int64            `json:"blocks"` // it had
-	Bytes  int64            `json:"bytes"`  // of their payload
-	DryRun bool             `json:"dry_run"`
+	ID     skep.NamespaceID `json:"id"`      // the namespace's number
+	Tenant string           `json:"tenant"`  // who paid for it
+	Name   string           `json:"name"`    // the namespace's name
+	Blocks int64            `json:"blocks"`  // it had (blocks)
+	Bytes  int64            `json:"bytes"`   // of their payload (bytes)
+	DryRun bool             `json:"dry_run"` // nothing was changed
 }
 
 // DeleteNamed deletes the namespace that has a tenant's name, or with DryRun says what that would

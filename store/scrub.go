@@ -32,21 +32,21 @@ type ScrubOptions struct {
 
 // ScrubReport is what a scrub found and did.
 type ScrubReport struct {
-	Groups      int     `json:"groups"` // read
-	OfGroups    int     `json:"of_groups"`
-	Blocks      int64   `json:"blocks"`
-	Bytes       int64   `json:"bytes"`      // payload read, each copy counted
-	BadCopies   int64   `json:"bad_copies"` // blocks with a wrong copy and their bytes all there; not repaired
-	Repaired    int64   `json:"repaired"`   // of these, written again
-	Lost        int64   `json:"lost"`       // blocks no copy of which is right: forgotten
-	Unread      int64   `json:"unread"`     // blocks a drive did not deliver
-	Headers     int64   `json:"headers"`    // headers and superblocks that were wrong
-	LogsMended  int64   `json:"logs"`       // records and names that were missing in the logs, written again
-	Seconds     float64 `json:"seconds"`
-	DryRun      bool    `json:"dry_run"`
-	Faults      []Fault `json:"faults"`
-	MoreFaults  int64   `json:"more_faults"` // that were not listed
-	BytesPerSec float64 `json:"bytes_per_second"`
+	Groups      int     `json:"groups"`           // stripe groups read
+	OfGroups    int     `json:"of_groups"`        // stripe groups there were
+	Blocks      int64   `json:"blocks"`           // read (blocks)
+	Bytes       int64   `json:"bytes"`            // of payload, each copy counted (bytes)
+	BadCopies   int64   `json:"bad_copies"`       // with a wrong copy and their bytes all there; not repaired (blocks)
+	Repaired    int64   `json:"repaired"`         // with a wrong copy, written again (blocks)
+	Lost        int64   `json:"lost"`             // no copy of which is right: forgotten (blocks)
+	Unread      int64   `json:"unread"`           // a drive did not deliver (blocks)
+	Headers     int64   `json:"headers"`          // headers and superblocks that were wrong
+	LogsMended  int64   `json:"logs"`             // records and names that were missing in the logs, written again
+	Seconds     float64 `json:"seconds"`          // it took (s)
+	DryRun      bool    `json:"dry_run"`          // nothing was changed
+	Faults      []Fault `json:"faults"`           // what was found, the first 1,000
+	MoreFaults  int64   `json:"more_faults"`      // faults after the first 1,000
+	BytesPerSec float64 `json:"bytes_per_second"` // payload read a second (bytes/s)
 }
 
 // Sound says that nothing was wrong.

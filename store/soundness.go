@@ -37,23 +37,28 @@ type VerifyOptions struct {
 
 // VerifyReport is what was found.
 type VerifyReport struct {
-	Sound      bool    `json:"sound"`
-	Store      string  `json:"store"`
-	Clean      bool    `json:"clean"` // closed in order
-	Devices    int     `json:"devices"`
-	Groups     int     `json:"groups"`
-	Blocks     int64   `json:"blocks"`
-	Namespaces int     `json:"namespaces"`
-	Pending    int     `json:"pending"`         // entries the next open writes to the devices
-	Leftovers  int64   `json:"leftovers"`       // records on devices of blocks that were evicted or never committed; the store knows of them
-	TornLogs   int     `json:"torn_logs"`       // logs with pages that are damaged or were never finished; what is missing through them is among the faults
-	Sides      int     `json:"side_sets"`       // blocks with side rows: layers of clustered contexts
-	StaleSides int     `json:"stale_side_sets"` // of an earlier version of their block, or of none: made anew when that is opened, or deleted
-	Deep       bool    `json:"deep"`
-	BytesRead  int64   `json:"bytes_read"` // payload
-	Seconds    float64 `json:"seconds"`
-	Faults     []Fault `json:"faults"`
-	MoreFaults int64   `json:"more_faults"`
+	Sound      bool   `json:"sound"`      // no fault
+	Store      string `json:"store"`      // its id
+	Clean      bool   `json:"clean"`      // it was closed in order
+	Devices    int    `json:"devices"`    // devices of the store
+	Groups     int    `json:"groups"`     // stripe groups in use
+	Blocks     int64  `json:"blocks"`     // rows of namespaces and salts that are not purged (blocks)
+	Namespaces int    `json:"namespaces"` // namespaces it has
+	Pending    int    `json:"pending"`    // log entries the next open writes to the devices
+	// records on devices of blocks that were evicted or never committed, of which the store knows
+	Leftovers int64 `json:"leftovers"`
+	// logs with pages that are damaged or that a crash or an error left unfinished; what is missing by that is among
+	// the faults
+	TornLogs int `json:"torn_logs"`
+	// blocks with side rows: layers of clustered contexts. Rows are compared with the checksums of their block's record
+	Sides int `json:"side_sets"`
+	// of them, and of what was cut off, of an earlier version of the block or of none: not used, made anew or deleted
+	StaleSides int     `json:"stale_side_sets"`
+	Deep       bool    `json:"deep"`        // payload was read
+	BytesRead  int64   `json:"bytes_read"`  // of payload, each copy counted (bytes)
+	Seconds    float64 `json:"seconds"`     // it took (s)
+	Faults     []Fault `json:"faults"`      // what was found, the first 1,000
+	MoreFaults int64   `json:"more_faults"` // faults after the first 1,000
 }
 
 func (r *VerifyReport) fault(f Fault) {

@@ -54,14 +54,16 @@ const (
 
 // Progress is how far a task is. Bytes are payload moved, one copy each.
 type Progress struct {
-	Task       string  `json:"task"`
-	Device     int     `json:"device"` // of drain and re-replicate; -1: none
-	Groups     int     `json:"groups"` // to be gone through, 0: not known
-	GroupsDone int     `json:"groups_done"`
-	Blocks     int64   `json:"blocks"`
-	Bytes      int64   `json:"bytes"`
-	Unreadable int64   `json:"unreadable"` // blocks that could not be read and stay, or were Cache blocks and are forgotten
-	Seconds    float64 `json:"seconds"`
+	Task       string `json:"task"`        // what moved the blocks; empty: nothing did
+	Device     int    `json:"device"`      // index of the drive that drain or re-replicate empties; -1: none
+	Groups     int    `json:"groups"`      // stripe groups to be gone through; 0: not known before
+	GroupsDone int    `json:"groups_done"` // of them, gone through
+	Blocks     int64  `json:"blocks"`      // blocks moved
+	// payload moved, one copy each; of a dry run: stored bytes that would be (bytes)
+	Bytes int64 `json:"bytes"`
+	// blocks that could not be read and stay, or were Cache blocks and are forgotten
+	Unreadable int64   `json:"unreadable"`
+	Seconds    float64 `json:"seconds"` // since it began (s)
 }
 
 // MoveOptions say how Compact, Drain, Remove and Rebalance go about it.

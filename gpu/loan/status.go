@@ -13,10 +13,10 @@ import (
 // Counts is what a lender did since it began.
 type Counts struct {
 	Reclaims    int64   `json:"reclaims"`     // moves up that waited for a borrower
-	ReclaimMs   float64 `json:"reclaim_ms"`   // the last of them
-	ReclaimSum  float64 `json:"reclaim_sum"`  // seconds, of all
-	ReclaimMost float64 `json:"reclaim_most"` // ms, the longest
-	Ended       int64   `json:"ended"`        // borrowers that did not answer
+	ReclaimMs   float64 `json:"reclaim_ms"`   // the last of them (ms)
+	ReclaimSum  float64 `json:"reclaim_sum"`  // all of them together (s)
+	ReclaimMost float64 `json:"reclaim_most"` // the longest (ms)
+	Ended       int64   `json:"ended"`        // borrowers ended because they did not answer
 	Died        int64   `json:"died"`         // borrowers whose process ended while they had units, those among them
 }
 
@@ -29,33 +29,34 @@ func (c *Counts) reclaimed(d time.Duration) {
 
 // Status is how a lender stands.
 type Status struct {
-	Name      string           `json:"name"`
-	Device    string           `json:"device"`
-	Simulated bool             `json:"simulated"` // the device is
-	PID       int              `json:"pid"`
-	UnitBytes int64            `json:"unit_bytes"`
-	Units     int              `json:"units"`
-	Floor     int              `json:"floor"`  // units never lent
-	Border    int              `json:"border"` // units that are the lender's own
-	Offer     int              `json:"offer"`  // units from here on may be lent
-	Used      int              `json:"used"`   // blocks of the lender's own
-	Epoch     uint64           `json:"epoch"`  // moves of the border
-	Counts    Counts           `json:"counts"`
-	Borrowers []BorrowerStatus `json:"borrowers"`
+	Name      string `json:"name"`       // of the model
+	Device    string `json:"device"`     // the GPU
+	Simulated bool   `json:"simulated"`  // no figure of it is a measurement
+	PID       int    `json:"pid"`        // the lender's process
+	UnitBytes int64  `json:"unit_bytes"` // by which the border moves (bytes)
+	Units     int    `json:"units"`      // of the arena (units)
+	Floor     int    `json:"floor"`      // never lent (units)
+	Border    int    `json:"border"`     // the lender's own now (units)
+	// from here on units may be lent; above border while units are on their way back (units)
+	Offer     int              `json:"offer"`
+	Used      int              `json:"used"`      // of the lender's own, in use (blocks)
+	Epoch     uint64           `json:"epoch"`     // moves of the border so far
+	Counts    Counts           `json:"counts"`    // what has happened since it began
+	Borrowers []BorrowerStatus `json:"borrowers"` // who borrows from it
 }
 
 // BorrowerStatus is how one borrower stands.
 type BorrowerStatus struct {
-	Number int    `json:"number"`
-	Name   string `json:"name"`
-	PID    int    `json:"pid"`
-	State  string `json:"state"` // idle, holds, gives back, silent or to end
-	Epoch  uint64 `json:"epoch"`
-	From   int    `json:"from"`  // units [from, to) may be in use by it
-	To     int    `json:"to"`    //
-	Keeps  int    `json:"keeps"` // from here on, once it has given back what is asked for
-	// LeaseMs is how long it may still be silent.
-	LeaseMs float64 `json:"lease_ms"`
+	Number int    `json:"number"` // the borrower's number
+	Name   string `json:"name"`   // the borrower's name
+	PID    int    `json:"pid"`    // the borrower's process
+	// idle, holds, gives back, silent (its connection is gone, its process is not) or to end
+	State   string  `json:"state"`
+	Epoch   uint64  `json:"epoch"`    // of the agreement
+	From    int     `json:"from"`     // units from here on may be in use by it (units)
+	To      int     `json:"to"`       // up to here (units)
+	Keeps   int     `json:"keeps"`    // from here on, once it has given back what is asked for (units)
+	LeaseMs float64 `json:"lease_ms"` // it may still be silent for (ms)
 }
 
 // Status is how the lender stands now.

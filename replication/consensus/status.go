@@ -9,26 +9,27 @@ import (
 
 // Status is the cluster as one node sees it.
 type Status struct {
-	Node   uint64       `json:"node"`            // whose view it is
-	Epoch  uint32       `json:"epoch"`           // of its map; 0: it has none
-	Leader uint64       `json:"leader"`          // 0: it knows of none
-	Error  string       `json:"error,omitempty"` // why the node takes no part any more
-	Nodes  []NodeStatus `json:"nodes"`
+	Node   uint64       `json:"node"`            // number of the node whose view it is
+	Epoch  uint32       `json:"epoch"`           // of its map; 0: it has not heard of one since its start
+	Leader uint64       `json:"leader"`          // number of the node that leads; 0: none that it knows
+	Error  string       `json:"error,omitempty"` // why the node takes no part any more; absent where it does
+	Nodes  []NodeStatus `json:"nodes"`           // nodes of its map
 }
 
 // NodeStatus is one node of the map.
 type NodeStatus struct {
-	ID      uint64 `json:"id"`
-	Name    string `json:"name"`
-	Addr    string `json:"addr"`
-	Peer    string `json:"peer"`
-	Weight  int    `json:"weight"`
-	State   string `json:"state"`           // up or out
-	Voter   bool   `json:"voter"`           //
-	Reached bool   `json:"reached"`         // it answered
-	Epoch   uint32 `json:"epoch"`           // that it says it has
-	Behind  uint64 `json:"behind"`          // entries of the log that the furthest node has carried out, and it has not
-	Error   string `json:"error,omitempty"` // why it was not reached
+	ID      uint64 `json:"id"`      // number
+	Name    string `json:"name"`    // name
+	Addr    string `json:"addr"`    // where clients reach it
+	Peer    string `json:"peer"`    // where the other nodes reach it
+	Weight  int    `json:"weight"`  // its share beside the others'
+	State   string `json:"state"`   // up, or out: nothing is placed on it
+	Voter   bool   `json:"voter"`   // it votes
+	Reached bool   `json:"reached"` // it answered within 2 s
+	Epoch   uint32 `json:"epoch"`   // of the map that it says it has
+	// of the log, that the furthest node has carried out and it has not (entries)
+	Behind  uint64 `json:"behind"`
+	Error   string `json:"error,omitempty"` // why it was not reached; absent where it was
 	applied uint64
 }
 

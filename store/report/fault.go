@@ -8,13 +8,15 @@ import (
 // Fault is one thing that is wrong: where, what, and what to do about it. Fields that do
 // not apply are empty or zero.
 type Fault struct {
-	Device  string `json:"device"`  // path
-	Group   int    `json:"group"`   // 0: none
+	Device  string `json:"device"`  // path of the device
+	Group   int    `json:"group"`   // stripe group; 0: none
 	Segment int    `json:"segment"` // of the device
 	Key     string `json:"key"`     // of the block, in hexadecimal
-	What    string `json:"what"`    // the structure: superblock, segment header, log, record, block, catalog row, …
-	Problem string `json:"problem"`
-	Do      string `json:"do"`
+	// structure: superblock, segment header, log, record, block, catalog row, catalog group, namespace, device,
+	// catalog, index, side rows
+	What    string `json:"what"`
+	Problem string `json:"problem"` // what is wrong with it
+	Do      string `json:"do"`      // what to do
 
 	Torn bool `json:"-"` // a log's page that may be of an append that was cut off
 }

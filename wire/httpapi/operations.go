@@ -61,9 +61,9 @@ type ServerInfo struct {
 
 // Listener is one place the server listens at.
 type Listener struct {
-	Protocol string `json:"protocol"` // wire, resp, http
-	Address  string `json:"address"`
-	TLS      bool   `json:"tls"`
+	Protocol string `json:"protocol"` // wire, resp or http
+	Address  string `json:"address"`  // HOST:PORT, or unix: and a path
+	TLS      bool   `json:"tls"`      // TLS 1.3
 }
 
 // ServerView is the server as whoever asks sees it.
@@ -208,8 +208,8 @@ func (a *api) calls(r *http.Request, id auth.Identity) (any, error) {
 
 // Job is background work: how it stands and what can be done with it now.
 type Job struct {
-	Name     string   `json:"name"`
-	About    string   `json:"about"`
+	Name     string   `json:"name"`     // background work
+	About    string   `json:"about"`    // what it is for
 	State    string   `json:"state"`    // idle, running, paused, failed
 	Detail   string   `json:"detail"`   // what it is doing, or did last
 	Progress float64  `json:"progress"` // 0 to 1; -1: cannot be told

@@ -56,19 +56,20 @@ func (c *Common) workspace(name string) (dir string, remove func(), err error) {
 
 // About says what moved the bytes.
 type About struct {
+	// what moved the bytes, the first where several did; empty where none were moved
 	Backend       string `json:"backend"`
-	BackendReason string `json:"backend_reason"`
-	Simulated     bool   `json:"simulated"`
+	BackendReason string `json:"backend_reason"` // why not a better one
+	Simulated     bool   `json:"simulated"`      // a device is a simulation, or a row is a model's
 }
 
 func about(s skep.Stats) About { return About{s.Backend, s.BackendReason, s.Simulated} }
 
 // Sample is one timed run.
 type Sample struct {
-	Bytes      int64   `json:"bytes"`
-	Seconds    float64 `json:"seconds"`
-	CPUSeconds float64 `json:"cpu_seconds"`
-	Ops        int64   `json:"ops"`
+	Bytes      int64   `json:"bytes"`       // moved in one round (bytes)
+	Seconds    float64 `json:"seconds"`     // it took (s)
+	CPUSeconds float64 `json:"cpu_seconds"` // CPU of the process; 0 where a limit does not tell (s)
+	Ops        int64   `json:"ops"`         // blocks (ours), values (of a server), operations (fio), reads or sums
 }
 
 // GBps is 10^9 bytes a second.

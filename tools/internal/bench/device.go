@@ -23,31 +23,31 @@ type DeviceOptions struct {
 
 // DeviceRow is one line of bench device.
 type DeviceRow struct {
-	Backend       string  `json:"backend"`
-	BackendReason string  `json:"backend_reason"`
-	IOBytes       int64   `json:"io_bytes"`
-	Depth         int     `json:"depth"`
-	GBps          float64 `json:"gbps"`
-	IOPS          float64 `json:"iops"`
-	LimitGBps     float64 `json:"limit_gbps"`
-	LimitIOPS     float64 `json:"limit_iops"`
-	Ratio         float64 `json:"ratio"`
-	CPUUs         float64 `json:"cpu_us_per_op"`
-	LimitCPUUs    float64 `json:"limit_cpu_us_per_op"`
+	Backend       string  `json:"backend"`             // of this row
+	BackendReason string  `json:"backend_reason"`      // what this backend had to give up
+	IOBytes       int64   `json:"io_bytes"`            // of a read (bytes)
+	Depth         int     `json:"depth"`               // reads under way
+	GBps          float64 `json:"gbps"`                // median (GB/s)
+	IOPS          float64 `json:"iops"`                // median (1/s)
+	LimitGBps     float64 `json:"limit_gbps"`          // median of the limit (GB/s)
+	LimitIOPS     float64 `json:"limit_iops"`          // median of the limit (1/s)
+	Ratio         float64 `json:"ratio"`               // iops ÷ limit_iops
+	CPUUs         float64 `json:"cpu_us_per_op"`       // CPU of this process for a read (µs)
+	LimitCPUUs    float64 `json:"limit_cpu_us_per_op"` // of the limit (µs)
 
-	Samples      []Sample `json:"samples"`
-	LimitSamples []Sample `json:"limit_samples"`
+	Samples      []Sample `json:"samples"`       // a round each
+	LimitSamples []Sample `json:"limit_samples"` // the limit's, a round each
 }
 
 // DeviceResult is bench device.
 type DeviceResult struct {
 	About
-	Bench     string      `json:"bench"`
-	Limit     string      `json:"limit"`
-	Rounds    int         `json:"rounds"`
-	FileBytes int64       `json:"file_bytes"`
-	Method    string      `json:"method"`
-	Rows      []DeviceRow `json:"rows"`
+	Bench     string      `json:"bench"`      // device
+	Limit     string      `json:"limit"`      // who measured the limit, and how
+	Rounds    int         `json:"rounds"`     // rounds
+	FileBytes int64       `json:"file_bytes"` // size of the file (bytes)
+	Method    string      `json:"method"`     // how it was measured
+	Rows      []DeviceRow `json:"rows"`       // by backend, size of a read and depth
 }
 
 // Device measures random reads of one file through package store/device.

@@ -23,19 +23,16 @@ type ElasticOptions struct {
 
 // ElasticRow is one line of bench elastic.
 type ElasticRow struct {
-	Layout    string  `json:"layout"` // block-major or layer-major
-	Blocks    int     `json:"blocks"`
-	Occupancy float64 `json:"occupancy"`
-	// NsPerMove is the median over the rounds of the time of one move of the border by one
-	// unit, after which the other side may allocate.
-	NsPerMove float64 `json:"ns_per_move"`
-	// Relocated is how many pieces of memory a move copied: one layer of a block each.
-	Relocated int64 `json:"relocated"`
-	// Stranded is the mean number of sides with blocks in use beyond the border.
-	Stranded  float64   `json:"stranded"`
+	Layout    string  `json:"layout"`      // block-major or layer-major
+	Blocks    int     `json:"blocks"`      // of the arena (blocks)
+	Occupancy float64 `json:"occupancy"`   // share in use
+	NsPerMove float64 `json:"ns_per_move"` // one move by one unit; median of the rounds (ns)
+	Relocated int64   `json:"relocated"`   // pieces of memory a move copied: one layer of a block each
+	Stranded  float64 `json:"stranded"`    // mean number of sides with blocks in use beyond the border after a move
+	// of one layer of a block in the layer-major pool; 0 for block-major (bytes)
 	SlotBytes int       `json:"slot_bytes"`
-	Layers    int       `json:"layers"`
-	Samples   []float64 `json:"samples_ns"`
+	Layers    int       `json:"layers"`     // of the layer-major pool
+	Samples   []float64 `json:"samples_ns"` // each round's (ns)
 }
 
 // Elastic measures what a border move costs, in the block-major arena and in a layer-major

@@ -26,30 +26,32 @@ type InterfereOptions struct {
 
 // InterfereRow is restores beside one kind of background work.
 type InterfereRow struct {
-	Work            string    `json:"work"`
-	P50Ms           float64   `json:"p50_ms"`
-	P99Ms           float64   `json:"p99_ms"`
-	AloneP50Ms      float64   `json:"alone_p50_ms"`
-	AloneP99Ms      float64   `json:"alone_p99_ms"`
-	Ratio           float64   `json:"ratio"`            // median over the rounds of p99 with the work ÷ without
-	Foreground      float64   `json:"foreground_share"` // of the drives' bandwidth, with the work
-	Background      float64   `json:"background_share"` // of the drives' bandwidth
-	Restores        int       `json:"restores"`         // with the work
-	Misses          int       `json:"misses"`
-	RatioSamples    []float64 `json:"ratio_samples"`
-	P99Samples      []float64 `json:"p99_ms_samples"`
-	AloneP99Samples []float64 `json:"alone_p99_ms_samples"`
+	Work       string  `json:"work"`         // move or scrub
+	P50Ms      float64 `json:"p50_ms"`       // of restores with the work, all rounds (ms)
+	P99Ms      float64 `json:"p99_ms"`       // 99th percentile with the work (ms)
+	AloneP50Ms float64 `json:"alone_p50_ms"` // without it (ms)
+	AloneP99Ms float64 `json:"alone_p99_ms"` // 99th percentile without it (ms)
+	Ratio      float64 `json:"ratio"`        // median over the rounds of p99 with the work ÷ without
+	// of the drives' bandwidth that restores moved, with the work
+	Foreground float64 `json:"foreground_share"`
+	// of the drives' bandwidth that the work moved, reads and writes
+	Background      float64   `json:"background_share"`
+	Restores        int       `json:"restores"`             // whole restores, with the work
+	Misses          int       `json:"misses"`               // chunks not delivered, with the work
+	RatioSamples    []float64 `json:"ratio_samples"`        // ratio by round
+	P99Samples      []float64 `json:"p99_ms_samples"`       // p99_ms by round (ms)
+	AloneP99Samples []float64 `json:"alone_p99_ms_samples"` // alone_p99_ms by round (ms)
 }
 
 // InterfereResult is bench interfere.
 type InterfereResult struct {
 	About
-	Bench      string         `json:"bench"`
-	Rounds     int            `json:"rounds"`
-	Devices    int            `json:"devices"`
-	DeviceMBps int64          `json:"device_mbps"`
-	Method     string         `json:"method"`
-	Rows       []InterfereRow `json:"rows"`
+	Bench      string         `json:"bench"`       // interfere
+	Rounds     int            `json:"rounds"`      // rounds
+	Devices    int            `json:"devices"`     // drives of the store
+	DeviceMBps int64          `json:"device_mbps"` // of each drive (10⁶ bytes/s)
+	Method     string         `json:"method"`      // what was measured, in words
+	Rows       []InterfereRow `json:"rows"`        // by background work
 }
 
 // Interfere measures how long restores take while blocks are moved in the background.

@@ -11,16 +11,17 @@ import (
 
 // PolicyRow is what a lender's policy for its border came to, in a simulated hour.
 type PolicyRow struct {
-	Load     string  `json:"load"`   // quiet, or busy by turns
-	Policy   string  `json:"policy"` // all-requests, algorithm-1, or none: nothing is lent
-	Requests int     `json:"requests"`
-	LentGB   float64 `json:"lent_gb"`       // mean over the hour
-	Waited   float64 `json:"waited_share"`  // of requests, for want of blocks
-	WaitP99  float64 `json:"wait_p99_s"`    //
-	Evicted  int     `json:"evicted"`       // requests that lost their blocks while they ran, and began again
-	Up       int     `json:"moves_up"`      // each takes memory back from a borrower
-	Down     int     `json:"moves_down"`    //
-	Stranded int     `json:"most_stranded"` // blocks of the lender's own beyond its border, at most
+	Load string `json:"load"` // quiet, or busy by turns
+	// how the lender's border moves: all-requests (ours), algorithm-1 (the paper's), none: nothing is lent
+	Policy   string  `json:"policy"`
+	Requests int     `json:"requests"`      // of the lender's own, in a simulated hour
+	LentGB   float64 `json:"lent_gb"`       // mean over the hour (GB)
+	Waited   float64 `json:"waited_share"`  // of the requests, for want of blocks
+	WaitP99  float64 `json:"wait_p99_s"`    // until they first ran (s)
+	Evicted  int     `json:"evicted"`       // times a request lost its blocks while it ran, and began again
+	Up       int     `json:"moves_up"`      // of the border: memory taken back from a borrower
+	Down     int     `json:"moves_down"`    // of the border: memory offered again
+	Stranded int     `json:"most_stranded"` // of the lender's own beyond its border, at most (blocks)
 }
 
 // What is simulated of a lender: steps of a tenth of a second, an hour of them, a quiet five minutes

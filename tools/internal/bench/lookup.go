@@ -35,35 +35,38 @@ type LookupOptions struct {
 
 // LookupSample is one round of lookups.
 type LookupSample struct {
-	Lookups int     `json:"lookups"`
-	UsP50   float64 `json:"us_p50"`
-	UsP99   float64 `json:"us_p99"`
-	Found   float64 `json:"found_mean"`
+	Lookups int     `json:"lookups"`    // lookups of one round
+	UsP50   float64 `json:"us_p50"`     // median of the round (µs)
+	UsP99   float64 `json:"us_p99"`     // 99th percentile of the round (µs)
+	Found   float64 `json:"found_mean"` // found by a lookup of the round (blocks)
 }
 
 // LookupRow is one line of bench lookup.
 type LookupRow struct {
-	What          string         `json:"what"`
-	BlocksStored  int64          `json:"blocks_stored"`
-	Keys          int            `json:"keys"`
-	UsP50         float64        `json:"us_p50"`
-	UsP99         float64        `json:"us_p99"`
-	BytesPerBlock float64        `json:"bytes_per_block"`
-	FoundMean     float64        `json:"found_mean"`
-	Changed       int64          `json:"blocks_changed_meanwhile"`
-	Wrong         int64          `json:"wrong"`
-	Samples       []LookupSample `json:"samples"`
+	What         string  `json:"what"`          // index, store, names still or names change
+	BlocksStored int64   `json:"blocks_stored"` // at the end (blocks)
+	Keys         int     `json:"keys"`          // keys of a lookup
+	UsP50        float64 `json:"us_p50"`        // median over all rounds (µs)
+	UsP99        float64 `json:"us_p99"`        // 99th percentile over all rounds (µs)
+	// index: growth of the process's peak resident memory ÷ blocks; store: what the memory table says of the index ÷
+	// blocks (bytes)
+	BytesPerBlock float64 `json:"bytes_per_block"`
+	FoundMean     float64 `json:"found_mean"` // found by a lookup (blocks)
+	// put and removed by others during the rounds; names change: namespaces made and purged (blocks)
+	Changed int64          `json:"blocks_changed_meanwhile"`
+	Wrong   int64          `json:"wrong"`   // lookups whose answer cannot be right
+	Samples []LookupSample `json:"samples"` // a round each
 }
 
 // LookupResult is bench lookup.
 type LookupResult struct {
 	About
-	Bench  string      `json:"bench"`
-	Limit  string      `json:"limit"`
-	Seed   uint64      `json:"seed"`
-	Rounds int         `json:"rounds"`
-	Method string      `json:"method"`
-	Rows   []LookupRow `json:"rows"`
+	Bench  string      `json:"bench"`  // lookup
+	Limit  string      `json:"limit"`  // what it is to be compared with
+	Seed   uint64      `json:"seed"`   // gives the same chains again
+	Rounds int         `json:"rounds"` // rounds
+	Method string      `json:"method"` // how it was measured
+	Rows   []LookupRow `json:"rows"`   // what was looked up in
 }
 
 // Lookup measures the longest-prefix lookup: of the index alone with Blocks blocks, and

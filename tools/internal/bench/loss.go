@@ -23,28 +23,29 @@ type LossOptions struct {
 
 // LossRow is the loss of one drive in one way.
 type LossRow struct {
-	Fault          string  `json:"fault"`
-	Restores       int     `json:"restores"` // after the loss
-	Misses         int     `json:"misses"`
-	ServiceSeconds float64 `json:"service_s"` // the longest a restore took after the loss
-	BeforeP99Ms    float64 `json:"before_p99_ms"`
-	AfterP99Ms     float64 `json:"after_p99_ms"` // once the loss was a second ago
-	LostBytes      int64   `json:"lost_bytes"`   // of copies on the drive
-	HealSeconds    float64 `json:"heal_s"`       // to make them again, from when it began; 0: the drive came back or was never unreadable
-	HealMBps       float64 `json:"heal_mbps"`    // lost bytes ÷ that
-	HealRatio      float64 `json:"heal_ratio"`   // ÷ one drive's bandwidth
-	Degraded       int64   `json:"degraded"`     // blocks without all copies at the end
+	Fault          string  `json:"fault"`         // what befell a drive
+	Restores       int     `json:"restores"`      // restores after the loss
+	Misses         int     `json:"misses"`        // chunks, after the loss
+	ServiceSeconds float64 `json:"service_s"`     // the longest a restore took after the loss (s)
+	BeforeP99Ms    float64 `json:"before_p99_ms"` // before the loss (ms)
+	AfterP99Ms     float64 `json:"after_p99_ms"`  // once it was a second ago (ms)
+	LostBytes      int64   `json:"lost_bytes"`    // of copies on the drive; 0 where they can still be read (bytes)
+	// to make them again, from when that began; 0: the drive came back or was never unreadable (s)
+	HealSeconds float64 `json:"heal_s"`
+	HealMBps    float64 `json:"heal_mbps"`  // lost bytes ÷ that (10⁶ bytes/s)
+	HealRatio   float64 `json:"heal_ratio"` // heal_mbps ÷ one drive's bandwidth
+	Degraded    int64   `json:"degraded"`   // blocks without all copies at the end
 }
 
 // LossResult is bench loss.
 type LossResult struct {
 	About
-	Bench      string    `json:"bench"`
-	Devices    int       `json:"devices"`
-	DeviceMBps int64     `json:"device_mbps"`
-	Copies     int       `json:"copies"`
-	Method     string    `json:"method"`
-	Rows       []LossRow `json:"rows"`
+	Bench      string    `json:"bench"`       // loss
+	Devices    int       `json:"devices"`     // drives of the store
+	DeviceMBps int64     `json:"device_mbps"` // of each drive (10⁶ bytes/s)
+	Copies     int       `json:"copies"`      // of each block
+	Method     string    `json:"method"`      // what was measured, in words
+	Rows       []LossRow `json:"rows"`        // by fault
 }
 
 // LossFaults are the ways to lose a drive.

@@ -35,29 +35,30 @@ type OverloadOptions struct {
 // OverloadResult is bench overload.
 type OverloadResult struct {
 	About
-	Bench   string `json:"bench"`
-	Limit   string `json:"limit"`
-	Method  string `json:"method"`
-	Devices int    `json:"devices"`
-	Seed    uint64 `json:"seed"`
+	Bench   string `json:"bench"`   // overload
+	Limit   string `json:"limit"`   // what it is compared with
+	Method  string `json:"method"`  // how it was measured
+	Devices int    `json:"devices"` // file devices
+	Seed    uint64 `json:"seed"`    // gives the same requests again
 
-	MemoryCap   int64   `json:"memory_cap_bytes"`
-	MemoryPeak  int64   `json:"memory_peak_bytes"`
-	MemoryRatio float64 `json:"memory_ratio"`
+	MemoryCap   int64   `json:"memory_cap_bytes"`  // the store's (bytes)
+	MemoryPeak  int64   `json:"memory_peak_bytes"` // growth of the peak resident size since before the open (bytes)
+	MemoryRatio float64 `json:"memory_ratio"`      // of the two
 
-	Peak         float64          `json:"peak_per_second"`
-	Offered      float64          `json:"offered_per_second"`
-	Goodput      float64          `json:"goodput_per_second"`
-	GoodputRatio float64          `json:"goodput_ratio"`
-	Seconds      float64          `json:"seconds"`
-	Done         int64            `json:"done"`
-	Refused      int64            `json:"refused"`
-	Failed       map[string]int64 `json:"failed"`
-	RefusalP99   float64          `json:"refusal_ms_p99"`
-	RefusalMax   float64          `json:"refusal_ms_max"`
-	MostUnderway int64            `json:"most_under_way"`
-	NormalAfter  float64          `json:"normal_after_seconds"`
-	GoodputEach  []float64        `json:"goodput_each_second"`
+	Peak         float64          `json:"peak_per_second"`    // requests served whole, of the clients (1/s)
+	Offered      float64          `json:"offered_per_second"` // in the overload, as they arrived (1/s)
+	Goodput      float64          `json:"goodput_per_second"` // served whole in the overload (1/s)
+	GoodputRatio float64          `json:"goodput_ratio"`      // of the peak
+	Seconds      float64          `json:"seconds"`            // of the overload (s)
+	Done         int64            `json:"done"`               // served whole within it
+	Refused      int64            `json:"refused"`            // as overloaded
+	Failed       map[string]int64 `json:"failed"`             // otherwise, by reason
+	RefusalP99   float64          `json:"refusal_ms_p99"`     // from the call to its refusal (ms)
+	RefusalMax   float64          `json:"refusal_ms_max"`     // the slowest (ms)
+	MostUnderway int64            `json:"most_under_way"`     // requests at one time
+	// until a second of the clients came to 0.9 of the peak; -1: not within 30 (s)
+	NormalAfter float64   `json:"normal_after_seconds"`
+	GoodputEach []float64 `json:"goodput_each_second"` // served whole in each second of the overload (1/s)
 }
 
 func (o *OverloadOptions) ensureDefaults() {

@@ -14,34 +14,35 @@ import (
 
 // PutRow is one line of bench put.
 type PutRow struct {
-	Devices    int     `json:"devices"`
-	BlockBytes int64   `json:"block_bytes"`
-	ChainBytes int64   `json:"chain_bytes"`
-	GBps       float64 `json:"gbps"`
-	LimitGBps  float64 `json:"limit_gbps"`
-	Ratio      float64 `json:"ratio"`
-	CPU        float64 `json:"cpu_s_per_gb"`
-	LimitCPU   float64 `json:"limit_cpu_s_per_gb"`
-	FioCPU     float64 `json:"fio_cpu_s_per_gb"`
-	SumCPU     float64 `json:"checksum_cpu_s_per_gb"`
-	CPURatio   float64 `json:"cpu_ratio"`
-	Written    int64   `json:"device_bytes_written"`
-	IOBytes    int64   `json:"io_bytes"`
-	Depth      int     `json:"depth"`
+	Devices    int     `json:"devices"`               // file devices
+	BlockBytes int64   `json:"block_bytes"`           // payload of a block (bytes)
+	ChainBytes int64   `json:"chain_bytes"`           // payload of the chain (bytes)
+	GBps       float64 `json:"gbps"`                  // median (GB/s)
+	LimitGBps  float64 `json:"limit_gbps"`            // median of the limit (GB/s)
+	Ratio      float64 `json:"ratio"`                 // gbps ÷ limit_gbps
+	CPU        float64 `json:"cpu_s_per_gb"`          // CPU of this process (s/GB)
+	LimitCPU   float64 `json:"limit_cpu_s_per_gb"`    // fio's CPU and that of checksumming as many bytes (s/GB)
+	FioCPU     float64 `json:"fio_cpu_s_per_gb"`      // of these, fio's (s/GB)
+	SumCPU     float64 `json:"checksum_cpu_s_per_gb"` // of these, checksumming's (s/GB)
+	CPURatio   float64 `json:"cpu_ratio"`             // cpu_s_per_gb ÷ limit_cpu_s_per_gb
+	Written    int64   `json:"device_bytes_written"`  // by the store in the last round (bytes)
+	// size of the store's device writes, which the limit uses too (bytes)
+	IOBytes int64 `json:"io_bytes"`
+	Depth   int   `json:"depth"` // writes under way on each device, of the limit
 
-	Samples         []Sample `json:"samples"`
-	LimitSamples    []Sample `json:"limit_samples"`
-	ChecksumSamples []Sample `json:"checksum_samples"`
+	Samples         []Sample `json:"samples"`          // the store's, a round each
+	LimitSamples    []Sample `json:"limit_samples"`    // the limit's, a round each
+	ChecksumSamples []Sample `json:"checksum_samples"` // checksumming's, a round each
 }
 
 // PutResult is bench put.
 type PutResult struct {
 	About
-	Bench  string   `json:"bench"`
-	Limit  string   `json:"limit"`
-	Rounds int      `json:"rounds"`
-	Method string   `json:"method"`
-	Rows   []PutRow `json:"rows"`
+	Bench  string   `json:"bench"`  // put
+	Limit  string   `json:"limit"`  // who measured the limit, and how
+	Rounds int      `json:"rounds"` // rounds
+	Method string   `json:"method"` // how it was measured
+	Rows   []PutRow `json:"rows"`   // by number of devices and size of a block
 }
 
 // Put measures how fast a chain is stored in a new store, acknowledged as committed.

@@ -28,23 +28,23 @@ type RebuildOptions struct {
 // RebuildResult is bench rebuild.
 type RebuildResult struct {
 	About
-	Bench       string   `json:"bench"`
-	Limit       string   `json:"limit"`
-	Method      string   `json:"method"`
-	Blocks      int64    `json:"blocks"`
-	BlockBytes  int64    `json:"block_bytes"`
-	Devices     int      `json:"devices"`
-	Rounds      int      `json:"rounds"`
-	Groups      int      `json:"groups"`
-	NeededBytes int64    `json:"needed_bytes"`
-	RebuildSecs float64  `json:"rebuild_seconds"`
-	ReadSecs    float64  `json:"read_seconds"`
-	Ratio       float64  `json:"ratio"`
-	BlocksPerS  float64  `json:"blocks_per_second"`
-	CPUSecs     float64  `json:"cpu_seconds"`
-	Lost        int64    `json:"lost"`
-	Rebuild     []Sample `json:"rebuild_samples"`
-	Read        []Sample `json:"read_samples"`
+	Bench       string   `json:"bench"`             // rebuild
+	Limit       string   `json:"limit"`             // what it is to be compared with
+	Method      string   `json:"method"`            // how it was measured
+	Blocks      int64    `json:"blocks"`            // in the store (blocks)
+	BlockBytes  int64    `json:"block_bytes"`       // payload of a block (bytes)
+	Devices     int      `json:"devices"`           // file devices
+	Rounds      int      `json:"rounds"`            // of both
+	Groups      int      `json:"groups"`            // stripe groups found
+	NeededBytes int64    `json:"needed_bytes"`      // of headers and logs (bytes)
+	RebuildSecs float64  `json:"rebuild_seconds"`   // median (s)
+	ReadSecs    float64  `json:"read_seconds"`      // median of the plain read (s)
+	Ratio       float64  `json:"ratio"`             // rebuild_seconds ÷ read_seconds
+	BlocksPerS  float64  `json:"blocks_per_second"` // blocks ÷ rebuild_seconds
+	CPUSecs     float64  `json:"cpu_seconds"`       // of the process, median (s)
+	Lost        int64    `json:"lost"`              // not whole (blocks)
+	Rebuild     []Sample `json:"rebuild_samples"`   // of the rebuild, a round each
+	Read        []Sample `json:"read_samples"`      // of the plain read, a round each
 }
 
 func (o *RebuildOptions) ensureDefaults() {

@@ -36,25 +36,27 @@ type RecoverOptions struct {
 // RecoverResult is bench recover.
 type RecoverResult struct {
 	About
-	Bench         string  `json:"bench"`
-	Limit         string  `json:"limit"`
-	Method        string  `json:"method"`
-	Blocks        int64   `json:"blocks"`
-	BlockBytes    int64   `json:"block_bytes"`
-	Devices       int     `json:"devices"`
-	Seed          uint64  `json:"seed"`
-	WriteSeconds  float64 `json:"write_seconds"`
-	CachesDropped bool    `json:"caches_dropped"`
-	CachesReason  string  `json:"caches_reason"`
-	OpenSeconds   float64 `json:"open_seconds"`
+	Bench         string  `json:"bench"`          // recover
+	Limit         string  `json:"limit"`          // what it is to be compared with
+	Method        string  `json:"method"`         // how it was measured
+	Blocks        int64   `json:"blocks"`         // acknowledged before the kill (blocks)
+	BlockBytes    int64   `json:"block_bytes"`    // payload of a block (bytes)
+	Devices       int     `json:"devices"`        // file devices
+	Seed          uint64  `json:"seed"`           // gives the same chains again
+	WriteSeconds  float64 `json:"write_seconds"`  // until the kill (s)
+	CachesDropped bool    `json:"caches_dropped"` // the page cache was dropped before the open
+	CachesReason  string  `json:"caches_reason"`  // why not
+	OpenSeconds   float64 `json:"open_seconds"`   // inside Open (s)
+	// from the call of Open to the first lookup that found all of an acknowledged chain (s)
 	FirstLookup   float64 `json:"seconds_to_first_lookup"`
-	AllLookups    float64 `json:"seconds_to_all_lookups"`
-	ChainsChecked int     `json:"chains_checked"`
-	ChainsWhole   int     `json:"chains_whole"`
-	Lost          int64   `json:"lost"`
-	Restored      int     `json:"chains_restored"`
-	BytesCompared int64   `json:"bytes_compared"`
-	Wrong         int64   `json:"wrong"`
+	AllLookups    float64 `json:"seconds_to_all_lookups"` // to the last of the chains checked, restores included (s)
+	ChainsChecked int     `json:"chains_checked"`         // drawn at random among the acknowledged (chains)
+	ChainsWhole   int     `json:"chains_whole"`           // of these, found whole (chains)
+	// acknowledged blocks not found or not restored, in the chains checked (blocks)
+	Lost          int64 `json:"lost"`
+	Restored      int   `json:"chains_restored"` // restored and compared (chains)
+	BytesCompared int64 `json:"bytes_compared"`  // in them (bytes)
+	Wrong         int64 `json:"wrong"`           // of these, wrong (bytes)
 }
 
 func (o *RecoverOptions) ensureDefaults() {

@@ -67,38 +67,40 @@ func (o *RESPOptions) validate() error {
 
 // RESPRow is one command at one size, from one place.
 type RESPRow struct {
-	Command    string   `json:"command"` // GET or SET
-	ValueBytes int64    `json:"value_bytes"`
-	From       string   `json:"from"` // memory or drives; for SET: to drives
-	TLS        bool     `json:"tls"`
-	GBps       float64  `json:"gbps"`
-	CPU        float64  `json:"cpu_s_per_gb"`       // of the server
-	RedisGBps  float64  `json:"redis_gbps"`         // 0: not comparable, or not installed
-	RedisCPU   float64  `json:"redis_cpu_s_per_gb"` // of the server
-	LimitGBps  float64  `json:"limit_gbps"`         // loopback or drives: see limit
-	Limit      string   `json:"limit"`
-	Ratio      float64  `json:"ratio"`     // GBps ÷ the lower of Redis and the limit
-	CPURatio   float64  `json:"cpu_ratio"` // CPU ÷ Redis's
-	Samples    []Sample `json:"samples"`
-	Redis      []Sample `json:"redis_samples"`
-	Limits     []Sample `json:"limit_samples"`
+	Command    string   `json:"command"`            // GET or SET
+	ValueBytes int64    `json:"value_bytes"`        // of a value (bytes)
+	From       string   `json:"from"`               // memory, drives, or to drives
+	TLS        bool     `json:"tls"`                // over TLS 1.3
+	GBps       float64  `json:"gbps"`               // of values (GB/s)
+	CPU        float64  `json:"cpu_s_per_gb"`       // of the server (s/GB)
+	RedisGBps  float64  `json:"redis_gbps"`         // Redis; 0: not comparable, or not installed (GB/s)
+	RedisCPU   float64  `json:"redis_cpu_s_per_gb"` // of redis-server (s/GB)
+	LimitGBps  float64  `json:"limit_gbps"`         // the limit (GB/s)
+	Limit      string   `json:"limit"`              // what it is
+	Ratio      float64  `json:"ratio"`              // gbps ÷ the lower of Redis and the limit
+	CPURatio   float64  `json:"cpu_ratio"`          // CPU ÷ Redis's; 0: not measured
+	Samples    []Sample `json:"samples"`            // the server's, a round each
+	Redis      []Sample `json:"redis_samples"`      // Redis's, a round each
+	Limits     []Sample `json:"limit_samples"`      // the limit's, a round each
 
-	// Of a SET, which is answered when its value outlives the process: the same promise
-	// from Redis (appendonly yes, appendfsync always), and the same drives written.
-	LastingGBps float64  `json:"lasting_redis_gbps"`
-	LastingCPU  float64  `json:"lasting_redis_cpu_s_per_gb"`
-	WriteGBps   float64  `json:"drives_write_gbps"`
-	Lasting     []Sample `json:"lasting_redis_samples"`
-	Writes      []Sample `json:"drives_write_samples"`
+	// of a SET, which is answered when its value outlives the process: Redis with the same promise (appendonly yes,
+	// appendfsync always); 0: not measured (GB/s)
+	LastingGBps float64 `json:"lasting_redis_gbps"`
+	LastingCPU  float64 `json:"lasting_redis_cpu_s_per_gb"` // of that redis-server (s/GB)
+	// of a SET: the same drives written, without a server (GB/s)
+	WriteGBps float64  `json:"drives_write_gbps"`
+	Lasting   []Sample `json:"lasting_redis_samples"` // Redis with its log, a round each; of a SET
+	// the drives written without a server, a round each; of a SET
+	Writes []Sample `json:"drives_write_samples"`
 }
 
 // RESPResult is what RESP measured.
 type RESPResult struct {
 	About
-	Redis  string    `json:"redis"` // its version; empty: not installed
-	Rounds int       `json:"rounds"`
-	Method string    `json:"method"`
-	Rows   []RESPRow `json:"rows"`
+	Redis  string    `json:"redis"`  // its version; empty: not installed
+	Rounds int       `json:"rounds"` // rounds, of which medians are given
+	Method string    `json:"method"` // how it was measured
+	Rows   []RESPRow `json:"rows"`   // by command, size of a value and where it comes from
 }
 
 // RESP measures GET and SET over loopback beside Redis, one client for both: it sends

@@ -233,34 +233,36 @@ func (c *chainStore) check(ctx context.Context, d skep.Direction) error {
 
 // RestoreRow is one line of bench restore.
 type RestoreRow struct {
-	Devices    int     `json:"devices"`
-	BlockBytes int64   `json:"block_bytes"`
-	ChainBytes int64   `json:"chain_bytes"`
-	Order      string  `json:"order"`
-	GBps       float64 `json:"gbps"`
-	LimitGBps  float64 `json:"limit_gbps"`
-	Ratio      float64 `json:"ratio"`
-	CPU        float64 `json:"cpu_s_per_gb"`
-	LimitCPU   float64 `json:"limit_cpu_s_per_gb"`
-	FioCPU     float64 `json:"fio_cpu_s_per_gb"`
-	SumCPU     float64 `json:"checksum_cpu_s_per_gb"`
-	CPURatio   float64 `json:"cpu_ratio"`
-	IOBytes    int64   `json:"io_bytes"`
-	Depth      int     `json:"depth"`
+	Devices    int     `json:"devices"`            // file devices
+	BlockBytes int64   `json:"block_bytes"`        // payload of a block (bytes)
+	ChainBytes int64   `json:"chain_bytes"`        // payload of the chain (bytes)
+	Order      string  `json:"order"`              // whole or layers-up
+	GBps       float64 `json:"gbps"`               // median (GB/s)
+	LimitGBps  float64 `json:"limit_gbps"`         // median of the limit (GB/s)
+	Ratio      float64 `json:"ratio"`              // gbps ÷ limit_gbps
+	CPU        float64 `json:"cpu_s_per_gb"`       // CPU of this process (s/GB)
+	LimitCPU   float64 `json:"limit_cpu_s_per_gb"` // fio's CPU and that of checksumming as many bytes (s/GB)
+	FioCPU     float64 `json:"fio_cpu_s_per_gb"`   // of these, fio's (s/GB)
+	// of these, xxh3-64 over as many bytes, 32 KiB at a time, in the memory they land in (s/GB)
+	SumCPU   float64 `json:"checksum_cpu_s_per_gb"`
+	CPURatio float64 `json:"cpu_ratio"` // cpu_s_per_gb ÷ limit_cpu_s_per_gb
+	// size of the store's device reads, which the limit uses too (bytes)
+	IOBytes int64 `json:"io_bytes"`
+	Depth   int   `json:"depth"` // reads under way on each device, of the limit
 
-	Samples         []Sample `json:"samples"`
-	LimitSamples    []Sample `json:"limit_samples"`
-	ChecksumSamples []Sample `json:"checksum_samples"`
+	Samples         []Sample `json:"samples"`          // the store's, a round each
+	LimitSamples    []Sample `json:"limit_samples"`    // the limit's, a round each
+	ChecksumSamples []Sample `json:"checksum_samples"` // checksumming's, a round each
 }
 
 // RestoreResult is bench restore.
 type RestoreResult struct {
 	About
-	Bench  string       `json:"bench"`
-	Limit  string       `json:"limit"`
-	Rounds int          `json:"rounds"`
-	Method string       `json:"method"`
-	Rows   []RestoreRow `json:"rows"`
+	Bench  string       `json:"bench"`  // restore
+	Limit  string       `json:"limit"`  // who measured the limit, and how
+	Rounds int          `json:"rounds"` // rounds
+	Method string       `json:"method"` // how it was measured
+	Rows   []RestoreRow `json:"rows"`   // by number of devices, size of a block and order
 }
 
 // Restore measures how fast a chain that no cache holds comes back.

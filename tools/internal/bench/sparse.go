@@ -41,53 +41,57 @@ type SparseOptions struct {
 // SparseRow is one line of bench sparse: means over the judged steps of all layers of
 // one document.
 type SparseRow struct {
-	Track    string  `json:"track"`
-	Strategy string  `json:"strategy"`
-	Profile  string  `json:"profile"`
-	Document string  `json:"document"`
-	Entries  int     `json:"entries"`
-	Devices  int     `json:"devices"`
-	Target   float64 `json:"target"`    // mass asked for, track B
-	IOMs     float64 `json:"io_ms"`     //
-	IOMsLow  float64 `json:"io_ms_low"` // 95 % confidence over questions
-	IOMsHigh float64 `json:"io_ms_high"`
-	SelectMs float64 `json:"select_ms"`
-	Bytes    float64 `json:"bytes"`          // read
-	Reads    float64 `json:"reads"`          // operations
-	Runs     float64 `json:"runs"`           // neighbouring records that were asked for, before gaps are read over
-	Balance  float64 `json:"balance"`        // mean load of the devices ÷ the greatest
-	Mass     float64 `json:"mass"`           // of the oracle's, delivered
-	BoundMs  float64 `json:"bound_ms"`       // of this set of bytes: max(bytes ÷ ΣBW, reads ÷ ΣIOPS), as few reads as devices allow
-	EntryMs  float64 `json:"entry_bound_ms"` // the same bound if each entry is a read of its own
-	Share    float64 `json:"share"`          // track A: bound ÷ time
-	Resident float64 `json:"resident"`       // entries in DRAM
-	Index    float64 `json:"index_bytes"`
-	Records  float64 `json:"records"` // stored, copies counted, per entry
-	Variant  string  `json:"variant"` // settings chosen on the tune questions, a layer each
-	Steps    int     `json:"steps"`
-	Measured bool    `json:"measured"` // on real devices; else by the model
+	Track    string  `json:"track"`    // A or B
+	Strategy string  `json:"strategy"` // whose
+	Profile  string  `json:"profile"`  // drive
+	Document string  `json:"document"` // of the trace
+	Entries  int     `json:"entries"`  // entries of the context
+	Devices  int     `json:"devices"`  // number of devices
+	Target   float64 `json:"target"`   // attention mass asked for; 0 in track A
+	// a step and layer: what the busiest device needs; native: from first submission to last completion. Mean (ms)
+	IOMs     float64 `json:"io_ms"`
+	IOMsLow  float64 `json:"io_ms_low"`  // 95 % confidence over questions (ms)
+	IOMsHigh float64 `json:"io_ms_high"` // 95 % confidence over questions (ms)
+	SelectMs float64 `json:"select_ms"`  // choosing, as measured, one core; track B (ms)
+	Bytes    float64 `json:"bytes"`      // read a step (bytes)
+	Reads    float64 `json:"reads"`      // read operations a step
+	// runs of neighbouring records among those asked for, before gaps are read over
+	Runs    float64 `json:"runs"`
+	Balance float64 `json:"balance"` // mean load of the devices ÷ the greatest
+	Mass    float64 `json:"mass"`    // attention mass delivered, DRAM included, as a share of the oracle's
+	// max(bytes ÷ ΣBW, reads ÷ ΣIOPS) with as few reads as the devices allow (ms)
+	BoundMs  float64 `json:"bound_ms"`
+	EntryMs  float64 `json:"entry_bound_ms"` // the same bound when each entry is a read of its own (ms)
+	Share    float64 `json:"share"`          // of track A: bound ÷ time
+	Resident float64 `json:"resident"`       // in DRAM beside sinks and window (entries)
+	Index    float64 `json:"index_bytes"`    // of DRAM for choosing and routes (bytes)
+	Records  float64 `json:"records"`        // stored records per entry: copies
+	Variant  string  `json:"variant"`        // settings the tune questions chose, a layer each
+	Steps    int     `json:"steps"`          // steps judged
+	Measured bool    `json:"measured"`       // on real devices; else by the model
 }
 
 // SparseResult is bench sparse.
 type SparseResult struct {
 	About
-	Bench   string           `json:"bench"`
-	Method  string           `json:"method"`
-	DRAM    float64          `json:"dram"`
-	Entry   int64            `json:"entry_bytes"`
+	Bench  string  `json:"bench"`       // sparse
+	Method string  `json:"method"`      // how it was done
+	DRAM   float64 `json:"dram"`        // share of the context's bytes
+	Entry  int64   `json:"entry_bytes"` // of an entry (bytes)
+	// bytes and reads per second of each profile's drive; of native as measured
 	Models  map[string]Drive `json:"models"`
-	Rows    []SparseRow      `json:"rows"`
-	Ratios  []SparseRatio    `json:"ratios"`
-	Figures []SparseFigure   `json:"figures"`
+	Rows    []SparseRow      `json:"rows"`    // by track, strategy, profile, document, devices and mass
+	Ratios  []SparseRatio    `json:"ratios"`  // strategies beside skep, by document, profile, devices and mass
+	Figures []SparseFigure   `json:"figures"` // what the rows do not show
 }
 
 // SparseFigure is one number that is not a row of a track.
 type SparseFigure struct {
-	Figure   string  `json:"figure"`
-	Document string  `json:"document"`
-	Setting  string  `json:"setting"`
-	Value    float64 `json:"value"`
-	Unit     string  `json:"unit"`
+	Figure   string  `json:"figure"`   // what
+	Document string  `json:"document"` // of the trace; - where none
+	Setting  string  `json:"setting"`  // under which setting
+	Value    float64 `json:"value"`    // the figure
+	Unit     string  `json:"unit"`     // of the value
 }
 
 // SparseStrategies names them all, in the order they are run.
@@ -101,8 +105,8 @@ func SparseStrategies() []string {
 
 // Drive is what bounds one drive.
 type Drive struct {
-	BytesPerSecond float64 `json:"bytes_per_second"`
-	IOPS           float64 `json:"iops"`
+	BytesPerSecond float64 `json:"bytes_per_second"` // that it reads (bytes/s)
+	IOPS           float64 `json:"iops"`             // reads it does (1/s)
 }
 
 // Cost is the drive as the read planner sees it.
@@ -427,11 +431,11 @@ func (t *sums) mean() SparseRow {
 
 // SparseRatio is how many times longer another strategy's I/O takes than skep's.
 type SparseRatio struct {
-	Document string             `json:"document"`
-	Profile  string             `json:"profile"`
-	Devices  int                `json:"devices"`
-	Target   float64            `json:"target"`
-	Times    map[string]float64 `json:"times"`
+	Document string             `json:"document"` // of the trace
+	Profile  string             `json:"profile"`  // drive
+	Devices  int                `json:"devices"`  // number of devices
+	Target   float64            `json:"target"`   // mass
+	Times    map[string]float64 `json:"times"`    // each strategy's I/O time ÷ skep's, track B
 }
 
 func ratios(rows []SparseRow) []SparseRatio {

@@ -33,69 +33,71 @@ type StreamOptions struct {
 
 // ExposedRow is one history and suffix.
 type ExposedRow struct {
-	History      int     `json:"history"`
-	Suffix       int     `json:"suffix"`
-	ComputeMs    float64 `json:"compute_ms"`
-	LoadMs       float64 `json:"load_ms"` // all layers over the link, alone on it
-	ExposedMs    float64 `json:"exposed_ms"`
+	History      int     `json:"history"`       // loaded (tokens)
+	Suffix       int     `json:"suffix"`        // computed (tokens)
+	ComputeMs    float64 `json:"compute_ms"`    // computing alone (ms)
+	LoadMs       float64 `json:"load_ms"`       // all layers over the link to lenders (ms)
+	ExposedMs    float64 `json:"exposed_ms"`    // transfer time that computing does not hide (ms)
 	ExposedShare float64 `json:"exposed_share"` // of the whole
-	// FollowingMs is ExposedMs of a step that follows another: its first layer's load goes on beside
-	// the last feed-forward before it. Alone on the GPU a step begins with a load that nothing hides.
+	// exposed_ms of a step that follows another: its first load goes on beside the last feed-forward before it. Alone
+	// on the GPU a step begins with a load that nothing hides (ms)
 	FollowingMs   float64 `json:"exposed_following_ms"`
-	HostExposedMs float64 `json:"host_exposed_ms"`
-	// ResidentMs is ExposedMs where the first layer of every lent block is in local memory all the time, and
-	// BuffersMs with one buffer more: each takes another layer's room for each lent block (LongestRow.Room2).
-	ResidentMs    float64 `json:"exposed_first_layer_resident_ms"`
+	HostExposedMs float64 `json:"host_exposed_ms"` // the same over the link to host memory (ms)
+	// exposed_ms where the first layer of every lent block is in own memory all the time, which takes another layer's
+	// room for each lent block (ms)
+	ResidentMs float64 `json:"exposed_first_layer_resident_ms"`
+	// exposed_first_layer_resident_ms as a share of the whole
 	ResidentShare float64 `json:"exposed_first_layer_resident_share"`
-	BuffersMs     float64 `json:"exposed_one_buffer_more_ms"`
-	// Covered says that the feed-forward and the next projection last as long as the load.
+	// exposed_ms with one buffer more, which takes as much memory (ms)
+	BuffersMs float64 `json:"exposed_one_buffer_more_ms"`
+	// feed-forward and projection last as long as the load of a layer
 	Covered bool `json:"covered"`
 }
 
 // LongestRow is how long a prompt can be.
 type LongestRow struct {
-	Model        string  `json:"model"`
-	GPU          string  `json:"gpu"`
-	MemoryGB     float64 `json:"memory_gb"`
-	Lenders      string  `json:"lenders"` // models on the other GPUs, one each
-	LentGB       float64 `json:"lent_gb"` // what they have beside their weights
-	Conventional int     `json:"conventional_tokens"`
-	Streamed     int     `json:"streamed_tokens"`
-	Ratio        float64 `json:"ratio"`
-	// Room2 is Streamed where each lent block has room for one layer more: its first one, resident, or a second
-	// buffer. LocalBlocks is what that costs: whole blocks of local memory fewer.
+	Model        string  `json:"model"`               // the borrower
+	GPU          string  `json:"gpu"`                 // of borrower and lenders
+	MemoryGB     float64 `json:"memory_gb"`           // memory of the GPU (GB)
+	Lenders      string  `json:"lenders"`             // models on the other GPUs
+	LentGB       float64 `json:"lent_gb"`             // what they have beside their weights (GB)
+	Conventional int     `json:"conventional_tokens"` // with all layers local (tokens)
+	// with lent memory, by SwiftCache eq. 4 and 5 (tokens)
+	Streamed int     `json:"streamed_tokens"`
+	Ratio    float64 `json:"ratio"` // of the two
+	// streamed_tokens where each lent block has room for a layer more: its first one, resident, or a buffer (tokens)
 	Room2       int `json:"streamed_tokens_one_layer_more"`
-	LocalBlocks int `json:"local_blocks_for_one_layer_more"`
-	// Time per output token at that length, from local memory (at the conventional length)
-	// and with the lent part streamed for every token.
+	LocalBlocks int `json:"local_blocks_for_one_layer_more"` // whole blocks of own memory that this takes (blocks)
+	// decoding at the conventional length from local memory (ms)
 	LocalMs float64 `json:"local_ms_per_output_token"`
-	LentMs  float64 `json:"lent_ms_per_output_token"`
+	// decoding at the streamed length, the lent part over the link for each token (ms)
+	LentMs float64 `json:"lent_ms_per_output_token"`
 }
 
 // TTFTRow is one load of the queueing simulation.
 type TTFTRow struct {
-	Load       float64 `json:"load"`
-	PerSecond  float64 `json:"arrivals_per_s"`
-	HostP50    float64 `json:"host_p50_ms"`
-	HostP99    float64 `json:"host_p99_ms"`
-	LentP50    float64 `json:"lent_p50_ms"`
-	LentP99    float64 `json:"lent_p99_ms"`
-	Reduction  float64 `json:"p99_reduction"`
-	HostMissed float64 `json:"host_recomputed_share"` // of history tokens, recomputed because no tier had them
-	LentMissed float64 `json:"lent_recomputed_share"`
+	Load       float64 `json:"load"`                  // utilisation of the server with the host cache
+	PerSecond  float64 `json:"arrivals_per_s"`        // the same for both (1/s)
+	HostP50    float64 `json:"host_p50_ms"`           // time to first token with the host cache (ms)
+	HostP99    float64 `json:"host_p99_ms"`           // 99th percentile with the host cache (ms)
+	LentP50    float64 `json:"lent_p50_ms"`           // with lent memory before the host cache (ms)
+	LentP99    float64 `json:"lent_p99_ms"`           // 99th percentile with lent memory (ms)
+	Reduction  float64 `json:"p99_reduction"`         // 1 − lent ÷ host
+	HostMissed float64 `json:"host_recomputed_share"` // of history tokens, in no tier any more
+	LentMissed float64 `json:"lent_recomputed_share"` // the same with lent memory
 }
 
 // StreamResult is bench stream.
 type StreamResult struct {
-	Bench       string       `json:"bench"`
-	Simulated   bool         `json:"simulated"`
-	Model       string       `json:"model"`
-	GPU         string       `json:"gpu"`
-	Assumptions []string     `json:"assumptions"`
-	Exposed     []ExposedRow `json:"exposed"`
-	Longest     []LongestRow `json:"longest"`
-	TTFT        []TTFTRow    `json:"ttft"`
-	Policies    []PolicyRow  `json:"policies"`
+	Bench       string       `json:"bench"`       // stream
+	Simulated   bool         `json:"simulated"`   // true
+	Model       string       `json:"model"`       // the borrower
+	GPU         string       `json:"gpu"`         // its GPU
+	Assumptions []string     `json:"assumptions"` // what was reckoned with, in words
+	Exposed     []ExposedRow `json:"exposed"`     // transfer time that computing does not hide, by length
+	Longest     []LongestRow `json:"longest"`     // the longest context, by model, GPU and lenders
+	TTFT        []TTFTRow    `json:"ttft"`        // time to first token, by load
+	Policies    []PolicyRow  `json:"policies"`    // how the lender fares, by its load and policy
 }
 
 // prefiller reckons the time of a prefill.

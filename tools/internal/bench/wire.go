@@ -69,27 +69,27 @@ func (o *WireOptions) chain() *ChainOptions {
 
 // WireRow is one figure beside its limit.
 type WireRow struct {
-	What      string  `json:"what"`
-	Value     float64 `json:"value"`
-	Unit      string  `json:"unit"` // GB/s or µs
-	Limit     float64 `json:"limit"`
-	LimitName string  `json:"limit_name"`
+	What      string  `json:"what"`         // what was measured
+	Value     float64 `json:"value"`        // median, in the row's unit
+	Unit      string  `json:"unit"`         // GB/s or µs
+	Limit     float64 `json:"limit"`        // median of the limit, in the row's unit
+	LimitName string  `json:"limit_name"`   // what it is: embedded, iperf3, a bare connection, crypto/tls on loopback
 	Ratio     float64 `json:"ratio"`        // value ÷ limit
-	CPU       float64 `json:"cpu_s_per_gb"` // of client and server
-	Goal      string  `json:"goal"`
+	CPU       float64 `json:"cpu_s_per_gb"` // of client and server together; 0 for lookups (s/GB)
+	Goal      string  `json:"goal"`         // of the ratio, or of the value where it has a unit
 
-	Samples []float64 `json:"samples"`
-	Limits  []float64 `json:"limit_samples"`
+	Samples []float64 `json:"samples"`       // a round each, in the row's unit
+	Limits  []float64 `json:"limit_samples"` // a round each (unit)
 	cpus    []float64
 }
 
 // WireResult is what Wire measured.
 type WireResult struct {
 	About
-	Rounds   int          `json:"rounds"`
-	Method   string       `json:"method"`
-	Rows     []WireRow    `json:"rows"`
-	Overload WireOverload `json:"overload"`
+	Rounds   int          `json:"rounds"`   // rounds, of which medians are given
+	Method   string       `json:"method"`   // how it was measured
+	Rows     []WireRow    `json:"rows"`     // what was measured
+	Overload WireOverload `json:"overload"` // more asked for than can be served
 }
 
 // Wire measures the network client against the embedded store, the loopback and

@@ -18,24 +18,26 @@ import (
 
 // WireOverload is what became of a server that was asked for far more than it can serve.
 type WireOverload struct {
-	Connections  int     `json:"connections"`
-	PeakGBps     float64 `json:"peak_gbps"`    // served when asked by a few, closed loop
-	OfferedGBps  float64 `json:"offered_gbps"` // asked for, open loop
-	GoodputGBps  float64 `json:"goodput_gbps"` // delivered whole and in time
-	Ratio        float64 `json:"ratio"`        // goodput ÷ peak
-	Served       int64   `json:"served"`       // restores
-	Refused      int64   `json:"refused"`
-	RefusalMsP50 float64 `json:"refusal_ms_p50"` // from when the client sent to when it read the refusal
-	RefusalMsP99 float64 `json:"refusal_ms_p99"`
-	// As the server sees it: from when it had read a request's header to when the refusal was written.
-	// Ms99 is the upper bound of the bucket of its /metrics that the 99th percentile lies in.
-	RefusedAt    int64   `json:"server_refused"`
-	RefusedIn10  float64 `json:"server_refused_within_10.24_ms"` // share
+	Connections int `json:"connections"` // of clients
+	// served to four connections, one request at a time each; the best of three runs (GB/s)
+	PeakGBps    float64 `json:"peak_gbps"`
+	OfferedGBps float64 `json:"offered_gbps"` // asked for, in an open loop (GB/s)
+	GoodputGBps float64 `json:"goodput_gbps"` // delivered whole and in time (GB/s)
+	Ratio       float64 `json:"ratio"`        // goodput ÷ peak
+	Served      int64   `json:"served"`       // restores delivered whole
+	Refused     int64   `json:"refused"`      // restores refused
+	// from asking to reading the refusal, by the client, which shares the machine (ms)
+	RefusalMsP50 float64 `json:"refusal_ms_p50"`
+	RefusalMsP99 float64 `json:"refusal_ms_p99"` // 99th percentile (ms)
+	// refusals by the server's own clock, from the read that brought the request to the answer's write
+	RefusedAt   int64   `json:"server_refused"`
+	RefusedIn10 float64 `json:"server_refused_within_10.24_ms"` // share of these, within 10.24 ms
+	// upper end of the histogram's bucket that holds their 99th percentile (ms)
 	RefusedMs99  float64 `json:"server_refusal_ms_p99_at_most"`
-	RefusedMsAll float64 `json:"server_refusal_ms_at_most"`
-	MemoryPeak   int64   `json:"memory_peak"` // of the server process, resident
-	MemoryBefore int64   `json:"memory_before"`
-	MemoryAfter  int64   `json:"memory_after"`
+	RefusedMsAll float64 `json:"server_refusal_ms_at_most"` // upper end of the bucket that holds the slowest (ms)
+	MemoryPeak   int64   `json:"memory_peak"`               // resident, of the server, at most (bytes)
+	MemoryBefore int64   `json:"memory_before"`             // with all connections open (bytes)
+	MemoryAfter  int64   `json:"memory_after"`              // a second afterwards (bytes)
 }
 
 // overloadBlocks is how many blocks a restore of the overload asks for.

@@ -127,16 +127,17 @@ func (a *app) compact(ctx context.Context, f *moveFlags) (r store.CompactResult,
 
 // deviceResult is what skep device add, remove, replace and drain print.
 type deviceResult struct {
-	Action     string         `json:"action"`
-	Device     string         `json:"device"` // that was drained or removed
-	Added      string         `json:"added"`  // path of the device that was added
-	Kind       string         `json:"kind"`   // what a dry run finds there: file, which is to be made, or block device
-	Bytes      int64          `json:"bytes"`  // its size then
-	Serial     string         `json:"serial"` // and its serial number
-	DryRun     bool           `json:"dry_run"`
-	Served     bool           `json:"served"`     // it was changed while it was in use
-	Moved      store.Progress `json:"moved"`      // off the device
-	Rebalanced store.Progress `json:"rebalanced"` // onto the one added
+	Action string `json:"action"` // add, drain, keep (drain --cancel), remove or replace
+	Device string `json:"device"` // the drive that was emptied, as it was named
+	Added  string `json:"added"`  // path of the drive that was added
+	// what a dry run finds there: file, which is to be made, or block device; empty: it was not looked at
+	Kind       string         `json:"kind"`
+	Bytes      int64          `json:"bytes"`      // its size, of a dry run (bytes)
+	Serial     string         `json:"serial"`     // its serial number, of a dry run, where the system knows it
+	DryRun     bool           `json:"dry_run"`    // nothing was changed
+	Served     bool           `json:"served"`     // the store was changed while it was in use
+	Moved      store.Progress `json:"moved"`      // what was moved off the drive
+	Rebalanced store.Progress `json:"rebalanced"` // what was moved onto the one added
 }
 
 func (a *app) deviceCommand() *cobra.Command {

@@ -6,5 +6,5 @@
 //
 //   - Every result that comes from a store says which backend moved its bytes, why not
 //     a better one, and whether a device was simulated.
-//   - Every JSON field is in docs/reference/cli-json.md; a test compares the two.
+//   - Every JSON field has a comment that says what it means and in which unit: tools/docs makes the schemas of it.
 package cli

@@ -13,7 +13,7 @@ import (
 
 // gpuStatusResult is how lenders of GPU memory stand.
 type gpuStatusResult struct {
-	Lenders []loan.Status `json:"lenders"`
+	Lenders []loan.Status `json:"lenders"` // a socket each
 }
 
 func (a *app) gpuCommand() *cobra.Command {

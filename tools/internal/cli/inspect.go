@@ -234,12 +234,12 @@ func (a *app) inspectChain(ctx context.Context, v *inspect.View, args []string) 
 
 // memoryResult is inspect memory.
 type memoryResult struct {
-	Dir           string             `json:"dir"`
-	Blocks        int64              `json:"blocks"`
-	Memory        []skep.MemoryStats `json:"memory"`
-	Backend       string             `json:"backend"`
-	BackendReason string             `json:"backend_reason"`
-	Simulated     bool               `json:"simulated"`
+	Dir           string             `json:"dir"`            // as given
+	Blocks        int64              `json:"blocks"`         // in the index (blocks)
+	Memory        []skep.MemoryStats `json:"memory"`         // what memory is held for
+	Backend       string             `json:"backend"`        // what moves the bytes
+	BackendReason string             `json:"backend_reason"` // why not a better one
+	Simulated     bool               `json:"simulated"`      // a device is a simulation
 }
 
 func (a *app) inspectMemory(ctx context.Context, dir string) (err error) {

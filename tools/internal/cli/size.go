@@ -21,8 +21,8 @@ import (
 // sizeResult is what skep size prints.
 type sizeResult struct {
 	size.Answer
-	Model    string `json:"model"`
-	Note     string `json:"note"`
+	Model    string `json:"model"`    // name, or path of the config.json
+	Note     string `json:"note"`     // what the arithmetic leaves out for this model
 	Settings string `json:"settings"` // the file that was written
 }
 

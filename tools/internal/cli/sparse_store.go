@@ -87,13 +87,13 @@ func (f *contextFlags) layers(c skep.SparseContext) (from, to int) {
 
 // reclusterLayer is what recluster did to one layer.
 type reclusterLayer struct {
-	Layer int `json:"layer"`
+	Layer int `json:"layer"` // its number
 	skep.ReclusterResult
 }
 
 type reclusterResult struct {
-	Context string           `json:"context"`
-	Layers  []reclusterLayer `json:"layers"`
+	Context string           `json:"context"` // KEY
+	Layers  []reclusterLayer `json:"layers"`  // each layer that was looked at
 }
 
 func (a *app) reclusterCommand() *cobra.Command {
@@ -133,15 +133,15 @@ on where it was when it is run again. Takes the store's lock.`}
 
 // clustersLayer is one layer of inspect clusters.
 type clustersLayer struct {
-	Layer int `json:"layer"`
+	Layer int `json:"layer"` // its number
 	skep.LayerInfo
 	skep.SparseClusters
 }
 
 type clustersResult struct {
-	Context string `json:"context"`
+	Context string `json:"context"` // KEY
 	skep.SparseInfo
-	Described []clustersLayer `json:"clusters"`
+	Described []clustersLayer `json:"clusters"` // the layers asked for, with what their clusters are like
 }
 
 func (a *app) inspectClusters(dir *string) *cobra.Command {

@@ -19,7 +19,7 @@ import (
 
 // supportResult is skep support.
 type supportResult struct {
-	File string `json:"file"`
+	File string `json:"file"` // that was written
 	support.Result
 }
 
@@ -66,12 +66,12 @@ func (a *app) support(ctx context.Context, dir, file string) (err error) {
 
 // mrcResult is inspect mrc.
 type mrcResult struct {
-	Dir           string          `json:"dir"`
-	Blocks        int64           `json:"blocks"`
-	Reuse         skep.ReuseStats `json:"reuse"`
-	Backend       string          `json:"backend"`
-	BackendReason string          `json:"backend_reason"`
-	Simulated     bool            `json:"simulated"`
+	Dir           string          `json:"dir"`            // of the store
+	Blocks        int64           `json:"blocks"`         // stored (blocks)
+	Reuse         skep.ReuseStats `json:"reuse"`          // hit ratios by size, as lookups were seen
+	Backend       string          `json:"backend"`        // what moves the bytes
+	BackendReason string          `json:"backend_reason"` // why not a better one
+	Simulated     bool            `json:"simulated"`      // a device is a simulation
 }
 
 func (a *app) inspectMRC(ctx context.Context, dir string) error {

@@ -18,12 +18,12 @@ import (
 
 // topResult is top --once.
 type topResult struct {
-	Seconds       float64     `json:"seconds"`
-	Rates         top.Rates   `json:"rates"`
-	Stats         *skep.Stats `json:"stats"`
-	Backend       string      `json:"backend"`
-	BackendReason string      `json:"backend_reason"`
-	Simulated     bool        `json:"simulated"`
+	Seconds       float64     `json:"seconds"`        // between the two looks that the rates are of (s)
+	Rates         top.Rates   `json:"rates"`          // what happened a second
+	Stats         *skep.Stats `json:"stats"`          // everything the store counts, as skep.Stats in stats.go
+	Backend       string      `json:"backend"`        // what moves the bytes
+	BackendReason string      `json:"backend_reason"` // why not a better one
+	Simulated     bool        `json:"simulated"`      // a device is a simulation
 }
 
 func (a *app) topCommand() *cobra.Command {

@@ -42,43 +42,45 @@ const (
 
 // Result of the demo.
 type Result struct {
-	Nodes          []Node   `json:"nodes"`
-	Requests       int      `json:"requests"`
-	Killed         string   `json:"killed"`
-	KilledAt       int      `json:"killed_at_request"`
-	BackAt         int      `json:"back_at_request"`
-	Found          Thrice   `json:"recent_blocks_found"`
-	HitRatio       Ratios   `json:"hit_ratio"`
+	Nodes    []Node `json:"nodes"`             // each node before the kill
+	Requests int    `json:"requests"`          // of the workload
+	Killed   string `json:"killed"`            // the node that was killed
+	KilledAt int    `json:"killed_at_request"` // last request before it
+	BackAt   int    `json:"back_at_request"`   // last request before the node was started again
+	// blocks found of the last 40 requests before the kill, but for the last block of each
+	Found    Thrice `json:"recent_blocks_found"`
+	HitRatio Ratios `json:"hit_ratio"` // blocks restored ÷ blocks asked for
+	// not put, since their node, or that of a block before them, was away (blocks)
 	Declined       int64    `json:"declined"`
-	BytesPut       int64    `json:"bytes_put"`
-	BytesRestored  int64    `json:"bytes_restored"`
-	WrongBytes     int64    `json:"wrong_bytes"`
-	BrokenPromises int64    `json:"broken_promises"`
-	ReturnSeconds  float64  `json:"return_seconds"`
-	Seconds        float64  `json:"seconds"`
-	Interrupted    bool     `json:"interrupted"`
-	Next           []string `json:"next"`
+	BytesPut       int64    `json:"bytes_put"`       // payload committed (bytes)
+	BytesRestored  int64    `json:"bytes_restored"`  // payload restored, all of it compared (bytes)
+	WrongBytes     int64    `json:"wrong_bytes"`     // restored bytes that are not what was put (bytes)
+	BrokenPromises int64    `json:"broken_promises"` // leased blocks that were not delivered (blocks)
+	ReturnSeconds  float64  `json:"return_seconds"`  // from the node's start until all of it was found again (s)
+	Seconds        float64  `json:"seconds"`         // the whole demo (s)
+	Interrupted    bool     `json:"interrupted"`     // the workload was cut short
+	Next           []string `json:"next"`            // what to try next
 }
 
 // Node is one server as it stood before the kill.
 type Node struct {
-	Name   string `json:"name"`
-	Blocks int64  `json:"blocks"`
-	Bytes  int64  `json:"bytes"`
+	Name   string `json:"name"`   // a node
+	Blocks int64  `json:"blocks"` // stored there before the kill (blocks)
+	Bytes  int64  `json:"bytes"`  // payload of them (bytes)
 }
 
 // Thrice is what was found before the kill, without the node, and when it was back.
 type Thrice struct {
-	Before  int64 `json:"before"`
-	Without int64 `json:"without"`
-	After   int64 `json:"after"`
+	Before  int64 `json:"before"`  // before the kill (blocks)
+	Without int64 `json:"without"` // of these, while the node was away (blocks)
+	After   int64 `json:"after"`   // of these, when it was back (blocks)
 }
 
 // Ratios are hit ratios of the workload's three parts.
 type Ratios struct {
-	Before  float64 `json:"before"`
-	Without float64 `json:"without"`
-	After   float64 `json:"after"`
+	Before  float64 `json:"before"`  // blocks restored ÷ blocks asked for, of the requests before the kill
+	Without float64 `json:"without"` // of those while the node was away
+	After   float64 `json:"after"`   // of those when it was back
 }
 
 // Bad reports whether the run broke what must always hold.

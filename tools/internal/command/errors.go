@@ -68,17 +68,18 @@ type Placed interface {
 
 // Failure is an error as --json prints it.
 type Failure struct {
-	Error FailureBody `json:"error"`
+	Error FailureBody `json:"error"` // what went wrong
 }
 
 // FailureBody is what is said of an error.
 type FailureBody struct {
+	// kind of failure, as in package skep: invalid, not found, missing device, …; canceled where it was interrupted
 	Kind    string `json:"kind"`
-	Message string `json:"message"`
-	Field   string `json:"field"`
-	Value   string `json:"value"`
-	Limit   string `json:"limit"`
-	Next    string `json:"next"`
+	Message string `json:"message"` // the whole message
+	Field   string `json:"field"`   // the flag, file position or option at fault; empty when none is
+	Value   string `json:"value"`   // what it was
+	Limit   string `json:"limit"`   // what it may be
+	Next    string `json:"next"`    // what to do next
 }
 
 // fail prints err, with what to do next, and returns the exit code.

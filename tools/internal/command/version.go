@@ -14,16 +14,16 @@ import (
 
 // VersionResult is what version prints.
 type VersionResult struct {
-	Version       string `json:"version"`
-	Commit        string `json:"commit"`
-	Modified      bool   `json:"modified"`
-	Go            string `json:"go"`
-	OS            string `json:"os"`
-	Arch          string `json:"arch"`
-	IOUring       bool   `json:"iouring"`
-	Backend       string `json:"backend"`
-	BackendReason string `json:"backend_reason"`
-	Simulated     bool   `json:"simulated"`
+	Version       string `json:"version"`        // of the module
+	Commit        string `json:"commit"`         // it was built from
+	Modified      bool   `json:"modified"`       // with changes that are not committed
+	Go            string `json:"go"`             // compiler
+	OS            string `json:"os"`             // operating system that it was built for
+	Arch          string `json:"arch"`           // architecture that it was built for
+	IOUring       bool   `json:"iouring"`        // built with the tag iouring
+	Backend       string `json:"backend"`        // what would move the bytes of a file in the temporary directory
+	BackendReason string `json:"backend_reason"` // why not a better one
+	Simulated     bool   `json:"simulated"`      // always false
 }
 
 // Version is the subcommand that every command has.

@@ -99,30 +99,35 @@ func (o *Options) open(ctx context.Context, dir string) (skep.Store, error) {
 
 // Result of the demo.
 type Result struct {
-	Requests        int                `json:"requests"`
-	KilledAt        int                `json:"killed_at_request"`
-	HitRatio        float64            `json:"hit_ratio"`
-	HitBefore       float64            `json:"hit_ratio_before_kill"`
-	HitAfter        float64            `json:"hit_ratio_after_recovery"`
-	RecoverySeconds float64            `json:"recovery_seconds"`
-	RecentBlocks    int64              `json:"recent_blocks"`
-	RecentFound     int64              `json:"recent_blocks_found"`
-	BlocksRecovered int64              `json:"blocks_recovered"`
-	BytesPut        int64              `json:"bytes_put"`
-	BytesRestored   int64              `json:"bytes_restored"`
-	WrongBytes      int64              `json:"wrong_bytes"`
-	BrokenPromises  int64              `json:"broken_promises"`
-	LookupUs        replay.Percentiles `json:"lookup_us"`
-	RestoreMs       replay.Percentiles `json:"restore_ms"`
-	Seconds         float64            `json:"seconds"`
-	Page            string             `json:"page"`
-	Dir             string             `json:"dir"`
-	Backend         string             `json:"backend"`
-	BackendReason   string             `json:"backend_reason"`
-	Simulated       bool               `json:"simulated"`
-	Policy          string             `json:"policy"`
-	Interrupted     bool               `json:"interrupted"`
-	Next            []string           `json:"next"`
+	Requests        int     `json:"requests"`                 // replayed, in both processes
+	KilledAt        int     `json:"killed_at_request"`        // last request the first process finished
+	HitRatio        float64 `json:"hit_ratio"`                // blocks restored ÷ blocks asked for
+	HitBefore       float64 `json:"hit_ratio_before_kill"`    // of the first process
+	HitAfter        float64 `json:"hit_ratio_after_recovery"` // of the second
+	RecoverySeconds float64 `json:"recovery_seconds"`         // to open the store after the kill (s)
+	// of the last 20 requests before the kill (blocks)
+	RecentBlocks int64 `json:"recent_blocks"`
+	// of these, found after it; the cleaner may have taken some (blocks)
+	RecentFound     int64 `json:"recent_blocks_found"`
+	BlocksRecovered int64 `json:"blocks_recovered"` // in the store after recovery (blocks)
+	BytesPut        int64 `json:"bytes_put"`        // payload committed (bytes)
+	BytesRestored   int64 `json:"bytes_restored"`   // payload restored, all of it compared (bytes)
+	// restored bytes that are not what was put (bytes)
+	WrongBytes int64 `json:"wrong_bytes"`
+	// leased blocks that were not delivered (blocks)
+	BrokenPromises int64              `json:"broken_promises"`
+	LookupUs       replay.Percentiles `json:"lookup_us"` // of the calls to Lookup (µs)
+	// to restore all that was found, over requests (ms)
+	RestoreMs     replay.Percentiles `json:"restore_ms"`
+	Seconds       float64            `json:"seconds"`        // the whole demo (s)
+	Page          string             `json:"page"`           // where the page is
+	Dir           string             `json:"dir"`            // where the demo worked
+	Backend       string             `json:"backend"`        // what moved the bytes
+	BackendReason string             `json:"backend_reason"` // why not a better one
+	Simulated     bool               `json:"simulated"`      // a device is a simulation
+	Policy        string             `json:"policy"`         // what was kept
+	Interrupted   bool               `json:"interrupted"`    // the workload was cut for time
+	Next          []string           `json:"next"`           // what to try next
 
 	lookups, restores     hist.Hist
 	steps                 []step

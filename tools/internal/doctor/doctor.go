@@ -32,22 +32,22 @@ const (
 
 // Check is one line of the report.
 type Check struct {
-	Name   string `json:"name"`
-	Status Status `json:"status"`
-	Detail string `json:"detail"`
-	Next   string `json:"next"`
+	Name   string `json:"name"`   // what was looked at
+	Status Status `json:"status"` // ok; warn: works, not as well as it could; fail: does not work
+	Detail string `json:"detail"` // what was found
+	Next   string `json:"next"`   // what to do; empty when ok
 }
 
 // Report is what the doctor found.
 type Report struct {
-	Dir           string  `json:"dir"`
-	Status        Status  `json:"status"` // the worst of the checks
-	Checks        []Check `json:"checks"`
-	Backend       string  `json:"backend"`
-	BackendReason string  `json:"backend_reason"`
-	Simulated     bool    `json:"simulated"`
-	ChecksumGBps  float64 `json:"checksum_gbps"`
-	FreeBytes     int64   `json:"free_bytes"`
+	Dir           string  `json:"dir"`            // as given
+	Status        Status  `json:"status"`         // ok, warn or fail: the worst of the checks
+	Checks        []Check `json:"checks"`         // what was looked at
+	Backend       string  `json:"backend"`        // what would move the bytes of devices there
+	BackendReason string  `json:"backend_reason"` // why not a better one
+	Simulated     bool    `json:"simulated"`      // a device is a simulation
+	ChecksumGBps  float64 `json:"checksum_gbps"`  // xxh3-64 on one core, the best of several (GB/s)
+	FreeBytes     int64   `json:"free_bytes"`     // free in the file system, for this user (bytes)
 }
 
 // Examine checks the machine and dir, which must exist.

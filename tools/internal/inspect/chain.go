@@ -10,21 +10,21 @@ import (
 
 // Link is one key of a chain.
 type Link struct {
-	Position int    `json:"position"`
-	Key      string `json:"key"`
-	Stored   bool   `json:"stored"`
-	Fits     bool   `json:"fits"`
-	Problem  string `json:"problem"`
-	Block    *Block `json:"block"`
+	Position int    `json:"position"` // in the chain
+	Key      string `json:"key"`      // in hexadecimal
+	Stored   bool   `json:"stored"`   // there is a block of this key
+	Fits     bool   `json:"fits"`     // at this depth, under the parent before it
+	Problem  string `json:"problem"`  // why not
+	Block    *Block `json:"block"`    // as in inspect block; null when not stored
 }
 
 // Chain is what is stored of a chain in one namespace.
 type Chain struct {
 	Store
-	Namespace  uint32 `json:"namespace"`
-	Keys       int    `json:"keys"`
-	Restorable int    `json:"restorable"`
-	Links      []Link `json:"links"`
+	Namespace  uint32 `json:"namespace"`  // the one shown
+	Keys       int    `json:"keys"`       // keys of the chain
+	Restorable int    `json:"restorable"` // leading blocks that are stored in their place (blocks)
+	Links      []Link `json:"links"`      // a key each
 }
 
 // where is a block in one room: keys of two namespaces or salts have nothing to do

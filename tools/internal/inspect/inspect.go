@@ -43,18 +43,18 @@ func (v *View) Close() error { return v.cat.Close() }
 
 // Store is the root of the catalog.
 type Store struct {
-	Dir        string `json:"dir"`
-	ID         string `json:"store_id"`
-	Format     uint32 `json:"format"`
-	Clean      bool   `json:"clean"`
-	Epoch      uint64 `json:"epoch"`
-	NextSeq    uint64 `json:"next_seq"`
-	FlushedSeq uint64 `json:"flushed_seq"`
+	Dir        string `json:"dir"`         // as given
+	ID         string `json:"store_id"`    // in every superblock
+	Format     uint32 `json:"format"`      // store format
+	Clean      bool   `json:"clean"`       // closed in order
+	Epoch      uint64 `json:"epoch"`       // how often it was opened
+	NextSeq    uint64 `json:"next_seq"`    // sequence numbers are given out below this
+	FlushedSeq uint64 `json:"flushed_seq"` // everything below it is on the devices
 
-	// Of the first device that can be opened.
+	// what would move the bytes of its devices, by the first that can be opened; none when none can be
 	Backend       string `json:"backend"`
-	BackendReason string `json:"backend_reason"`
-	Simulated     bool   `json:"simulated"`
+	BackendReason string `json:"backend_reason"` // why not a better one
+	Simulated     bool   `json:"simulated"`      // a device is a simulation
 }
 
 func (v *View) store(ctx context.Context) (Store, error) {
@@ -94,28 +94,28 @@ func (v *View) store(ctx context.Context) (Store, error) {
 
 // Device is one drive of the store.
 type Device struct {
-	Index         int    `json:"index"`
-	ID            string `json:"id"`
-	Path          string `json:"path"`
-	Serial        string `json:"serial"`
-	State         string `json:"state"`
-	Present       bool   `json:"present"`
-	Problem       string `json:"problem"`
-	SizeBytes     int64  `json:"size_bytes"`
-	SegmentBytes  int64  `json:"segment_bytes"`
-	Segments      int    `json:"segments"`
-	InUse         int    `json:"segments_in_use"`
-	Backend       string `json:"backend"`
-	BackendReason string `json:"backend_reason"`
-	Simulated     bool   `json:"simulated"`
-	Raw           bool   `json:"raw"`
-	Direct        bool   `json:"direct"`
+	Index         int    `json:"index"`           // its number
+	ID            string `json:"id"`              // in its superblock
+	Path          string `json:"path"`            // where it is looked for
+	Serial        string `json:"serial"`          // of a block device
+	State         string `json:"state"`           // in use, fenced or removed
+	Present       bool   `json:"present"`         // it can be opened
+	Problem       string `json:"problem"`         // what is wrong with it; empty when nothing is
+	SizeBytes     int64  `json:"size_bytes"`      // its size (bytes)
+	SegmentBytes  int64  `json:"segment_bytes"`   // of a segment (bytes)
+	Segments      int    `json:"segments"`        // how many it has
+	InUse         int    `json:"segments_in_use"` // of these, in a stripe group
+	Backend       string `json:"backend"`         // what would move its bytes
+	BackendReason string `json:"backend_reason"`  // why not a better one
+	Simulated     bool   `json:"simulated"`       // its speed is a model's
+	Raw           bool   `json:"raw"`             // a block device
+	Direct        bool   `json:"direct"`          // O_DIRECT works
 }
 
 // Devices is the store and its drives.
 type Devices struct {
 	Store
-	Devices []Device `json:"devices"`
+	Devices []Device `json:"devices"` // drives of the store
 }
 
 // Devices lists the drives as the catalog knows them and as they are found.
@@ -210,22 +210,22 @@ func (v *View) scan(ctx context.Context, visit func(layout.Location, *segment.Re
 
 // Group is one stripe group.
 type Group struct {
-	Group        uint32   `json:"group"`
-	Generation   uint64   `json:"generation"`
-	State        string   `json:"state"`
-	Devices      []int    `json:"devices"`
-	Segments     []uint32 `json:"segments"`
-	SegmentBytes int64    `json:"segment_bytes"`
-	Copies       int      `json:"copies"`
-	Blocks       int64    `json:"blocks"`
-	BlockBytes   int64    `json:"block_bytes"`
-	LiveShare    float64  `json:"live_share"`
+	Group        uint32   `json:"group"`         // its number
+	Generation   uint64   `json:"generation"`    // reuse count of its segments
+	State        string   `json:"state"`         // free, open, sealed or cleaning
+	Devices      []int    `json:"devices"`       // indexes of its devices, in striping order
+	Segments     []uint32 `json:"segments"`      // its segment on each of them
+	SegmentBytes int64    `json:"segment_bytes"` // of one segment (bytes)
+	Copies       int      `json:"copies"`        // of each block
+	Blocks       int64    `json:"blocks"`        // stored in it (blocks)
+	BlockBytes   int64    `json:"block_bytes"`   // payload of them (bytes)
+	LiveShare    float64  `json:"live_share"`    // block_bytes ÷ room of all its segments
 }
 
 // Groups is all stripe groups.
 type Groups struct {
 	Store
-	Groups []Group `json:"groups"`
+	Groups []Group `json:"groups"` // stripe groups
 }
 
 // Groups lists the stripe groups with what lives in them.
@@ -265,24 +265,24 @@ func (v *View) Groups(ctx context.Context) (*Groups, error) {
 
 // Namespace is one namespace with what it holds.
 type Namespace struct {
-	ID         uint32     `json:"id"`
-	Tenant     string     `json:"tenant"`
-	Name       string     `json:"name"`
-	Model      string     `json:"model"`
-	Shape      skep.Shape `json:"shape"`
-	Class      string     `json:"class"`
-	Copies     int        `json:"copies"`
-	Chained    bool       `json:"chained"`
-	Created    time.Time  `json:"created"`
-	Instance   uint32     `json:"instance"`
-	Blocks     int64      `json:"blocks"`
-	BlockBytes int64      `json:"block_bytes"`
+	ID         uint32     `json:"id"`          // its number
+	Tenant     string     `json:"tenant"`      // who pays
+	Name       string     `json:"name"`        // unique within the tenant
+	Model      string     `json:"model"`       // fingerprint
+	Shape      skep.Shape `json:"shape"`       // geometry, as package skep's Shape
+	Class      string     `json:"class"`       // cache or durable
+	Copies     int        `json:"copies"`      // of each block
+	Chained    bool       `json:"chained"`     // blocks have parents
+	Created    time.Time  `json:"created"`     // RFC 3339
+	Instance   uint32     `json:"instance"`    // number its blocks carry; a purge changes it
+	Blocks     int64      `json:"blocks"`      // stored (blocks)
+	BlockBytes int64      `json:"block_bytes"` // payload of them (bytes)
 }
 
 // Namespaces is all namespaces.
 type Namespaces struct {
 	Store
-	Namespaces []Namespace `json:"namespaces"`
+	Namespaces []Namespace `json:"namespaces"` // namespaces of the store
 }
 
 // Namespaces lists the namespaces; blocks that were purged are not counted.
@@ -313,37 +313,37 @@ func (v *View) Namespaces(ctx context.Context) (*Namespaces, error) {
 
 // Place is where a copy of a block begins.
 type Place struct {
-	Group  uint32 `json:"group"`
-	Device int    `json:"device"`
-	Page   uint32 `json:"page"`
-	Sub    uint8  `json:"sub"`
+	Group  uint32 `json:"group"`  // stripe group
+	Device int    `json:"device"` // device its first byte is on
+	Page   uint32 `json:"page"`   // from the segment's start (4 KiB)
+	Sub    uint8  `json:"sub"`    // within the page, for packed values (512 bytes)
 }
 
 // Part is one part of a block.
 type Part struct {
-	Name     string `json:"name"`
-	Bytes    int64  `json:"bytes"`
-	Granules int    `json:"granules"`
-	Inline   bool   `json:"inline"`
+	Name     string `json:"name"`     // of a part
+	Bytes    int64  `json:"bytes"`    // its size (bytes)
+	Granules int    `json:"granules"` // checksums it has
+	Inline   bool   `json:"inline"`   // in the record, not on devices
 }
 
 // Block is one stored block as its record describes it.
 type Block struct {
-	Key         string  `json:"key"`
-	Namespace   uint32  `json:"namespace"`
-	Instance    uint32  `json:"instance"`
-	Salted      bool    `json:"salted"`
-	Parent      string  `json:"parent"`
-	Depth       uint32  `json:"depth"`
-	ValidTokens uint32  `json:"valid_tokens"`
-	Bytes       int64   `json:"bytes"`
-	Version     uint32  `json:"version"`
-	Seq         uint64  `json:"seq"`
-	Durable     bool    `json:"durable"`
-	Moved       bool    `json:"moved"`
-	Name        string  `json:"name"`
-	Parts       []Part  `json:"parts"`
-	Copies      []Place `json:"copies"`
+	Key         string  `json:"key"`          // in hexadecimal
+	Namespace   uint32  `json:"namespace"`    // its number
+	Instance    uint32  `json:"instance"`     // of the namespace when it was put
+	Salted      bool    `json:"salted"`       // put under a salt
+	Parent      string  `json:"parent"`       // key of the block before it; empty for a chain's first
+	Depth       uint32  `json:"depth"`        // blocks before it
+	ValidTokens uint32  `json:"valid_tokens"` // of a partial tail; 0: all (tokens)
+	Bytes       int64   `json:"bytes"`        // payload of all parts (bytes)
+	Version     uint32  `json:"version"`      // write version
+	Seq         uint64  `json:"seq"`          // sequence number
+	Durable     bool    `json:"durable"`      // survives a crash
+	Moved       bool    `json:"moved"`        // written by the cleaner
+	Name        string  `json:"name"`         // the engine's own name, quoted
+	Parts       []Part  `json:"parts"`        // what it is made of
+	Copies      []Place `json:"copies"`       // where its bytes are
 }
 
 func blockOf(r *segment.Record, devices map[uint32][]catalog.Member) Block {
@@ -381,7 +381,7 @@ func (v *View) members(ctx context.Context) (map[uint32][]catalog.Member, error)
 // Blocks is what was found of one or more keys.
 type Blocks struct {
 	Store
-	Blocks []Block `json:"blocks"`
+	Blocks []Block `json:"blocks"` // of the key, in every namespace asked about
 }
 
 // minPrefix is the fewest hexadecimal digits a key may be shortened to.

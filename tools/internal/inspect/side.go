@@ -11,30 +11,30 @@ import (
 
 // Side is the side rows of one block: of a clustered context, those of one layer.
 type Side struct {
-	Key       string      `json:"key"`
-	Namespace uint32      `json:"namespace"` // 0: of a purged one
-	Instance  uint32      `json:"instance"`
-	Salted    bool        `json:"salted"`
-	Edition   uint64      `json:"edition"`
-	Current   bool        `json:"current"`
-	Sealed    bool        `json:"sealed"`
-	Rows      int         `json:"rows"`
-	Bytes     int64       `json:"bytes"`
-	Kinds     []SideKinds `json:"kinds"`
+	Key       string      `json:"key"`       // of the block they are of, in hexadecimal: one layer of a context
+	Namespace uint32      `json:"namespace"` // its number; 0: of a purged one
+	Instance  uint32      `json:"instance"`  // of the namespace
+	Salted    bool        `json:"salted"`    // put under a salt
+	Edition   uint64      `json:"edition"`   // the version of the block they are of
+	Current   bool        `json:"current"`   // it is the version that is stored; else they are not used, and made anew
+	Sealed    bool        `json:"sealed"`    // encrypted, as the block is
+	Rows      int         `json:"rows"`      // rows of the block
+	Bytes     int64       `json:"bytes"`     // before encryption and compression (bytes)
+	Kinds     []SideKinds `json:"kinds"`     // by kind
 }
 
 // SideKinds is how much of a kind there is.
 type SideKinds struct {
-	Kind  string `json:"kind"`
-	Rows  int    `json:"rows"`
-	Bytes int64  `json:"bytes"`
+	Kind  string `json:"kind"`  // header, routes, clusters or medoids
+	Rows  int    `json:"rows"`  // rows of the kind
+	Bytes int64  `json:"bytes"` // of these rows (bytes)
 }
 
 // Sides is all side rows.
 type Sides struct {
 	Store
-	Bytes int64  `json:"bytes"`
-	Sides []Side `json:"side"`
+	Bytes int64  `json:"bytes"` // of all rows listed (bytes)
+	Sides []Side `json:"side"`  // blocks with side rows
 }
 
 // Sides lists the blocks that have side rows, by instance, salt and key.

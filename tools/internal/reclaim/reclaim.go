@@ -40,29 +40,27 @@ const (
 
 // Row is one thing that was timed, in milliseconds.
 type Row struct {
-	// What is "reclaim" (from Move to the unit's being the lender's, from a borrower that lives
-	// and uses it), "borrower killed" (from SIGKILL to all it had being the lender's) or "lender
-	// killed" (from SIGKILL to the end of the first restore begun after it and served from behind).
+	// reclaim: from the order to the unit's being the lender's; borrower killed: from SIGKILL to all it had being the
+	// lender's; lender killed: from SIGKILL to the end of a whole restore without it
 	What    string    `json:"what"`
-	Times   int       `json:"times"`
-	P50     float64   `json:"p50_ms"`
-	P99     float64   `json:"p99_ms"`
-	Most    float64   `json:"most_ms"`
-	Samples []float64 `json:"samples_ms"`
+	Times   int       `json:"times"`      // how often
+	P50     float64   `json:"p50_ms"`     // median (ms)
+	P99     float64   `json:"p99_ms"`     // 99th percentile (ms)
+	Most    float64   `json:"most_ms"`    // the longest (ms)
+	Samples []float64 `json:"samples_ms"` // all of them (ms)
 }
 
 // Result is what Measure found.
 type Result struct {
-	Bench     string `json:"bench"`
-	Simulated bool   `json:"simulated"`
-	Device    string `json:"device"`
-	Method    string `json:"method"`
-	UnitBytes int64  `json:"unit_bytes"`
-	Blocks    int    `json:"blocks"` // of the chain that is restored all the time
-	Restores  int64  `json:"restores"`
-	// Wrong is how many blocks came back with other bytes than were put.
-	Wrong int64 `json:"wrong_blocks"`
-	Rows  []Row `json:"rows"`
+	Bench     string `json:"bench"`        // reclaim
+	Simulated bool   `json:"simulated"`    // the GPUs are a simulation
+	Device    string `json:"device"`       // the lender's GPU
+	Method    string `json:"method"`       // what is real in it
+	UnitBytes int64  `json:"unit_bytes"`   // of a unit (bytes)
+	Blocks    int    `json:"blocks"`       // of the chain that is restored all the time (blocks)
+	Restores  int64  `json:"restores"`     // restores of the chain, every byte compared
+	Wrong     int64  `json:"wrong_blocks"` // that came back with other bytes than were put (blocks)
+	Rows      []Row  `json:"rows"`         // by what was done to whom
 }
 
 const (

@@ -18,13 +18,13 @@ import (
 
 // NodeResult is what cluster init and add print: the node that there is now, and where its store is to be.
 type NodeResult struct {
-	Dir   string `json:"dir"`
-	ID    uint64 `json:"id"`
-	Name  string `json:"name"`
-	Addr  string `json:"addr"`
-	Peer  string `json:"peer"`
-	Epoch uint32 `json:"epoch"`
-	Nodes int    `json:"nodes"`
+	Dir   string `json:"dir"`   // --dir
+	ID    uint64 `json:"id"`    // the node's number, which no other node gets
+	Name  string `json:"name"`  // its name
+	Addr  string `json:"addr"`  // where clients reach it
+	Peer  string `json:"peer"`  // where the other nodes reach it
+	Epoch uint32 `json:"epoch"` // of the map that has it
+	Nodes int    `json:"nodes"` // of that map
 }
 
 // NewNodeResult says what a map has of a node.
@@ -162,8 +162,8 @@ func checkedFirst(cmd *cobra.Command, check func() error) *cobra.Command {
 
 // RemovedResult is what cluster remove prints.
 type RemovedResult struct {
-	Name  string `json:"name"`
-	Epoch uint32 `json:"epoch"`
+	Name  string `json:"name"`  // the node that is out
+	Epoch uint32 `json:"epoch"` // of the map without it
 }
 
 func clusterRemoveCommand(a *command.App) *cobra.Command {

@@ -18,29 +18,29 @@ import (
 
 // SpaceRow is one namespace as ns tells of it.
 type SpaceRow struct {
-	ID      skep.NamespaceID `json:"id"`
-	Tenant  string           `json:"tenant"`
-	Name    string           `json:"name"`
-	Model   string           `json:"model"`
-	Class   string           `json:"class"`
-	Copies  int              `json:"copies"`
-	Chained bool             `json:"chained"`
-	Shape   skep.Shape       `json:"shape"`
-	Created time.Time        `json:"created"`
-	Blocks  int64            `json:"blocks"`
+	ID      skep.NamespaceID `json:"id"`      // its number
+	Tenant  string           `json:"tenant"`  // who pays
+	Name    string           `json:"name"`    // unique within the tenant
+	Model   string           `json:"model"`   // fingerprint
+	Class   string           `json:"class"`   // cache or durable
+	Copies  int              `json:"copies"`  // of each block
+	Chained bool             `json:"chained"` // blocks have parents
+	Shape   skep.Shape       `json:"shape"`   // geometry, as package skep's Shape
+	Created time.Time        `json:"created"` // RFC 3339
+	Blocks  int64            `json:"blocks"`  // stored (blocks)
 }
 
 // SpacesResult is what ns list prints.
 type SpacesResult struct {
-	Namespaces []SpaceRow `json:"namespaces"`
-	More       bool       `json:"more"` // there are more than --limit
+	Namespaces []SpaceRow `json:"namespaces"` // namespaces, at most --limit
+	More       bool       `json:"more"`       // there are more than --limit
 }
 
 // RemovalResult is what purge and ns delete print.
 type RemovalResult struct {
-	Namespaces int   `json:"namespaces"`
-	Blocks     int64 `json:"blocks"` // that were in them before
-	Deleted    bool  `json:"deleted"`
+	Namespaces int   `json:"namespaces"` // that it was about
+	Blocks     int64 `json:"blocks"`     // that were in them before (blocks)
+	Deleted    bool  `json:"deleted"`    // it was done
 }
 
 func (r *remote) rowOf(ctx context.Context, n *skep.NamespaceInfo) (SpaceRow, error) {

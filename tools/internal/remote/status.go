@@ -17,27 +17,27 @@ import (
 
 // StatusResult is what status prints.
 type StatusResult struct {
-	Server        string        `json:"server"`
-	State         string        `json:"state"`
-	Blocks        int64         `json:"blocks"`
-	BlockBytes    int64         `json:"block_bytes"`
-	DeviceBytes   int64         `json:"device_bytes"`
-	CapacityBytes int64         `json:"capacity_bytes"`
-	FreeGroups    int           `json:"free_groups"`
-	Groups        int           `json:"groups"`
-	Lookups       int64         `json:"lookups"`
-	HitRatio      float64       `json:"hit_ratio"` // of keys looked up
-	Devices       []DeviceRow   `json:"devices"`
-	Unhealthy     []string      `json:"unhealthy"`
-	Jobs          []httpapi.Job `json:"jobs"`
+	Server        string        `json:"server"`         // as it was named
+	State         string        `json:"state"`          // of the store: ok, read-only, or failed and why
+	Blocks        int64         `json:"blocks"`         // stored (blocks)
+	BlockBytes    int64         `json:"block_bytes"`    // payload of them, one copy each (bytes)
+	DeviceBytes   int64         `json:"device_bytes"`   // size of the drives, as far as they are allotted (bytes)
+	CapacityBytes int64         `json:"capacity_bytes"` // the cap on it; 0: none (bytes)
+	FreeGroups    int           `json:"free_groups"`    // stripe groups that are free
+	Groups        int           `json:"groups"`         // stripe groups in use
+	Lookups       int64         `json:"lookups"`        // since the store was opened
+	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
+	Devices       []DeviceRow   `json:"devices"`        // drives of the store
+	Unhealthy     []string      `json:"unhealthy"`      // drives that are fenced or dead, in words
+	Jobs          []httpapi.Job `json:"jobs"`           // background work
 }
 
 // DeviceRow is one drive in brief.
 type DeviceRow struct {
-	Index int    `json:"index"`
-	Path  string `json:"path"`
-	State string `json:"state"`
-	Bytes int64  `json:"bytes"`
+	Index int    `json:"index"` // its number
+	Path  string `json:"path"`  // where it is
+	State string `json:"state"` // in use, fenced, dead, …, and why
+	Bytes int64  `json:"bytes"` // its size (bytes)
 }
 
 const ready = "ready"

@@ -34,10 +34,10 @@ func (f *keyFlags) register(cmd *cobra.Command) {
 
 // ValueResult is what put and get tell of a value with -o json.
 type ValueResult struct {
-	Key   string `json:"key"`
-	Hex   bool   `json:"hex"`
-	Bytes int64  `json:"bytes"`
-	File  string `json:"file"`
+	Key   string `json:"key"`   // text, or hexadecimal digits
+	Hex   bool   `json:"hex"`   // key is hexadecimal digits
+	Bytes int64  `json:"bytes"` // of the value (bytes)
+	File  string `json:"file"`  // FILE or --to as given; empty with --text
 }
 
 func putCommand(a *command.App) *cobra.Command {
@@ -203,8 +203,8 @@ func (f *newFile) end(err error) error {
 
 // DelResult is what del prints.
 type DelResult struct {
-	Deleted int `json:"deleted"`
-	Asked   int `json:"asked"`
+	Deleted int `json:"deleted"` // keys that were there
+	Asked   int `json:"asked"`   // keys that were named
 }
 
 func delCommand(a *command.App) *cobra.Command {
@@ -243,17 +243,17 @@ func delCommand(a *command.App) *cobra.Command {
 
 // KeyRow is one key as ls tells of it.
 type KeyRow struct {
-	Key     string `json:"key"`
-	Hex     bool   `json:"hex"`
-	Bytes   int64  `json:"bytes"`   // -1: not known
+	Key     string `json:"key"`     // text, or hexadecimal digits
+	Hex     bool   `json:"hex"`     // key is hexadecimal digits
+	Bytes   int64  `json:"bytes"`   // of the value; -1: not known (bytes)
 	Expires string `json:"expires"` // RFC 3339; empty: it does not
 }
 
 // ListResult is what ls prints.
 type ListResult struct {
-	Namespace string   `json:"namespace"`
-	Keys      []KeyRow `json:"keys"`
-	More      bool     `json:"more"` // there are more than --limit
+	Namespace string   `json:"namespace"` // --ns
+	Keys      []KeyRow `json:"keys"`      // keys, at most --limit
+	More      bool     `json:"more"`      // there are more than --limit
 }
 
 const mostListed = 1_000_000

@@ -18,8 +18,8 @@ import (
 
 // Result is what skep serve --json prints once it serves.
 type Result struct {
-	Version   string             `json:"version"`
-	Listeners []httpapi.Listener `json:"listeners"`
+	Version   string             `json:"version"`   // of this build
+	Listeners []httpapi.Listener `json:"listeners"` // where it listens
 }
 
 // New is the command serve.

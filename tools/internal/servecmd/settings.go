@@ -49,7 +49,7 @@ func (s *settings) loader(a *command.App, cmd *cobra.Command) func() (*serve.Con
 
 // Checked is what skep config check --json prints.
 type Checked struct {
-	File string `json:"file"`
+	File string `json:"file"` // the file, which is in order
 }
 
 // Config is the command config: what a server would be told.

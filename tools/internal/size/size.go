@@ -40,35 +40,38 @@ const (
 
 // Answer is what that takes. Bytes are bytes, times are seconds.
 type Answer struct {
-	BytesPerToken int64 `json:"bytes_per_token"`
-	BytesPerBlock int64 `json:"bytes_per_block"`
+	BytesPerToken int64 `json:"bytes_per_token"` // of KV, all layers (bytes)
+	BytesPerBlock int64 `json:"bytes_per_block"` // of KV (bytes)
 
-	ComputeBytesPerSecond float64 `json:"compute_bytes_per_second"` // KV that computing makes: loading wins above it
-	LoadBytesPerSecond    float64 `json:"load_bytes_per_second"`    // what the drives give
-	LoadingWins           bool    `json:"loading_wins"`
-	ComputeSeconds        float64 `json:"compute_seconds"` // of what is found of a prompt
-	LoadSeconds           float64 `json:"load_seconds"`
-	SavedSeconds          float64 `json:"saved_seconds"` // a prompt; below 0 loading loses
+	// KV that computing makes: loading wins above it (bytes/s)
+	ComputeBytesPerSecond float64 `json:"compute_bytes_per_second"`
+	LoadBytesPerSecond    float64 `json:"load_bytes_per_second"` // what the drives give together (bytes/s)
+	LoadingWins           bool    `json:"loading_wins"`          // the drives give more than computing makes
+	ComputeSeconds        float64 `json:"compute_seconds"`       // to compute what is found of a prompt (s)
+	LoadSeconds           float64 `json:"load_seconds"`          // to load it (s)
+	SavedSeconds          float64 `json:"saved_seconds"`         // of a prompt; below 0 loading loses (s)
 
-	Blocks              float64 `json:"blocks"` // kept at a time
-	CapacityBytes       float64 `json:"capacity_bytes"`
-	ReadBytesPerSecond  float64 `json:"read_bytes_per_second"`
-	WriteBytesPerSecond float64 `json:"write_bytes_per_second"`
+	Blocks              float64 `json:"blocks"`                 // blocks kept at a time
+	CapacityBytes       float64 `json:"capacity_bytes"`         // of all drives, copies and padding included (bytes)
+	ReadBytesPerSecond  float64 `json:"read_bytes_per_second"`  // of what is found (bytes/s)
+	WriteBytesPerSecond float64 `json:"write_bytes_per_second"` // copies and garbage collection included (bytes/s)
 
-	DrivesForCapacity  int     `json:"drives_for_capacity"`
-	DrivesForReads     int     `json:"drives_for_reads"`
-	DrivesForWear      int     `json:"drives_for_wear"`
-	DrivesNeeded       int     `json:"drives_needed"`
-	Drives             int     `json:"drives"` // asked about, or needed
-	WritesPerDay       float64 `json:"writes_per_day"`
-	DriveWritesPerDay  float64 `json:"drive_writes_per_day"` // whole drives
-	YearsOfLife        float64 `json:"years_of_life"`
-	IndexBytes         float64 `json:"index_bytes"`
-	CatalogBytes       float64 `json:"catalog_bytes"` // its directory
-	MemoryBytes        float64 `json:"memory_bytes"`
-	ChecksumChunks     int     `json:"checksum_chunks"` // a block
-	SettingsCapacity   int64   `json:"settings_capacity_bytes"`
-	SettingsBlockBytes int64   `json:"settings_block_bytes"`
+	DrivesForCapacity int     `json:"drives_for_capacity"`  // drives that hold it all
+	DrivesForReads    int     `json:"drives_for_reads"`     // drives that read fast enough
+	DrivesForWear     int     `json:"drives_for_wear"`      // drives that last long enough
+	DrivesNeeded      int     `json:"drives_needed"`        // the most of them, and of copies
+	Drives            int     `json:"drives"`               // asked about, or needed
+	WritesPerDay      float64 `json:"writes_per_day"`       // of all drives (bytes)
+	DriveWritesPerDay float64 `json:"drive_writes_per_day"` // whole drives, of each
+	// until the promised writes are used up; at most 100 (years)
+	YearsOfLife    float64 `json:"years_of_life"`
+	IndexBytes     float64 `json:"index_bytes"`     // memory of the index (bytes)
+	CatalogBytes   float64 `json:"catalog_bytes"`   // the catalog's directory (bytes)
+	MemoryBytes    float64 `json:"memory_bytes"`    // of a server, with its settings unchanged (bytes)
+	ChecksumChunks int     `json:"checksum_chunks"` // of a block
+	// the cap in the settings: at most what the drives have (bytes)
+	SettingsCapacity   int64 `json:"settings_capacity_bytes"`
+	SettingsBlockBytes int64 `json:"settings_block_bytes"` // of a block in the settings (bytes)
 }
 
 func (a *Ask) validate() error {

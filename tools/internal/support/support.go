@@ -40,9 +40,9 @@ type Options struct {
 
 // Result says what is in a bundle.
 type Result struct {
-	Files   []string          `json:"files"`
-	Bytes   int64             `json:"bytes"` // of the files, not compressed
-	Missing map[string]string `json:"missing"`
+	Files   []string          `json:"files"`   // in it
+	Bytes   int64             `json:"bytes"`   // before compression (bytes)
+	Missing map[string]string `json:"missing"` // what could not be gathered: file and reason
 }
 
 // Write writes a bundle about the store in o.Dir.

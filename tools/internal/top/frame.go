@@ -21,20 +21,20 @@ type Sample struct {
 
 // Rates is what a store did in a second, between two samples.
 type Rates struct {
-	Lookups       float64       `json:"lookups"`
-	Keys          float64       `json:"keys"`
-	HitRatio      float64       `json:"hit_ratio"`
-	PutBytes      float64       `json:"put_bytes"`
-	RestoredBytes float64       `json:"restored_bytes"`
-	Misses        float64       `json:"misses"`
-	Devices       []DeviceRates `json:"devices"`
+	Lookups       float64       `json:"lookups"`        // calls of Lookup (1/s)
+	Keys          float64       `json:"keys"`           // keys looked up (1/s)
+	HitRatio      float64       `json:"hit_ratio"`      // share of them found
+	PutBytes      float64       `json:"put_bytes"`      // committed (bytes/s)
+	RestoredBytes float64       `json:"restored_bytes"` // delivered by restores (bytes/s)
+	Misses        float64       `json:"misses"`         // chunks that restores did not deliver (1/s)
+	Devices       []DeviceRates `json:"devices"`        // drives of the store
 }
 
 // DeviceRates is a device's share.
 type DeviceRates struct {
-	Index      int     `json:"index"`
-	ReadBytes  float64 `json:"read_bytes"`
-	WriteBytes float64 `json:"write_bytes"`
+	Index      int     `json:"index"`       // its number
+	ReadBytes  float64 `json:"read_bytes"`  // read (bytes/s)
+	WriteBytes float64 `json:"write_bytes"` // written (bytes/s)
 }
 
 // RatesOf is the rates between two samples.

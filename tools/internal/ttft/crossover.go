@@ -9,31 +9,33 @@ import (
 
 // CrossoverRow is one length of bench crossover.
 type CrossoverRow struct {
-	Tokens  int     `json:"tokens"`
-	TokenMs float64 `json:"by_tokens_ms"`
-	LayerMs float64 `json:"by_layers_ms"`
-	BoundMs float64 `json:"bound_ms"`
-	// HarmonicMs is the paper's T*, true of linear costs only.
-	HarmonicMs float64 `json:"harmonic_ms"`
-	// As skep restores: what of a prefix is computed is few launches, the split is anywhere.
-	SkepTokenMs float64 `json:"skep_by_tokens_ms"`
-	SkepLayerMs float64 `json:"skep_by_layers_ms"`
+	Tokens  int     `json:"tokens"`       // length (tokens)
+	TokenMs float64 `json:"by_tokens_ms"` // restored by tokens (ms)
+	LayerMs float64 `json:"by_layers_ms"` // by layers (ms)
+	BoundMs float64 `json:"bound_ms"`     // the best split there is, by the stated cost (ms)
+	// the paper's T* = Tc·Tio ÷ (Tc + Tio), true of linear costs only (ms)
+	HarmonicMs  float64 `json:"harmonic_ms"`
+	SkepTokenMs float64 `json:"skep_by_tokens_ms"` // restored by tokens by skep's own scheduler (ms)
+	SkepLayerMs float64 `json:"skep_by_layers_ms"` // by layers (ms)
 }
 
 // Crossover is bench crossover.
 type Crossover struct {
-	Model     string  `json:"model"`
-	GPU       string  `json:"gpu"`
-	Bandwidth float64 `json:"bandwidth_gbps"`
-	Chunk     int     `json:"chunk_tokens"`
-	Found     int     `json:"crossover_tokens"`
-	Reckoned  int     `json:"reckoned_tokens"`
-	// Of chains that go either way: found by skep's own scheduler, and what it reckons, which a Store goes by.
-	SkepFound    int            `json:"skep_crossover_tokens"`
+	Model     string  `json:"model"`          // as given
+	GPU       string  `json:"gpu"`            // as given
+	Bandwidth float64 `json:"bandwidth_gbps"` // as given (Gb/s)
+	Chunk     int     `json:"chunk_tokens"`   // as given (tokens)
+	// the least length beyond which layers never win again; 0: none up to the longest tried (tokens)
+	Found int `json:"crossover_tokens"`
+	// what the scheduler reckons from the cost the engine states (tokens)
+	Reckoned int `json:"reckoned_tokens"`
+	// the same least length when skep's own scheduler restores; 0: none up to the longest tried (tokens)
+	SkepFound int `json:"skep_crossover_tokens"`
+	// what a store reckons from that cost and this bandwidth: alone, shorter chains go by layers (tokens)
 	SkepReckoned int            `json:"skep_reckoned_tokens"`
-	Virtual      bool           `json:"virtual"`
-	Emulated     bool           `json:"emulated_engine"`
-	Rows         []CrossoverRow `json:"rows"`
+	Virtual      bool           `json:"virtual"`         // always: time is virtual
+	Emulated     bool           `json:"emulated_engine"` // always
+	Rows         []CrossoverRow `json:"rows"`            // by length
 }
 
 // MeasureCrossover restores prompts of growing length by tokens and by layers, as policy

@@ -11,10 +11,10 @@ import (
 
 // Spread is a distribution in milliseconds.
 type Spread struct {
-	Mean float64 `json:"mean"`
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
+	Mean float64 `json:"mean"` // mean (ms)
+	P50  float64 `json:"p50"`  // median (ms)
+	P90  float64 `json:"p90"`  // 90th percentile (ms)
+	P99  float64 `json:"p99"`  // 99th percentile (ms)
 }
 
 func spreadOf(seconds []float64) Spread {
@@ -42,30 +42,43 @@ func btoi(b bool) int {
 
 // Row is one policy at one point of the grid.
 type Row struct {
-	Policy           string  `json:"policy"`
-	Bandwidth        float64 `json:"bandwidth_gbps"`
-	Batch            int     `json:"batch"`
-	Load             string  `json:"load"`
-	Engine           string  `json:"engine"`
-	Trace            string  `json:"trace"`
-	Requests         int     `json:"requests"`
-	Hits             int     `json:"hits"`
-	Tokens           int     `json:"tokens"`
-	Restore          Spread  `json:"restore_ms"`
-	TTFT             Spread  `json:"ttft_ms"`
-	Bound            float64 `json:"bound_ms"`
-	Harmonic         float64 `json:"harmonic_ms"`
-	Attained         float64 `json:"attained"`
-	OrderBound       float64 `json:"order_bound_ms"`
-	AttainedOfOrder  float64 `json:"attained_of_order"`
-	IOUtil           float64 `json:"io_util"`
-	ComputeUtil      float64 `json:"compute_util"`
-	BytesLoaded      int64   `json:"bytes_loaded"`
+	Policy    string  `json:"policy"`         // how prefixes were restored
+	Bandwidth float64 `json:"bandwidth_gbps"` // of the devices, before dividing (Gb/s)
+	Batch     int     `json:"batch"`          // requests at once; 0: open arrivals
+	// closed, open-0.5, open-0.8 (open and the utilisation) or single
+	Load     string `json:"load"`
+	Engine   string `json:"engine"`   // round-robin or first-come
+	Trace    string `json:"trace"`    // which trace
+	Requests int    `json:"requests"` // of this row
+	Hits     int    `json:"hits"`     // of them, with a stored prefix
+	Tokens   int    `json:"tokens"`   // mean stored prefix of those (tokens)
+	// from arrival until all of the stored prefix is there, over requests with one (ms)
+	Restore Spread `json:"restore_ms"`
+	// from arrival to the end of the suffix's prefill, over all requests (ms)
+	TTFT Spread `json:"ttft_ms"`
+	// what the mean TTFT of requests with a hit cannot be below, at the emulated engine's own mean speed: each alone
+	// with the whole channel; in a closed loop also batch × the time all but the last batch take together, however
+	// split and ordered, ÷ the number of requests (ms)
+	Bound float64 `json:"bound_ms"`
+	// the paper's T* = Tc·Tio ÷ (Tc + Tio) of each stored prefix alone, by the engine's stated cost, the mean; without
+	// the suffix. True of linear costs only (ms)
+	Harmonic float64 `json:"harmonic_ms"`
+	// (better of recompute and load − this) ÷ (better − bound_ms), of mean TTFT over requests with a hit; 0 where there
+	// is nothing to gain
+	Attained float64 `json:"attained"`
+	// the same of a closed loop whose requests complete in the order that this run's did, with a request served only
+	// while it is under way (docs/notebook/two-pointers.md); elsewhere bound_ms (ms)
+	OrderBound      float64 `json:"order_bound_ms"`
+	AttainedOfOrder float64 `json:"attained_of_order"` // as attained, against order_bound_ms
+	IOUtil          float64 `json:"io_util"`           // bytes read ÷ what the devices could have delivered
+	ComputeUtil     float64 `json:"compute_util"`      // share of the time the engine was in a step
+	BytesLoaded     int64   `json:"bytes_loaded"`      // delivered, after dividing (bytes)
+	// stored tokens that were computed again; by layers their share (tokens)
 	TokensRecomputed int64   `json:"tokens_recomputed"`
-	Declined         int     `json:"declined"`
-	Virtual          bool    `json:"virtual"`
-	Emulated         bool    `json:"emulated_engine"`
-	Factor           float64 `json:"divided_by"`
+	Declined         int     `json:"declined"`        // requests whose load was declined
+	Virtual          bool    `json:"virtual"`         // no bytes were stored or moved
+	Emulated         bool    `json:"emulated_engine"` // always: nothing is computed
+	Factor           float64 `json:"divided_by"`      // bytes a token and bandwidth were divided by
 
 	restores, ttfts []float64 // seconds, of requests with a hit; all
 	hitTTFT         float64   // mean over requests with a hit

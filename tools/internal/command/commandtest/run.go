@@ -21,11 +21,13 @@ type Output struct {
 	Stdout, Stderr string
 }
 
-// Run runs the command in this process with the given standard input.
+// Run runs the command in this process with the given standard input. What it prints as JSON has to follow the
+// command's schema.
 func Run(t *testing.T, p *command.Program, stdin string, args ...string) Output {
 	t.Helper()
 	var out, err bytes.Buffer
 	code := p.Main(t.Context(), args, strings.NewReader(stdin), &out, &err)
+	follows(t, p, args, out.String())
 	return Output{code, out.String(), err.String()}
 }
 
