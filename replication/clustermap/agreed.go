@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/skepkv/skep"
@@ -21,6 +23,34 @@ func validPeer(at, addr string) error {
 		return skep.Invalidf(op, "peer address of "+at, fmt.Sprintf("%q", addr), "HOST:PORT with a port from 1 to 65535")
 	}
 	return nil
+}
+
+// validNew looks at a node that a cluster is to have: its addresses have to be those that others reach it at, and its
+// name is printed.
+func validNew(n *Node) error {
+	for _, r := range n.Name {
+		if !unicode.IsPrint(r) {
+			return skep.Invalidf(op, "name of a node", fmt.Sprintf("%q", n.Name), "characters that can be printed")
+		}
+	}
+	path, local := strings.CutPrefix(n.Addr, "unix:")
+	host, port, err := net.SplitHostPort(n.Addr)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	if local && path == "" || !local && (err != nil || bad != nil || number == 0 || host == "" || everywhere(host)) {
+		return skep.Invalidf(op, "address of node "+n.Name, fmt.Sprintf("%q", n.Addr),
+			"unix: and a path, or the HOST:PORT that clients connect to")
+	}
+	if host, _, err := net.SplitHostPort(n.Peer); err == nil && everywhere(host) {
+		return skep.Invalidf(op, "peer address of node "+n.Name, fmt.Sprintf("%q", n.Peer),
+			"the HOST:PORT that other nodes connect to")
+	}
+	return nil
+}
+
+// everywhere says whether a host is that of all addresses of a machine, which nobody can connect to from elsewhere.
+func everywhere(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsUnspecified()
 }
 
 // validAgreed looks at what the nodes agree on.

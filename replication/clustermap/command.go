@@ -136,6 +136,9 @@ func (m *Map) found(c *Command) (*Map, error) {
 		if next.Nodes[i].Peer == "" {
 			return nil, noPeer(next.Nodes[i].Name)
 		}
+		if err := validNew(&next.Nodes[i]); err != nil {
+			return nil, err
+		}
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
 	return next.checked()
@@ -158,6 +161,9 @@ func (m *Map) addNode(n *Node) error {
 	}
 	if _, err := m.Node(n.Name); err == nil {
 		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name, Limit: "the name of no other node"}
+	}
+	if err := validNew(n); err != nil {
+		return err
 	}
 	add := *n
 	m.LastNode++

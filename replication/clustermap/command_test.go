@@ -232,3 +232,32 @@ func FuzzApply(f *testing.F) {
 		}
 	})
 }
+
+// A node that is added, or founds a cluster, has addresses that others can connect to, and a name that can be printed.
+func TestANodeIsReachedAtItsAddresses(t *testing.T) {
+	t.Parallel()
+	for says, bad := range map[string][]Node{
+		"name of a node":         {{Name: "b\x1b[31m"}, {Name: "b\nc"}},
+		"address of node d":      {{Addr: "d"}, {Addr: ":7420"}, {Addr: "d:0"}, {Addr: "unix:"}, {Addr: "0.0.0.0:1"}},
+		"peer address of node d": {{Peer: "[::]:7440"}, {Peer: "0.0.0.0:7440"}},
+	} {
+		for _, n := range bad {
+			if n.Name == "" {
+				n.Name = "d"
+			}
+			if n.Addr == "" {
+				n.Addr = "d:7420"
+			}
+			if n.Peer == "" {
+				n.Peer = "d:7440"
+			}
+			_, err := agreed(t).Apply(&Command{Do: AddNode, Node: &n})
+			require.ErrorIs(t, err, skep.Invalid, "%+v", n)
+			require.ErrorContains(t, err, says)
+			n.ID = 1
+			_, err = (*Map)(nil).Apply(&Command{Do: Found, Map: &Map{Epoch: 1, Seed: Seed{1}, Nodes: []Node{n}}})
+			require.ErrorIs(t, err, skep.Invalid, "%+v", n)
+			require.ErrorContains(t, err, says)
+		}
+	}
+}

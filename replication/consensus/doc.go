@@ -19,15 +19,16 @@
 //	peers.go    connections between nodes
 //	member.go   opening, proposing
 //	steer.go    who votes
+//	left.go     who does no more
 //
 // A cluster is founded by one node alone, with the whole map. Its leader makes the other nodes of the map members as
 // soon as they run: three of them vote, from five nodes up five, and the rest only hears. A node votes once it has the
 // log. With two nodes only one votes: the loss of the other stops nothing, and its own loss stops changes. Nodes that
 // the map loses are taken out.
 //
-// A cluster has an identity, which was drawn when it was founded, and a node keeps that of the first leader that calls
-// it. Connections say it, and which node they are for: what reaches another one is cut. They are neither encrypted nor
-// authenticated by this package: Options.Dial and Options.Listener are the places for that.
+// A cluster has an identity, which was drawn when it was founded, and a node keeps the one that it is given
+// (Options.Cluster), or that of the first leader that calls it. Connections say it, and which node they are for: what
+// reaches another one is cut. They are neither encrypted nor authenticated by this package: Options.Dial and Options.Listener are the places for that.
 //
 // A leader that does not hear from most voters for 250 ms leads no more. Voters that do not hear from a leader for
 // 500 to 1,000 ms elect one, once they know that others would vote for it.

@@ -23,7 +23,8 @@ type Registry interface {
 	// Map is the newest map that this node knows to be agreed on; nil: it knows of none yet. It is not to be changed.
 	Map() *clustermap.Map
 	// Propose has the nodes agree on a change, and says which epoch has it: Map has it, too, when it returns. A change
-	// that is refused has changed nothing. Where the error is Unavailable or Deadline, it may be made all the same.
+	// that is refused has changed nothing. Where the error is Unavailable, Deadline, Closed or Failed, it may be made all
+	// the same.
 	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
 	// Watch calls f with the map, now and when it changes, one call at a time, the newest each time: it may miss some in
 	// between. After stop has returned f is not called. f must not call stop.
@@ -41,6 +42,9 @@ type Options struct {
 	// Found is the first map of a cluster that is founded by this node alone: once the others run, they become members.
 	// Where Dir has a cluster's state, that counts, and not this. Nil: the node waits for a cluster's leader to call.
 	Found *clustermap.Map
+	// Cluster is the one that the node belongs to, as Member.Cluster says it; empty: that of the first leader that calls.
+	// Where Dir has a cluster's state it has to be that one.
+	Cluster string
 	// Known is the map that the node knew last: by it others are reached until Map gives one. Nil: none.
 	Known *clustermap.Map
 	// Conns is how many connections of others are open at a time; 0: 4096.
@@ -118,6 +122,10 @@ func Open(o Options) (*Member, error) {
 	if o.threshold == 0 {
 		o.threshold, o.trailing = snapshotThreshold, trailingEntries
 	}
+	if _, err := parseIdentity(o.Cluster); err != nil || o.Cluster != "" && o.Found != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "cluster", Value: o.Cluster,
+			Limit: "32 hexadecimal digits; empty where one is founded", Err: err}
+	}
 	if o.Found != nil {
 		if _, err := foundingPeer(&o); err != nil {
 			return nil, err
@@ -157,7 +165,7 @@ func (m *Member) open() (err error) {
 		return err
 	}
 	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
-		closing: make(chan struct{}), open: map[net.Conn]bool{}}
+		closing: make(chan struct{}), open: map[*held]bool{}}
 	p.keep = func(id identity) error { return m.logs.keep(identityKey, id[:]) }
 	m.peers = p
 	var trans *raft.NetworkTransport
@@ -228,11 +236,17 @@ func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of the cluster's identity", Value: len(b), Limit: len(identity{})}
 	case err == nil && !has && m.o.Found != nil:
 		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: m.o.Dir, Limit: "one that belongs to no cluster"}
+	case err == nil && m.o.Cluster != "" && m.o.Cluster != identity(b).String():
+		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "cluster", Value: m.o.Cluster,
+			Limit: identity(b).String() + ", whose directory it is"}
 	case err == nil:
 		m.peers.of = identity(b)
 		return nil
 	case !errors.Is(err, errNoValue):
 		return err
+	case !has && m.o.Cluster != "":
+		m.peers.of, _ = parseIdentity(m.o.Cluster)
+		return m.peers.keep(m.peers.of)
 	case !has && m.o.Found == nil:
 		return nil // it waits
 	}
@@ -268,6 +282,16 @@ func (m *Member) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 
 // Map implements Registry.
 func (m *Member) Map() *clustermap.Map { return m.machine.now.Load() }
+
+// Cluster is the identity of the node's cluster, in hexadecimal; empty: it waits for one.
+func (m *Member) Cluster() string {
+	m.peers.mu.Lock()
+	defer m.peers.mu.Unlock()
+	if m.peers.of == (identity{}) {
+		return ""
+	}
+	return m.peers.of.String()
+}
 
 // Failed is closed when the node's state cannot be kept any more: it takes part no longer, and knows the map that it knew.
 func (m *Member) Failed() <-chan struct{} { return m.logs.failed }
@@ -389,9 +413,14 @@ func (m *Member) proposeOnce(ctx context.Context, b []byte) (reply, error) {
 	}
 	r, err := m.peers.call(ctx, to, peer, request{Propose: b})
 	if err != nil && !errors.Is(err, errNotReached) {
-		err = &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", Value: to, Limit: "an answer: the change may be made all the same", Err: err}
+		err = noAnswer(to, err)
 	}
 	return r, err
+}
+
+func noAnswer(leader uint64, err error) error {
+	return &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", Value: leader,
+		Limit: "an answer: the change may be made all the same", Err: err}
 }
 
 // apply proposes to this node's raft.
@@ -408,7 +437,7 @@ func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
 	case errors.Is(err, raft.ErrRaftShutdown):
 		return reply{}, &skep.Error{Op: "propose", Kind: skep.Closed, Err: err}
 	}
-	return reply{}, &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", Value: m.o.ID, Limit: "an answer: the change may be made all the same", Err: err}
+	return reply{}, noAnswer(m.o.ID, err)
 }
 
 // reached waits until this node's map is of epoch, or newer.
@@ -443,7 +472,8 @@ func (m *Member) answer(c net.Conn) {
 			return
 		}
 	}
-	r := reply{Epoch: epochOf(m.Map()), Applied: m.raft.AppliedIndex()}
+	r := reply{Epoch: epochOf(m.Map()), Applied: m.raft.AppliedIndex(),
+		Leads: m.raft.State() == raft.Leader, Members: m.members()}
 	if q.Propose != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), proposeTimeout)
 		defer cancel()
@@ -456,6 +486,9 @@ func (m *Member) answer(c net.Conn) {
 		}
 		if q.Propose != nil {
 			if r, err = m.apply(ctx, q.Propose); err != nil {
+				if skep.KindOf(err) == skep.Closed { // it is this node that is closed, and not the one that asks
+					err = noAnswer(m.o.ID, err)
+				}
 				r = reply{Error: failedOf(err)}
 			}
 		}

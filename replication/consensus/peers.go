@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,18 @@ type identity [16]byte
 func drawIdentity() (id identity) {
 	_, _ = rand.Read(id[:]) // it does not fail
 	return id
+}
+
+func (id identity) String() string { return hex.EncodeToString(id[:]) }
+
+// parseIdentity reads what String writes; empty is none.
+func parseIdentity(s string) (id identity, err error) {
+	b, err := hex.DecodeString(s)
+	if err == nil && len(b) != 0 && len(b) != len(id) {
+		err = skep.Invalidf("open cluster member", "cluster's size in bytes", len(b), len(id))
+	}
+	copy(id[:], b)
+	return id, err
 }
 
 // A connection between nodes begins with a header: magic, what it is for, the cluster, and which node it is for. So what
@@ -70,8 +83,9 @@ type peers struct {
 	wait     sync.WaitGroup
 
 	mu     sync.Mutex
-	of     identity // all 0: none yet
-	open   map[net.Conn]bool
+	of     identity       // all 0: none yet
+	open   map[*held]bool // whether its header is read
+	count  uint64         // of all that were accepted
 	closed bool
 }
 
@@ -96,8 +110,8 @@ func (p *peers) start() {
 				}
 				continue
 			}
-			if c = p.hold(c); c != nil {
-				p.wait.Go(func() { p.greet(c) })
+			if h := p.hold(c); h != nil {
+				p.wait.Go(func() { p.greet(h) })
 			}
 		}
 	})
@@ -106,7 +120,8 @@ func (p *peers) start() {
 // held is an accepted connection, which peers closes with itself.
 type held struct {
 	net.Conn
-	p *peers
+	p      *peers
+	number uint64
 }
 
 func (h *held) Close() error {
@@ -116,21 +131,36 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold is c, to be closed by peers, too; nil where there are too many.
-func (p *peers) hold(c net.Conn) net.Conn {
+// hold is c, to be closed by peers, too. Where there are too many, the one goes that has said for longest not who it
+// is; nil where all have said it. So whoever holds connections and says nothing keeps no node out.
+func (p *peers) hold(c net.Conn) *held {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var out *held
+	if len(p.open) >= p.most {
+		for h, greeted := range p.open {
+			if !greeted && (out == nil || h.number < out.number) {
+				out = h
+			}
+		}
+		delete(p.open, out)
+	}
 	if p.closed || len(p.open) >= p.most {
+		p.mu.Unlock()
 		_ = c.Close()
 		return nil
 	}
-	h := &held{c, p}
-	p.open[h] = true
+	p.count++
+	h := &held{c, p, p.count}
+	p.open[h] = false
+	p.mu.Unlock()
+	if out != nil {
+		_ = out.Conn.Close()
+	}
 	return h
 }
 
 // greet reads a connection's header and hands it on.
-func (p *peers) greet(c net.Conn) {
+func (p *peers) greet(c *held) {
 	kind, err := p.header(c)
 	if err != nil {
 		p.log.Debug("a node's connection was cut", "from", c.RemoteAddr(), "error", err)
@@ -149,7 +179,7 @@ func (p *peers) greet(c net.Conn) {
 	}
 }
 
-func (p *peers) header(c net.Conn) (kind byte, err error) {
+func (p *peers) header(c *held) (kind byte, err error) {
 	var b [headerSize]byte
 	_ = c.SetDeadline(time.Now().Add(ioTimeout))
 	if _, err := io.ReadFull(c, b[:]); err != nil {
@@ -175,6 +205,9 @@ func (p *peers) header(c net.Conn) (kind byte, err error) {
 	}
 	if of != p.of || of == (identity{}) {
 		return 0, skep.Invalidf(op, "cluster", "another", "this node's")
+	}
+	if _, held := p.open[c]; held {
+		p.open[c] = true
 	}
 	return kind, nil
 }
@@ -227,7 +260,7 @@ func (p *peers) Close() error {
 	close(p.closing)
 	err := p.listen.Close()
 	for c := range open {
-		_ = c.(*held).Conn.Close()
+		_ = c.Conn.Close()
 	}
 	return err
 }
@@ -256,6 +289,9 @@ type (
 		Applied   uint64  `json:"applied"`
 		Elsewhere bool    `json:"elsewhere,omitempty"` // nothing was done: the node does not lead
 		Error     *failed `json:"error,omitempty"`
+		// Where the state was asked for: whether the node leads, and who is in raft's configuration, as it knows it.
+		Leads   bool     `json:"leads,omitempty"`
+		Members []uint64 `json:"members,omitempty"`
 	}
 	failed struct {
 		Op    string    `json:"op"`

@@ -96,6 +96,74 @@ func TestTwoClustersDoNotMix(t *testing.T) {
 	})
 }
 
+// A node that was told its cluster listens to no leader of another one that has its number and calls first, such as
+// what is left of a cluster that the machine was in before.
+func TestANodeThatKnowsItsCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		w.start(t, 1, mapOf(3))
+		w.start(t, 2, mapOf(3))
+		for id := 1; id <= 2; id++ {
+			m := w.nodes[id].m
+			eventually(t, "it is founded", func() bool { return m.Map() != nil })
+		}
+		mine, other := w.nodes[2].m.Cluster(), w.nodes[1].m.Cluster()
+		w.stop(t, 2) // its own calls last
+		o := w.options(3)
+		o.Cluster = mine
+		m, err := Open(o)
+		require.NoError(t, err)
+		w.nodes[3].m = m
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Nil(t, m.Map())
+		require.Equal(t, mine, m.Cluster())
+		w.start(t, 2, nil)
+		eventually(t, "its own calls", func() bool { return m.Map() != nil })
+		require.Equal(t, []string{"1"}, w.nodes[1].voters())
+		w.stop(t, 3)
+		o = w.options(3)
+		o.Cluster = other
+		_, err = Open(o)
+		require.ErrorIs(t, err, skep.Conflict)
+		o = w.options(3)
+		o.Cluster = mine
+		w.nodes[3].m, err = Open(o)
+		require.NoError(t, err)
+	})
+}
+
+// Who holds connections and says nothing, or half of a header, keeps no node out.
+func TestStrangersKeepNoNodeOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		o := w.options(1)
+		o.Found, o.Conns = mapOf(1), 4
+		m, err := Open(o)
+		require.NoError(t, err)
+		w.nodes[1].m = m
+		for range 40 {
+			c, err := w.dialer("somebody")(t.Context(), nodeOf(1).Peer)
+			require.NoError(t, err)
+			defer c.Close()
+			_, _ = c.Write([]byte(magic)) // it may have been cut already
+		}
+		of := m.peers.of
+		p := &peers{of: of, dial: w.dialer("a node")}
+		began := time.Now()
+		_, err = p.call(t.Context(), 1, nodeOf(1).Peer, request{})
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), ioTimeout, "it is not for the strangers' time being over")
+		m.peers.mu.Lock()
+		defer m.peers.mu.Unlock()
+		require.LessOrEqual(t, len(m.peers.open), 4)
+	})
+}
+
 // Founding needs a directory of no cluster, and a map with the node in it. What there is goes before what is to be founded.
 func TestFounding(t *testing.T) {
 	t.Parallel()
@@ -135,6 +203,8 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"listener":     func(o *Options) { o.Listener = nil },
 		"id is 4":      func(o *Options) { o.ID, o.Found = 4, mapOf(3) },
 		"nodes":        func(o *Options) { o.Found = &clustermap.Map{Seed: clustermap.Seed{1}} },
+		"cluster":      func(o *Options) { o.Cluster = "abc" },
+		"cluster is 0": func(o *Options) { o.Cluster = "00" },
 		"peer address": func(o *Options) { o.Found = mapOf(2); o.Found.Nodes[1].Peer = "" },
 	} {
 		o := w.options(1)

@@ -2,9 +2,12 @@ package consensus
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/skepkv/skep/replication/clustermap"
 )
 
 // Status is the cluster as one node sees it.
@@ -23,7 +26,7 @@ type NodeStatus struct {
 	Addr    string `json:"addr"`    // where clients reach it
 	Peer    string `json:"peer"`    // where the other nodes reach it
 	Weight  int    `json:"weight"`  // its share beside the others'
-	State   string `json:"state"`   // up, or out: nothing is placed on it
+	State   string `json:"state"`   // up; out: nothing is placed on it; removed: the map lacks it, and it takes part as yet
 	Voter   bool   `json:"voter"`   // it votes
 	Reached bool   `json:"reached"` // it answered within 2 s
 	Epoch   uint32 `json:"epoch"`   // of the map that it says it has
@@ -56,15 +59,20 @@ func (m *Member) Status(ctx context.Context) Status {
 	}
 	s.Epoch = now.Epoch
 	votes := map[raft.ServerID]bool{}
+	nodes := slices.Clone(now.Nodes)
 	if f := m.raft.GetConfiguration(); f.Error() == nil {
 		for _, v := range f.Configuration().Servers {
 			votes[v.ID] = v.Suffrage == raft.Voter
+			id, peer, err := splitAddress(v.Address)
+			if err == nil && !slices.ContainsFunc(now.Nodes, func(n clustermap.Node) bool { return n.ID == id }) {
+				nodes = append(nodes, clustermap.Node{ID: id, Peer: peer, State: "removed"})
+			}
 		}
 	}
-	s.Nodes = make([]NodeStatus, len(now.Nodes))
+	s.Nodes = make([]NodeStatus, len(nodes))
 	slots := make(chan struct{}, askedAtOnce)
 	var wait sync.WaitGroup
-	for i, n := range now.Nodes {
+	for i, n := range nodes {
 		out := &s.Nodes[i]
 		*out = NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, State: "up", Voter: votes[serverID(n.ID)]}
 		if n.State != "" {

@@ -1,8 +1,10 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -96,7 +98,8 @@ func voters(nodes int) int {
 }
 
 // step is the next change of raft's configuration: what it is, and how it is made; nil where it is as the map says.
-// Nodes are made members before others are taken out, and voters once they have the log.
+// Nodes are made members before others are taken out, and voters once they have the log. Every step leaves a
+// configuration of which most voters answer.
 func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.Future) {
 	now := m.Map()
 	servers := map[raft.ServerID]raft.Server{}
@@ -131,12 +134,14 @@ func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.F
 		}
 	}
 	self := serverID(m.o.ID)
-	if voting > want {
-		for _, n := range slices.Backward(byID(now.Nodes)) {
-			if id := serverID(n.ID); id != self && servers[id].Suffrage == raft.Voter {
-				return "vote no more: " + n.Name, func() raft.Future { return m.raft.DemoteVoter(id, index, proposeTimeout) }
-			}
+	if drop, may := m.drop(c, nodes, voting-want); drop != "" {
+		switch {
+		case !may:
+			return "", nil
+		case nodes[drop]:
+			return "vote no more: " + string(drop), func() raft.Future { return m.raft.DemoteVoter(drop, index, proposeTimeout) }
 		}
+		return "remove " + string(drop), func() raft.Future { return m.raft.RemoveServer(drop, index, proposeTimeout) }
 	}
 	for _, s := range c.Servers {
 		if !nodes[s.ID] && s.ID != self {
@@ -147,6 +152,73 @@ func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.F
 		return "lead no more", func() raft.Future { return m.raft.LeadershipTransfer() }
 	}
 	return "", nil
+}
+
+// drop is the voter that is to vote no more next: one that is no node of the map, or where that many too many vote, one
+// of them. Empty: none. May says whether most of the voters that are left answer: without them nothing is agreed on any
+// more.
+//
+// Who does not answer goes first, because whoever is left has to agree to the next step.
+func (m *Member) drop(c raft.Configuration, nodes map[raft.ServerID]bool, tooMany int) (next raft.ServerID, may bool) {
+	self := serverID(m.o.ID)
+	var all, out []raft.ServerID // who votes, and who of them is not to: this node sees to that of others only
+	for _, s := range c.Servers {
+		if s.Suffrage == raft.Voter {
+			all = append(all, s.ID)
+			if s.ID != self && (tooMany > 0 || !nodes[s.ID]) {
+				out = append(out, s.ID)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "", false
+	}
+	answers := m.whoAnswers(c)
+	rank := func(id raft.ServerID) int { // the lowest goes first
+		switch {
+		case !answers[id] && !nodes[id]:
+			return 0
+		case !answers[id]:
+			return 1
+		case !nodes[id]:
+			return 2
+		}
+		return 3
+	}
+	slices.SortFunc(out, func(a, b raft.ServerID) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), -cmp.Compare(len(a), len(b)), -cmp.Compare(a, b)) // the youngest
+	})
+	left := 0
+	for _, id := range all {
+		if answers[id] && id != out[0] {
+			left++
+		}
+	}
+	return out[0], 2*left > len(all)-1
+}
+
+// whoAnswers asks all voters, of which this node is one.
+func (m *Member) whoAnswers(c raft.Configuration) map[raft.ServerID]bool {
+	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	answers := map[raft.ServerID]bool{serverID(m.o.ID): true}
+	var wait sync.WaitGroup
+	for _, s := range c.Servers {
+		id, peer, err := splitAddress(s.Address)
+		if err != nil || s.Suffrage != raft.Voter || id == m.o.ID {
+			continue
+		}
+		wait.Go(func() {
+			if _, err := m.peers.call(ctx, id, peer, request{}); err == nil {
+				mu.Lock()
+				answers[s.ID] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return answers
 }
 
 func byID(nodes []clustermap.Node) []clustermap.Node {

@@ -236,4 +236,11 @@ func TestThreeServersAgreeOnAMap(t *testing.T) {
 		require.Equal(t, was, n.mapOf(name))
 	}
 	storetest.Eventually(t, "all is found again", func() bool { return found() == blocks })
+
+	// One of them is gone for good: it is taken out, and the two that are left change the map.
+	n.kill("b")
+	r := skepRun(t, "cluster", "remove", "b", "--server", n.addr("c"), "--json").OK(t)
+	require.Equal(t, false, r["votes"], "nobody needs it")
+	n.add("d", "c")
+	storetest.Eventually(t, "the other one hears of it", func() bool { return n.mapOf("a").Epoch == epoch+2 })
 }

@@ -36,14 +36,17 @@ type Identity struct {
 	Peer   string `json:"peer"`
 }
 
-// Added is what a server answers to who adds a node: the map that has it.
+// Added is what a server answers to who adds a node: the map that has it, and which cluster has taken it in.
 type Added struct {
-	Map *clustermap.Map `json:"map"`
+	Map     *clustermap.Map `json:"map"`
+	Cluster string          `json:"cluster"` // consensus.Member.Cluster
 }
 
-// Removed is what it answers to who removes one: the epoch of the map that lacks it.
+// Removed is what it answers to who removes one: the epoch of the map that lacks it, and whether it may still be one of
+// the voters that the others need.
 type Removed struct {
 	Epoch uint32 `json:"epoch"`
+	Votes bool   `json:"votes"`
 }
 
 // Dir is where a store's directory has what belongs to the cluster.
@@ -228,11 +231,11 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 	}
 }
 
-// Join makes a directory that of a node which add has the cluster take in: add gives the map that has the node.
+// Join makes a directory that of a node which add has the cluster take in.
 //
 // Errors: Conflict (the directory is a node's), Failed, those of add.
 func Join(
-	ctx context.Context, store, name string, log *slog.Logger, add func(context.Context) (*clustermap.Map, error),
+	ctx context.Context, store, name string, log *slog.Logger, add func(context.Context) (Added, error),
 ) (*clustermap.Map, error) {
 	if err := prepare(store); err != nil {
 		return nil, err
@@ -241,16 +244,23 @@ func Join(
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
 			Limit: "one without what a node has left"}
 	}
-	m, err := add(ctx)
+	added, err := add(ctx)
 	if err != nil {
 		return nil, err
+	}
+	m := added.Map
+	if m == nil || added.Cluster == "" {
+		return nil, skep.Invalidf(op, "answer", "no map or no cluster", "the map with the node, and its cluster")
 	}
 	n, err := m.Node(name)
 	if err != nil {
 		return nil, err
 	}
-	// It has agreed to nothing yet, and from here on a directory without a log has lost it.
-	c, err := consensus.Open(consensus.Options{ID: n.ID, Dir: Dir(store), Listener: newDeaf(), Known: m, Logger: log})
+	// It has agreed to nothing yet, and from here on a directory without a log has lost it. It listens to no other
+	// cluster, such as one that this machine was in before.
+	c, err := consensus.Open(consensus.Options{
+		ID: n.ID, Dir: Dir(store), Listener: newDeaf(), Cluster: added.Cluster, Known: m, Logger: log,
+	})
 	if err == nil {
 		err = c.Close()
 	}

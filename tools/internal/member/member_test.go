@@ -68,12 +68,16 @@ func TestJoin(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "d")
 	refused := &skep.Error{Op: "add", Kind: skep.Unavailable}
-	_, err := Join(t.Context(), dir, "a", nil, func(context.Context) (*clustermap.Map, error) { return nil, refused })
+	_, err := Join(t.Context(), dir, "a", nil, func(context.Context) (Added, error) { return Added{}, refused })
 	require.ErrorIs(t, err, skep.Unavailable)
 	id, _, err := Read(dir)
 	require.NoError(t, err)
 	require.Nil(t, id)
-	m, err := Join(t.Context(), dir, "a", nil, func(context.Context) (*clustermap.Map, error) { return mapOf("a"), nil })
+	_, err = Join(t.Context(), dir, "a", nil, func(context.Context) (Added, error) { return Added{Map: mapOf("a")}, nil })
+	require.ErrorContains(t, err, "no cluster")
+	m, err := Join(t.Context(), dir, "a", nil, func(context.Context) (Added, error) {
+		return Added{mapOf("a"), "6c0f3a5e9b1d4827a3c5e7f90b2d4861"}, nil
+	})
 	require.NoError(t, err)
 	id, got, err := Read(dir)
 	require.NoError(t, err)

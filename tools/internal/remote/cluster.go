@@ -94,7 +94,7 @@ func (r *remote) ask(ctx context.Context, name string, in, out any) error {
 	case skep.Unsupported:
 		err = command.WithNext(err, "that server agrees with nobody on a map: name a node of the cluster with --server; "+
 			"skep cluster init makes a cluster")
-	case skep.Unavailable, skep.Deadline:
+	case skep.Unavailable, skep.Deadline, skep.Closed:
 		err = command.WithNext(err, "most of the nodes that vote do not reach each other, or the answer was lost: "+
 			"see skep cluster status, and whether the change is made")
 	}
@@ -114,24 +114,25 @@ on the new node now are a miss until they are put again.`,
 	f.Register(cmd.Flags())
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
 		f.Node.Name = args[0]
-		in := false
+		asked, in := false, false
 		log, err := r.Logger()
 		if err != nil {
 			return err
 		}
-		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (*clustermap.Map, error) {
-			var added member.Added
-			err := r.ask(ctx, "cluster add", f.Node, &added)
-			if err == nil && added.Map == nil {
-				err = skep.Invalidf("cluster", "answer", "no map", "the map with the node")
-			}
+		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (added member.Added, err error) {
+			err = r.ask(ctx, "cluster add", f.Node, &added)
 			if skep.KindOf(err) == skep.Conflict {
 				err = command.WithNext(err,
 					"choose another name; where a node of that name is gone for good: skep cluster remove, then add it")
 			}
 			in = err == nil
-			return added.Map, err
+			asked = true
+			return added, err
 		})
+		if skep.KindOf(err) == skep.Conflict && !asked {
+			err = command.WithNext(err, "give another --dir; a node that an add left unfinished, or that was removed, is added "+
+				"again with an empty cluster/ in --dir, once skep cluster remove has taken it out")
+		}
 		if err != nil && in {
 			err = command.WithNext(err, "the map has the node, and its directory was not made: "+
 				"skep cluster remove "+args[0]+", empty cluster/ in --dir, then add it again")
@@ -164,6 +165,7 @@ func checkedFirst(cmd *cobra.Command, check func() error) *cobra.Command {
 type RemovedResult struct {
 	Name  string `json:"name"`  // the node that is out
 	Epoch uint32 `json:"epoch"` // of the map without it
+	Votes bool   `json:"votes"` // it may still be one of the voters that the others need
 }
 
 func clusterRemoveCommand(a *command.App) *cobra.Command {
@@ -184,8 +186,12 @@ no node any more: remove it, or its cluster/, before the machine is added again.
 		if err != nil {
 			return err
 		}
-		return r.Print(RemovedResult{args[0], removed.Epoch}, func(w io.Writer) {
-			fmt.Fprintf(w, "node %s is out of the map of epoch %d: stop its server\n", args[0], removed.Epoch)
+		return r.Print(RemovedResult{args[0], removed.Epoch, removed.Votes}, func(w io.Writer) {
+			next := "stop its server"
+			if removed.Votes {
+				next = "it may still vote: where its server runs, leave it so until skep cluster status names it no more"
+			}
+			fmt.Fprintf(w, "node %s is out of the map of epoch %d: %s\n", args[0], removed.Epoch, next)
 		})
 	})
 }
@@ -228,6 +234,9 @@ func clusterText(w io.Writer, s *consensus.Status) {
 		epoch, behind := fmt.Sprint(n.Epoch), fmt.Sprint(n.Behind)
 		if !n.Reached {
 			epoch, behind = "-", "does not answer"
+		}
+		if n.State == "removed" {
+			n.Name, n.Addr = "-", "-"
 		}
 		rows = append(rows, command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind))
 	}

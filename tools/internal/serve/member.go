@@ -174,11 +174,7 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	ctx, cancel := context.WithTimeout(ctx, addPatience)
 	defer cancel()
 	if name == "cluster remove" {
-		epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.RemoveNode, Name: n.Name})
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(member.Removed{Epoch: epoch})
+		return s.removeNode(ctx, n.Name)
 	}
 	if host, _, err := net.SplitHostPort(n.Peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
 		return nil, skep.Invalidf(op, "peer address", n.Peer, noTLS)
@@ -191,5 +187,26 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name,
 			Limit: "a node that nobody removes meanwhile"}
 	}
-	return json.Marshal(member.Added{Map: m.Public()})
+	return json.Marshal(member.Added{Map: m.Public(), Cluster: c.Cluster()})
+}
+
+// leavePatience is how long a node that is removed may take to be no voter any more, before who removes it is told that
+// it still is one.
+const leavePatience = 6 * time.Second
+
+func (s *server) removeNode(ctx context.Context, name string) (json.RawMessage, error) {
+	c := s.member.c
+	id := uint64(0)
+	if m := c.Map(); m != nil {
+		if n, err := m.Node(name); err == nil {
+			id = n.ID
+		}
+	}
+	epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.RemoveNode, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	return json.Marshal(member.Removed{Epoch: epoch, Votes: id == 0 || c.Left(ctx, id) != nil})
 }

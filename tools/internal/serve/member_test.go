@@ -99,18 +99,16 @@ func TestTwoServersAgreeByTLS(t *testing.T) {
 	first := dial(a)
 	b := local(t)
 	b.Listen, b.RESP, b.HTTP, b.Peers = None, None, None, peers("b")
-	add := func(n clustermap.Node) (m *clustermap.Map, err error) {
+	add := func(n clustermap.Node) (added member.Added, err error) {
 		in, err := json.Marshal(n)
 		require.NoError(t, err)
 		out, err := first.Admin(t.Context(), "cluster add", in)
 		if err == nil {
-			var added member.Added
 			require.NoError(t, json.Unmarshal(out, &added))
-			m = added.Map
 		}
-		return m, err
+		return added, err
 	}
-	_, err := member.Join(t.Context(), b.Dir, "b", nil, func(context.Context) (*clustermap.Map, error) {
+	_, err := member.Join(t.Context(), b.Dir, "b", nil, func(context.Context) (member.Added, error) {
 		return add(clustermap.Node{Name: "b", Addr: "unix:" + b.Unix, Peer: freePort(t), Weight: 1})
 	})
 	require.NoError(t, err)
