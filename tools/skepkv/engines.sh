@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the connectors' tests under the engines' own classes, without a GPU: LMCache's and SGLang's wheels (engines.txt),
-# and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). They are installed once, 3.3 GB, into SKEPKV_ENGINES
+# Runs the connectors' tests under the engines' own classes, without a GPU: wheels of LMCache, SGLang and vLLM
+# (engines.txt), and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). Once, 4.1 GB go into SKEPKV_ENGINES
 # (~/.cache/skepkv-engines). Where they cannot be had it says so, and that is no error; a test that is skipped is one.
 # Needs bin/skep and bin/libskep.so.
 set -euo pipefail
