@@ -398,6 +398,37 @@ class TestChunks(OnServer):
         self.assertEqual(e.load(keys), [True] * 2)
 
 
+@unittest.skipIf(missing, missing)
+class TestLookups(unittest.TestCase):
+    def test_what_is_not_answered_in_time_is_a_miss_until_it_is(self):
+        answer, asked = threading.Event(), []
+
+        def ask(names):
+            asked.append(names)
+            answer.wait(300)
+            return dict.fromkeys(names, True)
+
+        from skepkv.vllm import _Lookups
+
+        slow, patient = _Lookups(ask, 0.05), _Lookups(ask, 600)
+        for lookups in (slow, patient):
+            self.addCleanup(lookups.close)
+            for name in (b"a", b"b", b"a"):
+                self.assertIn(lookups.get(name, "r"), (None, False), "it is not known yet")
+            lookups.flush()
+        eventually(lambda: asked == [[b"a", b"b"]] * 2)
+        eventually(lambda: slow.get(b"a", "r") is False)
+        self.assertIsNone(patient.get(b"a", "r"))
+        answer.set()
+        eventually(lambda: slow.get(b"a", "r") and patient.get(b"b", "r"))
+        slow.mark([b"a", b"other"], False)
+        self.assertIs(slow.get(b"a", "r2"), False)
+        slow.forget("r")
+        self.assertIs(slow.get(b"a", "r2"), False, "another request asked, too")
+        slow.forget("r2")
+        self.assertEqual((slow._verdicts, slow._of), ({}, {}))
+
+
 class TestTrouble(OnServer):
     def stand_still(self):
         self.server.process.send_signal(signal.SIGSTOP)
