@@ -55,11 +55,12 @@ def value(key, n):
 class Engine:
     """vLLM's scheduler as far as its offloading manager sees it, and its GPU worker as far as memory does."""
 
-    def __init__(self, url, chunks=16, size=64 << 10, groups=1, model="org/model-7b", layout="NHD", **extra):
+    def __init__(self, url, chunks=16, size=64 << 10, groups=1, model="org/model-7b", layout="NHD", tier=None, **extra):
         parallel = {k: extra.pop(k) for k in PARALLEL if k in extra}
         world = parallel.get("tp_size", 1)
-        tier = {"type": "SkepTier", "module_path": "skepkv.vllm", "url": url, "revision": "1", **PATIENT, **extra}
-        tier.setdefault("enable_kv_events", True)
+        if tier is None:
+            tier = {"type": "SkepTier", "module_path": "skepkv.vllm", "url": url, "revision": "1", **PATIENT, **extra}
+            tier.setdefault("enable_kv_events", True)
         self.size, self.requests = size, itertools.count()
         config = OffloadingConfig(
             groups=tuple(OffloadingGroupConfig(16, (f"layers.{i}",), i) for i in range(groups)),
@@ -83,6 +84,8 @@ class Engine:
         self.memory = np.asarray(self.manager.primary_tier.get_kv_memoryview())
         self.memory = self.memory.view(np.uint8)
         self.blank()
+
+    value = staticmethod(value)
 
     def close(self):
         self.memory = None
