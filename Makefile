@@ -309,7 +309,7 @@ wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so inside, for
 test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests against bin/skep
 	GO='$(GO)' tools/skepkv/wheel.sh test
 
-test-engines: build ## the connectors under LMCache's and SGLang's own classes, on wheels that are installed once; no GPU
+test-engines: build ## the connectors under LMCache's, SGLang's and vLLM's own classes, on wheels that are installed once; no GPU
 	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
 	tools/skepkv/engines.sh
 

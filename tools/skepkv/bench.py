@@ -4,7 +4,9 @@
     bench.py SOCKET HOST:PORT    64 blocks of 4 MiB in batches of 16, by each way to the server in turn, five rounds
     bench.py sglang SOCKET DIR   64 pages of 4 MiB, as SGLang's controller moves them: skepkv.sglang in its page_first
                                  pool, and SGLang's own HiCacheFile in DIR, in turn, seven rounds. It runs by
-                                 tools/skepkv/engines.sh bench SOCKET DIR
+                                 tools/skepkv/engines.sh bench sglang SOCKET DIR
+    bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm and vLLM's
+                                 own fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
 
 Medians. Every byte is compared. What a put writes is deleted after each round.
 """
@@ -110,6 +112,63 @@ def sglang(socket, directory):
     table("backend", took)
 
 
+def chunk_rounds(engine, keys):
+    """Stores all chunks in one job and loads all into blank memory in another: GB/s and CPU-s/GB of each."""
+    manager, ctx = engine.manager, engine.request()
+    out = manager.prepare_store(keys, ctx)
+    for key, row in zip(keys, out.store_spec.chunk_ids):
+        engine.memory[row] = engine.value(key, engine.size)
+
+    def put():
+        manager.complete_store(keys, ctx)
+        engine.idle()
+
+    puts = timed(put)
+    engine.finish(ctx)
+    engine.forget()
+    ctx = engine.request()
+
+    def get():
+        assert all(engine.look(keys, ctx))
+
+    gets = timed(get)
+    engine.check(keys, ctx)
+    engine.finish(ctx)
+    engine.forget()
+    return puts, gets
+
+
+def vllm(socket, directory):
+    sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
+    from test_vllm_real import Engine, chain
+
+    url = "unix:" + socket
+    engines = {
+        "skepkv.vllm": Engine(url, chunks=BLOCKS, size=SIZE),
+        "fs": Engine(url, chunks=BLOCKS, size=SIZE, tier={"type": "fs", "root_dir": directory}),
+    }
+    print("fs reads and writes " + ("around" if engines["fs"].tier._use_o_direct else "through") + " the page cache")
+    took, places = {way: [] for way in engines}, set()
+    for i in range(7):
+        keys = chain(BLOCKS, os.urandom(8).hex())
+        for way, engine in list(engines.items())[:: 1 if i % 2 else -1]:
+            took[way].append(chunk_rounds(engine, keys))
+            if way == "fs":
+                for key in keys:
+                    os.remove(engine.tier.file_mapper.get_file_name(key))
+                continue
+            where = engine.tier._space(0)
+            with skepkv.connect(url) as store:
+                space = store.namespace(where.name, model=where.model, bytes=where.bytes)
+                places |= set(space.exists([k[:32] for k in keys]))
+                space.delete([k[:32] for k in keys])
+    print("skep had the chunks in: " + ", ".join(("", "drives", "memory")[t] for t in sorted(places)))
+    table("tier", took)
+    for engine in engines.values():
+        engine.close()
+
+
 def table(what, took):
     print(f"| {what} | put GB/s | client CPU-s/GB | restore GB/s | client CPU-s/GB |\n|---|---|---|---|---|")
     for way, rounds in took.items():
@@ -136,4 +195,4 @@ def main(socket, tcp):
 
 
 if __name__ == "__main__":
-    sglang(*sys.argv[2:]) if sys.argv[1] == "sglang" else main(*sys.argv[1:])
+    {"sglang": sglang, "vllm": vllm}.get(sys.argv[1], lambda *_: main(*sys.argv[1:]))(*sys.argv[2:])

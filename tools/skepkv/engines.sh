@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the connectors' tests under the engines' own classes, without a GPU: LMCache's and SGLang's wheels (engines.txt),
-# and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). They are installed once, 3.3 GB, into SKEPKV_ENGINES
+# Runs the connectors' tests under the engines' own classes, without a GPU: wheels of LMCache, SGLang and vLLM
+# (engines.txt), and PyTorch with stand-ins for CUDA's libraries (torch_stub.py). Once, 4.1 GB go into SKEPKV_ENGINES
 # (~/.cache/skepkv-engines). Where they cannot be had it says so, and that is no error; a test that is skipped is one.
 # Needs bin/skep and bin/libskep.so.
 set -euo pipefail
@@ -30,7 +30,7 @@ if [[ ! -e $env/ready ]]; then
 	touch "$env/ready"
 fi
 export LD_LIBRARY_PATH=$env/stub PYTHONPATH=$PWD/$here/src SKEPKV_LIBRARY=$PWD/bin/libskep.so SKEP_BINARY=$PWD/bin/skep
-if [[ ${1:-} = bench ]]; then # bench SOCKET DIR
-	exec "$env/venv/bin/python" -B -W ignore $here/bench.py sglang "${@:2}"
+if [[ ${1:-} = bench ]]; then # bench sglang|vllm SOCKET DIR
+	exec "$env/venv/bin/python" -B -W ignore $here/bench.py "${@:2}"
 fi
 exec "$env/venv/bin/python" -B -W ignore $here/tests/engines.py "$@"

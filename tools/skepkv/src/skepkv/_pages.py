@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as c
+import hashlib
 import logging
+import math
 import os
 import threading
 import time
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, ContextManager, Iterator, NamedTuple, Sequence
 
 from . import Memory, SkepError, Space, Store, connect, errors
 
@@ -37,12 +39,84 @@ class Where(NamedTuple):
     bytes: int
 
 
+class Trouble:
+    """Says the first of a kind of errors in a row, and when it is over."""
+
+    def __init__(self, log: logging.Logger, meanwhile: str) -> None:
+        self._log, self._meanwhile = log, meanwhile
+        self._lock = threading.Lock()
+        self._kind = ""
+
+    def complain(self, kind: str, error: str) -> None:
+        with self._lock:
+            same, self._kind = kind == self._kind, kind
+        if not same:
+            self._log.warning("skep: %s; %s", error, self._meanwhile)
+
+    def well(self) -> None:
+        with self._lock:
+            was, self._kind = self._kind, ""
+        if was:
+            self._log.info("skep answers again")
+
+
+def check_options(o: dict[str, Any], seconds: dict[str, float]) -> None:
+    """Checks options that every engine's class has, and times, each at least so many seconds."""
+    for name in ("url", "token", "token_file", "tenant", "model", "revision"):
+        if not isinstance(o[name], str):
+            raise ValueError(f"{name} is {o[name]!r}, must be a string")
+    if not o["url"]:
+        raise ValueError("url is empty, must be unix:/path or host:port")
+    shared = o["shared_bytes"]
+    if shared is not None and (type(shared) is not int or shared < 0):
+        raise ValueError(f"shared_bytes is {shared!r}, must be 0 or more bytes")
+    for name, least in seconds.items():
+        s = o[name]
+        if isinstance(s, bool) or not isinstance(s, (int, float)) or not least <= s <= 600 or math.isnan(s):
+            raise ValueError(f"{name} is {s!r} s, must be {least} to 600")
+
+
+def weights(model: str) -> str:
+    """What tells the weights in a directory from others: their configuration, and names and sizes of their files."""
+    h = hashlib.sha256()
+    for name in sorted(os.listdir(model)):
+        path = os.path.join(model, name)
+        if name == "config.json":
+            with open(path, "rb") as f:
+                h.update(f.read())
+        if name.endswith((".safetensors", ".bin", ".gguf", ".pt")):
+            h.update(f"{name} {os.path.getsize(path)}\n".encode())
+    return h.hexdigest()
+
+
 def size_of(page: Page) -> int:
     return sum(n for _, n in page)
 
 
 def _padded(n: int) -> int:
     return (n + ALIGN - 1) // ALIGN * ALIGN
+
+
+class Gate:
+    """Lets one thread copy into and out of an engine's memory, until the engine takes that memory back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.closed = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.closed:
+            self._lock.release()
+            raise SkepError(errors.CLOSED, "the engine took its memory back")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        """Waits for a copy that is under way, of at most STAGE bytes or a page. No other begins."""
+        with self._lock:
+            self.closed = True
 
 
 class _Stage:
@@ -195,7 +269,14 @@ class Client:
                 return [o == EXISTS for o in space.want(names, timeout=left(until))]
             return [tier != 0 for tier in space.exists(names, timeout=left(until))]
 
-    def load(self, where: Where, names: Sequence[bytes], pages: Sequence[Page], until: float) -> list[bool]:
+    def load(
+        self,
+        where: Where,
+        names: Sequence[bytes],
+        pages: Sequence[Page],
+        until: float,
+        gate: ContextManager[Any] = contextlib.nullcontext(),
+    ) -> list[bool]:
         """Fills pages, and says which are there, whole. Behind the first that is not, others may not be looked for."""
         landed = [False] * len(pages)
         with self._use(where) as space:
@@ -203,13 +284,14 @@ class Client:
                 with self._stage(total, until) as stage:
                     into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
                     codes = space.restore(names[at:to], into, timeout=left(until)).codes
-                    for i, (code, o) in enumerate(zip(codes, offsets), at):
-                        if code == 0:
-                            o += stage.address
-                            for address, n in pages[i]:
-                                c.memmove(address, o, n)
-                                o += n
-                            landed[i] = True
+                    with gate:
+                        for i, (code, o) in enumerate(zip(codes, offsets), at):
+                            if code == 0:
+                                o += stage.address
+                                for address, n in pages[i]:
+                                    c.memmove(address, o, n)
+                                    o += n
+                                landed[i] = True
                     del into
                 if any(codes):
                     break
@@ -222,6 +304,7 @@ class Client:
         pages: Sequence[Page],
         until: float,
         prefix: Sequence[bytes] = (),
+        gate: ContextManager[Any] = contextlib.nullcontext(),
     ) -> tuple[list[bool], int, str]:
         """Stores pages that are not there yet, in a chain behind those of prefix. It says which are there now, how
         many were there before, and why one is not."""
@@ -240,11 +323,12 @@ class Client:
             for at, to, total, offsets in _pieces_of([pages[i] for i in todo]):
                 part = todo[at:to]
                 with self._stage(total, until) as stage:
-                    for i, o in zip(part, offsets):
-                        o += stage.address
-                        for address, n in pages[i]:
-                            c.memmove(o, address, n)
-                            o += n
+                    with gate:
+                        for i, o in zip(part, offsets):
+                            o += stage.address
+                            for address, n in pages[i]:
+                                c.memmove(o, address, n)
+                                o += n
                     depth = len(prefix) + part[0] if where.chained else 0
                     became = space.put(
                         [names[i] for i in part],

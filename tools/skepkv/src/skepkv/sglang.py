@@ -19,7 +19,6 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import threading
 import time
@@ -28,7 +27,7 @@ from typing import Any, Callable, Iterable, Sequence
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolTransferResult
 
 from . import SkepError, errors, key
-from ._pages import Client, Page, Where, size_of
+from ._pages import Client, Page, Trouble, Where, check_options, size_of, weights
 
 __all__ = ["Storage"]
 
@@ -92,19 +91,6 @@ def _run(found: Sequence[bool]) -> int:
     return next((i for i, there in enumerate(found) if not there), len(found))
 
 
-def _weights(model: str) -> str:
-    """What tells the weights in a directory from others: their configuration, and names and sizes of their files."""
-    h = hashlib.sha256()
-    for name in sorted(os.listdir(model)):
-        path = os.path.join(model, name)
-        if name == "config.json":
-            with open(path, "rb") as f:
-                h.update(f.read())
-        if name.endswith((".safetensors", ".bin", ".gguf", ".pt")):
-            h.update(f"{name} {os.path.getsize(path)}\n".encode())
-    return h.hexdigest()
-
-
 class _Options:
     """What --hicache-storage-backend-extra-config says, each with its default. Times are seconds."""
 
@@ -126,20 +112,11 @@ class _Options:
         for name in sorted(set(given) - set(known) - _SGLANG):
             log.warning("skep: extra config has %r, which means nothing here", name)
         o = {name: given.get(name, default) for name, default in known.items()}
-        for name in ("url", "token", "token_file", "tenant", "model", "revision"):
-            if not isinstance(o[name], str):
-                raise ValueError(f"{name} is {o[name]!r}, must be a string")
-        if not o["url"]:
-            raise ValueError("url is empty, must be unix:/path or host:port")
-        shared = o["shared_bytes"]
-        if shared is not None and (type(shared) is not int or shared < 0):
-            raise ValueError(f"shared_bytes is {shared!r}, must be 0 or more bytes")
-        for name in ("lease", "exists_timeout", "get_timeout", "get_timeout_per_ki_token", "set_timeout"):
-            s, least = o[name], 0.0 if name.endswith("token") else 0.001
-            if isinstance(s, bool) or not isinstance(s, (int, float)) or not least <= s <= 600 or math.isnan(s):
-                raise ValueError(f"{name} is {s!r} s, must be {least} to 600")
+        times = ("lease", "exists_timeout", "get_timeout", "get_timeout_per_ki_token", "set_timeout")
+        check_options(o, {name: 0.0 if name.endswith("token") else 0.001 for name in times})
         self.url, self.token, self.token_file, self.tenant = o["url"], o["token"], o["token_file"], o["tenant"]
-        self.model, self.revision, self.shared_bytes, self.lease = o["model"], o["revision"], shared, float(o["lease"])
+        self.model, self.revision = o["model"], o["revision"]
+        self.shared_bytes, self.lease = o["shared_bytes"], float(o["lease"])
         self.exists_within, self.set_within = float(o["exists_timeout"]), float(o["set_timeout"])
         self.get_within, self.get_per_ki = float(o["get_timeout"]), float(o["get_timeout_per_ki_token"])
 
@@ -160,7 +137,7 @@ class Storage(HiCacheStorage):
             raise ValueError("model is empty and SGLang does not name one, must say whose pages these are")
         self._revision = o.revision
         if not self._revision and os.path.isdir(self._model):
-            self._revision = _weights(self._model)
+            self._revision = weights(self._model)
         if not self._revision:
             log.warning("skep: extra config has no revision: weights of one name have one cache, whatever is in them")
         self._client = Client(o.url, o.token, o.token_file, o.tenant, o.shared_bytes)
@@ -168,7 +145,7 @@ class Storage(HiCacheStorage):
         self._lock = threading.Lock()  # guards what follows
         self._chained: bool | None = None  # whether SGLang passes prefix keys, once that is known
         self._where: dict[tuple[str, bool], Where] = {}
-        self._complaint = ""
+        self._trouble = Trouble(log, "pages are computed meanwhile")
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._samples: dict[str, list[Any]] = {"get": [], "set": []}
         self.mem_pool_host: Any = None
@@ -355,7 +332,7 @@ class Storage(HiCacheStorage):
         moved = sum(size_of(p) for p, ok in zip(pages, landed) if ok)
         self._count(read=there, read_missed=len(keys) - there, read_bytes=moved)
         self._sample("get", there, moved, began)
-        self._well()
+        self._trouble.well()
         return landed
 
     def _set(self, keys: Sequence[str], pages: Sequence[Page], where: Where, prefix: Sequence[bytes]) -> list[bool]:
@@ -366,9 +343,9 @@ class Storage(HiCacheStorage):
         self._count(written=n - before, written_there=before, written_missed=len(keys) - n, written_bytes=moved)
         self._sample("set", n - before, moved, began)
         if why:
-            self._complain(why, f"{len(keys) - n} pages are not stored: {why}")
+            self._trouble.complain(why, f"{len(keys) - n} pages are not stored: {why}")
         else:
-            self._well()
+            self._trouble.well()
         return stored
 
     def _pool(self, t: Any, extra_info: Any, do: Callable[..., list[bool]]) -> list[bool]:
@@ -479,20 +456,7 @@ class Storage(HiCacheStorage):
         if os.getpid() != self._pid:
             return  # another thread may have held the lock when this process was forked
         self._count(failed=1)
-        self._complain(kind, error)
-
-    def _complain(self, kind: str, error: str) -> None:
-        """Logs the first of a kind of errors in a row."""
-        with self._lock:
-            same, self._complaint = kind == self._complaint, kind
-        if not same:
-            log.warning("skep: %s; pages are computed meanwhile", error)
-
-    def _well(self) -> None:
-        with self._lock:
-            was, self._complaint = self._complaint, ""
-        if was:
-            log.info("skep answers again")
+        self._trouble.complain(kind, error)
 
 
 def _tensor(t: Any) -> Page:
