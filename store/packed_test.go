@@ -547,8 +547,7 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 			var err error
 			eventually(t, "the group's appends have ended", func() bool {
 				if err = v.s.cleaner.cleanNow(testContext(t), g, true); err == errGroupBusy {
-					// Opened since: for what the log says of the namespaces, of a cleaning that nobody asked for, of blocks
-					// whose copies are made again when a drive was taken for a slow one.
+					// Opened since: for the namespaces' log, by a cleaning unasked, by moves off a drive taken for a slow one.
 					for st := range streams {
 						v.s.sealOpen(st)
 					}
