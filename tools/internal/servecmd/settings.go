@@ -60,7 +60,8 @@ func Config(a *command.App) *cobra.Command {
 	show := &cobra.Command{
 		Use: "show", Short: "print a file of all settings, as they would be used, each under what it means", Args: command.NoArgs,
 		Long: `Prints what skep serve would use with the same flags, environment and file, as a YAML file that
-skep serve --config takes. Problems are told after it. Tokens and keys that a file of settings names are not read.`,
+skep serve --config takes. Problems are told after it. Files of tokens and keys that settings name are
+read to check them; what they hold is not printed.`,
 	}
 	s.register(show)
 	show.RunE = func(cmd *cobra.Command, _ []string) error {
