@@ -182,3 +182,20 @@ func (s *Store) record(fp index.Fingerprint, e index.Entry) (rec segment.Record,
 	err = segment.DecodeRecord(buf, &rec)
 	return rec, err
 }
+
+// recordNow is record for who does not hold s.changes: the cleaner moves a block's row before it
+// moves the index, so one whose row is not there is looked for again when the change of rows under
+// way is over. errGone: the block is no longer in the index.
+func (s *Store) recordNow(fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
+	for range lookupTries {
+		if rec, err = s.record(fp, e); err == nil || skep.KindOf(err) != skep.NotFound && err != errGone {
+			return rec, err
+		}
+		s.awaitChanges()
+		var ok bool
+		if e, ok = s.index.Resolve(fp); !ok {
+			return rec, errGone
+		}
+	}
+	return rec, &skep.Error{Op: "read record", Kind: skep.Overloaded, Field: "block", Limit: "one that is not moved all the time", Err: err}
+}

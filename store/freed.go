@@ -332,9 +332,10 @@ func (s *Store) stray(h *segment.Head) segment.Tombstone {
 	t := segment.Tombstone{Seq: s.root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
 	fp := s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
 	exact := s.rivals.before(fp, h.Written()) < h.Written()
-	if _, ok := s.index.Resolve(fp); ok {
-		written, _ := s.writtenAt(fp)
-		exact = exact || h.Written() >= written
+	if e, ok := s.index.Resolve(fp); ok && e.Location != 0 {
+		// Not as it was a moment ago: a block that is being moved keeps its version.
+		rec, err := s.recordNow(fp, e)
+		exact = exact || err != errGone && (err != nil || h.Written() >= rec.Written())
 	}
 	if exact {
 		t.Covers, t.Exact = h.Seq, true

@@ -74,7 +74,7 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 			continue
 		}
 		if e, ok := s.index.Resolve(fp); ok { // moved since
-			if rec, err := s.record(fp, e); err == nil {
+			if rec, err := s.recordNow(fp, e); err == nil {
 				add(&rec)
 			}
 		}

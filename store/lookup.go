@@ -147,20 +147,16 @@ func (s *Store) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	if n, fixed := fixedSize(ns, e); fixed && !e.Partial {
 		return 0, n, true
 	}
-	for range lookupTries {
-		rec, err := s.record(fp, e)
-		if err == nil {
-			if e.Partial && rec.ValidTokens > 0 {
-				missing = ns.Info.Shape.BlockTokens - int(rec.ValidTokens)
-			}
-			return missing, rec.Bytes(), true
-		}
-		s.awaitChanges() // the cleaner moves a block's row before it moves the index
-		if e, ok = s.index.Resolve(fp); !ok {
-			return 0, 0, false
-		}
+	rec, err := s.recordNow(fp, e)
+	switch {
+	case err == errGone:
+		return 0, 0, false
+	case err != nil:
+		return 0, bytesOf(uint64(e.Pages)), true // its row cannot be read: the log may have it
+	case e.Partial && rec.ValidTokens > 0:
+		missing = ns.Info.Shape.BlockTokens - int(rec.ValidTokens)
 	}
-	return 0, bytesOf(uint64(e.Pages)), true // its row cannot be read: the log may have it
+	return missing, rec.Bytes(), true
 }
 
 // payloadOf is extentOf's size; that of what is gone is what it took.

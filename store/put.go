@@ -306,16 +306,14 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.fp[:], b.fp[:]) })
 	for _, in := range ordered {
 		for {
-			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) {
-				s.exists(ns, in, e)
+			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) && s.exists(ns, in, e) {
 				break
 			}
 			mine, other := s.flights.join(in.fp)
 			if mine != nil {
 				// The index may have changed since it was asked.
-				if e, ok := s.index.Resolve(in.fp); ok {
+				if e, ok := s.index.Resolve(in.fp); ok && s.exists(ns, in, e) {
 					s.flights.leave(in.fp, mine)
-					s.exists(ns, in, e)
 					break
 				}
 				in.flight = mine
@@ -369,23 +367,29 @@ func (s *Store) land(blocks []*incoming) {
 }
 
 // exists answers a put that came second, and says whether its bytes differ: by
-// comparing checksums, which were computed under the first put's version.
-func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) {
+// comparing checksums, which were computed under the first put's version. Where the
+// first one's record cannot be read nobody knows, and it says that they do not.
+// False: the first one has gone meanwhile.
+func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) bool {
+	first, err := s.recordNow(in.fp, e)
+	if err == errGone {
+		return false
+	}
 	in.result.Outcome = skep.Exists
 	s.count.PutExists.Add(1)
 	s.index.Touch(in.fp) // computing it again was a use of it
 	s.writeback.use(in.fp)
-	first, err := s.record(in.fp, e)
 	if err == nil {
 		err = s.keys.ClearSums(ns.Info.Tenant, &first)
 	}
 	if err != nil {
-		return
+		return true
 	}
 	in.result.Differs = !s.sameBytes(ns, &first, in)
 	if in.result.Differs {
 		s.count.PutDiffers.Add(1)
 	}
+	return true
 }
 
 func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *incoming) bool {

@@ -93,7 +93,7 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	s.sides.turn.Lock()
 	defer s.sides.turn.Unlock()
 	p := sidePut{s: s, ns: ns, id: catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}, fp: s.names.Fingerprint(ns.Instance, t, key)}
-	rec, err := s.committed(op, p.fp, key)
+	rec, err := s.committed(op, key, p.fp, s.recordNow)
 	if err != nil {
 		return err
 	}
@@ -114,11 +114,13 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	return p.put(ctx, rec.Written(), pieces)
 }
 
-// committed is the record of a block that is on its devices; NotFound when there is none.
-func (s *Store) committed(op string, fp index.Fingerprint, key skep.Key) (rec segment.Record, err error) {
-	e, ok := s.index.Resolve(fp)
-	if ok && e.Location != 0 {
-		if rec, err = s.record(fp, e); err == nil || skep.KindOf(err) != skep.NotFound {
+// committed is the record of a block that is on its devices, as read reads it: record, under
+// s.changes, or recordNow. NotFound when there is none.
+func (s *Store) committed(op string, key skep.Key, fp index.Fingerprint,
+	read func(index.Fingerprint, index.Entry) (segment.Record, error),
+) (rec segment.Record, err error) {
+	if e, ok := s.index.Resolve(fp); ok && e.Location != 0 {
+		if rec, err = read(fp, e); err == nil || skep.KindOf(err) != skep.NotFound && err != errGone {
 			return rec, err
 		}
 	}
@@ -200,7 +202,7 @@ func (p *sidePut) commit(ctx context.Context, b *catalog.Batch, edition uint64) 
 	s := p.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	rec, err := s.committed(op, p.fp, p.id.Key)
+	rec, err := s.committed(op, p.id.Key, p.fp, s.record)
 	if err == nil && (rec.Written() != edition || s.names.Dead(p.id.Instance, p.id.Tag)) {
 		err = &skep.Error{Op: op, Kind: skep.Conflict, Field: "block", Value: p.id.Key.Short(), Limit: "the one the pieces are of"}
 	}
@@ -271,7 +273,7 @@ func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]ske
 		return nil, err
 	}
 	fp := s.names.Fingerprint(ns.Instance, t, key)
-	rec, err := s.committed(op, fp, key)
+	rec, err := s.committed(op, key, fp, s.recordNow)
 	if err != nil {
 		return nil, err
 	}

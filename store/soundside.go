@@ -46,7 +46,7 @@ func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
 		c.rep.StaleSides++
 		return nil
 	}
-	rec, err := s.committed("verify", fp, r.ID.Key)
+	rec, err := s.committed("verify", r.ID.Key, fp, s.record)
 	if err == nil {
 		_, err = s.sidePieces(ctx, ns, &rec, r)
 	}
