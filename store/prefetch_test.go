@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/restore"
 )
 
@@ -94,12 +95,24 @@ func TestReadingAheadKeepsToItsBudget(t *testing.T) {
 func TestRequestsOvertakeReadingAhead(t *testing.T) {
 	t.Parallel() // it waits
 	const n = 128
-	s, sc, keys := aheadStore(t, 1<<20, n, 8<<20) // 4 s: the request comes before that is over
+	s, drive := openFaulty(t, 32<<20, func(o *Options) { o.CacheBytes, o.PrefetchBytes = 16<<20, 8<<20 })
+	sc := openModel(t, s)
+	keys := chainKeys(1, n)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))
 	before := statsOf(t, s).Devices[0].BytesRead
+	drive.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads, Nth: 2}) // until the request has come
 	_, err := s.Hint(testContext(t), sc, keys, skep.Hint{Steps: 1})
 	require.NoError(t, err)
 	eventually(t, "some was read ahead", func() bool { return statsOf(t, s).Prefetch.ReadBytes > 0 })
-	requireChain(t, s, sc, keys, modelBlock)
+	came := make(chan error, 1)
+	go func() {
+		_, err := fetch(testContext(t), s, skep.Chain{Scope: sc, Keys: keys})
+		came <- err
+	}()
+	eventually(t, "the request overtakes", func() bool { return statsOf(t, s).Prefetch.Promoted > 0 })
+	drive.Clear()
+	drive.Release()
+	require.NoError(t, <-came)
 	eventually(t, "the prefetch ended", func() bool { return s.restores.State().Sessions == 0 })
 	st := statsOf(t, s)
 	require.EqualValues(t, 1, st.Prefetch.Promoted)
@@ -107,6 +120,7 @@ func TestRequestsOvertakeReadingAhead(t *testing.T) {
 	require.Equal(t, st.Prefetch.ReadBytes, st.Prefetch.UsedBytes+st.Prefetch.WastedBytes+st.Prefetch.UnusedBytes)
 	require.Positive(t, st.Prefetch.UsedBytes)
 	require.Less(t, st.Prefetch.ReadBytes, int64(n*modelBlock))
+	requireChain(t, s, sc, keys, modelBlock)
 }
 
 // What is due later is not read yet, what was dropped is not read at all, and what leaves memory

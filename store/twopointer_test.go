@@ -37,6 +37,24 @@ func openSlow(t testing.TB, bps int64, change func(*Options)) *Store {
 	return s
 }
 
+// openFaulty is openSlow with a drive that can be told to do wrong.
+func openFaulty(t testing.TB, bps int64, change func(*Options)) (s *Store, drive *device.Fault) {
+	t.Helper()
+	s = openSlow(t, bps, func(o *Options) {
+		change(o)
+		open := o.OpenDevice
+		o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+			d, err := open(i, path, create, size)
+			if err != nil {
+				return nil, err
+			}
+			drive = device.NewFault(d, 1)
+			return drive, nil
+		}
+	})
+	return s, drive
+}
+
 func openModel(t testing.TB, s *Store) skep.Scope {
 	t.Helper()
 	n, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: "t", Name: "m", Model: "m", Shape: model, Chained: true})

@@ -35,10 +35,11 @@ func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
 	const n = 128
 	for _, sessions := range []int{1, 2} {
 		ctx := testContext(t)
-		s := openKeeping(t, 32<<20)
+		s, drive := openFaulty(t, 32<<20, func(o *Options) { o.CacheBytes = 32 << 20 })
 		sc := openModel(t, s)
 		r, keys := sharing(t, s, sc, n, false)
 		s.cache.Drop(func(memory.ID) bool { return true })
+		drive.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads}) // until both are wanted
 		before := statsOf(t, s)
 		r.Chains = []skep.Chain{loaded(sc, keys[0], 100), loaded(sc, keys[1], 1)}
 		requests := []*skep.RestoreRequest{r}
@@ -51,6 +52,8 @@ func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
 			require.NoError(t, err)
 			all = append(all, ses)
 		}
+		drive.Clear()
+		drive.Release()
 		for _, ses := range all {
 			_, _, missed := collect(ctx, t, ses)
 			require.Empty(t, missed)
