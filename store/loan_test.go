@@ -191,44 +191,6 @@ func TestAcceptedMemoryIsNotUsedWhileItIsWritten(t *testing.T) {
 	letGo(t, r)
 }
 
-// What others write while it is put is stored as one thing: what is hashed is what is written.
-func TestAnExposedPutIsStoredWhole(t *testing.T) {
-	t.Parallel()
-	for name, size := range map[string]int{"in pages": 64 << 10, "larger than a buffer": 3 << 20, "sharing a page": 1000, "in its record": 200} {
-		t.Run(name, func(t *testing.T) {
-			pages := (size + device.Align - 1) &^ (device.Align - 1)
-			mem := foreign(t, 8*pages)
-			s, r, _ := openRig(t, func(o *Options) {
-				o.DeviceCount, o.BlockBytes, o.SegmentBytes, o.CapacityBytes, o.IOBytes = 1, 2<<20, 8<<20, 128<<20, 32<<20
-			})
-			defer func() { require.NoError(t, s.Close()) }()
-			sc := openSpace(t, s, "n", skep.Cache, 1, true)
-			defer scribble(mem, min(pages, 100))()
-			rounds := 12
-			if testing.Short() {
-				rounds = 4
-			}
-			for round := range rounds {
-				keys := chainKeys(round, 8)
-				req := &skep.PutRequest{Scope: sc, Exposed: true}
-				for i, k := range keys {
-					req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: mem[i*pages:][:size:size]}}})
-				}
-				res, err := s.Put(testContext(t), req)
-				require.NoError(t, err)
-				requireOutcome(t, skep.Committed, res)
-				list, err := fetch(testContext(t), s, skep.Chain{Scope: sc, Keys: keys})
-				require.NoError(t, err)
-				for i, g := range list {
-					require.NoError(t, g.err, "block %d", i)
-				}
-			}
-			require.Zero(t, statsOf(t, s).Damaged)
-			r.each(func(_ int, d *device.Fault) { require.Zero(t, d.Stats().Errors()) })
-		})
-	}
-}
-
 // Memory that a drive cannot get at is its owner's fault: a put out of it is refused, a restore
 // into it goes another way, and no drive is blamed, however often that happens.
 func TestMemoryADriveCannotUse(t *testing.T) {
