@@ -22,6 +22,7 @@ const (
 	MaxGroup    = 1024
 	MaxNameSize = 255 // bytes of a name, an address and a domain
 	MaxDomains  = 8   // of one node
+	MaxReplicas = 4   // nodes that have a block
 	// MaxNamespaces is how many namespaces a map has at most.
 	MaxNamespaces = 4096
 
@@ -56,6 +57,9 @@ type Map struct {
 	Group int    `json:"group" yaml:"group"` // blocks of a chain that stay together; 0: DefaultGroup
 	Nodes []Node `json:"nodes" yaml:"nodes"`
 
+	Replicas int `json:"replicas,omitempty" yaml:"replicas,omitempty"` // nodes that each block of a chain is put to; 0: 1
+	Acks     int `json:"acks,omitempty" yaml:"acks,omitempty"`         // that have to have it; 0: all where durable, else 1
+
 	// What follows is agreed on by the nodes, and is in no file.
 
 	LastNode      uint64           `json:"last_node,omitempty" yaml:"-"`      // the highest id that a node ever had
@@ -76,7 +80,7 @@ type Node struct {
 	Addr   string   `json:"addr" yaml:"addr"`     // of its binary protocol: HOST:PORT, or unix: and a path
 	Weight int      `json:"weight" yaml:"weight"` // its share of the blocks, beside the others' weights; 0: 1
 	Domain []string `json:"domain,omitempty" yaml:"domain,omitempty"`
-	// Domain is what may fail with it, the widest first: zone, rack, host. Nothing is placed by it yet.
+	// Domain is what may fail with it, the widest first: zone, rack, host. Replicas are kept apart by it.
 
 	Peer  string `json:"peer,omitempty" yaml:"peer,omitempty"`   // where other nodes reach it: HOST:PORT; "": nowhere
 	State State  `json:"state,omitempty" yaml:"state,omitempty"` // "": Up
@@ -159,6 +163,12 @@ func (m *Map) Validate() error {
 	}
 	if m.Group < 1 || m.Group > MaxGroup {
 		return skep.Invalidf(op, "group", m.Group, fmt.Sprintf("1 to %d", MaxGroup))
+	}
+	if m.Replicas < 0 || m.Replicas > MaxReplicas {
+		return skep.Invalidf(op, "replicas", m.Replicas, fmt.Sprintf("1 to %d", MaxReplicas))
+	}
+	if m.Acks < 0 || m.Acks > max(m.Replicas, 1) {
+		return skep.Invalidf(op, "acks", m.Acks, fmt.Sprintf("1 to %d, the replicas", max(m.Replicas, 1)))
 	}
 	if len(m.Nodes) < 1 || len(m.Nodes) > MaxNodes {
 		return skep.Invalidf(op, "nodes", len(m.Nodes), fmt.Sprintf("1 to %d", MaxNodes))

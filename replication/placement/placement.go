@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -18,36 +19,89 @@ const Slots = 1 << 16
 // weightUnit is one of a map's weights as a draw is divided by it.
 const weightUnit = 1 << 16
 
-// Table is the node of each slot of one map.
+// Table is the nodes of each slot of one map.
 type Table struct {
 	k0, k1 uint64
-	owner  []uint16
+	copies int
+	owners []uint16 // copies of each slot, the first one first
 }
 
-// New computes the table of a map that is valid.
+// New computes the table of a map that is valid. A slot has as many nodes as the map says replicas, or all that are up:
+// first the node with the lowest draw, then the one with the lowest of those that share the fewest domains with the
+// nodes before it.
 func New(m *clustermap.Map) *Table {
-	t := &Table{
-		k0:    binary.LittleEndian.Uint64(m.Seed[:8]),
-		k1:    binary.LittleEndian.Uint64(m.Seed[8:]),
-		owner: make([]uint16, Slots),
+	t := &Table{k0: binary.LittleEndian.Uint64(m.Seed[:8]), k1: binary.LittleEndian.Uint64(m.Seed[8:])}
+	up := 0
+	for i := range m.Nodes {
+		if m.Nodes[i].State != clustermap.Out {
+			up++
+		}
 	}
-	for slot := range t.owner {
+	t.copies = min(max(m.Replicas, 1), up)
+	t.owners = make([]uint16, Slots*t.copies)
+	draws := make([]uint64, len(m.Nodes))
+	for slot := range Slots {
+		mine := t.owners[slot*t.copies : (slot+1)*t.copies]
 		best, found := ^uint64(0), false
 		for i := range m.Nodes {
 			if m.Nodes[i].State == clustermap.Out {
 				continue
 			}
 			d := draw(uint16(slot), m.Nodes[i].ID, uint64(m.Nodes[i].Weight)*weightUnit)
-			if !found || d < best || d == best && m.Nodes[i].ID < m.Nodes[t.owner[slot]].ID {
-				best, t.owner[slot], found = d, uint16(i), true
+			draws[i] = d
+			if !found || d < best || d == best && m.Nodes[i].ID < m.Nodes[mine[0]].ID {
+				best, mine[0], found = d, uint16(i), true
 			}
+		}
+		for k := 1; k < len(mine); k++ {
+			mine[k] = apart(m.Nodes, draws, mine[:k])
 		}
 	}
 	return t
 }
 
-// Node is the index in the map's Nodes of the node that has a slot.
-func (t *Table) Node(slot uint16) int { return int(t.owner[slot]) }
+// apart is the next node of a slot that has those of before.
+func apart(nodes []clustermap.Node, draws []uint64, before []uint16) uint16 {
+	best, fewest := -1, 0
+	for i := range nodes {
+		if nodes[i].State == clustermap.Out {
+			continue
+		}
+		common, has := 0, false
+		for _, b := range before {
+			has = has || int(b) == i
+			common = max(common, shared(nodes[i].Domain, nodes[b].Domain))
+		}
+		if has {
+			continue
+		}
+		if best < 0 || cmp.Or(cmp.Compare(common, fewest), cmp.Compare(draws[i], draws[best]),
+			cmp.Compare(nodes[i].ID, nodes[best].ID)) < 0 {
+			best, fewest = i, common
+		}
+	}
+	return uint16(best)
+}
+
+// shared is how many domains two nodes are both in, from the widest on.
+func shared(a, b []string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// Copies is how many nodes each slot has.
+func (t *Table) Copies() int { return t.copies }
+
+// Node is the index in the map's Nodes of the first node that has a slot.
+func (t *Table) Node(slot uint16) int { return int(t.owners[int(slot)*t.copies]) }
+
+// Nodes is the indices of all of a slot's nodes, the first one first. They are the table's.
+func (t *Table) Nodes(slot uint16) []uint16 {
+	at := int(slot) * t.copies
+	return t.owners[at : at+t.copies : at+t.copies]
+}
 
 // Space is what slots are computed from besides a key: a namespace, by the tenant and name that all nodes know it by.
 type Space uint64

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -176,5 +177,64 @@ func TestNothingIsPlacedOnANodeThatIsOut(t *testing.T) {
 	gone := New(m)
 	for slot := range Slots {
 		require.Equal(t, gone.Node(uint16(slot))+1, out.Node(uint16(slot)))
+	}
+}
+
+// Replicas are on different nodes, the first of them where a block without replicas is, and in different domains as far
+// as there are some: zones first, then racks. A node that is added moves nothing between the others.
+func TestReplicasAreApart(t *testing.T) {
+	t.Parallel()
+	in := func(domains ...[]string) *clustermap.Map {
+		m := cluster(equal(len(domains))...)
+		for i := range m.Nodes {
+			m.Nodes[i].Domain = domains[i]
+		}
+		return m
+	}
+	for _, c := range []struct {
+		name     string
+		m        *clustermap.Map
+		replicas int
+		copies   int
+		common   int // domains that two nodes of a slot share at most
+	}{
+		{"no domains", cluster(equal(5)...), 3, 3, 0},
+		{"more than nodes", cluster(equal(2)...), 4, 2, 0},
+		{"zones", in([]string{"x", "1"}, []string{"x", "2"}, []string{"y", "1"}, []string{"y", "2"}), 2, 2, 0},
+		{"racks of one zone", in([]string{"x", "1"}, []string{"x", "1"}, []string{"x", "2"}), 2, 2, 1},
+		{"more than zones", in([]string{"x", "1"}, []string{"x", "2"}, []string{"y", "1"}, []string{"y", "1"}), 3, 3, 1},
+	} {
+		alone := New(c.m)
+		c.m.Replicas = c.replicas
+		table := New(c.m)
+		require.Equal(t, c.copies, table.Copies(), c.name)
+		for slot := range Slots {
+			nodes := table.Nodes(uint16(slot))
+			if len(nodes) != c.copies || int(nodes[0]) != alone.Node(uint16(slot)) {
+				require.Failf(t, c.name, "slot %d: %v", slot, nodes)
+			}
+			for i, a := range nodes {
+				for _, b := range nodes[:i] {
+					if a == b || shared(c.m.Nodes[a].Domain, c.m.Nodes[b].Domain) > c.common {
+						require.Failf(t, c.name, "slot %d: nodes %d and %d", slot, a, b)
+					}
+				}
+			}
+		}
+	}
+	before, after := cluster(equal(4)...), cluster(equal(5)...)
+	before.Replicas, after.Replicas = 2, 2
+	a, b := New(before), New(after)
+	for slot := range Slots {
+		kept := 0
+		for _, n := range b.Nodes(uint16(slot)) {
+			if n != 4 && !slices.Contains(a.Nodes(uint16(slot)), n) {
+				require.Failf(t, "moved between others", "slot %d: %v and %v", slot, a.Nodes(uint16(slot)), b.Nodes(uint16(slot)))
+			}
+			if n != 4 {
+				kept++
+			}
+		}
+		require.GreaterOrEqual(t, kept, 1)
 	}
 }
