@@ -1,9 +1,12 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/skepkv/skep"
 )
@@ -16,6 +19,7 @@ type load struct {
 	begun  chan struct{}      // closed when ses is there, or will not be
 	ses    skep.Session
 	left   map[place]struct{} // chunks not answered
+	failed map[place]error    // those that another node is asked for when this one is done with
 	done   chan struct{}      // closed when all is answered, and nothing is written any more
 }
 
@@ -26,7 +30,8 @@ type place struct {
 
 // load begins work. x.mu is held.
 func (x *session) load(w *work) {
-	l := &load{work: w, x: x, begun: make(chan struct{}), done: make(chan struct{}), left: map[place]struct{}{}}
+	l := &load{work: w, x: x, begun: make(chan struct{}), done: make(chan struct{}), left: map[place]struct{}{},
+		failed: map[place]error{}}
 	for _, p := range w.pieces {
 		for b := p.from; b < p.to; b++ {
 			l.left[l.place(b, p.layers)] = struct{}{}
@@ -52,17 +57,20 @@ func (l *load) place(block int, layers skep.Range) place {
 // run loads, and delivers what does not come as misses.
 func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	defer l.cancel()
-	why := l.read(ctx, r)
+	why, quiet := l.read(ctx, r)
 	x := l.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for p := range l.left {
-		layers := l.chain.Layers
-		if l.chain.Direction.ByLayer() {
-			layers = skep.Range{From: p.layer, To: p.layer + 1}
-		}
+	for _, at := range l.rest() {
 		x.lent -= l.chain.each
-		x.miss(l.chain, p.block, layers, why)
+		err := l.failed[at]
+		if err == nil {
+			err = why
+		}
+		first := cmp.Or(l.first[at], err)
+		if p := l.piece(at); !quiet || !elsewhere(err) || !x.again(l.chain, p, at, first) {
+			x.miss(l.chain, at.block, p.layers, first)
+		}
 	}
 	delete(x.loads, l)
 	x.active[l.node.i]--
@@ -71,8 +79,26 @@ func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	x.signal()
 }
 
-// read reads the node's session to its end, and says why what is left does not come.
-func (l *load) read(ctx context.Context, r *skep.RestoreRequest) error {
+// rest is the chunks that are not answered, in order.
+func (l *load) rest() []place {
+	return slices.SortedFunc(maps.Keys(l.left), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.layer, b.layer), cmp.Compare(a.block, b.block))
+	})
+}
+
+// piece is what a chunk is of.
+func (l *load) piece(at place) *piece {
+	for i := range l.pieces {
+		if p := &l.pieces[i]; at.block >= p.from && at.block < p.to && l.place(at.block, p.layers) == at {
+			return p
+		}
+	}
+	panic("a chunk of no piece")
+}
+
+// read reads the node's session to its end, and says why what is left does not come. quiet
+// says that nothing of it is written any more.
+func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, quiet bool) {
 	const op = "restore"
 	s := l.x.st
 	err := s.on(ctx, op, l.node, l.chain.space, false, func(id skep.NamespaceID) error {
@@ -87,7 +113,7 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) error {
 	})
 	close(l.begun)
 	if l.ses == nil {
-		return l.why(ctx, err)
+		return l.why(ctx, err), true
 	}
 	var into [32]skep.Chunk
 	for err == nil {
@@ -97,10 +123,11 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) error {
 		clear(into[:n])
 	}
 	// A session that ended otherwise than it should may still be writing.
-	if left := l.ses.Close(context.Background()); left != nil && errors.Is(err, io.EOF) {
+	left := l.ses.Close(context.Background())
+	if left != nil && errors.Is(err, io.EOF) {
 		err = left
 	}
-	return l.why(ctx, err)
+	return l.why(ctx, err), left == nil
 }
 
 // why is the reason that chunks which no node answered for are missed with.
@@ -137,17 +164,22 @@ func (l *load) take(chunks []skep.Chunk) {
 		p := &l.pieces[ch.Chain]
 		ch.Chain, ch.Block = l.chain.number, ch.Block+p.head
 		at := l.place(ch.Block, ch.Layers)
-		if _, ok := l.left[at]; !ok {
+		if _, ok := l.left[at]; !ok || l.failed[at] != nil {
 			ch.Release()
+			continue
+		}
+		if ch.Err != nil && x.st.away(ch.Err) {
+			l.node.trips.Add(1)
+			ch.Err = l.node.missing("restore", ch.Err)
+		}
+		if ch.Err != nil && elsewhere(ch.Err) && x.other(l.chain, p) != nil {
+			l.failed[at] = ch.Err
 			continue
 		}
 		delete(l.left, at)
 		if ch.Err != nil {
 			x.lent -= l.chain.each
-			if x.st.away(ch.Err) {
-				l.node.trips.Add(1)
-				ch.Err = l.node.missing("restore", ch.Err)
-			}
+			ch.Err = cmp.Or(l.first[at], ch.Err)
 			x.answer(l.chain, waiting{Chunk: ch})
 			continue
 		}

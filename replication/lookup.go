@@ -135,12 +135,27 @@ type group struct {
 	span
 	found skep.RunFound
 	tiers []skep.Tier
-	kept  bool // it is of the run's prefix
+	by    *answer
+	kept  bool   // it is of the run's prefix
+	next  *group // the same blocks, asked for at another node
+}
+
+// best is the group as that of its nodes has it that has most of it.
+func (g *group) best() *group {
+	best := g
+	for x := g.next; x != nil; x = x.next {
+		if x.found.Blocks > best.found.Blocks {
+			best = x
+		}
+	}
+	return best
 }
 
 // answer is what a node said of its groups.
 type answer struct {
+	node   *node
 	groups []*group
+	away   bool // it did not answer
 	one    bool // one lease is of all of them
 	until  time.Time
 	denied bool
@@ -148,8 +163,9 @@ type answer struct {
 	was, now skep.LeaseID // the one lease has been replaced
 }
 
-// find finds the longest prefix of each of the runs: every node that has groups of them is asked once for all that it
-// has, the nodes at once. What is leased beyond the prefixes is given back.
+// find finds the longest prefix of each of the runs: every node that is asked for groups is asked once for all of them,
+// the nodes at once. Where groups have several nodes, one of them is asked, and another one for what that does not have.
+// What is leased beyond the prefixes is given back.
 func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask) ([]*finding, error) {
 	out := make([]*finding, len(runs))
 	of := make([]answer, len(s.nodes))
@@ -159,21 +175,30 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		total += (len(keys) + sp.group - 1) / sp.group
 	}
 	groups := make([]group, 0, total)
+	asked := func(at uint16) int { return len(of[s.owner[at].i].groups) }
 	for r, keys := range runs {
 		for i := 0; i < len(keys); i += sp.group {
-			n := s.nodeOf(sp, salt, keys[i])
-			groups = append(groups, group{run: r, span: span{node: n, head: i, from: i, to: min(i+sp.group, len(keys))}})
+			n := s.owner[least(s.holders(sp, salt, keys[i]), asked)]
+			x := span{node: n, head: i, from: i, to: min(i+sp.group, len(keys))}
+			groups = append(groups, group{run: r, span: x, by: &of[n.i]})
 			of[n.i].groups = append(of[n.i].groups, &groups[len(groups)-1])
 		}
 	}
 	err := s.askAll(ctx, sp, salt, runs, a, of)
+	for n := 0; err == nil && s.copies(sp) > 1; n++ {
+		var more []answer
+		if more, err = s.askOthers(ctx, sp, salt, runs, a, groups, n); more == nil {
+			break
+		}
+		of = append(of, more...)
+	}
 	for i := range groups {
-		g, f := &groups[i], out[groups[i].run]
+		g, f := groups[i].best(), out[groups[i].run]
 		if err != nil || f.over {
 			continue
 		}
 		end := g.to
-		f.over = !f.take(sp, g, &of[g.node.i])
+		f.over = !f.take(sp, g, g.by)
 		if f.over && f.whole && g.kept {
 			var more bool
 			more, err = s.findLoose(ctx, sp, salt, a, f, end)
@@ -195,6 +220,43 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		s.trim(ctx, sp, salt, a, of, out)
 	}
 	return out, nil
+}
+
+// askOthers asks other nodes of their groups for what has not been found: for those of nodes that are away, and in each run
+// for the first group that is not whole, which is where the prefix ends as a rule; then for the next two, the next
+// four. No answers: there is nothing to ask for.
+func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, groups []group, round int) ([]answer, error) {
+	of := make([]answer, len(s.nodes))
+	some, run, left, over := false, -1, 0, false
+	for i := range groups {
+		g := &groups[i]
+		if g.run != run {
+			run, left, over = g.run, 1<<min(round, 30), false
+		}
+		tried, away := 0, g.by.away
+		last := g
+		for ; last.next != nil; last = last.next {
+			tried, away = tried+1, away || last.next.by.away
+		}
+		if over || g.best().found.Blocks == g.to-g.from || left == 0 && !away {
+			continue
+		}
+		x := s.other(sp, salt, runs[g.run][g.head], g.node, tried)
+		if x == nil {
+			over = true // the prefix ends here at the latest
+			continue
+		}
+		if !away {
+			left--
+		}
+		last.next = &group{run: g.run, span: span{node: x, head: g.head, from: g.from, to: g.to}, by: &of[x.i]}
+		of[x.i].groups = append(of[x.i].groups, last.next)
+		some = true
+	}
+	if !some {
+		return nil, nil
+	}
+	return of, s.askAll(ctx, sp, salt, runs, a, of)
 }
 
 // take adds what a node found of a group to the prefix, and says whether all of it was there and more may follow.
@@ -237,10 +299,19 @@ func (f *finding) ends(t time.Time) {
 func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f *finding, end int) (more bool, err error) {
 	for f.Blocks < end {
 		at := f.Blocks
-		x := span{node: s.nodeOf(sp, salt, f.keys[at]), head: at, from: at}
-		r, err := s.part(ctx, sp, salt, x.node, f.keys[at:end], a)
-		if err != nil || r.Blocks == 0 {
-			return false, err
+		x := span{head: at, from: at}
+		var r skep.LookupResult
+		for _, h := range s.holders(sp, salt, f.keys[at]) {
+			x.node = s.owner[h]
+			if r, err = s.part(ctx, sp, salt, x.node, f.keys[at:end], a); err != nil {
+				return false, err
+			}
+			if r.Blocks > 0 {
+				break
+			}
+		}
+		if r.Blocks == 0 {
+			return false, nil
 		}
 		x.to, x.lease = at+r.Blocks, r.Lease.ID
 		f.add(sp, x, skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}, r.Tiers)
@@ -256,7 +327,10 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 // askAll asks the nodes for their groups. A node that is away has none of them.
 func (s many) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []answer) error {
 	var first error
-	for _, err := range s.each(func(n *node) error { return s.askOne(ctx, sp, salt, n, runs, a, &of[n.i]) }) {
+	for _, err := range s.each(func(n *node) error {
+		of[n.i].node = n
+		return s.askOne(ctx, sp, salt, n, runs, a, &of[n.i])
+	}) {
 		if first == nil {
 			first = err
 		}
@@ -287,6 +361,7 @@ func (s many) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, ru
 		return ended(ctx, "lookup")
 	}
 	if err != nil && s.away(err) {
+		to.away = true
 		return nil
 	}
 	return err
@@ -315,7 +390,7 @@ func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, r
 		if err != nil {
 			return err
 		}
-		if r.Blocks == 0 {
+		if r.Blocks == 0 && s.copies(sp) == 1 {
 			gone = g.run
 		}
 		g.found = skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}
@@ -348,14 +423,19 @@ func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []a
 		case !of[i].one || len(kept) == 0:
 			wait.Go(func() { s.release(ctx, spansOf(rest)) })
 		default:
-			wait.Go(func() { of[i].was, of[i].now = s.again(ctx, sp, salt, s.nodes[i], a, kept, out) })
+			wait.Go(func() { of[i].was, of[i].now = s.again(ctx, sp, salt, of[i].node, a, kept, out) })
 		}
 	}
 	wait.Wait()
-	for _, f := range out {
-		for i := range f.spans {
-			if x, from := &f.spans[i], &of[f.spans[i].node.i]; from.was != 0 && x.lease == from.was {
-				x.lease = from.now
+	for i := range of {
+		if of[i].was == 0 {
+			continue
+		}
+		for _, f := range out {
+			for k := range f.spans {
+				if x := &f.spans[k]; x.node == of[i].node && x.lease == of[i].was {
+					x.lease = of[i].now
+				}
 			}
 		}
 	}

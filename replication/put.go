@@ -28,14 +28,16 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 	if err != nil {
 		return nil, err
 	}
-	planned, share := make([]int, len(r.Keys)), make([]int64, len(s.nodes))
+	planned, share := make([][]uint16, len(r.Keys)), make([]int64, len(s.nodes))
 	for i, k := range r.Keys {
 		anchor := r.Keys[placement.Anchor(i, sp.group)]
 		if e, ok := s.known.get(r.Scope, k); ok {
 			anchor = e.anchor
 		}
-		planned[i] = s.nodeOf(sp, r.Salt, anchor).i
-		share[planned[i]]++
+		planned[i] = s.holders(sp, r.Salt, anchor)
+		for _, at := range planned[i] {
+			share[s.owner[at].i]++
+		}
 	}
 	lists := make([][]skep.Want, len(s.nodes))
 	kinds := make([]skep.Kind, len(s.nodes))
@@ -60,17 +62,24 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 		}
 	}
 	out := make([]skep.Want, len(r.Keys))
+	of := make([]skep.Want, 0, s.copies(sp))
 	for i := range out {
-		if n := planned[i]; lists[n] != nil {
-			out[i] = lists[n][i]
-		} else {
-			out[i] = skep.Want{Outcome: skep.Declined, Reason: kinds[n]}
-		}
-		for _, list := range lists {
-			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
-				out[i] = list[i]
+		of = of[:0]
+		for _, at := range planned[i] {
+			if n := s.owner[at].i; lists[n] != nil {
+				of = append(of, lists[n][i])
+			} else {
+				of = append(of, skep.Want{Outcome: skep.Declined, Reason: kinds[n]})
 			}
 		}
+		var exists skep.Want
+		have := 0
+		for _, list := range lists {
+			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
+				exists, have = list[i], have+1
+			}
+		}
+		out[i] = wanted(of, exists, have, s.acks(sp))
 	}
 	return out, nil
 }
@@ -103,11 +112,13 @@ type run struct {
 	from, to int
 	at       seen // of the first
 	node     *node
+	copy     int // which of the group's nodes it is; 0: the first
 }
 
 // Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
 // one another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
-// doubt: whole or absent.
+// doubt: whole or absent. Of blocks with replicas all nodes are waited for, and a block that too few have is declined,
+// though it is found.
 func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if len(r.Blocks) > skep.MaxPutBlocks {
@@ -133,9 +144,16 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	p.of = [][]skep.PutResult{p.out}
+	for range s.copies(sp) - 1 {
+		p.of = append(p.of, make([]skep.PutResult, len(r.Blocks)))
+	}
 	of := make([][]run, len(s.nodes))
 	for _, x := range s.runs(sp, r) {
-		of[x.node.i] = append(of[x.node.i], x)
+		for k, at := range s.holders(sp, r.Salt, x.at.anchor) {
+			x.node, x.copy = s.owner[at], k
+			of[x.node.i] = append(of[x.node.i], x)
+		}
 	}
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -154,6 +172,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		})
 	}
 	wait.Wait()
+	p.merge()
 	err = context.Cause(within)
 	stale := p.stale.Load()
 	if err != nil && ctx.Err() != nil {
@@ -222,7 +241,7 @@ func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 			out[n-1].to = i + 1
 			continue
 		}
-		out = append(out, run{from: i, to: i + 1, at: e, node: s.nodeOf(sp, r.Salt, e.anchor)})
+		out = append(out, run{from: i, to: i + 1, at: e})
 	}
 	return out
 }
@@ -233,12 +252,28 @@ type putting struct {
 	sp  *space
 	r   *skep.PutRequest
 	out []skep.PutResult
+	of  [][]skep.PutResult // of each of a group's nodes; the first is out
 
 	stale atomic.Pointer[error] // a node's map was newer
 
 	mu   sync.Mutex
 	open int  // memory that a node holds, and the Put itself
 	kept bool // a node holds some after its call
+}
+
+// merge says what became of the blocks.
+func (p *putting) merge() {
+	acks := p.s.acks(p.sp)
+	if len(p.of) == 1 && acks == 1 {
+		return
+	}
+	each := make([]skep.PutResult, len(p.of))
+	for i := range p.out {
+		for k := range p.of {
+			each[k] = p.of[k][i]
+		}
+		p.out[i] = merged(each, acks)
+	}
 }
 
 func (p *putting) held() bool {
@@ -284,7 +319,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 			if list == nil && len(q.Blocks) > 0 { // it holds the memory and says no more
 				rest = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 			}
-			copy(p.out[x.from:x.to], list)
+			copy(p.of[x.copy][x.from:x.to], list)
 		}
 		return rest
 	})
@@ -294,7 +329,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 	}
 	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
 		for i := x.from; i < x.to; i++ {
-			p.out[i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
+			p.of[x.copy][i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
 		}
 		return nil
 	}
@@ -315,7 +350,15 @@ func (s many) supersede(ctx context.Context, sp *space, r *skep.PutRequest, out 
 }
 
 func (s many) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep.Key) error {
-	n := s.nodeOf(sp, salt, tail)
+	for _, at := range s.holders(sp, salt, tail) {
+		if err := s.dropTailOf(ctx, s.owner[at], sp, salt, tail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt, tail skep.Key) error {
 	r, err := s.part(ctx, sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
 	if errors.Is(err, skep.StaleMap) {
 		return nil // the block is stored; its tail goes as others do
@@ -333,7 +376,7 @@ func (s many) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep
 	return err
 }
 
-// Begin implements skep.Putter: the block's node takes the parts.
+// Begin implements skep.Putter: the block's nodes take the parts.
 func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
 	if err := checkKeys(op, 0, r.Scope); err != nil {
@@ -365,21 +408,42 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		tail := *r.Replaces
 		w.replaces = &tail
 	}
-	n := s.nodeOf(sp, r.Salt, e.anchor)
-	err = s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
-		q.Namespace = id
-		w.BlockWriter, err = n.st.Begin(ctx, &q)
-		return err
-	})
-	switch {
-	case err == nil:
-		return w, nil
-	case ctx.Err() != nil:
-		return nil, ended(ctx, op)
-	case s.away(err):
-		return nil, n.missing(op, err)
+	var lost error
+	c := &copyWriter{s: s, acks: s.acks(sp)}
+	begun := 0
+	for _, at := range s.holders(sp, r.Salt, e.anchor) {
+		n, q := s.owner[at], q
+		var of skep.BlockWriter
+		err := s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
+			q.Namespace = id
+			of, err = n.st.Begin(ctx, &q)
+			return err
+		})
+		switch {
+		case err == nil:
+			w.BlockWriter, begun = of, begun+1
+		case ctx.Err() != nil:
+			err = ended(ctx, op)
+		case s.away(err) && lost == nil:
+			lost = n.missing(op, err)
+		}
+		if err != nil && !s.away(err) {
+			_ = c.Abort(context.WithoutCancel(ctx))
+			return nil, err
+		}
+		c.of, c.why = append(c.of, of), append(c.why, reason(err))
 	}
-	return nil, err
+	switch {
+	case begun == 0 || begun < c.acks:
+		_ = c.Abort(context.WithoutCancel(ctx))
+		if lost == nil {
+			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: c.acks}
+		}
+		return nil, lost
+	case len(c.of) > 1:
+		w.BlockWriter = c
+	}
+	return w, nil
 }
 
 // writer is a node's writer of one block.

@@ -24,6 +24,12 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 			mine[n.i] = append(mine[n.i], k)
 		}
 	}
+	most := len(keys)
+	if s.copies(sp) > 1 {
+		if n, ok := s.present(ctx, op, sp, sc, keys); ok {
+			most = n
+		}
+	}
 	var sum atomic.Int64
 	err = s.all(ctx, op, func(n *node) error {
 		if len(mine[n.i]) == 0 {
@@ -35,7 +41,7 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 			return err
 		})
 	})
-	return int(min(sum.Load(), int64(len(keys)))), err
+	return int(min(sum.Load(), int64(most))), err
 }
 
 // Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where

@@ -207,12 +207,14 @@ type work struct {
 	node   *node
 	pieces []piece
 	bytes  int64
+	first  map[place]error // why other nodes did not give it
 }
 
 // piece is blocks [from, to) of a span, and which layers of them.
 type piece struct {
 	span
 	layers skep.Range
+	tried  int // how many of the group's other nodes did not give it; node is the first that was asked
 }
 
 // What one session on a node loads at most.
@@ -286,7 +288,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 func (w *work) add(p piece) {
 	if n := len(w.pieces); n > 0 {
 		switch last := &w.pieces[n-1]; {
-		case last.head != p.head || last.layers != p.layers:
+		case last.head != p.head || last.layers != p.layers || last.tried != p.tried:
 		case last.to == p.from:
 			last.to = p.to
 			return

@@ -35,6 +35,7 @@ type session struct {
 	chains []*chain
 	loads  map[*load]struct{}
 	active []int         // loads by node
+	retry  [][]*work     // by node, what another node of its group did not give
 	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
 	ready  []waiting     // chunks for the reader
 	left   int           // chunks not handed out
@@ -50,7 +51,8 @@ type waiting struct {
 }
 
 func newSession(s many, r *skep.RestoreRequest) *session {
-	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)), more: make(chan struct{}, 1)}
+	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
+		retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
 func (x *session) signal() {
@@ -104,6 +106,9 @@ func (x *session) schedule() {
 		return
 	}
 	none := len(x.st.nodes)
+	for i := range none {
+		x.tryAgain(i)
+	}
 	for i := range none + 1 {
 		for i == none || x.active[i] < underWay {
 			c := x.turn(i)

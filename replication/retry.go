@@ -1,0 +1,62 @@
+package replication
+
+import (
+	"github.com/skepkv/skep"
+)
+
+// other is the node that is asked next for a piece that its nodes so far did not give; nil: there is none.
+func (x *session) other(c *chain, p *piece) *node {
+	if x.st.copies(c.space) == 1 {
+		return nil
+	}
+	return x.st.other(c.space, c.Salt, c.Keys[p.head], p.node, p.tried)
+}
+
+// again has a chunk of a piece loaded from another node of its group, into the same place: nobody writes there any more.
+// first is why it did not come from the first one. It is false where there is no such node. x.mu is held.
+func (x *session) again(c *chain, of *piece, at place, first error) bool {
+	n := x.other(c, of)
+	if n == nil || x.closed {
+		return false
+	}
+	p := *of
+	p.from, p.to, p.lease, p.tried = at.block, at.block+1, 0, of.tried+1
+	var w *work
+	if list := x.retry[n.i]; len(list) > 0 {
+		w = list[len(list)-1]
+	}
+	if w == nil || w.chain != c || w.bytes+c.each > x.most() || len(w.pieces) == workPieces || len(w.first) == workChunks {
+		w = &work{chain: c, node: n, first: map[place]error{}}
+		x.retry[n.i] = append(x.retry[n.i], w)
+	}
+	w.add(p)
+	w.bytes += c.each
+	w.first[at] = first
+	return true
+}
+
+// tryAgain begins what a node is asked for in place of another one. x.mu is held.
+func (x *session) tryAgain(i int) {
+	for len(x.retry[i]) > 0 {
+		w := x.retry[i][0]
+		var why error
+		switch c := w.chain; {
+		case c.stopped:
+			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
+		case !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline):
+			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
+		case x.active[i] >= underWay || len(x.ready) >= mostReady || x.full(c):
+			return
+		}
+		x.retry[i] = x.retry[i][1:]
+		if why == nil {
+			x.load(w)
+			continue
+		}
+		for _, p := range w.pieces {
+			for b := p.from; b < p.to; b++ {
+				x.miss(w.chain, b, p.layers, why)
+			}
+		}
+	}
+}
