@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/drawn"
@@ -31,17 +32,22 @@ var shape = skep.Shape{Kind: skep.Opaque, BlockTokens: 4}
 
 func cluster(t *testing.T, n, g int) *rig {
 	t.Helper()
-	r := &rig{T: t, group: g, table: placement.New(three(n, g))}
+	return clusterOf(t, three(n, g), skep.Cache)
+}
+
+func clusterOf(t *testing.T, m *clustermap.Map, class skep.Class) *rig {
+	t.Helper()
+	r := &rig{T: t, group: m.Group, table: placement.New(m)}
 	var stores []skep.Store
-	for _, st := range memstores(n, storetest.Config{}) {
+	for _, st := range memstores(len(m.Nodes), storetest.Config{}) {
 		r.nodes = append(r.nodes, &fallible{Store: st})
 		stores = append(stores, r.nodes[len(r.nodes)-1])
 	}
 	var err error
-	r.Store, err = New(Options{Map: three(n, g), Stores: stores})
+	r.Store, err = New(Options{Map: m, Stores: stores})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, r.Close()) })
-	r.ns, err = r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
+	r.ns, err = r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true, Class: class})
 	require.NoError(t, err)
 	return r
 }

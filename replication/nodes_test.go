@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,10 @@ type fallible struct {
 	old      bool                      // knows no lookup of runs
 	newer    []byte                    // the map that it tells
 	stale    int                       // so many puts are refused, as by an older map
+	writers  *writers                  // when set, notes who may write where
+	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
+	spoilt   atomic.Bool               // every block is damaged
+	holds    atomic.Bool               // sessions do not end: their memory is not released
 	open     bool                      // closing the Store leaves it open: others use it
 }
 
@@ -161,17 +166,68 @@ func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Se
 	}
 	return try(f, func() (skep.Session, error) {
 		s, err := f.Store.Restore(ctx, r)
-		return &fallibleSession{s, f}, err
+		if err == nil {
+			f.writers.begin(r, 1)
+		}
+		return &fallibleSession{Session: s, f: f, r: r}, err
 	})
 }
 
 type fallibleSession struct {
 	skep.Session
 	f *fallible
+	r *skep.RestoreRequest
 }
 
 func (s *fallibleSession) Next(ctx context.Context, into []skep.Chunk) (int, error) {
-	return try(s.f, func() (int, error) { return s.Session.Next(ctx, into) })
+	if s.f.dies.Load() > 0 {
+		into = into[:1]
+		defer func() {
+			if s.f.dies.Add(-1) == 0 {
+				s.f.down.Store(true)
+			}
+		}()
+	}
+	n, err := try(s.f, func() (int, error) { return s.Session.Next(ctx, into) })
+	if s.f.spoilt.Load() {
+		for i := range into[:n] {
+			into[i].Release()
+			into[i] = skep.Chunk{Chain: into[i].Chain, Block: into[i].Block, Layers: into[i].Layers, Err: skep.Damaged}
+		}
+	}
+	return n, err
+}
+
+func (s *fallibleSession) Close(ctx context.Context) error {
+	err := s.Session.Close(ctx)
+	if s.f.holds.Load() {
+		return &skep.Error{Op: "close", Kind: skep.NotReleased}
+	}
+	s.f.writers.begin(s.r, -1)
+	return err
+}
+
+// writers is how many sessions of nodes may write the blocks of chains that are restored.
+type writers struct {
+	mu  sync.Mutex
+	of  map[skep.Key]int
+	two bool // there were two of one block at once
+}
+
+func (w *writers) begin(r *skep.RestoreRequest, n int) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		blocks, _ := c.Blocks.In(len(c.Keys))
+		for _, k := range c.Keys[blocks.From:blocks.To] {
+			w.of[k] += n
+			w.two = w.two || w.of[k] > 1
+		}
+	}
 }
 
 func (f *fallible) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
@@ -159,10 +158,11 @@ type copyWriter struct {
 	mu   sync.Mutex
 	of   []skep.BlockWriter // nil: the node is away
 	why  []skep.Kind
+	lost error // what the last of them said
 }
 
 // each calls f for each of the writers that there are, at once. It fails where a node says anything else than that it is
-// away, or too few are left.
+// away, or none is left.
 func (w *copyWriter) each(f func(i int, of skep.BlockWriter) error) error {
 	w.mu.Lock()
 	of := slices.Clone(w.of)
@@ -177,7 +177,6 @@ func (w *copyWriter) each(f func(i int, of skep.BlockWriter) error) error {
 	wait.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var lost error
 	left := 0
 	for i, err := range errs {
 		switch {
@@ -185,15 +184,14 @@ func (w *copyWriter) each(f func(i int, of skep.BlockWriter) error) error {
 		case !w.s.away(err):
 			return err
 		default:
-			w.of[i], w.why[i] = nil, reason(err)
-			lost = errors.Join(lost, err)
+			w.of[i], w.why[i], w.lost = nil, reason(err), err
 		}
 		if w.of[i] != nil {
 			left++
 		}
 	}
-	if left < w.acks && lost != nil {
-		return lost
+	if left == 0 {
+		return w.lost
 	}
 	return nil
 }
@@ -210,7 +208,7 @@ func (w *copyWriter) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, 
 		out[i], err = of.Commit(ctx, ack)
 		return err
 	})
-	if err != nil && !w.s.away(err) {
+	if err != nil {
 		return skep.PutResult{}, err
 	}
 	w.mu.Lock()

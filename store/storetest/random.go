@@ -27,6 +27,8 @@ type RandomOptions struct {
 	// the model. Then nothing may be found that the model has not, and what is found
 	// must have the model's bytes. Without it everything must be equal.
 	Lossy bool
+	// Copied says that the Store has several copies of blocks, and counts each.
+	Copied bool
 	// Faults makes operations fail now and then: nil: none do. The Store is Lossy then.
 	// What fails is done again once all is healthy, and must succeed.
 	Faults *Faults
