@@ -1,5 +1,5 @@
 // Package replication makes one Store of many nodes, each of which is a Store: a server that a wire client speaks to,
-// as a rule. It has one copy of each block so far, and replicates nothing.
+// as a rule. Each block is on one node, or on as many as the map says replicas; nothing repairs them.
 //
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
 //	New          the same over any Stores
@@ -26,6 +26,19 @@
 // the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is open, so
 // what was begun by an older map goes on by it.
 //
+// # Replicas
+//
+// A namespace's Copies are over the drives of a node, and each node keeps them. Replicas are over nodes, and the map has
+// them (Map.Replicas, Map.Acks), so that all clients agree on where blocks are. A group goes to the nodes that draw
+// lowest for its slot, in different domains as far as there are such (replicas.go).
+//
+//	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
+//	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
+//	lookup    each group at one of its nodes, the less asked; what it does not have at the next one
+//	restore   what a node does not give is loaded from another one into the same place, when the first session has
+//	          ended and says that nothing is written there any more; else it is a miss (retry.go)
+//	delete    at every node; a block counts once
+//
 // A cluster of one node is that node: calls go to its Store as they are (calls.go).
 //
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
@@ -47,6 +60,16 @@
 //   - A cluster that grows from one node to two hides what it had behind the chains' first groups, its leases are over,
 //     and streams of events that were opened before tell of the first node only.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
+//   - Keys that stand alone have one copy, whatever the map says: they are written over, and two nodes could not agree
+//     on the last without versions.
+//   - A copy that a node has lost, or did not get while it was away, is not made again but by a put. A node that was
+//     away while a delete or a purge went by has its copy yet: the call named the node, and is to be made again.
+//   - Two writers of different bytes under one chained key may each be the first at another node. Who puts the other's
+//     second is told Differs; a reader gets the bytes of one of them. Keys are of the content, so nobody should.
+//   - Stats counts copies as blocks, and an event is told of for each copy.
+//   - A lease is of one copy. The other one may be evicted, and a renewal names the node of the leased one where that
+//     is away.
+//   - A lookup does not know that a node is slow: it waits for it, and no run is hedged.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
 //     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one

@@ -30,8 +30,7 @@ type place struct {
 
 // load begins work. x.mu is held.
 func (x *session) load(w *work) {
-	l := &load{work: w, x: x, begun: make(chan struct{}), done: make(chan struct{}), left: map[place]struct{}{},
-		failed: map[place]error{}}
+	l := &load{work: w, x: x, begun: make(chan struct{}), done: make(chan struct{}), left: map[place]struct{}{}}
 	for _, p := range w.pieces {
 		for b := p.from; b < p.to; b++ {
 			l.left[l.place(b, p.layers)] = struct{}{}
@@ -173,6 +172,9 @@ func (l *load) take(chunks []skep.Chunk) {
 			ch.Err = l.node.missing("restore", ch.Err)
 		}
 		if ch.Err != nil && elsewhere(ch.Err) && x.other(l.chain, p) != nil {
+			if l.failed == nil {
+				l.failed = map[place]error{}
+			}
 			l.failed[at] = ch.Err
 			continue
 		}

@@ -22,8 +22,8 @@ func (a *app) clusterCommand() *cobra.Command {
 		Use:   "cluster",
 		Short: "a Store of several nodes",
 		Long: `A cluster is several servers that have one map. The nodes agree on it: init makes the first node, add
-another one, and skep serve --dir D serves it. Or the map is a file: skep serve --cluster FILE --node NAME. There are no
-replicas yet: a block is on one node.`,
+another one, and skep serve --dir D serves it. Or the map is a file: skep serve --cluster FILE --node NAME. Each block
+is on one node, or on as many as the map says replicas.`,
 		Args: command.NoArgs,
 	}
 	cmd.AddCommand(a.clusterInitCommand())
@@ -34,7 +34,7 @@ replicas yet: a block is on one node.`,
 
 func (a *app) clusterInitCommand() *cobra.Command {
 	f := remote.NodeFlags{}
-	group := clustermap.DefaultGroup
+	group, replicas := clustermap.DefaultGroup, 1
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "make a cluster of one node, to which others are added",
@@ -45,6 +45,7 @@ Nothing is served: skep serve --dir D is the node then. skep cluster add, on oth
 	f.Register(cmd.Flags())
 	cmd.Flags().StringVar(&f.Node.Name, "node", "", "the node's name (required)")
 	cmd.Flags().IntVar(&group, "group", group, "blocks of a chain that stay together, 1 to 1024; it stays as it is")
+	cmd.Flags().IntVar(&replicas, "replicas", 1, "nodes that have each block of a chain, 1 to 4, once there are as many")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Node.Name == "" {
 			return skep.Invalidf("cluster", "--node", "empty", "the node's name")
@@ -55,8 +56,14 @@ Nothing is served: skep serve --dir D is the node then. skep cluster add, on oth
 		if group < 1 || group > clustermap.MaxGroup {
 			return skep.Invalidf("cluster", "--group", group, fmt.Sprintf("1 to %d", clustermap.MaxGroup))
 		}
+		if replicas < 1 || replicas > clustermap.MaxReplicas {
+			return skep.Invalidf("cluster", "--replicas", replicas, fmt.Sprintf("1 to %d", clustermap.MaxReplicas))
+		}
+		if replicas == 1 {
+			replicas = 0 // a map without replicas does not speak of them
+		}
 		f.Node.ID = 1
-		first := &clustermap.Map{Epoch: 1, Group: group, Nodes: []clustermap.Node{f.Node}}
+		first := &clustermap.Map{Epoch: 1, Group: group, Replicas: replicas, Nodes: []clustermap.Node{f.Node}}
 		if _, err := rand.Read(first.Seed[:]); err != nil {
 			return err
 		}
@@ -94,6 +101,7 @@ found. Needs no root, 2 GiB of disk and less than two minutes.`,
 		Args: command.NoArgs,
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "where the stores are made (default: the system's temporary directory)")
+	cmd.Flags().IntVar(&o.Replicas, "replicas", 1, "nodes that have each block, 1 to 3")
 	cmd.Flags().IntVar(&o.Requests, "requests", 300, "requests of the workload")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "of the workload")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -29,6 +29,7 @@ import (
 type Options struct {
 	Dir      string // where the nodes' stores are made; the system's temporary directory
 	Requests int    // 300
+	Replicas int    // nodes that have each block; 1
 	Seed     uint64 // of the workload
 	Self     []string
 	Note     func(format string, args ...any)
@@ -122,6 +123,9 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if o.Requests < 10 || o.Requests > 100_000 {
 		return nil, skep.Invalidf("cluster demo", "--requests", o.Requests, "10 to 100000")
 	}
+	if o.Replicas < 0 || o.Replicas > 3 {
+		return nil, skep.Invalidf("cluster demo", "--replicas", o.Replicas, "1 to 3, the nodes")
+	}
 	if o.Dir != "" {
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return nil, err
@@ -162,7 +166,7 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	d.token = rand.Text()
-	d.m = &clustermap.Map{Group: clustermap.DefaultGroup}
+	d.m = &clustermap.Map{Group: clustermap.DefaultGroup, Replicas: d.Replicas}
 	if _, err := io.ReadFull(rand.Reader, d.m.Seed[:]); err != nil {
 		return err
 	}
