@@ -398,3 +398,39 @@ func TestNothingAcknowledgedIsLost(t *testing.T) {
 		w.mu.Unlock()
 	}
 }
+
+// A chain that goes by layers goes on by layers at the other node.
+func TestLayersAreLoadedFromAnotherNode(t *testing.T) {
+	t.Parallel()
+	for _, direction := range []skep.Direction{skep.LayersUp, skep.LayersDown} {
+		r := clusterOf(t, twice(3, 4), skep.Cache)
+		sh := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 2, HeadDim: 8, Element: skep.F16, BlockTokens: 4}
+		ns, err := skep.OpenNamespace(t.Context(), r.Store, skep.NamespaceSpec{Tenant: "t", Name: "layers", Shape: sh, Chained: true})
+		require.NoError(t, err)
+		const n, bytes = 60, 3 * 2 * 2 * 8 * 2 * 4
+		keys := chainOf(1, n)
+		q := &skep.PutRequest{Scope: ns.Scope()}
+		var want []byte
+		for _, k := range keys {
+			b := storetest.Payload(k, skep.PartKV, bytes)
+			want = append(want, b...)
+			q.Blocks = append(q.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
+		}
+		_, err = r.Put(t.Context(), q)
+		require.NoError(t, err)
+		found, err := r.Lookup(t.Context(), &skep.LookupRequest{Scope: ns.Scope(), Keys: keys, Lease: time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, n, found.Blocks)
+		r.nodes[2].dies.Store(5)
+		mem, chunks := make([]byte, n*bytes), 0
+		err = skep.Load(t.Context(), r.Store, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: ns.Scope(), Keys: keys, Lease: found.Lease.ID,
+			Direction: direction, Dest: skep.Destination{Memory: mem, Stride: bytes}}}}, func(ch *skep.Chunk) error {
+			chunks++
+			return ch.Err
+		})
+		require.NoError(t, err)
+		require.Equal(t, 3*n, chunks)
+		require.True(t, r.nodes[2].down.Load(), "it died in the middle")
+		require.Equal(t, want, mem)
+	}
+}
