@@ -69,7 +69,6 @@ func least(at []uint16, asked func(at uint16) int) uint16 {
 func merged(of []skep.PutResult, acks int) skep.PutResult {
 	var out skep.PutResult
 	stored, committed, declined := 0, 0, skep.Unavailable
-	first := true
 	for _, r := range slices.Backward(of) {
 		switch r.Outcome {
 		case skep.Declined:
@@ -79,13 +78,13 @@ func merged(of []skep.PutResult, acks int) skep.PutResult {
 			committed++
 		}
 		stored++
-		out.Outcome, first = r.Outcome, false
+		out.Outcome = r.Outcome
 		if r.Differs {
 			out.Differs = true
 		}
 	}
 	switch {
-	case first || stored < acks:
+	case stored < acks:
 		return skep.PutResult{Outcome: skep.Declined, Reason: declined}
 	case out.Differs:
 		out.Outcome = skep.Exists // a copy with other bytes is nothing that was stored
