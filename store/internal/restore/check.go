@@ -102,11 +102,11 @@ func (ch *chunk) complete() {
 		ch.share()
 		err = ch.deliver()
 	}
-	if (skep.KindOf(err) == skep.Damaged || device.BadMemory(err)) && exposed(ch.pieces) && !ch.abandoned {
+	if err != errGone && (skep.KindOf(err) == skep.Damaged || device.BadMemory(err)) && exposed(ch.pieces) && !ch.abandoned {
 		ch.readPrivately()
 		return
 	}
-	if err != nil && !ch.abandoned {
+	if err != nil && err != errGone && !ch.abandoned {
 		if err = ch.again(err); err == nil {
 			for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
 				queue(r.drive, r)
@@ -135,6 +135,13 @@ func (ch *chunk) check() error {
 
 // checkIn is check of pieces, in order.
 func (ch *chunk) checkIn(list []piece) error {
+	if exposed(list) {
+		return ch.touch(func() error { return ch.wrongIn(list) })
+	}
+	return ch.wrongIn(list)
+}
+
+func (ch *chunk) wrongIn(list []piece) error {
 	for g := range ch.at.Sums.Wrong(ch.spans, pieces(list)) {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "granule", Value: g}
 	}
@@ -147,17 +154,19 @@ func (ch *chunk) deliver() error {
 		ch.lend()
 		return nil
 	}
-	for i := range ch.pieces {
-		if p := &ch.pieces[i]; !p.inPlace {
-			for _, s := range ch.spans {
-				from, to := max(s.Off, p.off), min(s.End(), p.off+int64(len(p.mem)))
-				if from < to {
-					ch.copyOut(from, p.mem[from-p.off:to-p.off])
+	return ch.touch(func() error {
+		for i := range ch.pieces {
+			if p := &ch.pieces[i]; !p.inPlace {
+				for _, s := range ch.spans {
+					from, to := max(s.Off, p.off), min(s.End(), p.off+int64(len(p.mem)))
+					if from < to {
+						ch.copyOut(from, p.mem[from-p.off:to-p.off])
+					}
 				}
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // copyOut copies bytes of the part from off to the destination.

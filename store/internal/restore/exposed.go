@@ -69,18 +69,21 @@ func (ch *chunk) aside(budget memory.Budget) (a aside, ok bool) {
 	if a.own, err = arena.TryAllocVec(lens, budget); err != nil {
 		return aside{}, false
 	}
-	next, from := 0, 0
-	for i := range a.pieces {
-		p := &a.pieces[i]
-		if !p.inPlace {
-			continue
+	err = ch.touch(func() error {
+		next, from := 0, 0
+		for i := range a.pieces {
+			p := &a.pieces[i]
+			if !p.inPlace {
+				continue
+			}
+			p.mem, p.inPlace = a.own[next].Bytes(), false
+			next++
+			copyOf(p.mem, p.off, ch.pieces, &from)
 		}
-		p.mem, p.inPlace = a.own[next].Bytes(), false
-		next++
-		copyOf(p.mem, p.off, ch.pieces, &from)
-	}
+		return nil
+	})
 	a.bufs = append(a.bufs, a.own...)
-	if ch.checkIn(a.pieces) != nil { // what was copied is what is checked
+	if err != nil || ch.checkIn(a.pieces) != nil { // what was copied is what is checked
 		a.release()
 		return aside{}, false
 	}
