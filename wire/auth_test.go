@@ -98,6 +98,8 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
 		TypeLookupRuns:      {&runsRequest{skep.RunsRequest{Scope: sc, Runs: [][]skep.Key{ch.Keys}}}, "", auth.Read},
 		TypeAttach:          {&attachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
 		TypeDetach:          {&number{1}, "", auth.Read},
+		TypeAttachMemory:    {&attachMemoryRequest{Memory: 1, Size: 1 << 20}, "", auth.Read},
+		TypeDetachMemory:    {&number{1}, "", auth.Read},
 	}
 }
 
@@ -217,7 +219,7 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 				require.NoError(t, err) // where nodes are says nothing of tenants
 			case TypeWrite, TypeCommit, TypeClaim, TypeClaimWhen, TypeComputed, TypeBoard, TypeDirection, TypeReprioritise, TypeStop:
 				require.ErrorIs(t, err, skep.Closed) // a's writers and sessions are a's connection's
-			case TypeAttach:
+			case TypeAttach, TypeAttachMemory, TypeDetachMemory:
 				require.ErrorIs(t, err, skep.Invalid)
 			default:
 				require.ErrorIs(t, err, skep.NotFound)

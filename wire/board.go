@@ -60,6 +60,9 @@ func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
 	return c.shared.mem.Fd(), int64(at), ok
 }
 
+// Shares says whether the server maps what p lies in: memory of Alloc, or of Attach as long as it is attached.
+func (c *Client) Shares(p []byte) bool { return c.shared != nil && c.shared.reaches(p) }
+
 // Attached says whether the server maps the memory that Alloc lends: nil, or why it does not. It makes the connection that
 // the memory is attached to where there is none.
 //

@@ -82,6 +82,8 @@ func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
 		c.shared.noteWhy(err)
 		if err != nil {
 			c.log.Warn("shared memory not attached: restores go through the socket", "error", err)
+		} else {
+			c.shared.offerFiles(ctx, x)
 		}
 	}
 	return x, nil

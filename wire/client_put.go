@@ -39,7 +39,7 @@ func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 	}
 	shared := c.sharedFor(ctx, r.Blocks)
 	most := int64(x.hi.MaxPayload)
-	if shared {
+	if shared && !c.shared.fetched(r.Blocks) {
 		most = math.MaxInt64 // no payload travels
 	}
 	runs, err := c.split(r, most, int(x.hi.MaxBody))
@@ -245,7 +245,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 		out := putBlock{Key: b.Key, Valid: b.ValidTokens, Replaces: b.Replaces, Name: b.Name, Parts: make([]putPart, len(b.Parts))}
 		for j, p := range b.Parts {
 			if shared {
-				off, _ := c.shared.at(p.Bytes)
+				off, _ := c.shared.place(p.Bytes)
 				out.Parts[j] = putPart{Name: p.Name, Size: uint64(len(p.Bytes)), Shared: true, Offset: off}
 				continue
 			}

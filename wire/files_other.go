@@ -25,3 +25,5 @@ type writeNow struct{}
 func newWriteNow(net.Conn) *writeNow { return nil }
 
 func (*writeNow) write([]byte) int { return 0 }
+
+func dupFile(int) (int, error) { return -1, errNotUnix }

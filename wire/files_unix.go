@@ -166,3 +166,6 @@ func (w *writeNow) write(b []byte) int {
 	w.b = nil
 	return max(w.n, 0)
 }
+
+// dupFile is a descriptor of one's own of the same file.
+func dupFile(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }

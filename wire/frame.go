@@ -64,6 +64,8 @@ const (
 	TypeList            Type = 0x39 // what a namespace holds
 	TypeAttach          Type = 0x40 // shared memory
 	TypeDetach          Type = 0x41
+	TypeAttachMemory    Type = 0x42 // a file in memory, beside the shared memory
+	TypeDetachMemory    Type = 0x43
 	TypeSelect          Type = 0x50 // reserved: sparse reads
 	TypeAppend          Type = 0x51 // reserved: entries during decoding
 	TypeError           Type = 0xff
@@ -81,7 +83,7 @@ var typeText = map[Type]string{
 	TypeDirection: "direction",
 	TypeHint:      "hint", TypeDelete: "delete", TypePurge: "purge", TypeStats: "stats", TypeEvents: "events",
 	TypeEventBatch: "event batch", TypeAdmin: "admin", TypeDeleteNamespace: "delete namespace", TypeClusterMap: "cluster map", TypeList: "list",
-	TypeAttach: "attach", TypeDetach: "detach",
+	TypeAttach: "attach", TypeDetach: "detach", TypeAttachMemory: "attach memory", TypeDetachMemory: "detach memory",
 	TypeSelect: "select", TypeAppend: "append", TypeError: "error",
 }
 

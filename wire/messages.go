@@ -24,8 +24,10 @@ const (
 	FeatureRuns uint32 = 16
 	// FeatureEpoch: the server is a node of a cluster, and compares the epoch in a request's header with its map's.
 	FeatureEpoch uint32 = 32
+	// FeatureMemory: both know the frames that attach files in memory.
+	FeatureMemory uint32 = 64
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch
+	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory
 )
 
 // maxHello is the largest body read before a client has authenticated.

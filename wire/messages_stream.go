@@ -288,6 +288,19 @@ type attachRequest struct {
 	Entries uint32 // of the ring, a power of two
 }
 
+// attachMemoryRequest comes with one descriptor: a file in memory, of which the server maps a part.
+type attachMemoryRequest struct {
+	Memory uint64 // its number, from 1
+	Offset uint64 // in the file
+	Size   uint64
+}
+
+func (m *attachMemoryRequest) walk(c *coder) {
+	c.u64(&m.Memory)
+	c.u64(&m.Offset)
+	c.u64(&m.Size)
+}
+
 func (m *attachRequest) walk(c *coder) {
 	c.u64(&m.Size)
 	c.u64(&m.Ring)

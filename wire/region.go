@@ -28,6 +28,7 @@ type region struct {
 
 	mu    sync.Mutex
 	holds int
+	files map[uint64]*attached // by number
 }
 
 // attach maps the memory whose descriptors came with the frame.
@@ -143,6 +144,9 @@ func (g *region) release() {
 	if !last {
 		return
 	}
+	for _, a := range g.files {
+		a.close(g)
+	}
 	if g.unregister != nil {
 		g.unregister()
 	}
@@ -185,10 +189,10 @@ func (g *region) slice(off, n uint64) ([]byte, error) {
 
 // destination makes a Destination of a chain's areas. What the Store needs of them
 // (strides, sizes, pages) it checks itself.
-func (g *region) destination(c *restoreChain) (d skep.Destination, err error) {
+func (g *region) destination(c *restoreChain, h *uses) (d skep.Destination, err error) {
 	if c.To == toMemory {
 		d.Stride = c.Stride
-		d.Memory, err = g.slice(c.Memory.Offset, c.Memory.Len)
+		d.Memory, err = g.place(c.Memory.Offset, c.Memory.Len, h)
 		return d, err
 	}
 	p := &skep.Paged{Order: c.Order, PageStride: c.Stride, Pages: c.Pages, Planes: make([][2][]byte, len(c.Planes)/2)}
@@ -196,7 +200,7 @@ func (g *region) destination(c *restoreChain) (d skep.Destination, err error) {
 		return d, skep.Invalidf(opRestore, "planes", len(c.Planes), fmt.Sprintf("pairs, at most %d", skep.MaxLayers))
 	}
 	for i, a := range c.Planes {
-		if p.Planes[i/2][i%2], err = g.slice(a.Offset, a.Len); err != nil {
+		if p.Planes[i/2][i%2], err = g.place(a.Offset, a.Len, h); err != nil {
 			return d, err
 		}
 	}

@@ -85,6 +85,8 @@ func init() {
 		TypeList:            {need: r, placed: true, prepare: prepareList},
 		TypeAttach:          {need: r, inline: true, run: answering(attach)},
 		TypeDetach:          {need: r, back: true, prepare: prepareDetach},
+		TypeAttachMemory:    {need: r, inline: true, run: answering(attachMemory)},
+		TypeDetachMemory:    {need: r, back: true, prepare: prepareDetachMemory},
 	}
 	for t, o := range operations {
 		o.name = t.String()

@@ -50,9 +50,13 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 	r.x.s.count.taken.Add(int64(r.h.Payload))
 	r.x.who.Limits().Charge(m.shared())
 	// A client's memory is never lent to drives to write from: it may change it meanwhile, or be gone.
-	req.Exposed = region != nil
+	req.Exposed = t.exposed
 	req.Released = func() { go t.release() }
 	return func(ctx context.Context) (message, error) {
+		if err := t.fetch(); err != nil {
+			t.release()
+			return nil, err
+		}
 		list, err := r.x.s.store.Put(ctx, req)
 		rest, held := skep.Held(err)
 		if !held {
@@ -66,13 +70,19 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 // before anything of that size is made. It gives the region when a part lies in it,
 // held.
 func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
-	var sum uint64
+	var sum, fetched uint64
 	shared := false
 	for i := range m.Blocks {
 		for j := range m.Blocks[i].Parts {
 			p := &m.Blocks[i].Parts[j]
 			if p.Shared {
 				shared = true
+				if p.inFile() {
+					if most := uint64(x.s.opt.Limits.Payload); p.Size > most || fetched+p.Size > most {
+						return nil, skep.Invalidf("put", "bytes of parts in attached files", fetched+min(p.Size, 1<<62), most)
+					}
+					fetched += p.Size
+				}
 				continue
 			}
 			if err := knownSum(p.Sum); err != nil {
@@ -112,6 +122,9 @@ type taker struct {
 	left    uint64
 	charged int64
 	mem     skep.Memory
+	exposed bool    // parts lie in the region
+	files   uses // what parts lie in, that are fetched
+	copies  []fetch
 }
 
 func (t *taker) release() {
@@ -120,6 +133,7 @@ func (t *taker) release() {
 		t.mem = nil
 	}
 	if t.region != nil {
+		t.files.release(t.region)
 		t.region.release()
 		t.region = nil
 	}
@@ -134,8 +148,8 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 	for i := range m.Blocks {
 		lists += int64(unsafe.Sizeof(skep.Block{})) + int64(len(m.Blocks[i].Parts))*int64(unsafe.Sizeof(skep.Part{}))
 		for j := range m.Blocks[i].Parts {
-			if p := &m.Blocks[i].Parts[j]; p.Shared {
-				continue
+			if p := &m.Blocks[i].Parts[j]; p.Shared && !p.inFile() {
+				t.exposed = true
 			} else if p.Size >= pageSize {
 				large += int64(p.Size+pageSize-1) &^ (pageSize - 1)
 			} else {
@@ -162,7 +176,7 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 			out := &req.Blocks[i].Parts[j]
 			out.Name = p.Name
 			switch {
-			case p.Shared:
+			case p.Shared && !p.inFile():
 				if out.Bytes, err = t.region.slice(p.Offset, p.Size); err != nil && wrong == nil {
 					wrong = err
 				}
@@ -173,6 +187,12 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 			default:
 				out.Bytes = bytes[:p.Size:p.Size]
 				bytes = bytes[p.Size:]
+			}
+			if p.Shared {
+				if err := t.later(p, out.Bytes); err != nil && wrong == nil {
+					wrong = err
+				}
+				continue
 			}
 			if err := t.part(p, out.Bytes); err != nil {
 				return nil, err

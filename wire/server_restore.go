@@ -28,6 +28,7 @@ type serverSession struct {
 	id     uint64
 	ses    skep.Session
 	region *region // held, when chains land in it or the ring answers
+	files  uses // beside it, where chains land
 	ring   *ringWriter
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -196,7 +197,7 @@ func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.Restor
 			if err := r.spend(int64(len(c.Planes)) * int64(unsafe.Sizeof([]byte(nil)))); err != nil {
 				return nil, false, err
 			}
-			if out.Dest, err = s.region.destination(c); err != nil {
+			if out.Dest, err = s.region.destination(c, &s.files); err != nil {
 				return nil, false, err
 			}
 		}
@@ -289,6 +290,7 @@ func (s *serverSession) close() {
 
 func (s *serverSession) giveBack() {
 	if s.region != nil {
+		s.files.release(s.region)
 		s.region.release()
 		s.region = nil
 	}
@@ -315,6 +317,7 @@ func (s *serverSession) send() error {
 			releaseChunks(into[:n])
 			return &skep.Error{Op: "restore", Kind: skep.Denied, Err: err}
 		}
+		s.files.look(into[:n])
 		if landed := s.landed(into[:n]); s.admit(landed) != nil {
 			s.x.who.Limits().Charge(landed)
 			releaseChunks(into[:n])

@@ -9,7 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -38,7 +39,11 @@ type sharedMemory struct {
 	sessions map[uint64]*clientSession
 	closed   bool
 	lent     int
-	why      error // it is not attached; nil: it was, when it was last tried
+	why      error             // it is not attached; nil: it was, when it was last tried
+	files    []*AttachedMemory // never changed in place
+	number   uint64            // of the last of them
+
+	offering *semaphore.Weighted // of files, one at a time
 }
 
 type span struct{ off, n int64 }
@@ -46,7 +51,7 @@ type span struct{ off, n int64 }
 const ringBytes = ringEntries * shm.EntrySize
 
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
-	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1), sessions: map[uint64]*clientSession{}, done: make(chan struct{})}
+	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1), sessions: map[uint64]*clientSession{}, done: make(chan struct{}), offering: attachTurn()}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
@@ -68,8 +73,13 @@ func (s *sharedMemory) close() error {
 		return nil
 	}
 	s.closed = true
+	files := s.files
+	s.files = nil
 	keep := s.lent > 0 || len(s.tainted) > 0
 	s.mu.Unlock()
+	for _, a := range files {
+		closeReceived([]int{a.fd})
+	}
 	err := s.event.Close()
 	<-s.done
 	if keep {
@@ -105,30 +115,8 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.mu.Lock()
 	s.conn = nil
 	s.mu.Unlock()
-	p := &pendingCall{t: TypeAttach, reply: make(chan reply, 1)}
-	id, err := x.enlist(p)
-	if err != nil {
+	if err := x.sendWith(ctx, TypeAttach, &attachRequest{Size: uint64(s.size), Entries: ringEntries}, s.mem.Fd(), s.event.Fd()); err != nil {
 		return err
-	}
-	defer x.delist(id)
-	b, err := appendFrame(nil, Header{Type: TypeAttach, Call: id}, &attachRequest{Size: uint64(s.size), Entries: ringEntries})
-	if err != nil {
-		return err
-	}
-	<-x.l.write
-	err = sendFiles(x.l.c, b, s.mem.Fd(), s.event.Fd())
-	x.l.write <- struct{}{}
-	if err != nil {
-		return err
-	}
-	x.rouse()
-	select {
-	case r := <-p.reply:
-		if r.err != nil {
-			return r.err
-		}
-	case <-ctx.Done():
-		return ended("attach", ctx)
 	}
 	// Only now does no earlier session write to the ring.
 	s.mu.Lock()
@@ -155,19 +143,53 @@ func (s *sharedMemory) attachedTo(x *clientConn) bool {
 
 // at is where p lies in the memory; false when it does not.
 func (s *sharedMemory) at(p []byte) (uint64, bool) {
-	mem := s.mem.Bytes()
-	base, here := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(p)))
-	if len(p) == 0 || len(mem) == 0 || here < base+ringBytes || here+uintptr(len(p)) > base+uintptr(len(mem)) {
-		return 0, false
+	off, ok := inside(s.mem.Bytes(), p)
+	return uint64(off), ok && off >= ringBytes
+}
+
+// place is where p lies in the memory or in attached files, as the server is told it.
+func (s *sharedMemory) place(p []byte) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.placeLocked(p)
+}
+
+func (s *sharedMemory) placeLocked(p []byte) (uint64, bool) {
+	if at, ok := s.at(p); ok {
+		return at, true
 	}
-	return uint64(here - base), true
+	return s.inFileLocked(p, false)
+}
+
+// inFileLocked is place in files; with live, in those that are attached now.
+func (s *sharedMemory) inFileLocked(p []byte, live bool) (uint64, bool) {
+	for _, a := range s.files {
+		if off, ok := inside(a.mem, p); ok {
+			return uint64(a.at() + off), !live || a.conn != nil && a.conn == s.conn
+		}
+	}
+	return nowhere, false
+}
+
+// nowhere is a place that the server refuses: what lay in a file that was detached meanwhile.
+const nowhere = 1<<63 - 1
+
+// reaches says whether the server maps what p lies in.
+func (s *sharedMemory) reaches(p []byte) bool {
+	if _, ok := s.at(p); ok {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.inFileLocked(p, true)
+	return ok
 }
 
 // holds says whether the destinations of all chains lie in the memory.
 func (s *sharedMemory) holds(chains []*layout.ChainPlan) bool {
 	for _, t := range chains {
 		for _, p := range destinations(t) {
-			if _, ok := s.at(p); !ok {
+			if !s.reaches(p) {
 				return false
 			}
 		}
@@ -182,12 +204,25 @@ func (s *sharedMemory) holds(chains []*layout.ChainPlan) bool {
 func (s *sharedMemory) holdsParts(blocks []skep.Block) bool {
 	for i := range blocks {
 		for _, p := range blocks[i].Parts {
-			if _, ok := s.at(p.Bytes); !ok {
+			if !s.reaches(p.Bytes) {
 				return false
 			}
 		}
 	}
 	return len(blocks) > 0
+}
+
+// fetched says whether the server copies some of blocks out of files before it stores any: such are sent as what has a
+// payload is.
+func (s *sharedMemory) fetched(blocks []skep.Block) bool {
+	for i := range blocks {
+		for _, p := range blocks[i].Parts {
+			if _, ok := s.at(p.Bytes); !ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // destinations are the pieces of memory a chain may be written to.
@@ -206,7 +241,7 @@ func destinations(t *layout.ChainPlan) (out [][]byte) {
 // describe says where a chain goes. REQUIRES: holds.
 func (s *sharedMemory) describe(rc *restoreChain, t *layout.ChainPlan) {
 	where := func(p []byte) area {
-		off, _ := s.at(p)
+		off, _ := s.place(p)
 		return area{off, uint64(len(p))}
 	}
 	if d := t.Dest.Memory; d != nil {
@@ -265,7 +300,7 @@ func (r *ringSession) standing(op string) error {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	for _, p := range r.destinations() {
-		if off, ok := r.s.at(p); ok && r.s.isTaintedLocked(span{int64(off), int64(len(p))}) {
+		if off, ok := r.s.placeLocked(p); ok && r.s.isTaintedLocked(span{int64(off), int64(len(p))}) {
 			return notReleased(op)
 		}
 	}
@@ -294,7 +329,7 @@ func (s *sharedMemory) taint(pieces [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range pieces {
-		if off, ok := s.at(p); ok && !slices.Contains(s.tainted, span{int64(off), int64(len(p))}) {
+		if off, ok := s.placeLocked(p); ok && !slices.Contains(s.tainted, span{int64(off), int64(len(p))}) {
 			s.tainted = append(s.tainted, span{int64(off), int64(len(p))})
 		}
 	}
@@ -311,7 +346,7 @@ func (s *sharedMemory) untaint(pieces [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range pieces {
-		off, _ := s.at(p)
+		off, _ := s.placeLocked(p)
 		s.tainted = slices.DeleteFunc(s.tainted, func(t span) bool { return t == span{int64(off), int64(len(p))} })
 	}
 	s.unparkLocked()

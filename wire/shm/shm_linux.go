@@ -45,7 +45,7 @@ func Create(size int64) (_ *Region, err error) {
 		f.Close()
 		return nil, fmt.Errorf("shm: seal: %w", err)
 	}
-	mem, err := mapping(fd, size)
+	mem, err := mapping(fd, 0, size)
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -88,7 +88,7 @@ func Open(fd int, size int64) (*Region, error) {
 	if err := check(fd, size); err != nil {
 		return nil, err
 	}
-	mem, err := mapping(fd, size)
+	mem, err := mapping(fd, 0, size)
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +122,8 @@ func check(fd int, size int64) error {
 	return nil
 }
 
-func mapping(fd int, size int64) ([]byte, error) {
-	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func mapping(fd int, offset, size int64) ([]byte, error) {
+	mem, err := unix.Mmap(fd, offset, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("shm: map %d bytes: %w", size, err)
 	}

@@ -2,7 +2,11 @@
 
 package shm
 
-import "github.com/skepkv/skep"
+import (
+	"net"
+
+	"github.com/skepkv/skep"
+)
 
 var errUnsupported = &skep.Error{Op: "shared memory", Kind: skep.Unsupported, Field: "system", Value: "without memfd"}
 
@@ -17,6 +21,18 @@ func Create(int64) (*Region, error) { return nil, errUnsupported }
 
 // Open is Unsupported here.
 func Open(int, int64) (*Region, error) { return nil, errUnsupported }
+
+// Map is Unsupported here.
+func Map(int, int64, int64) (*Region, error) { return nil, errUnsupported }
+
+// Find is Unsupported here.
+func Find([]byte) (int, int64, error) { return -1, 0, errUnsupported }
+
+// Guarded is Unsupported here.
+func Guarded([]byte, func()) error { return errUnsupported }
+
+// SameUser is false here.
+func SameUser(net.Conn) bool { return false }
 
 func (*Region) Bytes() []byte { return nil }
 func (*Region) Fd() int       { return -1 }

@@ -1,0 +1,286 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/shm"
+)
+
+// Attached memory, as its client has it: a file that the caller has mapped, and the server, too. While it is attached to
+// the connection that the shared memory is attached to, what lies in it is treated as what lies there.
+
+// AttachedMemory is memory of the caller's that the server maps, too.
+type AttachedMemory struct {
+	c      *Client
+	number uint64
+	mem    []byte
+	fd     int // our own
+	offset int64
+	// Guarded by the shared memory's mu.
+	conn *clientConn // that it is attached to; nil: none yet
+	why  error       // it is not
+}
+
+// attachTurn lets one attach of files be under way at a time.
+func attachTurn() *semaphore.Weighted { return semaphore.NewWeighted(1) }
+
+// Attach has the server map what the caller has mapped, shared, at mem: len(mem) bytes from offset on of a file of tmpfs
+// (/dev/shm, a memfd) or hugetlbfs. Until Detach restores into it and puts from it go past the socket, also over
+// connections made later. The descriptor stays the caller's. The file may be unlinked; where it is cut short, restores
+// into what was cut off, and puts from it, are errors, and from then on the server takes none of mem.
+//
+// Errors: Invalid (the range, the descriptor), Unsupported (Options.SharedMemory is 0; the file is not in memory; a server
+// that has no such call), Denied (a server of another user), Overloaded (the server's limit of such memory), those of a
+// connection.
+func (c *Client) Attach(ctx context.Context, mem []byte, fd int, offset int64) (*AttachedMemory, error) {
+	const op = "attach memory"
+	if c.shared == nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "shared memory", Value: 0, Limit: "some, over a Unix socket"}
+	}
+	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); len(mem) == 0 || len(mem)%pageSize != 0 || at%pageSize != 0 || offset < 0 || offset%pageSize != 0 {
+		return nil, skep.Invalidf(op, "memory", fmt.Sprintf("%d bytes at %#x, offset %d", len(mem), at, offset), fmt.Sprintf("multiples of %d", pageSize))
+	}
+	own, err := dupFile(fd)
+	if err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: fd, Err: err}
+	}
+	return c.attachOwn(ctx, mem, own, offset)
+}
+
+// AttachFound is Attach of memory whose file this finds: a mapping of this process, shared and writable, of a file that it
+// can open or has open.
+//
+// Errors: Attach's; Unsupported (mem is private memory, or lies in several mappings).
+func (c *Client) AttachFound(ctx context.Context, mem []byte) (*AttachedMemory, error) {
+	if c.shared == nil { // nothing is looked for
+		return c.Attach(ctx, mem, -1, 0)
+	}
+	fd, offset, err := shm.Find(mem)
+	if err != nil {
+		return nil, err
+	}
+	return c.attachOwn(ctx, mem, fd, offset)
+}
+
+func (c *Client) attachOwn(ctx context.Context, mem []byte, own int, offset int64) (*AttachedMemory, error) {
+	s := c.shared
+	a := &AttachedMemory{c: c, mem: mem, fd: own, offset: offset}
+	if err := s.enlistFile(a); err != nil {
+		closeReceived([]int{own})
+		return nil, err
+	}
+	x, err := c.conn(ctx, 0) // one that is made now attaches it
+	if err == nil {
+		err = s.offerFile(ctx, x, a)
+	}
+	if err != nil {
+		s.forgetFile(a)
+		return nil, err
+	}
+	return a, nil
+}
+
+// Attached says whether the server maps the memory now: nil, or why it does not.
+func (a *AttachedMemory) Attached() error {
+	s := a.c.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case a.conn != nil && a.conn == s.conn:
+		return nil
+	case a.why != nil:
+		return a.why
+	}
+	return &skep.Error{Op: "attach memory", Kind: skep.Unavailable, Field: "connection", Value: "none", Limit: "one that it is attached to"}
+}
+
+// Detach has the server unmap the memory once no session and no put uses it, and waits for that: nobody writes to it
+// afterwards.
+//
+// Errors: NotReleased (the server may write to it yet: it stays attached, as far as it was, and Detach may be called
+// again), Deadline.
+func (a *AttachedMemory) Detach(ctx context.Context) error {
+	const op = "detach memory"
+	s := a.c.shared
+	s.mu.Lock()
+	x := s.conn
+	known, live := slices.Contains(s.files, a), a.conn != nil && a.conn == x
+	s.mu.Unlock()
+	if !known {
+		return nil
+	}
+	if live {
+		within, cancel := context.WithTimeout(ctx, a.c.opt.Patience)
+		_, err := x.call(within, TypeDetachMemory, &number{a.number}, nil, nil)
+		cancel()
+		switch k := skep.KindOf(err); {
+		case err == nil:
+			s.forgetFile(a)
+			return nil
+		case k != skep.Unavailable && k != skep.Closed:
+			return err
+		}
+	}
+	s.mu.Lock()
+	used := s.isTaintedLocked(span{a.at(), int64(len(a.mem))}) || s.usedLocked(a.mem)
+	s.mu.Unlock()
+	if used {
+		return notReleased(op)
+	}
+	s.forgetFile(a)
+	return nil
+}
+
+// usedLocked says whether a session that is not over has destinations in mem.
+func (s *sharedMemory) usedLocked(mem []byte) bool {
+	for _, ses := range s.sessions {
+		for _, t := range ses.chains {
+			for _, p := range destinations(t) {
+				if _, ok := inside(mem, p); ok {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// at is where the memory begins among the places that are told to the server.
+func (a *AttachedMemory) at() int64 { return int64(a.number << fileShift) }
+
+// enlistFile gives the memory a number.
+func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	if len(s.files) >= mostAttached {
+		return skep.Invalidf("attach memory", "files", len(s.files)+1, mostAttached)
+	}
+	for _, b := range s.files {
+		if _, ok := inside(b.mem, a.mem[:1]); ok {
+			return skep.Invalidf("attach memory", "memory", "attached already", "memory that is not")
+		}
+	}
+	for used := true; used; { // one that was not in use of late: a call on its way may still name that
+		s.number = s.number%(nowhere>>fileShift-1) + 1
+		used = slices.ContainsFunc(s.files, func(b *AttachedMemory) bool { return b.number == s.number })
+	}
+	a.number = s.number
+	s.files = append(slices.Clone(s.files), a)
+	return nil
+}
+
+func (s *sharedMemory) forgetFile(a *AttachedMemory) {
+	s.mu.Lock()
+	i := slices.Index(s.files, a)
+	if i >= 0 {
+		s.files = slices.Delete(slices.Clone(s.files), i, i+1)
+	}
+	s.mu.Unlock()
+	if i >= 0 {
+		closeReceived([]int{a.fd})
+	}
+}
+
+// offerFiles attaches what was attached to an earlier connection.
+func (s *sharedMemory) offerFiles(ctx context.Context, x *clientConn) {
+	s.mu.Lock()
+	files := s.files
+	s.mu.Unlock()
+	for _, a := range files {
+		if err := s.offerFile(ctx, x, a); err != nil {
+			x.c.log.Warn("memory not attached: restores into it go through the socket", "error", err)
+		}
+	}
+}
+
+// offerFile attaches a file to the connection that the shared memory is attached to, unless it is.
+func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *AttachedMemory) (err error) {
+	const op = "attach memory"
+	if err := s.offering.Acquire(ctx, 1); err != nil {
+		return ended(op, ctx)
+	}
+	defer s.offering.Release(1)
+	s.mu.Lock()
+	conn, done, listed, why := s.conn, a.conn == x, slices.Contains(s.files, a), s.why
+	s.mu.Unlock()
+	switch {
+	case done:
+		return nil
+	case !listed:
+		return errClosed
+	case conn != x && why != nil:
+		return why
+	case conn != x:
+		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "connection", Value: "another one since", Limit: "one that is attached"}
+	case x.hi.Features&FeatureMemory == 0:
+		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "knows no attached files"}
+	default:
+		within, cancel := context.WithTimeout(ctx, x.c.opt.Timeout)
+		defer cancel()
+		for err = s.sendFile(within, x, a); errors.Is(err, skep.Overloaded); err = s.sendFile(within, x, a) {
+			select { // what an earlier connection had is being unmapped
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-within.Done():
+			}
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.why = err; err == nil {
+		a.conn = x
+	}
+	return err
+}
+
+func (s *sharedMemory) sendFile(ctx context.Context, x *clientConn, a *AttachedMemory) error {
+	return x.sendWith(ctx, TypeAttachMemory, &attachMemoryRequest{Memory: a.number, Offset: uint64(a.offset), Size: uint64(len(a.mem))}, a.fd)
+}
+
+// sendWith carries a call out whose frame descriptors come with.
+func (x *clientConn) sendWith(ctx context.Context, t Type, m message, fds ...int) error {
+	p := &pendingCall{t: t, reply: make(chan reply, 1)}
+	id, err := x.enlist(p)
+	if err != nil {
+		return err
+	}
+	defer x.delist(id)
+	b, err := appendFrame(nil, Header{Type: t, Call: id}, m)
+	if err != nil {
+		return err
+	}
+	<-x.l.write
+	err = sendFiles(x.l.c, b, fds...)
+	x.l.write <- struct{}{}
+	if err != nil {
+		return err
+	}
+	x.rouse()
+	select {
+	case r := <-p.reply:
+		return r.err
+	case <-ctx.Done():
+		return ended(t.String(), ctx)
+	}
+}
+
+// inside is where p lies in mem; false when it does not.
+func inside(mem, p []byte) (int64, bool) {
+	base, here := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	if len(p) == 0 || len(mem) == 0 || here < base || here-base > uintptr(len(mem)) || uintptr(len(p)) > uintptr(len(mem))-(here-base) {
+		return 0, false
+	}
+	return int64(here - base), true
+}
