@@ -122,7 +122,7 @@ type taker struct {
 	left    uint64
 	charged int64
 	mem     skep.Memory
-	exposed bool    // parts lie in the region
+	exposed bool // parts lie in the region
 	files   uses // what parts lie in, that are fetched
 	copies  []fetch
 }

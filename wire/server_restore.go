@@ -28,7 +28,7 @@ type serverSession struct {
 	id     uint64
 	ses    skep.Session
 	region *region // held, when chains land in it or the ring answers
-	files  uses // beside it, where chains land
+	files  uses    // beside it, where chains land
 	ring   *ringWriter
 	ctx    context.Context
 	cancel context.CancelCauseFunc

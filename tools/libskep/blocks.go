@@ -70,7 +70,7 @@ func (o *opened) stage(ctx context.Context, blocks [][]byte) *staging {
 	if !remote || len(blocks) == 0 {
 		return nil
 	}
-	if _, _, shared := c.SharedFile(blocks[0]); shared || c.Attached(ctx) != nil {
+	if c.Shares(blocks[0]) || c.Attached(ctx) != nil {
 		return nil
 	}
 	n := int64(0)

@@ -114,6 +114,10 @@ CALL(shared_alloc,
      (skep_store s, int64_t bytes, void **memory, int *fd, int64_t *offset, skep_error *err),
      (s, bytes, memory, fd, offset, err))
 CALL(shared_free, (skep_store s, void *memory, skep_error *err), (s, memory, err))
+CALL(mem_register,
+     (skep_store s, void *memory, int64_t bytes, int fd, int64_t offset, int64_t timeout_ms, skep_error *err),
+     (s, memory, bytes, fd, offset, timeout_ms, err))
+CALL(mem_unregister, (skep_store s, void *memory, int64_t timeout_ms, skep_error *err), (s, memory, timeout_ms, err))
 CALL(device_alloc, (skep_store s, int64_t bytes, uint64_t *address, skep_error *err), (s, bytes, address, err))
 CALL(device_free, (skep_store s, uint64_t address, skep_error *err), (s, address, err))
 CALL(device_read,

@@ -208,6 +208,32 @@ func TestBlocks(t *testing.T) {
 	})
 }
 
+// An engine's own memory: nothing of what is saved from it and loaded into it goes through the socket. A server on a drive
+// whose client cuts the file short goes on, and so does the drive.
+func TestRegisteredMemory(t *testing.T) {
+	t.Parallel()
+	program := compiled(t, "testdata/registered.c", built(t), "-lrt", "-Wl,-rpath,"+filepath.Dir(built(t)))
+	check := func(t *testing.T, args ...string) {
+		cmd := exec.Command(program, args...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "saved and loaded in place\n", string(out))
+	}
+	t.Run("in place", func(t *testing.T) {
+		socket, server := served(t)
+		check(t, "unix:"+socket, token)
+		st := server.Stats()
+		require.Zero(t, st.SentBytes)
+		require.Zero(t, st.TakenBytes)
+	})
+	t.Run("cut short", func(t *testing.T) {
+		socket, server := servedOn(t, nil) // a drive in Go's memory is no drive
+		check(t, "unix:"+socket, token, "cut")
+		require.Zero(t, server.Stats().TakenBytes)
+	})
+}
+
 const token = "the engine's token"
 
 // serving is the socket of a server whose drive is slowed down to 64 MiB/s (simulated).
@@ -217,13 +243,17 @@ func serving(t *testing.T) string {
 }
 
 func served(t *testing.T) (string, *wire.Server) {
+	return servedOn(t, func(_ int, _ string, _ bool, size int64) (device.Device, error) {
+		return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20, Latency: 100 * time.Microsecond})
+	})
+}
+
+func servedOn(t *testing.T, open func(int, string, bool, int64) (device.Device, error)) (string, *wire.Server) {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	st, err := store.Open(t.Context(), store.Options{Dir: filepath.Join(dir, "store"), DeviceCount: 1, BlockBytes: 32 << 10, CacheBytes: -1, CapacityBytes: 64 << 20, SegmentBytes: 2 << 20, LeasedBytes: 1 << 50,
-		OpenDevice: func(_ int, _ string, _ bool, size int64) (device.Device, error) {
-			return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20, Latency: 100 * time.Microsecond})
-		}})
+		OpenDevice: open})
 	require.NoError(t, err)
 	hash, err := auth.TokenHash(token)
 	require.NoError(t, err)

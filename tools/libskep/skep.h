@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 3 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 4 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -326,6 +326,20 @@ int skep_word_claim_call(uint64_t *word, uint64_t *last, int64_t block_tokens, i
  * engine maps it as well, by descriptor *fd (of this process, not the caller's to close) and *offset in it. */
 int skep_shared_alloc(skep_store s, int64_t bytes, void **memory, int *fd, int64_t *offset, skep_error *err);
 int skep_shared_free(skep_store s, void *memory, skep_error *err);
+
+/* Has the server of a store ("shared_bytes", however few) map memory that the program has anyway: bytes at memory, whole
+ * pages, which are mapped, shared and writable, from offset on of a file of tmpfs (/dev/shm, a memfd) or hugetlbfs. fd is
+ * open for reading and writing and stays the caller's; -1: the file is found, where this process can open it or has it
+ * open. Then, until skep_mem_unregister, the drives write there what skep_load loads, and what skep_save is given is
+ * read there, without the copy of other memory. An embedded store's drives do so anywhere: this does nothing there. Error
+ * 19 says why the memory cannot be shared (it is private; a file elsewhere; no shared_bytes; an old server), 26 that the
+ * server is another user's: calls work as before. The file may be unlinked. Where it is cut short, blocks whose place is
+ * gone have the result 17, and from then on calls with any of the memory return 1 until it is registered anew.
+ * timeout_ms 0: 30 s. (SKEP_VERSION 4.) */
+int skep_mem_register(skep_store s, void *memory, int64_t bytes, int fd, int64_t offset, int64_t timeout_ms, skep_error *err);
+/* Has the server unmap it, once no call uses it: nobody else writes there afterwards. Error 18, and 16 where calls do not
+ * end in time: it is registered as before. */
+int skep_mem_unregister(skep_store s, void *memory, int64_t timeout_ms, skep_error *err);
 
 /* A device to try things on where there is none: memory and streams of the simulated GPU of a
  * store opened with one. The addresses mean something to skep only. An engine on a real GPU
