@@ -11,6 +11,7 @@
 Medians. Every byte is compared. What a put writes is deleted after each round.
 """
 
+import mmap
 import os
 import statistics
 import sys
@@ -181,8 +182,17 @@ def main(socket, tcp):
     into = [memoryview(bytearray(SIZE)) for _ in range(BLOCKS)]
     direct = skepkv.connect("unix:" + socket, shared_bytes=BLOCKS * SIZE + (8 << 20))
     mine = direct.alloc(BLOCKS * SIZE).blocks(BLOCKS)
+    with open(f"/dev/shm/skepkv-bench-{os.getpid()}", "x+b") as f:
+        os.unlink(f.name)
+        f.truncate(BLOCKS * SIZE)
+        own = memoryview(mmap.mmap(f.fileno(), 0))
+    own[:] = bytes(len(own))  # pages that are there, as an engine's are
+    owns = [own[i * SIZE : (i + 1) * SIZE] for i in range(BLOCKS)]
+    registered = skepkv.connect("unix:" + socket, shared_bytes=1)
+    registered.register(own)
     ways = {
         "shared memory": (direct, mine),
+        "own memory, registered": (registered, owns),
         "staged in shared memory": (skepkv.connect("unix:" + socket, shared_bytes=128 << 20), None),
         "Unix socket": (skepkv.connect("unix:" + socket, shared_bytes=0), None),
         "TCP": (skepkv.connect(tcp), None),

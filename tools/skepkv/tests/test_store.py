@@ -1,5 +1,6 @@
 """The package against a real server and in this process."""
 
+import mmap
 import os
 import signal
 import subprocess
@@ -170,6 +171,30 @@ class OnUnixSocket(Calls, OnServer):
             self.assertEqual([bytes(p) for p in places], [block(i) for i in range(4)])
         with self.assertRaisesRegex(skepkv.SkepError, "memory"):
             self.store.alloc(1 << 40)
+
+    def test_memory_of_the_programs_own(self):
+        with open(f"/dev/shm/skepkv-test-{os.getpid()}", "x+b") as f:
+            os.unlink(f.name)
+            f.truncate(4 * (64 << 10))
+            own = memoryview(mmap.mmap(f.fileno(), 0))
+            store = self.connect(shared_bytes=1)
+            space = store.namespace("n")
+            keys = [key(i) for i in range(4)]
+            places = [own[i << 16 : (i + 1) << 16] for i in range(4)]
+            for how in ({}, {"fd": f.fileno()}):
+                with store.register(own, **how):
+                    for i, place in enumerate(places):
+                        place[:] = block(i)
+                    self.assertTrue(space.put(keys, places))
+                    own[:] = bytes(len(own))
+                    self.assertTrue(space.restore(keys, places))
+                    self.assertEqual([bytes(p) for p in places], [block(i) for i in range(4)])
+        with self.assertRaises(skepkv.SkepError) as e:
+            store.register(bytearray(8192))
+        self.assertIn(e.exception.code, (1, 19))
+        with self.assertRaises(skepkv.SkepError) as e:
+            store.register(mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self.assertEqual(e.exception.code, 19)
 
     def test_memory_is_given_back_with_its_last_view(self):
         store = self.connect(shared_bytes=1 << 20)

@@ -18,7 +18,7 @@ import hashlib
 
 from . import errors
 from ._library import library
-from ._store import Found, Lease, Memory, Restored, Space, Store, Stored
+from ._store import Found, Lease, Memory, Registered, Restored, Space, Store, Stored
 from .errors import Forked, Invalid, NotReleased, SkepError
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Lease",
     "Memory",
     "NotReleased",
+    "Registered",
     "Restored",
     "SkepError",
     "Space",

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 3  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 4  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -68,6 +68,8 @@ _CALLS: dict[str, tuple] = {
     "direct": (c.c_uint64, c.c_int64),
     "shared_alloc": (c.c_uint64, c.c_int64, _pointers, c.POINTER(c.c_int), c.POINTER(c.c_int64)),
     "shared_free": (c.c_uint64, c.c_void_p),
+    "mem_register": (c.c_uint64, c.c_void_p, c.c_int64, c.c_int, c.c_int64, c.c_int64),
+    "mem_unregister": (c.c_uint64, c.c_void_p, c.c_int64),
 }
 
 

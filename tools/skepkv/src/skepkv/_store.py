@@ -133,6 +133,32 @@ class Memory:
         self.free()
 
 
+class Registered:
+    """Memory of the program's own that the server maps, too, until `free`. It is kept alive until then."""
+
+    def __init__(self, store: "Store", buffer: Any, fd: int, offset: int, timeout: float | None) -> None:
+        self._store, self._held = store, Held([buffer], True)
+        try:
+            address, n = self._held.addresses[0], self._held.lengths[0]
+            library().call("mem_register", store._number, address, n, fd, offset, _ms(timeout))
+        except BaseException:
+            self._held.release()
+            raise
+
+    def free(self, timeout: float | None = None) -> None:
+        """Has the server unmap it, once no call uses it. An error says that it may be written to yet."""
+        if self._held.count and self._held._views:
+            if self._store._number and not library().forked():
+                library().call("mem_unregister", self._store._number, self._held.addresses[0], _ms(timeout))
+            self._held.release()
+
+    def __enter__(self) -> "Registered":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+
 class Space:
     """A namespace of a store. Any thread may use it."""
 
@@ -310,6 +336,12 @@ class Store:
     def alloc(self, n: int) -> Memory:
         """Takes n bytes of memory that the server maps, too. SkepError 23: there is not so much left."""
         return Memory(self, n)
+
+    def register(self, buffer: Any, *, fd: int = -1, offset: int = 0, timeout: float | None = None) -> Registered:
+        """Has the server map memory that there is: a writable buffer over a shared mapping of a file in /dev/shm, say, of
+        whole pages. The file is found, or is fd, and buffer begins at offset in it. SkepError 19 or 26 says why it
+        cannot be; calls work with it as with any memory then."""
+        return Registered(self, buffer, fd, offset, timeout)
 
     def direct(self, timeout: float = 5.0) -> str | None:
         """Whether drives read into memory of this process: None, or why they do not."""
