@@ -39,7 +39,8 @@ func TestADestinationIsCutShort(t *testing.T) {
 				s, err := Open(ctx, o)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, s.Close()) })
-				space, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 1, Bytes: block}, Chained: true})
+				space, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n",
+					Shape: skep.Shape{BlockTokens: 1, Bytes: block}, Chained: true})
 				require.NoError(t, err)
 				sc, keys := skep.Scope{Namespace: space.ID}, chainKeys(1, n)
 				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, block))

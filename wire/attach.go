@@ -8,14 +8,12 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/shm"
 )
 
-// Attached memory, as its client has it: a file that the caller has mapped, and the server, too. While it is attached to
-// the connection that the shared memory is attached to, what lies in it is treated as what lies there.
+// Attached memory, as its client has it: a file that the caller has mapped, and the server, too. While it is
+// attached to the connection that the shared memory is attached to, what lies in it is treated as what lies there.
 
 // AttachedMemory is memory of the caller's that the server maps, too.
 type AttachedMemory struct {
@@ -29,24 +27,24 @@ type AttachedMemory struct {
 	why  error       // it is not
 }
 
-// attachTurn lets one attach of files be under way at a time.
-func attachTurn() *semaphore.Weighted { return semaphore.NewWeighted(1) }
-
-// Attach has the server map what the caller has mapped, shared, at mem: len(mem) bytes from offset on of a file of tmpfs
-// (/dev/shm, a memfd) or hugetlbfs. Until Detach restores into it and puts from it go past the socket, also over
-// connections made later. The descriptor stays the caller's. The file may be unlinked; where it is cut short, restores
-// into what was cut off, and puts from it, are errors, and from then on the server takes none of mem.
+// Attach has the server map what the caller has mapped, shared, at mem: len(mem) bytes from offset on of a file of
+// tmpfs (/dev/shm, a memfd) or hugetlbfs. Until Detach restores into it and puts from it go past the socket, also
+// over connections made later. The descriptor stays the caller's. The file may be unlinked; where it is cut short,
+// restores into what was cut off, and puts from it, are errors, and from then on the server takes none of mem.
 //
-// Errors: Invalid (the range, the descriptor), Unsupported (Options.SharedMemory is 0; the file is not in memory; a server
-// that has no such call), Denied (a server of another user), Overloaded (the server's limit of such memory), those of a
-// connection.
+// Errors: Invalid (the range, the descriptor), Unsupported (Options.SharedMemory is 0; the file is not in memory; a
+// server that has no such call), Denied (a server of another user), Overloaded (the server's limit of such memory),
+// those of a connection.
 func (c *Client) Attach(ctx context.Context, mem []byte, fd int, offset int64) (*AttachedMemory, error) {
 	const op = "attach memory"
 	if c.shared == nil {
-		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "shared memory", Value: 0, Limit: "some, over a Unix socket"}
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "shared memory", Value: 0,
+			Limit: "some, over a Unix socket"}
 	}
-	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); len(mem) == 0 || len(mem)%pageSize != 0 || at%pageSize != 0 || offset < 0 || offset%pageSize != 0 {
-		return nil, skep.Invalidf(op, "memory", fmt.Sprintf("%d bytes at %#x, offset %d", len(mem), at, offset), fmt.Sprintf("multiples of %d", pageSize))
+	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); len(mem) == 0 || len(mem)%pageSize != 0 ||
+		at%pageSize != 0 || offset < 0 || offset%pageSize != 0 {
+		return nil, skep.Invalidf(op, "memory", fmt.Sprintf("%d bytes at %#x, offset %d", len(mem), at, offset),
+			fmt.Sprintf("multiples of %d", pageSize))
 	}
 	own, err := dupFile(fd)
 	if err != nil {
@@ -55,8 +53,8 @@ func (c *Client) Attach(ctx context.Context, mem []byte, fd int, offset int64) (
 	return c.attachOwn(ctx, mem, own, offset)
 }
 
-// AttachFound is Attach of memory whose file this finds: a mapping of this process, shared and writable, of a file that it
-// can open or has open.
+// AttachFound is Attach of memory whose file this finds: a mapping of this process, shared and writable, of a file
+// that it can open or has open.
 //
 // Errors: Attach's; Unsupported (mem is private memory, or lies in several mappings).
 func (c *Client) AttachFound(ctx context.Context, mem []byte) (*AttachedMemory, error) {
@@ -99,7 +97,8 @@ func (a *AttachedMemory) Attached() error {
 	case a.why != nil:
 		return a.why
 	}
-	return &skep.Error{Op: "attach memory", Kind: skep.Unavailable, Field: "connection", Value: "none", Limit: "one that it is attached to"}
+	return &skep.Error{Op: "attach memory", Kind: skep.Unavailable, Field: "connection", Value: "none",
+		Limit: "one that it is attached to"}
 }
 
 // Detach has the server unmap the memory once no session and no put uses it, and waits for that: nobody writes to it
@@ -207,10 +206,12 @@ func (s *sharedMemory) offerFiles(ctx context.Context, x *clientConn) {
 // offerFile attaches a file to the connection that the shared memory is attached to, unless it is.
 func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *AttachedMemory) (err error) {
 	const op = "attach memory"
-	if err := s.offering.Acquire(ctx, 1); err != nil {
+	select {
+	case s.offering <- struct{}{}:
+	case <-ctx.Done():
 		return ended(op, ctx)
 	}
-	defer s.offering.Release(1)
+	defer func() { <-s.offering }()
 	s.mu.Lock()
 	conn, done, listed, why := s.conn, a.conn == x, slices.Contains(s.files, a), s.why
 	s.mu.Unlock()
@@ -222,7 +223,8 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	case conn != x && why != nil:
 		return why
 	case conn != x:
-		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "connection", Value: "another one since", Limit: "one that is attached"}
+		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "connection", Value: "another one since",
+			Limit: "one that is attached"}
 	case x.hi.Features&FeatureMemory == 0:
 		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "knows no attached files"}
 	default:
@@ -246,7 +248,8 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 }
 
 func (s *sharedMemory) sendFile(ctx context.Context, x *clientConn, a *AttachedMemory) error {
-	return x.sendWith(ctx, TypeAttachMemory, &attachMemoryRequest{Memory: a.number, Offset: uint64(a.offset), Size: uint64(len(a.mem))}, a.fd)
+	return x.sendWith(ctx, TypeAttachMemory, &attachMemoryRequest{Memory: a.number, Offset: uint64(a.offset),
+		Size: uint64(len(a.mem))}, a.fd)
 }
 
 // sendWith carries a call out whose frame descriptors come with.
@@ -279,7 +282,8 @@ func (x *clientConn) sendWith(ctx context.Context, t Type, m message, fds ...int
 // inside is where p lies in mem; false when it does not.
 func inside(mem, p []byte) (int64, bool) {
 	base, here := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(p)))
-	if len(p) == 0 || len(mem) == 0 || here < base || here-base > uintptr(len(mem)) || uintptr(len(p)) > uintptr(len(mem))-(here-base) {
+	if len(p) == 0 || len(mem) == 0 || here < base || here-base > uintptr(len(mem)) ||
+		uintptr(len(p)) > uintptr(len(mem))-(here-base) {
 		return 0, false
 	}
 	return int64(here - base), true

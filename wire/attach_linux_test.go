@@ -40,18 +40,20 @@ func attaching(t *testing.T, o ServerOptions) (*rig, *Client) {
 }
 
 func putFrom(c *Client, sc skep.Scope, name string, mem []byte) ([]skep.PutResult, error) {
-	return c.Put(context.Background(), &skep.PutRequest{Scope: sc, Blocks: []skep.Block{{Key: skep.KeyOf([]byte(name)), Parts: []skep.Part{{Bytes: mem}}}}})
+	return c.Put(context.Background(), &skep.PutRequest{Scope: sc,
+		Blocks: []skep.Block{{Key: skep.KeyOf([]byte(name)), Parts: []skep.Part{{Bytes: mem}}}}})
 }
 
 // requireMapped waits until a server maps files of so many bytes, beside the least of shared memory.
 func requireMapped(t *testing.T, r *rig, files int64) {
 	t.Helper()
 	least := int64(ringBytes + 2<<20)
-	require.Eventually(t, func() bool { return r.shared.Used() <= least+files && r.shared.Used() >= files }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.shared.Used() <= least+files && r.shared.Used() >= files },
+		time.Minute, time.Millisecond)
 }
 
-// An engine's file, found by the address it is mapped at: blocks go from it and to it past the socket, also when its name is
-// gone, and over the connection after the one it was attached to.
+// An engine's file, found by the address it is mapped at: blocks go from it and to it past the socket, also when
+// its name is gone, and over the connection after the one it was attached to.
 func TestAFileInMemoryIsAttached(t *testing.T) {
 	t.Parallel()
 	r, c := attaching(t, ServerOptions{})
@@ -65,12 +67,14 @@ func TestAFileInMemoryIsAttached(t *testing.T) {
 	require.NoError(t, os.Remove(file.Name()))
 
 	ch := chainOf(t, c, "t", 16)
-	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "loose", Shape: skep.Shape{BlockTokens: 1}})
+	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "loose",
+		Shape: skep.Shape{BlockTokens: 1}})
 	require.NoError(t, err)
 	loose := skep.Scope{Namespace: space.ID}
 	sent, taken := r.Stats().SentBytes, r.Stats().TakenBytes
 	for round := range 3 {
-		require.Eventually(t, func() bool { return c.Attached(t.Context()) == nil && a.Attached() == nil }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return c.Attached(t.Context()) == nil && a.Attached() == nil },
+			time.Minute, time.Millisecond)
 		clear(mem)
 		at := mem[4096*round:] // where drives read to, and not
 		if round == 2 {
@@ -89,7 +93,8 @@ func TestAFileInMemoryIsAttached(t *testing.T) {
 		res, err := putFrom(c, loose, string(rune('a'+round)), at[:blockSize])
 		require.NoError(t, err)
 		require.Equal(t, skep.Committed, res[0].Outcome)
-		one := skep.Chain{Scope: loose, Keys: []skep.Key{skep.KeyOf([]byte(string(rune('a' + round))))}, Dest: skep.Destination{Memory: at[2<<20:][:blockSize], Stride: blockSize}}
+		one := skep.Chain{Scope: loose, Keys: []skep.Key{skep.KeyOf([]byte(string(rune('a' + round))))},
+			Dest: skep.Destination{Memory: at[2<<20:][:blockSize], Stride: blockSize}}
 		s, err = c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{one}})
 		require.NoError(t, err)
 		require.NoError(t, collect(t, s)[0].Err)
@@ -107,8 +112,8 @@ func TestAFileInMemoryIsAttached(t *testing.T) {
 	requireMapped(t, r, 0)
 }
 
-// A file is cut short under a server that reads a put out of it: the put says so and stores nothing, the server takes no more
-// of the file, and everything else goes on. Attached anew, as long as it is, it works again.
+// A file is cut short under a server that reads a put out of it: the put says so and stores nothing, the server
+// takes no more of the file, and everything else goes on. Attached anew, as long as it is, it works again.
 func TestAFileIsCutShortUnderAPut(t *testing.T) {
 	t.Parallel()
 	r, c := attaching(t, ServerOptions{})
@@ -118,7 +123,8 @@ func TestAFileIsCutShortUnderAPut(t *testing.T) {
 	require.NoError(t, err)
 	b, err := c.AttachFound(t.Context(), other)
 	require.NoError(t, err)
-	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{BlockTokens: 1}})
 	require.NoError(t, err)
 	sc := skep.Scope{Namespace: space.ID}
 	require.NoError(t, file.Truncate(1<<20))
@@ -134,7 +140,8 @@ func TestAFileIsCutShortUnderAPut(t *testing.T) {
 	res, err := putFrom(c, sc, "elsewhere", other[:blockSize])
 	require.NoError(t, err)
 	require.Equal(t, skep.Committed, res[0].Outcome)
-	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: sc, Keys: []skep.Key{skep.KeyOf([]byte("across the end"))}, Lease: skep.NoLease})
+	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: sc,
+		Keys: []skep.Key{skep.KeyOf([]byte("across the end"))}, Lease: skep.NoLease})
 	require.NoError(t, err)
 	require.Zero(t, found.Blocks)
 
@@ -198,7 +205,8 @@ func TestAttachRefuses(t *testing.T) {
 	// What its limit leaves is less than 10 MiB: not now, but later.
 	x := c.slots[0].conn
 	for i := range 2 {
-		err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: uint64(10 + i), Size: 10 << 20}, int(large.Fd()))
+		err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: uint64(10 + i), Size: 10 << 20},
+			int(large.Fd()))
 	}
 	require.ErrorIs(t, err, skep.Overloaded)
 	err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: 10, Size: 4096}, fd)
@@ -227,7 +235,8 @@ func serveAgain(t *testing.T, c *Client) *Client {
 	return other
 }
 
-// Places in a file that do not lie within it, or in one that is not attached, are refused, for restores, puts and words.
+// Places in a file that do not lie within it, or in one that is not attached, are refused, for restores, puts and
+// words.
 func TestPlacesOutsideAttachedFiles(t *testing.T) {
 	t.Parallel()
 	_, c := attaching(t, ServerOptions{})
@@ -237,15 +246,21 @@ func TestPlacesOutsideAttachedFiles(t *testing.T) {
 	ch := chainOf(t, c, "t", 1)
 	x := c.slots[0].conn
 	at := uint64(a.at())
-	for _, off := range []uint64{at + 1<<20, at + 1<<20 - 1, at + 1<<fileShift - 1, at + 1<<fileShift, nowhere, 1<<64 - 1} {
-		req := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: toMemory, Memory: area{off, blockSize}, Stride: blockSize}}}
+	for _, off := range []uint64{at + 1<<20, at + 1<<20 - 1, at + 1<<fileShift - 1, at + 1<<fileShift, nowhere,
+		1<<64 - 1} {
+		req := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys,
+			To: toMemory, Memory: area{off, blockSize}, Stride: blockSize}}}
 		_, err := x.call(t.Context(), TypeRestore, req, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid, "%#x", off)
-		put := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1, Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: blockSize, Shared: true, Offset: off}}}}}
+		put := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+			Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: blockSize,
+				Shared: true, Offset: off}}}}}
 		_, err = x.call(t.Context(), TypePut, put, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid, "%#x", off)
 	}
-	huge := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1, Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: 1 << 63, Shared: true, Offset: at}}}}}
+	huge := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+		Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: 1 << 63, Shared: true,
+			Offset: at}}}}}
 	_, err = x.call(t.Context(), TypePut, huge, nil, nil)
 	require.ErrorContains(t, err, "bytes of parts in attached files")
 	require.NoError(t, a.Detach(t.Context()))
@@ -316,7 +331,8 @@ func TestFilesOfAClientThatIsGone(t *testing.T) {
 	_, err = c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute,
+		time.Millisecond)
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(maps), mappedName(t, mem)), "the test's own")
@@ -329,7 +345,8 @@ func mappedName(t *testing.T, mem []byte) string {
 	mem[0] ^= 1
 	defer func() { mem[0] ^= 1 }()
 	for _, name := range list {
-		if b, err := os.ReadFile(name); err == nil && len(b) == len(mem) && b[0] == mem[0] && string(b[:blockSize]) == string(mem[:blockSize]) {
+		if b, err := os.ReadFile(name); err == nil && len(b) == len(mem) && b[0] == mem[0] &&
+			string(b[:blockSize]) == string(mem[:blockSize]) {
 			return name
 		}
 	}

@@ -66,7 +66,8 @@ func attachMemory(_ context.Context, r *request) (message, error) {
 	twice, many := g.files[m.Memory] != nil, len(g.files) >= mostAttached
 	g.mu.Unlock()
 	if twice {
-		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "memory", Value: m.Memory, Limit: "a number that is not in use"}
+		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "memory", Value: m.Memory,
+			Limit: "a number that is not in use"}
 	}
 	if many {
 		return nil, skep.Invalidf(op, "files", mostAttached+1, mostAttached)
@@ -123,7 +124,8 @@ func prepareDetachMemory(r *request) (func(context.Context) (message, error), er
 			defer g.mu.Unlock()
 			if a.holds > 0 {
 				a.leaves = nil
-				return nil, &skep.Error{Op: op, Kind: skep.NotReleased, Field: "memory", Value: m.N, Limit: "not used by sessions and puts", Err: ctx.Err()}
+				return nil, &skep.Error{Op: op, Kind: skep.NotReleased, Field: "memory", Value: m.N,
+					Limit: "not used by sessions and puts", Err: ctx.Err()}
 			}
 		}
 		g.mu.Lock()
@@ -161,11 +163,13 @@ func (g *region) place(at, n uint64, h *uses) ([]byte, error) {
 		return nil, skep.Invalidf(op, "memory", at>>fileShift, "the number of one that is attached")
 	}
 	if a.gone.Load() {
-		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "memory", Value: a.number, Limit: "a file that was not cut short; attach it anew"}
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "memory", Value: a.number,
+			Limit: "a file that was not cut short; attach it anew"}
 	}
 	mem, off := a.mem.Bytes(), at&(1<<fileShift-1)
 	if off > uint64(len(mem)) || n > uint64(len(mem))-off {
-		return nil, skep.Invalidf(op, "range", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("within %d bytes", len(mem)))
+		return nil, skep.Invalidf(op, "range", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("within %d bytes",
+			len(mem)))
 	}
 	if !slices.Contains(*h, a) {
 		*h = append(*h, a)

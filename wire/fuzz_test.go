@@ -40,8 +40,9 @@ var bodiesOf = map[Type]func() message{
 	TypeList:            func() message { return &listRequest{} }, TypeList | answer: func() message { return &listResult{} },
 	TypeStats | answer: func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
 	TypeEventBatch: func() message { return &eventBatch{} }, TypeAdmin: func() message { return &adminRequest{} },
-	TypeAttachMemory: func() message { return &attachMemoryRequest{} }, TypeDetachMemory: func() message { return &number{} },
-	TypeAttach: func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
+	TypeAttachMemory: func() message { return &attachMemoryRequest{} },
+	TypeDetachMemory: func() message { return &number{} },
+	TypeAttach:       func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
 }
 
 // allowance is a purse with a bottom.

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/shm"
@@ -43,7 +41,7 @@ type sharedMemory struct {
 	files    []*AttachedMemory // never changed in place
 	number   uint64            // of the last of them
 
-	offering *semaphore.Weighted // of files, one at a time
+	offering chan struct{} // full while a file is offered
 }
 
 type span struct{ off, n int64 }
@@ -51,7 +49,8 @@ type span struct{ off, n int64 }
 const ringBytes = ringEntries * shm.EntrySize
 
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
-	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1), sessions: map[uint64]*clientSession{}, done: make(chan struct{}), offering: attachTurn()}
+	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1),
+		sessions: map[uint64]*clientSession{}, done: make(chan struct{}), offering: make(chan struct{}, 1)}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
@@ -115,7 +114,8 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.mu.Lock()
 	s.conn = nil
 	s.mu.Unlock()
-	if err := x.sendWith(ctx, TypeAttach, &attachRequest{Size: uint64(s.size), Entries: ringEntries}, s.mem.Fd(), s.event.Fd()); err != nil {
+	if err := x.sendWith(ctx, TypeAttach, &attachRequest{Size: uint64(s.size), Entries: ringEntries}, s.mem.Fd(),
+		s.event.Fd()); err != nil {
 		return err
 	}
 	// Only now does no earlier session write to the ring.

@@ -179,8 +179,10 @@ func vectors() []vector {
 			map[string]any{"name": "scrub", "json": `{"rate":1000000}`}},
 		{"attach", "16 MiB with a ring of 4,096 entries at its start; two descriptors come with it.", Header{Type: TypeAttach, Call: 60},
 			&attachRequest{Size: 16 << 20, Entries: 4096}, "", map[string]any{"size": 16 << 20, "ring": 0, "entries": 4096}},
-		{"attach-memory", "A file's bytes 1 MiB to 17 MiB as memory 3; one descriptor comes with it.", Header{Type: TypeAttachMemory, Call: 61},
-			&attachMemoryRequest{Memory: 3, Offset: 1 << 20, Size: 16 << 20}, "", map[string]any{"memory": 3, "offset": 1 << 20, "size": 16 << 20}},
+		{"attach-memory", "A file's bytes 1 MiB to 17 MiB as memory 3; one descriptor comes with it.",
+			Header{Type: TypeAttachMemory, Call: 61},
+			&attachMemoryRequest{Memory: 3, Offset: 1 << 20, Size: 16 << 20}, "", map[string]any{"memory": 3,
+				"offset": 1 << 20, "size": 16 << 20}},
 		{"goodbye", "The server closes the connection in ten seconds.", Header{Type: TypeGoodbye}, &goodbye{10 * time.Second, "shutting down"}, "",
 			map[string]any{"after": 10_000_000_000, "reason": "shutting down"}},
 	}

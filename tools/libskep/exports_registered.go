@@ -16,7 +16,8 @@ import (
 )
 
 //export skepgo_mem_register
-func skepgo_mem_register(s C.skep_store, memory unsafe.Pointer, n C.int64_t, fd C.int, offset, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+func skepgo_mem_register(s C.skep_store, memory unsafe.Pointer, n C.int64_t, fd C.int, offset,
+	timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

@@ -208,8 +208,8 @@ func TestBlocks(t *testing.T) {
 	})
 }
 
-// An engine's own memory: nothing of what is saved from it and loaded into it goes through the socket. A server on a drive
-// whose client cuts the file short goes on, and so does the drive.
+// An engine's own memory: nothing of what is saved from it and loaded into it goes through the socket. A server on
+// a drive whose client cuts the file short goes on, and so does the drive.
 func TestRegisteredMemory(t *testing.T) {
 	t.Parallel()
 	program := compiled(t, "testdata/registered.c", built(t), "-lrt", "-Wl,-rpath,"+filepath.Dir(built(t)))
@@ -244,7 +244,8 @@ func serving(t *testing.T) string {
 
 func served(t *testing.T) (string, *wire.Server) {
 	return servedOn(t, func(_ int, _ string, _ bool, size int64) (device.Device, error) {
-		return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20, Latency: 100 * time.Microsecond})
+		return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20,
+			Latency: 100 * time.Microsecond})
 	})
 }
 

@@ -91,7 +91,8 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
-	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{}, streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{},
+	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{},
+		streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{},
 		registered: map[uintptr]*wire.AttachedMemory{}}
 	var err error
 	if sp.Connect != "" {

@@ -25,27 +25,31 @@ func Map(fd int, offset, size int64) (*Region, error) {
 		return nil, err
 	}
 	if offset%page != 0 || size%page != 0 || size == 0 {
-		return nil, skep.Invalidf(op, "offset and size in bytes", fmt.Sprintf("%d %d", offset, size), fmt.Sprintf("multiples of %d", page))
+		return nil, skep.Invalidf(op, "offset and size in bytes", fmt.Sprintf("%d %d", offset, size),
+			fmt.Sprintf("multiples of %d", page))
 	}
 	mem, err := mapping(fd, offset, size)
 	if err != nil {
-		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: "cannot be mapped", Limit: "open for reading and writing", Err: err}
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: "cannot be mapped",
+			Limit: "open for reading and writing", Err: err}
 	}
 	return &Region{mem: mem}, nil
 }
 
-// checkFile says how large the file's pages are. It asks first for seals: who has such is a file in memory, and of other
-// files the rest may wait for whoever made them.
+// checkFile says how large the file's pages are. It asks first for seals: who has such is a file in memory, and of
+// other files the rest may wait for whoever made them.
 func checkFile(fd int, offset, size int64) (page int64, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil {
-		return 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "file", Value: "elsewhere", Limit: "in memory: of tmpfs or hugetlbfs", Err: err}
+		return 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "file", Value: "elsewhere",
+			Limit: "in memory: of tmpfs or hugetlbfs", Err: err}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return 0, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Err: err}
 	}
 	if offset < 0 || size < 0 || offset > st.Size || size > st.Size-offset {
-		return 0, skep.Invalidf(op, "range", fmt.Sprintf("%d bytes at %d", size, offset), fmt.Sprintf("within the file's %d bytes", st.Size))
+		return 0, skep.Invalidf(op, "range", fmt.Sprintf("%d bytes at %d", size, offset),
+			fmt.Sprintf("within the file's %d bytes", st.Size))
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -64,7 +68,8 @@ func Guarded(mem []byte, f func()) (err error) {
 			return
 		}
 		at, ok := r.(interface{ Addr() uintptr })
-		if first := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); !ok || at.Addr() < first || at.Addr()-first >= uintptr(len(mem)) {
+		if first := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); !ok || at.Addr() < first ||
+			at.Addr()-first >= uintptr(len(mem)) {
 			panic(r)
 		}
 		err = &skep.Error{Op: op, Kind: skep.Invalid, Field: "attached memory", Value: "a page that is not there any more",
@@ -74,8 +79,8 @@ func Guarded(mem []byte, f func()) (err error) {
 	return nil
 }
 
-// Find gives the file in memory that is mapped, shared and writable, where mem lies, and the offset there. The descriptor is
-// the caller's to close.
+// Find gives the file in memory that is mapped, shared and writable, where mem lies, and the offset there. The
+// descriptor is the caller's to close.
 func Find(mem []byte) (fd int, offset int64, err error) {
 	if len(mem) == 0 {
 		return -1, 0, skep.Invalidf(op, "memory", "none", "some")
@@ -97,7 +102,8 @@ func Find(mem []byte) (fd int, offset int64, err error) {
 	case at.to == 0 || at.inode == 0:
 		return -1, 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "memory", Value: "no file's", Limit: "a mapped file"}
 	case at.flags != "rw-s":
-		return -1, 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "mapping", Value: at.flags, Limit: "rw-s: shared, read and written"}
+		return -1, 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "mapping", Value: at.flags,
+			Limit: "rw-s: shared, read and written"}
 	case uint64(len(mem)) > at.to-first:
 		return -1, 0, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "memory", Value: "several mappings", Limit: "one"}
 	}
@@ -164,7 +170,8 @@ func openMapped(m *mapped) (int, error) {
 		}
 		unix.Close(fd)
 	}
-	return -1, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "file of the mapping", Value: m.path, Limit: "one that this process can open or has open"}
+	return -1, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "file of the mapping", Value: m.path,
+		Limit: "one that this process can open or has open"}
 }
 
 // SameUser says whether the process that made the connection, over a Unix socket, was of this one's user.

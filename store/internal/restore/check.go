@@ -102,11 +102,16 @@ func (ch *chunk) complete() {
 		ch.share()
 		err = ch.deliver()
 	}
-	if err != errGone && (skep.KindOf(err) == skep.Damaged || device.BadMemory(err)) && exposed(ch.pieces) && !ch.abandoned {
+	if err == errGone { // no other copy would have a place to go to
+		ch.disband()
+		ch.finish(err)
+		return
+	}
+	if (skep.KindOf(err) == skep.Damaged || device.BadMemory(err)) && exposed(ch.pieces) && !ch.abandoned {
 		ch.readPrivately()
 		return
 	}
-	if err != nil && err != errGone && !ch.abandoned {
+	if err != nil && !ch.abandoned {
 		if err = ch.again(err); err == nil {
 			for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
 				queue(r.drive, r)

@@ -8,12 +8,13 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A destination may be a mapped file that somebody cuts short (a client's: package wire). The kernel says EFAULT where a
-// drive is to write there. Where this process touches such a page it would end, so each place that reads or writes
-// destinations does so by touch.
+// A destination may be a mapped file that somebody cuts short (a client's: package wire). The kernel says EFAULT
+// where a drive is to write there. Where this process touches such a page it would end, so each place that reads or
+// writes destinations does so by touch.
 
 // errGone is what becomes of a chunk whose destination is not there: it says nothing of the block, or of a drive.
-var errGone = &skep.Error{Op: "restore", Kind: skep.Invalid, Field: "destination", Value: "memory that is not there any more",
+var errGone = &skep.Error{Op: "restore", Kind: skep.Invalid, Field: "destination",
+	Value: "memory that is not there any more",
 	Limit: "mapped, in a file that is not cut short", Err: syscall.EFAULT}
 
 // touch runs f, which reads or writes ch's destination and holds no lock that it would not give back.
