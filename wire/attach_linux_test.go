@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -390,4 +391,41 @@ func TestFilesOfAnotherUserAreRefused(t *testing.T) {
 	_, mem := inMemory(t, 1<<20)
 	_, err := c.AttachFound(t.Context(), mem)
 	require.ErrorIs(t, err, skep.Denied)
+}
+
+// lending is a client whose Alloc gives memory of an attached file, as long as that lasts.
+type lending struct {
+	*far
+	mu   sync.Mutex
+	left []byte
+}
+
+type lentFile struct{ mem []byte }
+
+func (m lentFile) Bytes() []byte { return m.mem }
+func (lentFile) Release()        {}
+
+func (l *lending) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	over := ctx.Err() != nil || l.ctx.Err() != nil
+	if padded := (n + pageSize - 1) &^ (pageSize - 1); n > 0 && !over && padded <= int64(len(l.left)) {
+		m := lentFile{l.left[:n:n]}
+		l.left = l.left[padded:]
+		return m, nil
+	}
+	return l.far.Alloc(ctx, n)
+}
+
+// A Store whose callers' memory lies in an attached file is a Store like any other.
+func TestContractAttachedFile(t *testing.T) {
+	t.Parallel()
+	storetest.Test(t, func(t *testing.T, c storetest.Config) skep.Store {
+		_, mem := inMemory(t, 32<<20)
+		st, ok := contract("unix", func(o *Options) { o.SharedMemory = 1 })(t, c).(*far)
+		require.True(t, ok)
+		_, err := st.AttachFound(t.Context(), mem)
+		require.NoError(t, err)
+		return &lending{far: st, left: mem}
+	})
 }

@@ -212,7 +212,7 @@ func TestBlocks(t *testing.T) {
 // a drive whose client cuts the file short goes on, and so does the drive.
 func TestRegisteredMemory(t *testing.T) {
 	t.Parallel()
-	program := compiled(t, "testdata/registered.c", built(t), "-lrt", "-Wl,-rpath,"+filepath.Dir(built(t)))
+	program := compiled(t, "testdata/registered.c", built(t), "-lrt", "-lpthread", "-Wl,-rpath,"+filepath.Dir(built(t)))
 	check := func(t *testing.T, args ...string) {
 		cmd := exec.Command(program, args...)
 		cmd.Stderr = t.Output()

@@ -22,6 +22,11 @@
 // make wait. The eventfd is signalled through the kernel and never written to: whether a write to
 // it waits is for the client to say, at any time.
 //
+// A file that is there already (Map) has no seals: whoever has it may cut it short, and a page that is not there is a SIGBUS
+// for who touches it. It is touched by Guarded only, and by the Store, which guards what it does with destinations; for
+// the kernel such a page is an error of the call, EFAULT. Only files in memory are mapped: a page of another waits for
+// its file system, which may be a client's own process.
+//
 // The bytes of a destination are the client's to overwrite at any time. The Store checks
 // them where they land; what the client does to them afterwards, or meanwhile, reaches
 // no other client: nothing is ever taken from there into the Store's own memory but the

@@ -4,6 +4,7 @@
 #include "skep.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,42 @@ static void whole(const uint8_t *memory, int n) {
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < BLOCK; k++)
 			check(results[i] == 0 && memory[i * BLOCK + k] == byte(i, k), "a byte of a block");
+}
+
+static int file;
+static volatile int over;
+
+/* cutting makes the file short and long again, all the time. */
+static void *cutting(void *none) {
+	for (unsigned i = 1; !over; i = i * 1103515245 + 12345)
+		check(ftruncate(file, i >> 8 & 1 ? BYTES : (i >> 9) % (BYTES / 4096) * 4096) == 0, "cut");
+	return none;
+}
+
+/* restless saves and loads while the file is cut: each block is whole or is said not to be, and the server lives. */
+static void restless(uint8_t *memory) {
+	pthread_t cuts;
+	uint8_t name[SKEP_KEY];
+	const void *from = memory + BLOCKS * BLOCK;
+	void *at[BLOCKS];
+	memset(name, 200, sizeof name);
+	for (int i = 0; i < BLOCKS; i++)
+		at[i] = memory + i * BLOCK;
+	over = 0;
+	check(pthread_create(&cuts, 0, cutting, 0) == 0, "a thread");
+	for (int round = 0; round < 60; round++) {
+		if (skep_mem_register(store, memory, BYTES, file, 0, 0, &err) != 0)
+			continue; /* just now it is too short */
+		for (int i = 0; i < 3; i++) {
+			int rc = skep_load(store, &scope, keys, BLOCKS, 0, at, lengths, 60000, results, &err);
+			check(rc == 0 || rc == INVALID, "what a load of a file that is cut returns");
+			rc = skep_save(store, &scope, 0, 0, name, 1, &from, lengths, 60000, results, 0, &err);
+			check(rc == 0 || rc == INVALID, "what a save from a file that is cut returns");
+		}
+		must(skep_mem_unregister(store, memory, 0, &err), "unregister");
+	}
+	over = 1;
+	pthread_join(cuts, 0);
 }
 
 int main(int argc, char **argv) {
@@ -95,6 +132,8 @@ int main(int argc, char **argv) {
 		from[0] = memory;
 		check(skep_save(store, &scope, 0, 0, keys, 1, from, lengths, 0, results, 0, &err) == INVALID, "nothing is saved from there");
 		must(skep_mem_unregister(store, memory, 0, &err), "unregister");
+		file = fd;
+		restless(memory);
 		uint8_t *own = malloc(BLOCKS * BLOCK);
 		load(own, 0);
 		whole(own, BLOCKS);
