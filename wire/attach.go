@@ -105,15 +105,19 @@ func (a *AttachedMemory) Attached() error {
 // afterwards.
 //
 // Errors: NotReleased (the server may write to it yet: it stays attached, as far as it was, and Detach may be called
-// again), Deadline.
+// again), Conflict (another Detach of it is under way), Deadline.
 func (a *AttachedMemory) Detach(ctx context.Context) error {
 	const op = "detach memory"
 	s := a.c.shared
 	s.mu.Lock()
 	x := s.conn
 	known, live := slices.Contains(s.files, a), a.conn != nil && a.conn == x
+	tainted := s.isTaintedLocked(span{a.at(), int64(len(a.mem))})
 	s.mu.Unlock()
-	if !known {
+	switch {
+	case !known && tainted: // the Client was closed
+		return notReleased(op)
+	case !known:
 		return nil
 	}
 	if live {
@@ -121,7 +125,7 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 		_, err := x.call(within, TypeDetachMemory, &number{a.number}, nil, nil)
 		cancel()
 		switch k := skep.KindOf(err); {
-		case err == nil:
+		case err == nil || k == skep.Invalid: // an earlier Detach had no answer, and has been carried out
 			s.forgetFile(a)
 			return nil
 		case k != skep.Unavailable && k != skep.Closed:
@@ -166,7 +170,8 @@ func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
 		return skep.Invalidf("attach memory", "files", len(s.files)+1, mostAttached)
 	}
 	for _, b := range s.files {
-		if _, ok := inside(b.mem, a.mem[:1]); ok {
+		_, in := inside(b.mem, a.mem[:1])
+		if _, around := inside(a.mem, b.mem[:1]); in || around {
 			return skep.Invalidf("attach memory", "memory", "attached already", "memory that is not")
 		}
 	}
@@ -228,7 +233,7 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	case x.hi.Features&FeatureMemory == 0:
 		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "knows no attached files"}
 	default:
-		within, cancel := context.WithTimeout(ctx, x.c.opt.Timeout)
+		within, cancel := context.WithTimeout(ctx, x.c.opt.Patience)
 		defer cancel()
 		for err = s.sendFile(within, x, a); errors.Is(err, skep.Overloaded); err = s.sendFile(within, x, a) {
 			select { // what an earlier connection had is being unmapped

@@ -161,8 +161,8 @@ func TestAFileIsCutShortUnderAPut(t *testing.T) {
 func TestAttachRefuses(t *testing.T) {
 	t.Parallel()
 	_, c := attaching(t, ServerOptions{Limits: Limits{SharedMemory: 16 << 20}})
-	file, mem := inMemory(t, 1<<20)
-	fd := int(file.Fd())
+	file, whole := inMemory(t, 1<<20+4096)
+	mem, fd := whole[:1<<20], int(file.Fd())
 	readOnly, err := os.Open(file.Name())
 	require.NoError(t, err)
 	defer readOnly.Close()
@@ -184,7 +184,7 @@ func TestAttachRefuses(t *testing.T) {
 		"no descriptor":     {mem, -1, 0, skep.Invalid, "descriptor"},
 		"not whole pages":   {mem[:5000], fd, 0, skep.Invalid, "multiples of 4096"},
 		"an odd offset":     {mem[:4096], fd, 5, skep.Invalid, "multiples of 4096"},
-		"past the end":      {mem, fd, 4096, skep.Invalid, "within the file's 1048576 bytes"},
+		"past the end":      {mem, fd, 8192, skep.Invalid, "within the file's 1052672 bytes"},
 		"read only":         {mem, int(readOnly.Fd()), 0, skep.Invalid, "open for reading and writing"},
 		"on a disk":         {mem, int(onDisk.Fd()), 0, skep.Unsupported, "in memory"},
 		"over the limit":    {many, int(large.Fd()), 0, skep.Invalid, "size in bytes"},
@@ -202,6 +202,8 @@ func TestAttachRefuses(t *testing.T) {
 	a, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
 	_, err = c.AttachFound(t.Context(), mem[4096:])
+	require.ErrorContains(t, err, "attached already")
+	_, err = c.Attach(t.Context(), whole, int(file.Fd()), 0)
 	require.ErrorContains(t, err, "attached already")
 	// What its limit leaves is less than 10 MiB: not now, but later.
 	x := c.slots[0].conn
@@ -271,7 +273,7 @@ func TestPlacesOutsideAttachedFiles(t *testing.T) {
 func TestDetachWaitsForSessions(t *testing.T) {
 	t.Parallel()
 	r, c := attaching(t, ServerOptions{})
-	_, mem := inMemory(t, 1<<20)
+	file, mem := inMemory(t, 1<<20)
 	a, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
 	ch := chainOf(t, c, "t", 4)
@@ -304,6 +306,9 @@ func TestDetachWaitsForSessions(t *testing.T) {
 	require.NoError(t, a.Attached())
 	require.True(t, c.Shares(mem))
 
+	unheard := *a // as if the answer of the Detach below were lost
+	unheard.fd, err = dupFile(int(file.Fd()))
+	require.NoError(t, err)
 	go func() { ended <- a.Detach(t.Context()) }()
 	require.Eventually(t, waits, time.Minute, time.Millisecond)
 	select {
@@ -317,6 +322,11 @@ func TestDetachWaitsForSessions(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 	require.NoError(t, <-ended)
 	requireMapped(t, r, 0)
+	c.shared.mu.Lock()
+	c.shared.files = append(c.shared.files, &unheard)
+	c.shared.mu.Unlock()
+	require.NoError(t, unheard.Detach(t.Context()))
+	require.Empty(t, c.shared.files)
 }
 
 // When a client is gone, with a session under way, the server unmaps its files; while it was there it counted them.

@@ -110,6 +110,9 @@ func prepareDetachMemory(r *request) (func(context.Context) (message, error), er
 		a := g.files[m.N]
 		if a == nil || a.leaves != nil {
 			g.mu.Unlock()
+			if a != nil {
+				return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "memory", Value: m.N, Limit: "one that is not leaving"}
+			}
 			return nil, skep.Invalidf(op, "memory", m.N, "the number of one that is attached")
 		}
 		a.leaves = make(chan struct{})
