@@ -16,12 +16,12 @@ func (s *Store) to(v *view) skep.Store {
 	return many{s, v}
 }
 
-// lacked carries out what no step has brought to a cluster of several nodes: see the package's text.
-func (s *Store) lacked() skep.Store {
-	if one := s.now.Load().only(); one != nil {
-		return one
+// lacking is st, but for what no step has brought to a cluster of several nodes: see the package's text.
+func lacking(st skep.Store) skep.Store {
+	if _, several := st.(many); several {
+		return skep.UnsupportedStore{}
 	}
-	return skep.UnsupportedStore{}
+	return st
 }
 
 // Renew implements skep.Store.
@@ -89,28 +89,45 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.Session, error) { return st.Restore(ctx, r) })
 }
 
+// numbers notes that a Store without a map gives its callers the server's numbers of namespaces.
+func (s *Store) numbers(st skep.Store, err error) {
+	if err == nil && st == skep.Store(s.seed) {
+		s.numbered.Store(true)
+	}
+}
+
 // OpenNamespace implements skep.Store.
 func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) {
-		return st.OpenNamespace(ctx, spec)
+		out, err := st.OpenNamespace(ctx, spec)
+		s.numbers(st, err)
+		return out, err
 	})
 }
 
 // Namespaces implements skep.Store.
 func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) { return st.Namespaces(ctx) })
+	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
+		out, err := st.Namespaces(ctx)
+		s.numbers(st, err)
+		return out, err
+	})
 }
 
 // NamespacesOf implements skep.Store.
 func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
 	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
-		return st.NamespacesOf(ctx, tenant)
+		out, err := st.NamespacesOf(ctx, tenant)
+		s.numbers(st, err)
+		return out, err
 	})
 }
 
 // FindNamespace implements skep.Store.
 func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) { return st.FindNamespace(ctx, id) })
+	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) {
+		return st.FindNamespace(ctx, id)
+	})
 }
 
 // DeleteNamespace implements skep.Store.
@@ -142,31 +159,43 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 
 // CountBlocks implements skep.Store.
 func (s *Store) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
-	return s.lacked().CountBlocks(ctx, id)
+	return by(ctx, s, func(ctx context.Context, st skep.Store) (int64, error) {
+		return lacking(st).CountBlocks(ctx, id)
+	})
 }
 
 // ListKeys implements skep.Store.
-func (s *Store) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, n int) ([]skep.Key, uint64, error) {
-	return s.lacked().ListKeys(ctx, id, from, n)
+func (s *Store) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
+	err = act(ctx, s, func(ctx context.Context, st skep.Store) (err error) {
+		keys, next, err = lacking(st).ListKeys(ctx, id, from, n)
+		return err
+	})
+	return keys, next, err
 }
 
 // PutSidecar implements skep.Store.
 func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
-	return s.lacked().PutSidecar(ctx, sc, key, pieces)
+	return act(ctx, s, func(ctx context.Context, st skep.Store) error {
+		return lacking(st).PutSidecar(ctx, sc, key, pieces)
+	})
 }
 
 // Sidecar implements skep.Store.
 func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
-	return s.lacked().Sidecar(ctx, sc, key)
+	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.SidecarPiece, error) {
+		return lacking(st).Sidecar(ctx, sc, key)
+	})
 }
 
 // Register implements skep.Store.
-func (s *Store) Register(mem []byte) (func(), error) { return s.lacked().Register(mem) }
+func (s *Store) Register(mem []byte) (func(), error) {
+	return lacking(s.to(s.now.Load())).Register(mem)
+}
 
 // DeviceCount implements skep.Store.
-func (s *Store) DeviceCount() (int, error) { return s.lacked().DeviceCount() }
+func (s *Store) DeviceCount() (int, error) { return lacking(s.to(s.now.Load())).DeviceCount() }
 
 // DeviceOf implements skep.Store.
 func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (int, error) {
-	return s.lacked().DeviceOf(sc, key)
+	return lacking(s.to(s.now.Load())).DeviceOf(sc, key)
 }

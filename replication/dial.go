@@ -13,28 +13,58 @@ import (
 //
 // Errors: those of wire.Dial; Unsupported (the server is no node of a cluster); Invalid (the options, or the map).
 func Dial(ctx context.Context, o wire.Options) (*Store, error) {
-	const op = "dial cluster"
-	switch {
-	case o.Dialer != nil:
-		return nil, skep.Invalidf(op, "dialer", "set", "unset: it would reach one node for all")
-	case o.SharedMemory != 0:
-		return nil, skep.Invalidf(op, "shared memory", o.SharedMemory, "0: it is one server's")
-	}
-	first, err := wire.Dial(ctx, o)
+	s, err := Connect(o)
 	if err != nil {
 		return nil, err
 	}
-	text, err := first.ClusterMap(ctx)
-	_ = first.Close()
+	text, err := s.seed.ClusterMap(ctx)
+	if err == nil {
+		var m *clustermap.Map
+		if m, err = clustermap.Parse(text); err == nil {
+			err = s.adopt(ctx, s.now.Load(), m)
+		}
+	}
 	if err != nil {
+		_ = s.Close()
 		return nil, err
 	}
-	m, err := clustermap.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	return Open(m, o)
+	return s, nil
 }
+
+// Connect makes a Store of the server at o.Addr, and of its whole cluster where it is a node of one. It connects to
+// none: the first call does, and asks for the map. The other nodes are spoken to at the addresses that the map has, by
+// the same options.
+//
+// Memory that Alloc lends is the one server's, and so is o.SharedMemory: what comes from or goes to another node passes
+// a socket. Client is for the rest of that.
+//
+// Errors: Invalid (the options).
+func Connect(o wire.Options) (*Store, error) {
+	if o.Dialer != nil {
+		return nil, skep.Invalidf("dial cluster", "dialer", "set", "unset: it would reach one node for all")
+	}
+	c, err := wire.NewClient(o)
+	if err != nil {
+		return nil, err
+	}
+	s := made(o.Log, 0)
+	s.seed = c
+	o.SharedMemory = 0
+	s.open = func(n clustermap.Node) (skep.Store, error) {
+		o := o
+		o.Addr = n.Addr
+		return wire.NewClient(o)
+	}
+	n := &node{Node: clustermap.Node{Addr: o.Addr}, st: c}
+	v := &view{of: &clustermap.Map{}, nodes: []*node{n}}
+	v.owner = v.nodes
+	s.now.Store(v)
+	return s, nil
+}
+
+// Client is the client of the server that Connect or Dial was given the address of: for memory, which is that
+// server's. What it finds and stores is not the cluster's. nil where the Store has none.
+func (s *Store) Client() *wire.Client { return s.seed }
 
 // Open makes a Store of the nodes of a map, with a client of each by the same options, whose Addr counts for nothing.
 // It connects to none of them: the first call does.
@@ -47,9 +77,6 @@ func Open(m *clustermap.Map, o wire.Options) (*Store, error) {
 		for _, st := range stores {
 			_ = st.Close()
 		}
-	}
-	if len(m.Nodes) > 1 {
-		o.Strict = true // that a node is away is this Store's to forgive
 	}
 	dial := func(n clustermap.Node) (skep.Store, error) {
 		o := o

@@ -1,6 +1,7 @@
 // Package replication makes one Store of many nodes, each of which is a Store: a server that a wire client speaks to,
 // as a rule. Each block is on one node, or on as many as the map says replicas; nothing repairs them.
 //
+//	Connect      a Store of a server, and of its whole cluster where it is a node: by one address
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
 //	New          the same over any Stores
 //	clustermap   the map: nodes, weights, seed, epoch; a file
@@ -39,7 +40,8 @@
 //	          ended and says that nothing is written there any more; else it is a miss (retry.go)
 //	delete    at every node; a block counts once
 //
-// A cluster of one node is that node: calls go to its Store as they are (calls.go).
+// A cluster of one node is that node: calls go to its Store as they are (calls.go). So do calls by Connect before there
+// is a map: to a server that turns out to be a node they are not sent, and are made again by its map (wire.WithEpoch).
 //
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
 // every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.

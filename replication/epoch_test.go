@@ -26,6 +26,7 @@ type fleet struct {
 	dir     string
 	servers []*wire.Server
 	stores  []*memstore.Store
+	silent  bool // servers do not say which node they are
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -51,27 +52,40 @@ func (f *fleet) encode(m *clustermap.Map) []byte {
 	return b
 }
 
-// start starts the next node, which has the map.
-func (f *fleet) start(m *clustermap.Map) {
+// start starts the next node, which has the map, and gives what stops it.
+func (f *fleet) start(m *clustermap.Map) (stop func()) {
+	f.Helper()
+	st := memstore.New(memstore.Options{})
+	f.Cleanup(func() { assert.NoError(f, st.Close()) })
+	name := m.Nodes[len(f.servers)].Name
+	if f.silent {
+		name = ""
+	}
+	return f.serve(st, wire.ServerOptions{ClusterMap: f.encode(m), Epoch: m.Epoch, Node: name})
+}
+
+// serve starts the next server, of a Store.
+func (f *fleet) serve(st *memstore.Store, o wire.ServerOptions) (stop func()) {
 	f.Helper()
 	h, err := auth.TokenHash(operator)
 	require.NoError(f, err)
-	d, err := auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
+	o.Auth, err = auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
 	require.NoError(f, err)
-	st := memstore.New(memstore.Options{})
-	srv, err := wire.NewServer(st, wire.ServerOptions{Auth: d, Drain: time.Second, ClusterMap: f.encode(m), Epoch: m.Epoch})
+	o.Drain = time.Second
+	srv, err := wire.NewServer(st, o)
 	require.NoError(f, err)
 	l, err := net.Listen("unix", filepath.Join(f.dir, fmt.Sprint(len(f.servers))))
 	require.NoError(f, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx, l) }()
-	f.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		assert.NoError(f, <-done)
-		assert.NoError(f, st.Close())
 	})
+	f.Cleanup(stop)
 	f.servers, f.stores = append(f.servers, srv), append(f.stores, st)
+	return stop
 }
 
 // tell gives nodes a newer map.
@@ -84,12 +98,11 @@ func (f *fleet) tell(m *clustermap.Map, nodes ...int) {
 
 func (f *fleet) dial() *rig {
 	f.Helper()
-	s, err := Dial(f.Context(), wire.Options{Addr: "unix:" + filepath.Join(f.dir, "0"), Token: operator, Timeout: time.Minute, Patience: time.Minute, Silence: time.Minute})
+	s, err := Dial(f.Context(), patient("unix:"+filepath.Join(f.dir, "0")))
 	require.NoError(f, err)
 	f.Cleanup(func() { assert.NoError(f, s.Close()) })
 	r := &rig{T: f.T, Store: s}
-	r.ns, err = r.OpenNamespace(f.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
-	require.NoError(f, err)
+	r.openNamespace(skep.Cache)
 	return r
 }
 

@@ -11,7 +11,15 @@ import (
 )
 
 // mark has the calls of ctx say which map they are by.
-func (v *view) mark(ctx context.Context) context.Context { return wire.WithEpoch(ctx, v.of.Epoch) }
+func (v *view) mark(ctx context.Context) context.Context {
+	if !v.mapped() {
+		return wire.WithEpoch(ctx, 0)
+	}
+	return wire.WithEpoch(ctx, max(v.of.Epoch, 1))
+}
+
+// mapped says whether there is a map: what Connect makes has none at first.
+func (v *view) mapped() bool { return v.table != nil }
 
 // only is the Store of a cluster that has had one node.
 func (v *view) only() skep.Store {
@@ -66,7 +74,7 @@ func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 			if err == nil && m.Epoch <= v.of.Epoch {
 				return
 			}
-			if err == nil {
+			if err == nil && v.mapped() {
 				err = m.Succeeds(v.of)
 			}
 			if err != nil {
@@ -91,6 +99,15 @@ func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	const op = "newer map"
 	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)], table: placement.New(m)}
+	first := !v.mapped() // what there is is the seed, of whose place nothing is known
+	name := ""
+	if first {
+		var err error
+		if name, err = s.seed.Node(ctx); err != nil {
+			return err
+		}
+		next.nodes = nil
+	}
 	var made []skep.Store
 	drop := func(err error) error {
 		for _, st := range made {
@@ -101,9 +118,13 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	for _, mn := range m.Nodes {
 		var n *node
 		for _, old := range v.owner {
-			if old.ID == mn.ID && old.Addr == mn.Addr {
+			if !first && old.ID == mn.ID && old.Addr == mn.Addr {
 				n = old
 			}
+		}
+		if first && (mn.Name == name || name == "" && mn.Addr == v.owner[0].Addr) {
+			n = &node{Node: mn, i: len(next.nodes), st: s.seed}
+			next.nodes = append(next.nodes, n)
 		}
 		if n == nil {
 			if s.open == nil {
@@ -119,8 +140,16 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 		}
 		next.owner = append(next.owner, n)
 	}
-	if v.only() != nil && next.only() == nil {
-		if err := s.outgrow(ctx, v.nodes[0]); err != nil {
+	if v.only() != nil && next.only() == nil && (!first || s.numbered.Load()) {
+		n := v.nodes[0]
+		if first {
+			n = next.seedNode(s)
+		}
+		if n == nil {
+			return drop(&skep.Error{Op: op, Kind: skep.Unsupported, Field: "node", Value: name,
+				Limit: "one of the map: it was a server of its own before, with namespaces; open the Store anew"})
+		}
+		if err := s.outgrow(ctx, next, n); err != nil {
 			return drop(err)
 		}
 	}
@@ -129,6 +158,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 		s.mu.Unlock()
 		return drop(&skep.Error{Op: op, Kind: skep.Closed})
 	}
+	next.beStrict()
 	s.now.Store(next)
 	s.mu.Unlock()
 	for _, n := range v.owner {
@@ -136,6 +166,28 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	}
 	s.merge.keepUp(next)
 	return nil
+}
+
+// seedNode is the node whose Store is the seed; nil: none.
+func (v *view) seedNode(s *Store) *node {
+	for _, n := range v.owner {
+		if c, ok := n.st.(*wire.Client); ok && c == s.seed {
+			return n
+		}
+	}
+	return nil
+}
+
+// beStrict has the clients of several nodes say that a node is away: what is to be done then is the Store's to say.
+func (v *view) beStrict() {
+	if len(v.owner) == 1 {
+		return
+	}
+	for _, n := range v.owner {
+		if c, ok := skep.As[interface{ SetStrict() }](n.st); ok {
+			c.SetStrict()
+		}
+	}
 }
 
 func has(list []*node, n *node) bool {
@@ -148,14 +200,14 @@ func has(list []*node, n *node) bool {
 }
 
 // outgrow keeps the numbers of namespaces that callers have of a cluster's only node, when another one comes.
-func (s *Store) outgrow(ctx context.Context, n *node) error {
+func (s *Store) outgrow(ctx context.Context, v *view, n *node) error {
 	trips := n.trips.Load()
 	list, err := n.st.Namespaces(ctx)
 	if err != nil {
 		return err
 	}
 	for _, info := range list {
-		if _, err := s.spaces.heardAs(n, trips, info, info.ID); err != nil {
+		if _, err := s.spaces.heardAs(v, n, trips, info, info.ID); err != nil {
 			return err
 		}
 	}

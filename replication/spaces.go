@@ -15,8 +15,7 @@ import (
 // spaces is the namespaces that this Store has heard of. All nodes know a namespace by its tenant and name, and each
 // has a number of its own for it: so has this Store.
 type spaces struct {
-	s     *Store
-	group int
+	s *Store
 
 	mu     sync.RWMutex
 	last   skep.NamespaceID
@@ -80,8 +79,8 @@ func (sp *space) sure(n *node) skep.NamespaceID {
 	return skep.NamespaceID(uint32(v))
 }
 
-func (p *spaces) init(s *Store, group int) {
-	p.s, p.group = s, group
+func (p *spaces) init(s *Store) {
+	p.s = s
 	p.byID, p.byName, p.byNode = map[skep.NamespaceID]*space{}, map[spaceName]*space{}, map[nodeSpace]skep.NamespaceID{}
 }
 
@@ -98,11 +97,11 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 // heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows
 // it.
 func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, error) {
-	return p.heardAs(n, trips, info, 0)
+	return p.heardAs(p.s.now.Load(), n, trips, info, 0)
 }
 
-// heardAs is heard of a namespace whose number here is given; 0: the next.
-func (p *spaces) heardAs(n *node, trips uint32, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
+// heardAs is heard, by a view, of a namespace whose number here is given; 0: the next.
+func (p *spaces) heardAs(by *view, n *node, trips uint32, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
 		return nil, err
@@ -120,11 +119,11 @@ func (p *spaces) heardAs(n *node, trips uint32, info skep.NamespaceInfo, id skep
 			id = p.last + 1
 		}
 		p.last = max(p.last, id)
-		place := p.s.now.Load().table.Space(info.Tenant, info.Name) // the same by every map
+		place := by.table.Space(info.Tenant, info.Name) // the same by every map, as the group is
 		sp = &space{NamespaceInfo: info, place: place, group: 1, part: g.PartBytes()}
 		sp.ID = id
 		if sp.Chained {
-			sp.group = p.group
+			sp.group = by.of.Group
 		}
 		p.byID[sp.ID], p.byName[name] = sp, sp
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/wire"
 )
 
 // Options of New.
@@ -31,12 +33,15 @@ type Options struct {
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
-	now    atomic.Pointer[view]
-	open   func(n clustermap.Node) (skep.Store, error)
-	learns sync.Mutex // one asks for a newer map at a time
-	log    *slog.Logger
-	opened time.Time
-	epoch  uint64
+	now  atomic.Pointer[view]
+	open func(n clustermap.Node) (skep.Store, error)
+	seed *wire.Client // of Connect; nil: none
+	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
+	numbered atomic.Bool
+	learns   sync.Mutex // one asks for a newer map at a time
+	log      *slog.Logger
+	opened   time.Time
+	epoch    uint64
 
 	spaces spaces
 	known  memory
@@ -96,29 +101,37 @@ func New(o Options) (*Store, error) {
 	if len(o.Stores) != len(o.Map.Nodes) {
 		return nil, skep.Invalidf(op, "stores", len(o.Stores), len(o.Map.Nodes))
 	}
-	if o.EventBuffer == 0 {
-		o.EventBuffer = 1 << 14
+	if o.EventBuffer < 0 {
+		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more, or 0: 16384")
 	}
-	if o.EventBuffer < 1 {
-		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more")
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	s := &Store{open: o.Dial, log: o.Log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	s := made(o.Log, o.EventBuffer)
+	s.open = o.Dial
 	v := &view{of: o.Map, table: placement.New(o.Map)}
 	for i, st := range o.Stores {
 		v.nodes = append(v.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
 	}
 	v.owner = v.nodes
+	v.beStrict()
 	s.now.Store(v)
-	s.spaces.init(s, o.Map.Group)
+	return s, nil
+}
+
+// made is a Store without nodes.
+func made(log *slog.Logger, events int) *Store {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if events == 0 {
+		events = 1 << 14
+	}
+	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	s.spaces.init(s)
 	s.known.init()
 	s.leases.m = map[skep.LeaseID]*lease{}
-	s.merge.init(s, o.EventBuffer)
+	s.merge.init(s, events)
 	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 
 // Close implements skep.Store. It closes the nodes' Stores.
@@ -141,6 +154,9 @@ func (s *Store) Close() error {
 	nodes := s.now.Load().nodes
 	errs := make([]error, len(nodes))
 	var closing sync.WaitGroup
+	if s.seed != nil && !slices.ContainsFunc(nodes, func(n *node) bool { return n.st == skep.Store(s.seed) }) {
+		closing.Go(func() { _ = s.seed.Close() })
+	}
 	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
 	}
@@ -242,6 +258,9 @@ func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
 func (s many) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	if err := s.begin(ctx, "alloc"); err != nil {
 		return nil, err
+	}
+	if s.seed != nil {
+		return s.seed.Alloc(ctx, n)
 	}
 	return s.nodes[0].st.Alloc(ctx, n)
 }

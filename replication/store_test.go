@@ -37,7 +37,8 @@ func lacks(t *testing.T, c storetest.Config) {
 
 func memstores(n int, c storetest.Config) (out []skep.Store) {
 	for range n {
-		out = append(out, memstore.New(memstore.Options{CapacityBytes: c.CapacityBytes / int64(n), TenantNamespaces: c.TenantNamespaces, PoisonReleased: true}))
+		out = append(out, memstore.New(memstore.Options{CapacityBytes: c.CapacityBytes / int64(n), TenantNamespaces: c.TenantNamespaces,
+			TenantLeaseBytes: c.TenantLeaseBytes, TenantPinBytes: c.TenantPinBytes, PoisonReleased: true}))
 	}
 	return out
 }

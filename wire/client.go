@@ -81,9 +81,11 @@ type Client struct {
 	server   [16]byte // of the connections; guarded by spacesMu, as what follows
 	tenant   string
 	rights   auth.Rights
+	node     string // of the cluster; "": none, or the server does not say
 
 	wait   sync.WaitGroup // readers, pinger
 	misses atomic.Int64   // calls answered with a miss for want of a server
+	strict atomic.Bool    // Options.Strict, or SetStrict
 }
 
 var _ skep.Store = (*Client)(nil)
@@ -156,6 +158,7 @@ func NewClient(o Options) (*Client, error) {
 		c.slots[i].give()
 	}
 	c.memory.limit = o.Memory
+	c.strict.Store(o.Strict)
 	if _, err := rand.Read(c.id[:]); err != nil {
 		return nil, err
 	}
@@ -339,9 +342,13 @@ func (c *Client) ping() {
 // or gone.
 func (c *Client) Misses() int64 { return c.misses.Load() }
 
+// SetStrict has the calls that begin from now on treat a server that is slow, full or gone as Options.Strict says: for a
+// Store of many nodes, which goes to another one then.
+func (c *Client) SetStrict() { c.strict.Store(true) }
+
 // forgiven says whether err is to be a miss.
 func (c *Client) forgiven(ctx context.Context, err error) bool {
-	if c.opt.Strict || ctx.Err() != nil {
+	if c.strict.Load() || ctx.Err() != nil {
 		return false
 	}
 	switch skep.KindOf(err) {
@@ -445,6 +452,18 @@ func (c *Client) ClusterMap(ctx context.Context) ([]byte, error) {
 	var m document
 	err := c.do(ctx, spec{t: TypeClusterMap, op: "cluster map", again: true}, nil, nil, &m)
 	return m.Bytes, err
+}
+
+// Node is which node of a cluster the server is, by the name that its map has: "" where it is of none, or does not say.
+//
+// Errors: those of a connection, where there is none yet.
+func (c *Client) Node(ctx context.Context) (string, error) {
+	if _, err := c.conn(ctx, 0); err != nil {
+		return "", err
+	}
+	c.spacesMu.RLock()
+	defer c.spacesMu.RUnlock()
+	return c.node, nil
 }
 
 // Admin carries out an administrative call of the server: what calls there are, and what

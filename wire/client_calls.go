@@ -15,7 +15,7 @@ import (
 func (c *Client) met(hi *welcome) {
 	c.spacesMu.Lock()
 	defer c.spacesMu.Unlock()
-	c.tenant, c.rights = hi.Tenant, auth.Rights(hi.Rights)
+	c.tenant, c.rights, c.node = hi.Tenant, auth.Rights(hi.Rights), hi.Node
 	if hi.Server != c.server {
 		c.server = hi.Server
 		clear(c.spaces)

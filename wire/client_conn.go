@@ -318,7 +318,9 @@ func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.
 		h.Payload += uint32(len(p))
 	}
 	if x.hi.Features&FeatureEpoch != 0 {
-		h.Epoch = epochOf(ctx)
+		if err := h.mark(ctx); err != nil {
+			return err
+		}
 	}
 	buf := frames.Get().(*[]byte)
 	defer frames.Put(buf)

@@ -45,12 +45,18 @@ func (c *clusterState) compare(op string, epoch uint32) error {
 type epochKey struct{}
 
 // WithEpoch has calls made with the context say that the caller computed with the map of this epoch. A server that is
-// no node of a cluster is not told.
+// no node of a cluster is not told. Epoch 0 is of a caller that knows no map: its calls to a node of a cluster are not
+// sent, and are errors of kind StaleMap.
 func WithEpoch(ctx context.Context, epoch uint32) context.Context {
 	return context.WithValue(ctx, epochKey{}, epoch)
 }
 
-func epochOf(ctx context.Context) uint32 {
-	e, _ := ctx.Value(epochKey{}).(uint32)
-	return e
+// mark puts the epoch of ctx's caller into a header to a node of a cluster.
+func (h *Header) mark(ctx context.Context) error {
+	e, told := ctx.Value(epochKey{}).(uint32)
+	if told && e == 0 {
+		return &unsent{&skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none", Limit: "the cluster's"}}
+	}
+	h.Epoch = e
+	return nil
 }

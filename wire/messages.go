@@ -26,8 +26,10 @@ const (
 	FeatureEpoch uint32 = 32
 	// FeatureMemory: both know the frames that attach files in memory.
 	FeatureMemory uint32 = 64
+	// FeatureNode: the server is a node of a cluster, and its Welcome says which.
+	FeatureNode uint32 = 128
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory
+	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode
 )
 
 // maxHello is the largest body read before a client has authenticated.
@@ -62,6 +64,7 @@ type welcome struct {
 	Tenant     string
 	Rights     uint8
 	Name       string
+	Node       string // by its name in the cluster's map; with FeatureNode only
 }
 
 func (m *welcome) walk(c *coder) {
@@ -76,6 +79,9 @@ func (m *welcome) walk(c *coder) {
 	text(c, &m.Tenant)
 	c.u8(&m.Rights)
 	text(c, &m.Name)
+	if m.Features&FeatureNode != 0 {
+		text(c, &m.Node)
+	}
 }
 
 // errorBody is a skep.Error.

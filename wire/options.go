@@ -103,6 +103,7 @@ type ServerOptions struct {
 	// changes both.
 	ClusterMap []byte
 	Epoch      uint32
+	Node       string // which of the map's nodes it is, by name; "": clients are not told
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
 	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.

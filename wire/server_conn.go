@@ -196,6 +196,9 @@ func (x *serverConn) greet() error {
 	if x.s.cluster.Load() == nil {
 		x.features &^= FeatureEpoch
 	}
+	if x.s.opt.Node == "" {
+		x.features &^= FeatureNode
+	}
 	x.l.epochs = x.features&FeatureEpoch != 0
 	passRights(x.l.c, true)
 	if !late.Stop() {
@@ -203,7 +206,8 @@ func (x *serverConn) greet() error {
 	}
 	return x.send(Header{Type: TypeHello | answer, Call: h.Call}, &welcome{Version: Version, Features: x.features,
 		Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
-		MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights), Name: x.s.opt.Name}, nil)
+		MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights),
+		Name: x.s.opt.Name, Node: x.s.opt.Node}, nil)
 }
 
 // refuse answers the Hello with an error and ends the connection.

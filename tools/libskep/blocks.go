@@ -11,7 +11,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/wire"
 )
 
 // stagedBytes is how much of the shared memory one call has at a time for blocks that are elsewhere.
@@ -66,8 +65,8 @@ type staging struct {
 
 // stage takes shared memory for blocks of these lengths; nil where there is none, or where blocks lie in it already.
 func (o *opened) stage(ctx context.Context, blocks [][]byte) *staging {
-	c, remote := skep.As[*wire.Client](o.Store)
-	if !remote || len(blocks) == 0 {
+	c := o.client
+	if c == nil || len(blocks) == 0 {
 		return nil
 	}
 	if c.Shares(blocks[0]) || c.Attached(ctx) != nil {

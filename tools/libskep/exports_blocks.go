@@ -15,7 +15,6 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/wire"
 )
 
 // asked is what calls about keys are given.
@@ -207,10 +206,10 @@ func skepgo_direct(s C.skep_store, timeoutMs C.int64_t, e *C.skep_error) (rc C.i
 	if o, err = find(s); err != nil {
 		return
 	}
-	if c, remote := skep.As[*wire.Client](o.Store); remote {
+	if o.client != nil {
 		ctx, cancel := within(timeoutMs)
 		defer cancel()
-		err = c.Attached(ctx)
+		err = o.client.Attached(ctx)
 	}
 	return
 }

@@ -19,7 +19,6 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/wire"
 )
 
 var restorings sync.Map // of *restoring, by number
@@ -188,8 +187,8 @@ func skepgo_shared_alloc(s C.skep_store, n C.int64_t, memory *unsafe.Pointer, fd
 		err = errNowhere
 		return
 	}
-	c, ok := skep.As[*wire.Client](o.Store)
-	if !ok {
+	c := o.client
+	if c == nil {
 		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Value: "no server's", Limit: "one of connect and shared_bytes"}
 		return
 	}

@@ -19,7 +19,7 @@ func (o *opened) register(ctx context.Context, mem []byte, fd int, offset int64)
 		return skep.Invalidf(op, "memory", fmt.Sprintf("%#x", address), "memory that is not registered")
 	}
 	var a *wire.AttachedMemory
-	if c, remote := skep.As[*wire.Client](o.Store); remote {
+	if c := o.client; c != nil {
 		attach := func() (*wire.AttachedMemory, error) { return c.Attach(ctx, mem, fd, offset) }
 		if fd < 0 {
 			attach = func() (*wire.AttachedMemory, error) { return c.AttachFound(ctx, mem) }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/wire"
 )
 
 // blockState is how a block of a restore under way stands; the numbers are skep.h's.
@@ -92,12 +91,12 @@ func (r *restoring) land(ctx context.Context, o *opened, c *skep.Chain, g layout
 	done = func() error { return nil }
 	step := layout.Padded(g.PartBytes())
 	n := int64(r.blocks.Len()) * step
-	switch _, remote := skep.As[*wire.Client](o.Store); {
+	switch {
 	case t.take != nil && n > landingBytes:
 		return done, skep.Invalidf(op, "bytes of a restore by two pointers to a GPU", n, int64(landingBytes))
 	case t.take != nil:
 		c.Dest.Memory, done, err = t.take(ctx, n)
-	case remote && word:
+	case o.client != nil && word:
 		if r.mem, err = o.Alloc(ctx, n); err == nil {
 			c.Dest.Memory = r.mem.Bytes()
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/gpu/slots"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -50,8 +51,9 @@ type gpuSpec struct {
 // opened is a store with what a C program has of it.
 type opened struct {
 	skep.Store
-	device gpu.Device // nil: none
-	front  *gpu.Store // with a device: Store itself
+	client *wire.Client // of the server that it connects to, for memory; nil: embedded
+	device gpu.Device   // nil: none
+	front  *gpu.Store   // with a device: Store itself
 	loans  []*loan.Loan
 
 	mu      sync.Mutex
@@ -96,11 +98,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 		registered: map[uintptr]*wire.AttachedMemory{}}
 	var err error
 	if sp.Connect != "" {
-		dial := wire.Dial
-		if sp.Lazy {
-			dial = func(_ context.Context, w wire.Options) (*wire.Client, error) { return wire.NewClient(w) }
-		}
-		o.Store, err = dial(ctx, wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes, Strict: sp.Strict})
+		err = o.connect(ctx, &sp)
 	} else {
 		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, ChangeCapacity: sp.ChangeCap, CacheBytes: sp.DRAMBytes})
 	}
@@ -113,6 +111,22 @@ func open(ctx context.Context, text string) (*opened, error) {
 		}
 	}
 	return o, nil
+}
+
+// connect opens the Store of a server, or of the cluster that it is a node of.
+func (o *opened) connect(ctx context.Context, sp *spec) error {
+	s, err := replication.Connect(wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes,
+		Strict: sp.Strict})
+	if err != nil {
+		return err
+	}
+	if !sp.Lazy {
+		if _, err := s.Client().Node(ctx); err != nil {
+			return errors.Join(err, s.Close())
+		}
+	}
+	o.Store, o.client = s, s.Client()
+	return nil
 }
 
 // putInFront puts GPU memory in front of the store.
@@ -162,11 +176,11 @@ func (o *opened) close() error {
 func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
-		if c, remote := skep.As[*wire.Client](o.Store); remote {
-			if err := c.Release(ctx, 0); err != nil { // the server says who we are when a connection is made
+		if o.client != nil {
+			if err := o.client.Release(ctx, 0); err != nil { // the server says who we are when a connection is made
 				return skep.NamespaceInfo{}, err
 			}
-			if who, _ := c.Identity(); who != auth.AnyTenant && who != "" {
+			if who, _ := o.client.Identity(); who != auth.AnyTenant && who != "" {
 				sp.Tenant = who
 			}
 		}

@@ -112,6 +112,7 @@ def pieces(body):
 # How the client reads the body of each frame the server sends.
 READS = {
     "welcome": s.read_welcome,
+    "welcome-node": s.read_welcome,
     "error": s.read_error,
     "error-overloaded": s.read_error,
     "open-namespace-answer": s.read_namespace,

@@ -414,6 +414,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		return err
 	}
 	var of []byte
+	var node string
 	var epoch uint32
 	switch m, n, err := c.clusterMap(); {
 	case err != nil:
@@ -425,12 +426,13 @@ func (s *server) make(ctx context.Context) (err error) {
 		if epoch = m.Epoch; c.Cluster != "" {
 			s.cluster = m
 		}
+		node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
 	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: node,
 	})
 	if err != nil {
 		return err

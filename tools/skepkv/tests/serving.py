@@ -86,6 +86,49 @@ class Server:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
+class Cluster:
+    """Three servers that are one cluster, each block of a chain on two of them. url is the first one's, by a path that
+    the map does not have."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="skepkv")
+        self.map = os.path.join(self.dir, "map.yaml")
+        nodes = "".join(
+            f"  - {{id: {i + 1}, name: {name}, addr: 'unix:{self.dir}/{name}', weight: 1}}\n"
+            for i, name in enumerate("abc")
+        )
+        with open(self.map, "w", encoding="utf-8") as f:
+            f.write(f"epoch: 1\nseed: {'5e' * 16}\ngroup: 4\nreplicas: 2\nnodes:\n{nodes}")
+        self.processes = {name: self._start(name) for name in "abc"}
+        os.symlink(os.path.join(self.dir, "a"), os.path.join(self.dir, "near"))
+        self.url = f"unix:{self.dir}/near"
+
+    def _start(self, name):
+        process = subprocess.Popen(
+            [binary(), "serve", "--cluster", self.map, "--node", name, "--dir", os.path.join(self.dir, "store-" + name)]
+            + ["--devices", "1", "--capacity", "256MiB", "--http", "none", "--resp", "none"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for line in process.stdout:
+            if line.startswith("wire"):
+                return process
+        process.stdout.close()
+        raise AssertionError(f"skep serve ended with {process.wait()}")
+
+    def kill(self, name):
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+    def stop(self):
+        for name in list(self.processes):
+            self.kill(name)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
 def eventually(test, within=60.0):
     """Waits until test() is true, with a minute's patience."""
     until = time.monotonic() + within

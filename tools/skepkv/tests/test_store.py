@@ -9,7 +9,7 @@ import threading
 import unittest
 
 import skepkv
-from serving import TOKEN, Server, eventually
+from serving import TOKEN, Cluster, Server, eventually
 
 MISSING = (2, 21)
 
@@ -277,6 +277,42 @@ class OnTCP(Calls, OnServer):
         super().setUp()
         self.store = skepkv.connect(f"127.0.0.1:{self.server.port}")
         self.addCleanup(self.store.close)
+
+
+class OnACluster(Calls, unittest.TestCase):
+    """One node's address is enough, and memory is shared with that node."""
+
+    def setUp(self):
+        self.cluster = Cluster()
+        self.addCleanup(self.cluster.stop)
+        self.store = skepkv.connect(self.cluster.url, shared_bytes=16 << 20)
+        self.addCleanup(self.store.close)
+
+    def test_a_chain_outlives_a_node(self):
+        space = self.store.namespace("chain", chained=True)
+        n = 24
+        keys, data = [key(i) for i in range(n)], [block(i) for i in range(n)]
+        self.assertTrue(space.put(keys, data))
+        for lost in ("", "b"):
+            if lost:
+                self.cluster.kill(lost)
+            self.assertEqual(space.lookup(keys, timeout=60).blocks, n)
+            into = [bytearray(64 << 10) for _ in range(n)]
+            self.assertTrue(space.restore(keys, into, timeout=60))
+            self.assertEqual(into, data)
+
+    def test_memory_of_one_node(self):
+        self.assertIsNone(self.store.direct())
+        space = self.store.namespace("n")
+        keys = [key(i) for i in range(12)]
+        with self.store.alloc(12 * (64 << 10)) as memory:
+            places = memory.blocks(12)
+            for i, place in enumerate(places):
+                place[:] = block(i)
+            self.assertTrue(space.put(keys, places))
+            memory.view[:] = bytes(len(memory))
+            self.assertTrue(space.restore(keys, places))
+            self.assertEqual([bytes(p) for p in places], [block(i) for i in range(12)])
 
 
 class WithToken(OnServer):

@@ -235,8 +235,11 @@ read_results = whole(lambda r: r.list(lambda: [r.u8(), int(r.flag()), r.u16()]))
 
 @whole
 def read_welcome(r):
-    return dict(version=r.u8(), features=r.u32(), server=r.raw(16), max_body=r.u32(), max_payload=r.u32(), max_keys=r.u32(),
-                max_calls=r.u32(), max_window=r.u64(), tenant=r.text(), rights=r.u8(), name=r.text())
+    out = dict(version=r.u8(), features=r.u32(), server=r.raw(16), max_body=r.u32(), max_payload=r.u32(), max_keys=r.u32(),
+               max_calls=r.u32(), max_window=r.u64(), tenant=r.text(), rights=r.u8(), name=r.text())
+    if out["features"] & 128:
+        out["node"] = r.text()
+    return out
 
 
 def _namespace(r):
