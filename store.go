@@ -117,6 +117,9 @@ type Hinter interface {
 	Hint(ctx context.Context, s Scope, keys []Key, h Hint) (int, error)
 }
 
+// ListPlaceBits is how many bits a place in a listing has at most, where one Store has all of the keys.
+const ListPlaceBits = 48
+
 // Lister tells what one namespace holds without a look at all others.
 type Lister interface {
 	// CountBlocks is how many blocks the namespace holds. It does no I/O.
@@ -124,7 +127,8 @@ type Lister interface {
 	// Errors: NotFound (no such namespace).
 	CountBlocks(ctx context.Context, space NamespaceID) (int64, error)
 	// ListKeys gives keys of the namespace's blocks, at most n, from the place that an earlier call gave
-	// (0: the beginning), and the place to go on from (0: that was all). It does bounded work,
+	// (0: the beginning), and the place to go on from (0: that was all). A place of a Store of one machine has
+	// ListPlaceBits; one of several such has a number of theirs above. It does bounded work,
 	// whatever the store holds, and may give none and a place to go on from. A block that is stored all
 	// along is told of at least once; salted ones are left out. It waits for reads of the catalog.
 	//

@@ -160,14 +160,14 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 // CountBlocks implements skep.Store.
 func (s *Store) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
 	return by(ctx, s, func(ctx context.Context, st skep.Store) (int64, error) {
-		return lacking(st).CountBlocks(ctx, id)
+		return st.CountBlocks(ctx, id)
 	})
 }
 
 // ListKeys implements skep.Store.
 func (s *Store) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
 	err = act(ctx, s, func(ctx context.Context, st skep.Store) (err error) {
-		keys, next, err = lacking(st).ListKeys(ctx, id, from, n)
+		keys, next, err = st.ListKeys(ctx, id, from, n)
 		return err
 	})
 	return keys, next, err

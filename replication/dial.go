@@ -48,7 +48,7 @@ func Connect(o wire.Options) (*Store, error) {
 		return nil, err
 	}
 	s := made(o.Log, 0)
-	s.seed = c
+	s.seed, s.memory = c, c
 	o.SharedMemory = 0
 	s.open = func(n clustermap.Node) (skep.Store, error) {
 		o := o

@@ -51,7 +51,7 @@
 // With several nodes it keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
 // name in the contract's tests.
 //
-//   - CountBlocks, ListKeys, PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
+//   - PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
 //     Compute.Boundary are Unsupported.
 //   - A cap on what a tenant has leased or pinned is each node's own: nobody counts over all of them, and where one
 //     node refuses a pin the others have pinned.
@@ -68,7 +68,7 @@
 //     away while a delete or a purge went by has its copy yet: the call named the node, and is to be made again.
 //   - Two writers of different bytes under one chained key may each be the first at another node. Who puts the other's
 //     second is told Differs; a reader gets the bytes of one of them. Keys are of the content, so nobody should.
-//   - Stats counts copies as blocks, and an event is told of for each copy.
+//   - Stats and CountBlocks count copies as blocks, ListKeys tells of each, and an event is told of for each copy.
 //   - A lease is of one copy. The other one may be evicted, and a renewal names the node of the leased one where that
 //     is away.
 //   - A lookup does not know that a node is slow: it waits for it, and no run is hedged.

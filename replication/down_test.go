@@ -549,3 +549,40 @@ func TestAWindowIsKept(t *testing.T) {
 	require.Equal(t, 200, n)
 	require.NoError(t, s.Close(t.Context()))
 }
+
+// A listing tells of every key, one node's after another's, and says which node does not answer.
+func TestAListingOfAllNodes(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 3, 4)
+	keys := chainOf(1, 100)
+	r.put(keys, 0, 100)
+	for _, n := range []int{1, 7, 1000} {
+		seen := map[skep.Key]int{}
+		steps := 0
+		for at, more := uint64(0), true; more; more = at != 0 {
+			require.LessOrEqual(t, steps, 110)
+			steps++
+			var some []skep.Key
+			var err error
+			some, at, err = r.ListKeys(t.Context(), r.ns.ID, at, n)
+			require.NoError(t, err)
+			for _, k := range some {
+				seen[k]++
+			}
+		}
+		require.Len(t, seen, 100)
+		for _, k := range keys {
+			require.Equal(t, 1, seen[k])
+		}
+	}
+	_, end, err := r.ListKeys(t.Context(), r.ns.ID, 7<<skep.ListPlaceBits, 1)
+	require.NoError(t, err)
+	require.Zero(t, end, "a place of no node")
+
+	r.nodes[1].down.Store(true)
+	_, err = r.CountBlocks(t.Context(), r.ns.ID)
+	require.ErrorIs(t, err, skep.Unavailable)
+	_, _, err = r.ListKeys(t.Context(), r.ns.ID, 1<<skep.ListPlaceBits, 10)
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.ErrorContains(t, err, "node is b")
+}

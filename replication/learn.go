@@ -54,6 +54,24 @@ func (s *Store) learn(ctx context.Context, epoch uint32) bool {
 	return true
 }
 
+// Follow goes on by a newer map that the caller has been told. One that is not newer changes nothing.
+//
+// Errors: Invalid (it cannot follow on the one there is), those of Options.Dial.
+func (s *Store) Follow(ctx context.Context, m *clustermap.Map) error {
+	s.learns.Lock()
+	defer s.learns.Unlock()
+	v := s.now.Load()
+	if v.mapped() {
+		if m.Epoch <= v.of.Epoch {
+			return nil
+		}
+		if err := m.Succeeds(v.of); err != nil {
+			return err
+		}
+	}
+	return s.adopt(ctx, v, m)
+}
+
 // newest is the first newer map that a node answers with; nil: none does.
 func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 	ctx, cancel := context.WithCancel(ctx)

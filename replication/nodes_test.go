@@ -58,6 +58,18 @@ func do(f *fallible, call func() error) error {
 	return err
 }
 
+func (f *fallible) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
+	return try(f, func() (int64, error) { return f.Store.CountBlocks(ctx, id) })
+}
+
+func (f *fallible) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
+	err = do(f, func() (err error) {
+		keys, next, err = f.Store.ListKeys(ctx, id, from, n)
+		return err
+	})
+	return keys, next, err
+}
+
 func (f *fallible) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	return try(f, func() (skep.NamespaceInfo, error) { return f.Store.OpenNamespace(ctx, s) })
 }

@@ -27,15 +27,19 @@ type Options struct {
 	// Dial makes the Store of a node that a newer map brings; nil: newer maps are not followed.
 	Dial func(n clustermap.Node) (skep.Store, error)
 
+	// Memory is whose memory Alloc lends; nil: the first node's Store's.
+	Memory skep.Allocator
+
 	EventBuffer int          // events kept for readers that lag; 0: 16,384
 	Log         *slog.Logger // discarded when nil
 }
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
-	now  atomic.Pointer[view]
-	open func(n clustermap.Node) (skep.Store, error)
-	seed *wire.Client // of Connect; nil: none
+	now    atomic.Pointer[view]
+	open   func(n clustermap.Node) (skep.Store, error)
+	seed   *wire.Client // of Connect; nil: none
+	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
 	learns   sync.Mutex // one asks for a newer map at a time
@@ -105,7 +109,10 @@ func New(o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more, or 0: 16384")
 	}
 	s := made(o.Log, o.EventBuffer)
-	s.open = o.Dial
+	s.open, s.memory = o.Dial, o.Memory
+	if s.memory == nil {
+		s.memory = o.Stores[0]
+	}
 	v := &view{of: o.Map, table: placement.New(o.Map)}
 	for i, st := range o.Stores {
 		v.nodes = append(v.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
@@ -254,15 +261,12 @@ func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
 	return lost
 }
 
-// Alloc implements skep.Allocator: memory of the first node's Store, which a wire client has of its own.
+// Alloc implements skep.Allocator: of Options.Memory. A wire client has memory of its own.
 func (s many) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	if err := s.begin(ctx, "alloc"); err != nil {
 		return nil, err
 	}
-	if s.seed != nil {
-		return s.seed.Alloc(ctx, n)
-	}
-	return s.nodes[0].st.Alloc(ctx, n)
+	return s.memory.Alloc(ctx, n)
 }
 
 // Flush implements skep.Putter. It has to reach every node.

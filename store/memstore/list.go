@@ -27,7 +27,7 @@ func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (n int6
 	return n, nil
 }
 
-// ListKeys implements skep.Store. Keys are in order, and a place is the first eight bytes of the last.
+// ListKeys implements skep.Store. Keys are in order, and a place is the first six bytes of the last.
 func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
 	const op = "list keys"
 	if n < 1 {
@@ -61,4 +61,6 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 }
 
 // placeOf is a key's place in a listing; never 0, which is the beginning.
-func placeOf(k skep.Key) uint64 { return max(binary.BigEndian.Uint64(k[:]), 1) }
+func placeOf(k skep.Key) uint64 {
+	return max(binary.BigEndian.Uint64(k[:])>>(64-skep.ListPlaceBits), 1)
+}

@@ -66,6 +66,7 @@ func (s *server) replaceMap(next *Config) {
 		return
 	}
 	s.cluster = m
+	s.followed(m.Public())
 	s.log.Info("map of the cluster reloaded", "epoch", m.Epoch, "nodes", len(m.Nodes))
 }
 

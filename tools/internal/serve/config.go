@@ -63,6 +63,9 @@ type PeersConfig struct {
 	Cert   string `yaml:"cert" doc:"certificate chain, PEM, by which this node is known to the others and they know it: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
 	Key    string `yaml:"key" doc:"its private key, PEM"`
 	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
+
+	TokenFile string `yaml:"token_file" doc:"token that this node shows the others where it serves RESP from the whole cluster: of tenant '*', with rights read and write, at every node; empty: none, while there are no credentials"`
+	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,
@@ -113,6 +116,7 @@ type RESPConfig struct {
 	ExistsLeaseBytes Size     `yaml:"exists_lease_bytes" doc:"how much of it a tenant may have"`
 	Lockstep         string   `yaml:"lockstep" doc:"HOST:PORT of RESP for clients that read replies of fixed lengths, as LMCache's native one does: SET, GET and EXISTS are never answered by an error; none: no such port"`
 	Copies           int      `yaml:"copies" doc:"of each block, on as many devices; of databases made from now on"`
+	Cluster          bool     `yaml:"cluster" doc:"a node of a cluster answers for all of it; false: for what it has itself"`
 }
 
 // LogConfig is what is logged, and how.
@@ -140,7 +144,7 @@ func Default() *Config {
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
-		Redis: RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1},
+		Redis: RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1, Cluster: true},
 		Log:   LogConfig{Level: "info", Format: "text"},
 		Trace: Trace{Ratio: 0.01},
 	}

@@ -139,6 +139,7 @@ func (s *server) agreed(m *clustermap.Map) {
 		return
 	}
 	o.told = m.Epoch
+	s.followed(m.Public())
 	if err := member.WriteMap(o.dir, m); err != nil {
 		o.log.Error("the map is not kept: the next start begins with an older one", "epoch", m.Epoch, "error", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
@@ -77,7 +78,9 @@ type server struct {
 
 	cluster *clustermap.Map // of a file; nil: it is a node of none, or agrees on its map; follow's, once the server runs
 	peers   peerTLS
-	member  *membership // nil: it does not agree on a map
+	member  *membership        // nil: it does not agree on a map
+	node    string             // of the cluster; "": it is of none
+	whole   *replication.Store // of the cluster, for RESP; nil: RESP is served from st
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -102,7 +105,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err := s.peers.load(&c.Peers); err != nil {
 		return err
 	}
-	s.files = raiseLimit() - c.peerFiles()
+	s.files = raiseLimit() - c.peerFiles() - c.gatewayFiles()
 	if _, err := forConnections(s.files, c.devices()); err != nil {
 		return err
 	}
@@ -369,6 +372,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	<-watching
 	<-dog
 	s.drain(web, stopWire)
+	s.closeGateway()
 	wg.Wait()
 	s.jobs.close()
 	if err := context.Cause(run); err != nil && ctx.Err() == nil {
@@ -410,11 +414,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	if st, ok := skep.As[*store.Store](s.st); ok {
 		ro.Clock, ro.Wall = st.Lasting, time.Now
 	}
-	if s.resp, err = resp.New(s.st, ro); err != nil {
-		return err
-	}
 	var of []byte
-	var node string
 	var epoch uint32
 	switch m, n, err := c.clusterMap(); {
 	case err != nil:
@@ -426,13 +426,25 @@ func (s *server) make(ctx context.Context) (err error) {
 		if epoch = m.Epoch; c.Cluster != "" {
 			s.cluster = m
 		}
-		node = n.Name
+		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
+		if c.gateway() {
+			if err := s.openGateway(m.Public(), n.ID); err != nil {
+				return err
+			}
+		}
+	}
+	from := s.st
+	if s.whole != nil {
+		from = s.whole
+	}
+	if s.resp, err = resp.New(from, ro); err != nil {
+		return err
 	}
 	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: node,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,270 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/redistest"
+	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// ring is the servers of a cluster whose map is a file, each with RESP on a port of its own.
+type ring struct {
+	*testing.T
+	dir, file string
+	configs   []*Config
+	again     []chan os.Signal
+	nodes     []*running
+}
+
+// newRing starts n nodes; change may make their settings others.
+func newRing(t *testing.T, n int, change func(c *Config)) *ring {
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &ring{T: t, dir: dir, file: filepath.Join(dir, "map.yaml")}
+	r.write(1, n, -1)
+	for i := range n {
+		c := local(t)
+		c.Cluster, c.Node, c.Listen, c.HTTP, c.Unix = r.file, name(i), None, None, filepath.Join(dir, name(i))
+		if change != nil {
+			change(c)
+		}
+		require.Empty(t, c.problems())
+		again := make(chan os.Signal)
+		r.configs, r.again = append(r.configs, c), append(r.again, again)
+		r.nodes = append(r.nodes, start(t, c, Options{Again: again}))
+	}
+	return r
+}
+
+func name(i int) string { return string(rune('a' + i)) }
+
+// write writes the map, with node out out.
+func (r *ring) write(epoch, n, out int) {
+	r.Helper()
+	text := fmt.Sprintf("epoch: %d\nseed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n", epoch)
+	for i := range n {
+		state := "up"
+		if i == out {
+			state = "out"
+		}
+		text += fmt.Sprintf("  - {id: %d, name: %s, addr: %q, state: %s}\n", i+1, name(i), "unix:"+filepath.Join(r.dir, name(i)), state)
+	}
+	require.NoError(r, os.WriteFile(r.file, []byte(text), 0o600))
+}
+
+func (r *ring) client(i int, token string) *redistest.Client {
+	o := patient(r.nodes[i].at("resp"))
+	o.Password = token
+	c := redistest.New(o)
+	r.Cleanup(func() { c.Close() })
+	return c
+}
+
+// value is what a key has: small ones are in a record, large ones in pieces that go to several nodes.
+func value(i int) []byte {
+	return bytes.Repeat([]byte{byte(i), byte(i >> 8), 7}, []int{5, 10_000, 1_000_000}[i%3])
+}
+
+// A value that is set at one node is had at every other, as are its expiry and its end.
+func TestEveryNodeAnswersRedisForAll(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 3, nil)
+	a, b, c := r.client(0, ""), r.client(1, ""), r.client(2, "")
+	const n = 60
+	for i := range n {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("k", i), value(i), 0))
+	}
+	for i := range n {
+		for _, from := range []*redistest.Client{b, c} {
+			got, err := from.Get(t.Context(), fmt.Sprint("k", i))
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(value(i), got), "k%d", i)
+		}
+	}
+	for i := range r.nodes {
+		st, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[i].Unix})
+		require.NoError(t, err)
+		stats, err := st.Stats(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, stats.Blocks, int64(n/6), "node %d has a share", i)
+		require.NoError(t, st.Close())
+	}
+	size, err := b.Int(t.Context(), "DBSIZE")
+	require.NoError(t, err)
+	require.EqualValues(t, n, size)
+	seen := map[string]int{}
+	for at := "0"; ; {
+		reply, err := c.Do(t.Context(), "SCAN", at, "COUNT", 7)
+		require.NoError(t, err)
+		list := reply.([]any)
+		for _, k := range list[1].([]any) {
+			seen[string(k.([]byte))]++
+		}
+		if at = string(list[0].([]byte)); at == "0" {
+			break
+		}
+	}
+	require.Len(t, seen, n)
+
+	_, err = b.Int(t.Context(), "EXPIRE", "k1", 1000)
+	require.NoError(t, err)
+	left, err := c.Int(t.Context(), "TTL", "k1")
+	require.NoError(t, err)
+	require.InDelta(t, 1000, left, 100)
+	require.NoError(t, b.Set(t.Context(), "k2", "another", 0))
+	got, err := c.Get(t.Context(), "k2")
+	require.NoError(t, err)
+	require.Equal(t, "another", string(got))
+	gone, err := c.Int(t.Context(), "DEL", "k0", "k1", "k2", "none")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, gone)
+	there, err := a.Int(t.Context(), "EXISTS", "k0", "k1", "k2", "k3")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, there)
+}
+
+// A node that is gone: what it had is not there, what it should get is refused, and the rest goes on. Once the map says
+// that it is out, all is taken again.
+func TestRedisWhileANodeIsGone(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 3, nil)
+	a, b := r.client(0, ""), r.client(1, "")
+	const n = 60
+	for i := range n {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("k", i), value(0), 0))
+	}
+	require.NoError(t, r.nodes[2].stop())
+	refused, missed := 0, 0
+	for i := range n {
+		got, err := b.Get(t.Context(), fmt.Sprint("k", i))
+		if err != nil {
+			require.ErrorIs(t, err, redistest.ErrNil)
+			missed++
+		} else {
+			require.Equal(t, value(0), got)
+		}
+		o := patient(r.nodes[0].at("resp"))
+		o.Retries = 0
+		once := redistest.New(o)
+		if _, err := once.Do(t.Context(), "SET", fmt.Sprint("n", i), "new"); err != nil {
+			refused++
+		}
+		require.NoError(t, once.Close())
+	}
+	require.Positive(t, missed)
+	require.Less(t, missed, n)
+	require.Positive(t, refused)
+	require.Less(t, refused, n)
+
+	r.write(2, 3, 2)
+	for _, again := range r.again[:2] {
+		again <- os.Interrupt
+		again <- os.Interrupt // the first has been seen to
+	}
+	for i := range n {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("m", i), value(i), 0))
+		got, err := b.Get(t.Context(), fmt.Sprint("m", i))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(value(i), got))
+	}
+}
+
+// With credentials the nodes show each other a token. A tenant is the same one at every node, and nobody else's values
+// are his.
+func TestRedisOfACluster(t *testing.T) {
+	t.Parallel()
+	const mine, yours, nodes = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00"
+	token := write(t, "token", nodes+"\n")
+	credential := func(name, tenant, token string, rights ...string) CredentialConfig {
+		h, err := auth.TokenHash(token)
+		require.NoError(t, err)
+		return CredentialConfig{Name: name, Tenant: tenant, Rights: rights, TokenSHA256: fmt.Sprintf("%x", h)}
+	}
+	with := func(c *Config) {
+		c.Credentials = []CredentialConfig{credential("mine", "mine", mine, "read", "write"),
+			credential("yours", "yours", yours, "read", "write"), credential("nodes", auth.AnyTenant, nodes, "read", "write")}
+	}
+	r := newRing(t, 2, func(c *Config) {
+		with(c)
+		c.Peers.TokenFile = token
+	})
+	a, b := r.client(0, mine), r.client(1, mine)
+	other := r.client(1, yours)
+	for i := range 30 {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("k", i), value(i), time.Hour))
+		got, err := b.Get(t.Context(), fmt.Sprint("k", i))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(value(i), got))
+		_, err = other.Get(t.Context(), fmt.Sprint("k", i))
+		require.ErrorIs(t, err, redistest.ErrNil)
+	}
+
+	c := local(t)
+	c.Cluster, c.Node = r.file, "a"
+	with(c)
+	require.ErrorContains(t, problemsOf(c), "peers.token_file")
+	c.Redis.Cluster = false
+	require.Empty(t, c.problems())
+	c.Redis.Cluster, c.Peers.TokenFile = true, write(t, "empty", "\n")
+	require.ErrorContains(t, problemsOf(c), "a file with a token in it")
+	c.Peers.TokenFile, c.Peers.ServerCA = token, token
+	c.TLS.Cert, c.TLS.Key = "x", "y"
+	require.ErrorContains(t, problemsOf(c), "peers.server_ca")
+}
+
+func problemsOf(c *Config) error {
+	var all []string
+	for _, err := range c.problems() {
+		all = append(all, err.Error())
+	}
+	return &skep.Error{Kind: skep.Invalid, Field: strings.Join(all, "\n")}
+}
+
+// The nodes speak TLS to each other's binary ports where their own have it. A node that answers for itself alone has
+// what was set there.
+func TestRedisOfAClusterByTLS(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("node")
+	at := func(file string) string { return filepath.Join(p.dir, file) }
+	file := filepath.Join(p.dir, "map.yaml")
+	ports := []string{freePort(t), freePort(t)}
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n"+
+		"  - {id: 1, name: a, addr: %q}\n  - {id: 2, name: b, addr: %q}\n", ports[0], ports[1]), 0o600))
+	var clients []*redistest.Client
+	for i := range 2 {
+		c := local(t)
+		c.Cluster, c.Node, c.Listen, c.HTTP = file, name(i), ports[i], None
+		c.TLS = TLSConfig{Cert: at("node.pem"), Key: at("node.key"), Plain: []string{"resp"}}
+		c.Peers.ServerCA = at("ca.pem")
+		require.Empty(t, c.problems())
+		rc := redistest.New(patient(start(t, c, Options{}).at("resp")))
+		defer rc.Close()
+		clients = append(clients, rc)
+	}
+	storetest.Eventually(t, "the nodes know each other", func() bool {
+		for i := range 20 {
+			if clients[0].Set(t.Context(), fmt.Sprint("k", i), value(i), 0) != nil {
+				return false
+			}
+		}
+		return true
+	})
+	for i := range 20 {
+		got, err := clients[1].Get(t.Context(), fmt.Sprint("k", i))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(value(i), got))
+	}
+}
