@@ -54,6 +54,14 @@ func (s *Store) learn(ctx context.Context, epoch uint32) bool {
 	return true
 }
 
+// Map is the map of the cluster that calls are made by; nil: none is known yet.
+func (s *Store) Map() *clustermap.Map {
+	if v := s.now.Load(); v.mapped() {
+		return v.of
+	}
+	return nil
+}
+
 // Follow goes on by a newer map that the caller has been told. One that is not newer changes nothing.
 //
 // Errors: Invalid (it cannot follow on the one there is), those of Options.Dial.

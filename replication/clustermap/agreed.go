@@ -16,11 +16,11 @@ import (
 )
 
 // validPeer refuses what is no address that a node reaches another one at.
-func validPeer(at, addr string) error {
+func validPort(what, at, addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)
 	if err != nil || bad != nil || host == "" || n == 0 || len(addr) > MaxNameSize || !utf8.ValidString(addr) {
-		return skep.Invalidf(op, "peer address of "+at, fmt.Sprintf("%q", addr), "HOST:PORT with a port from 1 to 65535")
+		return skep.Invalidf(op, what+" address of "+at, fmt.Sprintf("%q", addr), "HOST:PORT with a port from 1 to 65535")
 	}
 	return nil
 }
@@ -43,6 +43,10 @@ func validNew(n *Node) error {
 	if host, _, err := net.SplitHostPort(n.Peer); err == nil && everywhere(host) {
 		return skep.Invalidf(op, "peer address of node "+n.Name, fmt.Sprintf("%q", n.Peer),
 			"the HOST:PORT that other nodes connect to")
+	}
+	if host, _, err := net.SplitHostPort(n.RESP); err == nil && everywhere(host) {
+		return skep.Invalidf(op, "resp address of node "+n.Name, fmt.Sprintf("%q", n.RESP),
+			"the HOST:PORT that Redis clients connect to")
 	}
 	return nil
 }

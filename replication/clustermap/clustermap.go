@@ -82,6 +82,7 @@ type Node struct {
 	Domain []string `json:"domain,omitempty" yaml:"domain,omitempty"`
 	// Domain is what may fail with it, the widest first: zone, rack, host. Replicas are kept apart by it.
 
+	RESP  string `json:"resp,omitempty" yaml:"resp,omitempty"`   // where Redis clients reach it: HOST:PORT; "": nowhere
 	Peer  string `json:"peer,omitempty" yaml:"peer,omitempty"`   // where other nodes reach it: HOST:PORT; "": nowhere
 	State State  `json:"state,omitempty" yaml:"state,omitempty"` // "": Up
 }
@@ -173,7 +174,8 @@ func (m *Map) Validate() error {
 	if len(m.Nodes) < 1 || len(m.Nodes) > MaxNodes {
 		return skep.Invalidf(op, "nodes", len(m.Nodes), fmt.Sprintf("1 to %d", MaxNodes))
 	}
-	ids, names, addrs, peers := map[uint64]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	ids, names, addrs := map[uint64]bool{}, map[string]bool{}, map[string]bool{}
+	peers, resps := map[string]bool{}, map[string]bool{}
 	placed := false
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
@@ -194,13 +196,22 @@ func (m *Map) Validate() error {
 			return skep.Invalidf(op, "address of "+at, n.Addr, "no other node's")
 		}
 		if n.Peer != "" {
-			if err := validPeer(at, n.Peer); err != nil {
+			if err := validPort("peer", at, n.Peer); err != nil {
 				return err
 			}
 			if peers[n.Peer] {
 				return skep.Invalidf(op, "peer address of "+at, n.Peer, "no other node's")
 			}
 			peers[n.Peer] = true
+		}
+		if n.RESP != "" {
+			if err := validPort("resp", at, n.RESP); err != nil {
+				return err
+			}
+			if resps[n.RESP] {
+				return skep.Invalidf(op, "resp address of "+at, n.RESP, "no other node's")
+			}
+			resps[n.RESP] = true
 		}
 		if n.State != Up && n.State != Out {
 			return skep.Invalidf(op, "state of "+at, string(n.State), "up or out")

@@ -90,6 +90,7 @@ func TestABadMapIsRefusedByName(t *testing.T) {
 		"a name twice":          {strings.Replace(three, "name: b", "name: a", 1), "name of node 1"},
 		"a long name":           {strings.Replace(three, "name: b", "name: "+strings.Repeat("b", 256), 1), "node 1"},
 		"an address twice":      {strings.Replace(three, "10.0.0.2", "10.0.0.1", 1), "address of node 1"},
+		"a resp address twice":  {strings.ReplaceAll(three, "name:", "resp: \"h:1\", name:"), "resp address of node 1"},
 		"a negative weight":     {strings.Replace(three, "weight: 3", "weight: -3", 1), "weight of node 1"},
 		"a large weight":        {strings.Replace(three, "weight: 3", "weight: 65536", 1), "weight of node 1"},
 		"an empty domain":       {strings.Replace(three, "rack-1", `""`, 1), "node 0"},

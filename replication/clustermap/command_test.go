@@ -109,6 +109,7 @@ func TestABadCommandChangesNothing(t *testing.T) {
 		"an id":                 {Command{Do: AddNode, Node: node(func(n *Node) { n.ID = 9 })}, skep.Invalid, "id of node d"},
 		"no peer":               {Command{Do: AddNode, Node: node(func(n *Node) { n.Peer = "" })}, skep.Invalid, "peer address"},
 		"a bad peer":            {Command{Do: AddNode, Node: node(func(n *Node) { n.Peer = "d:0" })}, skep.Invalid, "peer address"},
+		"a bad resp":            {Command{Do: AddNode, Node: node(func(n *Node) { n.RESP = "d:0" })}, skep.Invalid, "resp address"},
 		"no address":            {Command{Do: AddNode, Node: node(func(n *Node) { n.Addr = "" })}, skep.Invalid, "address"},
 		"a name twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Name = "a" })}, skep.Conflict, "node"},
 		"a peer twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Peer = "b:7440" })}, skep.Invalid, "no other node's"},
@@ -240,6 +241,7 @@ func TestANodeIsReachedAtItsAddresses(t *testing.T) {
 		"name of a node":         {{Name: "b\x1b[31m"}, {Name: "b\nc"}},
 		"address of node d":      {{Addr: "d"}, {Addr: ":7420"}, {Addr: "d:0"}, {Addr: "unix:"}, {Addr: "0.0.0.0:1"}},
 		"peer address of node d": {{Peer: "[::]:7440"}, {Peer: "0.0.0.0:7440"}},
+		"resp address of node d": {{RESP: "[::]:7421"}, {RESP: "0.0.0.0:7421"}},
 	} {
 		for _, n := range bad {
 			if n.Name == "" {

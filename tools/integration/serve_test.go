@@ -28,6 +28,13 @@ func local(t *testing.T) *serve.Config {
 // start has a server run until the test ends, and says where it listens, by protocol.
 func start(t *testing.T, c *serve.Config) (at map[string]string) {
 	t.Helper()
+	at, _ = startStoppable(t, c)
+	return at
+}
+
+// startStoppable is start, with what stops it.
+func startStoppable(t *testing.T, c *serve.Config) (at map[string]string, stop func()) {
+	t.Helper()
 	var log said
 	ready := make(chan httpapi.ServerInfo, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -35,10 +42,11 @@ func start(t *testing.T, c *serve.Config) (at map[string]string) {
 	go func() {
 		done <- serve.Run(ctx, c, serve.Options{Version: "v0", Log: &log, Ready: func(i httpapi.ServerInfo) { ready <- i }})
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		require.NoError(t, <-done, "%s", log.String())
 	})
+	t.Cleanup(stop)
 	at = map[string]string{}
 	select {
 	case i := <-ready:
@@ -51,7 +59,7 @@ func start(t *testing.T, c *serve.Config) (at map[string]string) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("it does not start")
 	}
-	return at
+	return at, stop
 }
 
 // said is what a server logs.

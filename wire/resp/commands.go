@@ -58,6 +58,10 @@ func init() { // the handlers of COMMAND read the table
 		"CLUSTER": {min: 2, flags: "loading stale", do: (*conn).cmdCluster},
 		"TIME":    {min: 1, max: 1, flags: "fast", do: (*conn).cmdTime},
 
+		"READONLY":  {min: 1, max: 1, flags: "loading stale fast", do: (*conn).cmdSlotMode},
+		"READWRITE": {min: 1, max: 1, flags: "loading stale fast", do: (*conn).cmdSlotMode},
+		"ASKING":    {min: 1, max: 1, flags: "fast", do: (*conn).cmdSlotMode},
+
 		"GET":    {min: 2, max: 2, need: auth.Read, first: 1, last: 1, step: 1, flags: "readonly fast", run: (*conn).cmdGet},
 		"MGET":   {min: 2, need: auth.Read, first: 1, last: -1, step: 1, flags: "readonly", run: (*conn).cmdMGet},
 		"EXISTS": {min: 2, need: auth.Read, first: 1, last: -1, step: 1, flags: "readonly fast", run: (*conn).cmdExists},

@@ -63,7 +63,7 @@ func (c *conn) refuse(err error) error {
 }
 
 // cmdHello is HELLO [2|3 [AUTH user token] [SETNAME name]].
-func (c *conn) cmdHello(_ context.Context, cmd command) error {
+func (c *conn) cmdHello(ctx context.Context, cmd command) error {
 	args := cmd.args[1:]
 	proto := c.proto
 	if len(args) > 0 {
@@ -111,7 +111,7 @@ func (c *conn) cmdHello(_ context.Context, cmd command) error {
 	c.text("id")
 	c.int(c.id)
 	c.text("mode")
-	c.text("standalone")
+	c.text(c.mode(ctx))
 	c.text("role")
 	c.text("master")
 	c.text("modules")
@@ -407,7 +407,7 @@ func (c *conn) cmdInfo(ctx context.Context, cmd command) error {
 	section("Server", func(add func(string, any)) {
 		add("redis_version", redisVersion)
 		add("server_name", "skep")
-		add("redis_mode", "standalone")
+		add("redis_mode", c.mode(ctx))
 		add("os", runtime.GOOS)
 		add("arch_bits", strconv.IntSize)
 		add("uptime_in_seconds", int(c.s.o.Clock().Sub(c.s.started).Seconds()))
@@ -423,7 +423,13 @@ func (c *conn) cmdInfo(ctx context.Context, cmd command) error {
 		add("connected_slaves", 0)
 		add("master_repl_offset", 0)
 	})
-	section("Cluster", func(add func(string, any)) { add("cluster_enabled", 0) })
+	section("Cluster", func(add func(string, any)) {
+		enabled := 0
+		if c.mode(ctx) == "cluster" {
+			enabled = 1
+		}
+		add("cluster_enabled", enabled)
+	})
 	if c.identity.Rights&auth.Operator != 0 {
 		c.storeInfo(ctx, section)
 	}

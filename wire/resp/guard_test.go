@@ -34,6 +34,7 @@ var example = map[string]string{
 	"SETEX": "SETEX secret 1 changed", "PSETEX": "PSETEX secret 1 changed", "MSET": "MSET secret changed", "DEL": "DEL secret", "UNLINK": "UNLINK secret",
 	"EXPIRE": "EXPIRE secret 0", "PEXPIRE": "PEXPIRE secret 0", "EXPIREAT": "EXPIREAT secret 1", "PEXPIREAT": "PEXPIREAT secret 1", "PERSIST": "PERSIST secret",
 	"FLUSHDB": "FLUSHDB", "FLUSHALL": "FLUSHALL", "ROLE": "ROLE", "CLUSTER": "CLUSTER INFO",
+	"READONLY": "READONLY", "READWRITE": "READWRITE", "ASKING": "ASKING",
 	"BLOB.TCP_SET": "BLOB.TCP_SET secret changed", "BLOB.TCP_GET": "BLOB.TCP_GET secret", "BLOB.INFO": "BLOB.INFO secret",
 	"BLOB.RDMA_HELLO": "BLOB.RDMA_HELLO 00", "BLOB.RDMA_SET": "BLOB.RDMA_SET secret 1 2 3 1", "BLOB.RDMA_GET": "BLOB.RDMA_GET secret 2 3 1",
 }

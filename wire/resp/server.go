@@ -49,6 +49,10 @@ type Options struct {
 	// Copies of each block, on as many devices; 1.
 	Copies int
 
+	// Cluster is the servers of which each answers for the keys of all, this one among them; nil where this one is, or now
+	// knows itself, alone. It does not wait for long.
+	Cluster func(ctx context.Context) *Cluster
+
 	stuckAfter, lockstepWait time.Duration // of tests
 
 	Log    *slog.Logger    // discarded when nil

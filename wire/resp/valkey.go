@@ -15,7 +15,6 @@ import (
 const (
 	blobSet = "BLOB.TCP_SET"
 
-	errNoCluster = replyError("ERR This instance has cluster support disabled")
 	errNoRDMA    = replyError("ERR RDMA provider unavailable on this instance")
 	errNoBytes   = replyError("ERR object length must be > 0")
 	errInfoField = replyError("ERR invalid information field")
@@ -29,9 +28,6 @@ func (c *conn) cmdRole(context.Context, command) error {
 	c.array(0)
 	return nil
 }
-
-// cmdCluster answers every CLUSTER as a server that is in no cluster does; clients take it for one that stands alone.
-func (c *conn) cmdCluster(context.Context, command) error { return c.fail(errNoCluster) }
 
 // cmdRDMA refuses to move bytes by RDMA, in the words of a server whose machine has none; clients go on over TCP.
 func (c *conn) cmdRDMA(context.Context, command) error { return c.fail(errNoRDMA) }

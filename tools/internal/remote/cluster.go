@@ -57,6 +57,7 @@ func (f *NodeFlags) Register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Node.Addr, "addr", "",
 		"where clients reach the node's binary protocol: HOST:PORT, or unix: and a path (required)")
 	fl.StringVar(&f.Node.Peer, "peer", "", "where the other nodes reach it: HOST:PORT (required)")
+	fl.StringVar(&f.Node.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT; empty: nowhere")
 	fl.IntVar(&f.Node.Weight, "weight", 1, "its share of the blocks, beside the others' weights: 1 to 65535")
 	fl.StringSliceVar(&f.Node.Domain, "domain", nil, "what may fail with it, the widest first: zone, rack, host")
 }

@@ -20,7 +20,11 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	case id != nil && c.Node != "" && c.Node != id.Name:
 		return nil, nil, problem("node", c.Node, id.Name+", whose dir it is, or empty")
 	case id != nil:
-		return m, &clustermap.Node{ID: id.ID, Name: id.Name, Addr: id.Addr, Peer: id.Peer}, nil
+		n := &clustermap.Node{ID: id.ID, Name: id.Name, Addr: id.Addr, Peer: id.Peer}
+		if now, err := m.Node(id.Name); err == nil {
+			n.RESP = now.RESP
+		}
+		return m, n, nil
 	case c.Cluster == "" && c.Node == "":
 		return nil, nil, nil
 	case c.Cluster == "":
@@ -75,6 +79,9 @@ func (c *Config) listenAsNode() []error {
 	_, n, err := c.clusterMap()
 	if err != nil {
 		return []error{err}
+	}
+	if n != nil && n.RESP != "" && c.RESP == Default().RESP {
+		c.RESP = n.RESP
 	}
 	if n == nil || c.Listen != Default().Listen {
 		return nil

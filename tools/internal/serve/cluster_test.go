@@ -20,7 +20,7 @@ import (
 const mapText = `
 seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861
 nodes:
-  - {id: 1, name: a, addr: "127.0.0.1:7431"}
+  - {id: 1, name: a, addr: "127.0.0.1:7431", resp: "127.0.0.1:7451"}
   - {id: 2, name: b, addr: "unix:/run/b.sock"}
 `
 
@@ -33,13 +33,13 @@ func TestANodeListensWhereTheMapSays(t *testing.T) {
 	}
 	c, err := load(map[string]string{"cluster": file, "node": "a"})
 	require.NoError(t, err)
-	assert.Equal(t, "127.0.0.1:7431", c.Listen)
+	assert.Equal(t, []string{"127.0.0.1:7431", "127.0.0.1:7451"}, []string{c.Listen, c.RESP})
 	c, err = load(map[string]string{"cluster": file, "node": "a", "listen": "127.0.0.1:9"})
 	require.NoError(t, err)
 	assert.Equal(t, "127.0.0.1:9", c.Listen, "what it was told")
 	c, err = load(map[string]string{"cluster": file, "node": "b"})
 	require.NoError(t, err)
-	assert.Equal(t, []string{None, "/run/b.sock"}, []string{c.Listen, c.Unix})
+	assert.Equal(t, []string{None, "/run/b.sock", Default().RESP}, []string{c.Listen, c.Unix, c.RESP})
 	for what, flags := range map[string]map[string]string{
 		"node":                  {"cluster": file},
 		"cluster":               {"node": "a"},

@@ -3,17 +3,25 @@ package serve
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/resp"
 )
 
 // Clients of RESP know no map. A node of a cluster serves them from all of it: from a Store over its own and over those
@@ -115,12 +123,17 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		return err
 	}
 	log := s.log.With("part", "gateway")
+	s.others = &others{self: self, of: map[uint64]*wire.Client{}}
 	dial := func(n clustermap.Node) (skep.Store, error) {
 		if n.ID == self {
 			return lent{s.st}, nil
 		}
-		return wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
+		c, err := wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
 			Conns: gatewayConns, Log: log})
+		if err == nil {
+			s.others.met(n.ID, c)
+		}
+		return c, err
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
 	for _, n := range m.Nodes {
@@ -130,8 +143,91 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		}
 		o.Stores = append(o.Stores, st)
 	}
-	s.whole, err = replication.New(o)
+	if s.whole, err = replication.New(o); err == nil {
+		s.others.whole = s.whole
+	}
 	return err
+}
+
+// others is what the gateway knows of the other nodes.
+type others struct {
+	self  uint64
+	whole *replication.Store
+
+	mu    sync.Mutex
+	of    map[uint64]*wire.Client // by the node's number
+	away  map[uint64]bool
+	asked time.Time // when away was found out
+}
+
+func (o *others) met(id uint64, c *wire.Client) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.of[id] = c
+}
+
+// How long what is known of the nodes counts, and how long one may take to say that it is there.
+const (
+	knownFor = time.Second
+	signOf   = 500 * time.Millisecond
+)
+
+// gone is which of the other nodes do not answer.
+func (o *others) gone(ctx context.Context) map[uint64]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.asked) < knownFor {
+		return o.away
+	}
+	ctx, cancel := context.WithTimeout(ctx, signOf)
+	defer cancel()
+	away := map[uint64]bool{}
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for id, c := range o.of {
+		wait.Go(func() {
+			if _, err := c.Node(ctx); err != nil {
+				mu.Lock()
+				away[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	o.away, o.asked = away, time.Now()
+	return away
+}
+
+// cluster is the nodes for clients in cluster mode: those that Redis clients reach. Where this node is none of them there
+// is no such mode.
+func (o *others) cluster(ctx context.Context) *resp.Cluster {
+	m := o.whole.Map()
+	out := &resp.Cluster{Epoch: uint64(m.Epoch)}
+	for i := range m.Nodes {
+		if n := &m.Nodes[i]; n.ID == o.self && n.RESP != "" {
+			out.Self = slotID(m, n)
+		}
+	}
+	if out.Self == "" {
+		return nil
+	}
+	gone := o.gone(ctx)
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		host, port, err := net.SplitHostPort(n.RESP)
+		number, bad := strconv.Atoi(port)
+		if err != nil || bad != nil {
+			continue
+		}
+		out.Nodes = append(out.Nodes, resp.ClusterNode{ID: slotID(m, n), Host: host, Port: number, Weight: n.Weight, Away: gone[n.ID]})
+	}
+	return out
+}
+
+// slotID is a node's number in the form that clients in cluster mode know.
+func slotID(m *clustermap.Map, n *clustermap.Node) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", m.Seed, n.ID))
+	return hex.EncodeToString(sum[:20])
 }
 
 // followed has the gateway go on by another map.

@@ -81,6 +81,7 @@ type server struct {
 	member  *membership        // nil: it does not agree on a map
 	node    string             // of the cluster; "": it is of none
 	whole   *replication.Store // of the cluster, for RESP; nil: RESP is served from st
+	others  *others            // with whole
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -436,7 +437,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	}
 	from := s.st
 	if s.whole != nil {
-		from = s.whole
+		from, ro.Cluster = s.whole, s.others.cluster
 	}
 	if s.resp, err = resp.New(from, ro); err != nil {
 		return err
