@@ -163,7 +163,9 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
  *    (a store that is there keeps its devices and its cap, and 0 of both is what it has; with
  *    "change_capacity": true capacity_bytes is its cap from now on)
- *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server
+ *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server, and its whole cluster
+ *    and "tls": {"ca": "file", "cert": "file", "key": "file", "name": "..."}, all of it optional, for TLS over TCP: who
+ *    signs the servers' certificates (the system's when not given), a certificate of ours, and the name that theirs have
  *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc);
  *    "lazy": true connects with the first call, so a server need not be there yet; "strict": true has a server that is
  *    slow, full or gone be an error (24, 25) where otherwise nothing is found there and puts are declined

@@ -30,6 +30,7 @@ type spec struct {
 	DRAMBytes     int64    `json:"dram_bytes"`
 	Connect       string   `json:"connect"`
 	Token         string   `json:"token"`
+	TLS           *tlsSpec `json:"tls"` // nil: none
 	SharedBytes   int64    `json:"shared_bytes"`
 	Lazy          bool     `json:"lazy"`
 	Strict        bool     `json:"strict"`
@@ -90,6 +91,9 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if err := parse(text, &sp); err != nil {
 		return nil, err
 	}
+	if sp.TLS != nil && sp.Connect == "" {
+		return nil, skep.Invalidf(op, "tls", "given", "none where there is no connect")
+	}
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
@@ -115,8 +119,12 @@ func open(ctx context.Context, text string) (*opened, error) {
 
 // connect opens the Store of a server, or of the cluster that it is a node of.
 func (o *opened) connect(ctx context.Context, sp *spec) error {
-	s, err := replication.Connect(wire.Options{Addr: sp.Connect, Token: sp.Token, Name: op, SharedMemory: sp.SharedBytes,
-		Strict: sp.Strict})
+	secure, err := sp.TLS.config()
+	if err != nil {
+		return err
+	}
+	s, err := replication.Connect(wire.Options{Addr: sp.Connect, Token: sp.Token, TLS: secure, Name: op,
+		SharedMemory: sp.SharedBytes, Strict: sp.Strict})
 	if err != nil {
 		return err
 	}

@@ -19,10 +19,21 @@ def binary():
     return name
 
 
+def certificate(directory, name="server"):
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    if not shutil.which("openssl"):
+        raise unittest.SkipTest("there is no openssl to make a certificate with")
+    cert, key = (os.path.join(directory, name + end) for end in (".pem", ".key"))
+    args = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    args += ["-days", "2", "-subj", "/CN=skep", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert]
+    subprocess.run(args, check=True, capture_output=True)
+    return cert, key
+
+
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block=""):
+    def __init__(self, token=False, capacity="512MiB", block="", tls=False):
         self.capacity = capacity
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
         self.dir = tempfile.mkdtemp(prefix="skepkv")
@@ -37,6 +48,11 @@ class Server:
                     + hashlib.sha256(TOKEN.encode()).hexdigest()
                     + "}\n"
                 )
+        if tls:
+            self.cert, key = certificate(self.dir)
+            self.config = os.path.join(self.dir, "config.yaml")
+            with open(self.config, "w", encoding="utf-8") as f:
+                f.write(f"tls: {{cert: {self.cert}, key: {key}}}\n")
         self.process = None
         self.start()
 

@@ -192,5 +192,22 @@ class TestToken(OnServer):
         self.assertEqual(self.get(c, wait, [1]), (True, [True]))
 
 
+class TestTLS(OnServer):
+    def setUp(self):
+        self.server = Server(tls=True)
+        self.addCleanup(self.server.stop)
+
+    def test_the_server_s_signer_is_trusted_and_no_other(self):
+        url = f"127.0.0.1:{self.server.port}"
+        c, wait = self.open(url=url, tls_ca=self.server.cert)
+        self.assertTrue(self.put(c, wait, [1])[0])
+        self.assertEqual(self.get(c, wait, [1]), (True, [True]))
+        c, wait = self.open(url=url, tls_ca="system")
+        ok, why, landed = wait(c.submit_batch_exists([name(1)]))
+        self.assertEqual((ok, landed), (False, [False]))
+        with self.assertRaisesRegex(ValueError, "tls_ca is empty"):
+            Connector(url=url, tls_cert=self.server.cert)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -9,7 +9,7 @@ import threading
 import unittest
 
 import skepkv
-from serving import TOKEN, Cluster, Server, eventually
+from serving import TOKEN, Cluster, Server, certificate, eventually
 
 MISSING = (2, 21)
 
@@ -313,6 +313,34 @@ class OnACluster(Calls, unittest.TestCase):
             memory.view[:] = bytes(len(memory))
             self.assertTrue(space.restore(keys, places))
             self.assertEqual([bytes(p) for p in places], [block(i) for i in range(12)])
+
+
+class OverTLS(Calls, unittest.TestCase):
+    def setUp(self):
+        self.server = Server(tls=True)
+        self.addCleanup(self.server.stop)
+        self.url = f"127.0.0.1:{self.server.port}"
+        self.store = skepkv.connect(self.url, tls=self.server.cert)
+        self.addCleanup(self.store.close)
+
+    def test_who_is_not_trusted_is_not_spoken_to(self):
+        other, key = certificate(self.server.dir, "other")
+        for tls in (None, "system", other, {"ca": self.server.cert, "name": "elsewhere"}):
+            with self.assertRaises(skepkv.SkepError):
+                skepkv.connect(self.url, tls=tls)
+        for tls in ({"ca": "/nonesuch"}, {"ca": key}, {"cert": other}):
+            with self.assertRaises(skepkv.Invalid):
+                skepkv.connect(self.url, tls=tls)
+
+    def test_doctor(self):
+        well = subprocess.run(
+            [sys.executable, "-m", "skepkv", "doctor", self.url, "--tls-ca", self.server.cert],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        self.assertEqual((well.returncode, well.stderr), (0, ""))
 
 
 class WithToken(OnServer):

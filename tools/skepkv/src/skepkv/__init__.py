@@ -15,6 +15,7 @@ the store was opened with strict=False: then nothing is found there.
 from __future__ import annotations
 
 import hashlib
+from typing import Any, Mapping
 
 from . import errors
 from ._library import library
@@ -42,13 +43,26 @@ __all__ = [
 
 
 def connect(
-    url: str, *, token: str = "", shared_bytes: int | None = None, lazy: bool = False, strict: bool = True
+    url: str,
+    *,
+    token: str = "",
+    tls: str | Mapping[str, str] | None = None,
+    shared_bytes: int | None = None,
+    lazy: bool = False,
+    strict: bool = True,
 ) -> Store:
-    """Opens a server's store: url is `unix:/path` or `host:port`. Over a Unix socket shared_bytes (256 MiB unless it
-    says otherwise) of memory are shared with the server. A lazy store connects with its first call."""
+    """Opens a server's store: url is `unix:/path` or `host:port`. tls is the file of who signs the servers'
+    certificates, "system" for whom the system trusts, or a mapping with `ca`, `cert`, `key` and `name`, all optional.
+    Over a Unix socket shared_bytes (256 MiB unless it says otherwise) of memory are shared with the server. A lazy
+    store connects with its first call."""
     if shared_bytes is None:
         shared_bytes = 256 << 20 if url.startswith("unix:") else 0
-    return Store({"connect": url, "token": token, "shared_bytes": shared_bytes, "lazy": lazy, "strict": strict})
+    how: dict[str, Any] = {"connect": url, "token": token, "shared_bytes": shared_bytes, "lazy": lazy, "strict": strict}
+    if isinstance(tls, str):
+        how["tls"] = {} if tls == "system" else {"ca": tls}
+    elif tls is not None:
+        how["tls"] = dict(tls)
+    return Store(how)
 
 
 def embed(dir: str, *, devices: int = 0, capacity_bytes: int = 0, dram_bytes: int = 0) -> Store:

@@ -12,7 +12,7 @@ import skepkv
 SIZE = 4 << 20
 
 
-def doctor(url: str, token: str, tenant: str) -> int:
+def doctor(url: str, token: str, tls: str | None, tenant: str) -> int:
     def say(word: str, what: str, about: object) -> None:
         print(f"{word:4}  {what:9}  {about}", flush=True)
 
@@ -22,7 +22,7 @@ def doctor(url: str, token: str, tenant: str) -> int:
 
         say("ok", step, f"{library().path}, version {skepkv.version()}")
         step = "server"
-        with skepkv.connect(url, token=token) as store:
+        with skepkv.connect(url, token=token, tls=tls) as store:
             say("ok", step, f"{url}, {'with a token' if token else 'without a token'}")
             step = "namespace"
             space = store.namespace("skepkv/doctor", tenant=tenant)
@@ -60,13 +60,14 @@ def main() -> int:
     p.add_argument("command", choices=["doctor"])
     p.add_argument("url", help="unix:/path or host:port")
     p.add_argument("--token-file", help="file with the token; the environment's SKEP_TOKEN does too")
+    p.add_argument("--tls-ca", help="file of who signs the server's certificate, or system; not given: no TLS")
     p.add_argument("--tenant", default="", help="whose namespace to use; the credential's where it is not given")
     a = p.parse_args()
     token = os.environ.get("SKEP_TOKEN", "")
     if a.token_file:
         with open(a.token_file, encoding="utf-8") as f:
             token = f.read().strip()
-    return doctor(a.url, token, a.tenant)
+    return doctor(a.url, token, a.tls_ca, a.tenant)
 
 
 if __name__ == "__main__":

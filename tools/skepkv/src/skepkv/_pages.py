@@ -62,7 +62,7 @@ class Trouble:
 
 def check_options(o: dict[str, Any], seconds: dict[str, float]) -> None:
     """Checks options that every engine's class has, and times, each at least so many seconds."""
-    for name in ("url", "token", "token_file", "tenant", "model", "revision"):
+    for name in ("url", "token", "token_file", "tls_ca", "tls_cert", "tls_key", "tenant", "model", "revision"):
         if not isinstance(o[name], str):
             raise ValueError(f"{name} is {o[name]!r}, must be a string")
     if not o["url"]:
@@ -74,6 +74,16 @@ def check_options(o: dict[str, Any], seconds: dict[str, float]) -> None:
         s = o[name]
         if isinstance(s, bool) or not isinstance(s, (int, float)) or not least <= s <= 600 or math.isnan(s):
             raise ValueError(f"{name} is {s!r} s, must be {least} to 600")
+
+
+def secured(tls_ca: str, tls_cert: str, tls_key: str) -> dict[str, str] | None:
+    """What connect is given for TLS: tls_ca is a file, or "system", or empty where there is none."""
+    if not tls_ca:
+        if tls_cert or tls_key:
+            raise ValueError('tls_ca is empty, must be a file or "system" where there is a tls_cert or a tls_key')
+        return None
+    how = {"cert": tls_cert, "key": tls_key, "ca": "" if tls_ca == "system" else tls_ca}
+    return {name: file for name, file in how.items() if file}
 
 
 def weights(model: str) -> str:
@@ -153,8 +163,16 @@ class Client:
     """Connects when it is first used, and the library again where that is needed. Any thread may use it; in a forked
     process everything is an error."""
 
-    def __init__(self, url: str, token: str, token_file: str, tenant: str, shared_bytes: int | None) -> None:
-        self._url, self._token, self._token_file = url, token, token_file
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        token_file: str,
+        tenant: str,
+        shared_bytes: int | None,
+        tls: dict[str, str] | None = None,
+    ) -> None:
+        self._url, self._token, self._token_file, self._tls = url, token, token_file, tls
         self._tenant, self._shared = tenant, shared_bytes
         self._pid = os.getpid()
         self._stages = threading.BoundedSemaphore(STAGES)
@@ -178,7 +196,7 @@ class Client:
                 if self._token_file:
                     with open(self._token_file, encoding="utf-8") as f:
                         token = f.read().strip()
-                self._store = connect(self._url, token=token, shared_bytes=self._shared, lazy=True)
+                self._store = connect(self._url, token=token, tls=self._tls, shared_bytes=self._shared, lazy=True)
             space = self._spaces.get(where)
             if space is None:
                 if len(self._spaces) >= 1024:

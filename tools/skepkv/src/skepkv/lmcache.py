@@ -24,6 +24,7 @@ import weakref
 from typing import Any, Callable, NamedTuple
 
 from . import SkepError, Space, Store, connect, errors, key
+from ._pages import secured
 
 __all__ = ["Connector"]
 
@@ -57,7 +58,8 @@ class _Job(NamedTuple):
 class Connector:
     """What LMCache makes of adapter_params. Times are seconds from the submission of a batch.
 
-    url, token or token_file, tenant: which server, as whom. shared_bytes: memory shared with a server behind a Unix
+    url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
+    TCP. shared_bytes: memory shared with a server behind a Unix
     socket (None: 256 MiB). readers, writers: threads for gets and exists, for sets and deletes. fingerprint: what
     besides the model's name tells two caches apart whose bytes must not be mixed: weights' revision, dtype, layout."""
 
@@ -66,6 +68,9 @@ class Connector:
         url: str,
         token: str = "",
         token_file: str = "",
+        tls_ca: str = "",
+        tls_cert: str = "",
+        tls_key: str = "",
         tenant: str = "",
         fingerprint: str = "",
         shared_bytes: int | None = None,
@@ -90,6 +95,7 @@ class Connector:
             if not 0 < s <= 600:
                 raise ValueError(f"{name} is {s} s, must be more than 0 and at most 600")
         self._url, self._token, self._token_file = url, token, token_file
+        self._tls = secured(tls_ca, tls_cert, tls_key)
         self._tenant, self._fingerprint, self._shared = tenant, fingerprint, shared_bytes
         self._get_within, self._set_within = get_timeout, set_timeout
         self._exists_within, self._delete_within = exists_timeout, delete_timeout
@@ -283,7 +289,7 @@ class Connector:
                 if self._token_file:
                     with open(self._token_file, encoding="utf-8") as f:
                         token = f.read().strip()
-                self._store = connect(self._url, token=token, shared_bytes=self._shared, lazy=True)
+                self._store = connect(self._url, token=token, tls=self._tls, shared_bytes=self._shared, lazy=True)
             space = self._spaces.get((model, rank, group))
             if space is None:
                 if len(self._spaces) >= _MOST_SPACES:

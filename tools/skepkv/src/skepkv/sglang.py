@@ -27,7 +27,7 @@ from typing import Any, Callable, Iterable, Sequence
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolTransferResult
 
 from . import SkepError, errors, key
-from ._pages import Client, Page, Trouble, Where, check_options, size_of, weights
+from ._pages import Client, Page, Trouble, Where, check_options, secured, size_of, weights
 
 __all__ = ["Storage"]
 
@@ -99,6 +99,9 @@ class _Options:
             "url": "",
             "token": "",
             "token_file": "",
+            "tls_ca": "",
+            "tls_cert": "",
+            "tls_key": "",
             "tenant": "",
             "model": "",
             "revision": "",
@@ -115,6 +118,7 @@ class _Options:
         times = ("lease", "exists_timeout", "get_timeout", "get_timeout_per_ki_token", "set_timeout")
         check_options(o, {name: 0.0 if name.endswith("token") else 0.001 for name in times})
         self.url, self.token, self.token_file, self.tenant = o["url"], o["token"], o["token_file"], o["tenant"]
+        self.tls = secured(o["tls_ca"], o["tls_cert"], o["tls_key"])
         self.model, self.revision = o["model"], o["revision"]
         self.shared_bytes, self.lease = o["shared_bytes"], float(o["lease"])
         self.exists_within, self.set_within = float(o["exists_timeout"]), float(o["set_timeout"])
@@ -140,7 +144,7 @@ class Storage(HiCacheStorage):
             self._revision = weights(self._model)
         if not self._revision:
             log.warning("skep: extra config has no revision: weights of one name have one cache, whatever is in them")
-        self._client = Client(o.url, o.token, o.token_file, o.tenant, o.shared_bytes)
+        self._client = Client(o.url, o.token, o.token_file, o.tenant, o.shared_bytes, o.tls)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._chained: bool | None = None  # whether SGLang passes prefix keys, once that is known

@@ -43,7 +43,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from . import SkepError, errors, key
-from ._pages import STAGE, Client, Gate, Trouble, Where, check_options, weights
+from ._pages import STAGE, Client, Gate, Trouble, Where, check_options, secured, weights
 
 __all__ = ["SkepTier"]
 
@@ -202,7 +202,8 @@ class SkepTier(SecondaryTierManager):
     """What vLLM makes of {"type": "SkepTier", "module_path": "skepkv.vllm", …}. What is wrong with its options is a
     ValueError; the server is first spoken to by the first lookup or job. Times are seconds.
 
-    url, token or token_file, tenant: which server, as whom. model, revision: whose chunks (vLLM's model; of a local one
+    url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
+    TCP. model, revision: whose chunks (vLLM's model; of a local one
     its files). shared_bytes: memory shared with a server behind a Unix socket (None: 256 MiB). lookup_timeout: after it
     a key is a miss that the server has not answered for. exists_timeout: of the call that asks. lease: what was found
     stays for so long. load_timeout, store_timeout, timeout_per_gib: from a job's submission. drain_timeout: what jobs
@@ -218,6 +219,9 @@ class SkepTier(SecondaryTierManager):
         url: str = "",
         token: str = "",
         token_file: str = "",
+        tls_ca: str = "",
+        tls_cert: str = "",
+        tls_key: str = "",
         tenant: str = "",
         model: str = "",
         revision: str = "",
@@ -261,7 +265,8 @@ class SkepTier(SecondaryTierManager):
         self._lease, self._exists_within = lease, exists_timeout
         self._load_within, self._store_within, self._per_gib = load_timeout, store_timeout, timeout_per_gib
         self._drain_within = drain_timeout
-        self._client = Client(url, token, token_file, tenant, shared_bytes)
+        tls = secured(tls_ca, tls_cert, tls_key)
+        self._client = Client(url, token, token_file, tenant, shared_bytes, tls)
         self._trouble = Trouble(log, "chunks are computed meanwhile")
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
