@@ -22,7 +22,7 @@ const (
 	RemoveNode      Verb = "remove node"      // Name
 	SetWeight       Verb = "set weight"       // Name, Weight
 	SetState        Verb = "set state"        // Name, State
-	SetAddress      Verb = "set address"      // Name, Addr and Peer
+	SetAddress      Verb = "set address"      // Name, Addr, Peer and RESP, of which those that are empty stay
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 )
@@ -38,6 +38,7 @@ type Command struct {
 	Name   string              `json:"name,omitempty"`
 	Addr   string              `json:"addr,omitempty"`
 	Peer   string              `json:"peer,omitempty"`
+	RESP   string              `json:"resp,omitempty"`
 	Weight int                 `json:"weight,omitempty"`
 	State  State               `json:"state,omitempty"`
 }
@@ -191,8 +192,8 @@ func (m *Map) setNode(c *Command) (bool, error) {
 	case SetState:
 		n.State = c.State
 	case SetAddress:
-		if c.Addr == "" && c.Peer == "" {
-			return false, skep.Invalidf(op, "address of node "+c.Name, "empty", "an address, a peer address, or both")
+		if c.Addr == "" && c.Peer == "" && c.RESP == "" {
+			return false, skep.Invalidf(op, "address of node "+c.Name, "empty", "one of its addresses")
 		}
 		if c.Addr != "" {
 			n.Addr = c.Addr
@@ -200,8 +201,14 @@ func (m *Map) setNode(c *Command) (bool, error) {
 		if c.Peer != "" {
 			n.Peer = c.Peer
 		}
+		if c.RESP != "" {
+			n.RESP = c.RESP
+		}
+		if err := validNew(n); err != nil {
+			return false, err
+		}
 	}
-	return n.Addr != was.Addr || n.Peer != was.Peer || n.Weight != was.Weight || n.State != was.State, nil
+	return n.Addr != was.Addr || n.Peer != was.Peer || n.RESP != was.RESP || n.Weight != was.Weight || n.State != was.State, nil
 }
 
 func (m *Map) openNamespace(spec *skep.NamespaceSpec) (bool, error) {

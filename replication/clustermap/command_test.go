@@ -64,9 +64,10 @@ func TestCommandsChangeTheMap(t *testing.T) {
 	apply(&Command{Do: SetState, Name: "d", State: Out})
 	apply(&Command{Do: SetAddress, Name: "d", Peer: "e:2"})
 	apply(&Command{Do: SetAddress, Name: "d", Addr: "e:1"})
+	apply(&Command{Do: SetAddress, Name: "d", RESP: "e:3"})
 	n, err = m.Node("d")
 	require.NoError(t, err)
-	require.Equal(t, Node{ID: 8, Name: "d", Addr: "e:1", Peer: "e:2", Weight: 5, State: Out, Domain: []string{"rack"}}, *n)
+	require.Equal(t, Node{ID: 8, Name: "d", Addr: "e:1", Peer: "e:2", RESP: "e:3", Weight: 5, State: Out, Domain: []string{"rack"}}, *n)
 	apply(&Command{Do: SetState, Name: "d", State: Up})
 	apply(&Command{Do: DeleteNamespace, Tenant: "t", Name: "n"})
 	apply(&Command{Do: OpenNamespace, Spec: &skep.NamespaceSpec{Tenant: "t", Name: "n", Copies: 1, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}}})
@@ -76,6 +77,7 @@ func TestCommandsChangeTheMap(t *testing.T) {
 
 	for _, c := range []*Command{
 		{Do: SetWeight, Name: "d", Weight: 5}, {Do: SetState, Name: "d"}, {Do: SetAddress, Name: "d", Addr: "e:1", Peer: "e:2"},
+		{Do: SetAddress, Name: "d", RESP: "e:3"}, {Do: SetAddress, Name: "d", Addr: "e:1", RESP: "e:3"},
 		{Do: OpenNamespace, Spec: &skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}}},
 	} {
 		next, err := m.Apply(c)
@@ -122,6 +124,7 @@ func TestABadCommandChangesNothing(t *testing.T) {
 		"a state there is not":  {Command{Do: SetState, Name: "a", State: "odd"}, skep.Invalid, "state"},
 		"nowhere":               {Command{Do: SetAddress, Name: "a"}, skep.Invalid, "address of node a"},
 		"another's address":     {Command{Do: SetAddress, Name: "a", Addr: "10.0.0.2:7420"}, skep.Invalid, "no other node's"},
+		"everywhere":            {Command{Do: SetAddress, Name: "a", Addr: "0.0.0.0:1"}, skep.Invalid, "address of node a"},
 		"no port":               {Command{Do: SetAddress, Name: "a", Peer: "host"}, skep.Invalid, "peer address"},
 		"no namespace":          {Command{Do: OpenNamespace}, skep.Invalid, "namespace"},
 		"a namespace's name":    {Command{Do: OpenNamespace, Spec: spec(func(s *skep.NamespaceSpec) { s.Name = "" })}, skep.Invalid, "name"},

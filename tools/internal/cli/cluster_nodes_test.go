@@ -218,6 +218,23 @@ func TestThreeServersAgreeOnAMap(t *testing.T) {
 		leader = n.whole(three, epoch)
 		storetest.Eventually(t, "all is found again", func() bool { return found() == blocks })
 	}
+	skepRun(t, "cluster", "set", leader, "--state", "out", "--weight", "3", "--server", n.addr(leader), "--json").OK(t)
+	for _, n := range n.mapOf(leader).Nodes {
+		require.Equal(t, n.Name == leader, n.State == clustermap.Out)
+		require.Equal(t, n.Name == leader, n.Weight == 3)
+	}
+	there := found()
+	require.Positive(t, there)
+	require.Less(t, there, blocks)
+	for _, bad := range [][]string{{}, {"--state", "away"}, {"--weight", "0"}, {"--resp", "0.0.0.0:1"}, {"--addr", "x"}} {
+		o := skepRun(t, append([]string{"cluster", "set", leader, "--server", n.addr(leader)}, bad...)...)
+		require.Equal(t, 2, o.Code, "%v: %s", bad, o.Stderr)
+	}
+	skepRun(t, "cluster", "set", leader, "--state", "up", "--weight", "1", "--server", n.addr(leader), "--json").OK(t)
+	epoch += 4
+	n.whole(three, epoch)
+	storetest.Eventually(t, "all is found again", func() bool { return found() == blocks })
+
 	slices.Sort(led)
 	slices.Sort(changed)
 	t.Logf("after the kill of a leader: another one leads after %v, and the map is changed after %v", led, changed)

@@ -47,6 +47,7 @@ var Results = map[string]any{
 	"skep cluster init":       remote.NodeResult{},
 	"skep cluster add":        remote.NodeResult{},
 	"skep cluster remove":     remote.RemovedResult{},
+	"skep cluster set":        remote.SetResult{},
 	"skep cluster status":     consensus.Status{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},

@@ -49,6 +49,35 @@ type Removed struct {
 	Votes bool   `json:"votes"`
 }
 
+// Change is what is set of a node: what is empty, 0 or nil stays.
+type Change struct {
+	Name   string            `json:"name"`
+	Addr   string            `json:"addr,omitempty"`
+	Peer   string            `json:"peer,omitempty"`
+	RESP   string            `json:"resp,omitempty"`
+	Weight int               `json:"weight,omitempty"`
+	State  *clustermap.State `json:"state,omitempty"`
+}
+
+// Commands are those that make the change, one after the other.
+func (c *Change) Commands() (out []clustermap.Command) {
+	if c.Addr+c.Peer+c.RESP != "" {
+		out = append(out, clustermap.Command{Do: clustermap.SetAddress, Name: c.Name, Addr: c.Addr, Peer: c.Peer, RESP: c.RESP})
+	}
+	if c.Weight != 0 {
+		out = append(out, clustermap.Command{Do: clustermap.SetWeight, Name: c.Name, Weight: c.Weight})
+	}
+	if c.State != nil {
+		out = append(out, clustermap.Command{Do: clustermap.SetState, Name: c.Name, State: *c.State})
+	}
+	return out
+}
+
+// Changed is what a server answers to who changes one: the epoch of the map that has it so.
+type Changed struct {
+	Epoch uint32 `json:"epoch"`
+}
+
 // Dir is where a store's directory has what belongs to the cluster.
 func Dir(store string) string { return filepath.Join(store, "cluster") }
 

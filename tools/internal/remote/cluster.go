@@ -79,7 +79,7 @@ func (f *NodeFlags) Check() error {
 
 // ClusterCommands are those that ask a node of a cluster that agrees on its map.
 func ClusterCommands(a *command.App) []*cobra.Command {
-	return []*cobra.Command{clusterAddCommand(a), clusterRemoveCommand(a), clusterStatusCommand(a)}
+	return []*cobra.Command{clusterAddCommand(a), clusterSetCommand(a), clusterRemoveCommand(a), clusterStatusCommand(a)}
 }
 
 // ask makes a call on the cluster.
@@ -167,6 +167,69 @@ type RemovedResult struct {
 	Name  string `json:"name"`  // the node that is out
 	Epoch uint32 `json:"epoch"` // of the map without it
 	Votes bool   `json:"votes"` // it may still be one of the voters that the others need
+}
+
+// SetResult is what cluster set prints.
+type SetResult struct {
+	Node  string `json:"node"`  // its name
+	Epoch uint32 `json:"epoch"` // of the map that has it as it was set
+}
+
+func clusterSetCommand(a *command.App) *cobra.Command {
+	var c member.Change
+	var state string
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "change a node's weight, state or addresses",
+		Long: `Has the nodes of a cluster agree on another weight, state or address of a node. A node of another weight gets
+another share of the blocks, and one that is out gets none and is asked for none: what is placed elsewhere by the new
+map is a miss until it is put again, or until the node is as it was. An address says where a node is reached: have its
+server listen there.`,
+		Example: "  skep cluster set b --weight 2\n  skep cluster set b --state out\n  skep cluster set b --resp 10.0.0.2:7421",
+		Args:    takes("a node's NAME", 1),
+	}
+	fl := cmd.Flags()
+	fl.IntVar(&c.Weight, "weight", 0, "its share of the blocks, beside the others' weights: 1 to 65535")
+	fl.StringVar(&state, "state", "", "up, or out: nothing is placed on it")
+	fl.StringVar(&c.Addr, "addr", "", "where clients reach its binary protocol: HOST:PORT, or unix: and a path")
+	fl.StringVar(&c.Peer, "peer", "", "where the other nodes reach it: HOST:PORT")
+	fl.StringVar(&c.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT")
+	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		c.Name = args[0]
+		var changed member.Changed
+		err := r.ask(ctx, "cluster set", &c, &changed)
+		if skep.KindOf(err) == skep.NotFound {
+			err = command.WithNext(err, "skep cluster status names the nodes there are")
+		}
+		if err != nil {
+			return err
+		}
+		return r.Print(SetResult{args[0], changed.Epoch}, func(w io.Writer) {
+			fmt.Fprintf(w, "node %s is so in the map of epoch %d\n", args[0], changed.Epoch)
+		})
+	})
+	ask := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch state {
+		case "":
+		case "up", "out":
+			s := clustermap.Up
+			if state == "out" {
+				s = clustermap.Out
+			}
+			c.State = &s
+		default:
+			return skep.Invalidf("cluster", "--state", state, "up or out")
+		}
+		if cmd.Flags().Changed("weight") && (c.Weight < 1 || c.Weight > clustermap.MaxWeight) {
+			return skep.Invalidf("cluster", "--weight", c.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))
+		}
+		if len(c.Commands()) == 0 {
+			return skep.Invalidf("cluster", "what is set", "nothing", "--weight, --state, --addr, --peer or --resp")
+		}
+		return ask(cmd, args)
+	}
+	return cmd
 }
 
 func clusterRemoveCommand(a *command.App) *cobra.Command {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/resp"
@@ -25,6 +26,7 @@ type remote struct {
 	*command.App
 	target Target
 	c      *wire.Client
+	whole  *replication.Store // of the cluster that the server is a node of; nil: it is of none, or nobody asked
 }
 
 // Commands are all of them.
@@ -45,7 +47,7 @@ func newCommand(
 		if r.c, err = r.target.Dial(ctx, cmd.CommandPath()); err != nil {
 			return err
 		}
-		defer r.c.Close()
+		defer r.close()
 		err = run(ctx, r, args)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err() // whatever it broke off with
@@ -53,6 +55,25 @@ func newCommand(
 		return r.target.Explain(err)
 	}
 	return cmd
+}
+
+// all is the server's Store, or that of the cluster that it is a node of.
+func (r *remote) all(ctx context.Context) (skep.Store, error) {
+	node, err := r.c.Node(ctx)
+	if err != nil || node == "" {
+		return r.c, err
+	}
+	if r.whole, err = replication.Connect(r.target.options("skep")); err != nil {
+		return nil, err
+	}
+	return r.whole, nil
+}
+
+func (r *remote) close() {
+	if r.whole != nil {
+		_ = r.whole.Close()
+	}
+	_ = r.c.Close()
 }
 
 // format is -o.
@@ -127,15 +148,19 @@ func databaseOf(ns string) (int, bool) {
 	return resp.DatabaseOf(ns)
 }
 
-// values are those of the Redis database that --ns names.
-func (r *remote) values(ns string) (*resp.Values, error) {
+// values are those of the Redis database that --ns names, of the whole cluster where the server is a node of one.
+func (r *remote) values(ctx context.Context, ns string) (*resp.Values, error) {
 	n, ok := databaseOf(ns)
 	if !ok {
 		return nil, command.WithNext(skep.Invalidf(op, "--ns", ns, "a Redis database: 0 to 15, or resp/0 to resp/15"),
 			"values are kept in Redis databases; blocks of other namespaces are an engine's, which puts and gets them "+
 				"(skep ls --ns NAME lists their keys)")
 	}
-	v, err := resp.NewValues(r.c, r.tenant(), n)
+	st, err := r.all(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := resp.NewValues(st, r.tenant(), n)
 	if err != nil {
 		err = skep.Invalidf(op, "--ns", ns, "a Redis database: 0 to 15, or resp/0 to resp/15")
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -107,6 +108,47 @@ func TestValuesOverEveryWay(t *testing.T) {
 			assert.Empty(t, o.Stdout)
 		})
 	}
+}
+
+// Of a cluster one node is named, and the values are those of all.
+func TestValuesOfACluster(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	text := "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n"
+	for i, name := range []string{"a", "b"} {
+		text += fmt.Sprintf("  - {id: %d, name: %s, addr: %q}\n", i+1, name, "unix:"+filepath.Join(dir, name))
+	}
+	cluster := file(t, "map.yaml", []byte(text))
+	var nodes []*server
+	for _, name := range []string{"a", "b"} {
+		nodes = append(nodes, begin(t, memory(t), func(c *serve.Config) {
+			c.Cluster, c.Node, c.Listen, c.Unix = cluster, name, serve.None, filepath.Join(dir, name)
+		}))
+	}
+	run := func(node int, args ...string) string {
+		t.Helper()
+		o := at(t, nodes[node].at["unix"], args...)
+		require.Zero(t, o.Code, "%v: %s", args, o.Stderr)
+		return o.Stdout
+	}
+	large := make([]byte, 10<<20)
+	_, _ = rand.Read(large)
+	for i := range 8 {
+		run(0, "put", fmt.Sprint("k", i), "--text", fmt.Sprint("v", i))
+	}
+	run(0, "put", "large", file(t, "large", large))
+	for i := range 8 {
+		assert.Equal(t, fmt.Sprint("v", i), run(1, "get", fmt.Sprint("k", i)))
+	}
+	assert.Equal(t, string(large), run(1, "get", "large"))
+	assert.Equal(t, 9, strings.Count(run(1, "ls", "-o", "jsonl"), "\n"))
+	assert.Contains(t, run(1, "del", "k0", "k1", "none"), "2 of 3")
+	nodes[0].stop()
+	o := at(t, nodes[1].at["unix"], "ls")
+	assert.Equal(t, command.TryAgain, o.Code)
+	assert.Contains(t, o.Stderr, "node is a")
 }
 
 // Namespaces are shown, counted and deleted; nothing goes without a yes.

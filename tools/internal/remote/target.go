@@ -200,7 +200,7 @@ func (t *Target) Dial(ctx context.Context, name string) (*wire.Client, error) {
 			asked <- err
 		}
 	}()
-	c, err := wire.Dial(dialling, wire.Options{Addr: t.addr, TLS: t.secure, Token: t.token, Name: name, Timeout: greeting, Strict: true})
+	c, err := wire.Dial(dialling, t.options(name))
 	found(nil)
 	other := <-asked
 	if err == nil {
@@ -213,6 +213,11 @@ func (t *Target) Dial(ctx context.Context, name string) (*wire.Client, error) {
 		return nil, other
 	}
 	return nil, t.cause(ctx, err)
+}
+
+// options are those of a connection to the server, where it was found.
+func (t *Target) options(name string) wire.Options {
+	return wire.Options{Addr: t.addr, TLS: t.secure, Token: t.token, Name: name, Timeout: greeting, Strict: true}
 }
 
 // exposesToken says whether a token leaves this machine unencrypted.

@@ -71,7 +71,7 @@ cut off changes nothing. A value has at most 512 MiB.`,
 		case len(args) == 2:
 			from = &interruptible{ctx: ctx, in: r.In}
 		}
-		v, err := r.values(f.ns)
+		v, err := r.values(ctx, f.ns)
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ with its checksum. Exit code 3: there is no such key.`,
 		if to == "" && r.JSON {
 			return skep.Invalidf("get", "--to", "not given", "a file, where the output is JSON: the value itself is no JSON")
 		}
-		v, err := r.values(f.ns)
+		v, err := r.values(ctx, f.ns)
 		if err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func delCommand(a *command.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		v, err := r.values(f.ns)
+		v, err := r.values(ctx, f.ns)
 		if err != nil {
 			return err
 		}
@@ -312,7 +312,7 @@ blocks, in hexadecimal. skep keeps no times of puts, so there is no age.`,
 }
 
 func (r *remote) listValues(ctx context.Context, ns string, prefix [][]byte, add func([]byte, KeyRow) bool) (err error) {
-	v, err := r.values(ns)
+	v, err := r.values(ctx, ns)
 	if err != nil {
 		return err
 	}

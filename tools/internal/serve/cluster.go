@@ -22,7 +22,7 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	case id != nil:
 		n := &clustermap.Node{ID: id.ID, Name: id.Name, Addr: id.Addr, Peer: id.Peer}
 		if now, err := m.Node(id.Name); err == nil {
-			n.RESP = now.RESP
+			n.Addr, n.RESP = now.Addr, now.RESP
 		}
 		return m, n, nil
 	case c.Cluster == "" && c.Node == "":

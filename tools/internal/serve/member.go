@@ -167,9 +167,16 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 		return json.Marshal(c.Status(ctx))
 	}
 	var n clustermap.Node
+	var change member.Change
 	d := json.NewDecoder(bytes.NewReader(in))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&n); err != nil {
+	var err error
+	if name == "cluster set" {
+		err = d.Decode(&change)
+	} else {
+		err = d.Decode(&n)
+	}
+	if err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: name, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, addPatience)
@@ -177,8 +184,12 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	if name == "cluster remove" {
 		return s.removeNode(ctx, n.Name)
 	}
-	if host, _, err := net.SplitHostPort(n.Peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
-		return nil, skep.Invalidf(op, "peer address", n.Peer, noTLS)
+	peer := n.Peer + change.Peer
+	if host, _, err := net.SplitHostPort(peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
+		return nil, skep.Invalidf(op, "peer address", peer, noTLS)
+	}
+	if name == "cluster set" {
+		return s.changeNode(ctx, &change)
 	}
 	if _, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n}); err != nil {
 		return nil, err
@@ -189,6 +200,23 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 			Limit: "a node that nobody removes meanwhile"}
 	}
 	return json.Marshal(member.Added{Map: m.Public(), Cluster: c.Cluster()})
+}
+
+// changeNode has the nodes agree on one thing of a node after another.
+func (s *server) changeNode(ctx context.Context, change *member.Change) (json.RawMessage, error) {
+	list := change.Commands()
+	if len(list) == 0 {
+		return nil, skep.Invalidf("cluster", "what is set of node "+change.Name, "nothing", "an address, a weight or a state")
+	}
+	var out member.Changed
+	for i := range list {
+		epoch, err := s.member.c.Propose(ctx, &list[i])
+		if err != nil {
+			return nil, err
+		}
+		out.Epoch = epoch
+	}
+	return json.Marshal(out)
 }
 
 // leavePatience is how long a node that is removed may take to be no voter any more, before who removes it is told that

@@ -470,7 +470,7 @@ func (s *server) observe(c wire.Call) {
 // HTTP, as {"job": …, "action": …}.
 func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in json.RawMessage) (json.RawMessage, error) {
 	switch name {
-	case "cluster", "cluster add", "cluster remove":
+	case "cluster", "cluster add", "cluster set", "cluster remove":
 		return s.adminCluster(ctx, name, in)
 	case "jobs":
 	case "steer":
