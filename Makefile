@@ -306,7 +306,7 @@ libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and pro
 wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so inside, for glibc 2.17 and later
 	GO='$(GO)' tools/skepkv/wheel.sh
 
-test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests against bin/skep
+test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests and the tiny engine's against bin/skep
 	GO='$(GO)' tools/skepkv/wheel.sh test
 
 test-engines: build ## the connectors under LMCache's, SGLang's and vLLM's own classes, on wheels that are installed once; no GPU

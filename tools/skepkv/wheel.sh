@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds bin/wheel/skepkv-*.whl, the Python package with libskep.so inside; with "test" installs it in a clean environment of
-# each Python at hand and runs its tests against bin/skep. What is missing is named, and that is no error.
+# each Python at hand and runs its tests and those of tools/examples/tiny against bin/skep. What is missing is named, and that is no error.
 # With zig's C compiler (pip install ziglang) the library runs on glibc 2.17 and later; else on systems like this one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -50,6 +50,9 @@ check() {
 		"$out/clean/bin/pip" install -q --disable-pip-version-check --no-index --no-deps "$wheel"
 		"$out/clean/bin/python" -c 'import sys, skepkv; print(sys.version.split()[0], skepkv.__file__)'
 		env -u SKEPKV_LIBRARY -u PYTHONPATH SKEP_BINARY="$PWD/bin/skep" "$out/clean/bin/python" -B -m unittest discover -s tools/skepkv/tests
+		"$out/clean/bin/pip" install -q --disable-pip-version-check numpy 2>"$out/pip.log" ||
+			{ echo "skipped: the tiny engine, which needs numpy ($out/pip.log)"; continue; }
+		env -u SKEPKV_LIBRARY -u PYTHONPATH SKEP_BINARY="$PWD/bin/skep" "$out/clean/bin/python" -B -m unittest discover -s tools/examples/tiny
 	done
 }
 
