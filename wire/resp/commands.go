@@ -430,7 +430,11 @@ func (c *conn) cmdMSet(ctx context.Context, cmd command) (int, error) {
 }
 
 func (c *conn) cmdDel(ctx context.Context, cmd command) error {
-	db, err := c.database()
+	open := c.database
+	if c.s.o.Cluster != nil { // a node that is away may have one that nobody else knows of
+		open = c.databaseToSet
+	}
+	db, err := open()
 	if err != nil {
 		return c.fail(err)
 	}

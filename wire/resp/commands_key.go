@@ -188,6 +188,12 @@ func (c *conn) cmdFlush(ctx context.Context, cmd command) error {
 	if len(cmd.args) == 2 && upper(cmd.args[1]) != "ASYNC" && upper(cmd.args[1]) != "SYNC" {
 		return c.fail(errSyntax)
 	}
+	if c.s.o.Cluster != nil { // what is on a node that does not answer would be there again afterwards
+		if err := c.s.store.Flush(ctx); err != nil {
+			return c.fail(err)
+		}
+		c.s.spaces.forget()
+	}
 	from, to := c.number, c.number+1
 	if upper(cmd.args[0]) == "FLUSHALL" {
 		from, to = 0, databases

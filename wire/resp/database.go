@@ -113,6 +113,13 @@ type spaces struct {
 
 const spacesFor = time.Second
 
+// forget has the next who asks look anew.
+func (s *spaces) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m = nil
+}
+
 func (s *spaces) find(ctx context.Context, st skep.Store, tenant string, names ...string) (ids [2]skep.NamespaceID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,6 +370,9 @@ func (db *database) delete(ctx context.Context, keys [][]byte) (int, error) {
 // have expired, or whose pieces are not all there, do not count.
 // REQUIRES: the locks of keys.
 func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(*head) bool) (int, error) {
+	if !db.made.Load() {
+		return 0, nil
+	}
 	heads, errs := db.stored(ctx, keys, false)
 	now := db.clock()
 	n := 0
@@ -375,6 +385,9 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 		}
 		seen[string(keys[i])] = true
 		if absent(errs[i]) {
+			if which(nil) { // it may be on a node that is away, which then is an error
+				names = append(names, skep.KeyOf(keys[i]))
+			}
 			continue
 		}
 		if !which(h) {

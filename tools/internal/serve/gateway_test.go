@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -168,6 +169,35 @@ func TestRedisWhileANodeIsGone(t *testing.T) {
 	require.Positive(t, refused)
 	require.Less(t, refused, n)
 
+	// What cannot be deleted now is said to be so, and nothing that was deleted comes back with the node.
+	_, err := a.Do(t.Context(), "FLUSHDB")
+	require.ErrorContains(t, err, "node is c")
+	deleted, kept := map[int]bool{}, 0
+	for i := range n {
+		switch got, err := b.Int(t.Context(), "DEL", fmt.Sprint("k", i)); {
+		case err != nil:
+			require.ErrorContains(t, err, "node is c")
+			kept++
+		default:
+			require.EqualValues(t, 1, got, "k%d is not on the node that is gone", i)
+			deleted[i] = true
+		}
+	}
+	require.Equal(t, missed, kept)
+	r.nodes[2] = start(t, r.configs[2], Options{Again: r.again[2]})
+	for _, c := range []*redistest.Client{a, b} {
+		storetest.Eventually(t, "the node is known to be back", func() bool {
+			there, err := c.Int(t.Context(), append([]any{"EXISTS"}, all(n)...)...)
+			require.NoError(t, err)
+			return there == int64(kept)
+		})
+	}
+	for i := range n {
+		_, err := a.Get(t.Context(), fmt.Sprint("k", i))
+		require.Equal(t, deleted[i], errors.Is(err, redistest.ErrNil), "k%d", i)
+	}
+	require.NoError(t, r.nodes[2].stop())
+
 	r.write(2, 3, 2)
 	for _, again := range r.again[:2] {
 		again <- os.Interrupt
@@ -179,6 +209,14 @@ func TestRedisWhileANodeIsGone(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(value(i), got))
 	}
+}
+
+// all is the names of n keys.
+func all(n int) (keys []any) {
+	for i := range n {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	return keys
 }
 
 // With credentials the nodes show each other a token. A tenant is the same one at every node, and nobody else's values
