@@ -20,7 +20,8 @@
 //	          (put.go, known.go)
 //	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
 //	          its part of the caller's destination. Claims, priorities and stops are of what
-//	          has not been begun (restore.go, session.go, load.go)
+//	          has not been begun (restore.go, session.go, load.go). Where a chain's first key begins
+//	          none, it is a part of one: every node is asked by Want which of its keys it has
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
 //
 // Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked for

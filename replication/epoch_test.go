@@ -142,7 +142,9 @@ func TestAClientLearnsOfANode(t *testing.T) {
 			keys := chainOf(c, n)
 			found := r.find(keys, skep.NoLease).Blocks
 			for i, err := range r.restore(keys, 0) { // bytes are compared
-				require.Equal(t, i < found, err == nil, "block %d: %v", i, err)
+				if i < found { // others may be found where they were
+					require.NoError(t, err, "block %d", i)
+				}
 			}
 			moved += n - found
 		}

@@ -123,16 +123,9 @@ func elsewhere(err error) bool {
 // present counts the keys of a chained namespace that some node has, since a node says how many it deleted and not
 // which; false where a node cannot be asked.
 func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key) (n int, ok bool) {
-	lists := make([][]skep.Want, len(s.nodes))
-	for _, err := range s.each(func(n *node) error {
-		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) (err error) {
-			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: sc.Salt}, Keys: keys})
-			return err
-		})
-	}) {
-		if err != nil && !s.away(err) {
-			return 0, false
-		}
+	lists, err := s.whoHas(ctx, op, sp, sc.Salt, keys)
+	if err != nil {
+		return 0, false
 	}
 	seen := make(map[skep.Key]struct{}, len(keys))
 	for i, k := range keys {
@@ -148,6 +141,22 @@ func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, 
 		}
 	}
 	return n, true
+}
+
+// whoHas asks every node what a put of keys would be there, by node; nil of those that are away.
+func (s many) whoHas(ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key) ([][]skep.Want, error) {
+	lists := make([][]skep.Want, len(s.nodes))
+	for _, err := range s.each(func(n *node) error {
+		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) (err error) {
+			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys})
+			return err
+		})
+	}) {
+		if err != nil && !s.away(err) {
+			return nil, err
+		}
+	}
+	return lists, nil
 }
 
 // copyWriter is the writers of one block on each of its nodes. A node that is away in the middle is given up.

@@ -47,11 +47,9 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 		x.chains = append(x.chains, c)
 		x.left += c.Chunks()
 	}
-	for _, c := range x.chains {
-		if err := x.find(ctx, c); err != nil {
-			s.release(context.WithoutCancel(ctx), x.held)
-			return nil, err
-		}
+	if err := x.findAll(ctx); err != nil {
+		s.release(context.WithoutCancel(ctx), x.held)
+		return nil, err
 	}
 	s.mu.Lock()
 	if s.closed.Load() {
@@ -132,58 +130,155 @@ func newChain(number int, sp *space, r *skep.Chain) (*chain, error) {
 // guess is what a block without a known size is taken for.
 const guess = 1 << 20
 
-// find says where the chain's blocks are.
-func (x *session) find(ctx context.Context, c *chain) error {
+// findAll says where the chains' blocks are: one lookup of all that no lease has.
+func (x *session) findAll(ctx context.Context) error {
 	s := x.st
-	c.lanes = make([]lane, len(s.nodes)+1)
-	var spans []span
-	found := c.Blocks.To
-	size := c.Size
-	switch {
-	case c.Blocks.Len() == 0:
-	case !c.space.Chained:
-		spans = s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
-		if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
-			of := make([]skep.LeaseID, len(s.nodes))
-			for _, p := range promise.spans() {
-				of[p.node.i] = p.lease
+	type scope struct {
+		space *space
+		salt  skep.Salt
+	}
+	var scopes []scope
+	asked := map[*space]map[string][]*chain{}
+	for _, c := range x.chains {
+		c.lanes = make([]lane, len(s.nodes)+1)
+		switch {
+		case c.Blocks.Len() == 0:
+			x.place(c, nil, c.Size)
+		case !c.space.Chained:
+			x.place(c, x.alone(c), c.Size)
+		default:
+			if spans, tail := s.leases.get(c.Lease).covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+				if spans[len(spans)-1].to == len(c.Keys) {
+					c.valid = tail
+				}
+				x.place(c, spans, c.Size) // as it was found then
+				break
 			}
-			for i := range spans {
-				spans[i].lease = of[spans[i].node.i]
+			of := asked[c.space]
+			if of == nil {
+				of = map[string][]*chain{}
+				asked[c.space] = of
 			}
+			if of[string(c.Salt)] == nil {
+				scopes = append(scopes, scope{c.space, c.Salt})
+			}
+			of[string(c.Salt)] = append(of[string(c.Salt)], c)
 		}
-	default:
-		promise := s.leases.get(c.Lease)
-		var tail int
-		if spans, tail = promise.covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
-			if spans[len(spans)-1].to == len(c.Keys) {
-				c.valid = tail
-			}
-			break // as it was found then
-		}
-		all, err := s.find(ctx, c.space, c.Salt, [][]skep.Key{c.Keys[:c.Blocks.To]}, ask{lease: hold})
-		if err != nil {
+	}
+	for _, sc := range scopes {
+		if err := x.look(ctx, sc.space, sc.salt, asked[sc.space][string(sc.salt)]); err != nil {
 			return err
 		}
-		f := all[0]
+	}
+	return nil
+}
+
+// look says where blocks of chains of one namespace and salt are.
+func (x *session) look(ctx context.Context, sp *space, salt skep.Salt, chains []*chain) error {
+	s := x.st
+	runs := make([][]skep.Key, len(chains))
+	for i, c := range chains {
+		runs[i] = c.Keys[:c.Blocks.To]
+	}
+	all, err := s.find(ctx, sp, salt, runs, ask{lease: hold})
+	if err != nil {
+		return err
+	}
+	var begun []*chain // whose first key is nowhere where a chain begins
+	for i, f := range all {
+		c, size := chains[i], chains[i].Size
 		x.held = append(x.held, f.spans...)
-		spans, found = f.spans, f.Blocks
-		if found > 0 && size < 0 {
-			size = f.Bytes / int64(found)
+		if f.Blocks == 0 {
+			begun = append(begun, c)
+			continue
 		}
-		if found == len(c.Keys) {
-			c.valid = f.tail(c.space)
+		if size < 0 {
+			size = f.Bytes / int64(f.Blocks)
+		}
+		if f.Blocks == len(c.Keys) {
+			c.valid = f.tail(sp)
+		}
+		x.place(c, f.spans, size)
+	}
+	return x.inside(ctx, sp, salt, begun)
+}
+
+// inside says where blocks are of chains whose keys may begin inside a chain: who loads a part of one to a place of its own
+// names that part alone, and its group is not known. Every node is asked which of the keys it has. Who may not ask that finds
+// none.
+func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains []*chain) error {
+	var keys []skep.Key
+	for _, c := range chains {
+		keys = append(keys, c.Keys[:c.Blocks.To]...)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	lists, err := x.st.whoHas(ctx, "restore", sp, salt, keys)
+	if err != nil && ctx.Err() != nil {
+		return ended(ctx, "restore")
+	}
+	asked := make([]int, len(x.st.nodes))
+	at := 0
+	for _, c := range chains {
+		var spans []span
+		for i := range c.Blocks.To {
+			var n *node
+			for _, m := range x.st.nodes {
+				has := lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists && !lists[m.i][at+i].Wanted
+				if has && (n == nil || asked[m.i] < asked[n.i]) {
+					n = m
+				}
+			}
+			if n == nil { // what follows is hidden behind it
+				break
+			}
+			asked[n.i]++
+			if k := len(spans); k > 0 && spans[k-1].node == n && spans[k-1].to == i {
+				spans[k-1].to = i + 1
+				continue
+			}
+			spans = append(spans, span{node: n, head: i, from: i, to: i + 1})
+		}
+		at += c.Blocks.To
+		x.place(c, spans, c.Size)
+	}
+	return nil
+}
+
+// alone is where keys are that stand alone, with the leases that there are of them.
+func (x *session) alone(c *chain) []span {
+	s := x.st
+	spans := s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
+	if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
+		of := make([]skep.LeaseID, len(s.nodes))
+		for _, p := range promise.spans() {
+			of[p.node.i] = p.lease
+		}
+		for i := range spans {
+			spans[i].lease = of[spans[i].node.i]
+		}
+	}
+	return spans
+}
+
+// place notes where the chain's blocks are: in spans, in order, and what is in none is on no node. size is of a block,
+// or less than 0.
+func (x *session) place(c *chain, spans []span, size int64) {
+	at, none := c.Blocks.From, &c.lanes[len(x.st.nodes)]
+	gap := func(to int) {
+		if at < to {
+			none.spans = append(none.spans, span{head: at, from: at, to: to})
 		}
 	}
 	for _, p := range spans {
 		if p.from, p.to = max(p.from, c.Blocks.From), min(p.to, c.Blocks.To); p.from < p.to {
+			gap(p.from)
 			c.lanes[p.node.i].spans = append(c.lanes[p.node.i].spans, p)
+			at = p.to
 		}
 	}
-	if from := max(found, c.Blocks.From); from < c.Blocks.To {
-		none := &c.lanes[len(s.nodes)]
-		none.spans = append(none.spans, span{head: from, from: from, to: c.Blocks.To})
-	}
+	gap(c.Blocks.To)
 	if c.Direction == skep.TailFirst {
 		for i := range c.lanes {
 			slices.Reverse(c.lanes[i].spans)
@@ -198,7 +293,6 @@ func (x *session) find(ctx context.Context, c *chain) error {
 			c.each *= int64(c.Layers.Len())
 		}
 	}
-	return nil
 }
 
 // work is blocks of a chain that are loaded from one node by one session there.

@@ -301,6 +301,16 @@ class OnACluster(Calls, unittest.TestCase):
             self.assertTrue(space.restore(keys, into, timeout=60))
             self.assertEqual(into, data)
 
+    def test_blocks_of_several_lengths_in_a_chain(self):
+        space = self.store.namespace("lengths", chained=True)
+        n = 30
+        keys, data = [key(i) for i in range(n)], [block(i, 32 * (1, 40, 1000, 9000)[i % 4]) for i in range(n)]
+        self.assertTrue(space.put(keys, data))
+        for at, to in ((0, n), (5, 23), (17, 18)):
+            into = [bytearray(len(b)) for b in data[at:to]]
+            self.assertTrue(space.restore(keys[at:to], into))
+            self.assertEqual(into, data[at:to])
+
     def test_memory_of_one_node(self):
         self.assertIsNone(self.store.direct())
         space = self.store.namespace("n")
