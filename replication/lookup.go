@@ -15,6 +15,7 @@ type span struct {
 	head     int
 	from, to int
 	lease    skep.LeaseID // the node's
+	also     []*node      // that have it, where a chain's part was asked for; nil: those of its group
 }
 
 // ask is what is wanted of a lookup.

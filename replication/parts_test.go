@@ -86,6 +86,16 @@ func TestPartsOfAChainAreLoaded(t *testing.T) {
 			}))
 			require.Equal(t, n, seen)
 		}
+		if replicas > 1 { // the node that was asked first dies in the middle
+			for _, x := range r.nodes {
+				x.dies.Store(1)
+				for i, err := range fresh.restore(keys[5:38], 0) {
+					require.NoError(t, err, "block %d", i)
+				}
+				x.dies.Store(0)
+				x.down.Store(false)
+			}
+		}
 		got, err := r.Delete(t.Context(), r.scope(), keys[14:15])
 		require.NoError(t, err)
 		require.Equal(t, 1, got)

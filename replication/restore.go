@@ -223,22 +223,24 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 	for _, c := range chains {
 		var spans []span
 		for i := range c.Blocks.To {
-			var n *node
+			var have []*node
 			for _, m := range x.st.nodes {
 				has := lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists && !lists[m.i][at+i].Wanted
-				if has && (n == nil || asked[m.i] < asked[n.i]) {
-					n = m
+				if has {
+					have = append(have, m)
 				}
 			}
-			if n == nil { // what follows is hidden behind it
+			if len(have) == 0 { // what follows is hidden behind it
 				break
 			}
-			asked[n.i]++
-			if k := len(spans); k > 0 && spans[k-1].node == n && spans[k-1].to == i {
+			if k := len(spans); k > 0 && slices.Equal(spans[k-1].also, have) {
 				spans[k-1].to = i + 1
+				asked[spans[k-1].node.i]++
 				continue
 			}
-			spans = append(spans, span{node: n, head: i, from: i, to: i + 1})
+			n := slices.MinFunc(have, func(a, b *node) int { return asked[a.i] - asked[b.i] })
+			asked[n.i]++
+			spans = append(spans, span{node: n, head: i, from: i, to: i + 1, also: have})
 		}
 		at += c.Blocks.To
 		x.place(c, spans, c.Size)

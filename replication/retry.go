@@ -1,11 +1,20 @@
 package replication
 
 import (
+	"slices"
+
 	"github.com/skepkv/skep"
 )
 
 // other is the node that is asked next for a piece that its nodes so far did not give; nil: there is none.
 func (x *session) other(c *chain, p *piece) *node {
+	if p.also != nil {
+		others := slices.DeleteFunc(slices.Clone(p.also), func(n *node) bool { return n == p.node })
+		if p.tried < len(others) {
+			return others[p.tried]
+		}
+		return nil
+	}
 	if x.st.copies(c.space) == 1 {
 		return nil
 	}
