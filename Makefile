@@ -72,7 +72,8 @@ test-all: ## the long form of everything, nothing of it cached: failpoints, adve
 
 # The adversaries: NAME:PACKAGE:TEST. Without SKEP_NAME_TIME each plays its short form, and draws what SKEP_SEED says.
 ADVERSARIES := hostile:./tools/internal/wired:TestHostileClients schedule:./store:TestSchedule books:./tools/internal/books:TestBooks \
-	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved differential:./wire/resp:TestDifferential operator:./tools/internal/cli:TestOperator
+	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved differential:./wire/resp:TestDifferential operator:./tools/internal/cli:TestOperator \
+	idle:./store:TestAStoreComesToRest
 empty       :=
 space       := $(empty) $(empty)
 PLAYED      := ^($(subst $(space),|,$(foreach a,$(ADVERSARIES),$(lastword $(subst :, ,$(a))))))$$
@@ -181,6 +182,10 @@ leftovers: ## what interrupted steps leave in a store's directory, every two of 
 SECOND_TIME ?= 10m
 second-time: ## every call of the engine, refused or failed, made again by its caller, for SECOND_TIME (10m); prints its seed
 	SKEP_SECOND_TIME=$(SECOND_TIME) $(GO) test -count=1 -timeout 0 -run '^TestSecondTimeDrawn$$' -v ./store
+
+IDLE_TIME ?= 10m
+idle: ## a store comes to rest after any load, for IDLE_TIME (10m), seed after seed
+	SKEP_IDLE_TIME=$(IDLE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestAStoreComesToRest$$' -v ./store
 
 STARVED_TIME ?= 10m
 starved: ## others use up descriptors, memory and disks and give them back, for STARVED_TIME (10m); prints its seed
