@@ -128,6 +128,10 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		if n.ID == self {
 			return lent{s.st}, nil
 		}
+		if token != "" && secure == nil && far(n.Addr) {
+			log.Warn("peers.token_file goes to another machine unencrypted, and who reads it on the way is every tenant: "+
+				"have the nodes' binary ports speak TLS (tls.cert and tls.key)", "node", n.Name, "address", n.Addr)
+		}
 		c, err := wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
 			Conns: gatewayConns, Log: log})
 		if err == nil {
@@ -147,6 +151,15 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		s.others.whole = s.whole
 	}
 	return err
+}
+
+// far says whether an address is another machine's.
+func far(addr string) bool {
+	if strings.HasPrefix(addr, "unix:") {
+		return false
+	}
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && !loopback(host)
 }
 
 // others is what the gateway knows of the other nodes.

@@ -262,6 +262,21 @@ func TestRedisOfACluster(t *testing.T) {
 	require.ErrorContains(t, problemsOf(c), "peers.server_ca")
 }
 
+// A token that would go to another machine unencrypted is warned of.
+func TestATokenOfTheNodesIsNotForTheNetwork(t *testing.T) {
+	t.Parallel()
+	for addr, is := range map[string]bool{"unix:/run/s": false, "127.0.0.1:7420": false, "[::1]:7420": false, "localhost:1": false,
+		"10.0.0.2:7420": true, "node-b:7420": true} {
+		require.Equal(t, is, far(addr), addr)
+	}
+	token := write(t, "token", "token-of-the-nodes-00")
+	file := write(t, "map.yaml", "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n"+
+		"  - {id: 1, name: a, addr: 'unix:/nonesuch/a'}\n  - {id: 2, name: b, addr: '192.0.2.1:7420'}\n")
+	c := local(t)
+	c.Cluster, c.Node, c.Listen, c.HTTP, c.Peers.TokenFile = file, "a", None, None, token
+	require.Contains(t, start(t, c, Options{}).log.String(), "unencrypted")
+}
+
 func problemsOf(c *Config) error {
 	var all []string
 	for _, err := range c.problems() {
