@@ -136,6 +136,17 @@ type Lister interface {
 	ListKeys(ctx context.Context, space NamespaceID, from uint64, n int) (keys []Key, next uint64, err error)
 }
 
+// StoredBlock is what a block of one namespace is, as who copies it elsewhere needs it.
+type StoredBlock struct {
+	Key         Key
+	First       Key // of the first block of its group
+	Parent      *Key
+	Depth       int // blocks before it in its chain
+	ValidTokens int // of a partial tail; 0: all
+	Name        []byte
+	Manifest    Manifest
+}
+
 // Memory is memory the store lends, aligned to 4 KiB and registered with its drives
 // where they can.
 type Memory interface {

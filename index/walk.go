@@ -39,3 +39,17 @@ func (x *Index) Walk(namespace uint32, tenant uint16, from ID, n, look int) (fou
 		}
 	}
 }
+
+// Above is the block that is so many before one in its chain, where all between are stored.
+func (x *Index) Above(fp Fingerprint, up int) (Entry, bool) {
+	for {
+		e, ok := x.Resolve(fp)
+		if !ok || up == 0 {
+			return e, ok
+		}
+		if !e.HasParent {
+			return Entry{}, false
+		}
+		fp, up = e.Parent, up-1
+	}
+}

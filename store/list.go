@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -26,10 +27,53 @@ func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64,
 	return s.index.Count(ns.Instance, ns.Tenant), nil
 }
 
-// ListKeys implements skep.Store. A place in the listing is a place in the index of this run: it is told in disguise, since
-// it depends on what others store. One of another run begins anew.
-func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
-	const op = "list keys"
+// ListKeys implements skep.Store. A place in the listing is a place in the index of this run: it is told in disguise,
+// since it depends on what others store. One of another run begins anew.
+func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key,
+	next uint64, err error) {
+	_, next, err = s.listed(ctx, "list keys", space, from, n, func(r *segment.Record) { keys = append(keys, r.Key) })
+	return keys, next, err
+}
+
+// ListBlocks is ListKeys with what each block is, for who keeps copies of them elsewhere. Chains are cut into groups
+// of so many blocks, and a block names the first of its group; one of which it is not known is left out.
+//
+// Errors: those of ListKeys.
+func (s *Store) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (out []skep.StoredBlock,
+	next uint64, err error) {
+	const op = "list blocks"
+	if group < 1 {
+		return nil, 0, skep.Invalidf(op, "blocks of a group", group, "at least 1")
+	}
+	ns, next, err := s.listed(ctx, op, space, from, n, func(rec *segment.Record) { out = append(out, rec.Block()) })
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer s.leave()
+	known := map[index.Fingerprint]skep.Key{}
+	for i := range out {
+		b := &out[i]
+		if up := b.Depth % group; up == 0 {
+			b.First = b.Key
+		} else if e, ok := s.index.Above(s.names.Fingerprint(ns.Instance, namespaces.Tag{}, *b.Parent), up-1); ok {
+			if _, ok = known[e.FP]; !ok {
+				if rec, err := s.recordNow(e.FP, e); err == nil {
+					known[e.FP] = rec.Key
+				}
+			}
+			b.First = known[e.FP]
+		}
+	}
+	return slices.DeleteFunc(out, func(b skep.StoredBlock) bool { return b.First == skep.Key{} }), next, nil
+}
+
+// listed calls add with the records of blocks without a salt from a place on, and says where to go on. A record is
+// lent for the call.
+func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, from uint64, n int, add func(*segment.Record)) (
+	ns *namespaces.Namespace, next uint64, err error) {
 	if n < 1 {
 		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
 	}
@@ -37,14 +81,14 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 		return nil, 0, err
 	}
 	defer s.leave()
-	ns, _, err := s.names.Resolve(op, skep.Scope{Namespace: space})
+	ns, _, err = s.names.Resolve(op, skep.Scope{Namespace: space})
 	if err != nil {
 		return nil, 0, err
 	}
 	found, end := s.index.Walk(ns.Instance, ns.Tenant, s.listPlace(from), n, lookAtOnce)
-	add := func(rec *segment.Record) {
+	plain := func(rec *segment.Record) {
 		if rec.Instance == ns.Instance && namespaces.Tag(rec.SaltTag) == (namespaces.Tag{}) {
-			keys = append(keys, rec.Key)
+			add(rec)
 		}
 	}
 	var locs []layout.Location
@@ -60,12 +104,12 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 	seen := make([]bool, len(locs))
 	if err := s.records(locs, func(i int, rec *segment.Record) error {
 		seen[i] = true
-		add(rec)
+		plain(rec)
 		return nil
 	}); err != nil {
 		return nil, 0, err
 	}
-	s.pending.among(accepted, add)
+	s.pending.among(accepted, plain)
 	for fp := range accepted { // committed since
 		at, seen = append(at, fp), append(seen, false)
 	}
@@ -75,43 +119,23 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 		}
 		if e, ok := s.index.Resolve(fp); ok { // moved since
 			if rec, err := s.recordNow(fp, e); err == nil {
-				add(&rec)
+				plain(&rec)
 			}
 		}
 	}
-	return keys, s.listCursor(end), nil
+	if end != 0 {
+		next = (s.epoch&0x7fff|0x8000)<<slotBits | uint64(s.names.Shuffle(uint32(end), false))
+	}
+	return ns, next, nil
 }
 
 // A cursor is the run's epoch and, in disguise, a slot of the index.
 const slotBits = 32
-
-func (s *Store) listCursor(at index.ID) uint64 {
-	if at == 0 {
-		return 0
-	}
-	return (s.epoch&0x7fff|0x8000)<<slotBits | uint64(s.disguiseSlot(uint32(at), false))
-}
 
 // listPlace is where a cursor goes on; the beginning, when it is of another run.
 func (s *Store) listPlace(cursor uint64) index.ID {
 	if cursor>>slotBits != s.epoch&0x7fff|0x8000 {
 		return 1
 	}
-	return index.ID(max(s.disguiseSlot(uint32(cursor), true), 1))
-}
-
-// disguiseSlot is a permutation of numbers that only this store knows, and the way back: four rounds of a Feistel network.
-func (s *Store) disguiseSlot(n uint32, back bool) uint32 {
-	l, r := uint16(n>>16), uint16(n)
-	round := func(i int, half uint16) uint16 {
-		return uint16(s.names.Hash([]byte{'s', 'l', 'o', 't', byte(i), byte(half), byte(half >> 8)}))
-	}
-	for i := range 4 {
-		if back {
-			l, r = r^round(3-i, l), l
-		} else {
-			l, r = r, l^round(i, r)
-		}
-	}
-	return uint32(l)<<16 | uint32(r)
+	return index.ID(max(s.names.Shuffle(uint32(cursor), true), 1))
 }

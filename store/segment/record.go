@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/zeebo/xxh3"
@@ -121,6 +122,19 @@ func written(seq uint64, version uint32) uint64 { return seq - uint64(uint32(seq
 // Seed is what the checksums of a part's granules are seeded with.
 func (r *Record) Seed(part int) Seed {
 	return NewSeed(r.Instance, r.SaltTag, r.Key, r.Parts[part].Name, r.Version)
+}
+
+// Block is what the record says of its block, which is not the record's memory; First is not known.
+func (r *Record) Block() skep.StoredBlock {
+	b := skep.StoredBlock{Key: r.Key, Depth: int(r.Depth), ValidTokens: int(r.ValidTokens), Name: bytes.Clone(r.Name)}
+	if r.Parent != nil {
+		p := *r.Parent
+		b.Parent = &p
+	}
+	for i := range r.Parts {
+		b.Manifest = append(b.Manifest, skep.PartSpec{Name: r.Parts[i].Name, Size: r.Parts[i].Size})
+	}
+	return b
 }
 
 // Bytes is the payload size of all parts.

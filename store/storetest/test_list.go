@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -105,6 +106,42 @@ func testList(t *testing.T, open Open) {
 		put(e, ns, 0, 3, "v")
 		_, _, err := l.ListKeys(e.ctx, ns.ID, 1<<63+12345, 10)
 		require.NoError(e, err)
+	})
+	e.run("whole blocks, with the first of their group", func(e *env) {
+		lister, ok := skep.As[interface {
+			ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) ([]skep.StoredBlock, uint64, error)
+		}](l)
+		if !ok {
+			e.Skip("lists keys only")
+		}
+		c := e.chain(e.space(free), 23)
+		c.put(0, 23)
+		for _, group := range []int{1, 4, 100} {
+			seen := map[skep.Key]skep.StoredBlock{}
+			for at := uint64(0); ; {
+				blocks, next, err := lister.ListBlocks(e.ctx, c.n.ID, group, at, 5)
+				require.NoError(e, err)
+				for _, b := range blocks {
+					seen[b.Key] = b
+				}
+				if at = next; at == 0 {
+					break
+				}
+			}
+			require.Len(e, seen, 23)
+			for i, k := range c.keys {
+				b := seen[k]
+				require.Equal(e, i, b.Depth)
+				require.Equal(e, c.keys[i-i%group], b.First, "block %d in groups of %d", i, group)
+				require.Equal(e, i == 0, b.Parent == nil)
+				if i > 0 {
+					require.Equal(e, c.keys[i-1], *b.Parent)
+				}
+				require.NotEmpty(e, b.Manifest)
+			}
+		}
+		_, _, err := lister.ListBlocks(e.ctx, c.n.ID, 0, 0, 1)
+		require.Equal(e, skep.Invalid, skep.KindOf(err))
 	})
 	e.run("bad input", func(e *env) {
 		_, err := l.CountBlocks(e.ctx, 1<<30)

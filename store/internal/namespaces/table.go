@@ -278,6 +278,22 @@ func (n *Table) Tenants() []string {
 // Hash is SipHash-64 of b under the store's secret.
 func (n *Table) Hash(b []byte) uint64 { return siphash.Hash(n.k0, n.k1, b) }
 
+// Shuffle is a permutation of numbers that only this store knows, and the way back: four rounds of a Feistel network.
+func (n *Table) Shuffle(number uint32, back bool) uint32 {
+	l, r := uint16(number>>16), uint16(number)
+	round := func(i int, half uint16) uint16 {
+		return uint16(n.Hash([]byte{'s', 'l', 'o', 't', byte(i), byte(half), byte(half >> 8)}))
+	}
+	for i := range 4 {
+		if back {
+			l, r = r^round(3-i, l), l
+		} else {
+			l, r = r, l^round(i, r)
+		}
+	}
+	return uint32(l)<<16 | uint32(r)
+}
+
 // Stored is the payload of all namespaces, in bytes.
 func (n *Table) Stored() (bytes int64) {
 	for _, ns := range n.byID.all() {
