@@ -99,7 +99,7 @@ func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
 	assert.Equal(t, 6, o.Code, o.Stderr)
 	assert.Contains(t, o.Stdout, "--without-missing")
 	o = skepRun(t, "rebuild", "--dir", dir)
-	assert.Equal(t, 2, o.Code)
+	assert.Equal(t, 3, o.Code)
 	assert.Contains(t, o.Stderr, "--without-missing")
 	r := skepRun(t, "device", "list", "--dir", dir, "--json").OK(t)
 	assert.NotEmpty(t, r["devices"].([]any)[1].(map[string]any)["problem"])

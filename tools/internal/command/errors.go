@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -122,6 +123,11 @@ func CodeOf(err error) int {
 		return Interrupted
 	case errors.As(err, &p):
 		return TryAgain
+	}
+	for _, c := range codes {
+		if slices.Contains(c.kinds, error(skep.KindOf(err))) {
+			return c.code // whatever that came of
+		}
 	}
 	for _, c := range codes {
 		for _, kind := range c.kinds {
