@@ -1,5 +1,5 @@
 // Package replication makes one Store of many nodes, each of which is a Store: a server that a wire client speaks to,
-// as a rule. Each block is on one node, or on as many as the map says replicas; nothing repairs them.
+// as a rule. Each block is on one node, or on as many as the map says replicas, and nodes repair them.
 //
 //	Connect      a Store of a server, and of its whole cluster where it is a node: by one address
 //	Dial, Open   a Store of a cluster's servers: by the address of one, or by the map
@@ -24,15 +24,15 @@
 //	          none, it is a part of one: every node is asked by Want which of its keys it has
 //	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
 //
-// Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked for
-// the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is open, so
-// what was begun by an older map goes on by it.
+// Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked
+// for the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is
+// open, so what was begun by an older map goes on by it.
 //
 // # Replicas
 //
-// A namespace's Copies are over the drives of a node, and each node keeps them. Replicas are over nodes, and the map has
-// them (Map.Replicas, Map.Acks), so that all clients agree on where blocks are. A group goes to the nodes that draw
-// lowest for its slot, in different domains as far as there are such (replicas.go).
+// A namespace's Copies are over the drives of a node, and each node keeps them. Replicas are over nodes, and the map
+// has them (Map.Replicas, Map.Acks), so that all clients agree on where blocks are. A group goes to the nodes that
+// draw lowest for its slot, in different domains as far as there are such (replicas.go).
 //
 //	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
 //	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
@@ -47,10 +47,22 @@
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
 // every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.
 //
+// # Repair
+//
+// Each node's server has a Store of the whole cluster, of which one node is its own. Store.Repair goes through the
+// blocks of chains of that node, a page at a time; asks the other nodes that should have them, by Want; and puts
+// there what is wanted (repair.go). That moves blocks to where a newer map has them, too. Nothing is deleted by it.
+//
+// A copy must not outlive a deletion, which goes to all nodes at once and may be at the receiver before the copy and
+// at the sender after it. The sender's own Store is behind a Keeper: it remembers for a minute what went where, and a
+// deletion that comes to it waits for copies under way and deletes them where they went, before it returns
+// (keeper.go). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not
+// call each other for ever.
+//
 // # What it lacks
 //
-// With several nodes it keeps the contract of package skep, but for this. What can be named is refused as Unsupported, or skipped by
-// name in the contract's tests.
+// With several nodes it keeps the contract of package skep, but for this. What can be named is refused as
+// Unsupported, or skipped by name in the contract's tests.
 //
 //   - PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
 //     Compute.Boundary are Unsupported.
@@ -65,8 +77,8 @@
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - Keys that stand alone have one copy, whatever the map says: they are written over, and two nodes could not agree
 //     on the last without versions.
-//   - A copy that a node has lost, or did not get while it was away, is not made again but by a put. A node that was
-//     away while a delete or a purge went by has its copy yet: the call named the node, and is to be made again.
+//   - A node that was away while a delete or a purge went by has its copy yet: the call named the node, and is to be
+//     made again.
 //   - Two writers of different bytes under one chained key may each be the first at another node. Who puts the other's
 //     second is told Differs; a reader gets the bytes of one of them. Keys are of the content, so nobody should.
 //   - Stats and CountBlocks count copies as blocks, ListKeys tells of each, and an event is told of for each copy.

@@ -80,6 +80,15 @@ func (s *Store) Follow(ctx context.Context, m *clustermap.Map) error {
 	return s.adopt(ctx, v, m)
 }
 
+// Hear is Follow beside the caller, who does not wait. What goes wrong is logged.
+func (s *Store) Hear(m *clustermap.Map) {
+	s.start(func() {
+		if err := s.Follow(s.ctx, m); err != nil && !s.closed.Load() {
+			s.log.Error("a newer map of the cluster is not followed", "epoch", m.Epoch, "error", err)
+		}
+	})
+}
+
 // newest is the first newer map that a node answers with; nil: none does.
 func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 	ctx, cancel := context.WithCancel(ctx)

@@ -28,6 +28,8 @@ type fallible struct {
 	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
 	spoilt   atomic.Bool               // every block is damaged
 	holds    atomic.Bool               // sessions do not end: their memory is not released
+	arrived  atomic.Int64              // puts that have come
+	held     chan struct{}             // when set, is waited for by puts
 	open     bool                      // closing the Store leaves it open: others use it
 }
 
@@ -68,6 +70,16 @@ func (f *fallible) ListKeys(ctx context.Context, id skep.NamespaceID, from uint6
 		return err
 	})
 	return keys, next, err
+}
+
+func (f *fallible) ListBlocks(ctx context.Context, id skep.NamespaceID, group int, from uint64, n int) (
+	out []skep.StoredBlock, next uint64, err error) {
+	err = do(f, func() (err error) {
+		l, _ := skep.As[blockLister](f.Store)
+		out, next, err = l.ListBlocks(ctx, id, group, from, n)
+		return err
+	})
+	return out, next, err
 }
 
 func (f *fallible) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.NamespaceInfo, error) {
@@ -126,6 +138,9 @@ func (f *fallible) ClusterMap(context.Context) ([]byte, error) {
 }
 
 func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	if f.arrived.Add(1); f.held != nil {
+		<-f.held
+	}
 	if f.stale > 0 {
 		f.stale--
 		return nil, &skep.Error{Op: "put", Kind: skep.StaleMap}

@@ -10,7 +10,8 @@
 //	  - {id: 1, name: a, addr: "10.0.0.1:7420", weight: 1, domain: [rack-1]}
 //	  - {id: 2, name: b, addr: "10.0.0.2:7420", weight: 1, domain: [rack-2]}
 //
-// Two maps place a block on the same node exactly when they have the same seed and group, and the same ids and weights.
-// Names, addresses and domains may change at any time, under a higher epoch. A map whose seed, group, ids or weights change places some
-// blocks elsewhere: what was stored under the old one is a miss under the new one, for nothing moves it.
+// Two maps place a block on the same node exactly when they have the same seed and group, and the same ids and
+// weights. Names, addresses and domains may change at any time, under a higher epoch. A map whose seed, group, ids or
+// weights change places some blocks elsewhere: what was stored under the old one is a miss under the new one until
+// the node that has it has sent it there.
 package clustermap

@@ -1,0 +1,283 @@
+package replication
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Keeper is a node's own Store while Repair sends copies of its blocks to other nodes. A deletion goes to all nodes
+// at once, and one of them may have carried it out before a copy comes from another one, which has yet to hear of it.
+// So what is deleted here is deleted again at the nodes that got it lately, before the call returns. Everything else
+// is the Store's.
+//
+// What is deleted past it, by who has the Store that it wraps, may come back by a copy.
+type Keeper struct {
+	skep.Store
+
+	mu      sync.Mutex
+	flights map[*flight]struct{}
+	sent    map[sentKey][]sending
+	order   []sentAt // of sent, the oldest first
+	spaces  map[skep.NamespaceID][]sending
+	evicted map[uint64]int64 // by node, as it said last
+}
+
+// How long a deletion may take from one node to another, and of how many copies is remembered where they went.
+const (
+	sentFor  = time.Minute
+	mostSent = 1 << 17
+
+	recallKeys = 4096 // of one call
+)
+
+type sentKey struct {
+	space skep.NamespaceID // the node's own number
+	key   skep.Key
+}
+
+type sentAt struct {
+	sentKey
+	at time.Time
+}
+
+// sending is where a copy went.
+type sending struct {
+	flight *flight
+	by     many
+	sp     *space
+	to     *node
+}
+
+// NewKeeper wraps a node's own Store, which it closes.
+func NewKeeper(st skep.Store) *Keeper {
+	return &Keeper{Store: st, flights: map[*flight]struct{}{}, sent: map[sentKey][]sending{},
+		spaces: map[skep.NamespaceID][]sending{}, evicted: map[uint64]int64{}}
+}
+
+// Unwrap gives the Store.
+func (k *Keeper) Unwrap() skep.Store { return k.Store }
+
+// flight is copies on their way, from before they are read until their node has answered.
+type flight struct {
+	k      *Keeper
+	space  skep.NamespaceID
+	blocks []skep.StoredBlock // none: the namespace itself
+	done   chan struct{}
+	doubt  atomic.Bool // the node did not answer: it may store them yet
+}
+
+// begin waits until there is room to remember where copies go.
+func (k *Keeper) begin(ctx context.Context, space skep.NamespaceID, blocks []skep.StoredBlock) (*flight, error) {
+	f := &flight{k: k, space: space, blocks: blocks, done: make(chan struct{})}
+	for {
+		wait := k.admit(f)
+		if wait == 0 {
+			return f, nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ended(ctx, "repair")
+		}
+	}
+}
+
+// admit begins a flight, or says how long to wait.
+func (k *Keeper) admit(f *flight) time.Duration {
+	now := skep.Steady()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := 0
+	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor {
+		delete(k.sent, k.order[old].sentKey)
+		old++
+	}
+	k.order = k.order[old:]
+	if len(k.order) >= mostSent {
+		return max(sentFor-now.Sub(k.order[0].at), time.Millisecond)
+	}
+	k.flights[f] = struct{}{}
+	return 0
+}
+
+// end ends a flight.
+func (f *flight) end() {
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	delete(f.k.flights, f)
+	close(f.done)
+}
+
+// sends notes that the blocks go to a node.
+func (f *flight) sends(by many, sp *space, to *node) {
+	now := skep.Steady()
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	for i := range f.blocks {
+		k := sentKey{f.space, f.blocks[i].Key}
+		f.k.sent[k] = append(f.k.sent[k], sending{f, by, sp, to})
+		f.k.order = append(f.k.order, sentAt{k, now})
+	}
+}
+
+// opened notes that a node is given the namespace.
+func (f *flight) opened(by many, sp *space, to *node) {
+	f.k.mu.Lock()
+	defer f.k.mu.Unlock()
+	f.k.spaces[f.space] = append(f.k.spaces[f.space], sending{f, by, sp, to})
+}
+
+// landed waits for the flights under way that which says.
+func (k *Keeper) landed(ctx context.Context, op string, which func(f *flight) bool) error {
+	k.mu.Lock()
+	var under []*flight
+	for f := range k.flights {
+		if which(f) {
+			under = append(under, f)
+		}
+	}
+	k.mu.Unlock()
+	for _, f := range under {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return ended(ctx, op)
+		}
+	}
+	return nil
+}
+
+// spared says whether a node has room for copies, and notes what it has evicted.
+func (k *Keeper) spared(node uint64, st *skep.Stats) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, known := k.evicted[node]
+	k.evicted[node] = st.Evicted
+	return spares(st) && (!known || st.Evicted <= before)
+}
+
+// Delete implements skep.Deleter. Where a node that a copy went to does not answer, the error names it: the deletion
+// is to be made again.
+func (k *Keeper) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	const op = "delete"
+	n, err := k.Store.Delete(ctx, sc, keys)
+	if err != nil || sc.Salt != "" || k.idle() {
+		return n, err
+	}
+	of := make(map[skep.Key]struct{}, len(keys))
+	for _, key := range keys {
+		of[key] = struct{}{}
+	}
+	if err := k.landed(ctx, op, func(f *flight) bool {
+		return f.space == sc.Namespace && slices.ContainsFunc(f.blocks, func(b skep.StoredBlock) bool {
+			_, ok := of[b.Key]
+			return ok
+		})
+	}); err != nil {
+		return n, err
+	}
+	return n, k.recall(ctx, op, func(take func(sentKey)) {
+		for key := range of {
+			take(sentKey{sc.Namespace, key})
+		}
+	})
+}
+
+// idle says that nothing went anywhere lately, or is on its way.
+func (k *Keeper) idle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.flights) == 0 && len(k.sent) == 0
+}
+
+// Purge implements skep.Deleter, as Delete does.
+func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
+	const op = "purge"
+	if err := k.Store.Purge(ctx, p); err != nil || p.Salt != nil || k.idle() {
+		return err
+	}
+	if err := k.landed(ctx, op, func(f *flight) bool { return p.Namespace == 0 || f.space == p.Namespace }); err != nil {
+		return err
+	}
+	return k.recall(ctx, op, func(take func(sentKey)) {
+		for at, list := range k.sent {
+			if sp := list[0].sp; p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
+				p.Model != "" && sp.Model == p.Model {
+				take(at)
+			}
+		}
+	})
+}
+
+// DeleteNamespace implements skep.Namespacer, as Delete does. A node that was given the namespace since loses it, too.
+func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	const op = "delete namespace"
+	if err := k.Store.DeleteNamespace(ctx, id); err != nil {
+		return err
+	}
+	if err := k.landed(ctx, op, func(f *flight) bool { return f.space == id }); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	given := k.spaces[id]
+	delete(k.spaces, id)
+	k.mu.Unlock()
+	for _, s := range given {
+		number, err := s.by.numberOn(ctx, s.to, s.sp, false)
+		if err == nil && number != 0 {
+			err = s.to.st.DeleteNamespace(ctx, number)
+		}
+		if err != nil && skep.KindOf(err) != skep.NotFound {
+			return s.to.missing(op, err)
+		}
+	}
+	return k.recall(ctx, op, func(take func(sentKey)) {
+		for at := range k.sent {
+			if at.space == id {
+				take(at)
+			}
+		}
+	})
+}
+
+// recall deletes at other nodes what went there lately: of what each takes.
+func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
+	type target struct {
+		to *node
+		sp *space
+	}
+	of, by := map[target][]skep.Key{}, map[target]many{}
+	var lost error
+	k.mu.Lock()
+	each(func(at sentKey) {
+		for _, s := range k.sent[at] {
+			p := target{s.to, s.sp}
+			of[p], by[p] = append(of[p], at.key), s.by
+			if s.flight.doubt.Load() {
+				lost = s.to.missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
+			}
+		}
+		if lost == nil {
+			delete(k.sent, at)
+		}
+	})
+	k.mu.Unlock()
+	for p, keys := range of {
+		s := by[p]
+		for part := range slices.Chunk(keys, recallKeys) {
+			err := s.on(ctx, op, p.to, p.sp, false, func(id skep.NamespaceID) error {
+				_, err := p.to.st.Delete(ctx, skep.Scope{Namespace: id}, part)
+				return err
+			})
+			if err != nil && skep.KindOf(err) != skep.NotFound && lost == nil {
+				lost = p.to.missing(op, err)
+			}
+		}
+	}
+	return lost
+}

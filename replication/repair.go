@@ -1,0 +1,469 @@
+package replication
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/skepkv/skep"
+)
+
+// RepairOptions of Store.Repair.
+type RepairOptions struct {
+	// Keeper is the node's own Store, which this one was made of.
+	Keeper *Keeper
+	// Rate is how many bytes a second go to other nodes, all together; 0: as many as they take.
+	Rate int64
+	// Progress is told how far it is, now and then, one call at a time; nil: nobody.
+	Progress func(Repaired)
+}
+
+// Repaired is what a repair found and did. Copies are counted, each on a node that the map says should have it.
+type Repaired struct {
+	Blocks   int64 `json:"blocks"`   // of this node, looked at
+	Copied   int64 `json:"copied"`   // copies that were missing, and are there now
+	Bytes    int64 `json:"bytes"`    // payload of them
+	Declined int64 `json:"declined"` // copies that are missing yet: their node has no room, or does not take them
+	Away     int64 `json:"away"`     // copies that nobody could ask for: their node was away
+	Strays   int64 `json:"strays"`   // of Blocks, those that by the map are not this node's
+}
+
+const (
+	repairPage   = 1024             // blocks listed together
+	repairRun    = 8 << 20          // bytes read and put together
+	repairBlocks = 64               // blocks of one put
+	repairCall   = 10 * time.Second // how long a node may take for one
+	repairBegins = 3                // how often a newer map has it begin anew
+)
+
+// blockLister is what Repair needs of a node's Store.
+type blockLister interface {
+	ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (
+		blocks []skep.StoredBlock, next uint64, err error)
+}
+
+// Repair looks at each block of a chain that this node has, asks the nodes that should have a copy by the map, and
+// sends it to those that have none: what a node missed while it was away, lost with its drives, or is to have since
+// the map changed. It ends when all have been looked at once; a newer map has it begin anew.
+//
+// Left out are salted blocks, which nobody can place without the salt, and keys that stand alone, which have one copy
+// and are written over. Blocks of class Cache go only where there is room to spare: an evicted block is not brought
+// back in place of another.
+//
+// Errors: Unsupported (the Store cannot list blocks), Closed, Deadline, those of the node's own Store.
+func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
+	const op = "repair"
+	for try := 0; ; try++ {
+		if err := s.begin(ctx, op); err != nil {
+			return Repaired{}, err
+		}
+		v := s.now.Load()
+		if !v.mapped() || len(v.owner) < 2 {
+			return Repaired{}, nil
+		}
+		x := &repair{many: many{s, v}, o: o, pace: rate.NewLimiter(rate.Inf, 0), full: map[*node]bool{}}
+		if o.Rate > 0 {
+			x.pace = rate.NewLimiter(rate.Limit(o.Rate), repairRun)
+		}
+		err := x.all(v.mark(ctx))
+		if try < repairBegins && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
+			continue
+		}
+		return x.sum, err
+	}
+}
+
+// repair is one Repair by one map.
+type repair struct {
+	many
+	o    RepairOptions
+	self *node
+	pace *rate.Limiter
+
+	mu   sync.Mutex
+	sum  Repaired
+	full map[*node]bool
+}
+
+func (x *repair) count(f func(sum *Repaired)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	f(&x.sum)
+	if x.o.Progress != nil {
+		x.o.Progress(x.sum)
+	}
+}
+
+func (x *repair) all(ctx context.Context) error {
+	const op = "repair"
+	for _, n := range x.owner {
+		if k, ok := skep.As[*Keeper](n.st); ok && k == x.o.Keeper {
+			x.self = n
+		}
+	}
+	if x.self == nil {
+		return nil // the map has it no more
+	}
+	lister, ok := skep.As[blockLister](x.self.st)
+	if !ok {
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Limit: "one that lists its blocks"}
+	}
+	list, err := x.self.st.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		if !info.Chained {
+			continue
+		}
+		sp, err := x.spaces.heard(x.self, x.self.trips.Load(), info)
+		if err != nil {
+			return err
+		}
+		r := &spaceRepair{repair: x, sp: sp, local: info.ID, has: map[*node]bool{}}
+		for at := uint64(0); ; {
+			blocks, next, err := lister.ListBlocks(ctx, info.ID, sp.group, at, repairPage)
+			if skep.KindOf(err) == skep.NotFound {
+				break // deleted meanwhile
+			}
+			if err == nil {
+				err = r.page(ctx, blocks)
+			}
+			if err != nil {
+				return err
+			}
+			if at = next; at == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// spaceRepair is a repair of one namespace.
+type spaceRepair struct {
+	*repair
+	sp    *space
+	local skep.NamespaceID // this node's number of it
+
+	mu  sync.Mutex
+	has map[*node]bool // nodes that have the namespace, as was seen or seen to
+}
+
+// page has each other node that should have some of these blocks asked for them.
+func (r *spaceRepair) page(ctx context.Context, blocks []skep.StoredBlock) error {
+	of := map[*node][]skep.StoredBlock{}
+	strays := int64(0)
+	for _, b := range blocks {
+		mine := false
+		for _, at := range r.holders(r.sp, "", b.First) {
+			if n := r.owner[at]; n == r.self {
+				mine = true
+			} else {
+				of[n] = append(of[n], b)
+			}
+		}
+		if !mine {
+			strays++
+		}
+	}
+	r.count(func(sum *Repaired) { sum.Blocks += int64(len(blocks)); sum.Strays += strays })
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	var first error
+	for n, list := range of {
+		wait.Go(func() {
+			if err := r.node(ctx, n, list); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if first == nil {
+					first = err
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return first
+}
+
+// node sends one node what it has not of these blocks. That it is away, or does not take them, is counted and no error.
+func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlock) error {
+	err := r.toNode(ctx, n, &blocks)
+	var own ownError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return ended(ctx, "repair")
+	case errors.As(err, &own) && skep.KindOf(err) == skep.NotFound: // the namespace was deleted
+	case errors.As(err, &own), skep.KindOf(err) == skep.StaleMap:
+		return err
+	case r.away(err):
+		r.count(func(sum *Repaired) { sum.Away += int64(len(blocks)) })
+	default:
+		r.count(func(sum *Repaired) { sum.Declined += int64(len(blocks)) })
+		r.log.Warn("a node takes no copies of a namespace",
+			"node", n.Name, "tenant", r.sp.Tenant, "namespace", r.sp.Name, "error", err)
+	}
+	return nil
+}
+
+// ownError is an error of this node's own Store.
+type ownError struct{ error }
+
+func (e ownError) Unwrap() error { return e.error }
+
+// toNode is node; blocks are in the end those that were not seen to.
+func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks *[]skep.StoredBlock) error {
+	room, err := r.room(ctx, n)
+	if err != nil {
+		return err
+	}
+	wants, err := r.wants(ctx, n, *blocks)
+	if err == nil && len(wants) < len(*blocks) {
+		if err = r.open(ctx, n); err == nil {
+			wants, err = r.wants(ctx, n, *blocks)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var missing []skep.StoredBlock
+	declined := int64(0)
+	for i, w := range wants {
+		switch {
+		case w.Wanted && room:
+			missing = append(missing, (*blocks)[i])
+		case w.Wanted || w.Outcome == skep.Declined:
+			declined++
+		}
+	}
+	r.count(func(sum *Repaired) { sum.Declined += declined })
+	*blocks = missing
+	for _, run := range runsOf(missing) {
+		if err := r.send(ctx, n, run); err != nil {
+			return err
+		}
+		*blocks = (*blocks)[len(run):]
+	}
+	return nil
+}
+
+// wants asks a node which of these blocks it has not; none where it has not the namespace.
+func (r *spaceRepair) wants(ctx context.Context, n *node, blocks []skep.StoredBlock) (wants []skep.Want, err error) {
+	q := &skep.WantRequest{Keys: make([]skep.Key, len(blocks))}
+	for i := range blocks {
+		q.Keys[i] = blocks[i].Key
+		q.Bytes += bytesOf(&blocks[i])
+	}
+	call, cancel := context.WithTimeout(ctx, repairCall)
+	defer cancel()
+	err = r.on(call, "repair", n, r.sp, false, func(id skep.NamespaceID) (err error) {
+		q.Namespace = id
+		wants, err = n.st.Want(call, q)
+		return err
+	})
+	return wants, outOfTime(ctx, err)
+}
+
+// outOfTime is the error of a call that had a time of its own: the node that took longer is away.
+func outOfTime(ctx context.Context, err error) error {
+	if ctx.Err() == nil && skep.KindOf(err) == skep.Deadline {
+		return &skep.Error{Op: "repair", Kind: skep.Unavailable, Err: err}
+	}
+	return err
+}
+
+func bytesOf(b *skep.StoredBlock) (n int64) {
+	for _, p := range b.Manifest {
+		n += p.Size
+	}
+	return n
+}
+
+// runsOf cuts blocks into puts. In the end blocks are in the order of the runs.
+func runsOf(blocks []skep.StoredBlock) (runs [][]skep.StoredBlock) {
+	slices.SortFunc(blocks, func(a, b skep.StoredBlock) int {
+		return cmp.Or(bytes.Compare(a.First[:], b.First[:]), cmp.Compare(a.Depth, b.Depth), bytes.Compare(a.Key[:], b.Key[:]))
+	})
+	from, size := 0, int64(0)
+	for i := range blocks {
+		b := &blocks[i]
+		if i > from && (b.Parent == nil || *b.Parent != blocks[i-1].Key || b.First != blocks[i-1].First ||
+			size+bytesOf(b) > repairRun || i-from == repairBlocks) {
+			runs = append(runs, blocks[from:i])
+			from, size = i, 0
+		}
+		size += bytesOf(b)
+	}
+	if from < len(blocks) {
+		runs = append(runs, blocks[from:])
+	}
+	return runs
+}
+
+// room says whether a node may be sent blocks of the namespace. It is asked until it has none, or has evicted since
+// it was asked last: the next repair asks again.
+func (r *spaceRepair) room(ctx context.Context, n *node) (bool, error) {
+	if r.sp.Class == skep.Durable {
+		return true, nil
+	}
+	r.repair.mu.Lock()
+	full := r.full[n]
+	r.repair.mu.Unlock()
+	if full {
+		return false, nil
+	}
+	call, cancel := context.WithTimeout(ctx, repairCall)
+	defer cancel()
+	st, err := n.st.Stats(call)
+	if err != nil {
+		return false, outOfTime(ctx, err)
+	}
+	ok := r.o.Keeper.spared(n.ID, &st)
+	if !ok {
+		r.repair.mu.Lock()
+		r.full[n] = true
+		r.repair.mu.Unlock()
+	}
+	return ok, nil
+}
+
+// spares says whether a Store has room that it need not evict for: a sixteenth of its cap.
+func spares(st *skep.Stats) bool {
+	if st.CapacityBytes <= 0 {
+		return true
+	}
+	free := st.CapacityBytes - st.DeviceBytes
+	if n := int64(st.Groups + st.FreeGroups); n > 0 {
+		free += st.DeviceBytes / n * int64(st.FreeGroups)
+	}
+	return free >= st.CapacityBytes/16
+}
+
+// open has a node have the namespace, as long as this one has it.
+func (r *spaceRepair) open(ctx context.Context, n *node) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.has[n] {
+		return nil
+	}
+	f, err := r.o.Keeper.begin(ctx, r.local, nil)
+	if err != nil {
+		return err
+	}
+	defer f.end()
+	if _, err := r.self.st.FindNamespace(ctx, r.local); err != nil {
+		return ownError{err}
+	}
+	call, cancel := context.WithTimeout(ctx, repairCall)
+	defer cancel()
+	id, err := r.numberOn(call, n, r.sp, false)
+	if err == nil && id == 0 {
+		f.opened(r.many, r.sp, n)
+		_, err = r.numberOn(call, n, r.sp, true)
+	}
+	if err == nil {
+		r.has[n] = true
+	}
+	return outOfTime(ctx, err)
+}
+
+// send copies a run of blocks, which follow one another, to a node.
+func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock) error {
+	const op = "repair"
+	size := int64(0)
+	for i := range run {
+		size += bytesOf(&run[i])
+	}
+	for left := size; left > 0; left -= repairRun {
+		if err := r.pace.WaitN(ctx, int(min(left, repairRun))); err != nil {
+			return ended(ctx, op)
+		}
+	}
+	f, err := r.o.Keeper.begin(ctx, r.local, run)
+	if err != nil {
+		return err
+	}
+	defer f.end()
+	blocks, err := r.read(ctx, run)
+	if err != nil {
+		return ownError{err}
+	}
+	if len(blocks) == 0 {
+		return nil
+	}
+	q := &skep.PutRequest{Blocks: blocks, Depth: run[0].Depth % r.sp.group}
+	if q.Depth > 0 {
+		q.Parent = run[0].Parent
+	}
+	f.sends(r.many, r.sp, n)
+	call, cancel := context.WithTimeout(ctx, repairCall)
+	defer cancel()
+	var results []skep.PutResult
+	err = r.on(call, op, n, r.sp, false, func(id skep.NamespaceID) (err error) {
+		q.Namespace = id
+		results, err = n.st.Put(call, q)
+		if rest, held := skep.Held(err); held && rest == nil {
+			err = nil // nobody uses the memory again
+		}
+		return err
+	})
+	if err != nil {
+		f.doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
+		return outOfTime(ctx, err)
+	}
+	r.count(func(sum *Repaired) {
+		for i, x := range results {
+			switch x.Outcome {
+			case skep.Committed, skep.Accepted:
+				sum.Copied++
+				sum.Bytes += bytesOf(&run[i])
+			case skep.Declined:
+				sum.Declined++
+			}
+		}
+	})
+	return nil
+}
+
+// read gives the run's blocks, up to the first that cannot be read any more.
+func (r *spaceRepair) read(ctx context.Context, run []skep.StoredBlock) ([]skep.Block, error) {
+	q := &skep.RestoreRequest{}
+	var at []int // the block of each chain
+	blocks := make([]skep.Block, len(run))
+	for i := range run {
+		b := &run[i]
+		blocks[i] = skep.Block{Key: b.Key, Name: b.Name, ValidTokens: b.ValidTokens}
+		for k, p := range b.Manifest {
+			blocks[i].Parts = append(blocks[i].Parts, skep.Part{Name: p.Name, Bytes: make([]byte, p.Size)})
+			if p.Size == 0 {
+				continue
+			}
+			at = append(at, i)
+			q.Chains = append(q.Chains, skep.Chain{Scope: skep.Scope{Namespace: r.local}, Keys: []skep.Key{b.Key},
+				Part: p.Name, Priority: -1, Dest: skep.Destination{Memory: blocks[i].Parts[k].Bytes, Stride: p.Size}})
+		}
+	}
+	whole := len(run)
+	for len(q.Chains) > 0 {
+		some := &skep.RestoreRequest{Chains: q.Chains[:min(len(q.Chains), skep.MaxChains)]}
+		of := at[:len(some.Chains)]
+		err := skep.Load(ctx, r.self.st, some, func(c *skep.Chunk) error {
+			if c.Err != nil {
+				whole = min(whole, of[c.Chain])
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		q.Chains, at = q.Chains[len(some.Chains):], at[len(some.Chains):]
+	}
+	return blocks[:whole], nil
+}
