@@ -20,7 +20,8 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	calls := "Commands on a running server" // which have their flags in common
 	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
 		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls,
-		"skep config show": "skep serve", "skep cluster status": calls, "skep cluster set": calls, "skep cluster remove": calls})
+		"skep config show": "skep serve", "skep cluster status": calls, "skep cluster set": calls, "skep cluster remove": calls,
+		"skep cluster repair": calls})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {

@@ -48,6 +48,7 @@ var Results = map[string]any{
 	"skep cluster add":        remote.NodeResult{},
 	"skep cluster remove":     remote.RemovedResult{},
 	"skep cluster set":        remote.SetResult{},
+	"skep cluster repair":     remote.RepairResult{},
 	"skep cluster status":     consensus.Status{},
 	"skep replay":             replay.Result{},
 	"skep serve":              servecmd.Result{},

@@ -13,8 +13,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 )
@@ -76,6 +78,21 @@ func (c *Change) Commands() (out []clustermap.Command) {
 // Changed is what a server answers to who changes one: the epoch of the map that has it so.
 type Changed struct {
 	Epoch uint32 `json:"epoch"`
+}
+
+// AskRepair asks a server how its repair stands, and has it begin one.
+type AskRepair struct {
+	Begin bool `json:"begin"`
+}
+
+// Repair is how a node's repair stands: the one under way, or the last.
+type Repair struct {
+	Running bool      `json:"running"`
+	Runs    int64     `json:"runs"`  // that have ended
+	Began   time.Time `json:"began"` // zero: none has
+	Ended   time.Time `json:"ended"` // zero: not yet
+	Error   string    `json:"error,omitempty"`
+	replication.Repaired
 }
 
 // Dir is where a store's directory has what belongs to the cluster.

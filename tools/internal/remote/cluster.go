@@ -79,7 +79,8 @@ func (f *NodeFlags) Check() error {
 
 // ClusterCommands are those that ask a node of a cluster that agrees on its map.
 func ClusterCommands(a *command.App) []*cobra.Command {
-	return []*cobra.Command{clusterAddCommand(a), clusterSetCommand(a), clusterRemoveCommand(a), clusterStatusCommand(a)}
+	return []*cobra.Command{clusterAddCommand(a), clusterSetCommand(a), clusterRemoveCommand(a), clusterRepairCommand(a),
+		clusterStatusCommand(a)}
 }
 
 // ask makes a call on the cluster.
@@ -109,7 +110,7 @@ func clusterAddCommand(a *command.App) *cobra.Command {
 		Short: "add a node to a cluster, on the machine of the new node",
 		Long: `Has the nodes of a cluster agree that there is one more, and makes --dir its directory: skep serve --dir D
 is that node then. Run it on the new node's machine; --server is any node of the cluster. Blocks that the map places
-on the new node now are a miss until they are put again.`,
+on the new node now are a miss until the other nodes have sent them, or they are put again (skep cluster repair).`,
 		Args: takes("the new node's NAME", 1),
 	}
 	f.Register(cmd.Flags())
@@ -183,7 +184,7 @@ func clusterSetCommand(a *command.App) *cobra.Command {
 		Short: "change a node's weight, state or addresses",
 		Long: `Has the nodes of a cluster agree on another weight, state or address of a node. A node of another weight gets
 another share of the blocks, and one that is out gets none and is asked for none: what is placed elsewhere by the new
-map is a miss until it is put again, or until the node is as it was. An address says where a node is reached: have its
+map is a miss until the node that has it has sent it, or it is put again (skep cluster repair). An address says where a node is reached: have its
 server listen there.`,
 		Example: "  skep cluster set b --weight 2\n  skep cluster set b --state out\n  skep cluster set b --resp 10.0.0.2:7421",
 		Args:    takes("a node's NAME", 1),
@@ -236,8 +237,9 @@ func clusterRemoveCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "take a node out of a cluster, and give up what it has",
-		Long: `Has the nodes of a cluster agree on a map without a node. The blocks that it has are given up: nothing
-moves them, and they are a miss until they are put again. Its server goes on and is asked by nobody: stop it. Its directory is that of
+		Long: `Has the nodes of a cluster agree on a map without a node. The blocks that only it has are given up: nothing
+moves them, and they are a miss until they are put again. To have it send them first: skep cluster set NAME --state
+out, then skep cluster repair, until nothing is missing. Its server goes on and is asked by nobody: stop it. Its directory is that of
 no node any more: remove it, or its cluster/, before the machine is added again.`,
 		Args: takes("a node's NAME", 1),
 	}

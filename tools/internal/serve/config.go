@@ -64,8 +64,11 @@ type PeersConfig struct {
 	Key    string `yaml:"key" doc:"its private key, PEM"`
 	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 
-	TokenFile string `yaml:"token_file" doc:"token that this node shows the others where it serves RESP from the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB and FLUSHALL, at every node; empty: none, while there are no credentials"`
+	TokenFile string `yaml:"token_file" doc:"token that this node shows the others where it sends them copies or serves RESP from the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB and FLUSHALL, at every node; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
+
+	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others which should have them and do not; 0: it sends none"`
+	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes and when another node was started; at least 1s"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,
@@ -140,6 +143,7 @@ func Default() *Config {
 		Store: StoreConfig{
 			BlockBytes: 2 << 20, DRAMBytes: 256 << 20, IOBytes: 512 << 20, Policy: "cost", Backend: "auto",
 		},
+		Peers: PeersConfig{RepairRate: 64 << 20, RepairEvery: Duration(10 * time.Minute)},
 		Limits: Limits{
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),

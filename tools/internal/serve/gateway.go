@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -39,9 +40,15 @@ func (c *Config) gateway() bool {
 // gatewayConns is how many connections the gateway has to each other node at most.
 const gatewayConns = 4
 
+// speaks says whether this node speaks to the others' binary ports.
+func (c *Config) speaks() bool {
+	repairs, _ := c.repairs()
+	return repairs || c.gateway()
+}
+
 // gatewayFiles is how many descriptors they need.
 func (c *Config) gatewayFiles() int {
-	if m, _, err := c.clusterMap(); err == nil && m != nil && c.gateway() {
+	if m, _, err := c.clusterMap(); err == nil && m != nil && c.speaks() {
 		return gatewayConns * (len(m.Nodes) - 1)
 	}
 	return 0
@@ -112,7 +119,7 @@ type lent struct{ skep.Store }
 func (lent) Close() error         { return nil }
 func (l lent) Unwrap() skep.Store { return l.Store }
 
-// openGateway makes the Store that clients of RESP are served from.
+// openGateway makes the Store that clients of RESP are served from, and by which copies are sent.
 func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 	token, err := s.c.peerToken()
 	if err != nil {
@@ -179,6 +186,12 @@ func (o *others) met(id uint64, c *wire.Client) {
 	o.of[id] = c
 }
 
+func (o *others) clients() map[uint64]*wire.Client {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.of)
+}
+
 // How long what is known of the nodes counts, and how long one may take to say that it is there.
 const (
 	knownFor = time.Second
@@ -243,14 +256,12 @@ func slotID(m *clustermap.Map, n *clustermap.Node) string {
 	return hex.EncodeToString(sum[:20])
 }
 
-// followed has the gateway go on by another map.
+// followed has the gateway go on by another map. Who tells it does not wait: clients are told the map meanwhile.
 func (s *server) followed(m *clustermap.Map) {
 	if s.whole == nil {
 		return
 	}
-	if err := s.whole.Follow(context.Background(), m); err != nil {
-		s.log.Error("RESP is served by an older map of the cluster", "epoch", m.Epoch, "error", err)
-	}
+	s.whole.Hear(m)
 }
 
 // closeGateway closes it, when nobody is served any more.

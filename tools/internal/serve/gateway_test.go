@@ -23,17 +23,21 @@ import (
 type ring struct {
 	*testing.T
 	dir, file string
+	replicas  int
 	configs   []*Config
 	again     []chan os.Signal
 	nodes     []*running
 }
 
 // newRing starts n nodes; change may make their settings others.
-func newRing(t *testing.T, n int, change func(c *Config)) *ring {
+func newRing(t *testing.T, n int, change func(c *Config)) *ring { return newRingOf(t, n, 1, change) }
+
+// newRingOf is newRing with so many replicas.
+func newRingOf(t *testing.T, n, replicas int, change func(c *Config)) *ring {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &ring{T: t, dir: dir, file: filepath.Join(dir, "map.yaml")}
+	r := &ring{T: t, dir: dir, file: filepath.Join(dir, "map.yaml"), replicas: replicas}
 	r.write(1, n, -1)
 	for i := range n {
 		c := local(t)
@@ -54,7 +58,11 @@ func name(i int) string { return string(rune('a' + i)) }
 // write writes the map, with node out out.
 func (r *ring) write(epoch, n, out int) {
 	r.Helper()
-	text := fmt.Sprintf("epoch: %d\nseed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n", epoch)
+	text := fmt.Sprintf("epoch: %d\nseed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\n", epoch)
+	if r.replicas > 1 {
+		text += fmt.Sprintf("replicas: %d\n", r.replicas)
+	}
+	text += "nodes:\n"
 	for i := range n {
 		state := "up"
 		if i == out {

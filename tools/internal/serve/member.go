@@ -41,6 +41,9 @@ func (c *Config) checkPeers() (wrong []error) {
 			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers", Err: err})
 		}
 	}
+	if p.RepairRate > 0 && p.RepairEvery < Duration(time.Second) {
+		wrong = append(wrong, problem("peers.repair_every", p.RepairEvery, "at least 1s"))
+	}
 	id, _, err := c.member()
 	switch {
 	case err != nil: // listenAsNode has said so

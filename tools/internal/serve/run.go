@@ -80,8 +80,9 @@ type server struct {
 	peers   peerTLS
 	member  *membership        // nil: it does not agree on a map
 	node    string             // of the cluster; "": it is of none
-	whole   *replication.Store // of the cluster, for RESP; nil: RESP is served from st
+	whole   *replication.Store // of the cluster; nil: this node does not speak to the others
 	others  *others            // with whole
+	repair  *repairer          // nil: it sends no copies
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -360,6 +361,13 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	}()
 	s.say()
 	s.tell(daemon.SdNotifyReady)
+	repaired := make(chan struct{})
+	go func() {
+		defer close(repaired)
+		if s.repair != nil {
+			s.repair.run(run)
+		}
+	}()
 	dog := make(chan struct{})
 	go func() {
 		defer close(dog)
@@ -372,6 +380,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	s.tell(daemon.SdNotifyStopping)
 	<-watching
 	<-dog
+	<-repaired
 	s.drain(web, stopWire)
 	s.closeGateway()
 	wg.Wait()
@@ -429,14 +438,23 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
-		if c.gateway() {
+		keeper := replication.NewKeeper(s.st)
+		s.st = keeper
+		if c.speaks() {
 			if err := s.openGateway(m.Public(), n.ID); err != nil {
 				return err
 			}
 		}
+		switch yes, why := c.repairs(); {
+		case yes:
+			s.repair = s.newRepairer(keeper)
+			s.reg.MustRegister(repairMetrics{s.repair})
+		case why != "":
+			s.log.Warn("this node sends no copies to nodes that should have them: " + why)
+		}
 	}
 	from := s.st
-	if s.whole != nil {
+	if c.gateway() {
 		from, ro.Cluster = s.whole, s.others.cluster
 	}
 	if s.resp, err = resp.New(from, ro); err != nil {
@@ -472,6 +490,8 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 	switch name {
 	case "cluster", "cluster add", "cluster set", "cluster remove":
 		return s.adminCluster(ctx, name, in)
+	case "cluster repair":
+		return s.adminRepair(in)
 	case "jobs":
 	case "steer":
 		var what struct{ Job, Action string }
@@ -482,7 +502,7 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 			return nil, err
 		}
 	default:
-		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name, Limit: "jobs, steer, cluster, cluster add or cluster remove"}
+		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name, Limit: "jobs, steer, cluster, cluster add, cluster set, cluster remove or cluster repair"}
 	}
 	list, err := s.jobs.List(ctx)
 	if err != nil {

@@ -1,0 +1,183 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/member"
+	"github.com/skepkv/skep/wire"
+)
+
+// RepairResult is what cluster repair prints.
+type RepairResult struct {
+	Epoch   uint32         `json:"epoch"`   // of the map that the asked node had
+	Missing int64          `json:"missing"` // copies that their nodes have not yet, as far as is known
+	Nodes   []RepairedNode `json:"nodes"`   // of the map
+}
+
+// RepairedNode is what one node sent to others.
+type RepairedNode struct {
+	Name    string  `json:"name"`            // its name
+	Seconds float64 `json:"seconds"`         // how long it took
+	Error   string  `json:"error,omitempty"` // why it did not repair, or not all; absent where it did
+	replication.Repaired
+}
+
+// repairPoll is how often nodes are asked how far they are.
+const repairPoll = 200 * time.Millisecond
+
+func clusterRepairCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "repair",
+		Short: "have every node send the others the copies that they should have and do not",
+		Long: `Has each node look at the blocks of chains that it has, ask the nodes that should have them by the map, and
+send them to those that have none, at the rate of the node's peers.repair_rate. They do so by themselves, too: when
+the map changes, when a node was started, and every peers.repair_every. Interrupted, this command stops waiting, and
+the nodes go on. Exit code 6: something is missing yet, or a node did not answer.`,
+		Args: command.NoArgs,
+	}
+	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		text, err := r.c.ClusterMap(ctx)
+		if err != nil {
+			if skep.KindOf(err) == skep.Unsupported {
+				err = command.WithNext(err, "that server is a node of no cluster: name one with --server")
+			}
+			return err
+		}
+		m, err := clustermap.Parse(text)
+		if err != nil {
+			return err
+		}
+		out := RepairResult{Epoch: m.Epoch, Nodes: make([]RepairedNode, len(m.Nodes))}
+		var mu sync.Mutex
+		told := time.Now()
+		var wait sync.WaitGroup
+		for i, n := range m.Nodes {
+			wait.Go(func() {
+				x := &out.Nodes[i]
+				x.Name = n.Name
+				err := r.repairNode(ctx, n.Addr, func(s member.Repair) {
+					mu.Lock()
+					defer mu.Unlock()
+					x.Repaired, x.Error = s.Repaired, s.Error
+					if x.Seconds = s.Ended.Sub(s.Began).Seconds(); s.Ended.IsZero() {
+						x.Seconds = time.Since(s.Began).Seconds()
+					}
+					if s.Running && time.Since(told) > 2*time.Second {
+						told = time.Now()
+						sum := sumOf(out.Nodes)
+						r.Note("%d blocks looked at, %d copies sent (%s)", sum.Blocks, sum.Copied, command.Size(sum.Bytes))
+					}
+				})
+				if err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					x.Error = err.Error()
+				}
+			})
+		}
+		wait.Wait()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		sum := sumOf(out.Nodes)
+		out.Missing = sum.Declined + sum.Away
+		bad := out.Missing > 0
+		for _, n := range out.Nodes {
+			bad = bad || n.Error != ""
+		}
+		if bad {
+			r.Code = command.Faults
+		}
+		return r.Print(out, func(w io.Writer) { repairText(w, &out) })
+	})
+}
+
+func sumOf(nodes []RepairedNode) (sum replication.Repaired) {
+	for _, n := range nodes {
+		sum.Blocks += n.Blocks
+		sum.Copied += n.Copied
+		sum.Bytes += n.Bytes
+		sum.Declined += n.Declined
+		sum.Away += n.Away
+		sum.Strays += n.Strays
+	}
+	return sum
+}
+
+// repairNode has a node repair and waits until it has; told is called with how it stands.
+func (r *remote) repairNode(ctx context.Context, addr string, told func(member.Repair)) error {
+	o := r.target.options("skep")
+	o.Addr = addr
+	c, err := wire.Dial(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	want := int64(0)
+	for {
+		in, err := json.Marshal(member.AskRepair{Begin: want == 0})
+		if err != nil {
+			return err
+		}
+		b, err := c.Admin(ctx, "cluster repair", in)
+		if err != nil {
+			return err
+		}
+		var s member.Repair
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		switch {
+		case want > 0:
+			told(s)
+		case s.Running: // another follows it
+			want = s.Runs + 2
+		default:
+			want = s.Runs + 1
+		}
+		if s.Runs >= want && want > 0 {
+			return nil
+		}
+		select {
+		case <-time.After(repairPoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func repairText(w io.Writer, r *RepairResult) {
+	rows := [][]string{command.Row("node", "blocks", "copies sent", "bytes", "declined", "node away", "strays", "seconds")}
+	for _, n := range r.Nodes {
+		rows = append(rows, command.Row(n.Name, n.Blocks, n.Copied, command.Size(n.Bytes), n.Declined, n.Away, n.Strays,
+			fmt.Sprintf("%.1f", n.Seconds)))
+	}
+	command.Table(w, rows...)
+	failed := false
+	for _, n := range r.Nodes {
+		if n.Error != "" {
+			fmt.Fprintf(w, "node %s: %s\n", n.Name, n.Error)
+			failed = true
+		}
+	}
+	switch {
+	case failed:
+		fmt.Fprintln(w, "not every node has looked at all that it has: give the command again when they answer")
+	case r.Missing == 0:
+		fmt.Fprintf(w, "every block of a chain that these nodes have is where the map of epoch %d says\n", r.Epoch)
+	default:
+		fmt.Fprintf(w, "%d copies are missing yet: their nodes were away, or have no room to spare "+
+			"(skep cluster status, skep status)\n", r.Missing)
+	}
+}

@@ -1,0 +1,213 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/tools/internal/member"
+)
+
+// A node sends the others the copies that they should have and do not: when it starts, when the map changes, when
+// another node has been started, now and then besides, and when an operator asks.
+
+// repairLooks is how often the other nodes are looked at. The first time is so long after the node's own start, when
+// those that are started with it are there: who asks one that is not is told for a moment that it is away when it is
+// there.
+const repairLooks = 5 * time.Second
+
+// repairs says whether the node sends copies: why not, where it could.
+func (c *Config) repairs() (yes bool, why string) {
+	if c.Peers.RepairRate <= 0 {
+		return false, ""
+	}
+	if _, id, err := c.clusterMap(); err != nil || id == nil {
+		return false, ""
+	}
+	if len(c.Credentials) > 0 && c.Peers.TokenFile == "" {
+		return false, "there are credentials, and peers.token_file is empty: " +
+			"give it a token of tenant '*' with rights read and write"
+	}
+	return true, ""
+}
+
+// repairer has one node repair.
+type repairer struct {
+	whole  *replication.Store
+	others *others
+	keeper *replication.Keeper
+	rate   int64
+	every  time.Duration
+	log    *slog.Logger
+	wake   chan struct{}
+
+	turn sync.Mutex // one repair at a time
+
+	mu  sync.Mutex
+	now member.Repair
+	sum replication.Repaired // of those that have ended
+}
+
+func (s *server) newRepairer(k *replication.Keeper) *repairer {
+	return &repairer{whole: s.whole, others: s.others, keeper: k, rate: int64(s.c.Peers.RepairRate),
+		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1)}
+}
+
+// run repairs until ctx ends.
+func (r *repairer) run(ctx context.Context) {
+	look := time.NewTicker(repairLooks)
+	defer look.Stop()
+	due := time.NewTimer(r.every)
+	defer due.Stop()
+	epoch, known := uint32(0), map[uint64]time.Time{}
+	for first := true; ; first = false {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			again := first
+			if m := r.whole.Map(); m.Epoch != epoch {
+				epoch, again = m.Epoch, true
+			}
+			now := r.others.incarnations(ctx)
+			for id, is := range now {
+				again = again || !known[id].Equal(is) // it was started, or did not answer before
+			}
+			if known = now; !again {
+				continue
+			}
+		case <-r.wake:
+		case <-due.C:
+		}
+		_ = r.once(ctx)
+		due.Reset(r.every)
+	}
+}
+
+// once repairs, when who repairs now is done.
+func (r *repairer) once(ctx context.Context) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.mu.Lock()
+	r.now = member.Repair{Running: true, Runs: r.now.Runs, Began: time.Now()}
+	r.mu.Unlock()
+	o := replication.RepairOptions{Keeper: r.keeper, Rate: r.rate, Progress: func(x replication.Repaired) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.now.Repaired = x
+	}}
+	out, err := r.whole.Repair(ctx, o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now.Running, r.now.Ended, r.now.Repaired = false, time.Now(), out
+	r.now.Runs++
+	r.sum.Copied += out.Copied
+	r.sum.Bytes += out.Bytes
+	switch {
+	case err != nil && ctx.Err() == nil:
+		r.now.Error = err.Error()
+		r.log.Error("copies that other nodes should have were not all sent", "error", err, "copied", out.Copied)
+	case out.Copied > 0:
+		r.log.Info("sent copies to nodes that should have them",
+			"copied", out.Copied, "bytes", out.Bytes, "blocks", out.Blocks, "declined", out.Declined, "away", out.Away, "took", time.Since(r.now.Began).Round(time.Millisecond))
+	}
+	return err
+}
+
+// state is how it stands.
+func (r *repairer) state() member.Repair {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// incarnations is when the Stores of the nodes that answer were opened.
+func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
+	ctx, cancel := context.WithTimeout(ctx, repairLooks)
+	defer cancel()
+	out := map[uint64]time.Time{}
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for id, c := range o.clients() {
+		wait.Go(func() {
+			if st, err := c.Stats(ctx); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				out[id] = st.Opened
+			}
+		})
+	}
+	wait.Wait()
+	return out
+}
+
+// adminRepair has the node repair, where it is asked to begin, and says how it stands.
+func (s *server) adminRepair(in json.RawMessage) (json.RawMessage, error) {
+	const op = "repair"
+	if s.repair == nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "one that sends no copies",
+			Limit: "a node of a cluster with peers.repair_rate above 0 and, where there are credentials, peers.token_file"}
+	}
+	var ask member.AskRepair
+	d := json.NewDecoder(bytes.NewReader(in))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&ask); err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "cluster repair", Err: err}
+	}
+	if ask.Begin {
+		select {
+		case s.repair.wake <- struct{}{}:
+		default: // it is about to begin
+		}
+	}
+	return json.Marshal(s.repair.state())
+}
+
+// repairMetrics shows it to Prometheus.
+type repairMetrics struct{ r *repairer }
+
+var (
+	descRepairCopies = prometheus.NewDesc("skep_repair_copies_total",
+		"Copies sent to nodes that should have had them.", nil, nil)
+	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total", "Payload of them.", nil, nil)
+	descRepairLacks = prometheus.NewDesc("skep_repair_missing",
+		"Copies that nodes should have and did not take when the last repair sent them.", []string{"why"}, nil)
+	descRepairStrays = prometheus.NewDesc("skep_repair_strays",
+		"Blocks that by the map are not this node's, as the last repair saw.", nil, nil)
+	descRepairEnded = prometheus.NewDesc("skep_repair_ended_timestamp_seconds",
+		"When the last repair ended; 0: none has.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (repairMetrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
+	m.r.mu.Lock()
+	now, sum := m.r.now, m.r.sum
+	m.r.mu.Unlock()
+	if now.Running {
+		sum.Copied += now.Copied
+		sum.Bytes += now.Bytes
+	}
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, n float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, kind, n, labels...)
+	}
+	send(descRepairCopies, prometheus.CounterValue, float64(sum.Copied))
+	send(descRepairBytes, prometheus.CounterValue, float64(sum.Bytes))
+	send(descRepairLacks, prometheus.GaugeValue, float64(now.Declined), "declined")
+	send(descRepairLacks, prometheus.GaugeValue, float64(now.Away), "away")
+	send(descRepairStrays, prometheus.GaugeValue, float64(now.Strays))
+	ended := 0.0
+	if !now.Ended.IsZero() {
+		ended = float64(now.Ended.UnixMilli()) / 1000
+	}
+	send(descRepairEnded, prometheus.GaugeValue, ended)
+}

@@ -1,0 +1,170 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/member"
+	"github.com/skepkv/skep/wire"
+)
+
+// A node whose drives were replaced has its copies again, sent by the others, and then it is enough by itself. Asked,
+// a node repairs at once and says how it stands.
+func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	r := newRingOf(t, 2, 2, func(c *Config) {
+		c.RESP, c.HTTP = None, "127.0.0.1:0"
+		c.Peers.RepairEvery = Duration(time.Second)
+	})
+	open := func() *replication.Store {
+		st, err := replication.Connect(wire.Options{Addr: "unix:" + r.configs[0].Unix})
+		require.NoError(t, err)
+		t.Cleanup(func() { st.Close() })
+		return st
+	}
+	st := open()
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
+		Class: skep.Durable, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	require.NoError(t, err)
+	const n = 100
+	var keys []skep.Key
+	q := &skep.PutRequest{Scope: ns.Scope()}
+	for i := range n {
+		var parent *skep.Key
+		if i > 0 {
+			parent = &keys[i-1]
+		}
+		keys = append(keys, skep.ChainKey(parent, []uint32{uint32(i)}))
+		value := storetest.Payload(keys[i], skep.PartKV, 10_000+i)
+		q.Blocks = append(q.Blocks, skep.Block{Key: keys[i], Parts: []skep.Part{{Bytes: value}}})
+	}
+	res, err := st.Put(t.Context(), q)
+	require.NoError(t, err)
+	for _, x := range res {
+		require.Equal(t, skep.Committed, x.Outcome)
+	}
+	require.NoError(t, r.nodes[1].stop())
+	r.configs[1].Dir = local(t).Dir // with other drives
+	r.nodes[1] = start(t, r.configs[1], Options{Again: r.again[1]})
+	one, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[1].Unix})
+	require.NoError(t, err)
+	defer one.Close()
+	require.Eventually(t, func() bool {
+		st, err := one.Stats(t.Context())
+		return err == nil && st.Blocks == n
+	}, time.Minute, 10*time.Millisecond)
+
+	_, text := get(t, http.DefaultClient, "http://"+r.nodes[0].at("http")+"/metrics", "")
+	require.Contains(t, text, fmt.Sprintf("skep_repair_copies_total %d", n))
+	zero, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[0].Unix})
+	require.NoError(t, err)
+	defer zero.Close()
+	ask := func(begin bool) (s member.Repair) {
+		in, err := json.Marshal(member.AskRepair{Begin: begin})
+		require.NoError(t, err)
+		out, err := zero.Admin(t.Context(), "cluster repair", in)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(out, &s))
+		return s
+	}
+	runs := ask(true).Runs
+	var s member.Repair
+	require.Eventually(t, func() bool { // the second began after it was asked for
+		out, err := zero.Admin(t.Context(), "cluster repair", json.RawMessage(`{}`))
+		return err == nil && json.Unmarshal(out, &s) == nil && s.Runs >= runs+2 && !s.Running
+	}, time.Minute, 10*time.Millisecond)
+	require.EqualValues(t, n, s.Blocks)
+	require.Zero(t, s.Declined+s.Away+s.Strays)
+	_, err = zero.Admin(t.Context(), "cluster repair", json.RawMessage(`{"begun": 1}`))
+	require.ErrorIs(t, err, skep.Invalid)
+
+	require.NoError(t, r.nodes[0].stop())
+	r.configs[0].Unix = r.configs[1].Unix
+	st = open()
+	got, err := st.OpenNamespace(t.Context(), ns.NamespaceSpec)
+	require.NoError(t, err)
+	seen := 0
+	all := skep.Chain{Scope: skep.Scope{Namespace: got.ID}, Keys: keys}
+	err = skep.Load(t.Context(), st, &skep.RestoreRequest{Chains: []skep.Chain{all}}, func(c *skep.Chunk) error {
+		seen++
+		require.NoError(t, c.Err)
+		require.Equal(t, q.Blocks[c.Block].Parts[0].Bytes, c.AppendTo(nil))
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, n, seen)
+}
+
+// A node that was away, and is back with what it had, is filled by the others although their next look is an hour away.
+func TestANodeThatCameBackIsFilled(t *testing.T) {
+	t.Parallel()
+	r := newRingOf(t, 2, 2, func(c *Config) {
+		c.RESP, c.HTTP = None, "127.0.0.1:0"
+		c.Peers.RepairEvery = Duration(time.Hour)
+	})
+	st, err := replication.Connect(wire.Options{Addr: "unix:" + r.configs[0].Unix})
+	require.NoError(t, err)
+	defer st.Close()
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	require.NoError(t, err)
+	ended := func() bool {
+		res, err := http.Get("http://" + r.nodes[0].at("http") + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return err == nil && !bytes.Contains(text, []byte("skep_repair_ended_timestamp_seconds 0\n"))
+	}
+	require.Eventually(t, ended, time.Minute, 10*time.Millisecond, "after its start a node repairs")
+	require.NoError(t, r.nodes[1].stop())
+	key := skep.KeyOf([]byte("k"))
+	res, err := ns.Put(t.Context(), []skep.Key{key}, 0, []byte("v"))
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, res[0].Outcome)
+	r.nodes[1] = start(t, r.configs[1], Options{Again: r.again[1]})
+	one, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[1].Unix})
+	require.NoError(t, err)
+	defer one.Close()
+	require.Eventually(t, func() bool {
+		st, err := one.Stats(t.Context())
+		return err == nil && st.Blocks == 1
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// With credentials and no token for the other nodes, or at no rate, nothing is sent, and who asks is told.
+func TestANodeThatSendsNoCopies(t *testing.T) {
+	t.Parallel()
+	r := newRingOf(t, 2, 2, func(c *Config) {
+		c.RESP = None
+		c.Peers.RepairRate = 0
+	})
+	c, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[0].Unix})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Admin(t.Context(), "cluster repair", json.RawMessage(`{}`))
+	require.ErrorIs(t, err, skep.Unsupported)
+	require.ErrorContains(t, err, "peers.repair_rate")
+	x := *r.configs[0]
+	x.Peers.RepairRate, x.Peers.RepairEvery = 1, 1
+	require.ErrorContains(t, x.problems()[0], "peers.repair_every")
+	x.Peers.RepairEvery = Duration(time.Hour)
+	require.Empty(t, x.problems())
+	yes, _ := x.repairs()
+	require.True(t, yes)
+	x.Credentials = []CredentialConfig{{Name: "a", Tenant: "t", TokenEnv: "T"}}
+	yes, why := x.repairs()
+	require.False(t, yes)
+	require.Contains(t, why, "peers.token_file")
+}
