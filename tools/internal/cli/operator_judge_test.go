@@ -5,6 +5,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -58,8 +59,8 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// newOrGone are the files that came or went, but for the catalog's: an open that is refused may have set a damaged one aside, or written
-// a log of it anew. What is in a device may have been mended by it.
+// newOrGone are the files that came or went, but for the catalog's: an open that is refused may have set a damaged
+// one aside, or written a log of it anew. What is in a device may have been mended by it.
 func newOrGone(a, b map[string]string) []string {
 	return slices.DeleteFunc(differences(a, b), func(s string) bool { return strings.HasPrefix(s, "store/catalog") || strings.Contains(s, " was ") })
 }
@@ -275,7 +276,8 @@ func (p *mishap) expect(t *testing.T, at string) *expected {
 	return e
 }
 
-// devices are the bytes of the store's devices that can be known, by index, wherever they lie. Of one that was copied there are two.
+// devices are the bytes of the store's devices that can be known, by index, wherever they lie. Of one that was copied
+// there are two.
 func (e *expected) devices(t *testing.T) map[int][][]byte {
 	out := map[int][][]byte{}
 	for _, path := range devicesAt(e.at) {
@@ -314,8 +316,9 @@ func (e *expected) lessWhatIsGone(t *testing.T) {
 	}
 }
 
-// mustBeThere says that block i is readable by what is documented: a copy is on a device that is as it was, and whatever else is
-// needed to find it (the catalog, or logs on two drives of which one at most may be spoiled), or the catalog is there and the bytes are.
+// mustBeThere says that block i is readable by what is documented: a copy is on a device that is as it was, and
+// whatever else is needed to find it (the catalog, or logs on two drives of which one at most may be spoiled), or the
+// catalog is there and the bytes are.
 func (e *expected) mustBeThere(i int) bool {
 	b := &e.blocks[i]
 	if b.gone || !b.durable || i >= len(e.copies) || e.forgotten[b.space] {
@@ -342,7 +345,8 @@ func (e *expected) strong() (n int) {
 	return n
 }
 
-// wholeStore says that no durable block is lost, and that the catalog is no other store's: that is not taken away by an open.
+// wholeStore says that no durable block is lost, and that the catalog is no other store's: that is not taken away by
+// an open.
 func (e *expected) wholeStore() bool {
 	for i := range e.blocks {
 		if b := &e.blocks[i]; b.durable && !b.gone && !e.forgotten[b.space] && !e.mustBeThere(i) {
@@ -359,9 +363,19 @@ func (e *expected) with(was *expected) *expected {
 	return e
 }
 
+// isIts says whether the namespace that a command deleted is this store's: where devices are named and a command
+// takes none, what it finds in the directory may be another store.
+func (e *expected) isIts(space string, o commandtest.Output) bool {
+	var deleted store.NamespaceDeletion
+	if json.Unmarshal([]byte(o.Stdout), &deleted) != nil {
+		return true
+	}
+	return slices.ContainsFunc(e.blocks, func(b held) bool { return b.space == space && b.scope.Namespace == deleted.ID })
+}
+
 // after is what a command may have changed, by its documents.
 func (e *expected) after(op operation, o commandtest.Output) {
-	if op.forgets != "" && o.Code == 0 {
+	if op.forgets != "" && o.Code == 0 && e.isIts(op.forgets, o) {
 		e.forgotten[op.forgets] = true
 	}
 	if op.rebuilds {
