@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -129,8 +130,8 @@ func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 	}
 }
 
-// adopt goes on by a newer map. Nodes keep their places, and those that it does not have any more stay for what has been
-// begun with them.
+// adopt goes on by a newer map. Nodes keep their places, and those that it does not have any more stay for what has
+// been begun with them.
 func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	const op = "newer map"
 	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)], table: placement.New(m)}
@@ -193,7 +194,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 		s.mu.Unlock()
 		return drop(&skep.Error{Op: op, Kind: skep.Closed})
 	}
-	next.beStrict()
+	next.ready()
 	s.now.Store(next)
 	s.mu.Unlock()
 	for _, n := range v.owner {
@@ -213,8 +214,21 @@ func (v *view) seedNode(s *Store) *node {
 	return nil
 }
 
-// beStrict has the clients of several nodes say that a node is away: what is to be done then is the Store's to say.
-func (v *view) beStrict() {
+// ready sets what follows from the nodes, and has the clients of several say that one is away: what is to be done
+// then is the Store's to say.
+func (v *view) ready() {
+	v.near = slices.Clone(v.nodes)
+	slices.SortStableFunc(v.near, func(a, b *node) int {
+		_, far := skep.As[*wire.Client](a.st)
+		_, further := skep.As[*wire.Client](b.st)
+		switch {
+		case far == further:
+			return 0
+		case far:
+			return 1
+		}
+		return -1
+	})
 	if len(v.owner) == 1 {
 		return
 	}
@@ -249,8 +263,8 @@ func (s *Store) outgrow(ctx context.Context, v *view, n *node) error {
 	return nil
 }
 
-// by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the call
-// is made once more.
+// by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the
+// call is made once more.
 func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
 	v := s.now.Load()
 	out, err := f(v.mark(ctx), s.to(v))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // RepairOptions of Store.Repair.
@@ -39,6 +40,7 @@ const (
 	repairRun    = 8 << 20          // bytes read and put together
 	repairBlocks = 64               // blocks of one put
 	repairCall   = 10 * time.Second // how long a node may take for one
+	repairNodes  = 4                // nodes sent to at once
 	repairBegins = 3                // how often a newer map has it begin anew
 )
 
@@ -177,8 +179,11 @@ func (r *spaceRepair) page(ctx context.Context, blocks []skep.StoredBlock) error
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	var first error
+	turns := make(chan struct{}, repairNodes)
 	for n, list := range of {
+		turns <- struct{}{}
 		wait.Go(func() {
+			defer func() { <-turns }()
 			if err := r.node(ctx, n, list); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -391,14 +396,24 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 		return err
 	}
 	defer f.end()
-	blocks, err := r.read(ctx, run)
+	mem, err := r.memory(ctx, run)
+	if err != nil || mem == nil {
+		return err
+	}
+	blocks, err := r.read(ctx, run, mem.Bytes())
+	held := skep.KindOf(err) == skep.NotReleased || errors.Is(err, skep.NotReleased)
+	defer func() {
+		if !held { // else a drive, or the node, has it yet
+			mem.Release()
+		}
+	}()
 	if err != nil {
 		return ownError{err}
 	}
 	if len(blocks) == 0 {
 		return nil
 	}
-	q := &skep.PutRequest{Blocks: blocks, Depth: run[0].Depth % r.sp.group}
+	q := &skep.PutRequest{Blocks: blocks, Depth: run[0].Depth % r.sp.group, Released: mem.Release}
 	if q.Depth > 0 {
 		q.Parent = run[0].Parent
 	}
@@ -409,9 +424,7 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 	err = r.on(call, op, n, r.sp, false, func(id skep.NamespaceID) (err error) {
 		q.Namespace = id
 		results, err = n.st.Put(call, q)
-		if rest, held := skep.Held(err); held && rest == nil {
-			err = nil // nobody uses the memory again
-		}
+		err, held = skep.Held(err)
 		return err
 	})
 	if err != nil {
@@ -432,22 +445,51 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 	return nil
 }
 
-// read gives the run's blocks, up to the first that cannot be read any more.
-func (r *spaceRepair) read(ctx context.Context, run []skep.StoredBlock) ([]skep.Block, error) {
+// memory lends what the blocks of a run take, each part from a page's beginning on, out of this node's budget for
+// what is under way. Where there is none in time, or the run is larger than all of it, its copies are declined and
+// memory is nil.
+func (r *spaceRepair) memory(ctx context.Context, run []skep.StoredBlock) (skep.Memory, error) {
+	size := int64(0)
+	for i := range run {
+		for _, p := range run[i].Manifest {
+			size += pages(p.Size)
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, repairCall)
+	defer cancel()
+	mem, err := r.self.st.Alloc(call, max(size, 1))
+	switch {
+	case err == nil:
+		return mem, nil
+	case ctx.Err() != nil:
+		return nil, ended(ctx, "repair")
+	case skep.KindOf(err) == skep.NoMemory || skep.KindOf(err) == skep.Deadline:
+		r.count(func(sum *Repaired) { sum.Declined += int64(len(run)) })
+		return nil, nil
+	}
+	return nil, ownError{err}
+}
+
+func pages(n int64) int64 { return (n + layout.PageSize - 1) / layout.PageSize * layout.PageSize }
+
+// read gives the run's blocks, in memory of that size, up to the first that cannot be read any more.
+func (r *spaceRepair) read(ctx context.Context, run []skep.StoredBlock, mem []byte) ([]skep.Block, error) {
 	q := &skep.RestoreRequest{}
 	var at []int // the block of each chain
 	blocks := make([]skep.Block, len(run))
 	for i := range run {
 		b := &run[i]
 		blocks[i] = skep.Block{Key: b.Key, Name: b.Name, ValidTokens: b.ValidTokens}
-		for k, p := range b.Manifest {
-			blocks[i].Parts = append(blocks[i].Parts, skep.Part{Name: p.Name, Bytes: make([]byte, p.Size)})
+		for _, p := range b.Manifest {
+			part := mem[:p.Size:p.Size]
+			mem = mem[pages(p.Size):]
+			blocks[i].Parts = append(blocks[i].Parts, skep.Part{Name: p.Name, Bytes: part})
 			if p.Size == 0 {
 				continue
 			}
 			at = append(at, i)
 			q.Chains = append(q.Chains, skep.Chain{Scope: skep.Scope{Namespace: r.local}, Keys: []skep.Key{b.Key},
-				Part: p.Name, Priority: -1, Dest: skep.Destination{Memory: blocks[i].Parts[k].Bytes, Stride: p.Size}})
+				Part: p.Name, Priority: -1, Dest: skep.Destination{Memory: part, Stride: p.Size}})
 		}
 	}
 	whole := len(run)

@@ -331,7 +331,8 @@ func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.Namespace
 	return s.list(ctx, "namespaces of", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.NamespacesOf(ctx, tenant) })
 }
 
-// FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is asked.
+// FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is
+// asked, one that is in this process before others.
 func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
 	if err := s.begin(ctx, op); err != nil {
@@ -342,7 +343,7 @@ func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Name
 		return skep.NamespaceInfo{}, err
 	}
 	var lost error
-	for _, n := range s.nodes {
+	for _, n := range s.near {
 		id := sp.id(n)
 		if id == 0 {
 			continue

@@ -68,6 +68,7 @@ type view struct {
 	of    *clustermap.Map
 	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
 	owner []*node // in the map's order
+	near  []*node // nodes, those in this process first
 	table *placement.Table
 }
 
@@ -118,7 +119,7 @@ func New(o Options) (*Store, error) {
 		v.nodes = append(v.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
 	}
 	v.owner = v.nodes
-	v.beStrict()
+	v.ready()
 	s.now.Store(v)
 	return s, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -104,4 +105,28 @@ func TestContractOverWire(t *testing.T) {
 func TestRandomOverWire(t *testing.T) {
 	t.Parallel()
 	storetest.Random(t, func(t *testing.T, c storetest.Config) skep.Store { return overWire(t, 2, memstores(3, c)) }, storetest.RandomOptions{Ops: 500})
+}
+
+// Who has a node in its own process asks that one first.
+func TestTheNodeInThisProcessIsTheNearest(t *testing.T) {
+	t.Parallel()
+	m := three(3, 16)
+	var stores []skep.Store
+	for i := range 3 {
+		if i == 1 {
+			stores = append(stores, shared{memstore.New(memstore.Options{})})
+			continue
+		}
+		c, err := wire.NewClient(wire.Options{Addr: "unix:" + filepath.Join(t.TempDir(), "nobody")})
+		require.NoError(t, err)
+		stores = append(stores, c)
+	}
+	s, err := New(Options{Map: m, Stores: stores})
+	require.NoError(t, err)
+	defer s.Close()
+	var names []string
+	for _, n := range s.now.Load().near {
+		names = append(names, n.Name)
+	}
+	require.Equal(t, []string{"b", "a", "c"}, names)
 }

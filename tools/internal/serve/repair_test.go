@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -80,8 +81,8 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 	runs := ask(true).Runs
 	var s member.Repair
 	require.Eventually(t, func() bool { // the second began after it was asked for
-		out, err := zero.Admin(t.Context(), "cluster repair", json.RawMessage(`{}`))
-		return err == nil && json.Unmarshal(out, &s) == nil && s.Runs >= runs+2 && !s.Running
+		s, err = askRepair(t.Context(), zero)
+		return err == nil && s.Runs >= runs+2 && !s.Running
 	}, time.Minute, 10*time.Millisecond)
 	require.EqualValues(t, n, s.Blocks)
 	require.Zero(t, s.Declined+s.Away+s.Strays)
@@ -141,6 +142,15 @@ func TestANodeThatCameBackIsFilled(t *testing.T) {
 		st, err := one.Stats(t.Context())
 		return err == nil && st.Blocks == 1
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// askRepair is how a node's repair stands.
+func askRepair(ctx context.Context, c *wire.Client) (s member.Repair, err error) {
+	out, err := c.Admin(ctx, "cluster repair", json.RawMessage(`{}`))
+	if err == nil {
+		err = json.Unmarshal(out, &s)
+	}
+	return s, err
 }
 
 // With credentials and no token for the other nodes, or at no rate, nothing is sent, and who asks is told.
