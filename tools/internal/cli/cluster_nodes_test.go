@@ -223,9 +223,10 @@ func TestThreeServersAgreeOnAMap(t *testing.T) {
 		require.Equal(t, n.Name == leader, n.State == clustermap.Out)
 		require.Equal(t, n.Name == leader, n.Weight == 3)
 	}
-	there := found()
-	require.Positive(t, there)
-	require.Less(t, there, blocks)
+	storetest.Eventually(t, "what the others have is found, when they have the map", func() bool {
+		there := found()
+		return there > 0 && there < blocks
+	})
 	for _, bad := range [][]string{{}, {"--state", "away"}, {"--weight", "0"}, {"--resp", "0.0.0.0:1"}, {"--addr", "x"}} {
 		o := skepRun(t, append([]string{"cluster", "set", leader, "--server", n.addr(leader)}, bad...)...)
 		require.Equal(t, 2, o.Code, "%v: %s", bad, o.Stderr)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -87,8 +88,8 @@ type membership struct {
 	dir  string
 	log  *slog.Logger
 	stop func()
-	// told is the epoch of the map that clients are told. Only follow's caller uses it.
-	told uint32
+	// told is the epoch of the map that clients are told. Only agreed changes it.
+	told atomic.Uint32
 }
 
 // join has the server take part, where dir is a node's that agrees on the map.
@@ -110,7 +111,8 @@ func (s *server) join() error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log, told: m.Epoch}
+	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
+	s.member.told.Store(m.Epoch)
 	s.member.stop = c.Watch(s.agreed)
 	log.Info("agrees on the cluster's map", "node", id.Name, "peers", at, "tls", s.c.Peers.Cert != "", "epoch", m.Epoch)
 	return nil
@@ -130,7 +132,7 @@ func (s *server) leave() {
 // agreed goes on by a map that is agreed on, and keeps it for the next start.
 func (s *server) agreed(m *clustermap.Map) {
 	o := s.member
-	if m.Epoch <= o.told { // it is begun anew, and hears the log again
+	if m.Epoch <= o.told.Load() { // it is begun anew, and hears the log again
 		return
 	}
 	text, err := m.Public().Encode()
@@ -141,7 +143,7 @@ func (s *server) agreed(m *clustermap.Map) {
 		o.log.Error("a map that is agreed on is not taken: the one in use stays", "epoch", m.Epoch, "error", err)
 		return
 	}
-	o.told = m.Epoch
+	o.told.Store(m.Epoch)
 	s.followed(m.Public())
 	if err := member.WriteMap(o.dir, m); err != nil {
 		o.log.Error("the map is not kept: the next start begins with an older one", "epoch", m.Epoch, "error", err)
@@ -194,9 +196,11 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	if name == "cluster set" {
 		return s.changeNode(ctx, &change)
 	}
-	if _, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n}); err != nil {
+	epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n})
+	if err != nil {
 		return nil, err
 	}
+	s.member.tells(ctx, epoch)
 	m := c.Map()
 	if _, err := m.Node(n.Name); err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name,
@@ -219,7 +223,22 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 		}
 		out.Epoch = epoch
 	}
+	s.member.tells(ctx, out.Epoch)
 	return json.Marshal(out)
+}
+
+// tells waits until clients are told the map of an epoch that was agreed on, or ctx ends: who changed the map and
+// asks this node finds it changed.
+func (o *membership) tells(ctx context.Context, epoch uint32) {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for o.told.Load() < epoch {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // leavePatience is how long a node that is removed may take to be no voter any more, before who removes it is told that
@@ -240,5 +259,6 @@ func (s *server) removeNode(ctx context.Context, name string) (json.RawMessage, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, leavePatience)
 	defer cancel()
+	s.member.tells(ctx, epoch)
 	return json.Marshal(member.Removed{Epoch: epoch, Votes: id == 0 || c.Left(ctx, id) != nil})
 }
