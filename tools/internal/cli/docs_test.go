@@ -21,7 +21,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
 		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls,
 		"skep config show": "skep serve", "skep cluster status": calls, "skep cluster set": calls, "skep cluster remove": calls,
-		"skep cluster repair": calls})
+		"skep cluster repair": calls, "skep doctor keys": calls})
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {

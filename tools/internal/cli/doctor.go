@@ -9,11 +9,13 @@ import (
 
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/doctor"
+	"github.com/skepkv/skep/tools/internal/remote"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{Use: "doctor", Short: "say what works on this machine, what does not, and what to do about it", Args: command.NoArgs}
+	cmd.AddCommand(remote.KeysCommand(a.App))
 	cmd.Flags().StringVar(&dir, "dir", "", "directory devices would be in (default: the system's temporary directory)")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if dir == "" {

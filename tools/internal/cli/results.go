@@ -41,6 +41,7 @@ var Results = map[string]any{
 	"skep device replace":     deviceResult{},
 	"skep namespace delete":   store.NamespaceDeletion{},
 	"skep doctor":             doctor.Report{},
+	"skep doctor keys":        remote.KeysResult{},
 	"skep size":               sizeResult{},
 	"skep demo":               demo.Result{},
 	"skep cluster demo":       clusterdemo.Result{},

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -180,6 +181,11 @@ func refuseUnknown(c *cobra.Command) {
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args, c.RunE = NoArgs, NeedsSubcommand
 	}
+}
+
+// OnlyParent says whether a command only has commands of its own.
+func OnlyParent(c *cobra.Command) bool {
+	return !c.HasParent() || reflect.ValueOf(c.RunE).Pointer() == reflect.ValueOf(NeedsSubcommand).Pointer()
 }
 
 // helpCommand is cobra's, but that it refuses what there is no help on.

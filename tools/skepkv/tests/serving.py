@@ -1,6 +1,7 @@
 """A real skep server for the tests: SKEP_BINARY names the program."""
 
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -143,6 +144,22 @@ class Cluster:
         for name in list(self.processes):
             self.kill(name)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def differing(server, engine, count):
+    """Names of the values that `skep doctor keys` says differ among an engine's processes, when so many settings of it
+    have been told."""
+
+    def told():
+        out = subprocess.run(
+            [binary(), "doctor", "keys", "--server", server.url, "-o", "json"], capture_output=True, text=True, timeout=60
+        )
+        groups = [g for g in json.loads(out.stdout).get("groups", []) if g["engine"] == engine]
+        if sum(len(g["settings"]) for g in groups) < count:
+            return None
+        return [{d["field"] for d in g["differ"]} for g in groups]
+
+    return eventually(told)
 
 
 def eventually(test, within=60.0):

@@ -5,7 +5,7 @@ import select
 import signal
 import unittest
 
-from serving import TOKEN, Server, eventually
+from serving import TOKEN, Server, differing, eventually
 from skepkv.lmcache import Connector
 
 SIZE = 256 << 10
@@ -88,6 +88,15 @@ class TestConnector(OnServer):
         self.assertEqual(self.get(c, wait, [1], salt="another")[1], [False])
         d, waits = self.open(fingerprint="fp8")
         self.assertEqual(self.get(d, waits, [1])[1], [False])
+
+    def test_it_tells_what_its_keys_are_by(self):
+        c, wait = self.open()
+        self.put(c, wait, [1])
+        self.assertEqual(differing(self.server, "lmcache", 1), [set()])
+        d, waits = self.open(fingerprint="fp8")
+        self.put(d, waits, [1])
+        self.put(d, waits, [1], rank=2)
+        self.assertEqual(differing(self.server, "lmcache", 3), [{"fingerprint"}, set()])
 
     def test_keys_of_another_form_fail_alone(self):
         c, wait = self.open()

@@ -11,7 +11,7 @@ import threading
 import unittest
 
 import skepkv
-from serving import TOKEN, Server, eventually
+from serving import TOKEN, Server, differing, eventually
 
 try:
     import torch
@@ -265,6 +265,7 @@ class TestPages(OnServer):
         self.assertEqual(other.set(names), [True] * 3)
         self.assertEqual(other.get(names), [True] * 3, "each rank has its own")
         self.assertEqual(self.engine(size=2).get(names), [True] * 3)
+        self.assertLessEqual({"revision", "tp_size"}, set().union(*differing(self.server, "sglang", 5)))
 
     def test_of_an_MLA_model_one_rank_writes_and_all_read(self):
         names = chain(3)

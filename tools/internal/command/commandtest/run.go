@@ -58,7 +58,7 @@ func Commands(p *command.Program) (out []Command) {
 	var walk func(c *cobra.Command, path []string)
 	walk = func(c *cobra.Command, path []string) {
 		takes := func(flag string) bool { return c.Flags().Lookup(flag) != nil || c.InheritedFlags().Lookup(flag) != nil }
-		out = append(out, Command{path, c.HasAvailableSubCommands(), takes})
+		out = append(out, Command{path, c.HasAvailableSubCommands() && command.OnlyParent(c), takes})
 		for _, s := range c.Commands() {
 			if !s.Hidden {
 				walk(s, append(path[:len(path):len(path)], s.Name()))

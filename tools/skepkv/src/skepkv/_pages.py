@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes as c
 import hashlib
+import json
 import logging
 import math
 import os
@@ -17,6 +18,7 @@ import time
 from typing import Any, ContextManager, Iterator, NamedTuple, Sequence
 
 from . import Memory, SkepError, Space, Store, connect, errors
+from ._keys import tell
 
 log = logging.getLogger("skepkv")
 
@@ -30,13 +32,14 @@ Page = Sequence[Piece]
 
 
 class Where(NamedTuple):
-    """A namespace of pages of so many bytes; 0: of any."""
+    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON."""
 
     name: str
     model: str
     chained: bool
     tokens: int
     bytes: int
+    about: str = ""
 
 
 class Trouble:
@@ -181,6 +184,7 @@ class Client:
         self._users = 0
         self._closed = False
         self._spaces: dict[Where, Space] = {}
+        self._told: set[Where] = set()
         self._idle: list[_Stage] = []
 
     @contextlib.contextmanager
@@ -210,6 +214,9 @@ class Client:
                     bytes=where.bytes,
                     lazy=True,
                 )
+                if where.about and where not in self._told:
+                    self._told.add(where)
+                    tell(self._store, self._tenant, where.name, json.loads(where.about))
             self._users += 1
         try:
             yield space

@@ -18,12 +18,14 @@ import hashlib
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
 from typing import Any, Callable, NamedTuple
 
 from . import SkepError, Space, Store, connect, errors, key
+from ._keys import tell
 from ._pages import secured
 
 __all__ = ["Connector"]
@@ -44,6 +46,21 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def _hashes() -> dict[str, str]:
+    """What LMCache's hashes are by, as far as this process was told: its own options, and Python's seed. blake3 has
+    none."""
+    out = {}
+    for option, usual in (("chunk-size", "256"), ("hash-algorithm", "blake3")):
+        out[option] = usual
+        for word, after in zip(sys.argv, [*sys.argv[1:], usual]):
+            name, given, value = word.partition("=")
+            if name == "--" + option:
+                out[option] = value if given else after
+    if out["hash-algorithm"] != "blake3":
+        out["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "random")
+    return out
 
 
 class _Job(NamedTuple):
@@ -107,6 +124,7 @@ class Connector:
         self._closed = False
         self._store: Store | None = None
         self._spaces: dict[tuple[str, str, str], Space] = {}
+        self._told: set[str] = set()
         self._complaint = ""
         self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -302,6 +320,10 @@ class Connector:
                     name, model=hashlib.sha256(spec.encode()).hexdigest(), tenant=self._tenant, lazy=True
                 )
                 self._spaces[model, rank, group] = space
+                if name not in self._told:
+                    self._told.add(name)
+                    about = {"engine": "lmcache", "model": model, "rank": rank, "group": group}
+                    tell(self._store, self._tenant, name, {**about, "fingerprint": self._fingerprint, **_hashes()})
         return space.salted(salt.encode()) if salt else space
 
     def _restart(self) -> None:
@@ -309,6 +331,7 @@ class Connector:
         with self._lock:
             store, self._store = self._store, None
             self._spaces = {}
+            self._told.clear()
         self._drop(store)
 
     def _drop(self, store: Store | None) -> None:

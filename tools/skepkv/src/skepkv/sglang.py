@@ -402,11 +402,12 @@ class Storage(HiCacheStorage):
             where = self._where.get((pool, chained))
         if where is None:
             about = self._fingerprint(pool)
-            print_ = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+            text = json.dumps(about, sort_keys=True)
+            print_ = hashlib.sha256(text.encode()).hexdigest()
             name = f"sglang/{self._model.encode()[-200:].decode(errors='ignore')}/{pool}"
             name += f"/{'chained' if chained else 'alone'}/{print_[:32]}"
             size = int(about["page_bytes"])
-            where = Where(name, print_, chained, self._tokens() if chained else 1, size)
+            where = Where(name, print_, chained, self._tokens() if chained else 1, size, text)
             with self._lock:
                 self._where[pool, chained] = where
         return where

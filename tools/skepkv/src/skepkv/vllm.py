@@ -522,9 +522,10 @@ class SkepTier(SecondaryTierManager):
             where = self._where.get(group)
         if where is None:
             about = self._fingerprint(group)
-            print_ = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+            text = json.dumps(about, sort_keys=True)
+            print_ = hashlib.sha256(text.encode()).hexdigest()
             name = f"vllm/{self._model.encode()[-200:].decode(errors='ignore')}/{group}/{print_[:32]}"
-            where = Where(name, print_, False, 1, self._row)
+            where = Where(name, print_, False, 1, self._row, text)
             with self._lock:
                 self._where[group] = where
         return where
