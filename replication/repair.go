@@ -41,6 +41,7 @@ const (
 	repairBlocks = 64               // blocks of one put
 	repairCall   = 10 * time.Second // how long a node may take for one
 	repairNodes  = 4                // nodes sent to at once
+	repairRuns   = 2                // puts under way to each: one is read while the other goes
 	repairBegins = 3                // how often a newer map has it begin anew
 )
 
@@ -199,7 +200,7 @@ func (r *spaceRepair) page(ctx context.Context, blocks []skep.StoredBlock) error
 
 // node sends one node what it has not of these blocks. That it is away, or does not take them, is counted and no error.
 func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlock) error {
-	err := r.toNode(ctx, n, &blocks)
+	left, err := r.toNode(ctx, n, blocks)
 	var own ownError
 	switch {
 	case err == nil:
@@ -209,9 +210,9 @@ func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlo
 	case errors.As(err, &own), skep.KindOf(err) == skep.StaleMap:
 		return err
 	case r.away(err):
-		r.count(func(sum *Repaired) { sum.Away += int64(len(blocks)) })
+		r.count(func(sum *Repaired) { sum.Away += left })
 	default:
-		r.count(func(sum *Repaired) { sum.Declined += int64(len(blocks)) })
+		r.count(func(sum *Repaired) { sum.Declined += left })
 		r.log.Warn("a node takes no copies of a namespace",
 			"node", n.Name, "tenant", r.sp.Tenant, "namespace", r.sp.Name, "error", err)
 	}
@@ -223,40 +224,60 @@ type ownError struct{ error }
 
 func (e ownError) Unwrap() error { return e.error }
 
-// toNode is node; blocks are in the end those that were not seen to.
-func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks *[]skep.StoredBlock) error {
+// toNode is node, and says how many blocks were not seen to where there is an error.
+func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks []skep.StoredBlock) (left int64, err error) {
+	left = int64(len(blocks))
 	room, err := r.room(ctx, n)
 	if err != nil {
-		return err
+		return left, err
 	}
-	wants, err := r.wants(ctx, n, *blocks)
-	if err == nil && len(wants) < len(*blocks) {
+	wants, err := r.wants(ctx, n, blocks)
+	if err == nil && len(wants) < len(blocks) {
 		if err = r.open(ctx, n); err == nil {
-			wants, err = r.wants(ctx, n, *blocks)
+			wants, err = r.wants(ctx, n, blocks)
 		}
 	}
 	if err != nil {
-		return err
+		return left, err
 	}
 	var missing []skep.StoredBlock
 	declined := int64(0)
 	for i, w := range wants {
 		switch {
 		case w.Wanted && room:
-			missing = append(missing, (*blocks)[i])
+			missing = append(missing, blocks[i])
 		case w.Wanted || w.Outcome == skep.Declined:
 			declined++
 		}
 	}
 	r.count(func(sum *Repaired) { sum.Declined += declined })
-	*blocks = missing
-	for _, run := range runsOf(missing) {
-		if err := r.send(ctx, n, run); err != nil {
-			return err
-		}
-		*blocks = (*blocks)[len(run):]
+	left = int64(len(missing))
+	var mu sync.Mutex // guards left and err
+	turns := make(chan struct{}, repairRuns)
+	var wait sync.WaitGroup
+	failed := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return err != nil
 	}
-	return nil
+	for _, run := range runsOf(missing) {
+		if turns <- struct{}{}; failed() {
+			break
+		}
+		wait.Go(func() {
+			defer func() { <-turns }()
+			bad := r.send(ctx, n, run)
+			mu.Lock()
+			defer mu.Unlock()
+			if bad == nil {
+				left -= int64(len(run))
+			} else if err == nil {
+				err = bad
+			}
+		})
+	}
+	wait.Wait()
+	return left, err
 }
 
 // wants asks a node which of these blocks it has not; none where it has not the namespace.
