@@ -59,6 +59,9 @@ func newCommand(
 
 // all is the server's Store, or that of the cluster that it is a node of.
 func (r *remote) all(ctx context.Context) (skep.Store, error) {
+	if r.whole != nil {
+		return r.whole, nil
+	}
 	node, err := r.c.Node(ctx)
 	if err != nil || node == "" {
 		return r.c, err
@@ -172,22 +175,29 @@ func (r *remote) tenant() string {
 	return tenant
 }
 
-// find is the namespace of that name or number, among those that the credentials reach.
-func (r *remote) find(ctx context.Context, name string) (skep.NamespaceInfo, error) {
-	list, err := r.c.Namespaces(ctx)
+// find is the namespace of that name or number, among those that the credentials reach. In a cluster each node has
+// numbers of its own: there it goes by the name.
+func (r *remote) find(ctx context.Context, st skep.Store, name string) (skep.NamespaceInfo, error) {
+	list, err := st.Namespaces(ctx)
 	if err != nil {
 		return skep.NamespaceInfo{}, err
 	}
 	var found []skep.NamespaceInfo
 	for _, n := range list {
-		if n.Name == name || strconv.Itoa(int(n.ID)) == name {
+		if n.Name == name || st == skep.Store(r.c) && strconv.Itoa(int(n.ID)) == name {
 			found = append(found, n)
 		}
 	}
-	switch len(found) {
-	case 1:
+	switch _, number := strconv.Atoi(name); {
+	case len(found) == 1:
 		return found[0], nil
-	case 0:
+	case len(found) > 1 && st != skep.Store(r.c):
+		err := skep.Invalidf("namespace", "name", name, fmt.Sprintf("one namespace's: %d tenants have one of it", len(found)))
+		return skep.NamespaceInfo{}, command.WithNext(err, "use a token of that tenant")
+	case len(found) == 0 && number == nil && st != skep.Store(r.c):
+		err := skep.Invalidf("namespace", "number", name, "a name: in a cluster each node has numbers of its own")
+		return skep.NamespaceInfo{}, command.WithNext(err, "skep ns list names those there are")
+	case len(found) == 0:
 		return skep.NamespaceInfo{}, command.WithNext(&skep.Error{Op: "namespace", Kind: skep.NotFound, Field: "name or number", Value: name}, "skep ns list names those there are")
 	}
 	return skep.NamespaceInfo{}, command.WithNext(skep.Invalidf("namespace", "name", name, fmt.Sprintf("one namespace's: %d tenants have one of it", len(found))), "give its number, which skep ns list shows")

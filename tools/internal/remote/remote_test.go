@@ -21,6 +21,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/redistest"
+	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/serve"
 )
 
@@ -145,10 +146,29 @@ func TestValuesOfACluster(t *testing.T) {
 	assert.Equal(t, string(large), run(1, "get", "large"))
 	assert.Equal(t, 9, strings.Count(run(1, "ls", "-o", "jsonl"), "\n"))
 	assert.Contains(t, run(1, "del", "k0", "k1", "none"), "2 of 3")
+	var all remote.SpacesResult
+	require.NoError(t, json.Unmarshal([]byte(run(1, "ns", "list", "--json")), &all))
+	require.Len(t, all.Namespaces, 2)
+	for _, n := range all.Namespaces {
+		require.Zero(t, n.ID)
+		if n.Name == "resp/0" {
+			require.EqualValues(t, 7, n.Blocks, "of both nodes")
+		}
+	}
+	require.EqualValues(t, 7, at(t, nodes[1].at["unix"], "ns", "show", "resp/0", "--json").OK(t)["blocks"])
+	require.Equal(t, command.Input, at(t, nodes[1].at["unix"], "ns", "show", "1").Code)
+	require.EqualValues(t, 7, at(t, nodes[1].at["unix"], "ns", "delete", "resp/0", "--yes", "--json").OK(t)["blocks"])
+	require.NotContains(t, run(0, "ns", "list"), "resp/0 ")
+	run(0, "put", "k", "--text", "v")
+	run(1, "purge", "--ns", "0", "--yes")
+	require.Empty(t, run(0, "ls", "-o", "jsonl"))
 	nodes[0].stop()
 	o := at(t, nodes[1].at["unix"], "ls")
 	assert.Equal(t, command.TryAgain, o.Code)
 	assert.Contains(t, o.Stderr, "node is a")
+	o = at(t, nodes[1].at["unix"], "purge", "--ns", "0", "--yes")
+	assert.Equal(t, command.TryAgain, o.Code)
+	assert.Contains(t, o.Stderr, "node is a", "it has its blocks yet")
 }
 
 // Namespaces are shown, counted and deleted; nothing goes without a yes.

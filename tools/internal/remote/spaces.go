@@ -18,7 +18,7 @@ import (
 
 // SpaceRow is one namespace as ns tells of it.
 type SpaceRow struct {
-	ID      skep.NamespaceID `json:"id"`      // its number
+	ID      skep.NamespaceID `json:"id"`      // its number; 0 in a cluster, where each node has one of its own
 	Tenant  string           `json:"tenant"`  // who pays
 	Name    string           `json:"name"`    // unique within the tenant
 	Model   string           `json:"model"`   // fingerprint
@@ -27,7 +27,7 @@ type SpaceRow struct {
 	Chained bool             `json:"chained"` // blocks have parents
 	Shape   skep.Shape       `json:"shape"`   // geometry, as package skep's Shape
 	Created time.Time        `json:"created"` // RFC 3339
-	Blocks  int64            `json:"blocks"`  // stored (blocks)
+	Blocks  int64            `json:"blocks"`  // stored; each copy on another node counts (blocks)
 }
 
 // SpacesResult is what ns list prints.
@@ -43,10 +43,14 @@ type RemovalResult struct {
 	Deleted    bool  `json:"deleted"`    // it was done
 }
 
-func (r *remote) rowOf(ctx context.Context, n *skep.NamespaceInfo) (SpaceRow, error) {
+// rowOf tells of a namespace of the server's Store, or of its whole cluster.
+func (r *remote) rowOf(ctx context.Context, st skep.Store, n *skep.NamespaceInfo) (SpaceRow, error) {
 	row := SpaceRow{n.ID, n.Tenant, n.Name, n.Model, n.Class.String(), max(n.Copies, 1), n.Chained, n.Shape, n.Created, 0}
+	if st != skep.Store(r.c) {
+		row.ID = 0
+	}
 	var err error
-	row.Blocks, err = r.c.CountBlocks(ctx, n.ID)
+	row.Blocks, err = st.CountBlocks(ctx, n.ID)
 	return row, err
 }
 
@@ -64,13 +68,17 @@ func nsListCommand(a *command.App) *cobra.Command {
 		if limit < 1 || limit > mostListed {
 			return skep.Invalidf("ns list", "--limit", limit, fmt.Sprintf("1 to %d", mostListed))
 		}
-		list, err := r.c.Namespaces(ctx)
+		st, err := r.all(ctx)
+		if err != nil {
+			return err
+		}
+		list, err := st.Namespaces(ctx)
 		if err != nil {
 			return err
 		}
 		res := SpacesResult{Namespaces: []SpaceRow{}, More: len(list) > limit}
 		for i := range list[:min(limit, len(list))] {
-			row, err := r.rowOf(ctx, &list[i])
+			row, err := r.rowOf(ctx, st, &list[i])
 			if skep.KindOf(err) == skep.NotFound { // deleted since
 				continue
 			}
@@ -104,11 +112,15 @@ func nsListCommand(a *command.App) *cobra.Command {
 func nsShowCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAME", Short: "show one namespace, by name or number", Args: takes("a namespace's name or number", 1)}
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
-		n, err := r.find(ctx, args[0])
+		st, err := r.all(ctx)
 		if err != nil {
 			return err
 		}
-		row, err := r.rowOf(ctx, &n)
+		n, err := r.find(ctx, st, args[0])
+		if err != nil {
+			return err
+		}
+		row, err := r.rowOf(ctx, st, &n)
 		if err != nil {
 			return err
 		}
@@ -117,7 +129,11 @@ func nsShowCommand(a *command.App) *cobra.Command {
 			if row.Chained {
 				order = "blocks have parents, the first writer wins"
 			}
-			command.Table(w, command.Row("namespace", fmt.Sprintf("%s, number %d", row.Name, row.ID)), command.Row("tenant", row.Tenant),
+			name := row.Name
+			if row.ID != 0 {
+				name += fmt.Sprintf(", number %d", row.ID)
+			}
+			command.Table(w, command.Row("namespace", name), command.Row("tenant", row.Tenant),
 				command.Row("model", row.Model), command.Row("blocks", row.Blocks), command.Row("class", fmt.Sprintf("%s, %d copies", row.Class, row.Copies)),
 				command.Row("order", order), command.Row("made", row.Created.UTC().Format(time.RFC3339)))
 		})
@@ -134,13 +150,16 @@ given. It takes the right admin.`,
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
-		n, err := r.find(ctx, args[0])
+		st, err := r.all(ctx)
 		if err != nil {
 			return err
 		}
-		return r.remove(ctx, "delete namespace "+n.Name+" of tenant "+n.Tenant, []skep.NamespaceInfo{n}, yes, func() error {
-			return r.c.DeleteNamespace(ctx, n.ID)
-		})
+		n, err := r.find(ctx, st, args[0])
+		if err != nil {
+			return err
+		}
+		what := "delete namespace " + n.Name + " of tenant " + n.Tenant
+		return r.remove(ctx, st, what, []skep.NamespaceInfo{n}, yes, func() error { return st.DeleteNamespace(ctx, n.ID) })
 	})
 }
 
@@ -160,6 +179,10 @@ for --model a credential that reaches every tenant.`,
 	fl.StringVar(&model, "model", "", "purge all namespaces of this model fingerprint")
 	fl.BoolVar(&yes, "yes", false, "do not ask")
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+		st, err := r.all(ctx)
+		if err != nil {
+			return err
+		}
 		var what string
 		var purges []skep.Purge
 		var match func(n *skep.NamespaceInfo) bool
@@ -171,7 +194,7 @@ for --model a credential that reaches every tenant.`,
 			what, purges = "model "+model, []skep.Purge{{Model: model}}
 			match = func(n *skep.NamespaceInfo) bool { return n.Model == model }
 		default:
-			names, err := r.named(ctx, ns)
+			names, err := r.named(ctx, st, ns)
 			if err != nil {
 				return err
 			}
@@ -181,7 +204,7 @@ for --model a credential that reaches every tenant.`,
 				purges = append(purges, skep.Purge{Namespace: id})
 			}
 		}
-		list, err := r.c.Namespaces(ctx)
+		list, err := st.Namespaces(ctx)
 		if err != nil {
 			return err
 		}
@@ -189,9 +212,9 @@ for --model a credential that reaches every tenant.`,
 		if len(list) == 0 {
 			return command.WithNext(&skep.Error{Op: "purge", Kind: skep.NotFound, Field: "namespaces", Value: "none of " + what}, "skep ns list names those there are")
 		}
-		return r.remove(ctx, "purge "+what, list, yes, func() error {
+		return r.remove(ctx, st, "purge "+what, list, yes, func() error {
 			for _, p := range purges {
-				if err := r.c.Purge(ctx, p); err != nil {
+				if err := st.Purge(ctx, p); err != nil {
 					return err
 				}
 			}
@@ -215,13 +238,13 @@ for --model a credential that reaches every tenant.`,
 }
 
 // named are the numbers of the namespaces that --ns names: both of a Redis database, or one.
-func (r *remote) named(ctx context.Context, ns string) (ids []skep.NamespaceID, err error) {
+func (r *remote) named(ctx context.Context, st skep.Store, ns string) (ids []skep.NamespaceID, err error) {
 	db, ok := databaseOf(ns)
 	if !ok {
-		n, err := r.find(ctx, ns)
+		n, err := r.find(ctx, st, ns)
 		return []skep.NamespaceID{n.ID}, err
 	}
-	list, err := r.c.NamespacesOf(ctx, r.tenant())
+	list, err := st.NamespacesOf(ctx, r.tenant())
 	if err != nil {
 		return nil, err
 	}
@@ -237,10 +260,11 @@ func (r *remote) named(ctx context.Context, ns string) (ids []skep.NamespaceID, 
 }
 
 // remove counts what is about to go, asks, and has do carry it out.
-func (r *remote) remove(ctx context.Context, what string, list []skep.NamespaceInfo, yes bool, do func() error) error {
+func (r *remote) remove(ctx context.Context, st skep.Store, what string, list []skep.NamespaceInfo, yes bool,
+	do func() error) error {
 	res := RemovalResult{Namespaces: len(list)}
 	for _, n := range list {
-		blocks, err := r.c.CountBlocks(ctx, n.ID)
+		blocks, err := st.CountBlocks(ctx, n.ID)
 		if err != nil && skep.KindOf(err) != skep.NotFound {
 			return err
 		}

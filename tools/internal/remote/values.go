@@ -328,7 +328,7 @@ func (r *remote) listValues(ctx context.Context, ns string, prefix [][]byte, add
 
 // listBlocks lists the keys of blocks. prefix is of their bytes.
 func (r *remote) listBlocks(ctx context.Context, ns string, prefix [][]byte, add func([]byte) bool) error {
-	info, err := r.find(ctx, ns)
+	info, err := r.find(ctx, r.c, ns)
 	if err != nil {
 		return err
 	}
