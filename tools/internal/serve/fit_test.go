@@ -1,12 +1,14 @@
 package serve
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire"
 )
 
 func TestSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
@@ -39,4 +41,31 @@ func TestSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
 	assert.Len(t, (&Config{Store: StoreConfig{DRAMBytes: 1 << 62, IOBytes: 1 << 62}}).tooLarge(512<<20), 1, "no sum overflows")
 	_, err = loadWithin(512<<20, "", nil, map[string]string{"dir": "d", "store.dram_bytes": "257MiB"})
 	assert.ErrorContains(t, err, "store.dram_bytes and store.io_bytes is 257MiB and 128MiB, must be at most 384MiB together")
+}
+
+// A store that was made for small blocks holds none of a size that is said of it later: who says so is told.
+func TestLargerBlocksThanAStoreWasMadeFor(t *testing.T) {
+	t.Parallel()
+	c := local(t)
+	c.RESP, c.HTTP, c.Store.BlockBytes = None, None, 64<<10
+	s := start(t, c, Options{})
+	st, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + c.Unix})
+	require.NoError(t, err)
+	defer st.Close()
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "default", Name: "n",
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+	require.NoError(t, err)
+	for i := range 80 { // some segments are full then
+		res, err := ns.Put(t.Context(), []skep.Key{{1, byte(i)}}, 0, make([]byte, 256<<10))
+		require.NoError(t, err)
+		require.NotEqual(t, skep.Declined, res[0].Outcome)
+	}
+	require.NoError(t, s.stop())
+	const warned = "this one was made for smaller blocks"
+	for size, says := range map[Size]bool{64 << 10: false, 256 << 10: false, 798_720: false, 1 << 20: true, 128 << 20: true} {
+		c.Store.BlockBytes = size
+		s := start(t, c, Options{})
+		require.Equal(t, says, strings.Contains(s.log.String(), warned), "%v: %s", size, s.log)
+		require.NoError(t, s.stop())
+	}
 }

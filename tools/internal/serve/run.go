@@ -178,6 +178,9 @@ func (s *server) openStore(ctx context.Context) error {
 		return err
 	}
 	s.st = st
+	if err := s.sayBlocks(ctx, st); err != nil {
+		return err
+	}
 	return s.sayCapacity(ctx)
 }
 
