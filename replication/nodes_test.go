@@ -30,6 +30,7 @@ type fallible struct {
 	holds    atomic.Bool               // sessions do not end: their memory is not released
 	arrived  atomic.Int64              // puts that have come
 	held     chan struct{}             // when set, is waited for by puts
+	behind   atomic.Int64              // so many calls of Want are refused, by an older map
 	open     bool                      // closing the Store leaves it open: others use it
 }
 
@@ -126,6 +127,10 @@ func (f *fallible) Release(ctx context.Context, id skep.LeaseID) error {
 }
 
 func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
+	if f.behind.Load() > 0 {
+		f.behind.Add(-1)
+		return nil, &skep.Error{Op: "want", Kind: skep.Behind}
+	}
 	return try(f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
 }
 

@@ -36,13 +36,15 @@ type Repaired struct {
 }
 
 const (
-	repairPage   = 1024             // blocks listed together
-	repairRun    = 8 << 20          // bytes read and put together
-	repairBlocks = 64               // blocks of one put
-	repairCall   = 10 * time.Second // how long a node may take for one
-	repairNodes  = 4                // nodes sent to at once
-	repairRuns   = 2                // puts under way to each: one is read while the other goes
-	repairBegins = 3                // how often a newer map has it begin anew
+	repairPage   = 1024                   // blocks listed together
+	repairRun    = 8 << 20                // bytes read and put together
+	repairBlocks = 64                     // blocks of one put
+	repairCall   = 10 * time.Second       // how long a node may take for one
+	repairNodes  = 4                      // nodes sent to at once
+	repairRuns   = 2                      // puts under way to each: one is read while the other goes
+	behindWait   = 100 * time.Millisecond // until a node that has not heard of the map yet is asked again
+	behindTries  = 20
+	repairBegins = 3 // how often a newer map has it begin anew
 )
 
 // blockLister is what Repair needs of a node's Store.
@@ -201,6 +203,13 @@ func (r *spaceRepair) page(ctx context.Context, blocks []skep.StoredBlock) error
 // node sends one node what it has not of these blocks. That it is away, or does not take them, is counted and no error.
 func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlock) error {
 	left, err := r.toNode(ctx, n, blocks)
+	for try := 0; skep.KindOf(err) == skep.Behind && try < behindTries; try++ {
+		select {
+		case <-time.After(behindWait):
+			left, err = r.toNode(ctx, n, blocks)
+		case <-ctx.Done():
+		}
+	}
 	var own ownError
 	switch {
 	case err == nil:
@@ -250,7 +259,6 @@ func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks []skep.StoredB
 			declined++
 		}
 	}
-	r.count(func(sum *Repaired) { sum.Declined += declined })
 	left = int64(len(missing))
 	var mu sync.Mutex // guards left and err
 	turns := make(chan struct{}, repairRuns)
@@ -277,6 +285,9 @@ func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks []skep.StoredB
 		})
 	}
 	wait.Wait()
+	if skep.KindOf(err) != skep.Behind { // else it is asked again
+		r.count(func(sum *Repaired) { sum.Declined += declined })
+	}
 	return left, err
 }
 

@@ -440,6 +440,18 @@ func TestRepairsBesideClients(t *testing.T) {
 	}
 }
 
+// A node that has not heard of the map yet is asked again: it is about to.
+func TestANodeThatIsBehindIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	c.nodes[1].behind.Store(2)
+	require.Equal(t, Repaired{Blocks: 16, Copied: 8, Bytes: 8 * 300}, c.repair(), "of both nodes")
+	require.Zero(t, c.nodes[1].behind.Load())
+}
+
 // What a node cannot read it does not send, nor what follows it in the same call.
 func TestADamagedBlockIsNotSent(t *testing.T) {
 	t.Parallel()

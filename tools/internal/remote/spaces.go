@@ -102,7 +102,11 @@ func nsListCommand(a *command.App) *cobra.Command {
 		return r.Print(res, func(w io.Writer) {
 			rows := [][]string{{"ID", "TENANT", "NAME", "BLOCKS", "CLASS", "COPIES", "MODEL"}}
 			for _, n := range res.Namespaces {
-				rows = append(rows, command.Row(n.ID, n.Tenant, n.Name, n.Blocks, n.Class, n.Copies, n.Model))
+				id := "-"
+				if n.ID != 0 {
+					id = fmt.Sprint(n.ID)
+				}
+				rows = append(rows, command.Row(id, n.Tenant, n.Name, n.Blocks, n.Class, n.Copies, n.Model))
 			}
 			command.Table(w, rows...)
 		})
