@@ -11,10 +11,10 @@ import (
 )
 
 // manyTimes are lines that raft writes many times a second for as long as a node is away, which away says once, or not in
-// the map.
+// the map; and with each connection that ends, as all do when a node stops.
 var manyTimes = []string{
 	"failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC", "failed to contact",
-	"unable to get address for server",
+	"unable to get address for server", "failed to decode incoming command",
 }
 
 // away tells, where this node leads, which nodes do not answer, and which do again.

@@ -30,6 +30,17 @@ func (l *text) String() string {
 	return l.b.String()
 }
 
+// A node that stops, or hears that another one has, says nothing of its connections' ends.
+func TestAConnectionThatEndsIsNoError(t *testing.T) {
+	t.Parallel()
+	var said text
+	log := hclogOf(slog.New(slog.NewTextHandler(&said, nil)))
+	log.Error("failed to decode incoming command", "error", "use of closed network connection")
+	require.Empty(t, said.String())
+	log.Error("something else")
+	require.Contains(t, said.String(), "level=ERROR")
+}
+
 // A leader's log says once that a node is away, however long that takes, and once that it is back.
 func TestANodeThatIsAwayIsToldOfOnce(t *testing.T) {
 	t.Parallel()
