@@ -50,6 +50,14 @@ func newJobs(st skep.Store, log *slog.Logger) *jobs {
 	return js
 }
 
+// offer adds a job to those of the store.
+func (js *jobs) offer(j *job) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	j.state, j.progress = "idle", -1
+	js.list = append(js.list, j)
+}
+
 // close stops what runs and waits for it.
 func (js *jobs) close() {
 	js.stop()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -119,6 +120,33 @@ func (r *repairer) once(ctx context.Context) error {
 			"copied", out.Copied, "bytes", out.Bytes, "blocks", out.Blocks, "declined", out.Declined, "away", out.Away, "took", time.Since(r.now.Began).Round(time.Millisecond))
 	}
 	return err
+}
+
+// job is a repair that an operator steers. Paused, it ends, and goes through all blocks again when it is resumed.
+func (r *repairer) job(js *jobs) *job {
+	about := "sends other nodes the copies that they should have by the map and do not"
+	return &job{name: "repair", about: about, restarts: true, run: func(ctx context.Context, j *job) error {
+		ended := make(chan error, 1)
+		go func() { ended <- r.once(ctx) }()
+		look := time.NewTicker(200 * time.Millisecond)
+		defer look.Stop()
+		for {
+			select {
+			case <-look.C:
+				_ = js.step(ctx, j, -1, repairText(r.state())) // once sees for itself that ctx has ended
+			case err := <-ended:
+				if err != nil {
+					return err
+				}
+				return js.step(ctx, j, 1, repairText(r.state()))
+			}
+		}
+	}}
+}
+
+func repairText(s member.Repair) string {
+	return fmt.Sprintf("%d blocks looked at; %d copies, %.1f MiB sent; %d declined, %d away", s.Blocks, s.Copied,
+		float64(s.Bytes)/(1<<20), s.Declined, s.Away)
 }
 
 // state is how it stands.

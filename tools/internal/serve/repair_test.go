@@ -89,6 +89,20 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 	_, err = zero.Admin(t.Context(), "cluster repair", json.RawMessage(`{"begun": 1}`))
 	require.ErrorIs(t, err, skep.Invalid)
 
+	steer := func(job, action string) (list []struct{ Name, State, Detail string }) {
+		in, err := json.Marshal(map[string]string{"job": job, "action": action})
+		require.NoError(t, err)
+		out, err := zero.Admin(t.Context(), "steer", in)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(out, &list))
+		return list
+	}
+	steer("repair", "start")
+	require.Eventually(t, func() bool {
+		out, err := zero.Admin(t.Context(), "jobs", nil)
+		return err == nil && bytes.Contains(out, []byte(fmt.Sprintf("%d blocks looked at; 0 copies", n)))
+	}, time.Minute, 10*time.Millisecond)
+
 	require.NoError(t, r.nodes[0].stop())
 	r.configs[0].Unix = r.configs[1].Unix
 	st = open()

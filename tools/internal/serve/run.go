@@ -385,9 +385,9 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	<-dog
 	<-repaired
 	s.drain(web, stopWire)
+	s.jobs.close()
 	s.closeGateway()
 	wg.Wait()
-	s.jobs.close()
 	if err := context.Cause(run); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -451,6 +451,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		switch yes, why := c.repairs(); {
 		case yes:
 			s.repair = s.newRepairer(keeper)
+			s.jobs.offer(s.repair.job(s.jobs))
 			s.reg.MustRegister(repairMetrics{s.repair})
 		case why != "":
 			s.log.Warn("this node sends no copies to nodes that should have them: " + why)
