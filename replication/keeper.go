@@ -42,7 +42,8 @@ type sentKey struct {
 
 type sentAt struct {
 	sentKey
-	at time.Time
+	flight *flight
+	at     time.Time
 }
 
 // sending is where a copy went.
@@ -94,7 +95,8 @@ func (k *Keeper) admit(f *flight) time.Duration {
 	defer k.mu.Unlock()
 	old := 0
 	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor {
-		delete(k.sent, k.order[old].sentKey)
+		o := k.order[old]
+		k.keep(o.sentKey, slices.DeleteFunc(k.sent[o.sentKey], func(s sending) bool { return s.flight == o.flight }))
 		old++
 	}
 	k.order = k.order[old:]
@@ -103,6 +105,25 @@ func (k *Keeper) admit(f *flight) time.Duration {
 	}
 	k.flights[f] = struct{}{}
 	return 0
+}
+
+// keep remembers of a key that its copies went where list says. mu is held.
+func (k *Keeper) keep(at sentKey, list []sending) {
+	if len(list) == 0 {
+		delete(k.sent, at)
+		return
+	}
+	k.sent[at] = list
+}
+
+// ended says whether a flight has.
+func (f *flight) ended() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // end ends a flight.
@@ -121,7 +142,7 @@ func (f *flight) sends(by many, sp *space, to *node) {
 	for i := range f.blocks {
 		k := sentKey{f.space, f.blocks[i].Key}
 		f.k.sent[k] = append(f.k.sent[k], sending{f, by, sp, to})
-		f.k.order = append(f.k.order, sentAt{k, now})
+		f.k.order = append(f.k.order, sentAt{k, f, now})
 	}
 }
 
@@ -255,7 +276,12 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	var lost error
 	k.mu.Lock()
 	each(func(at sentKey) {
+		var under []sending // whoever deletes what they were read from waits for them, and takes them then
 		for _, s := range k.sent[at] {
+			if !s.flight.ended() {
+				under = append(under, s)
+				continue
+			}
 			p := target{s.to, s.sp}
 			of[p], by[p] = append(of[p], at.key), s.by
 			if s.flight.doubt.Load() {
@@ -263,7 +289,7 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 			}
 		}
 		if lost == nil {
-			delete(k.sent, at)
+			k.keep(at, under)
 		}
 	})
 	k.mu.Unlock()

@@ -363,6 +363,34 @@ func TestADeletionNamesTheNodeThatACopyWentTo(t *testing.T) {
 	require.Empty(t, k.flights)
 }
 
+// A copy that is on its way when a deletion recalls others is left to the deletion that waits for it: recalled now, it would
+// arrive afterwards. And of two copies of a block the older one's time ends alone.
+func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	k, s := c.keepers[0], many{c.Store, c.now.Load()}
+	sp, err := c.spaces.get("test", c.ns.ID)
+	require.NoError(t, err)
+	block := []skep.StoredBlock{{Key: chainOf(1, 1)[0]}}
+	at := sentKey{1, block[0].Key}
+	old, err := k.begin(t.Context(), 1, block)
+	require.NoError(t, err)
+	old.sends(s, sp, c.now.Load().nodes[1])
+	old.end()
+	under, err := k.begin(t.Context(), 1, block)
+	require.NoError(t, err)
+	under.sends(s, sp, c.now.Load().nodes[1])
+	take := func(take func(sentKey)) { take(at) }
+	require.NoError(t, k.recall(t.Context(), "delete", take))
+	require.Equal(t, under, k.sent[at][0].flight)
+	under.end()
+	k.order[0].at = k.order[0].at.Add(-sentFor) // the old one's
+	require.Zero(t, k.admit(&flight{k: k}))
+	require.Len(t, k.sent[at], 1)
+	require.NoError(t, k.recall(t.Context(), "delete", take))
+	require.Empty(t, k.sent)
+}
+
 // Nodes repair all the time while clients put and delete: what was deleted is nowhere, what was stored is where the
 // map says.
 func TestRepairsBesideClients(t *testing.T) {
