@@ -23,7 +23,7 @@ type Keeper struct {
 	flights map[*flight]struct{}
 	sent    map[sentKey][]sending
 	order   []sentAt // of sent, the oldest first
-	spaces  map[skep.NamespaceID][]sending
+	spaces  map[skep.NamespaceID][]given
 	evicted map[uint64]int64 // by node, as it said last
 }
 
@@ -54,10 +54,16 @@ type sending struct {
 	to     *node
 }
 
+// given is a node that was given a namespace.
+type given struct {
+	sending
+	at time.Time
+}
+
 // NewKeeper wraps a node's own Store, which it closes.
 func NewKeeper(st skep.Store) *Keeper {
 	return &Keeper{Store: st, flights: map[*flight]struct{}{}, sent: map[sentKey][]sending{},
-		spaces: map[skep.NamespaceID][]sending{}, evicted: map[uint64]int64{}}
+		spaces: map[skep.NamespaceID][]given{}, evicted: map[uint64]int64{}}
 }
 
 // Unwrap gives the Store.
@@ -100,6 +106,9 @@ func (k *Keeper) admit(f *flight) time.Duration {
 		old++
 	}
 	k.order = k.order[old:]
+	for id, list := range k.spaces {
+		k.gave(id, slices.DeleteFunc(list, func(g given) bool { return now.Sub(g.at) >= sentFor }))
+	}
 	if len(k.order) >= mostSent {
 		return max(sentFor-now.Sub(k.order[0].at), time.Millisecond)
 	}
@@ -114,6 +123,15 @@ func (k *Keeper) keep(at sentKey, list []sending) {
 		return
 	}
 	k.sent[at] = list
+}
+
+// gave is keep of nodes that were given a namespace. mu is held.
+func (k *Keeper) gave(id skep.NamespaceID, list []given) {
+	if len(list) == 0 {
+		delete(k.spaces, id)
+		return
+	}
+	k.spaces[id] = list
 }
 
 // ended says whether a flight has.
@@ -148,9 +166,10 @@ func (f *flight) sends(by many, sp *space, to *node) {
 
 // opened notes that a node is given the namespace.
 func (f *flight) opened(by many, sp *space, to *node) {
+	now := skep.Steady()
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
-	f.k.spaces[f.space] = append(f.k.spaces[f.space], sending{f, by, sp, to})
+	f.k.spaces[f.space] = append(f.k.spaces[f.space], given{sending{f, by, sp, to}, now})
 }
 
 // landed waits for the flights under way that which says.
@@ -245,17 +264,21 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 		return err
 	}
 	k.mu.Lock()
-	given := k.spaces[id]
+	list := k.spaces[id]
 	delete(k.spaces, id)
 	k.mu.Unlock()
-	for _, s := range given {
-		number, err := s.by.numberOn(ctx, s.to, s.sp, false)
+	var lost error
+	for _, g := range list {
+		number, err := g.by.numberOn(ctx, g.to, g.sp, false)
 		if err == nil && number != 0 {
-			err = s.to.st.DeleteNamespace(ctx, number)
+			err = g.to.st.DeleteNamespace(ctx, number)
 		}
-		if err != nil && skep.KindOf(err) != skep.NotFound {
-			return s.to.missing(op, err)
+		if err != nil && skep.KindOf(err) != skep.NotFound && lost == nil {
+			lost = g.to.missing(op, err)
 		}
+	}
+	if lost != nil { // this node has the namespace no more: who deletes again finds it at that node
+		return lost
 	}
 	return k.recall(ctx, op, func(take func(sentKey)) {
 		for at := range k.sent {
@@ -293,17 +316,33 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 		}
 	})
 	k.mu.Unlock()
+	var wait sync.WaitGroup
+	var mu sync.Mutex // guards lost
 	for p, keys := range of {
-		s := by[p]
-		for part := range slices.Chunk(keys, recallKeys) {
-			err := s.on(ctx, op, p.to, p.sp, false, func(id skep.NamespaceID) error {
-				_, err := p.to.st.Delete(ctx, skep.Scope{Namespace: id}, part)
-				return err
-			})
-			if err != nil && skep.KindOf(err) != skep.NotFound && lost == nil {
-				lost = p.to.missing(op, err)
+		wait.Go(func() {
+			if err := by[p].recall(ctx, op, p.to, p.sp, keys); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if lost == nil {
+					lost = p.to.missing(op, err)
+				}
 			}
+		})
+	}
+	wait.Wait()
+	return lost
+}
+
+// recall deletes keys at one node.
+func (s many) recall(ctx context.Context, op string, n *node, sp *space, keys []skep.Key) (first error) {
+	for part := range slices.Chunk(keys, recallKeys) {
+		err := s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+			_, err := n.st.Delete(ctx, skep.Scope{Namespace: id}, part)
+			return err
+		})
+		if err != nil && skep.KindOf(err) != skep.NotFound && first == nil {
+			first = err
 		}
 	}
-	return lost
+	return first
 }

@@ -61,7 +61,8 @@ type blockLister interface {
 // and are written over. Blocks of class Cache go only where there is room to spare: an evicted block is not brought
 // back in place of another.
 //
-// Errors: Unsupported (the Store cannot list blocks), Closed, Deadline, those of the node's own Store.
+// Errors: Unsupported (the Store cannot list blocks), Closed, Deadline, those of the node's own Store: of a namespace
+// that it could not read the first, when the others have been looked at.
 func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
 	const op = "repair"
 	for try := 0; ; try++ {
@@ -94,15 +95,23 @@ type repair struct {
 	mu   sync.Mutex
 	sum  Repaired
 	full map[*node]bool
+
+	telling sync.Mutex // around Progress
 }
 
 func (x *repair) count(f func(sum *Repaired)) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	f(&x.sum)
-	if x.o.Progress != nil {
-		x.o.Progress(x.sum)
+	x.mu.Unlock()
+	if x.o.Progress == nil {
+		return
 	}
+	x.telling.Lock()
+	defer x.telling.Unlock()
+	x.mu.Lock()
+	now := x.sum
+	x.mu.Unlock()
+	x.o.Progress(now)
 }
 
 func (x *repair) all(ctx context.Context) error {
@@ -123,32 +132,52 @@ func (x *repair) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var first error
 	for _, info := range list {
 		if !info.Chained {
 			continue
 		}
-		sp, err := x.spaces.heard(x.self, x.self.trips.Load(), info)
-		if err != nil {
+		err := x.space(ctx, lister, info)
+		var own ownError
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ended(ctx, op)
+		case !errors.As(err, &own) || skep.KindOf(err) == skep.Closed:
 			return err
-		}
-		r := &spaceRepair{repair: x, sp: sp, local: info.ID, has: map[*node]bool{}}
-		for at := uint64(0); ; {
-			blocks, next, err := lister.ListBlocks(ctx, info.ID, sp.group, at, repairPage)
-			if skep.KindOf(err) == skep.NotFound {
-				break // deleted meanwhile
-			}
-			if err == nil {
-				err = r.page(ctx, blocks)
-			}
-			if err != nil {
-				return err
-			}
-			if at = next; at == 0 {
-				break
+		default: // of what cannot be read here another node may have a copy; the other namespaces are looked at
+			x.log.Warn("not all of a namespace could be read for the nodes that should have it",
+				"tenant", info.Tenant, "namespace", info.Name, "error", err)
+			if first == nil {
+				first = err
 			}
 		}
 	}
-	return nil
+	return first
+}
+
+// space goes through one namespace.
+func (x *repair) space(ctx context.Context, lister blockLister, info skep.NamespaceInfo) error {
+	sp, err := x.spaces.heard(x.self, x.self.trips.Load(), info)
+	if err != nil {
+		return ownError{err}
+	}
+	r := &spaceRepair{repair: x, sp: sp, local: info.ID, has: map[*node]bool{}}
+	for at := uint64(0); ; {
+		blocks, next, err := lister.ListBlocks(ctx, info.ID, sp.group, at, repairPage)
+		if skep.KindOf(err) == skep.NotFound {
+			return nil // deleted meanwhile
+		}
+		if err != nil {
+			return ownError{err}
+		}
+		if err := r.page(ctx, blocks); err != nil {
+			return err
+		}
+		if at = next; at == 0 {
+			return nil
+		}
+	}
 }
 
 // spaceRepair is a repair of one namespace.

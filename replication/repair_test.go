@@ -494,6 +494,58 @@ func TestADamagedBlockIsNotSent(t *testing.T) {
 	require.EqualValues(t, 8, c.repair().Copied)
 }
 
+// unlisted is a Store that cannot say what one of its namespaces has.
+type unlisted struct {
+	*memstore.Store
+	space skep.NamespaceID
+}
+
+func (u unlisted) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (
+	[]skep.StoredBlock, uint64, error) {
+	if space == u.space {
+		return nil, 0, &skep.Error{Op: "list blocks", Kind: skep.Damaged}
+	}
+	return u.Store.ListBlocks(ctx, space, group, from, n)
+}
+
+// Where a node cannot say what one namespace has, the others are repaired, and the error is told then.
+func TestOneNamespaceDoesNotEndARepair(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	second, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "second", Shape: shape, Chained: true})
+	require.NoError(t, err)
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.ns = second
+	c.put(chainOf(2, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	c.nodes[0].Store = unlisted{c.nodes[0].Store.(*memstore.Store), 1}
+	sum, err := c.of[0].Repair(t.Context(), RepairOptions{Keeper: c.keepers[0]})
+	require.ErrorIs(t, err, skep.Damaged)
+	require.EqualValues(t, 8, sum.Copied)
+	require.Len(t, c.keysOf(1), 8)
+}
+
+// A node that was given a namespace more than a minute ago is forgotten.
+func TestAGivenNamespaceIsForgotten(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	require.NoError(t, c.nodes[1].DeleteNamespace(t.Context(), 1))
+	require.EqualValues(t, 8, c.repair().Copied)
+	k := c.keepers[0]
+	require.Len(t, k.spaces, 1)
+	k.mu.Lock()
+	k.spaces[1][0].at = k.spaces[1][0].at.Add(-sentFor)
+	k.mu.Unlock()
+	f, err := k.begin(t.Context(), 1, nil)
+	require.NoError(t, err)
+	f.end()
+	require.Empty(t, k.spaces)
+}
+
 // Runs are of one group, follow one another and are bounded.
 func TestRunsOfARepair(t *testing.T) {
 	t.Parallel()

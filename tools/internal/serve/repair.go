@@ -49,7 +49,7 @@ type repairer struct {
 	log    *slog.Logger
 	wake   chan struct{}
 
-	turn sync.Mutex // one repair at a time
+	turn chan struct{} // has one element while one repairs
 
 	mu  sync.Mutex
 	now member.Repair
@@ -58,7 +58,8 @@ type repairer struct {
 
 func (s *server) newRepairer(k *replication.Keeper) *repairer {
 	return &repairer{whole: s.whole, others: s.others, keeper: k, rate: int64(s.c.Peers.RepairRate),
-		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1)}
+		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1)}
 }
 
 // run repairs until ctx ends.
@@ -94,8 +95,12 @@ func (r *repairer) run(ctx context.Context) {
 
 // once repairs, when who repairs now is done.
 func (r *repairer) once(ctx context.Context) error {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return &skep.Error{Op: "repair", Kind: skep.Deadline, Err: ctx.Err()}
+	}
 	r.mu.Lock()
 	r.now = member.Repair{Running: true, Runs: r.now.Runs, Began: time.Now()}
 	r.mu.Unlock()

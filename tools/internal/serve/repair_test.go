@@ -167,6 +167,17 @@ func askRepair(ctx context.Context, c *wire.Client) (s member.Repair, err error)
 	return s, err
 }
 
+// Who waits for the turn to repair can leave: a job that is stopped answers at once.
+func TestWhoWaitsToRepairCanLeave(t *testing.T) {
+	t.Parallel()
+	r := &repairer{turn: make(chan struct{}, 1)}
+	r.turn <- struct{}{} // another one repairs
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, r.once(ctx), skep.Deadline)
+	require.Zero(t, r.state().Runs)
+}
+
 // With credentials and no token for the other nodes, or at no rate, nothing is sent, and who asks is told.
 func TestANodeThatSendsNoCopies(t *testing.T) {
 	t.Parallel()
