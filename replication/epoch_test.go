@@ -67,14 +67,22 @@ func (f *fleet) start(m *clustermap.Map) (stop func()) {
 // serve starts the next server, of a Store.
 func (f *fleet) serve(st *memstore.Store, o wire.ServerOptions) (stop func()) {
 	f.Helper()
+	srv, stop := f.serveAt(len(f.servers), st, o)
+	f.servers, f.stores = append(f.servers, srv), append(f.stores, st)
+	return stop
+}
+
+// serveAt starts a server at an address that there was one at before, or the next.
+func (f *fleet) serveAt(i int, st *memstore.Store, o wire.ServerOptions) (srv *wire.Server, stop func()) {
+	f.Helper()
 	h, err := auth.TokenHash(operator)
 	require.NoError(f, err)
 	o.Auth, err = auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
 	require.NoError(f, err)
 	o.Drain = time.Second
-	srv, err := wire.NewServer(st, o)
+	srv, err = wire.NewServer(st, o)
 	require.NoError(f, err)
-	l, err := net.Listen("unix", filepath.Join(f.dir, fmt.Sprint(len(f.servers))))
+	l, err := net.Listen("unix", filepath.Join(f.dir, fmt.Sprint(i)))
 	require.NoError(f, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -84,8 +92,7 @@ func (f *fleet) serve(st *memstore.Store, o wire.ServerOptions) (stop func()) {
 		assert.NoError(f, <-done)
 	})
 	f.Cleanup(stop)
-	f.servers, f.stores = append(f.servers, srv), append(f.stores, st)
-	return stop
+	return srv, stop
 }
 
 // tell gives nodes a newer map.

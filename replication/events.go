@@ -28,6 +28,8 @@ type pump struct {
 	n     *node
 	tried chan struct{} // closed once the node has been asked for the first time
 
+	of life // that the node's stream is of
+
 	// Guarded by merger.mu.
 	at    skep.Cursor // of the last event that came, of the node's own
 	there bool        // the node's stream is open
@@ -140,13 +142,17 @@ func (p *pump) open(ctx context.Context, first bool) (skep.EventStream, error) {
 	at := p.at
 	m.mu.Unlock()
 	fresh := at == (skep.Cursor{})
+	var err error
 	if fresh {
-		var err error
 		if at, err = p.last(ctx); err != nil {
 			return nil, err
 		}
 	}
-	st, err := p.n.st.Events(ctx, skep.Cursor{Epoch: at.Epoch, Seq: at.Seq + 1}, false)
+	if p.of, err = p.n.life(ctx); err != nil {
+		return nil, err
+	}
+	p.s.spaces.unlearn(p.n, p.of)
+	st, err := p.n.st.Events(p.of.mark(ctx), skep.Cursor{Epoch: at.Epoch, Seq: at.Seq + 1}, false)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +180,7 @@ func (p *pump) read(ctx context.Context, st skep.EventStream) error {
 	for {
 		n, err := st.Next(ctx, into[:])
 		for i := range into[:n] {
-			p.s.translate(ctx, p.n, &into[i])
+			p.s.translate(ctx, p.n, p.of, &into[i])
 		}
 		m.mu.Lock()
 		for i := range into[:n] {
@@ -195,8 +201,8 @@ func (p *pump) read(ctx context.Context, st skep.EventStream) error {
 
 // translate makes a node's event one of this Store: the namespace has another number here, and a block that begins a
 // group is, on its node, the first of a chain.
-func (s *Store) translate(ctx context.Context, n *node, e *skep.Event) {
-	e.Namespace = s.spaces.of(ctx, n, e.Namespace)
+func (s *Store) translate(ctx context.Context, n *node, of life, e *skep.Event) {
+	e.Namespace = s.spaces.of(ctx, n, of, e.Namespace)
 	if e.Salted || e.Namespace == 0 {
 		return
 	}

@@ -269,11 +269,7 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	k.mu.Unlock()
 	var lost error
 	for _, g := range list {
-		number, err := g.by.numberOn(ctx, g.to, g.sp, false)
-		if err == nil && number != 0 {
-			err = g.to.st.DeleteNamespace(ctx, number)
-		}
-		if err != nil && skep.KindOf(err) != skep.NotFound && lost == nil {
+		if err := g.by.deleteOn(ctx, g.to, g.sp, nil); err != nil && lost == nil {
 			lost = g.to.missing(op, err)
 		}
 	}
@@ -320,7 +316,7 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	var mu sync.Mutex // guards lost
 	for p, keys := range of {
 		wait.Go(func() {
-			if err := by[p].recall(ctx, op, p.to, p.sp, keys); err != nil {
+			if err := by[p].deleteAt(ctx, op, p.to, p.sp, keys); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				if lost == nil {
@@ -333,10 +329,10 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	return lost
 }
 
-// recall deletes keys at one node.
-func (s many) recall(ctx context.Context, op string, n *node, sp *space, keys []skep.Key) (first error) {
+// deleteAt deletes keys at one node.
+func (s many) deleteAt(ctx context.Context, op string, n *node, sp *space, keys []skep.Key) (first error) {
 	for part := range slices.Chunk(keys, recallKeys) {
-		err := s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+		err := s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 			_, err := n.st.Delete(ctx, skep.Scope{Namespace: id}, part)
 			return err
 		})

@@ -22,9 +22,9 @@ func (v *view) mark(ctx context.Context) context.Context {
 // mapped says whether there is a map: what Connect makes has none at first.
 func (v *view) mapped() bool { return v.table != nil }
 
-// only is the Store of a cluster that has had one node.
+// only is the Store of a cluster that never had but one node.
 func (v *view) only() skep.Store {
-	if len(v.nodes) == 1 {
+	if len(v.nodes) == 1 && (!v.mapped() || !v.of.Grouped) {
 		return v.nodes[0].st
 	}
 	return nil
@@ -217,7 +217,7 @@ func (v *view) seedNode(s *Store) *node {
 // ready sets what follows from the nodes, and has the clients of several say that one is away: what is to be done
 // then is the Store's to say.
 func (v *view) ready() {
-	v.near = slices.Clone(v.nodes)
+	v.near = slices.Clone(v.owner)
 	slices.SortStableFunc(v.near, func(a, b *node) int {
 		_, far := skep.As[*wire.Client](a.st)
 		_, further := skep.As[*wire.Client](b.st)
@@ -229,7 +229,7 @@ func (v *view) ready() {
 		}
 		return -1
 	})
-	if len(v.owner) == 1 {
+	if v.only() != nil {
 		return
 	}
 	for _, n := range v.owner {
@@ -250,13 +250,16 @@ func has(list []*node, n *node) bool {
 
 // outgrow keeps the numbers of namespaces that callers have of a cluster's only node, when another one comes.
 func (s *Store) outgrow(ctx context.Context, v *view, n *node) error {
-	trips := n.trips.Load()
-	list, err := n.st.Namespaces(ctx)
+	of, err := n.life(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := n.st.Namespaces(of.mark(ctx))
 	if err != nil {
 		return err
 	}
 	for _, info := range list {
-		if _, err := s.spaces.heardAs(v, n, trips, info, info.ID); err != nil {
+		if _, err := s.spaces.heardAs(v, n, of, info, info.ID); err != nil {
 			return err
 		}
 	}

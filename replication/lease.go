@@ -141,7 +141,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 	}
 	spans := x.spans()
 	untils := make([]time.Time, len(s.nodes))
-	err := s.all(ctx, op, func(n *node) error {
+	err := s.allOf(ctx, op, s.nodes, func(n *node) error { // a map may lack some of those by now
 		last := skep.LeaseID(0)
 		for _, part := range spans {
 			if part.node != n || part.lease == last || part.lease == 0 {

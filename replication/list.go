@@ -20,10 +20,7 @@ func (s many) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, erro
 	}
 	var sum atomic.Int64
 	err = s.all(ctx, op, func(n *node) error {
-		if n.gone.Load() {
-			return nil
-		}
-		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 			k, err := n.st.CountBlocks(ctx, id)
 			sum.Add(k)
 			return err
@@ -54,7 +51,7 @@ func (s many) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, co
 		return nil, 0, nil
 	}
 	n := s.nodes[i]
-	err = s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) (err error) {
+	err = s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 		keys, next, err = n.st.ListKeys(ctx, id, from&(1<<skep.ListPlaceBits-1), count)
 		return err
 	})

@@ -37,13 +37,22 @@ func (x *session) load(w *work) {
 		}
 	}
 	// What is answered is not known to be over before the node says so, whoever has given up waiting meanwhile.
-	ctx, cancel := context.WithCancel(x.st.mark(context.Background()))
+	ctx := context.Background()
+	if !w.leased() { // what is leased is where it was, whatever a newer map says
+		ctx = x.st.mark(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
 	l.cancel = cancel
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
 	x.lent += w.bytes
 	request := w.request(x.sums, 0)
 	go l.run(ctx, request)
+}
+
+// leased says whether the node has promised all of it.
+func (w *work) leased() bool {
+	return !slices.ContainsFunc(w.pieces, func(p piece) bool { return p.lease == 0 })
 }
 
 func (l *load) place(block int, layers skep.Range) place {
@@ -100,7 +109,7 @@ func (l *load) piece(at place) *piece {
 func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, quiet bool) {
 	const op = "restore"
 	s := l.x.st
-	err := s.on(ctx, op, l.node, l.chain.space, false, func(id skep.NamespaceID) error {
+	err := s.on(ctx, op, l.node, l.chain.space, false, func(ctx context.Context, id skep.NamespaceID) error {
 		for i := range r.Chains {
 			r.Chains[i].Namespace = id
 		}

@@ -115,7 +115,7 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 
 // part asks one node for keys [from, to), which are a chain there. A node that is away has nothing.
 func (s many) part(ctx context.Context, sp *space, salt skep.Salt, n *node, keys []skep.Key, a ask) (out skep.LookupResult, err error) {
-	err = s.on(ctx, "lookup", n, sp, false, func(id skep.NamespaceID) error {
+	err = s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		out, err = n.st.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys, Lease: a.lease, Tiers: a.tiers, Cost: a.cost})
 		return err
 	})
@@ -347,7 +347,7 @@ func (s many) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, ru
 	for _, g := range to.groups {
 		q.Runs = append(q.Runs, runs[g.run][g.from:g.to])
 	}
-	err := s.on(ctx, "lookup", n, sp, false, func(id skep.NamespaceID) error {
+	err := s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Namespace = id
 		r, err := n.st.LookupRuns(ctx, q)
 		if err == nil {

@@ -27,6 +27,7 @@ type fallible struct {
 	writers  *writers                  // when set, notes who may write where
 	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
 	spoilt   atomic.Bool               // every block is damaged
+	damaged  atomic.Pointer[skep.Key]  // this one is
 	holds    atomic.Bool               // sessions do not end: their memory is not released
 	arrived  atomic.Int64              // puts that have come
 	held     chan struct{}             // when set, is waited for by puts
@@ -221,8 +222,11 @@ func (s *fallibleSession) Next(ctx context.Context, into []skep.Chunk) (int, err
 		}()
 	}
 	n, err := try(s.f, func() (int, error) { return s.Session.Next(ctx, into) })
-	if s.f.spoilt.Load() {
+	if damaged := s.f.damaged.Load(); damaged != nil || s.f.spoilt.Load() {
 		for i := range into[:n] {
+			if damaged != nil && *damaged != s.r.Chains[into[i].Chain].Keys[into[i].Block] {
+				continue
+			}
 			into[i].Release()
 			into[i] = skep.Chunk{Chain: into[i].Chain, Block: into[i].Block, Layers: into[i].Layers, Err: skep.Damaged}
 		}

@@ -46,7 +46,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 		if len(r.Keys) > 0 {
 			bytes = r.Bytes / int64(len(r.Keys)) * share[n.i]
 		}
-		return s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
+		return s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
 			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes})
 			return err
 		})
@@ -301,7 +301,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 	if q.Depth > 0 {
 		q.Parent = &x.at.parent
 	}
-	err := p.s.on(ctx, op, x.node, p.sp, true, func(id skep.NamespaceID) error {
+	err := p.s.on(ctx, op, x.node, p.sp, true, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
 		p.mu.Lock()
 		p.open++
@@ -366,7 +366,7 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 	if err != nil || r.Blocks == 0 || r.Tokens == sp.Shape.BlockTokens {
 		return err // whole blocks stay: others may follow them
 	}
-	err = s.on(ctx, "put", n, sp, false, func(id skep.NamespaceID) error {
+	err = s.on(ctx, "put", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		_, err := n.st.Delete(ctx, skep.Scope{Namespace: id, Salt: salt}, []skep.Key{tail})
 		return err
 	})
@@ -414,7 +414,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	for _, at := range s.holders(sp, r.Salt, e.anchor) {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
-		err := s.on(ctx, op, n, sp, true, func(id skep.NamespaceID) (err error) {
+		err := s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
 			q.Namespace = id
 			of, err = n.st.Begin(ctx, &q)
 			return err

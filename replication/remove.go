@@ -12,18 +12,7 @@ import (
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
 // up what they say, and is at most one a key.
 func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
-	f func(n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
-	mine := make([][]skep.Key, len(s.nodes))
-	for i := range mine {
-		mine[i] = keys
-	}
-	if !sp.Chained {
-		clear(mine)
-		for _, k := range keys {
-			n := s.nodeOf(sp, sc.Salt, k)
-			mine[n.i] = append(mine[n.i], k)
-		}
-	}
+	f func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
 	most := len(keys)
 	if s.copies(sp) > 1 {
 		if n, ok := s.present(ctx, op, sp, sc, keys); ok {
@@ -31,12 +20,17 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 		}
 	}
 	var sum atomic.Int64
+	at := s.alonesAt(sp, sc.Salt, keys)
 	err = s.all(ctx, op, func(n *node) error {
-		if len(mine[n.i]) == 0 {
+		mine := keys
+		if !sp.Chained {
+			mine = keysOf(keys, at, n, true)
+		}
+		if len(mine) == 0 {
 			return nil
 		}
-		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
-			k, err := f(n, skep.Scope{Namespace: id, Salt: sc.Salt}, mine[n.i])
+		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+			k, err := f(ctx, n, skep.Scope{Namespace: id, Salt: sc.Salt}, mine)
 			sum.Add(int64(k))
 			return err
 		})
@@ -44,8 +38,31 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 	return int(min(sum.Load(), int64(most))), err
 }
 
+// alonesAt is the nodes that keys which stand alone go to; nil of a chain's.
+func (s many) alonesAt(sp *space, salt skep.Salt, keys []skep.Key) []*node {
+	if sp.Chained {
+		return nil
+	}
+	out := make([]*node, len(keys))
+	for i, k := range keys {
+		out[i] = s.nodeOf(sp, salt, k)
+	}
+	return out
+}
+
+// keysOf is those of keys that go to a node, or those that do not.
+func keysOf(keys []skep.Key, at []*node, n *node, its bool) (out []skep.Key) {
+	for i, k := range keys {
+		if (at[i] == n) == its {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
 // Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where
-// one did not, what the others had is gone and the error is Unavailable.
+// one did not, what the others had is gone and the error is Unavailable. A key that stands alone is deleted where it goes
+// to, and at the nodes that answer where an earlier map had it, or a later one would show it again.
 func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
 	if err := checkKeys(op, len(keys), sc); err != nil {
@@ -58,7 +75,28 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 	if err != nil {
 		return 0, err
 	}
-	return s.named(ctx, op, sp, sc, keys, func(n *node, sc skep.Scope, keys []skep.Key) (int, error) { return n.st.Delete(ctx, sc, keys) })
+	n, err := s.named(ctx, op, sp, sc, keys, func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
+		return n.st.Delete(ctx, sc, keys)
+	})
+	if err != nil || sp.Chained || s.of.Epoch <= 1 {
+		return n, err
+	}
+	at := s.alonesAt(sp, sc.Salt, keys)
+	for _, lost := range s.each(func(n *node) error {
+		strays := keysOf(keys, at, n, false)
+		if len(strays) == 0 {
+			return nil
+		}
+		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+			_, err := n.st.Delete(ctx, skep.Scope{Namespace: id, Salt: sc.Salt}, strays)
+			return err
+		})
+	}) {
+		if lost != nil && (ctx.Err() != nil || !s.away(lost)) {
+			return n, lost
+		}
+	}
+	return n, nil
 }
 
 // Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own:
@@ -78,7 +116,7 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 	if err != nil {
 		return 0, err
 	}
-	return s.named(ctx, op, sp, sc, keys, func(n *node, sc skep.Scope, keys []skep.Key) (int, error) {
+	return s.named(ctx, op, sp, sc, keys, func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
 		k, err := n.st.Hint(ctx, sc, keys, h)
 		if err != nil && ctx.Err() == nil && s.away(err) {
 			return 0, nil
@@ -133,7 +171,7 @@ func (s many) Purge(ctx context.Context, p skep.Purge) error {
 		return err
 	}
 	return s.all(ctx, op, func(n *node) error {
-		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) error {
+		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 			if p.Salt == nil {
 				return n.st.Purge(ctx, skep.Purge{Namespace: id})
 			}

@@ -32,6 +32,7 @@ type Repaired struct {
 	Bytes    int64 `json:"bytes"`    // payload of them
 	Declined int64 `json:"declined"` // copies that are missing yet: their node has no room, or does not take them
 	Away     int64 `json:"away"`     // copies that nobody could ask for: their node was away
+	Unread   int64 `json:"unread"`   // copies that are missing yet: this node could not read the block
 	Strays   int64 `json:"strays"`   // of Blocks, those that by the map are not this node's
 }
 
@@ -158,7 +159,11 @@ func (x *repair) all(ctx context.Context) error {
 
 // space goes through one namespace.
 func (x *repair) space(ctx context.Context, lister blockLister, info skep.NamespaceInfo) error {
-	sp, err := x.spaces.heard(x.self, x.self.trips.Load(), info)
+	of, err := x.self.life(ctx)
+	if err != nil {
+		return ownError{err}
+	}
+	sp, err := x.spaces.heard(x.self, of, info)
 	if err != nil {
 		return ownError{err}
 	}
@@ -329,9 +334,9 @@ func (r *spaceRepair) wants(ctx context.Context, n *node, blocks []skep.StoredBl
 	}
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
-	err = r.on(call, "repair", n, r.sp, false, func(id skep.NamespaceID) (err error) {
+	err = r.on(call, "repair", n, r.sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 		q.Namespace = id
-		wants, err = n.st.Want(call, q)
+		wants, err = n.st.Want(ctx, q)
 		return err
 	})
 	return wants, outOfTime(ctx, err)
@@ -429,8 +434,8 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	}
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
-	id, err := r.numberOn(call, n, r.sp, false)
-	if err == nil && id == 0 {
+	v, err := r.numberOn(call, n, r.sp, false)
+	if err == nil && v == nil {
 		f.opened(r.many, r.sp, n)
 		_, err = r.numberOn(call, n, r.sp, true)
 	}
@@ -440,8 +445,20 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	return outOfTime(ctx, err)
 }
 
-// send copies a run of blocks, which follow one another, to a node.
+// send copies a run of blocks, which follow one another, to a node: but for those that cannot be read.
 func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock) error {
+	for len(run) > 0 {
+		done, err := r.sendSome(ctx, n, run)
+		if err != nil {
+			return err
+		}
+		run = run[done:]
+	}
+	return nil
+}
+
+// sendSome is send up to the first block that cannot be read. It says how many were seen to, that one among them.
+func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBlock) (done int, err error) {
 	const op = "repair"
 	size := int64(0)
 	for i := range run {
@@ -449,17 +466,17 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 	}
 	for left := size; left > 0; left -= repairRun {
 		if err := r.pace.WaitN(ctx, int(min(left, repairRun))); err != nil {
-			return ended(ctx, op)
+			return 0, ended(ctx, op)
 		}
 	}
 	f, err := r.o.Keeper.begin(ctx, r.local, run)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.end()
 	mem, err := r.memory(ctx, run)
 	if err != nil || mem == nil {
-		return err
+		return len(run), err
 	}
 	blocks, err := r.read(ctx, run, mem.Bytes())
 	held := skep.KindOf(err) == skep.NotReleased || errors.Is(err, skep.NotReleased)
@@ -469,10 +486,14 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 		}
 	}()
 	if err != nil {
-		return ownError{err}
+		return 0, ownError{err}
+	}
+	if done = len(blocks); done < len(run) {
+		done++
+		r.count(func(sum *Repaired) { sum.Unread++ })
 	}
 	if len(blocks) == 0 {
-		return nil
+		return done, nil
 	}
 	q := &skep.PutRequest{Blocks: blocks, Depth: run[0].Depth % r.sp.group, Released: mem.Release}
 	if q.Depth > 0 {
@@ -482,15 +503,15 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
 	var results []skep.PutResult
-	err = r.on(call, op, n, r.sp, false, func(id skep.NamespaceID) (err error) {
+	err = r.on(call, op, n, r.sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 		q.Namespace = id
-		results, err = n.st.Put(call, q)
+		results, err = n.st.Put(ctx, q)
 		err, held = skep.Held(err)
 		return err
 	})
 	if err != nil {
 		f.doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
-		return outOfTime(ctx, err)
+		return 0, outOfTime(ctx, err)
 	}
 	r.count(func(sum *Repaired) {
 		for i, x := range results {
@@ -503,7 +524,7 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 			}
 		}
 	})
-	return nil
+	return done, nil
 }
 
 // memory lends what the blocks of a run take, each part from a page's beginning on, out of this node's budget for

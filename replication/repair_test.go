@@ -85,6 +85,7 @@ func (c *crew) repair() (sum Repaired) {
 		sum.Declined += r.Declined
 		sum.Away += r.Away
 		sum.Strays += r.Strays
+		sum.Unread += r.Unread
 	}
 	return sum
 }
@@ -466,64 +467,6 @@ func TestRepairsBesideClients(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A node that has not heard of the map yet is asked again: it is about to.
-func TestANodeThatIsBehindIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.nodes[1].down.Store(false)
-	c.nodes[1].behind.Store(2)
-	require.Equal(t, Repaired{Blocks: 16, Copied: 8, Bytes: 8 * 300}, c.repair(), "of both nodes")
-	require.Zero(t, c.nodes[1].behind.Load())
-}
-
-// What a node cannot read it does not send, nor what follows it in the same call.
-func TestADamagedBlockIsNotSent(t *testing.T) {
-	t.Parallel()
-	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.nodes[1].down.Store(false)
-	c.nodes[0].spoilt.Store(true)
-	require.Zero(t, c.repair().Copied)
-	require.Empty(t, c.keysOf(1))
-	c.nodes[0].spoilt.Store(false)
-	require.EqualValues(t, 8, c.repair().Copied)
-}
-
-// unlisted is a Store that cannot say what one of its namespaces has.
-type unlisted struct {
-	*memstore.Store
-	space skep.NamespaceID
-}
-
-func (u unlisted) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (
-	[]skep.StoredBlock, uint64, error) {
-	if space == u.space {
-		return nil, 0, &skep.Error{Op: "list blocks", Kind: skep.Damaged}
-	}
-	return u.Store.ListBlocks(ctx, space, group, from, n)
-}
-
-// Where a node cannot say what one namespace has, the others are repaired, and the error is told then.
-func TestOneNamespaceDoesNotEndARepair(t *testing.T) {
-	t.Parallel()
-	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	second, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "second", Shape: shape, Chained: true})
-	require.NoError(t, err)
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.ns = second
-	c.put(chainOf(2, 8), 0, 8)
-	c.nodes[1].down.Store(false)
-	c.nodes[0].Store = unlisted{c.nodes[0].Store.(*memstore.Store), 1}
-	sum, err := c.of[0].Repair(t.Context(), RepairOptions{Keeper: c.keepers[0]})
-	require.ErrorIs(t, err, skep.Damaged)
-	require.EqualValues(t, 8, sum.Copied)
-	require.Len(t, c.keysOf(1), 8)
 }
 
 // A node that was given a namespace more than a minute ago is forgotten.

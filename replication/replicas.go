@@ -147,7 +147,7 @@ func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, 
 func (s many) whoHas(ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key) ([][]skep.Want, error) {
 	lists := make([][]skep.Want, len(s.nodes))
 	for _, err := range s.each(func(n *node) error {
-		return s.on(ctx, op, n, sp, false, func(id skep.NamespaceID) (err error) {
+		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys})
 			return err
 		})

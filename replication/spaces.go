@@ -3,6 +3,7 @@ package replication
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/wire"
 )
 
 // spaces is the namespaces that this Store has heard of. All nodes know a namespace by its tenant and name, and each
@@ -31,34 +33,64 @@ const rememberGone = 1 << 12
 type spaceName struct{ tenant, name string }
 
 type nodeSpace struct {
-	node int
-	id   skep.NamespaceID
+	node   int
+	server wire.ServerID
+	id     skep.NamespaceID
 }
 
 // space is one namespace.
 type space struct {
 	skep.NamespaceInfo
 	place placement.Space
-	group int                             // blocks of a chain that stay together; 1 where keys stand alone
-	part  int64                           // bytes of a block's kv part; 0: any
-	ids   atomic.Pointer[[]atomic.Uint64] // the nodes' numbers, below how often each had been away when it was asked; 0: not known
+	group int                                      // blocks of a chain that stay together; 1 where keys stand alone
+	part  int64                                    // bytes of a block's kv part; 0: any
+	ids   atomic.Pointer[[]atomic.Pointer[number]] // what the nodes call it; nil: not known
 }
 
-// id is a node's number of the namespace, as it said last.
-func (sp *space) id(n *node) skep.NamespaceID { return skep.NamespaceID(uint32(sp.known(n))) }
+// number is what a node calls a namespace.
+type number struct {
+	id skep.NamespaceID
+	of life
+}
 
-func (sp *space) known(n *node) uint64 {
+// life is one run of a node's Store, as far as is known. In another one it may be another Store, with other numbers.
+type life struct {
+	server wire.ServerID // zero: the Store does not say
+	trips  uint32        // how often the node had been away
+}
+
+// life is the one that a node is in, to be asked what its numbers are.
+func (n *node) life(ctx context.Context) (l life, err error) {
+	l.trips = n.trips.Load()
+	if st, ok := skep.As[interface {
+		ServerID(ctx context.Context) (wire.ServerID, error)
+	}](n.st); ok {
+		l.server, err = st.ServerID(ctx)
+	}
+	return l, err
+}
+
+// mark has calls made with the context reach the node in this life only.
+func (l life) mark(ctx context.Context) context.Context {
+	if l.server == (wire.ServerID{}) {
+		return ctx
+	}
+	return wire.WithServer(ctx, l.server)
+}
+
+// known is what a node called the namespace last; nil: it never said.
+func (sp *space) known(n *node) *number {
 	if ids := sp.ids.Load(); ids != nil && n.i < len(*ids) {
 		return (*ids)[n.i].Load()
 	}
-	return 0
+	return nil
 }
 
 // know notes a node's number. spaces.mu is held.
-func (sp *space) know(n *node, v uint64) {
+func (sp *space) know(n *node, v number) {
 	ids := sp.ids.Load()
 	if ids == nil || n.i >= len(*ids) {
-		more := make([]atomic.Uint64, n.i+1)
+		more := make([]atomic.Pointer[number], n.i+1)
 		for i := range more[:n.i] {
 			if ids != nil && i < len(*ids) {
 				more[i].Store((*ids)[i].Load())
@@ -67,16 +99,18 @@ func (sp *space) know(n *node, v uint64) {
 		ids = &more
 		defer sp.ids.Store(ids)
 	}
-	(*ids)[n.i].Store(v)
+	if was := (*ids)[n.i].Load(); was == nil || *was != v {
+		(*ids)[n.i].Store(&v)
+	}
 }
 
-// sure is id, where the node has not been away since: it may have come back as another, with other numbers.
-func (sp *space) sure(n *node) skep.NamespaceID {
-	v := sp.known(n)
-	if uint32(v>>32) != n.trips.Load() {
-		return 0
+// sure is what a node calls the namespace, where it has not been away since it said so. Calls by it are for
+// that life of the node (life.mark).
+func (sp *space) sure(n *node) *number {
+	if v := sp.known(n); v != nil && v.of.trips == n.trips.Load() {
+		return v
 	}
-	return skep.NamespaceID(uint32(v))
+	return nil
 }
 
 func (p *spaces) init(s *Store) {
@@ -94,14 +128,13 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id, Limit: "one that was opened"}
 }
 
-// heard notes what a node says of a namespace, asked when it had been away so often, and gives it as this Store knows
-// it.
-func (p *spaces) heard(n *node, trips uint32, info skep.NamespaceInfo) (*space, error) {
-	return p.heardAs(p.s.now.Load(), n, trips, info, 0)
+// heard notes what a node said of a namespace in a life of its, and gives it as this Store knows it.
+func (p *spaces) heard(n *node, of life, info skep.NamespaceInfo) (*space, error) {
+	return p.heardAs(p.s.now.Load(), n, of, info, 0)
 }
 
 // heardAs is heard, by a view, of a namespace whose number here is given; 0: the next.
-func (p *spaces) heardAs(by *view, n *node, trips uint32, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
+func (p *spaces) heardAs(by *view, n *node, of life, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
 		return nil, err
@@ -127,8 +160,8 @@ func (p *spaces) heardAs(by *view, n *node, trips uint32, info skep.NamespaceInf
 		}
 		p.byID[sp.ID], p.byName[name] = sp, sp
 	}
-	sp.know(n, uint64(trips)<<32|uint64(info.ID))
-	p.byNode[nodeSpace{n.i, info.ID}] = sp.ID
+	sp.know(n, number{info.ID, of})
+	p.byNode[nodeSpace{n.i, of.server, info.ID}] = sp.ID
 	return sp, nil
 }
 
@@ -139,8 +172,8 @@ func (p *spaces) forgetLocked(sp *space) {
 	delete(p.byID, sp.ID)
 	delete(p.byName, spaceName{sp.Tenant, sp.Name})
 	for _, n := range p.s.now.Load().nodes {
-		if id := sp.id(n); id != 0 {
-			p.gone = append(p.gone, nodeSpace{n.i, id})
+		if v := sp.known(n); v != nil {
+			p.gone = append(p.gone, nodeSpace{n.i, v.of.server, v.id})
 		}
 	}
 	for len(p.gone) > rememberGone {
@@ -160,85 +193,130 @@ func (p *spaces) forget(sp *space) {
 	}
 }
 
-// of is this Store's number of a node's namespace; 0 where it cannot be had.
-func (p *spaces) of(ctx context.Context, n *node, id skep.NamespaceID) skep.NamespaceID {
+// of is this Store's number of what a node called that namespace in a life of its; 0 where it cannot be had.
+func (p *spaces) of(ctx context.Context, n *node, of life, id skep.NamespaceID) skep.NamespaceID {
 	p.mu.RLock()
-	mine := p.byNode[nodeSpace{n.i, id}]
+	mine := p.byNode[nodeSpace{n.i, of.server, id}]
 	p.mu.RUnlock()
 	if mine != 0 || id == 0 {
 		return mine
 	}
-	trips := n.trips.Load()
-	info, err := n.st.FindNamespace(ctx, id)
+	info, err := n.st.FindNamespace(of.mark(ctx), id)
 	if err != nil {
 		return 0
 	}
-	sp, err := p.heard(n, trips, info)
+	sp, err := p.heard(n, of, info)
 	if err != nil {
 		return 0
 	}
 	return sp.ID
 }
 
-// on calls f with a node's number of the namespace. A node that does not have it, for it was away when the namespace
-// was made, is given it where made says so; else f is not called: there is nothing.
-func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool, f func(id skep.NamespaceID) error) error {
-	id := sp.sure(n)
+// unlearn forgets what a node called namespaces in other lives than this one.
+func (p *spaces) unlearn(n *node, but life) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at := range p.byNode {
+		if at.node == n.i && at.server != but.server {
+			delete(p.byNode, at)
+		}
+	}
+}
+
+// on calls f with a node's number of the namespace, and a context whose calls reach the node in the life that it is of. A
+// node that does not have it, for it was away when the namespace was made, is given it where made says so; else f is
+// not called: there is nothing.
+func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
+	f func(ctx context.Context, id skep.NamespaceID) error) error {
+	v := sp.sure(n)
 	for try := 0; ; try++ {
-		if id == 0 {
+		if v == nil {
 			var err error
-			if id, err = s.numberOn(ctx, n, sp, made); err != nil || id == 0 {
+			if v, err = s.numberOn(ctx, n, sp, made); err != nil || v == nil {
 				return err
 			}
 		}
-		err := f(id)
+		err := f(v.of.mark(ctx), v.id)
 		if err != nil && s.away(err) {
 			n.trips.Add(1)
 		}
-		if skep.KindOf(err) != skep.NotFound || try > 0 {
+		restarted := errors.Is(err, wire.ErrRestarted)
+		if !restarted && skep.KindOf(err) != skep.NotFound || try > 1 {
 			return err
 		}
-		if !s.elsewhere(ctx, n, sp) {
-			s.spaces.forget(sp)
-			return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sp.ID, Limit: "one that was opened"}
+		if !restarted {
+			there, lost := s.elsewhere(ctx, n, sp)
+			if lost != nil {
+				return lost
+			}
+			if !there {
+				s.spaces.forget(sp)
+				return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sp.ID, Limit: "one that was opened"}
+			}
 		}
-		id = 0 // the node has lost it
+		v = nil // the node has lost it, or numbers it otherwise
 	}
 }
 
-// numberOn asks a node for its number of a namespace.
-func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (skep.NamespaceID, error) {
-	trips := n.trips.Load()
+// numberOn asks a node for its number of a namespace; nil: it does not have it.
+func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*number, error) {
+	of, err := n.life(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx = of.mark(ctx)
 	if made {
 		info, err := n.st.OpenNamespace(ctx, sp.NamespaceSpec)
 		if err == nil {
-			_, err = s.spaces.heard(n, trips, info)
+			_, err = s.spaces.heard(n, of, info)
 		}
-		return info.ID, err
+		return &number{info.ID, of}, err
 	}
 	list, err := n.st.NamespacesOf(ctx, sp.Tenant)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, info := range list {
 		if info.NamespaceSpec == sp.NamespaceSpec {
-			_, err := s.spaces.heard(n, trips, info)
-			return info.ID, err
+			_, err := s.spaces.heard(n, of, info)
+			return &number{info.ID, of}, err
 		}
 	}
-	return 0, nil
+	return nil, nil
 }
 
-// elsewhere says whether another node still has the namespace.
-func (s many) elsewhere(ctx context.Context, not *node, sp *space) bool {
-	for _, n := range s.nodes {
-		if id := sp.id(n); n != not && id != 0 {
-			if _, err := n.st.FindNamespace(ctx, id); err == nil {
-				return true
-			}
+// has says whether a node has the namespace by the number that it gave last.
+func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
+	v := sp.known(n)
+	if v == nil {
+		return false, nil
+	}
+	info, err := n.st.FindNamespace(v.of.mark(ctx), v.id)
+	if errors.Is(err, wire.ErrRestarted) {
+		v, err = s.numberOn(ctx, n, sp, false)
+		return v != nil, err
+	}
+	if skep.KindOf(err) == skep.NotFound {
+		return false, nil
+	}
+	return err == nil && info.NamespaceSpec == sp.NamespaceSpec, err
+}
+
+// elsewhere says whether another node still has the namespace. Where none says so and one does not answer, nobody knows.
+func (s many) elsewhere(ctx context.Context, not *node, sp *space) (there bool, lost error) {
+	for _, n := range s.owner {
+		if n == not {
+			continue
+		}
+		there, err := s.has(ctx, n, sp)
+		if there {
+			return true, nil
+		}
+		if err != nil && lost == nil {
+			lost = n.missing("find namespace", err)
 		}
 	}
-	return false
+	return false, lost
 }
 
 // OpenNamespace implements skep.Namespacer. The nodes are asked in the map's order, so that of two callers who want
@@ -253,12 +331,15 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 	}
 	var sp *space
 	var lost error
-	for _, n := range s.nodes {
-		trips := n.trips.Load()
-		info, err := n.st.OpenNamespace(ctx, spec)
+	for _, n := range s.owner {
+		of, err := n.life(ctx)
+		var info skep.NamespaceInfo
+		if err == nil {
+			info, err = n.st.OpenNamespace(of.mark(ctx), spec)
+		}
 		switch {
 		case err == nil:
-			if sp, err = s.spaces.heard(n, trips, info); err != nil {
+			if sp, err = s.spaces.heard(n, of, info); err != nil {
 				return skep.NamespaceInfo{}, err
 			}
 		case ctx.Err() != nil:
@@ -276,20 +357,22 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 }
 
 // list is the namespaces that some node has.
-func (s many) list(ctx context.Context, op string, ask func(n *node) ([]skep.NamespaceInfo, error)) ([]skep.NamespaceInfo, error) {
+func (s many) list(ctx context.Context, op string, ask func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error)) ([]skep.NamespaceInfo, error) {
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}
 	lists := make([][]skep.NamespaceInfo, len(s.nodes))
-	trips := make([]uint32, len(s.nodes))
+	lives := make([]life, len(s.nodes))
 	answered := 0
 	var lost error
-	for i, err := range s.each(func(n *node) (err error) {
-		trips[n.i] = n.trips.Load()
-		lists[n.i], err = ask(n)
+	errs := s.each(func(n *node) (err error) {
+		if lives[n.i], err = n.life(ctx); err == nil {
+			lists[n.i], err = ask(lives[n.i].mark(ctx), n)
+		}
 		return err
-	}) {
-		switch {
+	})
+	for _, n := range s.owner {
+		switch err := errs[n.i]; {
 		case err == nil:
 			answered++
 		case ctx.Err() != nil:
@@ -297,7 +380,7 @@ func (s many) list(ctx context.Context, op string, ask func(n *node) ([]skep.Nam
 		case !s.away(err):
 			return nil, err
 		case lost == nil:
-			lost = s.nodes[i].missing(op, err)
+			lost = n.missing(op, err)
 		}
 	}
 	if answered == 0 {
@@ -307,7 +390,7 @@ func (s many) list(ctx context.Context, op string, ask func(n *node) ([]skep.Nam
 	seen := map[skep.NamespaceID]bool{}
 	for i, list := range lists {
 		for _, info := range list {
-			sp, err := s.spaces.heard(s.nodes[i], trips[i], info)
+			sp, err := s.spaces.heard(s.nodes[i], lives[i], info)
 			if err != nil {
 				return nil, err
 			}
@@ -323,12 +406,16 @@ func (s many) list(ctx context.Context, op string, ask func(n *node) ([]skep.Nam
 
 // Namespaces implements skep.Namespacer: those of the nodes that answer.
 func (s many) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	return s.list(ctx, "namespaces", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.Namespaces(ctx) })
+	return s.list(ctx, "namespaces", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
+		return n.st.Namespaces(ctx)
+	})
 }
 
 // NamespacesOf implements skep.Namespacer: those of the nodes that answer.
 func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
-	return s.list(ctx, "namespaces of", func(n *node) ([]skep.NamespaceInfo, error) { return n.st.NamespacesOf(ctx, tenant) })
+	return s.list(ctx, "namespaces of", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
+		return n.st.NamespacesOf(ctx, tenant)
+	})
 }
 
 // FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is
@@ -344,17 +431,13 @@ func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Name
 	}
 	var lost error
 	for _, n := range s.near {
-		id := sp.id(n)
-		if id == 0 {
-			continue
-		}
-		_, err := n.st.FindNamespace(ctx, id)
+		there, err := s.has(ctx, n, sp)
 		switch {
-		case err == nil:
+		case there:
 			return sp.NamespaceInfo, nil
+		case err == nil:
 		case ctx.Err() != nil:
 			return skep.NamespaceInfo{}, ended(ctx, op)
-		case skep.KindOf(err) == skep.NotFound:
 		case !s.away(err):
 			return skep.NamespaceInfo{}, err
 		case lost == nil:
@@ -380,20 +463,27 @@ func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 		return err
 	}
 	err = s.all(ctx, op, func(n *node) error {
-		id := sp.sure(n)
-		if id == 0 {
-			var err error
-			if id, err = s.numberOn(ctx, n, sp, false); err != nil || id == 0 {
-				return err
-			}
+		err := s.deleteOn(ctx, n, sp, sp.sure(n))
+		if errors.Is(err, wire.ErrRestarted) {
+			err = s.deleteOn(ctx, n, sp, nil)
 		}
-		if err := n.st.DeleteNamespace(ctx, id); skep.KindOf(err) != skep.NotFound {
-			return err
-		}
-		return nil // somebody else was first, or an earlier try
+		return err
 	})
 	if err == nil {
 		s.spaces.forget(sp)
 	}
 	return err
+}
+
+// deleteOn deletes the namespace on one node, by its number, which is asked for where it is nil.
+func (s many) deleteOn(ctx context.Context, n *node, sp *space, v *number) (err error) {
+	if v == nil {
+		if v, err = s.numberOn(ctx, n, sp, false); err != nil || v == nil {
+			return err
+		}
+	}
+	if err := n.st.DeleteNamespace(v.of.mark(ctx), v.id); skep.KindOf(err) != skep.NotFound {
+		return err
+	}
+	return nil // somebody else was first, or an earlier try
 }

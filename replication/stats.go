@@ -20,13 +20,13 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	errs := s.each(func(n *node) (err error) { of[n.i], err = n.st.Stats(ctx); return err })
 	out := skep.Stats{Backend: "cluster", BackendReason: "the nodes have the devices", Opened: s.opened, Epoch: s.epoch, State: "ok",
 		PutDeclined: map[string]int64{}, RestoreTiers: map[string]int64{}}
-	for i, err := range errs {
-		n := s.nodes[i]
+	for _, n := range s.owner {
+		err, st := errs[n.i], &of[n.i]
 		switch {
 		case err == nil:
-			add(&out, &of[i], n.Name)
-			if of[i].State != "ok" && out.State == "ok" {
-				out.State = "node " + n.Name + ": " + of[i].State
+			add(&out, st, n.Name)
+			if st.State != "ok" && out.State == "ok" {
+				out.State = "node " + n.Name + ": " + st.State
 			}
 		case ctx.Err() != nil:
 			return skep.Stats{}, ended(ctx, op)

@@ -68,7 +68,7 @@ type view struct {
 	of    *clustermap.Map
 	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
 	owner []*node // in the map's order
-	near  []*node // nodes, those in this process first
+	near  []*node // owner, those in this process first
 	table *placement.Table
 }
 
@@ -229,26 +229,32 @@ func (n *node) missing(op string, err error) error {
 	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers", Err: err}
 }
 
-// each calls f for each of the nodes at once, and gives what it answered.
-func (s many) each(f func(n *node) error) []error {
+// each calls f for each of the map's nodes at once, and gives what it answered, by the nodes' places.
+func (s many) each(f func(n *node) error) []error { return s.eachOf(s.owner, f) }
+
+func (s many) eachOf(nodes []*node, f func(n *node) error) []error {
 	errs := make([]error, len(s.nodes))
-	if len(s.nodes) == 1 {
-		errs[0] = f(s.nodes[0])
+	if len(nodes) == 1 {
+		errs[nodes[0].i] = f(nodes[0])
 		return errs
 	}
 	var wait sync.WaitGroup
-	for i, n := range s.nodes {
-		wait.Go(func() { errs[i] = f(n) })
+	for _, n := range nodes {
+		wait.Go(func() { errs[n.i] = f(n) })
 	}
 	wait.Wait()
 	return errs
 }
 
-// all is each, for a call that has to reach every node: what the others did is done. What the first said that answered
-// otherwise is the error, or that one did not answer.
+// all is each, for a call that has to reach every node of the map: what the others did is done. What the first said that
+// answered otherwise is the error, or that one did not answer.
 func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
+	return s.allOf(ctx, op, s.owner, f)
+}
+
+func (s many) allOf(ctx context.Context, op string, nodes []*node, f func(n *node) error) error {
 	var lost error
-	for i, err := range s.each(f) {
+	for i, err := range s.eachOf(nodes, f) {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:

@@ -24,6 +24,7 @@ type stream struct {
 // snapshot is a node's stream that tells of what is stored there.
 type snapshot struct {
 	n    *node
+	of   life
 	st   skep.EventStream
 	told <-chan struct{}
 }
@@ -72,11 +73,15 @@ func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep
 func (x *stream) begin(ctx context.Context) error {
 	found := make([]snapshot, len(x.s.nodes))
 	errs := x.s.each(func(n *node) error {
-		st, err := n.st.Events(ctx, skep.Cursor{}, true)
+		of, err := n.life(ctx)
 		if err != nil {
 			return err
 		}
-		found[n.i] = snapshot{n: n, st: st}
+		st, err := n.st.Events(of.mark(ctx), skep.Cursor{}, true)
+		if err != nil {
+			return err
+		}
+		found[n.i] = snapshot{n: n, of: of, st: st}
 		found[n.i].told, err = st.Told()
 		return err
 	})
@@ -168,7 +173,7 @@ func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 	k := 0
 	for i := range into[:n] {
 		if e := &into[i]; e.Kind == skep.EventStored {
-			x.s.translate(ctx, y.n, e)
+			x.s.translate(ctx, y.n, y.of, e)
 			e.Cursor = skep.Cursor{Epoch: x.s.epoch, Seq: x.next - 1}
 			into[k] = *e
 			k++

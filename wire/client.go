@@ -78,7 +78,7 @@ type Client struct {
 
 	spacesMu sync.RWMutex
 	spaces   map[skep.NamespaceID]skep.NamespaceInfo
-	server   [16]byte // of the connections; guarded by spacesMu, as what follows
+	server   ServerID // of the connections; guarded by spacesMu, as what follows
 	tenant   string
 	rights   auth.Rights
 	node     string // of the cluster; "": none, or the server does not say
@@ -413,7 +413,7 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 		errors.As(err, &e)
 		return min(max(e.RetryAfter, time.Millisecond), time.Second), true
 	case skep.Unavailable:
-		return time.Millisecond, !sent || s.again
+		return time.Millisecond, (!sent || s.again) && !errors.Is(err, ErrRestarted)
 	}
 	return 0, false
 }

@@ -317,6 +317,9 @@ func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.
 	for _, p := range payload {
 		h.Payload += uint32(len(p))
 	}
+	if err := x.meant(ctx, h.Type); err != nil {
+		return err
+	}
 	if x.hi.Features&FeatureEpoch != 0 {
 		if err := h.mark(ctx); err != nil {
 			return err

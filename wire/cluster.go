@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 
 	"github.com/skepkv/skep"
 )
@@ -58,5 +59,39 @@ func (h *Header) mark(ctx context.Context) error {
 		return &unsent{&skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none", Limit: "the cluster's"}}
 	}
 	h.Epoch = e
+	return nil
+}
+
+// ServerID is one run of a server: another one each time it starts, when its Store may be another one, too.
+type ServerID [16]byte
+
+// ErrRestarted is in the error of a call that was for another run of the server than the one that is there (WithServer).
+// The call was not sent.
+var ErrRestarted = errors.New("the server is another one, or was started anew")
+
+type serverKey struct{}
+
+// WithServer has calls made with the context reach that run of the server, or fail with an error of kind Unavailable
+// that has ErrRestarted in it: for who goes on by what that run said, as the numbers of its namespaces.
+func WithServer(ctx context.Context, id ServerID) context.Context {
+	return context.WithValue(ctx, serverKey{}, id)
+}
+
+// ServerID is the run of the server that the client speaks to.
+//
+// Errors: those of a connection, where there is none yet.
+func (c *Client) ServerID(ctx context.Context) (ServerID, error) {
+	x, err := c.conn(ctx, 0)
+	if err != nil {
+		return ServerID{}, err
+	}
+	return x.hi.Server, nil
+}
+
+// meant refuses what is for another run of the server.
+func (x *clientConn) meant(ctx context.Context, t Type) error {
+	if id, told := ctx.Value(serverKey{}).(ServerID); told && id != x.hi.Server {
+		return &unsent{&skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server", Err: ErrRestarted}}
+	}
 	return nil
 }

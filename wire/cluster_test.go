@@ -113,3 +113,34 @@ func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
 		}
 	}
 }
+
+// Calls that are for one run of a server are not sent to another one.
+func TestCallsForARunOfAServer(t *testing.T) {
+	t.Parallel()
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "a", 3)
+	id, err := c.ServerID(t.Context())
+	require.NoError(t, err)
+	lookup := func(ctx context.Context) (int, error) {
+		got, err := c.Lookup(ctx, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+		return got.Blocks, err
+	}
+	n, err := lookup(WithServer(t.Context(), id))
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	c.SetStrict()
+	other := WithServer(t.Context(), ServerID{1})
+	_, err = lookup(other)
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.ErrorIs(t, err, ErrRestarted)
+	_, err = c.Restore(other, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: ch.Scope, Keys: ch.Keys}}})
+	require.ErrorIs(t, err, ErrRestarted)
+	_, err = c.Events(other, skep.Cursor{}, false)
+	require.ErrorIs(t, err, ErrRestarted)
+	_, err = c.Delete(other, ch.Scope, ch.Keys)
+	require.ErrorIs(t, err, ErrRestarted)
+	n, err = lookup(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, n, "the connection goes on, and nothing was done")
+}

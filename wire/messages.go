@@ -55,7 +55,7 @@ func (m *hello) walk(c *coder) {
 type welcome struct {
 	Version    uint8
 	Features   uint32
-	Server     [16]byte // another one each time the server starts
+	Server     ServerID // another one each time the server starts
 	MaxBody    uint32
 	MaxPayload uint32
 	MaxKeys    uint32

@@ -9,8 +9,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/skepkv/skep"
 )
@@ -19,20 +17,14 @@ import (
 func validPort(what, at, addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	n, bad := strconv.ParseUint(port, 10, 16)
-	if err != nil || bad != nil || host == "" || n == 0 || len(addr) > MaxNameSize || !utf8.ValidString(addr) {
+	if err != nil || bad != nil || host == "" || n == 0 || len(addr) > MaxNameSize || !printable(addr) {
 		return skep.Invalidf(op, what+" address of "+at, fmt.Sprintf("%q", addr), "HOST:PORT with a port from 1 to 65535")
 	}
 	return nil
 }
 
-// validNew looks at a node that a cluster is to have: its addresses have to be those that others reach it at, and its
-// name is printed.
+// validNew looks at a node that a cluster is to have: its addresses have to be those that others reach it at.
 func validNew(n *Node) error {
-	for _, r := range n.Name {
-		if !unicode.IsPrint(r) {
-			return skep.Invalidf(op, "name of a node", fmt.Sprintf("%q", n.Name), "characters that can be printed")
-		}
-	}
 	path, local := strings.CutPrefix(n.Addr, "unix:")
 	host, port, err := net.SplitHostPort(n.Addr)
 	number, bad := strconv.ParseUint(port, 10, 16)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -59,6 +61,10 @@ type Map struct {
 
 	Replicas int `json:"replicas,omitempty" yaml:"replicas,omitempty"` // nodes that each block of a chain is put to; 0: 1
 	Acks     int `json:"acks,omitempty" yaml:"acks,omitempty"`         // that have to have it; 0: all where durable, else 1
+
+	// Grouped has chains go in groups though there is one node: it is set for good where there were several, and may be
+	// set where there are to be.
+	Grouped bool `json:"grouped,omitempty" yaml:"grouped,omitempty"`
 
 	// What follows is agreed on by the nodes, and is in no file.
 
@@ -118,6 +124,13 @@ const op = "cluster map"
 func Parse(b []byte) (*Map, error) {
 	if len(b) > MaxBytes {
 		return nil, skep.Invalidf(op, "size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
+	}
+	if b := bytes.TrimLeft(b, " \t\r\n"); len(b) > 0 && b[0] == '{' { // JSON, as nodes tell it, or else YAML's flow
+		var m Map
+		if strictly(b, &m) == nil {
+			m.fill()
+			return &m, m.Validate()
+		}
 	}
 	var m Map
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -184,9 +197,9 @@ func (m *Map) Validate() error {
 			return skep.Invalidf(op, "id of "+at, n.ID, "1 or more, and no other node's")
 		}
 		for _, text := range append([]string{n.Name, n.Addr}, n.Domain...) {
-			if text == "" || len(text) > MaxNameSize || !utf8.ValidString(text) {
+			if text == "" || len(text) > MaxNameSize || !printable(text) {
 				return skep.Invalidf(op, "name, address or domain of "+at, fmt.Sprintf("%q", text),
-					fmt.Sprintf("1 to %d bytes of UTF-8", MaxNameSize))
+					fmt.Sprintf("1 to %d bytes of UTF-8 that can be printed", MaxNameSize))
 			}
 		}
 		if names[n.Name] {
@@ -231,6 +244,14 @@ func (m *Map) Validate() error {
 	return m.validAgreed()
 }
 
+// printable says whether a text is UTF-8 that can be printed.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// Several says whether chains go in groups: there are several nodes, or there were, or there are to be.
+func (m *Map) Several() bool { return len(m.Nodes) > 1 || m.Grouped }
+
 // Node finds a node by its name.
 func (m *Map) Node(name string) (*Node, error) {
 	for i := range m.Nodes {
@@ -251,6 +272,8 @@ func (m *Map) Succeeds(was *Map) error {
 		return skep.Invalidf(op, "seed", m.Seed, fmt.Sprintf("%s, as in the last map", was.Seed))
 	case m.Group != was.Group:
 		return skep.Invalidf(op, "group", m.Group, fmt.Sprintf("%d, as in the last map", was.Group))
+	case was.Several() && !m.Several():
+		return skep.Invalidf(op, "grouped", false, "true, as there were several nodes: chains are stored in groups")
 	}
 	return nil
 }

@@ -105,6 +105,7 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 		return nil, skep.Invalidf(op, "epoch", uint64(m.Epoch)+1, uint32(math.MaxUint32))
 	}
 	next.Epoch++
+	next.Grouped = m.Several() || next.Several()
 	return next.checked()
 }
 
@@ -142,6 +143,7 @@ func (m *Map) found(c *Command) (*Map, error) {
 		}
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
+	next.Grouped = next.Several()
 	return next.checked()
 }
 

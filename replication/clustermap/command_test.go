@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -241,10 +242,10 @@ func FuzzApply(f *testing.F) {
 func TestANodeIsReachedAtItsAddresses(t *testing.T) {
 	t.Parallel()
 	for says, bad := range map[string][]Node{
-		"name of a node":         {{Name: "b\x1b[31m"}, {Name: "b\nc"}},
-		"address of node d":      {{Addr: "d"}, {Addr: ":7420"}, {Addr: "d:0"}, {Addr: "unix:"}, {Addr: "0.0.0.0:1"}},
-		"peer address of node d": {{Peer: "[::]:7440"}, {Peer: "0.0.0.0:7440"}},
-		"resp address of node d": {{RESP: "[::]:7421"}, {RESP: "0.0.0.0:7421"}},
+		"name, address or domain of node": {{Name: "b\x1b[31m"}, {Name: "b\nc"}},
+		"address of node d":               {{Addr: "d"}, {Addr: ":7420"}, {Addr: "d:0"}, {Addr: "unix:"}, {Addr: "0.0.0.0:1"}},
+		"peer address of node d":          {{Peer: "[::]:7440"}, {Peer: "0.0.0.0:7440"}},
+		"resp address of node d":          {{RESP: "[::]:7421"}, {RESP: "0.0.0.0:7421"}},
 	} {
 		for _, n := range bad {
 			if n.Name == "" {
@@ -265,4 +266,42 @@ func TestANodeIsReachedAtItsAddresses(t *testing.T) {
 			require.ErrorContains(t, err, says)
 		}
 	}
+}
+
+// Whatever text the nodes agree on, clients read the map, as it is.
+func TestEveryMapThatIsAgreedOnIsRead(t *testing.T) {
+	t.Parallel()
+	for _, domain := range []string{"rack 1", "Gestell-ß", "\"{a: b}\"", "a: b # c", "rack\u007f", "rack\u0081", "rack\ufffe", "a\u0085b"} {
+		n := Node{Name: "d", Addr: "d:7420", Peer: "d:7440", Domain: []string{domain}}
+		next, err := agreed(t).Apply(&Command{Do: AddNode, Node: &n})
+		if strings.ContainsFunc(domain, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			require.ErrorIs(t, err, skep.Invalid, "%q", domain)
+			continue
+		}
+		require.NoError(t, err)
+		text, err := next.Public().Encode()
+		require.NoError(t, err)
+		got, err := Parse(text)
+		require.NoError(t, err)
+		require.Equal(t, next.Public(), got)
+	}
+}
+
+// Where there were two nodes chains are in groups, and the map says so when one of them is gone.
+func TestAMapRemembersThatThereWereSeveralNodes(t *testing.T) {
+	t.Parallel()
+	m := agreed(t)
+	require.True(t, m.Grouped)
+	m.Grouped = false // as a version before this one has agreed
+	for len(m.Nodes) > 1 {
+		was := m
+		var err error
+		m, err = was.Apply(&Command{Do: RemoveNode, Name: was.Nodes[0].Name})
+		require.NoError(t, err)
+		require.NoError(t, m.Succeeds(was))
+		require.True(t, m.Public().Several())
+	}
+	next := *m
+	next.Epoch, next.Grouped = m.Epoch+1, false
+	require.ErrorContains(t, next.Succeeds(m), "grouped")
 }

@@ -1,0 +1,93 @@
+package replication
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// A node that has not heard of the map yet is asked again: it is about to.
+func TestANodeThatIsBehindIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	c.nodes[1].behind.Store(2)
+	require.Equal(t, Repaired{Blocks: 16, Copied: 8, Bytes: 8 * 300}, c.repair(), "of both nodes")
+	require.Zero(t, c.nodes[1].behind.Load())
+}
+
+// A block that a node cannot read is counted, and what follows it is sent.
+func TestWhatFollowsADamagedBlockIsSent(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 8), skep.Durable, storetest.Config{})
+	keys := chainOf(1, 8)
+	c.nodes[1].down.Store(true)
+	c.put(keys, 0, 8)
+	c.nodes[1].down.Store(false)
+	for damaged := range keys {
+		require.NoError(t, c.nodes[1].Store.Purge(t.Context(), skep.Purge{Namespace: 1}))
+		c.nodes[0].damaged.Store(&keys[damaged])
+		sum := c.repair()
+		require.EqualValues(t, 7, sum.Copied)
+		require.EqualValues(t, 1, sum.Unread)
+		has := c.keysOf(1)
+		require.Len(t, has, 7)
+		require.False(t, has[keys[damaged]])
+	}
+	c.nodes[0].damaged.Store(nil)
+	require.EqualValues(t, 1, c.repair().Copied)
+	c.whole(keys)
+}
+
+// What a node cannot read it does not send.
+func TestADamagedBlockIsNotSent(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	c.nodes[0].spoilt.Store(true)
+	require.Equal(t, Repaired{Blocks: 8, Unread: 8}, c.repair())
+	require.Empty(t, c.keysOf(1))
+	c.nodes[0].spoilt.Store(false)
+	require.EqualValues(t, 8, c.repair().Copied)
+}
+
+// unlisted is a Store that cannot say what one of its namespaces has.
+type unlisted struct {
+	*memstore.Store
+	space skep.NamespaceID
+}
+
+func (u unlisted) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (
+	[]skep.StoredBlock, uint64, error) {
+	if space == u.space {
+		return nil, 0, &skep.Error{Op: "list blocks", Kind: skep.Damaged}
+	}
+	return u.Store.ListBlocks(ctx, space, group, from, n)
+}
+
+// Where a node cannot say what one namespace has, the others are repaired, and the error is told then.
+func TestOneNamespaceDoesNotEndARepair(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	second, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "second", Shape: shape, Chained: true})
+	require.NoError(t, err)
+	c.nodes[1].down.Store(true)
+	c.put(chainOf(1, 8), 0, 8)
+	c.ns = second
+	c.put(chainOf(2, 8), 0, 8)
+	c.nodes[1].down.Store(false)
+	c.nodes[0].Store = unlisted{c.nodes[0].Store.(*memstore.Store), 1}
+	sum, err := c.of[0].Repair(t.Context(), RepairOptions{Keeper: c.keepers[0]})
+	require.ErrorIs(t, err, skep.Damaged)
+	require.EqualValues(t, 8, sum.Copied)
+	require.Len(t, c.keysOf(1), 8)
+}
