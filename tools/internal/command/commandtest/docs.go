@@ -56,3 +56,18 @@ func FlagsAreDocumented(t *testing.T, page string, p *command.Program, elsewhere
 	}
 	walk(p.Root())
 }
+
+// CommandsAreDocumented requires that the page has a section of each command's name, and that --help says what each
+// flag means: such a page leaves the flags to it.
+func CommandsAreDocumented(t *testing.T, page string, p *command.Program) {
+	doc := sections(t, page)
+	for _, c := range p.Root().Commands() {
+		if c.Hidden || c.Name() == "help" || c.Name() == "completion" || c.Name() == "version" {
+			continue
+		}
+		assert.NotEmpty(t, doc[c.CommandPath()], c.CommandPath())
+		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			assert.True(t, f.Hidden || f.Usage != "", "%s --%s", c.CommandPath(), f.Name)
+		})
+	}
+}
