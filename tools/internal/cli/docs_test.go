@@ -17,11 +17,17 @@ func TestDocsEveryResultHasASchema(t *testing.T) {
 
 func TestEveryFlagIsDocumented(t *testing.T) {
 	t.Parallel()
-	calls := "Commands on a running server" // which have their flags in common
-	commandtest.FlagsAreDocumented(t, docPath, &Program, map[string]string{"skep put": calls, "skep get": calls, "skep del": calls, "skep ls": calls,
-		"skep ns list": calls, "skep ns show": calls, "skep ns delete": calls, "skep purge": calls, "skep status": calls, "skep top": calls,
-		"skep config show": "skep serve", "skep cluster status": calls, "skep cluster set": calls, "skep cluster remove": calls,
-		"skep cluster repair": calls, "skep doctor keys": calls})
+	calls, stores := "Commands on a running server", "Commands on a store" // which have their flags in common
+	elsewhere := map[string]string{"skep config show": "skep serve"}
+	for _, path := range []string{"put", "get", "del", "ls", "ns list", "ns show", "ns delete", "purge", "status", "top", "doctor keys",
+		"cluster add", "cluster status", "cluster set", "cluster remove", "cluster repair"} {
+		elsewhere["skep "+path] = calls
+	}
+	for _, path := range []string{"verify", "rebuild", "scrub", "compact", "namespace delete", "device list", "device add", "device drain",
+		"device remove", "device replace", "recluster", "support"} {
+		elsewhere["skep "+path] = stores
+	}
+	commandtest.FlagsAreDocumented(t, docPath, &Program, elsewhere)
 }
 
 func TestDocsExamplesAreCommands(t *testing.T) {
