@@ -18,13 +18,14 @@ func TestDocsEveryResultHasASchema(t *testing.T) {
 func TestEveryFlagIsDocumented(t *testing.T) {
 	t.Parallel()
 	calls, stores := "Commands on a running server", "Commands on a store" // which have their flags in common
-	elsewhere := map[string]string{"skep config show": "skep serve"}
+	elsewhere := map[string]string{"skep config show": "skep serve", "skep size": commandtest.InHelp, "skep demo": commandtest.InHelp,
+		"skep cluster demo": commandtest.InHelp}
 	for _, path := range []string{"put", "get", "del", "ls", "ns list", "ns show", "ns delete", "purge", "status", "top", "doctor keys",
 		"cluster add", "cluster status", "cluster set", "cluster remove", "cluster repair"} {
 		elsewhere["skep "+path] = calls
 	}
 	for _, path := range []string{"verify", "rebuild", "scrub", "compact", "namespace delete", "device list", "device add", "device drain",
-		"device remove", "device replace", "recluster", "support"} {
+		"device remove", "device replace", "inspect clusters", "recluster", "support"} {
 		elsewhere["skep "+path] = stores
 	}
 	commandtest.FlagsAreDocumented(t, docPath, &Program, elsewhere)

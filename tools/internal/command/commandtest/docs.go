@@ -29,8 +29,12 @@ func sections(t *testing.T, page string) map[string]string {
 	return out
 }
 
+// InHelp stands for the section of commands whose flags the page leaves to --help.
+const InHelp = "--help"
+
 // FlagsAreDocumented requires that the page has each flag of each command that is shown, in a section of the
-// command's name, or of words that it begins with. elsewhere says where else flags of a command may be.
+// command's name, or of words that it begins with. elsewhere says where else flags of a command may be; where it says
+// InHelp, the page has a section without them, and --help has their meaning.
 func FlagsAreDocumented(t *testing.T, page string, p *command.Program, elsewhere map[string]string) {
 	doc := sections(t, page)
 	var walk func(c *cobra.Command)
@@ -44,6 +48,11 @@ func FlagsAreDocumented(t *testing.T, page string, p *command.Program, elsewhere
 		path := c.CommandPath()
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Name == "help" || f.Hidden {
+				return
+			}
+			if elsewhere[path] == InHelp {
+				assert.NotEmpty(t, doc[path], path)
+				assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
 				return
 			}
 			text := doc[elsewhere[path]]
