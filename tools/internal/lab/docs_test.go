@@ -15,7 +15,7 @@ func TestDocsEveryResultHasASchema(t *testing.T) {
 	commandtest.PrintsHaveSchemas(t, &Program, Results, "skep-bench help")
 }
 
-func TestDocsEveryCommandHasASection(t *testing.T) {
+func TestDocsEveryCommandIsDocumented(t *testing.T) {
 	t.Parallel()
 	commandtest.CommandsAreDocumented(t, docPath, &Program)
 }
