@@ -50,15 +50,15 @@ func FlagsAreDocumented(t *testing.T, page string, p *command.Program, elsewhere
 			if f.Name == "help" || f.Hidden {
 				return
 			}
-			if elsewhere[path] == InHelp {
-				assert.NotEmpty(t, doc[path], path)
-				assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
-				return
-			}
 			text := doc[elsewhere[path]]
 			text += doc[path+" FILE"]
 			for words := strings.Fields(path); len(words) > 0; words = words[:len(words)-1] {
 				text += doc[strings.Join(words, " ")]
+			}
+			if elsewhere[path] == InHelp {
+				assert.NotEmpty(t, text, path)
+				assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
+				return
 			}
 			assert.Contains(t, text, "| `--"+f.Name+"` |", "%s --%s", path, f.Name)
 		})
