@@ -119,7 +119,7 @@ func (k *Keeper) Status() KeeperStatus {
 var (
 	loanLabels    = []string{"socket", "lender"}
 	descLoanUnits = prometheus.NewDesc("skep_gpu_loan_units", "Units of a lender's arena that this process may use.", loanLabels, nil)
-	descLoanEpoch = prometheus.NewDesc("skep_gpu_loan_epoch", "Number of the agreement about them.", loanLabels, nil)
+	descLoanEpoch = prometheus.NewDesc("skep_gpu_loan_epoch", "Number of the agreement with a lender.", loanLabels, nil)
 	descLoanLost  = prometheus.NewDesc("skep_gpu_loan_lenders_lost_total", "Lenders that ended while this process borrowed from them.", loanLabels[:1], nil)
 )
 

@@ -123,7 +123,7 @@ var (
 	descBytes    = prometheus.NewDesc("skep_gpu_arena_bytes", "Bytes of a lender's arena.", labels, nil)
 	descEpoch    = prometheus.NewDesc("skep_gpu_border_moves_total", "Moves of the border.", labels, nil)
 	descReclaims = prometheus.NewDesc("skep_gpu_reclaims_total", "Moves of the border that waited for a borrower.", labels, nil)
-	descReclaim  = prometheus.NewDesc("skep_gpu_reclaim_seconds_total", "Time they waited.", labels, nil)
+	descReclaim  = prometheus.NewDesc("skep_gpu_reclaim_seconds_total", "Time that moves of the border waited.", labels, nil)
 	descEnded    = prometheus.NewDesc("skep_gpu_borrowers_ended_total", "Borrowers with memory whose process ended, by why.", []string{"arena", "why"}, nil)
 	descLent     = prometheus.NewDesc("skep_gpu_borrower_units", "Units a borrower may be using.", []string{"arena", "borrower", "number"}, nil)
 )

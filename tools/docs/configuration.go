@@ -14,24 +14,22 @@ const configurationHead = `# Settings of skep serve
 
 <!-- Written by tools/docs from the code: make docs writes it anew. -->
 
-A setting comes from the YAML file (` + "`--config FILE`, or `SKEP_CONFIG`" + `), from the environment, or from a flag. The
-environment overrides the file, and a flag overrides both. Sizes are written ` + "`4096`, `64KiB`, `1.5GiB` or `2GB`" + `;
-durations ` + "`10s` or `1m30s`" + `. ` + "`none`" + ` turns a listener off.
+A setting comes from a flag, else from the environment, else from the YAML file (` + "`--config FILE`, or `SKEP_CONFIG`" + `).
+Its variable is ` + "`SKEP_` and its path in capitals: `SKEP_STORE_DRAM_BYTES` is `store.dram_bytes`" + `. An unknown setting of
+the file is refused, and so is a variable that begins like a setting's or differs from one by a letter or two; those
+that ` + "`token_env` or `encryption_key_env`" + ` name, and those that Kubernetes makes of services, are left alone. Sizes are
+` + "`4096`, `64KiB`, `1.5GiB` or `2GB`, durations `10s` or `1m30s`" + `.
 
-A variable that begins like a setting's (` + "`SKEP_STORE_`" + `), or differs from one by a letter or two, and is none is refused,
-as an unknown setting of the file is. Variables that ` + "`token_env`" + ` or ` + "`encryption_key_env`" + ` name, and those that Kubernetes
-makes of services, are left alone.
+` + "`skep config show`" + ` prints every setting as it would be used, with its meaning, as a file to begin with; it names every
+problem at once. A file has at most 1 MiB, 65,536 values and 10,000 credentials.
 
-` + "`skep config show`" + ` prints every setting as it would be used, with its meaning, as a file to begin with, and
-tells every problem at once. A file has at most 1 MiB, 65,536 values and 10,000 credentials.
-
-SIGHUP has a running server read the file again. It takes over credentials, tenants with their limits and shares, and
-keys. Each other setting that changed is named in the log: it needs a restart.
+On SIGHUP a running server reads the file again. It takes over credentials, tenants with their limits and shares, and
+keys. Any other setting that changed needs a restart, and the log names it.
 
 ## Settings
 
-| setting | default | flag | environment | meaning |
-|---|---|---|---|---|
+| setting, flag | default | meaning |
+|---|---|---|
 `
 
 const configurationTail = `
@@ -57,7 +55,7 @@ Each entry of ` + "`credentials`" + ` has exactly one of the last five fields. [
 
 | field | meaning |
 |---|---|
-| ` + "`share`" + ` | bytes stored up to which the tenant's blocks are not the first to go; it refuses nothing. ` + "`bytes`" + ` is its old name |
+| ` + "`share`" + ` | bytes stored up to which the tenant's blocks are not evicted first; it refuses nothing. ` + "`bytes`" + ` is its old name |
 | ` + "`requests_per_second`" + ` | calls a second |
 | ` + "`bytes_per_second`" + ` | payload a second, in both directions |
 | ` + "`connections`" + ` | connections at once |
@@ -95,14 +93,14 @@ func settings(b *strings.Builder, prefix string, n *yaml.Node, flags map[string]
 			settings(b, path+".", value, flags)
 			continue
 		}
-		env, is := "`SKEP_"+strings.ToUpper(strings.ReplaceAll(path, ".", "_"))+"`", "`"+value.Value+"`"
-		switch {
-		case value.Kind == yaml.MappingNode, path == "credentials":
-			env, is = "", ""
-		case value.Value == "":
+		is, name := "`"+value.Value+"`", "`"+path+"`"
+		if value.Kind == yaml.MappingNode || path == "credentials" || value.Value == "" {
 			is = ""
 		}
+		if flag := flags[path]; flag != "" {
+			name += ", " + flag
+		}
 		doc := strings.TrimSpace(strings.ReplaceAll(key.HeadComment, "# ", ""))
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", path, is, flags[path], env, doc)
+		fmt.Fprintf(b, "| %s | %s | %s |\n", name, is, doc)
 	}
 }

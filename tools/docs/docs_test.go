@@ -90,11 +90,11 @@ func TestDocsMetricsFindsEveryWayOfDescribing(t *testing.T) {
 	t.Parallel()
 	text := page(t, "docs/reference/metrics.md")
 	for _, row := range []string{
-		"| `skep_blocks` | gauge |  | Blocks stored |",
-		"| `skep_device_bytes_total` | counter | `device`, `direction` |",
-		"| `skep_call_duration_seconds` | histogram | `protocol`, `call`, `outcome` |",
-		"| `skep_gpu_loan_units` | gauge | `socket`, `lender` |",
-		"| `skep_gpu_loan_lenders_lost_total` | counter | `socket` |",
+		"| `skep_blocks` | Blocks stored |",
+		"| `skep_device_bytes_total{device,direction}` |",
+		"| `skep_call_duration_seconds{protocol,call,outcome}` | Histogram: time",
+		"| `skep_gpu_loan_units{socket,lender}` |",
+		"| `skep_gpu_loan_lenders_lost_total{socket}` |",
 	} {
 		assert.Contains(t, text, row)
 	}

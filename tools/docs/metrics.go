@@ -15,9 +15,10 @@ const metricsHead = `# Metrics
 
 <!-- Written by tools/docs from the code: make docs writes it anew. -->
 
-` + "`skep serve`" + ` answers at ` + "`/metrics`" + ` in Prometheus' text format; ` + "`skep-gpu lend`" + ` and ` + "`skep-gpu serve`" + ` do with
-` + "`--metrics`" + `. A program that embeds a store registers the store's own metrics with ` + "`store.Options.Registerer`" + `. A counter
-with labels appears once it has counted something. [Monitor a server](../howto/monitor.md) says which to watch.
+` + "`skep serve`" + ` answers at ` + "`/metrics`" + ` in Prometheus' text format, ` + "`skep-gpu lend`" + ` and ` + "`skep-gpu serve`" + ` with
+` + "`--metrics`" + `; a program that embeds a store registers its metrics with ` + "`store.Options.Registerer`" + `. Names that end in
+` + "`_total`" + ` are counters, and appear once they have counted something where they have labels; others are gauges, unless a
+histogram is named. Labels are in braces. [Monitor a server](../howto/monitor.md) says which to watch.
 `
 
 // groups are the page's parts: packages by directory, and what their metrics are of.
@@ -27,7 +28,10 @@ var groups = []struct{ title, text, dirs string }{
 	{"Of GPU memory", "`skep-gpu` has these. They have been seen on a simulated GPU only.", "gpu gpu/loan"},
 }
 
-type metric struct{ name, kind, labels, help string }
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
 
 // metrics is the page of metrics.
 func metrics(root string) (string, error) {
@@ -43,12 +47,34 @@ func metrics(root string) (string, error) {
 			list = append(list, found...)
 		}
 		slices.SortFunc(list, func(a, b metric) int { return strings.Compare(a.name, b.name) })
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.title, g.text)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| metric | meaning |\n|---|---|\n", g.title, g.text)
 		for _, m := range list {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, strings.TrimSuffix(m.help, "."))
+			labels, help := "", strings.TrimSuffix(m.help, ".")
+			if len(m.labels) > 0 {
+				labels, help = "{"+strings.Join(m.labels, ",")+"}", withoutLabels(help, m.labels)
+			}
+			if m.kind == "histogram" {
+				help = "Histogram: " + strings.ToLower(help[:1]) + help[1:]
+			}
+			fmt.Fprintf(&b, "| `%s%s` | %s |\n", m.name, labels, help)
 		}
 	}
 	return b.String(), nil
+}
+
+// withoutLabels is a help text without an end such as ", by tenant and result" that only repeats the labels.
+func withoutLabels(help string, labels []string) string {
+	text, by, found := strings.Cut(help, ", by ")
+	words := strings.FieldsFunc(by, func(r rune) bool { return r == ' ' || r == ',' })
+	for _, w := range words {
+		if w != "and" && !slices.Contains(labels, w) {
+			return help
+		}
+	}
+	if !found {
+		return help
+	}
+	return text
 }
 
 // metricsOf lists the metrics that the package in dir describes: calls of prometheus.NewDesc, of a function desc in
@@ -135,10 +161,7 @@ func described(call *ast.CallExpr, lists map[string][]string) (metric, bool) {
 }
 
 func newMetric(name, kind string, labels []string, help string) metric {
-	for i, l := range labels {
-		labels[i] = "`" + l + "`"
-	}
-	return metric{name, kind, strings.Join(labels, ", "), strings.ReplaceAll(help, "|", "\\|")}
+	return metric{name, kind, strings.ReplaceAll(help, "|", "\\|"), labels}
 }
 
 func kindOf(name string) string {

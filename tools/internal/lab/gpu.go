@@ -15,9 +15,6 @@ func (a *app) benchElastic() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "elastic",
 		Short: "move the border between lent and own GPU memory, block-major and layer-major",
-		Long: `The block-major arena is the one the GPU tier uses; a move changes who may allocate and copies
-nothing. The layer-major pool beside it is one in host memory, whose layers have to be moved: its
-slots are --slot-bytes, far below a real one, so its times are a lower bound.`,
 	}
 	a.common(cmd, &o.Common)
 	cmd.Flags().IntSliceVar(&o.Blocks, "blocks", []int{10, 100, 1000, 10_000, 100_000, 1_000_000}, "blocks of the arena; several numbers give rows each")

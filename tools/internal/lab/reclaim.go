@@ -27,9 +27,7 @@ func (a *app) benchReclaim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reclaim",
 		Short: "take lent GPU memory back from borrowers at work, and kill borrowers and lenders",
-		Long: `Simulated GPUs: processes, sockets, locks and the scheduler are real, copies take what the simulation
-takes to carry them out. skep-gpu bench reclaim is the same on a GPU.`,
-		Args: command.NoArgs,
+		Args:  command.NoArgs,
 	}
 	cmd.Flags().IntVar(&o.Moves, "moves", 1000, "units taken back, one after the other, from a borrower that restores from them all the time")
 	cmd.Flags().IntVar(&o.Kills, "kills", 50, "borrowers that are killed, and as many lenders")

@@ -17,7 +17,7 @@ type Config struct {
 	RESP   string `yaml:"resp" flag:"resp" doc:"HOST:PORT of RESP, for everything that speaks Redis; none: no RESP"`
 	HTTP   string `yaml:"http" flag:"http" doc:"HOST:PORT of the HTTP API, metrics and console; none: no HTTP"`
 
-	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: it is of none"`
+	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: none, or dir is a node's (skep cluster init, add)"`
 	Node    string `yaml:"node" flag:"node" doc:"name of the node that this server is, of those in cluster; where listen is the default, it listens at the node's address"`
 
 	Peers PeersConfig `yaml:"peers" doc:"connections between the nodes of a cluster that agree on its map (skep cluster init)"`
@@ -60,15 +60,15 @@ type TLSConfig struct {
 // PeersConfig is how nodes reach each other. Files are read again when they change.
 type PeersConfig struct {
 	Listen string `yaml:"listen" flag:"peer-listen" doc:"HOST:PORT where other nodes reach this one; empty: the peer address that it was founded or added with"`
-	Cert   string `yaml:"cert" doc:"certificate chain, PEM, by which this node is known to the others and they know it: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
+	Cert   string `yaml:"cert" doc:"certificate chain, PEM, of this node: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
 	Key    string `yaml:"key" doc:"its private key, PEM"`
 	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 
-	TokenFile string `yaml:"token_file" doc:"token that this node shows the others where it sends them copies or serves RESP from the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB and FLUSHALL, at every node; empty: none, while there are no credentials"`
+	TokenFile string `yaml:"token_file" doc:"token that this node shows the others, to send copies and serve RESP of the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB and FLUSHALL, at every node; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
-	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others which should have them and do not; 0: it sends none"`
-	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes and when another node was started; at least 1s"`
+	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`
+	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes or another node was started; at least 1s"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,

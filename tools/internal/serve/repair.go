@@ -209,7 +209,7 @@ type repairMetrics struct{ r *repairer }
 var (
 	descRepairCopies = prometheus.NewDesc("skep_repair_copies_total",
 		"Copies sent to nodes that should have had them.", nil, nil)
-	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total", "Payload of them.", nil, nil)
+	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total", "Payload of copies sent to nodes that should have had them.", nil, nil)
 	descRepairLacks = prometheus.NewDesc("skep_repair_missing",
 		"Copies that nodes should have and did not take when the last repair sent them.", []string{"why"}, nil)
 	descRepairStrays = prometheus.NewDesc("skep_repair_strays",
