@@ -126,7 +126,7 @@ line of JSON once the units are this side's; the input's end ends it:
 	units.SizeVar(f, &o.Unit.LenderBlock, "lender-block", elastic.Granule, "bytes of this side's blocks")
 	units.SizeVar(f, &o.Unit.BorrowerBlock, "borrower-block", elastic.Granule, "bytes of borrowers' blocks")
 	f.DurationVar(&o.Lease, "lease", time.Second, "how long a borrower may be silent")
-	f.DurationVar(&o.Reclaim, "reclaim", 250*time.Millisecond, "how long it has to give back")
+	f.DurationVar(&o.Reclaim, "reclaim", 250*time.Millisecond, "how long it has to give back; then its process is killed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Unit.LenderBlock < 1 || o.Unit.BorrowerBlock < 1 {
 			return skep.Invalidf("skep-gpu lend", "bytes of blocks", fmt.Sprint(o.Unit.LenderBlock, " ", o.Unit.BorrowerBlock), "1 or more")
@@ -238,7 +238,7 @@ func serveCommand(out io.Writer) *cobra.Command {
 	f.StringVar(&token, "token", "", "for the server behind")
 	f.StringVar(&listen, "listen", "", "path of the Unix socket to serve at (required)")
 	f.IntVar(&o.Local, "local", 0, "blocks kept in the GPU's own memory")
-	units.SizeVar(f, &o.BlockBytes, "block-size", elastic.Granule, "bytes of the largest block kept", "block-bytes")
+	units.SizeVar(f, &o.BlockBytes, "block-size", elastic.Granule, "bytes of the largest block kept: the lender's --borrower-block", "block-bytes")
 	f.DurationVar(&o.Timeout, "timeout", time.Second, "how long the GPU may take for one copy; after that its memory is used no more")
 	f.StringArrayVar(&borrow, "borrow", nil, "socket of a lender; can be given several times")
 	f.IntVar(&lenders, "lender-gpu", 1, "number of the lenders' GPU")
