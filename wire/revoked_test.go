@@ -97,6 +97,38 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 	require.EqualValues(t, 1, asked.Load())
 }
 
+// A node of a cluster is told of another whether it was opened anew and has room, and no more: it has the right write for
+// every tenant. Who may only read, or write as one tenant, is told nothing.
+func TestWhatANodeIsToldOfAnother(t *testing.T) {
+	t.Parallel()
+	const nodes, looks = "the token of the nodes", "a token that sees all"
+	credential := func(token string, rights auth.Rights) auth.Credential {
+		h, err := auth.TokenHash(token)
+		require.NoError(t, err)
+		return auth.Credential{Name: token, Tenant: auth.AnyTenant, Rights: rights, TokenSHA256: h}
+	}
+	p := protect(t, directory(t, credential(nodes, auth.Read|auth.Write), credential(looks, auth.Read)))
+	as := func(token string) *Client {
+		o := p.options()
+		o.Token, o.Strict = token, true
+		return p.dial(t, o)
+	}
+	whole, err := as(operator).Stats(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, whole.Blocks)
+	told, err := as(nodes).Stats(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, skep.Stats{Opened: whole.Opened, State: whole.State, CapacityBytes: whole.CapacityBytes,
+		DeviceBytes: whole.DeviceBytes, FreeGroups: whole.FreeGroups, Groups: whole.Groups, Evicted: whole.Evicted}, told)
+	for _, token := range []string{looks, tokenWriter} {
+		_, err = as(token).Stats(t.Context())
+		require.ErrorIs(t, err, skep.Denied, token)
+	}
+	_, err = as(nodes).Admin(t.Context(), "jobs", json.RawMessage("{}"))
+	require.ErrorIs(t, err, skep.Denied)
+	require.Zero(t, p.admin)
+}
+
 // An operator who renews a tenant's lease does not take it away: the tenant renews and releases it as before.
 func TestRenewalByAnOperatorTakesNoLeaseAway(t *testing.T) {
 	t.Parallel()

@@ -227,20 +227,22 @@ func all(n int) (keys []any) {
 	return keys
 }
 
+// credential is a way in of a tenant, by a token.
+func credential(t *testing.T, tenant, token string, rights ...string) CredentialConfig {
+	h, err := auth.TokenHash(token)
+	require.NoError(t, err)
+	return CredentialConfig{Name: token, Tenant: tenant, Rights: rights, TokenSHA256: fmt.Sprintf("%x", h)}
+}
+
 // With credentials the nodes show each other a token. A tenant is the same one at every node, and nobody else's values
 // are his.
 func TestRedisOfACluster(t *testing.T) {
 	t.Parallel()
 	const mine, yours, nodes = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00"
 	token := write(t, "token", nodes+"\n")
-	credential := func(name, tenant, token string, rights ...string) CredentialConfig {
-		h, err := auth.TokenHash(token)
-		require.NoError(t, err)
-		return CredentialConfig{Name: name, Tenant: tenant, Rights: rights, TokenSHA256: fmt.Sprintf("%x", h)}
-	}
 	with := func(c *Config) {
-		c.Credentials = []CredentialConfig{credential("mine", "mine", mine, "read", "write"),
-			credential("yours", "yours", yours, "read", "write"), credential("nodes", auth.AnyTenant, nodes, "read", "write")}
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
+			credential(t, "yours", yours, "read", "write"), credential(t, auth.AnyTenant, nodes, "read", "write")}
 	}
 	r := newRing(t, 2, func(c *Config) {
 		with(c)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // A node whose drives were replaced has its copies again, sent by the others, and then it is enough by itself. Asked,
@@ -121,41 +121,46 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 }
 
 // A node that was away, and is back with what it had, is filled by the others although their next look is an hour away.
+// The nodes need no more rights for it than are documented, of cache blocks neither.
 func TestANodeThatCameBackIsFilled(t *testing.T) {
 	t.Parallel()
+	const mine, nodes, all = "token-of-tenant-mine", "token-of-the-nodes-00", "token-of-an-operator"
+	token := write(t, "token", nodes)
 	r := newRingOf(t, 2, 2, func(c *Config) {
-		c.RESP, c.HTTP = None, "127.0.0.1:0"
-		c.Peers.RepairEvery = Duration(time.Hour)
+		c.RESP, c.Peers.TokenFile, c.Peers.RepairEvery = None, token, Duration(time.Hour)
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
+			credential(t, auth.AnyTenant, nodes, "read", "write"), credential(t, auth.AnyTenant, all, "read", "admin")}
 	})
-	st, err := replication.Connect(wire.Options{Addr: "unix:" + r.configs[0].Unix})
+	st, err := replication.Connect(wire.Options{Addr: "unix:" + r.configs[0].Unix, Token: mine})
 	require.NoError(t, err)
 	defer st.Close()
-	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
-		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "mine", Name: "n", Chained: true,
+		Class: skep.Cache, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
 	require.NoError(t, err)
-	ended := func() bool {
-		res, err := http.Get("http://" + r.nodes[0].at("http") + "/metrics")
-		if err != nil {
-			return false
-		}
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		return err == nil && !bytes.Contains(text, []byte("skep_repair_ended_timestamp_seconds 0\n"))
-	}
-	require.Eventually(t, ended, time.Minute, 10*time.Millisecond, "after its start a node repairs")
+	zero := r.operator(0, all)
+	require.Eventually(t, func() bool {
+		s, err := askRepair(t.Context(), zero)
+		return err == nil && s.Runs > 0
+	}, time.Minute, 10*time.Millisecond, "after its start a node repairs")
 	require.NoError(t, r.nodes[1].stop())
 	key := skep.KeyOf([]byte("k"))
 	res, err := ns.Put(t.Context(), []skep.Key{key}, 0, []byte("v"))
 	require.NoError(t, err)
 	require.Equal(t, skep.Committed, res[0].Outcome)
 	r.nodes[1] = start(t, r.configs[1], Options{Again: r.again[1]})
-	one, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[1].Unix})
-	require.NoError(t, err)
-	defer one.Close()
+	one := r.operator(1, all)
 	require.Eventually(t, func() bool {
 		st, err := one.Stats(t.Context())
 		return err == nil && st.Blocks == 1
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// operator is a client of one node.
+func (r *ring) operator(i int, token string) *wire.Client {
+	c, err := wire.Dial(r.Context(), wire.Options{Addr: "unix:" + r.configs[i].Unix, Token: token})
+	require.NoError(r, err)
+	r.Cleanup(func() { c.Close() })
+	return c
 }
 
 // askRepair is how a node's repair stands.
