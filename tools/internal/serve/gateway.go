@@ -141,10 +141,11 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		}
 		c, err := wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
 			Conns: gatewayConns, Log: log})
-		if err == nil {
-			s.others.met(n.ID, c)
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		s.others.met(n.ID, c)
+		return &peer{c, n.Name, s.c.Peers.TokenFile}, nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
 	for _, n := range m.Nodes {
@@ -158,6 +159,35 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		s.others.whole = s.whole
 	}
 	return err
+}
+
+// peer is another node's Store. Where the token that it is shown lacks a right, the error names the token: whoever made
+// the call may well have that right, and knows nothing of the nodes' token.
+type peer struct {
+	*wire.Client
+	node, token string // the node's name, and the file with the token
+}
+
+// Unwrap gives the Store.
+func (p *peer) Unwrap() skep.Store { return p.Client }
+
+// Purge implements skep.Deleter.
+func (p *peer) Purge(ctx context.Context, x skep.Purge) error {
+	return p.admin("purge", p.Client.Purge(ctx, x))
+}
+
+// DeleteNamespace implements skep.Namespacer.
+func (p *peer) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	return p.admin("delete namespace", p.Client.DeleteNamespace(ctx, id))
+}
+
+// admin is the error of a call that needs the right admin.
+func (p *peer) admin(op string, err error) error {
+	if skep.KindOf(err) != skep.Denied {
+		return err
+	}
+	return &skep.Error{Op: op, Kind: skep.Denied, Field: "peers.token_file", Value: p.token,
+		Limit: "a token that has the right admin of tenant '*' at node " + p.node, Err: err}
 }
 
 // far says whether an address is another machine's.

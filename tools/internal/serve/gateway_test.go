@@ -238,11 +238,12 @@ func credential(t *testing.T, tenant, token string, rights ...string) Credential
 // are his.
 func TestRedisOfACluster(t *testing.T) {
 	t.Parallel()
-	const mine, yours, nodes = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00"
+	const mine, yours, nodes, all = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00", "token-of-mine-for-all"
 	token := write(t, "token", nodes+"\n")
 	with := func(c *Config) {
 		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
-			credential(t, "yours", yours, "read", "write"), credential(t, auth.AnyTenant, nodes, "read", "write")}
+			credential(t, "yours", yours, "read", "write"), credential(t, "mine", all, "read", "write", "admin"),
+			credential(t, auth.AnyTenant, nodes, "read", "write")}
 	}
 	r := newRing(t, 2, func(c *Config) {
 		with(c)
@@ -258,6 +259,13 @@ func TestRedisOfACluster(t *testing.T) {
 		_, err = other.Get(t.Context(), fmt.Sprint("k", i))
 		require.ErrorIs(t, err, redistest.ErrNil)
 	}
+
+	// A flush reaches all of the tenant at the other nodes by the right admin, which their token lacks.
+	chief := r.client(0, all)
+	require.NoError(t, chief.Set(t.Context(), "k", "v", 0))
+	_, err := chief.Do(t.Context(), "FLUSHDB")
+	require.ErrorContains(t, err, "peers.token_file")
+	require.ErrorContains(t, err, "the right admin of tenant '*' at node b")
 
 	c := local(t)
 	c.Cluster, c.Node = r.file, "a"

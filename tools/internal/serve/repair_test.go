@@ -155,6 +155,39 @@ func TestANodeThatCameBackIsFilled(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// Whoever deletes a namespace that a repair has given to another node is told where it is left, and by which right of
+// the nodes' token it would not be. The next deletion finds it there.
+func TestADeletionThatTheNodesTokenMayNotPassOn(t *testing.T) {
+	t.Parallel()
+	const mine, nodes = "token-of-tenant-mine", "token-of-the-nodes-00"
+	token := write(t, "token", nodes)
+	r := newRingOf(t, 2, 2, func(c *Config) {
+		c.RESP, c.Peers.TokenFile, c.Peers.RepairEvery = None, token, Duration(time.Second)
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write", "admin"),
+			credential(t, auth.AnyTenant, nodes, "read", "write")}
+	})
+	zero, one := r.operator(0, mine), r.operator(1, mine)
+	ns, err := skep.OpenNamespace(t.Context(), zero, skep.NamespaceSpec{Tenant: "mine", Name: "n", Chained: true,
+		Class: skep.Durable, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	require.NoError(t, err)
+	_, err = ns.Put(t.Context(), []skep.Key{skep.KeyOf([]byte("k"))}, 0, []byte("v"))
+	require.NoError(t, err)
+	var there []skep.NamespaceInfo
+	require.Eventually(t, func() bool {
+		there, err = one.NamespacesOf(t.Context(), "mine")
+		if err != nil || len(there) == 0 {
+			return false
+		}
+		n, err := one.CountBlocks(t.Context(), there[0].ID)
+		return err == nil && n == 1
+	}, time.Minute, 10*time.Millisecond, "a repair gave it to the other node")
+	err = zero.DeleteNamespace(t.Context(), ns.ID)
+	require.ErrorIs(t, err, skep.Denied)
+	require.ErrorContains(t, err, "peers.token_file")
+	require.ErrorContains(t, err, "the right admin of tenant '*' at node b")
+	require.NoError(t, one.DeleteNamespace(t.Context(), there[0].ID))
+}
+
 // operator is a client of one node.
 func (r *ring) operator(i int, token string) *wire.Client {
 	c, err := wire.Dial(r.Context(), wire.Options{Addr: "unix:" + r.configs[i].Unix, Token: token})
