@@ -24,6 +24,10 @@ type Options struct {
 	TLS   *tls.Config // nil: none. With a client certificate it is also the credential
 	Token string
 	Name  string // for the server's log
+	// Credentials, in place of TLS and Token, is asked at every call what is shown to the server; not with SharedMemory.
+	// What it points to does not change: others are another pointer. Then calls go to new connections, and one that has
+	// shown what was there before is closed when nothing is under way on it.
+	Credentials func() *Credentials
 
 	Conns int // connections at most; 4
 
@@ -52,6 +56,12 @@ type Options struct {
 	Log    *slog.Logger                                // discarded when nil
 }
 
+// Credentials is what a client shows a server. With a client certificate, TLS is a credential, too.
+type Credentials struct {
+	TLS   *tls.Config // nil: none
+	Token string
+}
+
 // Client is a skep.Store on the other end of a connection. What a server promises of
 // its Store, the Client promises too; on top of that, no call outlives its context, or
 // Options.Timeout and Patience.
@@ -64,6 +74,7 @@ type Client struct {
 	skep.UnsupportedStore // of what no frame asks for
 
 	opt    Options
+	shows  func() *Credentials
 	log    *slog.Logger
 	id     [16]byte
 	ctx    context.Context // ends with Close
@@ -146,16 +157,21 @@ func NewClient(o Options) (*Client, error) {
 		return nil, skep.Invalidf(op, "timeout, patience and silence", o.Timeout, "0 or more")
 	case o.Window < leastWindow:
 		return nil, skep.Invalidf(op, "window", o.Window, leastWindow)
+	case o.Credentials != nil && (o.TLS != nil || o.Token != "" || o.SharedMemory > 0):
+		return nil, skep.Invalidf(op, "credentials", "set", "unset, with TLS, a token or shared memory")
 	case o.SharedMemory < 0 || o.SharedMemory > 0 && !strings.HasPrefix(o.Addr, "unix:"):
 		return nil, skep.Invalidf(op, "shared memory", o.SharedMemory, "set for a Unix socket only")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
 		c.slots[i].give()
+	}
+	if own := (&Credentials{o.TLS, o.Token}); o.Credentials == nil {
+		c.shows = func() *Credentials { return own }
 	}
 	c.memory.limit = o.Memory
 	c.strict.Store(o.Strict)
@@ -228,8 +244,12 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	if c.ctx.Err() != nil {
 		return nil, errClosed
 	}
-	if s.conn != nil && s.conn.alive() {
-		return s.conn, nil
+	shows := c.shows()
+	if x := s.conn; x != nil && x.alive() {
+		if x.shown == shows {
+			return x, nil
+		}
+		x.retire()
 	}
 	if err := c.guard.allow(); err != nil {
 		return nil, err
@@ -238,7 +258,7 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
-	x, err := dialConn(within, c, i)
+	x, err := dialConn(within, c, i, shows)
 	if err != nil {
 		if c.ctx.Err() != nil {
 			return nil, errClosed

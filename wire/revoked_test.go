@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,50 @@ func TestExpiredCredentialEndsAStream(t *testing.T) {
 	require.NoError(t, err)
 	_, err = events.Next(t.Context(), make([]skep.Event, 1))
 	require.ErrorIs(t, err, skep.Denied)
+}
+
+// A client shows what it is given in place of its token from its next call on, and what is under way by the old one goes
+// on until it ends or that is taken away.
+func TestAClientIsGivenOtherCredentials(t *testing.T) {
+	t.Parallel()
+	p := protect(t, directory(t))
+	var shown atomic.Pointer[Credentials]
+	shown.Store(&Credentials{Token: tokenReader})
+	o := p.options()
+	o.Token, o.Conns, o.Silence, o.Strict, o.Credentials = "", 1, 4*time.Second, true, shown.Load
+	require.NoError(t, p.a.Close())
+	c := p.dial(t, o)
+	q := &skep.WantRequest{Scope: p.ch.Scope, Keys: p.ch.Keys}
+	_, err := c.Want(t.Context(), q)
+	require.ErrorIs(t, err, skep.Denied, "who only reads wants nothing")
+	events, err := c.Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	shown.Store(&Credentials{Token: tokenA})
+	_, err = c.Want(t.Context(), q)
+	require.NoError(t, err)
+	_, err = c.Delete(t.Context(), p.ch.Scope, p.ch.Keys[3:])
+	require.NoError(t, err)
+	n, err := events.Next(t.Context(), make([]skep.Event, 1))
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the stream that was begun goes on")
+	require.Equal(t, 2, p.Server.Stats().Connections)
+	require.NoError(t, events.Close())
+	require.Eventually(t, func() bool { return p.Server.Stats().Connections == 1 }, time.Minute, 10*time.Millisecond)
+	_, err = c.Want(t.Context(), q)
+	require.NoError(t, err)
+
+	_, err = c.Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	shown.Store(&Credentials{Token: tokenWrong})
+	_, err = c.Want(t.Context(), q)
+	require.ErrorIs(t, err, skep.Denied)
+	require.NoError(t, c.Close(), "with the stream, which it does not wait for")
+
+	for _, bad := range []Options{{Token: "t"}, {TLS: &tls.Config{}}, {SharedMemory: 1 << 20}} {
+		bad.Addr, bad.Credentials = "unix:x", shown.Load
+		_, err = NewClient(bad)
+		require.ErrorIs(t, err, skep.Invalid)
+	}
 }
 
 // What concerns the store as a whole is an operator's, whatever right one tenant has.

@@ -22,6 +22,7 @@ import (
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/resp"
 )
 
@@ -113,6 +114,44 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 	return t, nil
 }
 
+// shows is what the node shows the others. Where it is as before, that is what it gives.
+func (c *Config) shows(before *wire.Credentials) (*wire.Credentials, error) {
+	token, err := c.peerToken()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := c.peerTLS()
+	if err != nil {
+		return nil, err
+	}
+	if before != nil && before.Token == token && (before.TLS == nil) == (secure == nil) &&
+		(secure == nil || secure.RootCAs.Equal(before.TLS.RootCAs)) {
+		return before, nil
+	}
+	return &wire.Credentials{Token: token, TLS: secure}, nil
+}
+
+// show has the node show the others what the settings say, in what it asks them from now on.
+func (s *server) show(c *Config) error {
+	before := s.shown.Load()
+	shows, err := c.shows(before)
+	if err != nil || shows == before {
+		return err
+	}
+	s.shown.Store(shows)
+	if s.dir.Open() || shows.Token == "" {
+		return nil
+	}
+	const need = auth.Read | auth.Write
+	id, err := s.dir.Identify(context.Background(), auth.Presented{Token: shows.Token})
+	if err != nil || id.Tenant != auth.AnyTenant || id.Rights&need != need {
+		s.log.Warn("the token in peers.token_file is none of tenant '*' with rights read and write here: where it is none at the "+
+			"other nodes, they take no copies and have nothing for Redis clients", "token_file", c.Peers.TokenFile,
+			"tenant", id.Tenant, "rights", id.Rights)
+	}
+	return nil
+}
+
 // lent is this node's own Store, which is closed with the server and not before.
 type lent struct{ skep.Store }
 
@@ -121,11 +160,7 @@ func (l lent) Unwrap() skep.Store { return l.Store }
 
 // openGateway makes the Store that clients of RESP are served from, and by which copies are sent.
 func (s *server) openGateway(m *clustermap.Map, self uint64) error {
-	token, err := s.c.peerToken()
-	if err != nil {
-		return err
-	}
-	secure, err := s.c.peerTLS()
+	err := s.show(s.c)
 	if err != nil {
 		return err
 	}
@@ -135,17 +170,17 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		if n.ID == self {
 			return lent{s.st}, nil
 		}
-		if token != "" && secure == nil && far(n.Addr) {
+		if x := s.shown.Load(); x.Token != "" && x.TLS == nil && far(n.Addr) {
 			log.Warn("peers.token_file goes to another machine unencrypted, and who reads it on the way is every tenant: "+
 				"have the nodes' binary ports speak TLS (tls.cert and tls.key)", "node", n.Name, "address", n.Addr)
 		}
-		c, err := wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
+		c, err := wire.NewClient(wire.Options{Addr: n.Addr, Credentials: s.shown.Load, Name: "node " + s.node,
 			Conns: gatewayConns, Log: log})
 		if err != nil {
 			return nil, err
 		}
 		s.others.met(n.ID, c)
-		return &peer{c, n.Name, s.c.Peers.TokenFile}, nil
+		return &peer{c, n.Name}, nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
 	for _, n := range m.Nodes {
@@ -165,7 +200,7 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 // the call may well have that right, and knows nothing of the nodes' token.
 type peer struct {
 	*wire.Client
-	node, token string // the node's name, and the file with the token
+	node string // its name
 }
 
 // Unwrap gives the Store.
@@ -186,7 +221,7 @@ func (p *peer) admin(op string, err error) error {
 	if skep.KindOf(err) != skep.Denied {
 		return err
 	}
-	return &skep.Error{Op: op, Kind: skep.Denied, Field: "peers.token_file", Value: p.token,
+	return &skep.Error{Op: op, Kind: skep.Denied, Field: "peers.token_file",
 		Limit: "a token that has the right admin of tenant '*' at node " + p.node, Err: err}
 }
 

@@ -73,6 +73,14 @@ func (r *ring) write(epoch, n, out int) {
 	require.NoError(r, os.WriteFile(r.file, []byte(text), 0o600))
 }
 
+// reload has the first n nodes read again what has changed.
+func (r *ring) reload(n int) {
+	for _, again := range r.again[:n] {
+		again <- os.Interrupt
+		again <- os.Interrupt // the first has been seen to
+	}
+}
+
 func (r *ring) client(i int, token string) *redistest.Client {
 	o := patient(r.nodes[i].at("resp"))
 	o.Password = token
@@ -207,10 +215,7 @@ func TestRedisWhileANodeIsGone(t *testing.T) {
 	require.NoError(t, r.nodes[2].stop())
 
 	r.write(2, 3, 2)
-	for _, again := range r.again[:2] {
-		again <- os.Interrupt
-		again <- os.Interrupt // the first has been seen to
-	}
+	r.reload(2)
 	for i := range n {
 		require.NoError(t, a.Set(t.Context(), fmt.Sprint("m", i), value(i), 0))
 		got, err := b.Get(t.Context(), fmt.Sprint("m", i))
@@ -278,6 +283,64 @@ func TestRedisOfACluster(t *testing.T) {
 	c.Peers.TokenFile, c.Peers.ServerCA = token, token
 	c.TLS.Cert, c.TLS.Key = "x", "y"
 	require.ErrorContains(t, problemsOf(c), "peers.server_ca")
+}
+
+// The token that the nodes show each other is replaced while they run. Nothing is refused where the other nodes take the
+// new one already: neither what is asked next nor, when the old one is taken away, anything after that.
+func TestTheNodesTokenIsReplaced(t *testing.T) {
+	t.Parallel()
+	const mine, first, second, third = "token-of-tenant-mine", "token-of-the-nodes-01", "token-of-the-nodes-02", "token-of-the-nodes-03"
+	taken, shown := write(t, "taken", first), write(t, "shown", first)
+	r := newRing(t, 2, func(c *Config) {
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
+			{Name: "nodes", Tenant: auth.AnyTenant, Rights: []string{"read", "write"}, TokenFile: taken},
+			credential(t, auth.AnyTenant, second, "read", "write")}
+		c.Peers.TokenFile = shown
+	})
+	a := r.client(0, mine)
+	const n = 20
+	for i := range n {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("k", i), value(i), 0))
+	}
+	for _, step := range []map[string]string{{shown: second}, {taken: third}, {shown: third}} {
+		for file, token := range step {
+			rotate(t, file, token)
+		}
+		r.reload(2)
+		there, err := a.Int(t.Context(), append([]any{"EXISTS"}, all(n)...)...)
+		require.NoError(t, err)
+		require.EqualValues(t, n, there, "after %v", step)
+	}
+	require.NotContains(t, r.nodes[0].log.String(), "none of tenant '*'")
+	rotate(t, shown, mine)
+	r.reload(2)
+	require.Contains(t, r.nodes[0].log.String(), "the token in peers.token_file is none of tenant '*'")
+}
+
+// What the others' certificates are signed by is read again, and what is as it was stays the same.
+func TestWhatTheNodesAreKnownByIsReadAgain(t *testing.T) {
+	t.Parallel()
+	p, q := newPKI(t), newPKI(t)
+	p.issue("node")
+	q.issue("node")
+	c := local(t)
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "node.pem"), Key: filepath.Join(p.dir, "node.key")}
+	c.Peers.ServerCA = filepath.Join(p.dir, "ca.pem")
+	shows, err := c.shows(nil)
+	require.NoError(t, err)
+	again, err := c.shows(shows)
+	require.NoError(t, err)
+	require.Same(t, shows, again)
+	before := fingerprint(c)
+	rotate(t, c.Peers.ServerCA, read(t, filepath.Join(q.dir, "ca.pem"))+"\n")
+	require.NotEqual(t, before, fingerprint(c))
+	again, err = c.shows(shows)
+	require.NoError(t, err)
+	require.NotSame(t, shows, again)
+	require.False(t, shows.TLS.RootCAs.Equal(again.TLS.RootCAs))
+	rotate(t, c.Peers.ServerCA, "none")
+	_, err = c.shows(again)
+	require.ErrorIs(t, err, skep.Invalid)
 }
 
 // A token that would go to another machine unencrypted is warned of.
