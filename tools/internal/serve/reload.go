@@ -50,12 +50,12 @@ func (s *server) follow(ctx context.Context) {
 // reload gives the configuration that is in use now, with the fingerprint its files had before they
 // were read: what changes meanwhile is noticed. It gives nil when the configuration is the old one.
 func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
-	next := c
+	next, read := c, true
 	if asked && s.o.Reload != nil {
 		var err error
 		if next, err = s.o.Reload(); err != nil {
-			s.log.Error("configuration not reloaded", "error", err)
-			return nil, ""
+			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again", "error", err)
+			next, read = c, false
 		}
 	}
 	before = fingerprint(next)
@@ -104,6 +104,8 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 		s.log.Warn("reloaded but for credentials and limits: those in use stay", "problems", len(wrong))
 	case !certified:
 		s.log.Warn("reloaded but for the certificate: the one in use stays", "credentials", len(creds))
+	case !read:
+		s.log.Warn("reloaded but for the configuration: the one in use stays", "credentials", len(creds))
 	default:
 		s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
 	}
