@@ -124,7 +124,7 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 		return err
 	}
 	defer c.Close()
-	want := int64(0)
+	want := int64(0) // the number of the first that begins after it was asked for; 0: it was not yet
 	for {
 		in, err := json.Marshal(member.AskRepair{Begin: want == 0})
 		if err != nil {
@@ -134,20 +134,18 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 		if err != nil {
 			return err
 		}
-		var s member.Repair
+		var s member.Repairs
 		if err := json.Unmarshal(b, &s); err != nil {
 			return err
 		}
 		switch {
-		case want > 0:
-			told(s)
-		case s.Running: // another follows it
-			want = s.Runs + 2
-		default:
-			want = s.Runs + 1
-		}
-		if s.Runs >= want && want > 0 {
+		case want == 0:
+			want = s.Next
+		case s.Last != nil && s.Last.Number >= want:
+			told(*s.Last)
 			return nil
+		case s.Running && s.Number >= want:
+			told(s.Repair)
 		}
 		select {
 		case <-time.After(repairPoll):

@@ -51,9 +51,10 @@ type repairer struct {
 
 	turn chan struct{} // has one element while one repairs
 
-	mu  sync.Mutex
-	now member.Repair
-	sum replication.Repaired // of those that have ended
+	mu   sync.Mutex
+	now  member.Repair
+	last *member.Repair       // that ended and was not stopped; nil: none has
+	sum  replication.Repaired // of those that have ended
 }
 
 func (s *server) newRepairer(k *replication.Keeper) *repairer {
@@ -102,7 +103,7 @@ func (r *repairer) once(ctx context.Context) error {
 		return &skep.Error{Op: "repair", Kind: skep.Deadline, Err: ctx.Err()}
 	}
 	r.mu.Lock()
-	r.now = member.Repair{Running: true, Runs: r.now.Runs, Began: time.Now()}
+	r.now = member.Repair{Running: true, Number: r.now.Number + 1, Runs: r.now.Runs, Began: time.Now()}
 	r.mu.Unlock()
 	o := replication.RepairOptions{Keeper: r.keeper, Rate: r.rate, Progress: func(x replication.Repaired) {
 		r.mu.Lock()
@@ -116,9 +117,15 @@ func (r *repairer) once(ctx context.Context) error {
 	r.now.Runs++
 	r.sum.Copied += out.Copied
 	r.sum.Bytes += out.Bytes
-	switch {
-	case err != nil && ctx.Err() == nil:
+	if err != nil {
 		r.now.Error = err.Error()
+	}
+	stopped := err != nil && ctx.Err() != nil
+	if now := r.now; !stopped {
+		r.last = &now
+	}
+	switch {
+	case err != nil && !stopped:
 		r.log.Error("copies that other nodes should have were not all sent", "error", err, "copied", out.Copied)
 	case out.Copied > 0:
 		r.log.Info("sent copies to nodes that should have them",
@@ -138,12 +145,12 @@ func (r *repairer) job(js *jobs) *job {
 		for {
 			select {
 			case <-look.C:
-				_ = js.step(ctx, j, -1, repairText(r.state())) // once sees for itself that ctx has ended
+				_ = js.step(ctx, j, -1, repairText(r.state().Repair)) // once sees for itself that ctx has ended
 			case err := <-ended:
 				if err != nil {
 					return err
 				}
-				return js.step(ctx, j, 1, repairText(r.state()))
+				return js.step(ctx, j, 1, repairText(r.state().Repair))
 			}
 		}
 	}}
@@ -155,10 +162,10 @@ func repairText(s member.Repair) string {
 }
 
 // state is how it stands.
-func (r *repairer) state() member.Repair {
+func (r *repairer) state() member.Repairs {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.now
+	return member.Repairs{Repair: r.now, Next: r.now.Number + 1, Last: r.last}
 }
 
 // incarnations is when the Stores of the nodes that answer were opened.
@@ -194,13 +201,14 @@ func (s *server) adminRepair(in json.RawMessage) (json.RawMessage, error) {
 	if err := d.Decode(&ask); err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "cluster repair", Err: err}
 	}
+	state := s.repair.state() // before it begins: what begins from here on is what the caller waits for
 	if ask.Begin {
 		select {
 		case s.repair.wake <- struct{}{}:
 		default: // it is about to begin
 		}
 	}
-	return json.Marshal(s.repair.state())
+	return json.Marshal(state)
 }
 
 // repairMetrics shows it to Prometheus.
@@ -215,7 +223,7 @@ var (
 	descRepairStrays = prometheus.NewDesc("skep_repair_strays",
 		"Blocks that by the map are not this node's, as the last repair saw.", nil, nil)
 	descRepairEnded = prometheus.NewDesc("skep_repair_ended_timestamp_seconds",
-		"When the last repair ended; 0: none has.", nil, nil)
+		"When the last repair ended that nobody stopped; 0: none has.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -225,6 +233,10 @@ func (repairMetrics) Describe(chan<- *prometheus.Desc) {}
 func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
 	m.r.mu.Lock()
 	now, sum := m.r.now, m.r.sum
+	var last member.Repair
+	if m.r.last != nil {
+		last = *m.r.last
+	}
 	m.r.mu.Unlock()
 	if now.Running {
 		sum.Copied += now.Copied
@@ -235,12 +247,12 @@ func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	send(descRepairCopies, prometheus.CounterValue, float64(sum.Copied))
 	send(descRepairBytes, prometheus.CounterValue, float64(sum.Bytes))
-	send(descRepairLacks, prometheus.GaugeValue, float64(now.Declined), "declined")
-	send(descRepairLacks, prometheus.GaugeValue, float64(now.Away), "away")
-	send(descRepairStrays, prometheus.GaugeValue, float64(now.Strays))
+	send(descRepairLacks, prometheus.GaugeValue, float64(last.Declined), "declined")
+	send(descRepairLacks, prometheus.GaugeValue, float64(last.Away), "away")
+	send(descRepairStrays, prometheus.GaugeValue, float64(last.Strays))
 	ended := 0.0
-	if !now.Ended.IsZero() {
-		ended = float64(now.Ended.UnixMilli()) / 1000
+	if !last.Ended.IsZero() {
+		ended = float64(last.Ended.UnixMilli()) / 1000
 	}
 	send(descRepairEnded, prometheus.GaugeValue, ended)
 }

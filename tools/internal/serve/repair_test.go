@@ -5,14 +5,19 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
@@ -70,7 +75,7 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 	zero, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[0].Unix})
 	require.NoError(t, err)
 	defer zero.Close()
-	ask := func(begin bool) (s member.Repair) {
+	ask := func(begin bool) (s member.Repairs) {
 		in, err := json.Marshal(member.AskRepair{Begin: begin})
 		require.NoError(t, err)
 		out, err := zero.Admin(t.Context(), "cluster repair", in)
@@ -78,11 +83,12 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 		require.NoError(t, json.Unmarshal(out, &s))
 		return s
 	}
-	runs := ask(true).Runs
-	var s member.Repair
-	require.Eventually(t, func() bool { // the second began after it was asked for
-		s, err = askRepair(t.Context(), zero)
-		return err == nil && s.Runs >= runs+2 && !s.Running
+	next := ask(true).Next
+	var s *member.Repair
+	require.Eventually(t, func() bool {
+		now, err := askRepair(t.Context(), zero)
+		s = now.Last
+		return err == nil && s != nil && s.Number >= next
 	}, time.Minute, 10*time.Millisecond)
 	require.EqualValues(t, n, s.Blocks)
 	require.Zero(t, s.Declined+s.Away+s.Strays)
@@ -197,7 +203,7 @@ func (r *ring) operator(i int, token string) *wire.Client {
 }
 
 // askRepair is how a node's repair stands.
-func askRepair(ctx context.Context, c *wire.Client) (s member.Repair, err error) {
+func askRepair(ctx context.Context, c *wire.Client) (s member.Repairs, err error) {
 	out, err := c.Admin(ctx, "cluster repair", json.RawMessage(`{}`))
 	if err == nil {
 		err = json.Unmarshal(out, &s)
@@ -205,15 +211,90 @@ func askRepair(ctx context.Context, c *wire.Client) (s member.Repair, err error)
 	return s, err
 }
 
+// ofTwo is the repairer of one of two nodes whose Stores are in memory, with a block that the other one has not. Nobody
+// has begun a repair. stop is called when the other node is asked what it wants.
+func ofTwo(t *testing.T, stop func()) *repairer {
+	m := &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Replicas: 2, Nodes: []clustermap.Node{
+		{ID: 1, Name: "a", Addr: "a", Weight: 1}, {ID: 2, Name: "b", Addr: "b", Weight: 1}}}
+	k := replication.NewKeeper(memstore.New(memstore.Options{}))
+	whole, err := replication.New(replication.Options{Map: m, Stores: []skep.Store{k, asked{memstore.New(memstore.Options{}), stop}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, whole.Close()) })
+	ns, err := skep.OpenNamespace(t.Context(), k, skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true,
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	require.NoError(t, err)
+	_, err = ns.Put(t.Context(), []skep.Key{skep.KeyOf([]byte("k"))}, 0, []byte("v"))
+	require.NoError(t, err)
+	return &repairer{whole: whole, others: &others{}, keeper: k, every: time.Hour, log: slog.New(slog.DiscardHandler),
+		wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+}
+
+// asked is a Store that has something done when it is asked what it wants.
+type asked struct {
+	skep.Store
+	then func()
+}
+
+func (a asked) Want(ctx context.Context, q *skep.WantRequest) ([]skep.Want, error) {
+	a.then()
+	return a.Store.Want(ctx, q)
+}
+
 // Who waits for the turn to repair can leave: a job that is stopped answers at once.
 func TestWhoWaitsToRepairCanLeave(t *testing.T) {
 	t.Parallel()
-	r := &repairer{turn: make(chan struct{}, 1)}
+	r := ofTwo(t, func() {})
 	r.turn <- struct{}{} // another one repairs
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, r.once(ctx), skep.Deadline)
 	require.Zero(t, r.state().Runs)
+}
+
+// A repair that is stopped is none that was made: it says so, and what the one before it found still counts.
+func TestAStoppedRepairIsNotTheLast(t *testing.T) {
+	t.Parallel()
+	stop := func() {}
+	r := ofTwo(t, func() { stop() })
+	stopped := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		stop = cancel
+		require.ErrorIs(t, r.once(ctx), context.Canceled)
+		stop = func() {}
+		require.Contains(t, r.state().Error, "canceled")
+		require.Zero(t, r.state().Copied)
+	}
+	stopped()
+	require.Nil(t, r.state().Last)
+	require.NoError(t, r.once(t.Context()))
+	stopped()
+	s := r.state()
+	require.Empty(t, s.Last.Error)
+	require.Equal(t, []int64{3, 2, 1}, []int64{s.Number, s.Last.Number, s.Last.Copied})
+}
+
+// How the repairs stand is told as it was before who asks for one has it begun: the number that he waits for is that of one
+// which begins then, or before it.
+func TestAnAskedRepairIsOneThatComes(t *testing.T) {
+	t.Parallel()
+	r := ofTwo(t, func() {})
+	answer := make(chan json.RawMessage, 1)
+	r.mu.Lock() // how they stand cannot be told yet
+	go func() {
+		out, err := (&server{repair: r}).adminRepair([]byte(`{"begin": true}`))
+		assert.NoError(t, err)
+		answer <- out
+	}()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	require.Empty(t, r.wake)
+	r.mu.Unlock()
+	var told member.Repairs
+	require.NoError(t, json.Unmarshal(<-answer, &told))
+	require.Len(t, r.wake, 1)
+	require.NoError(t, r.once(t.Context()))
+	require.EqualValues(t, []int64{1, 1}, []int64{told.Next, r.state().Last.Number})
 }
 
 // With credentials and no token for the other nodes, or at no rate, nothing is sent, and who asks is told.
