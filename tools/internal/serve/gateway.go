@@ -263,14 +263,15 @@ const (
 	signOf   = 500 * time.Millisecond
 )
 
-// gone is which of the other nodes do not answer.
+// gone is which of the other nodes do not answer. What one caller finds out is told to others for a while: so it does not
+// depend on how long that one waits.
 func (o *others) gone(ctx context.Context) map[uint64]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if time.Since(o.asked) < knownFor {
 		return o.away
 	}
-	ctx, cancel := context.WithTimeout(ctx, signOf)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOf)
 	defer cancel()
 	away := map[uint64]bool{}
 	var mu sync.Mutex

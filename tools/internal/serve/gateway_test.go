@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -150,6 +151,20 @@ func TestEveryNodeAnswersRedisForAll(t *testing.T) {
 	there, err := a.Int(t.Context(), "EXISTS", "k0", "k1", "k2", "k3")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, there)
+}
+
+// A client that gives up while it asks which nodes there are has none of them count as away, for nobody.
+func TestWhoGivesUpMarksNoNodeAway(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 2, func(c *Config) { c.RESP = None })
+	c, err := wire.NewClient(wire.Options{Addr: "unix:" + r.configs[1].Unix})
+	require.NoError(t, err)
+	defer c.Close()
+	o := &others{self: 1, of: map[uint64]*wire.Client{2: c}}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.Empty(t, o.gone(ctx))
+	require.Empty(t, o.gone(t.Context()))
 }
 
 // A node that is gone: what it had is not there, what it should get is refused, and the rest goes on. Once the map says
