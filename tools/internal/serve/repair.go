@@ -69,7 +69,7 @@ func (r *repairer) run(ctx context.Context) {
 	defer look.Stop()
 	due := time.NewTimer(r.every)
 	defer due.Stop()
-	epoch, known := uint32(0), map[uint64]time.Time{}
+	epoch, known := uint32(0), sights{}
 	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
@@ -79,11 +79,7 @@ func (r *repairer) run(ctx context.Context) {
 			if m := r.whole.Map(); m.Epoch != epoch {
 				epoch, again = m.Epoch, true
 			}
-			now := r.others.incarnations(ctx)
-			for id, is := range now {
-				again = again || !known[id].Equal(is) // it was started, or did not answer before
-			}
-			if known = now; !again {
+			if !known.see(r.others.incarnations(ctx)) && !again {
 				continue
 			}
 		case <-r.wake:
@@ -168,7 +164,7 @@ func (r *repairer) state() member.Repairs {
 	return member.Repairs{Repair: r.now, Next: r.now.Number + 1, Last: r.last}
 }
 
-// incarnations is when the Stores of the nodes that answer were opened.
+// incarnations is when the Stores of the other nodes were opened: the zero time where one does not answer.
 func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
 	ctx, cancel := context.WithTimeout(ctx, repairLooks)
 	defer cancel()
@@ -177,15 +173,49 @@ func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
 	var wait sync.WaitGroup
 	for id, c := range o.clients() {
 		wait.Go(func() {
-			if st, err := c.Stats(ctx); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				out[id] = st.Opened
+			st, err := c.Stats(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if out[id] = st.Opened; err != nil {
+				out[id] = time.Time{}
 			}
 		})
 	}
 	wait.Wait()
 	return out
+}
+
+// awayLooks is at how many looks in succession a node does not answer before it counts as one that was away, and is sent
+// what it missed when it is back. One that is so busy that it answers now and then is left in peace: each repair has it
+// asked for all its blocks, and makes it busier. What it declined meanwhile it gets when the next repair is due.
+const awayLooks = 3
+
+// sights is what was seen of the other nodes.
+type sights map[uint64]sight
+
+type sight struct {
+	opened time.Time // its Store
+	missed int       // looks in succession that it has not answered
+}
+
+// see takes in a look, and says whether there is a node that is new, was started, or is back.
+func (s sights) see(look map[uint64]time.Time) (again bool) {
+	for id := range s {
+		if _, there := look[id]; !there { // the map has it no more
+			delete(s, id)
+		}
+	}
+	for id, opened := range look {
+		was, known := s[id]
+		switch {
+		case !opened.IsZero():
+			again = again || !known || !was.opened.Equal(opened) || was.missed >= awayLooks
+			s[id] = sight{opened: opened}
+		case known:
+			s[id] = sight{was.opened, was.missed + 1}
+		}
+	}
+	return again
 }
 
 // adminRepair has the node repair, where it is asked to begin, and says how it stands.

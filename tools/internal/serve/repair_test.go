@@ -297,6 +297,23 @@ func TestAnAskedRepairIsOneThatComes(t *testing.T) {
 	require.EqualValues(t, []int64{1, 1}, []int64{told.Next, r.state().Last.Number})
 }
 
+// A node is sent what it has not when it is seen for the first time, was started, or was away for some looks: not each
+// time that it is too busy to answer one.
+func TestWhoIsSeenAnew(t *testing.T) {
+	t.Parallel()
+	first, second, none := time.Unix(1, 0), time.Unix(2, 0), time.Time{}
+	s := sights{}
+	for i, step := range []struct {
+		opened time.Time
+		again  bool
+	}{{none, false}, {first, true}, {first, false}, {none, false}, {first, false}, {none, false}, {none, false}, {first, false},
+		{second, true}, {none, false}, {first, true}, {none, false}, {none, false}, {none, false}, {first, true}, {first, false}} {
+		require.Equal(t, step.again, s.see(map[uint64]time.Time{2: step.opened, 3: none}), "look %d", i)
+	}
+	require.False(t, s.see(nil))
+	require.True(t, s.see(map[uint64]time.Time{2: first}), "it was taken out of the map, and is in it again")
+}
+
 // With credentials and no token for the other nodes, or at no rate, nothing is sent, and who asks is told.
 func TestANodeThatSendsNoCopies(t *testing.T) {
 	t.Parallel()
