@@ -9,14 +9,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
@@ -165,7 +162,7 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		return err
 	}
 	log := s.log.With("part", "gateway")
-	s.others = &others{self: self, of: map[uint64]*wire.Client{}}
+	s.others = &others{self: self}
 	dial := func(n clustermap.Node) (skep.Store, error) {
 		if n.ID == self {
 			return lent{s.st}, nil
@@ -179,8 +176,7 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		if err != nil {
 			return nil, err
 		}
-		s.others.met(n.ID, c)
-		return &peer{c, n.Name}, nil
+		return s.others.met(n, c), nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
 	for _, n := range m.Nodes {
@@ -190,39 +186,9 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		}
 		o.Stores = append(o.Stores, st)
 	}
-	if s.whole, err = replication.New(o); err == nil {
-		s.others.whole = s.whole
-	}
+	s.whole, err = replication.New(o)
+	s.others.follow(s.whole)
 	return err
-}
-
-// peer is another node's Store. Where the token that it is shown lacks a right, the error names the token: whoever made
-// the call may well have that right, and knows nothing of the nodes' token.
-type peer struct {
-	*wire.Client
-	node string // its name
-}
-
-// Unwrap gives the Store.
-func (p *peer) Unwrap() skep.Store { return p.Client }
-
-// Purge implements skep.Deleter.
-func (p *peer) Purge(ctx context.Context, x skep.Purge) error {
-	return p.admin("purge", p.Client.Purge(ctx, x))
-}
-
-// DeleteNamespace implements skep.Namespacer.
-func (p *peer) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
-	return p.admin("delete namespace", p.Client.DeleteNamespace(ctx, id))
-}
-
-// admin is the error of a call that needs the right admin.
-func (p *peer) admin(op string, err error) error {
-	if skep.KindOf(err) != skep.Denied {
-		return err
-	}
-	return &skep.Error{Op: op, Kind: skep.Denied, Field: "peers.token_file",
-		Limit: "a token that has the right admin of tenant '*' at node " + p.node, Err: err}
 }
 
 // far says whether an address is another machine's.
@@ -232,62 +198,6 @@ func far(addr string) bool {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && !loopback(host)
-}
-
-// others is what the gateway knows of the other nodes.
-type others struct {
-	self  uint64
-	whole *replication.Store
-
-	mu    sync.Mutex
-	of    map[uint64]*wire.Client // by the node's number
-	away  map[uint64]bool
-	asked time.Time // when away was found out
-}
-
-func (o *others) met(id uint64, c *wire.Client) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.of[id] = c
-}
-
-func (o *others) clients() map[uint64]*wire.Client {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.of)
-}
-
-// How long what is known of the nodes counts, and how long one may take to say that it is there.
-const (
-	knownFor = time.Second
-	signOf   = 500 * time.Millisecond
-)
-
-// gone is which of the other nodes do not answer. What one caller finds out is told to others for a while: so it does not
-// depend on how long that one waits.
-func (o *others) gone(ctx context.Context) map[uint64]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if time.Since(o.asked) < knownFor {
-		return o.away
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOf)
-	defer cancel()
-	away := map[uint64]bool{}
-	var mu sync.Mutex
-	var wait sync.WaitGroup
-	for id, c := range o.of {
-		wait.Go(func() {
-			if _, err := c.Node(ctx); err != nil {
-				mu.Lock()
-				away[id] = true
-				mu.Unlock()
-			}
-		})
-	}
-	wait.Wait()
-	o.away, o.asked = away, time.Now()
-	return away
 }
 
 // cluster is the nodes for clients in cluster mode: those that Redis clients reach. Where this node is none of them there

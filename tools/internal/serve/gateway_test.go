@@ -157,10 +157,7 @@ func TestEveryNodeAnswersRedisForAll(t *testing.T) {
 func TestWhoGivesUpMarksNoNodeAway(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, 2, func(c *Config) { c.RESP = None })
-	c, err := wire.NewClient(wire.Options{Addr: "unix:" + r.configs[1].Unix})
-	require.NoError(t, err)
-	defer c.Close()
-	o := &others{self: 1, of: map[uint64]*wire.Client{2: c}}
+	o := othersOf(t, r.configs[1].Unix, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	require.Empty(t, o.gone(ctx))

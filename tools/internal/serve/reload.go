@@ -26,7 +26,10 @@ func (s *server) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case at := <-tick.C:
+			if s.others != nil {
+				s.others.part(at)
+			}
 		case <-s.o.Again:
 			asked = true
 		}

@@ -171,9 +171,9 @@ func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
 	out := map[uint64]time.Time{}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	for id, c := range o.clients() {
+	for id, p := range o.peers() {
 		wait.Go(func() {
-			st, err := c.Stats(ctx)
+			st, err := p.Stats(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			if out[id] = st.Opened; err != nil {
