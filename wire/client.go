@@ -165,7 +165,8 @@ func NewClient(o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns),
+		spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
 		c.slots[i].give()

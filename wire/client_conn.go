@@ -65,8 +65,9 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 	if err != nil {
 		return nil, err
 	}
-	x := &clientConn{c: c, slot: slot, shown: shows, l: newLink(raw, c.opt.Patience, slowest), dead: make(chan struct{}), stopped: make(chan struct{}),
-		pending: map[uint64]*pendingCall{}, sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
+	x := &clientConn{c: c, slot: slot, shown: shows, l: newLink(raw, c.opt.Patience, slowest),
+		dead: make(chan struct{}), stopped: make(chan struct{}), pending: map[uint64]*pendingCall{},
+		sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
 	// Numbers of two connections differ, so that what one left in the ring is not taken
 	// for the other's.
 	x.readers.init()

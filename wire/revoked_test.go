@@ -72,8 +72,8 @@ func TestExpiredCredentialEndsAStream(t *testing.T) {
 	require.ErrorIs(t, err, skep.Denied)
 }
 
-// A client shows what it is given in place of its token from its next call on, and what is under way by the old one goes
-// on until it ends or that is taken away.
+// A client shows what it is given in place of its token from its next call on, and what is under way by the old one
+// goes on until it ends or that is taken away.
 func TestAClientIsGivenOtherCredentials(t *testing.T) {
 	t.Parallel()
 	p := protect(t, directory(t))
@@ -142,8 +142,8 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 	require.EqualValues(t, 1, asked.Load())
 }
 
-// A node of a cluster is told of another whether it was opened anew and has room, and no more: it has the right write for
-// every tenant. Who may only read, or write as one tenant, is told nothing.
+// A node of a cluster is told of another whether it was opened anew and has room, and no more: it has the right write
+// for every tenant. Who may only read, or write as one tenant, is told nothing.
 func TestWhatANodeIsToldOfAnother(t *testing.T) {
 	t.Parallel()
 	const nodes, looks = "the token of the nodes", "a token that sees all"

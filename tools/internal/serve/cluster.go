@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none. The
-// map is a file's, or the last that a node which agrees on it knew.
+// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none.
+// The map is a file's, or the last that a node which agrees on it knew.
 func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	id, m, err := c.member()
 	switch {
@@ -49,8 +49,8 @@ func (c *Config) fileMap() (*clustermap.Map, error) {
 	return clustermap.Parse(text)
 }
 
-// replaceMap goes on by another map of the cluster, where the file has one. A map that has this node no more is taken as
-// well: clients that go by the old one are to hear of it.
+// replaceMap goes on by another map of the cluster, where the file has one. A map that has this node no more is taken
+// as well: clients that go by the old one are to hear of it.
 func (s *server) replaceMap(next *Config) {
 	if s.cluster == nil || next.Cluster == "" {
 		return

@@ -135,8 +135,8 @@ func TestAMapIsReadAgain(t *testing.T) {
 	require.Contains(t, r.log.String(), "map of the cluster not reloaded")
 }
 
-// A node that a newer map has no more goes on by that map, so that clients of the old one hear of it. Its settings, which
-// name a node that is not there, are no reason to keep the old one.
+// A node that a newer map has no more goes on by that map, so that clients of the old one hear of it. Its settings,
+// which name a node that is not there, are no reason to keep the old one.
 func TestANodeTakesTheMapThatLacksIt(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, 2, func(c *Config) { c.RESP = None })

@@ -142,9 +142,9 @@ func (s *server) show(c *Config) error {
 	const need = auth.Read | auth.Write
 	id, err := s.dir.Identify(context.Background(), auth.Presented{Token: shows.Token})
 	if err != nil || id.Tenant != auth.AnyTenant || id.Rights&need != need {
-		s.log.Warn("the token in peers.token_file is none of tenant '*' with rights read and write here: where it is none at the "+
-			"other nodes, they take no copies and have nothing for Redis clients", "token_file", c.Peers.TokenFile,
-			"tenant", id.Tenant, "rights", id.Rights)
+		s.log.Warn("the token in peers.token_file is none of tenant '*' with rights read and write here: where it is none "+
+			"at the other nodes, they take no copies and have nothing for Redis clients",
+			"token_file", c.Peers.TokenFile, "tenant", id.Tenant, "rights", id.Rights)
 	}
 	return nil
 }

@@ -255,7 +255,8 @@ func credential(t *testing.T, tenant, token string, rights ...string) Credential
 // are his.
 func TestRedisOfACluster(t *testing.T) {
 	t.Parallel()
-	const mine, yours, nodes, all = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00", "token-of-mine-for-all"
+	const mine, yours, nodes = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00"
+	const all = "token-of-mine-for-all"
 	token := write(t, "token", nodes+"\n")
 	with := func(c *Config) {
 		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
@@ -297,11 +298,12 @@ func TestRedisOfACluster(t *testing.T) {
 	require.ErrorContains(t, problemsOf(c), "peers.server_ca")
 }
 
-// The token that the nodes show each other is replaced while they run. Nothing is refused where the other nodes take the
-// new one already: neither what is asked next nor, when the old one is taken away, anything after that.
+// The token that the nodes show each other is replaced while they run. Nothing is refused where the other nodes take
+// the new one already: neither what is asked next nor, when the old one is taken away, anything after that.
 func TestTheNodesTokenIsReplaced(t *testing.T) {
 	t.Parallel()
-	const mine, first, second, third = "token-of-tenant-mine", "token-of-the-nodes-01", "token-of-the-nodes-02", "token-of-the-nodes-03"
+	const mine = "token-of-tenant-mine"
+	const first, second, third = "token-of-the-nodes-01", "token-of-the-nodes-02", "token-of-the-nodes-03"
 	taken, shown := write(t, "taken", first), write(t, "shown", first)
 	r := newRing(t, 2, func(c *Config) {
 		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),

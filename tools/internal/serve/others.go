@@ -23,8 +23,8 @@ type peer struct {
 	left time.Time // when it was first seen that the map has it no more
 }
 
-// Close implements skep.Store. A client that is closed is none of the others any more: the Store closes those that it made
-// for a map which it then did not take.
+// Close implements skep.Store. A client that is closed is none of the others any more: the Store closes those that it
+// made for a map which it then did not take.
 func (p *peer) Close() error {
 	p.of.forget(p)
 	return p.Client.Close()
@@ -136,8 +136,8 @@ const (
 	signOf   = 500 * time.Millisecond
 )
 
-// gone is which of the other nodes do not answer. What one caller finds out is told to others for a while: so it does not
-// depend on how long that one waits.
+// gone is which of the other nodes do not answer. What one caller finds out is told to others for a while: so it does
+// not depend on how long that one waits.
 func (o *others) gone(ctx context.Context) map[uint64]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,4 +162,3 @@ func (o *others) gone(ctx context.Context) map[uint64]bool {
 	o.away, o.asked = away, time.Now()
 	return away
 }
-

@@ -23,7 +23,8 @@ func mapOf(epoch uint32, sockets ...string) *clustermap.Map {
 	return m
 }
 
-// othersOf is the others of a node, of which there is one, at a socket. No node at the socket that broken says is dialled.
+// othersOf is the others of a node, of which there is one, at a socket. No node at the socket that broken says is
+// dialled.
 func othersOf(t *testing.T, socket string, broken *string) *others {
 	o := &others{self: 1}
 	dial := func(n clustermap.Node) (skep.Store, error) {
@@ -50,8 +51,8 @@ func othersOf(t *testing.T, socket string, broken *string) *others {
 	return o
 }
 
-// A map that is not followed, since one of its nodes cannot be dialled, changes nothing: a node that it has elsewhere is
-// asked where it was.
+// A map that is not followed, since one of its nodes cannot be dialled, changes nothing: a node that it has elsewhere
+// is asked where it was.
 func TestTheOthersOfAMapThatIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	broken := "/broken"
@@ -68,8 +69,8 @@ func TestTheOthersOfAMapThatIsNotFollowed(t *testing.T) {
 	require.NotSame(t, b, o.peers()[2])
 }
 
-// A node that is taken out of the map is asked nothing any more, and its client is closed when what was begun with it has
-// had its time.
+// A node that is taken out of the map is asked nothing any more, and its client is closed when what was begun with it
+// has had its time.
 func TestANodeThatIsTakenOutIsForgotten(t *testing.T) {
 	t.Parallel()
 	o := othersOf(t, "/b", nil)

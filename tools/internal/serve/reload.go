@@ -57,7 +57,8 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	if asked && s.o.Reload != nil {
 		var err error
 		if next, err = s.o.Reload(); err != nil {
-			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again", "error", err)
+			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again",
+				"error", err)
 			next, read = c, false
 		}
 	}

@@ -217,7 +217,8 @@ func ofTwo(t *testing.T, stop func()) *repairer {
 	m := &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Replicas: 2, Nodes: []clustermap.Node{
 		{ID: 1, Name: "a", Addr: "a", Weight: 1}, {ID: 2, Name: "b", Addr: "b", Weight: 1}}}
 	k := replication.NewKeeper(memstore.New(memstore.Options{}))
-	whole, err := replication.New(replication.Options{Map: m, Stores: []skep.Store{k, asked{memstore.New(memstore.Options{}), stop}}})
+	b := asked{memstore.New(memstore.Options{}), stop}
+	whole, err := replication.New(replication.Options{Map: m, Stores: []skep.Store{k, b}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, whole.Close()) })
 	ns, err := skep.OpenNamespace(t.Context(), k, skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true,
@@ -273,8 +274,8 @@ func TestAStoppedRepairIsNotTheLast(t *testing.T) {
 	require.Equal(t, []int64{3, 2, 1}, []int64{s.Number, s.Last.Number, s.Last.Copied})
 }
 
-// How the repairs stand is told as it was before who asks for one has it begun: the number that he waits for is that of one
-// which begins then, or before it.
+// How the repairs stand is told as it was before who asks for one has it begun: the number that he waits for is that of
+// one which begins then, or before it.
 func TestAnAskedRepairIsOneThatComes(t *testing.T) {
 	t.Parallel()
 	r := ofTwo(t, func() {})
@@ -306,8 +307,10 @@ func TestWhoIsSeenAnew(t *testing.T) {
 	for i, step := range []struct {
 		opened time.Time
 		again  bool
-	}{{none, false}, {first, true}, {first, false}, {none, false}, {first, false}, {none, false}, {none, false}, {first, false},
-		{second, true}, {none, false}, {first, true}, {none, false}, {none, false}, {none, false}, {first, true}, {first, false}} {
+	}{{none, false}, {first, true}, {first, false},
+		{none, false}, {first, false}, {none, false}, {none, false}, {first, false},
+		{second, true}, {none, false}, {first, true},
+		{none, false}, {none, false}, {none, false}, {first, true}, {first, false}} {
 		require.Equal(t, step.again, s.see(map[uint64]time.Time{2: step.opened, 3: none}), "look %d", i)
 	}
 	require.False(t, s.see(nil))
