@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/breaker"
 )
 
 // Options of Dial. Only Addr is needed.
@@ -24,6 +25,10 @@ type Options struct {
 	TLS   *tls.Config // nil: none. With a client certificate it is also the credential
 	Token string
 	Name  string // for the server's log
+	// Credentials, in place of TLS and Token, is asked at every call what is shown to the server; not with SharedMemory.
+	// What it points to does not change: others are another pointer. Then calls go to new connections, and one that has
+	// shown what was there before is closed when nothing is under way on it.
+	Credentials func() *Credentials
 
 	Conns int // connections at most; 4
 
@@ -52,6 +57,12 @@ type Options struct {
 	Log    *slog.Logger                                // discarded when nil
 }
 
+// Credentials is what a client shows a server. With a client certificate, TLS is a credential, too.
+type Credentials struct {
+	TLS   *tls.Config // nil: none
+	Token string
+}
+
 // Client is a skep.Store on the other end of a connection. What a server promises of
 // its Store, the Client promises too; on top of that, no call outlives its context, or
 // Options.Timeout and Patience.
@@ -64,6 +75,7 @@ type Client struct {
 	skep.UnsupportedStore // of what no frame asks for
 
 	opt    Options
+	shows  func() *Credentials
 	log    *slog.Logger
 	id     [16]byte
 	ctx    context.Context // ends with Close
@@ -71,7 +83,7 @@ type Client struct {
 
 	slots  []slot
 	turn   atomic.Uint32
-	guard  breaker
+	guard  breaker.Breaker
 	memory budget
 	shared *sharedMemory // nil: none
 	leave  time.Duration // how long Close waits for the server to close
@@ -146,16 +158,22 @@ func NewClient(o Options) (*Client, error) {
 		return nil, skep.Invalidf(op, "timeout, patience and silence", o.Timeout, "0 or more")
 	case o.Window < leastWindow:
 		return nil, skep.Invalidf(op, "window", o.Window, leastWindow)
+	case o.Credentials != nil && (o.TLS != nil || o.Token != "" || o.SharedMemory > 0):
+		return nil, skep.Invalidf(op, "credentials", "set", "unset, with TLS, a token or shared memory")
 	case o.SharedMemory < 0 || o.SharedMemory > 0 && !strings.HasPrefix(o.Addr, "unix:"):
 		return nil, skep.Invalidf(op, "shared memory", o.SharedMemory, "set for a Unix socket only")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
+	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns),
+		spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
 		c.slots[i].give()
+	}
+	if own := (&Credentials{o.TLS, o.Token}); o.Credentials == nil {
+		c.shows = func() *Credentials { return own }
 	}
 	c.memory.limit = o.Memory
 	c.strict.Store(o.Strict)
@@ -228,30 +246,34 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	if c.ctx.Err() != nil {
 		return nil, errClosed
 	}
-	if s.conn != nil && s.conn.alive() {
-		return s.conn, nil
+	shows := c.shows()
+	if x := s.conn; x != nil && x.alive() {
+		if x.shown == shows {
+			return x, nil
+		}
+		x.retire()
 	}
-	if err := c.guard.allow(); err != nil {
+	if err := c.guard.Allow(); err != nil {
 		return nil, err
 	}
 	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
-	x, err := dialConn(within, c, i)
+	x, err := dialConn(within, c, i, shows)
 	if err != nil {
 		if c.ctx.Err() != nil {
 			return nil, errClosed
 		}
 		if ctx.Err() == nil {
-			c.guard.failed() // a caller that gave up says nothing of the server
+			c.guard.Failed() // a caller that gave up says nothing of the server
 		}
 		if skep.KindOf(err) != skep.Other {
 			return nil, err
 		}
 		return nil, &skep.Error{Op: "dial", Kind: skep.Unavailable, Err: err}
 	}
-	c.guard.worked()
+	c.guard.Worked()
 	s.conn = x
 	return x, nil
 }
@@ -267,47 +289,6 @@ func (c *Client) pickAs(ctx context.Context, first bool) (*clientConn, error) {
 		return c.conn(ctx, 0)
 	}
 	return c.pick(ctx)
-}
-
-// breaker keeps calls from waiting for a server that is not there.
-type breaker struct {
-	mu    sync.Mutex
-	fails int
-	until time.Time
-}
-
-// The first failures cost nothing but themselves; then calls fail at once for a while
-// that doubles, and one is let through to see.
-const (
-	breakerFails = 3
-	breakerFirst = 100 * time.Millisecond
-	breakerMost  = 5 * time.Second
-)
-
-func (b *breaker) allow() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if left := time.Until(b.until); left > 0 {
-		return &skep.Error{Op: "dial", Kind: skep.Unavailable, Field: "circuit breaker", Value: "open", RetryAfter: left}
-	}
-	if b.fails >= breakerFails { // half open: this one goes, the others wait for what becomes of it
-		b.until = time.Now().Add(breakerFirst)
-	}
-	return nil
-}
-
-func (b *breaker) failed() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fails++; b.fails >= breakerFails {
-		b.until = time.Now().Add(min(breakerFirst<<min(b.fails-breakerFails, 10), breakerMost))
-	}
-}
-
-func (b *breaker) worked() {
-	b.mu.Lock()
-	b.fails, b.until = 0, time.Time{}
-	b.mu.Unlock()
 }
 
 // ping asks connections on which something is under way for a sign of life, and gives up
@@ -429,7 +410,7 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	case c.ctx.Err() != nil:
 		return errClosed
 	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
-		c.guard.failed()
+		c.guard.Failed()
 		return &skep.Error{Op: s.op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 	}
 	return err

@@ -24,6 +24,8 @@ type clientConn struct {
 	l    *link
 	hi   welcome
 
+	shown *Credentials
+
 	dead    chan struct{} // closed by end
 	stopped chan struct{} // closed by the reader as its last act: it writes to no destination any more
 
@@ -58,13 +60,14 @@ func nanos() int64 { return int64(time.Since(started)) }
 // maxReply is the longest body a client reads.
 const maxReply = 64 << 20
 
-func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
-	raw, err := c.dialRaw(ctx)
+func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*clientConn, error) {
+	raw, err := c.dialRaw(ctx, shows.TLS)
 	if err != nil {
 		return nil, err
 	}
-	x := &clientConn{c: c, slot: slot, l: newLink(raw, c.opt.Patience, slowest), dead: make(chan struct{}), stopped: make(chan struct{}),
-		pending: map[uint64]*pendingCall{}, sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
+	x := &clientConn{c: c, slot: slot, shown: shows, l: newLink(raw, c.opt.Patience, slowest),
+		dead: make(chan struct{}), stopped: make(chan struct{}), pending: map[uint64]*pendingCall{},
+		sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
 	// Numbers of two connections differ, so that what one left in the ring is not taken
 	// for the other's.
 	x.readers.init()
@@ -89,7 +92,7 @@ func dialConn(ctx context.Context, c *Client, slot int) (*clientConn, error) {
 	return x, nil
 }
 
-func (c *Client) dialRaw(ctx context.Context) (net.Conn, error) {
+func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, error) {
 	if c.opt.Dialer != nil {
 		return c.opt.Dialer(ctx)
 	}
@@ -102,10 +105,10 @@ func (c *Client) dialRaw(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	near.Tune(raw)
-	if c.opt.TLS == nil {
+	if secure == nil {
 		return raw, nil
 	}
-	conf := c.opt.TLS.Clone()
+	conf := secure.Clone()
 	if conf.ServerName == "" {
 		conf.ServerName, _, _ = net.SplitHostPort(c.opt.Addr)
 	}
@@ -126,7 +129,7 @@ func (x *clientConn) greet(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { x.l.c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	m := &hello{Min: Version, Max: Version, Features: features, Client: x.c.id, Name: x.c.opt.Name, Token: x.c.opt.Token}
+	m := &hello{Min: Version, Max: Version, Features: features, Client: x.c.id, Name: x.c.opt.Name, Token: x.shown.Token}
 	if x.c.opt.CRC {
 		m.Features &^= FeatureXXH3
 	}
@@ -180,6 +183,33 @@ func (x *clientConn) alive() bool {
 	default:
 		return !x.leaving.Load()
 	}
+}
+
+// retire has a connection get no new calls, and end when nothing has been under way at two looks.
+func (x *clientConn) retire() {
+	x.leaving.Store(true)
+	x.c.wait.Go(func() {
+		look := time.NewTicker(max(x.c.opt.Silence/4, time.Millisecond))
+		defer look.Stop()
+		for quiet := false; ; x.checkLife(x.c.opt.Silence) {
+			select {
+			case <-look.C:
+			case <-x.dead:
+				return
+			case <-x.c.ctx.Done():
+				x.end(errClosed)
+				return
+			}
+			x.mu.Lock()
+			before := quiet
+			quiet = x.quietLocked()
+			x.mu.Unlock()
+			if before && quiet {
+				x.end(gone("connection", errors.New("other credentials are shown now")))
+				return
+			}
+		}
+	})
 }
 
 // end cuts the connection off: what waits for it is told err.

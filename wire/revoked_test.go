@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,50 @@ func TestExpiredCredentialEndsAStream(t *testing.T) {
 	require.ErrorIs(t, err, skep.Denied)
 }
 
+// A client shows what it is given in place of its token from its next call on, and what is under way by the old one
+// goes on until it ends or that is taken away.
+func TestAClientIsGivenOtherCredentials(t *testing.T) {
+	t.Parallel()
+	p := protect(t, directory(t))
+	var shown atomic.Pointer[Credentials]
+	shown.Store(&Credentials{Token: tokenReader})
+	o := p.options()
+	o.Token, o.Conns, o.Silence, o.Strict, o.Credentials = "", 1, 4*time.Second, true, shown.Load
+	require.NoError(t, p.a.Close())
+	c := p.dial(t, o)
+	q := &skep.WantRequest{Scope: p.ch.Scope, Keys: p.ch.Keys}
+	_, err := c.Want(t.Context(), q)
+	require.ErrorIs(t, err, skep.Denied, "who only reads wants nothing")
+	events, err := c.Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	shown.Store(&Credentials{Token: tokenA})
+	_, err = c.Want(t.Context(), q)
+	require.NoError(t, err)
+	_, err = c.Delete(t.Context(), p.ch.Scope, p.ch.Keys[3:])
+	require.NoError(t, err)
+	n, err := events.Next(t.Context(), make([]skep.Event, 1))
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the stream that was begun goes on")
+	require.Equal(t, 2, p.Server.Stats().Connections)
+	require.NoError(t, events.Close())
+	require.Eventually(t, func() bool { return p.Server.Stats().Connections == 1 }, time.Minute, 10*time.Millisecond)
+	_, err = c.Want(t.Context(), q)
+	require.NoError(t, err)
+
+	_, err = c.Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	shown.Store(&Credentials{Token: tokenWrong})
+	_, err = c.Want(t.Context(), q)
+	require.ErrorIs(t, err, skep.Denied)
+	require.NoError(t, c.Close(), "with the stream, which it does not wait for")
+
+	for _, bad := range []Options{{Token: "t"}, {TLS: &tls.Config{}}, {SharedMemory: 1 << 20}} {
+		bad.Addr, bad.Credentials = "unix:x", shown.Load
+		_, err = NewClient(bad)
+		require.ErrorIs(t, err, skep.Invalid)
+	}
+}
+
 // What concerns the store as a whole is an operator's, whatever right one tenant has.
 func TestWholeStoreIsTheOperators(t *testing.T) {
 	t.Parallel()
@@ -95,6 +140,38 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, asked.Load())
+}
+
+// A node of a cluster is told of another whether it was opened anew and has room, and no more: it has the right write
+// for every tenant. Who may only read, or write as one tenant, is told nothing.
+func TestWhatANodeIsToldOfAnother(t *testing.T) {
+	t.Parallel()
+	const nodes, looks = "the token of the nodes", "a token that sees all"
+	credential := func(token string, rights auth.Rights) auth.Credential {
+		h, err := auth.TokenHash(token)
+		require.NoError(t, err)
+		return auth.Credential{Name: token, Tenant: auth.AnyTenant, Rights: rights, TokenSHA256: h}
+	}
+	p := protect(t, directory(t, credential(nodes, auth.Read|auth.Write), credential(looks, auth.Read)))
+	as := func(token string) *Client {
+		o := p.options()
+		o.Token, o.Strict = token, true
+		return p.dial(t, o)
+	}
+	whole, err := as(operator).Stats(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, whole.Blocks)
+	told, err := as(nodes).Stats(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, skep.Stats{Opened: whole.Opened, State: whole.State, CapacityBytes: whole.CapacityBytes,
+		DeviceBytes: whole.DeviceBytes, FreeGroups: whole.FreeGroups, Groups: whole.Groups, Evicted: whole.Evicted}, told)
+	for _, token := range []string{looks, tokenWriter} {
+		_, err = as(token).Stats(t.Context())
+		require.ErrorIs(t, err, skep.Denied, token)
+	}
+	_, err = as(nodes).Admin(t.Context(), "jobs", json.RawMessage("{}"))
+	require.ErrorIs(t, err, skep.Denied)
+	require.Zero(t, p.admin)
 }
 
 // An operator who renews a tenant's lease does not take it away: the tenant renews and releases it as before.

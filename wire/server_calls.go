@@ -22,6 +22,7 @@ type operation struct {
 	keys    bool // the body may be as long as Limits.Body; else shortBody
 	back    bool // it gives something back, which must not need memory
 	placed  bool // of a cluster's node, it is right by the node's map only
+	nodes   bool // who has the right write for every tenant may, too: the nodes of a cluster, which are answered less
 
 	// run carries out an inline operation and answers. An error ends the connection.
 	run func(r *request) error
@@ -78,7 +79,7 @@ func init() {
 		TypeDelete:          {need: w, placed: true, keys: true, prepare: prepareDelete},
 		TypePurge:           {need: a, placed: true, prepare: preparePurge},
 		TypeDeleteNamespace: {need: a, placed: true, prepare: prepareDeleteNamespace},
-		TypeStats:           {need: o, prepare: simply(stats)},
+		TypeStats:           {need: o, nodes: true, prepare: simply(stats)},
 		TypeEvents:          {need: r, inline: true, run: runEvents},
 		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
 		TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
@@ -372,8 +373,23 @@ func stats(ctx context.Context, r *request) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(&st)
+	var told any = &st
+	if r.x.who.Rights&auth.Operator == 0 {
+		told = &nodeStats{st.Opened, st.State, st.CapacityBytes, st.DeviceBytes, st.FreeGroups, st.Groups, st.Evicted}
+	}
+	b, err := json.Marshal(told)
 	return &document{b}, err
+}
+
+// nodeStats is what another node is told: whether the Store was opened anew, and whether it has room to spare.
+type nodeStats struct {
+	Opened        time.Time `json:"opened"`
+	State         string    `json:"state"`
+	CapacityBytes int64     `json:"capacity_bytes"`
+	DeviceBytes   int64     `json:"device_bytes"`
+	FreeGroups    int       `json:"free_groups"`
+	Groups        int       `json:"groups"`
+	Evicted       int64     `json:"evicted"`
 }
 
 func clusterMap(_ context.Context, r *request) (message, error) {

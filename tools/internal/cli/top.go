@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/top"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 // topResult is top --once.
@@ -69,6 +70,9 @@ func (a *app) top(ctx context.Context, o top.Options, once bool, target *remote.
 		o.Dir = target.String()
 		o.Ask = func(ctx context.Context) (skep.Stats, error) {
 			st, err := c.Stats(ctx)
+			if _, rights := c.Identity(); err == nil && rights&auth.Operator == 0 { // a node's: it is not told all
+				err = &skep.Error{Op: "top", Kind: skep.Denied, Field: "rights", Value: rights, Limit: auth.Operator}
+			}
 			return st, target.Explain(err)
 		}
 	}

@@ -85,14 +85,22 @@ type AskRepair struct {
 	Begin bool `json:"begin"`
 }
 
-// Repair is how a node's repair stands: the one under way, or the last.
+// Repair is one repair of a node: the one under way, or one that has ended.
 type Repair struct {
 	Running bool      `json:"running"`
-	Runs    int64     `json:"runs"`  // that have ended
-	Began   time.Time `json:"began"` // zero: none has
-	Ended   time.Time `json:"ended"` // zero: not yet
+	Number  int64     `json:"number"` // in the order in which they began, from 1 on; 0: none has
+	Runs    int64     `json:"runs"`   // that have ended
+	Began   time.Time `json:"began"`  // zero: none has
+	Ended   time.Time `json:"ended"`  // zero: not yet
 	Error   string    `json:"error,omitempty"`
 	replication.Repaired
+}
+
+// Repairs is how a node's repairs stand, and its answer to AskRepair, of the moment before it begins one.
+type Repairs struct {
+	Repair         // the one under way, or the one that ended last
+	Next   int64   `json:"next"`           // Number of the first that begins from now on
+	Last   *Repair `json:"last,omitempty"` // the last that ended and that nobody stopped; absent: none has
 }
 
 // Dir is where a store's directory has what belongs to the cluster.

@@ -91,7 +91,7 @@ the nodes go on. Exit code 6: something is missing yet, or a node did not answer
 			return ctx.Err()
 		}
 		sum := sumOf(out.Nodes)
-		out.Missing = sum.Declined + sum.Away
+		out.Missing = sum.Declined + sum.Away + sum.Unread
 		bad := out.Missing > 0
 		for _, n := range out.Nodes {
 			bad = bad || n.Error != ""
@@ -111,6 +111,7 @@ func sumOf(nodes []RepairedNode) (sum replication.Repaired) {
 		sum.Declined += n.Declined
 		sum.Away += n.Away
 		sum.Strays += n.Strays
+		sum.Unread += n.Unread
 	}
 	return sum
 }
@@ -124,7 +125,7 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 		return err
 	}
 	defer c.Close()
-	want := int64(0)
+	want := int64(0) // the number of the first that begins after it was asked for; 0: it was not yet
 	for {
 		in, err := json.Marshal(member.AskRepair{Begin: want == 0})
 		if err != nil {
@@ -134,20 +135,18 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 		if err != nil {
 			return err
 		}
-		var s member.Repair
+		var s member.Repairs
 		if err := json.Unmarshal(b, &s); err != nil {
 			return err
 		}
 		switch {
-		case want > 0:
-			told(s)
-		case s.Running: // another follows it
-			want = s.Runs + 2
-		default:
-			want = s.Runs + 1
-		}
-		if s.Runs >= want && want > 0 {
+		case want == 0:
+			want = s.Next
+		case s.Last != nil && s.Last.Number >= want:
+			told(*s.Last)
 			return nil
+		case s.Running && s.Number >= want:
+			told(s.Repair)
 		}
 		select {
 		case <-time.After(repairPoll):
@@ -158,10 +157,11 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 }
 
 func repairText(w io.Writer, r *RepairResult) {
-	rows := [][]string{command.Row("node", "blocks", "copies sent", "bytes", "declined", "node away", "strays", "seconds")}
+	rows := [][]string{command.Row("node", "blocks", "copies sent", "bytes", "declined", "node away", "not read", "strays",
+		"seconds")}
 	for _, n := range r.Nodes {
-		rows = append(rows, command.Row(n.Name, n.Blocks, n.Copied, command.Size(n.Bytes), n.Declined, n.Away, n.Strays,
-			fmt.Sprintf("%.1f", n.Seconds)))
+		rows = append(rows, command.Row(n.Name, n.Blocks, n.Copied, command.Size(n.Bytes), n.Declined, n.Away, n.Unread,
+			n.Strays, fmt.Sprintf("%.1f", n.Seconds)))
 	}
 	command.Table(w, rows...)
 	failed := false
@@ -178,6 +178,6 @@ func repairText(w io.Writer, r *RepairResult) {
 		fmt.Fprintf(w, "every block of a chain that these nodes have is where the map of epoch %d says\n", r.Epoch)
 	default:
 		fmt.Fprintf(w, "%d copies are missing yet: their nodes were away, or have no room to spare "+
-			"(skep cluster status, skep status)\n", r.Missing)
+			"(skep cluster status, skep status), or the blocks could not be read (skep scrub)\n", r.Missing)
 	}
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"log/slog"
 	"reflect"
 	"strings"
 
@@ -8,8 +9,8 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none. The
-// map is a file's, or the last that a node which agrees on it knew.
+// clusterMap reads the map of the cluster that the server is a node of, and finds the node; nil where it is of none.
+// The map is a file's, or the last that a node which agrees on it knew.
 func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	id, m, err := c.member()
 	switch {
@@ -32,26 +33,29 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 	case c.Node == "":
 		return nil, nil, problem("node", "empty", "the name of a node of the map, where cluster is set")
 	}
-	text, err := readFile(c.Cluster, clustermap.MaxBytes)
-	if err != nil {
-		return nil, nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
-	}
-	if m, err = clustermap.Parse(text); err != nil {
+	if m, err = c.fileMap(); err != nil {
 		return nil, nil, err
 	}
 	n, err := m.Node(c.Node)
 	return m, n, err
 }
 
-// replaceMap goes on by another map of the cluster, where the file has one.
+// fileMap is the map in the file.
+func (c *Config) fileMap() (*clustermap.Map, error) {
+	text, err := readFile(c.Cluster, clustermap.MaxBytes)
+	if err != nil {
+		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
+	}
+	return clustermap.Parse(text)
+}
+
+// replaceMap goes on by another map of the cluster, where the file has one. A map that has this node no more is taken
+// as well: clients that go by the old one are to hear of it.
 func (s *server) replaceMap(next *Config) {
-	if s.cluster == nil {
+	if s.cluster == nil || next.Cluster == "" {
 		return
 	}
-	m, _, err := next.clusterMap()
-	if err == nil && m == nil {
-		return
-	}
+	m, err := next.fileMap()
 	if err == nil {
 		if reflect.DeepEqual(m, s.cluster) {
 			return
@@ -72,6 +76,14 @@ func (s *server) replaceMap(next *Config) {
 	s.cluster = m
 	s.followed(m.Public())
 	s.log.Info("map of the cluster reloaded", "epoch", m.Epoch, "nodes", len(m.Nodes))
+	if _, err := m.Node(s.node); err != nil {
+		sayOut(s.log, s.node)
+	}
+}
+
+// sayOut warns that the map has this node no more.
+func sayOut(log *slog.Logger, node string) {
+	log.Warn("this node is not in the map any more: nobody looks for what it has", "node", node)
 }
 
 // listenAsNode has the server listen where the map says, unless it was told otherwise.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -132,4 +133,30 @@ func TestAMapIsReadAgain(t *testing.T) {
 	again <- os.Interrupt // the last one has been seen to
 	require.EqualValues(t, 3, epoch())
 	require.Contains(t, r.log.String(), "map of the cluster not reloaded")
+}
+
+// A node that a newer map has no more goes on by that map, so that clients of the old one hear of it. Its settings,
+// which name a node that is not there, are no reason to keep the old one.
+func TestANodeTakesTheMapThatLacksIt(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 2, func(c *Config) { c.RESP = None })
+	require.NoError(t, r.nodes[1].stop())
+	c := r.configs[1]
+	load := func() (*Config, error) { return c, errors.Join(c.listenAsNode()...) }
+	r.nodes[1] = start(t, c, Options{Again: r.again[1], Reload: load})
+	st, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + c.Unix})
+	require.NoError(t, err)
+	defer st.Close()
+	r.write(2, 1, -1)
+	r.reload(2)
+	_, err = st.Lookup(wire.WithEpoch(t.Context(), 1), &skep.LookupRequest{})
+	require.ErrorIs(t, err, skep.StaleMap)
+	text, err := st.ClusterMap(t.Context())
+	require.NoError(t, err)
+	m, err := clustermap.Parse(text)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, m.Epoch)
+	require.Contains(t, r.nodes[1].log.String(), "configuration not reloaded")
+	require.Contains(t, r.nodes[1].log.String(), "this node is not in the map any more")
+	require.NotContains(t, r.nodes[0].log.String(), "this node is not in the map any more")
 }

@@ -64,7 +64,7 @@ type PeersConfig struct {
 	Key    string `yaml:"key" doc:"its private key, PEM"`
 	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 
-	TokenFile string `yaml:"token_file" doc:"token that this node shows the others, to send copies and serve RESP of the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB and FLUSHALL, at every node; empty: none, while there are no credentials"`
+	TokenFile string `yaml:"token_file" doc:"file with the token that this node shows the others where it sends them copies or serves RESP from the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and the deletion of a namespace that a repair has just given to another node, at every node; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
 	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`

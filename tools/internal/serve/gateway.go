@@ -9,19 +9,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/resp"
 )
 
@@ -113,6 +111,44 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 	return t, nil
 }
 
+// shows is what the node shows the others. Where it is as before, that is what it gives.
+func (c *Config) shows(before *wire.Credentials) (*wire.Credentials, error) {
+	token, err := c.peerToken()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := c.peerTLS()
+	if err != nil {
+		return nil, err
+	}
+	if before != nil && before.Token == token && (before.TLS == nil) == (secure == nil) &&
+		(secure == nil || secure.RootCAs.Equal(before.TLS.RootCAs)) {
+		return before, nil
+	}
+	return &wire.Credentials{Token: token, TLS: secure}, nil
+}
+
+// show has the node show the others what the settings say, in what it asks them from now on.
+func (s *server) show(c *Config) error {
+	before := s.shown.Load()
+	shows, err := c.shows(before)
+	if err != nil || shows == before {
+		return err
+	}
+	s.shown.Store(shows)
+	if s.dir.Open() || shows.Token == "" {
+		return nil
+	}
+	const need = auth.Read | auth.Write
+	id, err := s.dir.Identify(context.Background(), auth.Presented{Token: shows.Token})
+	if err != nil || id.Tenant != auth.AnyTenant || id.Rights&need != need {
+		s.log.Warn("the token in peers.token_file is none of tenant '*' with rights read and write here: where it is none "+
+			"at the other nodes, they take no copies and have nothing for Redis clients",
+			"token_file", c.Peers.TokenFile, "tenant", id.Tenant, "rights", id.Rights)
+	}
+	return nil
+}
+
 // lent is this node's own Store, which is closed with the server and not before.
 type lent struct{ skep.Store }
 
@@ -121,30 +157,26 @@ func (l lent) Unwrap() skep.Store { return l.Store }
 
 // openGateway makes the Store that clients of RESP are served from, and by which copies are sent.
 func (s *server) openGateway(m *clustermap.Map, self uint64) error {
-	token, err := s.c.peerToken()
-	if err != nil {
-		return err
-	}
-	secure, err := s.c.peerTLS()
+	err := s.show(s.c)
 	if err != nil {
 		return err
 	}
 	log := s.log.With("part", "gateway")
-	s.others = &others{self: self, of: map[uint64]*wire.Client{}}
+	s.others = &others{self: self}
 	dial := func(n clustermap.Node) (skep.Store, error) {
 		if n.ID == self {
 			return lent{s.st}, nil
 		}
-		if token != "" && secure == nil && far(n.Addr) {
+		if x := s.shown.Load(); x.Token != "" && x.TLS == nil && far(n.Addr) {
 			log.Warn("peers.token_file goes to another machine unencrypted, and who reads it on the way is every tenant: "+
 				"have the nodes' binary ports speak TLS (tls.cert and tls.key)", "node", n.Name, "address", n.Addr)
 		}
-		c, err := wire.NewClient(wire.Options{Addr: n.Addr, TLS: secure, Token: token, Name: "node " + s.node,
+		c, err := wire.NewClient(wire.Options{Addr: n.Addr, Credentials: s.shown.Load, Name: "node " + s.node,
 			Conns: gatewayConns, Log: log})
-		if err == nil {
-			s.others.met(n.ID, c)
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		return s.others.met(n, c), nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
 	for _, n := range m.Nodes {
@@ -154,9 +186,8 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		}
 		o.Stores = append(o.Stores, st)
 	}
-	if s.whole, err = replication.New(o); err == nil {
-		s.others.whole = s.whole
-	}
+	s.whole, err = replication.New(o)
+	s.others.follow(s.whole)
 	return err
 }
 
@@ -167,61 +198,6 @@ func far(addr string) bool {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && !loopback(host)
-}
-
-// others is what the gateway knows of the other nodes.
-type others struct {
-	self  uint64
-	whole *replication.Store
-
-	mu    sync.Mutex
-	of    map[uint64]*wire.Client // by the node's number
-	away  map[uint64]bool
-	asked time.Time // when away was found out
-}
-
-func (o *others) met(id uint64, c *wire.Client) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.of[id] = c
-}
-
-func (o *others) clients() map[uint64]*wire.Client {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.of)
-}
-
-// How long what is known of the nodes counts, and how long one may take to say that it is there.
-const (
-	knownFor = time.Second
-	signOf   = 500 * time.Millisecond
-)
-
-// gone is which of the other nodes do not answer.
-func (o *others) gone(ctx context.Context) map[uint64]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if time.Since(o.asked) < knownFor {
-		return o.away
-	}
-	ctx, cancel := context.WithTimeout(ctx, signOf)
-	defer cancel()
-	away := map[uint64]bool{}
-	var mu sync.Mutex
-	var wait sync.WaitGroup
-	for id, c := range o.of {
-		wait.Go(func() {
-			if _, err := c.Node(ctx); err != nil {
-				mu.Lock()
-				away[id] = true
-				mu.Unlock()
-			}
-		})
-	}
-	wait.Wait()
-	o.away, o.asked = away, time.Now()
-	return away
 }
 
 // cluster is the nodes for clients in cluster mode: those that Redis clients reach. Where this node is none of them there

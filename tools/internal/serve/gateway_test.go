@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -71,6 +72,14 @@ func (r *ring) write(epoch, n, out int) {
 		text += fmt.Sprintf("  - {id: %d, name: %s, addr: %q, state: %s}\n", i+1, name(i), "unix:"+filepath.Join(r.dir, name(i)), state)
 	}
 	require.NoError(r, os.WriteFile(r.file, []byte(text), 0o600))
+}
+
+// reload has the first n nodes read again what has changed.
+func (r *ring) reload(n int) {
+	for _, again := range r.again[:n] {
+		again <- os.Interrupt
+		again <- os.Interrupt // the first has been seen to
+	}
 }
 
 func (r *ring) client(i int, token string) *redistest.Client {
@@ -144,6 +153,17 @@ func TestEveryNodeAnswersRedisForAll(t *testing.T) {
 	require.EqualValues(t, 1, there)
 }
 
+// A client that gives up while it asks which nodes there are has none of them count as away, for nobody.
+func TestWhoGivesUpMarksNoNodeAway(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 2, func(c *Config) { c.RESP = None })
+	o := othersOf(t, r.configs[1].Unix, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.Empty(t, o.gone(ctx))
+	require.Empty(t, o.gone(t.Context()))
+}
+
 // A node that is gone: what it had is not there, what it should get is refused, and the rest goes on. Once the map says
 // that it is out, all is taken again.
 func TestRedisWhileANodeIsGone(t *testing.T) {
@@ -207,10 +227,7 @@ func TestRedisWhileANodeIsGone(t *testing.T) {
 	require.NoError(t, r.nodes[2].stop())
 
 	r.write(2, 3, 2)
-	for _, again := range r.again[:2] {
-		again <- os.Interrupt
-		again <- os.Interrupt // the first has been seen to
-	}
+	r.reload(2)
 	for i := range n {
 		require.NoError(t, a.Set(t.Context(), fmt.Sprint("m", i), value(i), 0))
 		got, err := b.Get(t.Context(), fmt.Sprint("m", i))
@@ -227,20 +244,24 @@ func all(n int) (keys []any) {
 	return keys
 }
 
+// credential is a way in of a tenant, by a token.
+func credential(t *testing.T, tenant, token string, rights ...string) CredentialConfig {
+	h, err := auth.TokenHash(token)
+	require.NoError(t, err)
+	return CredentialConfig{Name: token, Tenant: tenant, Rights: rights, TokenSHA256: fmt.Sprintf("%x", h)}
+}
+
 // With credentials the nodes show each other a token. A tenant is the same one at every node, and nobody else's values
 // are his.
 func TestRedisOfACluster(t *testing.T) {
 	t.Parallel()
 	const mine, yours, nodes = "token-of-tenant-mine", "token-of-tenant-yours", "token-of-the-nodes-00"
+	const all = "token-of-mine-for-all"
 	token := write(t, "token", nodes+"\n")
-	credential := func(name, tenant, token string, rights ...string) CredentialConfig {
-		h, err := auth.TokenHash(token)
-		require.NoError(t, err)
-		return CredentialConfig{Name: name, Tenant: tenant, Rights: rights, TokenSHA256: fmt.Sprintf("%x", h)}
-	}
 	with := func(c *Config) {
-		c.Credentials = []CredentialConfig{credential("mine", "mine", mine, "read", "write"),
-			credential("yours", "yours", yours, "read", "write"), credential("nodes", auth.AnyTenant, nodes, "read", "write")}
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
+			credential(t, "yours", yours, "read", "write"), credential(t, "mine", all, "read", "write", "admin"),
+			credential(t, auth.AnyTenant, nodes, "read", "write")}
 	}
 	r := newRing(t, 2, func(c *Config) {
 		with(c)
@@ -257,6 +278,13 @@ func TestRedisOfACluster(t *testing.T) {
 		require.ErrorIs(t, err, redistest.ErrNil)
 	}
 
+	// A flush reaches all of the tenant at the other nodes by the right admin, which their token lacks.
+	chief := r.client(0, all)
+	require.NoError(t, chief.Set(t.Context(), "k", "v", 0))
+	_, err := chief.Do(t.Context(), "FLUSHDB")
+	require.ErrorContains(t, err, "peers.token_file")
+	require.ErrorContains(t, err, "the right admin of tenant '*' at node b")
+
 	c := local(t)
 	c.Cluster, c.Node = r.file, "a"
 	with(c)
@@ -268,6 +296,65 @@ func TestRedisOfACluster(t *testing.T) {
 	c.Peers.TokenFile, c.Peers.ServerCA = token, token
 	c.TLS.Cert, c.TLS.Key = "x", "y"
 	require.ErrorContains(t, problemsOf(c), "peers.server_ca")
+}
+
+// The token that the nodes show each other is replaced while they run. Nothing is refused where the other nodes take
+// the new one already: neither what is asked next nor, when the old one is taken away, anything after that.
+func TestTheNodesTokenIsReplaced(t *testing.T) {
+	t.Parallel()
+	const mine = "token-of-tenant-mine"
+	const first, second, third = "token-of-the-nodes-01", "token-of-the-nodes-02", "token-of-the-nodes-03"
+	taken, shown := write(t, "taken", first), write(t, "shown", first)
+	r := newRing(t, 2, func(c *Config) {
+		c.Credentials = []CredentialConfig{credential(t, "mine", mine, "read", "write"),
+			{Name: "nodes", Tenant: auth.AnyTenant, Rights: []string{"read", "write"}, TokenFile: taken},
+			credential(t, auth.AnyTenant, second, "read", "write")}
+		c.Peers.TokenFile = shown
+	})
+	a := r.client(0, mine)
+	const n = 20
+	for i := range n {
+		require.NoError(t, a.Set(t.Context(), fmt.Sprint("k", i), value(i), 0))
+	}
+	for _, step := range []map[string]string{{shown: second}, {taken: third}, {shown: third}} {
+		for file, token := range step {
+			rotate(t, file, token)
+		}
+		r.reload(2)
+		there, err := a.Int(t.Context(), append([]any{"EXISTS"}, all(n)...)...)
+		require.NoError(t, err)
+		require.EqualValues(t, n, there, "after %v", step)
+	}
+	require.NotContains(t, r.nodes[0].log.String(), "none of tenant '*'")
+	rotate(t, shown, mine)
+	r.reload(2)
+	require.Contains(t, r.nodes[0].log.String(), "the token in peers.token_file is none of tenant '*'")
+}
+
+// What the others' certificates are signed by is read again, and what is as it was stays the same.
+func TestWhatTheNodesAreKnownByIsReadAgain(t *testing.T) {
+	t.Parallel()
+	p, q := newPKI(t), newPKI(t)
+	p.issue("node")
+	q.issue("node")
+	c := local(t)
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "node.pem"), Key: filepath.Join(p.dir, "node.key")}
+	c.Peers.ServerCA = filepath.Join(p.dir, "ca.pem")
+	shows, err := c.shows(nil)
+	require.NoError(t, err)
+	again, err := c.shows(shows)
+	require.NoError(t, err)
+	require.Same(t, shows, again)
+	before := fingerprint(c)
+	rotate(t, c.Peers.ServerCA, read(t, filepath.Join(q.dir, "ca.pem"))+"\n")
+	require.NotEqual(t, before, fingerprint(c))
+	again, err = c.shows(shows)
+	require.NoError(t, err)
+	require.NotSame(t, shows, again)
+	require.False(t, shows.TLS.RootCAs.Equal(again.TLS.RootCAs))
+	rotate(t, c.Peers.ServerCA, "none")
+	_, err = c.shows(again)
+	require.ErrorIs(t, err, skep.Invalid)
 }
 
 // A token that would go to another machine unencrypted is warned of.

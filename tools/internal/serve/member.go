@@ -154,7 +154,7 @@ func (s *server) agreed(m *clustermap.Map) {
 			return
 		}
 	}
-	o.log.Warn("this node is not in the map any more: nobody looks for what it has", "node", o.id.Name)
+	sayOut(o.log, o.id.Name)
 }
 
 // addPatience is how long a change may take, an election included.

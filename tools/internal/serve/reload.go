@@ -26,7 +26,10 @@ func (s *server) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case at := <-tick.C:
+			if s.others != nil {
+				s.others.part(at)
+			}
 		case <-s.o.Again:
 			asked = true
 		}
@@ -50,12 +53,13 @@ func (s *server) follow(ctx context.Context) {
 // reload gives the configuration that is in use now, with the fingerprint its files had before they
 // were read: what changes meanwhile is noticed. It gives nil when the configuration is the old one.
 func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
-	next := c
+	next, read := c, true
 	if asked && s.o.Reload != nil {
 		var err error
 		if next, err = s.o.Reload(); err != nil {
-			s.log.Error("configuration not reloaded", "error", err)
-			return nil, ""
+			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again",
+				"error", err)
+			next, read = c, false
 		}
 	}
 	before = fingerprint(next)
@@ -86,10 +90,17 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 			certified = false
 		}
 	}
+	if s.whole != nil {
+		shows := *next
+		shows.TLS = s.c.TLS // as this node's own port speaks
+		if err := s.show(&shows); err != nil {
+			s.log.Error("what this node shows the others not reloaded: it goes on with what it has", "error", err)
+		}
+	}
 	s.replaceKeys(next)
 	s.setShares(next)
 	s.replaceMap(next)
-	if fixed := s.c.fixed(next); len(fixed) > 0 {
+	if fixed := s.c.fixed(next, s.whole != nil); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}
 	switch {
@@ -97,6 +108,8 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 		s.log.Warn("reloaded but for credentials and limits: those in use stay", "problems", len(wrong))
 	case !certified:
 		s.log.Warn("reloaded but for the certificate: the one in use stays", "credentials", len(creds))
+	case !read:
+		s.log.Warn("reloaded but for the configuration: the one in use stays", "credentials", len(creds))
 	default:
 		s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
 	}
@@ -106,12 +119,18 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 // reloaded are the settings that a running server takes anew; credentials and tenants besides.
 var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryption_key_file", "peers.cert", "peers.key", "peers.ca"}
 
-// fixed lists what differs in next and stays as it is in c.
-func (c *Config) fixed(next *Config) (out []string) {
+// shown are those that it takes anew where it speaks to other nodes.
+var shown = []string{"peers.token_file", "peers.server_ca"}
+
+// fixed lists what differs in next and stays as it is in c, of a server that speaks to other nodes or to none.
+func (c *Config) fixed(next *Config, speaks bool) (out []string) {
 	now, then := fields(c), fields(next)
 	for i, f := range now {
 		if slices.Contains(reloaded, f.path) && (c.TLS.Cert == "") == (next.TLS.Cert == "") &&
 			(c.Peers.Cert == "") == (next.Peers.Cert == "") {
+			continue
+		}
+		if slices.Contains(shown, f.path) && speaks {
 			continue
 		}
 		if was, is := fmt.Sprint(f.v.Interface()), fmt.Sprint(then[i].v.Interface()); was != is {
@@ -123,7 +142,8 @@ func (c *Config) fixed(next *Config) (out []string) {
 
 // fingerprint changes when a file with a certificate, a token, a key or the cluster's map does.
 func fingerprint(c *Config) string {
-	paths := []string{c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA, c.Peers.Cert, c.Peers.Key, c.Peers.CA}
+	paths := []string{c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA, c.Peers.Cert, c.Peers.Key, c.Peers.CA, c.Peers.TokenFile,
+		c.Peers.ServerCA}
 	for _, cc := range c.Credentials {
 		paths = append(paths, cc.TokenFile)
 	}

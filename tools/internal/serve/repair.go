@@ -51,9 +51,10 @@ type repairer struct {
 
 	turn chan struct{} // has one element while one repairs
 
-	mu  sync.Mutex
-	now member.Repair
-	sum replication.Repaired // of those that have ended
+	mu   sync.Mutex
+	now  member.Repair
+	last *member.Repair       // that ended and was not stopped; nil: none has
+	sum  replication.Repaired // of those that have ended
 }
 
 func (s *server) newRepairer(k *replication.Keeper) *repairer {
@@ -68,7 +69,7 @@ func (r *repairer) run(ctx context.Context) {
 	defer look.Stop()
 	due := time.NewTimer(r.every)
 	defer due.Stop()
-	epoch, known := uint32(0), map[uint64]time.Time{}
+	epoch, known := uint32(0), sights{}
 	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
@@ -78,11 +79,7 @@ func (r *repairer) run(ctx context.Context) {
 			if m := r.whole.Map(); m.Epoch != epoch {
 				epoch, again = m.Epoch, true
 			}
-			now := r.others.incarnations(ctx)
-			for id, is := range now {
-				again = again || !known[id].Equal(is) // it was started, or did not answer before
-			}
-			if known = now; !again {
+			if !known.see(r.others.incarnations(ctx)) && !again {
 				continue
 			}
 		case <-r.wake:
@@ -102,7 +99,7 @@ func (r *repairer) once(ctx context.Context) error {
 		return &skep.Error{Op: "repair", Kind: skep.Deadline, Err: ctx.Err()}
 	}
 	r.mu.Lock()
-	r.now = member.Repair{Running: true, Runs: r.now.Runs, Began: time.Now()}
+	r.now = member.Repair{Running: true, Number: r.now.Number + 1, Runs: r.now.Runs, Began: time.Now()}
 	r.mu.Unlock()
 	o := replication.RepairOptions{Keeper: r.keeper, Rate: r.rate, Progress: func(x replication.Repaired) {
 		r.mu.Lock()
@@ -116,13 +113,20 @@ func (r *repairer) once(ctx context.Context) error {
 	r.now.Runs++
 	r.sum.Copied += out.Copied
 	r.sum.Bytes += out.Bytes
-	switch {
-	case err != nil && ctx.Err() == nil:
+	if err != nil {
 		r.now.Error = err.Error()
+	}
+	stopped := err != nil && ctx.Err() != nil
+	if now := r.now; !stopped {
+		r.last = &now
+	}
+	switch {
+	case err != nil && !stopped:
 		r.log.Error("copies that other nodes should have were not all sent", "error", err, "copied", out.Copied)
 	case out.Copied > 0:
 		r.log.Info("sent copies to nodes that should have them",
-			"copied", out.Copied, "bytes", out.Bytes, "blocks", out.Blocks, "declined", out.Declined, "away", out.Away, "took", time.Since(r.now.Began).Round(time.Millisecond))
+			"copied", out.Copied, "bytes", out.Bytes, "blocks", out.Blocks, "declined", out.Declined, "away", out.Away,
+			"unread", out.Unread, "took", time.Since(r.now.Began).Round(time.Millisecond))
 	}
 	return err
 }
@@ -138,47 +142,81 @@ func (r *repairer) job(js *jobs) *job {
 		for {
 			select {
 			case <-look.C:
-				_ = js.step(ctx, j, -1, repairText(r.state())) // once sees for itself that ctx has ended
+				_ = js.step(ctx, j, -1, repairText(r.state().Repair)) // once sees for itself that ctx has ended
 			case err := <-ended:
 				if err != nil {
 					return err
 				}
-				return js.step(ctx, j, 1, repairText(r.state()))
+				return js.step(ctx, j, 1, repairText(r.state().Repair))
 			}
 		}
 	}}
 }
 
 func repairText(s member.Repair) string {
-	return fmt.Sprintf("%d blocks looked at; %d copies, %.1f MiB sent; %d declined, %d away", s.Blocks, s.Copied,
-		float64(s.Bytes)/(1<<20), s.Declined, s.Away)
+	return fmt.Sprintf("%d blocks looked at; %d copies, %.1f MiB sent; %d declined, %d away, %d not to be read", s.Blocks,
+		s.Copied, float64(s.Bytes)/(1<<20), s.Declined, s.Away, s.Unread)
 }
 
 // state is how it stands.
-func (r *repairer) state() member.Repair {
+func (r *repairer) state() member.Repairs {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.now
+	return member.Repairs{Repair: r.now, Next: r.now.Number + 1, Last: r.last}
 }
 
-// incarnations is when the Stores of the nodes that answer were opened.
+// incarnations is when the Stores of the other nodes were opened: the zero time where one does not answer.
 func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
 	ctx, cancel := context.WithTimeout(ctx, repairLooks)
 	defer cancel()
 	out := map[uint64]time.Time{}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	for id, c := range o.clients() {
+	for id, p := range o.peers() {
 		wait.Go(func() {
-			if st, err := c.Stats(ctx); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				out[id] = st.Opened
+			st, err := p.Stats(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if out[id] = st.Opened; err != nil {
+				out[id] = time.Time{}
 			}
 		})
 	}
 	wait.Wait()
 	return out
+}
+
+// awayLooks is at how many looks in succession a node does not answer before it counts as one that was away, and is
+// sent what it missed when it is back. One that is so busy that it answers now and then is left in peace: each repair
+// has it asked for all its blocks, and makes it busier. What it declined meanwhile it gets when the next repair is due.
+const awayLooks = 3
+
+// sights is what was seen of the other nodes.
+type sights map[uint64]sight
+
+type sight struct {
+	opened time.Time // its Store
+	missed int       // looks in succession that it has not answered
+}
+
+// see takes in a look, and says whether there is a node that is new, was started, or is back.
+func (s sights) see(look map[uint64]time.Time) (again bool) {
+	for id := range s {
+		if _, there := look[id]; !there { // the map has it no more
+			delete(s, id)
+		}
+	}
+	for id, opened := range look {
+		was, known := s[id]
+		switch {
+		case !opened.IsZero():
+			again = again || !known || !was.opened.Equal(opened) || was.missed >= awayLooks
+			s[id] = sight{opened: opened}
+		case known:
+			s[id] = sight{was.opened, was.missed + 1}
+		}
+	}
+	return again
 }
 
 // adminRepair has the node repair, where it is asked to begin, and says how it stands.
@@ -194,13 +232,14 @@ func (s *server) adminRepair(in json.RawMessage) (json.RawMessage, error) {
 	if err := d.Decode(&ask); err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "cluster repair", Err: err}
 	}
+	state := s.repair.state() // before it begins: what begins from here on is what the caller waits for
 	if ask.Begin {
 		select {
 		case s.repair.wake <- struct{}{}:
 		default: // it is about to begin
 		}
 	}
-	return json.Marshal(s.repair.state())
+	return json.Marshal(state)
 }
 
 // repairMetrics shows it to Prometheus.
@@ -211,11 +250,11 @@ var (
 		"Copies sent to nodes that should have had them.", nil, nil)
 	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total", "Payload of copies sent to nodes that should have had them.", nil, nil)
 	descRepairLacks = prometheus.NewDesc("skep_repair_missing",
-		"Copies that nodes should have and did not take when the last repair sent them.", []string{"why"}, nil)
+		"Copies that nodes should have and did not get by the last repair: they declined, were away, or the block could not be read.", []string{"why"}, nil)
 	descRepairStrays = prometheus.NewDesc("skep_repair_strays",
 		"Blocks that by the map are not this node's, as the last repair saw.", nil, nil)
 	descRepairEnded = prometheus.NewDesc("skep_repair_ended_timestamp_seconds",
-		"When the last repair ended; 0: none has.", nil, nil)
+		"When the last repair ended that nobody stopped; 0: none has.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -225,6 +264,10 @@ func (repairMetrics) Describe(chan<- *prometheus.Desc) {}
 func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
 	m.r.mu.Lock()
 	now, sum := m.r.now, m.r.sum
+	var last member.Repair
+	if m.r.last != nil {
+		last = *m.r.last
+	}
 	m.r.mu.Unlock()
 	if now.Running {
 		sum.Copied += now.Copied
@@ -235,12 +278,13 @@ func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	send(descRepairCopies, prometheus.CounterValue, float64(sum.Copied))
 	send(descRepairBytes, prometheus.CounterValue, float64(sum.Bytes))
-	send(descRepairLacks, prometheus.GaugeValue, float64(now.Declined), "declined")
-	send(descRepairLacks, prometheus.GaugeValue, float64(now.Away), "away")
-	send(descRepairStrays, prometheus.GaugeValue, float64(now.Strays))
+	send(descRepairLacks, prometheus.GaugeValue, float64(last.Declined), "declined")
+	send(descRepairLacks, prometheus.GaugeValue, float64(last.Away), "away")
+	send(descRepairLacks, prometheus.GaugeValue, float64(last.Unread), "unread")
+	send(descRepairStrays, prometheus.GaugeValue, float64(last.Strays))
 	ended := 0.0
-	if !now.Ended.IsZero() {
-		ended = float64(now.Ended.UnixMilli()) / 1000
+	if !last.Ended.IsZero() {
+		ended = float64(last.Ended.UnixMilli()) / 1000
 	}
 	send(descRepairEnded, prometheus.GaugeValue, ended)
 }

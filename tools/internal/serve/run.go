@@ -78,11 +78,12 @@ type server struct {
 
 	cluster *clustermap.Map // of a file; nil: it is a node of none, or agrees on its map; follow's, once the server runs
 	peers   peerTLS
-	member  *membership        // nil: it does not agree on a map
-	node    string             // of the cluster; "": it is of none
-	whole   *replication.Store // of the cluster; nil: this node does not speak to the others
-	others  *others            // with whole
-	repair  *repairer          // nil: it sends no copies
+	member  *membership                      // nil: it does not agree on a map
+	node    string                           // of the cluster; "": it is of none
+	whole   *replication.Store               // of the cluster; nil: this node does not speak to the others
+	others  *others                          // with whole
+	shown   atomic.Pointer[wire.Credentials] // to the other nodes
+	repair  *repairer                        // nil: it sends no copies
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
