@@ -59,7 +59,7 @@ func name(i int) string { return string(rune('a' + i)) }
 // write writes the map, with node out out.
 func (r *ring) write(epoch, n, out int) {
 	r.Helper()
-	text := fmt.Sprintf("epoch: %d\nseed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\n", epoch)
+	text := fmt.Sprintf("epoch: %d\nseed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\ngrouped: true\n", epoch)
 	if r.replicas > 1 {
 		text += fmt.Sprintf("replicas: %d\n", r.replicas)
 	}

@@ -15,7 +15,7 @@ import (
 
 // mapOf is a map of node 1, which is this one, and of one at each of the sockets.
 func mapOf(epoch uint32, sockets ...string) *clustermap.Map {
-	m := &clustermap.Map{Epoch: epoch, Seed: clustermap.Seed{1}, Group: 16, Replicas: 1,
+	m := &clustermap.Map{Epoch: epoch, Seed: clustermap.Seed{1}, Group: 16, Replicas: 1, Grouped: true,
 		Nodes: []clustermap.Node{{ID: 1, Name: "a", Addr: "unix:/a", Weight: 1}}}
 	for i, path := range sockets {
 		m.Nodes = append(m.Nodes, clustermap.Node{ID: uint64(i + 2), Name: name(i + 1), Addr: "unix:" + path, Weight: 1})
