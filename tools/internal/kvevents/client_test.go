@@ -79,7 +79,8 @@ func memory(t *testing.T, names ...string) (*memstore.Store, []*skep.Namespace) 
 
 func open(t *testing.T, st skep.Store, name string) *skep.Namespace {
 	t.Helper()
-	n, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "mine", Name: name, Shape: skep.Shape{BlockTokens: 16}})
+	spec := skep.NamespaceSpec{Tenant: "mine", Name: name, Shape: skep.Shape{BlockTokens: 16}}
+	n, err := skep.OpenNamespace(t.Context(), st, spec)
 	require.NoError(t, err)
 	return n
 }

@@ -9,8 +9,8 @@
 // key's last 64 bits, which is what vLLM makes of its own hashes. The server knows no tokens: token_ids is empty, as in
 // what vLLM tells of its own secondary tiers. The medium is STORAGE, as theirs is.
 //
-//	store.Events(snapshot) ─▶ Publisher ─▶ ring ─┬─▶ a connection of the PUB socket, each with a place in the ring
-//	                          by topic           └─▶ a connection of the ROUTER socket, which asks for a place
+//	store.Events(snapshot) ─▶ Publisher ─▶ ring ─┬─▶ connections of the PUB socket, each at its place
+//	                          by topic           └─▶ connections of the ROUTER socket, which ask for one
 //
 // A block is told of once it is committed, and again when it is in no tier any more. What was only accepted is not told
 // of, nor what a move, a cleaning or a repair does, nor salted blocks, whose keys mean nothing to others.

@@ -83,7 +83,8 @@ func (b *builder) stored(e *skep.Event, blockSize int) {
 			return
 		}
 	}
-	s := &stored{Type: "BlockStored", Hashes: []any{hash(e.Key, b.asBytes)}, Tokens: []int{}, BlockSize: blockSize, Medium: medium}
+	s := &stored{Type: "BlockStored", Tokens: []int{}, BlockSize: blockSize, Medium: medium}
+	s.Hashes = []any{hash(e.Key, b.asBytes)}
 	if e.Parent != nil {
 		s.Parent = hash(*e.Parent, b.asBytes)
 	}

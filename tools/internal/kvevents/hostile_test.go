@@ -37,14 +37,16 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 	for i := range maxSubscriptions + 1 {
 		many += framed(0, "\x01"+strings.Repeat("x", i))
 	}
-	sub, dealer := hello(0, "NULL")+ready("SUB"), hello(1, "NULL")+ready("DEALER")
+	old, null := "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01", hello(0, "NULL")
+	sub, dealer := null+ready("SUB"), hello(1, "NULL")+ready("DEALER")
+	more, number := framed(flagMore, ""), framed(0, "12345678")
 	for name, s := range map[string]struct{ at, says string }{
 		"it speaks HTTP":                     {w.pub, "GET / HTTP/1.1\r\nHost: " + strings.Repeat("x", 64) + "\r\n\r\n"},
-		"ZMTP 2":                             {w.pub, "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01" + strings.Repeat("\x00", 64)},
+		"ZMTP 2":                             {w.pub, old + strings.Repeat("\x00", 64)},
 		"another mechanism":                  {w.pub, hello(0, "CURVE")},
 		"no READY":                           {w.pub, hello(0, "NULL") + framed(0, "hello")},
 		"an empty command":                   {w.pub, hello(0, "NULL") + framed(flagCommand, "")},
-		"metadata that is not whole":         {w.pub, hello(0, "NULL") + framed(flagCommand, "\x05READY\x0bSocket-Type\xff\xff\xff\xffSUB")},
+		"metadata that is not whole":         {w.pub, null + framed(flagCommand, "\x05READY\x0bSocket-Type\xff\xff\xff\xff")},
 		"a socket of another type":           {w.pub, hello(0, "NULL") + ready("PULL")},
 		"a subscriber that asks":             {w.again, sub},
 		"a frame of 2^62 bytes":              {w.pub, sub + "\x02\x40\x00\x00\x00\x00\x00\x00\x00"},
@@ -53,12 +55,12 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 		"flags that nobody knows":            {w.pub, sub + framed(0x80, "")},
 		"too many subscriptions":             {w.pub, sub + many},
 		"a message without an end":           {w.again, dealer + strings.Repeat(framed(flagMore, ""), maxFrames+1)},
-		"a command within a message":         {w.again, dealer + framed(flagMore, "") + framed(flagCommand, "\x04PING\x00\x00")},
+		"a command within a message":         {w.again, dealer + more + framed(flagCommand, "\x04PING\x00\x00")},
 		"a command without a name":           {w.again, dealer + framed(flagCommand, "\x09PI")},
 		"it reports an error":                {w.pub, sub + framed(flagCommand, "\x05ERROR\x00")},
 		"a request without a delimiter":      {w.again, dealer + framed(0, "12345678")},
 		"a request of more than a number":    {w.again, dealer + framed(flagMore, "") + framed(0, "123456789")},
-		"a request that names a topic first": {w.again, dealer + framed(flagMore, "") + framed(flagMore, "t") + framed(0, "12345678")},
+		"a request that names a topic first": {w.again, dealer + more + framed(flagMore, "t") + number},
 	} {
 		before := w.p.count.refused.Load()
 		conn, err := net.Dial("tcp", s.at)
@@ -81,7 +83,8 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 func FuzzPeer(f *testing.F) {
 	for _, s := range []string{
 		hello(0, "NULL") + ready("SUB") + framed(0, "\x01kv@") + framed(0, "\x00kv@"),
-		hello(1, "NULL") + ready("SUB") + framed(flagCommand, "\x09SUBSCRIBEkv@") + framed(flagCommand, "\x06CANCELkv@") + framed(flagCommand, "\x04PING\x00\x00x"),
+		hello(1, "NULL") + ready("SUB") + framed(flagCommand, "\x09SUBSCRIBEkv@") +
+			framed(flagCommand, "\x06CANCELkv@") + framed(flagCommand, "\x04PING\x00\x00x"),
 		hello(1, "NULL") + ready("SUB") + "\x02\x40\x00\x00\x00\x00\x00\x00\x00",
 	} {
 		f.Add([]byte(s))

@@ -2,19 +2,23 @@ package kvevents
 
 import "github.com/prometheus/client_golang/prometheus"
 
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("skep_"+name, help, labels, nil)
+}
+
 var (
-	descBatches = prometheus.NewDesc("skep_events_zmq_batches_total", "Batches of KV events published over ZeroMQ.", nil, nil)
-	descBlocks  = prometheus.NewDesc("skep_events_zmq_blocks_total", "Blocks told of in them, by event: stored, removed.", []string{"event"}, nil)
-	descSkipped = prometheus.NewDesc("skep_events_zmq_skipped_total", "Events of blocks whose namespace routers are not told of.", nil, nil)
-	descBegun   = prometheus.NewDesc("skep_events_zmq_snapshots_total", "Snapshots of what is stored, begun.", nil, nil)
-	descGaps    = prometheus.NewDesc("skep_events_zmq_gaps_total", "Events of the store that came too fast to be published; a snapshot follows.", nil, nil)
-	descSubs    = prometheus.NewDesc("skep_events_zmq_subscribers", "Subscribers connected.", nil, nil)
-	descSent    = prometheus.NewDesc("skep_events_zmq_sent_total", "Batches sent to subscribers.", nil, nil)
-	descLost    = prometheus.NewDesc("skep_events_zmq_lost_total", "Batches that a slow subscriber did not take before they fell out of the buffer.", nil, nil)
-	descReplays = prometheus.NewDesc("skep_events_zmq_replays_total",
-		"Requests for batches that were missed, by answer: whole, cut (the buffer had no snapshot any more).", []string{"answer"}, nil)
-	descRefused = prometheus.NewDesc("skep_events_zmq_refused_total", "Connections closed since the peer did not keep to ZMTP, or to its limits.", nil, nil)
-	descBuffer  = prometheus.NewDesc("skep_events_zmq_buffer_bytes", "Batches held for subscribers and replays, in bytes.", nil, nil)
+	descBatches = desc("events_zmq_batches_total", "Batches of KV events published over ZeroMQ.")
+	descBlocks  = desc("events_zmq_blocks_total", "Blocks told of in them, by event: stored, removed.", "event")
+	descSkipped = desc("events_zmq_skipped_total", "Events of blocks whose namespace routers are not told of.")
+	descBegun   = desc("events_zmq_snapshots_total", "Snapshots of what is stored, begun.")
+	descGaps    = desc("events_zmq_gaps_total", "Events of the store that came too fast; a snapshot follows.")
+	descSubs    = desc("events_zmq_subscribers", "Subscribers connected.")
+	descSent    = desc("events_zmq_sent_total", "Batches sent to subscribers.")
+	descLost    = desc("events_zmq_lost_total", "Batches that fell out of the buffer before a subscriber took them.")
+	descReplays = desc("events_zmq_replays_total", "Requests for missed batches, by answer: whole, cut (no snapshot is held).",
+		"answer")
+	descRefused = desc("events_zmq_refused_total", "Connections closed whose peer did not keep to ZMTP or its limits.")
+	descBuffer  = desc("events_zmq_buffer_bytes", "Bytes held for subscribers and replays.")
 )
 
 // Describe implements prometheus.Collector.

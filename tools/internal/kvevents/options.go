@@ -49,9 +49,11 @@ func (o *Options) Check() (wrong []error) {
 	bad(len(o.Topic) > MaxTopic || strings.ContainsAny(o.Topic, "@\x00"), "events.topic", fmt.Sprintf("%q", o.Topic),
 		fmt.Sprintf("at most %d bytes, none of them @ or zero", MaxTopic))
 	bad(len(o.Node) > skep.MaxNameSize, "events.node, bytes", len(o.Node), fmt.Sprintf("at most %d", skep.MaxNameSize))
-	bad(len(o.Namespaces) < 1 || len(o.Namespaces) > MaxPatterns, "events.namespaces", len(o.Namespaces), fmt.Sprintf("1 to %d", MaxPatterns))
+	patterns := len(o.Namespaces)
+	bad(patterns < 1 || patterns > MaxPatterns, "events.namespaces", patterns, fmt.Sprintf("1 to %d", MaxPatterns))
 	for _, n := range o.Namespaces {
-		bad(n != "*" && !strings.Contains(n, "/"), "events.namespaces", fmt.Sprintf("%q", n), "TENANT/NAMESPACE, either of which may end in *, or *")
+		bad(n != "*" && !strings.Contains(n, "/"), "events.namespaces", fmt.Sprintf("%q", n),
+			"TENANT/NAMESPACE, which may end in *, or *")
 	}
 	bad(o.Batches < 1 || o.Batches > MaxBatches, "events.buffer", o.Batches, fmt.Sprintf("1 to %d", MaxBatches))
 	bad(o.Room < LeastRoom || o.Room > MaxRoom, "events.buffer_bytes", o.Room, "1MiB to 16GiB")

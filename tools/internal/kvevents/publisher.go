@@ -43,7 +43,7 @@ type space struct {
 const (
 	rest      = time.Minute
 	atOnce    = 4                      // snapshots, before they rest
-	settle    = 50 * time.Millisecond  // from the first reason for a snapshot on: others come with it, as of a database's two namespaces
+	settle    = 50 * time.Millisecond  // from a reason for a snapshot on: a database's purge is of two namespaces
 	mostKnown = 1 << 16                // namespaces that are looked up once, beside those that are told of
 	paceStep  = 100 * time.Millisecond // that a snapshot waits for slow subscribers before each batch
 )
@@ -221,7 +221,8 @@ func (p *Publisher) know(id skep.NamespaceID, n *skep.NamespaceSpec) *space {
 		case p.topics >= MaxNamespaces:
 			if !p.full {
 				p.full = true
-				p.o.Log.Warn("more namespaces than routers are told of: name those that matter in events.namespaces", "at_most", MaxNamespaces)
+				p.o.Log.Warn("more namespaces than routers are told of: name those that matter in events.namespaces",
+					"at_most", MaxNamespaces)
 			}
 		default:
 			p.topics++
@@ -264,8 +265,8 @@ func (p *Publisher) tell(ctx context.Context, events []skep.Event) {
 			p.ask()
 			continue
 		case skep.EventPurged:
-			if s := p.space(ctx, e.Namespace); !e.Salted && (s == nil || s.topic != "") { // nil: several, or one that is no more
-				p.ask()
+			if s := p.space(ctx, e.Namespace); !e.Salted && (s == nil || s.topic != "") {
+				p.ask() // nil: several, or one that is no more
 			}
 			continue
 		case skep.EventDevice:

@@ -27,9 +27,10 @@ func TestARouterHearsWhatIsStoredAndGoes(t *testing.T) {
 	require.Equal(t, "kv@n1@mine/a", first.topic)
 	require.Equal(t, begun, first.seq)
 	require.Nil(t, first.rank)
-	require.Equal(t, map[string]any{"type": "BlockStored", "block_hashes": first.events[0]["block_hashes"], "parent_block_hash": nil,
-		"token_ids": []any{}, "block_size": int64(16), "lora_id": nil, "lora_name": nil, "medium": "STORAGE"}, first.events[0])
 	require.Equal(t, []uint64{7}, first.numbers(0))
+	delete(first.events[0], "block_hashes")
+	require.Equal(t, map[string]any{"type": "BlockStored", "parent_block_hash": nil, "token_ids": []any{},
+		"block_size": int64(16), "lora_id": nil, "lora_name": nil, "medium": "STORAGE"}, first.events[0])
 
 	put(t, n[1], 1<<63+5)
 	second := c.hear()
@@ -56,8 +57,8 @@ func (c *client) replay0(w *world) (next uint64) {
 	return next
 }
 
-// A subscriber of one namespace hears of that one. Subscriptions come as commands and, in ZMTP 3.0, as messages; they are
-// taken back as often as they were made.
+// A subscriber of one namespace hears of that one. Subscriptions come as commands and, in ZMTP 3.0, as messages; they
+// are taken back as often as they were made.
 func TestSubscriptions(t *testing.T) {
 	t.Parallel()
 	st, n := memory(t, "a", "b")
@@ -212,7 +213,8 @@ func TestAPurgeBeginsAnew(t *testing.T) {
 			topics[h.topic] = true
 		}
 	}
-	require.Equal(t, map[string]bool{"kv@n1@mine/a": true, "kv@n1@mine/b": true}, topics, "also the one that is no more is told")
+	both := map[string]bool{"kv@n1@mine/a": true, "kv@n1@mine/b": true}
+	require.Equal(t, both, topics, "also the one that is no more is told")
 }
 
 // Salted blocks are nobody else's business, nor are namespaces that the settings do not name.
@@ -281,7 +283,7 @@ func TestLostEventsBeginAnew(t *testing.T) {
 	all := c.replay(0)
 	require.Len(t, all, 2, "the last snapshot, and no older one")
 	require.Equal(t, []string{"AllBlocksCleared"}, all[0].kinds())
-	require.Equal(t, []string{"BlockStored", "BlockRemoved"}, all[1].kinds(), "what is in memory only, and what moves, is not told of")
+	require.Equal(t, []string{"BlockStored", "BlockRemoved"}, all[1].kinds(), "not what is in memory only, or moves")
 	before := c.replay(all[0].seq - 1)
 	require.Equal(t, []uint64{1}, before[0].numbers(0), "the sequence goes on over a snapshot")
 	require.EqualValues(t, 7, w.p.count.gaps.Load())

@@ -110,8 +110,8 @@ func (r *ring) replay(start uint64) (d *reader, end uint64, whole bool) {
 	return &reader{of: r, at: start}, r.next, true
 }
 
-// take copies the next batches. What has fallen out meanwhile is passed over, and counted for subscribers. Where there is
-// nothing, more is closed when there is something.
+// take copies the next batches. What has fallen out meanwhile is passed over, and counted for subscribers. Where there
+// is nothing, more is closed when there is something.
 func (d *reader) take(into []batch) (n int, more <-chan struct{}) {
 	r := d.of
 	r.mu.Lock()
@@ -135,8 +135,8 @@ func (d *reader) take(into []batch) (n int, more <-chan struct{}) {
 	return n, r.more
 }
 
-// crowded says whether the next batches of a snapshot would make a subscriber lose some before long; read is closed when
-// one has got on.
+// crowded says whether the next batches of a snapshot would make a subscriber lose some before long; read is closed
+// when one has got on.
 func (r *ring) crowded() (is bool, read <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -109,12 +109,12 @@ func TestAChainIsOneEvent(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	o := Options{Topic: "a@b", Node: string(make([]byte, 600)), Namespaces: []string{"nothing", "a/b", "*"}, Batches: 0, Room: 1}
+	o := Options{Topic: "a@b", Node: string(make([]byte, 600)), Namespaces: []string{"nothing", "a/b", "*"}, Room: 1}
 	wrong := o.Check()
 	require.Len(t, wrong, 5)
-	for i, field := range []string{"events.topic", "events.node", "events.namespaces", "events.buffer", "events.buffer_bytes"} {
+	for i, field := range []string{"topic", "node", "namespaces", "buffer", "buffer_bytes"} {
 		require.ErrorIs(t, wrong[i], skep.Invalid)
-		require.ErrorContains(t, wrong[i], field)
+		require.ErrorContains(t, wrong[i], "events."+field)
 	}
 	o = Options{}
 	require.ErrorContains(t, o.Check()[0], "events.namespaces is 0, must be 1 to 256")

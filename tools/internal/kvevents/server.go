@@ -10,6 +10,9 @@ import (
 	"sync"
 )
 
+// server serves a connection until it ends.
+type server func(context.Context, net.Conn) error
+
 // Run publishes on pub, and answers requests for what was missed on again, which may be nil, until ctx ends. It closes
 // both, and returns when every connection has ended. Whoever bounds connections does it in the listeners.
 //
@@ -23,7 +26,7 @@ func (p *Publisher) Run(ctx context.Context, pub, again net.Listener) error {
 	wg.Go(func() { p.follow(run) })
 	for _, l := range []struct {
 		at    net.Listener
-		serve func(context.Context, net.Conn) error
+		serve server
 	}{{pub, p.subscriber}, {again, p.requests}} {
 		if l.at == nil {
 			continue
@@ -45,7 +48,7 @@ func (p *Publisher) Run(ctx context.Context, pub, again net.Listener) error {
 	return context.Cause(run)
 }
 
-func (p *Publisher) accept(ctx context.Context, wg *sync.WaitGroup, l net.Listener, serve func(context.Context, net.Conn) error) error {
+func (p *Publisher) accept(ctx context.Context, wg *sync.WaitGroup, l net.Listener, serve server) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -185,7 +188,8 @@ func sendTo(peer *peer, batches []batch, wanted func(topic string) bool, before 
 			continue
 		}
 		binary.BigEndian.PutUint64(number[:], b.seq)
-		if err := peer.message(append(before[:len(before):len(before)], []byte(b.topic), number[:], b.payload)...); err != nil {
+		frames := append(before[:len(before):len(before)], []byte(b.topic), number[:], b.payload)
+		if err := peer.message(frames...); err != nil {
 			return sent, err
 		}
 		sent++
@@ -217,7 +221,7 @@ func (p *Publisher) requests(ctx context.Context, c net.Conn) error {
 			continue
 		}
 		if len(message) != 2 || len(message[0]) != 0 || len(message[1]) > 8 {
-			return fmt.Errorf("a request of %d frames, must be an empty one and a number of 8 bytes: %w", len(message), errProtocol)
+			return fmt.Errorf("a request of %d frames, must be an empty one and a number: %w", len(message), errProtocol)
 		}
 		var number [8]byte
 		copy(number[8-len(message[1]):], message[1])

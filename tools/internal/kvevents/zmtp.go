@@ -59,7 +59,8 @@ func greet(c net.Conn, own string, others ...string) (*peer, error) {
 	if _, err := io.ReadFull(p.r, hello); err != nil {
 		return nil, err
 	}
-	if mechanism := strings.TrimRight(string(hello[12:32]), "\x00"); hello[0] != 0xff || hello[9] != 0x7f || hello[10] < 3 || mechanism != "NULL" {
+	mechanism := strings.TrimRight(string(hello[12:32]), "\x00")
+	if hello[0] != 0xff || hello[9] != 0x7f || hello[10] < 3 || mechanism != "NULL" {
 		return nil, fmt.Errorf("greeting of version %d, mechanism %q: %w", hello[10], mechanism, errProtocol)
 	}
 	ready := append([]byte("\x05READY"), property("Socket-Type", own)...)

@@ -31,7 +31,7 @@ type Config struct {
 
 	Limits Limits       `yaml:"limits" doc:"of the server as a whole"`
 	Redis  RESPConfig   `yaml:"redis" doc:"how RESP behaves"`
-	Events EventsConfig `yaml:"events" doc:"KV events in the form of vLLM's, for routers: see docs/howto/route.md. They have no credentials: whoever reaches their ports may read them"`
+	Events EventsConfig `yaml:"events" doc:"KV events in vLLM's form, without credentials: docs/howto/route.md"`
 	Log    LogConfig    `yaml:"log" doc:"logging, to standard error"`
 	Trace  Trace        `yaml:"trace" doc:"OpenTelemetry traces; off while endpoint is empty"`
 }
@@ -126,12 +126,12 @@ type RESPConfig struct {
 
 // EventsConfig is what routers are told, over ZeroMQ.
 type EventsConfig struct {
-	ZMQ         string   `yaml:"zmq" doc:"HOST:PORT where KV events are published; :PORT for this machine alone; none: they are not"`
-	ZMQReplay   string   `yaml:"zmq_replay" doc:"HOST:PORT where a subscriber asks for what it missed; :PORT for this machine alone; none: nowhere"`
+	ZMQ         string   `yaml:"zmq" doc:"HOST:PORT that publishes KV events; :PORT: to this machine alone; none: off"`
+	ZMQReplay   string   `yaml:"zmq_replay" doc:"HOST:PORT that sends missed ones again; :PORT: as above; none: off"`
 	Topic       string   `yaml:"topic" doc:"what topics begin with: a namespace's is TOPIC@NODE@TENANT/NAMESPACE"`
-	Node        string   `yaml:"node" doc:"whose blocks they are, in topics; empty: the node's name in its cluster, or the machine's"`
-	Namespaces  []string `yaml:"namespaces" doc:"TENANT/NAMESPACE of those that are told of; one that ends in * stands for all that begin so; all where nothing is set"`
-	Hashes      string   `yaml:"hashes" doc:"how blocks are named: int, a key's last 64 bits, as vLLM does where nothing else was set; bytes, all of it"`
+	Node        string   `yaml:"node" doc:"whose they are, in topics; empty: the node's name in its cluster, or the machine's"`
+	Namespaces  []string `yaml:"namespaces" doc:"TENANT/NAMESPACE to tell of; * at its end: all that begin so; unset: all"`
+	Hashes      string   `yaml:"hashes" doc:"int: a key's last 64 bits, as is usual with vLLM; bytes: all of it"`
 	Buffer      int      `yaml:"buffer" doc:"batches that are held for slow subscribers and for replays"`
 	BufferBytes Size     `yaml:"buffer_bytes" doc:"how much of them; who is slower loses batches, and sees the gap"`
 }

@@ -71,7 +71,9 @@ func (g *gates) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
-	for name, one := range map[string]*gate.Gate{"all": g.all, "wire": g.wire, "resp": g.resp, "http": g.http, "events": g.events} {
+	for name, one := range map[string]*gate.Gate{
+		"all": g.all, "wire": g.wire, "resp": g.resp, "http": g.http, "events": g.events,
+	} {
 		gauge(descGateUsed, one.Used(), name)
 		gauge(descGateLimit, one.Limit(), name)
 	}

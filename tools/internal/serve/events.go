@@ -76,7 +76,8 @@ func (s *server) listenEvents(out []listener) ([]listener, error) {
 			return out, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
 		}
 		if host, _, _ := net.SplitHostPort(p.addr); !loopback(host) {
-			s.log.Warn("KV events have no credentials: whoever reaches this port may read the keys of what is stored", "port", p.name, "address", p.addr)
+			s.log.Warn("KV events have no credentials: whoever reaches this port may read the keys of what is stored",
+				"port", p.name, "address", p.addr)
 		}
 		_, protocol, _ := strings.Cut(p.name, ".")
 		out = append(out, listener{l, protocol, false})
