@@ -15,7 +15,7 @@ var (
 	descSubs    = desc("events_zmq_subscribers", "Subscribers connected.")
 	descSent    = desc("events_zmq_sent_total", "Batches sent to subscribers.")
 	descLost    = desc("events_zmq_lost_total", "Batches that fell out of the buffer before a subscriber took them.")
-	descReplays = desc("events_zmq_replays_total", "Requests for missed batches, by answer: whole, cut (no snapshot is held).",
+	descReplays = desc("events_zmq_replays_total", "Requests for missed batches, by answer: whole, cut (no snapshot held).",
 		"answer")
 	descRefused = desc("events_zmq_refused_total", "Connections closed whose peer did not keep to ZMTP or its limits.")
 	descBuffer  = desc("events_zmq_buffer_bytes", "Bytes held for subscribers and replays.")
