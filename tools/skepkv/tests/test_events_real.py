@@ -16,9 +16,11 @@ try:
     from vllm.utils.hashing import sha256
     from vllm.v1.core import kv_cache_utils
 
+    from sglang.srt.disaggregation import kv_events as sglang_events
+
     missing = ""
 except (ImportError, OSError) as e:
-    missing = f"vLLM is not installed here: {e}"
+    missing = f"vLLM or SGLang is not installed here: {e}"
 
 
 class Router:
@@ -143,6 +145,22 @@ class TestEvents(unittest.TestCase):
         late.replay(0)
         self.assertEqual(late.stored[topic], r.stored[topic])
 
+    def test_sglang_reads_the_same(self):
+        r, keys = self.started(), [skepkv.key(b"sglang", bytes([i])) for i in range(2)]
+        r.decoder = msgspec.msgpack.Decoder(sglang_events.KVEventBatch)
+        with skepkv.connect(self.server.url) as store:
+            store.namespace("sglang").put(keys, [b"x"] * 2)
+            seen = []
+
+            def both():
+                if message := r.next():
+                    seen.extend(e for e in r.decoder.decode(message[2]).events if message[0].endswith(b"/sglang"))
+                return sum(len(e.block_hashes) for e in seen) == 2
+
+            eventually(both)
+        self.assertEqual({type(e) for e in seen}, {sglang_events.BlockStored})
+        self.assertEqual({h for e in seen for h in e.block_hashes}, {number(k) for k in keys})
+
     def test_a_chain_has_parents(self):
         keys, r = [skepkv.key(b"chain", bytes([i])) for i in range(4)], self.started()
         with skepkv.connect(self.server.url) as store:
@@ -201,10 +219,12 @@ class TestEvents(unittest.TestCase):
                 space.put(keys[3:], [os.urandom(1)])
                 return r.next()
 
-            while True:
-                _, number_, _ = eventually(heard)
-                if (now := int.from_bytes(number_, "big")) > last + 1:
-                    break
+            def beyond():
+                message = heard()
+                now = int.from_bytes(message[1], "big") if message else 0
+                return now > last + 1 and now
+
+            now = eventually(beyond)
         self.assertLess(abs(now / 1e6 - time.time()), 3600, "numbers begin at the clock")
         filled = r.replay(last + 1)
         self.assertIsInstance(filled[0][2].events[0], kv_events.AllBlocksCleared)
