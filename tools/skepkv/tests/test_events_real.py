@@ -31,7 +31,8 @@ class Router:
         self.context = zmq.Context()
         self.events, self.asks = self.context.socket(zmq.SUB), self.context.socket(zmq.DEALER)
         test.addCleanup(self.context.destroy, linger=0)
-        self.events.setsockopt(zmq.HEARTBEAT_IVL, 50)  # PINGs, which want PONGs
+        self.events.setsockopt(zmq.HEARTBEAT_IVL, 50)  # PINGs, which want PONGs: here within a minute
+        self.events.setsockopt(zmq.HEARTBEAT_TIMEOUT, 60_000)
         self.events.setsockopt(zmq.RECONNECT_IVL, 10)
         self.publish, self.topic = publish, topic
         self.asks.connect(replay)
