@@ -12,15 +12,6 @@ import (
 // medium is where a block is for a router: what vLLM's secondary tiers on storage say.
 const medium = "STORAGE"
 
-// eventBatch is vLLM's KVEventBatch: an array, of three elements always, since some readers want the last.
-type eventBatch struct {
-	_struct bool `codec:",toarray"` //nolint:unused // the encoder looks for it
-
-	Time   float64 // seconds since 1970
-	Events []any
-	Rank   any // of data parallelism: a store has none
-}
-
 // stored is vLLM's BlockStored. Those of its fields that have a default and are not known are left out.
 type stored struct {
 	Type      string `codec:"type"`
@@ -48,11 +39,12 @@ type cleared struct {
 // msgpack writes strings and bytes as MessagePack has them since 2013.
 var msgpack = &codec.MsgpackHandle{WriteExt: true}
 
-// encode is a batch as it travels.
+// encode is a batch as it travels, vLLM's KVEventBatch: an array of the seconds since 1970, the events and the rank of data
+// parallelism, which a store has none of. It has three elements always, since some readers want the last.
 func encode(at time.Time, events []any) ([]byte, error) {
 	var out []byte
 	seconds := float64(at.UnixMicro()) / 1e6
-	err := codec.NewEncoderBytes(&out, msgpack).Encode(&eventBatch{Time: seconds, Events: events})
+	err := codec.NewEncoderBytes(&out, msgpack).Encode([]any{seconds, events, nil})
 	return out, err
 }
 

@@ -50,10 +50,10 @@ func TestASnapshotIsCrowded(t *testing.T) {
 	for range 5 {
 		r.add("t", []byte("x"))
 	}
-	is, read := r.crowded()
+	is, _ := r.crowded()
 	require.False(t, is)
 	r.add("t", []byte("x"))
-	is, read = r.crowded()
+	is, read := r.crowded()
 	require.True(t, is, "more than half of what is held is still to be taken")
 	var into [8]batch
 	d.take(into[:])

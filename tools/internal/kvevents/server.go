@@ -36,9 +36,8 @@ func (p *Publisher) Run(ctx context.Context, pub, again net.Listener) error {
 			_ = l.at.Close()
 		})
 		wg.Go(func() {
-			if err := p.accept(run, &wg, l.at, l.serve); err != nil && run.Err() == nil {
-				stop(fmt.Errorf("events on %s: %w", l.at.Addr(), err))
-			}
+			err := p.accept(run, &wg, l.at, l.serve)
+			stop(fmt.Errorf("events on %s: %w", l.at.Addr(), err)) // unless it has been stopped
 		})
 	}
 	<-run.Done()
@@ -48,6 +47,7 @@ func (p *Publisher) Run(ctx context.Context, pub, again net.Listener) error {
 	return context.Cause(run)
 }
 
+// accept serves connections until one cannot be accepted, and says why.
 func (p *Publisher) accept(ctx context.Context, wg *sync.WaitGroup, l net.Listener, serve server) error {
 	for {
 		c, err := l.Accept()
