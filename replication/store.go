@@ -42,7 +42,7 @@ type Store struct {
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
-	learns   sync.Mutex // one asks for a newer map at a time
+	learns   chan struct{} // has one element while somebody asks for a newer map
 	log      *slog.Logger
 	opened   time.Time
 	epoch    uint64
@@ -132,7 +132,8 @@ func made(log *slog.Logger, events int) *Store {
 	if events == 0 {
 		events = 1 << 14
 	}
-	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
+		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
 	s.known.init()
 	s.leases.m = map[skep.LeaseID]*lease{}
