@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/wire"
 )
@@ -48,7 +49,7 @@ type Store struct {
 	epoch    uint64
 
 	spaces spaces
-	known  memory
+	known  *known.Memory
 	leases leases
 	merge  merger
 	count  counters
@@ -135,7 +136,7 @@ func made(log *slog.Logger, events int) *Store {
 	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
 		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
-	s.known.init()
+	s.known = known.New()
 	s.leases.m = map[skep.LeaseID]*lease{}
 	s.merge.init(s, events)
 	s.count.misses = map[string]int64{}
