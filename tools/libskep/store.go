@@ -69,6 +69,10 @@ type opened struct {
 	registered map[uintptr]*wire.AttachedMemory // by address; nil: of an embedded store
 
 	land landings
+
+	life   context.Context // ends with close
+	end    context.CancelFunc
+	behind sync.WaitGroup // who gives memory back when its time has come
 }
 
 const op = "libskep"
@@ -100,6 +104,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{},
 		streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{},
 		registered: map[uintptr]*wire.AttachedMemory{}}
+	o.life, o.end = context.WithCancel(context.Background())
 	var err error
 	if sp.Connect != "" {
 		err = o.connect(ctx, &sp)
@@ -173,6 +178,10 @@ func (o *opened) putInFront(g *gpuSpec) error {
 }
 
 func (o *opened) close() error {
+	o.mu.Lock()
+	o.end()
+	o.mu.Unlock()
+	o.behind.Wait()
 	var err error
 	for _, l := range o.loans {
 		err = errors.Join(err, l.Close())
