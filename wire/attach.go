@@ -270,10 +270,7 @@ func (x *clientConn) sendWith(ctx context.Context, t Type, m message, fds ...int
 	if err != nil {
 		return err
 	}
-	<-x.l.write
-	err = sendFiles(x.l.c, b, fds...)
-	x.l.write <- struct{}{}
-	if err != nil {
+	if err := x.l.sendFiles(ctx, b, fds); err != nil {
 		return err
 	}
 	x.rouse()

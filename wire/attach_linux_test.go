@@ -470,3 +470,22 @@ func TestADetachThatIsLateAndFreeEnds(t *testing.T) {
 		require.Empty(t, g.files)
 	}
 }
+
+// Memory is attached over a connection whose last large frame had its time long ago, and no longer than its caller waits
+// while another frame is being written.
+func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
+	t.Parallel()
+	_, c := attaching(t, ServerOptions{})
+	l := c.slots[0].conn.l
+	require.NoError(t, l.c.SetWriteDeadline(time.Unix(1, 0))) // as such a frame leaves it
+	_, mem := inMemory(t, 1<<20)
+	a, err := c.AttachFound(t.Context(), mem)
+	require.NoError(t, err)
+	require.NoError(t, a.Detach(t.Context()))
+
+	<-l.write // by a frame that its server does not take
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, TypeAttachMemory, &number{1}), skep.Deadline)
+	l.write <- struct{}{}
+}
