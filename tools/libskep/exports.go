@@ -29,11 +29,7 @@ var (
 )
 
 func within(ms C.int64_t) (context.Context, context.CancelFunc) {
-	d := patience
-	if ms > 0 && int64(ms) < int64(time.Hour/time.Millisecond) {
-		d = time.Duration(ms) * time.Millisecond
-	}
-	return context.WithTimeout(context.Background(), d)
+	return timeout(int64(ms))
 }
 
 // fail tells the caller of err. A panic of ours is not the engine's end.

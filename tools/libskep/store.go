@@ -80,6 +80,18 @@ const op = "libskep"
 // patience is how long a call may take that does not say.
 const patience = 30 * time.Second
 
+// longest is the most that it may say.
+const longest = time.Hour
+
+// timeout is the context of a call that may take so many milliseconds; 0 or less: it does not say.
+func timeout(ms int64) (context.Context, context.CancelFunc) {
+	d := patience
+	if ms > 0 {
+		d = time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
+	}
+	return context.WithTimeout(context.Background(), d)
+}
+
 func parse(text string, into any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
