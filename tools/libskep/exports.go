@@ -122,7 +122,12 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 }
 
 //export skepgo_namespace
-func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) (rc C.int) {
+func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) C.int {
+	return skepgo_namespace_within(s, text, 0, id, e)
+}
+
+//export skepgo_namespace_within
+func skepgo_namespace_within(s C.skep_store, text *C.char, timeoutMs C.int64_t, id *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -141,7 +146,7 @@ func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_er
 	if err = parse(js, &sp); err != nil {
 		return
 	}
-	ctx, cancel := within(0)
+	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	var n skep.NamespaceInfo
 	if n, err = o.openNamespace(ctx, sp); err == nil {
