@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -57,8 +58,18 @@ func find(s C.skep_store) (*opened, error) {
 	if o, ok := stores.Load(uint64(s)); ok {
 		return o.(*opened), nil
 	}
-	return nil, skep.Invalidf(op, "store", uint64(s), "one that is open")
+	return nil, noStore(uint64(s))
 }
+
+// take is find for who closes it: of several one does.
+func take(s uint64) (*opened, error) {
+	if o, ok := stores.LoadAndDelete(s); ok {
+		return o.(*opened), nil
+	}
+	return nil, noStore(s)
+}
+
+func noStore(s uint64) error { return skep.Invalidf(op, "store", s, "one that is open") }
 
 func scopeOf(s *C.skep_scope) (skep.Scope, error) {
 	if s == nil || s.salt_bytes > skep.MaxSaltSize || s.salt_bytes > 0 && s.salt == nil {
@@ -110,13 +121,12 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
-	if o, err = find(s); err == nil {
-		stores.Delete(uint64(s))
+	if o, err = take(uint64(s)); err == nil {
 		ctx, cancel := within(0)
 		defer cancel()
-		o.endRestorings(ctx)
+		left := o.endRestorings(ctx)
 		o.endPrefills(ctx)
-		err = o.close()
+		err = errors.Join(o.close(), left)
 	}
 	return
 }

@@ -206,7 +206,7 @@ func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
 		if o.client != nil {
-			if err := o.client.Release(ctx, 0); err != nil { // the server says who we are when a connection is made
+			if _, err := o.client.Node(ctx); err != nil { // the server says who we are when a connection is made
 				return skep.NamespaceInfo{}, err
 			}
 			if who, _ := o.client.Identity(); who != auth.AnyTenant && who != "" {
