@@ -23,6 +23,7 @@ const ringEntries = 4096
 type sharedMemory struct {
 	size  int64
 	mem   *shm.Region
+	all   []byte // mem's, where it lies: only read or written as long as the memory is not closed
 	event *shm.Event
 	done  chan struct{} // closed when the reader of the ring has ended
 
@@ -47,6 +48,7 @@ func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
+	s.all = s.mem.Bytes()
 	if s.event, err = shm.NewEvent(); err != nil {
 		_ = s.mem.Close()
 		return nil, err
@@ -128,7 +130,7 @@ func (s *sharedMemory) attachedTo(x *clientConn) bool {
 
 // at is where p lies in the memory; false when it does not.
 func (s *sharedMemory) at(p []byte) (uint64, bool) {
-	off, ok := inside(s.mem.Bytes(), p)
+	off, ok := inside(s.all, p)
 	return uint64(off), ok && off >= ringBytes
 }
 
@@ -420,7 +422,7 @@ func (s *sharedMemory) alloc(n int64) skep.Memory {
 	if !ok {
 		return nil
 	}
-	return &lentMemory{s: s, at: at, b: s.mem.Bytes()[at.Off : at.Off+n : at.Off+n]}
+	return &lentMemory{s: s, at: at, b: s.all[at.Off : at.Off+n : at.Off+n]}
 }
 
 // lentMemory is skep.Memory of the shared memory.

@@ -402,3 +402,26 @@ func TestAPutThatWasCutOffIsReleased(t *testing.T) {
 	requireLentAgain(t, c)
 	<-released
 }
+
+// Threads may ask of memory where it lies while another closes the client. (The race detector looks.)
+func TestMemoryIsAskedOfWhileItIsClosed(t *testing.T) {
+	t.Parallel()
+	_, c := late(t, newGated(), sharing)
+	mem, err := c.Alloc(t.Context(), pageSize)
+	require.NoError(t, err)
+	piece := mem.Bytes()
+	mem.Release()
+	asked, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range 1000 {
+			_ = c.Shares(piece)
+			if i == 10 {
+				asked <- struct{}{}
+			}
+		}
+	}()
+	<-asked
+	require.NoError(t, c.Close())
+	<-ended
+}
