@@ -312,6 +312,7 @@ func requireLentAgain(t *testing.T, c *Client) {
 	require.Eventually(t, func() bool { return c.Attached(context.Background()) == nil }, time.Minute, time.Millisecond)
 	m := c.shared.alloc(c.shared.size - ringBytes)
 	require.NotNil(t, m, "what nobody uses is not lent again")
+	require.Zero(t, c.Withheld())
 	m.Release()
 }
 
@@ -364,6 +365,7 @@ func TestARestoreWhoseAnswerIsLostIsNotReleased(t *testing.T) {
 			}
 			mem.Release()
 			require.Nil(t, c.shared.alloc(c.shared.size-ringBytes), "the server may write to it")
+			require.EqualValues(t, 16*blockSize, c.Withheld())
 			g.open()
 			away.Store(false)
 			requireLentAgain(t, c)

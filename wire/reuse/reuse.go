@@ -130,6 +130,14 @@ func (b *Book) Tainted(s Span) bool {
 // AnyTainted is Tainted of everything.
 func (b *Book) AnyTainted() bool { return len(b.tainted) > 0 }
 
+// Withheld is how many bytes were given back and are not lent again, as they are tainted.
+func (b *Book) Withheld() (n int64) {
+	for _, s := range b.parked {
+		n += s.Len
+	}
+	return n
+}
+
 // Tell has f called, by a goroutine of its own, once none of the spans is tainted: now, where that is so.
 func (b *Book) Tell(spans []Span, f func()) {
 	b.waits = append(b.waits, wait{spans, f})

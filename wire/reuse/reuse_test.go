@@ -39,7 +39,9 @@ func TestWhatIsTaintedIsNotLent(t *testing.T) {
 	}
 	_, ok = b.Take(1)
 	require.False(t, ok, "the middle is tainted")
+	require.EqualValues(t, 10, b.Withheld())
 	b.Attached(one)
+	require.Zero(t, b.Withheld())
 	s, ok := b.Take(10)
 	require.True(t, ok)
 	require.Equal(t, Span{110, 10}, s)
