@@ -61,9 +61,9 @@ func TestClientsFindOneAnothersBlocks(t *testing.T) {
 			require.Equal(t, 10, fresh.find(keys, skep.NoLease).Blocks)
 			fresh.put(keys, 10, 40) // behind what its lookup found
 			for i := 10; i < 40; i++ {
-				at, ok := fresh.known.get(fresh.scope(), keys[i])
+				at, ok := fresh.known.Get(fresh.scope(), keys[i])
 				require.True(t, ok)
-				require.Equal(t, keys[placement.Anchor(i, g)], at.anchor, "block %d is not loose", i)
+				require.Equal(t, keys[placement.Anchor(i, g)], at.Anchor, "block %d is not loose", i)
 			}
 			require.Equal(t, 40, a.find(keys, skep.NoLease).Blocks)
 		}
@@ -84,9 +84,9 @@ func TestAPutNamesItsAncestors(t *testing.T) {
 		require.NoError(t, err)
 		for i, x := range res {
 			require.Equal(t, skep.Committed, x.Outcome)
-			at, ok := b.known.get(b.scope(), keys[21+i])
+			at, ok := b.known.Get(b.scope(), keys[21+i])
 			require.True(t, ok)
-			require.Equal(t, keys[16], at.anchor, "block %d is in its group", 21+i)
+			require.Equal(t, keys[16], at.Anchor, "block %d is in its group", 21+i)
 		}
 		w, err := a.second().Begin(t.Context(), &skep.BeginRequest{Scope: b.scope(), Parent: &keys[29], Depth: 30, Key: keys[30], Ancestors: keys[:29],
 			Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})

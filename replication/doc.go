@@ -17,7 +17,7 @@
 //	lookup    one call a node for all groups that it has, the nodes at once; the longest prefix
 //	          over the groups. One lease is a lease of each node (lookup.go, lease.go)
 //	put       cut where the group changes; a node's runs one after another, the nodes at once
-//	          (put.go, known.go)
+//	          (put.go, package known)
 //	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
 //	          its part of the caller's destination. Claims, priorities and stops are of what
 //	          has not been begun (restore.go, session.go, load.go). Where a chain's first key begins

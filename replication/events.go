@@ -206,9 +206,9 @@ func (s *Store) translate(ctx context.Context, n *node, of life, e *skep.Event) 
 	if e.Salted || e.Namespace == 0 {
 		return
 	}
-	if was, ok := s.known.get(skep.Scope{Namespace: e.Namespace}, e.Key); ok {
-		if e.Depth = was.depth; was.hasParent {
-			parent := was.parent
+	if was, ok := s.known.Get(skep.Scope{Namespace: e.Namespace}, e.Key); ok {
+		if e.Depth = was.Depth; was.HasParent {
+			parent := was.Parent
 			e.Parent = &parent
 		}
 	}

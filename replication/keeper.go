@@ -285,14 +285,20 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	})
 }
 
-// recall deletes at other nodes what went there lately: of what each takes.
+// recall deletes at other nodes what went there lately: of what each takes. What did not get there, or may be on its way
+// yet, is remembered for another minute: the deletion is to be made again.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
 	type target struct {
 		to *node
 		sp *space
 	}
-	of, by := map[target][]skep.Key{}, map[target]many{}
+	type sent struct {
+		at sentKey
+		sending
+	}
+	of := map[target][]sent{}
 	var lost error
+	var left []sent
 	k.mu.Lock()
 	each(func(at sentKey) {
 		var under []sending // whoever deletes what they were read from waits for them, and takes them then
@@ -302,30 +308,39 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 				continue
 			}
 			p := target{s.to, s.sp}
-			of[p], by[p] = append(of[p], at.key), s.by
+			of[p] = append(of[p], sent{at, s})
 			if s.flight.doubt.Load() {
 				lost = s.to.missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
+				left = append(left, sent{at, s})
 			}
 		}
-		if lost == nil {
-			k.keep(at, under)
-		}
+		k.keep(at, under) // made from here on, a deletion that this one causes finds no more
 	})
 	k.mu.Unlock()
 	var wait sync.WaitGroup
-	var mu sync.Mutex // guards lost
-	for p, keys := range of {
+	var mu sync.Mutex // guards lost and left
+	for p, list := range of {
 		wait.Go(func() {
-			if err := by[p].deleteAt(ctx, op, p.to, p.sp, keys); err != nil {
+			keys := make([]skep.Key, len(list))
+			for i := range list {
+				keys[i] = list[i].at.key
+			}
+			if err := list[0].by.deleteAt(ctx, op, p.to, p.sp, keys); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				if lost == nil {
-					lost = p.to.missing(op, err)
-				}
+				lost = p.to.missing(op, err)
+				left = append(left, list...)
 			}
 		})
 	}
 	wait.Wait()
+	now := skep.Steady()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range left {
+		k.keep(s.at, append(k.sent[s.at], s.sending))
+		k.order = append(k.order, sentAt{s.at, s.flight, now})
+	}
 	return lost
 }
 

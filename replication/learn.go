@@ -37,8 +37,10 @@ type teller interface {
 
 // learn asks the nodes for a map that is newer than that of epoch, and goes on by it. It says whether there is one now.
 func (s *Store) learn(ctx context.Context, epoch uint32) bool {
-	s.learns.Lock()
-	defer s.learns.Unlock()
+	if err := s.turn(ctx); err != nil {
+		return false
+	}
+	defer func() { <-s.learns }()
 	v := s.now.Load()
 	if v.of.Epoch > epoch {
 		return true // somebody else asked
@@ -55,6 +57,16 @@ func (s *Store) learn(ctx context.Context, epoch uint32) bool {
 	return true
 }
 
+// turn waits until nobody else changes the map.
+func (s *Store) turn(ctx context.Context) error {
+	select {
+	case s.learns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx, "newer map")
+	}
+}
+
 // Map is the map of the cluster that calls are made by; nil: none is known yet.
 func (s *Store) Map() *clustermap.Map {
 	if v := s.now.Load(); v.mapped() {
@@ -65,10 +77,12 @@ func (s *Store) Map() *clustermap.Map {
 
 // Follow goes on by a newer map that the caller has been told. One that is not newer changes nothing.
 //
-// Errors: Invalid (it cannot follow on the one there is), those of Options.Dial.
+// Errors: Invalid (it cannot follow on the one there is), Deadline, those of Options.Dial.
 func (s *Store) Follow(ctx context.Context, m *clustermap.Map) error {
-	s.learns.Lock()
-	defer s.learns.Unlock()
+	if err := s.turn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-s.learns }()
 	v := s.now.Load()
 	if v.mapped() {
 		if m.Epoch <= v.of.Epoch {
@@ -280,6 +294,9 @@ func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st ske
 	}
 	switch skep.KindOf(err) {
 	case skep.StaleMap, skep.Behind:
+		if ctx.Err() != nil {
+			return out, ended(ctx, "newer map")
+		}
 		err = &skep.Error{Op: "cluster", Kind: skep.Unavailable, Field: "map of epoch", Value: v.of.Epoch, Limit: "the node's", Err: err}
 	}
 	return out, err

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -211,4 +212,25 @@ func TestALeasedRestoreByANewerMap(t *testing.T) {
 		require.NoError(t, err, "block %d", i)
 	}
 	require.EqualValues(t, 1, r.Map().Epoch)
+}
+
+// Who hears of a newer map while somebody else asks for it waits no longer than its own time.
+func TestWhoWaitsForAMapCanLeave(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.start(f.mapOf(1, 2))
+	f.start(f.mapOf(1, 2))
+	r := f.dial()
+	keys := chainOf(1, 40)
+	r.put(keys, 0, 40)
+	r.learns <- struct{}{} // somebody else asks, and does not hear
+	f.tell(f.mapOf(2, 2), 0, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := r.Lookup(ctx, &skep.LookupRequest{Scope: r.scope(), Keys: keys})
+	require.ErrorIs(t, err, skep.Deadline)
+	require.ErrorIs(t, r.Follow(ctx, f.mapOf(2, 2)), skep.Deadline)
+	<-r.learns
+	require.Equal(t, 40, r.find(keys, skep.NoLease).Blocks)
+	require.EqualValues(t, 2, r.Map().Epoch)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/known"
 )
 
 // span is blocks [from, to) of a chain that are together on a node, in a chain there that begins with block head.
@@ -91,11 +92,11 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 		some, denied = some || f.Blocks > 0, denied || f.LeaseDenied
 		if n := f.Blocks; n > 0 && sp.group > 1 {
 			last := f.spans[len(f.spans)-1]
-			e := seen{depth: n - 1, anchor: f.keys[last.head], base: last.head}
+			e := known.Place{Depth: n - 1, Anchor: f.keys[last.head], Base: last.head}
 			if n > 1 {
-				e.parent, e.hasParent = f.keys[n-2], true
+				e.Parent, e.HasParent = f.keys[n-2], true
 			}
-			s.known.put(sc, f.keys[n-1], e)
+			s.known.Put(sc, f.keys[n-1], e)
 		}
 		for _, t := range f.time {
 			f.Estimate = max(f.Estimate, t) // the nodes load beside one another

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
 )
 
@@ -31,8 +32,8 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 	planned, share := make([][]uint16, len(r.Keys)), make([]int64, len(s.nodes))
 	for i, k := range r.Keys {
 		anchor := r.Keys[placement.Anchor(i, sp.group)]
-		if e, ok := s.known.get(r.Scope, k); ok {
-			anchor = e.anchor
+		if e, ok := s.known.Get(r.Scope, k); ok {
+			anchor = e.Anchor
 		}
 		planned[i] = s.holders(sp, r.Salt, anchor)
 		for _, at := range planned[i] {
@@ -110,7 +111,7 @@ func checkBlock(op string, sp *space, depth, valid int, key skep.Key, parent *sk
 // run is successive blocks of a put that go to one group.
 type run struct {
 	from, to int
-	at       seen // of the first
+	at       known.Place // of the first
 	node     *node
 	copy     int // which of the group's nodes it is; 0: the first
 }
@@ -150,7 +151,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	}
 	of := make([][]run, len(s.nodes))
 	for _, x := range s.runs(sp, r) {
-		for k, at := range s.holders(sp, r.Salt, x.at.anchor) {
+		for k, at := range s.holders(sp, r.Salt, x.at.Anchor) {
 			x.node, x.copy = s.owner[at], k
 			of[x.node.i] = append(of[x.node.i], x)
 		}
@@ -232,12 +233,12 @@ func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 		if i == 0 {
 			before = r.Ancestors
 		}
-		e := s.where(sp, r.Scope, k, depth, parent, before)
+		e := s.known.Where(sp.group, r.Scope, k, depth, parent, before)
 		if sp.Chained {
-			s.known.put(r.Scope, k, e)
+			s.known.Put(r.Scope, k, e)
 			parent, depth = &r.Blocks[i].Key, depth+1
 		}
-		if n := len(out); n > 0 && sp.group > 1 && out[n-1].at.anchor == e.anchor {
+		if n := len(out); n > 0 && sp.group > 1 && out[n-1].at.Anchor == e.Anchor {
 			out[n-1].to = i + 1
 			continue
 		}
@@ -297,9 +298,9 @@ func (p *putting) release() {
 func (p *putting) put(ctx context.Context, x run) error {
 	const op = "put"
 	q := &skep.PutRequest{Blocks: p.r.Blocks[x.from:x.to], Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.release}
-	q.Depth = x.at.depth - x.at.base
+	q.Depth = x.at.Depth - x.at.Base
 	if q.Depth > 0 {
-		q.Parent = &x.at.parent
+		q.Parent = &x.at.Parent
 	}
 	err := p.s.on(ctx, op, x.node, p.sp, true, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
@@ -398,9 +399,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
-	e := s.where(sp, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
+	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
 	q := *r
-	if q.Depth = e.depth - e.base; q.Depth == 0 {
+	if q.Depth = e.Depth - e.Base; q.Depth == 0 {
 		q.Parent = nil
 	}
 	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
@@ -411,7 +412,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	var lost error
 	c := &copyWriter{s: s, acks: s.acks(sp)}
 	begun := 0
-	for _, at := range s.holders(sp, r.Salt, e.anchor) {
+	for _, at := range s.holders(sp, r.Salt, e.Anchor) {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
 		err := s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
@@ -453,7 +454,7 @@ type writer struct {
 	sp       *space
 	scope    skep.Scope
 	key      skep.Key
-	at       seen
+	at       known.Place
 	replaces *skep.Key
 }
 
@@ -464,7 +465,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		return out, err
 	}
 	if w.sp.Chained {
-		w.s.known.put(w.scope, w.key, w.at)
+		w.s.known.Put(w.scope, w.key, w.at)
 	}
 	if w.replaces != nil {
 		err = w.s.dropTail(ctx, w.sp, w.scope.Salt, *w.replaces)

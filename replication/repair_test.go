@@ -364,6 +364,31 @@ func TestADeletionNamesTheNodeThatACopyWentTo(t *testing.T) {
 	require.Empty(t, k.flights)
 }
 
+// Two nodes have copies of a block under way to each other that neither knows to have arrived. Deletions that come to both
+// do not call each other for ever.
+func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	keys := chainOf(1, 4)
+	c.put(keys, 0, 4)
+	for i, k := range c.keepers {
+		f, err := k.begin(t.Context(), 1, []skep.StoredBlock{{Key: keys[0]}})
+		require.NoError(t, err)
+		v := c.of[i].now.Load()
+		sp, err := c.of[i].spaces.heard(v.nodes[i], life{}, c.ns)
+		require.NoError(t, err)
+		f.sends(many{c.of[i], v}, sp, v.nodes[1-i])
+		f.doubt.Store(true)
+		f.end()
+	}
+	for range 2 {
+		_, err := c.keepers[0].Delete(t.Context(), skep.Scope{Namespace: 1}, keys[:1])
+		require.ErrorIs(t, err, skep.Unavailable, "what is in doubt may come yet")
+	}
+	require.Len(t, c.keepers[0].sent, 1)
+	require.Len(t, c.keepers[1].sent, 1)
+}
+
 // A copy that is on its way when a deletion recalls others is left to the deletion that waits for it: recalled now, it would
 // arrive afterwards. And of two copies of a block the older one's time ends alone.
 func TestARecallLeavesWhatIsUnderWay(t *testing.T) {

@@ -31,6 +31,11 @@ func (s many) acks(sp *space) int {
 	return 1
 }
 
+// nodeOf is the node of a group.
+func (s many) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
+	return s.owner[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
+}
+
 // holders is the places in the map of the nodes that have a group, the first one first.
 func (s many) holders(sp *space, salt skep.Salt, anchor skep.Key) []uint16 {
 	at := s.table.Nodes(s.table.Slot(sp.place, placement.Stored(salt, anchor)))

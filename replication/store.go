@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/wire"
 )
@@ -42,13 +43,13 @@ type Store struct {
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
-	learns   sync.Mutex // one asks for a newer map at a time
+	learns   chan struct{} // has one element while somebody asks for a newer map
 	log      *slog.Logger
 	opened   time.Time
 	epoch    uint64
 
 	spaces spaces
-	known  memory
+	known  *known.Memory
 	leases leases
 	merge  merger
 	count  counters
@@ -132,9 +133,10 @@ func made(log *slog.Logger, events int) *Store {
 	if events == 0 {
 		events = 1 << 14
 	}
-	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{}}
+	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
+		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
-	s.known.init()
+	s.known = known.New()
 	s.leases.m = map[skep.LeaseID]*lease{}
 	s.merge.init(s, events)
 	s.count.misses = map[string]int64{}

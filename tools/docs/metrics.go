@@ -24,7 +24,8 @@ histogram is named. Labels are in braces. [Monitor a server](../howto/monitor.md
 // groups are the page's parts: packages by directory, and what their metrics are of.
 var groups = []struct{ title, text, dirs string }{
 	{"Of a store", "Every store has these.", "store/internal/observe"},
-	{"Of a server", "`skep serve` has these besides.", "tools/internal/serve wire/resp wire/watch"},
+	{"Of a server", "`skep serve` has these besides.",
+		"tools/internal/serve tools/internal/kvevents wire/resp wire/watch"},
 	{"Of GPU memory", "`skep-gpu` has these. They have been seen on a simulated GPU only.", "gpu gpu/loan"},
 }
 

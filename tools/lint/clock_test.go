@@ -29,6 +29,7 @@ var machineClocks = map[string]string{
 	"store/options.go var":                       injected,
 	"store/storetest/clock.go MachineClock":      injected,
 	"store/memory/cache.go ensureDefaults":       ticking,
+	"tools/internal/kvevents/publisher.go New":   moment,
 	"tools/internal/serve/store.go jobsOf":       people,
 	"tools/internal/serve/run.go make":           moment,
 	"tools/internal/support/support.go Write":    people,

@@ -36,6 +36,7 @@ var operators = map[string]string{
 	"tools/internal/inspect":     "skep inspect",
 	"tools/internal/serve":       "skep serve",
 	"tools/internal/servecmd":    "its flags",
+	"tools/internal/kvevents":    "what routers are told, over ZeroMQ",
 	"tools/internal/support":     "skep support",
 	"tools/internal/top":         "skep top",
 	"tools/internal/units":       "sizes, rates and durations as people write them",

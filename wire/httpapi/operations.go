@@ -61,7 +61,7 @@ type ServerInfo struct {
 
 // Listener is one place the server listens at.
 type Listener struct {
-	Protocol string `json:"protocol"` // wire, resp or http
+	Protocol string `json:"protocol"` // wire, resp, lockstep, http, zmq or zmq_replay
 	Address  string `json:"address"`  // HOST:PORT, or unix: and a path
 	TLS      bool   `json:"tls"`      // TLS 1.3
 }

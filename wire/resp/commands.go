@@ -137,14 +137,15 @@ func (c *conn) cmdGet(ctx context.Context, cmd command) (int, error) {
 	keys := [][]byte{bytes.Clone(cmd.args[1])}
 	for len(keys) < maxRun && c.p.buffered(name) {
 		next, err := c.p.read()
-		if err != nil {
-			return 0, err
+		tell := c.broken
+		if err == nil {
+			err, tell = c.permitted(commands[name], name, len(next.args)), c.fail
 		}
-		if err := c.permitted(commands[name], name, len(next.args)); err != nil {
-			if gerr := c.get(ctx, keys, false); gerr != nil {
-				return len(keys), gerr
+		if err != nil { // what came before it is answered
+			if err := c.get(ctx, keys, false); err != nil {
+				return len(keys), err
 			}
-			return len(keys), c.fail(err)
+			return len(keys), tell(err)
 		}
 		keys = append(keys, bytes.Clone(next.args[1]))
 	}
@@ -171,11 +172,11 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 		ends = append(ends, len(keys))
 	}
 	add(cmd.args[1:])
-	var refused error
+	var refused, broken error
 	for len(ends) < maxRun && c.p.buffered("EXISTS") {
 		next, err := c.p.read()
-		if err != nil {
-			return 0, err
+		if broken = err; err != nil { // what came before it is answered
+			break
 		}
 		if refused = c.permitted(commands["EXISTS"], "EXISTS", len(next.args)); refused != nil {
 			break
@@ -184,7 +185,10 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 	}
 	db, err := c.database()
 	if err != nil {
-		return 0, c.noOnes(err, len(ends))
+		if err := c.noOnes(err, len(ends)); err != nil || broken == nil {
+			return 0, err
+		}
+		return 0, c.broken(broken)
 	}
 	there := db.exists(ctx, keys, c.s.o.ExistsLease)
 	db.hintRun(ctx, there)
@@ -205,6 +209,9 @@ func (c *conn) cmdExists(ctx context.Context, cmd command) (int, error) {
 	}
 	if refused != nil {
 		return len(keys), c.noOnes(refused, 1)
+	}
+	if broken != nil {
+		return len(keys), c.broken(broken)
 	}
 	return len(keys), c.flushIfLarge()
 }

@@ -36,7 +36,7 @@ func (c *conn) cmdType(ctx context.Context, cmd command) error {
 // cmdTTL is TTL and PTTL: what is left, -1 for a key that does not expire, -2 for none.
 func (c *conn) cmdTTL(ctx context.Context, cmd command) error {
 	return c.withHead(ctx, cmd.args[1], func() { c.int(-2) }, func(h *head) {
-		left := h.expiry - c.s.o.Clock().UnixMilli()
+		left := max(h.expiry-c.s.o.Clock().UnixMilli(), 0) // it was there a moment ago
 		switch {
 		case h.expiry == 0:
 			left = -1

@@ -434,15 +434,23 @@ type readers struct {
 type reader struct {
 	n      int
 	doomed *head
+	buried bool // the pieces are being deleted: nobody reads them any more
 }
 
-func (r *readers) begin(id pieceID) {
+// begin notes that somebody reads the pieces; false: they are being deleted.
+func (r *readers) begin(id pieceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.m[id] == nil {
-		r.m[id] = &reader{}
+	x := r.m[id]
+	if x == nil {
+		x = &reader{}
+		r.m[id] = x
 	}
-	r.m[id].n++
+	if x.buried {
+		return false
+	}
+	x.n++
+	return true
 }
 
 // end gives the head to be reaped when this was the last reader of a doomed value.
@@ -467,4 +475,31 @@ func (r *readers) doom(id pieceID, h *head) bool {
 	}
 	x.doomed = h
 	return false
+}
+
+// bury is doom of a value whose pieces are deleted next. Somebody may have begun to read them since it was doomed; from
+// here on nobody does, until they are gone.
+func (r *readers) bury(id pieceID, h *head) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x := r.m[id]; x != nil {
+		x.doomed = h
+		return false
+	}
+	r.m[id] = &reader{buried: true}
+	return true
+}
+
+// gone forgets pieces that were deleted: no lookup finds them.
+func (r *readers) gone(id pieceID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.m, id)
+}
+
+// letGo ends what begin began.
+func (db *database) letGo(id pieceID) {
+	if h := db.reading.end(id); h != nil {
+		db.reap.pieces(db, h)
+	}
 }

@@ -78,18 +78,27 @@ func (r *reaper) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
 	batch := map[skep.NamespaceID][]skep.Key{}
+	var buried []reapable
 	n := 0
 	flush := func() {
 		for ns, keys := range batch {
 			_, _ = r.store.Delete(ctx, skep.Scope{Namespace: ns}, keys) // else the cleaner's
 		}
+		for _, x := range buried {
+			x.db.reading.gone(x.head.id)
+		}
 		clear(batch)
-		n = 0
+		buried, n = nil, 0
 	}
+	defer flush()
 	for ctx.Err() == nil {
 		select {
 		case x := <-r.queue:
 			if x.head != nil {
+				if !x.db.reading.bury(x.head.id, x.head) {
+					continue
+				}
+				buried = append(buried, x)
 				batch[x.db.data] = append(batch[x.db.data], x.head.pieceKeys(0, x.head.pieces())...)
 				n += x.head.pieces()
 			} else {
@@ -99,7 +108,6 @@ func (r *reaper) sweep() {
 				flush()
 			}
 		default:
-			flush()
 			return
 		}
 	}

@@ -191,6 +191,91 @@ func TestReplacingAValueDoesNotDisturbItsReaders(t *testing.T) {
 	}
 }
 
+// A value is replaced after a GET has read its head and before it has noted that it reads the pieces: they are not
+// deleted under it. A GET that comes when they are about to be gets the new value.
+func TestAValueReplacedAsItsReaderBeginsIsSentWhole(t *testing.T) {
+	t.Parallel()
+	mem := memstore.New(memstore.Options{PoisonReleased: true})
+	defer mem.Close()
+	st := &wrapped{Store: mem}
+	f := serve(t, st, Options{})
+	old, anew := strings.Repeat("a", 64<<20), strings.Repeat("b", 2<<20)
+	setter, getter := f.dial(), f.dial()
+	require.Equal(t, "+OK", setter.do("SET", "k", old))
+	var read atomic.Bool
+	replaced := make(chan struct{})
+	st.restored = func(ch skep.Chunk) skep.Chunk {
+		if ch.Err == nil && ch.Bytes < 1000 && read.CompareAndSwap(false, true) { // the head, by the GET
+			if _, err := setter.Write(encode("SET", "k", anew)); err == nil {
+				_, _ = setter.tryReply()
+			}
+			close(replaced)
+		}
+		return ch
+	}
+	getter.send("GET", "k")
+	<-replaced
+	db := f.server.database(f.server.tenantOf("default"), 0)
+	require.Eventually(t, func() bool { // it reads, or has read
+		db.reading.mu.Lock()
+		defer db.reading.mu.Unlock()
+		return len(db.reading.m) > 0
+	}, time.Minute, time.Millisecond)
+	f.server.reap.sweep()
+	require.Contains(t, []string{quoted([]byte(old)), quoted([]byte(anew))}, getter.reply())
+	require.Eventually(t, func() bool {
+		f.server.reap.sweep()
+		n, err := mem.CountBlocks(t.Context(), db.data)
+		return err == nil && n == 2
+	}, time.Minute, time.Millisecond, "and then they are")
+
+	h, err := db.head(t.Context(), []byte("k"))
+	require.NoError(t, err)
+	require.True(t, db.reading.bury(h.id, h))
+	require.False(t, db.reading.begin(h.id))
+	require.Equal(t, "nil", f.dial().words("GET k"), "nobody has set it anew")
+	db.reading.gone(h.id)
+	require.Equal(t, quoted([]byte(anew)), getter.do("GET", "k"))
+}
+
+// Commands that came before one that breaks the protocol have their answers, also where they came in one packet.
+func TestWhatComesBeforeABrokenCommandIsAnswered(t *testing.T) {
+	t.Parallel()
+	f := serve(t, nil, Options{})
+	for _, kind := range []string{"GET", "EXISTS", "STRLEN", "SET"} {
+		c := f.dial()
+		require.Equal(t, "+OK", c.do("SET", "k", "v"))
+		args := []string{kind, "k"}
+		if kind == "SET" {
+			args = append(args, "v")
+		}
+		good := encode(args...)
+		bad := append(good[:len(good)-2:len(good)-2], "XX"...)
+		_, err := c.Write(append(good[:len(good):len(good)], bad...))
+		require.NoError(t, err)
+		require.NotContains(t, c.reply(), "Protocol error", kind)
+		require.Contains(t, c.reply(), "Protocol error", kind)
+	}
+}
+
+// What is left to a key that just expires is 0 and no less: -1 is a key that does not expire.
+func TestWhatIsLeftIsNeverLessThanNothing(t *testing.T) {
+	t.Parallel()
+	var now atomic.Int64
+	now.Store(1_700_000_000_000)
+	var step atomic.Int64 // from one look at the clock to the next
+	f := serve(t, nil, Options{Clock: func() time.Time { return time.UnixMilli(now.Add(step.Load())) }})
+	c := f.dial()
+	step.Store(3)
+	for px := 100; px < 112; px++ {
+		require.Equal(t, "+OK", c.do("SET", "k", "v", "PX", strconv.Itoa(px)))
+		for left := ""; left != "-2"; {
+			left = c.do("PTTL", "k")
+			require.NotEqual(t, "-1", left)
+		}
+	}
+}
+
 func TestExpirySurvivesTheServer(t *testing.T) {
 	t.Parallel()
 	clock := newClock()

@@ -103,17 +103,17 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 		o := &run[i]
 		o.key, o.h, o.err = keys[i], heads[i], errs[i]
 		for try := 0; o.err == nil && o.h.piece != 0; try++ {
-			db.reading.begin(o.h.id)
-			o.read = true
-			found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
-				Keys: o.h.pieceKeys(0, o.h.pieces()), Lease: time.Minute})
-			if err != nil {
-				o.err = err
-				break
-			}
-			o.lease = found.Lease.ID
-			if found.Blocks == o.h.pieces() {
-				break
+			if o.read = db.reading.begin(o.h.id); o.read {
+				found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
+					Keys: o.h.pieceKeys(0, o.h.pieces()), Lease: time.Minute})
+				if err != nil {
+					o.err = err
+					break
+				}
+				o.lease = found.Lease.ID
+				if found.Blocks == o.h.pieces() {
+					break
+				}
 			}
 			// Replaced since its head was read, or evicted: the head as it is now says which.
 			c.letGoOf(db, o)
@@ -153,9 +153,7 @@ func (c *conn) letGoOf(db *database, o *outgoing) {
 	}
 	if o.read {
 		o.read = false
-		if h := db.reading.end(o.h.id); h != nil {
-			db.reap.pieces(db, h)
-		}
+		db.letGo(o.h.id)
 	}
 }
 

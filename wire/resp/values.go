@@ -197,6 +197,9 @@ func (v *Values) Get(ctx context.Context, key []byte, begin func(size int64) (io
 	if err != nil {
 		return err
 	}
+	if h.piece != 0 {
+		defer db.letGo(h.id)
+	}
 	if lease != 0 {
 		defer func() { _ = db.store.Release(context.WithoutCancel(ctx), lease) }() // it ends by itself
 	}
@@ -221,8 +224,8 @@ func (v *Values) Get(ctx context.Context, key []byte, begin func(size int64) (io
 	return nil
 }
 
-// leased finds a key whose value is there, and leases its pieces for a minute. A value that is replaced meanwhile is
-// looked for again.
+// leased finds a key whose value is there, leases its pieces for a minute, and notes that they are read, which the
+// caller ends (letGo). A value that is replaced meanwhile is looked for again.
 func (db *database) leased(ctx context.Context, key []byte) (*head, skep.LeaseID, error) {
 	for try := 0; ; try++ {
 		heads, errs := db.headsOf(ctx, [][]byte{key}, true)
@@ -236,11 +239,18 @@ func (db *database) leased(ctx context.Context, key []byte) (*head, skep.LeaseID
 		if h.piece == 0 {
 			return h, 0, nil
 		}
-		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data}, Keys: h.pieceKeys(0, h.pieces()), Lease: time.Minute})
-		if err != nil || found.Blocks == h.pieces() {
-			return h, found.Lease.ID, err
+		if db.reading.begin(h.id) {
+			found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
+				Keys: h.pieceKeys(0, h.pieces()), Lease: time.Minute})
+			if err == nil && found.Blocks == h.pieces() {
+				return h, found.Lease.ID, nil
+			}
+			db.letGo(h.id)
+			if err != nil {
+				return nil, 0, err
+			}
+			_ = db.store.Release(ctx, found.Lease.ID) // it ends by itself
 		}
-		_ = db.store.Release(ctx, found.Lease.ID) // it ends by itself
 		if try == 2 {
 			return nil, 0, errNone
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -168,4 +169,41 @@ func TestADatabaseKeepsItsCopies(t *testing.T) {
 	c := serve(t, mem, Options{Copies: 2}).dial()
 	assert.Equal(t, "+OK", c.do("SET", "other", "x"))
 	assert.Equal(t, `"one copy"`, c.do("GET", "k"))
+}
+
+// standing is a writer that stands still at its first byte, until it is let go.
+type standing struct {
+	bytes.Buffer
+	at, on chan struct{}
+}
+
+func (p *standing) Write(b []byte) (int, error) {
+	if p.Len() == 0 {
+		close(p.at)
+		<-p.on
+	}
+	return p.Buffer.Write(b)
+}
+
+// A value that a program reads is read to its end though it is replaced meanwhile.
+func TestReplacingAValueDoesNotDisturbItsProgram(t *testing.T) {
+	t.Parallel()
+	mem := memstore.New(memstore.Options{PoisonReleased: true})
+	defer mem.Close()
+	v, err := NewValues(mem, "default", 0)
+	require.NoError(t, err)
+	defer v.Close()
+	old := bytes.Repeat([]byte{1}, (getAhead+4)<<20)
+	_, err = v.Put(t.Context(), []byte("k"), bytes.NewReader(old))
+	require.NoError(t, err)
+	w := &standing{at: make(chan struct{}), on: make(chan struct{})}
+	read := make(chan error, 1)
+	go func() { read <- v.Get(t.Context(), []byte("k"), func(int64) (io.Writer, error) { return w, nil }) }()
+	<-w.at
+	_, err = v.Put(t.Context(), []byte("k"), strings.NewReader("new"))
+	require.NoError(t, err)
+	v.s.reap.sweep()
+	close(w.on)
+	require.NoError(t, <-read)
+	require.Equal(t, old, w.Bytes())
 }

@@ -72,6 +72,7 @@ func (c *Config) problems() []error {
 	wrong = append(wrong, c.checkPeers()...)
 	wrong = append(wrong, c.checkGateway()...)
 	wrong = append(wrong, c.checkTenants()...)
+	wrong = append(wrong, c.checkEvents()...)
 	_, sealed := c.encryptionKeys(os.LookupEnv)
 	wrong = append(wrong, sealed...)
 	_, more := c.credentials(os.LookupEnv)

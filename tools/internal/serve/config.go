@@ -3,6 +3,7 @@ package serve
 import (
 	"time"
 
+	"github.com/skepkv/skep/tools/internal/kvevents"
 	"github.com/skepkv/skep/wire/auth"
 )
 
@@ -28,10 +29,11 @@ type Config struct {
 	Credentials []CredentialConfig      `yaml:"credentials" doc:"who may come in: see docs/howto/secure.md. Without any, only this machine's users may, as the tenant default"`
 	Tenants     map[string]TenantConfig `yaml:"tenants" doc:"shares of the store and limits by tenant"`
 
-	Limits Limits     `yaml:"limits" doc:"of the server as a whole"`
-	Redis  RESPConfig `yaml:"redis" doc:"how RESP behaves"`
-	Log    LogConfig  `yaml:"log" doc:"logging, to standard error"`
-	Trace  Trace      `yaml:"trace" doc:"OpenTelemetry traces; off while endpoint is empty"`
+	Limits Limits       `yaml:"limits" doc:"of the server as a whole"`
+	Redis  RESPConfig   `yaml:"redis" doc:"how RESP behaves"`
+	Events EventsConfig `yaml:"events" doc:"KV events in vLLM's form, without credentials: docs/howto/route.md"`
+	Log    LogConfig    `yaml:"log" doc:"logging, to standard error"`
+	Trace  Trace        `yaml:"trace" doc:"OpenTelemetry traces; off while endpoint is empty"`
 }
 
 // StoreConfig is the part of the configuration the store gets.
@@ -122,6 +124,18 @@ type RESPConfig struct {
 	Cluster          bool     `yaml:"cluster" doc:"a node of a cluster answers for all of it; false: for what it has itself"`
 }
 
+// EventsConfig is what routers are told, over ZeroMQ.
+type EventsConfig struct {
+	ZMQ         string   `yaml:"zmq" doc:"HOST:PORT that publishes KV events; :PORT: to this machine alone; none: off"`
+	ZMQReplay   string   `yaml:"zmq_replay" doc:"HOST:PORT that sends missed ones again; :PORT: as above; none: off"`
+	Topic       string   `yaml:"topic" doc:"what topics begin with: a namespace's is TOPIC@NODE@TENANT/NAMESPACE"`
+	Node        string   `yaml:"node" doc:"whose they are, in topics; empty: the node's name in its cluster, or the machine's"`
+	Namespaces  []string `yaml:"namespaces" doc:"TENANT/NAMESPACE to tell of; * at its end: all that begin so; unset: all"`
+	Hashes      string   `yaml:"hashes" doc:"int: a key's last 64 bits, as is usual with vLLM; bytes: all of it"`
+	Buffer      int      `yaml:"buffer" doc:"batches that are held for slow subscribers and for replays"`
+	BufferBytes Size     `yaml:"buffer_bytes" doc:"how much of them; who is slower loses batches, and sees the gap"`
+}
+
 // LogConfig is what is logged, and how.
 type LogConfig struct {
 	Level  string `yaml:"level" doc:"debug, info, warn, error"`
@@ -149,6 +163,10 @@ func Default() *Config {
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
 		Redis: RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1, Cluster: true},
+		Events: EventsConfig{
+			ZMQ: None, ZMQReplay: None, Topic: kvevents.DefaultTopic, Namespaces: []string{"*"}, Hashes: hashesInt,
+			Buffer: kvevents.DefaultBatches, BufferBytes: kvevents.DefaultRoom,
+		},
 		Log:   LogConfig{Level: "info", Format: "text"},
 		Trace: Trace{Ratio: 0.01},
 	}

@@ -44,15 +44,16 @@ func (c *Config) devices() int {
 }
 
 // gates bound connections by protocol. None can take all there are: three quarters at most go to the binary
-// protocol or to RESP, and an eighth to HTTP.
+// protocol or to RESP, and an eighth to HTTP and to KV events.
 type gates struct {
-	all, wire, resp, http *gate.Gate
+	all, wire, resp, http, events *gate.Gate
 }
 
 func newGates(left, connections int) *gates {
 	all := gate.New(left, nil)
 	most := left / 4 * 3
-	return &gates{all: all, wire: gate.New(min(connections, most), all), resp: gate.New(min(connections, most), all), http: gate.New(min(connections, left/8), all)}
+	return &gates{all: all, wire: gate.New(min(connections, most), all), resp: gate.New(min(connections, most), all), http: gate.New(min(connections, left/8), all),
+		events: gate.New(min(eventConnections, left/8), all)}
 }
 
 var (
@@ -70,7 +71,9 @@ func (g *gates) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
-	for name, one := range map[string]*gate.Gate{"all": g.all, "wire": g.wire, "resp": g.resp, "http": g.http} {
+	for name, one := range map[string]*gate.Gate{
+		"all": g.all, "wire": g.wire, "resp": g.resp, "http": g.http, "events": g.events,
+	} {
 		gauge(descGateUsed, one.Used(), name)
 		gauge(descGateLimit, one.Limit(), name)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
+	"github.com/skepkv/skep/tools/internal/kvevents"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/console"
@@ -83,6 +84,7 @@ type server struct {
 	whole   *replication.Store               // of the cluster; nil: this node does not speak to the others
 	others  *others                          // with whole
 	shown   atomic.Pointer[wire.Credentials] // to the other nodes
+	events  *kvevents.Publisher              // nil: no KV events are published
 	repair  *repairer                        // nil: it sends no copies
 
 	files    int // descriptors of the process
@@ -244,7 +246,7 @@ func (s *server) setShares(c *Config) {
 // listener is one place to be served.
 type listener struct {
 	net.Listener
-	protocol string // wire, resp, lockstep, http
+	protocol string // wire, resp, lockstep, http, zmq, zmq_replay
 	secure   bool
 }
 
@@ -252,8 +254,11 @@ type listener struct {
 // connections by itself.
 func (s *server) bounded(l listener) net.Listener {
 	out := l.Listener
-	if l.protocol == "http" {
+	switch l.protocol {
+	case "http":
 		out = s.gates.http.Listener(out)
+	case "zmq", "zmq_replay":
+		out = s.gates.events.Listener(out)
 	}
 	if l.secure {
 		out = tls.NewListener(near.Listener{Listener: out}, s.cert.config(l.protocol == "http"))
@@ -284,7 +289,7 @@ func (s *server) listen() (out []listener, err error) {
 		out = append(out, listener{l, protocol, secure})
 		s.info.Listeners = append(s.info.Listeners, httpapi.Listener{Protocol: protocol, Address: l.Addr().String(), TLS: secure})
 	}
-	return out, nil
+	return s.listenEvents(out)
 }
 
 // listenSocket opens the Unix socket, if there is to be one. It comes after the store,
@@ -338,6 +343,9 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	defer stopWire()
 	var wg sync.WaitGroup
 	for _, l := range listeners {
+		if l.protocol == "zmq_replay" {
+			continue // zmq's has it
+		}
 		wg.Go(func() {
 			var err error
 			at := s.bounded(l)
@@ -348,6 +356,8 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 				err = s.resp.Serve(at)
 			case "lockstep":
 				err = s.resp.ServeLockstep(at)
+			case "zmq":
+				err = s.events.Run(run, at, s.eventsReplay(listeners))
 			case "http":
 				if err = web.Serve(at); errors.Is(err, http.ErrServerClosed) {
 					err = nil
@@ -474,7 +484,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		return err
 	}
 	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
-	return nil
+	return s.makeEvents()
 }
 
 // observe records a call of the binary protocol.

@@ -34,7 +34,7 @@ def certificate(directory, name="server"):
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block="", tls=False):
+    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False):
         self.capacity = capacity
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
         self.dir = tempfile.mkdtemp(prefix="skepkv")
@@ -54,10 +54,14 @@ class Server:
             self.config = os.path.join(self.dir, "config.yaml")
             with open(self.config, "w", encoding="utf-8") as f:
                 f.write(f"tls: {{cert: {self.cert}, key: {key}}}\n")
-        self.process = None
+        self.process, self.zmq, self.replay = None, 0, 0  # ports of KV events: any at first, then the same
+        self.events = events
         self.start()
 
     def start(self):
+        if self.events:
+            self.environment.update(SKEP_EVENTS_ZMQ=f":{self.zmq}", SKEP_EVENTS_ZMQ_REPLAY=f":{self.replay}")
+            self.environment.update(SKEP_EVENTS_NODE="node-1")
         args = [
             binary(),
             "serve",
@@ -83,6 +87,11 @@ class Server:
         )
         self.port = None
         for line in self.process.stdout:
+            protocol, _, port = line.partition(" ")[0], *line.rpartition(":")[1:]
+            if protocol == "zmq":
+                self.zmq = int(port)
+            if protocol == "zmq_replay":
+                self.replay = int(port)
             if line.startswith("wire") and "127.0.0.1" in line:
                 self.port = int(line.rsplit(":", 1)[1])
             if line.startswith("wire") and "unix:" in line:
