@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -112,7 +113,7 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 	s.mu.Lock()
 	x := s.conn
 	known, live := slices.Contains(s.files, a), a.conn != nil && a.conn == x
-	tainted := s.isTaintedLocked(span{a.at(), int64(len(a.mem))})
+	tainted := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))})
 	s.mu.Unlock()
 	switch {
 	case !known && tainted: // the Client was closed
@@ -133,7 +134,7 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 		}
 	}
 	s.mu.Lock()
-	used := s.isTaintedLocked(span{a.at(), int64(len(a.mem))}) || s.usedLocked(a.mem)
+	used := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))}) || s.usedLocked(a.mem)
 	s.mu.Unlock()
 	if used {
 		return notReleased(op)
@@ -269,10 +270,7 @@ func (x *clientConn) sendWith(ctx context.Context, t Type, m message, fds ...int
 	if err != nil {
 		return err
 	}
-	<-x.l.write
-	err = sendFiles(x.l.c, b, fds...)
-	x.l.write <- struct{}{}
-	if err != nil {
+	if err := x.l.sendFiles(ctx, b, fds); err != nil {
 		return err
 	}
 	x.rouse()

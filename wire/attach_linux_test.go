@@ -16,6 +16,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/shm"
 )
 
 // inMemory is a file in /dev/shm, as an engine has one, mapped.
@@ -438,4 +440,52 @@ func TestContractAttachedFile(t *testing.T) {
 		require.NoError(t, err)
 		return &lending{far: st, left: mem}
 	})
+}
+
+// A detach whose time is over as the memory is let go of ends, and with it the wait of all others for the region.
+func TestADetachThatIsLateAndFreeEnds(t *testing.T) {
+	t.Parallel()
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	file, _ := inMemory(t, 1<<20)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	var body coder
+	(&number{7}).walk(&body)
+	for range 40 { // the call's end and the memory's are there at once: which one is seen is chance
+		mem, err := shm.Map(int(file.Fd()), 0, 1<<20)
+		require.NoError(t, err)
+		g := &region{s: r.Server, holds: 1, shared: r.Server.shared.Of(&auth.Tenant{}),
+			files: map[uint64]*attached{7: {number: 7, mem: mem}}}
+		carry, err := prepareDetachMemory(&request{x: &serverConn{s: r.Server, region: g},
+			h: Header{Type: TypeDetachMemory}, body: body.b})
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := carry(over)
+			ended <- err
+		}()
+		require.Eventually(t, func() bool { return len(ended) == 1 }, time.Minute, time.Millisecond,
+			"it waits for a lock that it has")
+		require.NoError(t, <-ended)
+		require.Empty(t, g.files)
+	}
+}
+
+// Memory is attached over a connection whose last large frame had its time long ago, and no longer than its caller waits
+// while another frame is being written.
+func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
+	t.Parallel()
+	_, c := attaching(t, ServerOptions{})
+	l := c.slots[0].conn.l
+	require.NoError(t, l.c.SetWriteDeadline(time.Unix(1, 0))) // as such a frame leaves it
+	_, mem := inMemory(t, 1<<20)
+	a, err := c.AttachFound(t.Context(), mem)
+	require.NoError(t, err)
+	require.NoError(t, a.Detach(t.Context()))
+
+	<-l.write // by a frame that its server does not take
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, TypeAttachMemory, &number{1}), skep.Deadline)
+	l.write <- struct{}{}
 }

@@ -123,15 +123,14 @@ func prepareDetachMemory(r *request) (func(context.Context) (message, error), er
 		select {
 		case <-a.leaves:
 		case <-ctx.Done():
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if a.holds > 0 {
-				a.leaves = nil
-				return nil, &skep.Error{Op: op, Kind: skep.NotReleased, Field: "memory", Value: m.N,
-					Limit: "not used by sessions and puts", Err: ctx.Err()}
-			}
 		}
-		g.mu.Lock()
+		g.mu.Lock() // until it is decided: whoever uses it lets go of it under the lock, and nobody begins to
+		if a.holds > 0 {
+			a.leaves = nil
+			g.mu.Unlock()
+			return nil, &skep.Error{Op: op, Kind: skep.NotReleased, Field: "memory", Value: m.N,
+				Limit: "not used by sessions and puts", Err: ctx.Err()}
+		}
 		delete(g.files, m.N)
 		g.mu.Unlock()
 		a.close(g)

@@ -63,6 +63,17 @@ func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
 // Shares says whether the server maps what p lies in: memory of Alloc, or of Attach as long as it is attached.
 func (c *Client) Shares(p []byte) bool { return c.shared != nil && c.shared.reaches(p) }
 
+// Withheld is how many bytes of the shared memory were given back and are not lent again, as a server may use them yet:
+// one that this client was cut off from lets go of them by taking the memory anew, one that has ended never says so.
+func (c *Client) Withheld() int64 {
+	if c.shared == nil {
+		return 0
+	}
+	c.shared.mu.Lock()
+	defer c.shared.mu.Unlock()
+	return c.shared.book.Withheld()
+}
+
 // Attached says whether the server maps the memory that Alloc lends: nil, or why it does not. It makes the connection that
 // the memory is attached to where there is none.
 //

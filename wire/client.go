@@ -348,7 +348,9 @@ type spec struct {
 	long  bool   // it waits for I/O
 	first bool   // it goes to the connection the shared memory is attached to
 	needs uint32 // features that the server must know, or the call is Unsupported
-	held  bool   // the server reads the caller's memory where it is: over only when the server has answered
+	// held: the server reads the caller's memory where it is, so the call is over only when it has answered. Else the call
+	// is NotReleased, and this is told by which connection.
+	held func(*clientConn)
 }
 
 // do carries a call out on some connection.
@@ -368,11 +370,18 @@ func (c *Client) do(ctx context.Context, s spec, m message, payload net.Buffers,
 	for try := 0; ; try++ {
 		x, err := c.pickAs(within, s.first)
 		sent := false
-		if err == nil {
+		switch {
+		case err != nil:
+		case s.held != nil && !c.shared.attachedTo(x): // it is to a server that has not taken the memory
+			err = overloaded("shared memory", time.Millisecond)
+		default:
 			sent, err = x.carry(within, s, m, payload, out)
 		}
 		if err == nil {
 			return nil
+		}
+		if s.held != nil && skep.KindOf(err) == skep.NotReleased {
+			s.held(x)
 		}
 		wait, again := c.again(s, err, sent)
 		if !again || try >= c.opt.Retries || within.Err() != nil {
@@ -403,7 +412,7 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 // what ended it; else, when our own timeout did, that the server is not available.
 func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	switch {
-	case s.held && skep.KindOf(err) == skep.NotReleased:
+	case s.held != nil && skep.KindOf(err) == skep.NotReleased:
 		return err
 	case ctx.Err() != nil:
 		return ended(s.op, ctx)

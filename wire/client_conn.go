@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/near"
+	"github.com/skepkv/skep/wire/reuse"
 )
 
 // clientConn is one connection to a server.
@@ -25,6 +26,7 @@ type clientConn struct {
 	hi   welcome
 
 	shown *Credentials
+	taken *reuse.Attach // the server took the shared memory; nil: not with this connection. Guarded by that memory's mu
 
 	dead    chan struct{} // closed by end
 	stopped chan struct{} // closed by the reader as its last act: it writes to no destination any more
@@ -300,7 +302,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 	select {
 	case r = <-p.reply:
 	case <-ctx.Done():
-		if !s.held {
+		if s.held == nil {
 			x.delist(id)
 			go x.cancelCall(id)
 			return true, ended(t.String(), ctx)
@@ -316,7 +318,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 		}
 	}
 	if r.err != nil {
-		if s.held && r.lost {
+		if s.held != nil && r.lost {
 			return true, notReleased(s.op)
 		}
 		return true, r.err

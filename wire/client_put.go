@@ -17,9 +17,22 @@ import (
 func (c *Client) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	out, err := c.put(ctx, r)
 	if _, held := skep.Held(err); held && r.Released != nil {
-		c.shared.tell(r.Released)
+		if c.shared == nil {
+			r.Released()
+			return out, err
+		}
+		c.shared.tell(bytesOf(r.Blocks), r.Released)
 	}
 	return out, err
+}
+
+func bytesOf(blocks []skep.Block) (out [][]byte) {
+	for i := range blocks {
+		for _, p := range blocks[i].Parts {
+			out = append(out, p.Bytes)
+		}
+	}
+	return out
 }
 
 func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
@@ -257,15 +270,12 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 		m.Blocks = append(m.Blocks, out)
 	}
 	var res putResults
-	err := c.do(ctx, spec{t: TypePut, op: "put", long: true, first: shared, held: shared}, m, payload, &res)
+	call := spec{t: TypePut, op: "put", long: true, first: shared}
+	if shared {
+		call.held = func(by *clientConn) { c.shared.taint(by, bytesOf(r.Blocks[x.From:x.To])) }
+	}
+	err := c.do(ctx, call, m, payload, &res)
 	switch {
-	case shared && skep.KindOf(err) == skep.NotReleased:
-		for _, b := range r.Blocks[x.From:x.To] {
-			for _, p := range b.Parts {
-				c.shared.taint([][]byte{p.Bytes})
-			}
-		}
-		return nil, err
 	case err != nil && skep.KindOf(err) == skep.Overloaded:
 		return c.putRefused(ctx, &skep.PutRequest{Blocks: r.Blocks[x.From:x.To]}, err)
 	case err != nil:

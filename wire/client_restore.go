@@ -104,15 +104,18 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 			s.endBehind()
 		}
 		if !s.late || s.ring == nil { // else Close ends it: drives of the server may write to its destinations
-			s.x = nil
+			s.x, s.ring = nil, nil
 		}
 		s.lost(err)
 		return s, nil
 	case s.late:
 		if s.ring != nil {
-			err = s.ring.orphaned(opRestore)
+			s.c.shared.taint(s.x, s.destinations())
 		}
 		s.endBehind()
+	}
+	if left := s.standing(opRestore); left != nil {
+		err = left
 	}
 	return nil, err
 }
@@ -130,7 +133,7 @@ func (s *clientSession) endBehind() {
 		if ring != nil {
 			ring.forget()
 			if err == nil {
-				ring.clean()
+				s.c.shared.untaint(s.destinations()) // the server has released them after all
 			}
 		}
 	}()
@@ -256,6 +259,9 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *costedRestor
 	}
 	if r.err != nil {
 		forget()
+		if r.lost && s.ring != nil { // the server may have begun it
+			s.c.shared.taint(x, s.destinations())
+		}
 	}
 	return true, r.err
 }
@@ -367,10 +373,12 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 // released is io.EOF once no drive of the server writes to the destinations any more: after the
 // session's last entry of the ring that is so; after an error the server is asked to end it.
 func (s *clientSession) released(ctx context.Context, why error) error {
+	err := s.standing(opRestore) // of a try before the one that went well
 	if s.ring != nil && !errors.Is(why, io.EOF) {
-		if err := s.release(ctx, opRestore, TypeEnd, &number{s.id}); err != nil {
-			return err
-		}
+		err = s.release(ctx, opRestore, TypeEnd, &number{s.id})
+	}
+	if err != nil {
+		return err
 	}
 	return io.EOF
 }
@@ -421,13 +429,14 @@ func (s *clientSession) Stop(ctx context.Context, chain int) error {
 	over := s.closed || s.x == nil
 	s.mu.Unlock()
 	if over {
-		return nil
+		return s.standing(op)
 	}
 	return s.release(ctx, op, TypeStop, &stopRequest{s.id, chain})
 }
 
 // Close implements skep.Session.
 func (s *clientSession) Close(ctx context.Context) error {
+	const op = "close session"
 	s.mu.Lock()
 	was := s.closed
 	s.closed = true
@@ -438,18 +447,15 @@ func (s *clientSession) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	s.signal()
 	if s.x == nil {
-		return nil
+		return s.standing(op)
 	}
 	s.x.mu.Lock()
 	listed := s.x.sessions[s.id] == s
 	s.x.mu.Unlock()
 	if was && !listed {
-		if s.ring != nil {
-			return s.ring.standing("close session")
-		}
-		return nil
+		return s.standing(op)
 	}
-	err := s.release(ctx, "close session", TypeEnd, &number{s.id})
+	err := s.release(ctx, op, TypeEnd, &number{s.id})
 	if err == nil {
 		s.x.mu.Lock()
 		delete(s.x.sessions, s.id)
@@ -469,7 +475,7 @@ func (s *clientSession) release(ctx context.Context, op string, t Type, m messag
 		_, err := s.x.call(ctx, t, m, nil, nil)
 		switch k := skep.KindOf(err); {
 		case err == nil:
-			return nil
+			return s.standing(op)
 		case ctx.Err() != nil:
 			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 		case k == skep.Overloaded:
@@ -479,14 +485,14 @@ func (s *clientSession) release(ctx context.Context, op string, t Type, m messag
 			case <-ctx.Done():
 			}
 		case k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive():
-			return nil // the server has ended it
+			return s.standing(op) // the server has ended it
 		}
 		select {
 		case <-s.x.stopped:
 			if s.ring != nil {
-				return s.ring.orphaned(op)
+				return s.orphaned(op)
 			}
-			return nil
+			return s.standing(op)
 		case <-s.x.dead:
 			// Its reader ends at once: the socket is closed.
 			select {

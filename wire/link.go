@@ -291,6 +291,19 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return gone("send", err)
 }
 
+// sendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
+// of what was written with one before.
+func (l *link) sendFiles(ctx context.Context, frame []byte, fds []int) error {
+	select {
+	case <-l.write:
+	case <-ctx.Done():
+		return ended("send", ctx)
+	}
+	defer func() { l.write <- struct{}{} }()
+	l.c.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
+	return sendFiles(l.c, frame, fds...)
+}
+
 // unsent wraps the error of a frame of which no byte was sent.
 type unsent struct{ error }
 

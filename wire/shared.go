@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -23,28 +23,22 @@ const ringEntries = 4096
 type sharedMemory struct {
 	size  int64
 	mem   *shm.Region
+	all   []byte // mem's, where it lies: only read or written as long as the memory is not closed
 	event *shm.Event
 	done  chan struct{} // closed when the reader of the ring has ended
 
 	mu       sync.Mutex
-	free     []span   // disjoint, by offset, never touching
-	tainted  []span   // a server that is gone, or gave no answer in time, may still use it
-	parked   []span   // released while they were tainted
-	told     []func() // called when nothing is tainted any more
+	book     *reuse.Book // tainted there is what a server that is gone, or gave no answer in time, may still use
 	conn     *clientConn
-	server   [16]byte // that conn is to, or was
 	ring     *shm.Reader
 	sessions map[uint64]*clientSession
 	closed   bool
-	lent     int
 	why      error             // it is not attached; nil: it was, when it was last tried
 	files    []*AttachedMemory // never changed in place
 	number   uint64            // of the last of them
 
 	offering chan struct{} // full while a file is offered
 }
-
-type span struct{ off, n int64 }
 
 const ringBytes = ringEntries * shm.EntrySize
 
@@ -54,11 +48,12 @@ func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
+	s.all = s.mem.Bytes()
 	if s.event, err = shm.NewEvent(); err != nil {
 		_ = s.mem.Close()
 		return nil, err
 	}
-	s.free = []span{{ringBytes, s.size - ringBytes}}
+	s.book = reuse.New(reuse.Span{Off: ringBytes, Len: s.size - ringBytes})
 	go s.read()
 	return s, nil
 }
@@ -74,7 +69,7 @@ func (s *sharedMemory) close() error {
 	s.closed = true
 	files := s.files
 	s.files = nil
-	keep := s.lent > 0 || len(s.tainted) > 0
+	keep := s.book.Out() > 0 || s.book.AnyTainted()
 	s.mu.Unlock()
 	for _, a := range files {
 		closeReceived([]int{a.fd})
@@ -122,15 +117,7 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.mu.Lock()
 	clear(s.mem.Bytes()[:ringBytes])
 	s.ring, s.conn = shm.NewReader(s.mem.Bytes()[:ringBytes]), x
-	if s.server == x.hi.Server {
-		s.tainted = nil
-		s.unparkLocked()
-		for _, told := range s.told {
-			go told()
-		}
-		s.told = nil
-	}
-	s.server = x.hi.Server
+	x.taken = s.book.Attached(x.hi.Server)
 	s.mu.Unlock()
 	return nil
 }
@@ -143,7 +130,7 @@ func (s *sharedMemory) attachedTo(x *clientConn) bool {
 
 // at is where p lies in the memory; false when it does not.
 func (s *sharedMemory) at(p []byte) (uint64, bool) {
-	off, ok := inside(s.mem.Bytes(), p)
+	off, ok := inside(s.all, p)
 	return uint64(off), ok && off >= ringBytes
 }
 
@@ -288,33 +275,35 @@ func (r *ringSession) forget() {
 	r.s.mu.Unlock()
 }
 
-// orphaned is called when the server did not say that the destinations are released, and will not
-// in time: its drives may still write to them. They are not lent again until it is attached anew.
-func (r *ringSession) orphaned(op string) error {
-	r.s.taint(r.destinations())
-	return r.standing(op)
+// orphaned is called when the server did not say that the destinations are released, and will not in time: its drives
+// may still write to them, unless it has taken the memory anew since. They are not lent again until it has.
+func (s *clientSession) orphaned(op string) error {
+	s.c.shared.taint(s.x, s.destinations())
+	return s.standing(op)
 }
 
-// standing is NotReleased while the server may write to the destinations.
-func (r *ringSession) standing(op string) error {
-	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	for _, p := range r.destinations() {
-		if off, ok := r.s.placeLocked(p); ok && r.s.isTaintedLocked(span{int64(off), int64(len(p))}) {
-			return notReleased(op)
-		}
+// standing is NotReleased while a server may write to the destinations.
+func (s *clientSession) standing(op string) error {
+	m := s.c.shared
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.book.AnyTainted() && slices.ContainsFunc(m.spansLocked(s.destinations()), m.book.Tainted) {
+		return notReleased(op)
 	}
 	return nil
 }
 
-// clean is called when the server has released the destinations after all.
-func (r *ringSession) clean() { r.s.untaint(r.destinations()) }
-
-func (r *ringSession) destinations() (out [][]byte) {
-	for _, t := range r.ses.chains {
+func (s *clientSession) destinations() (out [][]byte) {
+	for _, t := range s.chains {
 		out = append(out, destinations(t)...)
 	}
-	for w := r.words.Load(); w != nil; w = w.next {
+	if s.ring == nil {
+		return out
+	}
+	for w := s.ring.words.Load(); w != nil; w = w.next {
 		out = append(out, w.mem)
 	}
 	return out
@@ -324,45 +313,36 @@ func notReleased(op string) error {
 	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.New("the server may still use the shared memory")}
 }
 
-// taint notes memory that the server may still use.
-func (s *sharedMemory) taint(pieces [][]byte) {
+// spansLocked is where pieces lie, of those that do.
+func (s *sharedMemory) spansLocked(pieces [][]byte) (out []reuse.Span) {
+	for _, p := range pieces {
+		if off, ok := s.placeLocked(p); ok {
+			out = append(out, reuse.Span{Off: int64(off), Len: int64(len(p))})
+		}
+	}
+	return out
+}
+
+// taint notes memory that the server of a connection may still use, by what came to it over that.
+func (s *sharedMemory) taint(x *clientConn, pieces [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range pieces {
-		if off, ok := s.placeLocked(p); ok && !slices.Contains(s.tainted, span{int64(off), int64(len(p))}) {
-			s.tainted = append(s.tainted, span{int64(off), int64(len(p))})
-		}
+	for _, m := range s.spansLocked(pieces) {
+		s.book.Taint(x.taken, m)
 	}
 }
 
-// tell has f called when the server, attached anew, has let go of everything.
-func (s *sharedMemory) tell(f func()) {
+// tell has f called when no server may use the pieces any more.
+func (s *sharedMemory) tell(pieces [][]byte, f func()) {
 	s.mu.Lock()
-	s.told = append(s.told, f)
+	s.book.Tell(s.spansLocked(pieces), f)
 	s.mu.Unlock()
 }
 
 func (s *sharedMemory) untaint(pieces [][]byte) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range pieces {
-		off, _ := s.placeLocked(p)
-		s.tainted = slices.DeleteFunc(s.tainted, func(t span) bool { return t == span{int64(off), int64(len(p))} })
-	}
-	s.unparkLocked()
-}
-
-func (s *sharedMemory) isTaintedLocked(m span) bool {
-	return slices.ContainsFunc(s.tainted, func(t span) bool { return t.off < m.off+m.n && m.off < t.off+t.n })
-}
-
-// unparkLocked lends again what nobody uses any more.
-func (s *sharedMemory) unparkLocked() {
-	parked := s.parked
-	s.parked = nil
-	for _, m := range parked {
-		s.giveLocked(m)
-	}
+	s.book.Untaint(s.spansLocked(pieces)...)
+	s.mu.Unlock()
 }
 
 // read takes completions off the ring as they are signalled.
@@ -438,27 +418,18 @@ func (s *sharedMemory) alloc(n int64) skep.Memory {
 	if s.closed || need <= 0 {
 		return nil
 	}
-	for i := range s.free {
-		f := &s.free[i]
-		if f.n < need {
-			continue
-		}
-		m := &lentMemory{s: s, span: span{f.off, need}, b: s.mem.Bytes()[f.off : f.off+n : f.off+n]}
-		f.off, f.n = f.off+need, f.n-need
-		if f.n == 0 {
-			s.free = slices.Delete(s.free, i, i+1)
-		}
-		s.lent++
-		return m
+	at, ok := s.book.Take(need)
+	if !ok {
+		return nil
 	}
-	return nil
+	return &lentMemory{s: s, at: at, b: s.all[at.Off : at.Off+n : at.Off+n]}
 }
 
 // lentMemory is skep.Memory of the shared memory.
 type lentMemory struct {
-	s *sharedMemory
-	span
-	b []byte
+	s  *sharedMemory
+	at reuse.Span
+	b  []byte
 }
 
 func (m *lentMemory) Bytes() []byte { return m.b }
@@ -471,24 +442,5 @@ func (m *lentMemory) Release() {
 		return
 	}
 	m.b = nil
-	s.lent--
-	s.giveLocked(m.span)
-}
-
-// giveLocked takes a span back: to be lent again, unless it is tainted.
-func (s *sharedMemory) giveLocked(m span) {
-	if s.isTaintedLocked(m) {
-		s.parked = append(s.parked, m)
-		return
-	}
-	i, _ := slices.BinarySearchFunc(s.free, m.off, func(f span, off int64) int { return cmp.Compare(f.off, off) })
-	s.free = slices.Insert(s.free, i, m)
-	if i+1 < len(s.free) && s.free[i].off+s.free[i].n == s.free[i+1].off {
-		s.free[i].n += s.free[i+1].n
-		s.free = slices.Delete(s.free, i+1, i+2)
-	}
-	if i > 0 && s.free[i-1].off+s.free[i-1].n == s.free[i].off {
-		s.free[i-1].n += s.free[i].n
-		s.free = slices.Delete(s.free, i, i+1)
-	}
+	s.book.Give(m.at)
 }

@@ -3,8 +3,11 @@
 package wire
 
 import (
+	"context"
+	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -279,4 +282,148 @@ func TestSharedMemoryIsPutFromWhereItIs(t *testing.T) {
 		x.Release()
 	}
 	require.NoError(t, s.Close(t.Context()))
+}
+
+// cutting is a client with shared memory of a gated Store's server, which it can be cut off from and kept from.
+func cutting(t *testing.T, g *gated) (c *Client, away *atomic.Bool, cut func()) {
+	t.Helper()
+	away = new(atomic.Bool)
+	_, c = late(t, g, func(o *Options) {
+		sharing(o)
+		path := strings.TrimPrefix(o.Addr, "unix:")
+		o.Retries = -1
+		o.Dialer = func(ctx context.Context) (net.Conn, error) {
+			if away.Load() {
+				return nil, net.ErrClosed
+			}
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	})
+	return c, away, func() {
+		x := c.slots[0].conn
+		x.l.c.Close()
+		<-x.stopped
+	}
+}
+
+// requireLentAgain waits until a client has attached its memory anew, and requires that all of it is lent then.
+func requireLentAgain(t *testing.T, c *Client) {
+	t.Helper()
+	require.Eventually(t, func() bool { return c.Attached(context.Background()) == nil }, time.Minute, time.Millisecond)
+	m := c.shared.alloc(c.shared.size - ringBytes)
+	require.NotNil(t, m, "what nobody uses is not lent again")
+	require.Zero(t, c.Withheld())
+	m.Release()
+}
+
+// A server takes a client's memory again only when no session of the connection before uses it: one that is closed after
+// that has released it.
+func TestASessionClosedAfterTheNextAttachIsReleased(t *testing.T) {
+	t.Parallel()
+	c, _, cut := cutting(t, newGated())
+	ch := chainOf(t, c, "t", 16)
+	mem, err := c.Alloc(t.Context(), 16*blockSize)
+	require.NoError(t, err)
+	ch.Dest = skep.Destination{Memory: mem.Bytes()}
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	cut()
+	require.Eventually(t, func() bool { return c.Attached(context.Background()) == nil }, time.Minute, time.Millisecond)
+	require.NoError(t, s.Close(t.Context()))
+	mem.Release()
+	requireLentAgain(t, c)
+}
+
+// A restore whose answer is lost may have been begun: its destinations are the server's until that has taken the memory
+// anew, whatever became of the call.
+func TestARestoreWhoseAnswerIsLostIsNotReleased(t *testing.T) {
+	t.Parallel()
+	for name, strict := range map[string]bool{"a miss": false, "an error": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGated()
+			c, away, cut := cutting(t, g)
+			c.strict.Store(strict)
+			ch := chainOf(t, c, "t", 16)
+			mem, err := c.Alloc(t.Context(), 16*blockSize)
+			require.NoError(t, err)
+			ch.Dest = skep.Destination{Memory: mem.Bytes()}
+			g.shut()
+			go func() {
+				<-g.reached
+				away.Store(true)
+				cut()
+			}()
+			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+			if strict {
+				require.ErrorIs(t, err, skep.NotReleased)
+			} else {
+				require.NoError(t, err)
+				require.ErrorIs(t, skep.Drain(t.Context(), s, nil), skep.NotReleased)
+				require.ErrorIs(t, s.Stop(t.Context(), -1), skep.NotReleased)
+				require.ErrorIs(t, s.Close(t.Context()), skep.NotReleased)
+			}
+			mem.Release()
+			require.Nil(t, c.shared.alloc(c.shared.size-ringBytes), "the server may write to it")
+			require.EqualValues(t, 16*blockSize, c.Withheld())
+			g.open()
+			away.Store(false)
+			requireLentAgain(t, c)
+			if !strict {
+				require.NoError(t, s.Close(t.Context()))
+			}
+		})
+	}
+}
+
+// A put that was cut off is told of as released once its server has taken the memory anew, and not before.
+func TestAPutThatWasCutOffIsReleased(t *testing.T) {
+	t.Parallel()
+	g := newGated()
+	c, away, cut := cutting(t, g)
+	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	require.NoError(t, err)
+	mem, err := c.Alloc(t.Context(), blockSize)
+	require.NoError(t, err)
+	g.shut()
+	go func() {
+		<-g.reached
+		away.Store(true)
+		cut()
+	}()
+	released := make(chan struct{}, 1)
+	_, err = c.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: space.ID},
+		Released: func() { released <- struct{}{} },
+		Blocks:   []skep.Block{{Key: skep.KeyOf([]byte("a")), Parts: []skep.Part{{Bytes: mem.Bytes()}}}}})
+	require.ErrorIs(t, err, skep.NotReleased)
+	mem.Release()
+	require.Nil(t, c.shared.alloc(c.shared.size-ringBytes), "the server may read it")
+	require.Empty(t, released)
+	g.open()
+	away.Store(false)
+	requireLentAgain(t, c)
+	<-released
+}
+
+// Threads may ask of memory where it lies while another closes the client. (The race detector looks.)
+func TestMemoryIsAskedOfWhileItIsClosed(t *testing.T) {
+	t.Parallel()
+	_, c := late(t, newGated(), sharing)
+	mem, err := c.Alloc(t.Context(), pageSize)
+	require.NoError(t, err)
+	piece := mem.Bytes()
+	mem.Release()
+	asked, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range 1000 {
+			_ = c.Shares(piece)
+			if i == 10 {
+				asked <- struct{}{}
+			}
+		}
+	}()
+	<-asked
+	require.NoError(t, c.Close())
+	<-ended
 }

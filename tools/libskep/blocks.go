@@ -98,11 +98,46 @@ func (s *staging) cut(blocks [][]byte) [][]byte {
 	return out
 }
 
-// release gives the memory back, unless err says that the server may still use it: then it is never used again.
-func (s *staging) release(err error) {
-	if !errors.Is(err, skep.NotReleased) {
-		s.mem.Release()
+// kept is a Restorer that keeps the session it began.
+type kept struct {
+	skep.Restorer
+	session skep.Session
+}
+
+func (k *kept) Restore(ctx context.Context, r *skep.RestoreRequest) (s skep.Session, err error) {
+	s, err = k.Restorer.Restore(ctx, r)
+	k.session = s
+	return s, err
+}
+
+// giveBack gives back memory that a load was into: once the session that it ended with is closed, where drives, or who
+// reads a socket, may write to it yet. Where there is no session its Store knows of that by itself.
+func (o *opened) giveBack(m skep.Memory, ended skep.Session, err error) {
+	if ended == nil || !errors.Is(err, skep.NotReleased) {
+		m.Release()
+		return
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.life.Err() != nil {
+		return
+	}
+	o.behind.Go(func() {
+		for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
+			ctx, cancel := context.WithTimeout(o.life, patience)
+			err := ended.Close(ctx)
+			cancel()
+			if !errors.Is(err, skep.NotReleased) {
+				m.Release()
+				return
+			}
+			select {
+			case <-time.After(wait):
+			case <-o.life.Done():
+				return
+			}
+		}
+	})
 }
 
 // fitting is how many of blocks, from the first, make one piece of at most so many bytes.
@@ -139,18 +174,19 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 		part.Keys = c.Keys[from:to]
 		if s := o.stage(ctx, into); s != nil {
 			places := s.cut(into)
-			err = o.loadInto(ctx, sp.Shape, part, places, said)
+			k := &kept{Restorer: o}
+			err = loadInto(ctx, k, sp.Shape, part, places, said)
 			for i := range into {
 				if said[i] == skep.Other {
 					copy(into[i], places[i])
 				}
 			}
-			s.release(err)
+			o.giveBack(s.mem, k.session, err)
 			if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
 				err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
 			}
 		} else {
-			err = o.loadInto(ctx, sp.Shape, part, into, said)
+			err = loadInto(ctx, o, sp.Shape, part, into, said)
 		}
 		if err != nil {
 			return err
@@ -179,7 +215,7 @@ func kindOf(err error) skep.Kind {
 }
 
 // loadInto restores blocks in one session: those whose places touch by one chain.
-func (o *opened) loadInto(ctx context.Context, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind) error {
+func loadInto(ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind) error {
 	size := shape.Bytes
 	if shape.Kind != skep.Opaque {
 		g, err := layout.Of(shape)
@@ -213,7 +249,7 @@ func (o *opened) loadInto(ctx context.Context, shape skep.Shape, c skep.Chain, d
 	if len(req.Chains) == 0 {
 		return nil
 	}
-	return skep.Load(ctx, o, req, func(ch *skep.Chunk) error {
+	return skep.Load(ctx, st, req, func(ch *skep.Chunk) error {
 		i := first[ch.Chain] + ch.Block
 		results[i] = skep.Other
 		switch {
@@ -259,10 +295,17 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 			part.Blocks[i] = skep.Block{Key: keys[from+i], Parts: []skep.Part{{Bytes: b}}}
 		}
 		var released atomic.Bool
-		part.Released = func() { released.Store(true) }
+		part.Released = func() {
+			released.Store(true)
+			if s != nil {
+				s.mem.Release()
+			}
+		}
 		list, err := o.Put(ctx, &part)
 		if s != nil {
-			s.release(err)
+			if !errors.Is(err, skep.NotReleased) {
+				s.mem.Release()
+			}
 			if rest, held := skep.Held(err); held {
 				err = rest
 				if err == nil && list == nil {

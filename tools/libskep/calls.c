@@ -42,6 +42,8 @@ PUBLIC int skep_forked(void) { return forked; }
 CALL(open, (const char *json, skep_store *out, skep_error *err), (json, out, err))
 CALL(close, (skep_store s, skep_error *err), (s, err))
 CALL(namespace, (skep_store s, const char *json, uint32_t *id, skep_error *err), (s, json, id, err))
+CALL(namespace_within, (skep_store s, const char *json, int64_t timeout_ms, uint32_t *id, skep_error *err),
+     (s, json, timeout_ms, id, err))
 CALL(put,
      (skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
       const void *const *blocks, int64_t block_bytes, uint8_t *outcomes, skep_error *err),

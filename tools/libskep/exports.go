@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -29,11 +30,7 @@ var (
 )
 
 func within(ms C.int64_t) (context.Context, context.CancelFunc) {
-	d := patience
-	if ms > 0 && int64(ms) < int64(time.Hour/time.Millisecond) {
-		d = time.Duration(ms) * time.Millisecond
-	}
-	return context.WithTimeout(context.Background(), d)
+	return timeout(int64(ms))
 }
 
 // fail tells the caller of err. A panic of ours is not the engine's end.
@@ -61,8 +58,18 @@ func find(s C.skep_store) (*opened, error) {
 	if o, ok := stores.Load(uint64(s)); ok {
 		return o.(*opened), nil
 	}
-	return nil, skep.Invalidf(op, "store", uint64(s), "one that is open")
+	return nil, noStore(uint64(s))
 }
+
+// take is find for who closes it: of several one does.
+func take(s uint64) (*opened, error) {
+	if o, ok := stores.LoadAndDelete(s); ok {
+		return o.(*opened), nil
+	}
+	return nil, noStore(s)
+}
+
+func noStore(s uint64) error { return skep.Invalidf(op, "store", s, "one that is open") }
 
 func scopeOf(s *C.skep_scope) (skep.Scope, error) {
 	if s == nil || s.salt_bytes > skep.MaxSaltSize || s.salt_bytes > 0 && s.salt == nil {
@@ -114,19 +121,23 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
-	if o, err = find(s); err == nil {
-		stores.Delete(uint64(s))
+	if o, err = take(uint64(s)); err == nil {
 		ctx, cancel := within(0)
 		defer cancel()
-		o.endRestorings(ctx)
+		left := o.endRestorings(ctx)
 		o.endPrefills(ctx)
-		err = o.close()
+		err = errors.Join(o.close(), left)
 	}
 	return
 }
 
 //export skepgo_namespace
-func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) (rc C.int) {
+func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_error) C.int {
+	return skepgo_namespace_within(s, text, 0, id, e)
+}
+
+//export skepgo_namespace_within
+func skepgo_namespace_within(s C.skep_store, text *C.char, timeoutMs C.int64_t, id *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -145,7 +156,7 @@ func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_er
 	if err = parse(js, &sp); err != nil {
 		return
 	}
-	ctx, cancel := within(0)
+	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	var n skep.NamespaceInfo
 	if n, err = o.openNamespace(ctx, sp); err == nil {

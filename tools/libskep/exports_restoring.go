@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -231,13 +232,16 @@ func skepgo_shared_free(s C.skep_store, memory unsafe.Pointer, e *C.skep_error) 
 	return
 }
 
-// endRestorings ends what is under way of a store that is closed.
-func (o *opened) endRestorings(ctx context.Context) {
+// endRestorings ends what is under way of a store that is closed. NotReleased: not all of it is over.
+func (o *opened) endRestorings(ctx context.Context) (err error) {
 	restorings.Range(func(id, x any) bool {
 		if r := x.(*restoring); r.of == o {
-			_ = r.end(ctx)
+			if left := r.end(ctx); errors.Is(left, skep.NotReleased) {
+				err = left
+			}
 			restorings.Delete(id)
 		}
 		return true
 	})
+	return err
 }

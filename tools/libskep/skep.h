@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 4 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 5 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -184,8 +184,10 @@ int skep_version(void);
 int skep_forked(void);
 
 /* Opens a namespace: {"tenant" ("": the credential's), "name", "model", "chained": true, "shape": {"kind": 1,
- * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}. */
+ * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}. skep_namespace_within (SKEP_VERSION 5) ends by timeout_ms,
+ * skep_namespace, and 0, by 30 s. */
 int skep_namespace(skep_store s, const char *json, uint32_t *id, skep_error *err);
+int skep_namespace_within(skep_store s, const char *json, int64_t timeout_ms, uint32_t *id, skep_error *err);
 
 /* Stores n successive blocks of a chain, each of block_bytes in the shape's layout ([layer]
  * [K, V] and then the shape's order). parent is the key before the first, NULL with depth 0.

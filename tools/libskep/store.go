@@ -69,12 +69,28 @@ type opened struct {
 	registered map[uintptr]*wire.AttachedMemory // by address; nil: of an embedded store
 
 	land landings
+
+	life   context.Context // ends with close
+	end    context.CancelFunc
+	behind sync.WaitGroup // who gives memory back when its time has come
 }
 
 const op = "libskep"
 
 // patience is how long a call may take that does not say.
 const patience = 30 * time.Second
+
+// longest is the most that it may say.
+const longest = time.Hour
+
+// timeout is the context of a call that may take so many milliseconds; 0 or less: it does not say.
+func timeout(ms int64) (context.Context, context.CancelFunc) {
+	d := patience
+	if ms > 0 {
+		d = time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
+	}
+	return context.WithTimeout(context.Background(), d)
+}
 
 func parse(text string, into any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -100,6 +116,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{},
 		streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{},
 		registered: map[uintptr]*wire.AttachedMemory{}}
+	o.life, o.end = context.WithCancel(context.Background())
 	var err error
 	if sp.Connect != "" {
 		err = o.connect(ctx, &sp)
@@ -173,6 +190,10 @@ func (o *opened) putInFront(g *gpuSpec) error {
 }
 
 func (o *opened) close() error {
+	o.mu.Lock()
+	o.end()
+	o.mu.Unlock()
+	o.behind.Wait()
 	var err error
 	for _, l := range o.loans {
 		err = errors.Join(err, l.Close())
@@ -185,7 +206,7 @@ func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
 		if o.client != nil {
-			if err := o.client.Release(ctx, 0); err != nil { // the server says who we are when a connection is made
+			if _, err := o.client.Node(ctx); err != nil { // the server says who we are when a connection is made
 				return skep.NamespaceInfo{}, err
 			}
 			if who, _ := o.client.Identity(); who != auth.AnyTenant && who != "" {

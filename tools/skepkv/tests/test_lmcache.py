@@ -172,9 +172,26 @@ class TestConnector(OnServer):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(self.get(c, wait, [1]), (True, [True]))
 
+    def test_a_forked_process_leaves_the_parent_s_completions(self):
+        c, wait = self.open()
+        poll = select.poll()
+        poll.register(c.event_fd(), select.POLLIN)
+        number = c.submit_batch_exists([name(1)])
+        self.assertTrue(poll.poll(240000))
+        child = os.fork()
+        if child == 0:
+            c.drain_completions()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(poll.poll(0), "nobody tells the parent of its batch")
+        self.assertEqual(wait(number), (True, "", [False]))
+
     def forked(self, c):
         signal.alarm(60)  # it would wait for ever
         number = c.submit_batch_exists([name(1)])
+        poll = select.poll()
+        poll.register(c.event_fd(), select.POLLIN)
+        poll.poll()
         done = [(d[0], d[1], d[3]) for d in c.drain_completions()]
         c.close()
         return 0 if done == [(number, False, [False])] else 1

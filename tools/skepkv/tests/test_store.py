@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 
 import skepkv
 from serving import TOKEN, Cluster, Server, certificate, eventually
@@ -20,6 +21,34 @@ def block(i, n=64 << 10):
 
 def key(i):
     return skepkv.key(b"test", bytes([i]))
+
+
+class Timeouts(unittest.TestCase):
+    def test_a_timeout_is_of_the_whole_call(self):
+        """The opening of its namespace, and both of its tries, are in it."""
+        now, given = [0.0], []
+
+        class Slow:
+            """A library whose calls take 0.2 s each, of a server that does not know the namespace any more."""
+
+            def call(self, name, *args):
+                now[0] += 0.2
+                given.append((name, args[2] if name == "namespace_within" else args[4]))
+                if len(given) == 1 and name == "exists":
+                    raise skepkv.SkepError(2, "no such namespace")
+
+        with (
+            mock.patch("skepkv._store.library", Slow),
+            mock.patch("skepkv._store.time.monotonic", lambda: now[0]),
+        ):
+            store = mock.Mock(_number=1)
+            space = skepkv.Space(store, {})
+            space._number[0] = 7
+            space.exists([key(0)], timeout=0.5)
+            self.assertEqual(given, [("exists", 500), ("namespace_within", 300), ("exists", 100)])
+            given[:] = []
+            skepkv.Space(store, {}).exists([key(0)], timeout=0.1)
+            self.assertEqual(given, [("namespace_within", 100), ("exists", 1)])
 
 
 class OnServer(unittest.TestCase):

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 4  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 5  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -36,7 +36,7 @@ _pointers, _lengths = c.POINTER(c.c_void_p), c.POINTER(c.c_int64)
 _CALLS: dict[str, tuple] = {
     "open": (c.c_char_p, c.POINTER(c.c_uint64)),
     "close": (c.c_uint64,),
-    "namespace": (c.c_uint64, c.c_char_p, c.POINTER(c.c_uint32)),
+    "namespace_within": (c.c_uint64, c.c_char_p, c.c_int64, c.POINTER(c.c_uint32)),
     "lookup_within": (
         c.c_uint64,
         _scope,

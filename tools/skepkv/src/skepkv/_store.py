@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import json
+import time
 import weakref
 from typing import Any, Callable, NamedTuple, Sequence, TypeVar
 
@@ -172,25 +173,34 @@ class Space:
         out._number = self._number
         return out
 
-    def open(self) -> "Space":
+    def open(self, timeout: float | None = None) -> "Space":
         """Opens the namespace on the server, which every call does where that is needed."""
-        number = c.c_uint32()
-        library().call("namespace", self._store._number, json.dumps(self._spec).encode(), c.byref(number))
-        self._number[0] = number.value
+        self._open(_ms(timeout))
         return self
 
-    def _scoped(self, do: Callable[[Any], _T]) -> _T:
-        """Does a call, and opens the namespace anew where a server does not know it: its store is another one."""
+    def _open(self, ms: int) -> None:
+        number, spec = c.c_uint32(), json.dumps(self._spec).encode()
+        library().call("namespace_within", self._store._number, spec, ms, c.byref(number))
+        self._number[0] = number.value
+
+    def _scoped(self, timeout: float | None, do: Callable[[Any, int], _T]) -> _T:
+        """Does a call, and opens the namespace anew where a server does not know it: its store is another one. do is given
+        what is left of the time, in milliseconds: all of it is one call's."""
+        ms, began = _ms(timeout), time.monotonic()
+
+        def left() -> int:
+            return ms and max(1, ms - int((time.monotonic() - began) * 1000))
+
         known = self._number[0] != 0
         if not known:
-            self.open()
+            self._open(left())
         try:
-            return do(c.byref(self._scope()))
+            return do(c.byref(self._scope()), left())
         except errors.SkepError as e:
             if e.code != errors.NOT_FOUND or not known:
                 raise
-        self.open()
-        return do(c.byref(self._scope()))
+        self._open(left())
+        return do(c.byref(self._scope()), left())
 
     def _scope(self) -> Scope:
         return Scope(self._number[0], len(self._salt), self._salt or None)
@@ -199,26 +209,31 @@ class Space:
         """Finds the longest prefix of keys that can be restored now, and leases it for so many seconds; None: no
         lease."""
         names, out = joined(keys), FoundStruct()
-        held, ms, n = -1 if lease is None else _ms(lease), _ms(timeout), len(names) // KEY
+        held, n = -1 if lease is None else _ms(lease), len(names) // KEY
         self._scoped(
-            lambda sc: library().call("lookup_within", self._store._number, sc, names, n, held, ms, c.byref(out))
+            timeout,
+            lambda sc, ms: library().call("lookup_within", self._store._number, sc, names, n, held, ms, c.byref(out)),
         )
         return Found(out.blocks, out.tokens, out.bytes, Lease(self._store, out.lease))
 
     def exists(self, keys: Any, timeout: float | None = None) -> bytes:
         """Says of each key where its block is: 0 nowhere, 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
         memory."""
-        names, ms = joined(keys), _ms(timeout)
+        names = joined(keys)
         out = array(c.c_uint8, len(names) // KEY)()
-        self._scoped(lambda sc: library().call("exists", self._store._number, sc, names, len(out), ms, out))
+        self._scoped(
+            timeout, lambda sc, ms: library().call("exists", self._store._number, sc, names, len(out), ms, out)
+        )
         return bytes(out)
 
     def want(self, keys: Any, timeout: float | None = None) -> bytes:
         """Says of each key what a put of its block would be: 255 wanted, 3 exists, 0 declined. In a chained namespace
         it finds keys that begin inside a chain, too; in an unchained one all are wanted."""
-        names, ms = joined(keys), _ms(timeout)
+        names = joined(keys)
         out = array(c.c_uint8, len(names) // KEY)()
-        self._scoped(lambda sc: library().call("want", self._store._number, sc, names, len(out), 0, ms, out, None))
+        self._scoped(
+            timeout, lambda sc, ms: library().call("want", self._store._number, sc, names, len(out), 0, ms, out, None)
+        )
         return bytes(out)
 
     def put(
@@ -226,14 +241,15 @@ class Space:
     ) -> Stored:
         """Stores a block of each key. data are C-contiguous buffers. In a chained namespace the blocks follow one
         another, behind parent, which is at depth - 1."""
-        names, ms = self._pair(keys, data), _ms(timeout)
+        names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
         outcomes, reasons = array(c.c_uint8, len(data))(), array(c.c_uint8, len(data))()
         self._with(
             data,
             False,
-            lambda sc, held: library().call(
+            timeout,
+            lambda sc, ms, held: library().call(
                 "save",
                 self._store._number,
                 sc,
@@ -255,12 +271,13 @@ class Space:
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
         code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined."""
-        names, ms = self._pair(keys, into), _ms(timeout)
+        names = self._pair(keys, into)
         results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
         self._with(
             into,
             True,
-            lambda sc, held: library().call(
+            timeout,
+            lambda sc, ms, held: library().call(
                 "load", self._store._number, sc, names, held.count, number, held.addresses, held.lengths, ms, results
             ),
         )
@@ -268,9 +285,10 @@ class Space:
 
     def delete(self, keys: Any, timeout: float | None = None) -> int:
         """Removes blocks, and says how many were there."""
-        names, ms, out = joined(keys), _ms(timeout), c.c_uint32()
+        names, out = joined(keys), c.c_uint32()
+        n = len(names) // KEY
         self._scoped(
-            lambda sc: library().call("delete", self._store._number, sc, names, len(names) // KEY, ms, c.byref(out))
+            timeout, lambda sc, ms: library().call("delete", self._store._number, sc, names, n, ms, c.byref(out))
         )
         return out.value
 
@@ -280,10 +298,12 @@ class Space:
             raise ValueError(f"{len(names) // KEY} keys and {len(blocks)} blocks")
         return names
 
-    def _with(self, blocks: Sequence[Any], writable: bool, do: Callable[[Any, Held], None]) -> None:
+    def _with(
+        self, blocks: Sequence[Any], writable: bool, timeout: float | None, do: Callable[[Any, int, Held], None]
+    ) -> None:
         held = Held(blocks, writable)
         try:
-            self._scoped(lambda sc: do(sc, held))
+            self._scoped(timeout, lambda sc, ms: do(sc, ms, held))
         except errors.NotReleased:
             self._store._kept.append(held)
             raise

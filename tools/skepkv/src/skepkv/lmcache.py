@@ -36,13 +36,21 @@ _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
 
 
-# A thread may hold a connector's lock when another forks, and is not there in the child to let go of it.
+# A thread may hold a connector's lock when another forks, and is not there in the child to let go of it. The eventfd is
+# the parent's, which would not be woken where a child read it: a child has one of its own under the same number.
 _connectors: "weakref.WeakSet[Connector]" = weakref.WeakSet()
 
 
 def _in_child() -> None:
     for connector in list(_connectors):
         connector._lock = threading.Lock()
+        if connector._fd >= 0:
+            try:
+                own = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                os.dup2(own, connector._fd, inheritable=False)
+                os.close(own)
+            except OSError:
+                connector._fd = -1
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -185,7 +193,8 @@ class Connector:
                 return  # it writes to the descriptor yet
         with self._lock:
             fd, self._fd = self._fd, -1
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
     # Batches.
 

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/wire"
+)
+
+// behindServer is a store behind a server of this process, with shared memory for two stagings of a block.
+func behindServer(t *testing.T, st skep.Store) (o *opened, block []byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- wire.Serve(ctx, l, st, wire.ServerOptions{}) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		require.NoError(t, st.Close())
+	})
+	o, err = open(t.Context(), `{"connect": "unix:`+path+`", "shared_bytes": 8388608}`)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, o.close()) })
+	return o, make([]byte, 4<<20)
+}
+
+// clinging is a Store that lets go of no memory before it is told to.
+type clinging struct {
+	skep.Store
+	letGo atomic.Bool
+	puts  []func() // Released of puts
+}
+
+type clingingSession struct {
+	skep.Session
+	c *clinging
+}
+
+func (c *clinging) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	s, err := c.Store.Restore(ctx, r)
+	return &clingingSession{s, c}, err
+}
+
+func (s *clingingSession) Close(ctx context.Context) error {
+	if !s.c.letGo.Load() {
+		return &skep.Error{Op: op, Kind: skep.NotReleased}
+	}
+	return s.Session.Close(ctx)
+}
+
+func (c *clinging) Put(_ context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	c.puts = append(c.puts, r.Released)
+	return nil, &skep.Error{Op: op, Kind: skep.NotReleased}
+}
+
+// Shared memory that a call could not tell to be released is lent again once it is, and not before.
+func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
+	t.Parallel()
+	for name, use := range map[string]func(o *opened, sc skep.Scope, block []byte) error{
+		"load": func(o *opened, sc skep.Scope, block []byte) error {
+			return o.load(t.Context(), skep.Chain{Scope: sc, Keys: make([]skep.Key, 1)}, [][]byte{block}, make([]skep.Kind, 1))
+		},
+		"save": func(o *opened, sc skep.Scope, block []byte) error {
+			return o.save(t.Context(), skep.PutRequest{Scope: sc}, make([]skep.Key, 1), [][]byte{block}, make([]skep.PutResult, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, block := behindServer(t, memstore.New(memstore.Options{}))
+			n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+			require.NoError(t, err)
+			c := &clinging{Store: o.Store}
+			o.Store = c
+			for range 2 {
+				require.ErrorIs(t, use(o, skep.Scope{Namespace: n.ID}, block), skep.Unavailable)
+			}
+			require.Nil(t, o.stage(t.Context(), [][]byte{block}), "a drive may use it")
+			c.letGo.Store(true)
+			for _, released := range c.puts {
+				released()
+			}
+			for range 2 {
+				require.Eventually(t, func() bool { return o.stage(context.Background(), [][]byte{block}) != nil },
+					time.Minute, time.Millisecond, "what nobody uses is not lent again")
+			}
+		})
+	}
+}
+
+// A store is closed though a drive never lets go of what a call was into.
+func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
+	t.Parallel()
+	o, block := behindServer(t, memstore.New(memstore.Options{}))
+	n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	require.NoError(t, err)
+	o.Store = &clinging{Store: o.Store}
+	require.ErrorIs(t, o.load(t.Context(), skep.Chain{Scope: skep.Scope{Namespace: n.ID}, Keys: make([]skep.Key, 1)},
+		[][]byte{block}, make([]skep.Kind, 1)), skep.Unavailable)
+}
