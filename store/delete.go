@@ -143,7 +143,7 @@ func (s *Store) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []delet
 		ns.Stored.Add(-d.size)
 		d.forget()
 		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: d.key, Depth: int(e.Depth)}
-		s.saltEvent(&ev, t)
+		s.saltEvent(&ev, ns.Instance, t)
 		s.events.Emit(ev)
 	}
 	return n
@@ -232,7 +232,7 @@ func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
 		return
 	}
 	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
-	s.saltEvent(&ev, namespaces.Tag(in.rec.SaltTag))
+	s.saltEvent(&ev, ns.Instance, namespaces.Tag(in.rec.SaltTag))
 	s.events.Emit(ev)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // A namespace that was deleted stays deleted after a restart and after a rebuild, also once its
@@ -124,4 +125,44 @@ func TestDeletedNamespacesGiveBackWhatTheyTook(t *testing.T) {
 	})
 	require.Equal(t, 5, s.names.Len())
 	require.NoError(t, s.Close())
+}
+
+// Events hide the key of a salted block, that of one whose namespace was deleted while it was put, too.
+func TestASaltedKeyIsHiddenThoughItsNamespaceIsGone(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s := openTest(t, small(t.TempDir()))
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	sc.Salt = "pepper"
+	keys := []skep.Key{keyOf(1), keyOf(2)}
+	events, err := s.Events(ctx, skep.Cursor{}, false)
+	require.NoError(t, err)
+	defer events.Close()
+	r := &skep.PutRequest{Scope: sc}
+	for _, k := range keys {
+		part := skep.Part{Bytes: content(k, skep.PartKV, 1, blockSize)}
+		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{part}})
+	}
+	ns, tag, err := s.names.Resolve("put", sc) // as Put does it, which is not over when the namespace is deleted
+	require.NoError(t, err)
+	blocks, err := s.prepare(ns, tag, r, make([]skep.PutResult, 2))
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
+	require.NoError(t, s.putAs(ctx, ns, blocks, skep.AckCommitted))
+	require.NoError(t, s.Flush(ctx))
+	for _, k := range keys { // whatever is told of them
+		s.events.Emit(s.blockEvent(ns, &segment.Record{Key: k, Parent: &keys[0], SaltTag: segment.SaltTag(tag)}, skep.EventEvicted))
+	}
+	var list [16]skep.Event
+	for told := 0; told < 2; {
+		n, err := events.Next(ctx, list[:])
+		require.NoError(t, err)
+		for _, e := range list[:n] {
+			require.NotContains(t, keys, e.Key)
+			require.True(t, e.Parent == nil || *e.Parent != keys[0])
+			if e.Kind == skep.EventEvicted {
+				told++
+			}
+		}
+	}
 }

@@ -151,23 +151,19 @@ func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, boo
 		p := h.Parent
 		ev.Parent = &p
 	}
-	s.saltEvent(&ev, namespaces.Tag(h.SaltTag))
+	s.saltEvent(&ev, h.Instance, namespaces.Tag(h.SaltTag))
 	return ev, true
 }
 
-// saltEvent replaces a salted block's key by its stored form.
-func (s *Store) saltEvent(e *skep.Event, t namespaces.Tag) {
+// saltEvent replaces a salted block's key by its stored form, in the instance of the namespace that the block is of: the
+// namespace may have been purged or deleted since.
+func (s *Store) saltEvent(e *skep.Event, instance uint32, t namespaces.Tag) {
 	if t == (namespaces.Tag{}) {
 		return
 	}
-	e.Salted = true
-	ns := s.namespaceOf(e.Namespace)
-	if ns == nil {
-		return
-	}
-	e.Key = s.names.Disguise(ns.Instance, t, e.Key)
+	e.Salted, e.Key = true, s.names.Disguise(instance, t, e.Key)
 	if e.Parent != nil {
-		p := s.names.Disguise(ns.Instance, t, *e.Parent)
+		p := s.names.Disguise(instance, t, *e.Parent)
 		e.Parent = &p
 	}
 }
@@ -181,7 +177,7 @@ func (s *Store) blockEvent(ns *namespaces.Namespace, rec *segment.Record, kind s
 	case skep.EventEvicted, skep.EventDeleted:
 		e.Tier = skep.TierNone
 	}
-	s.saltEvent(&e, namespaces.Tag(rec.SaltTag))
+	s.saltEvent(&e, ns.Instance, namespaces.Tag(rec.SaltTag))
 	return e
 }
 

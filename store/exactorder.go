@@ -20,6 +20,9 @@ func (c *cleaner) yield() bool {
 	return c.s.count.Evicted.Load() > before // a put may have come first with trim
 }
 
+// trimmed is how many blocks one trim drops at most.
+const trimmed = 4096
+
 // trim drops what the policies lru and s3fifo have over their logical cap.
 func (s *Store) trim() bool {
 	if s.options.Policy == "cost" {
@@ -31,7 +34,8 @@ func (s *Store) trim() bool {
 		return false
 	}
 	var rows []layout.Location
-	for len(rows) < 4096 {
+	some := false
+	for range trimmed {
 		e, ok := s.index.NextEvict()
 		if !ok {
 			break
@@ -39,19 +43,22 @@ func (s *Store) trim() bool {
 		if g := s.space.find(unpack(e.Location).Group); g != nil && s.outlives(g) != nil {
 			break
 		}
-		size, forget := int64(0), func() { s.forgetCached(e.FP) }
-		if ns := s.names.Of(e.Namespace); ns != nil {
-			size, forget = s.forgetter(ns, e.FP, e)
-		}
+		rec, unread := s.record(e.FP, e) // before it is gone: events tell of it
 		if _, err := s.index.Evict(e.FP, e.Location); err != nil {
 			continue
 		}
-		forget()
-		s.count.Evict(e)
-		s.unstored(e.Namespace, size)
-		rows = append(rows, unpack(e.Location))
+		if some = true; unread == nil {
+			s.cleaner.evicted(&rec, e.FP, e)
+		} else {
+			s.count.Evict(e)
+			s.unstored(e.Namespace, bytesOf(uint64(e.Pages)))
+			s.forgetCached(e.FP)
+		}
+		if e.Location != 0 { // else its commit finds that it is gone
+			rows = append(rows, unpack(e.Location))
+		}
 	}
-	if len(rows) == 0 {
+	if !some {
 		return false
 	}
 	if err := s.forgotten(s.catalog.NewBatch(), rows...); err != nil {

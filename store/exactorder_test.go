@@ -56,3 +56,51 @@ func TestEvictedBlocksAreForgottenInMemory(t *testing.T) {
 		}
 	}
 }
+
+// Who follows events has a true picture of what is stored, whichever policy evicts.
+func TestEvictionsAreToldOf(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"cost", "lru", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			o := small(t.TempDir())
+			o.Policy, o.EventBuffer = policy, 1<<16
+			s := openTest(t, o)
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			events, err := s.Events(ctx, skep.Cursor{}, false)
+			require.NoError(t, err)
+			defer events.Close()
+			var keys []skep.Key
+			for i := range 1000 { // twice what there is room for
+				k := chainKeys(i+10, 1)
+				putRun(t, s, sc, k, blockSize)
+				keys = append(keys, k...)
+			}
+			told, evicted := map[skep.Key]bool{}, 0
+			last := chainKeys(1, 1)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, last, blockSize))
+			into := make([]skep.Event, 256)
+			for !told[last[0]] {
+				n, err := events.Next(ctx, into)
+				require.NoError(t, err)
+				for _, e := range into[:n] {
+					switch e.Kind {
+					case skep.EventCommitted:
+						told[e.Key] = true
+					case skep.EventEvicted:
+						evicted++
+						delete(told, e.Key)
+					}
+				}
+			}
+			require.Positive(t, evicted)
+			for _, k := range append(keys, last...) {
+				if prefix(t, s, sc, []skep.Key{k}) > 0 { // what the cleaner evicts while we look is told of later
+					require.True(t, told[k])
+				}
+			}
+			require.LessOrEqual(t, len(told), 1001-evicted)
+		})
+	}
+}

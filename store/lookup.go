@@ -221,7 +221,7 @@ type leaseTable struct {
 
 type leaseRow struct {
 	ids      []skep.LeaseID
-	promises promise // the last, which covers most
+	promises promise // the last, which covers most, with the bytes of all
 	runs     *covers // of a lookup of runs; nil: promises says all
 }
 
@@ -234,6 +234,7 @@ func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
 		l.m[lease] = row
 	}
 	row.ids = append(row.ids, id)
+	p.bytes += row.promises.bytes
 	row.promises = p
 }
 

@@ -11,7 +11,7 @@ func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
 	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
-	s.saltEvent(&ev, c.Tag)
+	s.saltEvent(&ev, c.NS.Instance, c.Tag)
 	return ev
 }
 
