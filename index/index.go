@@ -238,6 +238,7 @@ func (x *Index) place(id uint32, e *Entry) (uint32, error) {
 	setFlag(s, flagOpaque, e.Opaque)
 	setFlag(s, flagDurable, e.Durable)
 	setFlag(s, flagPartial, e.Partial)
+	setFlag(s, flagOdd, e.Odd)
 	setFlag(s, flagTouched, e.Touched)
 	x.counts.blocks++
 	x.account(s, 1)
@@ -313,7 +314,7 @@ func (x *Index) entry(s *slot) Entry {
 	e := Entry{
 		FP: s.fp.full(), HasParent: s.has(flagHasParent), Depth: s.depth(), Location: s.loc, Pages: s.pages,
 		Namespace: o.namespace, Tenant: o.tenant, Opaque: s.has(flagOpaque), Durable: s.has(flagDurable),
-		Partial: s.has(flagPartial), Rooted: s.has(flagRooted),
+		Partial: s.has(flagPartial), Odd: s.has(flagOdd), Rooted: s.has(flagRooted),
 		Touched: s.has(flagTouched), Uses: s.uses(), Last: Tick(s.last),
 	}
 	if s.parent != 0 {
@@ -428,6 +429,7 @@ func (x *Index) Replace(e Entry) (old Entry, replaced bool, err error) {
 	s.flags &^= flagTouched
 	setFlag(s, flagDurable, e.Durable)
 	setFlag(s, flagPartial, e.Partial)
+	setFlag(s, flagOdd, e.Odd)
 	x.account(s, 1)
 	x.advance(uint64(e.Pages))
 	return old, true, nil

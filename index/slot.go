@@ -42,6 +42,7 @@ type Entry struct {
 	Tenant    uint16
 	Opaque    bool // of a namespace without parents
 	Partial   bool // a tail with fewer valid tokens than a block holds
+	Odd       bool // its payload is not of the size that its namespace gives blocks, or that gives none
 	Rooted    bool // all its ancestors are stored; set in entries the index returns
 	Durable   bool // the cleaner must keep it
 	Touched   bool // used since it was written where it is
@@ -67,6 +68,7 @@ const (
 	flagTouched // since it was written
 	flagHinted  // Index.hints has a row
 	flagPartial
+	flagOdd
 )
 
 // fp96 is a fingerprint as slots keep it.

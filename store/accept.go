@@ -87,9 +87,6 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	if s.cache == nil || s.pending.len() >= maxWaiting(s.options.CacheBytes) {
 		return false
 	}
-	if clash(in.rec.Parts) {
-		return false
-	}
 	whole := in.parts
 	parts := make([]skep.Part, len(in.parts))
 	for i, p := range in.parts {

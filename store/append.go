@@ -520,7 +520,7 @@ func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Bat
 		}
 		if old := earlier[in.fp]; old != nil {
 			b.DeleteBlock(old.loc)
-			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp, &old.rec) }
+			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp) }
 		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
 			if s.rivals.contended(in.fp) && s.outranked(in, old) {
 				in.outdated = true
@@ -583,5 +583,6 @@ func (in *incoming) entry(ns *namespaces.Namespace) index.Entry {
 		FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth,
 		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.Instance, Tenant: ns.Tenant,
 		Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
+		Odd: in.rec.Bytes() != ns.PartSize(skep.PartKV),
 	}
 }

@@ -1,24 +1,10 @@
 package store
 
 import (
-	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
-
-// clash says that two parts of a block would be taken for each other in the DRAM tier.
-func clash(parts []segment.RecordPart) bool {
-	for i := range parts {
-		for j := range i {
-			if memory.PartID(parts[i].Name) == memory.PartID(parts[j].Name) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // hoard copies a part into the DRAM tier as dirty: it stays until the drives have it.
 // It gives the copy as one piece where it is one, so that it can be written from, else
@@ -41,35 +27,23 @@ func (s *Store) hoard(id memory.ID, src []byte) (mem []byte, v memory.Version, o
 	return mem, v, true
 }
 
-// forgetCached drops a block from the DRAM tier: the parts its record names, or, when
-// nobody has read that, any.
-func (s *Store) forgetCached(fp index.Fingerprint, rec *segment.Record) {
-	if s.cache == nil {
-		return
-	}
-	if rec == nil {
-		key := memory.KeyOf(fp)
-		s.cache.Drop(func(id memory.ID) bool { return id.Key == key })
-		return
-	}
-	for i := range rec.Parts {
-		s.cache.Remove(memory.IDOf(fp, rec.Parts[i].Name))
+// forgetCached drops a block from the DRAM tier.
+func (s *Store) forgetCached(fp index.Fingerprint) {
+	if s.cache != nil {
+		s.cache.Forget(memory.KeyOf(fp))
 	}
 }
 
 // forgetter says what is to be forgotten of a block that is about to go: its payload
 // in bytes, and its parts in the DRAM tier.
 func (s *Store) forgetter(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) (size int64, forget func()) {
+	forget = func() { s.forgetCached(fp) }
 	if n, ok := fixedSize(ns, e); ok {
-		return n, func() {
-			if s.cache != nil {
-				s.cache.Remove(memory.IDOf(fp, skep.PartKV)) // it has no other
-			}
-		}
+		return n, forget
 	}
 	rec, err := s.record(fp, e)
 	if err != nil {
-		return bytesOf(uint64(e.Pages)), func() { s.forgetCached(fp, nil) }
+		return bytesOf(uint64(e.Pages)), forget
 	}
-	return rec.Bytes(), func() { s.forgetCached(fp, &rec) }
+	return rec.Bytes(), forget
 }

@@ -372,7 +372,7 @@ func (c *cleaner) evict(g *group, recs []segment.Record, refs []index.Ref, verdi
 func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.Entry) {
 	c.s.count.Evict(old)
 	c.s.unstored(rec.Instance, rec.Bytes())
-	c.s.forgetCached(fp, rec)
+	c.s.forgetCached(fp)
 	if ns := c.s.names.Of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
 		ev.Reason = skep.Full
@@ -512,7 +512,7 @@ func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
 	_, gone := s.index.Remove(in.fp, in.moved.from.Pack())
 	if gone {
 		ns.Stored.Add(-in.rec.Bytes())
-		s.forgetCached(in.fp, &in.rec)
+		s.forgetCached(in.fp)
 		s.deleteRow(in.moved.from)
 	}
 	s.changes.Unlock()

@@ -39,7 +39,7 @@ func (s *Store) trim() bool {
 		if g := s.space.find(unpack(e.Location).Group); g != nil && s.outlives(g) != nil {
 			break
 		}
-		size, forget := int64(0), func() { s.forgetCached(e.FP, nil) }
+		size, forget := int64(0), func() { s.forgetCached(e.FP) }
 		if ns := s.names.Of(e.Namespace); ns != nil {
 			size, forget = s.forgetter(ns, e.FP, e)
 		}

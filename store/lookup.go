@@ -167,11 +167,9 @@ func (s *Store) payloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 	return bytesOf(uint64(e.Pages))
 }
 
-// fixedSize is a block's payload where that follows from the namespace: the block has
-// no bytes but part kv's.
+// fixedSize is a block's payload where that follows from the namespace: as many bytes as part kv has.
 func fixedSize(ns *namespaces.Namespace, e index.Entry) (int64, bool) {
-	size := ns.PartSize(skep.PartKV)
-	return size, size > inlineSize && int(e.Pages) == slotsOf(pagesOf(size), size)
+	return ns.PartSize(skep.PartKV), !e.Odd
 }
 
 // detail fills the tiers, the exact size and the estimate. True: a block is gone.

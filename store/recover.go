@@ -383,7 +383,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			FP: s.names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
 			Location: l.Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
 			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable,
-			Partial: h.ValidTokens != 0,
+			Partial: h.ValidTokens != 0, Odd: h.Bytes != ns.PartSize(skep.PartKV),
 			// What was used and when is not stored. Until the first turnover everything counts
 			// as used when it was written, so that a restart alone drops nothing.
 			Touched: true, Uses: 1, Last: s.tickOf(h.Seq),

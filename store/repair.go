@@ -238,7 +238,7 @@ func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location,
 	_, ok := s.index.Remove(fp, loc.Pack())
 	if ok {
 		s.unstored(rec.Instance, rec.Bytes())
-		s.forgetCached(fp, rec)
+		s.forgetCached(fp)
 		s.deleteRow(loc)
 		s.suspect(g)
 	}

@@ -36,7 +36,7 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 		defer s.changes.Unlock()
 		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
 			ns.Stored.Add(-f.Size)
-			s.forgetCached(fp, nil)
+			s.forgetCached(fp)
 			s.deleteRow(loc)
 			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it
 		}

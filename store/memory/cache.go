@@ -13,7 +13,7 @@ type Key [16]byte
 // ID names what the cache holds: one part of one block.
 type ID struct {
 	Key  Key
-	Part uint16
+	Part uint64
 }
 
 // Version tells successive values of one ID apart, so that the commit or the
@@ -83,7 +83,8 @@ type Cache struct {
 		locks.Mutex[locks.MemoryCache]
 		closed  bool
 		version Version
-		entries map[ID]*entry
+		blocks  map[Key]*entry // the first part of each, which has the others behind it
+		entries int64
 		pages   map[int]*Buffer // by first page, to see what stands in a window
 		pinned  []*entry        // with handles, also removed ones; in no order
 		ranking ranking
@@ -106,6 +107,7 @@ type entry struct {
 	bufs    []*Buffer // immutable until freed
 	views   [][]byte  // bufs cut to length, immutable
 
+	also     *entry // another part of the block that Get finds
 	node     node
 	dirty    bool
 	linked   bool // Get finds it
@@ -141,7 +143,7 @@ func NewCache(a *Arena, opts CacheOptions) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{arena: a, opts: opts}
-	c.mu.entries = make(map[ID]*entry)
+	c.mu.blocks = make(map[Key]*entry)
 	c.mu.pages = make(map[int]*Buffer)
 	c.mu.ranking.policy = opts.Policy
 	if err := a.attach(c); err != nil {
@@ -170,7 +172,7 @@ func (c *Cache) GetWith(id ID, opts GetOptions) (*Handle, bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.mu.entries[id]
+	e := c.findLocked(id)
 	if e == nil {
 		c.mu.stats.Misses++
 		return nil, false
@@ -191,7 +193,7 @@ func (c *Cache) GetWith(id ID, opts GetOptions) (*Handle, bool) {
 func (c *Cache) Has(id ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.entries[id] != nil
+	return c.findLocked(id) != nil
 }
 
 // Put caches an item, evicting what is worth less per byte. It takes over the
@@ -218,7 +220,7 @@ func (c *Cache) Put(item Item) (Version, error) {
 			return 0, invalid("Item.Bufs", b.owner.id, "buffers that no entry holds")
 		}
 	}
-	old := c.mu.entries[item.ID]
+	old := c.findLocked(item.ID)
 	if old != nil && !item.Replace {
 		return 0, ErrExists
 	}
@@ -226,8 +228,7 @@ func (c *Cache) Put(item Item) (Version, error) {
 		return 0, err
 	}
 	e := c.newEntryLocked(&item, charged)
-	c.mu.entries[e.id] = e
-	e.linked = true
+	c.linkLocked(e)
 	c.mu.stats.Bytes += charged
 	if e.dirty {
 		c.mu.stats.DirtyBytes += charged
@@ -322,7 +323,7 @@ func (c *Cache) newEntryLocked(item *Item, charged int64) *entry {
 // false when that version is not cached, or not dirty.
 func (c *Cache) MarkClean(id ID, v Version) bool {
 	c.mu.Lock()
-	e := c.mu.entries[id]
+	e := c.findLocked(id)
 	if e == nil || e.version != v || !e.dirty {
 		c.mu.Unlock()
 		return false
@@ -353,12 +354,53 @@ func (c *Cache) Remove(id ID) bool {
 func (c *Cache) remove(id ID, which func(*entry) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.mu.entries[id]
+	e := c.findLocked(id)
 	if e == nil || !which(e) {
 		return false
 	}
 	c.discardLocked(e)
 	return true
+}
+
+// Forget removes every part of a block, dirty or not, as Remove does.
+func (c *Cache) Forget(k Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.mu.blocks[k]; e != nil; e = c.mu.blocks[k] {
+		c.discardLocked(e)
+	}
+}
+
+// findLocked is the entry that Get finds; nil: none.
+func (c *Cache) findLocked(id ID) *entry {
+	e := c.mu.blocks[id.Key]
+	for e != nil && e.id.Part != id.Part {
+		e = e.also
+	}
+	return e
+}
+
+func (c *Cache) linkLocked(e *entry) {
+	e.also, e.linked = c.mu.blocks[e.id.Key], true
+	c.mu.blocks[e.id.Key] = e
+	c.mu.entries++
+}
+
+func (c *Cache) unlinkLocked(e *entry) {
+	first := c.mu.blocks[e.id.Key]
+	switch {
+	case first != e:
+		for first.also != e {
+			first = first.also
+		}
+		first.also = e.also
+	case e.also == nil:
+		delete(c.mu.blocks, e.id.Key)
+	default:
+		c.mu.blocks[e.id.Key] = e.also
+	}
+	e.also, e.linked = nil, false
+	c.mu.entries--
 }
 
 // Drop removes every entry whose ID pred accepts, dirty ones too, and returns how
@@ -368,10 +410,14 @@ func (c *Cache) Drop(pred func(ID) bool) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for id, e := range c.mu.entries {
-		if pred(id) {
-			c.discardLocked(e)
-			n++
+	for _, e := range c.mu.blocks {
+		for e != nil {
+			next := e.also
+			if pred(e.id) {
+				c.discardLocked(e)
+				n++
+			}
+			e = next
 		}
 	}
 	return n
@@ -384,15 +430,18 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.closed = true
-	for _, e := range c.mu.entries {
-		c.discardLocked(e)
+	for _, e := range c.mu.blocks {
+		for e != nil {
+			next := e.also
+			c.discardLocked(e)
+			e = next
+		}
 	}
 }
 
 // discardLocked takes e out of sight, and frees it unless somebody pins it.
 func (c *Cache) discardLocked(e *entry) {
-	delete(c.mu.entries, e.id)
-	e.linked = false
+	c.unlinkLocked(e)
 	c.mu.stats.Bytes -= e.charged
 	c.mu.ranking.unfile(&e.node)
 	if e.dirty {
@@ -478,6 +527,6 @@ func (c *Cache) Stats() CacheStats {
 	defer c.mu.Unlock()
 	s := c.mu.stats
 	s.Budget = c.arena.opts.Cache
-	s.Entries = int64(len(c.mu.entries))
+	s.Entries = c.mu.entries
 	return s
 }

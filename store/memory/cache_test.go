@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -457,4 +458,46 @@ func TestAWaitForIOIsServedWhenTheCacheCanYield(t *testing.T) {
 			})
 		})
 	}
+}
+
+// No two parts that a block may have are taken for each other: their names have numbers of 64 bits, by a hash that is the
+// process's own.
+func TestNamesOfPartsDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[uint64]string{}
+	for i := range 1 << 16 {
+		name := fmt.Sprintf("part-%d", i)
+		require.Empty(t, seen[PartID(name)], name)
+		seen[PartID(name)] = name
+	}
+}
+
+// Forgetting a block takes all of its parts, and no other block's.
+func TestForgetTakesAllPartsOfABlock(t *testing.T) {
+	t.Parallel()
+	a := newArena(t, Options{IO: 1 << 20, Cache: 1 << 20})
+	c := newCache(t, a, CacheOptions{})
+	at := func(block byte, part uint64) ID { return ID{Key: Key{block}, Part: part} }
+	put := func(id ID) {
+		b, err := a.TryAlloc(4096, BudgetCache)
+		require.NoError(t, err)
+		_, err = c.Put(Item{ID: id, Bufs: []*Buffer{b}, Length: 4096, Dirty: id.Part == 2})
+		require.NoError(t, err)
+	}
+	for _, last := range []uint64{1, 2, 3} { // whichever of them went alone before
+		for part := range uint64(3) {
+			put(at(1, part+1))
+		}
+		put(at(2, 1))
+		require.True(t, c.Remove(at(1, last)))
+		checkCache(t, c)
+		c.Forget(Key{1})
+		for part := range uint64(3) {
+			require.False(t, c.Has(at(1, part+1)))
+		}
+		require.True(t, c.Remove(at(2, 1)))
+		checkCache(t, c)
+		require.Zero(t, c.Stats().Entries)
+	}
+	c.Forget(Key{9})
 }

@@ -68,4 +68,4 @@ func filled(b *Buffer, with byte) *Buffer {
 	return b
 }
 
-func id(n int) ID { return ID{Key: Key{byte(n), byte(n >> 8), byte(n >> 16)}, Part: uint16(n % 3)} }
+func id(n int) ID { return ID{Key: Key{byte(n), byte(n >> 8), byte(n >> 16)}, Part: uint64(n % 3)} }

@@ -1,14 +1,16 @@
 package memory
 
 import (
-	"github.com/zeebo/xxh3"
+	"hash/maphash"
 
 	"github.com/skepkv/skep/index"
 )
 
-// PartID is a part's number in the cache: by name, since who looks there has not read the block's record. Two
-// parts of one block may have the same number: they are told apart by whoever puts them.
-func PartID(name string) uint16 { return uint16(xxh3.HashString(name)) }
+// partSeed is the process's own, so that nobody who names parts can have two of them agree.
+var partSeed = maphash.MakeSeed()
+
+// PartID is a part's number in the cache: by name, since who looks there has not read the block's record.
+func PartID(name string) uint64 { return maphash.String(partSeed, name) }
 
 // IDOf names a part of a block.
 func IDOf(fp index.Fingerprint, part string) ID { return ID{Key: KeyOf(fp), Part: PartID(part)} }

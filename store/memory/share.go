@@ -7,7 +7,7 @@ package memory
 func (c *Cache) Share(id ID, v Version) ([]*Buffer, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.mu.entries[id]
+	e := c.findLocked(id)
 	if e == nil || e.version != v {
 		return nil, false
 	}

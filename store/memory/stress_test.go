@@ -25,8 +25,16 @@ func checkCache(t *testing.T, c *Cache) {
 	defer c.mu.Unlock()
 	var bytes, dirty, pinned int64
 	all := map[*entry]bool{}
-	for i, e := range c.mu.entries {
-		require.Equal(t, i, e.id)
+	var entries []*entry
+	for k, e := range c.mu.blocks {
+		for ; e != nil; e = e.also {
+			require.Equal(t, k, e.id.Key)
+			require.Same(t, e, c.findLocked(e.id), "each part once")
+			entries = append(entries, e)
+		}
+	}
+	require.EqualValues(t, len(entries), c.mu.entries)
+	for _, e := range entries {
 		require.True(t, e.linked)
 		bytes += e.charged
 		all[e] = true

@@ -215,8 +215,9 @@ func kindOf(err error) skep.Kind {
 }
 
 // loadInto restores blocks in one session: those whose places touch by one chain.
-func loadInto(ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte,
-	results []skep.Kind) error {
+func loadInto(
+	ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind,
+) error {
 	size := shape.Bytes
 	if shape.Kind != skep.Opaque {
 		g, err := layout.Of(shape)

@@ -137,8 +137,9 @@ func skepgo_namespace(s C.skep_store, text *C.char, id *C.uint32_t, e *C.skep_er
 }
 
 //export skepgo_namespace_within
-func skepgo_namespace_within(s C.skep_store, text *C.char, timeoutMs C.int64_t, id *C.uint32_t,
-	e *C.skep_error) (rc C.int) {
+func skepgo_namespace_within(
+	s C.skep_store, text *C.char, timeoutMs C.int64_t, id *C.uint32_t, e *C.skep_error,
+) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
