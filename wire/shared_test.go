@@ -381,7 +381,8 @@ func TestAPutThatWasCutOffIsReleased(t *testing.T) {
 	t.Parallel()
 	g := newGated()
 	c, away, cut := cutting(t, g)
-	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	space, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{BlockTokens: 1}})
 	require.NoError(t, err)
 	mem, err := c.Alloc(t.Context(), blockSize)
 	require.NoError(t, err)

@@ -69,10 +69,12 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(o *opened, sc skep.Scope, block []byte) error{
 		"load": func(o *opened, sc skep.Scope, block []byte) error {
-			return o.load(t.Context(), skep.Chain{Scope: sc, Keys: make([]skep.Key, 1)}, [][]byte{block}, make([]skep.Kind, 1))
+			chain := skep.Chain{Scope: sc, Keys: make([]skep.Key, 1)}
+			return o.load(t.Context(), chain, [][]byte{block}, make([]skep.Kind, 1))
 		},
 		"save": func(o *opened, sc skep.Scope, block []byte) error {
-			return o.save(t.Context(), skep.PutRequest{Scope: sc}, make([]skep.Key, 1), [][]byte{block}, make([]skep.PutResult, 1))
+			put := skep.PutRequest{Scope: sc}
+			return o.save(t.Context(), put, make([]skep.Key, 1), [][]byte{block}, make([]skep.PutResult, 1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -184,8 +184,8 @@ int skep_version(void);
 int skep_forked(void);
 
 /* Opens a namespace: {"tenant" ("": the credential's), "name", "model", "chained": true, "shape": {"kind": 1,
- * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}. skep_namespace_within (SKEP_VERSION 5) ends by timeout_ms,
- * skep_namespace, and 0, by 30 s. */
+ * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}.
+ * skep_namespace_within (SKEP_VERSION 5) ends by timeout_ms, skep_namespace, and 0, by 30 s. */
 int skep_namespace(skep_store s, const char *json, uint32_t *id, skep_error *err);
 int skep_namespace_within(skep_store s, const char *json, int64_t timeout_ms, uint32_t *id, skep_error *err);
 
