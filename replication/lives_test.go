@@ -35,7 +35,8 @@ func TestANodeThatComesBackWithAnotherStore(t *testing.T) {
 	stop()
 	other := memstore.New(memstore.Options{})
 	defer func() { assert.NoError(t, other.Close()) }()
-	ns, err := other.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "other", Name: "n", Shape: shape, Chained: true})
+	spec := skep.NamespaceSpec{Tenant: "other", Name: "n", Shape: shape, Chained: true}
+	ns, err := other.OpenNamespace(t.Context(), spec)
 	require.NoError(t, err)
 	require.Equal(t, skep.NamespaceID(1), ns.ID, "as the first namespace of every store")
 	put := func(i int) { // the other tenant has blocks of the same keys
@@ -102,8 +103,8 @@ func TestANodeThatIsGoneIsAskedForNothing(t *testing.T) {
 	require.NoError(t, r.DeleteNamespace(t.Context(), r.ns.ID))
 }
 
-// Of two nodes one is left. Its chains are in groups, and stay so: a client that was there before, and one that comes then,
-// find what each of them put.
+// Of two nodes one is left. Its chains are in groups, and stay so: a client that was there before, and one that comes
+// then, find what each of them put.
 func TestAClusterOfOneThatHadTwo(t *testing.T) {
 	t.Parallel()
 	m := twice(2, 4)
@@ -176,7 +177,8 @@ func TestADeletedKeyDoesNotComeBackWithTheMap(t *testing.T) {
 	require.Zero(t, has())
 }
 
-// A node has lost its store while the one that has the namespace yet is away for a moment: nobody knows that it is gone.
+// A node has lost its store while the one that has the namespace yet is away for a moment: nobody knows that it is
+// gone.
 func TestANamespaceIsNotForgottenWhileANodeIsAway(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 2, 1)

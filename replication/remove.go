@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,14 +76,26 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 	if err != nil {
 		return 0, err
 	}
-	n, err := s.named(ctx, op, sp, sc, keys, func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
-		return n.st.Delete(ctx, sc, keys)
-	})
-	if err != nil || sp.Chained || s.of.Epoch <= 1 {
-		return n, err
+	var beside sync.WaitGroup
+	var stray error
+	if !sp.Chained && s.of.Epoch > 1 {
+		beside.Go(func() { stray = s.deleteStrays(ctx, op, sp, sc, keys) })
 	}
+	n, err := s.named(ctx, op, sp, sc, keys,
+		func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
+			return n.st.Delete(ctx, sc, keys)
+		})
+	beside.Wait()
+	if err == nil {
+		err = stray
+	}
+	return n, err
+}
+
+// deleteStrays deletes keys that stand alone at the nodes that they do not go to and that answer.
+func (s many) deleteStrays(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key) error {
 	at := s.alonesAt(sp, sc.Salt, keys)
-	for _, lost := range s.each(func(n *node) error {
+	for _, err := range s.each(func(n *node) error {
 		strays := keysOf(keys, at, n, false)
 		if len(strays) == 0 {
 			return nil
@@ -92,11 +105,11 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 			return err
 		})
 	}) {
-		if lost != nil && (ctx.Err() != nil || !s.away(lost)) {
-			return n, lost
+		if err != nil && (ctx.Err() != nil || !s.away(err)) {
+			return err
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // Hint implements skep.Hinter. A node that is away is hinted nothing. Each node has a budget of pins of its own:

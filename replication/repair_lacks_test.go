@@ -15,9 +15,7 @@ import (
 func TestANodeThatIsBehindIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.nodes[1].down.Store(false)
+	c.putWithoutB(chainOf(1, 8), 8)
 	c.nodes[1].behind.Store(2)
 	require.Equal(t, Repaired{Blocks: 16, Copied: 8, Bytes: 8 * 300}, c.repair(), "of both nodes")
 	require.Zero(t, c.nodes[1].behind.Load())
@@ -28,9 +26,7 @@ func TestWhatFollowsADamagedBlockIsSent(t *testing.T) {
 	t.Parallel()
 	c := crewOf(t, twice(2, 8), skep.Durable, storetest.Config{})
 	keys := chainOf(1, 8)
-	c.nodes[1].down.Store(true)
-	c.put(keys, 0, 8)
-	c.nodes[1].down.Store(false)
+	c.putWithoutB(keys, 8)
 	for damaged := range keys {
 		require.NoError(t, c.nodes[1].Store.Purge(t.Context(), skep.Purge{Namespace: 1}))
 		c.nodes[0].damaged.Store(&keys[damaged])
@@ -50,9 +46,7 @@ func TestWhatFollowsADamagedBlockIsSent(t *testing.T) {
 func TestADamagedBlockIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.nodes[1].down.Store(false)
+	c.putWithoutB(chainOf(1, 8), 8)
 	c.nodes[0].spoilt.Store(true)
 	require.Equal(t, Repaired{Blocks: 8, Unread: 8}, c.repair())
 	require.Empty(t, c.keysOf(1))

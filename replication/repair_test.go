@@ -90,6 +90,14 @@ func (c *crew) repair() (sum Repaired) {
 	return sum
 }
 
+// putWithoutB puts the first n blocks of a chain while node b is away.
+func (c *crew) putWithoutB(keys []skep.Key, n int) {
+	c.Helper()
+	c.nodes[1].down.Store(true)
+	c.put(keys, 0, n)
+	c.nodes[1].down.Store(false)
+}
+
 // keysOf is which keys a node has, whatever the map says.
 func (c *crew) keysOf(node int) map[skep.Key]bool {
 	c.Helper()
@@ -342,9 +350,7 @@ func TestADeletionNamesTheNodeThatACopyWentTo(t *testing.T) {
 	t.Parallel()
 	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
 	keys := chainOf(1, 4)
-	c.nodes[1].down.Store(true)
-	c.put(keys, 0, 4)
-	c.nodes[1].down.Store(false)
+	c.putWithoutB(keys, 4)
 	require.EqualValues(t, 4, c.repair().Copied)
 	c.nodes[1].down.Store(true)
 	_, err := c.keepers[0].Delete(t.Context(), skep.Scope{Namespace: 1}, keys[:1])
@@ -498,9 +504,7 @@ func TestRepairsBesideClients(t *testing.T) {
 func TestAGivenNamespaceIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.nodes[1].down.Store(true)
-	c.put(chainOf(1, 8), 0, 8)
-	c.nodes[1].down.Store(false)
+	c.putWithoutB(chainOf(1, 8), 8)
 	require.NoError(t, c.nodes[1].DeleteNamespace(t.Context(), 1))
 	require.EqualValues(t, 8, c.repair().Copied)
 	k := c.keepers[0]

@@ -223,9 +223,9 @@ func (p *spaces) unlearn(n *node, but life) {
 	}
 }
 
-// on calls f with a node's number of the namespace, and a context whose calls reach the node in the life that it is of. A
-// node that does not have it, for it was away when the namespace was made, is given it where made says so; else f is
-// not called: there is nothing.
+// on calls f with a node's number of the namespace, and a context whose calls reach the node in the life that it is
+// of. A node that does not have it, for it was away when the namespace was made, is given it where made says so; else f
+// is not called: there is nothing.
 func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 	f func(ctx context.Context, id skep.NamespaceID) error) error {
 	v := sp.sure(n)
@@ -302,7 +302,8 @@ func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
 	return err == nil && info.NamespaceSpec == sp.NamespaceSpec, err
 }
 
-// elsewhere says whether another node still has the namespace. Where none says so and one does not answer, nobody knows.
+// elsewhere says whether another node still has the namespace. Where none says so and one does not answer, nobody
+// knows.
 func (s many) elsewhere(ctx context.Context, not *node, sp *space) (there bool, lost error) {
 	for _, n := range s.owner {
 		if n == not {
@@ -357,7 +358,9 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 }
 
 // list is the namespaces that some node has.
-func (s many) list(ctx context.Context, op string, ask func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error)) ([]skep.NamespaceInfo, error) {
+func (s many) list(
+	ctx context.Context, op string, ask func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error),
+) ([]skep.NamespaceInfo, error) {
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}

@@ -125,13 +125,6 @@ func Parse(b []byte) (*Map, error) {
 	if len(b) > MaxBytes {
 		return nil, skep.Invalidf(op, "size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
 	}
-	if b := bytes.TrimLeft(b, " \t\r\n"); len(b) > 0 && b[0] == '{' { // JSON, as nodes tell it, or else YAML's flow
-		var m Map
-		if strictly(b, &m) == nil {
-			m.fill()
-			return &m, m.Validate()
-		}
-	}
 	var m Map
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
