@@ -20,7 +20,7 @@ say          = @printf '\n== %s\n' "$(1)"
 
 # What needs modules that an embedder of skep does not is in modules of its own: each takes this one from beside it.
 # ./... means the packages of one module; each does the same, a go command and its arguments, in the others.
-MODULES     := gpu/cuda tools/skep-gpu tools/integration
+MODULES     := gpu/cuda tools/skep-gpu tools/integration tools/dist
 each         = @set -e; for m in $(MODULES); do echo "$(GO) $(1) -C $$m $(2)"; $(GO) $(1) -C $$m $(2); done
 # go test, by gotestsum in the gate.
 GOTEST      := GO='$(GO)' $(CURDIR)/tools/gotest.sh
@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
+.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist image dist-check dist-test cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
 
 all: build
 
@@ -250,12 +250,18 @@ cross-all: ## for every system it is meant to compile for, and io_uring on arm64
 	@$(MAKE) --no-print-directory cross CROSS='linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64'
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep ./tools/skep-bench
 
-dist: ## static binaries of linux/amd64 and linux/arm64, as released
-	@for a in amd64 arm64; do \
-		for c in skep skep-bench; do \
-			echo "dist/$$c-linux-$$a"; GOOS=linux GOARCH=$$a CGO_ENABLED=0 $(GO) build -trimpath $(URING) -o dist/$$c-linux-$$a ./tools/$$c || exit 1; \
-		done; \
-	done
+# From the commit, not from what lies here. libskep-dev needs a C compiler and is for this machine's architecture only.
+dist: ## archives, Debian packages and the image of the commit, for linux/amd64 and linux/arm64, with SHA256SUMS (dist/)
+	$(GO) run -C tools/dist . -o $(CURDIR)/dist
+
+image: ## the container image of the commit alone, without a daemon: a tar for podman load
+	$(GO) run -C tools/dist . -o $(CURDIR)/dist -kind image
+
+dist-check: ## whether the same commit gives the same bytes, the second time with an empty build cache (minutes)
+	GO='$(GO)' tools/dist/check.sh
+
+dist-test: ## installs what make dist makes: archive, package in a clean Debian (root, mmdebstrap), image; and does the quick start
+	$(GO) test -C tools/dist -count=1 -v ./...
 
 # The CUDA back end builds without CUDA: its header is cut out of the binding's own module,
 # and it is linked against a driver of our own that has every name and no GPU (gpu/fakecuda).

@@ -15,8 +15,9 @@ import (
 )
 
 // heavy are modules, and beginnings of their paths, that a program which embeds skep is not to require: a browser's
-// driver, a Redis client, a CUDA binding. What needs them lies in modules of its own.
-var heavy = []string{"github.com/chromedp/", "github.com/redis/go-redis", "gorgonia.org/cu"}
+// driver, a Redis client, a CUDA binding, makers of packages and images. What needs them lies in modules of its own.
+var heavy = []string{"github.com/chromedp/", "github.com/redis/go-redis", "gorgonia.org/cu",
+	"github.com/goreleaser/", "github.com/google/go-containerregistry"}
 
 // requiring lists who requires something heavy in what go mod graph printed.
 func requiring(graph string) (found []string) {

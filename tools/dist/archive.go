@@ -1,0 +1,149 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// sums is the file of the checksums, in the form of sha256sum.
+const sums = "SHA256SUMS"
+
+// entry is a file of an archive, or a directory where neither from nor text is given.
+type entry struct {
+	name     string // path in it
+	from     string // where the file lies
+	text     []byte // what it holds, where it lies nowhere
+	mode     int64
+	uid, gid int
+}
+
+// directory says whether it is one.
+func (e entry) directory() bool { return e.from == "" && e.text == nil }
+
+// writeTar writes entries by their names, all with one time.
+func writeTar(w io.Writer, entries []entry, at time.Time) error {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	t := tar.NewWriter(w)
+	for _, e := range entries {
+		h := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.uid, Gid: e.gid, ModTime: at, Format: tar.FormatUSTAR}
+		if e.directory() {
+			h.Typeflag, h.Name = tar.TypeDir, strings.TrimSuffix(e.name, "/")+"/"
+			if err := t.WriteHeader(h); err != nil {
+				return err
+			}
+			continue
+		}
+		text := e.text
+		if e.from != "" {
+			var err error
+			if text, err = os.ReadFile(e.from); err != nil {
+				return err
+			}
+		}
+		h.Typeflag, h.Size = tar.TypeReg, int64(len(text))
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := t.Write(text); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+// create writes a file under a name that is there only when it is whole.
+func create(dir, name string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(dir, "."+name+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if err := write(f); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, name))
+}
+
+// archives writes an archive of each architecture, with one directory in it.
+func archives(b *built, out string) (names []string, err error) {
+	for arch, bin := range sorted(b.bin) {
+		top := fmt.Sprintf("skep_%s_linux_%s", b.version, arch)
+		entries := []entry{
+			{name: "LICENSE", from: filepath.Join(b.dir, "LICENSE")},
+			{name: "README.md", from: filepath.Join(b.dir, "README.md")},
+			{name: "skep.service", from: filepath.Join(b.dir, "tools/deploy/skep.service")},
+			{name: "skep.yaml", from: filepath.Join(b.made, madeSettings)},
+		}
+		for _, name := range []string{madeBash, madeZsh, madeFish} {
+			entries = append(entries, entry{name: "completions/" + name, from: filepath.Join(b.made, name)})
+		}
+		for i := range entries {
+			entries[i].mode = 0o644
+		}
+		for name, from := range sorted(bin) {
+			entries = append(entries, entry{name: "bin/" + name, from: from, mode: 0o755})
+		}
+		for _, dir := range []string{"", "bin", "completions"} {
+			entries = append(entries, entry{name: dir, mode: 0o755})
+		}
+		for i := range entries {
+			entries[i].name = path.Join(top, entries[i].name)
+		}
+		name := top + ".tar.gz"
+		err := create(out, name, func(w io.Writer) error {
+			z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+			if err != nil {
+				return err
+			}
+			if err := writeTar(z, entries, b.time); err != nil {
+				return err
+			}
+			return z.Close()
+		})
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// writeSums writes the checksums of what was written.
+func writeSums(out string, names []string) error {
+	var text strings.Builder
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		f, err := os.Open(filepath.Join(out, name))
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		f.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "%x  %s\n", h.Sum(nil), name)
+	}
+	return create(out, sums, func(w io.Writer) error {
+		_, err := io.WriteString(w, text.String())
+		return err
+	})
+}
