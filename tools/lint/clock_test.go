@@ -33,7 +33,7 @@ var machineClocks = map[string]string{
 	"tools/internal/serve/store.go jobsOf":       people,
 	"tools/internal/serve/run.go make":           moment,
 	"tools/internal/support/support.go Write":    people,
-	"tools/internal/bench/device.go randomReads": "it seeds random numbers",
+	"tools/internal/bench/device.go RandomReads": "it seeds random numbers",
 	"wire/auth/auth.go New":                      moment,
 	"wire/resp/server.go var":                    injected,
 	"wire/httpapi/api.go New":                    moment,

@@ -15,13 +15,12 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":         85,
-	"methods of *store.Store":       426,
-	"lines of store":                18500,
-	"lines of store/storetest":      6400,
-	"lines of wire":                 9700,
-	"lines of tools/internal/bench": 8800,
-	"lines of any other":            6000,
+	"fields of store.Store":    85,
+	"methods of *store.Store":  426,
+	"lines of store":           18500,
+	"lines of store/storetest": 6400,
+	"lines of wire":            9700,
+	"lines of any other":       6000,
 }
 
 // slack is by how much a figure may be below what is written.

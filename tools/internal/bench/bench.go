@@ -21,7 +21,8 @@ type Common struct {
 // DefaultRounds is the fewest rounds a median is reported of.
 const DefaultRounds = 7
 
-func (c *Common) ensureDefaults() {
+// EnsureDefaults sets what is not set.
+func (c *Common) EnsureDefaults() {
 	if c.Rounds == 0 {
 		c.Rounds = DefaultRounds
 	}
@@ -33,15 +34,16 @@ func (c *Common) ensureDefaults() {
 	}
 }
 
-func (c *Common) validate() error {
+// Validate says what of it cannot be.
+func (c *Common) Validate() error {
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		return skep.Invalidf("bench", "--rounds", c.Rounds, "1 to 1000")
 	}
 	return nil
 }
 
-// workspace makes a directory of this benchmark's own and says how to remove it.
-func (c *Common) workspace(name string) (dir string, remove func(), err error) {
+// Workspace makes a directory of this benchmark's own and says how to remove it.
+func (c *Common) Workspace(name string) (dir string, remove func(), err error) {
 	if c.Dir != "" {
 		if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 			return "", nil, err
@@ -73,15 +75,16 @@ type Sample struct {
 }
 
 // GBps is 10^9 bytes a second.
-func (s Sample) GBps() float64 { return div(float64(s.Bytes)/1e9, s.Seconds) }
+func (s Sample) GBps() float64 { return Div(float64(s.Bytes)/1e9, s.Seconds) }
 
 // IOPS is operations a second.
-func (s Sample) IOPS() float64 { return div(float64(s.Ops), s.Seconds) }
+func (s Sample) IOPS() float64 { return Div(float64(s.Ops), s.Seconds) }
 
 // CPUPerGB is CPU seconds for 10^9 bytes.
-func (s Sample) CPUPerGB() float64 { return div(s.CPUSeconds, float64(s.Bytes)/1e9) }
+func (s Sample) CPUPerGB() float64 { return Div(s.CPUSeconds, float64(s.Bytes)/1e9) }
 
-func div(a, b float64) float64 {
+// Div is a ÷ b, and 0 where b is.
+func Div(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}

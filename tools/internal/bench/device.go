@@ -52,11 +52,11 @@ type DeviceResult struct {
 
 // Device measures random reads of one file through package store/device.
 func Device(ctx context.Context, o DeviceOptions) (*DeviceResult, error) {
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("device")
+	dir, remove, err := o.Workspace("device")
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +106,8 @@ func Device(ctx context.Context, o DeviceOptions) (*DeviceResult, error) {
 		r := &rows[i]
 		r.GBps, r.LimitGBps = median(r.Samples, Sample.GBps), median(r.LimitSamples, Sample.GBps)
 		r.IOPS, r.LimitIOPS = median(r.Samples, Sample.IOPS), median(r.LimitSamples, Sample.IOPS)
-		r.Ratio = div(r.IOPS, r.LimitIOPS)
-		perOp := func(s Sample) float64 { return div(s.CPUSeconds*1e6, float64(s.Ops)) }
+		r.Ratio = Div(r.IOPS, r.LimitIOPS)
+		perOp := func(s Sample) float64 { return Div(s.CPUSeconds*1e6, float64(s.Ops)) }
 		r.CPUUs, r.LimitCPUUs = median(r.Samples, perOp), median(r.LimitSamples, perOp)
 	}
 	res.Rows = append(res.Rows, rows...)
@@ -133,7 +133,7 @@ func (o *DeviceOptions) validate() error {
 	if !(o.Seconds > 0) || o.Seconds > 3600 {
 		return skep.Invalidf(op, "--seconds", o.Seconds, "more than 0, up to 3600")
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 func (o *DeviceOptions) open(path, backend string) (device.Device, error) {
@@ -172,7 +172,7 @@ func (o *DeviceOptions) round(ctx context.Context, path string, r *DeviceRow, li
 	if err := device.RegisterArena(d, mem); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		o.Note("buffers not registered: %v", err)
 	}
-	ours, err := timed(func() (int64, int64, error) { return randomReads(ctx, d, mem, r.IOBytes, r.Depth, o.Seconds) })
+	ours, err := timed(func() (int64, int64, error) { return RandomReads(ctx, d, mem, r.IOBytes, r.Depth, o.Seconds) })
 	if cerr := d.Close(); cerr != nil {
 		return errors.Join(err, cerr) // the memory may still be written to: it stays mapped
 	}
@@ -186,9 +186,9 @@ func (o *DeviceOptions) round(ctx context.Context, path string, r *DeviceRow, li
 	return err
 }
 
-// randomReads keeps depth reads under way for a time; each is submitted anew from its
+// RandomReads keeps depth reads under way for a time; each is submitted anew from its
 // completion.
-func randomReads(ctx context.Context, d device.Device, mem []byte, size int64, depth int, seconds float64) (bytes, count int64, err error) {
+func RandomReads(ctx context.Context, d device.Device, mem []byte, size int64, depth int, seconds float64) (bytes, count int64, err error) {
 	type lane struct {
 		op   device.Op
 		rng  rand.PCG

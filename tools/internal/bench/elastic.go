@@ -38,9 +38,9 @@ type ElasticRow struct {
 // Elastic measures what a border move costs, in the block-major arena and in a layer-major
 // pool in memory, at random occupancy.
 func Elastic(ctx context.Context, o ElasticOptions) ([]ElasticRow, error) {
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	const op = "bench elastic"
-	if err := o.validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	if !(o.Occupancy >= 0 && o.Occupancy <= 1) {

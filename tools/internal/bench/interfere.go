@@ -56,7 +56,7 @@ type InterfereResult struct {
 
 // Interfere measures how long restores take while blocks are moved in the background.
 func Interfere(ctx context.Context, o InterfereOptions) (*InterfereResult, error) {
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	m := modelOptions{Common: o.Common, Devices: o.Devices, DeviceMBps: o.DeviceMBps, Bytes: o.Bytes, BlockBytes: o.BlockBytes, ChainLen: o.ChainLen}
 	if err := m.validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func Interfere(ctx context.Context, o InterfereOptions) (*InterfereResult, error
 	if o.Share <= 0 || o.Share > 0.5 {
 		return nil, skep.Invalidf("bench", "--share", o.Share, "above 0, to 0.5")
 	}
-	dir, remove, err := o.workspace("interfere")
+	dir, remove, err := o.Workspace("interfere")
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func Interfere(ctx context.Context, o InterfereOptions) (*InterfereResult, error
 			}
 			row.Foreground += float64(fg) / took / total / float64(o.Rounds)
 			row.Background += float64(after-before-fg) / took / total / float64(o.Rounds)
-			row.RatioSamples = append(row.RatioSamples, div(quantileMs(w, 0.99), quantileMs(a, 0.99)))
+			row.RatioSamples = append(row.RatioSamples, Div(quantileMs(w, 0.99), quantileMs(a, 0.99)))
 			row.P99Samples = append(row.P99Samples, quantileMs(w, 0.99))
 			row.AloneP99Samples = append(row.AloneP99Samples, quantileMs(a, 0.99))
 			with, alone = append(with, w...), append(alone, a...)

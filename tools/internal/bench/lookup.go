@@ -99,7 +99,7 @@ func Lookup(ctx context.Context, o LookupOptions) (*LookupResult, error) {
 }
 
 func (o *LookupOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+	o.Common.EnsureDefaults()
 	if o.Seed == 0 {
 		o.Seed = 1
 	}
@@ -117,7 +117,7 @@ func (o *LookupOptions) validate() error {
 	case o.Lookups < 1 || o.Lookups > 1e6:
 		return skep.Invalidf(op, "--lookups", o.Lookups, "1 to 1000000")
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 // chainDepth is how deep chain c is: 1 to twice keys, mixed.
@@ -311,7 +311,7 @@ func peakRSS() (int64, error) {
 
 // lookupStore is the rows through the Store interface.
 func (o *LookupOptions) lookupStore(ctx context.Context) (rows []LookupRow, a About, err error) {
-	dir, remove, err := o.workspace("lookup")
+	dir, remove, err := o.Workspace("lookup")
 	if err != nil {
 		return nil, a, err
 	}

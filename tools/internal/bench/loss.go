@@ -56,7 +56,7 @@ const healAfter = 4 * time.Second
 
 // Loss measures what the loss of one drive costs a store with two copies.
 func Loss(ctx context.Context, o LossOptions) (*LossResult, error) {
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	m := modelOptions{Common: o.Common, Devices: o.Devices, DeviceMBps: o.DeviceMBps, Bytes: o.Bytes, BlockBytes: o.BlockBytes, ChainLen: o.ChainLen}
 	if err := m.validate(); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (o modelOptions) loss(ctx context.Context, name string) (row LossRow, a Abo
 	if err != nil {
 		return row, a, err
 	}
-	dir, remove, err := o.workspace("loss")
+	dir, remove, err := o.Workspace("loss")
 	if err != nil {
 		return row, a, err
 	}
@@ -148,8 +148,8 @@ func (o modelOptions) loss(ctx context.Context, name string) (row LossRow, a Abo
 	if deg.Blocks > 0 {
 		err = r.waitHealed(ctx, lost, &row)
 	}
-	row.HealMBps = div(float64(row.LostBytes)/1e6, row.HealSeconds)
-	row.HealRatio = div(row.HealMBps, float64(o.DeviceMBps))
+	row.HealMBps = Div(float64(row.LostBytes)/1e6, row.HealSeconds)
+	row.HealRatio = Div(row.HealMBps, float64(o.DeviceMBps))
 	return row, a, err
 }
 

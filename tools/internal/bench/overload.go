@@ -62,7 +62,7 @@ type OverloadResult struct {
 }
 
 func (o *OverloadOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+	o.Common.EnsureDefaults()
 	for _, d := range []struct {
 		v *int
 		d int
@@ -107,7 +107,7 @@ func (o *OverloadOptions) validate() error {
 	case o.MemoryBytes < 256<<20:
 		return skep.Invalidf(op, "--memory", o.MemoryBytes, fmt.Sprintf("at least %d", 256<<20))
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 // overloadCalls bounds what is under way in the benchmark's store: some hundred requests.
@@ -135,7 +135,7 @@ func Overload(ctx context.Context, o OverloadOptions) (res *OverloadResult, err 
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("overload")
+	dir, remove, err := o.Workspace("overload")
 	if err != nil {
 		return nil, err
 	}
@@ -342,7 +342,7 @@ func (l *overload) open(ctx context.Context, res *OverloadResult) {
 	wg.Wait()
 	res.Done, res.Refused, res.MostUnderway = done, l.refused.Load(), l.most.Load()
 	res.Goodput = float64(done) / seconds
-	res.GoodputRatio = div(res.Goodput, res.Peak)
+	res.GoodputRatio = Div(res.Goodput, res.Peak)
 	res.Offered = float64(arrived) / seconds
 	l.mu.Lock()
 	defer l.mu.Unlock()

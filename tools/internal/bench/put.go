@@ -51,7 +51,7 @@ func Put(ctx context.Context, o ChainOptions) (*PutResult, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("put")
+	dir, remove, err := o.Workspace("put")
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +68,10 @@ func Put(ctx context.Context, o ChainOptions) (*PutResult, error) {
 			}
 		}
 		r.GBps, r.LimitGBps = median(r.Samples, Sample.GBps), median(r.LimitSamples, Sample.GBps)
-		r.Ratio = div(r.GBps, r.LimitGBps)
+		r.Ratio = Div(r.GBps, r.LimitGBps)
 		r.CPU, r.FioCPU, r.SumCPU = median(r.Samples, Sample.CPUPerGB), median(r.LimitSamples, Sample.CPUPerGB), median(r.ChecksumSamples, Sample.CPUPerGB)
 		r.LimitCPU = r.FioCPU + r.SumCPU
-		r.CPURatio = div(r.CPU, r.LimitCPU)
+		r.CPURatio = Div(r.CPU, r.LimitCPU)
 		res.Rows = append(res.Rows, r)
 	}
 	return res, nil

@@ -48,7 +48,7 @@ type RebuildResult struct {
 }
 
 func (o *RebuildOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+	o.Common.EnsureDefaults()
 	if o.Blocks == 0 {
 		o.Blocks = 1_000_000
 	}
@@ -76,7 +76,7 @@ func (o *RebuildOptions) validate() error {
 	case o.Devices < 1 || o.Devices > 64:
 		return skep.Invalidf(op, "--file-devices", o.Devices, "1 to 64")
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 // Rebuild measures how long a catalog takes to be made anew from the devices, beside a
@@ -86,7 +86,7 @@ func Rebuild(ctx context.Context, o RebuildOptions) (*RebuildResult, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("rebuild")
+	dir, remove, err := o.Workspace("rebuild")
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func Rebuild(ctx context.Context, o RebuildOptions) (*RebuildResult, error) {
 	seconds := func(s Sample) float64 { return s.Seconds }
 	res.RebuildSecs, res.ReadSecs = median(res.Rebuild, seconds), median(res.Read, seconds)
 	res.CPUSecs = median(res.Rebuild, func(s Sample) float64 { return s.CPUSeconds })
-	res.Ratio, res.BlocksPerS = div(res.RebuildSecs, res.ReadSecs), div(float64(res.Blocks), res.RebuildSecs)
+	res.Ratio, res.BlocksPerS = Div(res.RebuildSecs, res.ReadSecs), Div(float64(res.Blocks), res.RebuildSecs)
 	return res, nil
 }
 

@@ -60,7 +60,7 @@ type RecoverResult struct {
 }
 
 func (o *RecoverOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+	o.Common.EnsureDefaults()
 	if o.BlockBytes == 0 {
 		o.BlockBytes = 4096
 	}
@@ -90,7 +90,7 @@ func (o *RecoverOptions) validate() error {
 	case o.Check < 1 || o.Check > 1e7:
 		return skep.Invalidf(op, "--check", o.Check, "1 to 10000000")
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 func (o *RecoverOptions) open(ctx context.Context, dir string) (skep.Store, skep.Scope, error) {
@@ -162,7 +162,7 @@ func Recover(ctx context.Context, o RecoverOptions) (*RecoverResult, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("recover")
+	dir, remove, err := o.Workspace("recover")
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (o *RESPOptions) validate() error {
 			return skep.Invalidf(op, "--sizes", n, "1 to 536870912, and one for each connection within --total-size")
 		}
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 // RESPRow is one command at one size, from one place.
@@ -109,11 +109,11 @@ func RESP(ctx context.Context, o RESPOptions) (_ *RESPResult, err error) {
 	if runtime.GOOS != "linux" {
 		return nil, &skep.Error{Op: "bench resp", Kind: skep.Unsupported, Field: "system", Value: runtime.GOOS, Limit: "linux"}
 	}
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("resp")
+	dir, remove, err := o.Workspace("resp")
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +164,9 @@ func (r *RESPRow) sum() {
 	least := r.LimitGBps
 	if r.RedisGBps > 0 {
 		least = min(least, r.RedisGBps)
-		r.CPURatio = div(r.CPU, r.RedisCPU)
+		r.CPURatio = Div(r.CPU, r.RedisCPU)
 	}
-	r.Ratio = div(r.GBps, least)
+	r.Ratio = Div(r.GBps, least)
 }
 
 // respBench is the servers of a run.

@@ -36,7 +36,7 @@ const (
 )
 
 func (o *ChainOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+	o.Common.EnsureDefaults()
 	if len(o.Devices) == 0 {
 		o.Devices = []int{4}
 	}
@@ -58,7 +58,7 @@ func (o *ChainOptions) validate() error {
 	if o.ChainBytes < o.BlockBytes || o.ChainBytes > 1<<44 {
 		return skep.Invalidf(op, "--chain-size", o.ChainBytes, fmt.Sprintf("%d to %d", o.BlockBytes, int64(1)<<44))
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
 // shapeOf is the geometry of a block of n bytes: an 8B model's (32 layers of 8 KV heads
@@ -271,7 +271,7 @@ func Restore(ctx context.Context, o ChainOptions) (*RestoreResult, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("restore")
+	dir, remove, err := o.Workspace("restore")
 	if err != nil {
 		return nil, err
 	}
@@ -431,8 +431,8 @@ var sink atomic.Uint64
 
 func (r *RestoreRow) sum() {
 	r.GBps, r.LimitGBps = median(r.Samples, Sample.GBps), median(r.LimitSamples, Sample.GBps)
-	r.Ratio = div(r.GBps, r.LimitGBps)
+	r.Ratio = Div(r.GBps, r.LimitGBps)
 	r.CPU, r.FioCPU, r.SumCPU = median(r.Samples, Sample.CPUPerGB), median(r.LimitSamples, Sample.CPUPerGB), median(r.ChecksumSamples, Sample.CPUPerGB)
 	r.LimitCPU = r.FioCPU + r.SumCPU
-	r.CPURatio = div(r.CPU, r.LimitCPU)
+	r.CPURatio = Div(r.CPU, r.LimitCPU)
 }

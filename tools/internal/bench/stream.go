@@ -382,7 +382,7 @@ func (o *StreamOptions) ttft(p *prefiller, load float64) (TTFTRow, error) {
 			total, _ := p.total(cost)
 			times = append(times, total)
 		}
-		return times, div(float64(gone), float64(asked))
+		return times, Div(float64(gone), float64(asked))
 	}
 	hostTimes, hostMissed := serve(false)
 	lentTimes, lentMissed := serve(true)

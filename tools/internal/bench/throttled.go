@@ -27,7 +27,7 @@ type modelOptions struct {
 }
 
 func (o *modelOptions) validate() error {
-	if err := o.Common.validate(); err != nil {
+	if err := o.Common.Validate(); err != nil {
 		return err
 	}
 	for _, f := range []struct {

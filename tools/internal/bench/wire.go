@@ -98,11 +98,11 @@ func Wire(ctx context.Context, o WireOptions) (_ *WireResult, err error) {
 	if runtime.GOOS != "linux" {
 		return nil, &skep.Error{Op: "bench wire", Kind: skep.Unsupported, Field: "system", Value: runtime.GOOS, Limit: "linux"}
 	}
-	o.ensureDefaults()
+	o.EnsureDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	dir, remove, err := o.workspace("wire")
+	dir, remove, err := o.Workspace("wire")
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func Wire(ctx context.Context, o WireOptions) (_ *WireResult, err error) {
 	for i := range rows {
 		r := &rows[i].WireRow
 		r.Value, r.Limit, r.CPU = middle(r.Samples), middle(r.Limits), middle(r.cpus)
-		r.Ratio = div(r.Value, r.Limit)
+		r.Ratio = Div(r.Value, r.Limit)
 		res.Rows = append(res.Rows, *r)
 	}
 	if w.wants("overload") {

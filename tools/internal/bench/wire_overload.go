@@ -174,7 +174,7 @@ func (w *wireBench) overload(ctx context.Context) (out WireOverload, err error) 
 	close(watch)
 	watching.Wait()
 	out.OfferedGBps = float64(asked.Load()*size) / 1e9 / span.Seconds()
-	out.Ratio, out.Served, out.Refused = div(out.GoodputGBps, out.PeakGBps), served.Load(), refused.Load()
+	out.Ratio, out.Served, out.Refused = Div(out.GoodputGBps, out.PeakGBps), served.Load(), refused.Load()
 	out.RefusalMsP50, out.RefusalMsP99 = quantile(refusals, 0.5), quantile(refusals, 0.99)
 	after, err := w.dram.refusals(ctx)
 	if err != nil {

@@ -61,7 +61,7 @@ func (o *WireOverload) sumRefusals(before, after map[float64]int64) {
 	for _, b := range bounds {
 		n := after[b] - before[b]
 		if b < 0.0103 {
-			o.RefusedIn10 = div(float64(n), float64(all))
+			o.RefusedIn10 = Div(float64(n), float64(all))
 		}
 		if o.RefusedMs99 == 0 && n > 0 && float64(n) >= 0.99*float64(all) {
 			o.RefusedMs99 = 1000 * b

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/bench/sparsebench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/reclaim"
 	"github.com/skepkv/skep/tools/internal/ttft"
@@ -22,7 +23,7 @@ var Results = map[string]any{
 	"skep-bench elastic":   []bench.ElasticRow{},
 	"skep-bench reclaim":   reclaim.Result{},
 	"skep-bench stream":    bench.StreamResult{},
-	"skep-bench sparse":    bench.SparseResult{},
+	"skep-bench sparse":    sparsebench.Result{},
 	"skep-bench interfere": bench.InterfereResult{},
 	"skep-bench loss":      bench.LossResult{},
 	"skep-bench resp":      bench.RESPResult{},

@@ -8,13 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/bench/sparsebench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchSparse() *cobra.Command {
-	o := bench.SparseOptions{}
+	o := sparsebench.Options{}
 	cmd := &cobra.Command{Use: "sparse", Short: "strategies of choosing, placing and reading single KV entries, on recorded attention",
 		Long: `Replays recorded attention (see docs/notebook/sparse.md for the files) and compares strategies:
 track A reads the same entries, those attention really activated, from each strategy's layout;
@@ -29,7 +29,7 @@ from --native-device, or from files in --dir, and measures them first.`}
 	f.StringSliceVar(&o.Profiles, "profile", []string{"pm9a3", "900p"}, "drives: pm9a3, 900p, native")
 	f.StringSliceVar(&o.NativePaths, "native-device", nil, "blank devices or files for profile native, the first so many a row; they are overwritten")
 	f.StringSliceVar(&o.Tracks, "track", []string{"A", "B"}, "A: placement and retrieval; B: choice too")
-	f.StringSliceVar(&o.Strategies, "strategy", nil, "only these: "+strings.Join(bench.SparseStrategies(), ", "))
+	f.StringSliceVar(&o.Strategies, "strategy", nil, "only these: "+strings.Join(sparsebench.Strategies(), ", "))
 	units.SizeVar(f, &o.EntryBytes, "entry-size", 4096, "bytes of an entry; recorded ones are padded to it", "entry-bytes")
 	f.Float64Var(&o.DRAM, "dram", 0.1, "DRAM, as a share of the context's bytes, index included")
 	f.Float64SliceVar(&o.Mass, "mass", []float64{0.90, 0.95}, "attention mass, as a share of the oracle's, at which track B compares")
@@ -44,7 +44,7 @@ from --native-device, or from files in --dir, and measures them first.`}
 		if err := a.begin(&o.Common); err != nil {
 			return err
 		}
-		r, err := bench.Sparse(cmd.Context(), o)
+		r, err := sparsebench.Run(cmd.Context(), o)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ from --native-device, or from files in --dir, and measures them first.`}
 	return cmd
 }
 
-func sparseTable(w io.Writer, r *bench.SparseResult) {
+func sparseTable(w io.Writer, r *sparsebench.Result) {
 	if len(r.Rows) > 0 {
 		rows := [][]string{command.Row("track", "document", "profile", "devices", "mass asked", "strategy", "I/O µs", "± µs", "select ms", "KiB", "reads", "balance", "mass", "bound µs", "share")}
 		for _, r := range r.Rows {

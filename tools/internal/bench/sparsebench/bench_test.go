@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"bytes"
@@ -107,18 +107,18 @@ func TestHalves(t *testing.T) {
 	require.True(t, math.IsInf(float64(half(0x7c00)), 1))
 }
 
-func small(t *testing.T) SparseOptions {
-	return SparseOptions{Traces: []string{smallTrace(t)}, Devices: []int{2, 4}, Profiles: []string{"pm9a3"}, Tracks: []string{"A", "B"},
+func small(t *testing.T) Options {
+	return Options{Traces: []string{smallTrace(t)}, Devices: []int{2, 4}, Profiles: []string{"pm9a3"}, Tracks: []string{"A", "B"},
 		EntryBytes: 4096, DRAM: 0.3, Mass: []float64{0.9}, Profiled: -1, Seed: 1}
 }
 
 func TestSparseGivesARowForEachStrategy(t *testing.T) {
 	t.Parallel()
 	o := small(t)
-	r, err := Sparse(context.Background(), o)
+	r, err := Run(context.Background(), o)
 	require.NoError(t, err)
 	require.True(t, r.Simulated)
-	rows := map[string]SparseRow{}
+	rows := map[string]Row{}
 	for _, row := range r.Rows {
 		name := fmt.Sprint(row.Track, row.Strategy, row.Devices)
 		require.NotContains(t, rows, name)
@@ -130,7 +130,7 @@ func TestSparseGivesARowForEachStrategy(t *testing.T) {
 			require.Greater(t, row.Mass, 0.88, "%s: at least the mass asked for; whole clusters may overshoot where there are so few", name)
 		}
 	}
-	for _, s := range SparseStrategies() {
+	for _, s := range Strategies() {
 		if s != "quest" && s != "no-dedup" && s != "static-route" && s != "lru" {
 			require.Contains(t, rows, "A"+s+"4")
 		}
@@ -141,7 +141,7 @@ func TestSparseGivesARowForEachStrategy(t *testing.T) {
 	require.Less(t, rows["Askep4"].IOMs, rows["Aplace-one4"].IOMs*1.001)
 	require.Len(t, r.Ratios, 2)
 
-	again, err := Sparse(context.Background(), o)
+	again, err := Run(context.Background(), o)
 	require.NoError(t, err)
 	for i := range again.Rows { // but for the time choosing took
 		again.Rows[i].SelectMs, r.Rows[i].SelectMs = 0, 0
@@ -154,7 +154,7 @@ func TestSparseReadsFromFiles(t *testing.T) {
 	t.Parallel()
 	o := small(t)
 	o.Profiles, o.Devices, o.Strategies, o.Dir = []string{"native"}, []int{2}, []string{"token-order", "skep"}, t.TempDir()
-	r, err := Sparse(context.Background(), o)
+	r, err := Run(context.Background(), o)
 	require.NoError(t, err)
 	require.False(t, r.Simulated)
 	require.Positive(t, r.Models["native"].IOPS)
@@ -168,24 +168,24 @@ func TestSparseReadsFromFiles(t *testing.T) {
 
 func TestSparseBadInput(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*SparseOptions){
-		"no trace": func(o *SparseOptions) { o.Traces = nil },
-		"devices":  func(o *SparseOptions) { o.Devices = []int{65} },
-		"profile":  func(o *SparseOptions) { o.Profiles = []string{"tape"} },
-		"track":    func(o *SparseOptions) { o.Tracks = []string{"C"} },
-		"entry":    func(o *SparseOptions) { o.EntryBytes = 100 },
-		"dram":     func(o *SparseOptions) { o.DRAM = 2 },
-		"mass":     func(o *SparseOptions) { o.Mass = []float64{0} },
-		"strategy": func(o *SparseOptions) { o.Strategies = []string{"luck"} },
+	for name, change := range map[string]func(*Options){
+		"no trace": func(o *Options) { o.Traces = nil },
+		"devices":  func(o *Options) { o.Devices = []int{65} },
+		"profile":  func(o *Options) { o.Profiles = []string{"tape"} },
+		"track":    func(o *Options) { o.Tracks = []string{"C"} },
+		"entry":    func(o *Options) { o.EntryBytes = 100 },
+		"dram":     func(o *Options) { o.DRAM = 2 },
+		"mass":     func(o *Options) { o.Mass = []float64{0} },
+		"strategy": func(o *Options) { o.Strategies = []string{"luck"} },
 	} {
 		o := small(t)
 		change(&o)
-		_, err := Sparse(context.Background(), o)
+		_, err := Run(context.Background(), o)
 		require.ErrorIs(t, err, skep.Invalid, name)
 	}
 	path := filepath.Join(t.TempDir(), "x")
 	require.NoError(t, os.WriteFile(path, []byte("KVATTN01 and more"), 0o644))
-	_, err := ReadAttnTrace(path)
+	_, err := ReadTrace(path)
 	require.ErrorIs(t, err, skep.Invalid)
 	whole, err := os.ReadFile(smallTrace(t))
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestRecordedTraces(t *testing.T) {
 	if len(paths) == 0 {
 		t.Skip("no ../shared/data/attn beside this checkout")
 	}
-	tr, err := ReadAttnTrace(paths[0])
+	tr, err := ReadTrace(paths[0])
 	require.NoError(t, err)
 	require.Equal(t, 4096, tr.Entries)
 	// What attention recomputed from keys and queries prefers is what was recorded.
@@ -235,12 +235,12 @@ func TestRecordedTraces(t *testing.T) {
 // is activated, mostly what attention prefers, and strategies can be compared on it.
 func TestGeneratedContexts(t *testing.T) {
 	t.Parallel()
-	tr, err := ReadAttnTrace(smallTrace(t))
+	tr, err := ReadTrace(smallTrace(t))
 	require.NoError(t, err)
 	for n, dim := range map[int]int{256: 8, 1000: 8 + topicDims} {
-		g, err := GenerateAttn(tr, GenerateOptions{Entries: n, Seed: 3})
+		g, err := Generate(tr, GenerateOptions{Entries: n, Seed: 3})
 		require.NoError(t, err)
-		again, err := GenerateAttn(tr, GenerateOptions{Entries: n, Seed: 3})
+		again, err := Generate(tr, GenerateOptions{Entries: n, Seed: 3})
 		require.NoError(t, err)
 		require.Equal(t, g, again, "the same seed gives the same context")
 		require.Equal(t, []int{n, dim, 16, 4, 2}, []int{g.Entries, g.HeadDim, g.Questions, g.Steps, len(g.Layers)})
@@ -259,18 +259,18 @@ func TestGeneratedContexts(t *testing.T) {
 		}
 	}
 	for _, bad := range []GenerateOptions{{Entries: 100}, {Entries: MaxGenerated + 1}, {Entries: 256, Steps: 5}, {Entries: 256, Questions: 3}, {Entries: 256, Layers: []int{2}}} {
-		_, err := GenerateAttn(tr, bad)
+		_, err := Generate(tr, bad)
 		require.ErrorIs(t, err, skep.Invalid)
 	}
 
 	o := small(t)
 	o.Generate, o.Strategies, o.Devices = []int{600}, []string{"skep", "token-order"}, []int{2}
-	r, err := Sparse(context.Background(), o)
+	r, err := Run(context.Background(), o)
 	require.NoError(t, err)
 	require.Len(t, r.Rows, 4)
 	require.Equal(t, 600, r.Rows[0].Entries)
 	o.Figures = true
-	r, err = Sparse(context.Background(), o)
+	r, err = Run(context.Background(), o)
 	require.NoError(t, err)
 	for _, f := range r.Figures {
 		require.GreaterOrEqual(t, f.Value, 0.0)

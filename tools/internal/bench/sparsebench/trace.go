@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"bufio"
@@ -17,9 +17,9 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// AttnTrace is what attention over one document activated, step by step: several
+// Trace is what attention over one document activated, step by step: several
 // questions asked of it, some steps each.
-type AttnTrace struct {
+type Trace struct {
 	Document   string  `json:"document"`
 	Entries    int     `json:"entries"`
 	KVHeads    int     `json:"kv_heads"`
@@ -31,11 +31,11 @@ type AttnTrace struct {
 	Sparsity   float64 `json:"sparsity"`
 	NLayers    int     `json:"layers"`
 
-	Layers []AttnLayer `json:"-"`
+	Layers []Layer `json:"-"`
 }
 
-// AttnLayer is one layer of a trace. Vectors are laid one after another.
-type AttnLayer struct {
+// Layer is one layer of a trace. Vectors are laid one after another.
+type Layer struct {
 	Keys      []float32  // [entries][KV heads × dim], after RoPE
 	Queries   []float32  // [questions × steps][query heads × dim], after RoPE
 	Predicted []float32  // the same, as foreseen while the layer before computes
@@ -44,8 +44,8 @@ type AttnLayer struct {
 
 const attnMagic = "KVATTN02"
 
-// ReadAttnTrace reads a trace file, compressed with zstd or not.
-func ReadAttnTrace(path string) (*AttnTrace, error) {
+// ReadTrace reads a trace file, compressed with zstd or not.
+func ReadTrace(path string) (*Trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func ReadAttnTrace(path string) (*AttnTrace, error) {
 	return t, nil
 }
 
-func decodeAttnTrace(r io.Reader) (*AttnTrace, error) {
+func decodeAttnTrace(r io.Reader) (*Trace, error) {
 	const op = "trace"
 	var head [12]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -84,7 +84,7 @@ func decodeAttnTrace(r io.Reader) (*AttnTrace, error) {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, err
 	}
-	t := &AttnTrace{}
+	t := &Trace{}
 	if err := json.Unmarshal(text, t); err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func decodeAttnTrace(r io.Reader) (*AttnTrace, error) {
 	return t, nil
 }
 
-func (t *AttnTrace) decodeLayer(r io.Reader) (l AttnLayer, err error) {
+func (t *Trace) decodeLayer(r io.Reader) (l Layer, err error) {
 	steps := t.Questions * t.Steps
 	if l.Keys, err = readHalves(r, t.Entries*t.KVHeads*t.HeadDim); err != nil {
 		return l, err
@@ -172,12 +172,12 @@ func half(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
 }
 
-func (t *AttnTrace) keyWidth() int   { return t.KVHeads * t.HeadDim }
-func (t *AttnTrace) queryWidth() int { return t.QueryHeads * t.HeadDim }
+func (t *Trace) keyWidth() int   { return t.KVHeads * t.HeadDim }
+func (t *Trace) queryWidth() int { return t.QueryHeads * t.HeadDim }
 
 // byHead is the attention each entry gets in a step of layer l from each query head:
 // softmax(q·k/√dim) over the document.
-func (t *AttnTrace) byHead(l *AttnLayer, step int) [][]float32 {
+func (t *Trace) byHead(l *Layer, step int) [][]float32 {
 	out := make([][]float32, t.QueryHeads)
 	group, kw := t.QueryHeads/t.KVHeads, t.keyWidth()
 	for h := range out {
@@ -198,7 +198,7 @@ func (t *AttnTrace) byHead(l *AttnLayer, step int) [][]float32 {
 }
 
 // mass is byHead summed over query heads.
-func (t *AttnTrace) mass(l *AttnLayer, step int) []float32 {
+func (t *Trace) mass(l *Layer, step int) []float32 {
 	heads := t.byHead(l, step)
 	sum := blas32.Vector{N: t.Entries, Inc: 1, Data: heads[0]}
 	for _, p := range heads[1:] {

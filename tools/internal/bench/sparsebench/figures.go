@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 
 	"github.com/skepkv/skep/index/coact"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/tools/internal/bench"
 )
 
 // figures are the numbers beside the tracks, a document each, and those that need none.
-func (b *sparseBench) figures(ctx context.Context, traces []*AttnTrace) (out []SparseFigure, err error) {
+func (b *run) figures(ctx context.Context, traces []*Trace) (out []Figure, err error) {
 	add := func(figure, document, setting string, value float64, unit string) {
-		out = append(out, SparseFigure{figure, document, setting, value, unit})
+		out = append(out, Figure{figure, document, setting, value, unit})
 	}
 	if len(b.o.Generate) > 0 {
 		for _, t := range traces {
@@ -29,7 +30,7 @@ func (b *sparseBench) figures(ctx context.Context, traces []*AttnTrace) (out []S
 	for i, t := range traces {
 		b.o.Note("figures of %s", t.Document)
 		other := traces[(i+1)%len(traces)]
-		for _, f := range []func(*AttnTrace, *AttnTrace, func(string, string, string, float64, string)) error{
+		for _, f := range []func(*Trace, *Trace, func(string, string, string, float64, string)) error{
 			b.profileLengths, b.scaling, b.memoryFigures, b.prefetchFigures, b.appendFigures, b.measureFigures,
 		} {
 			if err := ctx.Err(); err != nil {
@@ -55,7 +56,7 @@ const (
 )
 
 // ioAt is the mean I/O time of a strategy at a mass of 0.90 over a document's layers.
-func (b *sparseBench) ioAt(t *AttnTrace, o sceneOptions, st strategy, variant float64, track string, devices int, profile string) (io float64, err error) {
+func (b *run) ioAt(t *Trace, o sceneOptions, st strategy, variant float64, track string, devices int, profile string) (io float64, err error) {
 	total := sums{questions: map[int][]float64{}}
 	for l := range t.Layers {
 		s, err := newScene(fmt.Sprintf("%s layer %d %+v", t.Document, l, o.profiled), t, l, o)
@@ -82,7 +83,7 @@ func (b *sparseBench) ioAt(t *AttnTrace, o sceneOptions, st strategy, variant fl
 	return total.mean().IOMs, nil
 }
 
-func (b *sparseBench) named(name string) strategy {
+func (b *run) named(name string) strategy {
 	for _, s := range b.strategies() {
 		if s.name == name {
 			return s
@@ -92,7 +93,7 @@ func (b *sparseBench) named(name string) strategy {
 }
 
 // profileLengths: I/O after so many observed steps, and with another document's profile.
-func (b *sparseBench) profileLengths(t, other *AttnTrace, add addFigure) error {
+func (b *run) profileLengths(t, other *Trace, add addFigure) error {
 	const figure = "I/O at mass 0.90 by steps observed"
 	io, err := b.ioAt(t, sceneOptions{profiled: 0}, b.named("kmeans"), 256, "B", figureDevices, figureDrive)
 	if err != nil {
@@ -118,7 +119,7 @@ func (b *sparseBench) profileLengths(t, other *AttnTrace, add addFigure) error {
 }
 
 // scaling: how much faster more devices are, the same entries asked for.
-func (b *sparseBench) scaling(t, _ *AttnTrace, add addFigure) error {
+func (b *run) scaling(t, _ *Trace, add addFigure) error {
 	for _, drive := range []string{"pm9a3", "900p"} {
 		var one float64
 		for _, n := range []int{1, 2, 4, 8} {
@@ -136,7 +137,7 @@ func (b *sparseBench) scaling(t, _ *AttnTrace, add addFigure) error {
 }
 
 // memoryFigures: bytes served by DRAM, eq. 6 against LRU over the same units.
-func (b *sparseBench) memoryFigures(t, _ *AttnTrace, add addFigure) error {
+func (b *run) memoryFigures(t, _ *Trace, add addFigure) error {
 	for _, share := range []float64{.05, .10, .20} {
 		served := map[string]float64{}
 		for l := range t.Layers {
@@ -225,7 +226,7 @@ func (b *sparseBench) memoryFigures(t, _ *AttnTrace, add addFigure) error {
 }
 
 // prefetchFigures: how much of what is chosen by the foreseen query is chosen again.
-func (b *sparseBench) prefetchFigures(t, _ *AttnTrace, add addFigure) error {
+func (b *run) prefetchFigures(t, _ *Trace, add addFigure) error {
 	for l := range t.Layers {
 		if l == 0 {
 			continue // nothing is before it
@@ -286,7 +287,7 @@ func (b *sparseBench) prefetchFigures(t, _ *AttnTrace, add addFigure) error {
 }
 
 // aheadOf remembers the profiled steps by the queries foreseen for them.
-func (b *sparseBench) aheadOf(s *scene) (*coact.Recall, error) {
+func (b *run) aheadOf(s *scene) (*coact.Recall, error) {
 	r, err := coact.NewRecall(s.entries, s.trace.queryWidth(), coact.RecallDims, b.o.Seed)
 	if err != nil {
 		return nil, err
@@ -300,7 +301,7 @@ func (b *sparseBench) aheadOf(s *scene) (*coact.Recall, error) {
 }
 
 // appendFigures: entries taken out of the profile join clusters by what a window shows.
-func (b *sparseBench) appendFigures(t, _ *AttnTrace, add addFigure) error {
+func (b *run) appendFigures(t, _ *Trace, add addFigure) error {
 	const fresh = 256
 	type count struct{ sum, n float64 }
 	var original count
@@ -378,13 +379,13 @@ func (b *sparseBench) appendFigures(t, _ *AttnTrace, add addFigure) error {
 		}
 	}
 	for _, name := range []string{"offline distance", "offline distance, doubt 2", "offline distance, doubt 4", "offline distance, doubt 8", "eq. 9", "key"} {
-		add("appended entries' distance to their medoid ÷ members'", t.Document, name, div(div(ratio[name].sum, ratio[name].n), div(original.sum, original.n)), "×")
+		add("appended entries' distance to their medoid ÷ members'", t.Document, name, bench.Div(bench.Div(ratio[name].sum, ratio[name].n), bench.Div(original.sum, original.n)), "×")
 	}
 	return nil
 }
 
 // measureFigures: the distances, each with the radius that serves the tune steps best.
-func (b *sparseBench) measureFigures(t, _ *AttnTrace, add addFigure) error {
+func (b *run) measureFigures(t, _ *Trace, add addFigure) error {
 	s, err := newScene(t.Document+" layer 1", t, min(1, len(t.Layers)-1), sceneOptions{profiled: -1})
 	if err != nil {
 		return err
@@ -418,7 +419,7 @@ func (b *sparseBench) measureFigures(t, _ *AttnTrace, add addFigure) error {
 }
 
 // choiceFigures: what choosing costs with a million entries, on one core.
-func (b *sparseBench) choiceFigures(add addFigure) error {
+func (b *run) choiceFigures(add addFigure) error {
 	const entries, steps, heads, dim = 1 << 20, 2000, 64, 128
 	rng := rand.New(rand.NewPCG(b.o.Seed, 1))
 	query := make([]float32, heads*dim)
@@ -509,7 +510,7 @@ func fastest(f func()) time.Duration {
 
 // clusteringFigures: 128k entries × 2,000 steps, a tenth of the entries active in each, in
 // topics of different sizes with noise.
-func (b *sparseBench) clusteringFigures(add addFigure) error {
+func (b *run) clusteringFigures(add addFigure) error {
 	const entries, steps = 128 << 10, 2000
 	rng := rand.New(rand.NewPCG(b.o.Seed, 2))
 	bits, err := coact.NewBits(entries, steps)

@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"slices"
@@ -11,9 +11,9 @@ import (
 // profiled, a quarter tunes, a quarter judges.
 type scene struct {
 	name    string
-	trace   *AttnTrace
-	layer   *AttnLayer
-	taught  *AttnLayer // what is learned from: layer, or another document's
+	trace   *Trace
+	layer   *Layer
+	taught  *Layer // what is learned from: layer, or another document's
 	entries int
 	skip    []bool // sinks and window: in DRAM in every strategy, in nobody's figures
 	profile []int  // steps
@@ -39,11 +39,11 @@ const window = 16
 
 // sceneOptions say what of a trace is profiled.
 type sceneOptions struct {
-	profiled int        // steps; negative: all of the profile's questions. More than those: of the tune questions too
-	from     *AttnTrace // learn from this document in place of the scene's own
+	profiled int    // steps; negative: all of the profile's questions. More than those: of the tune questions too
+	from     *Trace // learn from this document in place of the scene's own
 }
 
-func newScene(name string, t *AttnTrace, layer int, o sceneOptions) (*scene, error) {
+func newScene(name string, t *Trace, layer int, o sceneOptions) (*scene, error) {
 	s := &scene{name: name, trace: t, layer: &t.Layers[layer], entries: t.Entries, skip: make([]bool, t.Entries), truth: map[int]*stepTruth{}, learn: map[int][]float32{}}
 	s.taught = s.layer
 	if o.from != nil && o.from.Entries == t.Entries && len(o.from.Layers) == len(t.Layers) && o.from.queryWidth() == t.queryWidth() {
@@ -114,7 +114,7 @@ func (s *scene) weights(step int) []float32 {
 	return w
 }
 
-func bitsOf(l *AttnLayer, entries int, steps []int) (*coact.Bits, error) {
+func bitsOf(l *Layer, entries int, steps []int) (*coact.Bits, error) {
 	b, err := coact.NewBits(entries, len(steps))
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"context"
@@ -13,11 +13,12 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index/coact"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/tools/internal/bench"
 )
 
-// SparseOptions are those of Sparse.
-type SparseOptions struct {
-	Common
+// Options are those of Run.
+type Options struct {
+	bench.Common
 	Traces     []string
 	Devices    []int
 	Profiles   []string // pm9a3, 900p
@@ -38,9 +39,9 @@ type SparseOptions struct {
 	NativePaths []string
 }
 
-// SparseRow is one line of bench sparse: means over the judged steps of all layers of
+// Row is one line of bench sparse: means over the judged steps of all layers of
 // one document.
-type SparseRow struct {
+type Row struct {
 	Track    string  `json:"track"`    // A or B
 	Strategy string  `json:"strategy"` // whose
 	Profile  string  `json:"profile"`  // drive
@@ -71,22 +72,22 @@ type SparseRow struct {
 	Measured bool    `json:"measured"`       // on real devices; else by the model
 }
 
-// SparseResult is bench sparse.
-type SparseResult struct {
-	About
+// Result is bench sparse.
+type Result struct {
+	bench.About
 	Bench  string  `json:"bench"`       // sparse
 	Method string  `json:"method"`      // how it was done
 	DRAM   float64 `json:"dram"`        // share of the context's bytes
 	Entry  int64   `json:"entry_bytes"` // of an entry (bytes)
 	// bytes and reads per second of each profile's drive; of native as measured
 	Models  map[string]Drive `json:"models"`
-	Rows    []SparseRow      `json:"rows"`    // by track, strategy, profile, document, devices and mass
-	Ratios  []SparseRatio    `json:"ratios"`  // strategies beside skep, by document, profile, devices and mass
-	Figures []SparseFigure   `json:"figures"` // what the rows do not show
+	Rows    []Row            `json:"rows"`    // by track, strategy, profile, document, devices and mass
+	Ratios  []Ratio          `json:"ratios"`  // strategies beside skep, by document, profile, devices and mass
+	Figures []Figure         `json:"figures"` // what the rows do not show
 }
 
-// SparseFigure is one number that is not a row of a track.
-type SparseFigure struct {
+// Figure is one number that is not a row of a track.
+type Figure struct {
 	Figure   string  `json:"figure"`   // what
 	Document string  `json:"document"` // of the trace; - where none
 	Setting  string  `json:"setting"`  // under which setting
@@ -94,10 +95,10 @@ type SparseFigure struct {
 	Unit     string  `json:"unit"`     // of the value
 }
 
-// SparseStrategies names them all, in the order they are run.
-func SparseStrategies() []string {
+// Strategies names them all, in the order they are run.
+func Strategies() []string {
 	var names []string
-	for _, s := range (&sparseBench{}).strategies() {
+	for _, s := range (&run{}).strategies() {
 		names = append(names, s.name)
 	}
 	return names
@@ -123,24 +124,24 @@ var Drives = map[string]Drive{
 // maxReadPages is the largest read: one stripe unit.
 const maxReadPages = layout.MaxUnitPages
 
-type sparseBench struct {
-	o       SparseOptions
+type run struct {
+	o       Options
 	workers int
-	rows    []SparseRow
+	rows    []Row
 	memo    map[string]any
 	settled map[string]setting
 	native  *nativeSet
 }
 
 // cost is a profile's drive as the read planner sees it.
-func (b *sparseBench) cost(profile string) layout.ReadCost {
+func (b *run) cost(profile string) layout.ReadCost {
 	if profile == nativeDrive {
 		return b.native.cost
 	}
 	return Drives[profile].Cost()
 }
 
-func (b *sparseBench) drive(profile string) Drive {
+func (b *run) drive(profile string) Drive {
 	c := b.cost(profile)
 	return Drive{layout.PageSize / c.Page, 1 / c.Least}
 }
@@ -151,14 +152,14 @@ type setting struct {
 	none    bool // nothing fits the DRAM
 }
 
-// Sparse compares strategies of choosing, placing and reading entries on recorded traces.
-func Sparse(ctx context.Context, o SparseOptions) (_ *SparseResult, err error) {
+// Run compares strategies of choosing, placing and reading entries on recorded traces.
+func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	o.ensureDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	b := &sparseBench{o: o, workers: runtime.GOMAXPROCS(0), memo: map[string]any{}, settled: map[string]setting{}}
-	res := &SparseResult{Bench: "sparse", DRAM: o.DRAM, Entry: o.EntryBytes, Models: map[string]Drive{}, Rows: []SparseRow{}, Ratios: []SparseRatio{}, Figures: []SparseFigure{},
+	b := &run{o: o, workers: runtime.GOMAXPROCS(0), memo: map[string]any{}, settled: map[string]setting{}}
+	res := &Result{Bench: "sparse", DRAM: o.DRAM, Entry: o.EntryBytes, Models: map[string]Drive{}, Rows: []Row{}, Ratios: []Ratio{}, Figures: []Figure{},
 		Method: "recorded traces; modelled drives: a read occupies its drive for the longest of bytes ÷ bandwidth and 1 ÷ IOPS, and a step takes as long as its busiest drive; native drives: from the first submission to the last completion; settings chosen on the tune questions; sinks and window in DRAM and in nobody's figures"}
 	if slices.Contains(o.Profiles, nativeDrive) && !o.Figures {
 		if b.native, err = b.openNative(ctx); err != nil {
@@ -167,19 +168,19 @@ func Sparse(ctx context.Context, o SparseOptions) (_ *SparseResult, err error) {
 		defer func() { err = errors.Join(err, b.native.close()) }()
 		res.About = b.native.about
 	}
-	var traces []*AttnTrace
+	var traces []*Trace
 	for _, path := range o.Traces {
-		t, err := ReadAttnTrace(path)
+		t, err := ReadTrace(path)
 		if err != nil {
 			return nil, err
 		}
 		if t.Document == "" {
 			t.Document = filepath.Base(path)
 		}
-		all := []*AttnTrace{t}
+		all := []*Trace{t}
 		for i, n := range o.Generate {
 			b.o.Note("generating %d entries after %s", n, t.Document)
-			g, err := GenerateAttn(t, GenerateOptions{Entries: n, Layers: o.Layers, Questions: o.Questions, Steps: o.Steps, Seed: o.Seed})
+			g, err := Generate(t, GenerateOptions{Entries: n, Layers: o.Layers, Questions: o.Questions, Steps: o.Steps, Seed: o.Seed})
 			if err != nil {
 				return nil, err
 			}
@@ -219,14 +220,14 @@ func Sparse(ctx context.Context, o SparseOptions) (_ *SparseResult, err error) {
 	return res, nil
 }
 
-func (o *SparseOptions) ensureDefaults() {
-	o.Common.ensureDefaults()
+func (o *Options) ensureDefaults() {
+	o.Common.EnsureDefaults()
 	if o.Profiled == 0 {
 		o.Profiled = -1
 	}
 }
 
-func (o *SparseOptions) validate() error {
+func (o *Options) validate() error {
 	const op = "bench sparse"
 	if len(o.Traces) == 0 {
 		return skep.Invalidf(op, "--trace", "missing", "one or more files")
@@ -257,16 +258,16 @@ func (o *SparseOptions) validate() error {
 			return skep.Invalidf(op, "--mass", m, "above 0, below 1.2")
 		}
 	}
-	names := SparseStrategies()
+	names := Strategies()
 	for _, s := range o.Strategies {
 		if !slices.Contains(names, s) {
 			return skep.Invalidf(op, "--strategy", s, strings.Join(names, ", "))
 		}
 	}
-	return o.Common.validate()
+	return o.Common.Validate()
 }
 
-func (b *sparseBench) document(ctx context.Context, t *AttnTrace, scenes []*scene) error {
+func (b *run) document(ctx context.Context, t *Trace, scenes []*scene) error {
 	for _, st := range b.strategies() {
 		if len(b.o.Strategies) > 0 && !slices.Contains(b.o.Strategies, st.name) {
 			continue
@@ -299,11 +300,11 @@ func (b *sparseBench) document(ctx context.Context, t *AttnTrace, scenes []*scen
 
 // sums gathers steps of a row.
 type sums struct {
-	SparseRow
+	Row
 	questions map[int][]float64
 }
 
-func (b *sparseBench) row(t *AttnTrace, scenes []*scene, st strategy, track, profile string, devices int, target float64) error {
+func (b *run) row(t *Trace, scenes []*scene, st strategy, track, profile string, devices int, target float64) error {
 	cost := b.cost(profile)
 	total := sums{questions: map[int][]float64{}}
 	var variants []string
@@ -340,7 +341,7 @@ func (b *sparseBench) row(t *AttnTrace, scenes []*scene, st strategy, track, pro
 
 // tuned is the strategy with the variant that is fastest on the tune questions, on the
 // first drive and number of devices asked for.
-func (b *sparseBench) tuned(s *scene, st strategy, track string, devices int, cost layout.ReadCost, target float64) (*choice, string, error) {
+func (b *run) tuned(s *scene, st strategy, track string, devices int, cost layout.ReadCost, target float64) (*choice, string, error) {
 	name := fmt.Sprint(s.name, st.name, track, target)
 	chosen, ok := b.settled[name]
 	if !ok {
@@ -360,7 +361,7 @@ func (b *sparseBench) tuned(s *scene, st strategy, track string, devices int, co
 	return c, fmt.Sprint(chosen.variant), err
 }
 
-func (b *sparseBench) settleOn(s *scene, st strategy, track string, target float64) (setting, error) {
+func (b *run) settleOn(s *scene, st strategy, track string, target float64) (setting, error) {
 	if len(st.variants) == 1 {
 		return setting{variant: st.variants[0]}, nil
 	}
@@ -399,8 +400,8 @@ func (b *sparseBench) settleOn(s *scene, st strategy, track string, target float
 
 // mean turns sums into means over steps; the confidence interval is over questions, which
 // are independent, where steps of one question are not.
-func (t *sums) mean() SparseRow {
-	r := t.SparseRow
+func (t *sums) mean() Row {
+	r := t.Row
 	n := float64(max(r.Steps, 1))
 	for _, f := range []*float64{&r.IOMs, &r.SelectMs, &r.Bytes, &r.Reads, &r.Runs, &r.Balance, &r.Mass, &r.BoundMs, &r.EntryMs} {
 		*f /= n
@@ -425,12 +426,12 @@ func (t *sums) mean() SparseRow {
 		half = 2.07 * math.Sqrt(sq/(k-1)/k) // Student's t for 23 degrees of freedom
 	}
 	r.IOMsLow, r.IOMsHigh = r.IOMs-half, r.IOMs+half
-	r.Share = div(r.BoundMs, r.IOMs)
+	r.Share = bench.Div(r.BoundMs, r.IOMs)
 	return r
 }
 
-// SparseRatio is how many times longer another strategy's I/O takes than skep's.
-type SparseRatio struct {
+// Ratio is how many times longer another strategy's I/O takes than skep's.
+type Ratio struct {
 	Document string             `json:"document"` // of the trace
 	Profile  string             `json:"profile"`  // drive
 	Devices  int                `json:"devices"`  // number of devices
@@ -438,16 +439,16 @@ type SparseRatio struct {
 	Times    map[string]float64 `json:"times"`    // each strategy's I/O time ÷ skep's, track B
 }
 
-func ratios(rows []SparseRow) []SparseRatio {
-	var out []SparseRatio
+func ratios(rows []Row) []Ratio {
+	var out []Ratio
 	for _, r := range rows {
 		if r.Strategy != "skep" || r.Track != "B" {
 			continue
 		}
-		q := SparseRatio{r.Document, r.Profile, r.Devices, r.Target, map[string]float64{}}
+		q := Ratio{r.Document, r.Profile, r.Devices, r.Target, map[string]float64{}}
 		for _, o := range rows {
 			if o.Track == "B" && o.Strategy != "skep" && o.Document == r.Document && o.Profile == r.Profile && o.Devices == r.Devices && o.Target == r.Target {
-				q.Times[o.Strategy] = div(o.IOMs, r.IOMs)
+				q.Times[o.Strategy] = bench.Div(o.IOMs, r.IOMs)
 			}
 		}
 		out = append(out, q)

@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/bench"
 )
 
 // nativeDrive is the profile of real devices.
@@ -23,7 +24,7 @@ type nativeSet struct {
 	remove func()
 	open   []device.Device
 	cost   layout.ReadCost
-	about  About
+	about  bench.About
 
 	entryBytes int64
 	held       *layout.Placement // what is written on them
@@ -31,7 +32,7 @@ type nativeSet struct {
 }
 
 // openNative opens the devices of a bench, or makes files, and measures the first.
-func (b *sparseBench) openNative(ctx context.Context) (_ *nativeSet, err error) {
+func (b *run) openNative(ctx context.Context) (_ *nativeSet, err error) {
 	most := 0
 	for _, n := range b.o.Devices {
 		most = max(most, n)
@@ -47,7 +48,7 @@ func (b *sparseBench) openNative(ctx context.Context) (_ *nativeSet, err error) 
 	}
 	const size = 256 << 20
 	if len(n.paths) == 0 {
-		dir, remove, err := b.o.workspace("sparse")
+		dir, remove, err := b.o.Workspace("sparse")
 		if err != nil {
 			return n, err
 		}
@@ -71,7 +72,7 @@ func (b *sparseBench) openNative(ctx context.Context) (_ *nativeSet, err error) 
 		}
 		n.open = append(n.open, d)
 		info := d.Info()
-		n.about = About{Backend: info.Backend, BackendReason: info.Reason, Simulated: info.Simulated}
+		n.about = bench.About{Backend: info.Backend, BackendReason: info.Reason, Simulated: info.Simulated}
 		// Written in full: what was never written reads faster than data.
 		rng := rand.NewChaCha8([32]byte{7})
 		buf := n.mem[:4<<20]
@@ -90,7 +91,7 @@ func (n *nativeSet) calibrate(ctx context.Context) error {
 	per := func(pages int) (float64, error) {
 		size := int64(pages) * layout.PageSize
 		begin := time.Now()
-		_, count, err := randomReads(ctx, n.open[0], n.mem[:64*size], size, 64, 0.5)
+		_, count, err := bench.RandomReads(ctx, n.open[0], n.mem[:64*size], size, 64, 0.5)
 		return time.Since(begin).Seconds() / float64(max(count, 1)), err
 	}
 	one, err := per(1)

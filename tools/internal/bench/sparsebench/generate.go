@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/skepkv/skep/index/coact"
 )
 
-// GenerateOptions say what GenerateAttn makes of a recorded trace.
+// GenerateOptions say what Generate makes of a recorded trace.
 type GenerateOptions struct {
 	Entries   int
 	Questions int // 0: as many as were recorded
@@ -33,7 +33,7 @@ const (
 	topicDims = 8
 )
 
-// GenerateAttn makes a context of another length that is attended to as the recorded one
+// Generate makes a context of another length that is attended to as the recorded one
 // is. It is made of parts as long as the recorded document. Each part has all its runs of
 // 128 tokens in an order of its own, keys moved by noise; the sinks are in the first part
 // only. A question is a recorded one of the same fate (profile, tune or judge), its queries
@@ -41,7 +41,7 @@ const (
 // with which the recorded questions like one half of their document better than the other.
 // What a step activates is computed from keys and queries: the entries with most attention,
 // heads weighted as in the recorded step, the same share of all as was recorded.
-func GenerateAttn(from *AttnTrace, o GenerateOptions) (*AttnTrace, error) {
+func Generate(from *Trace, o GenerateOptions) (*Trace, error) {
 	if o.Entries < generatedRun || o.Entries > MaxGenerated {
 		return nil, skep.Invalidf("generate", "entries", o.Entries, fmt.Sprintf("%d to %d", generatedRun, MaxGenerated))
 	}
@@ -83,15 +83,15 @@ func GenerateAttn(from *AttnTrace, o GenerateOptions) (*AttnTrace, error) {
 }
 
 type generator struct {
-	from, to *AttnTrace
-	layer    *AttnLayer
+	from, to *Trace
+	layer    *Layer
 	parts    int
 	rng      *rand.Rand
 	source   []int // recorded step of each generated one
 }
 
-func (g *generator) make() (AttnLayer, error) {
-	var out AttnLayer
+func (g *generator) make() (Layer, error) {
+	var out Layer
 	topics := make([][topicDims]float32, g.parts)
 	for p := range topics {
 		for d := range topicDims {

@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 )
 
 // budgetFor is how many entries must be read for the mean mass over steps to be target.
-func (b *sparseBench) budgetFor(c *choice, target float64, steps []int, profile string, devices int) (int, error) {
+func (b *run) budgetFor(c *choice, target float64, steps []int, profile string, devices int) (int, error) {
 	if c.dynamic != nil {
 		return b.budgetByTrying(c, target, steps, profile, devices)
 	}
@@ -59,7 +59,7 @@ func (b *sparseBench) budgetFor(c *choice, target float64, steps []int, profile 
 }
 
 // budgetByTrying is budgetFor where what is in DRAM depends on what was read before.
-func (b *sparseBench) budgetByTrying(c *choice, target float64, steps []int, profile string, devices int) (int, error) {
+func (b *run) budgetByTrying(c *choice, target float64, steps []int, profile string, devices int) (int, error) {
 	low, high := 0, c.s.entries
 	for high-low > 2 {
 		mid := (low + high) / 2
@@ -67,7 +67,7 @@ func (b *sparseBench) budgetByTrying(c *choice, target float64, steps []int, pro
 		if err := b.measure(c, steps, "B", mid, profile, devices, &sum); err != nil {
 			return 0, err
 		}
-		if sum.SparseRow.Mass/float64(sum.Steps) < target {
+		if sum.Row.Mass/float64(sum.Steps) < target {
 			low = mid
 		} else {
 			high = mid
@@ -87,7 +87,7 @@ func (c *choice) atHand(t *stepTruth) float64 {
 	return got
 }
 
-func (b *sparseBench) measure(c *choice, steps []int, track string, budget int, profile string, devices int, sum *sums) error {
+func (b *run) measure(c *choice, steps []int, track string, budget int, profile string, devices int, sum *sums) error {
 	d := b.drive(profile)
 	if profile == nativeDrive {
 		if err := b.native.write(context.Background(), c.place); err != nil {
@@ -193,7 +193,7 @@ type nativeStep struct {
 // readSteps reads steps one after another with nothing between them: a drive, and more so
 // the kernel's throttle of an emulated one, makes up for idle time. For the same reason
 // some of them are read before, unmeasured.
-func (b *sparseBench) readSteps(p *layout.Placement, steps []nativeStep, sum *sums) error {
+func (b *run) readSteps(p *layout.Placement, steps []nativeStep, sum *sums) error {
 	for _, s := range steps[:min(len(steps), 64)] {
 		if _, err := b.native.read(p, s.plans); err != nil {
 			return err

@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 )
 
 // remember makes a value once for each name.
-func remember[T any](b *sparseBench, name string, f func() (T, error)) (T, error) {
+func remember[T any](b *run, name string, f func() (T, error)) (T, error) {
 	if v, ok := b.memo[name]; ok {
 		return v.(T), nil
 	}
@@ -29,7 +29,7 @@ type strategy struct {
 	name     string
 	tracks   string // "A", "B" or "AB"
 	variants []float64
-	make     func(b *sparseBench, s *scene, variant float64, devices int, cost layout.ReadCost) (*choice, error)
+	make     func(b *run, s *scene, variant float64, devices int, cost layout.ReadCost) (*choice, error)
 }
 
 // errTooLarge is a variant whose index alone is more than the DRAM there is.
@@ -37,13 +37,13 @@ var errTooLarge = errors.New("index larger than the DRAM budget")
 
 // vectorBytes is what one key takes in an index: a quarter of an entry, which is half key
 // and half value, at one byte a number in place of two. All strategies are charged so.
-func (b *sparseBench) vectorBytes() int64 { return b.o.EntryBytes / 4 }
+func (b *run) vectorBytes() int64 { return b.o.EntryBytes / 4 }
 
 // routeBytes is what finding a record takes: device and slot.
 const routeBytes = 8
 
 // settle charges index and routes and fills what is left of the DRAM.
-func (b *sparseBench) settle(c *choice, index int64) (*choice, error) {
+func (b *run) settle(c *choice, index int64) (*choice, error) {
 	c.index = index + int64(c.place.Records())*routeBytes
 	left := int64(b.o.DRAM*float64(c.s.entries))*b.o.EntryBytes - c.index
 	if left < 0 {
@@ -53,14 +53,14 @@ func (b *sparseBench) settle(c *choice, index int64) (*choice, error) {
 	return c, nil
 }
 
-func (b *sparseBench) placed(s *scene, cs [][]uint32, o layout.PlaceOptions) (*layout.Placement, error) {
+func (b *run) placed(s *scene, cs [][]uint32, o layout.PlaceOptions) (*layout.Placement, error) {
 	return layout.PlaceClusters(s.entries, cs, o)
 }
 
-func (b *sparseBench) strategies() []strategy {
+func (b *run) strategies() []strategy {
 	taus := []float64{.3, .45, .6, .7, .8, .9, .95}
-	paper := func(change func(*paperOptions)) func(*sparseBench, *scene, float64, int, layout.ReadCost) (*choice, error) {
-		return func(b *sparseBench, s *scene, tau float64, devices int, _ layout.ReadCost) (*choice, error) {
+	paper := func(change func(*paperOptions)) func(*run, *scene, float64, int, layout.ReadCost) (*choice, error) {
+		return func(b *run, s *scene, tau float64, devices int, _ layout.ReadCost) (*choice, error) {
 			p := paperOptions{cluster: coact.Options{Tau: tau, MaxSize: 128, Seed: b.o.Seed, Workers: b.workers, References: s.entries}, rule: layout.Buckets}
 			if change != nil {
 				change(&p)
@@ -68,8 +68,8 @@ func (b *sparseBench) strategies() []strategy {
 			return b.paper(s, p, devices)
 		}
 	}
-	skep := func(change func(*skepOptions)) func(*sparseBench, *scene, float64, int, layout.ReadCost) (*choice, error) {
-		return func(b *sparseBench, s *scene, recall float64, devices int, cost layout.ReadCost) (*choice, error) {
+	skep := func(change func(*skepOptions)) func(*run, *scene, float64, int, layout.ReadCost) (*choice, error) {
+		return func(b *run, s *scene, recall float64, devices int, cost layout.ReadCost) (*choice, error) {
 			steps, prior := math.Modf(recall)
 			o := skepOptions{steps: int(steps), prior: float32(prior)}
 			if change != nil {
@@ -81,11 +81,11 @@ func (b *sparseBench) strategies() []strategy {
 	// Steps remembered, and behind the point the weight of popularity.
 	one, recalls := []float64{0}, []float64{64.1, 128.1, 192.1, 256.02, 256.1, 384.1, 768.1}
 	return []strategy{
-		{"token-order", "AB", one, (*sparseBench).tokenOrder},
-		{"blocks", "AB", []float64{4, 8, 16, 32}, (*sparseBench).blocks},
-		{"quest", "B", []float64{4, 8, 16, 32}, (*sparseBench).quest},
-		{"kmeans", "AB", []float64{64, 128, 256, 512, 1024}, (*sparseBench).kmeans},
-		{"frequency", "AB", one, (*sparseBench).frequency},
+		{"token-order", "AB", one, (*run).tokenOrder},
+		{"blocks", "AB", []float64{4, 8, 16, 32}, (*run).blocks},
+		{"quest", "B", []float64{4, 8, 16, 32}, (*run).quest},
+		{"kmeans", "AB", []float64{64, 128, 256, 512, 1024}, (*run).kmeans},
+		{"frequency", "AB", one, (*run).frequency},
 		{"medoid-only", "AB", taus, paper(func(p *paperOptions) { p.cluster.MedoidOnly = true })},
 		{"no-copies", "AB", taus, paper(func(p *paperOptions) { p.cluster.NoCopies = true })},
 		{"place-one", "AB", taus, paper(func(p *paperOptions) { p.place.Whole = true })},
@@ -101,7 +101,7 @@ func (b *sparseBench) strategies() []strategy {
 
 // tokenOrder stores entries in token order, around the devices, and chooses by oracle:
 // the paper's No Cluster, whose reading of all keys is not counted, for it or against it.
-func (b *sparseBench) tokenOrder(s *scene, _ float64, devices int, _ layout.ReadCost) (*choice, error) {
+func (b *run) tokenOrder(s *scene, _ float64, devices int, _ layout.ReadCost) (*choice, error) {
 	place, err := b.placed(s, nil, layout.PlaceOptions{Devices: devices})
 	if err != nil {
 		return nil, err
@@ -126,13 +126,13 @@ func fixedBlocks(entries, n int) [][]uint32 {
 
 // blocks is InfLLM's way: blocks of tokens, chosen by their mean key, each read whole
 // from one device.
-func (b *sparseBench) blocks(s *scene, size float64, devices int, _ layout.ReadCost) (*choice, error) {
+func (b *run) blocks(s *scene, size float64, devices int, _ layout.ReadCost) (*choice, error) {
 	units := fixedBlocks(s.entries, int(size))
 	return b.byVector(s, units, s.meanKeys(units), layout.PlaceOptions{Devices: devices, Whole: true})
 }
 
 // byVector makes a choice of units by one key each.
-func (b *sparseBench) byVector(s *scene, units [][]uint32, keys []float32, o layout.PlaceOptions) (*choice, error) {
+func (b *run) byVector(s *scene, units [][]uint32, keys []float32, o layout.PlaceOptions) (*choice, error) {
 	place, err := b.placed(s, units, o)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (s *scene) meanKeys(units [][]uint32) []float32 {
 
 // quest chooses pages of tokens by the largest score any key between the page's smallest
 // and largest numbers could have (Quest, eq. of its section 3.3): two vectors a page.
-func (b *sparseBench) quest(s *scene, size float64, devices int, _ layout.ReadCost) (*choice, error) {
+func (b *run) quest(s *scene, size float64, devices int, _ layout.ReadCost) (*choice, error) {
 	units := fixedBlocks(s.entries, int(size))
 	place, err := b.placed(s, units, layout.PlaceOptions{Devices: devices, Whole: true})
 	if err != nil {
@@ -232,7 +232,7 @@ func (b *sparseBench) quest(s *scene, size float64, devices int, _ layout.ReadCo
 
 // kmeans is PQCache as the paper describes it: keys grouped by similarity, groups chosen
 // by their centroid.
-func (b *sparseBench) kmeans(s *scene, k float64, devices int, _ layout.ReadCost) (*choice, error) {
+func (b *run) kmeans(s *scene, k float64, devices int, _ layout.ReadCost) (*choice, error) {
 	type grouped struct {
 		cs   coact.Clusters
 		keys []float32
@@ -258,7 +258,7 @@ func (s *scene) byFrequency() []uint32 {
 }
 
 // frequency lays entries out by popularity and always chooses the most popular.
-func (b *sparseBench) frequency(s *scene, _ float64, devices int, cost layout.ReadCost) (*choice, error) {
+func (b *run) frequency(s *scene, _ float64, devices int, cost layout.ReadCost) (*choice, error) {
 	order := s.byFrequency()
 	place, err := b.placed(s, [][]uint32{order}, layout.PlaceOptions{Devices: devices, Strip: 4})
 	if err != nil {
@@ -278,7 +278,7 @@ type paperOptions struct {
 
 // paper is Algorithm 1, medoids, eq. 7, and buckets. Clusters of entries that were never
 // activated are not in its index: nothing would ever choose them well.
-func (b *sparseBench) paper(s *scene, p paperOptions, devices int) (*choice, error) {
+func (b *run) paper(s *scene, p paperOptions, devices int) (*choice, error) {
 	cs, err := remember(b, fmt.Sprintf("%s %+v", s.name, p.cluster), func() (coact.Clusters, error) { return coact.Build(s.bits, p.cluster) })
 	if err != nil {
 		return nil, err
@@ -325,7 +325,7 @@ type skepOptions struct {
 
 // skep is ours: compact clusters in strips with second copies, balanced reads over
 // neighbours, what similar steps activated as the choice, the most popular in DRAM.
-func (b *sparseBench) skep(s *scene, o skepOptions, devices int, cost layout.ReadCost) (*choice, error) {
+func (b *run) skep(s *scene, o skepOptions, devices int, cost layout.ReadCost) (*choice, error) {
 	l, err := b.learned(s, o.shuffle)
 	if err != nil {
 		return nil, err
@@ -365,7 +365,7 @@ type learned struct {
 	weights [][]float32 // and the attention of its entries
 }
 
-func (b *sparseBench) learned(s *scene, shuffle bool) (*learned, error) {
+func (b *run) learned(s *scene, shuffle bool) (*learned, error) {
 	return remember(b, fmt.Sprint(s.name, " learned ", shuffle), func() (*learned, error) {
 		l := &learned{lists: make([][]uint32, len(s.profile)), weights: make([][]float32, len(s.profile))}
 		bits := s.bits
@@ -390,7 +390,7 @@ func (b *sparseBench) learned(s *scene, shuffle bool) (*learned, error) {
 // recall learns the lists without what will be in DRAM, which is what is left of the
 // budget beside the recall itself: found by trying. Where DRAM changes (not fixed), all
 // are learned.
-func (b *sparseBench) recall(c *choice, l *learned, steps int, fixed bool) (*coact.Recall, int64, error) {
+func (b *run) recall(c *choice, l *learned, steps int, fixed bool) (*coact.Recall, int64, error) {
 	popular := c.s.byFrequency()
 	capacity := int64(b.o.DRAM*float64(c.s.entries))*b.o.EntryBytes - int64(c.place.Records())*routeBytes
 	for resident := capacity / b.o.EntryBytes; ; {
@@ -437,7 +437,7 @@ func (b *sparseBench) recall(c *choice, l *learned, steps int, fixed bool) (*coa
 }
 
 // withLRU gives the DRAM that is left to the entries read last.
-func (b *sparseBench) withLRU(c *choice, index int64) (*choice, error) {
+func (b *run) withLRU(c *choice, index int64) (*choice, error) {
 	if _, err := b.settle(c, index); err != nil {
 		return nil, err
 	}
@@ -453,7 +453,7 @@ func (b *sparseBench) withLRU(c *choice, index int64) (*choice, error) {
 // shuffled swaps activations between steps and entries so that every entry keeps how
 // often it is active and every step how many it activates, and nothing else is kept. It
 // changes lists in place and returns their matrix.
-func (b *sparseBench) shuffled(s *scene, lists [][]uint32) *coact.Bits {
+func (b *run) shuffled(s *scene, lists [][]uint32) *coact.Bits {
 	rng := rand.New(rand.NewPCG(b.o.Seed, 0x73687566))
 	sets := make([]map[uint32]bool, len(lists))
 	flat := make([][]uint32, len(lists))

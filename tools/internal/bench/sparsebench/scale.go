@@ -1,4 +1,4 @@
-package bench
+package sparsebench
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ const (
 // clusters. The mass is that of the steps profiled; the time is with so many copies of them
 // that scaleSteps are remembered, under queries of a large model (made up: what they cost
 // does not depend on what they say).
-func (b *sparseBench) scaleFigures(t *AttnTrace, add addFigure) error {
+func (b *run) scaleFigures(t *Trace, add addFigure) error {
 	for l := range t.Layers {
 		s, err := newScene(fmt.Sprintf("%s layer %d", t.Document, l), t, l, sceneOptions{profiled: -1})
 		if err != nil {
@@ -39,7 +39,7 @@ func (b *sparseBench) scaleFigures(t *AttnTrace, add addFigure) error {
 	return nil
 }
 
-func (b *sparseBench) scaleLayer(t *AttnTrace, l int, s *scene, c coact.Compacted, add addFigure) error {
+func (b *run) scaleLayer(t *Trace, l int, s *scene, c coact.Compacted, add addFigure) error {
 	var units [][]uint32
 	unitOf := make([]uint32, s.entries)
 	for _, k := range c.Clusters {
