@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
@@ -123,7 +124,7 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 	}
 	if live {
 		within, cancel := context.WithTimeout(ctx, a.c.opt.Patience)
-		_, err := x.call(within, TypeDetachMemory, &number{a.number}, nil, nil)
+		_, err := x.call(within, frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
 		cancel()
 		switch k := skep.KindOf(err); {
 		case err == nil || k == skep.Invalid: // an earlier Detach had no answer, and has been carried out
@@ -231,7 +232,7 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	case conn != x:
 		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "connection", Value: "another one since",
 			Limit: "one that is attached"}
-	case x.hi.Features&FeatureMemory == 0:
+	case x.hi.Features&frames.FeatureMemory == 0:
 		err = &skep.Error{Op: op, Kind: skep.Unsupported, Field: "server", Value: "knows no attached files"}
 	default:
 		within, cancel := context.WithTimeout(ctx, x.c.opt.Patience)
@@ -254,19 +255,20 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 }
 
 func (s *sharedMemory) sendFile(ctx context.Context, x *clientConn, a *AttachedMemory) error {
-	return x.sendWith(ctx, TypeAttachMemory, &attachMemoryRequest{Memory: a.number, Offset: uint64(a.offset),
-		Size: uint64(len(a.mem))}, a.fd)
+	return x.sendWith(ctx, frames.TypeAttachMemory, &frames.AttachMemoryRequest{Memory: a.number,
+		Offset: uint64(a.offset),
+		Size:   uint64(len(a.mem))}, a.fd)
 }
 
 // sendWith carries a call out whose frame descriptors come with.
-func (x *clientConn) sendWith(ctx context.Context, t Type, m message, fds ...int) error {
+func (x *clientConn) sendWith(ctx context.Context, t frames.Type, m frames.Message, fds ...int) error {
 	p := &pendingCall{t: t, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	if err != nil {
 		return err
 	}
 	defer x.delist(id)
-	b, err := appendFrame(nil, Header{Type: t, Call: id}, m)
+	b, err := frames.AppendFrame(nil, frames.Header{Type: t, Call: id}, m)
 	if err != nil {
 		return err
 	}

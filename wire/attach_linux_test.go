@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -210,19 +211,20 @@ func TestAttachRefuses(t *testing.T) {
 	// What its limit leaves is less than 10 MiB: not now, but later.
 	x := c.slots[0].conn
 	for i := range 2 {
-		err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: uint64(10 + i), Size: 10 << 20},
+		err = x.sendWith(t.Context(), frames.TypeAttachMemory, &frames.AttachMemoryRequest{Memory: uint64(10 + i),
+			Size: 10 << 20},
 			int(large.Fd()))
 	}
 	require.ErrorIs(t, err, skep.Overloaded)
-	err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: 10, Size: 4096}, fd)
+	err = x.sendWith(t.Context(), frames.TypeAttachMemory, &frames.AttachMemoryRequest{Memory: 10, Size: 4096}, fd)
 	require.ErrorIs(t, err, skep.Conflict)
-	err = x.sendWith(t.Context(), TypeAttachMemory, &attachMemoryRequest{Memory: 1 << 15, Size: 4096}, fd)
+	err = x.sendWith(t.Context(), frames.TypeAttachMemory, &frames.AttachMemoryRequest{Memory: 1 << 15, Size: 4096}, fd)
 	require.ErrorIs(t, err, skep.Invalid)
-	_, err = x.call(t.Context(), TypeDetachMemory, &number{77}, nil, nil)
+	_, err = x.call(t.Context(), frames.TypeDetachMemory, &frames.Number{N: 77}, nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
 	require.NoError(t, a.Detach(t.Context()))
 
-	x.hi.Features &^= FeatureMemory // an older server
+	x.hi.Features &^= frames.FeatureMemory // an older server
 	_, err = c.AttachFound(t.Context(), mem)
 	require.ErrorIs(t, err, skep.Unsupported)
 	none, err := serveAgain(t, c).AttachFound(t.Context(), mem)
@@ -253,20 +255,23 @@ func TestPlacesOutsideAttachedFiles(t *testing.T) {
 	at := uint64(a.at())
 	for _, off := range []uint64{at + 1<<20, at + 1<<20 - 1, at + 1<<fileShift - 1, at + 1<<fileShift, nowhere,
 		1<<64 - 1} {
-		req := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys,
-			To: toMemory, Memory: area{off, blockSize}, Stride: blockSize}}}
-		_, err := x.call(t.Context(), TypeRestore, req, nil, nil)
+		req := &frames.RestoreRequest{Window: 1 << 20, Ring: true,
+			Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys,
+				To: frames.ToMemory, Memory: frames.Area{Offset: off, Len: blockSize}, Stride: blockSize}}}
+		_, err := x.call(t.Context(), frames.TypeRestore, req, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid, "%#x", off)
-		put := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
-			Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: blockSize,
-				Shared: true, Offset: off}}}}}
-		_, err = x.call(t.Context(), TypePut, put, nil, nil)
+		put := &frames.PutRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+			Blocks: []frames.PutBlock{{Key: skep.KeyOf([]byte("x")),
+				Parts: []frames.PutPart{{Name: "kv", Size: blockSize,
+					Shared: true, Offset: off}}}}}
+		_, err = x.call(t.Context(), frames.TypePut, put, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid, "%#x", off)
 	}
-	huge := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
-		Blocks: []putBlock{{Key: skep.KeyOf([]byte("x")), Parts: []putPart{{Name: "kv", Size: 1 << 63, Shared: true,
-			Offset: at}}}}}
-	_, err = x.call(t.Context(), TypePut, huge, nil, nil)
+	huge := &frames.PutRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+		Blocks: []frames.PutBlock{{Key: skep.KeyOf([]byte("x")),
+			Parts: []frames.PutPart{{Name: "kv", Size: 1 << 63, Shared: true,
+				Offset: at}}}}}
+	_, err = x.call(t.Context(), frames.TypePut, huge, nil, nil)
 	require.ErrorContains(t, err, "bytes of parts in attached files")
 	require.NoError(t, a.Detach(t.Context()))
 }
@@ -449,15 +454,15 @@ func TestADetachThatIsLateAndFreeEnds(t *testing.T) {
 	file, _ := inMemory(t, 1<<20)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	var body coder
-	(&number{7}).walk(&body)
+	var body frames.Coder
+	(&frames.Number{N: 7}).Walk(&body)
 	for range 40 { // the call's end and the memory's are there at once: which one is seen is chance
 		mem, err := shm.Map(int(file.Fd()), 0, 1<<20)
 		require.NoError(t, err)
 		g := &region{s: r.Server, holds: 1, shared: r.Server.shared.Of(&auth.Tenant{}),
 			files: map[uint64]*attached{7: {number: 7, mem: mem}}}
 		carry, err := prepareDetachMemory(&request{x: &serverConn{s: r.Server, region: g},
-			h: Header{Type: TypeDetachMemory}, body: body.b})
+			h: frames.Header{Type: frames.TypeDetachMemory}, body: body.Body})
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		go func() {
@@ -486,6 +491,6 @@ func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
 	<-l.write // by a frame that its server does not take
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, TypeAttachMemory, &number{1}), skep.Deadline)
+	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, frames.TypeAttachMemory, &frames.Number{N: 1}), skep.Deadline)
 	l.write <- struct{}{}
 }

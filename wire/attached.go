@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -35,12 +36,12 @@ type attached struct {
 }
 
 // attachMemory maps the file whose descriptor came with the frame.
-func attachMemory(_ context.Context, r *request) (message, error) {
+func attachMemory(_ context.Context, r *request) (frames.Message, error) {
 	const op = "attach memory"
 	x := r.x
 	received := x.l.files.take()
 	defer closeReceived(received) // it stays mapped
-	var m attachMemoryRequest
+	var m frames.AttachMemoryRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -90,13 +91,13 @@ func attachMemory(_ context.Context, r *request) (message, error) {
 	}
 	g.files[m.Memory] = a // only this connection's reader adds any
 	g.mu.Unlock()
-	return &number{m.Memory}, nil
+	return &frames.Number{N: m.Memory}, nil
 }
 
 // prepareDetachMemory has a file unmapped that nobody uses any more, and answers then.
-func prepareDetachMemory(r *request) (func(context.Context) (message, error), error) {
+func prepareDetachMemory(r *request) (func(context.Context) (frames.Message, error), error) {
 	const op = "detach memory"
-	var m number
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func prepareDetachMemory(r *request) (func(context.Context) (message, error), er
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		defer g.release()
 		g.mu.Lock()
 		a := g.files[m.N]
@@ -211,12 +212,12 @@ func (a *attached) look() {
 }
 
 // inFile says whether the part's bytes lie in an attached file: they are fetched before anything is stored.
-func (p *putPart) inFile() bool { return p.Shared && p.Offset>>fileShift != 0 }
+func inFile(p *frames.PutPart) bool { return p.Shared && p.Offset>>fileShift != 0 }
 
 // fetch is a part in a file, and memory of the Store's that it is copied to.
 type fetch struct{ from, to []byte }
 
-func (t *taker) later(p *putPart, to []byte) error {
+func (t *taker) later(p *frames.PutPart, to []byte) error {
 	from, err := t.region.place(p.Offset, p.Size, &t.files)
 	if err == nil {
 		t.copies = append(t.copies, fetch{from, to})

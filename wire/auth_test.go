@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 const (
@@ -48,63 +49,76 @@ func directory(t testing.TB, extra ...auth.Credential) *auth.Directory {
 
 // everyFrame is each call of the protocol, aimed at what belongs to tenant a: a good
 // request, and the rights it needs.
-func everyFrame(ch skep.Chain, lease skep.LeaseID) map[Type]struct {
-	m       message
+func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
+	m       frames.Message
 	payload string
 	need    auth.Rights
 } {
 	type row = struct {
-		m       message
+		m       frames.Message
 		payload string
 		need    auth.Rights
 	}
 	sc := ch.Scope
 	key := skep.KeyOf([]byte("new"))
-	spec := namespaceSpec{skep.NamespaceSpec{Tenant: "a", Name: "made by the test", Shape: skep.Shape{BlockTokens: 1}}}
-	return map[Type]row{
-		TypeOpenNamespace: {&spec, "", auth.Read | auth.Write},
-		TypeNamespaces:    {nil, "", auth.Read},
-		TypeLookup:        {&lookupRequest{skep.LookupRequest{Scope: sc, Keys: ch.Keys, Lease: skep.NoLease}}, "", auth.Read},
-		TypeRenew:         {&renewOf{uint64(lease), time.Minute}, "", auth.Read},
-		TypeRelease:       {&number{uint64(lease)}, "", auth.Read},
-		TypeWant:          {&wantRequest{skep.WantRequest{Scope: sc, Keys: ch.Keys}}, "", auth.Write},
-		TypePut: {&putRequest{Scope: sc, Parent: &ch.Keys[len(ch.Keys)-1], Depth: len(ch.Keys), Blocks: []putBlock{{Key: key, Parts: []putPart{{Name: "kv", Size: blockSize, Sum: sumXXH3,
-			Check: sumOver(sumXXH3, make([]byte, blockSize))}}}}}, string(make([]byte, blockSize)), auth.Write},
-		TypeBegin:        {&beginRequest{skep.BeginRequest{Scope: sc, Key: key, Parent: &ch.Keys[0], Depth: 1, Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "", auth.Write},
-		TypeWrite:        {&writeRequest{Writer: 1, Part: "kv", Sum: sumXXH3, Check: sumOver(sumXXH3, []byte("x"))}, "x", auth.Write},
-		TypeCommit:       {&commitRequest{Writer: 1}, "", auth.Write},
-		TypeAbort:        {&number{1}, "", auth.Write},
-		TypeFlush:        {nil, "", auth.Write},
-		TypeRestore:      {&restoreRequest{Window: 1 << 20, Chains: []restoreChain{{Scope: sc, Keys: ch.Keys}}}, "", auth.Read},
-		TypeClaim:        {&claimRequest{Session: 1}, "", auth.Read},
-		TypeReprioritise: {&reprioritiseRequest{Session: 1}, "", auth.Read},
-		TypeCostedRestore: {&costedRestoreRequest{[]chainCompute{{Compute: skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}}},
-			restoreRequest{Window: 1 << 20, Chains: []restoreChain{{Scope: sc, Keys: ch.Keys, Direction: skep.TailFirst}}}}, "", auth.Read},
-		TypeClaimWhen:       {&claimWhenRequest{claimRequest: claimRequest{Session: 1}}, "", auth.Read},
-		TypeComputed:        {&computedRequest{claimRequest: claimRequest{Session: 1}}, "", auth.Read},
-		TypeBoard:           {&boardRequest{Session: 1}, "", auth.Read},
-		TypeDirection:       {&directionRequest{Session: 1}, "", auth.Read},
-		TypeStop:            {&stopRequest{Session: 1, Chain: -1}, "", auth.Read},
-		TypeEnd:             {&number{1}, "", auth.Read},
-		TypeHint:            {&hintRequest{Scope: sc, Keys: ch.Keys, Hint: skep.Hint{Drop: true}}, "", auth.Write},
-		TypeDelete:          {&deleteRequest{sc, ch.Keys}, "", auth.Write},
-		TypePurge:           {&purgeRequest{skep.Purge{Namespace: sc.Namespace}}, "", auth.Admin},
-		TypeDeleteNamespace: {&number{uint64(sc.Namespace)}, "", auth.Admin},
-		TypeStats:           {nil, "", auth.Operator},
-		TypeEvents:          {&eventsRequest{Snapshot: true, Credit: 4096}, "", auth.Read},
-		TypeAdmin:           {&adminRequest{"test", []byte("{}")}, "", auth.Operator},
-		TypeClusterMap:      {nil, "", auth.Read},
-		TypeList:            {&listRequest{Namespace: sc.Namespace, N: 4}, "", auth.Read},
-		TypeLookupRuns:      {&runsRequest{skep.RunsRequest{Scope: sc, Runs: [][]skep.Key{ch.Keys}}}, "", auth.Read},
-		TypeAttach:          {&attachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
-		TypeDetach:          {&number{1}, "", auth.Read},
-		TypeAttachMemory:    {&attachMemoryRequest{Memory: 1, Size: 1 << 20}, "", auth.Read},
-		TypeDetachMemory:    {&number{1}, "", auth.Read},
+	spec := frames.NamespaceSpec{NamespaceSpec: skep.NamespaceSpec{Tenant: "a", Name: "made by the test",
+		Shape: skep.Shape{BlockTokens: 1}}}
+	return map[frames.Type]row{
+		frames.TypeOpenNamespace: {&spec, "", auth.Read | auth.Write},
+		frames.TypeNamespaces:    {nil, "", auth.Read},
+		frames.TypeLookup: {&frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: sc, Keys: ch.Keys,
+			Lease: skep.NoLease}}, "", auth.Read},
+		frames.TypeRenew:   {&renewOf{ID: uint64(lease), Left: time.Minute}, "", auth.Read},
+		frames.TypeRelease: {&frames.Number{N: uint64(lease)}, "", auth.Read},
+		frames.TypeWant: {&frames.WantRequest{WantRequest: skep.WantRequest{Scope: sc, Keys: ch.Keys}}, "",
+			auth.Write},
+		frames.TypePut: {&frames.PutRequest{Scope: sc, Parent: &ch.Keys[len(ch.Keys)-1], Depth: len(ch.Keys),
+			Blocks: []frames.PutBlock{{Key: key, Parts: []frames.PutPart{{Name: "kv", Size: blockSize,
+				Sum:   frames.SumXXH3,
+				Check: sumOver(frames.SumXXH3, make([]byte, blockSize))}}}}}, string(make([]byte, blockSize)), auth.Write},
+		frames.TypeBegin: {&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: sc, Key: key,
+			Parent: &ch.Keys[0], Depth: 1, Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "", auth.Write},
+		frames.TypeWrite: {&frames.WriteRequest{Writer: 1, Part: "kv", Sum: frames.SumXXH3,
+			Check: sumOver(frames.SumXXH3, []byte("x"))}, "x", auth.Write},
+		frames.TypeCommit: {&frames.CommitRequest{Writer: 1}, "", auth.Write},
+		frames.TypeAbort:  {&frames.Number{N: 1}, "", auth.Write},
+		frames.TypeFlush:  {nil, "", auth.Write},
+		frames.TypeRestore: {&frames.RestoreRequest{Window: 1 << 20,
+			Chains: []frames.RestoreChain{{Scope: sc, Keys: ch.Keys}}}, "", auth.Read},
+		frames.TypeClaim:        {&frames.ClaimRequest{Session: 1}, "", auth.Read},
+		frames.TypeReprioritise: {&frames.ReprioritiseRequest{Session: 1}, "", auth.Read},
+		frames.TypeCostedRestore: {&frames.CostedRestoreRequest{Compute: []frames.ChainCompute{{Compute: skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}}},
+			RestoreRequest: frames.RestoreRequest{Window: 1 << 20,
+				Chains: []frames.RestoreChain{{Scope: sc, Keys: ch.Keys, Direction: skep.TailFirst}}}}, "", auth.Read},
+		frames.TypeClaimWhen: {&frames.ClaimWhenRequest{ClaimRequest: frames.ClaimRequest{Session: 1}}, "",
+			auth.Read},
+		frames.TypeComputed: {&frames.ComputedRequest{ClaimRequest: frames.ClaimRequest{Session: 1}}, "",
+			auth.Read},
+		frames.TypeBoard:     {&frames.BoardRequest{Session: 1}, "", auth.Read},
+		frames.TypeDirection: {&frames.DirectionRequest{Session: 1}, "", auth.Read},
+		frames.TypeStop:      {&frames.StopRequest{Session: 1, Chain: -1}, "", auth.Read},
+		frames.TypeEnd:       {&frames.Number{N: 1}, "", auth.Read},
+		frames.TypeHint: {&frames.HintRequest{Scope: sc, Keys: ch.Keys, Hint: skep.Hint{Drop: true}}, "",
+			auth.Write},
+		frames.TypeDelete:          {&frames.DeleteRequest{Scope: sc, Keys: ch.Keys}, "", auth.Write},
+		frames.TypePurge:           {&frames.PurgeRequest{Purge: skep.Purge{Namespace: sc.Namespace}}, "", auth.Admin},
+		frames.TypeDeleteNamespace: {&frames.Number{N: uint64(sc.Namespace)}, "", auth.Admin},
+		frames.TypeStats:           {nil, "", auth.Operator},
+		frames.TypeEvents:          {&frames.EventsRequest{Snapshot: true, Credit: 4096}, "", auth.Read},
+		frames.TypeAdmin:           {&frames.AdminRequest{Name: "test", JSON: []byte("{}")}, "", auth.Operator},
+		frames.TypeClusterMap:      {nil, "", auth.Read},
+		frames.TypeList:            {&frames.ListRequest{Namespace: sc.Namespace, N: 4}, "", auth.Read},
+		frames.TypeLookupRuns: {&frames.RunsRequest{RunsRequest: skep.RunsRequest{Scope: sc,
+			Runs: [][]skep.Key{ch.Keys}}}, "", auth.Read},
+		frames.TypeAttach:       {&frames.AttachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
+		frames.TypeDetach:       {&frames.Number{N: 1}, "", auth.Read},
+		frames.TypeAttachMemory: {&frames.AttachMemoryRequest{Memory: 1, Size: 1 << 20}, "", auth.Read},
+		frames.TypeDetachMemory: {&frames.Number{N: 1}, "", auth.Read},
 	}
 }
 
 // renewOf is lease under a name that says what it is.
-type renewOf = lease
+type renewOf = frames.Lease
 
 // protected is a store in which tenant a has a chain under a lease, and how to see that
 // nobody touched it.
@@ -160,21 +174,22 @@ func TestNothingBeforeAuthentication(t *testing.T) {
 			_, err := Dial(t.Context(), Options{Addr: p.addr, Token: token, Timeout: time.Minute})
 			require.ErrorIs(t, err, skep.Denied)
 			require.NotContains(t, err.Error(), "expire", "which of them it is, is nobody's business")
-			frames := everyFrame(p.ch, p.lease)
-			for typ, f := range frames {
+			every := everyFrame(p.ch, p.lease)
+			for typ, f := range every {
 				// The call at once, and behind a hello that is refused.
 				for _, greet := range []bool{false, true} {
 					c := rawDial(t, p.addr)
 					if greet {
-						c.send(t, Header{Type: TypeHello}, &hello{Min: 1, Max: 1, Token: token}, "")
+						c.send(t, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 1, Max: 1, Token: token},
+							"")
 					}
-					c.send(t, Header{Type: typ, Call: 1}, f.m, f.payload)
+					c.send(t, frames.Header{Type: typ, Call: 1}, f.m, f.payload)
 					for {
 						h, body, err := c.next()
 						if err != nil {
 							break // closed
 						}
-						require.Equal(t, TypeError, h.Type, "%v", typ)
+						require.Equal(t, frames.TypeError, h.Type, "%v", typ)
 						require.ErrorIs(t, errorIn(t, body), skep.Denied)
 					}
 					c.Close()
@@ -199,27 +214,27 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			x, err := b.conn(t.Context(), 0)
 			require.NoError(t, err)
-			var got document
+			var got frames.Document
 			raw := &rawBody{}
 			_, err = x.call(t.Context(), typ, f.m, payloadOf(f.payload), raw)
 			got.Bytes = raw.b
 			switch typ {
-			case TypeOpenNamespace:
+			case frames.TypeOpenNamespace:
 				require.ErrorIs(t, err, skep.Denied)
-			case TypeNamespaces:
+			case frames.TypeNamespaces:
 				require.NoError(t, err)
 				require.Equal(t, []byte{0, 0, 0, 0}, got.Bytes)
-			case TypeRenew:
+			case frames.TypeRenew:
 				require.ErrorIs(t, err, skep.LeaseExpired)
-			case TypeStats, TypeAdmin:
+			case frames.TypeStats, frames.TypeAdmin:
 				require.ErrorIs(t, err, skep.Denied) // of the store as a whole
-			case TypeRelease, TypeAbort, TypeEnd, TypeFlush, TypeEvents, TypeDetach:
+			case frames.TypeRelease, frames.TypeAbort, frames.TypeEnd, frames.TypeFlush, frames.TypeEvents, frames.TypeDetach:
 				require.NoError(t, err) // of b's own
-			case TypeClusterMap:
+			case frames.TypeClusterMap:
 				require.NoError(t, err) // where nodes are says nothing of tenants
-			case TypeWrite, TypeCommit, TypeClaim, TypeClaimWhen, TypeComputed, TypeBoard, TypeDirection, TypeReprioritise, TypeStop:
+			case frames.TypeWrite, frames.TypeCommit, frames.TypeClaim, frames.TypeClaimWhen, frames.TypeComputed, frames.TypeBoard, frames.TypeDirection, frames.TypeReprioritise, frames.TypeStop:
 				require.ErrorIs(t, err, skep.Closed) // a's writers and sessions are a's connection's
-			case TypeAttach, TypeAttachMemory, TypeDetachMemory:
+			case frames.TypeAttach, frames.TypeAttachMemory, frames.TypeDetachMemory:
 				require.ErrorIs(t, err, skep.Invalid)
 			default:
 				require.ErrorIs(t, err, skep.NotFound)
@@ -257,12 +272,13 @@ func TestAnotherTenantReachesNothing(t *testing.T) {
 // A call that is new is in the matrix, with the right it needs.
 func TestEveryCallIsInTheMatrix(t *testing.T) {
 	t.Parallel()
-	frames := everyFrame(skep.Chain{Keys: make([]skep.Key, 1)}, 0)
+	every := everyFrame(skep.Chain{Keys: make([]skep.Key, 1)}, 0)
 	for typ, op := range operations {
-		if f, ok := frames[typ]; ok {
-			require.True(t, f.need == op.need || typ == TypeOpenNamespace, "%v", typ) // that one looks at what is there
+		if f, ok := every[typ]; ok {
+			// that one looks at what is there
+			require.True(t, f.need == op.need || typ == frames.TypeOpenNamespace, "%v", typ)
 		} else {
-			require.True(t, op.silent || typ == TypePing, "everyFrame lacks %v", typ)
+			require.True(t, op.silent || typ == frames.TypePing, "everyFrame lacks %v", typ)
 		}
 	}
 }
@@ -347,11 +363,11 @@ func TestClientCertificates(t *testing.T) {
 // rawBody takes an answer as it is.
 type rawBody struct{ b []byte }
 
-func (m *rawBody) walk(c *coder) { m.b = append([]byte(nil), c.take(len(c.b)-c.at)...) }
+func (m *rawBody) Walk(c *frames.Coder) { m.b = append([]byte(nil), c.Take(len(c.Body)-c.At)...) }
 
 func errorIn(t *testing.T, body []byte) error {
 	t.Helper()
-	var e errorBody
-	require.NoError(t, decode(TypeError, body, &e))
-	return e.err()
+	var e frames.ErrorBody
+	require.NoError(t, frames.Decode(frames.TypeError, body, &e))
+	return e.Err()
 }

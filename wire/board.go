@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Claims without a call: a word in the shared memory (skep.ClaimWord) that the client's engine claims by
@@ -13,19 +14,6 @@ import (
 // and the Store believes of it only what a claim can have made of what it wrote there.
 
 const opShareWord = "share claim word"
-
-// boardRequest has a chain's claims granted through the word at Offset of the attached memory.
-type boardRequest struct {
-	Session uint64
-	Chain   int
-	Offset  uint64
-}
-
-func (m *boardRequest) walk(c *coder) {
-	c.u64(&m.Session)
-	c.int(&m.Chain)
-	c.u64(&m.Offset)
-}
 
 // ShareClaimWord implements skep.Session: the word is 8 bytes of memory of Alloc, of a session whose destinations
 // lie there too. A server that has no words is Unsupported.
@@ -46,7 +34,7 @@ func (s *clientSession) ShareClaimWord(ctx context.Context, chain int, word *ato
 		return skep.Invalidf(op, "word", "elsewhere", "in memory of Alloc")
 	}
 	s.ring.keep(mem)
-	return s.ask(ctx, TypeBoard, &boardRequest{s.id, chain, off}, nil)
+	return s.ask(ctx, frames.TypeBoard, &frames.BoardRequest{Session: s.id, Chain: chain, Offset: off}, nil)
 }
 
 // SharedFile says where p, of memory of Alloc, lies in the descriptor of the memory shared with the server:
@@ -110,9 +98,9 @@ func (r *ringSession) keep(mem []byte) {
 
 // boardWord carries out a Board call. The session holds the memory until the Store's session is closed, which
 // touches no word afterwards.
-func boardWord(ctx context.Context, r *request) (message, error) {
+func boardWord(ctx context.Context, r *request) (frames.Message, error) {
 	const op = opShareWord
-	var m boardRequest
+	var m frames.BoardRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err

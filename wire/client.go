@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/breaker"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Options of Dial. Only Addr is needed.
@@ -342,7 +343,7 @@ func (c *Client) forgiven(ctx context.Context, err error) bool {
 
 // spec says how a call may be carried out.
 type spec struct {
-	t     Type
+	t     frames.Type
 	op    string
 	again bool   // doing it twice is as good as once
 	long  bool   // it waits for I/O
@@ -354,7 +355,7 @@ type spec struct {
 }
 
 // do carries a call out on some connection.
-func (c *Client) do(ctx context.Context, s spec, m message, payload net.Buffers, out message) error {
+func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.Buffers, out frames.Message) error {
 	if ctx.Err() != nil {
 		return ended(s.op, ctx)
 	}
@@ -427,8 +428,8 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 
 // Stats implements skep.Observer.
 func (c *Client) Stats(ctx context.Context) (st skep.Stats, err error) {
-	var m document
-	if err := c.do(ctx, spec{t: TypeStats, op: "stats", again: true, long: true}, nil, nil, &m); err != nil {
+	var m frames.Document
+	if err := c.do(ctx, spec{t: frames.TypeStats, op: "stats", again: true, long: true}, nil, nil, &m); err != nil {
 		return st, err
 	}
 	err = json.Unmarshal(m.Bytes, &st)
@@ -439,8 +440,8 @@ func (c *Client) Stats(ctx context.Context) (st skep.Stats, err error) {
 //
 // Errors: Unsupported (it is of none).
 func (c *Client) ClusterMap(ctx context.Context) ([]byte, error) {
-	var m document
-	err := c.do(ctx, spec{t: TypeClusterMap, op: "cluster map", again: true}, nil, nil, &m)
+	var m frames.Document
+	err := c.do(ctx, spec{t: frames.TypeClusterMap, op: "cluster map", again: true}, nil, nil, &m)
 	return m.Bytes, err
 }
 
@@ -459,7 +460,8 @@ func (c *Client) Node(ctx context.Context) (string, error) {
 // Admin carries out an administrative call of the server: what calls there are, and what
 // they take, the server says.
 func (c *Client) Admin(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
-	var m document
-	err := c.do(ctx, spec{t: TypeAdmin, op: "admin " + name, long: true}, &adminRequest{name, in}, nil, &m)
+	var m frames.Document
+	err := c.do(ctx, spec{t: frames.TypeAdmin, op: "admin " + name, long: true},
+		&frames.AdminRequest{Name: name, JSON: in}, nil, &m)
 	return m.Bytes, err
 }

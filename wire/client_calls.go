@@ -9,10 +9,11 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // met notes which server answered: another run of it has other namespaces, perhaps.
-func (c *Client) met(hi *welcome) {
+func (c *Client) met(hi *frames.Welcome) {
 	c.spacesMu.Lock()
 	defer c.spacesMu.Unlock()
 	c.tenant, c.rights, c.node = hi.Tenant, auth.Rights(hi.Rights), hi.Node
@@ -61,8 +62,9 @@ func (c *Client) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.
 	if err := s.Validate(); err != nil {
 		return skep.NamespaceInfo{}, err
 	}
-	var m namespaceInfo
-	if err := c.do(ctx, spec{t: TypeOpenNamespace, op: "open namespace", again: true, long: true}, &namespaceSpec{s}, nil, &m); err != nil {
+	var m frames.NamespaceInfo
+	if err := c.do(ctx, spec{t: frames.TypeOpenNamespace, op: "open namespace", again: true, long: true},
+		&frames.NamespaceSpec{NamespaceSpec: s}, nil, &m); err != nil {
 		return skep.NamespaceInfo{}, err
 	}
 	c.know(m.NamespaceInfo)
@@ -71,8 +73,9 @@ func (c *Client) OpenNamespace(ctx context.Context, s skep.NamespaceSpec) (skep.
 
 // Namespaces implements skep.Namespacer. It lists those the credentials reach.
 func (c *Client) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	var m namespaceList
-	if err := c.do(ctx, spec{t: TypeNamespaces, op: "namespaces", again: true, long: true}, nil, nil, &m); err != nil {
+	var m frames.NamespaceList
+	if err := c.do(ctx, spec{t: frames.TypeNamespaces, op: "namespaces", again: true, long: true}, nil, nil,
+		&m); err != nil {
 		return nil, err
 	}
 	out := make([]skep.NamespaceInfo, len(m.List))
@@ -108,18 +111,19 @@ func (c *Client) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Lo
 		return out, err
 	}
 	asked := time.Now()
-	var m lookupResult
+	var m frames.LookupResult
 	// Again is safe: a lease nobody knows of runs out.
-	if err := c.do(ctx, spec{t: TypeLookup, op: "lookup", again: true}, &lookupRequest{*r}, nil, &m); err != nil {
+	if err := c.do(ctx, spec{t: frames.TypeLookup, op: "lookup", again: true}, &frames.LookupRequest{LookupRequest: *r},
+		nil, &m); err != nil {
 		if c.forgiven(ctx, err) {
 			return skep.LookupResult{Pays: r.Cost == nil}, nil
 		}
 		return out, err
 	}
 	out = skep.LookupResult{Blocks: int(m.Blocks), Tokens: int(m.Tokens), Bytes: m.Bytes, LeaseDenied: m.Denied,
-		Estimate: m.Estimate, Pays: m.Pays, Lease: m.Lease.since(asked)}
+		Estimate: m.Estimate, Pays: m.Pays, Lease: since(&m.Lease, asked)}
 	if out.Blocks < 0 || out.Blocks > len(r.Keys) || r.Tiers && len(m.Tiers) != out.Blocks {
-		return skep.LookupResult{}, broken("blocks found", m.Blocks, len(r.Keys))
+		return skep.LookupResult{}, frames.Broken("blocks found", m.Blocks, len(r.Keys))
 	}
 	out.Tiers = tiersOf(m.Tiers)
 	return out, nil
@@ -139,8 +143,9 @@ func (c *Client) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.
 		return out, err
 	}
 	asked := time.Now()
-	var m runsResult
-	if err := c.do(ctx, spec{t: TypeLookupRuns, op: op, again: true, needs: FeatureRuns}, &runsRequest{*r}, nil, &m); err != nil {
+	var m frames.RunsResult
+	if err := c.do(ctx, spec{t: frames.TypeLookupRuns, op: op, again: true, needs: frames.FeatureRuns},
+		&frames.RunsRequest{RunsRequest: *r}, nil, &m); err != nil {
 		if !c.forgiven(ctx, err) {
 			return out, err
 		}
@@ -150,24 +155,24 @@ func (c *Client) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.
 		return out, nil
 	}
 	if len(m.Runs) != len(r.Runs) {
-		return out, broken("runs found", len(m.Runs), len(r.Runs))
+		return out, frames.Broken("runs found", len(m.Runs), len(r.Runs))
 	}
 	blocks := 0
 	for i, x := range m.Runs {
 		if x.Blocks < 0 || x.Blocks > len(r.Runs[i]) {
-			return out, broken("blocks found", x.Blocks, len(r.Runs[i]))
+			return out, frames.Broken("blocks found", x.Blocks, len(r.Runs[i]))
 		}
 		blocks += x.Blocks
 	}
 	if r.Tiers && len(m.Tiers) != blocks {
-		return out, broken("tiers", len(m.Tiers), blocks)
+		return out, frames.Broken("tiers", len(m.Tiers), blocks)
 	}
-	return skep.RunsResult{Runs: m.Runs, Lease: m.Lease.since(asked), LeaseDenied: m.Denied, Tiers: tiersOf(m.Tiers)}, nil
+	return skep.RunsResult{Runs: m.Runs, Lease: since(&m.Lease, asked), LeaseDenied: m.Denied, Tiers: tiersOf(m.Tiers)}, nil
 }
 
 // since is the lease as a client may rely on it: from when it asked, not from when the
 // answer came.
-func (l *lease) since(asked time.Time) skep.Lease {
+func since(l *frames.Lease, asked time.Time) skep.Lease {
 	if l.ID == 0 {
 		return skep.Lease{}
 	}
@@ -177,16 +182,17 @@ func (l *lease) since(asked time.Time) skep.Lease {
 // Renew implements skep.Leaser.
 func (c *Client) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	asked := time.Now()
-	var m lease
-	if err := c.do(ctx, spec{t: TypeRenew, op: "renew", again: true}, &lease{uint64(id), d}, nil, &m); err != nil {
+	var m frames.Lease
+	if err := c.do(ctx, spec{t: frames.TypeRenew, op: "renew", again: true}, &frames.Lease{ID: uint64(id), Left: d},
+		nil, &m); err != nil {
 		return skep.Lease{}, err
 	}
-	return m.since(asked), nil
+	return since(&m, asked), nil
 }
 
 // Release implements skep.Leaser. A server that is gone has released it.
 func (c *Client) Release(ctx context.Context, id skep.LeaseID) error {
-	err := c.do(ctx, spec{t: TypeRelease, op: "release", again: true}, &number{uint64(id)}, nil, nil)
+	err := c.do(ctx, spec{t: frames.TypeRelease, op: "release", again: true}, &frames.Number{N: uint64(id)}, nil, nil)
 	if err != nil && c.forgiven(ctx, err) {
 		return nil
 	}
@@ -198,8 +204,8 @@ func (c *Client) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, er
 	if err := checkKeys("want", r.Keys, r.Salt); err != nil {
 		return nil, err
 	}
-	var m wantResult
-	err := c.do(ctx, spec{t: TypeWant, op: "want", again: true}, &wantRequest{*r}, nil, &m)
+	var m frames.WantResult
+	err := c.do(ctx, spec{t: frames.TypeWant, op: "want", again: true}, &frames.WantRequest{WantRequest: *r}, nil, &m)
 	switch {
 	case err != nil && c.forgiven(ctx, err):
 		out := make([]skep.Want, len(r.Keys))
@@ -210,7 +216,7 @@ func (c *Client) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, er
 	case err != nil:
 		return nil, err
 	case len(m.List) != len(r.Keys):
-		return nil, broken("answers to a want", len(m.List), len(r.Keys))
+		return nil, frames.Broken("answers to a want", len(m.List), len(r.Keys))
 	}
 	return m.List, nil
 }
@@ -231,8 +237,9 @@ func (c *Client) Hint(ctx context.Context, s skep.Scope, keys []skep.Key, h skep
 	if err := checkKeys("hint", keys, s.Salt); err != nil {
 		return 0, err
 	}
-	var m number
-	err := c.do(ctx, spec{t: TypeHint, op: "hint", again: true}, &hintRequest{s, h, keys}, nil, &m)
+	var m frames.Number
+	err := c.do(ctx, spec{t: frames.TypeHint, op: "hint", again: true},
+		&frames.HintRequest{Scope: s, Hint: h, Keys: keys}, nil, &m)
 	if err != nil && c.forgiven(ctx, err) {
 		return 0, nil
 	}
@@ -245,14 +252,16 @@ func (c *Client) Delete(ctx context.Context, s skep.Scope, keys []skep.Key) (int
 	if err := checkKeys("delete", keys, s.Salt); err != nil {
 		return 0, err
 	}
-	var m number
-	err := c.do(ctx, spec{t: TypeDelete, op: "delete", long: true}, &deleteRequest{s, keys}, nil, &m)
+	var m frames.Number
+	err := c.do(ctx, spec{t: frames.TypeDelete, op: "delete", long: true}, &frames.DeleteRequest{Scope: s, Keys: keys},
+		nil, &m)
 	return int(m.N), err
 }
 
 // DeleteNamespace implements skep.Deleter.
 func (c *Client) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
-	err := c.do(ctx, spec{t: TypeDeleteNamespace, op: "delete namespace", long: true}, &number{uint64(id)}, nil, nil)
+	err := c.do(ctx, spec{t: frames.TypeDeleteNamespace, op: "delete namespace", long: true},
+		&frames.Number{N: uint64(id)}, nil, nil)
 	if err == nil {
 		c.spacesMu.Lock()
 		delete(c.spaces, id)
@@ -266,7 +275,7 @@ func (c *Client) Purge(ctx context.Context, p skep.Purge) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	return c.do(ctx, spec{t: TypePurge, op: "purge", long: true}, &purgeRequest{p}, nil, nil)
+	return c.do(ctx, spec{t: frames.TypePurge, op: "purge", long: true}, &frames.PurgeRequest{Purge: p}, nil, nil)
 }
 
 // Alloc implements skep.Allocator: memory of this process, out of what is shared with

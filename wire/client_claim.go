@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Claim implements skep.Session. A server that does not know of busy engines takes claims as they come.
@@ -13,29 +14,32 @@ func (s *clientSession) Claim(ctx context.Context, chain int, want skep.Subset, 
 	if err := s.checkChain(op, chain); err != nil {
 		return skep.Claim{}, err
 	}
-	r, err := travelling(op, "range", want)
+	r, err := frames.Travelling(op, "range", want)
 	if err != nil {
 		return skep.Claim{}, err
 	}
-	m := claimRequest{s.id, chain, r}
-	var out claimResult
+	m := frames.ClaimRequest{Session: s.id, Chain: chain, Range: r}
+	var out frames.ClaimResult
 	if load != skep.Idle && s.chains[chain].Compute != nil && s.schedules() {
-		err = s.ask(ctx, TypeClaimWhen, &claimWhenRequest{m, false}, &out)
+		err = s.ask(ctx, frames.TypeClaimWhen, &frames.ClaimWhenRequest{ClaimRequest: m, Idle: false}, &out)
 	} else {
-		err = s.ask(ctx, TypeClaim, &m, &out)
+		err = s.ask(ctx, frames.TypeClaim, &m, &out)
 	}
 	return out.Claim, err
 }
 
 // schedules says whether the server has the frames of chains with a cost. One that has not loads them like any others.
-func (s *clientSession) schedules() bool { return s.x != nil && s.x.hi.Features&FeatureCompute != 0 }
+func (s *clientSession) schedules() bool {
+	return s.x != nil && s.x.hi.Features&frames.FeatureCompute != 0
+}
 
 // Reprioritise implements skep.Session.
 func (s *clientSession) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
 	if err := s.checkChain("reprioritise", chain); err != nil {
 		return err
 	}
-	return s.ask(ctx, TypeReprioritise, &reprioritiseRequest{s.id, chain, priority, leftUntil(deadline)}, nil)
+	return s.ask(ctx, frames.TypeReprioritise, &frames.ReprioritiseRequest{Session: s.id, Chain: chain,
+		Priority: priority, Deadline: leftUntil(deadline)}, nil)
 }
 
 // Computed implements skep.Session. A server that learns nothing from it is not told.
@@ -43,7 +47,8 @@ func (s *clientSession) Computed(ctx context.Context, chain int, done skep.Range
 	if err := s.checkCosted("computed", chain); err != nil || !s.schedules() {
 		return err
 	}
-	return s.ask(ctx, TypeComputed, &computedRequest{claimRequest{s.id, chain, done}, took, other}, nil)
+	return s.ask(ctx, frames.TypeComputed, &frames.ComputedRequest{ClaimRequest: frames.ClaimRequest{Session: s.id,
+		Chain: chain, Range: done}, Took: took, Other: other}, nil)
 }
 
 // checkCosted is checkChain of a call about a chain that says what computing costs.

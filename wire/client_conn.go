@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/reuse"
 )
@@ -23,7 +24,7 @@ type clientConn struct {
 	c    *Client
 	slot int
 	l    *link
-	hi   welcome
+	hi   frames.Welcome
 
 	shown *Credentials
 	taken *reuse.Attach // the server took the shared memory; nil: not with this connection. Guarded by that memory's mu
@@ -45,7 +46,7 @@ type clientConn struct {
 }
 
 type pendingCall struct {
-	t     Type
+	t     frames.Type
 	reply chan reply
 }
 
@@ -131,11 +132,12 @@ func (x *clientConn) greet(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { x.l.c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	m := &hello{Min: Version, Max: Version, Features: features, Client: x.c.id, Name: x.c.opt.Name, Token: x.shown.Token}
+	m := &frames.Hello{Min: frames.Version, Max: frames.Version, Features: frames.Features, Client: x.c.id,
+		Name: x.c.opt.Name, Token: x.shown.Token}
 	if x.c.opt.CRC {
-		m.Features &^= FeatureXXH3
+		m.Features &^= frames.FeatureXXH3
 	}
-	b, err := appendFrame(nil, Header{Type: TypeHello}, m)
+	b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeHello}, m)
 	if err != nil {
 		return err
 	}
@@ -150,32 +152,33 @@ func (x *clientConn) greet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if h.Body > maxHello*4 || h.Payload != 0 {
-		return broken("welcome length", h.Body, maxHello*4)
+	if h.Body > frames.MaxHello*4 || h.Payload != 0 {
+		return frames.Broken("welcome length", h.Body, frames.MaxHello*4)
 	}
 	body := make([]byte, h.Body)
 	if err := x.l.bodyWithin(ctx, &h, body); err != nil {
 		return err
 	}
 	switch h.Type {
-	case TypeError:
-		var e errorBody
-		if err := decode(h.Type, body, &e); err != nil {
+	case frames.TypeError:
+		var e frames.ErrorBody
+		if err := frames.Decode(h.Type, body, &e); err != nil {
 			return err
 		}
-		return e.err()
-	case TypeHello | answer:
-		if err := decode(h.Type, body, &x.hi); err != nil {
+		return e.Err()
+	case frames.TypeHello | frames.Answer:
+		if err := frames.Decode(h.Type, body, &x.hi); err != nil {
 			return err
 		}
-		if x.hi.MaxBody < maxHello || x.hi.MaxPayload < pageSize {
-			return broken("limits of the welcome", fmt.Sprint(x.hi.MaxBody, " ", x.hi.MaxPayload), fmt.Sprintf("at least %d and %d", maxHello, pageSize))
+		if x.hi.MaxBody < frames.MaxHello || x.hi.MaxPayload < pageSize {
+			return frames.Broken("limits of the welcome", fmt.Sprint(x.hi.MaxBody, " ", x.hi.MaxPayload),
+				fmt.Sprintf("at least %d and %d", frames.MaxHello, pageSize))
 		}
 		return nil
-	case TypeGoodbye: // it was accepted just before the server began to stop
+	case frames.TypeGoodbye: // it was accepted just before the server began to stop
 		return errDraining
 	}
-	return broken("answer to the hello", h.Type, "a welcome")
+	return frames.Broken("answer to the hello", h.Type, "a welcome")
 }
 
 func (x *clientConn) alive() bool {
@@ -236,7 +239,7 @@ func (x *clientConn) end(err error) {
 func (x *clientConn) goodbye() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaving)
 	defer cancel()
-	if b, err := appendFrame(nil, Header{Type: TypeGoodbye}, &goodbye{}); err == nil {
+	if b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{}); err == nil {
 		_ = x.l.send(ctx, b, nil)
 		x.rouse() // the server closes
 	}
@@ -261,20 +264,22 @@ func (x *clientConn) checkLife(silence time.Duration) {
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)
 			defer cancel()
-			_, _ = x.call(ctx, TypePing, nil, nil, nil)
+			_, _ = x.call(ctx, frames.TypePing, nil, nil, nil)
 		}()
 	}
 }
 
-var frames = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+var frameBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // call sends a call and waits for its answer. sent says that the server may have seen it.
-func (x *clientConn) call(ctx context.Context, t Type, m message, payload net.Buffers, out message) (sent bool, err error) {
+func (x *clientConn) call(ctx context.Context, t frames.Type, m frames.Message, payload net.Buffers,
+	out frames.Message) (sent bool, err error) {
 	return x.carry(ctx, spec{t: t}, m, payload, out)
 }
 
 // carry is call as a spec says.
-func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.Buffers, out message) (sent bool, err error) {
+func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payload net.Buffers,
+	out frames.Message) (sent bool, err error) {
 	t := s.t
 	if x.hi.Features&s.needs != s.needs {
 		return false, &skep.Error{Op: s.op, Kind: skep.Unsupported, Field: "server", Value: x.hi.Name, Limit: "one that knows the frame"}
@@ -284,7 +289,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 	if err != nil {
 		return false, err
 	}
-	if err := x.post(ctx, Header{Type: t, Call: id, Deadline: deadlineOf(ctx)}, m, payload); err != nil {
+	if err := x.post(ctx, frames.Header{Type: t, Call: id, Deadline: deadlineOf(ctx)}, m, payload); err != nil {
 		x.delist(id)
 		var u *unsent
 		if errors.As(err, &u) {
@@ -295,7 +300,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 		}
 		return skep.KindOf(err) != skep.Invalid, err
 	}
-	if t.reads() {
+	if readsOnly(t) {
 		x.readOwn(ctx, p)
 	}
 	var r reply
@@ -323,7 +328,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m message, payload net.B
 		}
 		return true, r.err
 	}
-	return true, decode(t|answer, r.body, out)
+	return true, frames.Decode(t|frames.Answer, r.body, out)
 }
 
 // enlist gives a call its number.
@@ -345,32 +350,32 @@ func (x *clientConn) delist(id uint64) {
 }
 
 // post writes a frame, for whose answer the reader reads unless its caller does.
-func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.Buffers) error {
+func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message, payload net.Buffers) error {
 	for _, p := range payload {
 		h.Payload += uint32(len(p))
 	}
 	if err := x.meant(ctx, h.Type); err != nil {
 		return err
 	}
-	if x.hi.Features&FeatureEpoch != 0 {
-		if err := h.mark(ctx); err != nil {
+	if x.hi.Features&frames.FeatureEpoch != 0 {
+		if err := mark(ctx, &h); err != nil {
 			return err
 		}
 	}
-	buf := frames.Get().(*[]byte)
-	defer frames.Put(buf)
-	b, err := appendFrame((*buf)[:0], h, m)
+	buf := frameBuffers.Get().(*[]byte)
+	defer frameBuffers.Put(buf)
+	b, err := frames.AppendFrame((*buf)[:0], h, m)
 	if err != nil {
 		return err
 	}
 	if cap(b) <= 1<<20 {
 		*buf = b
 	}
-	if len(b)-HeaderSize > int(x.hi.MaxBody) {
-		return skep.Invalidf(h.Type.String(), "request length in bytes", len(b)-HeaderSize, x.hi.MaxBody)
+	if len(b)-frames.HeaderSize > int(x.hi.MaxBody) {
+		return skep.Invalidf(h.Type.String(), "request length in bytes", len(b)-frames.HeaderSize, x.hi.MaxBody)
 	}
 	err = x.l.send(ctx, b, payload)
-	if !h.Type.reads() {
+	if !readsOnly(h.Type) {
 		x.rouse()
 	}
 	return err
@@ -379,7 +384,7 @@ func (x *clientConn) post(ctx context.Context, h Header, m message, payload net.
 func (x *clientConn) cancelCall(id uint64) {
 	ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Timeout)
 	defer cancel()
-	_ = x.post(ctx, Header{Type: TypeCancel}, &number{id}, nil)
+	_ = x.post(ctx, frames.Header{Type: frames.TypeCancel}, &frames.Number{N: id}, nil)
 }
 
 // deadlineOf is what is left of ctx in milliseconds, rounded up; 0 when it has no end.
@@ -438,7 +443,7 @@ func (x *clientConn) frame() error {
 	}
 	x.heard.Store(nanos())
 	if h.Body > maxReply {
-		return broken("body length", h.Body, maxReply)
+		return frames.Broken("body length", h.Body, maxReply)
 	}
 	body := make([]byte, h.Body)
 	if err := x.l.body(&h, body); err != nil {
@@ -447,46 +452,46 @@ func (x *clientConn) frame() error {
 	x.mu.Lock()
 	ses, str := x.sessions[h.Call], x.streams[h.Call]
 	p := x.pending[h.Call]
-	if p != nil && (h.Type == p.t|answer || h.Type == TypeError) {
+	if p != nil && (h.Type == p.t|frames.Answer || h.Type == frames.TypeError) {
 		delete(x.pending, h.Call)
 	}
 	x.mu.Unlock()
-	x.readers.short = p != nil && p.t.reads()
+	x.readers.short = p != nil && readsOnly(p.t)
 	switch {
-	case h.Type == TypeChunks:
+	case h.Type == frames.TypeChunks:
 		if ses == nil { // it was closed meanwhile
 			return x.l.discard(uint64(h.Payload))
 		}
 		return ses.take(x.l, &h, body)
 	case h.Payload != 0:
-		return broken("payload of "+h.Type.String(), h.Payload, 0)
-	case h.Type == TypeEventBatch:
+		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
+	case h.Type == frames.TypeEventBatch:
 		if str == nil {
 			return nil
 		}
 		return str.take(body)
-	case h.Type == TypeGoodbye:
+	case h.Type == frames.TypeGoodbye:
 		x.leaving.Store(true)
 		return nil
-	case h.Type == TypeError:
-		var e errorBody
-		if err := decode(h.Type, body, &e); err != nil {
+	case h.Type == frames.TypeError:
+		var e frames.ErrorBody
+		if err := frames.Decode(h.Type, body, &e); err != nil {
 			return err
 		}
 		switch {
 		case p != nil:
-			p.reply <- reply{err: e.err()}
+			p.reply <- reply{err: e.Err()}
 		case ses != nil:
-			ses.lost(e.err())
+			ses.lost(e.Err())
 		case str != nil:
-			str.lost(e.err())
+			str.lost(e.Err())
 		}
 		return nil
-	case p != nil && h.Type == p.t|answer:
+	case p != nil && h.Type == p.t|frames.Answer:
 		p.reply <- reply{body: body}
 		return nil
-	case h.Type&answer != 0:
+	case h.Type&frames.Answer != 0:
 		return nil // the call was given up
 	}
-	return broken("frame", h.Type, "an answer")
+	return frames.Broken("frame", h.Type, "an answer")
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // clientStream is a stream of events from a server.
@@ -43,7 +44,7 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 	if err != nil {
 		return nil, c.verdict(ctx, within, spec{op: op}, err)
 	}
-	p := &pendingCall{t: TypeEvents, reply: make(chan reply, 1)}
+	p := &pendingCall{t: frames.TypeEvents, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	if err != nil {
 		return nil, err
@@ -53,13 +54,14 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 	case !snapshot:
 		st.told = make(chan struct{})
 		close(st.told)
-	case x.hi.Features&FeatureTold != 0:
+	case x.hi.Features&frames.FeatureTold != 0:
 		st.told = make(chan struct{})
 	}
 	x.mu.Lock()
 	x.streams[id] = st
 	x.mu.Unlock()
-	err = x.post(within, Header{Type: TypeEvents, Call: id}, &eventsRequest{from, snapshot, streamCredit}, nil)
+	err = x.post(within, frames.Header{Type: frames.TypeEvents, Call: id},
+		&frames.EventsRequest{Cursor: from, Snapshot: snapshot, Credit: streamCredit}, nil)
 	if err == nil {
 		select {
 		case r := <-p.reply:
@@ -69,7 +71,7 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 			go func() { // it may have begun
 				ctx, cancel := context.WithTimeout(c.ctx, c.opt.Timeout)
 				defer cancel()
-				_, _ = x.call(ctx, TypeEnd, &number{id}, nil, nil)
+				_, _ = x.call(ctx, frames.TypeEnd, &frames.Number{N: id}, nil, nil)
 			}()
 		}
 	}
@@ -100,8 +102,8 @@ func (st *clientStream) signal() {
 
 // take is called by the connection's reader. An error ends the connection.
 func (st *clientStream) take(body []byte) error {
-	var m eventBatch
-	if err := decode(TypeEventBatch, body, &m); err != nil {
+	var m frames.EventBatch
+	if err := frames.Decode(frames.TypeEventBatch, body, &m); err != nil {
 		return err
 	}
 	st.mu.Lock()
@@ -116,7 +118,7 @@ func (st *clientStream) take(body []byte) error {
 	st.mu.Unlock()
 	st.signal()
 	if over {
-		return broken("events", "more than the credit", streamCredit)
+		return frames.Broken("events", "more than the credit", streamCredit)
 	}
 	return nil
 }
@@ -171,7 +173,8 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 			st.signal()
 			if give > 0 {
 				within, cancel := context.WithTimeout(context.Background(), st.c.opt.Timeout)
-				_ = st.x.post(within, Header{Type: TypeCredit}, &credit{st.id, give}, nil)
+				_ = st.x.post(within, frames.Header{Type: frames.TypeCredit},
+					&frames.Credit{Session: st.id, Amount: give}, nil)
 				cancel()
 			}
 			return n, nil
@@ -210,7 +213,7 @@ func (st *clientStream) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(st.c.ctx, st.c.opt.Timeout)
 	defer cancel()
-	_, _ = st.x.call(ctx, TypeEnd, &number{st.id}, nil, nil)
+	_, _ = st.x.call(ctx, frames.TypeEnd, &frames.Number{N: st.id}, nil, nil)
 	st.forget()
 	return nil
 }

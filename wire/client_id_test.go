@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Clients choose what they are called. One of another tenant under the same name says goodbye for itself only: the
@@ -20,17 +21,19 @@ func TestAGoodbyeIsOfOnesOwnTenant(t *testing.T) {
 		ch := chainOf(t, r.st, "a", 4)
 		a := rawDial(t, r.addr)
 		a.hello(t, tokenA)
-		a.send(t, Header{Type: TypeLookup, Call: 1}, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: time.Minute}}, "")
+		a.send(t, frames.Header{Type: frames.TypeLookup, Call: 1},
+			&frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys,
+				Lease: time.Minute}}, "")
 		h, _, err := a.next()
 		require.NoError(t, err)
-		require.Equal(t, TypeLookup|answer, h.Type)
+		require.Equal(t, frames.TypeLookup|frames.Answer, h.Type)
 		require.Equal(t, 1, r.Stats().Leases)
 		a.Close()
 		storetest.Eventually(t, "who has the lease is cut off", gone)
 
 		again := rawDial(t, r.addr)
 		again.hello(t, token)
-		again.send(t, Header{Type: TypeGoodbye}, &goodbye{}, "")
+		again.send(t, frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{}, "")
 		storetest.Eventually(t, "a client of the same name leaves", gone)
 		r.stop()
 		require.Equal(t, leases, r.Stats().Leases, token)

@@ -7,22 +7,23 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // What follows runs on the connection's reader: chunks land.
 
 // take is called by the connection's reader with a frame of chunks. An error ends the
 // connection.
-func (s *clientSession) take(l *link, h *Header, body []byte) error {
-	var m chunks
-	if err := decode(h.Type, body, &m); err != nil {
+func (s *clientSession) take(l *link, h *frames.Header, body []byte) error {
+	var m frames.Chunks
+	if err := frames.Decode(h.Type, body, &m); err != nil {
 		return err
 	}
 	left := uint64(h.Payload)
 	for i := range m.List {
 		p := &m.List[i]
 		if p.Len > left {
-			return broken("payload of a piece", p.Len, left)
+			return frames.Broken("payload of a piece", p.Len, left)
 		}
 		left -= p.Len
 		if err := s.piece(l, p); err != nil {
@@ -30,9 +31,9 @@ func (s *clientSession) take(l *link, h *Header, body []byte) error {
 		}
 	}
 	if left != 0 {
-		return broken("payload left over", left, 0)
+		return frames.Broken("payload left over", left, 0)
 	}
-	if h.Flags&FlagLast != 0 {
+	if h.Flags&frames.FlagLast != 0 {
 		s.finish(io.EOF)
 	}
 	s.signal()
@@ -68,39 +69,40 @@ func (s *clientSession) lost(why error) {
 }
 
 // piece takes one piece of a frame, and its bytes off the connection.
-func (s *clientSession) piece(l *link, p *piece) error {
+func (s *clientSession) piece(l *link, p *frames.Piece) error {
 	if int(p.Chain) >= len(s.chains) {
-		return broken("chain of a chunk", p.Chain, len(s.chains))
+		return frames.Broken("chain of a chunk", p.Chain, len(s.chains))
 	}
 	chain := int(p.Chain)
 	t := s.chains[chain]
 	item, ok := s.itemOf(chain, int(p.Block), skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])})
 	if !ok {
-		return broken("chunk", fmt.Sprint(p.Block, p.Layers), "one that was asked for")
+		return frames.Broken("chunk", fmt.Sprint(p.Block, p.Layers), "one that was asked for")
 	}
 	a := &s.now
 	if a.open && (a.chain != chain || a.item != item) {
-		return broken("chunk", item, "the rest of the one before")
+		return frames.Broken("chunk", item, "the rest of the one before")
 	}
 	switch p.What {
-	case pieceMiss:
+	case frames.PieceMiss:
 		s.dropArriving()
-		return s.answer(chain, item, skep.Chunk{Err: p.Err.err()})
-	case pieceLanded:
-		return broken("chunk", "in shared memory", "in the payload")
+		return s.answer(chain, item, skep.Chunk{Err: p.Err.Err()})
+	case frames.PieceLanded:
+		return frames.Broken("chunk", "in shared memory", "in the payload")
 	}
 	if p.Offset > p.Bytes || p.Len > p.Bytes-p.Offset || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
-		return broken("piece", fmt.Sprintf("%d bytes at %d", p.Len, p.Offset), p.Bytes)
+		return frames.Broken("piece", fmt.Sprintf("%d bytes at %d", p.Len, p.Offset), p.Bytes)
 	}
 	if !a.open {
 		if p.Offset != 0 {
-			return broken("first piece's offset", p.Offset, 0)
+			return frames.Broken("first piece's offset", p.Offset, 0)
 		}
 		if err := s.begin(chain, item, p); err != nil {
 			return err
 		}
 	} else if a.off != int64(p.Offset) || a.bytes != p.Bytes {
-		return broken("piece", fmt.Sprintf("at %d of %d", p.Offset, p.Bytes), fmt.Sprintf("at %d of %d", a.off, a.bytes))
+		return frames.Broken("piece", fmt.Sprintf("at %d of %d", p.Offset, p.Bytes),
+			fmt.Sprintf("at %d of %d", a.off, a.bytes))
 	}
 	if err := s.bytes(l, t, p); err != nil {
 		return err
@@ -121,7 +123,7 @@ func (s *clientSession) owe(n int64) {
 }
 
 // begin makes ready for a chunk's first byte.
-func (s *clientSession) begin(chain, item int, p *piece) error {
+func (s *clientSession) begin(chain, item int, p *frames.Piece) error {
 	t := s.chains[chain]
 	spans, err := spansOf(t, skep.Range{From: int(p.Layers[0]), To: int(p.Layers[1])}, int64(p.Bytes))
 	if err != nil {
@@ -153,7 +155,7 @@ func spansOf(t *layout.ChainPlan, layers skep.Range, bytes int64) ([]layout.Span
 		n += s.Len
 	}
 	if err != nil || n != bytes {
-		return nil, broken("bytes of a chunk", bytes, n)
+		return nil, frames.Broken("bytes of a chunk", bytes, n)
 	}
 	return spans, nil
 }
@@ -167,7 +169,7 @@ func m(t *layout.ChainPlan) any {
 }
 
 // bytes reads a piece's bytes to where they belong and compares them with its checksums.
-func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *piece) error {
+func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *frames.Piece) error {
 	a := &s.now
 	if a.drop {
 		return l.discard(p.Len)
@@ -194,7 +196,7 @@ func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *piece) error {
 		a.failed = err
 	}
 	for i := range p.Sums {
-		if c := &p.Sums[i]; s.sums && c.Kind == sumXXH3 && c.Len > 0 {
+		if c := &p.Sums[i]; s.sums && c.Kind == frames.SumXXH3 && c.Len > 0 {
 			a.sums = append(a.sums, skep.Sum{Len: int64(c.Len), Seed: c.Seed, Sum: c.Check})
 		}
 	}
@@ -202,7 +204,7 @@ func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *piece) error {
 }
 
 // complete answers the chunk whose last bytes, so many, are here.
-func (s *clientSession) complete(t *layout.ChainPlan, p *piece, last int64) error {
+func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int64) error {
 	a := s.now
 	s.now = arriving{}
 	out := skep.Chunk{Bytes: int64(p.Bytes), Tier: p.Tier}

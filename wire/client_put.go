@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Put implements skep.Putter. A request larger than a frame is sent in several, each of
@@ -248,29 +249,32 @@ func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.Namespa
 
 // putRun sends one frame. n may be nil when the run is the whole request.
 func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n *skep.NamespaceInfo) ([]skep.PutResult, error) {
-	m := &putRequest{Scope: r.Scope, Parent: r.Parent, Depth: r.Depth, Ack: r.Ack, Blocks: make([]putBlock, 0, x.Len())}
+	m := &frames.PutRequest{Scope: r.Scope, Parent: r.Parent, Depth: r.Depth, Ack: r.Ack,
+		Blocks: make([]frames.PutBlock, 0, x.Len())}
 	if n != nil {
 		m.Parent, m.Depth = follow(&n.NamespaceSpec, r, x.From)
 	}
 	var payload net.Buffers
 	shared := c.sharedFor(ctx, r.Blocks[x.From:x.To])
 	for _, b := range r.Blocks[x.From:x.To] {
-		out := putBlock{Key: b.Key, Valid: b.ValidTokens, Replaces: b.Replaces, Name: b.Name, Parts: make([]putPart, len(b.Parts))}
+		out := frames.PutBlock{Key: b.Key, Valid: b.ValidTokens, Replaces: b.Replaces, Name: b.Name,
+			Parts: make([]frames.PutPart, len(b.Parts))}
 		for j, p := range b.Parts {
 			if shared {
 				off, _ := c.shared.place(p.Bytes)
-				out.Parts[j] = putPart{Name: p.Name, Size: uint64(len(p.Bytes)), Shared: true, Offset: off}
+				out.Parts[j] = frames.PutPart{Name: p.Name, Size: uint64(len(p.Bytes)), Shared: true, Offset: off}
 				continue
 			}
-			out.Parts[j] = putPart{Name: p.Name, Size: uint64(len(p.Bytes)), Sum: c.sumKind(), Check: sumOver(c.sumKind(), p.Bytes)}
+			out.Parts[j] = frames.PutPart{Name: p.Name, Size: uint64(len(p.Bytes)), Sum: c.sumKind(),
+				Check: sumOver(c.sumKind(), p.Bytes)}
 			if len(p.Bytes) > 0 {
 				payload = append(payload, p.Bytes)
 			}
 		}
 		m.Blocks = append(m.Blocks, out)
 	}
-	var res putResults
-	call := spec{t: TypePut, op: "put", long: true, first: shared}
+	var res frames.PutResults
+	call := spec{t: frames.TypePut, op: "put", long: true, first: shared}
 	if shared {
 		call.held = func(by *clientConn) { c.shared.taint(by, bytesOf(r.Blocks[x.From:x.To])) }
 	}
@@ -281,7 +285,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	case err != nil:
 		return nil, err
 	case len(res.List) != x.Len():
-		return nil, broken("results of a put", len(res.List), x.Len())
+		return nil, frames.Broken("results of a put", len(res.List), x.Len())
 	}
 	return res.List, nil
 }
@@ -298,14 +302,14 @@ func (c *Client) sharedFor(ctx context.Context, blocks []skep.Block) bool {
 
 func (c *Client) sumKind() uint8 {
 	if c.opt.CRC {
-		return sumCRC32
+		return frames.SumCRC32
 	}
-	return sumXXH3
+	return frames.SumXXH3
 }
 
 // Flush implements skep.Putter.
 func (c *Client) Flush(ctx context.Context) error {
-	return c.do(ctx, spec{t: TypeFlush, op: "flush", again: true, long: true}, nil, nil, nil)
+	return c.do(ctx, spec{t: frames.TypeFlush, op: "flush", again: true, long: true}, nil, nil, nil)
 }
 
 // blockWriter is a block open on a server. It ends with the connection it was begun on.
@@ -332,8 +336,8 @@ func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 		return nil, err
 	}
 	w := &blockWriter{c: c, x: x}
-	var m number
-	if err := w.do(ctx, TypeBegin, &beginRequest{*r}, nil, &m); err != nil {
+	var m frames.Number
+	if err := w.do(ctx, frames.TypeBegin, &frames.BeginRequest{BeginRequest: *r}, nil, &m); err != nil {
 		return nil, err
 	}
 	w.id = m.N
@@ -341,7 +345,8 @@ func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 }
 
 // do carries out a call on the writer's own connection.
-func (w *blockWriter) do(ctx context.Context, t Type, m message, payload net.Buffers, out message) error {
+func (w *blockWriter) do(ctx context.Context, t frames.Type, m frames.Message, payload net.Buffers,
+	out frames.Message) error {
 	if ctx.Err() != nil {
 		return ended(t.String(), ctx)
 	}
@@ -361,8 +366,9 @@ func (w *blockWriter) do(ctx context.Context, t Type, m message, payload net.Buf
 func (w *blockWriter) Write(ctx context.Context, part string, offset int64, p []byte) error {
 	for first := true; first || len(p) > 0; first = false {
 		n := min(len(p), int(w.x.hi.MaxPayload))
-		m := &writeRequest{Writer: w.id, Part: part, Offset: offset, Sum: w.c.sumKind(), Check: sumOver(w.c.sumKind(), p[:n])}
-		if err := w.do(ctx, TypeWrite, m, net.Buffers{p[:n]}, nil); err != nil {
+		m := &frames.WriteRequest{Writer: w.id, Part: part, Offset: offset, Sum: w.c.sumKind(),
+			Check: sumOver(w.c.sumKind(), p[:n])}
+		if err := w.do(ctx, frames.TypeWrite, m, net.Buffers{p[:n]}, nil); err != nil {
 			return err
 		}
 		p, offset = p[n:], offset+int64(n)
@@ -372,19 +378,19 @@ func (w *blockWriter) Write(ctx context.Context, part string, offset int64, p []
 
 // Commit implements skep.BlockWriter.
 func (w *blockWriter) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
-	var m putResults
-	if err := w.do(ctx, TypeCommit, &commitRequest{w.id, ack}, nil, &m); err != nil {
+	var m frames.PutResults
+	if err := w.do(ctx, frames.TypeCommit, &frames.CommitRequest{Writer: w.id, Ack: ack}, nil, &m); err != nil {
 		return skep.PutResult{}, err
 	}
 	if len(m.List) != 1 {
-		return skep.PutResult{}, broken("results of a commit", len(m.List), 1)
+		return skep.PutResult{}, frames.Broken("results of a commit", len(m.List), 1)
 	}
 	return m.List[0], nil
 }
 
 // Abort implements skep.BlockWriter. A server that is gone has aborted it.
 func (w *blockWriter) Abort(ctx context.Context) error {
-	err := w.do(ctx, TypeAbort, &number{w.id}, nil, nil)
+	err := w.do(ctx, frames.TypeAbort, &frames.Number{N: w.id}, nil, nil)
 	if k := skep.KindOf(err); err != nil && ctx.Err() == nil && (k == skep.Unavailable || k == skep.Closed) {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Who reads a connection.
@@ -38,9 +40,9 @@ func (r *readers) init() {
 	r.turn <- struct{}{}
 }
 
-// reads says which calls are answered at once.
-func (t Type) reads() bool {
-	return t == TypeLookup || t == TypeLookupRuns || t == TypeRenew || t == TypeRelease || t == TypeWant
+// readsOnly says which calls are answered at once.
+func readsOnly(t frames.Type) bool {
+	return t == frames.TypeLookup || t == frames.TypeLookupRuns || t == frames.TypeRenew || t == frames.TypeRelease || t == frames.TypeWant
 }
 
 // quietLocked says that nothing is under way. REQUIRES: x.mu.

@@ -12,10 +12,11 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // scripted is a server of one connection that answers each frame as the test says.
-func scripted(t *testing.T, answers func(c *rawConn, h Header, body []byte)) Options {
+func scripted(t *testing.T, answers func(c *rawConn, h frames.Header, body []byte)) Options {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var wait sync.WaitGroup
@@ -33,8 +34,10 @@ func scripted(t *testing.T, answers func(c *rawConn, h Header, body []byte)) Opt
 					if err != nil {
 						return
 					}
-					if h.Type == TypeHello {
-						c.send(t, Header{Type: TypeHello | answer}, &welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 1 << 20, MaxCalls: 64, MaxWindow: 1 << 20}, "")
+					if h.Type == frames.TypeHello {
+						c.send(t, frames.Header{Type: frames.TypeHello | frames.Answer},
+							&frames.Welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 1 << 20,
+								MaxCalls: 64, MaxWindow: 1 << 20}, "")
 						continue
 					}
 					answers(c, h, body)
@@ -106,18 +109,19 @@ func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
 	held := false
 	ctx, cancel := context.WithCancel(t.Context())
 	var late []byte
-	o := scripted(t, func(c *rawConn, h Header, _ []byte) {
-		if h.Type != TypeLookup {
+	o := scripted(t, func(c *rawConn, h frames.Header, _ []byte) {
+		if h.Type != frames.TypeLookup {
 			return // the cancel
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		b, err := appendFrame(nil, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: 1, Pays: true})
+		b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeLookup | frames.Answer, Call: h.Call},
+			&frames.LookupResult{Blocks: 1, Pays: true})
 		assert.NoError(t, err)
 		if held {
 			held = false
-			_, _ = c.Write(b[:HeaderSize+3])
-			late = b[HeaderSize+3:]
+			_, _ = c.Write(b[:frames.HeaderSize+3])
+			late = b[frames.HeaderSize+3:]
 			cancel()
 			return
 		}
@@ -147,17 +151,19 @@ func TestALongAnswerIsTheReaders(t *testing.T) {
 	t.Parallel()
 	const blocks = 2 * readBuffer
 	long := false
-	o := scripted(t, func(c *rawConn, h Header, _ []byte) {
-		if h.Type != TypeLookup {
+	o := scripted(t, func(c *rawConn, h frames.Header, _ []byte) {
+		if h.Type != frames.TypeLookup {
 			return
 		}
 		if !long {
-			c.send(t, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: 1, Tiers: []byte{1}}, "")
+			c.send(t, frames.Header{Type: frames.TypeLookup | frames.Answer, Call: h.Call},
+				&frames.LookupResult{Blocks: 1, Tiers: []byte{1}}, "")
 			return
 		}
 		// Of a session that has ended: read and dropped.
-		c.send(t, Header{Type: TypeChunks, Call: 1}, &chunks{}, string(make([]byte, 3*readBuffer)))
-		c.send(t, Header{Type: TypeLookup | answer, Call: h.Call}, &lookupResult{Blocks: blocks, Tiers: make([]byte, blocks)}, "")
+		c.send(t, frames.Header{Type: frames.TypeChunks, Call: 1}, &frames.Chunks{}, string(make([]byte, 3*readBuffer)))
+		c.send(t, frames.Header{Type: frames.TypeLookup | frames.Answer, Call: h.Call},
+			&frames.LookupResult{Blocks: blocks, Tiers: make([]byte, blocks)}, "")
 	})
 	c, err := Dial(t.Context(), o)
 	require.NoError(t, err)

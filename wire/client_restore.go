@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 const opRestore = "restore"
@@ -126,7 +127,7 @@ func (s *clientSession) endBehind() {
 	go func() {
 		ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
 		defer cancel()
-		_, err := x.call(ctx, TypeEnd, &number{id}, nil, nil)
+		_, err := x.call(ctx, frames.TypeEnd, &frames.Number{N: id}, nil, nil)
 		x.mu.Lock()
 		delete(x.sessions, id)
 		x.mu.Unlock()
@@ -142,10 +143,10 @@ func (s *clientSession) endBehind() {
 // start sends the request, again where the server did nothing.
 func (s *clientSession) start(ctx context.Context) error {
 	c := s.c
-	sp := spec{t: TypeRestore, op: opRestore, again: true}
+	sp := spec{t: frames.TypeRestore, op: opRestore, again: true}
 	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
 	defer cancel()
-	m := &costedRestoreRequest{restoreRequest: restoreRequest{Window: uint64(s.window)}}
+	m := &frames.CostedRestoreRequest{RestoreRequest: frames.RestoreRequest{Window: uint64(s.window)}}
 	for try := 0; ; try++ {
 		x, err := c.pickFor(within, s)
 		sent := false
@@ -178,15 +179,16 @@ func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, er
 }
 
 // fill makes the request as it travels. Deadlines are told as what is left of them.
-func (s *clientSession) fill(m *costedRestoreRequest, x *clientConn) {
+func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
 	m.Chains, m.Compute = m.Chains[:0], m.Compute[:0]
 	m.Ring = s.c.shared != nil && s.c.shared.attachedTo(x) && s.c.shared.holds(s.chains)
 	for i, t := range s.chains {
-		if t.Compute != nil && x.hi.Features&FeatureCompute != 0 {
-			m.Compute = append(m.Compute, chainCompute{Chain: uint32(i), Compute: *t.Compute})
+		if t.Compute != nil && x.hi.Features&frames.FeatureCompute != 0 {
+			m.Compute = append(m.Compute, frames.ChainCompute{Chain: uint32(i), Compute: *t.Compute})
 		}
 		heads, _ := t.Heads.Bounds() // not empty: plan has looked
-		rc := restoreChain{Scope: t.Scope, Part: t.Part, Direction: s.offer(t, x.hi.Features), Lease: uint64(t.Lease), Priority: t.Priority,
+		rc := frames.RestoreChain{Scope: t.Scope, Part: t.Part, Direction: s.offer(t, x.hi.Features),
+			Lease: uint64(t.Lease), Priority: t.Priority,
 			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: heads}
 		if t.Blocks.Len() == 0 {
 			rc.Blocks = skep.Range{}
@@ -214,8 +216,9 @@ func leftUntil(t time.Time) time.Duration {
 
 // open starts the session on a connection. It is listed there before the call is sent:
 // chunks may come right behind the answer.
-func (s *clientSession) open(ctx context.Context, x *clientConn, m *costedRestoreRequest) (sent bool, err error) {
-	typ, body := m.frame()
+func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.CostedRestoreRequest) (sent bool,
+	err error) {
+	typ, body := m.Frame()
 	p := &pendingCall{t: typ, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	if err != nil {
@@ -237,7 +240,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *costedRestor
 			s.ring.forget()
 		}
 	}
-	if err := x.post(ctx, Header{Type: typ, Call: id, Deadline: deadlineOf(ctx)}, body, nil); err != nil {
+	if err := x.post(ctx, frames.Header{Type: typ, Call: id, Deadline: deadlineOf(ctx)}, body, nil); err != nil {
 		forget()
 		var u *unsent
 		if errors.As(err, &u) {
@@ -312,7 +315,7 @@ func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 	fresh := s.late || s.answerLocked(chain, item, ch)
 	s.mu.Unlock()
 	if !fresh {
-		return broken("chunk", item, "each delivered once")
+		return frames.Broken("chunk", item, "each delivered once")
 	}
 	return nil
 }
@@ -330,7 +333,8 @@ func (s *clientSession) consumed(n int64) {
 	if give > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), s.c.opt.Timeout)
 		defer cancel()
-		_ = s.x.post(ctx, Header{Type: TypeCredit}, &credit{s.id, uint64(give)}, nil)
+		_ = s.x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: s.id, Amount: uint64(give)},
+			nil)
 	}
 }
 
@@ -375,7 +379,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 func (s *clientSession) released(ctx context.Context, why error) error {
 	err := s.standing(opRestore) // of a try before the one that went well
 	if s.ring != nil && !errors.Is(why, io.EOF) {
-		err = s.release(ctx, opRestore, TypeEnd, &number{s.id})
+		err = s.release(ctx, opRestore, frames.TypeEnd, &frames.Number{N: s.id})
 	}
 	if err != nil {
 		return err
@@ -386,7 +390,7 @@ func (s *clientSession) released(ctx context.Context, why error) error {
 var errSessionClosed = &skep.Error{Op: "restore session", Kind: skep.Closed}
 
 // ask carries out a call about the session on its connection.
-func (s *clientSession) ask(ctx context.Context, t Type, m message, out message) error {
+func (s *clientSession) ask(ctx context.Context, t frames.Type, m frames.Message, out frames.Message) error {
 	s.mu.Lock()
 	closed := s.closed
 	s.mu.Unlock()
@@ -431,7 +435,7 @@ func (s *clientSession) Stop(ctx context.Context, chain int) error {
 	if over {
 		return s.standing(op)
 	}
-	return s.release(ctx, op, TypeStop, &stopRequest{s.id, chain})
+	return s.release(ctx, op, frames.TypeStop, &frames.StopRequest{Session: s.id, Chain: chain})
 }
 
 // Close implements skep.Session.
@@ -455,7 +459,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 	if was && !listed {
 		return s.standing(op)
 	}
-	err := s.release(ctx, op, TypeEnd, &number{s.id})
+	err := s.release(ctx, op, frames.TypeEnd, &frames.Number{N: s.id})
 	if err == nil {
 		s.x.mu.Lock()
 		delete(s.x.sessions, s.id)
@@ -470,7 +474,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 // release carries out a call after which destinations are the caller's again. A
 // connection that broke releases them too, once its reader has ended, unless drives of
 // the server write to them.
-func (s *clientSession) release(ctx context.Context, op string, t Type, m message) error {
+func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m frames.Message) error {
 	for {
 		_, err := s.x.call(ctx, t, m, nil, nil)
 		switch k := skep.KindOf(err); {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // clusterState is the map that a server tells clients of, and its epoch.
@@ -53,7 +54,7 @@ func WithEpoch(ctx context.Context, epoch uint32) context.Context {
 }
 
 // mark puts the epoch of ctx's caller into a header to a node of a cluster.
-func (h *Header) mark(ctx context.Context) error {
+func mark(ctx context.Context, h *frames.Header) error {
 	e, told := ctx.Value(epochKey{}).(uint32)
 	if told && e == 0 {
 		return &unsent{&skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none", Limit: "the cluster's"}}
@@ -63,7 +64,7 @@ func (h *Header) mark(ctx context.Context) error {
 }
 
 // ServerID is one run of a server: another one each time it starts, when its Store may be another one, too.
-type ServerID [16]byte
+type ServerID = [16]byte
 
 // ErrRestarted is in the error of a call that was for another run of the server than the one that is there (WithServer).
 // The call was not sent.
@@ -89,7 +90,7 @@ func (c *Client) ServerID(ctx context.Context) (ServerID, error) {
 }
 
 // meant refuses what is for another run of the server.
-func (x *clientConn) meant(ctx context.Context, t Type) error {
+func (x *clientConn) meant(ctx context.Context, t frames.Type) error {
 	if id, told := ctx.Value(serverKey{}).(ServerID); told && id != x.hi.Server {
 		return &unsent{&skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server", Err: ErrRestarted}}
 	}

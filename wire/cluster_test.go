@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // A node answers who computed with another map, and has done nothing; a server that is no node is not told of epochs.
@@ -83,13 +84,15 @@ func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
 	t.Parallel()
 	for _, o := range []ServerOptions{{}, {ClusterMap: []byte("{}")}} {
 		r := serve(t, "unix", newMemstore(storetest.Config{}), o)
-		for _, h := range []Header{{Type: TypeHello, Epoch: 1}, {Type: TypePing, Call: 1, Epoch: 1}} {
+		for _, h := range []frames.Header{{Type: frames.TypeHello, Epoch: 1},
+			{Type: frames.TypePing, Call: 1, Epoch: 1}} {
 			c, err := net.Dial("unix", r.addr[len("unix:"):])
 			require.NoError(t, err)
-			hi, err := appendFrame(nil, Header{Type: TypeHello, Epoch: h.Epoch * map[bool]uint32{true: 1}[h.Type == TypeHello]}, &hello{Min: 1, Max: 1, Token: operator})
+			hi, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeHello,
+				Epoch: h.Epoch * map[bool]uint32{true: 1}[h.Type == frames.TypeHello]}, &frames.Hello{Min: 1, Max: 1, Token: operator})
 			require.NoError(t, err)
-			if h.Type != TypeHello {
-				b, err := appendFrame(nil, h, nil)
+			if h.Type != frames.TypeHello {
+				b, err := frames.AppendFrame(nil, h, nil)
 				require.NoError(t, err)
 				hi = append(hi, b...)
 			}
@@ -102,12 +105,12 @@ func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
 				k, err = c.Read(b[n:])
 				n += k
 			}
-			if h.Type == TypeHello {
+			if h.Type == frames.TypeHello {
 				require.Zero(t, n, "no welcome")
 			} else {
-				first, err := ParseHeader(b[:n])
+				first, err := frames.ParseHeader(b[:n])
 				require.NoError(t, err)
-				require.Equal(t, n, HeaderSize+int(first.Body), "a welcome and no answer")
+				require.Equal(t, n, frames.HeaderSize+int(first.Body), "a welcome and no answer")
 			}
 			require.NoError(t, c.Close())
 		}

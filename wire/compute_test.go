@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // A server that does not know the frames of two pointers loads such a chain like any other.
@@ -21,7 +22,7 @@ func TestAServerThatKnowsNoCosts(t *testing.T) {
 	ch := chainOf(t, c, "acme", 8)
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
-	x.hi.Features &^= FeatureCompute // as if the Welcome had said so
+	x.hi.Features &^= frames.FeatureCompute // as if the Welcome had said so
 	ch.Direction, ch.Compute = skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Nanosecond}, Background: true}
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
@@ -88,26 +89,28 @@ func TestCostsThatAreRefused(t *testing.T) {
 	ch := chainOf(t, r.dial(t, r.options()), "acme", 2)
 	cost := skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}
 	for name, x := range map[string]struct {
-		costs []chainCompute
+		costs []frames.ChainCompute
 		dir   skep.Direction
 		kind  skep.Kind
 	}{
-		"of no chain":         {[]chainCompute{{Chain: 1, Compute: cost}}, skep.TailFirst, skep.Invalid},
-		"of a chain far away": {[]chainCompute{{Chain: 1 << 31, Compute: cost}}, skep.TailFirst, skep.Invalid},
-		"two of a chain":      {[]chainCompute{{Compute: cost}, {Compute: cost}}, skep.TailFirst, skep.Invalid},
-		"nothing":             {[]chainCompute{{}}, skep.TailFirst, skep.Invalid},
-		"from the head":       {[]chainCompute{{Compute: cost}}, skep.HeadFirst, skep.Invalid},
+		"of no chain":         {[]frames.ChainCompute{{Chain: 1, Compute: cost}}, skep.TailFirst, skep.Invalid},
+		"of a chain far away": {[]frames.ChainCompute{{Chain: 1 << 31, Compute: cost}}, skep.TailFirst, skep.Invalid},
+		"two of a chain":      {[]frames.ChainCompute{{Compute: cost}, {Compute: cost}}, skep.TailFirst, skep.Invalid},
+		"nothing":             {[]frames.ChainCompute{{}}, skep.TailFirst, skep.Invalid},
+		"from the head":       {[]frames.ChainCompute{{Compute: cost}}, skep.HeadFirst, skep.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := rawDial(t, r.addr)
 			c.hello(t, operator)
-			c.send(t, Header{Type: TypeCostedRestore, Call: 1}, &costedRestoreRequest{x.costs,
-				restoreRequest{Window: 1 << 20, Chains: []restoreChain{{Scope: ch.Scope, Direction: x.dir, Keys: ch.Keys}}}}, "")
+			c.send(t, frames.Header{Type: frames.TypeCostedRestore, Call: 1},
+				&frames.CostedRestoreRequest{Compute: x.costs,
+					RestoreRequest: frames.RestoreRequest{Window: 1 << 20,
+						Chains: []frames.RestoreChain{{Scope: ch.Scope, Direction: x.dir, Keys: ch.Keys}}}}, "")
 			h, body, err := c.next()
 			require.NoError(t, err)
-			require.Equal(t, TypeError, h.Type)
-			var e errorBody
-			require.NoError(t, decode(h.Type, body, &e))
+			require.Equal(t, frames.TypeError, h.Type)
+			var e frames.ErrorBody
+			require.NoError(t, frames.Decode(h.Type, body, &e))
 			require.Equal(t, x.kind, e.Kind)
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // lent begins a restore with a window of that many bytes on a socket that the test reads fully.
@@ -16,10 +17,11 @@ func lent(t *testing.T, window uint64, stall time.Duration) (x *rawConn, total, 
 	ch := chainOf(t, r.dial(t, r.options()), "t", blocks)
 	x = rawDial(t, r.addr)
 	x.hello(t, operator)
-	x.send(t, Header{Type: TypeRestore, Call: 1}, &restoreRequest{Window: window, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
+	x.send(t, frames.Header{Type: frames.TypeRestore, Call: 1}, &frames.RestoreRequest{Window: window,
+		Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
 	h, _, err := x.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeRestore|answer, h.Type)
+	require.Equal(t, frames.TypeRestore|frames.Answer, h.Type)
 	return x, blocks * blockSize, blockSize
 }
 
@@ -27,15 +29,15 @@ func lent(t *testing.T, window uint64, stall time.Duration) (x *rawConn, total, 
 func (c *rawConn) arrived(t *testing.T) (n uint64, last bool) {
 	h, body, err := c.next()
 	require.NoError(t, err)
-	if h.Type != TypeChunks {
+	if h.Type != frames.TypeChunks {
 		return 0, true
 	}
-	var m chunks
-	require.NoError(t, decode(h.Type, body, &m))
+	var m frames.Chunks
+	require.NoError(t, frames.Decode(h.Type, body, &m))
 	for _, p := range m.List {
 		n += p.Len
 	}
-	return n, h.Flags&FlagLast != 0
+	return n, h.Flags&frames.FlagLast != 0
 }
 
 // Who gives no credit gets what the window allows and the piece that passes it, and then the end
@@ -65,7 +67,7 @@ func TestCreditIsCounted(t *testing.T) {
 		got += n
 		require.Less(t, got, granted+block)
 		if got >= granted && got < total {
-			x.send(t, Header{Type: TypeCredit}, &credit{1, 7*block + 1}, "")
+			x.send(t, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 1, Amount: 7*block + 1}, "")
 			granted += 7*block + 1
 		}
 	}

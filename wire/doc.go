@@ -7,7 +7,7 @@
 // A connection is TCP (with TLS or without) or a Unix socket. The client says Hello
 // with its credentials, the server answers Welcome with the limits, and from then on
 // both send frames. A frame is a header with a checksum of its own, a body of fixed
-// fields, and, where bytes travel, a payload (frame.go). Each call has a number; answers
+// fields, and, where bytes travel, a payload (package wire/frames). Each call has a number; answers
 // come in any order.
 //
 //	client                                server

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // The page names every frame with its number, every kind of error with its text, and the
@@ -20,7 +21,7 @@ func TestDocumentedProtocol(t *testing.T) {
 	require.NoError(t, err)
 	page := string(raw)
 	named := strings.NewReplacer(" ", "")
-	for typ, name := range typeText {
+	for typ, name := range frames.TypeText {
 		row := fmt.Sprintf("| `%#02x` | ", uint8(typ))
 		i := strings.Index(page, row)
 		require.Positive(t, i, "%v", typ)
@@ -30,8 +31,8 @@ func TestDocumentedProtocol(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if _, answered := typeText[typ|answer]; !op.silent && !answered {
-			require.Contains(t, line, fmt.Sprintf("`%#02x`", uint8(typ|answer)), "%v", typ)
+		if _, answered := frames.TypeText[typ|frames.Answer]; !op.silent && !answered {
+			require.Contains(t, line, fmt.Sprintf("`%#02x`", uint8(typ|frames.Answer)), "%v", typ)
 		}
 		for _, r := range op.need.Names() {
 			require.Contains(t, line, r, "%v", typ)
@@ -47,7 +48,7 @@ func TestDocumentedProtocol(t *testing.T) {
 		fmt.Sprintf("Welcome's (%d)", l.Calls):                                            "calls",
 		fmt.Sprintf("| %d MiB unless set |", l.Memory>>20):                                "memory",
 		fmt.Sprintf("Welcome's (%d MiB), at least %d MiB", l.Window>>20, leastWindow>>20): "window",
-		fmt.Sprintf("%d KiB, 5 s", maxHello>>10):                                          "hello",
+		fmt.Sprintf("%d KiB, 5 s", frames.MaxHello>>10):                                   "hello",
 		fmt.Sprintf("| %d KiB | the same |", shortBody>>10):                               "short bodies",
 		fmt.Sprintf("what %d KiB/s need", l.Rate>>10):                                     "rate",
 		"16,384 unless set": "connections",

@@ -6,33 +6,19 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // Chains that go either way, by tokens or by layers, as the server's Store decides when the session begins. The client
 // learns which way from the first piece that comes, whole blocks or one layer of a block, or asks
 // (Direction), as who claims must. Until then the chain stands as one that goes by tokens.
 
-// directionRequest asks by which way a chain of a session goes.
-type directionRequest struct {
-	Session uint64
-	Chain   int
-}
-
-func (m *directionRequest) walk(c *coder) {
-	c.u64(&m.Session)
-	c.int(&m.Chain)
-}
-
-type directionResult struct{ Direction skep.Direction }
-
-func (m *directionResult) walk(c *coder) { enum(c, &m.Direction) }
-
 // offer is the direction that a chain is sent with: a server that does not know of either way gets one way.
 // Nothing of the chain has come yet.
 func (s *clientSession) offer(t *layout.ChainPlan, features uint32) skep.Direction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if features&FeatureEither == 0 || features&FeatureCompute == 0 {
+	if features&frames.FeatureEither == 0 || features&frames.FeatureCompute == 0 {
 		_ = t.Resolve(skep.TailFirst) // which has as many chunks
 	}
 	return t.Direction
@@ -79,34 +65,35 @@ func (s *clientSession) Direction(ctx context.Context, chain int) (skep.Directio
 	if d, ok := known(); ok {
 		return d, nil
 	}
-	var out directionResult
-	if err := s.ask(ctx, TypeDirection, &directionRequest{s.id, chain}, &out); err != nil {
+	var out frames.DirectionResult
+	if err := s.ask(ctx, frames.TypeDirection, &frames.DirectionRequest{Session: s.id, Chain: chain},
+		&out); err != nil {
 		if d, ok := known(); ok { // all of it came meanwhile, or will not
 			return d, nil
 		}
 		return 0, err
 	}
 	if out.Direction != skep.TailFirst && out.Direction != skep.LayersDown {
-		return 0, broken("direction", out.Direction, "tail-first or layers-down")
+		return 0, frames.Broken("direction", out.Direction, "tail-first or layers-down")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.goesLocked(chain, out.Direction)
 	if t.Direction != out.Direction {
-		return 0, broken("direction", out.Direction, fmt.Sprint(t.Direction, ", as its chunks came"))
+		return 0, frames.Broken("direction", out.Direction, fmt.Sprint(t.Direction, ", as its chunks came"))
 	}
 	return t.Direction, nil
 }
 
 // directionOf answers a client's.
-func directionOf(ctx context.Context, r *request) (message, error) {
+func directionOf(ctx context.Context, r *request) (frames.Message, error) {
 	const op = "direction"
-	var m directionRequest
+	var m frames.DirectionRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	var out directionResult
+	var out frames.DirectionResult
 	out.Direction, err = s.ses.Direction(ctx, m.Chain)
 	return &out, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // layered is a Store that restores what may go either way by layers.
@@ -132,7 +133,7 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 	ch := deepChain(t, c, 8)
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
-	x.hi.Features &^= FeatureEither // as if the Welcome had said so
+	x.hi.Features &^= frames.FeatureEither // as if the Welcome had said so
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
 	heard := <-st.heard

@@ -18,6 +18,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // hasty are options of a client that waits for nothing long.
@@ -235,8 +236,10 @@ func TestPutOfDamagedBytesIsRefused(t *testing.T) {
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
 	key := skep.KeyOf([]byte("new"))
-	m := &putRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1, Blocks: []putBlock{{Key: key, Parts: []putPart{{Name: "kv", Size: blockSize, Sum: sumXXH3, Check: 1}}}}}
-	_, err = x.call(t.Context(), TypePut, m, net.Buffers{make([]byte, blockSize)}, nil)
+	m := &frames.PutRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+		Blocks: []frames.PutBlock{{Key: key, Parts: []frames.PutPart{{Name: "kv", Size: blockSize, Sum: frames.SumXXH3,
+			Check: 1}}}}}
+	_, err = x.call(t.Context(), frames.TypePut, m, net.Buffers{make([]byte, blockSize)}, nil)
 	require.ErrorIs(t, err, skep.Damaged)
 	st, err := r.st.Stats(t.Context())
 	require.NoError(t, err)
@@ -263,7 +266,8 @@ func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 	for range 8 {
 		x := rawDial(t, r.addr)
 		x.hello(t, operator)
-		x.send(t, Header{Type: TypeRestore, Call: 1}, &restoreRequest{Window: 1 << 40, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
+		x.send(t, frames.Header{Type: frames.TypeRestore, Call: 1}, &frames.RestoreRequest{Window: 1 << 40,
+			Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
 		slow = append(slow, x)
 	}
 	requireHits(t, c, ch)
@@ -284,12 +288,13 @@ func TestSlowLorisIsClosed(t *testing.T) {
 	for name, l := range map[string]Limits{"before": {Hello: 100 * time.Millisecond}, "after": {Hello: time.Minute, Stall: 100 * time.Millisecond}} {
 		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: l})
 		x := rawDial(t, r.addr)
-		typ := TypeHello
+		typ := frames.TypeHello
 		if name == "after" {
 			x.hello(t, operator)
-			typ = TypeLookup
+			typ = frames.TypeLookup
 		}
-		b, err := appendFrame(nil, Header{Type: typ, Call: 1}, &document{make([]byte, 4000)})
+		b, err := frames.AppendFrame(nil, frames.Header{Type: typ, Call: 1},
+			&frames.Document{Bytes: make([]byte, 4000)})
 		require.NoError(t, err)
 		closed := make(chan struct{})
 		go func() {
@@ -325,7 +330,8 @@ func TestOverloadIsRefused(t *testing.T) {
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
 	for {
-		_, err = x.call(t.Context(), TypeRestore, &restoreRequest{Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, nil, nil)
+		_, err = x.call(t.Context(), frames.TypeRestore,
+			&frames.RestoreRequest{Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, nil, nil)
 		if err != nil {
 			break
 		}
@@ -368,7 +374,7 @@ func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 func TestFramesThatAreNotTheProtocol(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Keys: 10}})
-	ask := func(t *testing.T, b []byte) (Header, error) {
+	ask := func(t *testing.T, b []byte) (frames.Header, error) {
 		x := rawDial(t, r.addr)
 		x.hello(t, operator)
 		_, err := x.Write(b)
@@ -377,39 +383,41 @@ func TestFramesThatAreNotTheProtocol(t *testing.T) {
 		if err != nil {
 			return h, err
 		}
-		if h.Type == TypeError {
+		if h.Type == frames.TypeError {
 			return h, errorIn(t, body)
 		}
 		return h, nil
 	}
-	frame := func(h Header, m message) []byte {
-		b, err := appendFrame(nil, h, m)
+	frame := func(h frames.Header, m frames.Message) []byte {
+		b, err := frames.AppendFrame(nil, h, m)
 		require.NoError(t, err)
 		return b
 	}
-	ping := frame(Header{Type: TypePing, Call: 1}, nil)
+	ping := frame(frames.Header{Type: frames.TypePing, Call: 1}, nil)
 	for i := range ping {
 		bad := append([]byte(nil), ping...)
 		bad[i] ^= 1
 		_, err := ask(t, bad)
 		require.Error(t, err, "byte %d", i)
 	}
-	big := Header{Version: Version, Type: TypeLookup, Call: 1, Body: 1<<20 + 1}
+	big := frames.Header{Version: frames.Version, Type: frames.TypeLookup, Call: 1, Body: 1<<20 + 1}
 	_, err := ask(t, big.Append(nil))
 	require.ErrorIs(t, err, skep.Invalid)
-	big = Header{Version: Version, Type: TypePut, Call: 1, Payload: 1<<20 + 1}
+	big = frames.Header{Version: frames.Version, Type: frames.TypePut, Call: 1, Payload: 1<<20 + 1}
 	_, err = ask(t, big.Append(nil))
 	require.ErrorIs(t, err, skep.Invalid)
-	big = Header{Version: Version, Type: TypePing, Call: 1, Payload: 1}
+	big = frames.Header{Version: frames.Version, Type: frames.TypePing, Call: 1, Payload: 1}
 	_, err = ask(t, big.Append(nil))
 	require.ErrorIs(t, err, skep.Invalid)
-	for _, typ := range []Type{TypeSelect, TypeAppend, 0x7e, TypeChunks, TypeHello, TypeError} {
-		_, err = ask(t, frame(Header{Type: typ, Call: 1}, nil))
+	for _, typ := range []frames.Type{frames.TypeSelect, frames.TypeAppend, 0x7e, frames.TypeChunks, frames.TypeHello,
+		frames.TypeError} {
+		_, err = ask(t, frame(frames.Header{Type: typ, Call: 1}, nil))
 		require.ErrorIs(t, err, skep.Unsupported, "%v", typ)
 	}
-	_, err = ask(t, frame(Header{Type: TypeLookup, Call: 1}, &document{[]byte("rubbish")}))
+	_, err = ask(t, frame(frames.Header{Type: frames.TypeLookup, Call: 1}, &frames.Document{Bytes: []byte("rubbish")}))
 	require.ErrorIs(t, err, skep.Invalid)
-	_, err = ask(t, frame(Header{Type: TypeLookup, Call: 1}, &lookupRequest{skep.LookupRequest{Keys: make([]skep.Key, 11)}}))
+	_, err = ask(t, frame(frames.Header{Type: frames.TypeLookup, Call: 1},
+		&frames.LookupRequest{LookupRequest: skep.LookupRequest{Keys: make([]skep.Key, 11)}}))
 	require.ErrorIs(t, err, skep.Invalid)
 	require.Eventually(t, func() bool { return r.Stats().Connections == 0 || r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
 }
@@ -419,10 +427,10 @@ func TestVersionsThatDoNotMeet(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	x := rawDial(t, r.addr)
-	x.send(t, Header{Type: TypeHello}, &hello{Min: 2, Max: 9, Token: operator}, "")
+	x.send(t, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 2, Max: 9, Token: operator}, "")
 	h, body, err := x.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeError, h.Type)
+	require.Equal(t, frames.TypeError, h.Type)
 	require.ErrorIs(t, errorIn(t, body), skep.Version)
 	_, _, err = x.next()
 	require.Error(t, err, "closed")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -67,14 +68,16 @@ func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 		var err error
 		if i%2 == 0 {
 			x.hello(t, operator)
-			frame, err = appendFrame(nil, Header{Type: TypeAttach, Call: 1}, &attachRequest{Size: 1 << 20, Entries: 64})
+			frame, err = frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: 1},
+				&frames.AttachRequest{Size: 1 << 20, Entries: 64})
 		} else {
-			frame, err = appendFrame(nil, Header{Type: TypeHello}, &hello{Min: 1, Max: 1, Token: operator})
+			frame, err = frames.AppendFrame(nil, frames.Header{Type: frames.TypeHello},
+				&frames.Hello{Min: 1, Max: 1, Token: operator})
 		}
 		require.NoError(t, err)
 		a, b := one(), one()
 		// With half the frame, so that the server still has them when they are closed here.
-		if err := sendFiles(x.Conn, frame[:HeaderSize], a, b); err != nil {
+		if err := sendFiles(x.Conn, frame[:frames.HeaderSize], a, b); err != nil {
 			require.ErrorIs(t, err, unix.EPERM, "the system keeps descriptors from who has not said hello")
 			require.Equal(t, 1, i%2)
 			for _, fd := range []int{a, b} {
@@ -85,7 +88,7 @@ func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 		}
 		unix.Close(a)
 		unix.Close(b)
-		_, err = x.Write(frame[HeaderSize:])
+		_, err = x.Write(frame[frames.HeaderSize:])
 		require.NoError(t, err)
 		_, _, err = x.next()
 		require.NoError(t, err)
@@ -119,7 +122,7 @@ func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	require.NoError(t, err)
 	defer unix.Close(event)
-	require.NoError(t, attachRaw(t, bad, &attachRequest{Size: 1 << 20, Entries: 64}, mem.Fd(), event))
+	require.NoError(t, attachRaw(t, bad, &frames.AttachRequest{Size: 1 << 20, Entries: 64}, mem.Fd(), event))
 	flags, err := unix.FcntlInt(uintptr(event), unix.F_GETFL, 0)
 	require.NoError(t, err)
 	require.Zero(t, flags&unix.O_NONBLOCK, "it is the client's: the server leaves it as it is")
@@ -127,8 +130,10 @@ func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
 	require.NoError(t, err)
 	x := bad.slots[0].conn
 	for range 8 {
-		m := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: toMemory, Memory: area{1 << 19, 1 << 19}, Stride: blockSize}}}
-		_, err := x.call(t.Context(), TypeRestore, m, nil, nil)
+		m := &frames.RestoreRequest{Window: 1 << 20, Ring: true,
+			Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: frames.ToMemory,
+				Memory: frames.Area{Offset: 1 << 19, Len: 1 << 19}, Stride: blockSize}}}
+		_, err := x.call(t.Context(), frames.TypeRestore, m, nil, nil)
 		require.NoError(t, err)
 		requireHits(t, c, ch)
 	}
@@ -152,12 +157,13 @@ func TestDescriptorsThatAreTooManyAreClosed(t *testing.T) {
 	defer unix.Close(null)
 	before := descriptors(t)
 	for i := range uint64(10) {
-		frame, err := appendFrame(nil, Header{Type: TypeAttach, Call: i + 1}, &attachRequest{Size: 1 << 20, Entries: 64})
+		frame, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: i + 1},
+			&frames.AttachRequest{Size: 1 << 20, Entries: 64})
 		require.NoError(t, err)
 		require.NoError(t, sendFiles(x.Conn, frame, slices.Repeat([]int{null}, mostSent)...))
 		h, _, err := x.next()
 		require.NoError(t, err)
-		require.Equal(t, TypeError, h.Type, "/dev/null is no memory")
+		require.Equal(t, frames.TypeError, h.Type, "/dev/null is no memory")
 	}
 	require.Eventually(t, func() bool { return descriptors(t) <= before+maxFiles }, time.Minute, time.Millisecond, "they are closed behind the client's back")
 }

@@ -9,25 +9,26 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // ask sends a call and gives its answer, which must be an error.
-func (c *rawConn) ask(t *testing.T, typ Type, m message, payload string) errorBody {
+func (c *rawConn) ask(t *testing.T, typ frames.Type, m frames.Message, payload string) frames.ErrorBody {
 	t.Helper()
-	c.send(t, Header{Type: typ, Call: 1}, m, payload)
+	c.send(t, frames.Header{Type: typ, Call: 1}, m, payload)
 	h, body, err := c.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeError, h.Type)
-	var e errorBody
-	require.NoError(t, decode(h.Type, body, &e))
+	require.Equal(t, frames.TypeError, h.Type)
+	var e frames.ErrorBody
+	require.NoError(t, frames.Decode(h.Type, body, &e))
 	return e
 }
 
 // littleParts is a put of n empty parts: 28 bytes each on the way, several times that in memory.
-func littleParts(n int) *putRequest {
-	m := &putRequest{Blocks: []putBlock{{Parts: make([]putPart, n)}}}
+func littleParts(n int) *frames.PutRequest {
+	m := &frames.PutRequest{Blocks: []frames.PutBlock{{Parts: make([]frames.PutPart, n)}}}
 	for i := range m.Blocks[0].Parts {
-		m.Blocks[0].Parts[i].Sum = sumCRC32
+		m.Blocks[0].Parts[i].Sum = frames.SumCRC32
 	}
 	return m
 }
@@ -42,30 +43,36 @@ func TestWhatNeverFitsIsInvalid(t *testing.T) {
 	const large = 2 * memory
 	whole := strings.Repeat("x", large)
 	for name, c := range map[string]struct {
-		typ     Type
-		m       message
+		typ     frames.Type
+		m       frames.Message
 		payload string
 		field   string
 	}{
-		"a body":    {TypeLookup, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, memory/skep.KeySize)}}, "", "memory for the body in bytes"},
-		"its lists": {TypePut, littleParts(12_000), "", "memory for the body and its lists in bytes"},
-		"a payload": {TypePut, &putRequest{Scope: ch.Scope, Blocks: []putBlock{{Parts: []putPart{{Name: "kv", Size: large, Sum: sumCRC32}}}}}, whole,
+		"a body": {frames.TypeLookup, &frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope,
+			Keys: make([]skep.Key, memory/skep.KeySize)}}, "", "memory for the body in bytes"},
+		"its lists": {frames.TypePut, littleParts(12_000), "", "memory for the body and its lists in bytes"},
+		"a payload": {frames.TypePut, &frames.PutRequest{Scope: ch.Scope,
+			Blocks: []frames.PutBlock{{Parts: []frames.PutPart{{Name: "kv", Size: large,
+				Sum: frames.SumCRC32}}}}}, whole,
 			"memory for the body, its lists and the payload in bytes"},
-		"a write":  {TypeWrite, &writeRequest{Part: "state", Sum: sumCRC32}, whole, "memory for the payload in bytes"},
-		"a window": {TypeRestore, &restoreRequest{Chains: []restoreChain{{Scope: ch.Scope, Keys: make([]skep.Key, 100)}}}, "", "memory for the body, its lists and a window in bytes"},
+		"a write": {frames.TypeWrite, &frames.WriteRequest{Part: "state", Sum: frames.SumCRC32}, whole,
+			"memory for the payload in bytes"},
+		"a window": {frames.TypeRestore, &frames.RestoreRequest{Chains: []frames.RestoreChain{{Scope: ch.Scope,
+			Keys: make([]skep.Key, 100)}}}, "", "memory for the body, its lists and a window in bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := rawDial(t, r.addr)
 			x.hello(t, operator)
-			if c.typ == TypeWrite { // a block is its connection's
-				x.send(t, Header{Type: TypeBegin, Call: 2}, &beginRequest{skep.BeginRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
-					Key: skep.KeyOf([]byte("y")), Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}, {Name: "state", Size: large}}}}, "")
+			if c.typ == frames.TypeWrite { // a block is its connection's
+				x.send(t, frames.Header{Type: frames.TypeBegin, Call: 2},
+					&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1,
+						Key: skep.KeyOf([]byte("y")), Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}, {Name: "state", Size: large}}}}, "")
 				h, body, err := x.next()
 				require.NoError(t, err)
-				require.Equal(t, TypeBegin|answer, h.Type)
-				var id number
-				require.NoError(t, decode(h.Type, body, &id))
-				c.m.(*writeRequest).Writer = id.N
+				require.Equal(t, frames.TypeBegin|frames.Answer, h.Type)
+				var id frames.Number
+				require.NoError(t, frames.Decode(h.Type, body, &id))
+				c.m.(*frames.WriteRequest).Writer = id.N
 			}
 			e := x.ask(t, c.typ, c.m, c.payload)
 			require.Equal(t, skep.Invalid, e.Kind)
@@ -73,10 +80,10 @@ func TestWhatNeverFitsIsInvalid(t *testing.T) {
 			require.Equal(t, c.field, e.Field)
 			require.NotEmpty(t, e.Value)
 			require.Equal(t, "at most 1048576", e.Limit)
-			x.send(t, Header{Type: TypePing, Call: 3}, nil, "")
+			x.send(t, frames.Header{Type: frames.TypePing, Call: 3}, nil, "")
 			h, _, err := x.next()
 			require.NoError(t, err)
-			require.Equal(t, TypePing|answer, h.Type, "the connection goes on")
+			require.Equal(t, frames.TypePing|frames.Answer, h.Type, "the connection goes on")
 		})
 	}
 	require.Zero(t, r.Stats().Shed)
@@ -93,22 +100,25 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 	x.hello(t, operator)
 	require.True(t, r.memory.Of(nil).Take(memory-600<<10)) // what another's call holds
 	for name, c := range map[string]struct {
-		typ Type
-		m   message
+		typ frames.Type
+		m   frames.Message
 	}{
-		"a body":    {TypeLookup, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}},
-		"its lists": {TypePut, littleParts(6_000)},
-		"a window":  {TypeRestore, &restoreRequest{Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}},
+		"a body": {frames.TypeLookup, &frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope,
+			Keys: make([]skep.Key, 10_000)}}},
+		"its lists": {frames.TypePut, littleParts(6_000)},
+		"a window": {frames.TypeRestore, &frames.RestoreRequest{Chains: []frames.RestoreChain{{Scope: ch.Scope,
+			Keys: ch.Keys}}}},
 	} {
 		e := x.ask(t, c.typ, c.m, "")
 		require.Equal(t, skep.Overloaded, e.Kind, name)
 		require.Positive(t, e.RetryAfter, name)
 	}
 	r.memory.Of(nil).Give(memory - 600<<10)
-	x.send(t, Header{Type: TypeLookup, Call: 2}, &lookupRequest{skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}, "")
+	x.send(t, frames.Header{Type: frames.TypeLookup, Call: 2},
+		&frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}, "")
 	h, _, err := x.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeLookup|answer, h.Type)
+	require.Equal(t, frames.TypeLookup|frames.Answer, h.Type)
 	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
 }
 

@@ -12,43 +12,44 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
 // bodiesOf are the messages a peer may send, by type: what parses them is the same on
 // both sides.
-var bodiesOf = map[Type]func() message{
-	TypeHello: func() message { return &hello{} }, TypeHello | answer: func() message { return &welcome{} },
-	TypeCancel: func() message { return &number{} }, TypeGoodbye: func() message { return &goodbye{} },
-	TypeOpenNamespace: func() message { return &namespaceSpec{} }, TypeOpenNamespace | answer: func() message { return &namespaceInfo{} },
-	TypeNamespaces | answer: func() message { return &namespaceList{} },
-	TypeLookup:              func() message { return &lookupRequest{} }, TypeLookup | answer: func() message { return &lookupResult{} },
-	TypeLookupRuns: func() message { return &runsRequest{} }, TypeLookupRuns | answer: func() message { return &runsResult{} },
-	TypeRenew: func() message { return &lease{} }, TypeWant: func() message { return &wantRequest{} },
-	TypeWant | answer: func() message { return &wantResult{} }, TypePut: func() message { return &putRequest{} },
-	TypePut | answer: func() message { return &putResults{} }, TypeBegin: func() message { return &beginRequest{} },
-	TypeWrite: func() message { return &writeRequest{} }, TypeCommit: func() message { return &commitRequest{} },
-	TypeRestore: func() message { return &restoreRequest{} }, TypeCredit: func() message { return &credit{} },
-	TypeClaim: func() message { return &claimRequest{} }, TypeClaim | answer: func() message { return &claimResult{} },
-	TypeReprioritise: func() message { return &reprioritiseRequest{} }, TypeStop: func() message { return &stopRequest{} },
-	TypeCostedRestore: func() message { return &costedRestoreRequest{} }, TypeClaimWhen: func() message { return &claimWhenRequest{} },
-	TypeComputed: func() message { return &computedRequest{} }, TypeBoard: func() message { return &boardRequest{} },
-	TypeDirection: func() message { return &directionRequest{} }, TypeDirection | answer: func() message { return &directionResult{} },
-	TypeChunks: func() message { return &chunks{} }, TypeHint: func() message { return &hintRequest{} },
-	TypeDelete: func() message { return &deleteRequest{} }, TypePurge: func() message { return &purgeRequest{} },
-	TypeDeleteNamespace: func() message { return &number{} },
-	TypeList:            func() message { return &listRequest{} }, TypeList | answer: func() message { return &listResult{} },
-	TypeStats | answer: func() message { return &document{} }, TypeEvents: func() message { return &eventsRequest{} },
-	TypeEventBatch: func() message { return &eventBatch{} }, TypeAdmin: func() message { return &adminRequest{} },
-	TypeAttachMemory: func() message { return &attachMemoryRequest{} },
-	TypeDetachMemory: func() message { return &number{} },
-	TypeAttach:       func() message { return &attachRequest{} }, TypeError: func() message { return &errorBody{} },
+var bodiesOf = map[frames.Type]func() frames.Message{
+	frames.TypeHello: func() frames.Message { return &frames.Hello{} }, frames.TypeHello | frames.Answer: func() frames.Message { return &frames.Welcome{} },
+	frames.TypeCancel: func() frames.Message { return &frames.Number{} }, frames.TypeGoodbye: func() frames.Message { return &frames.Goodbye{} },
+	frames.TypeOpenNamespace: func() frames.Message { return &frames.NamespaceSpec{} }, frames.TypeOpenNamespace | frames.Answer: func() frames.Message { return &frames.NamespaceInfo{} },
+	frames.TypeNamespaces | frames.Answer: func() frames.Message { return &frames.NamespaceList{} },
+	frames.TypeLookup:                     func() frames.Message { return &frames.LookupRequest{} }, frames.TypeLookup | frames.Answer: func() frames.Message { return &frames.LookupResult{} },
+	frames.TypeLookupRuns: func() frames.Message { return &frames.RunsRequest{} }, frames.TypeLookupRuns | frames.Answer: func() frames.Message { return &frames.RunsResult{} },
+	frames.TypeRenew: func() frames.Message { return &frames.Lease{} }, frames.TypeWant: func() frames.Message { return &frames.WantRequest{} },
+	frames.TypeWant | frames.Answer: func() frames.Message { return &frames.WantResult{} }, frames.TypePut: func() frames.Message { return &frames.PutRequest{} },
+	frames.TypePut | frames.Answer: func() frames.Message { return &frames.PutResults{} }, frames.TypeBegin: func() frames.Message { return &frames.BeginRequest{} },
+	frames.TypeWrite: func() frames.Message { return &frames.WriteRequest{} }, frames.TypeCommit: func() frames.Message { return &frames.CommitRequest{} },
+	frames.TypeRestore: func() frames.Message { return &frames.RestoreRequest{} }, frames.TypeCredit: func() frames.Message { return &frames.Credit{} },
+	frames.TypeClaim: func() frames.Message { return &frames.ClaimRequest{} }, frames.TypeClaim | frames.Answer: func() frames.Message { return &frames.ClaimResult{} },
+	frames.TypeReprioritise: func() frames.Message { return &frames.ReprioritiseRequest{} }, frames.TypeStop: func() frames.Message { return &frames.StopRequest{} },
+	frames.TypeCostedRestore: func() frames.Message { return &frames.CostedRestoreRequest{} }, frames.TypeClaimWhen: func() frames.Message { return &frames.ClaimWhenRequest{} },
+	frames.TypeComputed: func() frames.Message { return &frames.ComputedRequest{} }, frames.TypeBoard: func() frames.Message { return &frames.BoardRequest{} },
+	frames.TypeDirection: func() frames.Message { return &frames.DirectionRequest{} }, frames.TypeDirection | frames.Answer: func() frames.Message { return &frames.DirectionResult{} },
+	frames.TypeChunks: func() frames.Message { return &frames.Chunks{} }, frames.TypeHint: func() frames.Message { return &frames.HintRequest{} },
+	frames.TypeDelete: func() frames.Message { return &frames.DeleteRequest{} }, frames.TypePurge: func() frames.Message { return &frames.PurgeRequest{} },
+	frames.TypeDeleteNamespace: func() frames.Message { return &frames.Number{} },
+	frames.TypeList:            func() frames.Message { return &frames.ListRequest{} }, frames.TypeList | frames.Answer: func() frames.Message { return &frames.ListResult{} },
+	frames.TypeStats | frames.Answer: func() frames.Message { return &frames.Document{} }, frames.TypeEvents: func() frames.Message { return &frames.EventsRequest{} },
+	frames.TypeEventBatch: func() frames.Message { return &frames.EventBatch{} }, frames.TypeAdmin: func() frames.Message { return &frames.AdminRequest{} },
+	frames.TypeAttachMemory: func() frames.Message { return &frames.AttachMemoryRequest{} },
+	frames.TypeDetachMemory: func() frames.Message { return &frames.Number{} },
+	frames.TypeAttach:       func() frames.Message { return &frames.AttachRequest{} }, frames.TypeError: func() frames.Message { return &frames.ErrorBody{} },
 }
 
 // allowance is a purse with a bottom.
 type allowance struct{ left, spent int64 }
 
-func (a *allowance) spend(n int64) error {
+func (a *allowance) Spend(n int64) error {
 	if n > a.left-a.spent {
 		return overloaded("memory", time.Second)
 	}
@@ -73,12 +74,12 @@ func FuzzBody(f *testing.F) {
 		if v.m == nil {
 			continue
 		}
-		b, err := appendFrame(nil, v.h, v.m)
+		b, err := frames.AppendFrame(nil, v.h, v.m)
 		require.NoError(f, err)
-		f.Add(byte(v.h.Type), b[HeaderSize:])
+		f.Add(byte(v.h.Type), b[frames.HeaderSize:])
 	}
 	f.Fuzz(func(t *testing.T, typ byte, body []byte) {
-		make, ok := bodiesOf[Type(typ)]
+		make, ok := bodiesOf[frames.Type(typ)]
 		if !ok {
 			return
 		}
@@ -86,37 +87,43 @@ func FuzzBody(f *testing.F) {
 		m := make()
 		var err error
 		rich := &allowance{left: 1 << 40}
-		if grew := makes(func() { err = decodePaid(Type(typ), body, m, rich) }); grew > 2*rich.spent+slack {
+		if grew := makes(func() {
+			err = frames.DecodePaid(frames.Type(typ), body, m,
+				rich)
+		}); grew > 2*rich.spent+slack {
 			t.Fatalf("%d bytes made of a body of %d, and %d paid for", grew, len(body), rich.spent)
 		}
 		poor := &allowance{left: int64(len(body))}
-		if grew := makes(func() { _ = decodePaid(Type(typ), body, make(), poor) }); grew > 2*poor.left+slack {
+		if grew := makes(func() {
+			_ = frames.DecodePaid(frames.Type(typ), body, make(),
+				poor)
+		}); grew > 2*poor.left+slack {
 			t.Fatalf("%d bytes made of a body of %d, and no more to spend than that", grew, len(body))
 		}
 		if err != nil {
 			return
 		}
-		again, err := appendFrame(nil, Header{Type: Type(typ)}, m)
+		again, err := frames.AppendFrame(nil, frames.Header{Type: frames.Type(typ)}, m)
 		require.NoError(t, err)
-		require.Equal(t, body, again[HeaderSize:])
-		twin := reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)
-		require.NoError(t, decode(Type(typ), body, twin))
+		require.Equal(t, body, again[frames.HeaderSize:])
+		twin := reflect.New(reflect.TypeOf(m).Elem()).Interface().(frames.Message)
+		require.NoError(t, frames.Decode(frames.Type(typ), body, twin))
 	})
 }
 
 // FuzzHeader: a header is refused or written again as it was.
 func FuzzHeader(f *testing.F) {
 	for _, v := range vectors() {
-		b, err := appendFrame(nil, v.h, v.m)
+		b, err := frames.AppendFrame(nil, v.h, v.m)
 		require.NoError(f, err)
-		f.Add(b[:HeaderSize])
+		f.Add(b[:frames.HeaderSize])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := ParseHeader(b)
+		h, err := frames.ParseHeader(b)
 		if err != nil {
 			return
 		}
-		require.Equal(t, b[:HeaderSize], h.Append(nil))
+		require.Equal(t, b[:frames.HeaderSize], h.Append(nil))
 	})
 }
 
@@ -134,11 +141,11 @@ func FuzzRingEntry(f *testing.F) {
 // FuzzServer: whatever a client that has authenticated sends, the server neither
 // panics nor keeps anything.
 func FuzzServer(f *testing.F) {
-	hi, err := appendFrame(nil, Header{Type: TypeHello}, &hello{Min: 1, Max: 1})
+	hi, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 1, Max: 1})
 	require.NoError(f, err)
 	for _, v := range vectors() {
 		v.h.Payload = uint32(len(v.payload))
-		b, err := appendFrame(nil, v.h, v.m)
+		b, err := frames.AppendFrame(nil, v.h, v.m)
 		require.NoError(f, err)
 		f.Add(append(append([]byte(nil), hi...), append(b, v.payload...)...))
 	}
@@ -170,12 +177,13 @@ func FuzzServer(f *testing.F) {
 // reached.
 func mended(in []byte) []byte {
 	out := append([]byte(nil), in...)
-	for at := 0; at+HeaderSize <= len(out); {
-		h := Header{Version: Version, Type: Type(out[at+5]), Flags: le.Uint16(out[at+6:]), Call: le.Uint64(out[at+8:]),
-			Body: le.Uint32(out[at+16:]) % 4096, Payload: le.Uint32(out[at+20:]) % 4096}
-		end := min(at+HeaderSize+int(h.Body), len(out))
-		h.Body = uint32(end - at - HeaderSize)
-		h.BodySum = uint32(sumOver(sumCRC32, out[at+HeaderSize:end]))
+	for at := 0; at+frames.HeaderSize <= len(out); {
+		h := frames.Header{Version: frames.Version, Type: frames.Type(out[at+5]),
+			Flags: frames.LittleEndian.Uint16(out[at+6:]), Call: frames.LittleEndian.Uint64(out[at+8:]),
+			Body: frames.LittleEndian.Uint32(out[at+16:]) % 4096, Payload: frames.LittleEndian.Uint32(out[at+20:]) % 4096}
+		end := min(at+frames.HeaderSize+int(h.Body), len(out))
+		h.Body = uint32(end - at - frames.HeaderSize)
+		h.BodySum = uint32(sumOver(frames.SumCRC32, out[at+frames.HeaderSize:end]))
 		h.Append(out[at:at])
 		at = end + int(h.Payload)
 	}
@@ -186,11 +194,12 @@ func mended(in []byte) []byte {
 func FuzzClient(f *testing.F) {
 	for _, v := range vectors() {
 		v.h.Payload = uint32(len(v.payload))
-		b, err := appendFrame(nil, v.h, v.m)
+		b, err := frames.AppendFrame(nil, v.h, v.m)
 		require.NoError(f, err)
 		f.Add(append(b, v.payload...))
 	}
-	welcome, err := appendFrame(nil, Header{Type: TypeHello | answer}, &welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 100, MaxCalls: 4})
+	welcome, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeHello | frames.Answer},
+		&frames.Welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 1 << 20, MaxKeys: 100, MaxCalls: 4})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

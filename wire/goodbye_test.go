@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // A server that begins to stop says goodbye on connections that have not said hello, too: it is unavailable, and
@@ -20,7 +21,8 @@ func TestAServerThatStopsSaysGoodbyeBeforeTheWelcome(t *testing.T) {
 	said := make(chan error, 1)
 	go func() {
 		defer there.Close()
-		b, err := appendFrame(nil, Header{Type: TypeGoodbye}, &goodbye{After: time.Second, Reason: "shutting down"})
+		b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeGoodbye},
+			&frames.Goodbye{After: time.Second, Reason: "shutting down"})
 		if err == nil {
 			_, err = there.Read(make([]byte, 4096)) // the hello
 		}

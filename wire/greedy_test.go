@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/gate"
 )
 
@@ -34,14 +35,17 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 
 	for name, take := range map[string]func(x *rawConn, call uint64){
 		"streams of events": func(x *rawConn, call uint64) {
-			x.send(t, Header{Type: TypeEvents, Call: call}, &eventsRequest{Snapshot: true}, "")
+			x.send(t, frames.Header{Type: frames.TypeEvents, Call: call}, &frames.EventsRequest{Snapshot: true}, "")
 		},
 		"sessions": func(x *rawConn, call uint64) {
-			x.send(t, Header{Type: TypeRestore, Call: call}, &restoreRequest{Chains: []restoreChain{{Scope: sc, Keys: make([]skep.Key, 100)}}}, "")
+			x.send(t, frames.Header{Type: frames.TypeRestore, Call: call},
+				&frames.RestoreRequest{Chains: []frames.RestoreChain{{Scope: sc, Keys: make([]skep.Key, 100)}}}, "")
 		},
 		"open blocks": func(x *rawConn, call uint64) {
-			x.send(t, Header{Type: TypeBegin, Call: call}, &beginRequest{skep.BeginRequest{Scope: sc, Parent: &parent, Depth: 1, Key: skep.KeyOf([]byte{byte(call), byte(call >> 8)}),
-				Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "")
+			x.send(t, frames.Header{Type: frames.TypeBegin, Call: call},
+				&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: sc, Parent: &parent, Depth: 1,
+					Key:      skep.KeyOf([]byte{byte(call), byte(call >> 8)}),
+					Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +58,7 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 				for answered := false; !answered; {
 					h, body, err := x.next()
 					require.NoError(t, err)
-					if answered = h.Type == TypeError || h.Type&answer != 0; h.Type == TypeError {
+					if answered = h.Type == frames.TypeError || h.Type&frames.Answer != 0; h.Type == frames.TypeError {
 						refused = errorIn(t, body)
 					}
 				}
@@ -70,10 +74,11 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 		for n := 0; ; n++ {
 			require.Less(t, n, 64)
 			x := rawDial(t, r.addr)
-			x.send(t, Header{Type: TypeHello}, &hello{Min: 1, Max: 1, Token: tokenA, Client: [16]byte{byte(n), 1}}, "")
+			x.send(t, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 1, Max: 1, Token: tokenA,
+				Client: [16]byte{byte(n), 1}}, "")
 			h, body, err := x.next()
 			require.NoError(t, err)
-			if h.Type == TypeError {
+			if h.Type == frames.TypeError {
 				require.ErrorIs(t, errorIn(t, body), skep.Overloaded)
 				break
 			}
@@ -94,10 +99,11 @@ func TestACallNumberTwice(t *testing.T) {
 	g.shut()
 	x := rawDial(t, r.addr)
 	x.hello(t, operator)
-	put := &putRequest{Scope: ch.Scope, Blocks: []putBlock{{Key: skep.KeyOf([]byte("k")), Parts: []putPart{{Name: "kv", Sum: sumCRC32}}}}}
-	x.send(t, Header{Type: TypePut, Call: 7}, put, "")
+	put := &frames.PutRequest{Scope: ch.Scope, Blocks: []frames.PutBlock{{Key: skep.KeyOf([]byte("k")),
+		Parts: []frames.PutPart{{Name: "kv", Sum: frames.SumCRC32}}}}}
+	x.send(t, frames.Header{Type: frames.TypePut, Call: 7}, put, "")
 	<-g.reached
-	x.send(t, Header{Type: TypePut, Call: 7}, put, "")
+	x.send(t, frames.Header{Type: frames.TypePut, Call: 7}, put, "")
 	_, _, err := x.next()
 	require.Error(t, err)
 	g.open()
@@ -114,17 +120,18 @@ func TestARefusedBlockHoldsNothing(t *testing.T) {
 	x.hello(t, operator)
 	const most = 16 // of a connection that may make one call at a time
 	for call := range uint64(2 * most) {
-		x.send(t, Header{Type: TypeBegin, Call: call + 1}, &beginRequest{skep.BeginRequest{
-			Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1, Key: skep.KeyOf([]byte{byte(call)}),
-			Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}},
-		}}, "")
+		x.send(t, frames.Header{Type: frames.TypeBegin, Call: call + 1},
+			&frames.BeginRequest{BeginRequest: skep.BeginRequest{
+				Scope: ch.Scope, Parent: &ch.Keys[0], Depth: 1, Key: skep.KeyOf([]byte{byte(call)}),
+				Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}},
+			}}, "")
 		h, body, err := x.next()
 		require.NoError(t, err)
 		if call < most {
-			require.Equal(t, TypeBegin|answer, h.Type, "block %d", call)
+			require.Equal(t, frames.TypeBegin|frames.Answer, h.Type, "block %d", call)
 			continue
 		}
-		require.Equal(t, TypeError, h.Type, "block %d", call)
+		require.Equal(t, frames.TypeError, h.Type, "block %d", call)
 		require.ErrorIs(t, errorIn(t, body), skep.Overloaded)
 	}
 	x.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // gated is a Store that carries puts and restores out when its gate is opened, however long nobody
@@ -295,9 +296,9 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	require.NoError(t, err)
 	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
 	l := newLink(a, time.Minute, slowest)
-	require.NoError(t, s.piece(l, &piece{Bytes: 3000, Len: 1000}))
-	require.ErrorIs(t, s.piece(l, &piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
-	require.ErrorIs(t, s.piece(l, &piece{Bytes: 3000, Offset: 1 << 63, Len: 1<<63 + 100}), skep.Damaged)
+	require.NoError(t, s.piece(l, &frames.Piece{Bytes: 3000, Len: 1000}))
+	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
+	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 3000, Offset: 1 << 63, Len: 1<<63 + 100}), skep.Damaged)
 }
 
 // A caller waits for a connection that others are making no longer than its own context.

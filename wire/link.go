@@ -13,6 +13,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/near"
 )
 
@@ -53,29 +54,29 @@ func (l *link) patience(n int64) time.Duration { return l.stall + timeOf(n, l.ra
 
 // header waits for the next frame: for its first byte until idle has passed (0: for
 // ever), for the rest as long as a frame of its length may take.
-func (l *link) header(idle time.Duration) (Header, error) {
+func (l *link) header(idle time.Duration) (frames.Header, error) {
 	if l.next == l.have {
 		l.setRead(idle)
 		if err := l.fill(); err != nil {
-			return Header{}, err
+			return frames.Header{}, err
 		}
 	}
-	if l.left = l.patience(HeaderSize); l.have-l.next < HeaderSize {
+	if l.left = l.patience(frames.HeaderSize); l.have-l.next < frames.HeaderSize {
 		err := l.patiently(func() (err error) {
-			for err == nil && l.have-l.next < HeaderSize {
+			for err == nil && l.have-l.next < frames.HeaderSize {
 				err = l.fill()
 			}
 			return err
 		})
 		if err != nil {
-			return Header{}, midFrame(err)
+			return frames.Header{}, midFrame(err)
 		}
 	}
-	h, err := ParseHeader(l.buf[l.next:l.have])
+	h, err := frames.ParseHeader(l.buf[l.next:l.have])
 	if err == nil && h.Epoch != 0 && !l.epochs {
-		err = broken("epoch", h.Epoch, 0)
+		err = frames.Broken("epoch", h.Epoch, 0)
 	}
-	l.next += HeaderSize
+	l.next += frames.HeaderSize
 	l.left += timeOf(int64(h.Body)+int64(h.Payload), l.rate)
 	return h, err
 }
@@ -94,14 +95,14 @@ func (l *link) patiently(read func() error) error {
 // is short, and has no payload.
 func (l *link) holdsFrame() (whole, short bool) {
 	n := l.have - l.next
-	if n < HeaderSize {
+	if n < frames.HeaderSize {
 		return false, true
 	}
-	h, err := ParseHeader(l.buf[l.next:l.have])
-	if err != nil || h.Payload > 0 || uint64(h.Body) > readBuffer-HeaderSize {
+	h, err := frames.ParseHeader(l.buf[l.next:l.have])
+	if err != nil || h.Payload > 0 || uint64(h.Body) > readBuffer-frames.HeaderSize {
 		return false, false
 	}
-	return n >= HeaderSize+int(h.Body), true
+	return n >= frames.HeaderSize+int(h.Body), true
 }
 
 // midFrame is an error within a frame, where an end is not an orderly one.
@@ -154,12 +155,12 @@ func (l *link) fill() error {
 
 // body reads the body h announces into b, which is as long, and compares it with its
 // checksum.
-func (l *link) body(h *Header, b []byte) error {
+func (l *link) body(h *frames.Header, b []byte) error {
 	if err := l.read(b); err != nil {
 		return err
 	}
 	if s := crc32.ChecksumIEEE(b); s != h.BodySum {
-		return broken("body checksum", h.BodySum, s)
+		return frames.Broken("body checksum", h.BodySum, s)
 	}
 	return nil
 }
@@ -318,25 +319,25 @@ type summer struct {
 
 func (s *summer) reset(kind uint8, seed uint64) {
 	s.kind, s.crc = kind, 0
-	if kind == sumXXH3 {
+	if kind == frames.SumXXH3 {
 		s.h.ResetSeed(seed)
 	}
 }
 
 func (s *summer) write(p []byte) {
 	switch s.kind {
-	case sumCRC32:
+	case frames.SumCRC32:
 		s.crc = crc32.Update(s.crc, crc32.IEEETable, p)
-	case sumXXH3:
+	case frames.SumXXH3:
 		s.h.Write(p)
 	}
 }
 
 func (s *summer) sum() uint64 {
 	switch s.kind {
-	case sumCRC32:
+	case frames.SumCRC32:
 		return uint64(s.crc)
-	case sumXXH3:
+	case frames.SumXXH3:
 		return s.h.Sum64()
 	}
 	return 0
@@ -344,7 +345,7 @@ func (s *summer) sum() uint64 {
 
 // sumOver is the checksum of bufs together, with seed 0.
 func sumOver(kind uint8, bufs ...[]byte) uint64 {
-	if kind == sumXXH3 && len(bufs) == 1 {
+	if kind == frames.SumXXH3 && len(bufs) == 1 {
 		return xxh3.Hash(bufs[0])
 	}
 	var s summer
@@ -357,7 +358,7 @@ func sumOver(kind uint8, bufs ...[]byte) uint64 {
 
 // knownSum says whether k is a checksum of bytes that travel.
 func knownSum(k uint8) error {
-	if k != sumCRC32 && k != sumXXH3 {
+	if k != frames.SumCRC32 && k != frames.SumXXH3 {
 		return skep.Invalidf("frame", "kind of checksum", k, "1 or 2")
 	}
 	return nil
@@ -380,21 +381,21 @@ func cut(dst net.Buffers, data [][]byte, off, n int64) net.Buffers {
 }
 
 // headerWithin and bodyWithin are header and body under a deadline that is set already.
-func (l *link) headerWithin(ctx context.Context) (Header, error) {
-	for l.have-l.next < HeaderSize {
+func (l *link) headerWithin(ctx context.Context) (frames.Header, error) {
+	for l.have-l.next < frames.HeaderSize {
 		if err := l.fill(); err != nil {
 			if ctx.Err() != nil {
-				return Header{}, ended("hello", ctx)
+				return frames.Header{}, ended("hello", ctx)
 			}
-			return Header{}, midFrame(err)
+			return frames.Header{}, midFrame(err)
 		}
 	}
-	h, err := ParseHeader(l.buf[l.next:l.have])
-	l.next += HeaderSize
+	h, err := frames.ParseHeader(l.buf[l.next:l.have])
+	l.next += frames.HeaderSize
 	return h, err
 }
 
-func (l *link) bodyWithin(ctx context.Context, h *Header, b []byte) error {
+func (l *link) bodyWithin(ctx context.Context, h *frames.Header, b []byte) error {
 	n := copy(b, l.buf[l.next:l.have])
 	l.next += n
 	if n < len(b) {
@@ -403,7 +404,7 @@ func (l *link) bodyWithin(ctx context.Context, h *Header, b []byte) error {
 		}
 	}
 	if s := crc32.ChecksumIEEE(b); s != h.BodySum {
-		return broken("body checksum", h.BodySum, s)
+		return frames.Broken("body checksum", h.BodySum, s)
 	}
 	return nil
 }

@@ -4,38 +4,14 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // mostListed is how many keys one answer lists at most.
 const mostListed = 4096
 
-// listRequest asks what a namespace holds: how many blocks, and at most N keys from a place on.
-type listRequest struct {
-	Namespace skep.NamespaceID
-	From      uint64
-	N         uint32
-}
-
-func (m *listRequest) walk(c *coder) {
-	num32(c, &m.Namespace)
-	c.u64(&m.From)
-	c.u32(&m.N)
-}
-
-type listResult struct {
-	Blocks int64 // that the namespace holds
-	Next   uint64
-	Keys   []skep.Key
-}
-
-func (m *listResult) walk(c *coder) {
-	c.i64(&m.Blocks)
-	c.u64(&m.Next)
-	c.keys(&m.Keys)
-}
-
-func prepareList(r *request) (func(context.Context) (message, error), error) {
-	var m listRequest
+func prepareList(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.ListRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -43,11 +19,11 @@ func prepareList(r *request) (func(context.Context) (message, error), error) {
 		return nil, err
 	}
 	n := int(min(m.N, mostListed))
-	if err := r.spend(3 * int64(n) * skep.KeySize); err != nil { // a frame has up to two lengths while it grows
+	if err := r.Spend(3 * int64(n) * skep.KeySize); err != nil { // a frame has up to two lengths while it grows
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
-		var out listResult
+	return func(ctx context.Context) (frames.Message, error) {
+		var out frames.ListResult
 		var err error
 		if out.Blocks, err = r.x.s.store.CountBlocks(ctx, m.Namespace); err != nil || n == 0 {
 			return &out, err
@@ -59,8 +35,9 @@ func prepareList(r *request) (func(context.Context) (message, error), error) {
 
 // CountBlocks implements skep.Lister. A server that does not know the frame makes it Unsupported.
 func (c *Client) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64, error) {
-	var m listResult
-	err := c.do(ctx, spec{t: TypeList, op: "count blocks", again: true, long: true}, &listRequest{Namespace: space}, nil, &m)
+	var m frames.ListResult
+	err := c.do(ctx, spec{t: frames.TypeList, op: "count blocks", again: true, long: true},
+		&frames.ListRequest{Namespace: space}, nil, &m)
 	return m.Blocks, err
 }
 
@@ -70,7 +47,8 @@ func (c *Client) ListKeys(ctx context.Context, space skep.NamespaceID, from uint
 	if n < 1 {
 		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
 	}
-	var m listResult
-	err := c.do(ctx, spec{t: TypeList, op: op, again: true, long: true}, &listRequest{space, from, uint32(min(n, mostListed))}, nil, &m)
+	var m frames.ListResult
+	err := c.do(ctx, spec{t: frames.TypeList, op: op, again: true, long: true},
+		&frames.ListRequest{Namespace: space, From: from, N: uint32(min(n, mostListed))}, nil, &m)
 	return m.Keys, m.Next, err
 }

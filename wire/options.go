@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/gate"
 )
 
@@ -66,7 +67,7 @@ func (l *Limits) validate() error {
 		most  int64
 	}{
 		{"memory", l.Memory, 1 << 20, 1 << 50},
-		{"body", int64(l.Body), maxHello, 1 << 30}, {"payload", int64(l.Payload), 4 << 10, 1 << 30},
+		{"body", int64(l.Body), frames.MaxHello, 1 << 30}, {"payload", int64(l.Payload), 4 << 10, 1 << 30},
 		{"keys", int64(l.Keys), 1, skep.MaxChainKeys}, {"calls", int64(l.Calls), 1, 1 << 16}, {"rate", int64(l.Rate), 1, 1 << 40},
 		{"connections", int64(l.Connections), 1, 1 << 24},
 		{"window", l.Window, leastWindow, 1 << 40}, {"shared memory", l.SharedMemory, 0, 1 << 50},
@@ -112,7 +113,7 @@ type ServerOptions struct {
 
 // Call is one call a server carried out or refused.
 type Call struct {
-	Type   Type
+	Type   frames.Type
 	Tenant string
 	Began  time.Time
 	Took   time.Duration

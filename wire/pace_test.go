@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // pipes is a listener whose connections are pipes within the process, so that their time is a test's.
@@ -90,11 +91,13 @@ func trickle(w io.Writer, b []byte, every time.Duration) time.Duration {
 // putOf is a put's frame, of as many parts of one byte.
 func putOf(t *testing.T, scope skep.Scope, parts int) []byte {
 	payload := make([]byte, parts)
-	b := putBlock{Key: skep.KeyOf([]byte("many"))}
+	b := frames.PutBlock{Key: skep.KeyOf([]byte("many"))}
 	for i := range parts {
-		b.Parts = append(b.Parts, putPart{Name: "p", Size: 1, Sum: sumCRC32, Check: sumOver(sumCRC32, payload[i:i+1])})
+		b.Parts = append(b.Parts, frames.PutPart{Name: "p", Size: 1, Sum: frames.SumCRC32,
+			Check: sumOver(frames.SumCRC32, payload[i:i+1])})
 	}
-	frame, err := appendFrame(nil, Header{Type: TypePut, Call: 1, Payload: uint32(parts)}, &putRequest{Scope: scope, Blocks: []putBlock{b}})
+	frame, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypePut, Call: 1, Payload: uint32(parts)},
+		&frames.PutRequest{Scope: scope, Blocks: []frames.PutBlock{b}})
 	require.NoError(t, err)
 	return frame
 }
@@ -114,10 +117,11 @@ func TestFramesThatTrickleIn(t *testing.T) {
 			rest  []byte
 		}{
 			"the header":  {nil, lim.Stall / 16, frame},
-			"the body":    {frame[:HeaderSize], lim.Stall / 2, frame},
+			"the body":    {frame[:frames.HeaderSize], lim.Stall / 2, frame},
 			"the payload": {frame, lim.Stall - time.Second, make([]byte, parts)},
 			"what is refused": {func() []byte {
-				b, err := appendFrame(nil, Header{Type: TypePut, Call: 1, Payload: parts}, &putRequest{Scope: skep.Scope{Namespace: 999}})
+				b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypePut, Call: 1, Payload: parts},
+					&frames.PutRequest{Scope: skep.Scope{Namespace: 999}})
 				require.NoError(t, err)
 				return b
 			}(), lim.Stall - time.Second, make([]byte, parts)},
@@ -143,20 +147,21 @@ func TestFramesThatComeNowAndThen(t *testing.T) {
 		x := dial()
 		for range 100 {
 			time.Sleep(s.opt.Limits.Idle - time.Second)
-			x.send(t, Header{Type: TypePing, Call: 7}, nil, "")
+			x.send(t, frames.Header{Type: frames.TypePing, Call: 7}, nil, "")
 			h, _, err := x.next()
 			require.NoError(t, err)
-			require.Equal(t, TypePing|answer, h.Type)
+			require.Equal(t, frames.TypePing|frames.Answer, h.Type)
 		}
 	})
 }
 
 // restoring begins a restore that streams, with so much credit.
 func (c *rawConn) restoring(t *testing.T, ch skep.Chain, window uint64) {
-	c.send(t, Header{Type: TypeRestore, Call: 1}, &restoreRequest{Window: window, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
+	c.send(t, frames.Header{Type: frames.TypeRestore, Call: 1}, &frames.RestoreRequest{Window: window,
+		Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}, "")
 	h, _, err := c.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeRestore|answer, h.Type)
+	require.Equal(t, frames.TypeRestore|frames.Answer, h.Type)
 	require.NoError(t, c.SetReadDeadline(time.Time{}))
 }
 
@@ -181,13 +186,13 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 			go func() { _, _ = io.Copy(io.Discard, x) }()
 			for began := time.Now(); s.Stats().Sessions > 0 && time.Since(began) < time.Hour; {
 				time.Sleep(s.opt.Limits.Stall - time.Second)
-				x.send(t, Header{Type: TypeCredit}, &credit{Session: 1, Amount: blockSize}, "")
+				x.send(t, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 1, Amount: blockSize}, "")
 			}
 		},
 		"an answer now and then": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) {
 			go func() {
 				for i := range uint64(32) {
-					x.send(t, Header{Type: TypeNamespaces, Call: i}, nil, "")
+					x.send(t, frames.Header{Type: frames.TypeNamespaces, Call: i}, nil, "")
 				}
 			}()
 			for {
@@ -224,14 +229,14 @@ func TestAReaderAtTheLeastRate(t *testing.T) {
 		for {
 			h, err := x.l.header(0)
 			require.NoError(t, err)
-			require.NotEqual(t, TypeError, h.Type)
+			require.NotEqual(t, frames.TypeError, h.Type)
 			require.NoError(t, x.l.discard(uint64(h.Body)+uint64(h.Payload)))
 			time.Sleep(timeOf(int64(h.Body)+int64(h.Payload), s.opt.Limits.Rate))
 			got += int(h.Payload)
-			if h.Flags&FlagLast != 0 {
+			if h.Flags&frames.FlagLast != 0 {
 				break
 			}
-			x.send(t, Header{Type: TypeCredit}, &credit{Session: 1, Amount: uint64(h.Payload)}, "")
+			x.send(t, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 1, Amount: uint64(h.Payload)}, "")
 		}
 		require.Equal(t, 64*blockSize, got)
 	})
@@ -247,7 +252,7 @@ func TestAForgottenSessionEnds(t *testing.T) {
 		began := time.Now()
 		for s.Stats().Sessions > 0 && time.Since(began) < 24*time.Hour {
 			time.Sleep(time.Minute)
-			x.send(t, Header{Type: TypePing, Call: 7}, nil, "")
+			x.send(t, frames.Header{Type: frames.TypePing, Call: 7}, nil, "")
 		}
 		require.LessOrEqual(t, time.Since(began), s.opt.Limits.Call+time.Minute)
 		require.Zero(t, s.Stats().Memory)

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // rated is a directory whose tenant "a" has limits, and a clock that stands until it is moved.
@@ -35,10 +36,10 @@ func TestStreamsOfEventsAreRated(t *testing.T) {
 	x := rawDial(t, r.addr)
 	x.hello(t, tokenA)
 	begin := func(call uint64) error {
-		x.send(t, Header{Type: TypeEvents, Call: call}, &eventsRequest{Credit: 1}, "")
+		x.send(t, frames.Header{Type: frames.TypeEvents, Call: call}, &frames.EventsRequest{Credit: 1}, "")
 		h, body, err := x.next()
 		require.NoError(t, err)
-		if h.Type == TypeError {
+		if h.Type == frames.TypeError {
 			return errorIn(t, body)
 		}
 		return nil
@@ -96,10 +97,10 @@ func TestATenantReadsOneSnapshotAtATime(t *testing.T) {
 	for _, token := range []string{tokenA, tokenA, tokenB, tokenA} {
 		x := rawDial(t, r.addr)
 		x.hello(t, token)
-		x.send(t, Header{Type: TypeEvents, Call: 1}, &eventsRequest{Snapshot: true, Credit: 1}, "")
+		x.send(t, frames.Header{Type: frames.TypeEvents, Call: 1}, &frames.EventsRequest{Snapshot: true, Credit: 1}, "")
 		h, _, err := x.next()
 		require.NoError(t, err)
-		require.Equal(t, TypeEvents|answer, h.Type)
+		require.Equal(t, frames.TypeEvents|frames.Answer, h.Type)
 	}
 	for i := range 4 {
 		select {

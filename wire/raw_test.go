@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // rawConn is a connection on which a test does what no client would.
@@ -29,15 +31,15 @@ func rawDial(t testing.TB, addr string) *rawConn {
 }
 
 // send writes a frame; a server that has closed is not an error.
-func (c *rawConn) send(t testing.TB, h Header, m message, payload string) {
+func (c *rawConn) send(t testing.TB, h frames.Header, m frames.Message, payload string) {
 	t.Helper()
 	h.Payload = uint32(len(payload))
-	b, err := appendFrame(nil, h, m)
+	b, err := frames.AppendFrame(nil, h, m)
 	assert.NoError(t, err)
 	_, _ = c.Write(append(b, payload...))
 }
 
-func (c *rawConn) next() (Header, []byte, error) {
+func (c *rawConn) next() (frames.Header, []byte, error) {
 	h, err := c.l.header(time.Minute)
 	if err != nil {
 		return h, nil, err
@@ -50,14 +52,15 @@ func (c *rawConn) next() (Header, []byte, error) {
 }
 
 // hello authenticates and requires the welcome.
-func (c *rawConn) hello(t testing.TB, token string) welcome {
+func (c *rawConn) hello(t testing.TB, token string) frames.Welcome {
 	t.Helper()
-	c.send(t, Header{Type: TypeHello}, &hello{Min: 1, Max: 1, Features: FeatureXXH3, Token: token}, "")
+	c.send(t, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 1, Max: 1, Features: frames.FeatureXXH3,
+		Token: token}, "")
 	h, body, err := c.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeHello|answer, h.Type)
-	var w welcome
-	require.NoError(t, decode(h.Type, body, &w))
+	require.Equal(t, frames.TypeHello|frames.Answer, h.Type)
+	var w frames.Welcome
+	require.NoError(t, frames.Decode(h.Type, body, &w))
 	return w
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // pages is memory that can be made one that nobody may write to.
@@ -81,25 +82,29 @@ func (p *pages) moveIn(t testing.TB, v reflect.Value) {
 // Alone: it sets what the whole runtime does.
 func TestEncodingOnlyReads(t *testing.T) {
 	list := vectors()
-	list = append(list, vector{name: "a cost with a boundary", m: &costedRestoreRequest{
-		[]chainCompute{{Compute: skep.Compute{Boundary: &skep.Boundary{Chain: 1, BytesPerToken: 8}}}},
-		restoreRequest{Chains: []restoreChain{{To: toPages, Planes: []area{{1, 2}, {3, 4}}, Pages: []int{7, 8}, Keys: []skep.Key{keyOf(1)}}}}}})
-	list = append(list, vector{name: "a block that replaces", m: &putRequest{Parent: new(skep.Key),
-		Blocks: []putBlock{{Replaces: new(skep.Key), Name: []byte("n"), Parts: []putPart{{Name: "kv"}}}}}})
+	list = append(list, vector{name: "a cost with a boundary", m: &frames.CostedRestoreRequest{
+		Compute: []frames.ChainCompute{{Compute: skep.Compute{Boundary: &skep.Boundary{Chain: 1,
+			BytesPerToken: 8}}}},
+		RestoreRequest: frames.RestoreRequest{Chains: []frames.RestoreChain{{To: frames.ToPages,
+			Planes: []frames.Area{{Offset: 1, Len: 2}, {Offset: 3, Len: 4}}, Pages: []int{7,
+				8}, Keys: []skep.Key{keyOf(1)}}}}}})
+	list = append(list, vector{name: "a block that replaces", m: &frames.PutRequest{Parent: new(skep.Key),
+		Blocks: []frames.PutBlock{{Replaces: new(skep.Key), Name: []byte("n"),
+			Parts: []frames.PutPart{{Name: "kv"}}}}}})
 	for _, v := range list {
 		if v.m == nil {
 			continue
 		}
 		t.Run(v.name, func(t *testing.T) {
 			p := newPages(t, 1<<20)
-			m := p.copyOf(t, reflect.ValueOf(v.m)).Interface().(message)
+			m := p.copyOf(t, reflect.ValueOf(v.m)).Interface().(frames.Message)
 			require.Equal(t, v.m, m)
 			require.NoError(t, unix.Mprotect(p.mem, unix.PROT_READ))
 			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-			want, err := appendFrame(nil, v.h, v.m)
+			want, err := frames.AppendFrame(nil, v.h, v.m)
 			require.NoError(t, err)
 			require.NotPanics(t, func() {
-				got, err := appendFrame(nil, v.h, m)
+				got, err := frames.AppendFrame(nil, v.h, m)
 				require.NoError(t, err)
 				require.Equal(t, want, got)
 			}, "it was written to")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -32,12 +33,12 @@ type region struct {
 }
 
 // attach maps the memory whose descriptors came with the frame.
-func attach(_ context.Context, r *request) (message, error) {
+func attach(_ context.Context, r *request) (frames.Message, error) {
 	const op = "attach"
 	x := r.x
 	files := x.l.files.take()
 	drop := func() { closeReceived(files) }
-	var m attachRequest
+	var m frames.AttachRequest
 	if err := r.read(&m); err != nil {
 		drop()
 		return nil, err
@@ -96,15 +97,15 @@ func attach(_ context.Context, r *request) (message, error) {
 	x.mu.Lock()
 	x.region = g
 	x.mu.Unlock()
-	return &number{1}, nil
+	return &frames.Number{N: 1}, nil
 }
 
-func prepareDetach(r *request) (func(context.Context) (message, error), error) {
-	var m number
+func prepareDetach(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
-	return func(context.Context) (message, error) {
+	return func(context.Context) (frames.Message, error) {
 		r.x.mu.Lock()
 		g := r.x.region
 		r.x.region = nil
@@ -189,8 +190,8 @@ func (g *region) slice(off, n uint64) ([]byte, error) {
 
 // destination makes a Destination of a chain's areas. What the Store needs of them
 // (strides, sizes, pages) it checks itself.
-func (g *region) destination(c *restoreChain, h *uses) (d skep.Destination, err error) {
-	if c.To == toMemory {
+func (g *region) destination(c *frames.RestoreChain, h *uses) (d skep.Destination, err error) {
+	if c.To == frames.ToMemory {
 		d.Stride = c.Stride
 		d.Memory, err = g.place(c.Memory.Offset, c.Memory.Len, h)
 		return d, err

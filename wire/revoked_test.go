@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // What lasts longer than a call ends with its credential, though its client asks for nothing: a stream of events that
@@ -23,16 +24,19 @@ func TestRevokedCredentialEndsWhatLasts(t *testing.T) {
 	p := protect(t, d)
 	c := rawDial(t, p.addr)
 	c.hello(t, tokenA)
-	c.send(t, Header{Type: TypeEvents, Call: 1}, &eventsRequest{Credit: 0}, "")
-	c.send(t, Header{Type: TypeRestore, Call: 2}, &restoreRequest{Window: 1, Chains: []restoreChain{{Scope: p.ch.Scope, Keys: p.ch.Keys}}}, "")
+	c.send(t, frames.Header{Type: frames.TypeEvents, Call: 1}, &frames.EventsRequest{Credit: 0}, "")
+	c.send(t, frames.Header{Type: frames.TypeRestore, Call: 2}, &frames.RestoreRequest{Window: 1,
+		Chains: []frames.RestoreChain{{Scope: p.ch.Scope, Keys: p.ch.Keys}}}, "")
 	key := skep.KeyOf([]byte("new"))
-	c.send(t, Header{Type: TypeBegin, Call: 3}, &beginRequest{skep.BeginRequest{Scope: p.ch.Scope, Key: key, Parent: &p.ch.Keys[0], Depth: 1,
-		Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "")
+	c.send(t, frames.Header{Type: frames.TypeBegin, Call: 3},
+		&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: p.ch.Scope, Key: key, Parent: &p.ch.Keys[0],
+			Depth:    1,
+			Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "")
 	for begun := 0; begun < 3; {
 		h, _, err := c.next()
 		require.NoError(t, err)
-		require.NotEqual(t, TypeError, h.Type)
-		if h.Type != TypeChunks {
+		require.NotEqual(t, frames.TypeError, h.Type)
+		if h.Type != frames.TypeChunks {
 			begun++
 		}
 	}
@@ -44,7 +48,7 @@ func TestRevokedCredentialEndsWhatLasts(t *testing.T) {
 		if err != nil {
 			break // the connection is over
 		}
-		if h.Type == TypeError {
+		if h.Type == frames.TypeError {
 			require.ErrorIs(t, errorIn(t, body), skep.Denied)
 			told[h.Call] = true
 		}
@@ -129,8 +133,9 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 		o.Token, o.Strict = token, true
 		x, err := r.dial(t, o).conn(t.Context(), 0)
 		require.NoError(t, err)
-		for typ, m := range map[Type]message{TypeStats: nil, TypeAdmin: &adminRequest{"jobs", []byte("{}")}} {
-			_, err := x.call(t.Context(), typ, m, nil, &document{})
+		for typ, m := range map[frames.Type]frames.Message{frames.TypeStats: nil,
+			frames.TypeAdmin: &frames.AdminRequest{Name: "jobs", JSON: []byte("{}")}} {
+			_, err := x.call(t.Context(), typ, m, nil, &frames.Document{})
 			if may {
 				require.NoError(t, err)
 			} else {

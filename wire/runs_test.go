@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // A server from before the frame is not sent it, and a call may name as many keys in runs as in a chain.
@@ -31,7 +32,7 @@ func TestLookupsOfRunsAreBounded(t *testing.T) {
 
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
-	x.hi.Features &^= FeatureRuns // as if the Welcome had said so
+	x.hi.Features &^= frames.FeatureRuns // as if the Welcome had said so
 	calls := r.count.calls.Load()
 	_, err = c.LookupRuns(t.Context(), runs)
 	require.ErrorIs(t, err, skep.Unsupported)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // operation is how a server carries out one type of frame.
@@ -28,7 +29,7 @@ type operation struct {
 	run func(r *request) error
 	// prepare reads the request, and its payload, and gives what carries it out. An error
 	// is the call's answer, except a cutOff.
-	prepare func(r *request) (func(ctx context.Context) (message, error), error)
+	prepare func(r *request) (func(ctx context.Context) (frames.Message, error), error)
 }
 
 // shortBody is the longest body of a call that names no keys.
@@ -43,51 +44,55 @@ func (o *operation) most(l *Limits) int {
 
 // operations is the table of what needs which right. It is filled in init because its
 // functions refer to it.
-var operations map[Type]*operation
+var operations map[frames.Type]*operation
 
 func init() {
 	const r, w, a, o = auth.Read, auth.Write, auth.Admin, auth.Operator
-	operations = map[Type]*operation{
-		TypePing:            {inline: true, run: func(r *request) error { return r.x.reply(&r.h, nil) }},
-		TypeCancel:          {inline: true, silent: true, run: runCancel},
-		TypeGoodbye:         {inline: true, silent: true, run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
-		TypeOpenNamespace:   {need: r, prepare: prepareOpenNamespace},
-		TypeNamespaces:      {need: r, prepare: prepareNamespaces},
-		TypeLookup:          {need: r, placed: true, inline: true, keys: true, run: answering(lookup)},
-		TypeLookupRuns:      {need: r, placed: true, inline: true, keys: true, run: answering(lookupRuns)},
-		TypeRenew:           {need: r, inline: true, run: answering(renew)},
-		TypeRelease:         {need: r, inline: true, run: answering(release)},
-		TypeWant:            {need: w, placed: true, inline: true, keys: true, run: answering(want)},
-		TypePut:             {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
-		TypeBegin:           {need: w, placed: true, prepare: prepareBegin},
-		TypeWrite:           {need: w, payload: true, prepare: prepareWrite},
-		TypeCommit:          {need: w, prepare: prepareCommit},
-		TypeAbort:           {need: w, back: true, prepare: prepareAbort},
-		TypeFlush:           {need: w, placed: true, prepare: simply(func(ctx context.Context, r *request) (message, error) { return nil, r.x.s.store.Flush(ctx) })},
-		TypeRestore:         {need: r, placed: true, inline: true, keys: true, run: runRestore},
-		TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
-		TypeClaim:           {need: r, inline: true, run: answering(claim)},
-		TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
-		TypeStop:            {need: r, back: true, prepare: prepareStop},
-		TypeEnd:             {need: r, back: true, prepare: prepareEnd},
-		TypeCostedRestore:   {need: r, placed: true, inline: true, keys: true, run: runRestore},
-		TypeClaimWhen:       {need: r, inline: true, run: answering(claimWhen)},
-		TypeComputed:        {need: r, inline: true, run: answering(computed)},
-		TypeBoard:           {need: r, inline: true, run: answering(boardWord)},
-		TypeDirection:       {need: r, inline: true, run: answering(directionOf)},
-		TypeHint:            {need: w, placed: true, keys: true, prepare: prepareHint},
-		TypeDelete:          {need: w, placed: true, keys: true, prepare: prepareDelete},
-		TypePurge:           {need: a, placed: true, prepare: preparePurge},
-		TypeDeleteNamespace: {need: a, placed: true, prepare: prepareDeleteNamespace},
-		TypeStats:           {need: o, nodes: true, prepare: simply(stats)},
-		TypeEvents:          {need: r, inline: true, run: runEvents},
-		TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
-		TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
-		TypeList:            {need: r, placed: true, prepare: prepareList},
-		TypeAttach:          {need: r, inline: true, run: answering(attach)},
-		TypeDetach:          {need: r, back: true, prepare: prepareDetach},
-		TypeAttachMemory:    {need: r, inline: true, run: answering(attachMemory)},
-		TypeDetachMemory:    {need: r, back: true, prepare: prepareDetachMemory},
+	operations = map[frames.Type]*operation{
+		frames.TypePing:   {inline: true, run: func(r *request) error { return r.x.reply(&r.h, nil) }},
+		frames.TypeCancel: {inline: true, silent: true, run: runCancel},
+		frames.TypeGoodbye: {inline: true, silent: true,
+			run: func(r *request) error { r.x.polite.Store(true); return io.EOF }},
+		frames.TypeOpenNamespace: {need: r, prepare: prepareOpenNamespace},
+		frames.TypeNamespaces:    {need: r, prepare: prepareNamespaces},
+		frames.TypeLookup:        {need: r, placed: true, inline: true, keys: true, run: answering(lookup)},
+		frames.TypeLookupRuns:    {need: r, placed: true, inline: true, keys: true, run: answering(lookupRuns)},
+		frames.TypeRenew:         {need: r, inline: true, run: answering(renew)},
+		frames.TypeRelease:       {need: r, inline: true, run: answering(release)},
+		frames.TypeWant:          {need: w, placed: true, inline: true, keys: true, run: answering(want)},
+		frames.TypePut:           {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
+		frames.TypeBegin:         {need: w, placed: true, prepare: prepareBegin},
+		frames.TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
+		frames.TypeCommit:        {need: w, prepare: prepareCommit},
+		frames.TypeAbort:         {need: w, back: true, prepare: prepareAbort},
+		frames.TypeFlush: {need: w, placed: true, prepare: simply(func(ctx context.Context,
+			r *request) (frames.Message, error) {
+			return nil, r.x.s.store.Flush(ctx)
+		})},
+		frames.TypeRestore:         {need: r, placed: true, inline: true, keys: true, run: runRestore},
+		frames.TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
+		frames.TypeClaim:           {need: r, inline: true, run: answering(claim)},
+		frames.TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
+		frames.TypeStop:            {need: r, back: true, prepare: prepareStop},
+		frames.TypeEnd:             {need: r, back: true, prepare: prepareEnd},
+		frames.TypeCostedRestore:   {need: r, placed: true, inline: true, keys: true, run: runRestore},
+		frames.TypeClaimWhen:       {need: r, inline: true, run: answering(claimWhen)},
+		frames.TypeComputed:        {need: r, inline: true, run: answering(computed)},
+		frames.TypeBoard:           {need: r, inline: true, run: answering(boardWord)},
+		frames.TypeDirection:       {need: r, inline: true, run: answering(directionOf)},
+		frames.TypeHint:            {need: w, placed: true, keys: true, prepare: prepareHint},
+		frames.TypeDelete:          {need: w, placed: true, keys: true, prepare: prepareDelete},
+		frames.TypePurge:           {need: a, placed: true, prepare: preparePurge},
+		frames.TypeDeleteNamespace: {need: a, placed: true, prepare: prepareDeleteNamespace},
+		frames.TypeStats:           {need: o, nodes: true, prepare: simply(stats)},
+		frames.TypeEvents:          {need: r, inline: true, run: runEvents},
+		frames.TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
+		frames.TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
+		frames.TypeList:            {need: r, placed: true, prepare: prepareList},
+		frames.TypeAttach:          {need: r, inline: true, run: answering(attach)},
+		frames.TypeDetach:          {need: r, back: true, prepare: prepareDetach},
+		frames.TypeAttachMemory:    {need: r, inline: true, run: answering(attachMemory)},
+		frames.TypeDetachMemory:    {need: r, back: true, prepare: prepareDetachMemory},
 	}
 	for t, o := range operations {
 		o.name = t.String()
@@ -95,7 +100,7 @@ func init() {
 }
 
 // answering makes run of a function that gives the answer.
-func answering(f func(ctx context.Context, r *request) (message, error)) func(*request) error {
+func answering(f func(ctx context.Context, r *request) (frames.Message, error)) func(*request) error {
 	return func(r *request) error {
 		if wait, ok := r.x.who.Limits().Admit(1, 0); !ok {
 			return r.x.refused(r, operations[r.h.Type], overloaded("rate of the tenant", wait))
@@ -106,21 +111,22 @@ func answering(f func(ctx context.Context, r *request) (message, error)) func(*r
 }
 
 // simply makes prepare of a function with nothing to prepare.
-func simply(f func(ctx context.Context, r *request) (message, error)) func(*request) (func(context.Context) (message, error), error) {
-	return func(r *request) (func(context.Context) (message, error), error) {
-		if err := decode(r.h.Type, r.body, nil); err != nil {
+func simply(f func(ctx context.Context, r *request) (frames.Message,
+	error)) func(*request) (func(context.Context) (frames.Message, error), error) {
+	return func(r *request) (func(context.Context) (frames.Message, error), error) {
+		if err := frames.Decode(r.h.Type, r.body, nil); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context) (message, error) { return f(ctx, r) }, nil
+		return func(ctx context.Context) (frames.Message, error) { return f(ctx, r) }, nil
 	}
 }
 
 // read decodes the body. What that makes is charged first.
-func (r *request) read(m message) error { return decodePaid(r.h.Type, r.body, m, r) }
+func (r *request) read(m frames.Message) error { return frames.DecodePaid(r.h.Type, r.body, m, r) }
 
 // scoped decodes the body and checks what every call on keys checks: that there are not
 // too many, and that the namespace is the caller's.
-func (r *request) scoped(m message, scope *skep.Scope, keys *[]skep.Key) error {
+func (r *request) scoped(m frames.Message, scope *skep.Scope, keys *[]skep.Key) error {
 	if err := r.read(m); err != nil {
 		return err
 	}
@@ -135,7 +141,7 @@ func (r *request) reach(id skep.NamespaceID) error {
 }
 
 func runCancel(r *request) error {
-	var m number
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return err
 	}
@@ -148,8 +154,8 @@ func runCancel(r *request) error {
 	return nil
 }
 
-func prepareOpenNamespace(r *request) (func(context.Context) (message, error), error) {
-	var m namespaceSpec
+func prepareOpenNamespace(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.NamespaceSpec
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -157,7 +163,7 @@ func prepareOpenNamespace(r *request) (func(context.Context) (message, error), e
 	if m.Tenant != "" && !x.who.Reaches(m.Tenant) {
 		return nil, &skep.Error{Op: "open namespace", Kind: skep.Denied, Field: "tenant", Value: m.Tenant, Limit: x.who.Tenant}
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		if x.who.Rights&auth.Write == 0 {
 			// Who may only read finds what is there.
 			list, err := x.s.store.NamespacesOf(ctx, m.Tenant)
@@ -177,36 +183,36 @@ func prepareOpenNamespace(r *request) (func(context.Context) (message, error), e
 			return nil, err
 		}
 		x.s.spaces.put(info)
-		return &namespaceInfo{info}, nil
+		return &frames.NamespaceInfo{NamespaceInfo: info}, nil
 	}, nil
 }
 
-func prepareNamespaces(r *request) (func(context.Context) (message, error), error) {
-	return simply(func(ctx context.Context, r *request) (message, error) {
+func prepareNamespaces(r *request) (func(context.Context) (frames.Message, error), error) {
+	return simply(func(ctx context.Context, r *request) (frames.Message, error) {
 		list, err := r.x.who.Namespaces(ctx, r.x.s.store)
 		if err != nil {
 			return nil, err
 		}
-		var each coder
-		n := int64(len(list)) * int64(unsafe.Sizeof(namespaceInfo{}))
+		var each frames.Coder
+		n := int64(len(list)) * int64(unsafe.Sizeof(frames.NamespaceInfo{}))
 		for _, info := range list {
-			each.b = each.b[:0]
-			(&namespaceInfo{info}).walk(&each)
-			n += 2 * int64(len(each.b)) // a frame has up to two lengths while it grows
+			each.Body = each.Body[:0]
+			(&frames.NamespaceInfo{NamespaceInfo: info}).Walk(&each)
+			n += 2 * int64(len(each.Body)) // a frame has up to two lengths while it grows
 		}
 		if err := r.spendOn("the body and the list", n); err != nil {
 			return nil, err
 		}
-		m := &namespaceList{List: make([]namespaceInfo, len(list))}
+		m := &frames.NamespaceList{List: make([]frames.NamespaceInfo, len(list))}
 		for i, n := range list {
-			m.List[i] = namespaceInfo{n}
+			m.List[i] = frames.NamespaceInfo{NamespaceInfo: n}
 		}
 		return m, nil
 	})(r)
 }
 
-func lookup(ctx context.Context, r *request) (message, error) {
-	var m lookupRequest
+func lookup(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.LookupRequest
 	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
 		return nil, err
 	}
@@ -214,30 +220,33 @@ func lookup(ctx context.Context, r *request) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes, Denied: res.LeaseDenied,
-		Pays: res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease), Tiers: numbers(res.Tiers)}, nil
+	return &frames.LookupResult{Blocks: uint64(res.Blocks), Tokens: uint64(res.Tokens), Bytes: res.Bytes,
+		Denied: res.LeaseDenied,
+		Pays:   res.Pays, Estimate: res.Estimate, Lease: r.x.lend(res.Lease), Tiers: numbers(res.Tiers)}, nil
 }
 
-func lookupRuns(ctx context.Context, r *request) (message, error) {
-	var m runsRequest
+func lookupRuns(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.RunsRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
-	if n, most := m.keys(), r.x.s.opt.Limits.Keys; n > most {
+	if n, most := m.Keys(), r.x.s.opt.Limits.Keys; n > most {
 		return nil, skep.Invalidf(r.h.Type.String(), "keys", n, most)
 	}
 	if err := r.reach(m.Namespace); err != nil {
 		return nil, err
 	}
 	// What is found, and twice the answer: a frame has up to two lengths while it grows.
-	if err := r.spend(int64(len(m.Runs)) * (int64(unsafe.Sizeof(skep.RunFound{})) + 2*runFoundBytes)); err != nil {
+	if err := r.Spend(int64(len(m.Runs)) * (int64(unsafe.Sizeof(skep.RunFound{})) +
+		2*frames.RunFoundBytes)); err != nil {
 		return nil, err
 	}
 	res, err := r.x.s.store.LookupRuns(ctx, &m.RunsRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &runsResult{Runs: res.Runs, Lease: r.x.lend(res.Lease), Denied: res.LeaseDenied, Tiers: numbers(res.Tiers)}, nil
+	return &frames.RunsResult{Runs: res.Runs, Lease: r.x.lend(res.Lease), Denied: res.LeaseDenied,
+		Tiers: numbers(res.Tiers)}, nil
 }
 
 // numbers are tiers as they travel.
@@ -249,21 +258,21 @@ func numbers(tiers []skep.Tier) (out []byte) {
 }
 
 // lend remembers a lease as this client's.
-func (x *serverConn) lend(l skep.Lease) lease {
+func (x *serverConn) lend(l skep.Lease) frames.Lease {
 	return *x.s.leases.lend(l, leaseEntry{client: x.client, until: l.Until})
 }
 
 // lend remembers whose a lease is, and gives it as it travels.
-func (t *leaseTable) lend(l skep.Lease, e leaseEntry) *lease {
+func (t *leaseTable) lend(l skep.Lease, e leaseEntry) *frames.Lease {
 	if l.ID == 0 {
-		return &lease{}
+		return &frames.Lease{}
 	}
 	t.put(l.ID, e)
-	return &lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
+	return &frames.Lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
 }
 
-func renew(ctx context.Context, r *request) (message, error) {
-	var m lease
+func renew(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.Lease
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -280,8 +289,8 @@ func renew(ctx context.Context, r *request) (message, error) {
 	return r.x.s.leases.lend(l, e), nil
 }
 
-func release(ctx context.Context, r *request) (message, error) {
-	var m number
+func release(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -293,39 +302,39 @@ func release(ctx context.Context, r *request) (message, error) {
 	return nil, r.x.s.store.Release(ctx, id)
 }
 
-func want(ctx context.Context, r *request) (message, error) {
-	var m wantRequest
+func want(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.WantRequest
 	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
 		return nil, err
 	}
 	list, err := r.x.s.store.Want(ctx, &m.WantRequest)
-	return &wantResult{list}, err
+	return &frames.WantResult{List: list}, err
 }
 
-func prepareHint(r *request) (func(context.Context) (message, error), error) {
-	var m hintRequest
+func prepareHint(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.HintRequest
 	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		n, err := r.x.s.store.Hint(ctx, m.Scope, m.Keys, m.Hint)
-		return &number{uint64(n)}, err
+		return &frames.Number{N: uint64(n)}, err
 	}, nil
 }
 
-func prepareDelete(r *request) (func(context.Context) (message, error), error) {
-	var m deleteRequest
+func prepareDelete(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.DeleteRequest
 	if err := r.scoped(&m, &m.Scope, &m.Keys); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		n, err := r.x.s.store.Delete(ctx, m.Scope, m.Keys)
-		return &number{uint64(n)}, err
+		return &frames.Number{N: uint64(n)}, err
 	}, nil
 }
 
-func prepareDeleteNamespace(r *request) (func(context.Context) (message, error), error) {
-	var m number
+func prepareDeleteNamespace(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -336,11 +345,11 @@ func prepareDeleteNamespace(r *request) (func(context.Context) (message, error),
 	if err := r.reach(id); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) { return nil, r.x.s.store.DeleteNamespace(ctx, id) }, nil
+	return func(ctx context.Context) (frames.Message, error) { return nil, r.x.s.store.DeleteNamespace(ctx, id) }, nil
 }
 
-func preparePurge(r *request) (func(context.Context) (message, error), error) {
-	var m purgeRequest
+func preparePurge(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.PurgeRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -365,10 +374,10 @@ func preparePurge(r *request) (func(context.Context) (message, error), error) {
 			return nil, err
 		}
 	}
-	return func(ctx context.Context) (message, error) { return nil, r.x.s.store.Purge(ctx, m.Purge) }, nil
+	return func(ctx context.Context) (frames.Message, error) { return nil, r.x.s.store.Purge(ctx, m.Purge) }, nil
 }
 
-func stats(ctx context.Context, r *request) (message, error) {
+func stats(ctx context.Context, r *request) (frames.Message, error) {
 	st, err := r.x.s.store.Stats(ctx)
 	if err != nil {
 		return nil, err
@@ -378,7 +387,7 @@ func stats(ctx context.Context, r *request) (message, error) {
 		told = &nodeStats{st.Opened, st.State, st.CapacityBytes, st.DeviceBytes, st.FreeGroups, st.Groups, st.Evicted}
 	}
 	b, err := json.Marshal(told)
-	return &document{b}, err
+	return &frames.Document{Bytes: b}, err
 }
 
 // nodeStats is what another node is told: whether the Store was opened anew, and whether it has room to spare.
@@ -392,7 +401,7 @@ type nodeStats struct {
 	Evicted       int64     `json:"evicted"`
 }
 
-func clusterMap(_ context.Context, r *request) (message, error) {
+func clusterMap(_ context.Context, r *request) (frames.Message, error) {
 	if err := r.read(nil); err != nil {
 		return nil, err
 	}
@@ -400,11 +409,11 @@ func clusterMap(_ context.Context, r *request) (message, error) {
 	if m == nil {
 		return nil, &skep.Error{Op: "cluster map", Kind: skep.Unsupported, Field: "server", Value: r.x.s.opt.Name, Limit: "a node of a cluster"}
 	}
-	return &document{m.text}, nil
+	return &frames.Document{Bytes: m.text}, nil
 }
 
-func prepareAdmin(r *request) (func(context.Context) (message, error), error) {
-	var m adminRequest
+func prepareAdmin(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.AdminRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -412,8 +421,8 @@ func prepareAdmin(r *request) (func(context.Context) (message, error), error) {
 	if f == nil {
 		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: m.Name}
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		out, err := f(ctx, r.x.who, m.Name, m.JSON)
-		return &document{out}, err
+		return &frames.Document{Bytes: out}, err
 	}, nil
 }

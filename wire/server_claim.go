@@ -6,10 +6,11 @@ import (
 	"fmt"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // give tells chains what computing them costs.
-func (m *costedRestoreRequest) give(chains []skep.Chain) error {
+func give(m *frames.CostedRestoreRequest, chains []skep.Chain) error {
 	for i := range m.Compute {
 		x := &m.Compute[i]
 		if uint64(x.Chain) >= uint64(len(chains)) || chains[x.Chain].Compute != nil {
@@ -21,25 +22,25 @@ func (m *costedRestoreRequest) give(chains []skep.Chain) error {
 }
 
 // about decodes the body of a call about a session and finds that.
-func (r *request) about(op string, m message, id *uint64) (*serverSession, error) {
+func (r *request) about(op string, m frames.Message, id *uint64) (*serverSession, error) {
 	if err := r.read(m); err != nil {
 		return nil, err
 	}
 	return r.x.session(op, *id)
 }
 
-func claim(ctx context.Context, r *request) (message, error) {
-	var m claimRequest
+func claim(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.ClaimRequest
 	s, err := r.about("claim", &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.ses.Claim(ctx, m.Chain, subset(m.Range), skep.Idle)
-	return &claimResult{c}, err
+	c, err := s.ses.Claim(ctx, m.Chain, frames.Subset(m.Range), skep.Idle)
+	return &frames.ClaimResult{Claim: c}, err
 }
 
-func reprioritise(ctx context.Context, r *request) (message, error) {
-	var m reprioritiseRequest
+func reprioritise(ctx context.Context, r *request) (frames.Message, error) {
+	var m frames.ReprioritiseRequest
 	s, err := r.about("reprioritise", &m, &m.Session)
 	if err != nil {
 		return nil, err
@@ -48,9 +49,9 @@ func reprioritise(ctx context.Context, r *request) (message, error) {
 }
 
 // claimWhen is a claim of a chain with a cost, by an engine that says whether it is idle.
-func claimWhen(ctx context.Context, r *request) (message, error) {
+func claimWhen(ctx context.Context, r *request) (frames.Message, error) {
 	const op = "claim"
-	var m claimWhenRequest
+	var m frames.ClaimWhenRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
@@ -62,8 +63,8 @@ func claimWhen(ctx context.Context, r *request) (message, error) {
 	if m.Idle {
 		load = skep.Idle
 	}
-	c, err := s.ses.Claim(ctx, m.Chain, subset(m.Range), load)
-	return &claimResult{c}, err
+	c, err := s.ses.Claim(ctx, m.Chain, frames.Subset(m.Range), load)
+	return &frames.ClaimResult{Claim: c}, err
 }
 
 // checkCosted returns Invalid for a chain that does not say what computing costs.
@@ -75,9 +76,9 @@ func (s *serverSession) checkCosted(op string, chain int) error {
 }
 
 // computed is answered by a Store that learns nothing from it, too.
-func computed(ctx context.Context, r *request) (message, error) {
+func computed(ctx context.Context, r *request) (frames.Message, error) {
 	const op = "computed"
-	var m computedRequest
+	var m frames.ComputedRequest
 	s, err := r.about(op, &m, &m.Session)
 	if err != nil {
 		return nil, err
@@ -91,13 +92,13 @@ func computed(ctx context.Context, r *request) (message, error) {
 	return nil, nil
 }
 
-func prepareStop(r *request) (func(context.Context) (message, error), error) {
-	var m stopRequest
+func prepareStop(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.StopRequest
 	s, err := r.about("stop", &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		s.mu.Lock()
 		for i := range s.stopped {
 			if m.Chain == -1 || m.Chain == i {
@@ -112,15 +113,15 @@ func prepareStop(r *request) (func(context.Context) (message, error), error) {
 
 // prepareEnd ends a session or a stream of events. Its answer is the last frame that
 // speaks of it.
-func prepareEnd(r *request) (func(context.Context) (message, error), error) {
-	var m number
+func prepareEnd(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
 	r.x.mu.Lock()
 	s, st := r.x.sessions[m.N], r.x.streams[m.N]
 	r.x.mu.Unlock()
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		var ended chan struct{}
 		switch {
 		case s != nil:

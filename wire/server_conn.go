@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // serverConn is one client's connection.
@@ -136,7 +137,7 @@ func (x *serverConn) idle() bool {
 }
 
 func (x *serverConn) sayGoodbye(after time.Duration) {
-	_ = x.send(Header{Type: TypeGoodbye}, &goodbye{After: after, Reason: "shutting down"}, nil)
+	_ = x.send(frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{After: after, Reason: "shutting down"}, nil)
 }
 
 // greet reads the Hello and answers it. Until it has, nothing larger is read and nothing
@@ -159,20 +160,20 @@ func (x *serverConn) greet() error {
 	if err != nil {
 		return err
 	}
-	if h.Type != TypeHello || h.Body > maxHello || h.Payload != 0 {
-		return broken("first frame", h.Type, "a hello of at most 8 KiB")
+	if h.Type != frames.TypeHello || h.Body > frames.MaxHello || h.Payload != 0 {
+		return frames.Broken("first frame", h.Type, "a hello of at most 8 KiB")
 	}
 	body := make([]byte, h.Body)
 	if err := x.l.body(&h, body); err != nil {
 		return err
 	}
-	var m hello
-	if err := decode(TypeHello, body, &m); err != nil {
+	var m frames.Hello
+	if err := frames.Decode(frames.TypeHello, body, &m); err != nil {
 		return x.refuse(&h, err)
 	}
-	if m.Min > Version || m.Max < Version {
+	if m.Min > frames.Version || m.Max < frames.Version {
 		return x.refuse(&h, &skep.Error{Op: "hello", Kind: skep.Version, Field: "protocol version",
-			Value: skep.Range{From: int(m.Min), To: int(m.Max)}, Limit: Version})
+			Value: skep.Range{From: int(m.Min), To: int(m.Max)}, Limit: frames.Version})
 	}
 	shown.Token = m.Token
 	x.who, err = x.s.opt.Auth.Identify(x.ctx, shown)
@@ -192,33 +193,34 @@ func (x *serverConn) greet() error {
 	x.s.clients[x.client]++
 	x.s.mu.Unlock()
 	x.unwatch = x.who.Until(x.revoked)
-	x.features = m.Features & features
+	x.features = m.Features & frames.Features
 	if x.s.cluster.Load() == nil {
-		x.features &^= FeatureEpoch
+		x.features &^= frames.FeatureEpoch
 	}
 	if x.s.opt.Node == "" {
-		x.features &^= FeatureNode
+		x.features &^= frames.FeatureNode
 	}
-	x.l.epochs = x.features&FeatureEpoch != 0
+	x.l.epochs = x.features&frames.FeatureEpoch != 0
 	passRights(x.l.c, true)
 	if !late.Stop() {
 		return errKind("hello", skep.Deadline)
 	}
-	return x.send(Header{Type: TypeHello | answer, Call: h.Call}, &welcome{Version: Version, Features: x.features,
-		Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
-		MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights),
-		Name: x.s.opt.Name, Node: x.s.opt.Node}, nil)
+	return x.send(frames.Header{Type: frames.TypeHello | frames.Answer, Call: h.Call},
+		&frames.Welcome{Version: frames.Version, Features: x.features,
+			Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
+			MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights),
+			Name: x.s.opt.Name, Node: x.s.opt.Node}, nil)
 }
 
 // refuse answers the Hello with an error and ends the connection.
-func (x *serverConn) refuse(h *Header, err error) error {
+func (x *serverConn) refuse(h *frames.Header, err error) error {
 	_ = x.fail(h, err)
 	return err
 }
 
 // send writes one frame, in memory of its own.
-func (x *serverConn) send(h Header, m message, payload net.Buffers) error {
-	b, err := appendFrame(nil, h, m)
+func (x *serverConn) send(h frames.Header, m frames.Message, payload net.Buffers) error {
+	b, err := frames.AppendFrame(nil, h, m)
 	if err != nil {
 		return err
 	}
@@ -226,20 +228,20 @@ func (x *serverConn) send(h Header, m message, payload net.Buffers) error {
 }
 
 // reply answers a call.
-func (x *serverConn) reply(h *Header, m message) error {
-	return x.send(Header{Type: h.Type | answer, Call: h.Call}, m, nil)
+func (x *serverConn) reply(h *frames.Header, m frames.Message) error {
+	return x.send(frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, m, nil)
 }
 
 // fail answers a call with an error.
-func (x *serverConn) fail(h *Header, err error) error {
-	b := bodyOf(err)
-	return x.send(Header{Type: TypeError, Call: h.Call}, &b, nil)
+func (x *serverConn) fail(h *frames.Header, err error) error {
+	b := frames.BodyOf(err)
+	return x.send(frames.Header{Type: frames.TypeError, Call: h.Call}, &b, nil)
 }
 
 // request is one frame as it came.
 type request struct {
 	x       *serverConn
-	h       Header
+	h       frames.Header
 	body    []byte
 	began   time.Time // the last byte of its header had been read
 	charged int64
@@ -265,7 +267,7 @@ func (x *serverConn) frame() error {
 		// Reading on would mean reading it all; whoever sends this knows the limits.
 		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame", skep.Range{From: int(h.Body), To: int(h.Payload)},
 			skep.Range{From: lim.Body, To: lim.Payload}))
-		return broken("frame size", h.Body, lim.Body)
+		return frames.Broken("frame size", h.Body, lim.Body)
 	}
 	r := &request{x: x, h: h, began: x.l.filled}
 	r.trace()
@@ -278,7 +280,7 @@ func (x *serverConn) frame() error {
 	}
 	if int(h.Body) > op.most(lim) || h.Payload > 0 && !op.payload {
 		_ = x.fail(&h, skep.Invalidf(h.Type.String(), "frame length", h.Body, op.most(lim)))
-		return broken("frame length", h.Body, op.most(lim))
+		return frames.Broken("frame length", h.Body, op.most(lim))
 	}
 	err = x.allowed(op)
 	if err == nil && op.placed && h.Epoch != 0 {
@@ -322,8 +324,8 @@ func (x *serverConn) frame() error {
 // freeBody is the longest body that is not charged.
 const freeBody = 256
 
-// spend charges n bytes of the body's lists to the request.
-func (r *request) spend(n int64) error { return r.spendOn("the body and its lists", n) }
+// Spend charges n bytes of the body's lists to the request.
+func (r *request) Spend(n int64) error { return r.spendOn("the body and its lists", n) }
 
 // spendOn charges n bytes to the request, or says that the server is overloaded, or that they never fit.
 func (r *request) spendOn(what string, n int64) error {
@@ -351,7 +353,7 @@ func (r *request) done() {
 }
 
 // skip reads what is left of a frame that is refused.
-func (x *serverConn) skip(h *Header, body uint64) error {
+func (x *serverConn) skip(h *frames.Header, body uint64) error {
 	return x.l.discard(body + uint64(h.Payload))
 }
 
@@ -378,7 +380,7 @@ func (x *serverConn) refused(r *request, op *operation, err error) error {
 }
 
 // answer writes the answer to a call: m, or err. The call took until then.
-func (r *request) answer(m message, err error) error {
+func (r *request) answer(m frames.Message, err error) error {
 	var lost error
 	if err != nil {
 		lost = r.x.fail(&r.h, err)
@@ -433,7 +435,7 @@ func (x *serverConn) start(r *request, op *operation) error {
 	case twice:
 		cancel()
 		r.done()
-		return broken("call number", r.h.Call, "one that is not in use")
+		return frames.Broken("call number", r.h.Call, "one that is not in use")
 	case full:
 		cancel()
 		return shed(overloaded("calls of the connection", x.s.comeBack()), left)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // What a session waits for: its tenant's rate, a turn, credit of its client.
@@ -105,7 +106,7 @@ func (x *serverConn) session(op string, id uint64) (*serverSession, error) {
 }
 
 func runCredit(r *request) error {
-	var m credit
+	var m frames.Credit
 	if err := r.read(&m); err != nil {
 		return err
 	}

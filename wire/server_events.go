@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // serverStream sends events to a client that gives credit for them. Without credit it
@@ -30,7 +31,7 @@ type serverStream struct {
 func runEvents(r *request) error {
 	x := r.x
 	st, err := func() (*serverStream, error) {
-		var m eventsRequest
+		var m frames.EventsRequest
 		if err := r.read(&m); err != nil {
 			return nil, err
 		}
@@ -58,7 +59,7 @@ func runEvents(r *request) error {
 			wake: make(chan struct{}, 1), ended: make(chan struct{})}
 		if told, err := inner.Told(); err == nil && m.Snapshot {
 			st.turn, st.told = x.s.snapshotTurn(x.who.Tenant), told
-			st.tells = x.features&FeatureTold != 0
+			st.tells = x.features&frames.FeatureTold != 0
 		}
 		st.ctx, st.cancel = context.WithCancelCause(x.ctx)
 		x.mu.Lock()
@@ -109,8 +110,8 @@ func (st *serverStream) run() {
 			return
 		}
 	}
-	b := bodyOf(err)
-	if st.x.send(Header{Type: TypeError, Call: st.id}, &b, nil) != nil {
+	b := frames.BodyOf(err)
+	if st.x.send(frames.Header{Type: frames.TypeError, Call: st.id}, &b, nil) != nil {
 		st.x.end(err)
 	}
 }
@@ -131,7 +132,8 @@ func (st *serverStream) send() error {
 		}
 		if st.tells && isClosed(st.told) { // all that it told of has been sent
 			st.tells = false
-			if err := st.x.send(Header{Type: TypeEventBatch, Call: st.id}, &eventBatch{}, nil); err != nil {
+			if err := st.x.send(frames.Header{Type: frames.TypeEventBatch, Call: st.id}, &frames.EventBatch{},
+				nil); err != nil {
 				return err
 			}
 		}
@@ -146,7 +148,8 @@ func (st *serverStream) send() error {
 		st.mu.Lock()
 		st.credit -= int64(len(list))
 		st.mu.Unlock()
-		if err := st.x.send(Header{Type: TypeEventBatch, Call: st.id}, &eventBatch{list}, nil); err != nil {
+		if err := st.x.send(frames.Header{Type: frames.TypeEventBatch, Call: st.id}, &frames.EventBatch{List: list},
+			nil); err != nil {
 			return err
 		}
 	}

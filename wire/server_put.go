@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // allocPatience is how long the reader of a connection waits for memory before it
@@ -25,8 +26,8 @@ func (r *request) refusePayload(left uint64, why error) error {
 }
 
 // preparePut reads a put's blocks, its payload straight into memory of the Store's.
-func preparePut(r *request) (func(context.Context) (message, error), error) {
-	var m putRequest
+func preparePut(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.PutRequest
 	left := uint64(r.h.Payload)
 	if err := r.read(&m); err != nil {
 		return nil, r.refusePayload(left, err)
@@ -37,7 +38,7 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 	if err := r.reach(m.Namespace); err != nil {
 		return nil, r.refusePayload(left, err)
 	}
-	region, err := m.check(left, r.x)
+	region, err := checkPut(&m, left, r.x)
 	if err != nil {
 		return nil, r.refusePayload(left, err)
 	}
@@ -48,11 +49,11 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 		return nil, err
 	}
 	r.x.s.count.taken.Add(int64(r.h.Payload))
-	r.x.who.Limits().Charge(m.shared())
+	r.x.who.Limits().Charge(m.Shared())
 	// A client's memory is never lent to drives to write from: it may change it meanwhile, or be gone.
 	req.Exposed = t.exposed
 	req.Released = func() { go t.release() }
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		if err := t.fetch(); err != nil {
 			t.release()
 			return nil, err
@@ -62,14 +63,14 @@ func preparePut(r *request) (func(context.Context) (message, error), error) {
 		if !held {
 			t.release()
 		}
-		return &putResults{list}, rest
+		return &frames.PutResults{List: list}, rest
 	}, nil
 }
 
-// check compares the sizes of a put's parts with its payload and with the shared memory,
+// checkPut compares the sizes of a put's parts with its payload and with the shared memory,
 // before anything of that size is made. It gives the region when a part lies in it,
 // held.
-func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
+func checkPut(m *frames.PutRequest, payload uint64, x *serverConn) (*region, error) {
 	var sum, fetched uint64
 	shared := false
 	for i := range m.Blocks {
@@ -77,7 +78,7 @@ func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
 			p := &m.Blocks[i].Parts[j]
 			if p.Shared {
 				shared = true
-				if p.inFile() {
+				if inFile(p) {
 					if most := uint64(x.s.opt.Limits.Payload); p.Size > most || fetched+p.Size > most {
 						return nil, skep.Invalidf("put", "bytes of parts in attached files", fetched+min(p.Size, 1<<62), most)
 					}
@@ -101,18 +102,6 @@ func (m *putRequest) check(payload uint64, x *serverConn) (*region, error) {
 		return nil, nil
 	}
 	return x.holdRegion()
-}
-
-// shared is how many bytes of the parts lie in shared memory, which take has found to be there.
-func (m *putRequest) shared() (n int64) {
-	for i := range m.Blocks {
-		for j := range m.Blocks[i].Parts {
-			if p := &m.Blocks[i].Parts[j]; p.Shared {
-				n = min(n+int64(p.Size), 1<<50)
-			}
-		}
-	}
-	return n
 }
 
 // taker takes a put's payload off the connection.
@@ -143,12 +132,12 @@ func (t *taker) release() {
 
 // take gives the request with its bytes in place. Parts of a page and more begin at a
 // page, so that the Store writes them from where they are.
-func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
+func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 	var large, little, lists int64
 	for i := range m.Blocks {
 		lists += int64(unsafe.Sizeof(skep.Block{})) + int64(len(m.Blocks[i].Parts))*int64(unsafe.Sizeof(skep.Part{}))
 		for j := range m.Blocks[i].Parts {
-			if p := &m.Blocks[i].Parts[j]; p.Shared && !p.inFile() {
+			if p := &m.Blocks[i].Parts[j]; p.Shared && !inFile(p) {
 				t.exposed = true
 			} else if p.Size >= pageSize {
 				large += int64(p.Size+pageSize-1) &^ (pageSize - 1)
@@ -176,7 +165,7 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 			out := &req.Blocks[i].Parts[j]
 			out.Name = p.Name
 			switch {
-			case p.Shared && !p.inFile():
+			case p.Shared && !inFile(p):
 				if out.Bytes, err = t.region.slice(p.Offset, p.Size); err != nil && wrong == nil {
 					wrong = err
 				}
@@ -197,14 +186,14 @@ func (t *taker) take(m *putRequest) (*skep.PutRequest, error) {
 			if err := t.part(p, out.Bytes); err != nil {
 				return nil, err
 			} else if wrong == nil {
-				wrong = p.compare(&t.r.x.l.check)
+				wrong = comparePart(p, &t.r.x.l.check)
 			}
 		}
 	}
 	return req, wrong
 }
 
-func (t *taker) part(p *putPart, mem []byte) error {
+func (t *taker) part(p *frames.PutPart, mem []byte) error {
 	c := &t.r.x.l.check
 	c.reset(p.Sum, 0)
 	if err := t.r.x.l.readSummed(mem, c); err != nil {
@@ -214,7 +203,7 @@ func (t *taker) part(p *putPart, mem []byte) error {
 	return nil
 }
 
-func (p *putPart) compare(c *summer) error {
+func comparePart(p *frames.PutPart, c *summer) error {
 	if s := c.sum(); s != p.Check {
 		return &skep.Error{Op: "put", Kind: skep.Damaged, Field: "checksum of part " + p.Name, Value: p.Check, Limit: s}
 	}
@@ -243,8 +232,8 @@ func (t *taker) alloc(n int64) ([]byte, error) {
 	return nil, err
 }
 
-func prepareBegin(r *request) (func(context.Context) (message, error), error) {
-	var m beginRequest
+func prepareBegin(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.BeginRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -252,7 +241,7 @@ func prepareBegin(r *request) (func(context.Context) (message, error), error) {
 		return nil, err
 	}
 	x := r.x
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		if err := x.charge("begin", "open blocks", 0, writerBytes); err != nil {
 			return nil, err
 		}
@@ -274,7 +263,7 @@ func prepareBegin(r *request) (func(context.Context) (message, error), error) {
 			_ = w.Abort(ctx)
 			return nil, overloaded("open blocks of the connection", time.Second)
 		}
-		return &number{id}, nil
+		return &frames.Number{N: id}, nil
 	}, nil
 }
 
@@ -292,8 +281,8 @@ func (x *serverConn) writer(op string, id uint64, last bool) (skep.BlockWriter, 
 	return w, nil
 }
 
-func prepareWrite(r *request) (func(context.Context) (message, error), error) {
-	var m writeRequest
+func prepareWrite(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.WriteRequest
 	left := uint64(r.h.Payload)
 	if err := r.read(&m); err != nil {
 		return nil, r.refusePayload(left, err)
@@ -318,11 +307,11 @@ func prepareWrite(r *request) (func(context.Context) (message, error), error) {
 		return nil, &skep.Error{Op: "write", Kind: skep.Damaged, Field: "checksum", Value: m.Check, Limit: s}
 	}
 	r.x.s.count.taken.Add(int64(left))
-	return func(ctx context.Context) (message, error) { return nil, w.Write(ctx, m.Part, m.Offset, p) }, nil
+	return func(ctx context.Context) (frames.Message, error) { return nil, w.Write(ctx, m.Part, m.Offset, p) }, nil
 }
 
-func prepareCommit(r *request) (func(context.Context) (message, error), error) {
-	var m commitRequest
+func prepareCommit(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.CommitRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
@@ -330,22 +319,22 @@ func prepareCommit(r *request) (func(context.Context) (message, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		res, err := w.Commit(ctx, m.Ack)
 		if skep.KindOf(err) != skep.Invalid || err == nil { // else it stays open
 			_, _ = r.x.writer("commit", m.Writer, true)
 		}
-		return &putResults{[]skep.PutResult{res}}, err
+		return &frames.PutResults{List: []skep.PutResult{res}}, err
 	}, nil
 }
 
-func prepareAbort(r *request) (func(context.Context) (message, error), error) {
-	var m number
+func prepareAbort(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.Number
 	if err := r.read(&m); err != nil {
 		return nil, err
 	}
 	w, err := r.x.writer("abort", m.N, true)
-	return func(ctx context.Context) (message, error) {
+	return func(ctx context.Context) (frames.Message, error) {
 		if err != nil {
 			return nil, nil // aborting what is over is not an error
 		}

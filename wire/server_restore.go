@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // serverSession is a restore under way for a client.
@@ -74,16 +74,16 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	if r.pooled != nil { // the session keeps it
 		r.body = append([]byte(nil), r.body...)
 	}
-	var m costedRestoreRequest
-	if r.h.Type == TypeCostedRestore {
+	var m frames.CostedRestoreRequest
+	if r.h.Type == frames.TypeCostedRestore {
 		err = r.read(&m)
 	} else {
-		err = r.read(&m.restoreRequest)
+		err = r.read(&m.RestoreRequest)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if m.lands() { // that is charged when it has
+	if m.Lands() { // that is charged when it has
 		if wait, ok := x.who.Limits().Solvent(); !ok {
 			return nil, overloaded("rate of the tenant", wait)
 		}
@@ -98,11 +98,11 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 			s.giveBack()
 		}
 	}()
-	req, streams, err := s.request(r, &m.restoreRequest)
+	req, streams, err := s.request(r, &m.RestoreRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.give(req.Chains); err != nil {
+	if err := give(&m, req.Chains); err != nil {
 		return nil, err
 	}
 	for i := range req.Chains {
@@ -112,7 +112,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	window := min(max(int64(min(m.Window, 1<<40)), leastWindow), x.s.opt.Limits.Window)
 	window = min(window, max(leastWindow, (x.s.memory.Limit-x.s.memory.Used())/4))
 	if streams {
-		req.Window, req.Sums = window, x.features&FeatureXXH3 != 0
+		req.Window, req.Sums = window, x.features&frames.FeatureXXH3 != 0
 		if err := x.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
 			return nil, err
 		}
@@ -153,18 +153,14 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	return s, nil
 }
 
-// lands says whether anything lands in shared memory.
-func (m *restoreRequest) lands() bool {
-	return slices.ContainsFunc(m.Chains, func(c restoreChain) bool { return c.To != toStream })
-}
-
 // request makes the Store's request of the client's, and says whether anything travels
 // through the socket.
-func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.RestoreRequest, streams bool, err error) {
+func (s *serverSession) request(r *request, m *frames.RestoreRequest) (req *skep.RestoreRequest, streams bool,
+	err error) {
 	if len(m.Chains) > skep.MaxChains {
 		return nil, false, skep.Invalidf("restore", "chains", len(m.Chains), skep.MaxChains)
 	}
-	if err := r.spend(int64(len(m.Chains)) * int64(unsafe.Sizeof(skep.Chain{}))); err != nil {
+	if err := r.Spend(int64(len(m.Chains)) * int64(unsafe.Sizeof(skep.Chain{}))); err != nil {
 		return nil, false, err
 	}
 	req = &skep.RestoreRequest{Chains: make([]skep.Chain, len(m.Chains))}
@@ -177,24 +173,25 @@ func (s *serverSession) request(r *request, m *restoreRequest) (req *skep.Restor
 		if err := r.reach(c.Namespace); err != nil {
 			return nil, false, err
 		}
-		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: subset(c.Blocks), Part: c.Part, Direction: c.Direction, Layers: subset(c.Layers),
-			Heads: subset(c.Heads), Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
+		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: frames.Subset(c.Blocks), Part: c.Part,
+			Direction: c.Direction, Layers: frames.Subset(c.Layers),
+			Heads: frames.Subset(c.Heads), Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
 		if _, mine := s.x.s.leases.owns(s.x.who, skep.LeaseID(c.Lease)); mine {
 			out.Lease = skep.LeaseID(c.Lease)
 		}
-		if (c.To != toStream || m.Ring) && s.region == nil {
+		if (c.To != frames.ToStream || m.Ring) && s.region == nil {
 			if s.region, err = s.x.holdRegion(); err != nil {
 				return nil, false, err
 			}
 		}
 		switch c.To {
-		case toStream:
+		case frames.ToStream:
 			streams = true
 			if m.Ring {
 				return nil, false, skep.Invalidf("restore", "destination", "stream", "shared memory, when the ring answers")
 			}
 		default:
-			if err := r.spend(int64(len(c.Planes)) * int64(unsafe.Sizeof([]byte(nil)))); err != nil {
+			if err := r.Spend(int64(len(c.Planes)) * int64(unsafe.Sizeof([]byte(nil)))); err != nil {
 				return nil, false, err
 			}
 			if out.Dest, err = s.region.destination(c, &s.files); err != nil {
@@ -253,8 +250,8 @@ func (s *serverSession) run() {
 		s.x.end(err)
 		return
 	}
-	b := bodyOf(err)
-	if s.x.send(Header{Type: TypeError, Call: s.id}, &b, nil) != nil {
+	b := frames.BodyOf(err)
+	if s.x.send(frames.Header{Type: frames.TypeError, Call: s.id}, &b, nil) != nil {
 		s.x.end(err)
 	}
 }
@@ -308,7 +305,7 @@ func (s *serverSession) send() error {
 			if s.ring != nil {
 				return s.ring.end(s.ctx, s)
 			}
-			return s.put(FlagLast, &chunks{}, nil)
+			return s.put(frames.FlagLast, &frames.Chunks{}, nil)
 		}
 		if err != nil {
 			return err
@@ -343,7 +340,7 @@ func releaseChunks(list []skep.Chunk) {
 
 // batch is a frame of chunks being put together.
 type batch struct {
-	m       chunks
+	m       frames.Chunks
 	payload net.Buffers
 	bytes   int64
 	done    int // chunks up to here are in sent frames once it is sent
@@ -434,15 +431,15 @@ var errStopped = &skep.Error{Op: "restore", Kind: skep.Stopped}
 
 // add puts a piece into the batch.
 func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
-	p := piece{Chain: uint32(ch.Chain), Block: uint32(ch.Block), Tier: ch.Tier,
+	p := frames.Piece{Chain: uint32(ch.Chain), Block: uint32(ch.Block), Tier: ch.Tier,
 		Layers: [2]uint32{uint32(ch.Layers.From), uint32(ch.Layers.To)}, Bytes: uint64(ch.Bytes), Offset: uint64(off), Len: uint64(n)}
 	switch {
 	case ch.Err != nil:
-		p.What, p.Err = pieceMiss, bodyOf(ch.Err)
+		p.What, p.Err = frames.PieceMiss, frames.BodyOf(ch.Err)
 	case n == 0 && ch.Bytes > 0 && len(ch.Data) > 0:
-		p.What, p.Err = pieceMiss, bodyOf(errStopped)
+		p.What, p.Err = frames.PieceMiss, frames.BodyOf(errStopped)
 	case n == 0 && len(ch.Data) == 0 && s.region != nil:
-		p.What = pieceLanded
+		p.What = frames.PieceLanded
 	case n > 0:
 		at := len(b.payload)
 		b.payload = cut(b.payload, ch.Data, off, n)
@@ -453,15 +450,15 @@ func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
 }
 
 // sums are the checksums of a piece: the Store's where they cover it, else one made now.
-func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []sum {
-	if s.x.features&FeatureXXH3 == 0 {
-		return []sum{{Kind: sumCRC32, Len: uint64(n), Check: sumOver(sumCRC32, data...)}}
+func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []frames.Sum {
+	if s.x.features&frames.FeatureXXH3 == 0 {
+		return []frames.Sum{{Kind: frames.SumCRC32, Len: uint64(n), Check: sumOver(frames.SumCRC32, data...)}}
 	}
-	var out []sum
+	var out []frames.Sum
 	var at, covered int64
 	for _, c := range ch.Sums {
 		if at >= off && at+c.Len <= off+n {
-			out = append(out, sum{Kind: sumXXH3, Len: uint64(c.Len), Seed: c.Seed, Check: c.Sum})
+			out = append(out, frames.Sum{Kind: frames.SumXXH3, Len: uint64(c.Len), Seed: c.Seed, Check: c.Sum})
 			covered += c.Len
 		}
 		at += c.Len
@@ -470,18 +467,19 @@ func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []s
 		return out
 	}
 	if len(data) == 1 {
-		return []sum{{Kind: sumXXH3, Len: uint64(n), Check: xxh3.Hash(data[0])}}
+		return []frames.Sum{{Kind: frames.SumXXH3, Len: uint64(n), Check: xxh3.Hash(data[0])}}
 	}
-	return []sum{{Kind: sumXXH3, Len: uint64(n), Check: sumOver(sumXXH3, data...)}}
+	return []frames.Sum{{Kind: frames.SumXXH3, Len: uint64(n), Check: sumOver(frames.SumXXH3, data...)}}
 }
 
 // put sends a frame of the session.
-func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error {
+func (s *serverSession) put(flags uint16, m *frames.Chunks, payload net.Buffers) error {
 	var n int64
 	for i := range payload {
 		n += int64(len(payload[i]))
 	}
-	b, err := appendFrame(nil, Header{Type: TypeChunks, Flags: flags, Call: s.id, Payload: uint32(n)}, m)
+	b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeChunks, Flags: flags, Call: s.id,
+		Payload: uint32(n)}, m)
 	if err != nil {
 		return err
 	}

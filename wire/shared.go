@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
@@ -109,7 +110,8 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.mu.Lock()
 	s.conn = nil
 	s.mu.Unlock()
-	if err := x.sendWith(ctx, TypeAttach, &attachRequest{Size: uint64(s.size), Entries: ringEntries}, s.mem.Fd(),
+	if err := x.sendWith(ctx, frames.TypeAttach, &frames.AttachRequest{Size: uint64(s.size), Entries: ringEntries},
+		s.mem.Fd(),
 		s.event.Fd()); err != nil {
 		return err
 	}
@@ -226,13 +228,13 @@ func destinations(t *layout.ChainPlan) (out [][]byte) {
 }
 
 // describe says where a chain goes. REQUIRES: holds.
-func (s *sharedMemory) describe(rc *restoreChain, t *layout.ChainPlan) {
-	where := func(p []byte) area {
+func (s *sharedMemory) describe(rc *frames.RestoreChain, t *layout.ChainPlan) {
+	where := func(p []byte) frames.Area {
 		off, _ := s.place(p)
-		return area{off, uint64(len(p))}
+		return frames.Area{Offset: off, Len: uint64(len(p))}
 	}
 	if d := t.Dest.Memory; d != nil {
-		rc.To, rc.Memory, rc.Stride = toMemory, where(d), t.Dest.Stride
+		rc.To, rc.Memory, rc.Stride = frames.ToMemory, where(d), t.Dest.Stride
 		// The stride we were left to choose is whole pages, and what lies between the
 		// blocks is the Store's to fill then; it says so by asking for 0.
 		if t.Gaps {
@@ -241,9 +243,9 @@ func (s *sharedMemory) describe(rc *restoreChain, t *layout.ChainPlan) {
 		return
 	}
 	p := t.Dest.Paged
-	rc.To, rc.Order, rc.Stride, rc.Pages = toPages, p.Order, p.PageStride, p.Pages
+	rc.To, rc.Order, rc.Stride, rc.Pages = frames.ToPages, p.Order, p.PageStride, p.Pages
 	for l := range p.Planes {
-		var pair [2]area
+		var pair [2]frames.Area
 		if l >= t.Layers.From && l < t.Layers.To {
 			for k := range t.Geometry.SlicesPerLayer() {
 				pair[k] = where(p.Planes[l][k])
@@ -376,7 +378,8 @@ func (s *sharedMemory) read() {
 			if taken >= ringEntries/4 && x != nil {
 				// Session 0 is the ring itself. What was not sent is sent with the next.
 				ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
-				if x.post(ctx, Header{Type: TypeCredit}, &credit{0, taken}, nil) == nil {
+				if x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 0, Amount: taken},
+					nil) == nil {
 					taken = 0
 				}
 				cancel()
@@ -393,13 +396,13 @@ func (s *clientSession) completion(e *shm.Entry) error {
 		return nil
 	}
 	if int(e.Chain) >= len(s.chains) {
-		return broken("chain of a chunk", e.Chain, len(s.chains))
+		return frames.Broken("chain of a chunk", e.Chain, len(s.chains))
 	}
 	t := s.chains[e.Chain]
 	layers := skep.Range{From: int(e.Layers[0]), To: int(e.Layers[1])}
 	item, ok := s.itemOf(int(e.Chain), int(e.Block), layers)
 	if !ok {
-		return broken("chunk", item, "one that was asked for")
+		return frames.Broken("chunk", item, "one that was asked for")
 	}
 	if e.What == shm.Miss {
 		return s.answer(int(e.Chain), item, skep.Chunk{Err: errKind(opRestore, e.Kind)})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -90,13 +91,13 @@ func TestSharedMemoryIsAttachedAgain(t *testing.T) {
 }
 
 // attachRaw offers descriptors to a server the way a client does.
-func attachRaw(t *testing.T, c *Client, m *attachRequest, fds ...int) error {
+func attachRaw(t *testing.T, c *Client, m *frames.AttachRequest, fds ...int) error {
 	t.Helper()
 	x := c.slots[0].conn
-	p := &pendingCall{t: TypeAttach, reply: make(chan reply, 1)}
+	p := &pendingCall{t: frames.TypeAttach, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	require.NoError(t, err)
-	b, err := appendFrame(nil, Header{Type: TypeAttach, Call: id}, m)
+	b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: id}, m)
 	require.NoError(t, err)
 	<-x.l.write
 	require.NoError(t, sendFiles(x.l.c, b, fds...))
@@ -108,7 +109,7 @@ func attachRaw(t *testing.T, c *Client, m *attachRequest, fds ...int) error {
 func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
-	attach := func(token string) Type {
+	attach := func(token string) frames.Type {
 		x := rawDial(t, r.addr)
 		x.hello(t, token)
 		mem, err := shm.Create(1 << 20)
@@ -117,16 +118,17 @@ func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 		event, err := shm.NewEvent()
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, event.Close()) })
-		b, err := appendFrame(nil, Header{Type: TypeAttach, Call: 1}, &attachRequest{Size: 1 << 20, Entries: 64})
+		b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: 1},
+			&frames.AttachRequest{Size: 1 << 20, Entries: 64})
 		require.NoError(t, err)
 		require.NoError(t, sendFiles(x.Conn, b, mem.Fd(), event.Fd()))
 		h, _, err := x.next()
 		require.NoError(t, err)
 		return h.Type
 	}
-	require.Equal(t, TypeAttach|answer, attach(tokenA))
-	require.Equal(t, TypeAttach|answer, attach(tokenB))
-	require.Equal(t, TypeError, attach(tokenA), "what is mapped stays until its connection is gone")
+	require.Equal(t, frames.TypeAttach|frames.Answer, attach(tokenA))
+	require.Equal(t, frames.TypeAttach|frames.Answer, attach(tokenB))
+	require.Equal(t, frames.TypeError, attach(tokenA), "what is mapped stays until its connection is gone")
 }
 
 // The server maps only what cannot be taken away under it, and is what it says it is.
@@ -158,24 +160,26 @@ func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 	require.NoError(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
-	ok := attachRequest{Size: size, Entries: 64}
+	ok := frames.AttachRequest{Size: size, Entries: 64}
 	for name, x := range map[string]struct {
-		m   attachRequest
+		m   frames.AttachRequest
 		fds []int
 	}{
 		"no seals":                    {ok, []int{memfd(unix.MFD_ALLOW_SEALING, 0), event.Fd()}},
 		"sealed against growing only": {ok, []int{memfd(unix.MFD_ALLOW_SEALING, unix.F_SEAL_GROW), event.Fd()}},
 		"sealed against shrinking":    {ok, []int{memfd(unix.MFD_ALLOW_SEALING, unix.F_SEAL_SHRINK), event.Fd()}},
 		"a file":                      {ok, []int{int(file.Fd()), event.Fd()}},
-		"another size":                {attachRequest{Size: 2 * size, Entries: 64}, []int{good, event.Fd()}},
-		"no page":                     {attachRequest{Size: 100, Entries: 64}, []int{good, event.Fd()}},
-		"larger than the limit":       {attachRequest{Size: 1 << 62, Entries: 64}, []int{good, event.Fd()}},
-		"a ring past the end":         {attachRequest{Size: size, Ring: size - 64, Entries: 64}, []int{good, event.Fd()}},
-		"a ring far past the end":     {attachRequest{Size: size, Ring: 1<<64 - 64, Entries: 64}, []int{good, event.Fd()}},
-		"a ring of no power of two":   {attachRequest{Size: size, Entries: 63}, []int{good, event.Fd()}},
-		"a pipe for an eventfd":       {ok, []int{good, pipe[1]}},
-		"one descriptor":              {ok, []int{good}},
-		"three descriptors":           {ok, []int{event.Fd(), good, event.Fd()}},
+		"another size":                {frames.AttachRequest{Size: 2 * size, Entries: 64}, []int{good, event.Fd()}},
+		"no page":                     {frames.AttachRequest{Size: 100, Entries: 64}, []int{good, event.Fd()}},
+		"larger than the limit":       {frames.AttachRequest{Size: 1 << 62, Entries: 64}, []int{good, event.Fd()}},
+		"a ring past the end": {frames.AttachRequest{Size: size, Ring: size - 64, Entries: 64},
+			[]int{good, event.Fd()}},
+		"a ring far past the end": {frames.AttachRequest{Size: size, Ring: 1<<64 - 64, Entries: 64},
+			[]int{good, event.Fd()}},
+		"a ring of no power of two": {frames.AttachRequest{Size: size, Entries: 63}, []int{good, event.Fd()}},
+		"a pipe for an eventfd":     {ok, []int{good, pipe[1]}},
+		"one descriptor":            {ok, []int{good}},
+		"three descriptors":         {ok, []int{event.Fd(), good, event.Fd()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := r.dial(t, r.options())
@@ -226,15 +230,20 @@ func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
 	c := r.dial(t, o)
 	ch := chainOf(t, c, "t", 4)
 	x := c.slots[0].conn
-	for _, a := range []area{{1 << 40, 4 * blockSize}, {1<<64 - 1, 2}, {0, 1 << 63}, {uint64(c.shared.size) - 1, 2}, {0, 1<<64 - 1}, {ringBytes, 10}} {
-		m := &restoreRequest{Window: 1 << 20, Ring: true, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: toMemory, Memory: a, Stride: blockSize}}}
-		_, err := x.call(t.Context(), TypeRestore, m, nil, nil)
+	for _, a := range []frames.Area{{Offset: 1 << 40, Len: 4 * blockSize}, {Offset: 1<<64 - 1, Len: 2},
+		{Offset: 0, Len: 1 << 63}, {Offset: uint64(c.shared.size) - 1, Len: 2}, {Offset: 0,
+			Len: 1<<64 - 1}, {Offset: ringBytes, Len: 10}} {
+		m := &frames.RestoreRequest{Window: 1 << 20, Ring: true,
+			Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys, To: frames.ToMemory, Memory: a,
+				Stride: blockSize}}}
+		_, err := x.call(t.Context(), frames.TypeRestore, m, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid)
-		m.Chains[0].To, m.Chains[0].Planes = toPages, []area{a, a}
-		_, err = x.call(t.Context(), TypeRestore, m, nil, nil)
+		m.Chains[0].To, m.Chains[0].Planes = frames.ToPages, []frames.Area{a, a}
+		_, err = x.call(t.Context(), frames.TypeRestore, m, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid)
-		put := &putRequest{Scope: ch.Scope, Blocks: []putBlock{{Parts: []putPart{{Size: a.Len, Shared: true, Offset: a.Offset}}}}}
-		_, err = x.call(t.Context(), TypePut, put, nil, nil)
+		put := &frames.PutRequest{Scope: ch.Scope, Blocks: []frames.PutBlock{{Parts: []frames.PutPart{{Size: a.Len,
+			Shared: true, Offset: a.Offset}}}}}
+		_, err = x.call(t.Context(), frames.TypePut, put, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // As many frames are written at once as there are turns; the next one waits for the first that is
@@ -69,33 +70,33 @@ func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 	r.turns = turnsOf(1, time.Hour, time.Hour)
 	r.mu.Unlock()
 	ch := chainOf(t, r.dial(t, r.options()), "t", 32) // 2 MiB
-	restore := &restoreRequest{Window: 8 << 20, Chains: []restoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}
+	restore := &frames.RestoreRequest{Window: 8 << 20, Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}
 
 	<-r.turns.free // somebody's whose bytes nobody takes
 	b := rawDial(t, r.addr)
 	b.hello(t, operator)
-	b.send(t, Header{Type: TypeRestore, Call: 1}, restore, "")
+	b.send(t, frames.Header{Type: frames.TypeRestore, Call: 1}, restore, "")
 	h, _, err := b.next()
 	require.NoError(t, err)
-	require.Equal(t, TypeRestore|answer, h.Type)
+	require.Equal(t, frames.TypeRestore|frames.Answer, h.Type)
 	for call := uint64(2); call < 10; call++ {
-		b.send(t, Header{Type: TypePing, Call: call}, nil, "")
+		b.send(t, frames.Header{Type: frames.TypePing, Call: call}, nil, "")
 		h, _, err := b.next()
 		require.NoError(t, err)
-		require.Equal(t, TypePing|answer, h.Type)
+		require.Equal(t, frames.TypePing|frames.Answer, h.Type)
 	}
 	r.turns.free <- struct{}{}
 	got := 0
 	for {
 		h, _, err := b.next()
 		require.NoError(t, err)
-		require.Equal(t, TypeChunks, h.Type)
-		if got += int(h.Payload); h.Flags&FlagLast != 0 {
+		require.Equal(t, frames.TypeChunks, h.Type)
+		if got += int(h.Payload); h.Flags&frames.FlagLast != 0 {
 			break
 		}
 	}
 	require.Equal(t, 32*blockSize, got)
-	b.send(t, Header{Type: TypeEnd, Call: 10}, &number{1}, "")
+	b.send(t, frames.Header{Type: frames.TypeEnd, Call: 10}, &frames.Number{N: 1}, "")
 	_, _, err = b.next()
 	require.NoError(t, err)
 	require.Len(t, r.turns.free, 1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // A peer that asks and never reads is not asked for more than a few calls' answers: then the server does not read either.
@@ -28,7 +29,8 @@ func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 			for range 32 {
 				asked++
 				var err error
-				calls, err = appendFrame(calls, Header{Type: TypeEnd, Call: uint64(asked)}, &number{1 << 60})
+				calls, err = frames.AppendFrame(calls, frames.Header{Type: frames.TypeEnd, Call: uint64(asked)},
+					&frames.Number{N: 1 << 60})
 				require.NoError(t, err)
 			}
 			written := make(chan struct{})
@@ -49,7 +51,7 @@ func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 		for range asked {
 			h, _, err := x.next()
 			require.NoError(t, err)
-			require.Equal(t, TypeEnd|answer, h.Type)
+			require.Equal(t, frames.TypeEnd|frames.Answer, h.Type)
 			answered[h.Call] = true
 		}
 		require.Len(t, answered, asked)
@@ -67,12 +69,12 @@ func TestListingsThatNobodyReadsAreCharged(t *testing.T) {
 			require.NoError(t, err)
 		}
 		x := dial()
-		x.send(t, Header{Type: TypeNamespaces, Call: 1}, nil, "")
+		x.send(t, frames.Header{Type: frames.TypeNamespaces, Call: 1}, nil, "")
 		synctest.Wait()
 		require.Greater(t, s.memory.Used(), int64(spaces*2*name))
 		h, body, err := x.next()
 		require.NoError(t, err)
-		require.Equal(t, TypeNamespaces|answer, h.Type)
+		require.Equal(t, frames.TypeNamespaces|frames.Answer, h.Type)
 		require.Greater(t, len(body), spaces*2*name)
 		synctest.Wait()
 		require.Zero(t, s.memory.Used())

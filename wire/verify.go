@@ -7,11 +7,12 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 // verifier compares bytes that come in order with the checksums that cover them.
 type verifier struct {
-	sums []sum
+	sums []frames.Sum
 	s    *summer
 	at   int    // the sum that covers the next byte
 	done uint64 // bytes of it that were given to s
@@ -27,7 +28,7 @@ func (v *verifier) write(p []byte) {
 		c := &v.sums[v.at]
 		n := min(c.Len-v.done, uint64(len(p)))
 		switch {
-		case v.done == 0 && n == c.Len && c.Kind == sumXXH3:
+		case v.done == 0 && n == c.Len && c.Kind == frames.SumXXH3:
 			v.judge(xxh3.HashSeed(p[:n], c.Seed) == c.Check)
 		default:
 			if v.done == 0 {

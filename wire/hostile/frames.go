@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 var le = binary.LittleEndian
@@ -52,21 +52,23 @@ func keyOf(n int) (k [32]byte) {
 }
 
 // frame is a whole one, with checksums that are right.
-func frame(t wire.Type, call uint64, b body, payload []byte) []byte {
-	h := wire.Header{Version: wire.Version, Type: t, Call: call, Body: uint32(len(b)), Payload: uint32(len(payload)), BodySum: crc32.ChecksumIEEE(b)}
+func frame(t frames.Type, call uint64, b body, payload []byte) []byte {
+	h := frames.Header{Version: frames.Version, Type: t, Call: call, Body: uint32(len(b)),
+		Payload: uint32(len(payload)), BodySum: crc32.ChecksumIEEE(b)}
 	return append(append(h.Append(nil), b...), payload...)
 }
 
 // sign puts right checksums, and often right lengths, on what was a frame before it was mutated, so that what it says
 // is looked at.
 func sign(r *rand.Rand, f []byte) []byte {
-	if len(f) < wire.HeaderSize {
+	if len(f) < frames.HeaderSize {
 		return f
 	}
-	h := wire.Header{Version: f[4], Type: wire.Type(f[5]), Flags: le.Uint16(f[6:]), Call: le.Uint64(f[8:]), Body: le.Uint32(f[16:]), Payload: le.Uint32(f[20:]), Deadline: le.Uint32(f[24:])}
-	rest := f[wire.HeaderSize:]
+	h := frames.Header{Version: f[4], Type: frames.Type(f[5]), Flags: le.Uint16(f[6:]), Call: le.Uint64(f[8:]),
+		Body: le.Uint32(f[16:]), Payload: le.Uint32(f[20:]), Deadline: le.Uint32(f[24:])}
+	rest := f[frames.HeaderSize:]
 	if r.IntN(8) > 0 {
-		h.Version = wire.Version
+		h.Version = frames.Version
 	}
 	if int64(h.Body)+int64(h.Payload) != int64(len(rest)) && r.IntN(4) > 0 {
 		h.Body = min(h.Body, uint32(len(rest)))
@@ -80,7 +82,7 @@ func sign(r *rand.Rand, f []byte) []byte {
 func hello(token string, client byte) []byte {
 	var id [16]byte
 	id[0], id[1] = 'h', client
-	return frame(wire.TypeHello, 0, append(body{}.u8(1, 1).u32(7), id[:]...).text("hostile").text(token), nil)
+	return frame(frames.TypeHello, 0, append(body{}.u8(1, 1).u32(7), id[:]...).text("hostile").text(token), nil)
 }
 
 // putOf is a put of blocks of size bytes: in the payload, or at random places in shared memory.
@@ -173,21 +175,21 @@ func (t *Target) openSpace(ctx context.Context, b body) uint32 {
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Second))
-	_, _ = c.Write(append(hello(TokenHostile, 99), frame(wire.TypeOpenNamespace, 1, b, nil)...))
+	_, _ = c.Write(append(hello(TokenHostile, 99), frame(frames.TypeOpenNamespace, 1, b, nil)...))
 	for {
-		head := make([]byte, wire.HeaderSize)
+		head := make([]byte, frames.HeaderSize)
 		if _, err := io.ReadFull(c, head); err != nil {
 			return 0
 		}
-		h, err := wire.ParseHeader(head)
+		h, err := frames.ParseHeader(head)
 		if err != nil {
 			return 0
 		}
 		p := make([]byte, h.Body)
-		if _, err := io.ReadFull(c, p); err != nil || h.Type == wire.TypeError {
+		if _, err := io.ReadFull(c, p); err != nil || h.Type == frames.TypeError {
 			return 0
 		}
-		if h.Type != wire.TypeHello|0x80 {
+		if h.Type != frames.TypeHello|0x80 {
 			return le.Uint32(p)
 		}
 	}

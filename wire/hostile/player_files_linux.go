@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/frames"
 )
 
 func unixPlayers() []Player { return []Player{filesPlayer{}, memoryPlayer{}, &killedPlayer{}} }
@@ -99,7 +99,7 @@ const (
 )
 
 func attachOf(size, ring uint64, entries uint32) []byte {
-	return frame(wire.TypeAttach, 90, body{}.u64(size, ring).u32(entries), nil)
+	return frame(frames.TypeAttach, 90, body{}.u64(size, ring).u32(entries), nil)
 }
 
 // dialFiles connects over a Unix socket.
@@ -180,10 +180,10 @@ func (filesPlayer) Play(ctx context.Context, t *Target, r *rand.Rand) error {
 		}
 		ns := t.own(ctx)[0]
 		b, _ := putOf(r, ns, 8192, regionSize-8192)
-		_, _ = c.Write(frame(wire.TypePut, 92, b, nil))
-		_, _ = c.Write(frame(wire.TypeRestore, 93, restoreOf(r, ns, 0, true, 20, aim{1, 0, ringAt, 8192}), nil))
+		_, _ = c.Write(frame(frames.TypePut, 92, b, nil))
+		_, _ = c.Write(frame(frames.TypeRestore, 93, restoreOf(r, ns, 0, true, 20, aim{1, 0, ringAt, 8192}), nil))
 		if r.IntN(2) == 0 {
-			_, _ = c.Write(frame(wire.TypeDetach, 94, body{}.u64(1), nil))
+			_, _ = c.Write(frame(frames.TypeDetach, 94, body{}.u64(1), nil))
 		}
 	}
 	if r.IntN(2) == 0 {
@@ -287,19 +287,20 @@ func (memoryPlayer) Play(ctx context.Context, t *Target, r *rand.Rand) error {
 		switch ns := t.aSpace(ctx, r); r.IntN(8) {
 		case 0, 1, 2:
 			b, _ := putOf(r, ns, []int{1024, 1024, 1, 4096, 60_000}[r.IntN(5)], regionSize)
-			f = frame(wire.TypePut, call, b, nil)
+			f = frame(frames.TypePut, call, b, nil)
 		case 3, 4, 5:
 			aims := make([]aim, 1+r.IntN(4)) // most of them in the same place
 			for i := range aims {
 				aims[i] = aim{uint8(1 + r.IntN(2)), uint64(4096 * r.IntN(3)), uint64(regionSize - 4096*r.IntN(40)), 4096 * int64(r.IntN(20))}
 			}
-			f = frame(wire.TypeRestore, call, restoreOf(r, ns, 1<<20, r.IntN(4) > 0, r.IntN(60), aims...), nil)
+			f = frame(frames.TypeRestore, call, restoreOf(r, ns, 1<<20, r.IntN(4) > 0, r.IntN(60), aims...), nil)
 		case 6:
-			f = frame(wire.TypeBoard, call, body{}.u64(uint64(2+r.IntN(20))).i64(int64(r.IntN(3))).u64(uint64(8*r.IntN(regionSize/8))), nil)
+			f = frame(frames.TypeBoard, call,
+				body{}.u64(uint64(2+r.IntN(20))).i64(int64(r.IntN(3))).u64(uint64(8*r.IntN(regionSize/8))), nil)
 		default:
-			f = frame(wire.TypeCredit, 0, body{}.u64(0, uint64(r.IntN(100))), nil)
+			f = frame(frames.TypeCredit, 0, body{}.u64(0, uint64(r.IntN(100))), nil)
 			if r.IntN(4) == 0 {
-				f = frame(wire.TypeDetach, call, body{}.u64(1), nil)
+				f = frame(frames.TypeDetach, call, body{}.u64(1), nil)
 			}
 		}
 		if _, err := c.Write(f); err != nil {

@@ -1,4 +1,4 @@
-package wire
+package frames
 
 import (
 	"encoding/binary"
@@ -70,10 +70,10 @@ const (
 	TypeAppend          Type = 0x51 // reserved: entries during decoding
 	TypeError           Type = 0xff
 
-	answer Type = 0x80
+	Answer Type = 0x80
 )
 
-var typeText = map[Type]string{
+var TypeText = map[Type]string{
 	TypeHello: "hello", TypePing: "ping", TypeCancel: "cancel", TypeGoodbye: "goodbye",
 	TypeOpenNamespace: "open namespace", TypeNamespaces: "namespaces", TypeLookup: "lookup", TypeRenew: "renew",
 	TypeRelease: "release", TypeWant: "want", TypePut: "put", TypeBegin: "begin", TypeWrite: "write",
@@ -88,10 +88,10 @@ var typeText = map[Type]string{
 }
 
 func (t Type) String() string {
-	if s, ok := typeText[t]; ok {
+	if s, ok := TypeText[t]; ok {
 		return s
 	}
-	if s, ok := typeText[t&^answer]; ok {
+	if s, ok := TypeText[t&^Answer]; ok {
 		return s + " answer"
 	}
 	return fmt.Sprintf("frame type %#02x", uint8(t))
@@ -129,26 +129,26 @@ type Header struct {
 	Epoch    uint32
 }
 
-var le = binary.LittleEndian
+var LittleEndian = binary.LittleEndian
 
 // Append adds the header's 40 bytes to b.
 func (h *Header) Append(b []byte) []byte {
 	at := len(b)
-	b = le.AppendUint32(b, magic)
+	b = LittleEndian.AppendUint32(b, magic)
 	b = append(b, h.Version, byte(h.Type))
-	b = le.AppendUint16(b, h.Flags)
-	b = le.AppendUint64(b, h.Call)
-	b = le.AppendUint32(b, h.Body)
-	b = le.AppendUint32(b, h.Payload)
-	b = le.AppendUint32(b, h.Deadline)
-	b = le.AppendUint32(b, h.BodySum)
-	b = le.AppendUint32(b, h.Epoch)
-	return le.AppendUint32(b, crc32.ChecksumIEEE(b[at:]))
+	b = LittleEndian.AppendUint16(b, h.Flags)
+	b = LittleEndian.AppendUint64(b, h.Call)
+	b = LittleEndian.AppendUint32(b, h.Body)
+	b = LittleEndian.AppendUint32(b, h.Payload)
+	b = LittleEndian.AppendUint32(b, h.Deadline)
+	b = LittleEndian.AppendUint32(b, h.BodySum)
+	b = LittleEndian.AppendUint32(b, h.Epoch)
+	return LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b[at:]))
 }
 
 // Errors of what arrives. They end the connection: where the next frame begins is
 // unknown.
-func broken(field string, value, limit any) error {
+func Broken(field string, value, limit any) error {
 	return &skep.Error{Op: "frame", Kind: skep.Damaged, Field: field, Value: value, Limit: limit}
 }
 
@@ -156,55 +156,56 @@ func broken(field string, value, limit any) error {
 // Version.
 func ParseHeader(b []byte) (h Header, err error) {
 	if len(b) < HeaderSize {
-		return h, broken("header length", len(b), HeaderSize)
+		return h, Broken("header length", len(b), HeaderSize)
 	}
-	if m := le.Uint32(b); m != magic {
-		return h, broken("magic", fmt.Sprintf("%#x", m), fmt.Sprintf("%#x", uint32(magic)))
+	if m := LittleEndian.Uint32(b); m != magic {
+		return h, Broken("magic", fmt.Sprintf("%#x", m), fmt.Sprintf("%#x", uint32(magic)))
 	}
-	if s := crc32.ChecksumIEEE(b[:36]); s != le.Uint32(b[36:]) {
-		return h, broken("header checksum", le.Uint32(b[36:]), s)
+	if s := crc32.ChecksumIEEE(b[:36]); s != LittleEndian.Uint32(b[36:]) {
+		return h, Broken("header checksum", LittleEndian.Uint32(b[36:]), s)
 	}
-	h = Header{Version: b[4], Type: Type(b[5]), Flags: le.Uint16(b[6:]), Call: le.Uint64(b[8:]), Body: le.Uint32(b[16:]),
-		Payload: le.Uint32(b[20:]), Deadline: le.Uint32(b[24:]), BodySum: le.Uint32(b[28:]), Epoch: le.Uint32(b[32:])}
+	h = Header{Version: b[4], Type: Type(b[5]), Flags: LittleEndian.Uint16(b[6:]), Call: LittleEndian.Uint64(b[8:]),
+		Body:    LittleEndian.Uint32(b[16:]),
+		Payload: LittleEndian.Uint32(b[20:]), Deadline: LittleEndian.Uint32(b[24:]), BodySum: LittleEndian.Uint32(b[28:]), Epoch: LittleEndian.Uint32(b[32:])}
 	if h.Version != Version && h.Type != TypeHello {
 		return h, &skep.Error{Op: "frame", Kind: skep.Version, Field: "version", Value: h.Version, Limit: Version}
 	}
 	return h, nil
 }
 
-// message is what a body holds. walk names its fields in order, for reading and for
+// Message is what a body holds. walk names its fields in order, for reading and for
 // writing (coder).
-type message interface{ walk(c *coder) }
+type Message interface{ Walk(c *Coder) }
 
-// appendFrame adds a whole frame but for its payload to b.
-func appendFrame(b []byte, h Header, m message) ([]byte, error) {
+// AppendFrame adds a whole frame but for its payload to b.
+func AppendFrame(b []byte, h Header, m Message) ([]byte, error) {
 	at := len(b)
 	b = append(b, make([]byte, HeaderSize)...)
-	c := coder{b: b}
+	c := Coder{Body: b}
 	if m != nil {
-		m.walk(&c)
+		m.Walk(&c)
 	}
 	if c.err != nil {
 		return b[:at], c.err
 	}
-	body := c.b[at+HeaderSize:]
+	body := c.Body[at+HeaderSize:]
 	h.Version, h.Body, h.BodySum = Version, uint32(len(body)), crc32.ChecksumIEEE(body)
-	h.Append(c.b[at:at])
-	return c.b, nil
+	h.Append(c.Body[at:at])
+	return c.Body, nil
 }
 
-// decode reads a body that was compared with its checksum. What is not exactly a
+// Decode reads a body that was compared with its checksum. What is not exactly a
 // message is Invalid.
-func decode(t Type, body []byte, m message) error { return decodePaid(t, body, m, nil) }
+func Decode(t Type, body []byte, m Message) error { return DecodePaid(t, body, m, nil) }
 
-// decodePaid is decode with p paying for what it makes.
-func decodePaid(t Type, body []byte, m message, p purse) error {
-	c := coder{b: body, reading: true, purse: p}
+// DecodePaid is decode with p paying for what it makes.
+func DecodePaid(t Type, body []byte, m Message, p purse) error {
+	c := Coder{Body: body, reading: true, purse: p}
 	if m != nil {
-		m.walk(&c)
+		m.Walk(&c)
 	}
-	if c.err == nil && c.at != len(body) {
-		c.err = skep.Invalidf(t.String(), "body length", len(body), c.at)
+	if c.err == nil && c.At != len(body) {
+		c.err = skep.Invalidf(t.String(), "body length", len(body), c.At)
 	}
 	return c.err
 }

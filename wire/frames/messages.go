@@ -1,4 +1,4 @@
-package wire
+package frames
 
 import (
 	"time"
@@ -29,13 +29,13 @@ const (
 	// FeatureNode: the server is a node of a cluster, and its Welcome says which.
 	FeatureNode uint32 = 128
 
-	features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode
+	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode
 )
 
-// maxHello is the largest body read before a client has authenticated.
-const maxHello = 8 << 10
+// MaxHello is the largest body read before a client has authenticated.
+const MaxHello = 8 << 10
 
-type hello struct {
+type Hello struct {
 	Min, Max uint8
 	Features uint32
 	Client   [16]byte // the same on all connections of one client
@@ -43,7 +43,7 @@ type hello struct {
 	Token    string
 }
 
-func (m *hello) walk(c *coder) {
+func (m *Hello) Walk(c *Coder) {
 	c.u8(&m.Min)
 	c.u8(&m.Max)
 	c.u32(&m.Features)
@@ -52,10 +52,10 @@ func (m *hello) walk(c *coder) {
 	text(c, &m.Token)
 }
 
-type welcome struct {
+type Welcome struct {
 	Version    uint8
 	Features   uint32
-	Server     ServerID // another one each time the server starts
+	Server     [16]byte // another one each time the server starts
 	MaxBody    uint32
 	MaxPayload uint32
 	MaxKeys    uint32
@@ -67,7 +67,7 @@ type welcome struct {
 	Node       string // by its name in the cluster's map; with FeatureNode only
 }
 
-func (m *welcome) walk(c *coder) {
+func (m *Welcome) Walk(c *Coder) {
 	c.u8(&m.Version)
 	c.u32(&m.Features)
 	c.fixed(m.Server[:])
@@ -84,14 +84,14 @@ func (m *welcome) walk(c *coder) {
 	}
 }
 
-// errorBody is a skep.Error.
-type errorBody struct {
+// ErrorBody is a skep.Error.
+type ErrorBody struct {
 	Kind                           skep.Kind
 	RetryAfter                     time.Duration
 	Op, Field, Value, Limit, Cause string
 }
 
-func (m *errorBody) walk(c *coder) {
+func (m *ErrorBody) Walk(c *Coder) {
 	c.kind(&m.Kind)
 	c.duration(&m.RetryAfter)
 	text(c, &m.Op)
@@ -101,26 +101,26 @@ func (m *errorBody) walk(c *coder) {
 	text(c, &m.Cause)
 }
 
-// number is a body of one number: a call, a lease, a writer, a region.
-type number struct{ N uint64 }
+// Number is a body of one number: a call, a lease, a writer, a region.
+type Number struct{ N uint64 }
 
-func (m *number) walk(c *coder) { c.u64(&m.N) }
+func (m *Number) Walk(c *Coder) { c.u64(&m.N) }
 
-type goodbye struct {
+type Goodbye struct {
 	After  time.Duration // the sender closes the connection then
 	Reason string
 }
 
-func (m *goodbye) walk(c *coder) {
+func (m *Goodbye) Walk(c *Coder) {
 	c.duration(&m.After)
 	text(c, &m.Reason)
 }
 
-type namespaceSpec struct{ skep.NamespaceSpec }
+type NamespaceSpec struct{ skep.NamespaceSpec }
 
-func (m *namespaceSpec) walk(c *coder) { walkSpec(c, &m.NamespaceSpec) }
+func (m *NamespaceSpec) Walk(c *Coder) { walkSpec(c, &m.NamespaceSpec) }
 
-func walkSpec(c *coder, m *skep.NamespaceSpec) {
+func walkSpec(c *Coder, m *skep.NamespaceSpec) {
 	text(c, &m.Tenant)
 	text(c, &m.Name)
 	text(c, &m.Model)
@@ -137,22 +137,22 @@ func walkSpec(c *coder, m *skep.NamespaceSpec) {
 	c.flag(&m.Chained)
 }
 
-type namespaceInfo struct{ skep.NamespaceInfo }
+type NamespaceInfo struct{ skep.NamespaceInfo }
 
-func (m *namespaceInfo) walk(c *coder) {
+func (m *NamespaceInfo) Walk(c *Coder) {
 	num32(c, &m.ID)
 	c.time(&m.Created)
 	walkSpec(c, &m.NamespaceSpec)
 }
 
-type namespaceList struct{ List []namespaceInfo }
+type NamespaceList struct{ List []NamespaceInfo }
 
-func (m *namespaceList) walk(c *coder) {
-	list(c, &m.List, 71, func(c *coder, n *namespaceInfo) { n.walk(c) })
+func (m *NamespaceList) Walk(c *Coder) {
+	list(c, &m.List, 71, func(c *Coder, n *NamespaceInfo) { n.Walk(c) })
 }
 
 // time is nanoseconds since 1970, 0 for the zero time.
-func (c *coder) time(v *time.Time) {
+func (c *Coder) time(v *time.Time) {
 	var n int64
 	if !v.IsZero() {
 		n = v.UnixNano()
@@ -162,9 +162,9 @@ func (c *coder) time(v *time.Time) {
 	}
 }
 
-type lookupRequest struct{ skep.LookupRequest }
+type LookupRequest struct{ skep.LookupRequest }
 
-func (m *lookupRequest) walk(c *coder) {
+func (m *LookupRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.duration(&m.Lease)
 	c.flag(&m.Tiers)
@@ -174,92 +174,92 @@ func (m *lookupRequest) walk(c *coder) {
 	c.keys(&m.Keys)
 }
 
-type lease struct {
+type Lease struct {
 	ID   uint64
 	Left time.Duration // from now
 }
 
-func (m *lease) walk(c *coder) {
+func (m *Lease) Walk(c *Coder) {
 	c.u64(&m.ID)
 	c.duration(&m.Left)
 }
 
-type lookupResult struct {
+type LookupResult struct {
 	Blocks, Tokens uint64
 	Bytes          int64
-	Lease          lease
+	Lease          Lease
 	Denied, Pays   bool
 	Estimate       time.Duration
 	Tiers          []byte
 }
 
-func (m *lookupResult) walk(c *coder) {
+func (m *LookupResult) Walk(c *Coder) {
 	c.u64(&m.Blocks)
 	c.u64(&m.Tokens)
 	c.i64(&m.Bytes)
-	m.Lease.walk(c)
+	m.Lease.Walk(c)
 	c.flag(&m.Denied)
 	c.flag(&m.Pays)
 	c.duration(&m.Estimate)
 	c.bytes(&m.Tiers)
 }
 
-type runsRequest struct{ skep.RunsRequest }
+type RunsRequest struct{ skep.RunsRequest }
 
-func (m *runsRequest) walk(c *coder) {
+func (m *RunsRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.duration(&m.Lease)
 	c.flag(&m.Tiers)
 	if maybe(c, &m.Cost) {
 		c.cost(m.Cost)
 	}
-	list(c, &m.Runs, leastRun, func(c *coder, keys *[]skep.Key) { c.keys(keys) })
+	list(c, &m.Runs, LeastRun, func(c *Coder, keys *[]skep.Key) { c.keys(keys) })
 }
 
-// leastRun is how long a run of one key is.
-const leastRun = 4 + skep.KeySize
+// LeastRun is how long a run of one key is.
+const LeastRun = 4 + skep.KeySize
 
-func (m *runsRequest) keys() (n int) {
+func (m *RunsRequest) Keys() (n int) {
 	for _, run := range m.Runs {
 		n += len(run)
 	}
 	return n
 }
 
-type runsResult struct {
+type RunsResult struct {
 	Runs   []skep.RunFound
-	Lease  lease
+	Lease  Lease
 	Denied bool
 	Tiers  []byte
 }
 
-func (m *runsResult) walk(c *coder) {
-	list(c, &m.Runs, runFoundBytes, func(c *coder, x *skep.RunFound) {
+func (m *RunsResult) Walk(c *Coder) {
+	list(c, &m.Runs, RunFoundBytes, func(c *Coder, x *skep.RunFound) {
 		c.int(&x.Blocks)
 		c.int(&x.Tokens)
 		c.i64(&x.Bytes)
 		c.duration(&x.Estimate)
 		c.flag(&x.Pays)
 	})
-	m.Lease.walk(c)
+	m.Lease.Walk(c)
 	c.flag(&m.Denied)
 	c.bytes(&m.Tiers)
 }
 
-const runFoundBytes = 33
+const RunFoundBytes = 33
 
-type wantRequest struct{ skep.WantRequest }
+type WantRequest struct{ skep.WantRequest }
 
-func (m *wantRequest) walk(c *coder) {
+func (m *WantRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.i64(&m.Bytes)
 	c.keys(&m.Keys)
 }
 
-type wantResult struct{ List []skep.Want }
+type WantResult struct{ List []skep.Want }
 
-func (m *wantResult) walk(c *coder) {
-	list(c, &m.List, 4, func(c *coder, w *skep.Want) {
+func (m *WantResult) Walk(c *Coder) {
+	list(c, &m.List, 4, func(c *Coder, w *skep.Want) {
 		c.flag(&w.Wanted)
 		enum(c, &w.Outcome)
 		c.kind(&w.Reason)
@@ -269,13 +269,13 @@ func (m *wantResult) walk(c *coder) {
 // Kinds of checksums.
 const (
 	sumNone  uint8 = 0 // of bytes that did not travel
-	sumCRC32 uint8 = 1
-	sumXXH3  uint8 = 2
+	SumCRC32 uint8 = 1
+	SumXXH3  uint8 = 2
 )
 
-// putPart is a part of a block: its bytes follow in the payload, or lie in shared
+// PutPart is a part of a block: its bytes follow in the payload, or lie in shared
 // memory.
-type putPart struct {
+type PutPart struct {
 	Name   string
 	Size   uint64
 	Sum    uint8
@@ -284,7 +284,7 @@ type putPart struct {
 	Offset uint64 // into the attached memory
 }
 
-func (m *putPart) walk(c *coder) {
+func (m *PutPart) Walk(c *Coder) {
 	text(c, &m.Name)
 	c.u64(&m.Size)
 	c.u8(&m.Sum)
@@ -293,51 +293,51 @@ func (m *putPart) walk(c *coder) {
 	c.u64(&m.Offset)
 }
 
-type putBlock struct {
+type PutBlock struct {
 	Key      skep.Key
 	Valid    int
 	Replaces *skep.Key
 	Name     []byte
-	Parts    []putPart
+	Parts    []PutPart
 }
 
-func (m *putBlock) walk(c *coder) {
+func (m *PutBlock) Walk(c *Coder) {
 	c.key(&m.Key)
 	c.int(&m.Valid)
 	c.maybeKey(&m.Replaces)
 	c.bytes(&m.Name)
-	list(c, &m.Parts, 28, func(c *coder, p *putPart) { p.walk(c) })
+	list(c, &m.Parts, 28, func(c *Coder, p *PutPart) { p.Walk(c) })
 }
 
-type putRequest struct {
+type PutRequest struct {
 	skep.Scope
 	Parent *skep.Key
 	Depth  int
 	Ack    skep.Ack
-	Blocks []putBlock
+	Blocks []PutBlock
 }
 
-func (m *putRequest) walk(c *coder) {
+func (m *PutRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.maybeKey(&m.Parent)
 	c.int(&m.Depth)
 	enum(c, &m.Ack)
-	list(c, &m.Blocks, 49, func(c *coder, b *putBlock) { b.walk(c) })
+	list(c, &m.Blocks, 49, func(c *Coder, b *PutBlock) { b.Walk(c) })
 }
 
-type putResults struct{ List []skep.PutResult }
+type PutResults struct{ List []skep.PutResult }
 
-func (m *putResults) walk(c *coder) { list(c, &m.List, 4, walkPutResult) }
+func (m *PutResults) Walk(c *Coder) { list(c, &m.List, 4, walkPutResult) }
 
-func walkPutResult(c *coder, r *skep.PutResult) {
+func walkPutResult(c *Coder, r *skep.PutResult) {
 	enum(c, &r.Outcome)
 	c.flag(&r.Differs)
 	c.kind(&r.Reason)
 }
 
-type beginRequest struct{ skep.BeginRequest }
+type BeginRequest struct{ skep.BeginRequest }
 
-func (m *beginRequest) walk(c *coder) {
+func (m *BeginRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.maybeKey(&m.Parent)
 	c.int(&m.Depth)
@@ -346,13 +346,13 @@ func (m *beginRequest) walk(c *coder) {
 	c.int(&m.ValidTokens)
 	c.maybeKey(&m.Replaces)
 	c.duration(&m.Timeout)
-	list(c, (*[]skep.PartSpec)(&m.Manifest), 10, func(c *coder, p *skep.PartSpec) {
+	list(c, (*[]skep.PartSpec)(&m.Manifest), 10, func(c *Coder, p *skep.PartSpec) {
 		text(c, &p.Name)
 		c.i64(&p.Size)
 	})
 }
 
-type writeRequest struct {
+type WriteRequest struct {
 	Writer uint64
 	Part   string
 	Offset int64
@@ -360,7 +360,7 @@ type writeRequest struct {
 	Check  uint64
 }
 
-func (m *writeRequest) walk(c *coder) {
+func (m *WriteRequest) Walk(c *Coder) {
 	c.u64(&m.Writer)
 	text(c, &m.Part)
 	c.i64(&m.Offset)
@@ -368,23 +368,23 @@ func (m *writeRequest) walk(c *coder) {
 	c.u64(&m.Check)
 }
 
-type commitRequest struct {
+type CommitRequest struct {
 	Writer uint64
 	Ack    skep.Ack
 }
 
-func (m *commitRequest) walk(c *coder) {
+func (m *CommitRequest) Walk(c *Coder) {
 	c.u64(&m.Writer)
 	enum(c, &m.Ack)
 }
 
-type hintRequest struct {
+type HintRequest struct {
 	skep.Scope
 	Hint skep.Hint
 	Keys []skep.Key
 }
 
-func (m *hintRequest) walk(c *coder) {
+func (m *HintRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.duration(&m.Hint.Pin)
 	c.duration(&m.Hint.NextUse)
@@ -395,19 +395,19 @@ func (m *hintRequest) walk(c *coder) {
 	c.keys(&m.Keys)
 }
 
-type deleteRequest struct {
+type DeleteRequest struct {
 	skep.Scope
 	Keys []skep.Key
 }
 
-func (m *deleteRequest) walk(c *coder) {
+func (m *DeleteRequest) Walk(c *Coder) {
 	c.scope(&m.Scope)
 	c.keys(&m.Keys)
 }
 
-type purgeRequest struct{ skep.Purge }
+type PurgeRequest struct{ skep.Purge }
 
-func (m *purgeRequest) walk(c *coder) {
+func (m *PurgeRequest) Walk(c *Coder) {
 	text(c, &m.Tenant)
 	text(c, &m.Model)
 	num32(c, &m.Namespace)
@@ -416,17 +416,54 @@ func (m *purgeRequest) walk(c *coder) {
 	}
 }
 
-// document is a body of JSON, or of anything else.
-type document struct{ Bytes []byte }
+// Document is a body of JSON, or of anything else.
+type Document struct{ Bytes []byte }
 
-func (m *document) walk(c *coder) { c.bytes(&m.Bytes) }
+func (m *Document) Walk(c *Coder) { c.bytes(&m.Bytes) }
 
-type adminRequest struct {
+type AdminRequest struct {
 	Name string
 	JSON []byte
 }
 
-func (m *adminRequest) walk(c *coder) {
+func (m *AdminRequest) Walk(c *Coder) {
 	text(c, &m.Name)
 	c.bytes(&m.JSON)
+}
+
+// Shared is how many bytes of the parts lie in shared memory, which take has found to be there.
+func (m *PutRequest) Shared() (n int64) {
+	for i := range m.Blocks {
+		for j := range m.Blocks[i].Parts {
+			if p := &m.Blocks[i].Parts[j]; p.Shared {
+				n = min(n+int64(p.Size), 1<<50)
+			}
+		}
+	}
+	return n
+}
+
+// ListRequest asks what a namespace holds: how many blocks, and at most N keys from a place on.
+type ListRequest struct {
+	Namespace skep.NamespaceID
+	From      uint64
+	N         uint32
+}
+
+func (m *ListRequest) Walk(c *Coder) {
+	num32(c, &m.Namespace)
+	c.u64(&m.From)
+	c.u32(&m.N)
+}
+
+type ListResult struct {
+	Blocks int64 // that the namespace holds
+	Next   uint64
+	Keys   []skep.Key
+}
+
+func (m *ListResult) Walk(c *Coder) {
+	c.i64(&m.Blocks)
+	c.u64(&m.Next)
+	c.keys(&m.Keys)
 }
