@@ -27,22 +27,17 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 	for _, in := range blocks {
 		mine, _ := s.flights.join(in.fp)
 		if mine == nil { // another put of the key is under way, which ends as this one's rival
-			if s.holds(in) {
+			if s.holds(in) || !s.withdraw(ns, in, in.result.Reason) {
 				promised = append(promised, in)
-			} else {
-				s.discard(in)
 			}
 			continue
 		}
 		in.flight = mine
-		current := s.holds(in)
-		if current && s.share(in, &shared) {
+		if s.holds(in) && s.share(in, &shared) {
 			list = append(list, in)
 			continue
 		}
-		if current { // a delete that was under way took its bytes
-			s.withdraw(ns, in)
-		}
+		s.withdraw(ns, in, in.result.Reason) // gone, purged, or a delete that is under way took its bytes
 		s.discard(in)
 		s.land([]*incoming{in})
 	}
@@ -65,22 +60,39 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 // withdrawAll takes back what could not be committed, and returns what is promised.
 func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
 	for _, in := range blocks {
-		if in.result.Outcome != skep.Committed && !s.withdraw(ns, in) {
+		if in.result.Outcome != skep.Committed && !s.withdraw(ns, in, in.result.Reason) {
 			promised = append(promised, in)
 		}
 	}
 	return promised
 }
 
-// withdraw takes an accepted block back that could not be committed. False: it is promised.
-func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming) bool {
-	switch err := s.index.Withdraw(in.fp); {
+// withdraw takes an accepted block back, if it is what the store holds under its key. False: it is promised. What was
+// purged is promised to nobody, whoever leases it.
+//
+// Under the lock of pending no later put of the key comes between the look at whose record is there and the index: a put
+// enters its record before the index has its block.
+func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) bool {
+	purged := s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
+	err := s.pending.while(in, func() error {
+		if !purged {
+			return s.index.Withdraw(in.fp)
+		}
+		if _, ok := s.index.Remove(in.fp, 0); !ok {
+			return errGone
+		}
+		return nil
+	})
+	switch {
 	case err == index.ErrProtected:
 		return false
 	case err == nil:
 		ns.Stored.Add(-in.size)
+		if purged { // of that there was an event
+			break
+		}
 		ev := s.eventOf(ns, in, skep.EventEvicted)
-		ev.Reason = in.result.Reason
+		ev.Reason = why
 		s.events.Emit(ev)
 	}
 	s.discard(in)

@@ -321,6 +321,16 @@ func (p *pendings) removeThat(in *incoming) {
 	p.mu.Unlock()
 }
 
+// while calls f if the record of its key that is here is in's, and keeps others from entering theirs; else it is errGone.
+func (p *pendings) while(in *incoming, f func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m[in.fp] != in.known {
+		return errGone
+	}
+	return f()
+}
+
 func (p *pendings) len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -174,8 +174,13 @@ func (w *writeback) refuseLocked(fp index.Fingerprint, why index.Refusal) {
 
 // add lets accepted blocks wait, and decides on others where that takes room.
 func (w *writeback) add(ns *namespaces.Namespace, blocks []*incoming) {
+	var gone []*incoming
 	w.mu.Lock()
 	for _, in := range blocks {
+		if !w.s.holds(in) { // deleted, or purged: no sweep may come for it any more
+			gone = append(gone, in)
+			continue
+		}
 		in.parts = nil // they are in the DRAM tier, and looked for there
 		w.blocks[in.fp] = &waitingBlock{ns: ns, in: in}
 		w.waiting.Add(index.WaitingBlock{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Bytes: in.size,
@@ -183,6 +188,9 @@ func (w *writeback) add(ns *namespaces.Namespace, blocks []*incoming) {
 	}
 	drop := w.decideLocked(w.maxBytes, w.maxBlocks)
 	w.mu.Unlock()
+	for _, in := range gone {
+		w.s.withdraw(ns, in, skep.Admission)
+	}
 	w.drop(drop)
 }
 
@@ -315,22 +323,9 @@ func (w *writeback) drop(r refusals) {
 	defer r.end()
 	var keep []*waitingBlock
 	for _, b := range r.list {
-		s, in := w.s, b.in
-		if !s.holds(in) {
-			s.discard(in)
-			continue
-		}
-		switch _, err := s.index.Evict(in.fp, 0); {
-		case err == index.ErrProtected:
+		if !w.s.withdraw(b.ns, b.in, skep.Admission) {
 			keep = append(keep, b)
-			continue
-		case err == nil:
-			b.ns.Stored.Add(-in.size)
-			ev := s.eventOf(b.ns, in, skep.EventEvicted)
-			ev.Reason = skep.Admission
-			s.events.Emit(ev)
 		}
-		s.discard(in)
 	}
 	if len(keep) == 0 {
 		return

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// requireNothingKept requires that nothing is left of blocks that were accepted: not of the tenant's usage either.
+func requireNothingKept(t *testing.T, s *Store, sc skep.Scope) {
+	t.Helper()
+	settledFilter(t, s)
+	ns := s.names.Get(sc.Namespace)
+	used, _ := s.index.Usage(ns.Tenant)
+	require.Zero(t, used, "pages of the tenant")
+	require.Zero(t, s.index.Stats().Blocks)
+	require.Zero(t, ns.Stored.Load())
+}
+
+// acceptLate puts chains as a put does that had found its namespace before change.
+func acceptLate(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, change func()) []skep.PutResult {
+	t.Helper()
+	r := &skep.PutRequest{Scope: sc}
+	for _, k := range keys {
+		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, 1, blockSize)}}})
+	}
+	ns, tag, err := s.names.Resolve("put", sc)
+	require.NoError(t, err)
+	results := make([]skep.PutResult, len(keys))
+	blocks, err := s.prepare(ns, tag, r, results)
+	require.NoError(t, err)
+	change()
+	require.NoError(t, s.putAs(testContext(t), ns, blocks, skep.AckAccepted))
+	return results
+}
+
+// What waits to be admitted as its salt is purged is given back: no sweep takes it out, as its namespace lives on.
+func TestASaltIsPurgedWhileItsBlocksWait(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		budget int64 // 1: they are refused; 0: they are to be written
+		leased bool
+		rival  bool // another put of a key is under way as they are to be written
+	}{{name: "refused", budget: 1}, {name: "refused, and leased", budget: 1, leased: true}, {name: "admitted"},
+		{name: "admitted, and leased", leased: true}, {name: "a rival is under way", leased: true, rival: true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, _, _ := admitting(t, func(o *Options) { o.WriteBudget = c.budget })
+			ctx := testContext(t)
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			sc.Salt = "who"
+			keys := chainKeys(1, 4)
+			requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
+			if c.leased {
+				r, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
+				require.NoError(t, err)
+				require.NotZero(t, r.Lease.ID)
+			}
+			_, tag, err := s.names.Resolve("put", sc)
+			require.NoError(t, err)
+			fp := s.names.Fingerprint(s.names.Get(sc.Namespace).Instance, tag, keys[1])
+			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
+			if c.rival {
+				mine, other := s.flights.join(fp)
+				require.Nil(t, other)
+				defer s.flights.leave(fp, mine)
+			}
+			require.NoError(t, s.Flush(ctx))
+			requireNothingKept(t, s, sc)
+		})
+	}
+}
+
+// A put that had found its namespace, or its salt's tag, before that was purged is given back, though no sweep comes any more.
+func TestAPutIsAcceptedAfterThePurge(t *testing.T) {
+	t.Parallel()
+	for _, salt := range []skep.Salt{"", "who"} {
+		t.Run("salt "+string(salt), func(t *testing.T) {
+			t.Parallel()
+			s, _, _ := admitting(t, nil)
+			ctx := testContext(t)
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			sc.Salt = salt
+			acceptLate(t, s, sc, chainKeys(1, 4), func() {
+				p := skep.Purge{Namespace: sc.Namespace}
+				if salt != "" {
+					p = skep.Purge{Salt: &sc}
+				}
+				require.NoError(t, s.Purge(ctx, p))
+				eventually(t, "all is swept", func() bool { return len(s.index.Dead()) == 0 && !s.sweeping.Load() })
+			})
+			requireNothingKept(t, s, sc)
+		})
+	}
+}
+
+// A decision on a block does not meet a later put of its key, though the first was deleted after it was made.
+func TestADecisionIsOfThePutItWasMadeOn(t *testing.T) {
+	t.Parallel()
+	s, _, _ := admitting(t, nil)
+	ctx := testContext(t)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 1)
+	requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
+	w := s.writeback
+	w.mu.Lock()
+	var first *waitingBlock
+	for _, b := range w.blocks {
+		first = b
+	}
+	w.mu.Unlock()
+	n, err := s.Delete(ctx, sc, keys)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
+	require.True(t, s.withdraw(first.ns, first.in, skep.Admission), "there is nothing of it")
+	requireChain(t, s, sc, keys, blockSize)
+	require.EqualValues(t, blockSize, s.names.Get(sc.Namespace).Stored.Load())
+	require.NoError(t, s.Flush(ctx))
+	requireChain(t, s, sc, keys, blockSize)
+}
