@@ -30,7 +30,6 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		}
 	}
 	if filtered {
-		s.land(behind)
 		s.writeback.add(ns, behind)
 		behind = nil
 		rest := front
