@@ -193,7 +193,8 @@ type BeginRequest struct {
 // methods may be called from several goroutines.
 type BlockWriter interface {
 	// Write copies p to offset bytes into the part. Ranges may come in any order, and
-	// must neither overlap nor pass the part's end. p is the caller's again on return.
+	// must neither overlap nor pass the part's end. p is the caller's again on return. Quota or
+	// NoMemory when the list of pieces that lie apart would take more than open blocks may.
 	Write(ctx context.Context, part string, offset int64, p []byte) error
 	// Commit stores the block, as Put does. Invalid when a byte of the manifest was
 	// not written; the writer stays open then. NotFound when what it was begun in has been

@@ -169,6 +169,13 @@ func (x *Index) Renew(id skep.LeaseID, now, until time.Time) error {
 	return nil
 }
 
+// Leased says whether a lease, or pin, is there: it has not ended, and its block was not removed.
+func (x *Index) Leased(id skep.LeaseID) bool {
+	x.leases.mu.Lock()
+	defer x.leases.mu.Unlock()
+	return x.leases.byID[id] != nil
+}
+
 // Release ends a lease; one that is unknown or over is none to end.
 func (x *Index) Release(id skep.LeaseID) {
 	x.leases.mu.Lock()

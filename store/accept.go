@@ -30,7 +30,6 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		}
 	}
 	if filtered {
-		s.land(behind)
 		s.writeback.add(ns, behind)
 		behind = nil
 		rest := front
@@ -128,7 +127,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	// The caller's result is its own; what follows reports elsewhere.
 	*in.result = skep.PutResult{Outcome: skep.Accepted}
 	in.result = &skep.PutResult{}
-	s.events.Emit(s.eventOf(ns, in, skep.EventAccepted))
+	s.tell(s.blockEvent(ns, &in.rec, skep.EventAccepted), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 	return true
 }
 

@@ -558,7 +558,7 @@ func (s *Store) show(ns *namespaces.Namespace, in *incoming) error {
 			if in.forget != nil {
 				in.forget()
 			}
-			s.events.Emit(s.eventOf(ns, in, skep.EventDeleted))
+			s.tell(s.blockEvent(ns, &in.rec, skep.EventDeleted), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 		}
 	default:
 		if _, _, err := s.index.Insert(e); err != nil {
@@ -572,7 +572,7 @@ func (s *Store) show(ns *namespaces.Namespace, in *incoming) error {
 	if !in.accepted { // those were counted when they were
 		ns.Stored.Add(in.size)
 	}
-	s.events.Emit(s.eventOf(ns, in, skep.EventCommitted))
+	s.tell(s.blockEvent(ns, &in.rec, skep.EventCommitted), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
@@ -52,7 +53,7 @@ func TestCommitOfABlockThatEnded(t *testing.T) {
 		w.mu.Unlock()
 		requireKind(t, skep.Closed, <-done)
 		require.Zero(t, prefix(t, s, sc, []skep.Key{key}))
-		require.Zero(t, s.writers.used())
+		require.Zero(t, s.writers.Used())
 	}
 }
 
@@ -77,17 +78,47 @@ func TestSmallOpenBlocksAreBounded(t *testing.T) {
 	}
 	for begin(sc) == nil {
 	}
-	require.Len(t, open, fit*openShare/(openShare+1))
+	require.Len(t, open, fit*pieces.Share/(pieces.Share+1))
 	requireKind(t, skep.Quota, begin(sc))
 	other := skep.Scope{Namespace: ns.ID}
 	require.NoError(t, begin(other))
 	requireKind(t, skep.Quota, begin(sc))
-	requireKind(t, skep.NoMemory, s.writers.take("begin", 9, 2*(writerState+4<<10), s.options.WriterBytes))
+	requireKind(t, skep.NoMemory, s.writers.Take("begin", 9, 2*(writerState+4<<10), s.options.WriterBytes))
 	for _, w := range open {
 		require.NoError(t, w.Abort(ctx))
 	}
-	require.Zero(t, s.writers.used())
-	require.Empty(t, s.writers.of)
+	require.Zero(t, s.writers.Used())
+}
+
+// An open block that is written in pieces that lie apart counts as what their list takes, too; what closes holes needs no
+// more of it.
+func TestPiecesOfAnOpenBlockAreCounted(t *testing.T) {
+	t.Parallel()
+	const size, ranges = 64 << 10, 16
+	s, _, _ := openRig(t, func(o *Options) { o.WriterBytes = 4 * size })
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(1), Manifest: skep.Manifest{{Name: skep.PartKV, Size: size}}})
+	require.NoError(t, err)
+	before := s.writers.Used()
+	data := content(keyOf(1), skep.PartKV, 1, size)
+	n := 0
+	for ; err == nil && 2*n < size; n++ {
+		err = w.Write(ctx, "", int64(2*n), data[2*n:2*n+1])
+	}
+	requireKind(t, skep.Quota, err)
+	n--
+	require.GreaterOrEqual(t, s.writers.Used(), before+int64(n)*ranges)
+	for i := range n - 1 {
+		require.NoError(t, w.Write(ctx, "", int64(2*i+1), data[2*i+1:2*i+2]))
+	}
+	require.NoError(t, w.Write(ctx, "", int64(2*n-1), data[2*n-1:]))
+	r, err := w.Commit(ctx, skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, r.Outcome)
+	requireChain(t, s, sc, []skep.Key{keyOf(1)}, size)
+	eventually(t, "all is given back", func() bool { return s.writers.Used() == 0 })
 }
 
 // Puts of the same keys in opposite orders, which no honest chain has, do not wait for each

@@ -376,7 +376,7 @@ func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.E
 	if ns := c.s.names.Of(rec.Instance); ns != nil {
 		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
 		ev.Reason = skep.Full
-		c.s.events.Emit(ev)
+		c.s.tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag))
 	}
 }
 
@@ -529,7 +529,7 @@ func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
 		ev.Tier = skep.TierDevice
 	}
 	ev.Reason = why
-	s.events.Emit(ev)
+	s.tell(ev, in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
 		s.log.Debug("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 		return
@@ -587,7 +587,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appen
 		if s.index.Move(in.fp, in.moved.from.Pack(), in.loc.Pack()) {
 			moved = append(moved, in)
 			s.count.MovedBytes.Add(in.size)
-			s.events.Emit(s.eventOf(ns, in, skep.EventMoved))
+			s.tell(s.blockEvent(ns, &in.rec, skep.EventMoved), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 		} else { // found damaged by a reader meanwhile
 			s.deleteRow(in.loc)
 			s.suspect(a.g)

@@ -144,7 +144,7 @@ func (s *Store) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []delet
 		d.forget()
 		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: d.key, Depth: int(e.Depth)}
 		s.saltEvent(&ev, ns.Instance, t)
-		s.events.Emit(ev)
+		s.tell(ev, ns.Instance, t)
 	}
 	return n
 }
@@ -233,7 +233,7 @@ func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
 	}
 	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
 	s.saltEvent(&ev, ns.Instance, namespaces.Tag(in.rec.SaltTag))
-	s.events.Emit(ev)
+	s.tell(ev, ns.Instance, namespaces.Tag(in.rec.SaltTag))
 }
 
 // deleteRow deletes the row of a block that the index has forgotten. REQUIRES: s.changes.
@@ -315,15 +315,17 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		n.Enter(ns) // its entries in the logs count from now on
 	}
 	s.carryOut(ctx, todo...)
-	for i, ns := range gone {
-		s.index.SetDead(ns.Instance)
-		n.Supersede(ns, fresh[i])
-	}
 	id := p.Namespace
 	if len(gone) == 1 {
 		id = gone[0].Info.ID
 	}
-	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: id})
+	s.events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: id}, func() bool { // what is told behind it is put behind it
+		for i, ns := range gone {
+			s.index.SetDead(ns.Instance)
+			n.Supersede(ns, fresh[i])
+		}
+		return true
+	})
 	s.background.Go(s.sweep)
 	return nil
 }
@@ -372,11 +374,13 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		return err
 	}
 	s.carryOut(ctx, todo)
-	for i, first := range firsts {
-		n.KillTag(deads[i], 0)
-		n.KillTag(first, seq)
-	}
-	s.events.Emit(skep.Event{Kind: skep.EventPurged, Namespace: ns.Info.ID, Salted: true})
+	s.events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: ns.Info.ID, Salted: true}, func() bool {
+		for i, first := range firsts {
+			n.KillTag(deads[i], 0)
+			n.KillTag(first, seq)
+		}
+		return true
+	})
 	return nil
 }
 

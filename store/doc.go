@@ -16,6 +16,7 @@
 //	health     how far a drive is to be relied on: a state machine that is fed readings
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
+//	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	rebuild    a new catalog from the drives alone
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives

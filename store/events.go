@@ -181,8 +181,10 @@ func (s *Store) blockEvent(ns *namespaces.Namespace, rec *segment.Record, kind s
 	return e
 }
 
-func (s *Store) eventOf(ns *namespaces.Namespace, in *incoming, kind skep.EventKind) skep.Event {
-	return s.blockEvent(ns, &in.rec, kind)
+// tell emits an event about a block, unless that was purged: a purge is told of as one, behind which nothing of the block
+// is told. Its namespace may have another of the key by then.
+func (s *Store) tell(e skep.Event, instance uint32, t namespaces.Tag) {
+	s.events.EmitIf(e, func() bool { return !s.names.Dead(instance, t) })
 }
 
 // Told implements skep.EventStream.

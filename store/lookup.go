@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -136,7 +138,7 @@ func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 	if out.Lease.ID == 0 {
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
-	s.leases.add(out.Lease.ID, id, promise{instance: ns.Instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
+	s.leases.add(s.index, out.Lease.ID, id, promise{instance: ns.Instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
 	return false
 }
 
@@ -215,25 +217,58 @@ type promise struct {
 // leaseTable maps the leases callers hold to the index's: one for a chain, several
 // for single keys.
 type leaseTable struct {
-	mu locks.Mutex[locks.Leases]
-	m  map[skep.LeaseID]*leaseRow
+	mu   locks.Mutex[locks.Leases]
+	m    map[skep.LeaseID]*leaseRow
+	n    int // the index's
+	look int // sift at so many of them
 }
 
 type leaseRow struct {
-	ids      []skep.LeaseID
+	ids      []leased
 	promises promise // the last, which covers most, with the bytes of all
 	runs     *covers // of a lookup of runs; nil: promises says all
 }
 
-func (l *leaseTable) add(lease, id skep.LeaseID, p promise) {
+// leased is a lease of the index's, and its block.
+type leased struct {
+	id skep.LeaseID
+	fp index.Fingerprint
+}
+
+// leastSifted is how many leases, and how many pins, are kept before any look whether something is left of them.
+const leastSifted = 1024
+
+// sift drops leases that the index has no more, where there are many: a delete ends what it promised, and tells nobody.
+// So there are never more than leastSifted and twice those of blocks that are there. REQUIRES: l.mu.
+func (l *leaseTable) sift(x *index.Index) {
+	if l.n < max(l.look, leastSifted) {
+		return
+	}
+	l.n = 0
+	for id, row := range l.m {
+		ended := func(o leased) bool { return !x.Leased(o.id) }
+		if slices.ContainsFunc(row.ids, ended) {
+			row.ids = slices.Clone(slices.DeleteFunc(row.ids, ended))
+			row.runs = row.runs.only(row.ids)
+		}
+		if l.n += len(row.ids); len(row.ids) == 0 {
+			delete(l.m, id)
+		}
+	}
+	l.look = 2 * l.n
+}
+
+func (l *leaseTable) add(x *index.Index, lease, id skep.LeaseID, p promise) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sift(x)
+	l.n++
 	row := l.m[lease]
 	if row == nil {
 		row = &leaseRow{}
 		l.m[lease] = row
 	}
-	row.ids = append(row.ids, id)
+	row.ids = append(row.ids, leased{id, p.fp})
 	p.bytes += row.promises.bytes
 	row.promises = p
 }
@@ -264,6 +299,7 @@ func (l *leaseTable) expire(now time.Time) {
 	defer l.mu.Unlock()
 	for id, row := range l.m {
 		if row.promises.until.Before(now) {
+			l.n -= len(row.ids)
 			delete(l.m, id)
 		}
 	}
@@ -291,9 +327,9 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 	if row == nil || !row.promises.until.After(now) {
 		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired}
 	}
-	for _, i := range row.ids {
-		// One whose block was deleted has nothing left to promise; the lease goes on.
-		if err := s.index.Renew(i, now, until); err != nil && skep.KindOf(err) != skep.LeaseExpired {
+	for _, o := range row.ids {
+		// One whose block was deleted has nothing left to promise; the lease goes on, unless it was sifted out.
+		if err := s.index.Renew(o.id, now, until); err != nil && skep.KindOf(err) != skep.LeaseExpired {
 			return skep.Lease{}, err
 		}
 	}
@@ -315,11 +351,14 @@ func (s *Store) releaseLease(id skep.LeaseID) {
 	s.leases.mu.Lock()
 	row := s.leases.m[id]
 	delete(s.leases.m, id)
-	s.leases.mu.Unlock()
+	var ids []leased
 	if row != nil {
-		for _, i := range row.ids {
-			s.index.Release(i)
-		}
+		ids = row.ids
+	}
+	s.leases.n -= len(ids)
+	s.leases.mu.Unlock()
+	for _, o := range ids {
+		s.index.Release(o.id)
 	}
 }
 
@@ -377,8 +416,9 @@ func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h s
 
 // pinTable is which blocks are pinned, so that each is counted once.
 type pinTable struct {
-	mu locks.Mutex[locks.Pins]
-	m  map[index.Fingerprint]pinned
+	mu   locks.Mutex[locks.Pins]
+	m    map[index.Fingerprint]pinned
+	look int // sift at so many
 }
 
 type pinned struct {
@@ -391,6 +431,10 @@ func (s *Store) pin(ns *namespaces.Namespace, fps []index.Fingerprint, now, unti
 	p := &s.pins
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.m) >= max(p.look, leastSifted) { // as leases are
+		maps.DeleteFunc(p.m, func(_ index.Fingerprint, v pinned) bool { return !s.index.Leased(v.id) })
+		p.look = 2 * len(p.m)
+	}
 	fresh := map[index.Fingerprint]skep.LeaseID{}
 	for _, fp := range fps {
 		if old, ok := p.m[fp]; ok && s.index.Renew(old.id, now, old.until) == nil {

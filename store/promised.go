@@ -88,12 +88,9 @@ func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) 
 		return false
 	case err == nil:
 		ns.Stored.Add(-in.size)
-		if purged { // of that there was an event
-			break
-		}
-		ev := s.eventOf(ns, in, skep.EventEvicted)
+		ev := s.blockEvent(ns, &in.rec, skep.EventEvicted)
 		ev.Reason = why
-		s.events.Emit(ev)
+		s.tell(ev, in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 	}
 	s.discard(in)
 	return true

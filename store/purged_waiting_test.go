@@ -1,11 +1,15 @@
 package store
 
 import (
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // requireNothingKept requires that nothing is left of blocks that were accepted: not of the tenant's usage either.
@@ -22,6 +26,15 @@ func requireNothingKept(t *testing.T, s *Store, sc skep.Scope) {
 // acceptLate puts chains as a put does that had found its namespace before change.
 func acceptLate(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, change func()) []skep.PutResult {
 	t.Helper()
+	ns, blocks, results := preparedPut(t, s, sc, keys)
+	change()
+	require.NoError(t, s.putAs(testContext(t), ns, blocks, skep.AckAccepted))
+	return results
+}
+
+// preparedPut is a put of a chain that has checked its blocks and done nothing else.
+func preparedPut(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (*namespaces.Namespace, []*incoming, []skep.PutResult) {
+	t.Helper()
 	r := &skep.PutRequest{Scope: sc}
 	for _, k := range keys {
 		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, 1, blockSize)}}})
@@ -31,9 +44,7 @@ func acceptLate(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, change f
 	results := make([]skep.PutResult, len(keys))
 	blocks, err := s.prepare(ns, tag, r, results)
 	require.NoError(t, err)
-	change()
-	require.NoError(t, s.putAs(testContext(t), ns, blocks, skep.AckAccepted))
-	return results
+	return ns, blocks, results
 }
 
 // What waits to be admitted as its salt is purged is given back: no sweep takes it out, as its namespace lives on.
@@ -121,4 +132,67 @@ func TestADecisionIsOfThePutItWasMadeOn(t *testing.T) {
 	require.EqualValues(t, blockSize, s.names.Get(sc.Namespace).Stored.Load())
 	require.NoError(t, s.Flush(ctx))
 	requireChain(t, s, sc, keys, blockSize)
+}
+
+// A put whose block is deleted before it waits takes no place: the next put of the key, which comes at once, is decided
+// on, and what was acknowledged is there after a restart.
+func TestADeletedPutTakesNobodysPlace(t *testing.T) {
+	t.Parallel()
+	s, _, o := admitting(t, nil)
+	ctx := testContext(t)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 1)
+	ns, first, _ := preparedPut(t, s, sc, keys)
+	first, err := s.winners(ctx, ns, first)
+	require.NoError(t, err)
+	require.True(t, s.hold(ns, first[0]))
+
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) {
+		n, err := s.Delete(ctx, sc, keys)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+	eventually(t, "it is deleted", func() bool { return s.index.Stats().Blocks == 0 })
+	crew.Go(func(t testing.TB) { requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize)) })
+	s.writeback.add(ns, first)
+	crew.Wait()
+	require.NoError(t, s.Flush(ctx))
+	settledFilter(t, s)
+	require.NoError(t, s.Close())
+	requireChain(t, openTest(t, o), sc, keys, blockSize)
+}
+
+// A put ends once its blocks wait and before any is decided on: who decides sooner would take its flight for a rival's.
+func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
+	t.Parallel()
+	var look atomic.Pointer[func()]
+	s, _, _ := admitting(t, func(o *Options) {
+		clock := o.Clock
+		o.Clock = func() time.Time { // asked as decisions begin
+			if f := look.Load(); f != nil {
+				(*f)()
+			}
+			return clock()
+		}
+	})
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	ns, blocks, _ := preparedPut(t, s, sc, chainKeys(1, 4))
+	blocks, err := s.winners(testContext(t), ns, blocks)
+	require.NoError(t, err)
+	for _, in := range blocks {
+		require.True(t, s.hold(ns, in))
+	}
+	var looks, under atomic.Int64
+	f := func() {
+		looks.Add(1)
+		s.flights.mu.Lock()
+		under.Add(int64(len(s.flights.m)))
+		s.flights.mu.Unlock()
+	}
+	look.Store(&f)
+	s.writeback.add(ns, blocks)
+	look.Store(nil)
+	require.Positive(t, looks.Load())
+	require.Zero(t, under.Load(), "flights")
 }

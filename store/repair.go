@@ -176,10 +176,10 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		if s.forgetBlock(g, fp, loc, rec) {
 			ev.Tier = skep.TierNone
 		}
-		s.events.Emit(ev) // not before it is gone: whoever takes a snapshot before has the block, and this behind it
+		s.tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag)) // not before it is gone: whoever takes a snapshot before has the block, and this behind it
 		return blockLost
 	}
-	s.events.Emit(ev)
+	s.tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag))
 	switch {
 	case err == nil && !mend:
 		return blockBadCopy

@@ -95,6 +95,24 @@ func (v *covers) add(blocks int, fp index.Fingerprint) {
 	}
 }
 
+// only is what is covered of some blocks.
+func (v *covers) only(blocks []leased) *covers {
+	if v == nil {
+		return nil
+	}
+	there := map[index.Fingerprint]bool{}
+	for _, o := range blocks {
+		there[o.fp] = true
+	}
+	out := &covers{at: map[cover]struct{}{}}
+	for c := range v.at {
+		if there[c.fp] {
+			out.add(c.blocks, c.fp)
+		}
+	}
+	return out
+}
+
 // of is how many leading keys of a chain are covered.
 func (v *covers) of(s *Store, c *restore.Asked) int {
 	for _, n := range v.lengths {

@@ -60,7 +60,7 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 }
 
 func (o source) Undecipherable(a *restore.Asked, l *restore.Located) {
-	o.s.events.Emit(o.s.damaged(a, l))
+	o.s.tell(o.s.damaged(a, l), a.NS.Instance, a.Tag)
 }
 
 // Locate finds blocks of a chain and pins the groups they lie in.

@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -81,7 +82,7 @@ type Store struct {
 	unsynced  chan struct{}              // says that rows of Cache blocks were committed; see harden
 	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
 	lastStart lastStart                  // guarded by space.mu
-	writers   openBytes
+	writers   pieces.Memory
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
 	stale     atomic.Int64  // stale groups

@@ -26,7 +26,7 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 	ev := s.damaged(c, f)
 	fp, loc, ns := f.FP, f.At, c.NS
 	if !lost {
-		s.events.Emit(ev)
+		s.tell(ev, c.NS.Instance, c.Tag)
 		s.repairSoon(fp, loc)
 		return
 	}
@@ -40,7 +40,7 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 			s.deleteRow(loc)
 			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it
 		}
-		s.events.Emit(ev)
+		s.tell(ev, c.NS.Instance, c.Tag)
 	})
 }
 

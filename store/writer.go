@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"sort"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/pieces"
 )
 
 // writer is a block open for writing part by part.
@@ -35,7 +35,7 @@ const writerState = 4 << 10
 
 type openPart struct {
 	bytes   []byte
-	written []skep.Range // disjoint, sorted
+	written pieces.Set
 }
 
 // Begin implements skep.Putter.
@@ -71,13 +71,13 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	for _, p := range m {
 		w.bytes += int64(pagesOf(p.Size)) * layout.PageSize
 	}
-	if err := s.writers.take(op, ns.Tenant, w.bytes, s.options.WriterBytes); err != nil {
+	if err := s.writers.Take(op, ns.Tenant, w.bytes, s.options.WriterBytes); err != nil {
 		return nil, err
 	}
 	w.parts = make([]openPart, len(m))
 	w.in.parts = make([]skep.Part, len(m))
 	for i, p := range m {
-		w.parts[i].bytes = device.AlignedBuffer(pagesOf(p.Size) * device.Align)[:p.Size]
+		w.parts[i] = openPart{device.AlignedBuffer(pagesOf(p.Size) * device.Align)[:p.Size], pieces.New(int(p.Size))}
 		w.in.parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
 	}
 	w.mu.Lock()
@@ -93,7 +93,7 @@ func (w *writer) end() {
 	if !w.ended {
 		w.ended = true
 		w.timer.Stop()
-		w.s.writers.give(w.ns.Tenant, w.bytes)
+		w.s.writers.Give(w.ns.Tenant, w.bytes)
 		w.parts = nil
 	}
 }
@@ -124,7 +124,15 @@ func (w *writer) Write(ctx context.Context, part string, offset int64, p []byte)
 		return nil
 	}
 	r := skep.Range{From: int(offset), To: int(offset) + len(p)}
-	if !o.add(r) {
+	if more := o.written.Growth(r); more > 0 { // a list of pieces can be larger than they are
+		if err := w.s.writers.Take(op, w.ns.Tenant, more, w.s.options.WriterBytes); err != nil {
+			w.mu.Unlock()
+			return err
+		}
+		w.bytes += more
+		o.written.Grow(more)
+	}
+	if !o.written.Add(r) {
 		w.mu.Unlock()
 		return skep.Invalidf(op, "range", r, "not written before")
 	}
@@ -147,46 +155,6 @@ func (w *writer) partIndex(name string) int {
 		}
 	}
 	return -1
-}
-
-// add enters r unless it overlaps what was written.
-func (o *openPart) add(r skep.Range) bool {
-	i := sort.Search(len(o.written), func(i int) bool { return o.written[i].To > r.From })
-	if i < len(o.written) && o.written[i].From < r.To {
-		return false
-	}
-	o.written = append(o.written, skep.Range{})
-	copy(o.written[i+1:], o.written[i:])
-	o.written[i] = r
-	// Joined with its neighbours, so that sequential writers keep the list short.
-	if i+1 < len(o.written) && o.written[i+1].From == r.To {
-		o.written[i].To = o.written[i+1].To
-		o.written = append(o.written[:i+1], o.written[i+2:]...)
-	}
-	if i > 0 && o.written[i-1].To == o.written[i].From {
-		o.written[i-1].To = o.written[i].To
-		o.written = append(o.written[:i], o.written[i+1:]...)
-	}
-	return true
-}
-
-// gap is the first range of the part that was not written.
-func (o *openPart) gap() (skep.Range, bool) {
-	n := len(o.bytes)
-	if n == 0 || len(o.written) == 1 && o.written[0] == (skep.Range{From: 0, To: n}) {
-		return skep.Range{}, false
-	}
-	if len(o.written) == 0 {
-		return skep.Range{From: 0, To: n}, true
-	}
-	if o.written[0].From > 0 {
-		return skep.Range{From: 0, To: o.written[0].From}, true
-	}
-	to := n
-	if len(o.written) > 1 {
-		to = o.written[1].From
-	}
-	return skep.Range{From: o.written[0].To, To: to}, true
 }
 
 // Commit implements skep.BlockWriter.
@@ -217,7 +185,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		return skep.PutResult{}, err
 	}
 	for i := range w.parts {
-		if r, missing := w.parts[i].gap(); missing {
+		if r, missing := w.parts[i].written.Gap(); missing {
 			name := w.in.parts[i].Name
 			w.mu.Unlock()
 			return skep.PutResult{}, skep.Invalidf(op, "bytes of part "+name, "none in "+itoa(r.From)+" to "+itoa(r.To), "written")
@@ -228,7 +196,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	w.timer.Stop()
 	w.parts = nil
 	w.mu.Unlock()
-	l := lend(func() { w.s.writers.give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
+	l := lend(func() { w.s.writers.Give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
 	defer l.back()
 	w.in.loan = l
 	result := w.in.result

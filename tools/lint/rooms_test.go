@@ -33,10 +33,11 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
 	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/crypt", "store/internal/health", "store/internal/locks", "store/internal/namespaces", "store/internal/observe",
-		"store/internal/rebuild", "store/internal/restore", "store/internal/segio", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
+		"store/internal/pieces", "store/internal/rebuild", "store/internal/restore", "store/internal/segio", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/crypt":   {"store/segment"},
 	"store/internal/health":  {"store/device"},
 	"store/internal/observe": {"store/internal/locks"},
+	"store/internal/pieces":  {"store/internal/locks"},
 	"store/internal/rebuild": {"store/catalog", "store/internal/locks", "store/internal/namespaces", "store/internal/segio", "store/report", "store/segment"},
 	"store/internal/restore": {"store/device", "store/internal/crypt", "store/internal/health", "store/internal/locks",
 		"store/internal/namespaces", "store/internal/observe", "store/internal/segio", "store/memory"},

@@ -1,7 +1,9 @@
 package rebuild
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"github.com/skepkv/skep/store/internal/locks"
 
@@ -53,6 +55,7 @@ type shard struct {
 	table  []uint64 // open addressing: half a hash, candidate of the block found last; 0: free
 	stones map[index.Fingerprint][]stone
 	exact  map[exactID]bool
+	looks  uint64 // at records and tombstones, to find what was said before; for tests
 }
 
 type stone struct{ seq, covers uint64 }
@@ -102,20 +105,66 @@ func (sh *shard) link() {
 	for n := uint32(1); n <= sh.n; n++ {
 		c := sh.at(n)
 		at, hash := sh.slot(&c.fp)
-		first := uint32(*at)
-		for k := first; k != 0 && !c.again; k = sh.at(k).next {
-			o := sh.at(k)
-			c.again = o.seq == c.seq && o.ordinal == c.ordinal
+		if c.next = uint32(*at); c.next != 0 {
+			sh.at(c.next).several = true
 		}
-		if c.again {
-			continue
-		}
-		if first != 0 {
-			sh.at(first).several = true
-		}
-		c.next = first
 		*at = hash<<32 | uint64(n)
 	}
+	var list []uint32
+	for n := uint32(1); n <= sh.n; n++ {
+		if c := sh.at(n); c.next == 0 && c.several && !c.again { // the one found first
+			list = sh.once(c, list[:0])
+		}
+	}
+}
+
+// once leaves of a block's candidates one of each number, that found first. It gives the memory of list back, which it
+// uses.
+func (sh *shard) once(c *candidate, list []uint32) []uint32 {
+	at, hash := sh.slot(&c.fp)
+	for n := uint32(*at); n != 0; n = sh.at(n).next {
+		list = append(list, n)
+	}
+	slices.SortFunc(list, func(m, n uint32) int {
+		sh.looks++
+		a, b := sh.at(m), sh.at(n)
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.ordinal, b.ordinal), cmp.Compare(m, n))
+	})
+	for i, n := range list[1:] {
+		if c, o := sh.at(n), sh.at(list[i]); c.seq == o.seq && c.ordinal == o.ordinal {
+			c.again = true
+		}
+	}
+	slices.Sort(list)
+	last := uint32(0)
+	for _, n := range list {
+		if c := sh.at(n); !c.again {
+			c.next, last = last, n
+		}
+	}
+	*at = hash<<32 | uint64(last)
+	return list
+}
+
+// addStone enters a tombstone. What another copy of a log said is found at once while there are few of the block; else
+// as their list grows, which costs each of them little. REQUIRES: sh.mu.
+func (sh *shard) addStone(fp index.Fingerprint, s stone) {
+	const few = 8
+	list := sh.stones[fp]
+	if n := len(list); n < few {
+		sh.looks += uint64(n)
+		if slices.Contains(list, s) {
+			return
+		}
+	} else if n == cap(list) {
+		slices.SortFunc(list, func(a, b stone) int {
+			sh.looks++
+			return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.covers, b.covers))
+		})
+		list = slices.Compact(list)
+		list = slices.Grow(list, len(list))
+	}
+	sh.stones[fp] = append(list, s)
 }
 
 // each visits the candidates of every block, in the order in which blocks were found.

@@ -224,12 +224,7 @@ func (r *rebuilder) takeTombstone(t *segment.Tombstone) {
 		sh.exact[exactID{fp, t.Covers}] = true
 		return
 	}
-	for _, o := range sh.stones[fp] {
-		if o.seq == t.Seq && o.covers == t.Covers {
-			return
-		}
-	}
-	sh.stones[fp] = append(sh.stones[fp], stone{t.Seq, t.Covers})
+	sh.addStone(fp, stone{t.Seq, t.Covers})
 }
 
 func (r *rebuilder) takeName(e segment.Entry) {

@@ -142,7 +142,7 @@ func (r *rebuilder) lost(c *candidate) {
 		r.voids[c.seq] = true
 		sh.exact[exactID{c.fp, c.seq}] = true
 	} else {
-		sh.stones[c.fp] = append(sh.stones[c.fp], stone{c.seq, c.written()})
+		sh.addStone(c.fp, stone{c.seq, c.written()})
 	}
 }
 

@@ -61,11 +61,13 @@ const (
 	aheadGroup      = 64                                     // blocks read together
 	aheadWindow     = 1 << 20                                // bytes at the drives at once: what a foreground read may find before it
 	aheadLead       = 10 * time.Second                       // before what is needed is due
+	maxWait         = time.Hour                              // until what is remembered is due
 	// stepTime is what a step to execution is reckoned to take. Hints in steps say nothing of time.
 	stepTime = time.Second
 )
 
-// Hint takes a hint about blocks of a chain. Hints beyond what is remembered are dropped and counted.
+// Hint takes a hint about blocks of a chain. Hints beyond what is remembered, and of what is due later than maxWait, are
+// dropped and counted.
 func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
 	p := &rs.prefetch
 	if rs.PrefetchBytes <= 0 || rs.Cache == nil || len(keys) == 0 {
@@ -83,11 +85,15 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 	if wait <= 0 || h.Drop {
 		return
 	}
-	if len(p.jobs) >= maxAhead || p.keys+len(keys) > MaxPrefetchKeys {
+	if wait > maxWait {
 		p.stats.Dropped++
 		return
 	}
 	due := rs.Clock().Add(wait)
+	if !p.makeRoomLocked(ns.Tenant, len(keys), due) {
+		p.stats.Dropped++
+		return
+	}
 	j := &ahead{sc: skep.Scope{Namespace: sc.Namespace, Salt: sc.Salt}, ns: ns, tag: t, keys: slices.Clone(keys), start: due.Add(-aheadLead), due: due}
 	if p.byKey == nil {
 		p.byKey, p.got, p.kick = map[skep.Key]*ahead{}, map[index.Fingerprint]fetched{}, make(chan struct{}, 1)
@@ -101,6 +107,45 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 		rs.Background.Go(rs.runPrefetch)
 	}
 	p.wake()
+}
+
+// makeRoomLocked drops what has to give way to a hint of a tenant, the furthest first, of whoever has most: where that is
+// the tenant itself, only what is due later than the hint. False: there is no room, and nothing is dropped. REQUIRES: p.mu.
+func (p *prefetcher) makeRoomLocked(tenant uint16, keys int, due time.Time) bool {
+	weight := func(keys int) int { return keys + MaxPrefetchKeys/maxAhead } // a hint's, of both that are bounded
+	jobs, all := len(p.jobs)+1, p.keys+keys
+	has := map[uint16]int{tenant: weight(keys)}
+	if jobs > maxAhead || all > MaxPrefetchKeys {
+		for _, j := range p.jobs {
+			has[j.ns.Tenant] += weight(len(j.keys))
+		}
+	}
+	gone := map[*ahead]bool{}
+	for jobs > maxAhead || all > MaxPrefetchKeys {
+		most := tenant
+		for t, n := range has {
+			if n > has[most] || n == has[most] && t < most && most != tenant {
+				most = t
+			}
+		}
+		var last *ahead
+		for _, j := range p.jobs {
+			if j.ns.Tenant == most && !gone[j] && (most != tenant || j.due.After(due)) && (last == nil || j.due.After(last.due)) {
+				last = j
+			}
+		}
+		if last == nil {
+			return false
+		}
+		gone[last] = true
+		has[most] -= weight(len(last.keys))
+		jobs, all = jobs-1, all-len(last.keys)
+	}
+	for j := range gone {
+		p.stats.Dropped++
+		p.endLocked(j)
+	}
+	return true
 }
 
 func (p *prefetcher) wake() {

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -62,4 +63,67 @@ func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
 	p = rs.Prefetch()
 	require.EqualValues(t, n, p.UsedBytes)
 	require.EqualValues(t, n, p.UnusedBytes)
+}
+
+// Hints of next use are bounded in number and in time, and tenants share what there is room for: one that has filled it
+// gives way to another's, the furthest first, until both have as much; and to a sooner one of its own.
+func TestHintsOfNextUseAreShared(t *testing.T) {
+	t.Parallel()
+	rs := cached(t, 1)
+	rs.PrefetchBytes = 1
+	now := time.Unix(1e9, 0)
+	rs.Clock = func() time.Time { return now }
+	rs.prefetch.runs = true // nothing is read
+	hint := func(tenant uint16, number int, next time.Duration, keys int) {
+		list := make([]skep.Key, keys)
+		for i := range list {
+			list[i] = skep.KeyOf([]byte{byte(tenant), byte(number), byte(number >> 8), byte(i), byte(i >> 8)})
+		}
+		ns := &namespaces.Namespace{Tenant: tenant}
+		rs.Hint(ns, namespaces.Tag{}, skep.Scope{Namespace: skep.NamespaceID(tenant)}, list, skep.Hint{NextUse: next})
+	}
+	has := func(tenant uint16) (n int, last time.Duration) {
+		for _, j := range rs.prefetch.jobs {
+			if j.ns.Tenant == tenant {
+				n++
+				last = max(last, j.due.Sub(now))
+			}
+		}
+		return n, last
+	}
+	hint(1, 0, 365*24*time.Hour, 1)
+	require.EqualValues(t, 1, rs.Prefetch().Dropped, "a year")
+	require.Empty(t, rs.prefetch.jobs)
+
+	for i := range maxAhead {
+		hint(1, i, time.Minute+time.Duration(i)*time.Second, 1)
+	}
+	n, last := has(1)
+	require.Equal(t, maxAhead, n)
+	hint(1, maxAhead, last+time.Second, 1)
+	n, still := has(1)
+	require.Equal(t, []any{maxAhead, last}, []any{n, still})
+	require.EqualValues(t, 2, rs.Prefetch().Dropped, "none of its own is due later")
+	hint(1, maxAhead, time.Second, 1)
+	n, nearer := has(1)
+	require.Equal(t, maxAhead, n)
+	require.Equal(t, last-time.Second, nearer, "its last gave way")
+
+	for i := range maxAhead {
+		hint(2, i, maxWait, 1)
+	}
+	n, _ = has(1)
+	m, _ := has(2)
+	require.Equal(t, []int{maxAhead / 2, maxAhead / 2}, []int{n, m})
+
+	hint(3, 0, maxWait, 1<<14) // as many keys as a chain may have
+	n, _ = has(3)
+	require.Equal(t, 1, n)
+	for i := range 8 {
+		hint(3, 1+i, maxWait, 1<<14)
+	}
+	n, _ = has(1)
+	m, _ = has(2)
+	require.Less(t, 2*maxAhead/5, min(n, m), "who has few keys keeps a share, however many another names")
+	require.LessOrEqual(t, rs.prefetch.keys, MaxPrefetchKeys)
 }
