@@ -104,7 +104,7 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 		f.Pays = a.cost == nil || f.Estimate < a.cost.Of(f.Tokens)
 	}
 	if a.lease != skep.NoLease && some && !denied {
-		l, denied = s.leases.add(sp, sc.Salt, found)
+		l, denied = s.promise(sp, sc.Salt, found)
 	}
 	if denied {
 		for _, f := range found {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
 )
@@ -80,7 +81,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 				exists, have = list[i], have+1
 			}
 		}
-		out[i] = wanted(of, exists, have, s.acks(sp))
+		out[i] = copies.Wanted(of, exists, have, s.acks(sp))
 	}
 	return out, nil
 }
@@ -273,7 +274,7 @@ func (p *putting) merge() {
 		for k := range p.of {
 			each[k] = p.of[k][i]
 		}
-		p.out[i] = merged(each, acks)
+		p.out[i] = copies.Merged(each, acks)
 	}
 }
 
@@ -410,9 +411,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		w.replaces = &tail
 	}
 	var lost error
-	c := &copyWriter{s: s, acks: s.acks(sp)}
-	begun := 0
-	for _, at := range s.holders(sp, r.Salt, e.Anchor) {
+	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) { return reason(err), s.away(err) })
+	for _, at := range holders {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
 		err := s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
@@ -432,16 +433,16 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			_ = c.Abort(context.WithoutCancel(ctx))
 			return nil, err
 		}
-		c.of, c.why = append(c.of, of), append(c.why, reason(err))
+		c.Add(of, reason(err))
 	}
 	switch {
-	case begun == 0 || begun < c.acks:
+	case begun == 0 || begun < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
 		if lost == nil {
-			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: c.acks}
+			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: acks}
 		}
 		return nil, lost
-	case len(c.of) > 1:
+	case len(holders) > 1:
 		w.BlockWriter = c
 	}
 	return w, nil

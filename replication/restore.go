@@ -147,7 +147,7 @@ func (x *session) findAll(ctx context.Context) error {
 		case !c.space.Chained:
 			x.place(c, x.alone(c), c.Size)
 		default:
-			if spans, tail := s.leases.get(c.Lease).covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+			if spans, tail := s.leased(c.Lease).covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
 				if spans[len(spans)-1].to == len(c.Keys) {
 					c.valid = tail
 				}
@@ -252,7 +252,7 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 func (x *session) alone(c *chain) []span {
 	s := x.st
 	spans := s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
-	if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
+	if promise := s.leased(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
 		of := make([]skep.LeaseID, len(s.nodes))
 		for _, p := range promise.spans() {
 			of[p.node.i] = p.lease

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/replication/promises"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -50,7 +51,7 @@ type Store struct {
 
 	spaces spaces
 	known  *known.Memory
-	leases leases
+	leases promises.Book[*lease]
 	merge  merger
 	count  counters
 
@@ -137,7 +138,6 @@ func made(log *slog.Logger, events int) *Store {
 		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
 	s.known = known.New()
-	s.leases.m = map[skep.LeaseID]*lease{}
 	s.merge.init(s, events)
 	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -49,7 +49,8 @@ var parts = map[string][]string{
 	"store/device/devicetest":   {"store/device"},
 	"store/storetest":           {"store/memstore"},
 
-	"replication":            {"replication/clustermap", "replication/placement", "replication/known"},
+	"replication":            {"replication/clustermap", "replication/placement", "replication/known",
+		"replication/copies", "replication/promises", "replication/pace"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
 	"replication/consensus":  {"replication/clustermap"},
