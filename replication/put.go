@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
@@ -17,7 +18,7 @@ import (
 // caller does not name; whether one that is nowhere is wanted says the node that would get it.
 func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
 	const op = "want"
-	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
+	if err := checks.Keys(op, len(r.Keys), r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Bytes < 0 {
@@ -86,29 +87,6 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 	return out, nil
 }
 
-func checkKeys(op string, keys int, sc skep.Scope) error {
-	if keys > skep.MaxChainKeys {
-		return skep.Invalidf(op, "keys", keys, fmt.Sprintf("at most %d", skep.MaxChainKeys))
-	}
-	if len(sc.Salt) > skep.MaxSaltSize {
-		return skep.Invalidf(op, "salt length in bytes", len(sc.Salt), fmt.Sprintf("at most %d", skep.MaxSaltSize))
-	}
-	return nil
-}
-
-// checkBlock checks a block as its node would: nothing of a request is stored where something of it is bad.
-func checkBlock(op string, sp *space, depth, valid int, key skep.Key, parent *skep.Key, name []byte, m skep.Manifest) error {
-	if err := skep.ValidateBlock(op, &sp.NamespaceSpec, depth, valid, key, parent, name, m); err != nil {
-		return err
-	}
-	for _, p := range m {
-		if p.Name == skep.PartKV && sp.part != 0 && p.Size != sp.part {
-			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", sp.part))
-		}
-	}
-	return nil
-}
-
 // run is successive blocks of a put that go to one group.
 type run struct {
 	from, to int
@@ -126,7 +104,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
 	}
-	if err := checkKeys(op, 0, r.Scope); err != nil {
+	if err := checks.Keys(op, 0, r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
@@ -139,10 +117,10 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checkPut(op, sp, r); err != nil {
+	if err := checks.Put(op, &sp.NamespaceSpec, sp.part, r); err != nil {
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
@@ -194,35 +172,6 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		return p.out, *stale
 	}
 	return p.out, s.supersede(ctx, sp, r, p.out)
-}
-
-// checkAncestors checks what is said of the blocks before a put's parent.
-func checkAncestors(op string, before []skep.Key, depth int) error {
-	if most := max(0, depth-1); len(before) > most {
-		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
-	}
-	return nil
-}
-
-// checkPut checks every block of a put.
-func checkPut(op string, sp *space, r *skep.PutRequest) error {
-	parent, depth := r.Parent, r.Depth
-	for i := range r.Blocks {
-		b := &r.Blocks[i]
-		m := make(skep.Manifest, len(b.Parts))
-		for j, p := range b.Parts {
-			if m[j] = (skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}); p.Name == "" {
-				m[j].Name = skep.PartKV
-			}
-		}
-		if err := checkBlock(op, sp, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
-			return err
-		}
-		if sp.Chained {
-			parent, depth = &b.Key, depth+1
-		}
-	}
-	return nil
 }
 
 // runs cuts a put where it goes on in another group, and remembers where its blocks go.
@@ -381,7 +330,7 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 // Begin implements skep.Putter: the block's nodes take the parts.
 func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := checkKeys(op, 0, r.Scope); err != nil {
+	if err := checks.Keys(op, 0, r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Timeout < 0 {
@@ -394,10 +343,10 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
+	if err := checks.Block(op, &sp.NamespaceSpec, sp.part, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)

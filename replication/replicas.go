@@ -55,27 +55,6 @@ func (s many) other(sp *space, salt skep.Salt, anchor skep.Key, not *node, n int
 	return nil
 }
 
-// least is which of the nodes at these places in the map is asked for a group: the one that is asked for the fewest
-// so far, the first one of such.
-func least(at []uint16, asked func(at uint16) int) uint16 {
-	best := at[0]
-	for _, x := range at[1:] {
-		if asked(x) < asked(best) {
-			best = x
-		}
-	}
-	return best
-}
-
-// elsewhere says whether another node may have what one does not give for this reason.
-func elsewhere(err error) bool {
-	switch skep.KindOf(err) {
-	case skep.Stopped, skep.Deadline, skep.Claimed, skep.NotReleased, skep.Invalid, skep.Denied, skep.Unsupported, skep.NoMemory:
-		return false
-	}
-	return true
-}
-
 // present counts the keys of a chained namespace that some node has, since a node says how many it deleted and not
 // which; false where a node cannot be asked.
 func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key) (n int, ok bool) {
@@ -102,15 +81,22 @@ func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, 
 // whoHas asks every node what a put of keys would be there, by node; nil of those that are away.
 func (s many) whoHas(ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key) ([][]skep.Want, error) {
 	lists := make([][]skep.Want, len(s.nodes))
-	for _, err := range s.each(func(n *node) error {
-		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
-			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys})
-			return err
-		})
+	for _, err := range s.each(func(n *node) (err error) {
+		lists[n.i], err = s.hasOf(ctx, op, n, sp, salt, keys)
+		return err
 	}) {
 		if err != nil && !s.away(err) {
 			return nil, err
 		}
 	}
 	return lists, nil
+}
+
+// hasOf asks a node what a put of keys would be there.
+func (s many) hasOf(ctx context.Context, op string, n *node, sp *space, salt skep.Salt, keys []skep.Key) (list []skep.Want, err error) {
+	err = s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
+		list, err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: salt}, Keys: keys})
+		return err
+	})
+	return list, err
 }

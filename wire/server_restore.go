@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/turns"
 )
 
 // serverSession is a restore under way for a client.
@@ -488,7 +489,7 @@ func (s *serverSession) put(flags uint16, m *chunks, payload net.Buffers) error 
 	if err := s.admit(n); err != nil {
 		return err
 	}
-	if n >= turnBytes {
+	if n >= turns.Bytes {
 		end, err := s.x.turn(s.ctx)
 		if err != nil {
 			return err

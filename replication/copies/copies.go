@@ -53,3 +53,12 @@ func Wanted(of []skep.Want, exists skep.Want, have, acks int) skep.Want {
 	}
 	return of[0]
 }
+
+// Elsewhere says whether another node may have what one does not give for this reason.
+func Elsewhere(err error) bool {
+	switch skep.KindOf(err) {
+	case skep.Stopped, skep.Deadline, skep.Claimed, skep.NotReleased, skep.Invalid, skep.Denied, skep.Unsupported, skep.NoMemory:
+		return false
+	}
+	return true
+}
