@@ -16,34 +16,8 @@ import (
 // mostBehind is how many calls to one node nobody waits for any more. A node with as many is asked for nothing.
 const mostBehind = 64
 
-// What may be asked for twice: of lookups' calls, and of the bytes that are restored.
-const (
-	twiceCalls, burstCalls = 10, 256
-	twiceBytes, burstBytes = 20, 2 * workBytes
-)
-
-// hedges is what was asked for twice.
-type hedges struct {
-	off   bool
-	calls *pace.Bucket
-	bytes *pace.Bucket
-	count sync.Mutex
-	stats skep.HedgeStats
-}
-
-func (h *hedges) init() {
-	h.calls, h.bytes = pace.NewBucket(burstCalls, twiceCalls), pace.NewBucket(burstBytes, twiceBytes)
-}
-
-// note counts.
-func (h *hedges) note(f func(st *skep.HedgeStats)) {
-	h.count.Lock()
-	defer h.count.Unlock()
-	f(&h.stats)
-}
-
 // paced says whether a namespace's groups have another node that may be asked in place of one that is late.
-func (s many) paced(sp *space) bool { return !s.hedges.off && s.copies(sp) > 1 }
+func (s many) paced(sp *space) bool { return !s.oneAtATime && s.copies(sp) > 1 }
 
 // standing is how long each of the map's nodes is expected to take for a lookup, by its place in the map; and which of
 // them are slow beside another one. A node whose runs are slow counts as slow until it is time to try one there.
@@ -138,7 +112,7 @@ func (s many) aside(ctx context.Context, n *node, f func(ctx context.Context)) b
 
 // briefly calls f, which calls a node, and does not wait longer for it than until that is late.
 func (s many) briefly(ctx context.Context, n *node, f func(ctx context.Context)) {
-	if s.hedges.off || s.table.Copies() == 1 {
+	if s.oneAtATime || s.table.Copies() == 1 {
 		f(ctx)
 		return
 	}
@@ -220,14 +194,16 @@ func (w *wave) end() {
 		}
 	}
 	if won > 0 {
-		w.s.hedges.note(func(st *skep.HedgeStats) { st.LookupsWon += won })
+		w.s.hedges.Note(func(st *skep.HedgeStats) { st.LookupsWon += won })
 	}
 }
 
 // begin asks a node.
 func (w *wave) begin(ctx context.Context, x *answer) {
 	s, n, groups := w.s, x.node, x.groups
-	x.wave = w
+	if x.wave = w; x.instead == nil {
+		s.hedges.Calls.Earn(1)
+	}
 	w.late = append(w.late, time.Time{})
 	total := 0
 	for _, g := range groups {
@@ -343,10 +319,10 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 				to.add(first, n)
 			}
 		}
-		if len(to) == 0 || !w.s.hedges.calls.Take(int64(len(to))) {
+		if len(to) == 0 || !w.s.hedges.Calls.Take(int64(len(to))) {
 			continue
 		}
-		w.s.hedges.note(func(st *skep.HedgeStats) { st.Lookups += int64(len(to)) })
+		w.s.hedges.Note(func(st *skep.HedgeStats) { st.Lookups += int64(len(to)) })
 		for _, y := range to {
 			y.instead = x
 			w.of = append(w.of, y)
@@ -469,4 +445,28 @@ func (s many) whoHasSoon(ctx context.Context, op string, sp *space, salt skep.Sa
 		}
 	}
 	return lists, nil
+}
+
+// spread is what other nodes are asked for.
+type spread []*answer
+
+// add has a node asked for the blocks of a group, the first of its nodes'.
+func (to *spread) add(g *group, n *node) {
+	var by *answer
+	for _, x := range *to {
+		if x.node == n {
+			by = x
+		}
+	}
+	if by == nil {
+		by = &answer{node: n}
+		*to = append(*to, by)
+	}
+	x := &group{run: g.run, span: span{node: n, head: g.head, from: g.from, to: g.to}, by: by, first: g}
+	last := g
+	for last.next != nil {
+		last = last.next
+	}
+	last.next = x
+	by.groups = append(by.groups, x)
 }

@@ -10,7 +10,7 @@ import (
 
 // A run of which nothing comes for longer than is usual is taken from its node, and what is left of it is loaded from
 // another one, into the same memory: when the first node's session has surely ended. Nothing is loaded twice at once, so
-// no bytes are mixed, and there is no memory besides. What is loaded anew is bounded (hedges.bytes). Of a node that is
+// no bytes are mixed, and there is no memory besides. What is loaded anew is bounded (pace.Hedges). Of a node that is
 // slow other runs are loaded elsewhere from the beginning, but for one now and then, to see whether it is slow yet.
 
 // watch is how a load's node keeps up.
@@ -66,7 +66,7 @@ func (l *load) came(p *piece) {
 		return
 	}
 	if p.taken.left--; p.taken.left == 0 && !l.leaving {
-		l.x.st.hedges.note(func(st *skep.HedgeStats) { st.RunsWon++ })
+		l.x.st.hedges.Note(func(st *skep.HedgeStats) { st.RunsWon++ })
 	}
 }
 
@@ -89,7 +89,7 @@ func (l *load) look() {
 		}
 	}
 	bytes := int64(len(l.left)-len(l.failed)) * l.chain.each
-	if l.node.behind.Load() >= mostBehind || !x.st.hedges.bytes.Take(bytes) {
+	if l.node.behind.Load() >= mostBehind || !x.st.hedges.Bytes.Take(bytes) {
 		l.timer.Reset(due)
 		return
 	}
@@ -98,7 +98,7 @@ func (l *load) look() {
 	for i := range l.pieces {
 		l.pieces[i].moved, l.pieces[i].taken = true, run
 	}
-	x.st.hedges.note(func(st *skep.HedgeStats) { st.Runs, st.Bytes = st.Runs+1, st.Bytes+bytes })
+	x.st.hedges.Note(func(st *skep.HedgeStats) { st.Runs, st.Bytes = st.Runs+1, st.Bytes+bytes })
 	x.st.start(l.leave)
 }
 

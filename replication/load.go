@@ -68,7 +68,7 @@ func (l *load) place(block int, layers skep.Range) place {
 // run loads, and delivers what does not come as misses.
 func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	defer l.cancel()
-	why, quiet, behind := l.read(ctx, r)
+	quiet, behind, why := l.read(ctx, r)
 	l.end(why, quiet)
 	if behind {
 		l.closeBehind()
@@ -119,7 +119,7 @@ func (l *load) piece(at place) *piece {
 
 // read reads the node's session to its end, and says why what is left does not come. quiet
 // says that nothing of it is written any more; behind, that the session is yet to be closed.
-func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, quiet, behind bool) {
+func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (quiet, behind bool, why error) {
 	const op = "restore"
 	s := l.x.st
 	err := s.on(ctx, op, l.node, l.chain.space, false, func(ctx context.Context, id skep.NamespaceID) error {
@@ -134,7 +134,7 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, qui
 	})
 	close(l.begun)
 	if l.ses == nil {
-		return l.why(ctx, err), true, false
+		return true, false, l.why(ctx, err)
 	}
 	var into [32]skep.Chunk
 	for err == nil {
@@ -144,14 +144,14 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, qui
 		clear(into[:n])
 	}
 	if l.letGo() && l.x.st.hold() {
-		return l.why(ctx, err), true, true
+		return true, true, l.why(ctx, err)
 	}
 	// A session that ended otherwise than it should may still be writing.
 	left := l.ses.Close(context.Background())
 	if left != nil && errors.Is(err, io.EOF) {
 		err = left
 	}
-	return l.why(ctx, err), left == nil, false
+	return left == nil, false, l.why(ctx, err)
 }
 
 // why is the reason that chunks which no node answered for are missed with.
@@ -215,7 +215,7 @@ func (l *load) take(chunks []skep.Chunk) {
 			x.answer(l.chain, waiting{Chunk: ch})
 			continue
 		}
-		x.st.hedges.bytes.Earn(ch.Bytes)
+		x.st.hedges.Bytes.Earn(ch.Bytes)
 		l.came(p)
 		x.answer(l.chain, waiting{Chunk: ch, bytes: l.chain.each})
 	}

@@ -275,30 +275,6 @@ func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][
 	return s.askAll(ctx, sp, salt, runs, a, to)
 }
 
-// spread is what other nodes are asked for.
-type spread []*answer
-
-// add has a node asked for the blocks of a group, the first of its nodes'.
-func (to *spread) add(g *group, n *node) {
-	var by *answer
-	for _, x := range *to {
-		if x.node == n {
-			by = x
-		}
-	}
-	if by == nil {
-		by = &answer{node: n}
-		*to = append(*to, by)
-	}
-	x := &group{run: g.run, span: span{node: n, head: g.head, from: g.from, to: g.to}, by: by, first: g}
-	last := g
-	for last.next != nil {
-		last = last.next
-	}
-	last.next = x
-	by.groups = append(by.groups, x)
-}
-
 // take adds what a node found of a group to the prefix, and says whether all of it was there and more may follow.
 func (f *finding) take(sp *space, g *group, from *answer) bool {
 	if g.found.Blocks == 0 {

@@ -92,7 +92,6 @@ func BenchmarkASlowNode(b *testing.B) {
 		name   string
 		st     *Store
 		ns     *skep.Namespace
-		lease  skep.LeaseID
 		p50    []float64 // milliseconds, of each round
 		all    []float64
 		gbytes []float64 // a second, of each round

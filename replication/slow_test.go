@@ -305,7 +305,7 @@ func TestASlowClusterRestoresOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 800
 		r, keys := slowly(t, n)
-		r.hedges.bytes = pace.NewBucket(n*300/10, twiceBytes)
+		r.hedges.Bytes = pace.NewBucket(n*300/10, 20)
 		for _, x := range r.nodes {
 			x.wrap = every(ms)
 		}
@@ -328,13 +328,13 @@ func TestASlowClusterRestoresOnce(t *testing.T) {
 		}
 		h := r.hedged()
 		require.Positive(t, h.Runs, "for all that is known the first of them is slow alone")
-		require.LessOrEqual(t, h.Bytes, restored/twiceBytes+n*300/10)
+		require.LessOrEqual(t, h.Bytes, restored/20+n*300/10)
 		for i, last := 0, int64(-1); last != r.hedged().Runs; i++ {
 			require.Less(t, i, 100, "it is usual some time")
 			last = r.hedged().Runs
 			whole()
 		}
-		require.LessOrEqual(t, r.hedged().Bytes, restored/twiceBytes+n*300/10)
+		require.LessOrEqual(t, r.hedged().Bytes, restored/20+n*300/10)
 	})
 }
 

@@ -39,7 +39,7 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	out.Lookups, out.LookupKeys, out.LookupHits = s.count.lookups.Load(), s.count.keys.Load(), s.count.hits.Load()
 	out.Leases = s.leases.Len()
-	s.hedges.note(func(st *skep.HedgeStats) { out.Hedges = *st })
+	s.hedges.Note(func(st *skep.HedgeStats) { out.Hedges = *st })
 	s.count.mu.Lock()
 	out.RestoreMisses = maps.Clone(s.count.misses)
 	s.count.mu.Unlock()

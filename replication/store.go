@@ -54,12 +54,13 @@ type Store struct {
 	opened   time.Time
 	epoch    uint64
 
-	spaces spaces
-	known  *known.Memory
-	leases promises.Book[*lease]
-	merge  *merge.Merger[source]
-	count  counters
-	hedges hedges
+	spaces     spaces
+	known      *known.Memory
+	leases     promises.Book[*lease]
+	merge      *merge.Merger[source]
+	count      counters
+	hedges     *pace.Hedges
+	oneAtATime bool
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -121,7 +122,7 @@ func New(o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more, or 0: 16384")
 	}
 	s := made(o.Log, o.EventBuffer)
-	s.open, s.memory, s.hedges.off = o.Dial, o.Memory, o.OneAtATime
+	s.open, s.memory, s.oneAtATime = o.Dial, o.Memory, o.OneAtATime
 	if s.memory == nil {
 		s.memory = o.Stores[0]
 	}
@@ -153,7 +154,7 @@ func made(log *slog.Logger, events int) *Store {
 	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
 		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
-	s.hedges.init()
+	s.hedges = pace.NewHedges(2 * workBytes)
 	s.known = known.New()
 	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

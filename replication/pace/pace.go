@@ -280,32 +280,3 @@ func Choose(k Kind, at []uint16, expect func(at uint16) time.Duration, asked fun
 	}
 	return best
 }
-
-// Bucket bounds what is asked for twice to a part of all, and a burst. It is safe for concurrent use.
-type Bucket struct {
-	mu              sync.Mutex
-	have, most, per int64
-}
-
-// NewBucket makes a bucket of one in per of what is earned, and a burst to begin with.
-func NewBucket(burst, per int64) *Bucket {
-	return &Bucket{have: burst * per, most: burst * per, per: per}
-}
-
-// Earn tells of n that was asked for once.
-func (b *Bucket) Earn(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.have = min(b.have+n, b.most)
-}
-
-// Take says whether n may be asked for again, and counts it.
-func (b *Bucket) Take(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n*b.per > b.have {
-		return false
-	}
-	b.have -= n * b.per
-	return true
-}
