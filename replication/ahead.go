@@ -44,9 +44,9 @@ func (s many) lines(of func(n *node) *pace.Line) []*pace.Line {
 	return out
 }
 
-// due is how long a call may take, of a line of a node's, before it is late.
-func (s many) due(n *node, of func(n *node) *pace.Line) time.Duration {
-	return of(n).Due(time.Now(), s.lines(of))
+// usual is what the nodes' calls usually take, by which one is late.
+func (s many) usual(of func(n *node) *pace.Line) pace.Others {
+	return pace.Usual(time.Now(), s.lines(of))
 }
 
 // chooser says which of the nodes at places in the map is asked for a group, and counts it. Slow ones are not, where
@@ -110,8 +110,8 @@ func (s many) aside(ctx context.Context, n *node, f func(ctx context.Context)) b
 	return true
 }
 
-// briefly calls f, which calls a node, and does not wait longer for it than until that is late.
-func (s many) briefly(ctx context.Context, n *node, f func(ctx context.Context)) {
+// briefly calls f, which calls a node, and does not wait longer for it than until it is late, which is due.
+func (s many) briefly(ctx context.Context, n *node, due time.Duration, f func(ctx context.Context)) {
 	if s.oneAtATime || s.table.Copies() == 1 {
 		f(ctx)
 		return
@@ -123,7 +123,7 @@ func (s many) briefly(ctx context.Context, n *node, f func(ctx context.Context))
 	}) {
 		return
 	}
-	late := time.NewTimer(s.due(n, lookupLine))
+	late := time.NewTimer(due)
 	defer late.Stop()
 	select {
 	case <-done:
@@ -142,6 +142,7 @@ type wave struct {
 	of    []*answer
 	alone bool // nobody else is asked: what is late is away
 
+	usual pace.Others
 	late  []time.Time  // by answer: when it is, and another node is asked; zero: that has been seen to
 	calls []*pace.Call // by answer
 
@@ -158,6 +159,7 @@ type arrival struct {
 
 // run asks. What has not answered when it returns is away, and what of its leases comes is given back.
 func (w *wave) run(ctx context.Context) (err error) {
+	w.usual = w.s.usual(lookupLine)
 	for _, x := range w.of {
 		w.begin(ctx, x)
 	}
@@ -235,7 +237,7 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 		w.give(x, &said{away: true})
 		return
 	}
-	w.late[len(w.late)-1] = began.Add(s.due(n, lookupLine))
+	w.late[len(w.late)-1] = began.Add(w.usual.Due(n.lookups))
 }
 
 // give hands an answer over; false where nobody waits for it any more.
@@ -428,7 +430,7 @@ func (s many) whoHasSoon(ctx context.Context, op string, sp *space, salt skep.Sa
 	var late <-chan time.Time
 	for left := len(s.owner); left > 0; left-- {
 		if left < s.copies(sp) && late == nil {
-			timer := time.NewTimer(max(time.Since(began), s.due(s.owner[0], lookupLine)))
+			timer := time.NewTimer(max(time.Since(began), s.usual(lookupLine).Due(s.owner[0].lookups)))
 			defer timer.Stop()
 			late = timer.C
 		}

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ type watch struct {
 	leaving bool // what is left is to come from another node
 	over    bool
 
+	closing context.Context // of the session's end
+	quit    context.CancelFunc
 	letting sync.Mutex
 	free    bool // the session writes nothing any more, and is not closed
 }
@@ -37,7 +40,7 @@ func (l *load) watched() {
 	if l.call = l.probe; l.call == nil {
 		l.call = l.node.runs.Begin(now)
 	}
-	l.timer = time.AfterFunc(s.due(l.node, runLine), l.look)
+	l.timer = time.AfterFunc(s.usual(runLine).Due(l.node.runs), l.look)
 }
 
 // heard notes that something came. x.mu is held.
@@ -78,7 +81,7 @@ func (l *load) look() {
 	if l.over || l.leaving || x.closed || l.chain.stopped {
 		return
 	}
-	silent, due := l.call.Silent(time.Now()), x.st.due(l.node, runLine)
+	silent, due := l.call.Silent(time.Now()), x.st.usual(runLine).Due(l.node.runs)
 	if silent < due {
 		l.timer.Reset(due - silent)
 		return
@@ -88,7 +91,7 @@ func (l *load) look() {
 			return // nobody else has it, or they have been asked
 		}
 	}
-	bytes := int64(len(l.left)-len(l.failed)) * l.chain.each
+	bytes := int64(len(l.left)-len(l.failed)) * l.chain.each // 0: only the session's end is late
 	if l.node.behind.Load() >= mostBehind || !x.st.hedges.Bytes.Take(bytes) {
 		l.timer.Reset(due)
 		return
@@ -98,7 +101,9 @@ func (l *load) look() {
 	for i := range l.pieces {
 		l.pieces[i].moved, l.pieces[i].taken = true, run
 	}
-	x.st.hedges.Note(func(st *skep.HedgeStats) { st.Runs, st.Bytes = st.Runs+1, st.Bytes+bytes })
+	if bytes > 0 {
+		x.st.hedges.Note(func(st *skep.HedgeStats) { st.Runs, st.Bytes = st.Runs+1, st.Bytes+bytes })
+	}
 	x.st.start(l.leave)
 }
 
@@ -114,6 +119,9 @@ func (l *load) leave() {
 		l.letting.Lock() // who sees that the session is over waits for why
 		l.free = f.LetGo()
 		l.letting.Unlock()
+		if l.letGo() {
+			l.quit() // who waits for the session's end
+		}
 	}
 	if l.ses != nil && !l.letGo() {
 		_ = l.stop(l.x.st.ctx, "restore")

@@ -45,6 +45,7 @@ func (x *session) load(w *work) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	l.cancel = cancel
+	l.closing, l.quit = context.WithCancel(context.Background())
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
 	x.lent += w.bytes
@@ -68,6 +69,7 @@ func (l *load) place(block int, layers skep.Range) place {
 // run loads, and delivers what does not come as misses.
 func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	defer l.cancel()
+	defer l.quit()
 	quiet, behind, why := l.read(ctx, r)
 	l.end(why, quiet)
 	if behind {
@@ -147,7 +149,10 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (quiet, behind 
 		return true, true, l.why(ctx, err)
 	}
 	// A session that ended otherwise than it should may still be writing.
-	left := l.ses.Close(context.Background())
+	left := l.ses.Close(l.closing)
+	if left != nil && l.letGo() && l.x.st.hold() {
+		return true, true, l.why(ctx, err)
+	}
 	if left != nil && errors.Is(err, io.EOF) {
 		err = left
 	}
@@ -195,7 +200,7 @@ func (l *load) take(chunks []skep.Chunk) {
 			ch.Release()
 			continue
 		}
-		if ch.Err != nil && l.leaving && !l.chain.stopped {
+		if l.leaving && !l.chain.stopped && skep.KindOf(ch.Err) == skep.Stopped {
 			ch.Err = l.late()
 		} else if ch.Err != nil && x.st.away(ch.Err) {
 			l.node.trips.Add(1)

@@ -553,12 +553,13 @@ func (s many) release(ctx context.Context, spans []span) {
 			of[x.node.i] = append(l, x.lease)
 		}
 	}
+	usual := s.usual(lookupLine)
 	for i, ids := range of {
 		if len(ids) == 0 {
 			continue
 		}
 		wait.Go(func() {
-			s.briefly(ctx, s.nodes[i], func(ctx context.Context) {
+			s.briefly(ctx, s.nodes[i], usual.Due(s.nodes[i].lookups), func(ctx context.Context) {
 				for _, id := range ids {
 					_ = s.nodes[i].st.Release(ctx, id) // one that is not released runs out
 				}

@@ -3,7 +3,7 @@
 //
 //	Line       what one node was asked lately and how long it took, for one kind of call
 //	Choose     which of several nodes is asked
-//	Line.Due   how long one of its calls may take before another node is asked for the same
+//	Usual      how long a call may take before another node is asked for the same
 //	Bucket     how much may be asked for twice
 package pace
 
@@ -213,15 +213,36 @@ func (l *Line) answered() bool {
 	return l.n > 0
 }
 
+// Others is what is usual at nodes: at the slowest of those that are not slow, and at the slowest but for that.
+type Others struct {
+	slowest    *Line
+	usual, but time.Duration
+}
+
+// Usual looks at the nodes' lines. One that is nil is not looked at.
+func Usual(now time.Time, lines []*Line) Others {
+	o := Others{usual: unknown, but: unknown}
+	_, slow := Compare(now, lines)
+	for i, l := range lines {
+		if l == nil || slow[i] {
+			continue
+		}
+		switch d := l.known(); {
+		case d > o.usual:
+			o.slowest, o.usual, o.but = l, d, o.usual
+		case d > o.but:
+			o.but = d
+		}
+	}
+	return o
+}
+
 // Due is how long a call may take, or nothing come of it, before it is late: twice what is usual at its node, or at the
 // slowest of the others that are not slow themselves, whichever is less.
-func (l *Line) Due(now time.Time, lines []*Line) time.Duration {
-	usual, elsewhere := l.known(), unknown
-	_, slow := Compare(now, lines)
-	for i, o := range lines {
-		if o != nil && o != l && !slow[i] {
-			elsewhere = max(elsewhere, o.known())
-		}
+func (o Others) Due(l *Line) time.Duration {
+	usual, elsewhere := l.known(), o.usual
+	if o.slowest == l {
+		elsewhere = o.but
 	}
 	switch {
 	case usual == unknown && elsewhere == unknown:

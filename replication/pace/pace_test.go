@@ -28,7 +28,7 @@ func TestACallIsLate(t *testing.T) {
 	a, b, c := NewLine(Lookups), NewLine(Lookups), NewLine(Lookups)
 	all := []*Line{a, b, c, nil}
 	now := start
-	due := func() time.Duration { return a.Due(now, all) }
+	due := func() time.Duration { return Usual(now, all).Due(a) }
 	require.Equal(t, 100*ms, due(), "nothing is known")
 	now = answers(b, now, few, 20*ms)
 	now = answers(c, now, few, 20*ms)
