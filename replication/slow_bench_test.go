@@ -42,7 +42,7 @@ func behind(b *testing.B, path string, d time.Duration) (addr string) {
 		on := make(chan piece, 1<<10)
 		wait.Go(func() {
 			for p := range on {
-				time.Sleep(time.Until(p.due))
+				<-time.After(time.Until(p.due))
 				_, _ = to.Write(p.bytes)
 			}
 		})
