@@ -47,6 +47,8 @@ type Stats struct {
 	Prefetch    PrefetchStats   `json:"prefetch"`     // of blocks read ahead because of hints
 	Reuse       ReuseStats      `json:"reuse"`        // hit ratios by size, as lookups were seen
 
+	Hedges HedgeStats `json:"hedges"` // of a Store of several nodes
+
 	Tenants  []TenantStats  `json:"tenants"`  // the 64 that hold most
 	Programs []ProgramStats `json:"programs"` // of Hint.Program
 	Work     []WorkStats    `json:"work"`     // in the background, now
@@ -80,6 +82,15 @@ type PrefetchStats struct {
 	UsedBytes   int64 `json:"used_bytes"`   // of them, restored since
 	WastedBytes int64 `json:"wasted_bytes"` // of them, that left memory unused or were not used in time
 	UnusedBytes int64 `json:"unused_bytes"` // of them, in memory and not used yet: at most the budget
+}
+
+// HedgeStats is what another node of a cluster was asked for besides, because one was late.
+type HedgeStats struct {
+	Lookups    int64 `json:"lookups"`     // calls to other nodes for lookups
+	LookupsWon int64 `json:"lookups_won"` // of these, the ones that were answered first
+	Runs       int64 `json:"runs"`        // runs of restores that were taken from a node
+	RunsWon    int64 `json:"runs_won"`    // of these, the ones that came whole from another node
+	Bytes      int64 `json:"bytes"`       // of the runs
 }
 
 // TwoPointerStats is what restores beside computing did.

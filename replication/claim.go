@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/units"
 )
 
 // Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun. A busy
@@ -26,7 +27,7 @@ func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.Eng
 		return skep.Claim{}, skep.Invalidf(op, field, want, fmt.Sprintf("within 0 to %d", n))
 	}
 	if c.Direction.ByLayer() {
-		return c.claim(whole, c.Layers.From, 1, n), nil
+		return units.Claim(c.units, whole, c.Layers.From, 1, n), nil
 	}
 	per := c.space.Shape.BlockTokens
 	end := n
@@ -36,39 +37,5 @@ func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.Eng
 	if whole.From > end {
 		return skep.Claim{Granted: skep.Range{From: whole.From, To: whole.From}, Next: end}, nil
 	}
-	return c.claim(whole, c.Blocks.From, per, end), nil
-}
-
-// claim answers for positions that are tokens or layers. first is the position of unit 0 in units, per the positions
-// of a unit, end that of the chain's end. What lies outside of the units is never loaded, so it is granted to whoever
-// asks.
-func (c *chain) claim(r skep.Range, first, per, end int) skep.Claim {
-	at := func(pos int) (unit int, inside bool) {
-		unit = pos/per - first
-		return unit, unit >= 0 && unit < len(c.units)
-	}
-	pos := r.From
-	for to := min(r.To, end); pos < to; {
-		next := min((pos/per+1)*per, end)
-		if u, inside := at(pos); inside {
-			if c.units[u] == loaded {
-				break
-			}
-			if c.units[u] == pending {
-				if pos%per != 0 || to < next {
-					break // half a unit computed spares the nodes nothing
-				}
-				c.units[u] = claimed
-			}
-		}
-		pos = min(next, to)
-	}
-	jump := pos
-	for jump < end {
-		if u, inside := at(jump); !inside || c.units[u] != loaded {
-			break
-		}
-		jump = min((jump/per+1)*per, end)
-	}
-	return skep.Claim{Granted: skep.Range{From: r.From, To: pos}, Next: jump}
+	return units.Claim(c.units, whole, c.Blocks.From, per, end), nil
 }

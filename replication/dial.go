@@ -55,7 +55,7 @@ func Connect(o wire.Options) (*Store, error) {
 		o.Addr = n.Addr
 		return wire.NewClient(o)
 	}
-	n := &node{Node: clustermap.Node{Addr: o.Addr}, st: c}
+	n := newNode(clustermap.Node{Addr: o.Addr}, 0, c)
 	v := &view{of: &clustermap.Map{}, nodes: []*node{n}}
 	v.owner = v.nodes
 	s.now.Store(v)

@@ -22,7 +22,7 @@
 //	          its part of the caller's destination. Claims, priorities and stops are of what
 //	          has not been begun (restore.go, session.go, load.go). Where a chain's first key begins
 //	          none, it is a part of one: every node is asked by Want which of its keys it has
-//	events    one follower a node, one ring, numbers of this Store's own (events.go, stream.go)
+//	events    one follower a node, one ring, numbers of this Store's own (package merge)
 //
 // Calls say the epoch of the map that they are by. A node whose map is newer does nothing and says so: it is asked
 // for the map, and the call is made once more by that (learn.go). Nodes keep their places for as long as a Store is
@@ -36,9 +36,11 @@
 //
 //	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
 //	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
-//	lookup    each group at one of its nodes, the less asked; what it does not have at the next one
-//	restore   what a node does not give is loaded from another one into the same place, when the first session has
-//	          ended and says that nothing is written there any more; else it is a miss (retry.go)
+//	lookup    each group at the one of its nodes that is expected to answer first, and what it lacks, or is late with, at
+//	          the next one: what comes first counts, and a lease that comes late is given back (ahead.go, package pace)
+//	restore   what a node does not give, or is late with, is loaded from another one into the same place, when the first
+//	          session surely writes nothing there any more; else it is a miss (retry.go, late.go). Where that cannot be
+//	          said without the node, as where its drives write to shared memory, its end is waited for
 //	delete    at every node; a block counts once
 //
 // A cluster of one node is that node: calls go to its Store as they are (calls.go). So do calls by Connect before there
@@ -84,7 +86,7 @@
 //   - Stats and CountBlocks count copies as blocks, ListKeys tells of each, and an event is told of for each copy.
 //   - A lease is of one copy. The other one may be evicted, and a renewal names the node of the leased one where that
 //     is away.
-//   - A lookup does not know that a node is slow: it waits for it, and no run is hedged.
+//   - A put, a deletion and a renewal wait for a node that is slow.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
 //     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one
@@ -93,5 +95,6 @@
 // # Goroutines
 //
 // One for each node once there is a reader of events, until Close; one for each run that is being loaded, which the
-// session's Close waits for; and within a call one for each node.
+// session's Close waits for; and within a call one for each node. Calls that are late and runs that were given up end by
+// themselves, at most 64 a node, and Close waits for them.
 package replication

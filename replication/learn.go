@@ -173,7 +173,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 			}
 		}
 		if first && (mn.Name == name || name == "" && mn.Addr == v.owner[0].Addr) {
-			n = &node{Node: mn, i: len(next.nodes), st: s.seed}
+			n = newNode(mn, len(next.nodes), s.seed)
 			next.nodes = append(next.nodes, n)
 		}
 		if n == nil {
@@ -185,7 +185,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 				return drop(err)
 			}
 			made = append(made, st)
-			n = &node{Node: mn, i: len(next.nodes), st: st}
+			n = newNode(mn, len(next.nodes), st)
 			next.nodes = append(next.nodes, n)
 		}
 		next.owner = append(next.owner, n)
@@ -214,7 +214,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	for _, n := range v.owner {
 		n.gone.Store(!has(next.owner, n))
 	}
-	s.merge.keepUp(next)
+	s.merge.KeepUp()
 	return nil
 }
 

@@ -3,25 +3,13 @@ package replication
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
 )
 
-// mostLeases is how many leases a Store has at once.
-const mostLeases = 1 << 16
-
-// leases is the promises given, each of them a promise of every node that has a part of the prefix.
-type leases struct {
-	mu    sync.Mutex
-	m     map[skep.LeaseID]*lease
-	sweep int // look for what has run out when there are so many
-}
-
+// lease is what one is of: a promise of every node that has a part of the prefix.
 type lease struct {
-	until  time.Time
 	space  *space
 	salt   skep.Salt
 	chains []covered
@@ -34,9 +22,10 @@ type covered struct {
 	tail  int        // tokens of the last block
 }
 
-// add gives a lease on what was found; denied where there are too many.
-func (l *leases) add(sp *space, salt skep.Salt, found []*finding) (out skep.Lease, denied bool) {
+// promise gives a lease on what was found; denied where there are too many.
+func (s *Store) promise(sp *space, salt skep.Salt, found []*finding) (out skep.Lease, denied bool) {
 	x := &lease{space: sp, salt: salt}
+	var until time.Time
 	for _, f := range found {
 		if f.Blocks == 0 {
 			continue
@@ -48,52 +37,17 @@ func (l *leases) add(sp *space, salt skep.Salt, found []*finding) (out skep.Leas
 			}
 		}
 		x.chains = append(x.chains, c)
-		if x.until.IsZero() || f.until.Before(x.until) {
-			x.until = f.until
+		if until.IsZero() || f.until.Before(until) {
+			until = f.until
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.m) >= l.sweep {
-		l.expireLocked()
-		l.sweep = min(max(64, 2*len(l.m)), mostLeases)
-	}
-	if len(l.m) >= mostLeases {
-		return skep.Lease{}, true
-	}
-	id := skep.LeaseID(rand.Uint64())
-	for id == 0 || l.m[id] != nil {
-		id = skep.LeaseID(rand.Uint64())
-	}
-	l.m[id] = x
-	return skep.Lease{ID: id, Until: x.until}, false
+	out, ok := s.leases.Add(x, until)
+	return out, !ok
 }
 
-func (l *leases) expireLocked() {
-	now := skep.Steady()
-	for id, x := range l.m {
-		if !now.Before(x.until) {
-			delete(l.m, id)
-		}
-	}
-}
-
-// count is how many leases there are.
-func (l *leases) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expireLocked()
-	return len(l.m)
-}
-
-func (l *leases) get(id skep.LeaseID) *lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	x := l.m[id]
-	if x != nil && !skep.Steady().Before(x.until) {
-		delete(l.m, id)
-		return nil
-	}
+// leased is what a lease is of; nil: there is none.
+func (s *Store) leased(id skep.LeaseID) *lease {
+	x, _ := s.leases.Get(id)
 	return x
 }
 
@@ -135,7 +89,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 	if err := s.begin(ctx, op); err != nil {
 		return skep.Lease{}, err
 	}
-	x := s.leases.get(id)
+	x := s.leased(id)
 	if x == nil {
 		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired, Field: "lease", Value: uint64(id)}
 	}
@@ -167,9 +121,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 			until = t
 		}
 	}
-	s.leases.mu.Lock()
-	x.until = until
-	s.leases.mu.Unlock()
+	s.leases.Until(id, until)
 	return skep.Lease{ID: id, Until: until}, nil
 }
 
@@ -178,11 +130,7 @@ func (s many) Release(ctx context.Context, id skep.LeaseID) error {
 	if err := s.begin(ctx, "release"); err != nil {
 		return err
 	}
-	s.leases.mu.Lock()
-	x := s.leases.m[id]
-	delete(s.leases.m, id)
-	s.leases.mu.Unlock()
-	if x != nil {
+	if x, ok := s.leases.Take(id); ok {
 		s.release(ctx, x.spans())
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/copies"
 )
 
 // load is one session on a node.
@@ -21,6 +22,7 @@ type load struct {
 	left   map[place]struct{} // chunks not answered
 	failed map[place]error    // those that another node is asked for when this one is done with
 	done   chan struct{}      // closed when all is answered, and nothing is written any more
+	watch                     // of nodes that are late; x.mu guards it
 }
 
 type place struct {
@@ -43,10 +45,12 @@ func (x *session) load(w *work) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	l.cancel = cancel
+	l.closing, l.quit = context.WithCancel(context.Background())
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
 	x.lent += w.bytes
 	request := w.request(x.sums, 0)
+	l.watched()
 	go l.run(ctx, request)
 }
 
@@ -65,18 +69,29 @@ func (l *load) place(block int, layers skep.Range) place {
 // run loads, and delivers what does not come as misses.
 func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	defer l.cancel()
-	why, quiet := l.read(ctx, r)
+	defer l.quit()
+	quiet, behind, why := l.read(ctx, r)
+	l.end(why, quiet)
+	if behind {
+		l.closeBehind()
+	}
+}
+
+// end delivers what does not come as misses, or has another node asked for it.
+func (l *load) end(why error, quiet bool) {
 	x := l.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, at := range l.rest() {
+	rest := l.rest()
+	l.unwatched(why, len(rest))
+	for _, at := range rest {
 		x.lent -= l.chain.each
 		err := l.failed[at]
 		if err == nil {
 			err = why
 		}
 		first := cmp.Or(l.first[at], err)
-		if p := l.piece(at); !quiet || !elsewhere(err) || !x.again(l.chain, p, at, first) {
+		if p := l.piece(at); !quiet || !copies.Elsewhere(err) || !x.again(l.chain, p, at, first) {
 			x.miss(l.chain, at.block, p.layers, first)
 		}
 	}
@@ -105,8 +120,8 @@ func (l *load) piece(at place) *piece {
 }
 
 // read reads the node's session to its end, and says why what is left does not come. quiet
-// says that nothing of it is written any more.
-func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, quiet bool) {
+// says that nothing of it is written any more; behind, that the session is yet to be closed.
+func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (quiet, behind bool, why error) {
 	const op = "restore"
 	s := l.x.st
 	err := s.on(ctx, op, l.node, l.chain.space, false, func(ctx context.Context, id skep.NamespaceID) error {
@@ -121,7 +136,7 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, qui
 	})
 	close(l.begun)
 	if l.ses == nil {
-		return l.why(ctx, err), true
+		return true, false, l.why(ctx, err)
 	}
 	var into [32]skep.Chunk
 	for err == nil {
@@ -130,21 +145,29 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (why error, qui
 		l.take(into[:n])
 		clear(into[:n])
 	}
+	if l.letGo() && l.x.st.hold() {
+		return true, true, l.why(ctx, err)
+	}
 	// A session that ended otherwise than it should may still be writing.
-	left := l.ses.Close(context.Background())
+	left := l.ses.Close(l.closing)
+	if left != nil && l.letGo() && l.x.st.hold() {
+		return true, true, l.why(ctx, err)
+	}
 	if left != nil && errors.Is(err, io.EOF) {
 		err = left
 	}
-	return l.why(ctx, err), left == nil
+	return left == nil, false, l.why(ctx, err)
 }
 
 // why is the reason that chunks which no node answered for are missed with.
 func (l *load) why(ctx context.Context, err error) error {
 	x := l.x
 	x.mu.Lock()
-	stopped := l.chain.stopped
+	stopped, leaving := l.chain.stopped || x.closed, l.leaving
 	x.mu.Unlock()
 	switch {
+	case leaving && !stopped && skep.KindOf(err) != skep.NotReleased:
+		return l.late()
 	case stopped || ctx.Err() != nil:
 		return &skep.Error{Op: "restore", Kind: skep.Stopped}
 	case err == nil || errors.Is(err, io.EOF):
@@ -164,6 +187,7 @@ func (l *load) take(chunks []skep.Chunk) {
 	x := l.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	l.heard()
 	for i := range chunks {
 		ch := chunks[i]
 		if ch.Chain < 0 || ch.Chain >= len(l.pieces) {
@@ -176,11 +200,13 @@ func (l *load) take(chunks []skep.Chunk) {
 			ch.Release()
 			continue
 		}
-		if ch.Err != nil && x.st.away(ch.Err) {
+		if l.leaving && !l.chain.stopped && skep.KindOf(ch.Err) == skep.Stopped {
+			ch.Err = l.late()
+		} else if ch.Err != nil && x.st.away(ch.Err) {
 			l.node.trips.Add(1)
 			ch.Err = l.node.missing("restore", ch.Err)
 		}
-		if ch.Err != nil && elsewhere(ch.Err) && x.other(l.chain, p) != nil {
+		if n, _ := x.further(l.chain, p); ch.Err != nil && copies.Elsewhere(ch.Err) && n != nil {
 			if l.failed == nil {
 				l.failed = map[place]error{}
 			}
@@ -194,6 +220,8 @@ func (l *load) take(chunks []skep.Chunk) {
 			x.answer(l.chain, waiting{Chunk: ch})
 			continue
 		}
+		x.st.hedges.Bytes.Earn(ch.Bytes)
+		l.came(p)
 		x.answer(l.chain, waiting{Chunk: ch, bytes: l.chain.each})
 	}
 }

@@ -104,7 +104,7 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 		f.Pays = a.cost == nil || f.Estimate < a.cost.Of(f.Tokens)
 	}
 	if a.lease != skep.NoLease && some && !denied {
-		l, denied = s.leases.add(sp, sc.Salt, found)
+		l, denied = s.promise(sp, sc.Salt, found)
 	}
 	if denied {
 		for _, f := range found {
@@ -140,6 +140,7 @@ type group struct {
 	by    *answer
 	kept  bool   // it is of the run's prefix
 	next  *group // the same blocks, asked for at another node
+	first *group // where it is a next: the first of these
 }
 
 // best is the group as that of its nodes has it that has most of it.
@@ -155,12 +156,16 @@ func (g *group) best() *group {
 
 // answer is what a node said of its groups.
 type answer struct {
-	node   *node
-	groups []*group
-	away   bool // it did not answer
-	one    bool // one lease is of all of them
-	until  time.Time
-	denied bool
+	node    *node
+	groups  []*group
+	done    bool // it said something, or is away
+	away    bool // it did not answer, or not in time
+	late    bool
+	wave    *wave
+	instead *answer // it was asked because that one was late
+	one     bool    // one lease is of all of them
+	until   time.Time
+	denied  bool
 
 	was, now skep.LeaseID // the one lease has been replaced
 }
@@ -170,30 +175,28 @@ type answer struct {
 // What is leased beyond the prefixes is given back.
 func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask) ([]*finding, error) {
 	out := make([]*finding, len(runs))
-	of := make([]answer, len(s.nodes))
+	by := make([]*answer, len(s.nodes))
+	var of []*answer
 	total := 0
 	for r, keys := range runs {
 		out[r] = &finding{keys: keys, whole: true}
 		total += (len(keys) + sp.group - 1) / sp.group
 	}
 	groups := make([]group, 0, total)
-	asked := func(at uint16) int { return len(of[s.owner[at].i].groups) }
+	pick := s.chooser(ctx, sp, salt, runs)
 	for r, keys := range runs {
 		for i := 0; i < len(keys); i += sp.group {
-			n := s.owner[least(s.holders(sp, salt, keys[i]), asked)]
+			n := s.owner[pick(s.holders(sp, salt, keys[i]))]
 			x := span{node: n, head: i, from: i, to: min(i+sp.group, len(keys))}
-			groups = append(groups, group{run: r, span: x, by: &of[n.i]})
-			of[n.i].groups = append(of[n.i].groups, &groups[len(groups)-1])
+			if by[n.i] == nil {
+				by[n.i] = &answer{node: n}
+				of = append(of, by[n.i])
+			}
+			groups = append(groups, group{run: r, span: x, by: by[n.i]})
+			by[n.i].groups = append(by[n.i].groups, &groups[len(groups)-1])
 		}
 	}
-	err := s.askAll(ctx, sp, salt, runs, a, of)
-	for n := 0; err == nil && s.copies(sp) > 1; n++ {
-		var more []answer
-		if more, err = s.askOthers(ctx, sp, salt, runs, a, groups, n); more == nil {
-			break
-		}
-		of = append(of, more...)
-	}
+	of, err := s.askFor(ctx, sp, salt, runs, a, groups, of)
 	for i := range groups {
 		g, f := groups[i].best(), out[groups[i].run]
 		if err != nil || f.over {
@@ -209,8 +212,8 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 	}
 	if err != nil {
 		var held []span
-		for i := range of {
-			held = append(held, spansOf(of[i].groups)...)
+		for _, x := range of {
+			held = append(held, spansOf(x.groups)...)
 		}
 		for _, f := range out {
 			held = append(held, f.spans...)
@@ -224,21 +227,34 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 	return out, nil
 }
 
+// askFor asks the nodes for their groups, and others for what they do not have.
+func (s many) askFor(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, groups []group,
+	of []*answer) ([]*answer, error) {
+	of, err := s.askAll(ctx, sp, salt, runs, a, of)
+	for n := 0; err == nil && s.copies(sp) > 1; n++ {
+		var more []*answer
+		if more, err = s.askOthers(ctx, sp, salt, runs, a, groups, n); more == nil {
+			break
+		}
+		of = append(of, more...)
+	}
+	return of, err
+}
+
 // askOthers asks other nodes of their groups for what has not been found: for those of nodes that are away, and in each run
 // for the first group that is not whole, which is where the prefix ends as a rule; then for the next two, the next
 // four. No answers: there is nothing to ask for.
-func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, groups []group, round int) ([]answer, error) {
-	of := make([]answer, len(s.nodes))
-	some, run, left, over := false, -1, 0, false
+func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, groups []group, round int) ([]*answer, error) {
+	var to spread
+	run, left, over := -1, 0, false
 	for i := range groups {
 		g := &groups[i]
 		if g.run != run {
 			run, left, over = g.run, 1<<min(round, 30), false
 		}
 		tried, away := 0, g.by.away
-		last := g
-		for ; last.next != nil; last = last.next {
-			tried, away = tried+1, away || last.next.by.away
+		for x := g.next; x != nil; x = x.next {
+			tried, away = tried+1, away || x.by.away
 		}
 		if over || g.best().found.Blocks == g.to-g.from || left == 0 && !away {
 			continue
@@ -251,14 +267,12 @@ func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][
 		if !away {
 			left--
 		}
-		last.next = &group{run: g.run, span: span{node: x, head: g.head, from: g.from, to: g.to}, by: &of[x.i]}
-		of[x.i].groups = append(of[x.i].groups, last.next)
-		some = true
+		to.add(g, x)
 	}
-	if !some {
+	if to == nil {
 		return nil, nil
 	}
-	return of, s.askAll(ctx, sp, salt, runs, a, of)
+	return s.askAll(ctx, sp, salt, runs, a, to)
 }
 
 // take adds what a node found of a group to the prefix, and says whether all of it was there and more may follow.
@@ -303,7 +317,15 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 		at := f.Blocks
 		x := span{head: at, from: at}
 		var r skep.LookupResult
+		if s.paced(sp) {
+			if x.node, r, err = s.loose(ctx, sp, salt, f.keys[at:end], a); err != nil {
+				return false, err
+			}
+		}
 		for _, h := range s.holders(sp, salt, f.keys[at]) {
+			if s.paced(sp) {
+				break
+			}
 			x.node = s.owner[h]
 			if r, err = s.part(ctx, sp, salt, x.node, f.keys[at:end], a); err != nil {
 				return false, err
@@ -326,77 +348,127 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 	return true, nil
 }
 
-// askAll asks the nodes for their groups. A node that is away has none of them.
-func (s many) askAll(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []answer) error {
+// askAll asks the nodes for their groups, and waits for what they say. A node that is away has none of them. Where
+// groups have several nodes, it waits for one of each group's (ahead.go).
+func (s many) askAll(
+	ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a ask, of []*answer,
+) ([]*answer, error) {
+	if s.paced(sp) {
+		w := &wave{s: s, sp: sp, salt: salt, runs: runs, ask: a, of: of, came: make(chan struct{}, 1)}
+		err := w.run(ctx)
+		return w.of, err
+	}
 	var first error
-	for _, err := range s.each(func(n *node) error {
-		of[n.i].node = n
-		return s.askOne(ctx, sp, salt, n, runs, a, &of[n.i])
+	var nodes []*node
+	by := make([]*answer, len(s.nodes))
+	for _, x := range of {
+		nodes, by[x.node.i] = append(nodes, x.node), x
+	}
+	for _, err := range s.eachOf(nodes, func(n *node) error {
+		x := s.askOne(ctx, sp, salt, n, by[n.i].groups, by[n.i].keys(runs), a)
+		by[n.i].take(&x)
+		return x.err
 	}) {
 		if first == nil {
 			first = err
 		}
 	}
-	return first
+	return of, first
 }
 
-func (s many) askOne(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
-	if len(to.groups) == 0 {
-		return nil
-	}
-	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: make([][]skep.Key, 0, len(to.groups))}
+// said is what a node says of runs of keys, each of them one of its groups.
+type said struct {
+	away   bool // it does not answer
+	one    bool // one lease is of all of them
+	denied bool
+	until  time.Time
+	found  []skep.RunFound
+	leases []skep.LeaseID
+	tiers  [][]skep.Tier
+	err    error
+}
+
+// keys is what a node is asked for.
+func (to *answer) keys(runs [][]skep.Key) [][]skep.Key {
+	out := make([][]skep.Key, 0, len(to.groups))
 	for _, g := range to.groups {
-		q.Runs = append(q.Runs, runs[g.run][g.from:g.to])
+		out = append(out, runs[g.run][g.from:g.to])
 	}
+	return out
+}
+
+// take notes what a node said of its groups.
+func (to *answer) take(x *said) {
+	to.done, to.away, to.one, to.until, to.denied = true, x.away, x.one, x.until, x.denied
+	for i, g := range to.groups {
+		if i < len(x.found) {
+			g.found, g.lease, g.tiers = x.found[i], x.leases[i], x.tiers[i]
+		}
+	}
+}
+
+// askOne asks a node for groups, whose keys are given.
+func (s many) askOne(
+	ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
+) (x said) {
+	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: keys}
 	err := s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Namespace = id
 		r, err := n.st.LookupRuns(ctx, q)
 		if err == nil {
-			to.read(q, &r)
+			x.read(q, &r)
 		}
 		return err
 	})
 	if errors.Is(err, skep.Unsupported) {
-		err = s.askEach(ctx, sp, salt, n, q.Runs, a, to)
+		err = s.askEach(ctx, sp, salt, n, groups, q.Runs, a, &x)
 	}
-	if err != nil && ctx.Err() != nil {
-		return ended(ctx, "lookup")
+	switch {
+	case err != nil && ctx.Err() != nil:
+		x.err = ended(ctx, "lookup")
+	case err != nil && s.away(err):
+		x.away = true
+	default:
+		x.err = err
 	}
-	if err != nil && s.away(err) {
-		to.away = true
-		return nil
-	}
-	return err
+	return x
 }
 
-// read takes a node's answer for all of its groups.
-func (to *answer) read(q *skep.RunsRequest, r *skep.RunsResult) {
-	to.one, to.until, to.denied = true, r.Lease.Until, r.LeaseDenied
+// read takes a node's answer for all runs.
+func (x *said) read(q *skep.RunsRequest, r *skep.RunsResult) {
+	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied}
 	tiers := r.Tiers
-	for i, g := range to.groups {
-		g.found, g.lease = r.Runs[i], r.Lease.ID
+	for i := range r.Runs {
+		x.add(r.Runs[i], r.Lease.ID, nil)
 		if q.Tiers {
-			g.tiers, tiers = tiers[:g.found.Blocks], tiers[g.found.Blocks:]
+			k := r.Runs[i].Blocks
+			x.tiers[i], tiers = tiers[:k], tiers[k:]
 		}
 	}
+}
+
+func (x *said) add(found skep.RunFound, lease skep.LeaseID, tiers []skep.Tier) {
+	x.found, x.leases, x.tiers = append(x.found, found), append(x.leases, lease), append(x.tiers, tiers)
 }
 
 // askEach asks a node that knows no lookup of runs: group by group, and no further in a run whose group is not there.
-func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, runs [][]skep.Key, a ask, to *answer) error {
+func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
+	to *said) error {
+	*to = said{}
 	gone := -1
-	for i, g := range to.groups {
+	for i, g := range groups {
 		if g.run == gone {
+			to.add(skep.RunFound{}, 0, nil)
 			continue
 		}
-		r, err := s.part(ctx, sp, salt, n, runs[i], a)
+		r, err := s.part(ctx, sp, salt, n, keys[i], a)
 		if err != nil {
 			return err
 		}
 		if r.Blocks == 0 && s.copies(sp) == 1 {
 			gone = g.run
 		}
-		g.found = skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}
-		g.lease, g.tiers = r.Lease.ID, r.Tiers
+		to.add(skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}, r.Lease.ID, r.Tiers)
 		if to.denied = to.denied || r.LeaseDenied; r.Lease.ID != 0 && (to.until.IsZero() || r.Lease.Until.Before(to.until)) {
 			to.until = r.Lease.Until
 		}
@@ -406,7 +478,7 @@ func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, r
 
 // trim gives back what is leased beyond the prefixes. Where one lease is of more than that, the node is asked again for
 // what is kept. Where it cannot give as much any more, the lease there is stays.
-func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []answer, out []*finding) {
+func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []*answer, out []*finding) {
 	ctx = context.WithoutCancel(ctx)
 	var wait sync.WaitGroup
 	for i := range of {
@@ -445,13 +517,13 @@ func (s many) trim(ctx context.Context, sp *space, salt skep.Salt, a ask, of []a
 
 // again leases the groups that are kept by a lease of their own, now, in place of that of them and others, was.
 func (s many) again(ctx context.Context, sp *space, salt skep.Salt, n *node, a ask, kept []*group, out []*finding) (was, now skep.LeaseID) {
-	again := answer{}
+	again := &answer{node: n}
 	var runs [][]skep.Key
 	for i, g := range kept {
 		again.groups = append(again.groups, &group{run: i, span: span{node: n, to: g.to - g.from}})
 		runs = append(runs, out[g.run].keys[g.from:g.to])
 	}
-	err := s.askOne(ctx, sp, salt, n, runs, ask{lease: a.lease}, &again)
+	err := s.askAgain(ctx, sp, salt, runs, ask{lease: a.lease}, again)
 	whole := err == nil && !again.denied
 	for i, g := range again.groups {
 		whole = whole && g.found.Blocks == len(runs[i]) && g.lease != 0
@@ -472,7 +544,7 @@ func spansOf(groups []*group) (out []span) {
 	return out
 }
 
-// release gives the nodes' leases of spans back.
+// release gives the nodes' leases of spans back. It does not wait for a node that is late with that.
 func (s many) release(ctx context.Context, spans []span) {
 	var wait sync.WaitGroup
 	of := make([][]skep.LeaseID, len(s.nodes))
@@ -481,14 +553,17 @@ func (s many) release(ctx context.Context, spans []span) {
 			of[x.node.i] = append(l, x.lease)
 		}
 	}
+	usual := s.usual(lookupLine)
 	for i, ids := range of {
 		if len(ids) == 0 {
 			continue
 		}
 		wait.Go(func() {
-			for _, id := range ids {
-				_ = s.nodes[i].st.Release(ctx, id) // one that is not released runs out
-			}
+			s.briefly(ctx, s.nodes[i], usual.Due(s.nodes[i].lookups), func(ctx context.Context) {
+				for _, id := range ids {
+					_ = s.nodes[i].st.Release(ctx, id) // one that is not released runs out
+				}
+			})
 		})
 	}
 	wait.Wait()

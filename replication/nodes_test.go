@@ -33,6 +33,8 @@ type fallible struct {
 	held     chan struct{}             // when set, is waited for by puts
 	behind   atomic.Int64              // so many calls of Want are refused, by an older map
 	open     bool                      // closing the Store leaves it open: others use it
+	lag      atomic.Int64              // nanoseconds that lookups, questions and releases take; for a bubble of synctest
+	wrap     func(s skep.Session, r *skep.RestoreRequest) skep.Session
 }
 
 func (f *fallible) Close() error {
@@ -55,6 +57,18 @@ func try[T any](f *fallible, call func() (T, error)) (out T, err error) {
 		return out, err
 	}
 	return call()
+}
+
+// lags is a call of a node that is slow.
+func lags[T any](ctx context.Context, f *fallible, call func() (T, error)) (out T, err error) {
+	if d := f.lag.Load(); d > 0 {
+		select {
+		case <-time.After(time.Duration(d)):
+		case <-ctx.Done():
+			return out, &skep.Error{Op: "call", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+	return try(f, call)
 }
 
 func do(f *fallible, call func() error) error {
@@ -105,7 +119,7 @@ func (f *fallible) DeleteNamespace(ctx context.Context, id skep.NamespaceID) err
 }
 
 func (f *fallible) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
-	return try(f, func() (skep.LookupResult, error) { return f.Store.Lookup(ctx, r) })
+	return lags(ctx, f, func() (skep.LookupResult, error) { return f.Store.Lookup(ctx, r) })
 }
 
 func (f *fallible) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
@@ -116,7 +130,7 @@ func (f *fallible) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.Ru
 	case most > 0 && n > most:
 		return skep.RunsResult{}, &skep.Error{Op: "lookup of runs", Kind: skep.Overloaded}
 	}
-	return try(f, func() (skep.RunsResult, error) { return f.Store.LookupRuns(ctx, r) })
+	return lags(ctx, f, func() (skep.RunsResult, error) { return f.Store.LookupRuns(ctx, r) })
 }
 
 func (f *fallible) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
@@ -124,7 +138,8 @@ func (f *fallible) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) 
 }
 
 func (f *fallible) Release(ctx context.Context, id skep.LeaseID) error {
-	return do(f, func() error { return f.Store.Release(ctx, id) })
+	_, err := lags(ctx, f, func() (struct{}, error) { return struct{}{}, f.Store.Release(ctx, id) })
+	return err
 }
 
 func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
@@ -132,7 +147,7 @@ func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, 
 		f.behind.Add(-1)
 		return nil, &skep.Error{Op: "want", Kind: skep.Behind}
 	}
-	return try(f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
+	return lags(ctx, f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
 }
 
 // ClusterMap tells the map that the node has, where the test says one.
@@ -201,6 +216,9 @@ func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Se
 		s, err := f.Store.Restore(ctx, r)
 		if err == nil {
 			f.writers.begin(r, 1)
+		}
+		if err == nil && f.wrap != nil {
+			s = f.wrap(s, r)
 		}
 		return &fallibleSession{Session: s, f: f, r: r}, err
 	})

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
+	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/placement"
 )
@@ -16,7 +18,7 @@ import (
 // caller does not name; whether one that is nowhere is wanted says the node that would get it.
 func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
 	const op = "want"
-	if err := checkKeys(op, len(r.Keys), r.Scope); err != nil {
+	if err := checks.Keys(op, len(r.Keys), r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Bytes < 0 {
@@ -80,32 +82,9 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 				exists, have = list[i], have+1
 			}
 		}
-		out[i] = wanted(of, exists, have, s.acks(sp))
+		out[i] = copies.Wanted(of, exists, have, s.acks(sp))
 	}
 	return out, nil
-}
-
-func checkKeys(op string, keys int, sc skep.Scope) error {
-	if keys > skep.MaxChainKeys {
-		return skep.Invalidf(op, "keys", keys, fmt.Sprintf("at most %d", skep.MaxChainKeys))
-	}
-	if len(sc.Salt) > skep.MaxSaltSize {
-		return skep.Invalidf(op, "salt length in bytes", len(sc.Salt), fmt.Sprintf("at most %d", skep.MaxSaltSize))
-	}
-	return nil
-}
-
-// checkBlock checks a block as its node would: nothing of a request is stored where something of it is bad.
-func checkBlock(op string, sp *space, depth, valid int, key skep.Key, parent *skep.Key, name []byte, m skep.Manifest) error {
-	if err := skep.ValidateBlock(op, &sp.NamespaceSpec, depth, valid, key, parent, name, m); err != nil {
-		return err
-	}
-	for _, p := range m {
-		if p.Name == skep.PartKV && sp.part != 0 && p.Size != sp.part {
-			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", sp.part))
-		}
-	}
-	return nil
 }
 
 // run is successive blocks of a put that go to one group.
@@ -125,7 +104,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
 	}
-	if err := checkKeys(op, 0, r.Scope); err != nil {
+	if err := checks.Keys(op, 0, r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
@@ -138,10 +117,10 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checkPut(op, sp, r); err != nil {
+	if err := checks.Put(op, &sp.NamespaceSpec, sp.part, r); err != nil {
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
@@ -195,35 +174,6 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	return p.out, s.supersede(ctx, sp, r, p.out)
 }
 
-// checkAncestors checks what is said of the blocks before a put's parent.
-func checkAncestors(op string, before []skep.Key, depth int) error {
-	if most := max(0, depth-1); len(before) > most {
-		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
-	}
-	return nil
-}
-
-// checkPut checks every block of a put.
-func checkPut(op string, sp *space, r *skep.PutRequest) error {
-	parent, depth := r.Parent, r.Depth
-	for i := range r.Blocks {
-		b := &r.Blocks[i]
-		m := make(skep.Manifest, len(b.Parts))
-		for j, p := range b.Parts {
-			if m[j] = (skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}); p.Name == "" {
-				m[j].Name = skep.PartKV
-			}
-		}
-		if err := checkBlock(op, sp, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
-			return err
-		}
-		if sp.Chained {
-			parent, depth = &b.Key, depth+1
-		}
-	}
-	return nil
-}
-
 // runs cuts a put where it goes on in another group, and remembers where its blocks go.
 func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
 	parent, depth := r.Parent, r.Depth
@@ -273,7 +223,7 @@ func (p *putting) merge() {
 		for k := range p.of {
 			each[k] = p.of[k][i]
 		}
-		p.out[i] = merged(each, acks)
+		p.out[i] = copies.Merged(each, acks)
 	}
 }
 
@@ -380,7 +330,7 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 // Begin implements skep.Putter: the block's nodes take the parts.
 func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := checkKeys(op, 0, r.Scope); err != nil {
+	if err := checks.Keys(op, 0, r.Scope); err != nil {
 		return nil, err
 	}
 	if r.Timeout < 0 {
@@ -393,10 +343,10 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAncestors(op, r.Ancestors, r.Depth); err != nil {
+	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checkBlock(op, sp, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
+	if err := checks.Block(op, &sp.NamespaceSpec, sp.part, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
@@ -410,9 +360,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		w.replaces = &tail
 	}
 	var lost error
-	c := &copyWriter{s: s, acks: s.acks(sp)}
-	begun := 0
-	for _, at := range s.holders(sp, r.Salt, e.Anchor) {
+	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) { return reason(err), s.away(err) })
+	for _, at := range holders {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
 		err := s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
@@ -432,16 +382,16 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			_ = c.Abort(context.WithoutCancel(ctx))
 			return nil, err
 		}
-		c.of, c.why = append(c.of, of), append(c.why, reason(err))
+		c.Add(of, reason(err))
 	}
 	switch {
-	case begun == 0 || begun < c.acks:
+	case begun == 0 || begun < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
 		if lost == nil {
-			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: c.acks}
+			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: acks}
 		}
 		return nil, lost
-	case len(c.of) > 1:
+	case len(holders) > 1:
 		w.BlockWriter = c
 	}
 	return w, nil

@@ -2,12 +2,11 @@ package replication
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
 )
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
@@ -66,7 +65,7 @@ func keysOf(keys []skep.Key, at []*node, n *node, its bool) (out []skep.Key) {
 // to, and at the nodes that answer where an earlier map had it, or a later one would show it again.
 func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
-	if err := checkKeys(op, len(keys), sc); err != nil {
+	if err := checks.Keys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
 	if err := s.begin(ctx, op); err != nil {
@@ -116,10 +115,10 @@ func (s many) deleteStrays(ctx context.Context, op string, sp *space, sc skep.Sc
 // where one is over it, the others have pinned.
 func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
 	const op = "hint"
-	if err := checkKeys(op, len(keys), sc); err != nil {
+	if err := checks.Keys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
-	if err := checkHint(op, h); err != nil {
+	if err := checks.Hint(op, h); err != nil {
 		return 0, err
 	}
 	if err := s.begin(ctx, op); err != nil {
@@ -136,27 +135,6 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 		}
 		return k, err
 	})
-}
-
-func checkHint(op string, h skep.Hint) error {
-	for _, f := range []struct {
-		field string
-		d     time.Duration
-	}{{"pin", h.Pin}, {"next use", h.NextUse}, {"steps", time.Duration(h.Steps)}, {"time to live", h.TTL}} {
-		if f.d < 0 {
-			return skep.Invalidf(op, f.field, f.d, "at least 0")
-		}
-	}
-	if h.Pin > skep.MaxPin {
-		return skep.Invalidf(op, "pin", h.Pin, fmt.Sprintf("at most %v", skep.MaxPin))
-	}
-	if len(h.Program) > skep.MaxNameSize {
-		return skep.Invalidf(op, "program length in bytes", len(h.Program), fmt.Sprintf("at most %d", skep.MaxNameSize))
-	}
-	if h.Pin > 0 && h.Drop {
-		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
-	}
-	return nil
 }
 
 // Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it

@@ -9,6 +9,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/replication/checks"
+	"github.com/skepkv/skep/replication/pace"
+	"github.com/skepkv/skep/replication/units"
 )
 
 // hold is how long a session without a lease of its caller's has the nodes keep what it is about to read.
@@ -27,7 +30,7 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 	keys := 0
 	for i := range r.Chains {
 		keys += len(r.Chains[i].Keys)
-		if err := checkKeys(op, keys, r.Chains[i].Scope); err != nil {
+		if err := checks.Keys(op, keys, r.Chains[i].Scope); err != nil {
 			return nil, err
 		}
 	}
@@ -64,23 +67,13 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 	return x, nil
 }
 
-// state is how far a unit of a chain is: a block or, of a chain that goes by layers, a layer.
-type state uint8
-
-const (
-	pending state = iota
-	loaded        // or on its way
-	missed        // delivered as a miss
-	claimed       // the caller's
-)
-
 // chain is one chain of a session: its plan, where its blocks are, and how far it is.
 type chain struct {
 	*layout.ChainPlan
 	number  int
 	space   *space
 	lanes   []lane // of each node; the last is of the blocks that no node has
-	units   []state
+	units   []units.State
 	layers  []layerCount // of the Layers range, of a chain that goes by layers
 	valid   int          // tokens of the last of Keys, where it was found
 	each    int64        // bytes of a chunk, as near as that is known
@@ -118,12 +111,12 @@ func newChain(number int, sp *space, r *skep.Chain) (*chain, error) {
 		return nil, err
 	}
 	c := &chain{ChainPlan: p, number: number, space: sp, valid: sp.Shape.BlockTokens}
-	units := p.Blocks.Len()
-	if p.Direction.ByLayer() && units > 0 {
-		units = p.Layers.Len()
-		c.layers = make([]layerCount, units)
+	n := p.Blocks.Len()
+	if p.Direction.ByLayer() && n > 0 {
+		n = p.Layers.Len()
+		c.layers = make([]layerCount, n)
 	}
-	c.units = make([]state, units)
+	c.units = make([]units.State, n)
 	return c, nil
 }
 
@@ -147,7 +140,7 @@ func (x *session) findAll(ctx context.Context) error {
 		case !c.space.Chained:
 			x.place(c, x.alone(c), c.Size)
 		default:
-			if spans, tail := s.leases.get(c.Lease).covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
+			if spans, tail := s.leased(c.Lease).covers(c.space, c.Salt, c.Keys); len(spans) > 0 && spans[len(spans)-1].to >= c.Blocks.To {
 				if spans[len(spans)-1].to == len(c.Keys) {
 					c.valid = tail
 				}
@@ -214,7 +207,7 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 	if len(keys) == 0 {
 		return nil
 	}
-	lists, err := x.st.whoHas(ctx, "restore", sp, salt, keys)
+	lists, err := x.st.whoHasSoon(ctx, "restore", sp, salt, keys)
 	if err != nil && ctx.Err() != nil {
 		return ended(ctx, "restore")
 	}
@@ -252,7 +245,7 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 func (x *session) alone(c *chain) []span {
 	s := x.st
 	spans := s.alone(c.space, c.Salt, c.Keys, c.Blocks.From, c.Blocks.To)
-	if promise := s.leases.get(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
+	if promise := s.leased(c.Lease); promise != nil && promise.space == c.space && promise.salt == c.Salt {
 		of := make([]skep.LeaseID, len(s.nodes))
 		for _, p := range promise.spans() {
 			of[p.node.i] = p.lease
@@ -304,6 +297,7 @@ type work struct {
 	pieces []piece
 	bytes  int64
 	first  map[place]error // why other nodes did not give it
+	probe  *pace.Call      // it is to show whether the node is slow yet
 }
 
 // piece is blocks [from, to) of a span, and which layers of them.
@@ -311,6 +305,10 @@ type piece struct {
 	span
 	layers skep.Range
 	tried  int // how many of the group's other nodes did not give it; node is the first that was asked
+	// moved says that the first node was late or slow, and is asked when no other one gives it; by its promise.
+	moved   bool
+	promise skep.LeaseID
+	taken   *taken // from a node that was late; nil: it was not
 }
 
 // What one session on a node loads at most.
@@ -350,7 +348,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 		}
 		var why error
 		switch {
-		case c.units[unit] == claimed:
+		case c.units[unit] == units.Claimed:
 			why = &skep.Error{Op: "restore", Kind: skep.Claimed}
 		case c.stopped:
 			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
@@ -369,7 +367,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 			w.add(p)
 			w.bytes += bytes
 			chunks += p.to - p.from
-			c.units[unit] = loaded
+			c.units[unit] = units.Loaded
 		} else {
 			for b := p.from; b < p.to; b++ {
 				x.miss(c, b, p.layers, why)
@@ -384,7 +382,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 func (w *work) add(p piece) {
 	if n := len(w.pieces); n > 0 {
 		switch last := &w.pieces[n-1]; {
-		case last.head != p.head || last.layers != p.layers || last.tried != p.tried:
+		case last.head != p.head || last.layers != p.layers || last.tried != p.tried || last.moved != p.moved || last.taken != p.taken:
 		case last.to == p.from:
 			last.to = p.to
 			return

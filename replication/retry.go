@@ -21,15 +21,31 @@ func (x *session) other(c *chain, p *piece) *node {
 	return x.st.other(c.space, c.Salt, c.Keys[p.head], p.node, p.tried)
 }
 
+// further is the node that is asked next for a piece, with what of the piece is otherwise there; nil: there is none.
+func (x *session) further(c *chain, of *piece) (n *node, p piece) {
+	p = *of
+	if p.tried == 0 {
+		p.promise = p.lease
+	}
+	if n = x.other(c, of); n != nil {
+		p.lease, p.tried = 0, of.tried+1
+		return n, p
+	}
+	if of.moved {
+		p.lease, p.moved, p.taken = p.promise, false, nil
+		return of.node, p
+	}
+	return nil, p
+}
+
 // again has a chunk of a piece loaded from another node of its group, into the same place: nobody writes there any more.
 // first is why it did not come from the first one. It is false where there is no such node. x.mu is held.
 func (x *session) again(c *chain, of *piece, at place, first error) bool {
-	n := x.other(c, of)
+	n, p := x.further(c, of)
 	if n == nil || x.closed {
 		return false
 	}
-	p := *of
-	p.from, p.to, p.lease, p.tried = at.block, at.block+1, 0, of.tried+1
+	p.from, p.to = at.block, at.block+1
 	var w *work
 	if list := x.retry[n.i]; len(list) > 0 {
 		w = list[len(list)-1]
@@ -40,7 +56,9 @@ func (x *session) again(c *chain, of *piece, at place, first error) bool {
 	}
 	w.add(p)
 	w.bytes += c.each
-	w.first[at] = first
+	if first != nil {
+		w.first[at] = first
+	}
 	return true
 }
 

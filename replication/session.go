@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/units"
 )
 
 const (
@@ -80,11 +81,11 @@ func (x *session) answer(c *chain, w waiting) {
 		if w.Err == nil {
 			n.loaded++
 		}
-		if c.units[unit] != claimed && n.done == c.Blocks.Len() && n.loaded == 0 {
-			c.units[unit] = missed
+		if c.units[unit] != units.Claimed && n.done == c.Blocks.Len() && n.loaded == 0 {
+			c.units[unit] = units.Missed
 		}
-	} else if w.Err != nil && c.units[unit] != claimed {
-		c.units[unit] = missed
+	} else if w.Err != nil && c.units[unit] != units.Claimed {
+		c.units[unit] = units.Missed
 	}
 	if w.Err != nil {
 		s := x.st
@@ -109,8 +110,9 @@ func (x *session) schedule() {
 	for i := range none {
 		x.tryAgain(i)
 	}
+	var slow []bool // by node; nil: nobody has looked
 	for i := range none + 1 {
-		for i == none || x.active[i] < underWay {
+		for {
 			c := x.turn(i)
 			if c == nil || len(x.ready) >= mostReady {
 				break
@@ -118,7 +120,30 @@ func (x *session) schedule() {
 			if i < none && x.full(c) && !c.stopped {
 				break
 			}
-			if w := x.next(c, i); w != nil {
+			var instead *node
+			probe := false
+			if i < none && x.st.paced(c.space) {
+				if slow == nil {
+					slow = x.slow()
+				}
+				instead = x.instead(c, i, slow)
+				probe = slow[i]
+			}
+			if on := i; i < none {
+				if instead != nil {
+					on = instead.i
+				}
+				if x.active[on] >= underWay || instead != nil && len(x.retry[on]) > 0 {
+					break
+				}
+			}
+			switch w := x.next(c, i); {
+			case w != nil && instead != nil:
+				x.move(w)
+			case w != nil:
+				if probe {
+					w.probe = w.node.runs.Probe(time.Now())
+				}
 				x.load(w)
 			}
 		}

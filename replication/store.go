@@ -13,7 +13,10 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/known"
+	"github.com/skepkv/skep/replication/merge"
+	"github.com/skepkv/skep/replication/pace"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/replication/promises"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -30,6 +33,9 @@ type Options struct {
 
 	// Memory is whose memory Alloc lends; nil: the first node's Store's.
 	Memory skep.Allocator
+
+	// OneAtATime has no node asked for what another one is late with: nodes are asked in turns, and waited for.
+	OneAtATime bool
 
 	EventBuffer int          // events kept for readers that lag; 0: 16,384
 	Log         *slog.Logger // discarded when nil
@@ -48,11 +54,13 @@ type Store struct {
 	opened   time.Time
 	epoch    uint64
 
-	spaces spaces
-	known  *known.Memory
-	leases leases
-	merge  merger
-	count  counters
+	spaces     spaces
+	known      *known.Memory
+	leases     promises.Book[*lease]
+	merge      *merge.Merger[source]
+	count      counters
+	hedges     *pace.Hedges
+	oneAtATime bool
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -85,7 +93,10 @@ type node struct {
 	i     int
 	st    skep.Store
 	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
-	gone  atomic.Bool   // no map has it any more
+
+	lookups, runs *pace.Line
+	behind        atomic.Int64 // calls that nobody may wait for any more
+	gone          atomic.Bool  // no map has it any more
 }
 
 // counters are what this Store did itself: a node counts what came to it.
@@ -111,18 +122,25 @@ func New(o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "event buffer", o.EventBuffer, "1 or more, or 0: 16384")
 	}
 	s := made(o.Log, o.EventBuffer)
-	s.open, s.memory = o.Dial, o.Memory
+	s.open, s.memory, s.oneAtATime = o.Dial, o.Memory, o.OneAtATime
 	if s.memory == nil {
 		s.memory = o.Stores[0]
 	}
 	v := &view{of: o.Map, table: placement.New(o.Map)}
 	for i, st := range o.Stores {
-		v.nodes = append(v.nodes, &node{Node: o.Map.Nodes[i], i: i, st: st})
+		v.nodes = append(v.nodes, newNode(o.Map.Nodes[i], i, st))
 	}
 	v.owner = v.nodes
 	v.ready()
 	s.now.Store(v)
 	return s, nil
+}
+
+// How the nodes' times are judged; tests are more patient.
+var lookupKind, runKind = pace.Lookups, pace.Runs
+
+func newNode(of clustermap.Node, i int, st skep.Store) *node {
+	return &node{Node: of, i: i, st: st, lookups: pace.NewLine(lookupKind), runs: pace.NewLine(runKind)}
 }
 
 // made is a Store without nodes.
@@ -136,11 +154,11 @@ func made(log *slog.Logger, events int) *Store {
 	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
 		learns: make(chan struct{}, 1)}
 	s.spaces.init(s)
+	s.hedges = pace.NewHedges(2 * workBytes)
 	s.known = known.New()
-	s.leases.m = map[skep.LeaseID]*lease{}
-	s.merge.init(s, events)
 	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.merge = s.newMerger(events)
 	return s
 }
 

@@ -181,17 +181,29 @@ func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *frames.Piece) err
 		block, _ := t.Chunk(a.item)
 		s.slots = t.Places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
 	}
-	v := verifier{sums: p.Sums, s: &l.check}
+	if !s.enter() {
+		a.drop = true
+		return l.discard(p.Len)
+	}
+	v, left := verifier{sums: p.Sums, s: &l.check}, p.Len
 	for _, slot := range s.slots {
 		for len(slot) > 0 {
 			n := min(len(slot), readStep)
-			if err := l.read(slot[:n]); err != nil {
+			k, err := l.readWhile(slot[:n], s.going)
+			if left -= uint64(k); err != nil && !s.going() {
+				a.drop = true
+				s.leave()
+				return l.discard(left)
+			}
+			if err != nil {
+				s.leave()
 				return err
 			}
 			v.write(slot[:n])
 			slot = slot[n:]
 		}
 	}
+	s.leave()
 	if err := v.end(); err != nil && a.failed == nil {
 		a.failed = err
 	}
@@ -214,6 +226,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 		buffers.put(a.data)
 	case a.drop:
 		out = skep.Chunk{Err: errStopped}
+		buffers.put(a.data)
 	case m(t) == nil:
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
@@ -226,9 +239,12 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 	case a.data != nil:
 		block, _ := t.Chunk(a.item)
 		rest := a.data
-		for _, sp := range a.spans {
-			t.Copy(block, sp.Off, rest[:sp.Len])
-			rest = rest[sp.Len:]
+		if s.enter() {
+			for _, sp := range a.spans {
+				t.Copy(block, sp.Off, rest[:sp.Len])
+				rest = rest[sp.Len:]
+			}
+			s.leave()
 		}
 		buffers.put(a.data)
 	}

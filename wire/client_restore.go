@@ -41,6 +41,8 @@ type clientSession struct {
 	ended   error // no more will come; io.EOF when all came
 	closed  bool
 	owed    int64 // bytes handed out and not credited
+	landing bool  // the reader writes to a destination, and closes calm when it has
+	calm    chan struct{}
 
 	// The reader's own.
 	now   arriving

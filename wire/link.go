@@ -166,16 +166,25 @@ func (l *link) body(h *frames.Header, b []byte) error {
 }
 
 // read fills p with the next bytes of the frame.
-func (l *link) read(p []byte) error {
-	n := copy(p, l.buf[l.next:l.have])
+func (l *link) read(p []byte) (err error) { _, err = l.readWhile(p, nil); return err }
+
+// readWhile is read, as long as goesOn says so (nil: it does). Who changes that cuts the wait off by the connection's
+// deadline for reading. n bytes of p came.
+func (l *link) readWhile(p []byte, goesOn func() bool) (n int, err error) {
+	n = copy(p, l.buf[l.next:l.have])
 	l.next += n
 	if n == len(p) {
-		return nil
+		return n, nil
 	}
-	return midFrame(l.patiently(func() error {
-		_, err := io.ReadFull(reads(l.get), p[n:])
+	err = midFrame(l.patiently(func() error {
+		if goesOn != nil && !goesOn() { // the deadline is set: from here on it is cut off
+			return errSessionClosed
+		}
+		k, err := io.ReadFull(reads(l.get), p[n:])
+		n += k
 		return err
 	}))
+	return n, err
 }
 
 // readStep is how much is read before it is hashed: little enough to be in the cache

@@ -22,6 +22,9 @@ type proxy struct {
 	jitter atomic.Int64 // a random delay of every piece, below so many nanoseconds: connections overtake each other
 	flip   atomic.Int64 // bytes from the server until one is flipped; 0 none
 	down   atomic.Bool  // new connections are refused
+	stall  atomic.Int64 // bytes from the server until nothing more comes, which closes stalled; 0: none
+
+	stalled, goesOn chan struct{} // goesOn: what has stalled goes on when it is closed
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -94,8 +97,19 @@ func (p *proxy) copy(to, from net.Conn, fromServer bool) {
 			}
 			p.flip.Store(max(left-int64(n), 0))
 		}
-		if n > 0 {
-			if _, err := to.Write(b[:n]); err != nil {
+		off := 0
+		if left := p.stall.Load(); fromServer && left > 0 {
+			if p.stall.Store(max(left-int64(n), 0)); left <= int64(n) {
+				off = int(left)
+				if _, err := to.Write(b[:off]); err != nil {
+					return
+				}
+				close(p.stalled)
+				<-p.goesOn
+			}
+		}
+		if n > off {
+			if _, err := to.Write(b[off:n]); err != nil {
 				return
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/gate"
 	"github.com/skepkv/skep/wire/near"
+	"github.com/skepkv/skep/wire/turns"
 )
 
 // Server puts a Store on connections. Several Serve calls, one a listener, share its
@@ -31,7 +32,7 @@ type Server struct {
 	files  auth.Pool // of connections whose tenant is known
 	leases leaseTable
 	spaces spaces
-	turns  turns
+	turns  turns.Turns
 
 	cluster atomic.Pointer[clusterState] // nil: it is a node of none
 
@@ -83,7 +84,7 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	s := &Server{store: store, opt: o, log: o.Log, conns: map[*serverConn]struct{}{}, clients: map[clientID]int{},
 		attached: map[clientID]bool{}, snapshots: map[string]chan struct{}{}}
 	s.memory.Limit, s.shared.Limit, s.files.Limit = o.Limits.Memory, o.Limits.SharedMemory, int64(o.Gate.Limit())
-	s.turns = newTurns()
+	s.turns = turns.New()
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
 	if o.ClusterMap != nil {

@@ -42,7 +42,7 @@ func (x *serverConn) turn(ctx context.Context) (end func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	written, err := x.s.turns.take(ctx, &x.late)
+	written, err := x.s.turns.Take(ctx, &x.late)
 	if err != nil {
 		x.payload <- struct{}{}
 		return nil, err

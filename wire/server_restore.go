@@ -13,7 +13,11 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+<<<<<<< HEAD
 	"github.com/skepkv/skep/wire/frames"
+=======
+	"github.com/skepkv/skep/wire/turns"
+>>>>>>> clu
 )
 
 // serverSession is a restore under way for a client.
@@ -486,7 +490,7 @@ func (s *serverSession) put(flags uint16, m *frames.Chunks, payload net.Buffers)
 	if err := s.admit(n); err != nil {
 		return err
 	}
-	if n >= turnBytes {
+	if n >= turns.Bytes {
 		end, err := s.x.turn(s.ctx)
 		if err != nil {
 			return err

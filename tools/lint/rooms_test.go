@@ -50,7 +50,8 @@ var parts = map[string][]string{
 	"store/device/devicetest":   {"store/device"},
 	"store/storetest":           {"store/memstore"},
 
-	"replication":            {"replication/clustermap", "replication/placement", "replication/known"},
+	"replication": {"replication/clustermap", "replication/placement", "replication/known",
+		"replication/checks", "replication/copies", "replication/merge", "replication/promises", "replication/pace", "replication/units"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
 	"replication/consensus":  {"replication/clustermap"},

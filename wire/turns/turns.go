@@ -1,4 +1,5 @@
-package wire
+// Package turns lets few frames of payload be written at once.
+package turns
 
 import (
 	"context"
@@ -8,35 +9,36 @@ import (
 	"time"
 )
 
-// turns lets few frames of payload be written at once, over all connections. A frame that many others
+// Turns lets few frames of payload be written at once, over all connections. A frame that many others
 // are written beside takes as many times longer, and what is to be told on its connection meanwhile, a
 // refusal for one, waits behind it. A session that waits for its turn keeps no connection busy.
 //
 // A peer that takes its bytes slowly has a turn for lasts only, and none for its next frames until
 // one of them was taken in that time: it holds nobody up, and costs no processor while it is waited for.
 // Nobody waits for a turn longer than waits.
-type turns struct {
-	free         chan struct{} // a token each
+type Turns struct {
+	Free         chan struct{} // a token each
 	lasts, waits time.Duration
 }
 
-// turnBytes is the shortest payload that takes a turn.
-const turnBytes = 64 << 10
+// Bytes is the shortest payload that takes a turn.
+const Bytes = 64 << 10
 
-// newTurns is four turns a processor: measured on two (docs/notebook/serving.md), with eight more refusals come late.
-func newTurns() turns { return turnsOf(4*runtime.GOMAXPROCS(0), 100*time.Millisecond, time.Second) }
+// New is four turns a processor: measured on two (docs/notebook/serving.md), with eight more refusals come late.
+func New() Turns { return Of(4*runtime.GOMAXPROCS(0), 100*time.Millisecond, time.Second) }
 
-func turnsOf(n int, lasts, waits time.Duration) turns {
-	t := turns{free: make(chan struct{}, n), lasts: lasts, waits: waits}
+// Of is n turns, each for lasts; nobody waits for one longer than waits.
+func Of(n int, lasts, waits time.Duration) Turns {
+	t := Turns{Free: make(chan struct{}, n), lasts: lasts, waits: waits}
 	for range n {
-		t.free <- struct{}{}
+		t.Free <- struct{}{}
 	}
 	return t
 }
 
-// take waits for a turn to write a frame to a peer, of whom late says that its last frame took too long. It
+// Take waits for a turn to write a frame to a peer, of whom late says that its last frame took too long. It
 // gives what is to be called when the frame is written. An error is that ctx has ended.
-func (t *turns) take(ctx context.Context, late *atomic.Bool) (written func(), err error) {
+func (t *Turns) Take(ctx context.Context, late *atomic.Bool) (written func(), err error) {
 	has := false
 	if !late.Load() {
 		if has, err = t.wait(ctx); err != nil {
@@ -48,7 +50,7 @@ func (t *turns) take(ctx context.Context, late *atomic.Bool) (written func(), er
 		return func() { late.Store(time.Since(began) > t.lasts) }, nil
 	}
 	var once sync.Once
-	give := func() { once.Do(func() { t.free <- struct{}{} }) }
+	give := func() { once.Do(func() { t.Free <- struct{}{} }) }
 	over := time.AfterFunc(t.lasts, func() {
 		late.Store(true)
 		give()
@@ -60,16 +62,16 @@ func (t *turns) take(ctx context.Context, late *atomic.Bool) (written func(), er
 }
 
 // wait says whether there was a turn in time.
-func (t *turns) wait(ctx context.Context) (bool, error) {
+func (t *Turns) wait(ctx context.Context) (bool, error) {
 	select {
-	case <-t.free:
+	case <-t.Free:
 		return true, nil
 	default:
 	}
 	late := time.NewTimer(t.waits)
 	defer late.Stop()
 	select {
-	case <-t.free:
+	case <-t.Free:
 		return true, nil
 	case <-late.C:
 		return false, nil

@@ -1,4 +1,4 @@
-package replication
+package merge
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 )
 
 // stream is one reader's place in the merged events, and the nodes' snapshots that come before it.
-type stream struct {
-	s    many
+type stream[S Source] struct {
+	m    *Merger[S]
 	done chan struct{}
 	told chan struct{} // closed when the snapshots have been told
 
@@ -23,30 +23,25 @@ type stream struct {
 
 // snapshot is a node's stream that tells of what is stored there.
 type snapshot struct {
-	n    *node
-	of   life
+	of   Life
 	st   skep.EventStream
 	told <-chan struct{}
 }
 
-// Events implements skep.Observer. Events of one node come in its order, those of several as they come here. A node
+// Events opens a stream. Events of one node come in its order, those of several as they come here. A node
 // that was away is a gap when it is back. With a snapshot, the nodes' snapshots are told of one after the other.
-func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+func (m *Merger[S]) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
-	if err := s.begin(ctx, op); err != nil {
+	if err := m.follow(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.merge.follow(ctx); err != nil {
-		return nil, err
-	}
-	s.merge.catch(ctx)
-	x := &stream{s: s, done: make(chan struct{}), told: make(chan struct{})}
-	m := &s.merge
+	m.catch(ctx)
+	x := &stream[S]{m: m, done: make(chan struct{}), told: make(chan struct{})}
 	m.mu.Lock()
 	x.next = m.next
 	switch {
 	case snapshot, from == skep.Cursor{}:
-	case from.Epoch != s.epoch:
+	case from.Epoch != m.o.Epoch:
 		x.lost = true
 	case from.Seq > m.next:
 		last := m.next
@@ -70,21 +65,14 @@ func (s many) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep
 
 // begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the
 // gap, asks again.
-func (x *stream) begin(ctx context.Context) error {
-	found := make([]snapshot, len(x.s.nodes))
-	errs := x.s.each(func(n *node) error {
-		of, err := n.life(ctx)
-		if err != nil {
-			return err
-		}
-		st, err := n.st.Events(of.mark(ctx), skep.Cursor{}, true)
-		if err != nil {
-			return err
-		}
-		found[n.i] = snapshot{n: n, of: of, st: st}
-		found[n.i].told, err = st.Told()
-		return err
-	})
+func (x *stream[S]) begin(ctx context.Context) error {
+	sources := x.m.o.Sources()
+	found, errs := make([]snapshot, len(sources)), make([]error, len(sources))
+	var wait sync.WaitGroup
+	for i, n := range sources {
+		wait.Go(func() { errs[i] = found[i].begin(ctx, n.Life) })
+	}
+	wait.Wait()
 	for _, y := range found {
 		if y.st != nil {
 			x.snapshots = append(x.snapshots, y)
@@ -92,7 +80,7 @@ func (x *stream) begin(ctx context.Context) error {
 	}
 	for i, err := range errs {
 		switch {
-		case err == nil || found[i].st == nil && ctx.Err() == nil && x.s.away(err):
+		case err == nil || found[i].st == nil && ctx.Err() == nil && x.m.o.Away(err):
 		case ctx.Err() != nil:
 			return ended(ctx, "events")
 		default:
@@ -102,8 +90,23 @@ func (x *stream) begin(ctx context.Context) error {
 	return nil
 }
 
+// begin opens the stream.
+func (y *snapshot) begin(ctx context.Context, of func(ctx context.Context) (Life, error)) error {
+	life, err := of(ctx)
+	if err != nil {
+		return err
+	}
+	st, err := life.Events(ctx, skep.Cursor{}, true)
+	if err != nil {
+		return err
+	}
+	y.of, y.st = life, st
+	y.told, err = st.Told()
+	return err
+}
+
 // Next implements skep.EventStream.
-func (x *stream) Next(ctx context.Context, into []skep.Event) (int, error) {
+func (x *stream[S]) Next(ctx context.Context, into []skep.Event) (int, error) {
 	const op = "next event"
 	if len(into) == 0 {
 		return 0, skep.Invalidf(op, "events to fill", 0, "at least 1")
@@ -128,18 +131,18 @@ func (x *stream) Next(ctx context.Context, into []skep.Event) (int, error) {
 		select {
 		case <-more:
 		case <-x.done:
-		case <-x.s.ctx.Done():
+		case <-x.m.o.Ctx.Done():
 		case <-ctx.Done():
 			return 0, ended(ctx, op)
 		}
 	}
 }
 
-func (x *stream) usable(op string) error {
+func (x *stream[S]) usable(op string) error {
 	select {
 	case <-x.done:
 		return &skep.Error{Op: op, Kind: skep.Closed}
-	case <-x.s.ctx.Done():
+	case <-x.m.o.Ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Closed}
 	default:
 		return nil
@@ -148,7 +151,7 @@ func (x *stream) usable(op string) error {
 
 // stored gives what the first of the snapshots tells of. What follows it on the same stream the merged events have,
 // too.
-func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
+func (x *stream[S]) stored(ctx context.Context, into []skep.Event) (int, error) {
 	y := x.snapshots[0]
 	select {
 	case <-y.told:
@@ -164,7 +167,7 @@ func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 		select {
 		case <-y.told:
 		case <-x.done:
-		case <-x.s.ctx.Done():
+		case <-x.m.o.Ctx.Done():
 		case <-over:
 		}
 		cancel()
@@ -173,8 +176,8 @@ func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 	k := 0
 	for i := range into[:n] {
 		if e := &into[i]; e.Kind == skep.EventStored {
-			x.s.translate(ctx, y.n, y.of, e)
-			e.Cursor = skep.Cursor{Epoch: x.s.epoch, Seq: x.next - 1}
+			y.of.Translate(ctx, e)
+			e.Cursor = skep.Cursor{Epoch: x.m.o.Epoch, Seq: x.next - 1}
 			into[k] = *e
 			k++
 		}
@@ -184,7 +187,7 @@ func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 		return k, nil // told of all, or closed: the caller looks
 	case ctx.Err() != nil:
 		return 0, ended(ctx, "next event")
-	case x.s.away(err) || errors.Is(err, skep.Closed):
+	case x.m.o.Away(err) || errors.Is(err, skep.Closed):
 		x.drop() // the rest of it is a gap when the node is back
 		return 0, nil
 	}
@@ -192,7 +195,7 @@ func (x *stream) stored(ctx context.Context, into []skep.Event) (int, error) {
 }
 
 // drop ends the first of the snapshots.
-func (x *stream) drop() {
+func (x *stream[S]) drop() {
 	_ = x.snapshots[0].st.Close()
 	if x.snapshots = x.snapshots[1:]; len(x.snapshots) == 0 {
 		close(x.told)
@@ -200,8 +203,8 @@ func (x *stream) drop() {
 }
 
 // take copies what there is, and gives what to wait for.
-func (x *stream) take(into []skep.Event) (n int, more <-chan struct{}) {
-	m := &x.s.merge
+func (x *stream[S]) take(into []skep.Event) (n int, more <-chan struct{}) {
+	m := x.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for n < len(into) {
@@ -225,15 +228,15 @@ func (x *stream) take(into []skep.Event) (n int, more <-chan struct{}) {
 }
 
 // gap stands for events that are lost, up to and with number last; lost is 0 where nobody knows how many.
-func (x *stream) gap(last, lost uint64) skep.Event {
-	return skep.Event{Cursor: skep.Cursor{Epoch: x.s.epoch, Seq: last}, Kind: skep.EventGap, Time: skep.Steady(), Lost: lost}
+func (x *stream[S]) gap(last, lost uint64) skep.Event {
+	return skep.Event{Cursor: skep.Cursor{Epoch: x.m.o.Epoch, Seq: last}, Kind: skep.EventGap, Time: skep.Steady(), Lost: lost}
 }
 
 // Told implements skep.EventStream.
-func (x *stream) Told() (<-chan struct{}, error) { return x.told, nil }
+func (x *stream[S]) Told() (<-chan struct{}, error) { return x.told, nil }
 
 // Close implements skep.EventStream.
-func (x *stream) Close() error {
+func (x *stream[S]) Close() error {
 	x.once.Do(func() {
 		close(x.done)
 		x.mu.Lock() // a Next that waits has ended

@@ -1,0 +1,86 @@
+// Package checks looks at the arguments of calls before nodes do: nothing of a call is carried out by one node where
+// another one would refuse it.
+package checks
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Keys checks how many keys a call names, and the salt.
+func Keys(op string, keys int, sc skep.Scope) error {
+	if keys > skep.MaxChainKeys {
+		return skep.Invalidf(op, "keys", keys, fmt.Sprintf("at most %d", skep.MaxChainKeys))
+	}
+	if len(sc.Salt) > skep.MaxSaltSize {
+		return skep.Invalidf(op, "salt length in bytes", len(sc.Salt), fmt.Sprintf("at most %d", skep.MaxSaltSize))
+	}
+	return nil
+}
+
+// Block checks a block as its node would: nothing of a request is stored where something of it is bad.
+func Block(
+	op string, spec *skep.NamespaceSpec, part int64, depth, valid int, key skep.Key, parent *skep.Key, name []byte, m skep.Manifest,
+) error {
+	if err := skep.ValidateBlock(op, spec, depth, valid, key, parent, name, m); err != nil {
+		return err
+	}
+	for _, p := range m {
+		if p.Name == skep.PartKV && part != 0 && p.Size != part {
+			return skep.Invalidf(op, "size of part "+p.Name, p.Size, fmt.Sprintf("%d, the size of the namespace's shape", part))
+		}
+	}
+	return nil
+}
+
+// Ancestors checks what is said of the blocks before a put's parent.
+func Ancestors(op string, before []skep.Key, depth int) error {
+	if most := max(0, depth-1); len(before) > most {
+		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
+	}
+	return nil
+}
+
+// Put checks every block of a put.
+func Put(op string, spec *skep.NamespaceSpec, part int64, r *skep.PutRequest) error {
+	parent, depth := r.Parent, r.Depth
+	for i := range r.Blocks {
+		b := &r.Blocks[i]
+		m := make(skep.Manifest, len(b.Parts))
+		for j, p := range b.Parts {
+			if m[j] = (skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}); p.Name == "" {
+				m[j].Name = skep.PartKV
+			}
+		}
+		if err := Block(op, spec, part, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
+			return err
+		}
+		if spec.Chained {
+			parent, depth = &b.Key, depth+1
+		}
+	}
+	return nil
+}
+
+func Hint(op string, h skep.Hint) error {
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+	}{{"pin", h.Pin}, {"next use", h.NextUse}, {"steps", time.Duration(h.Steps)}, {"time to live", h.TTL}} {
+		if f.d < 0 {
+			return skep.Invalidf(op, f.field, f.d, "at least 0")
+		}
+	}
+	if h.Pin > skep.MaxPin {
+		return skep.Invalidf(op, "pin", h.Pin, fmt.Sprintf("at most %v", skep.MaxPin))
+	}
+	if len(h.Program) > skep.MaxNameSize {
+		return skep.Invalidf(op, "program length in bytes", len(h.Program), fmt.Sprintf("at most %d", skep.MaxNameSize))
+	}
+	if h.Pin > 0 && h.Drop {
+		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
+	}
+	return nil
+}

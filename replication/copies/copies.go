@@ -1,0 +1,64 @@
+// Package copies makes one answer of what each of a block's nodes says of it.
+package copies
+
+import (
+	"slices"
+
+	"github.com/skepkv/skep"
+)
+
+// Merged is what became of a block of which each of its nodes, the first one first, says this; acks of them have to
+// have it. Of two writers the first node that has it says who was first.
+func Merged(of []skep.PutResult, acks int) skep.PutResult {
+	var out skep.PutResult
+	stored, committed, declined := 0, 0, skep.Unavailable
+	for _, r := range slices.Backward(of) {
+		switch r.Outcome {
+		case skep.Declined:
+			declined = r.Reason
+			continue
+		case skep.Committed, skep.Exists:
+			committed++
+		}
+		stored++
+		out.Outcome = r.Outcome
+		if r.Differs {
+			out.Differs = true
+		}
+	}
+	switch {
+	case stored < acks:
+		return skep.PutResult{Outcome: skep.Declined, Reason: declined}
+	case out.Differs:
+		out.Outcome = skep.Exists // a copy with other bytes is nothing that was stored
+	case out.Outcome == skep.Committed && committed < acks:
+		out.Outcome = skep.Accepted
+	}
+	return out
+}
+
+// Wanted is whether a block is, of which each of its nodes says this, the first one first. exists is what one of all
+// nodes that have it says, of whom there are have; with acks of them it is stored.
+func Wanted(of []skep.Want, exists skep.Want, have, acks int) skep.Want {
+	if have >= acks {
+		return exists
+	}
+	for _, w := range of {
+		if w.Wanted {
+			return w
+		}
+	}
+	if have > 0 {
+		return exists
+	}
+	return of[0]
+}
+
+// Elsewhere says whether another node may have what one does not give for this reason.
+func Elsewhere(err error) bool {
+	switch skep.KindOf(err) {
+	case skep.Stopped, skep.Deadline, skep.Claimed, skep.NotReleased, skep.Invalid, skep.Denied, skep.Unsupported, skep.NoMemory:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,170 @@
+package pace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const ms = time.Millisecond
+
+var start = time.Unix(1, 0)
+
+// answers has a node answer n calls, one after another, each within d.
+func answers(l *Line, now time.Time, n int, d time.Duration) time.Time {
+	for range n {
+		c := l.Begin(now)
+		now = now.Add(d)
+		c.End(now, true)
+	}
+	return now
+}
+
+// A call is late after twice what nearly all took lately, at its node or at the others, whichever is less; not before
+// the floor, and after a time of its own where nothing is known.
+func TestACallIsLate(t *testing.T) {
+	t.Parallel()
+	a, b, c := NewLine(Lookups), NewLine(Lookups), NewLine(Lookups)
+	all := []*Line{a, b, c, nil}
+	now := start
+	due := func() time.Duration { return Usual(now, all).Due(a) }
+	require.Equal(t, 100*ms, due(), "nothing is known")
+	now = answers(b, now, few, 20*ms)
+	now = answers(c, now, few, 20*ms)
+	require.Equal(t, 40*ms, due(), "of the others")
+	now = answers(a, now, kept, 10*ms)
+	require.Equal(t, 20*ms, due(), "of its own")
+	now = answers(a, now, 2, 500*ms)
+	now = answers(a, now, 8, 10*ms)
+	require.Equal(t, 20*ms, due(), "two of 64 were slow")
+	now = answers(a, now, kept, 200*ms)
+	require.Equal(t, 40*ms, due(), "it became slow, and the others did not")
+	now = answers(b, now, kept, 200*ms)
+	require.Equal(t, 40*ms, due(), "one did, which is slow now and counts for nothing")
+	now = answers(c, now, kept, 200*ms)
+	require.Equal(t, 400*ms, due(), "all are")
+	now = answers(a, now, kept, ms)
+	require.Equal(t, 5*ms, due(), "the floor")
+}
+
+// What a node is expected to take is the middle of the last few times, for each call before it; and as long as the oldest
+// call under way has waited.
+func TestWhatANodeIsExpectedToTake(t *testing.T) {
+	t.Parallel()
+	l := NewLine(Lookups)
+	require.Zero(t, l.Expect(start))
+	now := answers(l, start, 10, 2*ms)
+	require.Equal(t, 2*ms, l.Expect(now))
+	now = answers(l, now, 2, 300*ms)
+	require.Equal(t, 2*ms, l.Expect(now), "two hiccups")
+	first, second := l.Begin(now), l.Begin(now)
+	require.Equal(t, 6*ms, l.Expect(now), "two before it")
+	now = now.Add(700 * ms)
+	require.Equal(t, 700*ms, l.Expect(now), "it does not answer")
+	first.Late(now)
+	require.True(t, l.slowBeside(700*ms, now), "it is late")
+	first.End(now, false)
+	second.End(now, false)
+	require.Equal(t, l.kind.tooLong(700*ms), l.Expect(now.Add(time.Hour)), "it did not answer")
+	now = answers(l, now, 5, 2*ms)
+	require.Equal(t, 2*ms, l.Expect(now), "it does again")
+	run := NewLine(Runs)
+	c := run.Begin(now)
+	for range 10 {
+		now = now.Add(30 * ms)
+		require.Equal(t, 30*ms, c.Silent(now))
+		c.Heard(now)
+	}
+	c.End(now, true)
+	require.Equal(t, 30*ms, run.Expect(now), "the longest that nothing came")
+}
+
+// Among nodes that are alike the one that is asked least is asked; one that is slow beside another is not.
+func TestWhoIsAsked(t *testing.T) {
+	t.Parallel()
+	expect := map[uint16]time.Duration{3: ms, 4: 2 * ms, 5: 200 * ms}
+	asked := map[uint16]int{}
+	pick := func(at ...uint16) uint16 {
+		x := Choose(Lookups, at, func(at uint16) time.Duration { return expect[at] }, func(at uint16) int { return asked[at] })
+		asked[x]++
+		return x
+	}
+	require.EqualValues(t, 4, pick(4, 3), "the first of equals")
+	require.EqualValues(t, 3, pick(4, 3))
+	require.EqualValues(t, 4, pick(4, 3))
+	for range 5 {
+		require.EqualValues(t, 4, pick(5, 4))
+	}
+	require.EqualValues(t, 5, pick(5), "there is no other")
+	expect[4], expect[3] = 300*ms, 300*ms
+	require.EqualValues(t, 5, pick(4, 5, 3), "all are slow, and of it the least was asked")
+}
+
+// A slow node is probed, one call at a time, the less often the longer it takes; and it is as good as others when it
+// has answered three of them quickly.
+func TestASlowNodeIsProbed(t *testing.T) {
+	t.Parallel()
+	l := NewLine(Lookups)
+	now := answers(l, start, 10, 200*ms)
+	probes := 0
+	for end := now.Add(20 * time.Second); now.Before(end); {
+		c := l.Probe(now)
+		if c == nil {
+			now = now.Add(10 * ms)
+			continue
+		}
+		probes++
+		require.Nil(t, l.Probe(now), "one at a time")
+		now = now.Add(200 * ms)
+		c.End(now, probes%2 > 0)
+	}
+	require.Equal(t, 5, probes, "every four seconds")
+	until := now
+	for !l.slowBeside(ms, now) {
+		t.Fatal("it is slow")
+	}
+	for quick := 0; l.slowBeside(ms, now); now = now.Add(10 * ms) {
+		if c := l.Probe(now); c != nil {
+			now = now.Add(ms)
+			c.End(now, true)
+			quick++
+			require.LessOrEqual(t, quick, 3)
+		}
+	}
+	require.Less(t, now.Sub(until), 5*time.Second)
+}
+
+func (l *Line) slowBeside(d time.Duration, now time.Time) bool { return l.kind.Slow(l.Expect(now), d) }
+
+// Calls end in any order.
+func TestCallsEndInAnyOrder(t *testing.T) {
+	t.Parallel()
+	l := NewLine(Runs)
+	var calls []*Call
+	for range 5 {
+		calls = append(calls, l.Begin(start))
+	}
+	for _, i := range []int{1, 4, 0, 3, 2} {
+		require.Equal(t, time.Second, l.Expect(start.Add(time.Second)))
+		calls[i].End(start, true)
+	}
+	require.Zero(t, l.Expect(start.Add(time.Second)))
+}
+
+// A twentieth may be asked for twice, and a burst.
+func TestABucketHoldsATwentieth(t *testing.T) {
+	t.Parallel()
+	b := NewBucket(100, 20)
+	require.False(t, b.Take(101))
+	require.True(t, b.Take(100))
+	require.False(t, b.Take(1))
+	b.Earn(39)
+	require.True(t, b.Take(1))
+	require.False(t, b.Take(1))
+	b.Earn(1)
+	require.True(t, b.Take(1), "what is left over is kept")
+	b.Earn(1 << 40)
+	require.True(t, b.Take(100))
+	require.False(t, b.Take(1), "no more than the burst")
+}

@@ -1,0 +1,58 @@
+package wire
+
+import "time"
+
+// LetGo gives a session up without a wait for the server, and says whether nothing is written to its destinations from
+// here on: false where drives of the server write there. What has not landed is delivered as misses, and what comes yet
+// is read and dropped. The session is to be closed all the same.
+func (s *clientSession) LetGo() bool {
+	if s.ring != nil {
+		return false
+	}
+	s.mu.Lock()
+	s.late = true
+	s.mu.Unlock()
+	s.finish(errStopped)
+	s.signal()
+	s.mu.Lock()
+	if s.landing && s.calm == nil {
+		s.calm = make(chan struct{})
+	}
+	calm := s.calm
+	if calm == nil {
+		s.mu.Unlock()
+		return true
+	}
+	s.x.l.c.SetReadDeadline(time.Unix(1, 0)) // the reader sets its own before it reads on
+	s.mu.Unlock()
+	<-calm
+	return true
+}
+
+// enter is called by the connection's reader before it writes to a destination; false: it may not. It leaves
+// then.
+func (s *clientSession) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return false
+	}
+	s.landing = true
+	return true
+}
+
+func (s *clientSession) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.landing = false; s.calm != nil {
+		close(s.calm)
+		s.calm = nil
+	}
+}
+
+// going says that the session has not been let go.
+func (s *clientSession) going() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended == nil
+}
