@@ -107,6 +107,14 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	return rep, err
 }
 
+// mendDevices says what to do where a rebuild would not work.
+func mendDevices(err error) string {
+	if skep.KindOf(err) == skep.Missing {
+		return "bring the device back; if it is gone for good, skep device remove gives it up"
+	}
+	return "skep scrub"
+}
+
 // openFault says what keeps a store from opening, and what to do.
 func openFault(err error) Fault {
 	f := Fault{What: "store", Problem: err.Error(), Do: "see what it names"}
@@ -335,13 +343,13 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	r := newStore(o)
 	defer func() { err = errors.Join(err, r.abandon()) }()
 	if err := r.findDrives(ctx); err != nil {
-		c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
+		c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
 		return nil
 	}
 	found, err := r.rebuildInto(ctx, dir, true, nil)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: "skep scrub"})
+			c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
 			return nil
 		}
 		return err

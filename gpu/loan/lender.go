@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -149,13 +150,17 @@ func listen(socket string) (*net.UnixListener, error) {
 	if socket == "" {
 		return nil, skep.Invalidf(opLend, "socket", "empty", "a path")
 	}
-	if c, err := dial(opLend, socket); err == nil {
+	switch c, err := dial(opLend, socket); {
+	case err == nil:
 		c.Close()
 		return nil, &skep.Error{Op: opLend, Kind: skep.Locked, Field: "socket", Value: socket}
-	}
-	// Nobody answers: what is there was left by a process that ended.
-	if st, err := os.Lstat(socket); err == nil && st.Mode()&os.ModeSocket != 0 {
-		_ = os.Remove(socket)
+	case errors.Is(err, syscall.ECONNREFUSED): // what is there was left by a process that ended
+		if st, err := os.Lstat(socket); err == nil && st.Mode()&os.ModeSocket != 0 {
+			_ = os.Remove(socket)
+		}
+	case errors.Is(err, os.ErrNotExist):
+	default: // EPROTOTYPE: a server of another kind listens there
+		return nil, &skep.Error{Op: opLend, Kind: skep.Locked, Field: "socket", Value: socket, Limit: "one that nobody uses", Err: err}
 	}
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err == nil {

@@ -142,6 +142,9 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 		return nil, err
 	}
 	defer s.mu.Unlock()
+	if _, err := s.spaceLocked(op, r.Namespace); err != nil { // deleted, while the blocks were copied
+		return nil, err
+	}
 	out := make([]skep.PutResult, len(fresh))
 	id := roomOf(r.Scope)
 	for i, b := range fresh {

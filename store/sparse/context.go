@@ -29,6 +29,7 @@ type sparseContext struct {
 
 	appending sync.Mutex // one Append at a time, over I/O; before mu
 	cleared   uint32     // no token from next to here is stored; guarded by appending
+	flushing  sync.Mutex // one Flush at a time, over I/O; before mu
 
 	mu      sync.Mutex
 	tokens  map[uint32]*token // appended, stored in blocks of their own
@@ -48,7 +49,7 @@ type layer struct {
 		arrangement *arrangement
 		profile     *coact.Profile
 		recall      *coact.Recall
-		fresh       int // steps observed since the last Flush
+		fresh       int // steps observed that no Flush has stored
 		heat        *coact.Heat
 		units       [][]uint32        // what Heat counts: pieces of clusters
 		unitOf      []int32           // of each entry
@@ -172,6 +173,8 @@ func (k *sparseContext) Close(ctx context.Context) error {
 
 // Flush implements skep.SparseContext.
 func (k *sparseContext) Flush(ctx context.Context) error {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
 	for _, y := range k.layers {
 		y.mu.Lock()
 		fresh := y.mu.fresh
@@ -180,7 +183,6 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 		if fresh > 0 {
 			profile, err = y.mu.profile.MarshalBinary()
 			recall = y.mu.recall.AppendBinary(nil)
-			y.mu.fresh = 0
 		}
 		y.mu.Unlock()
 		if err != nil {
@@ -195,6 +197,9 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 		if err := k.putMeta(ctx, k.key("recall", uint64(y.n)), recall); err != nil {
 			return err
 		}
+		y.mu.Lock()
+		y.mu.fresh -= fresh // what came meanwhile is the next one's, and so is all where a put failed
+		y.mu.Unlock()
 	}
 	return k.s.st.Flush(ctx)
 }

@@ -143,11 +143,8 @@ func New(o Options) (http.Handler, error) {
 		return nil, nil
 	}))
 	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
-		a.handle("GET", "/debug/pprof/"+path, a.guard(auth.Operator, "pprof", func(w http.ResponseWriter, r *http.Request, id auth.Identity) (any, error) {
-			ctx, end := context.WithCancel(context.WithoutCancel(r.Context())) // a profile takes as long as was asked for
-			defer end()
-			defer id.Until(end)()
-			h(w, r.WithContext(ctx))
+		a.handle("GET", "/debug/pprof/"+path, a.guardFor(longestProfile, auth.Operator, "pprof", func(w http.ResponseWriter, r *http.Request, _ auth.Identity) (any, error) {
+			h(w, r)
 			return nil, nil
 		}))
 	}
@@ -213,8 +210,19 @@ func (a *api) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// longestProfile is how long a profile or a trace may be taken: there is one of each in a process.
+const longestProfile = 10 * time.Minute
+
+// doing is what is done for who may have it done.
+type doing = func(http.ResponseWriter, *http.Request, auth.Identity) (any, error)
+
 // guard checks who asks and what they may before do runs, and writes its result.
-func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, *http.Request, auth.Identity) (any, error)) http.Handler {
+func (a *api) guard(need auth.Rights, name string, do doing) http.Handler {
+	return a.guardFor(a.o.Timeout, need, name, do)
+}
+
+// guardFor is guard of what may take so long.
+func (a *api) guardFor(most time.Duration, need auth.Rights, name string, do doing) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := a.o.Clock()
 		outcome, tenant := watch.OK, ""
@@ -250,7 +258,7 @@ func (a *api) guard(need auth.Rights, name string, do func(http.ResponseWriter, 
 			ctx, end := context.WithCancel(r.Context())
 			defer end()
 			defer id.Until(end)()
-			ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
+			ctx, cancel := context.WithTimeout(ctx, most)
 			defer cancel()
 			result, err = do(w, r.WithContext(ctx), id)
 		}

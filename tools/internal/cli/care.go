@@ -70,18 +70,18 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		return err
 	}
 	r, err := store.Verify(ctx, o, store.VerifyOptions{Deep: f.deep, Rate: f.rate})
-	if err != nil {
+	if err != nil && (ctx.Err() == nil || r.Blocks == 0) {
 		return err
 	}
-	if !r.Sound {
-		a.Code = command.Faults
+	verdict := "sound"
+	switch {
+	case len(r.Faults) > 0:
+		verdict, a.Code = "NOT SOUND", command.Faults
+	case !r.Sound:
+		verdict = "no fault until it was interrupted"
 	}
-	return a.Print(r, func(w io.Writer) {
+	return errors.Join(err, a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
-		verdict := "sound"
-		if !r.Sound {
-			verdict = "NOT SOUND"
-		}
 		fmt.Fprintf(w, "%s: %d blocks in %d groups on %d devices, %d namespaces, %s of payload read, %.1f s\n", verdict, r.Blocks, r.Groups, r.Devices, r.Namespaces, command.Size(r.BytesRead), r.Seconds)
 		if r.Devices > 0 && !r.Clean {
 			fmt.Fprintln(w, "not closed in order: the next open verifies what was written last")
@@ -95,7 +95,7 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 		if r.Sides+r.StaleSides > 0 {
 			fmt.Fprintf(w, "%d layers of clustered contexts have rows in the catalog; %d sets of rows are stale: they are made anew from their blocks, or deleted\n", r.Sides, r.StaleSides)
 		}
-	})
+	}))
 }
 
 func faultText(w io.Writer, list []store.Fault, more int64) {

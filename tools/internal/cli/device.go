@@ -86,10 +86,10 @@ is in use; nobody else may have a store open without.`,
 	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		r, err := a.compact(cmd.Context(), &f)
-		if err != nil {
+		if err != nil && (cmd.Context().Err() == nil || r.Groups == 0) {
 			return err
 		}
-		return a.Print(r, func(w io.Writer) {
+		return errors.Join(err, a.Print(r, func(w io.Writer) {
 			done := "moved"
 			if r.DryRun {
 				done = "would move"
@@ -104,7 +104,7 @@ is in use; nobody else may have a store open without.`,
 			if r.OutOfRoom {
 				fmt.Fprintln(w, "\nended early: no free group to write to; delete something, or give the store more room")
 			}
-		})
+		}))
 	}
 	return cmd
 }
@@ -115,7 +115,11 @@ func (a *app) compact(ctx context.Context, f *moveFlags) (r store.CompactResult,
 	if err != nil {
 		return r, err
 	}
-	if isServed(ctx, f.dir) {
+	served, err := f.served(ctx)
+	if err != nil {
+		return r, err
+	}
+	if served {
 		return store.AskCompact(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
 	}
 	err = a.withStore(ctx, f, o, func(s *store.Store) (err error) {
@@ -202,16 +206,17 @@ func (a *app) deviceAdd() *cobra.Command {
 	cmd.Flags().BoolVar(&wait, "rebalance", true, "spread what is stored over the new drive before returning; otherwise the store does so while it is in use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := deviceResult{Action: "add", Added: args[0], DryRun: f.dryRun}
-		if isServed(cmd.Context(), f.dir) && !f.dryRun {
+		served, err := f.served(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if served && !f.dryRun {
 			r.Served = true
 			_, err := f.ask(cmd.Context(), store.DeviceRequest{Action: "add", Path: args[0], Bytes: bytes})
 			if err == nil && wait {
 				r.Rebalanced, err = f.ask(cmd.Context(), store.DeviceRequest{Action: "rebalance"})
 			}
-			if err != nil {
-				return err
-			}
-			return a.printDevice(r)
+			return a.deviceEnds(cmd.Context(), r, err)
 		}
 		if err := a.withAdded(cmd.Context(), &f, args[0], bytes, &r, func(s *store.Store) (err error) {
 			if wait && !f.dryRun {
@@ -219,7 +224,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			}
 			return err
 		}); err != nil {
-			return err
+			return a.deviceEnds(cmd.Context(), r, err)
 		}
 		return a.printDevice(r)
 	}
@@ -293,7 +298,11 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		if action == "replace" {
 			r.Added = args[1]
 		}
-		if isServed(ctx, f.dir) {
+		served, err := f.served(ctx)
+		if err != nil {
+			return err
+		}
+		if served {
 			return a.takeServed(ctx, &f, &r, bytes)
 		}
 		if action == "replace" { // what is wrong with either name is told before anything is made
@@ -304,20 +313,14 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 			}
 			if !f.dryRun {
 				r.Kind, r.Bytes, r.Serial = "", 0, "" // of a dry run
-				if err := a.withAdded(ctx, &f, args[1], bytes, &r, take); err != nil {
-					return err
-				}
-				return a.printDevice(r)
+				return a.deviceEnds(ctx, r, a.withAdded(ctx, &f, args[1], bytes, &r, take))
 			}
 		}
 		o, err := f.options(a)
 		if err == nil {
 			err = a.withStore(ctx, &f, o, take)
 		}
-		if err != nil {
-			return err
-		}
-		return a.printDevice(r)
+		return a.deviceEnds(ctx, r, err)
 	}
 	return cmd
 }
@@ -325,6 +328,18 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 // isServed says whether the store in dir is open with its admin socket.
 func isServed(ctx context.Context, dir string) bool {
 	return dir != "" && store.AskAdmin(ctx, dir, "options", &map[string]any{}) == nil
+}
+
+// served is isServed, and refuses what only a store that is opened anew can be given.
+func (f *moveFlags) served(ctx context.Context) (bool, error) {
+	if !isServed(ctx, f.dir) {
+		return false, nil
+	}
+	if f.capacity > 0 {
+		err := skep.Invalidf("skep", "--capacity", command.Size(f.capacity), "unset: the store is in use")
+		return true, command.WithNext(err, "stop the server and give it here then, or start the server with it and --change-capacity")
+	}
+	return true, nil
 }
 
 // ask has the process that has the store open do something. Paths are ours, not its.
@@ -349,14 +364,25 @@ func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, byt
 			return err
 		}
 	}
+	if r.Action == "replace" && f.dryRun { // a catalog is read beside the process that has it open
+		if err := a.withAdded(ctx, f, r.Added, bytes, r, func(*store.Store) error { return nil }); err != nil {
+			return err
+		}
+	}
 	action := r.Action
 	if action == "replace" {
 		action = "remove"
 	}
-	if r.Moved, err = f.ask(ctx, store.DeviceRequest{Action: action, Device: r.Device, Force: f.force}); err != nil {
+	r.Moved, err = f.ask(ctx, store.DeviceRequest{Action: action, Device: r.Device, Force: f.force})
+	return a.deviceEnds(ctx, *r, err)
+}
+
+// deviceEnds prints what was done, of what was interrupted as far as it came.
+func (a *app) deviceEnds(ctx context.Context, r deviceResult, err error) error {
+	if err != nil && (ctx.Err() == nil || r.Moved.Task == "" && r.Rebalanced.Task == "") {
 		return err
 	}
-	return a.printDevice(*r)
+	return errors.Join(err, a.printDevice(r))
 }
 
 func (a *app) withStore(ctx context.Context, f *moveFlags, o store.Options, use func(s *store.Store) error) (err error) {

@@ -71,7 +71,7 @@ func (a *app) inspectDevices(ctx context.Context, v *inspect.View, _ []string) e
 		rows := [][]string{command.Row("device", "path", "state", "size", "segments", "in use", "backend", "problem")}
 		for _, d := range r.Devices {
 			state := d.State
-			if !d.Present {
+			if !d.Present && d.State != "removed" {
 				state = "MISSING"
 			}
 			rows = append(rows, command.Row(d.Index, d.Path, state, command.Size(d.SizeBytes), d.Segments, d.InUse, command.Backend(d.Backend, d.BackendReason, d.Simulated), d.Problem))

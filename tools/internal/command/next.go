@@ -18,7 +18,7 @@ var systemSteps = []struct {
 	next  string
 }{
 	{syscall.EFBIG, "raise the limit of a file's size (ulimit -f; LimitFSIZE= of a systemd unit), or give smaller devices: the file system may have a limit too"},
-	{syscall.ENOSPC, "free space on the file system, or give --capacity a cap that fits"},
+	{syscall.ENOSPC, "free space on the file system, or give a cap (--capacity) or a device's size (--size) that fits"},
 	{syscall.EDQUOT, "free space, or have the quota on the file system raised (quota shows it)"},
 	{syscall.EMFILE, "raise the limit of open files (ulimit -n; LimitNOFILE= of a systemd unit), or lower limits.connections"},
 	{syscall.ENFILE, "the whole system is out of open files: end programs, or raise fs.file-max"},

@@ -191,16 +191,42 @@ func (d *Device) probe(ctx context.Context, id [16]byte) {
 		d.Problem = err.Error()
 	case [16]byte(sb.Device) != id:
 		d.Problem = "it is another device: " + sb.Device.String()
+	case info.Size < sb.DeviceBytes:
+		d.Problem = fmt.Sprintf("it has %d bytes, and had %d: it was cut short", info.Size, sb.DeviceBytes)
 	}
 }
 
-// scan decodes every block row; visit is called from several goroutines, with a lock.
+// scan decodes the row of every block that is stored; visit is called from several goroutines, with a lock. Rows of what
+// was purged stay until their group is cleaned, and are passed over.
 func (v *View) scan(ctx context.Context, visit func(layout.Location, *segment.Record) error) error {
+	spaces, err := v.cat.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	live := map[uint32]bool{}
+	for _, n := range spaces {
+		live[n.Instance] = true
+	}
+	purges, err := v.cat.Purges(ctx)
+	if err != nil {
+		return err
+	}
+	type salt struct {
+		instance uint32
+		tag      segment.SaltTag
+	}
+	purged := map[salt]bool{}
+	for _, p := range purges {
+		purged[salt{p.Instance, p.Tag}] = true
+	}
 	var mu sync.Mutex
 	return v.cat.ScanBlocks(ctx, 4, func(_ int, l layout.Location, row []byte) error {
 		var r segment.Record
 		if err := segment.DecodeRecord(row, &r); err != nil {
 			return err
+		}
+		if !live[r.Instance] || purged[salt{r.Instance, r.SaltTag}] {
+			return nil
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -71,6 +71,9 @@ func (f *NodeFlags) Check() error {
 			return skep.Invalidf("cluster", v.flag, "empty", "given")
 		}
 	}
+	if f.Node.Addr == f.Node.Peer {
+		return skep.Invalidf("cluster", "--peer", f.Node.Peer, "another address than --addr, where clients are served")
+	}
 	if f.Node.Weight < 1 || f.Node.Weight > clustermap.MaxWeight {
 		return skep.Invalidf("cluster", "--weight", f.Node.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))
 	}

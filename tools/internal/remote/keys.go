@@ -240,9 +240,12 @@ func toldIn(path string) (out []told, err error) {
 	}
 }
 
+// mostSeen is the last second of the year 9999: JSON has no later time.
+const mostSeen = 253402300799
+
 // parseTold reads a document; false where it is none. Behind it, on its line, there may be something else.
 func parseTold(b []byte) (t told, ok bool) {
-	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&t); err != nil || t.Format != keysFormat || t.Space == "" {
+	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&t); err != nil || t.Format != keysFormat || t.Space == "" || t.Seen < 0 || t.Seen > mostSeen {
 		return t, false
 	}
 	t.values = map[string]string{}
@@ -288,13 +291,17 @@ func compareKeys(list []told) []KeysGroup {
 	return out
 }
 
-// latest leaves of those that told the same the one that told it last.
+// latest leaves of those that told the same the one that told it last. They are in the order of time.
 func latest(group []told) (out []told) {
-	for _, t := range group {
-		out = append(slices.DeleteFunc(out, func(o told) bool {
-			return o.tenant == t.tenant && o.Space == t.Space && maps.Equal(o.values, t.values)
-		}), t)
+	seen := map[string]bool{}
+	for _, t := range slices.Backward(group) {
+		same, _ := json.Marshal([]any{t.tenant, t.Space, t.values}) // a map's keys are sorted in it
+		if !seen[string(same)] {
+			seen[string(same)] = true
+			out = append(out, t)
+		}
 	}
+	slices.Reverse(out)
 	return out
 }
 

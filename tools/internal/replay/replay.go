@@ -20,6 +20,9 @@ type Source interface {
 	Next() (trace.Request, error)
 }
 
+// Tenant is who puts what a trace asks for.
+const Tenant = "replay"
+
 // Options of Run.
 type Options struct {
 	BlockBytes int64   // payload of every block
@@ -216,7 +219,7 @@ func (r *runner) namespace(tokens int) (skep.NamespaceID, error) {
 	ctx, cancel := r.call()
 	defer cancel()
 	info, err := r.st.OpenNamespace(ctx, skep.NamespaceSpec{
-		Tenant: "replay", Name: fmt.Sprintf("replay %d tokens %d bytes", tokens, r.opt.BlockBytes), Model: "payload-1",
+		Tenant: Tenant, Name: fmt.Sprintf("replay %d tokens %d bytes", tokens, r.opt.BlockBytes), Model: "payload-1",
 		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: tokens, Bytes: r.opt.BlockBytes}, Class: skep.Cache, Chained: true,
 	})
 	if err != nil {

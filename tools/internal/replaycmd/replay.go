@@ -193,6 +193,9 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 	if err != nil {
 		return refusedStore(err)
 	}
+	if err := onlyReplays(ctx, st, f.dir); err != nil {
+		return errors.Join(err, st.Close())
+	}
 	p := newProgress(a.Err, total)
 	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Clock: f.clock.set, Done: p.step})
 	res.Policy, res.Speed, res.Format = f.policy, f.speed, string(src.Format())
@@ -211,6 +214,22 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 		fmt.Fprintf(a.Err, "skep: replay: %d wrong bytes, %d broken promises\nnext: keep %s and report this; neither may ever happen\n", res.WrongBytes, res.BrokenPromises, f.dir)
 	case res.Interrupted:
 		a.Code = command.Interrupted
+	}
+	return nil
+}
+
+// onlyReplays refuses a store that has somebody's blocks: a replay would evict them.
+func onlyReplays(ctx context.Context, st *store.Store, dir string) error {
+	spaces, err := st.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range spaces {
+		if n.Tenant != replay.Tenant {
+			err := &skep.Error{Op: "replay", Kind: skep.Conflict, Field: "--dir", Value: dir,
+				Limit: "a new store, or one of an earlier replay", Err: fmt.Errorf("tenant %q has a namespace there", n.Tenant)}
+			return command.WithNext(err, "give another --dir: a replay evicts what is stored")
+		}
 	}
 	return nil
 }

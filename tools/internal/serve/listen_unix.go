@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -19,9 +20,12 @@ func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
 		if fi.Mode()&os.ModeSocket == 0 {
 			return fail(errors.New("is there and is no socket"))
 		}
-		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		switch c, err := net.DialTimeout("unix", path, time.Second); {
+		case err == nil:
 			c.Close()
 			return nil, &skep.Error{Op: "serve", Kind: skep.Locked, Field: "unix", Value: path, Err: errors.New("a server answers there")}
+		case !errors.Is(err, syscall.ECONNREFUSED): // EPROTOTYPE: a server of another kind listens there
+			return nil, &skep.Error{Op: "serve", Kind: skep.Locked, Field: "unix", Value: path, Err: err}
 		}
 		if err := os.Remove(path); err != nil {
 			return fail(err)
