@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
@@ -43,12 +44,12 @@ func (c *Client) Attach(ctx context.Context, mem []byte, fd int, offset int64) (
 		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "shared memory", Value: 0,
 			Limit: "some, over a Unix socket"}
 	}
-	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); len(mem) == 0 || len(mem)%pageSize != 0 ||
-		at%pageSize != 0 || offset < 0 || offset%pageSize != 0 {
+	if at := uintptr(unsafe.Pointer(unsafe.SliceData(mem))); len(mem) == 0 || len(mem)%frames.PageSize != 0 ||
+		at%frames.PageSize != 0 || offset < 0 || offset%frames.PageSize != 0 {
 		return nil, skep.Invalidf(op, "memory", fmt.Sprintf("%d bytes at %#x, offset %d", len(mem), at, offset),
-			fmt.Sprintf("multiples of %d", pageSize))
+			fmt.Sprintf("multiples of %d", frames.PageSize))
 	}
-	own, err := dupFile(fd)
+	own, err := link.DupFile(fd)
 	if err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "descriptor", Value: fd, Err: err}
 	}
@@ -74,7 +75,7 @@ func (c *Client) attachOwn(ctx context.Context, mem []byte, own int, offset int6
 	s := c.shared
 	a := &AttachedMemory{c: c, mem: mem, fd: own, offset: offset}
 	if err := s.enlistFile(a); err != nil {
-		closeReceived([]int{own})
+		link.CloseReceived([]int{own})
 		return nil, err
 	}
 	x, err := c.conn(ctx, 0) // one that is made now attaches it
@@ -159,7 +160,7 @@ func (s *sharedMemory) usedLocked(mem []byte) bool {
 }
 
 // at is where the memory begins among the places that are told to the server.
-func (a *AttachedMemory) at() int64 { return int64(a.number << fileShift) }
+func (a *AttachedMemory) at() int64 { return int64(a.number << frames.FileShift) }
 
 // enlistFile gives the memory a number.
 func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
@@ -168,8 +169,8 @@ func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
 	if s.closed {
 		return errClosed
 	}
-	if len(s.files) >= mostAttached {
-		return skep.Invalidf("attach memory", "files", len(s.files)+1, mostAttached)
+	if len(s.files) >= frames.MostAttached {
+		return skep.Invalidf("attach memory", "files", len(s.files)+1, frames.MostAttached)
 	}
 	for _, b := range s.files {
 		_, in := inside(b.mem, a.mem[:1])
@@ -178,7 +179,7 @@ func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
 		}
 	}
 	for used := true; used; { // one that was not in use of late: a call on its way may still name that
-		s.number = s.number%(nowhere>>fileShift-1) + 1
+		s.number = s.number%(nowhere>>frames.FileShift-1) + 1
 		used = slices.ContainsFunc(s.files, func(b *AttachedMemory) bool { return b.number == s.number })
 	}
 	a.number = s.number
@@ -194,7 +195,7 @@ func (s *sharedMemory) forgetFile(a *AttachedMemory) {
 	}
 	s.mu.Unlock()
 	if i >= 0 {
-		closeReceived([]int{a.fd})
+		link.CloseReceived([]int{a.fd})
 	}
 }
 
@@ -216,7 +217,7 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	select {
 	case s.offering <- struct{}{}:
 	case <-ctx.Done():
-		return ended(op, ctx)
+		return link.Ended(op, ctx)
 	}
 	defer func() { <-s.offering }()
 	s.mu.Lock()
@@ -272,7 +273,7 @@ func (x *clientConn) sendWith(ctx context.Context, t frames.Type, m frames.Messa
 	if err != nil {
 		return err
 	}
-	if err := x.l.sendFiles(ctx, b, fds); err != nil {
+	if err := x.l.SendFiles(ctx, b, fds); err != nil {
 		return err
 	}
 	x.rouse()
@@ -280,7 +281,7 @@ func (x *clientConn) sendWith(ctx context.Context, t frames.Type, m frames.Messa
 	case r := <-p.reply:
 		return r.err
 	case <-ctx.Done():
-		return ended(t.String(), ctx)
+		return link.Ended(t.String(), ctx)
 	}
 }
 

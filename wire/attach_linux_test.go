@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -104,7 +105,7 @@ func TestAFileInMemoryIsAttached(t *testing.T) {
 		require.NoError(t, collect(t, s)[0].Err)
 		require.NoError(t, s.Close(t.Context()))
 		require.Equal(t, at[:blockSize], at[2<<20:][:blockSize])
-		c.slots[0].conn.l.c.Close() // cut
+		c.slots[0].conn.l.Conn.Close() // cut
 		<-c.slots[0].conn.stopped
 	}
 	require.Equal(t, sent, r.Stats().SentBytes)
@@ -253,7 +254,7 @@ func TestPlacesOutsideAttachedFiles(t *testing.T) {
 	ch := chainOf(t, c, "t", 1)
 	x := c.slots[0].conn
 	at := uint64(a.at())
-	for _, off := range []uint64{at + 1<<20, at + 1<<20 - 1, at + 1<<fileShift - 1, at + 1<<fileShift, nowhere,
+	for _, off := range []uint64{at + 1<<20, at + 1<<20 - 1, at + 1<<frames.FileShift - 1, at + 1<<frames.FileShift, nowhere,
 		1<<64 - 1} {
 		req := &frames.RestoreRequest{Window: 1 << 20, Ring: true,
 			Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys,
@@ -314,7 +315,7 @@ func TestDetachWaitsForSessions(t *testing.T) {
 	require.True(t, c.Shares(mem))
 
 	unheard := *a // as if the answer of the Detach below were lost
-	unheard.fd, err = dupFile(int(file.Fd()))
+	unheard.fd, err = link.DupFile(int(file.Fd()))
 	require.NoError(t, err)
 	go func() { ended <- a.Detach(t.Context()) }()
 	require.Eventually(t, waits, time.Minute, time.Millisecond)
@@ -426,7 +427,7 @@ func (l *lending) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	over := ctx.Err() != nil || l.ctx.Err() != nil
-	if padded := (n + pageSize - 1) &^ (pageSize - 1); n > 0 && !over && padded <= int64(len(l.left)) {
+	if padded := (n + frames.PageSize - 1) &^ (frames.PageSize - 1); n > 0 && !over && padded <= int64(len(l.left)) {
 		m := lentFile{l.left[:n:n]}
 		l.left = l.left[padded:]
 		return m, nil
@@ -482,15 +483,15 @@ func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
 	t.Parallel()
 	_, c := attaching(t, ServerOptions{})
 	l := c.slots[0].conn.l
-	require.NoError(t, l.c.SetWriteDeadline(time.Unix(1, 0))) // as such a frame leaves it
+	require.NoError(t, l.Conn.SetWriteDeadline(time.Unix(1, 0))) // as such a frame leaves it
 	_, mem := inMemory(t, 1<<20)
 	a, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
 	require.NoError(t, a.Detach(t.Context()))
 
-	<-l.write // by a frame that its server does not take
+	<-l.Write // by a frame that its server does not take
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, frames.TypeAttachMemory, &frames.Number{N: 1}), skep.Deadline)
-	l.write <- struct{}{}
+	l.Write <- struct{}{}
 }

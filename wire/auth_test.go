@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 const (
@@ -74,12 +75,13 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
 			auth.Write},
 		frames.TypePut: {&frames.PutRequest{Scope: sc, Parent: &ch.Keys[len(ch.Keys)-1], Depth: len(ch.Keys),
 			Blocks: []frames.PutBlock{{Key: key, Parts: []frames.PutPart{{Name: "kv", Size: blockSize,
-				Sum:   frames.SumXXH3,
-				Check: sumOver(frames.SumXXH3, make([]byte, blockSize))}}}}}, string(make([]byte, blockSize)), auth.Write},
+				Sum: frames.SumXXH3,
+				Check: link.SumOver(frames.SumXXH3, make([]byte,
+					blockSize))}}}}}, string(make([]byte, blockSize)), auth.Write},
 		frames.TypeBegin: {&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: sc, Key: key,
 			Parent: &ch.Keys[0], Depth: 1, Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "", auth.Write},
 		frames.TypeWrite: {&frames.WriteRequest{Writer: 1, Part: "kv", Sum: frames.SumXXH3,
-			Check: sumOver(frames.SumXXH3, []byte("x"))}, "x", auth.Write},
+			Check: link.SumOver(frames.SumXXH3, []byte("x"))}, "x", auth.Write},
 		frames.TypeCommit: {&frames.CommitRequest{Writer: 1}, "", auth.Write},
 		frames.TypeAbort:  {&frames.Number{N: 1}, "", auth.Write},
 		frames.TypeFlush:  {nil, "", auth.Write},

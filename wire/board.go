@@ -95,31 +95,3 @@ func (r *ringSession) keep(mem []byte) {
 	for w.next = r.words.Load(); !r.words.CompareAndSwap(w.next, w); w.next = r.words.Load() {
 	}
 }
-
-// boardWord carries out a Board call. The session holds the memory until the Store's session is closed, which
-// touches no word afterwards.
-func boardWord(ctx context.Context, r *request) (frames.Message, error) {
-	const op = opShareWord
-	var m frames.BoardRequest
-	s, err := r.about(op, &m, &m.Session)
-	if err != nil {
-		return nil, err
-	}
-	g, err := r.x.holdRegion()
-	if err != nil {
-		return nil, err
-	}
-	defer g.release()
-	if s.ring == nil || s.ring != g.ring {
-		return nil, skep.Invalidf(op, "session", m.Session, "one that is answered through the ring of the attached memory")
-	}
-	mem, err := g.slice(m.Offset, 8)
-	if err != nil {
-		return nil, err
-	}
-	word, err := skep.ClaimWordAt(mem)
-	if err != nil {
-		return nil, err
-	}
-	return nil, s.ses.ShareClaimWord(ctx, m.Chain, word)
-}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -17,6 +18,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/breaker"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // Options of Dial. Only Addr is needed.
@@ -142,13 +144,13 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 
 // NewClient is Dial without the connection: the first call makes it. For servers that may not be there.
 func NewClient(o Options) (*Client, error) {
-	def(&o.Conns, 4)
-	def(&o.Timeout, 2*time.Second)
-	def(&o.Patience, time.Minute)
-	def(&o.Silence, 5*time.Second)
-	def(&o.Retries, 3)
-	def(&o.Window, 16<<20)
-	def(&o.Memory, 1<<30)
+	o.Conns = cmp.Or(o.Conns, 4)
+	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
+	o.Patience = cmp.Or(o.Patience, time.Minute)
+	o.Silence = cmp.Or(o.Silence, 5*time.Second)
+	o.Retries = cmp.Or(o.Retries, 3)
+	o.Window = cmp.Or(o.Window, 16<<20)
+	o.Memory = cmp.Or(o.Memory, 1<<30)
 	const op = "dial"
 	switch {
 	case o.Addr == "" && o.Dialer == nil:
@@ -157,8 +159,8 @@ func NewClient(o Options) (*Client, error) {
 		return nil, skep.Invalidf(op, "conns", o.Conns, "1 to 1024")
 	case o.Timeout < 0 || o.Patience < 0 || o.Silence < 0:
 		return nil, skep.Invalidf(op, "timeout, patience and silence", o.Timeout, "0 or more")
-	case o.Window < leastWindow:
-		return nil, skep.Invalidf(op, "window", o.Window, leastWindow)
+	case o.Window < frames.LeastWindow:
+		return nil, skep.Invalidf(op, "window", o.Window, frames.LeastWindow)
 	case o.Credentials != nil && (o.TLS != nil || o.Token != "" || o.SharedMemory > 0):
 		return nil, skep.Invalidf(op, "credentials", "set", "unset, with TLS, a token or shared memory")
 	case o.SharedMemory < 0 || o.SharedMemory > 0 && !strings.HasPrefix(o.Addr, "unix:"):
@@ -243,7 +245,7 @@ var errClosed = &skep.Error{Op: "client", Kind: skep.Closed}
 func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	s := &c.slots[i]
 	if !s.take(ctx.Done()) {
-		return nil, ended("dial", ctx)
+		return nil, link.Ended("dial", ctx)
 	}
 	defer s.give()
 	if c.ctx.Err() != nil {
@@ -359,7 +361,7 @@ type spec struct {
 // do carries a call out on some connection.
 func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.Buffers, out frames.Message) error {
 	if ctx.Err() != nil {
-		return ended(s.op, ctx)
+		return link.Ended(s.op, ctx)
 	}
 	if c.ctx.Err() != nil {
 		return errClosed
@@ -376,7 +378,7 @@ func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.B
 		switch {
 		case err != nil:
 		case s.held != nil && !c.shared.attachedTo(x): // it is to a server that has not taken the memory
-			err = overloaded("shared memory", time.Millisecond)
+			err = link.Overloaded("shared memory", time.Millisecond)
 		default:
 			sent, err = x.carry(within, s, m, payload, out)
 		}
@@ -418,7 +420,7 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	case s.held != nil && skep.KindOf(err) == skep.NotReleased:
 		return err
 	case ctx.Err() != nil:
-		return ended(s.op, ctx)
+		return link.Ended(s.op, ctx)
 	case c.ctx.Err() != nil:
 		return errClosed
 	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
@@ -467,3 +469,19 @@ func (c *Client) Admin(ctx context.Context, name string, in json.RawMessage) (js
 		&frames.AdminRequest{Name: name, JSON: in}, nil, &m)
 	return m.Bytes, err
 }
+
+// budget is bytes that may be held.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+func (b *budget) take(n int64) bool {
+	if b.used.Add(n) > b.limit {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) give(n int64) { b.used.Add(-n) }

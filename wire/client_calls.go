@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // met notes which server answered: another run of it has other namespaces, perhaps.
@@ -284,7 +285,7 @@ func (c *Client) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	const op = "alloc"
 	switch {
 	case ctx.Err() != nil:
-		return nil, ended(op, ctx)
+		return nil, link.Ended(op, ctx)
 	case c.ctx.Err() != nil:
 		return nil, errClosed
 	case n < 1:
@@ -303,8 +304,8 @@ func (c *Client) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 
 // aligned is n bytes that begin at a page.
 func aligned(n int64) []byte {
-	b := make([]byte, n+pageSize-1)
-	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageSize - 1))
+	b := make([]byte, n+frames.PageSize-1)
+	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (frames.PageSize - 1))
 	return b[skip : skip+n : skip+n]
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/reuse"
 )
@@ -23,7 +24,7 @@ import (
 type clientConn struct {
 	c    *Client
 	slot int
-	l    *link
+	l    *link.Link
 	hi   frames.Welcome
 
 	shown *Credentials
@@ -68,7 +69,7 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 	if err != nil {
 		return nil, err
 	}
-	x := &clientConn{c: c, slot: slot, shown: shows, l: newLink(raw, c.opt.Patience, slowest),
+	x := &clientConn{c: c, slot: slot, shown: shows, l: link.New(raw, c.opt.Patience, frames.SlowestRate),
 		dead: make(chan struct{}), stopped: make(chan struct{}), pending: map[uint64]*pendingCall{},
 		sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
 	// Numbers of two connections differ, so that what one left in the ring is not taken
@@ -127,10 +128,10 @@ func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, err
 // greet says hello and takes the answer.
 func (x *clientConn) greet(ctx context.Context) error {
 	if t, ok := ctx.Deadline(); ok {
-		x.l.c.SetDeadline(t)
-		defer x.l.c.SetDeadline(time.Time{})
+		x.l.Conn.SetDeadline(t)
+		defer x.l.Conn.SetDeadline(time.Time{})
 	}
-	stop := context.AfterFunc(ctx, func() { x.l.c.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { x.l.Conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	m := &frames.Hello{Min: frames.Version, Max: frames.Version, Features: frames.Features, Client: x.c.id,
 		Name: x.c.opt.Name, Token: x.shown.Token}
@@ -141,10 +142,10 @@ func (x *clientConn) greet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := x.l.c.Write(b); err != nil {
+	if _, err := x.l.Conn.Write(b); err != nil {
 		return err
 	}
-	h, err := x.l.headerWithin(ctx)
+	h, err := x.l.HeaderWithin(ctx)
 	var silent net.Error
 	if errors.As(err, &silent) && silent.Timeout() && !errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("no answer to the hello (is this the port of the binary protocol?): %w", err)
@@ -156,7 +157,7 @@ func (x *clientConn) greet(ctx context.Context) error {
 		return frames.Broken("welcome length", h.Body, frames.MaxHello*4)
 	}
 	body := make([]byte, h.Body)
-	if err := x.l.bodyWithin(ctx, &h, body); err != nil {
+	if err := x.l.BodyWithin(ctx, &h, body); err != nil {
 		return err
 	}
 	switch h.Type {
@@ -170,13 +171,13 @@ func (x *clientConn) greet(ctx context.Context) error {
 		if err := frames.Decode(h.Type, body, &x.hi); err != nil {
 			return err
 		}
-		if x.hi.MaxBody < frames.MaxHello || x.hi.MaxPayload < pageSize {
+		if x.hi.MaxBody < frames.MaxHello || x.hi.MaxPayload < frames.PageSize {
 			return frames.Broken("limits of the welcome", fmt.Sprint(x.hi.MaxBody, " ", x.hi.MaxPayload),
-				fmt.Sprintf("at least %d and %d", frames.MaxHello, pageSize))
+				fmt.Sprintf("at least %d and %d", frames.MaxHello, frames.PageSize))
 		}
 		return nil
 	case frames.TypeGoodbye: // it was accepted just before the server began to stop
-		return errDraining
+		return frames.ErrDraining
 	}
 	return frames.Broken("answer to the hello", h.Type, "a welcome")
 }
@@ -210,7 +211,7 @@ func (x *clientConn) retire() {
 			quiet = x.quietLocked()
 			x.mu.Unlock()
 			if before && quiet {
-				x.end(gone("connection", errors.New("other credentials are shown now")))
+				x.end(link.Gone("connection", errors.New("other credentials are shown now")))
 				return
 			}
 		}
@@ -229,7 +230,7 @@ func (x *clientConn) end(err error) {
 	x.pending = map[uint64]*pendingCall{}
 	close(x.dead)
 	x.mu.Unlock()
-	x.l.c.Close()
+	x.l.Conn.Close()
 	for _, p := range pending {
 		p.reply <- reply{err: err, lost: true}
 	}
@@ -240,7 +241,7 @@ func (x *clientConn) goodbye() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaving)
 	defer cancel()
 	if b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{}); err == nil {
-		_ = x.l.send(ctx, b, nil)
+		_ = x.l.Send(ctx, b, nil)
 		x.rouse() // the server closes
 	}
 }
@@ -259,7 +260,7 @@ func (x *clientConn) checkLife(silence time.Duration) {
 			x.heard.Store(nanos())
 		}
 	case quiet > silence:
-		x.end(gone("connection", errors.New("the server says nothing")))
+		x.end(link.Gone("connection", errors.New("the server says nothing")))
 	case quiet > silence/4:
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)
@@ -291,9 +292,9 @@ func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payloa
 	}
 	if err := x.post(ctx, frames.Header{Type: t, Call: id, Deadline: deadlineOf(ctx)}, m, payload); err != nil {
 		x.delist(id)
-		var u *unsent
+		var u *link.Unsent
 		if errors.As(err, &u) {
-			return false, u.error
+			return false, u.Err
 		}
 		if skep.KindOf(err) == skep.Unavailable {
 			x.end(err)
@@ -310,7 +311,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payloa
 		if s.held == nil {
 			x.delist(id)
 			go x.cancelCall(id)
-			return true, ended(t.String(), ctx)
+			return true, link.Ended(t.String(), ctx)
 		}
 		go x.cancelCall(id)
 		late := time.NewTimer(x.c.opt.Patience)
@@ -374,7 +375,7 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	if len(b)-frames.HeaderSize > int(x.hi.MaxBody) {
 		return skep.Invalidf(h.Type.String(), "request length in bytes", len(b)-frames.HeaderSize, x.hi.MaxBody)
 	}
-	err = x.l.send(ctx, b, payload)
+	err = x.l.Send(ctx, b, payload)
 	if !readsOnly(h.Type) {
 		x.rouse()
 	}
@@ -430,14 +431,14 @@ func (x *clientConn) broke(err error) error {
 	case x.c.ctx.Err() != nil:
 		return errClosed
 	case skep.KindOf(err) == skep.Other:
-		return gone("connection", err)
+		return link.Gone("connection", err)
 	}
 	return &skep.Error{Op: "connection", Kind: skep.Unavailable, Err: err}
 }
 
 // frame reads a frame and hands it to whom it belongs. REQUIRES: the turn (see readers).
 func (x *clientConn) frame() error {
-	h, err := x.l.header(0)
+	h, err := x.l.Header(0)
 	if err != nil {
 		return err
 	}
@@ -446,7 +447,7 @@ func (x *clientConn) frame() error {
 		return frames.Broken("body length", h.Body, maxReply)
 	}
 	body := make([]byte, h.Body)
-	if err := x.l.body(&h, body); err != nil {
+	if err := x.l.Body(&h, body); err != nil {
 		return err
 	}
 	x.mu.Lock()
@@ -460,7 +461,7 @@ func (x *clientConn) frame() error {
 	switch {
 	case h.Type == frames.TypeChunks:
 		if ses == nil { // it was closed meanwhile
-			return x.l.discard(uint64(h.Payload))
+			return x.l.Discard(uint64(h.Payload))
 		}
 		return ses.take(x.l, &h, body)
 	case h.Payload != 0:

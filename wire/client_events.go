@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // clientStream is a stream of events from a server.
@@ -33,7 +34,7 @@ const streamCredit = 4096
 func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
 	if ctx.Err() != nil {
-		return nil, ended(op, ctx)
+		return nil, link.Ended(op, ctx)
 	}
 	if c.ctx.Err() != nil {
 		return nil, errClosed
@@ -67,7 +68,7 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 		case r := <-p.reply:
 			err = r.err
 		case <-within.Done():
-			err = ended(op, within)
+			err = link.Ended(op, within)
 			go func() { // it may have begun
 				ctx, cancel := context.WithTimeout(c.ctx, c.opt.Timeout)
 				defer cancel()
@@ -78,9 +79,9 @@ func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (s
 	if err != nil {
 		st.forget()
 		x.delist(id)
-		var u *unsent
+		var u *link.Unsent
 		if errors.As(err, &u) {
-			err = u.error
+			err = u.Err
 		}
 		return nil, c.verdict(ctx, within, spec{op: op}, err)
 	}
@@ -110,7 +111,7 @@ func (st *clientStream) take(body []byte) error {
 	over := len(st.ready)+len(m.List) > streamCredit
 	if !over && !st.closed {
 		st.ready = append(st.ready, m.List...)
-		if len(m.List) == 0 && st.told != nil && !isClosed(st.told) {
+		if len(m.List) == 0 && st.told != nil && !link.IsClosed(st.told) {
 			st.snap = len(st.ready)
 			st.handedLocked(0)
 		}
@@ -185,7 +186,7 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 		select {
 		case <-st.more:
 		case <-ctx.Done():
-			return 0, ended("events", ctx)
+			return 0, link.Ended("events", ctx)
 		case <-st.c.ctx.Done():
 		}
 	}

@@ -8,13 +8,14 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // What follows runs on the connection's reader: chunks land.
 
 // take is called by the connection's reader with a frame of chunks. An error ends the
 // connection.
-func (s *clientSession) take(l *link, h *frames.Header, body []byte) error {
+func (s *clientSession) take(l *link.Link, h *frames.Header, body []byte) error {
 	var m frames.Chunks
 	if err := frames.Decode(h.Type, body, &m); err != nil {
 		return err
@@ -52,7 +53,7 @@ func (s *clientSession) finish(why error) {
 		return
 	}
 	if errors.Is(why, io.EOF) {
-		why = errKind(opRestore, skep.Unavailable)
+		why = link.ErrorOf(opRestore, skep.Unavailable)
 	}
 	for c, t := range s.chains {
 		s.goesLocked(c, skep.TailFirst) // when nothing has said otherwise
@@ -69,7 +70,7 @@ func (s *clientSession) lost(why error) {
 }
 
 // piece takes one piece of a frame, and its bytes off the connection.
-func (s *clientSession) piece(l *link, p *frames.Piece) error {
+func (s *clientSession) piece(l *link.Link, p *frames.Piece) error {
 	if int(p.Chain) >= len(s.chains) {
 		return frames.Broken("chain of a chunk", p.Chain, len(s.chains))
 	}
@@ -169,10 +170,10 @@ func m(t *layout.ChainPlan) any {
 }
 
 // bytes reads a piece's bytes to where they belong and compares them with its checksums.
-func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *frames.Piece) error {
+func (s *clientSession) bytes(l *link.Link, t *layout.ChainPlan, p *frames.Piece) error {
 	a := &s.now
 	if a.drop {
-		return l.discard(p.Len)
+		return l.Discard(p.Len)
 	}
 	s.slots = s.slots[:0]
 	if a.data != nil {
@@ -183,17 +184,17 @@ func (s *clientSession) bytes(l *link, t *layout.ChainPlan, p *frames.Piece) err
 	}
 	if !s.enter() {
 		a.drop = true
-		return l.discard(p.Len)
+		return l.Discard(p.Len)
 	}
-	v, left := verifier{sums: p.Sums, s: &l.check}, p.Len
+	v, left := verifier{sums: p.Sums, s: &l.Check}, p.Len
 	for _, slot := range s.slots {
 		for len(slot) > 0 {
-			n := min(len(slot), readStep)
-			k, err := l.readWhile(slot[:n], s.going)
+			n := min(len(slot), link.ReadStep)
+			k, err := l.ReadWhile(slot[:n], s.going)
 			if left -= uint64(k); err != nil && !s.going() {
 				a.drop = true
 				s.leave()
-				return l.discard(left)
+				return l.Discard(left)
 			}
 			if err != nil {
 				s.leave()
@@ -225,7 +226,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 		out = skep.Chunk{Err: a.failed}
 		buffers.put(a.data)
 	case a.drop:
-		out = skep.Chunk{Err: errStopped}
+		out = skep.Chunk{Err: frames.ErrStopped}
 		buffers.put(a.data)
 	case m(t) == nil:
 		out.Data = [][]byte{a.data}

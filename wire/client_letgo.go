@@ -1,6 +1,10 @@
 package wire
 
-import "time"
+import (
+	"time"
+
+	"github.com/skepkv/skep/wire/frames"
+)
 
 // LetGo gives a session up without a wait for the server, and says whether nothing is written to its destinations from
 // here on: false where drives of the server write there. What has not landed is delivered as misses, and what comes yet
@@ -12,7 +16,7 @@ func (s *clientSession) LetGo() bool {
 	s.mu.Lock()
 	s.late = true
 	s.mu.Unlock()
-	s.finish(errStopped)
+	s.finish(frames.ErrStopped)
 	s.signal()
 	s.mu.Lock()
 	if s.landing && s.calm == nil {
@@ -23,7 +27,7 @@ func (s *clientSession) LetGo() bool {
 		s.mu.Unlock()
 		return true
 	}
-	s.x.l.c.SetReadDeadline(time.Unix(1, 0)) // the reader sets its own before it reads on
+	s.x.l.Conn.SetReadDeadline(time.Unix(1, 0)) // the reader sets its own before it reads on
 	s.mu.Unlock()
 	<-calm
 	return true

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // Put implements skep.Putter. A request larger than a frame is sent in several, each of
@@ -39,7 +40,7 @@ func bytesOf(blocks []skep.Block) (out [][]byte) {
 func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if ctx.Err() != nil {
-		return nil, ended(op, ctx)
+		return nil, link.Ended(op, ctx)
 	}
 	if len(r.Blocks) > skep.MaxPutBlocks {
 		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
@@ -266,7 +267,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 				continue
 			}
 			out.Parts[j] = frames.PutPart{Name: p.Name, Size: uint64(len(p.Bytes)), Sum: c.sumKind(),
-				Check: sumOver(c.sumKind(), p.Bytes)}
+				Check: link.SumOver(c.sumKind(), p.Bytes)}
 			if len(p.Bytes) > 0 {
 				payload = append(payload, p.Bytes)
 			}
@@ -323,7 +324,7 @@ type blockWriter struct {
 func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
 	if ctx.Err() != nil {
-		return nil, ended(op, ctx)
+		return nil, link.Ended(op, ctx)
 	}
 	if c.ctx.Err() != nil {
 		return nil, errClosed
@@ -348,7 +349,7 @@ func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 func (w *blockWriter) do(ctx context.Context, t frames.Type, m frames.Message, payload net.Buffers,
 	out frames.Message) error {
 	if ctx.Err() != nil {
-		return ended(t.String(), ctx)
+		return link.Ended(t.String(), ctx)
 	}
 	if w.c.ctx.Err() != nil {
 		return errClosed
@@ -367,7 +368,7 @@ func (w *blockWriter) Write(ctx context.Context, part string, offset int64, p []
 	for first := true; first || len(p) > 0; first = false {
 		n := min(len(p), int(w.x.hi.MaxPayload))
 		m := &frames.WriteRequest{Writer: w.id, Part: part, Offset: offset, Sum: w.c.sumKind(),
-			Check: sumOver(w.c.sumKind(), p[:n])}
+			Check: link.SumOver(w.c.sumKind(), p[:n])}
 		if err := w.do(ctx, frames.TypeWrite, m, net.Buffers{p[:n]}, nil); err != nil {
 			return err
 		}

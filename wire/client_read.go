@@ -104,10 +104,10 @@ func (x *clientConn) readOwn(ctx context.Context, p *pendingCall) {
 	default:
 		return // whoever reads sees p before it rests
 	}
-	x.l.setRead(0)
+	x.l.SetRead(0)
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		x.l.c.SetReadDeadline(time.Unix(1, 0))
+		x.l.Conn.SetReadDeadline(time.Unix(1, 0))
 		close(cut)
 	})
 	for len(p.reply) == 0 && x.readShort() {
@@ -129,7 +129,7 @@ func (x *clientConn) readOwn(ctx context.Context, p *pendingCall) {
 
 // readShort reads once, or carries out a frame that was read. False: the reader is to see to what comes.
 func (x *clientConn) readShort() bool {
-	whole, short := x.l.holdsFrame()
+	whole, short := x.l.HoldsFrame()
 	switch {
 	case whole:
 		if err := x.frame(); err != nil {
@@ -140,5 +140,5 @@ func (x *clientConn) readShort() bool {
 	case !short:
 		return false
 	}
-	return x.l.fill() == nil // an error comes again
+	return x.l.Fill() == nil // an error comes again
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // scripted is a server of one connection that answers each frame as the test says.
@@ -28,7 +29,7 @@ func scripted(t *testing.T, answers func(c *rawConn, h frames.Header, body []byt
 			}
 			wait.Go(func() {
 				defer raw.Close()
-				c := &rawConn{raw, newLink(raw, time.Minute, slowest)}
+				c := &rawConn{raw, link.New(raw, time.Minute, frames.SlowestRate)}
 				for {
 					h, body, err := c.next()
 					if err != nil {
@@ -149,7 +150,7 @@ func TestACallerThatGivesUpLeavesTheFrameWhole(t *testing.T) {
 // An answer that is longer than the buffer is the reader's, and so are chunks that come meanwhile.
 func TestALongAnswerIsTheReaders(t *testing.T) {
 	t.Parallel()
-	const blocks = 2 * readBuffer
+	const blocks = 2 * link.ReadBuffer
 	long := false
 	o := scripted(t, func(c *rawConn, h frames.Header, _ []byte) {
 		if h.Type != frames.TypeLookup {
@@ -161,7 +162,8 @@ func TestALongAnswerIsTheReaders(t *testing.T) {
 			return
 		}
 		// Of a session that has ended: read and dropped.
-		c.send(t, frames.Header{Type: frames.TypeChunks, Call: 1}, &frames.Chunks{}, string(make([]byte, 3*readBuffer)))
+		c.send(t, frames.Header{Type: frames.TypeChunks, Call: 1}, &frames.Chunks{},
+			string(make([]byte, 3*link.ReadBuffer)))
 		c.send(t, frames.Header{Type: frames.TypeLookup | frames.Answer, Call: h.Call},
 			&frames.LookupResult{Blocks: blocks, Tiers: make([]byte, blocks)}, "")
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 const opRestore = "restore"
@@ -66,7 +67,7 @@ type arriving struct {
 // Restore implements skep.Restorer.
 func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	if ctx.Err() != nil {
-		return nil, ended(opRestore, ctx)
+		return nil, link.Ended(opRestore, ctx)
 	}
 	if c.ctx.Err() != nil {
 		return nil, errClosed
@@ -244,9 +245,9 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	}
 	if err := x.post(ctx, frames.Header{Type: typ, Call: id, Deadline: deadlineOf(ctx)}, body, nil); err != nil {
 		forget()
-		var u *unsent
+		var u *link.Unsent
 		if errors.As(err, &u) {
-			return false, u.error
+			return false, u.Err
 		}
 		if skep.KindOf(err) == skep.Unavailable {
 			x.end(err)
@@ -258,7 +259,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	case r = <-p.reply:
 	case <-ctx.Done():
 		if s.tooLate(p) {
-			return true, ended(opRestore, ctx)
+			return true, link.Ended(opRestore, ctx)
 		}
 		r = <-p.reply // it came this moment
 	}
@@ -370,7 +371,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 		select {
 		case <-s.landed:
 		case <-ctx.Done():
-			return 0, ended(opRestore, ctx)
+			return 0, link.Ended(opRestore, ctx)
 		case <-s.c.ctx.Done():
 		}
 	}
@@ -400,9 +401,9 @@ func (s *clientSession) ask(ctx context.Context, t frames.Type, m frames.Message
 	case closed || s.c.ctx.Err() != nil:
 		return errSessionClosed
 	case ctx.Err() != nil: // nothing is claimed by who does not hear of it
-		return ended(t.String(), ctx)
+		return link.Ended(t.String(), ctx)
 	case s.x == nil:
-		return errKind(t.String(), skep.Unavailable)
+		return link.ErrorOf(t.String(), skep.Unavailable)
 	}
 	within, cancel := context.WithTimeout(ctx, s.c.opt.Timeout)
 	defer cancel()

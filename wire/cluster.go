@@ -6,43 +6,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
-
-// clusterState is the map that a server tells clients of, and its epoch.
-type clusterState struct {
-	text  []byte
-	epoch uint32
-}
-
-// SetCluster gives the server of a node another map: requests by an older one are answered so from here on. A server
-// that was made without a map stays without.
-//
-// Errors: Invalid (the epoch is not above the one there is).
-func (s *Server) SetCluster(text []byte, epoch uint32) error {
-	for {
-		was := s.cluster.Load()
-		switch {
-		case was == nil:
-			return skep.Invalidf("set cluster", "map", "set", "none: the server was made without one")
-		case epoch <= was.epoch:
-			return skep.Invalidf("set cluster", "epoch", epoch, was.epoch+1)
-		}
-		if s.cluster.CompareAndSwap(was, &clusterState{text, epoch}) {
-			return nil
-		}
-	}
-}
-
-// compare answers a request by another map.
-func (c *clusterState) compare(op string, epoch uint32) error {
-	switch {
-	case epoch < c.epoch:
-		return &skep.Error{Op: op, Kind: skep.StaleMap, Field: "epoch", Value: epoch, Limit: c.epoch}
-	case epoch > c.epoch:
-		return &skep.Error{Op: op, Kind: skep.Behind, Field: "epoch", Value: epoch, Limit: c.epoch}
-	}
-	return nil
-}
 
 type epochKey struct{}
 
@@ -57,7 +22,8 @@ func WithEpoch(ctx context.Context, epoch uint32) context.Context {
 func mark(ctx context.Context, h *frames.Header) error {
 	e, told := ctx.Value(epochKey{}).(uint32)
 	if told && e == 0 {
-		return &unsent{&skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none", Limit: "the cluster's"}}
+		return &link.Unsent{Err: &skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none",
+			Limit: "the cluster's"}}
 	}
 	h.Epoch = e
 	return nil
@@ -92,7 +58,8 @@ func (c *Client) ServerID(ctx context.Context) (ServerID, error) {
 // meant refuses what is for another run of the server.
 func (x *clientConn) meant(ctx context.Context, t frames.Type) error {
 	if id, told := ctx.Value(serverKey{}).(ServerID); told && id != x.hi.Server {
-		return &unsent{&skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server", Err: ErrRestarted}}
+		return &link.Unsent{Err: &skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server",
+			Err: ErrRestarted}}
 	}
 	return nil
 }

@@ -44,13 +44,13 @@ func TestDocumentedProtocol(t *testing.T) {
 	var l Limits
 	l.ensureDefaults()
 	for what, n := range map[string]string{
-		fmt.Sprintf("(%d MiB, %d MiB unless set)", l.Body>>20, l.Payload>>20):             "frames",
-		fmt.Sprintf("Welcome's (%d)", l.Calls):                                            "calls",
-		fmt.Sprintf("| %d MiB unless set |", l.Memory>>20):                                "memory",
-		fmt.Sprintf("Welcome's (%d MiB), at least %d MiB", l.Window>>20, leastWindow>>20): "window",
-		fmt.Sprintf("%d KiB, 5 s", frames.MaxHello>>10):                                   "hello",
-		fmt.Sprintf("| %d KiB | the same |", shortBody>>10):                               "short bodies",
-		fmt.Sprintf("what %d KiB/s need", l.Rate>>10):                                     "rate",
+		fmt.Sprintf("(%d MiB, %d MiB unless set)", l.Body>>20, l.Payload>>20):                    "frames",
+		fmt.Sprintf("Welcome's (%d)", l.Calls):                                                   "calls",
+		fmt.Sprintf("| %d MiB unless set |", l.Memory>>20):                                       "memory",
+		fmt.Sprintf("Welcome's (%d MiB), at least %d MiB", l.Window>>20, frames.LeastWindow>>20): "window",
+		fmt.Sprintf("%d KiB, 5 s", frames.MaxHello>>10):                                          "hello",
+		fmt.Sprintf("| %d KiB | the same |", shortBody>>10):                                      "short bodies",
+		fmt.Sprintf("what %d KiB/s need", l.Rate>>10):                                            "rate",
 		"16,384 unless set": "connections",
 	} {
 		require.Contains(t, page, what, n)

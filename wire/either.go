@@ -84,16 +84,3 @@ func (s *clientSession) Direction(ctx context.Context, chain int) (skep.Directio
 	}
 	return t.Direction, nil
 }
-
-// directionOf answers a client's.
-func directionOf(ctx context.Context, r *request) (frames.Message, error) {
-	const op = "direction"
-	var m frames.DirectionRequest
-	s, err := r.about(op, &m, &m.Session)
-	if err != nil {
-		return nil, err
-	}
-	var out frames.DirectionResult
-	out.Direction, err = s.ses.Direction(ctx, m.Chain)
-	return &out, err
-}

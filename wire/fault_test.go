@@ -163,7 +163,7 @@ func TestCutInTheMiddleOfARestore(t *testing.T) {
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
-	o.Conns, o.Window = 1, leastWindow
+	o.Conns, o.Window = 1, frames.LeastWindow
 	c := r.dial(t, o)
 	ch := chainOf(t, c, "t", 64) // 4 MiB behind a window of 1
 	for range 5 {
@@ -256,7 +256,7 @@ func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 	ch := chainOf(t, c, "t", 256)
 	// On one connection: a session that gives no credit beside one that does.
 	one := r.options()
-	one.Conns, one.Window = 1, leastWindow
+	one.Conns, one.Window = 1, frames.LeastWindow
 	same := r.dial(t, one)
 	stuck, err := same.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
@@ -364,7 +364,7 @@ func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 	for _, x := range collect(t, s) {
 		x.Release()
 	}
-	require.Eventually(t, func() bool { return r.Stats().Memory < leastWindow }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Memory < frames.LeastWindow }, time.Minute, time.Millisecond)
 	require.Equal(t, 1, r.Stats().Sessions)
 	require.NoError(t, s.Close(t.Context()))
 	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
@@ -526,7 +526,7 @@ func oneVisit(r *rig, ch skep.Chain, i int) error {
 	case 2:
 		return s.Stop(ctx, -1)
 	case 3:
-		return c.slots[0].conn.l.c.Close()
+		return c.slots[0].conn.l.Conn.Close()
 	case 4:
 		_, err = c.Events(ctx, skep.Cursor{}, true)
 	case 5:

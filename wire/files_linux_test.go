@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -77,7 +78,7 @@ func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 		require.NoError(t, err)
 		a, b := one(), one()
 		// With half the frame, so that the server still has them when they are closed here.
-		if err := sendFiles(x.Conn, frame[:frames.HeaderSize], a, b); err != nil {
+		if err := link.SendFiles(x.Conn, frame[:frames.HeaderSize], a, b); err != nil {
 			require.ErrorIs(t, err, unix.EPERM, "the system keeps descriptors from who has not said hello")
 			require.Equal(t, 1, i%2)
 			for _, fd := range []int{a, b} {
@@ -160,10 +161,11 @@ func TestDescriptorsThatAreTooManyAreClosed(t *testing.T) {
 		frame, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: i + 1},
 			&frames.AttachRequest{Size: 1 << 20, Entries: 64})
 		require.NoError(t, err)
-		require.NoError(t, sendFiles(x.Conn, frame, slices.Repeat([]int{null}, mostSent)...))
+		require.NoError(t, link.SendFiles(x.Conn, frame, slices.Repeat([]int{null}, link.MostSent)...))
 		h, _, err := x.next()
 		require.NoError(t, err)
 		require.Equal(t, frames.TypeError, h.Type, "/dev/null is no memory")
 	}
-	require.Eventually(t, func() bool { return descriptors(t) <= before+maxFiles }, time.Minute, time.Millisecond, "they are closed behind the client's back")
+	require.Eventually(t, func() bool { return descriptors(t) <= before+link.MaxFiles }, time.Minute, time.Millisecond,
+		"they are closed behind the client's back")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -51,7 +52,7 @@ type allowance struct{ left, spent int64 }
 
 func (a *allowance) Spend(n int64) error {
 	if n > a.left-a.spent {
-		return overloaded("memory", time.Second)
+		return link.Overloaded("memory", time.Second)
 	}
 	a.spent += n
 	return nil
@@ -183,7 +184,7 @@ func mended(in []byte) []byte {
 			Body: frames.LittleEndian.Uint32(out[at+16:]) % 4096, Payload: frames.LittleEndian.Uint32(out[at+20:]) % 4096}
 		end := min(at+frames.HeaderSize+int(h.Body), len(out))
 		h.Body = uint32(end - at - frames.HeaderSize)
-		h.BodySum = uint32(sumOver(frames.SumCRC32, out[at+frames.HeaderSize:end]))
+		h.BodySum = uint32(link.SumOver(frames.SumCRC32, out[at+frames.HeaderSize:end]))
 		h.Append(out[at:at])
 		at = end + int(h.Payload)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // gated is a Store that carries puts and restores out when its gate is opened, however long nobody
@@ -218,7 +219,7 @@ func TestPutOfSharedMemoryThatIsNotAttached(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 2 * blockSize, SharedMemory: pageSize}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 2 * blockSize, SharedMemory: frames.PageSize}})
 	o := patient(r.addr)
 	sharing(&o)
 	c := r.dial(t, o)
@@ -265,7 +266,7 @@ func TestRingCreditIsOfOneRing(t *testing.T) {
 		}
 	}
 	restore(8) // 65 entries each: half of what is given back at once
-	c.slots[0].conn.l.c.Close()
+	c.slots[0].conn.l.Conn.Close()
 	<-c.slots[0].conn.stopped
 	restore(9)
 	var most int64
@@ -295,7 +296,7 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	x, err := layout.PlanChain(&skep.Chain{Keys: make([]skep.Key, 1)}, skep.Shape{BlockTokens: 1})
 	require.NoError(t, err)
 	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
-	l := newLink(a, time.Minute, slowest)
+	l := link.New(a, time.Minute, frames.SlowestRate)
 	require.NoError(t, s.piece(l, &frames.Piece{Bytes: 3000, Len: 1000}))
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 3000, Offset: 1 << 63, Len: 1<<63 + 100}), skep.Damaged)

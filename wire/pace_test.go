@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // pipes is a listener whose connections are pipes within the process, so that their time is a test's.
@@ -68,7 +69,7 @@ func piped(t *testing.T, test func(t *testing.T, s *Server, dial func() *rawConn
 			here, there := net.Pipe()
 			l.come <- there
 			open = append(open, here)
-			c := &rawConn{here, newLink(here, time.Hour, slowest)}
+			c := &rawConn{here, link.New(here, time.Hour, frames.SlowestRate)}
 			c.hello(t, "")
 			require.NoError(t, c.SetReadDeadline(time.Time{}))
 			return c
@@ -94,7 +95,7 @@ func putOf(t *testing.T, scope skep.Scope, parts int) []byte {
 	b := frames.PutBlock{Key: skep.KeyOf([]byte("many"))}
 	for i := range parts {
 		b.Parts = append(b.Parts, frames.PutPart{Name: "p", Size: 1, Sum: frames.SumCRC32,
-			Check: sumOver(frames.SumCRC32, payload[i:i+1])})
+			Check: link.SumOver(frames.SumCRC32, payload[i:i+1])})
 	}
 	frame, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypePut, Call: 1, Payload: uint32(parts)},
 		&frames.PutRequest{Scope: scope, Blocks: []frames.PutBlock{b}})
@@ -110,7 +111,7 @@ func TestFramesThatTrickleIn(t *testing.T) {
 		const parts = 2000
 		lim := &s.opt.Limits
 		frame := putOf(t, ch.Scope, parts)
-		most := lim.Stall + timeOf(int64(len(frame)+parts), lim.Rate)
+		most := lim.Stall + link.TimeOf(int64(len(frame)+parts), lim.Rate)
 		for name, c := range map[string]struct {
 			at    []byte // sent at once
 			every time.Duration
@@ -213,7 +214,7 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				lim := &s.opt.Limits
-				require.LessOrEqual(t, time.Since(began), 2*lim.Stall+timeOf(total, lim.Rate))
+				require.LessOrEqual(t, time.Since(began), 2*lim.Stall+link.TimeOf(total, lim.Rate))
 			})
 		})
 	}
@@ -224,14 +225,14 @@ func TestAReaderAtTheLeastRate(t *testing.T) {
 	t.Parallel()
 	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
-		x.restoring(t, ch, leastWindow)
+		x.restoring(t, ch, frames.LeastWindow)
 		got := 0
 		for {
-			h, err := x.l.header(0)
+			h, err := x.l.Header(0)
 			require.NoError(t, err)
 			require.NotEqual(t, frames.TypeError, h.Type)
-			require.NoError(t, x.l.discard(uint64(h.Body)+uint64(h.Payload)))
-			time.Sleep(timeOf(int64(h.Body)+int64(h.Payload), s.opt.Limits.Rate))
+			require.NoError(t, x.l.Discard(uint64(h.Body)+uint64(h.Payload)))
+			time.Sleep(link.TimeOf(int64(h.Body)+int64(h.Payload), s.opt.Limits.Rate))
 			got += int(h.Payload)
 			if h.Flags&frames.FlagLast != 0 {
 				break

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // rated is a directory whose tenant "a" has limits, and a clock that stands until it is moved.
@@ -71,7 +72,7 @@ func (s *scan) Told() (<-chan struct{}, error) { return s.told, nil }
 func (s *scan) Close() error                   { return nil }
 
 func (s *scan) Next(ctx context.Context, _ []skep.Event) (int, error) {
-	if isClosed(s.told) {
+	if link.IsClosed(s.told) {
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // rawConn is a connection on which a test does what no client would.
 type rawConn struct {
 	net.Conn
-	l *link
+	l *link.Link
 }
 
 func rawDial(t testing.TB, addr string) *rawConn {
@@ -27,7 +28,7 @@ func rawDial(t testing.TB, addr string) *rawConn {
 	c, err := net.Dial(network, addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	return &rawConn{c, newLink(c, time.Minute, slowest)}
+	return &rawConn{c, link.New(c, time.Minute, frames.SlowestRate)}
 }
 
 // send writes a frame; a server that has closed is not an error.
@@ -40,15 +41,15 @@ func (c *rawConn) send(t testing.TB, h frames.Header, m frames.Message, payload 
 }
 
 func (c *rawConn) next() (frames.Header, []byte, error) {
-	h, err := c.l.header(time.Minute)
+	h, err := c.l.Header(time.Minute)
 	if err != nil {
 		return h, nil, err
 	}
 	body := make([]byte, h.Body)
-	if err := c.l.body(&h, body); err != nil {
+	if err := c.l.Body(&h, body); err != nil {
 		return h, nil, err
 	}
-	return h, body, c.l.discard(uint64(h.Payload))
+	return h, body, c.l.Discard(uint64(h.Payload))
 }
 
 // hello authenticates and requires the welcome.

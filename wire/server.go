@@ -15,7 +15,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/gate"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/turns"
 )
@@ -113,7 +115,7 @@ func Serve(ctx context.Context, l net.Listener, store skep.Store, o ServerOption
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	passRights(l, false) // who has not said hello has nothing to attach
+	link.PassRights(l, false) // who has not said hello has nothing to attach
 	var failed error
 	var pause time.Duration
 	for {
@@ -166,14 +168,11 @@ func (s *Server) accept(c net.Conn) {
 	}()
 }
 
-// maxFiles is how many descriptors wait for the frame they belong to; more are closed.
-const maxFiles = 2
-
 // filesOf is how many descriptors a connection may hold: over a Unix socket a region of shared memory, its event, and
 // what waits for the frame it belongs to.
 func filesOf(c net.Conn) int {
 	if _, ok := c.(*net.UnixConn); ok {
-		return 3 + maxFiles
+		return 3 + link.MaxFiles
 	}
 	return 1
 }
@@ -229,14 +228,14 @@ func (s *Server) drain() error {
 			return nil
 		case <-cut.C:
 			for _, x := range list {
-				go x.end(errDraining) // each by itself: TLS takes its time to say goodbye
+				go x.end(frames.ErrDraining) // each by itself: TLS takes its time to say goodbye
 			}
 			return s.gone(gone)
 		case <-tick.C:
 			list = slices.DeleteFunc(list, func(x *serverConn) bool {
 				idle := x.idle()
 				if idle {
-					go x.end(errDraining)
+					go x.end(frames.ErrDraining)
 				}
 				return idle
 			})
@@ -259,8 +258,6 @@ func (s *Server) gone(all <-chan struct{}) error {
 	return &skep.Error{Op: "serve", Kind: skep.NotReleased, Field: "connections", Value: n, Limit: "0, " + s.opt.Limits.Stall.String() + " after they were cut off"}
 }
 
-var errDraining = &skep.Error{Op: "server", Kind: skep.Unavailable, Field: "state", Value: "shutting down"}
-
 // Stats says how the server stands.
 func (s *Server) Stats() ServerStats {
 	c := &s.count
@@ -273,21 +270,6 @@ func (s *Server) Stats() ServerStats {
 		TakenBytes: c.taken.Load(), Regions: int(c.regions.Load())}
 }
 
-// budget is bytes that may be held.
-type budget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// take charges n bytes; false when they do not fit.
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) > b.limit {
-		b.used.Add(-n)
-		return false
-	}
-	return true
-}
-
 // charge takes n bytes of memory for a call that holds held already, and is told what for. What would
 // not fit an idle server either is Invalid: coming back would not help.
 func (x *serverConn) charge(op, what string, held, n int64) error {
@@ -295,7 +277,7 @@ func (x *serverConn) charge(op, what string, held, n int64) error {
 	case n > most-held:
 		return skep.Invalidf(op, "memory for "+what+" in bytes", held+n, fmt.Sprintf("at most %d", most))
 	case !x.memory.Take(n):
-		return overloaded("memory", x.s.comeBack())
+		return link.Overloaded("memory", x.s.comeBack())
 	}
 	return nil
 }
@@ -306,8 +288,6 @@ const (
 	writerBytes = 4 << 10  // a block that is open
 	lastsBytes  = 64 << 10 // a session without a window, a stream of events
 )
-
-func (b *budget) give(n int64) { b.used.Add(-n) }
 
 // comeBack is when a caller that was shed should try again: soon, and spread out.
 func (s *Server) comeBack() time.Duration {

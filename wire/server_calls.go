@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // operation is how a server carries out one type of frame.
@@ -103,7 +104,7 @@ func init() {
 func answering(f func(ctx context.Context, r *request) (frames.Message, error)) func(*request) error {
 	return func(r *request) error {
 		if wait, ok := r.x.who.Limits().Admit(1, 0); !ok {
-			return r.x.refused(r, operations[r.h.Type], overloaded("rate of the tenant", wait))
+			return r.x.refused(r, operations[r.h.Type], link.Overloaded("rate of the tenant", wait))
 		}
 		m, err := f(r.ctx, r)
 		return r.answer(m, err)
@@ -175,7 +176,7 @@ func prepareOpenNamespace(r *request) (func(context.Context) (frames.Message, er
 				here = here || n.Name == m.Name
 			}
 			if !here {
-				return nil, errKind("open namespace", skep.Denied)
+				return nil, link.ErrorOf("open namespace", skep.Denied)
 			}
 		}
 		info, err := x.s.store.OpenNamespace(ctx, m.NamespaceSpec)
@@ -424,5 +425,28 @@ func prepareAdmin(r *request) (func(context.Context) (frames.Message, error), er
 	return func(ctx context.Context) (frames.Message, error) {
 		out, err := f(ctx, r.x.who, m.Name, m.JSON)
 		return &frames.Document{Bytes: out}, err
+	}, nil
+}
+
+func prepareList(r *request) (func(context.Context) (frames.Message, error), error) {
+	var m frames.ListRequest
+	if err := r.read(&m); err != nil {
+		return nil, err
+	}
+	if err := r.reach(m.Namespace); err != nil {
+		return nil, err
+	}
+	n := int(min(m.N, frames.MostListed))
+	if err := r.Spend(3 * int64(n) * skep.KeySize); err != nil { // a frame has up to two lengths while it grows
+		return nil, err
+	}
+	return func(ctx context.Context) (frames.Message, error) {
+		var out frames.ListResult
+		var err error
+		if out.Blocks, err = r.x.s.store.CountBlocks(ctx, m.Namespace); err != nil || n == 0 {
+			return &out, err
+		}
+		out.Keys, out.Next, err = r.x.s.store.ListKeys(ctx, m.Namespace, m.From, n)
+		return &out, err
 	}, nil
 }

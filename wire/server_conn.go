@@ -14,12 +14,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // serverConn is one client's connection.
 type serverConn struct {
 	s      *Server
-	l      *link
+	l      *link.Link
 	ctx    context.Context // ends with the connection
 	cancel context.CancelCauseFunc
 
@@ -49,9 +50,10 @@ type serverConn struct {
 }
 
 func newServerConn(s *Server, c net.Conn) *serverConn {
-	x := &serverConn{s: s, l: newLink(c, s.opt.Limits.Stall, s.opt.Limits.Rate), calls: map[uint64]context.CancelFunc{},
+	x := &serverConn{s: s, l: link.New(c, s.opt.Limits.Stall, s.opt.Limits.Rate),
+		calls:    map[uint64]context.CancelFunc{},
 		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
-	x.l.files = newFileReader(c)
+	x.l.Files = link.NewFileReader(c)
 	x.answers = make(chan struct{}, 2*s.opt.Limits.Calls)
 	x.payload = make(chan struct{}, 1)
 	x.payload <- struct{}{}
@@ -69,9 +71,9 @@ func (x *serverConn) run() {
 		}
 	}
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && x.ctx.Err() == nil {
-		x.s.log.Debug("connection", "peer", x.l.c.RemoteAddr(), "tenant", x.who.Tenant, "error", err)
+		x.s.log.Debug("connection", "peer", x.l.Conn.RemoteAddr(), "tenant", x.who.Tenant, "error", err)
 	}
-	x.end(gone("connection", err))
+	x.end(link.Gone("connection", err))
 	if x.unwatch != nil {
 		x.unwatch()
 	}
@@ -88,10 +90,10 @@ func (x *serverConn) run() {
 	if r != nil {
 		r.release()
 	}
-	x.l.files.drop()
+	x.l.Files.Drop()
 	if x.known {
 		x.memory.Give(int64(len(writers)) * writerBytes)
-		x.files.Give(int64(filesOf(x.l.c)))
+		x.files.Give(int64(filesOf(x.l.Conn)))
 		x.who.Limits().Disconnect()
 	}
 }
@@ -99,7 +101,7 @@ func (x *serverConn) run() {
 // end cuts the connection off; its reader does the rest.
 func (x *serverConn) end(why error) {
 	x.cancel(why)
-	x.l.c.Close()
+	x.l.Conn.Close()
 }
 
 // revokedGrace is how long a connection stays whose identity may do nothing any more, to be told so.
@@ -144,10 +146,10 @@ func (x *serverConn) sayGoodbye(after time.Duration) {
 // else is done.
 func (x *serverConn) greet() error {
 	lim := &x.s.opt.Limits
-	late := time.AfterFunc(lim.Hello, func() { x.l.c.Close() }) // however it trickles in
+	late := time.AfterFunc(lim.Hello, func() { x.l.Conn.Close() }) // however it trickles in
 	defer late.Stop()
-	shown := auth.Presented{Peer: x.l.c.RemoteAddr()}
-	if t := tlsOf(x.l.c); t != nil {
+	shown := auth.Presented{Peer: x.l.Conn.RemoteAddr()}
+	if t := tlsOf(x.l.Conn); t != nil {
 		t.SetDeadline(time.Now().Add(lim.Hello))
 		if err := t.HandshakeContext(x.ctx); err != nil {
 			return err
@@ -156,7 +158,7 @@ func (x *serverConn) greet() error {
 		st := t.ConnectionState()
 		shown.TLS = &st
 	}
-	h, err := x.l.header(lim.Hello)
+	h, err := x.l.Header(lim.Hello)
 	if err != nil {
 		return err
 	}
@@ -164,7 +166,7 @@ func (x *serverConn) greet() error {
 		return frames.Broken("first frame", h.Type, "a hello of at most 8 KiB")
 	}
 	body := make([]byte, h.Body)
-	if err := x.l.body(&h, body); err != nil {
+	if err := x.l.Body(&h, body); err != nil {
 		return err
 	}
 	var m frames.Hello
@@ -178,15 +180,16 @@ func (x *serverConn) greet() error {
 	shown.Token = m.Token
 	x.who, err = x.s.opt.Auth.Identify(x.ctx, shown)
 	if err != nil {
-		return x.refuse(&h, errKind("hello", skep.Denied)) // why is nobody's business
+		return x.refuse(&h, link.ErrorOf("hello", skep.Denied)) // why is nobody's business
 	}
 	if !x.who.Limits().Connect() {
-		return x.refuse(&h, overloaded("connections of the tenant", time.Second))
+		return x.refuse(&h, link.Overloaded("connections of the tenant", time.Second))
 	}
 	x.memory, x.files = x.s.memory.Of(x.who.Limits()), x.s.files.Of(x.who.Limits())
-	if !x.files.Take(int64(filesOf(x.l.c))) {
+	if !x.files.Take(int64(filesOf(x.l.Conn))) {
 		x.who.Limits().Disconnect()
-		return x.refuse(&h, overloaded("connections of the server, of which other tenants have a share", time.Second))
+		return x.refuse(&h, link.Overloaded("connections of the server, of which other tenants have a share",
+			time.Second))
 	}
 	x.client, x.known = clientID{x.who.Tenant, m.Client}, true
 	x.s.mu.Lock()
@@ -200,10 +203,10 @@ func (x *serverConn) greet() error {
 	if x.s.opt.Node == "" {
 		x.features &^= frames.FeatureNode
 	}
-	x.l.epochs = x.features&frames.FeatureEpoch != 0
-	passRights(x.l.c, true)
+	x.l.Epochs = x.features&frames.FeatureEpoch != 0
+	link.PassRights(x.l.Conn, true)
 	if !late.Stop() {
-		return errKind("hello", skep.Deadline)
+		return link.ErrorOf("hello", skep.Deadline)
 	}
 	return x.send(frames.Header{Type: frames.TypeHello | frames.Answer, Call: h.Call},
 		&frames.Welcome{Version: frames.Version, Features: x.features,
@@ -224,7 +227,7 @@ func (x *serverConn) send(h frames.Header, m frames.Message, payload net.Buffers
 	if err != nil {
 		return err
 	}
-	return x.l.send(context.Background(), b, payload)
+	return x.l.Send(context.Background(), b, payload)
 }
 
 // reply answers a call.
@@ -257,7 +260,7 @@ var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 80<<10); return &b
 // frame reads a frame and has it carried out. An error ends the connection.
 func (x *serverConn) frame() error {
 	lim := &x.s.opt.Limits
-	h, err := x.l.header(lim.Idle)
+	h, err := x.l.Header(lim.Idle)
 	if err != nil {
 		return err
 	}
@@ -269,7 +272,7 @@ func (x *serverConn) frame() error {
 			skep.Range{From: lim.Body, To: lim.Payload}))
 		return frames.Broken("frame size", h.Body, lim.Body)
 	}
-	r := &request{x: x, h: h, began: x.l.filled}
+	r := &request{x: x, h: h, began: x.l.Filled}
 	r.trace()
 	op, known := operations[h.Type]
 	if !known {
@@ -309,7 +312,7 @@ func (x *serverConn) frame() error {
 	} else {
 		r.body = make([]byte, h.Body)
 	}
-	if err := x.l.body(&h, r.body); err != nil {
+	if err := x.l.Body(&h, r.body); err != nil {
 		r.done()
 		return err
 	}
@@ -354,7 +357,7 @@ func (r *request) done() {
 
 // skip reads what is left of a frame that is refused.
 func (x *serverConn) skip(h *frames.Header, body uint64) error {
-	return x.l.discard(body + uint64(h.Payload))
+	return x.l.Discard(body + uint64(h.Payload))
 }
 
 // allowed checks the identity against what the operation needs.
@@ -404,16 +407,16 @@ func (x *serverConn) observe(r *request, err error) {
 func (x *serverConn) start(r *request, op *operation) error {
 	shed := func(err error, left uint64) error {
 		defer r.done()
-		return errors.Join(x.refused(r, op, err), x.l.discard(left))
+		return errors.Join(x.refused(r, op, err), x.l.Discard(left))
 	}
 	left := uint64(r.h.Payload)
 	if op.payload && left == 0 { // what lies in shared memory is charged when it is known
 		if wait, ok := x.who.Limits().Solvent(); !ok {
-			return shed(overloaded("rate of the tenant", wait), left)
+			return shed(link.Overloaded("rate of the tenant", wait), left)
 		}
 	}
 	if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
-		return shed(overloaded("rate of the tenant", wait), left)
+		return shed(link.Overloaded("rate of the tenant", wait), left)
 	}
 	// Where so many answers wait, half of them are made, and wait for the client to read.
 	select {
@@ -438,7 +441,7 @@ func (x *serverConn) start(r *request, op *operation) error {
 		return frames.Broken("call number", r.h.Call, "one that is not in use")
 	case full:
 		cancel()
-		return shed(overloaded("calls of the connection", x.s.comeBack()), left)
+		return shed(link.Overloaded("calls of the connection", x.s.comeBack()), left)
 	}
 	finish := func() {
 		cancel()

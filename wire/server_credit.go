@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // What a session waits for: its tenant's rate, a turn, credit of its client.
@@ -30,7 +31,7 @@ func (s *serverSession) admit(n int64) error {
 // tooSlow says that the client takes less than the least rate.
 func (s *serverSession) tooSlow(field string) error {
 	lim := &s.x.s.opt.Limits
-	return &skep.Error{Op: opRestore, Kind: skep.Deadline, Field: field, Value: "too little",
+	return &skep.Error{Op: "restore", Kind: skep.Deadline, Field: field, Value: "too little",
 		Limit: fmt.Sprintf("%d bytes a second, %v late at most", lim.Rate, lim.Stall)}
 }
 
@@ -68,10 +69,10 @@ func (s *serverSession) spend(chain int, n int64) bool {
 
 // await waits for credit, or until the chain is stopped.
 func (s *serverSession) await(chain int) error {
-	stall := time.NewTimer(s.pace.left)
+	stall := time.NewTimer(s.pace.Left)
 	defer stall.Stop()
 	began := time.Now()
-	defer func() { s.pace.waited(time.Since(began), 0) }()
+	defer func() { s.pace.Waited(time.Since(began), 0) }()
 	for {
 		s.mu.Lock()
 		ok := s.credit > 0 || s.stopped[chain]
@@ -102,7 +103,7 @@ func (x *serverConn) session(op string, id uint64) (*serverSession, error) {
 	if s := x.sessions[id]; s != nil {
 		return s, nil
 	}
-	return nil, errKind(op, skep.Closed)
+	return nil, link.ErrorOf(op, skep.Closed)
 }
 
 func runCredit(r *request) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // serverStream sends events to a client that gives credit for them. Without credit it
@@ -42,10 +43,10 @@ func runEvents(r *request) error {
 		case twice:
 			return nil, skep.Invalidf("events", "call number", r.h.Call, "one that is not in use")
 		case full:
-			return nil, overloaded("streams of the connection", time.Second)
+			return nil, link.Overloaded("streams of the connection", time.Second)
 		}
 		if wait, ok := x.who.Limits().Admit(1, 0); !ok {
-			return nil, overloaded("rate of the tenant", wait)
+			return nil, link.Overloaded("rate of the tenant", wait)
 		}
 		if err := x.charge("events", "the stream", 0, lastsBytes); err != nil {
 			return nil, err
@@ -130,7 +131,7 @@ func (st *serverStream) send() error {
 				return st.ctx.Err()
 			}
 		}
-		if st.tells && isClosed(st.told) { // all that it told of has been sent
+		if st.tells && link.IsClosed(st.told) { // all that it told of has been sent
 			st.tells = false
 			if err := st.x.send(frames.Header{Type: frames.TypeEventBatch, Call: st.id}, &frames.EventBatch{},
 				nil); err != nil {
@@ -155,19 +156,10 @@ func (st *serverStream) send() error {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // next is what the Store has next; nothing once the snapshot has been told, so that it can be said. A snapshot reads what all
 // tenants have, and what is not the identity's costs it no credit: of a tenant's snapshots one is read at a time.
 func (st *serverStream) next(into []skep.Event) (int, error) {
-	if st.turn == nil || isClosed(st.told) {
+	if st.turn == nil || link.IsClosed(st.told) {
 		st.turn = nil
 		return st.st.Next(st.ctx, into)
 	}
@@ -190,7 +182,7 @@ func (st *serverStream) next(into []skep.Event) (int, error) {
 		<-turn
 	}()
 	n, err := st.st.Next(ctx, into)
-	if n == 0 && err != nil && isClosed(st.told) && st.ctx.Err() == nil {
+	if n == 0 && err != nil && link.IsClosed(st.told) && st.ctx.Err() == nil {
 		err = nil // the wait has ended, and not the stream
 	}
 	return n, err

@@ -8,18 +8,16 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // allocPatience is how long the reader of a connection waits for memory before it
 // refuses a put: the other calls of the connection wait with it.
 const allocPatience = 50 * time.Millisecond
 
-// pageSize is what the Store's drives want memory aligned to.
-const pageSize = 4096
-
 // refusePayload reads a payload nobody wants and gives why back.
 func (r *request) refusePayload(left uint64, why error) error {
-	if err := r.x.l.discard(left); err != nil {
+	if err := r.x.l.Discard(left); err != nil {
 		return &cutOff{err}
 	}
 	return why
@@ -86,7 +84,7 @@ func checkPut(m *frames.PutRequest, payload uint64, x *serverConn) (*region, err
 				}
 				continue
 			}
-			if err := knownSum(p.Sum); err != nil {
+			if err := link.KnownSum(p.Sum); err != nil {
 				return nil, err
 			}
 			if p.Size > payload {
@@ -139,8 +137,8 @@ func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 		for j := range m.Blocks[i].Parts {
 			if p := &m.Blocks[i].Parts[j]; p.Shared && !inFile(p) {
 				t.exposed = true
-			} else if p.Size >= pageSize {
-				large += int64(p.Size+pageSize-1) &^ (pageSize - 1)
+			} else if p.Size >= frames.PageSize {
+				large += int64(p.Size+frames.PageSize-1) &^ (frames.PageSize - 1)
 			} else {
 				little += int64(p.Size)
 			}
@@ -170,9 +168,9 @@ func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 					wrong = err
 				}
 				continue
-			case p.Size >= pageSize:
+			case p.Size >= frames.PageSize:
 				out.Bytes = room[:p.Size:p.Size]
-				room = room[(p.Size+pageSize-1)&^(pageSize-1):]
+				room = room[(p.Size+frames.PageSize-1)&^(frames.PageSize-1):]
 			default:
 				out.Bytes = bytes[:p.Size:p.Size]
 				bytes = bytes[p.Size:]
@@ -186,7 +184,7 @@ func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 			if err := t.part(p, out.Bytes); err != nil {
 				return nil, err
 			} else if wrong == nil {
-				wrong = comparePart(p, &t.r.x.l.check)
+				wrong = comparePart(p, &t.r.x.l.Check)
 			}
 		}
 	}
@@ -194,17 +192,17 @@ func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 }
 
 func (t *taker) part(p *frames.PutPart, mem []byte) error {
-	c := &t.r.x.l.check
-	c.reset(p.Sum, 0)
-	if err := t.r.x.l.readSummed(mem, c); err != nil {
+	c := &t.r.x.l.Check
+	c.Reset(p.Sum, 0)
+	if err := t.r.x.l.ReadSummed(mem, c); err != nil {
 		return &cutOff{err}
 	}
 	t.left -= p.Size
 	return nil
 }
 
-func comparePart(p *frames.PutPart, c *summer) error {
-	if s := c.sum(); s != p.Check {
+func comparePart(p *frames.PutPart, c *link.Summer) error {
+	if s := c.Sum(); s != p.Check {
 		return &skep.Error{Op: "put", Kind: skep.Damaged, Field: "checksum of part " + p.Name, Value: p.Check, Limit: s}
 	}
 	return nil
@@ -227,7 +225,7 @@ func (t *taker) alloc(n int64) ([]byte, error) {
 	case skep.KindOf(err) == skep.NoMemory && time.Since(began) < allocPatience/2:
 		return make([]byte, n), nil // larger than it ever lends
 	case skep.KindOf(err) == skep.NoMemory:
-		return nil, overloaded("memory of the store", t.r.x.s.comeBack())
+		return nil, link.Overloaded("memory of the store", t.r.x.s.comeBack())
 	}
 	return nil, err
 }
@@ -261,7 +259,7 @@ func prepareBegin(r *request) (func(context.Context) (frames.Message, error), er
 		if full {
 			x.memory.Give(writerBytes)
 			_ = w.Abort(ctx)
-			return nil, overloaded("open blocks of the connection", time.Second)
+			return nil, link.Overloaded("open blocks of the connection", time.Second)
 		}
 		return &frames.Number{N: id}, nil
 	}, nil
@@ -272,7 +270,7 @@ func (x *serverConn) writer(op string, id uint64, last bool) (skep.BlockWriter, 
 	defer x.mu.Unlock()
 	w := x.writers[id]
 	if w == nil {
-		return nil, errKind(op, skep.Closed)
+		return nil, link.ErrorOf(op, skep.Closed)
 	}
 	if last {
 		delete(x.writers, id)
@@ -287,7 +285,7 @@ func prepareWrite(r *request) (func(context.Context) (frames.Message, error), er
 	if err := r.read(&m); err != nil {
 		return nil, r.refusePayload(left, err)
 	}
-	if err := knownSum(m.Sum); err != nil {
+	if err := link.KnownSum(m.Sum); err != nil {
 		return nil, r.refusePayload(left, err)
 	}
 	w, err := r.x.writer("write", m.Writer, false)
@@ -298,12 +296,12 @@ func prepareWrite(r *request) (func(context.Context) (frames.Message, error), er
 		return nil, r.refusePayload(left, err)
 	}
 	p := make([]byte, left)
-	c := &r.x.l.check
-	c.reset(m.Sum, 0)
-	if err := r.x.l.readSummed(p, c); err != nil {
+	c := &r.x.l.Check
+	c.Reset(m.Sum, 0)
+	if err := r.x.l.ReadSummed(p, c); err != nil {
 		return nil, &cutOff{err}
 	}
-	if s := c.sum(); s != m.Check {
+	if s := c.Sum(); s != m.Check {
 		return nil, &skep.Error{Op: "write", Kind: skep.Damaged, Field: "checksum", Value: m.Check, Limit: s}
 	}
 	r.x.s.count.taken.Add(int64(left))

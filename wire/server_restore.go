@@ -13,11 +13,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
-<<<<<<< HEAD
 	"github.com/skepkv/skep/wire/frames"
-=======
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/turns"
->>>>>>> clu
 )
 
 // serverSession is a restore under way for a client.
@@ -40,7 +38,7 @@ type serverSession struct {
 	held   int64         // bytes charged
 	window int64         // of them, for what is on its way to the client
 	sent   sending       // only the goroutine's
-	pace   pace          // only the goroutine's
+	pace   link.Pace     // only the goroutine's
 	told   bool          // of every chunk; only the goroutine's
 
 	costed []bool // by chain: it says what computing costs
@@ -89,14 +87,14 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	}
 	if m.Lands() { // that is charged when it has
 		if wait, ok := x.who.Limits().Solvent(); !ok {
-			return nil, overloaded("rate of the tenant", wait)
+			return nil, link.Overloaded("rate of the tenant", wait)
 		}
 	}
 	if wait, ok := x.who.Limits().Admit(1, 0); !ok {
-		return nil, overloaded("rate of the tenant", wait)
+		return nil, link.Overloaded("rate of the tenant", wait)
 	}
 	s := &serverSession{x: x, id: r.h.Call, wake: make(chan struct{}, 1), ended: make(chan struct{}), stopped: make([]bool, len(m.Chains)),
-		pace: newPace(x.s.opt.Limits.Stall, x.s.opt.Limits.Rate)}
+		pace: link.NewPace(x.s.opt.Limits.Stall, x.s.opt.Limits.Rate)}
 	defer func() {
 		if err != nil {
 			s.giveBack()
@@ -113,8 +111,8 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 		s.costed = append(s.costed, req.Chains[i].Compute != nil)
 	}
 	// The fuller the server, the smaller the windows, so that many get one.
-	window := min(max(int64(min(m.Window, 1<<40)), leastWindow), x.s.opt.Limits.Window)
-	window = min(window, max(leastWindow, (x.s.memory.Limit-x.s.memory.Used())/4))
+	window := min(max(int64(min(m.Window, 1<<40)), frames.LeastWindow), x.s.opt.Limits.Window)
+	window = min(window, max(frames.LeastWindow, (x.s.memory.Limit-x.s.memory.Used())/4))
 	if streams {
 		req.Window, req.Sums = window, x.features&frames.FeatureXXH3 != 0
 		if err := x.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
@@ -140,7 +138,7 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 		if twice {
 			return nil, skep.Invalidf("restore", "call number", s.id, "one that is not in use")
 		}
-		return nil, overloaded("sessions of the connection", x.s.comeBack())
+		return nil, link.Overloaded("sessions of the connection", x.s.comeBack())
 	}
 	if s.ses, err = x.s.store.Restore(s.ctx, req); err != nil {
 		x.mu.Lock()
@@ -431,8 +429,6 @@ func (s *serverSession) isStopped(chain int) bool {
 	return s.stopped[chain]
 }
 
-var errStopped = &skep.Error{Op: "restore", Kind: skep.Stopped}
-
 // add puts a piece into the batch.
 func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
 	p := frames.Piece{Chain: uint32(ch.Chain), Block: uint32(ch.Block), Tier: ch.Tier,
@@ -441,12 +437,12 @@ func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
 	case ch.Err != nil:
 		p.What, p.Err = frames.PieceMiss, frames.BodyOf(ch.Err)
 	case n == 0 && ch.Bytes > 0 && len(ch.Data) > 0:
-		p.What, p.Err = frames.PieceMiss, frames.BodyOf(errStopped)
+		p.What, p.Err = frames.PieceMiss, frames.BodyOf(frames.ErrStopped)
 	case n == 0 && len(ch.Data) == 0 && s.region != nil:
 		p.What = frames.PieceLanded
 	case n > 0:
 		at := len(b.payload)
-		b.payload = cut(b.payload, ch.Data, off, n)
+		b.payload = link.Cut(b.payload, ch.Data, off, n)
 		p.Sums = s.sums(ch, off, n, b.payload[at:])
 		b.bytes += n
 	}
@@ -456,7 +452,7 @@ func (s *serverSession) add(b *batch, ch *skep.Chunk, off, n int64) {
 // sums are the checksums of a piece: the Store's where they cover it, else one made now.
 func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []frames.Sum {
 	if s.x.features&frames.FeatureXXH3 == 0 {
-		return []frames.Sum{{Kind: frames.SumCRC32, Len: uint64(n), Check: sumOver(frames.SumCRC32, data...)}}
+		return []frames.Sum{{Kind: frames.SumCRC32, Len: uint64(n), Check: link.SumOver(frames.SumCRC32, data...)}}
 	}
 	var out []frames.Sum
 	var at, covered int64
@@ -473,7 +469,7 @@ func (s *serverSession) sums(ch *skep.Chunk, off, n int64, data net.Buffers) []f
 	if len(data) == 1 {
 		return []frames.Sum{{Kind: frames.SumXXH3, Len: uint64(n), Check: xxh3.Hash(data[0])}}
 	}
-	return []frames.Sum{{Kind: frames.SumXXH3, Len: uint64(n), Check: sumOver(frames.SumXXH3, data...)}}
+	return []frames.Sum{{Kind: frames.SumXXH3, Len: uint64(n), Check: link.SumOver(frames.SumXXH3, data...)}}
 }
 
 // put sends a frame of the session.
@@ -498,12 +494,12 @@ func (s *serverSession) put(flags uint16, m *frames.Chunks, payload net.Buffers)
 		defer end()
 	}
 	s.x.s.count.sent.Add(n)
-	began, before := time.Now(), s.x.l.sent.Load()
-	if err := s.x.l.send(s.x.ctx, b, payload); err != nil {
+	began, before := time.Now(), s.x.l.Sent.Load()
+	if err := s.x.l.Send(s.x.ctx, b, payload); err != nil {
 		return &lostPeer{err}
 	}
 	s.sent.frame(began, n)
-	if !s.pace.waited(time.Since(began), s.x.l.sent.Load()-before) {
+	if !s.pace.Waited(time.Since(began), s.x.l.Sent.Load()-before) {
 		return s.tooSlow("rate")
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/reuse"
 	"github.com/skepkv/skep/wire/shm"
 )
@@ -74,7 +75,7 @@ func (s *sharedMemory) close() error {
 	keep := s.book.Out() > 0 || tainted
 	s.mu.Unlock()
 	for _, a := range files {
-		closeReceived([]int{a.fd})
+		link.CloseReceived([]int{a.fd})
 	}
 	err := s.event.Close()
 	<-s.done
@@ -377,7 +378,7 @@ func (s *sharedMemory) read() {
 				err = ses.completion(&e)
 			}
 			if err != nil && x != nil {
-				x.end(gone("shared ring", err))
+				x.end(link.Gone("shared ring", err))
 			}
 			if taken >= ringEntries/4 && x != nil {
 				// Session 0 is the ring itself. What was not sent is sent with the next.
@@ -409,7 +410,7 @@ func (s *clientSession) completion(e *shm.Entry) error {
 		return frames.Broken("chunk", item, "one that was asked for")
 	}
 	if e.What == shm.Miss {
-		return s.answer(int(e.Chain), item, skep.Chunk{Err: errKind(opRestore, e.Kind)})
+		return s.answer(int(e.Chain), item, skep.Chunk{Err: link.ErrorOf(opRestore, e.Kind)})
 	}
 	if _, err := spansOf(t, layers, int64(e.Bytes)); err != nil {
 		return err

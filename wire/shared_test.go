@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -85,7 +86,7 @@ func TestSharedMemoryIsAttachedAgain(t *testing.T) {
 		}
 		require.NoError(t, s.Close(t.Context()))
 		require.True(t, c.shared.attachedTo(c.slots[0].conn))
-		c.slots[0].conn.l.c.Close() // cut
+		c.slots[0].conn.l.Conn.Close() // cut
 		<-c.slots[0].conn.stopped
 	}
 }
@@ -99,9 +100,9 @@ func attachRaw(t *testing.T, c *Client, m *frames.AttachRequest, fds ...int) err
 	require.NoError(t, err)
 	b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: id}, m)
 	require.NoError(t, err)
-	<-x.l.write
-	require.NoError(t, sendFiles(x.l.c, b, fds...))
-	x.l.write <- struct{}{}
+	<-x.l.Write
+	require.NoError(t, link.SendFiles(x.l.Conn, b, fds...))
+	x.l.Write <- struct{}{}
 	return (<-p.reply).err
 }
 
@@ -121,7 +122,7 @@ func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 		b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeAttach, Call: 1},
 			&frames.AttachRequest{Size: 1 << 20, Entries: 64})
 		require.NoError(t, err)
-		require.NoError(t, sendFiles(x.Conn, b, mem.Fd(), event.Fd()))
+		require.NoError(t, link.SendFiles(x.Conn, b, mem.Fd(), event.Fd()))
 		h, _, err := x.next()
 		require.NoError(t, err)
 		return h.Type
@@ -310,7 +311,7 @@ func cutting(t *testing.T, g *gated) (c *Client, away *atomic.Bool, cut func()) 
 	})
 	return c, away, func() {
 		x := c.slots[0].conn
-		x.l.c.Close()
+		x.l.Conn.Close()
 		<-x.stopped
 	}
 }
@@ -419,7 +420,7 @@ func TestAPutThatWasCutOffIsReleased(t *testing.T) {
 func TestMemoryIsAskedOfWhileItIsClosed(t *testing.T) {
 	t.Parallel()
 	_, c := late(t, newGated(), sharing)
-	mem, err := c.Alloc(t.Context(), pageSize)
+	mem, err := c.Alloc(t.Context(), frames.PageSize)
 	require.NoError(t, err)
 	piece := mem.Bytes()
 	mem.Release()

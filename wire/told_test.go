@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // The end of a snapshot is said over a connection: once it has been read to its end, and while nothing happens after it.
@@ -23,13 +24,13 @@ func TestTheEndOfASnapshotIsTold(t *testing.T) {
 		told, err := events.Told()
 		require.NoError(t, err)
 		for seen := range blocks {
-			require.False(t, isClosed(told), "%d of %d blocks", seen, blocks)
+			require.False(t, link.IsClosed(told), "%d of %d blocks", seen, blocks)
 			var into [1]skep.Event
 			_, err := events.Next(t.Context(), into[:])
 			require.NoError(t, err)
 			require.Equal(t, skep.EventStored, into[0].Kind)
 		}
-		storetest.Eventually(t, "the end of the snapshot is told", func() bool { return isClosed(told) })
+		storetest.Eventually(t, "the end of the snapshot is told", func() bool { return link.IsClosed(told) })
 		require.NoError(t, events.Close())
 		_, err = client.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}, Blocks: []skep.Block{
 			{Key: skep.KeyOf([]byte{byte(blocks)}), Parts: []skep.Part{{Bytes: []byte("v")}}}}})
@@ -39,6 +40,6 @@ func TestTheEndOfASnapshotIsTold(t *testing.T) {
 	require.NoError(t, err)
 	told, err := events.Told()
 	require.NoError(t, err)
-	require.True(t, isClosed(told), "where no snapshot was asked for")
+	require.True(t, link.IsClosed(told), "where no snapshot was asked for")
 	require.NoError(t, events.Close())
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -148,9 +149,9 @@ func vectors() []vector {
 		{"write", "Four bytes at 100 of part state of writer 1, with their CRC-32.",
 			frames.Header{Type: frames.TypeWrite, Call: 11},
 			&frames.WriteRequest{Writer: 1, Part: "state", Offset: 100, Sum: frames.SumCRC32,
-				Check: sumOver(frames.SumCRC32, []byte("tail"))}, "tail",
+				Check: link.SumOver(frames.SumCRC32, []byte("tail"))}, "tail",
 			map[string]any{"writer": 1, "part": "state", "offset": 100, "sum": 1,
-				"check": fmt.Sprintf("%016x", sumOver(frames.SumCRC32, []byte("tail")))}},
+				"check": fmt.Sprintf("%016x", link.SumOver(frames.SumCRC32, []byte("tail")))}},
 		{"commit", "Writer 1, answered when it is stored.", frames.Header{Type: frames.TypeCommit, Call: 12},
 			&frames.CommitRequest{Writer: 1}, "", map[string]any{"writer": 1, "ack": 0}},
 		{"restore", "Tail first, layers 0 to 7, heads 0 to 3, within 2 s, under lease 77; 8 MiB ahead.",
@@ -337,7 +338,7 @@ func TestVectors(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, v.h.Type, h.Type)
 			body := b[frames.HeaderSize : frames.HeaderSize+h.Body]
-			require.Equal(t, h.BodySum, uint32(sumOver(frames.SumCRC32, body)))
+			require.Equal(t, h.BodySum, uint32(link.SumOver(frames.SumCRC32, body)))
 			if v.m == nil {
 				require.Empty(t, body)
 				return

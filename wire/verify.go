@@ -8,12 +8,13 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 )
 
 // verifier compares bytes that come in order with the checksums that cover them.
 type verifier struct {
 	sums []frames.Sum
-	s    *summer
+	s    *link.Summer
 	at   int    // the sum that covers the next byte
 	done uint64 // bytes of it that were given to s
 	bad  int    // number of sums that did not match, or do not fit
@@ -32,11 +33,11 @@ func (v *verifier) write(p []byte) {
 			v.judge(xxh3.HashSeed(p[:n], c.Seed) == c.Check)
 		default:
 			if v.done == 0 {
-				v.s.reset(c.Kind, c.Seed)
+				v.s.Reset(c.Kind, c.Seed)
 			}
-			v.s.write(p[:n])
+			v.s.Write(p[:n])
 			if v.done += n; v.done == c.Len {
-				v.judge(v.s.sum() == c.Check && knownSum(c.Kind) == nil)
+				v.judge(v.s.Sum() == c.Check && link.KnownSum(c.Kind) == nil)
 			}
 		}
 		p = p[n:]

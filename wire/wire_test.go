@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/near"
 )
 
@@ -148,7 +149,7 @@ func TestContractUnix(t *testing.T) {
 // One connection, a small window and checksums of another kind: the same Store.
 func TestContractNarrow(t *testing.T) {
 	t.Parallel()
-	storetest.Test(t, contract("tcp", func(o *Options) { o.Conns, o.Window, o.CRC, o.Strict = 1, leastWindow, true, true }))
+	storetest.Test(t, contract("tcp", func(o *Options) { o.Conns, o.Window, o.CRC, o.Strict = 1, frames.LeastWindow, true, true }))
 }
 
 func TestRandomOperationsAreTheEmbeddedStores(t *testing.T) {

@@ -1,4 +1,4 @@
-package wire
+package link
 
 import (
 	"context"
@@ -9,22 +9,24 @@ import (
 	"github.com/skepkv/skep"
 )
 
-func errKind(op string, k skep.Kind) error { return &skep.Error{Op: op, Kind: k} }
+// ErrorOf is an error of a kind, and no more.
+func ErrorOf(op string, k skep.Kind) error { return &skep.Error{Op: op, Kind: k} }
 
-// ended is the error of a call whose context is over.
-func ended(op string, ctx context.Context) error {
+// Ended is the error of a call whose context is over.
+func Ended(op string, ctx context.Context) error {
 	return &skep.Error{Op: op, Kind: skep.Deadline, Err: context.Cause(ctx)}
 }
 
-// gone is the error of a connection that broke.
-func gone(op string, err error) error {
+// Gone is the error of a connection that broke.
+func Gone(op string, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the other side closed the connection")
 	}
 	return &skep.Error{Op: op, Kind: skep.Unavailable, Err: err}
 }
 
-func overloaded(what string, after time.Duration) error {
+// Overloaded refuses a call for want of something, which may be there after a time.
+func Overloaded(what string, after time.Duration) error {
 	return &skep.Error{Op: "server", Kind: skep.Overloaded, Field: what, RetryAfter: after}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -17,11 +18,6 @@ import (
 // page that is gone they have an error. This process touches them under a guard only: the Store as it checks and
 // copies, this package as it fetches what is put. Places in them are numbered like the region's own; the number of the
 // file is in the bits above.
-
-const (
-	fileShift    = 48
-	mostAttached = 64 // files of a connection
-)
 
 // attached is a file of a client's, as its server has it.
 type attached struct {
@@ -39,8 +35,8 @@ type attached struct {
 func attachMemory(_ context.Context, r *request) (frames.Message, error) {
 	const op = "attach memory"
 	x := r.x
-	received := x.l.files.take()
-	defer closeReceived(received) // it stays mapped
+	received := x.l.Files.Take()
+	defer link.CloseReceived(received) // it stays mapped
 	var m frames.AttachMemoryRequest
 	if err := r.read(&m); err != nil {
 		return nil, err
@@ -49,12 +45,12 @@ func attachMemory(_ context.Context, r *request) (frames.Message, error) {
 	switch {
 	case len(received) != 1:
 		return nil, skep.Invalidf(op, "descriptors", len(received), "1: a file in memory, over a Unix socket")
-	case !shm.SameUser(x.l.c):
+	case !shm.SameUser(x.l.Conn):
 		return nil, &skep.Error{Op: op, Kind: skep.Denied, Field: "user", Value: "another", Limit: "the server's own"}
-	case m.Memory == 0 || m.Memory >= 1<<(63-fileShift):
-		return nil, skep.Invalidf(op, "memory", m.Memory, fmt.Sprintf("1 to %d", 1<<(63-fileShift)-1))
-	case m.Size > uint64(limit) || m.Size >= 1<<fileShift:
-		return nil, skep.Invalidf(op, "size in bytes", m.Size, min(limit, 1<<fileShift-1))
+	case m.Memory == 0 || m.Memory >= 1<<(63-frames.FileShift):
+		return nil, skep.Invalidf(op, "memory", m.Memory, fmt.Sprintf("1 to %d", 1<<(63-frames.FileShift)-1))
+	case m.Size > uint64(limit) || m.Size >= 1<<frames.FileShift:
+		return nil, skep.Invalidf(op, "size in bytes", m.Size, min(limit, 1<<frames.FileShift-1))
 	case m.Offset >= 1<<62:
 		return nil, skep.Invalidf(op, "offset", m.Offset, "within the file")
 	}
@@ -64,18 +60,18 @@ func attachMemory(_ context.Context, r *request) (frames.Message, error) {
 	}
 	defer g.release()
 	g.mu.Lock()
-	twice, many := g.files[m.Memory] != nil, len(g.files) >= mostAttached
+	twice, many := g.files[m.Memory] != nil, len(g.files) >= frames.MostAttached
 	g.mu.Unlock()
 	if twice {
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "memory", Value: m.Memory,
 			Limit: "a number that is not in use"}
 	}
 	if many {
-		return nil, skep.Invalidf(op, "files", mostAttached+1, mostAttached)
+		return nil, skep.Invalidf(op, "files", frames.MostAttached+1, frames.MostAttached)
 	}
 	a := &attached{number: m.Memory, charged: max(int64(m.Size), leastRegion)}
 	if !g.shared.Take(a.charged) {
-		return nil, overloaded("shared memory", x.s.comeBack())
+		return nil, link.Overloaded("shared memory", x.s.comeBack())
 	}
 	if a.mem, err = shm.Map(received[0], int64(m.Offset), int64(m.Size)); err != nil {
 		g.shared.Give(a.charged)
@@ -155,21 +151,21 @@ type uses []*attached
 
 // place is n bytes of the region, or of a file, which h holds then.
 func (g *region) place(at, n uint64, h *uses) ([]byte, error) {
-	if at>>fileShift == 0 {
+	if at>>frames.FileShift == 0 {
 		return g.slice(at, n)
 	}
 	const op = "attached memory"
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.files[at>>fileShift]
+	a := g.files[at>>frames.FileShift]
 	if a == nil || a.leaves != nil {
-		return nil, skep.Invalidf(op, "memory", at>>fileShift, "the number of one that is attached")
+		return nil, skep.Invalidf(op, "memory", at>>frames.FileShift, "the number of one that is attached")
 	}
 	if a.gone.Load() {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "memory", Value: a.number,
 			Limit: "a file that was not cut short; attach it anew"}
 	}
-	mem, off := a.mem.Bytes(), at&(1<<fileShift-1)
+	mem, off := a.mem.Bytes(), at&(1<<frames.FileShift-1)
 	if off > uint64(len(mem)) || n > uint64(len(mem))-off {
 		return nil, skep.Invalidf(op, "range", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("within %d bytes",
 			len(mem)))
@@ -212,7 +208,7 @@ func (a *attached) look() {
 }
 
 // inFile says whether the part's bytes lie in an attached file: they are fetched before anything is stored.
-func inFile(p *frames.PutPart) bool { return p.Shared && p.Offset>>fileShift != 0 }
+func inFile(p *frames.PutPart) bool { return p.Shared && p.Offset>>frames.FileShift != 0 }
 
 // fetch is a part in a file, and memory of the Store's that it is copied to.
 type fetch struct{ from, to []byte }

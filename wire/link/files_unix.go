@@ -1,6 +1,6 @@
 //go:build unix
 
-package wire
+package link
 
 import (
 	"io"
@@ -11,29 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileReader reads from a Unix socket and keeps the descriptors that come with bytes.
+// FileReader reads from a Unix socket and keeps the descriptors that come with bytes.
 //
 // They are numbers and nothing more until somebody knows what they are: a descriptor is a file that its sender
 // still has and rules over. Whether calls on it wait is for the sender to say and to change, and even to ask for its
 // size, to poll it or to close it can wait for a file system that the sender runs.
-type fileReader struct {
+type FileReader struct {
 	c     *net.UnixConn
 	oob   []byte
 	files []int
 }
 
-// mostSent is how many descriptors one message can carry (SCM_MAX_FD).
-const mostSent = 253
+// MostSent is how many descriptors one message can carry (SCM_MAX_FD).
+const MostSent = 253
 
-func newFileReader(c net.Conn) *fileReader {
+// NewFileReader is nil for what is no Unix socket.
+func NewFileReader(c net.Conn) *FileReader {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return nil
 	}
-	return &fileReader{c: u, oob: make([]byte, unix.CmsgSpace(4*mostSent))}
+	return &FileReader{c: u, oob: make([]byte, unix.CmsgSpace(4*MostSent))}
 }
 
-func (r *fileReader) read(p []byte) (int, error) {
+func (r *FileReader) read(p []byte) (int, error) {
 	n, oobn, _, _, err := r.c.ReadMsgUnix(p, r.oob)
 	if oobn > 0 {
 		r.keep(r.oob[:oobn])
@@ -44,7 +45,7 @@ func (r *fileReader) read(p []byte) (int, error) {
 	return n, err
 }
 
-func (r *fileReader) keep(oob []byte) {
+func (r *FileReader) keep(oob []byte) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return
@@ -54,14 +55,14 @@ func (r *fileReader) keep(oob []byte) {
 		if err != nil {
 			continue
 		}
-		n := min(len(fds), maxFiles-len(r.files))
+		n := min(len(fds), MaxFiles-len(r.files))
 		r.files = append(r.files, fds[:n]...)
-		closeReceived(fds[n:])
+		CloseReceived(fds[n:])
 	}
 }
 
-// take gives the descriptors received, which are the caller's to close.
-func (r *fileReader) take() []int {
+// Take gives the descriptors received, which are the caller's to close.
+func (r *FileReader) Take() []int {
 	if r == nil {
 		return nil
 	}
@@ -70,15 +71,15 @@ func (r *fileReader) take() []int {
 	return f
 }
 
-// drop closes what nobody took.
-func (r *fileReader) drop() { closeReceived(r.take()) }
+// Drop closes what nobody took.
+func (r *FileReader) Drop() { CloseReceived(r.Take()) }
 
 // closing are the goroutines that close descriptors clients sent. There are so few that they
 // are no use for exhausting threads; where all wait, the connection's own reader does.
 var closing = make(chan struct{}, 64)
 
-// closeReceived closes descriptors of unknown files.
-func closeReceived(fds []int) {
+// CloseReceived closes descriptors of unknown files.
+func CloseReceived(fds []int) {
 	for _, fd := range fds {
 		select {
 		case closing <- struct{}{}:
@@ -95,9 +96,9 @@ func closeReceived(fds []int) {
 // soPassRights is SO_PASSRIGHTS of Linux 6.16.
 const soPassRights = 83
 
-// passRights lets a Unix socket's peer send descriptors or not, where the system can keep it from it: what nobody
+// PassRights lets a Unix socket's peer send descriptors or not, where the system can keep it from it: what nobody
 // receives is closed by the kernel, at the cost of the thread that reads.
-func passRights(c any, may bool) {
+func PassRights(c any, may bool) {
 	u, ok := c.(syscall.Conn)
 	if !ok || runtime.GOOS != "linux" {
 		return
@@ -118,8 +119,8 @@ func passRights(c any, may bool) {
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, v) })
 }
 
-// sendFiles writes b with descriptors.
-func sendFiles(c net.Conn, b []byte, fds ...int) error {
+// SendFiles writes b with descriptors.
+func SendFiles(c net.Conn, b []byte, fds ...int) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return errNotUnix
@@ -167,5 +168,5 @@ func (w *writeNow) write(b []byte) int {
 	return max(w.n, 0)
 }
 
-// dupFile is a descriptor of one's own of the same file.
-func dupFile(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }
+// DupFile is a descriptor of one's own of the same file.
+func DupFile(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) }

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -36,8 +37,8 @@ type region struct {
 func attach(_ context.Context, r *request) (frames.Message, error) {
 	const op = "attach"
 	x := r.x
-	files := x.l.files.take()
-	drop := func() { closeReceived(files) }
+	files := x.l.Files.Take()
+	drop := func() { link.CloseReceived(files) }
 	var m frames.AttachRequest
 	if err := r.read(&m); err != nil {
 		drop()
@@ -68,12 +69,12 @@ func attach(_ context.Context, r *request) (frames.Message, error) {
 	g := &region{s: x.s, charged: max(size, leastRegion), shared: x.s.shared.Of(x.who.Limits()), holds: 1, client: x.client}
 	if !g.shared.Take(g.charged) {
 		drop()
-		return nil, overloaded("shared memory", x.s.comeBack())
+		return nil, link.Overloaded("shared memory", x.s.comeBack())
 	}
 	if !g.admit() {
 		g.shared.Give(g.charged)
 		drop()
-		return nil, overloaded("memory attached to an earlier connection", x.s.comeBack())
+		return nil, link.Overloaded("memory attached to an earlier connection", x.s.comeBack())
 	}
 	if g.mem, err = shm.Open(files[0], size); err != nil {
 		g.dismiss()
@@ -86,7 +87,7 @@ func attach(_ context.Context, r *request) (frames.Message, error) {
 		drop()
 		return nil, err
 	}
-	closeReceived(files[:1]) // it stays mapped
+	link.CloseReceived(files[:1]) // it stays mapped
 	ring := g.mem.Bytes()[m.Ring : m.Ring+uint64(m.Entries)*shm.EntrySize]
 	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), wake: make(chan struct{})}
 	if g.unregister, err = x.s.store.Register(g.mem.Bytes()); err != nil {
@@ -198,7 +199,7 @@ func (g *region) destination(c *frames.RestoreChain, h *uses) (d skep.Destinatio
 	}
 	p := &skep.Paged{Order: c.Order, PageStride: c.Stride, Pages: c.Pages, Planes: make([][2][]byte, len(c.Planes)/2)}
 	if len(c.Planes)%2 != 0 || len(c.Planes) > 2*skep.MaxLayers {
-		return d, skep.Invalidf(opRestore, "planes", len(c.Planes), fmt.Sprintf("pairs, at most %d", skep.MaxLayers))
+		return d, skep.Invalidf("restore", "planes", len(c.Planes), fmt.Sprintf("pairs, at most %d", skep.MaxLayers))
 	}
 	for i, a := range c.Planes {
 		if p.Planes[i/2][i%2], err = g.place(a.Offset, a.Len, h); err != nil {
@@ -242,10 +243,10 @@ func (w *ringWriter) room(ctx context.Context, s *serverSession) error {
 		w.mu.Unlock()
 		w.event.Signal()
 		if stalled == nil {
-			late, began := time.NewTimer(s.pace.left), time.Now()
+			late, began := time.NewTimer(s.pace.Left), time.Now()
 			defer late.Stop()
 			stalled = late.C
-			defer func() { s.pace.waited(time.Since(began), 0) }()
+			defer func() { s.pace.Waited(time.Since(began), 0) }()
 		}
 		select {
 		case <-wake:
@@ -263,7 +264,7 @@ func (w *ringWriter) one(ctx context.Context, s *serverSession, e *shm.Entry) er
 	}
 	w.w.Put(e)
 	w.mu.Unlock()
-	s.pace.waited(0, max(int64(e.Bytes), pageSize))
+	s.pace.Waited(0, max(int64(e.Bytes), frames.PageSize))
 	return nil
 }
 

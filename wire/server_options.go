@@ -49,7 +49,7 @@ func (l *Limits) ensureDefaults() {
 	def(&l.Hello, 5*time.Second)
 	def(&l.Idle, 5*time.Minute)
 	def(&l.Stall, 30*time.Second)
-	def(&l.Rate, slowest)
+	def(&l.Rate, frames.SlowestRate)
 	def(&l.Call, 10*time.Minute)
 }
 
@@ -70,7 +70,7 @@ func (l *Limits) validate() error {
 		{"body", int64(l.Body), frames.MaxHello, 1 << 30}, {"payload", int64(l.Payload), 4 << 10, 1 << 30},
 		{"keys", int64(l.Keys), 1, skep.MaxChainKeys}, {"calls", int64(l.Calls), 1, 1 << 16}, {"rate", int64(l.Rate), 1, 1 << 40},
 		{"connections", int64(l.Connections), 1, 1 << 24},
-		{"window", l.Window, leastWindow, 1 << 40}, {"shared memory", l.SharedMemory, 0, 1 << 50},
+		{"window", l.Window, frames.LeastWindow, 1 << 40}, {"shared memory", l.SharedMemory, 0, 1 << 50},
 		{"hello", int64(l.Hello), int64(time.Millisecond), int64(time.Hour)}, {"idle", int64(l.Idle), int64(time.Millisecond), 1 << 62},
 		{"stall", int64(l.Stall), int64(time.Millisecond), 1 << 62}, {"call", int64(l.Call), int64(time.Millisecond), 1 << 62},
 	} {
@@ -80,12 +80,6 @@ func (l *Limits) validate() error {
 	}
 	return nil
 }
-
-// slowest is the least rate of a connection, unless Limits say otherwise.
-const slowest = 256 << 10
-
-// leastWindow is the smallest window a session gets.
-const leastWindow = 1 << 20
 
 // ServerOptions of NewServer. The zero value works: everybody is the default tenant, so
 // listen where only this machine's users reach.

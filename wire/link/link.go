@@ -1,4 +1,4 @@
-package wire
+package link
 
 import (
 	"context"
@@ -17,54 +17,58 @@ import (
 	"github.com/skepkv/skep/wire/near"
 )
 
-// readBuffer holds headers and short bodies. Anything longer is read straight to where
+// ReadBuffer holds headers and short bodies. Anything longer is read straight to where
 // it belongs, so a small buffer means few copies.
-const readBuffer = 4 << 10
+const ReadBuffer = 4 << 10
 
-// link reads and writes frames on a connection. Reading is for one goroutine; writing
+// MaxFiles is how many descriptors wait for the frame they belong to; more are closed.
+const MaxFiles = 2
+
+// Link reads and writes frames on a connection. Reading is for one goroutine; writing
 // for any.
-type link struct {
-	c     net.Conn
-	files *fileReader // of a Unix socket that may carry descriptors; else nil
+type Link struct {
+	Conn  net.Conn
+	Files *FileReader // of a Unix socket that may carry descriptors; else nil
 
-	buf        [readBuffer]byte
+	buf        [ReadBuffer]byte
 	have, next int           // buf[next:have] is read and not used
-	filled     time.Time     // the last of it was read
-	check      summer        // the reader's
-	epochs     bool          // headers may have one
+	Filled     time.Time     // the last of it was read
+	Check      Summer        // the reader's
+	Epochs     bool          // headers may have one
 	left       time.Duration // how much longer the rest of the frame may be waited for, by the reader
 
-	write chan struct{}  // holds one token: who has it writes
+	Write chan struct{}  // holds one token: who has it writes
 	sends atomic.Int64   // bytes of the frames that are, or wait to be, written
-	sent  atomic.Int64   // bytes of frames that were written
+	Sent  atomic.Int64   // bytes of frames that were written
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
 	stall time.Duration  // how long the other side may take nothing
 	rate  int            // bytes a second it must at least send of what a header announced, and take of what it is sent
 }
 
-func newLink(c net.Conn, stall time.Duration, rate int) *link {
-	l := &link{c: c, write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
-	l.write <- struct{}{}
+// New is the end that c is of. The other side may take nothing for stall, and must else make rate bytes a second.
+func New(c net.Conn, stall time.Duration, rate int) *Link {
+	l := &Link{Conn: c, Write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
+	l.Write <- struct{}{}
 	return l
 }
 
 // patience is how long n bytes may take.
-func (l *link) patience(n int64) time.Duration { return l.stall + timeOf(n, l.rate) }
+func (l *Link) patience(n int64) time.Duration { return l.stall + TimeOf(n, l.rate) }
 
-// header waits for the next frame: for its first byte until idle has passed (0: for
+// Header waits for the next frame: for its first byte until idle has passed (0: for
 // ever), for the rest as long as a frame of its length may take.
-func (l *link) header(idle time.Duration) (frames.Header, error) {
+func (l *Link) Header(idle time.Duration) (frames.Header, error) {
 	if l.next == l.have {
-		l.setRead(idle)
-		if err := l.fill(); err != nil {
+		l.SetRead(idle)
+		if err := l.Fill(); err != nil {
 			return frames.Header{}, err
 		}
 	}
 	if l.left = l.patience(frames.HeaderSize); l.have-l.next < frames.HeaderSize {
 		err := l.patiently(func() (err error) {
 			for err == nil && l.have-l.next < frames.HeaderSize {
-				err = l.fill()
+				err = l.Fill()
 			}
 			return err
 		})
@@ -73,33 +77,33 @@ func (l *link) header(idle time.Duration) (frames.Header, error) {
 		}
 	}
 	h, err := frames.ParseHeader(l.buf[l.next:l.have])
-	if err == nil && h.Epoch != 0 && !l.epochs {
+	if err == nil && h.Epoch != 0 && !l.Epochs {
 		err = frames.Broken("epoch", h.Epoch, 0)
 	}
 	l.next += frames.HeaderSize
-	l.left += timeOf(int64(h.Body)+int64(h.Payload), l.rate)
+	l.left += TimeOf(int64(h.Body)+int64(h.Payload), l.rate)
 	return h, err
 }
 
 // patiently reads for as long as there is patience left for the frame, and takes what it waited from that: a frame
 // has its time as a whole, in however many steps it is read. The time between the steps is the reader's own.
-func (l *link) patiently(read func() error) error {
+func (l *Link) patiently(read func() error) error {
 	began := time.Now()
-	l.c.SetReadDeadline(began.Add(l.left))
+	l.Conn.SetReadDeadline(began.Add(l.left))
 	err := read()
 	l.left -= time.Since(began)
 	return err
 }
 
-// holdsFrame says whether the next frame lies in the buffer whole; if not, whether it may still come to: it
+// HoldsFrame says whether the next frame lies in the buffer whole; if not, whether it may still come to: it
 // is short, and has no payload.
-func (l *link) holdsFrame() (whole, short bool) {
+func (l *Link) HoldsFrame() (whole, short bool) {
 	n := l.have - l.next
 	if n < frames.HeaderSize {
 		return false, true
 	}
 	h, err := frames.ParseHeader(l.buf[l.next:l.have])
-	if err != nil || h.Payload > 0 || uint64(h.Body) > readBuffer-frames.HeaderSize {
+	if err != nil || h.Payload > 0 || uint64(h.Body) > ReadBuffer-frames.HeaderSize {
 		return false, false
 	}
 	return n >= frames.HeaderSize+int(h.Body), true
@@ -113,20 +117,21 @@ func midFrame(err error) error {
 	return err
 }
 
-func (l *link) setRead(d time.Duration) {
+// SetRead lets reads wait for so long; 0: for ever.
+func (l *Link) SetRead(d time.Duration) {
 	if d <= 0 {
-		l.c.SetReadDeadline(time.Time{})
+		l.Conn.SetReadDeadline(time.Time{})
 		return
 	}
-	l.c.SetReadDeadline(time.Now().Add(d))
+	l.Conn.SetReadDeadline(time.Now().Add(d))
 }
 
 // get reads once from the connection.
-func (l *link) get(p []byte) (int, error) {
-	if l.files != nil {
-		return l.files.read(p)
+func (l *Link) get(p []byte) (int, error) {
+	if l.Files != nil {
+		return l.Files.read(p)
 	}
-	return l.c.Read(p)
+	return l.Conn.Read(p)
 }
 
 // reads is a function as an io.Reader.
@@ -134,8 +139,8 @@ type reads func(p []byte) (int, error)
 
 func (r reads) Read(p []byte) (int, error) { return r(p) }
 
-// fill reads once into the buffer.
-func (l *link) fill() error {
+// Fill reads once into the buffer.
+func (l *Link) Fill() error {
 	if l.next > 0 {
 		copy(l.buf[:], l.buf[l.next:l.have])
 		l.have -= l.next
@@ -144,7 +149,7 @@ func (l *link) fill() error {
 	n, err := l.get(l.buf[l.have:])
 	l.have += n
 	if n > 0 {
-		l.filled = time.Now()
+		l.Filled = time.Now()
 		return nil
 	}
 	if err == nil {
@@ -153,10 +158,10 @@ func (l *link) fill() error {
 	return err
 }
 
-// body reads the body h announces into b, which is as long, and compares it with its
+// Body reads the body h announces into b, which is as long, and compares it with its
 // checksum.
-func (l *link) body(h *frames.Header, b []byte) error {
-	if err := l.read(b); err != nil {
+func (l *Link) Body(h *frames.Header, b []byte) error {
+	if err := l.Read(b); err != nil {
 		return err
 	}
 	if s := crc32.ChecksumIEEE(b); s != h.BodySum {
@@ -165,12 +170,12 @@ func (l *link) body(h *frames.Header, b []byte) error {
 	return nil
 }
 
-// read fills p with the next bytes of the frame.
-func (l *link) read(p []byte) (err error) { _, err = l.readWhile(p, nil); return err }
+// Read fills p with the next bytes of the frame.
+func (l *Link) Read(p []byte) (err error) { _, err = l.ReadWhile(p, nil); return err }
 
-// readWhile is read, as long as goesOn says so (nil: it does). Who changes that cuts the wait off by the connection's
+// ReadWhile is Read, as long as goesOn says so (nil: it does). Who changes that cuts the wait off by the connection's
 // deadline for reading. n bytes of p came.
-func (l *link) readWhile(p []byte, goesOn func() bool) (n int, err error) {
+func (l *Link) ReadWhile(p []byte, goesOn func() bool) (n int, err error) {
 	n = copy(p, l.buf[l.next:l.have])
 	l.next += n
 	if n == len(p) {
@@ -178,7 +183,7 @@ func (l *link) readWhile(p []byte, goesOn func() bool) (n int, err error) {
 	}
 	err = midFrame(l.patiently(func() error {
 		if goesOn != nil && !goesOn() { // the deadline is set: from here on it is cut off
-			return errSessionClosed
+			return errGoesOnNoMore
 		}
 		k, err := io.ReadFull(reads(l.get), p[n:])
 		n += k
@@ -187,18 +192,21 @@ func (l *link) readWhile(p []byte, goesOn func() bool) (n int, err error) {
 	return n, err
 }
 
-// readStep is how much is read before it is hashed: little enough to be in the cache
-// of the core still.
-const readStep = 256 << 10
+// errGoesOnNoMore ends a read that its caller called off.
+var errGoesOnNoMore = errors.New("the read was called off")
 
-// readSummed fills p with the next bytes of the frame and gives them to s.
-func (l *link) readSummed(p []byte, s *summer) error {
+// ReadStep is how much is read before it is hashed: little enough to be in the cache
+// of the core still.
+const ReadStep = 256 << 10
+
+// ReadSummed fills p with the next bytes of the frame and gives them to s.
+func (l *Link) ReadSummed(p []byte, s *Summer) error {
 	for len(p) > 0 {
-		n := min(len(p), readStep)
-		if err := l.read(p[:n]); err != nil {
+		n := min(len(p), ReadStep)
+		if err := l.Read(p[:n]); err != nil {
 			return err
 		}
-		s.write(p[:n])
+		s.Write(p[:n])
 		p = p[n:]
 	}
 	return nil
@@ -206,13 +214,13 @@ func (l *link) readSummed(p []byte, s *summer) error {
 
 var trash = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// discard reads n bytes for nobody.
-func (l *link) discard(n uint64) error {
+// Discard reads n bytes for nobody.
+func (l *Link) Discard(n uint64) error {
 	b := trash.Get().(*[64 << 10]byte)
 	defer trash.Put(b)
 	for n > 0 {
 		k := min(n, uint64(len(b)))
-		if err := l.read(b[:k]); err != nil {
+		if err := l.Read(b[:k]); err != nil {
 			return err
 		}
 		n -= k
@@ -226,12 +234,12 @@ const small = 16 << 10
 // atOnce is the longest frame that is first tried without waiting: what sockets mostly have room for.
 const atOnce = 128 << 10
 
-// send writes a frame and its payload. The payload's memory is read until it returns.
+// Send writes a frame and its payload. The payload's memory is read until it returns.
 // An error that is not a broken connection means that no byte was sent (unsent).
 //
 // The other side's time for a frame begins when it is there to be sent, also where others are written first: what
 // waits behind them holds memory, too.
-func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) error {
+func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) error {
 	total := len(frame)
 	for _, p := range payload {
 		total += len(p)
@@ -239,11 +247,11 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	due := time.Now().Add(l.patience(l.sends.Add(int64(total))))
 	defer l.sends.Add(-int64(total))
 	select {
-	case <-l.write:
+	case <-l.Write:
 	case <-ctx.Done():
-		return &unsent{ended("send", ctx)}
+		return &Unsent{Ended("send", ctx)}
 	}
-	defer func() { l.write <- struct{}{} }()
+	defer func() { l.Write <- struct{}{} }()
 	whole := total-len(frame) <= small
 	if whole {
 		for _, p := range payload {
@@ -253,19 +261,19 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	begun := 0
 	if whole && total <= atOnce && ctx.Err() == nil {
 		if begun = l.now.write(frame); begun == total {
-			l.sent.Add(int64(total))
+			l.Sent.Add(int64(total))
 			return nil // what never waits needs no deadline, and nobody who cuts it off
 		}
 		frame = frame[begun:]
 	}
-	l.c.SetWriteDeadline(due)
+	l.Conn.SetWriteDeadline(due)
 	if ctx.Done() != nil {
 		// The caller's memory is its own again when its context ends: then a write that
 		// hangs is cut off, and the connection with it. It is over before others write: the
 		// deadline is theirs then.
 		cut := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
-			l.c.SetWriteDeadline(time.Unix(1, 0))
+			l.Conn.SetWriteDeadline(time.Unix(1, 0))
 			close(cut)
 		})
 		defer func() {
@@ -278,62 +286,68 @@ func (l *link) send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	var n int64
 	if whole {
 		var k int
-		k, err = l.c.Write(frame)
+		k, err = l.Conn.Write(frame)
 		n = int64(k)
 	} else {
 		all := make(net.Buffers, 0, 1+len(payload))
 		all = append(append(all, frame), payload...)
 		l.under.Hold()
-		n, err = all.WriteTo(l.c)
+		n, err = all.WriteTo(l.Conn)
 		err = errors.Join(err, l.under.Flush())
 	}
 	if err == nil {
-		l.sent.Add(int64(total))
+		l.Sent.Add(int64(total))
 		return nil
 	}
 	if n == 0 && begun == 0 && ctx.Err() != nil {
-		return &unsent{ended("send", ctx)}
+		return &Unsent{Ended("send", ctx)}
 	}
-	l.c.Close()
+	l.Conn.Close()
 	if ctx.Err() != nil {
-		return ended("send", ctx)
+		return Ended("send", ctx)
 	}
-	return gone("send", err)
+	return Gone("send", err)
 }
 
-// sendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
+// SendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
 // of what was written with one before.
-func (l *link) sendFiles(ctx context.Context, frame []byte, fds []int) error {
+func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 	select {
-	case <-l.write:
+	case <-l.Write:
 	case <-ctx.Done():
-		return ended("send", ctx)
+		return Ended("send", ctx)
 	}
-	defer func() { l.write <- struct{}{} }()
-	l.c.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
-	return sendFiles(l.c, frame, fds...)
+	defer func() { l.Write <- struct{}{} }()
+	l.Conn.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
+	return SendFiles(l.Conn, frame, fds...)
 }
 
-// unsent wraps the error of a frame of which no byte was sent.
-type unsent struct{ error }
+// Unsent wraps the error of a frame of which no byte was sent.
+type Unsent struct{ Err error }
 
-func (u *unsent) Unwrap() error { return u.error }
+// Error implements error.
+func (u *Unsent) Error() string { return u.Err.Error() }
 
-// summer computes one checksum over bytes that come in pieces.
-type summer struct {
+// Unwrap is the error itself.
+func (u *Unsent) Unwrap() error { return u.Err }
+
+// Summer computes one checksum over bytes that come in pieces.
+type Summer struct {
 	kind uint8
 	crc  uint32
 	h    xxh3.Hasher
 }
 
-func (s *summer) reset(kind uint8, seed uint64) {
+// Reset begins another sum, of a kind of the protocol.
+func (s *Summer) Reset(kind uint8, seed uint64) {
 	s.kind, s.crc = kind, 0
 	if kind == frames.SumXXH3 {
 		s.h.ResetSeed(seed)
 	}
 }
 
-func (s *summer) write(p []byte) {
+// Write adds bytes.
+func (s *Summer) Write(p []byte) {
 	switch s.kind {
 	case frames.SumCRC32:
 		s.crc = crc32.Update(s.crc, crc32.IEEETable, p)
@@ -342,7 +356,8 @@ func (s *summer) write(p []byte) {
 	}
 }
 
-func (s *summer) sum() uint64 {
+// Sum is that of what was written since Reset.
+func (s *Summer) Sum() uint64 {
 	switch s.kind {
 	case frames.SumCRC32:
 		return uint64(s.crc)
@@ -352,29 +367,29 @@ func (s *summer) sum() uint64 {
 	return 0
 }
 
-// sumOver is the checksum of bufs together, with seed 0.
-func sumOver(kind uint8, bufs ...[]byte) uint64 {
+// SumOver is the checksum of bufs together, with seed 0.
+func SumOver(kind uint8, bufs ...[]byte) uint64 {
 	if kind == frames.SumXXH3 && len(bufs) == 1 {
 		return xxh3.Hash(bufs[0])
 	}
-	var s summer
-	s.reset(kind, 0)
+	var s Summer
+	s.Reset(kind, 0)
 	for _, b := range bufs {
-		s.write(b)
+		s.Write(b)
 	}
-	return s.sum()
+	return s.Sum()
 }
 
-// knownSum says whether k is a checksum of bytes that travel.
-func knownSum(k uint8) error {
+// KnownSum says whether k is a checksum of bytes that travel.
+func KnownSum(k uint8) error {
 	if k != frames.SumCRC32 && k != frames.SumXXH3 {
 		return skep.Invalidf("frame", "kind of checksum", k, "1 or 2")
 	}
 	return nil
 }
 
-// cut is bytes [off, off+n) of data.
-func cut(dst net.Buffers, data [][]byte, off, n int64) net.Buffers {
+// Cut is bytes [off, off+n) of data.
+func Cut(dst net.Buffers, data [][]byte, off, n int64) net.Buffers {
 	for _, d := range data {
 		if n == 0 {
 			break
@@ -389,12 +404,12 @@ func cut(dst net.Buffers, data [][]byte, off, n int64) net.Buffers {
 	return dst
 }
 
-// headerWithin and bodyWithin are header and body under a deadline that is set already.
-func (l *link) headerWithin(ctx context.Context) (frames.Header, error) {
+// HeaderWithin reads a header under a deadline that is set already.
+func (l *Link) HeaderWithin(ctx context.Context) (frames.Header, error) {
 	for l.have-l.next < frames.HeaderSize {
-		if err := l.fill(); err != nil {
+		if err := l.Fill(); err != nil {
 			if ctx.Err() != nil {
-				return frames.Header{}, ended("hello", ctx)
+				return frames.Header{}, Ended("hello", ctx)
 			}
 			return frames.Header{}, midFrame(err)
 		}
@@ -404,7 +419,8 @@ func (l *link) headerWithin(ctx context.Context) (frames.Header, error) {
 	return h, err
 }
 
-func (l *link) bodyWithin(ctx context.Context, h *frames.Header, b []byte) error {
+// BodyWithin reads the body after it likewise.
+func (l *Link) BodyWithin(ctx context.Context, h *frames.Header, b []byte) error {
 	n := copy(b, l.buf[l.next:l.have])
 	l.next += n
 	if n < len(b) {
@@ -416,4 +432,14 @@ func (l *link) bodyWithin(ctx context.Context, h *frames.Header, b []byte) error
 		return frames.Broken("body checksum", h.BodySum, s)
 	}
 	return nil
+}
+
+// IsClosed says whether a channel that is never sent to is closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
