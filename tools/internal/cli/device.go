@@ -337,7 +337,8 @@ func (f *moveFlags) served(ctx context.Context) (bool, error) {
 	}
 	if f.capacity > 0 {
 		err := skep.Invalidf("skep", "--capacity", command.Size(f.capacity), "unset: the store is in use")
-		return true, command.WithNext(err, "stop the server and give it here then, or start the server with it and --change-capacity")
+		return true, command.WithNext(err,
+			"stop the server and give it here then, or start the server with it and --change-capacity")
 	}
 	return true, nil
 }

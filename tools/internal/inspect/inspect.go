@@ -196,8 +196,8 @@ func (d *Device) probe(ctx context.Context, id [16]byte) {
 	}
 }
 
-// scan decodes the row of every block that is stored; visit is called from several goroutines, with a lock. Rows of what
-// was purged stay until their group is cleaned, and are passed over.
+// scan decodes the row of every block that is stored; visit is called from several goroutines, with a lock. Rows
+// of what was purged stay until their group is cleaned, and are passed over.
 func (v *View) scan(ctx context.Context, visit func(layout.Location, *segment.Record) error) error {
 	spaces, err := v.cat.Namespaces(ctx)
 	if err != nil {

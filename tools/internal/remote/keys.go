@@ -245,7 +245,10 @@ const mostSeen = 253402300799
 
 // parseTold reads a document; false where it is none. Behind it, on its line, there may be something else.
 func parseTold(b []byte) (t told, ok bool) {
-	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&t); err != nil || t.Format != keysFormat || t.Space == "" || t.Seen < 0 || t.Seen > mostSeen {
+	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&t); err != nil {
+		return t, false
+	}
+	if t.Format != keysFormat || t.Space == "" || t.Seen < 0 || t.Seen > mostSeen {
 		return t, false
 	}
 	t.values = map[string]string{}

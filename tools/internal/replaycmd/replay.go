@@ -227,7 +227,8 @@ func onlyReplays(ctx context.Context, st *store.Store, dir string) error {
 	for _, n := range spaces {
 		if n.Tenant != replay.Tenant {
 			err := &skep.Error{Op: "replay", Kind: skep.Conflict, Field: "--dir", Value: dir,
-				Limit: "a new store, or one of an earlier replay", Err: fmt.Errorf("tenant %q has a namespace there", n.Tenant)}
+				Limit: "a new store, or one of an earlier replay",
+				Err:   fmt.Errorf("tenant %q has a namespace there", n.Tenant)}
 			return command.WithNext(err, "give another --dir: a replay evicts what is stored")
 		}
 	}
