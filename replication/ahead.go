@@ -301,8 +301,14 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 			continue
 		}
 		w.late[i] = time.Time{}
+		if x.late = x.node.lookups.Hopeless(now); !x.late {
+			w.late[i] = now.Add(w.usual.Due(x.node.lookups)) // to look again
+		}
+		if x.asked {
+			continue
+		}
+		x.asked = true
 		w.calls[i].Late(now)
-		x.late = true
 		if w.alone {
 			x.done, x.away = true, true
 			continue
@@ -333,21 +339,19 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 	}
 }
 
-// settled says whether one of the group's nodes that a wave asks has answered, or all of them are away; or late, where
-// one that was asked before has said what it has.
+// settled says whether one of the group's nodes has all of it, or all that a wave asks have answered or are away. A
+// node is not waited for that is hopeless, where another one has said what it has.
 func (g *group) settled(w *wave) bool {
 	answered, all := false, true
 	for x := g; x != nil; x = x.next {
-		answered = answered || x.by.done && !x.by.away
+		if x.by.done && !x.by.away {
+			if answered = true; x.found.Blocks == x.to-x.from {
+				return true
+			}
+		}
 	}
 	for x := g; x != nil; x = x.next {
-		if x.by.wave != w {
-			continue
-		}
-		if x.by.done && !x.by.away {
-			return true
-		}
-		all = all && (x.by.done || answered && x.by.late)
+		all = all && (x.by.wave != w || x.by.done || answered && x.by.late)
 	}
 	return all
 }

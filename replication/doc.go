@@ -37,10 +37,9 @@
 //	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
 //	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
 //	lookup    each group at the one of its nodes that is expected to answer first, and what it lacks, or is late with, at
-//	          the next one: what comes first counts, and a lease that comes late is given back (ahead.go, package pace)
+//	          the next one: the first that has it counts, and a lease that comes late is given back (ahead.go, package pace)
 //	restore   what a node does not give, or is late with, is loaded from another one into the same place, when the first
-//	          session surely writes nothing there any more; else it is a miss (retry.go, late.go). Where that cannot be
-//	          said without the node, as where its drives write to shared memory, its end is waited for
+//	          session surely writes nothing there any more; else it is a miss (retry.go, late.go)
 //	delete    at every node; a block counts once
 //
 // A cluster of one node is that node: calls go to its Store as they are (calls.go). So do calls by Connect before there

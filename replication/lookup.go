@@ -160,7 +160,8 @@ type answer struct {
 	groups  []*group
 	done    bool // it said something, or is away
 	away    bool // it did not answer, or not in time
-	late    bool
+	asked   bool // others were asked because it is late
+	late    bool // it is not waited for, where others have said what they have
 	wave    *wave
 	instead *answer // it was asked because that one was late
 	one     bool    // one lease is of all of them

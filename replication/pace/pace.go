@@ -152,13 +152,8 @@ func (l *Line) Expect(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.mute
-	if have := min(l.n, recent); have > 0 {
-		var of [recent]time.Duration
-		for i := range have {
-			of[i] = l.took[(l.n-1-i)%kept]
-		}
-		slices.Sort(of[:have])
-		middle := of[(have-1)/2]
+	if l.n > 0 {
+		middle := l.middle()
 		if l.kind.Queues {
 			middle *= time.Duration(1 + len(l.under))
 		}
@@ -204,6 +199,33 @@ func Compare(now time.Time, lines []*Line) (expect []time.Duration, slow []bool)
 		slow[i] = l != nil && l.kind.Slow(expect[i], quickest)
 	}
 	return expect, slow
+}
+
+// What a node's answer is not waited for that may have more than another one says.
+const (
+	hopeless = 100 * time.Millisecond // so long it takes as a rule
+	silence  = 500 * time.Millisecond // or so long one call has waited
+)
+
+// Hopeless says that the node takes so long that it is not waited for even where it may have what others do not.
+func (l *Line) Hopeless(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mute >= l.kind.tooLong(silence) || l.n >= recent && l.middle() >= hopeless {
+		return true
+	}
+	return slices.ContainsFunc(l.under, func(c *Call) bool { return now.Sub(c.heard) >= silence })
+}
+
+// middle is the middle of what it took lately. mu is held.
+func (l *Line) middle() time.Duration {
+	var of [recent]time.Duration
+	have := min(l.n, recent)
+	for i := range have {
+		of[i] = l.took[(l.n-1-i)%kept]
+	}
+	slices.Sort(of[:have])
+	return of[(have-1)/2]
 }
 
 // answered says whether the node has ever.

@@ -168,3 +168,22 @@ func TestABucketHoldsATwentieth(t *testing.T) {
 	require.True(t, b.Take(100))
 	require.False(t, b.Take(1), "no more than the burst")
 }
+
+// A node that may have more than another one says is waited for, unless that is known to take long.
+func TestWhoIsHopeless(t *testing.T) {
+	t.Parallel()
+	l := NewLine(Lookups)
+	require.False(t, l.Hopeless(start))
+	now := answers(l, start, 10, 20*ms)
+	c := l.Begin(now)
+	c.Late(now.Add(400 * ms))
+	require.False(t, l.Hopeless(now.Add(499*ms)))
+	require.True(t, l.Hopeless(now.Add(500*ms)))
+	now = now.Add(500 * ms)
+	c.End(now, false)
+	require.True(t, l.Hopeless(now), "until it answers")
+	now = answers(l, now, 1, 20*ms)
+	require.False(t, l.Hopeless(now))
+	now = answers(l, now, 3, 200*ms)
+	require.True(t, l.Hopeless(now), "it takes as long as a rule")
+}
