@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -214,7 +215,7 @@ type Options struct {
 	rules         health.Rules
 	taskEvery     time.Duration                                     // how often there may be something to move; 0: a second
 	taskRetry     time.Duration                                     // a group that could not be moved is left alone for so long; 0: 30 seconds
-	fileSystem    func(dir string) (id uint64, free int64, ok bool) // fileSystemOf; tests have their own
+	fileSystem    func(dir string) (id uint64, free int64, ok bool) // paths.FileSystem; tests have their own
 }
 
 // leastIOBytes is the smallest budget of I/O buffers.
@@ -323,7 +324,7 @@ func (o *Options) defaultsWithin(limit int64) {
 		o.CatalogFS = vfs.Default
 	}
 	if o.fileSystem == nil {
-		o.fileSystem = fileSystemOf
+		o.fileSystem = paths.FileSystem
 	}
 	if o.OpenDevice == nil {
 		o.OpenDevice = o.openFile
