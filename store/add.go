@@ -151,12 +151,10 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks
-	select {
-	case t.members <- struct{}{}:
-		defer func() { <-t.members }()
-	case <-ctx.Done():
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	if err := t.takeMembers(ctx, op); err != nil {
+		return err
 	}
+	defer t.giveMembers()
 	if !s.options.customDevices {
 		abs, err := filepath.Abs(a.Path)
 		if err != nil {

@@ -25,7 +25,7 @@ type tasks struct {
 	wake chan struct{}
 	turn chan struct{} // held by who moves blocks
 
-	members chan struct{}            // held by who adds or removes a device
+	members chan struct{}            // held by who adds, removes or retires a device
 	grown   atomic.Pointer[[]*drive] // the drives, once some were added since the open
 
 	unstamped atomic.Bool // a superblock does not say how many devices there are: restamp
@@ -106,6 +106,18 @@ func (t *tasks) take(ctx context.Context) error {
 }
 
 func (t *tasks) give() { <-t.turn }
+
+// takeMembers waits until nobody else adds, removes or retires a device.
+func (t *tasks) takeMembers(ctx context.Context, op string) error {
+	select {
+	case t.members <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+}
+
+func (t *tasks) giveMembers() { <-t.members }
 
 func (t *tasks) run() {
 	tick := time.NewTicker(t.s.options.taskEvery)
