@@ -2,14 +2,20 @@ package store
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/device"
 )
 
 // askedForDone tells when its Done is first asked for.
@@ -53,5 +59,77 @@ func TestTheLastTwoDevicesAreNotBothDrained(t *testing.T) {
 	require.ErrorContains(t, first, "devices left in working order")
 	require.NotEqual(t, skep.Invalid, skep.KindOf(second))
 	require.False(t, s.drives[0].retired.Load() && s.drives[1].retired.Load())
+	require.NoError(t, s.Close())
+}
+
+// A device whose freed headers are still being written is not out of the store, and not wiped: they would land on what is
+// somebody else's by then.
+func TestADeviceIsRemovedWhenNothingIsWrittenToItAnyMore(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { o.DeviceCount, o.OpTimeout = 3, time.Second })
+	sc := openSpace(t, s, "n", skep.Durable, 1, false)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
+	seg := s.segBytes
+	atHeader := func(op *device.Op) bool {
+		return op.Offset >= layout.SegmentOffset(0, seg) && (op.Offset-layout.SegmentOffset(0, seg))%seg == 0
+	}
+	rule := r.faults[2].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: atHeader})
+	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
+	requireKind(t, skep.Deadline, err)
+	require.False(t, s.drives[2].removed.Load())
+	require.NotZero(t, r.faults[2].Held())
+
+	rule.Remove()
+	r.faults[2].Release()
+	_, err = s.RemoveDevice(ctx, "2", MoveOptions{})
+	require.NoError(t, err)
+	require.Zero(t, r.faults[2].Held())
+	require.NoError(t, s.Close())
+}
+
+// The file of a device that was removed is closed, and gives its room back, while the store goes on. Its readers come
+// first.
+func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("which files are open is read from /proc")
+	}
+	ctx := testContext(t)
+	o := small(t.TempDir())
+	o.DeviceCount = 3
+	s := openTest(t, o)
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	keys := chainKeys(1, 6)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
+	d := s.drives[2]
+	held := s.groupsOf(d)[0]
+	held.readers.Add(1)
+	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
+	require.NoError(t, err)
+	require.NoFileExists(t, d.path)
+	open := func() bool {
+		fds, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			return true
+		}
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); to == d.path+" (deleted)" {
+				return true
+			}
+		}
+		return false
+	}
+	require.True(t, open(), "somebody reads it")
+	require.NoError(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize), d.segmentOffset(held.segments[0])))
+
+	held.readers.Add(-1)
+	s.cleaner.kick()
+	require.Eventually(t, func() bool { return !open() }, time.Minute, time.Millisecond)
+	require.ErrorIs(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize), 0), device.ErrClosed)
+	require.NoError(t, s.Flush(ctx))
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 6), 4<<10))
+	n, _ := requireRight(t, s, sc, keys, 4<<10)
+	require.Equal(t, len(keys), n)
 	require.NoError(t, s.Close())
 }

@@ -522,6 +522,9 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	if !d.retired.Load() || len(s.groupsOf(d)) > 0 {
 		return p, errKept(op, d)
 	}
+	if err := s.awaitLeft(ctx, op, d, o.Force); err != nil {
+		return p, err
+	}
 	row := s.rowOf(d)
 	row.State = catalog.DeviceRemoved
 	b := s.catalog.NewBatch()
@@ -543,6 +546,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 		}
 	}
 	s.log.Info("device removed", "device", d.index, "path", d.path, "serial", d.serial)
+	s.background.Go(func() { s.letGo(d) })
 	return p, nil
 }
 
