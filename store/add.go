@@ -162,6 +162,9 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 		}
 		a.Path = abs
 	}
+	if err := s.refuseOwn(a.Path); err != nil {
+		return err
+	}
 	d, err := s.addDrive(ctx, a)
 	if err != nil {
 		return err

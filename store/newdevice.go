@@ -5,12 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // What a path of a new device is: something that was there before is told from what is to be made, before anything is.
@@ -34,13 +34,8 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, err
 	}
 	defer s.leave()
-	if i := slices.IndexFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && paths.Real(d.path) == paths.Real(a.Path) }); i >= 0 && s.added(a) {
-		d := s.allDrives()[i]
-		c = Candidate{Kind: CandidateFile, Bytes: d.dev.Size(), Serial: d.serial}
-		if d.dev.Info().Raw {
-			c.Kind = CandidateBlock
-		}
-		return c, nil
+	if err := s.refuseOwn(a.Path); err != nil {
+		return c, err
 	}
 	if err := s.options.refuseTaken(a.Path); err != nil {
 		return c, err
@@ -68,6 +63,21 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		}
 	}
 	return Candidate{Kind: CandidateBlock, Bytes: dev.Size(), Serial: dev.Info().Serial}, nil
+}
+
+// refuseOwn refuses a device that the store has: nothing of it is in the way.
+func (s *Store) refuseOwn(path string) error {
+	sb, err := segio.PeekSuperblock(path)
+	if err != nil || sb.Store != s.id {
+		return nil
+	}
+	for _, d := range s.allDrives() {
+		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
+			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " of this store already",
+				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}
+		}
+	}
+	return nil
 }
 
 // refuseTaken refuses a path where a file is that was there before, and, among the system's devices, where there is no
