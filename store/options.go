@@ -53,7 +53,8 @@ type Options struct {
 	// CapacityBytes is the cap on the size of all devices together, the only cap
 	// there is, of a new store. 0: as large as the file systems allow, less ReserveBytes each; what that
 	// comes to is reckoned at the open and again every few seconds, for what is evicted depends on it.
-	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused.
+	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused. A device that is
+	// added (AddDevice) has its size beyond the cap, too, which stays as it is.
 	CapacityBytes int64
 	// ChangeCapacity makes CapacityBytes the cap of a store that is there, 0 for none. A larger one
 	// lets its devices grow; a smaller one does not shrink them.

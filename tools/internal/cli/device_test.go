@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 )
 
@@ -30,4 +31,31 @@ func TestADeviceThatTheStoreHasIsNotAddedAgain(t *testing.T) {
 	require.NoError(t, err)
 	refused(add)
 	require.NoError(t, s.Close())
+}
+
+func statsOf(t *testing.T, o store.Options) skep.Stats {
+	t.Helper()
+	s, err := store.Open(t.Context(), o)
+	require.NoError(t, err)
+	st, err := s.Stats(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	return st
+}
+
+// A device that was added has the size it was given, beyond the cap, too. The cap stays as it is: a server that is
+// started again with the same one opens the store.
+func TestAnAddedDeviceIsBeyondTheCap(t *testing.T) {
+	t.Parallel()
+	o, dir := heldIn(t, 2)
+	opt := o.optionsAt(o.place)
+	before := statsOf(t, opt)
+	require.Positive(t, before.CapacityBytes)
+	skepRun(t, "device", "add", filepath.Join(dir, "device-9"), "--size", "8MiB", "--dir", dir, "--json").OK(t)
+	opt.CapacityBytes = before.CapacityBytes
+	after := statsOf(t, opt)
+	assert.Equal(t, before.CapacityBytes, after.CapacityBytes)
+	assert.Greater(t, after.DeviceBytes, before.DeviceBytes)
+	assert.LessOrEqual(t, after.DeviceBytes, before.DeviceBytes+8<<20)
+	assert.Greater(t, after.DeviceBytes, after.CapacityBytes)
 }
