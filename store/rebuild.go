@@ -126,7 +126,7 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 func (s *Store) rebuildInput(progress func(RebuildProgress)) rebuild.Input {
 	s.names = namespaces.NewTable(s.secret)
 	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.segBytes,
-		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
+		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Missing: s.limits.missing, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
 		Log: s.log, Progress: progress}
 	for _, d := range s.drives {
 		in.Drives = append(in.Drives, d.found())
@@ -435,6 +435,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 	}
 	s.drives = slices.Collect(maps.Values(byIndex))
 	found := s.drives
+	s.limits.missing = max(0, count-len(found))
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:
