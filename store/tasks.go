@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"math"
 	"sync/atomic"
 	"time"
@@ -214,6 +215,10 @@ func (j job) device() int {
 // next chooses what to do.
 func (t *tasks) next() (job, *group) {
 	s := t.s
+	t.mu.Lock()
+	now := time.Now() // groups that are gone are asked about no more
+	maps.DeleteFunc(t.stuck, func(_ groupID, until time.Time) bool { return !now.Before(until) })
+	t.mu.Unlock()
 	groups := s.groupList()
 	free := func(g *group) bool { return t.ready(g) }
 	for _, d := range s.allDrives() {
@@ -252,13 +257,9 @@ func (t *tasks) next() (job, *group) {
 // ready says whether a group can be moved now.
 func (t *tasks) ready(g *group) bool {
 	t.mu.Lock()
-	until, ok := t.stuck[g.id()]
-	if ok && time.Now().After(until) {
-		delete(t.stuck, g.id())
-		ok = false
-	}
+	until := t.stuck[g.id()]
 	t.mu.Unlock()
-	if ok {
+	if time.Now().Before(until) {
 		return false
 	}
 	t.s.space.mu.Lock()
