@@ -162,7 +162,7 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 		}
 		a.Path = abs
 	}
-	if err := s.refuseOwn(a.Path); err != nil {
+	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
 		return err
 	}
 	d, err := s.addDrive(ctx, a)

@@ -28,14 +28,15 @@ func (c *cleaner) leavingLocked(d *drive, all bool) bool {
 // awaitLeft waits until nothing is to be written to a drive without groups any more. One that is out of order is not
 // waited for: it is not wiped either. Writes that groups were let go of without may never come back, and keep nobody from
 // removing the drive; with force, headers do not either.
-func (s *Store) awaitLeft(ctx context.Context, op string, d *drive, force bool) error {
+func (c *cleaner) awaitLeft(ctx context.Context, op string, d *drive, force bool) error {
+	s := c.s
 	within, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 	defer cancel()
-	s.cleaner.kick()
+	c.kick()
 	for {
 		s.space.mu.Lock()
 		late, heads := len(d.late), len(d.heads)
-		leaving := s.cleaner.leavingLocked(d, false)
+		leaving := c.leavingLocked(d, false)
 		s.space.mu.Unlock()
 		if late+heads == 0 && !leaving || d.condition() >= health.Fenced {
 			return nil
@@ -56,10 +57,11 @@ func (s *Store) awaitLeft(ctx context.Context, op string, d *drive, force bool) 
 
 // letGo closes a drive that was removed once nobody has anything of it. From then on it is as one that is not there.
 // What is not idle when the store closes is closed with it.
-func (s *Store) letGo(d *drive) {
+func (c *cleaner) letGo(d *drive) {
+	s := c.s
 	for {
 		s.space.mu.Lock()
-		busy := len(d.heads)+len(d.late) > 0 || s.cleaner.leavingLocked(d, true)
+		busy := len(d.heads)+len(d.late) > 0 || c.leavingLocked(d, true)
 		s.space.mu.Unlock()
 		if !busy && d.dev.Stats().InFlight == 0 {
 			break

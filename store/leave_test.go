@@ -133,3 +133,38 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 	require.Equal(t, len(keys), n)
 	require.NoError(t, s.Close())
 }
+
+// What a drain has no group to write to is kept by the cleaner, which has one in reserve: nothing is dropped for it. What
+// is dropped is counted.
+func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	for _, c := range []struct {
+		name  string
+		fill  int // blocks that are put
+		drops bool
+	}{{"much room", 16, false}, {"no room", 600, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, _, o := openRig(t, func(o *Options) { o.DeviceCount, o.NoRebalance = 3, true })
+			sc := openSpace(t, s, "n", skep.Cache, 1, false)
+			keys := chainKeys(1, c.fill)
+			for i := range keys {
+				putRun(t, s, sc, keys[i:i+1], faultBlock)
+			}
+			size := layout.SegmentOffset(3, s.segBytes)
+			for i := range 2 {
+				require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "more-"+itoa(i)), Bytes: size}))
+			}
+			p, err := s.DrainDevice(ctx, "0", MoveOptions{})
+			require.NoError(t, err)
+			require.Equal(t, c.drops, p.Evicted > 0, "%+v", p)
+			if !c.drops {
+				n, _ := requireRight(t, s, sc, keys, faultBlock)
+				require.Equal(t, len(keys), n)
+				require.GreaterOrEqual(t, p.Blocks, int64(1))
+			}
+			require.NoError(t, s.Close())
+		})
+	}
+}

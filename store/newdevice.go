@@ -34,7 +34,7 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, err
 	}
 	defer s.leave()
-	if err := s.refuseOwn(a.Path); err != nil {
+	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
 		return c, err
 	}
 	if err := s.options.refuseTaken(a.Path); err != nil {
@@ -65,13 +65,13 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	return Candidate{Kind: CandidateBlock, Bytes: dev.Size(), Serial: dev.Info().Serial}, nil
 }
 
-// refuseOwn refuses a device that the store has: nothing of it is in the way.
-func (s *Store) refuseOwn(path string) error {
+// refuseOwn refuses a path of a device that the store id has: nothing of it is in the way.
+func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
 	sb, err := segio.PeekSuperblock(path)
-	if err != nil || sb.Store != s.id {
+	if err != nil || sb.Store != id {
 		return nil
 	}
-	for _, d := range s.allDrives() {
+	for _, d := range drives {
 		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
 			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " of this store already",
 				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}

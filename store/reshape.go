@@ -356,7 +356,9 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	defer typed(ctx, op, &err)
-	if err := s.retireOne(ctx, op, d); err != nil {
+	before := s.count.Evicted.Load()
+	defer func() { p.Evicted = s.count.Evicted.Load() - before }()
+	if err := s.tasks.retire(ctx, op, d); err != nil {
 		return p, err
 	}
 	t := &s.tasks
@@ -430,16 +432,16 @@ func (s *Store) mayDrain(op string, d *drive) error {
 	return nil
 }
 
-// retireOne retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let in.
-func (s *Store) retireOne(ctx context.Context, op string, d *drive) error {
-	if err := s.tasks.takeMembers(ctx, op); err != nil {
+// retire retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let in.
+func (t *tasks) retire(ctx context.Context, op string, d *drive) error {
+	if err := t.takeMembers(ctx, op); err != nil {
 		return err
 	}
-	defer s.tasks.giveMembers()
-	if err := s.mayDrain(op, d); err != nil {
+	defer t.giveMembers()
+	if err := t.s.mayDrain(op, d); err != nil {
 		return err
 	}
-	return s.retire(ctx, d)
+	return t.s.retire(ctx, d)
 }
 
 // retire takes a drive out of use, for good: the catalog knows. REQUIRES: tasks.members.
@@ -522,7 +524,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	if !d.retired.Load() || len(s.groupsOf(d)) > 0 {
 		return p, errKept(op, d)
 	}
-	if err := s.awaitLeft(ctx, op, d, o.Force); err != nil {
+	if err := s.cleaner.awaitLeft(ctx, op, d, o.Force); err != nil {
 		return p, err
 	}
 	row := s.rowOf(d)
@@ -546,7 +548,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 		}
 	}
 	s.log.Info("device removed", "device", d.index, "path", d.path, "serial", d.serial)
-	s.background.Go(func() { s.letGo(d) })
+	s.background.Go(func() { s.cleaner.letGo(d) })
 	return p, nil
 }
 

@@ -64,6 +64,7 @@ type Progress struct {
 	Bytes int64 `json:"bytes"`
 	// blocks that could not be read and stay, or were Cache blocks and are forgotten
 	Unreadable int64   `json:"unreadable"`
+	Evicted    int64   `json:"evicted"` // Cache blocks that the store dropped meanwhile to make room
 	Seconds    float64 `json:"seconds"` // since it began (s)
 }
 
@@ -179,6 +180,7 @@ func (t *tasks) note(p Progress) {
 	sum.Blocks += p.Blocks
 	sum.Bytes += p.Bytes
 	sum.Unreadable += p.Unreadable
+	sum.Evicted += p.Evicted
 	sum.Seconds += p.Seconds
 	t.totals[p.Task] = sum
 }
@@ -373,7 +375,7 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 	if err != nil {
 		return err
 	}
-	if j.task == taskRebalance || j.task == taskCompact {
+	if j.task != taskHeal { // the group is given back, on the drives that stay at least
 		s.cleaner.loan.Store(1)
 		defer s.cleaner.loan.Store(0)
 	}
@@ -383,13 +385,20 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 	if len(list) > 0 {
 		err = s.markMoving(ctx, g)
 	}
+	before := *p
 	if err == nil {
 		err = s.moveList(ctx, inChainOrder(list), j, b, p)
 	}
 	release()
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
-		// What is there has to make room: cleaned, the group keeps what is worth keeping, with
-		// all its copies.
+		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
+		// the group keeps what is worth keeping, with all its copies.
+		if err := s.cleaner.cleanNow(ctx, g, true); err == nil || ctx.Err() != nil {
+			if err == nil {
+				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
+			}
+			return err
+		}
 		return s.cleaner.cleanNow(ctx, g, false)
 	}
 	if err == errNoRoom && j.task == taskRebalance {
@@ -411,6 +420,14 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 		return err
 	}
 	return s.cleaner.cleanNow(ctx, g, true)
+}
+
+// sizeOf is the payload of blocks.
+func sizeOf(list []*incoming) (n int64) {
+	for _, in := range list {
+		n += in.size
+	}
+	return n
 }
 
 // moveList moves blocks of pinned groups.
