@@ -151,18 +151,19 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks
-	select {
-	case t.members <- struct{}{}:
-		defer func() { <-t.members }()
-	case <-ctx.Done():
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	if err := t.takeMembers(ctx, op); err != nil {
+		return err
 	}
+	defer t.giveMembers()
 	if !s.options.customDevices {
 		abs, err := filepath.Abs(a.Path)
 		if err != nil {
 			return &skep.Error{Op: op, Kind: skep.Invalid, Field: "path", Value: a.Path, Limit: "absolute where the working directory is not known", Err: err}
 		}
 		a.Path = abs
+	}
+	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
+		return err
 	}
 	d, err := s.addDrive(ctx, a)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestAddDevicesASecondTime(t *testing.T) {
 	requireChain(t, s, sc, keys, 9000)
 	require.NoError(t, s.Close())
 	_, err = AddDevices(ctx, s.options, list...)
-	requireKind(t, skep.Foreign, err)
+	requireKind(t, skep.Conflict, err)
 }
 
 // A block that is deleted while it is being written again is not repaired, and not counted so.

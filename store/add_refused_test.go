@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -123,7 +124,7 @@ func TestADeviceLeftByAnAddIsNotTakenForTheNextOne(t *testing.T) {
 				s, err = Open(ctx, o)
 				require.NoError(t, err)
 				require.Len(t, s.drives, 3)
-				require.Equal(t, realPath(added), realPath(s.drives[2].path))
+				require.Equal(t, paths.Real(added), paths.Real(s.drives[2].path))
 				requireChain(t, s, sc, keys, 8<<10)
 				require.NoError(t, s.Close())
 				sb, err := segio.PeekSuperblock(left)

@@ -30,7 +30,7 @@ type cleaner struct {
 	last      atomic.Int64  // when the last such round ended, nanoseconds by skep.Steady
 	still     atomic.Uint64 // what had stirred by then
 	excused   int           // rounds in a row, see anew; the cleaner's goroutine only
-	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only
+	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only changes it, under space.mu
 	buf       []byte
 	told      time.Time // when a failure was logged last
 	// loan is groups that a compaction under way uses and is about to give back: nothing
@@ -315,10 +315,10 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	c.promise(promised)
 	s.space.mu.Lock()
 	s.space.mu.groups.remove(g) // from here on nobody pins it
+	c.drain = append(c.drain, g)
 	s.space.mu.Unlock()
 	s.index.FreeGroup(g.num)
 	g.draining.Store(true)
-	c.drain = append(c.drain, g)
 	if c.churn.cleaned(kept, int(g.payloadSlots())) {
 		c.yield()
 	}
@@ -423,8 +423,9 @@ func (c *cleaner) release() {
 		}
 		s.space.regainLocked(g)
 	}
-	s.space.mu.Unlock()
+	clear(c.drain[len(rest):])
 	c.drain = rest
+	s.space.mu.Unlock()
 }
 
 // rewrite copies blocks of g to the open group of kept blocks, in the order they are

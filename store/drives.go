@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -121,7 +122,7 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 
 // openAt is which drive is open at path; -1: none.
 func (s *Store) openAt(path string) int {
-	return slices.IndexFunc(s.drives, func(d *drive) bool { return d != nil && d.absent == nil && realPath(d.path) == realPath(path) })
+	return slices.IndexFunc(s.drives, func(d *drive) bool { return d != nil && d.absent == nil && paths.Real(d.path) == paths.Real(path) })
 }
 
 // lack is a device that cannot be opened.
@@ -142,7 +143,7 @@ func goesOn(err error) bool {
 }
 
 func isAmong(path string, list []lack) bool {
-	return slices.ContainsFunc(list, func(l lack) bool { return realPath(l.path) == realPath(path) })
+	return slices.ContainsFunc(list, func(l lack) bool { return paths.Real(l.path) == paths.Real(path) })
 }
 
 // takeLack takes what was named out of list for the row of a device expected at path: that path, or
@@ -151,7 +152,7 @@ func takeLack(path string, list []lack) (lack, []lack) {
 	if len(list) == 0 {
 		return lack{path, skep.Missing}, nil
 	}
-	i := max(0, slices.IndexFunc(list, func(l lack) bool { return realPath(l.path) == realPath(path) }))
+	i := max(0, slices.IndexFunc(list, func(l lack) bool { return paths.Real(l.path) == paths.Real(path) }))
 	return list[i], slices.Delete(slices.Clone(list), i, i+1)
 }
 

@@ -63,10 +63,13 @@ func (s *Store) flushDrives(ctx context.Context, drives []*drive) error {
 	for i, r := range rounds {
 		select {
 		case <-r.Done():
-			if err := r.Err(); err != nil {
+			if err := r.Err(); err != nil && !drives[i].removed.Load() {
 				return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Err: err}
 			}
 		case <-downs[i]:
+			if drives[i].removed.Load() {
+				continue // meanwhile: nothing of it is the store's
+			}
 			return &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Field: drives[i].path, Value: "dead"}
 		case <-ctx.Done():
 			return &skep.Error{Op: "flush", Kind: skep.Deadline, Err: ctx.Err()}
@@ -94,7 +97,7 @@ func (s *Store) standing() []*drive {
 	defer s.space.mu.Unlock()
 	var out []*drive
 	for _, d := range s.allDrives() {
-		if d.failed == nil || d.retired.Load() && d.condition() == health.Healthy {
+		if d.failed == nil || !d.removed.Load() && d.retired.Load() && d.condition() == health.Healthy {
 			out = append(out, d)
 		}
 	}

@@ -132,8 +132,10 @@ func (s *Store) untold(g *group) bool {
 	return back
 }
 
-// away says that a drive is not there, or does not answer any more.
-func (d *drive) away() bool { return d.absent != nil || d.condition() == health.Dead }
+// away says that a drive is not there, or does not answer any more, or is somebody else's.
+func (d *drive) away() bool {
+	return d.removed.Load() || d.absent != nil || d.condition() == health.Dead
+}
 
 // writeFreed overwrites a segment's header with the same, freed, flushes it and reads it again: the catalog is about to
 // forget the group, and a header that a drive only said to have written would call the catalog older than the devices.

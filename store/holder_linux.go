@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/skepkv/skep/store/internal/paths"
 )
 
 // mostOpeners is how many are named.
@@ -13,7 +15,7 @@ const mostOpeners = 8
 
 // openersOf names the processes that have a file open, as far as this one may look.
 func openersOf(path string) (out []string) {
-	path = realPath(path)
+	path = paths.Real(path)
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	seen := map[string]bool{}
 	for _, fd := range fds {

@@ -21,12 +21,10 @@ func (s *Store) KeepDevice(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case s.tasks.members <- struct{}{}:
-		defer func() { <-s.tasks.members }()
-	case <-ctx.Done():
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	if err := s.tasks.takeMembers(ctx, op); err != nil {
+		return err
 	}
+	defer s.tasks.giveMembers()
 	if !d.retired.Load() {
 		return nil
 	}

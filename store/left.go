@@ -213,7 +213,7 @@ func (s *Store) otherFormat() error {
 
 // wasHere refuses to make a store where one was whose devices are not found.
 func (s *Store) wasHere() error {
-	list := s.catalogsSetAside()
+	list := s.catalogPlace("open store").Older()
 	if len(list) == 0 {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 type limits struct {
 	catalog.Limits
 	restamp bool // a superblock says something else
+	missing int  // devices that a rebuild has not found, of as many as the superblocks say
 }
 
 // takeLimits settles the cap: what is remembered, or what is given, where that is to be the cap from now on.

@@ -385,11 +385,6 @@ func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h s
 			n++
 		}
 	}
-	if h.Pin > 0 {
-		if err := s.pin(ns, fps, now, now.Add(h.Pin)); err != nil {
-			return 0, err
-		}
-	}
 	row := index.Hint{Drop: h.Drop}
 	if h.NextUse > 0 {
 		row.NextUse = now.Add(h.NextUse)
@@ -403,12 +398,17 @@ func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h s
 			row.Until = now.Add(stepsLife)
 		}
 	}
-	if row == (index.Hint{}) {
-		return n, nil
-	}
 	for _, fp := range fps {
+		if row == (index.Hint{}) {
+			break
+		}
 		if err := s.index.SetHint(now, fp, row); err != nil && skep.KindOf(err) != skep.NotFound {
 			return n, err
+		}
+	}
+	if h.Pin > 0 { // last: where there is an error, nothing is pinned
+		if err := s.pin(ns, fps, now, now.Add(h.Pin)); err != nil {
+			return 0, err
 		}
 	}
 	return n, nil

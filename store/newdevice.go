@@ -5,13 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // What a path of a new device is: something that was there before is told from what is to be made, before anything is.
@@ -35,13 +34,8 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, err
 	}
 	defer s.leave()
-	if i := slices.IndexFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && realPath(d.path) == realPath(a.Path) }); i >= 0 && s.added(a) {
-		d := s.allDrives()[i]
-		c = Candidate{Kind: CandidateFile, Bytes: d.dev.Size(), Serial: d.serial}
-		if d.dev.Info().Raw {
-			c.Kind = CandidateBlock
-		}
-		return c, nil
+	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
+		return c, err
 	}
 	if err := s.options.refuseTaken(a.Path); err != nil {
 		return c, err
@@ -71,14 +65,29 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	return Candidate{Kind: CandidateBlock, Bytes: dev.Size(), Serial: dev.Info().Serial}, nil
 }
 
+// refuseOwn refuses a path of a device that the store id has: nothing of it is in the way.
+func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
+	sb, err := segio.PeekSuperblock(path)
+	if err != nil || sb.Store != id {
+		return nil
+	}
+	for _, d := range drives {
+		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
+			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " of this store already",
+				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}
+		}
+	}
+	return nil
+}
+
 // refuseTaken refuses a path where a file is that was there before, and, among the system's devices, where there is no
 // block device: a file that is made there takes memory, and is gone when the machine starts again.
 func (o *Options) refuseTaken(path string) error {
 	st, err := os.Stat(path)
-	if !o.customDevices && amongDevices(path) && (err != nil || !isBlockDevice(st)) {
-		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path, Limit: "a block device that is there: nothing is made in " + deviceDir}
+	if !o.customDevices && paths.AmongDevices(path) && (err != nil || !paths.IsBlockDevice(st)) {
+		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path, Limit: "a block device that is there: nothing is made in " + paths.DeviceDir}
 		if err == nil {
-			e.Kind, e.Value = skep.Invalid, path+", a "+fileType(st)
+			e.Kind, e.Value = skep.Invalid, path+", a "+paths.FileType(st)
 		}
 		return e
 	}
@@ -95,51 +104,4 @@ func (o *Options) refuseTaken(path string) error {
 			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
 	}
 	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
-}
-
-// deviceDir is where the system shows its devices.
-const deviceDir = "/dev"
-
-// mostLinks is how many symbolic links are followed, as many as the system does.
-const mostLinks = 40
-
-// amongDevices says whether path is in the file system of deviceDir: others, such as /dev/shm, may be mounted below it.
-func amongDevices(path string) bool {
-	for range mostLinks { // realPath does not follow a link to what is not there
-		to, err := os.Readlink(path)
-		if err != nil {
-			break
-		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Join(filepath.Dir(path), to)
-		}
-		path = to
-	}
-	path = realPath(path)
-	if !strings.HasPrefix(path, deviceDir+string(filepath.Separator)) {
-		return false
-	}
-	top, _, known := fileSystemOf(deviceDir)
-	for ; known && path != deviceDir; path = filepath.Dir(path) {
-		if id, _, ok := fileSystemOf(path); ok {
-			return id == top
-		}
-	}
-	return true
-}
-
-func isBlockDevice(st fs.FileInfo) bool {
-	return st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0
-}
-
-func fileType(st fs.FileInfo) string {
-	switch {
-	case st.IsDir():
-		return "directory"
-	case st.Mode().IsRegular():
-		return "file"
-	case st.Mode()&fs.ModeCharDevice != 0:
-		return "character device"
-	}
-	return "special file"
 }

@@ -51,20 +51,6 @@ func TestAPathAmongTheSystemsDevicesIsABlockDevice(t *testing.T) {
 	require.NoFileExists(t, absent)
 }
 
-// Other file systems below the system's devices are as any other.
-func TestAFileSystemOfItsOwnAmongDevices(t *testing.T) {
-	t.Parallel()
-	own, _, ok := fileSystemOf("/dev/shm")
-	top, _, known := fileSystemOf(deviceDir)
-	if !ok || !known || own == top {
-		t.Skip("nothing is mounted at /dev/shm")
-	}
-	require.False(t, amongDevices("/dev/shm/skep-test/not/there"))
-	require.True(t, amongDevices("/dev/skep-test/not/there"))
-	require.False(t, amongDevices("/devices/sda"))
-	require.False(t, amongDevices(filepath.Join(t.TempDir(), "dev", "sda")))
-}
-
 // serialDrive is a block device with a serial number, for a store.
 type serialDrive struct{ device.Device }
 

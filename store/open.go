@@ -143,7 +143,12 @@ func (s *Store) open(ctx context.Context) error {
 		if err := s.otherFormat(); err != nil {
 			return err
 		}
-		if err := s.setAside(o.catalogDir()); err != nil {
+		if err := s.setAside("open store"); err != nil {
+			return err
+		}
+	} else if o.CatalogDir != "" && !o.ReadOnly {
+		if err := s.catalogPlace("open store").Open(); err != nil {
+			s.making = true // nothing is left
 			return err
 		}
 	}

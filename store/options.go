@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -52,7 +53,8 @@ type Options struct {
 	// CapacityBytes is the cap on the size of all devices together, the only cap
 	// there is, of a new store. 0: as large as the file systems allow, less ReserveBytes each; what that
 	// comes to is reckoned at the open and again every few seconds, for what is evicted depends on it.
-	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused.
+	// A store remembers its cap: for one that is there 0 is the one it has, and another is refused. A device that is
+	// added (AddDevice) has its size beyond the cap, too, which stays as it is.
 	CapacityBytes int64
 	// ChangeCapacity makes CapacityBytes the cap of a store that is there, 0 for none. A larger one
 	// lets its devices grow; a smaller one does not shrink them.
@@ -214,7 +216,7 @@ type Options struct {
 	rules         health.Rules
 	taskEvery     time.Duration                                     // how often there may be something to move; 0: a second
 	taskRetry     time.Duration                                     // a group that could not be moved is left alone for so long; 0: 30 seconds
-	fileSystem    func(dir string) (id uint64, free int64, ok bool) // fileSystemOf; tests have their own
+	fileSystem    func(dir string) (id uint64, free int64, ok bool) // paths.FileSystem; tests have their own
 }
 
 // leastIOBytes is the smallest budget of I/O buffers.
@@ -323,7 +325,7 @@ func (o *Options) defaultsWithin(limit int64) {
 		o.CatalogFS = vfs.Default
 	}
 	if o.fileSystem == nil {
-		o.fileSystem = fileSystemOf
+		o.fileSystem = paths.FileSystem
 	}
 	if o.OpenDevice == nil {
 		o.OpenDevice = o.openFile

@@ -48,7 +48,7 @@ func (s *Store) pinParts() {
 
 // pinFor registers with d what it lacks. Reads into what is not registered work, at the cost of some CPU.
 func (s *Store) pinFor(d *drive) {
-	if d == nil {
+	if d == nil || d.removed.Load() {
 		return
 	}
 	p := &s.pinned

@@ -2,10 +2,12 @@ package store
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
 )
 
 // A pinned block is deleted: its pin is over, the tenant has what it counted back, and when the block is put again it can
@@ -56,4 +58,32 @@ func TestPinsEndWithTheirBlocks(t *testing.T) {
 		_, err := s.Delete(ctx, sc, keys)
 		require.NoError(t, err)
 	}
+}
+
+// A hint that is refused for want of room for hints pins nothing either.
+func TestAHintThatIsRefusedPinsNothing(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, _, _ := openRig(t, func(o *Options) { o.IndexBytes = 64 << 20 })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Durable, 1, false)
+	keys := chainKeys(1, 9)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
+	ns := s.namespaceOf(sc.Namespace)
+	for n := range 70000 { // the tenant has hints for as many blocks as it may
+		var fp index.Fingerprint
+		for i := range fp {
+			fp[i] = byte(uint64(n+1) * 0x9e3779b97f4a7c15 >> (5 * i))
+		}
+		_, _, err := s.index.Insert(index.Entry{FP: fp, Pages: 1, Namespace: ns.Instance, Tenant: ns.Tenant, Opaque: true})
+		require.NoError(t, err)
+		if err := s.index.SetHint(s.now(), fp, index.Hint{Drop: true}); err != nil {
+			requireKind(t, skep.Quota, err)
+			break
+		}
+	}
+	_, err := s.Hint(ctx, sc, keys, skep.Hint{Pin: time.Hour, TTL: time.Hour})
+	requireKind(t, skep.Quota, err)
+	_, pinned := s.index.Held(ns.Tenant)
+	require.Zero(t, pinned)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -24,7 +25,7 @@ import (
 //
 //   - A device is looked for in the store's directory. Outside it only where the catalog says that
 //     it lies outside, and the directory is the one that says so: the system tells a copy from it
-//     (dirIdentity). Who names a device says that it is this directory's.
+//     (paths.Identity). Who names a device says that it is this directory's.
 //   - A device outside says which directory owns it (segment.Owner). A directory that is a copy, or
 //     was moved to another file system, gets a name of its own when it is opened, and writes it on
 //     the devices it was given: the other one is refused them from then on.
@@ -41,32 +42,13 @@ type Places struct {
 
 // PlacesOf is for the store id in dir, whose catalog says owner, if known.
 func PlacesOf(dir string, id [16]byte, owner catalog.Owner, known bool) *Places {
-	p := &Places{dir: dir, real: realPath(dir), id: id, owner: owner, known: known, system: dirIdentity(dir)}
+	p := &Places{dir: dir, real: paths.Real(dir), id: id, owner: owner, known: known, system: paths.Identity(dir)}
 	p.clone = known && owner.Dir != "" && p.system != "" && owner.Dir != p.system
 	return p
 }
 
-// realPath is path without symbolic links, absolute; of what is not there, as far as that goes.
-func realPath(path string) string {
-	if r, err := filepath.EvalSymlinks(path); err == nil {
-		path = r
-	} else if r, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		path = filepath.Join(r, filepath.Base(path))
-	}
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
-	return path
-}
-
-// within is path relative to dir; false where it leads out of it.
-func within(dir, path string) (string, bool) {
-	rel, err := filepath.Rel(dir, path)
-	return rel, err == nil && filepath.IsLocal(rel)
-}
-
 func (p *Places) outside(path string) bool {
-	_, in := within(p.real, realPath(path))
+	_, in := paths.Within(p.real, paths.Real(path))
 	return !in
 }
 
@@ -74,7 +56,7 @@ func (p *Places) outside(path string) bool {
 // is where it is expected.
 func (p *Places) Find(r catalog.DeviceState) (string, error) {
 	inside := []string{filepath.Join(p.dir, filepath.Base(r.Path))}
-	if rel, in := within(p.owner.Path, r.Path); p.known && in {
+	if rel, in := paths.Within(p.owner.Path, r.Path); p.known && in {
 		inside = append(inside, filepath.Join(p.dir, rel))
 	}
 	more, _ := filepath.Glob(filepath.Join(p.dir, "device-*"))
@@ -150,7 +132,7 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 	}
 	id := hex.EncodeToString(r.ID[:])
 	if !p.outside(path) {
-		if (p.clone || slices.Contains(p.owner.Without, id)) && hardLinked(path) {
+		if (p.clone || slices.Contains(p.owner.Without, id)) && paths.HardLinked(path) {
 			return why("a hard link, in a copy of the store's directory: the original has the same file", "a file of its own: copy it")
 		}
 		return nil
@@ -163,7 +145,7 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 		return why("outside "+p.dir+", whose catalog does not say that the device is there: it may be another directory's",
 			"in the directory, or named (--device, devices in a configuration) if it is this directory's")
 	}
-	if dir := filepath.Dir(realPath(path)); dir != p.real {
+	if dir := filepath.Dir(paths.Real(path)); dir != p.real {
 		for _, name := range []string{"catalog", "LOCK"} {
 			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 				return why("in "+dir+", the directory of another store", "in "+p.dir+", or named (--device, devices in a configuration)")
@@ -222,7 +204,7 @@ func (s *Store) claim(b *catalog.Batch) error {
 		case d.absent != nil && !listed, d.absent == nil && !p.outside(d.path):
 			continue
 		case d.absent == nil:
-			x.Path = realPath(d.path)
+			x.Path = paths.Real(d.path)
 			if o, ok := segio.PeekOwner(d.path); ok && !slices.Contains(x.Owners, o.ID) {
 				x.Owners = append(slices.Clone(x.Owners), o.ID)
 			}
@@ -295,7 +277,7 @@ func (s *Store) claimAdded(b *catalog.Batch, d *drive) (disclaim func()) {
 		return func() {}
 	}
 	o, id := &s.places.owner, hex.EncodeToString(d.id[:])
-	o.Outside[id] = catalog.Outside{Path: realPath(d.path), Owners: [][16]byte{{}, o.ID}}
+	o.Outside[id] = catalog.Outside{Path: paths.Real(d.path), Owners: [][16]byte{{}, o.ID}}
 	b.PutOwner(o)
 	return func() { delete(o.Outside, id) }
 }

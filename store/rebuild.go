@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
-	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -19,8 +18,10 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/aside"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/report"
@@ -75,12 +76,15 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	}
 	dir := o.catalogDir()
 	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
+		if err := s.catalogPlace("rebuild").Check(); err != nil {
+			return RebuildReport{}, err
+		}
 		if dir, err = os.MkdirTemp("", "skep-dry-run-"); err != nil {
 			return RebuildReport{}, &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "directory for temporary files", Value: os.TempDir(),
 				Limit: "one that can be written to; set TMPDIR", Err: err}
 		}
 		defer os.RemoveAll(dir)
-	} else if err := s.setAside(dir); err != nil {
+	} else if err := s.setAside("rebuild"); err != nil {
 		return RebuildReport{}, err
 	}
 	rep, err := s.rebuildInto(ctx, dir, dryRun, progress)
@@ -122,7 +126,7 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 func (s *Store) rebuildInput(progress func(RebuildProgress)) rebuild.Input {
 	s.names = namespaces.NewTable(s.secret)
 	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.segBytes,
-		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
+		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Missing: s.limits.missing, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
 		Log: s.log, Progress: progress}
 	for _, d := range s.drives {
 		in.Drives = append(in.Drives, d.found())
@@ -186,30 +190,25 @@ func (o *Options) catalogDir() string {
 	return filepath.Join(o.Dir, "catalog")
 }
 
+// catalogPlace is where the catalog is, for who opens it or sets it aside.
+func (s *Store) catalogPlace(op string) *aside.Place {
+	o := &s.options
+	devices := slices.Concat(o.Devices, s.drivePaths(), s.known)
+	id := s.id
+	if id == (segment.StoreID{}) { // the drives are not open yet
+		at, _ := s.devicePaths()
+		if id = storeOfMost(at); id == (segment.StoreID{}) {
+			id = storeOfMost(s.known)
+		}
+	}
+	return &aside.Place{Op: op, FS: o.CatalogFS, Dir: o.catalogDir(), Named: o.CatalogDir != "", Home: o.Dir, Store: id, Devices: devices,
+		Timeout: o.OpTimeout, Log: s.log}
+}
+
 // setAside moves what is left of a catalog out of the way.
-func (s *Store) setAside(dir string) error {
-	fsys := s.options.CatalogFS
-	names, err := fsys.List(dir)
-	if st, e := fsys.Stat(dir); e == nil && !st.IsDir() { // whatever it is: somebody may want it
-		names, err = []string{dir}, nil
-	}
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil
-	}
-	if err != nil {
-		return &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "catalog", Value: dir, Err: err}
-	}
-	s.dropBallast() // nothing is opened there any more
-	to := dir + ".old-" + s.options.Wall().UTC().Format("20060102T150405.000")
-	if err := fsys.Rename(dir, to); err != nil {
-		return &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "catalog", Value: dir, Limit: "one that can be moved aside", Err: err}
-	}
-	s.log.Warn("what was left of the catalog is set aside; remove it once you are content", "path", to)
-	parent, err := fsys.OpenDir(fsys.PathDir(dir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+func (s *Store) setAside(op string) error {
+	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.dropBallast() }) // nothing is opened there any more
+	return err
 }
 
 // devicePaths are where the store's devices may be when no catalog says so.
@@ -266,8 +265,8 @@ func (s *Store) allDevicePaths(ctx context.Context) ([]string, error) {
 // anothers says whether a name in the directory leads out of it, to a device that says that another directory owns it: a
 // copy of a directory has its links.
 func (s *Store) anothers(path string) bool {
-	dir := realPath(s.options.Dir)
-	if _, in := within(dir, realPath(path)); in {
+	dir := paths.Real(s.options.Dir)
+	if _, in := paths.Within(dir, paths.Real(path)); in {
 		return false
 	}
 	o, ok := segio.PeekOwner(path)
@@ -278,27 +277,10 @@ func (s *Store) anothers(path string) bool {
 	return true
 }
 
-// catalogsSetAside are the directories of catalogs that were set aside, the newest first.
-func (s *Store) catalogsSetAside() (list []string) {
-	dir, fsys := s.options.catalogDir(), s.options.CatalogFS
-	names, err := fsys.List(fsys.PathDir(dir))
-	if err != nil {
-		return nil // there is no such directory yet
-	}
-	for _, name := range names {
-		if strings.HasPrefix(name, fsys.PathBase(dir)+".old-") {
-			list = append(list, fsys.PathJoin(fsys.PathDir(dir), name))
-		}
-	}
-	slices.Sort(list)
-	slices.Reverse(list)
-	return list
-}
-
 // pathsSetAside is where devices were by the newest catalog that was set aside and can be read: a rebuild that was cut off
 // has no other to ask.
 func (s *Store) pathsSetAside(ctx context.Context) (paths []string) {
-	for _, dir := range s.catalogsSetAside() {
+	for _, dir := range s.catalogPlace("rebuild").Older() {
 		c, err := catalog.Inspect(dir, catalog.Options{FS: s.options.CatalogFS, Logger: s.log, OpenTimeout: s.options.OpTimeout})
 		if err != nil {
 			s.log.Warn("a catalog that was set aside does not say where devices are", "path", dir, "error", err)
@@ -453,6 +435,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 	}
 	s.drives = slices.Collect(maps.Values(byIndex))
 	found := s.drives
+	s.limits.missing = max(0, count-len(found))
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:

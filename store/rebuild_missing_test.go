@@ -160,3 +160,23 @@ func TestRebuildWritesMissingHeaders(t *testing.T) {
 		})
 	}
 }
+
+// Numbers of devices that were removed long ago are not missing: blocks in two copies are no older than they were when one
+// device is.
+func TestRebuildCountsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(t.TempDir())
+	o.DeviceCount = 5
+	s := openTest(t, o)
+	sc := openSpace(t, s, "n", skep.Cache, 2, false)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), 4<<10))
+	_, err := s.RemoveDevice(ctx, "1", MoveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Remove(filepath.Join(o.Dir, "device-3")))
+	r, err := Rebuild(ctx, o, true, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, r.Missing)
+	require.Zero(t, r.MayBeOld)
+}

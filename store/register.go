@@ -21,6 +21,9 @@ func (s *Store) Register(mem []byte) (unregister func(), err error) {
 	defer s.gate.leave()
 	var with []device.Device
 	for _, d := range s.allDrives() {
+		if d.removed.Load() {
+			continue
+		}
 		switch err := device.RegisterArena(d.dev, mem); {
 		case err == nil:
 			with = append(with, d.dev)

@@ -342,9 +342,6 @@ func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Pr
 
 func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (p Progress, err error) {
 	p.Task, p.Device = taskDrain, int(d.index)
-	if err := s.mayDrain(op, d); err != nil {
-		return p, err
-	}
 	of := s.groupsOf(d)
 	p.Groups = len(of)
 	if o.DryRun {
@@ -354,12 +351,14 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 				p.Bytes += bytesOf(st.LivePages)
 			}
 		}
-		return p, nil
+		return p, s.mayDrain(op, d)
 	}
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	defer typed(ctx, op, &err)
-	if err := s.retire(ctx, d); err != nil {
+	before := s.count.Evicted.Load()
+	defer func() { p.Evicted = s.count.Evicted.Load() - before }()
+	if err := s.tasks.retire(ctx, op, d); err != nil {
 		return p, err
 	}
 	t := &s.tasks
@@ -433,7 +432,19 @@ func (s *Store) mayDrain(op string, d *drive) error {
 	return nil
 }
 
-// retire takes a drive out of use, for good: the catalog knows.
+// retire retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let in.
+func (t *tasks) retire(ctx context.Context, op string, d *drive) error {
+	if err := t.takeMembers(ctx, op); err != nil {
+		return err
+	}
+	defer t.giveMembers()
+	if err := t.s.mayDrain(op, d); err != nil {
+		return err
+	}
+	return t.s.retire(ctx, d)
+}
+
+// retire takes a drive out of use, for good: the catalog knows. REQUIRES: tasks.members.
 func (s *Store) retire(ctx context.Context, d *drive) error {
 	if d.retired.Load() {
 		return nil
@@ -506,14 +517,15 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	if err != nil || o.DryRun {
 		return p, err
 	}
-	select {
-	case s.tasks.members <- struct{}{}:
-		defer func() { <-s.tasks.members }()
-	case <-ctx.Done():
-		return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	if err := s.tasks.takeMembers(ctx, op); err != nil {
+		return p, err
 	}
+	defer s.tasks.giveMembers()
 	if !d.retired.Load() || len(s.groupsOf(d)) > 0 {
 		return p, errKept(op, d)
+	}
+	if err := s.cleaner.awaitLeft(ctx, op, d, o.Force); err != nil {
+		return p, err
 	}
 	row := s.rowOf(d)
 	row.State = catalog.DeviceRemoved
@@ -536,6 +548,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 		}
 	}
 	s.log.Info("device removed", "device", d.index, "path", d.path, "serial", d.serial)
+	s.background.Go(func() { s.cleaner.letGo(d) })
 	return p, nil
 }
 

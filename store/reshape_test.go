@@ -482,3 +482,20 @@ func TestCopiesAreNoHoles(t *testing.T) {
 	require.Greater(t, len(s.index.Groups()), 10)
 	require.Empty(t, unasked.choose(s.groupCosts(s.groupList())))
 }
+
+// Groups that could not be moved are remembered for a while, also those that are gone by then.
+func TestStuckGroupsAreForgotten(t *testing.T) {
+	t.Parallel()
+	s, _, _ := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	k := &s.tasks
+	k.mu.Lock()
+	k.stuck[groupID{1000, 1}] = time.Now().Add(-time.Hour)
+	k.stuck[groupID{1001, 1}] = time.Now().Add(time.Hour)
+	k.mu.Unlock()
+	k.next()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	require.Len(t, k.stuck, 1)
+	require.Contains(t, k.stuck, groupID{1001, 1})
+}

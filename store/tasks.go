@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"math"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type tasks struct {
 	wake chan struct{}
 	turn chan struct{} // held by who moves blocks
 
-	members chan struct{}            // held by who adds or removes a device
+	members chan struct{}            // held by who adds, removes or retires a device
 	grown   atomic.Pointer[[]*drive] // the drives, once some were added since the open
 
 	unstamped atomic.Bool // a superblock does not say how many devices there are: restamp
@@ -63,6 +64,7 @@ type Progress struct {
 	Bytes int64 `json:"bytes"`
 	// blocks that could not be read and stay, or were Cache blocks and are forgotten
 	Unreadable int64   `json:"unreadable"`
+	Evicted    int64   `json:"evicted"` // Cache blocks that the store dropped meanwhile to make room
 	Seconds    float64 `json:"seconds"` // since it began (s)
 }
 
@@ -106,6 +108,18 @@ func (t *tasks) take(ctx context.Context) error {
 }
 
 func (t *tasks) give() { <-t.turn }
+
+// takeMembers waits until nobody else adds, removes or retires a device.
+func (t *tasks) takeMembers(ctx context.Context, op string) error {
+	select {
+	case t.members <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+}
+
+func (t *tasks) giveMembers() { <-t.members }
 
 func (t *tasks) run() {
 	tick := time.NewTicker(t.s.options.taskEvery)
@@ -166,6 +180,7 @@ func (t *tasks) note(p Progress) {
 	sum.Blocks += p.Blocks
 	sum.Bytes += p.Bytes
 	sum.Unreadable += p.Unreadable
+	sum.Evicted += p.Evicted
 	sum.Seconds += p.Seconds
 	t.totals[p.Task] = sum
 }
@@ -202,6 +217,10 @@ func (j job) device() int {
 // next chooses what to do.
 func (t *tasks) next() (job, *group) {
 	s := t.s
+	t.mu.Lock()
+	now := time.Now() // groups that are gone are asked about no more
+	maps.DeleteFunc(t.stuck, func(_ groupID, until time.Time) bool { return !now.Before(until) })
+	t.mu.Unlock()
 	groups := s.groupList()
 	free := func(g *group) bool { return t.ready(g) }
 	for _, d := range s.allDrives() {
@@ -240,13 +259,9 @@ func (t *tasks) next() (job, *group) {
 // ready says whether a group can be moved now.
 func (t *tasks) ready(g *group) bool {
 	t.mu.Lock()
-	until, ok := t.stuck[g.id()]
-	if ok && time.Now().After(until) {
-		delete(t.stuck, g.id())
-		ok = false
-	}
+	until := t.stuck[g.id()]
 	t.mu.Unlock()
-	if ok {
+	if time.Now().Before(until) {
 		return false
 	}
 	t.s.space.mu.Lock()
@@ -360,7 +375,7 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 	if err != nil {
 		return err
 	}
-	if j.task == taskRebalance || j.task == taskCompact {
+	if j.task != taskHeal { // the group is given back, on the drives that stay at least
 		s.cleaner.loan.Store(1)
 		defer s.cleaner.loan.Store(0)
 	}
@@ -370,13 +385,20 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 	if len(list) > 0 {
 		err = s.markMoving(ctx, g)
 	}
+	before := *p
 	if err == nil {
 		err = s.moveList(ctx, inChainOrder(list), j, b, p)
 	}
 	release()
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
-		// What is there has to make room: cleaned, the group keeps what is worth keeping, with
-		// all its copies.
+		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
+		// the group keeps what is worth keeping, with all its copies.
+		if err := s.cleaner.cleanNow(ctx, g, true); err == nil || ctx.Err() != nil {
+			if err == nil {
+				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
+			}
+			return err
+		}
 		return s.cleaner.cleanNow(ctx, g, false)
 	}
 	if err == errNoRoom && j.task == taskRebalance {
@@ -398,6 +420,14 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Pr
 		return err
 	}
 	return s.cleaner.cleanNow(ctx, g, true)
+}
+
+// sizeOf is the payload of blocks.
+func sizeOf(list []*incoming) (n int64) {
+	for _, in := range list {
+		n += in.size
+	}
+	return n
 }
 
 // moveList moves blocks of pinned groups.

@@ -49,6 +49,9 @@ func (s *Store) watchWear() {
 }
 
 func (s *Store) askWear(d *drive) skep.WearStats {
+	if d.removed.Load() {
+		return skep.WearStats{Why: "removed"}
+	}
 	if info := d.dev.Info(); info.Simulated || info.Backend == "memory" {
 		return skep.WearStats{Why: "simulated"}
 	}

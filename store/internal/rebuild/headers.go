@@ -255,8 +255,8 @@ func (r *rebuilder) giveUp() {
 			}
 		}
 	}
-	r.rep.Missing, r.rep.Devices = r.absent(), len(r.drives)
-	if r.rep.Missing > 0 {
+	r.rep.Missing, r.rep.Devices = r.in.Missing, len(r.drives)
+	if r.absent() > 0 {
 		r.relog = true // what it had stands on one drive less
 	}
 }

@@ -52,6 +52,7 @@ type Input struct {
 	Limits       catalog.Limits
 	Drives       []*Drive // by number
 	Partial      bool     // it goes on without drives that are missing
+	Missing      int      // drives that are not there; which of the absent ones were removed long ago is not known
 	DryRun       bool     // nothing is written to the drives
 	RowBytes     int      // memory for rows; 0: as much as is good
 	Timeout      time.Duration

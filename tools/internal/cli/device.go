@@ -430,6 +430,9 @@ func movedText(p store.Progress) string {
 	if p.Unreadable > 0 {
 		text += fmt.Sprintf("; %d blocks could not be read", p.Unreadable)
 	}
+	if p.Evicted > 0 {
+		text += fmt.Sprintf("; %d Cache blocks were dropped meanwhile to make room", p.Evicted)
+	}
 	return text
 }
 

@@ -46,6 +46,12 @@ func NextStep(err error) string {
 	if errors.As(err, &e) && e.Kind == skep.NotFound && (e.Field == "device" || strings.HasSuffix(e.Op, " device")) {
 		return "skep device list --dir D says which devices the store has: a number, path, serial number or id of one"
 	}
+	if e != nil && e.Field == "catalog directory" {
+		return "leave --catalog-dir out, or name the directory of this store's catalog"
+	}
+	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
+		return "skep device list --dir D says which devices the store has"
+	}
 	for _, s := range systemSteps {
 		if errors.Is(err, s.errno) {
 			return s.next

@@ -1,4 +1,4 @@
-package store
+package paths
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirIdentity is what tells a directory from a copy of it, which has another inode and was born
+// Identity is what tells a directory from a copy of it, which has another inode and was born
 // later. The device number is not part of it: it may be another after a restart.
-func dirIdentity(dir string) string {
+func Identity(dir string) string {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil || st.Mask&unix.STATX_INO == 0 {
 		return ""
@@ -22,8 +22,8 @@ func dirIdentity(dir string) string {
 	return fmt.Sprintf("inode %d born %s", st.Ino, born)
 }
 
-// hardLinked says whether a file has another name.
-func hardLinked(path string) bool {
+// HardLinked says whether a file has another name.
+func HardLinked(path string) bool {
 	st, err := os.Stat(path)
 	if err != nil {
 		return false
