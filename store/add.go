@@ -21,9 +21,9 @@ type NewDevice struct {
 	Bytes int64  // of a file; 0: as large as the store's smallest device
 }
 
-// AddDevices opens the store in o.Dir with more devices: those are made once it is open, so that an open that is refused has made
-// none. They take part in groups opened from then on; what is stored already is spread over them in the background, or by
-// Rebalance.
+// AddDevices opens the store in o.Dir with more devices: those are made once it is open, so that an open that is
+// refused has made none. They take part in groups opened from then on; what is stored already is spread over them in
+// the background, or by Rebalance.
 func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, error) {
 	if len(list) == 0 {
 		return nil, skep.Invalidf("add device", "devices", 0, "at least 1")
@@ -189,9 +189,9 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	return nil
 }
 
-// disown takes a device that has this store's superblock and is not in its catalog out of the way, as an add that was cut
-// short leaves one: a file is removed, a block device's first pages are cleared. One on which something was ever written
-// is left alone: a catalog that was made without it does not know it, and a rebuild can use it.
+// disown takes a device that has this store's superblock and is not in its catalog out of the way, as an add that was
+// cut short leaves one: a file is removed, a block device's first pages are cleared. One on which something was ever
+// written is left alone: a catalog that was made without it does not know it, and a rebuild can use it.
 func (s *Store) disown(ctx context.Context, path string, sb *segment.Superblock) error {
 	dev, err := s.options.OpenDevice(0, path, false, 0)
 	if err != nil {

@@ -121,14 +121,15 @@ func TestARebuildMakesTheCatalogElsewhere(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// An open makes no second catalog: where a directory was named in which none is, while the store has one, it is refused,
-// and so is a directory with somebody's files, or a file. Nothing is left there.
+// An open makes no second catalog: where a directory was named in which none is, while the store has one, it is
+// refused, and so is a directory with somebody's files, or a file. Nothing is left there.
 func TestAnOpenWithAWrongCatalogDirTouchesNothing(t *testing.T) {
 	t.Parallel()
 	o, _ := made(t)
 	letter := letterIn(t, t.TempDir())
 	typo := filepath.Join(t.TempDir(), "typo")
-	for dir, kind := range map[string]skep.Kind{typo: skep.Conflict, letter: skep.Invalid, filepath.Dir(letter): skep.Invalid} {
+	for dir, kind := range map[string]skep.Kind{typo: skep.Conflict, letter: skep.Invalid,
+		filepath.Dir(letter): skep.Invalid} {
 		wrong := o
 		wrong.CatalogDir, wrong.MustExist = dir, true
 		_, err := Open(testContext(t), wrong)

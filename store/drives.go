@@ -21,8 +21,8 @@ import (
 // one of them.
 //
 // A drive is known by the id in its superblocks, not by its path. An open looks where it
-// was named, or in the store's own directory, or where the catalog says that it lies outside (place.go). A drive that is not found has a stand-in (device.Gone) that fails everything,
-// so that the rest of the store need not know.
+// was named, or in the store's own directory, or where the catalog says that it lies outside (place.go). A drive that
+// is not found has a stand-in (device.Gone) that fails everything, so that the rest of the store need not know.
 
 // What Options.Degraded says about opening without a drive.
 const (
@@ -103,8 +103,8 @@ func (s *Store) openDrives(ctx context.Context) error {
 	return s.standIns(rows, lacks)
 }
 
-// leftUnused says whether the device at path is what an add that was cut short has left: the store's by its superblock, not
-// in the catalog, and never written to. REQUIRES: every device of the catalog has its place.
+// leftUnused says whether the device at path is what an add that was cut short has left: the store's by its superblock,
+// not in the catalog, and never written to. REQUIRES: every device of the catalog has its place.
 func (s *Store) leftUnused(ctx context.Context, path string) bool {
 	dev, err := s.options.OpenDevice(0, path, false, 0)
 	if err != nil {
@@ -122,7 +122,10 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 
 // openAt is which drive is open at path; -1: none.
 func (s *Store) openAt(path string) int {
-	return slices.IndexFunc(s.drives, func(d *drive) bool { return d != nil && d.absent == nil && paths.Real(d.path) == paths.Real(path) })
+	return slices.IndexFunc(s.drives, func(d *drive) bool {
+		return d != nil && d.absent == nil &&
+			paths.Real(d.path) == paths.Real(path)
+	})
 }
 
 // lack is a device that cannot be opened.

@@ -22,7 +22,10 @@ const leaveStep = 2 * time.Millisecond
 // leavingLocked says whether groups of d are gone and not yet given back: all of them, or those with headers to be written.
 // REQUIRES: space.mu.
 func (c *cleaner) leavingLocked(d *drive, all bool) bool {
-	return slices.ContainsFunc(c.drain, func(g *group) bool { return g.has(d) && (all || g.headers.Load() != headersFreed) })
+	return slices.ContainsFunc(c.drain, func(g *group) bool {
+		return g.has(d) &&
+			(all || g.headers.Load() != headersFreed)
+	})
 }
 
 // awaitLeft waits until nothing is to be written to a drive without groups any more. One that is out of order is not
@@ -47,10 +50,12 @@ func (c *cleaner) awaitLeft(ctx context.Context, op string, d *drive, force bool
 		case <-within.Done():
 		}
 		if ctx.Err() == nil && (force || heads == 0 && !leaving) {
-			s.log.Warn("removed device has writes under way, which may land on it later", "device", d.path, "segments", late+heads)
+			s.log.Warn("removed device has writes under way, which may land on it later", "device", d.path, "segments",
+				late+heads)
 			return nil
 		}
-		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "segments being freed on " + d.path, Value: max(1, heads), Err: within.Err(),
+		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "segments being freed on " + d.path,
+			Value: max(1, heads), Err: within.Err(),
 			Limit: "none within " + s.options.OpTimeout.String() + ": it is emptied, and stays so; remove it once more, or with force"}
 	}
 }

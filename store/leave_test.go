@@ -121,7 +121,8 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 		return false
 	}
 	require.True(t, open(), "somebody reads it")
-	require.NoError(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize), d.segmentOffset(held.segments[0])))
+	require.NoError(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize),
+		d.segmentOffset(held.segments[0])))
 
 	held.readers.Add(-1)
 	s.cleaner.kick()
@@ -154,7 +155,8 @@ func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 			}
 			size := layout.SegmentOffset(3, s.segBytes)
 			for i := range 2 {
-				require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "more-"+itoa(i)), Bytes: size}))
+				require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "more-"+itoa(i)),
+					Bytes: size}))
 			}
 			p, err := s.DrainDevice(ctx, "0", MoveOptions{})
 			require.NoError(t, err)

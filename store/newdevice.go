@@ -73,7 +73,8 @@ func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
 	}
 	for _, d := range drives {
 		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
-			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " of this store already",
+			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " +
+				itoa(int(d.index)) + " of this store already",
 				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}
 		}
 	}
@@ -85,7 +86,8 @@ func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
 func (o *Options) refuseTaken(path string) error {
 	st, err := os.Stat(path)
 	if !o.customDevices && paths.AmongDevices(path) && (err != nil || !paths.IsBlockDevice(st)) {
-		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path, Limit: "a block device that is there: nothing is made in " + paths.DeviceDir}
+		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path,
+			Limit: "a block device that is there: nothing is made in " + paths.DeviceDir}
 		if err == nil {
 			e.Kind, e.Value = skep.Invalid, path+", a "+paths.FileType(st)
 		}

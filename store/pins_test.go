@@ -75,7 +75,8 @@ func TestAHintThatIsRefusedPinsNothing(t *testing.T) {
 		for i := range fp {
 			fp[i] = byte(uint64(n+1) * 0x9e3779b97f4a7c15 >> (5 * i))
 		}
-		_, _, err := s.index.Insert(index.Entry{FP: fp, Pages: 1, Namespace: ns.Instance, Tenant: ns.Tenant, Opaque: true})
+		_, _, err := s.index.Insert(index.Entry{FP: fp, Pages: 1, Namespace: ns.Instance, Tenant: ns.Tenant,
+			Opaque: true})
 		require.NoError(t, err)
 		if err := s.index.SetHint(s.now(), fp, index.Hint{Drop: true}); err != nil {
 			requireKind(t, skep.Quota, err)

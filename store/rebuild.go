@@ -201,13 +201,15 @@ func (s *Store) catalogPlace(op string) *aside.Place {
 			id = storeOfMost(s.known)
 		}
 	}
-	return &aside.Place{Op: op, FS: o.CatalogFS, Dir: o.catalogDir(), Named: o.CatalogDir != "", Home: o.Dir, Store: id, Devices: devices,
+	return &aside.Place{Op: op, FS: o.CatalogFS, Dir: o.catalogDir(), Named: o.CatalogDir != "", Home: o.Dir, Store: id,
+		Devices: devices,
 		Timeout: o.OpTimeout, Log: s.log}
 }
 
 // setAside moves what is left of a catalog out of the way.
 func (s *Store) setAside(op string) error {
-	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.dropBallast() }) // nothing is opened there any more
+	// nothing is opened there any more
+	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.dropBallast() })
 	return err
 }
 

@@ -110,7 +110,8 @@ func (p *Place) SetAside(now time.Time, before func()) (to string, err error) {
 	before()
 	to = p.Dir + ".old-" + now.UTC().Format("20060102T150405.000")
 	if err := p.FS.Rename(p.Dir, to); err != nil {
-		return "", &skep.Error{Op: p.Op, Kind: skep.Other, Field: "catalog", Value: p.Dir, Limit: "one that can be moved aside", Err: err}
+		return "", &skep.Error{Op: p.Op, Kind: skep.Other, Field: "catalog", Value: p.Dir,
+			Limit: "one that can be moved aside", Err: err}
 	}
 	p.Log.Warn("what was left of the catalog is set aside; remove it once you are content", "path", to)
 	parent, err := p.FS.OpenDir(p.FS.PathDir(p.Dir))
@@ -125,7 +126,8 @@ func (p *Place) holdsStore() error {
 	dir := paths.Real(p.Dir)
 	for _, path := range append([]string{p.Home}, p.Devices...) {
 		if _, in := paths.Within(dir, paths.Real(path)); in {
-			return p.refuse(skep.Invalid, p.Dir+", with "+path+" in it", "a directory of its own, or left out: "+p.usual())
+			return p.refuse(skep.Invalid, p.Dir+", with "+path+" in it",
+				"a directory of its own, or left out: "+p.usual())
 		}
 	}
 	return nil
