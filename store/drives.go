@@ -123,8 +123,7 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 // openAt is which drive is open at path; -1: none.
 func (s *Store) openAt(path string) int {
 	return slices.IndexFunc(s.drives, func(d *drive) bool {
-		return d != nil && d.absent == nil &&
-			paths.Real(d.path) == paths.Real(path)
+		return d != nil && d.absent == nil && paths.Real(d.path) == paths.Real(path)
 	})
 }
 

@@ -23,8 +23,7 @@ const leaveStep = 2 * time.Millisecond
 // REQUIRES: space.mu.
 func (c *cleaner) leavingLocked(d *drive, all bool) bool {
 	return slices.ContainsFunc(c.drain, func(g *group) bool {
-		return g.has(d) &&
-			(all || g.headers.Load() != headersFreed)
+		return g.has(d) && (all || g.headers.Load() != headersFreed)
 	})
 }
 

@@ -73,8 +73,8 @@ func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
 	}
 	for _, d := range drives {
 		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
-			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path, Value: "device " +
-				itoa(int(d.index)) + " of this store already",
+			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path,
+				Value: "device " + itoa(int(d.index)) + " of this store already",
 				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}
 		}
 	}
