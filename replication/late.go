@@ -92,7 +92,7 @@ func (l *load) look() {
 		}
 	}
 	bytes := int64(len(l.left)-len(l.failed)) * l.chain.each // 0: only the session's end is late
-	if l.node.behind.Load() >= mostBehind || !x.st.hedges.Bytes.Take(bytes) {
+	if l.node.behind.Full() || !x.st.hedges.Bytes.Take(bytes) {
 		l.timer.Reset(due)
 		return
 	}
@@ -138,8 +138,8 @@ func (l *load) letGo() bool {
 func (l *load) closeBehind() {
 	s := l.x.st
 	defer s.wait.Done()
-	l.node.behind.Add(1)
-	defer l.node.behind.Add(-1)
+	l.node.behind.Begin()
+	defer l.node.behind.End()
 	_ = l.ses.Close(s.ctx)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 )
 
@@ -160,6 +161,7 @@ type answer struct {
 	groups  []*group
 	done    bool // it said something, or is away
 	away    bool // it did not answer, or not in time
+	errand  *errand.Errand
 	asked   bool // others were asked because it is late
 	late    bool // it is not waited for, where others have said what they have
 	wave    *wave
@@ -384,8 +386,9 @@ type said struct {
 	denied bool
 	until  time.Time
 	found  []skep.RunFound
-	leases []skep.LeaseID
-	tiers  [][]skep.Tier
+	lease  skep.LeaseID   // the one
+	leases []skep.LeaseID // else that of each
+	tiers  [][]skep.Tier  // nil: nobody asked
 	err    error
 }
 
@@ -403,7 +406,12 @@ func (to *answer) take(x *said) {
 	to.done, to.away, to.one, to.until, to.denied = true, x.away, x.one, x.until, x.denied
 	for i, g := range to.groups {
 		if i < len(x.found) {
-			g.found, g.lease, g.tiers = x.found[i], x.leases[i], x.tiers[i]
+			if g.found, g.lease = x.found[i], x.lease; x.leases != nil {
+				g.lease = x.leases[i]
+			}
+			if x.tiers != nil {
+				g.tiers = x.tiers[i]
+			}
 		}
 	}
 }
@@ -437,14 +445,11 @@ func (s many) askOne(
 
 // read takes a node's answer for all runs.
 func (x *said) read(q *skep.RunsRequest, r *skep.RunsResult) {
-	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied}
+	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied, found: r.Runs, lease: r.Lease.ID}
 	tiers := r.Tiers
-	for i := range r.Runs {
-		x.add(r.Runs[i], r.Lease.ID, nil)
-		if q.Tiers {
-			k := r.Runs[i].Blocks
-			x.tiers[i], tiers = tiers[:k], tiers[k:]
-		}
+	for i := 0; q.Tiers && i < len(r.Runs); i++ {
+		k := r.Runs[i].Blocks
+		x.tiers, tiers = append(x.tiers, tiers[:k]), tiers[k:]
 	}
 }
 
