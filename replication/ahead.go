@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,15 +17,19 @@ import (
 // paced says whether a namespace's groups have another node that may be asked in place of one that is late.
 func (s many) paced(sp *space) bool { return !s.oneAtATime && s.copies(sp) > 1 }
 
-// standing is how long each of the map's nodes is expected to take for a lookup, by its place in the map; and which of
-// them are slow beside another one. A node whose runs are slow counts as slow until it is time to try one there.
+// standing is how long each of the map's nodes is expected to take for a lookup, by its place there, and which are slow;
+// where none is, expect is nil. A node whose runs are slow counts as slow until it is time to try one there.
 func (s many) standing(now time.Time) (expect []time.Duration, slow []bool) {
 	expect, slow = pace.Compare(now, s.lines(lookupLine))
 	runs, slowRuns := pace.Compare(now, s.lines(runLine))
+	alike := !slices.Contains(slow, true)
 	for i, n := range s.owner {
 		if slowRuns[i] && !n.runs.Ready(now) {
-			expect[i] = max(expect[i], runs[i])
+			expect[i], alike = max(expect[i], runs[i]), false
 		}
+	}
+	if alike {
+		expect = nil
 	}
 	return expect, slow
 }
@@ -50,19 +55,18 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 // there is another; they are probed beside the call.
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) func(at []uint16) uint16 {
 	kind, asked := s.owner[0].lookups.Kind(), make([]int, len(s.owner))
-	expect := make([]time.Duration, len(s.owner))
+	var expect []time.Duration
 	if s.paced(sp) {
-		var slow []bool
 		now := time.Now()
-		expect, slow = s.standing(now)
-		for i, n := range s.owner {
-			if slow[i] {
-				s.probe(ctx, now, sp, salt, n, runs)
+		standing, slow := s.standing(now)
+		for i := range slow {
+			if expect = standing; slow[i] {
+				s.probe(ctx, now, sp, salt, s.owner[i], runs)
 			}
 		}
 	}
-	return func(at []uint16) uint16 {
-		x := pace.Choose(kind, at, expect, asked)
+	return func(at []uint16) (x uint16) {
+		x = pace.Choose(kind, at, expect, asked)
 		asked[x]++
 		return x
 	}
@@ -117,6 +121,11 @@ func (s many) briefly(ctx context.Context, n *node, due time.Duration, f func(ct
 	}
 }
 
+type arrival struct {
+	to *answer
+	*said
+}
+
 // wave is calls to nodes for groups, each of which has several nodes. It goes on until one of each group's nodes has
 // said what it has of it.
 type wave struct {
@@ -133,16 +142,11 @@ type wave struct {
 	calls []*pace.Call // by answer
 
 	mu    sync.Mutex
-	over  bool // what comes is given back
-	said  []arrival
+	over  bool          // what comes is given back
+	said  []arrival     // in the order in which it came
 	under int           // calls that have not ended
 	each  bool          // of every answer is told, for some are late; else when all have come
 	came  chan struct{} // one token: something is in said
-}
-
-type arrival struct {
-	to *answer
-	said
 }
 
 // run asks. What has not answered when it returns is away, and what of its leases comes is given back.
@@ -208,7 +212,7 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 		y := s.askOne(ctx, w.sp, w.salt, n, groups, keys, w.ask)
 		errand.GiveBack(lent)
 		c.End(time.Now(), !y.away && ctx.Err() == nil)
-		if w.give(x, &y) {
+		if w.give(x, y) {
 			return
 		}
 		for _, id := range append(y.leases, y.lease) {
@@ -233,7 +237,7 @@ func (w *wave) give(x *answer, y *said) bool {
 	if w.over {
 		return false
 	}
-	w.said = append(w.said, arrival{x, *y})
+	w.said = append(w.said, arrival{x, y})
 	if w.under--; w.under > 0 && !w.each {
 		return true
 	}
@@ -251,7 +255,7 @@ func (w *wave) read() (first error) {
 	w.said = nil
 	w.mu.Unlock()
 	for i := range list {
-		list[i].to.take(&list[i].said)
+		list[i].to.take(list[i].said)
 		if err := list[i].err; err != nil && first == nil {
 			first = err
 		}
@@ -376,7 +380,7 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 		return w.run(ctx)
 	}
 	y := s.askOne(ctx, sp, salt, x.node, x.groups, runs, a)
-	x.take(&y)
+	x.take(y)
 	return y.err
 }
 
@@ -401,9 +405,11 @@ func (s many) loose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.
 	return best.node, out, err
 }
 
-// whoHasSoon is whoHas, but for nodes that are late. So many are waited for that each group has one among them; and
-// the others for as long again, and no less than until a call is late.
-func (s many) whoHasSoon(ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key) ([][]skep.Want, error) {
+// whoHasSoon is whoHas, but for nodes that are late. So many are waited for that each group has one among them; the
+// others for as long again, and no less than until a call is late.
+func (s many) whoHasSoon(
+	ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key,
+) ([][]skep.Want, error) {
 	if !s.paced(sp) {
 		return s.whoHas(ctx, op, sp, salt, keys)
 	}

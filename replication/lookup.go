@@ -320,15 +320,14 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 		at := f.Blocks
 		x := span{head: at, from: at}
 		var r skep.LookupResult
+		holders := s.holders(sp, salt, f.keys[at])
 		if s.paced(sp) {
 			if x.node, r, err = s.loose(ctx, sp, salt, f.keys[at:end], a); err != nil {
 				return false, err
 			}
+			holders = nil
 		}
-		for _, h := range s.holders(sp, salt, f.keys[at]) {
-			if s.paced(sp) {
-				break
-			}
+		for _, h := range holders {
 			x.node = s.owner[h]
 			if r, err = s.part(ctx, sp, salt, x.node, f.keys[at:end], a); err != nil {
 				return false, err
@@ -369,7 +368,7 @@ func (s many) askAll(
 	}
 	for _, err := range s.eachOf(nodes, func(n *node) error {
 		x := s.askOne(ctx, sp, salt, n, by[n.i].groups, by[n.i].keys(runs), a)
-		by[n.i].take(&x)
+		by[n.i].take(x)
 		return x.err
 	}) {
 		if first == nil {
@@ -419,7 +418,8 @@ func (to *answer) take(x *said) {
 // askOne asks a node for groups, whose keys are given.
 func (s many) askOne(
 	ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
-) (x said) {
+) *said {
+	x := &said{}
 	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: keys}
 	err := s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Namespace = id
@@ -430,7 +430,7 @@ func (s many) askOne(
 		return err
 	})
 	if errors.Is(err, skep.Unsupported) {
-		err = s.askEach(ctx, sp, salt, n, groups, q.Runs, a, &x)
+		err = s.askEach(ctx, sp, salt, n, groups, q.Runs, a, x)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -89,6 +89,9 @@ func TestWhoIsAsked(t *testing.T) {
 		asked[x]++
 		return x
 	}
+	alike := func(at ...uint16) uint16 { return Choose(Lookups, at, nil, []int{3: 1, 4: 1, 5: 0}) }
+	require.EqualValues(t, 5, alike(4, 5))
+	require.EqualValues(t, 4, alike(4, 3))
 	require.EqualValues(t, 4, pick(4, 3), "the first of equals")
 	require.EqualValues(t, 3, pick(4, 3))
 	require.EqualValues(t, 4, pick(4, 3))
