@@ -7,27 +7,29 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/pace"
 )
 
 // A node that is slow keeps no lookup waiting: what it is late with another of a group's nodes is asked for, and what
 // comes first counts. Who is late, and who is asked at all, says package pace.
 
-// mostBehind is how many calls to one node nobody waits for any more. A node with as many is asked for nothing.
-const mostBehind = 64
-
 // paced says whether a namespace's groups have another node that may be asked in place of one that is late.
 func (s many) paced(sp *space) bool { return !s.oneAtATime && s.copies(sp) > 1 }
 
-// standing is how long each of the map's nodes is expected to take for a lookup, by its place in the map; and which of
-// them are slow beside another one. A node whose runs are slow counts as slow until it is time to try one there.
+// standing is how long each of the map's nodes is expected to take for a lookup, by its place there, and which are slow;
+// where none is, expect is nil. A node whose runs are slow counts as slow until it is time to try one there.
 func (s many) standing(now time.Time) (expect []time.Duration, slow []bool) {
 	expect, slow = pace.Compare(now, s.lines(lookupLine))
 	runs, slowRuns := pace.Compare(now, s.lines(runLine))
+	alike := !slices.Contains(slow, true)
 	for i, n := range s.owner {
 		if slowRuns[i] && !n.runs.Ready(now) {
-			expect[i] = max(expect[i], runs[i])
+			expect[i], alike = max(expect[i], runs[i]), false
 		}
+	}
+	if alike {
+		expect = nil
 	}
 	return expect, slow
 }
@@ -53,19 +55,18 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 // there is another; they are probed beside the call.
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) func(at []uint16) uint16 {
 	kind, asked := s.owner[0].lookups.Kind(), make([]int, len(s.owner))
-	expect := make([]time.Duration, len(s.owner))
+	var expect []time.Duration
 	if s.paced(sp) {
-		var slow []bool
 		now := time.Now()
-		expect, slow = s.standing(now)
-		for i, n := range s.owner {
-			if slow[i] {
-				s.probe(ctx, now, sp, salt, n, runs)
+		standing, slow := s.standing(now)
+		for i := range slow {
+			if expect = standing; slow[i] {
+				s.probe(ctx, now, sp, salt, s.owner[i], runs)
 			}
 		}
 	}
-	return func(at []uint16) uint16 {
-		x := pace.Choose(kind, at, func(at uint16) time.Duration { return expect[at] }, func(at uint16) int { return asked[at] })
+	return func(at []uint16) (x uint16) {
+		x = pace.Choose(kind, at, expect, asked)
 		asked[x]++
 		return x
 	}
@@ -81,33 +82,20 @@ func (s many) probe(ctx context.Context, now time.Time, sp *space, salt skep.Sal
 		return
 	}
 	keys := []skep.Key{runs[0][0]} // the caller's are its own when it returns
-	if !s.aside(ctx, n, func(ctx context.Context) {
+	e := s.aside(ctx, n, func(ctx context.Context) {
 		_, err := s.part(ctx, sp, salt, n, keys, ask{lease: skep.NoLease})
 		c.End(time.Now(), err == nil)
-	}) {
+	})
+	if e == nil {
 		c.End(now, false)
 	}
+	e.Left()
 }
 
-// aside calls f beside the caller, with a context that ends with the Store. It is false where the Store is closed, or
-// too much is under way beside callers at the node.
-func (s many) aside(ctx context.Context, n *node, f func(ctx context.Context)) bool {
-	if n.behind.Add(1) > mostBehind {
-		n.behind.Add(-1)
-		return false
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if !s.start(func() {
-		defer cancel()
-		defer n.behind.Add(-1)
-		defer context.AfterFunc(s.ctx, cancel)()
-		f(ctx)
-	}) {
-		cancel()
-		n.behind.Add(-1)
-		return false
-	}
-	return true
+// aside calls f beside the caller, with a context that ends with the Store. nil: the Store is closed, or too many such
+// calls to the node were left behind.
+func (s many) aside(ctx context.Context, n *node, f func(ctx context.Context)) *errand.Errand {
+	return n.behind.Run(s.start, s.ctx, ctx, f)
 }
 
 // briefly calls f, which calls a node, and does not wait longer for it than until it is late, which is due.
@@ -117,10 +105,11 @@ func (s many) briefly(ctx context.Context, n *node, due time.Duration, f func(ct
 		return
 	}
 	done := make(chan struct{})
-	if !s.aside(ctx, n, func(ctx context.Context) {
+	e := s.aside(ctx, n, func(ctx context.Context) {
 		defer close(done)
 		f(ctx)
-	}) {
+	})
+	if e == nil {
 		return
 	}
 	late := time.NewTimer(due)
@@ -128,7 +117,13 @@ func (s many) briefly(ctx context.Context, n *node, due time.Duration, f func(ct
 	select {
 	case <-done:
 	case <-late.C:
+		e.Left()
 	}
+}
+
+type arrival struct {
+	to *answer
+	*said
 }
 
 // wave is calls to nodes for groups, each of which has several nodes. It goes on until one of each group's nodes has
@@ -146,15 +141,12 @@ type wave struct {
 	late  []time.Time  // by answer: when it is, and another node is asked; zero: that has been seen to
 	calls []*pace.Call // by answer
 
-	mu   sync.Mutex
-	over bool // what comes is given back
-	said []arrival
-	came chan struct{} // one token: something is in said
-}
-
-type arrival struct {
-	to *answer
-	said
+	mu    sync.Mutex
+	over  bool          // what comes is given back
+	said  []arrival     // in the order in which it came
+	under int           // calls that have not ended
+	each  bool          // of every answer is told, for some are late; else when all have come
+	came  chan struct{} // one token: something is in said
 }
 
 // run asks. What has not answered when it returns is away, and what of its leases comes is given back.
@@ -190,6 +182,7 @@ func (w *wave) end() {
 	for _, x := range w.of {
 		if !x.done {
 			x.away = true
+			x.errand.Left()
 		}
 		if x.done && !x.away && x.instead != nil && !x.instead.done {
 			won++
@@ -207,32 +200,29 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 		s.hedges.Calls.Earn(1)
 	}
 	w.late = append(w.late, time.Time{})
-	total := 0
-	for _, g := range groups {
-		total += g.to - g.from
-	}
-	all := make([]skep.Key, 0, total) // the call may outlast the caller's
-	keys := make([][]skep.Key, 0, len(groups))
-	for _, g := range groups {
-		at := len(all)
-		all = append(all, w.runs[g.run][g.from:g.to]...)
-		keys = append(keys, all[at:len(all):len(all)])
-	}
+	keys := x.keys(w.runs)
+	lent := errand.Copy(keys) // the call may outlast the caller's
 	began := time.Now()
 	c := n.lookups.Begin(began)
 	w.calls = append(w.calls, c)
-	if !s.aside(ctx, n, func(ctx context.Context) {
+	w.mu.Lock()
+	w.under++
+	w.mu.Unlock()
+	x.errand = s.aside(ctx, n, func(ctx context.Context) {
 		y := s.askOne(ctx, w.sp, w.salt, n, groups, keys, w.ask)
+		errand.GiveBack(lent)
 		c.End(time.Now(), !y.away && ctx.Err() == nil)
-		if w.give(x, &y) {
+		if w.give(x, y) {
 			return
 		}
-		for _, id := range slices.Compact(y.leases) {
+		for _, id := range append(y.leases, y.lease) {
 			if id != 0 {
 				_ = n.st.Release(ctx, id) // one that is not released runs out
 			}
 		}
-	}) {
+	})
+	if x.errand == nil {
+		errand.GiveBack(lent)
 		c.End(began, false)
 		w.give(x, &said{away: true})
 		return
@@ -247,7 +237,10 @@ func (w *wave) give(x *answer, y *said) bool {
 	if w.over {
 		return false
 	}
-	w.said = append(w.said, arrival{x, *y})
+	w.said = append(w.said, arrival{x, y})
+	if w.under--; w.under > 0 && !w.each {
+		return true
+	}
 	select {
 	case w.came <- struct{}{}:
 	default:
@@ -262,7 +255,7 @@ func (w *wave) read() (first error) {
 	w.said = nil
 	w.mu.Unlock()
 	for i := range list {
-		list[i].to.take(&list[i].said)
+		list[i].to.take(list[i].said)
 		if err := list[i].err; err != nil && first == nil {
 			first = err
 		}
@@ -309,6 +302,9 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 		}
 		x.asked = true
 		w.calls[i].Late(now)
+		w.mu.Lock()
+		w.each = true
+		w.mu.Unlock()
 		if w.alone {
 			x.done, x.away = true, true
 			continue
@@ -384,7 +380,7 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 		return w.run(ctx)
 	}
 	y := s.askOne(ctx, sp, salt, x.node, x.groups, runs, a)
-	x.take(&y)
+	x.take(y)
 	return y.err
 }
 
@@ -409,9 +405,11 @@ func (s many) loose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.
 	return best.node, out, err
 }
 
-// whoHasSoon is whoHas, but for nodes that are late. So many are waited for that each group has one among them; and
-// the others for as long again, and no less than until a call is late.
-func (s many) whoHasSoon(ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key) ([][]skep.Want, error) {
+// whoHasSoon is whoHas, but for nodes that are late. So many are waited for that each group has one among them; the
+// others for as long again, and no less than until a call is late.
+func (s many) whoHasSoon(
+	ctx context.Context, op string, sp *space, salt skep.Salt, keys []skep.Key,
+) ([][]skep.Want, error) {
 	if !s.paced(sp) {
 		return s.whoHas(ctx, op, sp, salt, keys)
 	}
@@ -423,12 +421,14 @@ func (s many) whoHasSoon(ctx context.Context, op string, sp *space, salt skep.Sa
 	came := make(chan told, len(s.owner))
 	began := time.Now()
 	for _, n := range s.owner {
-		if !s.aside(ctx, n, func(ctx context.Context) {
+		e := s.aside(ctx, n, func(ctx context.Context) {
 			list, err := s.hasOf(ctx, op, n, sp, salt, keys)
 			came <- told{n, list, err}
-		}) {
+		})
+		if e == nil {
 			came <- told{n: n}
 		}
+		defer e.Left() // of those that are late
 	}
 	lists := make([][]skep.Want, len(s.nodes))
 	var late <-chan time.Time

@@ -36,8 +36,8 @@
 //
 //	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
 //	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
-//	lookup    each group at the one of its nodes that is expected to answer first, and what it lacks, or is late with, at
-//	          the next one: the first that has it counts, and a lease that comes late is given back (ahead.go, package pace)
+//	lookup    each group at the one of its nodes that is expected to answer first; what it lacks, or is late with, at the
+//	          next one. Who has it first counts, and a lease that comes late is given back (ahead.go, package pace)
 //	restore   what a node does not give, or is late with, is loaded from another one into the same place, when the first
 //	          session surely writes nothing there any more; else it is a miss (retry.go, late.go)
 //	delete    at every node; a block counts once
@@ -85,7 +85,8 @@
 //   - Stats and CountBlocks count copies as blocks, ListKeys tells of each, and an event is told of for each copy.
 //   - A lease is of one copy. The other one may be evicted, and a renewal names the node of the leased one where that
 //     is away.
-//   - A put, a deletion and a renewal wait for a node that is slow.
+//   - A put, a deletion and a renewal wait for a node that is slow, and so does a lookup, for half a second, for what
+//     another one lacks.
 //   - A lookup that begins with a later group's first block finds it, as if the chain began there.
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
 //     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one

@@ -10,9 +10,9 @@ import (
 )
 
 // A run of which nothing comes for longer than is usual is taken from its node, and what is left of it is loaded from
-// another one, into the same memory: when the first node's session has surely ended. Nothing is loaded twice at once, so
-// no bytes are mixed, and there is no memory besides. What is loaded anew is bounded (pace.Hedges). Of a node that is
-// slow other runs are loaded elsewhere from the beginning, but for one now and then, to see whether it is slow yet.
+// another one, into the same memory: when the first node's session has surely ended, so no bytes are mixed. What is
+// loaded anew is bounded (pace.Hedges). Of a slow node others are loaded elsewhere from the beginning, but for one now and
+// then.
 
 // watch is how a load's node keeps up.
 type watch struct {
@@ -92,7 +92,7 @@ func (l *load) look() {
 		}
 	}
 	bytes := int64(len(l.left)-len(l.failed)) * l.chain.each // 0: only the session's end is late
-	if l.node.behind.Load() >= mostBehind || !x.st.hedges.Bytes.Take(bytes) {
+	if l.node.behind.Full() || !x.st.hedges.Bytes.Take(bytes) {
 		l.timer.Reset(due)
 		return
 	}
@@ -136,22 +136,9 @@ func (l *load) letGo() bool {
 
 // closeBehind closes the session, which nobody waits for.
 func (l *load) closeBehind() {
-	s := l.x.st
-	defer s.wait.Done()
-	l.node.behind.Add(1)
-	defer l.node.behind.Add(-1)
-	_ = l.ses.Close(s.ctx)
-}
-
-// hold has Close wait for something that is under way; false where the Store is closed. s.wait.Done ends it.
-func (s *Store) hold() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed.Load() {
-		return false
-	}
-	s.wait.Add(1)
-	return true
+	l.node.behind.Begin()
+	defer l.node.behind.End()
+	_ = l.ses.Close(l.x.st.ctx)
 }
 
 // late is why what a node was late with does not come from there.

@@ -72,7 +72,7 @@ func (l *load) run(ctx context.Context, r *skep.RestoreRequest) {
 	defer l.quit()
 	quiet, behind, why := l.read(ctx, r)
 	l.end(why, quiet)
-	if behind {
+	if behind && !l.x.st.start(l.closeBehind) {
 		l.closeBehind()
 	}
 }
@@ -145,12 +145,12 @@ func (l *load) read(ctx context.Context, r *skep.RestoreRequest) (quiet, behind 
 		l.take(into[:n])
 		clear(into[:n])
 	}
-	if l.letGo() && l.x.st.hold() {
+	if l.letGo() {
 		return true, true, l.why(ctx, err)
 	}
 	// A session that ended otherwise than it should may still be writing.
 	left := l.ses.Close(l.closing)
-	if left != nil && l.letGo() && l.x.st.hold() {
+	if left != nil && l.letGo() {
 		return true, true, l.why(ctx, err)
 	}
 	if left != nil && errors.Is(err, io.EOF) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 )
 
@@ -160,6 +161,7 @@ type answer struct {
 	groups  []*group
 	done    bool // it said something, or is away
 	away    bool // it did not answer, or not in time
+	errand  *errand.Errand
 	asked   bool // others were asked because it is late
 	late    bool // it is not waited for, where others have said what they have
 	wave    *wave
@@ -318,15 +320,14 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 		at := f.Blocks
 		x := span{head: at, from: at}
 		var r skep.LookupResult
+		holders := s.holders(sp, salt, f.keys[at])
 		if s.paced(sp) {
 			if x.node, r, err = s.loose(ctx, sp, salt, f.keys[at:end], a); err != nil {
 				return false, err
 			}
+			holders = nil
 		}
-		for _, h := range s.holders(sp, salt, f.keys[at]) {
-			if s.paced(sp) {
-				break
-			}
+		for _, h := range holders {
 			x.node = s.owner[h]
 			if r, err = s.part(ctx, sp, salt, x.node, f.keys[at:end], a); err != nil {
 				return false, err
@@ -367,7 +368,7 @@ func (s many) askAll(
 	}
 	for _, err := range s.eachOf(nodes, func(n *node) error {
 		x := s.askOne(ctx, sp, salt, n, by[n.i].groups, by[n.i].keys(runs), a)
-		by[n.i].take(&x)
+		by[n.i].take(x)
 		return x.err
 	}) {
 		if first == nil {
@@ -384,8 +385,9 @@ type said struct {
 	denied bool
 	until  time.Time
 	found  []skep.RunFound
-	leases []skep.LeaseID
-	tiers  [][]skep.Tier
+	lease  skep.LeaseID   // the one
+	leases []skep.LeaseID // else that of each
+	tiers  [][]skep.Tier  // nil: nobody asked
 	err    error
 }
 
@@ -403,7 +405,12 @@ func (to *answer) take(x *said) {
 	to.done, to.away, to.one, to.until, to.denied = true, x.away, x.one, x.until, x.denied
 	for i, g := range to.groups {
 		if i < len(x.found) {
-			g.found, g.lease, g.tiers = x.found[i], x.leases[i], x.tiers[i]
+			if g.found, g.lease = x.found[i], x.lease; x.leases != nil {
+				g.lease = x.leases[i]
+			}
+			if x.tiers != nil {
+				g.tiers = x.tiers[i]
+			}
 		}
 	}
 }
@@ -411,7 +418,8 @@ func (to *answer) take(x *said) {
 // askOne asks a node for groups, whose keys are given.
 func (s many) askOne(
 	ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
-) (x said) {
+) *said {
+	x := &said{}
 	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: keys}
 	err := s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Namespace = id
@@ -422,7 +430,7 @@ func (s many) askOne(
 		return err
 	})
 	if errors.Is(err, skep.Unsupported) {
-		err = s.askEach(ctx, sp, salt, n, groups, q.Runs, a, &x)
+		err = s.askEach(ctx, sp, salt, n, groups, q.Runs, a, x)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -437,14 +445,11 @@ func (s many) askOne(
 
 // read takes a node's answer for all runs.
 func (x *said) read(q *skep.RunsRequest, r *skep.RunsResult) {
-	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied}
+	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied, found: r.Runs, lease: r.Lease.ID}
 	tiers := r.Tiers
-	for i := range r.Runs {
-		x.add(r.Runs[i], r.Lease.ID, nil)
-		if q.Tiers {
-			k := r.Runs[i].Blocks
-			x.tiers[i], tiers = tiers[:k], tiers[k:]
-		}
+	for i := 0; q.Tiers && i < len(r.Runs); i++ {
+		k := r.Runs[i].Blocks
+		x.tiers, tiers = append(x.tiers, tiers[:k]), tiers[k:]
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/pace"
 )
 
@@ -127,6 +129,23 @@ func TestALookupThatIsGivenUp(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		leases, _ := r.held()
 		require.Zero(t, leases)
+	})
+}
+
+// However many lookups there are at once, all are answered.
+func TestManyLookupsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, keys := slowly(t, 40)
+		var wait sync.WaitGroup
+		for range 4 * errand.Most {
+			wait.Go(func() {
+				out, err := r.Lookup(t.Context(), &skep.LookupRequest{Scope: r.scope(), Keys: keys, Lease: skep.NoLease})
+				assert.NoError(t, err)
+				assert.Equal(t, 40, out.Blocks)
+			})
+		}
+		wait.Wait()
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/merge"
 	"github.com/skepkv/skep/replication/pace"
@@ -95,8 +96,8 @@ type node struct {
 	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
 
 	lookups, runs *pace.Line
-	behind        atomic.Int64 // calls that nobody may wait for any more
-	gone          atomic.Bool  // no map has it any more
+	behind        errand.Behind // calls that nobody waits for any more
+	gone          atomic.Bool   // no map has it any more
 }
 
 // counters are what this Store did itself: a node counts what came to it.

@@ -140,8 +140,8 @@ func (c *Call) End(now time.Time, answered bool) {
 // quantile is the third of the longest times of 64, the longest of few. mu is held.
 func (l *Line) quantile() time.Duration {
 	have := min(l.n, kept)
-	sorted := slices.Clone(l.took[:have])
-	slices.Sort(sorted)
+	sorted := l.took
+	slices.Sort(sorted[:have])
 	return sorted[have-1-have/24]
 }
 
@@ -303,22 +303,27 @@ func (l *Line) Kind() Kind { return l.kind }
 // Slow says whether a node that is expected to take a is slow beside one that takes b.
 func (k Kind) Slow(a, b time.Duration) bool { return a > outlier*b+k.Floor }
 
-// Choose is which of the nodes at these places is asked: of those that are not slow beside another one the one of which
-// the least is asked so far, the first of such.
-func Choose(k Kind, at []uint16, expect func(at uint16) time.Duration, asked func(at uint16) int) uint16 {
-	quickest := at[0]
-	for _, x := range at[1:] {
-		if expect(x) < expect(quickest) {
-			quickest = x
+// Choose is which of the nodes at these places is asked, of which is known how long each is expected to take and for how
+// much it is asked so far: of those that are not slow beside another one the one that is asked least, the first of such.
+// Where none of all nodes is slow expect is nil.
+func Choose(k Kind, at []uint16, expect []time.Duration, asked []int) uint16 {
+	if expect == nil {
+		best := at[0]
+		for _, x := range at[1:] {
+			if asked[x] < asked[best] {
+				best = x
+			}
 		}
+		return best
 	}
-	best := quickest
+	quickest := expect[at[0]]
+	for _, x := range at[1:] {
+		quickest = min(quickest, expect[x])
+	}
+	best, found := at[0], false
 	for _, x := range at {
-		if k.Slow(expect(x), expect(quickest)) {
-			continue
-		}
-		if asked(x) < asked(best) || asked(x) == asked(best) && slices.Index(at, x) < slices.Index(at, best) {
-			best = x
+		if !k.Slow(expect[x], quickest) && (!found || asked[x] < asked[best]) {
+			best, found = x, true
 		}
 	}
 	return best

@@ -83,13 +83,15 @@ func TestWhatANodeIsExpectedToTake(t *testing.T) {
 // Among nodes that are alike the one that is asked least is asked; one that is slow beside another is not.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
-	expect := map[uint16]time.Duration{3: ms, 4: 2 * ms, 5: 200 * ms}
-	asked := map[uint16]int{}
+	expect, asked := []time.Duration{3: ms, 4: 2 * ms, 5: 200 * ms}, make([]int, 6)
 	pick := func(at ...uint16) uint16 {
-		x := Choose(Lookups, at, func(at uint16) time.Duration { return expect[at] }, func(at uint16) int { return asked[at] })
+		x := Choose(Lookups, at, expect, asked)
 		asked[x]++
 		return x
 	}
+	alike := func(at ...uint16) uint16 { return Choose(Lookups, at, nil, []int{3: 1, 4: 1, 5: 0}) }
+	require.EqualValues(t, 5, alike(4, 5))
+	require.EqualValues(t, 4, alike(4, 3))
 	require.EqualValues(t, 4, pick(4, 3), "the first of equals")
 	require.EqualValues(t, 3, pick(4, 3))
 	require.EqualValues(t, 4, pick(4, 3))

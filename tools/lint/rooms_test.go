@@ -52,7 +52,7 @@ var parts = map[string][]string{
 	"store/storetest":           {"store/memstore"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
-		"replication/checks", "replication/copies", "replication/merge", "replication/promises", "replication/pace", "replication/units"},
+		"replication/checks", "replication/copies", "replication/errand", "replication/merge", "replication/promises", "replication/pace", "replication/units"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
 	"replication/consensus":  {"replication/clustermap"},
