@@ -139,7 +139,6 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 // is dropped is counted.
 func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
 	for _, c := range []struct {
 		name  string
 		fill  int // blocks that are put
@@ -147,6 +146,7 @@ func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 	}{{"much room", 16, false}, {"no room", 600, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			ctx := testContext(t)
 			s, _, o := openRig(t, func(o *Options) { o.DeviceCount, o.NoRebalance = 3, true })
 			sc := openSpace(t, s, "n", skep.Cache, 1, false)
 			keys := chainKeys(1, c.fill)
