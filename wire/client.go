@@ -197,8 +197,7 @@ func NewClient(o Options) (*Client, error) {
 
 // Close ends every session, stream and call with Closed, and returns when no byte will
 // be written to a destination any more.
-//
-// Errors: NotReleased where the server may still write to memory that it was lent (Withheld); it stays mapped.
+// Memory that a server may still write to (Withheld) stays mapped.
 func (c *Client) Close() error {
 	c.cancel()
 	var conns []*clientConn
