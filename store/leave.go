@@ -16,8 +16,8 @@ import (
 // more, as somebody may have another use for it, and once nobody reads it either it is closed: an open file keeps its room,
 // an open block device its lock.
 
-// leaveStep is how often a drive that is to leave is looked at again.
-const leaveStep = 2 * time.Millisecond
+// leaveStep is how often a drive that is to leave is looked at again, leaveRest how seldom if nobody waits.
+const leaveStep, leaveRest = 2 * time.Millisecond, time.Second
 
 // leavingLocked says whether groups of d are gone and not yet given back: all of them, or those with headers to be written.
 // REQUIRES: space.mu.
@@ -63,7 +63,7 @@ func (c *cleaner) awaitLeft(ctx context.Context, op string, d *drive, force bool
 // What is not idle when the store closes is closed with it.
 func (c *cleaner) letGo(d *drive) {
 	s := c.s
-	for {
+	for step := leaveStep; ; step = min(2*step, leaveRest) {
 		s.space.mu.Lock()
 		busy := len(d.heads)+len(d.late) > 0 || c.leavingLocked(d, true)
 		s.space.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *cleaner) letGo(d *drive) {
 			break
 		}
 		select {
-		case <-time.After(leaveStep):
+		case <-time.After(step):
 		case <-s.closing:
 			return
 		}

@@ -94,17 +94,17 @@ func (p *Place) SetAside(now time.Time, before func()) (to string, err error) {
 		return "", err
 	}
 	if what != catalog.FileThere {
-		lock, err := catalog.Lock(p.FS, p.Dir)
+		lock, why := catalog.Lock(p.FS, p.Dir)
 		switch {
-		case skep.KindOf(err) == skep.Locked:
-			return "", err
-		case err == nil && runtime.GOOS == "windows": // what is open cannot be moved there
-			err = lock.Close()
-		case err == nil:
+		case skep.KindOf(why) == skep.Locked:
+			return "", why
+		case why == nil && runtime.GOOS == "windows": // what is open cannot be moved there
+			why = lock.Close()
+		case why == nil:
 			defer func() { err = errors.Join(err, lock.Close()) }()
 		}
-		if err != nil { // it is damaged
-			p.Log.Warn("the lock of what is left of the catalog cannot be taken", "path", p.Dir, "error", err)
+		if why != nil { // it is damaged
+			p.Log.Warn("the lock of what is left of the catalog cannot be taken", "path", p.Dir, "error", why)
 		}
 	}
 	before()
