@@ -16,10 +16,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
-	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
-	"github.com/skepkv/skep/wire/shm"
 )
 
 // inMemory is a file in /dev/shm, as an engine has one, mapped.
@@ -53,7 +51,7 @@ func putFrom(c *Client, sc skep.Scope, name string, mem []byte) ([]skep.PutResul
 func requireMapped(t *testing.T, r *rig, files int64) {
 	t.Helper()
 	least := int64(ringBytes + 2<<20)
-	require.Eventually(t, func() bool { return r.shared.Used() <= least+files && r.shared.Used() >= files },
+	require.Eventually(t, func() bool { return r.Stats().SharedBytes <= least+files && r.Stats().SharedBytes >= files },
 		time.Minute, time.Millisecond)
 }
 
@@ -158,7 +156,7 @@ func TestAFileIsCutShortUnderAPut(t *testing.T) {
 	require.Equal(t, skep.Committed, res[0].Outcome)
 	require.NoError(t, a.Detach(t.Context()))
 	require.NoError(t, b.Detach(t.Context()))
-	require.Zero(t, r.memory.Used())
+	require.Zero(t, r.Stats().Memory)
 }
 
 // What a server does not attach, and says why.
@@ -288,22 +286,7 @@ func TestDetachWaitsForSessions(t *testing.T) {
 	ch.Dest = skep.Destination{Memory: mem[:4*blockSize], Stride: blockSize}
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
-	waits := func() bool { // the server does, for the session
-		waiting := false
-		r.mu.Lock()
-		for x := range r.conns {
-			x.mu.Lock()
-			if g := x.region; g != nil {
-				g.mu.Lock()
-				f := g.files[a.number]
-				waiting = waiting || f != nil && f.leaves != nil && f.holds == 1
-				g.mu.Unlock()
-			}
-			x.mu.Unlock()
-		}
-		r.mu.Unlock()
-		return waiting
-	}
+	waits := func() bool { return r.Stats().Leaving == 1 } // the server does, for the session
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Detach(ctx) }()
@@ -350,7 +333,7 @@ func TestFilesOfAClientThatIsGone(t *testing.T) {
 	_, err = c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute,
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.Stats().SharedBytes == 0 }, time.Minute,
 		time.Millisecond)
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
@@ -446,35 +429,6 @@ func TestContractAttachedFile(t *testing.T) {
 		require.NoError(t, err)
 		return &lending{far: st, left: mem}
 	})
-}
-
-// A detach whose time is over as the memory is let go of ends, and with it the wait of all others for the region.
-func TestADetachThatIsLateAndFreeEnds(t *testing.T) {
-	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
-	file, _ := inMemory(t, 1<<20)
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	var body frames.Coder
-	(&frames.Number{N: 7}).Walk(&body)
-	for range 40 { // the call's end and the memory's are there at once: which one is seen is chance
-		mem, err := shm.Map(int(file.Fd()), 0, 1<<20)
-		require.NoError(t, err)
-		g := &region{s: r.Server, holds: 1, shared: r.Server.shared.Of(&auth.Tenant{}),
-			files: map[uint64]*attached{7: {number: 7, mem: mem}}}
-		carry, err := prepareDetachMemory(&request{x: &serverConn{s: r.Server, region: g},
-			h: frames.Header{Type: frames.TypeDetachMemory}, body: body.Body})
-		require.NoError(t, err)
-		ended := make(chan error, 1)
-		go func() {
-			_, err := carry(over)
-			ended <- err
-		}()
-		require.Eventually(t, func() bool { return len(ended) == 1 }, time.Minute, time.Millisecond,
-			"it waits for a lock that it has")
-		require.NoError(t, <-ended)
-		require.Empty(t, g.files)
-	}
 }
 
 // Memory is attached over a connection whose last large frame had its time long ago, and no longer than its caller waits

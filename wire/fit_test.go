@@ -94,11 +94,23 @@ func TestWhatNeverFitsIsInvalid(t *testing.T) {
 func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 	t.Parallel()
 	const memory = 2 << 20
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 1 << 20}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 1 << 20,
+		Stall: time.Hour}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	x := rawDial(t, r.addr)
 	x.hello(t, operator)
-	require.True(t, r.memory.Of(nil).Take(memory-600<<10)) // what another's call holds
+	var others []*rawConn
+	for range 2 { // whose bodies are on their way, and held
+		other := rawDial(t, r.addr)
+		other.hello(t, operator)
+		frame, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeLookup, Call: 1},
+			&frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 23_000)}})
+		require.NoError(t, err)
+		_, err = other.Write(frame[:1000])
+		require.NoError(t, err)
+		others = append(others, other)
+	}
+	require.Eventually(t, func() bool { return r.Stats().Memory > memory-650<<10 }, time.Minute, time.Millisecond)
 	for name, c := range map[string]struct {
 		typ frames.Type
 		m   frames.Message
@@ -113,7 +125,10 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 		require.Equal(t, skep.Overloaded, e.Kind, name)
 		require.Positive(t, e.RetryAfter, name)
 	}
-	r.memory.Of(nil).Give(memory - 600<<10)
+	for _, other := range others {
+		require.NoError(t, other.Close())
+	}
+	require.Eventually(t, func() bool { return r.Stats().Memory == 0 }, time.Minute, time.Millisecond)
 	x.send(t, frames.Header{Type: frames.TypeLookup, Call: 2},
 		&frames.LookupRequest{LookupRequest: skep.LookupRequest{Scope: ch.Scope, Keys: make([]skep.Key, 10_000)}}, "")
 	h, _, err := x.next()

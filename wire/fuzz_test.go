@@ -6,6 +6,7 @@ import (
 	"net"
 	"reflect"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -151,8 +152,6 @@ func FuzzServer(f *testing.F) {
 		f.Add(append(append([]byte(nil), hi...), append(b, v.payload...)...))
 	}
 	st := memstore.New(memstore.Options{})
-	s, err := NewServer(st, ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Memory: 8 << 20, Stall: time.Second}})
-	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		a, b := net.Pipe()
 		done := make(chan struct{})
@@ -161,17 +160,38 @@ func FuzzServer(f *testing.F) {
 			var sink bytes.Buffer
 			_, _ = sink.ReadFrom(a)
 		}()
-		s.accept(b)
+		s, err := NewServer(st, ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Memory: 8 << 20, Stall: time.Second}})
+		require.NoError(t, err)
+		l, left := newPipes(), make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l) }()
+		l.come <- &ending{Conn: b, closed: left}
 		_ = a.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		_, _ = a.Write(mended(in))
 		a.Close()
 		<-done
-		s.wait.Wait()
-		if n := s.memory.Used(); n != 0 {
+		<-left
+		stop()
+		require.NoError(t, <-served)
+		if n := s.Stats().Memory; n != 0 {
 			t.Fatalf("%d bytes still charged", n)
 		}
 	})
 	f.Cleanup(func() { _ = st.Close() })
+}
+
+// ending is a connection that says when it is closed.
+type ending struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (e *ending) Close() error {
+	err := e.Conn.Close()
+	e.once.Do(func() { close(e.closed) })
+	return err
 }
 
 // mended is a stream of frames whose checksums are right, so that what is behind them is

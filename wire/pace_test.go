@@ -45,12 +45,21 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "pipe"} }
 
+// piping is a server of pipes, and what it was made with.
+type piping struct {
+	*Server
+	st     skep.Store
+	limits Limits
+}
+
 // piped runs test in a bubble, with a server that holds the blocks of a chain, and a way to connect.
-func piped(t *testing.T, test func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain)) {
+func piped(t *testing.T, test func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain)) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newMemstore(storetest.Config{})
 		defer st.Close()
 		ch := chainOf(t, st, auth.DefaultTenant, 64)
+		p := piping{st: st}
+		p.limits.EnsureDefaults()
 		s, err := NewServer(st, ServerOptions{})
 		require.NoError(t, err)
 		l := newPipes()
@@ -65,7 +74,8 @@ func piped(t *testing.T, test func(t *testing.T, s *Server, dial func() *rawConn
 			cancel()
 			require.NoError(t, <-done)
 		}()
-		test(t, s, func() *rawConn {
+		p.Server = s
+		test(t, p, func() *rawConn {
 			here, there := net.Pipe()
 			l.come <- there
 			open = append(open, here)
@@ -107,9 +117,9 @@ func putOf(t *testing.T, scope skep.Scope, parts int) []byte {
 // many parts its payload is, and whatever of it comes slowly.
 func TestFramesThatTrickleIn(t *testing.T) {
 	t.Parallel()
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain) {
 		const parts = 2000
-		lim := &s.opt.Limits
+		lim := &s.limits
 		frame := putOf(t, ch.Scope, parts)
 		most := lim.Stall + link.TimeOf(int64(len(frame)+parts), lim.Rate)
 		for name, c := range map[string]struct {
@@ -144,10 +154,10 @@ func TestFramesThatTrickleIn(t *testing.T) {
 // Frames that each come at once may be as far from one another as the idle time allows.
 func TestFramesThatComeNowAndThen(t *testing.T) {
 	t.Parallel()
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		for range 100 {
-			time.Sleep(s.opt.Limits.Idle - time.Second)
+			time.Sleep(s.limits.Idle - time.Second)
 			x.send(t, frames.Header{Type: frames.TypePing, Call: 7}, nil, "")
 			h, _, err := x.next()
 			require.NoError(t, err)
@@ -171,26 +181,26 @@ func (c *rawConn) restoring(t *testing.T, ch skep.Chain, window uint64) {
 func TestReadersBelowTheLeastRate(t *testing.T) {
 	t.Parallel()
 	const total = 64 * blockSize
-	for name, read := range map[string]func(t *testing.T, s *Server, x *rawConn, ch skep.Chain){
-		"nothing": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) { x.restoring(t, ch, 1<<20) },
-		"a byte now and then": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) {
+	for name, read := range map[string]func(t *testing.T, s piping, x *rawConn, ch skep.Chain){
+		"nothing": func(t *testing.T, s piping, x *rawConn, ch skep.Chain) { x.restoring(t, ch, 1<<20) },
+		"a byte now and then": func(t *testing.T, s piping, x *rawConn, ch skep.Chain) {
 			x.restoring(t, ch, 1<<20)
 			for {
 				if _, err := x.Read(make([]byte, 1)); err != nil {
 					return
 				}
-				time.Sleep(s.opt.Limits.Stall / 4)
+				time.Sleep(s.limits.Stall / 4)
 			}
 		},
-		"credit for a block now and then": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) {
+		"credit for a block now and then": func(t *testing.T, s piping, x *rawConn, ch skep.Chain) {
 			x.restoring(t, ch, blockSize)
 			go func() { _, _ = io.Copy(io.Discard, x) }()
 			for began := time.Now(); s.Stats().Sessions > 0 && time.Since(began) < time.Hour; {
-				time.Sleep(s.opt.Limits.Stall - time.Second)
+				time.Sleep(s.limits.Stall - time.Second)
 				x.send(t, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 1, Amount: blockSize}, "")
 			}
 		},
-		"an answer now and then": func(t *testing.T, s *Server, x *rawConn, ch skep.Chain) {
+		"an answer now and then": func(t *testing.T, s piping, x *rawConn, ch skep.Chain) {
 			go func() {
 				for i := range uint64(32) {
 					x.send(t, frames.Header{Type: frames.TypeNamespaces, Call: i}, nil, "")
@@ -200,12 +210,12 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 				if _, _, err := x.next(); err != nil {
 					return
 				}
-				time.Sleep(s.opt.Limits.Stall - time.Second)
+				time.Sleep(s.limits.Stall - time.Second)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
+			piped(t, func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain) {
 				x := dial()
 				began := time.Now()
 				read(t, s, x, ch)
@@ -213,7 +223,7 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 					require.Less(t, time.Since(began), time.Hour)
 					time.Sleep(time.Second)
 				}
-				lim := &s.opt.Limits
+				lim := &s.limits
 				require.LessOrEqual(t, time.Since(began), 2*lim.Stall+link.TimeOf(total, lim.Rate))
 			})
 		})
@@ -223,7 +233,7 @@ func TestReadersBelowTheLeastRate(t *testing.T) {
 // Who takes its bytes at the least rate is never ended, however long that takes, and however long others have waited.
 func TestAReaderAtTheLeastRate(t *testing.T) {
 	t.Parallel()
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		x.restoring(t, ch, frames.LeastWindow)
 		got := 0
@@ -232,7 +242,7 @@ func TestAReaderAtTheLeastRate(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEqual(t, frames.TypeError, h.Type)
 			require.NoError(t, x.l.Discard(uint64(h.Body)+uint64(h.Payload)))
-			time.Sleep(link.TimeOf(int64(h.Body)+int64(h.Payload), s.opt.Limits.Rate))
+			time.Sleep(link.TimeOf(int64(h.Body)+int64(h.Payload), s.limits.Rate))
 			got += int(h.Payload)
 			if h.Flags&frames.FlagLast != 0 {
 				break
@@ -246,7 +256,7 @@ func TestAReaderAtTheLeastRate(t *testing.T) {
 // A restore of which everything was sent ends by itself, though its client forgets to end it.
 func TestAForgottenSessionEnds(t *testing.T) {
 	t.Parallel()
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, ch skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain) {
 		x := dial()
 		x.restoring(t, ch, 1<<30)
 		go func() { _, _ = io.Copy(io.Discard, x) }()
@@ -255,7 +265,7 @@ func TestAForgottenSessionEnds(t *testing.T) {
 			time.Sleep(time.Minute)
 			x.send(t, frames.Header{Type: frames.TypePing, Call: 7}, nil, "")
 		}
-		require.LessOrEqual(t, time.Since(began), s.opt.Limits.Call+time.Minute)
+		require.LessOrEqual(t, time.Since(began), s.limits.Call+time.Minute)
 		require.Zero(t, s.Stats().Memory)
 		require.Equal(t, 1, s.Stats().Connections)
 	})

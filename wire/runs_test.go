@@ -33,10 +33,10 @@ func TestLookupsOfRunsAreBounded(t *testing.T) {
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
 	x.hi.Features &^= frames.FeatureRuns // as if the Welcome had said so
-	calls := r.count.calls.Load()
+	calls := r.Stats().Calls
 	_, err = c.LookupRuns(t.Context(), runs)
 	require.ErrorIs(t, err, skep.Unsupported)
-	require.Equal(t, calls, r.count.calls.Load(), "nothing was sent")
+	require.Equal(t, calls, r.Stats().Calls, "nothing was sent")
 }
 
 // A server that answers for more than it was asked for is not believed.

@@ -34,7 +34,7 @@ type Server struct {
 	files  auth.Pool // of connections whose tenant is known
 	leases leaseTable
 	spaces spaces
-	turns  turns.Turns
+	turns  *turns.Turns
 
 	cluster atomic.Pointer[clusterState] // nil: it is a node of none
 
@@ -49,7 +49,7 @@ type Server struct {
 	wait  sync.WaitGroup // connections
 	count struct {
 		accepted, refused, calls, shed, sent, taken atomic.Int64
-		sessions, streams, regions                  atomic.Int64
+		sessions, streams, regions, leaving         atomic.Int64
 	}
 }
 
@@ -62,7 +62,7 @@ type clientID struct {
 // NewServer makes a server in front of store, which stays the caller's to close, after
 // every Serve has returned.
 func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
-	o.Limits.ensureDefaults()
+	o.Limits.EnsureDefaults()
 	if err := o.Limits.validate(); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,10 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	s := &Server{store: store, opt: o, log: o.Log, conns: map[*serverConn]struct{}{}, clients: map[clientID]int{},
 		attached: map[clientID]bool{}, snapshots: map[string]chan struct{}{}}
 	s.memory.Limit, s.shared.Limit, s.files.Limit = o.Limits.Memory, o.Limits.SharedMemory, int64(o.Gate.Limit())
-	s.turns = turns.New()
+	if s.turns = o.Turns; s.turns == nil {
+		t := turns.New()
+		s.turns = &t
+	}
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
 	if o.ClusterMap != nil {
@@ -267,7 +270,8 @@ func (s *Server) Stats() ServerStats {
 	return ServerStats{Connections: conns, Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		Sessions: int(c.sessions.Load()), Streams: int(c.streams.Load()), Calls: c.calls.Load(), Shed: c.shed.Load(),
 		Memory: s.memory.Used(), MemoryCap: s.memory.Limit, Leases: s.leases.len(), SentBytes: c.sent.Load(),
-		TakenBytes: c.taken.Load(), Regions: int(c.regions.Load())}
+		TakenBytes: c.taken.Load(), Regions: int(c.regions.Load()),
+		SharedBytes: s.shared.Used(), Leaving: int(c.leaving.Load())}
 }
 
 // charge takes n bytes of memory for a call that holds held already, and is told what for. What would

@@ -117,10 +117,12 @@ func prepareDetachMemory(r *request) (func(context.Context) (frames.Message, err
 			close(a.leaves)
 		}
 		g.mu.Unlock()
+		g.s.count.leaving.Add(1)
 		select {
 		case <-a.leaves:
 		case <-ctx.Done():
 		}
+		g.s.count.leaving.Add(-1)
 		g.mu.Lock() // until it is decided: whoever uses it lets go of it under the lock, and nobody begins to
 		if a.holds > 0 {
 			a.leaves = nil

@@ -43,6 +43,15 @@ func (o *operation) most(l *Limits) int {
 	return min(shortBody, l.Body)
 }
 
+// Needs is what rights a call needs and whether it is answered; false where the type is none of a client's call.
+func Needs(typ frames.Type) (need auth.Rights, answered, ok bool) {
+	op, ok := operations[typ]
+	if !ok {
+		return 0, false, false
+	}
+	return op.need, !op.silent, true
+}
+
 // operations is the table of what needs which right. It is filled in init because its
 // functions refer to it.
 var operations map[frames.Type]*operation

@@ -128,7 +128,7 @@ func runCredit(r *request) error {
 		g := r.x.region
 		r.x.mu.Unlock()
 		if g != nil {
-			g.ring.grant(n)
+			return g.ring.grant(n)
 		}
 	}
 	return nil // one that has just ended is not an error

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/gate"
+	"github.com/skepkv/skep/wire/turns"
 )
 
 // Authenticator says who presents what. An *auth.Directory is one.
@@ -36,7 +37,8 @@ type Limits struct {
 	Call         time.Duration // the longest a call may wait; 10 min
 }
 
-func (l *Limits) ensureDefaults() {
+// EnsureDefaults gives fields that are zero their default.
+func (l *Limits) EnsureDefaults() {
 	def(&l.Memory, 256<<20)
 	// Clients fill frames up to what the Welcome says, and send four puts at a time.
 	def(&l.Body, int(min(34<<20, l.Memory/4)))
@@ -88,6 +90,7 @@ type ServerOptions struct {
 	Limits Limits
 	Gate   *gate.Gate    // what connections are counted at; nil: one of its own, for Limits.Connections of TCP
 	Name   string        // told to clients
+	Turns  *turns.Turns  // by which frames of payload are written; nil: the server's own, for its processors
 	Drain  time.Duration // how long Serve waits for calls under way when its context ends; 10 s
 	Log    *slog.Logger  // discarded when nil
 	// Admin carries out administrative calls of operators (auth.Operator); nil:
@@ -130,4 +133,8 @@ type ServerStats struct {
 	SentBytes   int64 `json:"sent_bytes"` // payload
 	TakenBytes  int64 `json:"taken_bytes"`
 	Regions     int   `json:"regions"` // of shared memory
+	// SharedBytes are the bytes of attached memory, regions and files of engines.
+	SharedBytes int64 `json:"shared_bytes"`
+	// Leaving are the files of engines whose clients wait until nothing uses them any more.
+	Leaving int `json:"leaving"`
 }

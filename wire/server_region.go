@@ -89,7 +89,8 @@ func attach(_ context.Context, r *request) (frames.Message, error) {
 	}
 	link.CloseReceived(files[:1]) // it stays mapped
 	ring := g.mem.Bytes()[m.Ring : m.Ring+uint64(m.Entries)*shm.EntrySize]
-	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), wake: make(chan struct{})}
+	g.ring = &ringWriter{event: g.event, w: shm.NewWriter(ring), credit: int64(m.Entries), most: int64(m.Entries),
+		wake: make(chan struct{})}
 	if g.unregister, err = x.s.store.Register(g.mem.Bytes()); err != nil {
 		x.s.log.Debug("shared memory not registered; reads cost more CPU", "error", err)
 		g.unregister = nil
@@ -218,15 +219,24 @@ type ringWriter struct {
 	mu     sync.Mutex
 	w      *shm.Writer
 	credit int64
+	most   int64         // entries of the ring
 	wake   chan struct{} // closed and replaced when credit comes
 }
 
-func (w *ringWriter) grant(n int64) {
+// grant gives back entries that the client has read. More than the ring has are another ring's: what is written
+// by them would write over what the client has yet to read.
+//
+// Errors: Invalid (the ring has fewer entries).
+func (w *ringWriter) grant(n int64) error {
 	w.mu.Lock()
-	w.credit = min(w.credit+n, shm.MaxEntries)
+	defer w.mu.Unlock()
+	if n > w.most-w.credit {
+		return skep.Invalidf("credit", "entries of the ring", w.credit+n, fmt.Sprintf("at most %d", w.most))
+	}
+	w.credit += n
 	close(w.wake)
 	w.wake = make(chan struct{})
-	w.mu.Unlock()
+	return nil
 }
 
 // room waits until an entry is free and takes it. It returns with w.mu held, unless it

@@ -50,7 +50,7 @@ func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 	require.Equal(t, before, r.Stats().SentBytes)
 	mem.Release()
 	require.NoError(t, c.Close())
-	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.shared.Used() == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.Stats().SharedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
 // A client that says why its shared memory is not used: none was asked for, or the server takes none of that size.

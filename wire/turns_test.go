@@ -15,14 +15,12 @@ import (
 // chunks come when it has its turn.
 func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
-	r.mu.Lock() // a connection that begins takes it
-	r.turns = turns.Of(1, time.Hour, time.Hour)
-	r.mu.Unlock()
+	one := turns.Of(1, time.Hour, time.Hour)
+	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Turns: &one})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 32) // 2 MiB
 	restore := &frames.RestoreRequest{Window: 8 << 20, Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}
 
-	<-r.turns.Free // somebody's whose bytes nobody takes
+	<-one.Free // somebody's whose bytes nobody takes
 	b := rawDial(t, r.addr)
 	b.hello(t, operator)
 	b.send(t, frames.Header{Type: frames.TypeRestore, Call: 1}, restore, "")
@@ -35,7 +33,7 @@ func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, frames.TypePing|frames.Answer, h.Type)
 	}
-	r.turns.Free <- struct{}{}
+	one.Free <- struct{}{}
 	got := 0
 	for {
 		h, _, err := b.next()
@@ -49,5 +47,5 @@ func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 	b.send(t, frames.Header{Type: frames.TypeEnd, Call: 10}, &frames.Number{N: 1}, "")
 	_, _, err = b.next()
 	require.NoError(t, err)
-	require.Len(t, r.turns.Free, 1)
+	require.Len(t, one.Free, 1)
 }

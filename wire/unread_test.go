@@ -20,7 +20,7 @@ import (
 //
 // Alone: goroutines of the whole process are counted.
 func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, _ skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, _ skep.Chain) {
 		x := dial()
 		before := runtime.NumGoroutine()
 		asked, taken, most := 0, true, 0
@@ -46,7 +46,7 @@ func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 			}
 			most = max(most, runtime.NumGoroutine()-before)
 		}
-		require.Less(t, most, s.opt.Limits.Calls+100)
+		require.Less(t, most, s.limits.Calls+100)
 		answered := map[uint64]bool{}
 		for range asked {
 			h, _, err := x.next()
@@ -61,22 +61,22 @@ func TestAnswersThatNobodyReadsAreFew(t *testing.T) {
 // A listing of namespaces counts as memory for calls, until the client has read it.
 func TestListingsThatNobodyReadsAreCharged(t *testing.T) {
 	t.Parallel()
-	piped(t, func(t *testing.T, s *Server, dial func() *rawConn, _ skep.Chain) {
+	piped(t, func(t *testing.T, s piping, dial func() *rawConn, _ skep.Chain) {
 		const spaces, name = 100, 500
 		for i := range spaces {
-			_, err := s.store.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: fmt.Sprintf("%0*d", name, i),
+			_, err := s.st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: fmt.Sprintf("%0*d", name, i),
 				Model: strings.Repeat("m", name), Shape: skep.Shape{BlockTokens: 16}})
 			require.NoError(t, err)
 		}
 		x := dial()
 		x.send(t, frames.Header{Type: frames.TypeNamespaces, Call: 1}, nil, "")
 		synctest.Wait()
-		require.Greater(t, s.memory.Used(), int64(spaces*2*name))
+		require.Greater(t, s.Stats().Memory, int64(spaces*2*name))
 		h, body, err := x.next()
 		require.NoError(t, err)
 		require.Equal(t, frames.TypeNamespaces|frames.Answer, h.Type)
 		require.Greater(t, len(body), spaces*2*name)
 		synctest.Wait()
-		require.Zero(t, s.memory.Used())
+		require.Zero(t, s.Stats().Memory)
 	})
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -51,7 +52,7 @@ func serve(t testing.TB, where string, st skep.Store, o ServerOptions) *rig {
 	if o.Auth == nil {
 		o.Auth = everybody(t)
 	}
-	def(&o.Drain, 2*time.Second)
+	o.Drain = cmp.Or(o.Drain, 2*time.Second)
 	s, err := NewServer(st, o)
 	require.NoError(t, err)
 	r := &rig{Server: s, st: st}

@@ -42,7 +42,7 @@ func TestDocumentedProtocol(t *testing.T) {
 		require.Contains(t, page, fmt.Sprintf("| %d | %s |", k, k), "kind %d", k)
 	}
 	var l Limits
-	l.ensureDefaults()
+	l.EnsureDefaults()
 	for what, n := range map[string]string{
 		fmt.Sprintf("(%d MiB, %d MiB unless set)", l.Body>>20, l.Payload>>20):                    "frames",
 		fmt.Sprintf("Welcome's (%d)", l.Calls):                                                   "calls",
