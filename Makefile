@@ -138,7 +138,7 @@ lint: ## gofmt, go vet, staticcheck, the house's own rules
 
 docs: ## writes the generated pages; links resolve, and tables in docs/ say what the code and the commands do
 	$(GO) run ./tools/docs
-	$(GO) test -count=1 -run 'Docs|Link|Documented' ./tools/lint ./tools/docs ./tools/internal/cli ./tools/internal/lab ./store/segment ./store/catalog ./wire
+	$(GO) test -count=1 -run 'Docs|Link|Documented' ./tools/lint ./tools/docs ./tools/internal/cli ./tools/internal/lab ./store/segment ./store/catalog ./wire ./wire/server
 
 bench: build ## every figure of the README into bench/*.json (long; BENCHDIR=/path on the drives)
 	@mkdir -p bench

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // patient are options whose timeouts no test runs into.
@@ -159,7 +160,7 @@ func TestAServerOfNoCluster(t *testing.T) {
 	f := newFleet(t)
 	st := memstore.New(memstore.Options{})
 	t.Cleanup(func() { assert.NoError(t, st.Close()) })
-	f.serve(st, wire.ServerOptions{})
+	f.serve(st, server.Options{})
 	r := f.connect(patient(f.nearby()))
 	r.openNamespace(skep.Cache)
 	keys := chainOf(1, 40)
@@ -183,7 +184,7 @@ func TestAServerBecomesANode(t *testing.T) {
 		_, err := st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: fmt.Sprint(i), Shape: shape})
 		require.NoError(t, err)
 	}
-	stop := f.serve(st, wire.ServerOptions{})
+	stop := f.serve(st, server.Options{})
 	r := f.connect(patient(f.nearby()))
 	r.openNamespace(skep.Cache)
 	number := r.ns.ID
@@ -193,7 +194,7 @@ func TestAServerBecomesANode(t *testing.T) {
 	stop()
 	f.servers, f.stores = nil, nil
 	m := f.mapOf(1, 2)
-	f.serve(st, wire.ServerOptions{ClusterMap: f.encode(m), Epoch: 1, Node: m.Nodes[0].Name})
+	f.serve(st, server.Options{ClusterMap: f.encode(m), Epoch: 1, Node: m.Nodes[0].Name})
 	f.start(m)
 	for c := range 8 {
 		r.put(chainOf(10+c, 40), 0, 40)
@@ -210,12 +211,12 @@ func overAddress(t *testing.T, m *clustermap.Map, stores []skep.Store) *far {
 	f := newFleet(t)
 	out := &far{}
 	for i, st := range stores {
-		var o wire.ServerOptions
+		var o server.Options
 		if m != nil {
 			for i := range m.Nodes {
 				m.Nodes[i].Addr = "unix:" + filepath.Join(f.dir, fmt.Sprint(i))
 			}
-			o = wire.ServerOptions{ClusterMap: f.encode(m), Epoch: 1, Node: m.Nodes[i].Name}
+			o = server.Options{ClusterMap: f.encode(m), Epoch: 1, Node: m.Nodes[i].Name}
 		}
 		out.nodes = append(out.nodes, &served{st: st, stop: f.serve(st.(*memstore.Store), o)})
 	}

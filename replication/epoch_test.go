@@ -16,15 +16,15 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store/memstore"
-	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // fleet is servers, nodes of a cluster whose map changes.
 type fleet struct {
 	*testing.T
 	dir     string
-	servers []*wire.Server
+	servers []*server.Server
 	stores  []*memstore.Store
 	silent  bool // servers do not say which node they are
 }
@@ -61,11 +61,11 @@ func (f *fleet) start(m *clustermap.Map) (stop func()) {
 	if f.silent {
 		name = ""
 	}
-	return f.serve(st, wire.ServerOptions{ClusterMap: f.encode(m), Epoch: m.Epoch, Node: name})
+	return f.serve(st, server.Options{ClusterMap: f.encode(m), Epoch: m.Epoch, Node: name})
 }
 
 // serve starts the next server, of a Store.
-func (f *fleet) serve(st *memstore.Store, o wire.ServerOptions) (stop func()) {
+func (f *fleet) serve(st *memstore.Store, o server.Options) (stop func()) {
 	f.Helper()
 	srv, stop := f.serveAt(len(f.servers), st, o)
 	f.servers, f.stores = append(f.servers, srv), append(f.stores, st)
@@ -73,14 +73,14 @@ func (f *fleet) serve(st *memstore.Store, o wire.ServerOptions) (stop func()) {
 }
 
 // serveAt starts a server at an address that there was one at before, or the next.
-func (f *fleet) serveAt(i int, st *memstore.Store, o wire.ServerOptions) (srv *wire.Server, stop func()) {
+func (f *fleet) serveAt(i int, st *memstore.Store, o server.Options) (srv *server.Server, stop func()) {
 	f.Helper()
 	h, err := auth.TokenHash(operator)
 	require.NoError(f, err)
 	o.Auth, err = auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
 	require.NoError(f, err)
 	o.Drain = time.Second
-	srv, err = wire.NewServer(st, o)
+	srv, err = server.New(st, o)
 	require.NoError(f, err)
 	l, err := net.Listen("unix", filepath.Join(f.dir, fmt.Sprint(i)))
 	require.NoError(f, err)

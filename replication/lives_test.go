@@ -13,7 +13,7 @@ import (
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
-	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A node comes back with another store while no call is under way, and there the number of a namespace is another
@@ -52,7 +52,7 @@ func TestANodeThatComesBackWithAnotherStore(t *testing.T) {
 			theirs++
 		}
 	}
-	_, stop = f.serveAt(1, other, wire.ServerOptions{ClusterMap: f.encode(m), Epoch: 1, Node: "b"})
+	_, stop = f.serveAt(1, other, server.Options{ClusterMap: f.encode(m), Epoch: 1, Node: "b"})
 	defer stop()
 
 	r.restore(keys, 0) // which compares bytes

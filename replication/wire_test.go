@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 const operator = "the operator's token"
@@ -34,7 +35,7 @@ func serve(t testing.TB, path string, st skep.Store) *served {
 	require.NoError(t, err)
 	d, err := auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
 	require.NoError(t, err)
-	srv, err := wire.NewServer(st, wire.ServerOptions{Auth: d, Drain: time.Second})
+	srv, err := server.New(st, server.Options{Auth: d, Drain: time.Second})
 	require.NoError(t, err)
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)

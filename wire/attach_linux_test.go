@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // inMemory is a file in /dev/shm, as an engine has one, mapped.
@@ -34,7 +35,7 @@ func inMemory(t *testing.T, n int) (*os.File, []byte) {
 }
 
 // attaching is a server, and a client with the least of shared memory of its own.
-func attaching(t *testing.T, o ServerOptions) (*rig, *Client) {
+func attaching(t *testing.T, o server.Options) (*rig, *Client) {
 	t.Helper()
 	r := serve(t, "unix", newMemstore(storetest.Config{}), o)
 	c := r.options()
@@ -59,7 +60,7 @@ func requireMapped(t *testing.T, r *rig, files int64) {
 // its name is gone, and over the connection after the one it was attached to.
 func TestAFileInMemoryIsAttached(t *testing.T) {
 	t.Parallel()
-	r, c := attaching(t, ServerOptions{})
+	r, c := attaching(t, server.Options{})
 	file, whole := inMemory(t, 4<<20)
 	mem := whole[1<<20:]
 	a, err := c.AttachFound(t.Context(), mem)
@@ -119,7 +120,7 @@ func TestAFileInMemoryIsAttached(t *testing.T) {
 // takes no more of the file, and everything else goes on. Attached anew, as long as it is, it works again.
 func TestAFileIsCutShortUnderAPut(t *testing.T) {
 	t.Parallel()
-	r, c := attaching(t, ServerOptions{})
+	r, c := attaching(t, server.Options{})
 	file, mem := inMemory(t, 2<<20)
 	_, other := inMemory(t, 1<<20)
 	a, err := c.AttachFound(t.Context(), mem)
@@ -162,7 +163,7 @@ func TestAFileIsCutShortUnderAPut(t *testing.T) {
 // What a server does not attach, and says why.
 func TestAttachRefuses(t *testing.T) {
 	t.Parallel()
-	_, c := attaching(t, ServerOptions{Limits: Limits{SharedMemory: 16 << 20}})
+	_, c := attaching(t, server.Options{Limits: server.Limits{SharedMemory: 16 << 20}})
 	file, whole := inMemory(t, 1<<20+4096)
 	mem, fd := whole[:1<<20], int(file.Fd())
 	readOnly, err := os.Open(file.Name())
@@ -245,7 +246,7 @@ func serveAgain(t *testing.T, c *Client) *Client {
 // words.
 func TestPlacesOutsideAttachedFiles(t *testing.T) {
 	t.Parallel()
-	_, c := attaching(t, ServerOptions{})
+	_, c := attaching(t, server.Options{})
 	_, mem := inMemory(t, 1<<20)
 	a, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
@@ -278,7 +279,7 @@ func TestPlacesOutsideAttachedFiles(t *testing.T) {
 // Detach waits for the sessions that use the file, and where it gives up the file stays.
 func TestDetachWaitsForSessions(t *testing.T) {
 	t.Parallel()
-	r, c := attaching(t, ServerOptions{})
+	r, c := attaching(t, server.Options{})
 	file, mem := inMemory(t, 1<<20)
 	a, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
@@ -323,7 +324,7 @@ func TestDetachWaitsForSessions(t *testing.T) {
 // When a client is gone, with a session under way, the server unmaps its files; while it was there it counted them.
 func TestFilesOfAClientThatIsGone(t *testing.T) {
 	t.Parallel()
-	r, c := attaching(t, ServerOptions{})
+	r, c := attaching(t, server.Options{})
 	_, mem := inMemory(t, 8<<20)
 	_, err := c.AttachFound(t.Context(), mem)
 	require.NoError(t, err)
@@ -362,7 +363,7 @@ func TestFilesOfAnotherUserAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("another user is needed")
 	}
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	path := strings.TrimPrefix(r.addr, "unix:")
 	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
 	require.NoError(t, os.Chmod(path, 0o777))
@@ -435,7 +436,7 @@ func TestContractAttachedFile(t *testing.T) {
 // while another frame is being written.
 func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
 	t.Parallel()
-	_, c := attaching(t, ServerOptions{})
+	_, c := attaching(t, server.Options{})
 	l := c.slots[0].conn.l
 	require.NoError(t, l.Conn.SetWriteDeadline(time.Unix(1, 0))) // as such a frame leaves it
 	_, mem := inMemory(t, 1<<20)

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 const (
@@ -134,7 +135,7 @@ type protected struct {
 
 func protect(t *testing.T, d *auth.Directory) *protected {
 	p := &protected{}
-	p.rig = serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d, ClusterMap: []byte("{}"),
+	p.rig = serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d, ClusterMap: []byte("{}"),
 		Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
 			p.admin++
 			return json.RawMessage("{}"), nil
@@ -276,7 +277,7 @@ func TestEveryCallIsInTheMatrix(t *testing.T) {
 	t.Parallel()
 	every := everyFrame(skep.Chain{Keys: make([]skep.Key, 1)}, 0)
 	for typ := range frames.TypeText {
-		need, answered, ok := Needs(typ)
+		need, answered, ok := server.Needs(typ)
 		if !ok {
 			continue
 		}
@@ -343,7 +344,7 @@ func TestClientCertificates(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	later := time.Now().Add(time.Hour)
 	d := directory(t, auth.Credential{Name: "engine", Tenant: "a", Rights: auth.All, CertName: "engine-1"})
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d})
 	_ = r
 	conf := &tls.Config{MinVersion: tls.VersionTLS13, ClientCAs: ours.pool, ClientAuth: tls.VerifyClientCertIfGiven,
 		Certificates: []tls.Certificate{ours.issue(t, "server", later)}}

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // Clients choose what they are called. One of another tenant under the same name says goodbye for itself only: the
@@ -16,7 +17,7 @@ import (
 func TestAGoodbyeIsOfOnesOwnTenant(t *testing.T) {
 	t.Parallel()
 	for token, leases := range map[string]int{tokenA: 0, tokenB: 1} {
-		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
+		r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: directory(t)})
 		gone := func() bool { return r.Stats().Connections == 0 }
 		ch := chainOf(t, r.st, "a", 4)
 		a := rawDial(t, r.addr)

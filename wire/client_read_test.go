@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // scripted is a server of one connection that answers each frame as the test says.
@@ -72,7 +73,7 @@ func readsOwn(t *testing.T, c *Client, ch skep.Chain) *clientConn {
 // Calls of all kinds side by side on one connection: whoever reads, each gets its own answer and bytes.
 func TestWhoeverReadsEachGetsItsOwn(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)
@@ -181,7 +182,7 @@ func TestALongAnswerIsTheReaders(t *testing.T) {
 // caller's read by the call.
 func TestAConnectionThatEndsWhileTheReaderRests(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	p := newProxy(t, r.addr)
 	ch := chainOf(t, r.dial(t, r.options()), "t", 2)
 	c, err := Dial(t.Context(), patient(p.addr))

@@ -10,12 +10,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A node answers who computed with another map, and has done nothing; a server that is no node is not told of epochs.
 func TestEpochsAreCompared(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{ClusterMap: []byte("{}"), Epoch: 7})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{ClusterMap: []byte("{}"), Epoch: 7})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "a", 3)
 	calls := map[string]func(ctx context.Context) error{
@@ -72,7 +73,7 @@ func TestEpochsAreCompared(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "[]", string(text))
 
-	r = serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r = serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	c = r.dial(t, r.options())
 	ch = chainOf(t, c, "a", 3)
 	require.NoError(t, calls["lookup"](WithEpoch(t.Context(), 6)))
@@ -82,7 +83,7 @@ func TestEpochsAreCompared(t *testing.T) {
 // An epoch where none was agreed on ends the connection, as any header does that says what it must not.
 func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
 	t.Parallel()
-	for _, o := range []ServerOptions{{}, {ClusterMap: []byte("{}")}} {
+	for _, o := range []server.Options{{}, {ClusterMap: []byte("{}")}} {
 		r := serve(t, "unix", newMemstore(storetest.Config{}), o)
 		for _, h := range []frames.Header{{Type: frames.TypeHello, Epoch: 1},
 			{Type: frames.TypePing, Call: 1, Epoch: 1}} {
@@ -120,7 +121,7 @@ func TestAnEpochThatWasNotAgreedOn(t *testing.T) {
 // Calls that are for one run of a server are not sent to another one.
 func TestCallsForARunOfAServer(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "a", 3)
 	id, err := c.ServerID(t.Context())

@@ -10,12 +10,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A server that does not know the frames of two pointers loads such a chain like any other.
 func TestAServerThatKnowsNoCosts(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)
@@ -55,7 +56,7 @@ func (l *listening) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.S
 func TestCostsAsTheStoreBehindHearsThem(t *testing.T) {
 	t.Parallel()
 	st := &listening{newMemstore(storetest.Config{}), make(chan skep.RestoreRequest, 1)}
-	r := serve(t, "unix", st, ServerOptions{})
+	r := serve(t, "unix", st, server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "acme", 2)
 	cost := skep.RecomputeCost{Fixed: time.Millisecond, PerToken: 40 * time.Microsecond, PerTokenSquared: 0.5}
@@ -85,7 +86,7 @@ func TestCostsAsTheStoreBehindHearsThem(t *testing.T) {
 // Costs name chains of their session, each once.
 func TestCostsThatAreRefused(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	ch := chainOf(t, r.dial(t, r.options()), "acme", 2)
 	cost := skep.Compute{Cost: skep.RecomputeCost{PerToken: 1}}
 	for name, x := range map[string]struct {

@@ -8,11 +8,12 @@ import (
 
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // lent begins a restore with a window of that many bytes on a socket that the test reads fully.
 func lent(t *testing.T, window uint64, stall time.Duration) (x *rawConn, total, block uint64) {
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Stall: stall}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Stall: stall}})
 	const blocks = 64
 	ch := chainOf(t, r.dial(t, r.options()), "t", blocks)
 	x = rawDial(t, r.addr)

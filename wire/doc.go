@@ -1,6 +1,6 @@
-// Package wire carries a skep.Store over a connection: a protocol, a server in front
-// of any Store, and a client that is a Store. docs/reference/protocol.md is the protocol for
-// people who write a client in another language; this package is its Go side.
+// Package wire is the client's side of the protocol that carries a skep.Store over a connection: a Client is a
+// Store. Package wire/server puts any Store on connections, wire/frames is the protocol's form, and
+// docs/reference/protocol.md tells of it to people who write a client in another language.
 //
 // # The story
 //
@@ -36,17 +36,6 @@
 //
 // # What always holds
 //
-//   - Nothing is done for a connection before it has authenticated, and no frame larger
-//     than a Hello is read.
-//   - A namespace of another tenant is answered like one that does not exist, before
-//     anything is looked up in it.
-//   - Every allocation is charged to Limits.Memory before it is made; what does not fit is
-//     refused at once with Overloaded and a time to come back.
-//   - A session holds at most its window of the Store's memory. A reader that gives no
-//     credit stalls its own session only; a socket that takes nothing is closed after
-//     Limits.Stall.
-//   - When a connection ends, its sessions are stopped (the drives' queues are emptied of
-//     their reads), its open blocks are aborted and its goroutines end.
 //   - The client never blocks its reader on its caller: what arrives has memory waiting
 //     for it, because credit was given for it. One slow session holds up no other.
 //   - A call of the client returns within its context, and within Options.Timeout when
@@ -57,10 +46,7 @@
 //
 // # Goroutines
 //
-// Server: one accepting for each listener; for each connection a reader, and at most
-// Limits.Calls for calls that wait, sessions and streams of events. They end with the
-// connection; Serve returns when all have, or says NotReleased where a drive keeps one. Client: for each connection a reader, which
-// ends with it, and one pinger a client, which ends with Close. While nothing is under way but calls that
-// are answered at once, one at a time, their callers read their own answers and the
-// reader rests (client_read.go).
+// For each connection there is a reader, which ends with it, and one pinger a client, which ends with Close. While
+// nothing is under way but calls that are answered at once, one at a time, their callers read their own answers
+// and the reader rests (client_read.go).
 package wire

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // layered is a Store that restores what may go either way by layers.
@@ -73,7 +74,7 @@ func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
 					if way.ByLayer() {
 						st = &layered{st}
 					}
-					r := serve(t, "unix", st, ServerOptions{})
+					r := serve(t, "unix", st, server.Options{})
 					o := r.options()
 					o.SharedMemory = shared
 					c := r.dial(t, o)
@@ -126,7 +127,7 @@ func TestEitherWayAsTheStoreBehindChooses(t *testing.T) {
 func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 	t.Parallel()
 	st := &listening{newMemstore(storetest.Config{}), make(chan skep.RestoreRequest, 8)}
-	r := serve(t, "unix", st, ServerOptions{})
+	r := serve(t, "unix", st, server.Options{})
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)
@@ -143,7 +144,7 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 	require.Equal(t, skep.TailFirst, d)
 	require.NoError(t, s.Close(t.Context()))
 
-	r = serve(t, "unix", &silent{&layered{newMemstore(storetest.Config{})}}, ServerOptions{})
+	r = serve(t, "unix", &silent{&layered{newMemstore(storetest.Config{})}}, server.Options{})
 	c = r.dial(t, r.options())
 	ch = deepChain(t, c, 8)
 	ch.Keys = append(ch.Keys, skep.KeyOf([]byte("not there")))
@@ -169,7 +170,7 @@ func TestEitherWayOfServersThatDoNotSay(t *testing.T) {
 func TestEitherWayWhenTheServerIsLost(t *testing.T) {
 	t.Parallel()
 	for _, asks := range []bool{true, false} {
-		r := serve(t, "unix", &layered{newMemstore(storetest.Config{})}, ServerOptions{})
+		r := serve(t, "unix", &layered{newMemstore(storetest.Config{})}, server.Options{})
 		c := r.dial(t, r.options())
 		ch := deepChain(t, c, 64)
 		s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}, Window: 64 << 10})

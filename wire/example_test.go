@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A program that uses a store over the network. A Client is a skep.Store as the embedded one is: what follows
@@ -22,7 +23,7 @@ func Example() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- wire.Serve(ctx, l, memstore.New(memstore.Options{}), wire.ServerOptions{}) }()
+	go func() { ended <- server.Serve(ctx, l, memstore.New(memstore.Options{}), server.Options{}) }()
 
 	if err := use(ctx, l.Addr().String()); err != nil {
 		fmt.Println(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // hasty are options of a client that waits for nothing long.
@@ -96,7 +97,7 @@ func hits(t testing.TB, c *Client, ch skep.Chain) (n int) {
 // afterwards all is as before.
 func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	for name, fault := range map[string]func(p *proxy) (mend func()){
 		"cut and refused": func(p *proxy) func() {
 			p.down.Store(true)
@@ -140,7 +141,7 @@ func TestServerThatIsNotThereIsAMiss(t *testing.T) {
 
 func TestStrictClientsAreToldWhy(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
 	o.Strict = true
@@ -160,7 +161,7 @@ func TestStrictClientsAreToldWhy(t *testing.T) {
 // misses, and no byte is written once Stop has returned.
 func TestCutInTheMiddleOfARestore(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
 	o.Conns, o.Window = 1, frames.LeastWindow
@@ -196,7 +197,7 @@ func TestCutInTheMiddleOfARestore(t *testing.T) {
 // One flipped bit anywhere on the way is a miss or a broken connection, never bytes.
 func TestBitsFlippedOnTheWayAreSeen(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	p := newProxy(t, r.addr)
 	o := patient(p.addr)
 	o.Conns = 1
@@ -230,7 +231,7 @@ func TestBitsFlippedOnTheWayAreSeen(t *testing.T) {
 // A put whose bytes do not match what the client computed stores nothing.
 func TestPutOfDamagedBytesIsRefused(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 1)
 	x, err := c.conn(t.Context(), 0)
@@ -251,7 +252,7 @@ func TestPutOfDamagedBytesIsRefused(t *testing.T) {
 // else; the latter is closed, and everything comes back.
 func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Stall: 5 * time.Second, Rate: 64 << 20}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Stall: 5 * time.Second, Rate: 64 << 20}})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 256)
 	// On one connection: a session that gives no credit beside one that does.
@@ -285,8 +286,8 @@ func TestSlowReadersStallThemselvesOnly(t *testing.T) {
 // Who sends a byte now and then is closed, before and after the hello.
 func TestSlowLorisIsClosed(t *testing.T) {
 	t.Parallel()
-	for name, l := range map[string]Limits{"before": {Hello: 100 * time.Millisecond}, "after": {Hello: time.Minute, Stall: 100 * time.Millisecond}} {
-		r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: l})
+	for name, l := range map[string]server.Limits{"before": {Hello: 100 * time.Millisecond}, "after": {Hello: time.Minute, Stall: 100 * time.Millisecond}} {
+		r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: l})
 		x := rawDial(t, r.addr)
 		typ := frames.TypeHello
 		if name == "after" {
@@ -321,7 +322,7 @@ func TestSlowLorisIsClosed(t *testing.T) {
 // back, and nothing of it is done.
 func TestOverloadIsRefused(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 3 << 20, Calls: 8}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Memory: 3 << 20, Calls: 8}})
 	o := r.options()
 	o.Strict, o.Conns = true, 1
 	c := r.dial(t, o)
@@ -356,7 +357,7 @@ func TestOverloadIsRefused(t *testing.T) {
 // A session whose chunks were all sent holds no window, however long its client leaves it open.
 func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
 	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
@@ -373,7 +374,7 @@ func TestASessionThatIsSentHoldsNoWindow(t *testing.T) {
 // Frames over the limits, of other versions, with wrong checksums and unknown types.
 func TestFramesThatAreNotTheProtocol(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Keys: 10}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Body: 1 << 20, Payload: 1 << 20, Keys: 10}})
 	ask := func(t *testing.T, b []byte) (frames.Header, error) {
 		x := rawDial(t, r.addr)
 		x.hello(t, operator)
@@ -425,7 +426,7 @@ func TestFramesThatAreNotTheProtocol(t *testing.T) {
 // Two versions apart, both sides say so.
 func TestVersionsThatDoNotMeet(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	x := rawDial(t, r.addr)
 	x.send(t, frames.Header{Type: frames.TypeHello}, &frames.Hello{Min: 2, Max: 9, Token: operator}, "")
 	h, body, err := x.next()
@@ -449,7 +450,7 @@ func TestManyConnectionsLeaveNothing(t *testing.T) {
 		total, err = strconv.Atoi(v)
 		require.NoError(t, err)
 	}
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	keeper := r.dial(t, r.options())
 	ch := chainOf(t, keeper, "t", 16)
 	goroutines := settled(t)
@@ -541,7 +542,7 @@ func TestABlockLargerThanTheWindow(t *testing.T) {
 	t.Parallel()
 	const size, window = 13 << 20, 1 << 20
 	st := newMemstore(storetest.Config{})
-	r := serve(t, "tcp", st, ServerOptions{Limits: Limits{Stall: time.Minute}})
+	r := serve(t, "tcp", st, server.Options{Limits: server.Limits{Stall: time.Minute}})
 	o := r.options()
 	o.Window = window
 	c := r.dial(t, o)

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -58,7 +59,7 @@ func waitingFiles(t *testing.T) (one func() int, drop func()) {
 // is: other clients are served, and the server ends.
 func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Drain: 10 * time.Millisecond})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Drain: 10 * time.Millisecond})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
 	one, drop := waitingFiles(t)
@@ -113,7 +114,7 @@ func TestDescriptorsThatWaitHoldUpNobody(t *testing.T) {
 // A client that attaches memory rules over the eventfd: it fills it up, has calls on it wait, and never reads it.
 func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 4)
 	bad := r.dial(t, r.options())
@@ -150,7 +151,7 @@ func TestEventfdOfAClientHoldsUpNobody(t *testing.T) {
 //
 // Alone: descriptors of the whole process are counted.
 func TestDescriptorsThatAreTooManyAreClosed(t *testing.T) {
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	x := rawDial(t, r.addr)
 	x.hello(t, operator)
 	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)

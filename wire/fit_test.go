@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // ask sends a call and gives its answer, which must be an error.
@@ -38,7 +39,7 @@ func littleParts(n int) *frames.PutRequest {
 func TestWhatNeverFitsIsInvalid(t *testing.T) {
 	t.Parallel()
 	const memory = 1 << 20
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 4 << 20, Payload: 4 << 20}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Memory: memory, Body: 4 << 20, Payload: 4 << 20}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	const large = 2 * memory
 	whole := strings.Repeat("x", large)
@@ -94,7 +95,7 @@ func TestWhatNeverFitsIsInvalid(t *testing.T) {
 func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 	t.Parallel()
 	const memory = 2 << 20
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: memory, Body: 1 << 20,
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Memory: memory, Body: 1 << 20,
 		Stall: time.Hour}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	x := rawDial(t, r.addr)
@@ -140,7 +141,7 @@ func TestWhatFitsLaterIsOverloaded(t *testing.T) {
 // A client fills no frame that a server with little memory could never take.
 func TestFramesFitTheServersMemory(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Memory: 1 << 20}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Memory: 1 << 20}})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 32) // 2 MiB
 	found, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys, Lease: skep.NoLease})

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -160,7 +161,7 @@ func FuzzServer(f *testing.F) {
 			var sink bytes.Buffer
 			_, _ = sink.ReadFrom(a)
 		}()
-		s, err := NewServer(st, ServerOptions{Limits: Limits{Body: 1 << 20, Payload: 1 << 20, Memory: 8 << 20, Stall: time.Second}})
+		s, err := server.New(st, server.Options{Limits: server.Limits{Body: 1 << 20, Payload: 1 << 20, Memory: 8 << 20, Stall: time.Second}})
 		require.NoError(t, err)
 		l, left := newPipes(), make(chan struct{})
 		ctx, stop := context.WithCancel(t.Context())

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/gate"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A tenant that takes all it can get of what a server has is refused in the end, by the kind overloaded, and another
@@ -21,8 +22,8 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 	h, err := auth.TokenHash(tokenC)
 	require.NoError(t, err)
 	d := directory(t, auth.Credential{Name: "c", Tenant: "c", Rights: auth.All, TokenSHA256: h})
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d, Gate: gate.New(64, nil),
-		Limits: Limits{Memory: 16 << 20, Calls: 1 << 12}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d, Gate: gate.New(64, nil),
+		Limits: server.Limits{Memory: 16 << 20, Calls: 1 << 12}})
 	o := r.options()
 	o.Token = tokenC
 	other := r.dial(t, o) // a connection of it, which stays
@@ -93,7 +94,7 @@ func TestAGreedyTenantLeavesEnough(t *testing.T) {
 func TestACallNumberTwice(t *testing.T) {
 	t.Parallel()
 	g := newGated()
-	r := serve(t, "tcp", g, ServerOptions{})
+	r := serve(t, "tcp", g, server.Options{})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	t.Cleanup(g.open)
 	g.shut()
@@ -114,7 +115,7 @@ func TestACallNumberTwice(t *testing.T) {
 // charged: when the client has gone nothing is held.
 func TestARefusedBlockHoldsNothing(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Calls: 1}})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Calls: 1}})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 1)
 	x := rawDial(t, r.addr)
 	x.hello(t, operator)

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // gated is a Store that carries puts and restores out when its gate is opened, however long nobody
@@ -68,7 +69,7 @@ func (g *gated) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 
 // late is a client of a gated Store, which gives nothing up before a test says so.
 func late(t *testing.T, g *gated, change func(*Options)) (*rig, *Client) {
-	r := serve(t, "unix", g, ServerOptions{})
+	r := serve(t, "unix", g, server.Options{})
 	o := patient(r.addr)
 	if change != nil {
 		change(&o)
@@ -219,7 +220,7 @@ func TestPutOfSharedMemoryThatIsNotAttached(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 2 * blockSize, SharedMemory: frames.PageSize}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Payload: 2 * blockSize, SharedMemory: frames.PageSize}})
 	o := patient(r.addr)
 	sharing(&o)
 	c := r.dial(t, o)
@@ -248,7 +249,7 @@ func TestRingCreditIsOfOneRing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no memfd on this system")
 	}
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := patient(r.addr)
 	sharing(&o)
 	c := r.dial(t, o)

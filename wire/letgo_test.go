@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A session whose server has come to a standstill in the middle of a block is given up without it: from then on nothing
@@ -19,7 +20,7 @@ func TestASessionIsGivenUpWithoutItsServer(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"tcp", "tls"} {
 		for _, before := range []int64{2000, 3*blockSize + 1000} { // bytes of the answer that come
-			r := serve(t, where, newMemstore(storetest.Config{}), ServerOptions{})
+			r := serve(t, where, newMemstore(storetest.Config{}), server.Options{})
 			p := newProxy(t, r.addr)
 			p.stalled, p.goesOn = make(chan struct{}), make(chan struct{})
 			o := patient(p.addr)

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/wire/httpapi"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // listed counts how often all namespaces are listed.
@@ -34,7 +35,7 @@ func TestATenantListsNobodyElsesNamespaces(t *testing.T) {
 	st := &listed{Store: memstore.New(memstore.Options{})}
 	defer st.Close()
 	d := directory(t)
-	r := serve(t, "tcp", st, ServerOptions{Auth: d})
+	r := serve(t, "tcp", st, server.Options{Auth: d})
 	o := r.options()
 	o.Token = tokenA
 	a := r.dial(t, o)

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // pipes is a listener whose connections are pipes within the process, so that their time is a test's.
@@ -47,9 +48,9 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "pipe"} }
 
 // piping is a server of pipes, and what it was made with.
 type piping struct {
-	*Server
+	*server.Server
 	st     skep.Store
-	limits Limits
+	limits server.Limits
 }
 
 // piped runs test in a bubble, with a server that holds the blocks of a chain, and a way to connect.
@@ -60,7 +61,7 @@ func piped(t *testing.T, test func(t *testing.T, s piping, dial func() *rawConn,
 		ch := chainOf(t, st, auth.DefaultTenant, 64)
 		p := piping{st: st}
 		p.limits.EnsureDefaults()
-		s, err := NewServer(st, ServerOptions{})
+		s, err := server.New(st, server.Options{})
 		require.NoError(t, err)
 		l := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // firstPutFails refuses the first of several puts when the second has come, and keeps that until the gate opens.
@@ -38,7 +39,7 @@ func (f *firstPutFails) Put(ctx context.Context, r *skep.PutRequest) ([]skep.Put
 func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 	t.Parallel()
 	f := &firstPutFails{Store: newMemstore(storetest.Config{}), there: make(chan struct{}), gate: make(chan struct{}), done: make(chan struct{})}
-	r := serve(t, "unix", f, ServerOptions{Limits: Limits{Body: 64 << 10}})
+	r := serve(t, "unix", f, server.Options{Limits: server.Limits{Body: 64 << 10}})
 	o := r.options()
 	o.SharedMemory, o.Conns, o.Patience = 8<<20, 1, 200*time.Millisecond
 	c := r.dial(t, o)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A client written from docs/reference/protocol.md alone, in Python: it makes and reads the
@@ -37,7 +38,7 @@ func TestPythonClient(t *testing.T) {
 		"live over a Unix socket, CRC-32 only": {"unix", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := serve(t, x.where, newMemstore(storetest.Config{}), ServerOptions{})
+			r := serve(t, x.where, newMemstore(storetest.Config{}), server.Options{})
 			run(t, "SKEP_ADDRESS="+r.addr, "SKEP_TOKEN="+operator, "SKEP_FEATURES="+x.features)
 			require.Eventually(t, func() bool { return r.Stats().Connections == 0 }, time.Minute, time.Millisecond)
 			require.Eventually(t, func() bool { return r.Stats().Sessions == 0 }, time.Minute, time.Millisecond)

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // landsAhead is a store whose blocks land as a restore begins, and are told of one by one.
@@ -45,7 +46,7 @@ func (l *landedAhead) Next(ctx context.Context, into []skep.Chunk) (int, error) 
 func TestBytesThatLandAreRated(t *testing.T) {
 	t.Parallel()
 	d, a, advance := rated(t, auth.Limits{BytesPerSecond: blockSize})
-	r := serve(t, "unix", &landsAhead{newMemstore(storetest.Config{})}, ServerOptions{Auth: d})
+	r := serve(t, "unix", &landsAhead{newMemstore(storetest.Config{})}, server.Options{Auth: d})
 	ch := chainOf(t, r.st, "a", 16)
 	o := r.options()
 	o.Token, o.SharedMemory, o.Conns, o.Strict, o.Retries = tokenA, 4<<20, 1, true, -1
@@ -79,7 +80,7 @@ func TestBytesThatLandAreRated(t *testing.T) {
 func TestBytesPutFromSharedMemoryAreRated(t *testing.T) {
 	t.Parallel()
 	d, a, advance := rated(t, auth.Limits{BytesPerSecond: blockSize})
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: d})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Auth: d})
 	o := r.options()
 	o.Token, o.SharedMemory, o.Conns, o.Strict, o.Retries = tokenA, 4<<20, 1, true, -1
 	c := r.dial(t, o)

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // rated is a directory whose tenant "a" has limits, and a clock that stands until it is moved.
@@ -33,7 +34,7 @@ func rated(t *testing.T, l auth.Limits) (d *auth.Directory, a *auth.Tenant, adva
 func TestStreamsOfEventsAreRated(t *testing.T) {
 	t.Parallel()
 	d, _, advance := rated(t, auth.Limits{RequestsPerSecond: 1})
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: d})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d})
 	x := rawDial(t, r.addr)
 	x.hello(t, tokenA)
 	begin := func(call uint64) error {
@@ -94,7 +95,7 @@ func (s *scan) Next(ctx context.Context, _ []skep.Event) (int, error) {
 func TestATenantReadsOneSnapshotAtATime(t *testing.T) {
 	t.Parallel()
 	st := &scans{Store: newMemstore(storetest.Config{}), read: make(chan struct{}, 8), end: make(chan struct{}, 8)}
-	r := serve(t, "tcp", st, ServerOptions{Auth: directory(t)})
+	r := serve(t, "tcp", st, server.Options{Auth: directory(t)})
 	for _, token := range []string{tokenA, tokenA, tokenB, tokenA} {
 		x := rawDial(t, r.addr)
 		x.hello(t, token)

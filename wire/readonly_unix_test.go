@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // pages is memory that can be made one that nobody may write to.
@@ -115,7 +116,7 @@ func TestEncodingOnlyReads(t *testing.T) {
 // One request, shared by many calls at once: the race detector watches.
 func TestRequestSharedByManyCalls(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 2)
 	ch.Direction, ch.Compute = skep.TailFirst, &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Microsecond}}

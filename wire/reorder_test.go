@@ -11,13 +11,14 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // Calls of one client go over several connections that overtake each other at every piece: what
 // was answered holds for whatever is asked next, on whichever connection.
 func TestConnectionsThatOvertakeEachOther(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{})
 	p := newProxy(t, r.addr)
 	o := r.options()
 	o.Addr, o.Conns, o.Strict, o.Timeout, o.Patience = p.addr, 6, true, time.Minute, time.Minute

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // What lasts longer than a call ends with its credential, though its client asks for nothing: a stream of events that
@@ -64,7 +65,7 @@ func TestExpiredCredentialEndsAStream(t *testing.T) {
 	h, err := auth.TokenHash(token)
 	require.NoError(t, err)
 	expires := time.Now().Add(300 * time.Millisecond)
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t, auth.Credential{Name: "brief", Tenant: "a", Rights: auth.All, TokenSHA256: h, Expires: expires})})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: directory(t, auth.Credential{Name: "brief", Tenant: "a", Rights: auth.All, TokenSHA256: h, Expires: expires})})
 	o := r.options()
 	o.Token, o.Conns, o.Strict = token, 1, true
 	c, err := Dial(t.Context(), o)
@@ -124,7 +125,7 @@ func TestAClientIsGivenOtherCredentials(t *testing.T) {
 func TestWholeStoreIsTheOperators(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t), Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: directory(t), Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
 		asked.Add(1)
 		return json.RawMessage("{}"), nil
 	}})

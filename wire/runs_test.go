@@ -10,12 +10,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // A server from before the frame is not sent it, and a call may name as many keys in runs as in a chain.
 func TestLookupsOfRunsAreBounded(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Keys: 8}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Keys: 8}})
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)
@@ -42,7 +43,7 @@ func TestLookupsOfRunsAreBounded(t *testing.T) {
 // A server that answers for more than it was asked for is not believed.
 func TestLookupsOfRunsCheckTheAnswer(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", &boastful{Store: newMemstore(storetest.Config{})}, ServerOptions{})
+	r := serve(t, "unix", &boastful{Store: newMemstore(storetest.Config{})}, server.Options{})
 	st := r.st.(*boastful)
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "a", 2)

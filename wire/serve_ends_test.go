@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // holding is a Store with drives that do not answer: its sessions hold their memory until they are let go.
@@ -51,7 +52,7 @@ func TestServeReturnsThoughADriveHoldsMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gate := newGated()
 			st := &holding{gate, make(chan struct{})}
-			s, err := NewServer(st, ServerOptions{Auth: everybody(t), Drain: time.Millisecond, Limits: Limits{Stall: 50 * time.Millisecond}})
+			s, err := server.New(st, server.Options{Auth: everybody(t), Drain: time.Millisecond, Limits: server.Limits{Stall: 50 * time.Millisecond}})
 			require.NoError(t, err)
 			dir, err := os.MkdirTemp("", "skep")
 			require.NoError(t, err)
@@ -111,7 +112,7 @@ func TestServeReturnsThoughADriveHoldsMemory(t *testing.T) {
 func TestAbortOfAnOpenBlockHasADeadline(t *testing.T) {
 	t.Parallel()
 	st := &reluctant{Store: newMemstore(storetest.Config{}), asked: make(chan bool, 1)}
-	r := serve(t, "tcp", st, ServerOptions{})
+	r := serve(t, "tcp", st, server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 1)
 	_, err := c.Begin(t.Context(), &skep.BeginRequest{Scope: ch.Scope, Key: skep.KeyOf([]byte("open")), Manifest: skep.Manifest{{Name: skep.PartKV, Size: blockSize}}})

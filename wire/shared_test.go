@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 	"github.com/skepkv/skep/wire/shm"
 )
 
@@ -25,7 +26,7 @@ import (
 // the ring.
 func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.SharedMemory = 8 << 20
 	c := r.dial(t, o)
@@ -56,7 +57,7 @@ func TestSharedMemoryTakesTheBytesPastTheSocket(t *testing.T) {
 // A client that says why its shared memory is not used: none was asked for, or the server takes none of that size.
 func TestAttachedSaysWhyNot(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{SharedMemory: 4 << 20}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{SharedMemory: 4 << 20}})
 	o := r.options()
 	require.ErrorIs(t, r.dial(t, o).Attached(t.Context()), skep.Unsupported)
 	o.SharedMemory = 1 << 20
@@ -69,7 +70,7 @@ func TestAttachedSaysWhyNot(t *testing.T) {
 
 func TestSharedMemoryIsAttachedAgain(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.SharedMemory, o.Conns = 8<<20, 1
 	c := r.dial(t, o)
@@ -109,7 +110,7 @@ func attachRaw(t *testing.T, c *Client, m *frames.AttachRequest, fds ...int) err
 // Clients choose what they are called: of two tenants' under one name each has its region.
 func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Auth: directory(t)})
 	attach := func(token string) frames.Type {
 		x := rawDial(t, r.addr)
 		x.hello(t, token)
@@ -136,7 +137,7 @@ func TestClientsOfOneNameAttachEachTheirs(t *testing.T) {
 //
 // Alone: mappings of the whole process are looked at.
 func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	event, err := shm.NewEvent()
 	require.NoError(t, err)
 	defer event.Close()
@@ -201,7 +202,7 @@ func TestServerRefusesMemoryThatIsNotSealed(t *testing.T) {
 // What a client writes into the ring reaches nobody: the server does not read it.
 func TestServerDoesNotReadTheRing(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.SharedMemory = 4 << 20
 	c := r.dial(t, o)
@@ -225,7 +226,7 @@ func TestServerDoesNotReadTheRing(t *testing.T) {
 // Ranges of the shared memory that are not in it are refused.
 func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{})
 	o := r.options()
 	o.SharedMemory, o.Conns = 4<<20, 1
 	c := r.dial(t, o)
@@ -252,7 +253,7 @@ func TestServerRefusesRangesOutsideTheSharedMemory(t *testing.T) {
 // A put out of shared memory sends nothing either.
 func TestSharedMemoryIsPutFromWhereItIs(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Limits: Limits{Payload: 4096}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Payload: 4096}})
 	o := r.options()
 	o.SharedMemory = 8 << 20
 	c := r.dial(t, o)

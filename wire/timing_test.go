@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // Whether a key of another tenant exists cannot be told from how long the answer takes.
@@ -26,7 +27,7 @@ import (
 //
 // It is a benchmark, `make timing`, since it measures: for a machine that does nothing else.
 func BenchmarkTimingTellsNothingOfOtherTenants(t *testing.B) {
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Auth: directory(t)})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Auth: directory(t)})
 	dial := func(token string) *Client {
 		o := r.options()
 		o.Token, o.Conns, o.Strict = token, 1, true

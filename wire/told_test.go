@@ -8,13 +8,14 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // The end of a snapshot is said over a connection: once it has been read to its end, and while nothing happens after it.
 func TestTheEndOfASnapshotIsTold(t *testing.T) {
 	t.Parallel()
 	st := newMemstore(storetest.Config{})
-	c := serve(t, "unix", st, ServerOptions{})
+	c := serve(t, "unix", st, server.Options{})
 	client := c.dial(t, c.options())
 	ns, err := client.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
 	require.NoError(t, err)

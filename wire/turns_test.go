@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/server"
 	"github.com/skepkv/skep/wire/turns"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestWhoWaitsForATurnKeepsNoConnectionBusy(t *testing.T) {
 	t.Parallel()
 	one := turns.Of(1, time.Hour, time.Hour)
-	r := serve(t, "unix", newMemstore(storetest.Config{}), ServerOptions{Turns: &one})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Turns: &one})
 	ch := chainOf(t, r.dial(t, r.options()), "t", 32) // 2 MiB
 	restore := &frames.RestoreRequest{Window: 8 << 20, Chains: []frames.RestoreChain{{Scope: ch.Scope, Keys: ch.Keys}}}
 

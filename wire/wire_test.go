@@ -21,6 +21,7 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/near"
+	"github.com/skepkv/skep/wire/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,7 +40,7 @@ const operator = "the operator's token"
 
 // rig is a server in front of a memstore, and how to reach it.
 type rig struct {
-	*Server
+	*server.Server
 	st   skep.Store
 	addr string
 	tls  *tls.Config // of clients
@@ -47,13 +48,13 @@ type rig struct {
 }
 
 // serve starts a server. Where says how it listens: tcp, tls or unix.
-func serve(t testing.TB, where string, st skep.Store, o ServerOptions) *rig {
+func serve(t testing.TB, where string, st skep.Store, o server.Options) *rig {
 	t.Helper()
 	if o.Auth == nil {
 		o.Auth = everybody(t)
 	}
 	o.Drain = cmp.Or(o.Drain, 2*time.Second)
-	s, err := NewServer(st, o)
+	s, err := server.New(st, o)
 	require.NoError(t, err)
 	r := &rig{Server: s, st: st}
 	var l net.Listener
@@ -123,7 +124,7 @@ func newMemstore(c storetest.Config) skep.Store {
 
 func contract(where string, change func(*Options)) func(t *testing.T, c storetest.Config) skep.Store {
 	return func(t *testing.T, c storetest.Config) skep.Store {
-		r := serve(t, where, newMemstore(c), ServerOptions{})
+		r := serve(t, where, newMemstore(c), server.Options{})
 		o := r.options()
 		if change != nil {
 			change(&o)
@@ -167,7 +168,7 @@ func TestWrapper(t *testing.T) {
 	}{{"tcp", nil}, {"unix", func(o *Options) { o.SharedMemory = 4 << 20 }}} {
 		t.Run(tt.name, func(t *testing.T) {
 			storetest.Wrapper(t, newMemstore(storetest.Config{}), func(t *testing.T, behind skep.Store) skep.Store {
-				r := serve(t, tt.name, behind, ServerOptions{})
+				r := serve(t, tt.name, behind, server.Options{})
 				o := r.options()
 				if tt.change != nil {
 					tt.change(&o)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
-	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // behindServer is a store behind a server of this process, with shared memory for two stagings of a block.
@@ -23,7 +23,7 @@ func behindServer(t *testing.T, st skep.Store) (o *opened, block []byte) {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- wire.Serve(ctx, l, st, wire.ServerOptions{}) }()
+	go func() { ended <- server.Serve(ctx, l, st, server.Options{}) }()
 	t.Cleanup(func() {
 		stop()
 		<-ended

@@ -16,8 +16,8 @@ import (
 
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // built is the library: building it compiles all of skep once more, as a shared object, so
@@ -242,14 +242,14 @@ func serving(t *testing.T) string {
 	return path
 }
 
-func served(t *testing.T) (string, *wire.Server) {
+func served(t *testing.T) (string, *server.Server) {
 	return servedOn(t, func(_ int, _ string, _ bool, size int64) (device.Device, error) {
 		return device.NewThrottled(device.NewMemory(size), device.Model{ReadBandwidth: 64 << 20,
 			Latency: 100 * time.Microsecond})
 	})
 }
 
-func servedOn(t *testing.T, open func(int, string, bool, int64) (device.Device, error)) (string, *wire.Server) {
+func servedOn(t *testing.T, open func(int, string, bool, int64) (device.Device, error)) (string, *server.Server) {
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -263,7 +263,7 @@ func servedOn(t *testing.T, open func(int, string, bool, int64) (device.Device, 
 	path := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
-	server, err := wire.NewServer(st, wire.ServerOptions{Auth: who, Drain: time.Second})
+	server, err := server.New(st, server.Options{Auth: who, Drain: time.Second})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

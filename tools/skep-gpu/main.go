@@ -33,6 +33,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/units"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 func main() {
@@ -294,7 +295,7 @@ func serveCommand(out io.Writer) *cobra.Command {
 }
 
 func serve(ctx context.Context, st skep.Store, whoever *auth.Directory, path string, out io.Writer) error {
-	srv, err := wire.NewServer(st, wire.ServerOptions{Name: "skep-gpu", Auth: whoever})
+	srv, err := server.New(st, server.Options{Name: "skep-gpu", Auth: whoever})
 	if err != nil {
 		return err
 	}

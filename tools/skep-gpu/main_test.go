@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/tools/internal/reclaim"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/server"
 )
 
 const (
@@ -117,7 +118,7 @@ func TestLendAndServe(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	st := memstore.New(memstore.Options{})
-	srv, err := wire.NewServer(st, wire.ServerOptions{})
+	srv, err := server.New(st, server.Options{})
 	require.NoError(t, err)
 	ln, err := net.Listen("unix", path("behind"))
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // Who comes to the socket is the tenant of the token, whatever its name, with its rights and no others.
@@ -24,7 +25,7 @@ func TestServeSpeaksForTheTokensTenant(t *testing.T) {
 	d, err := auth.New([]auth.Credential{{Name: "engine", Tenant: "prod", Rights: auth.Read | auth.Write, TokenSHA256: sha256.Sum256([]byte(token))}}, nil, nil)
 	require.NoError(t, err)
 	st := memstore.New(memstore.Options{})
-	srv, err := wire.NewServer(st, wire.ServerOptions{Auth: d})
+	srv, err := server.New(st, server.Options{Auth: d})
 	require.NoError(t, err)
 	dir := t.TempDir()
 	ln, err := net.Listen("unix", filepath.Join(dir, "behind"))

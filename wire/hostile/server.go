@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/gate"
 	"github.com/skepkv/skep/wire/httpapi"
 	"github.com/skepkv/skep/wire/resp"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // Protocols of a Server.
@@ -49,7 +49,7 @@ const (
 // Server is a real server of all protocols in this process, in front of a store.
 type Server struct {
 	Store skep.Store
-	Wire  *wire.Server
+	Wire  *server.Server
 	Resp  *resp.Server
 	Gates map[string]*gate.Gate // by protocol
 	Addrs map[string][]net.Addr // by protocol: TCP, then Unix
@@ -75,7 +75,7 @@ func Serve(st skep.Store, dir string) (*Server, error) {
 		IOTimeout: 2 * time.Second, IdleTimeout: 30 * time.Second}); err != nil {
 		return nil, err
 	}
-	if s.Wire, err = wire.NewServer(st, wire.ServerOptions{Auth: d, Gate: s.Gates[Wire], Drain: time.Second, Limits: wire.Limits{
+	if s.Wire, err = server.New(st, server.Options{Auth: d, Gate: s.Gates[Wire], Drain: time.Second, Limits: server.Limits{
 		Memory: wireMemory, SharedMemory: sharedMemory, Hello: 2 * time.Second, Stall: 5 * time.Second}}); err != nil {
 		return nil, err
 	}

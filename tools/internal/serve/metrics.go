@@ -3,11 +3,11 @@ package serve
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/skepkv/skep/wire"
+	wireserver "github.com/skepkv/skep/wire/server"
 )
 
 // wireMetrics shows the binary protocol's server to Prometheus.
-type wireMetrics struct{ s *wire.Server }
+type wireMetrics struct{ s *wireserver.Server }
 
 var (
 	descWireConns = prometheus.NewDesc("skep_wire_connections", "Connections of the binary protocol open.", nil, nil)

@@ -36,6 +36,7 @@ import (
 	"github.com/skepkv/skep/wire/httpapi"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/resp"
+	wireserver "github.com/skepkv/skep/wire/server"
 	"github.com/skepkv/skep/wire/watch"
 )
 
@@ -72,7 +73,7 @@ type server struct {
 	tracer trace.Tracer
 	gates  *gates
 	conns  *httpapi.Conns
-	wire   *wire.Server
+	wire   *wireserver.Server
 	resp   *resp.Server
 	jobs   *jobs
 	info   httpapi.ServerInfo
@@ -475,9 +476,9 @@ func (s *server) make(ctx context.Context) (err error) {
 	if s.resp, err = resp.New(from, ro); err != nil {
 		return err
 	}
-	s.wire, err = wire.NewServer(s.st, wire.ServerOptions{
+	s.wire, err = wireserver.New(s.st, wireserver.Options{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
-		Limits:  wire.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
+		Limits:  wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
 		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node,
 	})
 	if err != nil {
@@ -488,7 +489,7 @@ func (s *server) make(ctx context.Context) (err error) {
 }
 
 // observe records a call of the binary protocol.
-func (s *server) observe(c wire.Call) {
+func (s *server) observe(c wireserver.Call) {
 	outcome := watch.OK
 	if c.Err != nil {
 		outcome = watch.Error

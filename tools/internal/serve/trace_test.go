@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/wire"
+	wireserver "github.com/skepkv/skep/wire/server"
 )
 
 // traced is an engine behind the binary protocol, and a client of it. The spans are there
@@ -35,7 +36,7 @@ func traced(t *testing.T, change ...func(*wire.Options)) (c *wire.Client, spans 
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- wire.Serve(ctx, l, st, wire.ServerOptions{Tracer: p.Tracer("test")}) }()
+	go func() { done <- wireserver.Serve(ctx, l, st, wireserver.Options{Tracer: p.Tracer("test")}) }()
 	o := wire.Options{Addr: "unix:" + l.Addr().String(), Timeout: time.Minute, Strict: true}
 	for _, f := range change {
 		f(&o)

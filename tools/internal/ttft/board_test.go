@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/payload"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 // shape is 32 KiB a block of 16 tokens.
@@ -80,7 +81,7 @@ func serveBoards(path string) error {
 		cancel()
 	}()
 	fmt.Println("listening")
-	return errors.Join(wire.Serve(ctx, l, st, wire.ServerOptions{Auth: who, Drain: time.Second}), st.Close())
+	return errors.Join(server.Serve(ctx, l, st, server.Options{Auth: who, Drain: time.Second}), st.Close())
 }
 
 // dialBoards is a client, with memory shared with its server, which is a process of its own.

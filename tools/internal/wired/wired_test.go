@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/server"
 )
 
 const operator = "the operator's token"
@@ -28,7 +29,7 @@ const operator = "the operator's token"
 type rig struct {
 	*wire.Client
 	st   skep.Store
-	srv  *wire.Server
+	srv  *server.Server
 	addr string
 	stop func()
 }
@@ -54,7 +55,7 @@ func open(t *testing.T, o store.Options, change func(*wire.Options)) *rig {
 	require.NoError(t, err)
 	d, err := auth.New([]auth.Credential{{Name: "operator", Tenant: auth.AnyTenant, Rights: auth.All, TokenSHA256: h}}, nil, nil)
 	require.NoError(t, err)
-	srv, err := wire.NewServer(st, wire.ServerOptions{Auth: d, Drain: 2 * time.Second})
+	srv, err := server.New(st, server.Options{Auth: d, Drain: 2 * time.Second})
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)

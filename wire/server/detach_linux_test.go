@@ -1,4 +1,4 @@
-package wire
+package server
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestADetachThatIsLateAndFreeEnds(t *testing.T) {
 	t.Parallel()
 	st := memstore.New(memstore.Options{})
 	defer st.Close()
-	srv, err := NewServer(st, ServerOptions{})
+	srv, err := New(st, Options{})
 	require.NoError(t, err)
 	fd, err := unix.MemfdCreate("detach", 0)
 	require.NoError(t, err)

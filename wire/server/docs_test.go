@@ -1,4 +1,4 @@
-package wire
+package server
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 // limits as they are.
 func TestDocumentedProtocol(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile(filepath.Join("..", "docs", "reference", "protocol.md"))
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "protocol.md"))
 	require.NoError(t, err)
 	page := string(raw)
 	named := strings.NewReplacer(" ", "")

@@ -1,4 +1,4 @@
-package wire
+package server
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 // limits.
 type Server struct {
 	store  skep.Store
-	opt    ServerOptions
+	opt    Options
 	log    *slog.Logger
 	id     [16]byte
 	memory auth.Pool // bytes
@@ -59,9 +59,9 @@ type clientID struct {
 	chosen [16]byte
 }
 
-// NewServer makes a server in front of store, which stays the caller's to close, after
+// New makes a server in front of store, which stays the caller's to close, after
 // every Serve has returned.
-func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
+func New(store skep.Store, o Options) (*Server, error) {
 	o.Limits.EnsureDefaults()
 	if err := o.Limits.validate(); err != nil {
 		return nil, err
@@ -101,9 +101,9 @@ func NewServer(store skep.Store, o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Serve is NewServer and Serve in one.
-func Serve(ctx context.Context, l net.Listener, store skep.Store, o ServerOptions) error {
-	s, err := NewServer(store, o)
+// Serve is New and Serve in one.
+func Serve(ctx context.Context, l net.Listener, store skep.Store, o Options) error {
+	s, err := New(store, o)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func Serve(ctx context.Context, l net.Listener, store skep.Store, o ServerOption
 }
 
 // Serve accepts connections from l until ctx ends, then drains: clients are told,
-// nothing new is begun, calls under way get ServerOptions.Drain to end, and what is left
+// nothing new is begun, calls under way get Options.Drain to end, and what is left
 // is cut off. It closes l and returns when every connection is gone: nil after ctx
 // ended, else the listener's error. Where a drive holds memory of a connection for longer than
 // Limits.Stall after that, it returns NotReleased, and that memory stays mapped.
@@ -262,12 +262,12 @@ func (s *Server) gone(all <-chan struct{}) error {
 }
 
 // Stats says how the server stands.
-func (s *Server) Stats() ServerStats {
+func (s *Server) Stats() Stats {
 	c := &s.count
 	s.mu.Lock()
 	conns := len(s.conns)
 	s.mu.Unlock()
-	return ServerStats{Connections: conns, Accepted: c.accepted.Load(), Refused: c.refused.Load(),
+	return Stats{Connections: conns, Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		Sessions: int(c.sessions.Load()), Streams: int(c.streams.Load()), Calls: c.calls.Load(), Shed: c.shed.Load(),
 		Memory: s.memory.Used(), MemoryCap: s.memory.Limit, Leases: s.leases.len(), SentBytes: c.sent.Load(),
 		TakenBytes: c.taken.Load(), Regions: int(c.regions.Load()),

@@ -1,4 +1,4 @@
-package wire
+package server
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type Limits struct {
 	Payload      int           // bytes of a frame's payload; 16 MiB, or an eighth of Memory
 	Keys         int           // keys a call may name; 2^20
 	Calls        int           // calls of one connection that wait at once, and its sessions; 64
-	Connections  int           // 16,384; where ServerOptions.Gate is set, that decides
+	Connections  int           // 16,384; where Options.Gate is set, that decides
 	Memory       int64         // bytes held for calls and sessions under way, all connections together; 256 MiB
 	Window       int64         // bytes one session may hold; 16 MiB
 	SharedMemory int64         // bytes of all attached memory, which drives may pin; 4 GiB
@@ -83,9 +83,9 @@ func (l *Limits) validate() error {
 	return nil
 }
 
-// ServerOptions of NewServer. The zero value works: everybody is the default tenant, so
+// Options of New. The zero value works: everybody is the default tenant, so
 // listen where only this machine's users reach.
-type ServerOptions struct {
+type Options struct {
 	Auth   Authenticator // nil: an open auth.Directory
 	Limits Limits
 	Gate   *gate.Gate    // what connections are counted at; nil: one of its own, for Limits.Connections of TCP
@@ -118,8 +118,8 @@ type Call struct {
 	Err    error // nil when it was carried out
 }
 
-// ServerStats is how a server stands.
-type ServerStats struct {
+// Stats is how a server stands.
+type Stats struct {
 	Connections int   `json:"connections"`
 	Accepted    int64 `json:"accepted"`
 	Refused     int64 `json:"refused"` // connections
