@@ -27,6 +27,7 @@ var Results = map[string]any{
 	"skep-bench interfere": bench.InterfereResult{},
 	"skep-bench loss":      bench.LossResult{},
 	"skep-bench resp":      bench.RESPResult{},
+	"skep-bench engines":   bench.EnginesResult{},
 	"skep-bench version":   command.VersionResult{},
 	"skep-bench wire":      bench.WireResult{},
 }
