@@ -17,9 +17,11 @@ from serving import TOKEN, Server, eventually
 
 try:
     import torch
-    from lmcache.v1.distributed.api import ObjectKey
+    from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
+    from lmcache.v1.distributed.config import parse_args
     from lmcache.v1.distributed.l2_adapters import create_l2_adapter
     from lmcache.v1.distributed.l2_adapters.config import add_l2_adapters_args, parse_args_to_l2_adapters_config
+    from lmcache.v1.distributed.storage_manager import StorageManager
     from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 
     missing = ""
@@ -49,15 +51,18 @@ def chunk(i, fill=True, size=SIZE):
     return TensorMemoryObj(raw.view(torch.uint8), meta, None)
 
 
+def spec(form, **params):
+    name = {"plugin": "Adapter", "native_plugin": "Connector"}[form]
+    return {"type": form, "module_path": "skepkv.lmcache", "class_name": name, "adapter_params": {**PATIENT, **params}}
+
+
 PATIENT = {what + "_timeout": 120 for what in ("get", "set", "exists", "delete")}
 
 
 def adapter(form, **params):
     """What LMCache makes of --l2-adapter."""
-    name = {"plugin": "Adapter", "native_plugin": "Connector"}[form]
-    spec = {"type": form, "module_path": "skepkv.lmcache", "class_name": name, "adapter_params": {**PATIENT, **params}}
     parser = add_l2_adapters_args(argparse.ArgumentParser())
-    config = parse_args_to_l2_adapters_config(parser.parse_args(["--l2-adapter", json.dumps(spec)]))
+    config = parse_args_to_l2_adapters_config(parser.parse_args(["--l2-adapter", json.dumps(spec(form, **params))]))
     return create_l2_adapter(config.adapters[0])
 
 
@@ -294,6 +299,67 @@ class TestPlugin(TestNativePlugin):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(e.load([1]), [True])
         self.assertEqual(e.adapter.report_status()["locked_keys"], 1)
+
+
+@unittest.skipIf(missing, missing)
+class TestManager(OnServer):
+    """LMCache's own storage manager, whose controllers store, look up, lock, load and unlock."""
+
+    def manager(self):
+        args = ["--l1-size-gb", "0.25", "--eviction-policy", "LRU", "--no-l1-use-lazy"]
+        m = StorageManager(parse_args([*args, "--l2-adapter", json.dumps(spec("plugin", url=self.server.url))]))
+        self.addCleanup(m.close)
+        return m, m.l2_adapters()[0][1]
+
+    def prefetch(self, m, numbers):
+        layout = MemoryLayoutDesc([chunk(0).metadata.shape], [torch.bfloat16])
+        keys = [key(i) for i in numbers]
+        handle = m.submit_prefetch_task(PrefetchTaskSpec([GroupedObjectKeys(keys, 0, layout)]))
+        result = eventually(lambda: m.query_prefetch_status(handle))
+        hits = [result.l2_hit_cells[0].test(j) for j in range(len(keys))]
+        there = [k for j, k in enumerate(keys) if result.hit_cells[0].test(j)]
+        with m.read_prefetched_results(there) as objects:
+            for k, o in zip(there, objects):
+                want = chunk(int.from_bytes(k.chunk_hash, "big"))
+                self.assertTrue(torch.equal(o.raw_data.view(torch.uint8), want.raw_data))
+        m.finish_read_prefetched(there)
+        return hits
+
+    def forget(self, m):
+        """Empties LMCache's own memory, once nothing of it is locked."""
+
+        def empty():
+            m.delete_l1_keys([key(i) for i in range(8)])
+            return m.get_l1_usage()[0] == 0
+
+        eventually(empty)
+
+    def test_its_controllers_lock_and_unlock(self):
+        m, a = self.manager()
+        layout = MemoryLayoutDesc([chunk(0).metadata.shape], [torch.bfloat16])
+        for k, o in m.reserve_write([key(i) for i in range(8)], layout).items():
+            o.raw_data.view(torch.uint8).copy_(chunk(int.from_bytes(k.chunk_hash, "big")).raw_data)
+        m.finish_write([key(i) for i in range(8)])
+        other = self.engine()
+        eventually(lambda: other.lookup(range(8)) == [True] * 8)
+        self.forget(m)
+        with unittest.mock.patch.object(a._skep.locks, "add", wraps=a._skep.locks.add) as locked:
+            self.assertEqual(self.prefetch(m, [*range(8), 100]), [True] * 8 + [False])
+            self.assertEqual(len(locked.call_args.args[1]), 8, "what was found was leased")
+        eventually(lambda: a.report_status()["locked_keys"] == 0)
+
+        self.forget(m)
+        self.server.kill()
+        self.assertEqual(self.prefetch(m, range(8)), [False] * 8)
+        self.server.start()
+        eventually(lambda: other.store(range(8)).is_successful())
+
+        def again():
+            self.forget(m)
+            return self.prefetch(m, range(8)) == [True] * 8
+
+        eventually(again)
+        eventually(lambda: a.report_status()["locked_keys"] == 0)
 
 
 @unittest.skipIf(missing, missing)
