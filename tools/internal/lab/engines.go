@@ -6,13 +6,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/bench/enginesbench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/units"
 )
 
 func (a *app) benchEngines() *cobra.Command {
-	o := bench.EnginesOptions{}
+	o := enginesbench.Options{}
 	cmd := &cobra.Command{Use: "engines",
 		Short: "the Python package as engines use it, beside the embedded store and Mooncake Store"}
 	a.common(cmd, &o.Common)
@@ -27,7 +27,7 @@ func (a *app) benchEngines() *cobra.Command {
 		if err := a.begin(&o.Common); err != nil {
 			return err
 		}
-		r, err := bench.Engines(cmd.Context(), o)
+		r, err := enginesbench.Run(cmd.Context(), o)
 		if err != nil {
 			return err
 		}

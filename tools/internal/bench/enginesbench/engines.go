@@ -1,4 +1,4 @@
-package bench
+package enginesbench
 
 import (
 	"bufio"
@@ -21,12 +21,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/self"
 )
 
-// EnginesOptions of Engines.
-type EnginesOptions struct {
-	Common
+// Options of Run.
+type Options struct {
+	bench.Common
 	Blocks         int
 	BlockBytes     int64
 	Batch          int    // blocks of a call
@@ -36,7 +37,7 @@ type EnginesOptions struct {
 	Self           []string
 }
 
-func (o *EnginesOptions) validate() error {
+func (o *Options) validate() error {
 	const op = "bench engines"
 	switch {
 	case o.Blocks < 1 || o.Blocks > 1<<16:
@@ -51,8 +52,8 @@ func (o *EnginesOptions) validate() error {
 	return o.Common.Validate()
 }
 
-// EnginesRow is one call, by one way.
-type EnginesRow struct {
+// Row is one call, by one way.
+type Row struct {
 	Call  string  `json:"call"`                // put, get from drives, get, or lookup
 	Way   string  `json:"way"`                 // skepkv, embedded (a Store in this process) or mooncake
 	GBps  float64 `json:"gbps"`                // of a put or a get (GB/s)
@@ -63,57 +64,56 @@ type EnginesRow struct {
 	// fewest blocks that were in memory before a get, over all rounds (blocks)
 	InMemory int `json:"blocks_in_memory"`
 
-	Samples []Sample  `json:"samples"`    // of a put or a get, a round each
-	UsRound []float64 `json:"us_samples"` // of a lookup, the median of each round (µs)
+	Samples []bench.Sample `json:"samples"`    // of a put or a get, a round each
+	UsRound []float64      `json:"us_samples"` // of a lookup, the median of each round (µs)
 }
 
-// EnginesResult is what Engines measured.
-type EnginesResult struct {
-	About
-	Versions []string     `json:"versions"` // of what was measured in Python
-	Skipped  []string     `json:"skipped"`  // what was not, and why
-	Rounds   int          `json:"rounds"`   // rounds, of which medians are given
-	Method   string       `json:"method"`   // how it was measured
-	Rows     []EnginesRow `json:"rows"`     // by call and way
+// Result is what Run measured.
+type Result struct {
+	bench.About
+	Versions []string `json:"versions"` // of what was measured in Python
+	Skipped  []string `json:"skipped"`  // what was not, and why
+	Rounds   int      `json:"rounds"`   // rounds, of which medians are given
+	Method   string   `json:"method"`   // how it was measured
+	Rows     []Row    `json:"rows"`     // by call and way
 }
 
-const enginesMethod = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
+const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
 	"store's own memory, and got from there, every byte compared; ways in turns. skepkv: Python, memory shared with a " +
 	"skep serve of one file whose DRAM tier has room for twice the blocks. embedded: the same store in this process. " +
 	"mooncake: Python, Mooncake Store's batch_put_from and batch_get_into over TCP, blocks in another process's " +
 	"memory. lookup: %d keys of a chain over the Unix socket, 200 times a round"
 
 //go:embed engines.py
-var enginesScript []byte
+var pythonScript []byte
 
 // way is one of what is measured: a round puts all blocks and gets all.
 type way struct {
 	name   string
-	round  func(ctx context.Context) (enginesRound, error)
+	round  func(ctx context.Context) (round, error)
 	lookup func() (float64, error) // nil: none
-	rows   [3]*EnginesRow          // put, get from drives, get
+	rows   [3]*Row                 // put, get from drives, get
 }
 
-type enginesRound struct {
-	Put      Sample  `json:"put"`
-	Cold     Sample  `json:"cold"` // without bytes: there are no drives
-	Get      Sample  `json:"get"`
-	InMemory int     `json:"in_memory"`
-	Wrong    int     `json:"wrong"`
-	Us       float64 `json:"us"`
+type round struct {
+	Put      bench.Sample `json:"put"`
+	Cold     bench.Sample `json:"cold"` // without bytes: there are no drives
+	Get      bench.Sample `json:"get"`
+	InMemory int          `json:"in_memory"`
+	Wrong    int          `json:"wrong"`
+	Us       float64      `json:"us"`
 }
 
-type enginesBench struct {
-	EnginesOptions
-	wire *wireBench // that has the server
+type runner struct {
+	Options
 	dir  string
-	res  *EnginesResult
+	res  *Result
 	ends []func() error
 }
 
-// Engines measures the package skepkv as inference engines use it, in turns with a Store in this process and, where it
+// Run measures the package skepkv as inference engines use it, in turns with a Store in this process and, where it
 // is installed, with Mooncake Store.
-func Engines(ctx context.Context, o EnginesOptions) (_ *EnginesResult, err error) {
+func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if runtime.GOOS != "linux" {
 		return nil, &skep.Error{Op: "bench engines", Kind: skep.Unsupported, Field: "system",
 			Value: runtime.GOOS, Limit: "linux"}
@@ -127,25 +127,23 @@ func Engines(ctx context.Context, o EnginesOptions) (_ *EnginesResult, err error
 		return nil, err
 	}
 	defer remove()
-	wired := &wireBench{WireOptions: WireOptions{Common: o.Common, Devices: 1, Self: o.Self}, dir: dir}
-	e := &enginesBench{EnginesOptions: o, dir: dir, wire: wired}
-	e.res = &EnginesResult{Rounds: o.Rounds, Versions: []string{}, Skipped: []string{},
-		Method: fmt.Sprintf(enginesMethod, o.Blocks, o.BlockBytes, o.Batch, o.Keys)}
+	e := &runner{Options: o, dir: dir}
+	e.res = &Result{Rounds: o.Rounds, Versions: []string{}, Skipped: []string{},
+		Method: fmt.Sprintf(method, o.Blocks, o.BlockBytes, o.Batch, o.Keys)}
 	defer func() {
 		for _, end := range slices.Backward(e.ends) {
 			err = errors.Join(err, end())
 		}
-		err = errors.Join(err, e.wire.stop())
 	}()
 	return e.res, e.run(ctx)
 }
 
-func (e *enginesBench) run(ctx context.Context) error {
+func (e *runner) run(ctx context.Context) error {
 	ways, err := e.start(ctx)
 	if err != nil {
 		return err
 	}
-	lookup := &EnginesRow{Call: "lookup", Way: "skepkv", Goal: "at most 200 µs"}
+	lookup := &Row{Call: "lookup", Way: "skepkv", Goal: "at most 200 µs", Samples: []bench.Sample{}}
 	for round := range e.Rounds {
 		e.Note("round %d of %d", round+1, e.Rounds)
 		for i := range ways {
@@ -160,7 +158,7 @@ func (e *enginesBench) run(ctx context.Context) error {
 			if r.Wrong > 0 {
 				return fmt.Errorf("%s: %d of %d blocks came back with other bytes", w.name, r.Wrong, e.Blocks)
 			}
-			for i, s := range []Sample{r.Put, r.Cold, r.Get} {
+			for i, s := range []bench.Sample{r.Put, r.Cold, r.Get} {
 				if s.Bytes > 0 {
 					w.rows[i].Samples = append(w.rows[i].Samples, s)
 				}
@@ -180,12 +178,12 @@ func (e *enginesBench) run(ctx context.Context) error {
 }
 
 // sum makes the rows.
-func (e *enginesBench) sum(ways []*way, lookup *EnginesRow) {
+func (e *runner) sum(ways []*way, lookup *Row) {
 	for i := range 3 {
 		ours := 0.0
 		for _, w := range ways {
 			r := w.rows[i]
-			r.GBps, r.CPU = median(r.Samples, Sample.GBps), median(r.Samples, Sample.CPUPerGB)
+			r.GBps, r.CPU = bench.Median(r.Samples, bench.Sample.GBps), bench.Median(r.Samples, bench.Sample.CPUPerGB)
 			if w.name == "skepkv" {
 				ours = r.GBps
 			}
@@ -199,28 +197,29 @@ func (e *enginesBench) sum(ways []*way, lookup *EnginesRow) {
 			case "skepkv":
 				r.Goal = "client CPU at most 0.05 s/GB"
 			case "embedded":
-				r.Ratio, r.Goal = Div(ours, r.GBps), "ratio at least 0.9"
+				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
 			case "mooncake":
-				r.Ratio, r.Goal = Div(ours, r.GBps), "ratio at least 3"
+				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 3"
 			}
 			e.res.Rows = append(e.res.Rows, *r)
 		}
 	}
 	if len(lookup.UsRound) > 0 {
-		lookup.Us = middle(lookup.UsRound)
+		lookup.Us = bench.Middle(lookup.UsRound)
 		e.res.Rows = append(e.res.Rows, *lookup)
 	}
 }
 
 // start starts what there is, each with its data directory.
-func (e *enginesBench) start(ctx context.Context) ([]*way, error) {
+func (e *runner) start(ctx context.Context) ([]*way, error) {
 	total := int64(e.Blocks) * e.BlockBytes
-	server, err := e.wire.serve(ctx, "server", 2*total, false)
+	server, stop, err := bench.Serve(ctx, e.Common, e.Self, filepath.Join(e.dir, "server"), 2*total)
 	if err != nil {
 		return nil, err
 	}
+	e.ends = append(e.ends, stop)
 	script := filepath.Join(e.dir, "engines.py")
-	if err := os.WriteFile(script, enginesScript, 0o600); err != nil {
+	if err := os.WriteFile(script, pythonScript, 0o600); err != nil {
 		return nil, err
 	}
 	embedded, err := e.embedded(ctx, total)
@@ -231,7 +230,7 @@ func (e *enginesBench) start(ctx context.Context) ([]*way, error) {
 	for _, p := range []struct {
 		name, python string
 		args         []string
-	}{{"skepkv", e.Python, []string{server.unix}}, {"mooncake", cmp.Or(e.MooncakePython, e.Python), nil}} {
+	}{{"skepkv", e.Python, []string{server}}, {"mooncake", cmp.Or(e.MooncakePython, e.Python), nil}} {
 		c, why, err := e.python(ctx, p.python, script, p.name, p.args...)
 		if err != nil {
 			return nil, err
@@ -241,7 +240,7 @@ func (e *enginesBench) start(ctx context.Context) ([]*way, error) {
 			e.res.Skipped = append(e.res.Skipped, why)
 			continue
 		}
-		w := &way{name: p.name, round: func(context.Context) (enginesRound, error) { return c.ask("round") }}
+		w := &way{name: p.name, round: func(context.Context) (round, error) { return c.ask("round") }}
 		if p.name == "skepkv" {
 			w.lookup = func() (float64, error) { r, err := c.ask("lookup"); return r.Us, err }
 		}
@@ -249,7 +248,7 @@ func (e *enginesBench) start(ctx context.Context) ([]*way, error) {
 	}
 	for _, w := range ways {
 		for i, call := range []string{"put", "get from drives", "get"} {
-			w.rows[i] = &EnginesRow{Call: call, Way: w.name}
+			w.rows[i] = &Row{Call: call, Way: w.name, Samples: []bench.Sample{}, UsRound: []float64{}}
 		}
 		w.rows[2].InMemory = e.Blocks
 	}
@@ -260,10 +259,10 @@ func (e *enginesBench) start(ctx context.Context) ([]*way, error) {
 type pythonClient struct {
 	in  io.Writer
 	out *json.Decoder
-	say *tail
+	say *bench.Tail
 }
 
-func (c *pythonClient) ask(what string) (r enginesRound, err error) {
+func (c *pythonClient) ask(what string) (r round, err error) {
 	if _, err = io.WriteString(c.in, what+"\n"); err == nil {
 		err = c.out.Decode(&r)
 	}
@@ -274,7 +273,7 @@ func (c *pythonClient) ask(what string) (r enginesRound, err error) {
 }
 
 // python starts a client; nil, and why, where what it measures is not there.
-func (e *enginesBench) python(
+func (e *runner) python(
 	ctx context.Context, python, script, name string, args ...string,
 ) (*pythonClient, string, error) {
 	path, err := exec.LookPath(python)
@@ -289,7 +288,7 @@ func (e *enginesBench) python(
 	if err != nil {
 		return nil, "", err
 	}
-	c := &pythonClient{say: &tail{}}
+	c := &pythonClient{say: &bench.Tail{}}
 	cmd.Stderr = c.say
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -319,7 +318,7 @@ func (e *enginesBench) python(
 }
 
 // embedded is a Store in this process, of one file like the server's.
-func (e *enginesBench) embedded(ctx context.Context, total int64) (*way, error) {
+func (e *runner) embedded(ctx context.Context, total int64) (*way, error) {
 	st, err := store.Open(ctx, store.Options{Dir: filepath.Join(e.dir, "embedded"), DeviceCount: 1,
 		CacheBytes: 2 * total, Device: device.Options{Backend: e.Backend}, Logger: e.Log})
 	if err != nil {
@@ -335,8 +334,8 @@ func (e *enginesBench) embedded(ctx context.Context, total int64) (*way, error) 
 	if err != nil {
 		return nil, err
 	}
-	e.res.About = about(stats)
-	b := &embeddedWay{enginesBench: e, st: st, scope: skep.Scope{Namespace: ns.ID}}
+	e.res.About = bench.AboutStats(stats)
+	b := &embeddedWay{runner: e, st: st, scope: skep.Scope{Namespace: ns.ID}}
 	b.values, b.memory = make([]byte, total), make([]byte, total)
 	r := rand.NewChaCha8([32]byte{1})
 	_, _ = r.Read(b.values)
@@ -344,7 +343,7 @@ func (e *enginesBench) embedded(ctx context.Context, total int64) (*way, error) 
 }
 
 type embeddedWay struct {
-	*enginesBench
+	*runner
 	st             *store.Store
 	scope          skep.Scope
 	values, memory []byte
@@ -352,18 +351,18 @@ type embeddedWay struct {
 	n              int // rounds
 }
 
-func (b *embeddedWay) round(ctx context.Context) (out enginesRound, err error) {
+func (b *embeddedWay) round(ctx context.Context) (out round, err error) {
 	b.n++
 	b.keys = b.keys[:0]
 	for i := range b.Blocks {
 		b.keys = append(b.keys, skep.KeyOf(fmt.Appendf(nil, "round %d block %d", b.n, i)))
 	}
 	copy(b.memory, b.values)
-	if out.Put, err = timed(func() (int64, int64, error) { return b.each(ctx, b.put) }); err != nil {
+	if out.Put, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.put) }); err != nil {
 		return out, err
 	}
 	clear(b.memory)
-	if out.Cold, err = timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
+	if out.Cold, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
 		return out, err
 	}
 	if !bytes.Equal(b.memory, b.values) {
@@ -385,7 +384,7 @@ func (b *embeddedWay) round(ctx context.Context) (out enginesRound, err error) {
 		}
 	}
 	clear(b.memory)
-	if out.Get, err = timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
+	if out.Get, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
 		return out, err
 	}
 	if !bytes.Equal(b.memory, b.values) {
