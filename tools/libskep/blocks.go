@@ -57,6 +57,36 @@ func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tie
 	return g.Wait()
 }
 
+// lookupEach says of each key whether its block can be restored, and leases those that can. In a chained namespace keys
+// are one chain.
+func (o *opened) lookupEach(
+	ctx context.Context, sc skep.Scope, keys []skep.Key, lease time.Duration, found []byte,
+) (skep.LeaseID, error) {
+	clear(found)
+	sp, err := o.space(ctx, sc.Namespace)
+	if err != nil {
+		return 0, err
+	}
+	if !sp.Chained {
+		r := &skep.RunsRequest{Scope: sc, Runs: make([][]skep.Key, len(keys)), Lease: lease}
+		for i := range keys {
+			r.Runs[i] = keys[i : i+1]
+		}
+		f, err := o.LookupRuns(ctx, r)
+		for i, run := range f.Runs {
+			found[i] = byte(run.Blocks)
+		}
+		if !errors.Is(err, skep.Unsupported) {
+			return f.Lease.ID, err
+		}
+	}
+	f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: lease})
+	for i := range f.Blocks {
+		found[i] = 1
+	}
+	return f.Lease.ID, err
+}
+
 // staging is memory shared with the server, for blocks whose memory is not.
 type staging struct {
 	mem   skep.Memory

@@ -56,6 +56,10 @@ CALL(lookup_within,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
       skep_found *out, skep_error *err),
      (s, scope, keys, n, lease_ms, timeout_ms, out, err))
+CALL(lookup_each,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
+      uint8_t *found, uint64_t *lease, skep_error *err),
+     (s, scope, keys, n, lease_ms, timeout_ms, found, lease, err))
 CALL(release, (skep_store s, uint64_t lease, skep_error *err), (s, lease, err))
 CALL(renew, (skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err), (s, lease, lease_ms, err))
 CALL(exists,

@@ -223,7 +223,7 @@ func skepgo_lookup_within(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
-	r := &skep.LookupRequest{Lease: skep.NoLease}
+	r := &skep.LookupRequest{Lease: leaseOf(leaseMs)}
 	if o, err = find(s); err != nil {
 		return
 	}
@@ -237,9 +237,6 @@ func skepgo_lookup_within(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 		err = errNowhere
 		return
 	}
-	if leaseMs >= 0 {
-		r.Lease = min(time.Duration(min(int64(leaseMs), 1<<40))*time.Millisecond, skep.MaxLease)
-	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	var f skep.LookupResult
@@ -247,6 +244,14 @@ func skepgo_lookup_within(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 		*out = C.skep_found{C.int64_t(f.Blocks), C.int64_t(f.Tokens), C.int64_t(f.Bytes), C.uint64_t(f.Lease.ID)}
 	}
 	return
+}
+
+// leaseOf is how long a lookup of so many milliseconds leases; below 0: not at all.
+func leaseOf(ms C.int64_t) time.Duration {
+	if ms < 0 {
+		return skep.NoLease
+	}
+	return min(time.Duration(min(int64(ms), 1<<40))*time.Millisecond, skep.MaxLease)
 }
 
 //export skepgo_release

@@ -65,6 +65,31 @@ func skepgo_exists(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.ui
 	return
 }
 
+//export skepgo_lookup_each
+func skepgo_lookup_each(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t,
+	leaseMs, timeoutMs C.int64_t, found *C.uint8_t, lease *C.uint64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	o, scope, list, err := asked(s, sc, keys, n)
+	if err != nil {
+		return
+	}
+	if found == nil && n > 0 || lease == nil {
+		err = errNowhere
+		return
+	}
+	*lease = 0
+	if n == 0 {
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	var id skep.LeaseID
+	id, err = o.lookupEach(ctx, scope, list, leaseOf(leaseMs), unsafe.Slice((*byte)(found), int(n)))
+	*lease = C.uint64_t(id)
+	return
+}
+
 //export skepgo_load
 func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, lease C.uint64_t, blocks *unsafe.Pointer,
 	lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) (rc C.int) {

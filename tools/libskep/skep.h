@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 5 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 6 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -204,6 +204,13 @@ int skep_lookup(skep_store s, const skep_scope *scope, const void *keys, uint32_
 int skep_lookup_within(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
                        skep_found *out, skep_error *err);
 int skep_release(skep_store s, uint64_t lease, skep_error *err);
+
+/* Finds which of n keys can be restored now, each by itself, and leases all of them under one lease: found[i] is 1 or 0, and
+ * *lease 0 where none was asked for, nothing is found, or no more may be leased. In a chained namespace the keys are one
+ * chain, as of skep_lookup. A server that has no such call finds the leading keys only. lease_ms and timeout_ms are
+ * skep_lookup_within's. (SKEP_VERSION 6.) */
+int skep_lookup_each(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
+                     uint8_t *found, uint64_t *lease, skep_error *err);
 
 /* Makes a lease last for lease_ms from now, at most ten minutes. Error 10: it has run out. */
 int skep_renew(skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err);

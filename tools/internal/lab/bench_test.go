@@ -49,6 +49,24 @@ func TestBench(t *testing.T) {
 			assert.Greater(t, row.(map[string]any)["us_p50"], 0.0)
 		}
 	})
+	t.Run("engines without Python", func(t *testing.T) {
+		r := benchRun(t, "engines", "--dir", dir, "--rounds", "2", "--blocks", "8", "--block-size", "65536", "--batch", "3",
+			"--python", "/nowhere/python", "--json").OK(t)
+		require.Len(t, r["skipped"], 2)
+		assert.Contains(t, r["skipped"].([]any)[0], "skepkv: ")
+		assert.Contains(t, r["skipped"].([]any)[1], "mooncake: ")
+		require.Len(t, rows(r), 3, "put and two gets of the embedded store")
+		for _, row := range rows(r) {
+			assert.Greater(t, row.(map[string]any)["gbps"], 0.0)
+			assert.Len(t, row.(map[string]any)["samples"], 2)
+		}
+		assert.EqualValues(t, 8, rows(r)[2].(map[string]any)["blocks_in_memory"])
+		for flag, bad := range map[string]string{"--blocks": "0", "--batch": "65", "--block-size": "1", "--keys": "0"} {
+			o := benchRun(t, "engines", "--dir", dir, flag, bad)
+			assert.Equal(t, 2, o.Code)
+			assert.Contains(t, o.Stderr, flag)
+		}
+	})
 	t.Run("recover", func(t *testing.T) {
 		r := benchRun(t, "recover", "--dir", dir, "--blocks", "2000", "--check", "100", "--json").OK(t)
 		assert.Zero(t, r["wrong"])

@@ -56,6 +56,13 @@ bytes, or the drives. A SET is answered when its value outlives the server; besi
 the same promise (appendonly yes, appendfsync always) and the drives written without a server. CPU is
 the server process's, in hundredths of a second: runs shorter than a second say little. Linux only.`,
 
+	"engines": `The Python package skepkv, whose blocks lie in memory shared with a skep serve, in turns with the store in
+this process and with Mooncake Store, whose blocks another process has and which is asked over TCP without
+copies (batch_put_from, batch_get_into). Blocks are put, got from the drive, read until the DRAM tier has them,
+and got from there; every byte is compared. Last in a round are lookups of --keys keys over the Unix socket. --python
+imports skepkv, so set PYTHONPATH and SKEPKV_LIBRARY in a checkout; --mooncake-python imports Mooncake
+(pip install mooncake-transfer-engine-non-cuda). What cannot be imported is named and left out. Linux only.`,
+
 	"wire": `The binary protocol's client on one machine, beside the embedded store and iperf3: servers without DRAM
 tier, with a chain in it, and with TLS, every byte compared. Last comes overload: --connections ask,
 each on its own clock, for ten times what a few were served before. Linux only.`,

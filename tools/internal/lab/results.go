@@ -2,6 +2,7 @@ package lab
 
 import (
 	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/bench/enginesbench"
 	"github.com/skepkv/skep/tools/internal/bench/sparsebench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/reclaim"
@@ -27,6 +28,7 @@ var Results = map[string]any{
 	"skep-bench interfere": bench.InterfereResult{},
 	"skep-bench loss":      bench.LossResult{},
 	"skep-bench resp":      bench.RESPResult{},
+	"skep-bench engines":   enginesbench.Result{},
 	"skep-bench version":   command.VersionResult{},
 	"skep-bench wire":      bench.WireResult{},
 }

@@ -172,6 +172,17 @@ int main(int argc, char **argv) {
 	must(skep_release(store, found.lease, &err), "release");
 	check(skep_renew(store, found.lease, 2000, &err) == 10, "it is over");
 	check(skep_renew(store, found.lease, 0, &err) == 1, "for how long");
+	memset(reasons, 9, sizeof reasons);
+	must(skep_lookup_each(store, &scope, keys, BLOCKS, 1000, 60000, reasons, &found.lease, &err), "lookup of each");
+	for (int i = 0; i < BLOCKS; i++)
+		check(reasons[i] == (i != MISS), "which are found");
+	must(skep_renew(store, found.lease, 2000, &err), "renew the lease of those found");
+	must(skep_release(store, found.lease, &err), "release it");
+	check(skep_renew(store, found.lease, 2000, &err) == 10, "it is over, too");
+	must(skep_lookup_each(store, &scope, keys, BLOCKS, -1, 0, reasons, &found.lease, &err), "lookup of each without a lease");
+	check(found.lease == 0 && reasons[0] == 1, "no lease is asked for");
+	check(skep_lookup_each(store, &scope, keys, BLOCKS, 0, 0, 0, &found.lease, &err) == 1, "found nowhere");
+	check(skep_lookup_each(store, &scope, keys, BLOCKS, 0, 0, reasons, 0, &err) == 1, "leased nowhere");
 	check(skep_save(store, &scope, 0, 0, names, 1, from, (int64_t[]){0}, 0, results, 0, &err) == 1 && strstr(err.message, "block 0"), "a block of nothing");
 	check(skep_load(store, &scope, keys, 1, 0, (void *[]){0}, lengths, 0, results, &err) == 1, "a place that is none");
 	scope.namespace_id += 1000;

@@ -82,6 +82,29 @@ class Calls:
             lease.renew(5)
         self.assertFalse(found.lease)
 
+    def test_keys_are_found_and_leased_each_by_itself(self):
+        space = self.store.namespace("n")
+        space.put([key(0), key(2), key(3)], [block(0), block(2), block(3)])
+        there, lease = space.lookup_each([key(i) for i in range(5)], lease=5)
+        self.assertEqual(there, [True, False, True, True, False])
+        self.assertTrue(lease)
+        lease.renew(5)
+        number = lease.number
+        lease.release()
+        with self.assertRaises(skepkv.SkepError) as e:
+            skepkv.Lease(self.store, number).renew(5)
+        self.assertEqual(e.exception.code, 10, "it is over")
+        there, lease = space.lookup_each([key(3), key(4)])
+        self.assertEqual((there, bool(lease)), ([True, False], False), "without a lease")
+        there, lease = space.lookup_each([key(4)], lease=5)
+        self.assertEqual((there, bool(lease)), ([False], False), "nothing to lease")
+        self.assertEqual(space.lookup_each([], lease=5)[0], [])
+        chain = self.store.namespace("chain", chained=True)
+        chain.put([key(0), key(1), key(2)], [block(i) for i in range(3)])
+        there, lease = chain.lookup_each([key(0), key(1), key(9), key(2)], lease=5)
+        self.assertEqual((there, bool(lease)), ([True, True, False, False], True), "keys of a chain are one")
+        lease.release()
+
     def test_a_miss_is_of_its_key(self):
         space = self.store.namespace("n")
         space.put([key(0), key(2)], [block(0), block(2)])

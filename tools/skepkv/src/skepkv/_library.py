@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 5  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 6  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -45,6 +45,16 @@ _CALLS: dict[str, tuple] = {
         c.c_int64,
         c.c_int64,
         c.POINTER(FoundStruct),
+    ),
+    "lookup_each": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_int64,
+        c.c_int64,
+        _u8p,
+        c.POINTER(c.c_uint64),
     ),
     "renew": (c.c_uint64, c.c_uint64, c.c_int64),
     "release": (c.c_uint64, c.c_uint64),

@@ -287,6 +287,11 @@ class Client:
         with self._use(where) as space:
             return space.lookup(names, lease, timeout=left(until)).blocks
 
+    def leased(self, where: Where, names: Sequence[bytes], lease: float, until: float) -> list[bool]:
+        """Of each page whether it is there, by itself; they stay for so many seconds."""
+        with self._use(where) as space:
+            return space.lookup_each(names, lease, timeout=left(until))[0]
+
     def there(self, where: Where, names: Sequence[bytes], until: float) -> list[bool]:
         """Of each page whether it is there: of a chain also where the names begin inside it."""
         with self._use(where) as space:

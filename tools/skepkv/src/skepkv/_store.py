@@ -216,6 +216,23 @@ class Space:
         )
         return Found(out.blocks, out.tokens, out.bytes, Lease(self._store, out.lease))
 
+    def lookup_each(
+        self, keys: Any, lease: float | None = None, timeout: float | None = None
+    ) -> tuple[list[bool], Lease]:
+        """Says of each key whether its block can be restored now, and leases those that can, all of them together, for
+        so many seconds; None: no lease. The lease is false where nothing is found, or no more may be leased. In a
+        chained namespace the keys are one chain."""
+        names, number = joined(keys), c.c_uint64()
+        held, n = -1 if lease is None else _ms(lease), len(names) // KEY
+        out = array(c.c_uint8, n)()
+        self._scoped(
+            timeout,
+            lambda sc, ms: library().call(
+                "lookup_each", self._store._number, sc, names, n, held, ms, out, c.byref(number)
+            ),
+        )
+        return [x != 0 for x in out], Lease(self._store, number.value)
+
     def exists(self, keys: Any, timeout: float | None = None) -> bytes:
         """Says of each key where its block is: 0 nowhere, 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
         memory."""

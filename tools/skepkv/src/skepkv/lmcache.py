@@ -1,11 +1,14 @@
-"""LMCache's native_plugin connector: its chunks in a skep server.
+"""LMCache's adapters: its chunks in a skep server. What a lookup finds stays until LMCache unlocks it with the first:
 
+    --l2-adapter '{"type": "plugin", "module_path": "skepkv.lmcache", "class_name": "Adapter",
+                   "adapter_params": {"url": "unix:/run/skep/skep.sock"}}'
     --l2-adapter '{"type": "native_plugin", "module_path": "skepkv.lmcache", "class_name": "Connector",
                    "adapter_params": {"url": "unix:/run/skep/skep.sock"}}'
 
-LMCache submits batches from its own threads and never waits here. Threads of the connector carry them out and tell of
-them through an eventfd. Each batch completes once, before its deadline and some seconds, whatever the server does;
-nothing that goes wrong is raised into the engine. A get answers for each key whether all of its bytes are there.
+Both find what the other has stored. LMCache submits batches from its own threads and never waits here. Threads carry
+them out and tell of them through eventfds. Each batch completes once, before its deadline and some seconds, whatever the
+server does; nothing that goes wrong is raised into the engine. A get answers for each key whether all of its bytes are
+there.
 
 A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
 salt is skep's salt, and the block's key is a digest of all of it but the salt.
@@ -28,7 +31,7 @@ from . import SkepError, Space, Store, connect, errors, key
 from ._keys import tell
 from ._pages import secured
 
-__all__ = ["Connector"]
+__all__ = ["Connector"]  # and Adapter, which needs LMCache
 
 log = logging.getLogger("skepkv.lmcache")
 
@@ -36,21 +39,29 @@ _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
 
 
-# A thread may hold a connector's lock when another forks, and is not there in the child to let go of it. The eventfd is
-# the parent's, which would not be woken where a child read it: a child has one of its own under the same number.
-_connectors: "weakref.WeakSet[Connector]" = weakref.WeakSet()
+def __getattr__(name: str) -> Any:
+    if name == "Adapter":  # it needs LMCache
+        from ._lmcache import Adapter
+
+        return Adapter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# A thread may hold a lock when another forks, and is not there in the child to let go of it. The eventfds are the
+# parent's, which would not be woken where a child read them: a child has its own under the same numbers.
+_all: "weakref.WeakSet[Calls]" = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    for connector in list(_connectors):
-        connector._lock = threading.Lock()
-        if connector._fd >= 0:
+    for calls in list(_all):
+        calls._renew_locks()
+        for i, fd in enumerate(calls._fds):
             try:
                 own = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                os.dup2(own, connector._fd, inheritable=False)
+                os.dup2(own, fd, inheritable=False)
                 os.close(own)
             except OSError:
-                connector._fd = -1
+                calls._fds[i] = -1
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -71,22 +82,24 @@ def _hashes() -> dict[str, str]:
     return out
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     number: int
     until: float
     keys: list[str]
     views: list[Any]
-    do: Callable[["_Job"], tuple[bool, str, list[bool] | None]]
-    each: bool  # it answers for each key
+    do: Callable[["Job"], tuple[bool, str, list[bool]]]
+    of: Any  # whoever submitted it
 
 
-class Connector:
-    """What LMCache makes of adapter_params. Times are seconds from the submission of a batch.
+class Calls:
+    """Batches that threads carry out, for one of LMCache's interfaces. Times are seconds from the submission of a batch.
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
     TCP. shared_bytes: memory shared with a server behind a Unix
     socket (None: 256 MiB). readers, writers: threads for gets and exists, for sets and deletes. fingerprint: what
     besides the model's name tells two caches apart whose bytes must not be mixed: weights' revision, dtype, layout."""
+
+    _eventfds = 1
 
     def __init__(
         self,
@@ -124,57 +137,25 @@ class Connector:
         self._tenant, self._fingerprint, self._shared = tenant, fingerprint, shared_bytes
         self._get_within, self._set_within = get_timeout, set_timeout
         self._exists_within, self._delete_within = exists_timeout, delete_timeout
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(self._eventfds)]
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._last = 0
-        self._done: collections.deque[tuple[int, bool, str, list[bool] | None]] = collections.deque()
         self._closed = False
         self._store: Store | None = None
         self._spaces: dict[tuple[str, str, str], Space] = {}
         self._told: set[str] = set()
         self._complaint = ""
-        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, args=(jobs,), daemon=True, name=f"skepkv-{what}-{i}")
             for what, jobs, n in (("read", self._reads, readers), ("write", self._writes, writers))
             for i in range(n)
         ]
-        _connectors.add(self)
+        _all.add(self)
         for t in self._threads:
             t.start()
-
-    # What LMCache calls.
-
-    def event_fd(self) -> int:
-        """Becomes readable when a batch has completed."""
-        return self._fd
-
-    def submit_batch_get(self, keys: list[str], memoryviews: list[Any]) -> int:
-        return self._submit(self._reads, self._get_within, keys, memoryviews, self._get, True)
-
-    def submit_batch_set(self, keys: list[str], memoryviews: list[Any]) -> int:
-        return self._submit(self._writes, self._set_within, keys, memoryviews, self._set, False)
-
-    def submit_batch_exists(self, keys: list[str]) -> int:
-        return self._submit(self._reads, self._exists_within, keys, [], self._exists, True)
-
-    def submit_batch_delete(self, keys: list[str]) -> int:
-        return self._submit(self._writes, self._delete_within, keys, [], self._delete, True)
-
-    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
-        """The batches that have completed: number, whether it worked, why not, and for each key whether it is there."""
-        out = []
-        with self._lock:
-            if self._fd >= 0:
-                try:
-                    os.eventfd_read(self._fd)
-                except OSError:
-                    pass
-            while self._done:
-                out.append(self._done.popleft())
-        return out
 
     def close(self) -> None:
         """Stops. Batches that wait complete as misses. In a forked process it leaves the store to the parent."""
@@ -192,45 +173,54 @@ class Connector:
             if any(t.is_alive() for t in self._threads):
                 return  # it writes to the descriptor yet
         with self._lock:
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+            fds, self._fds = self._fds, [-1] * len(self._fds)
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
 
     # Batches.
 
     def _submit(
         self,
-        jobs: "queue.SimpleQueue[_Job | None]",
+        jobs: "queue.SimpleQueue[Job | None]",
         within: float,
         keys: list[str],
         views: list[Any],
-        do: Any,
-        each: bool,
+        do: Callable[[Job], tuple[bool, str, list[bool]]],
+        of: Any,
     ) -> int:
         with self._lock:
             self._last += 1
-            job = _Job(self._last, time.monotonic() + within, list(keys), list(views), do, each)
+            job = Job(self._last, time.monotonic() + within, list(keys), list(views), do, of)
             closed = self._closed
         if closed or os.getpid() != self._pid:
-            self._complete(job, False, "closed, or forked from the process that opened it", None)
+            self._over(job, False, "closed, or forked from the process that opened it", None)
         elif jobs.qsize() >= _MOST_WAITING:
-            self._complete(job, False, f"{_MOST_WAITING} batches are waiting", None)
+            self._over(job, False, f"{_MOST_WAITING} batches are waiting", None)
         else:
             jobs.put(job)
         return job.number
 
-    def _complete(self, job: _Job, ok: bool, error: str, landed: list[bool] | None) -> None:
-        if job.each and landed is None:
-            landed = [False] * len(job.keys)
-        with self._lock:
-            self._done.append((job.number, ok, error, landed))
-            if self._fd >= 0:
-                try:
-                    os.eventfd_write(self._fd, 1)
-                except OSError:  # it is full, and so readable
-                    pass
+    def _renew_locks(self) -> None:
+        """Makes locks anew in a process that is forked."""
+        self._lock = threading.Lock()
 
-    def _work(self, jobs: "queue.SimpleQueue[_Job | None]") -> None:
+    def _over(self, job: Job, ok: bool, error: str, landed: list[bool] | None) -> None:
+        self._complete(job, ok, error, [False] * len(job.keys) if landed is None else landed)
+
+    def _complete(self, job: Job, ok: bool, error: str, landed: list[bool]) -> None:
+        """Tells LMCache of a batch that is over: why it failed, and of each key whether it is there."""
+        raise NotImplementedError
+
+    def _wake(self, i: int) -> None:
+        """Makes the eventfd readable. REQUIRES: the lock."""
+        if self._fds[i] >= 0:
+            try:
+                os.eventfd_write(self._fds[i], 1)
+            except OSError:  # it is full, and so readable
+                pass
+
+    def _work(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
         while (job := jobs.get()) is not None:
             ok, error, kind, landed = False, "", "", None
             try:
@@ -252,10 +242,10 @@ class Connector:
                 error = f"{type(e).__name__}: {e}"
             if error:
                 self._complain(kind or error, error)
-            self._complete(job, ok, error, landed)
+            self._over(job, ok, error, landed)
             del job
 
-    def _parts(self, job: _Job) -> list[tuple[Space, list[int], list[bytes]]]:
+    def _parts(self, job: Job) -> list[tuple[Space, list[int], list[bytes]]]:
         """Which of a batch's keys belong to which namespace and salt. Keys of another form belong to none."""
         groups: dict[tuple[str, str, str, str], tuple[list[int], list[bytes]]] = {}
         for i, name in enumerate(job.keys):
@@ -269,7 +259,7 @@ class Connector:
             names.append(key(*(f.encode() for f in (self._fingerprint, *fields[:4]))))
         return [(self._space(*who), at, names) for who, (at, names) in groups.items()]
 
-    def _get(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+    def _get(self, job: Job) -> tuple[bool, str, list[bool]]:
         landed = [False] * len(job.keys)
         for space, at, names in self._parts(job):
             restored = space.restore(names, [job.views[i] for i in at], timeout=self._left(job))
@@ -277,24 +267,23 @@ class Connector:
                 landed[i] = there
         return True, "", landed
 
-    def _set(self, job: _Job) -> tuple[bool, str, None]:
-        stored, why = 0, ""
+    def _set(self, job: Job) -> tuple[bool, str, list[bool]]:
+        stored, why = [False] * len(job.keys), ""
         for space, at, names in self._parts(job):
             became = space.put(names, [job.views[i] for i in at], timeout=self._left(job))
-            for outcome, reason in zip(*became):
-                stored += outcome != 0
+            for i, outcome, reason in zip(at, *became):
+                stored[i] = outcome != 0
                 why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
-        ok = stored == len(job.keys)
-        return ok, "" if ok else why or "a key of another form", None
+        return all(stored), "" if all(stored) else why or "a key of another form", stored
 
-    def _exists(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+    def _exists(self, job: Job) -> tuple[bool, str, list[bool]]:
         there = [False] * len(job.keys)
         for space, at, names in self._parts(job):
             for i, tier in zip(at, space.exists(names, timeout=self._left(job))):
                 there[i] = tier != 0
         return True, "", there
 
-    def _delete(self, job: _Job) -> tuple[bool, str, list[bool] | None]:
+    def _delete(self, job: Job) -> tuple[bool, str, list[bool]]:
         gone = [False] * len(job.keys)
         for space, at, names in self._parts(job):
             space.delete(names, timeout=self._left(job))
@@ -302,7 +291,7 @@ class Connector:
                 gone[i] = True  # it is not there any more, whether it was or not
         return True, "", gone
 
-    def _left(self, job: _Job) -> float:
+    def _left(self, job: Job) -> float:
         return max(job.until - time.monotonic(), 0.001)
 
     # The store.
@@ -362,3 +351,45 @@ class Connector:
             was, self._complaint = self._complaint, ""
         if was:
             log.info("skep answers again")
+
+
+class Connector(Calls):
+    """What LMCache makes of adapter_params with native_plugin: see Calls."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._done: collections.deque[tuple[int, bool, str, list[bool] | None]] = collections.deque()
+        super().__init__(*args, **options)
+
+    def event_fd(self) -> int:
+        """Becomes readable when a batch has completed."""
+        return self._fds[0]
+
+    def submit_batch_get(self, keys: list[str], memoryviews: list[Any]) -> int:
+        return self._submit(self._reads, self._get_within, keys, memoryviews, self._get, True)
+
+    def submit_batch_set(self, keys: list[str], memoryviews: list[Any]) -> int:
+        return self._submit(self._writes, self._set_within, keys, memoryviews, self._set, False)
+
+    def submit_batch_exists(self, keys: list[str]) -> int:
+        return self._submit(self._reads, self._exists_within, keys, [], self._exists, True)
+
+    def submit_batch_delete(self, keys: list[str]) -> int:
+        return self._submit(self._writes, self._delete_within, keys, [], self._delete, True)
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """The batches that have completed: number, whether it worked, why not, and for each key whether it is there."""
+        out = []
+        with self._lock:
+            if self._fds[0] >= 0:
+                try:
+                    os.eventfd_read(self._fds[0])
+                except OSError:
+                    pass
+            while self._done:
+                out.append(self._done.popleft())
+        return out
+
+    def _complete(self, job: Job, ok: bool, error: str, landed: list[bool]) -> None:
+        with self._lock:
+            self._done.append((job.number, ok, error, landed if job.of else None))  # LMCache takes none of a set
+            self._wake(0)

@@ -500,11 +500,7 @@ class SkepTier(SecondaryTierManager):
                 where = self._space(group)
                 for part in (of[i : i + _MOST_KEYS] for i in range(0, len(of), _MOST_KEYS)):
                     names, until = [self._name(k) for k in part], began + self._exists_within
-                    there = self._client.there(where, names, until)
-                    out.update(zip(part, there))
-                    hits = [name for name, ok in zip(names, there) if ok]
-                    if hits:
-                        self._client.found(where, hits, self._lease, until)
+                    out.update(zip(part, self._client.leased(where, names, self._lease, until)))
             self._trouble.well()
         except Exception as e:
             self._failed(e)

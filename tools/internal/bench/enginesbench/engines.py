@@ -1,0 +1,244 @@
+"""A client in Python that `skep-bench engines` starts and asks for rounds: a line in, a line of JSON out.
+
+    engines.py skepkv BLOCKS BYTES BATCH KEYS SOCKET     blocks in memory shared with a server
+    engines.py mooncake BLOCKS BYTES BATCH KEYS          blocks in a Mooncake Store of its own, over TCP, zero-copy
+    engines.py segment BYTES MASTER                      the process that has Mooncake's blocks
+
+The first line says which version is measured, or why none can be.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+
+class Skipped(Exception):
+    pass
+
+
+def timed(do, size, ops):
+    began, cpu = time.perf_counter(), time.process_time()
+    do()
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu,
+        "bytes": size,
+        "ops": ops,
+    }
+
+
+class Skepkv:
+    drives = True
+
+    def __init__(self, blocks, size, keys, socket_path):
+        try:
+            import skepkv
+        except ImportError as e:
+            raise Skipped(f"skepkv: {e}") from None
+        self.skepkv, self.version = skepkv, f"skepkv with libskep {skepkv.version()}"
+        self.store = skepkv.connect("unix:" + socket_path, shared_bytes=blocks * size + (8 << 20))
+        why = self.store.direct()
+        if why:
+            raise Skipped(f"skepkv: {why}")
+        self.space = self.store.namespace("skepkv/bench")
+        self.places = self.store.alloc(blocks * size).blocks(blocks)
+        self.socket = skepkv.connect("unix:" + socket_path, shared_bytes=0)
+        self.through = self.socket.namespace("skepkv/bench")
+        self.chain = self.store.namespace("skepkv/bench/lookup", chained=True, bytes=4096)
+        names = [skepkv.key(b"lookup", i.to_bytes(4, "little")) for i in range(keys)]
+        for at in range(0, keys, 1000):
+            part = names[at : at + 1000]
+            assert self.chain.put(part, [bytes(4096)] * len(part), parent=names[at - 1] if at else None, depth=at)
+        self.asked = b"".join(names)
+
+    def begin(self):
+        self.names = [self.skepkv.key(os.urandom(16)) for _ in self.places]
+
+    def put(self, b):
+        assert self.space.put(self.names[b], self.places[b], timeout=60)
+
+    def get(self, b):
+        assert self.space.restore(self.names[b], self.places[b], timeout=60)
+
+    def warm(self, b):
+        """Reads through the server's memory, where they are kept. What drives read into places would not be."""
+        into = [bytearray(len(self.places[0])) for _ in self.places[b]]
+        for _ in range(2):
+            assert self.through.restore(self.names[b], into, timeout=60)
+
+    def in_memory(self):
+        return sum(tier == 2 for tier in self.space.exists(self.names))
+
+    def end(self):
+        self.space.delete(self.names)
+
+    def lookups(self):
+        """The median time of 200 lookups of all keys, in microseconds."""
+        took = []
+        for _ in range(200):
+            began = time.perf_counter()
+            found = self.chain.lookup(self.asked)
+            took.append(1e6 * (time.perf_counter() - began))
+            assert found.blocks == len(self.asked) // 32
+        return statistics.median(took)
+
+
+def port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def child(args, **o):
+    """Starts a process that ends when this one does."""
+    libc = ctypes.CDLL(None)
+    return subprocess.Popen(args, preexec_fn=lambda: libc.prctl(1, signal.SIGKILL), **o)
+
+
+def mooncake_store(master, segment, buffer):
+    from mooncake.store import MooncakeDistributedStore
+
+    store = MooncakeDistributedStore()
+    code = store.setup(f"127.0.0.1:{port()}", "P2PHANDSHAKE", segment, buffer, "tcp", "", master)
+    if code:
+        raise Skipped(f"mooncake: setup says {code}")
+    return store
+
+
+def segment(size, master):
+    store = mooncake_store(master, int(size), 16 << 20)
+    print("ready", flush=True)
+    sys.stdin.read()
+    store.close()
+
+
+class Mooncake:
+    drives = False
+
+    def __init__(self, blocks, size, keys):
+        try:
+            import mooncake
+            from importlib import metadata
+        except ImportError as e:
+            raise Skipped(f"mooncake: {e}") from None
+        names = [d.metadata["Name"] for d in metadata.distributions()]
+        names = [n for n in names if n and n.startswith("mooncake-transfer-engine")]
+        self.version = ", ".join(f"{n} {metadata.version(n)}" for n in names)
+        master = f"127.0.0.1:{port()}"
+        program = os.path.join(os.path.dirname(mooncake.__file__), "mooncake_master")
+        quiet = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        args = [program, "--rpc_address=127.0.0.1", f"--rpc_port={master.rpartition(':')[2]}"]
+        args += ["--default_kv_lease_ttl=60000", f"--metrics_port={port()}"]
+        self.master = child(args, stdout=subprocess.DEVNULL, **quiet)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", int(master.rpartition(":")[2]))).close()
+                break
+            except OSError:
+                if self.master.poll() is not None or time.monotonic() > until:
+                    raise Skipped("mooncake: mooncake_master does not answer") from None
+                time.sleep(0.05)
+        mine = [sys.executable, os.path.abspath(__file__), "segment", str(4 * blocks * size), master]
+        self.segment = child(mine, stdout=subprocess.PIPE, text=True, **quiet)
+        if not any(line == "ready\n" for line in self.segment.stdout):
+            raise Skipped("mooncake: the process with the blocks ended")
+        self.store = mooncake_store(master, 0, 64 << 20)
+        self.memory = mmap.mmap(-1, blocks * size)
+        self.memory[:] = bytes(len(self.memory))
+        view = memoryview(self.memory)
+        self.places = [view[i * size : (i + 1) * size] for i in range(blocks)]
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.addresses, self.sizes = [address + i * size for i in range(blocks)], [size] * blocks
+        code = self.store.register_buffer(address, blocks * size)
+        if code:
+            raise Skipped(f"mooncake: register_buffer says {code}")
+
+    def begin(self):
+        run = os.urandom(8).hex()
+        self.names = [f"{run}-{i}" for i in range(len(self.places))]
+
+    def put(self, b):
+        said = self.store.batch_put_from(self.names[b], self.addresses[b], self.sizes[b])
+        assert not any(said), said
+
+    def get(self, b):
+        said = self.store.batch_get_into(self.names[b], self.addresses[b], self.sizes[b])
+        assert list(said) == self.sizes[b], said
+
+    def warm(self, b):
+        self.get(b)
+
+    def in_memory(self):
+        return len(self.places)
+
+    def end(self):
+        for name in self.names:
+            self.store.remove(name, True)  # though it is leased yet
+
+
+def round_of(way, values, batch):
+    """Puts all blocks, and gets all into memory that is blank: from drives, where there are any, and from memory."""
+    size, n = len(values[0]), len(values)
+    batches = [slice(i, i + batch) for i in range(0, n, batch)]
+    way.begin()
+    for place, value in zip(way.places, values):
+        place[:] = value
+
+    def put():
+        for b in batches:
+            way.put(b)
+
+    def get():
+        for b in batches:
+            way.get(b)
+
+    def got():
+        """Gets all: what that took, and how many blocks have other bytes."""
+        for place in way.places:
+            place[:] = bytes(size)
+        took = timed(get, n * size, n)
+        return took, sum(bytes(place) != value for place, value in zip(way.places, values))
+
+    out = {"put": timed(put, n * size, n), "wrong": 0}
+    if way.drives:
+        out["cold"], out["wrong"] = got()
+    for b in batches:
+        way.warm(b)
+    out["in_memory"] = way.in_memory()
+    out["get"], wrong = got()
+    out["wrong"] += wrong
+    way.end()
+    return out
+
+
+def main(kind, blocks, size, batch, keys, *rest):
+    blocks, size, batch, keys = int(blocks), int(size), int(batch), int(keys)
+    answers = os.fdopen(os.dup(1), "w")  # what libraries print is not an answer
+    os.dup2(2, 1)
+
+    def say(answer):
+        print(json.dumps(answer), file=answers, flush=True)
+
+    try:
+        way = {"skepkv": Skepkv, "mooncake": Mooncake}[kind](blocks, size, keys, *rest)
+    except Skipped as e:
+        say({"skipped": str(e)})
+        return
+    say({"version": way.version})
+    values = [os.urandom(size) for _ in range(blocks)]
+    for line in sys.stdin:
+        say(round_of(way, values, batch) if line == "round\n" else {"us": way.lookups()})
+    answers.close()
+    os._exit(0)  # Mooncake's threads may not
+
+
+if __name__ == "__main__":
+    segment(*sys.argv[2:]) if sys.argv[1] == "segment" else main(*sys.argv[1:])
