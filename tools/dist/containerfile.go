@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -74,12 +75,45 @@ func (r *recipe) add(word, rest string) (err error) {
 		err = json.Unmarshal([]byte(rest), &c.Entrypoint)
 	case "CMD":
 		err = json.Unmarshal([]byte(rest), &c.Cmd)
+	case "HEALTHCHECK":
+		c.Healthcheck, err = healthcheck(rest)
 	case "COPY":
 		err = r.copy(strings.Fields(rest))
 	default:
 		return fmt.Errorf("not known")
 	}
 	return err
+}
+
+// healthcheck reads --OPTION=DURATION … CMD ["…"].
+func healthcheck(rest string) (*v1.HealthConfig, error) {
+	options, test, found := strings.Cut(rest, "CMD ")
+	if !found {
+		return nil, fmt.Errorf("%q, must have a CMD", rest)
+	}
+	h := &v1.HealthConfig{}
+	if err := json.Unmarshal([]byte(test), &h.Test); err != nil {
+		return nil, err
+	}
+	h.Test = append([]string{"CMD"}, h.Test...)
+	for _, o := range strings.Fields(options) {
+		name, value, _ := strings.Cut(o, "=")
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return nil, err
+		}
+		switch name {
+		case "--interval":
+			h.Interval = d
+		case "--timeout":
+			h.Timeout = d
+		case "--start-period":
+			h.StartPeriod = d
+		default:
+			return nil, fmt.Errorf("%s is not known", o)
+		}
+	}
+	return h, nil
 }
 
 func add(set map[string]struct{}, names []string, suffix string) map[string]struct{} {

@@ -175,7 +175,9 @@ func TestContainerfile(t *testing.T) {
 	r, err := parse(text)
 	require.NoError(t, err)
 	assert.Equal(t, v1.Config{
-		User: "65532:65532", Env: []string{"SKEP_DIR=/data"}, StopSignal: "SIGTERM", Entrypoint: []string{"/skep", "serve"},
+		User: "65532:65532", Env: []string{"SKEP_DIR=/data"}, StopSignal: "SIGTERM", Healthcheck: &v1.HealthConfig{
+			Test: []string{"CMD", "/skep", "ready"}, Interval: 30 * time.Second, Timeout: 6 * time.Second, StartPeriod: 2 * time.Minute},
+		Entrypoint:   []string{"/skep", "serve"},
 		Volumes:      map[string]struct{}{"/data": {}},
 		ExposedPorts: map[string]struct{}{"7420/tcp": {}, "7421/tcp": {}, "7422/tcp": {}},
 	}, r.config)

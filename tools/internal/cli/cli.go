@@ -27,7 +27,7 @@ var Program = command.Program{
 	Groups: []command.Group{
 		{Title: "Run", Commands: []string{"serve", "config", "doctor", "size", "demo", "cluster"}},
 		{Title: "Data, of a running server", Commands: []string{"put", "get", "del", "ls", "ns", "purge"}},
-		{Title: "Watch", Commands: []string{"status", "top", "inspect", "gpu"}},
+		{Title: "Watch", Commands: []string{"status", "ready", "top", "inspect", "gpu"}},
 		{Title: "Keep", Commands: []string{"device", "namespace", "verify", "scrub", "compact", "rebuild", "recluster", "support"}},
 		{Title: "Measure", Commands: []string{"bench", "replay"}},
 	},

@@ -64,4 +64,5 @@ var Results = map[string]any{
 	"skep ns delete":          remote.RemovalResult{},
 	"skep purge":              remote.RemovalResult{},
 	"skep status":             remote.StatusResult{},
+	"skep ready":              remote.ReadyResult{},
 }
