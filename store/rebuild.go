@@ -70,10 +70,11 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	if err != nil {
 		return RebuildReport{}, err
 	}
-	s.lock = lock
+	s.lock, lock.remove = lock, lock.made // nothing is left where no store is, nor by a dry run
 	if err := s.findDrives(ctx); err != nil {
 		return RebuildReport{}, err
 	}
+	lock.remove = lock.made && dryRun
 	dir := o.catalogDir()
 	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
 		if err := s.catalogPlace("rebuild").Check(); err != nil {
