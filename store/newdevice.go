@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -45,10 +44,9 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	if err != nil {
 		return c, err
 	}
-	if _, err := os.Stat(a.Path); errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(filepath.Dir(a.Path)); err != nil {
-			return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
-		}
+	if isNew, err := paths.IsNew(a.Path); err != nil {
+		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
+	} else if isNew {
 		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.segBytes)}, nil
 	}
 	o := s.options

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,10 +56,7 @@ func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildP
 	}
 	s := newStore(o)
 	rep, err := s.rebuildAlone(ctx, dryRun, progress)
-	if cerr := s.abandon(); err == nil {
-		err = cerr
-	}
-	return rep, err
+	return rep, cmp.Or(err, s.abandon())
 }
 
 func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(RebuildProgress)) (RebuildReport, error) {

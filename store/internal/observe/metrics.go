@@ -67,7 +67,7 @@ var (
 	descDevBytes = desc("device_bytes_total", "Bytes moved by a device, by direction.", "device", "direction")
 	descDevOps   = desc("device_ops_total", "Operations of a device, by kind.", "device", "kind")
 	descDevErr   = desc("device_errors_total", "Operations of a device that failed.", "device")
-	descDevFound = desc("device_left_by_kernel_total", "Operations of a device that io_uring did not end by itself.", "device", "how")
+	descDevFound = desc("device_left_by_kernel_total", "Operations of a device that the kernel left.", "device", "how")
 	descDevWrong = desc("device_wrong_reads_total", "Reads of a device that brought other bytes than were written.", "device")
 	descDevBusy  = desc("device_in_flight", "Operations under way.", "device")
 	descDevLat   = desc("device_read_latency_seconds", "Moving average of read latency.", "device")

@@ -68,7 +68,8 @@ func TestAllConnectionsOfAStoreAreTaken(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 	}
-	for _, args := range [][]string{{"namespace", "delete", "t", "held"}, {"scrub"}, {"compact"}, {"inspect", "mrc"}, {"device", "drain", "0"}} {
+	for _, args := range [][]string{{"namespace", "delete", "t", "held"}, {"scrub"}, {"compact"}, {"inspect", "mrc"},
+		{"device", "drain", "0"}} {
 		said := skepRun(t, append(args, "--dir", dir)...)
 		assert.Equal(t, command.TryAgain, said.Code, "%v: %s", args, said.Stderr)
 		assert.Contains(t, said.Stderr, "ask again when one of them is over", args)
@@ -79,7 +80,8 @@ func TestAllConnectionsOfAStoreAreTaken(t *testing.T) {
 func TestWhatIsNoStoreStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "bundle")
-	for _, args := range [][]string{{"rebuild"}, {"rebuild", "--dry-run"}, {"support", "-o", file}, {"scrub"}, {"compact"}} {
+	for _, args := range [][]string{{"rebuild"}, {"rebuild", "--dry-run"}, {"support", "-o", file}, {"scrub"},
+		{"compact"}} {
 		said := skepRun(t, append(args, "--dir", dir)...)
 		assert.Equal(t, command.NotFound, said.Code, "%v: %s%s", args, said.Stdout, said.Stderr)
 		left, err := os.ReadDir(dir)

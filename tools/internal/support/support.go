@@ -143,7 +143,8 @@ func Check(dir string) error {
 		return &skep.Error{Op: "support", Kind: skep.NotFound, Field: "--dir", Value: dir, Err: err}
 	}
 	if !slices.ContainsFunc(there, isOfStore) {
-		return &skep.Error{Op: "support", Kind: skep.NotFound, Field: "--dir", Value: dir, Limit: "the directory of a store, or of what is left of one"}
+		return &skep.Error{Op: "support", Kind: skep.NotFound, Field: "--dir", Value: dir,
+			Limit: "the directory of a store, or of what is left of one"}
 	}
 	return nil
 }
@@ -151,5 +152,6 @@ func Check(dir string) error {
 // isOfStore says whether a store leaves such a thing in its directory.
 func isOfStore(e os.DirEntry) bool {
 	name := e.Name()
-	return name == "LOCK" || name == store.AdminSocket || name == "cluster" || strings.HasPrefix(name, "catalog") || strings.HasPrefix(name, "device-")
+	return name == "LOCK" || name == store.AdminSocket || name == "cluster" ||
+		strings.HasPrefix(name, "catalog") || strings.HasPrefix(name, "device-")
 }
