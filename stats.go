@@ -176,6 +176,8 @@ type DeviceStats struct {
 	Flushes       int64   `json:"flushes"`         // operations
 	Errors        int64   `json:"errors"`          // operations that failed
 	WrongReads    int64   `json:"wrong_reads"`     // that brought other bytes than were written
+	Unannounced   int64   `json:"unannounced"`     // operations that were done, and no signal said so
+	Reissued      int64   `json:"reissued"`        // operations that io_uring did not begin, done by system calls
 	InFlight      int     `json:"in_flight"`       // operations under way
 	ReadLatencyUs float64 `json:"read_latency_us"` // moving average
 

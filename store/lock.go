@@ -68,8 +68,7 @@ func lockFile(dir string, looking bool) (*dirLock, error) {
 	host, _ := os.Hostname()
 	who := fmt.Sprintf("process %d (%s) on %s since %s\n", os.Getpid(), filepath.Base(os.Args[0]), host, time.Now().Format(time.RFC3339))
 	if err := f.Truncate(0); err == nil { // where it may be written
-		_, err = f.WriteAt([]byte(who), 0)
-		if err != nil {
+		if _, err = f.WriteAt([]byte(who), 0); err != nil {
 			f.Close()
 			return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
 		}
@@ -87,6 +86,5 @@ func (l *dirLock) release() error {
 	l.f.Truncate(0) // a stale name would mislead
 	// Not left to the close: a process that was forked meanwhile has the file open, too, until it starts its program
 	// or, if it never does, until it ends.
-	err := unlock(l.f)
-	return errors.Join(err, l.f.Close())
+	return errors.Join(unlock(l.f), l.f.Close())
 }

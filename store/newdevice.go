@@ -44,7 +44,9 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	if err != nil {
 		return c, err
 	}
-	if _, err := os.Stat(a.Path); errors.Is(err, fs.ErrNotExist) {
+	if isNew, err := paths.IsNew(a.Path); err != nil {
+		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
+	} else if isNew {
 		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.segBytes)}, nil
 	}
 	o := s.options

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,10 +56,7 @@ func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildP
 	}
 	s := newStore(o)
 	rep, err := s.rebuildAlone(ctx, dryRun, progress)
-	if cerr := s.abandon(); err == nil {
-		err = cerr
-	}
-	return rep, err
+	return rep, cmp.Or(err, s.abandon())
 }
 
 func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(RebuildProgress)) (RebuildReport, error) {
@@ -70,10 +68,11 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	if err != nil {
 		return RebuildReport{}, err
 	}
-	s.lock = lock
+	s.lock, lock.remove = lock, lock.made // nothing is left where no store is, nor by a dry run
 	if err := s.findDrives(ctx); err != nil {
 		return RebuildReport{}, err
 	}
+	lock.remove = lock.made && dryRun
 	dir := o.catalogDir()
 	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
 		if err := s.catalogPlace("rebuild").Check(); err != nil {

@@ -195,9 +195,13 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends every session, stream and call with Closed, and returns when no byte will
-// be written to a destination any more.
-// Memory that a server may still write to (Withheld) stays mapped.
+// Close ends every session, stream and call with Closed, and returns when no byte that is on its way to this process
+// will be written to a destination any more. What lies in memory that the server maps is between the server and its
+// drives: Close waits for the server to close, a second at most, and for nothing after that.
+//
+// Errors: NotReleased where a server may still use memory that it was lent: it may write to destinations there, and
+// read what was put from there. That memory must not be used anew, freed by who attached it included, as long as the
+// server runs; what Alloc lent stays mapped. The client is closed all the same, and closing it twice is not an error.
 func (c *Client) Close() error {
 	c.cancel()
 	var conns []*clientConn

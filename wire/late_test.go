@@ -211,6 +211,8 @@ func TestPutOutOfSharedMemoryThatIsGivenUp(t *testing.T) {
 	require.ErrorIs(t, err, skep.NotReleased)
 	mem.Release()
 	require.Nil(t, c.shared.alloc(8<<20), "the server may read it still")
+	require.ErrorIs(t, c.Close(), skep.NotReleased)
+	require.NoError(t, c.Close(), "it is closed all the same")
 	g.open()
 }
 

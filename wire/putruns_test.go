@@ -78,4 +78,5 @@ func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 		require.NoError(t, s.Close(t.Context()))
 	}
 	require.Positive(t, right)
+	require.ErrorIs(t, c.Close(), skep.NotReleased, "the server has read it all, and did not say so")
 }

@@ -71,13 +71,17 @@ func (s *sharedMemory) close() error {
 	s.closed = true
 	files := s.files
 	s.files = nil
-	keep := s.book.Out() > 0 || s.book.AnyTainted()
+	tainted := s.book.AnyTainted()
+	keep := s.book.Out() > 0 || tainted
 	s.mu.Unlock()
 	for _, a := range files {
 		link.CloseReceived([]int{a.fd})
 	}
 	err := s.event.Close()
 	<-s.done
+	if tainted {
+		err = errors.Join(err, notReleased("close"))
+	}
 	if keep {
 		return err
 	}

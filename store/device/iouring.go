@@ -30,7 +30,9 @@ import (
 //
 // A flush is a system call of a goroutine. Given to the ring, the kernel hands it to a worker thread that
 // it makes for the thread that submitted; on a busy machine flushes of all rings of a process were seen to wait for
-// such threads for minutes, while reads and writes, which need none, went on.
+// such threads for minutes. A read or a write needs such a thread only where it would wait: the drive's queue is full,
+// or somebody has the file's lock. Reads, too, were seen to wait for ever. While something is in flight the ring
+// therefore looks after it once a second, see look.
 //
 // Two things were measured and left out, because they gained nothing over the
 // noise: gathering what the Dones of one round submit into one system call, and
@@ -74,11 +76,13 @@ type ring struct {
 		regions []region    // by base
 		buffers uint32      // places used of the kernel's table of buffers
 		spare   []uint32    // those of them that are empty again
+		watch   watch
 	}
 
 	// The reaper's own.
 	batch    []completion
 	finished []outcome
+	woken    bool // by look, and not by a signal
 }
 
 // slot is one op in the kernel's hands, known to it by its index: a pointer as
@@ -86,7 +90,10 @@ type ring struct {
 type slot struct {
 	op *Op
 	progress
-	iovs []unix.Iovec // what the entry points to; kept for the next op
+	iovs   []unix.Iovec // what the entry points to; kept for the next op
+	staged uint32       // the look before its entry was written
+	recall bool         // the kernel was told to let go of it
+	aside  bool         // it did: a goroutine does it
 }
 
 type completion struct {
@@ -138,6 +145,7 @@ func newRing(f *file, info Info, size int64, o Options) (Device, error) {
 	for i := range r.mu.free {
 		r.mu.free[i] = uint32(r.depth - 1 - i)
 	}
+	r.mu.watch.pause, r.mu.watch.late = lookPause, lateLooks
 	go r.reap()
 	return r, nil
 }
@@ -236,7 +244,7 @@ func (r *ring) fillLocked() {
 		id := r.mu.free[n]
 		r.mu.free = r.mu.free[:n]
 		s := &r.mu.slots[id]
-		s.op, s.progress = op, progress{}
+		s.op, s.progress, s.recall, s.aside = op, progress{}, false, false
 		r.stageLocked(id)
 	}
 }
@@ -274,6 +282,11 @@ func (r *ring) stageLocked(id uint32) {
 	}
 	*r.ring.GetSQE() = e // never nil, see staged
 	r.mu.staged = append(r.mu.staged, id)
+	s.staged = r.mu.watch.looks
+	if !r.mu.watch.on {
+		r.mu.watch.on = true
+		time.AfterFunc(r.mu.watch.pause, r.look)
+	}
 }
 
 // appendIovecs describes bufs without their first skip bytes. Buffers that are
@@ -354,25 +367,30 @@ func (r *ring) freeLocked(id uint32) {
 
 // reap is the reaper. It never reads the eventfd: every signal is a new edge for
 // the poller, and an edge that comes while the queue is being drained makes the
-// next wait return at once.
+// next wait return at once. A deadline is look's way to wake it without an edge.
 func (r *ring) reap() {
 	defer close(r.reaped)
 	conn, err := r.event.SyscallConn()
-	if err == nil {
+	for err == nil && !r.stop.Load() {
 		err = conn.Read(func(uintptr) bool {
 			for r.drain() {
 			}
 			return r.stop.Load()
 		})
-	}
-	if err != nil && !r.stop.Load() {
-		// The poller gave up on us, which it does only for a closed descriptor.
-		// Completions must not be lost all the same.
-		for !r.stop.Load() {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = r.event.SetReadDeadline(time.Time{})
+			r.woken = true
 			for r.drain() {
 			}
-			time.Sleep(refusedPause)
+			r.woken = false
 		}
+	}
+	// The poller gave up on us, which it does only for a closed descriptor.
+	// Completions must not be lost all the same.
+	for !r.stop.Load() {
+		for r.drain() {
+		}
+		time.Sleep(refusedPause)
 	}
 }
 
@@ -386,12 +404,21 @@ func (r *ring) drain() bool {
 	if len(r.batch) == 0 {
 		return false
 	}
-	r.ring.CQAdvance(uint32(len(r.batch)))
 
 	r.finished = r.finished[:0]
 	r.mu.Lock()
+	r.ring.CQAdvance(uint32(len(r.batch)))
+	r.mu.watch.rounds++
+	if r.woken {
+		r.unannounced.Add(uint64(len(r.batch)))
+	}
 	for _, c := range r.batch {
 		s := &r.mu.slots[c.slot]
+		if s.recall && c.res == -int32(unix.ECANCELED) {
+			s.aside = true
+			go r.doAside(c.slot, s.op)
+			continue
+		}
 		again, err := s.settle(c.res)
 		if again && r.mu.broken == nil {
 			r.stageLocked(c.slot)
@@ -447,7 +474,7 @@ func (s *slot) settle(res int32) (again bool, err error) {
 	if res < 0 {
 		n, err = 0, syscall.Errno(-res)
 		if errors.Is(err, unix.ECANCELED) {
-			// We never cancel. The kernel does, when the thread that submitted exits.
+			// The kernel cancels when the thread that submitted exits. What look has it cancel does not get here.
 			err = unix.EAGAIN
 		}
 	}
@@ -555,41 +582,4 @@ func (r *ring) Grow(size int64) error {
 	r.file.growMu.Lock()
 	defer r.file.growMu.Unlock()
 	return growFile(&r.core, r.file, size)
-}
-
-func (r *ring) Close() error {
-	return r.shutdown(r.refuseWaiting, r.release, r)
-}
-
-// refuseWaiting ends the ops that never got a slot.
-func (r *ring) refuseWaiting() {
-	r.mu.Lock()
-	var refused []outcome
-	for op := r.mu.waiting.pop(); op != nil; op = r.mu.waiting.pop() {
-		refused = append(refused, outcome{op, ErrClosed})
-	}
-	r.mu.Unlock()
-	r.finishAll(refused)
-}
-
-// release runs when nothing is in flight: no entry is staged, no timer armed, and
-// the kernel holds no address of ours but the registered ones, which the exit of
-// the ring gives back.
-func (r *ring) release() error {
-	r.mu.Lock()
-	r.mu.regions = nil
-	r.mu.Unlock()
-	r.stop.Store(true)
-	r.event.Close() // wakes the reaper
-	<-r.reaped
-	// With the descriptor still registered the ring would keep the file until the
-	// kernel gets round to freeing it; see also openFile.
-	if r.fixedFile {
-		_ = r.register(giouring.UnregisterFiles, nil, 0)
-	}
-	r.ring.QueueExit()
-	if err := r.file.close(); err != nil {
-		return fmt.Errorf("device: close %s: %w", r.file.path, err)
-	}
-	return nil
 }

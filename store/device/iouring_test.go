@@ -27,7 +27,11 @@ func ringOn(t *testing.T, f *os.File, o Options) *ring {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	return d.(*ring)
+	r := d.(*ring)
+	r.mu.Lock()
+	r.mu.watch.late = 1 << 30 // a read that waits for a pipe is not to be taken back from the kernel
+	r.mu.Unlock()
+	return r
 }
 
 // TestRingCloseOfAHungDrive has a pipe for a drive: a read of it hangs until

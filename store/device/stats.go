@@ -46,6 +46,11 @@ type Stats struct {
 	MaxInFlight int64 // the highest InFlight ever
 	Submits     uint64
 
+	// Unannounced is how many ops of an io_uring were done, and no signal said so: they were found by looking for
+	// them, a second or two later. Reissued is how many the kernel took, never began, and gave back after some 10 s:
+	// they were done by system calls. Both are 0 where all is well.
+	Unannounced, Reissued uint64
+
 	// ReadsStalled and WritesStalled are for how long no read, and no write or flush,
 	// has been done although at least one is in flight; 0 when none is.
 	ReadsStalled, WritesStalled time.Duration
@@ -91,6 +96,8 @@ type counters struct {
 	submits     atomic.Uint64
 	inFlight    atomic.Int64
 	maxInFlight atomic.Int64
+	unannounced atomic.Uint64
+	reissued    atomic.Uint64
 	lastError   atomic.Pointer[error]
 }
 
@@ -150,6 +157,8 @@ func (c *counters) snapshot() Stats {
 		ReadsStalled:  c.kinds[Read].stalled(at),
 		WritesStalled: max(c.kinds[Write].stalled(at), c.kinds[Flush].stalled(at)),
 		LastError:     last,
+		Unannounced:   c.unannounced.Load(),
+		Reissued:      c.reissued.Load(),
 
 		Reads:       c.kinds[Read].snapshot(),
 		Writes:      c.kinds[Write].snapshot(),

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,13 +31,15 @@ func Do[R any](ctx context.Context, dir, what string, request any) (R, error) {
 
 // Told is an error that another process told of, which said what it was about to begin with.
 func Told(op string, kind skep.Kind, text string) error {
-	e := &skep.Error{Op: op, Kind: kind}
-	e.Err = errors.New(strings.TrimPrefix(text, e.Error()+": "))
-	return e
+	// What it says that it was about is better than what it was asked.
+	if said, rest, ok := strings.Cut(strings.TrimPrefix(text, "skep: "), ": "+kind.Error()+": "); ok && !strings.Contains(said, ":") {
+		op, text = said, rest
+	}
+	return &skep.Error{Op: op, Kind: kind, Err: errors.New(text)}
 }
 
 // Ask sends a line to the store that is open in dir, and decodes the answer. Missing when none is open
-// with a socket.
+// with a socket; Overloaded when as many ask it as may.
 func Ask(ctx context.Context, dir, line string, into any) error {
 	path := filepath.Join(dir, Socket)
 	fail := func(kind skep.Kind, err error) error {
@@ -49,13 +52,20 @@ func Ask(ctx context.Context, dir, line string, into any) error {
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if _, err := c.Write([]byte(line + "\n")); err != nil {
-		return fail(skep.Other, err)
-	}
-	if err := json.NewDecoder(c).Decode(into); err != nil {
+	_, werr := c.Write([]byte(line + "\n")) // a server that refuses has answered, and may have hung up
+	var answer json.RawMessage
+	if err := json.NewDecoder(c).Decode(&answer); err != nil {
 		if ctx.Err() != nil {
 			return fail(skep.Deadline, ctx.Err())
 		}
+		return fail(skep.Other, cmp.Or(werr, err))
+	}
+	var no refusal
+	if json.Unmarshal(answer, &no) == nil && no.Busy > 0 {
+		return &skep.Error{Op: "ask store", Kind: skep.Overloaded, Field: "connections to " + path, Value: no.Busy,
+			Limit: "fewer; ask again when one of them is over"}
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
 		return fail(skep.Other, err)
 	}
 	return nil

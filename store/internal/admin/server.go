@@ -27,7 +27,13 @@ const Timeout = 5 * time.Second
 const (
 	maxConns = 8
 	maxLine  = 16 << 10 // longest line a client may send
+	refusing = 100 * time.Millisecond
 )
+
+// refusal is told instead of an answer where as many ask as may.
+type refusal struct {
+	Busy int `json:"busy"` // connections that are taken: all
+}
 
 // Requests are what can be asked for, by the word that the line begins with.
 type Requests struct {
@@ -140,6 +146,9 @@ func (a *Server) accept() {
 				a.serve(c)
 			})
 		default: // enough look on
+			if c.SetDeadline(time.Now().Add(refusing)) == nil {
+				_ = json.NewEncoder(c).Encode(refusal{maxConns})
+			}
 			c.Close()
 		}
 	}

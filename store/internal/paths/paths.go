@@ -2,6 +2,7 @@
 package paths
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -74,4 +75,13 @@ func FileType(st fs.FileInfo) string {
 		return "character device"
 	}
 	return "special file"
+}
+
+// IsNew says whether a file may be made as path: nothing is there, and its directory is.
+func IsNew(path string) (bool, error) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	_, err := os.Stat(filepath.Dir(path))
+	return err == nil, err
 }

@@ -327,7 +327,11 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 
 // isServed says whether the store in dir is open with its admin socket.
 func isServed(ctx context.Context, dir string) bool {
-	return dir != "" && store.AskAdmin(ctx, dir, "options", &map[string]any{}) == nil
+	if dir == "" {
+		return false
+	}
+	err := store.AskAdmin(ctx, dir, "options", &map[string]any{})
+	return err == nil || skep.KindOf(err) == skep.Overloaded // it is there, and busy: what is asked of it says so
 }
 
 // served is isServed, and refuses what only a store that is opened anew can be given.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/command"
 )
@@ -49,12 +50,19 @@ func (a *app) deleteNamespace(ctx context.Context, f *moveFlags, q store.Namespa
 	if err != nil {
 		return r, err
 	}
+	unknown := func(err error) error {
+		if skep.KindOf(err) != skep.NotFound {
+			return err
+		}
+		return command.WithNext(err, "skep inspect namespaces --dir "+f.dir+" names those there are")
+	}
 	if isServed(ctx, f.dir) {
-		return store.AskDeleteNamed(ctx, f.dir, q)
+		r, err = store.AskDeleteNamed(ctx, f.dir, q)
+		return r, unknown(err)
 	}
 	err = a.withStore(ctx, f, o, func(s *store.Store) (err error) {
 		r, err = s.DeleteNamed(ctx, q)
-		return err
+		return unknown(err)
 	})
 	return r, err
 }

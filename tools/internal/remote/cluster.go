@@ -97,6 +97,8 @@ func (r *remote) ask(ctx context.Context, name string, in, out any) error {
 	}
 	switch skep.KindOf(err) {
 	case skep.Unsupported:
+		err = &skep.Error{Op: "cluster", Kind: skep.Invalid, Field: "--server", Value: r.target.String(),
+			Limit: "a node of a cluster", Err: err}
 		err = command.WithNext(err, "that server agrees with nobody on a map: name a node of the cluster with --server; "+
 			"skep cluster init makes a cluster")
 	case skep.Unavailable, skep.Deadline, skep.Closed:

@@ -73,7 +73,8 @@ func TestNamesOfServers(t *testing.T) {
 		assert.Equal(t, addr, target.addr, name)
 		assert.Equal(t, name == "skeps://host", target.secure != nil, name)
 	}
-	for _, name := range []string{"unix:", "unix://", "skep://", "skep://u@host", "skep://host/path", "skep://host?x", "http://host", "rediss://host", "ftp://host", "skep://host:x", "::1"} {
+	for _, name := range []string{"unix:", "unix://", "skep://", "skep://u@host", "skep://host/path", "skep://host?x", "http://host", "rediss://host", "ftp://host", "skep://host:x", "::1",
+		"127.0.0.1:99999", "skep://host:65536", "skeps://[::1]:0"} {
 		target := Target{Server: name, Getenv: none}
 		require.ErrorIs(t, target.resolve(), skep.Invalid, name)
 	}

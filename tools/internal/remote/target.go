@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -146,6 +147,9 @@ func (t *Target) parse() error {
 	port := u.Port()
 	if port == "" {
 		port = defaultPort
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return bad(forms + ", with a PORT of 1 to 65535")
 	}
 	t.addr = net.JoinHostPort(u.Hostname(), port)
 	return nil

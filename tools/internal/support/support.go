@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,8 +138,20 @@ func Check(dir string) error {
 	if dir == "" {
 		return skep.Invalidf("support", "--dir", "empty", "the directory of a store")
 	}
-	if _, err := os.Stat(dir); err != nil {
+	there, err := os.ReadDir(dir)
+	if err != nil {
 		return &skep.Error{Op: "support", Kind: skep.NotFound, Field: "--dir", Value: dir, Err: err}
 	}
+	if !slices.ContainsFunc(there, isOfStore) {
+		return &skep.Error{Op: "support", Kind: skep.NotFound, Field: "--dir", Value: dir,
+			Limit: "the directory of a store, or of what is left of one"}
+	}
 	return nil
+}
+
+// isOfStore says whether a store leaves such a thing in its directory.
+func isOfStore(e os.DirEntry) bool {
+	name := e.Name()
+	return name == "LOCK" || name == store.AdminSocket || name == "cluster" ||
+		strings.HasPrefix(name, "catalog") || strings.HasPrefix(name, "device-")
 }

@@ -120,10 +120,12 @@ func toInts(b []byte) (out []int) {
 	return out
 }
 
-// Of a store that is not open, or of a directory without one, there is what there is.
+// Of a store that is not open, or of which little is left, there is what there is.
 func TestBundleOfWhatThereIs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	require.ErrorIs(t, Check(dir), skep.NotFound, "no store was ever here")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "device-3"), nil, 0o600))
 	require.NoError(t, Check(dir))
 	var b bytes.Buffer
 	r, err := Write(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}, &b)
