@@ -14,7 +14,7 @@ const (
 	// lookPause is how often a ring looks after what it has in flight.
 	lookPause = time.Second
 	// lateLooks is after how many looks the kernel is told to let go of an op.
-	lateLooks = 10
+	lateLooks = 3
 	// maxRecalls is how many ops the kernel is told to let go of in one look. Each may take recallPatience.
 	maxRecalls     = 16
 	recallPatience = time.Millisecond

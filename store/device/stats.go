@@ -47,7 +47,7 @@ type Stats struct {
 	Submits     uint64
 
 	// Unannounced is how many ops of an io_uring were done, and no signal said so: they were found by looking for
-	// them, a second or two later. Reissued is how many the kernel took, never began, and gave back after some 10 s:
+	// them, a second or two later. Reissued is how many the kernel took, never began, and gave back after some 3 s:
 	// they were done by system calls. Both are 0 where all is well.
 	Unannounced, Reissued uint64
 

@@ -64,7 +64,8 @@ what is not well with it is printed; 4: it does not yet or not any more, or nobo
 			})
 		},
 	}
-	cmd.Flags().StringVar(&ca, "ca", "", "file with the certificates, PEM, of who signs the server's, for https ("+EnvCA+"; default: the system's)")
+	cmd.Flags().StringVar(&ca, "ca", "", "file with the certificates, PEM, of who signs the server's, for https ("+
+		EnvCA+"; default: the system's)")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long the answer may take")
 	return cmd
 }
@@ -95,8 +96,8 @@ func askReady(ctx context.Context, at, ca string) (*ReadyResult, error) {
 	// No proxy: the server that is asked about is the one that is named.
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
 	not := func(limit string, err error) error {
-		return command.WithNext(&skep.Error{Op: "ready", Kind: skep.Unavailable, Field: "server", Value: u.Host, Limit: limit, Err: err},
-			"see the server's log; skep status --wait ready waits for it")
+		return command.WithNext(&skep.Error{Op: "ready", Kind: skep.Unavailable, Field: "server", Value: u.Host,
+			Limit: limit, Err: err}, "see the server's log; skep status --wait ready waits for it")
 	}
 	answer, err := client.Do(q)
 	if err != nil {
