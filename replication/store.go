@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/calls"
+	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
@@ -44,6 +46,7 @@ type Options struct {
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
+	calls.Calls
 	now    atomic.Pointer[view]
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
@@ -154,6 +157,9 @@ func made(log *slog.Logger, events int) *Store {
 	}
 	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
 		learns: make(chan struct{}, 1)}
+	s.Calls = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
+		return act(ctx, s, call)
+	})
 	s.spaces.init(s)
 	s.hedges = pace.NewHedges(2 * workBytes)
 	s.known = known.New()
@@ -205,12 +211,7 @@ func (s *Store) begin(ctx context.Context, op string) error {
 	return ended(ctx, op)
 }
 
-func ended(ctx context.Context, op string) error {
-	if err := ctx.Err(); err != nil {
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
-	}
-	return nil
-}
+func ended(ctx context.Context, op string) error { return checks.Ended(ctx, op) }
 
 // start runs f beside the calls, until it returns; Close waits for it. It is false where the Store is closed.
 func (s *Store) start(f func()) bool {

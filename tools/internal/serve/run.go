@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
@@ -452,8 +453,8 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
-		keeper := replication.NewKeeper(s.st)
-		s.st = keeper
+		kept := keeper.New(s.st)
+		s.st = kept
 		if c.speaks() {
 			if err := s.openGateway(m.Public(), n.ID); err != nil {
 				return err
@@ -461,7 +462,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		switch yes, why := c.repairs(); {
 		case yes:
-			s.repair = s.newRepairer(keeper)
+			s.repair = s.newRepairer(kept)
 			s.jobs.offer(s.repair.job(s.jobs))
 			s.reg.MustRegister(repairMetrics{s.repair})
 		case why != "":
