@@ -81,7 +81,8 @@ type view struct {
 	of    *clustermap.Map
 	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
 	owner []*node // in the map's order
-	near  []*node // owner, those in this process first
+	live  []*node // owner, but for those that the map says are down
+	near  []*node // live, those in this process first
 	table *placement.Table
 }
 
@@ -251,8 +252,8 @@ func (n *node) missing(op string, err error) error {
 	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers", Err: err}
 }
 
-// each calls f for each of the map's nodes at once, and gives what it answered, by the nodes' places.
-func (s many) each(f func(n *node) error) []error { return s.eachOf(s.owner, f) }
+// each calls f for each of the map's nodes that are not down at once, and gives what it answered, by the nodes' places.
+func (s many) each(f func(n *node) error) []error { return s.eachOf(s.live, f) }
 
 func (s many) eachOf(nodes []*node, f func(n *node) error) []error {
 	errs := make([]error, len(s.nodes))
@@ -268,10 +269,10 @@ func (s many) eachOf(nodes []*node, f func(n *node) error) []error {
 	return errs
 }
 
-// all is each, for a call that has to reach every node of the map: what the others did is done. What the first said that
+// all is each, for a call that has to reach every one of them: what the others did is done. What the first said that
 // answered otherwise is the error, or that one did not answer.
 func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
-	return s.allOf(ctx, op, s.owner, f)
+	return s.allOf(ctx, op, s.live, f)
 }
 
 func (s many) allOf(ctx context.Context, op string, nodes []*node, f func(n *node) error) error {

@@ -54,6 +54,7 @@ var parts = map[string][]string{
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper", "replication/merge", "replication/promises", "replication/pace",
 		"replication/runs", "replication/units"},
+	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/keeper":     {"replication/checks", "replication/runs"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},

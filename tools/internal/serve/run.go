@@ -26,7 +26,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
-	"github.com/skepkv/skep/replication/keeper"
+	"github.com/skepkv/skep/replication/fence"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
@@ -87,6 +87,7 @@ type server struct {
 	shown   atomic.Pointer[wire.Credentials] // to the other nodes
 	events  *kvevents.Publisher              // nil: no KV events are published
 	repair  *repairer                        // nil: it sends no copies
+	fence   *fence.Fence                     // nil: the node does not agree on the map
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -374,6 +375,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		defer close(watching)
 		s.follow(run)
 	}()
+	returned := s.comesBack(run)
 	s.say()
 	s.tell(daemon.SdNotifyReady)
 	repaired := make(chan struct{})
@@ -394,6 +396,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	<-run.Done()
 	s.tell(daemon.SdNotifyStopping)
 	<-watching
+	<-returned
 	<-dog
 	<-repaired
 	s.drain(web, stopWire)
@@ -453,8 +456,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
-		kept := keeper.New(s.st)
-		s.st = kept
+		kept := s.keep(n.Name)
 		if c.speaks() {
 			if err := s.openGateway(m.Public(), n.ID); err != nil {
 				return err
