@@ -418,9 +418,9 @@ func (s many) whoHasSoon(
 		list []skep.Want
 		err  error
 	}
-	came := make(chan told, len(s.owner))
+	came := make(chan told, len(s.live))
 	began := time.Now()
-	for _, n := range s.owner {
+	for _, n := range s.live {
 		e := s.aside(ctx, n, func(ctx context.Context) {
 			list, err := s.hasOf(ctx, op, n, sp, salt, keys)
 			came <- told{n, list, err}
@@ -432,7 +432,7 @@ func (s many) whoHasSoon(
 	}
 	lists := make([][]skep.Want, len(s.nodes))
 	var late <-chan time.Time
-	for left := len(s.owner); left > 0; left-- {
+	for left := len(s.live); left > 0; left-- {
 		if left < s.copies(sp) && late == nil {
 			timer := time.NewTimer(max(time.Since(began), s.usual(lookupLine).Due(s.owner[0].lookups)))
 			defer timer.Stop()

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -24,31 +23,6 @@ func lacking(st skep.Store) skep.Store {
 	return st
 }
 
-// Renew implements skep.Store.
-func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.Lease, error) { return st.Renew(ctx, id, d) })
-}
-
-// Release implements skep.Store.
-func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
-	return act(ctx, s, func(ctx context.Context, st skep.Store) error { return st.Release(ctx, id) })
-}
-
-// Lookup implements skep.Store.
-func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.LookupResult, error) { return st.Lookup(ctx, r) })
-}
-
-// LookupRuns implements skep.Store.
-func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsResult, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.RunsResult, error) { return st.LookupRuns(ctx, r) })
-}
-
-// Want implements skep.Store.
-func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.Want, error) { return st.Want(ctx, r) })
-}
-
 // Put implements skep.Store.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	var first []skep.PutResult // what some nodes stored where another's map was newer
@@ -62,31 +36,6 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 		first = out
 		return out, err
 	})
-}
-
-// Begin implements skep.Store.
-func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.BlockWriter, error) { return st.Begin(ctx, r) })
-}
-
-// Delete implements skep.Store.
-func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (int, error) { return st.Delete(ctx, sc, keys) })
-}
-
-// Hint implements skep.Store.
-func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (int, error) { return st.Hint(ctx, sc, keys, h) })
-}
-
-// Purge implements skep.Store.
-func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
-	return act(ctx, s, func(ctx context.Context, st skep.Store) error { return st.Purge(ctx, p) })
-}
-
-// Restore implements skep.Store.
-func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.Session, error) { return st.Restore(ctx, r) })
 }
 
 // numbers notes that a Store without a map gives its callers the server's numbers of namespaces.
@@ -121,56 +70,6 @@ func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.Namespa
 		s.numbers(st, err)
 		return out, err
 	})
-}
-
-// FindNamespace implements skep.Store.
-func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) {
-		return st.FindNamespace(ctx, id)
-	})
-}
-
-// DeleteNamespace implements skep.Store.
-func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
-	return act(ctx, s, func(ctx context.Context, st skep.Store) error { return st.DeleteNamespace(ctx, id) })
-}
-
-// Stats implements skep.Store.
-func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.Stats, error) { return st.Stats(ctx) })
-}
-
-// Alloc implements skep.Store.
-func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.Memory, error) { return st.Alloc(ctx, n) })
-}
-
-// Flush implements skep.Store.
-func (s *Store) Flush(ctx context.Context) error {
-	return act(ctx, s, func(ctx context.Context, st skep.Store) error { return st.Flush(ctx) })
-}
-
-// Events implements skep.Store.
-func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.EventStream, error) {
-		return st.Events(ctx, from, snapshot)
-	})
-}
-
-// CountBlocks implements skep.Store.
-func (s *Store) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (int64, error) {
-		return st.CountBlocks(ctx, id)
-	})
-}
-
-// ListKeys implements skep.Store.
-func (s *Store) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
-	err = act(ctx, s, func(ctx context.Context, st skep.Store) (err error) {
-		keys, next, err = st.ListKeys(ctx, id, from, n)
-		return err
-	})
-	return keys, next, err
 }
 
 // PutSidecar implements skep.Store.

@@ -57,8 +57,16 @@
 // A copy must not outlive a deletion, which goes to all nodes at once and may be at the receiver before the copy and
 // at the sender after it. The sender's own Store is behind a Keeper: it remembers for a minute what went where, and a
 // deletion that comes to it waits for copies under way and deletes them where they went, before it returns
-// (keeper.go). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not
+// (package keeper). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not
 // call each other for ever.
+//
+// # A node that is down
+//
+// The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator has said so. Calls do
+// not go to it. What is deleted is remembered for it by the others, each of which is behind a Fence (package fence): in
+// the map, so by most voters, and as whole namespaces, at most 32. The node serves nothing after its start before it
+// has asked them, has lost these, and is up. Keys of durable namespaces are not deleted without it. A deletion that goes
+// by a node which is away, and is not said to be down, is an error.
 //
 // # What it lacks
 //
@@ -78,8 +86,8 @@
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - Keys that stand alone have one copy, whatever the map says: they are written over, and two nodes could not agree
 //     on the last without versions.
-//   - A node that was away while a delete or a purge went by has its copy yet: the call named the node, and is to be
-//     made again.
+//   - A node that was away while a delete or a purge went by has its copy yet, unless it was said to be down: the call
+//     named the node, and is to be made again.
 //   - Two writers of different bytes under one chained key may each be the first at another node. Who puts the other's
 //     second is told Differs; a reader gets the bytes of one of them. Keys are of the content, so nobody should.
 //   - Stats and CountBlocks count copies as blocks, ListKeys tells of each, and an event is told of for each copy.

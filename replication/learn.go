@@ -231,7 +231,16 @@ func (v *view) seedNode(s *Store) *node {
 // ready sets what follows from the nodes, and has the clients of several say that one is away: what is to be done
 // then is the Store's to say.
 func (v *view) ready() {
-	v.near = slices.Clone(v.owner)
+	v.live = v.owner
+	if v.mapped() && len(v.of.Down()) > 0 {
+		v.live = nil
+		for i, n := range v.owner {
+			if v.of.Nodes[i].State != clustermap.Down {
+				v.live = append(v.live, n)
+			}
+		}
+	}
+	v.near = slices.Clone(v.live)
 	slices.SortStableFunc(v.near, func(a, b *node) int {
 		_, far := skep.As[*wire.Client](a.st)
 		_, further := skep.As[*wire.Client](b.st)

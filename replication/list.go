@@ -44,7 +44,7 @@ func (s many) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, co
 		return nil, 0, err
 	}
 	i := from >> skep.ListPlaceBits
-	for ; i < uint64(len(s.nodes)) && s.nodes[i].gone.Load(); i++ {
+	for ; i < uint64(len(s.nodes)) && !has(s.live, s.nodes[i]); i++ {
 		from = 0
 	}
 	if i >= uint64(len(s.nodes)) {

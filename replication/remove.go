@@ -10,8 +10,8 @@ import (
 )
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
-// up what they say, and is at most one a key.
-func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key,
+// up what they say, and is at most one a key. Made has nodes be given the namespace that do not have it.
+func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key, made bool,
 	f func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
 	most := len(keys)
 	if s.copies(sp) > 1 {
@@ -29,13 +29,25 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 		if len(mine) == 0 {
 			return nil
 		}
-		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+		return s.on(ctx, op, n, sp, made, func(ctx context.Context, id skep.NamespaceID) error {
 			k, err := f(ctx, n, skep.Scope{Namespace: id, Salt: sc.Salt}, mine)
 			sum.Add(int64(k))
 			return err
 		})
 	})
 	return int(min(sum.Load(), int64(most))), err
+}
+
+// missed says whether there are nodes that are down. The others remember for them what is deleted (package fence):
+// those that lack the namespace, too, which are given it.
+func (s many) missed() bool { return len(s.live) < len(s.owner) }
+
+// missable refuses a deletion that a node which is down misses, where it is not remembered.
+func (s many) missable(op string, remembered bool) error {
+	if down := s.of.Down(); len(down) > 0 && !remembered {
+		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "node", Value: down[0].Name, Limit: "one that is not down"}
+	}
+	return nil
 }
 
 // alonesAt is the nodes that keys which stand alone go to; nil of a chain's.
@@ -61,8 +73,9 @@ func keysOf(keys []skep.Key, at []*node, n *node, its bool) (out []skep.Key) {
 }
 
 // Delete implements skep.Deleter. A block of a chain is deleted wherever it is, so every node has to answer; where
-// one did not, what the others had is gone and the error is Unavailable. A key that stands alone is deleted where it goes
-// to, and at the nodes that answer where an earlier map had it, or a later one would show it again.
+// one did not, what the others had is gone and the error is Unavailable. A key that stands alone is deleted where it
+// goes to, and at the nodes that answer where an earlier map had it, or a later one would show it again. Nodes that are
+// down need not answer where the namespace is of class Cache: the others remember it for them.
 func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
 	if err := checks.Keys(op, len(keys), sc); err != nil {
@@ -75,12 +88,15 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 	if err != nil {
 		return 0, err
 	}
+	if err := s.missable(op, sp.Class == skep.Cache); err != nil {
+		return 0, err
+	}
 	var beside sync.WaitGroup
 	var stray error
 	if !sp.Chained && s.of.Epoch > 1 {
 		beside.Go(func() { stray = s.deleteStrays(ctx, op, sp, sc, keys) })
 	}
-	n, err := s.named(ctx, op, sp, sc, keys,
+	n, err := s.named(ctx, op, sp, sc, keys, s.missed(),
 		func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
 			return n.st.Delete(ctx, sc, keys)
 		})
@@ -128,7 +144,9 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 	if err != nil {
 		return 0, err
 	}
-	return s.named(ctx, op, sp, sc, keys, func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
+	return s.named(ctx, op, sp, sc, keys, false, func(
+		ctx context.Context, n *node, sc skep.Scope, keys []skep.Key,
+	) (int, error) {
 		k, err := n.st.Hint(ctx, sc, keys, h)
 		if err != nil && ctx.Err() == nil && s.away(err) {
 			return 0, nil
@@ -151,6 +169,9 @@ func (s many) Purge(ctx context.Context, p skep.Purge) error {
 		return err
 	}
 	if p.Tenant != "" || p.Model != "" {
+		if err := s.missable(op, p.Model == ""); err != nil {
+			return err
+		}
 		return s.all(ctx, op, func(n *node) error { return n.st.Purge(ctx, p) })
 	}
 	named := p.Namespace
@@ -161,8 +182,11 @@ func (s many) Purge(ctx context.Context, p skep.Purge) error {
 	if err != nil {
 		return err
 	}
+	if err := s.missable(op, p.Salt == nil || sp.Class == skep.Cache); err != nil {
+		return err
+	}
 	return s.all(ctx, op, func(n *node) error {
-		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+		return s.on(ctx, op, n, sp, s.missed(), func(ctx context.Context, id skep.NamespaceID) error {
 			if p.Salt == nil {
 				return n.st.Purge(ctx, skep.Purge{Namespace: id})
 			}

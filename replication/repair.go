@@ -1,8 +1,6 @@
 package replication
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -12,13 +10,14 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/replication/keeper"
+	"github.com/skepkv/skep/replication/runs"
 )
 
 // RepairOptions of Store.Repair.
 type RepairOptions struct {
 	// Keeper is the node's own Store, which this one was made of.
-	Keeper *Keeper
+	Keeper *keeper.Keeper
 	// Rate is how many bytes a second go to other nodes, all together; 0: as many as they take.
 	Rate int64
 	// Progress is told how far it is, now and then, one call at a time; nil: nobody.
@@ -38,8 +37,6 @@ type Repaired struct {
 
 const (
 	repairPage   = 1024                   // blocks listed together
-	repairRun    = 8 << 20                // bytes read and put together
-	repairBlocks = 64                     // blocks of one put
 	repairCall   = 10 * time.Second       // how long a node may take for one
 	repairNodes  = 4                      // nodes sent to at once
 	repairRuns   = 2                      // puts under way to each: one is read while the other goes
@@ -76,7 +73,7 @@ func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
 		}
 		x := &repair{many: many{s, v}, o: o, pace: rate.NewLimiter(rate.Inf, 0), full: map[*node]bool{}}
 		if o.Rate > 0 {
-			x.pace = rate.NewLimiter(rate.Limit(o.Rate), repairRun)
+			x.pace = rate.NewLimiter(rate.Limit(o.Rate), runs.MaxBytes)
 		}
 		err := x.all(v.mark(ctx))
 		if try < repairBegins && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
@@ -118,7 +115,7 @@ func (x *repair) count(f func(sum *Repaired)) {
 func (x *repair) all(ctx context.Context) error {
 	const op = "repair"
 	for _, n := range x.owner {
-		if k, ok := skep.As[*Keeper](n.st); ok && k == x.o.Keeper {
+		if k, ok := skep.As[*keeper.Keeper](n.st); ok && k == x.o.Keeper {
 			x.self = n
 		}
 	}
@@ -302,7 +299,7 @@ func (r *spaceRepair) toNode(ctx context.Context, n *node, blocks []skep.StoredB
 		defer mu.Unlock()
 		return err != nil
 	}
-	for _, run := range runsOf(missing) {
+	for _, run := range runs.Cut(missing) {
 		if turns <- struct{}{}; failed() {
 			break
 		}
@@ -330,7 +327,7 @@ func (r *spaceRepair) wants(ctx context.Context, n *node, blocks []skep.StoredBl
 	q := &skep.WantRequest{Keys: make([]skep.Key, len(blocks))}
 	for i := range blocks {
 		q.Keys[i] = blocks[i].Key
-		q.Bytes += bytesOf(&blocks[i])
+		q.Bytes += runs.Bytes(&blocks[i])
 	}
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
@@ -348,34 +345,6 @@ func outOfTime(ctx context.Context, err error) error {
 		return &skep.Error{Op: "repair", Kind: skep.Unavailable, Err: err}
 	}
 	return err
-}
-
-func bytesOf(b *skep.StoredBlock) (n int64) {
-	for _, p := range b.Manifest {
-		n += p.Size
-	}
-	return n
-}
-
-// runsOf cuts blocks into puts. In the end blocks are in the order of the runs.
-func runsOf(blocks []skep.StoredBlock) (runs [][]skep.StoredBlock) {
-	slices.SortFunc(blocks, func(a, b skep.StoredBlock) int {
-		return cmp.Or(bytes.Compare(a.First[:], b.First[:]), cmp.Compare(a.Depth, b.Depth), bytes.Compare(a.Key[:], b.Key[:]))
-	})
-	from, size := 0, int64(0)
-	for i := range blocks {
-		b := &blocks[i]
-		if i > from && (b.Parent == nil || *b.Parent != blocks[i-1].Key || b.First != blocks[i-1].First ||
-			size+bytesOf(b) > repairRun || i-from == repairBlocks) {
-			runs = append(runs, blocks[from:i])
-			from, size = i, 0
-		}
-		size += bytesOf(b)
-	}
-	if from < len(blocks) {
-		runs = append(runs, blocks[from:])
-	}
-	return runs
 }
 
 // room says whether a node may be sent blocks of the namespace. It is asked until it has none, or has evicted since
@@ -396,25 +365,13 @@ func (r *spaceRepair) room(ctx context.Context, n *node) (bool, error) {
 	if err != nil {
 		return false, outOfTime(ctx, err)
 	}
-	ok := r.o.Keeper.spared(n.ID, &st)
+	ok := r.o.Keeper.Spared(n.ID, &st)
 	if !ok {
 		r.repair.mu.Lock()
 		r.full[n] = true
 		r.repair.mu.Unlock()
 	}
 	return ok, nil
-}
-
-// spares says whether a Store has room that it need not evict for: a sixteenth of its cap.
-func spares(st *skep.Stats) bool {
-	if st.CapacityBytes <= 0 {
-		return true
-	}
-	free := st.CapacityBytes - st.DeviceBytes
-	if n := int64(st.Groups + st.FreeGroups); n > 0 {
-		free += st.DeviceBytes / n * int64(st.FreeGroups)
-	}
-	return free >= st.CapacityBytes/16
 }
 
 // open has a node have the namespace, as long as this one has it.
@@ -424,11 +381,11 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	if r.has[n] {
 		return nil
 	}
-	f, err := r.o.Keeper.begin(ctx, r.local, nil)
+	f, err := r.o.Keeper.Depart(ctx, r.local, nil)
 	if err != nil {
 		return err
 	}
-	defer f.end()
+	defer f.End()
 	if _, err := r.self.st.FindNamespace(ctx, r.local); err != nil {
 		return ownError{err}
 	}
@@ -436,7 +393,7 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	defer cancel()
 	v, err := r.numberOn(call, n, r.sp, false)
 	if err == nil && v == nil {
-		f.opened(r.many, r.sp, n)
+		f.Opened(target{r.many, r.sp, n})
 		_, err = r.numberOn(call, n, r.sp, true)
 	}
 	if err == nil {
@@ -462,23 +419,23 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	const op = "repair"
 	size := int64(0)
 	for i := range run {
-		size += bytesOf(&run[i])
+		size += runs.Bytes(&run[i])
 	}
-	for left := size; left > 0; left -= repairRun {
-		if err := r.pace.WaitN(ctx, int(min(left, repairRun))); err != nil {
+	for left := size; left > 0; left -= runs.MaxBytes {
+		if err := r.pace.WaitN(ctx, int(min(left, runs.MaxBytes))); err != nil {
 			return 0, ended(ctx, op)
 		}
 	}
-	f, err := r.o.Keeper.begin(ctx, r.local, run)
+	f, err := r.o.Keeper.Depart(ctx, r.local, run)
 	if err != nil {
 		return 0, err
 	}
-	defer f.end()
+	defer f.End()
 	mem, err := r.memory(ctx, run)
 	if err != nil || mem == nil {
 		return len(run), err
 	}
-	blocks, err := r.read(ctx, run, mem.Bytes())
+	blocks, err := runs.Read(ctx, r.self.st, r.local, run, mem.Bytes())
 	held := skep.KindOf(err) == skep.NotReleased || errors.Is(err, skep.NotReleased)
 	defer func() {
 		if !held { // else a drive, or the node, has it yet
@@ -499,7 +456,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	if q.Depth > 0 {
 		q.Parent = run[0].Parent
 	}
-	f.sends(r.many, r.sp, n)
+	f.Sends(target{r.many, r.sp, n})
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
 	var results []skep.PutResult
@@ -510,7 +467,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 		return err
 	})
 	if err != nil {
-		f.doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
+		f.Doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
 		return 0, outOfTime(ctx, err)
 	}
 	r.count(func(sum *Repaired) {
@@ -518,7 +475,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 			switch x.Outcome {
 			case skep.Committed, skep.Accepted:
 				sum.Copied++
-				sum.Bytes += bytesOf(&run[i])
+				sum.Bytes += runs.Bytes(&run[i])
 			case skep.Declined:
 				sum.Declined++
 			}
@@ -531,15 +488,9 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 // what is under way. Where there is none in time, or the run is larger than all of it, its copies are declined and
 // memory is nil.
 func (r *spaceRepair) memory(ctx context.Context, run []skep.StoredBlock) (skep.Memory, error) {
-	size := int64(0)
-	for i := range run {
-		for _, p := range run[i].Manifest {
-			size += pages(p.Size)
-		}
-	}
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
-	mem, err := r.self.st.Alloc(call, max(size, 1))
+	mem, err := r.self.st.Alloc(call, runs.Memory(run))
 	switch {
 	case err == nil:
 		return mem, nil
@@ -552,42 +503,40 @@ func (r *spaceRepair) memory(ctx context.Context, run []skep.StoredBlock) (skep.
 	return nil, ownError{err}
 }
 
-func pages(n int64) int64 { return (n + layout.PageSize - 1) / layout.PageSize * layout.PageSize }
+// target is a namespace at a node that copies go to.
+type target struct {
+	by many
+	sp *space
+	n  *node
+}
 
-// read gives the run's blocks, in memory of that size, up to the first that cannot be read any more.
-func (r *spaceRepair) read(ctx context.Context, run []skep.StoredBlock, mem []byte) ([]skep.Block, error) {
-	q := &skep.RestoreRequest{}
-	var at []int // the block of each chain
-	blocks := make([]skep.Block, len(run))
-	for i := range run {
-		b := &run[i]
-		blocks[i] = skep.Block{Key: b.Key, Name: b.Name, ValidTokens: b.ValidTokens}
-		for _, p := range b.Manifest {
-			part := mem[:p.Size:p.Size]
-			mem = mem[pages(p.Size):]
-			blocks[i].Parts = append(blocks[i].Parts, skep.Part{Name: p.Name, Bytes: part})
-			if p.Size == 0 {
-				continue
-			}
-			at = append(at, i)
-			q.Chains = append(q.Chains, skep.Chain{Scope: skep.Scope{Namespace: r.local}, Keys: []skep.Key{b.Key},
-				Part: p.Name, Priority: -1, Dest: skep.Destination{Memory: part, Stride: p.Size}})
-		}
-	}
-	whole := len(run)
-	for len(q.Chains) > 0 {
-		some := &skep.RestoreRequest{Chains: q.Chains[:min(len(q.Chains), skep.MaxChains)]}
-		of := at[:len(some.Chains)]
-		err := skep.Load(ctx, r.self.st, some, func(c *skep.Chunk) error {
-			if c.Err != nil {
-				whole = min(whole, of[c.Chain])
-			}
-			return nil
+// recallKeys is how many keys one call deletes.
+const recallKeys = 4096
+
+// Delete implements keeper.Target.
+func (t target) Delete(ctx context.Context, op string, keys []skep.Key) error {
+	return t.by.deleteAt(ctx, op, t.n, t.sp, keys)
+}
+
+// DeleteNamespace implements keeper.Target.
+func (t target) DeleteNamespace(ctx context.Context) error { return t.by.deleteOn(ctx, t.n, t.sp, nil) }
+
+// Missing implements keeper.Target.
+func (t target) Missing(op string, err error) error { return t.n.missing(op, err) }
+
+// Space implements keeper.Target.
+func (t target) Space() *skep.NamespaceInfo { return &t.sp.NamespaceInfo }
+
+// deleteAt deletes keys at one node.
+func (s many) deleteAt(ctx context.Context, op string, n *node, sp *space, keys []skep.Key) (first error) {
+	for part := range slices.Chunk(keys, recallKeys) {
+		err := s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+			_, err := n.st.Delete(ctx, skep.Scope{Namespace: id}, part)
+			return err
 		})
-		if err != nil {
-			return nil, err
+		if err != nil && skep.KindOf(err) != skep.NotFound && first == nil {
+			first = err
 		}
-		q.Chains, at = q.Chains[len(some.Chains):], at[len(some.Chains):]
 	}
-	return blocks[:whole], nil
+	return first
 }

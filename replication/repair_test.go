@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
@@ -30,7 +30,7 @@ func (s shared) Unwrap() skep.Store { return s.Store }
 // crew is a rig whose nodes each have a Store of the whole cluster, as servers do, by which they repair.
 type crew struct {
 	*rig
-	keepers []*Keeper
+	keepers []*keeper.Keeper
 	of      []*Store
 }
 
@@ -39,7 +39,7 @@ func crewOf(t *testing.T, m *clustermap.Map, class skep.Class, o storetest.Confi
 	c := &crew{rig: &rig{T: t, group: m.Group, table: placement.New(m)}}
 	for _, st := range memstores(len(m.Nodes), o) {
 		c.nodes = append(c.nodes, &fallible{Store: st})
-		c.keepers = append(c.keepers, NewKeeper(c.nodes[len(c.nodes)-1]))
+		c.keepers = append(c.keepers, keeper.New(c.nodes[len(c.nodes)-1]))
 	}
 	c.Store = c.client(m)
 	for range m.Nodes {
@@ -275,15 +275,15 @@ func TestACopyTakesNoOthersRoom(t *testing.T) {
 			require.Equal(t, Repaired{Blocks: 4, Declined: 4}, r)
 		}
 	}
-	k := NewKeeper(nil)
+	k := keeper.New(nil)
 	empty := skep.Stats{CapacityBytes: 100, Groups: 1, FreeGroups: 9, DeviceBytes: 100}
-	require.True(t, k.spared(1, &empty))
+	require.True(t, k.Spared(1, &empty))
 	empty.Evicted = 5
-	require.False(t, k.spared(1, &empty), "it has evicted since")
-	require.True(t, k.spared(1, &empty), "and no more")
-	require.False(t, k.spared(1, &skep.Stats{CapacityBytes: 100, Groups: 10, DeviceBytes: 100, Evicted: 5}))
-	require.True(t, k.spared(1, &skep.Stats{CapacityBytes: 100, DeviceBytes: 90, Evicted: 5}), "it grows yet")
-	require.True(t, k.spared(1, &skep.Stats{Evicted: 5}), "it has no cap")
+	require.False(t, k.Spared(1, &empty), "it has evicted since")
+	require.True(t, k.Spared(1, &empty), "and no more")
+	require.False(t, k.Spared(1, &skep.Stats{CapacityBytes: 100, Groups: 10, DeviceBytes: 100, Evicted: 5}))
+	require.True(t, k.Spared(1, &skep.Stats{CapacityBytes: 100, DeviceBytes: 90, Evicted: 5}), "it grows yet")
+	require.True(t, k.Spared(1, &skep.Stats{Evicted: 5}), "it has no cap")
 }
 
 // A node that a copy is going to has carried out a deletion already, of which the sender hears later: what was sent
@@ -362,12 +362,7 @@ func TestADeletionNamesTheNodeThatACopyWentTo(t *testing.T) {
 	require.Equal(t, 4, n)
 	require.Empty(t, c.keysOf(0))
 	require.Empty(t, c.keysOf(1))
-	// Sent after the time that is remembered, or in no time at all, it is forgotten in the end.
-	k := c.keepers[0]
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	require.Empty(t, k.sent)
-	require.Empty(t, k.flights)
+	require.True(t, c.keepers[0].Idle(), "it is recalled once")
 }
 
 // Two nodes have copies of a block under way to each other that neither knows to have arrived. Deletions that come to both
@@ -378,49 +373,21 @@ func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
 	keys := chainOf(1, 4)
 	c.put(keys, 0, 4)
 	for i, k := range c.keepers {
-		f, err := k.begin(t.Context(), 1, []skep.StoredBlock{{Key: keys[0]}})
+		f, err := k.Depart(t.Context(), 1, []skep.StoredBlock{{Key: keys[0]}})
 		require.NoError(t, err)
 		v := c.of[i].now.Load()
 		sp, err := c.of[i].spaces.heard(v.nodes[i], life{}, c.ns)
 		require.NoError(t, err)
-		f.sends(many{c.of[i], v}, sp, v.nodes[1-i])
-		f.doubt.Store(true)
-		f.end()
+		f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i]})
+		f.Doubt.Store(true)
+		f.End()
 	}
 	for range 2 {
 		_, err := c.keepers[0].Delete(t.Context(), skep.Scope{Namespace: 1}, keys[:1])
 		require.ErrorIs(t, err, skep.Unavailable, "what is in doubt may come yet")
 	}
-	require.Len(t, c.keepers[0].sent, 1)
-	require.Len(t, c.keepers[1].sent, 1)
-}
-
-// A copy that is on its way when a deletion recalls others is left to the deletion that waits for it: recalled now, it would
-// arrive afterwards. And of two copies of a block the older one's time ends alone.
-func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
-	t.Parallel()
-	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	k, s := c.keepers[0], many{c.Store, c.now.Load()}
-	sp, err := c.spaces.get("test", c.ns.ID)
-	require.NoError(t, err)
-	block := []skep.StoredBlock{{Key: chainOf(1, 1)[0]}}
-	at := sentKey{1, block[0].Key}
-	old, err := k.begin(t.Context(), 1, block)
-	require.NoError(t, err)
-	old.sends(s, sp, c.now.Load().nodes[1])
-	old.end()
-	under, err := k.begin(t.Context(), 1, block)
-	require.NoError(t, err)
-	under.sends(s, sp, c.now.Load().nodes[1])
-	take := func(take func(sentKey)) { take(at) }
-	require.NoError(t, k.recall(t.Context(), "delete", take))
-	require.Equal(t, under, k.sent[at][0].flight)
-	under.end()
-	k.order[0].at = k.order[0].at.Add(-sentFor) // the old one's
-	require.Zero(t, k.admit(&flight{k: k}))
-	require.Len(t, k.sent[at], 1)
-	require.NoError(t, k.recall(t.Context(), "delete", take))
-	require.Empty(t, k.sent)
+	require.False(t, c.keepers[0].Idle())
+	require.False(t, c.keepers[1].Idle())
 }
 
 // Nodes repair all the time while clients put and delete: what was deleted is nowhere, what was stored is where the
@@ -498,64 +465,4 @@ func TestRepairsBesideClients(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A node that was given a namespace more than a minute ago is forgotten.
-func TestAGivenNamespaceIsForgotten(t *testing.T) {
-	t.Parallel()
-	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
-	c.putWithoutB(chainOf(1, 8), 8)
-	require.NoError(t, c.nodes[1].DeleteNamespace(t.Context(), 1))
-	require.EqualValues(t, 8, c.repair().Copied)
-	k := c.keepers[0]
-	require.Len(t, k.spaces, 1)
-	k.mu.Lock()
-	k.spaces[1][0].at = k.spaces[1][0].at.Add(-sentFor)
-	k.mu.Unlock()
-	f, err := k.begin(t.Context(), 1, nil)
-	require.NoError(t, err)
-	f.end()
-	require.Empty(t, k.spaces)
-}
-
-// Runs are of one group, follow one another and are bounded.
-func TestRunsOfARepair(t *testing.T) {
-	t.Parallel()
-	keys := chainOf(1, 300)
-	block := func(i, group int, size int64) skep.StoredBlock {
-		b := skep.StoredBlock{Key: keys[i], First: keys[i-i%group], Depth: i % group}
-		b.Manifest = skep.Manifest{{Name: skep.PartKV, Size: size}}
-		if b.Depth > 0 {
-			b.Parent = &keys[i-1]
-		}
-		return b
-	}
-	var blocks []skep.StoredBlock
-	for _, i := range rand.Perm(200) {
-		if i != 7 && i != 150 {
-			blocks = append(blocks, block(i, 100, 1))
-		}
-	}
-	runs := runsOf(blocks)
-	var lens []int
-	for _, run := range runs {
-		for i := range run[1:] {
-			require.Equal(t, run[i].Key, *run[i+1].Parent)
-			require.Equal(t, run[0].First, run[i+1].First)
-		}
-		lens = append(lens, len(run))
-	}
-	slices.Sort(lens)
-	require.Equal(t, []int{7, 28, 49, 50, 64}, lens)
-	require.Empty(t, runsOf(nil))
-	large := []skep.StoredBlock{block(0, 100, 5<<20), block(1, 100, 3<<20), block(2, 100, 1), block(3, 100, 50<<20)}
-	require.Len(t, runsOf(large), 3)
-	require.True(t, bytes.Equal(large[0].Key[:], keys[0][:]))
-}
-
-func TestAKeeperHidesNothing(t *testing.T) {
-	t.Parallel()
-	storetest.Wrapper(t, memstore.New(memstore.Options{}), func(_ *testing.T, behind skep.Store) skep.Store {
-		return NewKeeper(behind)
-	})
 }

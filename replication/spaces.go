@@ -305,7 +305,7 @@ func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
 // elsewhere says whether another node still has the namespace. Where none says so and one does not answer, nobody
 // knows.
 func (s many) elsewhere(ctx context.Context, not *node, sp *space) (there bool, lost error) {
-	for _, n := range s.owner {
+	for _, n := range s.live {
 		if n == not {
 			continue
 		}
@@ -332,7 +332,7 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 	}
 	var sp *space
 	var lost error
-	for _, n := range s.owner {
+	for _, n := range s.live {
 		of, err := n.life(ctx)
 		var info skep.NamespaceInfo
 		if err == nil {
@@ -374,7 +374,7 @@ func (s many) list(
 		}
 		return err
 	})
-	for _, n := range s.owner {
+	for _, n := range s.live {
 		switch err := errs[n.i]; {
 		case err == nil:
 			answered++
@@ -481,7 +481,7 @@ func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 // deleteOn deletes the namespace on one node, by its number, which is asked for where it is nil.
 func (s many) deleteOn(ctx context.Context, n *node, sp *space, v *number) (err error) {
 	if v == nil {
-		if v, err = s.numberOn(ctx, n, sp, false); err != nil || v == nil {
+		if v, err = s.numberOn(ctx, n, sp, s.missed()); err != nil || v == nil {
 			return err
 		}
 	}

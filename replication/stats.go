@@ -21,7 +21,10 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	errs := s.each(func(n *node) (err error) { of[n.i], err = n.st.Stats(ctx); return err })
 	out := skep.Stats{Backend: "cluster", BackendReason: "the nodes have the devices", Opened: s.opened, Epoch: s.epoch, State: "ok",
 		PutDeclined: map[string]int64{}, RestoreTiers: map[string]int64{}}
-	for _, n := range s.owner {
+	for _, n := range s.of.Down() {
+		out.State = "node " + n.Name + ": down"
+	}
+	for _, n := range s.live {
 		err, st := errs[n.i], &of[n.i]
 		switch {
 		case err == nil:

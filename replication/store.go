@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/calls"
+	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
@@ -44,6 +46,7 @@ type Options struct {
 
 // Store is a skep.Store made of the Stores of a cluster's nodes. New makes one; it is safe for concurrent use.
 type Store struct {
+	calls.Calls
 	now    atomic.Pointer[view]
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
@@ -78,7 +81,8 @@ type view struct {
 	of    *clustermap.Map
 	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
 	owner []*node // in the map's order
-	near  []*node // owner, those in this process first
+	live  []*node // owner, but for those that the map says are down
+	near  []*node // live, those in this process first
 	table *placement.Table
 }
 
@@ -154,6 +158,9 @@ func made(log *slog.Logger, events int) *Store {
 	}
 	s := &Store{log: log, opened: skep.Steady(), epoch: rand.Uint64() | 1, sessions: map[*session]struct{}{},
 		learns: make(chan struct{}, 1)}
+	s.Calls = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
+		return act(ctx, s, call)
+	})
 	s.spaces.init(s)
 	s.hedges = pace.NewHedges(2 * workBytes)
 	s.known = known.New()
@@ -205,12 +212,7 @@ func (s *Store) begin(ctx context.Context, op string) error {
 	return ended(ctx, op)
 }
 
-func ended(ctx context.Context, op string) error {
-	if err := ctx.Err(); err != nil {
-		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
-	}
-	return nil
-}
+func ended(ctx context.Context, op string) error { return checks.Ended(ctx, op) }
 
 // start runs f beside the calls, until it returns; Close waits for it. It is false where the Store is closed.
 func (s *Store) start(f func()) bool {
@@ -250,8 +252,8 @@ func (n *node) missing(op string, err error) error {
 	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers", Err: err}
 }
 
-// each calls f for each of the map's nodes at once, and gives what it answered, by the nodes' places.
-func (s many) each(f func(n *node) error) []error { return s.eachOf(s.owner, f) }
+// each calls f for each of the map's nodes that are not down at once, and gives what it answered, by the nodes' places.
+func (s many) each(f func(n *node) error) []error { return s.eachOf(s.live, f) }
 
 func (s many) eachOf(nodes []*node, f func(n *node) error) []error {
 	errs := make([]error, len(s.nodes))
@@ -267,10 +269,10 @@ func (s many) eachOf(nodes []*node, f func(n *node) error) []error {
 	return errs
 }
 
-// all is each, for a call that has to reach every node of the map: what the others did is done. What the first said that
+// all is each, for a call that has to reach every one of them: what the others did is done. What the first said that
 // answered otherwise is the error, or that one did not answer.
 func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
-	return s.allOf(ctx, op, s.owner, f)
+	return s.allOf(ctx, op, s.live, f)
 }
 
 func (s many) allOf(ctx context.Context, op string, nodes []*node, f func(n *node) error) error {

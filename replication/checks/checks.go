@@ -3,6 +3,7 @@
 package checks
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -81,6 +82,14 @@ func Hint(op string, h skep.Hint) error {
 	}
 	if h.Pin > 0 && h.Drop {
 		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
+	}
+	return nil
+}
+
+// Ended is the error of a call whose context has ended; nil: it has not.
+func Ended(ctx context.Context, op string) error {
+	if err := ctx.Err(); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -109,6 +110,10 @@ func strictly(b []byte, v any) error {
 func (m *Map) Public() *Map {
 	p := *m
 	p.LastNode, p.LastNamespace, p.Namespaces = 0, 0, nil
+	p.Nodes = slices.Clone(m.Nodes)
+	for i := range p.Nodes {
+		p.Nodes[i].Missed = nil
+	}
 	return &p
 }
 

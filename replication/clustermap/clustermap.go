@@ -91,6 +91,9 @@ type Node struct {
 	RESP  string `json:"resp,omitempty" yaml:"resp,omitempty"`   // where Redis clients reach it: HOST:PORT; "": nowhere
 	Peer  string `json:"peer,omitempty" yaml:"peer,omitempty"`   // where other nodes reach it: HOST:PORT; "": nowhere
 	State State  `json:"state,omitempty" yaml:"state,omitempty"` // "": Up
+
+	// Missed is what was deleted while the node is down, which it loses before it serves again. Agreed on, in no file.
+	Missed *Missed `json:"missed,omitempty" yaml:"-"`
 }
 
 // State says whether blocks are placed on a node.
@@ -100,6 +103,9 @@ type State string
 const (
 	Up  State = ""    // it gets its share
 	Out State = "out" // nothing is placed on it, and what it has is a miss until it is up again
+	// Down is out, and not running: no call has to reach it. It is up when it has been started and has lost what it
+	// missed. Only nodes that agree on the map know it.
+	Down State = "down"
 )
 
 // MarshalText writes a state.
@@ -108,12 +114,12 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s), nil }
 // UnmarshalText reads what MarshalText writes, and "up".
 func (s *State) UnmarshalText(b []byte) error {
 	switch v := State(b); v {
-	case Up, Out:
+	case Up, Out, Down:
 		*s = v
 	case "up":
 		*s = Up
 	default:
-		return skep.Invalidf(op, "state", string(b), "up or out")
+		return skep.Invalidf(op, "state", string(b), "up, out or down")
 	}
 	return nil
 }
@@ -219,8 +225,11 @@ func (m *Map) Validate() error {
 			}
 			resps[n.RESP] = true
 		}
-		if n.State != Up && n.State != Out {
-			return skep.Invalidf(op, "state of "+at, string(n.State), "up or out")
+		if n.State != Up && n.State != Out && n.State != Down {
+			return skep.Invalidf(op, "state of "+at, string(n.State), "up, out or down")
+		}
+		if err := n.validMissed(at); err != nil {
+			return err
 		}
 		placed = placed || n.State == Up
 		if n.Weight < 1 || n.Weight > MaxWeight {

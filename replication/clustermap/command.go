@@ -25,6 +25,8 @@ const (
 	SetAddress      Verb = "set address"      // Name, Addr, Peer and RESP, of which those that are empty stay
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
+	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
+	Return          Verb = "return"           // Name of a node that runs, Lost: it is up
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -41,6 +43,8 @@ type Command struct {
 	RESP   string              `json:"resp,omitempty"`
 	Weight int                 `json:"weight,omitempty"`
 	State  State               `json:"state,omitempty"`
+	Spares bool                `json:"spares,omitempty"` // Miss: of a namespace that all of may be lost of, with others
+	Lost   uint32              `json:"lost,omitempty"`   // Return: the node has lost what it missed by the map of this epoch
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.
@@ -81,6 +85,10 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 		err = next.addNode(c.Node)
 	case RemoveNode, SetWeight, SetState, SetAddress:
 		changed, err = next.setNode(c)
+	case Miss:
+		changed, err = next.miss(c)
+	case Return:
+		changed, err = next.returns(c)
 	case OpenNamespace:
 		changed, err = next.openNamespace(c.Spec)
 	case DeleteNamespace:
@@ -192,7 +200,13 @@ func (m *Map) setNode(c *Command) (bool, error) {
 	case SetWeight:
 		n.Weight = c.Weight
 	case SetState:
-		n.State = c.State
+		if was.State == Down && c.State != Down {
+			return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + c.Name, Value: "down",
+				Limit: "it is up once it has been started: it has to lose first what was deleted meanwhile"}
+		}
+		if n.State = c.State; n.State == Down && was.State != Down {
+			n.Missed = &Missed{Epoch: m.Epoch + 1}
+		}
 	case SetAddress:
 		if c.Addr == "" && c.Peer == "" && c.RESP == "" {
 			return false, skep.Invalidf(op, "address of node "+c.Name, "empty", "one of its addresses")

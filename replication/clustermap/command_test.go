@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -70,6 +71,22 @@ func TestCommandsChangeTheMap(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Node{ID: 8, Name: "d", Addr: "e:1", Peer: "e:2", RESP: "e:3", Weight: 5, State: Out, Domain: []string{"rack"}}, *n)
 	apply(&Command{Do: SetState, Name: "d", State: Up})
+	apply(&Command{Do: SetState, Name: "d", State: Down})
+	apply(&Command{Do: Miss, Tenant: "t", Name: "n", Spares: true})
+	apply(&Command{Do: Miss, Tenant: "u"})
+	require.Equal(t, &Missed{Epoch: m.Epoch, Spaces: []Space{{"t", "n"}, {"u", ""}}}, m.Down()[0].Missed)
+	require.Nil(t, m.Public().Down()[0].Missed, "other tenants' names")
+	for _, c := range []*Command{{Do: Miss, Tenant: "t", Name: "n"}, {Do: Miss, Tenant: "u", Name: "n"}, {Do: Return, Name: "a"}} {
+		next, err := m.Apply(sent(t, c))
+		require.NoError(t, err)
+		require.Same(t, m, next, "it is so: %+v", c)
+	}
+	for _, c := range []*Command{{Do: Return, Name: "d", Lost: m.Epoch - 1}, {Do: SetState, Name: "d", State: Out}} {
+		_, err = m.Apply(c)
+		require.ErrorIs(t, err, skep.Conflict)
+	}
+	apply(&Command{Do: Return, Name: "d", Lost: m.Epoch})
+	require.Empty(t, m.Down())
 	apply(&Command{Do: DeleteNamespace, Tenant: "t", Name: "n"})
 	apply(&Command{Do: OpenNamespace, Spec: &skep.NamespaceSpec{Tenant: "t", Name: "n", Copies: 1, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}}})
 	require.EqualValues(t, 2, m.Namespaces[0].ID, "nor is a number")
@@ -127,6 +144,8 @@ func TestABadCommandChangesNothing(t *testing.T) {
 		"another's address":     {Command{Do: SetAddress, Name: "a", Addr: "10.0.0.2:7420"}, skep.Invalid, "no other node's"},
 		"everywhere":            {Command{Do: SetAddress, Name: "a", Addr: "0.0.0.0:1"}, skep.Invalid, "address of node a"},
 		"no port":               {Command{Do: SetAddress, Name: "a", Peer: "host"}, skep.Invalid, "peer address"},
+		"missed by nobody's":    {Command{Do: Miss, Name: "n"}, skep.Invalid, "missed"},
+		"nobody returns":        {Command{Do: Return, Name: "x"}, skep.NotFound, "node"},
 		"no namespace":          {Command{Do: OpenNamespace}, skep.Invalid, "namespace"},
 		"a namespace's name":    {Command{Do: OpenNamespace, Spec: spec(func(s *skep.NamespaceSpec) { s.Name = "" })}, skep.Invalid, "name"},
 		"other properties":      {Command{Do: OpenNamespace, Spec: spec(func(s *skep.NamespaceSpec) { s.Chained = true })}, skep.Conflict, "namespace"},
@@ -304,4 +323,48 @@ func TestAMapRemembersThatThereWereSeveralNodes(t *testing.T) {
 	next := *m
 	next.Epoch, next.Grouped = m.Epoch+1, false
 	require.ErrorContains(t, next.Succeeds(m), "grouped")
+}
+
+// A node that is down is remembered so many namespaces; beyond, all that may be lost, or the command is refused. One that
+// was added so misses what comes after.
+func TestWhatANodeMissesIsBounded(t *testing.T) {
+	t.Parallel()
+	m := agreed(t)
+	apply := func(c Command) error {
+		next, err := m.Apply(&c)
+		if err == nil {
+			m = next
+		}
+		return err
+	}
+	require.NoError(t, apply(Command{Do: AddNode, Node: &Node{Name: "d", Addr: "d:1", Peer: "d:2", State: Down}}))
+	for i := range MaxMissed {
+		require.NoError(t, apply(Command{Do: Miss, Tenant: "t", Name: fmt.Sprint(i)}))
+	}
+	for range 2 {
+		full := m
+		require.ErrorIs(t, apply(Command{Do: Miss, Tenant: "t", Name: "n"}), skep.Unavailable)
+		require.Same(t, full, m)
+		require.NoError(t, apply(Command{Do: Miss, Tenant: "t", Name: "n", Spares: true}))
+	}
+	missed := m.Down()[0].Missed
+	require.Len(t, missed.Spaces, MaxMissed)
+	for _, c := range []struct {
+		class         skep.Class
+		name          string
+		chained, lost bool
+	}{
+		{skep.Cache, "other", true, true}, {skep.Durable, "other", true, false}, {skep.Durable, "other", false, false},
+		{skep.Durable, "7", true, true},
+	} {
+		spec := &skep.NamespaceSpec{Tenant: "t", Name: c.name, Class: c.class, Chained: c.chained}
+		require.Equal(t, c.lost, missed.Loses(spec), "%+v", c)
+		require.False(t, (*Missed)(nil).Loses(spec))
+	}
+	require.True(t, (&Missed{}).Loses(&skep.NamespaceSpec{}), "it may have been written over")
+	require.False(t, (&Missed{}).Loses(&skep.NamespaceSpec{Chained: true}))
+	bad := *m
+	bad.Nodes = slices.Clone(m.Nodes)
+	bad.Nodes[len(bad.Nodes)-1].State = Out
+	require.ErrorIs(t, bad.Validate(), skep.Invalid)
 }

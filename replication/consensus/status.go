@@ -26,7 +26,7 @@ type NodeStatus struct {
 	Addr    string `json:"addr"`    // where clients reach it
 	Peer    string `json:"peer"`    // where the other nodes reach it
 	Weight  int    `json:"weight"`  // its share beside the others'
-	State   string `json:"state"`   // up; out: nothing is placed on it; removed: the map lacks it, and it takes part as yet
+	State   string `json:"state"`   // up; out: nothing is placed on it; down: nor does it run; removed: the map lacks it
 	Voter   bool   `json:"voter"`   // it votes
 	Reached bool   `json:"reached"` // it answered within 2 s
 	Epoch   uint32 `json:"epoch"`   // of the map that it says it has

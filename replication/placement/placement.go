@@ -33,7 +33,7 @@ func New(m *clustermap.Map) *Table {
 	t := &Table{k0: binary.LittleEndian.Uint64(m.Seed[:8]), k1: binary.LittleEndian.Uint64(m.Seed[8:])}
 	up := 0
 	for i := range m.Nodes {
-		if m.Nodes[i].State != clustermap.Out {
+		if m.Nodes[i].State == clustermap.Up {
 			up++
 		}
 	}
@@ -44,7 +44,7 @@ func New(m *clustermap.Map) *Table {
 		mine := t.owners[slot*t.copies : (slot+1)*t.copies]
 		best, found := ^uint64(0), false
 		for i := range m.Nodes {
-			if m.Nodes[i].State == clustermap.Out {
+			if m.Nodes[i].State != clustermap.Up {
 				continue
 			}
 			d := draw(uint16(slot), m.Nodes[i].ID, uint64(m.Nodes[i].Weight)*weightUnit)
@@ -64,7 +64,7 @@ func New(m *clustermap.Map) *Table {
 func apart(nodes []clustermap.Node, draws []uint64, before []uint16) uint16 {
 	best, fewest := -1, 0
 	for i := range nodes {
-		if nodes[i].State == clustermap.Out {
+		if nodes[i].State != clustermap.Up {
 			continue
 		}
 		common, has := 0, false

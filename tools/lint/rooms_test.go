@@ -52,7 +52,10 @@ var parts = map[string][]string{
 	"store/storetest":           {"store/memstore"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
-		"replication/checks", "replication/copies", "replication/errand", "replication/merge", "replication/promises", "replication/pace", "replication/units"},
+		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper", "replication/merge", "replication/promises", "replication/pace",
+		"replication/runs", "replication/units"},
+	"replication/fence":      {"replication/calls", "replication/clustermap"},
+	"replication/keeper":     {"replication/checks", "replication/runs"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
 	"replication/consensus":  {"replication/clustermap"},

@@ -113,14 +113,25 @@ func (n *nodes) mapOf(name string) *clustermap.Map {
 	return m
 }
 
-// whole waits until so many nodes vote and have the map of an epoch, and gives the leader's name.
+// serves says whether a node serves: it knows that it missed nothing.
+func (n *nodes) serves(name string) bool {
+	c, err := wire.Dial(n.t.Context(), wire.Options{Addr: n.addr(name), Strict: true})
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_, err = c.Namespaces(n.t.Context())
+	return err == nil
+}
+
+// whole waits until so many nodes vote, serve and have the map of an epoch, and gives the leader's name.
 func (n *nodes) whole(names []string, epoch uint32) (leader string) {
 	n.t.Helper()
 	storetest.Eventually(n.t, fmt.Sprint("all vote and have epoch ", epoch), func() bool {
 		leader = ""
 		for _, name := range names {
 			s := n.ask(name)
-			if s == nil || s.Epoch != epoch || len(s.Nodes) != len(names) {
+			if s == nil || s.Epoch != epoch || len(s.Nodes) != len(names) || !n.serves(name) {
 				return false
 			}
 			for _, x := range s.Nodes {

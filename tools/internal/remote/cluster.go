@@ -196,7 +196,7 @@ server listen there.`,
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&c.Weight, "weight", 0, "its share of the blocks, beside the others' weights: 1 to 65535")
-	fl.StringVar(&state, "state", "", "up, or out: nothing is placed on it")
+	fl.StringVar(&state, "state", "", "up; out: nothing is placed on it; or down: it does not run, and nothing waits for it")
 	fl.StringVar(&c.Addr, "addr", "", "where clients reach its binary protocol: HOST:PORT, or unix: and a path")
 	fl.StringVar(&c.Peer, "peer", "", "where the other nodes reach it: HOST:PORT")
 	fl.StringVar(&c.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT")
@@ -218,14 +218,14 @@ server listen there.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch state {
 		case "":
-		case "up", "out":
-			s := clustermap.Up
-			if state == "out" {
-				s = clustermap.Out
+		case "up", "out", "down":
+			s := clustermap.State(state)
+			if state == "up" {
+				s = clustermap.Up
 			}
 			c.State = &s
 		default:
-			return skep.Invalidf("cluster", "--state", state, "up or out")
+			return skep.Invalidf("cluster", "--state", state, "up, out or down")
 		}
 		if cmd.Flags().Changed("weight") && (c.Weight < 1 || c.Weight > clustermap.MaxWeight) {
 			return skep.Invalidf("cluster", "--weight", c.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))

@@ -46,7 +46,12 @@ func (c *Config) fileMap() (*clustermap.Map, error) {
 	if err != nil {
 		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
 	}
-	return clustermap.Parse(text)
+	m, err := clustermap.Parse(text)
+	if err == nil && len(m.Down()) > 0 {
+		return nil, problem("cluster", "node "+m.Down()[0].Name+" is down",
+			"up or out: nodes that do not agree on the map remember nothing for one that is down")
+	}
+	return m, err
 }
 
 // replaceMap goes on by another map of the cluster, where the file has one. A map that has this node no more is taken

@@ -15,8 +15,8 @@ import (
 	"github.com/skepkv/skep/tools/internal/redistest"
 )
 
-// keeper is a client with books of its own: for each of its keys, what may be had. Nobody else has its keys.
-type keeper struct {
+// bookkeeper is a client with books of its own: for each of its keys, what may be had. Nobody else has its keys.
+type bookkeeper struct {
 	r       *rand.Rand
 	name    string
 	clients []*redistest.Client
@@ -26,12 +26,12 @@ type keeper struct {
 	answers map[string]int
 }
 
-func (k *keeper) value(key string, version int) []byte {
+func (k *bookkeeper) value(key string, version int) []byte {
 	return bytes.Repeat(fmt.Appendf(nil, "%s/%d|", key, version), []int{1, 40, 3000, 150_000}[version%4])
 }
 
 // step does one call at one of the nodes.
-func (k *keeper) step(t *testing.T) {
+func (k *bookkeeper) step(t *testing.T) {
 	key := fmt.Sprint(k.name, k.r.IntN(15))
 	may := k.book[key]
 	if may == nil {
@@ -90,9 +90,9 @@ func TestRedisStorm(t *testing.T) {
 		c.RESP = ports[next]
 		next++
 	})
-	var keepers []*keeper
+	var keepers []*bookkeeper
 	for i := range 4 {
-		k := &keeper{r: rand.New(rand.NewPCG(rnd.Uint64(), 1)), name: fmt.Sprintf("client%d-", i), book: map[string]map[int]bool{}, answers: map[string]int{}}
+		k := &bookkeeper{r: rand.New(rand.NewPCG(rnd.Uint64(), 1)), name: fmt.Sprintf("client%d-", i), book: map[string]map[int]bool{}, answers: map[string]int{}}
 		for n := range ports {
 			o := redistest.Options{Addr: ports[n], Timeout: time.Minute}
 			c := redistest.New(o)

@@ -13,6 +13,8 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/replication/fence"
+	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/tools/internal/member"
 )
 
@@ -90,6 +92,8 @@ type membership struct {
 	stop func()
 	// told is the epoch of the map that clients are told. Only agreed changes it.
 	told atomic.Uint32
+	// behind has an element where the node is to ask what it missed, before it serves.
+	behind chan struct{}
 }
 
 // join has the server take part, where dir is a node's that agrees on the map.
@@ -113,6 +117,12 @@ func (s *server) join() error {
 	}
 	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
 	s.member.told.Store(m.Epoch)
+	s.member.behind = make(chan struct{}, 1)
+	if len(m.Nodes) == 1 {
+		s.fence.Alone(c)
+	} else {
+		s.member.behind <- struct{}{}
+	}
 	s.member.stop = c.Watch(s.agreed)
 	log.Info("agrees on the cluster's map", "node", id.Name, "peers", at, "tls", s.c.Peers.Cert != "", "epoch", m.Epoch)
 	return nil
@@ -134,6 +144,12 @@ func (s *server) agreed(m *clustermap.Map) {
 	o := s.member
 	if m.Epoch <= o.told.Load() { // it is begun anew, and hears the log again
 		return
+	}
+	if s.fence.Heard(m) {
+		select {
+		case o.behind <- struct{}{}:
+		default: // it is about to
+		}
 	}
 	text, err := m.Public().Encode()
 	if err == nil {
@@ -215,6 +231,11 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 	if len(list) == 0 {
 		return nil, skep.Invalidf("cluster", "what is set of node "+change.Name, "nothing", "an address, a weight or a state")
 	}
+	if change.State != nil && *change.State == clustermap.Down {
+		if err := s.silent(ctx, change.Name); err != nil {
+			return nil, err
+		}
+	}
 	var out member.Changed
 	for i := range list {
 		epoch, err := s.member.c.Propose(ctx, &list[i])
@@ -225,6 +246,106 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 	}
 	s.member.tells(ctx, out.Epoch)
 	return json.Marshal(out)
+}
+
+// signPatience is how long a node that is said to be down may take to show that it is not.
+const signPatience = 2 * time.Second
+
+// silent refuses to have a node down that runs.
+func (s *server) silent(ctx context.Context, name string) error {
+	m := s.member.c.Map()
+	if m == nil {
+		return nil // it is refused as any change
+	}
+	n, err := m.Node(name)
+	if err != nil {
+		return nil // as above
+	}
+	ctx, cancel := context.WithTimeout(ctx, signPatience)
+	defer cancel()
+	conn, err := s.peers.dial(ctx, n.Peer)
+	if err != nil {
+		return nil
+	}
+	_ = conn.Close()
+	return &skep.Error{Op: "cluster", Kind: skep.Conflict, Field: "state of node " + name, Value: string(clustermap.Down),
+		Limit: "up or out, while it answers at " + n.Peer}
+}
+
+// The node serves when it knows what it missed. It asks again after returnEvery where nobody knows; the servers start
+// with it, and say that they are ready when it serves, or after settleFor.
+const (
+	returnEvery = 100 * time.Millisecond
+	settleFor   = 2 * time.Second
+)
+
+// keep has the node's own Store be behind what recalls copies and, where the nodes agree on the map, behind a fence.
+func (s *server) keep(name string) *keeper.Keeper {
+	own := s.st
+	kept := keeper.New(own)
+	if s.st = kept; s.c.Cluster == "" {
+		s.fence = fence.New(kept, own, name)
+		s.st = s.fence
+	}
+	return kept
+}
+
+// comesBack has the node serve, and waits for that, not for long. It is done some time after ctx has ended.
+func (s *server) comesBack(ctx context.Context) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		s.comeBack(ctx)
+	}()
+	s.settle(ctx)
+	return done
+}
+
+// comeBack has the node serve, now and when it was down, once it has lost what was deleted meanwhile. It ends with ctx.
+func (s *server) comeBack(ctx context.Context) {
+	if s.member == nil {
+		return
+	}
+	for {
+		select {
+		case <-s.member.behind:
+		case <-ctx.Done():
+			return
+		}
+		for said := false; ; said = true {
+			err := s.fence.Return(ctx, s.member.c)
+			if err == nil {
+				break
+			}
+			if !said {
+				s.member.log.Warn("this node serves nothing before it knows what it missed", "error", err)
+			}
+			select {
+			case <-time.After(returnEvery):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// settle waits for that, not for long.
+func (s *server) settle(ctx context.Context) {
+	if s.member == nil {
+		return
+	}
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	end := time.After(settleFor)
+	for !s.fence.Open() {
+		select {
+		case <-look.C:
+		case <-end:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // tells waits until clients are told the map of an epoch that was agreed on, or ctx ends: who changed the map and

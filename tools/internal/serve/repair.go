@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/tools/internal/member"
 )
 
@@ -43,7 +44,7 @@ func (c *Config) repairs() (yes bool, why string) {
 type repairer struct {
 	whole  *replication.Store
 	others *others
-	keeper *replication.Keeper
+	keeper *keeper.Keeper
 	rate   int64
 	every  time.Duration
 	log    *slog.Logger
@@ -57,7 +58,7 @@ type repairer struct {
 	sum  replication.Repaired // of those that have ended
 }
 
-func (s *server) newRepairer(k *replication.Keeper) *repairer {
+func (s *server) newRepairer(k *keeper.Keeper) *repairer {
 	return &repairer{whole: s.whole, others: s.others, keeper: k, rate: int64(s.c.Peers.RepairRate),
 		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1),
 		turn: make(chan struct{}, 1)}

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/member"
@@ -232,7 +233,7 @@ func askRepair(ctx context.Context, c *wire.Client) (s member.Repairs, err error
 func ofTwo(t *testing.T, stop func()) *repairer {
 	m := &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Replicas: 2, Nodes: []clustermap.Node{
 		{ID: 1, Name: "a", Addr: "a", Weight: 1}, {ID: 2, Name: "b", Addr: "b", Weight: 1}}}
-	k := replication.NewKeeper(memstore.New(memstore.Options{}))
+	k := keeper.New(memstore.New(memstore.Options{}))
 	b := asked{memstore.New(memstore.Options{}), stop}
 	whole, err := replication.New(replication.Options{Map: m, Stores: []skep.Store{k, b}})
 	require.NoError(t, err)

@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/fence"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
@@ -87,6 +88,7 @@ type server struct {
 	shown   atomic.Pointer[wire.Credentials] // to the other nodes
 	events  *kvevents.Publisher              // nil: no KV events are published
 	repair  *repairer                        // nil: it sends no copies
+	fence   *fence.Fence                     // nil: the node does not agree on the map
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]
@@ -374,6 +376,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		defer close(watching)
 		s.follow(run)
 	}()
+	returned := s.comesBack(run)
 	s.say()
 	s.tell(daemon.SdNotifyReady)
 	repaired := make(chan struct{})
@@ -394,6 +397,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	<-run.Done()
 	s.tell(daemon.SdNotifyStopping)
 	<-watching
+	<-returned
 	<-dog
 	<-repaired
 	s.drain(web, stopWire)
@@ -453,8 +457,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
-		keeper := replication.NewKeeper(s.st)
-		s.st = keeper
+		kept := s.keep(n.Name)
 		if c.speaks() {
 			if err := s.openGateway(m.Public(), n.ID); err != nil {
 				return err
@@ -462,7 +465,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		switch yes, why := c.repairs(); {
 		case yes:
-			s.repair = s.newRepairer(keeper)
+			s.repair = s.newRepairer(kept)
 			s.jobs.offer(s.repair.job(s.jobs))
 			s.reg.MustRegister(repairMetrics{s.repair})
 		case why != "":

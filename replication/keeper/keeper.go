@@ -1,4 +1,6 @@
-package replication
+// Package keeper is what a node's own Store is behind while the node sends copies of its blocks to others: it remembers
+// where they went, and recalls what is deleted.
+package keeper
 
 import (
 	"context"
@@ -8,6 +10,8 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
+	"github.com/skepkv/skep/replication/runs"
 )
 
 // Keeper is a node's own Store while Repair sends copies of its blocks to other nodes. A deletion goes to all nodes
@@ -20,7 +24,7 @@ type Keeper struct {
 	skep.Store
 
 	mu      sync.Mutex
-	flights map[*flight]struct{}
+	flights map[*Flight]struct{}
 	sent    map[sentKey][]sending
 	order   []sentAt // of sent, the oldest first
 	spaces  map[skep.NamespaceID][]given
@@ -31,8 +35,6 @@ type Keeper struct {
 const (
 	sentFor  = time.Minute
 	mostSent = 1 << 17
-
-	recallKeys = 4096 // of one call
 )
 
 type sentKey struct {
@@ -42,16 +44,26 @@ type sentKey struct {
 
 type sentAt struct {
 	sentKey
-	flight *flight
+	flight *Flight
 	at     time.Time
+}
+
+// Target is a namespace at another node, to which copies go. Two that are equal are the same one.
+type Target interface {
+	// Delete deletes keys there. A node that has not the namespace has nothing to delete.
+	Delete(ctx context.Context, op string, keys []skep.Key) error
+	// DeleteNamespace deletes all of it there.
+	DeleteNamespace(ctx context.Context) error
+	// Missing is the error of a call that did not reach the node.
+	Missing(op string, err error) error
+	// Space is the namespace.
+	Space() *skep.NamespaceInfo
 }
 
 // sending is where a copy went.
 type sending struct {
-	flight *flight
-	by     many
-	sp     *space
-	to     *node
+	flight *Flight
+	to     Target
 }
 
 // given is a node that was given a namespace.
@@ -60,27 +72,28 @@ type given struct {
 	at time.Time
 }
 
-// NewKeeper wraps a node's own Store, which it closes.
-func NewKeeper(st skep.Store) *Keeper {
-	return &Keeper{Store: st, flights: map[*flight]struct{}{}, sent: map[sentKey][]sending{},
+// New wraps a node's own Store, which it closes.
+func New(st skep.Store) *Keeper {
+	return &Keeper{Store: st, flights: map[*Flight]struct{}{}, sent: map[sentKey][]sending{},
 		spaces: map[skep.NamespaceID][]given{}, evicted: map[uint64]int64{}}
 }
 
 // Unwrap gives the Store.
 func (k *Keeper) Unwrap() skep.Store { return k.Store }
 
-// flight is copies on their way, from before they are read until their node has answered.
-type flight struct {
+// Flight is copies on their way, from before they are read until their node has answered.
+type Flight struct {
 	k      *Keeper
 	space  skep.NamespaceID
 	blocks []skep.StoredBlock // none: the namespace itself
 	done   chan struct{}
-	doubt  atomic.Bool // the node did not answer: it may store them yet
+	// Doubt says that the node did not answer: it may store them yet.
+	Doubt atomic.Bool
 }
 
-// begin waits until there is room to remember where copies go.
-func (k *Keeper) begin(ctx context.Context, space skep.NamespaceID, blocks []skep.StoredBlock) (*flight, error) {
-	f := &flight{k: k, space: space, blocks: blocks, done: make(chan struct{})}
+// Depart begins a flight: it waits until there is room to remember where copies go.
+func (k *Keeper) Depart(ctx context.Context, space skep.NamespaceID, blocks []skep.StoredBlock) (*Flight, error) {
+	f := &Flight{k: k, space: space, blocks: blocks, done: make(chan struct{})}
 	for {
 		wait := k.admit(f)
 		if wait == 0 {
@@ -89,13 +102,13 @@ func (k *Keeper) begin(ctx context.Context, space skep.NamespaceID, blocks []ske
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil, ended(ctx, "repair")
+			return nil, checks.Ended(ctx, "repair")
 		}
 	}
 }
 
 // admit begins a flight, or says how long to wait.
-func (k *Keeper) admit(f *flight) time.Duration {
+func (k *Keeper) admit(f *Flight) time.Duration {
 	now := skep.Steady()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,7 +148,7 @@ func (k *Keeper) gave(id skep.NamespaceID, list []given) {
 }
 
 // ended says whether a flight has.
-func (f *flight) ended() bool {
+func (f *Flight) ended() bool {
 	select {
 	case <-f.done:
 		return true
@@ -144,38 +157,38 @@ func (f *flight) ended() bool {
 	}
 }
 
-// end ends a flight.
-func (f *flight) end() {
+// End ends a flight.
+func (f *Flight) End() {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	delete(f.k.flights, f)
 	close(f.done)
 }
 
-// sends notes that the blocks go to a node.
-func (f *flight) sends(by many, sp *space, to *node) {
+// Sends notes that the blocks go to a node.
+func (f *Flight) Sends(to Target) {
 	now := skep.Steady()
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	for i := range f.blocks {
 		k := sentKey{f.space, f.blocks[i].Key}
-		f.k.sent[k] = append(f.k.sent[k], sending{f, by, sp, to})
+		f.k.sent[k] = append(f.k.sent[k], sending{f, to})
 		f.k.order = append(f.k.order, sentAt{k, f, now})
 	}
 }
 
-// opened notes that a node is given the namespace.
-func (f *flight) opened(by many, sp *space, to *node) {
+// Opened notes that a node is given the namespace.
+func (f *Flight) Opened(to Target) {
 	now := skep.Steady()
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
-	f.k.spaces[f.space] = append(f.k.spaces[f.space], given{sending{f, by, sp, to}, now})
+	f.k.spaces[f.space] = append(f.k.spaces[f.space], given{sending{f, to}, now})
 }
 
 // landed waits for the flights under way that which says.
-func (k *Keeper) landed(ctx context.Context, op string, which func(f *flight) bool) error {
+func (k *Keeper) landed(ctx context.Context, op string, which func(f *Flight) bool) error {
 	k.mu.Lock()
-	var under []*flight
+	var under []*Flight
 	for f := range k.flights {
 		if which(f) {
 			under = append(under, f)
@@ -186,19 +199,19 @@ func (k *Keeper) landed(ctx context.Context, op string, which func(f *flight) bo
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return ended(ctx, op)
+			return checks.Ended(ctx, op)
 		}
 	}
 	return nil
 }
 
-// spared says whether a node has room for copies, and notes what it has evicted.
-func (k *Keeper) spared(node uint64, st *skep.Stats) bool {
+// Spared says whether a node has room for copies, and notes what it has evicted.
+func (k *Keeper) Spared(node uint64, st *skep.Stats) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before, known := k.evicted[node]
 	k.evicted[node] = st.Evicted
-	return spares(st) && (!known || st.Evicted <= before)
+	return runs.Spares(st) && (!known || st.Evicted <= before)
 }
 
 // Delete implements skep.Deleter. Where a node that a copy went to does not answer, the error names it: the deletion
@@ -206,14 +219,14 @@ func (k *Keeper) spared(node uint64, st *skep.Stats) bool {
 func (k *Keeper) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
 	n, err := k.Store.Delete(ctx, sc, keys)
-	if err != nil || sc.Salt != "" || k.idle() {
+	if err != nil || sc.Salt != "" || k.Idle() {
 		return n, err
 	}
 	of := make(map[skep.Key]struct{}, len(keys))
 	for _, key := range keys {
 		of[key] = struct{}{}
 	}
-	if err := k.landed(ctx, op, func(f *flight) bool {
+	if err := k.landed(ctx, op, func(f *Flight) bool {
 		return f.space == sc.Namespace && slices.ContainsFunc(f.blocks, func(b skep.StoredBlock) bool {
 			_, ok := of[b.Key]
 			return ok
@@ -228,8 +241,8 @@ func (k *Keeper) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (in
 	})
 }
 
-// idle says that nothing went anywhere lately, or is on its way.
-func (k *Keeper) idle() bool {
+// Idle says that nothing went anywhere lately, or is on its way.
+func (k *Keeper) Idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.flights) == 0 && len(k.sent) == 0
@@ -238,15 +251,15 @@ func (k *Keeper) idle() bool {
 // Purge implements skep.Deleter, as Delete does.
 func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
-	if err := k.Store.Purge(ctx, p); err != nil || p.Salt != nil || k.idle() {
+	if err := k.Store.Purge(ctx, p); err != nil || p.Salt != nil || k.Idle() {
 		return err
 	}
-	if err := k.landed(ctx, op, func(f *flight) bool { return p.Namespace == 0 || f.space == p.Namespace }); err != nil {
+	if err := k.landed(ctx, op, func(f *Flight) bool { return p.Namespace == 0 || f.space == p.Namespace }); err != nil {
 		return err
 	}
 	return k.recall(ctx, op, func(take func(sentKey)) {
 		for at, list := range k.sent {
-			if sp := list[0].sp; p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
+			if sp := list[0].to.Space(); p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
 				p.Model != "" && sp.Model == p.Model {
 				take(at)
 			}
@@ -260,7 +273,7 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	if err := k.Store.DeleteNamespace(ctx, id); err != nil {
 		return err
 	}
-	if err := k.landed(ctx, op, func(f *flight) bool { return f.space == id }); err != nil {
+	if err := k.landed(ctx, op, func(f *Flight) bool { return f.space == id }); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -269,8 +282,8 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	k.mu.Unlock()
 	var lost error
 	for _, g := range list {
-		if err := g.by.deleteOn(ctx, g.to, g.sp, nil); err != nil && lost == nil {
-			lost = g.to.missing(op, err)
+		if err := g.to.DeleteNamespace(ctx); err != nil && lost == nil {
+			lost = g.to.Missing(op, err)
 		}
 	}
 	if lost != nil { // this node has the namespace no more: who deletes again finds it at that node
@@ -288,15 +301,11 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 // recall deletes at other nodes what went there lately: of what each takes. What did not get there, or may be on its way
 // yet, is remembered for another minute: the deletion is to be made again.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
-	type target struct {
-		to *node
-		sp *space
-	}
 	type sent struct {
 		at sentKey
 		sending
 	}
-	of := map[target][]sent{}
+	of := map[Target][]sent{}
 	var lost error
 	var left []sent
 	k.mu.Lock()
@@ -307,10 +316,9 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 				under = append(under, s)
 				continue
 			}
-			p := target{s.to, s.sp}
-			of[p] = append(of[p], sent{at, s})
-			if s.flight.doubt.Load() {
-				lost = s.to.missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
+			of[s.to] = append(of[s.to], sent{at, s})
+			if s.flight.Doubt.Load() {
+				lost = s.to.Missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
 				left = append(left, sent{at, s})
 			}
 		}
@@ -325,10 +333,10 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 			for i := range list {
 				keys[i] = list[i].at.key
 			}
-			if err := list[0].by.deleteAt(ctx, op, p.to, p.sp, keys); err != nil {
+			if err := p.Delete(ctx, op, keys); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				lost = p.to.missing(op, err)
+				lost = p.Missing(op, err)
 				left = append(left, list...)
 			}
 		})
@@ -342,18 +350,4 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 		k.order = append(k.order, sentAt{s.at, s.flight, now})
 	}
 	return lost
-}
-
-// deleteAt deletes keys at one node.
-func (s many) deleteAt(ctx context.Context, op string, n *node, sp *space, keys []skep.Key) (first error) {
-	for part := range slices.Chunk(keys, recallKeys) {
-		err := s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
-			_, err := n.st.Delete(ctx, skep.Scope{Namespace: id}, part)
-			return err
-		})
-		if err != nil && skep.KindOf(err) != skep.NotFound && first == nil {
-			first = err
-		}
-	}
-	return first
 }

@@ -1,0 +1,231 @@
+// Package fence is what a node's own Store is behind where the nodes agree on the map: the node serves nothing before
+// it knows what it missed and has lost that, and what is deleted here is remembered for the nodes that are down.
+//
+// An operator says that a node is down (clustermap.Down). Of one that runs and cannot be reached it is not to be said:
+// clients that reach it go on with it until it hears of it.
+//
+// What is remembered are namespaces, in the map (clustermap.Missed), and so by most voters, on their drives. A deletion
+// of keys is one command for a namespace while a node is down, whatever is deleted in it after that. A node that was
+// down begins without those namespaces: repair sends it what others have of them. So it is done for what may be lost
+// (skep.Cache), and for namespaces of any class that are deleted or purged whole.
+//
+//	keys or a salt of a cache namespace     done; the node loses its part of the namespace
+//	a namespace, all of it, of a tenant     done, of any class
+//	keys or a salt of a durable one         refused, and nothing is deleted: more than that would be lost
+//	a model                                 refused
+//
+// A node is remembered clustermap.MaxMissed namespaces. When something is deleted in one more, it loses all of class
+// Cache; a durable one more is refused. It loses cache namespaces whose keys stand alone anyway: these may have been
+// written over.
+package fence
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/calls"
+	"github.com/skepkv/skep/replication/clustermap"
+)
+
+// Registry is where the nodes agree on the map (package consensus).
+type Registry interface {
+	Map() *clustermap.Map
+	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
+}
+
+// Fence is a node's own Store. Until Return has succeeded its blocks and namespaces are refused as Behind, which has
+// clients go on as if the node were away.
+type Fence struct {
+	skep.Store
+	own   skep.Store // without what recalls copies
+	gated calls.Calls
+	name  string
+
+	mu   sync.Mutex
+	reg  Registry // nil: not yet
+	open bool
+}
+
+// New wraps the Store of the node of that name, and closes it. What the node lost is deleted from own, which is in it:
+// copies of it that were sent to other nodes are not recalled, where they may have been put again since.
+func New(st, own skep.Store, name string) *Fence {
+	f := &Fence{Store: st, own: own, name: name}
+	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
+		f.mu.Lock()
+		open := f.open
+		f.mu.Unlock()
+		if !open {
+			return &skep.Error{Op: "call", Kind: skep.Behind, Field: "node", Value: f.name,
+				Limit: "one that has heard from most voters what it missed"}
+		}
+		return call(ctx, f.Store)
+	})
+	return f
+}
+
+// Unwrap gives the Store.
+func (f *Fence) Unwrap() skep.Store { return f.Store }
+
+// Open says whether the node serves.
+func (f *Fence) Open() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open
+}
+
+// Heard is told each map that is agreed on. It says whether the node is down by it, and so is to Return.
+func (f *Fence) Heard(m *clustermap.Map) (down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if down = f.downIn(m); down {
+		f.open = false
+	}
+	return down
+}
+
+func (f *Fence) downIn(m *clustermap.Map) bool {
+	n, err := m.Node(f.name)
+	return err == nil && n.State == clustermap.Down
+}
+
+// Return has the node serve, when most voters have said that it is not down; where it is, when it has lost what it
+// missed, and they have agreed that it is up.
+//
+// Errors: those of the Registry, NotFound where the map lacks the node, those of the own Store.
+func (f *Fence) Return(ctx context.Context, reg Registry) error {
+	f.mu.Lock()
+	f.reg = reg
+	f.mu.Unlock()
+	lost := uint32(0)
+	for {
+		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, Lost: lost})
+		if err == nil && f.opened() {
+			return nil
+		}
+		if err != nil && !errors.Is(err, skep.Conflict) {
+			return err
+		}
+		m, err := reached(ctx, reg, epoch)
+		if err == nil {
+			err = f.lose(ctx, m)
+		}
+		if err != nil {
+			return err
+		}
+		lost = m.Epoch
+	}
+}
+
+// Alone has the only node of a map serve: nothing was deleted without it.
+func (f *Fence) Alone(reg Registry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reg, f.open = reg, true
+}
+
+// opened opens, unless the node is down once more.
+func (f *Fence) opened() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open = !f.downIn(f.reg.Map())
+	return f.open
+}
+
+// reached is the map of an epoch, or a newer one.
+func reached(ctx context.Context, reg Registry, epoch uint32) (*clustermap.Map, error) {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		if m := reg.Map(); m != nil && m.Epoch >= epoch {
+			return m, nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: "return", Kind: skep.Deadline, Field: "epoch", Value: epoch, Err: ctx.Err()}
+		}
+	}
+}
+
+// lose deletes the namespaces that the node is to lose by a map.
+func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
+	n, err := m.Node(f.name)
+	if err != nil || n.Missed == nil {
+		return nil
+	}
+	list, err := f.own.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		if !n.Missed.Loses(&info.NamespaceSpec) {
+			continue
+		}
+		if err := f.own.DeleteNamespace(ctx, info.ID); err != nil && skep.KindOf(err) != skep.NotFound {
+			return err
+		}
+	}
+	return nil
+}
+
+// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here.
+func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
+	f.mu.Lock()
+	reg := f.reg
+	f.mu.Unlock()
+	if reg == nil {
+		return nil // it is closed
+	}
+	if m := reg.Map(); m == nil || m.Remembers(&c) {
+		return nil
+	}
+	_, err := reg.Propose(ctx, &c)
+	return err
+}
+
+// missedIn is missed of a namespace here. A durable one is remembered where all of it goes.
+func (f *Fence) missedIn(ctx context.Context, id skep.NamespaceID, all bool) error {
+	info, err := f.gated.FindNamespace(ctx, id)
+	if err != nil || info.Class != skep.Cache && !all {
+		return err
+	}
+	return f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: info.Tenant, Name: info.Name,
+		Spares: info.Class == skep.Cache})
+}
+
+// Delete implements skep.Deleter. Keys of a durable namespace are remembered for nobody: who deletes them has to reach
+// all nodes.
+func (f *Fence) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	if err := f.missedIn(ctx, sc.Namespace, false); err != nil {
+		return 0, err
+	}
+	return f.gated.Delete(ctx, sc, keys)
+}
+
+// Purge implements skep.Deleter. Of a model it is remembered for nobody.
+func (f *Fence) Purge(ctx context.Context, p skep.Purge) error {
+	var err error
+	switch {
+	case p.Salt != nil:
+		err = f.missedIn(ctx, p.Salt.Namespace, false)
+	case p.Tenant != "":
+		err = f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: p.Tenant})
+	case p.Namespace != 0:
+		err = f.missedIn(ctx, p.Namespace, true)
+	}
+	if err != nil {
+		return err
+	}
+	return f.gated.Purge(ctx, p)
+}
+
+// DeleteNamespace implements skep.Namespacer.
+func (f *Fence) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	if err := f.missedIn(ctx, id, true); err != nil {
+		return err
+	}
+	return f.gated.DeleteNamespace(ctx, id)
+}

@@ -1,0 +1,100 @@
+package keeper
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// there is a namespace at another node, which counts what is deleted in it.
+type there struct {
+	skep.NamespaceInfo
+	keys, all int
+}
+
+func (t *there) Delete(_ context.Context, _ string, keys []skep.Key) error {
+	t.keys += len(keys)
+	return nil
+}
+
+func (t *there) DeleteNamespace(context.Context) error {
+	t.all++
+	return nil
+}
+
+func (t *there) Missing(_ string, err error) error { return err }
+
+func (t *there) Space() *skep.NamespaceInfo { return &t.NamespaceInfo }
+
+var block = []skep.StoredBlock{{Key: skep.Key{1}}}
+
+// A copy that is on its way when a deletion recalls others is left to the deletion that waits for it: recalled now, it
+// would arrive afterwards. And of two copies of a block the older one's time ends alone.
+func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	k := New(memstore.New(memstore.Options{}))
+	at, to := sentKey{1, block[0].Key}, &there{}
+	old, err := k.Depart(t.Context(), 1, block)
+	require.NoError(t, err)
+	old.Sends(to)
+	old.End()
+	under, err := k.Depart(t.Context(), 1, block)
+	require.NoError(t, err)
+	under.Sends(to)
+	take := func(take func(sentKey)) { take(at) }
+	require.NoError(t, k.recall(t.Context(), "delete", take))
+	require.Equal(t, 1, to.keys)
+	require.Equal(t, under, k.sent[at][0].flight)
+	under.End()
+	k.order[0].at = k.order[0].at.Add(-sentFor) // the old one's
+	require.Zero(t, k.admit(&Flight{k: k}))
+	require.Len(t, k.sent[at], 1)
+	require.NoError(t, k.recall(t.Context(), "delete", take))
+	require.Equal(t, 2, to.keys)
+	require.Empty(t, k.sent)
+	require.NoError(t, k.Close())
+}
+
+// A node that was given a namespace loses it with this one, and is forgotten after a minute.
+func TestAGivenNamespaceIsForgotten(t *testing.T) {
+	t.Parallel()
+	st := memstore.New(memstore.Options{})
+	k := New(st)
+	give := func() (skep.NamespaceID, *there) {
+		ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}, Chained: true})
+		require.NoError(t, err)
+		to := &there{}
+		f, err := k.Depart(t.Context(), ns.ID, nil)
+		require.NoError(t, err)
+		f.Opened(to)
+		f.End()
+		return ns.ID, to
+	}
+	id, to := give()
+	require.NoError(t, k.DeleteNamespace(t.Context(), id))
+	require.Equal(t, 1, to.all)
+	require.Empty(t, k.spaces)
+
+	id, to = give()
+	k.spaces[id][0].at = k.spaces[id][0].at.Add(-sentFor)
+	f, err := k.Depart(t.Context(), id, nil)
+	require.NoError(t, err)
+	f.End()
+	require.Empty(t, k.spaces)
+	require.NoError(t, k.DeleteNamespace(t.Context(), id))
+	require.Zero(t, to.all)
+	require.NoError(t, k.Close())
+}
+
+func TestAKeeperHidesNothing(t *testing.T) {
+	t.Parallel()
+	storetest.Wrapper(t, memstore.New(memstore.Options{}), func(_ *testing.T, behind skep.Store) skep.Store {
+		return New(behind)
+	})
+}

@@ -1,0 +1,87 @@
+package cli_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/command/commandtest"
+	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// One of three servers is killed, and an operator says that it is down: keys are deleted without it. Started again, it
+// has none of them, and is up by itself. One that runs is not said to be down.
+func TestANodeThatWasDownHasNothingThatWasDeleted(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t)
+	three := []string{"a", "b", "c"}
+	skepRun(t, append([]string{"cluster", "init", "--node", "a", "--json"}, n.place("a")...)...).OK(t)
+	n.serve("a")
+	for _, name := range three[1:] {
+		n.add(name, "a")
+		n.serve(name)
+	}
+	n.whole(three, 3)
+	ctx := t.Context()
+	st, err := replication.Dial(ctx, wire.Options{Addr: n.addr("a")})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	ns, err := skep.OpenNamespace(ctx, st, skep.NamespaceSpec{
+		Tenant: auth.DefaultTenant, Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1},
+	})
+	require.NoError(t, err)
+	var keys []skep.Key
+	for i := range 60 {
+		keys = append(keys, skep.KeyOf([]byte{byte(i)}))
+		res, err := ns.Put(ctx, keys[i:i+1], 0, []byte("value"))
+		require.NoError(t, err)
+		require.Equal(t, skep.Committed, res[0].Outcome)
+	}
+	require.NoError(t, st.Flush(ctx))
+	has := func(name string) (there int) {
+		c, err := wire.Dial(ctx, wire.Options{Addr: n.addr(name), Strict: true})
+		require.NoError(t, err)
+		defer c.Close()
+		list, err := c.Namespaces(ctx)
+		require.NoError(t, err)
+		for _, info := range list {
+			blocks, err := c.CountBlocks(ctx, info.ID)
+			require.NoError(t, err)
+			there += int(blocks)
+		}
+		return there
+	}
+	require.Positive(t, has("b"))
+	set := func(state string) commandtest.Output {
+		return skepRun(t, "cluster", "set", "b", "--state", state, "--server", n.addr("a"), "--json")
+	}
+	require.NotZero(t, set("down").Code, "it runs")
+
+	n.kill("b")
+	_, err = ns.Delete(ctx, keys...)
+	require.ErrorIs(t, err, skep.Unavailable, "nobody has said that it is down")
+	set("down").OK(t)
+	require.NotZero(t, set("up").Code, "it is up when it has been started")
+	_, err = ns.Delete(ctx, keys...)
+	require.NoError(t, err)
+
+	n.serve("b")
+	storetest.Eventually(t, "b is up by itself", func() bool {
+		s := n.ask("a")
+		return s != nil && len(n.mapOf("a").Down()) == 0 && n.serves("b")
+	})
+	b, err := n.mapOf("a").Node("b")
+	require.NoError(t, err)
+	require.Equal(t, clustermap.Up, b.State)
+	require.Zero(t, has("b"))
+	for i := range keys {
+		found, err := ns.Load(ctx, skep.Chain{Keys: keys[i : i+1]}, func(*skep.Chunk) error { return nil })
+		require.NoError(t, err)
+		require.Zero(t, found, "key %d is back", i)
+	}
+}
