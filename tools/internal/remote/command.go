@@ -31,7 +31,8 @@ type remote struct {
 
 // Commands are all of them.
 func Commands(a *command.App) []*cobra.Command {
-	return []*cobra.Command{putCommand(a), getCommand(a), delCommand(a), lsCommand(a), nsCommand(a), purgeCommand(a), statusCommand(a),
+	return []*cobra.Command{putCommand(a), getCommand(a), delCommand(a), lsCommand(a), nsCommand(a), purgeCommand(a),
+		statusCommand(a),
 		readyCommand(a)}
 }
 
