@@ -134,11 +134,11 @@ func (s *clientSession) endBehind() {
 		x.mu.Lock()
 		delete(x.sessions, id)
 		x.mu.Unlock()
-		if ring != nil {
+		switch {
+		case ring != nil && err == nil:
+			s.c.shared.over(s) // the server has released them after all
+		case ring != nil:
 			ring.forget()
-			if err == nil {
-				s.c.shared.untaint(s.destinations()) // the server has released them after all
-			}
 		}
 	}()
 }
@@ -229,7 +229,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	}
 	s.x, s.id, s.ring = x, id, nil
 	if m.Ring {
-		s.ring = s.c.shared.session(s)
+		s.c.shared.session(s)
 	}
 	x.mu.Lock()
 	x.sessions[id] = s
@@ -481,7 +481,10 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 	for {
 		_, err := s.x.call(ctx, t, m, nil, nil)
 		switch k := skep.KindOf(err); {
-		case err == nil:
+		case err == nil, k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive(): // or the server has ended it
+			if s.ring != nil && t == frames.TypeEnd {
+				s.c.shared.over(s)
+			}
 			return s.standing(op)
 		case ctx.Err() != nil:
 			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
@@ -491,8 +494,6 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 				continue
 			case <-ctx.Done():
 			}
-		case k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive():
-			return s.standing(op) // the server has ended it
 		}
 		select {
 		case <-s.x.stopped:

@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,4 +32,41 @@ func TestCloseSaysThatTheServerMayStillWrite(t *testing.T) {
 	mem.Release()
 	require.NotZero(t, c.Withheld(), "the server may write there")
 	require.ErrorIs(t, c.Close(), skep.NotReleased)
+}
+
+// A drive hangs, and nobody waits any longer. Who gives the memory back, or closes the client, is not the server: it
+// writes there once the drive goes on, so the memory is lent to nobody before the server has ended the session.
+func TestWhatASessionIsWrittenToIsNotLentAgain(t *testing.T) {
+	t.Parallel()
+	for name, closes := range map[string]bool{"given back": false, "the client is closed": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGated()
+			_, c := late(t, g, sharing)
+			ch := chainOf(t, c, "t", 16)
+			mem, err := c.Alloc(t.Context(), 8<<20)
+			require.NoError(t, err)
+			ch.Dest = skep.Destination{Memory: mem.Bytes()}
+			g.shut()
+			c.opt.Timeout = time.Second // enough to send it
+			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+			require.NoError(t, err)
+			c.opt.Timeout = time.Minute
+			if closes {
+				require.ErrorIs(t, c.Close(), skep.NotReleased)
+				return
+			}
+			soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, s.Close(soon), skep.NotReleased)
+			mem.Release()
+			require.False(t, c.shared.alloc(8<<20) != nil, "the server may write there")
+			g.open()
+			require.NoError(t, s.Close(t.Context()))
+			require.Zero(t, c.Withheld())
+			mem = c.shared.alloc(8 << 20)
+			require.NotNil(t, mem)
+			mem.Release()
+			require.NoError(t, c.Close())
+		})
+	}
 }

@@ -69,6 +69,7 @@ func (s *sharedMemory) close() error {
 		return nil
 	}
 	s.closed = true
+	s.taintLocked(nil)
 	files := s.files
 	s.files = nil
 	tainted := s.book.AnyTainted()
@@ -267,11 +268,12 @@ type ringSession struct {
 	words atomic.Pointer[words] // that its claims go by
 }
 
-func (s *sharedMemory) session(ses *clientSession) *ringSession {
+// session lists a session, which is answered through the ring from here on.
+func (s *sharedMemory) session(ses *clientSession) {
+	r := &ringSession{s: s, ses: ses}
 	s.mu.Lock()
-	s.sessions[ses.id] = ses
+	s.sessions[ses.id], ses.ring = ses, r
 	s.mu.Unlock()
-	return &ringSession{s: s, ses: ses}
 }
 
 func (r *ringSession) forget() {
@@ -346,10 +348,39 @@ func (s *sharedMemory) tell(pieces [][]byte, f func()) {
 	s.mu.Unlock()
 }
 
-func (s *sharedMemory) untaint(pieces [][]byte) {
+// over notes that the server has ended a session: it writes to none of its destinations any more.
+func (s *sharedMemory) over(ses *clientSession) {
 	s.mu.Lock()
-	s.book.Untaint(s.spansLocked(pieces)...)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if s.sessions[ses.id] == ses {
+		delete(s.sessions, ses.id)
+	}
+	s.book.Untaint(ses.x.taken, s.spansLocked(ses.destinations())...)
+}
+
+// taintLocked notes what the server may use of mem, nil for all there is, for sessions that it has not ended: one that
+// was given up, because a drive hangs, is written to yet.
+func (s *sharedMemory) taintLocked(mem []byte) {
+	for _, ses := range s.sessions {
+		if ses.told() {
+			continue
+		}
+		for _, p := range ses.destinations() {
+			if _, in := inside(mem, p); !in && mem != nil {
+				continue
+			}
+			for _, m := range s.spansLocked([][]byte{p}) {
+				s.book.Taint(ses.x.taken, m)
+			}
+		}
+	}
+}
+
+// told says that the ring has told of every chunk: then no drive writes to the destinations.
+func (s *clientSession) told() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(s.ended, io.EOF)
 }
 
 // read takes completions off the ring as they are signalled.
@@ -449,6 +480,7 @@ func (m *lentMemory) Release() {
 	if m.b == nil {
 		return
 	}
+	s.taintLocked(m.b)
 	m.b = nil
 	s.book.Give(m.at)
 }

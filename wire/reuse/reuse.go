@@ -117,9 +117,9 @@ func (b *Book) Taint(by *Attach, s Span) {
 	}
 }
 
-// Untaint notes that servers do not use a span that was tainted.
-func (b *Book) Untaint(spans ...Span) {
-	b.clear(func(t taint) bool { return slices.Contains(spans, t.Span) })
+// Untaint notes that the server of an attach does not use spans that were tainted.
+func (b *Book) Untaint(by *Attach, spans ...Span) {
+	b.clear(func(t taint) bool { return t.by == by && slices.Contains(spans, t.Span) })
 }
 
 // Tainted says whether a server may use some of s yet that nobody hears of.

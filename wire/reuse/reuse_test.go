@@ -66,7 +66,9 @@ func TestAnAttachThatIsOverTaintsNothing(t *testing.T) {
 	b.Taint(now, Span{0, 10})
 	require.True(t, b.Tainted(Span{9, 1}))
 	require.False(t, b.Tainted(Span{10, 1}))
-	b.Untaint(Span{0, 10})
+	b.Untaint(before, Span{0, 10})
+	require.True(t, b.AnyTainted(), "it is of another attach")
+	b.Untaint(now, Span{0, 10})
 	require.False(t, b.AnyTainted())
 }
 
