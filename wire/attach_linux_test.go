@@ -333,7 +333,9 @@ func TestFilesOfAClientThatIsGone(t *testing.T) {
 	ch.Dest = skep.Destination{Memory: mem[:4*blockSize], Stride: blockSize}
 	_, err = c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
 	require.NoError(t, err)
-	require.NoError(t, c.Close())
+	if err := c.Close(); err != nil { // the session's last bytes may be on their way
+		require.ErrorIs(t, err, skep.NotReleased)
+	}
 	require.Eventually(t, func() bool { return r.Stats().Regions == 0 && r.Stats().SharedBytes == 0 }, time.Minute,
 		time.Millisecond)
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -94,7 +94,8 @@ func askReady(ctx context.Context, at, ca string) (*ReadyResult, error) {
 		return nil, skep.Invalidf("ready", "URL", at, "http://HOST:PORT or https://HOST:PORT")
 	}
 	// No proxy: the server that is asked about is the one that is named.
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
 	not := func(limit string, err error) error {
 		return command.WithNext(&skep.Error{Op: "ready", Kind: skep.Unavailable, Field: "server", Value: u.Host,
 			Limit: limit, Err: err}, "see the server's log; skep status --wait ready waits for it")
