@@ -381,6 +381,29 @@ func TestADeletionWhileANodeReturns(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
+// A deletion that a node's return overtakes is made again by the newer map: the node was passed by, and did not lose what
+// nobody had told it yet.
+func TestADeletionThatANodesReturnOvertakes(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	keys := chainOf(1, 80)
+	x.put(keys, 0, 80)
+	x.kill(1)
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	var once sync.Once
+	x.council.before = func(c *clustermap.Command) {
+		if c.Do == clustermap.Miss {
+			once.Do(func() { assert.NoError(t, x.fences[1].Return(t.Context(), x.council)) })
+		}
+	}
+	require.ErrorIs(t, deleteKeys(t.Context(), x.Store, x.scope(), keys), skep.StaleMap)
+	require.NotEmpty(t, x.keysOf(1), "it lost nothing")
+	x.follow()
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	require.Zero(t, x.findLive(keys))
+}
+
 // A node that runs, and is said to be down, serves no more until it has returned.
 func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	t.Parallel()
