@@ -419,6 +419,28 @@ func TestADeletionOfWhatWasSentToANodeThatIsDown(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
+// Keys that are deleted of a namespace of class cache cost a node that was down no durable namespace of that name, which
+// only it has.
+func TestKeysOfACacheCostNoDurableNamespace(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	own, err := x.nodes[1].OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "m", Shape: shape, Chained: true,
+		Class: skep.Durable})
+	require.NoError(t, err)
+	keys := chainOf(1, 4)
+	q := x.request(keys, 0, 4)
+	q.Namespace = own.ID
+	_, err = x.nodes[1].Put(t.Context(), q)
+	require.NoError(t, err)
+	x.kill(1)
+	x.open("m", skep.Cache, true)
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.Len(t, x.keysOf(1), 4)
+}
+
 // A node that runs, and is said to be down, serves no more until it has returned.
 func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	t.Parallel()
