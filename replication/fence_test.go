@@ -381,8 +381,8 @@ func TestADeletionWhileANodeReturns(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
-// A deletion that a node's return overtakes is made again by the newer map: the node was passed by, and did not lose what
-// nobody had told it yet.
+// A deletion that a node's return overtakes is made again by the newer map: the node was passed by, and did not lose
+// what nobody had told it yet.
 func TestADeletionThatANodesReturnOvertakes(t *testing.T) {
 	t.Parallel()
 	x := fencedCrew(t, three(3, 4), skep.Cache)
@@ -419,13 +419,13 @@ func TestADeletionOfWhatWasSentToANodeThatIsDown(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
-// Keys that are deleted of a namespace of class cache cost a node that was down no durable namespace of that name, which
-// only it has.
+// Keys that are deleted of a namespace of class cache cost a node that was down no durable namespace of that name,
+// which only it has.
 func TestKeysOfACacheCostNoDurableNamespace(t *testing.T) {
 	t.Parallel()
 	x := fencedCrew(t, three(3, 4), skep.Cache)
-	own, err := x.nodes[1].OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "m", Shape: shape, Chained: true,
-		Class: skep.Durable})
+	own, err := x.nodes[1].OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "m", Shape: shape,
+		Chained: true, Class: skep.Durable})
 	require.NoError(t, err)
 	keys := chainOf(1, 4)
 	q := x.request(keys, 0, 4)
@@ -439,6 +439,32 @@ func TestKeysOfACacheCostNoDurableNamespace(t *testing.T) {
 	x.nodes[1].down.Store(false)
 	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
 	require.Len(t, x.keysOf(1), 4)
+}
+
+// A partial tail that a put replaces at another node costs a node that is down nothing.
+func TestATailThatIsReplacedIsNotMissed(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	x.kill(1)
+	elsewhere := 0
+	for c := range 12 {
+		keys, tail := chainOf(c, 5), skep.KeyOf(fmt.Appendf(nil, "tail %d", c))
+		x.put(keys, 0, 4)
+		q := x.request(append(keys[:4:4], tail), 4, 5)
+		q.Blocks[0].ValidTokens = 2
+		_, err := x.Put(t.Context(), q)
+		require.NoError(t, err)
+		q = x.request(keys, 4, 5)
+		q.Blocks[0].Replaces = &tail
+		_, err = x.Put(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, 5, x.find(keys, skep.NoLease).Blocks)
+		if x.keysOf(0)[tail] || x.keysOf(2)[tail] {
+			elsewhere++
+		}
+	}
+	require.Positive(t, elsewhere, "its node has it until it is evicted")
+	require.Empty(t, x.council.Map().Nodes[1].Missed.Spaces)
 }
 
 // A node that runs, and is said to be down, serves no more until it has returned.
