@@ -381,6 +381,92 @@ func TestADeletionWhileANodeReturns(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
+// A deletion that a node's return overtakes is made again by the newer map: the node was passed by, and did not lose
+// what nobody had told it yet.
+func TestADeletionThatANodesReturnOvertakes(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	keys := chainOf(1, 80)
+	x.put(keys, 0, 80)
+	x.kill(1)
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	var once sync.Once
+	x.council.before = func(c *clustermap.Command) {
+		if c.Do == clustermap.Miss {
+			once.Do(func() { assert.NoError(t, x.fences[1].Return(t.Context(), x.council)) })
+		}
+	}
+	require.ErrorIs(t, deleteKeys(t.Context(), x.Store, x.scope(), keys), skep.StaleMap)
+	require.NotEmpty(t, x.keysOf(1), "it lost nothing")
+	x.follow()
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	require.Zero(t, x.findLive(keys))
+}
+
+// What was sent to a node just before it went down is deleted without asking it: it is remembered for it.
+func TestADeletionOfWhatWasSentToANodeThatIsDown(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, twice(2, 4), skep.Cache)
+	keys := chainOf(1, 8)
+	x.putWithoutB(keys, 8)
+	require.EqualValues(t, 8, x.repair().Copied)
+	x.kill(1)
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.Empty(t, x.keysOf(1))
+}
+
+// Keys that are deleted of a namespace of class cache cost a node that was down no durable namespace of that name,
+// which only it has.
+func TestKeysOfACacheCostNoDurableNamespace(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	own, err := x.nodes[1].OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "m", Shape: shape,
+		Chained: true, Class: skep.Durable})
+	require.NoError(t, err)
+	keys := chainOf(1, 4)
+	q := x.request(keys, 0, 4)
+	q.Namespace = own.ID
+	_, err = x.nodes[1].Put(t.Context(), q)
+	require.NoError(t, err)
+	x.kill(1)
+	x.open("m", skep.Cache, true)
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.Len(t, x.keysOf(1), 4)
+}
+
+// A partial tail that a put replaces at another node costs a node that is down nothing.
+func TestATailThatIsReplacedIsNotMissed(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	x.kill(1)
+	elsewhere := 0
+	for c := range 12 {
+		keys, tail := chainOf(c, 5), skep.KeyOf(fmt.Appendf(nil, "tail %d", c))
+		x.put(keys, 0, 4)
+		q := x.request(append(keys[:4:4], tail), 4, 5)
+		q.Blocks[0].ValidTokens = 2
+		_, err := x.Put(t.Context(), q)
+		require.NoError(t, err)
+		q = x.request(keys, 4, 5)
+		q.Blocks[0].Replaces = &tail
+		_, err = x.Put(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, 5, x.find(keys, skep.NoLease).Blocks)
+		if x.keysOf(0)[tail] || x.keysOf(2)[tail] {
+			elsewhere++
+		}
+	}
+	require.Positive(t, elsewhere, "its node has it until it is evicted")
+	require.Empty(t, x.council.Map().Nodes[1].Missed.Spaces)
+}
+
 // A node that runs, and is said to be down, serves no more until it has returned.
 func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/replication/runs"
 )
@@ -513,13 +514,27 @@ type target struct {
 // recallKeys is how many keys one call deletes.
 const recallKeys = 4096
 
-// Delete implements keeper.Target.
+// Delete implements keeper.Target. For a node that is down it is remembered (package fence), but for keys of a durable
+// namespace.
 func (t target) Delete(ctx context.Context, op string, keys []skep.Key) error {
+	if t.down() && (t.sp.Class == skep.Cache || op != "delete") {
+		return nil
+	}
 	return t.by.deleteAt(ctx, op, t.n, t.sp, keys)
 }
 
 // DeleteNamespace implements keeper.Target.
-func (t target) DeleteNamespace(ctx context.Context) error { return t.by.deleteOn(ctx, t.n, t.sp, nil) }
+func (t target) DeleteNamespace(ctx context.Context) error {
+	if t.down() {
+		return nil
+	}
+	return t.by.deleteOn(ctx, t.n, t.sp, nil)
+}
+
+// down says whether the node is, by the map as it is now.
+func (t target) down() bool {
+	return slices.ContainsFunc(t.by.now.Load().of.Down(), func(n *clustermap.Node) bool { return n.ID == t.n.ID })
+}
 
 // Missing implements keeper.Target.
 func (t target) Missing(op string, err error) error { return t.n.missing(op, err) }

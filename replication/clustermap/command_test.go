@@ -74,9 +74,9 @@ func TestCommandsChangeTheMap(t *testing.T) {
 	apply(&Command{Do: SetState, Name: "d", State: Down})
 	apply(&Command{Do: Miss, Tenant: "t", Name: "n", Spares: true})
 	apply(&Command{Do: Miss, Tenant: "u"})
-	require.Equal(t, &Missed{Epoch: m.Epoch, Spaces: []Space{{"t", "n"}, {"u", ""}}}, m.Down()[0].Missed)
+	require.Equal(t, &Missed{Epoch: m.Epoch, Spaces: []Space{{"t", "n", true}, {"u", "", false}}}, m.Down()[0].Missed)
 	require.Nil(t, m.Public().Down()[0].Missed, "other tenants' names")
-	for _, c := range []*Command{{Do: Miss, Tenant: "t", Name: "n"}, {Do: Miss, Tenant: "u", Name: "n"}, {Do: Return, Name: "a"}} {
+	for _, c := range []*Command{{Do: Miss, Tenant: "t", Name: "n", Spares: true}, {Do: Miss, Tenant: "u", Name: "n"}, {Do: Return, Name: "a"}} {
 		next, err := m.Apply(sent(t, c))
 		require.NoError(t, err)
 		require.Same(t, m, next, "it is so: %+v", c)

@@ -21,6 +21,12 @@ type Missed struct {
 type Space struct {
 	Tenant string `json:"tenant"`
 	Name   string `json:"name,omitempty"`
+	Spares bool   `json:"spares,omitempty"` // it is lost where it is of class Cache: another one of that name is not
+}
+
+// of says whether it names a namespace.
+func (x *Space) of(tenant, name string, spares bool) bool {
+	return x.Tenant == tenant && (x.Name == "" || x.Name == name) && (spares || !x.Spares)
 }
 
 // Loses says whether a node that missed it is to lose a namespace. What is written over may have been written over
@@ -30,14 +36,14 @@ func (m *Missed) Loses(s *skep.NamespaceSpec) bool {
 		return false
 	}
 	return s.Class == skep.Cache && (m.Spared || !s.Chained) || slices.ContainsFunc(m.Spaces, func(x Space) bool {
-		return x.Tenant == s.Tenant && (x.Name == "" || x.Name == s.Name)
+		return x.of(s.Tenant, s.Name, s.Class == skep.Cache)
 	})
 }
 
 // remembers says whether the node loses what a command says that is missed.
 func (m *Missed) remembers(c *Command) bool {
 	return m != nil && (c.Spares && m.Spared || slices.ContainsFunc(m.Spaces, func(x Space) bool {
-		return x.Tenant == c.Tenant && (x.Name == "" || x.Name == c.Name)
+		return x.of(c.Tenant, c.Name, c.Spares)
 	}))
 }
 
@@ -76,7 +82,7 @@ func (m *Map) miss(c *Command) (changed bool, err error) {
 		was.Epoch = m.Epoch + 1
 		switch {
 		case len(was.Spaces) < MaxMissed:
-			was.Spaces = append(slices.Clip(was.Spaces), Space{c.Tenant, c.Name})
+			was.Spaces = append(slices.Clip(was.Spaces), Space{c.Tenant, c.Name, c.Spares})
 		case c.Spares:
 			was.Spared = true
 		default:

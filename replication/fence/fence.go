@@ -171,7 +171,8 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 	return nil
 }
 
-// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here.
+// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One
+// that comes back meanwhile is an error, StaleMap: it is to be deleted from there, too.
 func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
 	f.mu.Lock()
 	reg := f.reg
@@ -179,11 +180,20 @@ func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
 	if reg == nil {
 		return nil // it is closed
 	}
-	if m := reg.Map(); m == nil || m.Remembers(&c) {
+	m := reg.Map()
+	if m == nil || m.Remembers(&c) {
 		return nil
 	}
-	_, err := reg.Propose(ctx, &c)
-	return err
+	if _, err := reg.Propose(ctx, &c); err != nil {
+		return err
+	}
+	now := reg.Map()
+	for _, n := range m.Down() { // the caller passes it by, and it is up, perhaps without having been told
+		if then, err := now.Node(n.Name); err == nil && then.State != clustermap.Down {
+			return &skep.Error{Op: "delete", Kind: skep.StaleMap, Field: "epoch", Value: m.Epoch, Limit: now.Epoch}
+		}
+	}
+	return nil
 }
 
 // missedIn is missed of a namespace here. A durable one is remembered where all of it goes.
