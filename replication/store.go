@@ -188,10 +188,11 @@ func (s *Store) Close() error {
 		loads = append(loads, x.end()...)
 	}
 	nodes := s.now.Load().nodes
-	errs := make([]error, len(nodes))
+	errs := make([]error, len(nodes), len(nodes)+1)
+	var seed error
 	var closing sync.WaitGroup
 	if s.seed != nil && !slices.ContainsFunc(nodes, func(n *node) bool { return n.st == skep.Store(s.seed) }) {
-		closing.Go(func() { _ = s.seed.Close() })
+		closing.Go(func() { seed = s.seed.Close() })
 	}
 	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
@@ -201,7 +202,7 @@ func (s *Store) Close() error {
 		<-l.done
 	}
 	s.wait.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, seed)...)
 }
 
 // begin is the first of every call: the Store is open and ctx has not ended.

@@ -199,14 +199,16 @@ class _Plugin(Calls):
             (True, self._delete_within, self._delete),
         )[kind]
         try:
+            names = [name(k) for k in keys]
             views, sizes = [o.byte_array for o in objects], [o.get_size() for o in objects]
             if objects and len(objects) != len(keys):
                 raise ValueError(f"there are {len(objects)} objects, must be one for each of {len(keys)} keys")
         except Exception as e:  # the engine must never see it
             why = f"{type(e).__name__}: {e}"
+            names = [""] * len(keys)
             views, sizes, do = [], [], lambda _: (False, why, [False] * len(keys))
         of = _Of(kind, list(keys), sizes, over)
-        return self._submit(self._writes if writes else self._reads, within, [name(k) for k in keys], views, do, of)
+        return self._submit(self._writes if writes else self._reads, within, names, views, do, of)
 
     def close(self) -> None:
         super().close()

@@ -192,13 +192,15 @@ class Calls:
         with self._lock:
             self._last += 1
             job = Job(self._last, time.monotonic() + within, list(keys), list(views), do, of)
-            closed = self._closed
-        if closed or os.getpid() != self._pid:
-            self._over(job, False, "closed, or forked from the process that opened it", None)
-        elif jobs.qsize() >= _MOST_WAITING:
-            self._over(job, False, f"{_MOST_WAITING} batches are waiting", None)
-        else:
-            jobs.put(job)
+            why = ""
+            if self._closed or os.getpid() != self._pid:
+                why = "closed, or forked from the process that opened it"
+            elif jobs.qsize() >= _MOST_WAITING:
+                why = f"{_MOST_WAITING} batches are waiting"
+            else:
+                jobs.put(job)  # before what close has the threads end by
+        if why:
+            self._over(job, False, why, None)
         return job.number
 
     def _renew_locks(self) -> None:
@@ -242,7 +244,10 @@ class Calls:
                 error = f"{type(e).__name__}: {e}"
             if error:
                 self._complain(kind or error, error)
-            self._over(job, ok, error, landed)
+            try:
+                self._over(job, ok, error, landed)
+            except BaseException as e:  # the thread goes on: others wait for their batches
+                self._complain("result", f"{type(e).__name__}: {e}")
             del job
 
     def _parts(self, job: Job) -> list[tuple[Space, list[int], list[bytes]]]:
