@@ -145,15 +145,16 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 	return nil
 }
 
-// usedLocked says whether a session that is not over has destinations in mem.
+// usedLocked says whether a session that is not over has destinations in mem, or a put under way reads there.
 func (s *sharedMemory) usedLocked(mem []byte) bool {
+	for l := range s.puts {
+		if len(within(mem, l.pieces)) > 0 {
+			return true
+		}
+	}
 	for _, ses := range s.sessions {
-		for _, t := range ses.chains {
-			for _, p := range destinations(t) {
-				if _, ok := inside(mem, p); ok {
-					return true
-				}
-			}
+		if len(within(mem, ses.destinations())) > 0 {
+			return true
 		}
 	}
 	return false

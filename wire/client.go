@@ -356,9 +356,9 @@ type spec struct {
 	long  bool   // it waits for I/O
 	first bool   // it goes to the connection the shared memory is attached to
 	needs uint32 // features that the server must know, or the call is Unsupported
-	// held: the server reads the caller's memory where it is, so the call is over only when it has answered. Else the call
-	// is NotReleased, and this is told by which connection.
-	held func(*clientConn)
+	// lent is memory of the caller's that the server reads where it is, so the call is over only when it has answered. Else
+	// the call is NotReleased.
+	lent [][]byte
 }
 
 // do carries a call out on some connection.
@@ -380,16 +380,17 @@ func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.B
 		sent := false
 		switch {
 		case err != nil:
-		case s.held != nil && !c.shared.attachedTo(x): // it is to a server that has not taken the memory
+		case s.lent != nil && !c.shared.attachedTo(x): // it is to a server that has not taken the memory
 			err = link.Overloaded("shared memory", time.Millisecond)
+		case s.lent != nil:
+			l := c.shared.lend(x, s.lent)
+			sent, err = x.carry(within, s, m, payload, out)
+			c.shared.back(l, skep.KindOf(err) == skep.NotReleased)
 		default:
 			sent, err = x.carry(within, s, m, payload, out)
 		}
 		if err == nil {
 			return nil
-		}
-		if s.held != nil && skep.KindOf(err) == skep.NotReleased {
-			s.held(x)
 		}
 		wait, again := c.again(s, err, sent)
 		if !again || try >= c.opt.Retries || within.Err() != nil {
@@ -420,7 +421,7 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 // what ended it; else, when our own timeout did, that the server is not available.
 func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	switch {
-	case s.held != nil && skep.KindOf(err) == skep.NotReleased:
+	case s.lent != nil && skep.KindOf(err) == skep.NotReleased:
 		return err
 	case ctx.Err() != nil:
 		return link.Ended(s.op, ctx)

@@ -308,7 +308,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payloa
 	select {
 	case r = <-p.reply:
 	case <-ctx.Done():
-		if s.held == nil {
+		if s.lent == nil {
 			x.delist(id)
 			go x.cancelCall(id)
 			return true, link.Ended(t.String(), ctx)
@@ -324,7 +324,7 @@ func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payloa
 		}
 	}
 	if r.err != nil {
-		if s.held != nil && r.lost {
+		if s.lent != nil && r.lost {
 			return true, notReleased(s.op)
 		}
 		return true, r.err

@@ -277,7 +277,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	var res frames.PutResults
 	call := spec{t: frames.TypePut, op: "put", long: true, first: shared}
 	if shared {
-		call.held = func(by *clientConn) { c.shared.taint(by, bytesOf(r.Blocks[x.From:x.To])) }
+		call.lent = bytesOf(r.Blocks[x.From:x.To])
 	}
 	err := c.do(ctx, call, m, payload, &res)
 	switch {

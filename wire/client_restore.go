@@ -471,7 +471,23 @@ func (s *clientSession) Close(ctx context.Context) error {
 			s.ring.forget()
 		}
 	}
+	if !was && s.ring != nil && skep.KindOf(err) == skep.NotReleased {
+		go s.endLater()
+	}
 	return err
+}
+
+// endLater ends a session that its caller waits for no longer, so that what it was written to is lent again once the server
+// is done with it. Where the connection breaks first, the next one settles that.
+func (s *clientSession) endLater() {
+	for s.x.alive() && s.c.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(s.c.ctx, s.c.opt.Patience)
+		_ = s.Close(ctx)
+		said := ctx.Err() == nil
+		if cancel(); said {
+			return
+		}
+	}
 }
 
 // release carries out a call after which destinations are the caller's again. A

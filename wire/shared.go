@@ -34,6 +34,7 @@ type sharedMemory struct {
 	conn     *clientConn
 	ring     *shm.Reader
 	sessions map[uint64]*clientSession
+	puts     map[*underWay]bool // under way
 	closed   bool
 	why      error             // it is not attached; nil: it was, when it was last tried
 	files    []*AttachedMemory // never changed in place
@@ -46,7 +47,7 @@ const ringBytes = ringEntries * shm.EntrySize
 
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1),
-		sessions: map[uint64]*clientSession{}, done: make(chan struct{}), offering: make(chan struct{}, 1)}
+		sessions: map[uint64]*clientSession{}, puts: map[*underWay]bool{}, done: make(chan struct{}), offering: make(chan struct{}, 1)}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
@@ -336,6 +337,11 @@ func (s *sharedMemory) spansLocked(pieces [][]byte) (out []reuse.Span) {
 func (s *sharedMemory) taint(x *clientConn, pieces [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.taintBy(x, pieces)
+}
+
+// taintBy is taint. REQUIRES: mu.
+func (s *sharedMemory) taintBy(x *clientConn, pieces [][]byte) {
 	for _, m := range s.spansLocked(pieces) {
 		s.book.Taint(x.taken, m)
 	}
@@ -358,22 +364,59 @@ func (s *sharedMemory) over(ses *clientSession) {
 	s.book.Untaint(ses.x.taken, s.spansLocked(ses.destinations())...)
 }
 
-// taintLocked notes what the server may use of mem, nil for all there is, for sessions that it has not ended: one that
-// was given up, because a drive hangs, is written to yet.
+// underWay is what a put that is under way has the server of a connection read.
+type underWay struct {
+	by      *clientConn
+	pieces  [][]byte
+	tainted bool // the memory was given back, or the client closed, meanwhile
+}
+
+// lend notes a put that begins.
+func (s *sharedMemory) lend(by *clientConn, pieces [][]byte) *underWay {
+	l := &underWay{by: by, pieces: pieces}
+	s.mu.Lock()
+	s.puts[l] = true
+	s.mu.Unlock()
+	return l
+}
+
+// back notes that it has ended: with an answer, or lost, and the server may read there yet.
+func (s *sharedMemory) back(l *underWay, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.puts, l)
+	switch {
+	case lost:
+		s.taintBy(l.by, l.pieces)
+	case l.tainted:
+		s.book.Untaint(l.by.taken, s.spansLocked(l.pieces)...)
+	}
+}
+
+// taintLocked notes what the server may use of mem, nil for all there is: for sessions that it has not ended, as one that
+// was given up, because a drive hangs, is written to yet, and for puts under way.
 func (s *sharedMemory) taintLocked(mem []byte) {
 	for _, ses := range s.sessions {
 		if ses.told() {
 			continue
 		}
-		for _, p := range ses.destinations() {
-			if _, in := inside(mem, p); !in && mem != nil {
-				continue
-			}
-			for _, m := range s.spansLocked([][]byte{p}) {
-				s.book.Taint(ses.x.taken, m)
-			}
+		s.taintBy(ses.x, within(mem, ses.destinations()))
+	}
+	for l := range s.puts {
+		in := within(mem, l.pieces)
+		l.tainted = l.tainted || len(in) > 0
+		s.taintBy(l.by, in)
+	}
+}
+
+// within are those of pieces that lie in mem; all of them where that is nil.
+func within(mem []byte, pieces [][]byte) (out [][]byte) {
+	for _, p := range pieces {
+		if _, in := inside(mem, p); in || mem == nil {
+			out = append(out, p)
 		}
 	}
+	return out
 }
 
 // told says that the ring has told of every chunk: then no drive writes to the destinations.

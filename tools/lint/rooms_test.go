@@ -63,7 +63,7 @@ var parts = map[string][]string{
 }
 
 // pure are packages inside a room that know the root and what parts says, and no room besides.
-var pure = []string{"replication/clustermap", "replication/placement", "replication/consensus"}
+var pure = []string{"replication/clustermap", "replication/placement", "replication/consensus", "replication/routing"}
 
 // allowed says why package from may not import package to (paths from the root), ""
 // when it may.

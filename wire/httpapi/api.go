@@ -47,6 +47,8 @@ type Options struct {
 	Segments func(ctx context.Context) (Segments, error)
 	// Jobs is the background work; nil: none.
 	Jobs Jobs
+	// Route says which engine a request should go to; nil: this server does not.
+	Route func(*Routing) (RouteView, error)
 	// Shares are the tenants' stored bytes, as configured, for show.
 	Shares func() map[string]int64
 	// Console serves what no other path takes; nil: nothing.

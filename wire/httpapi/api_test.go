@@ -41,6 +41,16 @@ type fixture struct {
 	unwell  []string
 	jobs    *fakeJobs
 	log     bytes.Buffer
+	asked   Routing
+}
+
+// route sends everything to the last engine.
+func (f *fixture) route(q *Routing) (RouteView, error) {
+	f.asked = *q
+	if len(q.Engines) == 0 {
+		return RouteView{}, skep.Invalidf("route", "engines", 0, "1 to 64")
+	}
+	return RouteView{Engine: q.Engines[len(q.Engines)-1].Name}, nil
 }
 
 type fakeJobs struct{ did []string }
@@ -96,6 +106,7 @@ func newFixture(t testing.TB, open bool) *fixture {
 		Segments: func(context.Context) (Segments, error) {
 			return Segments{Devices: []SegmentDevice{{Path: "secret-device"}}, Groups: []SegmentGroup{{Devices: []int{0}, Segments: []int{0}}}}, nil
 		},
+		Route:  f.route,
 		Shares: func() map[string]int64 { return map[string]int64{tenant: 1 << 30} },
 		Log:    slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
@@ -144,6 +155,8 @@ func (f *fixture) call(op operation) (path, body string) {
 	switch op.id {
 	case "lookup", "delete":
 		body = fmt.Sprintf(`{"namespace": %d, "keys": ["%s"]}`, f.space.ID, f.key)
+	case "route":
+		body = fmt.Sprintf(`{"namespace": %d, "keys": ["%s"], "engines": [{"name": "e", "wait_ms": 1.5}]}`, f.space.ID, f.key)
 	case "purge":
 		body = fmt.Sprintf(`{"namespace": %d}`, f.space.ID)
 	case "steer":

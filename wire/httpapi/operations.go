@@ -44,6 +44,8 @@ var operations = []operation{
 		doc: "Start, pause, resume or stop background work; answers with how all of it stands then.", do: (*api).steer},
 	{method: "POST", path: "/api/v1/lookup", id: "lookup", need: auth.Read, body: LookupBody{}, result: LookupView{},
 		doc: "The longest stored prefix of a chain, without a lease.", do: (*api).lookup},
+	{method: "POST", path: "/api/v1/route", id: "route", need: auth.Read, body: RouteBody{}, result: RouteView{},
+		doc: "Which of several engines a request should go to. It is taken to be sent there.", do: (*api).route},
 	{method: "POST", path: "/api/v1/delete", id: "delete", need: auth.Write, body: LookupBody{}, result: Count{},
 		doc: "Deletes blocks by key.", do: (*api).delete},
 	{method: "POST", path: "/api/v1/purge", id: "purge", need: auth.Admin, body: PurgeBody{}, result: Done{},

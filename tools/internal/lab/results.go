@@ -3,6 +3,7 @@ package lab
 import (
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/bench/enginesbench"
+	"github.com/skepkv/skep/tools/internal/bench/routebench"
 	"github.com/skepkv/skep/tools/internal/bench/sparsebench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/reclaim"
@@ -29,6 +30,7 @@ var Results = map[string]any{
 	"skep-bench loss":      bench.LossResult{},
 	"skep-bench resp":      bench.RESPResult{},
 	"skep-bench engines":   enginesbench.Result{},
+	"skep-bench route":     routebench.Result{},
 	"skep-bench version":   command.VersionResult{},
 	"skep-bench wire":      bench.WireResult{},
 }

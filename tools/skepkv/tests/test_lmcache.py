@@ -5,6 +5,7 @@ import select
 import signal
 import unittest
 
+import skepkv
 from serving import TOKEN, Server, differing, eventually
 from skepkv.lmcache import Connector
 
@@ -106,6 +107,28 @@ class TestConnector(OnServer):
         ok, why, _ = wait(c.submit_batch_set(bad, [memoryview(b"x")] * 5))
         self.assertFalse(ok)
         self.assertIn("form", why)
+
+    def test_a_namespace_that_fails_leaves_the_others_of_its_batch(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        self.assertTrue(self.put(c, wait, [1], rank=2)[0])
+        space, wrong = c._space, skepkv.SkepError(skepkv.errors.DEADLINE, "drive")
+
+        class Hangs:
+            def __getattr__(self, _):
+                def refuse(*_, **__):
+                    raise wrong
+
+                return refuse
+
+        c._space = lambda *who: Hangs() if who[1] == f"{2:08x}" else space(*who)
+        both, into = [name(1, rank=2), name(1)], [bytearray(SIZE), bytearray(SIZE)]
+        self.assertEqual(wait(c.submit_batch_get(both, [memoryview(b) for b in into])), (True, str(wrong), [False, True]))
+        self.assertEqual(into[1], value(1))
+        self.assertEqual(wait(c.submit_batch_exists(both)), (True, str(wrong), [False, True]))
+        self.assertEqual(wait(c.submit_batch_set(both, [memoryview(b) for b in into])), (False, str(wrong), None))
+        self.assertEqual(wait(c.submit_batch_get(both[:1], [memoryview(into[0])])), (False, str(wrong), [False]))
+        self.assertEqual(wait(c.submit_batch_delete(both)), (True, str(wrong), [False, True]))
 
     def test_views_it_cannot_use(self):
         c, wait = self.open()

@@ -248,6 +248,26 @@ class OnUnixSocket(Calls, OnServer):
             store.register(mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self.assertEqual(e.exception.code, 19)
 
+    def test_registered_memory_of_a_store_whose_server_may_use_it_yet(self):
+        with open(f"/dev/shm/skepkv-test-{os.getpid()}-unsure", "x+b") as f:
+            os.unlink(f.name)
+            f.truncate(64 << 10)
+            store = self.connect(shared_bytes=1)
+            mine = store.register(memoryview(mmap.mmap(f.fileno(), 0)))
+            library = skepkv._store.library()
+            close = library.call
+
+            def unsure(name, *args):
+                close(name, *args)
+                if name == "close":
+                    raise skepkv.NotReleased(skepkv.errors.NOT_RELEASED, "close")
+
+            with mock.patch.object(library, "call", unsure), self.assertRaises(skepkv.NotReleased):
+                store.close()
+            for _ in range(2):
+                with self.assertRaises(skepkv.NotReleased):
+                    mine.free()
+
     def test_memory_is_given_back_with_its_last_view(self):
         store = self.connect(shared_bytes=1 << 20)
         memory = store.alloc(1 << 20)  # of 2 MiB, less the ring

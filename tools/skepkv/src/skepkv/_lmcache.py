@@ -8,6 +8,7 @@ renewed, because this process was killed or hangs, ends by itself after `lease` 
 from __future__ import annotations
 
 import collections
+import heapq
 import threading
 import time
 from typing import Any, Callable, Iterable, NamedTuple
@@ -46,6 +47,10 @@ class _Lock:
         self.until = until  # it is given back then, whoever has not unlocked
         self.renew, self.lasts = now + lasts / 3, now + lasts
 
+    def due(self) -> float:
+        """When something is to be done about it."""
+        return min(self.renew, self.until, self.lasts)
+
 
 class _Locks:
     """Leases of keys that LMCache has locked, as often as it has locked them. One thread renews them and gives them
@@ -58,6 +63,8 @@ class _Locks:
         self._of: dict[str, collections.deque[_Lock]] = {}
         self._count = 0
         self._held: dict[_Lock, None] = {}
+        self._times: list[tuple[float, int, _Lock]] = []  # a heap: when to look at each, and at some that are gone
+        self._added = 0
         self._back: collections.deque[Lease] = collections.deque()
         self._closed = False
 
@@ -73,6 +80,7 @@ class _Locks:
                 return False
             lock = _Lock(lease, names, now, self._seconds, now + self._within)
             self._held[lock] = None
+            self._look_at(lock)
             for name in names:
                 self._of.setdefault(name, collections.deque()).append(lock)
             self._count += len(names)
@@ -110,6 +118,7 @@ class _Locks:
             self._closed = True
             self._of.clear()
             self._held.clear()
+            self._times.clear()
             self._back.clear()
             self._count = 0
             self._cond.notify_all()
@@ -119,6 +128,11 @@ class _Locks:
             self._back.append(lease)
             self._start()
             self._cond.notify()
+
+    def _look_at(self, lock: _Lock) -> None:
+        """Has the thread look at it when it is due."""
+        self._added += 1
+        heapq.heappush(self._times, (lock.due(), self._added, lock))
 
     def _start(self) -> None:
         if self._thread is None:
@@ -142,16 +156,20 @@ class _Locks:
             with self._cond:
                 if self._closed:
                     return
-                now = self._clock()
-                for lock in [k for k in self._held if k.until <= now or k.lasts <= now]:
-                    self._forget(lock)
-                    self._give_back(lock.lease)
+                now, due = self._clock(), []
+                while self._times and self._times[0][0] <= now:
+                    lock = heapq.heappop(self._times)[2]
+                    if lock not in self._held:
+                        continue
+                    if lock.until <= now or lock.lasts <= now:
+                        self._forget(lock)
+                        self._give_back(lock.lease)
+                    else:
+                        due.append(lock)
                 back = list(self._back)
                 self._back.clear()
-                due = [k for k in self._held if k.renew <= now]
                 if not back and not due:
-                    times = [min(k.renew, k.until, k.lasts) for k in self._held]
-                    self._cond.wait(min(times) - now if times else None)
+                    self._cond.wait(self._times[0][0] - now if self._times else None)
                     continue
             for lease in back:
                 try:
@@ -173,6 +191,8 @@ class _Locks:
             lock.renew = now + wait
             if over:
                 self._forget(lock)
+            else:
+                self._look_at(lock)
 
 
 class _Plugin(Calls):
@@ -225,16 +245,20 @@ class _Plugin(Calls):
     def _look(self, job: Job) -> tuple[bool, str, list[bool]]:
         """Finds keys, and leases those that are there."""
         there, taken, bare = [False] * len(job.keys), [], 0
+
+        def look(space: Space, at: list[int], names: list[bytes]) -> None:
+            nonlocal bare
+            found, lease = space.lookup_each(names, self.lease, timeout=self._left(job))
+            hits = [job.keys[i] for i, ok in zip(at, found) if ok]
+            if lease:
+                taken.append((lease, hits))
+            else:
+                bare += len(hits)
+            for i, ok in zip(at, found):
+                there[i] = ok
+
         try:
-            for space, at, names in self._parts(job):
-                found, lease = space.lookup_each(names, self.lease, timeout=self._left(job))
-                hits = [job.keys[i] for i, ok in zip(at, found) if ok]
-                if lease:
-                    taken.append((lease, hits))
-                else:
-                    bare += len(hits)
-                for i, ok in zip(at, found):
-                    there[i] = ok
+            why = self._each(job, look)
         except BaseException:
             self.locks.drop(lease for lease, _ in taken)
             raise
@@ -244,22 +268,26 @@ class _Plugin(Calls):
         if bare and not self._bare:
             log.warning("skep: %d chunks are found and not leased: no more may be leased, so they may be evicted", bare)
         self._bare = bare > 0
-        return True, "", there
+        return True, why, there
 
     def _store_new(self, job: Job) -> tuple[bool, str, list[bool]]:
         """Stores chunks that are not there yet."""
         stored, why = [False] * len(job.keys), ""
-        for space, at, names in self._parts(job):
+
+        def store(space: Space, at: list[int], names: list[bytes]) -> None:
+            nonlocal why
             found, _ = space.lookup_each(names, timeout=self._left(job))
             todo = [j for j, ok in enumerate(found) if not ok]
             for j, ok in enumerate(found):
                 stored[at[j]] = ok
             if not todo:
-                continue
+                return
             became = space.put([names[j] for j in todo], [job.views[at[j]] for j in todo], timeout=self._left(job))
             for j, outcome, reason in zip(todo, *became):
                 stored[at[j]] = outcome != 0
                 why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
+
+        why = self._each(job, store) or why
         return all(stored), "" if all(stored) else why or "a key of another form", stored
 
     def _complete(self, job: Job, ok: bool, error: str, landed: list[bool]) -> None:

@@ -149,6 +149,8 @@ class Registered:
     def free(self, timeout: float | None = None) -> None:
         """Has the server unmap it, once no call uses it. An error says that it may be written to yet."""
         if self._held.count and self._held._views:
+            if self._store._unsure is not None and not library().forked():
+                raise self._store._unsure
             if self._store._number and not library().forked():
                 library().call("mem_unregister", self._store._number, self._held.addresses[0], _ms(timeout))
             self._held.release()
@@ -337,6 +339,7 @@ class Store:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._number = 0
         self._kept: list[Held] = []  # memory that a drive may use until the store is closed
+        self._unsure: errors.NotReleased | None = None  # the store is closed, and drives may use its memory yet
         number = c.c_uint64()
         library().call("open", json.dumps(spec).encode(), c.byref(number))
         self._number = number.value
@@ -397,8 +400,10 @@ class Store:
         if number and not library().forked():
             try:
                 library().call("close", number)
-            except errors.SkepError:
+            except errors.SkepError as e:
                 _kept.extend(self._kept)
+                if isinstance(e, errors.NotReleased):
+                    self._unsure = e
                 raise
             for held in self._kept:
                 held.release()

@@ -232,7 +232,8 @@ class Calls:
                     error = "its time was over before its turn came"
                 else:
                     ok, error, landed = job.do(job)
-                    self._well()
+                    if not error:
+                        self._well()
             except errors.NotReleased as e:
                 error, kind = str(e), errors.name_of(e.code)
                 self._restart()
@@ -264,37 +265,66 @@ class Calls:
             names.append(key(*(f.encode() for f in (self._fingerprint, *fields[:4]))))
         return [(self._space(*who), at, names) for who, (at, names) in groups.items()]
 
+    def _each(self, job: Job, do: Callable[[Space, list[int], list[bytes]], None]) -> str:
+        """Does every namespace's part of a batch, and says what went wrong with some. It is raised where none worked, and
+        where a buffer may be written to yet."""
+        worked, wrong = False, None
+        for part in self._parts(job):
+            try:
+                do(*part)
+                worked = True
+            except errors.NotReleased:
+                raise
+            except SkepError as e:
+                wrong = wrong or e
+        if wrong is not None and not worked:
+            raise wrong
+        return str(wrong or "")
+
     def _get(self, job: Job) -> tuple[bool, str, list[bool]]:
         landed = [False] * len(job.keys)
-        for space, at, names in self._parts(job):
+
+        def get(space: Space, at: list[int], names: list[bytes]) -> None:
             restored = space.restore(names, [job.views[i] for i in at], timeout=self._left(job))
             for i, there in zip(at, restored.landed):
                 landed[i] = there
-        return True, "", landed
+
+        why = self._each(job, get)
+        return True, why, landed
 
     def _set(self, job: Job) -> tuple[bool, str, list[bool]]:
         stored, why = [False] * len(job.keys), ""
-        for space, at, names in self._parts(job):
+
+        def put(space: Space, at: list[int], names: list[bytes]) -> None:
+            nonlocal why
             became = space.put(names, [job.views[i] for i in at], timeout=self._left(job))
             for i, outcome, reason in zip(at, *became):
                 stored[i] = outcome != 0
                 why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
+
+        why = self._each(job, put) or why
         return all(stored), "" if all(stored) else why or "a key of another form", stored
 
     def _exists(self, job: Job) -> tuple[bool, str, list[bool]]:
         there = [False] * len(job.keys)
-        for space, at, names in self._parts(job):
+
+        def look(space: Space, at: list[int], names: list[bytes]) -> None:
             for i, tier in zip(at, space.exists(names, timeout=self._left(job))):
                 there[i] = tier != 0
-        return True, "", there
+
+        why = self._each(job, look)
+        return True, why, there
 
     def _delete(self, job: Job) -> tuple[bool, str, list[bool]]:
         gone = [False] * len(job.keys)
-        for space, at, names in self._parts(job):
+
+        def delete(space: Space, at: list[int], names: list[bytes]) -> None:
             space.delete(names, timeout=self._left(job))
             for i in at:
                 gone[i] = True  # it is not there any more, whether it was or not
-        return True, "", gone
+
+        why = self._each(job, delete)
+        return True, why, gone
 
     def _left(self, job: Job) -> float:
         return max(job.until - time.monotonic(), 0.001)
