@@ -11,8 +11,11 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/compact"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -22,7 +25,7 @@ import (
 // one. It is the cleaner's commit that makes a move known: a delete is not undone by one.
 type mover struct {
 	s      *Store
-	budget *budget
+	budget *limits.Pace
 	// unreadable is told of blocks that cannot be read, which stay where they are.
 	unreadable func(in *incoming, ns *namespaces.Namespace, why error)
 	moved      func(blocks int, bytes int64) // progress
@@ -41,19 +44,12 @@ type moveBatch struct {
 // gather takes a group for moving: its live blocks, in the order they lie. The group is
 // pinned and no victim of the cleaner's until release is called.
 func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, release func(), err error) {
-	s.space.mu.Lock()
-	if !s.space.idleLocked(g) || !s.space.mu.groups.has(g) {
-		s.space.mu.Unlock()
+	if !s.space.claim(g, space.Claim{By: space.Mover}) {
 		return nil, nil, errGroupBusy
 	}
-	g.victim = true
 	g.readers.Add(1)
-	s.space.mu.Unlock()
 	release = func() {
-		s.space.mu.Lock()
-		g.victim = false
-		s.space.easedBy(g)
-		s.space.mu.Unlock()
+		s.space.release(g)
 		s.unpin(g)
 	}
 	err = s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
@@ -112,7 +108,7 @@ func (m *mover) move(ctx context.Context, list []*incoming) error {
 
 func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveBatch) error {
 	for len(list) > 0 {
-		limit := m.budget.piece()
+		limit := m.budget.Piece()
 		n, bytes := 0, int64(0)
 		for n < len(list) && n < appendBlocks && list[n].rec.Instance == list[0].rec.Instance {
 			more := int64(list[n].pages) * layout.PageSize
@@ -127,7 +123,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 		if batch.ns == nil {
 			continue // purged meanwhile
 		}
-		if err := m.budget.take(ctx, bytes); err != nil {
+		if err := m.budget.Take(ctx, bytes); err != nil {
 			return err
 		}
 		batch.began = time.Now()
@@ -210,7 +206,7 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 			bytes += in.size
 		}
 		m.moved(len(moved), bytes)
-		return m.budget.rest(ctx, time.Since(u.b.began))
+		return m.budget.Rest(ctx, time.Since(u.b.began))
 	}
 	var err error
 	for b := range in {
@@ -261,79 +257,15 @@ func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks
 	return nil, 0, errNoRoom
 }
 
-// chainItem is a block to be put in order.
-type chainItem struct {
-	fp, parent index.Fingerprint
-	hasParent  bool
-}
-
-// orderChains puts blocks in the order their chains are read: every block after its
-// parent, and straight after it where it can be; where a chain forks, the longer branch
-// goes on and the others follow. Chains keep the order of their first blocks.
-func orderChains(items []chainItem) []int {
-	at := make(map[index.Fingerprint]int, len(items))
-	for i := range items {
-		at[items[i].fp] = i
-	}
-	children := make([][]int, len(items))
-	var roots []int
-	for i := range items {
-		if p, ok := at[items[i].parent]; ok && items[i].hasParent && p != i {
-			children[p] = append(children[p], i)
-		} else {
-			roots = append(roots, i)
-		}
-	}
-	// Depth below each block, leaves first. A cycle, which no honest chain has, is never
-	// reached from a root: it is appended at the end.
-	order := make([]int, 0, len(items))
-	order = append(order, roots...)
-	for i := 0; i < len(order); i++ {
-		order = append(order, children[order[i]]...)
-	}
-	deep := make([]int, len(items))
-	for i := len(order) - 1; i >= 0; i-- {
-		for _, c := range children[order[i]] {
-			deep[order[i]] = max(deep[order[i]], deep[c]+1)
-		}
-	}
-	out := make([]int, 0, len(items))
-	seen := make([]bool, len(items))
-	var stack []int
-	for i := len(roots) - 1; i >= 0; i-- {
-		stack = append(stack, roots[i])
-	}
-	for len(stack) > 0 {
-		i := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		out = append(out, i)
-		seen[i] = true
-		c := children[i]
-		sortBy(c, func(a, b int) bool { // the deepest last: it is taken first
-			if deep[a] != deep[b] {
-				return deep[a] < deep[b]
-			}
-			return a > b
-		})
-		stack = append(stack, c...)
-	}
-	for i := range items {
-		if !seen[i] {
-			out = append(out, i)
-		}
-	}
-	return out
-}
-
-// inChainOrder puts blocks of one or more groups in the order orderChains says, namespaces
+// inChainOrder puts blocks of one or more groups in the order compact.Order says, namespaces
 // apart.
 func inChainOrder(list []*incoming) []*incoming {
-	items := make([]chainItem, len(list))
+	items := make([]compact.Item, len(list))
 	for i, in := range list {
-		items[i] = chainItem{in.fp, in.parentFP, in.hasParent}
+		items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
 	}
 	out := make([]*incoming, len(list))
-	for i, k := range orderChains(items) {
+	for i, k := range compact.Order(items) {
 		out[i] = list[k]
 	}
 	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })

@@ -22,9 +22,11 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -108,7 +110,7 @@ func newStore(o Options) *Store {
 	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1), gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.space.mu.groups = newGroupSet()
+	s.space.mu.groups = space.NewSet[*group]()
 	s.space.mu.freed = make(chan struct{})
 	s.space.opening = make(turn, 1)
 	s.naming = make(turn, 1)
@@ -133,7 +135,7 @@ func (s *Store) open(ctx context.Context) error {
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
 		}
-		lock, err := lockDir(o.Dir, false)
+		lock, err := dirlock.Take(o.Dir, false)
 		if err != nil {
 			return err
 		}

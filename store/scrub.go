@@ -10,10 +10,11 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -102,7 +103,7 @@ type scrubber struct {
 	o      ScrubOptions
 	v      verifier
 	rep    ScrubReport
-	budget *budget
+	budget *limits.Pace
 	work   *observe.Work
 	start  time.Time
 	told   int64 // bytes that work knows of
@@ -169,27 +170,14 @@ func (sc *scrubber) pace(ctx context.Context) {
 	sc.work.Add(sc.v.read - sc.told)
 	sc.told = sc.v.read
 	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
-		if err := sc.budget.sleep(ctx, time.Millisecond); err != nil {
+		if err := sc.budget.Sleep(ctx, time.Millisecond); err != nil {
 			return // ctx, or Close
 		}
 	}
-	if n := sc.v.read - sc.spent; n >= sc.budget.piece() {
+	if n := sc.v.read - sc.spent; n >= sc.budget.Piece() {
 		sc.spent += n
-		_ = sc.budget.take(ctx, n) // ctx, or Close
+		_ = sc.budget.Take(ctx, n) // ctx, or Close
 	}
-}
-
-// restoring says whether a drive has reads of restores under way.
-func (s *Store) restoring() bool {
-	for _, d := range s.allDrives() {
-		if d.condition() == health.Dead {
-			continue // what it has, it keeps
-		}
-		if d.reads.Busy() {
-			return true
-		}
-	}
-	return false
 }
 
 // group scrubs one group, which is pinned.
@@ -263,7 +251,7 @@ func (s *Store) logsWanted(g *group, rec *segment.Record) int {
 func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool) {
 	s := sc.s
 	s.space.mu.Lock()
-	quiet := g.filler == nil && g.pending == 0 && len(g.writing) == 0
+	quiet := g.life.State() >= space.Sealed && g.quiet()
 	s.space.mu.Unlock()
 	found := map[recordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
@@ -420,7 +408,7 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 			continue
 		}
 		f := Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-		gone := g.draining.Load()
+		gone := g.life.State() >= space.Emptied
 		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
 			if gone, err = s.rewriteHeader(ctx, g, i); err != nil {

@@ -20,9 +20,9 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
-	st.Leases, st.LeasedBytes = s.leaseStats()
+	st.Leases, st.LeasedBytes = s.leases.Held(s.now())
 	s.space.mu.Lock()
-	st.Groups = s.space.mu.groups.len()
+	st.Groups = s.space.mu.groups.Len()
 	st.FreeGroups = s.freeGroupsLocked()
 	drives := s.allDrives()
 	failed := make([]error, len(drives))
@@ -66,7 +66,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 const catalogMemory = 4 * 32 << 20
 
 func (s *Store) overloaded() int64 {
-	_, refused := s.calls.snapshot()
+	_, refused := s.calls.Under()
 	return refused
 }
 

@@ -16,6 +16,9 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/leases"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -33,8 +36,8 @@ type Store struct {
 	options Options
 	log     *slog.Logger
 	opened  time.Time
-	lock    *dirLock
-	limits  limits
+	lock    *dirlock.Lock
+	limits  madeWith
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
@@ -46,7 +49,7 @@ type Store struct {
 	index    *index.Index
 	arena    *memory.Arena
 	cache    *memory.Cache // nil without a DRAM tier
-	space    space
+	space    groupTable
 	events   *observe.Events
 	cleaner  cleaner
 	monitor  monitor
@@ -59,8 +62,8 @@ type Store struct {
 	accepted    acceptances
 	pending     pendings
 	count       observe.Counts
-	leases      leaseTable
-	pins        pinTable
+	leases      *leases.Table
+	pins        *leases.Pins
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
@@ -68,7 +71,7 @@ type Store struct {
 	profile   *observe.Profile // of reuse; nil: none
 	programs  observe.Programs
 	works     observe.Works
-	calls     underway
+	calls     limits.Calls
 	scarce    memory.Scarce
 	restores  restore.Restorer
 	wear      wearTable

@@ -12,9 +12,12 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/compact"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -248,8 +251,8 @@ func (t *tasks) next() (job, *group) {
 			return job{task: taskRebalance}, g
 		}
 	}
-	for _, c := range unasked.choose(s.groupCosts(groups)) {
-		if g := s.space.find(c.num); g != nil && free(g) {
+	for _, c := range compact.Unasked.Choose(s.groupCosts(groups)) {
+		if g := s.space.find(c.Num); g != nil && free(g) {
 			return job{task: taskCompact}, g
 		}
 	}
@@ -264,24 +267,22 @@ func (t *tasks) ready(g *group) bool {
 	if time.Now().Before(until) {
 		return false
 	}
-	t.s.space.mu.Lock()
-	defer t.s.space.mu.Unlock()
-	return t.s.space.idleLocked(g) && t.s.space.mu.groups.has(g)
+	return t.s.space.isIdle(g)
 }
 
 // groupCosts are the sealed groups as the index counts them, without the order of their
 // chains, which takes a scan.
-func (s *Store) groupCosts(groups []*group) []groupCost {
+func (s *Store) groupCosts(groups []*group) []compact.Group {
 	known := map[uint32]*group{}
 	for _, g := range groups {
 		known[g.num] = g
 	}
-	var out []groupCost
+	var out []compact.Group
 	for _, st := range s.index.Groups() {
 		if g := known[st.Group]; g != nil {
-			c := groupCost{num: st.Group, live: pagesIn(st.LivePages), capacity: pagesIn(st.CapacityPages), age: st.SealedAge}
-			if float64(c.live) < 0.95*float64(c.capacity) { // or it is full whatever the copies
-				c.live = int64(float64(c.live) * s.spread(g))
+			c := compact.Group{Num: st.Group, Live: pagesIn(st.LivePages), Capacity: pagesIn(st.CapacityPages), Age: st.SealedAge}
+			if float64(c.Live) < 0.95*float64(c.Capacity) { // or it is full whatever the copies
+				c.Live = int64(float64(c.Live) * s.spread(g))
 			}
 			out = append(out, c)
 		}
@@ -335,7 +336,7 @@ func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
 	for i := range list {
 		used[i] = list[i].used
 	}
-	i := emptiest(used)
+	i := compact.Emptiest(used)
 	if i < 0 {
 		return nil
 	}
@@ -347,30 +348,9 @@ func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
 	return nil
 }
 
-// emptiest is the drive that is so much emptier than the fullest that moving blocks to it
-// is worth the wear; -1: none.
-func emptiest(used []float64) int {
-	low, high := 0, 0
-	for i, u := range used {
-		if u < used[low] {
-			low = i
-		}
-		if u > used[high] {
-			high = i
-		}
-	}
-	if len(used) < 2 || used[high]-used[low] < imbalance {
-		return -1
-	}
-	return low
-}
-
-// imbalance is how much fuller, in shares of itself, one drive may be than another.
-const imbalance = 0.1
-
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
-func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Progress) error {
+func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *limits.Pace, p *Progress) error {
 	list, release, err := s.gatherGroup(ctx, g)
 	if err != nil {
 		return err
@@ -431,7 +411,7 @@ func sizeOf(list []*incoming) (n int64) {
 }
 
 // moveList moves blocks of pinned groups.
-func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *budget, p *Progress) error {
+func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits.Pace, p *Progress) error {
 	m := mover{s: s, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
@@ -481,9 +461,7 @@ func (s *Store) left(ctx context.Context, g *group) (n int, err error) {
 // elsewhere.
 func (s *Store) markMoving(ctx context.Context, g *group) error {
 	s.setStale(g)
-	s.space.mu.Lock()
-	state := g.state
-	s.space.mu.Unlock()
+	state := s.groupRow(g)
 	state.State = catalog.GroupCleaning
 	b := s.catalog.NewBatch()
 	b.PutGroup(&state)
@@ -526,23 +504,15 @@ func (c *cleaner) answer() {
 }
 
 func (c *cleaner) cleanAsked(ctx context.Context, g *group, keepAll bool) error {
-	sp := &c.s.space
-	sp.mu.Lock()
-	if !sp.mu.groups.has(g) {
-		sp.mu.Unlock()
+	if !c.s.space.has(g) {
 		return nil // it is gone already
 	}
-	if !sp.idleLocked(g) {
-		sp.mu.Unlock()
+	if !c.s.space.claim(g, space.Claim{By: space.Cleaner, KeepAll: keepAll, Asked: true}) {
 		return errGroupBusy
 	}
-	g.victim, g.unwanted, g.keepAll = true, true, keepAll
-	sp.mu.Unlock()
 	err := c.clean(ctx, g)
 	if err != nil {
-		sp.mu.Lock()
-		g.victim, g.unwanted, g.keepAll = false, false, false
-		sp.mu.Unlock()
+		c.s.space.release(g)
 	}
 	c.release()
 	return err
@@ -558,7 +528,7 @@ func typed(ctx context.Context, op string, err *error) {
 // liveBytes is what lives in groups, all copies together, in bytes.
 func (s *Store) liveBytes(list []*group) (n int64) {
 	for _, c := range s.groupCosts(list) {
-		n += c.live * layout.PageSize
+		n += c.Live * layout.PageSize
 	}
 	return n
 }
