@@ -71,7 +71,8 @@ func fencedCrew(t *testing.T, m *clustermap.Map, class skep.Class) *fenced {
 
 // start starts a node's server.
 func (x *fenced) start(i int) {
-	x.fences[i] = fence.New(x.keepers[i], x.nodes[i], x.council.Map().Nodes[i].Name)
+	n := x.council.Map().Nodes[i]
+	x.fences[i] = fence.New(x.keepers[i], x.nodes[i], n.Name, n.ID)
 }
 
 // serving is a node's Store at its address: that of the server that runs.
@@ -480,4 +481,28 @@ func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
 	require.False(t, x.fences[1].Heard(x.council.Map()))
 	require.True(t, x.fences[1].Open())
+}
+
+// A node that was removed serves no more over its old drives, though a new one has its name.
+func TestANodeThatWasRemovedStaysClosed(t *testing.T) {
+	t.Parallel()
+	m := three(3, 4)
+	m.LastNode = 3
+	x := fencedCrew(t, m, skep.Cache)
+	x.kill(1)
+	old := x.council.Map().Nodes[1]
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	next := old
+	next.ID, next.State, next.Missed, next.Peer = 0, clustermap.Up, nil, "127.0.0.1:1"
+	next.Addr = "127.0.0.1:2"
+	for _, c := range []clustermap.Command{{Do: clustermap.RemoveNode, Name: old.Name}, {Do: clustermap.AddNode, Node: &next}} {
+		_, err := x.council.Propose(t.Context(), &c)
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, x.fences[1].Return(t.Context(), x.council), skep.NotFound)
+	require.False(t, x.fences[1].Open())
+	require.False(t, x.fences[1].Heard(x.council.Map()), "it is not the one that the map has")
+	_, err := x.fences[1].Namespaces(t.Context())
+	require.ErrorIs(t, err, skep.Behind)
 }

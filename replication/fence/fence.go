@@ -43,16 +43,17 @@ type Fence struct {
 	own   skep.Store // without what recalls copies
 	gated calls.Calls
 	name  string
+	id    uint64
 
 	mu   sync.Mutex
 	reg  Registry // nil: not yet
 	open bool
 }
 
-// New wraps the Store of the node of that name, and closes it. What the node lost is deleted from own, which is in it:
-// copies of it that were sent to other nodes are not recalled, where they may have been put again since.
-func New(st, own skep.Store, name string) *Fence {
-	f := &Fence{Store: st, own: own, name: name}
+// New wraps the Store of the node of that name and number, and closes it. What the node lost is deleted from own, which
+// is in it: copies of it that were sent to other nodes are not recalled, where they may have been put again since.
+func New(st, own skep.Store, name string, id uint64) *Fence {
+	f := &Fence{Store: st, own: own, name: name, id: id}
 	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
 		f.mu.Lock()
 		open := f.open
@@ -86,9 +87,17 @@ func (f *Fence) Heard(m *clustermap.Map) (down bool) {
 	return down
 }
 
+// in is the node in a map; nil: that has it not, though another one may have its name.
+func (f *Fence) in(m *clustermap.Map) *clustermap.Node {
+	if n, err := m.Node(f.name); err == nil && n.ID == f.id {
+		return n
+	}
+	return nil
+}
+
 func (f *Fence) downIn(m *clustermap.Map) bool {
-	n, err := m.Node(f.name)
-	return err == nil && n.State == clustermap.Down
+	n := f.in(m)
+	return n != nil && n.State == clustermap.Down
 }
 
 // Return has the node serve, when most voters have said that it is not down; where it is, when it has lost what it
@@ -101,7 +110,7 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	f.mu.Unlock()
 	lost := uint32(0)
 	for {
-		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, Lost: lost})
+		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, ID: f.id, Lost: lost})
 		if err == nil && f.opened() {
 			return nil
 		}
@@ -152,8 +161,8 @@ func reached(ctx context.Context, reg Registry, epoch uint32) (*clustermap.Map, 
 
 // lose deletes the namespaces that the node is to lose by a map.
 func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
-	n, err := m.Node(f.name)
-	if err != nil || n.Missed == nil {
+	n := f.in(m)
+	if n == nil || n.Missed == nil {
 		return nil
 	}
 	list, err := f.own.Namespaces(ctx)
