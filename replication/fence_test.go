@@ -496,7 +496,8 @@ func TestANodeThatWasRemovedStaysClosed(t *testing.T) {
 	next := old
 	next.ID, next.State, next.Missed, next.Peer = 0, clustermap.Up, nil, "127.0.0.1:1"
 	next.Addr = "127.0.0.1:2"
-	for _, c := range []clustermap.Command{{Do: clustermap.RemoveNode, Name: old.Name}, {Do: clustermap.AddNode, Node: &next}} {
+	remove, add := clustermap.RemoveNode, clustermap.AddNode
+	for _, c := range []clustermap.Command{{Do: remove, Name: old.Name}, {Do: add, Node: &next}} {
 		_, err := x.council.Propose(t.Context(), &c)
 		require.NoError(t, err)
 	}
@@ -505,4 +506,40 @@ func TestANodeThatWasRemovedStaysClosed(t *testing.T) {
 	require.False(t, x.fences[1].Heard(x.council.Map()), "it is not the one that the map has")
 	_, err := x.fences[1].Namespaces(t.Context())
 	require.ErrorIs(t, err, skep.Behind)
+}
+
+// A deletion by a map in which a node is down passes the node by. Where the node has returned when the deletion comes
+// to another one, whatever it deletes, that is refused, and nothing is lost before it is made again by the newer map.
+func TestADeletionByAMapInWhichANodeIsDownYet(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(ctx context.Context, s *Store, sc skep.Scope, keys []skep.Key) error{
+		"keys": deleteKeys,
+		"a namespace": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
+			return s.DeleteNamespace(ctx, sc.Namespace)
+		},
+		"a salt": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
+			return s.Purge(ctx, skep.Purge{Salt: &skep.Scope{Namespace: sc.Namespace, Salt: "s"}})
+		},
+		"a tenant": func(ctx context.Context, s *Store, _ skep.Scope, _ []skep.Key) error {
+			return s.Purge(ctx, skep.Purge{Tenant: "t"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := fencedCrew(t, three(3, 4), skep.Cache)
+			keys := chainOf(1, 80)
+			x.put(keys, 0, 80)
+			x.kill(1)
+			x.start(1)
+			x.nodes[1].down.Store(false)
+			require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+			require.ErrorIs(t, remove(t.Context(), x.Store, x.scope(), keys), skep.StaleMap)
+			require.Equal(t, 80, x.findLive(keys))
+			x.follow()
+			require.NoError(t, remove(t.Context(), x.Store, x.scope(), keys))
+			if name != "a salt" {
+				require.Zero(t, x.findLive(keys))
+			}
+		})
+	}
 }

@@ -111,6 +111,7 @@ func (m *Map) returns(c *Command) (bool, error) {
 	}
 	m.Nodes = slices.Clone(m.Nodes)
 	m.Nodes[i].State, m.Nodes[i].Missed = Up, nil
+	m.Returned = m.Epoch + 1
 	return true, nil
 }
 

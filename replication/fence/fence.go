@@ -28,6 +28,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/calls"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/wire/epoch"
 )
 
 // Registry is where the nodes agree on the map (package consensus).
@@ -180,18 +181,28 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 	return nil
 }
 
-// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One
-// that comes back meanwhile is an error, StaleMap: it is to be deleted from there, too.
-func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
+// now is the map that a deletion is compared with; nil: there is none yet. A deletion by a map in which a node was down
+// that has returned since has passed it by, and the node did not lose what nobody had told it: it is StaleMap.
+func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
 	f.mu.Lock()
 	reg := f.reg
 	f.mu.Unlock()
 	if reg == nil {
-		return nil // it is closed
+		return nil, nil, nil // it is closed
 	}
 	m := reg.Map()
-	if m == nil || m.Remembers(&c) {
-		return nil
+	if by := epoch.By(ctx); m != nil && by != 0 && by < m.Returned {
+		return nil, nil, &skep.Error{Op: "delete", Kind: skep.StaleMap, Field: "epoch", Value: by, Limit: m.Returned}
+	}
+	return reg, m, nil
+}
+
+// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One
+// that comes back meanwhile is an error, StaleMap: it is to be deleted from there, too.
+func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
+	reg, m, err := f.now(ctx)
+	if err != nil || m == nil || m.Remembers(&c) {
+		return err
 	}
 	if _, err := reg.Propose(ctx, &c); err != nil {
 		return err
@@ -208,7 +219,11 @@ func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
 // missedIn is missed of a namespace here. A durable one is remembered where all of it goes.
 func (f *Fence) missedIn(ctx context.Context, id skep.NamespaceID, all bool) error {
 	info, err := f.gated.FindNamespace(ctx, id)
-	if err != nil || info.Class != skep.Cache && !all {
+	if err != nil {
+		return err
+	}
+	if info.Class != skep.Cache && !all {
+		_, _, err := f.now(ctx)
 		return err
 	}
 	return f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: info.Tenant, Name: info.Name,
@@ -234,6 +249,8 @@ func (f *Fence) Purge(ctx context.Context, p skep.Purge) error {
 		err = f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: p.Tenant})
 	case p.Namespace != 0:
 		err = f.missedIn(ctx, p.Namespace, true)
+	default:
+		_, _, err = f.now(ctx)
 	}
 	if err != nil {
 		return err
