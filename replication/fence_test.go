@@ -71,7 +71,8 @@ func fencedCrew(t *testing.T, m *clustermap.Map, class skep.Class) *fenced {
 
 // start starts a node's server.
 func (x *fenced) start(i int) {
-	x.fences[i] = fence.New(x.keepers[i], x.nodes[i], x.council.Map().Nodes[i].Name)
+	n := x.council.Map().Nodes[i]
+	x.fences[i] = fence.New(x.keepers[i], x.nodes[i], n.Name, n.ID)
 }
 
 // serving is a node's Store at its address: that of the server that runs.
@@ -480,4 +481,65 @@ func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
 	require.False(t, x.fences[1].Heard(x.council.Map()))
 	require.True(t, x.fences[1].Open())
+}
+
+// A node that was removed serves no more over its old drives, though a new one has its name.
+func TestANodeThatWasRemovedStaysClosed(t *testing.T) {
+	t.Parallel()
+	m := three(3, 4)
+	m.LastNode = 3
+	x := fencedCrew(t, m, skep.Cache)
+	x.kill(1)
+	old := x.council.Map().Nodes[1]
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	next := old
+	next.ID, next.State, next.Missed, next.Peer = 0, clustermap.Up, nil, "127.0.0.1:1"
+	next.Addr = "127.0.0.1:2"
+	remove, add := clustermap.RemoveNode, clustermap.AddNode
+	for _, c := range []clustermap.Command{{Do: remove, Name: old.Name}, {Do: add, Node: &next}} {
+		_, err := x.council.Propose(t.Context(), &c)
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, x.fences[1].Return(t.Context(), x.council), skep.NotFound)
+	require.False(t, x.fences[1].Open())
+	require.False(t, x.fences[1].Heard(x.council.Map()), "it is not the one that the map has")
+	_, err := x.fences[1].Namespaces(t.Context())
+	require.ErrorIs(t, err, skep.Behind)
+}
+
+// A deletion by a map in which a node is down passes the node by. Where the node has returned when the deletion comes
+// to another one, whatever it deletes, that is refused, and nothing is lost before it is made again by the newer map.
+func TestADeletionByAMapInWhichANodeIsDownYet(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(ctx context.Context, s *Store, sc skep.Scope, keys []skep.Key) error{
+		"keys": deleteKeys,
+		"a namespace": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
+			return s.DeleteNamespace(ctx, sc.Namespace)
+		},
+		"a salt": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
+			return s.Purge(ctx, skep.Purge{Salt: &skep.Scope{Namespace: sc.Namespace, Salt: "s"}})
+		},
+		"a tenant": func(ctx context.Context, s *Store, _ skep.Scope, _ []skep.Key) error {
+			return s.Purge(ctx, skep.Purge{Tenant: "t"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := fencedCrew(t, three(3, 4), skep.Cache)
+			keys := chainOf(1, 80)
+			x.put(keys, 0, 80)
+			x.kill(1)
+			x.start(1)
+			x.nodes[1].down.Store(false)
+			require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+			require.ErrorIs(t, remove(t.Context(), x.Store, x.scope(), keys), skep.StaleMap)
+			require.Equal(t, 80, x.findLive(keys))
+			x.follow()
+			require.NoError(t, remove(t.Context(), x.Store, x.scope(), keys))
+			if name != "a salt" {
+				require.Zero(t, x.findLive(keys))
+			}
+		})
+	}
 }

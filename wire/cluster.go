@@ -5,22 +5,21 @@ import (
 	"errors"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
 )
 
-type epochKey struct{}
-
 // WithEpoch has calls made with the context say that the caller computed with the map of this epoch. A server that is
 // no node of a cluster is not told. Epoch 0 is of a caller that knows no map: its calls to a node of a cluster are not
 // sent, and are errors of kind StaleMap.
-func WithEpoch(ctx context.Context, epoch uint32) context.Context {
-	return context.WithValue(ctx, epochKey{}, epoch)
+func WithEpoch(ctx context.Context, e uint32) context.Context {
+	return epoch.With(ctx, e)
 }
 
 // mark puts the epoch of ctx's caller into a header to a node of a cluster.
 func mark(ctx context.Context, h *frames.Header) error {
-	e, told := ctx.Value(epochKey{}).(uint32)
+	e, told := epoch.Of(ctx)
 	if told && e == 0 {
 		return &link.Unsent{Err: &skep.Error{Op: h.Type.String(), Kind: skep.StaleMap, Field: "epoch", Value: "none",
 			Limit: "the cluster's"}}

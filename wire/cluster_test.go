@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/server"
 )
@@ -147,4 +148,49 @@ func TestCallsForARunOfAServer(t *testing.T) {
 	n, err = lookup(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, n, "the connection goes on, and nothing was done")
+}
+
+// heardBy notes which map the deletions at a Store are by, as their contexts say.
+type heardBy struct {
+	skep.Store
+	by chan [2]uint32 // by which, and whether calls that the Store makes for it would say one
+}
+
+func (h heardBy) note(ctx context.Context) {
+	goes, _ := epoch.Of(ctx)
+	h.by <- [2]uint32{epoch.By(ctx), goes}
+}
+
+func (h heardBy) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	h.note(ctx)
+	return h.Store.Delete(ctx, sc, keys)
+}
+
+func (h heardBy) Purge(ctx context.Context, p skep.Purge) error {
+	h.note(ctx)
+	return h.Store.Purge(ctx, p)
+}
+
+func (h heardBy) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	h.note(ctx)
+	return h.Store.DeleteNamespace(ctx, id)
+}
+
+// A Store is told which map a deletion is by: the node may have another one when the request has come whole.
+func TestAStoreHearsWhichMapADeletionIsBy(t *testing.T) {
+	t.Parallel()
+	st := heardBy{newMemstore(storetest.Config{}), make(chan [2]uint32, 1)}
+	r := serve(t, "unix", st, server.Options{ClusterMap: []byte("{}"), Epoch: 7})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "a", 3)
+	for _, ctx := range []context.Context{WithEpoch(t.Context(), 7), t.Context()} {
+		want, _ := epoch.Of(ctx)
+		_, err := c.Delete(ctx, ch.Scope, ch.Keys)
+		require.NoError(t, err)
+		require.Equal(t, [2]uint32{want, 0}, <-st.by)
+		require.NoError(t, c.Purge(ctx, skep.Purge{Namespace: ch.Namespace}))
+		require.Equal(t, [2]uint32{want, 0}, <-st.by)
+	}
+	require.NoError(t, c.DeleteNamespace(WithEpoch(t.Context(), 7), ch.Namespace))
+	require.Equal(t, [2]uint32{7, 0}, <-st.by)
 }

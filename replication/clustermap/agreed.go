@@ -52,6 +52,9 @@ func everywhere(host string) bool {
 
 // validAgreed looks at what the nodes agree on.
 func (m *Map) validAgreed() error {
+	if m.Returned > m.Epoch {
+		return skep.Invalidf(op, "epoch at which a node has returned", m.Returned, fmt.Sprintf("at most %d", m.Epoch))
+	}
 	if len(m.Namespaces) > MaxNamespaces {
 		return skep.Invalidf(op, "namespaces", len(m.Namespaces), fmt.Sprintf("at most %d", MaxNamespaces))
 	}
@@ -109,7 +112,7 @@ func strictly(b []byte, v any) error {
 // Public is the map as clients are told it: without the namespaces, which are other tenants', too.
 func (m *Map) Public() *Map {
 	p := *m
-	p.LastNode, p.LastNamespace, p.Namespaces = 0, 0, nil
+	p.LastNode, p.LastNamespace, p.Namespaces, p.Returned = 0, 0, nil, 0
 	p.Nodes = slices.Clone(m.Nodes)
 	for i := range p.Nodes {
 		p.Nodes[i].Missed = nil

@@ -71,6 +71,10 @@ type Map struct {
 	LastNode      uint64           `json:"last_node,omitempty" yaml:"-"`      // the highest id that a node ever had
 	LastNamespace skep.NamespaceID `json:"last_namespace,omitempty" yaml:"-"` // the highest that a namespace ever had
 	Namespaces    []Namespace      `json:"namespaces,omitempty" yaml:"-"`     // by id
+
+	// Returned is the epoch at which a node that was down was up again last: what was deleted by an older map has passed
+	// it by.
+	Returned uint32 `json:"returned,omitempty" yaml:"-"`
 }
 
 // Namespace is a namespace of the cluster: it has the same number on every node.

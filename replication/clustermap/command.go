@@ -26,7 +26,7 @@ const (
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
-	Return          Verb = "return"           // Name of a node that runs, Lost: it is up
+	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is up
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -45,6 +45,7 @@ type Command struct {
 	State  State               `json:"state,omitempty"`
 	Spares bool                `json:"spares,omitempty"` // Miss: of a namespace that all of may be lost of, with others
 	Lost   uint32              `json:"lost,omitempty"`   // Return: the node has lost what it missed by the map of this epoch
+	ID     uint64              `json:"id,omitempty"`     // Return: of the node; 0: that which has the name
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.

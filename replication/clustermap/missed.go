@@ -94,12 +94,13 @@ func (m *Map) miss(c *Command) (changed bool, err error) {
 	return changed, nil
 }
 
-// returns has a node that is down be up, if it has lost all that it missed.
+// returns has a node that is down be up, if it has lost all that it missed. A node that was removed is none of the map,
+// though another one has its name now.
 func (m *Map) returns(c *Command) (bool, error) {
-	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name })
+	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name && (c.ID == 0 || c.ID == n.ID) })
 	if i < 0 {
-		return false, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node", Value: c.Name,
-			Limit: "the name of a node of the map"}
+		return false, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node",
+			Value: fmt.Sprintf("%s, number %d", c.Name, c.ID), Limit: "a node of the map"}
 	}
 	if m.Nodes[i].State != Down {
 		return false, nil
@@ -110,6 +111,7 @@ func (m *Map) returns(c *Command) (bool, error) {
 	}
 	m.Nodes = slices.Clone(m.Nodes)
 	m.Nodes[i].State, m.Nodes[i].Missed = Up, nil
+	m.Returned = m.Epoch + 1
 	return true, nil
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/calls"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/wire/epoch"
 )
 
 // Registry is where the nodes agree on the map (package consensus).
@@ -43,16 +44,17 @@ type Fence struct {
 	own   skep.Store // without what recalls copies
 	gated calls.Calls
 	name  string
+	id    uint64
 
 	mu   sync.Mutex
 	reg  Registry // nil: not yet
 	open bool
 }
 
-// New wraps the Store of the node of that name, and closes it. What the node lost is deleted from own, which is in it:
-// copies of it that were sent to other nodes are not recalled, where they may have been put again since.
-func New(st, own skep.Store, name string) *Fence {
-	f := &Fence{Store: st, own: own, name: name}
+// New wraps the Store of the node of that name and number, and closes it. What the node lost is deleted from own, which
+// is in it: copies of it that were sent to other nodes are not recalled, where they may have been put again since.
+func New(st, own skep.Store, name string, id uint64) *Fence {
+	f := &Fence{Store: st, own: own, name: name, id: id}
 	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
 		f.mu.Lock()
 		open := f.open
@@ -86,9 +88,17 @@ func (f *Fence) Heard(m *clustermap.Map) (down bool) {
 	return down
 }
 
+// in is the node in a map; nil: that has it not, though another one may have its name.
+func (f *Fence) in(m *clustermap.Map) *clustermap.Node {
+	if n, err := m.Node(f.name); err == nil && n.ID == f.id {
+		return n
+	}
+	return nil
+}
+
 func (f *Fence) downIn(m *clustermap.Map) bool {
-	n, err := m.Node(f.name)
-	return err == nil && n.State == clustermap.Down
+	n := f.in(m)
+	return n != nil && n.State == clustermap.Down
 }
 
 // Return has the node serve, when most voters have said that it is not down; where it is, when it has lost what it
@@ -101,7 +111,7 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	f.mu.Unlock()
 	lost := uint32(0)
 	for {
-		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, Lost: lost})
+		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, ID: f.id, Lost: lost})
 		if err == nil && f.opened() {
 			return nil
 		}
@@ -152,8 +162,8 @@ func reached(ctx context.Context, reg Registry, epoch uint32) (*clustermap.Map, 
 
 // lose deletes the namespaces that the node is to lose by a map.
 func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
-	n, err := m.Node(f.name)
-	if err != nil || n.Missed == nil {
+	n := f.in(m)
+	if n == nil || n.Missed == nil {
 		return nil
 	}
 	list, err := f.own.Namespaces(ctx)
@@ -171,18 +181,28 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 	return nil
 }
 
-// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One
-// that comes back meanwhile is an error, StaleMap: it is to be deleted from there, too.
-func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
+// now is the map that a deletion is compared with; nil: there is none yet. A deletion by a map in which a node was down
+// that has returned since has passed it by, and the node did not lose what nobody had told it: it is StaleMap.
+func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
 	f.mu.Lock()
 	reg := f.reg
 	f.mu.Unlock()
 	if reg == nil {
-		return nil // it is closed
+		return nil, nil, nil // it is closed
 	}
 	m := reg.Map()
-	if m == nil || m.Remembers(&c) {
-		return nil
+	if by := epoch.By(ctx); m != nil && by != 0 && by < m.Returned {
+		return nil, nil, &skep.Error{Op: "delete", Kind: skep.StaleMap, Field: "epoch", Value: by, Limit: m.Returned}
+	}
+	return reg, m, nil
+}
+
+// missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One
+// that comes back meanwhile is an error, StaleMap: it is to be deleted from there, too.
+func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
+	reg, m, err := f.now(ctx)
+	if err != nil || m == nil || m.Remembers(&c) {
+		return err
 	}
 	if _, err := reg.Propose(ctx, &c); err != nil {
 		return err
@@ -199,7 +219,11 @@ func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
 // missedIn is missed of a namespace here. A durable one is remembered where all of it goes.
 func (f *Fence) missedIn(ctx context.Context, id skep.NamespaceID, all bool) error {
 	info, err := f.gated.FindNamespace(ctx, id)
-	if err != nil || info.Class != skep.Cache && !all {
+	if err != nil {
+		return err
+	}
+	if info.Class != skep.Cache && !all {
+		_, _, err := f.now(ctx)
 		return err
 	}
 	return f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: info.Tenant, Name: info.Name,
@@ -225,6 +249,8 @@ func (f *Fence) Purge(ctx context.Context, p skep.Purge) error {
 		err = f.missed(ctx, clustermap.Command{Do: clustermap.Miss, Tenant: p.Tenant})
 	case p.Namespace != 0:
 		err = f.missedIn(ctx, p.Namespace, true)
+	default:
+		_, _, err = f.now(ctx)
 	}
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
 )
@@ -291,6 +292,9 @@ func (x *serverConn) frame() error {
 	}
 	if err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
+	}
+	if op.deletes && h.Epoch != 0 { // the rest of the request may come when the map is another one
+		r.ctx = epoch.Came(r.ctx, h.Epoch)
 	}
 	// Once for the body, once for what the Store and the answer make of its keys; lists are
 	// charged as they are made (spend). What is very short is free: it is most often about

@@ -1,7 +1,7 @@
 // Package member is a store's directory as that of a node of a cluster that agrees on its map: who the node is, the map
 // that it knew last, and what it keeps of the agreement (package replication/consensus).
 //
-//	DIR/cluster/node.json   the node's number, name and addresses
+//	DIR/cluster/node.json   the node's number, name and addresses, and which store it has
 //	DIR/cluster/map.json    the newest map that it knew to be agreed on: what it serves by before it hears from others
 //	DIR/cluster/log, …      of package consensus
 package member

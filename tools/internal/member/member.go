@@ -36,6 +36,17 @@ type Identity struct {
 	Name   string `json:"name"`
 	Addr   string `json:"addr"`
 	Peer   string `json:"peer"`
+	// Store is the id of the store that the node has; empty: not known yet.
+	Store string `json:"store,omitempty"`
+}
+
+// write keeps who the node is.
+func (id *Identity) write(store string) error {
+	b, err := json.Marshal(id)
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(Dir(store), "node.json"), b)
 }
 
 // Added is what a server answers to who adds a node: the map that has it, and which cluster has taken it in.
@@ -141,7 +152,7 @@ func Read(store string) (*Identity, *clustermap.Map, error) {
 	if _, err := os.Stat(log); err != nil {
 		return nil, nil, &skep.Error{Op: op, Kind: skep.Damaged, Field: "directory", Value: log,
 			Limit: "what the node has agreed to: without it, remove the node (skep cluster remove) " +
-				"and add it anew, with an empty cluster/", Err: err}
+				"and add it anew, in an empty directory", Err: err}
 	}
 	path = filepath.Join(Dir(store), "map.json")
 	if b, err = readFile(path, clustermap.MaxBytes); err != nil {
@@ -230,15 +241,12 @@ func prepare(store string) error {
 }
 
 // finish has the directory be the node's. The identity comes last: without it, it is of no cluster.
-func finish(store string, n clustermap.Node, m *clustermap.Map) error {
+func finish(store string, n clustermap.Node, m *clustermap.Map, has string) error {
 	if err := WriteMap(store, m); err != nil {
 		return err
 	}
-	b, err := json.Marshal(Identity{format, n.ID, n.Name, n.Addr, n.Peer})
-	if err != nil {
-		return err
-	}
-	return replace(filepath.Join(Dir(store), "node.json"), b)
+	id := Identity{Format: format, ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Store: has}
+	return id.write(store)
 }
 
 // Found makes a cluster of one node, whose store is to be in a directory. m has that node alone. It gives the map that
@@ -277,7 +285,7 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
 				Limit: fmt.Sprintf("one where no other node was begun: it has %s at %s and %s", n.Name, n.Addr, n.Peer)}
 		}
-		return got, finish(store, n, got)
+		return got, finish(store, n, got, "") // the store that is there, if one is
 	case <-c.Failed():
 		return nil, &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: Dir(store)}
 	case <-ctx.Done():
@@ -285,13 +293,17 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 	}
 }
 
-// Join makes a directory that of a node which add has the cluster take in.
+// Join makes a directory that of a node which add has the cluster take in. The node begins without blocks: whatever it
+// had before, in this cluster or by itself, others may have deleted without it.
 //
-// Errors: Conflict (the directory is a node's), Failed, those of add.
+// Errors: Conflict (the directory is a node's, or has a store), Failed, those of add.
 func Join(
 	ctx context.Context, store, name string, log *slog.Logger, add func(context.Context) (Added, error),
 ) (*clustermap.Map, error) {
 	if err := prepare(store); err != nil {
+		return nil, err
+	}
+	if err := refuseStored(store); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(Dir(store), "log")); err == nil {
@@ -321,7 +333,7 @@ func Join(
 	if err != nil {
 		return nil, err
 	}
-	return m, finish(store, *n, m)
+	return m, finish(store, *n, m, unmade)
 }
 
 // deaf is a listener that nobody reaches.

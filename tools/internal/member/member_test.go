@@ -35,7 +35,7 @@ func TestFound(t *testing.T) {
 	require.NoError(t, err)
 	id, m, err = Read(dir)
 	require.NoError(t, err)
-	require.Equal(t, &Identity{1, 1, "a", "unix:/a", "127.0.0.1:7441"}, id)
+	require.Equal(t, &Identity{Format: 1, ID: 1, Name: "a", Addr: "unix:/a", Peer: "127.0.0.1:7441"}, id)
 	require.Equal(t, first, m)
 	_, err = Found(t.Context(), dir, mapOf("a"), nil)
 	require.ErrorIs(t, err, skep.Conflict)
@@ -126,4 +126,54 @@ func TestADamagedDirectory(t *testing.T) {
 	_, _, err = Read(dir)
 	require.ErrorIs(t, err, skep.Damaged)
 	require.ErrorContains(t, err, "skep cluster remove")
+}
+
+// A node that is added begins without blocks: a directory that has a store is refused, whatever its name has in it, and
+// nothing is asked of the cluster.
+func TestJoinRefusesAStore(t *testing.T) {
+	t.Parallel()
+	for _, of := range []string{"catalog", "catalog.old-20260101T000000Z", "device-0"} {
+		dir := filepath.Join(t.TempDir(), "d[1]")
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, of), 0o700))
+		_, err := Join(t.Context(), dir, "a", nil, func(context.Context) (Added, error) {
+			t.Error("the cluster was asked")
+			return Added{}, nil
+		})
+		require.ErrorIs(t, err, skep.Conflict)
+		require.ErrorContains(t, err, filepath.Join(dir, of))
+		id, _, err := Read(dir)
+		require.NoError(t, err)
+		require.Nil(t, id)
+	}
+}
+
+// A node has the store that it had first. One that was added takes an empty one only; the first node of a cluster the
+// one that is there.
+func TestANodeHasOneStore(t *testing.T) {
+	t.Parallel()
+	none := t.TempDir()
+	require.NoError(t, Bind(none, "a store", false), "it is no node's directory")
+	first := filepath.Join(t.TempDir(), "d")
+	_, err := Found(t.Context(), first, mapOf("a"), nil)
+	require.NoError(t, err)
+	added := filepath.Join(t.TempDir(), "d")
+	_, err = Join(t.Context(), added, "a", nil, func(context.Context) (Added, error) {
+		return Added{mapOf("a"), "6c0f3a5e9b1d4827a3c5e7f90b2d4861"}, nil
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, Bind(added, "", false), skep.Conflict, "nobody knows what is in it")
+	require.ErrorIs(t, Bind(added, "one", false), skep.Conflict)
+	require.NoError(t, Bind(added, "one", true))
+	require.NoError(t, Bind(first, "one", false))
+	for _, dir := range []string{first, added} {
+		require.NoError(t, Bind(dir, "one", false))
+		require.NoError(t, Bind(dir, "", false), "its devices are away")
+		err := Bind(dir, "two", false)
+		require.ErrorIs(t, err, skep.Conflict)
+		require.ErrorContains(t, err, "store one, which node a has had")
+		require.NoError(t, Bind(dir, "two", true), "its drives were lost, and it begins anew")
+		require.ErrorIs(t, Bind(dir, "one", false), skep.Conflict)
+	}
+	_, err = StoreOf(filepath.Join(Dir(first), "node.json"))
+	require.Error(t, err)
 }

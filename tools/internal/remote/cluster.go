@@ -114,8 +114,10 @@ func clusterAddCommand(a *command.App) *cobra.Command {
 		Use:   "add NAME",
 		Short: "add a node to a cluster, on the machine of the new node",
 		Long: `Has the nodes of a cluster agree that there is one more, and makes --dir its directory: skep serve --dir D
-is that node then. Run it on the new node's machine; --server is any node of the cluster. Blocks that the map places
-on the new node now are a miss until the other nodes have sent them, or they are put again (skep cluster repair).`,
+is that node then. Run it on the new node's machine; --server is any node of the cluster. A --dir that has a store is
+refused, and so are its drives under another node: what a node that is in no map has stored, the cluster may have deleted
+since. Blocks that the map places on the new node now are a miss until the other nodes have sent them, or they are put
+again (skep cluster repair).`,
 		Args: takes("the new node's NAME", 1),
 	}
 	f.Register(cmd.Flags())
@@ -129,20 +131,21 @@ on the new node now are a miss until the other nodes have sent them, or they are
 		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (added member.Added, err error) {
 			err = r.ask(ctx, "cluster add", f.Node, &added)
 			if skep.KindOf(err) == skep.Conflict {
-				err = command.WithNext(err,
-					"choose another name; where a node of that name is gone for good: skep cluster remove, then add it")
+				err = command.WithNext(err, "choose another name; where a node of that name is gone for good: "+
+					"skep cluster remove, then add it in an empty directory")
 			}
 			in = err == nil
 			asked = true
 			return added, err
 		})
 		if skep.KindOf(err) == skep.Conflict && !asked {
-			err = command.WithNext(err, "give another --dir; a node that an add left unfinished, or that was removed, is added "+
-				"again with an empty cluster/ in --dir, once skep cluster remove has taken it out")
+			err = command.WithNext(err, "give another --dir, or empty it: a node that an add left unfinished, or that was "+
+				"removed, begins anew, for what it has the cluster may have deleted since. A node that is to keep it is not "+
+				"removed: have it be down (skep cluster set NAME --state down) and start it again")
 		}
 		if err != nil && in {
 			err = command.WithNext(err, "the map has the node, and its directory was not made: "+
-				"skep cluster remove "+args[0]+", empty cluster/ in --dir, then add it again")
+				"skep cluster remove "+args[0]+", empty --dir, then add it again")
 		}
 		if err != nil {
 			return err
@@ -244,8 +247,9 @@ func clusterRemoveCommand(a *command.App) *cobra.Command {
 		Short: "take a node out of a cluster, and give up what it has",
 		Long: `Has the nodes of a cluster agree on a map without a node. The blocks that only it has are given up: nothing
 moves them, and they are a miss until they are put again. To have it send them first: skep cluster set NAME --state
-out, then skep cluster repair, until nothing is missing. Its server goes on and is asked by nobody: stop it. Its directory is that of
-no node any more: remove it, or its cluster/, before the machine is added again.`,
+out, then skep cluster repair, until nothing is missing. Its server goes on and is asked by nobody: stop it. Its
+directory is that of no node any more: remove it, and wipe its drives, before the machine is added again. A node that is
+to keep what it has, as one that is away for repairs, is not removed: skep cluster set NAME --state down.`,
 		Args: takes("a node's NAME", 1),
 	}
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {

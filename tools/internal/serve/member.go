@@ -280,11 +280,11 @@ const (
 )
 
 // keep has the node's own Store be behind what recalls copies and, where the nodes agree on the map, behind a fence.
-func (s *server) keep(name string) *keeper.Keeper {
+func (s *server) keep(n *clustermap.Node) *keeper.Keeper {
 	own := s.st
 	kept := keeper.New(own)
 	if s.st = kept; s.c.Cluster == "" {
-		s.fence = fence.New(kept, own, name)
+		s.fence = fence.New(kept, own, n.Name, n.ID)
 		s.st = s.fence
 	}
 	return kept

@@ -27,10 +27,17 @@ func (s *server) unwell() []string {
 }
 
 func unwell(st *skep.Stats) (list []string) {
-	for _, d := range st.Devices {
-		if state, _, _ := strings.Cut(d.State, ":"); state == "fenced" || state == "dead" {
+	for i := range st.Devices {
+		if d := &st.Devices[i]; ill(d) {
+			state, _, _ := strings.Cut(d.State, ":")
 			list = append(list, fmt.Sprintf("device %d: %s", d.Index, state))
 		}
 	}
 	return list
+}
+
+// ill says whether a device is fenced or dead.
+func ill(d *skep.DeviceStats) bool {
+	state, _, _ := strings.Cut(d.State, ":")
+	return state == "fenced" || state == "dead"
 }

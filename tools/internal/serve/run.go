@@ -185,10 +185,16 @@ func (s *server) openStore(ctx context.Context) error {
 		return err
 	}
 	s.st = st
-	if err := s.sayBlocks(ctx, st); err != nil {
-		return err
+	if err = s.bindStore(ctx); err == nil {
+		err = s.sayBlocks(ctx, st)
 	}
-	return s.sayCapacity(ctx)
+	if err == nil {
+		err = s.sayCapacity(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, st.Close())
+	}
+	return nil
 }
 
 // sayCapacity tells that a cap below what an existing store's devices have does not make them smaller.
@@ -458,7 +464,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		}
 		s.node = n.Name
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
-		kept := s.keep(n.Name)
+		kept := s.keep(n)
 		if c.speaks() {
 			if err := s.openGateway(m.Public(), n.ID); err != nil {
 				return err
