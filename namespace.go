@@ -17,7 +17,8 @@ type Class uint8
 const (
 	// Cache blocks may be lost to a crash (a miss), never be wrong: a crash of the machine
 	// loses what was put in the last second or so, a crash of the process (kill -9) the
-	// last hundredth of a second.
+	// last hundredth of a second, and four times as long as a sync of the catalog takes
+	// where drives are busy. What was put before a Flush a crash of the process leaves.
 	Cache Class = 0
 	// Durable blocks survive a crash once committed, and the loss of Copies-1 devices.
 	Durable Class = 1

@@ -170,7 +170,8 @@ type Putter interface {
 	// after BeginRequest.Timeout the store aborts it.
 	Begin(ctx context.Context, r *BeginRequest) (BlockWriter, error)
 	// Flush returns when every block accepted before it was called is committed or
-	// declined.
+	// declined, and what was committed before survives the end of the process, whatever its
+	// Class.
 	Flush(ctx context.Context) error
 }
 

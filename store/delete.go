@@ -202,12 +202,8 @@ func (s *Store) settleDeletions(ctx context.Context) error {
 		return err
 	}
 	s.owed.paid(rows)
-	for {
-		have := s.firm.Load()
-		if have >= n || s.firm.CompareAndSwap(have, n) {
-			return nil
-		}
-	}
+	raise(&s.firm, n)
+	return nil
 }
 
 // drop removes a partial tail that another block has made superfluous. REQUIRES: s.changes.

@@ -537,7 +537,10 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	defer s.leave()
 	s.writeback.flush()
-	return s.accepted.wait(ctx)
+	if err := s.accepted.wait(ctx); err != nil {
+		return err
+	}
+	return s.hardenNow(ctx)
 }
 
 // acceptances counts accepted blocks whose commit is to follow.

@@ -286,19 +286,45 @@ func TestCacheBlocksAreSoonSafeFromTheEndOfTheProcess(t *testing.T) {
 		}
 		return false
 	})
-	after := &rig{} // a drive keeps what it completed when a process ends
+	killed := openKilled(t, s, r, o)
+	defer func() { require.NoError(t, killed.Close()) }()
+	found, err := killed.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.Equal(t, len(keys), found.Blocks)
+}
+
+// What was put as Cache before a Flush survives the end of the process right after it, however long it takes until
+// the catalog is synced otherwise: an hour here.
+func TestWhatWasFlushedSurvivesTheEndOfTheProcess(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, crash := crashRig(t, func(o *Options) { o.FlushInterval = 100 * time.Hour })
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 3)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[:2], 8<<10))
+	accepted := putRequest(sc, &keys[1], 2, keys[2:], 8<<10)
+	accepted.Ack = skep.AckAccepted
+	_, err := s.Put(ctx, accepted)
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(ctx))
+	killed := openKilled(t, s, r, crash("killed"))
+	requireChain(t, killed, sc, keys, 8<<10)
+	require.NoError(t, killed.Close())
+}
+
+// openKilled opens what is left of a store whose process has ended, with the catalog of o: a drive keeps what it
+// completed.
+func openKilled(t *testing.T, s *Store, r *rig, o Options) *Store {
+	after := &rig{}
 	r.each(func(_ int, d *device.Fault) {
 		after.mems = append(after.mems, d.CrashDevice(d.Events(), nil, device.CrashOptions{KeepAll: true}))
 		after.faults = append(after.faults, nil)
 	})
 	require.NoError(t, s.Close())
 	o.OpenDevice = after.open
-	killed, err := Open(ctx, o)
+	killed, err := Open(testContext(t), o)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, killed.Close()) }()
-	found, err := killed.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
-	require.NoError(t, err)
-	require.Equal(t, len(keys), found.Blocks)
+	return killed
 }
 
 func readAll(t *testing.T, fs vfs.FS, name string) []byte {

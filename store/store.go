@@ -88,6 +88,8 @@ type Store struct {
 	writers   pieces.Memory
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
+	soft      atomic.Uint64 // commits of Cache blocks without a sync, so far
+	hard      atomic.Uint64 // how many of those are synced
 	stale     atomic.Int64  // stale groups
 	owed      owedRows
 	sweeping  atomic.Bool // see sweep

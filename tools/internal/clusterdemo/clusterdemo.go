@@ -339,10 +339,11 @@ func (d *demo) play(ctx context.Context) (err error) {
 	return err
 }
 
-// untilFound looks for the sample until as much is found as before, or half a minute long: a client that met nobody
-// there waits a while before it tries a node again.
+// untilFound looks for the sample until as much is found as before, or for two minutes: a client that met nobody there
+// waits a while before it tries a node again, and on a busy machine a node takes its time. All of it is there: what was
+// put was flushed before the kill.
 func (d *demo) untilFound(ctx context.Context) (err error) {
-	within, cancel := context.WithTimeout(ctx, 30*time.Second)
+	within, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
 		if d.res.Found.After, err = d.find(ctx); err != nil || d.res.Found.After >= d.res.Found.Before {
