@@ -17,7 +17,8 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// A device that the catalog refuses leaves no file that carries the store's name and the number that the next one gets.
+// A device that the catalog refuses leaves no file that carries the store's name and the number that the next one
+// gets.
 func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A block may be without part kv in a namespace that says how large that is. Deleted and put again, or put over, nothing of
-// it is given any more, and as many bytes count as are stored: also when the store was opened in between.
+// A block may be without part kv in a namespace that says how large that is. Deleted and put again, or put over,
+// nothing of it is given any more, and as many bytes count as are stored: also when the store was opened in between.
 func TestABlockWithoutPartKV(t *testing.T) {
 	t.Parallel()
 	const kv = 8 << 10

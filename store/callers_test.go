@@ -90,8 +90,8 @@ func TestSmallOpenBlocksAreBounded(t *testing.T) {
 	require.Zero(t, s.writers.Used())
 }
 
-// An open block that is written in pieces that lie apart counts as what their list takes, too; what closes holes needs no
-// more of it.
+// An open block that is written in pieces that lie apart counts as what their list takes, too; what closes holes needs
+// no more of it.
 func TestPiecesOfAnOpenBlockAreCounted(t *testing.T) {
 	t.Parallel()
 	const size, ranges = 64 << 10, 16
@@ -243,8 +243,8 @@ func TestOneTenantTooMany(t *testing.T) {
 	require.Len(t, rows, 1)
 }
 
-// A snapshot says when it has told of everything, while its reader waits for what happens next; a stream without one has
-// told of it from the beginning.
+// A snapshot says when it has told of everything, while its reader waits for what happens next; a stream without one
+// has told of it from the beginning.
 func TestASnapshotSaysWhenItHasBeenTold(t *testing.T) {
 	t.Parallel()
 	s, sc, keys := openCopies(t, 1)

@@ -64,8 +64,8 @@ func headerWrites(g *group) func(*device.Op) bool {
 	}
 }
 
-// A crash comes when the catalog has a group as free and its drives were not told. The next open tells them, before it lets
-// the group's row go; the one after it, which finds neither the row nor a valid header, has nothing to doubt.
+// A crash comes when the catalog has a group as free and its drives were not told. The next open tells them, before it
+// lets the group's row go; the one after it, which finds neither the row nor a valid header, has nothing to doubt.
 func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 	t.Parallel()
 	s, r, crash := crashRig(t, func(*Options) {})
@@ -87,8 +87,8 @@ func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 	}
 }
 
-// A drive says that it has written that a group is free, and has not. The header is read again before the row goes, and
-// written again: a sound catalog is not taken for one older than its devices.
+// A drive says that it has written that a group is free, and has not. The header is read again before the row goes,
+// and written again: a sound catalog is not taken for one older than its devices.
 func TestADriveLiesAboutAFreedGroup(t *testing.T) {
 	t.Parallel()
 	s, r, o := openRig(t, func(o *Options) { o.DeviceCount = 1 })

@@ -34,9 +34,9 @@ func speed(t *testing.T, s *Store, bps float64) {
 	require.NoError(t, s.restores.SawRate(bps))
 }
 
-// A prompt that is alone goes by layers below L_Δ and by tokens from there on; beside another it goes by tokens. L_Δ is
-// reckoned when a cost is new or a speed has moved, and follows it: at a quarter of the drives' speed
-// the same prompt goes the other way.
+// A prompt that is alone goes by layers below L_Δ and by tokens from there on; beside another it goes by tokens. L_Δ
+// is reckoned when a cost is new or a speed has moved, and follows it: at a quarter of the drives' speed the same
+// prompt goes the other way.
 func TestEitherWayBySpeedsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -179,8 +179,8 @@ func TestClaimsEitherWay(t *testing.T) {
 	require.Len(t, ways, 2)
 }
 
-// When a layer does not come, computing it goes through all below it. What is not on its way of those is answered at once: nobody
-// waits for it, also where the engine claims nothing.
+// When a layer does not come, computing it goes through all below it. What is not on its way of those is answered at
+// once: nobody waits for it, also where the engine claims nothing.
 func TestBelowALayerThatDidNotComeNothingIsAwaited(t *testing.T) {
 	t.Parallel()
 	const n = 192

@@ -150,13 +150,13 @@
 //
 // # Locks
 //
-// Their order is the table of package locks (store/internal/locks/order.go), and the tag invariants asserts it. Outermost
-// is changes, then what is held over commits, then a session's, then space; last the leaves, under which no other lock
-// is taken. The index has locks of its own, taken
-// under these: Index.mu, then its leases'. Two locks wait under a context and are in no table: space.opening, held over
-// device I/O while a group is opened, after changes and before the root row's; and naming, of who makes, purges or
-// deletes a namespace, before opening. Only opening, GroupHeaders, Growing, Mark and LogCache are held over device I/O,
-// and only changes, SidecarPuts, RootRow, Mark and naming over commits of the catalog. No lookup takes one of these.
+// Their order is the table of package locks (store/internal/locks/order.go), and the tag invariants asserts it.
+// Outermost is changes, then what is held over commits, then a session's, then space; last the leaves, under which no
+// other lock is taken. The index has locks of its own, taken under these: Index.mu, then its leases'. Two locks wait
+// under a context and are in no table: space.opening, held over device I/O while a group is opened, after changes and
+// before the root row's; and naming, of who makes, purges or deletes a namespace, before opening. Only opening,
+// GroupHeaders, Growing, Mark and LogCache are held over device I/O, and only changes, SidecarPuts, RootRow, Mark and
+// naming over commits of the catalog. No lookup takes one of these.
 //
 // # Goroutines
 //

@@ -20,9 +20,9 @@ import (
 // A store's drives: which there are, where they are now, and what an open does without
 // one of them.
 //
-// A drive is known by the id in its superblocks, not by its path. An open looks where it
-// was named, or in the store's own directory, or where the catalog says that it lies outside (internal/places). A drive that
-// is not found has a stand-in (device.Gone) that fails everything, so that the rest of the store need not know.
+// A drive is known by the id in its superblocks, not by its path. An open looks where it was named, or in the store's
+// own directory, or where the catalog says that it lies outside (internal/places). A drive that is not found has a
+// stand-in (device.Gone) that fails everything, so that the rest of the store need not know.
 
 // What Options.Degraded says about opening without a drive.
 const (
@@ -103,8 +103,8 @@ func (s *Store) openDrives(ctx context.Context) error {
 	return s.standIns(rows, lacks)
 }
 
-// leftUnused says whether the device at path is what an add that was cut short has left: the store's by its superblock,
-// not in the catalog, and never written to. REQUIRES: every device of the catalog has its place.
+// leftUnused says whether the device at path is what an add that was cut short has left: the store's by its
+// superblock, not in the catalog, and never written to. REQUIRES: every device of the catalog has its place.
 func (s *Store) leftUnused(ctx context.Context, path string) bool {
 	dev, err := s.options.OpenDevice(0, path, false, 0)
 	if err != nil {

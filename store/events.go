@@ -155,8 +155,8 @@ func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, boo
 	return ev, true
 }
 
-// saltEvent replaces a salted block's key by its stored form, in the instance of the namespace that the block is of: the
-// namespace may have been purged or deleted since.
+// saltEvent replaces a salted block's key by its stored form, in the instance of the namespace that the block is of:
+// the namespace may have been purged or deleted since.
 func (s *Store) saltEvent(e *skep.Event, instance uint32, t namespaces.Tag) {
 	if t == (namespaces.Tag{}) {
 		return
@@ -181,8 +181,8 @@ func (s *Store) blockEvent(ns *namespaces.Namespace, rec *segment.Record, kind s
 	return e
 }
 
-// tell emits an event about a block, unless that was purged: a purge is told of as one, behind which nothing of the block
-// is told. Its namespace may have another of the key by then.
+// tell emits an event about a block, unless that was purged: a purge is told of as one, behind which nothing of the
+// block is told. Its namespace may have another of the key by then.
 func (s *Store) tell(e skep.Event, instance uint32, t namespaces.Tag) {
 	s.events.EmitIf(e, func() bool { return !s.names.Dead(instance, t) })
 }

@@ -111,9 +111,12 @@ func (s *Store) advanceMark(ctx context.Context) error {
 	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error { return s.flushDrives(ctx, s.standing()) })
 }
 
+// softRows counts commits of rows of Cache blocks, which are not synced with the batch.
+type softRows struct{ committed, synced atomic.Uint64 }
+
 // wantHardened counts a commit of rows of Cache blocks, and has harden sync the catalog soon.
 func (s *Store) wantHardened() {
-	s.soft.Add(1)
+	s.soft.committed.Add(1)
 	select {
 	case s.unsynced <- struct{}{}:
 	default:
@@ -149,14 +152,14 @@ func (s *Store) harden() {
 
 // hardenNow syncs the catalog, unless what was committed of Cache blocks before the call has been synced since.
 func (s *Store) hardenNow(ctx context.Context) error {
-	n := s.soft.Load()
-	if s.hard.Load() >= n {
+	n := s.soft.committed.Load()
+	if s.soft.synced.Load() >= n {
 		return nil
 	}
 	if err := s.catalog.Commit(ctx, s.catalog.NewBatch(), true); err != nil {
 		return err
 	}
-	raise(&s.hard, n)
+	raise(&s.soft.synced, n)
 	return nil
 }
 

@@ -196,8 +196,8 @@ func TestAFlushThatFailsWhereADriveGrows(t *testing.T) {
 	require.Equal(t, before, had())
 }
 
-// The last flush fails as a store is closed, which says so. It was not closed in order: the next open verifies what was
-// written since the flush before, and finds nothing that is not on the drives.
+// The last flush fails as a store is closed, which says so. It was not closed in order: the next open verifies what
+// was written since the flush before, and finds nothing that is not on the drives.
 func TestAStoreThatCannotFlushIsNotClosedInOrder(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -133,8 +133,9 @@ func (d *drive) away() bool {
 	return d.removed.Load() || d.absent != nil || d.condition() == health.Dead
 }
 
-// writeFreed overwrites a segment's header with the same, freed, flushes it and reads it again: the catalog is about to
-// forget the group, and a header that a drive only said to have written would call the catalog older than the devices.
+// writeFreed overwrites a segment's header with the same, freed, flushes it and reads it again: the catalog is about
+// to forget the group, and a header that a drive only said to have written would call the catalog older than the
+// devices.
 func (s *Store) writeFreed(ctx context.Context, d *drive, h *segment.Header) error {
 	h.Flags |= segment.HeaderFreed
 	if err := s.writeHeader(ctx, d, h); err != nil {
@@ -165,8 +166,8 @@ func (s *Store) rewriteHeader(ctx context.Context, g *group, i int) (gone bool, 
 	return false, s.writeHeader(ctx, g.drives[i], &h)
 }
 
-// writeHeader writes a segment's header and flushes it. Who is answered with an error before the drive has answered leaves
-// the segment to the write: headWrite.
+// writeHeader writes a segment's header and flushes it. Who is answered with an error before the drive has answered
+// leaves the segment to the write: headWrite.
 func (s *Store) writeHeader(ctx context.Context, d *drive, h *segment.Header) error {
 	op, err := segio.WriteHeader(d.io(), h)
 	if err != nil {
@@ -184,16 +185,16 @@ func (s *Store) writeHeader(ctx context.Context, d *drive, h *segment.Header) er
 	return s.flushWritten(ctx, []*drive{d}, since)
 }
 
-// headWrite is the write of a segment's header, from before the drive is given it until it has come back, however long ago
-// its caller was answered. The segment is its own for as long: no other write of the header is given to the drive, which
-// would choose the last of them, and no group is opened there, whose header it would land on.
+// headWrite is the write of a segment's header, from before the drive is given it until it has come back, however long
+// ago its caller was answered. The segment is its own for as long: no other write of the header is given to the drive,
+// which would choose the last of them, and no group is opened there, whose header it would land on.
 type headWrite struct {
 	*segio.Batch
 	free bool // the segment is free once it has come back; guarded by space.mu
 }
 
-// headOf waits until the drive has no write of a segment's header, and gives the waiter of the next, which has the segment
-// from here on.
+// headOf waits until the drive has no write of a segment's header, and gives the waiter of the next, which has the
+// segment from here on.
 func (s *Store) headOf(ctx context.Context, d *drive, seg uint32) (*segio.Batch, error) {
 	w := &headWrite{Batch: segio.NewBatch(1)}
 	for {
@@ -233,8 +234,8 @@ func (s *Store) headBack(d *drive, seg uint32) {
 	}
 }
 
-// giveLocked makes a segment free: at once, or when the write of its header, and those its group was let go of without, have
-// come back. REQUIRES: space.mu.
+// giveLocked makes a segment free: at once, or when the write of its header, and those its group was let go of
+// without, have come back. REQUIRES: space.mu.
 func (d *drive) giveLocked(seg uint32) {
 	if w := d.heads[seg]; w != nil {
 		w.free = true
@@ -451,7 +452,8 @@ func (s *Store) suspect(g *group) {
 	s.suspects.mu.Unlock()
 }
 
-// next claims a group that no drive may write to, not even one that it could be let go of without; nil when there is none.
+// next claims a group that no drive may write to, not even one that it could be let go of without; nil when there is
+// none.
 func (l *suspects) next(s *Store) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()

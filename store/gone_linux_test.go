@@ -24,8 +24,8 @@ func mapped(t *testing.T, n int) (*os.File, []byte) {
 	return f, mem
 }
 
-// A destination is a file that is cut short: before the restore, or while it is under way. Blocks whose memory is there
-// arrive, the others' chunks say so, and that is no fault of the drive's or of the blocks.
+// A destination is a file that is cut short: before the restore, or while it is under way. Blocks whose memory is
+// there arrive, the others' chunks say so, and that is no fault of the drive's or of the blocks.
 func TestADestinationIsCutShort(t *testing.T) {
 	t.Parallel()
 	const n, block = 16, 16 << 10

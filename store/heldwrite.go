@@ -11,11 +11,11 @@ import (
 
 // What drives still write for groups, and drives that never answer.
 //
-// A group is busy as long as a drive may write to it. One that hangs may do so for ever, and would keep its groups from
-// being emptied: just the drive that an administrator wants to take out. So once whoever wrote has given the write up, and
-// only drives have it that are dead or to be emptied, the group is let go of: it may be emptied, and its segments on other
-// drives used again. What the write has hold of stays untouched until it has ended: the memory it is made from (loan), and
-// the segment it lands in.
+// A group is busy as long as a drive may write to it. One that hangs may do so for ever, and would keep its groups
+// from being emptied: just the drive that an administrator wants to take out. So once whoever wrote has given the
+// write up, and only drives have it that are dead or to be emptied, the group is let go of: it may be emptied, and its
+// segments on other drives used again. What the write has hold of stays untouched until it has ended: the memory it is
+// made from (loan), and the segment it lands in.
 //
 //	under way ──ended──▶ the group is not busy with it any more
 //	    └─▶ given up ──let go──▶ late ──ended──▶ its segments are free, if the group's are
@@ -39,7 +39,8 @@ type lateWrites struct {
 	free bool // the segment is free once they have ended
 }
 
-// writes has g busy with an append's writes, which are about to be given to the drives. ended is called before g is told.
+// writes has g busy with an append's writes, which are about to be given to the drives. ended is called before g is
+// told.
 func (s *Store) writes(a *appending, n int, bytes int64, ended func()) {
 	seq, g := a.seq, a.g
 	w := &writing{Batch: segio.NewBatch(n)}
@@ -118,7 +119,8 @@ func (sp *groupTable) claim(g *group, c space.Claim) bool {
 	return true
 }
 
-// release lets others have a group that was claimed and not emptied. The cleaner is not told of what it gives back itself.
+// release lets others have a group that was claimed and not emptied. The cleaner is not told of what it gives back
+// itself.
 func (sp *groupTable) release(g *group) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -134,8 +136,8 @@ func (sp *groupTable) isIdle(g *group) bool {
 	return sp.mu.groups.Has(g) && sp.idleLocked(g)
 }
 
-// letGoLocked has g not wait for writes that were given up and that only drives have which are dead or to be emptied. As long
-// as something else of g is under way it stays as it is. REQUIRES: sp.mu.
+// letGoLocked has g not wait for writes that were given up and that only drives have which are dead or to be emptied.
+// As long as something else of g is under way it stays as it is. REQUIRES: sp.mu.
 func (sp *groupTable) letGoLocked(g *group) {
 	var list []*writing
 	for _, w := range g.writing {

@@ -12,8 +12,8 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// holdPut has a put whose write the first drive never answers, by itself; where that drive is found dead, the blocks are put
-// elsewhere. Released is told when the memory of the put is back.
+// holdPut has a put whose write the first drive never answers, by itself; where that drive is found dead, the blocks
+// are put elsewhere. Released is told when the memory of the put is back.
 func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (held *group, released *atomic.Bool) {
 	t.Helper()
 	ctx := testContext(t)
@@ -44,8 +44,8 @@ func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (he
 	return held, released
 }
 
-// A drive that holds a write for ever is taken out of the store: its blocks are made again from their copies, and nobody
-// waits for the write. What the write is made from is not given back before it has ended.
+// A drive that holds a write for ever is taken out of the store: its blocks are made again from their copies, and
+// nobody waits for the write. What the write is made from is not given back before it has ended.
 func TestADriveThatHoldsAWriteIsRemoved(t *testing.T) {
 	t.Parallel()
 	t.Run("found dead", func(t *testing.T) { removeADriveThatHolds(t, quick, true) })

@@ -16,8 +16,8 @@ import (
 	"github.com/skepkv/skep/tools/drawn"
 )
 
-// The adversary idle: after any load a store comes to rest, and stays so. Time is a bubble's, so hours take no longer than
-// what is done in them.
+// The adversary idle: after any load a store comes to rest, and stays so. Time is a bubble's, so hours take no longer
+// than what is done in them.
 func TestAStoreComesToRest(t *testing.T) {
 	t.Parallel()
 	seed := drawn.Seed(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/skepkv/skep/store/internal/admin"
 )
 
-// A drain is taken back: it ends, so does a removal, nothing is lost, and the device is used again, after the next open too.
+// A drain is taken back: it ends, so does a removal, nothing is lost, and the device is used again, after the next
+// open too.
 func TestADrainIsTakenBack(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -44,8 +44,8 @@ func isFree(s *Store, d *drive, seg uint32) bool {
 	return false
 }
 
-// One drive takes the mark that a group is free, another is late with it. The group is free, and its segment on the drive
-// that is late is nobody's before the mark has landed: it would land on the header of the next group.
+// One drive takes the mark that a group is free, another is late with it. The group is free, and its segment on the
+// drive that is late is nobody's before the mark has landed: it would land on the header of the next group.
 func TestALateMarkDoesNotLandOnTheNextGroup(t *testing.T) {
 	t.Parallel() // it waits
 	ctx := testContext(t)
@@ -67,8 +67,8 @@ func TestALateMarkDoesNotLandOnTheNextGroup(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A scrub writes a header again, and the drive is late with it. The group is cleaned: what the drive is told last is that it is
-// free. The next open would find a group that the catalog has lost, and set a sound catalog aside.
+// A scrub writes a header again, and the drive is late with it. The group is cleaned: what the drive is told last is
+// that it is free. The next open would find a group that the catalog has lost, and set a sound catalog aside.
 func TestALateHeaderOfAScrubDoesNotUndoThatAGroupIsFree(t *testing.T) {
 	t.Parallel() // it waits
 	ctx := testContext(t)
@@ -142,8 +142,8 @@ func holdOnOpen(o *Options, match func(*device.Op) bool) *rig {
 	return r
 }
 
-// Who writes a header waits for the write of it before to come back, no longer than its context. So two are never on their way
-// to one page, where the drive would choose which is the last.
+// Who writes a header waits for the write of it before to come back, no longer than its context. So two are never on
+// their way to one page, where the drive would choose which is the last.
 func TestHeadersOfASegmentAreWrittenOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

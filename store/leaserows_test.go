@@ -13,8 +13,8 @@ import (
 	"github.com/skepkv/skep/store/internal/restore"
 )
 
-// What is kept of leases and pins does not grow with blocks that were leased, or pinned, and deleted: their promises end
-// with them, and so does what they count. Those of blocks that are there stay.
+// What is kept of leases and pins does not grow with blocks that were leased, or pinned, and deleted: their promises
+// end with them, and so does what they count. Those of blocks that are there stay.
 func TestRowsOfDeletedBlocksAreBounded(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, nil)

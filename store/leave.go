@@ -12,16 +12,16 @@ import (
 	"github.com/skepkv/skep/store/internal/space"
 )
 
-// How a drive leaves the store: its last groups are gone from memory before their headers are marked as freed, which happens
-// behind everybody's back, and readers hold on to groups that are gone. A drive that is out of the store is written to no
-// more, as somebody may have another use for it, and once nobody reads it either it is closed: an open file keeps its room,
-// an open block device its lock.
+// How a drive leaves the store: its last groups are gone from memory before their headers are marked as freed, which
+// happens behind everybody's back, and readers hold on to groups that are gone. A drive that is out of the store is
+// written to no more, as somebody may have another use for it, and once nobody reads it either it is closed: an open
+// file keeps its room, an open block device its lock.
 
 // leaveStep is how often a drive that is to leave is looked at again, leaveRest how seldom if nobody waits.
 const leaveStep, leaveRest = 2 * time.Millisecond, time.Second
 
-// leavingLocked says whether groups of d are gone and not yet given back: all of them, or those with headers to be written.
-// REQUIRES: space.mu.
+// leavingLocked says whether groups of d are gone and not yet given back: all of them, or those with headers to be
+// written. REQUIRES: space.mu.
 func (c *cleaner) leavingLocked(d *drive, all bool) bool {
 	return slices.ContainsFunc(c.drain, func(g *group) bool {
 		return g.has(d) && (all || g.life.State() != space.Freed)
@@ -29,8 +29,8 @@ func (c *cleaner) leavingLocked(d *drive, all bool) bool {
 }
 
 // awaitLeft waits until nothing is to be written to a drive without groups any more. One that is out of order is not
-// waited for: it is not wiped either. Writes that groups were let go of without may never come back, and keep nobody from
-// removing the drive; with force, headers do not either.
+// waited for: it is not wiped either. Writes that groups were let go of without may never come back, and keep nobody
+// from removing the drive; with force, headers do not either.
 func (c *cleaner) awaitLeft(ctx context.Context, op string, d *drive, force bool) error {
 	s := c.s
 	within, cancel := context.WithTimeout(ctx, s.options.OpTimeout)

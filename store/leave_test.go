@@ -62,8 +62,8 @@ func TestTheLastTwoDevicesAreNotBothDrained(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A device whose freed headers are still being written is not out of the store, and not wiped: they would land on what is
-// somebody else's by then.
+// A device whose freed headers are still being written is not out of the store, and not wiped: they would land on what
+// is somebody else's by then.
 func TestADeviceIsRemovedWhenNothingIsWrittenToItAnyMore(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -135,8 +135,8 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// What a drain has no group to write to is kept by the cleaner, which has one in reserve: nothing is dropped for it. What
-// is dropped is counted.
+// What a drain has no group to write to is kept by the cleaner, which has one in reserve: nothing is dropped for it.
+// What is dropped is counted.
 func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -17,8 +17,8 @@ func capOf(t *testing.T, s *Store) (capacity, leased int64) {
 	return st.CapacityBytes, s.options.LeasedBytes
 }
 
-// A store keeps the cap it was made with, whoever opens it without; another one is refused and both are named, unless it
-// is to be changed.
+// A store keeps the cap it was made with, whoever opens it without; another one is refused and both are named, unless
+// it is to be changed.
 func TestAStoreRemembersItsCap(t *testing.T) {
 	t.Parallel()
 	o := small(t.TempDir())
@@ -77,8 +77,8 @@ func TestAStoreRemembersItsCap(t *testing.T) {
 	is(s, 32<<20)
 }
 
-// A catalog that is made anew has the cap from the devices; one that does not say, and one of a store from before it was
-// noted, take what is given from then on.
+// A catalog that is made anew has the cap from the devices; one that does not say, and one of a store from before it
+// was noted, take what is given from then on.
 func TestACapOutlivesTheCatalog(t *testing.T) {
 	t.Parallel()
 	o := small(t.TempDir())

@@ -17,8 +17,8 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// What a cleaned group's log says is promised in one intent, of all namespaces and purges together. Whatever becomes of
-// one of them until there is room, the devices are told of the others as it was said.
+// What a cleaned group's log says is promised in one intent, of all namespaces and purges together. Whatever becomes
+// of one of them until there is room, the devices are told of the others as it was said.
 func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -157,8 +157,8 @@ func entriesOf(t testing.TB, list ...any) []byte {
 	return w.Bytes()
 }
 
-// An intent of a namespace is pending. From the moment that the namespace is gone the catalog refuses every commit: the
-// deletion holds all the same, those who follow events hear of it, and the devices are told.
+// An intent of a namespace is pending. From the moment that the namespace is gone the catalog refuses every commit:
+// the deletion holds all the same, those who follow events hear of it, and the devices are told.
 func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -215,8 +215,8 @@ func saidDeleted(t testing.TB, s *Store, ns *namespaces.Namespace) (said bool) {
 	return said
 }
 
-// Who deletes a namespace waits no longer than its context for those who may write the namespace's own entry again. The
-// devices are told when these have ended, and not before.
+// Who deletes a namespace waits no longer than its context for those who may write the namespace's own entry again.
+// The devices are told when these have ended, and not before.
 func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

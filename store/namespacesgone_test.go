@@ -50,8 +50,8 @@ func deleteAnother(t *testing.T, s *Store) {
 	require.NoError(t, s.DeleteNamespace(testContext(t), openSpace(t, s, "last", skep.Durable, 1, true).Namespace))
 }
 
-// While a namespace is deleted, cleaning, which has found it before, writes the namespace's own entry again, to a group
-// opened since. Then the group goes that says that it is deleted: a rebuild does not bring the namespace back.
+// While a namespace is deleted, cleaning, which has found it before, writes the namespace's own entry again, to a
+// group opened since. Then the group goes that says that it is deleted: a rebuild does not bring the namespace back.
 func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -139,10 +139,10 @@ type Options struct {
 	// TenantBytes are the tenants' shares: who holds more gives first when room is needed, and nothing is refused.
 	TenantBytes map[string]int64
 
-	// EncryptionKeys has the payload of these tenants encrypted on the devices and in the
-	// catalog, with each tenant's first key; what was encrypted with another of its keys is
-	// read, too. The tenant "" stands for all that are not named. Blocks whose key is not among them are misses, of kind Denied. Names, keys and
-	// sizes are not encrypted. SetEncryptionKeys replaces them.
+	// EncryptionKeys has the payload of these tenants encrypted on the devices and in the catalog, with each tenant's
+	// first key; what was encrypted with another of its keys is read, too. The tenant "" stands for all that are not
+	// named. Blocks whose key is not among them are misses, of kind Denied. Names, keys and sizes are not encrypted.
+	// SetEncryptionKeys replaces them.
 	EncryptionKeys map[string][]EncryptionKey
 
 	// Device passes options to the devices.

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// What a client keeps of a run of a store is nobody's in the next one, and in another store at the same address: leases
-// end nothing, cursors tell of a gap, numbers of namespaces name none.
+// What a client keeps of a run of a store is nobody's in the next one, and in another store at the same address:
+// leases end nothing, cursors tell of a gap, numbers of namespaces name none.
 func TestNumbersOfAnotherRunNameNothing(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -22,8 +22,8 @@ type patience struct {
 // nobody writes to any more, or that nobody else has.
 func (c *cleaner) stirred() uint64 { return c.s.space.eased.Load() + c.s.index.Left() }
 
-// stirs is how many rounds in a row may end without a free group for the reason that something stirred meanwhile, before
-// they are fruitless all the same.
+// stirs is how many rounds in a row may end without a free group for the reason that something stirred meanwhile,
+// before they are fruitless all the same.
 const stirs = 16
 
 // anew says whether a round that freed nothing is to be begun again: something stirred since it began.

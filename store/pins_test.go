@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep/index"
 )
 
-// A pinned block is deleted: its pin is over, the tenant has what it counted back, and when the block is put again it can
-// be pinned again.
+// A pinned block is deleted: its pin is over, the tenant has what it counted back, and when the block is put again it
+// can be pinned again.
 func TestPinsEndWithTheirBlocks(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

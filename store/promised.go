@@ -70,8 +70,8 @@ func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promi
 // withdraw takes an accepted block back, if it is what the store holds under its key. False: it is promised. What was
 // purged is promised to nobody, whoever leases it.
 //
-// Under the lock of pending no later put of the key comes between the look at whose record is there and the index: a put
-// enters its record before the index has its block.
+// Under the lock of pending no later put of the key comes between the look at whose record is there and the index: a
+// put enters its record before the index has its block.
 func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) bool {
 	purged := s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 	err := s.pending.while(in, func() error {

@@ -85,7 +85,8 @@ func TestASaltIsPurgedWhileItsBlocksWait(t *testing.T) {
 	}
 }
 
-// A put that had found its namespace, or its salt's tag, before that was purged is given back, though no sweep comes any more.
+// A put that had found its namespace, or its salt's tag, before that was purged is given back, though no sweep comes
+// any more.
 func TestAPutIsAcceptedAfterThePurge(t *testing.T) {
 	t.Parallel()
 	for _, salt := range []skep.Salt{"", "who"} {
@@ -134,8 +135,8 @@ func TestADecisionIsOfThePutItWasMadeOn(t *testing.T) {
 	requireChain(t, s, sc, keys, blockSize)
 }
 
-// A put whose block is deleted before it waits takes no place: the next put of the key, which comes at once, is decided
-// on, and what was acknowledged is there after a restart.
+// A put whose block is deleted before it waits takes no place: the next put of the key, which comes at once, is
+// decided on, and what was acknowledged is there after a restart.
 func TestADeletedPutTakesNobodysPlace(t *testing.T) {
 	t.Parallel()
 	s, _, o := admitting(t, nil)
@@ -163,7 +164,8 @@ func TestADeletedPutTakesNobodysPlace(t *testing.T) {
 	requireChain(t, openTest(t, o), sc, keys, blockSize)
 }
 
-// A put ends once its blocks wait and before any is decided on: who decides sooner would take its flight for a rival's.
+// A put ends once its blocks wait and before any is decided on: who decides sooner would take its flight for a
+// rival's.
 func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 	t.Parallel()
 	var look atomic.Pointer[func()]

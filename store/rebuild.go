@@ -264,8 +264,8 @@ func (s *Store) allDevicePaths(ctx context.Context) ([]string, error) {
 	return paths, nil
 }
 
-// anothers says whether a name in the directory leads out of it, to a device that says that another directory owns it: a
-// copy of a directory has its links.
+// anothers says whether a name in the directory leads out of it, to a device that says that another directory owns it:
+// a copy of a directory has its links.
 func (s *Store) anothers(path string) bool {
 	dir := paths.Real(s.options.Dir)
 	if _, in := paths.Within(dir, paths.Real(path)); in {
@@ -279,8 +279,8 @@ func (s *Store) anothers(path string) bool {
 	return true
 }
 
-// pathsSetAside is where devices were by the newest catalog that was set aside and can be read: a rebuild that was cut off
-// has no other to ask.
+// pathsSetAside is where devices were by the newest catalog that was set aside and can be read: a rebuild that was cut
+// off has no other to ask.
 func (s *Store) pathsSetAside(ctx context.Context) (paths []string) {
 	for _, dir := range s.catalogPlace("rebuild").Older() {
 		c, err := catalog.Inspect(dir, catalog.Options{FS: s.options.CatalogFS, Logger: s.log, OpenTimeout: s.options.OpTimeout})
@@ -458,9 +458,9 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 	return nil
 }
 
-// leftByAdding is which of two drives with one number is not the store's. An add that was cut short has left a drive that
-// holds nothing; the next one that was added got its number. Where both hold something, or neither, the one under its own name
-// counts; where both hold something and none is, or each was named, it is for a person to say.
+// leftByAdding is which of two drives with one number is not the store's. An add that was cut short has left a drive
+// that holds nothing; the next one that was added got its number. Where both hold something, or neither, the one under
+// its own name counts; where both hold something and none is, or each was named, it is for a person to say.
 func (s *Store) leftByAdding(ctx context.Context, a, b *drive) (*drive, error) {
 	emptyA, emptyB := s.holdsNothing(ctx, a), s.holdsNothing(ctx, b)
 	name := "device-" + itoa(int(a.index))

@@ -161,8 +161,8 @@ func TestRebuildWritesMissingHeaders(t *testing.T) {
 	}
 }
 
-// Numbers of devices that were removed long ago are not missing: blocks in two copies are no older than they were when one
-// device is.
+// Numbers of devices that were removed long ago are not missing: blocks in two copies are no older than they were when
+// one device is.
 func TestRebuildCountsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

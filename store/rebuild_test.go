@@ -192,7 +192,8 @@ func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
 	}
 }
 
-// A block that names a tail and a block that names a whole one: only the tail is dropped, and so it is after a restart and after a rebuild.
+// A block that names a tail and a block that names a whole one: only the tail is dropped, and so it is after a restart
+// and after a rebuild.
 func TestARebuildKeepsWholeBlocksThatWereNamedAsReplaced(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -18,8 +18,8 @@ func copyCatalog(t *testing.T, from, to string) {
 	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
 }
 
-// The devices a store was made with were replaced by others, one by one; then its catalog is lost, or an older one is put
-// back. The open finds the store in the devices there are, or says what it lacks: it never makes an empty one.
+// The devices a store was made with were replaced by others, one by one; then its catalog is lost, or an older one is
+// put back. The open finds the store in the devices there are, or says what it lacks: it never makes an empty one.
 func TestRebuildOfAStoreWhoseDevicesWereReplaced(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -84,8 +84,8 @@ func TestRebuildOfAStoreWhoseDevicesWereReplaced(t *testing.T) {
 	}
 }
 
-// An open sets a catalog that is behind aside and is ended before it has made another: the next finds the devices all the
-// same, also those that lie elsewhere.
+// An open sets a catalog that is behind aside and is ended before it has made another: the next finds the devices all
+// the same, also those that lie elsewhere.
 func TestRebuildThatWasCutOffFindsDevicesElsewhere(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -113,8 +113,8 @@ func TestRebuildThatWasCutOffFindsDevicesElsewhere(t *testing.T) {
 	requireKind(t, skep.Missing, err)
 }
 
-// A copy of a directory has a link to a device elsewhere, which is the original's: a rebuild of the copy does not touch it
-// unless it is named.
+// A copy of a directory has a link to a device elsewhere, which is the original's: a rebuild of the copy does not
+// touch it unless it is named.
 func TestRebuildOfACopyLeavesTheOriginalsDeviceAlone(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

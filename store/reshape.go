@@ -426,7 +426,8 @@ func (s *Store) mayDrain(op string, d *drive) error {
 	return nil
 }
 
-// retire retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let in.
+// retire retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let
+// in.
 func (t *tasks) retire(ctx context.Context, op string, d *drive) error {
 	if err := t.takeMembers(ctx, op); err != nil {
 		return err

@@ -26,10 +26,10 @@ import (
 )
 
 // TestSchedule leads stores through short lives in which everything happens at once: chains are put, restored into all
-// kinds of memory, stopped, cancelled, leased, deleted and put again while drives are late, hang for a while and groups
-// are cleaned, and the store is closed at any moment. `make schedule` builds it with a pause at every lock, every change
-// of atomic state and every channel (package store/schedule), so that windows of nanoseconds are met, and runs it for
-// SCHEDULE_TIME; without that build a few lives are as good a test of what threads do by themselves.
+// kinds of memory, stopped, cancelled, leased, deleted and put again while drives are late, hang for a while and
+// groups are cleaned, and the store is closed at any moment. `make schedule` builds it with a pause at every lock,
+// every change of atomic state and every channel (package store/schedule), so that windows of nanoseconds are met, and
+// runs it for SCHEDULE_TIME; without that build a few lives are as good a test of what threads do by themselves.
 //
 // What must hold: every call ends, and so does Close; nobody gets a wrong byte or an error of a kind that nothing
 // explains; what is acknowledged as durable is found until it is deleted, before and after a restart; and what was

@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A drain, or a compaction, asks for a group to be cleaned, and the catalog refuses it. Asked again the group is cleaned:
-// it does not stay taken by the cleaning that failed.
+// A drain, or a compaction, asks for a group to be cleaned, and the catalog refuses it. Asked again the group is
+// cleaned: it does not stay taken by the cleaning that failed.
 func TestSecondTimeCleaning(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -32,8 +32,9 @@ func TestSecondTimeCleaning(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// What a cleaning moves is written, and the catalog refuses the commit. The second time the cleaning drops all of it: the log
-// of the group it was to go to still tells of it. Who deletes it has a tombstone written, and a rebuild does not find it.
+// What a cleaning moves is written, and the catalog refuses the commit. The second time the cleaning drops all of it:
+// the log of the group it was to go to still tells of it. Who deletes it has a tombstone written, and a rebuild does
+// not find it.
 func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -137,8 +137,8 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 	}
 }
 
-// A group has just been filled, and the row that says so is on its way to the catalog when a block of it is evicted. The row
-// that is there in the end is the one that says that its log tells of blocks that are gone.
+// A group has just been filled, and the row that says so is on its way to the catalog when a block of it is evicted.
+// The row that is there in the end is the one that says that its log tells of blocks that are gone.
 func TestAGroupIsFilledWhileABlockOfItIsEvicted(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// picture is what a reader of events takes to be stored: what an event says is in a tier, and not what one says is nowhere.
+// picture is what a reader of events takes to be stored: what an event says is in a tier, and not what one says is
+// nowhere.
 type picture map[skep.Key]bool
 
 // follow reads on until a block is told of.
@@ -30,7 +31,8 @@ func (p picture) follow(t testing.TB, st skep.EventStream, last skep.Key) {
 	}
 }
 
-// A block that is put while a stream with a snapshot begins is told of: by the snapshot, by the events that follow, or by both.
+// A block that is put while a stream with a snapshot begins is told of: by the snapshot, by the events that follow, or
+// by both.
 func TestABlockPutWhileASnapshotBeginsIsToldOf(t *testing.T) {
 	t.Parallel()
 	var s *Store
@@ -63,7 +65,8 @@ func TestABlockPutWhileASnapshotBeginsIsToldOf(t *testing.T) {
 	}
 }
 
-// A block that is lost is told of as gone once it is: a snapshot that is read before has it, and so has the event behind it.
+// A block that is lost is told of as gone once it is: a snapshot that is read before has it, and so has the event
+// behind it.
 func TestALostBlockIsToldOfOnceItIsGone(t *testing.T) {
 	t.Parallel()
 	s, sc, keys := openCopies(t, 1)

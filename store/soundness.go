@@ -51,7 +51,8 @@ type VerifyReport struct {
 	// logs with pages that are damaged or that a crash or an error left unfinished; what is missing by that is among
 	// the faults
 	TornLogs int `json:"torn_logs"`
-	// blocks with side rows: layers of clustered contexts. Rows are compared with the checksums of their block's record
+	// blocks with side rows: layers of clustered contexts. Rows are compared with the checksums of their block's
+	// record
 	Sides int `json:"side_sets"`
 	// of them, and of what was cut off, of an earlier version of the block or of none: not used, made anew or deleted
 	StaleSides int     `json:"stale_side_sets"`

@@ -376,8 +376,8 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	return err
 }
 
-// unwantLocked has the cleaner take back a group that is not to be opened. REQUIRES: sp.mu, and that no drive has a header
-// of it to write.
+// unwantLocked has the cleaner take back a group that is not to be opened. REQUIRES: sp.mu, and that no drive has a
+// header of it to write.
 func (sp *groupTable) unwantLocked(g *group) {
 	g.life.Become(space.Failed)
 	sp.mu.unopened = append(sp.mu.unopened, g)

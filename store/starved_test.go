@@ -20,10 +20,10 @@ import (
 	"github.com/skepkv/skep/store/memory"
 )
 
-// A host on which others use up what the store needs, and give it back: descriptors, the catalog's disk as it says itself,
-// a disk that the catalog and the devices lie on, the memory of reads. What is asked for meanwhile is done, or declined
-// with the reason; what is there is read; afterwards all is well without a restart. SKEP_STARVED_TIME says for how long;
-// without it each is used up once or more.
+// A host on which others use up what the store needs, and give it back: descriptors, the catalog's disk as it says
+// itself, a disk that the catalog and the devices lie on, the memory of reads. What is asked for meanwhile is done, or
+// declined with the reason; what is there is read; afterwards all is well without a restart. SKEP_STARVED_TIME says
+// for how long; without it each is used up once or more.
 //
 // Alone: it has the machine for as long as it runs.
 func TestStarved(t *testing.T) {

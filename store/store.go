@@ -88,9 +88,8 @@ type Store struct {
 	writers   pieces.Memory
 	loose     atomic.Uint64 // rows deleted without a sync, so far
 	firm      atomic.Uint64 // how many of those are synced
-	soft      atomic.Uint64 // commits of Cache blocks without a sync, so far
-	hard      atomic.Uint64 // how many of those are synced
-	stale     atomic.Int64  // stale groups
+	soft      softRows
+	stale     atomic.Int64 // stale groups
 	owed      owedRows
 	sweeping  atomic.Bool // see sweep
 	intents   intents
@@ -327,7 +326,8 @@ func (p *pendings) removeThat(in *incoming) {
 	p.mu.Unlock()
 }
 
-// while calls f if the record of its key that is here is in's, and keeps others from entering theirs; else it is errGone.
+// while calls f if the record of its key that is here is in's, and keeps others from entering theirs; else it is
+// errGone.
 func (p *pendings) while(in *incoming, f func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -210,9 +210,9 @@ func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
 	require.True(t, rep.Sound, "%+v", rep.Faults)
 }
 
-// A put is refused by the catalog, and what it wrote stays in the log of one drive, which does not answer, or is not there, when
-// the group's logs are compared with the catalog. They are not taken for compared: who deletes the block has a tombstone
-// written, and when the drive is back a rebuild does not find it.
+// A put is refused by the catalog, and what it wrote stays in the log of one drive, which does not answer, or is not
+// there, when the group's logs are compared with the catalog. They are not taken for compared: who deletes the block
+// has a tombstone written, and when the drive is back a rebuild does not find it.
 func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 	t.Parallel()
 	for silent := range 2 { // the record stands on one of them

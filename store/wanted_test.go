@@ -28,8 +28,8 @@ func loaded(sc skep.Scope, keys []skep.Key, weight float64) skep.Chain {
 		Dest: skep.Destination{Memory: device.AlignedBuffer(len(keys) * modelBlock), Stride: modelBlock}}
 }
 
-// Two planned chains of a batch share a prefix, and one is loaded before the other begins to be: what the first has read is
-// not read again. The same for chains of two sessions.
+// Two planned chains of a batch share a prefix, and one is loaded before the other begins to be: what the first has
+// read is not read again. The same for chains of two sessions.
 func TestAPrefixThatIsStillWantedIsReadOnce(t *testing.T) {
 	t.Parallel()
 	const n = 128
@@ -97,8 +97,8 @@ func TestWhatNobodyElseWantsIsNotKept(t *testing.T) {
 	}
 }
 
-// Batches of prompts that share prefixes, some computed in part, some stopped, in a DRAM tier too small for them: every byte
-// that is delivered is right, and nothing is wanted or held at the end.
+// Batches of prompts that share prefixes, some computed in part, some stopped, in a DRAM tier too small for them:
+// every byte that is delivered is right, and nothing is wanted or held at the end.
 func TestKeptBytesAreRight(t *testing.T) {
 	t.Parallel()
 	const seed = 20261124
@@ -168,8 +168,8 @@ func TestKeptBytesAreRight(t *testing.T) {
 	t.Logf("%d KiB kept, %d KiB joined", statsOf(t, s).KeptBytes>>10, statsOf(t, s).JoinedBytes>>10)
 }
 
-// Values that are replaced while restores that want them go on: nobody gets a version older than the last that was committed
-// before it began.
+// Values that are replaced while restores that want them go on: nobody gets a version older than the last that was
+// committed before it began.
 func TestKeptBytesAreNotStale(t *testing.T) {
 	t.Parallel()
 	const seed, n = 20261125, 24

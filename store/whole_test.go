@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep/store/device"
 )
 
-// A drive takes reads and does not answer them. What cleaning moves, and what a scrub and a compaction read, comes from the
-// other copy, and nobody uses memory again that the drive may still write to.
+// A drive takes reads and does not answer them. What cleaning moves, and what a scrub and a compaction read, comes
+// from the other copy, and nobody uses memory again that the drive may still write to.
 func TestBlocksAreMovedAroundADriveThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

@@ -172,9 +172,9 @@ func (w *writeback) refuseLocked(fp index.Fingerprint, why index.Refusal) {
 	w.ghosts.Add(fp)
 }
 
-// add lets accepted blocks wait, ends their puts, and decides on others where that takes room. In this order, under the
-// lock: a put of their keys that comes next takes their place, and not they its; and whoever decides, as a Flush does,
-// meets no flight of theirs, which would pass for a rival's.
+// add lets accepted blocks wait, ends their puts, and decides on others where that takes room. In this order, under
+// the lock: a put of their keys that comes next takes their place, and not they its; and whoever decides, as a Flush
+// does, meets no flight of theirs, which would pass for a rival's.
 func (w *writeback) add(ns *namespaces.Namespace, blocks []*incoming) {
 	var gone []*incoming
 	w.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A process that was forked has the lock's file open for as long as it has not started its program: a directory that is
-// given back meanwhile can be taken again.
+// A process that was forked has the lock's file open for as long as it has not started its program: a directory that
+// is given back meanwhile can be taken again.
 func TestAReleasedLockIsFreeThoughAForkedProcessHasItsFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -57,8 +57,8 @@ func New(x *index.Index) *Table { return &Table{x: x, m: map[skep.LeaseID]*row{}
 // LeastSifted is how many leases, and how many pins, are kept before any look whether something is left of them.
 const LeastSifted = 1024
 
-// sift drops leases that the index has no more, where there are many: a delete ends what it promised, and tells nobody.
-// So there are never more than LeastSifted and twice those of blocks that are there. REQUIRES: l.mu.
+// sift drops leases that the index has no more, where there are many: a delete ends what it promised, and tells
+// nobody. So there are never more than LeastSifted and twice those of blocks that are there. REQUIRES: l.mu.
 func (l *Table) sift() {
 	if l.n < max(l.look, LeastSifted) {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A lone call is admitted however large it is, others as long as there is room; and a tenant beside others leaves some.
+// A lone call is admitted however large it is, others as long as there is room; and a tenant beside others leaves
+// some.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const most = 400

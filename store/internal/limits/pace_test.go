@@ -38,8 +38,8 @@ type reading struct{ busy, deep bool }
 func (r *reading) Restoring() bool { return r.busy }
 func (r *reading) Queueing() bool  { return r.deep }
 
-// Without a rate the work rests three times as long as a piece took while restores read, and not at all while none does.
-// With one it waits as the rate says. Who closes ends either wait.
+// Without a rate the work rests three times as long as a piece took while restores read, and not at all while none
+// does. With one it waits as the rate says. Who closes ends either wait.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -29,8 +29,8 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// Places finds the devices of the store in a directory, and knows whose they are. It is for one goroutine at a time. Make
-// it with Of.
+// Places finds the devices of the store in a directory, and knows whose they are. It is for one goroutine at a time.
+// Make it with Of.
 type Places struct {
 	dir, real string
 	id        [16]byte
@@ -231,8 +231,8 @@ func (p *Places) Own(devices []Device) (out Claimed, err error) {
 	return out, nil
 }
 
-// Add is Own for one device that comes to a store in use. nil: it lies in the directory, and nothing is to be committed.
-// Forget is for who could not.
+// Add is Own for one device that comes to a store in use. nil: it lies in the directory, and nothing is to be
+// committed. Forget is for who could not.
 func (p *Places) Add(id [16]byte, path string) *catalog.Owner {
 	if !p.known || !p.outside(path) {
 		return nil
@@ -253,7 +253,8 @@ func (p *Places) Row() *catalog.Owner {
 	return &row
 }
 
-// Stamp is what is to be written on a device, once the catalog says that it lies outside; false: nothing, or it is there.
+// Stamp is what is to be written on a device, once the catalog says that it lies outside; false: nothing, or it is
+// there.
 func (p *Places) Stamp(id [16]byte) (o segment.Owner, ok bool) {
 	x, listed := p.owner.Outside[hex.EncodeToString(id[:])]
 	if !listed || len(x.Owners) == 1 {

@@ -2,8 +2,8 @@
 // namespaces, status for how it stands. All speak the binary protocol, over TCP, TLS or a Unix socket.
 //
 // A [Target] is the server as flags and the environment name it. Its Dial connects, and says of a connection that does
-// not come about what is wrong in those flags' words: no server there, a token that is missing or wrong, a certificate that
-// nobody vouches for, the port of another protocol.
+// not come about what is wrong in those flags' words: no server there, a token that is missing or wrong, a certificate
+// that nobody vouches for, the port of another protocol.
 //
 // Values are those of Redis databases (package resp has their layout): what skep put puts, GET finds.
 //

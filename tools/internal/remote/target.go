@@ -22,7 +22,8 @@ import (
 	"github.com/skepkv/skep/wire"
 )
 
-// DefaultSocket is where a server that was installed as a service listens; DefaultAddress where else one is looked for.
+// DefaultSocket is where a server that was installed as a service listens; DefaultAddress where else one is looked
+// for.
 const (
 	DefaultSocket  = "/run/skep/skep.sock"
 	DefaultAddress = "127.0.0.1:7420"
@@ -172,7 +173,8 @@ func readFile(flag, path string) ([]byte, error) {
 	return b, nil
 }
 
-// greeting is how long a server may take to say who it is; after suspicion it is asked whether it speaks something else.
+// greeting is how long a server may take to say who it is; after suspicion it is asked whether it speaks something
+// else.
 const (
 	greeting  = 10 * time.Second
 	suspicion = time.Second

@@ -94,8 +94,8 @@ func TestAClientNeedsTheAddressOfOneNode(t *testing.T) {
 	require.ErrorIs(t, err, skep.Unsupported)
 }
 
-// A map with a higher epoch is taken while the server runs, and clients are told; one that cannot follow on the last is
-// not.
+// A map with a higher epoch is taken while the server runs, and clients are told; one that cannot follow on the last
+// is not.
 func TestAMapIsReadAgain(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "skep")

@@ -23,8 +23,8 @@ import (
 	"github.com/skepkv/skep/wire/resp"
 )
 
-// Clients of RESP know no map. A node of a cluster serves them from all of it: from a Store over its own and over those
-// of the other nodes, which it speaks to as any client does.
+// Clients of RESP know no map. A node of a cluster serves them from all of it: from a Store over its own and over
+// those of the other nodes, which it speaks to as any client does.
 
 // gateway says whether RESP is served from the whole cluster.
 func (c *Config) gateway() bool {
@@ -200,8 +200,8 @@ func far(addr string) bool {
 	return err == nil && !loopback(host)
 }
 
-// cluster is the nodes for clients in cluster mode: those that Redis clients reach. Where this node is none of them there
-// is no such mode.
+// cluster is the nodes for clients in cluster mode: those that Redis clients reach. Where this node is none of them
+// there is no such mode.
 func (o *others) cluster(ctx context.Context) *resp.Cluster {
 	m := o.whole.Map()
 	out := &resp.Cluster{Epoch: uint64(m.Epoch)}

@@ -76,8 +76,9 @@ func (k *bookkeeper) step(t *testing.T) {
 	}
 }
 
-// Nodes stop and start while clients with books of their own read, write and delete by way of all of them: what is read is
-// what was set last or, where that was not answered, may have been; nothing that was replaced or deleted comes back.
+// Nodes stop and start while clients with books of their own read, write and delete by way of all of them: what is
+// read is what was set last or, where that was not answered, may have been; nothing that was replaced or deleted comes
+// back.
 func TestRedisStorm(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(drawn.Seed(t), 7))

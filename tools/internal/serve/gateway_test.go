@@ -164,8 +164,8 @@ func TestWhoGivesUpMarksNoNodeAway(t *testing.T) {
 	require.Empty(t, o.gone(t.Context()))
 }
 
-// A node that is gone: what it had is not there, what it should get is refused, and the rest goes on. Once the map says
-// that it is out, all is taken again.
+// A node that is gone: what it had is not there, what it should get is refused, and the rest goes on. Once the map
+// says that it is out, all is taken again.
 func TestRedisWhileANodeIsGone(t *testing.T) {
 	t.Parallel()
 	r := newRing(t, 3, nil)

@@ -76,8 +76,8 @@ func (c *Config) peerFiles() int {
 	return logFiles + peerConns + 4*len(m.Nodes)
 }
 
-// Descriptors of the agreement: its log's, and what other nodes and strangers connect to. The node that leads has up to
-// four connections to each other one besides.
+// Descriptors of the agreement: its log's, and what other nodes and strangers connect to. The node that leads has up
+// to four connections to each other one besides.
 const (
 	logFiles  = 96
 	peerConns = 256
@@ -301,7 +301,8 @@ func (s *server) comesBack(ctx context.Context) (done chan struct{}) {
 	return done
 }
 
-// comeBack has the node serve, now and when it was down, once it has lost what was deleted meanwhile. It ends with ctx.
+// comeBack has the node serve, now and when it was down, once it has lost what was deleted meanwhile. It ends with
+// ctx.
 func (s *server) comeBack(ctx context.Context) {
 	if s.member == nil {
 		return
@@ -362,8 +363,8 @@ func (o *membership) tells(ctx context.Context, epoch uint32) {
 	}
 }
 
-// leavePatience is how long a node that is removed may take to be no voter any more, before who removes it is told that
-// it still is one.
+// leavePatience is how long a node that is removed may take to be no voter any more, before who removes it is told
+// that it still is one.
 const leavePatience = 6 * time.Second
 
 func (s *server) removeNode(ctx context.Context, name string) (json.RawMessage, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/skepkv/skep/wire"
 )
 
-// peer is another node's Store. Where the token that it is shown lacks a right, the error names the token: whoever made
-// the call may well have that right, and knows nothing of the nodes' token.
+// peer is another node's Store. Where the token that it is shown lacks a right, the error names the token: whoever
+// made the call may well have that right, and knows nothing of the nodes' token.
 type peer struct {
 	*wire.Client
 	at clustermap.Node

@@ -41,3 +41,23 @@ func ill(d *skep.DeviceStats) bool {
 	state, _, _ := strings.Cut(d.State, ":")
 	return state == "fenced" || state == "dead"
 }
+
+// ready says why this server should get no traffic.
+func (s *server) ready() error {
+	if s.draining.Load() {
+		return errors.New("draining")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	st, err := s.st.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if st.State != "ok" {
+		return errors.New(st.State)
+	}
+	if bad := unwell(&st); len(bad) == len(st.Devices) && len(bad) > 0 {
+		return noneWell(bad)
+	}
+	return nil
+}

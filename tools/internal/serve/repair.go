@@ -189,7 +189,8 @@ func (o *others) incarnations(ctx context.Context) map[uint64]time.Time {
 
 // awayLooks is at how many looks in succession a node does not answer before it counts as one that was away, and is
 // sent what it missed when it is back. One that is so busy that it answers now and then is left in peace: each repair
-// has it asked for all its blocks, and makes it busier. What it declined meanwhile it gets when the next repair is due.
+// has it asked for all its blocks, and makes it busier. What it declined meanwhile it gets when the next repair is
+// due.
 const awayLooks = 3
 
 // sights is what was seen of the other nodes.

@@ -127,8 +127,8 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 	require.Equal(t, n, seen)
 }
 
-// A node that was away, and is back with what it had, is filled by the others although their next look is an hour away.
-// The nodes need no more rights for it than are documented, of cache blocks neither.
+// A node that was away, and is back with what it had, is filled by the others although their next look is an hour
+// away. The nodes need no more rights for it than are documented, of cache blocks neither.
 func TestANodeThatCameBackIsFilled(t *testing.T) {
 	t.Parallel()
 	const mine, nodes, all = "token-of-tenant-mine", "token-of-the-nodes-00", "token-of-an-operator"
@@ -228,8 +228,8 @@ func askRepair(ctx context.Context, c *wire.Client) (s member.Repairs, err error
 	return s, err
 }
 
-// ofTwo is the repairer of one of two nodes whose Stores are in memory, with a block that the other one has not. Nobody
-// has begun a repair. stop is called when the other node is asked what it wants.
+// ofTwo is the repairer of one of two nodes whose Stores are in memory, with a block that the other one has not.
+// Nobody has begun a repair. stop is called when the other node is asked what it wants.
 func ofTwo(t *testing.T, stop func()) *repairer {
 	m := &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Replicas: 2, Nodes: []clustermap.Node{
 		{ID: 1, Name: "a", Addr: "a", Weight: 1}, {ID: 2, Name: "b", Addr: "b", Weight: 1}}}
@@ -291,8 +291,8 @@ func TestAStoppedRepairIsNotTheLast(t *testing.T) {
 	require.Equal(t, []int64{3, 2, 1}, []int64{s.Number, s.Last.Number, s.Last.Copied})
 }
 
-// How the repairs stand is told as it was before who asks for one has it begun: the number that he waits for is that of
-// one which begins then, or before it.
+// How the repairs stand is told as it was before who asks for one has it begun: the number that he waits for is that
+// of one which begins then, or before it.
 func TestAnAskedRepairIsOneThatComes(t *testing.T) {
 	t.Parallel()
 	r := ofTwo(t, func() {})

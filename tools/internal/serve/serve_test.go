@@ -297,8 +297,8 @@ func get(t *testing.T, client *http.Client, url, token string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// On redis.lockstep a connection ends where one of resp is told of an error, and both reach the same values. With TLS it
-// has TLS unless tls.plain names it.
+// On redis.lockstep a connection ends where one of resp is told of an error, and both reach the same values. With TLS
+// it has TLS unless tls.plain names it.
 func TestServeLockstep(t *testing.T) {
 	t.Parallel()
 	assert.NotContains(t, fmt.Sprint(Default().ports()), "lockstep", "there is none unless it is asked for")

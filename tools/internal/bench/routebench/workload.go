@@ -91,11 +91,10 @@ type arrivals struct {
 // coming is the next request of a lane.
 type coming struct {
 	*lane
-	at           time.Duration
-	next, used   int
-	chain        []uint64
-	serial       int
-	last, before time.Duration // arrival of the one before: as it came, and as it was recorded
+	at         time.Duration
+	next, used int
+	chain      []uint64
+	serial     int
 }
 
 func (a *arrivals) Len() int      { return len(a.queue) }
