@@ -29,7 +29,8 @@ type RouteEngine struct {
 type RouteView struct {
 	Engine       string   `json:"engine"`
 	HeldBlocks   int      `json:"held_blocks"`   // leading blocks that its own cache should have, by what it was sent
-	StoredBlocks int      `json:"stored_blocks"` // leading blocks that the store has
+	StoredBlocks int      `json:"stored_blocks"` // leading blocks that the store has, or all nodes of its cluster
+	Node         string   `json:"node"`          // of a cluster, that has most of these; else empty
 	ExpectMs     float64  `json:"expect_ms"`     // to the first token
 	Choices      []string `json:"choices"`       // the engines that requests of this prefix go to
 	Why          string   `json:"why"`           // affinity, load or relief
@@ -99,12 +100,12 @@ func (a *api) route(r *http.Request, id auth.Identity) (any, error) {
 	if fastest > 0 {
 		look.Cost.PerToken = time.Duration(float64(time.Second) / fastest)
 	}
-	found, err := a.o.Store.Lookup(r.Context(), look)
+	found, node, err := a.o.Find(r.Context(), &ns, look)
 	if err != nil {
 		return nil, err
 	}
 	q.Stored, q.Load = found.Blocks, max(found.Estimate, 0)
 	v, err := a.o.Route(&q)
-	v.StoredBlocks = q.Stored
+	v.StoredBlocks, v.Node = q.Stored, node
 	return v, err
 }

@@ -2,7 +2,9 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/httpapi"
 )
@@ -44,4 +48,44 @@ func TestARouterAsks(t *testing.T) {
 	require.Equal(t, 1, v.StoredBlocks)
 	require.Len(t, v.Choices, 2)
 	require.Equal(t, 2, ask().HeldBlocks)
+}
+
+// Any node of a cluster says what all of them have, and which has most of it.
+func TestARouterAsksANodeOfACluster(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 3, func(c *Config) { c.HTTP = "127.0.0.1:0" })
+	st, err := replication.Dial(t.Context(), wire.Options{Addr: "unix:" + r.configs[0].Unix})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: "n", Chained: true,
+		Shape: skep.Shape{BlockTokens: 16, Bytes: 64}})
+	require.NoError(t, err)
+	const n = 300 // several groups
+	keys, names, blocks := make([]skep.Key, n), make([]string, n), make([][]byte, n)
+	for i := range keys {
+		keys[i], blocks[i] = skep.KeyOf([]byte{byte(i), byte(i >> 8)}), make([]byte, 64)
+		names[i] = keys[i].String()
+	}
+	_, err = ns.Put(t.Context(), keys, 0, blocks...)
+	require.NoError(t, err)
+	most := map[string]bool{}
+	for _, node := range r.nodes {
+		var list []skep.NamespaceInfo
+		_, body := get(t, http.DefaultClient, "http://"+node.at("http")+"/api/v1/namespaces", "")
+		require.NoError(t, json.Unmarshal([]byte(body), &list))
+		require.Len(t, list, 1)
+		ask, err := json.Marshal(map[string]any{"namespace": list[0].ID, "keys": names,
+			"engines": []any{map[string]any{"name": "a"}}})
+		require.NoError(t, err)
+		res, err := http.Post("http://"+node.at("http")+"/api/v1/route", "application/json", strings.NewReader(string(ask)))
+		require.NoError(t, err)
+		answer, err := io.ReadAll(res.Body)
+		require.NoError(t, errors.Join(err, res.Body.Close()))
+		var v httpapi.RouteView
+		require.NoError(t, json.Unmarshal(answer, &v))
+		require.Equal(t, n, v.StoredBlocks, "%s", answer)
+		most[v.Node] = true
+	}
+	require.Len(t, most, 1, "they agree: %v", most)
+	require.NotContains(t, most, "")
 }

@@ -542,7 +542,7 @@ func (s *server) handler() (http.Handler, error) {
 		Conns: s.conns,
 		Store: s.st, Auth: s.dir, Watch: s.watch, Gatherer: s.reg, Ready: s.ready, Unwell: s.unwell, Server: s.info, Jobs: s.jobs,
 		Segments: segmentsOf(s.st), Shares: func() map[string]int64 { return *s.shares.Load() }, Console: console.Handler(),
-		Route:   route(routing.New()),
+		Route: route(routing.New()), Find: s.find,
 		Timeout: time.Duration(s.c.Limits.Op), Log: s.log.With("part", "http"),
 	})
 }
