@@ -7,6 +7,9 @@
                                  tools/skepkv/engines.sh bench sglang SOCKET DIR
     bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm and vLLM's
                                  own fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
+    bench.py lmcache SOCKET DIR  64 chunks of 4 MiB in batches of 16, through LMCache's L2 adapters: skepkv.lmcache as
+                                 plugin and as native_plugin, and in DIR LMCache's own fs_native (O_DIRECT) and
+                                 raw_block (a file, io_uring), in turn, seven rounds; by engines.sh bench lmcache
 
 Medians. Every byte is compared. What a put writes is deleted after each round.
 """
@@ -170,6 +173,75 @@ def vllm(socket, directory):
         engine.close()
 
 
+def lmcache(socket, directory):
+    sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
+    import test_lmcache_real as real
+    import torch
+
+    device = os.path.join(directory, "raw_block")
+    with open(device, "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, (256 << 20) + 4 * BLOCKS * SIZE)
+    url, shared = "unix:" + socket, BLOCKS * SIZE
+    ways = {
+        "skepkv plugin": real.spec("plugin", url=url, shared_bytes=shared),
+        "skepkv native_plugin": real.spec("native_plugin", url=url, shared_bytes=shared),
+        "fs_native": {"type": "fs_native", "base_path": os.path.join(directory, "fs_native"), "use_odirect": True},
+        "raw_block": {"type": "raw_block", "device_path": device, "slot_bytes": SIZE + 4096, "io_engine": "io_uring"},
+    }
+    os.makedirs(ways["fs_native"]["base_path"])
+    adapters = {}
+    for way, given in ways.items():
+        try:
+            adapters[way] = real.create(given)
+        except Exception as e:  # of an engine that lacks what it needs here
+            print(f"skipped: {way}: {type(e).__name__}: {e}")
+    memory = torch.frombuffer(mmap.mmap(-1, BLOCKS * SIZE), dtype=torch.uint8)  # of whole pages, as LMCache's is
+    places = [memory[i * SIZE : (i + 1) * SIZE] for i in range(BLOCKS)]
+    value = torch.frombuffer(bytearray(os.urandom(BLOCKS * SIZE)), dtype=torch.uint8)
+    took, tiers = {way: [] for way in adapters}, set()
+    with skepkv.connect(url) as store:
+        for i in range(7):
+            for way, adapter in list(adapters.items())[:: 1 if i % 2 else -1]:
+                engine = real.Engine(adapter, SIZE, model=f"bench-{way}")
+                numbers = [int.from_bytes(os.urandom(8), "big") for _ in range(BLOCKS)]
+                took[way].append(adapter_rounds(engine, numbers, memory, places, value, real.objects))
+                if way.startswith("skepkv"):
+                    tiers |= set(real.tiers(store, numbers, engine.of["model"]))
+                adapter.delete(engine.keys(numbers))
+    print("skep had the chunks in: " + ", ".join(("nothing", "drives", "memory")[t] for t in sorted(tiers)))
+    table("adapter", took)
+    for adapter in adapters.values():
+        adapter.close()
+
+
+def adapter_rounds(engine, numbers, memory, places, value, objects):
+    """Stores all chunks and loads all into blank memory, in batches: GB/s and CPU-s/GB of each."""
+    a, batches = engine.adapter, [slice(i, i + BATCH) for i in range(0, BLOCKS, BATCH)]
+    keys, chunks = engine.keys(numbers), objects(places)
+    memory.copy_(value)
+
+    def put():
+        for b in batches:
+            task = a.submit_store_task(keys[b], chunks[b])
+            done = engine.wait(a.get_store_event_fd(), lambda: a.pop_completed_store_tasks().get(task))
+            assert done.is_successful()
+
+    def get():
+        for b in batches:
+            task = a.submit_load_task(keys[b], chunks[b])
+            loaded = engine.wait(a.get_load_event_fd(), lambda: a.query_load_result(task))
+            assert all(loaded.test(j) for j in range(BATCH))
+
+    puts = timed(put)
+    memory.zero_()
+    assert all(engine.lock(numbers)), "LMCache loads what it has locked"
+    gets = timed(get)
+    engine.unlock(numbers)
+    assert memory.equal(value), "a byte is another one"
+    return puts, gets
+
+
 def table(what, took):
     print(f"| {what} | put GB/s | client CPU-s/GB | restore GB/s | client CPU-s/GB |\n|---|---|---|---|---|")
     for way, rounds in took.items():
@@ -205,4 +277,4 @@ def main(socket, tcp):
 
 
 if __name__ == "__main__":
-    {"sglang": sglang, "vllm": vllm}.get(sys.argv[1], lambda *_: main(*sys.argv[1:]))(*sys.argv[2:])
+    {"sglang": sglang, "vllm": vllm, "lmcache": lmcache}.get(sys.argv[1], lambda *_: main(*sys.argv[1:]))(*sys.argv[2:])

@@ -30,7 +30,7 @@ if [[ ! -e $env/ready ]]; then
 	touch "$env/ready"
 fi
 export LD_LIBRARY_PATH=$env/stub PYTHONPATH=$PWD/$here/src SKEPKV_LIBRARY=$PWD/bin/libskep.so SKEP_BINARY=$PWD/bin/skep
-if [[ ${1:-} = bench ]]; then # bench sglang|vllm SOCKET DIR
+if [[ ${1:-} = bench ]]; then # bench sglang|vllm|lmcache SOCKET DIR
 	exec "$env/venv/bin/python" -B -W ignore $here/bench.py "${@:2}"
 fi
 exec "$env/venv/bin/python" -B -W ignore $here/tests/engines.py "$@"

@@ -51,6 +51,27 @@ def chunk(i, fill=True, size=SIZE):
     return TensorMemoryObj(raw.view(torch.uint8), meta, None)
 
 
+def objects(places):
+    """LMCache's objects over memory that is there."""
+    n = places[0].numel() // 2
+    shape = torch.Size([2, 1, n // 2 // 128, 128])
+    return [
+        TensorMemoryObj(
+            place,
+            MemoryObjMetadata(
+                shape=shape,
+                dtype=torch.bfloat16,
+                address=0,
+                phy_size=place.numel(),
+                ref_count=1,
+                fmt=MemoryFormat.KV_2LTD,
+            ),
+            None,
+        )
+        for place in places
+    ]
+
+
 def spec(form, **params):
     name = {"plugin": "Adapter", "native_plugin": "Connector"}[form]
     return {"type": form, "module_path": "skepkv.lmcache", "class_name": name, "adapter_params": {**PATIENT, **params}}
@@ -59,11 +80,24 @@ def spec(form, **params):
 PATIENT = {what + "_timeout": 120 for what in ("get", "set", "exists", "delete")}
 
 
-def adapter(form, **params):
+def create(given):
     """What LMCache makes of --l2-adapter."""
     parser = add_l2_adapters_args(argparse.ArgumentParser())
-    config = parse_args_to_l2_adapters_config(parser.parse_args(["--l2-adapter", json.dumps(spec(form, **params))]))
+    config = parse_args_to_l2_adapters_config(parser.parse_args(["--l2-adapter", json.dumps(given)]))
     return create_l2_adapter(config.adapters[0])
+
+
+def adapter(form, **params):
+    return create(spec(form, **params))
+
+
+def tiers(store, numbers, model):
+    """Where the server has chunks: 0 nowhere, 1 on drives, 2 in memory."""
+    fields = (model, "00000001", "0")
+    space = store.namespace(
+        "lmcache/" + "@".join(fields), model=skepkv.lmcache.hashlib.sha256(model.encode()).hexdigest()
+    )
+    return space.exists([skepkv.key(*(f.encode() for f in ("", *fields, f"{i:064x}"))) for i in numbers])
 
 
 class Engine:
