@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
@@ -35,7 +36,11 @@ type teller interface {
 	ClusterMap(ctx context.Context) ([]byte, error)
 }
 
-// learn asks the nodes for a map that is newer than that of epoch, and goes on by it. It says whether there is one now.
+// tells is how long a node that knows of a newer map may take to tell it.
+const tells = 2 * time.Second
+
+// learn asks the nodes for a map that is newer than that of epoch, of which one has said that it has it, and goes on
+// by it. It says whether there is one now.
 func (s *Store) learn(ctx context.Context, epoch uint32) bool {
 	if err := s.turn(ctx); err != nil {
 		return false
@@ -46,8 +51,14 @@ func (s *Store) learn(ctx context.Context, epoch uint32) bool {
 		return true // somebody else asked
 	}
 	m := s.newest(ctx, v)
-	if m == nil {
-		return false
+	for end := time.NewTimer(tells); m == nil; m = s.newest(ctx, v) {
+		select { // the node that said so may be about to tell its map
+		case <-time.After(tells / 64):
+		case <-end.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
 	}
 	if err := s.adopt(ctx, v, m); err != nil {
 		s.log.Error("a newer map of the cluster is not followed", "epoch", m.Epoch, "error", err)

@@ -29,6 +29,12 @@ func quick(o *Options) {
 	o.OpTimeout = hangs // nothing below may depend on it
 }
 
+// well is for tests whose drives are well: none is judged, however busy the machine.
+func well(o *Options) {
+	unjudged(o)
+	o.OpTimeout = hangs
+}
+
 // A block of several units lies on every drive in every copy.
 const (
 	smallBlock = 12 << 10

@@ -14,7 +14,7 @@ import (
 func TestACallWithinACallWhileTheStoreCloses(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) {
-		quick(o)
+		well(o)
 		o.DeviceCount, o.CapacityBytes, o.taskEvery = 3, 9<<20, hangs
 	})
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)

@@ -25,7 +25,7 @@ func TestCompact(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
-		quick(o)
+		well(o)
 		o.CapacityBytes, o.SegmentBytes = 48<<20, 512<<10
 		o.DeviceCount = 3
 		o.taskEvery = hangs
@@ -116,7 +116,7 @@ func countBlocks(t *testing.T, s *Store) int {
 func TestCompactWhenFull(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { well(o); o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
 	var kept []skep.Key
@@ -149,7 +149,7 @@ func TestCompactWhenFull(t *testing.T) {
 func TestCompactUnderLoad(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 24 << 20; o.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes = 24 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 2, false)
 	var keys []skep.Key
@@ -181,7 +181,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
-	quick(&o)
+	well(&o)
 	o.CacheBytes, o.CapacityBytes = -1, 8<<20
 	o.taskEvery = hangs
 	s, err := Open(ctx, o)
@@ -326,7 +326,7 @@ func TestMissingDevice(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := testContext(t)
 			o := small(tempRoot(t, "store"))
-			quick(&o)
+			well(&o)
 			o.CacheBytes, o.DeviceCount, o.taskEvery = -1, 3, hangs
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
@@ -371,7 +371,7 @@ func TestMissingDevice(t *testing.T) {
 // The index counts one copy of a block: groups that are full of copies have no holes.
 func TestCopiesAreNoHoles(t *testing.T) {
 	t.Parallel()
-	s, _, _ := openRig(t, func(o *Options) { quick(o); o.CapacityBytes = 16 << 20; o.taskEvery = hangs })
+	s, _, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes = 16 << 20; o.taskEvery = hangs })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)
 	for i := range 20 {

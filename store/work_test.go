@@ -15,7 +15,7 @@ func TestWorkIsShown(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	s, _, o := openRig(t, func(o *Options) {
-		quick(o)
+		well(o)
 		o.DeviceCount, o.CapacityBytes, o.taskEvery = 3, 9<<20, hangs
 	})
 	defer func() { require.NoError(t, s.Close()) }()

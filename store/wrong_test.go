@@ -96,8 +96,8 @@ func TestADeviceFileIsRemoved(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
-	quick(&o)
-	o.rules.FileEvery, o.CacheBytes = 5*time.Millisecond, -1
+	well(&o)
+	o.rules.FileEvery, o.rules.ProbeEvery, o.CacheBytes = 5*time.Millisecond, 10*time.Millisecond, -1
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
