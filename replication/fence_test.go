@@ -153,8 +153,13 @@ func (x *fenced) kill(i int) {
 // open makes a namespace, and has later calls of the crew be of that.
 func (x *fenced) open(name string, class skep.Class, chained bool) {
 	x.Helper()
+	x.openOf("t", name, class, chained)
+}
+
+func (x *fenced) openOf(tenant, name string, class skep.Class, chained bool) {
+	x.Helper()
 	var err error
-	x.ns, err = x.OpenNamespace(x.Context(), skep.NamespaceSpec{Tenant: "t", Name: name, Shape: shape, Chained: chained,
+	x.ns, err = x.OpenNamespace(x.Context(), skep.NamespaceSpec{Tenant: tenant, Name: name, Shape: shape, Chained: chained,
 		Class: class})
 	require.NoError(x, err)
 }
@@ -298,14 +303,14 @@ func TestWhatIsNotRememberedIsNotDeleted(t *testing.T) {
 	}
 }
 
-// A node that is down is remembered 32 namespaces. One that has missed more loses all that may be lost; durable
-// namespaces beyond are not purged before it is up.
+// A node that is down is remembered 32 namespaces. One that has missed more, of as many tenants, loses all that may be
+// lost; durable namespaces beyond are not purged before it is up.
 func TestWhoMissesMoreThanIsRememberedStartsEmpty(t *testing.T) {
 	t.Parallel()
 	x := fencedCrew(t, three(3, 4), skep.Cache)
 	x.put(chainOf(0, 40), 0, 40)
 	for i := range clustermap.MaxMissed + 1 {
-		x.open(fmt.Sprint("n", i), skep.Cache, true)
+		x.openOf(fmt.Sprint("t", i), "m", skep.Cache, true)
 		x.put(chainOf(i+1, 8), 0, 8)
 	}
 	last := x.ns

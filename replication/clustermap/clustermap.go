@@ -18,7 +18,7 @@ import (
 
 // Limits of a map.
 const (
-	MaxBytes    = 1 << 20 // of its file
+	MaxBytes    = 1 << 20 // of its file, and of what is agreed on
 	MaxNodes    = 1000
 	MaxWeight   = 1<<16 - 1
 	MaxGroup    = 1024

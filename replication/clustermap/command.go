@@ -115,17 +115,25 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 	}
 	next.Epoch++
 	next.Grouped = m.Several() || next.Several()
-	return next.checked()
+	return next.checked(c.Do == AddNode || c.Do == SetAddress || c.Do == OpenNamespace)
 }
 
-// checked is m where it is valid and no larger than a map may be.
-func (m *Map) checked() (*Map, error) {
+// reserved is room in a map that names do not take: for what nodes that are down miss, and for states and weights. So a
+// cluster that has grown as large as it may can have its nodes be down and up again.
+const reserved = MaxMissedBytes + 64<<10
+
+// checked is m where it is valid and no larger than a map may be; names: some were added.
+func (m *Map) checked(names bool) (*Map, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
 	b, err := m.Encode()
-	if err == nil && len(b) > MaxBytes {
-		err = skep.Invalidf(op, "map's size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
+	size, most := len(b), MaxBytes
+	if names {
+		size, most = size-m.missedBytes(), most-reserved
+	}
+	if err == nil && size > most {
+		err = skep.Invalidf(op, "map's size in bytes", size, fmt.Sprintf("at most %d", most))
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +161,7 @@ func (m *Map) found(c *Command) (*Map, error) {
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
 	next.Grouped = next.Several()
-	return next.checked()
+	return next.checked(true)
 }
 
 func noPeer(name string) error {

@@ -14,9 +14,9 @@
 //	keys or a salt of a durable one         refused, and nothing is deleted: more than that would be lost
 //	a model                                 refused
 //
-// A node is remembered clustermap.MaxMissed namespaces. When something is deleted in one more, it loses all of class
-// Cache; a durable one more is refused. It loses cache namespaces whose keys stand alone anyway: these may have been
-// written over.
+// A node is remembered clustermap.MaxMissed namespaces, MaxMissedOfTenant of one tenant. When something is deleted in one
+// more, it loses all of class Cache of that tenant, or of all; a durable one more is refused. It loses cache namespaces
+// whose keys stand alone anyway: these may have been written over.
 package fence
 
 import (
