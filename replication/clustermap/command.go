@@ -26,7 +26,7 @@ const (
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
-	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is up
+	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is not down
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -211,10 +211,10 @@ func (m *Map) setNode(c *Command) (bool, error) {
 	case SetState:
 		if was.State == Down && c.State != Down {
 			return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + c.Name, Value: "down",
-				Limit: "it is up once it has been started: it has to lose first what was deleted meanwhile"}
+				Limit: "it is as it was once it has been started: it has to lose first what was deleted meanwhile"}
 		}
 		if n.State = c.State; n.State == Down && was.State != Down {
-			n.Missed = &Missed{Epoch: m.Epoch + 1}
+			n.Missed = &Missed{Epoch: m.Epoch + 1, Out: was.State == Out}
 		}
 	case SetAddress:
 		if c.Addr == "" && c.Peer == "" && c.RESP == "" {

@@ -20,6 +20,7 @@ type Missed struct {
 	Epoch  uint32  `json:"epoch"`            // of the map that last added to it
 	Spaces []Space `json:"spaces,omitempty"` // at most MaxMissed
 	Spared bool    `json:"spared,omitempty"` // there were more: all of class Cache are lost
+	Out    bool    `json:"out,omitempty"`    // the node was out, and is so when it has returned
 }
 
 // Space names a namespace, and those of its clustered contexts; without a name, all of a tenant.
@@ -190,7 +191,7 @@ func tooMuchMissed(node, most string) error {
 		Limit: "up, or one that has missed deletions of at most " + most}
 }
 
-// returns has a node that is down be up, if it has lost all that it missed. A node that was removed is none of the map,
+// returns has a node that is down be up, or out where it was, if it has lost all that it missed. A node that was removed is none of the map,
 // though another one has its name now.
 func (m *Map) returns(c *Command) (bool, error) {
 	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name && (c.ID == 0 || c.ID == n.ID) })
@@ -201,12 +202,16 @@ func (m *Map) returns(c *Command) (bool, error) {
 	if m.Nodes[i].State != Down {
 		return false, nil
 	}
-	if missed := m.Nodes[i].Missed; missed != nil && c.Lost < missed.Epoch {
+	missed, is := m.Nodes[i].Missed, Up
+	if missed != nil && c.Lost < missed.Epoch {
 		return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "what node " + c.Name + " has lost, by epoch",
 			Value: c.Lost, Limit: missed.Epoch}
 	}
 	m.Nodes = slices.Clone(m.Nodes)
-	m.Nodes[i].State, m.Nodes[i].Missed = Up, nil
+	if missed != nil && missed.Out {
+		is = Out
+	}
+	m.Nodes[i].State, m.Nodes[i].Missed = is, nil
 	m.Returned = m.Epoch + 1
 	return true, nil
 }

@@ -173,3 +173,20 @@ func TestClusteredContextsAreMissedWithTheirNamespace(t *testing.T) {
 	require.NoError(t, x.misses("t", "n"+skep.SparseMark, skep.Durable))
 	require.Equal(t, epoch, x.m.Epoch, "it is remembered already")
 }
+
+// A node that is out and does not run may be said to be down. When it has returned it is out, and gets nothing.
+func TestANodeThatWasOutIsOutAgain(t *testing.T) {
+	t.Parallel()
+	x := &changing{t, agreed(t)}
+	for _, state := range []State{Out, Down} {
+		require.NoError(t, x.apply(Command{Do: SetState, Name: "c", State: state}))
+	}
+	require.NoError(t, x.misses("t", "n", skep.Cache))
+	require.ErrorIs(t, x.apply(Command{Do: Return, Name: "c"}), skep.Conflict, "it has not lost it yet")
+	require.NoError(t, x.apply(Command{Do: Return, Name: "c", Lost: x.m.Epoch}))
+	n, err := x.m.Node("c")
+	require.NoError(t, err)
+	require.Equal(t, Out, n.State)
+	require.Nil(t, n.Missed)
+	require.NoError(t, x.apply(Command{Do: SetState, Name: "c", State: Up}))
+}

@@ -102,7 +102,7 @@ func (f *Fence) downIn(m *clustermap.Map) bool {
 }
 
 // Return has the node serve, when most voters have said that it is not down; where it is, when it has lost what it
-// missed, and they have agreed that it is up.
+// missed, and they have agreed that it is not.
 //
 // Errors: those of the Registry, NotFound where the map lacks the node, those of the own Store.
 func (f *Fence) Return(ctx context.Context, reg Registry) error {
