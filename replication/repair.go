@@ -115,13 +115,14 @@ func (x *repair) count(f func(sum *Repaired)) {
 
 func (x *repair) all(ctx context.Context) error {
 	const op = "repair"
-	for _, n := range x.owner {
-		if k, ok := skep.As[*keeper.Keeper](n.st); ok && k == x.o.Keeper {
+	for i, n := range x.owner {
+		k, ok := skep.As[*keeper.Keeper](n.st)
+		if ok && k == x.o.Keeper && x.of.Nodes[i].State != clustermap.Down {
 			x.self = n
 		}
 	}
 	if x.self == nil {
-		return nil // the map has it no more
+		return nil // the map has it no more, or others may have deleted without it what it has
 	}
 	lister, ok := skep.As[blockLister](x.self.st)
 	if !ok {

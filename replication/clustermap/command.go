@@ -158,6 +158,9 @@ func (m *Map) found(c *Command) (*Map, error) {
 		if err := validNew(&next.Nodes[i]); err != nil {
 			return nil, err
 		}
+		if n := &next.Nodes[i]; n.State == Down {
+			return nil, skep.Invalidf(op, "state of node "+n.Name, string(n.State), "up or out in a first map")
+		}
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
 	next.Grouped = next.Several()
@@ -176,6 +179,8 @@ func (m *Map) addNode(n *Node) error {
 		return skep.Invalidf(op, "id of node "+n.Name, n.ID, "none: it is given the next")
 	case n.Peer == "":
 		return noPeer(n.Name)
+	case n.State == Down:
+		return skep.Invalidf(op, "state of node "+n.Name, string(n.State), "up or out: it has missed nothing yet")
 	case m.LastNode == math.MaxUint64:
 		return skep.Invalidf(op, "id of node "+n.Name, "none", "one that no node ever had")
 	}

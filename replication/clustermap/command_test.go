@@ -133,6 +133,7 @@ func TestABadCommandChangesNothing(t *testing.T) {
 		"a name twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Name = "a" })}, skep.Conflict, "node"},
 		"a peer twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Peer = "b:7440" })}, skep.Invalid, "no other node's"},
 		"a negative weight":     {Command{Do: AddNode, Node: node(func(n *Node) { n.Weight = -1 })}, skep.Invalid, "weight"},
+		"down at first":         {Command{Do: AddNode, Node: node(func(n *Node) { n.State = Down })}, skep.Invalid, "node d"},
 		"an odd state":          {Command{Do: AddNode, Node: node(func(n *Node) { n.State = "odd" })}, skep.Invalid, "state"},
 		"remove nobody":         {Command{Do: RemoveNode, Name: "x"}, skep.NotFound, "node"},
 		"weigh nobody":          {Command{Do: SetWeight, Name: "x", Weight: 1}, skep.NotFound, "node"},
