@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -134,4 +135,32 @@ func TestTheDrivesOfAnotherNodeAreNotServed(t *testing.T) {
 		x.serves(x.dial(is))
 		require.NoError(t, r.stop())
 	}
+}
+
+// A node that does not know yet what it missed lives, and is not ready: /readyz says so until the others have told it.
+func TestANodeIsReadyWhenItServes(t *testing.T) {
+	t.Parallel()
+	a := founded(t, freePort(t))
+	a.HTTP = "127.0.0.1:0"
+	r := start(t, a, Options{})
+	x := &agreeing{T: t}
+	x.a = x.dial(a)
+	b := local(t)
+	require.NoError(t, x.join(b, "b"))
+	b.HTTP = "127.0.0.1:0"
+	require.NoError(t, r.stop())
+	r = start(t, b, Options{})
+	ready := func(r *running) int {
+		code, _ := get(t, http.DefaultClient, "http://"+r.at("http")+"/readyz", "")
+		return code
+	}
+	code, text := get(t, http.DefaultClient, "http://"+r.at("http")+"/readyz", "")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, text, "what it missed")
+	code, _ = get(t, http.DefaultClient, "http://"+r.at("http")+"/healthz", "")
+	require.Equal(t, http.StatusOK, code)
+	first := start(t, a, Options{})
+	storetest.Eventually(t, "both are ready", func() bool {
+		return ready(r) == http.StatusOK && ready(first) == http.StatusOK
+	})
 }
