@@ -136,7 +136,7 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	}
 }
 
-// Alone has the only node of a map serve: nothing was deleted without it.
+// Alone has the only node of a cluster serve: nothing was deleted without it.
 func (f *Fence) Alone(reg Registry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

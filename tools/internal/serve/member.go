@@ -118,7 +118,7 @@ func (s *server) join() error {
 	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
 	s.member.told.Store(m.Epoch)
 	s.member.behind = make(chan struct{}, 1)
-	if len(m.Nodes) == 1 {
+	if len(m.Nodes) == 1 && c.Sole() {
 		s.fence.Alone(c)
 	} else {
 		s.member.behind <- struct{}{}
