@@ -129,3 +129,41 @@ func TestANodeThatIsDownSendsNoCopies(t *testing.T) {
 	require.Zero(t, got)
 	require.Empty(t, x.keysOf(0))
 }
+
+// A durable namespace that only a node has which is down is Unavailable, by the node's name, and is there again with it.
+// One that may be lost is made anew, as one that was deleted.
+func TestANamespaceThatOnlyANodeHasWhichIsDown(t *testing.T) {
+	t.Parallel()
+	for _, class := range []skep.Class{skep.Cache, skep.Durable} {
+		x := fencedCrew(t, three(3, 4), skep.Cache)
+		x.open("only", class, true)
+		for _, i := range []int{0, 2} { // they lose their drives
+			list, err := x.nodes[i].NamespacesOf(t.Context(), "t")
+			require.NoError(t, err)
+			for _, info := range list {
+				if info.Name == "only" {
+					require.NoError(t, x.nodes[i].DeleteNamespace(t.Context(), info.ID))
+				}
+			}
+		}
+		x.kill(1)
+		_, err := x.FindNamespace(t.Context(), x.ns.ID)
+		_, count := x.CountBlocks(t.Context(), x.ns.ID)
+		if class == skep.Cache {
+			require.ErrorIs(t, err, skep.NotFound)
+			continue
+		}
+		require.Zero(t, x.find(chainOf(1, 1), skep.NoLease).Blocks, "a miss")
+		for _, err := range []error{err, count} {
+			require.ErrorIs(t, err, skep.Unavailable)
+			require.ErrorContains(t, err, "node is b")
+		}
+		x.start(1)
+		x.nodes[1].down.Store(false)
+		require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+		x.follow()
+		info, err := x.FindNamespace(t.Context(), x.ns.ID)
+		require.NoError(t, err)
+		require.Equal(t, x.ns, info)
+	}
+}
