@@ -130,8 +130,8 @@ func TestANodeThatIsDownSendsNoCopies(t *testing.T) {
 	require.Empty(t, x.keysOf(0))
 }
 
-// A durable namespace that only a node has which is down is Unavailable, by the node's name, and is there again with it.
-// One that may be lost is made anew, as one that was deleted.
+// A durable namespace that only a node has which is down is Unavailable, by the node's name, and is there again with
+// it. One that may be lost is made anew, as one that was deleted.
 func TestANamespaceThatOnlyANodeHasWhichIsDown(t *testing.T) {
 	t.Parallel()
 	for _, class := range []skep.Class{skep.Cache, skep.Durable} {

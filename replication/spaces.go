@@ -452,8 +452,8 @@ func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Name
 	return skep.NamespaceInfo{}, lost
 }
 
-// nowhere is the error of a namespace that no node has that can be asked. It was deleted, unless it is durable and a node
-// that is down may have it.
+// nowhere is the error of a namespace that no node has that can be asked. It was deleted, unless it is durable and a
+// node that is down may have it.
 func (s many) nowhere(op string, sp *space) error {
 	if down := s.of.Down(); len(down) > 0 && sp.Class == skep.Durable {
 		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "node", Value: down[0].Name,

@@ -191,8 +191,8 @@ func tooMuchMissed(node, most string) error {
 		Limit: "up, or one that has missed deletions of at most " + most}
 }
 
-// returns has a node that is down be up, or out where it was, if it has lost all that it missed. A node that was removed is none of the map,
-// though another one has its name now.
+// returns has a node that is down be up, or out where it was, if it has lost all that it missed. A node that was
+// removed is none of the map, though another one has its name now.
 func (m *Map) returns(c *Command) (bool, error) {
 	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name && (c.ID == 0 || c.ID == n.ID) })
 	if i < 0 {
