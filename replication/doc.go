@@ -54,19 +54,19 @@
 // blocks of chains of that node, a page at a time; asks the other nodes that should have them, by Want; and puts
 // there what is wanted (repair.go). That moves blocks to where a newer map has them, too. Nothing is deleted by it.
 //
-// A copy must not outlive a deletion, which goes to all nodes at once and may be at the receiver before the copy and
-// at the sender after it. The sender's own Store is behind a Keeper: it remembers for a minute what went where, and a
-// deletion that comes to it waits for copies under way and deletes them where they went, before it returns
-// (package keeper). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not
-// call each other for ever.
+// A copy must not outlive a deletion, which goes to all nodes at once and may be at the receiver before the copy and at
+// the sender after it. The sender's own Store is behind a Keeper: it remembers for a minute what went where, and a
+// deletion that comes to it waits for copies under way and deletes them where they went, before it returns (package
+// keeper). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not call
+// each other for ever.
 //
 // # A node that is down
 //
 // The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator has said so. Calls do
 // not go to it. What is deleted is remembered for it by the others, each of which is behind a Fence (package fence): in
-// the map, so by most voters, and as whole namespaces, at most 32. The node serves nothing after its start before it
-// has asked them, has lost these, and is up. Keys of durable namespaces are not deleted without it. A deletion that goes
-// by a node which is away, and is not said to be down, is an error.
+// the map, so by most voters, and as whole namespaces, at most 32, 8 of a tenant. The node serves nothing after its
+// start before it has asked them, has lost these, and is up. Keys of durable namespaces are not deleted without it. A
+// deletion that goes by a node which is away, and is not said to be down, is an error.
 //
 // # What it lacks
 //
@@ -103,6 +103,6 @@
 // # Goroutines
 //
 // One for each node once there is a reader of events, until Close; one for each run that is being loaded, which the
-// session's Close waits for; and within a call one for each node. Calls that are late and runs that were given up end by
-// themselves, at most 64 a node, and Close waits for them.
+// session's Close waits for; and within a call one for each node. Calls that are late and runs that were given up end
+// by themselves, at most 64 a node, and Close waits for them.
 package replication

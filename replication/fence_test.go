@@ -153,8 +153,13 @@ func (x *fenced) kill(i int) {
 // open makes a namespace, and has later calls of the crew be of that.
 func (x *fenced) open(name string, class skep.Class, chained bool) {
 	x.Helper()
+	x.openOf("t", name, class, chained)
+}
+
+func (x *fenced) openOf(tenant, name string, class skep.Class, chained bool) {
+	x.Helper()
 	var err error
-	x.ns, err = x.OpenNamespace(x.Context(), skep.NamespaceSpec{Tenant: "t", Name: name, Shape: shape, Chained: chained,
+	x.ns, err = x.OpenNamespace(x.Context(), skep.NamespaceSpec{Tenant: tenant, Name: name, Shape: shape, Chained: chained,
 		Class: class})
 	require.NoError(x, err)
 }
@@ -298,14 +303,14 @@ func TestWhatIsNotRememberedIsNotDeleted(t *testing.T) {
 	}
 }
 
-// A node that is down is remembered 32 namespaces. One that has missed more loses all that may be lost; durable
-// namespaces beyond are not purged before it is up.
+// A node that is down is remembered 32 namespaces. One that has missed more, of as many tenants, loses all that may be
+// lost; durable namespaces beyond are not purged before it is up.
 func TestWhoMissesMoreThanIsRememberedStartsEmpty(t *testing.T) {
 	t.Parallel()
 	x := fencedCrew(t, three(3, 4), skep.Cache)
 	x.put(chainOf(0, 40), 0, 40)
 	for i := range clustermap.MaxMissed + 1 {
-		x.open(fmt.Sprint("n", i), skep.Cache, true)
+		x.openOf(fmt.Sprint("t", i), "m", skep.Cache, true)
 		x.put(chainOf(i+1, 8), 0, 8)
 	}
 	last := x.ns
@@ -481,65 +486,4 @@ func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
 	require.False(t, x.fences[1].Heard(x.council.Map()))
 	require.True(t, x.fences[1].Open())
-}
-
-// A node that was removed serves no more over its old drives, though a new one has its name.
-func TestANodeThatWasRemovedStaysClosed(t *testing.T) {
-	t.Parallel()
-	m := three(3, 4)
-	m.LastNode = 3
-	x := fencedCrew(t, m, skep.Cache)
-	x.kill(1)
-	old := x.council.Map().Nodes[1]
-	x.start(1)
-	x.nodes[1].down.Store(false)
-	next := old
-	next.ID, next.State, next.Missed, next.Peer = 0, clustermap.Up, nil, "127.0.0.1:1"
-	next.Addr = "127.0.0.1:2"
-	remove, add := clustermap.RemoveNode, clustermap.AddNode
-	for _, c := range []clustermap.Command{{Do: remove, Name: old.Name}, {Do: add, Node: &next}} {
-		_, err := x.council.Propose(t.Context(), &c)
-		require.NoError(t, err)
-	}
-	require.ErrorIs(t, x.fences[1].Return(t.Context(), x.council), skep.NotFound)
-	require.False(t, x.fences[1].Open())
-	require.False(t, x.fences[1].Heard(x.council.Map()), "it is not the one that the map has")
-	_, err := x.fences[1].Namespaces(t.Context())
-	require.ErrorIs(t, err, skep.Behind)
-}
-
-// A deletion by a map in which a node is down passes the node by. Where the node has returned when the deletion comes
-// to another one, whatever it deletes, that is refused, and nothing is lost before it is made again by the newer map.
-func TestADeletionByAMapInWhichANodeIsDownYet(t *testing.T) {
-	t.Parallel()
-	for name, remove := range map[string]func(ctx context.Context, s *Store, sc skep.Scope, keys []skep.Key) error{
-		"keys": deleteKeys,
-		"a namespace": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
-			return s.DeleteNamespace(ctx, sc.Namespace)
-		},
-		"a salt": func(ctx context.Context, s *Store, sc skep.Scope, _ []skep.Key) error {
-			return s.Purge(ctx, skep.Purge{Salt: &skep.Scope{Namespace: sc.Namespace, Salt: "s"}})
-		},
-		"a tenant": func(ctx context.Context, s *Store, _ skep.Scope, _ []skep.Key) error {
-			return s.Purge(ctx, skep.Purge{Tenant: "t"})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := fencedCrew(t, three(3, 4), skep.Cache)
-			keys := chainOf(1, 80)
-			x.put(keys, 0, 80)
-			x.kill(1)
-			x.start(1)
-			x.nodes[1].down.Store(false)
-			require.NoError(t, x.fences[1].Return(t.Context(), x.council))
-			require.ErrorIs(t, remove(t.Context(), x.Store, x.scope(), keys), skep.StaleMap)
-			require.Equal(t, 80, x.findLive(keys))
-			x.follow()
-			require.NoError(t, remove(t.Context(), x.Store, x.scope(), keys))
-			if name != "a salt" {
-				require.Zero(t, x.findLive(keys))
-			}
-		})
-	}
 }

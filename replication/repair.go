@@ -34,6 +34,7 @@ type Repaired struct {
 	Away     int64 `json:"away"`     // copies that nobody could ask for: their node was away
 	Unread   int64 `json:"unread"`   // copies that are missing yet: this node could not read the block
 	Strays   int64 `json:"strays"`   // of Blocks, those that by the map are not this node's
+	LeftOut  int64 `json:"left_out"` // of this node, not in Blocks: salted, without their group's first, or alone
 }
 
 const (
@@ -56,9 +57,11 @@ type blockLister interface {
 // sends it to those that have none: what a node missed while it was away, lost with its drives, or is to have since
 // the map changed. It ends when all have been looked at once; a newer map has it begin anew.
 //
-// Left out are salted blocks, which nobody can place without the salt, and keys that stand alone, which have one copy
-// and are written over. Blocks of class Cache go only where there is room to spare: an evicted block is not brought
-// back in place of another.
+// Left out are salted blocks and keys that stand alone. A salted block is placed, and found at its node, by a hash
+// under its salt, of which a node keeps another hash only: who has the salt makes the copies by the next put. Of keys
+// that stand alone there is one copy, which is written over. One that their node lacks may have been deleted there, or
+// may be on its way from a client: nothing would say that an older value is to stay away. Blocks of class Cache go only
+// where there is room to spare: an evicted block is not brought back in place of another.
 //
 // Errors: Unsupported (the Store cannot list blocks), Closed, Deadline, those of the node's own Store: of a namespace
 // that it could not read the first, when the others have been looked at.
@@ -115,13 +118,14 @@ func (x *repair) count(f func(sum *Repaired)) {
 
 func (x *repair) all(ctx context.Context) error {
 	const op = "repair"
-	for _, n := range x.owner {
-		if k, ok := skep.As[*keeper.Keeper](n.st); ok && k == x.o.Keeper {
+	for i, n := range x.owner {
+		k, ok := skep.As[*keeper.Keeper](n.st)
+		if ok && k == x.o.Keeper && x.of.Nodes[i].State != clustermap.Down {
 			x.self = n
 		}
 	}
 	if x.self == nil {
-		return nil // the map has it no more
+		return nil // the map has it no more, or others may have deleted without it what it has
 	}
 	lister, ok := skep.As[blockLister](x.self.st)
 	if !ok {
@@ -134,6 +138,7 @@ func (x *repair) all(ctx context.Context) error {
 	var first error
 	for _, info := range list {
 		if !info.Chained {
+			x.leaveOut(ctx, info.ID, 0)
 			continue
 		}
 		err := x.space(ctx, lister, info)
@@ -166,6 +171,7 @@ func (x *repair) space(ctx context.Context, lister blockLister, info skep.Namesp
 		return ownError{err}
 	}
 	r := &spaceRepair{repair: x, sp: sp, local: info.ID, has: map[*node]bool{}}
+	seen := int64(0)
 	for at := uint64(0); ; {
 		blocks, next, err := lister.ListBlocks(ctx, info.ID, sp.group, at, repairPage)
 		if skep.KindOf(err) == skep.NotFound {
@@ -177,9 +183,18 @@ func (x *repair) space(ctx context.Context, lister blockLister, info skep.Namesp
 		if err := r.page(ctx, blocks); err != nil {
 			return err
 		}
+		seen += int64(len(blocks))
 		if at = next; at == 0 {
+			x.leaveOut(ctx, info.ID, seen)
 			return nil
 		}
+	}
+}
+
+// leaveOut counts the blocks of a namespace that were not looked at. What comes and goes meanwhile makes it inexact.
+func (x *repair) leaveOut(ctx context.Context, id skep.NamespaceID, seen int64) {
+	if n, err := x.self.st.CountBlocks(ctx, id); err == nil && n > seen {
+		x.count(func(sum *Repaired) { sum.LeftOut += n - seen })
 	}
 }
 

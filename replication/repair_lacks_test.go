@@ -85,3 +85,33 @@ func TestOneNamespaceDoesNotEndARepair(t *testing.T) {
 	require.EqualValues(t, 8, sum.Copied)
 	require.Len(t, c.keysOf(1), 8)
 }
+
+// What nobody can place is left out and counted: salted blocks, of which a node knows no salt, and keys that stand
+// alone. Who has the salt makes the missing copies by its next put.
+func TestWhatIsLeftOutIsCounted(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	c.putWithoutB(chainOf(1, 8), 8)
+	salted := c.request(chainOf(2, 6), 0, 6)
+	salted.Salt = "s"
+	put := func() {
+		_, err := c.Put(t.Context(), salted)
+		require.NoError(t, err)
+	}
+	c.nodes[1].down.Store(true)
+	put()
+	c.nodes[1].down.Store(false)
+	alone, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "alone", Shape: shape})
+	require.NoError(t, err)
+	q := c.request(chainOf(3, 5), 0, 5)
+	q.Namespace = alone.ID
+	_, err = c.Put(t.Context(), q)
+	require.NoError(t, err)
+	require.Equal(t, Repaired{Blocks: 16, Copied: 8, Bytes: 8 * 300, LeftOut: 6 + 5}, c.repair())
+
+	put()
+	c.nodes[0].down.Store(true)
+	r, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: salted.Scope, Keys: chainOf(2, 6), Lease: skep.NoLease})
+	require.NoError(t, err)
+	require.Equal(t, 6, r.Blocks, "node b has them now")
+}

@@ -86,6 +86,7 @@ func (c *crew) repair() (sum Repaired) {
 		sum.Away += r.Away
 		sum.Strays += r.Strays
 		sum.Unread += r.Unread
+		sum.LeftOut += r.LeftOut
 	}
 	return sum
 }

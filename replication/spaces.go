@@ -250,8 +250,7 @@ func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 				return lost
 			}
 			if !there {
-				s.spaces.forget(sp)
-				return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sp.ID, Limit: "one that was opened"}
+				return s.nowhere(op, sp)
 			}
 		}
 		v = nil // the node has lost it, or numbers it otherwise
@@ -448,10 +447,21 @@ func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Name
 		}
 	}
 	if lost == nil {
-		s.spaces.forget(sp)
-		_, lost = s.spaces.get(op, id)
+		lost = s.nowhere(op, sp)
 	}
 	return skep.NamespaceInfo{}, lost
+}
+
+// nowhere is the error of a namespace that no node has that can be asked. It was deleted, unless it is durable and a
+// node that is down may have it.
+func (s many) nowhere(op string, sp *space) error {
+	if down := s.of.Down(); len(down) > 0 && sp.Class == skep.Durable {
+		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "node", Value: down[0].Name,
+			Limit: "one that is not down: it may have the namespace"}
+	}
+	s.spaces.forget(sp)
+	_, err := s.spaces.get(op, sp.ID)
+	return err
 }
 
 // DeleteNamespace implements skep.Namespacer. It has to reach every node: where one did not answer, the namespace is

@@ -18,7 +18,7 @@ import (
 
 // Limits of a map.
 const (
-	MaxBytes    = 1 << 20 // of its file
+	MaxBytes    = 1 << 20 // of its file, and of what is agreed on
 	MaxNodes    = 1000
 	MaxWeight   = 1<<16 - 1
 	MaxGroup    = 1024
@@ -107,8 +107,8 @@ type State string
 const (
 	Up  State = ""    // it gets its share
 	Out State = "out" // nothing is placed on it, and what it has is a miss until it is up again
-	// Down is out, and not running: no call has to reach it. It is up when it has been started and has lost what it
-	// missed. Only nodes that agree on the map know it.
+	// Down is out, and not running: no call has to reach it. It is up, or out where it was, when it has been started and
+	// has lost what it missed. Only nodes that agree on the map know it.
 	Down State = "down"
 )
 

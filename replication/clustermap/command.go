@@ -26,7 +26,7 @@ const (
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
-	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is up
+	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is not down
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -115,17 +115,25 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 	}
 	next.Epoch++
 	next.Grouped = m.Several() || next.Several()
-	return next.checked()
+	return next.checked(c.Do == AddNode || c.Do == SetAddress || c.Do == OpenNamespace)
 }
 
-// checked is m where it is valid and no larger than a map may be.
-func (m *Map) checked() (*Map, error) {
+// reserved is room in a map that names do not take: for what nodes that are down miss, and for states and weights. So a
+// cluster that has grown as large as it may can have its nodes be down and up again.
+const reserved = MaxMissedBytes + 64<<10
+
+// checked is m where it is valid and no larger than a map may be; names: some were added.
+func (m *Map) checked(names bool) (*Map, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
 	b, err := m.Encode()
-	if err == nil && len(b) > MaxBytes {
-		err = skep.Invalidf(op, "map's size in bytes", len(b), fmt.Sprintf("at most %d", MaxBytes))
+	size, most := len(b), MaxBytes
+	if names {
+		size, most = size-m.missedBytes(), most-reserved
+	}
+	if err == nil && size > most {
+		err = skep.Invalidf(op, "map's size in bytes", size, fmt.Sprintf("at most %d", most))
 	}
 	if err != nil {
 		return nil, err
@@ -150,10 +158,13 @@ func (m *Map) found(c *Command) (*Map, error) {
 		if err := validNew(&next.Nodes[i]); err != nil {
 			return nil, err
 		}
+		if n := &next.Nodes[i]; n.State == Down {
+			return nil, skep.Invalidf(op, "state of node "+n.Name, string(n.State), "up or out in a first map")
+		}
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
 	next.Grouped = next.Several()
-	return next.checked()
+	return next.checked(true)
 }
 
 func noPeer(name string) error {
@@ -168,6 +179,8 @@ func (m *Map) addNode(n *Node) error {
 		return skep.Invalidf(op, "id of node "+n.Name, n.ID, "none: it is given the next")
 	case n.Peer == "":
 		return noPeer(n.Name)
+	case n.State == Down:
+		return skep.Invalidf(op, "state of node "+n.Name, string(n.State), "up or out: it has missed nothing yet")
 	case m.LastNode == math.MaxUint64:
 		return skep.Invalidf(op, "id of node "+n.Name, "none", "one that no node ever had")
 	}
@@ -203,10 +216,10 @@ func (m *Map) setNode(c *Command) (bool, error) {
 	case SetState:
 		if was.State == Down && c.State != Down {
 			return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + c.Name, Value: "down",
-				Limit: "it is up once it has been started: it has to lose first what was deleted meanwhile"}
+				Limit: "it is as it was once it has been started: it has to lose first what was deleted meanwhile"}
 		}
 		if n.State = c.State; n.State == Down && was.State != Down {
-			n.Missed = &Missed{Epoch: m.Epoch + 1}
+			n.Missed = &Missed{Epoch: m.Epoch + 1, Out: was.State == Out}
 		}
 	case SetAddress:
 		if c.Addr == "" && c.Peer == "" && c.RESP == "" {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -134,6 +133,7 @@ func TestABadCommandChangesNothing(t *testing.T) {
 		"a name twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Name = "a" })}, skep.Conflict, "node"},
 		"a peer twice":          {Command{Do: AddNode, Node: node(func(n *Node) { n.Peer = "b:7440" })}, skep.Invalid, "no other node's"},
 		"a negative weight":     {Command{Do: AddNode, Node: node(func(n *Node) { n.Weight = -1 })}, skep.Invalid, "weight"},
+		"down at first":         {Command{Do: AddNode, Node: node(func(n *Node) { n.State = Down })}, skep.Invalid, "node d"},
 		"an odd state":          {Command{Do: AddNode, Node: node(func(n *Node) { n.State = "odd" })}, skep.Invalid, "state"},
 		"remove nobody":         {Command{Do: RemoveNode, Name: "x"}, skep.NotFound, "node"},
 		"weigh nobody":          {Command{Do: SetWeight, Name: "x", Weight: 1}, skep.NotFound, "node"},
@@ -323,48 +323,4 @@ func TestAMapRemembersThatThereWereSeveralNodes(t *testing.T) {
 	next := *m
 	next.Epoch, next.Grouped = m.Epoch+1, false
 	require.ErrorContains(t, next.Succeeds(m), "grouped")
-}
-
-// A node that is down is remembered so many namespaces; beyond, all that may be lost, or the command is refused. One that
-// was added so misses what comes after.
-func TestWhatANodeMissesIsBounded(t *testing.T) {
-	t.Parallel()
-	m := agreed(t)
-	apply := func(c Command) error {
-		next, err := m.Apply(&c)
-		if err == nil {
-			m = next
-		}
-		return err
-	}
-	require.NoError(t, apply(Command{Do: AddNode, Node: &Node{Name: "d", Addr: "d:1", Peer: "d:2", State: Down}}))
-	for i := range MaxMissed {
-		require.NoError(t, apply(Command{Do: Miss, Tenant: "t", Name: fmt.Sprint(i)}))
-	}
-	for range 2 {
-		full := m
-		require.ErrorIs(t, apply(Command{Do: Miss, Tenant: "t", Name: "n"}), skep.Unavailable)
-		require.Same(t, full, m)
-		require.NoError(t, apply(Command{Do: Miss, Tenant: "t", Name: "n", Spares: true}))
-	}
-	missed := m.Down()[0].Missed
-	require.Len(t, missed.Spaces, MaxMissed)
-	for _, c := range []struct {
-		class         skep.Class
-		name          string
-		chained, lost bool
-	}{
-		{skep.Cache, "other", true, true}, {skep.Durable, "other", true, false}, {skep.Durable, "other", false, false},
-		{skep.Durable, "7", true, true},
-	} {
-		spec := &skep.NamespaceSpec{Tenant: "t", Name: c.name, Class: c.class, Chained: c.chained}
-		require.Equal(t, c.lost, missed.Loses(spec), "%+v", c)
-		require.False(t, (*Missed)(nil).Loses(spec))
-	}
-	require.True(t, (&Missed{}).Loses(&skep.NamespaceSpec{}), "it may have been written over")
-	require.False(t, (&Missed{}).Loses(&skep.NamespaceSpec{Chained: true}))
-	bad := *m
-	bad.Nodes = slices.Clone(m.Nodes)
-	bad.Nodes[len(bad.Nodes)-1].State = Out
-	require.ErrorIs(t, bad.Validate(), skep.Invalid)
 }

@@ -24,6 +24,13 @@ func (m *Member) members() (ids []uint64) {
 	return ids
 }
 
+// Sole says whether this node is the only one that has a part in agreeing, by all that it has agreed to: its log, which
+// is more than a map that was kept beside it.
+func (m *Member) Sole() bool {
+	list := m.members()
+	return len(list) == 1 && list[0] == m.o.ID
+}
+
 // Left waits until a node that the map lacks has no part in agreeing any more: till then it may be one of the voters
 // that a change needs, and has to run.
 //

@@ -474,6 +474,9 @@ func (m *Member) answer(c net.Conn) {
 	}
 	r := reply{Epoch: epochOf(m.Map()), Applied: m.raft.AppliedIndex(),
 		Leads: m.raft.State() == raft.Leader, Members: m.members()}
+	if q.Reach != 0 {
+		r.Reached = m.reaches(q.Reach)
+	}
 	if q.Propose != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), proposeTimeout)
 		defer cancel()

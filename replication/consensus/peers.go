@@ -283,12 +283,14 @@ func (p *peers) Dial(a raft.ServerAddress, timeout time.Duration) (net.Conn, err
 type (
 	request struct {
 		Propose json.RawMessage `json:"propose,omitempty"` // a command; none: the node's state is asked for
+		Reach   uint64          `json:"reach,omitempty"`   // a node's number: whether it is reached
 	}
 	reply struct {
 		Epoch     uint32  `json:"epoch"`
 		Applied   uint64  `json:"applied"`
 		Elsewhere bool    `json:"elsewhere,omitempty"` // nothing was done: the node does not lead
 		Error     *failed `json:"error,omitempty"`
+		Reached   bool    `json:"reached,omitempty"` // Reach is
 		// Where the state was asked for: whether the node leads, and who is in raft's configuration, as it knows it.
 		Leads   bool     `json:"leads,omitempty"`
 		Members []uint64 `json:"members,omitempty"`

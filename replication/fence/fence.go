@@ -14,9 +14,9 @@
 //	keys or a salt of a durable one         refused, and nothing is deleted: more than that would be lost
 //	a model                                 refused
 //
-// A node is remembered clustermap.MaxMissed namespaces. When something is deleted in one more, it loses all of class
-// Cache; a durable one more is refused. It loses cache namespaces whose keys stand alone anyway: these may have been
-// written over.
+// A node is remembered clustermap.MaxMissed namespaces, MaxMissedOfTenant of one tenant. When something is deleted in
+// one more, it loses all of class Cache of that tenant, or of all; a durable one more is refused. It loses cache
+// namespaces whose keys stand alone anyway: these may have been written over.
 package fence
 
 import (
@@ -56,16 +56,23 @@ type Fence struct {
 func New(st, own skep.Store, name string, id uint64) *Fence {
 	f := &Fence{Store: st, own: own, name: name, id: id}
 	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
-		f.mu.Lock()
-		open := f.open
-		f.mu.Unlock()
-		if !open {
-			return &skep.Error{Op: "call", Kind: skep.Behind, Field: "node", Value: f.name,
-				Limit: "one that has heard from most voters what it missed"}
+		if _, err := f.serves(); err != nil {
+			return err
 		}
 		return call(ctx, f.Store)
 	})
 	return f
+}
+
+// serves refuses what comes before the node serves, and gives where the nodes agree.
+func (f *Fence) serves() (Registry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.open {
+		return nil, &skep.Error{Op: "call", Kind: skep.Behind, Field: "node", Value: f.name,
+			Limit: "one that has heard from most voters what it missed"}
+	}
+	return f.reg, nil
 }
 
 // Unwrap gives the Store.
@@ -102,7 +109,7 @@ func (f *Fence) downIn(m *clustermap.Map) bool {
 }
 
 // Return has the node serve, when most voters have said that it is not down; where it is, when it has lost what it
-// missed, and they have agreed that it is up.
+// missed, and they have agreed that it is not.
 //
 // Errors: those of the Registry, NotFound where the map lacks the node, those of the own Store.
 func (f *Fence) Return(ctx context.Context, reg Registry) error {
@@ -129,7 +136,7 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	}
 }
 
-// Alone has the only node of a map serve: nothing was deleted without it.
+// Alone has the only node of a cluster serve: nothing was deleted without it.
 func (f *Fence) Alone(reg Registry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,11 +191,9 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 // now is the map that a deletion is compared with; nil: there is none yet. A deletion by a map in which a node was down
 // that has returned since has passed it by, and the node did not lose what nobody had told it: it is StaleMap.
 func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
-	f.mu.Lock()
-	reg := f.reg
-	f.mu.Unlock()
-	if reg == nil {
-		return nil, nil, nil // it is closed
+	reg, err := f.serves()
+	if err != nil {
+		return nil, nil, err
 	}
 	m := reg.Map()
 	if by := epoch.By(ctx); m != nil && by != 0 && by < m.Returned {
@@ -202,6 +207,9 @@ func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
 func (f *Fence) missed(ctx context.Context, c clustermap.Command) error {
 	reg, m, err := f.now(ctx)
 	if err != nil || m == nil || m.Remembers(&c) {
+		return err
+	}
+	if _, err := m.Apply(&c); err != nil { // what is refused is not written down by most voters first
 		return err
 	}
 	if _, err := reg.Propose(ctx, &c); err != nil {

@@ -74,6 +74,11 @@ func (f *Fence) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, 
 	return f.gated.ListKeys(ctx, id, from, n)
 }
 
+// Events implements skep.Store. A stream that was begun before goes on: it tells what the node loses, too.
+func (f *Fence) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
+	return f.gated.Events(ctx, from, snapshot)
+}
+
 // PutSidecar implements skep.Store.
 func (f *Fence) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
 	return f.gated.PutSidecar(ctx, sc, key, pieces)

@@ -115,8 +115,8 @@ func clusterAddCommand(a *command.App) *cobra.Command {
 		Short: "add a node to a cluster, on the machine of the new node",
 		Long: `Has the nodes of a cluster agree that there is one more, and makes --dir its directory: skep serve --dir D
 is that node then. Run it on the new node's machine; --server is any node of the cluster. A --dir that has a store is
-refused, and so are its drives under another node: what a node that is in no map has stored, the cluster may have deleted
-since. Blocks that the map places on the new node now are a miss until the other nodes have sent them, or they are put
+refused, and so are its drives under another node: the cluster may have deleted since what a node that is in no map has
+stored. Blocks that the map places on the new node now are a miss until the other nodes have sent them, or they are put
 again (skep cluster repair).`,
 		Args: takes("the new node's NAME", 1),
 	}

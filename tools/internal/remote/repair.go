@@ -42,8 +42,9 @@ func clusterRepairCommand(a *command.App) *cobra.Command {
 		Short: "have every node send the others the copies that they should have and do not",
 		Long: `Has each node look at the blocks of chains that it has, ask the nodes that should have them by the map, and
 send them to those that have none, at the rate of the node's peers.repair_rate. They do so by themselves, too: when
-the map changes, when a node was started, and every peers.repair_every. Interrupted, this command stops waiting, and
-the nodes go on. Exit code 6: something is missing yet, or a node did not answer.`,
+the map changes, when a node was started, and every peers.repair_every. Left out are salted blocks, which only who has
+the salt can place, and keys that stand alone: of these nothing says which of two values is the later. Interrupted,
+this command stops waiting, and the nodes go on. Exit code 6: something is missing yet, or a node did not answer.`,
 		Args: command.NoArgs,
 	}
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
@@ -112,6 +113,7 @@ func sumOf(nodes []RepairedNode) (sum replication.Repaired) {
 		sum.Away += n.Away
 		sum.Strays += n.Strays
 		sum.Unread += n.Unread
+		sum.LeftOut += n.LeftOut
 	}
 	return sum
 }
@@ -158,12 +160,16 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 
 func repairText(w io.Writer, r *RepairResult) {
 	rows := [][]string{command.Row("node", "blocks", "copies sent", "bytes", "declined", "node away", "not read", "strays",
-		"seconds")}
+		"left out", "seconds")}
 	for _, n := range r.Nodes {
 		rows = append(rows, command.Row(n.Name, n.Blocks, n.Copied, command.Size(n.Bytes), n.Declined, n.Away, n.Unread,
-			n.Strays, fmt.Sprintf("%.1f", n.Seconds)))
+			n.Strays, n.LeftOut, fmt.Sprintf("%.1f", n.Seconds)))
 	}
 	command.Table(w, rows...)
+	if sum := sumOf(r.Nodes); sum.LeftOut > 0 {
+		fmt.Fprintf(w, "%d blocks were left out, which no node can send: salted ones, of which who has the salt makes "+
+			"missing copies by the next put, and keys that stand alone\n", sum.LeftOut)
+	}
 	failed := false
 	for _, n := range r.Nodes {
 		if n.Error != "" {
@@ -175,7 +181,7 @@ func repairText(w io.Writer, r *RepairResult) {
 	case failed:
 		fmt.Fprintln(w, "not every node has looked at all that it has: give the command again when they answer")
 	case r.Missing == 0:
-		fmt.Fprintf(w, "every block of a chain that these nodes have is where the map of epoch %d says\n", r.Epoch)
+		fmt.Fprintf(w, "every block that was looked at is where the map of epoch %d says\n", r.Epoch)
 	default:
 		fmt.Fprintf(w, "%d copies are missing yet: their nodes were away, or have no room to spare "+
 			"(skep cluster status, skep status), or the blocks could not be read (skep scrub)\n", r.Missing)

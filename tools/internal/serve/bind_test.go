@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
@@ -134,4 +137,70 @@ func TestTheDrivesOfAnotherNodeAreNotServed(t *testing.T) {
 		x.serves(x.dial(is))
 		require.NoError(t, r.stop())
 	}
+}
+
+// A node that does not know yet what it missed lives, and is not ready: /readyz says so until the others have told it.
+func TestANodeIsReadyWhenItServes(t *testing.T) {
+	t.Parallel()
+	a := founded(t, freePort(t))
+	a.HTTP = "127.0.0.1:0"
+	r := start(t, a, Options{})
+	x := &agreeing{T: t}
+	x.a = x.dial(a)
+	b := local(t)
+	require.NoError(t, x.join(b, "b"))
+	b.HTTP = "127.0.0.1:0"
+	require.NoError(t, r.stop())
+	r = start(t, b, Options{})
+	ready := func(r *running) int {
+		code, _ := get(t, http.DefaultClient, "http://"+r.at("http")+"/readyz", "")
+		return code
+	}
+	code, text := get(t, http.DefaultClient, "http://"+r.at("http")+"/readyz", "")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, text, "what it missed")
+	code, _ = get(t, http.DefaultClient, "http://"+r.at("http")+"/healthz", "")
+	require.Equal(t, http.StatusOK, code)
+	first := start(t, a, Options{})
+	storetest.Eventually(t, "both are ready", func() bool {
+		return ready(r) == http.StatusOK && ready(first) == http.StatusOK
+	})
+}
+
+// A node whose last map was put back from a time when it was alone does not take itself to be alone: what it has agreed
+// to says who the others are, and it serves nothing before most of them have answered.
+func TestAnOldMapDoesNotMakeANodeAlone(t *testing.T) {
+	t.Parallel()
+	a := founded(t, freePort(t))
+	serve := func(c *Config) *running { return start(t, c, Options{Store: memstore.New(memstore.Options{})}) }
+	running := []*running{serve(a)}
+	_, old, err := member.Read(a.Dir)
+	require.NoError(t, err)
+	x := &agreeing{T: t}
+	x.a = x.dial(a)
+	for _, name := range []string{"b", "c"} {
+		c := local(t)
+		require.NoError(t, x.join(c, name))
+		running = append(running, serve(c))
+	}
+	storetest.Eventually(t, "all vote", func() bool {
+		var s consensus.Status
+		if x.ask(t.Context(), "cluster", struct{}{}, &s) != nil {
+			return false
+		}
+		votes := 0
+		for _, n := range s.Nodes {
+			if n.Voter && n.Epoch == 3 {
+				votes++
+			}
+		}
+		return votes == 3
+	})
+	for _, r := range running {
+		require.NoError(t, r.stop())
+	}
+	require.NoError(t, member.WriteMap(a.Dir, old))
+	serve(a)
+	_, err = x.dial(a).Namespaces(t.Context())
+	require.ErrorIs(t, err, skep.Behind)
 }

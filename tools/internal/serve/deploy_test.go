@@ -159,6 +159,11 @@ func TestKubernetesManifests(t *testing.T) {
 		assert.Contains(t, []string{"/readyz", "/healthz"}, dig(pod, "containers", 0, probe, "httpGet", "path"))
 		assert.Equal(t, "http", dig(pod, "containers", 0, probe, "httpGet", "port"))
 	}
+	// A node that cannot ask the others yet is not ready, and is neither killed for that nor hidden from them.
+	assert.Equal(t, "/readyz", dig(pod, "containers", 0, "readinessProbe", "httpGet", "path"))
+	assert.Equal(t, "/healthz", dig(pod, "containers", 0, "startupProbe", "httpGet", "path"))
+	assert.Equal(t, true, dig(docs["Service"], "spec", "publishNotReadyAddresses"))
+	assert.Equal(t, "Parallel", dig(docs["StatefulSet"], "spec", "podManagementPolicy"))
 	drain := int64(c.Limits.Drain) / 1e9
 	assert.Greater(t, int64(dig(pod, "terminationGracePeriodSeconds").(int)), drain, "a drain is not killed")
 	assert.Equal(t, dig(docs["StatefulSet"], "spec", "selector", "matchLabels"), dig(docs["Service"], "spec", "selector"))

@@ -88,9 +88,10 @@ var k8sKinds = map[string]func() any{
 			Kind       string
 			Metadata   k8sMeta
 			Spec       struct {
-				ClusterIP string `yaml:"clusterIP"`
-				Selector  map[string]string
-				Ports     []struct {
+				ClusterIP       string `yaml:"clusterIP"`
+				PublishNotReady bool   `yaml:"publishNotReadyAddresses"`
+				Selector        map[string]string
+				Ports           []struct {
 					Name string
 					Port int32
 				}
@@ -105,6 +106,7 @@ var k8sKinds = map[string]func() any{
 			Spec       struct {
 				ServiceName string `yaml:"serviceName"`
 				Replicas    int32
+				Management  string `yaml:"podManagementPolicy"`
 				Selector    k8sSelector
 				Template    struct {
 					Metadata k8sMeta

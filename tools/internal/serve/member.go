@@ -118,7 +118,7 @@ func (s *server) join() error {
 	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
 	s.member.told.Store(m.Epoch)
 	s.member.behind = make(chan struct{}, 1)
-	if len(m.Nodes) == 1 {
+	if len(m.Nodes) == 1 && c.Sole() {
 		s.fence.Alone(c)
 	} else {
 		s.member.behind <- struct{}{}
@@ -251,7 +251,7 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 // signPatience is how long a node that is said to be down may take to show that it is not.
 const signPatience = 2 * time.Second
 
-// silent refuses to have a node down that runs.
+// silent refuses to have a node down that runs: it answers this node or another one.
 func (s *server) silent(ctx context.Context, name string) error {
 	m := s.member.c.Map()
 	if m == nil {
@@ -261,15 +261,21 @@ func (s *server) silent(ctx context.Context, name string) error {
 	if err != nil {
 		return nil // as above
 	}
-	ctx, cancel := context.WithTimeout(ctx, signPatience)
+	look, cancel := context.WithTimeout(ctx, signPatience)
 	defer cancel()
-	conn, err := s.peers.dial(ctx, n.Peer)
-	if err != nil {
+	conn, err := s.peers.dial(look, n.Peer)
+	by := s.member.id.Name
+	ctx, stop := context.WithTimeout(ctx, signPatience)
+	defer stop()
+	if err == nil {
+		_ = conn.Close()
+	} else if who := s.member.c.Reached(ctx, n.ID); who != nil {
+		by = who.Name
+	} else {
 		return nil
 	}
-	_ = conn.Close()
 	return &skep.Error{Op: "cluster", Kind: skep.Conflict, Field: "state of node " + name, Value: string(clustermap.Down),
-		Limit: "up or out, while it answers at " + n.Peer}
+		Limit: "up or out, while it answers node " + by + " at " + n.Peer}
 }
 
 // The node serves when it knows what it missed. It asks again after returnEvery where nobody knows; the servers start

@@ -47,6 +47,9 @@ func (s *server) ready() error {
 	if s.draining.Load() {
 		return errors.New("draining")
 	}
+	if s.fence != nil && !s.fence.Open() {
+		return errors.New("this node has yet to hear from most voters what it missed")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	st, err := s.st.Stats(ctx)
