@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // measureEnv makes the test binary a child that measures memory and nothing else.
@@ -89,13 +88,6 @@ func peakRSS() int64 {
 		}
 	}
 	return 0
-}
-
-// cpuTime is what the process has used, on a shared machine the steadier figure.
-func cpuTime() time.Duration {
-	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func measureChild(t testing.TB, n int, policy string) (grew, counted float64) {

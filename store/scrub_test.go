@@ -50,6 +50,7 @@ func damageCopy(t testing.TB, s *Store, rec *segment.Record, copy int) {
 func openCopies(t testing.TB, copies int) (*Store, skep.Scope, []skep.Key) {
 	o := small(tempRoot(t, "store"))
 	o.DeviceCount, o.CapacityBytes, o.CacheBytes = 3, 6<<20, -1
+	unjudged(&o)
 	s, err := Open(testContext(t), o)
 	require.NoError(t, err)
 	sc := openSpace(t, s, "chain", skep.Durable, copies, true)

@@ -89,7 +89,7 @@ type Client struct {
 	guard  breaker.Breaker
 	memory budget
 	shared *sharedMemory // nil: none
-	leave  time.Duration // how long Close waits for the server to close
+	leave  time.Duration // how long Close waits to say goodbye, and for the server to close
 
 	spacesMu sync.RWMutex
 	spaces   map[skep.NamespaceID]skep.NamespaceInfo

@@ -236,9 +236,9 @@ func (x *clientConn) end(err error) {
 	}
 }
 
-// goodbye tells the server that this client needs its leases no more. It does not wait.
+// goodbye tells the server that this client needs its leases no more. It does not wait for the server.
 func (x *clientConn) goodbye() {
-	ctx, cancel := context.WithTimeout(context.Background(), leaving)
+	ctx, cancel := context.WithTimeout(context.Background(), x.c.leave)
 	defer cancel()
 	if b, err := frames.AppendFrame(nil, frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{}); err == nil {
 		_ = x.l.Send(ctx, b, nil)

@@ -51,19 +51,26 @@ type piping struct {
 	*server.Server
 	st     skep.Store
 	limits server.Limits
+	pipes  *pipes
 }
 
 // piped runs test in a bubble, with a server that holds the blocks of a chain, and a way to connect.
 func piped(t *testing.T, test func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain)) {
+	pipedTo(t, func(st skep.Store) skep.Store { return st }, test)
+}
+
+// pipedTo is piped, of a server to which wrap gives its Store.
+func pipedTo(t *testing.T, wrap func(st skep.Store) skep.Store,
+	test func(t *testing.T, s piping, dial func() *rawConn, ch skep.Chain)) {
 	synctest.Test(t, func(t *testing.T) {
-		st := newMemstore(storetest.Config{})
+		st := wrap(newMemstore(storetest.Config{}))
 		defer st.Close()
 		ch := chainOf(t, st, auth.DefaultTenant, 64)
-		p := piping{st: st}
+		p := piping{st: st, pipes: newPipes()}
 		p.limits.EnsureDefaults()
 		s, err := server.New(st, server.Options{})
 		require.NoError(t, err)
-		l := newPipes()
+		l := p.pipes
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Serve(ctx, l) }()

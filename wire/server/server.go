@@ -196,8 +196,8 @@ func (s *Server) forget(x *serverConn) {
 		// Whoever was cut off may come back and keeps its leases for as long as they last;
 		// whoever said goodbye needs them no more.
 		for _, id := range s.leases.takeClient(x.client) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			_ = s.store.Release(ctx, id)
+			ctx, cancel := context.WithTimeout(context.Background(), s.opt.Limits.Stall)
+			_ = s.store.Release(ctx, id) // one that is not released runs out
 			cancel()
 		}
 	}

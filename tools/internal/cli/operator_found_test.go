@@ -17,13 +17,6 @@ import (
 
 // What follows was found by TestOperator.
 
-// heldIn is a store with blocks in two copies, or with durable blocks in one.
-func heldIn(t *testing.T, copies int) (o *original, dir string) {
-	o = &original{name: t.Name(), place: t.TempDir()}
-	o.fill(t, 0, 12, copies)
-	return o, filepath.Join(o.place, "store")
-}
-
 // A dry run leaves every byte as it is: it opens nothing for writing, and makes no catalog anew where one is lost.
 func TestADryRunChangesNothing(t *testing.T) {
 	t.Parallel()

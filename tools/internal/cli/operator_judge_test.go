@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -198,16 +197,6 @@ var named = regexp.MustCompile(`skep ([a-z]+(?: [a-z]+)?)(?: [A-Z]+)* (--[a-z-]+
 
 func isCommand(words, option string) bool {
 	return slices.ContainsFunc(commandtest.Commands(&cli.Program), func(c commandtest.Command) bool { return strings.Join(c.Path, " ") == words && c.Takes(option[2:]) })
-}
-
-// held is a block as it was put.
-type held struct {
-	scope   skep.Scope
-	key     skep.Key
-	space   string // the namespace's name
-	durable bool
-	data    []byte
-	gone    bool // it was deleted, and acknowledged as that
 }
 
 // expected is what must be readable, whatever commands are given.
@@ -410,31 +399,4 @@ func (e *expected) read(t *testing.T, o store.Options, degraded string) error {
 		e.wrong = append(e.wrong[:5], fmt.Sprintf("… and %d more", n-5))
 	}
 	return nil
-}
-
-// readBlock is the bytes of one block; an error says why there are none.
-func readBlock(ctx context.Context, s skep.Store, b *held) (data []byte, err error) {
-	chain := skep.Chain{Scope: b.scope, Keys: []skep.Key{b.key}, Deadline: time.Time{}}
-	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{chain}})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, ses.Close(ctx)) }()
-	chunks := make([]skep.Chunk, 1)
-	for {
-		n, end := ses.Next(ctx, chunks)
-		for i := range chunks[:n] {
-			err = errors.Join(err, chunks[i].Err)
-			for _, d := range chunks[i].Data {
-				data = append(data, d...)
-			}
-			chunks[i].Release()
-		}
-		if errors.Is(end, io.EOF) {
-			return data, err
-		}
-		if end != nil {
-			return nil, end
-		}
-	}
 }

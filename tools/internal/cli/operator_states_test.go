@@ -4,9 +4,7 @@ package cli_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,22 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/segment"
-	"github.com/skepkv/skep/store/storetest"
 )
-
-// original is a store that is never touched: place/store is its directory, place/drives has its devices where
-// they lie outside.
-type original struct {
-	name    string
-	place   string
-	outside bool
-	id      segment.StoreID
-	blocks  []held
-}
 
 // originals are the stores that are copied, and what gets in between: one that has nothing to do with them,
 // and the first of them as it was earlier.
@@ -41,8 +25,6 @@ type originals struct {
 	foreign *original
 	earlier map[*original]string // place
 }
-
-const operatorBlock = 8 << 10
 
 func makeOriginals(t *testing.T) *originals {
 	b := &originals{earlier: map[*original]string{}}
@@ -66,84 +48,6 @@ func makeOriginals(t *testing.T) *originals {
 	b.foreign = &original{name: "another store", place: filepath.Join(root, "foreign")}
 	b.foreign.fill(t, 100, 10, 2)
 	return b
-}
-
-// options are those the store was made with.
-func (o *original) options() store.Options { return o.optionsAt(o.place) }
-
-// optionsAt are options of a copy. Where devices are is not said.
-func (o *original) optionsAt(place string) store.Options {
-	return store.Options{Dir: filepath.Join(place, "store"), DeviceCount: 3, SegmentBytes: 128 << 10, BlockBytes: operatorBlock, CapacityBytes: 9 << 20,
-		CacheBytes: -1, IOBytes: 32 << 20, MustExist: true}
-}
-
-// fill puts n blocks of each namespace, deletes some of them, and notes both.
-func (o *original) fill(t *testing.T, from, n, copies int) {
-	ctx, made := context.Background(), o.optionsAt(o.place)
-	made.MustExist = from%100 != 0
-	if o.outside && !made.MustExist {
-		require.NoError(t, os.MkdirAll(filepath.Join(o.place, "drives"), 0o755))
-		for i := range 3 {
-			made.Devices = append(made.Devices, filepath.Join(o.place, "drives", fmt.Sprintf("device-%d", i)))
-		}
-	}
-	s, err := store.Open(ctx, made)
-	require.NoError(t, err)
-	for _, space := range []skep.NamespaceSpec{
-		{Name: "twice", Class: skep.Durable, Copies: 2},
-		{Name: "held", Class: skep.Durable, Copies: copies},
-		{Name: "cached", Class: skep.Cache, Copies: 1},
-	} {
-		space.Tenant, space.Shape = "t", skep.Shape{Kind: skep.Opaque, BlockTokens: 1}
-		ns, err := s.OpenNamespace(ctx, space)
-		require.NoError(t, err)
-		r := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
-		begin := len(o.blocks)
-		for i := range n {
-			b := held{scope: r.Scope, key: skep.KeyOf([]byte(fmt.Sprint(o.name, space.Name, from+i))), space: space.Name, durable: space.Class == skep.Durable}
-			b.data = storetest.Payload(b.key, skep.PartKV, operatorBlock)
-			o.blocks = append(o.blocks, b)
-			r.Blocks = append(r.Blocks, skep.Block{Key: b.key, Parts: []skep.Part{{Name: skep.PartKV, Bytes: b.data}}})
-		}
-		res, err := s.Put(ctx, r)
-		require.NoError(t, err)
-		for _, r := range res {
-			require.Equal(t, skep.Committed, r.Outcome)
-		}
-		var gone []skep.Key
-		for i := begin; i < len(o.blocks); i += 5 {
-			o.blocks[i].gone = true
-			gone = append(gone, o.blocks[i].key)
-		}
-		deleted, err := s.Delete(ctx, r.Scope, gone)
-		require.NoError(t, err)
-		require.Equal(t, len(gone), deleted)
-	}
-	require.NoError(t, s.Close())
-	sb, err := superblockOf(devicesAt(o.place)[0])
-	require.NoError(t, err)
-	o.id = sb.Store
-}
-
-// requireAll opens the original, which must have everything.
-func (o *original) requireAll(t *testing.T) {
-	s, err := store.Open(t.Context(), o.options())
-	require.NoError(t, err)
-	for i := range o.blocks {
-		b := &o.blocks[i]
-		data, err := readBlock(t.Context(), s, b)
-		require.True(t, b.gone && err != nil || err == nil && bytes.Equal(b.data, data), "block %d of the original: %v", i, err)
-	}
-	require.NoError(t, s.Close())
-}
-
-// devicesAt are the files of a copy that may be devices of the store.
-func devicesAt(place string) (list []string) {
-	for _, dir := range []string{"store", "drives"} {
-		names, _ := filepath.Glob(filepath.Join(place, dir, "device-*"))
-		list = append(list, names...)
-	}
-	return list
 }
 
 // namedAt are the devices that an operator names: where they lay in the original, and each once. Nobody names what is a link
@@ -174,20 +78,6 @@ func (p *mishap) isTheOriginals(path string) bool {
 		o, err := os.Stat(d)
 		return err == nil && os.SameFile(o, info)
 	})
-}
-
-func superblockOf(path string) (segment.Superblock, error) {
-	b := make([]byte, 2*layout.PageSize)
-	f, err := os.Open(path)
-	if err != nil {
-		return segment.Superblock{}, err
-	}
-	defer f.Close()
-	if _, err := io.ReadFull(f, b); err != nil {
-		return segment.Superblock{}, err
-	}
-	sb, _, err := segment.ChooseSuperblock(b[:layout.PageSize], b[layout.PageSize:])
-	return sb, err
 }
 
 func copyTree(t *testing.T, from, to string) {

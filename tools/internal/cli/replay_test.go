@@ -92,12 +92,15 @@ func TestReplayStaysUnderItsCap(t *testing.T) {
 	}
 }
 
+// What was put by a process that ended in order is found, all of it, after another one was killed that put more, and
+// what that one put is right where it is found: what a kill costs of it depends on the drives (class Cache).
 func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
 	t.Parallel()
 	var args []string
 	for requests, killed := 3000, false; !killed; requests *= 4 { // more, where a machine is done before it is killed
 		path, dir := writeTrace(t, chat.Params{Requests: requests}), filepath.Join(t.TempDir(), "store")
 		args = []string{"replay", path, "--dir", dir, "--block-size", "65536", "--json"}
+		skepRun(t, append(args, "--limit", "50")...).OK(t)
 		cmd := child(t, args...)
 		stderr, err := cmd.StderrPipe()
 		require.NoError(t, err)
@@ -108,9 +111,10 @@ func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
 		killed = cmd.Wait() != nil && killed
 	}
 	r := skepRun(t, append(args, "--limit", "50")...).OK(t)
+	assert.Equal(t, 1.0, r["hit_ratio"])
+	r = skepRun(t, append(args, "--limit", "500")...).OK(t)
 	assert.Zero(t, r["wrong_bytes"])
 	assert.Zero(t, r["broken_promises"])
-	assert.Greater(t, r["hit_ratio"], 0.9, "these were put seconds before the kill")
 }
 
 func TestReplayFormats(t *testing.T) {
