@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -126,7 +127,7 @@ func (s *Store) placeIn(g *group, ns *namespaces.Namespace, blocks []*incoming) 
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	f := g.filler
-	if f == nil {
+	if g.life.State() != space.Open {
 		return nil, 0, false
 	}
 	if copies > len(g.drives) {

@@ -157,8 +157,7 @@ func (s *Store) openSpare() *group {
 	defer sp.mu.Unlock()
 	g := s.takeSpareLocked()
 	if g != nil {
-		sp.mu.groups.add(g)
-		sp.mu.open[streamUser] = g
+		sp.openLocked(streamUser, g)
 	}
 	return g
 }

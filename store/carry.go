@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -35,13 +36,13 @@ func outlived(seq, oldest uint64) bool { return seq < oldest }
 func (c *cleaner) oldestBeside(g *group) uint64 {
 	oldest := uint64(math.MaxUint64)
 	for _, d := range c.drain {
-		if d.headers.Load() != headersFreed {
-			oldest = min(oldest, d.state.OpenedSeq)
+		if d.life.State() != space.Freed {
+			oldest = min(oldest, d.row.OpenedSeq)
 		}
 	}
 	c.s.space.mu.Lock()
 	defer c.s.space.mu.Unlock()
-	return min(oldest, c.s.space.mu.groups.openedBeside(g))
+	return min(oldest, c.s.space.mu.groups.OpenedBeside(g))
 }
 
 // carryOn writes again what g's log says and is still needed, and tombstones for the
@@ -209,7 +210,7 @@ func (c *cleaner) tidyOldest() {
 	c.tidy = false
 	sp := &c.s.space
 	sp.mu.Lock()
-	g := sp.mu.groups.oldest()
+	g := sp.mu.groups.Oldest()
 	if g != nil && g.pending == 0 {
 		c.s.sealLocked(g) // one that is hardly written to is as old as any
 	}
@@ -236,7 +237,7 @@ func (k *carrier) last() *segment.LogWriter {
 // done says whether all that was cleaned is marked as freed. REQUIRES: the cleaner ended.
 func (c *cleaner) done() bool {
 	for _, g := range c.drain {
-		if g.headers.Load() != headersFreed {
+		if g.life.State() != space.Freed {
 			return false
 		}
 	}

@@ -85,7 +85,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	s.sealOpen(streamUser)
 	g := s.groupList()[0]
-	eventually(t, "the group is at rest", func() bool { return s.stateOf(g).State == catalog.GroupSealed })
+	eventually(t, "the group is at rest", func() bool { return s.groupRow(g).State == catalog.GroupSealed })
 
 	rowsOf := func(g *group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
 		require.NoError(t, s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
@@ -138,6 +138,6 @@ func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
 		return s.suspects.next(s) == g
 	})
 	require.Equal(t, errGroupBusy, s.cleaner.cleanAsked(testContext(t), g, false))
-	s.spare(g)
+	s.space.release(g)
 	require.NoError(t, s.Close())
 }

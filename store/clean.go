@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -164,11 +164,9 @@ func (c *cleaner) one(ctx context.Context) (ok bool, err error) {
 func (c *cleaner) best(ctx context.Context) (bool, error) {
 	var tried []*group
 	defer func() {
-		c.s.space.mu.Lock()
 		for _, g := range tried {
-			g.victim = false
+			c.s.space.release(g)
 		}
-		c.s.space.mu.Unlock()
 	}()
 	for range victims {
 		g := c.victim()
@@ -179,7 +177,7 @@ func (c *cleaner) best(ctx context.Context) (bool, error) {
 		if err == nil {
 			return true, nil
 		}
-		tried = append(tried, g)
+		tried = append(tried, g) // so that it is not chosen again
 		switch k := skep.KindOf(err); {
 		case err == errNoGain || k == skep.Full: // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
@@ -191,31 +189,30 @@ func (c *cleaner) best(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// victim chooses a sealed group nobody writes to: an empty one if there is one.
+// victim claims a sealed group nobody writes to: an empty one if there is one.
 func (c *cleaner) victim() *group {
 	s := c.s
 	admit := func(num uint32) bool {
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
-		g := s.space.mu.groups.get(num)
+		g := s.space.mu.groups.Get(num)
 		return g != nil && s.space.idleLocked(g)
 	}
-	num, ok := s.index.Hollow(admit)
-	if !ok && !c.empty {
-		var st index.GroupStat
-		st, ok = s.index.PickVictim(admit)
-		num = st.Group
+	for {
+		num, ok := s.index.Hollow(admit)
+		if !ok && !c.empty {
+			var st index.GroupStat
+			st, ok = s.index.PickVictim(admit)
+			num = st.Group
+		}
+		if !ok {
+			return nil
+		}
+		if g := s.space.find(num); g != nil && s.space.claim(g, space.Claim{By: space.Cleaner}) {
+			return g
+		}
+		// Who moves blocks, or mends logs, came between: it is not admitted now.
 	}
-	if !ok {
-		return nil
-	}
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	g := s.space.mu.groups.get(num)
-	if g != nil {
-		g.victim = true
-	}
-	return g
 }
 
 // move is a block on its way from one place to another.
@@ -257,7 +254,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	verdicts := s.index.Survivors(s.now(), g.payloadSlots(), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
-		if g.keepAll && v == index.Drop && !s.names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
+		if g.life.Claim().KeepAll && v == index.Drop && !s.names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
@@ -274,7 +271,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 			room += logs
 		}
 	}
-	if !g.unwanted && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
+	if !g.life.Claim().Asked && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
 		return errNoGain
 	}
 	stale := g.stale.Load()
@@ -298,7 +295,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	}
 	b := s.catalog.NewBatch()
 	b.DeleteGroupBlocks(g.num)
-	state := s.stateOf(g)
+	state := s.groupRow(g)
 	state.State = catalog.GroupFree // its row goes when its headers say so
 	b.PutGroup(&state)
 	var promised []catalog.Intent
@@ -314,11 +311,11 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	}
 	c.promise(promised)
 	s.space.mu.Lock()
-	s.space.mu.groups.remove(g) // from here on nobody pins it
+	s.space.mu.groups.Remove(g) // from here on nobody pins it
+	g.life.Become(space.Emptied)
 	c.drain = append(c.drain, g)
 	s.space.mu.Unlock()
 	s.index.FreeGroup(g.num)
-	g.draining.Store(true)
 	if c.churn.cleaned(kept, int(g.payloadSlots())) {
 		c.yield()
 	}

@@ -24,7 +24,7 @@ func TestACrashAfterAGroupWasFreed(t *testing.T) {
 	g := s.groupList()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
-	eventually(t, "its drives are told", func() bool { s.cleaner.kick(); return g.headers.Load() == headersFreed })
+	eventually(t, "its drives are told", func() bool { s.cleaner.kick(); return g.isFreed() })
 	o := crash("freed")
 	require.NoError(t, s.Close())
 
@@ -97,7 +97,7 @@ func TestADriveLiesAboutAFreedGroup(t *testing.T) {
 			d.MustInject(device.Rule{Action: device.Drop, Kinds: device.Writes, Match: headerWrites(g), Times: 1})
 		})
 	})
-	eventually(t, "its drive was told", func() bool { s.cleaner.kick(); return g.headers.Load() == headersFreed })
+	eventually(t, "its drive was told", func() bool { s.cleaner.kick(); return g.isFreed() })
 	r.each(func(_ int, d *device.Fault) { d.Clear() })
 	require.NoError(t, s.Close())
 

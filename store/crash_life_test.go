@@ -221,7 +221,7 @@ func (l *life) begun(s *Store) {
 	l.store.Store(s)
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	l.groups = int(s.space.mu.next) - s.space.mu.groups.len()
+	l.groups = int(s.space.mu.next) - s.space.mu.groups.Len()
 }
 
 // count adds what a store did since it was opened to the campaign's account.

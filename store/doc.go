@@ -19,6 +19,7 @@
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	rebuild    a new catalog from the drives alone
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
+//	space      the life of stripe groups: their states, who has one, which there are
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //
 // # What is where

@@ -361,8 +361,8 @@ func (s *Store) checkDegraded(ctx context.Context) error {
 func (s *Store) groupList() []*group {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	out := make([]*group, 0, s.space.mu.groups.len())
-	for g := range s.space.mu.groups.each() {
+	out := make([]*group, 0, s.space.mu.groups.Len())
+	for g := range s.space.mu.groups.Each() {
 		out = append(out, g)
 	}
 	sortBy(out, func(a, b *group) bool { return a.num < b.num })

@@ -61,7 +61,7 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 func (s *Store) groupNumbers(n uint32) []uint32 {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	return s.space.mu.groups.above(n)
+	return s.space.mu.groups.Above(n)
 }
 
 // Next implements skep.EventStream.

@@ -75,7 +75,7 @@ func (s *Store) outlives(g *group) error {
 		return nil
 	}
 	s.setStale(g)
-	if state := s.stateOf(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
+	if state := s.groupRow(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
 		state.State = catalog.GroupCleaning
 		b := s.catalog.NewBatch()
 		b.PutGroup(&state)

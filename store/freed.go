@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -41,32 +42,25 @@ func (s *Store) clearStale(g *group) {
 	}
 }
 
-// States of a group's headers.
-const (
-	headersValid = iota
-	headersUnderway
-	headersFreed
-)
-
 // freed marks g's headers as freed, behind the caller's back, and says whether they are.
 // One drive that took the mark is enough for a rebuild; all are tried. While none of its
 // drives answers nobody can be told: its row stays, or it would be taken for a group newer
 // than the catalog once one of them is back.
 func (s *Store) freed(g *group) bool {
-	if g.headers.Load() == headersFreed {
+	if g.life.State() == space.Freed {
 		return true
 	}
 	if s.untold(g) {
 		return false
 	}
-	if g.headers.CompareAndSwap(headersValid, headersUnderway) {
+	if g.telling.CompareAndSwap(false, true) {
 		s.background.Go(func() {
+			defer g.telling.Store(false)
 			err := s.markFreed(s.ctx, g)
 			if err != nil {
 				if s.ctx.Err() == nil {
 					s.log.Warn("segments of a cleaned group cannot be reused yet", "group", g.num, "error", err)
 				}
-				g.headers.Store(headersValid)
 				return
 			}
 			b := s.catalog.NewBatch()
@@ -75,7 +69,9 @@ func (s *Store) freed(g *group) bool {
 				s.log.Warn("row of a freed group not deleted", "group", g.num, "error", err)
 			}
 			s.clearStale(g)
-			g.headers.Store(headersFreed)
+			s.space.mu.Lock()
+			g.life.Become(space.Freed)
+			s.space.mu.Unlock()
 			s.cleaner.kick()
 		})
 	}
@@ -86,7 +82,7 @@ func (s *Store) freed(g *group) bool {
 func (s *Store) headerOf(g *group, i int) segment.Header {
 	h := segment.Header{
 		Store: s.id, Device: g.drives[i].id, Group: g.num, Generation: g.generation, Segment: g.segments[i], Position: i,
-		SegmentBytes: s.segBytes, Copies: max(1, g.state.Copies), Seq: g.generation,
+		SegmentBytes: s.segBytes, Copies: max(1, g.row.Copies), Seq: g.generation,
 	}
 	for j, d := range g.drives {
 		h.Devices = append(h.Devices, segment.Slot{Device: d.index, Segment: g.segments[j]})
@@ -162,7 +158,7 @@ func (s *Store) writeFreed(ctx context.Context, d *drive, h *segment.Header) err
 func (s *Store) rewriteHeader(ctx context.Context, g *group, i int) (gone bool, err error) {
 	g.heading.Lock()
 	defer g.heading.Unlock()
-	if g.draining.Load() {
+	if g.life.State() >= space.Emptied {
 		return true, nil
 	}
 	h := s.headerOf(g, i)
@@ -390,7 +386,7 @@ func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*group
 				return nil, err
 			}
 			s.log.Warn("log not compared with the catalog", "group", g.num, "error", err)
-			state := s.stateOf(g)
+			state := s.groupRow(g)
 			state.State = catalog.GroupCleaning
 			b.PutGroup(&state)
 			continue
@@ -401,8 +397,8 @@ func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*group
 		}
 		out = append(out, more...)
 		s.space.mu.Lock()
-		g.state.State = catalog.GroupSealed
-		state := g.state
+		g.row.State = catalog.GroupSealed
+		state := g.row
 		s.space.mu.Unlock()
 		b.PutGroup(&state)
 		s.clearStale(g)
@@ -410,11 +406,11 @@ func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*group
 	return out, nil
 }
 
-// stateOf is g's row as it is now.
-func (s *Store) stateOf(g *group) catalog.GroupState {
+// groupRow is g's row as it is now.
+func (s *Store) groupRow(g *group) catalog.GroupState {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	return g.state
+	return g.row
 }
 
 // reconcileStale compares one sealed group, of those that failures made stale, with the
@@ -425,7 +421,7 @@ func (s *Store) reconcileStale(ctx context.Context) {
 	if g == nil {
 		return
 	}
-	defer s.spare(g)
+	defer s.space.release(g)
 	b := s.catalog.NewBatch()
 	list, err := s.reconcile(ctx, b, []*group{g})
 	if err == nil {
@@ -455,16 +451,7 @@ func (s *Store) suspect(g *group) {
 	s.suspects.mu.Unlock()
 }
 
-// spare lets the cleaner have g again.
-func (s *Store) spare(g *group) {
-	s.space.mu.Lock()
-	g.victim = false
-	s.space.easedBy(g)
-	s.space.mu.Unlock()
-}
-
-// next gives a group that nobody writes to, nil when there is none. The cleaner does not take
-// it until spare.
+// next claims a group that no drive may write to, not even one that it could be let go of without; nil when there is none.
 func (l *suspects) next(s *Store) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -474,9 +461,10 @@ func (l *suspects) next(s *Store) *group {
 	var found *group
 	for _, g := range l.list {
 		switch {
-		case !s.space.mu.groups.has(g) || !g.stale.Load(): // gone, or done
-		case found == nil && g.filler == nil && g.pending == 0 && len(g.writing) == 0 && !g.victim && g.answers():
-			found, g.victim = g, true
+		case !s.space.mu.groups.Has(g) || !g.stale.Load(): // gone, or done
+		case found == nil && g.life.State() == space.Sealed && g.quiet() && g.answers():
+			found = g
+			g.life.Take(space.Claim{By: space.Mender})
 		default:
 			rest = append(rest, g)
 		}
@@ -484,6 +472,9 @@ func (l *suspects) next(s *Store) *group {
 	l.list = rest
 	return found
 }
+
+// quiet says that nothing of a group is under way, not even what it was let go of without. REQUIRES: space.mu.
+func (g *group) quiet() bool { return g.pending == 0 && len(g.writing) == 0 }
 
 // answers says that all logs of a group can be read, but for those of drives that were taken out of the store.
 func (g *group) answers() bool {
@@ -494,9 +485,9 @@ func (g *group) answers() bool {
 func (s *Store) saveStale(b *catalog.Batch) {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	for g := range s.space.mu.groups.each() {
+	for g := range s.space.mu.groups.Each() {
 		if g.stale.Load() {
-			state := g.state
+			state := g.row
 			state.State = catalog.GroupCleaning
 			b.PutGroup(&state)
 		}

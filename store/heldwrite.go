@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // What drives still write for groups, and drives that never answer.
@@ -94,10 +95,10 @@ func (s *Store) giveWritesUp(a *appending) {
 	}
 }
 
-// idleLocked says whether a group can be emptied now: it is not filled, nobody empties it, and no write to it is under way but
+// idleLocked says whether a group can be emptied now: it is sealed, nobody has it, and no write to it is under way but
 // such as it can be let go of without. REQUIRES: sp.mu.
-func (sp *space) idleLocked(g *group) bool {
-	if g.filler != nil || g.victim {
+func (sp *groupTable) idleLocked(g *group) bool {
+	if g.life.State() != space.Sealed {
 		return false
 	}
 	if g.pending > 0 {
@@ -106,9 +107,36 @@ func (sp *space) idleLocked(g *group) bool {
 	return g.pending == 0
 }
 
+// claim gives a group that can be emptied now to who asks for it, until release. False: it is in use, or gone.
+func (sp *groupTable) claim(g *group, c space.Claim) bool {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if !sp.mu.groups.Has(g) || !sp.idleLocked(g) {
+		return false
+	}
+	g.life.Take(c)
+	return true
+}
+
+// release lets others have a group that was claimed and not emptied. The cleaner is not told of what it gives back itself.
+func (sp *groupTable) release(g *group) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if g.life.Release().By != space.Cleaner {
+		sp.easedBy(g)
+	}
+}
+
+// isIdle says whether a group could be claimed now.
+func (sp *groupTable) isIdle(g *group) bool {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	return sp.mu.groups.Has(g) && sp.idleLocked(g)
+}
+
 // letGoLocked has g not wait for writes that were given up and that only drives have which are dead or to be emptied. As long
 // as something else of g is under way it stays as it is. REQUIRES: sp.mu.
-func (sp *space) letGoLocked(g *group) {
+func (sp *groupTable) letGoLocked(g *group) {
 	var list []*writing
 	for _, w := range g.writing {
 		switch {

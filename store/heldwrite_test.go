@@ -125,7 +125,7 @@ func TestAHeldWriteDoesNotLandInTheNextGroup(t *testing.T) {
 func isUsed(s *Store, d *drive, seg uint32) bool {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	list := slices.Concat(slices.Collect(s.space.mu.groups.each()), s.space.mu.spares, s.space.mu.making)
+	list := slices.Concat(slices.Collect(s.space.mu.groups.Each()), s.space.mu.spares, s.space.mu.making)
 	return slices.ContainsFunc(list, func(g *group) bool { return g.has(d) && segmentOn(g, d) == seg })
 }
 

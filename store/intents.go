@@ -262,9 +262,9 @@ func (s *Store) logAgain(b *catalog.Batch) error {
 	for _, w := range parts {
 		s.intents.add(s.intend(b, w))
 	}
-	for g := range s.space.mu.groups.each() {
+	for g := range s.space.mu.groups.Each() {
 		s.setStale(g)
-		state := g.state
+		state := g.row
 		state.State = catalog.GroupCleaning
 		b.PutGroup(&state)
 	}

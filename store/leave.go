@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // How a drive leaves the store: its last groups are gone from memory before their headers are marked as freed, which happens
@@ -23,7 +24,7 @@ const leaveStep, leaveRest = 2 * time.Millisecond, time.Second
 // REQUIRES: space.mu.
 func (c *cleaner) leavingLocked(d *drive, all bool) bool {
 	return slices.ContainsFunc(c.drain, func(g *group) bool {
-		return g.has(d) && (all || g.headers.Load() != headersFreed)
+		return g.has(d) && (all || g.life.State() != space.Freed)
 	})
 }
 

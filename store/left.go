@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // What an open finds where there is no catalog: nothing, the beginnings of a store whose
@@ -227,7 +228,7 @@ func (s *Store) forgetLoaded() {
 		_ = d.dev.Close()
 	}
 	s.drives = nil
-	s.space.mu.groups = newGroupSet()
+	s.space.mu.groups = space.NewSet[*group]()
 	s.root.Reset()
 }
 

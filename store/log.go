@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -121,7 +122,7 @@ func (s *Store) placeEntries(g *group, pages int) *appending {
 	sp := &s.space
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	if g.filler == nil {
+	if g.life.State() != space.Open {
 		return nil
 	}
 	mark := g.filler.Mark()

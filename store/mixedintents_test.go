@@ -52,9 +52,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			eventually(t, "the spares are made", func() bool { return !s.sparing() })
 			taken := takeAll(t, s)
 			second := s.groupNumbers(0)[1]
-			s.space.mu.Lock()
-			s.space.mu.groups.get(second).victim = true // there is no other to clean
-			s.space.mu.Unlock()
+			s.claimed(t, second) // there is no other to clean
 
 			r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) }) // its segments are not free yet
 			release := sync.OnceFunc(func() { r.each(func(_ int, d *device.Fault) { d.Release() }) })
@@ -65,9 +63,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			tt.meanwhile(t, s, other)
 			release()
 			eventually(t, "all is on the devices", s.intents.none)
-			s.space.mu.Lock()
-			s.space.mu.unopened = append(s.space.mu.unopened, taken...)
-			s.space.mu.Unlock()
+			s.unwant(taken)
 			require.NoError(t, s.Close())
 
 			o.CatalogFS = vfs.NewMem() // the catalog is lost

@@ -84,7 +84,7 @@ func (s *Store) exclude(d *drive, c health.State, err error) {
 		default:
 			close(d.down)
 		}
-		for g := range sp.mu.groups.each() {
+		for g := range sp.mu.groups.Each() {
 			if g.pending > 0 && g.has(d) {
 				g.loseLocked()
 			}

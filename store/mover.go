@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -41,19 +42,12 @@ type moveBatch struct {
 // gather takes a group for moving: its live blocks, in the order they lie. The group is
 // pinned and no victim of the cleaner's until release is called.
 func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, release func(), err error) {
-	s.space.mu.Lock()
-	if !s.space.idleLocked(g) || !s.space.mu.groups.has(g) {
-		s.space.mu.Unlock()
+	if !s.space.claim(g, space.Claim{By: space.Mover}) {
 		return nil, nil, errGroupBusy
 	}
-	g.victim = true
 	g.readers.Add(1)
-	s.space.mu.Unlock()
 	release = func() {
-		s.space.mu.Lock()
-		g.victim = false
-		s.space.easedBy(g)
-		s.space.mu.Unlock()
+		s.space.release(g)
 		s.unpin(g)
 	}
 	err = s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {

@@ -19,9 +19,10 @@ func (s *Store) dropSpares() {
 	for {
 		s.space.mu.Lock()
 		n := len(s.space.mu.spares) + s.space.mu.sparing
-		s.space.mu.unopened = append(s.space.mu.unopened, s.space.mu.spares...)
+		spares := s.space.mu.spares
 		s.space.mu.spares = nil
 		s.space.mu.Unlock()
+		s.unwant(spares)
 		if n == 0 {
 			return
 		}
@@ -39,7 +40,7 @@ func cleanUp(t *testing.T, s *Store, but ...*group) {
 		s.sealLocked(g) // it may be the one that survivors of another went to
 		s.space.mu.Unlock()
 		eventually(t, "a group is cleaned", func() bool { return s.space.find(g.num) == nil || s.cleaner.cleanNow(t.Context(), g, false) == nil })
-		eventually(t, "its segments are free", func() bool { s.cleaner.kick(); return g.headers.Load() == headersFreed })
+		eventually(t, "its segments are free", func() bool { s.cleaner.kick(); return g.isFreed() })
 	}
 }
 

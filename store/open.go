@@ -25,6 +25,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -108,7 +109,7 @@ func newStore(o Options) *Store {
 	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1), gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.space.mu.groups = newGroupSet()
+	s.space.mu.groups = space.NewSet[*group]()
 	s.space.mu.freed = make(chan struct{})
 	s.space.opening = make(turn, 1)
 	s.naming = make(turn, 1)

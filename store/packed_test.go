@@ -552,7 +552,7 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 						v.s.sealOpen(st)
 					}
 					v.s.space.mu.Lock()
-					busy = fmt.Sprintf("group %d: filled %v, a victim %v, %d writes pending, %d under way", num, g.filler != nil, g.victim, g.pending, len(g.writing))
+					busy = fmt.Sprintf("group %d: %v, %d writes pending, %d under way", num, g.life.State(), g.pending, len(g.writing))
 					v.s.space.mu.Unlock()
 				}
 				return err != errGroupBusy

@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // stuckFor is how long a fruitless round speaks for those who come after it.
@@ -58,8 +59,8 @@ func (c *cleaner) soon() bool {
 	if c.s.space.mu.sparing > 0 {
 		return true
 	}
-	for g := range c.s.space.mu.groups.each() {
-		if g.filler == nil && g.pending > 0 {
+	for g := range c.s.space.mu.groups.Each() {
+		if g.life.State() == space.Sealed && g.pending > 0 {
 			return true
 		}
 	}

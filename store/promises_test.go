@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -172,11 +173,11 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	note := func(s *Store) {
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
-		for n, g := range s.space.mu.groups.all {
-			if other, ok := generations[g.generation]; ok && other != n {
-				t.Errorf("groups %d and %d have generation %d", n, other, g.generation)
+		for g := range s.space.mu.groups.Each() {
+			if other, ok := generations[g.generation]; ok && other != g.num {
+				t.Errorf("groups %d and %d have generation %d", g.num, other, g.generation)
 			}
-			generations[g.generation] = n
+			generations[g.generation] = g.num
 		}
 	}
 	note(s)
@@ -258,7 +259,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 			if slices.Contains(d.free, g.segments[i]) {
 				return true
 			}
-			for o := range s.space.mu.groups.each() {
+			for o := range s.space.mu.groups.Each() {
 				for j := range o.drives {
 					if o != g && o.drives[j] == d && o.segments[j] == g.segments[i] {
 						return true
@@ -270,7 +271,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 	}
 	more := 5 // after the group was cleaned: enough to open another in its place
 	for i := range 300 {
-		if g.draining.Load() {
+		if g.life.State() >= space.Emptied {
 			more--
 		}
 		if more == 0 {
@@ -280,7 +281,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 		require.False(t, taken(), "after %d puts", i)
 	}
 	require.Zero(t, more, "the group was cleaned")
-	eventually(t, "its drives are told", func() bool { return g.headers.Load() == headersFreed })
+	eventually(t, "its drives are told", func() bool { return g.isFreed() })
 	require.NoError(t, s.cleaner.cleanNow(testContext(t), g, false), "the cleaner goes round once more")
 	require.False(t, taken(), "under a reader")
 	s.unpin(g)

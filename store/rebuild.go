@@ -155,12 +155,12 @@ func (r rebuilding) Found(groups []*catalog.GroupState) {
 	r.s.space.mu.Lock()
 	defer r.s.space.mu.Unlock()
 	for _, st := range groups {
-		r.s.space.mu.groups.add(r.groupOf(st))
+		r.s.space.mu.groups.Add(r.groupOf(st))
 	}
 }
 
 func (r rebuilding) groupOf(st *catalog.GroupState) *group {
-	g := &group{num: st.Group, generation: st.Generation, copies: st.Copies, state: *st, entries: -1}
+	g := groupFound(*st)
 	for _, m := range st.Devices {
 		g.drives = append(g.drives, r.s.drives[m.Device])
 		g.segments = append(g.segments, m.Segment)

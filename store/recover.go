@@ -193,7 +193,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			s.space.mu.next = max(s.space.mu.next, r.Group)
 			continue
 		}
-		g := &group{num: r.Group, generation: r.Generation, copies: r.Copies, state: r, entries: -1}
+		g := groupFound(r)
 		if r.State == catalog.GroupOpen {
 			s.wasOpen = append(s.wasOpen, g)
 		}
@@ -210,8 +210,8 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			g.segments = append(g.segments, m.Segment)
 			used[m.Device][m.Segment] = true
 		}
-		g.state.State = catalog.GroupSealed
-		s.space.mu.groups.add(g)
+		g.row.State = catalog.GroupSealed
+		s.space.mu.groups.Add(g)
 		s.space.mu.next = max(s.space.mu.next, r.Group)
 		s.root.Pass(r.Generation)
 		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
@@ -271,7 +271,7 @@ func (s *Store) makeIndex() (err error) {
 	if s.index, err = index.New(cfg); err != nil {
 		return err
 	}
-	if s.space.mu.groups.len() > 0 {
+	if s.space.mu.groups.Len() > 0 {
 		s.index.SetClock(loadedTicks)
 	}
 	s.leases.m = map[skep.LeaseID]*leaseRow{}
@@ -373,7 +373,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		if ns == nil {
 			return nil // purged: the cleaner meets it in its group
 		}
-		g := s.space.mu.groups.get(l.Group)
+		g := s.space.mu.groups.Get(l.Group)
 		if g == nil {
 			sh.stale = append(sh.stale, l)
 			return nil
@@ -450,8 +450,8 @@ func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64
 
 // sealLoaded makes every group a candidate for cleaning.
 func (s *Store) sealLoaded() {
-	for g := range s.space.mu.groups.each() {
-		s.index.SealGroup(g.num, g.payloadSlots(), s.tickOf(max(g.state.SealedSeq, g.state.OpenedSeq)))
+	for g := range s.space.mu.groups.Each() {
+		s.index.SealGroup(g.num, g.payloadSlots(), s.tickOf(max(g.row.SealedSeq, g.row.OpenedSeq)))
 	}
 }
 
@@ -513,7 +513,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		b := s.catalog.NewBatch()
 		for _, x := range lost {
 			b.DeleteBlock(x.loc)
-			s.suspect(s.space.mu.groups.get(x.loc.Group))
+			s.suspect(s.space.mu.groups.Get(x.loc.Group))
 			if _, ok := s.index.Remove(x.fp, x.loc.Pack()); ok {
 				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
 				s.unstored(h.Instance, h.Bytes)
@@ -536,7 +536,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 		return fp, false, nil
 	}
 	fp = s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
-	ns, g := s.names.Of(rec.Instance), s.space.mu.groups.get(d.loc.Group)
+	ns, g := s.names.Of(rec.Instance), s.space.mu.groups.Get(d.loc.Group)
 	if ns == nil || g == nil {
 		return fp, true, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // Of the drives that a group lay on one is told that it is gone, the others not, since they failed just then; and
@@ -29,7 +30,7 @@ func TestOnlyARemovedDriveKnewThatAGroupIsGone(t *testing.T) {
 	}
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
 	require.NoError(t, err)
-	eventually(t, "the group is gone", func() bool { return g.headers.Load() == headersFreed })
+	eventually(t, "the group is gone", func() bool { return g.isFreed() })
 	require.NoError(t, s.Close())
 	for i, page := range before {
 		r.mems[i] = r.mems[i].Clone() // the one before was closed
@@ -56,6 +57,9 @@ func TestSparesOfARemovedDrive(t *testing.T) {
 		return len(s.space.mu.spares) > 1
 	})
 	s.space.mu.Lock()
+	for _, g := range s.space.mu.spares {
+		g.life.Become(space.Failed)
+	}
 	s.space.mu.doubted, s.space.mu.spares = append(s.space.mu.doubted, s.space.mu.spares...), nil
 	s.space.mu.Unlock()
 	_, err := s.RemoveDevice(ctx, "0", MoveOptions{})

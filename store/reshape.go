@@ -489,10 +489,7 @@ func (s *Store) nextOf(d *drive, skip map[*group]bool) (g *group, busy bool) {
 		if skip[g] {
 			continue
 		}
-		s.space.mu.Lock()
-		ready := s.space.idleLocked(g) && s.space.mu.groups.has(g)
-		s.space.mu.Unlock()
-		if ready {
+		if s.space.isIdle(g) {
 			return g, false
 		}
 		busy = true

@@ -112,9 +112,16 @@ func (s *Store) logBlocks(ns *namespaces.Namespace, a *appending, w *segment.Log
 	return nil
 }
 
-// find gives a group, not pinned.
-func (sp *space) find(num uint32) *group {
+// has says whether a group is there yet.
+func (sp *groupTable) has(g *group) bool {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	return sp.mu.groups.get(num)
+	return sp.mu.groups.Has(g)
+}
+
+// find gives a group, not pinned.
+func (sp *groupTable) find(num uint32) *group {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	return sp.mu.groups.Get(num)
 }

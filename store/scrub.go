@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -263,7 +264,7 @@ func (s *Store) logsWanted(g *group, rec *segment.Record) int {
 func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool) {
 	s := sc.s
 	s.space.mu.Lock()
-	quiet := g.filler == nil && g.pending == 0 && len(g.writing) == 0
+	quiet := g.life.State() >= space.Sealed && g.quiet()
 	s.space.mu.Unlock()
 	found := map[recordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
@@ -420,7 +421,7 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 			continue
 		}
 		f := Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-		gone := g.draining.Load()
+		gone := g.life.State() >= space.Emptied
 		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
 			if gone, err = s.rewriteHeader(ctx, g, i); err != nil {

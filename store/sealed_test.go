@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -39,7 +40,7 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 	sealed := func() bool {
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
-		return g.filler == nil && g.pending == 0
+		return g.life.State() == space.Sealed && g.pending == 0
 	}
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{}))

@@ -55,7 +55,7 @@ func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
 	requireChain(t, s, sc, keys, faultBlock)
 	require.True(t, dropFrom(t, s, g.num))
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, false))
-	eventually(t, "its group is freed", func() bool { return g.headers.Load() == headersFreed })
+	eventually(t, "its group is freed", func() bool { return g.isFreed() })
 	n, err := s.Delete(ctx, sc, keys)
 	require.NoError(t, err)
 	require.Zero(t, n)

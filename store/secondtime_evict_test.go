@@ -70,7 +70,7 @@ func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, others[3:], faultBlock))
 	require.Zero(t, s.owed.n.Load())
 	require.NoError(t, s.cleaner.cleanNow(testContext(t), newer, true))
-	eventually(t, "its group is freed", func() bool { return newer.headers.Load() == headersFreed })
+	eventually(t, "its group is freed", func() bool { return newer.isFreed() })
 	require.NoError(t, s.Close())
 
 	s = rebuilt(t, o)

@@ -30,9 +30,10 @@ func withoutSpares(t *testing.T, s *Store) (free int) {
 // unwantSpares gives the spares to the cleaner.
 func unwantSpares(s *Store) {
 	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	s.space.mu.unopened = append(s.space.mu.unopened, s.space.mu.spares...)
+	spares := s.space.mu.spares
 	s.space.mu.spares = nil
+	s.space.mu.Unlock()
+	s.unwant(spares)
 }
 
 // A group whose row the catalog refuses is not opened, and takes no segments with it, however often it is tried:

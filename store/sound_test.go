@@ -28,7 +28,7 @@ func unsound(s *Store) string {
 		segment uint32
 	}
 	owner := map[cell]uint32{} // group, or 0 when free
-	for g := range s.space.mu.groups.each() {
+	for g := range s.space.mu.groups.Each() {
 		for i, d := range g.drives {
 			c := cell{d, g.segments[i]}
 			if other, ok := owner[c]; ok {

@@ -167,7 +167,7 @@ func (c *checker) run(ctx context.Context) error {
 			rep.Devices++
 		}
 	}
-	rep.Groups, rep.Namespaces = s.space.mu.groups.len(), s.names.Len()
+	rep.Groups, rep.Namespaces = s.space.mu.groups.Len(), s.names.Len()
 	c.v.Progress("headers")
 	if err := c.groups(ctx); err != nil {
 		return err

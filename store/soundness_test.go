@@ -76,7 +76,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		}, "record", false},
 		{"a segment of two groups", func(t *testing.T, s *Store) {
 			g, _ := place(t, s)
-			state := g.state
+			state := g.row
 			state.Group += 1000
 			b := s.catalog.NewBatch()
 			b.PutGroup(&state)

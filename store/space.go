@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -88,26 +89,25 @@ type group struct {
 	generation uint64
 	drives     []*drive
 	segments   []uint32
-	copies     int
 
+	life space.Life // changed under space.mu
 	// readers counts restores and cleaners that hold a location in this group; its
 	// segments are not reused while it is not zero.
-	readers  atomic.Int64
-	draining atomic.Bool   // cleaned: its segments are free once readers is zero
-	spread   atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
-	healed   atomic.Bool   // what a lost drive of it had of blocks with copies was made again
+	readers atomic.Int64
+	spread  atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
+	healed  atomic.Bool   // what a lost drive of it had of blocks with copies was made again
 
 	unsure  bool                            // it was stale when the store was opened
 	owed    []segment.Tombstone             // for what a cleaning that failed has dropped; the cleaner's goroutine only
 	stale   atomic.Bool                     // its log has records of blocks that are gone without a tombstone
 	noted   atomic.Bool                     // with that: the catalog says so
-	headers atomic.Int32                    // whether they are marked as freed: freed.go
+	telling atomic.Bool                     // its drives are being told that it is free: freed.go
 	heading locks.Mutex[locks.GroupHeaders] // held over writing to them: what a drive is told last is that it is freed
 	entries int                             // in its log that are no blocks; -1: unknown. Guarded by space.mu
 
 	// Guarded by space.mu.
-	filler   *layout.Filler // nil once sealed
-	state    catalog.GroupState
+	filler   *layout.Filler // nil before it is a spare, and once it is sealed
+	row      catalog.GroupState
 	pending  int           // ends of appends to come: of their writes, and of their publishing
 	writing  []*writing    // that the drives have; those it was let go of without are not in pending
 	logged   []int         // log pages given out, by device
@@ -116,25 +116,33 @@ type group struct {
 	copied   copied        // of the blocks ever placed in it
 	full     bool          // it was sealed because the next block did not fit; not known of what an open finds
 	recorded bool          // with that: its row is being, or was, written
-	victim   bool          // chosen by the cleaner
-	keepAll  bool          // with that: nothing in it is dropped
-	unwanted bool          // it is cleaned whatever is gained
 	lost     chan struct{} // closed when a drive of it is dead: nobody waits for its writes
+}
+
+// groupFound is the group of a row that was found in the catalog, or made from headers.
+func groupFound(row catalog.GroupState) *group {
+	g := &group{num: row.Group, generation: row.Generation, row: row, entries: -1}
+	g.life.Found()
+	return g
 }
 
 // payloadPages is how many pages of a group blocks may lie in, less its headers.
 func (g *group) payloadPages() int {
-	return len(g.drives) * (int(g.state.SegmentBytes/layout.PageSize) - 2)
+	return len(g.drives) * (int(g.row.SegmentBytes/layout.PageSize) - 2)
 }
 
 // payloadSlots is the same in slots, as the index counts.
 func (g *group) payloadSlots() int64 { return int64(g.payloadPages()) * slotsPerPage }
 
-// space is the groups and the free segments: who may write where.
-type space struct {
+// Number and OpenedSeq have a space.Set know g.
+func (g *group) Number() uint32    { return g.num }
+func (g *group) OpenedSeq() uint64 { return g.row.OpenedSeq }
+
+// groupTable is the groups and the free segments: who may write where.
+type groupTable struct {
 	mu struct {
 		locks.Mutex[locks.Space]
-		groups groupSet
+		groups space.Set[*group]
 		open   [streams]*group
 		next   uint32        // number of the last group opened
 		freed  chan struct{} // closed and replaced whenever segments come free
@@ -191,10 +199,10 @@ var errDown = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "drives", V
 
 // pin gives the group loc lies in and keeps its segments from being reused until
 // unpin. Nil when it is not there any more.
-func (sp *space) pin(num uint32) *group {
+func (sp *groupTable) pin(num uint32) *group {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	g := sp.mu.groups.get(num)
+	g := sp.mu.groups.Get(num)
 	if g != nil {
 		g.readers.Add(1)
 	}
@@ -202,7 +210,7 @@ func (sp *space) pin(num uint32) *group {
 }
 
 func (s *Store) unpin(g *group) {
-	if g.readers.Add(-1) == 0 && g.draining.Load() {
+	if g.readers.Add(-1) == 0 && g.life.State() >= space.Emptied {
 		s.cleaner.kick()
 	}
 }
@@ -253,15 +261,21 @@ func (s *Store) openGroup(ctx context.Context, st stream) (*group, error) {
 		}
 	}
 	sp.mu.Lock()
-	sp.mu.groups.add(g)
-	sp.mu.open[st] = g
+	sp.openLocked(st, g)
 	sp.mu.Unlock()
 	s.makeSpares()
 	return g, nil
 }
 
+// openLocked makes a spare st's open group. REQUIRES: sp.mu.
+func (sp *groupTable) openLocked(st stream, g *group) {
+	g.life.Become(space.Open)
+	sp.mu.groups.Add(g)
+	sp.mu.open[st] = g
+}
+
 // newGroup takes segments and writes their headers, unless no more than reserve groups
-// are free. REQUIRES: not sp.mu.
+// are free: it gives a spare. REQUIRES: not sp.mu.
 func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
 	sp := &s.space
 	if err := s.growDrives(); err != nil {
@@ -290,19 +304,18 @@ func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
 	sp.mu.making = append(sp.mu.making, g)
 	sp.mu.Unlock()
 
-	err := s.writeHeaders(ctx, g)
-	sp.mu.Lock()
-	sp.mu.making = slices.DeleteFunc(sp.mu.making, func(o *group) bool { return o == g })
-	sp.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
 	filler, err := layout.NewFiller(len(g.drives), int(s.segBytes/layout.PageSize))
+	if err == nil {
+		err = s.writeHeaders(ctx, g)
+	}
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.mu.making = slices.DeleteFunc(sp.mu.making, func(o *group) bool { return o == g })
 	if err != nil {
 		return nil, err
 	}
-	g.filler = filler
-	g.logged = make([]int, len(g.drives))
+	g.filler, g.logged = filler, make([]int, len(g.drives))
+	g.life.Become(space.Spare)
 	return g, nil
 }
 
@@ -310,18 +323,19 @@ func (s *Store) newGroup(ctx context.Context, reserve int) (*group, error) {
 // it into each segment. In this order nothing written under an old generation can
 // be taken for the new one's, whatever is lost.
 func (s *Store) writeHeaders(ctx context.Context, g *group) error {
-	g.state = catalog.GroupState{
+	g.row = catalog.GroupState{
 		Group: g.num, Generation: g.generation, State: catalog.GroupOpen, Copies: 1,
 		SegmentBytes: s.segBytes, OpenedSeq: g.generation,
 	}
 	for i, d := range g.drives {
-		g.state.Devices = append(g.state.Devices, catalog.Member{Device: d.index, Segment: g.segments[i]})
+		g.row.Devices = append(g.row.Devices, catalog.Member{Device: d.index, Segment: g.segments[i]})
 	}
 	b := s.catalog.NewBatch()
-	b.PutGroup(&g.state)
+	b.PutGroup(&g.row)
 	if err := s.saveRoot(s.ctx, b, true); err != nil { // not under ctx: its segments would be lost with it
 		s.space.mu.Lock()
 		defer s.space.mu.Unlock()
+		g.life.Become(space.Failed)
 		if didNotHappen(err) {
 			s.space.regainLocked(g)
 		} else {
@@ -355,15 +369,23 @@ func (s *Store) writeHeaders(ctx context.Context, g *group) error {
 	// they are free when no drive can write a header to them any more.
 	w.After(func() {
 		s.space.mu.Lock()
-		s.space.mu.unopened = append(s.space.mu.unopened, g)
+		s.space.unwantLocked(g)
 		s.space.mu.Unlock()
 		s.cleaner.kick()
 	})
 	return err
 }
 
+// unwantLocked has the cleaner take back a group that is not to be opened. REQUIRES: sp.mu, and that no drive has a header
+// of it to write.
+func (sp *groupTable) unwantLocked(g *group) {
+	g.life.Become(space.Failed)
+	sp.mu.unopened = append(sp.mu.unopened, g)
+}
+
 // regainLocked makes g's segments free, and tells who waits for some. REQUIRES: sp.mu.
-func (sp *space) regainLocked(g *group) {
+func (sp *groupTable) regainLocked(g *group) {
+	g.life.Become(space.Gone)
 	for i, d := range g.drives {
 		d.giveLocked(g.segments[i])
 	}
@@ -440,24 +462,25 @@ const (
 
 // sealLocked ends a group's filling. REQUIRES: sp.mu.
 func (s *Store) sealLocked(g *group) {
-	if g.filler == nil {
+	if g.life.State() != space.Open {
 		return
 	}
+	g.life.Become(space.Sealed)
 	g.filler = nil
 	for i, o := range s.space.mu.open {
 		if o == g {
 			s.space.mu.open[i] = nil
 		}
 	}
-	g.state.State = catalog.GroupSealed
-	g.state.SealedSeq = s.root.Last()
+	g.row.State = catalog.GroupSealed
+	g.row.SealedSeq = s.root.Last()
 	s.index.SealGroup(g.num, g.payloadSlots(), 0)
 	s.space.easedBy(g)
 }
 
 // easedBy notes that g may be cleaned from now on, if it may. REQUIRES: sp.mu.
-func (sp *space) easedBy(g *group) {
-	if g.filler == nil && g.pending == 0 && !g.victim {
+func (sp *groupTable) easedBy(g *group) {
+	if g.life.State() == space.Sealed && g.pending == 0 {
 		sp.eased.Add(1)
 	}
 }
@@ -484,7 +507,7 @@ func (s *Store) saveSealed(ctx context.Context, g *group) {
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	b := s.catalog.NewBatch()
-	state := s.stateOf(g)
+	state := s.groupRow(g)
 	if g.stale.Load() {
 		state.State = catalog.GroupCleaning
 	}

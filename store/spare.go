@@ -44,7 +44,7 @@ func (s *Store) takeSpareLocked() *group {
 		if !failed && len(g.drives) >= s.takingLocked() {
 			return g
 		}
-		sp.mu.unopened = append(sp.mu.unopened, g)
+		sp.unwantLocked(g)
 		s.cleaner.kick()
 	}
 	return nil

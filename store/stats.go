@@ -22,7 +22,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
 	st.Leases, st.LeasedBytes = s.leaseStats()
 	s.space.mu.Lock()
-	st.Groups = s.space.mu.groups.len()
+	st.Groups = s.space.mu.groups.Len()
 	st.FreeGroups = s.freeGroupsLocked()
 	drives := s.allDrives()
 	failed := make([]error, len(drives))

@@ -46,7 +46,7 @@ type Store struct {
 	index    *index.Index
 	arena    *memory.Arena
 	cache    *memory.Cache // nil without a DRAM tier
-	space    space
+	space    groupTable
 	events   *observe.Events
 	cleaner  cleaner
 	monitor  monitor

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/store/internal/space"
 	"slices"
 	"sync/atomic"
 )
@@ -74,12 +75,12 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			Free: len(d.free) + d.limit - d.segments, SegmentBytes: d.segBytes,
 		})
 	}
-	for g := range s.space.mu.groups.each() {
+	for g := range s.space.mu.groups.Each() {
 		sg := StripeGroup{Group: g.num, State: "sealed"}
-		switch {
-		case g.victim || g.draining.Load():
+		switch g.life.State() {
+		case space.Claimed:
 			sg.State = "cleaning"
-		case g.filler != nil:
+		case space.Open:
 			sg.State = "open"
 		}
 		for i, d := range g.drives {

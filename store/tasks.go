@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -264,9 +265,7 @@ func (t *tasks) ready(g *group) bool {
 	if time.Now().Before(until) {
 		return false
 	}
-	t.s.space.mu.Lock()
-	defer t.s.space.mu.Unlock()
-	return t.s.space.idleLocked(g) && t.s.space.mu.groups.has(g)
+	return t.s.space.isIdle(g)
 }
 
 // groupCosts are the sealed groups as the index counts them, without the order of their
@@ -481,9 +480,7 @@ func (s *Store) left(ctx context.Context, g *group) (n int, err error) {
 // elsewhere.
 func (s *Store) markMoving(ctx context.Context, g *group) error {
 	s.setStale(g)
-	s.space.mu.Lock()
-	state := g.state
-	s.space.mu.Unlock()
+	state := s.groupRow(g)
 	state.State = catalog.GroupCleaning
 	b := s.catalog.NewBatch()
 	b.PutGroup(&state)
@@ -526,23 +523,15 @@ func (c *cleaner) answer() {
 }
 
 func (c *cleaner) cleanAsked(ctx context.Context, g *group, keepAll bool) error {
-	sp := &c.s.space
-	sp.mu.Lock()
-	if !sp.mu.groups.has(g) {
-		sp.mu.Unlock()
+	if !c.s.space.has(g) {
 		return nil // it is gone already
 	}
-	if !sp.idleLocked(g) {
-		sp.mu.Unlock()
+	if !c.s.space.claim(g, space.Claim{By: space.Cleaner, KeepAll: keepAll, Asked: true}) {
 		return errGroupBusy
 	}
-	g.victim, g.unwanted, g.keepAll = true, true, keepAll
-	sp.mu.Unlock()
 	err := c.clean(ctx, g)
 	if err != nil {
-		sp.mu.Lock()
-		g.victim, g.unwanted, g.keepAll = false, false, false
-		sp.mu.Unlock()
+		c.s.space.release(g)
 	}
 	c.release()
 	return err

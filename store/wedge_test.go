@@ -38,9 +38,7 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 
 			if tt.held { // and there is no other to clean
 				last := s.groupNumbers(0)[1]
-				s.space.mu.Lock()
-				s.space.mu.groups.get(last).victim = true
-				s.space.mu.Unlock()
+				s.claimed(t, last)
 				r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 				closing := s.closing
 				go func() {
@@ -52,9 +50,7 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 			require.NoError(t, err)
 			eventually(t, tt.name, func() bool { return tt.until(s) })
 			requireChain(t, s, sc, kept, 5000)
-			s.space.mu.Lock()
-			s.space.mu.unopened = append(s.space.mu.unopened, taken...)
-			s.space.mu.Unlock()
+			s.unwant(taken)
 			require.NoError(t, s.Close())
 
 			o.CatalogFS = vfs.NewMem() // the catalog is lost

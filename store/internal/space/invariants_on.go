@@ -1,0 +1,5 @@
+//go:build invariants
+
+package space
+
+const invariants = true
