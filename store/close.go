@@ -91,8 +91,8 @@ func (s *Store) abandon() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
-	if s.making && s.lock != nil && s.lock.made {
-		s.lock.remove = true
+	if s.making && s.lock != nil && s.lock.Made {
+		s.lock.Remove = true
 	}
 	err := s.shut(ctx)
 	if !s.making {
@@ -143,7 +143,7 @@ func (s *Store) shut(ctx context.Context) error {
 		s.index.Close()
 	}
 	if s.lock != nil {
-		if err := s.lock.release(); err != nil {
+		if err := s.lock.Release(); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -13,6 +13,7 @@
 //
 //	admin      the socket through which other processes see and change an open store
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
+//	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics

@@ -22,6 +22,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -134,7 +135,7 @@ func (s *Store) open(ctx context.Context) error {
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
 		}
-		lock, err := lockDir(o.Dir, false)
+		lock, err := dirlock.Take(o.Dir, false)
 		if err != nil {
 			return err
 		}

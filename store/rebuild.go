@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/aside"
+	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/paths"
@@ -64,15 +65,15 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	if _, err := os.Stat(o.Dir); err != nil {
 		return RebuildReport{}, &skep.Error{Op: "rebuild", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "the directory of a store"}
 	}
-	lock, err := lockDir(o.Dir, dryRun)
+	lock, err := dirlock.Take(o.Dir, dryRun)
 	if err != nil {
 		return RebuildReport{}, err
 	}
-	s.lock, lock.remove = lock, lock.made // nothing is left where no store is, nor by a dry run
+	s.lock, lock.Remove = lock, lock.Made // nothing is left where no store is, nor by a dry run
 	if err := s.findDrives(ctx); err != nil {
 		return RebuildReport{}, err
 	}
-	lock.remove = lock.made && dryRun
+	lock.Remove = lock.Made && dryRun
 	dir := o.catalogDir()
 	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
 		if err := s.catalogPlace("rebuild").Check(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/report"
@@ -78,12 +79,12 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	if _, err := os.Stat(o.Dir); err != nil {
 		return rep, &skep.Error{Op: "verify", Kind: skep.NotFound, Field: "dir", Value: o.Dir, Limit: "the directory of a store"}
 	}
-	lock, err := lockDir(o.Dir, true)
+	lock, err := dirlock.Take(o.Dir, true)
 	if err != nil {
 		return rep, err
 	}
-	lock.remove = lock.made
-	defer func() { err = errors.Join(err, lock.release()) }()
+	lock.Remove = lock.Made
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	o.ReadOnly = true
 	rep = VerifyReport{Faults: []Fault{}, Deep: v.Deep}
 	v.Progress("opening")

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -33,7 +34,7 @@ type Store struct {
 	options Options
 	log     *slog.Logger
 	opened  time.Time
-	lock    *dirLock
+	lock    *dirlock.Lock
 	limits  limits
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID

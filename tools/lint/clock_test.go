@@ -25,7 +25,7 @@ const (
 // it, and what is kept longer or told to others comes from skep.Steady.
 var machineClocks = map[string]string{
 	"clock.go Steady":                            "the steady clock itself begins at it",
-	"store/lock.go lockFile":                     people,
+	"store/internal/dirlock/lock.go lockFile":    people,
 	"store/options.go var":                       injected,
 	"store/storetest/clock.go MachineClock":      injected,
 	"store/memory/cache.go ensureDefaults":       ticking,

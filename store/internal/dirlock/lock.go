@@ -1,4 +1,8 @@
-package store
+// Package dirlock keeps a second process from opening a store's directory for writing.
+//
+// The file LOCK says who holds it, for people; the kernel's lock on the file is what counts, so a process that dies
+// leaves none behind. Where there is no flock, the catalog's own lock keeps others out.
+package dirlock
 
 import (
 	"errors"
@@ -12,18 +16,19 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// dirLock keeps a second process from opening the store for writing. The file says
-// who holds it, for people; the kernel's lock on it is what counts, so a process that
-// dies leaves none behind.
-type dirLock struct {
-	f      *os.File
-	made   bool // the file was not there
-	remove bool // with release
+// Lock is a directory that this process has to itself.
+type Lock struct {
+	Made   bool // its file was not there
+	Remove bool // its file goes with Release
+
+	f *os.File // nil: nothing can be written there, and nobody ever had it for writing
 }
 
-// lockDir takes the lock of a store's directory. Who only looks gets it where nothing can be written, too: on a
+// Take takes the lock of a store's directory. Who only looks gets it where nothing can be written, too: on a
 // file system that is mounted for reading, or in another user's directory.
-func lockDir(dir string, looking bool) (*dirLock, error) {
+//
+// Errors: Locked, which says who has it; Other.
+func Take(dir string, looking bool) (*Lock, error) {
 	for {
 		l, err := lockFile(dir, looking)
 		if err != nil || l.f == nil {
@@ -39,14 +44,14 @@ func lockDir(dir string, looking bool) (*dirLock, error) {
 	}
 }
 
-func lockFile(dir string, looking bool) (*dirLock, error) {
+func lockFile(dir string, looking bool) (*Lock, error) {
 	path := filepath.Join(dir, "LOCK")
 	_, err := os.Stat(path)
 	made := errors.Is(err, fs.ErrNotExist)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if looking && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)) {
 		if f, err = os.Open(path); errors.Is(err, fs.ErrNotExist) {
-			return &dirLock{}, nil // who has a store open has made it
+			return &Lock{}, nil // who has a store open has made it
 		}
 		made = false
 	}
@@ -73,14 +78,15 @@ func lockFile(dir string, looking bool) (*dirLock, error) {
 			return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
 		}
 	}
-	return &dirLock{f: f, made: made}, nil
+	return &Lock{f: f, Made: made}, nil
 }
 
-func (l *dirLock) release() error {
+// Release gives the lock back.
+func (l *Lock) Release() error {
 	if l.f == nil {
 		return nil
 	}
-	if l.remove {
+	if l.Remove {
 		os.Remove(l.f.Name())
 	}
 	l.f.Truncate(0) // a stale name would mislead

@@ -1,5 +1,5 @@
 //go:build !linux
 
-package store
+package dirlock
 
 func openersOf(string) []string { return nil }
