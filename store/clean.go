@@ -80,8 +80,8 @@ func (c *cleaner) run() {
 		case <-tick.C:
 			now := c.s.now()
 			c.s.index.Tick(now)
-			c.s.leases.expire(now)
-			c.s.pins.expire(now)
+			c.s.leases.Expire(now)
+			c.s.pins.Expire(now)
 			if c.s.failure.Load() == nil {
 				noted = c.s.noteTime(noted)
 				c.s.retryIntents()

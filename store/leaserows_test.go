@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/restore"
 )
 
@@ -34,7 +36,7 @@ func TestRowsOfDeletedBlocksAreBounded(t *testing.T) {
 	}
 	putRun(t, s, sc, kept, 100)
 	first := lease(kept)
-	const rounds, each = 6, leastSifted / 2
+	const rounds, each = 6, leases.LeastSifted / 2
 	for i := range rounds {
 		keys := chainKeys(1+i, each)
 		putRun(t, s, sc, keys, 100)
@@ -42,34 +44,19 @@ func TestRowsOfDeletedBlocksAreBounded(t *testing.T) {
 		_, err := s.Delete(ctx, sc, keys)
 		require.NoError(t, err)
 	}
-	leases, pins := rowsKept(s)
-	require.LessOrEqual(t, leases, leastSifted+each)
-	require.LessOrEqual(t, pins, leastSifted+each)
+	require.LessOrEqual(t, s.leases.Len(), leases.LeastSifted+each)
+	require.LessOrEqual(t, s.pins.Len(), leases.LeastSifted+each)
 	_, err := s.Renew(ctx, first.ID, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, s.Release(ctx, first.ID))
 	require.NoError(t, s.Release(ctx, first.ID))
 	ns, tag, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	s.pins.mu.Lock()
-	pin := s.pins.m[s.names.Fingerprint(ns.Instance, tag, kept[0])]
-	s.pins.mu.Unlock()
-	require.True(t, s.index.Leased(pin.id), "the pin holds")
-}
-
-// rowsKept counts what is kept of leases and of pins.
-func rowsKept(s *Store) (leases, pins int) {
-	s.leases.mu.Lock()
-	for _, row := range s.leases.m {
-		leases += len(row.ids)
-		if row.runs != nil {
-			leases += len(row.runs.at)
-		}
-	}
-	s.leases.mu.Unlock()
-	s.pins.mu.Lock()
-	defer s.pins.mu.Unlock()
-	return leases, len(s.pins.m)
+	fp := s.names.Fingerprint(ns.Instance, tag, kept[0])
+	e, ok := s.index.Resolve(fp)
+	require.True(t, ok)
+	_, err = s.index.Evict(fp, e.Location)
+	require.ErrorIs(t, err, index.ErrProtected, "the pin holds")
 }
 
 // Of a lease of many runs it keeps what is left: the lease covers the run that is there, and no other.
@@ -81,7 +68,7 @@ func TestALeaseOfRunsKeepsWhatIsLeft(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	ns, tag, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	const rounds, each = 12, leastSifted / 4
+	const rounds, each = 12, leases.LeastSifted / 4
 	var first skep.Lease
 	for round := range rounds {
 		r := &skep.RunsRequest{Scope: sc, Lease: time.Minute}
@@ -100,11 +87,10 @@ func TestALeaseOfRunsKeepsWhatIsLeft(t *testing.T) {
 		_, err = s.Delete(ctx, sc, roots[1:])
 		require.NoError(t, err)
 	}
-	leases, _ := rowsKept(s)
-	require.LessOrEqual(t, leases, 2*(leastSifted+each), "leases, and what they cover")
+	require.LessOrEqual(t, s.leases.Len(), 2*(leases.LeastSifted+each), "leases, and what they cover")
 	covers := func(root int) int {
-		a := &restore.Asked{NS: ns, Tag: tag, ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Keys: chainKeys(root, 1)}}}
-		return s.leases.covered(first.ID, a, s, s.now())
+		a := &restore.Asked{NS: ns, Tag: tag, ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Keys: chainKeys(root, 1), Lease: first.ID}}}
+		return source{s}.Leased(a)
 	}
 	require.Equal(t, 1, covers(0))
 	require.Zero(t, covers(1))

@@ -2,16 +2,13 @@ package store
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
-	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -48,7 +45,7 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 		if !again {
 			break
 		}
-		s.releaseLease(out.Lease.ID)
+		s.leases.Release(out.Lease.ID)
 		out = skep.LookupResult{} // a miss, if it is so each time
 	}
 	c.LookupHits.Add(int64(out.Blocks))
@@ -112,7 +109,9 @@ func (s *Store) lookupKeys(ns *namespaces.Namespace, t namespaces.Tag, r *skep.L
 }
 
 // grant adds a promise to the lookup's lease. True: the block is gone.
-func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult, req index.LeaseRequest, fp index.Fingerprint, blocks int) bool {
+func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult,
+	req index.LeaseRequest, fp index.Fingerprint, blocks int,
+) bool {
 	if r.Lease == skep.NoLease || out.LeaseDenied {
 		return false
 	}
@@ -127,7 +126,7 @@ func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 		return true
 	case skep.Quota, skep.Full:
 		out.LeaseDenied = true
-		s.releaseLease(out.Lease.ID)
+		s.leases.Release(out.Lease.ID)
 		out.Lease = skep.Lease{}
 		return false
 	}
@@ -138,7 +137,8 @@ func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 	if out.Lease.ID == 0 {
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
-	s.leases.add(s.index, out.Lease.ID, id, promise{instance: ns.Instance, tag: t, fp: fp, blocks: blocks, until: req.Until, bytes: req.Bytes})
+	s.leases.Add(out.Lease.ID, id, leases.Promise{Instance: ns.Instance, Tag: t, FP: fp, Blocks: blocks,
+		Until: req.Until, Bytes: req.Bytes})
 	return false
 }
 
@@ -204,107 +204,6 @@ func (s *Store) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 	return false
 }
 
-// promise is what a lease covers: a chain's leading blocks, or one key.
-type promise struct {
-	instance uint32
-	tag      namespaces.Tag
-	fp       index.Fingerprint // of the deepest block
-	blocks   int               // leading blocks covered
-	until    time.Time
-	bytes    int64
-}
-
-// leaseTable maps the leases callers hold to the index's: one for a chain, several
-// for single keys.
-type leaseTable struct {
-	mu   locks.Mutex[locks.Leases]
-	m    map[skep.LeaseID]*leaseRow
-	n    int // the index's
-	look int // sift at so many of them
-}
-
-type leaseRow struct {
-	ids      []leased
-	promises promise // the last, which covers most, with the bytes of all
-	runs     *covers // of a lookup of runs; nil: promises says all
-}
-
-// leased is a lease of the index's, and its block.
-type leased struct {
-	id skep.LeaseID
-	fp index.Fingerprint
-}
-
-// leastSifted is how many leases, and how many pins, are kept before any look whether something is left of them.
-const leastSifted = 1024
-
-// sift drops leases that the index has no more, where there are many: a delete ends what it promised, and tells nobody.
-// So there are never more than leastSifted and twice those of blocks that are there. REQUIRES: l.mu.
-func (l *leaseTable) sift(x *index.Index) {
-	if l.n < max(l.look, leastSifted) {
-		return
-	}
-	l.n = 0
-	for id, row := range l.m {
-		ended := func(o leased) bool { return !x.Leased(o.id) }
-		if slices.ContainsFunc(row.ids, ended) {
-			row.ids = slices.Clone(slices.DeleteFunc(row.ids, ended))
-			row.runs = row.runs.only(row.ids)
-		}
-		if l.n += len(row.ids); len(row.ids) == 0 {
-			delete(l.m, id)
-		}
-	}
-	l.look = 2 * l.n
-}
-
-func (l *leaseTable) add(x *index.Index, lease, id skep.LeaseID, p promise) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sift(x)
-	l.n++
-	row := l.m[lease]
-	if row == nil {
-		row = &leaseRow{}
-		l.m[lease] = row
-	}
-	row.ids = append(row.ids, leased{id, p.fp})
-	p.bytes += row.promises.bytes
-	row.promises = p
-}
-
-// covered is how many leading keys of a chain the lease covers at now.
-func (l *leaseTable) covered(lease skep.LeaseID, c *restore.Asked, s *Store, now time.Time) int {
-	l.mu.Lock()
-	row := l.m[lease]
-	if row == nil {
-		l.mu.Unlock()
-		return 0
-	}
-	p, runs := row.promises, row.runs // a renewal may be changing it
-	l.mu.Unlock()
-	if runs != nil && !p.until.Before(now) && p.instance == c.NS.Instance && p.tag == c.Tag {
-		return runs.of(s, c)
-	}
-	if p.until.Before(now) || p.instance != c.NS.Instance || p.tag != c.Tag || p.blocks > len(c.Keys) ||
-		s.names.Fingerprint(p.instance, p.tag, c.Keys[p.blocks-1]) != p.fp {
-		return 0
-	}
-	return p.blocks
-}
-
-// expire forgets leases that are over.
-func (l *leaseTable) expire(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, row := range l.m {
-		if row.promises.until.Before(now) {
-			l.n -= len(row.ids)
-			delete(l.m, id)
-		}
-	}
-}
-
 // Renew implements skep.Leaser.
 func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
@@ -319,22 +218,7 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
 	}
 	now := s.now()
-	until := now.Add(d)
-	l := &s.leases
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	row := l.m[id]
-	if row == nil || !row.promises.until.After(now) {
-		return skep.Lease{}, &skep.Error{Op: op, Kind: skep.LeaseExpired}
-	}
-	for _, o := range row.ids {
-		// One whose block was deleted has nothing left to promise; the lease goes on, unless it was sifted out.
-		if err := s.index.Renew(o.id, now, until); err != nil && skep.KindOf(err) != skep.LeaseExpired {
-			return skep.Lease{}, err
-		}
-	}
-	row.promises.until = until
-	return skep.Lease{ID: id, Until: until}, nil
+	return s.leases.Renew(id, now, now.Add(d))
 }
 
 // Release implements skep.Leaser.
@@ -343,36 +227,8 @@ func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
 		return err
 	}
 	defer s.leave()
-	s.releaseLease(id)
+	s.leases.Release(id)
 	return nil
-}
-
-func (s *Store) releaseLease(id skep.LeaseID) {
-	s.leases.mu.Lock()
-	row := s.leases.m[id]
-	delete(s.leases.m, id)
-	var ids []leased
-	if row != nil {
-		ids = row.ids
-	}
-	s.leases.n -= len(ids)
-	s.leases.mu.Unlock()
-	for _, o := range ids {
-		s.index.Release(o.id)
-	}
-}
-
-func (s *Store) leaseStats() (n int, bytes int64) {
-	now := s.now()
-	s.leases.mu.Lock()
-	defer s.leases.mu.Unlock()
-	for _, row := range s.leases.m {
-		if row.promises.until.After(now) {
-			n++
-			bytes += row.promises.bytes
-		}
-	}
-	return n, bytes
 }
 
 // applyHint hands a hint to the index, block by block.
@@ -407,77 +263,12 @@ func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h s
 		}
 	}
 	if h.Pin > 0 { // last: where there is an error, nothing is pinned
-		if err := s.pin(ns, fps, now, now.Add(h.Pin)); err != nil {
+		bytes := func(fp index.Fingerprint, e index.Entry) int64 { return s.payloadOf(ns, fp, e) }
+		if err := s.pins.Pin(ns.Tenant, fps, now, now.Add(h.Pin), bytes); err != nil {
 			return 0, err
 		}
 	}
 	return n, nil
-}
-
-// pinTable is which blocks are pinned, so that each is counted once.
-type pinTable struct {
-	mu   locks.Mutex[locks.Pins]
-	m    map[index.Fingerprint]pinned
-	look int // sift at so many
-}
-
-type pinned struct {
-	id    skep.LeaseID
-	until time.Time
-}
-
-// pin pins all of fps or, when the tenant's budget does not allow it, none.
-func (s *Store) pin(ns *namespaces.Namespace, fps []index.Fingerprint, now, until time.Time) error {
-	p := &s.pins
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.m) >= max(p.look, leastSifted) { // as leases are
-		maps.DeleteFunc(p.m, func(_ index.Fingerprint, v pinned) bool { return !s.index.Leased(v.id) })
-		p.look = 2 * len(p.m)
-	}
-	fresh := map[index.Fingerprint]skep.LeaseID{}
-	for _, fp := range fps {
-		if old, ok := p.m[fp]; ok && s.index.Renew(old.id, now, old.until) == nil {
-			continue // it holds, and is renewed below
-		}
-		if _, twice := fresh[fp]; twice {
-			continue
-		}
-		e, id, ok := s.index.Probe(fp)
-		if !ok {
-			continue
-		}
-		pin, err := s.index.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: s.payloadOf(ns, fp, e), Tenant: ns.Tenant, Until: until, Pin: true})
-		if skep.KindOf(err) == skep.NotFound {
-			continue
-		}
-		if err != nil {
-			for _, id := range fresh {
-				s.index.Release(id)
-			}
-			return err
-		}
-		fresh[fp] = pin
-	}
-	for _, fp := range fps {
-		if id, ok := fresh[fp]; ok {
-			p.m[fp] = pinned{id, until}
-		} else if old, ok := p.m[fp]; ok && s.index.Renew(old.id, now, until) == nil {
-			p.m[fp] = pinned{old.id, until}
-		}
-	}
-	return nil
-}
-
-// expire forgets pins that are over.
-func (p *pinTable) expire(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for fp, pin := range p.m {
-		if !pin.until.After(now) {
-			delete(p.m, fp)
-		}
-	}
 }
 
 // stepsLife is how long steps to execution are believed without a time to live.

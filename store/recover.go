@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -274,8 +275,7 @@ func (s *Store) makeIndex() (err error) {
 	if s.space.mu.groups.Len() > 0 {
 		s.index.SetClock(loadedTicks)
 	}
-	s.leases.m = map[skep.LeaseID]*leaseRow{}
-	s.pins.m = map[index.Fingerprint]pinned{}
+	s.leases, s.pins = leases.New(s.index), leases.NewPins(s.index)
 	for name, bytes := range o.TenantBytes {
 		if err := s.index.SetShare(s.names.TenantNumber(name), bytes); err != nil {
 			return err

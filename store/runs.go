@@ -2,13 +2,11 @@ package store
 
 import (
 	"context"
-	"slices"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
-	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // LookupRuns implements skep.PrefixFinder: run after run, under one lease.
@@ -28,7 +26,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 		return out, err
 	}
 	out.Runs = make([]skep.RunFound, 0, len(r.Runs))
-	covered := &covers{at: map[cover]struct{}{}}
+	covered := leases.NewRuns()
 	for i := range r.Runs {
 		one := r.One(i)
 		one.Lease = r.Lease
@@ -36,10 +34,10 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 		out.Add(&found)
 		keys, hits, bytes = keys+len(one.Keys), hits+found.Blocks, bytes+found.Bytes
 		if n := found.Blocks; n > 0 && out.Lease.ID != 0 {
-			covered.add(n, s.names.Fingerprint(ns.Instance, t, one.Keys[n-1]))
+			covered.Add(n, s.names.Fingerprint(ns.Instance, t, one.Keys[n-1]))
 		}
 	}
-	s.leases.cover(out.Lease.ID, covered, bytes)
+	s.leases.Cover(out.Lease.ID, covered, bytes)
 	c := &s.count
 	c.Lookups.Add(int64(len(r.Runs)))
 	c.LookupKeys.Add(int64(keys))
@@ -74,63 +72,4 @@ func (s *Store) lookupRun(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lo
 		out.Pays = true
 	}
 	return out
-}
-
-// covers is what the lease of a lookup of runs covers. It does not change once a caller knows the lease.
-type covers struct {
-	at      map[cover]struct{}
-	lengths []int // of the runs found, each once, the longest first
-}
-
-// cover is a run's leading blocks.
-type cover struct {
-	blocks int
-	fp     index.Fingerprint // of the deepest
-}
-
-func (v *covers) add(blocks int, fp index.Fingerprint) {
-	v.at[cover{blocks, fp}] = struct{}{}
-	if i, ok := slices.BinarySearchFunc(v.lengths, blocks, func(a, b int) int { return b - a }); !ok {
-		v.lengths = slices.Insert(v.lengths, i, blocks)
-	}
-}
-
-// only is what is covered of some blocks.
-func (v *covers) only(blocks []leased) *covers {
-	if v == nil {
-		return nil
-	}
-	there := map[index.Fingerprint]bool{}
-	for _, o := range blocks {
-		there[o.fp] = true
-	}
-	out := &covers{at: map[cover]struct{}{}}
-	for c := range v.at {
-		if there[c.fp] {
-			out.add(c.blocks, c.fp)
-		}
-	}
-	return out
-}
-
-// of is how many leading keys of a chain are covered.
-func (v *covers) of(s *Store, c *restore.Asked) int {
-	for _, n := range v.lengths {
-		if n > len(c.Keys) {
-			continue
-		}
-		if _, ok := v.at[cover{n, s.names.Fingerprint(c.NS.Instance, c.Tag, c.Keys[n-1])}]; ok {
-			return n
-		}
-	}
-	return 0
-}
-
-// cover says what a lease of many runs covers, and how much that is.
-func (l *leaseTable) cover(id skep.LeaseID, v *covers, bytes int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if row := l.m[id]; row != nil {
-		row.runs, row.promises.bytes = v, bytes
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -33,7 +34,10 @@ func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
 }
 func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.leave(tenant, bytes) }
 
-func (o source) Leased(a *restore.Asked) int { return o.s.leases.covered(a.Lease, a, o.s, o.s.now()) }
+func (o source) Leased(a *restore.Asked) int {
+	return o.s.leases.Covered(a.Lease, leases.Chain{Instance: a.NS.Instance, Tag: a.Tag, Blocks: len(a.Keys),
+		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.now())
+}
 
 func (o source) Unpin(g restore.Stripe) { o.s.unpin(g.(*group)) }
 

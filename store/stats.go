@@ -20,7 +20,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
-	st.Leases, st.LeasedBytes = s.leaseStats()
+	st.Leases, st.LeasedBytes = s.leases.Held(s.now())
 	s.space.mu.Lock()
 	st.Groups = s.space.mu.groups.Len()
 	st.FreeGroups = s.freeGroupsLocked()

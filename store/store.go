@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -60,8 +61,8 @@ type Store struct {
 	accepted    acceptances
 	pending     pendings
 	count       observe.Counts
-	leases      leaseTable
-	pins        pinTable
+	leases      *leases.Table
+	pins        *leases.Pins
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
