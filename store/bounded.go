@@ -2,84 +2,23 @@ package store
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 )
-
-// underway bounds what puts and restores keep on the heap while they are under way, and
-// with it their number: a call that finds no room is refused at once, as Overloaded,
-// before any of it is done. What a call may always do is be the only one. Where several
-// tenants have namespaces, none has more than three times what is free (callShare).
-type underway struct {
-	mu      locks.Mutex[locks.CallBytes]
-	bytes   int64
-	of      map[uint16]int64 // by tenant
-	refused int64
-}
-
-// callShare is how many times what is free one tenant may have of what all calls may keep.
-const callShare = 3
 
 // putBlockState is what a put is reckoned to keep on the heap for a block, besides restore.CallState. Payload is the
 // caller's, or in the arena under its own budget.
 const putBlockState = 1 << 10
 
-// enter counts a call for its tenant, and gives the bytes it is counted as: a tenant's that is larger than its
-// share, and the only one, is counted as that share, since others find the rest.
-func (u *underway) enter(op string, tenant uint16, n, most int64, alone bool) (int64, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.bytes == 0 && !alone {
-		n = min(n, most-most/(callShare+1))
-	}
-	has, left := u.of[tenant], most-u.bytes-n
-	if u.bytes > 0 && (left < 0 || !alone && has+n > callShare*left) {
-		u.refused++
-		e := &skep.Error{Op: op, Kind: skep.Overloaded, Field: "state of calls under way in bytes", Value: u.bytes + n,
-			Limit: fmt.Sprintf("at most %d", most), RetryAfter: overloadRest}
-		if left >= 0 {
-			e.Field, e.Value = "state of the tenant's calls under way in bytes", has+n
-			e.Limit = fmt.Sprintf("at most %d times what is free then, %d", callShare, left)
-		}
-		return 0, e
-	}
-	u.bytes += n
-	if u.of == nil {
-		u.of = map[uint16]int64{}
-	}
-	u.of[tenant] += n
-	return n, nil
-}
-
-// overloadRest is when a refused caller should come back.
-const overloadRest = 50 * time.Millisecond
-
-func (u *underway) leave(tenant uint16, n int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.bytes -= n
-	if u.of[tenant] -= n; u.of[tenant] == 0 {
-		delete(u.of, tenant)
-	}
-}
-
-func (u *underway) snapshot() (bytes, refused int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.bytes, u.refused
-}
-
 func putState(blocks int) int64 { return restore.CallState + int64(blocks)*putBlockState }
 
-// beginCall counts a call of n bytes; s.calls.leave gives back what it was counted as.
+// beginCall counts a call of n bytes; s.calls.Leave gives back what it was counted as.
 func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
-	return s.calls.enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
+	return s.calls.Enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
 }
 
 // bytesPerSlot is what the index takes for a block, growth included.
@@ -98,7 +37,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	rows := o.memoryCaps(len(s.allDrives()))
 	a := s.arena.Stats()
 	filter, _ := s.writeback.memory()
-	calls, _ := s.calls.snapshot()
+	calls, _ := s.calls.Under()
 	used := map[string]int64{
 		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,
 		rowFilter: filter, rowReuse: s.profile.Bytes(), rowEvents: int64(o.EventBuffer) * observe.EventBytes,

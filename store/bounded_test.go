@@ -50,7 +50,7 @@ func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	}
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 3), 5000))
 	requireChain(t, s, sc, chainKeys(2, 3), 5000)
-	bytes, _ := s.calls.snapshot()
+	bytes, _ := s.calls.Under()
 	require.Zero(t, bytes, "nothing is under way")
 	require.NoError(t, s.Close())
 }
@@ -99,9 +99,9 @@ func TestCallsAreShared(t *testing.T) {
 			for _, ses := range held {
 				require.NoError(t, ses.Close(testContext(t)))
 			}
-			bytes, _ := s.calls.snapshot()
+			bytes, _ := s.calls.Under()
 			require.Zero(t, bytes)
-			require.Empty(t, s.calls.of)
+			require.Zero(t, s.calls.Tenants())
 		})
 	}
 }
@@ -119,7 +119,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 		ses, err := s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{c}})
 		require.NoError(t, err)
 		kept = append(kept, ses)
-		under, _ := s.calls.snapshot()
+		under, _ := s.calls.Under()
 		require.Greater(t, under, int64(unknown*restore.BlockState))
 		n := 0
 		for err == nil {
@@ -130,7 +130,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		require.Equal(t, unknown, n)
 	}
-	under, _ := s.calls.snapshot()
+	under, _ := s.calls.Under()
 	require.EqualValues(t, sessions*(restore.CallState+unknown), under)
 	for _, ses := range kept {
 		claim, err := ses.Claim(testContext(t), 0, skep.Only(0, 1), skep.Idle)
@@ -138,7 +138,7 @@ func TestADeliveredSessionHoldsLittle(t *testing.T) {
 		require.Equal(t, skep.Range{From: 0, To: 1}, claim.Granted, "what did not come may be claimed still")
 		require.NoError(t, ses.Close(testContext(t)))
 	}
-	under, _ = s.calls.snapshot()
+	under, _ = s.calls.Under()
 	require.Zero(t, under)
 	require.NoError(t, s.Close())
 }

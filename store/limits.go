@@ -11,8 +11,8 @@ import (
 // What a store was made with stays true when it is opened by somebody who does not say it again, and whoever says
 // something else is refused. It is in the catalog's root row and, for a catalog that is made anew, in the superblocks.
 
-// limits is what a store remembers of that.
-type limits struct {
+// madeWith is what a store remembers of that.
+type madeWith struct {
 	catalog.Limits
 	restamp bool // a superblock says something else
 	missing int  // devices that a rebuild has not found, of as many as the superblocks say

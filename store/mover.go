@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -23,7 +24,7 @@ import (
 // one. It is the cleaner's commit that makes a move known: a delete is not undone by one.
 type mover struct {
 	s      *Store
-	budget *budget
+	budget *limits.Pace
 	// unreadable is told of blocks that cannot be read, which stay where they are.
 	unreadable func(in *incoming, ns *namespaces.Namespace, why error)
 	moved      func(blocks int, bytes int64) // progress
@@ -106,7 +107,7 @@ func (m *mover) move(ctx context.Context, list []*incoming) error {
 
 func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveBatch) error {
 	for len(list) > 0 {
-		limit := m.budget.piece()
+		limit := m.budget.Piece()
 		n, bytes := 0, int64(0)
 		for n < len(list) && n < appendBlocks && list[n].rec.Instance == list[0].rec.Instance {
 			more := int64(list[n].pages) * layout.PageSize
@@ -121,7 +122,7 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 		if batch.ns == nil {
 			continue // purged meanwhile
 		}
-		if err := m.budget.take(ctx, bytes); err != nil {
+		if err := m.budget.Take(ctx, bytes); err != nil {
 			return err
 		}
 		batch.began = time.Now()
@@ -204,7 +205,7 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 			bytes += in.size
 		}
 		m.moved(len(moved), bytes)
-		return m.budget.rest(ctx, time.Since(u.b.began))
+		return m.budget.Rest(ctx, time.Since(u.b.began))
 	}
 	var err error
 	for b := range in {

@@ -124,7 +124,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	if err != nil {
 		return nil, err
 	}
-	defer s.calls.leave(ns.Tenant, state)
+	defer s.calls.Leave(ns.Tenant, state)
 	results = make([]skep.PutResult, len(r.Blocks))
 	blocks, err := s.prepare(ns, t, r, results)
 	if err != nil {

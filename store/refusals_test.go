@@ -102,9 +102,8 @@ func TestAPutWaitsForAnotherOfItsKey(t *testing.T) {
 		third <- err
 	}()
 	eventually(t, "both are under way", func() bool {
-		s.calls.mu.Lock()
-		defer s.calls.mu.Unlock()
-		return s.calls.bytes == 2*putState(1)
+		bytes, _ := s.calls.Under()
+		return bytes == 2*putState(1)
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
 )
@@ -195,7 +196,7 @@ func (s *Store) setSize(chosen []groupCost) int {
 	return n
 }
 
-func (s *Store) compactSet(ctx context.Context, set []groupCost, b *budget, r *CompactResult, o MoveOptions, w *observe.Work) error {
+func (s *Store) compactSet(ctx context.Context, set []groupCost, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
 	var list []*incoming
 	var groups []*group
 	var releases []func()
@@ -385,7 +386,7 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 				break
 			}
 			s.sealGroupsOf(d)
-			if err := b.sleep(ctx, yieldStep); err != nil {
+			if err := b.Sleep(ctx, sealedStep); err != nil {
 				return p, &skep.Error{Op: op, Kind: skep.Deadline, Field: "groups left", Value: len(s.groupsOf(d)), Err: err}
 			}
 			continue
@@ -481,6 +482,9 @@ func (s *Store) sealGroupsOf(d *drive) {
 		}
 	}
 }
+
+// sealedStep is how often a group is looked at again that was sealed to be moved.
+const sealedStep = 10 * time.Millisecond
 
 // nextOf is a group of d that can be moved now; busy says that there is one that may be
 // soon.

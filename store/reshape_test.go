@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -438,26 +437,6 @@ func TestCompactChoice(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, nums(tt.rule.choose(tt.in))) })
 	}
-}
-
-// Whoever waits as the bucket says keeps to its rate, whatever the sizes.
-func TestBucket(t *testing.T) {
-	t.Parallel()
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, rate := range []float64{1e3, 1e6, 1e9} {
-		b := bucket{rate: rate, burst: rate / 20}
-		at, taken := time.Duration(0), 0.0
-		for range 1000 {
-			n := rng.Int64N(int64(rate / 5))
-			taken += float64(n)
-			at += b.take(at, n)
-		}
-		require.InDelta(t, rate, taken/at.Seconds(), rate*0.02)
-		at += time.Hour
-		require.Zero(t, b.take(at, int64(rate/20)), "an hour saves up one burst")
-		require.Positive(t, b.take(at, int64(rate/20)))
-	}
-	require.Zero(t, (&bucket{}).take(0, 1<<40), "no rate, no limit")
 }
 
 func TestEmptiest(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -103,7 +103,7 @@ type scrubber struct {
 	o      ScrubOptions
 	v      verifier
 	rep    ScrubReport
-	budget *budget
+	budget *limits.Pace
 	work   *observe.Work
 	start  time.Time
 	told   int64 // bytes that work knows of
@@ -170,27 +170,14 @@ func (sc *scrubber) pace(ctx context.Context) {
 	sc.work.Add(sc.v.read - sc.told)
 	sc.told = sc.v.read
 	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
-		if err := sc.budget.sleep(ctx, time.Millisecond); err != nil {
+		if err := sc.budget.Sleep(ctx, time.Millisecond); err != nil {
 			return // ctx, or Close
 		}
 	}
-	if n := sc.v.read - sc.spent; n >= sc.budget.piece() {
+	if n := sc.v.read - sc.spent; n >= sc.budget.Piece() {
 		sc.spent += n
-		_ = sc.budget.take(ctx, n) // ctx, or Close
+		_ = sc.budget.Take(ctx, n) // ctx, or Close
 	}
-}
-
-// restoring says whether a drive has reads of restores under way.
-func (s *Store) restoring() bool {
-	for _, d := range s.allDrives() {
-		if d.condition() == health.Dead {
-			continue // what it has, it keeps
-		}
-		if d.reads.Busy() {
-			return true
-		}
-	}
-	return false
 }
 
 // group scrubs one group, which is pinned.

@@ -92,4 +92,4 @@ func (sc *scrubber) stillThere(r *scrubRow) bool {
 }
 
 // givesWay says whether restores read while the scrub was given no rate.
-func (sc *scrubber) givesWay() bool { return sc.o.Rate == 0 && sc.s.restoring() }
+func (sc *scrubber) givesWay() bool { return sc.o.Rate == 0 && traffic{sc.s}.Restoring() }

@@ -32,7 +32,7 @@ func (o source) Leave()                          { o.s.leave() }
 func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
 	return o.s.beginCall("restore", tenant, bytes)
 }
-func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.leave(tenant, bytes) }
+func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.Leave(tenant, bytes) }
 
 func (o source) Leased(a *restore.Asked) int {
 	return o.s.leases.Covered(a.Lease, leases.Chain{Instance: a.NS.Instance, Tag: a.Tag, Blocks: len(a.Keys),

@@ -66,7 +66,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 const catalogMemory = 4 * 32 << 20
 
 func (s *Store) overloaded() int64 {
-	_, refused := s.calls.snapshot()
+	_, refused := s.calls.Under()
 	return refused
 }
 

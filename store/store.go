@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/leases"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -36,7 +37,7 @@ type Store struct {
 	log     *slog.Logger
 	opened  time.Time
 	lock    *dirlock.Lock
-	limits  limits
+	limits  madeWith
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
@@ -70,7 +71,7 @@ type Store struct {
 	profile   *observe.Profile // of reuse; nil: none
 	programs  observe.Programs
 	works     observe.Works
-	calls     underway
+	calls     limits.Calls
 	scarce    memory.Scarce
 	restores  restore.Restorer
 	wear      wearTable

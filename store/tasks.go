@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -369,7 +370,7 @@ const imbalance = 0.1
 
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
-func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *budget, p *Progress) error {
+func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *limits.Pace, p *Progress) error {
 	list, release, err := s.gatherGroup(ctx, g)
 	if err != nil {
 		return err
@@ -430,7 +431,7 @@ func sizeOf(list []*incoming) (n int64) {
 }
 
 // moveList moves blocks of pinned groups.
-func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *budget, p *Progress) error {
+func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits.Pace, p *Progress) error {
 	m := mover{s: s, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
