@@ -41,7 +41,7 @@ func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
 		refuse.Store(false)
 		require.NoFileExists(t, path)
 	}
-	require.Empty(t, s.places.owner.Outside, "nothing is said of a device that is not the store's")
+	require.Zero(t, s.places.Outside(), "nothing is said of a device that is not the store's")
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-3")}))
 	keys := chainKeys(1, 40)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))

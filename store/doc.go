@@ -20,6 +20,7 @@
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
+//	places     where the devices of a directory are, and whose
 //	rebuild    a new catalog from the drives alone
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	space      the life of stripe groups: their states, who has one, which there are

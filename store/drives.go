@@ -21,7 +21,7 @@ import (
 // one of them.
 //
 // A drive is known by the id in its superblocks, not by its path. An open looks where it
-// was named, or in the store's own directory, or where the catalog says that it lies outside (place.go). A drive that
+// was named, or in the store's own directory, or where the catalog says that it lies outside (internal/places). A drive that
 // is not found has a stand-in (device.Gone) that fails everything, so that the rest of the store need not know.
 
 // What Options.Degraded says about opening without a drive.
@@ -276,7 +276,7 @@ func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.D
 		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
 	}
 	if s.places != nil {
-		if err := s.places.taken(d.path, sb.Device); err != nil {
+		if err := s.places.Taken(d.path, sb.Device); err != nil {
 			return err
 		}
 	}

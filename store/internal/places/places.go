@@ -1,8 +1,18 @@
-package store
+// Package places says where the devices of a store are, and whose.
+//
+// A directory may be a copy of another, catalog and all: what lies in it is its own, what lies outside may be the
+// original's.
+//
+//   - A device is looked for in the store's directory. Outside it only where the catalog says that it lies outside, and
+//     the directory is the one that says so: the system tells a copy from it (paths.Identity). Who names a device says
+//     that it is this directory's.
+//   - A device outside says which directory owns it (segment.Owner). A directory that is a copy, or was moved to
+//     another file system, gets a name of its own when it is opened (Own), and writes it on the devices it was given
+//     (Stamp): the other one is refused them from then on.
+package places
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -14,23 +24,13 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
-// Where a store's devices are, and whose. A directory may be a copy of another, catalog and all:
-// what lies in it is its own, what lies outside may be the original's.
-//
-//   - A device is looked for in the store's directory. Outside it only where the catalog says that
-//     it lies outside, and the directory is the one that says so: the system tells a copy from it
-//     (paths.Identity). Who names a device says that it is this directory's.
-//   - A device outside says which directory owns it (segment.Owner). A directory that is a copy, or
-//     was moved to another file system, gets a name of its own when it is opened, and writes it on
-//     the devices it was given: the other one is refused them from then on.
-
-// Places finds the devices of the store in a directory.
+// Places finds the devices of the store in a directory, and knows whose they are. It is for one goroutine at a time.
+// Make it with Of.
 type Places struct {
 	dir, real string
 	id        [16]byte
@@ -40,8 +40,8 @@ type Places struct {
 	clone     bool   // it is not the directory that the catalog speaks of
 }
 
-// PlacesOf is for the store id in dir, whose catalog says owner, if known.
-func PlacesOf(dir string, id [16]byte, owner catalog.Owner, known bool) *Places {
+// Of is for the store id in dir, whose catalog says owner, if known.
+func Of(dir string, id [16]byte, owner catalog.Owner, known bool) *Places {
 	p := &Places{dir: dir, real: paths.Real(dir), id: id, owner: owner, known: known, system: paths.Identity(dir)}
 	p.clone = known && owner.Dir != "" && p.system != "" && owner.Dir != p.system
 	return p
@@ -122,7 +122,7 @@ func (p *Places) refuse(path string, r catalog.DeviceState) error {
 	if err := p.strange(path, r); err != nil {
 		return err
 	}
-	return p.taken(path, r.ID)
+	return p.Taken(path, r.ID)
 }
 
 // strange says why a place that nobody named is not this directory's.
@@ -133,12 +133,14 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 	id := hex.EncodeToString(r.ID[:])
 	if !p.outside(path) {
 		if (p.clone || slices.Contains(p.owner.Without, id)) && paths.HardLinked(path) {
-			return why("a hard link, in a copy of the store's directory: the original has the same file", "a file of its own: copy it")
+			return why("a hard link, in a copy of the store's directory: the original has the same file",
+				"a file of its own: copy it")
 		}
 		return nil
 	}
 	if p.clone {
-		return why("outside "+p.dir+", which is a copy of the store's directory or was moved to another file system: it may be the original's",
+		return why("outside "+p.dir+
+			", which is a copy of the store's directory or was moved to another file system: it may be the original's",
 			"in the directory, or named (--device, devices in a configuration) if it is this directory's")
 	}
 	if _, listed := p.owner.Outside[id]; p.known && !listed {
@@ -148,15 +150,18 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 	if dir := filepath.Dir(paths.Real(path)); dir != p.real {
 		for _, name := range []string{"catalog", "LOCK"} {
 			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-				return why("in "+dir+", the directory of another store", "in "+p.dir+", or named (--device, devices in a configuration)")
+				return why("in "+dir+", the directory of another store",
+					"in "+p.dir+", or named (--device, devices in a configuration)")
 			}
 		}
 	}
 	return nil
 }
 
-// taken says that another directory owns the device at path.
-func (p *Places) taken(path string, id [16]byte) error {
+// Taken says that another directory owns the device at path.
+//
+// Errors: Conflict, which names the directory.
+func (p *Places) Taken(path string, id [16]byte) error {
 	o, ok := segio.PeekOwner(path)
 	if !ok || o.Store != p.id || o.Device != id || p.known && o.ID == p.owner.ID {
 		return nil
@@ -164,48 +169,49 @@ func (p *Places) taken(path string, id [16]byte) error {
 	if slices.Contains(p.owner.Outside[hex.EncodeToString(id[:])].Owners, o.ID) {
 		return nil
 	}
-	return &skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "taken by a copy of this directory: " + o.Path,
-		Limit: "this directory's; use the store there, or take its devices back with skep rebuild --dir " + p.dir + " and a --device for each"}
+	return &skep.Error{Op: "open device", Kind: skep.Conflict, Field: path,
+		Value: "taken by a copy of this directory: " + o.Path,
+		Limit: "this directory's; use the store there, or take its devices back with skep rebuild --dir " + p.dir +
+			" and a --device for each"}
 }
 
-// locateDrive says where a drive is now.
-func (s *Store) locateDrive(r catalog.DeviceState) (string, error) {
-	if s.options.customDevices {
-		return r.Path, nil
-	}
-	return s.places.Find(r)
+// Device is a device of the store, for Own.
+type Device struct {
+	ID      [16]byte
+	Path    string
+	Removed bool // it was taken out of the store
+	Absent  bool // it is not there
 }
 
-// claim adds to b whose the devices are, where the catalog does not say so yet. The devices
-// themselves are told afterwards, by stampOwner. REQUIRES: s.drives are all.
-func (s *Store) claim(b *catalog.Batch) error {
-	if s.options.customDevices {
-		return nil
-	}
-	p := s.places
-	if p == nil { // there was no catalog
-		p = PlacesOf(s.options.Dir, s.id, catalog.Owner{}, false)
-		s.places = p
-	}
+// Claimed is what Own found out.
+type Claimed struct {
+	Row  *catalog.Owner // to be committed; nil: the catalog says so already
+	Was  string         // where the directory was when last opened; empty: it was not, or is there yet
+	Copy bool           // with that: it is a copy, the other may be there
+}
+
+// Own says whose the devices are, all of the store's: what lies in the directory, and what was named. The devices
+// themselves are told once that is committed (Stamp).
+func (p *Places) Own(devices []Device) (out Claimed, err error) {
 	was := p.owner
 	now := catalog.Owner{ID: was.ID, Dir: p.system, Path: p.real, Outside: map[string]catalog.Outside{}}
 	if !p.known || p.clone {
 		rand.Read(now.ID[:])
 	}
-	for _, d := range s.drives {
-		id := hex.EncodeToString(d.id[:])
+	for _, d := range devices {
+		id := hex.EncodeToString(d.ID[:])
 		x, listed := was.Outside[id]
 		switch {
-		case d.removed.Load():
+		case d.Removed:
 			continue
-		case d.absent != nil && (p.clone || slices.Contains(was.Without, id)):
+		case d.Absent && (p.clone || slices.Contains(was.Without, id)):
 			now.Without = append(now.Without, id)
 			continue
-		case d.absent != nil && !listed, d.absent == nil && !p.outside(d.path):
+		case d.Absent && !listed, !d.Absent && !p.outside(d.Path):
 			continue
-		case d.absent == nil:
-			x.Path = paths.Real(d.path)
-			if o, ok := segio.PeekOwner(d.path); ok && !slices.Contains(x.Owners, o.ID) {
+		case !d.Absent:
+			x.Path = paths.Real(d.Path)
+			if o, ok := segio.PeekOwner(d.Path); ok && !slices.Contains(x.Owners, o.ID) {
 				x.Owners = append(slices.Clone(x.Owners), o.ID)
 			}
 		}
@@ -221,63 +227,52 @@ func (s *Store) claim(b *catalog.Batch) error {
 	before, err1 := json.Marshal(was)
 	after, err2 := json.Marshal(now)
 	if err := errors.Join(err1, err2); err != nil || bytes.Equal(before, after) {
-		return err
+		return out, err
 	}
 	if was.Path != "" && was.Path != now.Path {
-		s.log.Warn("the store's directory is not where it was when last opened", "was", was.Path, "now", now.Path, "copy", was.ID != now.ID)
+		out.Was, out.Copy = was.Path, was.ID != now.ID
 	}
-	b.PutOwner(&now)
-	return nil
+	out.Row = &now
+	return out, nil
 }
 
-// stampOwner writes on devices outside the directory whose they are, once the catalog says so. What
-// cannot be written is written at a later open: until then both names count.
-func (s *Store) stampOwner(ctx context.Context, drives ...*drive) {
-	if s.options.noStamp {
-		return
+// Add is Own for one device that comes to a store in use. nil: it lies in the directory, and nothing is to be
+// committed. Forget is for who could not.
+func (p *Places) Add(id [16]byte, path string) *catalog.Owner {
+	if !p.known || !p.outside(path) {
+		return nil
 	}
-	if s.options.customDevices {
-		return
-	}
-	changed := false
-	for _, d := range drives {
-		id := hex.EncodeToString(d.id[:])
-		x, listed := s.places.owner.Outside[id]
-		if !listed || len(x.Owners) == 1 || d.absent != nil || d.condition() >= health.Fenced {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
-		err := s.writeOwner(ctx, d)
-		cancel()
-		if err != nil {
-			s.log.Warn("device does not say whose it is yet; it is written again", "device", d.path, "error", err)
-			continue
-		}
-		x.Owners = [][16]byte{s.places.owner.ID}
-		s.places.owner.Outside[id], changed = x, true
-	}
-	if changed {
-		b := s.catalog.NewBatch()
-		b.PutOwner(&s.places.owner)
-		if err := s.catalog.Commit(ctx, b, false); err != nil {
-			s.log.Warn("whose the devices are is noted again at the next open", "error", err)
-		}
-	}
+	out := catalog.Outside{Path: paths.Real(path), Owners: [][16]byte{{}, p.owner.ID}}
+	p.owner.Outside[hex.EncodeToString(id[:])] = out
+	return p.Row()
 }
 
-func (s *Store) writeOwner(ctx context.Context, d *drive) error {
-	o := segment.Owner{Store: s.id, Device: d.id, ID: s.places.owner.ID, Path: s.places.owner.Path}
-	return segio.WriteOwner(ctx, s.durably(d), &o)
+// Forget takes back what Add said.
+func (p *Places) Forget(id [16]byte) { delete(p.owner.Outside, hex.EncodeToString(id[:])) }
+
+// Outside are the devices that lie outside the directory.
+func (p *Places) Outside() int { return len(p.owner.Outside) }
+
+// Row is what the catalog is to say.
+func (p *Places) Row() *catalog.Owner {
+	row := p.owner
+	return &row
 }
 
-// claimAdded is claim for a drive that is added to a store in use; disclaim is for who could not commit b. REQUIRES:
-// tasks.members.
-func (s *Store) claimAdded(b *catalog.Batch, d *drive) (disclaim func()) {
-	if s.options.customDevices || s.places == nil || !s.places.known || !s.places.outside(d.path) {
-		return func() {}
+// Stamp is what is to be written on a device, once the catalog says that it lies outside; false: nothing, or it is
+// there.
+func (p *Places) Stamp(id [16]byte) (o segment.Owner, ok bool) {
+	x, listed := p.owner.Outside[hex.EncodeToString(id[:])]
+	if !listed || len(x.Owners) == 1 {
+		return o, false
 	}
-	o, id := &s.places.owner, hex.EncodeToString(d.id[:])
-	o.Outside[id] = catalog.Outside{Path: paths.Real(d.path), Owners: [][16]byte{{}, o.ID}}
-	b.PutOwner(o)
-	return func() { delete(o.Outside, id) }
+	return segment.Owner{Store: p.id, Device: id, ID: p.owner.ID, Path: p.owner.Path}, true
+}
+
+// Stamped notes that what Stamp gave is on the device: Row says so.
+func (p *Places) Stamped(id [16]byte) {
+	key := hex.EncodeToString(id[:])
+	x := p.owner.Outside[key]
+	x.Owners = [][16]byte{p.owner.ID}
+	p.owner.Outside[key] = x
 }
