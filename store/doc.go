@@ -12,6 +12,7 @@
 // knows package store; it calls them, and they answer:
 //
 //	admin      the socket through which other processes see and change an open store
+//	compact    which groups are worth writing again, and in which order
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -256,79 +257,15 @@ func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks
 	return nil, 0, errNoRoom
 }
 
-// chainItem is a block to be put in order.
-type chainItem struct {
-	fp, parent index.Fingerprint
-	hasParent  bool
-}
-
-// orderChains puts blocks in the order their chains are read: every block after its
-// parent, and straight after it where it can be; where a chain forks, the longer branch
-// goes on and the others follow. Chains keep the order of their first blocks.
-func orderChains(items []chainItem) []int {
-	at := make(map[index.Fingerprint]int, len(items))
-	for i := range items {
-		at[items[i].fp] = i
-	}
-	children := make([][]int, len(items))
-	var roots []int
-	for i := range items {
-		if p, ok := at[items[i].parent]; ok && items[i].hasParent && p != i {
-			children[p] = append(children[p], i)
-		} else {
-			roots = append(roots, i)
-		}
-	}
-	// Depth below each block, leaves first. A cycle, which no honest chain has, is never
-	// reached from a root: it is appended at the end.
-	order := make([]int, 0, len(items))
-	order = append(order, roots...)
-	for i := 0; i < len(order); i++ {
-		order = append(order, children[order[i]]...)
-	}
-	deep := make([]int, len(items))
-	for i := len(order) - 1; i >= 0; i-- {
-		for _, c := range children[order[i]] {
-			deep[order[i]] = max(deep[order[i]], deep[c]+1)
-		}
-	}
-	out := make([]int, 0, len(items))
-	seen := make([]bool, len(items))
-	var stack []int
-	for i := len(roots) - 1; i >= 0; i-- {
-		stack = append(stack, roots[i])
-	}
-	for len(stack) > 0 {
-		i := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		out = append(out, i)
-		seen[i] = true
-		c := children[i]
-		sortBy(c, func(a, b int) bool { // the deepest last: it is taken first
-			if deep[a] != deep[b] {
-				return deep[a] < deep[b]
-			}
-			return a > b
-		})
-		stack = append(stack, c...)
-	}
-	for i := range items {
-		if !seen[i] {
-			out = append(out, i)
-		}
-	}
-	return out
-}
-
-// inChainOrder puts blocks of one or more groups in the order orderChains says, namespaces
+// inChainOrder puts blocks of one or more groups in the order compact.Order says, namespaces
 // apart.
 func inChainOrder(list []*incoming) []*incoming {
-	items := make([]chainItem, len(list))
+	items := make([]compact.Item, len(list))
 	for i, in := range list {
-		items[i] = chainItem{in.fp, in.parentFP, in.hasParent}
+		items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
 	}
 	out := make([]*incoming, len(list))
-	for i, k := range orderChains(items) {
+	for i, k := range compact.Order(items) {
 		out[i] = list[k]
 	}
 	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -125,14 +126,14 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	if err != nil {
 		return r, err
 	}
-	chosen := askedFor.choose(costs)
+	chosen := compact.Asked.Choose(costs)
 	if o.All {
 		chosen = costs
 	}
 	var live, capacity int64
 	var links, breaks int
 	for _, c := range chosen {
-		live, capacity, links, breaks = live+c.live, capacity+c.capacity, links+c.links, breaks+c.breaks
+		live, capacity, links, breaks = live+c.Live, capacity+c.Capacity, links+c.Links, breaks+c.Breaks
 	}
 	if capacity > 0 {
 		r.LiveShare = float64(live) / float64(capacity)
@@ -143,7 +144,7 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	r.Groups = len(chosen)
 	if o.DryRun {
 		r.Bytes = live * layout.PageSize
-		r.FreeAfter, r.DisorderLeft = r.FreeBefore, disorderOf(costs)
+		r.FreeAfter, r.DisorderLeft = r.FreeBefore, compact.Disorder(costs)
 		r.Seconds = time.Since(began).Seconds()
 		return r, nil
 	}
@@ -166,29 +167,21 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	t.note(r.Progress)
 	if err == nil {
 		if costs, err = s.scanCosts(ctx); err == nil {
-			r.DisorderLeft = disorderOf(costs)
+			r.DisorderLeft = compact.Disorder(costs)
 		}
 	}
 	return r, err
 }
 
-func disorderOf(list []groupCost) float64 {
-	var sum groupCost
-	for _, c := range list {
-		sum.links, sum.breaks = sum.links+c.links, sum.breaks+c.breaks
-	}
-	return sum.disorder()
-}
-
 // setSize is how many of the chosen groups are put in order together: as many as the free
 // groups can take what lives in them, at least one.
-func (s *Store) setSize(chosen []groupCost) int {
+func (s *Store) setSize(chosen []compact.Group) int {
 	room := max(1, s.freeGroups()-s.reserve)
 	var live int64
 	n := 0
 	for n < len(chosen) && n < compactSetGroups {
-		live += chosen[n].live
-		if n > 0 && (live*layout.PageSize > compactSetBytes || live > int64(room)*chosen[n].capacity) {
+		live += chosen[n].Live
+		if n > 0 && (live*layout.PageSize > compactSetBytes || live > int64(room)*chosen[n].Capacity) {
 			break
 		}
 		n++
@@ -196,7 +189,7 @@ func (s *Store) setSize(chosen []groupCost) int {
 	return n
 }
 
-func (s *Store) compactSet(ctx context.Context, set []groupCost, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
+func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
 	var list []*incoming
 	var groups []*group
 	var releases []func()
@@ -206,7 +199,7 @@ func (s *Store) compactSet(ctx context.Context, set []groupCost, b *limits.Pace,
 		}
 	}()
 	for _, c := range set {
-		g := s.space.find(c.num)
+		g := s.space.find(c.Num)
 		if g == nil {
 			continue
 		}
@@ -252,12 +245,12 @@ func (s *Store) compactSet(ctx context.Context, set []groupCost, b *limits.Pace,
 }
 
 // scanCosts are the sealed groups with the order of their chains.
-func (s *Store) scanCosts(ctx context.Context) ([]groupCost, error) {
+func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 	groups := s.groupList()
 	costs := s.groupCosts(groups)
-	byNum := map[uint32]*groupCost{}
+	byNum := map[uint32]*compact.Group{}
 	for i := range costs {
-		byNum[costs[i].num] = &costs[i]
+		byNum[costs[i].Num] = &costs[i]
 	}
 	for _, g := range groups {
 		c := byNum[g.num]
@@ -272,11 +265,11 @@ func (s *Store) scanCosts(ctx context.Context) ([]groupCost, error) {
 			return nil, err
 		}
 		release()
-		items := make([]chainItem, len(list))
+		items := make([]compact.Item, len(list))
 		for i, in := range list {
-			items[i] = chainItem{in.fp, in.parentFP, in.hasParent}
+			items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
 		}
-		c.links, c.breaks = countBreaks(items, 2*len(g.drives))
+		c.Links, c.Breaks = compact.CountBreaks(items, 2*len(g.drives))
 	}
 	return costs, nil
 }

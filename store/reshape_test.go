@@ -4,16 +4,15 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
@@ -369,86 +368,6 @@ func TestMissingDevice(t *testing.T) {
 	}
 }
 
-// Chains come out in the order they are read, forks after the longer branch, strangers and
-// cycles at the end; nothing is lost.
-func TestOrderChains(t *testing.T) {
-	t.Parallel()
-	fp := func(n int) (f index.Fingerprint) { f[0], f[1] = byte(n), byte(n>>8); return f }
-	item := func(n, parent int) chainItem { return chainItem{fp(n), fp(parent), parent > 0} }
-	for _, tt := range []struct {
-		name string
-		in   []chainItem
-		want []int
-	}{
-		{"in order already", []chainItem{item(1, 0), item(2, 1), item(3, 2)}, []int{0, 1, 2}},
-		{"backwards", []chainItem{item(3, 2), item(2, 1), item(1, 0)}, []int{2, 1, 0}},
-		{"two in turns", []chainItem{item(1, 0), item(11, 0), item(2, 1), item(12, 11)}, []int{0, 2, 1, 3}},
-		{"a fork", []chainItem{item(1, 0), item(2, 1), item(3, 1), item(4, 3), item(5, 4)}, []int{0, 2, 3, 4, 1}},
-		{"a parent elsewhere", []chainItem{item(7, 6), item(8, 7)}, []int{0, 1}},
-		{"its own parent", []chainItem{item(7, 7), item(8, 7)}, []int{0, 1}},
-		{"a cycle", []chainItem{item(1, 2), item(2, 1), item(3, 0)}, []int{2, 0, 1}},
-		{"none", nil, []int{}},
-	} {
-		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, orderChains(tt.in)) })
-	}
-	rng := newRand(testSeed(t))
-	for range 200 {
-		list := make([]chainItem, rng.IntN(60))
-		for i := range list {
-			list[i] = item(i+1, rng.IntN(len(list)+1))
-		}
-		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-		order := orderChains(list)
-		seen := slices.Clone(order)
-		slices.Sort(seen)
-		for i, v := range seen {
-			require.Equal(t, i, v)
-		}
-	}
-}
-
-// What compaction takes up, and in which order.
-func TestCompactChoice(t *testing.T) {
-	t.Parallel()
-	g := func(num uint32, live int64, age float64, links, breaks int) groupCost {
-		return groupCost{num: num, live: live, capacity: 100, age: age, links: links, breaks: breaks}
-	}
-	nums := func(list []groupCost) (out []uint32) {
-		for _, c := range list {
-			out = append(out, c.num)
-		}
-		return out
-	}
-	for _, tt := range []struct {
-		name string
-		rule compactChoice
-		in   []groupCost
-		want []uint32
-	}{
-		{"full and in order: nothing", askedFor, []groupCost{g(1, 100, 1, 50, 2), g(2, 98, 1, 50, 3)}, nil},
-		{"emptiest first", askedFor, []groupCost{g(1, 80, 1, 0, 0), g(2, 20, 1, 0, 0), g(3, 50, 1, 0, 0)}, []uint32{2, 3, 1}},
-		{"of equals the older", askedFor, []groupCost{g(1, 40, 0.1, 0, 0), g(2, 40, 2, 0, 0)}, []uint32{2, 1}},
-		{"one with holes frees nothing", askedFor, []groupCost{g(1, 60, 1, 0, 0), g(2, 100, 1, 0, 0)}, nil},
-		{"an empty one does", askedFor, []groupCost{g(1, 0, 1, 0, 0)}, []uint32{1}},
-		{"scattered chains are worth it by themselves", askedFor, []groupCost{g(1, 100, 1, 50, 40)}, []uint32{1}},
-		{"but not unasked", unasked, []groupCost{g(1, 100, 1, 50, 40), g(2, 100, 1, 50, 50)}, nil},
-		{"small holes neither", unasked, []groupCost{g(1, 70, 1, 0, 0), g(2, 70, 1, 0, 0), g(3, 70, 1, 0, 0), g(4, 70, 1, 0, 0)}, nil},
-		{"large ones are", unasked, []groupCost{g(1, 40, 1, 0, 0), g(2, 50, 1, 0, 0), g(3, 95, 1, 0, 0)}, []uint32{1, 2}},
-	} {
-		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, nums(tt.rule.choose(tt.in))) })
-	}
-}
-
-func TestEmptiest(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		used []float64
-		want int
-	}{{nil, -1}, {[]float64{0.1}, -1}, {[]float64{0.5, 0.55}, -1}, {[]float64{0.9, 0.2, 0.5}, 1}, {[]float64{0, 1}, 0}} {
-		require.Equal(t, tt.want, emptiest(tt.used))
-	}
-}
-
 // The index counts one copy of a block: groups that are full of copies have no holes.
 func TestCopiesAreNoHoles(t *testing.T) {
 	t.Parallel()
@@ -459,7 +378,7 @@ func TestCopiesAreNoHoles(t *testing.T) {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, 20), faultBlock))
 	}
 	require.Greater(t, len(s.index.Groups()), 10)
-	require.Empty(t, unasked.choose(s.groupCosts(s.groupList())))
+	require.Empty(t, compact.Unasked.Choose(s.groupCosts(s.groupList())))
 }
 
 // Groups that could not be moved are remembered for a while, also those that are gone by then.

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -250,8 +251,8 @@ func (t *tasks) next() (job, *group) {
 			return job{task: taskRebalance}, g
 		}
 	}
-	for _, c := range unasked.choose(s.groupCosts(groups)) {
-		if g := s.space.find(c.num); g != nil && free(g) {
+	for _, c := range compact.Unasked.Choose(s.groupCosts(groups)) {
+		if g := s.space.find(c.Num); g != nil && free(g) {
 			return job{task: taskCompact}, g
 		}
 	}
@@ -271,17 +272,17 @@ func (t *tasks) ready(g *group) bool {
 
 // groupCosts are the sealed groups as the index counts them, without the order of their
 // chains, which takes a scan.
-func (s *Store) groupCosts(groups []*group) []groupCost {
+func (s *Store) groupCosts(groups []*group) []compact.Group {
 	known := map[uint32]*group{}
 	for _, g := range groups {
 		known[g.num] = g
 	}
-	var out []groupCost
+	var out []compact.Group
 	for _, st := range s.index.Groups() {
 		if g := known[st.Group]; g != nil {
-			c := groupCost{num: st.Group, live: pagesIn(st.LivePages), capacity: pagesIn(st.CapacityPages), age: st.SealedAge}
-			if float64(c.live) < 0.95*float64(c.capacity) { // or it is full whatever the copies
-				c.live = int64(float64(c.live) * s.spread(g))
+			c := compact.Group{Num: st.Group, Live: pagesIn(st.LivePages), Capacity: pagesIn(st.CapacityPages), Age: st.SealedAge}
+			if float64(c.Live) < 0.95*float64(c.Capacity) { // or it is full whatever the copies
+				c.Live = int64(float64(c.Live) * s.spread(g))
 			}
 			out = append(out, c)
 		}
@@ -335,7 +336,7 @@ func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
 	for i := range list {
 		used[i] = list[i].used
 	}
-	i := emptiest(used)
+	i := compact.Emptiest(used)
 	if i < 0 {
 		return nil
 	}
@@ -346,27 +347,6 @@ func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
 	}
 	return nil
 }
-
-// emptiest is the drive that is so much emptier than the fullest that moving blocks to it
-// is worth the wear; -1: none.
-func emptiest(used []float64) int {
-	low, high := 0, 0
-	for i, u := range used {
-		if u < used[low] {
-			low = i
-		}
-		if u > used[high] {
-			high = i
-		}
-	}
-	if len(used) < 2 || used[high]-used[low] < imbalance {
-		return -1
-	}
-	return low
-}
-
-// imbalance is how much fuller, in shares of itself, one drive may be than another.
-const imbalance = 0.1
 
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
@@ -548,7 +528,7 @@ func typed(ctx context.Context, op string, err *error) {
 // liveBytes is what lives in groups, all copies together, in bytes.
 func (s *Store) liveBytes(list []*group) (n int64) {
 	for _, c := range s.groupCosts(list) {
-		n += c.live * layout.PageSize
+		n += c.Live * layout.PageSize
 	}
 	return n
 }

@@ -32,7 +32,7 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/aside", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/leases", "store/internal/limits", "store/internal/locks", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
+	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/aside", "store/internal/compact", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/leases", "store/internal/limits", "store/internal/locks", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
 		"store/internal/pieces", "store/internal/places", "store/internal/rebuild", "store/internal/restore", "store/internal/segio", "store/internal/space", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/aside":   {"store/catalog", "store/internal/paths", "store/segment"},
 	"store/internal/crypt":   {"store/segment"},
