@@ -8,14 +8,6 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// DegradedStats are blocks that lack copies because drives cannot be read.
-type DegradedStats struct {
-	Devices    int   `json:"devices"`    // that cannot be read
-	Blocks     int64 `json:"blocks"`     // with a copy missing
-	Bytes      int64 `json:"bytes"`      // that lie on those devices
-	Unreadable int64 `json:"unreadable"` // blocks no copy of which can be read
-}
-
 // Degraded counts the blocks that lack copies now.
 func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 	if err := s.enter(ctx); err != nil {

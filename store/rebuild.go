@@ -26,15 +26,7 @@ import (
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
-)
-
-// What a rebuild says.
-type (
-	RebuildReport   = report.Rebuild
-	RebuildRead     = report.RebuildRead
-	RebuildProgress = report.RebuildProgress
 )
 
 // Rebuild makes a new catalog for the store in o.Dir from its devices alone, which

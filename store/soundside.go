@@ -11,7 +11,7 @@ import (
 func (c *checker) sides(ctx context.Context) error {
 	roots, err := c.s.catalog.SideRoots(ctx)
 	if skep.KindOf(err) == skep.Damaged {
-		c.rep.fault(Fault{What: "side rows", Problem: err.Error(), Do: "skep rebuild: rows are made anew from their blocks"})
+		c.rep.Fault(Fault{What: "side rows", Problem: err.Error(), Do: "skep rebuild: rows are made anew from their blocks"})
 		return nil
 	}
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
 	}
 	switch skep.KindOf(err) {
 	case skep.Damaged:
-		c.rep.fault(Fault{What: "side rows", Group: int(unpack(row.loc).Group), Key: r.ID.Key.String(), Problem: err.Error(),
+		c.rep.Fault(Fault{What: "side rows", Group: int(unpack(row.loc).Group), Key: r.ID.Key.String(), Problem: err.Error(),
 			Do: "open the context they are of: they are made anew from the block"})
 		return nil
 	case skep.Denied: // encrypted, and the key is not here

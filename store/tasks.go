@@ -56,21 +56,6 @@ const (
 	taskScrub     = "scrub"
 )
 
-// Progress is how far a task is. Bytes are payload moved, one copy each.
-type Progress struct {
-	Task       string `json:"task"`        // what moved the blocks; empty: nothing did
-	Device     int    `json:"device"`      // index of the drive that drain or re-replicate empties; -1: none
-	Groups     int    `json:"groups"`      // stripe groups to be gone through; 0: not known before
-	GroupsDone int    `json:"groups_done"` // of them, gone through
-	Blocks     int64  `json:"blocks"`      // blocks moved
-	// payload moved, one copy each; of a dry run: stored bytes that would be (bytes)
-	Bytes int64 `json:"bytes"`
-	// blocks that could not be read and stay, or were Cache blocks and are forgotten
-	Unreadable int64   `json:"unreadable"`
-	Evicted    int64   `json:"evicted"` // Cache blocks that the store dropped meanwhile to make room
-	Seconds    float64 `json:"seconds"` // since it began (s)
-}
-
 // MoveOptions say how Compact, Drain, Remove and Rebalance go about it.
 type MoveOptions struct {
 	Rate     int64          // bytes a second of payload; 0: as the drives are idle
