@@ -13,6 +13,7 @@
 //
 //	admin      the socket through which other processes see and change an open store
 //	compact    which groups are worth writing again, and in which order
+//	admission  which Cache blocks go to the drives
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings

@@ -480,7 +480,7 @@ func (s *Store) run() {
 	}
 	s.monitor.start(s)
 	if s.writeback != nil {
-		s.background.Go(s.writeback.run)
+		s.background.Go(func() { s.writeback.Run(s.ctx) })
 	}
 	if !s.options.ReadOnly {
 		s.cleaner.start(s)

@@ -55,7 +55,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
 		})
 	}
-	st.Admission = s.writeback.snapshot()
+	st.Admission = s.writeback.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
 	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/leases"
@@ -67,7 +68,7 @@ type Store struct {
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
-	writeback *writeback
+	writeback *admission.Filter[*incoming]
 	profile   *observe.Profile // of reuse; nil: none
 	programs  observe.Programs
 	works     observe.Works

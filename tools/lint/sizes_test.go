@@ -17,7 +17,7 @@ import (
 var most = map[string]int{
 	"fields of store.Store":    85,
 	"methods of *store.Store":  426,
-	"lines of store":           17500,
+	"lines of store":           17000,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,
