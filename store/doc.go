@@ -25,6 +25,7 @@
 //	places     where the devices of a directory are, and whose
 //	rebuild    a new catalog from the drives alone
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
+//	sidecar    what some blocks say, as rows of the catalog
 //	space      the life of stripe groups: their states, who has one, which there are
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //

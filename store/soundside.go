@@ -48,7 +48,7 @@ func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
 	}
 	rec, err := s.committed("verify", r.ID.Key, fp, s.record)
 	if err == nil {
-		_, err = s.sidePieces(ctx, ns, &rec, r)
+		_, err = s.sidecars.Pieces(ctx, ns, &rec, r)
 	}
 	switch skep.KindOf(err) {
 	case skep.Damaged:

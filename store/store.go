@@ -25,6 +25,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -95,7 +96,7 @@ type Store struct {
 	intents   intents
 	suspects  suspects
 	rivals    rivals
-	sides     sides
+	sidecars  *sidecar.Rows
 	repairs   repairs
 	badLog    seldom   // lines about wrong bytes
 	logCache  logCache // of a store whose catalog has failed
