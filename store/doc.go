@@ -24,6 +24,7 @@
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
 //	rebuild    a new catalog from the drives alone
+//	room       what is left in the file system of the catalog, for puts and for an open
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	sidecar    what some blocks say, as rows of the catalog
 //	space      the life of stripe groups: their states, who has one, which there are

@@ -439,7 +439,7 @@ const (
 // write stores blocks: place, write, checksum, log, commit, publish; several
 // appends under way at once. Each block's result is filled.
 func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) error {
-	if st == streamUser && s.catalogFull.Load() {
+	if st == streamUser && s.catalogRoom.Full() {
 		s.decline(blocks, skep.Full)
 		return nil
 	}

@@ -94,12 +94,12 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
 	if dryRun {
 		opt.FS = vfs.Default
-	} else if err := s.makeRoom(); err != nil {
+	} else if err := s.catalogRoom.Make(); err != nil {
 		return rep, err
 	}
 	if s.catalog, err = catalog.Open(dir, opt); err != nil {
 		if !dryRun {
-			err = s.noRoom(err)
+			err = s.catalogRoom.Explain(err)
 		}
 		return rep, err
 	}
@@ -201,7 +201,7 @@ func (s *Store) catalogPlace(op string) *aside.Place {
 // setAside moves what is left of a catalog out of the way.
 func (s *Store) setAside(op string) error {
 	// nothing is opened there any more
-	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.dropBallast() })
+	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.catalogRoom.Drop() })
 	return err
 }
 

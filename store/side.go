@@ -20,7 +20,7 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	if err := skep.ValidateSidecar(pieces); err != nil {
 		return err
 	}
-	if s.catalogFull.Load() {
+	if s.catalogRoom.Full() {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog"}
 	}
 	ns, t, err := s.names.Resolve(op, sc)

@@ -93,13 +93,7 @@ func (o observed) EachSpace(f func(tenant, name string, c *observe.Spaces)) {
 }
 
 // CatalogDisk is what was found when the catalog's file system was looked at last.
-func (o observed) CatalogDisk() (observe.Disk, bool) {
-	use := o.catalogDisk.Load()
-	if use == nil {
-		return observe.Disk{}, false
-	}
-	return *use, true
-}
+func (o observed) CatalogDisk() (observe.Disk, bool) { return o.catalogRoom.Disk() }
 
 // Declines says how many loads were declined because computing was expected to be faster, how
 // many of those were computed to their end since, and for how many of them it was.

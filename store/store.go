@@ -25,6 +25,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -57,9 +58,7 @@ type Store struct {
 	monitor  monitor
 	tasks    tasks
 
-	catalogDisk atomic.Pointer[observe.Disk]
-	catalogFull atomic.Bool // its file system has too little left for puts: full.go
-	fullText    atomic.Pointer[string]
+	catalogRoom *room.Room
 	flights     flights
 	accepted    acceptances
 	pending     pendings
@@ -109,7 +108,6 @@ type Store struct {
 	lead      time.Duration // of Lasting before now
 	aside     bool          // the catalog that is there is to be set aside
 	known     []string      // where it said that devices are
-	ballast   atomic.Bool   // it is taken, or was tried
 	making    bool          // a store is being made, or could not be
 	made      []string      // files and directories this call made
 	capacity  capacity
@@ -257,8 +255,8 @@ func (s *Store) state() string {
 	if s.options.ReadOnly {
 		return "read-only"
 	}
-	if text := s.fullText.Load(); text != nil && s.catalogFull.Load() {
-		return *text
+	if why := s.catalogRoom.Why(); why != "" {
+		return why
 	}
 	return "ok"
 }

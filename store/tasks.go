@@ -120,7 +120,7 @@ func (t *tasks) run() {
 		case <-t.wake:
 		}
 		t.restampAgain()
-		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogFull.Load() {
+		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogRoom.Full() {
 			if t.take(t.s.ctx) != nil {
 				return
 			}
