@@ -15,7 +15,7 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 	}
 	defer s.leave()
 	for _, d := range s.allDrives() {
-		if !d.removed.Load() && d.unreadable() {
+		if !d.removed.Load() && d.standing.Unreadable() {
 			st.Devices++
 		}
 	}
@@ -26,7 +26,7 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 		if g.Healthy() {
 			continue
 		}
-		alive := func(i int) bool { return !g.drives[i].unreadable() }
+		alive := func(i int) bool { return !g.drives[i].standing.Unreadable() }
 		err := s.catalog.ScanGroup(ctx, g.num, func(_ layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil {

@@ -467,7 +467,9 @@ func (s *Store) run() {
 	if w == 0 {
 		w = runtime.GOMAXPROCS(0)
 	}
-	s.watchDrives()
+	for _, d := range s.allDrives() {
+		s.watchDrive(d)
+	}
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
@@ -480,7 +482,7 @@ func (s *Store) run() {
 	if s.profile != nil {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}
-	s.monitor.start(s)
+	s.newMonitor(s.options.rules).Start()
 	if s.writeback != nil {
 		s.background.Go(func() { s.writeback.Run(s.ctx) })
 	}

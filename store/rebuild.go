@@ -517,7 +517,7 @@ func (s *Store) givenUp(i int) *drive {
 	d := &drive{index: uint16(i), path: path, segBytes: s.segBytes, segments: 1, limit: 1, down: make(chan struct{}), failed: why, absent: why}
 	key := skep.KeyOf([]byte(path + s.id.String()))
 	d.id = segment.DeviceID(key[:16])
-	d.mode.Store(int32(health.Dead))
+	d.standing.Set(health.Dead)
 	close(d.down)
 	d.use(device.NewGone(path, "", layout.SegmentOffset(1, s.segBytes), why))
 	return d

@@ -44,13 +44,13 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		state := d.condition().String()
 		if failed[i] != nil {
 			state += ": " + failed[i].Error()
-		} else if why := d.why.Load(); why != nil && *why != "" {
-			state += ": " + *why
+		} else if why := d.standing.Why(); why != "" {
+			state += ": " + why
 		}
 		st.Devices = append(st.Devices, skep.DeviceStats{
 			Index: int(d.index), Path: d.path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
-			Errors: int64(ds.Errors()), WrongReads: d.wrong.Load(),
+			Errors: int64(ds.Errors()), WrongReads: d.standing.Wrong.Load(),
 			Unannounced: int64(ds.Unannounced), Reissued: int64(ds.Reissued), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
 		})

@@ -55,7 +55,6 @@ type Store struct {
 	space    groupTable
 	events   *observe.Events
 	cleaner  cleaner
-	monitor  monitor
 	tasks    tasks
 
 	catalogRoom *room.Room

@@ -212,7 +212,7 @@ func (t *tasks) next() (job, *group) {
 	groups := s.groupList()
 	free := func(g *group) bool { return t.ready(g) }
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || !d.lost.Load() {
+		if d.removed.Load() || !d.standing.Lost() {
 			continue
 		}
 		for _, g := range groups {
@@ -414,7 +414,7 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 
 // halved are the blocks of g of which a copy is lost and another can be read.
 func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
-	alive := func(i int) bool { return !g.drives[i].lost.Load() && g.drives[i].absent == nil }
+	alive := func(i int) bool { return !g.drives[i].standing.Lost() && g.drives[i].absent == nil }
 	for _, in := range list {
 		if len(in.rec.Copies) < 2 {
 			continue
