@@ -19,6 +19,7 @@
 //	health     how far a drive is to be relied on: a state machine that is fed readings
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
+//	making     which files a store is made with, so that a making that was cut off is undone
 //	monitor    looks at the drives, has them judged, and probes those that are not well
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics

@@ -287,8 +287,12 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 			return catalog.StoreState{}, err
 		}
 	}
-	if err := s.beginCreating(paths); err != nil {
-		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: s.creatingPath(), Err: err}
+	list := s.makingList()
+	if list != nil {
+		s.made = append(s.made, list.Path())
+	}
+	if err := list.Begin(paths); err != nil {
+		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: list.Path(), Err: err}
 	}
 	b := s.catalog.NewBatch()
 	for i, path := range paths {
@@ -309,7 +313,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		return root, err
 	}
 	s.making = false
-	return root, s.endCreating()
+	return root, list.End()
 }
 
 const (

@@ -32,7 +32,7 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/aside", "store/internal/compact", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/leases", "store/internal/limits", "store/internal/locks", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
+	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/aside", "store/internal/compact", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/leases", "store/internal/limits", "store/internal/locks", "store/internal/making", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
 		"store/internal/pieces", "store/internal/places", "store/internal/rebuild", "store/internal/restore", "store/internal/room", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/admission": {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/aside":     {"store/catalog", "store/internal/paths", "store/segment"},
@@ -41,6 +41,7 @@ var parts = map[string][]string{
 	"store/internal/health":    {"store/device"},
 	"store/internal/leases":    {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/limits":    {"store/internal/locks", "store/internal/segio"},
+	"store/internal/making":    {"store/internal/segio"},
 	"store/internal/monitor":   {"store/device", "store/internal/health", "store/internal/segio"},
 	"store/internal/observe":   {"store/internal/locks"},
 	"store/internal/pieces":    {"store/internal/locks"},

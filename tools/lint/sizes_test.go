@@ -16,8 +16,8 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    81,
-	"methods of *store.Store":  413,
-	"lines of store":           16500,
+	"methods of *store.Store":  402,
+	"lines of store":           16200,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,
