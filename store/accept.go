@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -19,7 +20,7 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		return err
 	}
 	var behind, front []*incoming
-	filtered := s.writeback.filters(ns)
+	filtered := s.writeback.Filters(ns)
 	for _, in := range todo {
 		// What replaces another takes its place when it is committed: were it accepted before
 		// that, a put of the other in between would be undone by it.
@@ -30,11 +31,13 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		}
 	}
 	if filtered {
-		s.writeback.add(ns, behind)
+		s.writeback.Add(ns, behind)
 		behind = nil
 		rest := front
 		defer s.land(rest)
-		front = s.writeback.judge(ns, front)
+		var declined []*incoming
+		front, declined = s.writeback.Judge(front)
+		s.decline(declined, skep.Admission)
 	}
 	if len(behind) > 0 {
 		end := s.accepted.begin()
@@ -67,23 +70,27 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 // holdOrMakeRoom is hold; where there is no room and blocks wait to be decided on, some
 // of them are.
 func (s *Store) holdOrMakeRoom(ns *namespaces.Namespace, in *incoming, filtered bool) bool {
-	if filtered && s.writeback.secondTouch {
-		return false
+	var most int64
+	if filtered {
+		var waits bool
+		if most, waits = s.writeback.Keeps(); !waits {
+			return false
+		}
 	}
 	if s.hold(ns, in) {
 		return true
 	}
-	if !filtered || s.cache == nil || in.size > s.writeback.maxBytes {
+	if !filtered || s.cache == nil || in.size > most {
 		return false
 	}
-	s.writeback.makeRoom(2 * in.size)
+	s.writeback.MakeRoom(2 * in.size)
 	return s.hold(ns, in)
 }
 
 // hold puts a copy of a block into the DRAM tier and shows it. False: there is no
 // room.
 func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
-	if s.cache == nil || s.pending.len() >= maxWaiting(s.options.CacheBytes) {
+	if s.cache == nil || s.pending.len() >= admission.MaxWaiting(s.options.CacheBytes) {
 		return false
 	}
 	whole := in.parts
@@ -111,7 +118,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	known := in.rec // what is still to be filled in is nobody else's business
 	in.known = &known
 	s.pending.add(in.fp, &known)
-	if !s.writeback.filters(ns) { // it is written from there, deleted or not
+	if !s.writeback.Filters(ns) { // it is written from there, deleted or not
 		for _, h := range in.held {
 			b, _ := s.cache.Share(h.id, h.v)
 			in.shared = append(in.shared, b...)

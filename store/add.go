@@ -169,8 +169,7 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	if err != nil {
 		return err
 	}
-	d.fence = func(err error) { s.fence(d, err) }
-	d.flush.OnFailure(d.fence)
+	s.watchDrive(d)
 	list := append(slices.Clone(s.allDrives()), d)
 	sp := &s.space
 	sp.mu.Lock()

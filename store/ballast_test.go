@@ -210,8 +210,8 @@ func TestBallastThatCannotBeTakenIsNone(t *testing.T) {
 		})
 	})
 	require.Zero(t, disk.ballast.Load())
-	_, err := disk.Stat(s.ballastPath())
+	_, err := disk.Stat(disk.PathJoin(s.options.catalogDir(), "ballast"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.False(t, s.dropBallast())
+	require.False(t, s.catalogRoom.Drop())
 	require.NoError(t, s.Close())
 }

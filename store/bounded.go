@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 )
@@ -36,7 +37,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	o := &s.options
 	rows := o.memoryCaps(len(s.allDrives()))
 	a := s.arena.Stats()
-	filter, _ := s.writeback.memory()
+	filter := s.writeback.Memory()
 	calls, _ := s.calls.Under()
 	used := map[string]int64{
 		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,
@@ -70,8 +71,8 @@ const (
 // memoryCaps is what each holder of memory may take at most.
 func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 	var filter, reuse int64
-	if o.Admission != admitAll {
-		filter = int64(o.AdmissionGhosts)*8*2 + int64(maxWaiting(o.CacheBytes))*waitingRecord // rounded up to a power of two
+	if o.Admission != admission.All {
+		filter = admission.Cap(o.AdmissionGhosts, o.CacheBytes)
 	}
 	if o.ReuseSamples > 0 {
 		if r, err := index.NewReuse(o.ReuseSamples); err == nil {

@@ -40,4 +40,5 @@ func (t traffic) Queueing() bool {
 	return false
 }
 
-var errNoRoom = &skep.Error{Op: "move blocks", Kind: skep.Full, Field: "free groups", Value: "none", Limit: "one beside those puts and the cleaner need"}
+var errNoRoom = &skep.Error{Op: "move blocks", Kind: skep.Full, Field: "free groups", Value: "none",
+	Limit: "one beside those puts and the cleaner need"}

@@ -43,7 +43,8 @@ func (s *Store) claim(b *catalog.Batch) error {
 		return err
 	}
 	if c.Was != "" {
-		s.log.Warn("the store's directory is not where it was when last opened", "was", c.Was, "now", c.Row.Path, "copy", c.Copy)
+		s.log.Warn("the store's directory is not where it was when last opened",
+			"was", c.Was, "now", c.Row.Path, "copy", c.Copy)
 	}
 	b.PutOwner(c.Row)
 	return nil

@@ -86,7 +86,7 @@ func (c *cleaner) run() {
 				noted = c.s.noteTime(noted)
 				c.s.retryIntents()
 				c.s.reconcileStale(c.s.ctx)
-				if err := c.s.sweepSides(c.s.ctx); err != nil {
+				if err := c.s.sidecars.Sweep(c.s.ctx); err != nil {
 					c.s.log.Warn("side rows of blocks that are gone are still there", "error", err)
 				}
 			}

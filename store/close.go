@@ -40,7 +40,7 @@ func (s *Store) close() error {
 	for _, err := range s.restores.Close(ctx) {
 		note(err)
 	}
-	s.writeback.flush()
+	s.writeback.Flush()
 	note(s.accepted.wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))

@@ -8,14 +8,6 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// DegradedStats are blocks that lack copies because drives cannot be read.
-type DegradedStats struct {
-	Devices    int   `json:"devices"`    // that cannot be read
-	Blocks     int64 `json:"blocks"`     // with a copy missing
-	Bytes      int64 `json:"bytes"`      // that lie on those devices
-	Unreadable int64 `json:"unreadable"` // blocks no copy of which can be read
-}
-
 // Degraded counts the blocks that lack copies now.
 func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 	if err := s.enter(ctx); err != nil {
@@ -23,7 +15,7 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 	}
 	defer s.leave()
 	for _, d := range s.allDrives() {
-		if !d.removed.Load() && d.unreadable() {
+		if !d.removed.Load() && d.standing.Unreadable() {
 			st.Devices++
 		}
 	}
@@ -34,7 +26,7 @@ func (s *Store) Degraded(ctx context.Context) (st DegradedStats, err error) {
 		if g.Healthy() {
 			continue
 		}
-		alive := func(i int) bool { return !g.drives[i].unreadable() }
+		alive := func(i int) bool { return !g.drives[i].standing.Unreadable() }
 		err := s.catalog.ScanGroup(ctx, g.num, func(_ layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil {

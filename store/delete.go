@@ -72,7 +72,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 	seq := s.root.Next()
 	for _, key := range keys {
 		fp := s.names.Fingerprint(ns.Instance, t, key)
-		if s.sides.has(fp) {
+		if s.sidecars.Has(fp) {
 			sided[fp] = catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}
 			b.DeleteSide(sided[fp])
 		}
@@ -110,7 +110,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 		err = s.commitRows(b, func() error { return s.saveRoot(s.ctx, b, true) })
 	}
 	if err == nil {
-		s.sides.forget(sided)
+		s.sidecars.Forget(sided)
 		n = s.deleted(ns, t, list)
 	}
 	s.changes.Unlock()

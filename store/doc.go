@@ -13,17 +13,22 @@
 //
 //	admin      the socket through which other processes see and change an open store
 //	compact    which groups are worth writing again, and in which order
+//	admission  which Cache blocks go to the drives
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
+//	making     which files a store is made with, so that a making that was cut off is undone
+//	monitor    looks at the drives, has them judged, and probes those that are not well
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
 //	rebuild    a new catalog from the drives alone
+//	room       what is left in the file system of the catalog, for puts and for an open
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
+//	sidecar    what some blocks say, as rows of the catalog
 //	space      the life of stripe groups: their states, who has one, which there are
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //

@@ -223,12 +223,11 @@ func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) erro
 // standIn keeps the place of a drive that cannot be opened.
 func standIn(r catalog.DeviceState, l lack) *drive {
 	d := &drive{index: r.Index, id: r.ID, path: l.path, serial: r.Serial, segBytes: r.SegmentBytes, segments: int(r.Segments), limit: int(r.Segments), down: make(chan struct{})}
-	d.mode.Store(int32(health.Dead))
+	d.standing.Set(health.Dead)
 	close(d.down)
 	d.failed = &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
 	d.absent = l.why
-	text := l.why.Error()
-	d.why.Store(&text)
+	d.standing.Say(l.why.Error())
 	d.use(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), d.failed))
 	return d
 }
@@ -430,7 +429,7 @@ func (t *tasks) restampAgain() {
 // removedDrive keeps the place of a drive that was removed.
 func removedDrive(i int, segBytes int64) *drive {
 	d := &drive{index: uint16(i), path: "removed", segBytes: segBytes, down: make(chan struct{}), failed: errRemoved}
-	d.mode.Store(int32(health.Dead))
+	d.standing.Set(health.Dead)
 	close(d.down)
 	d.removed.Store(true)
 	d.retired.Store(true)

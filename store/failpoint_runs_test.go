@@ -22,6 +22,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/failpoint"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -67,7 +68,7 @@ var (
 	failFull = crashWorkload{name: "failpoints, full", weights: [opKinds]int{opPut: 80, opDelete: 8, opPurge: 1, opFlush: 4, opRead: 7},
 		accepted: 10, replaces: 10, steps: 140, shares: [4]int{15, 15, 90, 70}}
 	failAdmission = crashWorkload{name: "failpoints, admission", weights: [opKinds]int{opPut: 70, opDelete: 10, opFlush: 5, opRead: 15},
-		accepted: 60, replaces: 10, steps: 60, tune: func(_ *rand.Rand, o *Options) { o.CacheBytes, o.Admission = 1<<20, admitBudget }}
+		accepted: 60, replaces: 10, steps: 60, tune: func(_ *rand.Rand, o *Options) { o.CacheBytes, o.Admission = 1<<20, admission.Budget }}
 	failDegraded = crashWorkload{name: "failpoints, degraded", weights: failMixed.weights, accepted: 25, replaces: 20, steps: 40, copies: 2,
 		tune: func(_ *rand.Rand, o *Options) { o.DeviceCount = 3 }}
 )

@@ -2,16 +2,12 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"syscall"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/making"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -20,130 +16,32 @@ import (
 // What an open finds where there is no catalog: nothing, the beginnings of a store whose
 // making was cut off, or a store that has lost its catalog.
 
-// creating is the file that lists, while a store is made, the device files made for it. It is
-// no leave to remove them: only what is proved empty by reading it is removed (segio.IsUnused).
-const creatingName = "CREATING"
-
-func (s *Store) creatingPath() string { return filepath.Join(s.options.Dir, creatingName) }
-
-// beginCreating notes which of paths are about to be made.
-func (s *Store) beginCreating(paths []string) error {
+// makingList is the list of the device files that a store is made with; nil for devices of the caller's own.
+func (s *Store) makingList() *making.List {
 	if s.options.customDevices {
 		return nil
 	}
-	var fresh []string
-	for _, p := range paths {
-		if _, err := os.Stat(p); errors.Is(err, fs.ErrNotExist) {
-			abs, err := filepath.Abs(p)
-			if err != nil {
-				return err
-			}
-			fresh = append(fresh, abs)
-		}
-	}
-	b, err := json.Marshal(fresh)
-	if err != nil {
-		return err
-	}
-	s.made = append(s.made, s.creatingPath())
-	f, err := os.Create(s.creatingPath())
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close(), syncPath(s.options.Dir))
+	return making.New(s.options.Dir, s.options.removeList)
 }
 
-// syncPath makes a directory's entries durable; not every system can.
-func syncPath(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) || runtime.GOOS == "windows" {
-		err = nil
-	}
-	return errors.Join(err, d.Close())
-}
-
-// endCreating takes the list away for good: what is reported as made afterwards is never
-// taken for what a making has left.
-func (s *Store) endCreating() error {
-	if s.options.customDevices {
-		return nil
-	}
-	remove := os.Remove
-	if s.options.removeList != nil {
-		remove = s.options.removeList
-	}
-	err := remove(s.creatingPath())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err == nil:
-		err = syncPath(s.options.Dir)
-	}
-	if err != nil {
-		return &skep.Error{Op: "open store", Kind: skep.Other, Field: "list of what was being made", Value: s.creatingPath(),
-			Limit: "one that can be removed: the store is made, remove the file", Err: err}
-	}
-	return nil
-}
-
-// clearList is endCreating for a store that is there: a list says nothing about it.
+// clearList takes away the list of a store that is there: it says nothing about it.
 func (s *Store) clearList() {
-	if err := s.endCreating(); err != nil {
-		s.log.Warn("left behind: it says nothing about the store; remove it", "path", s.creatingPath(), "error", err)
+	if err := s.makingList().End(); err != nil {
+		s.log.Warn("left behind: it says nothing about the store; remove it", "path", s.makingList().Path(), "error", err)
 	}
 }
 
-// undoCreating removes what a making that was cut off has made: the files that it listed, where
-// the store has no file that holds anything. It says whether there is a list.
-func (s *Store) undoCreating(ctx context.Context) (making bool, err error) {
-	b, err := os.ReadFile(s.creatingPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
+// undoMaking removes what a making that was cut off has made. It says whether one was.
+func (s *Store) undoMaking(ctx context.Context) (bool, error) {
+	l := s.makingList()
+	if there, err := l.There(); err != nil || !there {
 		return false, err
-	}
-	var listed, empty []string
-	if json.Unmarshal(b, &listed) != nil {
-		listed = nil // cut off itself: nothing was made yet
 	}
 	paths, err := s.devicePaths()
 	if err != nil {
 		return false, err
 	}
-	for _, p := range paths {
-		st, err := os.Lstat(p)
-		if err != nil || !st.Mode().IsRegular() {
-			continue
-		}
-		ok, err := segio.IsUnused(ctx, p)
-		if err != nil {
-			return false, err
-		}
-		if !ok {
-			s.log.Warn("a making is said to have been cut off here, and a device file holds something: nothing is removed", "path", p)
-			return false, nil
-		}
-		abs, err := filepath.Abs(p)
-		if err != nil {
-			return false, err
-		}
-		if slices.Contains(listed, abs) {
-			empty = append(empty, p)
-		}
-	}
-	for _, p := range empty {
-		s.log.Warn("the making of a store was cut off here; its device file, which is empty, is removed and made anew", "path", p)
-		if err := os.Remove(p); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	return l.Undo(ctx, paths, s.log)
 }
 
 // resume deals with what is there although there is no catalog. It says whether the
@@ -153,9 +51,9 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	if o.customDevices {
 		return false, nil
 	}
-	making, err := s.undoCreating(ctx)
+	cut, err := s.undoMaking(ctx)
 	if err != nil {
-		return false, &skep.Error{Op: "open store", Kind: skep.Other, Field: "what was left of its making", Value: s.creatingPath(), Err: err}
+		return false, &skep.Error{Op: "open store", Kind: skep.Other, Field: "what was left of its making", Value: s.makingList().Path(), Err: err}
 	}
 	paths, err := s.allDevicePaths(ctx)
 	if err != nil {
@@ -177,7 +75,7 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	if err := s.findDrives(ctx); err != nil {
 		return false, err
 	}
-	if making {
+	if cut {
 		if empty, err := s.unused(ctx); empty || err != nil {
 			return false, errors.Join(err, s.vacate(ctx))
 		}

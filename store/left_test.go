@@ -12,6 +12,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/making"
 )
 
 // The making of a store may be cut off anywhere: the next open makes it.
@@ -22,13 +23,13 @@ func TestMakingCutOff(t *testing.T) {
 		left func(t *testing.T, o Options)
 	}{
 		{"the list alone", func(t *testing.T, o Options) {
-			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, creatingName), nil, 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, making.Name), nil, 0o644))
 		}},
 		{"one device file, half made", func(t *testing.T, o Options) {
 			path := filepath.Join(o.Dir, "device-0")
 			b, err := json.Marshal([]string{path, filepath.Join(o.Dir, "device-1")})
 			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, creatingName), b, 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, making.Name), b, 0o644))
 			require.NoError(t, os.WriteFile(path, make([]byte, 12345), 0o644))
 		}},
 		{"everything but the catalog's root row", func(t *testing.T, o Options) {
@@ -42,7 +43,7 @@ func TestMakingCutOff(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
 			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
-			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, creatingName)))
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, making.Name)))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,7 +57,7 @@ func TestMakingCutOff(t *testing.T) {
 			putRun(t, s, sc, keys, 5000)
 			requireChain(t, s, sc, keys, 5000)
 			require.NoError(t, s.Close())
-			require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+			require.NoFileExists(t, filepath.Join(o.Dir, making.Name))
 		})
 	}
 }

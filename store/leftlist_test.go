@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/making"
 )
 
 // leftList writes the list of a making that was cut off, as a store of dir would have left it.
@@ -23,7 +24,7 @@ func leftList(t *testing.T, o Options) {
 	}
 	b, err := json.Marshal(paths)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, creatingName), b, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, making.Name), b, 0o644))
 }
 
 // filled is a closed store with some blocks.
@@ -84,7 +85,7 @@ func TestListOfAMakingNeverRemovesData(t *testing.T) {
 			if err == nil {
 				require.NoError(t, s.Close())
 				requireFilled(t, o, keys)
-				require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+				require.NoFileExists(t, filepath.Join(o.Dir, making.Name))
 				return
 			}
 			require.NotEqual(t, "the catalog is lost", name)
@@ -120,11 +121,11 @@ func TestListOfAMakingIsTakenAway(t *testing.T) {
 	keys := filled(t, o)
 	leftList(t, o)
 	requireFilled(t, o, keys)
-	require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+	require.NoFileExists(t, filepath.Join(o.Dir, making.Name))
 	leftList(t, o)
 	_, err := Rebuild(context.Background(), o, false, nil)
 	require.NoError(t, err)
-	require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+	require.NoFileExists(t, filepath.Join(o.Dir, making.Name))
 	requireFilled(t, o, keys)
 }
 
@@ -135,11 +136,11 @@ func TestListThatStaysIsToldOf(t *testing.T) {
 	o := small(tempRoot(t, "store"))
 	o.removeList = func(string) error { return errors.New("no") }
 	_, err := Open(context.Background(), o)
-	require.ErrorContains(t, err, creatingName)
-	require.FileExists(t, filepath.Join(o.Dir, creatingName))
+	require.ErrorContains(t, err, making.Name)
+	require.FileExists(t, filepath.Join(o.Dir, making.Name))
 	o.removeList = nil
 	requireFilled(t, o, filled(t, o))
-	require.NoFileExists(t, filepath.Join(o.Dir, creatingName))
+	require.NoFileExists(t, filepath.Join(o.Dir, making.Name))
 }
 
 // A directory copied with its list takes nothing from the original.
@@ -151,7 +152,7 @@ func TestListOfACopyIsNotTheOriginals(t *testing.T) {
 	c.Dir = tempRoot(t, "copy")
 	require.NoError(t, os.MkdirAll(c.Dir, 0o755))
 	leftList(t, o)
-	require.NoError(t, os.Rename(filepath.Join(o.Dir, creatingName), filepath.Join(c.Dir, creatingName)))
+	require.NoError(t, os.Rename(filepath.Join(o.Dir, making.Name), filepath.Join(c.Dir, making.Name)))
 	filled(t, c)
 	requireFilled(t, o, keys)
 }

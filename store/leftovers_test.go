@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/making"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -34,7 +35,7 @@ func leftFile(name, text string) func(t testing.TB, dir string) {
 func leftovers() []leftover {
 	return []leftover{
 		{"the list of a making", func(t testing.TB, dir string) { leftList(t.(*testing.T), Options{Dir: dir}) }},
-		{"a torn list of a making", leftFile(creatingName, `["/dev`)},
+		{"a torn list of a making", leftFile(making.Name, `["/dev`)},
 		{"no catalog", func(t testing.TB, dir string) { require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog"))) }},
 		{"a catalog that was begun", func(t testing.TB, dir string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, "catalog")))
@@ -112,7 +113,7 @@ func TestLeftovers(t *testing.T) {
 				requireChain(t, s, openSpace(t, s, "n", skep.Durable, 2, true), keys, 5000)
 				require.Empty(t, s.absentDrives())
 				require.NoError(t, s.Close())
-				require.NoFileExists(t, filepath.Join(c.Dir, creatingName))
+				require.NoFileExists(t, filepath.Join(c.Dir, making.Name))
 			}
 			rep, err := Rebuild(ctx, c, true, nil)
 			require.NoError(t, err)

@@ -12,7 +12,8 @@ func (g *group) isFreed() bool { return g.life.State() >= space.Freed }
 // claimed has a group be somebody's for good, so that it is not cleaned.
 func (s *Store) claimed(t *testing.T, num uint32) {
 	t.Helper()
-	eventually(t, "the group is at rest", func() bool { return s.space.claim(s.space.find(num), space.Claim{By: space.Mover}) })
+	c := space.Claim{By: space.Mover}
+	eventually(t, "the group is at rest", func() bool { return s.space.claim(s.space.find(num), c) })
 }
 
 // unwant gives spares that a test took to the cleaner.

@@ -221,10 +221,10 @@ func TestMemoryADriveCannotUse(t *testing.T) {
 	require.GreaterOrEqual(t, rule.Fired(), 4*health.FailuresInARow)
 	require.Zero(t, d.dev.Stats().Errors())
 	for range health.FailuresInARow - 1 { // as many as before: none was counted
-		require.False(t, d.writeErrors.Note(true))
+		require.False(t, d.standing.Writes.Note(true))
 	}
-	require.True(t, d.writeErrors.Note(true))
-	d.writeErrors.Forget()
+	require.True(t, d.standing.Writes.Note(true))
+	d.standing.Writes.Forget()
 	require.Equal(t, health.Healthy, d.condition())
 	rule.Remove()
 	res, err := s.Put(ctx, req)

@@ -109,7 +109,9 @@ func (s *Store) lookupKeys(ns *namespaces.Namespace, t namespaces.Tag, r *skep.L
 }
 
 // grant adds a promise to the lookup's lease. True: the block is gone.
-func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult, req index.LeaseRequest, fp index.Fingerprint, blocks int) bool {
+func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult,
+	req index.LeaseRequest, fp index.Fingerprint, blocks int,
+) bool {
 	if r.Lease == skep.NoLease || out.LeaseDenied {
 		return false
 	}
@@ -135,7 +137,8 @@ func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 	if out.Lease.ID == 0 {
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
-	s.leases.Add(out.Lease.ID, id, leases.Promise{Instance: ns.Instance, Tag: t, FP: fp, Blocks: blocks, Until: req.Until, Bytes: req.Bytes})
+	s.leases.Add(out.Lease.ID, id, leases.Promise{Instance: ns.Instance, Tag: t, FP: fp, Blocks: blocks,
+		Until: req.Until, Bytes: req.Bytes})
 	return false
 }
 

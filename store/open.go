@@ -25,6 +25,7 @@ import (
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
@@ -109,6 +110,7 @@ func noStore(dir string) error {
 func newStore(o Options) *Store {
 	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1), gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
+	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter, Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.space.mu.groups = space.NewSet[*group]()
 	s.space.mu.freed = make(chan struct{})
@@ -227,18 +229,18 @@ func (s *Store) openCatalog() (err error) {
 		s.made = append(s.made, dir)
 	}
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail, Timeout: o.catalogWait, Patience: o.catalogScarce,
-		MakeRoom: s.dropBallast, Refuse: o.refuseCommits}
+		MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}
 	if o.ReadOnly {
 		s.catalog, err = catalog.Inspect(dir, opt)
 	} else {
-		if err := s.makeRoom(); err != nil {
+		if err := s.catalogRoom.Make(); err != nil {
 			return err
 		}
 		s.catalog, err = catalog.Open(dir, opt)
-		if errors.Is(err, syscall.ENOSPC) && s.dropBallast() { // less room than it said
+		if errors.Is(err, syscall.ENOSPC) && s.catalogRoom.Drop() { // less room than it said
 			s.catalog, err = catalog.Open(dir, opt)
 		}
-		err = s.noRoom(err)
+		err = s.catalogRoom.Explain(err)
 	}
 	if errors.Is(err, fs.ErrNotExist) && skep.KindOf(err) == skep.Other { // one of its files is gone
 		err = &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Err: err}
@@ -285,8 +287,12 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 			return catalog.StoreState{}, err
 		}
 	}
-	if err := s.beginCreating(paths); err != nil {
-		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: s.creatingPath(), Err: err}
+	list := s.makingList()
+	if list != nil {
+		s.made = append(s.made, list.Path())
+	}
+	if err := list.Begin(paths); err != nil {
+		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: list.Path(), Err: err}
 	}
 	b := s.catalog.NewBatch()
 	for i, path := range paths {
@@ -307,7 +313,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		return root, err
 	}
 	s.making = false
-	return root, s.endCreating()
+	return root, list.End()
 }
 
 const (
@@ -465,7 +471,9 @@ func (s *Store) run() {
 	if w == 0 {
 		w = runtime.GOMAXPROCS(0)
 	}
-	s.watchDrives()
+	for _, d := range s.allDrives() {
+		s.watchDrive(d)
+	}
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
@@ -478,9 +486,9 @@ func (s *Store) run() {
 	if s.profile != nil {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}
-	s.monitor.start(s)
+	s.newMonitor(s.options.rules).Start()
 	if s.writeback != nil {
-		s.background.Go(s.writeback.run)
+		s.background.Go(func() { s.writeback.Run(s.ctx) })
 	}
 	if !s.options.ReadOnly {
 		s.cleaner.start(s)

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -247,9 +248,9 @@ func (o *Options) defaultsWithin(limit int64) {
 		o.Policy = "cost"
 	}
 	if o.Admission == "" {
-		o.Admission = admitAll
+		o.Admission = admission.All
 		if o.WriteBudget > 0 {
-			o.Admission = admitBudget
+			o.Admission = admission.Budget
 		}
 	}
 	if o.AdmissionGhosts == 0 {
@@ -403,11 +404,11 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "segment bytes", o.SegmentBytes, fmt.Sprintf("a multiple of %d up to %d", layout.PageSize, int64(maxSegmentBytes)))
 	case o.Policy != "cost" && o.Policy != "lru" && o.Policy != "s3fifo":
 		return skep.Invalidf(op, "policy", o.Policy, "cost, lru or s3fifo")
-	case o.Admission != admitAll && o.Admission != admitBudget && o.Admission != admitSecondTouch:
+	case o.Admission != admission.All && o.Admission != admission.Budget && o.Admission != admission.SecondTouch:
 		return skep.Invalidf(op, "admission", o.Admission, "all, budget or second-touch")
-	case o.Admission == admitBudget && o.CacheBytes == 0:
+	case o.Admission == admission.Budget && o.CacheBytes == 0:
 		return skep.Invalidf(op, "cache bytes with admission budget", o.CacheBytes, "more than 0: blocks wait in the DRAM tier")
-	case o.WriteBudget > 0 && o.Admission != admitBudget:
+	case o.WriteBudget > 0 && o.Admission != admission.Budget:
 		return skep.Invalidf(op, "write budget with admission "+o.Admission, o.WriteBudget, "0; a budget needs admission budget")
 	case o.Degraded != DegradedAuto && o.Degraded != DegradedNever && o.Degraded != DegradedAlways:
 		return skep.Invalidf(op, "degraded", o.Degraded, "auto, never or always")

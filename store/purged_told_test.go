@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/admission"
 )
 
 // told takes events up to the one of a drive, which the test emits behind all it has done.
@@ -36,8 +37,8 @@ func TestNothingIsToldOfWhatWasPurged(t *testing.T) {
 			admission string
 			ack       skep.Ack
 			chained   bool
-		}{{"committed", admitAll, skep.AckCommitted, true}, {"without parents", admitAll, skep.AckCommitted, false},
-			{"accepted", admitAll, skep.AckAccepted, true}, {"waiting for admission", admitBudget, skep.AckAccepted, true}} {
+		}{{"committed", admission.All, skep.AckCommitted, true}, {"without parents", admission.All, skep.AckCommitted, false},
+			{"accepted", admission.All, skep.AckAccepted, true}, {"waiting for admission", admission.Budget, skep.AckAccepted, true}} {
 			t.Run(c.name+" salt "+string(salt), func(t *testing.T) {
 				t.Parallel()
 				s, _, _ := admitting(t, func(o *Options) { o.Admission = c.admission })

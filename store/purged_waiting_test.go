@@ -116,19 +116,16 @@ func TestADecisionIsOfThePutItWasMadeOn(t *testing.T) {
 	ctx := testContext(t)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 1)
-	requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
-	w := s.writeback
-	w.mu.Lock()
-	var first *waitingBlock
-	for _, b := range w.blocks {
-		first = b
-	}
-	w.mu.Unlock()
+	ns, first, _ := preparedPut(t, s, sc, keys)
+	first, err := s.winners(ctx, ns, first)
+	require.NoError(t, err)
+	require.True(t, s.hold(ns, first[0]))
+	s.writeback.Add(ns, first)
 	n, err := s.Delete(ctx, sc, keys)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
-	require.True(t, s.withdraw(first.ns, first.in, skep.Admission), "there is nothing of it")
+	require.True(t, s.withdraw(ns, first[0], skep.Admission), "there is nothing of it")
 	requireChain(t, s, sc, keys, blockSize)
 	require.EqualValues(t, blockSize, s.names.Get(sc.Namespace).Stored.Load())
 	require.NoError(t, s.Flush(ctx))
@@ -156,7 +153,7 @@ func TestADeletedPutTakesNobodysPlace(t *testing.T) {
 	})
 	eventually(t, "it is deleted", func() bool { return s.index.Stats().Blocks == 0 })
 	crew.Go(func(t testing.TB) { requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize)) })
-	s.writeback.add(ns, first)
+	s.writeback.Add(ns, first)
 	crew.Wait()
 	require.NoError(t, s.Flush(ctx))
 	settledFilter(t, s)
@@ -193,7 +190,7 @@ func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 		s.flights.mu.Unlock()
 	}
 	look.Store(&f)
-	s.writeback.add(ns, blocks)
+	s.writeback.Add(ns, blocks)
 	look.Store(nil)
 	require.Positive(t, looks.Load())
 	require.Zero(t, under.Load(), "flights")

@@ -276,7 +276,7 @@ func (s *Store) granules(ns *namespaces.Namespace, part string, size int64) (lay
 
 // putCommitted stores blocks and waits until each is committed or declined.
 func (s *Store) putCommitted(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) error {
-	if s.writeback.filters(ns) {
+	if s.writeback.Filters(ns) {
 		return s.accept(ctx, ns, blocks)
 	}
 	todo, err := s.winners(ctx, ns, blocks)
@@ -378,7 +378,7 @@ func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) bo
 	in.result.Outcome = skep.Exists
 	s.count.PutExists.Add(1)
 	s.index.Touch(in.fp) // computing it again was a use of it
-	s.writeback.use(in.fp)
+	s.writeback.Use(in.fp)
 	if err == nil {
 		err = s.keys.ClearSums(ns.Info.Tenant, &first)
 	}
@@ -439,7 +439,7 @@ const (
 // write stores blocks: place, write, checksum, log, commit, publish; several
 // appends under way at once. Each block's result is filled.
 func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) error {
-	if st == streamUser && s.catalogFull.Load() {
+	if st == streamUser && s.catalogRoom.Full() {
 		s.decline(blocks, skep.Full)
 		return nil
 	}
@@ -536,7 +536,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer s.leave()
-	s.writeback.flush()
+	s.writeback.Flush()
 	if err := s.accepted.wait(ctx); err != nil {
 		return err
 	}

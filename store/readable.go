@@ -20,7 +20,7 @@ import (
 
 // allReadable says whether what any drive holds can be read.
 func (s *Store) allReadable() bool {
-	return !slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && d.unreadable() })
+	return !slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && d.standing.Unreadable() })
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.
@@ -71,7 +71,7 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	}
 	bad := 0
 	for _, d := range g.drives {
-		if d.unreadable() {
+		if d.standing.Unreadable() {
 			bad++
 		}
 	}
@@ -92,6 +92,6 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		}
 		copies = rec.Copies
 	}
-	yes, _ := segio.UnitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].unreadable() })
+	yes, _ := segio.UnitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].standing.Unreadable() })
 	return yes
 }

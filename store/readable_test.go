@@ -76,7 +76,7 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 				page := device.AlignedBuffer(layout.PageSize)
 				eventually(t, "the drive is noticed", func() bool {
 					_ = device.ReadAt(ctx, s.drives[1].dev, page, 0)
-					return s.drives[1].unreadable()
+					return s.drives[1].standing.Unreadable()
 				})
 				defer func() {
 					r.faults[1].Clear()
@@ -124,7 +124,7 @@ func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
 	page := device.AlignedBuffer(layout.PageSize)
 	eventually(t, "the drive is noticed", func() bool {
 		_ = device.ReadAt(ctx, s.drives[1].dev, page, 0)
-		return s.drives[1].unreadable()
+		return s.drives[1].standing.Unreadable()
 	})
 	found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
 	require.NoError(t, err)

@@ -26,15 +26,7 @@ import (
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
-)
-
-// What a rebuild says.
-type (
-	RebuildReport   = report.Rebuild
-	RebuildRead     = report.RebuildRead
-	RebuildProgress = report.RebuildProgress
 )
 
 // Rebuild makes a new catalog for the store in o.Dir from its devices alone, which
@@ -102,12 +94,12 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
 	if dryRun {
 		opt.FS = vfs.Default
-	} else if err := s.makeRoom(); err != nil {
+	} else if err := s.catalogRoom.Make(); err != nil {
 		return rep, err
 	}
 	if s.catalog, err = catalog.Open(dir, opt); err != nil {
 		if !dryRun {
-			err = s.noRoom(err)
+			err = s.catalogRoom.Explain(err)
 		}
 		return rep, err
 	}
@@ -209,7 +201,7 @@ func (s *Store) catalogPlace(op string) *aside.Place {
 // setAside moves what is left of a catalog out of the way.
 func (s *Store) setAside(op string) error {
 	// nothing is opened there any more
-	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.dropBallast() })
+	_, err := s.catalogPlace(op).SetAside(s.options.Wall(), func() { s.catalogRoom.Drop() })
 	return err
 }
 
@@ -525,7 +517,7 @@ func (s *Store) givenUp(i int) *drive {
 	d := &drive{index: uint16(i), path: path, segBytes: s.segBytes, segments: 1, limit: 1, down: make(chan struct{}), failed: why, absent: why}
 	key := skep.KeyOf([]byte(path + s.id.String()))
 	d.id = segment.DeviceID(key[:16])
-	d.mode.Store(int32(health.Dead))
+	d.standing.Set(health.Dead)
 	close(d.down)
 	d.use(device.NewGone(path, "", layout.SegmentOffset(1, s.segBytes), why))
 	return d

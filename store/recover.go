@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -33,6 +34,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.root.Load(root)
 	s.space.mu.next = root.NextGroup
 	s.names = namespaces.NewTable(s.secret)
+	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, sideBlocks{s}, s.log)
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.verifyDoubtful(ctx, doubtful); err != nil {
 		return err
 	}
-	if err := s.loadSides(ctx); err != nil {
+	if err := s.sidecars.Load(ctx); err != nil {
 		return err
 	}
 	return s.agree(ctx, root)

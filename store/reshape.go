@@ -66,20 +66,6 @@ func (s *Store) room() (capacity, logical int64) {
 	return capacity, logical
 }
 
-// CompactResult is what Compact did, or with DryRun would do.
-type CompactResult struct {
-	Progress
-	DryRun      bool    `json:"dry_run"`            // nothing was changed
-	GroupsFreed int     `json:"groups_freed"`       // groups that are free now and were not
-	FreeBefore  int     `json:"free_groups_before"` // groups that could be opened
-	FreeAfter   int     `json:"free_groups_after"`  // the same afterwards
-	LiveShare   float64 `json:"live_share"`         // share of the chosen groups that is alive
-	// share of links between blocks of a chain that are broken, in the chosen groups
-	Disorder     float64 `json:"disorder"`
-	DisorderLeft float64 `json:"disorder_left"` // the same of all groups afterwards
-	OutOfRoom    bool    `json:"out_of_room"`   // it ended early: no free group to write to
-}
-
 // untilClosing is a context that also ends when the store is being closed.
 func (s *Store) untilClosing(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)

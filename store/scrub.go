@@ -15,7 +15,6 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
-	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -30,37 +29,6 @@ type ScrubOptions struct {
 
 	logsOnly bool // no block is read
 }
-
-// ScrubReport is what a scrub found and did.
-type ScrubReport struct {
-	Groups      int     `json:"groups"`           // stripe groups read
-	OfGroups    int     `json:"of_groups"`        // stripe groups there were
-	Blocks      int64   `json:"blocks"`           // read (blocks)
-	Bytes       int64   `json:"bytes"`            // of payload, each copy counted (bytes)
-	BadCopies   int64   `json:"bad_copies"`       // with a wrong copy and their bytes all there; not repaired (blocks)
-	Repaired    int64   `json:"repaired"`         // with a wrong copy, written again (blocks)
-	Lost        int64   `json:"lost"`             // no copy of which is right: forgotten (blocks)
-	Unread      int64   `json:"unread"`           // a drive did not deliver (blocks)
-	Headers     int64   `json:"headers"`          // headers and superblocks that were wrong
-	LogsMended  int64   `json:"logs"`             // records and names that were missing in the logs, written again
-	Seconds     float64 `json:"seconds"`          // it took (s)
-	DryRun      bool    `json:"dry_run"`          // nothing was changed
-	Faults      []Fault `json:"faults"`           // what was found, the first 1,000
-	MoreFaults  int64   `json:"more_faults"`      // faults after the first 1,000
-	BytesPerSec float64 `json:"bytes_per_second"` // payload read a second (bytes/s)
-}
-
-// Sound says that nothing was wrong.
-func (r *ScrubReport) Sound() bool {
-	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.MoreFaults == 0 && len(r.Faults) == 0
-}
-
-func (r *ScrubReport) fault(f Fault) {
-	report.Note(&r.Faults, &r.MoreFaults, f)
-}
-
-// Fault is one thing that is wrong: where, what, and what to do about it.
-type Fault = report.Fault
 
 // Scrub reads and verifies everything stored, every copy, at o.Rate and yielding to
 // restores. A wrong copy is repaired from another; a block no copy of which is right is
@@ -188,7 +156,7 @@ func (sc *scrubber) group(ctx context.Context, g *group) error {
 	err := s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, b []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
-			sc.rep.fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
+			sc.rep.Fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
 			return nil
 		}
 		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
@@ -228,7 +196,7 @@ func (sc *scrubber) note(g *group, rec *segment.Record, state blockState) {
 	default:
 		return
 	}
-	sc.rep.fault(f)
+	sc.rep.Fault(f)
 }
 
 // logsWanted is in how many logs of its group a block's record has to be: in as many as the
@@ -273,7 +241,7 @@ func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool)
 	})
 	if err != nil {
 		sc.blind = true
-		sc.rep.fault(Fault{Group: int(g.num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		sc.rep.Fault(Fault{Group: int(g.num), What: "log", Problem: err.Error(), Do: "look at the drive"})
 		return nil, false
 	}
 	for entry, n := range others {
@@ -347,7 +315,7 @@ func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, prob
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
-	sc.rep.fault(f)
+	sc.rep.Fault(f)
 }
 
 // recordMissing is the problem of a block whose record no log has.
@@ -388,7 +356,7 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
-	sc.rep.fault(f)
+	sc.rep.Fault(f)
 }
 
 // headers reads a group's headers, and writes again those that are wrong.
@@ -399,7 +367,7 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 		h, wrong, err := segio.ReadHeader(ctx, d.io(), g.segments[i], s.options.OpTimeout)
 		if err != nil {
 			if ctx.Err() == nil {
-				sc.rep.fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
+				sc.rep.Fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
 			}
 			continue
 		}
@@ -419,7 +387,7 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 			return
 		}
 		sc.rep.Headers++
-		sc.rep.fault(f)
+		sc.rep.Fault(f)
 	}
 }
 
@@ -448,7 +416,7 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 	defer cancel()
 	both, err := segio.ReadSuperblocks(ctx, "scrub", d.dev, d.path)
 	if err != nil {
-		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
+		sc.rep.Fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
 	}
 	good, err := both.Choose()
@@ -457,7 +425,7 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 	}
 	if err != nil {
 		sc.rep.Headers++
-		sc.rep.fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
+		sc.rep.Fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
 		return
 	}
 	for _, i := range both.Damaged() {
@@ -469,7 +437,7 @@ func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}
-		sc.rep.fault(f)
+		sc.rep.Fault(f)
 	}
 }
 

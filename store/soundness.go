@@ -15,7 +15,6 @@ import (
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/report"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -34,37 +33,6 @@ type VerifyOptions struct {
 	Deep     bool  // read payload, too
 	Rate     int64 // of that, bytes a second; 0: as fast as it goes
 	Progress func(stage string)
-}
-
-// VerifyReport is what was found.
-type VerifyReport struct {
-	Sound      bool   `json:"sound"`      // no fault
-	Store      string `json:"store"`      // its id
-	Clean      bool   `json:"clean"`      // it was closed in order
-	Devices    int    `json:"devices"`    // devices of the store
-	Groups     int    `json:"groups"`     // stripe groups in use
-	Blocks     int64  `json:"blocks"`     // rows of namespaces and salts that are not purged (blocks)
-	Namespaces int    `json:"namespaces"` // namespaces it has
-	Pending    int    `json:"pending"`    // log entries the next open writes to the devices
-	// records on devices of blocks that were evicted or never committed, of which the store knows
-	Leftovers int64 `json:"leftovers"`
-	// logs with pages that are damaged or that a crash or an error left unfinished; what is missing by that is among
-	// the faults
-	TornLogs int `json:"torn_logs"`
-	// blocks with side rows: layers of clustered contexts. Rows are compared with the checksums of their block's
-	// record
-	Sides int `json:"side_sets"`
-	// of them, and of what was cut off, of an earlier version of the block or of none: not used, made anew or deleted
-	StaleSides int     `json:"stale_side_sets"`
-	Deep       bool    `json:"deep"`        // payload was read
-	BytesRead  int64   `json:"bytes_read"`  // of payload, each copy counted (bytes)
-	Seconds    float64 `json:"seconds"`     // it took (s)
-	Faults     []Fault `json:"faults"`      // what was found, the first 1,000
-	MoreFaults int64   `json:"more_faults"` // faults after the first 1,000
-}
-
-func (r *VerifyReport) fault(f Fault) {
-	report.Note(&r.Faults, &r.MoreFaults, f)
 }
 
 // Verify looks at the store in o.Dir. What is wrong with the store is in the report; an
@@ -96,7 +64,7 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 		if ctx.Err() != nil {
 			return rep, err
 		}
-		rep.fault(openFault(err))
+		rep.Fault(openFault(err))
 		rep.Seconds = time.Since(start).Seconds()
 		return rep, nil
 	}
@@ -183,7 +151,7 @@ func (c *checker) run(ctx context.Context) error {
 	c.v.Progress("index")
 	for fp, r := range c.rows {
 		if e, ok := s.index.Resolve(fp); !ok || e.Location != r.loc {
-			rep.fault(Fault{What: "index", Group: int(unpack(r.loc).Group), Problem: "a block's row is not what the index has", Do: "report it: this is a bug"})
+			rep.Fault(Fault{What: "index", Group: int(unpack(r.loc).Group), Problem: "a block's row is not what the index has", Do: "report it: this is a bug"})
 		}
 	}
 	c.v.Progress("side rows")
@@ -221,7 +189,7 @@ func (c *checker) groups(ctx context.Context) error {
 		for _, m := range g.Devices {
 			k := cell{m.Device, m.Segment}
 			if other, ok := owner[k]; ok {
-				c.rep.fault(Fault{What: "catalog group", Group: int(g.Group), Segment: int(m.Segment), Problem: "its segment belongs to group " + itoa(int(other)) + " too",
+				c.rep.Fault(Fault{What: "catalog group", Group: int(g.Group), Segment: int(m.Segment), Problem: "its segment belongs to group " + itoa(int(other)) + " too",
 					Do: "skep rebuild: the headers say whose it is"})
 			}
 			owner[k] = g.Group
@@ -237,7 +205,7 @@ func (c *checker) groups(ctx context.Context) error {
 		}
 	}
 	for _, f := range sc.rep.Faults {
-		c.rep.fault(f)
+		c.rep.Fault(f)
 	}
 	return segio.Ended(ctx, "check store")
 }
@@ -250,7 +218,7 @@ func (c *checker) group(ctx context.Context, g *group) error {
 	return s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, b []byte) error {
 		var rec segment.Record
 		fault := func(what, problem, do string) {
-			c.rep.fault(Fault{What: what, Group: int(g.num), Key: rec.Key.String(), Problem: problem, Do: do})
+			c.rep.Fault(Fault{What: what, Group: int(g.num), Key: rec.Key.String(), Problem: problem, Do: do})
 		}
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			fault("catalog row", err.Error(), "skep rebuild")
@@ -345,13 +313,13 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	r := newStore(o)
 	defer func() { err = errors.Join(err, r.abandon()) }()
 	if err := r.findDrives(ctx); err != nil {
-		c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
+		c.rep.Fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
 		return nil
 	}
 	found, err := r.rebuildInto(ctx, dir, true, nil)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.rep.fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
+			c.rep.Fault(Fault{What: "devices", Problem: "a rebuild would not work: " + err.Error(), Do: mendDevices(err)})
 			return nil
 		}
 		return err
@@ -363,7 +331,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 			c.rep.TornLogs++
 		default:
 			f.Do = "skep scrub writes again what is missing"
-			c.rep.fault(f)
+			c.rep.Fault(f)
 		}
 	}
 	if err := c.torn(ctx); err != nil {
@@ -385,9 +353,9 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 		case !ok && h.Flags&segment.RecordDurable == 0:
 			c.rep.Leftovers++ // evicted, and its group could not be cleaned
 		case !ok:
-			c.rep.fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would bring back a block that is not in the catalog", Do: "delete it by its key: that leaves a tombstone"})
+			c.rep.Fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would bring back a block that is not in the catalog", Do: "delete it by its key: that leaves a tombstone"})
 		default:
-			c.rep.fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would give another version of the block", Do: "put it again"})
+			c.rep.Fault(Fault{What: "log", Group: int(l.Group), Key: h.Key.String(), Problem: "a rebuild would give another version of the block", Do: "put it again"})
 		}
 		return nil
 	})
@@ -396,7 +364,7 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	}
 	for fp, have := range c.rows {
 		if !seen[fp] {
-			c.rep.fault(Fault{What: "log", Group: int(unpack(have.loc).Group), Problem: "a block's record is not on the devices: a rebuild would lose it", Do: "skep scrub writes it again"})
+			c.rep.Fault(Fault{What: "log", Group: int(unpack(have.loc).Group), Problem: "a block's record is not on the devices: a rebuild would lose it", Do: "skep scrub writes it again"})
 		}
 	}
 	return nil
@@ -412,7 +380,7 @@ func (c *checker) torn(ctx context.Context) error {
 	for _, f := range rep.Faults {
 		if f.What == "log" && f.Problem != recordMissing { // devicesAgree tells of those
 			f.Do = "skep scrub writes it again"
-			c.rep.fault(f)
+			c.rep.Fault(f)
 		}
 	}
 	return err
@@ -427,7 +395,7 @@ func (c *checker) payload(ctx context.Context) error {
 	c.rep.BytesRead = rep.Bytes
 	for _, f := range rep.Faults {
 		if f.What == "block" {
-			c.rep.fault(f)
+			c.rep.Fault(f)
 		}
 	}
 	return err

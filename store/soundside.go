@@ -11,7 +11,7 @@ import (
 func (c *checker) sides(ctx context.Context) error {
 	roots, err := c.s.catalog.SideRoots(ctx)
 	if skep.KindOf(err) == skep.Damaged {
-		c.rep.fault(Fault{What: "side rows", Problem: err.Error(), Do: "skep rebuild: rows are made anew from their blocks"})
+		c.rep.Fault(Fault{What: "side rows", Problem: err.Error(), Do: "skep rebuild: rows are made anew from their blocks"})
 		return nil
 	}
 	if err != nil {
@@ -48,11 +48,11 @@ func (c *checker) side(ctx context.Context, r *catalog.SideRoot) error {
 	}
 	rec, err := s.committed("verify", r.ID.Key, fp, s.record)
 	if err == nil {
-		_, err = s.sidePieces(ctx, ns, &rec, r)
+		_, err = s.sidecars.Pieces(ctx, ns, &rec, r)
 	}
 	switch skep.KindOf(err) {
 	case skep.Damaged:
-		c.rep.fault(Fault{What: "side rows", Group: int(unpack(row.loc).Group), Key: r.ID.Key.String(), Problem: err.Error(),
+		c.rep.Fault(Fault{What: "side rows", Group: int(unpack(row.loc).Group), Key: r.ID.Key.String(), Problem: err.Error(),
 			Do: "open the context they are of: they are made anew from the block"})
 		return nil
 	case skep.Denied: // encrypted, and the key is not here

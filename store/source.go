@@ -59,7 +59,7 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 	o.s.index.Touch(fp)
 	o.s.programs.Restored(fp)
 	if t == skep.TierDRAM {
-		o.s.writeback.use(fp)
+		o.s.writeback.Use(fp)
 	}
 }
 

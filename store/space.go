@@ -45,16 +45,9 @@ type drive struct {
 	failed   error                  // why the drive takes no new groups
 	down     chan struct{}          // closed while it is dead: nobody waits for it
 
-	mode    atomic.Int32 // its condition, for those who read
-	why     atomic.Pointer[string]
-	forced  atomic.Pointer[error] // of a write that failed: the monitor is to fence it
-	retired atomic.Bool           // being emptied, or removed: it is not let back in
-	noReads atomic.Bool           // its reads fail
-	lost    atomic.Bool           // unreadable for so long that its copies are made again
-	wrong   atomic.Int64          // reads with bytes that were not what was written
-	fence   func(error)           // called when too many writes in a row failed, or a flush
-
-	writeErrors health.Streak // writes that failed since the last one that did not
+	standing health.Standing // its condition
+	retired  atomic.Bool     // being emptied, or removed: it is not let back in
+	fence    func(error)     // called when too many writes in a row failed, or a flush
 
 	flush segio.Flusher
 	reads restore.Queue

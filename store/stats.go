@@ -44,18 +44,18 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		state := d.condition().String()
 		if failed[i] != nil {
 			state += ": " + failed[i].Error()
-		} else if why := d.why.Load(); why != nil && *why != "" {
-			state += ": " + *why
+		} else if why := d.standing.Why(); why != "" {
+			state += ": " + why
 		}
 		st.Devices = append(st.Devices, skep.DeviceStats{
 			Index: int(d.index), Path: d.path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
-			Errors: int64(ds.Errors()), WrongReads: d.wrong.Load(),
+			Errors: int64(ds.Errors()), WrongReads: d.standing.Wrong.Load(),
 			Unannounced: int64(ds.Unannounced), Reissued: int64(ds.Reissued), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
 		})
 	}
-	st.Admission = s.writeback.snapshot()
+	st.Admission = s.writeback.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
 	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
@@ -93,13 +93,7 @@ func (o observed) EachSpace(f func(tenant, name string, c *observe.Spaces)) {
 }
 
 // CatalogDisk is what was found when the catalog's file system was looked at last.
-func (o observed) CatalogDisk() (observe.Disk, bool) {
-	use := o.catalogDisk.Load()
-	if use == nil {
-		return observe.Disk{}, false
-	}
-	return *use, true
-}
+func (o observed) CatalogDisk() (observe.Disk, bool) { return o.catalogRoom.Disk() }
 
 // Declines says how many loads were declined because computing was expected to be faster, how
 // many of those were computed to their end since, and for how many of them it was.

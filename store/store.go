@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
+	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/leases"
@@ -24,6 +25,8 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/room"
+	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -52,12 +55,9 @@ type Store struct {
 	space    groupTable
 	events   *observe.Events
 	cleaner  cleaner
-	monitor  monitor
 	tasks    tasks
 
-	catalogDisk atomic.Pointer[observe.Disk]
-	catalogFull atomic.Bool // its file system has too little left for puts: full.go
-	fullText    atomic.Pointer[string]
+	catalogRoom *room.Room
 	flights     flights
 	accepted    acceptances
 	pending     pendings
@@ -67,7 +67,7 @@ type Store struct {
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	// writeback decides which Cache blocks go to the drives; nil: all
-	writeback *writeback
+	writeback *admission.Filter[*incoming]
 	profile   *observe.Profile // of reuse; nil: none
 	programs  observe.Programs
 	works     observe.Works
@@ -95,7 +95,7 @@ type Store struct {
 	intents   intents
 	suspects  suspects
 	rivals    rivals
-	sides     sides
+	sidecars  *sidecar.Rows
 	repairs   repairs
 	badLog    seldom   // lines about wrong bytes
 	logCache  logCache // of a store whose catalog has failed
@@ -108,7 +108,6 @@ type Store struct {
 	lead      time.Duration // of Lasting before now
 	aside     bool          // the catalog that is there is to be set aside
 	known     []string      // where it said that devices are
-	ballast   atomic.Bool   // it is taken, or was tried
 	making    bool          // a store is being made, or could not be
 	made      []string      // files and directories this call made
 	capacity  capacity
@@ -256,8 +255,8 @@ func (s *Store) state() string {
 	if s.options.ReadOnly {
 		return "read-only"
 	}
-	if text := s.fullText.Load(); text != nil && s.catalogFull.Load() {
-		return *text
+	if why := s.catalogRoom.Why(); why != "" {
+		return why
 	}
 	return "ok"
 }

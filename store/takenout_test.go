@@ -2,7 +2,6 @@ package store
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,17 +21,16 @@ func TestADeviceThatWasTakenOutIsNotMissed(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 10)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
-	m := &monitor{s: s, rules: health.DefaultRules, began: time.Now()} // of a process that looks at once, and again
-	m.rules.LostAfter, m.rules.FileEvery = 0, 0
-	m.sync()
+	rules := health.DefaultRules // of a process that looks at once, and again
+	rules.LostAfter, rules.FileEvery = 0, 0
+	m := s.newMonitor(rules)
 	_, err = s.RemoveDevice(ctx, "1", MoveOptions{})
 	require.NoError(t, err)
 
 	for range 5 {
-		m.look()
-		eventually(t, "it has looked at the file", func() bool { return !m.list[1].file.looking.Load() })
+		m.Look()
 	}
-	require.False(t, s.drives[1].lost.Load(), "it counts as lost")
+	require.False(t, s.drives[1].standing.Lost(), "it counts as lost")
 	requireChain(t, s, sc, keys, 8<<10)
 	require.NoError(t, s.Close())
 	rep, err := Verify(ctx, o, VerifyOptions{})

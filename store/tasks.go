@@ -56,21 +56,6 @@ const (
 	taskScrub     = "scrub"
 )
 
-// Progress is how far a task is. Bytes are payload moved, one copy each.
-type Progress struct {
-	Task       string `json:"task"`        // what moved the blocks; empty: nothing did
-	Device     int    `json:"device"`      // index of the drive that drain or re-replicate empties; -1: none
-	Groups     int    `json:"groups"`      // stripe groups to be gone through; 0: not known before
-	GroupsDone int    `json:"groups_done"` // of them, gone through
-	Blocks     int64  `json:"blocks"`      // blocks moved
-	// payload moved, one copy each; of a dry run: stored bytes that would be (bytes)
-	Bytes int64 `json:"bytes"`
-	// blocks that could not be read and stay, or were Cache blocks and are forgotten
-	Unreadable int64   `json:"unreadable"`
-	Evicted    int64   `json:"evicted"` // Cache blocks that the store dropped meanwhile to make room
-	Seconds    float64 `json:"seconds"` // since it began (s)
-}
-
 // MoveOptions say how Compact, Drain, Remove and Rebalance go about it.
 type MoveOptions struct {
 	Rate     int64          // bytes a second of payload; 0: as the drives are idle
@@ -135,7 +120,7 @@ func (t *tasks) run() {
 		case <-t.wake:
 		}
 		t.restampAgain()
-		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogFull.Load() {
+		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogRoom.Full() {
 			if t.take(t.s.ctx) != nil {
 				return
 			}
@@ -227,7 +212,7 @@ func (t *tasks) next() (job, *group) {
 	groups := s.groupList()
 	free := func(g *group) bool { return t.ready(g) }
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || !d.lost.Load() {
+		if d.removed.Load() || !d.standing.Lost() {
 			continue
 		}
 		for _, g := range groups {
@@ -429,7 +414,7 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 
 // halved are the blocks of g of which a copy is lost and another can be read.
 func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
-	alive := func(i int) bool { return !g.drives[i].lost.Load() && g.drives[i].absent == nil }
+	alive := func(i int) bool { return !g.drives[i].standing.Lost() && g.drives[i].absent == nil }
 	for _, in := range list {
 		if len(in.rec.Copies) < 2 {
 			continue

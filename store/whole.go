@@ -43,7 +43,7 @@ func (d *drive) Number() int { return int(d.index) }
 func (d *drive) Submit(ops []*device.Op) error { return d.dev.Submit(ops) }
 
 // GaveWrong counts a read that brought what was not written.
-func (d *drive) GaveWrong() { d.wrong.Add(1) }
+func (d *drive) GaveWrong() { d.standing.Wrong.Add(1) }
 
 // ReadCost is what it costs to read from d: less is better, segio.NoPlace and above never.
 func (d *drive) ReadCost() int {

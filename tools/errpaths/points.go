@@ -29,7 +29,8 @@ import (
 // to dir, and says how many failpoints there are.
 func writeFailpoints(root, dir string) (int, error) {
 	var all failpoint.List
-	if err := overlay.Write(root, dir, durablePath, func(file string, src []byte) ([]byte, error) { return instrument(file, src, &all) }); err != nil {
+	change := func(file string, src []byte) ([]byte, error) { return instrument(file, src, &all) }
+	if err := overlay.Write(root, dir, durablePath, change); err != nil {
 		return 0, err
 	}
 	return len(all.Points), overlay.WriteJSON(filepath.Join(dir, "points.json"), &all)
@@ -48,7 +49,7 @@ var (
 // a lie: what they took would never be given back, what they entered would be there, or what
 // they read is told as damaged, and damage may cost a block. Their own errors come about by
 // failpoints inside them, and by tests that make them.
-var held = regexp.MustCompile(`\.enter(Write)?\(|lockDir\(|\.take\(|\.slot\(|\.winners\(|\.place(By)?\(|\.current\(|openGroup\(|newGroup\(` +
+var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|\.take\(|\.slot\(|\.winners\(|\.place(By)?\(|\.current\(|openGroup\(|newGroup\(` +
 	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.index\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
 	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|\.commitRows\(|saveNames\(`)
 
@@ -132,7 +133,10 @@ func (m *instrumenter) isErrorVariable(x ast.Expr) bool {
 
 func (m *instrumenter) condition(function string, n *ast.BinaryExpr) {
 	id, ok := n.Y.(*ast.Ident)
-	if !ok || id.Name != "nil" || n.Op != token.NEQ && n.Op != token.EQL || !m.isErrorVariable(n.X) || held.MatchString(m.from(n.X)) {
+	if !ok || id.Name != "nil" || n.Op != token.NEQ && n.Op != token.EQL {
+		return
+	}
+	if !m.isErrorVariable(n.X) || held.MatchString(m.from(n.X)) {
 		return
 	}
 	if function == "start" && n.Op == token.NEQ && m.Text(n.X) == "a.err" || function == "sumInto" {
@@ -156,7 +160,8 @@ func (m *instrumenter) call(function string, n *ast.CallExpr) {
 		return
 	}
 	switch {
-	case f.Sel.Name == "KindOf" && recv.Name == "skep" && len(n.Args) == 1 && m.isErrorVariable(n.Args[0]) && !held.MatchString(m.from(n.Args[0])):
+	case f.Sel.Name == "KindOf" && recv.Name == "skep" && len(n.Args) == 1 && m.isErrorVariable(n.Args[0]) &&
+		!held.MatchString(m.from(n.Args[0])):
 		k := m.point(function, n, n.Args[0], failpoint.Variable)
 		m.Replace(n.Args[0].Pos(), n.Args[0].End(), fmt.Sprintf("failpoint.Of(%d, &%s)", k, m.Text(n.Args[0])))
 	case f.Sel.Name == "unsure" && len(n.Args) == 1: // what it makes of an error counts

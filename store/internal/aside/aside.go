@@ -1,5 +1,5 @@
-// Package aside knows where a store's catalog is, and puts what is left of one out of the way. It touches nothing that is
-// not the store's: a directory that a person named may be the catalog of another store, or no catalog at all.
+// Package aside knows where a store's catalog is, and puts what is left of one out of the way. It touches nothing that
+// is not the store's: a directory that a person named may be the catalog of another store, or no catalog at all.
 package aside
 
 import (
@@ -83,8 +83,8 @@ func (p *Place) Check() error {
 	return p.anothers()
 }
 
-// SetAside moves what is left of a catalog to a directory beside it, whose name says when, and says which; empty: nothing
-// was there. It calls before right before.
+// SetAside moves what is left of a catalog to a directory beside it, whose name says when, and says which; empty:
+// nothing was there. It calls before right before.
 func (p *Place) SetAside(now time.Time, before func()) (to string, err error) {
 	what, err := p.look()
 	if err == nil {

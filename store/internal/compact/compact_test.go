@@ -74,7 +74,8 @@ func TestCompactChoice(t *testing.T) {
 		{"an empty one does", Asked, []Group{g(1, 0, 1, 0, 0)}, []uint32{1}},
 		{"scattered chains are worth it by themselves", Asked, []Group{g(1, 100, 1, 50, 40)}, []uint32{1}},
 		{"but not Unasked", Unasked, []Group{g(1, 100, 1, 50, 40), g(2, 100, 1, 50, 50)}, nil},
-		{"small holes neither", Unasked, []Group{g(1, 70, 1, 0, 0), g(2, 70, 1, 0, 0), g(3, 70, 1, 0, 0), g(4, 70, 1, 0, 0)}, nil},
+		{"small holes neither", Unasked,
+			[]Group{g(1, 70, 1, 0, 0), g(2, 70, 1, 0, 0), g(3, 70, 1, 0, 0), g(4, 70, 1, 0, 0)}, nil},
 		{"large ones are", Unasked, []Group{g(1, 40, 1, 0, 0), g(2, 50, 1, 0, 0), g(3, 95, 1, 0, 0)}, []uint32{1, 2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, nums(tt.rule.Choose(tt.in))) })

@@ -29,7 +29,9 @@ func NewPins(x *index.Index) *Pins { return &Pins{x: x, m: map[index.Fingerprint
 
 // Pin pins all of fps that are there or, when the tenant's budget does not allow it, none: then the error is the
 // index's. bytes is what a block counts for.
-func (p *Pins) Pin(tenant uint16, fps []index.Fingerprint, now, until time.Time, bytes func(index.Fingerprint, index.Entry) int64) error {
+func (p *Pins) Pin(tenant uint16, fps []index.Fingerprint, now, until time.Time,
+	bytes func(index.Fingerprint, index.Entry) int64,
+) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.m) >= max(p.look, LeastSifted) { // as leases are
@@ -48,7 +50,8 @@ func (p *Pins) Pin(tenant uint16, fps []index.Fingerprint, now, until time.Time,
 		if !ok {
 			continue
 		}
-		granted, err := p.x.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes(fp, e), Tenant: tenant, Until: until, Pin: true})
+		granted, err := p.x.Grant(index.LeaseRequest{Deepest: id, FP: fp, Bytes: bytes(fp, e), Tenant: tenant,
+			Until: until, Pin: true})
 		if skep.KindOf(err) == skep.NotFound {
 			continue
 		}

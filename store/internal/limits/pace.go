@@ -61,7 +61,8 @@ var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
 
 // NewPace paces to rate bytes a second; 0 is as fast as the drives are idle.
 func NewPace(rate int64, t Traffic, closing <-chan struct{}) *Pace {
-	return &Pace{b: bucket{rate: float64(rate), burst: float64(rate) / 20}, began: time.Now(), traffic: t, closing: closing}
+	b := bucket{rate: float64(rate), burst: float64(rate) / 20}
+	return &Pace{b: b, began: time.Now(), traffic: t, closing: closing}
 }
 
 // Piece is how many bytes are moved at a time, the way things are.

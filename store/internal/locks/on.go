@@ -13,7 +13,8 @@ import (
 	"github.com/petermattis/goid"
 )
 
-// Mutex is a sync.Mutex of the lock that R names. It panics when a goroutine takes it that holds a later one, or a leaf.
+// Mutex is a sync.Mutex of the lock that R names. It panics when a goroutine takes it that holds a later one, or a
+// leaf.
 type Mutex[R any] struct {
 	mu     sync.Mutex
 	holder atomic.Int64

@@ -238,7 +238,8 @@ func (n *Table) Supersede(was, is *Namespace) {
 // PurgedSalts are the salts of namespaces that have a new tag, by their first, with the epoch of the new one.
 func (n *Table) PurgedSalts() iter.Seq2[SaltTag, uint64] { return n.saltEpoch.all() }
 
-// DeadSalts are tags that no block has any more that is found, with the epoch of those that are a salt's first; else 0.
+// DeadSalts are tags that no block has any more that is found, with the epoch of those that are a salt's first; else
+// 0.
 func (n *Table) DeadSalts() iter.Seq2[SaltTag, uint64] {
 	return func(yield func(SaltTag, uint64) bool) {
 		for k := range n.deadTags.all() {
@@ -249,8 +250,8 @@ func (n *Table) DeadSalts() iter.Seq2[SaltTag, uint64] {
 	}
 }
 
-// KillTag has blocks under a tag found no more; where it is a salt's first, those that come go under the tag of an epoch.
-// An epoch of 0 is none.
+// KillTag has blocks under a tag found no more; where it is a salt's first, those that come go under the tag of an
+// epoch. An epoch of 0 is none.
 func (n *Table) KillTag(k SaltTag, epoch uint64) {
 	n.deadTags.set(k, true)
 	if epoch > 0 {

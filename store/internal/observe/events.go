@@ -32,8 +32,8 @@ func NewEvents(epoch uint64, size int, now func() time.Time) *Events {
 // Emit gives an event its cursor, and its time where it has none.
 func (l *Events) Emit(e skep.Event) { l.EmitIf(e, func() bool { return true }) }
 
-// EmitIf is Emit if f says so, which is asked at the event's place among the others: what it finds was so for all events
-// before, and what it changes is so for all behind.
+// EmitIf is Emit if f says so, which is asked at the event's place among the others: what it finds was so for all
+// events before, and what it changes is so for all behind.
 func (l *Events) EmitIf(e skep.Event, f func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,7 +34,8 @@ const DeviceDir = "/dev"
 // mostLinks is how many symbolic links are followed, as many as the system does.
 const mostLinks = 40
 
-// AmongDevices says whether path is in the file system of DeviceDir: others, such as /dev/shm, may be mounted below it.
+// AmongDevices says whether path is in the file system of DeviceDir: others, such as /dev/shm, may be mounted below
+// it.
 func AmongDevices(path string) bool {
 	for range mostLinks { // Real does not follow a link to what is not there
 		to, err := os.Readlink(path)

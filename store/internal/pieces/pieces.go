@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Set is what has been written of so many bytes. It keeps disjoint ranges, joined where they meet, and takes memory when
-// its user says so: Grow.
+// Set is what has been written of so many bytes. It keeps disjoint ranges, joined where they meet, and takes memory
+// when its user says so: Grow.
 type Set struct {
 	bytes   int
 	written []skep.Range // disjoint, sorted

@@ -6,9 +6,9 @@
 //   - A device is looked for in the store's directory. Outside it only where the catalog says that it lies outside, and
 //     the directory is the one that says so: the system tells a copy from it (paths.Identity). Who names a device says
 //     that it is this directory's.
-//   - A device outside says which directory owns it (segment.Owner). A directory that is a copy, or was moved to another
-//     file system, gets a name of its own when it is opened (Own), and writes it on the devices it was given (Stamp): the
-//     other one is refused them from then on.
+//   - A device outside says which directory owns it (segment.Owner). A directory that is a copy, or was moved to
+//     another file system, gets a name of its own when it is opened (Own), and writes it on the devices it was given
+//     (Stamp): the other one is refused them from then on.
 package places
 
 import (
@@ -133,12 +133,14 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 	id := hex.EncodeToString(r.ID[:])
 	if !p.outside(path) {
 		if (p.clone || slices.Contains(p.owner.Without, id)) && paths.HardLinked(path) {
-			return why("a hard link, in a copy of the store's directory: the original has the same file", "a file of its own: copy it")
+			return why("a hard link, in a copy of the store's directory: the original has the same file",
+				"a file of its own: copy it")
 		}
 		return nil
 	}
 	if p.clone {
-		return why("outside "+p.dir+", which is a copy of the store's directory or was moved to another file system: it may be the original's",
+		return why("outside "+p.dir+
+			", which is a copy of the store's directory or was moved to another file system: it may be the original's",
 			"in the directory, or named (--device, devices in a configuration) if it is this directory's")
 	}
 	if _, listed := p.owner.Outside[id]; p.known && !listed {
@@ -148,7 +150,8 @@ func (p *Places) strange(path string, r catalog.DeviceState) error {
 	if dir := filepath.Dir(paths.Real(path)); dir != p.real {
 		for _, name := range []string{"catalog", "LOCK"} {
 			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-				return why("in "+dir+", the directory of another store", "in "+p.dir+", or named (--device, devices in a configuration)")
+				return why("in "+dir+", the directory of another store",
+					"in "+p.dir+", or named (--device, devices in a configuration)")
 			}
 		}
 	}
@@ -166,8 +169,10 @@ func (p *Places) Taken(path string, id [16]byte) error {
 	if slices.Contains(p.owner.Outside[hex.EncodeToString(id[:])].Owners, o.ID) {
 		return nil
 	}
-	return &skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "taken by a copy of this directory: " + o.Path,
-		Limit: "this directory's; use the store there, or take its devices back with skep rebuild --dir " + p.dir + " and a --device for each"}
+	return &skep.Error{Op: "open device", Kind: skep.Conflict, Field: path,
+		Value: "taken by a copy of this directory: " + o.Path,
+		Limit: "this directory's; use the store there, or take its devices back with skep rebuild --dir " + p.dir +
+			" and a --device for each"}
 }
 
 // Device is a device of the store, for Own.
@@ -237,7 +242,8 @@ func (p *Places) Add(id [16]byte, path string) *catalog.Owner {
 	if !p.known || !p.outside(path) {
 		return nil
 	}
-	p.owner.Outside[hex.EncodeToString(id[:])] = catalog.Outside{Path: paths.Real(path), Owners: [][16]byte{{}, p.owner.ID}}
+	out := catalog.Outside{Path: paths.Real(path), Owners: [][16]byte{{}, p.owner.ID}}
+	p.owner.Outside[hex.EncodeToString(id[:])] = out
 	return p.Row()
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 )
 
-// The catalog is told of devices outside the directory, and of no others; each is told once whose it is. A device that
-// is added and could not be committed is forgotten.
+// The catalog is told of devices outside the directory, and of no others; each is told once whose it is. A device
+// that is added and could not be committed is forgotten.
 func TestOwn(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

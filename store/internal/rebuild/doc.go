@@ -13,7 +13,7 @@
 // no catalog, and whoever opens the store next begins anew: a rebuild may be cut off at
 // any point, any number of times.
 //
-// Of blocks it keeps some 60 bytes a record, found by fingerprint (known.go); rows are written as tables, sorted, with a
-// bound on the memory of those that wait (rows.go). It reads headers and logs by itself and asks its caller, the Store of
-// its Input, for what is the store's: whether a block's bytes are there, and writes to drives.
+// Of blocks it keeps some 60 bytes a record, found by fingerprint (known.go); rows are written as tables, sorted, with
+// a bound on the memory of those that wait (rows.go). It reads headers and logs by itself and asks its caller, the
+// Store of its Input, for what is the store's: whether a block's bytes are there, and writes to drives.
 package rebuild

@@ -9,8 +9,8 @@ import (
 	"github.com/skepkv/skep/index"
 )
 
-// shardOf is a shard of records of some keys, each of which was put so often, as two copies of a log say, the one after
-// the other.
+// shardOf is a shard of records of some keys, each of which was put so often, as two copies of a log say, the one
+// after the other.
 func shardOf(keys, puts int) *shard {
 	sh := &shard{stones: map[index.Fingerprint][]stone{}, exact: map[exactID]bool{}}
 	for range 2 {

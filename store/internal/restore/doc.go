@@ -1,5 +1,6 @@
-// Package restore reads blocks of chains from drives and from the DRAM tier: it plans, queues, reads around what fails,
-// checks, and delivers. It knows no store: a Restorer asks a Source where blocks lie, and tells it what became of them.
+// Package restore reads blocks of chains from drives and from the DRAM tier: it plans, queues, reads around what
+// fails, checks, and delivers. It knows no store: a Restorer asks a Source where blocks lie, and tells it what became
+// of them.
 //
 // # Seams
 //

@@ -11,10 +11,10 @@ import (
 	"github.com/skepkv/skep/store/memory"
 )
 
-// joins is what is being read from drives, so that a second chunk of the same bytes waits for
-// the first one's reads instead of making its own: chains of a batch that share a prefix read it
-// once. Who waits (a follower) gets a copy when the first (the leader) was checked, before that one
-// is delivered, and never out of memory that others can write (exposed.go); when the leader fails or is stopped, its followers are read on their own.
+// joins is what is being read from drives, so that a second chunk of the same bytes waits for the first one's reads
+// instead of making its own: chains of a batch that share a prefix read it once. Who waits (a follower) gets a copy
+// when the first (the leader) was checked, before that one is delivered, and never out of memory that others can write
+// (exposed.go); when the leader fails or is stopped, its followers are read on their own.
 type joins struct {
 	mu locks.Mutex[locks.Joins]
 	m  map[joinKey]*leading

@@ -66,8 +66,8 @@ const (
 	stepTime = time.Second
 )
 
-// Hint takes a hint about blocks of a chain. Hints beyond what is remembered, and of what is due later than maxWait, are
-// dropped and counted.
+// Hint takes a hint about blocks of a chain. Hints beyond what is remembered, and of what is due later than maxWait,
+// are dropped and counted.
 func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) {
 	p := &rs.prefetch
 	if rs.PrefetchBytes <= 0 || rs.Cache == nil || len(keys) == 0 {
@@ -109,8 +109,9 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 	p.wake()
 }
 
-// makeRoomLocked drops what has to give way to a hint of a tenant, the furthest first, of whoever has most: where that is
-// the tenant itself, only what is due later than the hint. False: there is no room, and nothing is dropped. REQUIRES: p.mu.
+// makeRoomLocked drops what has to give way to a hint of a tenant, the furthest first, of whoever has most: where that
+// is the tenant itself, only what is due later than the hint. False: there is no room, and nothing is dropped.
+// REQUIRES: p.mu.
 func (p *prefetcher) makeRoomLocked(tenant uint16, keys int, due time.Time) bool {
 	weight := func(keys int) int { return keys + MaxPrefetchKeys/maxAhead } // a hint's, of both that are bounded
 	jobs, all := len(p.jobs)+1, p.keys+keys
@@ -360,7 +361,8 @@ func (rs *Restorer) prefetched(ch *chunk, j *ahead) {
 	}
 }
 
-// nowInMemory says that a chunk's block was read, ahead or by another restore, since it was found, and takes it from there.
+// nowInMemory says that a chunk's block was read, ahead or by another restore, since it was found, and takes it from
+// there.
 func (rs *Restorer) nowInMemory(ch *chunk) bool {
 	f := ch.at
 	if !rs.prefetch.any.Load() && ch.chain.wants == nil || ch.chain.Direction.ByLayer() || ch.ses.ahead != nil || rs.Cache == nil { // chunks of a layer share f

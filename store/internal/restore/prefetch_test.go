@@ -65,8 +65,8 @@ func TestReadingAheadAgainIsChargedOnce(t *testing.T) {
 	require.EqualValues(t, n, p.UnusedBytes)
 }
 
-// Hints of next use are bounded in number and in time, and tenants share what there is room for: one that has filled it
-// gives way to another's, the furthest first, until both have as much; and to a sooner one of its own.
+// Hints of next use are bounded in number and in time, and tenants share what there is room for: one that has filled
+// it gives way to another's, the furthest first, until both have as much; and to a sooner one of its own.
 func TestHintsOfNextUseAreShared(t *testing.T) {
 	t.Parallel()
 	rs := cached(t, 1)

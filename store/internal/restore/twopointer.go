@@ -328,8 +328,8 @@ func (c *chain) limit() int {
 	return int(c.plan.until.Load())
 }
 
-// answered tells the scheduler that chunk i landed, or will not. True: a layer did not come, the first of its chain, and what is
-// below is the engine's to compute. REQUIRES: ses.mu.
+// answered tells the scheduler that chunk i landed, or will not. True: a layer did not come, the first of its chain,
+// and what is below is the engine's to compute. REQUIRES: ses.mu.
 func (p *planned) answered(i int, out *skep.Chunk) (lost bool) {
 	err := out.Err
 	block, layers := p.c.Chunk(i)
@@ -367,8 +367,8 @@ func (p *planned) answered(i int, out *skep.Chunk) (lost bool) {
 
 var errBelow = &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "layer", Limit: "above one that did not come"}
 
-// passLocked answers what waits below the layer of chunk i, which did not come: computing that layer goes through all below
-// it, so loading them makes nothing ready sooner. REQUIRES: ses.mu.
+// passLocked answers what waits below the layer of chunk i, which did not come: computing that layer goes through all
+// below it, so loading them makes nothing ready sooner. REQUIRES: ses.mu.
 func (ses *session) passLocked(c *chain, i int) {
 	_, layers := c.Chunk(i)
 	for j := range (layers.From - c.Layers.From) * c.Blocks.Len() {

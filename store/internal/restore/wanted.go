@@ -9,8 +9,8 @@ import (
 )
 
 // wanted is which blocks the restores under way still want, so that what one of them reads from drives is kept for the
-// others: who shares a prefix reads it once, though they come to it at different times (at the
-// same time, join.go has them share the read).
+// others: who shares a prefix reads it once, though they come to it at different times (at the same time, join.go has
+// them share the read).
 //
 //	begin ──▶ wants ──▶ a chunk was read and checked: others want it? ──▶ the DRAM tier (exposed.go: a copy, where
 //	                                                                      others can write what was read)

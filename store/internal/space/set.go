@@ -17,8 +17,8 @@ type Member interface {
 }
 
 // Set is the groups that can be found, by number and by age. A store of thirty terabytes has three hundred thousand of
-// them: so what is asked for each victim of the cleaner, or while puts wait for a lock, does not walk them all. Make it
-// with NewSet. It has no lock of its own.
+// them: so what is asked for each victim of the cleaner, or while puts wait for a lock, does not walk them all. Make
+// it with NewSet. It has no lock of its own.
 type Set[G Member] struct {
 	all     map[uint32]G
 	numbers *roaring.Bitmap

@@ -102,8 +102,9 @@ func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool)
 	return c.Commit(ctx, b, sync)
 }
 
-// SaveNumbers commits b together with the root row with the numbers n, synced, and keeps them. Where the commit ends in
-// an error the numbers are as before; sure says what is to become of that error. No other root row is made meanwhile.
+// SaveNumbers commits b together with the root row with the numbers n, synced, and keeps them. Where the commit ends
+// in an error the numbers are as before; sure says what is to become of that error. No other root row is made
+// meanwhile.
 func (r *Root) SaveNumbers(ctx context.Context, c Catalog, b *catalog.Batch, n Numbers, sure func(error) error) error {
 	r.row.Lock()
 	defer r.row.Unlock()

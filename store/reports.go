@@ -1,0 +1,20 @@
+package store
+
+import "github.com/skepkv/skep/store/report"
+
+// What maintenance says it found and did: package report has the fields.
+type (
+	Fault         = report.Fault
+	ScrubReport   = report.Scrub
+	VerifyReport  = report.Verify
+	Progress      = report.Progress
+	CompactResult = report.Compact
+	DegradedStats = report.Degraded
+	StripeMap     = report.StripeMap
+	StripeDevice  = report.StripeDevice
+	StripeGroup   = report.StripeGroup
+
+	RebuildReport   = report.Rebuild
+	RebuildRead     = report.RebuildRead
+	RebuildProgress = report.RebuildProgress
+)
