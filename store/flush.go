@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -141,7 +142,7 @@ func (s *Store) harden() {
 			return
 		}
 		began := time.Now()
-		if err := s.hardenNow(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.soft.sync(s.ctx, s.catalog); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("catalog not synced", "error", err)
 		}
 		if !s.pause(3 * time.Since(began)) {
@@ -150,16 +151,16 @@ func (s *Store) harden() {
 	}
 }
 
-// hardenNow syncs the catalog, unless what was committed of Cache blocks before the call has been synced since.
-func (s *Store) hardenNow(ctx context.Context) error {
-	n := s.soft.committed.Load()
-	if s.soft.synced.Load() >= n {
+// sync syncs the catalog, unless what was committed of Cache blocks before the call has been synced since.
+func (r *softRows) sync(ctx context.Context, c *catalog.Catalog) error {
+	n := r.committed.Load()
+	if r.synced.Load() >= n {
 		return nil
 	}
-	if err := s.catalog.Commit(ctx, s.catalog.NewBatch(), true); err != nil {
+	if err := c.Commit(ctx, c.NewBatch(), true); err != nil {
 		return err
 	}
-	raise(&s.soft.synced, n)
+	raise(&r.synced, n)
 	return nil
 }
 

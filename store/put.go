@@ -540,7 +540,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	if err := s.accepted.wait(ctx); err != nil {
 		return err
 	}
-	return s.hardenNow(ctx)
+	return s.soft.sync(ctx, s.catalog)
 }
 
 // acceptances counts accepted blocks whose commit is to follow.
