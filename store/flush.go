@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -113,7 +112,7 @@ func (s *Store) advanceMark(ctx context.Context) error {
 
 // wantHardened counts a commit of rows of Cache blocks, and has harden sync the catalog soon.
 func (s *Store) wantHardened() {
-	s.soft.Add(1)
+	s.soft.Add()
 	select {
 	case s.unsynced <- struct{}{}:
 	default:
@@ -123,8 +122,7 @@ func (s *Store) wantHardened() {
 // harden syncs the catalog a hundredth of FlushInterval after rows of Cache blocks were
 // committed: Pebble keeps up to 32 KiB of its log in the memory of the process, and what
 // ends the process (kill -9) would lose them. It takes a quarter of the time at most, so
-// that a slow drive is left to others: where a sync takes a second, a kill may cost what was
-// put in the last four. Who cannot have that calls Flush. The blocks' bytes are not flushed,
+// that a slow drive is left to others: a Flush waits for it. The blocks' bytes are not flushed,
 // so after a crash of the machine the marks decide, as ever, what is verified.
 func (s *Store) harden() {
 	after := max(s.options.FlushInterval/100, 5*time.Millisecond)
@@ -138,33 +136,10 @@ func (s *Store) harden() {
 			return
 		}
 		began := time.Now()
-		if err := s.hardenNow(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.soft.Settle(func() error { return s.catalog.Commit(s.ctx, s.catalog.NewBatch(), true) }); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("catalog not synced", "error", err)
 		}
 		if !s.pause(3 * time.Since(began)) {
-			return
-		}
-	}
-}
-
-// hardenNow syncs the catalog, unless what was committed of Cache blocks before the call has been synced since.
-func (s *Store) hardenNow(ctx context.Context) error {
-	n := s.soft.Load()
-	if s.hard.Load() >= n {
-		return nil
-	}
-	if err := s.catalog.Commit(ctx, s.catalog.NewBatch(), true); err != nil {
-		return err
-	}
-	raise(&s.hard, n)
-	return nil
-}
-
-// raise has a count that several set be n at least.
-func raise(count *atomic.Uint64, n uint64) {
-	for {
-		have := count.Load()
-		if have >= n || count.CompareAndSwap(have, n) {
 			return
 		}
 	}

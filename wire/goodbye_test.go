@@ -40,7 +40,7 @@ func TestAServerThatStopsSaysGoodbyeBeforeTheWelcome(t *testing.T) {
 type lateToRelease struct{ skep.Store }
 
 func (l lateToRelease) Release(ctx context.Context, id skep.LeaseID) error {
-	time.Sleep(10 * time.Second) // of the bubble
+	<-time.After(10 * time.Second) // of the bubble
 	return l.Store.Release(ctx, id)
 }
 
