@@ -238,12 +238,13 @@ errpaths: ## which error returns of the durable path no test reaches (long)
 	$(GO) run ./tools/errpaths $$d/*.cover
 
 CROSS       ?= windows/amd64
-cross: ## it compiles for CROSS (windows/amd64), where there is no io_uring
+cross: ## it compiles for CROSS (windows/amd64), where there is no io_uring, and so do its tests
 	$(call say,cross-compile)
 	@set -e; for t in $(CROSS); do \
 		for m in . $(MODULES); do \
 			echo "go build -C $$m ./... for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -C $$m -o /dev/null ./...; \
 		done; \
+		echo "go vet ./... for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) vet ./...; \
 	done
 
 cross-all: ## for every system it is meant to compile for, and io_uring on arm64

@@ -192,18 +192,15 @@ func (s *Store) awaitChanges() {
 // settleDeletions syncs what deleteRow and the cleaner deleted without: what is not
 // there now must not be found again after a crash by who was told so.
 func (s *Store) settleDeletions(ctx context.Context) error {
-	n := s.loose.Load()
-	if s.firm.Load() >= n {
+	return s.loose.Settle(func() error {
+		b := s.catalog.NewBatch()
+		rows := s.owed.into(b)
+		if err := s.saveRoot(ctx, b, true); err != nil { // who calls again deletes them again: no harm
+			return err
+		}
+		s.owed.paid(rows)
 		return nil
-	}
-	b := s.catalog.NewBatch()
-	rows := s.owed.into(b)
-	if err := s.saveRoot(ctx, b, true); err != nil { // who calls again deletes them again: no harm
-		return err
-	}
-	s.owed.paid(rows)
-	raise(&s.firm, n)
-	return nil
+	})
 }
 
 // drop removes a partial tail that another block has made superfluous. REQUIRES: s.changes.

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -112,12 +110,9 @@ func (s *Store) advanceMark(ctx context.Context) error {
 	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error { return s.flushDrives(ctx, s.standing()) })
 }
 
-// softRows counts commits of rows of Cache blocks, which are not synced with the batch.
-type softRows struct{ committed, synced atomic.Uint64 }
-
 // wantHardened counts a commit of rows of Cache blocks, and has harden sync the catalog soon.
 func (s *Store) wantHardened() {
-	s.soft.committed.Add(1)
+	s.soft.Add()
 	select {
 	case s.unsynced <- struct{}{}:
 	default:
@@ -127,8 +122,7 @@ func (s *Store) wantHardened() {
 // harden syncs the catalog a hundredth of FlushInterval after rows of Cache blocks were
 // committed: Pebble keeps up to 32 KiB of its log in the memory of the process, and what
 // ends the process (kill -9) would lose them. It takes a quarter of the time at most, so
-// that a slow drive is left to others: where a sync takes a second, a kill may cost what was
-// put in the last four. Who cannot have that calls Flush. The blocks' bytes are not flushed,
+// that a slow drive is left to others: a Flush waits for it. The blocks' bytes are not flushed,
 // so after a crash of the machine the marks decide, as ever, what is verified.
 func (s *Store) harden() {
 	after := max(s.options.FlushInterval/100, 5*time.Millisecond)
@@ -142,33 +136,11 @@ func (s *Store) harden() {
 			return
 		}
 		began := time.Now()
-		if err := s.soft.sync(s.ctx, s.catalog); err != nil && s.ctx.Err() == nil {
+		err := s.soft.Settle(func() error { return s.catalog.Commit(s.ctx, s.catalog.NewBatch(), true) })
+		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("catalog not synced", "error", err)
 		}
 		if !s.pause(3 * time.Since(began)) {
-			return
-		}
-	}
-}
-
-// sync syncs the catalog, unless what was committed of Cache blocks before the call has been synced since.
-func (r *softRows) sync(ctx context.Context, c *catalog.Catalog) error {
-	n := r.committed.Load()
-	if r.synced.Load() >= n {
-		return nil
-	}
-	if err := c.Commit(ctx, c.NewBatch(), true); err != nil {
-		return err
-	}
-	raise(&r.synced, n)
-	return nil
-}
-
-// raise has a count that several set be n at least.
-func raise(count *atomic.Uint64, n uint64) {
-	for {
-		have := count.Load()
-		if have >= n || count.CompareAndSwap(have, n) {
 			return
 		}
 	}

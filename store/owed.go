@@ -81,7 +81,7 @@ func (s *Store) payOwed() error {
 	b := s.catalog.NewBatch()
 	err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, false) })
 	if err == nil {
-		s.loose.Add(1)
+		s.loose.Add()
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func (s *Store) forgotten(b *catalog.Batch, rows ...layout.Location) error {
 	if err != nil {
 		s.owed.add(rows...)
 	}
-	s.loose.Add(1) // not before: who counts it syncs it
+	s.loose.Add() // not before: who counts it syncs it
 	return err
 }
 
@@ -132,7 +132,7 @@ func (s *Store) takeBack(list []*incoming, durable bool) error {
 		s.owed.add(rows...)
 	}
 	if err != nil || !durable {
-		s.loose.Add(1)
+		s.loose.Add()
 	}
 	return err
 }

@@ -540,7 +540,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	if err := s.accepted.wait(ctx); err != nil {
 		return err
 	}
-	return s.soft.sync(ctx, s.catalog)
+	return s.soft.Settle(func() error { return s.catalog.Commit(ctx, s.catalog.NewBatch(), true) })
 }
 
 // acceptances counts accepted blocks whose commit is to follow.

@@ -86,10 +86,9 @@ type Store struct {
 	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
 	lastStart lastStart                  // guarded by space.mu
 	writers   pieces.Memory
-	loose     atomic.Uint64 // rows deleted without a sync, so far
-	firm      atomic.Uint64 // how many of those are synced
-	soft      softRows
-	stale     atomic.Int64 // stale groups
+	loose     watermark.Unsynced // deletions of rows
+	soft      watermark.Unsynced // commits of Cache blocks
+	stale     atomic.Int64       // stale groups
 	owed      owedRows
 	sweeping  atomic.Bool // see sweep
 	intents   intents

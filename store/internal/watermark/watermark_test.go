@@ -154,3 +154,26 @@ func TestTheMarkFollowsTheFlush(t *testing.T) {
 	r.Reset()
 	require.Zero(t, r.Last())
 }
+
+// What was made before a call of Settle is synced when it returns, by whoever did it. A sync that fails settles nothing.
+func TestWhatIsMadeIsSettledOnce(t *testing.T) {
+	t.Parallel()
+	var u Unsynced
+	syncs := 0
+	sync := func() error { syncs++; return nil }
+	require.NoError(t, u.Settle(sync))
+	require.Zero(t, syncs, "nothing was made")
+	u.Add()
+	bad := errors.New("a drive")
+	require.ErrorIs(t, u.Settle(func() error { return bad }), bad)
+	require.NoError(t, u.Settle(func() error {
+		u.Add() // too late for this one
+		return u.Settle(sync)
+	}))
+	require.Equal(t, 1, syncs)
+	require.NoError(t, u.Settle(sync))
+	require.Equal(t, 1, syncs, "the inner one was told of both")
+	u.Add()
+	require.NoError(t, u.Settle(sync))
+	require.Equal(t, 2, syncs)
+}
