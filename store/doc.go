@@ -25,6 +25,7 @@
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
+//	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
