@@ -102,7 +102,7 @@
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
 // compares devices, catalog and index of a store nobody has open.
 //
-// # Drives that fail (internal/health, internal/restore, monitor.go, drives.go)
+// # Drives that fail (internal/health, internal/monitor, internal/restore, monitor.go, drives.go)
 //
 // Every drive is looked at ten times a second and judged, by a state machine without clock
 // or I/O, by its latency against its own past and its peers', its errors, and how long it

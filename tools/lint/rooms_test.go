@@ -48,7 +48,7 @@ var parts = map[string][]string{
 	"store/internal/places":    {"store/catalog", "store/internal/paths", "store/internal/segio", "store/segment"},
 	"store/internal/puts":      {"store/internal/locks", "store/segment"},
 	"store/internal/rebuild":   {"store/catalog", "store/internal/locks", "store/internal/namespaces", "store/internal/segio", "store/report", "store/segment"},
-	"store/internal/restore": {"store/device", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/locks",
+	"store/internal/restore": {"store/device", "store/internal/crypt", "store/internal/health", "store/internal/locks",
 		"store/internal/namespaces", "store/internal/observe", "store/internal/segio", "store/memory"},
 	"store/internal/room":       {"store/internal/observe"},
 	"store/internal/segio":      {"store/device", "store/internal/locks", "store/segment"},
