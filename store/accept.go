@@ -40,7 +40,7 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		s.decline(declined, skep.Admission)
 	}
 	if len(behind) > 0 {
-		end := s.accepted.begin()
+		end := s.accepted.Begin()
 		l := lend(func() { // the tier's copies go when no drive writes from them any more
 			for _, in := range behind {
 				in.unshare()
@@ -90,7 +90,7 @@ func (s *Store) holdOrMakeRoom(ns *namespaces.Namespace, in *incoming, filtered 
 // hold puts a copy of a block into the DRAM tier and shows it. False: there is no
 // room.
 func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
-	if s.cache == nil || s.pending.len() >= admission.MaxWaiting(s.options.CacheBytes) {
+	if s.cache == nil || s.pending.Len() >= admission.MaxWaiting(s.options.CacheBytes) {
 		return false
 	}
 	whole := in.parts
@@ -117,7 +117,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	}
 	known := in.rec // what is still to be filled in is nobody else's business
 	in.known = &known
-	s.pending.add(in.fp, &known)
+	s.pending.Add(in.fp, &known)
 	if !s.writeback.Filters(ns) { // it is written from there, deleted or not
 		for _, h := range in.held {
 			b, _ := s.cache.Share(h.id, h.v)
@@ -146,14 +146,14 @@ func (in *incoming) unshare() {
 
 // settled is called when an accepted block is committed: its copy may be evicted now.
 func (s *Store) settled(in *incoming) {
-	s.pending.removeThat(in)
+	s.pending.Remove(in.fp, in.known)
 	for _, h := range in.held {
 		s.cache.MarkClean(h.id, h.v)
 	}
 }
 
 func (s *Store) discard(in *incoming) {
-	s.pending.removeThat(in)
+	s.pending.Remove(in.fp, in.known)
 	for _, h := range in.held {
 		s.cache.Discard(h.id, h.v)
 	}
@@ -169,7 +169,7 @@ type held struct {
 // record reads the record of a stored block, wherever it is.
 func (s *Store) record(fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
 	if e.Location == 0 {
-		if r := s.pending.get(fp); r != nil {
+		if r := s.pending.Get(fp); r != nil {
 			return *r, nil
 		}
 		// Its commit has just moved it, or it is gone.

@@ -523,7 +523,7 @@ func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Bat
 			b.DeleteBlock(old.loc)
 			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp) }
 		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
-			if s.rivals.contended(in.fp) && s.outranked(in, old) {
+			if s.rivals.Contended(in.fp) && s.outranked(in, old) {
 				in.outdated = true
 				b.DeleteBlock(in.loc)
 				s.suspect(a.g)

@@ -134,7 +134,7 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {
 		slices.Reverse(keys)
 	}
-	first, _ := s.flights.join(fp(0)) // another's put of both is under way, and has come to the second
+	first, _ := s.flights.Join(fp(0)) // another's put of both is under way, and has come to the second
 	require.NotNil(t, first)
 	done := make(chan error, 1)
 	go func() {
@@ -144,10 +144,10 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	for range 1000 { // for it to come as far as it can
 		runtime.Gosched()
 	}
-	second, _ := s.flights.join(fp(1))
+	second, _ := s.flights.Join(fp(1))
 	require.NotNil(t, second, "nobody holds it who waits for the first")
-	s.flights.leave(fp(1), second)
-	s.flights.leave(fp(0), first)
+	s.flights.Leave(fp(1), second)
+	s.flights.Leave(fp(0), first)
 	require.NoError(t, <-done)
 }
 

@@ -41,7 +41,7 @@ func (s *Store) close() error {
 		note(err)
 	}
 	s.writeback.Flush()
-	note(s.accepted.wait(ctx))
+	note(s.accepted.Wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))
 		s.settleDevices(ctx)

@@ -82,7 +82,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 		}
 		if !ok {
 			if s.stale.Load() > 0 { // a record of it may lie on a device for all that
-				tombs = append(tombs, tombstoneOf(ns, t, key, seq, s.rivals.before(fp, seq)))
+				tombs = append(tombs, tombstoneOf(ns, t, key, seq, s.rivals.Before(fp, seq)))
 			}
 			continue
 		}
@@ -95,7 +95,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 		b.DeleteBlock(unpack(e.Location))
 		written, record := s.writtenAt(fp)
 		// A put under way may be committed yet, although it has a lower number.
-		covers := s.rivals.before(fp, written)
+		covers := s.rivals.Before(fp, written)
 		tombs = append(tombs, tombstoneOf(ns, t, key, seq, covers))
 		if covers < written {
 			exact := tombstoneOf(ns, t, key, seq, record)
@@ -119,7 +119,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 	}
 	for _, fp := range away { // their commits find that they are gone and take their rows back
 		if err == nil {
-			err = s.flights.wait(ctx, fp)
+			err = s.flights.Wait(ctx, fp)
 		}
 	}
 	return n, err

@@ -25,6 +25,7 @@
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
+//	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
@@ -101,7 +102,7 @@
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
 // compares devices, catalog and index of a store nobody has open.
 //
-// # Drives that fail (internal/health, internal/restore, monitor.go, drives.go)
+// # Drives that fail (internal/health, internal/monitor, internal/restore, monitor.go, drives.go)
 //
 // Every drive is looked at ten times a second and judged, by a state machine without clock
 // or I/O, by its latency against its own past and its peers', its errors, and how long it

@@ -330,7 +330,7 @@ type recordID struct {
 func (s *Store) stray(h *segment.Head) segment.Tombstone {
 	t := segment.Tombstone{Seq: s.root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
 	fp := s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
-	exact := s.rivals.before(fp, h.Written()) < h.Written()
+	exact := s.rivals.Before(fp, h.Written()) < h.Written()
 	if e, ok := s.index.Resolve(fp); ok && e.Location != 0 {
 		// Not as it was a moment ago: a block that is being moved keeps its version.
 		rec, err := s.recordNow(fp, e)

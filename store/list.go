@@ -109,7 +109,7 @@ func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, f
 	}); err != nil {
 		return nil, 0, err
 	}
-	s.pending.among(accepted, plain)
+	s.pending.Among(accepted, plain)
 	for fp := range accepted { // committed since
 		at, seen = append(at, fp), append(seen, false)
 	}

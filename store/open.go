@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -117,9 +118,7 @@ func newStore(o Options) *Store {
 	s.space.opening = make(turn, 1)
 	s.naming = make(turn, 1)
 	s.scarce = memory.NewScarce()
-	s.flights.m = map[index.Fingerprint]*flight{}
-	s.accepted.pending = map[uint64]chan struct{}{}
-	s.pending.m = map[index.Fingerprint]*segment.Record{}
+	s.flights, s.pending = puts.NewFlights(), puts.NewRecords()
 	s.root = watermark.New(s.rootRow)
 	s.repairs.m, s.repairs.wake = map[index.Fingerprint]layout.Location{}, make(chan struct{}, 1)
 	return s

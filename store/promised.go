@@ -25,7 +25,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 	var list []*incoming
 	var shared []*memory.Buffer
 	for _, in := range blocks {
-		mine, _ := s.flights.join(in.fp)
+		mine, _ := s.flights.Join(in.fp)
 		if mine == nil { // another put of the key is under way, which ends as this one's rival
 			if s.holds(in) || !s.withdraw(ns, in, in.result.Reason) {
 				promised = append(promised, in)
@@ -74,14 +74,13 @@ func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promi
 // put enters its record before the index has its block.
 func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) bool {
 	purged := s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-	err := s.pending.while(in, func() error {
+	err := error(errGone)
+	s.pending.While(in.fp, in.known, func() {
 		if !purged {
-			return s.index.Withdraw(in.fp)
+			err = s.index.Withdraw(in.fp)
+		} else if _, ok := s.index.Remove(in.fp, 0); ok {
+			err = nil
 		}
-		if _, ok := s.index.Remove(in.fp, 0); !ok {
-			return errGone
-		}
-		return nil
 	})
 	switch {
 	case err == index.ErrProtected:
@@ -122,5 +121,5 @@ func (s *Store) keepPromised(ns *namespaces.Namespace, blocks []*incoming) {
 // or later put has come in between.
 func (s *Store) holds(in *incoming) bool {
 	e, ok := s.index.Resolve(in.fp)
-	return ok && e.Location == 0 && s.pending.get(in.fp) == in.known && !s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
+	return ok && e.Location == 0 && s.pending.Get(in.fp) == in.known && !s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 }

@@ -75,9 +75,9 @@ func TestASaltIsPurgedWhileItsBlocksWait(t *testing.T) {
 			fp := s.names.Fingerprint(s.names.Get(sc.Namespace).Instance, tag, keys[1])
 			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
 			if c.rival {
-				mine, other := s.flights.join(fp)
+				mine, other := s.flights.Join(fp)
 				require.Nil(t, other)
-				defer s.flights.leave(fp, mine)
+				defer s.flights.Leave(fp, mine)
 			}
 			require.NoError(t, s.Flush(ctx))
 			requireNothingKept(t, s, sc)
@@ -185,9 +185,7 @@ func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 	var looks, under atomic.Int64
 	f := func() {
 		looks.Add(1)
-		s.flights.mu.Lock()
-		under.Add(int64(len(s.flights.m)))
-		s.flights.mu.Unlock()
+		under.Add(int64(s.flights.Len()))
 	}
 	look.Store(&f)
 	s.writeback.Add(ns, blocks)

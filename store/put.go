@@ -11,9 +11,9 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/crypt"
-	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -46,58 +46,12 @@ type incoming struct {
 	known         *segment.Record  // what others see of it until it is committed
 	moved         *move            // by the cleaner, from elsewhere
 	outdated      bool             // a rival with a higher sequence number was committed first
-	flight        *flight
+	flight        *puts.Flight
 	tries         int // how often it was put elsewhere
 	// Of a block that is to be encrypted; nil: it is not.
 	key    *crypt.Secret
 	clear  []segment.RecordPart // of its record, before that was sealed
 	cipher []skep.Part          // what goes to the drives
-}
-
-// flight is a put of one key under way: whoever puts the same key meanwhile waits
-// for it, so that the first writer wins.
-type flight struct {
-	done chan struct{}
-}
-
-type flights struct {
-	mu locks.Mutex[locks.Flights]
-	m  map[index.Fingerprint]*flight
-}
-
-// join enters fp, or gives the flight that is there.
-func (f *flights) join(fp index.Fingerprint) (mine *flight, other *flight) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if other = f.m[fp]; other != nil {
-		return nil, other
-	}
-	mine = &flight{done: make(chan struct{})}
-	f.m[fp] = mine
-	return mine, nil
-}
-
-// wait returns when the put of fp that is under way, if one is, has ended.
-func (f *flights) wait(ctx context.Context, fp index.Fingerprint) error {
-	f.mu.Lock()
-	fl := f.m[fp]
-	f.mu.Unlock()
-	if fl == nil {
-		return nil
-	}
-	select {
-	case <-fl.done:
-		return nil
-	case <-ctx.Done():
-		return &skep.Error{Op: "wait for a put", Kind: skep.Deadline, Err: ctx.Err()}
-	}
-}
-
-func (f *flights) leave(fp index.Fingerprint, fl *flight) {
-	f.mu.Lock()
-	delete(f.m, fp)
-	f.mu.Unlock()
-	close(fl.done)
 }
 
 // Put implements skep.Putter.
@@ -154,7 +108,7 @@ func (s *Store) putAs(ctx context.Context, ns *namespaces.Namespace, blocks []*i
 	for _, in := range blocks {
 		if in.dropPending && in.durable() {
 			pending = true
-			if err := s.flights.wait(ctx, *in.replaces); err != nil { // it takes its row back
+			if err := s.flights.Wait(ctx, *in.replaces); err != nil { // it takes its row back
 				return err
 			}
 		}
@@ -309,11 +263,11 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) && s.exists(ns, in, e) {
 				break
 			}
-			mine, other := s.flights.join(in.fp)
+			mine, other := s.flights.Join(in.fp)
 			if mine != nil {
 				// The index may have changed since it was asked.
 				if e, ok := s.index.Resolve(in.fp); ok && s.exists(ns, in, e) {
-					s.flights.leave(in.fp, mine)
+					s.flights.Leave(in.fp, mine)
 					break
 				}
 				in.flight = mine
@@ -327,7 +281,7 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 				break
 			}
 			select {
-			case <-other.done:
+			case <-other.Done():
 			case <-ctx.Done():
 				return todo, &skep.Error{Op: "put", Kind: skep.Deadline, Err: ctx.Err()}
 			case <-s.closing:
@@ -360,7 +314,7 @@ func sameParts(a, b []skep.Part) bool {
 func (s *Store) land(blocks []*incoming) {
 	for _, in := range blocks {
 		if in.flight != nil {
-			s.flights.leave(in.fp, in.flight)
+			s.flights.Leave(in.fp, in.flight)
 			in.flight = nil
 		}
 	}
@@ -443,8 +397,12 @@ func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st stream, 
 		s.decline(blocks, skep.Full)
 		return nil
 	}
-	s.rivals.begin(blocks, s.root.Last())
-	defer s.rivals.end(blocks)
+	keys := make([]index.Fingerprint, len(blocks))
+	for i, in := range blocks {
+		keys[i] = in.fp
+	}
+	s.rivals.Begin(keys, s.root.Last())
+	defer s.rivals.End(keys)
 	var underway []*appending
 	var bytes int64
 	finish := func() error {
@@ -537,49 +495,10 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	defer s.leave()
 	s.writeback.Flush()
-	if err := s.accepted.wait(ctx); err != nil {
+	if err := s.accepted.Wait(ctx); err != nil {
 		return err
 	}
 	return s.soft.Settle(func() error { return s.catalog.Commit(ctx, s.catalog.NewBatch(), true) })
-}
-
-// acceptances counts accepted blocks whose commit is to follow.
-type acceptances struct {
-	mu      locks.Mutex[locks.Acceptances]
-	next    uint64
-	pending map[uint64]chan struct{}
-}
-
-func (a *acceptances) begin() (end func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.next++
-	id, done := a.next, make(chan struct{})
-	a.pending[id] = done
-	return func() {
-		a.mu.Lock()
-		delete(a.pending, id)
-		a.mu.Unlock()
-		close(done)
-	}
-}
-
-// wait returns when all that had begun has ended.
-func (a *acceptances) wait(ctx context.Context) error {
-	a.mu.Lock()
-	var all []chan struct{}
-	for _, c := range a.pending {
-		all = append(all, c)
-	}
-	a.mu.Unlock()
-	for _, c := range all {
-		select {
-		case <-c:
-		case <-ctx.Done():
-			return &skep.Error{Op: "flush", Kind: skep.Deadline, Err: ctx.Err()}
-		}
-	}
-	return nil
 }
 
 // spaceWait is how often a put that waits for space looks again.

@@ -172,9 +172,11 @@ func (w *secondWorld) write() secondCall {
 	sp.last++
 	v := sp.last
 	size := sp.size(i, v)
-	b := sp.block(i, v).Parts[0].Bytes
+	whole := sp.block(i, v)
+	b := whole.Parts[0].Bytes
 	return secondCall{name: "write", touch: []secondTouch{{sp, i, v}}, do: func(ctx context.Context) error {
-		wr, err := w.s.Begin(ctx, &skep.BeginRequest{Scope: sp.sc, Key: sp.keys[i], Manifest: skep.Manifest{{Size: int64(size)}}})
+		wr, err := w.s.Begin(ctx, &skep.BeginRequest{Scope: sp.sc, Key: sp.keys[i], ValidTokens: whole.ValidTokens,
+			Manifest: skep.Manifest{{Size: int64(size)}}})
 		if err != nil {
 			return err
 		}

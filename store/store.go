@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
+	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/sidecar"
@@ -58,9 +59,9 @@ type Store struct {
 	tasks    tasks
 
 	catalogRoom *room.Room
-	flights     flights
-	accepted    acceptances
-	pending     pendings
+	flights     *puts.Flights
+	accepted    puts.Accepted
+	pending     *puts.Records
 	count       observe.Counts
 	leases      *leases.Table
 	pins        *leases.Pins
@@ -93,7 +94,7 @@ type Store struct {
 	sweeping  atomic.Bool // see sweep
 	intents   intents
 	suspects  suspects
-	rivals    rivals
+	rivals    puts.Rivals
 	sidecars  *sidecar.Rows
 	repairs   repairs
 	badLog    seldom   // lines about wrong bytes
@@ -301,65 +302,6 @@ func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 
 func noMemory(op string, err error) error {
 	return &skep.Error{Op: op, Kind: skep.NoMemory, Err: err}
-}
-
-// pendings are the records of accepted blocks that have no row yet.
-type pendings struct {
-	mu locks.Mutex[locks.Pendings]
-	m  map[index.Fingerprint]*segment.Record
-}
-
-func (p *pendings) add(fp index.Fingerprint, r *segment.Record) {
-	p.mu.Lock()
-	p.m[fp] = r
-	p.mu.Unlock()
-}
-
-// removeThat removes in's record, unless another's of the same key has taken its place.
-func (p *pendings) removeThat(in *incoming) {
-	p.mu.Lock()
-	if p.m[in.fp] == in.known {
-		delete(p.m, in.fp)
-	}
-	p.mu.Unlock()
-}
-
-// while calls f if the record of its key that is here is in's, and keeps others from entering theirs; else it is
-// errGone.
-func (p *pendings) while(in *incoming, f func() error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.m[in.fp] != in.known {
-		return errGone
-	}
-	return f()
-}
-
-func (p *pendings) len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.m)
-}
-
-func (p *pendings) get(fp index.Fingerprint) *segment.Record {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.m[fp]
-}
-
-// among calls f for the records of those of fps that are here, which it takes out of fps.
-func (p *pendings) among(fps map[index.Fingerprint]bool, f func(*segment.Record)) {
-	if len(fps) == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for fp, rec := range p.m {
-		if fps[fp] {
-			delete(fps, fp)
-			f(rec)
-		}
-	}
 }
 
 func unpack(v uint64) layout.Location { return layout.Unpack(v) }

@@ -66,7 +66,7 @@ func (h writebackHost) Write(ctx context.Context, ns *namespaces.Namespace, list
 	h.s.keepPromised(ns, h.s.commitHeld(ctx, ns, list))
 }
 
-func (h writebackHost) Accept() (end func()) { return h.s.accepted.begin() }
+func (h writebackHost) Accept() (end func()) { return h.s.accepted.Begin() }
 
 func (h writebackHost) Behind(f func()) { h.s.background.Go(f) }
 

@@ -63,10 +63,7 @@ func settledFilter(t *testing.T, s *Store) {
 	require.Zero(t, a.WaitingBlocks)
 	require.Zero(t, a.QueuedBytes)
 	require.Zero(t, s.writeback.Len())
-	s.pending.mu.Lock()
-	pending := len(s.pending.m)
-	s.pending.mu.Unlock()
-	require.Zero(t, pending)
+	require.Zero(t, s.pending.Len())
 	require.Zero(t, s.cache.Stats().DirtyBytes)
 	require.Zero(t, s.index.Stats().Accepted)
 }

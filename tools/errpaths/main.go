@@ -42,6 +42,7 @@ var durablePath = []string{
 	"store/clean.go", "store/space.go", "store/freed.go", "store/intents.go", "store/open.go", "store/recover.go",
 	"store/verify.go", "store/keys.go", "store/close.go",
 	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go", "store/internal/admission/filter.go",
+	"store/internal/puts/*.go",
 	"store/rebuild.go", "store/internal/rebuild/*.go",
 	"store/internal/segio/batch.go", "store/internal/segio/flusher.go", "store/internal/segio/sums.go", "store/internal/segio/superblock.go",
 	"store/internal/namespaces/table.go", "store/internal/watermark/root.go",

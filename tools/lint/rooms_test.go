@@ -33,7 +33,7 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
 	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/aside", "store/internal/compact", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/leases", "store/internal/limits", "store/internal/locks", "store/internal/making", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
-		"store/internal/pieces", "store/internal/places", "store/internal/rebuild", "store/internal/restore", "store/internal/room", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
+		"store/internal/pieces", "store/internal/places", "store/internal/puts", "store/internal/rebuild", "store/internal/restore", "store/internal/room", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/admission": {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/aside":     {"store/catalog", "store/internal/paths", "store/segment"},
 	"store/internal/crypt":     {"store/segment"},
@@ -46,8 +46,9 @@ var parts = map[string][]string{
 	"store/internal/observe":   {"store/internal/locks"},
 	"store/internal/pieces":    {"store/internal/locks"},
 	"store/internal/places":    {"store/catalog", "store/internal/paths", "store/internal/segio", "store/segment"},
+	"store/internal/puts":      {"store/internal/locks", "store/segment"},
 	"store/internal/rebuild":   {"store/catalog", "store/internal/locks", "store/internal/namespaces", "store/internal/segio", "store/report", "store/segment"},
-	"store/internal/restore": {"store/device", "store/internal/crypt", "store/internal/dirlock", "store/internal/health", "store/internal/locks",
+	"store/internal/restore": {"store/device", "store/internal/crypt", "store/internal/health", "store/internal/locks",
 		"store/internal/namespaces", "store/internal/observe", "store/internal/segio", "store/memory"},
 	"store/internal/room":       {"store/internal/observe"},
 	"store/internal/segio":      {"store/device", "store/internal/locks", "store/segment"},

@@ -17,7 +17,7 @@ import (
 var most = map[string]int{
 	"fields of store.Store":    81,
 	"methods of *store.Store":  402,
-	"lines of store":           16200,
+	"lines of store":           16000,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,
