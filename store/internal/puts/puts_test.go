@@ -31,8 +31,8 @@ func TestFlights(t *testing.T) {
 	require.Zero(t, f.Len())
 }
 
-// Two puts of a key at once are rivals until both have ended, and what they put comes after what was there when the first
-// began.
+// Two puts of a key at once are rivals until both have ended, and what they put comes after what was there when the
+// first began.
 func TestRivals(t *testing.T) {
 	t.Parallel()
 	var r Rivals

@@ -155,7 +155,8 @@ func TestTheMarkFollowsTheFlush(t *testing.T) {
 	require.Zero(t, r.Last())
 }
 
-// What was made before a call of Settle is synced when it returns, by whoever did it. A sync that fails settles nothing.
+// What was made before a call of Settle is synced when it returns, by whoever did it. A sync that fails settles
+// nothing.
 func TestWhatIsMadeIsSettledOnce(t *testing.T) {
 	t.Parallel()
 	var u Unsynced
