@@ -69,7 +69,7 @@ func TestStatsOfWear(t *testing.T) {
 	t.Parallel()
 	// A file on whatever this machine has: an answer or a reason.
 	s := openTest(t, small(t.TempDir()))
-	eventually(t, "the drives are asked", func() bool { return s.wear.of(0).Why != "not asked" })
+	eventually(t, "the drives are asked", func() bool { return s.wear.Of(0).Why != "not asked" })
 	st, err := s.Stats(testContext(t))
 	require.NoError(t, err)
 	for _, d := range st.Devices {

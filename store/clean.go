@@ -532,7 +532,7 @@ func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
 		s.log.Debug("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 		return
 	}
-	s.badLog.error(s.log, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
+	s.badLog.Error(s.log, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
 }
 
 // finish waits for an append of moved blocks and points the index at them. Deletes

@@ -162,7 +162,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 	s.count.Damaged.Add(1)
 	ev := s.blockEvent(ns, rec, skep.EventDamaged)
 	ev.Reason = skep.Damaged
-	s.badLog.error(s.log, "damaged copy of a block", "key", rec.Key.Short(), "location", loc.String(), "bad_copies", bad, "of", len(rec.Copies))
+	s.badLog.Error(s.log, "damaged copy of a block", "key", rec.Key.Short(), "location", loc.String(), "bad_copies", bad, "of", len(rec.Copies))
 	if len(v.buf) < n {
 		v.buf = device.AlignedBuffer(n)
 	}

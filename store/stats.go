@@ -52,7 +52,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
 			Errors: int64(ds.Errors()), WrongReads: d.standing.Wrong.Load(),
 			Unannounced: int64(ds.Unannounced), Reissued: int64(ds.Reissued), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
-			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.of(i),
+			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.Of(i),
 		})
 	}
 	st.Admission = s.writeback.Stats()

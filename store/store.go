@@ -75,7 +75,7 @@ type Store struct {
 	calls     limits.Calls
 	scarce    memory.Scarce
 	restores  restore.Restorer
-	wear      wearTable
+	wear      observe.Wear
 	admin     *admin.Server // nil: none
 	logTail   *observe.LogTail
 
@@ -97,9 +97,9 @@ type Store struct {
 	rivals    puts.Rivals
 	sidecars  *sidecar.Rows
 	repairs   repairs
-	badLog    seldom   // lines about wrong bytes
-	logCache  logCache // of a store whose catalog has failed
-	naming    turn     // makes and purges namespaces; before space.opening
+	badLog    observe.Seldom // lines about wrong bytes
+	logCache  logCache       // of a store whose catalog has failed
+	naming    turn           // makes and purges namespaces; before space.opening
 	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
 	// write. Who has deleted one waits for them, and nobody waits for who does.
 	entering  namespaces.Sections

@@ -9,7 +9,7 @@ import (
 // damaged takes note of a block whose bytes did not match, and returns the event that tells of it.
 func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
-	s.badLog.error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
+	s.badLog.Error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
 	s.saltEvent(&ev, c.NS.Instance, c.Tag)
 	return ev

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/observe"
 )
 
 // logText is a log that a test reads while it is written.
@@ -83,7 +84,7 @@ func TestADriveThatGivesWrongBytes(t *testing.T) {
 					seen = seen || e.Kind == skep.EventDevice && e.Depth == 1 && e.Reason == skep.DeviceFailed
 				}
 			}
-			require.LessOrEqual(t, log.count("level=ERROR msg=\"damaged"), 3*seldomLines)
+			require.LessOrEqual(t, log.count("level=ERROR msg=\"damaged"), 3*observe.SeldomLines)
 			r.each(func(_ int, d *device.Fault) { d.Clear() })
 			eventually(t, "the drive is let back in", func() bool { return stateOfDevice(t, s, 1).State == "ok" })
 		})

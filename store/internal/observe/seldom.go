@@ -1,4 +1,4 @@
-package store
+package observe
 
 import (
 	"log/slog"
@@ -7,9 +7,9 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 )
 
-// seldom lets a kind of log line through now and then, and says how many it held back: a drive
-// that goes bad must not fill the log's disk as well.
-type seldom struct {
+// Seldom lets a kind of log line through now and then, and says how many it held back: a drive
+// that goes bad must not fill the log's disk as well. The zero value lets lines through.
+type Seldom struct {
 	mu     locks.Mutex[locks.SeldomMessages]
 	from   time.Time
 	passed int
@@ -18,18 +18,18 @@ type seldom struct {
 
 // Lines let through in a span of time.
 const (
-	seldomLines = 5
+	SeldomLines = 5
 	seldomSpan  = 10 * time.Second
 )
 
-// error logs at level Error, unless there was enough of it lately.
-func (l *seldom) error(log *slog.Logger, text string, args ...any) {
+// Error logs at level Error, unless there was enough of it lately.
+func (l *Seldom) Error(log *slog.Logger, text string, args ...any) {
 	l.mu.Lock()
 	now := time.Now()
 	if now.Sub(l.from) > seldomSpan {
 		l.from, l.passed = now, 0
 	}
-	if l.passed++; l.passed > seldomLines {
+	if l.passed++; l.passed > SeldomLines {
 		l.held++
 		l.mu.Unlock()
 		return
