@@ -50,6 +50,8 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 		}
 	}
 	eventually(t, "the group is sealed, and at rest", sealed)
-	c := &cleaner{s: s, gain: gains[0]} // the store's own is at work
+	eventually(t, "the store's own cleaner leaves it", func() bool { return s.space.claim(g, space.Claim{By: space.Mover}) })
+	defer s.space.release(g)
+	c := &cleaner{s: s, gain: gains[0]}
 	require.ErrorIs(t, c.clean(testContext(t), g), errNoGain)
 }

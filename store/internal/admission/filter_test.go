@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,16 +29,21 @@ type host struct {
 	landed          int
 	dropped, stored []byte
 	written         int64
-	accepted        int
+	accepted        atomic.Int64
 }
 
-func (h *host) Now() time.Time                     { return time.Now() }
-func (h *host) Written() int64                     { return h.written }
-func (h *host) Writable() int64                    { return 1 }
-func (h *host) Take(b *block) bool                 { return !h.gone[b.key] }
-func (h *host) Land(list []*block)                 { h.landed += len(list) }
-func (h *host) Behind(f func())                    { f() }
-func (h *host) Accept() (end func())               { h.accepted++; return func() { h.accepted-- } }
+func (h *host) Now() time.Time     { return time.Now() }
+func (h *host) Written() int64     { return h.written }
+func (h *host) Writable() int64    { return 1 }
+func (h *host) Take(b *block) bool { return !h.gone[b.key] }
+func (h *host) Land(list []*block) { h.landed += len(list) }
+func (h *host) Behind(f func())    { f() }
+
+func (h *host) Accept() (end func()) {
+	h.accepted.Add(1)
+	return func() { h.accepted.Add(-1) }
+}
+
 func (h *host) OnDrives(fp index.Fingerprint) bool { return false }
 
 func (h *host) Withdraw(_ *namespaces.Namespace, b *block) bool {
@@ -83,7 +89,7 @@ func TestWhatIsWorthWriting(t *testing.T) {
 		require.Equal(t, []byte{1, 3}, h.stored)
 		require.Equal(t, []byte{4, 2}, h.dropped)
 		require.Zero(t, f.Len())
-		require.Zero(t, h.accepted, "a Flush would wait for nothing")
+		require.Zero(t, h.accepted.Load(), "a Flush would wait for nothing")
 		require.EqualValues(t, 1, f.Stats().PromisedBlocks)
 
 		time.Sleep(20 * time.Second)
