@@ -163,6 +163,8 @@ func TestANodeHasOneStore(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, Bind(added, "", false), skep.Conflict, "nobody knows what is in it")
 	require.ErrorIs(t, Bind(added, "one", false), skep.Conflict)
+	require.NoError(t, Bind(added, "", true))
+	require.ErrorIs(t, Bind(added, "", false), skep.Conflict, "as before")
 	require.NoError(t, Bind(added, "one", true))
 	require.NoError(t, Bind(first, "one", false))
 	for _, dir := range []string{first, added} {

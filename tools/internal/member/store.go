@@ -65,7 +65,7 @@ func StoreOf(device string) (string, error) {
 // Errors: Conflict (the store is another one than the node had, or the node is to begin with an empty one), Failed.
 func Bind(dir, id string, empty bool) error {
 	who, _, err := Read(dir)
-	if err != nil || who == nil || id == who.Store || id == "" && who.Store != unmade {
+	if err != nil || who == nil || id == who.Store || id == "" && (who.Store != unmade || empty) {
 		return err
 	}
 	if who.Store != "" && !empty {

@@ -20,13 +20,16 @@ func (s *server) bindStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id := ""
+	id, failed := "", error(nil)
 	for i := range st.Devices {
 		if d := &st.Devices[i]; !ill(d) { // else another store's may be in its place
-			if id, err = member.StoreOf(d.Path); err == nil {
+			if id, failed = member.StoreOf(d.Path); failed == nil {
 				break
 			}
 		}
+	}
+	if failed != nil {
+		return failed
 	}
 	return member.Bind(s.c.Dir, id, len(spaces) == 0)
 }
