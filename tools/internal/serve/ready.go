@@ -64,26 +64,3 @@ func ill(d *skep.DeviceStats) bool {
 	state, _, _ := strings.Cut(d.State, ":")
 	return state == "fenced" || state == "dead"
 }
-
-// ready says why this server should get no traffic.
-func (s *server) ready() error {
-	if s.draining.Load() {
-		return errors.New("draining")
-	}
-	if s.fence != nil && !s.fence.Open() {
-		return errors.New("this node has yet to hear from most voters what it missed")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	st, err := s.st.Stats(ctx)
-	if err != nil {
-		return err
-	}
-	if st.State != "ok" {
-		return errors.New(st.State)
-	}
-	if bad := unwell(&st); len(bad) == len(st.Devices) && len(bad) > 0 {
-		return noneWell(bad)
-	}
-	return nil
-}
