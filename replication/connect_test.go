@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -197,7 +198,11 @@ func TestAServerBecomesANode(t *testing.T) {
 	f.serve(st, server.Options{ClusterMap: f.encode(m), Epoch: 1, Node: m.Nodes[0].Name})
 	f.start(m)
 	for c := range 8 {
-		r.put(chainOf(10+c, 40), 0, 40)
+		q := r.request(chainOf(10+c, 40), 0, 40)
+		storetest.Eventually(t, "a client that has not noticed yet that its connections are gone puts again", func() bool {
+			out, err := r.Put(t.Context(), q)
+			return err == nil && !slices.ContainsFunc(out, func(p skep.PutResult) bool { return p.Outcome == skep.Declined })
+		})
 		r.whole(chainOf(10+c, 40))
 	}
 	require.Positive(t, f.blocks()[1])

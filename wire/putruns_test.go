@@ -41,7 +41,7 @@ func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 	f := &firstPutFails{Store: newMemstore(storetest.Config{}), there: make(chan struct{}), gate: make(chan struct{}), done: make(chan struct{})}
 	r := serve(t, "unix", f, server.Options{Limits: server.Limits{Body: 64 << 10}})
 	o := r.options()
-	o.SharedMemory, o.Conns, o.Patience = 8<<20, 1, 200*time.Millisecond
+	o.SharedMemory, o.Conns = 8<<20, 1
 	c := r.dial(t, o)
 	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
 	require.NoError(t, err)
@@ -55,6 +55,7 @@ func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 		copy(b, storetest.Payload(k, skep.PartKV, size))
 		req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: b}}})
 	}
+	c.opt.Patience = 2 * time.Second // from here on: one put fails within it, the other is held for longer
 	_, err = c.Put(t.Context(), req)
 	rest, held := skep.Held(err)
 	assert.True(t, held, "%v", err)
