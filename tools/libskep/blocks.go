@@ -171,14 +171,35 @@ func (o *opened) giveBack(m skep.Memory, ended skep.Session, err error) {
 }
 
 // fitting is how many of blocks, from the first, make one piece of at most so many bytes.
-func fitting(blocks [][]byte) int {
+func fitting(blocks [][]byte, most int64) int {
 	bytes := int64(0)
 	for i, b := range blocks {
-		if bytes += layout.Padded(int64(len(b))); i > 0 && (bytes > stagedBytes || i == skep.MaxChains) {
+		if bytes += layout.Padded(int64(len(b))); i > 0 && (bytes > most || i == skep.MaxChains) {
 			return i
 		}
 	}
 	return len(blocks)
+}
+
+// pieces calls f for blocks [from, to), until all have had their turn or one call fails, with that call's error. Of blocks
+// that are staged two pieces are under way at once: one is copied while the other is on its way.
+func (o *opened) pieces(ctx context.Context, blocks [][]byte, f func(ctx context.Context, from, to int) error) error {
+	most, atOnce := int64(stagedBytes), 1
+	if o.client != nil && len(blocks) > 0 && !o.client.Shares(blocks[0]) {
+		most, atOnce = stagedBytes/2, 2
+	}
+	g, within := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	left := false
+	for from := 0; from < len(blocks) && !left; {
+		first, to := from, from+fitting(blocks[from:], most)
+		g.Go(func() error { return f(within, first, to) }) // the first says what is wrong where ctx has ended
+		from, left = to, to < len(blocks) && within.Err() != nil
+	}
+	if err := g.Wait(); err != nil || !left {
+		return err
+	}
+	return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 }
 
 // load fills each of dst with the block of its key, and says in results why not: 0, it is there. A block of another
@@ -198,32 +219,22 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 	if err != nil {
 		return err
 	}
-	for from := 0; from < len(dst); {
-		to := from + fitting(dst[from:])
+	return o.pieces(ctx, dst, func(ctx context.Context, from, to int) error {
 		part, into, said := c, dst[from:to], results[from:to]
 		part.Keys = c.Keys[from:to]
-		if s := o.stage(ctx, into); s != nil {
-			places := s.cut(into)
-			k := &kept{Restorer: o}
-			err = loadInto(ctx, k, sp.Shape, part, places, said)
-			for i := range into {
-				if said[i] == skep.Other {
-					copy(into[i], places[i])
-				}
-			}
-			o.giveBack(s.mem, k.session, err)
-			if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
-				err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
-			}
-		} else {
-			err = loadInto(ctx, o, sp.Shape, part, into, said)
+		s := o.stage(ctx, into)
+		if s == nil {
+			return loadInto(ctx, o, sp.Shape, part, into, said, func(int) {})
 		}
-		if err != nil {
-			return err
+		places := s.cut(into)
+		k := &kept{Restorer: o}
+		err := loadInto(ctx, k, sp.Shape, part, places, said, func(i int) { copy(into[i], places[i]) })
+		o.giveBack(s.mem, k.session, err)
+		if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
+			err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
 		}
-		from = to
-	}
-	return nil
+		return err
+	})
 }
 
 // unsaid is a block of a load that nothing is known of yet.
@@ -244,9 +255,10 @@ func kindOf(err error) skep.Kind {
 	return skep.Failed
 }
 
-// loadInto restores blocks in one session: those whose places touch by one chain.
+// loadInto restores blocks in one session: those whose places touch by one chain. Of each that is there landed is told.
 func loadInto(
 	ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind,
+	landed func(i int),
 ) error {
 	size := shape.Bytes
 	if shape.Kind != skep.Opaque {
@@ -284,6 +296,11 @@ func loadInto(
 	return skep.Load(ctx, st, req, func(ch *skep.Chunk) error {
 		i := first[ch.Chain] + ch.Block
 		results[i] = skep.Other
+		defer func() {
+			if results[i] == skep.Other {
+				landed(i)
+			}
+		}()
 		switch {
 		case errors.Is(ch.Err, skep.Invalid): // it is longer than its place
 			results[i] = skep.Conflict
@@ -308,8 +325,10 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 	if err != nil {
 		return err
 	}
-	for from := 0; from < len(src); {
-		to := from + fitting(src[from:])
+	for i := range results {
+		results[i] = skep.PutResult{Outcome: unheard}
+	}
+	err = o.pieces(ctx, src, func(ctx context.Context, from, to int) error {
 		part, blocks := r, src[from:to]
 		if sp.Chained && from > 0 {
 			part.Parent, part.Depth = &keys[from-1], r.Depth+from
@@ -348,13 +367,15 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 			err, _ = skep.Held(err)
 		}
 		copy(results[from:to], list)
-		if err != nil {
-			for i := from + len(list); i < len(results); i++ {
-				results[i] = skep.PutResult{Outcome: skep.Declined, Reason: kindOf(err)}
-			}
-			return err
+		return err
+	})
+	for i := range results {
+		if results[i].Outcome == unheard {
+			results[i] = skep.PutResult{Outcome: skep.Declined, Reason: kindOf(err)}
 		}
-		from = to
 	}
-	return nil
+	return err
 }
+
+// unheard is the outcome of a block that was not answered for.
+const unheard = ^skep.Outcome(0)

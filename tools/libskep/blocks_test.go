@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -109,4 +111,46 @@ func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
 	o.Store = &clinging{Store: o.Store}
 	require.ErrorIs(t, o.load(t.Context(), skep.Chain{Scope: skep.Scope{Namespace: n.ID}, Keys: make([]skep.Key, 1)},
 		[][]byte{block}, make([]skep.Kind, 1)), skep.Unavailable)
+}
+
+// What lies elsewhere goes two pieces at a time, every block once. The first error ends it; so does the caller's context,
+// and what has had no turn then is an error, too.
+func TestPieces(t *testing.T) {
+	t.Parallel()
+	o, _ := behindServer(t, memstore.New(memstore.Options{}))
+	blocks := make([][]byte, 10)
+	for i := range blocks {
+		blocks[i] = make([]byte, stagedBytes/4) // two of them are a piece
+	}
+	var mu sync.Mutex
+	seen, now, most := make([]int, len(blocks)), 0, 0
+	calls := func(err error) func(context.Context, int, int) error {
+		return func(_ context.Context, from, to int) error {
+			mu.Lock()
+			for i := from; i < to; i++ {
+				seen[i]++
+			}
+			now++
+			most = max(most, now, to-from)
+			mu.Unlock()
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return err
+		}
+	}
+	require.NoError(t, o.pieces(t.Context(), blocks, calls(nil)))
+	require.Equal(t, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, seen)
+	require.LessOrEqual(t, most, 2)
+
+	wrong := errors.New("wrong")
+	seen = make([]int, len(blocks))
+	require.ErrorIs(t, o.pieces(t.Context(), blocks, calls(wrong)), wrong)
+	require.Zero(t, seen[9], "nothing is begun after that")
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, o.pieces(ended, blocks, calls(nil)), skep.Deadline)
+	require.NoError(t, o.pieces(ended, blocks[:2], calls(nil)), "one piece says itself what it does")
+	require.NoError(t, o.pieces(t.Context(), nil, nil))
 }
