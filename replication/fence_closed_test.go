@@ -73,6 +73,33 @@ func TestADeletionByAMapInWhichANodeIsDownYet(t *testing.T) {
 	}
 }
 
+// A node that was down, and ran on, has lost a namespace and has it by another number since. Who knew it by the earlier
+// one, and had no call of the node fail, deletes it there all the same.
+func TestANodeThatReturnsHasNamespacesByOtherNumbers(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	keys := chainOf(1, 80)
+	x.put(keys, 0, 80)
+	require.NotEmpty(t, x.keysOf(1))
+	x.kill(1)
+	require.True(t, x.fences[1].Heard(x.council.Map()))
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	x.nodes[1].down.Store(false)
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.Empty(t, x.keysOf(1))
+	other := x.client()
+	ns, err := other.OpenNamespace(t.Context(), x.ns.NamespaceSpec)
+	require.NoError(t, err)
+	again := x.request(keys, 0, 80)
+	again.Namespace = ns.ID
+	_, err = other.Put(t.Context(), again)
+	require.NoError(t, err)
+	require.NotEmpty(t, x.keysOf(1))
+	x.follow()
+	require.NoError(t, x.DeleteNamespace(t.Context(), x.ns.ID))
+	require.Empty(t, x.keysOf(1))
+}
+
 // A node that does not serve yet tells of no blocks, and writes nothing down for the nodes that are down.
 func TestANodeThatDoesNotServeTellsNothing(t *testing.T) {
 	t.Parallel()

@@ -220,6 +220,11 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 		return drop(&skep.Error{Op: op, Kind: skep.Closed})
 	}
 	next.ready()
+	for i, n := range v.owner { // one that was down meanwhile, and ran on, may number its namespaces anew
+		if v.mapped() && (v.of.Nodes[i].State == clustermap.Down || m.Epoch-v.of.Epoch > 1) {
+			n.trips.Add(1)
+		}
+	}
 	s.now.Store(next)
 	s.mu.Unlock()
 	for _, n := range v.owner {

@@ -97,7 +97,7 @@ type node struct {
 	clustermap.Node
 	i     int
 	st    skep.Store
-	trips atomic.Uint32 // how often it was away, as calls of its namespaces found
+	trips atomic.Uint32 // how often it was away, as calls of its namespaces found, or may have been between two maps
 
 	lookups, runs *pace.Line
 	behind        errand.Behind // calls that nobody waits for any more

@@ -114,7 +114,7 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 		return s, nil
 	case s.late:
 		if s.ring != nil {
-			s.c.shared.taint(s.x, s.destinations())
+			s.c.shared.taint(s.x, s)
 		}
 		s.endBehind()
 	}
@@ -266,7 +266,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	if r.err != nil {
 		forget()
 		if r.lost && s.ring != nil { // the server may have begun it
-			s.c.shared.taint(x, s.destinations())
+			s.c.shared.taint(x, s)
 		}
 	}
 	return true, r.err

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,6 +106,35 @@ func TestWhatAPutIsReadFromIsNotLentAgain(t *testing.T) {
 	again := c.shared.alloc(8 << 20)
 	require.NotNil(t, again)
 	again.Release()
+	require.Zero(t, c.Withheld())
+}
+
+// Of two puts that the server reads from one place the first that ends says nothing of the other.
+func TestWhatTwoPutsAreReadFromIsNotLentBeforeBothHaveEnded(t *testing.T) {
+	t.Parallel()
+	g := newGated()
+	_, c := late(t, g, sharing)
+	put, mem := putOfAlloc(t, c)
+	g.shut()
+	begin := func() chan error {
+		done := make(chan error, 1)
+		go func() { done <- put() }()
+		<-g.reached
+		return done
+	}
+	one := begin()
+	gate := g.gate
+	first := sync.OnceFunc(func() { close(gate) })
+	defer first()
+	g.shut()
+	two := begin()
+	mem.Release()
+	first()
+	require.NoError(t, <-one)
+	require.NotZero(t, c.Withheld(), "the server reads there for the other one")
+	require.Nil(t, c.shared.alloc(8<<20))
+	g.open()
+	require.NoError(t, <-two)
 	require.Zero(t, c.Withheld())
 }
 

@@ -288,7 +288,7 @@ func (r *ringSession) forget() {
 // orphaned is called when the server did not say that the destinations are released, and will not in time: its drives
 // may still write to them, unless it has taken the memory anew since. They are not lent again until it has.
 func (s *clientSession) orphaned(op string) error {
-	s.c.shared.taint(s.x, s.destinations())
+	s.c.shared.taint(s.x, s)
 	return s.standing(op)
 }
 
@@ -333,17 +333,17 @@ func (s *sharedMemory) spansLocked(pieces [][]byte) (out []reuse.Span) {
 	return out
 }
 
-// taint notes memory that the server of a connection may still use, by what came to it over that.
-func (s *sharedMemory) taint(x *clientConn, pieces [][]byte) {
+// taint notes what the server of a connection may still write to for a session, by what came to it over that.
+func (s *sharedMemory) taint(x *clientConn, ses *clientSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taintBy(x, pieces)
+	s.taintBy(x, ses, ses.destinations())
 }
 
-// taintBy is taint. REQUIRES: mu.
-func (s *sharedMemory) taintBy(x *clientConn, pieces [][]byte) {
+// taintBy is taint for a session or a put; nil: for one that nobody ends. REQUIRES: mu.
+func (s *sharedMemory) taintBy(x *clientConn, use any, pieces [][]byte) {
 	for _, m := range s.spansLocked(pieces) {
-		s.book.Taint(x.taken, m)
+		s.book.Taint(x.taken, use, m)
 	}
 }
 
@@ -361,14 +361,13 @@ func (s *sharedMemory) over(ses *clientSession) {
 	if s.sessions[ses.id] == ses {
 		delete(s.sessions, ses.id)
 	}
-	s.book.Untaint(ses.x.taken, s.spansLocked(ses.destinations())...)
+	s.book.Untaint(ses.x.taken, ses)
 }
 
 // underWay is what a put that is under way has the server of a connection read.
 type underWay struct {
-	by      *clientConn
-	pieces  [][]byte
-	tainted bool // the memory was given back, or the client closed, meanwhile
+	by     *clientConn
+	pieces [][]byte
 }
 
 // lend notes a put that begins.
@@ -385,12 +384,10 @@ func (s *sharedMemory) back(l *underWay, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.puts, l)
-	switch {
-	case lost:
-		s.taintBy(l.by, l.pieces)
-	case l.tainted:
-		s.book.Untaint(l.by.taken, s.spansLocked(l.pieces)...)
+	if lost {
+		s.taintBy(l.by, nil, l.pieces)
 	}
+	s.book.Untaint(l.by.taken, l)
 }
 
 // taintLocked notes what the server may use of mem, nil for all there is: for sessions that it has not ended, as one that
@@ -400,12 +397,10 @@ func (s *sharedMemory) taintLocked(mem []byte) {
 		if ses.told() {
 			continue
 		}
-		s.taintBy(ses.x, within(mem, ses.destinations()))
+		s.taintBy(ses.x, ses, within(mem, ses.destinations()))
 	}
 	for l := range s.puts {
-		in := within(mem, l.pieces)
-		l.tainted = l.tainted || len(in) > 0
-		s.taintBy(l.by, in)
+		s.taintBy(l.by, l, within(mem, l.pieces))
 	}
 }
 

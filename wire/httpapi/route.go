@@ -86,20 +86,15 @@ func (a *api) route(r *http.Request, id auth.Identity) (any, error) {
 	for _, k := range body.Keys {
 		q.Keys = append(q.Keys, skep.Key(k))
 	}
-	fastest := 0.0
 	for _, e := range body.Engines {
 		wait, err := duration("wait_ms", e.WaitMs)
 		if err != nil {
 			return nil, err
 		}
-		fastest = max(fastest, e.TokensPerSecond)
 		q.Engines = append(q.Engines, RoutingEngine{e.Name, wait, e.TokensPerSecond, e.Blocks})
 	}
 	look := &skep.LookupRequest{Scope: skep.Scope{Namespace: ns.ID}, Keys: q.Keys, Lease: skep.NoLease,
-		Cost: &skep.RecomputeCost{}}
-	if fastest > 0 {
-		look.Cost.PerToken = time.Duration(float64(time.Second) / fastest)
-	}
+		Cost: &skep.RecomputeCost{}} // for the estimate
 	found, node, err := a.o.Find(r.Context(), &ns, look)
 	if err != nil {
 		return nil, err

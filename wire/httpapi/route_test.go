@@ -35,11 +35,12 @@ func TestRouteOfWhatIsWrong(t *testing.T) {
 	f := newFixture(t, false)
 	for fields, code := range map[string]int{
 		`"engines": []`: 400,
-		`"engines": [{"name": "a", "wait_ms": -1}]`:    400,
-		`"engines": [{"name": "a", "wait_ms": 1e300}]`: 400,
-		`"engines": [{"name": "a", "speed": 1}]`:       400,
-		`"engines": [{"name": "a"}], "goal_ms": -1`:    400,
-		`"engines": [{"name": "a"}]`:                   200,
+		`"engines": [{"name": "a", "wait_ms": -1}]`:              400,
+		`"engines": [{"name": "a", "wait_ms": 1e300}]`:           400,
+		`"engines": [{"name": "a", "speed": 1}]`:                 400,
+		`"engines": [{"name": "a"}], "goal_ms": -1`:              400,
+		`"engines": [{"name": "a"}]`:                             200,
+		`"engines": [{"name": "a", "tokens_per_second": 1e-12}]`: 200,
 	} {
 		body := fmt.Sprintf(`{"namespace": %d, "keys": ["%s"], %s}`, f.space.ID, f.key, fields)
 		require.Equal(t, code, f.ask("POST", "/api/v1/route", tokenReader, body).Code, fields)

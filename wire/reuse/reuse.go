@@ -31,9 +31,10 @@ type Book struct {
 	attaches []*Attach // that are not over, by age
 }
 
-// taint is what the server of an attach may use yet.
+// taint is what the server of an attach may use yet, for one user: a session or a put of it.
 type taint struct {
-	by *Attach
+	by  *Attach
+	use any
 	Span
 }
 
@@ -110,16 +111,17 @@ func (b *Book) Attached(server [16]byte) *Attach {
 }
 
 // Taint notes what the server of an attach may use yet, which it does until the attach is over. Of nil, which is none
-// that is known, it does for good.
-func (b *Book) Taint(by *Attach, s Span) {
-	if t := (taint{by, s}); (by == nil || !by.over) && !slices.Contains(b.tainted, t) {
+// that is known, it does for good. use is a pointer to what it is used for; nil: nobody will say that it is over.
+func (b *Book) Taint(by *Attach, use any, s Span) {
+	if t := (taint{by, use, s}); (by == nil || !by.over) && !slices.Contains(b.tainted, t) {
 		b.tainted = append(b.tainted, t)
 	}
 }
 
-// Untaint notes that the server of an attach does not use spans that were tainted.
-func (b *Book) Untaint(by *Attach, spans ...Span) {
-	b.clear(func(t taint) bool { return t.by == by && slices.Contains(spans, t.Span) })
+// Untaint notes that the server of an attach uses nothing any more for what it was tainted for. What it uses for others
+// in the same place stays tainted.
+func (b *Book) Untaint(by *Attach, use any) {
+	b.clear(func(t taint) bool { return t.by == by && t.use == use })
 }
 
 // Tainted says whether a server may use some of s yet that nobody hears of.

@@ -28,7 +28,7 @@ func TestWhatIsTaintedIsNotLent(t *testing.T) {
 	}
 	_, ok := b.Take(1)
 	require.False(t, ok)
-	b.Taint(b.Attached(one), Span{115, 1})
+	b.Taint(b.Attached(one), nil, Span{115, 1})
 	for _, i := range []int{2, 0, 1} {
 		b.Give(all[i])
 	}
@@ -58,25 +58,39 @@ func TestAnAttachThatIsOverTaintsNothing(t *testing.T) {
 	b := New(Span{0, 10})
 	before := b.Attached(one)
 	now := b.Attached(one)
-	b.Taint(before, Span{0, 10})
+	b.Taint(before, nil, Span{0, 10})
 	require.False(t, b.AnyTainted())
 	c := make(chan struct{}, 1)
 	b.Tell([]Span{{0, 10}}, func() { c <- struct{}{} })
 	told(t, c)
-	b.Taint(now, Span{0, 10})
+	b.Taint(now, nil, Span{0, 10})
 	require.True(t, b.Tainted(Span{9, 1}))
 	require.False(t, b.Tainted(Span{10, 1}))
-	b.Untaint(before, Span{0, 10})
+	b.Untaint(before, nil)
 	require.True(t, b.AnyTainted(), "it is of another attach")
-	b.Untaint(now, Span{0, 10})
+	b.Untaint(now, nil)
 	require.False(t, b.AnyTainted())
+}
+
+// Two uses of one place end by themselves.
+func TestTaintsAreOfAUse(t *testing.T) {
+	t.Parallel()
+	b := New(Span{0, 10})
+	by, x, y := b.Attached(one), new(int), new(int)
+	for _, use := range []any{x, y, y} {
+		b.Taint(by, use, Span{0, 10})
+	}
+	b.Untaint(by, x)
+	require.True(t, b.AnyTainted())
+	b.Untaint(by, y)
+	require.False(t, b.AnyTainted(), "it was noted twice and is one")
 }
 
 // An attach to another server, once or again, says nothing of the drives of the one before.
 func TestTaintsAreOfAServer(t *testing.T) {
 	t.Parallel()
 	b := New(Span{0, 10})
-	b.Taint(b.Attached(one), Span{0, 10})
+	b.Taint(b.Attached(one), nil, Span{0, 10})
 	c := make(chan struct{}, 1)
 	b.Tell([]Span{{5, 1}}, func() { c <- struct{}{} })
 	for range mostAttaches / 2 {
@@ -94,13 +108,13 @@ func TestWhatIsForgottenStaysTainted(t *testing.T) {
 	t.Parallel()
 	b := New(Span{0, 10})
 	first := b.Attached(one)
-	b.Taint(first, Span{0, 1})
+	b.Taint(first, nil, Span{0, 1})
 	for i := range mostAttaches {
 		b.Attached([16]byte{3, byte(i)})
 	}
 	require.Len(t, b.attaches, mostAttaches)
 	b.Attached(one)
-	b.Taint(nil, Span{5, 1})
+	b.Taint(nil, nil, Span{5, 1})
 	b.Attached(one)
 	require.True(t, b.Tainted(Span{0, 1}))
 	require.True(t, b.Tainted(Span{5, 1}))
