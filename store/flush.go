@@ -110,7 +110,7 @@ func (s *Store) advanceMark(ctx context.Context) error {
 	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error { return s.flushDrives(ctx, s.standing()) })
 }
 
-// wantHardened counts a commit of rows of Cache blocks, and has harden sync the catalog soon.
+// wantHardened counts a commit of rows of Cache blocks, side rows among them, and has harden sync the catalog soon.
 func (s *Store) wantHardened() {
 	s.soft.Add()
 	select {

@@ -27,7 +27,11 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	if err != nil {
 		return err
 	}
-	return s.sidecars.Put(ctx, ns, catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}, pieces)
+	err = s.sidecars.Put(ctx, ns, catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}, pieces)
+	if err == nil && ns.Info.Class == skep.Cache {
+		s.wantHardened()
+	}
+	return err
 }
 
 // Sidecar implements skep.Store.

@@ -307,8 +307,17 @@ func TestWhatWasFlushedSurvivesTheEndOfTheProcess(t *testing.T) {
 	_, err := s.Put(ctx, accepted)
 	require.NoError(t, err)
 	require.NoError(t, s.Flush(ctx))
+	alone := openSpace(t, s, "side rows", skep.Cache, 1, false)
+	b := content(keys[0], "a", 1, 9000)
+	putOne(t, s, alone, keys[0], b)
+	require.NoError(t, s.Flush(ctx))
+	require.NoError(t, s.PutSidecar(ctx, alone, keys[0], piecesOf(b, 4000)))
+	require.NoError(t, s.Flush(ctx))
 	killed := openKilled(t, s, r, crash("killed"))
 	requireChain(t, killed, sc, keys, 8<<10)
+	kept, err := killed.Sidecar(ctx, alone, keys[0])
+	require.NoError(t, err)
+	require.Equal(t, piecesOf(b, 4000), kept)
 	require.NoError(t, killed.Close())
 }
 

@@ -2,9 +2,10 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/store/internal/space"
 	"slices"
 	"sync/atomic"
+
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // copied is how many slots the blocks of a group take, and how many of these are first copies. The

@@ -47,7 +47,8 @@ const ringBytes = ringEntries * shm.EntrySize
 
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1),
-		sessions: map[uint64]*clientSession{}, puts: map[*underWay]bool{}, done: make(chan struct{}), offering: make(chan struct{}, 1)}
+		sessions: map[uint64]*clientSession{}, puts: map[*underWay]bool{}, done: make(chan struct{}),
+		offering: make(chan struct{}, 1)}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}

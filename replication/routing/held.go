@@ -1,5 +1,7 @@
 package routing
 
+import "strings"
+
 // holders is what engines hold.
 type holders struct {
 	of     map[string]*holding // by engine
@@ -32,7 +34,7 @@ func (h *holders) leading(engine string, chain []uint64) int {
 }
 
 // note has an engine, whose cache has room for so many blocks, be sent a chain. Where there are too many engines, the
-// one that was sent nothing for longest is forgotten.
+// one that forget names is forgotten.
 func (h *holders) note(engine string, room int, chain []uint64) {
 	h.sent++
 	e := h.of[engine]
@@ -75,13 +77,26 @@ func (h *holders) shrink() {
 	most.old = nil
 }
 
+// forget forgets an engine of the owner that has most of them: the one that was sent nothing for longest.
 func (h *holders) forget() {
-	longest, since := "", h.sent
+	engines := map[string]int{}
+	for name := range h.of {
+		engines[ownerOf(name)]++
+	}
+	out := ""
 	for name, e := range h.of {
-		if e.last < since {
-			longest, since = name, e.last
+		n, most := engines[ownerOf(name)], engines[ownerOf(out)]
+		if out == "" || n > most || n == most && e.last < h.of[out].last {
+			out = name
 		}
 	}
-	h.blocks -= len(h.of[longest].young) + len(h.of[longest].old)
-	delete(h.of, longest)
+	h.blocks -= len(h.of[out].young) + len(h.of[out].old)
+	delete(h.of, out)
+}
+
+// nameOf is what an engine of an owner is remembered by.
+func nameOf(owner, engine string) string { return engine + "\x00" + owner }
+
+func ownerOf(name string) string {
+	return name[strings.LastIndexByte(name, 0)+1:]
 }

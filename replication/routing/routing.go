@@ -139,7 +139,7 @@ func (r *Router) Route(q *Question) (Answer, error) {
 	for i := range q.Keys {
 		chain[i] = owner ^ binary.LittleEndian.Uint64(q.Keys[i][:])
 	}
-	named := func(engine int) string { return q.Owner + "\x00" + q.Engines[engine].Name }
+	named := func(engine int) string { return nameOf(q.Owner, q.Engines[engine].Name) }
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	anchor := r.hot.anchor(chain, len(q.Engines))

@@ -182,6 +182,21 @@ func TestOwnersShareNothing(t *testing.T) {
 	require.Zero(t, route(t, r, q).Held)
 }
 
+// An owner with very many engines has his own forgotten, and no other's.
+func TestManyEnginesOfAnOwner(t *testing.T) {
+	t.Parallel()
+	r, q := New(), ask(chain(1, 10), engines(1))
+	q.Owner = "modest"
+	route(t, r, q)
+	for i := range 2 * MaxKnown {
+		greedy := ask(chain(i, 1), []Engine{{Name: fmt.Sprint(i)}})
+		greedy.Owner = "greedy"
+		route(t, r, greedy)
+	}
+	require.Len(t, r.held.of, MaxKnown)
+	require.Equal(t, 10, route(t, r, q).Held)
+}
+
 // What a Router remembers is bounded, whatever it is asked.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	t.Parallel()

@@ -47,11 +47,8 @@ type Options struct {
 	Segments func(ctx context.Context) (Segments, error)
 	// Jobs is the background work; nil: none.
 	Jobs Jobs
-	// Route says which engine a request should go to; nil: this server does not.
-	Route func(*Routing) (RouteView, error)
-	// Find looks up what the store has of a request, or its cluster, and names the node that has most of it; nil: the
-	// store's Lookup. The namespace is the store's.
-	Find func(ctx context.Context, ns *skep.NamespaceInfo, r *skep.LookupRequest) (skep.LookupResult, string, error)
+	// Route says which engine should take a request of a namespace; nil: this server does not.
+	Route func(ctx context.Context, ns *skep.NamespaceInfo, q *Routing) (RouteView, error)
 	// Shares are the tenants' stored bytes, as configured, for show.
 	Shares func() map[string]int64
 	// Console serves what no other path takes; nil: nothing.
@@ -126,12 +123,6 @@ func New(o Options) (http.Handler, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
-	}
-	if o.Find == nil {
-		o.Find = func(ctx context.Context, _ *skep.NamespaceInfo, r *skep.LookupRequest) (skep.LookupResult, string, error) {
-			found, err := o.Store.Lookup(ctx, r)
-			return found, "", err
-		}
 	}
 	if o.Gatherer == nil {
 		o.Gatherer = prometheus.NewRegistry()

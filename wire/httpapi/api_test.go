@@ -42,11 +42,12 @@ type fixture struct {
 	jobs    *fakeJobs
 	log     bytes.Buffer
 	asked   Routing
+	askedOf skep.NamespaceID
 }
 
 // route sends everything to the last engine.
-func (f *fixture) route(q *Routing) (RouteView, error) {
-	f.asked = *q
+func (f *fixture) route(_ context.Context, ns *skep.NamespaceInfo, q *Routing) (RouteView, error) {
+	f.asked, f.askedOf = *q, ns.ID
 	if len(q.Engines) == 0 {
 		return RouteView{}, skep.Invalidf("route", "engines", 0, "1 to 64")
 	}

@@ -36,16 +36,12 @@ type RouteView struct {
 	Why          string   `json:"why"`           // affinity, load or relief
 }
 
-// Routing is what Options.Route is asked.
+// Routing is what Options.Route is asked. What is 0 is the default.
 type Routing struct {
-	Tenant      string
-	Keys        []skep.Key
-	BlockTokens int
-	Tokens      int
-	Stored      int           // leading blocks that the store has
-	Load        time.Duration // to restore them
-	Goal        time.Duration // 0: the default
-	Engines     []RoutingEngine
+	Keys    []skep.Key
+	Tokens  int
+	Goal    time.Duration
+	Engines []RoutingEngine
 }
 
 // RoutingEngine is one of its engines. What is 0 is the default.
@@ -79,7 +75,7 @@ func (a *api) route(r *http.Request, id auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := Routing{Tenant: ns.Tenant, BlockTokens: ns.Shape.BlockTokens, Tokens: body.Tokens}
+	q := Routing{Tokens: body.Tokens}
 	if q.Goal, err = duration("goal_ms", body.GoalMs); err != nil {
 		return nil, err
 	}
@@ -93,14 +89,5 @@ func (a *api) route(r *http.Request, id auth.Identity) (any, error) {
 		}
 		q.Engines = append(q.Engines, RoutingEngine{e.Name, wait, e.TokensPerSecond, e.Blocks})
 	}
-	look := &skep.LookupRequest{Scope: skep.Scope{Namespace: ns.ID}, Keys: q.Keys, Lease: skep.NoLease,
-		Cost: &skep.RecomputeCost{}} // for the estimate
-	found, node, err := a.o.Find(r.Context(), &ns, look)
-	if err != nil {
-		return nil, err
-	}
-	q.Stored, q.Load = found.Blocks, max(found.Estimate, 0)
-	v, err := a.o.Route(&q)
-	v.StoredBlocks, v.Node = q.Stored, node
-	return v, err
+	return a.o.Route(r.Context(), &ns, &q)
 }

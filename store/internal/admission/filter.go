@@ -461,7 +461,7 @@ func (w *Filter[B]) Stats() skep.AdmissionStats {
 // waitingRecord is what a waiting block is reckoned to take on the heap.
 const waitingRecord = 1 << 10
 
-// Cap is the memory that a filter may take beside the DRAM tier, in bytes, rounded up to a power of two.
+// Cap is the memory that a filter may take beside the DRAM tier, in bytes.
 func Cap(ghosts int, cacheBytes int64) int64 {
 	return int64(ghosts)*8*2 + int64(MaxWaiting(cacheBytes))*waitingRecord
 }

@@ -66,8 +66,8 @@ func (p *Pins) Pin(tenant uint16, fps []index.Fingerprint, now, until time.Time,
 	for _, fp := range fps {
 		if id, ok := fresh[fp]; ok {
 			p.m[fp] = pin{id, until}
-		} else if old, ok := p.m[fp]; ok && p.x.Renew(old.id, now, until) == nil {
-			p.m[fp] = pin{old.id, until}
+		} else if old, ok := p.m[fp]; ok && old.until.Before(until) && p.x.Renew(old.id, now, until) == nil {
+			p.m[fp] = pin{old.id, until} // never sooner than who pinned it before was told
 		}
 	}
 	return nil

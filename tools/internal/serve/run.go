@@ -27,7 +27,6 @@ import (
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/fence"
-	"github.com/skepkv/skep/replication/routing"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
@@ -542,7 +541,7 @@ func (s *server) handler() (http.Handler, error) {
 		Conns: s.conns,
 		Store: s.st, Auth: s.dir, Watch: s.watch, Gatherer: s.reg, Ready: s.ready, Unwell: s.unwell, Server: s.info, Jobs: s.jobs,
 		Segments: segmentsOf(s.st), Shares: func() map[string]int64 { return *s.shares.Load() }, Console: console.Handler(),
-		Route: route(routing.New()), Find: s.find,
+		Route:   s.router(),
 		Timeout: time.Duration(s.c.Limits.Op), Log: s.log.With("part", "http"),
 	})
 }
