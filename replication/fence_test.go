@@ -20,6 +20,7 @@ type council struct {
 	mu     sync.Mutex
 	m      *clustermap.Map
 	lost   bool                        // most voters are
+	mute   bool                        // what is agreed on is not answered
 	before func(c *clustermap.Command) // is shown what is proposed
 }
 
@@ -43,7 +44,19 @@ func (c *council) Propose(_ context.Context, x *clustermap.Command) (uint32, err
 		return c.m.Epoch, err
 	}
 	c.m = next
+	if c.mute {
+		return 0, &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader"}
+	}
 	return next.Epoch, nil
+}
+
+func (c *council) Renew(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost || c.mute {
+		return &skep.Error{Op: "renew", Kind: skep.Unavailable, Field: "leader"}
+	}
+	return nil
 }
 
 // fenced is a crew whose nodes agree on the map.

@@ -75,6 +75,9 @@ type Map struct {
 	// Returned is the epoch at which a node that was down was up again last: what was deleted by an older map has passed
 	// it by.
 	Returned uint32 `json:"returned,omitempty" yaml:"-"`
+
+	// Silence is when a node is down by itself.
+	Silence Silence `json:"silence,omitzero" yaml:"-"`
 }
 
 // Namespace is a namespace of the cluster: it has the same number on every node.
@@ -98,6 +101,9 @@ type Node struct {
 
 	// Missed is what was deleted while the node is down, which it loses before it serves again. Agreed on, in no file.
 	Missed *Missed `json:"missed,omitempty" yaml:"-"`
+	// Lease is the Silence.After that the node keeps to, in seconds: it serves for no longer than half of it after it was
+	// heard. 0: it serves heard or not, and is down only where an operator says so. Agreed on, in no file.
+	Lease uint32 `json:"lease,omitempty" yaml:"-"`
 }
 
 // State says whether blocks are placed on a node.

@@ -21,12 +21,13 @@ const (
 	AddNode         Verb = "add node"         // Node, whose ID is 0: it gets the next
 	RemoveNode      Verb = "remove node"      // Name
 	SetWeight       Verb = "set weight"       // Name, Weight
-	SetState        Verb = "set state"        // Name, State
+	SetState        Verb = "set state"        // Name, State, ID
 	SetAddress      Verb = "set address"      // Name, Addr, Peer and RESP, of which those that are empty stay
 	OpenNamespace   Verb = "open namespace"   // Spec
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
-	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is not down
+	Return          Verb = "return"           // Name and ID of a node that runs, Lost, Since: it is not down
+	SetSilence      Verb = "set silence"      // After: the silence after which a node is down by itself
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -45,7 +46,9 @@ type Command struct {
 	State  State               `json:"state,omitempty"`
 	Spares bool                `json:"spares,omitempty"` // Miss: of a namespace that all of may be lost of, with others
 	Lost   uint32              `json:"lost,omitempty"`   // Return: the node has lost what it missed by the map of this epoch
-	ID     uint64              `json:"id,omitempty"`     // Return: of the node; 0: that which has the name
+	ID     uint64              `json:"id,omitempty"`     // Return, SetState: of the node; 0: that which has the name
+	Since  uint32              `json:"since,omitempty"`  // Return: Silence.Epoch of the map whose lease the node keeps to
+	After  uint32              `json:"after,omitempty"`  // SetSilence: seconds; 0: never
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.
@@ -90,6 +93,8 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 		changed, err = next.miss(c)
 	case Return:
 		changed, err = next.returns(c)
+	case SetSilence:
+		changed = next.setSilence(c.After)
 	case OpenNamespace:
 		changed, err = next.openNamespace(c.Spec)
 	case DeleteNamespace:
@@ -150,6 +155,9 @@ func (m *Map) found(c *Command) (*Map, error) {
 	}
 	next := *c.Map
 	next.fill()
+	if next.Silence.After != 0 {
+		next.Silence.Epoch = next.Epoch
+	}
 	next.Nodes = slices.Clone(next.Nodes)
 	for i := range next.Nodes {
 		if next.Nodes[i].Peer == "" {
@@ -200,7 +208,7 @@ func (m *Map) addNode(n *Node) error {
 
 // setNode carries out a command on one node. It says whether something is changed by it.
 func (m *Map) setNode(c *Command) (bool, error) {
-	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name })
+	i := m.named(c)
 	if i < 0 {
 		return false, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node", Value: c.Name, Limit: "the name of a node of the map"}
 	}

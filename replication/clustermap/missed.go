@@ -191,16 +191,28 @@ func tooMuchMissed(node, most string) error {
 		Limit: "up, or one that has missed deletions of at most " + most}
 }
 
-// returns has a node that is down be up, or out where it was, if it has lost all that it missed. A node that was
-// removed is none of the map, though another one has its name now.
+// named is the node that a command is of: one of that name and, where it says one, of that number; -1: none is.
+func (m *Map) named(c *Command) int {
+	return slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name && (c.ID == 0 || c.ID == n.ID) })
+}
+
+// returns has a node that is down be up, or out where it was, if it has lost all that it missed, and notes the lease
+// that it keeps to. A node that was removed is none of the map, though another one has its name now.
 func (m *Map) returns(c *Command) (bool, error) {
-	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.Name == c.Name && (c.ID == 0 || c.ID == n.ID) })
+	i := m.named(c)
 	if i < 0 {
 		return false, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node",
 			Value: fmt.Sprintf("%s, number %d", c.Name, c.ID), Limit: "a node of the map"}
 	}
+	if c.Since != m.Silence.Epoch {
+		return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "silence that node " + c.Name + " knows of, by epoch",
+			Value: c.Since, Limit: m.Silence.Epoch}
+	}
 	if m.Nodes[i].State != Down {
-		return false, nil
+		was := m.Nodes[i].Lease
+		m.Nodes = slices.Clone(m.Nodes)
+		m.Nodes[i].Lease = m.Silence.After
+		return was != m.Silence.After, nil
 	}
 	missed, is := m.Nodes[i].Missed, Up
 	if missed != nil && c.Lost < missed.Epoch {
@@ -211,7 +223,7 @@ func (m *Map) returns(c *Command) (bool, error) {
 	if missed != nil && missed.Out {
 		is = Out
 	}
-	m.Nodes[i].State, m.Nodes[i].Missed = is, nil
+	m.Nodes[i].State, m.Nodes[i].Missed, m.Nodes[i].Lease = is, nil, m.Silence.After
 	m.Returned = m.Epoch + 1
 	return true, nil
 }

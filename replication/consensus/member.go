@@ -78,6 +78,7 @@ type Member struct {
 	peers     *peers
 	raft      *raft.Raft
 	machine   machine
+	hearing   hearing
 	news      news
 	proposals chan struct{}
 	closing   chan struct{}
@@ -425,9 +426,14 @@ func noAnswer(leader uint64, err error) error {
 
 // apply proposes to this node's raft.
 func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
+	done, r := m.heard(b)
+	if r != nil {
+		return *r, nil
+	}
 	end, _ := ctx.Deadline()
 	f := m.raft.Apply(b, max(time.Until(end), time.Millisecond))
 	err := m.settled(ctx, f)
+	done(err)
 	switch {
 	case err == nil:
 		out := f.Response().(outcome)
@@ -476,6 +482,11 @@ func (m *Member) answer(c net.Conn) {
 		Leads: m.raft.State() == raft.Leader, Members: m.members()}
 	if q.Reach != 0 {
 		r.Reached = m.reaches(q.Reach)
+	}
+	if q.Renew != 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
+		defer cancel()
+		r = m.renew(ctx, q.Renew)
 	}
 	if q.Propose != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), proposeTimeout)

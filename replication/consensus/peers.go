@@ -284,6 +284,7 @@ type (
 	request struct {
 		Propose json.RawMessage `json:"propose,omitempty"` // a command; none: the node's state is asked for
 		Reach   uint64          `json:"reach,omitempty"`   // a node's number: whether it is reached
+		Renew   uint64          `json:"renew,omitempty"`   // a node's number: it is heard
 	}
 	reply struct {
 		Epoch     uint32  `json:"epoch"`
@@ -291,6 +292,7 @@ type (
 		Elsewhere bool    `json:"elsewhere,omitempty"` // nothing was done: the node does not lead
 		Error     *failed `json:"error,omitempty"`
 		Reached   bool    `json:"reached,omitempty"` // Reach is
+		Renewed   bool    `json:"renewed,omitempty"` // Renew was, and is not down
 		// Where the state was asked for: whether the node leads, and who is in raft's configuration, as it knows it.
 		Leads   bool     `json:"leads,omitempty"`
 		Members []uint64 `json:"members,omitempty"`

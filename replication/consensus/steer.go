@@ -58,6 +58,7 @@ func (m *Member) lead() {
 		}
 		return
 	}
+	m.endSilent()
 	for {
 		f := m.raft.GetConfiguration()
 		if f.Error() != nil {

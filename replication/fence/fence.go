@@ -1,8 +1,10 @@
 // Package fence is what a node's own Store is behind where the nodes agree on the map: the node serves nothing before
 // it knows what it missed and has lost that, and what is deleted here is remembered for the nodes that are down.
 //
-// An operator says that a node is down (clustermap.Down). Of one that runs and cannot be reached it is not to be said:
-// clients that reach it go on with it until it hears of it.
+// A node is down (clustermap.Down) because an operator says so, or by itself where the nodes agree on a silence after
+// which one is (clustermap.Silence). Where they do, each keeps to a lease: it serves while it was heard in the last half
+// of the silence, by most voters, so that nobody who reaches it alone is served what was deleted meanwhile. Where they do
+// not, it is not to be said of one that runs and cannot be reached: clients that reach it go on with it.
 //
 // What is remembered are namespaces, in the map (clustermap.Missed), and so by most voters, on their drives. A deletion
 // of keys is one command for a namespace while a node is down, whatever is deleted in it after that. A node that was
@@ -35,6 +37,8 @@ import (
 type Registry interface {
 	Map() *clustermap.Map
 	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
+	// Renew has the node be heard by most voters. Behind: they agree that it is down.
+	Renew(ctx context.Context) error
 }
 
 // Fence is a node's own Store. Until Return has succeeded its blocks and namespaces are refused as Behind, which has
@@ -46,15 +50,19 @@ type Fence struct {
 	name  string
 	id    uint64
 
-	mu   sync.Mutex
-	reg  Registry // nil: not yet
-	open bool
+	// Clock is how long the machine has run, its sleep included; to be set before the node returns, if at all.
+	Clock func() time.Duration
+
+	mu    sync.Mutex
+	reg   Registry // nil: not yet
+	open  bool
+	lease lease
 }
 
 // New wraps the Store of the node of that name and number, and closes it. What the node lost is deleted from own, which
 // is in it: copies of it that were sent to other nodes are not recalled, where they may have been put again since.
 func New(st, own skep.Store, name string, id uint64) *Fence {
-	f := &Fence{Store: st, own: own, name: name, id: id}
+	f := &Fence{Store: st, own: own, name: name, id: id, Clock: awake}
 	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
 		if _, err := f.serves(); err != nil {
 			return err
@@ -68,7 +76,7 @@ func New(st, own skep.Store, name string, id uint64) *Fence {
 func (f *Fence) serves() (Registry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.open {
+	if !f.open || f.lease.over(f.Clock()) {
 		return nil, &skep.Error{Op: "call", Kind: skep.Behind, Field: "node", Value: f.name,
 			Limit: "one that has heard from most voters what it missed"}
 	}
@@ -82,17 +90,19 @@ func (f *Fence) Unwrap() skep.Store { return f.Store }
 func (f *Fence) Open() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.open
+	return f.open && !f.lease.over(f.Clock())
 }
 
-// Heard is told each map that is agreed on. It says whether the node is down by it, and so is to Return.
-func (f *Fence) Heard(m *clustermap.Map) (down bool) {
+// Heard is told each map that is agreed on. It says whether the node is to Return, because it is down by it, or keeps to
+// another lease.
+func (f *Fence) Heard(m *clustermap.Map) (returns bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if down = f.downIn(m); down {
+	if f.downIn(m) {
 		f.open = false
+		return true
 	}
-	return down
+	return f.in(m) != nil && m.Silence.Epoch != f.lease.since
 }
 
 // in is the node in a map; nil: that has it not, though another one may have its name.
@@ -118,8 +128,15 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	f.mu.Unlock()
 	lost := uint32(0)
 	for {
-		epoch, err := reg.Propose(ctx, &clustermap.Command{Do: clustermap.Return, Name: f.name, ID: f.id, Lost: lost})
-		if err == nil && f.opened() {
+		by := clustermap.Silence{}
+		if m := reg.Map(); m != nil {
+			by = m.Silence
+		}
+		f.promise(by.After)
+		from := f.Clock()
+		c := clustermap.Command{Do: clustermap.Return, Name: f.name, ID: f.id, Lost: lost, Since: by.Epoch}
+		epoch, err := reg.Propose(ctx, &c)
+		if err == nil && f.opened(by, from) {
 			return nil
 		}
 		if err != nil && !errors.Is(err, skep.Conflict) {
@@ -136,17 +153,19 @@ func (f *Fence) Return(ctx context.Context, reg Registry) error {
 	}
 }
 
-// Alone has the only node of a cluster serve: nothing was deleted without it.
-func (f *Fence) Alone(reg Registry) {
+// Alone has the only node of a cluster serve: nothing was deleted without it. m is the map that it knows.
+func (f *Fence) Alone(reg Registry, m *clustermap.Map) {
+	f.promise(m.Silence.After)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reg, f.open = reg, true
 }
 
-// opened opens, unless the node is down once more.
-func (f *Fence) opened() bool {
+// opened opens, unless the node is down once more. It keeps to the lease that most voters have noted now.
+func (f *Fence) opened(by clustermap.Silence, from time.Duration) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lease = lease{by.After, by.Epoch, max(f.lease.heard, from)}
 	f.open = !f.downIn(f.reg.Map())
 	return f.open
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -119,7 +120,7 @@ func (s *server) join() error {
 	s.member.told.Store(m.Epoch)
 	s.member.behind = make(chan struct{}, 1)
 	if len(m.Nodes) == 1 && c.Sole() {
-		s.fence.Alone(c)
+		s.fence.Alone(c, m)
 	} else {
 		s.member.behind <- struct{}{}
 	}
@@ -146,10 +147,7 @@ func (s *server) agreed(m *clustermap.Map) {
 		return
 	}
 	if s.fence.Heard(m) {
-		select {
-		case o.behind <- struct{}{}:
-		default: // it is about to
-		}
+		o.isBehind()
 	}
 	text, err := m.Public().Encode()
 	if err == nil {
@@ -171,6 +169,14 @@ func (s *server) agreed(m *clustermap.Map) {
 		}
 	}
 	sayOut(o.log, o.id.Name)
+}
+
+// isBehind has the node ask what it missed.
+func (o *membership) isBehind() {
+	select {
+	case o.behind <- struct{}{}:
+	default: // it is about to
+	}
 }
 
 // addPatience is how long a change may take, an election included.
@@ -301,7 +307,12 @@ func (s *server) comesBack(ctx context.Context) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
+		var heard sync.WaitGroup
+		if s.member != nil {
+			heard.Go(func() { s.fence.KeepHeard(ctx, s.member.isBehind) })
+		}
 		s.comeBack(ctx)
+		heard.Wait()
 	}()
 	s.settle(ctx)
 	return done
