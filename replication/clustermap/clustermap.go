@@ -62,8 +62,8 @@ type Map struct {
 	Replicas int `json:"replicas,omitempty" yaml:"replicas,omitempty"` // nodes that each block of a chain is put to; 0: 1
 	Acks     int `json:"acks,omitempty" yaml:"acks,omitempty"`         // that have to have it; 0: all where durable, else 1
 
-	// Grouped has chains go in groups though there is one node: it is set for good where there were several, and may be
-	// set where there are to be.
+	// Grouped has chains go in groups though there is one node: it is set for good where there were several, and may
+	// be set where there are to be.
 	Grouped bool `json:"grouped,omitempty" yaml:"grouped,omitempty"`
 
 	// What follows is agreed on by the nodes, and is in no file.
@@ -72,8 +72,8 @@ type Map struct {
 	LastNamespace skep.NamespaceID `json:"last_namespace,omitempty" yaml:"-"` // the highest that a namespace ever had
 	Namespaces    []Namespace      `json:"namespaces,omitempty" yaml:"-"`     // by id
 
-	// Returned is the epoch at which a node that was down was up again last: what was deleted by an older map has passed
-	// it by.
+	// Returned is the epoch at which a node that was down was up again last: what was deleted by an older map has
+	// passed it by.
 	Returned uint32 `json:"returned,omitempty" yaml:"-"`
 
 	// Silence is when a node is down by itself.
@@ -101,8 +101,8 @@ type Node struct {
 
 	// Missed is what was deleted while the node is down, which it loses before it serves again. Agreed on, in no file.
 	Missed *Missed `json:"missed,omitempty" yaml:"-"`
-	// Lease is the Silence.After that the node keeps to, in seconds: it serves for no longer than half of it after it was
-	// heard. 0: it serves heard or not, and is down only where an operator says so. Agreed on, in no file.
+	// Lease is the Silence.After that the node keeps to, in seconds: it serves for no longer than half of it after it
+	// was heard. 0: it serves heard or not, and is down only where an operator says so. Agreed on, in no file.
 	Lease uint32 `json:"lease,omitempty" yaml:"-"`
 }
 
@@ -113,8 +113,8 @@ type State string
 const (
 	Up  State = ""    // it gets its share
 	Out State = "out" // nothing is placed on it, and what it has is a miss until it is up again
-	// Down is out, and not running: no call has to reach it. It is up, or out where it was, when it has been started and
-	// has lost what it missed. Only nodes that agree on the map know it.
+	// Down is out, and not running: no call has to reach it. It is up, or out where it was, when it has been started
+	// and has lost what it missed. Only nodes that agree on the map know it.
 	Down State = "down"
 )
 
@@ -274,8 +274,8 @@ func (m *Map) Node(name string) (*Node, error) {
 	return nil, skep.Invalidf(op, "node", name, "the name of a node of the map")
 }
 
-// Succeeds returns an Invalid error where m cannot follow on was: clients learn of a map by its epoch, and what was placed
-// by another seed or group is found by nobody.
+// Succeeds returns an Invalid error where m cannot follow on was: clients learn of a map by its epoch, and what was
+// placed by another seed or group is found by nobody.
 func (m *Map) Succeeds(was *Map) error {
 	switch {
 	case m.Epoch <= was.Epoch:

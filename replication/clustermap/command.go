@@ -123,8 +123,8 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 	return next.checked(c.Do == AddNode || c.Do == SetAddress || c.Do == OpenNamespace)
 }
 
-// reserved is room in a map that names do not take: for what nodes that are down miss, and for states and weights. So a
-// cluster that has grown as large as it may can have its nodes be down and up again.
+// reserved is room in a map that names do not take: for what nodes that are down miss, and for states and weights. So
+// a cluster that has grown as large as it may can have its nodes be down and up again.
 const reserved = MaxMissedBytes + 64<<10
 
 // checked is m where it is valid and no larger than a map may be; names: some were added.
@@ -169,6 +169,7 @@ func (m *Map) found(c *Command) (*Map, error) {
 		if n := &next.Nodes[i]; n.State == Down {
 			return nil, skep.Invalidf(op, "state of node "+n.Name, string(n.State), "up or out in a first map")
 		}
+		next.Nodes[i].Lease = 0
 		next.LastNode = max(next.LastNode, next.Nodes[i].ID)
 	}
 	next.Grouped = next.Several()
@@ -200,7 +201,7 @@ func (m *Map) addNode(n *Node) error {
 	}
 	add := *n
 	m.LastNode++
-	add.ID, add.Domain = m.LastNode, slices.Clone(n.Domain)
+	add.ID, add.Domain, add.Lease = m.LastNode, slices.Clone(n.Domain), 0
 	m.Nodes = append(slices.Clone(m.Nodes), add)
 	m.fill()
 	return nil

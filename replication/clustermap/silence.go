@@ -29,9 +29,9 @@ func (m *Map) Ends(n *Node) time.Duration {
 	return time.Duration(max(m.Silence.After, n.Lease)) * time.Second
 }
 
-// MayEnd says whether a node may be down by itself. It is not where more than a quarter of the nodes would be down, one
-// at least, nor the last one that is not of its widest domain: what is wrong then is more than a node, and moving all
-// that it holds would make it worse.
+// MayEnd says whether a node may be down by itself. It is not where more than a quarter of the nodes would be down,
+// one at least, nor the last one that is not of its widest domain: what is wrong then is more than a node, and moving
+// all that it holds would make it worse.
 func (m *Map) MayEnd(n *Node) bool {
 	if n.State == Down || 4*(len(m.Down())+1) > max(len(m.Nodes), 4) {
 		return false

@@ -12,7 +12,7 @@ import (
 
 // newMap is a map of n nodes.
 func newMap(n int) *Map {
-	m := &Map{Epoch: 3, Seed: Seed{1}, Group: DefaultGroup}
+	m := &Map{Epoch: 3, Seed: Seed{1}, Group: DefaultGroup, LastNode: uint64(n)}
 	for i := range n {
 		m.Nodes = append(m.Nodes, Node{ID: uint64(i + 1), Name: fmt.Sprint("n", i), Addr: fmt.Sprint("unix:", i),
 			Peer: fmt.Sprintf("n%d:1", i), Weight: 1})
@@ -46,6 +46,11 @@ func TestTheSilenceOfAMap(t *testing.T) {
 	require.Zero(t, kept.Ends(&kept.Nodes[0]), "it keeps to none")
 	require.Empty(t, kept.Public().Silence)
 	require.Zero(t, kept.Public().Nodes[1].Lease)
+
+	more := Node{Name: "more", Addr: "unix:more", Peer: "more:1", Weight: 1, Lease: 20}
+	with, err := kept.Apply(&Command{Do: AddNode, Node: &more})
+	require.NoError(t, err)
+	require.Zero(t, with.Nodes[3].Lease, "it has said nothing yet")
 
 	_, err = kept.Apply(&Command{Do: SetState, Name: name, ID: kept.Nodes[1].ID + 100, State: Down})
 	require.ErrorIs(t, err, skep.NotFound, "another node of that name")

@@ -91,7 +91,8 @@ func (h *hearing) down(id uint64, err error, byItself bool) {
 	case err == nil && byItself:
 		h.ended[id] = append(h.ended[id], time.Now())
 	case err == nil:
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, raft.ErrEnqueueTimeout):
 	case skep.KindOf(err) == skep.NotFound, skep.KindOf(err) == skep.Conflict, skep.KindOf(err) == skep.Invalid:
 	default:
 		return

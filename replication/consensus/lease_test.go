@@ -45,7 +45,8 @@ func guard(t *testing.T, n int, silence uint32) *guarded {
 
 func (w *guarded) silence(t *testing.T, after uint32) {
 	t.Helper()
-	_, err := w.nodes[w.awaitLeader(t)].m.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetSilence, After: after})
+	c := clustermap.Command{Do: clustermap.SetSilence, After: after}
+	_, err := w.nodes[w.awaitLeader(t)].m.Propose(t.Context(), &c)
 	require.NoError(t, err)
 }
 
@@ -377,7 +378,8 @@ func wander(t *testing.T, seed uint64) {
 				}
 				was[id] = state
 				if f := w.fences[id]; f != nil {
-					require.False(t, f.Open() && state == clustermap.Down, "node %d serves, and is down by the map of epoch %d", id, m.Epoch)
+					serves := f.Open() && state == clustermap.Down
+					require.False(t, serves, "node %d serves, and is down by the map of epoch %d", id, m.Epoch)
 				}
 			}
 		}

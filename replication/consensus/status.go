@@ -12,11 +12,13 @@ import (
 
 // Status is the cluster as one node sees it.
 type Status struct {
-	Node   uint64       `json:"node"`            // number of the node whose view it is
-	Epoch  uint32       `json:"epoch"`           // of its map; 0: it has not heard of one since its start
-	Leader uint64       `json:"leader"`          // number of the node that leads; 0: none that it knows
-	Error  string       `json:"error,omitempty"` // why the node takes no part any more; absent where it does
-	Nodes  []NodeStatus `json:"nodes"`           // nodes of its map
+	Node   uint64 `json:"node"`            // number of the node whose view it is
+	Epoch  uint32 `json:"epoch"`           // of its map; 0: it has not heard of one since its start
+	Leader uint64 `json:"leader"`          // number of the node that leads; 0: none that it knows
+	Error  string `json:"error,omitempty"` // why the node takes no part any more; absent where it does
+	// silence after which a node is down by itself (seconds); 0: never
+	DownAfter uint32       `json:"down_after"`
+	Nodes     []NodeStatus `json:"nodes"` // nodes of its map
 }
 
 // NodeStatus is one node of the map.
@@ -26,6 +28,7 @@ type NodeStatus struct {
 	Addr    string `json:"addr"`    // where clients reach it
 	Peer    string `json:"peer"`    // where the other nodes reach it
 	Weight  int    `json:"weight"`  // its share beside the others'
+	Lease   uint32 `json:"lease"`   // silence that it keeps to: it serves for half of it unheard (seconds); 0: none
 	State   string `json:"state"`   // up; out: nothing is placed on it; down: nor does it run; removed: the map lacks it
 	Voter   bool   `json:"voter"`   // it votes
 	Reached bool   `json:"reached"` // it answered within 2 s
@@ -57,7 +60,7 @@ func (m *Member) Status(ctx context.Context) Status {
 	if now == nil {
 		return s
 	}
-	s.Epoch = now.Epoch
+	s.Epoch, s.DownAfter = now.Epoch, now.Silence.After
 	votes := map[raft.ServerID]bool{}
 	nodes := slices.Clone(now.Nodes)
 	if f := m.raft.GetConfiguration(); f.Error() == nil {
@@ -74,7 +77,8 @@ func (m *Member) Status(ctx context.Context) Status {
 	var wait sync.WaitGroup
 	for i, n := range nodes {
 		out := &s.Nodes[i]
-		*out = NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, State: "up", Voter: votes[serverID(n.ID)]}
+		*out = NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, Lease: n.Lease,
+			State: "up", Voter: votes[serverID(n.ID)]}
 		if n.State != "" {
 			out.State = string(n.State)
 		}

@@ -31,6 +31,7 @@ type serverConn struct {
 	client   clientID
 	known    bool // counted in Server.clients
 	features uint32
+	inVain   uint32      // the newest map that a request has waited for, and that did not come
 	polite   atomic.Bool // the client said goodbye
 	unwatch  func()      // ends the watch over the identity; nil: there is none yet
 
@@ -288,7 +289,7 @@ func (x *serverConn) frame() error {
 	}
 	err = x.allowed(op)
 	if err == nil && op.placed && h.Epoch != 0 {
-		err = x.s.cluster.Load().compare(op.name, h.Epoch)
+		err = x.s.byEpoch(x.ctx, op.name, h.Epoch, &x.inVain)
 	}
 	if err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))

@@ -34,7 +34,7 @@ is on one node, or on as many as the map says replicas.`,
 
 func (a *app) clusterInitCommand() *cobra.Command {
 	f := remote.NodeFlags{}
-	group, replicas := clustermap.DefaultGroup, 1
+	group, replicas, downAfter := clustermap.DefaultGroup, 1, "never"
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "make a cluster of one node, to which others are added",
@@ -46,6 +46,8 @@ Nothing is served: skep serve --dir D is the node then. skep cluster add, on oth
 	cmd.Flags().StringVar(&f.Node.Name, "node", "", "the node's name (required)")
 	cmd.Flags().IntVar(&group, "group", group, "blocks of a chain that stay together, 1 to 1024; it stays as it is")
 	cmd.Flags().IntVar(&replicas, "replicas", 1, "nodes that have each block of a chain, 1 to 4, once there are as many")
+	cmd.Flags().StringVar(&downAfter, "down-after", downAfter,
+		"silence after which a node is down by itself: 10s to 24h, or never")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Node.Name == "" {
 			return skep.Invalidf("cluster", "--node", "empty", "the node's name")
@@ -59,11 +61,16 @@ Nothing is served: skep serve --dir D is the node then. skep cluster add, on oth
 		if replicas < 1 || replicas > clustermap.MaxReplicas {
 			return skep.Invalidf("cluster", "--replicas", replicas, fmt.Sprintf("1 to %d", clustermap.MaxReplicas))
 		}
+		silence, err := remote.ParseSilence(downAfter)
+		if err != nil {
+			return err
+		}
 		if replicas == 1 {
 			replicas = 0 // a map without replicas does not speak of them
 		}
 		f.Node.ID = 1
-		first := &clustermap.Map{Epoch: 1, Group: group, Replicas: replicas, Nodes: []clustermap.Node{f.Node}}
+		first := &clustermap.Map{Epoch: 1, Group: group, Replicas: replicas, Nodes: []clustermap.Node{f.Node},
+			Silence: clustermap.Silence{After: *silence}}
 		if _, err := rand.Read(first.Seed[:]); err != nil {
 			return err
 		}

@@ -62,14 +62,16 @@ type Removed struct {
 	Votes bool   `json:"votes"`
 }
 
-// Change is what is set of a node: what is empty, 0 or nil stays.
+// Change is what is set of a node, and of the cluster: what is empty, 0 or nil stays.
 type Change struct {
-	Name   string            `json:"name"`
+	Name   string            `json:"name,omitempty"`
 	Addr   string            `json:"addr,omitempty"`
 	Peer   string            `json:"peer,omitempty"`
 	RESP   string            `json:"resp,omitempty"`
 	Weight int               `json:"weight,omitempty"`
 	State  *clustermap.State `json:"state,omitempty"`
+	// DownAfter is the silence after which a node is down by itself, in seconds; 0: never.
+	DownAfter *uint32 `json:"down_after,omitempty"`
 }
 
 // Commands are those that make the change, one after the other.
@@ -79,6 +81,9 @@ func (c *Change) Commands() (out []clustermap.Command) {
 	}
 	if c.Weight != 0 {
 		out = append(out, clustermap.Command{Do: clustermap.SetWeight, Name: c.Name, Weight: c.Weight})
+	}
+	if c.DownAfter != nil {
+		out = append(out, clustermap.Command{Do: clustermap.SetSilence, After: *c.DownAfter})
 	}
 	if c.State != nil {
 		out = append(out, clustermap.Command{Do: clustermap.SetState, Name: c.Name, State: *c.State})

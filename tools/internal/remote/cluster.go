@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -180,31 +182,34 @@ type RemovedResult struct {
 
 // SetResult is what cluster set prints.
 type SetResult struct {
-	Node  string `json:"node"`  // its name
+	Node  string `json:"node"`  // its name; empty: something of the cluster was set
 	Epoch uint32 `json:"epoch"` // of the map that has it as it was set
 }
 
 func clusterSetCommand(a *command.App) *cobra.Command {
 	var c member.Change
-	var state string
+	var state, downAfter string
 	cmd := &cobra.Command{
-		Use:   "set NAME",
-		Short: "change a node's weight, state or addresses",
+		Use:   "set [NAME]",
+		Short: "change a node's weight, state or addresses, or when one is down by itself",
 		Long: `Has the nodes of a cluster agree on another weight, state or address of a node. A node of another weight gets
 another share of the blocks, and one that is out gets none and is asked for none: what is placed elsewhere by the new
-map is a miss until the node that has it has sent it, or it is put again (skep cluster repair). An address says where a node is reached: have its
-server listen there.`,
-		Example: "  skep cluster set b --weight 2\n  skep cluster set b --state out\n  skep cluster set b --resp 10.0.0.2:7421",
-		Args:    takes("a node's NAME", 1),
+map is a miss until the node that has it has sent it, or it is put again (skep cluster repair). An address says where
+a node is reached: have its server listen there. Without a NAME, --down-after is set of the cluster: a node from which
+who leads has not heard for that long is down, and a node that most voters have not heard for half of it serves nothing
+until they do.`,
+		Example: "  skep cluster set b --weight 2\n  skep cluster set b --state out\n  skep cluster set b --resp 10.0.0.2:7421\n" +
+			"  skep cluster set --down-after 1m",
+		Args: takes("a node's NAME, or --down-after", 0, 1),
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&c.Weight, "weight", 0, "its share of the blocks, beside the others' weights: 1 to 65535")
 	fl.StringVar(&state, "state", "", "up; out: nothing is placed on it; or down: it does not run, and nothing waits for it")
+	fl.StringVar(&downAfter, "down-after", "", "silence after which a node is down by itself: 10s to 24h, or never")
 	fl.StringVar(&c.Addr, "addr", "", "where clients reach its binary protocol: HOST:PORT, or unix: and a path")
 	fl.StringVar(&c.Peer, "peer", "", "where the other nodes reach it: HOST:PORT")
 	fl.StringVar(&c.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT")
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
-		c.Name = args[0]
 		var changed member.Changed
 		err := r.ask(ctx, "cluster set", &c, &changed)
 		if skep.KindOf(err) == skep.NotFound {
@@ -213,12 +218,29 @@ server listen there.`,
 		if err != nil {
 			return err
 		}
-		return r.Print(SetResult{args[0], changed.Epoch}, func(w io.Writer) {
-			fmt.Fprintf(w, "node %s is so in the map of epoch %d\n", args[0], changed.Epoch)
+		return r.Print(SetResult{c.Name, changed.Epoch}, func(w io.Writer) {
+			if c.DownAfter != nil {
+				fmt.Fprintf(w, "a node is down %s by the map of epoch %d\n", silenceText(*c.DownAfter), changed.Epoch)
+			} else {
+				fmt.Fprintf(w, "node %s is so in the map of epoch %d\n", c.Name, changed.Epoch)
+			}
 		})
 	})
 	ask := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(args) == 1 {
+			c.Name = args[0]
+		}
+		if cmd.Flags().Changed("down-after") {
+			if c.DownAfter, err = ParseSilence(downAfter); err != nil {
+				return err
+			}
+			if c.Name != "" {
+				return skep.Invalidf("cluster", "NAME with --down-after", c.Name, "none: it is the cluster's")
+			}
+		} else if c.Name == "" {
+			return skep.Invalidf("cluster", "NAME", "none", "that of a node, for all but --down-after")
+		}
 		switch state {
 		case "":
 		case "up", "out", "down":
@@ -233,12 +255,37 @@ server listen there.`,
 		if cmd.Flags().Changed("weight") && (c.Weight < 1 || c.Weight > clustermap.MaxWeight) {
 			return skep.Invalidf("cluster", "--weight", c.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))
 		}
-		if len(c.Commands()) == 0 {
-			return skep.Invalidf("cluster", "what is set", "nothing", "--weight, --state, --addr, --peer or --resp")
+		switch n := len(c.Commands()); {
+		case n == 0:
+			return skep.Invalidf("cluster", "what is set", "nothing", "--weight, --state, --addr, --peer, --resp or --down-after")
+		case n > 1 && c.DownAfter != nil:
+			return skep.Invalidf("cluster", "--down-after", downAfter, "without what is set of a node")
 		}
 		return ask(cmd, args)
 	}
 	return cmd
+}
+
+// ParseSilence reads what --down-after is given: whole seconds, or never.
+func ParseSilence(text string) (*uint32, error) {
+	after := uint32(0)
+	if text == "never" {
+		return &after, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < clustermap.MinSilence*time.Second || d > clustermap.MaxSilence*time.Second || d%time.Second != 0 {
+		return nil, skep.Invalidf("cluster", "--down-after", text, "10s to 24h in whole seconds, or never")
+	}
+	after = uint32(d / time.Second)
+	return &after, nil
+}
+
+// silenceText says when a node is down by itself.
+func silenceText(after uint32) string {
+	if after == 0 {
+		return "where an operator says so,"
+	}
+	return "after a silence of " + (time.Duration(after) * time.Second).String()
 }
 
 func clusterRemoveCommand(a *command.App) *cobra.Command {
@@ -315,7 +362,8 @@ func clusterText(w io.Writer, s *consensus.Status) {
 		}
 		rows = append(rows, command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind))
 	}
-	command.Table(w, command.Row("leader", leader), command.Row("epoch", s.Epoch))
+	command.Table(w, command.Row("leader", leader), command.Row("epoch", s.Epoch),
+		command.Row("a node is down", strings.TrimSuffix(silenceText(s.DownAfter), ",")))
 	if s.Error != "" {
 		fmt.Fprintf(w, "the node that was asked takes no part any more: %s\n", s.Error)
 	}
