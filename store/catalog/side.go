@@ -204,7 +204,9 @@ func (c *Catalog) SidePieces(ctx context.Context, r *SideRoot, visit func(i int,
 
 // SideRows reads a block's root and the pieces it names, all as they are at one moment: root is called
 // with the one, visit with each of the others, as by SidePieces. skep.NotFound when there is no root.
-func (c *Catalog) SideRows(ctx context.Context, id SideID, root func(SideRoot) error, visit func(i int, body []byte) error) error {
+func (c *Catalog) SideRows(ctx context.Context, id SideID, root func(SideRoot) error,
+	visit func(i int, body []byte) error,
+) error {
 	const op = "read side rows"
 	return c.call(ctx, op, func(v *visitor) error {
 		snapshot := c.db.NewSnapshot()
