@@ -106,7 +106,8 @@ type SparseContext interface {
 	// dst is the store's until Fetch returns, and longer if it returns NotReleased.
 	Fetch(ctx context.Context, layer int, entries []uint32, dst [][]byte) (FetchResult, error)
 	// Prefetch chooses for queries as they can be foreseen and begins to read; a Fetch of
-	// the same entries joins the reads. It does not wait for them.
+	// the same entries joins the reads. It does not wait for them, and begins none while two
+	// of the layer's are under way.
 	Prefetch(ctx context.Context, layer int, foreseen []float32, c Choice) error
 	// Append adds one token: an entry of EntryBytes for each layer. It returns the entry's
 	// number when the token is stored as the namespace's class promises. The entry waits

@@ -153,7 +153,7 @@ func scan(db *pebble.DB, r keyRange, visit func(key, value []byte) error) error 
 }
 
 // get reads and decodes one row; false when there is none.
-func get(db *pebble.DB, key []byte, decode func(body []byte) error) (bool, error) {
+func get(db pebble.Reader, key []byte, decode func(body []byte) error) (bool, error) {
 	value, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -197,23 +198,51 @@ func (c *Catalog) SideRoots(ctx context.Context) ([]SideRoot, error) {
 // SidePieces visits the pieces a root names, in its order. body is valid during the visit. A
 // piece that is not there is skep.Damaged; an error of visit, with a kind, ends it.
 func (c *Catalog) SidePieces(ctx context.Context, r *SideRoot, visit func(i int, body []byte) error) error {
-	pieces := append([]SidePiece(nil), r.Pieces...) // the goroutine may outlive this call
-	id := r.ID
-	return c.call(ctx, "read side rows", func(v *visitor) error {
-		for i, p := range pieces {
-			key := id.piece(p.Edition, p.Number)
-			found, err := get(c.db, key, func(body []byte) error {
-				return v.do(func() error { return visit(i, body) })
-			})
+	root := SideRoot{ID: r.ID, Pieces: append([]SidePiece(nil), r.Pieces...)} // the goroutine may outlive this call
+	return c.call(ctx, "read side rows", func(v *visitor) error { return sidePieces(c.db, v, &root, visit) })
+}
+
+// SideRows reads a block's root and the pieces it names, all as they are at one moment: root is called
+// with the one, visit with each of the others, as by SidePieces. skep.NotFound when there is no root.
+func (c *Catalog) SideRows(ctx context.Context, id SideID, root func(SideRoot) error,
+	visit func(i int, body []byte) error,
+) error {
+	const op = "read side rows"
+	return c.call(ctx, op, func(v *visitor) error {
+		snapshot := c.db.NewSnapshot()
+		walk := func() error {
+			r := SideRoot{ID: id}
+			found, err := get(snapshot, id.rootKey(), r.decode)
 			if err == nil && !found {
-				err = damaged(key, pebble.ErrNotFound)
+				err = &skep.Error{Op: op, Kind: skep.NotFound, Field: "side rows of block", Value: id.Key.Short()}
 			}
 			if err != nil {
 				return err
 			}
+			pieces := SideRoot{ID: id, Pieces: append([]SidePiece(nil), r.Pieces...)} // r is the caller's from here on
+			if err := v.do(func() error { return root(r) }); err != nil {
+				return err
+			}
+			return sidePieces(snapshot, v, &pieces, visit)
 		}
-		return nil
+		return cmp.Or(walk(), snapshot.Close())
 	})
+}
+
+func sidePieces(db pebble.Reader, v *visitor, r *SideRoot, visit func(i int, body []byte) error) error {
+	for i, p := range r.Pieces {
+		key := r.ID.piece(p.Edition, p.Number)
+		found, err := get(db, key, func(body []byte) error {
+			return v.do(func() error { return visit(i, body) })
+		})
+		if err == nil && !found {
+			err = damaged(key, pebble.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // SideOwner is a block of which there are pieces.

@@ -128,3 +128,38 @@ func TestDamagedSideRows(t *testing.T) {
 	_, err = c.SideOwners(bg)
 	require.ErrorIs(t, err, skep.Damaged)
 }
+
+// Root and pieces are those of one moment, whatever is committed while they are visited.
+func TestSideRowsOfOneMoment(t *testing.T) {
+	t.Parallel()
+	c, id := open(t, vfs.NewMem()), sideID(1, 0, 1)
+	put := func(edition uint64, pieces ...string) SideRoot {
+		r := SideRoot{ID: id, Edition: edition}
+		commit(t, c, true, func(b *Batch) {
+			b.DeleteSide(id)
+			for i, s := range pieces {
+				b.PutSidePiece(id, edition, uint32(i), []byte(s))
+				r.Pieces = append(r.Pieces, SidePiece{Edition: edition, Number: uint32(i), Bytes: uint32(len(s))})
+			}
+			b.PutSideRoot(&r)
+		})
+		return r
+	}
+	want := put(1, "one", "two")
+	var got []string
+	require.NoError(t, c.SideRows(bg, id, func(r SideRoot) error {
+		assert.Equal(t, want, r)
+		b := c.NewBatch()
+		b.DeleteSide(id)
+		return c.Commit(bg, b, true)
+	}, func(_ int, body []byte) error {
+		got = append(got, string(body))
+		return nil
+	}))
+	require.Equal(t, []string{"one", "two"}, got)
+	none := func(SideRoot) error { return errors.New("called") }
+	require.ErrorIs(t, c.SideRows(bg, id, none, nil), skep.NotFound)
+	refused := &skep.Error{Kind: skep.Denied}
+	put(2, "three")
+	require.ErrorIs(t, c.SideRows(bg, id, func(SideRoot) error { return refused }, nil), refused)
+}

@@ -58,6 +58,7 @@ type layer struct {
 		joiner      *coact.Joiner
 		joined      []joined // entries that wait for a block's worth
 		staged      map[uint32]*staged
+		reading     int     // prefetches under way
 		share       float64 // moving average; 0: none yet
 		best        float64 // the greatest share since the arrangement was made
 		read, used  int64   // records prefetched, and joined

@@ -61,8 +61,8 @@
 //   - A context is served only while the last block of its chain is found, and not once its
 //     description says that it is dropped.
 //   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to
-//     one choice a layer; an index that LayerInfo.IndexBytes counts. Besides, while a layer
-//     is clustered or reclustered, all its entries at once, in whole pages when they are
+//     one choice a layer, and two on their way; an index that LayerInfo.IndexBytes counts.
+//     Besides, while a layer is clustered or reclustered, all its entries at once, in whole pages when they are
 //     moved, and those of float types with their keys as 4-byte numbers besides: 128k
 //     entries of K and V in bf16, 4 KiB each, are 512 MiB and as much again.
 //

@@ -13,6 +13,9 @@ import (
 // closeTimeout bounds the wait for drives that still hold memory.
 const closeTimeout = 30 * time.Second
 
+// maxPrefetches is how many prefetches of a layer are under way at once, each with memory for what it reads.
+const maxPrefetches = 2
+
 // Observe implements skep.SparseContext.
 func (k *sparseContext) Observe(ctx context.Context, o skep.Observation) error {
 	const op = "observe"
@@ -156,12 +159,18 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 	k.background.Add(1) // before Close waits
 	k.mu.Unlock()
 	y.mu.Lock()
+	if y.mu.reading >= maxPrefetches {
+		y.mu.Unlock()
+		k.background.Done()
+		return nil
+	}
 	a, err := y.takeLocked()
 	if err != nil {
 		y.mu.Unlock()
 		k.background.Done()
 		return err
 	}
+	y.mu.reading++
 	old := y.mu.staged
 	y.mu.staged = map[uint32]*staged{}
 	var entries []uint32
@@ -199,6 +208,9 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 			}
 			close(mine[i].done)
 		}
+		y.mu.Lock()
+		y.mu.reading--
+		y.mu.Unlock()
 	}()
 	return nil
 }

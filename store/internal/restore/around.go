@@ -298,7 +298,7 @@ func (ch *chunk) elsewhere(r *read) (fresh []detour, ok bool) {
 			return fresh, false
 		}
 		d := f.Stripe.Drive(best.Device)
-		nr := &read{ch: ch, drive: d, priority: ch.chain.Priority, bytes: int64(n)}
+		nr := &read{ch: ch, drive: d, priority: ch.priority, bytes: int64(n)}
 		mem := buf.Bytes()[:n]
 		nr.op = device.Op{Kind: device.Read, Bufs: append(nr.bufs[:0], mem), Done: nr.done,
 			Offset: pageOffset(f.Stripe, best.Device, best.Page)}

@@ -213,10 +213,10 @@ func (ch *chunk) fromMemory() error {
 		return ch.deliver()
 	})
 	ch.pieces = nil
-	if err != nil {
+	if err != nil && err != errGone { // errGone is of the destination
 		return &skep.Error{Op: "restore", Kind: skep.Evicted, Err: err}
 	}
-	return nil
+	return err
 }
 
 func (ch *chunk) lendMemory(h *memory.Handle) error {

@@ -56,7 +56,7 @@ func (j *joins) join(ch *chunk) bool {
 	reads := l.reads
 	j.mu.Unlock()
 	for _, r := range reads {
-		r.drive.Queue().raise(r, ch.chain.Priority)
+		r.drive.Queue().raise(r, ch.priority)
 	}
 	return true
 }

@@ -27,7 +27,7 @@ import (
 type prefetcher struct {
 	mu    locks.Mutex[locks.Prefetcher]
 	jobs  []*ahead            // waiting and running
-	byKey map[skep.Key]*ahead // by first and last key
+	byKey map[aheadKey]*ahead // by first and last key
 	keys  int                 // of all jobs
 	got   map[index.Fingerprint]fetched
 	bytes int64 // of got
@@ -48,6 +48,17 @@ type ahead struct {
 	ses        *session // reads a group; nil: none
 }
 
+// aheadKey is a block that hints name: keys are of what they hash, which tenants and salts may share.
+type aheadKey struct {
+	instance uint32
+	tag      namespaces.Tag
+	key      skep.Key
+}
+
+func (j *ahead) ends() [2]aheadKey {
+	return [2]aheadKey{{j.ns.Instance, j.tag, j.keys[0]}, {j.ns.Instance, j.tag, j.keys[len(j.keys)-1]}}
+}
+
 // fetched is a block that was read ahead.
 type fetched struct {
 	bytes int64
@@ -57,7 +68,7 @@ type fetched struct {
 const (
 	maxAhead        = 1024                                   // hints remembered
 	MaxPrefetchKeys = 1 << 16                                // of all of them
-	PrefetchState   = MaxPrefetchKeys*(32+64) + maxAhead*512 // bytes they take at most
+	PrefetchState   = MaxPrefetchKeys*(32+64) + maxAhead*640 // bytes they take at most
 	aheadGroup      = 64                                     // blocks read together
 	aheadWindow     = 1 << 20                                // bytes at the drives at once: what a foreground read may find before it
 	aheadLead       = 10 * time.Second                       // before what is needed is due
@@ -79,7 +90,7 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.byKey[keys[len(keys)-1]]; old != nil && old.sc.Namespace == sc.Namespace && old.tag == t {
+	if old := p.byKey[aheadKey{ns.Instance, t, keys[len(keys)-1]}]; old != nil {
 		p.endLocked(old) // what is said last counts
 	}
 	if wait <= 0 || h.Drop {
@@ -96,10 +107,12 @@ func (rs *Restorer) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Sco
 	}
 	j := &ahead{sc: skep.Scope{Namespace: sc.Namespace, Salt: sc.Salt}, ns: ns, tag: t, keys: slices.Clone(keys), start: due.Add(-aheadLead), due: due}
 	if p.byKey == nil {
-		p.byKey, p.got, p.kick = map[skep.Key]*ahead{}, map[index.Fingerprint]fetched{}, make(chan struct{}, 1)
+		p.byKey, p.got, p.kick = map[aheadKey]*ahead{}, map[index.Fingerprint]fetched{}, make(chan struct{}, 1)
 	}
 	p.jobs = append(p.jobs, j)
-	p.byKey[keys[0]], p.byKey[keys[len(keys)-1]] = j, j
+	for _, k := range j.ends() {
+		p.byKey[k] = j
+	}
 	p.keys += len(keys)
 	p.any.Store(true)
 	if !p.runs {
@@ -161,7 +174,7 @@ func (p *prefetcher) endLocked(j *ahead) {
 	if i := slices.Index(p.jobs, j); i >= 0 {
 		p.jobs = slices.Delete(p.jobs, i, i+1)
 		p.keys -= len(j.keys)
-		for _, k := range []skep.Key{j.keys[0], j.keys[len(j.keys)-1]} {
+		for _, k := range j.ends() {
 			if p.byKey[k] == j {
 				delete(p.byKey, k)
 			}
@@ -320,8 +333,8 @@ func (p *prefetcher) arrived(chains []*chain) {
 	p.mu.Lock()
 	for _, c := range chains {
 		for i := c.Blocks.From; i < c.Blocks.To && len(p.jobs) > 0; i++ {
-			j := p.byKey[c.Keys[i]]
-			if j == nil || j.ns != c.NS || j.tag != c.Tag {
+			j := p.byKey[aheadKey{c.NS.Instance, c.Tag, c.Keys[i]}]
+			if j == nil {
 				continue
 			}
 			p.stats.Promoted++

@@ -127,3 +127,45 @@ func TestHintsOfNextUseAreShared(t *testing.T) {
 	require.Less(t, 2*maxAhead/5, min(n, m), "who has few keys keeps a share, however many another names")
 	require.LessOrEqual(t, rs.prefetch.keys, MaxPrefetchKeys)
 }
+
+// Hints of different tenants, of different salts, and of chains that begin alike may name the same keys: each is
+// found by who gave it, whatever the others said since.
+func TestHintsOfTheSameKeysAreApart(t *testing.T) {
+	t.Parallel()
+	keys := []skep.Key{skep.KeyOf([]byte("first")), skep.KeyOf([]byte("last"))}
+	one, other := &namespaces.Namespace{Tenant: 1, Instance: 1}, &namespaces.Namespace{Tenant: 2, Instance: 2}
+	salted := namespaces.Tag{1}
+	for name, others := range map[string]func(hint func(*namespaces.Namespace, namespaces.Tag, []skep.Key)){
+		"of another tenant": func(hint func(*namespaces.Namespace, namespaces.Tag, []skep.Key)) {
+			hint(other, namespaces.Tag{}, keys)
+		},
+		"of another salt": func(hint func(*namespaces.Namespace, namespaces.Tag, []skep.Key)) { hint(one, salted, keys) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rs := cached(t, 1)
+			rs.PrefetchBytes, rs.prefetch.runs = 1, true // nothing is read
+			rs.Clock = time.Now
+			say := func(h skep.Hint) func(*namespaces.Namespace, namespaces.Tag, []skep.Key) {
+				return func(ns *namespaces.Namespace, tag namespaces.Tag, list []skep.Key) {
+					rs.Hint(ns, tag, skep.Scope{Namespace: skep.NamespaceID(ns.Instance)}, list, h)
+				}
+			}
+			soon := skep.Hint{NextUse: time.Minute}
+			say(soon)(one, namespaces.Tag{}, keys)
+			others(say(soon))
+			require.Len(t, rs.prefetch.jobs, 2)
+			say(soon)(one, namespaces.Tag{}, keys)
+			require.Len(t, rs.prefetch.jobs, 2, "said again")
+			say(skep.Hint{Drop: true})(one, namespaces.Tag{}, keys)
+			require.Len(t, rs.prefetch.jobs, 1)
+
+			say(soon)(one, namespaces.Tag{}, keys)
+			others(say(soon))
+			plan := &layout.ChainPlan{Chain: skep.Chain{Keys: keys}, Blocks: skep.Range{To: len(keys)}}
+			rs.prefetch.arrived([]*chain{{Asked: Asked{ChainPlan: plan, NS: one}}})
+			require.Len(t, rs.prefetch.jobs, 1)
+			require.EqualValues(t, 1, rs.Prefetch().Promoted)
+		})
+	}
+}

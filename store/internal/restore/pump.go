@@ -14,6 +14,7 @@ type chunk struct {
 	ses       *session
 	chain     *chain
 	item      int
+	priority  int // of its reads: the chain's when it was issued
 	at        *Located
 	out       skep.Chunk
 	spans     []layout.Span // of the part, asked for
@@ -193,7 +194,7 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 		ses.doneWithLocked(c, b)
 		return nil
 	}
-	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now()}
+	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now(), priority: c.priority}
 	ch.out.Layers = layers
 	spans, err := c.Spans(ch.spans, layers, f.Size)
 	if err != nil {

@@ -289,7 +289,7 @@ func (ch *chunk) prepare() (err error) {
 	ch.reads, ch.pieces = ch.reads[:0], ch.pieces[:0]
 	for i := 0; i < len(reads); {
 		g := reads[i]
-		r := &read{ch: ch, drive: f.Stripe.Drive(g.Device), priority: ch.chain.Priority}
+		r := &read{ch: ch, drive: f.Stripe.Drive(g.Device), priority: ch.priority}
 		pages := 0
 		bufs := r.bufs[:0]
 		r.temp[0] = len(ch.temp)

@@ -257,64 +257,96 @@ func dropped(old, now []catalog.SidePiece) (out []catalog.SidePiece) {
 }
 
 // Get is the rows of a block. NotFound when there is none on the drives, or no rows of the version that is.
+// Root and pieces are read as of one moment, for others delete and put them meanwhile.
 func (r *Rows) Get(ctx context.Context, ns *namespaces.Namespace, id catalog.SideID) ([]skep.SidecarPiece, error) {
 	rec, err := r.blocks.Record(opGet, id.Key, r.names.Fingerprint(id.Instance, id.Tag, id.Key))
 	if err != nil {
 		return nil, err
 	}
-	root, err := r.catalog.SideRoot(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if root.Edition != rec.Written() {
-		return nil, &skep.Error{Op: opGet, Kind: skep.NotFound, Field: "side rows of block", Value: id.Key.Short(),
-			Limit: "of the version that is stored"}
-	}
-	return r.Pieces(ctx, ns, &rec, &root)
+	g := reading{r: r, ns: ns, rec: &rec}
+	err = r.catalog.SideRows(ctx, id, func(root catalog.SideRoot) error {
+		if root.Edition != rec.Written() {
+			return &skep.Error{Op: opGet, Kind: skep.NotFound, Field: "side rows of block", Value: id.Key.Short(),
+				Limit: "of the version that is stored"}
+		}
+		return g.begin(&root)
+	}, g.piece)
+	return g.end(err)
 }
 
 // Pieces reads what a root names, and compares it with the block's record: Damaged when it
 // is something else, Denied when it is encrypted and its key is not there.
 func (r *Rows) Pieces(ctx context.Context, ns *namespaces.Namespace, rec *segment.Record, root *catalog.SideRoot,
 ) ([]skep.SidecarPiece, error) {
-	wrong := &skep.Error{Op: opGet, Kind: skep.Damaged, Field: "side rows of block", Value: root.ID.Key.Short()}
-	seal, err := r.keys.Sealing(ns.Info.Tenant, rec)
-	if err != nil {
-		return nil, err
+	g := reading{r: r, ns: ns, rec: rec}
+	err := g.begin(root)
+	if err == nil {
+		err = r.catalog.SidePieces(ctx, root, g.piece)
+	}
+	return g.end(err)
+}
+
+// reading is the pieces of a block as they are read: begin, piece for each, end.
+type reading struct {
+	r      *Rows
+	ns     *namespaces.Namespace
+	rec    *segment.Record
+	root   *catalog.SideRoot
+	seal   *crypt.Secret
+	data   []byte
+	pieces []skep.SidecarPiece
+}
+
+func (g *reading) wrong() error {
+	return &skep.Error{Op: opGet, Kind: skep.Damaged, Field: "side rows of block", Value: g.root.ID.Key.Short()}
+}
+
+func (g *reading) begin(root *catalog.SideRoot) (err error) {
+	g.root = root
+	if g.seal, err = g.r.keys.Sealing(g.ns.Info.Tenant, g.rec); err != nil {
+		return err
 	}
 	size := int64(0)
 	for _, p := range root.Pieces {
 		size += int64(p.Bytes)
 	}
-	if len(rec.Parts) != 1 || size != rec.Parts[0].Size || root.Sealed != (seal != nil) {
-		return nil, wrong
+	if len(g.rec.Parts) != 1 || size != g.rec.Parts[0].Size || root.Sealed != (g.seal != nil) {
+		return g.wrong()
 	}
-	data := make([]byte, 0, size)
-	pieces := make([]skep.SidecarPiece, len(root.Pieces))
-	err = r.catalog.SidePieces(ctx, root, func(i int, body []byte) error {
-		was := root.Pieces[i]
-		if seal != nil {
-			var ok bool
-			if body, ok = seal.OpenRow(body, root.ID.Bound(was.Edition, was.Number)); !ok {
-				return damaged(root.ID, was)
-			}
+	g.data = make([]byte, 0, size)
+	g.pieces = make([]skep.SidecarPiece, len(root.Pieces))
+	return nil
+}
+
+func (g *reading) piece(i int, body []byte) error {
+	was := g.root.Pieces[i]
+	if g.seal != nil {
+		var ok bool
+		if body, ok = g.seal.OpenRow(body, g.root.ID.Bound(was.Edition, was.Number)); !ok {
+			return damaged(g.root.ID, was)
 		}
-		if len(body) != int(was.Bytes) {
-			return damaged(root.ID, was)
-		}
-		at := len(data)
-		data = append(data, body...)
-		pieces[i] = skep.SidecarPiece{Kind: skep.SidecarKind(was.Kind), Bytes: data[at:len(data):len(data)]}
-		return nil
-	})
+	}
+	if len(body) != int(was.Bytes) {
+		return damaged(g.root.ID, was)
+	}
+	at := len(g.data)
+	g.data = append(g.data, body...)
+	g.pieces[i] = skep.SidecarPiece{Kind: skep.SidecarKind(was.Kind), Bytes: g.data[at:len(g.data):len(g.data)]}
+	return nil
+}
+
+func (g *reading) end(err error) ([]skep.SidecarPiece, error) {
 	if err != nil {
 		return nil, err
 	}
-	same, err := r.says(ns, *rec, data)
+	same, err := g.r.says(g.ns, *g.rec, g.data)
 	if err == nil && !same {
-		err = wrong
+		err = g.wrong()
 	}
-	return pieces, err
+	if err != nil {
+		return nil, err
+	}
+	return g.pieces, nil
 }
 
 func damaged(id catalog.SideID, p catalog.SidePiece) error {
