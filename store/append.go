@@ -175,7 +175,7 @@ func (s *Store) placeIn(g *group, ns *namespaces.Namespace, blocks []*incoming) 
 			entries++
 		}
 		g.placed += placed
-		g.copied.add(slotsOf(in.pages, in.size), len(in.rec.Copies))
+		g.copied.add(layout.SlotsOf(in.pages, in.size), len(in.rec.Copies))
 		a.bytes += in.size
 		a.blocks = append(a.blocks, in)
 		n++

@@ -2,6 +2,7 @@ package store
 
 import (
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
@@ -43,7 +44,7 @@ func (s *Store) forgetter(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 	}
 	rec, err := s.record(fp, e)
 	if err != nil {
-		return bytesOf(uint64(e.Pages)), forget
+		return layout.SlotBytes(uint64(e.Pages)), forget
 	}
 	return rec.Bytes(), forget
 }

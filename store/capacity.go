@@ -50,7 +50,7 @@ func (s *Store) reroom() {
 func (c *capacity) tell(s *Store) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := s.index.SetCapacity(c.pages*slotsPerPage, c.logicalLocked()*slotsPerPage); err != nil {
+	if err := s.index.SetCapacity(c.pages*layout.SlotsPerPage, c.logicalLocked()*layout.SlotsPerPage); err != nil {
 		s.log.Warn("room not reckoned anew", "error", err)
 	}
 }
@@ -63,14 +63,14 @@ const (
 
 // yieldRoom brings the cap of lru and s3fifo a little below what they hold.
 func (s *Store) yieldRoom() {
-	live := int64(s.index.Stats().Pages) / slotsPerPage
+	live := int64(s.index.Stats().Pages) / layout.SlotsPerPage
 	s.refit(func(now int64) int64 { now = min(now, live); return now - now/yieldPart - 1 })
 }
 
 // regainRoom lets lru and s3fifo hold more again by a part of a group of so many slots: when
 // that was cleaned, next to nothing lived in it.
 func (s *Store) regainRoom(slots int) {
-	s.refit(func(now int64) int64 { return now + int64(slots)/slotsPerPage/regainPart })
+	s.refit(func(now int64) int64 { return now + int64(slots)/layout.SlotsPerPage/regainPart })
 }
 
 func (s *Store) refit(change func(logical int64) int64) {

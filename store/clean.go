@@ -265,7 +265,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	written, room := kept, g.room()
 	if s.options.Policy != "cost" {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
-		logs := g.logPages() * slotsPerPage
+		logs := g.logPages() * layout.SlotsPerPage
 		written += logs
 		if int64(room) < g.payloadSlots() {
 			room += logs

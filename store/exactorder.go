@@ -51,7 +51,7 @@ func (s *Store) trim() bool {
 			s.cleaner.evicted(&rec, e.FP, e)
 		} else {
 			s.count.Evict(e)
-			s.unstored(e.Namespace, bytesOf(uint64(e.Pages)))
+			s.unstored(e.Namespace, layout.SlotBytes(uint64(e.Pages)))
 			s.forgetCached(e.FP)
 		}
 		if e.Location != 0 { // else its commit finds that it is gone

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/layout"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -154,7 +155,7 @@ func (s *Store) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	case err == errGone:
 		return 0, 0, false
 	case err != nil:
-		return 0, bytesOf(uint64(e.Pages)), true // its row cannot be read: the log may have it
+		return 0, layout.SlotBytes(uint64(e.Pages)), true // its row cannot be read: the log may have it
 	case e.Partial && rec.ValidTokens > 0:
 		missing = ns.Info.Shape.BlockTokens - int(rec.ValidTokens)
 	}
@@ -166,7 +167,7 @@ func (s *Store) payloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 	if _, n, ok := s.extentOf(ns, fp, e); ok {
 		return n
 	}
-	return bytesOf(uint64(e.Pages))
+	return layout.SlotBytes(uint64(e.Pages))
 }
 
 // fixedSize is a block's payload where that follows from the namespace: as many bytes as part kv has.

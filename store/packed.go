@@ -17,37 +17,16 @@ import (
 // brings the whole page to memory of the store's own, and of that only the block's bytes
 // go any further.
 
-// slotsPerPage is how many slots a page has. The index counts slots: there a block of
-// whole pages has eight for each, a packed one those it takes.
-const slotsPerPage = layout.PageSize / layout.SlotSize
-
-// packed says whether a block of so many pages, and bytes in all its parts, shares a page.
-func packed(pages int, bytes int64) bool { return pages == 1 && bytes <= layout.MaxPacked }
-
-// slotsOf is what a copy of a block takes, in slots.
-func slotsOf(pages int, bytes int64) int {
-	if packed(pages, bytes) {
-		return int((bytes + layout.SlotSize - 1) / layout.SlotSize)
-	}
-	return pages * slotsPerPage
-}
-
-func (in *incoming) packed() bool { return packed(in.pages, in.size) }
+func (in *incoming) packed() bool { return layout.Packed(in.pages, in.size) }
 
 // slots is what the block is charged in the index.
-func (in *incoming) slots() int { return slotsOf(in.pages, in.size) }
-
-// bytesOf is what so many of the index's slots are in bytes.
-func bytesOf(slots uint64) int64 { return int64(slots) * layout.SlotSize }
-
-// pagesIn is how many pages so many of the index's slots are, rounded up.
-func pagesIn(slots uint64) int64 { return int64((slots + slotsPerPage - 1) / slotsPerPage) }
+func (in *incoming) slots() int { return layout.SlotsOf(in.pages, in.size) }
 
 // fits says whether a record's places are such as a store gives: slots of a page are named
 // by packed blocks only, which end within it.
 func fits(rec *segment.Record) bool {
 	for _, p := range rec.Copies {
-		if p.Sub > 0 && (!packed(int(rec.Pages), rec.Bytes()) || int64(p.Sub)*layout.SlotSize+rec.Bytes() > layout.PageSize) {
+		if p.Sub > 0 && (!layout.Packed(int(rec.Pages), rec.Bytes()) || int64(p.Sub)*layout.SlotSize+rec.Bytes() > layout.PageSize) {
 			return false
 		}
 	}

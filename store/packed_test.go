@@ -595,6 +595,6 @@ func TestSlotsOf(t *testing.T) {
 		bytes int64
 		want  int
 	}{{0, 400, 0}, {1, 513, 2}, {1, 1024, 2}, {1, 1025, 3}, {1, 3584, 7}, {1, 3585, 8}, {1, 4096, 8}, {2, 1400, 16}, {2, 5000, 16}, {1, 1, 1}} {
-		require.Equal(t, c.want, slotsOf(c.pages, c.bytes), "%+v", c)
+		require.Equal(t, c.want, layout.SlotsOf(c.pages, c.bytes), "%+v", c)
 	}
 }

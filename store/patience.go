@@ -102,11 +102,11 @@ func (g *group) logPages() (n int) {
 // weight is what a block takes of a group, in slots: all its copies, and its record, which
 // is reckoned at a page where that is little beside the block. record is its length in bytes.
 func weight(pages int, bytes int64, copies, record int) int {
-	n := slotsOf(pages, bytes) * max(1, copies)
-	if packed(pages, bytes) {
+	n := layout.SlotsOf(pages, bytes) * max(1, copies)
+	if layout.Packed(pages, bytes) {
 		return n + (record+layout.SlotSize-1)/layout.SlotSize
 	}
-	return n + slotsPerPage
+	return n + layout.SlotsPerPage
 }
 
 // room is the weight of blocks that a group holds when it is full: what it did hold, where
@@ -116,7 +116,7 @@ func (g *group) room() int {
 	if g.full {
 		return g.placed
 	}
-	return g.payloadPages() * slotsPerPage
+	return g.payloadPages() * layout.SlotsPerPage
 }
 
 // goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however

@@ -92,6 +92,6 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		}
 		copies = rec.Copies
 	}
-	yes, _ := segio.UnitsOf(copies, bytesOf(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].standing.Unreadable() })
+	yes, _ := segio.UnitsOf(copies, layout.SlotBytes(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].standing.Unreadable() })
 	return yes
 }

@@ -248,7 +248,7 @@ func (s *Store) isBare(ctx context.Context, num uint32) (bool, error) {
 }
 
 // readTimeOfSlot is the eighth of what the cost policy reckons a page at.
-const readTimeOfSlot = time.Microsecond / slotsPerPage
+const readTimeOfSlot = time.Microsecond / layout.SlotsPerPage
 
 // makeIndex makes the empty index, sized by what the devices may hold.
 func (s *Store) makeIndex() (err error) {
@@ -262,7 +262,7 @@ func (s *Store) makeIndex() (err error) {
 	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
 	cfg.PageBytes = layout.SlotSize // a small value is charged its part of a page
 	cfg.Cost.PerPage = readTimeOfSlot
-	cfg.CapacityPages, cfg.LogicalPages = pages*slotsPerPage, logical*slotsPerPage
+	cfg.CapacityPages, cfg.LogicalPages = pages*layout.SlotsPerPage, logical*layout.SlotsPerPage
 	capped := pages
 	if len(s.uncapped()) > 0 { // cleaning makes room in the index before they have grown so far
 		capped = 0
@@ -380,10 +380,10 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			sh.stale = append(sh.stale, l)
 			return nil
 		}
-		g.copied.add(slotsOf(int(h.Pages), h.Bytes), int(h.Copies))
+		g.copied.add(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
 			FP: s.names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
-			Location: l.Pack(), Pages: uint32(slotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
+			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
 			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable,
 			Partial: h.ValidTokens != 0, Odd: h.Bytes != ns.PartSize(skep.PartKV),
 			// What was used and when is not stored. Until the first turnover everything counts

@@ -328,7 +328,7 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 		for _, g := range of {
 			if st, ok := s.index.Group(g.num); ok {
 				p.Blocks += int64(st.Blocks)
-				p.Bytes += bytesOf(st.LivePages)
+				p.Bytes += layout.SlotBytes(st.LivePages)
 			}
 		}
 		return p, s.mayDrain(op, d)

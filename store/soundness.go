@@ -272,10 +272,10 @@ type pageOwner struct {
 
 // slotsIn are the slots that a block takes of each page it lies in.
 func slotsIn(p layout.Location, rec *segment.Record) uint8 {
-	if !packed(int(rec.Pages), rec.Bytes()) {
-		return 1<<slotsPerPage - 1
+	if !layout.Packed(int(rec.Pages), rec.Bytes()) {
+		return 1<<layout.SlotsPerPage - 1
 	}
-	return uint8(1<<slotsOf(1, rec.Bytes())-1) << p.Sub
+	return uint8(1<<layout.SlotsOf(1, rec.Bytes())-1) << p.Sub
 }
 
 // block compares a row with those of the same block and of its parent.

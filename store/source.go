@@ -186,7 +186,7 @@ func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment
 		f.Inline = append([]byte(nil), p.Inline...)
 		f.Copies = append([]layout.Location(nil), rec.Copies...)
 		f.Stored = int64(rec.Pages) * layout.PageSize
-		if f.Packed = packed(int(rec.Pages), rec.Bytes()); f.Packed {
+		if f.Packed = layout.Packed(int(rec.Pages), rec.Bytes()); f.Packed {
 			f.Stored = rec.Bytes()
 		}
 		o, err := s.keys.Opener(c.NS.Info.Tenant, rec, i)

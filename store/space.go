@@ -125,7 +125,7 @@ func (g *group) payloadPages() int {
 }
 
 // payloadSlots is the same in slots, as the index counts.
-func (g *group) payloadSlots() int64 { return int64(g.payloadPages()) * slotsPerPage }
+func (g *group) payloadSlots() int64 { return int64(g.payloadPages()) * layout.SlotsPerPage }
 
 // Number and OpenedSeq have a space.Set know g.
 func (g *group) Number() uint32    { return g.num }

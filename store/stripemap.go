@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"github.com/skepkv/skep/layout"
 	"slices"
 	"sync/atomic"
 
@@ -69,9 +70,9 @@ func (s *Store) StripeMap(ctx context.Context) (*StripeMap, error) {
 			continue
 		}
 		g.Blocks = int64(st.Blocks)
-		g.LiveBytes = copies[g.Group].of(bytesOf(st.LivePages))
-		g.HotBytes = copies[g.Group].of(bytesOf(st.TouchedPages))
-		g.CapacityBytes = bytesOf(st.CapacityPages)
+		g.LiveBytes = copies[g.Group].of(layout.SlotBytes(st.LivePages))
+		g.HotBytes = copies[g.Group].of(layout.SlotBytes(st.TouchedPages))
+		g.CapacityBytes = layout.SlotBytes(st.CapacityPages)
 		if g.CapacityBytes > 0 {
 			g.Age = st.SealedAge
 		}

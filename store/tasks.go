@@ -265,7 +265,7 @@ func (s *Store) groupCosts(groups []*group) []compact.Group {
 	var out []compact.Group
 	for _, st := range s.index.Groups() {
 		if g := known[st.Group]; g != nil {
-			c := compact.Group{Num: st.Group, Live: pagesIn(st.LivePages), Capacity: pagesIn(st.CapacityPages), Age: st.SealedAge}
+			c := compact.Group{Num: st.Group, Live: layout.SlotPages(st.LivePages), Capacity: layout.SlotPages(st.CapacityPages), Age: st.SealedAge}
 			if float64(c.Live) < 0.95*float64(c.Capacity) { // or it is full whatever the copies
 				c.Live = int64(float64(c.Live) * s.spread(g))
 			}
@@ -285,7 +285,7 @@ func (s *Store) spread(g *group) float64 {
 	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ layout.Location, row []byte) error {
 		var rec segment.Record
 		if segment.DecodeRecord(row, &rec) == nil {
-			n := int64(slotsOf(int(rec.Pages), rec.Bytes()))
+			n := int64(layout.SlotsOf(int(rec.Pages), rec.Bytes()))
 			once += n
 			all += n * int64(max(1, len(rec.Copies)))
 		}
