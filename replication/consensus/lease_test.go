@@ -241,7 +241,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		w := guard(t, 3, 20)
 		defer w.finish(t)
 		lost := 1 + w.awaitLeader(t)%3
-		for _, wait := range []time.Duration{20, 40, 80, 160} {
+		for _, wait := range []time.Duration{20, 40, 80} {
 			w.cut(lost)
 			time.Sleep((wait - 6) * time.Second)
 			require.Equal(t, clustermap.Up, w.state(lost))
@@ -250,7 +250,12 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 			w.heal(lost)
 			w.awaitServing(t, 3)
 		}
-		time.Sleep(flapWindow) // it is forgiven
+		h := &w.nodes[w.awaitLeader(t)].m.hearing
+		h.mu.Lock()
+		for i, at := range h.ended[uint64(lost)] {
+			h.ended[uint64(lost)][i] = at.Add(-flapWindow) // an hour passes, and it is forgiven
+		}
+		h.mu.Unlock()
 		w.cut(lost)
 		time.Sleep(22 * time.Second)
 		require.Equal(t, clustermap.Down, w.state(lost))
@@ -325,7 +330,7 @@ func TestWhoReturnsIsHeard(t *testing.T) {
 // map which is agreed on.
 func TestNoNodeServesThatIsDown(t *testing.T) {
 	t.Parallel()
-	for range 12 {
+	for range 4 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
@@ -341,7 +346,7 @@ func wander(t *testing.T, seed uint64) {
 	defer w.finish(t)
 	downs := 0
 	was := map[int]clustermap.State{}
-	for range 60 {
+	for range 40 {
 		id := 1 + rng.IntN(n)
 		switch rng.IntN(8) {
 		case 0, 1:
