@@ -55,6 +55,9 @@ func (m *Map) validAgreed() error {
 	if m.Returned > m.Epoch {
 		return skep.Invalidf(op, "epoch at which a node has returned", m.Returned, fmt.Sprintf("at most %d", m.Epoch))
 	}
+	if err := m.validRecovered(); err != nil {
+		return err
+	}
 	if len(m.Namespaces) > MaxNamespaces {
 		return skep.Invalidf(op, "namespaces", len(m.Namespaces), fmt.Sprintf("at most %d", MaxNamespaces))
 	}
@@ -112,7 +115,7 @@ func strictly(b []byte, v any) error {
 // Public is the map as clients are told it: without the namespaces, which are other tenants', too.
 func (m *Map) Public() *Map {
 	p := *m
-	p.LastNode, p.LastNamespace, p.Namespaces, p.Returned = 0, 0, nil, 0
+	p.LastNode, p.LastNamespace, p.Namespaces, p.Returned, p.Recovered = 0, 0, nil, 0, nil
 	p.Nodes = slices.Clone(m.Nodes)
 	for i := range p.Nodes {
 		p.Nodes[i].Missed = nil

@@ -75,6 +75,9 @@ type Map struct {
 	// Returned is the epoch at which a node that was down was up again last: what was deleted by an older map has passed
 	// it by.
 	Returned uint32 `json:"returned,omitempty" yaml:"-"`
+
+	// Recovered is the clusters whose map this one goes on from, which had lost most of their voters; the last at the end.
+	Recovered []Recovery `json:"recovered,omitempty" yaml:"-"`
 }
 
 // Namespace is a namespace of the cluster: it has the same number on every node.

@@ -27,6 +27,9 @@ const (
 	DeleteNamespace Verb = "delete namespace" // Tenant, Name
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
 	Return          Verb = "return"           // Name and ID of a node that runs, Lost: it is not down
+	// Recover: Names of nodes that are lost, Name of the one that goes on with what it knows, Cluster that it was of. It
+	// raises the epoch by RecoveryEpochs.
+	Recover Verb = "recover"
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -46,6 +49,9 @@ type Command struct {
 	Spares bool                `json:"spares,omitempty"` // Miss: of a namespace that all of may be lost of, with others
 	Lost   uint32              `json:"lost,omitempty"`   // Return: the node has lost what it missed by the map of this epoch
 	ID     uint64              `json:"id,omitempty"`     // Return: of the node; 0: that which has the name
+
+	Names   []string `json:"names,omitempty"`
+	Cluster string   `json:"cluster,omitempty"`
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.
@@ -68,7 +74,7 @@ func DecodeCommand(b []byte) (*Command, error) {
 
 // Apply is the map after a command. m stays as it is, and may be nil: there is none before a cluster is founded. A
 // command that finds what it asks for gives m itself, and so the same epoch: a namespace that is open with the same
-// properties, a weight that the node has. Every other command raises the epoch by one.
+// properties, a weight that the node has. Every other command raises the epoch by one, but for Recover.
 //
 // Errors: Invalid, NotFound for a name there is not, Conflict for one there is.
 func (m *Map) Apply(c *Command) (*Map, error) {
@@ -80,8 +86,10 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 	}
 	next := *m
 	var err error
-	changed := true
+	changed, raise := true, uint32(1)
 	switch c.Do {
+	case Recover:
+		raise, err = RecoveryEpochs, next.recover(c)
 	case AddNode:
 		err = next.addNode(c.Node)
 	case RemoveNode, SetWeight, SetState, SetAddress:
@@ -110,10 +118,10 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 		return nil, err
 	case !changed:
 		return m, nil
-	case m.Epoch == math.MaxUint32:
-		return nil, skep.Invalidf(op, "epoch", uint64(m.Epoch)+1, uint32(math.MaxUint32))
+	case m.Epoch > math.MaxUint32-raise:
+		return nil, skep.Invalidf(op, "epoch", uint64(m.Epoch)+uint64(raise), uint32(math.MaxUint32))
 	}
-	next.Epoch++
+	next.Epoch += raise
 	next.Grouped = m.Several() || next.Several()
 	return next.checked(c.Do == AddNode || c.Do == SetAddress || c.Do == OpenNamespace)
 }
