@@ -58,6 +58,9 @@ func (m *Map) validAgreed() error {
 	if err := m.validSilence(); err != nil {
 		return err
 	}
+	if err := m.validRecovered(); err != nil {
+		return err
+	}
 	if len(m.Namespaces) > MaxNamespaces {
 		return skep.Invalidf(op, "namespaces", len(m.Namespaces), fmt.Sprintf("at most %d", MaxNamespaces))
 	}
@@ -115,7 +118,7 @@ func strictly(b []byte, v any) error {
 // Public is the map as clients are told it: without the namespaces, which are other tenants', too.
 func (m *Map) Public() *Map {
 	p := *m
-	p.LastNode, p.LastNamespace, p.Namespaces, p.Returned, p.Silence = 0, 0, nil, 0, Silence{}
+	p.LastNode, p.LastNamespace, p.Namespaces, p.Returned, p.Silence, p.Recovered = 0, 0, nil, 0, Silence{}, nil
 	p.Nodes = slices.Clone(m.Nodes)
 	for i := range p.Nodes {
 		p.Nodes[i].Missed, p.Nodes[i].Lease = nil, 0

@@ -78,6 +78,9 @@ type Map struct {
 
 	// Silence is when a node is down by itself.
 	Silence Silence `json:"silence,omitzero" yaml:"-"`
+
+	// Recovered is the clusters whose map this one goes on from, which had lost most of their voters; the last at the end.
+	Recovered []Recovery `json:"recovered,omitempty" yaml:"-"`
 }
 
 // Namespace is a namespace of the cluster: it has the same number on every node.

@@ -28,6 +28,9 @@ const (
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
 	Return          Verb = "return"           // Name and ID of a node that runs, Lost, Since: it is not down
 	SetSilence      Verb = "set silence"      // After: the silence after which a node is down by itself
+	// Recover: Names of nodes that are lost, Name of the one that goes on with what it knows, Cluster that it was of. It
+	// raises the epoch by RecoveryEpochs.
+	Recover Verb = "recover"
 )
 
 // Command is a change of the map. It says everything that the next map depends on besides the last one: Apply looks at
@@ -49,6 +52,9 @@ type Command struct {
 	ID     uint64              `json:"id,omitempty"`     // Return, SetState: of the node; 0: that which has the name
 	Since  uint32              `json:"since,omitempty"`  // Return: Silence.Epoch of the map whose lease the node keeps to
 	After  uint32              `json:"after,omitempty"`  // SetSilence: seconds; 0: never
+
+	Names   []string `json:"names,omitempty"`
+	Cluster string   `json:"cluster,omitempty"`
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.
@@ -71,7 +77,7 @@ func DecodeCommand(b []byte) (*Command, error) {
 
 // Apply is the map after a command. m stays as it is, and may be nil: there is none before a cluster is founded. A
 // command that finds what it asks for gives m itself, and so the same epoch: a namespace that is open with the same
-// properties, a weight that the node has. Every other command raises the epoch by one.
+// properties, a weight that the node has. Every other command raises the epoch by one, but for Recover.
 //
 // Errors: Invalid, NotFound for a name there is not, Conflict for one there is.
 func (m *Map) Apply(c *Command) (*Map, error) {
@@ -83,8 +89,10 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 	}
 	next := *m
 	var err error
-	changed := true
+	changed, raise := true, uint32(1)
 	switch c.Do {
+	case Recover:
+		raise, err = RecoveryEpochs, next.recover(c)
 	case AddNode:
 		err = next.addNode(c.Node)
 	case RemoveNode, SetWeight, SetState, SetAddress:
@@ -115,10 +123,10 @@ func (m *Map) Apply(c *Command) (*Map, error) {
 		return nil, err
 	case !changed:
 		return m, nil
-	case m.Epoch == math.MaxUint32:
-		return nil, skep.Invalidf(op, "epoch", uint64(m.Epoch)+1, uint32(math.MaxUint32))
+	case m.Epoch > math.MaxUint32-raise:
+		return nil, skep.Invalidf(op, "epoch", uint64(m.Epoch)+uint64(raise), uint32(math.MaxUint32))
 	}
-	next.Epoch++
+	next.Epoch += raise
 	next.Grouped = m.Several() || next.Several()
 	return next.checked(c.Do == AddNode || c.Do == SetAddress || c.Do == OpenNamespace)
 }

@@ -20,6 +20,8 @@
 //	member.go   opening, proposing
 //	steer.go    who votes
 //	left.go     who does no more
+//	stopped.go  a node that does not run: what it knows, recovering a cluster with it
+//	word.go     hearing that the cluster was recovered without this node
 //
 // A cluster is founded by one node alone, with the whole map. Its leader makes the other nodes of the map members as
 // soon as they run: three of them vote, from five nodes up five, and the rest only hears. A node votes once it has the
@@ -42,11 +44,16 @@
 // of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another
 // id.
 //
+// Where most voters are lost for good, Recover has a node that is left go on without them, by the newest map that its log
+// makes: what only the others had agreed on is lost. The cluster is another one then, and Adopt takes other nodes there
+// that are left. A node of the old one that comes back asks others when it starts, and is told. It proposes nothing then,
+// even where most voters of the old one are back: each of them is told by a node of the new one that it reaches.
+//
 // All nodes of a cluster run versions that know the same commands.
 //
 // # Goroutines
 //
-// Close waits for all of them: raft's, three of a Member, one for each connection, one for each change that raft was
-// asked for and has not answered yet. One call of Pebble runs on one of its own. Where Pebble fails, what raft and Pebble
-// never answer stays until the process ends.
+// Close waits for all of them: raft's, four of a Member, up to 32 while others are asked, one for each connection, one
+// for each change that raft was asked for and has not answered yet. One call of Pebble runs on one of its own. Where
+// Pebble fails, what raft and Pebble never answer stays until the process ends.
 package consensus

@@ -161,9 +161,9 @@ func (m *Member) endSilent() {
 	}
 }
 
-// heard looks at a command before it is proposed to this node's raft: a node that returns is heard, and one that keeps
+// hears looks at a command before it is proposed to this node's raft: a node that returns is heard, and one that keeps
 // to a lease is down for nobody before that has ended.
-func (m *Member) heard(b []byte) (done func(error), r *reply) {
+func (m *Member) hears(b []byte) (done func(error), r *reply) {
 	done = func(error) {}
 	c, err := clustermap.DecodeCommand(b)
 	if err != nil || c.Do != clustermap.Return && c.Do != clustermap.SetState {
@@ -201,9 +201,12 @@ func (m *Member) heard(b []byte) (done func(error), r *reply) {
 
 // Renew has this node be heard by who leads. The caller's lease counts from before the call.
 //
-// Errors: Behind (the nodes agree that it is down: it has to Return), NotFound (it is none of the map), Unavailable
+// Errors: those of LeftBehind, Behind (the nodes agree that it is down: it has to Return), NotFound (it is none of the map), Unavailable
 // (most voters do not answer, or not before ctx ends).
 func (m *Member) Renew(ctx context.Context) error {
+	if err := m.LeftBehind(); err != nil {
+		return err
+	}
 	at, id := m.raft.LeaderWithID()
 	r := reply{Elsewhere: true}
 	var err error

@@ -311,7 +311,7 @@ func TestWhoReturnsIsHeard(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		returns, err := (&clustermap.Command{Do: clustermap.Return, Name: fmt.Sprint("n", id)}).Encode()
 		require.NoError(t, err)
-		_, refused := m.heard(returns)
+		_, refused := m.hears(returns)
 		require.Nil(t, refused)
 		term, silence := m.raft.CurrentTerm(), 20*time.Second
 		require.Equal(t, silence, m.hearing.end(term, uint64(id), silence))

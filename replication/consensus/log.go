@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -54,9 +56,17 @@ type logs struct {
 
 // openLogs opens the database in dir, or makes it.
 func openLogs(fsys vfs.FS, dir string, log *slog.Logger) (*logs, error) {
+	return openLogsFor(fsys, dir, log, false)
+}
+
+// openLogsFor opens it; who only looks changes nothing, and makes none.
+func openLogsFor(fsys vfs.FS, dir string, log *slog.Logger, looking bool) (*logs, error) {
 	s := &logs{failed: make(chan struct{})}
 	err := s.guarded(func() (err error) {
-		if err := makeDir(fsys, dir); err != nil {
+		if !looking {
+			err = makeDir(fsys, dir)
+		}
+		if err != nil {
 			return err
 		}
 		cache := pebble.NewCache(cacheBytes)
@@ -64,6 +74,7 @@ func openLogs(fsys vfs.FS, dir string, log *slog.Logger) (*logs, error) {
 		s.db, err = pebble.Open(dir, &pebble.Options{
 			FS: fsys, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
 			MemTableStopWritesThreshold: 2, L0StopWritesThreshold: 24, MaxOpenFiles: openFiles, Logger: pebbleLogger{s, log},
+			ReadOnly: looking,
 		})
 		return err
 	})
@@ -95,6 +106,9 @@ func makeDir(fsys vfs.FS, dir string) error {
 }
 
 func kindOfOpen(err error) skep.Kind {
+	if errors.Is(err, syscall.EAGAIN) || strings.Contains(err.Error(), "current process") {
+		return skep.Locked
+	}
 	if pebble.IsCorruptionError(err) {
 		return skep.Damaged
 	}
@@ -299,13 +313,23 @@ func (s *logs) StoreLogs(list []*raft.Log) error {
 		}
 		encoded[i] = b
 	}
-	return s.call(false, func() error {
-		b := s.db.NewBatch()
-		defer b.Close()
+	return s.commit(func(b *pebble.Batch) error {
 		for i, l := range list {
 			if err := b.Set(entryKey(l.Index), encoded[i], nil); err != nil {
 				return err
 			}
+		}
+		return nil
+	})
+}
+
+// commit writes a batch: all of it is on the drive, or none.
+func (s *logs) commit(fill func(b *pebble.Batch) error) error {
+	return s.call(false, func() error {
+		b := s.db.NewBatch()
+		defer b.Close()
+		if err := fill(b); err != nil {
+			return err
 		}
 		return b.Commit(pebble.Sync)
 	})
@@ -356,8 +380,10 @@ func (s *logs) keep(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore.
 func (s *logs) SetUint64(key []byte, v uint64) error {
-	return s.Set(key, binary.LittleEndian.AppendUint64(nil, v))
+	return s.Set(key, uint64Value(v))
 }
+
+func uint64Value(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
 // GetUint64 implements raft.StableStore.
 func (s *logs) GetUint64(key []byte) (uint64, error) {

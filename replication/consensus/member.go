@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -52,9 +53,9 @@ type Options struct {
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 
-	fs                  vfs.FS // of the log; tests'
-	snapshots           raft.SnapshotStore
-	threshold, trailing uint64 // entries between snapshots, and behind one
+	fs                  vfs.FS                                        // of the log; tests'
+	snapshotsIn         func(base string) (raft.SnapshotStore, error) // of a directory; tests'
+	threshold, trailing uint64                                        // entries between snapshots, and behind one
 }
 
 const (
@@ -75,11 +76,14 @@ type Member struct {
 	o         Options
 	log       *slog.Logger
 	logs      *logs
+	snapshots raft.SnapshotStore
 	peers     *peers
 	raft      *raft.Raft
 	machine   machine
 	hearing   hearing
 	news      news
+	heard     chan struct{}              // closed once others were asked whether the cluster was recovered
+	behind    atomic.Pointer[skep.Error] // it was, and is another one now
 	proposals chan struct{}
 	closing   chan struct{}
 	close     sync.Once
@@ -111,18 +115,7 @@ func Open(o Options) (*Member, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Conns == 0 {
-		o.Conns = maxConns
-	}
-	if o.fs == nil {
-		o.fs = vfs.Default
-	}
-	if o.threshold == 0 {
-		o.threshold, o.trailing = snapshotThreshold, trailingEntries
-	}
+	o.fill()
 	if _, err := parseIdentity(o.Cluster); err != nil || o.Cluster != "" && o.Found != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "cluster", Value: o.Cluster,
 			Limit: "32 hexadecimal digits; empty where one is founded", Err: err}
@@ -132,11 +125,13 @@ func Open(o Options) (*Member, error) {
 			return nil, err
 		}
 	}
-	m := &Member{o: o, log: o.Logger, proposals: make(chan struct{}, maxProposals), closing: make(chan struct{}), watchers: map[*watcher]bool{}}
+	m := &Member{o: o, log: o.Logger, proposals: make(chan struct{}, maxProposals), closing: make(chan struct{}),
+		heard: make(chan struct{}), watchers: map[*watcher]bool{}}
 	m.machine.changed = m.news.tell
 	if err := m.open(); err != nil {
 		return nil, err
 	}
+	m.wait.Go(m.listen)
 	m.wait.Go(m.steer)
 	m.wait.Go(m.tell)
 	m.wait.Go(m.endFailed)
@@ -165,8 +160,8 @@ func (m *Member) open() (err error) {
 	if m.logs, err = openLogs(o.fs, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
 	}
-	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer, accepted: make(chan net.Conn),
-		closing: make(chan struct{}), open: map[*held]bool{}}
+	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer,
+		word: m.tellWord, accepted: make(chan net.Conn), closing: make(chan struct{}), open: map[*held]bool{}}
 	p.keep = func(id identity) error { return m.logs.keep(identityKey, id[:]) }
 	m.peers = p
 	var trans *raft.NetworkTransport
@@ -181,10 +176,8 @@ func (m *Member) open() (err error) {
 		p.wait.Wait()
 		_ = m.logs.Close()
 	}()
-	if o.snapshots == nil {
-		if o.snapshots, err = raft.NewFileSnapshotStoreWithLogger(o.Dir, snapshotsKept, hclogOf(m.log)); err != nil {
-			return failed(err)
-		}
+	if m.snapshots, err = openSnapshots(o, m.logs); err != nil {
+		return failed(err)
 	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
@@ -196,7 +189,7 @@ func (m *Member) open() (err error) {
 	if err := m.belong(c, trans); err != nil {
 		return err
 	}
-	if m.raft, err = raft.NewRaft(c, &m.machine, m.logs, m.logs, o.snapshots, trans); err != nil {
+	if m.raft, err = raft.NewRaft(c, &m.machine, m.logs, m.logs, m.snapshots, trans); err != nil {
 		return failed(err)
 	}
 	m.logs.ends.Store(true)
@@ -227,7 +220,7 @@ func (m *Member) config() *raft.Config {
 // belong finds which cluster the node belongs to, and founds one where it is to.
 func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 	const op = "open cluster member"
-	has, err := raft.HasExistingState(m.logs, m.logs, m.o.snapshots)
+	has, err := raft.HasExistingState(m.logs, m.logs, m.snapshots)
 	if err != nil {
 		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
 	}
@@ -257,7 +250,7 @@ func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 			return err
 		}
 		first := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: address(m.o.ID, peer)}}}
-		if err := raft.BootstrapCluster(c, m.logs, m.logs, m.o.snapshots, trans, first); err != nil {
+		if err := raft.BootstrapCluster(c, m.logs, m.logs, m.snapshots, trans, first); err != nil {
 			return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
 		}
 	}
@@ -367,8 +360,15 @@ func (m *Member) Propose(ctx context.Context, c *clustermap.Command) (uint32, er
 	case <-ctx.Done():
 		return 0, &skep.Error{Op: op, Kind: skep.Overloaded, Field: "proposals", Value: maxProposals, Limit: maxProposals, RetryAfter: time.Second}
 	}
+	select {
+	case <-m.heard:
+	case <-ctx.Done():
+	}
 	for {
 		news := m.news.next()
+		if err := m.LeftBehind(); err != nil {
+			return 0, err
+		}
 		r, err := m.proposeOnce(ctx, b)
 		switch {
 		case err == nil && !r.Elsewhere && r.Error != nil:
@@ -426,7 +426,10 @@ func noAnswer(leader uint64, err error) error {
 
 // apply proposes to this node's raft.
 func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
-	done, r := m.heard(b)
+	if err := m.LeftBehind(); err != nil {
+		return reply{Error: failedOf(err)}, nil
+	}
+	done, r := m.hears(b)
 	if r != nil {
 		return *r, nil
 	}

@@ -48,6 +48,7 @@ const (
 	magic      = "skr1"
 	forRaft    = 'r'
 	forCall    = 'c'
+	forWord    = 'w' // of whatever cluster it is: whether that was recovered
 	headerSize = len(magic) + 1 + len(identity{}) + 8
 
 	maxConns   = 4096
@@ -75,7 +76,8 @@ type peers struct {
 	most   int // connections that are accepted at a time
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
 	log    *slog.Logger
-	serve  func(net.Conn) // answers a call
+	serve  func(net.Conn)           // answers a call
+	word   func(net.Conn, identity) // answers a node of a cluster that may be another one
 	keep   func(identity) error
 
 	accepted chan net.Conn // of raft
@@ -161,14 +163,18 @@ func (p *peers) hold(c net.Conn) *held {
 
 // greet reads a connection's header and hands it on.
 func (p *peers) greet(c *held) {
-	kind, err := p.header(c)
+	kind, of, err := p.header(c)
 	if err != nil {
 		p.log.Debug("a node's connection was cut", "from", c.RemoteAddr(), "error", err)
 		_ = c.Close()
 		return
 	}
-	if kind == forCall {
-		p.serve(c)
+	if kind == forCall || kind == forWord {
+		if kind == forCall {
+			p.serve(c)
+		} else {
+			p.word(c, of)
+		}
 		_ = c.Close()
 		return
 	}
@@ -179,37 +185,37 @@ func (p *peers) greet(c *held) {
 	}
 }
 
-func (p *peers) header(c *held) (kind byte, err error) {
+func (p *peers) header(c *held) (kind byte, of identity, err error) {
 	var b [headerSize]byte
 	_ = c.SetDeadline(time.Now().Add(ioTimeout))
 	if _, err := io.ReadFull(c, b[:]); err != nil {
-		return 0, err
+		return 0, of, err
 	}
 	_ = c.SetDeadline(time.Time{})
 	const op = "accept a node's connection"
 	kind = b[len(magic)]
-	if string(b[:len(magic)]) != magic || kind != forRaft && kind != forCall {
-		return 0, &skep.Error{Op: op, Kind: skep.Version, Field: "header", Value: fmt.Sprintf("%q", b[:len(magic)+1]), Limit: magic}
+	if string(b[:len(magic)]) != magic || kind != forRaft && kind != forCall && kind != forWord {
+		return 0, of, &skep.Error{Op: op, Kind: skep.Version, Field: "header", Value: fmt.Sprintf("%q", b[:len(magic)+1]), Limit: magic}
 	}
 	if to := binary.LittleEndian.Uint64(b[headerSize-8:]); to != p.self {
-		return 0, skep.Invalidf(op, "node", to, p.self)
+		return 0, of, skep.Invalidf(op, "node", to, p.self)
 	}
-	of := identity(b[len(magic)+1:])
+	of = identity(b[len(magic)+1:])
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of == (identity{}) && of != (identity{}) && kind == forRaft {
 		if err := p.keep(of); err != nil { // the leader of its cluster speaks to it for the first time
-			return 0, err
+			return 0, of, err
 		}
 		p.of = of
 	}
-	if of != p.of || of == (identity{}) {
-		return 0, skep.Invalidf(op, "cluster", "another", "this node's")
+	if kind != forWord && (of != p.of || of == (identity{})) {
+		return 0, of, skep.Invalidf(op, "cluster", "another", "this node's")
 	}
-	if _, held := p.open[c]; held {
+	if _, held := p.open[c]; held && kind != forWord { // who asks for word may be of no cluster
 		p.open[c] = true
 	}
-	return kind, nil
+	return kind, of, nil
 }
 
 // reach connects to a node.

@@ -56,6 +56,9 @@ func (m *Member) Status(ctx context.Context) Status {
 			s.Leader, _, _ = splitAddress(at)
 		}
 	}
+	if err := m.LeftBehind(); err != nil && s.Error == "" {
+		s.Error = err.Error()
+	}
 	now := m.Map()
 	if now == nil {
 		return s
@@ -77,11 +80,7 @@ func (m *Member) Status(ctx context.Context) Status {
 	var wait sync.WaitGroup
 	for i, n := range nodes {
 		out := &s.Nodes[i]
-		*out = NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, Lease: n.Lease,
-			State: "up", Voter: votes[serverID(n.ID)]}
-		if n.State != "" {
-			out.State = string(n.State)
-		}
+		*out = statusOf(&n, votes[serverID(n.ID)])
 		if n.ID == m.o.ID {
 			out.Reached, out.Epoch, out.applied = true, now.Epoch, m.raft.AppliedIndex()
 			continue
@@ -106,6 +105,29 @@ func (m *Member) Status(ctx context.Context) Status {
 	}
 	for i := range s.Nodes {
 		s.Nodes[i].Behind = furthest - s.Nodes[i].applied
+	}
+	return s
+}
+
+func statusOf(n *clustermap.Node, votes bool) NodeStatus {
+	out := NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, Lease: n.Lease,
+		State: "up", Voter: votes}
+	if n.State != "" {
+		out.State = string(n.State)
+	}
+	return out
+}
+
+// Status is the cluster as a node knows it that does not run, which reaches nobody.
+func (k *Kept) Status(node uint64) Status {
+	s := Status{Node: node, Nodes: []NodeStatus{}}
+	if k.Map == nil {
+		return s
+	}
+	s.Epoch = k.Map.Epoch
+	for i := range k.Map.Nodes {
+		n := &k.Map.Nodes[i]
+		s.Nodes = append(s.Nodes, statusOf(n, slices.Contains(k.Voters, n.ID)))
 	}
 	return s
 }

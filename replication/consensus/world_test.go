@@ -33,8 +33,8 @@ type world struct {
 type host struct {
 	id        int
 	fs        *vfs.MemFS
-	snapshots raft.SnapshotStore
-	m         *Member // nil: it does not run
+	snapshots map[string]raft.SnapshotStore // by the directory that they lie below
+	m         *Member                       // nil: it does not run
 }
 
 type listener struct {
@@ -141,12 +141,19 @@ func (w *world) heal(id int) {
 func (w *world) options(id int) Options {
 	h := w.nodes[id]
 	if h == nil {
-		h = &host{id: id, fs: vfs.NewCrashableMem(), snapshots: raft.NewInmemSnapshotStore()}
+		h = &host{id: id, fs: vfs.NewCrashableMem(), snapshots: map[string]raft.SnapshotStore{}}
 		w.nodes[id] = h
 	}
 	a := nodeOf(id).Peer
-	return Options{ID: uint64(id), Dir: "data/raft", Listener: w.listen(a), Dial: w.dialer(a), Logger: quiet, fs: h.fs, snapshots: h.snapshots,
-		threshold: 20, trailing: 5}
+	return Options{ID: uint64(id), Dir: "data/raft", Listener: w.listen(a), Dial: w.dialer(a), Logger: quiet, fs: h.fs,
+		snapshotsIn: h.snapshotsIn, threshold: 20, trailing: 5}
+}
+
+func (h *host) snapshotsIn(base string) (raft.SnapshotStore, error) {
+	if h.snapshots[base] == nil {
+		h.snapshots[base] = raft.NewInmemSnapshotStore()
+	}
+	return h.snapshots[base], nil
 }
 
 func (w *world) start(t *testing.T, id int, found *clustermap.Map) *Member {

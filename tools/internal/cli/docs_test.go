@@ -23,7 +23,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 		// Those of serve are in the page of settings, too, which is made from the code.
 		commandtest.InHelp: {"serve", "config show", "replay", "size", "demo", "cluster demo"},
 		calls: {"put", "get", "del", "ls", "ns list", "ns show", "ns delete", "purge", "status", "top", "doctor keys",
-			"cluster add", "cluster status", "cluster set", "cluster remove", "cluster repair"},
+			"cluster add", "cluster status", "cluster set", "cluster remove", "cluster repair", "cluster recover"},
 		stores: {"verify", "rebuild", "scrub", "compact", "namespace delete", "device list", "device add",
 			"device drain", "device remove", "device replace", "inspect clusters", "recluster", "support"},
 	} {

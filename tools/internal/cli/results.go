@@ -49,6 +49,7 @@ var Results = map[string]any{
 	"skep cluster add":        remote.NodeResult{},
 	"skep cluster remove":     remote.RemovedResult{},
 	"skep cluster set":        remote.SetResult{},
+	"skep cluster recover":    remote.RecoverResult{},
 	"skep cluster repair":     remote.RepairResult{},
 	"skep cluster status":     consensus.Status{},
 	"skep replay":             replay.Result{},

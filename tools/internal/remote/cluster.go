@@ -85,7 +85,7 @@ func (f *NodeFlags) Check() error {
 // ClusterCommands are those that ask a node of a cluster that agrees on its map.
 func ClusterCommands(a *command.App) []*cobra.Command {
 	return []*cobra.Command{clusterAddCommand(a), clusterSetCommand(a), clusterRemoveCommand(a), clusterRepairCommand(a),
-		clusterStatusCommand(a)}
+		clusterRecoverCommand(a), clusterStatusCommand(a)}
 }
 
 // ask makes a call on the cluster.
@@ -319,14 +319,16 @@ to keep what it has, as one that is away for repairs, is not removed: skep clust
 }
 
 func clusterStatusCommand(a *command.App) *cobra.Command {
+	dir := ""
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "say how a cluster stands: nodes, epoch, who leads, who is behind",
 		Long: `Asks a node how the cluster stands, and it asks the others. Exit code 6: nobody leads, so that the map
-cannot be changed, or a node did not answer.`,
+cannot be changed, or a node did not answer. With --dir it asks nobody: it says what a node knows that does not run.`,
 		Args: command.NoArgs,
 	}
-	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
+	cmd.Flags().StringVar(&dir, "dir", "", "directory of the store of a node that does not run: nobody is asked")
+	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
 		var s consensus.Status
 		if err := r.ask(ctx, "cluster", struct{}{}, &s); err != nil {
 			return err
@@ -340,6 +342,18 @@ cannot be changed, or a node did not answer.`,
 		}
 		return r.Print(s, func(w io.Writer) { clusterText(w, &s) })
 	})
+	ask := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if dir == "" {
+			return ask(cmd, args)
+		}
+		s, err := stoppedStatus(a, dir)
+		if err != nil {
+			return err
+		}
+		return a.Print(s, func(w io.Writer) { stoppedText(w, s) })
+	}
+	return cmd
 }
 
 func clusterText(w io.Writer, s *consensus.Status) {

@@ -275,16 +275,9 @@ func (r *remote) remove(ctx context.Context, st skep.Store, what string, list []
 		res.Blocks += blocks
 	}
 	if !yes {
-		fmt.Fprintf(r.Err, "%s: %d blocks in %d namespaces? [y/N] ", what, res.Blocks, res.Namespaces)
-		answer, err := bufio.NewReader(io.LimitReader(&interruptible{ctx: ctx, in: r.In}, 1024)).ReadString('\n')
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-			if err != nil {
-				fmt.Fprintln(r.Err)
-			}
-			return command.WithNext(skep.Invalidf("confirm", "answer", fmt.Sprintf("%q", strings.TrimSpace(answer)), "y: nothing was changed"), "answer y, or give --yes where nobody is there to answer")
+		err := confirm(ctx, r.App, fmt.Sprintf("%s: %d blocks in %d namespaces?", what, res.Blocks, res.Namespaces))
+		if err != nil {
+			return err
 		}
 	}
 	if err := do(); err != nil {
@@ -294,4 +287,22 @@ func (r *remote) remove(ctx context.Context, st skep.Store, what string, list []
 	return r.Print(res, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: done, %d blocks in %d namespaces\n", what, res.Blocks, res.Namespaces)
 	})
+}
+
+// confirm asks whoever is there, and is an error unless they say yes.
+func confirm(ctx context.Context, a *command.App, question string) error {
+	fmt.Fprintf(a.Err, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(io.LimitReader(&interruptible{ctx: ctx, in: a.In}, 1024)).ReadString('\n')
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	answer = strings.TrimSpace(answer)
+	if said := strings.ToLower(answer); said == "y" || said == "yes" {
+		return nil
+	}
+	if err != nil {
+		fmt.Fprintln(a.Err)
+	}
+	return command.WithNext(skep.Invalidf("confirm", "answer", fmt.Sprintf("%q", answer), "y: nothing was changed"),
+		"answer y, or give --yes where nobody is there to answer")
 }

@@ -44,6 +44,7 @@ const largestFile = 1 << 20
 type Target struct {
 	Server, TokenFile, CA string
 
+	Flag   string              // that names the server; "--server" when empty
 	Getenv func(string) string // os.Getenv when nil
 	Err    io.Writer           // is warned of a token that anybody on the way can read; may be nil
 
@@ -55,12 +56,25 @@ type Target struct {
 // Register makes the flags.
 func (t *Target) Register(fl *pflag.FlagSet) {
 	fl.StringVar(&t.Server, "server", "", "server: unix:///PATH, skep://HOST:PORT, or skeps://HOST:PORT for TLS (default: "+EnvServer+", else "+DefaultSocket+" where it is there, else "+DefaultAddress+")")
+	t.RegisterToken(fl)
+}
+
+// RegisterToken makes those that say how a server is spoken to.
+func (t *Target) RegisterToken(fl *pflag.FlagSet) {
 	fl.StringVar(&t.TokenFile, "token-file", "", "file with the token; the environment's "+EnvToken+" is the token itself")
 	fl.StringVar(&t.CA, "ca", "", "file with the certificates, PEM, of who signs the server's ("+EnvCA+"; default: the system's)")
 }
 
 // Named says whether flags or the environment name a server.
 func (t *Target) Named() bool { return t.Server != "" || t.env(EnvServer) != "" }
+
+// flag is that which names the server, for errors.
+func (t *Target) flag() string {
+	if t.Flag != "" {
+		return t.Flag
+	}
+	return "--server"
+}
 
 func (t *Target) env(name string) string {
 	if t.Getenv != nil {
@@ -119,7 +133,7 @@ const forms = "unix:///PATH, skep://HOST:PORT or skeps://HOST:PORT"
 
 // parse makes an address of the server's name. HOST:PORT and unix:PATH will do, too: skep serve prints them.
 func (t *Target) parse() error {
-	bad := func(limit string) error { return skep.Invalidf(op, "--server", t.Server, limit) }
+	bad := func(limit string) error { return skep.Invalidf(op, t.flag(), t.Server, limit) }
 	if path, ok := strings.CutPrefix(t.Server, "unix:"); ok {
 		path = strings.TrimPrefix(path, "//")
 		if path == "" {
@@ -253,13 +267,13 @@ func (t *Target) cause(ctx context.Context, err error) error {
 	case skep.KindOf(err) == skep.Denied:
 		return t.Explain(err)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, os.ErrNotExist):
-		return fail(skep.Unavailable, "--server", "", "nobody listens there: start a server (skep serve --dir D), or name one that runs with --server or "+EnvServer)
+		return fail(skep.Unavailable, t.flag(), "", "nobody listens there: start a server (skep serve --dir D), or name one that runs with "+t.flag()+" or "+EnvServer)
 	case errors.Is(err, os.ErrPermission):
-		return fail(skep.Denied, "--server", "", "the socket is for its server's own user, as long as the server has no credentials: run as that user")
+		return fail(skep.Denied, t.flag(), "", "the socket is for its server's own user, as long as the server has no credentials: run as that user")
 	case errors.As(err, &name):
-		return fail(skep.Unavailable, "--server", "", "no address is known of "+name.Name+": check the name in --server")
+		return fail(skep.Unavailable, t.flag(), "", "no address is known of "+name.Name+": check the name in "+t.flag())
 	case errors.As(err, &named):
-		return fail(skep.Invalid, "--server", "a name that the server's certificate has", "the certificate is another name's: give that name in --server, or have the server get a certificate for this one")
+		return fail(skep.Invalid, t.flag(), "a name that the server's certificate has", "the certificate is another name's: give that name in "+t.flag()+", or have the server get a certificate for this one")
 	case errors.As(err, &unknown), errors.As(err, &untrusted):
 		given := t.CA
 		if given == "" {
@@ -271,7 +285,7 @@ func (t *Target) cause(ctx context.Context, err error) error {
 	if other := t.otherProtocol(ctx); other != nil {
 		return other
 	}
-	return fail(skep.Unavailable, "--server", "", "the server does not answer: see its log, and try again; skep status --wait ready waits for it")
+	return fail(skep.Unavailable, t.flag(), "", "the server does not answer: see its log, and try again; skep status --wait ready waits for it")
 }
 
 // otherProtocol says what else is spoken at the address; nil: nothing that is known.
@@ -282,7 +296,7 @@ func (t *Target) otherProtocol(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greeting)
 	defer cancel()
 	wrong := func(what, limit, next string) error {
-		return command.WithNext(skep.Invalidf(op, "--server", t.Server+", where "+what, limit), next)
+		return command.WithNext(skep.Invalidf(op, t.flag(), t.Server+", where "+what, limit), next)
 	}
 	switch said := t.say(ctx, t.secure); {
 	case strings.HasPrefix(said, "HTTP"):

@@ -195,16 +195,23 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	}
 	var n clustermap.Node
 	var change member.Change
+	var rejoin member.AskRejoin
 	d := json.NewDecoder(bytes.NewReader(in))
 	d.DisallowUnknownFields()
 	var err error
-	if name == "cluster set" {
+	switch name {
+	case "cluster set":
 		err = d.Decode(&change)
-	} else {
+	case "cluster rejoin":
+		err = d.Decode(&rejoin)
+	default:
 		err = d.Decode(&n)
 	}
 	if err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: name, Err: err}
+	}
+	if name == "cluster rejoin" {
+		return s.rejoins(&rejoin)
 	}
 	ctx, cancel := context.WithTimeout(ctx, addPatience)
 	defer cancel()

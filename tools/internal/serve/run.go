@@ -513,7 +513,7 @@ func (s *server) observe(c wireserver.Call) {
 // HTTP, as {"job": …, "action": …}.
 func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in json.RawMessage) (json.RawMessage, error) {
 	switch name {
-	case "cluster", "cluster add", "cluster set", "cluster remove":
+	case "cluster", "cluster add", "cluster set", "cluster remove", "cluster rejoin":
 		return s.adminCluster(ctx, name, in)
 	case "cluster repair":
 		return s.adminRepair(in)
@@ -527,7 +527,8 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 			return nil, err
 		}
 	default:
-		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name, Limit: "jobs, steer, cluster, cluster add, cluster set, cluster remove or cluster repair"}
+		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name,
+			Limit: "jobs, steer, cluster, cluster add, cluster set, cluster remove, cluster rejoin or cluster repair"}
 	}
 	list, err := s.jobs.List(ctx)
 	if err != nil {
