@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -53,7 +54,7 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 			defer end()
 			defer l.back()
 			defer s.land(behind)
-			if err := s.write(s.ctx, ns, streamUser, behind); err != nil {
+			if err := s.write(s.ctx, ns, space.User, behind); err != nil {
 				s.log.Error("accepted blocks not committed", "blocks", len(behind), "error", err)
 			}
 			promised := s.withdrawAll(ns, behind)
@@ -64,7 +65,7 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		})
 	}
 	defer s.land(front)
-	return s.write(ctx, ns, streamUser, front)
+	return s.write(ctx, ns, space.User, front)
 }
 
 // holdOrMakeRoom is hold; where there is no room and blocks wait to be decided on, some

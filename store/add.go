@@ -11,7 +11,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -54,9 +56,9 @@ func (s *Store) added(a NewDevice) bool {
 
 // addDrive makes a device and its row. The superblock comes before the row: a crash between
 // the two leaves a device that is not the store's, and may be added again.
-func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
+func (s *Store) addDrive(ctx context.Context, a NewDevice) (*space.Drive, error) {
 	const op = "add device"
-	list, n := s.allDrives(), s.usableDrives()
+	list, n := s.allDrives(), s.space.UsableDrives()
 	if n >= maxDevices {
 		return nil, skep.Invalidf(op, "devices", n+1, fmt.Sprintf("at most %d", maxDevices))
 	}
@@ -67,7 +69,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := layout.SegmentOffset(segments, s.segBytes)
+	limit := layout.SegmentOffset(segments, s.space.SegmentBytes)
 	if s.options.CapacityBytes == 0 && a.Bytes == 0 {
 		limit = 0
 	}
@@ -78,28 +80,28 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*drive, error) {
 	}
 	_, err = os.Lstat(a.Path)
 	absent := errors.Is(err, fs.ErrNotExist)
-	d, err := s.createDrive(ctx, len(list), n+1, a.Path, layout.SegmentOffset(segments, s.segBytes), limit)
+	d, err := s.createDrive(ctx, len(list), n+1, a.Path, layout.SegmentOffset(segments, s.space.SegmentBytes), limit)
 	if err != nil {
 		if absent { // what is left of it would keep the next try from it
 			err = errors.Join(err, s.unmake(a.Path))
 		}
 		return nil, err
 	}
-	row := d.row()
+	row := d.Row()
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
 	disclaim := s.claimAdded(b, d)
 	if err := s.unsure(s.catalog.Commit(s.ctx, b, true)); err != nil {
 		disclaim()
-		if !didNotHappen(err) { // the row may be there, and an open asks for the device
-			return nil, errors.Join(err, d.dev.Close())
+		if !catalog.Refused(err) { // the row may be there, and an open asks for the device
+			return nil, errors.Join(err, d.Dev.Close())
 		}
 		if absent {
-			return nil, errors.Join(err, d.dev.Close(), s.unmake(a.Path))
+			return nil, errors.Join(err, d.Dev.Close(), s.unmake(a.Path))
 		}
-		return nil, errors.Join(err, s.takeBackName(d), d.dev.Close())
+		return nil, errors.Join(err, s.takeBackName(d), d.Dev.Close())
 	}
-	s.log.Info("device added", "device", d.index, "path", d.path, "serial", d.serial, "bytes", d.dev.Size())
+	s.log.Info("device added", "device", d.Index, "path", d.Path, "serial", d.Serial, "bytes", d.Dev.Size())
 	return d, nil
 }
 
@@ -108,14 +110,14 @@ func (s *Store) segmentsOfNew(a NewDevice) (int, error) {
 	size := a.Bytes
 	if size == 0 {
 		for _, d := range s.allDrives() {
-			if !d.removed.Load() && (size == 0 || d.dev.Size() < size) {
-				size = d.dev.Size()
+			if !d.Removed.Load() && (size == 0 || d.Dev.Size() < size) {
+				size = d.Dev.Size()
 			}
 		}
 	}
-	segments := layout.Segments(size, s.segBytes)
+	segments := layout.Segments(size, s.space.SegmentBytes)
 	if segments < 3 {
-		return 0, skep.Invalidf("add device", "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, s.segBytes), s.segBytes))
+		return 0, skep.Invalidf("add device", "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, s.space.SegmentBytes), s.space.SegmentBytes))
 	}
 	return segments, nil
 }
@@ -133,10 +135,10 @@ func (s *Store) unmake(path string) error {
 
 // takeBackName makes a device that was there before nobody's again: two with one number would be met by a rebuild. Not
 // under a caller's context, which may be over.
-func (s *Store) takeBackName(d *drive) error {
+func (s *Store) takeBackName(d *space.Drive) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
 	defer cancel()
-	return segio.Wipe(ctx, s.durably(d))
+	return segio.Wipe(ctx, s.space.Durably(d))
 }
 
 // AddDevice adds a device to the store while it is in use. It takes part in groups opened
@@ -171,17 +173,9 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	}
 	s.watchDrive(d)
 	list := append(slices.Clone(s.allDrives()), d)
-	sp := &s.space
-	sp.mu.Lock()
-	for n := d.segments - 1; n >= 0; n-- {
-		d.free = append(d.free, uint32(n))
-	}
-	t.grown.Store(&list)
-	close(sp.mu.freed)
-	sp.mu.freed = make(chan struct{})
-	sp.mu.Unlock()
+	s.space.Join(d, func() { t.grown.Store(&list) })
 	s.pinFor(d)
-	s.reroom()
+	s.space.Reroom()
 	t.kick()
 	s.restamp()
 	s.stampOwner(s.ctx, d)
@@ -196,8 +190,8 @@ func (s *Store) disown(ctx context.Context, path string, sb *segment.Superblock)
 	if err != nil {
 		return err
 	}
-	d := &drive{path: path, id: sb.Device, segBytes: sb.SegmentBytes, segments: layout.Segments(dev.Size(), sb.SegmentBytes), down: make(chan struct{})}
-	d.use(dev)
+	d := &space.Drive{Path: path, ID: sb.Device, SegBytes: sb.SegmentBytes, Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
+	d.Use(dev)
 	if !s.holdsNothing(ctx, d) {
 		return errors.Join(&skep.Error{Op: "add device", Kind: skep.Conflict, Field: "path", Value: path,
 			Limit: "blank; it holds blocks of this store that its catalog does not know: a rebuild with it takes them in, or remove it first"}, dev.Close())
@@ -205,5 +199,5 @@ func (s *Store) disown(ctx context.Context, path string, sb *segment.Superblock)
 	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
 		return errors.Join(dev.Close(), os.Remove(path))
 	}
-	return errors.Join(segio.Wipe(ctx, s.durably(d)), dev.Close())
+	return errors.Join(segio.Wipe(ctx, s.space.Durably(d)), dev.Close())
 }

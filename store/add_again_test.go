@@ -101,7 +101,7 @@ func TestWhatIsGoneIsNotRepaired(t *testing.T) {
 	deleted := 0
 	for l, rec := range recordsOf(t, s) {
 		damageCopy(t, s, &rec, 0)
-		g := s.space.pin(l.Group)
+		g := s.space.Pin(l.Group)
 		require.NotNil(t, g)
 		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		want := blockRepaired
@@ -112,7 +112,7 @@ func TestWhatIsGoneIsNotRepaired(t *testing.T) {
 			want, deleted = blockMoved, deleted+1
 		}
 		require.Equal(t, want, v.record(ctx, g, fp, l, &rec, true))
-		s.unpin(g)
+		s.space.Unpin(g)
 	}
 	require.Equal(t, 1, deleted)
 	require.EqualValues(t, len(keys)-1, s.count.Repaired.Load())

@@ -87,9 +87,9 @@ func TestAnAddThatFailsTakesItsNameBack(t *testing.T) {
 func leftByAnAdd(t testing.TB, s *Store, path string) {
 	t.Helper()
 	n := len(s.allDrives())
-	d, err := s.createDrive(testContext(t), n, n+1, path, layout.SegmentOffset(3, s.segBytes), 0)
+	d, err := s.createDrive(testContext(t), n, n+1, path, layout.SegmentOffset(3, s.space.SegmentBytes), 0)
 	require.NoError(t, err)
-	require.NoError(t, d.dev.Close())
+	require.NoError(t, d.Dev.Close())
 }
 
 // A process ended in the midst of an add, and the next add is of another name: both devices have one number then. The
@@ -125,7 +125,7 @@ func TestADeviceLeftByAnAddIsNotTakenForTheNextOne(t *testing.T) {
 				s, err = Open(ctx, o)
 				require.NoError(t, err)
 				require.Len(t, s.drives, 3)
-				require.Equal(t, paths.Real(added), paths.Real(s.drives[2].path))
+				require.Equal(t, paths.Real(added), paths.Real(s.drives[2].Path))
 				requireChain(t, s, sc, keys, 8<<10)
 				require.NoError(t, s.Close())
 				sb, err := segio.PeekSuperblock(left)
@@ -147,7 +147,7 @@ func TestAnAddDoesNotClearWhatHoldsSomething(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 40), 8<<10))
 	require.NoError(t, s.Flush(ctx))
-	path := s.drives[0].path
+	path := s.drives[0].Path
 	require.NoError(t, s.Close())
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)

@@ -11,14 +11,15 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/storetest"
 )
 
 // share is how much of a drive's segments are in use.
-func share(s *Store, d *drive) float64 {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return 1 - float64(len(d.free))/float64(max(1, d.segments))
+func share(s *Store, d *space.Drive) float64 {
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
+	return 1 - float64(len(d.Free))/float64(max(1, d.Segments))
 }
 
 // A device is added while blocks are put, read and deleted: nobody is disturbed, groups opened
@@ -168,7 +169,7 @@ func TestAskDevice(t *testing.T) {
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) {
 		defer cancel()
-		eventually(t, "it is being drained", s.drives[1].retired.Load)
+		eventually(t, "it is being drained", s.drives[1].Retired.Load)
 	})
 	_, err = AskDevice(over, o.Dir, DeviceRequest{Action: "drain", Device: "1", Rate: 1})
 	requireKind(t, skep.Deadline, err)
@@ -176,7 +177,7 @@ func TestAskDevice(t *testing.T) {
 	p, err = ask(DeviceRequest{Action: "remove", Device: "0"})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)
-	require.True(t, s.drives[0].removed.Load())
+	require.True(t, s.drives[0].Removed.Load())
 	requireChain(t, s, sc, keys, faultBlock)
 	for _, tt := range []struct {
 		r    DeviceRequest

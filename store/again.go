@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // putTries is how often blocks are put elsewhere because a drive failed.
@@ -18,14 +19,14 @@ const putTries = 3
 // drive that merely takes long would keep the cells of every try.
 func (s *Store) putAgain(ctx context.Context, ns *namespaces.Namespace, a *appending) error {
 	blocks := a.blocks
-	for len(blocks) > 0 && blocks[0].tries < putTries && s.anyFenced(a.g) {
+	for len(blocks) > 0 && blocks[0].tries < putTries && s.space.AnyFenced(a.Group) {
 		for _, in := range blocks {
 			in.tries++
 		}
-		again, n, err := s.place(ctx, ns, streamUser, blocks)
+		again, n, err := s.place(ctx, ns, space.User, blocks)
 		switch skep.KindOf(err) {
 		case skep.DeviceFailed:
-			if err != errDown {
+			if err != space.ErrDown {
 				continue // the group could not be opened: that drive is fenced now
 			}
 		case skep.Full:
@@ -47,15 +48,4 @@ func (s *Store) putAgain(ctx context.Context, ns *namespaces.Namespace, a *appen
 	}
 	s.decline(blocks, skep.DeviceFailed)
 	return nil
-}
-
-func (s *Store) anyFenced(g *group) bool {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	for _, d := range g.drives {
-		if d.failed != nil {
-			return true
-		}
-	}
-	return false
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -24,212 +25,98 @@ import (
 //	finish   all writes are done (and flushed, for durable blocks), the catalog has
 //	         the records, the index shows the blocks, the caller is told
 type appending struct {
-	g        *group
-	seq      uint64
-	blocks   []*incoming
-	bytes    int64
-	logs     []logPlace // one a copy, on different devices
-	logPages int
-	writes   *segio.Batch
-	err      error            // what kept it from starting
-	bufs     []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
-	loans    []*loan          // what the others are written from
-	flushes  uint64           // that had failed on its drives before it was written
-}
-
-type logPlace struct {
-	device int    // index in the group's list
-	page   uint32 // lowest of the pages
+	space.Reservation
+	blocks  []*incoming
+	bytes   int64
+	writes  *segio.Batch
+	err     error            // what kept it from starting
+	bufs    []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
+	loans   []*loan          // what the others are written from
+	flushes uint64           // that had failed on its drives before it was written
 }
 
 // place takes cells for as many leading blocks as go into one append. On an error
 // it says of how many blocks it speaks.
-func (s *Store) place(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) (*appending, int, error) {
+func (s *Store) place(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*incoming) (*appending,
+	int, error) {
 	return s.placeBy(ctx, ns, st, blocks, time.Now().Add(s.options.SpaceTimeout))
 }
 
 // placeBy is place for who does not wait for room longer than until deadline.
-func (s *Store) placeBy(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming, deadline time.Time) (*appending, int, error) {
+func (s *Store) placeBy(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*incoming,
+	deadline time.Time) (*appending, int, error) {
+	n := needsOf(ns, blocks)
 	for {
-		g, err := s.current(ctx, st, deadline)
+		g, err := s.space.Current(ctx, st, deadline)
 		if err != nil {
 			return nil, len(blocks), err
 		}
-		a, n, fresh := s.placeIn(g, ns, blocks)
+		a, n, fresh := s.placeIn(g, n, blocks)
 		if n > 0 {
 			return a, n, nil
 		}
 		if fresh { // not even an empty group has room for the first block
-			return nil, 1, errFull
+			return nil, 1, space.ErrFull
 		}
 	}
 }
 
-// current is the open group of st, opened when there is none: then cleaning may
-// have to make room first, for which it waits until deadline.
-func (s *Store) current(ctx context.Context, st stream, deadline time.Time) (*group, error) {
-	sp := &s.space
-	patience := s.cleaner.patience()
-	for {
-		sp.mu.Lock()
-		g, freed := sp.mu.open[st], sp.mu.freed
-		sp.mu.Unlock()
-		if g != nil {
-			return g, nil
-		}
-		if err := s.take(ctx, sp.opening, "put", "group being opened"); err != nil {
-			if skep.KindOf(err) == skep.Deadline && ctx.Err() == nil { // drives that others wait for
-				err = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "group", Value: "being opened for too long", Err: err}
-			}
-			return nil, err
-		}
-		sp.mu.Lock()
-		g = sp.mu.open[st]
-		sp.mu.Unlock()
-		var err error
-		if g == nil {
-			g, err = s.openGroup(ctx, st)
-		}
-		sp.opening.give()
-		if err == nil {
-			s.cleaner.kick()
-			return g, nil
-		}
-		if err != errFull {
-			return nil, err
-		}
-		if st != streamKept { // the cleaner does not wake itself, for ever
-			s.cleaner.kick()
-		}
-		if !time.Now().Before(deadline) || patience.enough() {
-			return nil, errFull
-		}
-		t := time.NewTimer(spaceWait)
-		select {
-		case <-freed:
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil, &skep.Error{Op: "put", Kind: skep.Deadline, Err: ctx.Err()}
-		case <-s.closing:
-			t.Stop()
-			return nil, errClosed
-		}
-		t.Stop()
+// needsOf is what as many leading blocks need as go into one append.
+func needsOf(ns *namespaces.Namespace, blocks []*incoming) *space.Needs {
+	n := &space.Needs{Copies: max(1, ns.Info.Copies)}
+	if ns.Info.Shape.Kind != skep.Opaque {
+		n.LayerBytes = ns.Geometry.LayerBytes()
 	}
+	bytes := int64(0)
+	for i, in := range blocks {
+		if bytes += in.size; i == appendBlocks || i > 0 && bytes > appendBytes {
+			break
+		}
+		n.Blocks = append(n.Blocks, in.need(n.Copies))
+	}
+	return n
 }
 
-// placeIn takes cells in g. fresh says that g was empty, so that no group will do.
-func (s *Store) placeIn(g *group, ns *namespaces.Namespace, blocks []*incoming) (a *appending, n int, fresh bool) {
-	copies := max(1, ns.Info.Copies)
-	entries := 0
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	f := g.filler
-	if g.life.State() != space.Open {
-		return nil, 0, false
+// anywhere stands for places that are not known yet, where only their number counts.
+var anywhere [skep.MaxCopies]layout.Location
+
+// need is what in needs of a group, with so many copies.
+func (in *incoming) need(copies int) space.Need {
+	b := space.Need{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth, Pages: in.pages,
+		Bytes:    in.size,
+		Replaces: in.replaces != nil, Begin: -1, Copies: in.copies[:0]}
+	if in.moved != nil && !in.moved.anew && in.moved.from.Device != space.InlineDevice {
+		b.Begin = int(in.moved.from.Device)
 	}
-	if copies > len(g.drives) {
-		if s.takingLocked() <= len(g.drives) {
-			return nil, 0, true
-		}
-		s.sealLocked(g) // it was opened while some took nothing new: the next one has them
-		return nil, 0, false
+	if in.inlined() && in.moved == nil && in.rec.Parts[0].Inline == nil {
+		b.Inline = int(in.size)
 	}
-	st := f.Stats()
-	fresh = st.Payload+st.Log == 0 && g.inline == 0
-	a = &appending{g: g}
-	logged := markEntry
-	f.Mark() // small blocks share pages with those of this append only
-	for n < len(blocks) && n < appendBlocks && (n == 0 || a.bytes+blocks[n].size <= appendBytes) {
-		in := blocks[n]
-		mark := f.Point()
-		if !s.placeBlockLocked(g, ns, in, copies) {
-			f.Rollback(mark)
-			break
-		}
-		in.rec.Copies = nil
-		for _, l := range in.copies {
-			if l.Device == inlineDevice {
-				break
-			}
-			in.rec.Copies = append(in.rec.Copies, l)
-		}
-		length := in.rec.Len() + in.sealLen()
-		placed := weight(in.pages, in.size, copies, length)
-		if in.inlined() && in.moved == nil && in.rec.Parts[0].Inline == nil {
-			length += int(in.size)
-		}
-		length = segment.EntrySize(length)
-		if in.replaces != nil {
-			length += tombstoneEntry
-		}
-		pages := segment.AppendPages(logged + length)
-		if !s.takeLogLocked(g, a, pages, copies) {
-			f.Rollback(mark)
-			break
-		}
-		logged += length
-		if in.replaces != nil {
-			entries++
-		}
-		g.placed += placed
-		g.copied.add(layout.SlotsOf(in.pages, in.size), len(in.rec.Copies))
-		a.bytes += in.size
-		a.blocks = append(a.blocks, in)
-		n++
+	was := in.rec.Copies
+	if in.rec.Copies = nil; in.pages > 0 {
+		in.rec.Copies = anywhere[:copies]
 	}
-	if n == 0 {
-		g.full = true
-		s.sealLocked(g)
-		s.recordSealedLocked(g)
+	b.Record = in.rec.Len() + in.sealLen()
+	in.rec.Copies = was
+	return b
+}
+
+// placeIn takes cells in g for leading blocks. fresh says that g was empty, so that no group will do.
+func (s *Store) placeIn(g *space.Group, n *space.Needs, blocks []*incoming) (a *appending, placed int, fresh bool) {
+	r, fresh := s.space.Place(g, n)
+	if r.Blocks == 0 {
 		return nil, 0, fresh
 	}
-	g.entries += entries
-	g.pending += 2 // until no drive writes for it any more, and until it is published
-	a.seq = s.root.Begin()
-	return a, n, false
-}
-
-// placeBlockLocked takes the cells of one block and its copies. REQUIRES: space.mu.
-func (s *Store) placeBlockLocked(g *group, ns *namespaces.Namespace, in *incoming, copies int) bool {
-	n := len(g.drives)
-	in.copies = in.copies[:0]
-	if in.pages == 0 {
-		if g.inline >= 1<<20 {
-			return false
+	a = &appending{Reservation: r, blocks: slices.Clone(blocks[:r.Blocks])}
+	for i, in := range a.blocks {
+		in.copies = n.Blocks[i].Copies
+		in.loc = in.copies[0]
+		if in.rec.Copies = nil; in.pages > 0 {
+			in.rec.Copies = slices.Clone(in.copies)
 		}
-		g.inline++
-		in.loc = layout.Location{Group: g.num, Page: uint32(g.inline - 1), Device: inlineDevice}
-		in.copies = append(in.copies, in.loc)
-		return true
+		a.bytes += in.size
 	}
-	if in.packed() {
-		return s.placePackedLocked(g, ns, in, copies)
-	}
-	start := s.startLocked(ns, in, n)
-	loc, ok := g.filler.Place(in.pages, start)
-	if !ok {
-		return false
-	}
-	loc.Group = g.num
-	s.lastStart = lastStart{fp: in.fp, device: int(loc.Device), set: true}
-	in.loc = loc
-	in.copies = append(in.copies, loc)
-	for c := 1; c < copies; c++ {
-		l, ok := g.filler.PlaceCopy(loc, in.pages, layout.Rotation(g.num, c, n), in.copies[1:]...)
-		if !ok {
-			return false
-		}
-		l.Group = g.num
-		in.copies = append(in.copies, l)
-	}
-	return true
+	return a, r.Blocks, false
 }
-
-// inlineDevice marks a location without cells: the value is in the record.
-const inlineDevice = segment.InlineDevice
 
 // inlineSize is the largest block that lives in its record, in bytes.
 const inlineSize = 512
@@ -239,93 +126,15 @@ func (in *incoming) inlined() bool {
 	return in.size <= inlineSize && len(in.rec.Parts) == 1
 }
 
-// startLocked is the device a block begins on: its parent's next by SWARM eq. 7, or
-// the running pointer's for a chain's first block, an orphan and an unchained one.
-// REQUIRES: space.mu.
-func (s *Store) startLocked(ns *namespaces.Namespace, in *incoming, n int) int {
-	units, unitPages := layout.UnitFor(in.pages, n)
-	layer := 1
-	if ns.Info.Shape.Kind != skep.Opaque {
-		layer = layout.LayerUnits(ns.Geometry.LayerBytes(), unitPages)
-	}
-	if in.moved != nil && !in.moved.anew && in.moved.from.Device != inlineDevice {
-		return int(in.moved.from.Device) % n
-	}
-	if in.hasParent {
-		if e, ok := s.index.Resolve(in.parentFP); ok && e.Depth+1 == in.rec.Depth {
-			if l := layout.Unpack(e.Location); l.Device != inlineDevice && int(l.Device) < n {
-				base := layout.Base(int(l.Device), int(e.Depth), units, n, layer)
-				return layout.Start(base, int(in.rec.Depth), units, n, layer)
-			}
-		}
-		if last := &s.lastStart; last.set && last.fp == in.parentFP {
-			base := layout.Base(last.device%n, int(in.rec.Depth)-1, units, n, layer)
-			return layout.Start(base, int(in.rec.Depth), units, n, layer)
-		}
-	}
-	root := s.space.mu.root
-	s.space.mu.root = (root + units) % (1 << 30)
-	return root % n
-}
-
-// takeLogLocked grows the append's log reservation to want pages. REQUIRES: space.mu.
-func (s *Store) takeLogLocked(g *group, a *appending, want, copies int) bool {
-	if a.logs == nil {
-		a.logs = make([]logPlace, copies)
-		for c := range a.logs {
-			a.logs[c].device = g.shortestLog(a.logs[:c])
-		}
-	}
-	more := want - a.logPages
-	if more <= 0 {
-		return true
-	}
-	var pages [skep.MaxCopies]uint32
-	for c := range a.logs {
-		p, ok := g.filler.Log(a.logs[c].device, more)
-		if !ok {
-			if a.logPages == 0 {
-				a.logs = nil
-			}
-			return false // the caller rolls the filler back; what was taken before stands
-		}
-		pages[c] = p
-	}
-	for c := range a.logs {
-		a.logs[c].page = pages[c]
-		g.logged[a.logs[c].device] += more
-	}
-	a.logPages = want
-	return true
-}
-
-// shortestLog is the device with the shortest log that none of others is on: rows end
-// where the longest log begins, so logs grow evenly.
-func (g *group) shortestLog(others []logPlace) int {
-	best := -1
-next:
-	for d := range g.drives {
-		for _, o := range others {
-			if o.device == d {
-				continue next
-			}
-		}
-		if best < 0 || g.logged[d] < g.logged[best] {
-			best = d
-		}
-	}
-	return best
-}
-
 // start sends out an append's writes. Failures show in finish.
 func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appending) {
 	for _, in := range a.blocks {
-		in.rec.Seq = a.seq
+		in.rec.Seq = a.Seq
 		if in.moved == nil && !in.accepted {
-			in.rec.Version = uint32(a.seq)
+			in.rec.Version = uint32(a.Seq)
 		}
 	}
-	a.flushes = failedFlushes(a.g.drives)
+	a.flushes = space.FailedFlushes(a.Group.Drives)
 	ops, err := s.appendWrites(ctx, ns, a, false)
 	if err == memory.ErrScarce {
 		err = s.scarce.Wait(ctx, s.options.OpTimeout, func() (err error) {
@@ -334,7 +143,7 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 		})
 	}
 	a.err = err
-	total := len(ops) + len(a.logs)
+	total := len(ops) + len(a.Logs)
 	if a.err != nil {
 		total = 0
 	}
@@ -342,7 +151,7 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 		a.takeLoans()
 	}
 	bufs, loans := a.bufs, a.loans
-	s.writes(a, total, a.bytes, func() {
+	a.writes = s.space.BeginWrites(&a.Reservation, total, a.bytes, func() {
 		memory.ReleaseAll(bufs)
 		backAll(loans)
 	})
@@ -359,7 +168,7 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 				s.sum(ns, in, i)
 			}
 		}
-		if in.loc.Device == inlineDevice {
+		if in.loc.Device == space.InlineDevice {
 			in.rec.Parts[0].Inline = append([]byte{}, in.parts[0].Bytes...)
 		}
 	}
@@ -372,7 +181,8 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 
 // appendWrites makes the payload writes of an append. memory.ErrScarce: there is no memory for
 // copies now, and it is not to be waited for. On an error it holds none.
-func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) (ops []driveOp, err error) {
+func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *appending, patient bool) (ops []driveOp,
+	err error) {
 	defer func() {
 		if err != nil {
 			for i := range ops {
@@ -389,11 +199,11 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *a
 		return nil, err
 	}
 	for _, in := range a.blocks {
-		if in.loc.Device == inlineDevice || in.packed() {
+		if in.loc.Device == space.InlineDevice || in.packed() {
 			continue
 		}
 		for _, l := range in.copies {
-			if ops, err = s.writesOf(ctx, a.g, in, l, patient, ops); err != nil {
+			if ops, err = s.writesOf(ctx, a.Group, in, l, patient, ops); err != nil {
 				return ops, err
 			}
 		}
@@ -404,58 +214,40 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *a
 // finish waits for an append's writes and makes its blocks known: the order is
 // payload, flush, catalog, index, caller.
 func (s *Store) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) error {
-	defer s.endAppend(a.g)
+	defer s.space.EndAppend(a.Group)
 	err := a.err
 	if err == nil {
-		err = a.writes.WaitOr(ctx, s.options.OpTimeout, a.g.lost)
+		err = a.writes.WaitOr(ctx, s.options.OpTimeout, a.Group.Lost)
 	}
 	durable := ns.Info.Class == skep.Durable
 	if err == nil && durable {
-		err = s.flushWritten(ctx, a.g.drives, a.flushes)
+		err = s.space.FlushWritten(ctx, a.Group.Drives, a.flushes)
 	}
 	if err != nil {
-		s.giveWritesUp(a)
+		s.space.GiveUp(a.Group, a.writes)
 	}
 	if err != nil && device.BadMemory(err) {
-		s.suspect(a.g)
+		s.space.Suspect(a.Group)
 		return errUnusable
 	}
 	if err != nil {
 		kind := skep.KindOf(err)
 		if kind == skep.DeviceFailed || kind == skep.Deadline && ctx.Err() == nil {
-			s.log.Error("append failed", "group", a.g.num, "blocks", len(a.blocks), "error", err)
-			s.giveUp(a.g)
-			s.suspect(a.g)
+			s.log.Error("append failed", "group", a.Group.Num, "blocks", len(a.blocks), "error", err)
+			s.space.Seal(a.Group)
+			s.space.Suspect(a.Group)
 			return s.putAgain(ctx, ns, a)
 		}
-		s.suspect(a.g)
+		s.space.Suspect(a.Group)
 		return err
 	}
 	return s.publish(ctx, ns, a, durable)
 }
 
-// endAppend counts one of the two ends of an append; after both the group may be
-// cleaned.
-func (s *Store) endAppend(g *group) {
-	s.space.mu.Lock()
-	g.pending--
-	s.recordSealedLocked(g)
-	s.space.easedBy(g)
-	s.space.mu.Unlock()
-}
-
-// giveUp seals a group whose drive failed a write, so that the next append tries
-// other cells.
-func (s *Store) giveUp(g *group) {
-	s.space.mu.Lock()
-	s.sealLocked(g)
-	s.space.mu.Unlock()
-}
-
 // publish commits an append to the catalog and shows it in the index.
 func (s *Store) publish(ctx context.Context, ns *namespaces.Namespace, a *appending, durable bool) error {
 	if err := s.commit(ctx, ns, a, durable); err != nil {
-		s.suspect(a.g)
+		s.space.Suspect(a.Group)
 		return err
 	}
 	s.trim()
@@ -526,7 +318,7 @@ func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Bat
 			if s.rivals.Contended(in.fp) && s.outranked(in, old) {
 				in.outdated = true
 				b.DeleteBlock(in.loc)
-				s.suspect(a.g)
+				s.space.Suspect(a.Group)
 				continue
 			}
 			in.replacedBytes, in.forget = s.forgetter(ns, in.fp, old)
@@ -543,8 +335,8 @@ func (s *Store) show(ns *namespaces.Namespace, in *incoming) error {
 	case in.accepted:
 		if !s.index.Move(in.fp, 0, e.Location) {
 			s.deleteRow(in.loc) // deleted meanwhile
-			if g := s.space.find(in.loc.Group); g != nil {
-				s.suspect(g) // its record stays in the log, and no tombstone covers it
+			if g := s.space.Find(in.loc.Group); g != nil {
+				s.space.Suspect(g) // its record stays in the log, and no tombstone covers it
 			}
 			return nil
 		}

@@ -27,13 +27,13 @@ func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
 	require.NoError(t, s.Flush(ctx))
-	groups := s.groupList()
+	groups := s.space.Groups()
 
 	r.faults[0].MustInject(device.GoneRule())
 	page := device.AlignedBuffer(layout.PageSize)
 	eventually(t, "the drive is noticed", func() bool {
-		_ = device.ReadAt(ctx, s.drives[0].dev, page, 0)
-		return s.drives[0].away()
+		_ = device.ReadAt(ctx, s.drives[0].Dev, page, 0)
+		return s.drives[0].Away()
 	})
 	freed := 0
 	for _, g := range groups {
@@ -42,12 +42,12 @@ func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
 			runtime.Gosched()
 		}
 		if err != nil {
-			t.Log(g.num, err) // a log that cannot be read keeps its group
+			t.Log(g.Num, err) // a log that cannot be read keeps its group
 			continue
 		}
 		freed++
-		eventually(t, "it is known whether its drives were told", func() bool { return !g.telling.Load() })
-		require.False(t, g.isFreed())
+		eventually(t, "it is known whether its drives were told", func() bool { return !g.Telling.Load() })
+		require.False(t, isFreed(g))
 	}
 	require.Positive(t, freed)
 
@@ -71,16 +71,16 @@ func TestScrubOfAGroupThatIsFreed(t *testing.T) {
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 60), faultBlock))
 			require.NoError(t, s.Flush(ctx))
 			require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
-			g := s.space.pin(s.groupNumbers(0)[0])
+			g := s.space.Pin(s.space.Numbers(0)[0])
 			require.NotNil(t, g)
 			eventually(t, "nothing is written to it any more, and it is cleaned", func() bool { return s.cleaner.cleanNow(ctx, g, false) == nil })
-			eventually(t, "its drives are told", func() bool { return g.isFreed() })
+			eventually(t, "its drives are told", func() bool { return isFreed(g) })
 
 			scrub := &scrubber{s: s, o: ScrubOptions{DryRun: dry}, v: verifier{s: s}}
 			scrub.headers(ctx, g)
 			require.Empty(t, scrub.rep.Faults)
 			require.Zero(t, scrub.rep.Headers)
-			s.unpin(g)
+			s.space.Unpin(g)
 			require.NoError(t, s.Close())
 			s, err := Open(ctx, o)
 			require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -36,12 +37,12 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 		return nil // another process may be writing
 	}
 	for _, d := range s.drives {
-		if d.absent != nil {
+		if d.Absent != nil {
 			continue
 		}
 		var mu sync.Mutex
 		var strange []segment.Header
-		s.readHeaders(ctx, d, d.free, func(_ uint32, h *segment.Header, err error) {
+		s.space.ReadHeaders(ctx, d, d.Free, func(_ uint32, h *segment.Header, err error) {
 			if err == nil && h.Flags&segment.HeaderFreed == 0 && !s.leftFree[h.Group] {
 				mu.Lock()
 				strange = append(strange, *h)
@@ -51,20 +52,20 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 		for i := range strange {
 			h := &strange[i]
 			if h.Seq >= root.NextSeq {
-				return errBehind("sequence number of a header on "+d.path, h.Seq, root.NextSeq)
+				return errBehind("sequence number of a header on "+d.Path, h.Seq, root.NextSeq)
 			}
 			if s.goneElsewhere(ctx, h) {
 				s.leftFree[h.Group] = true // the drive was away when the others were told
 				continue
 			}
 			if used, err := s.hasLog(ctx, d, h); used || err != nil {
-				return errors.Join(errBehind("segment "+itoa(int(h.Segment))+" of "+d.path, "of group "+itoa(int(h.Group)), "of a group the catalog has"), err)
+				return errors.Join(errBehind("segment "+itoa(int(h.Segment))+" of "+d.Path, "of group "+itoa(int(h.Group)), "of a group the catalog has"), err)
 			}
 		}
 	}
 	for _, g := range s.wasOpen {
 		var mark uint64
-		err := s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind == segment.KindMark {
 				if m, err := segment.DecodeMark(e.Body); err == nil {
 					mark = max(mark, m.Flushed)
@@ -79,7 +80,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 			continue // a drive that fails proves nothing
 		}
 		if mark > root.FlushedSeq {
-			return errBehind("mark in the log of group "+itoa(int(g.num)), mark, root.FlushedSeq)
+			return errBehind("mark in the log of group "+itoa(int(g.Num)), mark, root.FlushedSeq)
 		}
 	}
 	return nil
@@ -90,13 +91,13 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 // drive of which the catalog says that it was removed was gone before that.
 func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 	gone := slices.ContainsFunc(h.Devices, func(slot segment.Slot) bool {
-		return int(slot.Device) < len(s.drives) && s.drives[slot.Device].removed.Load()
+		return int(slot.Device) < len(s.drives) && s.drives[slot.Device].Removed.Load()
 	})
 	for _, slot := range h.Devices {
-		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].absent != nil || s.drives[slot.Device].id == h.Device {
+		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].Absent != nil || s.drives[slot.Device].ID == h.Device {
 			continue
 		}
-		s.readHeaders(ctx, s.drives[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
+		s.space.ReadHeaders(ctx, s.drives[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
 			if err == nil {
 				gone = gone || o.Group == h.Group && o.Flags&segment.HeaderFreed != 0 || o.Group != h.Group && o.Seq > h.Seq
 			}
@@ -107,8 +108,8 @@ func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 
 // hasLog says whether anything was ever appended under a header. A group that was made
 // ready and never used has none.
-func (s *Store) hasLog(ctx context.Context, d *drive, h *segment.Header) (bool, error) {
-	l := segio.Log{Drive: d.io(), Segment: h.Segment, ID: h.LogID(s.secret)}
+func (s *Store) hasLog(ctx context.Context, d *space.Drive, h *segment.Header) (bool, error) {
+	l := segio.Log{Drive: d.IO(), Segment: h.Segment, ID: h.LogID(s.secret)}
 	end, err := segio.ScanLog(ctx, l, segio.LogBuffer(), s.options.OpTimeout, func(*segment.Append) error { return nil })
 	if skep.KindOf(err) == skep.DeviceFailed || skep.KindOf(err) == skep.Deadline {
 		return false, nil // a drive that fails proves nothing
@@ -117,24 +118,10 @@ func (s *Store) hasLog(ctx context.Context, d *drive, h *segment.Header) (bool, 
 }
 
 // lastMark reserves a page for the mark of an orderly end and gives what writes it, to be
-// called once the catalog has it. Where every open group is full, a spare is opened for it;
-// the catalog has its row. What fails is no harm: the mark before stands.
+// called once the catalog has it. What fails is no harm: the mark before stands.
 func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
-	s.space.mu.Lock()
-	open := slices.Clone(s.space.mu.open[:])
-	s.space.mu.Unlock()
-	var a *appending
-	for _, g := range open {
-		if g != nil && a == nil {
-			a = s.placeEntries(g, 1)
-		}
-	}
-	if a == nil {
-		if g := s.openSpare(); g != nil {
-			a = s.placeEntries(g, 1)
-		}
-	}
-	if a == nil {
+	r, ok := s.space.PlaceLast(nameCopies, gains[0])
+	if !ok {
 		return func(context.Context, uint64) {}
 	}
 	return func(ctx context.Context, flushed uint64) {
@@ -142,22 +129,11 @@ func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
 		if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
 			return
 		}
-		a.writes = segio.NewBatch(len(a.logs))
+		a := &appending{Reservation: r}
+		a.writes = segio.NewBatch(len(a.Logs))
 		s.submitLog(a, &w)
 		if a.writes.Wait(ctx, s.options.OpTimeout) == nil {
-			_ = s.flushDrives(ctx, a.drives())
+			_ = s.space.FlushDrives(ctx, a.LogDrives())
 		}
 	}
-}
-
-// openSpare opens a spare in which nothing lies yet. Nil: there is none.
-func (s *Store) openSpare() *group {
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	g := s.takeSpareLocked()
-	if g != nil {
-		sp.openLocked(streamUser, g)
-	}
-	return g
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // An orderly end leaves a mark on the devices that an older catalog does not know, also
@@ -30,20 +31,20 @@ func TestAFullGroupLeavesALastMark(t *testing.T) {
 	copyDir(t, filepath.Join(o.Dir, "catalog"), old)
 	put(2)
 	eventually(t, "a spare is ready", func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return len(s.space.mu.spares) > 0
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return len(s.space.Inside().Spares) > 0
 	})
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	for d := range g.drives {
+	s.space.Inside().Lock()
+	g := s.space.Inside().Open[space.User]
+	for d := range g.Drives {
 		for {
-			if _, ok := g.filler.Log(d, 1); !ok {
+			if _, ok := g.Filler.Log(d, 1); !ok {
 				break
 			}
 		}
 	}
-	s.space.mu.Unlock()
+	s.space.Inside().Unlock()
 	require.NoError(t, s.Close())
 
 	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))

@@ -17,10 +17,10 @@ type traffic struct{ s *Store }
 // Restoring says whether a drive has reads of restores under way.
 func (t traffic) Restoring() bool {
 	for _, d := range t.s.allDrives() {
-		if d.condition() == health.Dead {
+		if d.Condition() == health.Dead {
 			continue // what it has, it keeps
 		}
-		if d.reads.Busy() {
+		if d.Reads.Busy() {
 			return true
 		}
 	}
@@ -30,10 +30,10 @@ func (t traffic) Restoring() bool {
 // Queueing says whether reads of restores wait for a drive that has all it takes.
 func (t traffic) Queueing() bool {
 	for _, d := range t.s.allDrives() {
-		if d.condition() == health.Dead {
+		if d.Condition() == health.Dead {
 			continue
 		}
-		if d.reads.Waiting() > 0 {
+		if d.Reads.Waiting() > 0 {
 			return true
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -292,7 +293,7 @@ func TestRefusedWritesGiveMemoryBack(t *testing.T) {
 	defer func() { require.NoError(t, arena.Close(testContext(t))) }()
 	dev := device.NewMemory(1 << 20)
 	require.NoError(t, dev.Close())
-	d := &drive{dev: dev}
+	d := &space.Drive{Dev: dev}
 	var ops []driveOp
 	for i := range 3 {
 		b, err := arena.Alloc(testContext(t), 4<<10, memory.BudgetIO)

@@ -154,17 +154,17 @@ func TestADeviceGrowsAgain(t *testing.T) {
 	for ; put(i) == skep.Committed; i++ {
 		require.Less(t, i, 4000, "40 MiB are full some time")
 	}
-	size := s.drives[0].dev.Size()
+	size := s.drives[0].Dev.Size()
 	h.total.Add(40 << 20)
-	s.space.mu.Lock()
+	s.space.Inside().Lock()
 	for _, d := range s.drives {
-		d.stunted = time.Time{} // long ago
+		d.Stunted = time.Time{} // long ago
 	}
-	s.space.mu.Unlock()
+	s.space.Inside().Unlock()
 	eventually(t, "there is room for puts", func() bool {
-		s.tryGrowing()
+		s.space.TryGrowing()
 		i++
-		return put(i) == skep.Committed && s.drives[0].dev.Size() > size // another put may find what the last left over
+		return put(i) == skep.Committed && s.drives[0].Dev.Size() > size // another put may find what the last left over
 	})
 }
 
@@ -227,7 +227,7 @@ func TestSegmentsFitTheFileSystem(t *testing.T) {
 		o.SegmentBytes, o.BlockBytes, o.DeviceCount, o.ReserveBytes = 0, 256<<10, 4, reserve
 	})
 	defer func() { require.NoError(t, s.Close()) }()
-	require.GreaterOrEqual(t, (total-reserve)/4/s.segBytes, int64(8))
+	require.GreaterOrEqual(t, (total-reserve)/4/s.space.SegmentBytes, int64(8))
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	require.Zero(t, fillUp(t, s, sc, 1, 400, 256<<10))
 	_, free, _ := h.fileSystem("")

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"math"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -31,32 +30,18 @@ type carrier struct {
 // covers: moved copies lie in newer groups than what they are copies of.)
 func outlived(seq, oldest uint64) bool { return seq < oldest }
 
-// oldestBeside is the first sequence number that any group but g may hold; groups that
-// are cleaned and not yet marked as freed count.
-func (c *cleaner) oldestBeside(g *group) uint64 {
-	oldest := uint64(math.MaxUint64)
-	for _, d := range c.drain {
-		if d.life.State() != space.Freed {
-			oldest = min(oldest, d.row.OpenedSeq)
-		}
-	}
-	c.s.space.mu.Lock()
-	defer c.s.space.mu.Unlock()
-	return min(oldest, c.s.space.mu.groups.OpenedBeside(g))
-}
-
 // carryOn writes again what g's log says and is still needed, and tombstones for the
 // blocks of recs that are gone now and stood for older ones, and for those that an earlier
 // cleaning of g dropped before it found no room. It returns when that is on the drives. What
 // has no room there is rest: the caller has the catalog promise it with the commit that frees g,
 // so that a store without a free group, as a crash in the midst of cleaning can leave it, gets one
 // out of a group in which nothing lives.
-func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
+func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
 	s := c.s
-	k := &carrier{s: s, oldest: c.oldestBeside(g), seen: map[string]bool{}}
+	k := &carrier{s: s, oldest: s.space.OldestBeside(g), seen: map[string]bool{}}
 	if !outlived(s.root.Last(), k.oldest) {
-		k.stones = append(s.heirless(g, recs, refs), g.owed...)
-		if stale && g.unsure { // what an earlier process dropped of it is not known
+		k.stones = append(s.heirless(g, recs, refs), g.Owed...)
+		if stale && g.Unsure { // what an earlier process dropped of it is not known
 			more, err := s.rowless(ctx, g, recs)
 			if err != nil {
 				return nil, err
@@ -64,23 +49,23 @@ func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, 
 			k.stones = append(k.stones, more...)
 		}
 	}
-	if g.entries != 0 {
+	if g.Entries != 0 {
 		defer s.entering.Begin()()
-		if err := s.scanGroupLogs(ctx, g, k.visit); err != nil {
+		if err := s.space.ScanGroupLogs(ctx, g, k.visit); err != nil {
 			return nil, err
 		}
 	}
 	if err := s.forgetTags(k.over); err != nil {
 		return nil, err
 	}
-	c.tidy = c.tidy || int64(len(k.stones))*int64(tombstoneEntry) > int64(g.payloadPages())*layout.PageSize/carriedPart
+	c.tidy = c.tidy || int64(len(k.stones))*int64(space.TombstoneEntry) > int64(g.PayloadPages())*layout.PageSize/carriedPart
 	parts, err := s.tombstones(k.stones)
 	if err != nil {
 		return nil, err
 	}
 	parts = append(parts, k.others...)
 	for i, w := range parts {
-		if err := s.logEntries(ctx, streamKept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
+		if err := s.logEntries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
 			return parts[i:], nil
 		} else if err != nil {
 			return nil, err
@@ -91,11 +76,8 @@ func (c *cleaner) carryOn(ctx context.Context, g *group, recs []segment.Record, 
 
 // heirless are tombstones for those of recs, all of g, that are gone and may stand for older
 // records of their keys.
-func (s *Store) heirless(g *group, recs []segment.Record, refs []index.Ref) (stones []segment.Tombstone) {
-	others := s.stale.Load()
-	if g.stale.Load() {
-		others--
-	}
+func (s *Store) heirless(g *space.Group, recs []segment.Record, refs []index.Ref) (stones []segment.Tombstone) {
+	others := s.space.OtherStale(g)
 	for i := range recs {
 		r := &recs[i]
 		if r.Flags&segment.RecordSuccessor == 0 && others == 0 {
@@ -110,12 +92,12 @@ func (s *Store) heirless(g *group, recs []segment.Record, refs []index.Ref) (sto
 
 // rowless are tombstones for what older records in g's log stood in front of, whose rows
 // were gone before this cleaning; recs had theirs.
-func (s *Store) rowless(ctx context.Context, g *group, recs []segment.Record) (stones []segment.Tombstone, err error) {
+func (s *Store) rowless(ctx context.Context, g *space.Group, recs []segment.Record) (stones []segment.Tombstone, err error) {
 	known := map[recordID]bool{}
 	for i := range recs {
 		known[recordID{recs[i].Key, recs[i].SaltTag, recs[i].Instance, recs[i].Written()}] = true
 	}
-	list, err := s.strays(ctx, g, s.scanGroupLogs) // its own records go with it
+	list, err := s.strays(ctx, g, s.space.ScanGroupLogs) // its own records go with it
 	for _, t := range list {
 		// What goes with the group needs none.
 		if !t.Exact && !known[recordID{t.Key, t.SaltTag, t.Instance, t.Covers}] {
@@ -208,13 +190,7 @@ func (c *cleaner) tidyOldest() {
 		return
 	}
 	c.tidy = false
-	sp := &c.s.space
-	sp.mu.Lock()
-	g := sp.mu.groups.Oldest()
-	if g != nil && g.pending == 0 {
-		c.s.sealLocked(g) // one that is hardly written to is as old as any
-	}
-	sp.mu.Unlock()
+	g := c.s.space.SealOldest()
 	if g == nil {
 		return
 	}
@@ -222,7 +198,7 @@ func (c *cleaner) tidyOldest() {
 	case err == nil:
 		c.tidied.Add(1)
 	case c.s.ctx.Err() == nil:
-		c.s.log.Debug("the oldest group is not written again yet: tombstones are carried on for its sake", "group", g.num, "error", err)
+		c.s.log.Debug("the oldest group is not written again yet: tombstones are carried on for its sake", "group", g.Num, "error", err)
 	}
 }
 
@@ -232,14 +208,4 @@ func (k *carrier) last() *segment.LogWriter {
 		k.others = append(k.others, &segment.LogWriter{})
 	}
 	return k.others[len(k.others)-1]
-}
-
-// done says whether all that was cleaned is marked as freed. REQUIRES: the cleaner ended.
-func (c *cleaner) done() bool {
-	for _, g := range c.drain {
-		if g.life.State() != space.Freed {
-			return false
-		}
-	}
-	return true
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -47,8 +48,8 @@ func TestTombstonesAreBounded(t *testing.T) {
 		gone = append(gone, keys[0])
 	}
 	stones := 0
-	for _, g := range s.groupList() {
-		require.NoError(t, s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+	for _, g := range s.space.Groups() {
+		require.NoError(t, s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind == segment.KindTombstone {
 				stones++
 			}
@@ -83,12 +84,12 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	keys := chainKeys(1, 4)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	s.sealOpen(streamUser)
-	g := s.groupList()[0]
-	eventually(t, "the group is at rest", func() bool { return s.groupRow(g).State == catalog.GroupSealed })
+	s.space.SealOpen(space.User)
+	g := s.space.Groups()[0]
+	eventually(t, "the group is at rest", func() bool { return s.space.Row(g).State == catalog.GroupSealed })
 
-	rowsOf := func(g *group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
-		require.NoError(t, s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
+	rowsOf := func(g *space.Group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
+		require.NoError(t, s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 			var rec segment.Record
 			if err := segment.DecodeRecord(row, &rec); err != nil {
 				return err
@@ -109,9 +110,9 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	require.NoError(t, s.cleaner.evict(g, recs, refs, keepAll))
 	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
 
-	s.sealOpen(streamKept)
-	k := s.space.find(list[0].loc.Group)
-	require.NotEqual(t, g.num, k.num)
+	s.space.SealOpen(space.Kept)
+	k := s.space.Find(list[0].loc.Group)
+	require.NotEqual(t, g.Num, k.Num)
 	recs, refs, _ = rowsOf(k)
 	require.Len(t, recs, 2)
 	require.NoError(t, s.cleaner.evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
@@ -128,16 +129,14 @@ func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 4), 8<<10))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	s.sealLocked(g)
-	s.space.mu.Unlock()
-	eventually(t, "nobody writes to it", func() bool { s.space.mu.Lock(); defer s.space.mu.Unlock(); return g.pending == 0 })
+	g := openedBy(s, space.User)
+	s.space.Seal(g)
+	eventually(t, "nobody writes to it", func() bool { s.space.Inside().Lock(); defer s.space.Inside().Unlock(); return g.Pending == 0 })
 	eventually(t, "it is taken", func() bool { // and not by the cleaner
-		s.suspect(g)
-		return s.suspects.next(s) == g
+		s.space.Suspect(g)
+		return s.space.NextSuspect() == g
 	})
 	require.Equal(t, errGroupBusy, s.cleaner.cleanAsked(testContext(t), g, false))
-	s.space.release(g)
+	s.space.Release(g)
 	require.NoError(t, s.Close())
 }

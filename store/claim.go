@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/places"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // Places finds the devices of the store in a directory.
@@ -36,7 +37,7 @@ func (s *Store) claim(b *catalog.Batch) error {
 	}
 	devices := make([]places.Device, len(s.drives))
 	for i, d := range s.drives {
-		devices[i] = places.Device{ID: d.id, Path: d.path, Removed: d.removed.Load(), Absent: d.absent != nil}
+		devices[i] = places.Device{ID: d.ID, Path: d.Path, Removed: d.Removed.Load(), Absent: d.Absent != nil}
 	}
 	c, err := s.places.Own(devices)
 	if err != nil || c.Row == nil {
@@ -52,24 +53,24 @@ func (s *Store) claim(b *catalog.Batch) error {
 
 // stampOwner writes on devices outside the directory whose they are, once the catalog says so. What
 // cannot be written is written at a later open: until then both names count.
-func (s *Store) stampOwner(ctx context.Context, drives ...*drive) {
+func (s *Store) stampOwner(ctx context.Context, drives ...*space.Drive) {
 	if s.options.noStamp || s.options.customDevices {
 		return
 	}
 	changed := false
 	for _, d := range drives {
-		o, ok := s.places.Stamp(d.id)
-		if !ok || d.absent != nil || d.condition() >= health.Fenced {
+		o, ok := s.places.Stamp(d.ID)
+		if !ok || d.Absent != nil || d.Condition() >= health.Fenced {
 			continue
 		}
 		within, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
-		err := segio.WriteOwner(within, s.durably(d), &o)
+		err := segio.WriteOwner(within, s.space.Durably(d), &o)
 		cancel()
 		if err != nil {
-			s.log.Warn("device does not say whose it is yet; it is written again", "device", d.path, "error", err)
+			s.log.Warn("device does not say whose it is yet; it is written again", "device", d.Path, "error", err)
 			continue
 		}
-		s.places.Stamped(d.id)
+		s.places.Stamped(d.ID)
 		changed = true
 	}
 	if changed {
@@ -83,14 +84,14 @@ func (s *Store) stampOwner(ctx context.Context, drives ...*drive) {
 
 // claimAdded is claim for a drive that is added to a store in use; disclaim is for who could not commit b. REQUIRES:
 // tasks.members.
-func (s *Store) claimAdded(b *catalog.Batch, d *drive) (disclaim func()) {
+func (s *Store) claimAdded(b *catalog.Batch, d *space.Drive) (disclaim func()) {
 	if s.options.customDevices || s.places == nil {
 		return func() {}
 	}
-	row := s.places.Add(d.id, d.path)
+	row := s.places.Add(d.ID, d.Path)
 	if row == nil {
 		return func() {}
 	}
 	b.PutOwner(row)
-	return func() { s.places.Forget(d.id) }
+	return func() { s.places.Forget(d.ID) }
 }

@@ -24,15 +24,11 @@ import (
 // writes what is worth keeping to another, drops the rest, and frees it. Cleaning is
 // eviction: nothing else drops committed blocks for space.
 type cleaner struct {
-	s         *Store
-	wake      chan struct{}
-	fruitless atomic.Uint64 // rounds that were needed and freed nothing
-	last      atomic.Int64  // when the last such round ended, nanoseconds by skep.Steady
-	still     atomic.Uint64 // what had stirred by then
-	excused   int           // rounds in a row, see anew; the cleaner's goroutine only
-	drain     []*group      // cleaned groups that readers still hold; the cleaner's goroutine only changes it, under space.mu
-	buf       []byte
-	told      time.Time // when a failure was logged last
+	s       *Store
+	wake    <-chan struct{}
+	excused int // rounds in a row, see anew; the cleaner's goroutine only
+	buf     []byte
+	told    time.Time // when a failure was logged last
 	// loan is groups that a compaction under way uses and is about to give back: nothing
 	// is dropped to make up for them, only groups are cleaned that hold nothing.
 	loan  atomic.Int32
@@ -52,19 +48,8 @@ type cleaner struct {
 
 func (c *cleaner) start(s *Store) {
 	c.s = s
-	c.wake = make(chan struct{}, 1)
+	c.wake = s.space.Woken()
 	s.background.Go(c.run)
-}
-
-// kick makes the cleaner look again.
-func (c *cleaner) kick() {
-	if c.wake == nil {
-		return
-	}
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (c *cleaner) run() {
@@ -91,29 +76,31 @@ func (c *cleaner) run() {
 				}
 			}
 		}
-		c.unopen()
-		c.release()
+		if c.s.failure.Load() == nil { // a failed store frees nothing
+			c.s.space.Unopen()
+		}
+		c.s.space.Regain()
 		if c.s.failure.Load() == nil {
 			c.keepPromises()
 			c.answer()
 			c.tidyOldest()
 		}
 		for c.goesOn() {
-			was := c.stirred()
+			was := c.s.space.Stirred()
 			ok, err := c.one(c.s.ctx)
 			if err != nil && c.s.ctx.Err() == nil && time.Since(c.told) > time.Minute {
 				c.told = time.Now()
 				c.s.log.Error("cleaning failed", "error", err)
 			}
-			c.release()
+			c.s.space.Regain()
 			c.keepPromises()
 			if !ok {
 				empty := c.empty // only groups that hold nothing were looked for
 				if !empty && c.yield() || err == nil && c.anew(was) {
 					continue
 				}
-				if !empty && c.needed() && !c.empty && !c.soon() {
-					c.fruitlessly()
+				if !empty && c.needed() && !c.empty && !c.s.space.Soon() {
+					c.s.space.Fruitlessly()
 				}
 				break
 			}
@@ -125,17 +112,9 @@ func (c *cleaner) run() {
 // needed says whether puts may soon find no group to open, and notes whether that is only
 // because of what is on loan.
 func (c *cleaner) needed() bool {
-	c.s.space.mu.Lock()
-	defer c.s.space.mu.Unlock()
-	soon := 0 // those a reader holds on to may be long in coming
-	for _, g := range c.drain {
-		if g.readers.Load() == 0 && !c.s.untold(g) {
-			soon++
-		}
-	}
-	free := c.s.freeGroupsLocked() + soon
-	needed := free+int(c.loan.Load()) <= c.s.reserve || c.s.indexTight()
-	c.empty = !needed && free <= c.s.reserve
+	free := c.s.space.FreeSoon()
+	needed := free+int(c.loan.Load()) <= c.s.space.KeptFree || c.s.indexTight()
+	c.empty = !needed && free <= c.s.space.KeptFree
 	return needed || c.empty
 }
 
@@ -162,10 +141,10 @@ func (c *cleaner) one(ctx context.Context) (ok bool, err error) {
 
 // best cleans the first of the groups worth least that gains enough.
 func (c *cleaner) best(ctx context.Context) (bool, error) {
-	var tried []*group
+	var tried []*space.Group
 	defer func() {
 		for _, g := range tried {
-			c.s.space.release(g)
+			c.s.space.Release(g)
 		}
 	}()
 	for range victims {
@@ -181,7 +160,7 @@ func (c *cleaner) best(ctx context.Context) (bool, error) {
 		switch k := skep.KindOf(err); {
 		case err == errNoGain || k == skep.Full: // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
-			c.s.log.Error("group not cleaned: a drive of it fails", "group", g.num, "error", err)
+			c.s.log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
 		default:
 			return false, err
 		}
@@ -190,25 +169,19 @@ func (c *cleaner) best(ctx context.Context) (bool, error) {
 }
 
 // victim claims a sealed group nobody writes to: an empty one if there is one.
-func (c *cleaner) victim() *group {
+func (c *cleaner) victim() *space.Group {
 	s := c.s
-	admit := func(num uint32) bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		g := s.space.mu.groups.Get(num)
-		return g != nil && s.space.idleLocked(g)
-	}
 	for {
-		num, ok := s.index.Hollow(admit)
+		num, ok := s.index.Hollow(s.space.CanClaim)
 		if !ok && !c.empty {
 			var st index.GroupStat
-			st, ok = s.index.PickVictim(admit)
+			st, ok = s.index.PickVictim(s.space.CanClaim)
 			num = st.Group
 		}
 		if !ok {
 			return nil
 		}
-		if g := s.space.find(num); g != nil && s.space.claim(g, space.Claim{By: space.Cleaner}) {
+		if g := s.space.Find(num); g != nil && s.space.Claim(g, space.Claim{By: space.Cleaner}) {
 			return g
 		}
 		// Who moves blocks, or mends logs, came between: it is not admitted now.
@@ -221,17 +194,17 @@ type move struct {
 	from layout.Location
 	// Of what the mover moves: its group, which is pinned; and anew says that it starts
 	// where its chain says, not on the device it started on.
-	group *group
+	group *space.Group
 	anew  bool
 }
 
 // clean empties g and hands it over to be freed.
-func (c *cleaner) clean(ctx context.Context, g *group) error {
+func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 	s := c.s
 	var recs []segment.Record
 	var refs []index.Ref
 	var locs []layout.Location
-	err := s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
+	err := s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
 			s.log.Error("damaged row in the catalog", "location", loc, "error", err)
@@ -251,30 +224,30 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	if err != nil {
 		return err
 	}
-	verdicts := s.index.Survivors(s.now(), g.payloadSlots(), refs, nil)
+	verdicts := s.index.Survivors(s.now(), g.PayloadSlots(), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
-		if g.life.Claim().KeepAll && v == index.Drop && !s.names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
+		if g.Life.Claim().KeepAll && v == index.Drop && !s.names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
-			kept += weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
+			kept += space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
 		}
 	}
 	leastGain := max(c.gain, gains[0])
-	written, room := kept, g.room()
+	written, room := kept, g.Room()
 	if s.options.Policy != "cost" {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
-		logs := g.logPages() * layout.SlotsPerPage
+		logs := g.LogPages() * layout.SlotsPerPage
 		written += logs
-		if int64(room) < g.payloadSlots() {
+		if int64(room) < g.PayloadSlots() {
 			room += logs
 		}
 	}
-	if !g.life.Claim().Asked && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
+	if !g.Life.Claim().Asked && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
 		return errNoGain
 	}
-	stale := g.stale.Load()
+	stale := g.Stale.Load()
 	if err := c.evict(g, recs, refs, verdicts); err != nil {
 		return err
 	}
@@ -290,12 +263,12 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 		rest, err = c.carryOn(ctx, g, recs, refs, stale)
 	}
 	if err != nil {
-		g.owed = append(g.owed, s.heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
+		g.Owed = append(g.Owed, s.heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
 		return err
 	}
 	b := s.catalog.NewBatch()
-	b.DeleteGroupBlocks(g.num)
-	state := s.groupRow(g)
+	b.DeleteGroupBlocks(g.Num)
+	state := s.space.Row(g)
 	state.State = catalog.GroupFree // its row goes when its headers say so
 	b.PutGroup(&state)
 	var promised []catalog.Intent
@@ -305,22 +278,18 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 	// Synced, since its headers are marked as freed next.
 	if err := s.catalog.Commit(ctx, b, true); err != nil {
 		if len(rest) > 0 { // what they say is on no drive
-			g.owed = append(g.owed, s.heirless(g, recs, refs)...)
+			g.Owed = append(g.Owed, s.heirless(g, recs, refs)...)
 		}
 		return err
 	}
 	c.promise(promised)
-	s.space.mu.Lock()
-	s.space.mu.groups.Remove(g) // from here on nobody pins it
-	g.life.Become(space.Emptied)
-	c.drain = append(c.drain, g)
-	s.space.mu.Unlock()
-	s.index.FreeGroup(g.num)
-	if c.churn.cleaned(kept, int(g.payloadSlots())) {
+	s.space.Empty(g)
+	s.index.FreeGroup(g.Num)
+	if c.churn.cleaned(kept, int(g.PayloadSlots())) {
 		c.yield()
 	}
-	if s.options.Policy != "cost" && kept < int(g.payloadSlots())/regainPart {
-		s.regainRoom(int(g.payloadSlots()))
+	if s.options.Policy != "cost" && kept < int(g.PayloadSlots())/space.RegainPart {
+		s.space.RegainRoom(int(g.PayloadSlots()))
 	}
 	return nil
 }
@@ -330,7 +299,7 @@ func (c *cleaner) clean(ctx context.Context, g *group) error {
 // put in its place, or after its deletion. From here on g is stale, also when all of it is
 // kept: should its cleaning stop half-way, its log has records of blocks that were moved, and
 // whose copies elsewhere may go.
-func (c *cleaner) evict(g *group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
+func (c *cleaner) evict(g *space.Group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
 	s := c.s
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -361,7 +330,7 @@ func (c *cleaner) evict(g *group, recs []segment.Record, refs []index.Ref, verdi
 	}
 	err := s.forgotten(s.catalog.NewBatch(), rows...)
 	if err != nil {
-		g.owed = append(g.owed, s.heirless(g, recs, refs)...) // the next cleaning may not see them
+		g.Owed = append(g.Owed, s.heirless(g, recs, refs)...) // the next cleaning may not see them
 	}
 	return err
 }
@@ -377,57 +346,9 @@ func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.E
 	}
 }
 
-// unopen gives the segments of groups back that could not be opened. Their rows go
-// first, or an open would find two groups that own a segment.
-func (c *cleaner) unopen() {
-	s := c.s
-	s.space.mu.Lock()
-	list := s.space.mu.unopened
-	s.space.mu.unopened = nil
-	s.space.mu.Unlock()
-	if len(list) == 0 || s.failure.Load() != nil {
-		return // a failed store frees nothing
-	}
-	b := s.catalog.NewBatch()
-	for _, g := range list {
-		b.DeleteGroup(g.num)
-	}
-	err := s.catalog.Commit(s.ctx, b, false)
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	switch {
-	case err == nil:
-		for _, g := range list {
-			s.space.regainLocked(g)
-		}
-	case didNotHappen(err):
-		s.space.mu.unopened = append(s.space.mu.unopened, list...)
-	default:
-		s.log.Warn("segments lost until the next open", "groups", len(list), "error", err)
-		s.space.mu.doubted = append(s.space.mu.doubted, list...)
-	}
-}
-
-// release gives segments of cleaned groups back once no reader holds them.
-func (c *cleaner) release() {
-	s := c.s
-	rest := c.drain[:0]
-	s.space.mu.Lock()
-	for _, g := range c.drain {
-		if !s.freed(g) || g.readers.Load() > 0 {
-			rest = append(rest, g)
-			continue
-		}
-		s.space.regainLocked(g)
-	}
-	clear(c.drain[len(rest):])
-	c.drain = rest
-	s.space.mu.Unlock()
-}
-
 // rewrite copies blocks of g to the open group of kept blocks, in the order they are
 // given, which is the order they lie in: chains stay together.
-func (c *cleaner) rewrite(ctx context.Context, g *group, keep []*incoming) error {
+func (c *cleaner) rewrite(ctx context.Context, g *space.Group, keep []*incoming) error {
 	for len(keep) > 0 {
 		n, bytes := 0, int64(0)
 		for n < len(keep) && n < appendBlocks && (n == 0 || bytes+int64(keep[n].pages)*layout.PageSize <= appendBytes) {
@@ -442,10 +363,10 @@ func (c *cleaner) rewrite(ctx context.Context, g *group, keep []*incoming) error
 	return nil
 }
 
-func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming, bytes int64) error {
+func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*incoming, bytes int64) error {
 	s := c.s
 	if int64(len(c.buf)) < bytes {
-		c.buf = device.AlignedBuffer(int(max(bytes, min(appendBytes, int64(g.payloadPages())*layout.PageSize))))
+		c.buf = device.AlignedBuffer(int(max(bytes, min(appendBytes, int64(g.PayloadPages())*layout.PageSize))))
 	}
 	buf := c.buf
 	good := batch[:0:0]
@@ -457,7 +378,7 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *group, batch []*incoming,
 		if ns == nil {
 			continue // purged meanwhile
 		}
-		got, err := s.readVerified(ctx, g, ns.Info.Shape, &in.rec, mem)
+		got, err := s.space.ReadVerified(ctx, g, ns.Info.Shape, &in.rec, mem)
 		if segio.Lent(mem, got, err) {
 			c.buf = nil
 		}
@@ -540,25 +461,25 @@ func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
 // what was deleted, or put again, meanwhile is not among them.
 func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) (moved []*incoming, err error) {
 	s := c.s
-	defer s.endAppend(a.g)
+	defer s.space.EndAppend(a.Group)
 	defer func() {
 		if err != nil { // what was written of it no row speaks for
-			s.giveWritesUp(a)
-			s.suspect(a.g)
+			s.space.GiveUp(a.Group, a.writes)
+			s.space.Suspect(a.Group)
 		}
 	}()
 	if a.err != nil {
 		return nil, a.err
 	}
 	if err := a.writes.Wait(ctx, s.options.OpTimeout); err != nil {
-		s.giveUp(a.g)
+		s.space.Seal(a.Group)
 		return nil, err
 	}
 	// Any synced commit makes this one's rows durable too, and with them the deletion
 	// of the old ones: the new copies must be on the drives before.
 	if slices.ContainsFunc(a.blocks, (*incoming).durable) {
-		if err := s.flushWritten(ctx, a.g.drives, a.flushes); err != nil {
-			s.giveUp(a.g)
+		if err := s.space.FlushWritten(ctx, a.Group.Drives, a.flushes); err != nil {
+			s.space.Seal(a.Group)
 			return nil, err
 		}
 	}
@@ -569,7 +490,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appen
 	var still []*incoming
 	for _, in := range a.blocks {
 		if e, ok := s.index.Resolve(in.fp); !ok || e.Location != in.moved.from.Pack() {
-			s.suspect(a.g) // its copy lies there now
+			s.space.Suspect(a.Group) // its copy lies there now
 			continue
 		}
 		buf = in.rec.Append(buf[:0])
@@ -588,7 +509,7 @@ func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appen
 			s.tell(s.blockEvent(ns, &in.rec, skep.EventMoved), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
 		} else { // found damaged by a reader meanwhile
 			s.deleteRow(in.loc)
-			s.suspect(a.g)
+			s.space.Suspect(a.Group)
 		}
 	}
 	return moved, nil

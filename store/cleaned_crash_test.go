@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A group is cleaned, its drives are told that it is free, and the machine crashes. The catalog says so, too: it was
@@ -20,17 +21,17 @@ func TestACrashAfterAGroupWasFreed(t *testing.T) {
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	require.NoError(t, s.Flush(ctx))
-	s.sealOpen(streamUser)
-	g := s.groupList()[0]
+	s.space.SealOpen(space.User)
+	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
-	eventually(t, "its drives are told", func() bool { s.cleaner.kick(); return g.isFreed() })
+	eventually(t, "its drives are told", func() bool { s.space.Kick(); return isFreed(g) })
 	o := crash("freed")
 	require.NoError(t, s.Close())
 
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	require.False(t, s.space.find(g.num) != nil, "its headers say that it is free")
+	require.False(t, s.space.Find(g.Num) != nil, "its headers say that it is free")
 	requireChain(t, s, sc, keys, faultBlock)
 	rep, err := s.Scrub(ctx, ScrubOptions{DryRun: true})
 	require.NoError(t, err)
@@ -39,13 +40,13 @@ func TestACrashAfterAGroupWasFreed(t *testing.T) {
 }
 
 // cleanOne puts blocks into a group, has it cleaned and gives it. What its drives are told of that comes later.
-func cleanOne(t *testing.T, s *Store, before func(g *group)) *group {
+func cleanOne(t *testing.T, s *Store, before func(g *space.Group)) *space.Group {
 	ctx := testContext(t)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
 	require.NoError(t, s.Flush(ctx))
-	s.sealOpen(streamUser)
-	g := s.groupList()[0]
+	s.space.SealOpen(space.User)
+	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 	before(g)
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
@@ -53,10 +54,10 @@ func cleanOne(t *testing.T, s *Store, before func(g *group)) *group {
 }
 
 // headerWrites matches writes of the headers of g.
-func headerWrites(g *group) func(*device.Op) bool {
+func headerWrites(g *space.Group) func(*device.Op) bool {
 	return func(op *device.Op) bool {
-		for i, d := range g.drives {
-			if op.Kind == device.Write && op.Offset == d.segmentOffset(g.segments[i]) {
+		for i, d := range g.Drives {
+			if op.Kind == device.Write && op.Offset == d.SegmentOffset(g.Segments[i]) {
 				return true
 			}
 		}
@@ -69,7 +70,7 @@ func headerWrites(g *group) func(*device.Op) bool {
 func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 	t.Parallel()
 	s, r, crash := crashRig(t, func(*Options) {})
-	g := cleanOne(t, s, func(g *group) {
+	g := cleanOne(t, s, func(g *space.Group) {
 		r.each(func(_ int, d *device.Fault) {
 			d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes, Match: headerWrites(g)})
 		})
@@ -82,7 +83,7 @@ func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 	for range 3 {
 		s, err := Open(context.Background(), o)
 		require.NoError(t, err)
-		require.Nil(t, s.space.find(g.num))
+		require.Nil(t, s.space.Find(g.Num))
 		require.NoError(t, s.Close())
 	}
 }
@@ -92,17 +93,17 @@ func TestACrashBeforeTheHeadersSayFree(t *testing.T) {
 func TestADriveLiesAboutAFreedGroup(t *testing.T) {
 	t.Parallel()
 	s, r, o := openRig(t, func(o *Options) { o.DeviceCount = 1 })
-	g := cleanOne(t, s, func(g *group) {
+	g := cleanOne(t, s, func(g *space.Group) {
 		r.each(func(_ int, d *device.Fault) {
 			d.MustInject(device.Rule{Action: device.Drop, Kinds: device.Writes, Match: headerWrites(g), Times: 1})
 		})
 	})
-	eventually(t, "its drive was told", func() bool { s.cleaner.kick(); return g.isFreed() })
+	eventually(t, "its drive was told", func() bool { s.space.Kick(); return isFreed(g) })
 	r.each(func(_ int, d *device.Fault) { d.Clear() })
 	require.NoError(t, s.Close())
 
 	s, err := Open(context.Background(), o)
 	require.NoError(t, err)
-	require.Nil(t, s.space.find(g.num))
+	require.Nil(t, s.space.Find(g.Num))
 	require.NoError(t, s.Close())
 }

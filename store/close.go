@@ -55,18 +55,14 @@ func (s *Store) close() error {
 	if orderly() {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
-		note(s.flushDrives(ctx, s.standing()))
+		note(s.space.FlushDrives(ctx, s.space.Unfenced()))
 	}
 	if orderly() {
 		mark := s.lastMark()
 		b := s.catalog.NewBatch()
-		s.space.mu.Lock() // nothing runs any more that would take them
-		for _, g := range slices.Concat(s.space.mu.spares, s.space.mu.unopened, s.space.mu.doubted) {
-			b.DeleteGroup(g.num)
-		}
-		s.space.mu.Unlock()
-		s.saveStale(b)
-		row := s.root.Close(s.cleaner.done())
+		s.space.DropUnused(b)
+		s.space.SaveStale(b)
+		row := s.root.Close(s.space.AllFreed())
 		b.PutStore(row)
 		err := s.catalog.Commit(ctx, b, true)
 		if err == nil {
@@ -120,9 +116,9 @@ func (s *Store) shut(ctx context.Context) error {
 		if d == nil {
 			continue
 		}
-		if err := d.dev.Close(); err != nil {
+		if err := d.Dev.Close(); err != nil {
 			busy = true
-			errs = append(errs, &skep.Error{Op: "close", Kind: skep.NotReleased, Field: d.path, Err: err})
+			errs = append(errs, &skep.Error{Op: "close", Kind: skep.NotReleased, Field: d.Path, Err: err})
 		}
 	}
 	if s.catalog != nil {

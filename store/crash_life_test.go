@@ -219,9 +219,9 @@ func (w *crashWorld) check(ctx context.Context, s *Store, or *oracle, crashed bo
 // begun notes how many groups there are when a store is open.
 func (l *life) begun(s *Store) {
 	l.store.Store(s)
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	l.groups = int(s.space.mu.next) - s.space.mu.groups.Len()
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
+	l.groups = int(s.space.Inside().Next) - s.space.Inside().Groups.Len()
 }
 
 // count adds what a store did since it was opened to the campaign's account.

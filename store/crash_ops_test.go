@@ -121,7 +121,7 @@ func (c *crashWriter) replace(ctx context.Context) {
 	c.l.begun(s)
 	var old []int
 	for i, d := range s.allDrives() {
-		if !d.removed.Load() && i < len(s.allDrives())-1 {
+		if !d.Removed.Load() && i < len(s.allDrives())-1 {
 			old = append(old, i)
 		}
 	}

@@ -81,7 +81,7 @@ func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t name
 			away = append(away, fp)
 		}
 		if !ok {
-			if s.stale.Load() > 0 { // a record of it may lie on a device for all that
+			if s.space.AnyStale() { // a record of it may lie on a device for all that
 				tombs = append(tombs, tombstoneOf(ns, t, key, seq, s.rivals.Before(fp, seq)))
 			}
 			continue
@@ -136,8 +136,8 @@ func (s *Store) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []delet
 		n++
 		if e.Location != d.was.Location { // accepted, and committed meanwhile
 			s.deleteRow(unpack(e.Location))
-			if g := s.space.find(e.Group()); g != nil {
-				s.suspect(g) // no tombstone covers its record
+			if g := s.space.Find(e.Group()); g != nil {
+				s.space.Suspect(g) // no tombstone covers its record
 			}
 		}
 		ns.Stored.Add(-d.size)
@@ -217,8 +217,8 @@ func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
 	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
 		l := unpack(e.Location)
 		s.deleteRow(l)
-		if g := s.space.find(l.Group); g != nil && !in.dropLogged {
-			s.suspect(g) // its record stays in the log, and no tombstone covers it
+		if g := s.space.Find(l.Group); g != nil && !in.dropLogged {
+			s.space.Suspect(g) // its record stays in the log, and no tombstone covers it
 		}
 	}
 	if !ok {
@@ -248,10 +248,10 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if err := s.take(ctx, s.naming, op, "namespace being made"); err != nil {
+	if err := s.naming.Take(ctx, 2*s.options.OpTimeout, s.closing, op, "namespace being made"); err != nil {
 		return err
 	}
-	defer s.naming.give()
+	defer s.naming.Give()
 	if p.Salt != nil {
 		return s.purgeSalt(ctx, *p.Salt)
 	}

@@ -30,7 +30,7 @@
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	sidecar    what some blocks say, as rows of the catalog
-//	space      the life of stripe groups: their states, who has one, which there are
+//	space      stripe groups and free segments: their life, who has one, a place for what is written
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //
 // # What is where
@@ -140,9 +140,9 @@
 //   - A group's segments are reused only when its rows are gone, no restore pins it, and
 //     no write to them is under way; and only under a new generation that the catalog
 //     has synced before a byte of it is written. A header that a drive is late with keeps
-//     its segment on that drive, and two are never on their way to one segment: headWrite.
+//     its segment on that drive, and two are never on their way to one segment (space/headers.go).
 //     So does a write that was given up and that a dead drive, or one to be emptied, has
-//     for ever: its group is emptied and freed without it (heldwrite.go).
+//     for ever: its group is emptied and freed without it (space/late.go).
 //   - Memory given to a drive, to read into or to write from, is nobody else's until the
 //     drive gives it back, however long ago its caller was answered: a session's
 //     destinations by NotReleased, what a put or the DRAM tier lends by loan.go.
@@ -159,8 +159,8 @@
 // Their order is the table of package locks (store/internal/locks/order.go), and the tag invariants asserts it.
 // Outermost is changes, then what is held over commits, then a session's, then space; last the leaves, under which no
 // other lock is taken. The index has locks of its own, taken under these: Index.mu, then its leases'. Two locks wait
-// under a context and are in no table: space.opening, held over device I/O while a group is opened, after changes and
-// before the root row's; and naming, of who makes, purges or deletes a namespace, before opening. Only opening,
+// under a context and are in no table: Opening of space, held over device I/O while a group is opened, after changes
+// and before the root row's; and naming, of who makes, purges or deletes a namespace, before it. Only Opening,
 // GroupHeaders, Growing, Mark and LogCache are held over device I/O, and only changes, SidecarPuts, RootRow, Mark and
 // naming over commits of the catalog. No lookup takes one of these.
 //

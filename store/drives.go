@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -58,7 +59,7 @@ func (s *Store) openDrives(ctx context.Context) error {
 	if err := s.checkDeviceCount(len(byID)); err != nil {
 		return err
 	}
-	s.drives = make([]*drive, count)
+	s.drives = make([]*space.Drive, count)
 	lacks := map[uint16]lack{}
 	var named []lack
 	for i, path := range s.options.Devices {
@@ -112,18 +113,18 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 	}
 	defer dev.Close()
 	sb, err := segio.ReadSuperblock(ctx, dev, path)
-	if err != nil || sb.Store != s.id || slices.ContainsFunc(s.drives, func(d *drive) bool { return d != nil && segment.DeviceID(d.id) == sb.Device }) {
+	if err != nil || sb.Store != s.id || slices.ContainsFunc(s.drives, func(d *space.Drive) bool { return d != nil && segment.DeviceID(d.ID) == sb.Device }) {
 		return false
 	}
-	d := &drive{path: path, segBytes: sb.SegmentBytes, segments: layout.Segments(dev.Size(), sb.SegmentBytes), down: make(chan struct{})}
-	d.use(dev)
+	d := &space.Drive{Path: path, SegBytes: sb.SegmentBytes, Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
+	d.Use(dev)
 	return s.holdsNothing(ctx, d)
 }
 
 // openAt is which drive is open at path; -1: none.
 func (s *Store) openAt(path string) int {
-	return slices.IndexFunc(s.drives, func(d *drive) bool {
-		return d != nil && d.absent == nil && paths.Real(d.path) == paths.Real(path)
+	return slices.IndexFunc(s.drives, func(d *space.Drive) bool {
+		return d != nil && d.Absent == nil && paths.Real(d.Path) == paths.Real(path)
 	})
 }
 
@@ -169,16 +170,16 @@ func (s *Store) openDrive(ctx context.Context, i int, path string, byID map[[16]
 	if err != nil {
 		return &skep.Error{Op: "open device", Kind: kindOfOpen(err), Field: path, Err: err}
 	}
-	d := &drive{path: path, down: make(chan struct{})}
-	d.use(dev)
+	d := &space.Drive{Path: path}
+	d.Use(dev)
 	if err := s.adopt(ctx, d, byID); err != nil {
 		return errors.Join(err, dev.Close())
 	}
-	if s.drives[d.index] != nil {
-		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.index)) + " a second time",
+	if s.drives[d.Index] != nil {
+		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.Index)) + " a second time",
 			Limit: "each device once"}, dev.Close())
 	}
-	s.drives[d.index] = d
+	s.drives[d.Index] = d
 	return nil
 }
 
@@ -209,129 +210,92 @@ func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) erro
 		}
 		if r.State == catalog.DeviceRemoved {
 			d := removedDrive(int(r.Index), r.SegmentBytes)
-			d.id, d.path, d.serial = r.ID, r.Path, r.Serial
+			d.ID, d.Path, d.Serial = r.ID, r.Path, r.Serial
 			s.drives[r.Index] = d
 			continue
 		}
 		s.drives[r.Index] = standIn(r, lacks[r.Index])
-		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.drives[r.Index].path, "serial", r.Serial, "error", lacks[r.Index].why)
-		s.segBytes = r.SegmentBytes
+		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.drives[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
+		s.space.SegmentBytes = r.SegmentBytes
 	}
 	return nil
 }
 
 // standIn keeps the place of a drive that cannot be opened.
-func standIn(r catalog.DeviceState, l lack) *drive {
-	d := &drive{index: r.Index, id: r.ID, path: l.path, serial: r.Serial, segBytes: r.SegmentBytes, segments: int(r.Segments), limit: int(r.Segments), down: make(chan struct{})}
-	d.standing.Set(health.Dead)
-	close(d.down)
-	d.failed = &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
-	d.absent = l.why
-	d.standing.Say(l.why.Error())
-	d.use(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), d.failed))
+func standIn(r catalog.DeviceState, l lack) *space.Drive {
+	d := &space.Drive{Index: r.Index, ID: r.ID, Path: l.path, Serial: r.Serial, SegBytes: r.SegmentBytes, Segments: int(r.Segments), Limit: int(r.Segments)}
+	d.Absent = l.why
+	why := &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
+	d.Gone(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), why), why)
+	d.Standing.Say(l.why.Error())
 	return d
 }
 
-var (
-	errRemoved  = &skep.Error{Op: "drive", Kind: skep.Missing, Field: "state", Value: "removed"}
-	errDraining = &skep.Error{Op: "drive", Kind: skep.Unsupported, Field: "state", Value: "being emptied"}
-)
-
-// someDrive is a drive that is there, for what all have in common.
-func (s *Store) someDrive() *drive {
-	for _, d := range s.allDrives() {
-		if !d.removed.Load() && d.absent == nil {
-			return d
-		}
-	}
-	return s.allDrives()[0]
-}
-
-// usableDrives is how many drives may take new groups, fenced ones included.
-func (s *Store) usableDrives() (n int) {
-	for _, d := range s.allDrives() {
-		if !d.retired.Load() {
-			n++
-		}
-	}
-	return n
-}
-
 // adopt checks a device's superblocks against the catalog's rows.
-func (s *Store) adopt(ctx context.Context, d *drive, byID map[[16]byte]catalog.DeviceState) error {
+func (s *Store) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]catalog.DeviceState) error {
 	const op = "open device"
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 	defer cancel()
-	sb, err := segio.ReadSuperblock(ctx, d.dev, d.path)
+	sb, err := segio.ReadSuperblock(ctx, d.Dev, d.Path)
 	if err != nil {
 		return err
 	}
 	row, known := byID[sb.Device]
 	if sb.Store == s.id && !known {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: fmt.Sprintf("device %d of this store, which the catalog does not know", sb.DeviceIndex),
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: fmt.Sprintf("device %d of this store, which the catalog does not know", sb.DeviceIndex),
 			Limit: "one that the store has: this one was removed, or an add was cut short (skep device add makes it anew)"}
 	}
 	if sb.Store != s.id {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String()}
 	}
 	if s.places != nil {
-		if err := s.places.Taken(d.path, sb.Device); err != nil {
+		if err := s.places.Taken(d.Path, sb.Device); err != nil {
 			return err
 		}
 	}
-	if d.dev.Size() < sb.DeviceBytes {
-		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+	if d.Dev.Size() < sb.DeviceBytes {
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
 	}
-	d.index, d.id, d.serial, d.segBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
-	d.sequence, d.created = sb.Sequence, sb.Created
-	s.segBytes = sb.SegmentBytes
-	d.segments = layout.Segments(d.dev.Size(), d.segBytes)
-	d.limit = d.segments
+	d.Index, d.ID, d.Serial, d.SegBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
+	d.Sequence, d.Created = sb.Sequence, sb.Created
+	s.space.SegmentBytes = sb.SegmentBytes
+	d.Segments = layout.Segments(d.Dev.Size(), d.SegBytes)
+	d.Limit = d.Segments
 	s.limits.restamp = s.limits.restamp || sb.Capacity != int64(s.limits.Capacity) || sb.MadeCount != int(s.limits.Devices)
 	if c := s.options.CapacityBytes; c > 0 {
 		// A larger cap lets the device grow; a smaller one does not shrink it.
-		d.limit = max(d.segments, layout.Segments(c/int64(len(byID)), d.segBytes))
+		d.Limit = max(d.Segments, layout.Segments(c/int64(len(byID)), d.SegBytes))
 	} else {
-		d.limit = unlimitedSegments
+		d.Limit = space.Unlimited
 	}
-	if d.dev.Info().Raw || s.options.ReadOnly {
-		d.limit = d.segments
+	if d.Dev.Info().Raw || s.options.ReadOnly {
+		d.Limit = d.Segments
 	}
 	if row.State == catalog.DeviceDraining {
-		d.failed = errDraining
-		d.retired.Store(true)
+		d.Failed = space.ErrDraining
+		d.Retired.Store(true)
 	}
 	return nil
-}
-
-// absentDrives are the drives that are not there though they should be.
-func (s *Store) absentDrives() (out []*drive) {
-	for _, d := range s.allDrives() {
-		if d.absent != nil {
-			out = append(out, d)
-		}
-	}
-	return out
 }
 
 // checkDegraded refuses an open that would lose durable blocks with a missing drive. It
 // changes nothing.
 func (s *Store) checkDegraded(ctx context.Context) error {
-	absent := s.absentDrives()
+	absent := s.space.AbsentDrives()
 	if len(absent) == 0 {
 		return nil
 	}
 	var hit, lost, once int64
-	for _, g := range s.groupList() {
-		if !slices.ContainsFunc(absent, g.has) {
+	for _, g := range s.space.Groups() {
+		if !slices.ContainsFunc(absent, g.Has) {
 			continue
 		}
-		err := s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, row []byte) error {
+		err := s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil || len(rec.Copies) == 0 {
 				return nil
 			}
-			readable, whole := segio.RecordUnits(&rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i].absent == nil })
+			readable, whole := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return g.Drives[i].Absent == nil })
 			switch {
 			case !readable && rec.Flags&segment.RecordDurable != 0:
 				lost++
@@ -348,29 +312,17 @@ func (s *Store) checkDegraded(ctx context.Context) error {
 	}
 	d := absent[0]
 	if lost > 0 && s.options.Degraded != DegradedAlways {
-		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(d.index)), Value: d.path, Err: d.absent,
+		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(d.Index)), Value: d.Path, Err: d.Absent,
 			Limit: fmt.Sprintf("present: %d durable blocks have no other copy; bring it back, or open with Degraded %q to go on without them", lost, DegradedAlways)}
 	}
-	s.log.Warn("store opened without a device", "devices", len(absent), "path", d.path,
+	s.log.Warn("store opened without a device", "devices", len(absent), "path", d.Path,
 		"durable_blocks_lost", lost, "cache_blocks_unreadable", hit, "blocks_with_copies_to_make_again", once)
 	return nil
 }
 
-// groupList is every group, lowest number first.
-func (s *Store) groupList() []*group {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	out := make([]*group, 0, s.space.mu.groups.Len())
-	for g := range s.space.mu.groups.Each() {
-		out = append(out, g)
-	}
-	sortBy(out, func(a, b *group) bool { return a.num < b.num })
-	return out
-}
-
 // allDrives are the store's drives by index, those that were removed included, and those
 // that were added since the open. Who asks twice may be told of more.
-func (s *Store) allDrives() []*drive {
+func (s *Store) allDrives() []*space.Drive {
 	if list := s.tasks.grown.Load(); list != nil {
 		return *list
 	}
@@ -386,27 +338,27 @@ func (s *Store) restamp() {
 	defer cancel()
 	n, sequence := 0, uint64(0)
 	for _, d := range s.allDrives() {
-		if !d.removed.Load() {
+		if !d.Removed.Load() {
 			n++
 		}
-		sequence = max(sequence, d.sequence)
+		sequence = max(sequence, d.Sequence)
 	}
 	failed := false
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || d.condition() == health.Dead || d.stamped == n {
+		if d.Removed.Load() || d.Condition() == health.Dead || d.Stamped == n {
 			continue
 		}
-		if d.condition() == health.Fenced {
+		if d.Condition() == health.Fenced {
 			failed = true // until it is well again
 			continue
 		}
 		err := s.writeSuperblocks(ctx, d, n, sequence+1)
 		if err == nil {
-			d.stamped = n
+			d.Stamped = n
 		} else {
 			failed = true
 			if !s.tasks.unstamped.Load() {
-				s.log.Warn("superblock does not say how many devices there are now; it is written again", "device", d.path, "devices", n, "error", err)
+				s.log.Warn("superblock does not say how many devices there are now; it is written again", "device", d.Path, "devices", n, "error", err)
 			}
 		}
 	}
@@ -427,26 +379,14 @@ func (t *tasks) restampAgain() {
 }
 
 // removedDrive keeps the place of a drive that was removed.
-func removedDrive(i int, segBytes int64) *drive {
-	d := &drive{index: uint16(i), path: "removed", segBytes: segBytes, down: make(chan struct{}), failed: errRemoved}
-	d.standing.Set(health.Dead)
-	close(d.down)
-	d.removed.Store(true)
-	d.retired.Store(true)
-	d.use(device.NewGone("", "", layout.SegmentOffset(1, segBytes), errRemoved))
+func removedDrive(i int, segBytes int64) *space.Drive {
+	d := &space.Drive{Index: uint16(i), Path: "removed", SegBytes: segBytes}
+	d.Removed.Store(true)
+	d.Retired.Store(true)
+	d.Gone(device.NewGone("", "", layout.SegmentOffset(1, segBytes), space.ErrRemoved), space.ErrRemoved)
 	return d
 }
 
 func (s *Store) knows(id segment.DeviceID) bool {
-	return slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return segment.DeviceID(d.id) == id })
-}
-
-// groupsOf are the groups a drive is in.
-func (s *Store) groupsOf(d *drive) (out []*group) {
-	for _, g := range s.groupList() {
-		if g.has(d) {
-			out = append(out, g)
-		}
-	}
-	return out
+	return slices.ContainsFunc(s.allDrives(), func(d *space.Drive) bool { return segment.DeviceID(d.ID) == id })
 }

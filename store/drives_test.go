@@ -204,7 +204,7 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 // faultsOk says whether every drive is well.
 func (b *rig) faultsOk(s *Store) bool {
 	for _, d := range s.drives {
-		if d.condition() != health.Healthy {
+		if d.Condition() != health.Healthy {
 			return false
 		}
 	}

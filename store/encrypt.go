@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -47,7 +48,7 @@ func (s *Store) sealing(ctx context.Context, ns *namespaces.Namespace, a *append
 			continue
 		}
 		todo = append(todo, in)
-		if in.loc.Device == inlineDevice {
+		if in.loc.Device == space.InlineDevice {
 			continue
 		}
 		for i := range in.parts {
@@ -130,7 +131,7 @@ func (s *Store) sealBlock(ns *namespaces.Namespace, in *incoming, mem [][]byte) 
 		var inline []byte
 		var into [][]byte
 		switch {
-		case in.loc.Device == inlineDevice:
+		case in.loc.Device == space.InlineDevice:
 			inline = make([]byte, p.Size)
 			into = [][]byte{inline}
 		default:

@@ -50,18 +50,11 @@ func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (sk
 	st.asked = s.options.Wall()
 	st.since = s.root.Last()
 	if snapshot {
-		st.groups = s.groupNumbers(0)
+		st.groups = s.space.Numbers(0)
 	} else {
 		close(st.told)
 	}
 	return st, nil
-}
-
-// groupNumbers are the groups above n, ascending.
-func (s *Store) groupNumbers(n uint32) []uint32 {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return s.space.mu.groups.Above(n)
 }
 
 // Next implements skep.EventStream.
@@ -99,7 +92,7 @@ func (st *eventStream) Next(ctx context.Context, into []skep.Event) (int, error)
 func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, error) {
 	for len(st.rest) == 0 {
 		if len(st.groups) == 0 {
-			if st.groups = st.s.groupNumbers(st.highest); len(st.groups) == 0 {
+			if st.groups = st.s.space.Numbers(st.highest); len(st.groups) == 0 {
 				st.follow = true
 				close(st.told)
 				return 0, nil

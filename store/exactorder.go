@@ -3,6 +3,7 @@ package store
 import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // The policies lru and s3fifo have an exact order, in which blocks go one by one whatever
@@ -15,7 +16,7 @@ func (c *cleaner) yield() bool {
 		return false
 	}
 	before := c.s.count.Evicted.Load()
-	c.s.yieldRoom()
+	c.s.space.YieldRoom()
 	c.s.trim()
 	return c.s.count.Evicted.Load() > before // a put may have come first with trim
 }
@@ -40,7 +41,7 @@ func (s *Store) trim() bool {
 		if !ok {
 			break
 		}
-		if g := s.space.find(unpack(e.Location).Group); g != nil && s.outlives(g) != nil {
+		if g := s.space.Find(unpack(e.Location).Group); g != nil && s.outlives(g) != nil {
 			break
 		}
 		rec, unread := s.record(e.FP, e) // before it is gone: events tell of it
@@ -70,19 +71,19 @@ func (s *Store) trim() bool {
 // outlives notes, before a block is dropped from g, that its log goes on telling of it. An error:
 // nothing may be dropped. The row that says so comes first, since that of the block may be deleted
 // by any commit: owedRows. REQUIRES: s.changes.
-func (s *Store) outlives(g *group) error {
-	if g.noted.Load() {
+func (s *Store) outlives(g *space.Group) error {
+	if g.Noted.Load() {
 		return nil
 	}
-	s.setStale(g)
-	if state := s.groupRow(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
+	s.space.SetStale(g)
+	if state := s.space.Row(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
 		state.State = catalog.GroupCleaning
 		b := s.catalog.NewBatch()
 		b.PutGroup(&state)
 		if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, false) }); err != nil {
 			return err
 		}
-		g.noted.Store(true)
+		g.Noted.Store(true)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func TestAReaderWritesToItsDestination(t *testing.T) {
 			}
 			require.Zero(t, statsOf(t, s).Damaged)
 			d := s.drives[0]
-			require.Equal(t, health.Healthy, d.condition())
+			require.Equal(t, health.Healthy, d.Condition())
 		})
 	}
 }

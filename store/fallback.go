@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -40,7 +41,7 @@ func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []i
 		if f.Err != errUnread {
 			continue
 		}
-		records, err := s.loggedRecords(f.Stripe.(*group))
+		records, err := s.loggedRecords(f.Stripe.(*space.Group))
 		if err != nil {
 			return err
 		}
@@ -50,7 +51,7 @@ func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []i
 			if err != nil {
 				continue
 			}
-			if h.Copies == 0 != (f.At.Device == inlineDevice) {
+			if h.Copies == 0 != (f.At.Device == space.InlineDevice) {
 				continue
 			}
 			p := h.Place
@@ -73,16 +74,16 @@ func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []i
 }
 
 // loggedRecords gives what a group's logs say. The group is pinned.
-func (s *Store) loggedRecords(g *group) (map[recordKey][][]byte, error) {
+func (s *Store) loggedRecords(g *space.Group) (map[recordKey][][]byte, error) {
 	l := &s.logCache
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.groups[g.num]; m != nil {
+	if m := l.groups[g.Num]; m != nil {
 		return m, nil
 	}
 	m := map[recordKey][][]byte{}
 	n := 0
-	err := s.scanGroupLogs(s.ctx, g, func(_ *segment.Append, e segment.Entry) error {
+	err := s.space.ScanGroupLogs(s.ctx, g, func(_ *segment.Append, e segment.Entry) error {
 		if e.Kind != segment.KindBlock {
 			return nil
 		}
@@ -101,7 +102,7 @@ func (s *Store) loggedRecords(g *group) (map[recordKey][][]byte, error) {
 	if l.groups == nil || l.bytes+n > logCacheBytes {
 		l.groups, l.bytes = map[uint32]map[recordKey][][]byte{}, 0
 	}
-	l.groups[g.num] = m
+	l.groups[g.Num] = m
 	l.bytes += n
 	return m, nil
 }

@@ -85,25 +85,25 @@ func (h *harmed) fill(s *Store, version int) {
 func (h *harmed) survey(s *Store) {
 	page := int64(layout.PageSize)
 	for _, d := range s.drives {
-		h.ranges["superblock"] = append(h.ranges["superblock"], fileRange{d.path, 0, 2 * page})
+		h.ranges["superblock"] = append(h.ranges["superblock"], fileRange{d.Path, 0, 2 * page})
 	}
-	for _, num := range s.groupNumbers(0) {
-		g := s.space.find(num)
-		for i, d := range g.drives {
-			at := d.segmentOffset(g.segments[i])
-			h.ranges["segment header"] = append(h.ranges["segment header"], fileRange{d.path, at, page})
-			if g.logged != nil && g.logged[i] > 0 {
-				n := int64(g.logged[i]) * page
-				h.ranges["log"] = append(h.ranges["log"], fileRange{d.path, at + s.segBytes - n, n})
+	for _, num := range s.space.Numbers(0) {
+		g := s.space.Find(num)
+		for i, d := range g.Drives {
+			at := d.SegmentOffset(g.Segments[i])
+			h.ranges["segment header"] = append(h.ranges["segment header"], fileRange{d.Path, at, page})
+			if g.Logged != nil && g.Logged[i] > 0 {
+				n := int64(g.Logged[i]) * page
+				h.ranges["log"] = append(h.ranges["log"], fileRange{d.Path, at + s.space.SegmentBytes - n, n})
 			}
 		}
 	}
 	for _, rec := range recordsOf(h.T, s) {
 		for _, p := range rec.Copies {
-			g := s.space.find(p.Group)
-			for _, e := range layout.Extents(nil, layout.Location{Group: p.Group, Page: p.Page, Device: p.Device}, int64(rec.Pages)*page, len(g.drives)) {
-				d := g.drives[e.Device]
-				h.ranges["payload"] = append(h.ranges["payload"], fileRange{d.path, d.segmentOffset(g.segments[e.Device]) + int64(e.Page)*page, e.Len})
+			g := s.space.Find(p.Group)
+			for _, e := range layout.Extents(nil, layout.Location{Group: p.Group, Page: p.Page, Device: p.Device}, int64(rec.Pages)*page, len(g.Drives)) {
+				d := g.Drives[e.Device]
+				h.ranges["payload"] = append(h.ranges["payload"], fileRange{d.Path, d.SegmentOffset(g.Segments[e.Device]) + int64(e.Page)*page, e.Len})
 			}
 		}
 	}

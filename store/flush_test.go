@@ -67,12 +67,12 @@ func TestOneFailedFlush(t *testing.T) {
 			require.NoError(t, outer[0].WaitHeld(ctx, 1)) // the flush that is to fail
 			go put(3)
 			d := s.drives[0]
-			eventually(t, "another waits for the next", d.flush.Queued)
+			eventually(t, "another waits for the next", d.Flush.Queued)
 			outer[0].Release()
 			for range 2 {
 				requireOutcome(t, skep.Committed, <-done)
 			}
-			require.Equal(t, health.Fenced, d.condition(), "one is enough")
+			require.Equal(t, health.Fenced, d.Condition(), "one is enough")
 			for root := 2; root <= 3; root++ {
 				require.NotEqual(t, first, groupHolding(t, s, sc, chainKeys(root, 1)[0]), "put %d was acknowledged where it may have been dropped", root)
 				requireChain(t, s, sc, chainKeys(root, 1), 8<<10)
@@ -96,7 +96,7 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 			require.Equal(t, 1, fails.Fired())
 		}},
 		{"a probe", func(t *testing.T, s *Store, fails *device.Injected) {
-			s.fence(s.drives[0], errors.New("it failed three writes"))
+			s.space.Fence(s.drives[0], errors.New("it failed three writes"))
 			eventually(t, "the drive is probed", func() bool { return fails.Fired() == 1 })
 		}},
 	} {
@@ -110,9 +110,9 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 			sc := openSpace(t, s, "n", skep.Durable, 1, false)
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
 			first := groupHolding(t, s, sc, chainKeys(1, 1)[0])
-			pages := device.Rule{Action: device.Hold, Kinds: device.Writes, From: layout.SegmentOffset(0, s.segBytes)}
+			pages := device.Rule{Action: device.Hold, Kinds: device.Writes, From: layout.SegmentOffset(0, s.space.SegmentBytes)}
 			r.faults[1].MustInject(pages)
-			written := s.drives[0].dev.Stats().Writes.Ops
+			written := s.drives[0].Dev.Stats().Writes.Ops
 			done := make(chan error, 1)
 			var res []skep.PutResult
 			go func() {
@@ -121,7 +121,7 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 				done <- err
 			}()
 			require.NoError(t, r.faults[1].WaitHeld(ctx, 1))
-			eventually(t, "the other drive has its part", func() bool { return s.drives[0].dev.Stats().Writes.Ops > written })
+			eventually(t, "the other drive has its part", func() bool { return s.drives[0].Dev.Stats().Writes.Ops > written })
 
 			tt.flush(t, s, r.faults[0].MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1}))
 			r.faults[1].Release()
@@ -153,8 +153,8 @@ func TestADriveIsFlushedByItsFlusherAlone(t *testing.T) {
 	s, _, o := openRig(t, nil)
 	refuses := func(s *Store) {
 		for _, d := range s.allDrives() {
-			require.ErrorIs(t, device.Sync(ctx, d.dev), device.ErrInvalid)
-			r := d.flush.Start()
+			require.ErrorIs(t, device.Sync(ctx, d.Dev), device.ErrInvalid)
+			r := d.Flush.Start()
 			<-r.Done()
 			require.NoError(t, r.Err())
 		}
@@ -181,18 +181,18 @@ func TestAFlushThatFailsWhereADriveGrows(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	d := s.drives[0]
 	had := func() int {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return d.segments
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return d.Segments
 	}
-	before, size := had(), d.dev.Size()
+	before, size := had(), d.Dev.Size()
 	// The first once it has grown, not that of a group that is made ready meanwhile: a fenced drive does not grow.
 	r.faults[0].MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1,
-		Match: func(*device.Op) bool { return d.dev.Size() != size }})
-	for i := 0; d.dev.Size() == size; i++ {
+		Match: func(*device.Op) bool { return d.Dev.Size() != size }})
+	for i := 0; d.Dev.Size() == size; i++ {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i), 77)}, 64<<10))
 	}
-	eventually(t, "the drive is fenced", func() bool { return d.condition() == health.Fenced })
+	eventually(t, "the drive is fenced", func() bool { return d.Condition() == health.Fenced })
 	require.Equal(t, before, had())
 }
 

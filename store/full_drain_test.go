@@ -36,7 +36,7 @@ func TestRemoveFromAFullStore(t *testing.T) {
 				require.NoError(t, err)
 				n, _ := requireRight(t, s, sc, keys, faultBlock)
 				require.Greater(t, n, 30)
-				require.Empty(t, s.groupsOf(s.drives[0]))
+				require.Empty(t, s.space.GroupsOf(s.drives[0]))
 				return
 			}
 			require.Less(t, len(keys), 300, "it is full")
@@ -46,9 +46,9 @@ func TestRemoveFromAFullStore(t *testing.T) {
 			require.ErrorContains(t, err, "delete something")
 			requireChain(t, s, sc, keys, faultBlock)
 			eventually(t, "the cleaner rests", func() bool {
-				was := s.cleaner.fruitless.Load()
+				was := s.space.Inside().Fruitless.Load()
 				time.Sleep(50 * time.Millisecond)
-				return s.cleaner.fruitless.Load() == was
+				return s.space.Inside().Fruitless.Load() == was
 			})
 			left := keys[:len(keys)/4]
 			_, err = s.Delete(ctx, sc, keys[len(left):])

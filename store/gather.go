@@ -6,12 +6,13 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 )
 
 // driveOp is an operation and where it goes.
 type driveOp struct {
-	drive *drive
+	drive *space.Drive
 	op    *device.Op
 	temp  []*memory.Buffer
 	// patient says that it may wait for memory while other operations hold some.
@@ -26,43 +27,43 @@ func (o *driveOp) free() {
 
 // submitAll hands ops to their drives, each drive's in one call.
 func submitAll(w *segio.Batch, ops []driveOp) {
-	byDrive := map[*drive][]*device.Op{}
+	byDrive := map[*space.Drive][]*device.Op{}
 	for i := range ops {
 		o := ops[i]
 		o.op.Done = func(d *device.Op) {
-			o.drive.note(d)
+			o.drive.Note(d)
 			o.free()
-			w.EndOf(o.drive.dev, d.Err)
+			w.EndOf(o.drive.Dev, d.Err)
 		}
 		byDrive[o.drive] = append(byDrive[o.drive], o.op)
 	}
 	for d, list := range byDrive {
-		w.Owe(d.dev, len(list))
-		err := d.dev.Submit(list)
+		w.Owe(d.Dev, len(list))
+		err := d.Dev.Submit(list)
 		if err == nil {
 			continue
 		}
 		for i := range ops { // none of them was taken
 			if ops[i].drive == d {
 				ops[i].free()
-				w.EndOf(d.dev, err)
+				w.EndOf(d.Dev, err)
 			}
 		}
 	}
 }
 
 // writesOf adds the writes of one copy of a block.
-func (s *Store) writesOf(ctx context.Context, g *group, in *incoming, l layout.Location, patient bool, ops []driveOp) ([]driveOp, error) {
+func (s *Store) writesOf(ctx context.Context, g *space.Group, in *incoming, l layout.Location, patient bool, ops []driveOp) ([]driveOp, error) {
 	stored := int64(in.pages) * layout.PageSize
-	for _, e := range layout.Extents(nil, l, stored, len(g.drives)) {
-		o := driveOp{drive: g.drives[e.Device], patient: patient}
+	for _, e := range layout.Extents(nil, l, stored, len(g.Drives)) {
+		o := driveOp{drive: g.Drives[e.Device], patient: patient}
 		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)
 		if err != nil {
 			o.free()
 			return ops, err
 		}
 		o.op = &device.Op{Kind: device.Write, Bufs: bufs,
-			Offset: o.drive.segmentOffset(g.segments[e.Device]) + int64(e.Page)*layout.PageSize}
+			Offset: o.drive.SegmentOffset(g.Segments[e.Device]) + int64(e.Page)*layout.PageSize}
 		ops = append(ops, o)
 	}
 	return ops, nil

@@ -9,18 +9,19 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/storetest"
 )
 
 // holdPut has a put whose write the first drive never answers, by itself; where that drive is found dead, the blocks
 // are put elsewhere. Released is told when the memory of the put is back.
-func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (held *group, released *atomic.Bool) {
+func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (held *space.Group, released *atomic.Bool) {
 	t.Helper()
 	ctx := testContext(t)
 	d := s.drives[0]
 	var at atomic.Int64
 	r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Times: 1, Match: func(op *device.Op) bool {
-		first := op.Offset >= d.segmentOffset(0)
+		first := op.Offset >= d.SegmentOffset(0)
 		if first {
 			at.CompareAndSwap(0, op.Offset)
 		}
@@ -33,9 +34,9 @@ func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (he
 	requireKind(t, skep.NotReleased, err)
 	require.Len(t, results, len(keys))
 	require.Equal(t, 1, r.faults[0].Held())
-	for _, g := range s.groupList() {
-		for i, o := range g.drives {
-			if from := d.segmentOffset(g.segments[i]); o == d && at.Load() >= from && at.Load() < from+s.segBytes {
+	for _, g := range s.space.Groups() {
+		for i, o := range g.Drives {
+			if from := d.SegmentOffset(g.Segments[i]); o == d && at.Load() >= from && at.Load() < from+s.space.SegmentBytes {
 				held = g
 			}
 		}
@@ -68,7 +69,7 @@ func removeADriveThatHolds(t *testing.T, judged func(*Options), elsewhere bool) 
 	require.NoError(t, err)
 	require.Equal(t, 1, r.faults[0].Held(), "the drive has the write yet")
 	require.False(t, released.Load())
-	require.Nil(t, s.space.find(g.num), "its group is gone")
+	require.Nil(t, s.space.Find(g.Num), "its group is gone")
 	if !elsewhere {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, more, faultBlock))
 	}
@@ -104,11 +105,11 @@ func TestAHeldWriteDoesNotLandInTheNextGroup(t *testing.T) {
 		require.NoError(t, err)
 	})
 	crew.Wait()
-	for i, d := range g.drives {
+	for i, d := range g.Drives {
 		if d != s.drives[0] {
 			eventually(t, "its segments elsewhere are free, or used again", func() bool {
-				s.cleaner.kick()
-				return isFree(s, d, g.segments[i]) || isUsed(s, d, g.segments[i])
+				s.space.Kick()
+				return isFree(s, d, g.Segments[i]) || isUsed(s, d, g.Segments[i])
 			})
 		}
 	}
@@ -122,17 +123,17 @@ func TestAHeldWriteDoesNotLandInTheNextGroup(t *testing.T) {
 }
 
 // isUsed says whether a group, or what is kept to be one, has a segment.
-func isUsed(s *Store, d *drive, seg uint32) bool {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	list := slices.Concat(slices.Collect(s.space.mu.groups.Each()), s.space.mu.spares, s.space.mu.making)
-	return slices.ContainsFunc(list, func(g *group) bool { return g.has(d) && segmentOn(g, d) == seg })
+func isUsed(s *Store, d *space.Drive, seg uint32) bool {
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
+	list := slices.Concat(slices.Collect(s.space.Inside().Groups.Each()), s.space.Inside().Spares, s.space.Inside().Making)
+	return slices.ContainsFunc(list, func(g *space.Group) bool { return g.Has(d) && segmentOn(g, d) == seg })
 }
 
-func segmentOn(g *group, d *drive) uint32 {
-	for i, o := range g.drives {
+func segmentOn(g *space.Group, d *space.Drive) uint32 {
+	for i, o := range g.Drives {
 		if o == d {
-			return g.segments[i]
+			return g.Segments[i]
 		}
 	}
 	return 0

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -86,10 +87,10 @@ func (s *Store) carryOut(ctx context.Context, list ...catalog.Intent) {
 
 // carryOutWithin is carryOut for who may wait so long for room.
 func (s *Store) carryOutWithin(ctx context.Context, wait time.Duration, list []catalog.Intent) {
-	s.carryOutTo(ctx, streamUser, wait, list)
+	s.carryOutTo(ctx, space.User, wait, list)
 }
 
-func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, list []catalog.Intent) {
+func (s *Store) carryOutTo(ctx context.Context, st space.Stream, wait time.Duration, list []catalog.Intent) {
 	for n, i := range list {
 		if err := s.writeIntent(ctx, st, wait, i); err != nil {
 			if s.ctx.Err() == nil && ctx.Err() == nil {
@@ -107,7 +108,7 @@ func (s *Store) carryOutTo(ctx context.Context, st stream, wait time.Duration, l
 }
 
 // writeIntent writes to the devices what of an intent still holds.
-func (s *Store) writeIntent(ctx context.Context, st stream, wait time.Duration, i catalog.Intent) error {
+func (s *Store) writeIntent(ctx context.Context, st space.Stream, wait time.Duration, i catalog.Intent) error {
 	defer s.entering.Begin()()
 	entries, err := s.endedNow(i.Entries)
 	if err != nil || len(entries) == 0 {
@@ -138,11 +139,11 @@ func (c *cleaner) keepPromises() bool {
 	switch {
 	case !c.promised:
 		return true
-	case !c.s.keptHasRoom():
+	case !c.s.space.KeptHasRoom():
 		return false
 	}
 	if list := c.s.intents.take(); len(list) > 0 {
-		c.s.carryOutTo(c.s.ctx, streamKept, 0, list)
+		c.s.carryOutTo(c.s.ctx, space.Kept, 0, list)
 	}
 	l := &c.s.intents
 	l.mu.Lock()
@@ -156,19 +157,11 @@ func (c *cleaner) keepPromises() bool {
 	return true
 }
 
-// keptHasRoom says whether the cleaner's group is open, or another can be.
-func (s *Store) keptHasRoom() bool {
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	return sp.mu.open[streamKept] != nil || s.freeGroupsLocked() > 0
-}
-
 // end keeps what was promised before the cleaner ends, if what it cleaned can be had yet.
 func (c *cleaner) end() {
-	for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && !c.keepPromises() && len(c.drain) > 0 {
+	for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && !c.keepPromises() && c.s.space.Emptying() {
 		time.Sleep(time.Millisecond)
-		c.release()
+		c.s.space.Regain()
 	}
 	if c.promised {
 		c.s.intents.tried()
@@ -198,7 +191,7 @@ func (s *Store) loadIntents(ctx context.Context) error {
 // tombstonesAtOnce keeps one append of tombstones to a page in small segments, a few
 // in others.
 func (s *Store) tombstonesAtOnce() int {
-	if s.segBytes < 64*layout.PageSize {
+	if s.space.SegmentBytes < 64*layout.PageSize {
 		return 50
 	}
 	return 200
@@ -262,11 +255,6 @@ func (s *Store) logAgain(b *catalog.Batch) error {
 	for _, w := range parts {
 		s.intents.add(s.intend(b, w))
 	}
-	for g := range s.space.mu.groups.Each() {
-		s.setStale(g)
-		state := g.row
-		state.State = catalog.GroupCleaning
-		b.PutGroup(&state)
-	}
+	s.space.AllStale(b)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // KeepDevice takes a drain back: the device is used again, in later opens too, and a drain or a removal of it that is
@@ -25,29 +26,31 @@ func (s *Store) KeepDevice(ctx context.Context, name string) error {
 		return err
 	}
 	defer s.tasks.giveMembers()
-	if !d.retired.Load() {
+	if !d.Retired.Load() {
 		return nil
 	}
-	if d.removed.Load() {
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "device", Value: name, Limit: "a device of the store; it was removed"}
+	if d.Removed.Load() {
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "device", Value: name,
+			Limit: "a device of the store; it was removed"}
 	}
-	row := s.rowOf(d)
+	row := s.space.RowOf(d)
 	row.State = catalog.DeviceInUse
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
 	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // what it says must be known here
 		return err
 	}
-	d.retired.Store(false)
-	if c := d.condition(); c < health.Fenced {
-		s.include(d, c)
+	d.Retired.Store(false)
+	if c := d.Condition(); c < health.Fenced {
+		s.space.Include(d, c)
 	}
-	s.reroom()
+	s.space.Reroom()
 	s.tasks.kick()
 	return nil
 }
 
 // errKept is what a drain or a removal ends with when the device is to be kept after all.
-func errKept(op string, d *drive) error {
-	return &skep.Error{Op: op, Kind: skep.Conflict, Field: "device", Value: d.path, Limit: "one that is being drained: it is kept (the drain was taken back)"}
+func errKept(op string, d *space.Drive) error {
+	return &skep.Error{Op: op, Kind: skep.Conflict, Field: "device", Value: d.Path,
+		Limit: "one that is being drained: it is kept (the drain was taken back)"}
 }

@@ -42,15 +42,15 @@ func TestADrainIsTakenBack(t *testing.T) {
 		require.ErrorIs(t, s.KeepDevice(ctx, "9"), skep.NotFound)
 		used := func() {
 			d := s.drives[0]
-			require.False(t, d.retired.Load())
-			s.space.mu.Lock()
-			failed := d.failed
-			s.space.mu.Unlock()
+			require.False(t, d.Retired.Load())
+			s.space.Inside().Lock()
+			failed := d.Failed
+			s.space.Inside().Unlock()
 			require.NoError(t, failed)
 			for i := range 20 {
 				requireChain(t, s, sc, chainKeys(i, 12), faultBlock)
 			}
-			for i := 100; len(s.groupsOf(d)) == 0; i++ {
+			for i := 100; len(s.space.GroupsOf(d)) == 0; i++ {
 				requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, 12), faultBlock))
 				require.Less(t, i, 200, "puts come to the device again")
 			}

@@ -23,8 +23,8 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 		return zero, err
 	}
 	defer s.leave()
-	if spec.Copies > s.usableDrives() {
-		return zero, skep.Invalidf(op, "copies", spec.Copies, "at most the number of devices, "+itoa(s.usableDrives()))
+	if spec.Copies > s.space.UsableDrives() {
+		return zero, skep.Invalidf(op, "copies", spec.Copies, "at most the number of devices, "+itoa(s.space.UsableDrives()))
 	}
 	if info, err := s.names.Known(spec); info.ID != 0 || err != nil {
 		return info, err
@@ -32,10 +32,10 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if s.options.ReadOnly {
 		return zero, &skep.Error{Op: op, Kind: skep.ReadOnly}
 	}
-	if err := s.take(ctx, s.naming, op, "namespace being made"); err != nil {
+	if err := s.naming.Take(ctx, 2*s.options.OpTimeout, s.closing, op, "namespace being made"); err != nil {
 		return zero, err
 	}
-	defer s.naming.give()
+	defer s.naming.Give()
 	if info, err := s.names.Known(spec); info.ID != 0 || err != nil {
 		return info, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // brief is a context for waits that are expected to fail.
@@ -327,14 +328,10 @@ func TestAPutIsDeclinedWhileAGroupIsBeingOpened(t *testing.T) {
 	ctx := testContext(t)
 	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = 20 * time.Millisecond })
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
-	require.NoError(t, s.take(ctx, s.space.opening, "put", "group being opened"))
-	s.space.mu.Lock()
-	if g := s.space.mu.open[streamUser]; g != nil {
-		s.sealLocked(g)
-	}
-	s.space.mu.Unlock()
+	require.NoError(t, s.space.TakeOpening(ctx, "put"))
+	s.space.SealOpen(space.User)
 	res := putRun(t, s, sc, chainKeys(1, 2), 8<<10)
-	s.space.opening.give()
+	s.space.Opening.Give()
 	for _, r := range res {
 		require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.DeviceFailed}, r)
 	}

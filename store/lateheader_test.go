@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -20,23 +21,23 @@ func lateHeaders(o *Options) {
 }
 
 // requireHeaders requires that every drive has the header that it was given for each group last.
-func requireHeaders(t *testing.T, s *Store, groups ...*group) {
+func requireHeaders(t *testing.T, s *Store, groups ...*space.Group) {
 	t.Helper()
 	page := device.AlignedBuffer(layout.PageSize)
 	for _, g := range groups {
-		for i, d := range g.drives {
-			want := s.headerOf(g, i)
-			require.NoError(t, device.ReadAt(testContext(t), d.dev, page, d.segmentOffset(g.segments[i])))
-			require.Empty(t, problemOfHeader(page, &want), "group %d, drive %d", g.num, i)
+		for i, d := range g.Drives {
+			want := s.space.HeaderOf(g, i)
+			require.NoError(t, device.ReadAt(testContext(t), d.Dev, page, d.SegmentOffset(g.Segments[i])))
+			require.Empty(t, problemOfHeader(page, &want), "group %d, drive %d", g.Num, i)
 		}
 	}
 }
 
 // isFree says whether a drive's segment is among those that a group may be opened on.
-func isFree(s *Store, d *drive, seg uint32) bool {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	for _, n := range d.free {
+func isFree(s *Store, d *space.Drive, seg uint32) bool {
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
+	for _, n := range d.Free {
 		if n == seg {
 			return true
 		}
@@ -50,17 +51,17 @@ func TestALateMarkDoesNotLandOnTheNextGroup(t *testing.T) {
 	t.Parallel() // it waits
 	ctx := testContext(t)
 	s, r, o := openRig(t, lateHeaders)
-	g := cleanOne(t, s, func(g *group) {
+	g := cleanOne(t, s, func(g *space.Group) {
 		r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: headerWrites(g), Times: 1})
 	})
 	require.NoError(t, r.faults[0].WaitHeld(ctx, 1))
-	eventually(t, "the other drive is told, and has its segment back", func() bool { return isFree(s, g.drives[1], g.segments[1]) })
+	eventually(t, "the other drive is told, and has its segment back", func() bool { return isFree(s, g.Drives[1], g.Segments[1]) })
 
 	next := takeAll(t, s)
 	require.NotEmpty(t, next)
 	letGo(t, r)
 	requireHeaders(t, s, next...)
-	eventually(t, "the segment is free once the mark has landed", func() bool { return isFree(s, g.drives[0], g.segments[0]) })
+	eventually(t, "the segment is free once the mark has landed", func() bool { return isFree(s, g.Drives[0], g.Segments[0]) })
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
@@ -76,21 +77,21 @@ func TestALateHeaderOfAScrubDoesNotUndoThatAGroupIsFree(t *testing.T) {
 		lateHeaders(o)
 		o.DeviceCount = 1
 	})
-	g := cleanOne(t, s, func(g *group) {
-		harmDrive(t, g.drives[0], g.drives[0].segmentOffset(g.segments[0])+100, 1)
+	g := cleanOne(t, s, func(g *space.Group) {
+		harmDrive(t, g.Drives[0], g.Drives[0].SegmentOffset(g.Segments[0])+100, 1)
 		r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: headerWrites(g), Times: 1})
-		gone, err := s.rewriteHeader(brief(t), g, 0)
+		gone, err := s.space.RewriteHeader(brief(t), g, 0)
 		require.False(t, gone)
 		requireKind(t, skep.Deadline, err)
 		require.Equal(t, 1, r.faults[0].Held())
 	})
-	eventually(t, "it is known whether the drive can be told", func() bool { return !g.telling.Load() })
+	eventually(t, "it is known whether the drive can be told", func() bool { return !g.Telling.Load() })
 	letGo(t, r)
-	eventually(t, "the drive is told", func() bool { s.cleaner.kick(); return g.isFreed() })
+	eventually(t, "the drive is told", func() bool { s.space.Kick(); return isFreed(g) })
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	require.Nil(t, s.space.find(g.num))
+	require.Nil(t, s.space.Find(g.Num))
 	require.NoError(t, s.Close())
 }
 
@@ -99,7 +100,7 @@ func TestALateMarkOfAnOpenDoesNotLandOnTheNextGroup(t *testing.T) {
 	t.Parallel() // it waits
 	ctx := testContext(t)
 	s, r, crash := crashRig(t, lateHeaders)
-	g := cleanOne(t, s, func(g *group) {
+	g := cleanOne(t, s, func(g *space.Group) {
 		r.each(func(_ int, d *device.Fault) {
 			d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes, Match: headerWrites(g)})
 		})
@@ -150,25 +151,25 @@ func TestHeadersOfASegmentAreWrittenOneAfterTheOther(t *testing.T) {
 	s, r, _ := openRig(t, unjudged)
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
-	g := s.groupList()[0]
-	d, h := g.drives[0], s.headerOf(g, 0)
+	g := s.space.Groups()[0]
+	d, h := g.Drives[0], s.space.HeaderOf(g, 0)
 	r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: headerWrites(g), Times: 1})
-	requireKind(t, skep.Deadline, s.writeHeader(brief(t), d, &h))
+	requireKind(t, skep.Deadline, s.space.WriteHeader(brief(t), d, &h))
 	other := h
 	other.Flags |= segment.HeaderFreed
-	requireKind(t, skep.Deadline, s.writeHeader(brief(t), d, &other))
+	requireKind(t, skep.Deadline, s.space.WriteHeader(brief(t), d, &other))
 	page := device.AlignedBuffer(layout.PageSize)
-	require.NoError(t, device.ReadAt(ctx, d.dev, page, d.segmentOffset(h.Segment)))
+	require.NoError(t, device.ReadAt(ctx, d.Dev, page, d.SegmentOffset(h.Segment)))
 	require.Empty(t, problemOfHeader(page, &h), "the second waits for the first")
 
 	ended := make(chan error, 1)
 	waits, cancel := context.WithTimeout(ctx, hangs)
 	defer cancel()
-	go func() { ended <- s.writeHeader(waits, d, &other) }()
+	go func() { ended <- s.space.WriteHeader(waits, d, &other) }()
 	letGo(t, r)
 	require.NoError(t, <-ended)
-	require.NoError(t, device.ReadAt(ctx, d.dev, page, d.segmentOffset(h.Segment)))
+	require.NoError(t, device.ReadAt(ctx, d.Dev, page, d.SegmentOffset(h.Segment)))
 	require.NotEmpty(t, problemOfHeader(page, &h), "and is the last")
-	require.NoError(t, s.writeHeader(ctx, d, &h))
+	require.NoError(t, s.space.WriteHeader(ctx, d, &h))
 	require.NoError(t, s.Close())
 }

@@ -61,7 +61,7 @@ func TestTheLastTwoDevicesAreNotBothDrained(t *testing.T) {
 	requireKind(t, skep.Invalid, first)
 	require.ErrorContains(t, first, "devices left in working order")
 	require.NotEqual(t, skep.Invalid, skep.KindOf(second))
-	require.False(t, s.drives[0].retired.Load() && s.drives[1].retired.Load())
+	require.False(t, s.drives[0].Retired.Load() && s.drives[1].Retired.Load())
 	require.NoError(t, s.Close())
 }
 
@@ -73,14 +73,14 @@ func TestADeviceIsRemovedWhenNothingIsWrittenToItAnyMore(t *testing.T) {
 	s, r, _ := openRig(t, func(o *Options) { o.DeviceCount, o.OpTimeout = 3, time.Second })
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
-	seg := s.segBytes
+	seg := s.space.SegmentBytes
 	atHeader := func(op *device.Op) bool {
 		return op.Offset >= layout.SegmentOffset(0, seg) && (op.Offset-layout.SegmentOffset(0, seg))%seg == 0
 	}
 	rule := r.faults[2].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: atHeader})
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
 	requireKind(t, skep.Deadline, err)
-	require.False(t, s.drives[2].removed.Load())
+	require.False(t, s.drives[2].Removed.Load())
 	require.NotZero(t, r.faults[2].Held())
 
 	rule.Remove()
@@ -106,31 +106,31 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
 	d := s.drives[2]
-	held := s.groupsOf(d)[0]
-	held.readers.Add(1)
+	held := s.space.GroupsOf(d)[0]
+	held.Readers.Add(1)
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
 	require.NoError(t, err)
-	require.NoFileExists(t, d.path)
+	require.NoFileExists(t, d.Path)
 	open := func() bool {
 		fds, err := filepath.Glob("/proc/self/fd/*")
 		if err != nil {
 			return true
 		}
 		for _, fd := range fds {
-			if to, _ := os.Readlink(fd); to == d.path+" (deleted)" {
+			if to, _ := os.Readlink(fd); to == d.Path+" (deleted)" {
 				return true
 			}
 		}
 		return false
 	}
 	require.True(t, open(), "somebody reads it")
-	require.NoError(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize),
-		d.segmentOffset(held.segments[0])))
+	require.NoError(t, device.ReadAt(ctx, d.Dev, device.AlignedBuffer(layout.PageSize),
+		d.SegmentOffset(held.Segments[0])))
 
-	held.readers.Add(-1)
-	s.cleaner.kick()
+	held.Readers.Add(-1)
+	s.space.Kick()
 	require.Eventually(t, func() bool { return !open() }, time.Minute, time.Millisecond)
-	require.ErrorIs(t, device.ReadAt(ctx, d.dev, device.AlignedBuffer(layout.PageSize), 0), device.ErrClosed)
+	require.ErrorIs(t, device.ReadAt(ctx, d.Dev, device.AlignedBuffer(layout.PageSize), 0), device.ErrClosed)
 	require.NoError(t, s.Flush(ctx))
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 6), 4<<10))
 	n, _ := requireRight(t, s, sc, keys, 4<<10)
@@ -156,7 +156,7 @@ func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 			for i := range keys {
 				putRun(t, s, sc, keys[i:i+1], faultBlock)
 			}
-			size := layout.SegmentOffset(3, s.segBytes)
+			size := layout.SegmentOffset(3, s.space.SegmentBytes)
 			for i := range 2 {
 				require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "more-"+itoa(i)),
 					Bytes: size}))

@@ -10,7 +10,6 @@ import (
 	"github.com/skepkv/skep/store/internal/making"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/internal/space"
 )
 
 // What an open finds where there is no catalog: nothing, the beginnings of a store whose
@@ -123,10 +122,10 @@ func (s *Store) wasHere() error {
 // forgetLoaded closes what a rebuild used, so that the open that follows begins anew.
 func (s *Store) forgetLoaded() {
 	for _, d := range s.drives {
-		_ = d.dev.Close()
+		_ = d.Dev.Close()
 	}
 	s.drives = nil
-	s.space.mu.groups = space.NewSet[*group]()
+	s.space.Reset()
 	s.root.Reset()
 }
 
@@ -134,7 +133,7 @@ func (s *Store) forgetLoaded() {
 // superblocks are as it wrote them, and no segment was ever opened.
 func (s *Store) unused(ctx context.Context) (bool, error) {
 	for _, d := range s.drives {
-		if st, err := os.Stat(d.path); err != nil || st.Mode().IsRegular() || d.sequence > 1 {
+		if st, err := os.Stat(d.Path); err != nil || st.Mode().IsRegular() || d.Sequence > 1 {
 			return false, nil
 		}
 		if !s.holdsNothing(ctx, d) {
@@ -148,7 +147,7 @@ func (s *Store) unused(ctx context.Context) (bool, error) {
 func (s *Store) vacate(ctx context.Context) error {
 	var errs []error
 	for _, d := range s.drives {
-		errs = append(errs, segio.Wipe(ctx, s.durably(d)), d.dev.Close())
+		errs = append(errs, segio.Wipe(ctx, s.space.Durably(d)), d.Dev.Close())
 	}
 	s.log.Warn("the making of a store was cut off here: its devices are used anew", "devices", len(s.drives))
 	s.drives = nil

@@ -111,7 +111,7 @@ func TestLeftovers(t *testing.T) {
 				s, err := Open(ctx, c)
 				require.NoError(t, err)
 				requireChain(t, s, openSpace(t, s, "n", skep.Durable, 2, true), keys, 5000)
-				require.Empty(t, s.absentDrives())
+				require.Empty(t, s.space.AbsentDrives())
 				require.NoError(t, s.Close())
 				require.NoFileExists(t, filepath.Join(c.Dir, making.Name))
 			}

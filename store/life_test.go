@@ -12,21 +12,22 @@ import (
 )
 
 // isFreed says that a drive knows that g is free.
-func (g *group) isFreed() bool { return g.life.State() >= space.Freed }
+func isFreed(g *space.Group) bool { return g.Life.State() >= space.Freed }
 
 // claimed has a group be somebody's for good, so that it is not cleaned.
 func (s *Store) claimed(t *testing.T, num uint32) {
 	t.Helper()
 	c := space.Claim{By: space.Mover}
-	eventually(t, "the group is at rest", func() bool { return s.space.claim(s.space.find(num), c) })
+	eventually(t, "the group is at rest", func() bool { return s.space.Claim(s.space.Find(num), c) })
 }
 
 // unwant gives spares that a test took to the cleaner.
-func (s *Store) unwant(spares []*group) {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
+func (s *Store) unwant(spares []*space.Group) {
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
 	for _, g := range spares {
-		s.space.unwantLocked(g)
+		g.Life.Become(space.Failed)
+		s.space.Inside().Unopened = append(s.space.Inside().Unopened, g)
 	}
 }
 
@@ -38,20 +39,18 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 4), 8<<10))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	s.space.mu.Unlock()
-	require.False(t, s.space.claim(g, space.Claim{By: space.Mover}), "it is filled")
-	require.Equal(t, space.Open, g.life.State())
-	s.sealOpen(streamUser)
+	g := openedBy(s, space.User)
+	require.False(t, s.space.Claim(g, space.Claim{By: space.Mover}), "it is filled")
+	require.Equal(t, space.Open, g.Life.State())
+	s.space.SealOpen(space.User)
 	c := &cleaner{s: s} // the store's own is its goroutine's
 	for range 100 {
-		eventually(t, "it is at rest", func() bool { return s.space.isIdle(g) })
+		eventually(t, "it is at rest", func() bool { return s.space.IsIdle(g) })
 		var wg sync.WaitGroup
 		var have atomic.Int64
 		for range 4 {
 			wg.Go(func() {
-				if s.space.claim(g, space.Claim{By: space.Mover}) {
+				if s.space.Claim(g, space.Claim{By: space.Mover}) {
 					have.Add(1)
 				}
 			})
@@ -65,6 +64,6 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 		require.EqualValues(t, 1, have.Load())
 		require.Nil(t, c.victim())
 		require.Equal(t, errGroupBusy, c.cleanAsked(testContext(t), g, true))
-		s.space.release(g)
+		s.space.Release(g)
 	}
 }

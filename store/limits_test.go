@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // capOf is the cap of a store, and of what may be leased of it.
@@ -51,7 +52,7 @@ func TestAStoreRemembersItsCap(t *testing.T) {
 		if want > 0 {
 			require.LessOrEqual(t, leased, want/4)
 			for _, d := range s.drives {
-				require.NotEqual(t, unlimitedSegments, d.limit, "its devices keep to it")
+				require.NotEqual(t, space.Unlimited, d.Limit, "its devices keep to it")
 			}
 		}
 		require.NoError(t, s.Close())
@@ -64,7 +65,7 @@ func TestAStoreRemembersItsCap(t *testing.T) {
 	is(open(0, false), 48<<20)
 	refused(32<<20, "must be 50331648")
 	s = open(0, true)
-	require.Equal(t, unlimitedSegments, s.drives[0].limit)
+	require.Equal(t, space.Unlimited, s.drives[0].Limit)
 	is(s, 0)
 	is(open(0, false), 0)
 	refused(32<<20, "must be no cap")
@@ -94,7 +95,7 @@ func TestACapOutlivesTheCatalog(t *testing.T) {
 			require.NoError(t, s.Close())
 		}
 		for _, d := range s.drives {
-			sb, err := segio.PeekSuperblock(d.path)
+			sb, err := segio.PeekSuperblock(d.Path)
 			require.NoError(t, err)
 			require.Equal(t, o.CapacityBytes, sb.Capacity)
 		}

@@ -219,13 +219,13 @@ func TestMemoryADriveCannotUse(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, rule.Fired(), 4*health.FailuresInARow)
-	require.Zero(t, d.dev.Stats().Errors())
+	require.Zero(t, d.Dev.Stats().Errors())
 	for range health.FailuresInARow - 1 { // as many as before: none was counted
-		require.False(t, d.standing.Writes.Note(true))
+		require.False(t, d.Standing.Writes.Note(true))
 	}
-	require.True(t, d.standing.Writes.Note(true))
-	d.standing.Writes.Forget()
-	require.Equal(t, health.Healthy, d.condition())
+	require.True(t, d.Standing.Writes.Note(true))
+	d.Standing.Writes.Forget()
+	require.Equal(t, health.Healthy, d.Condition())
 	rule.Remove()
 	res, err := s.Put(ctx, req)
 	require.NoError(t, err)

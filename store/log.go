@@ -13,31 +13,28 @@ import (
 
 // submitLog writes an append's entries to the log pages taken for it, one set a copy.
 func (s *Store) submitLog(a *appending, w *segment.LogWriter) {
-	segPages := int(s.segBytes / layout.PageSize)
-	for _, l := range a.logs {
-		buf := device.AlignedBuffer(a.logPages * layout.PageSize)
-		to := s.logOf(a.g, l.device)
-		first := segPages - int(l.page) - a.logPages
+	segPages := int(s.space.SegmentBytes / layout.PageSize)
+	for _, l := range a.Logs {
+		buf := device.AlignedBuffer(a.LogPages * layout.PageSize)
+		to := s.space.LogOf(a.Group, l.Device)
+		first := segPages - int(l.Page) - a.LogPages
 		err := a.err
-		if err == nil && w.Pages() != a.logPages {
-			err = &skep.Error{Op: "append", Kind: skep.Other, Field: "log pages", Value: w.Pages(), Limit: a.logPages}
+		if err == nil && w.Pages() != a.LogPages {
+			err = &skep.Error{Op: "append", Kind: skep.Other, Field: "log pages", Value: w.Pages(), Limit: a.LogPages}
 		}
 		if err == nil {
-			err = w.Encode(buf, to.ID, first, a.seq)
+			err = w.Encode(buf, to.ID, first, a.Seq)
 		}
 		if err != nil {
 			a.err = err
 			a.writes.End(err)
 			continue
 		}
-		d := a.g.drives[l.device]
-		d.submit(a.writes, &device.Op{Kind: device.Write, Bufs: [][]byte{buf},
-			Offset: d.segmentOffset(a.g.segments[l.device]) + int64(l.page)*layout.PageSize})
+		d := a.Group.Drives[l.Device]
+		d.Hand(a.writes, &device.Op{Kind: device.Write, Bufs: [][]byte{buf},
+			Offset: d.SegmentOffset(a.Group.Segments[l.Device]) + int64(l.Page)*layout.PageSize})
 	}
 }
-
-// markEntry is what an append's mark takes of its log pages.
-var markEntry = segment.EntrySize(segment.MarkSize)
 
 // beginLog begins an append's entries with its mark.
 func (s *Store) beginLog(w *segment.LogWriter) error {
@@ -58,7 +55,7 @@ const logTries = 8
 // does not help, takes a page from what cleaning needs.
 //
 // Errors: skep.Full when no group has room for them and none can be opened.
-func (s *Store) logEntries(ctx context.Context, st stream, wait time.Duration, entries []byte) error {
+func (s *Store) logEntries(ctx context.Context, st space.Stream, wait time.Duration, entries []byte) error {
 	var w segment.LogWriter
 	if err := s.beginLog(&w); err != nil {
 		return err
@@ -68,15 +65,15 @@ func (s *Store) logEntries(ctx context.Context, st stream, wait time.Duration, e
 	}
 	var last error
 	for range logTries {
-		g, err := s.current(ctx, st, time.Now())
-		if skep.KindOf(err) == skep.Full && st == streamUser {
+		g, err := s.space.Current(ctx, st, time.Now())
+		if skep.KindOf(err) == skep.Full && st == space.User {
 			switch {
-			case s.keptToSpare():
-				st = streamKept
+			case s.space.KeptToSpare():
+				st = space.Kept
 				continue
 			case wait > 0:
-				if g, err = s.current(ctx, st, time.Now().Add(wait)); skep.KindOf(err) == skep.Full {
-					st, wait = streamKept, 0
+				if g, err = s.space.Current(ctx, st, time.Now().Add(wait)); skep.KindOf(err) == skep.Full {
+					st, wait = space.Kept, 0
 					continue
 				}
 			}
@@ -84,68 +81,27 @@ func (s *Store) logEntries(ctx context.Context, st stream, wait time.Duration, e
 		if err != nil {
 			return err
 		}
-		a := s.placeEntries(g, w.Pages())
-		if a == nil {
+		r, ok := s.space.PlaceEntries(g, w.Pages(), nameCopies, gains[0])
+		if !ok {
 			continue
 		}
-		s.writes(a, len(a.logs), int64(a.logPages*len(a.logs))*layout.PageSize, func() {})
-		a.flushes = failedFlushes(a.drives())
+		a := &appending{Reservation: r}
+		a.writes = s.space.BeginWrites(&a.Reservation, len(a.Logs), int64(a.LogPages*len(a.Logs))*layout.PageSize, func() {})
+		a.flushes = space.FailedFlushes(a.LogDrives())
 		s.submitLog(a, &w)
 		if last = a.writes.Wait(ctx, s.options.OpTimeout); last == nil {
-			last = s.flushWritten(ctx, a.drives(), a.flushes)
+			last = s.space.FlushWritten(ctx, a.LogDrives(), a.flushes)
 		}
 		if last != nil {
-			s.giveWritesUp(a)
+			s.space.GiveUp(g, a.writes)
 		}
 		if last == nil || ctx.Err() != nil {
 			return last
 		}
-		s.giveUp(g)
+		s.space.Seal(g)
 	}
 	if last == nil {
 		last = &skep.Error{Op: "write log entries", Kind: skep.Full, Field: "pages", Value: w.Pages(), Limit: "an open group with as many"}
 	}
 	return last
-}
-
-// keptToSpare says whether the cleaner's open group has room to spare.
-func (s *Store) keptToSpare() bool {
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	return sp.mu.open[streamKept] != nil && s.freeGroupsLocked() >= s.reserve
-}
-
-// placeEntries takes log pages in g, or seals it when it has none.
-func (s *Store) placeEntries(g *group, pages int) *appending {
-	a := &appending{g: g}
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	if g.life.State() != space.Open {
-		return nil
-	}
-	mark := g.filler.Mark()
-	if !s.takeLogLocked(g, a, pages, min(nameCopies, len(g.drives))) {
-		g.filler.Rollback(mark)
-		// Few pages are refused where hardly any is left: what g holds is what fits into it.
-		// Otherwise its cleaning would seem to gain the rest, and fill the next one as far, for ever.
-		g.full = g.full || pages*gains[0] <= int(s.segBytes/layout.PageSize)
-		s.sealLocked(g)
-		s.recordSealedLocked(g)
-		return nil
-	}
-	g.entries++
-	g.pending++
-	a.seq = s.root.Begin()
-	return a
-}
-
-// drives are those an append's log goes to.
-func (a *appending) drives() []*drive {
-	out := make([]*drive, len(a.logs))
-	for i, l := range a.logs {
-		out[i] = a.g.drives[l.device]
-	}
-	return out
 }

@@ -2,8 +2,9 @@ package store
 
 import (
 	"context"
-	"github.com/skepkv/skep/layout"
 	"time"
+
+	"github.com/skepkv/skep/layout"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"

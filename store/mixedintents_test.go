@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -45,13 +46,13 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &salted}))
 			gone, keys := chainKeys(1, 3), chainKeys(2, 3)
 			requireOutcome(t, skep.Committed, putRun(t, s, kept, gone, 5000))
-			s.sealOpen(streamUser)
+			s.space.SealOpen(space.User)
 			requireOutcome(t, skep.Committed, putRun(t, s, kept, keys, 5000))
 			requireOutcome(t, skep.Committed, putRun(t, s, salted, keys, 5000))
-			s.sealOpen(streamUser)
-			eventually(t, "the spares are made", func() bool { return !s.sparing() })
+			s.space.SealOpen(space.User)
+			eventually(t, "the spares are made", func() bool { return !s.space.Sparing() })
 			taken := takeAll(t, s)
-			second := s.groupNumbers(0)[1]
+			second := s.space.Numbers(0)[1]
 			s.claimed(t, second) // there is no other to clean
 
 			r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) }) // its segments are not free yet
@@ -59,7 +60,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			defer release()
 			_, err := s.Delete(ctx, kept, gone)
 			require.NoError(t, err)
-			eventually(t, "the first group is cleaned", func() bool { return len(s.groupNumbers(0)) < 2 })
+			eventually(t, "the first group is cleaned", func() bool { return len(s.space.Numbers(0)) < 2 })
 			tt.meanwhile(t, s, other)
 			release()
 			eventually(t, "all is on the devices", s.intents.none)
@@ -202,8 +203,8 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 
 // saidDeleted says whether a log has it that a namespace is deleted.
 func saidDeleted(t testing.TB, s *Store, ns *namespaces.Namespace) (said bool) {
-	for _, g := range s.groupList() {
-		require.NoError(t, s.scanGroupLogs(testContext(t), g, func(_ *segment.Append, e segment.Entry) error {
+	for _, g := range s.space.Groups() {
+		require.NoError(t, s.space.ScanGroupLogs(testContext(t), g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind != segment.KindNamespace {
 				return nil
 			}
@@ -247,11 +248,11 @@ func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
 	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = hangs / 12 })
 	defer func() { require.NoError(t, s.Close()) }()
 	gone, kept := openSpace(t, s, "gone", skep.Durable, 1, true), openSpace(t, s, "kept", skep.Durable, 1, true)
-	s.sealOpen(streamUser)
-	s.sealOpen(streamKept)
-	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.space.SealOpen(space.User)
+	s.space.SealOpen(space.Kept)
+	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	s.dropSpares()
-	s.space.opening <- struct{}{} // there is no room before cleaning has made some
+	s.space.Opening <- struct{}{} // there is no room before cleaning has made some
 
 	asked := &askedContext{Context: ctx, asked: make(chan struct{})}
 	sc := &scrubber{s: s}
@@ -263,7 +264,7 @@ func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "the namespace is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
 	s.retryIntents() // what the cleaner does
-	s.space.opening.give()
+	s.space.Opening.Give()
 	crew.Wait()
 	require.Equal(t, "nothing: it was written again", sc.rep.Faults[0].Do)
 }

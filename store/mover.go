@@ -43,16 +43,16 @@ type moveBatch struct {
 
 // gather takes a group for moving: its live blocks, in the order they lie. The group is
 // pinned and no victim of the cleaner's until release is called.
-func (s *Store) gatherGroup(ctx context.Context, g *group) (list []*incoming, release func(), err error) {
-	if !s.space.claim(g, space.Claim{By: space.Mover}) {
+func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*incoming, release func(), err error) {
+	if !s.space.Claim(g, space.Claim{By: space.Mover}) {
 		return nil, nil, errGroupBusy
 	}
-	g.readers.Add(1)
+	g.Readers.Add(1)
 	release = func() {
-		s.space.release(g)
-		s.unpin(g)
+		s.space.Release(g)
+		s.space.Unpin(g)
 	}
-	err = s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, row []byte) error {
+	err = s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
 			return nil // the cleaner reports it
@@ -159,7 +159,7 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			var got []byte // b.buf is nobody else's: what a drive keeps of it stays with it
-			if got, errs[i] = m.s.readVerified(ctx, in.moved.group, b.ns.Info.Shape, &in.rec, mem); errs[i] == nil {
+			if got, errs[i] = m.s.space.ReadVerified(ctx, in.moved.group, b.ns.Info.Shape, &in.rec, mem); errs[i] == nil {
 				// Its group may stay: when the copy goes, a tombstone must follow.
 				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
 				in.setParts(got)
@@ -238,15 +238,16 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 // placeMoved is place for moved blocks: it does not wait for the cleaner, which would drop
 // blocks to make room for what is there already.
 func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (*appending, int, error) {
+	needs := needsOf(ns, blocks)
 	for range 8 {
-		g, err := s.current(ctx, streamMoved, time.Now())
-		if err == errFull {
+		g, err := s.space.Current(ctx, space.Moved, time.Now())
+		if err == space.ErrFull {
 			return nil, 0, errNoRoom
 		}
 		if err != nil {
 			return nil, 0, err
 		}
-		a, n, fresh := s.placeIn(g, ns, blocks)
+		a, n, fresh := s.placeIn(g, needs, blocks)
 		if n > 0 {
 			return a, n, nil
 		}

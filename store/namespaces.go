@@ -77,10 +77,10 @@ func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error 
 // endNamespace takes a namespace, and those of its clustered contexts, out of the catalog and out of
 // memory. What the devices are to know of it is for the caller to carry out, once those have ended who were entering.
 func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID) (gone []*namespaces.Namespace, todo []catalog.Intent, err error) {
-	if err := s.take(ctx, s.naming, op, "namespace being made"); err != nil {
+	if err := s.naming.Take(ctx, 2*s.options.OpTimeout, s.closing, op, "namespace being made"); err != nil {
 		return nil, nil, err
 	}
-	defer s.naming.give()
+	defer s.naming.Give()
 	n := s.names
 	ns := n.Get(id)
 	if ns == nil {

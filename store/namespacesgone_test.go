@@ -11,17 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/storetest"
 )
 
 // dropSpares has no group ready to be opened: what is opened from now on is opened now.
 func (s *Store) dropSpares() {
 	for {
-		s.space.mu.Lock()
-		n := len(s.space.mu.spares) + s.space.mu.sparing
-		spares := s.space.mu.spares
-		s.space.mu.spares = nil
-		s.space.mu.Unlock()
+		s.space.Inside().Lock()
+		n := len(s.space.Inside().Spares) + s.space.Inside().Sparing
+		spares := s.space.Inside().Spares
+		s.space.Inside().Spares = nil
+		s.space.Inside().Unlock()
 		s.unwant(spares)
 		if n == 0 {
 			return
@@ -30,17 +31,15 @@ func (s *Store) dropSpares() {
 }
 
 // cleanUp cleans all groups but some, until their segments are free.
-func cleanUp(t *testing.T, s *Store, but ...*group) {
+func cleanUp(t *testing.T, s *Store, but ...*space.Group) {
 	t.Helper()
-	for _, g := range s.groupList() {
+	for _, g := range s.space.Groups() {
 		if len(but) > 0 && g == but[0] {
 			continue
 		}
-		s.space.mu.Lock()
-		s.sealLocked(g) // it may be the one that survivors of another went to
-		s.space.mu.Unlock()
-		eventually(t, "a group is cleaned", func() bool { return s.space.find(g.num) == nil || s.cleaner.cleanNow(t.Context(), g, false) == nil })
-		eventually(t, "its segments are free", func() bool { s.cleaner.kick(); return g.isFreed() })
+		s.space.Seal(g) // it may be the one that survivors of another went to
+		eventually(t, "a group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.cleanNow(t.Context(), g, false) == nil })
+		eventually(t, "its segments are free", func() bool { s.space.Kick(); return isFreed(g) })
 	}
 }
 
@@ -61,8 +60,8 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	require.NoError(t, err)
 	gone := openSpace(t, s, "gone", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, gone, chainKeys(1, 5), 3000))
-	s.sealOpen(streamUser)
-	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.space.SealOpen(space.User)
+	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	s.dropSpares()
 
 	cleaned := s.entering.Begin()
@@ -70,16 +69,14 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "it is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
-	require.NoError(t, s.logEntries(ctx, streamKept, 0, found))
-	s.space.mu.Lock()
-	second := s.space.mu.open[streamKept]
-	s.space.mu.Unlock()
-	s.sealOpen(streamKept)
+	require.NoError(t, s.logEntries(ctx, space.Kept, 0, found))
+	second := openedBy(s, space.Kept)
+	s.space.SealOpen(space.Kept)
 	cleaned()
 	crew.Wait()
 	deleteAnother(t, s)
 	eventually(t, "its blocks are swept", func() bool { return s.index.Stats().Blocks == 0 && !s.sweeping.Load() })
-	s.sealOpen(streamUser)
+	s.space.SealOpen(space.User)
 	cleanUp(t, s, second)
 	requireNothingAfterARebuild(t, s, o)
 }
@@ -91,23 +88,21 @@ func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	s.space.opening <- struct{}{} // no group can be opened
+	s.space.Opening <- struct{}{} // no group can be opened
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	info, err := s.OpenNamespace(short, skep.NamespaceSpec{Tenant: "t", Name: "gone", Shape: anySize, Class: skep.Durable, Chained: true})
 	require.NoError(t, err)
-	s.space.opening.give()
+	s.space.Opening.Give()
 	require.False(t, s.intents.none())
 	require.NoError(t, s.DeleteNamespace(ctx, info.ID))
 	deleteAnother(t, s)
-	s.sealOpen(streamUser)
-	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.space.SealOpen(space.User)
+	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	s.dropSpares()
 	s.retryIntents()
-	s.space.mu.Lock()
-	second := s.space.mu.open[streamUser]
-	s.space.mu.Unlock()
-	s.sealOpen(streamUser)
+	second := openedBy(s, space.User)
+	s.space.SealOpen(space.User)
 	cleanUp(t, s, second)
 	requireNothingAfterARebuild(t, s, o)
 }
@@ -122,9 +117,9 @@ func TestTheNumberOfADeletedNamespaceIsNotGivenAgain(t *testing.T) {
 	gone := openSpace(t, s, "gone", skep.Durable, 1, true)
 	require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace))
 	for range 3 {
-		s.sealOpen(streamUser)
-		s.sealOpen(streamKept)
-		eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+		s.space.SealOpen(space.User)
+		s.space.SealOpen(space.Kept)
+		eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 		s.dropSpares()
 		cleanUp(t, s)
 	}
@@ -168,7 +163,7 @@ func TestNamingWaitsForAContext(t *testing.T) {
 		require.ErrorIs(t, err, skep.Deadline, name)
 		require.ErrorContains(t, err, "namespace being made", name)
 	}
-	s.naming.give()
+	s.naming.Give()
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 3), faultBlock))
 }
 
@@ -196,9 +191,9 @@ func TestPurgesLeaveNothingForEver(t *testing.T) {
 	require.Equal(t, purges, rows(), "one for the salt, and one for each tag that it had but the first")
 	for i := 0; rows() > 1; i++ {
 		require.Less(t, i, 100)
-		s.sealOpen(streamUser)
-		s.sealOpen(streamKept)
-		eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+		s.space.SealOpen(space.User)
+		s.space.SealOpen(space.Kept)
+		eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 		s.dropSpares()
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1000+i, 1), faultBlock))
 		cleanUp(t, s)

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -47,7 +48,7 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	if isNew, err := paths.IsNew(a.Path); err != nil {
 		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
 	} else if isNew {
-		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.segBytes)}, nil
+		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.space.SegmentBytes)}, nil
 	}
 	o := s.options
 	o.ReadOnly = false // it is looked at as it would be opened: is it in use, may it be written to
@@ -59,7 +60,8 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
 	}
 	defer dev.Close()
-	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.knows(sb.Device) { // else an add was cut short
+	// else an add was cut short
+	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.knows(sb.Device) {
 		if err := segio.CheckBlank(ctx, dev, a.Path); err != nil {
 			return c, err
 		}
@@ -68,15 +70,15 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 }
 
 // refuseOwn refuses a path of a device that the store id has: nothing of it is in the way.
-func refuseOwn(id segment.StoreID, drives []*drive, path string) error {
+func refuseOwn(id segment.StoreID, drives []*space.Drive, path string) error {
 	sb, err := segio.PeekSuperblock(path)
 	if err != nil || sb.Store != id {
 		return nil
 	}
 	for _, d := range drives {
-		if segment.DeviceID(d.id) == sb.Device && !d.removed.Load() {
+		if segment.DeviceID(d.ID) == sb.Device && !d.Removed.Load() {
 			return &skep.Error{Op: "add device", Kind: skep.Conflict, Field: path,
-				Value: "device " + itoa(int(d.index)) + " of this store already",
+				Value: "device " + itoa(int(d.Index)) + " of this store already",
 				Limit: "one that it does not have; leave this one as it is, the store is using it (skep device list)"}
 		}
 	}
@@ -107,5 +109,6 @@ func (o *Options) refuseTaken(path string) error {
 		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
 			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
 	}
-	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already", Limit: "absent"}
+	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already",
+		Limit: "absent"}
 }

@@ -78,7 +78,7 @@ func TestLookAtDevice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new")
 	c, err := s.LookAtDevice(ctx, NewDevice{Path: path})
 	require.NoError(t, err)
-	require.Equal(t, Candidate{Kind: CandidateFile, Bytes: s.drives[0].dev.Size()}, c)
+	require.Equal(t, Candidate{Kind: CandidateFile, Bytes: s.drives[0].Dev.Size()}, c)
 	_, err = s.LookAtDevice(ctx, NewDevice{Path: path, Bytes: 1})
 	requireKind(t, skep.Invalid, err)
 	taken := filepath.Join(t.TempDir(), "taken")

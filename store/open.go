@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
@@ -113,13 +114,14 @@ func newStore(o Options) *Store {
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter, Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.space.mu.groups = space.NewSet[*group]()
-	s.space.mu.freed = make(chan struct{})
-	s.space.opening = make(turn, 1)
-	s.naming = make(turn, 1)
+	s.naming = limits.NewTurn()
 	s.scarce = memory.NewScarce()
 	s.flights, s.pending = puts.NewFlights(), puts.NewRecords()
 	s.root = watermark.New(s.rootRow)
+	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background, Root: s.root,
+		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
+		Changes:  &s.changes, Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
+		BlockPages: int64(pagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
 	s.repairs.m, s.repairs.wake = map[index.Fingerprint]layout.Location{}, make(chan struct{}, 1)
 	return s
 }
@@ -241,6 +243,7 @@ func (s *Store) openCatalog() (err error) {
 		}
 		err = s.catalogRoom.Explain(err)
 	}
+	s.space.Catalog = s.catalog
 	if errors.Is(err, fs.ErrNotExist) && skep.KindOf(err) == skep.Other { // one of its files is gone
 		err = &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Err: err}
 	}
@@ -272,12 +275,12 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		reckon = o.reckonUncapped(paths)
 	}
 	var err error
-	if s.segBytes, err = o.segmentFor(reckon, n); err != nil {
+	if s.space.SegmentBytes, err = o.segmentFor(reckon, n); err != nil {
 		return catalog.StoreState{}, o.tooSmall(n, err)
 	}
-	initial := layout.Segments(each, s.segBytes)
+	initial := layout.Segments(each, s.space.SegmentBytes)
 	if o.CapacityBytes == 0 {
-		initial = max(1, int(min(firstBytes/int64(n), reckon)/s.segBytes))
+		initial = max(1, int(min(firstBytes/int64(n), reckon)/s.space.SegmentBytes))
 	} else if initial < leastSegments {
 		return catalog.StoreState{}, o.tooSmall(n, nil)
 	}
@@ -295,12 +298,12 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	}
 	b := s.catalog.NewBatch()
 	for i, path := range paths {
-		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.segBytes), each)
+		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.space.SegmentBytes), each)
 		if err != nil {
 			return catalog.StoreState{}, err
 		}
 		s.drives = append(s.drives, d)
-		st := d.row()
+		st := d.Row()
 		b.PutDevice(&st)
 	}
 	// Not from 1: the number of a namespace that a client kept is nobody's in another store at the same address.
@@ -354,7 +357,7 @@ func (o *Options) tooSmall(n int, why error) error {
 }
 
 // createDrive makes or takes over one device and writes its superblocks.
-func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*drive, error) {
+func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*space.Drive, error) {
 	if err := s.options.refuseTaken(path); err != nil {
 		return nil, err
 	}
@@ -367,24 +370,24 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	if !exists {
 		s.made = append(s.made, path)
 	}
-	d := &drive{index: uint16(i), path: path, serial: dev.Info().Serial, segBytes: s.segBytes, down: make(chan struct{})}
-	d.use(dev)
-	rand.Read(d.id[:])
+	d := &space.Drive{Index: uint16(i), Path: path, Serial: dev.Info().Serial, SegBytes: s.space.SegmentBytes}
+	d.Use(dev)
+	rand.Read(d.ID[:])
 	if exists {
 		if err := segio.CheckBlank(ctx, dev, path); err != nil {
 			return d, errors.Join(err, dev.Close())
 		}
 	}
-	have := layout.Segments(dev.Size(), s.segBytes)
+	have := layout.Segments(dev.Size(), s.space.SegmentBytes)
 	if limit > 0 {
-		have = min(have, layout.Segments(limit, s.segBytes))
+		have = min(have, layout.Segments(limit, s.space.SegmentBytes))
 	}
-	d.segments, d.limit = have, have
+	d.Segments, d.Limit = have, have
 	if limit == 0 && !dev.Info().Raw {
-		d.limit = unlimitedSegments
+		d.Limit = space.Unlimited
 	}
 	if have < 1 {
-		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.segBytes))), dev.Close())
+		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.space.SegmentBytes))), dev.Close())
 	}
 	if err := s.writeSuperblocks(ctx, d, n, 1); err != nil {
 		if exists {
@@ -395,36 +398,22 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 	return d, nil
 }
 
-// unlimitedSegments stands for no limit.
-const unlimitedSegments = 1 << 30
-
-func (s *Store) writeSuperblocks(ctx context.Context, d *drive, n int, sequence uint64) error {
-	d.sequence = sequence
-	if d.created.IsZero() {
-		d.created = s.options.Wall()
+func (s *Store) writeSuperblocks(ctx context.Context, d *space.Drive, n int, sequence uint64) error {
+	d.Sequence = sequence
+	if d.Created.IsZero() {
+		d.Created = s.options.Wall()
 	}
-	s.space.mu.Lock() // it may be growing
-	segments := d.segments
-	s.space.mu.Unlock()
+	segments := int(s.space.RowOf(d).Segments)
 	sb := segment.Superblock{
-		Sequence: sequence, Store: s.id, Device: d.id, Serial: d.serial, DeviceIndex: int(d.index), DeviceCount: n,
-		DeviceBytes: layout.SegmentOffset(segments, s.segBytes), SegmentBytes: s.segBytes,
-		FirstSegment: layout.SegmentOffset(0, s.segBytes), HashSecret: s.secret, Created: d.created,
+		Sequence: sequence, Store: s.id, Device: d.ID, Serial: d.Serial, DeviceIndex: int(d.Index), DeviceCount: n,
+		DeviceBytes: layout.SegmentOffset(segments, s.space.SegmentBytes), SegmentBytes: s.space.SegmentBytes,
+		FirstSegment: layout.SegmentOffset(0, s.space.SegmentBytes), HashSecret: s.secret, Created: d.Created,
 		Capacity: int64(s.limits.Capacity), MadeCount: int(s.limits.Devices),
 	}
-	if err := segio.WriteSuperblocks(ctx, s.durably(d), &sb); err != nil {
-		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.path, Err: err}
+	if err := segio.WriteSuperblocks(ctx, s.space.Durably(d), &sb); err != nil {
+		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.Path, Err: err}
 	}
 	return nil
-}
-
-func (d *drive) row() catalog.DeviceState {
-	path := d.path
-	if abs, err := filepath.Abs(path); err == nil && !d.removed.Load() {
-		path = abs // whatever directory the next open is in
-	}
-	return catalog.DeviceState{Index: d.index, ID: d.id, Serial: d.serial, Path: path, Size: d.dev.Size(),
-		SegmentBytes: d.segBytes, Segments: uint32(d.segments)}
 }
 
 func kindOfOpen(err error) skep.Kind {
@@ -493,7 +482,7 @@ func (s *Store) run() {
 		s.cleaner.start(s)
 		s.tasks.start(s)
 		s.background.Go(s.watchSpace)
-		s.warnOfCramped()
+		s.space.WarnOfCramped()
 		s.background.Go(s.keepMark)
 		s.background.Go(s.harden)
 		s.background.Go(s.repair)
@@ -501,7 +490,7 @@ func (s *Store) run() {
 			s.background.Go(s.scrubAlways)
 		}
 	}
-	info := s.someDrive().dev.Info()
+	info := s.space.SomeDrive().Dev.Info()
 	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason", info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
 }

@@ -1,9 +1,10 @@
 package store
 
 import (
+	"sync/atomic"
+
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/locks"
-	"sync/atomic"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
@@ -103,8 +104,8 @@ func (s *Store) forgotten(b *catalog.Batch, rows ...layout.Location) error {
 
 // refused says of a block that the index has no room for it. Its row goes next: takeBack.
 func (s *Store) refused(in *incoming, err error) {
-	if g := s.space.find(in.loc.Group); g != nil {
-		s.suspect(g)
+	if g := s.space.Find(in.loc.Group); g != nil {
+		s.space.Suspect(g)
 	}
 	s.log.Warn("block not indexed", "key", in.rec.Key.Short(), "error", err)
 	kind := skep.KindOf(err)

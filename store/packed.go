@@ -5,7 +5,7 @@ import (
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -33,34 +33,6 @@ func fits(rec *segment.Record) bool {
 	return true
 }
 
-// placePackedLocked takes slots for one block and its copies, on different devices.
-// REQUIRES: space.mu, and a batch begun in the group's filler.
-func (s *Store) placePackedLocked(g *group, ns *namespaces.Namespace, in *incoming, copies int) bool {
-	size := int(in.size)
-	for c := range copies {
-		l, ok := g.filler.Share(size, in.copies...)
-		if !ok {
-			// Only a page of its own begins where the block's turn is.
-			start := 0
-			if c == 0 {
-				start = s.startLocked(ns, in, len(g.drives))
-			} else {
-				start = int(in.loc.Device) + layout.Rotation(g.num, c, len(g.drives))
-			}
-			if l, ok = g.filler.PlacePacked(size, start, in.copies...); !ok {
-				return false
-			}
-		}
-		l.Group = g.num
-		if c == 0 {
-			in.loc = l
-			s.lastStart = lastStart{fp: in.fp, device: int(l.Device), set: true}
-		}
-		in.copies = append(in.copies, l)
-	}
-	return true
-}
-
 // packedWrites adds the writes of the pages that an append's packed blocks share: each is
 // put together from all its blocks, and zero where there is none.
 func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, ops []driveOp) ([]driveOp, error) {
@@ -70,19 +42,19 @@ func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, op
 	}
 	pages := map[place][]byte{}
 	for _, in := range a.blocks {
-		if !in.packed() || in.loc.Device == inlineDevice {
+		if !in.packed() || in.loc.Device == space.InlineDevice {
 			continue
 		}
 		for _, l := range in.copies {
 			at := place{l.Device, l.Page}
 			if pages[at] == nil {
-				o := driveOp{drive: a.g.drives[l.Device], patient: patient}
+				o := driveOp{drive: a.Group.Drives[l.Device], patient: patient}
 				mem, err := s.pageMemory(ctx, &o)
 				if err != nil {
 					return ops, err
 				}
 				o.op = &device.Op{Kind: device.Write, Bufs: [][]byte{mem},
-					Offset: o.drive.segmentOffset(a.g.segments[l.Device]) + int64(l.Page)*layout.PageSize}
+					Offset: o.drive.SegmentOffset(a.Group.Segments[l.Device]) + int64(l.Page)*layout.PageSize}
 				ops = append(ops, o)
 				pages[at] = mem
 			}

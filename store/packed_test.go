@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -338,9 +339,9 @@ func TestNeighboursAreNotLent(t *testing.T) {
 }
 
 // pageAt is where a copy's page lies on its drive.
-func pageAt(s *Store, p layout.Location) (*drive, int64) {
-	g := s.space.find(p.Group)
-	return g.drives[p.Device], g.drives[p.Device].segmentOffset(g.segments[p.Device]) + int64(p.Page)*layout.PageSize
+func pageAt(s *Store, p layout.Location) (*space.Drive, int64) {
+	g := s.space.Find(p.Group)
+	return g.Drives[p.Device], g.Drives[p.Device].SegmentOffset(g.Segments[p.Device]) + int64(p.Page)*layout.PageSize
 }
 
 // A page of several values that is damaged: with a copy all are served from that and
@@ -488,19 +489,19 @@ func TestSmallValuesAreReadAroundAHungDrive(t *testing.T) {
 	r := &rig{}
 	v := openValues(t, 2, false, func(o *Options) { o.OpenDevice, o.CatalogFS = r.open, vfs.NewMem() })
 	v.putValues(newRand(testSeed(t)), 3, 3, 900) // slots 0, 2 and 4 of a page
-	v.s.sealOpen(streamUser)
+	v.s.space.SealOpen(space.User)
 	ctx, b := testContext(t), v.s.catalog.NewBatch()
-	var first *drive
+	var first *space.Drive
 	for l, rec := range recordsOf(t, v.s) { // the copy of the last goes to slot 6
 		if rec.Copies[1].Sub < 4 {
 			continue
 		}
 		page := device.AlignedBuffer(layout.PageSize)
 		d, at := pageAt(v.s, rec.Copies[1])
-		require.NoError(t, device.ReadAt(ctx, d.dev, page, at))
+		require.NoError(t, device.ReadAt(ctx, d.Dev, page, at))
 		copy(page[6*layout.SlotSize:], page[4*layout.SlotSize:6*layout.SlotSize])
 		clear(page[4*layout.SlotSize : 6*layout.SlotSize])
-		require.NoError(t, device.WriteAt(ctx, d.dev, page, at))
+		require.NoError(t, device.WriteAt(ctx, d.Dev, page, at))
 		rec.Copies[1].Sub = 6
 		b.PutBlock(l, rec.Append(nil))
 		first, _ = pageAt(v.s, rec.Copies[0])
@@ -509,7 +510,7 @@ func TestSmallValuesAreReadAroundAHungDrive(t *testing.T) {
 	rep, err := v.s.Scrub(ctx, ScrubOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Zero(t, rep.BadCopies, "%+v", rep)
-	held := r.faults[first.index]
+	held := r.faults[first.Index]
 	held.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads})
 	v.require()
 	require.Positive(t, v.s.count.ReadAround.Load())
@@ -532,15 +533,11 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 		w.putValues(rng, 1, 1, 900)
 	}
 	busy := ""
-	defer func() {
-		if t.Failed() {
-			t.Log(busy)
-		}
-	}()
-	for i, st := range []stream{streamUser, streamKept} {
-		v.s.sealOpen(st)
-		for _, num := range v.s.groupNumbers(0) {
-			g := v.s.space.find(num)
+	defer func() { t.Log(busy) }()
+	for i, st := range []space.Stream{space.User, space.Kept} {
+		v.s.space.SealOpen(st)
+		for _, num := range v.s.space.Numbers(0) {
+			g := v.s.space.Find(num)
 			if g == nil {
 				continue // it was cleaned meanwhile, unasked
 			}
@@ -548,12 +545,12 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 			eventually(t, "the group's appends have ended", func() bool {
 				if err = v.s.cleaner.cleanNow(testContext(t), g, true); err == errGroupBusy {
 					// Opened since: for the namespaces' log, by a cleaning unasked, by moves off a drive taken for a slow one.
-					for st := range streams {
-						v.s.sealOpen(st)
+					for st := range space.Streams {
+						v.s.space.SealOpen(st)
 					}
-					v.s.space.mu.Lock()
-					busy = fmt.Sprintf("group %d: %v, %d writes pending, %d under way", num, g.life.State(), g.pending, len(g.writing))
-					v.s.space.mu.Unlock()
+					v.s.space.Inside().Lock()
+					busy = fmt.Sprintf("group %d: %v, %d writes pending, %d under way", num, g.Life.State(), g.Pending, len(g.Writing))
+					v.s.space.Inside().Unlock()
 				}
 				return err != errGroupBusy
 			})

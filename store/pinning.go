@@ -2,9 +2,11 @@ package store
 
 import (
 	"errors"
+
 	"github.com/skepkv/skep/store/internal/locks"
 
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -47,25 +49,25 @@ func (s *Store) pinParts() {
 }
 
 // pinFor registers with d what it lacks. Reads into what is not registered work, at the cost of some CPU.
-func (s *Store) pinFor(d *drive) {
-	if d == nil || d.removed.Load() {
+func (s *Store) pinFor(d *space.Drive) {
+	if d == nil || d.Removed.Load() {
 		return
 	}
 	p := &s.pinned
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for ; d.pinned < len(p.parts); d.pinned++ {
-		err := device.RegisterArena(d.dev, p.parts[d.pinned])
+	for ; d.Pinned < len(p.parts); d.Pinned++ {
+		err := device.RegisterArena(d.Dev, p.parts[d.Pinned])
 		switch {
 		case err == nil:
-			p.bytes = max(p.bytes, lengths(p.parts[:d.pinned+1]))
+			p.bytes = max(p.bytes, lengths(p.parts[:d.Pinned+1]))
 		case s.ctx.Err() != nil:
 			return
 		default:
 			if !errors.Is(err, errors.ErrUnsupported) {
-				s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
+				s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.Path, "error", err)
 			}
-			d.pinned = s.arena.Parts() // what was refused once is not tried again
+			d.Pinned = s.arena.Parts() // what was refused once is not tried again
 			return
 		}
 	}

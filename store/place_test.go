@@ -125,7 +125,7 @@ func TestCopyOfADirectoryThatSaysNotWhoseItIs(t *testing.T) {
 	before := contents(t, dir)
 	s, err := Open(context.Background(), c)
 	require.NoError(t, err)
-	require.Len(t, s.absentDrives(), 1)
+	require.Len(t, s.space.AbsentDrives(), 1)
 	require.NoError(t, s.Close())
 	require.Equal(t, before, contents(t, dir))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -17,7 +18,7 @@ import (
 // take as long as a lease.
 
 // promisedAgain is how often they are tried.
-const promisedAgain = 4 * spaceWait
+const promisedAgain = 4 * space.Wait
 
 // commitHeld writes accepted blocks from the DRAM tier. Those that could not be committed
 // are withdrawn, but for what a promise protects, which is returned.
@@ -45,7 +46,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 	for _, in := range list {
 		in.loan = l
 	}
-	if err := s.write(ctx, ns, streamUser, list); err != nil && ctx.Err() == nil {
+	if err := s.write(ctx, ns, space.User, list); err != nil && ctx.Err() == nil {
 		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
 	promised = append(promised, s.withdrawAll(ns, list)...)

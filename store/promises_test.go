@@ -171,13 +171,13 @@ func TestNumbersAreGivenOutOnce(t *testing.T) {
 	last := s.root.Last()
 	generations := map[uint64]uint32{}
 	note := func(s *Store) {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		for g := range s.space.mu.groups.Each() {
-			if other, ok := generations[g.generation]; ok && other != g.num {
-				t.Errorf("groups %d and %d have generation %d", g.num, other, g.generation)
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		for g := range s.space.Inside().Groups.Each() {
+			if other, ok := generations[g.Generation]; ok && other != g.Num {
+				t.Errorf("groups %d and %d have generation %d", g.Num, other, g.Generation)
 			}
-			generations[g.generation] = g.num
+			generations[g.Generation] = g.Num
 		}
 	}
 	note(s)
@@ -250,18 +250,18 @@ func TestRestoreDuringCleaning(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(1)}, 8<<10))
-	g := s.space.pin(1) // as a restore does
+	g := s.space.Pin(1) // as a restore does
 	require.NotNil(t, g)
 	taken := func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		for i, d := range g.drives {
-			if slices.Contains(d.free, g.segments[i]) {
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		for i, d := range g.Drives {
+			if slices.Contains(d.Free, g.Segments[i]) {
 				return true
 			}
-			for o := range s.space.mu.groups.Each() {
-				for j := range o.drives {
-					if o != g && o.drives[j] == d && o.segments[j] == g.segments[i] {
+			for o := range s.space.Inside().Groups.Each() {
+				for j := range o.Drives {
+					if o != g && o.Drives[j] == d && o.Segments[j] == g.Segments[i] {
 						return true
 					}
 				}
@@ -271,7 +271,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 	}
 	more := 5 // after the group was cleaned: enough to open another in its place
 	for i := range 300 {
-		if g.life.State() >= space.Emptied {
+		if g.Life.State() >= space.Emptied {
 			more--
 		}
 		if more == 0 {
@@ -281,10 +281,10 @@ func TestRestoreDuringCleaning(t *testing.T) {
 		require.False(t, taken(), "after %d puts", i)
 	}
 	require.Zero(t, more, "the group was cleaned")
-	eventually(t, "its drives are told", func() bool { return g.isFreed() })
+	eventually(t, "its drives are told", func() bool { return isFreed(g) })
 	require.NoError(t, s.cleaner.cleanNow(testContext(t), g, false), "the cleaner goes round once more")
 	require.False(t, taken(), "under a reader")
-	s.unpin(g)
+	s.space.Unpin(g)
 	eventually(t, "the segments are free", taken)
 }
 
@@ -301,10 +301,8 @@ func TestVictimsAreAtRest(t *testing.T) {
 		s.Put(context.Background(), putRequest(sc, nil, 0, chainKeys(2, 1), 8<<10))
 	}()
 	require.NoError(t, waitHeld(r, 1))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	s.sealLocked(g)
-	s.space.mu.Unlock()
+	g := openedBy(s, space.User)
+	s.space.Seal(g)
 	c := &cleaner{s: s} // the store's own is its goroutine's
 	require.Nil(t, c.victim())
 	r.each(func(_ int, d *device.Fault) { d.Release() })
@@ -335,7 +333,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 	res, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Blocks)
-	require.NoError(t, s.cleaner.evict(s.space.find(1), recs, refs, verdicts))
+	require.NoError(t, s.cleaner.evict(s.space.Find(1), recs, refs, verdicts))
 	require.Equal(t, []index.Verdict{index.Must, index.Must}, verdicts)
 	requireChain(t, s, sc, keys, 8<<10)
 }

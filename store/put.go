@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -238,7 +239,7 @@ func (s *Store) putCommitted(ctx context.Context, ns *namespaces.Namespace, bloc
 		return err
 	}
 	defer s.land(todo)
-	return s.write(ctx, ns, streamUser, todo)
+	return s.write(ctx, ns, space.User, todo)
 }
 
 // winners leaves the blocks this call is the first to put. In chained namespaces
@@ -392,8 +393,8 @@ const (
 
 // write stores blocks: place, write, checksum, log, commit, publish; several
 // appends under way at once. Each block's result is filled.
-func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st stream, blocks []*incoming) error {
-	if st == streamUser && s.catalogRoom.Full() {
+func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*incoming) error {
+	if st == space.User && s.catalogRoom.Full() {
 		s.decline(blocks, skep.Full)
 		return nil
 	}
@@ -500,6 +501,3 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	return s.soft.Settle(func() error { return s.catalog.Commit(ctx, s.catalog.NewBatch(), true) })
 }
-
-// spaceWait is how often a put that waits for space looks again.
-const spaceWait = 50 * time.Millisecond

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -20,7 +21,7 @@ import (
 
 // allReadable says whether what any drive holds can be read.
 func (s *Store) allReadable() bool {
-	return !slices.ContainsFunc(s.allDrives(), func(d *drive) bool { return !d.removed.Load() && d.standing.Unreadable() })
+	return !slices.ContainsFunc(s.allDrives(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.
@@ -49,7 +50,7 @@ func (s *Store) givesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		return false
 	}
 	loc := layout.Unpack(e.Location)
-	g := s.space.find(loc.Group)
+	g := s.space.Find(loc.Group)
 	rec, err := s.record(fp, e)
 	if g == nil || err != nil {
 		return false
@@ -62,16 +63,16 @@ func (s *Store) givesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index
 // have a copy of each of its pieces.
 func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
 	loc := layout.Unpack(e.Location)
-	if e.Location == 0 || loc.Device == inlineDevice {
+	if e.Location == 0 || loc.Device == space.InlineDevice {
 		return true
 	}
-	g := s.space.find(loc.Group)
+	g := s.space.Find(loc.Group)
 	if g == nil {
 		return true // it has just been moved
 	}
 	bad := 0
-	for _, d := range g.drives {
-		if d.standing.Unreadable() {
+	for _, d := range g.Drives {
+		if d.Standing.Unreadable() {
 			bad++
 		}
 	}
@@ -92,6 +93,6 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		}
 		copies = rec.Copies
 	}
-	yes, _ := segio.UnitsOf(copies, layout.SlotBytes(uint64(e.Pages)), len(g.drives)).Survive(func(i int) bool { return !g.drives[i].standing.Unreadable() })
+	yes, _ := segio.UnitsOf(copies, layout.SlotBytes(uint64(e.Pages)), len(g.Drives)).Survive(func(i int) bool { return !g.Drives[i].Standing.Unreadable() })
 	return yes
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/aside"
 	"github.com/skepkv/skep/store/internal/dirlock"
-	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -103,6 +103,7 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 		}
 		return rep, err
 	}
+	s.space.Catalog = s.catalog
 	in := s.rebuildInput(progress)
 	in.DryRun = dryRun
 	rep, err = rebuild.Run(ctx, in)
@@ -117,19 +118,19 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 // rebuildInput is what a rebuild into s.catalog goes by. REQUIRES: s.drives.
 func (s *Store) rebuildInput(progress func(RebuildProgress)) rebuild.Input {
 	s.names = namespaces.NewTable(s.secret)
-	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.segBytes,
+	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.space.SegmentBytes,
 		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Missing: s.limits.missing, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
 		Log: s.log, Progress: progress}
 	for _, d := range s.drives {
-		in.Drives = append(in.Drives, d.found())
+		in.Drives = append(in.Drives, driveFound(d))
 	}
 	return in
 }
 
 // found is the drive as a rebuild sees it.
-func (d *drive) found() *rebuild.Drive {
-	out := &rebuild.Drive{IO: d.io(), Path: d.path, Segments: d.segments, Absent: d.absent != nil, Away: d.away, Row: d.row()}
-	if d.removed.Load() {
+func driveFound(d *space.Drive) *rebuild.Drive {
+	out := &rebuild.Drive{IO: d.IO(), Path: d.Path, Segments: d.Segments, Absent: d.Absent != nil, Away: d.Away, Row: d.Row()}
+	if d.Removed.Load() {
 		out.Row.State = catalog.DeviceRemoved
 	}
 	return out
@@ -141,22 +142,20 @@ type rebuilding struct{ s *Store }
 func (r rebuilding) GiveUp(i int) *rebuild.Drive {
 	d := r.s.givenUp(i)
 	r.s.drives = append(r.s.drives, d)
-	return d.found()
+	return driveFound(d)
 }
 
 func (r rebuilding) Found(groups []*catalog.GroupState) {
-	r.s.space.mu.Lock()
-	defer r.s.space.mu.Unlock()
 	for _, st := range groups {
-		r.s.space.mu.groups.Add(r.groupOf(st))
+		r.s.space.Add(r.groupOf(st))
 	}
 }
 
-func (r rebuilding) groupOf(st *catalog.GroupState) *group {
-	g := groupFound(*st)
+func (r rebuilding) groupOf(st *catalog.GroupState) *space.Group {
+	g := space.Found(*st)
 	for _, m := range st.Devices {
-		g.drives = append(g.drives, r.s.drives[m.Device])
-		g.segments = append(g.segments, m.Segment)
+		g.Drives = append(g.Drives, r.s.drives[m.Device])
+		g.Segments = append(g.Segments, m.Segment)
 	}
 	return g
 }
@@ -168,8 +167,8 @@ func (r rebuilding) Whole(ctx context.Context, at layout.Location, row []byte, b
 
 func (r rebuilding) WriteHeader(ctx context.Context, st *catalog.GroupState, i int) error {
 	g := r.groupOf(st)
-	h := r.s.headerOf(g, i)
-	return r.s.writeHeader(ctx, g.drives[i], &h)
+	h := r.s.space.HeaderOf(g, i)
+	return r.s.space.WriteHeader(ctx, g.Drives[i], &h)
 }
 
 func (r rebuilding) Claim(b *catalog.Batch) error { return r.s.claim(b) }
@@ -318,7 +317,7 @@ func (s *Store) findDrives(ctx context.Context) error {
 	s.id = storeOfMost(paths)
 	var strange []error
 	for i, path := range paths {
-		d := &drive{path: path, down: make(chan struct{})}
+		d := &space.Drive{Path: path}
 		sb, err := s.meetDrive(ctx, i, d)
 		if errors.Is(err, fs.ErrPermission) { // it may be whole
 			return err
@@ -361,38 +360,38 @@ func storeOfMost(paths []string) (id segment.StoreID) {
 }
 
 // meetDrive opens the device at d.path and adds it to the store's, if it is one of them.
-func (s *Store) meetDrive(ctx context.Context, i int, d *drive) (sb segment.Superblock, err error) {
+func (s *Store) meetDrive(ctx context.Context, i int, d *space.Drive) (sb segment.Superblock, err error) {
 	const op = "rebuild"
-	dev, err := s.options.OpenDevice(i, d.path, false, 0)
+	dev, err := s.options.OpenDevice(i, d.Path, false, 0)
 	if err != nil {
-		return sb, &skep.Error{Op: op, Kind: kindOfOpen(err), Field: d.path, Err: err}
+		return sb, &skep.Error{Op: op, Kind: kindOfOpen(err), Field: d.Path, Err: err}
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, dev.Close())
 		}
 	}()
-	if sb, err = segio.ReadSuperblock(ctx, dev, d.path); err != nil {
+	if sb, err = segio.ReadSuperblock(ctx, dev, d.Path); err != nil {
 		return sb, err
 	}
 	if s.id != (segment.StoreID{}) && sb.Store != s.id {
-		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String() + ", as the others"}
+		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String() + ", as the others"}
 	}
-	if len(s.drives) > 0 && sb.SegmentBytes != s.segBytes {
-		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.path, Value: sb.SegmentBytes, Limit: s.segBytes}
+	if len(s.drives) > 0 && sb.SegmentBytes != s.space.SegmentBytes {
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.Path, Value: sb.SegmentBytes, Limit: s.space.SegmentBytes}
 	}
 	if dev.Size() < sb.DeviceBytes {
-		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.path, Value: dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
 	}
 	if err := s.identify(sb.Store, sb.HashSecret); err != nil {
 		return sb, err
 	}
-	s.segBytes = sb.SegmentBytes
-	d.use(dev)
-	d.index, d.id, d.serial, d.segBytes = uint16(sb.DeviceIndex), sb.Device, sb.Serial, sb.SegmentBytes
-	d.segments = layout.Segments(dev.Size(), d.segBytes)
-	d.limit = d.segments
-	d.sequence, d.created = sb.Sequence, sb.Created
+	s.space.SegmentBytes = sb.SegmentBytes
+	d.Use(dev)
+	d.Index, d.ID, d.Serial, d.SegBytes = uint16(sb.DeviceIndex), sb.Device, sb.Serial, sb.SegmentBytes
+	d.Segments = layout.Segments(dev.Size(), d.SegBytes)
+	d.Limit = d.Segments
+	d.Sequence, d.Created = sb.Sequence, sb.Created
 	s.drives = append(s.drives, d)
 	return sb, nil
 }
@@ -400,11 +399,11 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *drive) (sb segment.Supe
 // orderDrives puts the drives found where their numbers say.
 func (s *Store) orderDrives(ctx context.Context, count int, strange []error) error {
 	const op = "rebuild"
-	byIndex := map[int]*drive{}
+	byIndex := map[int]*space.Drive{}
 	for _, d := range s.drives {
-		other := byIndex[int(d.index)]
+		other := byIndex[int(d.Index)]
 		if other == nil {
-			byIndex[int(d.index)] = d
+			byIndex[int(d.Index)] = d
 			continue
 		}
 		left, err := s.leftByAdding(ctx, other, d)
@@ -412,10 +411,10 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 			return err
 		}
 		if left == other {
-			byIndex[int(d.index)] = d
+			byIndex[int(d.Index)] = d
 		}
-		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + itoa(int(d.index)), Value: left.path,
-			Limit: "one, which is " + byIndex[int(d.index)].path, Err: left.dev.Close()})
+		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + itoa(int(d.Index)), Value: left.Path,
+			Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
 	}
 	s.drives = slices.Collect(maps.Values(byIndex))
 	last := count
@@ -423,9 +422,9 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 		last = max(last, i+1)
 	}
 	for _, d := range s.outlasted(count) {
-		s.log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.path, "device", d.index)
-		strange = append(strange, d.dev.Close())
-		delete(byIndex, int(d.index))
+		s.log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.Path, "device", d.Index)
+		strange = append(strange, d.Dev.Close())
+		delete(byIndex, int(d.Index))
 	}
 	s.drives = slices.Collect(maps.Values(byIndex))
 	found := s.drives
@@ -434,7 +433,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 		switch {
 		case byIndex[i] != nil:
 		case len(found) >= count: // all that are left are here: this one was removed
-			s.drives = append(s.drives, removedDrive(i, s.segBytes))
+			s.drives = append(s.drives, removedDrive(i, s.space.SegmentBytes))
 		case s.options.Degraded == DegradedAlways:
 			s.drives = append(s.drives, s.givenUp(i))
 		default:
@@ -446,27 +445,27 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it (skep rebuild --without-missing)"}
 		}
 	}
-	sort.Slice(s.drives, func(i, j int) bool { return s.drives[i].index < s.drives[j].index })
+	sort.Slice(s.drives, func(i, j int) bool { return s.drives[i].Index < s.drives[j].Index })
 	return nil
 }
 
 // leftByAdding is which of two drives with one number is not the store's. An add that was cut short has left a drive
 // that holds nothing; the next one that was added got its number. Where both hold something, or neither, the one under
 // its own name counts; where both hold something and none is, or each was named, it is for a person to say.
-func (s *Store) leftByAdding(ctx context.Context, a, b *drive) (*drive, error) {
+func (s *Store) leftByAdding(ctx context.Context, a, b *space.Drive) (*space.Drive, error) {
 	emptyA, emptyB := s.holdsNothing(ctx, a), s.holdsNothing(ctx, b)
-	name := "device-" + itoa(int(a.index))
-	ownA, ownB := filepath.Base(a.path) == name, filepath.Base(b.path) == name
+	name := "device-" + itoa(int(a.Index))
+	ownA, ownB := filepath.Base(a.Path) == name, filepath.Base(b.Path) == name
 	if !emptyA && !emptyB && (!ownA && !ownB || len(s.options.Devices) > 0 || s.options.customDevices) {
-		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + itoa(int(a.index)), Value: b.path,
-			Limit: "one, and " + a.path + " is it too"}
+		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + itoa(int(a.Index)), Value: b.Path,
+			Limit: "one, and " + a.Path + " is it too"}
 	}
 	left := b
-	if emptyA && !emptyB || emptyA == emptyB && (ownB && !ownA || !ownA && b.sequence > a.sequence) {
+	if emptyA && !emptyB || emptyA == emptyB && (ownB && !ownA || !ownA && b.Sequence > a.Sequence) {
 		left = a
 	}
 	if emptyA || emptyB {
-		s.leftByAdd(left.path)
+		s.leftByAdd(left.Path)
 	}
 	return left, nil
 }
@@ -476,13 +475,13 @@ func (s *Store) leftByAdd(path string) {
 }
 
 // holdsNothing says whether none of a drive's segments was ever opened. One that cannot be read may have been.
-func (s *Store) holdsNothing(ctx context.Context, d *drive) bool {
-	all := make([]uint32, d.segments)
+func (s *Store) holdsNothing(ctx context.Context, d *space.Drive) bool {
+	all := make([]uint32, d.Segments)
 	for i := range all {
 		all[i] = uint32(i)
 	}
-	used := make(chan error, d.segments)
-	s.readHeaders(ctx, d, all, func(_ uint32, _ *segment.Header, err error) {
+	used := make(chan error, d.Segments)
+	s.space.ReadHeaders(ctx, d, all, func(_ uint32, _ *segment.Header, err error) {
 		if skep.KindOf(err) != skep.Foreign || err == nil {
 			used <- err
 		}
@@ -492,13 +491,13 @@ func (s *Store) holdsNothing(ctx context.Context, d *drive) bool {
 
 // outlasted are drives that were removed and still lie among the others: when one is removed all that stay are stamped
 // anew. Where fewer than count are, some could not be, and nobody knows which were removed: all count.
-func (s *Store) outlasted(count int) (list []*drive) {
+func (s *Store) outlasted(count int) (list []*space.Drive) {
 	newest := uint64(0)
 	for _, d := range s.drives {
-		newest = max(newest, d.sequence)
+		newest = max(newest, d.Sequence)
 	}
 	for _, d := range s.drives {
-		if d.sequence < newest {
+		if d.Sequence < newest {
 			list = append(list, d)
 		}
 	}
@@ -511,23 +510,21 @@ func (s *Store) outlasted(count int) (list []*drive) {
 // givenUp keeps the place of a drive that a rebuild went on without. Nothing is known of it
 // but its number, so that whatever comes back is not taken for it: what its logs say may
 // have been overtaken.
-func (s *Store) givenUp(i int) *drive {
+func (s *Store) givenUp(i int) *space.Drive {
 	why := &skep.Error{Op: "drive", Kind: skep.Missing, Field: "state", Value: "given up by a rebuild"}
 	path := filepath.Join(s.options.Dir, "given-up-"+itoa(i))
-	d := &drive{index: uint16(i), path: path, segBytes: s.segBytes, segments: 1, limit: 1, down: make(chan struct{}), failed: why, absent: why}
+	d := &space.Drive{Index: uint16(i), Path: path, SegBytes: s.space.SegmentBytes, Segments: 1, Limit: 1, Absent: why}
 	key := skep.KeyOf([]byte(path + s.id.String()))
-	d.id = segment.DeviceID(key[:16])
-	d.standing.Set(health.Dead)
-	close(d.down)
-	d.use(device.NewGone(path, "", layout.SegmentOffset(1, s.segBytes), why))
+	d.ID = segment.DeviceID(key[:16])
+	d.Gone(device.NewGone(path, "", layout.SegmentOffset(1, s.space.SegmentBytes), why), why)
 	return d
 }
 
 // drivePaths is where the drives are that could be opened.
 func (s *Store) drivePaths() (paths []string) {
 	for _, d := range s.allDrives() {
-		if d.absent == nil && d.dev != nil {
-			paths = append(paths, d.path)
+		if d.Absent == nil && d.Dev != nil {
+			paths = append(paths, d.Path)
 		}
 	}
 	return paths

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A rebuild without one of the drives keeps what the others hold, says what it does not
@@ -126,12 +127,12 @@ func TestRebuildWritesMissingHeaders(t *testing.T) {
 			require.NoError(t, err)
 			sc := openSpace(t, s, "chat", skep.Durable, 2, false)
 			putRun(t, s, sc, chainKeys(1, 6), 9000)
-			g := s.space.mu.open[streamUser]
+			g := s.space.Inside().Open[space.User]
 			require.NotNil(t, g)
-			d, at := g.drives[1], g.drives[1].segmentOffset(g.segments[1])
+			d, at := g.Drives[1], g.Drives[1].SegmentOffset(g.Segments[1])
 			require.NoError(t, s.Close())
 
-			file, err := os.OpenFile(d.path, os.O_RDWR, 0)
+			file, err := os.OpenFile(d.Path, os.O_RDWR, 0)
 			require.NoError(t, err)
 			defer file.Close()
 			page := make([]byte, layout.PageSize)

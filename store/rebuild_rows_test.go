@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/rebuild"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A rebuild with next to no memory for rows makes the same catalog as one with enough: it
@@ -40,7 +41,7 @@ func TestRebuildInLittleMemory(t *testing.T) {
 		require.NoError(t, err)
 		out := map[layout.Location]string{}
 		require.NoError(t, s.catalog.ScanBlocks(testContext(t), 1, func(_ int, l layout.Location, rec []byte) error {
-			if l.Device == inlineDevice {
+			if l.Device == space.InlineDevice {
 				l.Page = uint32(len(out)) // which gets which place is chance
 			}
 			out[l] = string(rec)
@@ -56,7 +57,7 @@ func TestRebuildInLittleMemory(t *testing.T) {
 	require.Greater(t, rep.Levels, 2, "rows were written early")
 	require.Len(t, got, len(want))
 	for l, rec := range want {
-		if l.Device != inlineDevice {
+		if l.Device != space.InlineDevice {
 			require.True(t, rec == got[l], "row %v", l)
 		}
 	}

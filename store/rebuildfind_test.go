@@ -207,7 +207,7 @@ func TestRebuildLeavesRemovedDevicesAlone(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
 	d, err := s.findDrive("test", more)
 	require.NoError(t, err)
-	s.fence(d, errors.New("it fails"))
+	s.space.Fence(d, errors.New("it fails"))
 	_, err = s.RemoveDevice(ctx, more, MoveOptions{Force: true})
 	require.NoError(t, err)
 	require.FileExists(t, more, "it could not be wiped")
@@ -218,7 +218,7 @@ func TestRebuildLeavesRemovedDevicesAlone(t *testing.T) {
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
 	for _, d := range s.allDrives() {
-		require.Equal(t, d.index == 2, d.removed.Load(), "device %d", d.index)
+		require.Equal(t, d.Index == 2, d.Removed.Load(), "device %d", d.Index)
 	}
 	requireChain(t, s, sc, later, 8<<10)
 	require.NoError(t, s.Close())

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"path/filepath"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/segment"
@@ -26,15 +24,6 @@ func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.R
 		}
 		return visit(i, &rec)
 	})
-}
-
-// checkReserve keeps a growing device from filling its file system.
-func (s *Store) checkReserve(d *drive, more int64) error {
-	_, free, ok := s.options.fileSystem(filepath.Dir(d.path))
-	if !ok || free-more >= s.options.ReserveBytes {
-		return nil
-	}
-	return &skep.Error{Op: "grow device", Kind: skep.Full, Field: "free bytes of the file system", Value: free, Limit: s.options.ReserveBytes + more}
 }
 
 // boundaryBytes is what of a block's payload is boundary activations.

@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/sidecar"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -32,7 +33,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.setLead(root.Lasting)
 	// Numbers given out after the root row was last written are skipped over.
 	s.root.Load(root)
-	s.space.mu.next = root.NextGroup
+	s.space.Pass(root.NextGroup)
 	s.names = namespaces.NewTable(s.secret)
 	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, sideBlocks{s}, s.log)
 	if err := s.loadNames(ctx); err != nil {
@@ -54,7 +55,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err != nil {
 		return err
 	}
-	s.sealLoaded()
+	s.space.SealFound(s.tickOf)
 	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
 	if s.options.ReadOnly {
 		return nil
@@ -81,13 +82,13 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	if err := s.loadIntents(ctx); err != nil {
 		return err
 	}
-	s.mendHeaders(ctx)
+	s.space.MendHeaders(ctx, s.wasOpen)
 	if root.Clean && !s.relog && len(s.leftFree) == 0 {
 		return nil
 	}
 	b := s.catalog.NewBatch()
-	s.freeLeftovers(ctx, b)
-	list, err := s.reconcile(ctx, b, s.unsaved())
+	s.space.FreeLeftovers(ctx, b, s.leftFree)
+	list, err := s.reconcile(ctx, b, s.space.TakeSuspects())
 	if err != nil {
 		return err
 	}
@@ -99,19 +100,6 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	}
 	s.relog = false
 	return s.saveRoot(ctx, b, true)
-}
-
-// unsaved are groups that were open when the store ended, or that had lost blocks.
-func (s *Store) unsaved() (out []*group) {
-	s.suspects.mu.Lock()
-	defer s.suspects.mu.Unlock()
-	for _, g := range s.suspects.list {
-		if g.stale.Load() && !slices.Contains(out, g) {
-			out = append(out, g)
-		}
-	}
-	s.suspects.list = nil
-	return out
 }
 
 func (s *Store) loadNames(ctx context.Context) error {
@@ -159,13 +147,13 @@ func (s *Store) loseTruncated(rows []catalog.GroupState) {
 				continue
 			}
 			d := s.drives[m.Device]
-			if d.absent != nil || d.removed.Load() || int(m.Segment) < d.segments {
+			if d.Absent != nil || d.Removed.Load() || int(m.Segment) < d.Segments {
 				continue
 			}
-			why := &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.path, Value: d.dev.Size(),
-				Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.segBytes)) + ": the device was truncated"}
-			s.log.Error("device truncated: the store goes on without it", "device", d.index, "path", d.path, "error", errors.Join(why, d.dev.Close()))
-			s.drives[m.Device] = standIn(d.row(), lack{d.path, why})
+			why := &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(),
+				Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.SegBytes)) + ": the device was truncated"}
+			s.log.Error("device truncated: the store goes on without it", "device", d.Index, "path", d.Path, "error", errors.Join(why, d.Dev.Close()))
+			s.drives[m.Device] = standIn(d.Row(), lack{d.Path, why})
 		}
 	}
 }
@@ -193,29 +181,27 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		if free {
 			s.root.Pass(r.Generation)
 			s.leftFree[r.Group] = true
-			s.space.mu.next = max(s.space.mu.next, r.Group)
+			s.space.Pass(r.Group)
 			continue
 		}
-		g := groupFound(r)
+		g := space.Found(r)
 		if r.State == catalog.GroupOpen {
 			s.wasOpen = append(s.wasOpen, g)
 		}
 		switch {
 		case r.State == catalog.GroupCleaning, r.State == catalog.GroupOpen && !clean:
-			g.unsure = true
-			s.suspect(g)
+			g.Unsure = true
+			s.space.Suspect(g)
 		}
 		for _, m := range r.Devices {
 			if int(m.Device) >= len(s.drives) {
 				return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: "below " + itoa(len(s.drives))}
 			}
-			g.drives = append(g.drives, s.drives[m.Device])
-			g.segments = append(g.segments, m.Segment)
+			g.Drives = append(g.Drives, s.drives[m.Device])
+			g.Segments = append(g.Segments, m.Segment)
 			used[m.Device][m.Segment] = true
 		}
-		g.row.State = catalog.GroupSealed
-		s.space.mu.groups.Add(g)
-		s.space.mu.next = max(s.space.mu.next, r.Group)
+		s.space.Add(g)
 		s.root.Pass(r.Generation)
 		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
 			*first = r.OpenedSeq
@@ -223,18 +209,14 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	}
 	s.loadedSeq[1] = s.root.Last()
 	for i, d := range s.drives {
-		for n := d.segments - 1; n >= 0; n-- {
-			if !used[i][uint32(n)] {
-				d.free = append(d.free, uint32(n))
-			}
-		}
+		d.FreeAll(func(n uint32) bool { return used[i][n] })
 	}
 	return nil
 }
 
 // isRemoved says of a place in a group that its drive was taken out of the store.
 func (s *Store) isRemoved(m catalog.Member) bool {
-	return int(m.Device) < len(s.drives) && s.drives[m.Device].removed.Load()
+	return int(m.Device) < len(s.drives) && s.drives[m.Device].Removed.Load()
 }
 
 // isBare says that no block's row lies in a group.
@@ -247,14 +229,18 @@ func (s *Store) isBare(ctx context.Context, num uint32) (bool, error) {
 	return bare, err
 }
 
+// cleanerReserve is how many free groups only the cleaner may open: with one it can
+// always move survivors and free their group.
+const cleanerReserve = 1
+
 // readTimeOfSlot is the eighth of what the cost policy reckons a page at.
 const readTimeOfSlot = time.Microsecond / layout.SlotsPerPage
 
 // makeIndex makes the empty index, sized by what the devices may hold.
 func (s *Store) makeIndex() (err error) {
 	o := &s.options
-	s.reserve = cleanerReserve
-	pages, logical := s.reckon()
+	s.space.KeptFree = cleanerReserve
+	pages, logical := s.space.Reckon()
 	if o.leasedByRoom {
 		o.LeasedBytes = min(o.LeasedBytes, max(pages*layout.PageSize/4, 1))
 		o.PinnedBytes = min(o.PinnedBytes, max(o.LeasedBytes/2, 1))
@@ -264,7 +250,7 @@ func (s *Store) makeIndex() (err error) {
 	cfg.Cost.PerPage = readTimeOfSlot
 	cfg.CapacityPages, cfg.LogicalPages = pages*layout.SlotsPerPage, logical*layout.SlotsPerPage
 	capped := pages
-	if len(s.uncapped()) > 0 { // cleaning makes room in the index before they have grown so far
+	if len(s.space.Uncapped()) > 0 { // cleaning makes room in the index before they have grown so far
 		capped = 0
 	}
 	if err := s.capIndex(capped); err != nil {
@@ -274,7 +260,8 @@ func (s *Store) makeIndex() (err error) {
 	if s.index, err = index.New(cfg); err != nil {
 		return err
 	}
-	if s.space.mu.groups.Len() > 0 {
+	s.space.Index = s.index
+	if groups, _ := s.space.Count(); groups > 0 {
 		s.index.SetClock(loadedTicks)
 	}
 	s.leases, s.pins = leases.New(s.index), leases.NewPins(s.index)
@@ -375,12 +362,12 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		if ns == nil {
 			return nil // purged: the cleaner meets it in its group
 		}
-		g := s.space.mu.groups.Get(l.Group)
+		g := s.space.Loaded(l.Group)
 		if g == nil {
 			sh.stale = append(sh.stale, l)
 			return nil
 		}
-		g.copied.add(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
+		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
 			FP: s.names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
 			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
@@ -450,13 +437,6 @@ func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64
 	return b, heads[1].Bytes, nil
 }
 
-// sealLoaded makes every group a candidate for cleaning.
-func (s *Store) sealLoaded() {
-	for g := range s.space.mu.groups.Each() {
-		s.index.SealGroup(g.num, g.payloadSlots(), s.tickOf(max(g.row.SealedSeq, g.row.OpenedSeq)))
-	}
-}
-
 // loadedTicks is one capacity of the index's clock: what an open finds is taken to
 // have been written over the last capacity, evenly by sequence number.
 const loadedTicks = 1 << 16
@@ -515,7 +495,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 		b := s.catalog.NewBatch()
 		for _, x := range lost {
 			b.DeleteBlock(x.loc)
-			s.suspect(s.space.mu.groups.Get(x.loc.Group))
+			s.space.Suspect(s.space.Loaded(x.loc.Group))
 			if _, ok := s.index.Remove(x.fp, x.loc.Pack()); ok {
 				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
 				s.unstored(h.Instance, h.Bytes)
@@ -538,7 +518,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 		return fp, false, nil
 	}
 	fp = s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
-	ns, g := s.names.Of(rec.Instance), s.space.mu.groups.Get(d.loc.Group)
+	ns, g := s.names.Of(rec.Instance), s.space.Loaded(d.loc.Group)
 	if ns == nil || g == nil {
 		return fp, true, nil
 	}
@@ -546,7 +526,7 @@ func (s *Store) verifyRow(ctx context.Context, d doubt, buf *[]byte) (fp index.F
 	if len(*buf) < n {
 		*buf = device.AlignedBuffer(n)
 	}
-	got, err := s.readOpening(ctx, g, ns.Info.Shape, &rec, (*buf)[:n])
+	got, err := s.space.ReadOpening(ctx, g, ns.Info.Shape, &rec, (*buf)[:n])
 	if segio.Lent(*buf, got, err) {
 		*buf = nil
 	}

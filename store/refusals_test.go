@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -83,7 +84,7 @@ func TestAPutWaitsForAnotherOfItsKey(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 1)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 1), 8<<10)) // so that there is a group
-	eventually(t, "no write but the first's will be held", func() bool { return !s.sparing() })
+	eventually(t, "no write but the first's will be held", func() bool { return !s.space.Sparing() })
 	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 	first, third := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -122,7 +123,7 @@ func TestALargePutEndsAtItsDeadline(t *testing.T) {
 	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 1), 8<<10))
-	eventually(t, "groups are ready for what follows", func() bool { return !s.sparing() })
+	eventually(t, "groups are ready for what follows", func() bool { return !s.space.Sparing() })
 	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 	ctx, cancel := context.WithCancel(testContext(t))
 	put := make(chan error, 1)
@@ -158,31 +159,31 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.cleaner.loan.Store(1) // there will be room soon, as far as anybody knows
-	s.cleaner.last.Store(0)
-	_, err := s.current(ended, streamUser, time.Now().Add(hangs))
+	s.space.Inside().LastRound.Store(0)
+	_, err := s.space.Current(ended, space.User, time.Now().Add(hangs))
 	requireKind(t, skep.Deadline, err)
 	s.cleaner.loan.Store(0)
 
-	require.NoError(t, s.take(t.Context(), s.space.opening, "put", "group being opened"))
-	requireKind(t, skep.Deadline, s.take(ended, s.space.opening, "put", "group being opened"))
-	s.space.opening.give()
+	require.NoError(t, s.space.TakeOpening(t.Context(), "put"))
+	requireKind(t, skep.Deadline, s.space.TakeOpening(ended, "put"))
+	s.space.Opening.Give()
 
 	// Spares are groups that could be opened; no segment is left to make another of.
-	s.space.mu.Lock()
-	spares := s.space.mu.spares
-	s.space.mu.spares = []*group{{}, {}}
+	s.space.Inside().Lock()
+	spares := s.space.Inside().Spares
+	s.space.Inside().Spares = []*space.Group{{}, {}}
 	for _, d := range s.drives {
-		d.free = nil
+		d.Free = nil
 	}
-	s.space.mu.Unlock()
-	_, err = s.newGroup(t.Context(), 1)
-	require.Equal(t, errFull, err)
-	s.space.mu.Lock()
-	s.space.mu.spares = spares
-	s.space.mu.Unlock()
+	s.space.Inside().Unlock()
+	_, err = s.space.NewGroup(t.Context(), 1)
+	require.Equal(t, space.ErrFull, err)
+	s.space.Inside().Lock()
+	s.space.Inside().Spares = spares
+	s.space.Inside().Unlock()
 	require.NoError(t, s.Close())
-	require.NoError(t, s.take(t.Context(), s.space.opening, "put", "group being opened"))
-	require.Equal(t, errClosed, s.take(t.Context(), s.space.opening, "put", "group being opened"))
+	require.NoError(t, s.space.TakeOpening(t.Context(), "put"))
+	require.Equal(t, errClosed, s.space.TakeOpening(t.Context(), "put"))
 }
 
 // Entries that no group's drives flush are given up after some tries, and tried again later.
@@ -192,9 +193,9 @@ func TestLogEntriesOnDrivesThatDoNotFlush(t *testing.T) {
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 	r.each(func(_ int, d *device.Fault) { d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes}) })
-	requireKind(t, skep.DeviceFailed, s.logEntries(testContext(t), streamUser, 0, w.Bytes()))
+	requireKind(t, skep.DeviceFailed, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
 	r.each(func(_ int, d *device.Fault) { d.Clear() })
-	eventually(t, "the drives are let back in", func() bool { return s.logEntries(testContext(t), streamUser, 0, w.Bytes()) == nil })
+	eventually(t, "the drives are let back in", func() bool { return s.logEntries(testContext(t), space.User, 0, w.Bytes()) == nil })
 	require.NoError(t, s.Close())
 }
 
@@ -401,12 +402,10 @@ func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
 	require.Equal(t, errGone, err)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	s.space.mu.Unlock()
+	g := openedBy(s, space.User)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s.reconcile(ended, s.catalog.NewBatch(), []*group{g})
+	_, err = s.reconcile(ended, s.catalog.NewBatch(), []*space.Group{g})
 	requireKind(t, skep.Deadline, err)
 	require.NoError(t, s.Close())
 }

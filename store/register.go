@@ -21,15 +21,15 @@ func (s *Store) Register(mem []byte) (unregister func(), err error) {
 	defer s.gate.leave()
 	var with []device.Device
 	for _, d := range s.allDrives() {
-		if d.removed.Load() {
+		if d.Removed.Load() {
 			continue
 		}
-		switch err := device.RegisterArena(d.dev, mem); {
+		switch err := device.RegisterArena(d.Dev, mem); {
 		case err == nil:
-			with = append(with, d.dev)
+			with = append(with, d.Dev)
 		case !errors.Is(err, errors.ErrUnsupported):
-			device.UnregisterArena(d.dev, mem) // what it took before it failed
-			s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.path, "error", err)
+			device.UnregisterArena(d.Dev, mem) // what it took before it failed
+			s.log.Warn("memory not registered with the device; reads cost more CPU", "device", d.Path, "error", err)
 		}
 	}
 	if len(with) == 0 {

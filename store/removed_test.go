@@ -20,21 +20,19 @@ func TestOnlyARemovedDriveKnewThatAGroupIsGone(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	s.space.mu.Unlock()
+	g := openedBy(s, space.User)
 	before := make([][]byte, 2)
 	for i := range before {
 		before[i] = device.AlignedBuffer(layout.PageSize)
-		require.NoError(t, device.ReadAt(ctx, r.faults[i], before[i], g.drives[i].segmentOffset(g.segments[i])))
+		require.NoError(t, device.ReadAt(ctx, r.faults[i], before[i], g.Drives[i].SegmentOffset(g.Segments[i])))
 	}
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
 	require.NoError(t, err)
-	eventually(t, "the group is gone", func() bool { return g.isFreed() })
+	eventually(t, "the group is gone", func() bool { return isFreed(g) })
 	require.NoError(t, s.Close())
 	for i, page := range before {
 		r.mems[i] = r.mems[i].Clone() // the one before was closed
-		require.NoError(t, device.WriteAt(ctx, r.mems[i], page, g.drives[i].segmentOffset(g.segments[i])))
+		require.NoError(t, device.WriteAt(ctx, r.mems[i], page, g.Drives[i].SegmentOffset(g.Segments[i])))
 	}
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
@@ -52,23 +50,23 @@ func TestSparesOfARemovedDrive(t *testing.T) {
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	eventually(t, "there are spares", func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return len(s.space.mu.spares) > 1
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return len(s.space.Inside().Spares) > 1
 	})
-	s.space.mu.Lock()
-	for _, g := range s.space.mu.spares {
-		g.life.Become(space.Failed)
+	s.space.Inside().Lock()
+	for _, g := range s.space.Inside().Spares {
+		g.Life.Become(space.Failed)
 	}
-	s.space.mu.doubted, s.space.mu.spares = append(s.space.mu.doubted, s.space.mu.spares...), nil
-	s.space.mu.Unlock()
+	s.space.Inside().Doubted, s.space.Inside().Spares = append(s.space.Inside().Doubted, s.space.Inside().Spares...), nil
+	s.space.Inside().Unlock()
 	_, err := s.RemoveDevice(ctx, "0", MoveOptions{})
 	require.NoError(t, err)
 	o := crash("removed")
 	require.NoError(t, s.Close())
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	require.Empty(t, s.groupsOf(s.drives[0]))
+	require.Empty(t, s.space.GroupsOf(s.drives[0]))
 	_, err = s.DrainDevice(ctx, "1", MoveOptions{})
 	require.NoError(t, err)
 	requireChain(t, s, sc, keys, faultBlock)

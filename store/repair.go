@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -98,11 +99,11 @@ type verifier struct {
 // block verifies the block at loc in every copy, and with mend repairs or forgets it.
 func (v *verifier) block(ctx context.Context, fp index.Fingerprint, loc layout.Location, mend bool) blockState {
 	s := v.s
-	g := s.space.pin(loc.Group)
+	g := s.space.Pin(loc.Group)
 	if g == nil {
 		return blockMoved
 	}
-	defer s.unpin(g)
+	defer s.space.Unpin(g)
 	if e, ok := s.index.Resolve(fp); !ok || e.Location != loc.Pack() {
 		return blockMoved
 	}
@@ -121,7 +122,7 @@ func (v *verifier) block(ctx context.Context, fp index.Fingerprint, loc layout.L
 }
 
 // record is block with the record known and the group pinned.
-func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record, mend bool) blockState {
+func (v *verifier) record(ctx context.Context, g *space.Group, fp index.Fingerprint, loc layout.Location, rec *segment.Record, mend bool) blockState {
 	s := v.s
 	ns := s.names.Of(rec.Instance)
 	if ns == nil {
@@ -133,7 +134,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		if len(v.buf) < n {
 			v.buf = device.AlignedBuffer(n)
 		}
-		only := s.wholePolicy(g)
+		only := s.space.WholePolicy(g)
 		only.Only, only.Cost = 1<<i, nil // of whatever drive: every copy is to be right
 		got, err := segio.ReadBlock(ctx, g, ns.Info.Shape, rec, v.buf[:n], only)
 		v.read += int64(n)
@@ -167,7 +168,7 @@ func (v *verifier) record(ctx context.Context, g *group, fp index.Fingerprint, l
 		v.buf = device.AlignedBuffer(n)
 	}
 	// Pieces of several bad copies may still make a whole block.
-	got, err := s.readVerified(ctx, g, ns.Info.Shape, rec, v.buf[:n])
+	got, err := s.space.ReadVerified(ctx, g, ns.Info.Shape, rec, v.buf[:n])
 	if segio.Lent(v.buf, got, err) {
 		v.buf = nil
 	}
@@ -211,10 +212,10 @@ func (s *Store) rewriteBlock(ctx context.Context, ns *namespaces.Namespace, fp i
 	// Its old record stays where it is: when this one goes, a tombstone must follow.
 	in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
 	in.setParts(buf)
-	st := streamUser
+	st := space.User
 	a, _, err := s.place(ctx, ns, st, []*incoming{in})
-	if skep.KindOf(err) == skep.Full && s.keptToSpare() {
-		a, _, err = s.place(ctx, ns, streamKept, []*incoming{in})
+	if skep.KindOf(err) == skep.Full && s.space.KeptToSpare() {
+		a, _, err = s.place(ctx, ns, space.Kept, []*incoming{in})
 	}
 	if err != nil {
 		return err
@@ -232,7 +233,7 @@ func (s *Store) rewriteBlock(ctx context.Context, ns *namespaces.Namespace, fp i
 }
 
 // forgetBlock takes a block out of the store no copy of which is right, and says whether it was there still.
-func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) bool {
+func (s *Store) forgetBlock(g *space.Group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) bool {
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	_, ok := s.index.Remove(fp, loc.Pack())
@@ -240,7 +241,7 @@ func (s *Store) forgetBlock(g *group, fp index.Fingerprint, loc layout.Location,
 		s.unstored(rec.Instance, rec.Bytes())
 		s.forgetCached(fp)
 		s.deleteRow(loc)
-		s.suspect(g)
+		s.space.Suspect(g)
 	}
 	return ok
 }

@@ -17,54 +17,8 @@ import (
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
-
-// room is what the drives in use have, or would have once they have grown: pages for payload,
-// and the logical cap of the policies that have an exact order.
-func (s *Store) room() (capacity, logical int64) {
-	o := &s.options
-	segPages := int64(s.segBytes/layout.PageSize) - 2
-	growth := s.growth(s.uncapped())
-	var segments int64
-	known := true
-	s.space.mu.Lock()
-	for _, d := range s.allDrives() {
-		if d.retired.Load() {
-			continue
-		}
-		n := d.limit
-		if n == unlimitedSegments {
-			more, ok := growth[d]
-			n, known = d.segments+more, known && ok
-		}
-		segments += int64(n)
-	}
-	s.space.mu.Unlock()
-	capacity = segments * segPages
-	byBlocks := int64(o.LogicalBlocks) * int64(pagesOf(o.BlockBytes))
-	switch {
-	case known:
-		n := int64(max(1, s.usableDrives()))
-		// Three groups are never full: the one kept free and the two open ones.
-		// What a row leaves over at a segment's end holds nothing.
-		block := pagesOf(o.BlockBytes)
-		units, unit := layout.UnitFor(block, int(n))
-		perGroup := n * (segPages / int64(unit)) / int64(units) * int64(block)
-		if perGroup == 0 { // segments smaller than a typical block: what comes must be smaller
-			perGroup = n * segPages
-		}
-		usable := max(1, segments/n-3) * perGroup
-		logical = max(1, usable-usable/32)
-		if o.LogicalBlocks > 0 {
-			logical = min(logical, byBlocks)
-		}
-	case o.LogicalBlocks > 0:
-		logical = byBlocks
-	default:
-		logical = 1 << 50 // none
-	}
-	return capacity, logical
-}
 
 // untilClosing is a context that also ends when the store is being closed.
 func (s *Store) untilClosing(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -104,9 +58,9 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	}
 	began := time.Now()
 	r.Task, r.Device, r.DryRun = taskCompact, -1, o.DryRun
-	r.FreeBefore = s.freeGroups()
+	r.FreeBefore = s.space.Free()
 	if !o.DryRun {
-		s.sealOpen(streamMoved)
+		s.space.SealOpen(space.Moved)
 	}
 	costs, err := s.scanCosts(ctx)
 	if err != nil {
@@ -144,11 +98,11 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 		err = s.compactSet(ctx, chosen[:n], b, &r, o, w)
 		chosen = chosen[n:]
 	}
-	s.sealOpen(streamMoved)
+	s.space.SealOpen(space.Moved)
 	if err == errNoRoom {
 		r.OutOfRoom, err = true, nil
 	}
-	r.FreeAfter = s.freeGroups()
+	r.FreeAfter = s.space.Free()
 	r.Seconds = time.Since(began).Seconds()
 	t.note(r.Progress)
 	if err == nil {
@@ -162,7 +116,7 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 // setSize is how many of the chosen groups are put in order together: as many as the free
 // groups can take what lives in them, at least one.
 func (s *Store) setSize(chosen []compact.Group) int {
-	room := max(1, s.freeGroups()-s.reserve)
+	room := max(1, s.space.Free()-s.space.KeptFree)
 	var live int64
 	n := 0
 	for n < len(chosen) && n < compactSetGroups {
@@ -177,7 +131,7 @@ func (s *Store) setSize(chosen []compact.Group) int {
 
 func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
 	var list []*incoming
-	var groups []*group
+	var groups []*space.Group
 	var releases []func()
 	defer func() {
 		for _, f := range releases {
@@ -185,7 +139,7 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 		}
 	}()
 	for _, c := range set {
-		g := s.space.find(c.Num)
+		g := s.space.Find(c.Num)
 		if g == nil {
 			continue
 		}
@@ -232,14 +186,14 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 
 // scanCosts are the sealed groups with the order of their chains.
 func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
-	groups := s.groupList()
-	costs := s.groupCosts(groups)
+	groups := s.space.Groups()
+	costs := s.space.Costs(groups)
 	byNum := map[uint32]*compact.Group{}
 	for i := range costs {
 		byNum[costs[i].Num] = &costs[i]
 	}
 	for _, g := range groups {
-		c := byNum[g.num]
+		c := byNum[g.Num]
 		if c == nil {
 			continue
 		}
@@ -255,40 +209,25 @@ func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 		for i, in := range list {
 			items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
 		}
-		c.Links, c.Breaks = compact.CountBreaks(items, 2*len(g.drives))
+		c.Links, c.Breaks = compact.CountBreaks(items, 2*len(g.Drives))
 	}
 	return costs, nil
 }
 
-func (s *Store) freeGroups() int {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return s.freeGroupsLocked()
-}
-
-// sealOpen ends the filling of a stream's group.
-func (s *Store) sealOpen(st stream) {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	if g := s.space.mu.open[st]; g != nil {
-		s.sealLocked(g)
-	}
-}
-
 // findDrive is the drive of a name: its index, its path, its serial number or the
 // beginning of its id in hexadecimal.
-func (s *Store) findDrive(op, name string) (*drive, error) {
-	var found []*drive
+func (s *Store) findDrive(op, name string) (*space.Drive, error) {
+	var found []*space.Drive
 	path, err := filepath.Abs(name)
 	if err != nil || s.options.customDevices {
 		path = name
 	}
 	for _, d := range s.allDrives() {
-		if d.removed.Load() {
+		if d.Removed.Load() {
 			continue
 		}
-		id := hex.EncodeToString(d.id[:])
-		if name == strconv.Itoa(int(d.index)) || path == d.path || d.serial != "" && name == d.serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
+		id := hex.EncodeToString(d.ID[:])
+		if name == strconv.Itoa(int(d.Index)) || path == d.Path || d.Serial != "" && name == d.Serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
 			found = append(found, d)
 		}
 	}
@@ -320,13 +259,13 @@ func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Pr
 	return s.drain(ctx, op, d, o)
 }
 
-func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (p Progress, err error) {
-	p.Task, p.Device = taskDrain, int(d.index)
-	of := s.groupsOf(d)
+func (s *Store) drain(ctx context.Context, op string, d *space.Drive, o MoveOptions) (p Progress, err error) {
+	p.Task, p.Device = taskDrain, int(d.Index)
+	of := s.space.GroupsOf(d)
 	p.Groups = len(of)
 	if o.DryRun {
 		for _, g := range of {
-			if st, ok := s.index.Group(g.num); ok {
+			if st, ok := s.index.Group(g.Num); ok {
 				p.Blocks += int64(st.Blocks)
 				p.Bytes += layout.SlotBytes(st.LivePages)
 			}
@@ -346,17 +285,16 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 		return p, err
 	}
 	defer t.give()
-	if err := s.take(ctx, s.space.opening, op, "group being opened"); err != nil { // what was being opened with it is known now
+	if err := s.space.AwaitOpening(ctx, op); err != nil { // what was being opened with it is known now
 		return p, err
 	}
-	s.space.opening.give()
 	began, b := time.Now(), s.newBudget(o.Rate)
-	w := s.works.Begin(taskDrain, s.liveBytes(of))
+	w := s.works.Begin(taskDrain, s.space.LiveBytes(of))
 	defer w.End()
 	var stuck error
-	skip := map[*group]bool{}
+	skip := map[*space.Group]bool{}
 	for {
-		if !d.retired.Load() {
+		if !d.Retired.Load() {
 			return p, errKept(op, d)
 		}
 		g, busy := s.nextOf(d, skip)
@@ -364,9 +302,9 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 			if !busy {
 				break
 			}
-			s.sealGroupsOf(d)
+			s.space.SealGroupsOf(d)
 			if err := b.Sleep(ctx, sealedStep); err != nil {
-				return p, &skep.Error{Op: op, Kind: skep.Deadline, Field: "groups left", Value: len(s.groupsOf(d)), Err: err}
+				return p, &skep.Error{Op: op, Kind: skep.Deadline, Field: "groups left", Value: len(s.space.GroupsOf(d)), Err: err}
 			}
 			continue
 		}
@@ -387,7 +325,7 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 	if stuck == nil {
 		return p, nil
 	}
-	e := &skep.Error{Op: op, Kind: skep.KindOf(stuck), Field: "groups left", Value: len(s.groupsOf(d)), Err: stuck}
+	e := &skep.Error{Op: op, Kind: skep.KindOf(stuck), Field: "groups left", Value: len(s.space.GroupsOf(d)), Err: stuck}
 	if e.Kind == skep.Full {
 		e.Limit = "0; the other devices have no room for what must be kept: delete something, give the store more capacity or add a device. What is left is moved as soon as there is room"
 	}
@@ -395,10 +333,10 @@ func (s *Store) drain(ctx context.Context, op string, d *drive, o MoveOptions) (
 }
 
 // mayDrain refuses to leave fewer devices than a namespace has copies.
-func (s *Store) mayDrain(op string, d *drive) error {
+func (s *Store) mayDrain(op string, d *space.Drive) error {
 	left := 0
 	for _, o := range s.allDrives() {
-		if o != d && !o.retired.Load() && o.condition() < health.Fenced {
+		if o != d && !o.Retired.Load() && o.Condition() < health.Fenced {
 			left++
 		}
 	}
@@ -414,7 +352,7 @@ func (s *Store) mayDrain(op string, d *drive) error {
 
 // retire retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let
 // in.
-func (t *tasks) retire(ctx context.Context, op string, d *drive) error {
+func (t *tasks) retire(ctx context.Context, op string, d *space.Drive) error {
 	if err := t.takeMembers(ctx, op); err != nil {
 		return err
 	}
@@ -426,41 +364,21 @@ func (t *tasks) retire(ctx context.Context, op string, d *drive) error {
 }
 
 // retire takes a drive out of use, for good: the catalog knows. REQUIRES: tasks.members.
-func (s *Store) retire(ctx context.Context, d *drive) error {
-	if d.retired.Load() {
+func (s *Store) retire(ctx context.Context, d *space.Drive) error {
+	if d.Retired.Load() {
 		return nil
 	}
-	row := s.rowOf(d)
+	row := s.space.RowOf(d)
 	row.State = catalog.DeviceDraining
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
 	if err := s.catalog.Commit(s.ctx, b, true); err != nil { // what it says must be known here
 		return err
 	}
-	d.retired.Store(true)
-	s.exclude(d, d.condition(), errDraining)
-	s.reroom()
+	d.Retired.Store(true)
+	s.space.Exclude(d, d.Condition(), space.ErrDraining)
+	s.space.Reroom()
 	return nil
-}
-
-// rowOf is the row of a drive that may be growing.
-func (s *Store) rowOf(d *drive) catalog.DeviceState {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return d.row()
-}
-
-// sealGroupsOf ends the filling of groups that were being opened when their drive was
-// taken out of use: nobody may come to fill them.
-func (s *Store) sealGroupsOf(d *drive) {
-	sp := &s.space
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	for _, g := range sp.mu.open {
-		if g != nil && g.has(d) {
-			s.sealLocked(g)
-		}
-	}
 }
 
 // sealedStep is how often a group is looked at again that was sealed to be moved.
@@ -468,12 +386,12 @@ const sealedStep = 10 * time.Millisecond
 
 // nextOf is a group of d that can be moved now; busy says that there is one that may be
 // soon.
-func (s *Store) nextOf(d *drive, skip map[*group]bool) (g *group, busy bool) {
-	for _, g := range s.groupsOf(d) {
+func (s *Store) nextOf(d *space.Drive, skip map[*space.Group]bool) (g *space.Group, busy bool) {
+	for _, g := range s.space.GroupsOf(d) {
 		if skip[g] {
 			continue
 		}
-		if s.space.isIdle(g) {
+		if s.space.IsIdle(g) {
 			return g, false
 		}
 		busy = true
@@ -502,34 +420,34 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 		return p, err
 	}
 	defer s.tasks.giveMembers()
-	if !d.retired.Load() || len(s.groupsOf(d)) > 0 {
+	if !d.Retired.Load() || len(s.space.GroupsOf(d)) > 0 {
 		return p, errKept(op, d)
 	}
-	if err := s.cleaner.awaitLeft(ctx, op, d, o.Force); err != nil {
+	if err := s.space.AwaitLeft(ctx, op, d, o.Force); err != nil {
 		return p, err
 	}
-	row := s.rowOf(d)
+	row := s.space.RowOf(d)
 	row.State = catalog.DeviceRemoved
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
 	if err := s.catalog.Commit(s.ctx, b, true); err != nil {
 		return p, err
 	}
-	d.removed.Store(true)
+	d.Removed.Store(true)
 	s.restamp()
-	if d.condition() < health.Fenced {
+	if d.Condition() < health.Fenced {
 		ctx, cancel := context.WithTimeout(ctx, s.options.OpTimeout)
 		defer cancel()
-		if err := segio.Wipe(ctx, s.durably(d)); err != nil {
-			s.log.Warn("removed device not wiped: clear its first 64 KiB before it is used again", "device", d.path, "error", err)
-		} else if st, err := os.Lstat(d.path); err == nil && st.Mode().IsRegular() && !d.dev.Info().Raw && d.dev.Info().Path == d.path {
-			if err := os.Remove(d.path); err != nil {
-				s.log.Warn("file of a removed device left behind", "device", d.path, "error", err)
+		if err := segio.Wipe(ctx, s.space.Durably(d)); err != nil {
+			s.log.Warn("removed device not wiped: clear its first 64 KiB before it is used again", "device", d.Path, "error", err)
+		} else if st, err := os.Lstat(d.Path); err == nil && st.Mode().IsRegular() && !d.Dev.Info().Raw && d.Dev.Info().Path == d.Path {
+			if err := os.Remove(d.Path); err != nil {
+				s.log.Warn("file of a removed device left behind", "device", d.Path, "error", err)
 			}
 		}
 	}
-	s.log.Info("device removed", "device", d.index, "path", d.path, "serial", d.serial)
-	s.background.Go(func() { s.cleaner.letGo(d) })
+	s.log.Info("device removed", "device", d.Index, "path", d.Path, "serial", d.Serial)
+	s.background.Go(func() { s.space.LetGo(d) })
 	return p, nil
 }
 
@@ -552,9 +470,9 @@ func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (p Progress, err e
 	began, b := time.Now(), s.newBudget(o.Rate)
 	w := s.works.Begin(taskRebalance, 0)
 	defer w.End()
-	skip := map[*group]bool{}
+	skip := map[*space.Group]bool{}
 	for {
-		g := s.unbalanced(s.groupList(), func(g *group) bool { return !skip[g] && t.ready(g) })
+		g := s.space.Unbalanced(s.space.Groups(), func(g *space.Group) bool { return !skip[g] && t.ready(g) })
 		if g == nil || o.DryRun {
 			break
 		}

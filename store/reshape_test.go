@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -72,7 +73,7 @@ func TestCompact(t *testing.T) {
 	for c := 1; c < chains; c += 2 {
 		requireChain(t, s, sc, keys[c], faultBlock)
 	}
-	eventually(t, "segments come free", func() bool { return s.freeGroups() > r.FreeBefore })
+	eventually(t, "segments come free", func() bool { return s.space.Free() > r.FreeBefore })
 	require.Equal(t, length*chains/2, countBlocks(t, s))
 	again, err := s.Compact(ctx, MoveOptions{})
 	require.NoError(t, err)
@@ -208,9 +209,9 @@ func TestAddRebalanceRemove(t *testing.T) {
 	require.NoError(t, err)
 	d := s.allDrives()[2]
 	eventually(t, "the new device has its share", func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return float64(len(d.free))/float64(d.segments) < 0.85
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return float64(len(d.Free))/float64(d.Segments) < 0.85
 	})
 	all()
 	require.NoError(t, s.Close())
@@ -222,10 +223,10 @@ func TestAddRebalanceRemove(t *testing.T) {
 	plan, err := s.RemoveDevice(ctx, "0", MoveOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Positive(t, plan.Blocks)
-	p, err := s.RemoveDevice(ctx, s.drives[0].path, MoveOptions{})
+	p, err := s.RemoveDevice(ctx, s.drives[0].Path, MoveOptions{})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)
-	require.Empty(t, s.groupsOf(s.drives[0]))
+	require.Empty(t, s.space.GroupsOf(s.drives[0]))
 	all()
 	_, err = s.DrainDevice(ctx, "0", MoveOptions{})
 	requireKind(t, skep.NotFound, err)
@@ -240,7 +241,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err = AddDevices(ctx, o, NewDevice{Path: filepath.Join(o.Dir, "device-0")})
 	require.NoError(t, err)
-	require.EqualValues(t, 3, s.allDrives()[3].index, "an index is not used again")
+	require.EqualValues(t, 3, s.allDrives()[3].Index, "an index is not used again")
 	all()
 	require.NoError(t, s.Close())
 
@@ -265,7 +266,7 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 				o.rules.LostAfter, o.taskEvery, o.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 			})
 			defer func() {
-				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].condition() == health.Dead })
+				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].Condition() == health.Dead })
 				require.NoError(t, s.Close())
 			}()
 			sc := openSpace(t, s, "n", skep.Durable, 2, true)
@@ -290,15 +291,15 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 }
 
 // wholeWithout says whether every block has all its copies on drives other than d.
-func wholeWithout(t *testing.T, s *Store, d *drive) bool {
+func wholeWithout(t *testing.T, s *Store, d *space.Drive) bool {
 	whole := true
-	for _, g := range s.groupList() {
-		require.NoError(t, s.catalog.ScanGroup(context.Background(), g.num, func(_ layout.Location, row []byte) error {
+	for _, g := range s.space.Groups() {
+		require.NoError(t, s.catalog.ScanGroup(context.Background(), g.Num, func(_ layout.Location, row []byte) error {
 			var rec segment.Record
 			if err := segment.DecodeRecord(row, &rec); err != nil {
 				return err
 			}
-			_, ok := segio.RecordUnits(&rec, len(g.drives)).Survive(func(i int) bool { return g.drives[i] != d })
+			_, ok := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return g.Drives[i] != d })
 			whole = whole && ok
 			return nil
 		}))
@@ -378,7 +379,7 @@ func TestCopiesAreNoHoles(t *testing.T) {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(i, 20), faultBlock))
 	}
 	require.Greater(t, len(s.index.Groups()), 10)
-	require.Empty(t, compact.Unasked.Choose(s.groupCosts(s.groupList())))
+	require.Empty(t, compact.Unasked.Choose(s.space.Costs(s.space.Groups())))
 }
 
 // Groups that could not be moved are remembered for a while, also those that are gone by then.
@@ -388,12 +389,12 @@ func TestStuckGroupsAreForgotten(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	k := &s.tasks
 	k.mu.Lock()
-	k.stuck[groupID{1000, 1}] = time.Now().Add(-time.Hour)
-	k.stuck[groupID{1001, 1}] = time.Now().Add(time.Hour)
+	k.stuck[space.ID{Num: 1000, Generation: 1}] = time.Now().Add(-time.Hour)
+	k.stuck[space.ID{Num: 1001, Generation: 1}] = time.Now().Add(time.Hour)
 	k.mu.Unlock()
 	k.next()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	require.Len(t, k.stuck, 1)
-	require.Contains(t, k.stuck, groupID{1001, 1})
+	require.Contains(t, k.stuck, space.ID{Num: 1001, Generation: 1})
 }

@@ -12,9 +12,9 @@ import (
 func TestAStoreThatClosesBeginsNoCleaning(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, nil)
-	s.space.mu.Lock()
-	s.reserve = 1 << 20 // more than it will ever have free
-	s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	s.space.KeptFree = 1 << 20 // more than it will ever have free
+	s.space.Inside().Unlock()
 	c := &cleaner{s: s, gain: gains[0]} // the store's own is at work
 	require.True(t, c.goesOn())
 	require.NoError(t, s.Close())
@@ -46,10 +46,10 @@ func TestFullStoreRests(t *testing.T) {
 			require.Positive(t, n)
 			written := func() int64 { return s.bytesWritten() }
 			eventually(t, "nothing is written any more", func() bool {
-				was, rounds := written(), s.cleaner.fruitless.Load()
+				was, rounds := written(), s.space.Inside().Fruitless.Load()
 				eventually(t, "it tries twice", func() bool {
-					s.cleaner.kick()
-					return s.cleaner.fruitless.Load() >= rounds+2
+					s.space.Kick()
+					return s.space.Inside().Fruitless.Load() >= rounds+2
 				})
 				return written() == was
 			})

@@ -13,9 +13,6 @@ func (s *Store) outranked(in *incoming, old index.Entry) bool {
 	return err == nil && rec.Written() > in.rec.Written()
 }
 
-// tombstoneEntry is what a tombstone takes of an append's log pages.
-var tombstoneEntry = segment.EntrySize(segment.TombstoneSize)
-
 // logBlocks gives an append's entries: its mark, its records, and tombstones of the
 // blocks they replace by name.
 func (s *Store) logBlocks(ns *namespaces.Namespace, a *appending, w *segment.LogWriter) error {
@@ -38,25 +35,11 @@ func (s *Store) logBlocks(ns *namespaces.Namespace, a *appending, w *segment.Log
 			in.dropLogged = ok && old.Partial
 		}
 		if in.dropLogged {
-			t := segment.Tombstone{Seq: a.seq, Covers: a.seq, Instance: in.rec.Instance, SaltTag: in.rec.SaltTag, Key: *in.rec.Replaces}
+			t := segment.Tombstone{Seq: a.Seq, Covers: a.Seq, Instance: in.rec.Instance, SaltTag: in.rec.SaltTag, Key: *in.rec.Replaces}
 			if err := w.Tombstone(&t); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// has says whether a group is there yet.
-func (sp *groupTable) has(g *group) bool {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	return sp.mu.groups.Has(g)
-}
-
-// find gives a group, not pinned.
-func (sp *groupTable) find(num uint32) *group {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	return sp.mu.groups.Get(num)
 }

@@ -56,7 +56,7 @@ func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) 
 	sc := &scrubber{s: s, o: o, v: verifier{s: s}, rep: ScrubReport{DryRun: o.DryRun, Faults: []Fault{}}, start: time.Now(),
 		instances: map[uint32]bool{}, salts: map[namespaces.SaltTag]bool{}, entries: map[uint64]int{}}
 	sc.budget = s.newBudget(o.Rate)
-	sc.work = s.works.Begin(taskScrub, s.liveBytes(s.groupList()))
+	sc.work = s.works.Begin(taskScrub, s.space.LiveBytes(s.space.Groups()))
 	defer sc.work.End()
 	err := sc.run(ctx)
 	sc.tally()
@@ -86,7 +86,7 @@ type scrubber struct {
 
 // single is an entry that should be on two drives and is on one.
 type single struct {
-	g     *group
+	g     *space.Group
 	hash  uint64
 	entry []byte
 }
@@ -104,18 +104,18 @@ func (sc *scrubber) run(ctx context.Context) error {
 	for _, d := range s.allDrives() {
 		sc.superblocks(ctx, d)
 	}
-	groups := s.groupNumbers(0)
+	groups := s.space.Numbers(0)
 	sc.rep.OfGroups = len(groups)
 	for _, num := range groups {
 		if ctx.Err() != nil {
 			return nil
 		}
-		g := s.space.pin(num)
+		g := s.space.Pin(num)
 		if g == nil {
 			continue // cleaned meanwhile
 		}
 		err := sc.group(ctx, g)
-		s.unpin(g)
+		s.space.Unpin(g)
 		if err != nil {
 			return err
 		}
@@ -149,14 +149,14 @@ func (sc *scrubber) pace(ctx context.Context) {
 }
 
 // group scrubs one group, which is pinned.
-func (sc *scrubber) group(ctx context.Context, g *group) error {
+func (sc *scrubber) group(ctx context.Context, g *space.Group) error {
 	s := sc.s
 	sc.headers(ctx, g)
 	var rows []scrubRow
-	err := s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, b []byte) error {
+	err := s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, b []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
-			sc.rep.Fault(Fault{Group: int(g.num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
+			sc.rep.Fault(Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
 			return nil
 		}
 		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
@@ -175,8 +175,8 @@ func (sc *scrubber) group(ctx context.Context, g *group) error {
 	return nil
 }
 
-func (sc *scrubber) note(g *group, rec *segment.Record, state blockState) {
-	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "block"}
+func (sc *scrubber) note(g *space.Group, rec *segment.Record, state blockState) {
+	f := Fault{Group: int(g.Num), Key: rec.Key.String(), What: "block"}
 	switch state {
 	case blockBadCopy:
 		sc.rep.BadCopies++
@@ -201,9 +201,9 @@ func (sc *scrubber) note(g *group, rec *segment.Record, state blockState) {
 
 // logsWanted is in how many logs of its group a block's record has to be: in as many as the
 // block has copies. Where a drive is away, one that is left will do until the block is moved.
-func (s *Store) logsWanted(g *group, rec *segment.Record) int {
-	for _, d := range g.drives {
-		if d.away() {
+func (s *Store) logsWanted(g *space.Group, rec *segment.Record) int {
+	for _, d := range g.Drives {
+		if d.Away() {
 			return 1
 		}
 	}
@@ -211,19 +211,17 @@ func (s *Store) logsWanted(g *group, rec *segment.Record) int {
 	if ns := s.names.Of(rec.Instance); copies == 0 && ns != nil { // its value is in the record
 		copies = ns.Info.Copies
 	}
-	return max(1, min(copies, len(g.drives)))
+	return max(1, min(copies, len(g.Drives)))
 }
 
 // logs gives in how many of a sealed group's logs each record is. Not ok: the group is being
 // written, or its logs cannot be read.
-func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool) {
+func (sc *scrubber) logs(ctx context.Context, g *space.Group) (map[recordID]int, bool) {
 	s := sc.s
-	s.space.mu.Lock()
-	quiet := g.life.State() >= space.Sealed && g.quiet()
-	s.space.mu.Unlock()
+	quiet := s.space.IsQuiet(g)
 	found := map[recordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
-	err := s.scanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+	err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 		switch e.Kind {
 		case segment.KindBlock:
 			if h, err := segment.DecodeHead(e.Body); err == nil {
@@ -241,13 +239,13 @@ func (sc *scrubber) logs(ctx context.Context, g *group) (map[recordID]int, bool)
 	})
 	if err != nil {
 		sc.blind = true
-		sc.rep.Fault(Fault{Group: int(g.num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		sc.rep.Fault(Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
 		return nil, false
 	}
 	for entry, n := range others {
 		h := xxh3.HashString(entry)
 		sc.entries[h] += n
-		if quiet && len(g.drives) > 1 && n < nameCopies {
+		if quiet && len(g.Drives) > 1 && n < nameCopies {
 			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
 		}
 	}
@@ -299,7 +297,7 @@ func (sc *scrubber) names(ctx context.Context) {
 }
 
 // relogEntry writes an entry again that is no block.
-func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, problem string) {
+func (sc *scrubber) relogEntry(ctx context.Context, g *space.Group, entry []byte, problem string) {
 	defer sc.s.entering.Begin()()
 	if !sc.s.names.Needed(entry) {
 		return
@@ -307,11 +305,11 @@ func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, prob
 	sc.rep.LogsMended++
 	f := Fault{What: "log", Problem: problem, Do: "scrub without --dry-run: it is written again"}
 	if g != nil {
-		f.Group = int(g.num)
+		f.Group = int(g.Num)
 	}
 	if !sc.o.DryRun {
 		f.Do = "nothing: it was written again"
-		if err := sc.s.logEntries(ctx, streamUser, sc.s.options.SpaceTimeout, entry); err != nil {
+		if err := sc.s.logEntries(ctx, space.User, sc.s.options.SpaceTimeout, entry); err != nil {
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
@@ -322,10 +320,10 @@ func (sc *scrubber) relogEntry(ctx context.Context, g *group, entry []byte, prob
 const recordMissing = "the block's record is missing: a rebuild would lose it"
 
 // relog writes a block again whose record is in no log, or in fewer than it should be.
-func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) {
+func (sc *scrubber) relog(ctx context.Context, g *space.Group, r *scrubRow, logs int) {
 	s, rec := sc.s, &r.rec
 	sc.rep.LogsMended++
-	f := Fault{Group: int(g.num), Key: rec.Key.String(), What: "log", Problem: recordMissing,
+	f := Fault{Group: int(g.Num), Key: rec.Key.String(), What: "log", Problem: recordMissing,
 		Do: "scrub without --dry-run: it is written again"}
 	if logs > 0 {
 		f.Problem = "the block's record is on one drive only: a rebuild without that drive would lose it"
@@ -340,7 +338,7 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 		var err error
 		if ns != nil {
 			var got []byte
-			got, err = s.readVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
+			got, err = s.space.ReadVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
 			if segio.Lent(sc.v.buf, got, err) {
 				sc.v.buf = nil
 			}
@@ -360,14 +358,14 @@ func (sc *scrubber) relog(ctx context.Context, g *group, r *scrubRow, logs int) 
 }
 
 // headers reads a group's headers, and writes again those that are wrong.
-func (sc *scrubber) headers(ctx context.Context, g *group) {
+func (sc *scrubber) headers(ctx context.Context, g *space.Group) {
 	s := sc.s
-	for i, d := range g.drives {
-		want := s.headerOf(g, i)
-		h, wrong, err := segio.ReadHeader(ctx, d.io(), g.segments[i], s.options.OpTimeout)
+	for i, d := range g.Drives {
+		want := s.space.HeaderOf(g, i)
+		h, wrong, err := segio.ReadHeader(ctx, d.IO(), g.Segments[i], s.options.OpTimeout)
 		if err != nil {
 			if ctx.Err() == nil {
-				sc.rep.Fault(Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
+				sc.rep.Fault(Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
 			}
 			continue
 		}
@@ -375,11 +373,11 @@ func (sc *scrubber) headers(ctx context.Context, g *group) {
 		if problem == "" {
 			continue
 		}
-		f := Fault{Device: d.path, Group: int(g.num), Segment: int(g.segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-		gone := g.life.State() >= space.Emptied
+		f := Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
+		gone := g.Life.State() >= space.Emptied
 		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
-			if gone, err = s.rewriteHeader(ctx, g, i); err != nil {
+			if gone, err = s.space.RewriteHeader(ctx, g, i); err != nil {
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}
@@ -407,33 +405,33 @@ func headerProblem(h *segment.Header, wrong error, want *segment.Header) string 
 }
 
 // superblocks reads a device's two superblocks, and writes again the one that is wrong.
-func (sc *scrubber) superblocks(ctx context.Context, d *drive) {
-	if d.removed.Load() {
+func (sc *scrubber) superblocks(ctx context.Context, d *space.Drive) {
+	if d.Removed.Load() {
 		return
 	}
 	s := sc.s
 	ctx, cancel := context.WithTimeout(ctx, 2*s.options.OpTimeout) // to read, and to write
 	defer cancel()
-	both, err := segio.ReadSuperblocks(ctx, "scrub", d.dev, d.path)
+	both, err := segio.ReadSuperblocks(ctx, "scrub", d.Dev, d.Path)
 	if err != nil {
-		sc.rep.Fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
+		sc.rep.Fault(Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
 	}
 	good, err := both.Choose()
-	if err == nil && (good.Store != s.id || good.Device != d.id) {
+	if err == nil && (good.Store != s.id || good.Device != d.ID) {
 		err = errors.New("it is another device's")
 	}
 	if err != nil {
 		sc.rep.Headers++
-		sc.rep.Fault(Fault{Device: d.path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
+		sc.rep.Fault(Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
 		return
 	}
 	for _, i := range both.Damaged() {
 		sc.rep.Headers++
-		f := Fault{Device: d.path, What: "superblock", Problem: "copy " + itoa(i) + " is damaged", Do: "scrub without --dry-run: it is written again"}
+		f := Fault{Device: d.Path, What: "superblock", Problem: "copy " + itoa(i) + " is damaged", Do: "scrub without --dry-run: it is written again"}
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
-			if err := segio.WriteSuperblock(ctx, s.durably(d), &good, i); err != nil {
+			if err := segio.WriteSuperblock(ctx, s.space.Durably(d), &good, i); err != nil {
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}

@@ -10,19 +10,20 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // harmDrive changes bytes of a device behind the store's back.
-func harmDrive(t testing.TB, d *drive, off int64, n int) {
+func harmDrive(t testing.TB, d *space.Drive, off int64, n int) {
 	t.Helper()
 	page := device.AlignedBuffer(layout.PageSize)
 	at := off &^ (layout.PageSize - 1)
-	require.NoError(t, device.ReadAt(testContext(t), d.dev, page, at))
+	require.NoError(t, device.ReadAt(testContext(t), d.Dev, page, at))
 	for i := range n {
 		page[off-at+int64(i)] ^= 0xa5
 	}
-	require.NoError(t, device.WriteAt(testContext(t), d.dev, page, at))
+	require.NoError(t, device.WriteAt(testContext(t), d.Dev, page, at))
 }
 
 // recordsOf are the rows of all groups.
@@ -41,10 +42,10 @@ func recordsOf(t testing.TB, s *Store) map[layout.Location]segment.Record {
 // damageCopy makes the first granule of one copy of a block wrong.
 func damageCopy(t testing.TB, s *Store, rec *segment.Record, copy int) {
 	p := rec.Copies[copy]
-	g := s.space.find(p.Group)
-	e := layout.Extents(nil, layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}, int64(rec.Pages)*layout.PageSize, len(g.drives))[0]
-	d := g.drives[e.Device]
-	harmDrive(t, d, d.segmentOffset(g.segments[e.Device])+int64(e.Page)*layout.PageSize+100, 3)
+	g := s.space.Find(p.Group)
+	e := layout.Extents(nil, layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}, int64(rec.Pages)*layout.PageSize, len(g.Drives))[0]
+	d := g.Drives[e.Device]
+	harmDrive(t, d, d.SegmentOffset(g.Segments[e.Device])+int64(e.Page)*layout.PageSize+100, 3)
 }
 
 func openCopies(t testing.TB, copies int) (*Store, skep.Scope, []skep.Key) {
@@ -155,15 +156,15 @@ func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, s.options)
 	require.NoError(t, err)
-	var g *group
+	var g *space.Group
 	for _, rec := range recordsOf(t, s) {
-		g = s.space.find(rec.Copies[0].Group)
+		g = s.space.Find(rec.Copies[0].Group)
 	}
 	harmDrive(t, s.drives[0], 200, 1)
 	harmDrive(t, s.drives[1], layout.PageSize+30, 2)
-	harmDrive(t, g.drives[2], g.drives[2].segmentOffset(g.segments[2])+60, 4)
-	for i, d := range g.drives { // the first page of each log
-		harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-layout.PageSize+200, 8)
+	harmDrive(t, g.Drives[2], g.Drives[2].SegmentOffset(g.Segments[2])+60, 4)
+	for i, d := range g.Drives { // the first page of each log
+		harmDrive(t, d, d.SegmentOffset(g.Segments[i]+1)-layout.PageSize+200, 8)
 	}
 	rep, err := s.Scrub(ctx, ScrubOptions{DryRun: true})
 	require.NoError(t, err)
@@ -195,17 +196,17 @@ func TestScrubMendsRecordsThatStandOnOneDriveOnly(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err := Open(ctx, s.options)
 	require.NoError(t, err)
-	var g *group
+	var g *space.Group
 	for _, rec := range recordsOf(t, s) {
-		g = s.space.find(rec.Copies[0].Group)
+		g = s.space.Find(rec.Copies[0].Group)
 	}
 	harmed := -1
-	for i, d := range g.drives { // a log in which records are
-		end, err := segio.ScanLog(ctx, s.logOf(g, i), segio.LogBuffer(), hangs, func(*segment.Append) error { return nil })
+	for i, d := range g.Drives { // a log in which records are
+		end, err := segio.ScanLog(ctx, s.space.LogOf(g, i), segio.LogBuffer(), hangs, func(*segment.Append) error { return nil })
 		require.NoError(t, err)
 		if end.Appends > 0 && harmed < 0 {
 			harmed = i
-			harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-layout.PageSize+200, 8)
+			harmDrive(t, d, d.SegmentOffset(g.Segments[i]+1)-layout.PageSize+200, 8)
 		}
 	}
 	require.NoError(t, s.Close())
@@ -247,10 +248,10 @@ func TestTornLogWithNothingMissingIsSound(t *testing.T) {
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	harmed := 0
-	for _, g := range s.groupList() {
-		for i, d := range g.drives { // the mark of an orderly end has a page of its own
+	for _, g := range s.space.Groups() {
+		for i, d := range g.Drives { // the mark of an orderly end has a page of its own
 			mark := false
-			end, err := segio.ScanLog(ctx, s.logOf(g, i), segio.LogBuffer(), hangs, func(a *segment.Append) error {
+			end, err := segio.ScanLog(ctx, s.space.LogOf(g, i), segio.LogBuffer(), hangs, func(a *segment.Append) error {
 				mark = true
 				for e := range a.Entries() {
 					mark = mark && e.Kind == segment.KindMark
@@ -259,7 +260,7 @@ func TestTornLogWithNothingMissingIsSound(t *testing.T) {
 			})
 			require.NoError(t, err)
 			if mark {
-				harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-int64(end.Pages)*layout.PageSize+200, 8)
+				harmDrive(t, d, d.SegmentOffset(g.Segments[i]+1)-int64(end.Pages)*layout.PageSize+200, 8)
 				harmed++
 			}
 		}
@@ -292,7 +293,7 @@ func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		scrub.blocks(ctx, s.space.find(rows[0].loc.Group), rows, func(_ *scrubRow, state blockState) {
+		scrub.blocks(ctx, s.space.Find(rows[0].loc.Group), rows, func(_ *scrubRow, state blockState) {
 			if state == blockSound {
 				sound++
 			}

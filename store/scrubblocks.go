@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -31,7 +32,7 @@ func readersFor(pages int) int {
 
 // blocks verifies those of a group's blocks that still are there, and says of each how it
 // is, in no particular order, from the caller's goroutine.
-func (sc *scrubber) blocks(ctx context.Context, g *group, rows []scrubRow, found func(r *scrubRow, state blockState)) {
+func (sc *scrubber) blocks(ctx context.Context, g *space.Group, rows []scrubRow, found func(r *scrubRow, state blockState)) {
 	type answer struct {
 		row   *scrubRow
 		state blockState

@@ -23,14 +23,14 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 3, false)
-	g := s.space.find(1)
+	g := s.space.Find(1)
 	for i := 0; ; i++ { // a row has cells for the copies of two
-		s.space.mu.Lock()
-		f, st := g.filler, layout.FillerStats{}
+		s.space.Inside().Lock()
+		f, st := g.Filler, layout.FillerStats{}
 		if f != nil {
 			st = f.Stats()
 		}
-		s.space.mu.Unlock()
+		s.space.Inside().Unlock()
 		require.NotNil(t, f, "sealed before there was a row with cells and no page for a log")
 		if st.Free < 2*s.options.DeviceCount && st.Open > 0 {
 			break
@@ -38,20 +38,20 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i))}, 4<<10))
 	}
 	sealed := func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return g.life.State() == space.Sealed && g.pending == 0
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return g.Life.State() == space.Sealed && g.Pending == 0
 	}
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{}))
 	for range 10 { // until there is no room for a page more
 		if !sealed() {
-			require.NoError(t, s.logEntries(testContext(t), streamUser, 0, w.Bytes()))
+			require.NoError(t, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
 		}
 	}
 	eventually(t, "the group is sealed, and at rest", sealed)
-	eventually(t, "the store's own cleaner leaves it", func() bool { return s.space.claim(g, space.Claim{By: space.Mover}) })
-	defer s.space.release(g)
+	eventually(t, "the store's own cleaner leaves it", func() bool { return s.space.Claim(g, space.Claim{By: space.Mover}) })
+	defer s.space.Release(g)
 	c := &cleaner{s: s, gain: gains[0]}
 	require.ErrorIs(t, c.clean(testContext(t), g), errNoGain)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A drain, or a compaction, asks for a group to be cleaned, and the catalog refuses it. Asked again the group is
@@ -17,15 +18,15 @@ func TestSecondTimeCleaning(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	s.sealOpen(streamUser)
-	g := s.groupList()[0]
+	s.space.SealOpen(space.User)
+	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 
 	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
 	requireChain(t, s, sc, keys, faultBlock)
 
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
-	require.Nil(t, s.space.find(g.num))
+	require.Nil(t, s.space.Find(g.Num))
 	requireChain(t, s, sc, keys, faultBlock)
 	s = again()
 	requireChain(t, s, sc, keys, faultBlock)
@@ -38,13 +39,13 @@ func TestSecondTimeCleaning(t *testing.T) {
 func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	var g *group
+	var g *space.Group
 	r := &refuser{}
 	s, _, o := openRig(t, func(o *Options) { o.refuseCommits = r.refuse })
 	moved := func() bool { // the commit of it: the group that is cleaned is noted as such, and one is open for what is moved
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return g.noted.Load() && s.space.mu.open[streamKept] != nil
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return g.Noted.Load() && s.space.Inside().Open[space.Kept] != nil
 	}
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 6)
@@ -54,9 +55,9 @@ func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
 
 	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
 	requireChain(t, s, sc, keys, faultBlock)
-	require.True(t, dropFrom(t, s, g.num))
+	require.True(t, dropFrom(t, s, g.Num))
 	require.NoError(t, s.cleaner.cleanNow(ctx, g, false))
-	eventually(t, "its group is freed", func() bool { return g.isFreed() })
+	eventually(t, "its group is freed", func() bool { return isFreed(g) })
 	n, err := s.Delete(ctx, sc, keys)
 	require.NoError(t, err)
 	require.Zero(t, n)

@@ -14,7 +14,7 @@ import (
 // inUse are the indices of drives that are not removed.
 func (w *secondWorld) inUse() (list []int) {
 	for i, d := range w.s.allDrives() {
-		if !d.removed.Load() {
+		if !d.Removed.Load() {
 			list = append(list, i)
 		}
 	}
@@ -65,7 +65,7 @@ func (w *secondWorld) removeDevice() secondCall {
 	tried := false
 	return secondCall{name: "remove device", moves: true, do: func(ctx context.Context) error {
 		_, err := w.s.RemoveDevice(ctx, itoa(which), MoveOptions{})
-		if tried && errors.Is(err, skep.NotFound) && d.removed.Load() {
+		if tried && errors.Is(err, skep.NotFound) && d.Removed.Load() {
 			err = nil
 		}
 		tried = true

@@ -11,22 +11,21 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // sealRecorded ends the filling of the group that puts go to, and gives it once its row says so.
-func sealRecorded(t *testing.T, s *Store) *group {
+func sealRecorded(t *testing.T, s *Store) *space.Group {
 	t.Helper()
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	g.full = true
-	s.sealLocked(g)
-	s.recordSealedLocked(g)
-	s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	g := s.space.Inside().Open[space.User]
+	s.space.Inside().SealFull(g)
+	s.space.Inside().Unlock()
 	eventually(t, "its row says that it is sealed", func() bool {
 		rows, err := s.catalog.Groups(testContext(t))
 		require.NoError(t, err)
 		for _, r := range rows {
-			if r.Group == g.num {
+			if r.Group == g.Num {
 				return r.State == catalog.GroupSealed && s.tasks.ready(g)
 			}
 		}
@@ -64,13 +63,13 @@ func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
 	newer := sealRecorded(t, s)
 
 	r.on.Store(true)
-	require.True(t, dropFrom(t, s, newer.num))
+	require.True(t, dropFrom(t, s, newer.Num))
 	require.Positive(t, s.owed.n.Load())
 	r.on.Store(false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, others[3:], faultBlock))
 	require.Zero(t, s.owed.n.Load())
 	require.NoError(t, s.cleaner.cleanNow(testContext(t), newer, true))
-	eventually(t, "its group is freed", func() bool { return newer.isFreed() })
+	eventually(t, "its group is freed", func() bool { return isFreed(newer) })
 	require.NoError(t, s.Close())
 
 	s = rebuilt(t, o)
@@ -99,7 +98,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 					s.trim()
 					return
 				}
-				dropFrom(t, s, g.num)
+				dropFrom(t, s, g.Num)
 			}
 
 			r.on.Store(true)
@@ -122,7 +121,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 			require.NoError(t, err)
 			eventually(t, "the devices say what the catalog says", func() bool {
 				s.reconcileStale(ctx)
-				return s.stale.Load() == 0
+				return !s.space.AnyStale()
 			})
 			n, err := s.Delete(ctx, sc, gone)
 			require.NoError(t, err)
@@ -159,21 +158,19 @@ func TestAGroupIsFilledWhileABlockOfItIsEvicted(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 6), faultBlock))
 	require.NoError(t, s.Flush(ctx))
-	s.space.mu.Lock()
-	g := s.space.mu.open[streamUser]
-	g.full = true
-	s.sealLocked(g)
+	s.space.Inside().Lock()
+	g := s.space.Inside().Open[space.User]
 	next.Store(true)
-	s.recordSealedLocked(g)
-	s.space.mu.Unlock()
+	s.space.Inside().SealFull(g)
+	s.space.Inside().Unlock()
 	eventually(t, "its row is being committed", func() bool { return !next.Load() })
-	require.True(t, dropFrom(t, s, g.num))
+	require.True(t, dropFrom(t, s, g.Num))
 	close(evicted)
 	eventually(t, "its row is committed", func() bool { return s.tasks.ready(g) })
 
 	rows, err := s.catalog.Groups(ctx)
 	require.NoError(t, err)
-	i := slices.IndexFunc(rows, func(r catalog.GroupState) bool { return r.Group == g.num })
+	i := slices.IndexFunc(rows, func(r catalog.GroupState) bool { return r.Group == g.Num })
 	require.GreaterOrEqual(t, i, 0)
 	require.Equal(t, catalog.GroupCleaning, rows[i].State)
 	require.NoError(t, s.Close())

@@ -6,33 +6,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // freeGroups is how many groups could be opened now.
 func freeGroups(s *Store) int {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
-	return s.freeGroupsLocked()
+	return s.space.Free()
 }
 
 // withoutSpares has the cleaner take the spares back, and gives how many groups are free then.
 func withoutSpares(t *testing.T, s *Store) (free int) {
 	t.Helper()
-	eventually(t, "the spares are made", func() bool { return !s.sparing() })
+	eventually(t, "the spares are made", func() bool { return !s.space.Sparing() })
 	free = freeGroups(s)
 	unwantSpares(s)
-	s.cleaner.kick()
+	s.space.Kick()
 	eventually(t, "their segments are back", func() bool { return freeGroups(s) == free })
 	return free
 }
 
 // unwantSpares gives the spares to the cleaner.
 func unwantSpares(s *Store) {
-	s.space.mu.Lock()
-	spares := s.space.mu.spares
-	s.space.mu.spares = nil
-	s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	spares := s.space.Inside().Spares
+	s.space.Inside().Spares = nil
+	s.space.Inside().Unlock()
 	s.unwant(spares)
 }
 
@@ -45,13 +45,13 @@ func TestSecondTimeOpenGroup(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	s.sealOpen(streamUser)
+	s.space.SealOpen(space.User)
 	free := withoutSpares(t, s)
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 
 	for range free {
-		r.during(t, func() error { return s.logEntries(ctx, streamUser, 0, w.Bytes()) })
+		r.during(t, func() error { return s.logEntries(ctx, space.User, 0, w.Bytes()) })
 	}
 	require.Equal(t, free, freeGroups(s))
 
@@ -72,19 +72,19 @@ func TestSecondTimeUnopen(t *testing.T) {
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	eventually(t, "there are spares", func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		return s.space.mu.sparing == 0 && len(s.space.mu.spares) > 0
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		return s.space.Inside().Sparing == 0 && len(s.space.Inside().Spares) > 0
 	})
 	free := freeGroups(s)
 
 	r.on.Store(true)
 	unwantSpares(s)
-	s.cleaner.unopen()
+	s.space.Unopen()
 	require.Less(t, freeGroups(s), free, "an open would find two groups that own a segment")
 	r.on.Store(false)
 
-	s.cleaner.kick()
+	s.space.Kick()
 	eventually(t, "their segments are back", func() bool { return freeGroups(s) == free })
 	require.Empty(t, unsound(s))
 	s = again()
@@ -98,18 +98,18 @@ func TestTheCleanerDoesNotWaitForTheCatalog(t *testing.T) {
 	t.Parallel()
 	s, r, again := refusingRig(t, nil)
 	withoutSpares(t, s)
-	s.space.mu.Lock()
-	s.space.mu.sparing++ // one is being made
-	opened := s.space.mu.next
-	s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	s.space.Inside().Sparing++ // one is being made
+	opened := s.space.Inside().Next
+	s.space.Inside().Unlock()
 
 	r.during(t, func() error {
-		_, _, err := s.cleaner.place(testContext(t), nil, nil)
+		_, _, err := s.cleaner.place(testContext(t), &namespaces.Namespace{}, nil)
 		return err
 	})
-	s.space.mu.Lock()
-	s.space.mu.sparing--
-	require.Equal(t, opened+1, s.space.mu.next, "groups that were tried")
-	s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	s.space.Inside().Sparing--
+	require.Equal(t, opened+1, s.space.Inside().Next, "groups that were tried")
+	s.space.Inside().Unlock()
 	require.NoError(t, again().Close())
 }

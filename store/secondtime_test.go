@@ -210,7 +210,7 @@ func present(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (list []ske
 // what it is there for.
 func dropGroup(t *testing.T, s *Store) {
 	t.Helper()
-	for _, num := range s.groupNumbers(0) {
+	for _, num := range s.space.Numbers(0) {
 		if dropFrom(t, s, num) {
 			return
 		}
@@ -241,7 +241,7 @@ func dropFrom(t *testing.T, s *Store, num uint32) bool {
 	for i := range verdicts {
 		verdicts[i] = index.Drop
 	}
-	_ = s.cleaner.evict(s.space.find(num), recs, refs, verdicts)
+	_ = s.cleaner.evict(s.space.Find(num), recs, refs, verdicts)
 	return true
 }
 

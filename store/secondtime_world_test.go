@@ -220,7 +220,7 @@ func (w *secondWorld) obstacle() (name string, ctx context.Context, lift func())
 func (w *secondWorld) well() {
 	eventually(w.t, "the drives are well again", func() bool {
 		for _, d := range w.s.allDrives() {
-			if !d.removed.Load() && d.condition() != health.Healthy {
+			if !d.Removed.Load() && d.Condition() != health.Healthy {
 				return false
 			}
 		}

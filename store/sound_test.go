@@ -16,31 +16,32 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // unsound says what is wrong with who owns which segment: every one belongs to one group
 // or is free, once.
 func unsound(s *Store) string {
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
 	type cell struct {
-		drive   *drive
+		drive   *space.Drive
 		segment uint32
 	}
 	owner := map[cell]uint32{} // group, or 0 when free
-	for g := range s.space.mu.groups.Each() {
-		for i, d := range g.drives {
-			c := cell{d, g.segments[i]}
+	for g := range s.space.Inside().Groups.Each() {
+		for i, d := range g.Drives {
+			c := cell{d, g.Segments[i]}
 			if other, ok := owner[c]; ok {
-				return "segment " + itoa(int(c.segment)) + " of " + d.path + " belongs to groups " + itoa(int(other)) + " and " + itoa(int(g.num))
+				return "segment " + itoa(int(c.segment)) + " of " + d.Path + " belongs to groups " + itoa(int(other)) + " and " + itoa(int(g.Num))
 			}
-			owner[c] = g.num
+			owner[c] = g.Num
 		}
 	}
 	for _, d := range s.drives {
-		for _, n := range d.free {
+		for _, n := range d.Free {
 			if other, ok := owner[cell{d, n}]; ok {
-				return "segment " + itoa(int(n)) + " of " + d.path + " is free and belongs to group " + itoa(int(other)) + " (0: free twice)"
+				return "segment " + itoa(int(n)) + " of " + d.Path + " is free and belongs to group " + itoa(int(other)) + " (0: free twice)"
 			}
 			owner[cell{d, n}] = 0
 		}
@@ -241,28 +242,6 @@ func TestDeleteOfEvicted(t *testing.T) {
 	there, _ := requireRight(t, s, cache, evicted, 8<<10)
 	require.Zero(t, there, "what was said to be gone is back")
 	require.NoError(t, s.Close())
-}
-
-// A log page that one copy got and the other did not is given back.
-func TestLogOfTwoCopiesIsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	filler, err := layout.NewFiller(2, 8)
-	require.NoError(t, err)
-	g := &group{filler: filler, drives: s.drives, logged: make([]int, 2)}
-	a := &appending{g: g}
-	require.True(t, s.takeLogLocked(g, a, 1, 2))
-	before := append([]logPlace{}, a.logs...)
-	mark := filler.Mark()
-	other := 1 - before[0].device
-	_, ok := filler.Log(other, 6) // the second copy's device is full now, up to its header
-	require.True(t, ok)
-	require.False(t, s.takeLogLocked(g, a, 2, 2))
-	filler.Rollback(mark)
-	require.Equal(t, before, a.logs)
-	require.Equal(t, 1, a.logPages)
-	require.Equal(t, []int{1, 1}, g.logged)
 }
 
 // What was put as Cache survives the end of the process soon after it was acknowledged,

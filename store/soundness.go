@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -133,18 +134,19 @@ func (c *checker) run(ctx context.Context) error {
 	c.clean = root.Clean
 	rep.Store, rep.Clean, rep.Devices, rep.Pending = s.id.String(), root.Clean, 0, len(intents)
 	for _, d := range s.drives {
-		if !d.removed.Load() {
+		if !d.Removed.Load() {
 			rep.Devices++
 		}
 	}
-	rep.Groups, rep.Namespaces = s.space.mu.groups.Len(), s.names.Len()
+	rep.Groups, _ = s.space.Count()
+	rep.Namespaces = s.names.Len()
 	c.v.Progress("headers")
 	if err := c.groups(ctx); err != nil {
 		return err
 	}
 	c.v.Progress("rows")
-	for _, num := range s.groupNumbers(0) {
-		if err := c.group(ctx, s.space.find(num)); err != nil {
+	for _, num := range s.space.Numbers(0) {
+		if err := c.group(ctx, s.space.Find(num)); err != nil {
 			return err
 		}
 	}
@@ -199,9 +201,9 @@ func (c *checker) groups(ctx context.Context) error {
 	for _, d := range s.drives {
 		sc.superblocks(ctx, d)
 	}
-	for _, num := range s.groupNumbers(0) {
+	for _, num := range s.space.Numbers(0) {
 		if !open[num] {
-			sc.headers(ctx, s.space.find(num))
+			sc.headers(ctx, s.space.Find(num))
 		}
 	}
 	for _, f := range sc.rep.Faults {
@@ -211,14 +213,14 @@ func (c *checker) groups(ctx context.Context) error {
 }
 
 // group looks at the rows of one group.
-func (c *checker) group(ctx context.Context, g *group) error {
+func (c *checker) group(ctx context.Context, g *space.Group) error {
 	s := c.s
-	segPages := uint32(s.segBytes / layout.PageSize)
+	segPages := uint32(s.space.SegmentBytes / layout.PageSize)
 	taken := map[uint64]pageOwner{} // page × devices + device
-	return s.catalog.ScanGroup(ctx, g.num, func(loc layout.Location, b []byte) error {
+	return s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, b []byte) error {
 		var rec segment.Record
 		fault := func(what, problem, do string) {
-			c.rep.Fault(Fault{What: what, Group: int(g.num), Key: rec.Key.String(), Problem: problem, Do: do})
+			c.rep.Fault(Fault{What: what, Group: int(g.Num), Key: rec.Key.String(), Problem: problem, Do: do})
 		}
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			fault("catalog row", err.Error(), "skep rebuild")
@@ -236,19 +238,19 @@ func (c *checker) group(ctx context.Context, g *group) error {
 			return nil
 		}
 		for _, p := range rec.Copies {
-			if p.Group != g.num || int(p.Device) >= len(g.drives) {
+			if p.Group != g.Num || int(p.Device) >= len(g.Drives) {
 				fault("record", "a copy is placed outside its group", "skep rebuild")
 				continue
 			}
 			at := layout.Location{Group: p.Group, Page: p.Page, Device: p.Device, Sub: p.Sub}
-			for _, e := range layout.Extents(nil, at, int64(rec.Pages)*layout.PageSize, len(g.drives)) {
+			for _, e := range layout.Extents(nil, at, int64(rec.Pages)*layout.PageSize, len(g.Drives)) {
 				for k := range uint32((e.Len + layout.PageSize - 1) / layout.PageSize) {
 					page := e.Page + k
 					if page < 1 || page >= segPages {
 						fault("record", "page "+itoa(int(page))+" is outside the segment", "skep rebuild")
 						break
 					}
-					cell := uint64(page)*uint64(len(g.drives)) + uint64(e.Device)
+					cell := uint64(page)*uint64(len(g.Drives)) + uint64(e.Device)
 					owner, slots := taken[cell], slotsIn(p, &rec)
 					if owner.slots&slots != 0 {
 						fault("record", "it lies where block "+owner.key.Short()+" lies", "skep verify --deep says which of the two is right")
@@ -306,8 +308,8 @@ func (c *checker) devicesAgree(ctx context.Context, pending int) (err error) {
 	o.CatalogFS, o.CatalogDir, o.Registerer = vfs.Default, dir, nil
 	o.Devices = nil
 	for _, d := range c.s.drives {
-		if !d.removed.Load() {
-			o.Devices = append(o.Devices, d.path)
+		if !d.Removed.Load() {
+			o.Devices = append(o.Devices, d.Path)
 		}
 	}
 	r := newStore(o)

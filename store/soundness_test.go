@@ -8,15 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	place := func(t *testing.T, s *Store) (g *group, rec segment.Record) {
+	place := func(t *testing.T, s *Store) (g *space.Group, rec segment.Record) {
 		for _, rec = range recordsOf(t, s) {
-			return s.space.find(rec.Copies[0].Group), rec
+			return s.space.Find(rec.Copies[0].Group), rec
 		}
 		return nil, rec
 	}
@@ -30,12 +31,12 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		{"a superblock", func(t *testing.T, s *Store) { harmDrive(t, s.drives[1], 300, 1) }, "superblock", false},
 		{"a header", func(t *testing.T, s *Store) {
 			g, _ := place(t, s)
-			harmDrive(t, g.drives[0], g.drives[0].segmentOffset(g.segments[0])+100, 1)
+			harmDrive(t, g.Drives[0], g.Drives[0].SegmentOffset(g.Segments[0])+100, 1)
 		}, "segment header", false},
 		{"a log", func(t *testing.T, s *Store) {
 			g, _ := place(t, s)
-			for i, d := range g.drives {
-				harmDrive(t, d, d.segmentOffset(g.segments[i]+1)-layout.PageSize+1000, 1)
+			for i, d := range g.Drives {
+				harmDrive(t, d, d.SegmentOffset(g.Segments[i]+1)-layout.PageSize+1000, 1)
 			}
 		}, "log", false},
 		{"payload", func(t *testing.T, s *Store) {
@@ -76,7 +77,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		}, "record", false},
 		{"a segment of two groups", func(t *testing.T, s *Store) {
 			g, _ := place(t, s)
-			state := g.row
+			state := g.Row
 			state.Group += 1000
 			b := s.catalog.NewBatch()
 			b.PutGroup(&state)

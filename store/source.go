@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -39,7 +40,7 @@ func (o source) Leased(a *restore.Asked) int {
 		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.now())
 }
 
-func (o source) Unpin(g restore.Stripe) { o.s.unpin(g.(*group)) }
+func (o source) Unpin(g restore.Stripe) { o.s.space.Unpin(g.(*space.Group)) }
 
 func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
 	return o.s.payloadOf(ns, fp, e)
@@ -148,13 +149,13 @@ func (s *Store) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location,
 			continue // accepted: its commit has just moved it
 		}
 		loc := layout.Unpack(e.Location)
-		if g := s.space.pin(loc.Group); g != nil {
+		if g := s.space.Pin(loc.Group); g != nil {
 			// It may have moved between the two: then the group may be anything by now.
 			if again, ok := s.index.Resolve(f.FP); ok && again.Location == e.Location {
 				f.Stripe, f.At, f.Err = g, loc, errUnread
 				return loc, true
 			}
-			s.unpin(g)
+			s.space.Unpin(g)
 		}
 	}
 	f.Err = errGone

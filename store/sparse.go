@@ -18,15 +18,15 @@ func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (device int, err error) {
 		return 0, nowhere
 	}
 	loc := layout.Unpack(e.Location)
-	g := s.space.pin(loc.Group)
+	g := s.space.Pin(loc.Group)
 	if g == nil {
 		return 0, nowhere
 	}
-	defer s.unpin(g)
-	if int(loc.Device) >= len(g.drives) {
+	defer s.space.Unpin(g)
+	if int(loc.Device) >= len(g.Drives) {
 		return 0, nowhere
 	}
-	return int(g.drives[loc.Device].index), nil
+	return int(g.Drives[loc.Device].Index), nil
 }
 
 // DeviceCount implements skep.Store.

@@ -21,36 +21,28 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
 	st.Leases, st.LeasedBytes = s.leases.Held(s.now())
-	s.space.mu.Lock()
-	st.Groups = s.space.mu.groups.Len()
-	st.FreeGroups = s.freeGroupsLocked()
-	drives := s.allDrives()
-	failed := make([]error, len(drives))
-	for i, d := range drives {
-		failed[i] = d.failed
-	}
-	s.space.mu.Unlock()
+	st.Groups, st.FreeGroups = s.space.Count()
 	st.BlockBytes = s.names.Stored()
-	for i, d := range drives {
-		if d.removed.Load() {
+	for i, d := range s.allDrives() {
+		if d.Removed.Load() {
 			continue
 		}
-		info, ds := d.dev.Info(), d.dev.Stats()
-		if d.absent == nil {
+		info, ds := d.Dev.Info(), d.Dev.Stats()
+		if d.Absent == nil {
 			st.Backend, st.BackendReason = info.Backend, info.Reason
 		}
 		st.Simulated = st.Simulated || info.Simulated
 		st.DeviceBytes += info.Size
-		state := d.condition().String()
-		if failed[i] != nil {
-			state += ": " + failed[i].Error()
-		} else if why := d.standing.Why(); why != "" {
+		state := d.Condition().String()
+		if err := s.space.Refusal(d); err != nil {
+			state += ": " + err.Error()
+		} else if why := d.Standing.Why(); why != "" {
 			state += ": " + why
 		}
 		st.Devices = append(st.Devices, skep.DeviceStats{
-			Index: int(d.index), Path: d.path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
+			Index: int(d.Index), Path: d.Path, Backend: info.Backend, Simulated: info.Simulated, State: state, Size: info.Size,
 			BytesRead: int64(ds.Reads.Bytes), BytesWritten: int64(ds.Writes.Bytes), Reads: int64(ds.Reads.Ops), Writes: int64(ds.Writes.Ops), Flushes: int64(ds.Flushes.Ops),
-			Errors: int64(ds.Errors()), WrongReads: d.standing.Wrong.Load(),
+			Errors: int64(ds.Errors()), WrongReads: d.Standing.Wrong.Load(),
 			Unannounced: int64(ds.Unannounced), Reissued: int64(ds.Reissued), InFlight: int(ds.InFlight), ReadLatencyUs: float64(ds.Reads.EWMA.Nanoseconds()) / 1e3,
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.Of(i),
 		})
@@ -75,7 +67,7 @@ func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStat
 	if blocks == 0 {
 		return s.profile.Snapshot(0, 0, 0)
 	}
-	room := s.capacity.bytes()
+	room := s.space.RoomBytes()
 	if room == 0 { // not known: what there is now
 		room = deviceBytes
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/sidecar"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -45,18 +46,16 @@ type Store struct {
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
-	drives   []*drive
-	segBytes int64
-	reserve  int // free groups that only the cleaner may open
-	catalog  *catalog.Catalog
-	names    *namespaces.Table
-	index    *index.Index
-	arena    *memory.Arena
-	cache    *memory.Cache // nil without a DRAM tier
-	space    groupTable
-	events   *observe.Events
-	cleaner  cleaner
-	tasks    tasks
+	drives  []*space.Drive
+	catalog *catalog.Catalog
+	names   *namespaces.Table
+	index   *index.Index
+	arena   *memory.Arena
+	cache   *memory.Cache // nil without a DRAM tier
+	space   *space.Table
+	events  *observe.Events
+	cleaner cleaner
+	tasks   tasks
 
 	catalogRoom *room.Room
 	flights     *puts.Flights
@@ -80,26 +79,23 @@ type Store struct {
 	logTail   *observe.LogTail
 
 	root      *watermark.Root            // numbers, and the row that keeps them
-	wasOpen   []*group                   // when the store ended
+	wasOpen   []*space.Group             // when the store ended
 	leftFree  map[uint32]bool            // groups that were cleaned, whose headers may not say so
 	exclusive bool                       // read-only, and nobody else has it open
 	unsynced  chan struct{}              // says that rows of Cache blocks were committed; see harden
 	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
-	lastStart lastStart                  // guarded by space.mu
 	writers   pieces.Memory
 	loose     watermark.Unsynced // deletions of rows
 	soft      watermark.Unsynced // commits of Cache blocks
-	stale     atomic.Int64       // stale groups
 	owed      owedRows
 	sweeping  atomic.Bool // see sweep
 	intents   intents
-	suspects  suspects
 	rivals    puts.Rivals
 	sidecars  *sidecar.Rows
 	repairs   repairs
 	badLog    observe.Seldom // lines about wrong bytes
 	logCache  logCache       // of a store whose catalog has failed
-	naming    turn           // makes and purges namespaces; before space.opening
+	naming    limits.Turn    // makes and purges namespaces; before space.opening
 	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
 	// write. Who has deleted one waits for them, and nobody waits for who does.
 	entering  namespaces.Sections
@@ -110,8 +106,7 @@ type Store struct {
 	known     []string      // where it said that devices are
 	making    bool          // a store is being made, or could not be
 	made      []string      // files and directories this call made
-	capacity  capacity
-	loadedSeq [2]uint64 // of the groups an open found: the first opening, and the end
+	loadedSeq [2]uint64     // of the groups an open found: the first opening, and the end
 	secret    segment.Secret
 	keys      *crypt.Keys // of tenants whose payload is encrypted; made once the store's id is known
 
@@ -127,14 +122,6 @@ type Store struct {
 }
 
 var _ skep.Store = (*Store)(nil)
-
-// lastStart remembers where the last placed block began, for a child placed before
-// its parent is in the index: the next of the same put.
-type lastStart struct {
-	fp     index.Fingerprint
-	device int
-	set    bool
-}
 
 var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
 
@@ -233,19 +220,10 @@ func (s *Store) fail(err error) {
 // memory says can be built upon, and the store takes no more changes. The next open goes by
 // the rows. It gives err.
 func (s *Store) unsure(err error) error {
-	if err != nil && !didNotHappen(err) && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
+	if err != nil && !catalog.Refused(err) && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
 		s.fail(err)
 	}
 	return err
-}
-
-// didNotHappen says of a commit's error that the catalog refused it.
-func didNotHappen(err error) bool {
-	switch skep.KindOf(err) {
-	case skep.Full, skep.ReadOnly, skep.Closed, skep.Invalid:
-		return true
-	}
-	return false
 }
 
 func (s *Store) state() string {
@@ -268,9 +246,7 @@ func (s *Store) rootRow() (st catalog.StoreState) {
 	st.StoreID, st.Secret = s.id, s.secret
 	st.Epoch, st.Relog, st.Limits = s.epoch, s.relog, s.limits.Limits
 	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
-	s.space.mu.Lock()
-	st.NextGroup = s.space.mu.next
-	s.space.mu.Unlock()
+	st.NextGroup = s.space.Last()
 	return st
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"maps"
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -29,23 +27,15 @@ type tasks struct {
 	wake chan struct{}
 	turn chan struct{} // held by who moves blocks
 
-	members chan struct{}            // held by who adds, removes or retires a device
-	grown   atomic.Pointer[[]*drive] // the drives, once some were added since the open
+	members chan struct{}                  // held by who adds, removes or retires a device
+	grown   atomic.Pointer[[]*space.Drive] // the drives, once some were added since the open
 
 	unstamped atomic.Bool // a superblock does not say how many devices there are: restamp
 
 	mu     locks.Mutex[locks.Tasks]
 	totals map[string]Progress
-	stuck  map[groupID]time.Time // groups that could not be moved, and until when
+	stuck  map[space.ID]time.Time // groups that could not be moved, and until when
 }
-
-// groupID names a group for ever.
-type groupID struct {
-	num        uint32
-	generation uint64
-}
-
-func (g *group) id() groupID { return groupID{g.num, g.generation} }
 
 // Names of tasks.
 const (
@@ -69,7 +59,7 @@ func (t *tasks) start(s *Store) {
 	t.s = s
 	t.wake, t.turn = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.members = make(chan struct{}, 1)
-	t.totals, t.stuck = map[string]Progress{}, map[groupID]time.Time{}
+	t.totals, t.stuck = map[string]Progress{}, map[space.ID]time.Time{}
 	s.background.Go(t.run)
 }
 
@@ -142,17 +132,17 @@ func (t *tasks) one(ctx context.Context) bool {
 	}
 	began := time.Now()
 	p := Progress{Task: job.task, Device: job.device()}
-	job.work = s.works.Begin(job.task, s.liveBytes([]*group{g}))
+	job.work = s.works.Begin(job.task, s.space.LiveBytes([]*space.Group{g}))
 	defer job.work.End()
 	err := s.moveGroup(ctx, g, job, s.newBudget(s.options.BackgroundRate), &p)
 	p.Seconds = time.Since(began).Seconds()
 	t.note(p)
 	if err != nil {
 		t.mu.Lock()
-		t.stuck[g.id()] = time.Now().Add(s.options.taskRetry)
+		t.stuck[g.ID()] = time.Now().Add(s.options.taskRetry)
 		t.mu.Unlock()
 		if ctx.Err() == nil && err != errGroupBusy {
-			s.log.Warn("blocks not moved for now", "task", job.task, "group", g.num, "error", err)
+			s.log.Warn("blocks not moved for now", "task", job.task, "group", g.Num, "error", err)
 		}
 	}
 	return true
@@ -190,7 +180,7 @@ func (s *Store) Tasks() []Progress {
 // job is why a group is moved.
 type job struct {
 	task  string
-	drive *drive // that is lost, or to be emptied
+	drive *space.Drive // that is lost, or to be emptied
 	force bool
 	work  *observe.Work // where it is told how far it is; nil: nowhere
 }
@@ -199,45 +189,45 @@ func (j job) device() int {
 	if j.drive == nil {
 		return -1
 	}
-	return int(j.drive.index)
+	return int(j.drive.Index)
 }
 
 // next chooses what to do.
-func (t *tasks) next() (job, *group) {
+func (t *tasks) next() (job, *space.Group) {
 	s := t.s
 	t.mu.Lock()
 	now := time.Now() // groups that are gone are asked about no more
-	maps.DeleteFunc(t.stuck, func(_ groupID, until time.Time) bool { return !now.Before(until) })
+	maps.DeleteFunc(t.stuck, func(_ space.ID, until time.Time) bool { return !now.Before(until) })
 	t.mu.Unlock()
-	groups := s.groupList()
-	free := func(g *group) bool { return t.ready(g) }
+	groups := s.space.Groups()
+	free := func(g *space.Group) bool { return t.ready(g) }
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || !d.standing.Lost() {
+		if d.Removed.Load() || !d.Standing.Lost() {
 			continue
 		}
 		for _, g := range groups {
-			if g.has(d) && !g.healed.Load() && free(g) {
+			if g.Has(d) && !g.Healed.Load() && free(g) {
 				return job{task: taskHeal, drive: d}, g
 			}
 		}
 	}
 	for _, d := range s.allDrives() {
-		if d.removed.Load() || !d.retired.Load() {
+		if d.Removed.Load() || !d.Retired.Load() {
 			continue
 		}
 		for _, g := range groups {
-			if g.has(d) && free(g) {
+			if g.Has(d) && free(g) {
 				return job{task: taskDrain, drive: d}, g
 			}
 		}
 	}
 	if !s.options.NoRebalance {
-		if g := s.unbalanced(groups, free); g != nil {
+		if g := s.space.Unbalanced(groups, free); g != nil {
 			return job{task: taskRebalance}, g
 		}
 	}
-	for _, c := range compact.Unasked.Choose(s.groupCosts(groups)) {
-		if g := s.space.find(c.Num); g != nil && free(g) {
+	for _, c := range compact.Unasked.Choose(s.space.Costs(groups)) {
+		if g := s.space.Find(c.Num); g != nil && free(g) {
 			return job{task: taskCompact}, g
 		}
 	}
@@ -245,97 +235,19 @@ func (t *tasks) next() (job, *group) {
 }
 
 // ready says whether a group can be moved now.
-func (t *tasks) ready(g *group) bool {
+func (t *tasks) ready(g *space.Group) bool {
 	t.mu.Lock()
-	until := t.stuck[g.id()]
+	until := t.stuck[g.ID()]
 	t.mu.Unlock()
 	if time.Now().Before(until) {
 		return false
 	}
-	return t.s.space.isIdle(g)
-}
-
-// groupCosts are the sealed groups as the index counts them, without the order of their
-// chains, which takes a scan.
-func (s *Store) groupCosts(groups []*group) []compact.Group {
-	known := map[uint32]*group{}
-	for _, g := range groups {
-		known[g.num] = g
-	}
-	var out []compact.Group
-	for _, st := range s.index.Groups() {
-		if g := known[st.Group]; g != nil {
-			c := compact.Group{Num: st.Group, Live: layout.SlotPages(st.LivePages), Capacity: layout.SlotPages(st.CapacityPages), Age: st.SealedAge}
-			if float64(c.Live) < 0.95*float64(c.Capacity) { // or it is full whatever the copies
-				c.Live = int64(float64(c.Live) * s.spread(g))
-			}
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// spread is how many pages the blocks of a group take for each page of them that the index
-// counts, which knows nothing of copies. It is found out once for each group.
-func (s *Store) spread(g *group) float64 {
-	if v := g.spread.Load(); v != 0 {
-		return math.Float64frombits(v)
-	}
-	var once, all int64
-	err := s.catalog.ScanGroup(s.ctx, g.num, func(_ layout.Location, row []byte) error {
-		var rec segment.Record
-		if segment.DecodeRecord(row, &rec) == nil {
-			n := int64(layout.SlotsOf(int(rec.Pages), rec.Bytes()))
-			once += n
-			all += n * int64(max(1, len(rec.Copies)))
-		}
-		return nil
-	})
-	v := 1.0
-	if err == nil && once > 0 {
-		v = float64(all) / float64(once)
-		g.spread.Store(math.Float64bits(v))
-	}
-	return v
-}
-
-// unbalanced is a group to be moved so that a drive with much free space gets its share:
-// the oldest of those that do without it. Nil: the drives are filled alike.
-func (s *Store) unbalanced(groups []*group, free func(*group) bool) *group {
-	s.space.mu.Lock()
-	type fill struct {
-		d    *drive
-		used float64
-	}
-	var list []fill
-	for _, d := range s.allDrives() {
-		if d.failed == nil && d.segments > 0 {
-			list = append(list, fill{d, 1 - float64(len(d.free))/float64(d.segments)})
-		}
-	}
-	s.space.mu.Unlock()
-	if len(list) < 2 {
-		return nil
-	}
-	used := make([]float64, len(list))
-	for i := range list {
-		used[i] = list[i].used
-	}
-	i := compact.Emptiest(used)
-	if i < 0 {
-		return nil
-	}
-	for _, g := range groups {
-		if !g.has(list[i].d) && free(g) {
-			return g
-		}
-	}
-	return nil
+	return t.s.space.IsIdle(g)
 }
 
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
-func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *limits.Pace, p *Progress) error {
+func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.Pace, p *Progress) error {
 	list, release, err := s.gatherGroup(ctx, g)
 	if err != nil {
 		return err
@@ -375,12 +287,12 @@ func (s *Store) moveGroup(ctx context.Context, g *group, j job, b *limits.Pace, 
 		return err
 	}
 	if j.task == taskHeal {
-		g.healed.Store(true)
+		g.Healed.Store(true)
 		return nil
 	}
 	if left, err := s.left(ctx, g); err != nil || left > 0 {
 		if err == nil {
-			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: "blocks of group " + itoa(int(g.num)) + " that cannot be read", Value: left}
+			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: "blocks of group " + itoa(int(g.Num)) + " that cannot be read", Value: left}
 		}
 		return err
 	}
@@ -413,13 +325,13 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 }
 
 // halved are the blocks of g of which a copy is lost and another can be read.
-func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
-	alive := func(i int) bool { return !g.drives[i].standing.Lost() && g.drives[i].absent == nil }
+func (s *Store) halved(g *space.Group, list []*incoming) (out []*incoming) {
+	alive := func(i int) bool { return !g.Drives[i].Standing.Lost() && g.Drives[i].Absent == nil }
 	for _, in := range list {
 		if len(in.rec.Copies) < 2 {
 			continue
 		}
-		readable, whole := segio.UnitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.drives)).Survive(alive)
+		readable, whole := segio.UnitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.Drives)).Survive(alive)
 		if readable && !whole {
 			out = append(out, in)
 		}
@@ -428,8 +340,8 @@ func (s *Store) halved(g *group, list []*incoming) (out []*incoming) {
 }
 
 // left is how many blocks still live in g.
-func (s *Store) left(ctx context.Context, g *group) (n int, err error) {
-	err = s.catalog.ScanGroup(ctx, g.num, func(l layout.Location, row []byte) error {
+func (s *Store) left(ctx context.Context, g *space.Group) (n int, err error) {
+	err = s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
 		var rec segment.Record
 		if segment.DecodeRecord(row, &rec) != nil {
 			return nil // the cleaner reports it
@@ -444,10 +356,9 @@ func (s *Store) left(ctx context.Context, g *group) (n int, err error) {
 
 // markMoving notes in the catalog that g's log will have records of blocks that are
 // elsewhere.
-func (s *Store) markMoving(ctx context.Context, g *group) error {
-	s.setStale(g)
-	state := s.groupRow(g)
-	state.State = catalog.GroupCleaning
+func (s *Store) markMoving(ctx context.Context, g *space.Group) error {
+	s.space.SetStale(g)
+	state := s.space.StaleRow(g)
 	b := s.catalog.NewBatch()
 	b.PutGroup(&state)
 	return s.catalog.Commit(ctx, b, false)
@@ -455,18 +366,18 @@ func (s *Store) markMoving(ctx context.Context, g *group) error {
 
 // cleaning is a group that somebody wants cleaned.
 type cleaning struct {
-	g       *group
+	g       *space.Group
 	keepAll bool
 	done    chan error
 }
 
 // cleanNow has the cleaner clean a group, needed or not; with keepAll nothing is dropped.
-func (c *cleaner) cleanNow(ctx context.Context, g *group, keepAll bool) error {
+func (c *cleaner) cleanNow(ctx context.Context, g *space.Group, keepAll bool) error {
 	w := &cleaning{g, keepAll, make(chan error, 1)}
 	c.asked.mu.Lock()
 	c.asked.list = append(c.asked.list, w)
 	c.asked.mu.Unlock()
-	c.kick()
+	c.s.space.Kick()
 	select {
 	case err := <-w.done:
 		return err
@@ -488,18 +399,18 @@ func (c *cleaner) answer() {
 	}
 }
 
-func (c *cleaner) cleanAsked(ctx context.Context, g *group, keepAll bool) error {
-	if !c.s.space.has(g) {
+func (c *cleaner) cleanAsked(ctx context.Context, g *space.Group, keepAll bool) error {
+	if !c.s.space.Has(g) {
 		return nil // it is gone already
 	}
-	if !c.s.space.claim(g, space.Claim{By: space.Cleaner, KeepAll: keepAll, Asked: true}) {
+	if !c.s.space.Claim(g, space.Claim{By: space.Cleaner, KeepAll: keepAll, Asked: true}) {
 		return errGroupBusy
 	}
 	err := c.clean(ctx, g)
 	if err != nil {
-		c.s.space.release(g)
+		c.s.space.Release(g)
 	}
-	c.release()
+	c.s.space.Regain()
 	return err
 }
 
@@ -508,12 +419,4 @@ func typed(ctx context.Context, op string, err *error) {
 	if *err != nil && ctx.Err() != nil && skep.KindOf(*err) == skep.Other {
 		*err = &skep.Error{Op: op, Kind: skep.Deadline, Err: *err}
 	}
-}
-
-// liveBytes is what lives in groups, all copies together, in bytes.
-func (s *Store) liveBytes(list []*group) (n int64) {
-	for _, c := range s.groupCosts(list) {
-		n += c.Live * layout.PageSize
-	}
-	return n
 }

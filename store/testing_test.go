@@ -23,6 +23,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/drawn"
@@ -331,4 +332,11 @@ func syncParents(t testing.TB, fs vfs.FS, dir string) {
 func problemOfHeader(page []byte, want *segment.Header) string {
 	h, wrong := segment.DecodeHeader(page)
 	return headerProblem(&h, wrong, want)
+}
+
+// openedBy is the group that a stream writes to; nil: it has none.
+func openedBy(s *Store, st space.Stream) *space.Group {
+	s.space.Inside().Lock()
+	defer s.space.Inside().Unlock()
+	return s.space.Inside().Open[st]
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // slowLog is a file system on which syncs of the catalog's log wait while it is held.
@@ -174,18 +175,16 @@ func TestAFullGroupIsSealedWhenItsAppendsAreCommitted(t *testing.T) {
 		put <- err
 	}()
 	require.NoError(t, waitHeld(r, 1))
-	s.space.mu.Lock()
-	full := s.space.mu.open[streamUser]
-	s.space.mu.Unlock()
+	full := openedBy(s, space.User)
 	go func() { // does not fit beside them
 		_, err := s.Put(ctx, putRequest(sc, nil, 0, chainKeys(3, 9), 8<<10))
 		put <- err
 	}()
 	eventually(t, "another group is opened", func() bool {
-		s.space.mu.Lock()
-		defer s.space.mu.Unlock()
-		g := s.space.mu.open[streamUser]
-		return full.full && g != nil && g != full && g.pending > 0
+		s.space.Inside().Lock()
+		defer s.space.Inside().Unlock()
+		g := s.space.Inside().Open[space.User]
+		return full.Full && g != nil && g != full && g.Pending > 0
 	})
 	require.NoError(t, s.catalog.Commit(ctx, s.catalog.NewBatch(), true))
 	after := &rig{}
@@ -232,8 +231,8 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 					return err
 				})
 				require.NoError(t, s.advanceMark(ctx))
-				s.exclude(s.drives[silent], health.Dead, segio.ErrNoDrive) // seals the group
-				g := s.groupList()[0]
+				s.space.Exclude(s.drives[silent], health.Dead, segio.ErrNoDrive) // seals the group
+				g := s.space.Groups()[0]
 				eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 				s.reconcileStale(ctx)
 				o := crash("while it does not answer")
@@ -250,7 +249,7 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 					s, err = Open(ctx, o)
 					require.NoError(t, err)
 				} else {
-					s.include(s.drives[silent], health.Healthy)
+					s.space.Include(s.drives[silent], health.Healthy)
 				}
 				n, err := s.Delete(ctx, sc, keys)
 				require.NoError(t, err)

@@ -4,12 +4,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // damaged takes note of a block whose bytes did not match, and returns the event that tells of it.
 func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
-	s.badLog.Error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*drive).path)
+	s.badLog.Error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*space.Drive).Path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
 	s.saltEvent(&ev, c.NS.Instance, c.Tag)
 	return ev
@@ -30,7 +31,7 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 		s.repairSoon(fp, loc)
 		return
 	}
-	s.suspect(f.Stripe.(*group))
+	s.space.Suspect(f.Stripe.(*space.Group))
 	s.background.Go(func() { // not on a worker: it commits to the catalog
 		s.changes.Lock()
 		defer s.changes.Unlock()

@@ -3,6 +3,7 @@ package store
 import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // watchWear asks the drives how worn they are, until the store closes.
@@ -15,12 +16,12 @@ func (s *Store) watchWear() {
 	})
 }
 
-func askWear(d *drive) skep.WearStats {
-	if d.removed.Load() {
+func askWear(d *space.Drive) skep.WearStats {
+	if d.Removed.Load() {
 		return skep.WearStats{Why: "removed"}
 	}
-	if info := d.dev.Info(); info.Simulated || info.Backend == "memory" {
+	if info := d.Dev.Info(); info.Simulated || info.Backend == "memory" {
 		return skep.WearStats{Why: "simulated"}
 	}
-	return observe.AskWear(d.path)
+	return observe.AskWear(d.Path)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A crash in the midst of cleaning can leave a store in which every group is in use, the one that
@@ -23,7 +24,7 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 		held  bool // the segments are not free before the store is closing
 	}{
 		{"until all is on the devices", func(s *Store) bool { return s.intents.none() }, false},
-		{"closed as soon as it is promised", func(s *Store) bool { return len(s.groupNumbers(0)) < 2 }, true},
+		{"closed as soon as it is promised", func(s *Store) bool { return len(s.space.Numbers(0)) < 2 }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, r, o := openRig(t, func(o *Options) { o.CapacityBytes, o.SpaceTimeout = 2<<20, 50*time.Millisecond })
@@ -31,13 +32,13 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 			gone, kept := chainKeys(1, 3), chainKeys(2, 3)
 			for _, keys := range [][]skep.Key{gone, kept} { // the first group's log names the namespace
 				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
-				s.sealOpen(streamUser)
+				s.space.SealOpen(space.User)
 			}
-			eventually(t, "the spares are made", func() bool { return !s.sparing() })
+			eventually(t, "the spares are made", func() bool { return !s.space.Sparing() })
 			taken := takeAll(t, s)
 
 			if tt.held { // and there is no other to clean
-				last := s.groupNumbers(0)[1]
+				last := s.space.Numbers(0)[1]
 				s.claimed(t, last)
 				r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
 				closing := s.closing
@@ -67,12 +68,12 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 }
 
 // takeAll takes every free group and spare.
-func takeAll(t *testing.T, s *Store) (taken []*group) {
-	s.space.mu.Lock()
-	taken, s.space.mu.spares = s.space.mu.spares, nil
-	s.space.mu.Unlock()
+func takeAll(t *testing.T, s *Store) (taken []*space.Group) {
+	s.space.Inside().Lock()
+	taken, s.space.Inside().Spares = s.space.Inside().Spares, nil
+	s.space.Inside().Unlock()
 	for {
-		g, err := s.newGroup(testContext(t), 0)
+		g, err := s.space.NewGroup(testContext(t), 0)
 		if skep.KindOf(err) == skep.Full {
 			return taken
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A drive takes reads and does not answer them. What cleaning moves, and what a scrub and a compaction read, comes
@@ -22,17 +23,17 @@ func TestBlocksAreMovedAroundADriveThatDoesNotAnswer(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 2, false)
 	keys := chainKeys(1, 12)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	s.sealOpen(streamUser)
-	eventually(t, "the store is at rest", func() bool { return !s.sparing() })
+	s.space.SealOpen(space.User)
+	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	silent := func(i int, d *device.Fault) {
 		if i == 1 {
 			d.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads})
 		}
 	}
 	r.each(silent)
-	for _, g := range s.groupList() {
+	for _, g := range s.space.Groups() {
 		// Not at once where a machine has so much to do that a sound drive is late, too.
-		eventually(t, "the group is cleaned", func() bool { return s.space.find(g.num) == nil || s.cleaner.cleanNow(ctx, g, true) == nil })
+		eventually(t, "the group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.cleanNow(ctx, g, true) == nil })
 	}
 	require.Zero(t, s.count.Damaged.Load())
 	r.each(func(_ int, d *device.Fault) { d.Clear(); d.Release() })

@@ -36,7 +36,7 @@ func (h writebackHost) Written() int64 { return h.s.bytesWritten() }
 
 func (h writebackHost) Writable() (n int64) {
 	for _, d := range h.s.allDrives() {
-		if d != nil && !d.removed.Load() && !d.retired.Load() {
+		if d != nil && !d.Removed.Load() && !d.Retired.Load() {
 			n++
 		}
 	}
@@ -73,7 +73,7 @@ func (h writebackHost) Behind(f func()) { h.s.background.Go(f) }
 // bytesWritten is what the devices have written since the open: payload, logs, cleaning.
 func (s *Store) bytesWritten() (n int64) {
 	for _, d := range s.allDrives() {
-		n += int64(d.dev.Stats().Writes.Bytes)
+		n += int64(d.Dev.Stats().Writes.Bytes)
 	}
 	return n
 }

@@ -106,23 +106,23 @@ func TestADeviceFileIsRemoved(t *testing.T) {
 	keys := chainKeys(1, 20)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	d := s.drives[0]
-	require.NoError(t, os.Rename(d.path, d.path+".away"))
+	require.NoError(t, os.Rename(d.Path, d.Path+".away"))
 	eventually(t, "it is noticed", func() bool { return strings.HasPrefix(stateOfDevice(t, s, 0).State, "fenced: ") })
 	require.Contains(t, stateOfDevice(t, s, 0).State, "removed, or moved")
 	requireChain(t, s, sc, keys, faultBlock)
 	more := chainKeys(2, 20)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, more, faultBlock))
-	s.space.mu.Lock()
-	for _, g := range s.space.mu.open {
-		require.False(t, g != nil && g.has(d), "nothing is written to it")
+	s.space.Inside().Lock()
+	for _, g := range s.space.Inside().Open {
+		require.False(t, g != nil && g.Has(d), "nothing is written to it")
 	}
-	s.space.mu.Unlock()
-	require.NoError(t, os.WriteFile(d.path, nil, 0o600))
+	s.space.Inside().Unlock()
+	require.NoError(t, os.WriteFile(d.Path, nil, 0o600))
 	for range 10 {
 		time.Sleep(10 * time.Millisecond)
 		require.NotEqual(t, "ok", stateOfDevice(t, s, 0).State, "another file is not it")
 	}
-	require.NoError(t, os.Rename(d.path+".away", d.path))
+	require.NoError(t, os.Rename(d.Path+".away", d.Path))
 	eventually(t, "it is let back in", func() bool { return stateOfDevice(t, s, 0).State == "ok" })
 	requireChain(t, s, sc, append(keys, more...), faultBlock)
 }

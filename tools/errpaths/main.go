@@ -39,7 +39,7 @@ const module = "github.com/skepkv/skep/"
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
 	"store/put.go", "store/accept.go", "store/append.go", "store/writer.go", "store/log.go", "store/flush.go", "store/delete.go", "store/owed.go",
-	"store/clean.go", "store/space.go", "store/freed.go", "store/intents.go", "store/open.go", "store/recover.go",
+	"store/clean.go", "store/internal/space/*.go", "store/freed.go", "store/intents.go", "store/open.go", "store/recover.go",
 	"store/verify.go", "store/keys.go", "store/close.go",
 	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go", "store/internal/admission/filter.go",
 	"store/internal/puts/*.go",

@@ -42,14 +42,14 @@ func writeFailpoints(root, dir string) (int, error) {
 var (
 	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
 	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/log.go": {"last"},
-		"store/catalog/scan.go": {"first"}, "store/freed.go": {"first"}}
+		"store/catalog/scan.go": {"first"}, "store/internal/space/headers.go": {"first"}}
 )
 
 // held are calls whose error is no failpoint, since an error after one that succeeded would be
 // a lie: what they took would never be given back, what they entered would be there, or what
 // they read is told as damaged, and damage may cost a block. Their own errors come about by
 // failpoints inside them, and by tests that make them.
-var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|\.take\(|\.slot\(|\.winners\(|\.place(By)?\(|\.current\(|openGroup\(|newGroup\(` +
+var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|\.take\(|\.slot\(|\.winners\(|\.[pP]lace(By)?\(|\.Current\(|openGroup\(|newGroup\(` +
 	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.index\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
 	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|\.commitRows\(|saveNames\(`)
 

@@ -87,7 +87,7 @@ func TestPlacesOfTheEngine(t *testing.T) {
 		in[p.File]++
 	}
 	for _, file := range []string{"store/internal/restore/around.go", "store/internal/restore/session.go", "store/put.go", "store/clean.go", "store/close.go", "store/internal/restore/join.go",
-		"store/space.go", "store/catalog/catalog.go", "store/memory/arena.go", "store/device/core.go", "index/lease.go"} {
+		"store/internal/space/opening.go", "store/catalog/catalog.go", "store/memory/arena.go", "store/device/core.go", "index/lease.go"} {
 		require.NotZero(t, in[file], file)
 	}
 	for file := range in {

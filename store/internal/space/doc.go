@@ -1,4 +1,14 @@
-// Package space is the life of stripe groups: what a group is at any time, who may have it, and which there are.
+// Package space is the groups of a store and its free segments: who may write where.
+//
+// A Table has them all, and the one lock that guards them. It opens groups, and the next ones ahead of need; it gives
+// what is written a place in them (Current, Place, PlaceEntries), and knows of each whether something of it is under
+// way (BeginWrites, EndAppend), who reads it (Pin), and who has it (Claim). It keeps drives that fail out of new groups
+// (Exclude, Include), lets files grow, writes headers, and gives segments back when a group is gone (Empty, Regain).
+// What a store has room for (Reroom) and whether waiting for room is of use (Fruitlessly) is reckoned here too. What
+// lies in a group, and what is worth keeping of it, is nothing that this package knows.
+//
+// A Drive is one device and its segments, a Group a segment on each of some drives. Both tell who may see them how to
+// read (restore.Drive, restore.Stripe). What of them the table's lock guards says so.
 //
 // A group takes one segment of each of its drives. It goes through these states, and through no others:
 //

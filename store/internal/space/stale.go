@@ -1,0 +1,144 @@
+package space
+
+import (
+	"slices"
+
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/locks"
+)
+
+// SetStale notes that g's log has records of blocks that are gone without a tombstone.
+func (t *Table) SetStale(g *Group) {
+	if g.Stale.CompareAndSwap(false, true) {
+		t.stale.Add(1)
+	}
+}
+
+// clearStale notes that it has none any more.
+func (t *Table) clearStale(g *Group) {
+	g.Noted.Store(false)
+	if g.Stale.CompareAndSwap(true, false) {
+		t.stale.Add(-1)
+	}
+}
+
+// suspects are groups that failures made stale.
+type suspects struct {
+	mu   locks.Mutex[locks.Suspects]
+	list []*Group
+}
+
+// Suspect notes that g has records that were not committed, or are damaged.
+func (t *Table) Suspect(g *Group) {
+	t.SetStale(g)
+	t.suspects.mu.Lock()
+	t.suspects.list = append(t.suspects.list, g)
+	t.suspects.mu.Unlock()
+}
+
+// NextSuspect claims a group that no drive may write to, not even one that it could be let go of without; nil when
+// there is none.
+func (t *Table) NextSuspect() *Group {
+	l := &t.suspects
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest := l.list[:0]
+	var found *Group
+	for _, g := range l.list {
+		switch {
+		case !t.mu.Groups.Has(g) || !g.Stale.Load(): // gone, or done
+		case found == nil && g.Life.State() == Sealed && g.quiet() && g.answers():
+			found = g
+			g.Life.Take(Claim{By: Mender})
+		default:
+			rest = append(rest, g)
+		}
+	}
+	l.list = rest
+	return found
+}
+
+// Row is g's row as it is now.
+func (t *Table) Row(g *Group) catalog.GroupState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return g.Row
+}
+
+// SaveStale notes in b which groups are stale, for the next open. REQUIRES: nothing runs.
+func (t *Table) SaveStale(b *catalog.Batch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for g := range t.mu.Groups.Each() {
+		if g.Stale.Load() {
+			state := g.Row
+			state.State = catalog.GroupCleaning
+			b.PutGroup(&state)
+		}
+	}
+}
+
+// AllStale notes, in b too, that every group is stale. REQUIRES: nobody else has the table yet.
+func (t *Table) AllStale(b *catalog.Batch) {
+	for g := range t.mu.Groups.Each() {
+		t.SetStale(g)
+	}
+	t.SaveStale(b)
+}
+
+// Settled gives the row of a group whose log says what the catalog says, and notes that it is stale no more.
+func (t *Table) Settled(g *Group) catalog.GroupState {
+	t.mu.Lock()
+	g.Row.State = catalog.GroupSealed
+	state := g.Row
+	t.mu.Unlock()
+	t.clearStale(g)
+	return state
+}
+
+// StaleRow is g's row as it says that the group is stale.
+func (t *Table) StaleRow(g *Group) catalog.GroupState {
+	state := t.Row(g)
+	state.State = catalog.GroupCleaning
+	return state
+}
+
+// OtherStale is how many groups but g are stale.
+func (t *Table) OtherStale(g *Group) int64 {
+	n := t.stale.Load()
+	if g.Stale.Load() {
+		n--
+	}
+	return n
+}
+
+// SealSuspects ends the filling of the groups that failures made stale, and says how many there are.
+func (t *Table) SealSuspects() int {
+	t.suspects.mu.Lock()
+	list := slices.Clone(t.suspects.list)
+	t.suspects.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range list {
+		t.sealLocked(g) // nothing is put any more
+	}
+	return len(list)
+}
+
+// TakeSuspects gives the groups that are suspected, each once, and suspects none any more.
+func (t *Table) TakeSuspects() (out []*Group) {
+	t.suspects.mu.Lock()
+	defer t.suspects.mu.Unlock()
+	for _, g := range t.suspects.list {
+		if g.Stale.Load() && !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	t.suspects.list = nil
+	return out
+}
+
+// AnyStale says whether any group is stale.
+func (t *Table) AnyStale() bool { return t.stale.Load() > 0 }
