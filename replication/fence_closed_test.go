@@ -181,7 +181,11 @@ func TestANamespaceThatOnlyANodeHasWhichIsDown(t *testing.T) {
 			continue
 		}
 		require.Zero(t, x.find(chainOf(1, 1), skep.NoLease).Blocks, "a miss")
-		for _, err := range []error{err, count} {
+		for _, n := range x.now.Load().nodes {
+			n.trips.Add(1) // they were away, and are asked for their numbers anew
+		}
+		_, anew := x.CountBlocks(t.Context(), x.ns.ID)
+		for _, err := range []error{err, count, anew} {
 			require.ErrorIs(t, err, skep.Unavailable)
 			require.ErrorContains(t, err, "node is b")
 		}

@@ -19,13 +19,18 @@ func (s many) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, erro
 		return 0, err
 	}
 	var sum atomic.Int64
+	var there atomic.Bool
 	err = s.all(ctx, op, func(n *node) error {
 		return s.on(ctx, op, n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
+			there.Store(true)
 			k, err := n.st.CountBlocks(ctx, id)
 			sum.Add(k)
 			return err
 		})
 	})
+	if err == nil && !there.Load() {
+		err = s.nowhere(op, sp)
+	}
 	return sum.Load(), err
 }
 

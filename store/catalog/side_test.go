@@ -149,9 +149,13 @@ func TestSideRowsOfOneMoment(t *testing.T) {
 	var got []string
 	require.NoError(t, c.SideRows(bg, id, func(r SideRoot) error {
 		assert.Equal(t, want, r)
-		b := c.NewBatch()
-		b.DeleteSide(id)
-		return c.Commit(bg, b, true)
+		done := make(chan error, 1)
+		go func() { // another caller: who visits takes no lock of the catalog
+			b := c.NewBatch()
+			b.DeleteSide(id)
+			done <- c.Commit(bg, b, true)
+		}()
+		return <-done
 	}, func(_ int, body []byte) error {
 		got = append(got, string(body))
 		return nil
