@@ -46,7 +46,8 @@ func TestReprioritiseOvertakesOtherSessions(t *testing.T) {
 		}
 		return false // it only looks
 	}})
-	drive.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads, Match: func(o *device.Op) bool { return o.Len() >= modelBlock }})
+	large := func(o *device.Op) bool { return o.Len() >= modelBlock }
+	drive.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads, Match: large})
 	many, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: others, Priority: 1,
 		Dest: skep.Destination{Memory: dest, Stride: modelBlock}}}})
 	require.NoError(t, err)
