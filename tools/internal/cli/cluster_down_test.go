@@ -112,7 +112,8 @@ func TestANodeThatIsSilentIsDown(t *testing.T) {
 	n.whole(three, 3)
 	for _, bad := range [][]string{{"--down-after", "9s"}, {"--down-after", "25h"}, {"--down-after", "soon"},
 		{"b", "--down-after", "10s"}, {"--weight", "2"}, {"b"}, {}} {
-		require.Equal(t, 2, skepRun(t, append([]string{"cluster", "set", "--server", n.addr("a")}, bad...)...).Code, "%v", bad)
+		args := append([]string{"cluster", "set", "--server", n.addr("a")}, bad...)
+		require.Equal(t, 2, skepRun(t, args...).Code, "%v", bad)
 	}
 	skepRun(t, "cluster", "set", "--down-after", "10s", "--server", n.addr("b"), "--json").OK(t)
 	ctx := t.Context()

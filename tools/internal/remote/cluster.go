@@ -257,7 +257,8 @@ until they do.`,
 		}
 		switch n := len(c.Commands()); {
 		case n == 0:
-			return skep.Invalidf("cluster", "what is set", "nothing", "--weight, --state, --addr, --peer, --resp or --down-after")
+			return skep.Invalidf("cluster", "what is set", "nothing",
+				"--weight, --state, --addr, --peer, --resp or --down-after")
 		case n > 1 && c.DownAfter != nil:
 			return skep.Invalidf("cluster", "--down-after", downAfter, "without what is set of a node")
 		}
