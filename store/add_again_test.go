@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -97,21 +98,21 @@ func TestWhatIsGoneIsNotRepaired(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	s.tasks.turn <- struct{}{} // repairs leave holes: what compacts would move blocks that are not looked at yet
 	defer s.tasks.give()
-	v := verifier{s: s}
+	v := s.mends.Verifier()
 	deleted := 0
 	for l, rec := range recordsOf(t, s) {
 		damageCopy(t, s, &rec, 0)
 		g := s.space.Pin(l.Group)
 		require.NotNil(t, g)
 		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
-		want := blockRepaired
+		want := scrub.Repaired
 		if rec.Key == keys[len(keys)-1] {
 			n, err := s.Delete(ctx, sc, []skep.Key{rec.Key})
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
-			want, deleted = blockMoved, deleted+1
+			want, deleted = scrub.Moved, deleted+1
 		}
-		require.Equal(t, want, v.record(ctx, g, fp, l, &rec, true))
+		require.Equal(t, want, v.Block(ctx, g, &scrub.Block{FP: fp, At: l, Record: rec}, true))
 		s.space.Unpin(g)
 	}
 	require.Equal(t, 1, deleted)

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // A group is emptied while no drive of it answers: nobody can be told that it is gone, and the
@@ -76,10 +77,9 @@ func TestScrubOfAGroupThatIsFreed(t *testing.T) {
 			eventually(t, "nothing is written to it any more, and it is cleaned", func() bool { return s.cleaner.cleanNow(ctx, g, false) == nil })
 			eventually(t, "its drives are told", func() bool { return isFreed(g) })
 
-			scrub := &scrubber{s: s, o: ScrubOptions{DryRun: dry}, v: verifier{s: s}}
-			scrub.headers(ctx, g)
-			require.Empty(t, scrub.rep.Faults)
-			require.Zero(t, scrub.rep.Headers)
+			rep := s.mends.Headers(ctx, dry, nil, []*space.Group{g})
+			require.Empty(t, rep.Faults)
+			require.Zero(t, rep.Headers)
 			s.space.Unpin(g)
 			require.NoError(t, s.Close())
 			s, err := Open(ctx, o)

@@ -120,7 +120,7 @@ func (s *Store) hasLog(ctx context.Context, d *space.Drive, h *segment.Header) (
 // lastMark reserves a page for the mark of an orderly end and gives what writes it, to be
 // called once the catalog has it. What fails is no harm: the mark before stands.
 func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
-	r, ok := s.space.PlaceLast(nameCopies, gains[0])
+	r, ok := s.space.PlaceLast(gains[0])
 	if !ok {
 		return func(context.Context, uint64) {}
 	}

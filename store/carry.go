@@ -93,14 +93,14 @@ func (s *Store) heirless(g *space.Group, recs []segment.Record, refs []index.Ref
 // rowless are tombstones for what older records in g's log stood in front of, whose rows
 // were gone before this cleaning; recs had theirs.
 func (s *Store) rowless(ctx context.Context, g *space.Group, recs []segment.Record) (stones []segment.Tombstone, err error) {
-	known := map[recordID]bool{}
+	known := map[segment.RecordID]bool{}
 	for i := range recs {
-		known[recordID{recs[i].Key, recs[i].SaltTag, recs[i].Instance, recs[i].Written()}] = true
+		known[segment.RecordID{Key: recs[i].Key, SaltTag: recs[i].SaltTag, Instance: recs[i].Instance, Seq: recs[i].Written()}] = true
 	}
 	list, err := s.strays(ctx, g, s.space.ScanGroupLogs) // its own records go with it
 	for _, t := range list {
 		// What goes with the group needs none.
-		if !t.Exact && !known[recordID{t.Key, t.SaltTag, t.Instance, t.Covers}] {
+		if !t.Exact && !known[segment.RecordID{Key: t.Key, SaltTag: t.SaltTag, Instance: t.Instance, Seq: t.Covers}] {
 			stones = append(stones, t)
 		}
 	}

@@ -28,9 +28,11 @@
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
 //	room       what is left in the file system of the catalog, for puts and for an open
+//	scrub      finds what is wrong on the drives, and mends it from what is right
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
 //	sidecar    what some blocks say, as rows of the catalog
 //	space      stripe groups and free segments: their life, who has one, a place for what is written
+//	verify     compares what devices, catalog and index say of a store that nobody has open
 //	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
 //
 // # What is where
@@ -96,7 +98,7 @@
 // records were never committed. A catalog that is gone, damaged or behind is made anew
 // (left.go, rebuild.go, internal/rebuild).
 //
-// # Damage (repair.go, scrub.go, soundness.go)
+// # Damage (internal/scrub, internal/verify)
 //
 // Who reads a wrong copy has the block written again to a new place, by the way the
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify

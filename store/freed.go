@@ -6,7 +6,6 @@ import (
 
 	"github.com/skepkv/skep/layout"
 
-	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -20,14 +19,6 @@ import (
 // its segments are reused, and a record that no row speaks for any more, in a group that
 // goes on, makes that group stale: until a tombstone takes care of it, a deletion of
 // something that is not there must leave one all the same.
-
-// recordID names one record of a block.
-type recordID struct {
-	key skep.Key
-	tag segment.SaltTag
-	ins uint32
-	seq uint64
-}
 
 // stray is the tombstone of one such record. Where the block is stored in an older
 // version, or in another copy of this one, only this record is meant: it was never
@@ -50,10 +41,10 @@ func (s *Store) stray(h *segment.Head) segment.Tombstone {
 // strays are tombstones for the records in g's log that no row speaks for: of
 // appends that were never committed, of blocks a crash or a drive damaged. scan visits the log.
 func (s *Store) strays(ctx context.Context, g *space.Group, scan space.Scanner) (list []segment.Tombstone, err error) {
-	rows := map[recordID]bool{}
+	rows := map[segment.RecordID]bool{}
 	err = s.catalog.ScanGroup(ctx, g.Num, func(_ layout.Location, row []byte) error {
 		if h, err := segment.DecodeHead(row); err == nil {
-			rows[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}] = true
+			rows[h.ID()] = true
 		}
 		return nil
 	})
@@ -69,7 +60,7 @@ func (s *Store) strays(ctx context.Context, g *space.Group, scan space.Scanner) 
 		if err != nil {
 			return nil
 		}
-		id := recordID{h.Key, h.SaltTag, h.Instance, h.Seq}
+		id := h.ID()
 		if rows[id] {
 			return nil
 		}

@@ -41,10 +41,6 @@ func (s *Store) beginLog(w *segment.LogWriter) error {
 	return w.Mark(&segment.Mark{Flushed: s.root.Marked()})
 }
 
-// nameCopies is on how many drives stands what is nobody's block: names, purges and
-// deletions. One drive may be lost.
-const nameCopies = 2
-
 // logTries is how often entries are tried in another place.
 const logTries = 8
 
@@ -81,7 +77,7 @@ func (s *Store) logEntries(ctx context.Context, st space.Stream, wait time.Durat
 		if err != nil {
 			return err
 		}
-		r, ok := s.space.PlaceEntries(g, w.Pages(), nameCopies, gains[0])
+		r, ok := s.space.PlaceEntries(g, w.Pages(), gains[0])
 		if !ok {
 			continue
 		}

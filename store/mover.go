@@ -82,6 +82,9 @@ func (s *Store) stands(rec *segment.Record, at layout.Location) (fp index.Finger
 	return fp, ok && e.Location == at.Pack() && !s.names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
 }
 
+var errNoRoom = &skep.Error{Op: "move blocks", Kind: skep.Full, Field: "free groups", Value: "none",
+	Limit: "one beside those puts and the cleaner need"}
+
 var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
 
 // move writes blocks again, in this order. Full: there is no group left to write to; what

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
@@ -28,6 +27,7 @@ import (
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
+	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
@@ -106,23 +106,26 @@ func register(r prometheus.Registerer) (*observe.Collector, error) {
 }
 
 func noStore(dir string) error {
-	return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: dir, Limit: "a store; make one by opening it for writing"}
+	return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: dir,
+		Limit: "a store; make one by opening it for writing"}
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1), gate: gate{idle: make(chan struct{}, 1)}}
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1),
+		gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
-	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter, Log: s.log})
+	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
+		Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.naming = limits.NewTurn()
 	s.scarce = memory.NewScarce()
 	s.flights, s.pending = puts.NewFlights(), puts.NewRecords()
 	s.root = watermark.New(s.rootRow)
-	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background, Root: s.root,
+	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
+		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
 		Changes:  &s.changes, Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
 		BlockPages: int64(pagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
-	s.repairs.m, s.repairs.wake = map[index.Fingerprint]layout.Location{}, make(chan struct{}, 1)
 	return s
 }
 
@@ -225,11 +228,13 @@ func (s *Store) openCatalog() (err error) {
 	dir := o.catalogDir()
 	switch st, err := o.CatalogFS.Stat(dir); {
 	case err == nil && !st.IsDir():
-		return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Value: dir + ", which is a file", Limit: "a directory"}
+		return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Value: dir + ", which is a file",
+			Limit: "a directory"}
 	case err != nil && !o.ReadOnly:
 		s.made = append(s.made, dir)
 	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail, Timeout: o.catalogWait, Patience: o.catalogScarce,
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail,
+		Timeout: o.catalogWait, Patience: o.catalogScarce,
 		MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}
 	if o.ReadOnly {
 		s.catalog, err = catalog.Inspect(dir, opt)
@@ -352,7 +357,8 @@ func (o *Options) tooSmall(n int, why error) error {
 		most *= 2
 	}
 	least := int64(sort.Search(most, fits)) * layout.PageSize * int64(n)
-	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: o.CapacityBytes, Err: why,
+	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: o.CapacityBytes,
+		Err:   why,
 		Limit: fmt.Sprintf("at least %d for blocks of %d bytes on %d devices, or 0 for no cap", least, o.BlockBytes, n)}
 }
 
@@ -387,7 +393,8 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 		d.Limit = space.Unlimited
 	}
 	if have < 1 {
-		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(), fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.space.SegmentBytes))), dev.Close())
+		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(),
+			fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.space.SegmentBytes))), dev.Close())
 	}
 	if err := s.writeSuperblocks(ctx, d, n, 1); err != nil {
 		if exists {
@@ -432,7 +439,8 @@ func kindOfOpen(err error) skep.Kind {
 func (s *Store) allocate() error {
 	o := &s.options
 	var err error
-	if err = s.newArena(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)}); err != nil {
+	if err = s.newArena(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes,
+		MaxBlock: arenaBlock(o.IOBytes)}); err != nil {
 		return err
 	}
 	if o.CacheBytes > 0 {
@@ -462,6 +470,9 @@ func (s *Store) run() {
 	for _, d := range s.allDrives() {
 		s.watchDrive(d)
 	}
+	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
+		Entering: &s.entering,
+		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.id, Host: mender{s}})
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
@@ -485,13 +496,14 @@ func (s *Store) run() {
 		s.space.WarnOfCramped()
 		s.background.Go(s.keepMark)
 		s.background.Go(s.harden)
-		s.background.Go(s.repair)
+		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.failure.Load() != nil }) })
 		if s.options.ScrubRate > 0 {
 			s.background.Go(s.scrubAlways)
 		}
 	}
 	info := s.space.SomeDrive().Dev.Info()
-	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason", info.Reason,
+	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason",
+		info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
 }
 

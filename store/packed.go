@@ -7,7 +7,6 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Small values share pages. A block of one page and at most layout.MaxPacked bytes takes
@@ -21,17 +20,6 @@ func (in *incoming) packed() bool { return layout.Packed(in.pages, in.size) }
 
 // slots is what the block is charged in the index.
 func (in *incoming) slots() int { return layout.SlotsOf(in.pages, in.size) }
-
-// fits says whether a record's places are such as a store gives: slots of a page are named
-// by packed blocks only, which end within it.
-func fits(rec *segment.Record) bool {
-	for _, p := range rec.Copies {
-		if p.Sub > 0 && (!layout.Packed(int(rec.Pages), rec.Bytes()) || int64(p.Sub)*layout.SlotSize+rec.Bytes() > layout.PageSize) {
-			return false
-		}
-	}
-	return true
-}
 
 // packedWrites adds the writes of the pages that an append's packed blocks share: each is
 // put together from all its blocks, and zero where there is none.

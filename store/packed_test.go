@@ -117,7 +117,7 @@ func (v *values) pagesTaken() (pages, shared int) {
 	}
 	n := map[at]int{}
 	for _, rec := range recordsOf(v.T, v.s) {
-		require.True(v.T, fits(&rec))
+		require.True(v.T, rec.PlacesFit())
 		for _, p := range rec.Copies {
 			n[at{p.Group, p.Page, p.Device}]++
 		}

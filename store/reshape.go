@@ -90,7 +90,7 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	}
 	s.cleaner.loan.Store(1)
 	defer s.cleaner.loan.Store(0)
-	b := s.newBudget(o.Rate)
+	b := s.space.Pace(o.Rate)
 	w := s.works.Begin(taskCompact, live*layout.PageSize)
 	defer w.End()
 	for len(chosen) > 0 && err == nil {
@@ -288,7 +288,7 @@ func (s *Store) drain(ctx context.Context, op string, d *space.Drive, o MoveOpti
 	if err := s.space.AwaitOpening(ctx, op); err != nil { // what was being opened with it is known now
 		return p, err
 	}
-	began, b := time.Now(), s.newBudget(o.Rate)
+	began, b := time.Now(), s.space.Pace(o.Rate)
 	w := s.works.Begin(taskDrain, s.space.LiveBytes(of))
 	defer w.End()
 	var stuck error
@@ -467,7 +467,7 @@ func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (p Progress, err e
 	}
 	defer t.give()
 	p.Task, p.Device = taskRebalance, -1
-	began, b := time.Now(), s.newBudget(o.Rate)
+	began, b := time.Now(), s.space.Pace(o.Rate)
 	w := s.works.Begin(taskRebalance, 0)
 	defer w.End()
 	skip := map[*space.Group]bool{}

@@ -2,32 +2,17 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/limits"
-	"github.com/skepkv/skep/store/internal/namespaces"
-	"github.com/skepkv/skep/store/internal/observe"
-	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/internal/space"
-	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/internal/scrub"
 )
-
-// Scrubbing reads everything that is stored, every copy of it, and what describes it on
-// the devices, and mends what is wrong from what is right.
 
 // ScrubOptions say how a store is scrubbed.
 type ScrubOptions struct {
 	Rate     int64 // bytes read a second; 0: as fast as it goes
 	DryRun   bool  // tell and mend nothing
 	Progress func(ScrubReport)
-
-	logsOnly bool // no block is read
 }
 
 // Scrub reads and verifies everything stored, every copy, at o.Rate and yielding to
@@ -37,6 +22,11 @@ type ScrubOptions struct {
 // Errors: Closed, ReadOnly (unless DryRun), Failed, Deadline (ctx). What was found until
 // then is in the report.
 func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) {
+	return s.scrub(ctx, o, false)
+}
+
+// scrub is Scrub; with logsOnly no block is read.
+func (s *Store) scrub(ctx context.Context, o ScrubOptions, logsOnly bool) (ScrubReport, error) {
 	if o.Rate < 0 {
 		return ScrubReport{}, skep.Invalidf("scrub", "rate", o.Rate, "0 or more")
 	}
@@ -53,390 +43,14 @@ func (s *Store) Scrub(ctx context.Context, o ScrubOptions) (ScrubReport, error) 
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
-	sc := &scrubber{s: s, o: o, v: verifier{s: s}, rep: ScrubReport{DryRun: o.DryRun, Faults: []Fault{}}, start: time.Now(),
-		instances: map[uint32]bool{}, salts: map[namespaces.SaltTag]bool{}, entries: map[uint64]int{}}
-	sc.budget = s.newBudget(o.Rate)
-	sc.work = s.works.Begin(taskScrub, s.space.LiveBytes(s.space.Groups()))
-	defer sc.work.End()
-	err := sc.run(ctx)
-	sc.tally()
+	work := s.works.Begin(taskScrub, s.space.LiveBytes(s.space.Groups()))
+	defer work.End()
+	rep, err := s.mends.Run(ctx, scrub.Options{Rate: o.Rate, DryRun: o.DryRun, LogsOnly: logsOnly,
+		Progress: o.Progress}, s.space.Pace(o.Rate), work)
 	if err == nil && ctx.Err() != nil {
 		err = &skep.Error{Op: "scrub", Kind: skep.Deadline, Err: context.Cause(ctx)}
 	}
-	return sc.rep, err
-}
-
-type scrubber struct {
-	s      *Store
-	o      ScrubOptions
-	v      verifier
-	rep    ScrubReport
-	budget *limits.Pace
-	work   *observe.Work
-	start  time.Time
-	told   int64 // bytes that work knows of
-	spent  int64 // and that the budget does
-	// What the logs say of names; blind: one could not be read.
-	instances map[uint32]bool
-	salts     map[namespaces.SaltTag]bool
-	blind     bool
-	entries   map[uint64]int // that are no blocks: how many there are, by hash
-	singles   []single
-}
-
-// single is an entry that should be on two drives and is on one.
-type single struct {
-	g     *space.Group
-	hash  uint64
-	entry []byte
-}
-
-func (sc *scrubber) tally() {
-	sc.rep.Bytes = sc.v.read
-	sc.rep.Seconds = time.Since(sc.start).Seconds()
-	if sc.rep.Seconds > 0 {
-		sc.rep.BytesPerSec = float64(sc.rep.Bytes) / sc.rep.Seconds
-	}
-}
-
-func (sc *scrubber) run(ctx context.Context) error {
-	s := sc.s
-	for _, d := range s.allDrives() {
-		sc.superblocks(ctx, d)
-	}
-	groups := s.space.Numbers(0)
-	sc.rep.OfGroups = len(groups)
-	for _, num := range groups {
-		if ctx.Err() != nil {
-			return nil
-		}
-		g := s.space.Pin(num)
-		if g == nil {
-			continue // cleaned meanwhile
-		}
-		err := sc.group(ctx, g)
-		s.space.Unpin(g)
-		if err != nil {
-			return err
-		}
-		sc.rep.Groups++
-		if sc.o.Progress != nil {
-			sc.tally()
-			sc.o.Progress(sc.rep)
-		}
-	}
-	sc.names(ctx)
-	return nil
-}
-
-// yieldFor is how long a scrub that was given no rate waits at most, between two blocks, for
-// restores to end.
-const yieldFor = 20 * time.Millisecond
-
-// pace waits as the rate says, or where there is none for a while if restores read.
-func (sc *scrubber) pace(ctx context.Context) {
-	sc.work.Add(sc.v.read - sc.told)
-	sc.told = sc.v.read
-	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
-		if err := sc.budget.Sleep(ctx, time.Millisecond); err != nil {
-			return // ctx, or Close
-		}
-	}
-	if n := sc.v.read - sc.spent; n >= sc.budget.Piece() {
-		sc.spent += n
-		_ = sc.budget.Take(ctx, n) // ctx, or Close
-	}
-}
-
-// group scrubs one group, which is pinned.
-func (sc *scrubber) group(ctx context.Context, g *space.Group) error {
-	s := sc.s
-	sc.headers(ctx, g)
-	var rows []scrubRow
-	err := s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, b []byte) error {
-		var rec segment.Record
-		if err := segment.DecodeRecord(b, &rec); err != nil {
-			sc.rep.Fault(Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(), Do: "rebuild the catalog"})
-			return nil
-		}
-		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	logged, logOK := sc.logs(ctx, g)
-	sc.blocks(ctx, g, rows, func(r *scrubRow, state blockState) {
-		sc.note(g, &r.rec, state)
-		if n := logged[recordID{r.rec.Key, r.rec.SaltTag, r.rec.Instance, r.rec.Seq}]; state == blockSound && logOK && n < s.logsWanted(g, &r.rec) {
-			sc.relog(ctx, g, r, n)
-		}
-	})
-	return nil
-}
-
-func (sc *scrubber) note(g *space.Group, rec *segment.Record, state blockState) {
-	f := Fault{Group: int(g.Num), Key: rec.Key.String(), What: "block"}
-	switch state {
-	case blockBadCopy:
-		sc.rep.BadCopies++
-		f.Problem, f.Do = "a copy has wrong bytes", "scrub without --dry-run: it is written again from the other"
-	case blockRepaired:
-		sc.rep.Repaired++
-		f.Problem, f.Do = "a copy had wrong bytes", "nothing: it was written again; look at the drive if it repeats"
-	case blockLost:
-		sc.rep.Lost++
-		f.Problem, f.Do = "no copy has the right bytes", "nothing: it is forgotten; look at the drive"
-		if sc.o.DryRun {
-			f.Do = "scrub without --dry-run: it is forgotten"
-		}
-	case blockUnread:
-		sc.rep.Unread++
-		f.Problem, f.Do = "a drive does not deliver it", "look at the drive"
-	default:
-		return
-	}
-	sc.rep.Fault(f)
-}
-
-// logsWanted is in how many logs of its group a block's record has to be: in as many as the
-// block has copies. Where a drive is away, one that is left will do until the block is moved.
-func (s *Store) logsWanted(g *space.Group, rec *segment.Record) int {
-	for _, d := range g.Drives {
-		if d.Away() {
-			return 1
-		}
-	}
-	copies := len(rec.Copies)
-	if ns := s.names.Of(rec.Instance); copies == 0 && ns != nil { // its value is in the record
-		copies = ns.Info.Copies
-	}
-	return max(1, min(copies, len(g.Drives)))
-}
-
-// logs gives in how many of a sealed group's logs each record is. Not ok: the group is being
-// written, or its logs cannot be read.
-func (sc *scrubber) logs(ctx context.Context, g *space.Group) (map[recordID]int, bool) {
-	s := sc.s
-	quiet := s.space.IsQuiet(g)
-	found := map[recordID]int{}
-	others := map[string]int{} // entries that are no blocks: how often each is there
-	err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
-		switch e.Kind {
-		case segment.KindBlock:
-			if h, err := segment.DecodeHead(e.Body); err == nil {
-				found[recordID{h.Key, h.SaltTag, h.Instance, h.Seq}]++
-			}
-		case segment.KindMark:
-		default:
-			var w segment.LogWriter
-			if err := w.Entry(e); err == nil {
-				others[string(w.Bytes())]++
-			}
-			sc.name(e)
-		}
-		return nil
-	})
-	if err != nil {
-		sc.blind = true
-		sc.rep.Fault(Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
-		return nil, false
-	}
-	for entry, n := range others {
-		h := xxh3.HashString(entry)
-		sc.entries[h] += n
-		if quiet && len(g.Drives) > 1 && n < nameCopies {
-			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
-		}
-	}
-	return found, quiet
-}
-
-// name notes that the devices know a namespace or a salt.
-func (sc *scrubber) name(e segment.Entry) {
-	switch e.Kind {
-	case segment.KindNamespace:
-		if n, err := segment.DecodeNamespace(e.Body); err == nil && !n.Deleted {
-			sc.instances[n.Instance] = true
-		}
-	case segment.KindPurge:
-		if p, err := segment.DecodePurge(e.Body); err == nil && p.Salted && p.Seq > 0 {
-			sc.salts[namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}] = true
-		}
-	}
-}
-
-// names writes again what the devices do not know of namespaces and salts.
-func (sc *scrubber) names(ctx context.Context) {
-	if sc.blind {
-		return // a log that could not be read may have it
-	}
-	n := sc.s.names
-	for _, e := range sc.singles {
-		if sc.entries[e.hash] < nameCopies { // else an earlier scrub has written it again
-			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
-		}
-	}
-	var missing []*segment.LogWriter
-	for ns := range n.All() {
-		var w segment.LogWriter
-		if !sc.instances[ns.Instance] && w.Namespace(ns.Entry(sc.s.root.Next())) == nil {
-			missing = append(missing, &w)
-		}
-	}
-	for k, epoch := range n.PurgedSalts() {
-		var w segment.LogWriter
-		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.Instance, Salted: true, SaltTag: segment.SaltTag(k.Tag)}
-		if !sc.salts[k] && n.Of(k.Instance) != nil && w.Purge(&p) == nil {
-			missing = append(missing, &w)
-		}
-	}
-	for _, w := range missing {
-		sc.relogEntry(ctx, nil, w.Bytes(), "no log has what a namespace or a purged salt is")
-	}
-}
-
-// relogEntry writes an entry again that is no block.
-func (sc *scrubber) relogEntry(ctx context.Context, g *space.Group, entry []byte, problem string) {
-	defer sc.s.entering.Begin()()
-	if !sc.s.names.Needed(entry) {
-		return
-	}
-	sc.rep.LogsMended++
-	f := Fault{What: "log", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-	if g != nil {
-		f.Group = int(g.Num)
-	}
-	if !sc.o.DryRun {
-		f.Do = "nothing: it was written again"
-		if err := sc.s.logEntries(ctx, space.User, sc.s.options.SpaceTimeout, entry); err != nil {
-			f.Do = "scrub again: it could not be written: " + err.Error()
-		}
-	}
-	sc.rep.Fault(f)
-}
-
-// recordMissing is the problem of a block whose record no log has.
-const recordMissing = "the block's record is missing: a rebuild would lose it"
-
-// relog writes a block again whose record is in no log, or in fewer than it should be.
-func (sc *scrubber) relog(ctx context.Context, g *space.Group, r *scrubRow, logs int) {
-	s, rec := sc.s, &r.rec
-	sc.rep.LogsMended++
-	f := Fault{Group: int(g.Num), Key: rec.Key.String(), What: "log", Problem: recordMissing,
-		Do: "scrub without --dry-run: it is written again"}
-	if logs > 0 {
-		f.Problem = "the block's record is on one drive only: a rebuild without that drive would lose it"
-	}
-	if !sc.o.DryRun {
-		f.Do = "nothing: it was written again"
-		ns := s.names.Of(rec.Instance)
-		n := int(rec.Pages) * layout.PageSize
-		if len(sc.v.buf) < n {
-			sc.v.buf = device.AlignedBuffer(n)
-		}
-		var err error
-		if ns != nil {
-			var got []byte
-			got, err = s.space.ReadVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
-			if segio.Lent(sc.v.buf, got, err) {
-				sc.v.buf = nil
-			}
-			if err == nil {
-				err = s.rewriteBlock(ctx, ns, r.fp, r.loc, rec, got)
-			}
-		}
-		if err == errNotThere {
-			return
-		}
-		if err != nil {
-			sc.v.buf = nil
-			f.Do = "scrub again: it could not be written: " + err.Error()
-		}
-	}
-	sc.rep.Fault(f)
-}
-
-// headers reads a group's headers, and writes again those that are wrong.
-func (sc *scrubber) headers(ctx context.Context, g *space.Group) {
-	s := sc.s
-	for i, d := range g.Drives {
-		want := s.space.HeaderOf(g, i)
-		h, wrong, err := segio.ReadHeader(ctx, d.IO(), g.Segments[i], s.options.OpTimeout)
-		if err != nil {
-			if ctx.Err() == nil {
-				sc.rep.Fault(Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]), What: "segment header", Problem: err.Error(), Do: "look at the drive"})
-			}
-			continue
-		}
-		problem := headerProblem(&h, wrong, &want)
-		if problem == "" {
-			continue
-		}
-		f := Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]), What: "segment header", Problem: problem, Do: "scrub without --dry-run: it is written again"}
-		gone := g.Life.State() >= space.Emptied
-		if !sc.o.DryRun && !gone {
-			f.Do = "nothing: it was written again"
-			if gone, err = s.space.RewriteHeader(ctx, g, i); err != nil {
-				f.Do = "look at the drive: it could not be written: " + err.Error()
-			}
-		}
-		if gone { // the cleaner frees it: that is what its header says
-			return
-		}
-		sc.rep.Headers++
-		sc.rep.Fault(f)
-	}
-}
-
-// headerProblem says what is wrong with a header that should be want.
-func headerProblem(h *segment.Header, wrong error, want *segment.Header) string {
-	switch {
-	case wrong != nil:
-		return wrong.Error()
-	case h.Store != want.Store || h.Device != want.Device || h.Segment != want.Segment:
-		return "it is another segment's"
-	case h.Group != want.Group || h.Generation != want.Generation:
-		return "it says group " + itoa(int(h.Group)) + " of another generation"
-	case h.Flags&segment.HeaderFreed != 0:
-		return "it says that the group was freed"
-	}
-	return ""
-}
-
-// superblocks reads a device's two superblocks, and writes again the one that is wrong.
-func (sc *scrubber) superblocks(ctx context.Context, d *space.Drive) {
-	if d.Removed.Load() {
-		return
-	}
-	s := sc.s
-	ctx, cancel := context.WithTimeout(ctx, 2*s.options.OpTimeout) // to read, and to write
-	defer cancel()
-	both, err := segio.ReadSuperblocks(ctx, "scrub", d.Dev, d.Path)
-	if err != nil {
-		sc.rep.Fault(Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
-		return
-	}
-	good, err := both.Choose()
-	if err == nil && (good.Store != s.id || good.Device != d.ID) {
-		err = errors.New("it is another device's")
-	}
-	if err != nil {
-		sc.rep.Headers++
-		sc.rep.Fault(Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "both copies are wrong: the device opens no more; take what it holds to another while the store is open"})
-		return
-	}
-	for _, i := range both.Damaged() {
-		sc.rep.Headers++
-		f := Fault{Device: d.Path, What: "superblock", Problem: "copy " + itoa(i) + " is damaged", Do: "scrub without --dry-run: it is written again"}
-		if !sc.o.DryRun {
-			f.Do = "nothing: it was written again"
-			if err := segio.WriteSuperblock(ctx, s.space.Durably(d), &good, i); err != nil {
-				f.Do = "look at the drive: it could not be written: " + err.Error()
-			}
-		}
-		sc.rep.Fault(f)
-	}
+	return rep, err
 }
 
 // scrubPause is the rest between two passes of the background scrub.
@@ -460,6 +74,7 @@ func (s *Store) scrubAlways() {
 		if err != nil || !rep.Sound() {
 			level = s.log.Warn
 		}
-		level("scrubbed", "blocks", rep.Blocks, "bytes", rep.Bytes, "repaired", rep.Repaired, "lost", rep.Lost, "unread", rep.Unread, "headers", rep.Headers, "error", err)
+		level("scrubbed", "blocks", rep.Blocks, "bytes", rep.Bytes, "repaired", rep.Repaired, "lost", rep.Lost,
+			"unread", rep.Unread, "headers", rep.Headers, "error", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -281,31 +280,22 @@ func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
 	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount = 1 })
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
-	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 2*scrubReaders), 4<<10))
-	var rows []scrubRow
-	for l, rec := range recordsOf(t, s) {
-		rows = append(rows, scrubRow{s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
-	}
-	r.faults[0].Hold(device.Read)
-	sound := 0
-	scrub := &scrubber{s: s, o: ScrubOptions{Rate: 1 << 40}, v: verifier{s: s}, budget: s.newBudget(1 << 40), work: s.works.Begin(taskScrub, 0)}
-	defer scrub.work.End()
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 16), 4<<10))
+	begin := s.drives[0].SegmentOffset(openedBy(s, space.User).Segments[0])
+	r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads, From: begin + layout.PageSize,
+		Match: func(op *device.Op) bool { return len(op.Bufs) == 1 && len(op.Bufs[0]) == layout.PageSize }}) // no header, and no log
+	var rep ScrubReport
+	var err error
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		scrub.blocks(ctx, s.space.Find(rows[0].loc.Group), rows, func(_ *scrubRow, state blockState) {
-			if state == blockSound {
-				sound++
-			}
-		})
+		rep, err = s.Scrub(ctx, ScrubOptions{Rate: 1 << 40})
 	}()
-	require.NoError(t, r.faults[0].WaitHeld(ctx, scrubReaders))
+	require.NoError(t, r.faults[0].WaitHeld(ctx, 8))
 	r.faults[0].Release()
 	<-ended
-	require.Equal(t, len(rows), sound)
-	require.EqualValues(t, len(rows)*layout.PageSize, scrub.v.read)
-
-	require.Equal(t, scrubReaders, readersFor(1))
-	require.Equal(t, 2, readersFor(16<<20/layout.PageSize))
-	require.Equal(t, 1, readersFor(64<<20/layout.PageSize))
+	require.NoError(t, err)
+	require.Empty(t, rep.Faults)
+	require.EqualValues(t, 16, rep.Blocks)
+	require.EqualValues(t, 16*layout.PageSize, rep.Bytes)
 }

@@ -167,7 +167,7 @@ func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment
 	if rec.Key != c.Keys[f.Block] || rec.Instance != c.NS.Instance || namespaces.Tag(rec.SaltTag) != c.Tag {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
 	}
-	if !fits(rec) {
+	if !rec.PlacesFit() {
 		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "with places past a page"}
 	}
 	for i := range rec.Parts {

@@ -27,6 +27,7 @@ import (
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
+	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
@@ -92,7 +93,7 @@ type Store struct {
 	intents   intents
 	rivals    puts.Rivals
 	sidecars  *sidecar.Rows
-	repairs   repairs
+	mends     *scrub.Scrubber
 	badLog    observe.Seldom // lines about wrong bytes
 	logCache  logCache       // of a store whose catalog has failed
 	naming    limits.Turn    // makes and purges namespaces; before space.opening

@@ -134,7 +134,7 @@ func (t *tasks) one(ctx context.Context) bool {
 	p := Progress{Task: job.task, Device: job.device()}
 	job.work = s.works.Begin(job.task, s.space.LiveBytes([]*space.Group{g}))
 	defer job.work.End()
-	err := s.moveGroup(ctx, g, job, s.newBudget(s.options.BackgroundRate), &p)
+	err := s.moveGroup(ctx, g, job, s.space.Pace(s.options.BackgroundRate), &p)
 	p.Seconds = time.Since(began).Seconds()
 	t.note(p)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
@@ -331,7 +332,7 @@ func syncParents(t testing.TB, fs vfs.FS, dir string) {
 // problemOfHeader says what is wrong with a page that should be the header want.
 func problemOfHeader(page []byte, want *segment.Header) string {
 	h, wrong := segment.DecodeHeader(page)
-	return headerProblem(&h, wrong, want)
+	return scrub.HeaderProblem(&h, wrong, want)
 }
 
 // openedBy is the group that a stream writes to; nil: it has none.

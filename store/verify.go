@@ -28,7 +28,9 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 	fp, loc, ns := f.FP, f.At, c.NS
 	if !lost {
 		s.tell(ev, c.NS.Instance, c.Tag)
-		s.repairSoon(fp, loc)
+		if !s.options.ReadOnly {
+			s.mends.RepairSoon(fp, loc)
+		}
 		return
 	}
 	s.space.Suspect(f.Stripe.(*space.Group))

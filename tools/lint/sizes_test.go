@@ -17,7 +17,7 @@ import (
 var most = map[string]int{
 	"fields of store.Store":    74,
 	"methods of *store.Store":  312,
-	"lines of store":           13200,
+	"lines of store":           12200,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

@@ -65,6 +65,10 @@ type lastStart struct {
 // InlineDevice marks a location without cells: the value is in the record.
 const InlineDevice = segment.InlineDevice
 
+// NameCopies is on how many drives stands what is nobody's block: names, purges and
+// deletions. One drive may be lost.
+const NameCopies = 2
+
 // mostInline is how many values a group has in records.
 const mostInline = 1 << 20
 
@@ -331,10 +335,10 @@ next:
 	return best
 }
 
-// PlaceEntries takes pages in so many of g's logs, as many as it has at most, for entries that are no blocks. False: g
+// PlaceEntries takes pages in NameCopies of g's logs, or all it has, for entries that are no blocks. False: g
 // has none, and is sealed now. least is the part of a segment, one in so many, up to which a refusal says that g is
 // full.
-func (t *Table) PlaceEntries(g *Group, pages, logs, least int) (r Reservation, ok bool) {
+func (t *Table) PlaceEntries(g *Group, pages, least int) (r Reservation, ok bool) {
 	r.Group = g
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -342,7 +346,7 @@ func (t *Table) PlaceEntries(g *Group, pages, logs, least int) (r Reservation, o
 		return r, false
 	}
 	before := g.Filler.Mark()
-	if !t.takeLogLocked(&r, pages, min(logs, len(g.Drives))) {
+	if !t.takeLogLocked(&r, pages, min(NameCopies, len(g.Drives))) {
 		g.Filler.Rollback(before)
 		// Few pages are refused where hardly any is left: what g holds is what fits into it.
 		// Otherwise its cleaning would seem to gain the rest, and fill the next one as far, for ever.
@@ -359,7 +363,7 @@ func (t *Table) PlaceEntries(g *Group, pages, logs, least int) (r Reservation, o
 
 // PlaceLast takes a page for the last entry of an orderly end. Where every open group is full, a spare is opened for
 // it; the catalog has its row. False: there is none.
-func (t *Table) PlaceLast(logs, least int) (Reservation, bool) {
+func (t *Table) PlaceLast(least int) (Reservation, bool) {
 	t.mu.Lock()
 	open := slices.Clone(t.mu.Open[:])
 	t.mu.Unlock()
@@ -367,12 +371,12 @@ func (t *Table) PlaceLast(logs, least int) (Reservation, bool) {
 		if g == nil {
 			continue
 		}
-		if r, ok := t.PlaceEntries(g, 1, logs, least); ok {
+		if r, ok := t.PlaceEntries(g, 1, least); ok {
 			return r, true
 		}
 	}
 	if g := t.openSpare(); g != nil {
-		return t.PlaceEntries(g, 1, logs, least)
+		return t.PlaceEntries(g, 1, least)
 	}
 	return Reservation{}, false
 }

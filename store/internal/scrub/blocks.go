@@ -1,4 +1,4 @@
-package store
+package scrub
 
 import (
 	"context"
@@ -11,47 +11,47 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// scrubRow is one block of a group.
-type scrubRow struct {
-	fp  index.Fingerprint
-	loc layout.Location
-	rec segment.Record
+// Block is a block where the catalog says that it lies.
+type Block struct {
+	FP     index.Fingerprint
+	At     layout.Location
+	Record segment.Record
 }
 
 // A scrub reads several blocks at once, where one after the other would leave the drives
-// idle between them: as many as scrubBytes of memory hold, and one while it gives way.
+// idle between them: as many as mostBytes of memory hold, and one while it gives way.
 const (
-	scrubReaders = 8
-	scrubBytes   = 32 << 20
+	mostReaders = 8
+	mostBytes   = 32 << 20
 )
 
 // readersFor is how many blocks of a group, the largest of so many pages, are read at once.
 func readersFor(pages int) int {
-	return min(scrubReaders, max(1, scrubBytes/(max(1, pages)*layout.PageSize)))
+	return min(mostReaders, max(1, mostBytes/(max(1, pages)*layout.PageSize)))
 }
 
 // blocks verifies those of a group's blocks that still are there, and says of each how it
 // is, in no particular order, from the caller's goroutine.
-func (sc *scrubber) blocks(ctx context.Context, g *space.Group, rows []scrubRow, found func(r *scrubRow, state blockState)) {
+func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found func(r *Block, state State)) {
 	type answer struct {
-		row   *scrubRow
-		state blockState
+		row   *Block
+		state State
 		read  int64
 	}
 	pages := 0
 	for i := range rows {
-		pages = max(pages, int(rows[i].rec.Pages))
+		pages = max(pages, int(rows[i].Record.Pages))
 	}
 	readers := min(readersFor(pages), len(rows))
-	next, answers := make(chan *scrubRow), make(chan answer, readers)
+	next, answers := make(chan *Block), make(chan answer, readers)
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			v := verifier{s: sc.s}
+			v := sc.s.Verifier()
 			for r := range next {
-				state := blockSound
-				if !sc.o.logsOnly {
-					state = v.record(ctx, g, r.fp, r.loc, &r.rec, !sc.o.DryRun)
+				state := Sound
+				if !sc.o.LogsOnly {
+					state = v.Block(ctx, g, r, !sc.o.DryRun)
 				}
 				answers <- answer{r, state, v.read}
 				v.read = 0
@@ -87,10 +87,10 @@ func (sc *scrubber) blocks(ctx context.Context, g *space.Group, rows []scrubRow,
 }
 
 // stillThere says whether a block was not moved or dropped since its row was read.
-func (sc *scrubber) stillThere(r *scrubRow) bool {
-	e, ok := sc.s.index.Resolve(r.fp)
-	return ok && e.Location == r.loc.Pack() && !sc.s.names.Dead(r.rec.Instance, namespaces.Tag(r.rec.SaltTag))
+func (sc *pass) stillThere(r *Block) bool {
+	e, ok := sc.s.Index.Resolve(r.FP)
+	return ok && e.Location == r.At.Pack() && !sc.s.Names.Dead(r.Record.Instance, namespaces.Tag(r.Record.SaltTag))
 }
 
 // givesWay says whether restores read while the scrub was given no rate.
-func (sc *scrubber) givesWay() bool { return sc.o.Rate == 0 && traffic{sc.s}.Restoring() }
+func (sc *pass) givesWay() bool { return sc.o.Rate == 0 && sc.s.Space.Restoring() }
