@@ -159,9 +159,14 @@ func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 // been begun with them.
 func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	const op = "newer map"
-	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)], table: placement.New(m)}
+	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)]}
 	first := !v.mapped() // what there is is the seed, of whose place nothing is known
 	name := ""
+	if first {
+		next.table = placement.New(m)
+	} else {
+		next.table = v.table.Next(v.of, m)
+	}
 	if first {
 		var err error
 		if name, err = s.seed.Node(ctx); err != nil {

@@ -218,7 +218,7 @@ func (f *failRun) another(ctx context.Context, c *crashWriter) {
 func (f *failRun) writeBlock(ctx context.Context, c *crashWriter, sp *crashSpace, x *crashSlot) {
 	version := c.or.version(x)
 	b := x.block(version)
-	r := &skep.BeginRequest{Scope: x.scope(), Key: x.key}
+	r := &skep.BeginRequest{Scope: x.scope(), Key: x.key, ValidTokens: b.ValidTokens}
 	if x.parent != nil {
 		r.Parent, r.Depth = &x.parent.key, x.depth
 	}

@@ -126,23 +126,14 @@ func (m *Member) leading() (term uint64, ok bool) {
 	return term, true
 }
 
-// endSilent has nodes be down that were silent, where this node leads.
+// endSilent has nodes be down that were silent, where this node leads: one after the other, as each changes who else may
+// be.
 func (m *Member) endSilent() {
 	term, ok := m.leading()
 	if !ok {
 		return
 	}
-	now := m.Map()
-	for i := range now.Nodes {
-		n := &now.Nodes[i]
-		silence := now.Ends(n)
-		if silence == 0 || n.ID == m.o.ID || !now.MayEnd(n) {
-			continue
-		}
-		silence = m.hearing.backoff(n.ID, silence)
-		if m.hearing.end(term, n.ID, silence) > 0 {
-			continue
-		}
+	for n := m.silent(term); n != nil; n = m.silent(term) {
 		c := clustermap.Command{Do: clustermap.SetState, Name: n.Name, ID: n.ID, State: clustermap.Down}
 		b, err := c.Encode()
 		if err == nil {
@@ -152,13 +143,28 @@ func (m *Member) endSilent() {
 			}
 		}
 		m.hearing.down(n.ID, err, true)
-		if err == nil {
-			m.log.Warn("a node is down: it was silent", "node", n.Name, "for", silence)
-		} else {
+		if err != nil {
 			m.log.Warn("it is not agreed that a silent node is down", "node", n.Name, "error", err)
+			return // the next round tries it again
 		}
-		return // the next round looks at the map as it is then
+		m.log.Warn("a node is down: it was silent", "node", n.Name)
 	}
+}
+
+// silent is the first node of the map that is to be down by itself, and is not heard from here on; nil: none is.
+func (m *Member) silent(term uint64) *clustermap.Node {
+	now := m.Map()
+	for i := range now.Nodes {
+		n := &now.Nodes[i]
+		silence := now.Ends(n)
+		if silence == 0 || n.ID == m.o.ID || !now.MayEnd(n) {
+			continue
+		}
+		if m.hearing.end(term, n.ID, m.hearing.backoff(n.ID, silence)) == 0 {
+			return n
+		}
+	}
+	return nil
 }
 
 // hears looks at a command before it is proposed to this node's raft: a node that returns is heard, and one that keeps

@@ -30,6 +30,16 @@ type Table struct {
 // first the node with the lowest draw, then the one with the lowest of those that share the fewest domains with the
 // nodes before it.
 func New(m *clustermap.Map) *Table {
+	t := empty(m)
+	draws := make([]uint64, len(m.Nodes))
+	for slot := range Slots {
+		t.fill(m.Nodes, uint16(slot), draws)
+	}
+	return t
+}
+
+// empty is a table whose slots have no nodes yet.
+func empty(m *clustermap.Map) *Table {
 	t := &Table{k0: binary.LittleEndian.Uint64(m.Seed[:8]), k1: binary.LittleEndian.Uint64(m.Seed[8:])}
 	up := 0
 	for i := range m.Nodes {
@@ -39,25 +49,30 @@ func New(m *clustermap.Map) *Table {
 	}
 	t.copies = min(max(m.Replicas, 1), up)
 	t.owners = make([]uint16, Slots*t.copies)
-	draws := make([]uint64, len(m.Nodes))
-	for slot := range Slots {
-		mine := t.owners[slot*t.copies : (slot+1)*t.copies]
-		best, found := ^uint64(0), false
-		for i := range m.Nodes {
-			if m.Nodes[i].State != clustermap.Up {
-				continue
-			}
-			d := draw(uint16(slot), m.Nodes[i].ID, uint64(m.Nodes[i].Weight)*weightUnit)
-			draws[i] = d
-			if !found || d < best || d == best && m.Nodes[i].ID < m.Nodes[mine[0]].ID {
-				best, mine[0], found = d, uint16(i), true
-			}
+	return t
+}
+
+// fill computes the nodes of one slot. draws is room for what each node draws.
+func (t *Table) fill(nodes []clustermap.Node, slot uint16, draws []uint64) {
+	mine := t.Nodes(slot)
+	best, found := ^uint64(0), false
+	for i := range nodes {
+		if nodes[i].State != clustermap.Up {
+			continue
 		}
-		for k := 1; k < len(mine); k++ {
-			mine[k] = apart(m.Nodes, draws, mine[:k])
+		d := drawOf(slot, &nodes[i])
+		draws[i] = d
+		if !found || d < best || d == best && nodes[i].ID < nodes[mine[0]].ID {
+			best, mine[0], found = d, uint16(i), true
 		}
 	}
-	return t
+	for k := 1; k < len(mine); k++ {
+		mine[k] = apart(nodes, draws, mine[:k])
+	}
+}
+
+func drawOf(slot uint16, n *clustermap.Node) uint64 {
+	return draw(slot, n.ID, uint64(n.Weight)*weightUnit)
 }
 
 // apart is the next node of a slot that has those of before.

@@ -45,7 +45,8 @@ var operators = map[string]string{
 
 // laboratory are the packages that measure. None of them gets into the list above.
 var laboratory = []string{"tools/internal/bench", "tools/internal/bench/enginesbench",
-	"tools/internal/bench/routebench", "tools/internal/bench/sparsebench", "tools/internal/engine",
+	"tools/internal/bench/routebench", "tools/internal/bench/scalebench", "tools/internal/bench/sparsebench",
+	"tools/internal/engine",
 	"tools/internal/lab", "tools/internal/reclaim",
 	"tools/internal/report", "tools/internal/ttft", "tools/internal/workload", "tools/skep-bench"}
 

@@ -27,6 +27,6 @@ it is not. Medians of --rounds rounds; --json keeps every sample.`,
 		serve.Hidden, replay.Hidden = true, true
 		return describe([]*cobra.Command{replay, a.benchDevice(), a.benchLookup(), a.benchRestore(), a.benchPut(), a.benchRecover(), a.benchOverload(), a.benchRebuild(),
 			a.benchInterfere(), a.benchLoss(), a.benchSparse(), a.benchElastic(), a.benchStream(), a.benchReclaim(), a.benchReclaimRole(reclaim.Borrower),
-			a.benchReclaimRole(reclaim.Lender), a.benchLookupIndex(), a.benchRecoverWriter(), a.benchTTFT(), a.benchCrossover(), a.benchRESP(), a.benchWire(), a.benchEngines(), a.benchRoute(), serve, a.Version()})
+			a.benchReclaimRole(reclaim.Lender), a.benchLookupIndex(), a.benchRecoverWriter(), a.benchTTFT(), a.benchCrossover(), a.benchRESP(), a.benchWire(), a.benchEngines(), a.benchRoute(), a.benchCluster(), serve, a.Version()})
 	},
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/bench/enginesbench"
 	"github.com/skepkv/skep/tools/internal/bench/routebench"
+	"github.com/skepkv/skep/tools/internal/bench/scalebench"
 	"github.com/skepkv/skep/tools/internal/bench/sparsebench"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/reclaim"
@@ -31,6 +32,7 @@ var Results = map[string]any{
 	"skep-bench resp":      bench.RESPResult{},
 	"skep-bench engines":   enginesbench.Result{},
 	"skep-bench route":     routebench.Result{},
+	"skep-bench cluster":   scalebench.Result{},
 	"skep-bench version":   command.VersionResult{},
 	"skep-bench wire":      bench.WireResult{},
 }
