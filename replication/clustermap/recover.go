@@ -51,8 +51,14 @@ func (m *Map) recover(c *Command) error {
 	m.Nodes = slices.DeleteFunc(slices.Clone(m.Nodes), func(n Node) bool { return slices.Contains(c.Names, n.Name) })
 	up := slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.State == Up })
 	for i := range m.Nodes {
-		if n := &m.Nodes[i]; n.Name == c.Name && n.State == Out && !up {
+		n := &m.Nodes[i]
+		switch {
+		case up || n.Name != c.Name:
+		case n.State == Out:
 			n.State = Up
+		case n.State == Down:
+			return &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + n.Name, Value: "down",
+				Limit: "up, or beside one that is: it has to lose what it missed"}
 		}
 	}
 	m.Recovered = append(slices.Clone(m.Recovered), Recovery{c.Cluster, m.Epoch})
@@ -63,7 +69,8 @@ func (m *Map) recover(c *Command) error {
 // validRecovered looks at the clusters that the map was recovered from.
 func (m *Map) validRecovered() error {
 	if len(m.Recovered) > MaxRecovered {
-		return skep.Invalidf(op, "clusters that it was recovered from", len(m.Recovered), fmt.Sprintf("at most %d", MaxRecovered))
+		return skep.Invalidf(op, "clusters that it was recovered from", len(m.Recovered),
+			fmt.Sprintf("at most %d", MaxRecovered))
 	}
 	for _, r := range m.Recovered {
 		if b, err := hex.DecodeString(r.Cluster); err != nil || len(b) != 16 {

@@ -44,10 +44,10 @@
 // of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another
 // id.
 //
-// Where most voters are lost for good, Recover has a node that is left go on without them, by the newest map that its log
-// makes: what only the others had agreed on is lost. The cluster is another one then, and Adopt takes other nodes there
-// that are left. A node of the old one that comes back asks others when it starts, and is told. It proposes nothing then,
-// even where most voters of the old one are back: each of them is told by a node of the new one that it reaches.
+// Where most voters are lost for good, Recover has a node that is left go on without them, by the newest map that its
+// log makes: what only the others had agreed on is lost. The cluster is another one then, and Adopt takes other nodes
+// there that are left. A node of the old one that comes back asks others when it starts, and is told by one of the new
+// one that it reaches. It proposes nothing then, even where most voters of the old one are back.
 //
 // All nodes of a cluster run versions that know the same commands.
 //

@@ -25,7 +25,7 @@ type Registry interface {
 	Map() *clustermap.Map
 	// Propose has the nodes agree on a change, and says which epoch has it: Map has it, too, when it returns. A change
 	// that is refused has changed nothing. Where the error is Unavailable, Deadline, Closed or Failed, it may be made all
-	// the same.
+	// the same. Behind: the cluster was recovered without this node (Recover).
 	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
 	// Watch calls f with the map, now and when it changes, one call at a time, the newest each time: it may miss some in
 	// between. After stop has returned f is not called. f must not call stop.
@@ -99,7 +99,8 @@ var _ Registry = (*Member)(nil)
 
 // Open opens a node's state, or makes it, and takes part.
 //
-// Errors: Invalid, Conflict where a cluster is to be founded by a node that belongs to one, Damaged, Version, Failed.
+// Errors: Invalid, Conflict where a cluster is to be founded by a node that belongs to one, Locked where the node runs
+// already, Damaged, Version, Failed.
 func Open(o Options) (*Member, error) {
 	const op = "open cluster member"
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// Values of a node's state besides its identity: below which directory its snapshots lie, where that is not its own, and
-// which nodes it was recovered without.
+// Values of a node's state besides its identity: below which directory its snapshots lie, where that is not its own,
+// and which nodes it was recovered without.
 var (
 	snapshotsKey = []byte("snapshots")
 	recoveredKey = []byte("recovered")
@@ -183,10 +183,10 @@ type Recovered struct {
 }
 
 // Recover has a node that does not run go on without most of the voters: it is the only voter of a cluster of a new
-// identity, with the newest map that it knows, from which the lost nodes, by name, are gone. What it knows of namespaces
-// and of what nodes that are down have missed stays. Nodes of the old cluster and of this one do not listen to each
-// other. A crash leaves the one or the other; and who asks again for what was done changes nothing. dry: nothing is
-// changed, and Cluster is empty.
+// identity, with the newest map that it knows, from which the lost nodes, by name, are gone. What it knows of
+// namespaces and of what nodes that are down have missed stays. Nodes of the old cluster and of this one do not listen
+// to each other. A crash leaves the one or the other; and who asks again for what was done changes nothing. dry:
+// nothing is changed, and Cluster is empty.
 //
 // Of the Options it takes ID, Dir and Logger. Errors: Invalid (lost has nobody, or the node itself), NotFound (it has
 // agreed to nothing, or the map lacks a name, or the node), Conflict (most voters are not lost), and those of Read.
@@ -228,7 +228,9 @@ func listOf(names []string) string {
 }
 
 // without is the map without the nodes that are lost, the command that makes it, and the node in it.
-func (s *stopped) without(m *clustermap.Map, lost []string) (*clustermap.Node, *clustermap.Command, *clustermap.Map, error) {
+func (s *stopped) without(m *clustermap.Map, lost []string) (
+	*clustermap.Node, *clustermap.Command, *clustermap.Map, error,
+) {
 	const op = "recover cluster"
 	if m == nil || s.of == (identity{}) {
 		return nil, nil, nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "map", Value: "none",

@@ -218,3 +218,71 @@ func TestRecoverRefuses(t *testing.T) {
 		}
 	})
 }
+
+// Of two nodes one votes, and is lost: the other one goes on. The lost one comes back, leads what was at once, and is
+// told before it changes anything.
+func TestTheOnlyVoterIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		w.start(t, 1, mapOf(2))
+		w.start(t, 2, nil)
+		w.awaitVoters(t, 1)
+		change(t, w.nodes[1].m, *open1("s"))
+		was := w.sameMaps(t, 2)
+		w.stop(t, 1)
+		w.stop(t, 2)
+		r := w.recover(t, 2, "n1")
+		require.Equal(t, was.Epoch, r.From)
+		m := w.start(t, 2, nil)
+		eventually(t, "it leads", func() bool { return w.leader() == 2 && m.Map() != nil })
+		o := w.options(1)
+		o.Known = was
+		back, err := Open(o)
+		require.NoError(t, err)
+		w.nodes[1].m = back
+		_, err = back.Propose(t.Context(), open1("lost"))
+		require.ErrorIs(t, err, skep.Behind)
+		eventually(t, "it leads what was", func() bool { return back.Status(t.Context()).Leader == 1 })
+		_, err = back.Propose(t.Context(), open1("lost"))
+		require.ErrorIs(t, err, skep.Behind)
+
+		w.stop(t, 2) // and recovered once more, without a node that never ran
+		n3 := nodeOf(3)
+		m = w.start(t, 2, nil)
+		change(t, m, clustermap.Command{Do: clustermap.AddNode, Node: &n3})
+		w.stop(t, 2)
+		_, err = Recover(w.options(2), []string{"n3"}, false)
+		require.ErrorIs(t, err, skep.Conflict, "it votes alone: n3 can be removed")
+	})
+}
+
+// A stranger is told nothing, and a node of the same cluster that it was not recovered.
+func TestOnlyWhoWasLeftBehindIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		defer w.end(t)
+		old, err := parseIdentity(w.nodes[1].m.Cluster())
+		require.NoError(t, err)
+		w.stop(t, 1)
+		w.stop(t, 2)
+		w.stop(t, 3)
+		w.recover(t, 1, "n2", "n3")
+		m := w.start(t, 1, nil)
+		eventually(t, "it leads", func() bool { return w.leader() == 1 && m.Map() != nil })
+		now, err := parseIdentity(m.Cluster())
+		require.NoError(t, err)
+		for of, want := range map[identity]word{
+			old: {Recovered: true, Addr: "unix:n1"}, now: {}, {}: {}, {1}: {},
+		} {
+			asks := &Member{o: Options{ID: 2}, peers: &peers{of: of, dial: w.dialer("n2:1")}}
+			got, err := asks.askWord(t.Context(), 1, "n1:1")
+			require.NoError(t, err)
+			require.Equal(t, want, got, "%s", of)
+			_, err = asks.askWord(t.Context(), 2, "n1:1")
+			require.Error(t, err, "it is for another node")
+		}
+	})
+}

@@ -163,8 +163,8 @@ func TestRecoverRefuses(t *testing.T) {
 	require.Equal(t, was, now)
 }
 
-// Another node that is left comes to the recovered cluster, with an empty log. Cut off before it has kept the map, it is
-// asked again. It stays away from a cluster that lacks it, or what it knows.
+// Another node that is left comes to the recovered cluster, with an empty log. Cut off before it has kept the map, it
+// is asked again. It stays away from a cluster that lacks it, or what it knows.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)

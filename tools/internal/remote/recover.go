@@ -163,8 +163,8 @@ func (f *recoverFlags) explained(err error) error {
 	case skep.NotFound, skep.Invalid:
 		return command.WithNext(err, "skep cluster status --dir "+f.dir+" names the nodes that it knows")
 	case skep.Conflict:
-		return command.WithNext(err, "where most voters are left, start them: skep cluster remove takes a lost node out "+
-			"then; a node that answers is not lost")
+		return command.WithNext(err, "start the nodes that are not lost: where most of those that vote run, skep cluster "+
+			"remove takes a lost node out")
 	}
 	return err
 }

@@ -17,7 +17,8 @@ func (s *server) rejoins(q *member.AskRejoin) (json.RawMessage, error) {
 	}
 	m := c.Map()
 	if m == nil {
-		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "map", Value: "none yet", Limit: "one that is agreed on"}
+		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "map", Value: "none yet",
+			Limit: "one that is agreed on"}
 	}
 	if n, err := m.Node(q.Name); err != nil || n.ID != q.ID {
 		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node",
