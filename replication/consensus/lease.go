@@ -12,9 +12,9 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// A node that keeps to a lease (clustermap.Node.Lease) asks who leads, again and again, to be heard. It counts the lease
-// from before it asks, and who leads counts the silence from after it was asked, in full from when it began to lead. So
-// a node does not serve any more when it is down by its silence, whatever was lost or late on the way.
+// A node that keeps to a lease (clustermap.Node.Lease) asks who leads, again and again, to be heard. It counts the
+// lease from before it asks, and who leads counts the silence from after it was asked, in full from when it began to
+// lead. So a node does not serve any more when it is down by its silence, whatever was lost or late on the way.
 
 // maxBackoff is how often the silence is doubled at most for a node that was down by itself before, flapWindow for how
 // long it is remembered.
@@ -63,8 +63,8 @@ func (h *hearing) hear(term, id uint64) bool {
 	return true
 }
 
-// end has a node not be heard any more, where it was silent for that long: 0 where it was, and else for how much longer
-// it has to be.
+// end has a node not be heard any more, where it was silent for that long: 0 where it was, and else for how much
+// longer it has to be.
 func (h *hearing) end(term, id uint64, silence time.Duration) (wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,8 +126,8 @@ func (m *Member) leading() (term uint64, ok bool) {
 	return term, true
 }
 
-// endSilent has nodes be down that were silent, where this node leads: one after the other, as each changes who else may
-// be.
+// endSilent has nodes be down that were silent, where this node leads: one after the other, as each changes who else
+// may be.
 func (m *Member) endSilent() {
 	term, ok := m.leading()
 	if !ok {
@@ -207,8 +207,8 @@ func (m *Member) hears(b []byte) (done func(error), r *reply) {
 
 // Renew has this node be heard by who leads. The caller's lease counts from before the call.
 //
-// Errors: those of LeftBehind, Behind (the nodes agree that it is down: it has to Return), NotFound (it is none of the map), Unavailable
-// (most voters do not answer, or not before ctx ends).
+// Errors: those of LeftBehind, Behind (the nodes agree that it is down: it has to Return), NotFound (it is none of the
+// map), Unavailable (most voters do not answer, or not before ctx ends).
 func (m *Member) Renew(ctx context.Context) error {
 	if err := m.LeftBehind(); err != nil {
 		return err

@@ -58,7 +58,8 @@ func dropSnapshots(o *Options, now identity) error {
 // Kept is what a node that does not run has of the agreement.
 type Kept struct {
 	Cluster string // Member.Cluster
-	// Map is the newest that the node's log makes; nil: none. The last of its changes may be agreed on by no other node.
+	// Map is the newest that the node's log makes; nil: none. The last of its changes may be agreed on by no other
+	// node.
 	Map    *clustermap.Map
 	Voters []uint64 // numbers of the nodes that vote, as far as the node knows
 }

@@ -2,14 +2,14 @@
 // it knows what it missed and has lost that, and what is deleted here is remembered for the nodes that are down.
 //
 // A node is down (clustermap.Down) because an operator says so, or by itself where the nodes agree on a silence after
-// which one is (clustermap.Silence). Where they do, each keeps to a lease: it serves while it was heard in the last half
-// of the silence, by most voters, so that nobody who reaches it alone is served what was deleted meanwhile. Where they do
-// not, it is not to be said of one that runs and cannot be reached: clients that reach it go on with it.
+// which one is (clustermap.Silence). Where they do, each keeps to a lease: it serves while it was heard in the last
+// half of the silence, by most voters, so that nobody who reaches it alone is served what was deleted meanwhile. Where
+// they do not, it is not to be said of one that runs and cannot be reached: clients that reach it go on with it.
 //
-// What is remembered are namespaces, in the map (clustermap.Missed), and so by most voters, on their drives. A deletion
-// of keys is one command for a namespace while a node is down, whatever is deleted in it after that. A node that was
-// down begins without those namespaces: repair sends it what others have of them. So it is done for what may be lost
-// (skep.Cache), and for namespaces of any class that are deleted or purged whole.
+// What is remembered are namespaces, in the map (clustermap.Missed), and so by most voters, on their drives. A
+// deletion of keys is one command for a namespace while a node is down, whatever is deleted in it after that. A node
+// that was down begins without those namespaces: repair sends it what others have of them. So it is done for what may
+// be lost (skep.Cache), and for namespaces of any class that are deleted or purged whole.
 //
 //	keys or a salt of a cache namespace     done; the node loses its part of the namespace
 //	a namespace, all of it, of a tenant     done, of any class
@@ -59,8 +59,9 @@ type Fence struct {
 	lease lease
 }
 
-// New wraps the Store of the node of that name and number, and closes it. What the node lost is deleted from own, which
-// is in it: copies of it that were sent to other nodes are not recalled, where they may have been put again since.
+// New wraps the Store of the node of that name and number, and closes it. What the node lost is deleted from own,
+// which is in it: copies of it that were sent to other nodes are not recalled, where they may have been put again
+// since.
 func New(st, own skep.Store, name string, id uint64) *Fence {
 	f := &Fence{Store: st, own: own, name: name, id: id, Clock: awake}
 	f.gated = calls.New(func(ctx context.Context, call func(ctx context.Context, st skep.Store) error) error {
@@ -93,8 +94,8 @@ func (f *Fence) Open() bool {
 	return f.open && !f.lease.over(f.Clock())
 }
 
-// Heard is told each map that is agreed on. It says whether the node is to Return, because it is down by it, or keeps to
-// another lease.
+// Heard is told each map that is agreed on. It says whether the node is to Return, because it is down by it, or keeps
+// to another lease.
 func (f *Fence) Heard(m *clustermap.Map) (returns bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,8 +208,8 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 	return nil
 }
 
-// now is the map that a deletion is compared with; nil: there is none yet. A deletion by a map in which a node was down
-// that has returned since has passed it by, and the node did not lose what nobody had told it: it is StaleMap.
+// now is the map that a deletion is compared with; nil: there is none yet. A deletion by a map in which a node was
+// down that has returned since has passed it by, and the node did not lose what nobody had told it: it is StaleMap.
 func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
 	reg, err := f.serves()
 	if err != nil {
