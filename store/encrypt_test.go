@@ -138,7 +138,7 @@ func TestKeysAreMissedByName(t *testing.T) {
 	o.EncryptionKeys, o.CacheBytes, o.Clock = oneKey("t", 1), -1, nil
 	keys := chainKeys(1, 12)
 	reopen := func(ring map[string][]EncryptionKey) (*Store, skep.Scope, skep.Scope) {
-		o.EncryptionKeys = ring
+		o.EncryptionKeys, o.WithoutKeys = ring, true
 		s, err := Open(t.Context(), o)
 		require.NoError(t, err)
 		return s, openSpace(t, s, "large", skep.Durable, 2, true), openSpace(t, s, "small", skep.Durable, 1, true)
@@ -167,7 +167,12 @@ func TestKeysAreMissedByName(t *testing.T) {
 			require.True(t, rep.Sound(), "%+v", rep)
 			_, err = s.Compact(testContext(t), MoveOptions{})
 			require.NoError(t, err)
-			res := putRun(t, s, large, keys[:1], 9000)
+			res, err := s.Put(testContext(t), &skep.PutRequest{Scope: large, Blocks: []skep.Block{{Key: keys[0], Parts: []skep.Part{{Bytes: content(keys[0], skep.PartKV, 1, 9000)}}}}})
+			if s.keys.Newest("t") == nil {
+				requireKind(t, skep.Denied, err)
+				return
+			}
+			require.NoError(t, err)
 			require.Equal(t, skep.Exists, res[0].Outcome)
 		})
 	}
@@ -175,6 +180,70 @@ func TestKeysAreMissedByName(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	requireChain(t, s, large, keys, 9000)
 	requireChain(t, s, small, keys, 300)
+}
+
+// A setting that was forgotten does not have a tenant's blocks written as they are put: without any key of it the store is
+// opened to be looked at, or where puts of it are refused.
+func TestForgottenKeysAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, catalogLost := range map[string]bool{"as it was": false, "catalog lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, o := testContext(t), small(tempRoot(t, "store"))
+			o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			sc := openSpace(t, s, "secrets", skep.Durable, 1, false)
+			put := func(s *Store, n uint32) error {
+				_, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: []skep.Block{{Key: keyOf(n), Parts: []skep.Part{{Bytes: marked(5000)}}}}})
+				return err
+			}
+			require.NoError(t, put(s, 1))
+			require.NoError(t, s.Close())
+			if catalogLost {
+				require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			}
+
+			for _, ring := range []map[string][]EncryptionKey{nil, oneKey("another", 1)} {
+				o.EncryptionKeys = ring
+				_, err = Open(ctx, o)
+				requireKind(t, skep.Denied, err)
+				require.ErrorContains(t, err, "tenant t is not given")
+				require.ErrorContains(t, err, key(1).ID(), "it says which key")
+			}
+			read := o
+			read.ReadOnly = true
+			s, err = Open(ctx, read)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			rep, err := Verify(ctx, o, VerifyOptions{Deep: true})
+			require.NoError(t, err)
+			require.True(t, rep.Sound, "%+v", rep.Faults)
+
+			o.EncryptionKeys, o.WithoutKeys = nil, true
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireKind(t, skep.Denied, put(s, 2))
+			_, err = s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(2), Manifest: skep.Manifest{{Size: 5000}}})
+			requireKind(t, skep.Denied, err)
+			require.NoError(t, s.SetEncryptionKeys(oneKey("t", 2)))
+			require.NoError(t, put(s, 2), "any key of it will do")
+			require.NoError(t, s.Close())
+			found, _ := searchFiles(t, o.Dir)
+			require.Zero(t, found)
+
+			o.EncryptionKeys, o.WithoutKeys = oneKey("t", 2), false
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
+			require.NoError(t, s.Close())
+			o.EncryptionKeys = nil
+			s, err = Open(ctx, o)
+			require.NoError(t, err, "nothing of it is encrypted any more")
+			require.NoError(t, put(s, 3))
+			require.NoError(t, s.Close())
+		})
+	}
 }
 
 // A new key is what is put from then on is encrypted with; what was put before is read with

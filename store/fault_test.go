@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -109,6 +111,61 @@ func TestReadFaults(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A block that was read wrong, and waits for memory to be read from its other copy, keeps no worker from the blocks of others.
+func TestRetriesWaitForMemoryOnNoWorker(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { o.Workers, o.OpTimeout = 1, time.Hour })
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, small := openSpace(t, s, "large", skep.Durable, 2, true), openSpace(t, s, "small", skep.Durable, 2, true)
+	keys := chainKeys(1, 1)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4096))
+	requireOutcome(t, skep.Committed, putRun(t, s, small, keys, 300))
+	require.NoError(t, s.Flush(ctx))
+
+	var bufs []*memory.Buffer
+	crew, next := storetest.NewCrew(t), make(chan *memory.Buffer, 1)
+	useUp := func() { // and be the first to be given what comes back
+		for n := s.arena.MaxBlock(); n > 0; {
+			b, err := s.arena.TryAlloc(n, memory.BudgetIO)
+			if err != nil {
+				n /= 2
+				continue
+			}
+			bufs = append(bufs, b)
+		}
+		crew.Go(func(t testing.TB) {
+			defer close(next)
+			b, err := s.arena.Alloc(ctx, 4096, memory.BudgetIO)
+			require.NoError(t, err)
+			next <- b
+		})
+		for s.arena.Stats().Waiters == 0 {
+			runtime.Gosched()
+		}
+	}
+	var first atomic.Bool
+	for _, f := range r.faults {
+		f.MustInject(device.Rule{Action: device.FlipBit, Kinds: device.Reads, Match: func(*device.Op) bool {
+			mine := first.CompareAndSwap(false, true)
+			if mine { // the block has the memory it is read into
+				done := make(chan struct{})
+				go func() { defer close(done); useUp() }()
+				<-done
+			}
+			return mine
+		}})
+	}
+	crew.Go(func(t testing.TB) { requireChain(t, s, sc, keys, 4096) })
+	b := <-next // the block has given its memory back
+	require.NotNil(t, b)
+	giveBack := sync.OnceFunc(func() { memory.ReleaseAll(append(bufs, b)) })
+	defer giveBack()
+	requireChain(t, s, small, keys, 300)
+	giveBack()
+	crew.Wait()
 }
 
 // A write that went to the wrong place destroys another block: both are misses.

@@ -40,7 +40,7 @@ import (
 // Errors by kind: Invalid (options, all limits named), Locked (the text says by
 // whom), Missing (a device the store has is not there), Foreign (a device of another
 // store, or one that holds something else), Version (of another format),
-// Damaged.
+// Damaged, Denied (Options.EncryptionKeys has none for a tenant whose blocks are encrypted).
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.prepare(); err != nil {
 		return nil, err

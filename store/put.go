@@ -189,7 +189,10 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 		rec.Flags |= segment.RecordDurable
 	}
 	rec.Name = append([]byte(nil), name...)
-	in.key = s.keys.Newest(spec.Tenant)
+	var err error
+	if in.key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
+		return err
+	}
 	in.fp = s.names.Fingerprint(ns.Instance, t, key)
 	if parent != nil {
 		p := *parent

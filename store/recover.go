@@ -299,11 +299,13 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
 		scope namespaces.SaltTag
 		ns    *namespaces.Namespace // of scope; nil: none, or purged
+		bare  bool                  // its tenant has no encryption key
 		had   bool                  // a row of scope, with this key and fingerprint
 		key   skep.Key
 		fp    index.Fingerprint
 	}
 	list := make([]shard, shards)
+	keyless := make([]map[string]segment.KeyID, shards) // tenants whose blocks are encrypted
 	count := func(sh *shard) {
 		if sh.ns != nil {
 			sh.ns.Stored.Add(sh.bytes)
@@ -357,6 +359,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			if s.names.Dead(h.Instance, t) {
 				sh.ns = nil
 			}
+			sh.bare = sh.ns != nil && s.keys.Newest(sh.ns.Info.Tenant) == nil
 		}
 		ns := sh.ns
 		if ns == nil {
@@ -366,6 +369,10 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		if g == nil {
 			sh.stale = append(sh.stale, l)
 			return nil
+		}
+		if sh.bare && h.Sealed {
+			noteKeyless(&keyless[i], ns.Info.Tenant, row)
+			sh.bare = false // one of a scope will do
 		}
 		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
@@ -394,6 +401,9 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		return nil
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := s.findKeyless(keyless); err != nil {
 		return nil, err
 	}
 	var doubtful []doubt

@@ -272,7 +272,7 @@ func TestSideRowsOfAnEncryptedBlock(t *testing.T) {
 	require.Positive(t, of)
 	require.Zero(t, found)
 
-	o.EncryptionKeys = oneKey("another", 7)
+	o.EncryptionKeys, o.WithoutKeys = oneKey("another", 7), true
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
 	_, err = s.Sidecar(ctx, sc, k)

@@ -19,6 +19,7 @@ type Head struct {
 	Key         skep.Key
 	Parent      skep.Key // when HasParent
 	HasParent   bool
+	Sealed      bool // the payload is encrypted
 	Flags       RecordFlags
 	Copies      uint8 // number of them; 0: the bytes are in the record and Place is zero
 	Parts       uint8
@@ -62,6 +63,7 @@ func PeekHead(b []byte) (Head, error) {
 		Key:         skep.Key(b[recKey:]),
 		Parent:      skep.Key(b[recParent:]),
 		HasParent:   b[recHas]&hasParent != 0,
+		Sealed:      b[recHas]&hasSeal != 0,
 		Flags:       RecordFlags(b[recFlags]),
 		Copies:      b[recCopies],
 		Parts:       b[recParts],

@@ -55,7 +55,7 @@ func (r Record) normal() Record {
 func assertHead(t *testing.T, r Record, h Head) {
 	t.Helper()
 	want := Head{
-		Seq: r.Seq, Instance: r.Instance, NamespaceID: r.NamespaceID, SaltTag: r.SaltTag, Key: r.Key, HasParent: r.Parent != nil,
+		Seq: r.Seq, Instance: r.Instance, NamespaceID: r.NamespaceID, SaltTag: r.SaltTag, Key: r.Key, HasParent: r.Parent != nil, Sealed: r.Sealed != nil,
 		Flags: r.Flags, Copies: uint8(len(r.Copies)), Parts: uint8(len(r.Parts)), Depth: r.Depth, ValidTokens: r.ValidTokens,
 		Version: r.Version, Pages: r.Pages, Bytes: r.Bytes(),
 	}

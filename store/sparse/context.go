@@ -122,6 +122,11 @@ func (k *sparseContext) alive(ctx context.Context) error {
 		return nil
 	}
 	_, err := k.s.tokens(ctx, k.place.scope, k.head.Chain)
+	if err != nil { // whoever calls next looks again
+		k.mu.Lock()
+		k.checked = time.Time{}
+		k.mu.Unlock()
+	}
 	switch {
 	case errors.Is(err, skep.NotFound):
 		return errors.Join(notFound(k.place.last), k.s.bury(ctx, k))
@@ -160,6 +165,9 @@ func (k *sparseContext) Close(ctx context.Context) error {
 		return nil
 	}
 	err := k.Flush(ctx)
+	if errors.Is(err, skep.Closed) && k.ended("close") != nil { // somebody closed or dropped it meanwhile
+		err = nil
+	}
 	k.end()
 	for _, y := range k.layers {
 		y.settle()
@@ -176,6 +184,9 @@ func (k *sparseContext) Close(ctx context.Context) error {
 func (k *sparseContext) Flush(ctx context.Context) error {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
+	if err := k.ended("flush"); err != nil { // what is stored in its place by then is another's
+		return err
+	}
 	for _, y := range k.layers {
 		y.mu.Lock()
 		fresh := y.mu.fresh
@@ -208,9 +219,11 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 // drop deletes all that is stored of the context. The description says first that it is
 // dropped: the chain may come back before all is gone. What names other blocks goes after them,
 // the description last, so that an interrupted drop can be finished; the chain is gone
-// already, and nothing serves what is left. A recluster or overflow write under way ends
+// already, and nothing serves what is left. A Flush, recluster or overflow write under way ends
 // first, and no other begins. REQUIRES: end was called.
 func (k *sparseContext) drop(ctx context.Context) error {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
 	k.markDropped(ctx)
 	k.mu.Lock()
 	fresh := slices.Collect(maps.Keys(k.tokens))

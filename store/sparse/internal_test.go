@@ -23,6 +23,7 @@ type hooked struct {
 	skep.Store
 	restore, looked, put, read atomic.Pointer[func()] // read: a session is over, and what it brought is known
 	puts                       atomic.Int64
+	noLookup                   atomic.Pointer[error] // what every Lookup is refused with
 }
 
 func call(f *atomic.Pointer[func()]) {
@@ -51,6 +52,9 @@ func (s *hookedSession) Close(ctx context.Context) error {
 }
 
 func (h *hooked) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
+	if err := h.noLookup.Load(); err != nil {
+		return skep.LookupResult{}, *err
+	}
 	res, err := h.Store.Lookup(ctx, r)
 	call(&h.looked)
 	return res, err

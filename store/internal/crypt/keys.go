@@ -2,6 +2,8 @@ package crypt
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
@@ -13,6 +15,7 @@ import (
 type Keys struct {
 	store segment.StoreID
 	ring  atomic.Pointer[ring]
+	found map[string]segment.KeyID // keys that blocks of tenants are encrypted with, one each; see Found
 }
 
 // ring has the keys of every tenant that has some, and under "" those of all others. It does not
@@ -70,6 +73,35 @@ func (k *Keys) Newest(tenant string) *Secret {
 		}
 	}
 	return nil
+}
+
+// Found notes that blocks of a tenant are encrypted with this key, so that Sealer gives no leave to write others as they
+// are. REQUIRES: nobody else has k yet.
+func (k *Keys) Found(tenant string, id segment.KeyID) {
+	if k.found == nil {
+		k.found = map[string]segment.KeyID{}
+	}
+	k.found[tenant] = id
+}
+
+// Keyless are the tenants, in order, with blocks that Found was told of and no key.
+func (k *Keys) Keyless() (tenants []string) {
+	for _, tenant := range slices.Sorted(maps.Keys(k.found)) {
+		if k.Newest(tenant) == nil {
+			tenants = append(tenants, tenant)
+		}
+	}
+	return tenants
+}
+
+// Sealer is Newest for who writes. Error: Denied for a tenant that has no key, and blocks that are encrypted.
+func (k *Keys) Sealer(op, tenant string) (*Secret, error) {
+	s := k.Newest(tenant)
+	if id, ok := k.found[tenant]; ok && s == nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Denied, Field: "encryption key of tenant " + tenant, Value: "not given",
+			Limit: id.String() + ", which its blocks are encrypted with, or a new one; to stop encrypting, purge its namespaces while it has one"}
+	}
+	return s, nil
 }
 
 // Sealing is what the block of rec was encrypted with. Nil: it was not. Error: Denied when the

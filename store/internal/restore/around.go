@@ -98,13 +98,11 @@ func (ch *chunk) chooseReads() ([]layout.Read, error) {
 	return chosen, nil
 }
 
-// again prepares another attempt after err. The error says that there is none, and what the
-// chunk ends with.
-func (ch *chunk) again(err error) error {
-	f, rs := ch.at, ch.ses.rs
+// again has another attempt after err under way, or about to be. False: there is none, and the chunk ends with err.
+func (ch *chunk) again(err error) bool {
 	kind := skep.KindOf(err)
-	if len(f.Copies) == 0 {
-		return err
+	if len(ch.at.Copies) == 0 {
+		return false
 	}
 	if ch.trouble == nil {
 		ch.trouble = &troubles{}
@@ -123,17 +121,42 @@ func (ch *chunk) again(err error) error {
 			}
 		}
 	}
-	next := err // nothing learnt: no second try would differ
-	if len(ch.trouble.shun)+len(ch.trouble.bad) > before {
-		ch.unread()
+	if len(ch.trouble.shun)+len(ch.trouble.bad) == before { // nothing learnt: no second try would differ
+		return ch.anew(err, err)
+	}
+	ch.unread()
+	ch.patient = false
+	next := ch.prepare()
+	if next == memory.ErrScarce {
+		go ch.againLater(err) // not on this worker: chunks that hold memory may wait for it
+		return true
+	}
+	return ch.anew(err, next)
+}
+
+// againLater waits for the memory that another attempt after err needs.
+func (ch *chunk) againLater(err error) {
+	rs := ch.ses.rs
+	next := rs.Scarce.Wait(ch.ses.ctx, rs.OpTimeout, func() error {
 		ch.patient = true
-		next = ch.prepare()
+		return ch.prepare()
+	})
+	if !ch.anew(err, next) {
+		ch.abandon(err)
 	}
-	rs.Source.Failed(&ch.chain.Asked, f, err, next == segio.ErrNoCopy)
+}
+
+// anew tells of the attempt that ended with err, and has the next one, that was prepared with error next, begin. False:
+// there is none.
+func (ch *chunk) anew(err, next error) bool {
+	ch.ses.rs.Source.Failed(&ch.chain.Asked, ch.at, err, next == segio.ErrNoCopy)
 	if next != nil {
-		return err
+		return false
 	}
-	return nil
+	for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
+		queue(r.drive, r)
+	}
+	return true
 }
 
 // unread forgets an attempt that failed.

@@ -111,13 +111,8 @@ func (ch *chunk) complete() {
 		ch.readPrivately()
 		return
 	}
-	if err != nil && !ch.abandoned {
-		if err = ch.again(err); err == nil {
-			for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
-				queue(r.drive, r)
-			}
-			return
-		}
+	if err != nil && !ch.abandoned && ch.again(err) {
+		return
 	}
 	ch.disband()
 	ch.finish(err)
