@@ -25,13 +25,13 @@ func TestTheNextTableIsThatOfTheMap(t *testing.T) {
 		}
 		return n
 	}
-	for range 8 {
+	for range 3 {
 		m := &clustermap.Map{Seed: clustermap.Seed{byte(rng.Uint32())}, Group: 16, Replicas: 1 + rng.IntN(4)}
 		for range 2 + rng.IntN(24) {
 			m.Nodes = append(m.Nodes, node())
 		}
 		table := New(m)
-		for range 6 {
+		for range 4 {
 			next := *m
 			next.Nodes = nil
 			for _, n := range m.Nodes {
