@@ -68,7 +68,7 @@ func (k *sparseContext) Observe(ctx context.Context, o skep.Observation) error {
 	if err != nil {
 		return err
 	}
-	return y.place(ctx, false)
+	return y.place(ctx, 0)
 }
 
 // maxProfileSteps is how many steps a layer's profile keeps; the oldest quarter goes then.
