@@ -35,36 +35,6 @@ func ParseEncryptionKeys(text []byte) ([]EncryptionKey, error) { return crypt.Pa
 // its blocks would be written as they are put.
 func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { return s.keys.Replace(keys) }
 
-// noteKeyless adds the tenant of an encrypted block to those that have some, and no key.
-func noteKeyless(to *map[string]segment.KeyID, tenant string, row []byte) {
-	var rec segment.Record
-	if err := segment.DecodeRecord(row, &rec); err != nil || rec.Sealed == nil {
-		return // a scrub says that it is damaged
-	}
-	if *to == nil {
-		*to = map[string]segment.KeyID{}
-	}
-	(*to)[tenant] = rec.Sealed.Key
-}
-
-// findKeyless takes what an open found: blocks are encrypted of tenants that have no key. Error: Denied, unless what is
-// put is not to be written as it is put anyway.
-func (s *Store) findKeyless(found []map[string]segment.KeyID) error {
-	for _, tenants := range found {
-		for tenant, id := range tenants {
-			s.keys.Found(tenant, id)
-		}
-	}
-	for _, tenant := range s.keys.Keyless() {
-		_, err := s.keys.Sealer("open store", tenant)
-		if !s.options.ReadOnly && !s.options.WithoutKeys {
-			return err
-		}
-		s.log.Info("blocks of a tenant are encrypted, and it has no key: they are misses", "error", err)
-	}
-	return nil
-}
-
 // sealing takes memory for the ciphertext of an append's blocks and fills it. A block of a tenant
 // with a key is encrypted when its append starts, after it was placed and before a byte of it goes
 // to a drive or the catalog. The DRAM tier has what was put. memory.ErrScarce: there is no memory now,

@@ -40,7 +40,8 @@ import (
 // Errors by kind: Invalid (options, all limits named), Locked (the text says by
 // whom), Missing (a device the store has is not there), Foreign (a device of another
 // store, or one that holds something else), Version (of another format),
-// Damaged, Denied (Options.EncryptionKeys has none for a tenant whose blocks are encrypted).
+// Damaged, Denied (Options.EncryptionKeys has none for a tenant whose blocks are encrypted;
+// the directory is another user's), ReadOnly (its file system is).
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.prepare(); err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (s *Store) open(ctx context.Context) error {
 			s.made = append(s.made, o.Dir)
 		}
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-			return &skep.Error{Op: "open store", Kind: skep.Other, Field: "dir", Value: o.Dir, Err: err}
+			return dirlock.CannotWrite("open store", o.Dir, err)
 		}
 		lock, err := dirlock.Take(o.Dir, false)
 		if err != nil {

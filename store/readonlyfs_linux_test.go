@@ -77,6 +77,8 @@ func lookAtReadOnly(t *testing.T, dir string) {
 	require.ErrorIs(t, err, syscall.EROFS)
 	_, err = Open(ctx, o)
 	require.ErrorIs(t, err, syscall.EROFS)
+	requireKind(t, skep.ReadOnly, err)
+	require.ErrorContains(t, err, "or open the store read-only")
 	o.ReadOnly = true
 	s, err := Open(ctx, o)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -305,7 +306,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		fp    index.Fingerprint
 	}
 	list := make([]shard, shards)
-	keyless := make([]map[string]segment.KeyID, shards) // tenants whose blocks are encrypted
+	sealed := make([]crypt.Seen, shards)
 	count := func(sh *shard) {
 		if sh.ns != nil {
 			sh.ns.Stored.Add(sh.bytes)
@@ -371,7 +372,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			return nil
 		}
 		if sh.bare && h.Sealed {
-			noteKeyless(&keyless[i], ns.Info.Tenant, row)
+			sealed[i].Note(ns.Info.Tenant, row)
 			sh.bare = false // one of a scope will do
 		}
 		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
@@ -403,7 +404,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 	if err != nil {
 		return nil, err
 	}
-	if err := s.findKeyless(keyless); err != nil {
+	if err := s.keys.Learn(sealed, s.options.ReadOnly || s.options.WithoutKeys, s.log); err != nil {
 		return nil, err
 	}
 	var doubtful []doubt

@@ -2,7 +2,9 @@ package coact
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"gonum.org/v1/gonum/blas/blas32"
 
@@ -135,6 +137,9 @@ func (j *Joiner) Ready() []uint32 {
 	}
 	return out
 }
+
+// Waiting lists all entries in the window, in no particular order.
+func (j *Joiner) Waiting() []uint32 { return slices.Collect(maps.Keys(j.fresh)) }
 
 // Place takes entry out of the window and names the cluster it joins; false for an entry
 // that is not there.

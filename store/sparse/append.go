@@ -50,7 +50,7 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 	if e >= coact.MaxEntries {
 		return 0, skep.Invalidf(op, "entries", e, fmt.Sprintf("below %d", coact.MaxEntries))
 	}
-	if err := k.roomInMemory(op); err != nil {
+	if err := k.roomInMemory(ctx, op); err != nil {
 		return 0, err
 	}
 	if err := k.clearAhead(ctx, e); err != nil {
@@ -70,18 +70,25 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 }
 
 // maxUnjoined is how many appended entries a layer keeps that join no cluster, because no
-// arithmetic is known of its element type: they stay in memory for as long as it is open.
+// arithmetic is known of its element type: they stay in memory for as long as it is open. Those of other types are placed
+// early beyond it.
 const maxUnjoined = 4096
 
-// roomInMemory refuses an entry that would stay in memory beyond that.
-func (k *sparseContext) roomInMemory(op string) error {
+// roomInMemory makes room for an entry in every layer: where no steps are observed, the oldest are placed by their keys.
+// That begins beyond what the window has where each is followed by a step, and what fills no block of any drive yet. It
+// refuses one that would stay in memory beyond maxUnjoined. REQUIRES: k.appending.
+func (k *sparseContext) roomInMemory(ctx context.Context, op string) error {
 	for _, y := range k.layers {
 		y.mu.Lock()
-		full := y.mu.joiner == nil && len(y.mu.window) >= maxUnjoined
-		n := len(y.mu.window)
+		n, joins, blocks := len(y.mu.window), y.mu.joiner != nil, len(y.mu.arrangement.at)*slotsPerBlock
 		y.mu.Unlock()
-		if full {
+		if !joins && n >= maxUnjoined {
 			return skep.Invalidf(op, "appended entries in memory", n, fmt.Sprintf("below %d, as entries of %v join no clusters", maxUnjoined, k.head.Shape.Element))
+		}
+		if joins && n >= max(maxUnjoined, k.s.o.Window+blocks) {
+			if err := y.place(ctx, blocks); err != nil { // some drive has a block's worth then
+				return err
+			}
 		}
 	}
 	return nil
@@ -176,9 +183,9 @@ func (k *sparseContext) loadTokens(ctx context.Context) error {
 	}
 }
 
-// place gives entries whose time in the window is over a cluster and a drive, and writes
-// those of a drive that fill a block; all of them when all is set.
-func (y *layer) place(ctx context.Context, all bool) error {
+// place gives entries whose time in the window is over, and this many of the oldest others, a cluster and a drive, and
+// writes those of a drive that fill a block.
+func (y *layer) place(ctx context.Context, early int) error {
 	y.mu.Lock()
 	if y.mu.joiner == nil {
 		y.mu.Unlock()
@@ -186,6 +193,11 @@ func (y *layer) place(ctx context.Context, all bool) error {
 	}
 	a := y.mu.arrangement
 	ready := y.mu.joiner.Ready()
+	if early > 0 {
+		ready = y.mu.joiner.Waiting()
+		slices.Sort(ready)
+		ready = ready[:min(early, len(ready))]
+	}
 	slices.Sort(ready)
 	for _, e := range ready {
 		c, ok := y.mu.joiner.Place(e)
@@ -212,12 +224,11 @@ func (y *layer) place(ctx context.Context, all bool) error {
 			full = true
 		}
 	}
-	due := full || all && len(y.mu.joined) > 0
 	y.mu.Unlock()
-	if !due {
+	if !full {
 		return nil
 	}
-	return y.overflow(ctx, all)
+	return y.overflow(ctx, false)
 }
 
 // settle waits for prefetches, and for a recluster or overflow write under way.

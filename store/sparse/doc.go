@@ -60,8 +60,9 @@
 //     now, a call fails with the Store's error before it begins anything anew.
 //   - A context is served only while the last block of its chain is found, and not once its
 //     description says that it is dropped.
-//   - Memory: hot records up to the DRAM asked for; the window; prefetched records up to
-//     one choice a layer, and two on their way; an index that LayerInfo.IndexBytes counts.
+//   - Memory: hot records up to the DRAM asked for; the window, of 4,096 entries a layer or as many as it has steps and
+//     blocks take; prefetched records up to twice one choice a layer, and two on their way; an index that
+//     LayerInfo.IndexBytes counts.
 //     Besides, while a layer is clustered or reclustered, all its entries at once, in whole pages when they are
 //     moved, and those of float types with their keys as 4-byte numbers besides: 128k
 //     entries of K and V in bf16, 4 KiB each, are 512 MiB and as much again.

@@ -448,6 +448,28 @@ func TestTokensOfAnotherTextAreNotTaken(t *testing.T) {
 	}
 }
 
+// Who appends and observes nothing has entries placed by their keys: what waits in memory is limited.
+func TestEntriesWithoutStepsLeaveTheWindow(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	k := b.clustered()
+	const more = maxUnjoined + 500
+	for e := range more {
+		_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens + e)})
+		require.NoError(t, err)
+		k.layers[0].mu.Lock()
+		waits := len(k.layers[0].mu.window)
+		k.layers[0].mu.Unlock()
+		require.LessOrEqual(t, waits, maxUnjoined)
+	}
+	require.Equal(t, more, k.Info().Appended)
+	require.NoError(t, b.fetch(k, bedTokens+more))
+	require.NoError(t, k.Close(b.ctx))
+	k = b.clustered()
+	require.Equal(t, more, k.Info().Appended)
+	require.NoError(t, b.fetch(k, bedTokens+more))
+}
+
 // Entries of which no arithmetic is known join no clusters: they stay in memory, and there
 // is an end to that. All that were taken are there still, also after an open.
 func TestEntriesThatNeverJoinAreLimited(t *testing.T) {

@@ -68,7 +68,7 @@ func (k *sparseContext) Observe(ctx context.Context, o skep.Observation) error {
 	if err != nil {
 		return err
 	}
-	return y.place(ctx, false)
+	return y.place(ctx, 0)
 }
 
 // maxProfileSteps is how many steps a layer's profile keeps; the oldest quarter goes then.
@@ -142,7 +142,11 @@ const learnedSteps = 64
 type staged struct {
 	done chan struct{}
 	data []byte
+	slab *slab
 }
+
+// slab is memory that so many records of a prefetch share: while one is kept, all of it is.
+type slab struct{ records int }
 
 // Prefetch implements skep.SparseContext.
 func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32, c skep.Choice) error {
@@ -182,8 +186,12 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 			y.mu.staged[e] = s
 			continue
 		}
-		y.mu.staged[e] = &staged{done: make(chan struct{})}
 		entries = append(entries, e)
+	}
+	y.packStagedLocked()
+	read := &slab{len(entries)}
+	for _, e := range entries {
+		y.mu.staged[e] = &staged{done: make(chan struct{}), slab: read}
 	}
 	mine := make([]*staged, len(entries))
 	for i, e := range entries {
@@ -213,4 +221,32 @@ func (k *sparseContext) Prefetch(ctx context.Context, n int, foreseen []float32,
 		y.mu.Unlock()
 	}()
 	return nil
+}
+
+// packStagedLocked copies what is kept of earlier prefetches most of whose records nobody wants any more, so that what is
+// kept in memory is at most twice what is wanted. What is on its way yet waits for the next prefetch. REQUIRES: y.mu.
+func (y *layer) packStagedLocked() {
+	kept := map[*slab]int{}
+	for _, s := range y.mu.staged {
+		kept[s.slab]++
+	}
+	var entries []uint32
+	for e, s := range y.mu.staged {
+		if 2*kept[s.slab] >= s.slab.records {
+			continue
+		}
+		select {
+		case <-s.done:
+			if s.data != nil {
+				entries = append(entries, e)
+			}
+		default:
+		}
+	}
+	mem, packed := make([]byte, 0, int64(len(entries))*y.k.record), &slab{len(entries)}
+	for _, e := range entries { // readers may have the old one
+		s := y.mu.staged[e]
+		mem = append(mem, s.data...)
+		y.mu.staged[e] = &staged{done: s.done, data: mem[len(mem)-len(s.data) : len(mem) : len(mem)], slab: packed}
+	}
 }

@@ -2,6 +2,7 @@ package crypt
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 type Keys struct {
 	store segment.StoreID
 	ring  atomic.Pointer[ring]
-	found map[string]segment.KeyID // keys that blocks of tenants are encrypted with, one each; see Found
+	found Seen // by Learn
 }
 
 // ring has the keys of every tenant that has some, and under "" those of all others. It does not
@@ -75,23 +76,38 @@ func (k *Keys) Newest(tenant string) *Secret {
 	return nil
 }
 
-// Found notes that blocks of a tenant are encrypted with this key, so that Sealer gives no leave to write others as they
-// are. REQUIRES: nobody else has k yet.
-func (k *Keys) Found(tenant string, id segment.KeyID) {
-	if k.found == nil {
-		k.found = map[string]segment.KeyID{}
+// Seen are keys that blocks are encrypted with, one for each of some tenants.
+type Seen map[string]segment.KeyID
+
+// Note notes the key that a block of a tenant is encrypted with, by the block's record.
+func (s *Seen) Note(tenant string, record []byte) {
+	var rec segment.Record
+	if err := segment.DecodeRecord(record, &rec); err != nil || rec.Sealed == nil {
+		return // a scrub says that it is damaged
 	}
-	k.found[tenant] = id
+	if *s == nil {
+		*s = Seen{}
+	}
+	(*s)[tenant] = rec.Sealed.Key
 }
 
-// Keyless are the tenants, in order, with blocks that Found was told of and no key.
-func (k *Keys) Keyless() (tenants []string) {
+// Learn takes what an open saw: from then on Sealer gives tenants without a key no leave to write as things are put. Error:
+// Denied where there are such tenants, unless it is to go on without their keys. REQUIRES: nobody else has k yet.
+func (k *Keys) Learn(seen []Seen, without bool, log *slog.Logger) error {
+	k.found = Seen{}
+	for _, s := range seen {
+		maps.Copy(k.found, s)
+	}
 	for _, tenant := range slices.Sorted(maps.Keys(k.found)) {
-		if k.Newest(tenant) == nil {
-			tenants = append(tenants, tenant)
+		_, err := k.Sealer("open store", tenant)
+		if err != nil && !without {
+			return err
+		}
+		if err != nil {
+			log.Info("blocks of a tenant are encrypted, and it has no key: they are misses", "error", err)
 		}
 	}
-	return tenants
+	return nil
 }
 
 // Sealer is Newest for who writes. Error: Denied for a tenant that has no key, and blocks that are encrypted.

@@ -27,7 +27,8 @@ type Lock struct {
 // Take takes the lock of a store's directory. Who only looks gets it where nothing can be written, too: on a
 // file system that is mounted for reading, or in another user's directory.
 //
-// Errors: Locked, which says who has it; Other.
+// Errors: Locked, which says who has it; ReadOnly on a file system that is mounted for reading; Denied in another user's
+// directory; Other.
 func Take(dir string, looking bool) (*Lock, error) {
 	for {
 		l, err := lockFile(dir, looking)
@@ -56,7 +57,7 @@ func lockFile(dir string, looking bool) (*Lock, error) {
 		made = false
 	}
 	if err != nil {
-		return nil, &skep.Error{Op: "lock store", Kind: skep.Other, Field: path, Err: err}
+		return nil, CannotWrite("lock store", path, err)
 	}
 	ok, err := tryLock(f)
 	if err != nil {
@@ -93,4 +94,17 @@ func (l *Lock) Release() error {
 	// Not left to the close: a process that was forked meanwhile has the file open, too, until it starts its program
 	// or, if it never does, until it ends.
 	return errors.Join(unlock(l.f), l.f.Close())
+}
+
+// CannotWrite is the error of a store's directory, or a file in it, that could not be made or opened for writing, with
+// what to do.
+func CannotWrite(op, path string, err error) error {
+	e := &skep.Error{Op: op, Kind: skep.Other, Field: path, Err: err}
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		e.Kind, e.Limit = skep.ReadOnly, "on a file system that is mounted for writing; or open the store read-only"
+	case errors.Is(err, fs.ErrPermission):
+		e.Kind, e.Limit = skep.Denied, "one that this process may write: run as the user that owns it, or open the store read-only"
+	}
+	return e
 }

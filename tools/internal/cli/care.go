@@ -44,7 +44,8 @@ func (f *careFlags) options(a *app, op string) (store.Options, error) {
 	if f.rate < 0 {
 		return store.Options{}, skep.Invalidf(op, "--rate", f.rate, "0 or more")
 	}
-	return store.Options{Dir: f.dir, CatalogDir: f.catalogDir, Devices: f.paths, CacheBytes: -1, IOBytes: 64 << 20, MustExist: true, WithoutKeys: true, Logger: log}, nil
+	return store.Options{Dir: f.dir, CatalogDir: f.catalogDir, Devices: f.paths, CacheBytes: -1, IOBytes: 64 << 20,
+		MustExist: true, WithoutKeys: true, Logger: log}, nil
 }
 
 func (a *app) verifyCommand() *cobra.Command {

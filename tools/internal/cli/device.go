@@ -45,7 +45,8 @@ func (f *moveFlags) options(a *app) (store.Options, error) {
 	if f.rate < 0 {
 		return store.Options{}, skep.Invalidf("skep", "--rate", f.rate, "0 or more")
 	}
-	o := store.Options{Dir: f.dir, CapacityBytes: f.capacity, ChangeCapacity: f.capacity > 0, LeasedBytes: 64 << 30, CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, WithoutKeys: true, ReadOnly: f.dryRun}
+	o := store.Options{Dir: f.dir, CapacityBytes: f.capacity, ChangeCapacity: f.capacity > 0, LeasedBytes: 64 << 30,
+		CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, WithoutKeys: true, ReadOnly: f.dryRun}
 	if f.force {
 		o.Degraded = store.DegradedAlways
 	}

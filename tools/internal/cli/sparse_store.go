@@ -41,7 +41,8 @@ func (f *contextFlags) with(ctx context.Context, a *app, key string, readOnly bo
 	if err != nil {
 		return err
 	}
-	st, err := store.Open(ctx, store.Options{Dir: f.dir, ReadOnly: readOnly, MustExist: true, WithoutKeys: true, Logger: log})
+	o := store.Options{Dir: f.dir, ReadOnly: readOnly, MustExist: true, WithoutKeys: true, Logger: log}
+	st, err := store.Open(ctx, o)
 	if err != nil {
 		return err
 	}
