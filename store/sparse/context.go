@@ -122,7 +122,7 @@ func (k *sparseContext) alive(ctx context.Context) error {
 		return nil
 	}
 	_, err := k.s.tokens(ctx, k.place.scope, k.head.Chain)
-	if err != nil { // whoever calls next looks again
+	if err != nil && !errors.Is(err, skep.DeviceFailed) { // whoever calls next looks again
 		k.mu.Lock()
 		k.checked = time.Time{}
 		k.mu.Unlock()
