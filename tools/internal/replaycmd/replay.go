@@ -81,7 +81,7 @@ catalog/; a second run on the same directory opens what is there.`,
 	fl.StringVar(&f.dir, "dir", "", "directory of the store (required)")
 	fl.IntVar(&f.devices, "file-devices", 4, "file devices of a new store")
 	units.Renamed(fl, "file-devices", "devices")
-	fl.IntVar(&f.capacity, "capacity-blocks", 0, "cap: all devices together hold capacity-blocks × block-bytes × 1.07 bytes; 0: no cap")
+	fl.IntVar(&f.capacity, "capacity-blocks", 0, "cap: all devices together hold --capacity-blocks × --block-size × 1.07 bytes; 0: no cap")
 	units.SizeVar(fl, &f.blockBytes, "block-size", 64<<10, "payload of a block", "block-bytes")
 	fl.StringVar(&f.policy, "policy", "cost", "what is kept: cost, lru or s3fifo")
 	fl.StringVar(&f.speed, "speed", "max", "max: one request after the other; 1x, 10x: at the trace's times, or so much faster")
