@@ -234,6 +234,26 @@ func TestWhatIsNotDownByItself(t *testing.T) {
 	})
 }
 
+// All nodes serve on where the silence is made much shorter, or longer: none waits for when the lease that it kept to
+// before was to be renewed.
+func TestNodesServeOnWithAnotherSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := guard(t, 3, clustermap.MaxSilence)
+		defer w.finish(t)
+		for _, after := range []uint32{clustermap.MinSilence, clustermap.MaxSilence, 60} {
+			w.silence(t, after)
+			w.awaitServing(t, 3)
+			for range 40 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				require.Equal(t, 3, w.serving())
+				require.Empty(t, w.newest().Down())
+			}
+		}
+	})
+}
+
 // A node that comes and goes is waited for twice as long each time.
 func TestANodeThatComesAndGoes(t *testing.T) {
 	t.Parallel()
