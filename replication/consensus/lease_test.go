@@ -419,3 +419,30 @@ func wander(t *testing.T, seed uint64) {
 	require.Empty(t, w.newest().Down())
 	t.Log("nodes were down", downs, "times")
 }
+
+// Lost nodes come back before the one that goes on without them, and are most voters of what was: they serve. Once that
+// one runs they serve no more, the one that follows as little as the one that leads.
+func TestLostNodesThatCameBackFirstServeNoMore(t *testing.T) {
+	t.Parallel()
+	for _, silence := range []uint32{0, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			w := guard(t, 3, silence)
+			defer w.finish(t)
+			w.awaitVoters(t, 1, 2, 3)
+			w.halt(t, 1, false)
+			w.recover(t, 1, "n2", "n3")
+			eventually(t, "one of the others leads", func() bool { return w.leader() > 1 })
+			require.True(t, w.fences[2].Open())
+			require.True(t, w.fences[3].Open())
+			w.run(t, 1, nil)
+			eventually(t, "they serve no more", func() bool { return !w.fences[2].Open() && !w.fences[3].Open() })
+			time.Sleep(time.Minute)
+			for id := 2; id <= 3; id++ {
+				require.False(t, w.fences[id].Open())
+				require.ErrorIs(t, w.nodes[id].m.LeftBehind(), skep.Behind)
+				require.ErrorIs(t, w.nodes[id].m.Renew(t.Context()), skep.Behind)
+			}
+			require.True(t, w.fences[1].Open())
+		})
+	}
+}
