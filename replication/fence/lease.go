@@ -70,7 +70,8 @@ func (f *Fence) renew(ctx context.Context) (again time.Duration, down bool) {
 	if reg == nil || l.after == 0 {
 		return lookEvery, false
 	}
-	from, every := f.Clock(), l.length()/renewals
+	from := f.Clock()
+	every := l.length() / renewals
 	if due := l.heard + every - from; due > 0 {
 		return min(due, lookEvery), false
 	}
