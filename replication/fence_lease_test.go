@@ -85,3 +85,17 @@ func TestALeaseIsKeptToFromBeforeItIsNoted(t *testing.T) {
 		})
 	}
 }
+
+// A node whose cluster was recovered without it serves nothing any more, with a lease or without.
+func TestANodeThatIsLeftBehindServesNoMore(t *testing.T) {
+	t.Parallel()
+	for _, silence := range []uint32{0, 20} {
+		f, c, _ := leased(t, silence)
+		c.mu.Lock()
+		c.behind = &skep.Error{Op: "cluster", Kind: skep.Behind, Field: "cluster"}
+		c.mu.Unlock()
+		require.False(t, f.Open())
+		_, err := f.Namespaces(t.Context())
+		require.ErrorIs(t, err, skep.Behind)
+	}
+}

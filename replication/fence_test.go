@@ -21,6 +21,7 @@ type council struct {
 	m      *clustermap.Map
 	lost   bool                        // most voters are
 	mute   bool                        // what is agreed on is not answered
+	behind error                       // the cluster was recovered without the node
 	before func(c *clustermap.Command) // is shown what is proposed
 }
 
@@ -57,6 +58,12 @@ func (c *council) Renew(context.Context) error {
 		return &skep.Error{Op: "renew", Kind: skep.Unavailable, Field: "leader"}
 	}
 	return nil
+}
+
+func (c *council) LeftBehind() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.behind
 }
 
 // fenced is a crew whose nodes agree on the map.

@@ -242,6 +242,9 @@ func (m *Member) Renew(ctx context.Context) error {
 // renew hears a node, where this one leads.
 func (m *Member) renew(ctx context.Context, id uint64) reply {
 	elsewhere := reply{Elsewhere: true}
+	if err := m.LeftBehind(); err != nil {
+		return reply{Error: failedOf(err)}
+	}
 	term := m.raft.CurrentTerm()
 	if m.raft.State() != raft.Leader || !m.hearing.hear(term, id) {
 		return elsewhere

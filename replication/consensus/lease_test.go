@@ -234,6 +234,26 @@ func TestWhatIsNotDownByItself(t *testing.T) {
 	})
 }
 
+// All nodes serve on where the silence is made much shorter, or longer: none waits for when the lease that it kept to
+// before was to be renewed.
+func TestNodesServeOnWithAnotherSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := guard(t, 3, clustermap.MaxSilence)
+		defer w.finish(t)
+		for _, after := range []uint32{clustermap.MinSilence, clustermap.MaxSilence, 60} {
+			w.silence(t, after)
+			w.awaitServing(t, 3)
+			for range 40 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				require.Equal(t, 3, w.serving())
+				require.Empty(t, w.newest().Down())
+			}
+		}
+	})
+}
+
 // A node that comes and goes is waited for twice as long each time.
 func TestANodeThatComesAndGoes(t *testing.T) {
 	t.Parallel()
@@ -398,4 +418,31 @@ func wander(t *testing.T, seed uint64) {
 	w.awaitServing(t, n)
 	require.Empty(t, w.newest().Down())
 	t.Log("nodes were down", downs, "times")
+}
+
+// Lost nodes come back before the one that goes on without them, and are most voters of what was: they serve. Once that
+// one runs they serve no more, the one that follows as little as the one that leads.
+func TestLostNodesThatCameBackFirstServeNoMore(t *testing.T) {
+	t.Parallel()
+	for _, silence := range []uint32{0, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			w := guard(t, 3, silence)
+			defer w.finish(t)
+			w.awaitVoters(t, 1, 2, 3)
+			w.halt(t, 1, false)
+			w.recover(t, 1, "n2", "n3")
+			eventually(t, "one of the others leads", func() bool { return w.leader() > 1 })
+			require.True(t, w.fences[2].Open())
+			require.True(t, w.fences[3].Open())
+			w.run(t, 1, nil)
+			eventually(t, "they serve no more", func() bool { return !w.fences[2].Open() && !w.fences[3].Open() })
+			time.Sleep(time.Minute)
+			for id := 2; id <= 3; id++ {
+				require.False(t, w.fences[id].Open())
+				require.ErrorIs(t, w.nodes[id].m.LeftBehind(), skep.Behind)
+				require.ErrorIs(t, w.nodes[id].m.Renew(t.Context()), skep.Behind)
+			}
+			require.True(t, w.fences[1].Open())
+		})
+	}
 }

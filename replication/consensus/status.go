@@ -124,7 +124,7 @@ func (k *Kept) Status(node uint64) Status {
 	if k.Map == nil {
 		return s
 	}
-	s.Epoch = k.Map.Epoch
+	s.Epoch, s.DownAfter = k.Map.Epoch, k.Map.Silence.After
 	for i := range k.Map.Nodes {
 		n := &k.Map.Nodes[i]
 		s.Nodes = append(s.Nodes, statusOf(n, slices.Contains(k.Voters, n.ID)))

@@ -286,3 +286,22 @@ func TestOnlyWhoWasLeftBehindIsTold(t *testing.T) {
 		}
 	})
 }
+
+// What a node that does not run says of the cluster is what its map has.
+func TestTheStatusOfANodeThatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	m := mapOf(2)
+	m.Epoch, m.Silence = 7, clustermap.Silence{After: 60, Epoch: 6}
+	m.Nodes[1].State, m.Nodes[1].Lease = clustermap.Down, 60
+	k := Kept{Map: m, Voters: []uint64{1}}
+	s := k.Status(1)
+	require.EqualValues(t, 7, s.Epoch)
+	require.EqualValues(t, 60, s.DownAfter)
+	require.Len(t, s.Nodes, 2)
+	require.True(t, s.Nodes[0].Voter)
+	require.False(t, s.Nodes[1].Voter)
+	require.Equal(t, "down", s.Nodes[1].State)
+	require.EqualValues(t, 60, s.Nodes[1].Lease)
+	k = Kept{}
+	require.Equal(t, Status{Node: 1, Nodes: []NodeStatus{}}, k.Status(1))
+}

@@ -14,8 +14,8 @@ import (
 )
 
 // A cluster may have been recovered without a node that comes back (Recover): the node, and others like it, may even be
-// most voters of what the cluster was. So a node asks others when it starts, before it proposes anything, and again for
-// as long as it leads or knows of no leader. Who is of the recovered cluster says so.
+// most voters of what the cluster was. So a node asks others when it starts, before it proposes anything, and again
+// after that, whoever leads. Who is of the recovered cluster says so.
 const (
 	wordFirst   = 32 // nodes that are asked at the start,
 	wordLater   = 8  // and after that, every wordEvery; drawn where there are more
@@ -94,9 +94,7 @@ func (m *Member) listen() {
 		case <-m.logs.failed:
 			return
 		}
-		if _, leader := m.raft.LeaderWithID(); leader == "" || leader == serverID(m.o.ID) {
-			m.askOthers(wordLater)
-		}
+		m.askOthers(wordLater)
 	}
 }
 

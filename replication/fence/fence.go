@@ -39,6 +39,8 @@ type Registry interface {
 	Propose(ctx context.Context, c *clustermap.Command) (epoch uint32, err error)
 	// Renew has the node be heard by most voters. Behind: they agree that it is down.
 	Renew(ctx context.Context) error
+	// LeftBehind is why the node is of no cluster any more: that was recovered without it. Nil: it is.
+	LeftBehind() error
 }
 
 // Fence is a node's own Store. Until Return has succeeded its blocks and namespaces are refused as Behind, which has
@@ -73,11 +75,16 @@ func New(st, own skep.Store, name string, id uint64) *Fence {
 	return f
 }
 
+// isOpen is Open; mu is held.
+func (f *Fence) isOpen() bool {
+	return f.open && !f.lease.over(f.Clock()) && f.reg.LeftBehind() == nil
+}
+
 // serves refuses what comes before the node serves, and gives where the nodes agree.
 func (f *Fence) serves() (Registry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.open || f.lease.over(f.Clock()) {
+	if !f.isOpen() {
 		return nil, &skep.Error{Op: "call", Kind: skep.Behind, Field: "node", Value: f.name,
 			Limit: "one that has heard from most voters what it missed"}
 	}
@@ -91,7 +98,7 @@ func (f *Fence) Unwrap() skep.Store { return f.Store }
 func (f *Fence) Open() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.open && !f.lease.over(f.Clock())
+	return f.isOpen()
 }
 
 // Heard is told each map that is agreed on. It says whether the node is to Return, because it is down by it, or keeps

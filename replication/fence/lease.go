@@ -35,10 +35,12 @@ func (f *Fence) promise(after uint32) {
 	}
 }
 
-// The lease is renewed four times before it ends. Without one the node looks every lookEvery whether it has one now.
+// The lease is renewed four times before it ends. The node looks every lookEvery whether it is to be, for it may have
+// another lease now.
 const (
-	renewals  = 4
-	lookEvery = 500 * time.Millisecond
+	renewals      = 4
+	lookEvery     = 500 * time.Millisecond
+	renewPatience = 5 * time.Second // for who leads, at most
 )
 
 // KeepHeard renews the lease until ctx ends. It calls back where most voters agree that the node is down, which then is
@@ -68,10 +70,13 @@ func (f *Fence) renew(ctx context.Context) (again time.Duration, down bool) {
 	if reg == nil || l.after == 0 {
 		return lookEvery, false
 	}
-	again = l.length() / renewals
-	ctx, cancel := context.WithTimeout(ctx, again)
-	defer cancel()
 	from := f.Clock()
+	every := l.length() / renewals
+	if due := l.heard + every - from; due > 0 {
+		return min(due, lookEvery), false
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(every, renewPatience))
+	defer cancel()
 	err := reg.Renew(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,9 +85,7 @@ func (f *Fence) renew(ctx context.Context) (again time.Duration, down bool) {
 		f.lease.heard = from
 	case skep.KindOf(err) == skep.Behind:
 		f.open = false
-		return again, true
-	case err != nil:
-		again = min(again, lookEvery)
+		return lookEvery, true
 	}
-	return again, false
+	return lookEvery, false
 }
