@@ -5,6 +5,7 @@
 // which one is (clustermap.Silence). Where they do, each keeps to a lease: it serves while it was heard in the last
 // half of the silence, by most voters, so that nobody who reaches it alone is served what was deleted meanwhile. Where
 // they do not, it is not to be said of one that runs and cannot be reached: clients that reach it go on with it.
+// A machine that its hypervisor pauses, without its clock telling, serves after that until it hears of the map.
 //
 // What is remembered are namespaces, in the map (clustermap.Missed), and so by most voters, on their drives. A
 // deletion of keys is one command for a namespace while a node is down, whatever is deleted in it after that. A node
