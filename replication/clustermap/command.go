@@ -28,8 +28,8 @@ const (
 	Miss            Verb = "miss"             // Tenant, Name of a namespace or none, Spares: what nodes that are down miss
 	Return          Verb = "return"           // Name and ID of a node that runs, Lost, Since: it is not down
 	SetSilence      Verb = "set silence"      // After: the silence after which a node is down by itself
-	// Recover: Names of nodes that are lost, Name of the one that goes on with what it knows, Cluster that it was of. It
-	// raises the epoch by RecoveryEpochs.
+	// Recover: Names of nodes that are lost, Name of the one that goes on with what it knows, Cluster that it was of, Term
+	// of the last change there. It raises the epoch by RecoveryEpochs.
 	Recover Verb = "recover"
 )
 
@@ -55,6 +55,7 @@ type Command struct {
 
 	Names   []string `json:"names,omitempty"`
 	Cluster string   `json:"cluster,omitempty"`
+	Term    uint64   `json:"term,omitempty"` // Recover: raft's, of the last change that the node knew
 }
 
 // Encode writes the command as JSON, which DecodeCommand reads.

@@ -20,6 +20,7 @@ const (
 type Recovery struct {
 	Cluster string `json:"cluster"` // its identity, 32 hexadecimal digits
 	Epoch   uint32 `json:"epoch"`   // of the map of it that this one goes on from
+	Term    uint64 `json:"term"`    // raft's, of the last change of that map
 }
 
 // From is the map's recovery from a cluster; nil: it goes on from no such one.
@@ -61,7 +62,7 @@ func (m *Map) recover(c *Command) error {
 				Limit: "up, or beside one that is: it has to lose what it missed"}
 		}
 	}
-	m.Recovered = append(slices.Clone(m.Recovered), Recovery{c.Cluster, m.Epoch})
+	m.Recovered = append(slices.Clone(m.Recovered), Recovery{c.Cluster, m.Epoch, c.Term})
 	m.Recovered = m.Recovered[max(0, len(m.Recovered)-MaxRecovered):]
 	return nil
 }

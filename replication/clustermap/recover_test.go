@@ -33,7 +33,7 @@ func TestAMapGoesOnWithoutNodesThatAreLost(t *testing.T) {
 	require.Len(t, was.Nodes, 4, "the map before it is as it was")
 	require.Equal(t, was.Epoch+RecoveryEpochs, m.Epoch)
 	require.NoError(t, m.Succeeds(was))
-	require.Equal(t, &Recovery{lostCluster, was.Epoch}, m.From(lostCluster))
+	require.Equal(t, &Recovery{lostCluster, was.Epoch, 0}, m.From(lostCluster))
 	require.Nil(t, m.From("another"))
 	b, err := m.Encode()
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestABadRecoveryChangesNothing(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 	require.ErrorContains(t, err, "epoch")
 	bad := *m
-	bad.Recovered = []Recovery{{lostCluster, m.Epoch + 1}}
+	bad.Recovered = []Recovery{{lostCluster, m.Epoch + 1, 7}}
 	require.ErrorContains(t, bad.Validate(), "epoch that it was recovered from")
 	bad.Recovered = make([]Recovery, MaxRecovered+1)
 	require.ErrorContains(t, bad.Validate(), "clusters that it was recovered from")

@@ -17,8 +17,10 @@ type Status struct {
 	Leader uint64 `json:"leader"`          // number of the node that leads; 0: none that it knows
 	Error  string `json:"error,omitempty"` // why the node takes no part any more; absent where it does
 	// silence after which a node is down by itself (seconds); 0: never
-	DownAfter uint32       `json:"down_after"`
-	Nodes     []NodeStatus `json:"nodes"` // nodes of its map
+	DownAfter uint32 `json:"down_after"`
+	// of a node that does not run: raft's term of the last change it knows, which counts before the epoch; else absent
+	Term  uint64       `json:"term,omitempty"`
+	Nodes []NodeStatus `json:"nodes"` // nodes of its map
 }
 
 // NodeStatus is one node of the map.
@@ -124,7 +126,7 @@ func (k *Kept) Status(node uint64) Status {
 	if k.Map == nil {
 		return s
 	}
-	s.Epoch, s.DownAfter = k.Map.Epoch, k.Map.Silence.After
+	s.Epoch, s.DownAfter, s.Term = k.Map.Epoch, k.Map.Silence.After, k.Term
 	for i := range k.Map.Nodes {
 		n := &k.Map.Nodes[i]
 		s.Nodes = append(s.Nodes, statusOf(n, slices.Contains(k.Voters, n.ID)))

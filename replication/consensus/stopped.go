@@ -62,6 +62,10 @@ type Kept struct {
 	// node.
 	Map    *clustermap.Map
 	Voters []uint64 // numbers of the nodes that vote, as far as the node knows
+	// Term is that in which the last change was noted. Of two nodes the one of the higher term, and in one term the one
+	// of the higher epoch, knows all that was agreed on of what both may know: a leader that was cut off goes on to note
+	// changes, in an earlier term, which nobody agrees on.
+	Term uint64
 }
 
 // stopped is the state of a node that does not run.
@@ -76,6 +80,7 @@ type stopped struct {
 	snapshot uint64 // index of the last entry that it has
 	last     uint64 // index of the last entry
 	term     uint64 // the highest there is
+	changed  uint64 // term of the last change
 }
 
 // openStopped opens and reads it; looking: nothing is changed.
@@ -126,6 +131,7 @@ func (s *stopped) replay() error {
 		_, r, err := s.snapshots.Open(meta.ID)
 		if err == nil && s.machine.Restore(r) == nil {
 			s.snapshot, s.term, s.servers = meta.Index, max(s.term, meta.Term), meta.Configuration
+			s.changed = meta.Term
 			break
 		}
 	}
@@ -146,6 +152,7 @@ func (s *stopped) replay() error {
 		switch l.Type {
 		case raft.LogCommand:
 			_ = s.machine.Apply(&l) // what is refused changes nothing
+			s.changed = l.Term
 		case raft.LogConfiguration:
 			s.servers = raft.DecodeConfiguration(l.Data)
 		}
@@ -154,7 +161,7 @@ func (s *stopped) replay() error {
 }
 
 func (s *stopped) kept() Kept {
-	k := Kept{Map: s.machine.now.Load()}
+	k := Kept{Map: s.machine.now.Load(), Term: s.changed}
 	if s.of != (identity{}) {
 		k.Cluster = s.of.String()
 	}
@@ -205,7 +212,7 @@ func Recover(o Options, lost []string, dry bool) (r Recovered, err error) {
 	if err != nil {
 		return r, err
 	}
-	r = Recovered{Kept{Map: next, Voters: []uint64{o.ID}}, was.Epoch}
+	r = Recovered{Kept{Map: next, Voters: []uint64{o.ID}, Term: s.term + 1}, was.Epoch}
 	if dry {
 		return r, nil
 	}
@@ -243,7 +250,8 @@ func (s *stopped) without(m *clustermap.Map, lost []string) (
 			Limit: "one of the map that it knows: this one was removed"}
 	}
 	self := &m.Nodes[i]
-	c := &clustermap.Command{Do: clustermap.Recover, Name: self.Name, Names: lost, Cluster: s.of.String()}
+	c := &clustermap.Command{Do: clustermap.Recover, Name: self.Name, Names: lost, Cluster: s.of.String(),
+		Term: s.changed}
 	next, err := m.Apply(c)
 	if err != nil {
 		return nil, nil, nil, err

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -53,7 +54,8 @@ func TestANodeGoesOnWithoutMostVoters(t *testing.T) {
 
 			kept, err := Read(w.options(1))
 			require.NoError(t, err)
-			require.Equal(t, Kept{Cluster: old, Map: was, Voters: []uint64{1, 2, 3}}, kept)
+			require.Equal(t, Kept{Cluster: old, Map: was, Voters: []uint64{1, 2, 3}, Term: kept.Term}, kept)
+			require.NotZero(t, kept.Term)
 			would, err := Recover(w.options(1), []string{"n3", "n2"}, true)
 			require.NoError(t, err)
 			again, err := Read(w.options(1))
@@ -304,4 +306,43 @@ func TestTheStatusOfANodeThatDoesNotRun(t *testing.T) {
 	require.EqualValues(t, 60, s.Nodes[1].Lease)
 	k = Kept{}
 	require.Equal(t, Status{Node: 1, Nodes: []NodeStatus{}}, k.Status(1))
+}
+
+// A leader that was cut off has noted changes that nobody agreed on, and so knows a higher epoch than a node that knows
+// what was agreed on after it: the term says who knows that.
+func TestTheTermSaysWhoKnowsMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		w.start(t, 1, mapOf(5))
+		for id := 2; id <= 5; id++ {
+			w.start(t, id, nil)
+		}
+		w.awaitVoters(t, 1, 2, 3, 4, 5)
+		old := w.awaitLeader(t)
+		w.cut(old)
+		for i := range 4 {
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_, _ = w.nodes[old].m.Propose(ctx, open1(fmt.Sprint("x", i)))
+			}()
+		}
+		eventually(t, "another one leads", func() bool { l := w.leader(); return l != 0 && l != old })
+		change(t, w.nodes[w.leader()].m, *open1("agreed"))
+		time.Sleep(5 * time.Second)
+		other := 1 + old%5
+		for id := 1; id <= 5; id++ {
+			w.stop(t, id)
+		}
+		a, err := Read(w.options(old))
+		require.NoError(t, err)
+		b, err := Read(w.options(other))
+		require.NoError(t, err)
+		require.Greater(t, a.Map.Epoch, b.Map.Epoch, "of changes that nobody agreed on")
+		require.Greater(t, b.Term, a.Term)
+		_, err = b.Map.Namespace("t", "agreed")
+		require.NoError(t, err)
+	})
 }

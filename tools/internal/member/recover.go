@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -173,12 +174,13 @@ type AskRejoin struct {
 	Cluster string `json:"cluster"`
 }
 
-// Rejoined is the answer: the recovered map, its cluster, and the epoch of the map that it goes on from; 0: the node is
-// of that cluster already.
+// Rejoined is the answer: the recovered map, its cluster, and the epoch of the map that it goes on from, with the term of
+// the last change of that; 0: the node is of that cluster already.
 type Rejoined struct {
 	Map     *clustermap.Map `json:"map"`
 	Cluster string          `json:"cluster"`
 	From    uint32          `json:"from"`
+	Term    uint64          `json:"term"`
 }
 
 // Rejoin has a node that does not run be one of the cluster that was recovered from its own, by what ask says. It keeps
@@ -206,9 +208,10 @@ func Rejoin(ctx context.Context, dir string, log *slog.Logger, dry bool,
 		return out, &skep.Error{Op: op, Kind: skep.NotFound, Field: "node", Value: n.Name, Limit: "one of the recovered map"}
 	}
 	out = Recovered{n.Identity, max(n.Map.Epoch, h.told.Epoch), got.Map}
-	if got.Cluster != n.Cluster && out.From > got.From {
-		return out, &skep.Error{Op: op, Kind: skep.Conflict, Field: "epoch of the map that the node knows", Value: out.From,
-			Limit: got.From}
+	newer := n.Term > got.Term || n.Term == got.Term && n.Map.Epoch > got.From || h.told.Epoch > got.From
+	if got.Cluster != n.Cluster && newer {
+		return out, &skep.Error{Op: op, Kind: skep.Conflict, Field: "epoch and term of the map that the node knows",
+			Value: fmt.Sprintf("%d, %d", out.From, n.Term), Limit: fmt.Sprintf("%d, %d", got.From, got.Term)}
 	}
 	if dry {
 		return out, nil

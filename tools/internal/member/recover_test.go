@@ -187,13 +187,15 @@ func TestRejoin(t *testing.T) {
 	}
 	for kind, bad := range map[skep.Kind]Rejoined{
 		skep.Invalid:  {},
-		skep.NotFound: {made.Map, cluster, 3},
-		skep.Conflict: {&with, cluster, 2},
+		skep.NotFound: {made.Map, cluster, 3, was.Term},
+		skep.Conflict: {&with, cluster, 2, was.Term},
 	} {
 		_, err := rejoin(false, bad)
 		require.ErrorIs(t, err, kind)
 	}
-	good := Rejoined{&with, cluster, 3}
+	_, later := rejoin(true, Rejoined{&with, cluster, 9, was.Term - 1})
+	require.ErrorIs(t, later, skep.Conflict, "what it knows was changed in a later term")
+	good := Rejoined{&with, cluster, 3, was.Term}
 	would, err := rejoin(true, good)
 	require.NoError(t, err)
 	now, err := Look(c.dirs["b"], nil)
@@ -207,7 +209,7 @@ func TestRejoin(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, would, got)
 	require.NoError(t, os.WriteFile(kept, old, 0o600))
-	_, err = rejoin(false, Rejoined{&with, cluster, 0}) // of its own cluster
+	_, err = rejoin(false, Rejoined{Map: &with, Cluster: cluster}) // of its own cluster
 	require.NoError(t, err)
 	now, err = Look(c.dirs["b"], nil)
 	require.NoError(t, err)

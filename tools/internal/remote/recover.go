@@ -59,7 +59,8 @@ func clusterRecoverCommand(a *command.App) *cobra.Command {
 		Long: `Makes the node of --dir, which does not run, the only voter of the cluster, with the newest map that it knows,
 without the nodes that --lost names. Changes of the map that only those had agreed on, blocks that only they had, and
 deletions that only they remember are given up. The cluster gets another identity: a lost node that comes back after all
-is not listened to, and says so. Run it once, on the node that knows the highest epoch (skep cluster status --dir D).
+is not listened to, and says so. Run it once, on the node that knows the highest
+term and, of these, the highest epoch (skep cluster status --dir D).
 The other nodes that are left come to it with --from: they keep their number, name and blocks. Run it as the user that
 serves. Cut off, it may be run again.`,
 		Example: "  skep cluster recover --dir /var/lib/skep --lost b,c --dry-run\n" +
@@ -203,7 +204,8 @@ func stoppedText(w io.Writer, s *consensus.Status) {
 		}
 		rows = append(rows, command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part))
 	}
-	command.Table(w, command.Row("node", name+", which does not run"), command.Row("epoch", s.Epoch))
+	command.Table(w, command.Row("node", name+", which does not run"), command.Row("term", s.Term),
+		command.Row("epoch", s.Epoch))
 	fmt.Fprintln(w)
 	command.Table(w, rows...)
 }

@@ -31,7 +31,7 @@ func (s *server) rejoins(q *member.AskRejoin) (json.RawMessage, error) {
 			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "cluster", Value: "that of node " + q.Name,
 				Limit: "one that this server's was recovered from"}
 		}
-		out.From = from.Epoch
+		out.From, out.Term = from.Epoch, from.Term
 	}
 	return json.Marshal(out)
 }
