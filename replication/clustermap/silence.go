@@ -29,9 +29,9 @@ func (m *Map) Ends(n *Node) time.Duration {
 	return time.Duration(max(m.Silence.After, n.Lease)) * time.Second
 }
 
-// MayEnd says whether a node may be down by itself. It is not where more than a quarter of the nodes would be down,
-// one at least, nor the last one that is not of its widest domain: what is wrong then is more than a node, and moving
-// all that it holds would make it worse.
+// MayEnd says whether a node may be down by itself. At most a quarter of the nodes may be down then, or one where there
+// are fewer than four; and the last node of a widest domain (a zone) that is not down stays. Where more is silent, more
+// than nodes is wrong, and moving all that they hold would make it worse.
 func (m *Map) MayEnd(n *Node) bool {
 	if n.State == Down || 4*(len(m.Down())+1) > max(len(m.Nodes), 4) {
 		return false
@@ -51,6 +51,19 @@ func (m *Map) MayEnd(n *Node) bool {
 		}
 	}
 	return up && (beside == 0 || beyond < beside)
+}
+
+// ByID finds a node by its number; nil: the map, which may be nil, has it not.
+func (m *Map) ByID(id uint64) *Node {
+	if m == nil {
+		return nil
+	}
+	for i := range m.Nodes {
+		if m.Nodes[i].ID == id {
+			return &m.Nodes[i]
+		}
+	}
+	return nil
 }
 
 func (m *Map) setSilence(after uint32) (changed bool) {

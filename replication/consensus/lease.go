@@ -246,7 +246,14 @@ func (m *Member) renew(ctx context.Context, id uint64) reply {
 		return reply{Error: failedOf(err)}
 	}
 	term := m.raft.CurrentTerm()
-	if m.raft.State() != raft.Leader || !m.hearing.hear(term, id) {
+	unknown := reply{Epoch: epochOf(m.Map()), Error: failedOf(&skep.Error{Op: "renew", Kind: skep.NotFound, Field: "node",
+		Value: id, Limit: "a node of the map"})}
+	switch {
+	case m.raft.State() != raft.Leader || !m.hearing.leads(term):
+		return elsewhere
+	case m.Map().ByID(id) == nil:
+		return unknown
+	case !m.hearing.hear(term, id):
 		return elsewhere
 	}
 	if err := m.settled(ctx, m.raft.VerifyLeader()); err != nil || m.raft.CurrentTerm() != term {
@@ -262,16 +269,13 @@ func (m *Member) renew(ctx context.Context, id uint64) reply {
 		}
 	}
 	now := m.Map()
-	for i := range now.Nodes {
-		switch n := &now.Nodes[i]; {
-		case n.ID != id:
-		case n.State == clustermap.Down:
-			return reply{Epoch: now.Epoch, Error: failedOf(&skep.Error{Op: "renew", Kind: skep.Behind, Field: "node",
-				Value: n.Name, Limit: "one that is not down"})}
-		default:
-			return reply{Epoch: now.Epoch, Renewed: true}
-		}
+	switch n := now.ByID(id); {
+	case n == nil:
+		return unknown
+	case n.State == clustermap.Down:
+		return reply{Epoch: now.Epoch, Error: failedOf(&skep.Error{Op: "renew", Kind: skep.Behind, Field: "node",
+			Value: n.Name, Limit: "one that is not down"})}
+	default:
+		return reply{Epoch: now.Epoch, Renewed: true}
 	}
-	return reply{Epoch: now.Epoch, Error: failedOf(&skep.Error{Op: "renew", Kind: skep.NotFound, Field: "node", Value: id,
-		Limit: "a node of the map"})}
 }

@@ -312,7 +312,11 @@ func TestWhoLedRenewsNoLease(t *testing.T) {
 		w := guard(t, 3, 20)
 		defer w.finish(t)
 		lead := w.awaitLeader(t)
-		require.NoError(t, w.nodes[lead].m.Renew(t.Context()))
+		m := w.nodes[lead].m
+		require.NoError(t, m.Renew(t.Context()))
+		stranger := m.renew(t.Context(), 99)
+		require.ErrorIs(t, stranger.Error.err(), skep.NotFound)
+		require.NotContains(t, m.hearing.at, uint64(99), "what is no node is not remembered")
 		w.cut(lead)
 		require.ErrorIs(t, w.nodes[lead].m.Renew(t.Context()), skep.Unavailable)
 	})

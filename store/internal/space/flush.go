@@ -21,7 +21,7 @@ func FailedFlushes(drives []*Drive) (n uint64) {
 var errUnconfirmed = &skep.Error{Op: "flush", Kind: skep.DeviceFailed, Field: "an earlier flush", Value: "failed",
 	Limit: "none since it was written"}
 
-// FlushWritten is flushDrives for what was written since so many flushes had failed: when one
+// FlushWritten is FlushDrives for what was written since so many flushes had failed: when one
 // has failed meanwhile, it is not known to be durable, whatever this one says.
 func (t *Table) FlushWritten(ctx context.Context, drives []*Drive, since uint64) error {
 	if err := t.FlushDrives(ctx, drives); err != nil {
@@ -48,7 +48,7 @@ func (t *Table) Durably(d *Drive) segio.WriteDurably {
 }
 
 // FlushDrives makes everything durable that was completely written to drives before
-// the call, unless a flush has failed since it was written: flushWritten.
+// the call, unless a flush has failed since it was written: FlushWritten.
 func (t *Table) FlushDrives(ctx context.Context, drives []*Drive) error {
 	rounds := make([]*segio.Flush, len(drives))
 	downs := t.downs(drives)

@@ -33,7 +33,7 @@ type Group struct {
 	Segments   []uint32
 
 	Life Life // changed under the lock of the table
-	// readers counts restores and cleaners that hold a location in this group; its
+	// Readers counts restores and cleaners that hold a location in this group; its
 	// segments are not reused while it is not zero.
 	Readers atomic.Int64
 	spread  atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
