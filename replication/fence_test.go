@@ -407,6 +407,29 @@ func TestADeletionWhileANodeReturns(t *testing.T) {
 	require.Empty(t, x.keysOf(1))
 }
 
+// Where all others are lost, one that was down goes on alone, and has lost what it missed before it serves.
+func TestWhoWasDownGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	keys := chainOf(1, 80)
+	x.put(keys, 0, 80)
+	x.kill(1)
+	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
+	require.NotEmpty(t, x.keysOf(1))
+	m := x.council.Map()
+	next, err := m.Apply(&clustermap.Command{Do: clustermap.Recover, Name: m.Nodes[1].Name,
+		Names: []string{m.Nodes[0].Name, m.Nodes[2].Name}, Cluster: "6c0f3a5e9b1d4827a3c5e7f90b2d4861"})
+	require.NoError(t, err)
+	x.start(1)
+	x.nodes[1].down.Store(false)
+	x.council.m = next
+	x.fences[1].Heard(next)
+	require.False(t, x.fences[1].Open())
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.True(t, x.fences[1].Open())
+	require.Empty(t, x.keysOf(1))
+}
+
 // A deletion that a node's return overtakes is made again by the newer map: the node was passed by, and did not lose
 // what nobody had told it yet.
 func TestADeletionThatANodesReturnOvertakes(t *testing.T) {

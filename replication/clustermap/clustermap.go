@@ -102,7 +102,8 @@ type Node struct {
 	Peer  string `json:"peer,omitempty" yaml:"peer,omitempty"`   // where other nodes reach it: HOST:PORT; "": nowhere
 	State State  `json:"state,omitempty" yaml:"state,omitempty"` // "": Up
 
-	// Missed is what was deleted while the node is down, which it loses before it serves again. Agreed on, in no file.
+	// Missed is what was deleted while the node is down, which it loses before it serves again; of one that is up: it was
+	// down, and a cluster was recovered with it alone. Agreed on, in no file.
 	Missed *Missed `json:"missed,omitempty" yaml:"-"`
 	// Lease is the Silence.After that the node keeps to, in seconds: it serves for no longer than half of it after it
 	// was heard. 0: it serves heard or not, and is down only where an operator says so. Agreed on, in no file.
@@ -241,7 +242,7 @@ func (m *Map) Validate() error {
 		if n.State != Up && n.State != Out && n.State != Down {
 			return skep.Invalidf(op, "state of "+at, string(n.State), "up, out or down")
 		}
-		if err := n.validMissed(at); err != nil {
+		if err := m.validMissed(n, at); err != nil {
 			return err
 		}
 		placed = placed || n.State == Up

@@ -232,11 +232,11 @@ func (m *Map) setNode(c *Command) (bool, error) {
 	case SetWeight:
 		n.Weight = c.Weight
 	case SetState:
-		if was.State == Down && c.State != Down {
-			return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + c.Name, Value: "down",
+		if was.Missed != nil && c.State != Down && c.State != was.State {
+			return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + c.Name, Value: "down, or was",
 				Limit: "it is as it was once it has been started: it has to lose first what was deleted meanwhile"}
 		}
-		if n.State = c.State; n.State == Down && was.State != Down {
+		if n.State = c.State; n.State == Down && n.Missed == nil {
 			n.Missed = &Missed{Epoch: m.Epoch + 1, Out: was.State == Out}
 		}
 	case SetAddress:

@@ -208,7 +208,7 @@ func (m *Map) returns(c *Command) (bool, error) {
 		return false, &skep.Error{Op: op, Kind: skep.Conflict, Field: "silence that node " + c.Name + " knows of, by epoch",
 			Value: c.Since, Limit: m.Silence.Epoch}
 	}
-	if m.Nodes[i].State != Down {
+	if m.Nodes[i].State != Down && m.Nodes[i].Missed == nil {
 		was := m.Nodes[i].Lease
 		m.Nodes = slices.Clone(m.Nodes)
 		m.Nodes[i].Lease = m.Silence.After
@@ -228,9 +228,11 @@ func (m *Map) returns(c *Command) (bool, error) {
 	return true, nil
 }
 
-// validMissed looks at what a node has missed: one that is down says so, in a map that is agreed on.
-func (n *Node) validMissed(at string) error {
-	if n.Missed != nil && (n.State != Down || len(n.Missed.Spaces) > MaxMissed) {
+// validMissed looks at what a node has missed: one that is down says so, in a map that is agreed on, and one that was
+// down and goes on alone (recover).
+func (m *Map) validMissed(n *Node, at string) error {
+	may := n.State == Down || n.State == Up && len(m.Recovered) > 0
+	if n.Missed != nil && (!may || len(n.Missed.Spaces) > MaxMissed) {
 		return skep.Invalidf(op, "what "+at+" has missed", len(n.Missed.Spaces),
 			fmt.Sprintf("at most %d, of one that is down", MaxMissed))
 	}

@@ -32,7 +32,8 @@ func (m *Map) From(cluster string) *Recovery {
 	return &m.Recovered[i]
 }
 
-// recover takes out the nodes that are lost. The one that goes on is up where it was out and no other is up.
+// recover takes out the nodes that are lost. The one that goes on is up where no other is. Where it was down, it still
+// has to lose what it missed, as far as it knows that: it serves nothing before it has returned.
 func (m *Map) recover(c *Command) error {
 	if len(c.Names) == 0 {
 		return skep.Invalidf(op, "lost nodes", "none", "names of nodes of the map")
@@ -53,13 +54,14 @@ func (m *Map) recover(c *Command) error {
 	up := slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.State == Up })
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		switch {
-		case up || n.Name != c.Name:
-		case n.State == Out:
-			n.State = Up
-		case n.State == Down:
-			return &skep.Error{Op: op, Kind: skep.Conflict, Field: "state of node " + n.Name, Value: "down",
-				Limit: "up, or beside one that is: it has to lose what it missed"}
+		if up || n.Name != c.Name {
+			continue
+		}
+		n.State = Up
+		if n.Missed != nil {
+			missed := *n.Missed
+			missed.Out = false
+			n.Missed = &missed
 		}
 	}
 	m.Recovered = append(slices.Clone(m.Recovered), Recovery{c.Cluster, m.Epoch, c.Term})

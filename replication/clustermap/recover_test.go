@@ -56,25 +56,57 @@ func TestAMapGoesOnWithoutNodesThatAreLost(t *testing.T) {
 	require.NotNil(t, m.From(fmt.Sprintf("%032x", 2*MaxRecovered-1)))
 }
 
-// The one that goes on is up where it was out and nobody else is up. Where it is down, it missed what nobody is left to
-// send it.
+// The one that goes on is up where nobody else is.
 func TestWhoGoesOnAlone(t *testing.T) {
 	t.Parallel()
 	lost := []string{"b", "c"}
-	for state, is := range map[State]State{Up: Up, Out: Up, Down: Down} {
+	for _, state := range []State{Up, Out, Down} {
 		m, err := agreed(t).Apply(&Command{Do: SetState, Name: "a", State: state})
 		require.NoError(t, err)
 		next, err := m.Apply(&Command{Do: Recover, Name: "a", Names: lost, Cluster: lostCluster})
-		if is == Down {
-			require.ErrorIs(t, err, skep.Conflict)
-			require.ErrorContains(t, err, "node a is down")
-			continue
-		}
 		require.NoError(t, err)
-		require.Equal(t, is, next.Nodes[0].State)
+		require.Equal(t, Up, next.Nodes[0].State)
 		with, err := m.Apply(&Command{Do: Recover, Name: "a", Names: lost[:1], Cluster: lostCluster})
 		require.NoError(t, err)
 		require.Equal(t, state, with.Nodes[0].State, "another one is up")
+	}
+}
+
+// One that was down loses what it missed, as far as it knows that, before it serves. Until then it cannot be out, and if
+// it is down again, what it missed before is not forgotten.
+func TestWhoWasDownGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	apply := func(m *Map, c Command) *Map {
+		t.Helper()
+		next, err := m.Apply(&c)
+		require.NoError(t, err, "%+v", c)
+		b, err := next.Encode()
+		require.NoError(t, err)
+		again, err := Decode(b)
+		require.NoError(t, err)
+		require.Equal(t, next, again)
+		return next
+	}
+	for _, state := range []State{Up, Out} {
+		m := apply(agreed(t), Command{Do: SetState, Name: "b", State: state}) // nothing is changed, or it is out
+		m = apply(m, Command{Do: SetState, Name: "b", State: Down})
+		m = apply(m, Command{Do: Miss, Tenant: "t", Name: "s", Spares: true})
+		missed := m.Nodes[1].Missed
+		m = apply(m, Command{Do: Recover, Name: "b", Names: []string{"a", "c"}, Cluster: lostCluster})
+		require.Equal(t, Up, m.Nodes[0].State)
+		require.Equal(t, &Missed{Epoch: missed.Epoch, Spaces: missed.Spaces}, m.Nodes[0].Missed)
+
+		m = apply(m, Command{Do: AddNode, Node: &Node{Name: "d", Addr: "d:7420", Peer: "d:7440"}})
+		_, err := m.Apply(&Command{Do: SetState, Name: "b", State: Out})
+		require.ErrorIs(t, err, skep.Conflict)
+		again := apply(m, Command{Do: SetState, Name: "b", State: Down})
+		require.Equal(t, missed.Spaces, again.Nodes[0].Missed.Spaces)
+		_, err = m.Apply(&Command{Do: Return, Name: "b", Since: m.Silence.Epoch})
+		require.ErrorIs(t, err, skep.Conflict, "it has lost nothing yet")
+		m = apply(m, Command{Do: Return, Name: "b", Lost: missed.Epoch, Since: m.Silence.Epoch})
+		require.Nil(t, m.Nodes[0].Missed)
+		require.Equal(t, Up, m.Nodes[0].State)
+		require.Equal(t, m.Epoch, m.Returned)
 	}
 }
 

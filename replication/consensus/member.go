@@ -177,7 +177,7 @@ func (m *Member) open() (err error) {
 		p.wait.Wait()
 		_ = m.logs.Close()
 	}()
-	if m.snapshots, err = openSnapshots(o, m.logs); err != nil {
+	if m.snapshots, err = openSnapshots(o, m.logs, false); err != nil {
 		return failed(err)
 	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{

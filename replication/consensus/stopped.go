@@ -28,7 +28,8 @@ var (
 const snapshotsPrefix = "of-"
 
 // openSnapshots opens the snapshots that go with a log: what an earlier cluster of the node left is not among them.
-func openSnapshots(o *Options, s *logs) (raft.SnapshotStore, error) {
+// looking: where there are none yet, no directory is made for them.
+func openSnapshots(o *Options, s *logs, looking bool) (raft.SnapshotStore, error) {
 	base, err := s.Get(snapshotsKey)
 	if err != nil && !errors.Is(err, errNoValue) {
 		return nil, err
@@ -36,7 +37,13 @@ func openSnapshots(o *Options, s *logs) (raft.SnapshotStore, error) {
 	if o.snapshotsIn != nil {
 		return o.snapshotsIn(string(base))
 	}
-	return raft.NewFileSnapshotStoreWithLogger(filepath.Join(o.Dir, string(base)), snapshotsKept, hclogOf(o.Logger))
+	dir := filepath.Join(o.Dir, string(base))
+	if looking {
+		if _, err := os.Stat(filepath.Join(dir, "snapshots")); errors.Is(err, os.ErrNotExist) {
+			return raft.NewDiscardSnapshotStore(), nil
+		}
+	}
+	return raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, hclogOf(o.Logger))
 }
 
 // dropSnapshots removes those of clusters that the node is of no more.
@@ -103,7 +110,7 @@ func openStopped(o Options, looking bool) (s *stopped, err error) {
 			_ = s.logs.Close()
 		}
 	}()
-	if s.snapshots, err = openSnapshots(&s.o, s.logs); err != nil {
+	if s.snapshots, err = openSnapshots(&s.o, s.logs, looking); err != nil {
 		return nil, failed(err)
 	}
 	b, err := s.logs.Get(identityKey)

@@ -10,3 +10,6 @@ func tryLock(*os.File) (bool, error) { return true, nil }
 func unlock(*os.File) error { return nil }
 
 func isAlive(int) bool { return true }
+
+// Owned refuses nothing where files have no owner by number.
+func Owned(string) error { return nil }

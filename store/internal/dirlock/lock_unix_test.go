@@ -3,6 +3,7 @@
 package dirlock
 
 import (
+	"os"
 	"syscall"
 	"testing"
 
@@ -29,4 +30,22 @@ func TestAReleasedLockIsFreeThoughAForkedProcessHasItsFile(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, l.Made)
 	require.NoError(t, l.Release())
+}
+
+// Root is told whose directory it is, before it makes files there that its owner cannot open.
+func TestRootInAnothersDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, owned(dir, 1))
+	require.NoError(t, owned(dir+"/none", 0))
+	err := os.Chown(dir, 4242, -1)
+	if err != nil {
+		t.Skip("only root can give a directory away")
+	}
+	err = owned(dir, 0)
+	require.ErrorIs(t, err, skep.Denied)
+	require.ErrorContains(t, err, "sudo -u '#4242'")
+	require.NoError(t, owned(dir, 4242))
+	require.NoError(t, os.Chown(dir, 0, -1))
+	require.NoError(t, owned(dir, 0))
 }

@@ -119,7 +119,7 @@ func (s *server) join() error {
 	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
 	s.member.told.Store(m.Epoch)
 	s.member.behind = make(chan struct{}, 1)
-	if len(m.Nodes) == 1 && c.Sole() {
+	if len(m.Nodes) == 1 && m.Nodes[0].Missed == nil && c.Sole() {
 		s.fence.Alone(c, m)
 	} else {
 		s.member.behind <- struct{}{}

@@ -29,7 +29,7 @@ func (s *server) rejoins(q *member.AskRejoin) (json.RawMessage, error) {
 		from := m.From(q.Cluster)
 		if from == nil {
 			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "cluster", Value: "that of node " + q.Name,
-				Limit: "one that this server's was recovered from"}
+				Limit: "one that this server's was recovered from; else add the node anew, with an empty directory and wiped drives"}
 		}
 		out.From, out.Term = from.Epoch, from.Term
 	}
