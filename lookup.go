@@ -28,6 +28,7 @@ const (
 	TierDRAM   Tier = 2 // in the store's memory
 	TierRemote Tier = 3 // on another node
 	TierGPU    Tier = 4 // in GPU memory
+	TierObject Tier = 5 // in object storage
 )
 
 func (t Tier) String() string {
@@ -37,7 +38,7 @@ func (t Tier) String() string {
 	return fmt.Sprintf("tier %d", uint8(t))
 }
 
-var tierText = [...]string{"none", "device", "dram", "remote", "gpu"}
+var tierText = [...]string{"none", "device", "dram", "remote", "gpu", "object"}
 
 // RecomputeCost is what computing n tokens costs the engine:
 // Fixed + n·PerToken + n²·PerTokenSquared. The square is attention's share.

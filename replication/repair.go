@@ -451,7 +451,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	if err != nil || mem == nil {
 		return len(run), err
 	}
-	blocks, err := runs.Read(ctx, r.self.st, r.local, run, mem.Bytes())
+	blocks, err := runs.Read(ctx, r.self.st, r.local, run, mem.Bytes(), nil)
 	held := skep.KindOf(err) == skep.NotReleased || errors.Is(err, skep.NotReleased)
 	defer func() {
 		if !held { // else a drive, or the node, has it yet

@@ -72,9 +72,9 @@ func Memory(run []skep.StoredBlock) (size int64) {
 func pages(n int64) int64 { return (n + layout.PageSize - 1) / layout.PageSize * layout.PageSize }
 
 // Read gives the run's blocks as a node's own Store has them, in memory of that size, up to the first that cannot be
-// read any more.
-func Read(ctx context.Context, st skep.Store, space skep.NamespaceID, run []skep.StoredBlock, mem []byte) (
-	[]skep.Block, error) {
+// read any more. each is called with every chunk that came, or did not; nil where nobody wants to know.
+func Read(ctx context.Context, st skep.Store, space skep.NamespaceID, run []skep.StoredBlock, mem []byte,
+	each func(*skep.Chunk)) ([]skep.Block, error) {
 	q := &skep.RestoreRequest{}
 	var at []int // the block of each chain
 	blocks := make([]skep.Block, len(run))
@@ -98,6 +98,9 @@ func Read(ctx context.Context, st skep.Store, space skep.NamespaceID, run []skep
 		some := &skep.RestoreRequest{Chains: q.Chains[:min(len(q.Chains), skep.MaxChains)]}
 		of := at[:len(some.Chains)]
 		err := skep.Load(ctx, st, some, func(c *skep.Chunk) error {
+			if each != nil {
+				each(c)
+			}
 			if c.Err != nil {
 				whole = min(whole, of[c.Chain])
 			}

@@ -1,0 +1,306 @@
+package bucket
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skepkv/skep"
+)
+
+// deletion says in the bucket that blocks of objects are deleted.
+type deletion struct {
+	Of map[string][][]byte `json:"of"` // keys, by the object's id
+}
+
+// listed is what the bucket has of one space.
+type listed struct {
+	spec    bool
+	objects map[string]int64 // size by id
+	deleted []string         // ids
+}
+
+// tailBytes is how much of an object's end is fetched at first: most indexes are smaller.
+const tailBytes = 64 << 10
+
+// indexesAtOnce is how many objects' indexes are fetched at a time.
+const indexesAtOnce = 16
+
+// refresh brings the index up to what the bucket has.
+func (s *Store) refresh(ctx context.Context) error {
+	if !s.budget.mayPay(s.o.Budget.Prices.Write) && s.ready.Load() {
+		return nil
+	}
+	of, err := s.list(ctx, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name, l := range of {
+		if err := s.refreshSpace(ctx, name, l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, sp := range s.all() {
+		if of[sp.name] == nil {
+			sp.keepOnly(map[string]int64{}, time.Now())
+		}
+		sp.remember(time.Now())
+	}
+	_, err = s.trim(ctx, 0)
+	return errors.Join(errors.Join(errs...), err)
+}
+
+// list gives what the bucket has of all spaces, or of one.
+func (s *Store) list(ctx context.Context, prefix string) (map[string]*listed, error) {
+	of := map[string]*listed{}
+	err := s.asked(ctx, func(ctx context.Context) error {
+		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
+			space, dir, id, ok := split(x.Name)
+			if !ok {
+				return nil
+			}
+			l := of[space]
+			if l == nil {
+				l = &listed{objects: map[string]int64{}}
+				of[space] = l
+			}
+			switch dir {
+			case specName:
+				l.spec = true
+			case blocksDir:
+				l.objects[id] = x.Size
+			case deletedDir:
+				l.deleted = append(l.deleted, id)
+			}
+			return nil
+		})
+	})
+	return of, err
+}
+
+// refreshSpace brings one space up. What cannot be read is left out, unless the bucket could not be asked.
+func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error {
+	s.mu.Lock()
+	sp := s.spaces[name]
+	s.mu.Unlock()
+	if sp == nil {
+		if !l.spec {
+			return nil // it is being made
+		}
+		var spec skep.NamespaceSpec
+		if err := s.text(ctx, name+specName, &spec); err != nil {
+			return s.unread(name+specName, err)
+		}
+		if spaceOf(s.o.Key, &spec) != name {
+			return s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
+		}
+		sp = s.spaceNamed(name, &spec)
+	}
+	if sp.owesAll() {
+		return s.clear(ctx, sp)
+	}
+	gone := map[string]map[skep.Key]bool{} // by object
+	for _, id := range l.deleted {
+		useless, err := s.hear(ctx, sp, id, l, gone)
+		if skep.KindOf(err) == skep.Damaged { // nobody knows any more what is deleted
+			s.use.damaged.Add(1)
+			s.o.Logger.Error("all objects of a namespace are removed", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
+				"error", err)
+			return s.clear(ctx, sp)
+		}
+		if err != nil {
+			return err
+		}
+		if useless {
+			if err := s.asked(ctx, func(ctx context.Context) error {
+				return s.o.Bucket.Delete(ctx, []string{name + deletedDir + id})
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	sp.keepOnly(l.objects, time.Now())
+	useless, err := s.adopt(ctx, sp, l, gone)
+	if err != nil {
+		return err
+	}
+	for _, id := range sp.spent() {
+		if l.objects[id] > 0 {
+			useless = append(useless, name+blocksDir+id)
+		}
+	}
+	return errors.Join(s.pay(ctx, sp), s.remove(ctx, useless))
+}
+
+// adopt reads the indexes of the objects that are new, and names those that are to be removed: what cannot be read is not
+// known, and could not be deleted.
+func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone map[string]map[skep.Key]bool) (useless []string, err error) {
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(indexesAtOnce)
+	for id, size := range l.objects {
+		if sp.knows(id) {
+			continue
+		}
+		g.Go(func() error {
+			name := sp.name + blocksDir + id
+			o, records, err := s.indexOf(ctx, sp.name, id, size)
+			damaged := skep.KindOf(err) == skep.Damaged
+			if err != nil {
+				err = s.unread(name, err)
+			} else {
+				damaged = sp.adopt(o, records, gone[id], time.Now())
+			}
+			if damaged {
+				mu.Lock()
+				useless = append(useless, name)
+				mu.Unlock()
+			}
+			return err
+		})
+	}
+	return useless, g.Wait()
+}
+
+// unread notes that an object cannot be read. The error stays one where the bucket could not be asked.
+func (s *Store) unread(name string, err error) error {
+	switch skep.KindOf(err) {
+	case skep.NotFound:
+		return nil // it was removed meanwhile
+	case skep.Damaged, skep.Version:
+		s.use.damaged.Add(1)
+		s.o.Logger.Warn("an object is left out", "name", name, "error", err)
+		return nil
+	}
+	return err
+}
+
+// text reads an object of one text.
+func (s *Store) text(ctx context.Context, name string, v any) error {
+	return s.asked(ctx, func(ctx context.Context) error {
+		b, err := s.o.Bucket.Get(ctx, name, 0, -1)
+		if err != nil {
+			return err
+		}
+		return openText(s.o.Key, name, b, v)
+	})
+}
+
+// hear takes out what a deletion names. It is useless once none of its objects is there.
+func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone map[string]map[skep.Key]bool) (useless bool,
+	err error) {
+	name := sp.name + deletedDir + id
+	sp.mu.RLock()
+	d := sp.heard[id]
+	sp.mu.RUnlock()
+	if d == nil {
+		d = &deletion{}
+		if err := s.text(ctx, name, d); err != nil {
+			if skep.KindOf(err) == skep.NotFound {
+				return false, nil
+			}
+			return false, err
+		}
+	}
+	useless = true
+	for of, keys := range d.Of {
+		if _, there := l.objects[of]; !there {
+			continue
+		}
+		useless = false
+		if gone[of] == nil {
+			gone[of] = map[skep.Key]bool{}
+		}
+		for _, k := range keys {
+			if key, err := skep.ParseKey(k); err == nil {
+				gone[of][key] = true
+			}
+		}
+	}
+	sp.hear(id, d, useless)
+	return useless, nil
+}
+
+// indexOf reads an object's index.
+func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*object, []record, error) {
+	name := space + blocksDir + id
+	var o *object
+	var records []record
+	err := s.asked(ctx, func(ctx context.Context) error {
+		from := max(0, size-tailBytes)
+		b, err := s.o.Bucket.Get(ctx, name, from, size-from)
+		if err != nil {
+			return err
+		}
+		if len(b) < trailerSize || int64(len(b)) != size-from {
+			return damaged(name, "size", len(b), size-from)
+		}
+		t, err := readTrailer(s.o.Key, name, size, b[len(b)-trailerSize:])
+		if err != nil {
+			return err
+		}
+		if t.at < from {
+			if b, err = s.o.Bucket.Get(ctx, name, t.at, t.size); err != nil {
+				return err
+			}
+			if int64(len(b)) != t.size {
+				return damaged(name, "size of the index", len(b), t.size)
+			}
+		} else {
+			b = b[t.at-from : t.at-from+t.size]
+		}
+		o = newObject(id, size, t.salt)
+		records, err = readIndex(newSealer(s.o.Key, name, t.salt), name, t.at, b)
+		return err
+	})
+	return o, records, err
+}
+
+// trim removes the objects that were used least lately where there are more bytes than may be. Where room for more is
+// asked for, none goes that was used within stay: what is on the drives would come and go for ever. It says whether
+// there is room.
+func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
+	if s.o.MaxBytes == 0 {
+		return true, nil
+	}
+	type one struct {
+		sp   *space
+		o    *object
+		used int64
+	}
+	var list []one
+	total := more
+	for _, sp := range s.all() {
+		sp.mu.RLock()
+		for _, o := range sp.objects {
+			list = append(list, one{sp, o, o.used.Load()})
+			total += o.size
+		}
+		sp.mu.RUnlock()
+	}
+	slices.SortFunc(list, func(a, b one) int { return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.o.id, b.o.id)) })
+	var names []string
+	for _, x := range list {
+		if total <= s.o.MaxBytes || more > 0 && time.Since(time.UnixMilli(x.used)) < s.stay {
+			break
+		}
+		total -= x.o.size
+		x.sp.drop(x.o.id)
+		names = append(names, x.sp.name+blocksDir+x.o.id)
+	}
+	return total <= s.o.MaxBytes, s.remove(ctx, names)
+}
+
+// remove removes objects.
+func (s *Store) remove(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, names) })
+}

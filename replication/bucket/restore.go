@@ -1,0 +1,357 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Restore implements skep.Store. Chains of which objects have blocks that the node's Store lacks are cut in two: what is
+// there is loaded first, and meanwhile the rest is fetched.
+func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	cuts := s.cuts(ctx, r)
+	if len(cuts) == 0 {
+		return s.Store.Restore(ctx, r)
+	}
+	x := &session{s: s, later: *r, first: *r, brought: make(chan struct{}), stopped: map[int]bool{}}
+	x.first.Chains, x.later.Chains = nil, nil
+	for i := range r.Chains {
+		c := r.Chains[i]
+		if at, is := cuts[i]; is {
+			head, tail := halves(&c, at.from)
+			x.later.Chains = append(x.later.Chains, tail)
+			x.late = append(x.late, i)
+			x.cuts = append(x.cuts, at)
+			if head.Blocks.IsAll() { // there is none
+				continue
+			}
+			c = head
+		}
+		x.first.Chains = append(x.first.Chains, c)
+		x.early = append(x.early, i)
+	}
+	if len(x.first.Chains) > 0 {
+		var err error
+		if x.now, err = s.Store.Restore(ctx, &x.first); err != nil {
+			return nil, err
+		}
+	}
+	x.ctx, x.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if !s.fetching.begin(x.bring) {
+		close(x.brought)
+	}
+	return x, nil
+}
+
+// recall is what of a chain is to be fetched: blocks from the from-th key on.
+type recall struct {
+	sp   *space
+	from int // where the chain is cut
+	miss int // the first block that the node's Store lacked
+}
+
+// cuts says which chains are cut in two, and where.
+func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall {
+	var out map[int]recall
+	for i := range r.Chains {
+		c := &r.Chains[i]
+		of, ok := c.Blocks.In(len(c.Keys))
+		if !ok || c.Compute != nil || c.Salt != "" || len(c.Keys) > skep.MaxChainKeys {
+			continue
+		}
+		sp, err := s.spaceOf(ctx, c.Namespace)
+		if err != nil || sp == nil || !sp.has(c.Keys[of.From:of.To]) {
+			continue
+		}
+		miss, ok := s.missing(ctx, sp, c, of)
+		if !ok {
+			continue
+		}
+		if out == nil {
+			out = map[int]recall{}
+		}
+		out[i] = recall{sp, miss, miss}
+		if c.Dest.Memory != nil && c.Dest.Stride == 0 { // where the second half begins is not known
+			out[i] = recall{sp, of.From, miss}
+		}
+	}
+	return out
+}
+
+// missing is the first of a chain's blocks that objects have and the node's Store lacks; false: there is none.
+func (s *Store) missing(ctx context.Context, sp *space, c *skep.Chain, of skep.Range) (from int, ok bool) {
+	keys := c.Keys[:of.To]
+	res, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: keys, Lease: skep.NoLease})
+	if err == nil {
+		s.own.looked(len(keys), res.Blocks)
+	}
+	if err != nil || res.Blocks >= len(keys) {
+		return 0, false
+	}
+	from = max(of.From, res.Blocks)
+	if len(sp.run(c.Keys[:of.To], from)) == 0 {
+		return 0, false
+	}
+	return from, true
+}
+
+// halves is a chain's blocks before one, and those from it on. The first one is of All where there are none.
+func halves(c *skep.Chain, at int) (head, tail skep.Chain) {
+	of, _ := c.Blocks.In(len(c.Keys))
+	head, tail = *c, *c
+	tail.Lease = 0
+	if at == of.From {
+		head.Blocks = skep.All
+		return head, tail
+	}
+	head.Blocks, tail.Blocks = skep.Only(of.From, at), skep.Only(at, of.To)
+	n := at - of.From
+	if c.Dest.Memory != nil {
+		border := min(int64(n)*c.Dest.Stride, int64(len(c.Dest.Memory)))
+		head.Dest.Memory, tail.Dest.Memory = c.Dest.Memory[:border:border], c.Dest.Memory[border:]
+	}
+	if p := c.Dest.Paged; p != nil && n <= len(p.Pages) {
+		a, b := *p, *p
+		a.Pages, b.Pages = p.Pages[:n:n], p.Pages[n:]
+		head.Dest.Paged, tail.Dest.Paged = &a, &b
+	}
+	return head, tail
+}
+
+// session is a restore of which a part is fetched: what the drives had comes first.
+type session struct {
+	skep.UnsupportedSession // of claims: nothing is computed of what is fetched
+	s                       *Store
+	first, later            skep.RestoreRequest
+	early, late             []int    // number of each chain in the caller's request
+	cuts                    []recall // of each chain of later
+	now                     skep.Session
+	ctx                     context.Context
+	cancel                  context.CancelFunc
+	brought                 chan struct{} // closed when what comes has been fetched
+
+	mu      sync.Mutex
+	then    skep.Session // nil: not yet
+	stopped map[int]bool // chains of the caller's
+	never   map[int]bool // those that were when the second part began
+	over    bool         // closed
+	ended   atomic.Bool  // the first part is delivered
+	turns   []turn
+}
+
+var errStopped = &skep.Error{Op: "restore", Kind: skep.Stopped}
+
+// turn is a Reprioritise that the second part is to hear of.
+type turn struct {
+	chain, priority int
+	deadline        time.Time
+}
+
+// bring fetches what is missing of all chains, one after the other.
+func (x *session) bring() {
+	defer close(x.brought)
+	for i := range x.later.Chains {
+		x.bringChain(&x.later.Chains[i], x.cuts[i])
+	}
+}
+
+// bringChain fetches what is missing of one chain. What does not come is a miss of the session that loads it.
+func (x *session) bringChain(c *skep.Chain, at recall) {
+	s, ctx := x.s, x.ctx
+	if !c.Deadline.IsZero() {
+		by, cancel := context.WithDeadline(ctx, c.Deadline)
+		defer cancel()
+		ctx = by
+	}
+	of, _ := c.Blocks.In(len(c.Keys))
+	for last := -1; ctx.Err() == nil; {
+		from, ok := s.missing(ctx, at.sp, c, of)
+		if !ok || from <= last { // nothing is gained
+			return
+		}
+		run := at.sp.run(c.Keys[:of.To], from)
+		if len(run) == 0 {
+			return
+		}
+		end, wait := s.fetching.turn(run[0].key)
+		if wait != nil {
+			select {
+			case <-wait:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		_, err := s.bring(ctx, at.sp, c.Scope, run)
+		end()
+		if last = from; err != nil {
+			return
+		}
+	}
+}
+
+// second begins the second part, once all has been fetched.
+func (x *session) second(ctx context.Context) (skep.Session, error) {
+	select {
+	case <-x.brought:
+	case <-ctx.Done():
+		return nil, &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return nil, &skep.Error{Op: "restore", Kind: skep.Closed}
+	}
+	if x.then != nil {
+		return x.then, nil
+	}
+	for i, chain := range x.late {
+		if x.stopped[chain] { // nothing is written to its memory any more
+			x.later.Chains[i].Dest = skep.Destination{}
+		}
+	}
+	then, err := x.s.Store.Restore(context.WithoutCancel(ctx), &x.later)
+	if err != nil {
+		return nil, err
+	}
+	x.then, x.never = then, maps.Clone(x.stopped)
+	for i, chain := range x.late {
+		if x.stopped[chain] {
+			err = errors.Join(err, then.Stop(ctx, i))
+		}
+		for _, t := range x.turns {
+			if t.chain == chain && !x.stopped[chain] {
+				err = errors.Join(err, then.Reprioritise(ctx, i, t.priority, t.deadline))
+			}
+		}
+	}
+	return then, err
+}
+
+// Next implements skep.Session.
+func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
+	if x.now != nil && !x.ended.Load() {
+		n, err := x.now.Next(ctx, into)
+		for i := range into[:n] {
+			into[i].Chain = x.early[into[i].Chain]
+		}
+		if !errors.Is(err, io.EOF) {
+			return n, err
+		}
+		x.ended.Store(true)
+		if n > 0 {
+			return n, nil
+		}
+	}
+	if len(into) == 0 {
+		return 0, skep.Invalidf("next", "chunks", 0, "1 or more")
+	}
+	then, err := x.second(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := then.Next(ctx, into)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range into[:n] {
+		c := &into[i]
+		if c.Err == nil && c.Block >= x.cuts[c.Chain].miss {
+			c.Tier = skep.TierObject
+		}
+		if c.Chain = x.late[c.Chain]; x.never[c.Chain] {
+			c.Release()
+			*c = skep.Chunk{Chain: c.Chain, Block: c.Block, Layers: c.Layers, Err: errStopped}
+		}
+	}
+	return n, err
+}
+
+// parts are the sessions that have a chain of the caller's, and its number there.
+func (x *session) parts(chain int, call func(ses skep.Session, chain int) error) (err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i, j := slices.Index(x.early, chain), slices.Index(x.late, chain)
+	if i < 0 && j < 0 {
+		return skep.Invalidf("session", "chain", chain, "one of the request")
+	}
+	if i >= 0 {
+		err = call(x.now, i)
+	}
+	if j >= 0 && x.then != nil {
+		err = errors.Join(err, call(x.then, j))
+	}
+	return err
+}
+
+// Direction implements skep.Session: it is what was asked for, since nothing is computed.
+func (x *session) Direction(_ context.Context, chain int) (skep.Direction, error) {
+	for list, c := range map[*[]int][]skep.Chain{&x.early: x.first.Chains, &x.late: x.later.Chains} {
+		if i := slices.Index(*list, chain); i >= 0 {
+			return c[i].Direction, nil
+		}
+	}
+	return 0, skep.Invalidf("direction", "chain", chain, "one of the request")
+}
+
+// Reprioritise implements skep.Session.
+func (x *session) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
+	x.mu.Lock()
+	if x.then == nil && slices.Contains(x.late, chain) {
+		x.turns = append(slices.DeleteFunc(x.turns, func(t turn) bool { return t.chain == chain }),
+			turn{chain, priority, deadline})
+	}
+	x.mu.Unlock()
+	return x.parts(chain, func(ses skep.Session, chain int) error {
+		return ses.Reprioritise(ctx, chain, priority, deadline)
+	})
+}
+
+// Stop implements skep.Session.
+func (x *session) Stop(ctx context.Context, chain int) error {
+	if chain >= 0 {
+		x.mu.Lock()
+		x.stopped[chain] = true
+		x.mu.Unlock()
+		return x.parts(chain, func(ses skep.Session, chain int) error { return ses.Stop(ctx, chain) })
+	}
+	x.cancel()
+	var err error
+	for _, c := range x.chains() {
+		err = errors.Join(err, x.Stop(ctx, c))
+	}
+	return err
+}
+
+// chains are the numbers of all.
+func (x *session) chains() []int {
+	out := append(slices.Clone(x.early), x.late...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Close implements skep.Session.
+func (x *session) Close(ctx context.Context) error {
+	x.cancel()
+	select {
+	case <-x.brought:
+	case <-ctx.Done():
+		return &skep.Error{Op: "close", Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	var err error
+	if x.now != nil {
+		err = x.now.Close(ctx)
+	}
+	if x.then != nil {
+		err = errors.Join(err, x.then.Close(ctx))
+	}
+	return err
+}

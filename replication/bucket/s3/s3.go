@@ -1,0 +1,166 @@
+// Package s3 is object storage that speaks S3, for package bucket.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/bucket"
+)
+
+// Options of Open.
+type Options struct {
+	Endpoint string // URL of the server, https://s3.eu-central-1.amazonaws.com, say
+	Bucket   string
+	Prefix   string // of all names, without a '/' at its ends; may be empty
+	Region   string // empty: the server is asked
+	// AccessKey and SecretKey; where both are empty, those of the environment (AWS_ACCESS_KEY_ID and so on) or of the
+	// machine's role.
+	AccessKey, SecretKey string
+	Transport            http.RoundTripper // nil: HTTP's
+}
+
+const op = "bucket"
+
+// store is one bucket of a server.
+type store struct {
+	core   *minio.Core
+	bucket string
+	prefix string
+}
+
+// Open gives the bucket. It asks nobody.
+//
+// Errors: Invalid.
+func Open(o Options) (bucket.Bucket, error) {
+	u, err := url.Parse(o.Endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "endpoint", Value: o.Endpoint,
+			Limit: "http:// or https:// and a host", Err: err}
+	}
+	if err := s3utils.CheckValidBucketNameStrict(o.Bucket); err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "bucket", Value: fmt.Sprintf("%q", o.Bucket), Err: err}
+	}
+	if strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/") {
+		return nil, skep.Invalidf(op, "prefix", o.Prefix, "without / at its ends")
+	}
+	if (o.AccessKey == "") != (o.SecretKey == "") {
+		return nil, skep.Invalidf(op, "access key and secret key", "one of them", "both or none")
+	}
+	c := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.IAM{}})
+	if o.AccessKey != "" {
+		c = credentials.NewStaticV4(o.AccessKey, o.SecretKey, "")
+	}
+	core, err := minio.NewCore(u.Host, &minio.Options{Creds: c, Secure: u.Scheme == "https", Region: o.Region,
+		Transport: o.Transport})
+	if err != nil {
+		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "endpoint", Value: o.Endpoint, Err: err}
+	}
+	s := &store{core: core, bucket: o.Bucket}
+	if o.Prefix != "" {
+		s.prefix = o.Prefix + "/"
+	}
+	return s, nil
+}
+
+// kindOf says what kind of error an answer is.
+func kindOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := skep.Unavailable
+	switch r := minio.ToErrorResponse(err); {
+	case r.Code == minio.NoSuchKey || r.StatusCode == http.StatusNotFound && r.Code != minio.NoSuchBucket:
+		kind = skep.NotFound
+	case r.StatusCode == http.StatusForbidden:
+		kind = skep.Denied
+	}
+	return &skep.Error{Op: op, Kind: kind, Err: err}
+}
+
+// Put implements bucket.Bucket.
+func (s *store) Put(ctx context.Context, name string, body []byte) error {
+	_, err := s.core.Client.PutObject(ctx, s.bucket, s.prefix+name, bytes.NewReader(body), int64(len(body)),
+		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
+	return kindOf(err)
+}
+
+// Get implements bucket.Bucket.
+func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
+	var o minio.GetObjectOptions
+	if n >= 0 {
+		if err := o.SetRange(off, off+n-1); err != nil {
+			return nil, kindOf(err)
+		}
+	}
+	r, info, _, err := s.core.GetObject(ctx, s.bucket, s.prefix+name, o)
+	if err != nil {
+		return nil, kindOf(err)
+	}
+	defer r.Close()
+	if n < 0 {
+		n = info.Size
+	}
+	b := make([]byte, n)
+	got, err := io.ReadFull(r, b)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: got, Limit: n}
+	}
+	return b, kindOf(err)
+}
+
+// List implements bucket.Bucket.
+func (s *store) List(ctx context.Context, prefix string, each func(bucket.Object) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for o := range s.core.Client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}) {
+		if o.Err != nil {
+			return kindOf(o.Err)
+		}
+		if err := each(bucket.Object{Name: strings.TrimPrefix(o.Key, s.prefix), Size: o.Size}); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil { // the list may have ended for it
+		return kindOf(err)
+	}
+	return nil
+}
+
+// Delete implements bucket.Bucket.
+func (s *store) Delete(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	objects := make(chan minio.ObjectInfo)
+	go func() {
+		defer close(objects)
+		for _, n := range names {
+			select {
+			case objects <- minio.ObjectInfo{Key: s.prefix + n}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	var first error
+	for e := range s.core.Client.RemoveObjects(ctx, s.bucket, objects, minio.RemoveObjectsOptions{}) {
+		if err := kindOf(e.Err); first == nil && err != nil && skep.KindOf(err) != skep.NotFound {
+			first = err
+		}
+	}
+	if first == nil {
+		first = kindOf(ctx.Err())
+	}
+	return first
+}

@@ -1,0 +1,196 @@
+package bucket
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/runs"
+)
+
+// passPage is how many blocks are listed together.
+const passPage = 1024
+
+// together is how many blocks of a chain lie beside each other in an object.
+const together = 64
+
+// pass looks at the node's blocks once and sends what is worth it.
+func (s *Store) pass(ctx context.Context) error {
+	st, err := s.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if st.CapacityBytes > 0 && float64(used(&st)) < s.o.BeginAt*float64(st.CapacityBytes) {
+		return nil
+	}
+	list, err := s.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		if !may(&info.NamespaceSpec) || !s.o.Sends(&info.NamespaceSpec) {
+			continue
+		}
+		for at := uint64(0); ; {
+			size, next, err := s.passObject(ctx, info, at)
+			if err != nil {
+				return err
+			}
+			if err := s.budget.wait(ctx, size); err != nil {
+				return err
+			}
+			if at = next; at == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// used is the bytes of a Store that blocks take, those of groups that are to be written over not among them.
+func used(st *skep.Stats) int64 {
+	n := st.DeviceBytes
+	if all := int64(st.Groups + st.FreeGroups); all > 0 {
+		n -= st.DeviceBytes / all * int64(st.FreeGroups)
+	}
+	return n
+}
+
+// passObject sends one object of blocks of a namespace from a place of its listing on, where there are so many, and says
+// where to go on.
+func (s *Store) passObject(ctx context.Context, info skep.NamespaceInfo, at uint64) (size int64, next uint64, err error) {
+	sp, err := s.spaceOf(ctx, info.ID)
+	if err != nil || sp == nil {
+		return 0, 0, nil // deleted meanwhile
+	}
+	if err := sp.pass(ctx); err != nil {
+		return 0, 0, err
+	}
+	defer sp.passed()
+	var blocks []skep.StoredBlock
+	total := int64(0)
+	for {
+		page, to, err := s.lister.ListBlocks(ctx, info.ID, together, at, passPage)
+		if skep.KindOf(err) == skep.NotFound {
+			return 0, 0, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		for i := range page {
+			b := &page[i]
+			n := runs.Bytes(b)
+			whole := b.ValidTokens == 0 || b.ValidTokens == info.Shape.BlockTokens
+			if whole && n > 0 && n <= s.o.ObjectBytes && (s.o.Unfound || s.found.was(&b.Key)) && !sp.hasNow(&b.Key) {
+				blocks = append(blocks, *b)
+				total += n
+			}
+		}
+		if at = to; at == 0 || total >= s.o.ObjectBytes {
+			break
+		}
+	}
+	slices.SortFunc(blocks, func(a, b skep.StoredBlock) int {
+		return cmp.Or(bytes.Compare(a.First[:], b.First[:]), cmp.Compare(a.Depth, b.Depth), bytes.Compare(a.Key[:], b.Key[:]))
+	})
+	for len(blocks) > 0 {
+		some, n := blocks, int64(0)
+		for i := range blocks {
+			if n += runs.Bytes(&blocks[i]); i > 0 && n > s.o.ObjectBytes {
+				some = blocks[:i]
+				break
+			}
+		}
+		blocks = blocks[len(some):]
+		n, err := s.send(ctx, sp, info.ID, some)
+		size += n
+		if err != nil {
+			return size, 0, err
+		}
+	}
+	return size, at, nil
+}
+
+// send puts one object of these blocks, those that are still there.
+func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks []skep.StoredBlock) (int64, error) {
+	size := int64(0)
+	for i := range blocks {
+		size += runs.Bytes(&blocks[i])
+	}
+	room, err := s.trim(ctx, size)
+	if err != nil {
+		return 0, err
+	}
+	if !room || !s.budget.maySend(size) {
+		s.use.refused.Add(int64(len(blocks)))
+		return 0, nil
+	}
+	if err := s.name(ctx, sp); err != nil {
+		return 0, err
+	}
+	var o *object
+	var records []record
+	blocks = sp.send(blocks, time.Now())
+	defer func() { sp.arrived(o, records) }()
+	of := drawID(time.Now())
+	name := sp.name + blocksDir + of
+	b := newBuilder(s.o.Key, name)
+	b.body = make([]byte, 0, size+int64(len(blocks))*1024)
+	for _, run := range runs.Cut(blocks) {
+		if err := s.read(ctx, id, run, b); err != nil {
+			return 0, err
+		}
+	}
+	if len(b.records) == 0 {
+		return 0, nil
+	}
+	body := b.end()
+	o, records = newObject(of, int64(len(body)), b.salt), b.records
+	o.made = time.Now()
+	if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, name, body) }); err != nil {
+		return 0, err // it may be there
+	}
+	s.use.sentObjects.Add(1)
+	s.use.sentBlocks.Add(int64(len(records)))
+	s.use.sentBytes.Add(int64(len(body)))
+	return int64(len(body)), nil
+}
+
+// name says in the bucket whose a space is, before there is an object in it.
+func (s *Store) name(ctx context.Context, sp *space) error {
+	if sp.named {
+		return nil
+	}
+	b, err := sealText(s.o.Key, sp.name+specName, &sp.spec)
+	if err == nil {
+		err = s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, sp.name+specName, b) })
+	}
+	sp.named = err == nil
+	return err
+}
+
+// read seals a run of blocks as the node's Store has them. What cannot be read is left out.
+func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
+	mem, err := s.Alloc(ctx, runs.Memory(run))
+	if err != nil {
+		return err
+	}
+	blocks, err := runs.Read(ctx, s.Store, id, run, mem.Bytes(), s.own.read)
+	if !errors.Is(err, skep.NotReleased) { // else a drive has it yet
+		defer mem.Release()
+	}
+	if err != nil {
+		return err
+	}
+	for i := range blocks {
+		if err := b.add(&run[i], blocks[i].Parts); err != nil {
+			return fmt.Errorf("seal a block: %w", err)
+		}
+	}
+	return nil
+}

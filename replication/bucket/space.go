@@ -1,0 +1,364 @@
+package bucket
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+const (
+	// forgetFor is how long a node takes no block of another node's after it has heard that it is deleted: others hear of
+	// it as soon, and by then have said so in the bucket.
+	forgetFor = 10 * time.Minute
+	// maxForgotten is how many keys of a space are remembered so; beyond, nothing of the space is taken.
+	maxForgotten = 1 << 20
+)
+
+// object is one of blocks, as a node knows it.
+type object struct {
+	id   string // its name in its space
+	size int64
+	salt [saltSize]byte
+	live int          // blocks of it that are found in it
+	all  []*place     // its blocks, by their numbers, deleted ones too
+	made time.Time    // by this node, in this run; else zero
+	used atomic.Int64 // when something of it was fetched, or it was made: milliseconds since 1970
+}
+
+func newObject(id string, size int64, salt [saltSize]byte) *object {
+	o := &object{id: id, size: size, salt: salt}
+	if ms, err := strconv.ParseInt(id[:min(len(id), idTime)], 16, 64); err == nil {
+		o.used.Store(ms)
+	}
+	return o
+}
+
+// place is where a block is.
+type place struct {
+	of     *object
+	number uint32 // of it in its object
+	next   *place // another object that has it, which is found where this one goes
+	record
+}
+
+// space is one namespace's part of the index.
+type space struct {
+	name string
+	spec skep.NamespaceSpec
+
+	mu        sync.RWMutex
+	objects   map[string]*object
+	blocks    map[skep.Key]*place
+	forgotten map[skep.Key]time.Time // when it was deleted
+	quiet     time.Time              // until then objects of other nodes' are removed: all was deleted, or too much
+	owedAll   bool                   // all objects are to be removed, and were not yet
+	paused    time.Time              // until then nothing is sent: more was deleted than is remembered
+	sending   map[skep.Key]bool      // on its way to the bucket
+	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
+	owed      map[string][]skep.Key  // deleted of objects, by their ids, and the bucket does not say so yet
+
+	heard map[string]*deletion // what the bucket says is deleted, by its id
+
+	paying  sync.Mutex    // around what says in the bucket what is deleted
+	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
+	passing chan struct{} // has one while an object is made and put, and while all is deleted
+	named   bool          // SPACE/spec is there; while passing has one
+}
+
+func newSpace(name string, spec skep.NamespaceSpec) *space {
+	return &space{name: name, spec: spec, objects: map[string]*object{}, blocks: map[skep.Key]*place{},
+		forgotten: map[skep.Key]time.Time{}, owed: map[string][]skep.Key{},
+		heard: map[string]*deletion{}, passing: make(chan struct{}, 1)}
+}
+
+// adopt takes another node's object into the index, but for the blocks that gone names. Those that were deleted here lately
+// are owed: who made the object had not heard of that. It is useless where all was deleted lately. Of several objects
+// that have a block each node finds it in the one of the lowest id.
+func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, now time.Time) (useless bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[o.id] != nil {
+		return false
+	}
+	if s.owedAll || now.Before(s.quiet) {
+		return true
+	}
+	s.objects[o.id] = o
+	s.take(o, records, func(k skep.Key) bool {
+		_, dead := s.forgotten[k]
+		if dead && !gone[k] {
+			s.owed[o.id] = append(s.owed[o.id], k)
+		}
+		return !dead && !gone[k]
+	})
+	return false
+}
+
+// take takes those of an object's blocks that may into the index; mu is held.
+func (s *space) take(o *object, records []record, may func(skep.Key) bool) {
+	for i, r := range records {
+		p := &place{of: o, number: uint32(i), record: r}
+		o.all = append(o.all, p)
+		if may(r.key) {
+			s.insert(p)
+		}
+	}
+}
+
+func (s *space) insert(p *place) {
+	first := s.blocks[p.key]
+	if first != nil && first.of.id < p.of.id {
+		first.next, p.next = p, first.next
+		return
+	}
+	if first != nil {
+		first.of.live--
+	}
+	p.next = first
+	s.blocks[p.key] = p
+	p.of.live++
+}
+
+// out takes those places of a block that are meant out of the index.
+func (s *space) out(k skep.Key, meant func(*place) bool) {
+	first := s.blocks[k]
+	for first != nil && meant(first) {
+		first.of.live--
+		if first = first.next; first == nil {
+			delete(s.blocks, k)
+			return
+		}
+		first.of.live++
+		s.blocks[k] = first
+	}
+	for p := first; p != nil && p.next != nil; {
+		if meant(p.next) {
+			p.next = p.next.next
+		} else {
+			p = p.next
+		}
+	}
+}
+
+// drop takes an object out: it is gone, or has nothing that is to be found.
+func (s *space) drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[id]
+	if o == nil {
+		return
+	}
+	s.remove(o)
+}
+
+// remove takes an object out; mu is held.
+func (s *space) remove(o *object) {
+	delete(s.objects, o.id)
+	for _, p := range o.all {
+		s.out(p.key, func(q *place) bool { return q == p })
+	}
+}
+
+// dropBlock takes one block out.
+func (s *space) dropBlock(p *place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out(p.key, func(q *place) bool { return q == p })
+}
+
+// has says whether any of these keys is in an object.
+func (s *space) has(keys []skep.Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.blocks) > 0 && slices.ContainsFunc(keys, func(k skep.Key) bool { return s.blocks[k] != nil })
+}
+
+// run is the blocks of a chain from its from-th key on that objects have, up to the first that none has.
+func (s *space) run(keys []skep.Key, from int) (out []*place) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for i := from; i < len(keys); i++ {
+		p := s.blocks[keys[i]]
+		var parent *skep.Key
+		if i > 0 {
+			parent = &keys[i-1]
+		}
+		if p == nil || p.parent != hashOf(parent) {
+			break
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// forget takes keys out, because they are deleted, and notes what the bucket is to be told. What is on its way to the
+// bucket is waited for by who is told so: once that has ended, forget is to be called again.
+func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range keys {
+		s.forgotten[k] = now
+		if s.sending[k] {
+			wait = s.sent
+		}
+		s.out(k, func(p *place) bool {
+			s.owed[p.of.id] = append(s.owed[p.of.id], k)
+			return true
+		})
+	}
+	if len(s.forgotten) > maxForgotten {
+		s.forgotten, s.quiet, s.paused = map[skep.Key]time.Time{}, now.Add(forgetFor), now.Add(forgetFor)
+	}
+	return wait
+}
+
+// forgetAll takes everything out: the caller removes all objects.
+func (s *space) forgetAll(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owedAll = true
+	s.objects, s.blocks, s.owed = map[string]*object{}, map[skep.Key]*place{}, map[string][]skep.Key{}
+	s.quiet = now.Add(forgetFor)
+}
+
+// remember ends what was forgotten long ago.
+func (s *space) remember(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.forgotten, func(_ skep.Key, at time.Time) bool { return now.Sub(at) > forgetFor })
+}
+
+// send notes what is about to go to the bucket: those of keys that no object has and nobody deleted lately.
+func (s *space) send(blocks []skep.StoredBlock, now time.Time) []skep.StoredBlock {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sending, s.sent = map[skep.Key]bool{}, make(chan struct{})
+	if now.Before(s.paused) {
+		return nil
+	}
+	return slices.DeleteFunc(blocks, func(b skep.StoredBlock) bool {
+		_, dead := s.forgotten[b.Key]
+		if dead || s.blocks[b.Key] != nil {
+			return true
+		}
+		s.sending[b.Key] = true
+		return false
+	})
+}
+
+// arrived ends what send began. The object may be there, whatever became of the call that put it, so its blocks are in
+// the index; deleted ones are among them until forget has seen them.
+func (s *space) arrived(o *object, records []record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o != nil && s.objects[o.id] == nil { // else a look at the bucket has found it
+		s.objects[o.id] = o
+		s.take(o, records, func(skep.Key) bool { return true })
+	}
+	close(s.sent)
+	s.sending, s.sent = nil, nil
+}
+
+// knows says whether an object is in the index.
+func (s *space) knows(id string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.objects[id] != nil
+}
+
+// hear takes out what the bucket says is deleted, once; useless: it names nothing that is there.
+func (s *space) hear(id string, d *deletion, useless bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if useless {
+		delete(s.heard, id)
+		return
+	}
+	if s.heard[id] != nil {
+		return
+	}
+	s.heard[id] = d
+	for of, keys := range d.Of {
+		for _, k := range keys {
+			key, err := skep.ParseKey(k)
+			if err == nil {
+				s.out(key, func(p *place) bool { return p.of.id == of })
+			}
+		}
+	}
+}
+
+// keepOnly drops the objects that the bucket has no more. One of this node's that is young may be on its way yet, after
+// a call that failed.
+func (s *space) keepOnly(there map[string]int64, now time.Time) {
+	s.mu.RLock()
+	var gone []string
+	for id, o := range s.objects {
+		if _, ok := there[id]; !ok && now.Sub(o.made) > forgetFor {
+			gone = append(gone, id)
+		}
+	}
+	s.mu.RUnlock()
+	for _, id := range gone {
+		s.drop(id)
+	}
+}
+
+// spent takes out the objects of which nothing is left.
+func (s *space) spent() (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, o := range s.objects {
+		if o.live == 0 && len(s.owed[id]) == 0 {
+			s.remove(o)
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// hasNow says whether an object has a block.
+func (s *space) hasNow(k *skep.Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.blocks[*k] != nil
+}
+
+// still says whether a block is where it was.
+func (s *space) still(p *place) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.blocks[p.key] == p
+}
+
+// owesAll says whether all objects are to be removed first.
+func (s *space) owesAll() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.owedAll
+}
+
+// cleared notes that they were.
+func (s *space) cleared() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owedAll = false
+}
+
+// pass waits until nobody else sends of the space, or removes all of it.
+func (s *space) pass(ctx context.Context) error {
+	select {
+	case s.passing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "object", Value: "on its way", Err: ctx.Err()}
+	}
+}
+
+func (s *space) passed() { <-s.passing }

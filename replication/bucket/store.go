@@ -1,0 +1,369 @@
+package bucket
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+// Options of New.
+type Options struct {
+	Bucket Bucket
+	Key    []byte // KeySize bytes; whoever has it can read the objects. The same at every node
+	// Sends says which namespaces are sent, of those that may be; nil: all of them.
+	Sends func(*skep.NamespaceSpec) bool
+	// BeginAt is how much of the node's capacity is used before something is sent, 0 to 1; 0: .7.
+	BeginAt float64
+	// Unfound has blocks be sent that no lookup has found yet, too.
+	Unfound     bool
+	ObjectBytes int64         // of an object, about; 1 to MaxObjectBytes; 0: 64 MiB
+	Every       time.Duration // between passes, and looks at what other nodes wrote; 0: 30 s
+	MaxBytes    int64         // of all objects; beyond, the oldest are removed; 0: any
+	Budget      Budget
+	// Alone says that no other node writes below the bucket's prefix: a deletion need not look for what it wrote.
+	Alone bool
+	// Recompute is what computing costs where a lookup does not say; nil: nothing is declined then.
+	Recompute *skep.RecomputeCost
+	// Timeout is how long one call of the bucket may take; 0: 30 s.
+	Timeout time.Duration
+	Logger  *slog.Logger // nil: none
+}
+
+// Limits of Options.
+const (
+	MaxObjectBytes = 1 << 30
+	MinEvery       = 10 * time.Millisecond
+	MaxEvery       = forgetFor / 4 // others' deletions are heard of before they are forgotten
+)
+
+const op = "bucket"
+
+func (o *Options) fill() error {
+	set := func(v *time.Duration, to time.Duration) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	set(&o.Every, 30*time.Second)
+	set(&o.Timeout, 30*time.Second)
+	if o.BeginAt == 0 {
+		o.BeginAt = .7
+	}
+	if o.ObjectBytes == 0 {
+		o.ObjectBytes = 64 << 20
+	}
+	if o.Sends == nil {
+		o.Sends = func(*skep.NamespaceSpec) bool { return true }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Bucket == nil:
+		return skep.Invalidf(op, "bucket", "none", "one")
+	case len(o.Key) != KeySize:
+		return skep.Invalidf(op, "length of the key in bytes", len(o.Key), KeySize)
+	case !(o.BeginAt > 0) || o.BeginAt > 1:
+		return skep.Invalidf(op, "used share at which sending begins", o.BeginAt, "above 0, at most 1")
+	case o.ObjectBytes < 1 || o.ObjectBytes > MaxObjectBytes:
+		return skep.Invalidf(op, "bytes of an object", o.ObjectBytes, fmt.Sprintf("1 to %d", MaxObjectBytes))
+	case o.Every < MinEvery || o.Every > MaxEvery:
+		return skep.Invalidf(op, "time between passes", o.Every, fmt.Sprintf("%v to %v", MinEvery, MaxEvery))
+	case o.Timeout < 0 || o.Timeout > time.Hour:
+		return skep.Invalidf(op, "timeout", o.Timeout, "up to 1h")
+	case o.MaxBytes < 0:
+		return skep.Invalidf(op, "bytes of all objects", o.MaxBytes, "0 or more")
+	}
+	return o.Budget.validate()
+}
+
+// blockLister is what New needs of a node's Store besides.
+type blockLister interface {
+	ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (
+		blocks []skep.StoredBlock, next uint64, err error)
+}
+
+// Store is a node's Store with object storage behind it. What is deleted is deleted through this Store.
+type Store struct {
+	skep.Store
+	o      Options
+	lister blockLister
+	budget *budget
+	stay   time.Duration   // for at least which an object stays
+	kick   chan chan error // has a round begin now, and is told what became of it
+	found  *found
+	speed  speed
+	use    usage
+	own    own
+
+	mu     sync.Mutex
+	spaces map[string]*space
+	purges []purge
+	ids    sync.Map      // *space by skep.NamespaceID; nil where the namespace can have none
+	loaded chan struct{} // closed when the bucket was read
+	ready  atomic.Bool   // it is closed
+	why    atomic.Pointer[error]
+
+	fetching fetches
+	stop     context.CancelFunc
+	life     context.Context
+	done     sync.WaitGroup
+}
+
+// usage is counted.
+type usage struct {
+	sentBlocks, sentBytes, sentObjects     atomic.Int64
+	loadedBlocks, loadedBytes, loadedCalls atomic.Int64
+	refused, declined, failed, damaged     atomic.Int64
+}
+
+// own is calls of the node's Store that are this one's, and nobody's who asks for Stats.
+type own struct {
+	mu                  sync.Mutex
+	lookups, keys, hits int64
+	blocks, bytes       int64
+	tiers               map[string]int64 // bytes
+	misses              map[string]int64
+}
+
+func (o *own) looked(keys, found int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lookups, o.keys, o.hits = o.lookups+1, o.keys+int64(keys), o.hits+int64(found)
+}
+
+// read notes a chunk, which is a part of a block.
+func (o *own) read(c *skep.Chunk) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.tiers == nil {
+		o.tiers, o.misses = map[string]int64{}, map[string]int64{}
+	}
+	if c.Err != nil {
+		o.misses[skep.KindOf(c.Err).Error()]++
+		return
+	}
+	o.blocks, o.bytes = o.blocks+1, o.bytes+c.Bytes
+	o.tiers[c.Tier.String()] += c.Bytes
+}
+
+// Stats implements skep.Store.
+func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
+	o := &s.own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st, err := s.Store.Stats(ctx)
+	if err != nil {
+		return st, err
+	}
+	st.Lookups, st.LookupKeys, st.LookupHits = st.Lookups-o.lookups, st.LookupKeys-o.keys, st.LookupHits-o.hits
+	st.RestoredBlocks, st.RestoredBytes = st.RestoredBlocks-o.blocks, st.RestoredBytes-o.bytes
+	for _, x := range []struct{ of, less map[string]int64 }{{st.RestoreTiers, o.tiers}, {st.RestoreMisses, o.misses}} {
+		for name, n := range x.less {
+			if x.of[name] -= n; x.of[name] == 0 {
+				delete(x.of, name)
+			}
+		}
+	}
+	return st, nil
+}
+
+// Usage is what a Store did since it was made, and what it knows.
+type Usage struct {
+	Objects, Blocks, Bytes                 int64 // that the index has; Bytes of the objects
+	SentObjects, SentBlocks, SentBytes     int64
+	LoadedCalls, LoadedBlocks, LoadedBytes int64
+	Refused                                int64 // blocks that were not sent or not fetched because a budget was used up
+	Declined                               int64 // blocks that were fetched, and the node's Store did not take
+	Failed                                 int64 // calls of the bucket that failed
+	Damaged                                int64 // objects and blocks that cannot be read
+	FirstByte                              time.Duration
+	Rate                                   float64 // bytes a second, of one fetch
+	Err                                    error   // of the last call, where that failed
+}
+
+// New puts a bucket behind a node's Store, which it owns from then on unless it fails. The bucket is read meanwhile: until
+// that is done nothing is found there, and deletions wait.
+//
+// Errors: Invalid; Unsupported where the Store does not list its blocks.
+func New(own skep.Store, o Options) (*Store, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	lister, ok := skep.As[blockLister](own)
+	if !ok {
+		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Limit: "one that lists its blocks"}
+	}
+	s := &Store{Store: own, o: o, lister: lister, budget: newBudget(o.Budget), stay: time.Hour,
+		kick: make(chan chan error), found: newFound(),
+		spaces: map[string]*space{}, loaded: make(chan struct{})}
+	s.fetching.init()
+	s.life, s.stop = context.WithCancel(context.Background())
+	s.done.Go(s.run)
+	return s, nil
+}
+
+// Unwrap is the node's Store: see skep.As.
+func (s *Store) Unwrap() skep.Store { return s.Store }
+
+// Close ends what goes to the bucket and comes from it, and closes the node's Store.
+func (s *Store) Close() error {
+	s.stop()
+	s.done.Wait()
+	s.fetching.wait()
+	return s.Store.Close()
+}
+
+// Usage is what it did, and knows.
+func (s *Store) Usage() Usage {
+	u := Usage{SentObjects: s.use.sentObjects.Load(), SentBlocks: s.use.sentBlocks.Load(), SentBytes: s.use.sentBytes.Load(),
+		LoadedCalls: s.use.loadedCalls.Load(), LoadedBlocks: s.use.loadedBlocks.Load(), LoadedBytes: s.use.loadedBytes.Load(),
+		Refused: s.use.refused.Load(), Declined: s.use.declined.Load(), Failed: s.use.failed.Load(),
+		Damaged: s.use.damaged.Load()}
+	u.FirstByte, u.Rate = s.speed.is()
+	if why := s.why.Load(); why != nil {
+		u.Err = *why
+	}
+	for _, sp := range s.all() {
+		sp.mu.RLock()
+		u.Blocks += int64(len(sp.blocks))
+		u.Objects += int64(len(sp.objects))
+		for _, o := range sp.objects {
+			u.Bytes += o.size
+		}
+		sp.mu.RUnlock()
+	}
+	return u
+}
+
+func (s *Store) all() (out []*space) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sp := range s.spaces {
+		out = append(out, sp)
+	}
+	slices.SortFunc(out, func(a, b *space) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+// asked is a call of the bucket: it has a time, and what becomes of it is noted.
+func (s *Store) asked(ctx context.Context, call func(ctx context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	defer cancel()
+	err := call(within)
+	if ctx.Err() != nil && err != nil { // the caller gave it up, and nothing is said of the bucket
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+	if err == nil || skep.KindOf(err) == skep.NotFound {
+		s.why.Store(nil)
+		return err
+	}
+	if kind := skep.KindOf(err); kind == skep.Damaged || kind == skep.Version { // it has answered
+		s.why.Store(nil)
+		return err
+	}
+	if skep.KindOf(err) == skep.Other {
+		err = &skep.Error{Op: op, Kind: skep.Unavailable, Err: err}
+	}
+	s.use.failed.Add(1)
+	s.why.Store(&err)
+	return err
+}
+
+// may says whether a namespace may have objects.
+func may(n *skep.NamespaceSpec) bool { return n.Chained && n.Class == skep.Cache }
+
+// spaceNamed is the space of a name, made where it is not known.
+func (s *Store) spaceNamed(name string, spec *skep.NamespaceSpec) *space {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp := s.spaces[name]
+	if sp == nil {
+		sp = newSpace(name, *spec)
+		for _, p := range s.purges {
+			if p.some(spec) {
+				sp.quiet = p.from.Add(forgetFor)
+			}
+		}
+		s.spaces[name] = sp
+	}
+	return sp
+}
+
+// spaceOf is the space of a namespace; nil: it can have none.
+func (s *Store) spaceOf(ctx context.Context, id skep.NamespaceID) (*space, error) {
+	if sp, ok := s.ids.Load(id); ok {
+		return sp.(*space), nil
+	}
+	info, err := s.FindNamespace(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var sp *space
+	if may(&info.NamespaceSpec) {
+		sp = s.spaceNamed(spaceOf(s.o.Key, &info.NamespaceSpec), &info.NamespaceSpec)
+	}
+	s.ids.Store(id, sp)
+	return sp, nil
+}
+
+// isLoaded waits until the bucket was read.
+func (s *Store) isLoaded(ctx context.Context) error {
+	select {
+	case <-s.loaded:
+		return nil
+	case <-ctx.Done():
+	case <-s.life.Done():
+		return &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	err := ctx.Err()
+	if why := s.why.Load(); why != nil {
+		err = *why
+	}
+	return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bucket", Value: "not read yet", Err: err}
+}
+
+// run reads the bucket, and then sends, and looks at what others wrote.
+func (s *Store) run() {
+	tick := time.NewTicker(s.o.Every)
+	defer tick.Stop()
+	var tell chan error
+	for {
+		err := s.round(s.life)
+		if err != nil && s.life.Err() == nil {
+			s.o.Logger.Warn("object storage", "error", err)
+		}
+		if tell != nil {
+			tell <- err
+		}
+		tell = nil
+		select {
+		case <-tick.C:
+		case tell = <-s.kick:
+		case <-s.life.Done():
+			return
+		}
+	}
+}
+
+// round is one look at the bucket and, where that is read, one pass over the node's blocks.
+func (s *Store) round(ctx context.Context) error {
+	s.found.turn(time.Now())
+	err := s.refresh(ctx)
+	if err == nil && !s.ready.Load() {
+		s.ready.Store(true)
+		close(s.loaded)
+	}
+	if !s.ready.Load() {
+		return err
+	}
+	return errors.Join(err, s.pass(ctx))
+}
