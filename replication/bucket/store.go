@@ -46,7 +46,16 @@ const (
 
 const op = "bucket"
 
-func (o *Options) fill() error {
+// Check says what is wrong with the numbers.
+//
+// Errors: Invalid.
+func (o *Options) Check() error {
+	filled := *o
+	filled.fill()
+	return filled.check()
+}
+
+func (o *Options) fill() {
 	set := func(v *time.Duration, to time.Duration) {
 		if *v == 0 {
 			*v = to
@@ -66,11 +75,10 @@ func (o *Options) fill() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+}
+
+func (o *Options) check() error {
 	switch {
-	case o.Bucket == nil:
-		return skep.Invalidf(op, "bucket", "none", "one")
-	case len(o.Key) != KeySize:
-		return skep.Invalidf(op, "length of the key in bytes", len(o.Key), KeySize)
 	case !(o.BeginAt > 0) || o.BeginAt > 1:
 		return skep.Invalidf(op, "used share at which sending begins", o.BeginAt, "above 0, at most 1")
 	case o.ObjectBytes < 1 || o.ObjectBytes > MaxObjectBytes:
@@ -195,7 +203,14 @@ type Usage struct {
 //
 // Errors: Invalid; Unsupported where the Store does not list its blocks.
 func New(own skep.Store, o Options) (*Store, error) {
-	if err := o.fill(); err != nil {
+	o.fill()
+	switch {
+	case o.Bucket == nil:
+		return nil, skep.Invalidf(op, "bucket", "none", "one")
+	case len(o.Key) != KeySize:
+		return nil, skep.Invalidf(op, "length of the key in bytes", len(o.Key), KeySize)
+	}
+	if err := o.check(); err != nil {
 		return nil, err
 	}
 	lister, ok := skep.As[blockLister](own)

@@ -3,18 +3,11 @@ package s3
 import (
 	"bytes"
 	"context"
-	"encoding/xml"
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,118 +16,16 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/bucket"
+	"github.com/skepkv/skep/replication/bucket/s3/s3test"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// fake answers the calls of S3 that are made, without a look at who asks.
-type fake struct {
-	mu      sync.Mutex
-	objects map[string][]byte
-	refuse  int // status of all answers; 0: none
-	cut     int // bytes after which a body ends; 0: whole
-}
-
-func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.refuse != 0 {
-		http.Error(w, "no", f.refuse)
-		return
-	}
-	name := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/blocks"), "/")
-	q := r.URL.Query()
-	switch {
-	case r.Method == http.MethodPut:
-		b, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		f.objects[name] = plain(r, b)
-		w.Header().Set("ETag", `"x"`)
-	case r.Method == http.MethodPost && q.Has("delete"):
-		var list struct{ Object []struct{ Key string } }
-		if err := xml.NewDecoder(r.Body).Decode(&list); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		for _, o := range list.Object {
-			delete(f.objects, o.Key)
-		}
-		fmt.Fprint(w, "<DeleteResult></DeleteResult>")
-	case q.Get("list-type") == "2":
-		f.list(w, q.Get("prefix"), q.Get("continuation-token"))
-	case r.Method == http.MethodGet:
-		f.get(w, r, name)
-	default:
-		http.Error(w, r.Method, http.StatusMethodNotAllowed)
-	}
-}
-
-// plain takes a body out of the frames that signed bodies come in.
-func plain(r *http.Request, b []byte) []byte {
-	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING") {
-		return b
-	}
-	var out []byte
-	for {
-		head, rest, _ := bytes.Cut(b, []byte("\r\n"))
-		size, _, _ := bytes.Cut(head, []byte(";"))
-		n, err := strconv.ParseInt(string(size), 16, 64)
-		if err != nil || n == 0 {
-			return out
-		}
-		out = append(out, rest[:n]...)
-		b = rest[n+2:]
-	}
-}
-
-func (f *fake) list(w http.ResponseWriter, prefix, after string) {
-	type entry struct {
-		Key  string
-		Size int
-	}
-	var out struct {
-		XMLName               xml.Name `xml:"ListBucketResult"`
-		IsTruncated           bool
-		NextContinuationToken string
-		Contents              []entry
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.objects)) {
-		if !strings.HasPrefix(name, prefix) || name <= after {
-			continue
-		}
-		if len(out.Contents) == 1000 {
-			out.IsTruncated, out.NextContinuationToken = true, out.Contents[999].Key
-			break
-		}
-		out.Contents = append(out.Contents, entry{name, len(f.objects[name])})
-	}
-	_ = xml.NewEncoder(w).Encode(out)
-}
-
-func (f *fake) get(w http.ResponseWriter, r *http.Request, name string) {
-	b, ok := f.objects[name]
-	if !ok {
-		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprint(w, "<Error><Code>NoSuchKey</Code></Error>")
-		return
-	}
-	w.Header().Set("ETag", `"x"`)
-	w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
-	if f.cut == 0 {
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
-		return
-	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b[:f.cut])
-}
-
-func newFake(t *testing.T) (*fake, Options) {
-	f := &fake{objects: map[string][]byte{}}
+func newFake(t *testing.T) (*s3test.Server, Options) {
+	f := s3test.New()
 	srv := httptest.NewServer(f)
 	t.Cleanup(srv.Close)
-	return f, Options{Endpoint: srv.URL, Bucket: "blocks", Prefix: "fleet/a", Region: "us-east-1", AccessKey: "key", SecretKey: "secret"}
+	return f, Options{Endpoint: srv.URL, Bucket: s3test.Bucket, Prefix: "fleet/a", Region: "us-east-1", AccessKey: "key", SecretKey: "secret"}
 }
 
 // real starts a server of S3 that can be installed; the test is skipped where there is none.
@@ -275,15 +166,10 @@ func TestErrors(t *testing.T) {
 	b, err := Open(o)
 	require.NoError(t, err)
 	require.NoError(t, b.Put(t.Context(), "x", []byte("0123456789")))
-	set := func(refuse, cut int) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.refuse, f.cut = refuse, cut
-	}
-	set(0, 4)
+	f.Cut(4)
 	_, err = b.Get(t.Context(), "x", 0, -1)
 	require.ErrorIs(t, err, skep.Unavailable, "the answer was cut off")
-	set(http.StatusForbidden, 0)
+	f.Refuse(http.StatusForbidden)
 	_, err = b.Get(t.Context(), "x", 0, 1)
 	require.ErrorIs(t, err, skep.Denied)
 	for name, bad := range map[string]Options{

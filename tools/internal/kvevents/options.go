@@ -49,21 +49,29 @@ func (o *Options) Check() (wrong []error) {
 	bad(len(o.Topic) > MaxTopic || strings.ContainsAny(o.Topic, "@\x00"), "events.topic", fmt.Sprintf("%q", o.Topic),
 		fmt.Sprintf("at most %d bytes, none of them @ or zero", MaxTopic))
 	bad(len(o.Node) > skep.MaxNameSize, "events.node, bytes", len(o.Node), fmt.Sprintf("at most %d", skep.MaxNameSize))
-	patterns := len(o.Namespaces)
-	bad(patterns < 1 || patterns > MaxPatterns, "events.namespaces", patterns, fmt.Sprintf("1 to %d", MaxPatterns))
-	for _, n := range o.Namespaces {
-		bad(n != "*" && !strings.Contains(n, "/"), "events.namespaces", fmt.Sprintf("%q", n),
-			"TENANT/NAMESPACE, which may end in *, or *")
-	}
+	wrong = append(wrong, CheckPatterns("events.namespaces", o.Namespaces)...)
 	bad(o.Batches < 1 || o.Batches > MaxBatches, "events.buffer", o.Batches, fmt.Sprintf("1 to %d", MaxBatches))
 	bad(o.Room < LeastRoom || o.Room > MaxRoom, "events.buffer_bytes", o.Room, "1MiB to 16GiB")
 	return wrong
 }
 
-// selected says whether a namespace is told of.
-func (o *Options) selected(n *skep.NamespaceSpec) bool {
+// CheckPatterns lists what is wrong with a setting that names namespaces.
+func CheckPatterns(field string, patterns []string) (wrong []error) {
+	if n := len(patterns); n < 1 || n > MaxPatterns {
+		wrong = append(wrong, skep.Invalidf("serve", field, n, fmt.Sprintf("1 to %d", MaxPatterns)))
+	}
+	for _, n := range patterns {
+		if n != "*" && !strings.Contains(n, "/") {
+			wrong = append(wrong, skep.Invalidf("serve", field, fmt.Sprintf("%q", n), "TENANT/NAMESPACE, which may end in *, or *"))
+		}
+	}
+	return wrong
+}
+
+// Selects says whether a namespace is named by one of these.
+func Selects(patterns []string, n *skep.NamespaceSpec) bool {
 	name := n.Tenant + "/" + n.Name
-	for _, pattern := range o.Namespaces {
+	for _, pattern := range patterns {
 		if begin, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(name, begin) || name == pattern {
 			return true
 		}

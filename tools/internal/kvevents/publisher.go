@@ -216,7 +216,7 @@ func (p *Publisher) know(id skep.NamespaceID, n *skep.NamespaceSpec) *space {
 		return s
 	}
 	s := &space{}
-	if p.o.selected(n) {
+	if Selects(p.o.Namespaces, n) {
 		switch {
 		case p.topics >= MaxNamespaces:
 			if !p.full {

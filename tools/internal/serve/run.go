@@ -190,6 +190,9 @@ func (s *server) openStore(ctx context.Context) error {
 	if err == nil {
 		err = s.sayCapacity(ctx)
 	}
+	if err == nil {
+		err = s.openBucket()
+	}
 	if err != nil {
 		return errors.Join(err, st.Close())
 	}
