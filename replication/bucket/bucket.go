@@ -14,16 +14,18 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Bucket is object storage. Names are of lower-case letters, digits, '-' and '/'. What was put is seen by every Get and
-// List that begins after it.
+// Bucket is object storage. Names are of lower-case letters, digits, '-' and '/'. What was put is seen by every Get
+// and List that begins after it.
 type Bucket interface {
-	// Put stores an object, all of it or nothing. After an error it may be there. No name is put twice with what differs.
+	// Put stores an object, all of it or nothing. After an error it may be there. No name is put twice with what
+	// differs.
 	Put(ctx context.Context, name string, body []byte) error
 	// Get gives n bytes of an object from off on; n below 0: all of it.
 	//
 	// Errors: NotFound; Unavailable and others where it cannot be asked.
 	Get(ctx context.Context, name string, off, n int64) ([]byte, error)
-	// List calls each with every object whose name begins with prefix, in the order of names, until it returns an error.
+	// List calls each with every object whose name begins with prefix, in the order of names, until it returns an
+	// error.
 	List(ctx context.Context, prefix string, each func(Object) error) error
 	// Delete removes objects. One that is gone is no error.
 	Delete(ctx context.Context, names []string) error

@@ -19,8 +19,8 @@ type Budget struct {
 	Prices   Prices
 }
 
-// Prices are of one call, and of a byte that leaves the bucket, in the unit of Budget.MoneyDay. Prices of what is stored
-// are bounded by Options.MaxBytes.
+// Prices are of one call, and of a byte that leaves the bucket, in the unit of Budget.MoneyDay. Prices of what is
+// stored are bounded by Options.MaxBytes.
 type Prices struct {
 	Write float64 // of one call that puts or lists
 	Read  float64 // of one that gets
@@ -35,7 +35,8 @@ func (b *Budget) validate() error {
 			return skep.Invalidf(op, name, v, "0 to 1e6")
 		}
 	}
-	for name, v := range map[string]int64{"rate": b.Rate, "bytes sent a day": b.SendADay, "bytes fetched a day": b.LoadADay} {
+	bytes := map[string]int64{"rate": b.Rate, "bytes sent a day": b.SendADay, "bytes fetched a day": b.LoadADay}
+	for name, v := range bytes {
 		if v < 0 {
 			return skep.Invalidf(op, name, v, "0 or more")
 		}

@@ -137,8 +137,8 @@ func concerns(of, n *skep.NamespaceSpec) bool {
 	return of.Tenant == n.Tenant && of.Name == n.Name || of.Clusters(*n)
 }
 
-// without removes all objects of some namespaces, around a call of the node's Store that does the same there. Nothing is
-// sent of them meanwhile.
+// without removes all objects of some namespaces, around a call of the node's Store that does the same there. Nothing
+// is sent of them meanwhile.
 func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool, call func() error) error {
 	if err := s.isLoaded(ctx); err != nil {
 		return err
@@ -171,7 +171,8 @@ type purge struct {
 	from time.Time
 }
 
-// purging has nothing be taken, for a while, of what other nodes made of these namespaces and this one has not heard of.
+// purging has nothing be taken, for a while, of what other nodes made of these namespaces and this one has not heard
+// of.
 func (s *Store) purging(some func(*skep.NamespaceSpec) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

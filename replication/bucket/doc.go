@@ -1,5 +1,5 @@
-// Package bucket keeps blocks that a node's drives may evict in object storage behind it, and brings them back when they
-// are asked for. It is a Store in front of a node's own one.
+// Package bucket keeps blocks that a node's drives may evict in object storage behind it, and brings them back when
+// they are asked for. It is a Store in front of a node's own one.
 //
 //	        lookup, restore, delete
 //	                 │
@@ -10,30 +10,31 @@
 //	    node's own Store │
 //	         drives   Bucket (S3)
 //
-// What is sent. Blocks of chained namespaces of class Cache, whole ones without a salt, that some lookup has found since
-// they were put: when the drives are filled to Options.BeginAt, a pass over the node's blocks sends those that no object
-// has yet, Options.ObjectBytes together. So a block is in an object before it is evicted. No more goes out, and comes
-// back, than the budgets allow (Budget).
+// What is sent. Blocks of chained namespaces of class Cache, whole ones without a salt, that some lookup has found
+// since they were put: when the drives are filled to Options.BeginAt, a pass over the node's blocks sends those that
+// no object has yet, Options.ObjectBytes together. So a block is in an object before it is evicted. No more goes out,
+// and comes back, than the budgets allow (Budget).
 //
 // What is found. A lookup whose prefix ends on the drives goes on through the index. What only objects have is added
 // where fetching it, by the time that fetches took lately, is quicker than computing it (LookupRequest.Cost, else
-// Options.Recompute). A restore fetches these blocks, puts them into the node's Store, and loads them from there, after
-// what the drives had. A chain with a Compute is loaded from the drives alone. A lease covers what the drives have.
+// Options.Recompute). A restore fetches these blocks, puts them into the node's Store, and loads them from there,
+// after what the drives had. A chain with a Compute is loaded from the drives alone. A lease covers what the drives
+// have.
 //
 // What is deleted. A deletion is answered once the bucket says so, too: of keys by an object that names them, of a
-// namespace and what is larger by removing its objects. Where the bucket cannot be reached it is an error, and to be made
-// again. What is on its way to the bucket or from it meanwhile does not come back.
+// namespace and what is larger by removing its objects. Where the bucket cannot be reached it is an error, and to be
+// made again. What is on its way to the bucket or from it meanwhile does not come back.
 //
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. A deletion has to reach each
 // node, as a cluster's do. A node takes no block of another's for forgetFor after it has heard of its deletion.
 //
-// Objects are sealed (AES-256-GCM, a key of each object derived from Options.Key by HKDF-SHA256), names of namespaces are
-// in none of their names. An object is
+// Objects are sealed (AES-256-GCM, a key of each object derived from Options.Key by HKDF-SHA256), names of namespaces
+// are in none of their names. An object is
 //
 //	blocks    each sealed: length of its head, head (JSON: parent, depth, name, manifest), its parts
 //	index     sealed: key, parent's hash, offset, length, bytes, of each block
 //	trailer   magic, which key, salt, where the index is
 //
-// and is never written again: its name is new, and removed when all in it was deleted, or when there are more bytes than
-// Options.MaxBytes, the oldest first.
+// and is never written again: its name is new, and removed when all in it was deleted, or when there are more bytes
+// than Options.MaxBytes, the oldest first.
 package bucket

@@ -128,8 +128,8 @@ func cut(run []*place) (out [][]*place) {
 	return out
 }
 
-// bring fetches a run of a chain's blocks and puts them into the node's Store, in order, up to the first that does not come.
-// It says how many are there, and why not more.
+// bring fetches a run of a chain's blocks and puts them into the node's Store, in order, up to the first that does not
+// come. It says how many are there, and why not more.
 func (s *Store) bring(ctx context.Context, sp *space, sc skep.Scope, run []*place) (n int, err error) {
 	type part struct {
 		*fetch

@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// found says which blocks lookups have found lately: in this hour or the one before. Of a hundred that none has, one may
-// be said to be.
+// found says which blocks lookups have found lately: in this hour or the one before. Of a hundred that none has, one
+// may be said to be.
 type found struct {
 	now, before atomic.Pointer[foundBits]
 }

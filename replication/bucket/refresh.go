@@ -18,6 +18,9 @@ type deletion struct {
 	Of map[string][][]byte `json:"of"` // keys, by the object's id
 }
 
+// goneKeys are deleted keys, by object.
+type goneKeys map[string]map[skep.Key]bool
+
 // listed is what the bucket has of one space.
 type listed struct {
 	spec    bool
@@ -105,7 +108,7 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 	if sp.owesAll() {
 		return s.clear(ctx, sp)
 	}
-	gone := map[string]map[skep.Key]bool{} // by object
+	gone := goneKeys{}
 	for _, id := range l.deleted {
 		useless, err := s.hear(ctx, sp, id, l, gone)
 		if skep.KindOf(err) == skep.Damaged { // nobody knows any more what is deleted
@@ -138,9 +141,9 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 	return errors.Join(s.pay(ctx, sp), s.remove(ctx, useless))
 }
 
-// adopt reads the indexes of the objects that are new, and names those that are to be removed: what cannot be read is not
-// known, and could not be deleted.
-func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone map[string]map[skep.Key]bool) (useless []string, err error) {
+// adopt reads the indexes of the objects that are new, and names those that are to be removed: what cannot be read is
+// not known, and could not be deleted.
+func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(indexesAtOnce)
@@ -193,8 +196,7 @@ func (s *Store) text(ctx context.Context, name string, v any) error {
 }
 
 // hear takes out what a deletion names. It is useless once none of its objects is there.
-func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone map[string]map[skep.Key]bool) (useless bool,
-	err error) {
+func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone goneKeys) (useless bool, err error) {
 	name := sp.name + deletedDir + id
 	sp.mu.RLock()
 	d := sp.heard[id]

@@ -13,8 +13,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Restore implements skep.Store. Chains of which objects have blocks that the node's Store lacks are cut in two: what is
-// there is loaded first, and meanwhile the rest is fetched.
+// Restore implements skep.Store. Chains of which objects have blocks that the node's Store lacks are cut in two: what
+// is there is loaded first, and meanwhile the rest is fetched.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	cuts := s.cuts(ctx, r)
 	if len(cuts) == 0 {

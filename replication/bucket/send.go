@@ -61,9 +61,10 @@ func used(st *skep.Stats) int64 {
 	return n
 }
 
-// passObject sends one object of blocks of a namespace from a place of its listing on, where there are so many, and says
-// where to go on.
-func (s *Store) passObject(ctx context.Context, info skep.NamespaceInfo, at uint64) (size int64, next uint64, err error) {
+// passObject sends one object of blocks of a namespace from a place of its listing on, where there are so many, and
+// says where to go on.
+func (s *Store) passObject(ctx context.Context, info skep.NamespaceInfo, at uint64) (
+	size int64, next uint64, err error) {
 	sp, err := s.spaceOf(ctx, info.ID)
 	if err != nil || sp == nil {
 		return 0, 0, nil // deleted meanwhile

@@ -166,7 +166,8 @@ func newNode(t *testing.T, o Options, capacity int64) *node {
 
 func (n *node) open(name string) {
 	n.t.Helper()
-	info, err := n.OpenNamespace(n.t.Context(), skep.NamespaceSpec{Tenant: "t", Name: name, Model: "m", Shape: shape, Chained: true})
+	info, err := n.OpenNamespace(n.t.Context(),
+		skep.NamespaceSpec{Tenant: "t", Name: name, Model: "m", Shape: shape, Chained: true})
 	require.NoError(n.t, err)
 	n.ns = info.ID
 }
@@ -201,7 +202,8 @@ func (n *node) put(keys []skep.Key) {
 	n.t.Helper()
 	r := &skep.PutRequest{Scope: n.scope()}
 	for _, k := range keys {
-		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Name: skep.PartKV, Bytes: storetest.Payload(k, skep.PartKV, blockSize)}}})
+		part := skep.Part{Name: skep.PartKV, Bytes: storetest.Payload(k, skep.PartKV, blockSize)}
+		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{part}})
 	}
 	_, err := n.Put(n.t.Context(), r)
 	require.NoError(n.t, err)

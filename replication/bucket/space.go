@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// forgetFor is how long a node takes no block of another node's after it has heard that it is deleted: others hear of
-	// it as soon, and by then have said so in the bucket.
+	// forgetFor is how long a node takes no block of another node's after it has heard that it is deleted: others hear
+	// of it as soon, and by then have said so in the bucket.
 	forgetFor = 10 * time.Minute
 	// maxForgotten is how many keys of a space are remembered so; beyond, nothing of the space is taken.
 	maxForgotten = 1 << 20
@@ -77,9 +77,9 @@ func newSpace(name string, spec skep.NamespaceSpec) *space {
 		heard: map[string]*deletion{}, passing: make(chan struct{}, 1)}
 }
 
-// adopt takes another node's object into the index, but for the blocks that gone names. Those that were deleted here lately
-// are owed: who made the object had not heard of that. It is useless where all was deleted lately. Of several objects
-// that have a block each node finds it in the one of the lowest id.
+// adopt takes another node's object into the index, but for the blocks that gone names. Those that were deleted here
+// lately are owed: who made the object had not heard of that. It is useless where all was deleted lately. Of several
+// objects that have a block each node finds it in the one of the lowest id.
 func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, now time.Time) (useless bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,8 +294,8 @@ func (s *space) hear(id string, d *deletion, useless bool) {
 	}
 }
 
-// keepOnly drops the objects that the bucket has no more. One of this node's that is young may be on its way yet, after
-// a call that failed.
+// keepOnly drops the objects that the bucket has no more. One of this node's that is young may be on its way yet,
+// after a call that failed.
 func (s *space) keepOnly(there map[string]int64, now time.Time) {
 	s.mu.RLock()
 	var gone []string

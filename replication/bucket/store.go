@@ -198,8 +198,8 @@ type Usage struct {
 	Err                                    error   // of the last call, where that failed
 }
 
-// New puts a bucket behind a node's Store, which it owns from then on unless it fails. The bucket is read meanwhile: until
-// that is done nothing is found there, and deletions wait.
+// New puts a bucket behind a node's Store, which it owns from then on unless it fails. The bucket is read meanwhile:
+// until that is done nothing is found there, and deletions wait.
 //
 // Errors: Invalid; Unsupported where the Store does not list its blocks.
 func New(own skep.Store, o Options) (*Store, error) {

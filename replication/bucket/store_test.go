@@ -85,7 +85,8 @@ func TestFetchingIsDeclinedWhereComputingIsQuicker(t *testing.T) {
 	n.look()
 	n.evict()
 	look := func(perToken time.Duration) skep.LookupResult {
-		r, err := n.Lookup(t.Context(), &skep.LookupRequest{Scope: n.scope(), Keys: keys, Cost: &skep.RecomputeCost{PerToken: perToken}})
+		cost := &skep.RecomputeCost{PerToken: perToken}
+		r, err := n.Lookup(t.Context(), &skep.LookupRequest{Scope: n.scope(), Keys: keys, Cost: cost})
 		require.NoError(t, err)
 		return r
 	}
@@ -241,6 +242,21 @@ func TestANodeThatHearsLater(t *testing.T) {
 	late.look()
 	n.look()
 	require.Zero(t, n.find(more))
+}
+
+// A deletion concerns what another node has sent a moment ago, and then was lost.
+func TestADeletionLooksForWhatOthersSent(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	lost, n := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	lost.put(keys)
+	lost.look()
+	_, err := n.Delete(t.Context(), n.scope(), keys)
+	require.NoError(t, err)
+	again := newNode(t, options(b), 0)
+	again.look()
+	require.Zero(t, again.find(keys))
 }
 
 // Bytes that were changed are a miss, and so is an object that is gone.

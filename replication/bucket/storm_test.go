@@ -10,9 +10,9 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Two nodes and a bucket that fails now and then: chains are put, evicted, found, loaded, deleted and purged at random,
-// and nodes lose all they have. Whatever happens no byte is wrong (load looks), and what was deleted at both nodes is
-// found at none until it is put again.
+// Two nodes and a bucket that fails now and then: chains are put, evicted, found, loaded, deleted and purged at
+// random, and nodes lose all they have. Whatever happens no byte is wrong (load looks), and what was deleted at both
+// nodes is found at none until it is put again.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	for range 20 {

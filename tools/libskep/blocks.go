@@ -57,8 +57,8 @@ func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tie
 	return g.Wait()
 }
 
-// lookupEach says of each key whether its block can be restored, and leases those that can. In a chained namespace keys
-// are one chain.
+// lookupEach says of each key whether its block can be restored, and leases those that can. In a chained namespace
+// keys are one chain.
 func (o *opened) lookupEach(
 	ctx context.Context, sc skep.Scope, keys []skep.Key, lease time.Duration, found []byte,
 ) (skep.LeaseID, error) {
@@ -181,8 +181,8 @@ func fitting(blocks [][]byte, most int64) int {
 	return len(blocks)
 }
 
-// pieces calls f for blocks [from, to), until all have had their turn or one call fails, with that call's error. Of blocks
-// that are staged two pieces are under way at once: one is copied while the other is on its way.
+// pieces calls f for blocks [from, to), until all have had their turn or one call fails, with that call's error. Of
+// blocks that are staged two pieces are under way at once: one is copied while the other is on its way.
 func (o *opened) pieces(ctx context.Context, blocks [][]byte, f func(ctx context.Context, from, to int) error) error {
 	most, atOnce := int64(stagedBytes), 1
 	if o.client != nil && len(blocks) > 0 && !o.client.Shares(blocks[0]) {
@@ -255,7 +255,8 @@ func kindOf(err error) skep.Kind {
 	return skep.Failed
 }
 
-// loadInto restores blocks in one session: those whose places touch by one chain. Of each that is there landed is told.
+// loadInto restores blocks in one session: those whose places touch by one chain. Of each that is there landed is
+// told.
 func loadInto(
 	ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind,
 	landed func(i int),
@@ -318,8 +319,8 @@ func after(b []byte) *byte {
 	return (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b)))
 }
 
-// save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not answered
-// when an error ends it is declined for the error's kind.
+// save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not
+// answered when an error ends it is declined for the error's kind.
 func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, src [][]byte, results []skep.PutResult) error {
 	sp, err := o.space(ctx, r.Namespace)
 	if err != nil {

@@ -121,8 +121,8 @@ func TestPythonPackage(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is its
-// parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
+// A process that is forked has the library's memory and none of its threads: calls are refused there, and the store is
+// its parent's to close and open again. When the parent has ended, who opens the store is told that the child has it.
 func TestForkedProcesses(t *testing.T) {
 	t.Parallel()
 	lib := built(t)
@@ -170,7 +170,8 @@ func compiled(t *testing.T, source string, args ...string) string {
 	return program
 }
 
-// Engines in C claim by a word: from another process that has no skep in it, and from threads, by the word and by calls at random.
+// Engines in C claim by a word: from another process that has no skep in it, and from threads, by the word and by
+// calls at random.
 func TestClaimsInC(t *testing.T) {
 	t.Parallel()
 	lib := built(t)
@@ -187,7 +188,8 @@ func TestClaimsInC(t *testing.T) {
 	t.Run("server", func(t *testing.T) { check(t, "unix:"+serving(t), token) })
 }
 
-// Blocks as a whole. Those of a server on this machine never go through the socket: what is not in shared memory is staged there.
+// Blocks as a whole. Those of a server on this machine never go through the socket: what is not in shared memory is
+// staged there.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	program := compiled(t, "testdata/blocks.c", built(t), "-Wl,-rpath,"+filepath.Dir(built(t)))

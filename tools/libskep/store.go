@@ -201,7 +201,8 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
-// openNamespace opens a namespace. One without a tenant is of the tenant that the credential is of, or of the default one.
+// openNamespace opens a namespace. One without a tenant is of the tenant that the credential is of, or of the default
+// one.
 func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep.NamespaceInfo, error) {
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant

@@ -29,6 +29,7 @@ var machineClocks = map[string]string{
 	"store/options.go var":                       injected,
 	"store/storetest/clock.go MachineClock":      injected,
 	"store/memory/cache.go ensureDefaults":       ticking,
+	"replication/bucket/fetch.go fetch":          "when an object was used last, beside others' that ids tell of",
 	"tools/internal/kvevents/publisher.go New":   moment,
 	"tools/internal/serve/store.go jobsOf":       people,
 	"tools/internal/serve/run.go make":           moment,

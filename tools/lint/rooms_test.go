@@ -76,6 +76,8 @@ var parts = map[string][]string{
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper", "replication/merge", "replication/promises", "replication/pace",
 		"replication/runs", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
+	"replication/bucket":     {"replication/runs"},
+	"replication/bucket/s3":  {"replication/bucket"},
 	"replication/keeper":     {"replication/checks", "replication/runs"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},

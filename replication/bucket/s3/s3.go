@@ -124,7 +124,8 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 func (s *store) List(ctx context.Context, prefix string, each func(bucket.Object) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for o := range s.core.Client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}) {
+	all := minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}
+	for o := range s.core.Client.ListObjects(ctx, s.bucket, all) {
 		if o.Err != nil {
 			return kindOf(o.Err)
 		}

@@ -25,7 +25,8 @@ func newFake(t *testing.T) (*s3test.Server, Options) {
 	f := s3test.New()
 	srv := httptest.NewServer(f)
 	t.Cleanup(srv.Close)
-	return f, Options{Endpoint: srv.URL, Bucket: s3test.Bucket, Prefix: "fleet/a", Region: "us-east-1", AccessKey: "key", SecretKey: "secret"}
+	return f, Options{Endpoint: srv.URL, Bucket: s3test.Bucket, Prefix: "fleet/a", Region: "us-east-1",
+		AccessKey: "key", SecretKey: "secret"}
 }
 
 // real starts a server of S3 that can be installed; the test is skipped where there is none.
@@ -39,7 +40,8 @@ func real(t *testing.T) Options {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	cmd := exec.CommandContext(t.Context(), program, "--access", "key", "--secret", "secretsecret", "--port", addr, "posix", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), program, "--access", "key", "--secret", "secretsecret", "--port", addr,
+		"posix", t.TempDir())
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	o := Options{Endpoint: "http://" + addr, Bucket: "blocks", Prefix: "fleet/a", Region: "us-east-1", AccessKey: "key",
@@ -56,7 +58,6 @@ func real(t *testing.T) Options {
 
 // servers runs a test with a small server of its own, and with a real one where there is one.
 func servers(t *testing.T, test func(t *testing.T, o Options)) {
-	t.Parallel()
 	t.Run("fake", func(t *testing.T) {
 		t.Parallel()
 		_, o := newFake(t)
@@ -69,6 +70,7 @@ func servers(t *testing.T, test func(t *testing.T, o Options)) {
 }
 
 func TestABucket(t *testing.T) {
+	t.Parallel()
 	servers(t, func(t *testing.T, o Options) {
 		b, err := Open(o)
 		require.NoError(t, err)
@@ -111,6 +113,7 @@ func TestABucket(t *testing.T) {
 
 // Blocks go through a server and come back, at a node that never had them.
 func TestBlocksGoThroughAServer(t *testing.T) {
+	t.Parallel()
 	servers(t, func(t *testing.T, o Options) {
 		shape := skep.Shape{Kind: skep.Opaque, BlockTokens: 16, Bytes: 64 << 10}
 		node := func() (*bucket.Store, *skep.Namespace) {
@@ -174,7 +177,8 @@ func TestErrors(t *testing.T) {
 	require.ErrorIs(t, err, skep.Denied)
 	for name, bad := range map[string]Options{
 		"no host": {Bucket: "b", Endpoint: "http://"}, "no scheme": {Bucket: "b", Endpoint: "host:9000"},
-		"no bucket": {Endpoint: "http://h"}, "short": {Endpoint: "http://h", Bucket: "b"}, "prefix": {Endpoint: "http://h", Bucket: "blocks", Prefix: "/x"},
+		"no bucket": {Endpoint: "http://h"},
+		"short":     {Endpoint: "http://h", Bucket: "b"}, "prefix": {Endpoint: "http://h", Bucket: "blocks", Prefix: "/x"},
 		"one key": {Endpoint: "http://h", Bucket: "blocks", AccessKey: "x"},
 	} {
 		_, err := Open(bad)

@@ -21,12 +21,12 @@ import (
 )
 
 // An operator makes copies and half copies of a store's directory and opens them beside the original; devices are
-// swapped, cut short, blanked, another store's, read-only, gone, gone while the store is open. One to three of these are drawn,
-// then every command that takes a directory is given on what is there, with and without --dry-run, and at the end the way
-// out is taken that the messages name.
+// swapped, cut short, blanked, another store's, read-only, gone, gone while the store is open. One to three of these
+// are drawn, then every command that takes a directory is given on what is there, with and without --dry-run, and at
+// the end the way out is taken that the messages name.
 //
-// SKEP_OPERATOR_TIME says for how long; without it every command is given once or twice, spread over a few states. SKEP_SEED
-// plays a state again: it is the first one then.
+// SKEP_OPERATOR_TIME says for how long; without it every command is given once or twice, spread over a few states.
+// SKEP_SEED plays a state again: it is the first one then.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	seed := operatorSeed(t)

@@ -39,8 +39,8 @@ type cleared struct {
 // msgpack writes strings and bytes as MessagePack has them since 2013.
 var msgpack = &codec.MsgpackHandle{WriteExt: true}
 
-// encode is a batch as it travels, vLLM's KVEventBatch: an array of the seconds since 1970, the events and the rank of data
-// parallelism, which a store has none of. It has three elements always, since some readers want the last.
+// encode is a batch as it travels, vLLM's KVEventBatch: an array of the seconds since 1970, the events and the rank of
+// data parallelism, which a store has none of. It has three elements always, since some readers want the last.
 func encode(at time.Time, events []any) ([]byte, error) {
 	var out []byte
 	seconds := float64(at.UnixMicro()) / 1e6

@@ -124,12 +124,16 @@ func readKey(path string) ([]byte, error) {
 type bucketMetrics struct{ s *bucket.Store }
 
 var (
-	descBucketHas    = prometheus.NewDesc("skep_bucket_blocks", "Blocks that object storage has.", nil, nil)
-	descBucketBytes  = prometheus.NewDesc("skep_bucket_bytes", "Bytes of objects.", nil, nil)
-	descBucketMoved  = prometheus.NewDesc("skep_bucket_moved_bytes_total", "Bytes sent to object storage and fetched from it.", []string{"direction"}, nil)
-	descBucketBlocks = prometheus.NewDesc("skep_bucket_moved_blocks_total", "Blocks sent to object storage and fetched from it.", []string{"direction"}, nil)
-	descBucketLost   = prometheus.NewDesc("skep_bucket_refused_total", "What did not go or come: blocks over a budget, fetched blocks that the store declined, calls that failed, objects and blocks that could not be read.", []string{"what"}, nil)
-	descBucketUp     = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
+	descBucketHas   = prometheus.NewDesc("skep_bucket_blocks", "Blocks that object storage has.", nil, nil)
+	descBucketBytes = prometheus.NewDesc("skep_bucket_bytes", "Bytes of objects.", nil, nil)
+	descBucketMoved = prometheus.NewDesc("skep_bucket_moved_bytes_total", "Bytes sent to object storage and fetched.",
+		[]string{"direction"}, nil)
+	descBucketBlocks = prometheus.NewDesc("skep_bucket_moved_blocks_total", "Blocks sent to object storage and fetched.",
+		[]string{"direction"}, nil)
+	descBucketLost = prometheus.NewDesc("skep_bucket_refused_total",
+		"Blocks over a budget; fetched ones that the store declined; failed calls; what could not be read.",
+		[]string{"what"}, nil)
+	descBucketUp = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

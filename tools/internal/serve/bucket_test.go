@@ -16,8 +16,8 @@ import (
 	"github.com/skepkv/skep/wire"
 )
 
-// A server's blocks outlive its drives: another one with an empty directory and the same bucket gives them back. What was
-// deleted it does not.
+// A server's blocks outlive its drives: another one with an empty directory and the same bucket gives them back. What
+// was deleted it does not.
 func TestObjectStorageBehindTheDrives(t *testing.T) {
 	t.Parallel()
 	at := s3test.New()
@@ -44,7 +44,8 @@ func TestObjectStorageBehindTheDrives(t *testing.T) {
 		r := start(t, c, Options{})
 		st, err := wire.Dial(t.Context(), wire.Options{Addr: r.at("wire")})
 		require.NoError(t, err)
-		ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "default", Name: "n", Shape: shape, Chained: true})
+		spec := skep.NamespaceSpec{Tenant: "default", Name: "n", Shape: shape, Chained: true}
+		ns, err := skep.OpenNamespace(t.Context(), st, spec)
 		require.NoError(t, err)
 		return r, st, ns
 	}
