@@ -25,6 +25,7 @@ type shelf struct {
 	objects map[string][]byte
 	away    bool                        // no call is answered
 	lost    bool                        // what is put is there, and the call fails
+	once    bool                        // lost, for one call
 	before  func(call, name string)     // is shown each call
 	spoil   func(name string, b []byte) // is shown what Get gives
 	calls   map[string]int              // by name
@@ -62,7 +63,9 @@ func (s *shelf) Put(_ context.Context, name string, body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects[name] = bytes.Clone(body)
-	if s.lost {
+	lost := s.lost || s.once
+	s.once = false
+	if lost {
 		return &skep.Error{Op: "shelf", Kind: skep.Unavailable, Field: "answer"}
 	}
 	return nil

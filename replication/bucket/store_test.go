@@ -179,7 +179,7 @@ func TestADeletionWhileAnObjectIsOnItsWay(t *testing.T) {
 				if _, dir, _, _ := split(name); call != "put" || dir != blocksDir {
 					return
 				}
-				b.set(func() { b.before, b.lost = nil, lost })
+				b.set(func() { b.before, b.once = nil, lost })
 				begun := make(chan struct{})
 				go func() {
 					close(begun)
@@ -191,7 +191,6 @@ func TestADeletionWhileAnObjectIsOnItsWay(t *testing.T) {
 		})
 		err := n.turn()
 		require.Equal(t, lost, err != nil)
-		b.set(func() { b.lost = false })
 		require.NoError(t, <-deleted)
 		again := newNode(t, options(b), 0)
 		again.look()
