@@ -33,6 +33,9 @@ func TestCheckBlankKnowsWhatLeavesTheFirstPagesZero(t *testing.T) {
 		require.ErrorContains(t, err, tt.whose)
 		require.ErrorContains(t, err, "wipefs -a /dev/x", "the way out")
 	}
+	err := CheckBlank(t.Context(), mem(t, 8<<10), "/dev/x")
+	requireKind(t, skep.Invalid, err)
+	require.ErrorContains(t, err, "size of /dev/x is 8192")
 	for _, off := range []int64{65536, 65536 + 64, size - 8192, size - 1024} { // what an earlier store has left
 		d := mem(t, size)
 		d.Unwrap().(*device.Memory).Poke(off, []byte("SKEPsegm"))

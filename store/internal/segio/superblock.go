@@ -113,10 +113,13 @@ func peek(path string, off int64, n int) ([]byte, error) {
 }
 
 // CheckBlank refuses a device that holds something: in its first pages anything, behind them and at its end the marks
-// of file systems and RAIDs that leave those zero. Errors, of operation "create device", by kind: Foreign,
-// DeviceFailed.
+// of file systems and RAIDs that leave those zero. Errors, of operation "create device", by kind: Foreign, Invalid for
+// one that has no room for superblocks, DeviceFailed.
 func CheckBlank(ctx context.Context, dev device.Device, path string) error {
 	const op = "create device"
+	if n := dev.Size(); n < beyondFirst {
+		return skep.Invalidf(op, "size of "+path, n, fmt.Sprintf("more than %d, which superblocks take", beyondFirst))
+	}
 	first, err := readFirst(ctx, op, dev, path, layout.SuperblockPages)
 	if err != nil {
 		return err
