@@ -207,3 +207,26 @@ func TestACreateCutOffBetweenBlockDevices(t *testing.T) {
 		require.True(t, string(left) == string(after), "not a byte of it was written")
 	}
 }
+
+// Every drive counts as much as the smallest: however large the others are, leases that nobody capped leave three
+// quarters of the room that there is.
+func TestLeasesOnBlockDevicesOfDifferentSizes(t *testing.T) {
+	t.Parallel()
+	a, _ := loopDevice(t, 4<<20, 0, "")
+	b, _ := loopDevice(t, 32<<20, 0, "")
+	o := small(t.TempDir())
+	o.DeviceCount, o.CapacityBytes, o.Devices, o.LeasedBytes, o.PinnedBytes = 0, 0, []string{a, b}, 0, 0
+	s := openTest(t, o)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	var leased int64
+	for root := range 80 { // more than there is room for
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(root, 16), 8<<10))
+		_, err := s.Lookup(testContext(t), &skep.LookupRequest{Scope: sc, Keys: chainKeys(root, 16), Lease: skep.MaxLease})
+		require.NoError(t, err)
+		st, err := s.Stats(testContext(t))
+		require.NoError(t, err)
+		leased = max(leased, st.LeasedBytes)
+	}
+	require.Greater(t, leased, int64(1<<20))
+	require.LessOrEqual(t, leased, int64(2<<20), "a quarter of twice the smaller drive")
+}

@@ -248,7 +248,7 @@ func (s *Store) makeIndex() (err error) {
 	s.space.KeptFree = cleanerReserve
 	pages, logical := s.space.Reckon()
 	if o.leasedByRoom {
-		o.LeasedBytes = min(o.LeasedBytes, max(pages*layout.PageSize/4, 1))
+		o.LeasedBytes = min(o.LeasedBytes, max(s.space.EvenPages()*layout.PageSize/4, 1))
 		o.PinnedBytes = min(o.PinnedBytes, max(o.LeasedBytes/2, 1))
 	}
 	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}
