@@ -147,3 +147,22 @@ func TestAnOpenWithAWrongCatalogDirTouchesNothing(t *testing.T) {
 	requireKind(t, skep.Invalid, err)
 	require.NoDirExists(t, fresh.Dir, "a store that could not be made leaves nothing")
 }
+
+// A rebuild does not put the catalog of another program in the way of that program, which is told as the way out.
+func TestARebuildLeavesACatalogOfAnotherFormatAlone(t *testing.T) {
+	t.Parallel()
+	o, _ := made(t)
+	formatCatalog(t, o.Dir, catalog.FormatVersion+1, false)
+	for _, dry := range []bool{true, false} {
+		_, err := Rebuild(testContext(t), o, dry, nil)
+		requireKind(t, skep.Version, err)
+		require.ErrorContains(t, err, "use the skep that wrote it")
+	}
+	aside, err := filepath.Glob(o.catalogDir() + ".old-*")
+	require.NoError(t, err)
+	require.Empty(t, aside)
+
+	require.NoError(t, os.Rename(o.catalogDir(), o.catalogDir()+".mine"))
+	_, err = Rebuild(testContext(t), o, false, nil)
+	require.NoError(t, err)
+}

@@ -268,6 +268,10 @@ func (s *Store) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]cat
 	} else {
 		d.Limit = space.Unlimited
 	}
+	if d.Dev.Info().Raw && s.options.CapacityBytes > 0 { // of its size the store has what the cap gave it, or an add
+		share := layout.Segments(s.options.CapacityBytes/int64(len(byID)), d.SegBytes)
+		d.Segments = min(d.Segments, max(sb.Segments(), share))
+	}
 	if d.Dev.Info().Raw || s.options.ReadOnly {
 		d.Limit = d.Segments
 	}

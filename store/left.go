@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/store/internal/making"
 	"github.com/skepkv/skep/store/internal/rebuild"
 	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // What an open finds where there is no catalog: nothing, the beginnings of a store whose
@@ -70,6 +71,11 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 	if o.NoRebuild {
 		return false, &skep.Error{Op: "open store", Kind: skep.Missing, Field: "catalog", Value: o.catalogDir(),
 			Limit: "present: the devices hold a store; bring it back, or have it rebuilt from them"}
+	}
+	if cut {
+		if vacated, err := s.vacateSome(ctx, paths); vacated || err != nil {
+			return false, err
+		}
 	}
 	if err := s.findDrives(ctx); err != nil {
 		return false, err
@@ -141,6 +147,41 @@ func (s *Store) unused(ctx context.Context) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// vacateSome is vacate where the making of a store was cut off before all of its block devices had their superblocks:
+// of those at paths, as many as it was to have, some hold nothing but these, and all others are blank. False: it is
+// not so, and nothing was changed.
+func (s *Store) vacateSome(ctx context.Context, paths []string) (bool, error) {
+	defer s.forgetLoaded()
+	blank := 0
+	for i, path := range paths {
+		sb, err := s.meetDrive(ctx, i, &space.Drive{Path: path})
+		switch {
+		case err == nil && sb.DeviceCount == len(paths):
+		case err != nil && s.isBlank(ctx, i, path):
+			blank++
+		default:
+			return false, nil
+		}
+	}
+	if blank == 0 || len(s.drives) == 0 {
+		return false, nil
+	}
+	if empty, err := s.unused(ctx); !empty || err != nil {
+		return false, err
+	}
+	return true, s.vacate(ctx)
+}
+
+// isBlank says whether a new store takes the block device at path.
+func (s *Store) isBlank(ctx context.Context, i int, path string) bool {
+	dev, err := s.options.OpenDevice(i, path, false, 0)
+	if err != nil {
+		return false
+	}
+	defer dev.Close()
+	return segio.CheckBlank(ctx, dev, path) == nil
 }
 
 // vacate takes the superblocks off drives of a store whose making was cut off, and closes them.

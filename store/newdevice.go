@@ -2,13 +2,12 @@ package store
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/paths"
+	"github.com/skepkv/skep/store/internal/places"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -38,7 +37,7 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
 		return c, err
 	}
-	if err := s.options.refuseTaken(a.Path); err != nil {
+	if err := places.Free(a.Path, s.options.customDevices); err != nil {
 		return c, err
 	}
 	segments, err := s.segmentsOfNew(a)
@@ -85,30 +84,18 @@ func refuseOwn(id segment.StoreID, drives []*space.Drive, path string) error {
 	return nil
 }
 
-// refuseTaken refuses a path where a file is that was there before, and, among the system's devices, where there is no
-// block device: a file that is made there takes memory, and is gone when the machine starts again.
-func (o *Options) refuseTaken(path string) error {
-	st, err := os.Stat(path)
-	if !o.customDevices && paths.AmongDevices(path) && (err != nil || !paths.IsBlockDevice(st)) {
-		e := &skep.Error{Op: "create device", Kind: skep.Missing, Field: "path", Value: path,
-			Limit: "a block device that is there: nothing is made in " + paths.DeviceDir}
-		if err == nil {
-			e.Kind, e.Value = skep.Invalid, path+", a "+paths.FileType(st)
+// unbrand makes devices that were there before the making of a store nobody's again where that has failed: the next try
+// would take them for a store that has lost its catalog.
+func (s *Store) unbrand() {
+	if !s.making {
+		return
+	}
+	for _, d := range s.drives {
+		if slices.Contains(s.made, d.Path) {
+			continue // a file, which is removed
 		}
-		return e
+		if err := s.takeBackName(d); err != nil {
+			s.log.Warn("left behind by a failed create: wipe it before the next try", "path", d.Path, "error", err)
+		}
 	}
-	switch {
-	case err != nil && (errors.Is(err, fs.ErrNotExist) || o.customDevices):
-		return nil
-	case err != nil:
-		return &skep.Error{Op: "create device", Kind: skep.Other, Field: "path", Value: path, Err: err}
-	case !st.Mode().IsRegular():
-		return nil
-	}
-	if sb, err := segio.PeekSuperblock(path); err == nil {
-		return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "store " + sb.Store.String(),
-			Limit: "free; its catalog is not in this directory: bring it back, or remove the device files to begin anew"}
-	}
-	return &skep.Error{Op: "create device", Kind: skep.Foreign, Field: path, Value: "a file that is there already",
-		Limit: "absent"}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/places"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -291,7 +292,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		return catalog.StoreState{}, o.tooSmall(n, nil)
 	}
 	for _, path := range paths { // before anything is made
-		if err := o.refuseTaken(path); err != nil {
+		if err := places.Free(path, o.customDevices); err != nil {
 			return catalog.StoreState{}, err
 		}
 	}
@@ -302,6 +303,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	if err := list.Begin(paths); err != nil {
 		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: list.Path(), Err: err}
 	}
+	defer s.unbrand()
 	b := s.catalog.NewBatch()
 	for i, path := range paths {
 		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.space.SegmentBytes), each)
@@ -365,7 +367,7 @@ func (o *Options) tooSmall(n int, why error) error {
 
 // createDrive makes or takes over one device and writes its superblocks.
 func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*space.Drive, error) {
-	if err := s.options.refuseTaken(path); err != nil {
+	if err := places.Free(path, s.options.customDevices); err != nil {
 		return nil, err
 	}
 	_, err := os.Stat(path)

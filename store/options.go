@@ -453,12 +453,13 @@ func (o *Options) validate() error {
 	if err := crypt.Check(o.EncryptionKeys); err != nil {
 		return err
 	}
-	seen := map[string]bool{}
+	seen := map[string]string{}
 	for _, d := range o.Devices {
-		if seen[filepath.Clean(d)] {
-			return skep.Invalidf(op, "devices", d+" twice", "each device once")
+		is := paths.Device(d)
+		if as := seen[is]; as != "" {
+			return skep.Invalidf(op, "devices", d+", the same as "+as, "each device once")
 		}
-		seen[filepath.Clean(d)] = true
+		seen[is] = d
 	}
 	return nil
 }

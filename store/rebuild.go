@@ -67,6 +67,9 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 	}
 	lock.Remove = lock.Made && dryRun
 	dir := o.catalogDir()
+	if err := s.catalogPlace("rebuild").OtherFormat(); err != nil {
+		return RebuildReport{}, err
+	}
 	if dryRun { // nothing is written where the store is: it may be a snapshot, or a disk that has no room
 		if err := s.catalogPlace("rebuild").Check(); err != nil {
 			return RebuildReport{}, err

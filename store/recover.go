@@ -151,6 +151,11 @@ func (s *Store) loseTruncated(rows []catalog.GroupState) {
 			if d.Absent != nil || d.Removed.Load() || int(m.Segment) < d.Segments {
 				continue
 			}
+			if int(m.Segment) < layout.Segments(d.Dev.Size(), d.SegBytes) { // from before the cap counted
+				d.Segments = int(m.Segment) + 1
+				d.Limit = max(d.Limit, d.Segments)
+				continue
+			}
 			why := &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(),
 				Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.SegBytes)) + ": the device was truncated"}
 			s.log.Error("device truncated: the store goes on without it", "device", d.Index, "path", d.Path, "error", errors.Join(why, d.Dev.Close()))
@@ -243,7 +248,7 @@ func (s *Store) makeIndex() (err error) {
 	s.space.KeptFree = cleanerReserve
 	pages, logical := s.space.Reckon()
 	if o.leasedByRoom {
-		o.LeasedBytes = min(o.LeasedBytes, max(pages*layout.PageSize/4, 1))
+		o.LeasedBytes = min(o.LeasedBytes, max(s.space.EvenPages()*layout.PageSize/4, 1))
 		o.PinnedBytes = min(o.PinnedBytes, max(o.LeasedBytes/2, 1))
 	}
 	cfg := index.Config{Policy: o.Policy, LeaseCapBytes: o.LeasedBytes, PinCapBytes: o.PinnedBytes}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/observe"
 )
 
@@ -32,7 +33,11 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 			st.Backend, st.BackendReason = info.Backend, info.Reason
 		}
 		st.Simulated = st.Simulated || info.Simulated
-		st.DeviceBytes += info.Size
+		allotted := info.Size
+		if info.Raw { // a cap may give the store a part of it
+			allotted = min(allotted, layout.SegmentOffset(int(s.space.RowOf(d).Segments), d.SegBytes))
+		}
+		st.DeviceBytes += allotted
 		state := d.Condition().String()
 		if err := s.space.Refusal(d); err != nil {
 			state += ": " + err.Error()

@@ -128,6 +128,11 @@ func (c *Catalog) open(o *Options) error {
 		return &skep.Error{Op: "create catalog", Kind: skep.Conflict, Field: "directory", Value: c.dir, Limit: "without a catalog"}
 	}
 	c.created = !exists
+	if exists && !o.ReadOnly {
+		if err := c.refuseOtherFormat(fenced, o); err != nil {
+			return err
+		}
+	}
 	if err := c.spares.fill(); err != nil { // before Pebble, which would have to be closed
 		return err
 	}
@@ -140,6 +145,26 @@ func syncDir(fsys vfs.FS, dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// refuseOtherFormat refuses a catalog of another format before it is opened for writing: that raises Pebble's own format
+// and makes log and manifest anew, and the program that wrote the catalog might not open it any more. What else is
+// wrong is not said here.
+func (c *Catalog) refuseOtherFormat(fsys vfs.FS, o *Options) error {
+	cache := pebble.NewCache(o.CacheBytes)
+	defer cache.Unref()
+	p := pebbleOptions(o, cache)
+	p.FS, p.Logger, p.ReadOnly = fsys, pebbleLogger{c.guard}, true
+	db, err := pebble.Open(c.dir, p)
+	if err != nil {
+		return nil
+	}
+	var s StoreState
+	_, err = get(db, []byte{rowStore}, s.decode)
+	if e := db.Close(); skep.KindOf(err) == skep.Version {
+		return errors.Join(err, e)
+	}
+	return nil
 }
 
 func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {

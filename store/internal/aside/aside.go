@@ -83,6 +83,23 @@ func (p *Place) Check() error {
 	return p.anothers()
 }
 
+// OtherFormat refuses, as Version, a catalog that a program of another format has written: it may say what the devices
+// do not, and that program would not find it. What is damaged otherwise is not of another format.
+func (p *Place) OtherFormat() error {
+	if what, _, err := catalog.Look(p.FS, p.Dir); err != nil || what != catalog.CatalogThere {
+		return nil
+	}
+	c, err := catalog.Inspect(p.Dir, catalog.Options{FS: p.FS, Logger: p.Log, OpenTimeout: p.Timeout})
+	if err == nil {
+		return c.Close()
+	}
+	if skep.KindOf(err) != skep.Version {
+		return nil
+	}
+	return &skep.Error{Op: p.Op, Kind: skep.Version, Field: "catalog", Value: p.Dir, Err: err,
+		Limit: "of this program's format: use the skep that wrote it. Where what only it says is not wanted, move it away"}
+}
+
 // SetAside moves what is left of a catalog to a directory beside it, whose name says when, and says which; empty:
 // nothing was there. It calls before right before.
 func (p *Place) SetAside(now time.Time, before func()) (to string, err error) {

@@ -31,3 +31,18 @@ func HardLinked(path string) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && st.Mode().IsRegular() && sys.Nlink > 1
 }
+
+// Device is what the device at path is known by, under whichever of its names: two paths that give the same lead to the
+// same block device or file.
+func Device(path string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err == nil {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFBLK:
+			return fmt.Sprintf("block device %d", st.Rdev)
+		case unix.S_IFREG:
+			return fmt.Sprintf("file %d of %d", st.Ino, st.Dev)
+		}
+	}
+	return Real(path)
+}

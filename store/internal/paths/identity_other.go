@@ -9,3 +9,6 @@ func Identity(string) string { return "" }
 
 // HardLinked says whether a file has another name; here nobody knows.
 func HardLinked(string) bool { return false }
+
+// Device is what the device at path is known by: the path without symbolic links.
+func Device(path string) string { return Real(path) }

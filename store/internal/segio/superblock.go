@@ -112,16 +112,25 @@ func peek(path string, off int64, n int) ([]byte, error) {
 	return buf, err
 }
 
-// CheckBlank refuses a device that holds something. Errors, of operation "create device", by kind:
-// Foreign, DeviceFailed.
+// CheckBlank refuses a device that holds something: in its first pages anything, behind them and at its end the marks
+// of file systems and RAIDs that leave those zero. Errors, of operation "create device", by kind: Foreign, Invalid for
+// one that has no room for superblocks, DeviceFailed.
 func CheckBlank(ctx context.Context, dev device.Device, path string) error {
 	const op = "create device"
+	if n := dev.Size(); n < beyondFirst {
+		return skep.Invalidf(op, "size of "+path, n, fmt.Sprintf("more than %d, which superblocks take", beyondFirst))
+	}
 	first, err := readFirst(ctx, op, dev, path, layout.SuperblockPages)
 	if err != nil {
 		return err
 	}
 	if segment.Blank(first.pages) {
-		return nil
+		whose, err := whoseMark(ctx, op, dev, path)
+		if whose == "" {
+			return err
+		}
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: path, Value: whose,
+			Limit: "nobody's; if nothing on it is needed, wipefs -a " + path + " takes the mark off"}
 	}
 	what := "data that is not skep's"
 	switch sb, err := first.Choose(); {
@@ -130,7 +139,9 @@ func CheckBlank(ctx context.Context, dev device.Device, path string) error {
 	case skep.KindOf(err) == skep.Version:
 		what = "a store of another format"
 	}
-	return &skep.Error{Op: op, Kind: skep.Foreign, Field: path, Value: what, Limit: "blank in its first pages; wipe it if nothing on it is needed"}
+	return &skep.Error{Op: op, Kind: skep.Foreign, Field: path, Value: what,
+		Limit: "blank in its first 64 KiB; if nothing on it is needed, dd if=/dev/zero of=" + path +
+			" bs=64K count=1 makes it so"}
 }
 
 // WriteSuperblocks writes both copies of a device's superblock, one after the other, so that a torn

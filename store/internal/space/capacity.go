@@ -11,6 +11,7 @@ import (
 type capacity struct {
 	mu    locks.Mutex[locks.Capacity]
 	pages int64 // room for payload
+	even  int64 // of it, what groups over all drives can have
 	most  int64 // what lru and s3fifo may hold of it, as reckoned
 	// fits is the part of most that cleaning has found to fit: what is left over in groups
 	// cannot be reckoned.
@@ -25,6 +26,15 @@ func (t *Table) RoomBytes() int64 {
 	return c.pages * layout.PageSize
 }
 
+// EvenPages is the room for payload where every drive counts as much as the smallest, as it does in the long run: a
+// group has a segment on each.
+func (t *Table) EvenPages() int64 {
+	c := &t.capacity
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.even
+}
+
 func (c *capacity) logicalLocked() int64 { return max(1, int64(float64(c.most)*c.fits)) }
 
 // Reckon takes the drives as they are now. It returns what the index is to be told, in pages.
@@ -32,7 +42,7 @@ func (t *Table) Reckon() (pages, logical int64) {
 	c := &t.capacity
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pages, c.most = t.room()
+	c.pages, c.even, c.most = t.room()
 	if c.fits == 0 {
 		c.fits = 1
 	}
@@ -81,12 +91,12 @@ func (t *Table) refit(change func(logical int64) int64) {
 	t.tellRoom()
 }
 
-// room is what the drives in use have, or would have once they have grown: pages for payload,
-// and the logical cap of the policies that have an exact order.
-func (t *Table) room() (capacity, logical int64) {
+// room is what the drives in use have, or would have once they have grown: pages for payload, those of them that are
+// even, and the logical cap of the policies that have an exact order.
+func (t *Table) room() (capacity, even, logical int64) {
 	segPages := int64(t.SegmentBytes/layout.PageSize) - 2
 	growth := t.growth(t.Uncapped())
-	var segments int64
+	var segments, drives, least int64
 	known := true
 	t.mu.Lock()
 	for _, d := range t.Drives() {
@@ -99,9 +109,12 @@ func (t *Table) room() (capacity, logical int64) {
 			n, known = d.Segments+more, known && ok
 		}
 		segments += int64(n)
+		if drives++; drives == 1 || int64(n) < least {
+			least = int64(n)
+		}
 	}
 	t.mu.Unlock()
-	capacity = segments * segPages
+	capacity, even = segments*segPages, drives*least*segPages
 	byBlocks := t.LogicalBlocks * t.BlockPages
 	switch {
 	case known:
@@ -123,5 +136,5 @@ func (t *Table) room() (capacity, logical int64) {
 	default:
 		logical = 1 << 50 // none
 	}
-	return capacity, logical
+	return capacity, even, logical
 }

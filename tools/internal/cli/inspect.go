@@ -41,6 +41,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	sub("devices", "the drives: where they are, whether they are there, how full", command.NoArgs, a.inspectDevices)
 	sub("groups", "the stripe groups and what lives in them", command.NoArgs, a.inspectGroups)
 	sub("namespaces", "whose blocks there are", command.NoArgs, a.inspectNamespaces)
+	sub("keys", "which encryption keys the blocks of each tenant need, by the keys' ids", command.NoArgs, a.inspectKeys)
 	sub("block KEY", "one block by its key in hexadecimal, or the first digits of it", keyArgs(1, 1), a.inspectBlock)
 	sub("chain KEY [KEY …]", "a chain by its keys, first block first, or by its last one", keyArgs(1, skep.MaxChainKeys), a.inspectChain)
 	sub("side", "what the catalog holds of clustered contexts: medoids, routes, clusters", command.NoArgs, a.inspectSide)
@@ -123,6 +124,27 @@ func (a *app) inspectNamespaces(ctx context.Context, v *inspect.View, _ []string
 			rows = append(rows, command.Row(n.ID, n.Tenant, n.Name, n.Model, shapeText(n.Shape), n.Class, n.Copies, n.Chained, n.Blocks, command.Size(n.BlockBytes)))
 		}
 		command.Table(w, rows...)
+	})
+}
+
+func (a *app) inspectKeys(ctx context.Context, v *inspect.View, _ []string) error {
+	r, err := v.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	return a.Print(r, func(w io.Writer) {
+		storeHead(w, r.Store)
+		rows := [][]string{command.Row("tenant", "key", "blocks", "bytes", "durable")}
+		for _, k := range r.Keys {
+			key := k.KeyID
+			if key == "" {
+				key = "none: not encrypted"
+			}
+			rows = append(rows, command.Row(k.Tenant, key, k.Blocks, command.Size(k.BlockBytes), k.Durable))
+		}
+		command.Table(w, rows...)
+		fmt.Fprintln(w, "\nA key that is not listed is needed by no block of this store. A tenant's first key is\n"+
+			"needed for what it puts.")
 	})
 }
 

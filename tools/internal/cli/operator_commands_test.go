@@ -53,6 +53,7 @@ var played = map[string][]operation{
 	"inspect groups":     {{args: none, reads: true, served: true}},
 	"inspect namespaces": {{args: none, reads: true, served: true}},
 	"inspect side":       {{args: none, reads: true, served: true}},
+	"inspect keys":       {{args: none, reads: true, served: true}},
 	"inspect block":      {{args: func(p *mishap, _ string) []string { return []string{p.someKey()} }, reads: true, served: true}},
 	"inspect chain":      {{args: func(p *mishap, _ string) []string { return []string{p.someKey()} }, reads: true, served: true}},
 	"inspect clusters": {{args: func(p *mishap, _ string) []string {

@@ -23,6 +23,7 @@ var Results = map[string]any{
 	"skep inspect devices":    inspect.Devices{},
 	"skep inspect groups":     inspect.Groups{},
 	"skep inspect namespaces": inspect.Namespaces{},
+	"skep inspect keys":       inspect.Keys{},
 	"skep inspect block":      inspect.Blocks{},
 	"skep inspect chain":      inspect.Chain{},
 	"skep inspect side":       inspect.Sides{},

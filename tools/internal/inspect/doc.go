@@ -2,6 +2,6 @@
 // takes no lock and writes nothing, so that it works on a store another process has
 // open; what it shows then is one moment, without the unsynced commits of the last.
 //
-// Cost: Groups, Namespaces, Block and Chain scan the block rows once, some 200 bytes a
+// Cost: Groups, Namespaces, Keys, Block and Chain scan the block rows once, some 200 bytes a
 // block; Ancestors also keeps about 100 bytes of memory for each block meanwhile.
 package inspect

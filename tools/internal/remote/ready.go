@@ -56,18 +56,28 @@ what is not well with it is printed; 4: it does not yet or not any more, or nobo
 				}
 				return err
 			}
-			return a.Print(r, func(w io.Writer) {
-				fmt.Fprintln(w, "ready")
-				for _, line := range r.Unwell {
-					fmt.Fprintln(w, line)
-				}
-			})
+			return a.Print(r, func(w io.Writer) { readyText(w, r) })
 		},
 	}
 	cmd.Flags().StringVar(&ca, "ca", "", "file with the certificates, PEM, of who signs the server's, for https ("+
 		EnvCA+"; default: the system's)")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long the answer may take")
 	return cmd
+}
+
+func readyText(w io.Writer, r *ReadyResult) {
+	at := strings.TrimSuffix(r.URL, "/readyz")
+	if len(r.Unwell) == 0 {
+		fmt.Fprintf(w, "The server at %s serves.\n", at)
+		return
+	}
+	fmt.Fprintf(w, "The server at %s serves, and is not well:\n\n", at)
+	rows := [][]string{}
+	for _, line := range r.Unwell {
+		rows = append(rows, command.Row("NOT WELL", line))
+	}
+	command.Table(w, rows...)
+	fmt.Fprintln(w, "\nskep status says why.")
 }
 
 func askReady(ctx context.Context, at, ca string) (*ReadyResult, error) {

@@ -27,9 +27,9 @@ func TestReady(t *testing.T) {
 	at := strings.Replace(s.at["http"], "skep://", "http://", 1)
 	o := readyAt(t, at)
 	require.Zero(t, o.Code, o.Stderr)
-	assert.Equal(t, "ready", strings.Split(o.Stdout, "\n")[0])
-	assert.Contains(t, o.Stdout, "fenced")
-	assert.Len(t, readyAt(t, at, "--json").OK(t)["unwell"], 1)
+	assert.Equal(t, "The server at "+at+" serves, and is not well:\n\nNOT WELL  device 1: fenced\n\n"+
+		"skep status says why.\n", o.Stdout)
+	assert.Equal(t, []any{"device 1: fenced"}, readyAt(t, at, "--json").OK(t)["unwell"])
 
 	s.stop()
 	o = readyAt(t, at)
@@ -42,7 +42,9 @@ func TestReadyOverTLS(t *testing.T) {
 	cert, key := certificate(t)
 	s := begin(t, memory(t), func(c *serve.Config) { c.TLS.Cert, c.TLS.Key = cert, key })
 	at := strings.NewReplacer("skeps://", "https://", "skep://", "https://").Replace(s.at["http"])
-	assert.Zero(t, readyAt(t, at, "--ca", cert).Code)
+	o := readyAt(t, at, "--ca", cert)
+	assert.Zero(t, o.Code)
+	assert.Equal(t, "The server at "+at+" serves.\n", o.Stdout)
 	other, _ := certificate(t)
 	assert.Equal(t, command.TryAgain, readyAt(t, at, "--ca", other).Code)
 }
