@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -33,6 +32,15 @@ type appending struct {
 	bufs    []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
 	loans   []*loan          // what the others are written from
 	flushes uint64           // that had failed on its drives before it was written
+}
+
+// rows is what the catalog and the index are to know of an append's blocks.
+func (a *appending) rows() []*commit.Block {
+	out := make([]*commit.Block, len(a.blocks))
+	for i, in := range a.blocks {
+		out[i] = &in.Block
+	}
+	return out
 }
 
 // place takes cells for as many leading blocks as go into one append. On an error
@@ -69,7 +77,7 @@ func needsOf(ns *namespaces.Namespace, blocks []*incoming) *space.Needs {
 	}
 	bytes := int64(0)
 	for i, in := range blocks {
-		if bytes += in.size; i == appendBlocks || i > 0 && bytes > appendBytes {
+		if bytes += in.Size; i == appendBlocks || i > 0 && bytes > appendBytes {
 			break
 		}
 		n.Blocks = append(n.Blocks, in.need(n.Copies))
@@ -82,21 +90,21 @@ var anywhere [skep.MaxCopies]layout.Location
 
 // need is what in needs of a group, with so many copies.
 func (in *incoming) need(copies int) space.Need {
-	b := space.Need{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth, Pages: in.pages,
-		Bytes:    in.size,
-		Replaces: in.replaces != nil, Begin: -1, Copies: in.copies[:0]}
-	if in.moved != nil && !in.moved.anew && in.moved.from.Device != space.InlineDevice {
-		b.Begin = int(in.moved.from.Device)
+	b := space.Need{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent, Depth: in.Record.Depth, Pages: in.Pages,
+		Bytes:    in.Size,
+		Replaces: in.Replaces != nil, Begin: -1, Copies: in.copies[:0]}
+	if in.moved && !in.anew && in.From.Device != space.InlineDevice {
+		b.Begin = int(in.From.Device)
 	}
-	if in.inlined() && in.moved == nil && in.rec.Parts[0].Inline == nil {
-		b.Inline = int(in.size)
+	if in.inlined() && !in.moved && in.Record.Parts[0].Inline == nil {
+		b.Inline = int(in.Size)
 	}
-	was := in.rec.Copies
-	if in.rec.Copies = nil; in.pages > 0 {
-		in.rec.Copies = anywhere[:copies]
+	was := in.Record.Copies
+	if in.Record.Copies = nil; in.Pages > 0 {
+		in.Record.Copies = anywhere[:copies]
 	}
-	b.Record = in.rec.Len() + in.sealLen()
-	in.rec.Copies = was
+	b.Record = in.Record.Len() + in.sealLen()
+	in.Record.Copies = was
 	return b
 }
 
@@ -109,11 +117,11 @@ func (s *Store) placeIn(g *space.Group, n *space.Needs, blocks []*incoming) (a *
 	a = &appending{Reservation: r, blocks: slices.Clone(blocks[:r.Blocks])}
 	for i, in := range a.blocks {
 		in.copies = n.Blocks[i].Copies
-		in.loc = in.copies[0]
-		if in.rec.Copies = nil; in.pages > 0 {
-			in.rec.Copies = slices.Clone(in.copies)
+		in.At = in.copies[0]
+		if in.Record.Copies = nil; in.Pages > 0 {
+			in.Record.Copies = slices.Clone(in.copies)
 		}
-		a.bytes += in.size
+		a.bytes += in.Size
 	}
 	return a, r.Blocks, false
 }
@@ -123,15 +131,15 @@ const inlineSize = 512
 
 // inlined says whether a block is small enough to live in its record.
 func (in *incoming) inlined() bool {
-	return in.size <= inlineSize && len(in.rec.Parts) == 1
+	return in.Size <= inlineSize && len(in.Record.Parts) == 1
 }
 
 // start sends out an append's writes. Failures show in finish.
 func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appending) {
 	for _, in := range a.blocks {
-		in.rec.Seq = a.Seq
-		if in.moved == nil && !in.accepted {
-			in.rec.Version = uint32(a.Seq)
+		in.Record.Seq = a.Seq
+		if !in.moved && !in.Accepted {
+			in.Record.Version = uint32(a.Seq)
 		}
 	}
 	a.flushes = space.FailedFlushes(a.Group.Drives)
@@ -160,16 +168,16 @@ func (s *Store) start(ctx context.Context, ns *namespaces.Namespace, a *appendin
 	}
 	submitAll(a.writes, ops)
 	for _, in := range a.blocks {
-		if in.moved != nil || in.rec.Sealed != nil {
+		if in.moved || in.Record.Sealed != nil {
 			continue // its record is complete
 		}
-		for i := range in.rec.Parts {
-			if !in.accepted { // those have their checksums
+		for i := range in.Record.Parts {
+			if !in.Accepted { // those have their checksums
 				s.sum(ns, in, i)
 			}
 		}
-		if in.loc.Device == space.InlineDevice {
-			in.rec.Parts[0].Inline = append([]byte{}, in.parts[0].Bytes...)
+		if in.At.Device == space.InlineDevice {
+			in.Record.Parts[0].Inline = append([]byte{}, in.parts[0].Bytes...)
 		}
 	}
 	var w segment.LogWriter
@@ -199,7 +207,7 @@ func (s *Store) appendWrites(ctx context.Context, ns *namespaces.Namespace, a *a
 		return nil, err
 	}
 	for _, in := range a.blocks {
-		if in.loc.Device == space.InlineDevice || in.packed() {
+		if in.At.Device == space.InlineDevice || in.packed() {
 			continue
 		}
 		for _, l := range in.copies {
@@ -241,141 +249,5 @@ func (s *Store) finish(ctx context.Context, ns *namespaces.Namespace, a *appendi
 		s.space.Suspect(a.Group)
 		return err
 	}
-	return s.publish(ctx, ns, a, durable)
-}
-
-// publish commits an append to the catalog and shows it in the index.
-func (s *Store) publish(ctx context.Context, ns *namespaces.Namespace, a *appending, durable bool) error {
-	if err := s.commit(ctx, ns, a, durable); err != nil {
-		s.space.Suspect(a.Group)
-		return err
-	}
-	s.trim()
-	return nil
-}
-
-func (s *Store) commit(ctx context.Context, ns *namespaces.Namespace, a *appending, durable bool) error {
-	b := s.catalog.NewBatch()
-	var buf []byte
-	for _, in := range a.blocks {
-		buf = in.rec.Append(buf[:0])
-		b.PutBlock(in.loc, buf)
-	}
-	// Changes of what is there already are serialised with deletes and the cleaner.
-	exclusive := !ns.Info.Chained
-	for _, in := range a.blocks {
-		exclusive = exclusive || in.replaces != nil
-	}
-	if exclusive {
-		s.changes.Lock()
-		defer s.changes.Unlock()
-		s.supersede(ns, a, b)
-	}
-	// Not under ctx: the index must follow the rows.
-	if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, durable) }); err != nil {
-		return err
-	}
-	if !durable {
-		s.wantHardened()
-	}
-	var refused []*incoming
-	for _, in := range a.blocks {
-		if in.outdated {
-			*in.result = skep.PutResult{Outcome: skep.Committed} // it was there for no time at all
-			continue
-		}
-		if err := s.show(ns, in); err != nil {
-			s.refused(in, err)
-			refused = append(refused, in)
-		}
-		if in.replaces != nil { // its row is gone, whatever became of this one
-			s.drop(ns, in)
-		}
-	}
-	return s.takeBack(refused, durable)
-}
-
-// supersede adds to b the deletion of every row that a's blocks make superfluous, so
-// that a crash leaves the old or the new and never both. REQUIRES: s.changes.
-func (s *Store) supersede(ns *namespaces.Namespace, a *appending, b *catalog.Batch) {
-	earlier := map[index.Fingerprint]*incoming{} // of the same append
-	for _, in := range a.blocks {
-		if r := in.replaces; r != nil {
-			old, ok := s.index.Resolve(*r)
-			ok = ok && old.Partial
-			if in.dropPending = ok && old.Location == 0; ok && !in.dropPending {
-				in.dropBytes, in.dropForget = s.forgetter(ns, *r, old)
-				b.DeleteBlock(layout.Unpack(old.Location))
-			}
-		}
-		if ns.Info.Chained {
-			continue
-		}
-		if old := earlier[in.fp]; old != nil {
-			b.DeleteBlock(old.loc)
-			in.replacedBytes, in.forget = old.size, func() { s.forgetCached(in.fp) }
-		} else if old, ok := s.index.Resolve(in.fp); ok && old.Location != 0 {
-			if s.rivals.Contended(in.fp) && s.outranked(in, old) {
-				in.outdated = true
-				b.DeleteBlock(in.loc)
-				s.space.Suspect(a.Group)
-				continue
-			}
-			in.replacedBytes, in.forget = s.forgetter(ns, in.fp, old)
-			b.DeleteBlock(layout.Unpack(old.Location))
-		}
-		earlier[in.fp] = in
-	}
-}
-
-// show makes one committed block visible. The error is the index's, which has no room for it.
-func (s *Store) show(ns *namespaces.Namespace, in *incoming) error {
-	e := in.entry(ns)
-	switch {
-	case in.accepted:
-		if !s.index.Move(in.fp, 0, e.Location) {
-			s.deleteRow(in.loc) // deleted meanwhile
-			if g := s.space.Find(in.loc.Group); g != nil {
-				s.space.Suspect(g) // its record stays in the log, and no tombstone covers it
-			}
-			return nil
-		}
-		s.settled(in)
-	case !ns.Info.Chained:
-		_, replaced, err := s.index.Replace(e)
-		if err != nil {
-			return err
-		}
-		if replaced {
-			ns.Stored.Add(-in.replacedBytes)
-			if in.forget != nil {
-				in.forget()
-			}
-			s.tell(s.blockEvent(ns, &in.rec, skep.EventDeleted), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-		}
-	default:
-		if _, _, err := s.index.Insert(e); err != nil {
-			return err
-		}
-	}
-	*in.result = skep.PutResult{Outcome: skep.Committed}
-	s.count.PutBlocks.Add(1)
-	s.count.PutBytes.Add(in.size)
-	s.count.BoundaryPut.Add(boundaryBytes(&in.rec))
-	if !in.accepted { // those were counted when they were
-		ns.Stored.Add(in.size)
-	}
-	s.tell(s.blockEvent(ns, &in.rec, skep.EventCommitted), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-	return nil
-}
-
-func (in *incoming) durable() bool { return in.rec.Flags&segment.RecordDurable != 0 }
-
-func (in *incoming) entry(ns *namespaces.Namespace) index.Entry {
-	return index.Entry{
-		FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Depth: in.rec.Depth,
-		Location: in.loc.Pack(), Pages: uint32(in.slots()), Namespace: ns.Instance, Tenant: ns.Tenant,
-		Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Partial: in.rec.ValidTokens != 0,
-		Odd: in.rec.Bytes() != ns.PartSize(skep.PartKV),
-	}
+	return s.rows.Publish(ns, a.Group, a.rows(), durable)
 }

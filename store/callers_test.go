@@ -135,7 +135,7 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {
 		slices.Reverse(keys)
 	}
-	first, _ := s.flights.Join(fp(0)) // another's put of both is under way, and has come to the second
+	first, _ := s.puts.Flights.Join(fp(0)) // another's put of both is under way, and has come to the second
 	require.NotNil(t, first)
 	done := make(chan error, 1)
 	go func() {
@@ -145,10 +145,10 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	for range 1000 { // for it to come as far as it can
 		runtime.Gosched()
 	}
-	second, _ := s.flights.Join(fp(1))
+	second, _ := s.puts.Flights.Join(fp(1))
 	require.NotNil(t, second, "nobody holds it who waits for the first")
-	s.flights.Leave(fp(1), second)
-	s.flights.Leave(fp(0), first)
+	s.puts.Flights.Leave(fp(1), second)
+	s.puts.Flights.Leave(fp(0), first)
 	require.NoError(t, <-done)
 }
 
@@ -202,7 +202,7 @@ func TestDeleteOutOfTime(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 3)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
-	s.changes.Lock()
+	s.rows.Changes().Lock()
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	go func() {
@@ -213,7 +213,7 @@ func TestDeleteOutOfTime(t *testing.T) {
 		runtime.Gosched()
 	}
 	cancel()
-	s.changes.Unlock()
+	s.rows.Changes().Unlock()
 	requireKind(t, skep.Deadline, <-done)
 	requireChain(t, s, sc, keys, 5000)
 	n, err := s.Delete(testContext(t), sc, keys[1:])

@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -40,7 +41,7 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	s := c.s
 	k := &carrier{s: s, oldest: s.space.OldestBeside(g), seen: map[string]bool{}}
 	if !outlived(s.root.Last(), k.oldest) {
-		k.stones = append(s.heirless(g, recs, refs), g.Owed...)
+		k.stones = append(s.rows.Heirless(g, recs, refs), g.Owed...)
 		if stale && g.Unsure { // what an earlier process dropped of it is not known
 			more, err := s.rowless(ctx, g, recs)
 			if err != nil {
@@ -59,7 +60,7 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 		return nil, err
 	}
 	c.tidy = c.tidy || int64(len(k.stones))*int64(space.TombstoneEntry) > int64(g.PayloadPages())*layout.PageSize/carriedPart
-	parts, err := s.tombstones(k.stones)
+	parts, err := intents.Tombstones(s.space.SegmentBytes, k.stones)
 	if err != nil {
 		return nil, err
 	}
@@ -72,22 +73,6 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 		}
 	}
 	return nil, nil
-}
-
-// heirless are tombstones for those of recs, all of g, that are gone and may stand for older
-// records of their keys.
-func (s *Store) heirless(g *space.Group, recs []segment.Record, refs []index.Ref) (stones []segment.Tombstone) {
-	others := s.space.OtherStale(g)
-	for i := range recs {
-		r := &recs[i]
-		if r.Flags&segment.RecordSuccessor == 0 && others == 0 {
-			continue
-		}
-		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.Dead(r.Instance, namespaces.Tag(r.SaltTag)) {
-			stones = append(stones, segment.Tombstone{Seq: s.root.Next(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
-		}
-	}
-	return stones
 }
 
 // rowless are tombstones for what older records in g's log stood in front of, whose rows
@@ -169,7 +154,7 @@ func (s *Store) forgetTags(over []namespaces.SaltTag) error {
 	for _, t := range over {
 		b.DeletePurge(catalog.Purge{Instance: t.Instance, Tag: t.Tag})
 	}
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
+	if err := s.rows.Unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
 		return err
 	}
 	for _, t := range over {

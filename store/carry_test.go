@@ -96,7 +96,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 			}
 			fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
-			list = append(list, &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: loc}, result: &skep.PutResult{}})
+			list = append(list, again(fp, &rec, loc))
 			return nil
 		}))
 		return recs, refs, list
@@ -107,16 +107,16 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	for i := range keepAll {
 		keepAll[i] = index.Keep
 	}
-	require.NoError(t, s.cleaner.evict(g, recs, refs, keepAll))
+	require.NoError(t, s.rows.Evict(g, recs, refs, keepAll))
 	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
 
 	s.space.SealOpen(space.Kept)
-	k := s.space.Find(list[0].loc.Group)
+	k := s.space.Find(list[0].At.Group)
 	require.NotEqual(t, g.Num, k.Num)
 	recs, refs, _ = rowsOf(k)
 	require.Len(t, recs, 2)
-	require.NoError(t, s.cleaner.evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
-	stones := s.heirless(k, recs, refs)
+	require.NoError(t, s.rows.Evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
+	stones := s.rows.Heirless(k, recs, refs)
 	require.Len(t, stones, 1, "the first group still has a record of it")
 	require.Equal(t, recs[0].Key, stones[0].Key)
 }

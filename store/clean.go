@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -67,7 +68,7 @@ func (c *cleaner) run() {
 			c.s.index.Tick(now)
 			c.s.leases.Expire(now)
 			c.s.pins.Expire(now)
-			if c.s.failure.Load() == nil {
+			if c.s.rows.Failed() == nil {
 				noted = c.s.noteTime(noted)
 				c.s.retryIntents()
 				c.s.reconcileStale(c.s.ctx)
@@ -76,11 +77,11 @@ func (c *cleaner) run() {
 				}
 			}
 		}
-		if c.s.failure.Load() == nil { // a failed store frees nothing
+		if c.s.rows.Failed() == nil { // a failed store frees nothing
 			c.s.space.Unopen()
 		}
 		c.s.space.Regain()
-		if c.s.failure.Load() == nil {
+		if c.s.rows.Failed() == nil {
 			c.keepPromises()
 			c.answer()
 			c.tidyOldest()
@@ -188,16 +189,6 @@ func (c *cleaner) victim() *space.Group {
 	}
 }
 
-// move is a block on its way from one place to another.
-type move struct {
-	fp   index.Fingerprint
-	from layout.Location
-	// Of what the mover moves: its group, which is pinned; and anew says that it starts
-	// where its chain says, not on the device it started on.
-	group *space.Group
-	anew  bool
-}
-
 // clean empties g and hands it over to be freed.
 func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 	s := c.s
@@ -213,7 +204,7 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 		fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		if s.names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {
 			if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-				s.unstored(rec.Instance, rec.Bytes())
+				s.names.Unstored(rec.Instance, rec.Bytes())
 			}
 		}
 		recs = append(recs, rec)
@@ -248,14 +239,13 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 		return errNoGain
 	}
 	stale := g.Stale.Load()
-	if err := c.evict(g, recs, refs, verdicts); err != nil {
+	if err := s.rows.Evict(g, recs, refs, verdicts); err != nil {
 		return err
 	}
 	var keep []*incoming
 	for i, v := range verdicts {
 		if v == index.Keep || v == index.Must {
-			keep = append(keep, &incoming{fp: refs[i].FP, rec: recs[i], pages: int(recs[i].Pages), size: recs[i].Bytes(),
-				moved: &move{fp: refs[i].FP, from: locs[i]}, result: &skep.PutResult{}})
+			keep = append(keep, again(refs[i].FP, &recs[i], locs[i]))
 		}
 	}
 	var rest []*segment.LogWriter
@@ -263,7 +253,7 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 		rest, err = c.carryOn(ctx, g, recs, refs, stale)
 	}
 	if err != nil {
-		g.Owed = append(g.Owed, s.heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
+		g.Owed = append(g.Owed, s.rows.Heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
 		return err
 	}
 	b := s.catalog.NewBatch()
@@ -273,12 +263,12 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 	b.PutGroup(&state)
 	var promised []catalog.Intent
 	for _, w := range rest {
-		promised = append(promised, s.intend(b, w))
+		promised = append(promised, s.intents.Put(b, w))
 	}
 	// Synced, since its headers are marked as freed next.
 	if err := s.catalog.Commit(ctx, b, true); err != nil {
 		if len(rest) > 0 { // what they say is on no drive
-			g.Owed = append(g.Owed, s.heirless(g, recs, refs)...)
+			g.Owed = append(g.Owed, s.rows.Heirless(g, recs, refs)...)
 		}
 		return err
 	}
@@ -294,65 +284,13 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 	return nil
 }
 
-// evict drops what the verdicts say, rows and all; what a promise protects turns out to
-// be a must. A row that stayed would bring the block back at the next open, over what was
-// put in its place, or after its deletion. From here on g is stale, also when all of it is
-// kept: should its cleaning stop half-way, its log has records of blocks that were moved, and
-// whose copies elsewhere may go.
-func (c *cleaner) evict(g *space.Group, recs []segment.Record, refs []index.Ref, verdicts []index.Verdict) error {
-	s := c.s
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	if err := s.payOwed(); err != nil {
-		return err
-	}
-	if len(recs) == 0 {
-		return nil
-	}
-	if err := s.outlives(g); err != nil {
-		return err
-	}
-	var rows []layout.Location
-	for i, v := range verdicts {
-		if v != index.Drop {
-			continue
-		}
-		old, err := s.index.Evict(refs[i].FP, refs[i].Location)
-		if errors.Is(err, index.ErrProtected) {
-			verdicts[i] = index.Must
-		} else if err == nil {
-			rows = append(rows, layout.Unpack(refs[i].Location))
-			c.evicted(&recs[i], refs[i].FP, old)
-		}
-	}
-	if len(rows) == 0 {
-		return nil
-	}
-	err := s.forgotten(s.catalog.NewBatch(), rows...)
-	if err != nil {
-		g.Owed = append(g.Owed, s.heirless(g, recs, refs)...) // the next cleaning may not see them
-	}
-	return err
-}
-
-func (c *cleaner) evicted(rec *segment.Record, fp index.Fingerprint, old index.Entry) {
-	c.s.count.Evict(old)
-	c.s.unstored(rec.Instance, rec.Bytes())
-	c.s.forgetCached(fp)
-	if ns := c.s.names.Of(rec.Instance); ns != nil {
-		ev := c.s.blockEvent(ns, rec, skep.EventEvicted)
-		ev.Reason = skep.Full
-		c.s.tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag))
-	}
-}
-
 // rewrite copies blocks of g to the open group of kept blocks, in the order they are
 // given, which is the order they lie in: chains stay together.
 func (c *cleaner) rewrite(ctx context.Context, g *space.Group, keep []*incoming) error {
 	for len(keep) > 0 {
 		n, bytes := 0, int64(0)
-		for n < len(keep) && n < appendBlocks && (n == 0 || bytes+int64(keep[n].pages)*layout.PageSize <= appendBytes) {
-			bytes += int64(keep[n].pages) * layout.PageSize
+		for n < len(keep) && n < appendBlocks && (n == 0 || bytes+int64(keep[n].Pages)*layout.PageSize <= appendBytes) {
+			bytes += int64(keep[n].Pages) * layout.PageSize
 			n++
 		}
 		if err := c.rewriteBatch(ctx, g, keep[:n], bytes); err != nil {
@@ -371,14 +309,14 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*inc
 	buf := c.buf
 	good := batch[:0:0]
 	for _, in := range batch {
-		n := int64(in.pages) * layout.PageSize
+		n := int64(in.Pages) * layout.PageSize
 		mem := buf[:n:n]
 		buf = buf[n:]
-		ns := s.names.Of(in.rec.Instance)
+		ns := s.names.Of(in.Record.Instance)
 		if ns == nil {
 			continue // purged meanwhile
 		}
-		got, err := s.space.ReadVerified(ctx, g, ns.Info.Shape, &in.rec, mem)
+		got, err := s.space.ReadVerified(ctx, g, ns.Info.Shape, &in.Record, mem)
 		if segio.Lent(mem, got, err) {
 			c.buf = nil
 		}
@@ -386,28 +324,28 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*inc
 			switch k := skep.KindOf(err); {
 			case k == skep.Deadline:
 				return err
-			case k == skep.DeviceFailed && in.durable():
+			case k == skep.DeviceFailed && in.Durable():
 				return err // it stays where it is: the drive may come back
 			default:
-				c.lost(ns, in, k)
+				s.rows.Lost(ns, &in.Block, k)
 			}
 			continue
 		}
-		in.size = in.rec.Bytes()
-		in.rec.Flags |= segment.RecordMoved
+		in.Size = in.Record.Bytes()
+		in.Record.Flags |= segment.RecordMoved
 		in.setParts(got)
 		good = append(good, in)
 	}
 	// An append is of one namespace, and small blocks share pages within one.
-	slices.SortStableFunc(good, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
+	slices.SortStableFunc(good, func(a, b *incoming) int { return cmp.Compare(a.Record.Instance, b.Record.Instance) })
 	for len(good) > 0 {
-		ns := s.names.Of(good[0].rec.Instance)
+		ns := s.names.Of(good[0].Record.Instance)
 		if ns == nil {
 			good = good[1:]
 			continue
 		}
 		n := 1
-		for n < len(good) && good[n].rec.Instance == good[0].rec.Instance {
+		for n < len(good) && good[n].Record.Instance == good[0].Record.Instance {
 			n++
 		}
 		a, n, err := c.place(ctx, ns, good[:n])
@@ -424,42 +362,9 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*inc
 	return nil
 }
 
-// lost forgets a block that cleaning found damaged, or could not read.
-func (c *cleaner) lost(ns *namespaces.Namespace, in *incoming, why skep.Kind) {
-	s := c.s
-	s.changes.Lock()
-	_, gone := s.index.Remove(in.fp, in.moved.from.Pack())
-	if gone {
-		ns.Stored.Add(-in.rec.Bytes())
-		s.forgetCached(in.fp)
-		s.deleteRow(in.moved.from)
-	}
-	s.changes.Unlock()
-	if why == skep.Damaged {
-		s.count.Damaged.Add(1)
-	} else if !gone { // deleted, or put again, meanwhile
-		return
-	}
-	ev := s.blockEvent(ns, &in.rec, skep.EventEvicted)
-	if why == skep.Damaged {
-		ev.Kind = skep.EventDamaged
-	}
-	if !gone {
-		ev.Tier = skep.TierDevice
-	}
-	ev.Reason = why
-	s.tell(ev, in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
-		s.log.Debug("block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
-		return
-	}
-	s.badLog.Error(s.log, "block lost while cleaning", "reason", why, "key", in.rec.Key.Short(), "location", in.moved.from.String())
-}
-
-// finish waits for an append of moved blocks and points the index at them. Deletes
-// are kept out between looking and moving, so that none is undone. moved are those that it moved:
-// what was deleted, or put again, meanwhile is not among them.
-func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) (moved []*incoming, err error) {
+// finish waits for an append of moved blocks and points the index at them. moved are those that it moved: see
+// commit.Rows.Move.
+func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) (moved []*commit.Block, err error) {
 	s := c.s
 	defer s.space.EndAppend(a.Group)
 	defer func() {
@@ -477,40 +382,11 @@ func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appen
 	}
 	// Any synced commit makes this one's rows durable too, and with them the deletion
 	// of the old ones: the new copies must be on the drives before.
-	if slices.ContainsFunc(a.blocks, (*incoming).durable) {
+	if slices.ContainsFunc(a.blocks, (*incoming).Durable) {
 		if err := s.space.FlushWritten(ctx, a.Group.Drives, a.flushes); err != nil {
 			s.space.Seal(a.Group)
 			return nil, err
 		}
 	}
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	b := s.catalog.NewBatch()
-	var buf []byte
-	var still []*incoming
-	for _, in := range a.blocks {
-		if e, ok := s.index.Resolve(in.fp); !ok || e.Location != in.moved.from.Pack() {
-			s.space.Suspect(a.Group) // its copy lies there now
-			continue
-		}
-		buf = in.rec.Append(buf[:0])
-		b.PutBlock(in.loc, buf)
-		b.DeleteBlock(in.moved.from)
-		still = append(still, in)
-	}
-	// Not under ctx: the index must follow the rows.
-	if err := s.commitRows(b, func() error { return s.catalog.Commit(s.ctx, b, false) }); err != nil {
-		return nil, err
-	}
-	for _, in := range still {
-		if s.index.Move(in.fp, in.moved.from.Pack(), in.loc.Pack()) {
-			moved = append(moved, in)
-			s.count.MovedBytes.Add(in.size)
-			s.tell(s.blockEvent(ns, &in.rec, skep.EventMoved), in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-		} else { // found damaged by a reader meanwhile
-			s.deleteRow(in.loc)
-			s.space.Suspect(a.Group)
-		}
-	}
-	return moved, nil
+	return s.rows.Move(ns, a.Group, a.rows())
 }

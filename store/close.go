@@ -30,7 +30,7 @@ func (s *Store) close() error {
 			errs = append(errs, err)
 		}
 	}
-	orderly := func() bool { return !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 }
+	orderly := func() bool { return !s.options.ReadOnly && s.rows.Failed() == nil && len(errs) == 0 }
 	if s.metrics != nil {
 		s.options.Registerer.Unregister(s.metrics)
 	}
@@ -41,7 +41,7 @@ func (s *Store) close() error {
 		note(err)
 	}
 	s.writeback.Flush()
-	note(s.accepted.Wait(ctx))
+	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))
 		s.settleDevices(ctx)

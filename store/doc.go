@@ -14,9 +14,11 @@
 //	admin      the socket through which other processes see and change an open store
 //	compact    which groups are worth writing again, and in which order
 //	admission  which Cache blocks go to the drives
+//	commit     the one way in which rows of blocks and the index change
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	intents    what the catalog promises that the devices' logs will say
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	making     which files a store is made with, so that a making that was cut off is undone
@@ -43,7 +45,7 @@
 // the group it was written to. The index is in memory only: an open fills it from the
 // catalog's block rows.
 //
-// # Life of a put (put.go, append.go, log.go)
+// # Life of a put (put.go, append.go, log.go, internal/commit)
 //
 //	prepare   every block is checked; bad input has changed nothing
 //	winners   in chained namespaces the first writer of a key wins: who comes second is

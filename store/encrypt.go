@@ -44,11 +44,11 @@ func (s *Store) sealing(ctx context.Context, ns *namespaces.Namespace, a *append
 	var lens []int
 	total := 0
 	for _, in := range a.blocks {
-		if in.key == nil || in.moved != nil {
+		if in.key == nil || in.moved {
 			continue
 		}
 		todo = append(todo, in)
-		if in.loc.Device == space.InlineDevice {
+		if in.At.Device == space.InlineDevice {
 			continue
 		}
 		for i := range in.parts {
@@ -112,7 +112,7 @@ func (s *Store) sealBlock(ns *namespaces.Namespace, in *incoming, mem [][]byte) 
 		return nil, err
 	}
 	if in.clear == nil {
-		in.clear = in.rec.Parts
+		in.clear = in.Record.Parts
 	}
 	// Others may be reading the parts of an accepted block's record: it gets new ones.
 	parts := make([]segment.RecordPart, len(in.clear))
@@ -124,14 +124,14 @@ func (s *Store) sealBlock(ns *namespaces.Namespace, in *incoming, mem [][]byte) 
 			return nil, err
 		}
 		sums := p.Sums
-		if !in.accepted { // those have them already, and the version they were made with
+		if !in.Accepted { // those have them already, and the version they were made with
 			sums = make([]uint64, g.N())
 			s.sumInto(ns, in, i, sums)
 		}
 		var inline []byte
 		var into [][]byte
 		switch {
-		case in.loc.Device == space.InlineDevice:
+		case in.At.Device == space.InlineDevice:
 			inline = make([]byte, p.Size)
 			into = [][]byte{inline}
 		default:
@@ -141,10 +141,10 @@ func (s *Store) sealBlock(ns *namespaces.Namespace, in *incoming, mem [][]byte) 
 				n -= int64(len(mem[0]))
 			}
 		}
-		parts[i] = block.Part(&in.rec, i, g, sums, in.parts[i].Bytes, into)
+		parts[i] = block.Part(&in.Record, i, g, sums, in.parts[i].Bytes, into)
 		parts[i].Inline = inline
 	}
-	in.rec.Parts, in.rec.Sealed = parts, &block.Seal
+	in.Record.Parts, in.Record.Sealed = parts, &block.Seal
 	return mem, nil
 }
 
@@ -158,13 +158,13 @@ func (in *incoming) stored() []skep.Part {
 
 // sealLen is how much longer the block's record gets when it is sealed, in bytes.
 func (in *incoming) sealLen() (n int) {
-	if in.key == nil || in.moved != nil || in.rec.Sealed != nil {
+	if in.key == nil || in.moved || in.Record.Sealed != nil {
 		return 0
 	}
 	sealed := segment.Record{Sealed: &segment.Seal{}}
 	n = sealed.Len() - new(segment.Record).Len()
-	for i := range in.rec.Parts {
-		n += segment.SealSize(len(in.rec.Parts[i].Sums))
+	for i := range in.Record.Parts {
+		n += segment.SealSize(len(in.Record.Parts[i].Sums))
 	}
 	return n
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/skepkv/skep/layout"
-
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -26,11 +26,11 @@ import (
 func (s *Store) stray(h *segment.Head) segment.Tombstone {
 	t := segment.Tombstone{Seq: s.root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
 	fp := s.names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
-	exact := s.rivals.Before(fp, h.Written()) < h.Written()
+	exact := s.puts.Rivals.Before(fp, h.Written()) < h.Written()
 	if e, ok := s.index.Resolve(fp); ok && e.Location != 0 {
 		// Not as it was a moment ago: a block that is being moved keeps its version.
-		rec, err := s.recordNow(fp, e)
-		exact = exact || err != errGone && (err != nil || h.Written() >= rec.Written())
+		rec, err := s.rows.RecordNow(fp, e)
+		exact = exact || err != commit.ErrGone && (err != nil || h.Written() >= rec.Written())
 	}
 	if exact {
 		t.Covers, t.Exact = h.Seq, true
@@ -87,7 +87,7 @@ func (s *Store) reconcile(ctx context.Context, b *catalog.Batch, groups []*space
 			b.PutGroup(&state)
 			continue
 		}
-		more, err := s.intendTombstones(b, list)
+		more, err := s.intents.PutTombstones(b, s.space.SegmentBytes, list)
 		if err != nil {
 			return nil, err
 		}
@@ -131,11 +131,11 @@ func (s *Store) settleDevices(ctx context.Context) {
 		}
 		s.reconcileStale(ctx)
 	}
-	for s.intents.underway() && ctx.Err() == nil { // the cleaner is at it: what it cannot do comes back
+	for s.intents.Underway() && ctx.Err() == nil { // the cleaner is at it: what it cannot do comes back
 		time.Sleep(time.Millisecond)
 	}
-	defer s.intents.tried()
-	if left := s.intents.take(); len(left) > 0 {
+	defer s.intents.Tried()
+	if left := s.intents.Take(); len(left) > 0 {
 		s.carryOutWithin(ctx, 0, left)
 	}
 }

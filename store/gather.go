@@ -54,7 +54,7 @@ func submitAll(w *segio.Batch, ops []driveOp) {
 
 // writesOf adds the writes of one copy of a block.
 func (s *Store) writesOf(ctx context.Context, g *space.Group, in *incoming, l layout.Location, patient bool, ops []driveOp) ([]driveOp, error) {
-	stored := int64(in.pages) * layout.PageSize
+	stored := int64(in.Pages) * layout.PageSize
 	for _, e := range layout.Extents(nil, l, stored, len(g.Drives)) {
 		o := driveOp{drive: g.Drives[e.Device], patient: patient}
 		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)

@@ -2,13 +2,9 @@ package store
 
 import (
 	"context"
-	"slices"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -21,63 +17,6 @@ import (
 // intent. Then the entries are written to two drives and flushed, and the intent goes.
 // What a crash or a full store keeps from the drives stays an intent and is tried again:
 // by the cleaner, as soon as there is room, and by every open.
-
-// intents are those not carried out.
-type intents struct {
-	mu   locks.Mutex[locks.Intents]
-	left []catalog.Intent
-	busy int // those who try some of them again now
-}
-
-func (l *intents) add(list ...catalog.Intent) {
-	l.mu.Lock()
-	l.left = append(l.left, list...)
-	l.mu.Unlock()
-}
-
-func (l *intents) take() []catalog.Intent {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := l.left
-	l.left = nil
-	l.busy++
-	return out
-}
-
-// begin notes that somebody has some that are not in l: to be added later.
-func (l *intents) begin() {
-	l.mu.Lock()
-	l.busy++
-	l.mu.Unlock()
-}
-
-// tried follows take or begin, when those that could not be carried out are back.
-func (l *intents) tried() {
-	l.mu.Lock()
-	l.busy--
-	l.mu.Unlock()
-}
-
-// underway says that somebody tries some again now.
-func (l *intents) underway() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.busy > 0
-}
-
-// none says that the devices know all that they are to know.
-func (l *intents) none() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.left) == 0 && l.busy == 0
-}
-
-// intend adds entries to a commit.
-func (s *Store) intend(b *catalog.Batch, w *segment.LogWriter) catalog.Intent {
-	i := catalog.Intent{Number: s.root.Next(), Entries: slices.Clone(w.Bytes())}
-	b.PutIntent(i.Number, i.Entries)
-	return i
-}
 
 // carryOut writes what was intended to the devices. It does not fail: what cannot be
 // written now is written later, and until then only the catalog knows it.
@@ -96,7 +35,7 @@ func (s *Store) carryOutTo(ctx context.Context, st space.Stream, wait time.Durat
 			if s.ctx.Err() == nil && ctx.Err() == nil {
 				s.log.Warn("names or deletions not on the devices yet: tried again when there is room", "error", err)
 			}
-			s.intents.add(list[n:]...)
+			s.intents.Add(list[n:]...)
 			return
 		}
 		b := s.catalog.NewBatch()
@@ -123,14 +62,11 @@ func (c *cleaner) promise(list []catalog.Intent) {
 	if len(list) == 0 {
 		return
 	}
-	l := &c.s.intents
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.left = append(l.left, list...)
 	if !c.promised {
 		c.promised = true
-		l.busy++ // Close waits for it
+		c.s.intents.Begin() // Close waits for it
 	}
+	c.s.intents.Add(list...)
 }
 
 // keepPromises writes to the cleaner's own group what was promised; the segments that are free
@@ -142,83 +78,34 @@ func (c *cleaner) keepPromises() bool {
 	case !c.s.space.KeptHasRoom():
 		return false
 	}
-	if list := c.s.intents.take(); len(list) > 0 {
+	if list := c.s.intents.Take(); len(list) > 0 {
 		c.s.carryOutTo(c.s.ctx, space.Kept, 0, list)
 	}
-	l := &c.s.intents
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy--
-	if len(l.left) > 0 {
+	if none := c.s.intents.Tried(); !none {
 		return false
 	}
 	c.promised = false
-	l.busy--
+	c.s.intents.Tried()
 	return true
 }
 
 // end keeps what was promised before the cleaner ends, if what it cleaned can be had yet.
 func (c *cleaner) end() {
-	for c.s.ctx.Err() == nil && c.s.failure.Load() == nil && !c.keepPromises() && c.s.space.Emptying() {
+	for c.s.ctx.Err() == nil && c.s.rows.Failed() == nil && !c.keepPromises() && c.s.space.Emptying() {
 		time.Sleep(time.Millisecond)
 		c.s.space.Regain()
 	}
 	if c.promised {
-		c.s.intents.tried()
+		c.s.intents.Tried()
 	}
 }
 
 // retryIntents tries again what could not be written. The cleaner calls it.
 func (s *Store) retryIntents() {
-	defer s.intents.tried()
-	if list := s.intents.take(); len(list) > 0 {
+	defer s.intents.Tried()
+	if list := s.intents.Take(); len(list) > 0 {
 		s.carryOutWithin(s.ctx, 0, list)
 	}
-}
-
-// loadIntents finds what the store before this one did not get to.
-func (s *Store) loadIntents(ctx context.Context) error {
-	list, err := s.catalog.Intents(ctx)
-	if err == nil {
-		s.intents.add(list...)
-	}
-	for _, i := range list {
-		s.root.Pass(i.Number)
-	}
-	return err
-}
-
-// tombstonesAtOnce keeps one append of tombstones to a page in small segments, a few
-// in others.
-func (s *Store) tombstonesAtOnce() int {
-	if s.space.SegmentBytes < 64*layout.PageSize {
-		return 50
-	}
-	return 200
-}
-
-// tombstones are log entries for list, as many to an append as fit.
-func (s *Store) tombstones(list []segment.Tombstone) ([]*segment.LogWriter, error) {
-	var out []*segment.LogWriter
-	for part := range slices.Chunk(list, s.tombstonesAtOnce()) {
-		w := &segment.LogWriter{}
-		for i := range part {
-			if err := w.Tombstone(&part[i]); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, w)
-	}
-	return out, nil
-}
-
-// intendTombstones adds tombstones to a commit.
-func (s *Store) intendTombstones(b *catalog.Batch, list []segment.Tombstone) (out []catalog.Intent, err error) {
-	parts, err := s.tombstones(list)
-	for _, w := range parts {
-		out = append(out, s.intend(b, w))
-	}
-	return out, err
 }
 
 // nameEntries are the log entries of every namespace and purge there is.
@@ -253,7 +140,7 @@ func (s *Store) logAgain(b *catalog.Batch) error {
 		return &skep.Error{Op: "log again", Kind: skep.KindOf(err), Field: "names", Err: err}
 	}
 	for _, w := range parts {
-		s.intents.add(s.intend(b, w))
+		s.intents.Add(s.intents.Put(b, w))
 	}
 	s.space.AllStale(b)
 	return nil

@@ -63,7 +63,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			eventually(t, "the first group is cleaned", func() bool { return len(s.space.Numbers(0)) < 2 })
 			tt.meanwhile(t, s, other)
 			release()
-			eventually(t, "all is on the devices", s.intents.none)
+			eventually(t, "all is on the devices", s.intents.None)
 			s.unwant(taken)
 			require.NoError(t, s.Close())
 
@@ -182,9 +182,9 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
 	require.NoError(t, w.Namespace(ns.Entry(s.root.Next())))
-	pending := s.intend(b, &w)
+	pending := s.intents.Put(b, &w)
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
-	s.intents.add(pending)
+	s.intents.Add(pending)
 
 	armed.Store(true)
 	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
@@ -234,9 +234,9 @@ func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
 	crew.Wait()
 	s.retryIntents()
 	require.False(t, saidDeleted(t, s, ns))
-	require.False(t, s.intents.none())
+	require.False(t, s.intents.None())
 	end()
-	eventually(t, "the devices are told", func() bool { s.retryIntents(); return s.intents.none() })
+	eventually(t, "the devices are told", func() bool { s.retryIntents(); return s.intents.None() })
 	require.True(t, saidDeleted(t, s, ns))
 }
 

@@ -61,9 +61,10 @@ func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*incomi
 		if !ok {
 			return nil
 		}
-		in := &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), result: &skep.PutResult{}, moved: &move{fp: fp, from: loc, anew: true, group: g}}
+		in := again(fp, &rec, loc)
+		in.group, in.anew = g, true
 		if rec.Parent != nil {
-			in.hasParent, in.parentFP = true, s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
+			in.HasParent, in.Parent = true, s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
 		}
 		list = append(list, in)
 		return nil
@@ -113,15 +114,15 @@ func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveB
 	for len(list) > 0 {
 		limit := m.budget.Piece()
 		n, bytes := 0, int64(0)
-		for n < len(list) && n < appendBlocks && list[n].rec.Instance == list[0].rec.Instance {
-			more := int64(list[n].pages) * layout.PageSize
+		for n < len(list) && n < appendBlocks && list[n].Record.Instance == list[0].Record.Instance {
+			more := int64(list[n].Pages) * layout.PageSize
 			if n > 0 && bytes+more > limit {
 				break
 			}
 			bytes += more
 			n++
 		}
-		batch := &moveBatch{ns: m.s.names.Of(list[0].rec.Instance), blocks: list[:n]}
+		batch := &moveBatch{ns: m.s.names.Of(list[0].Record.Instance), blocks: list[:n]}
 		list = list[n:]
 		if batch.ns == nil {
 			continue // purged meanwhile
@@ -155,16 +156,16 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 	var wg sync.WaitGroup
 	rest := b.buf
 	for i, in := range b.blocks {
-		n := int64(in.pages) * layout.PageSize
+		n := int64(in.Pages) * layout.PageSize
 		mem := rest[:n:n]
 		rest = rest[n:]
 		slots <- struct{}{} // every read ends within its deadline
 		wg.Go(func() {
 			defer func() { <-slots }()
 			var got []byte // b.buf is nobody else's: what a drive keeps of it stays with it
-			if got, errs[i] = m.s.space.ReadVerified(ctx, in.moved.group, b.ns.Info.Shape, &in.rec, mem); errs[i] == nil {
+			if got, errs[i] = m.s.space.ReadVerified(ctx, in.group, b.ns.Info.Shape, &in.Record, mem); errs[i] == nil {
 				// Its group may stay: when the copy goes, a tombstone must follow.
-				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
+				in.Record.Flags |= segment.RecordMoved | segment.RecordSuccessor
 				in.setParts(got)
 			}
 		})
@@ -206,7 +207,7 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 		}
 		var bytes int64
 		for _, in := range moved {
-			bytes += in.size
+			bytes += in.Size
 		}
 		m.moved(len(moved), bytes)
 		return m.budget.Rest(ctx, time.Since(u.b.began))
@@ -266,12 +267,12 @@ func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks
 func inChainOrder(list []*incoming) []*incoming {
 	items := make([]compact.Item, len(list))
 	for i, in := range list {
-		items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
+		items[i] = compact.Item{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent}
 	}
 	out := make([]*incoming, len(list))
 	for i, k := range compact.Order(items) {
 		out[i] = list[k]
 	}
-	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
+	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.Record.Instance, b.Record.Instance) })
 	return out
 }

@@ -59,11 +59,11 @@ func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error 
 	if s.entering.Wait(ctx) == nil {
 		s.carryOut(ctx, todo...)
 	} else {
-		s.intents.begin()
+		s.intents.Begin()
 		s.background.Go(func() {
-			defer s.intents.tried()
+			defer s.intents.Tried()
 			if s.entering.Wait(s.ctx) == nil {
-				s.intents.add(todo...)
+				s.intents.Add(todo...)
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 		if err := w.Namespace(end); err != nil {
 			return nil, nil, err
 		}
-		todo = append(todo, s.intend(b, &w))
+		todo = append(todo, s.intents.Put(b, &w))
 	}
 	if err := s.saveNames(b, s.root.Numbers()); err != nil {
 		return nil, nil, err

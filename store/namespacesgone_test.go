@@ -94,7 +94,7 @@ func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
 	info, err := s.OpenNamespace(short, skep.NamespaceSpec{Tenant: "t", Name: "gone", Shape: anySize, Class: skep.Durable, Chained: true})
 	require.NoError(t, err)
 	s.space.Opening.Give()
-	require.False(t, s.intents.none())
+	require.False(t, s.intents.None())
 	require.NoError(t, s.DeleteNamespace(ctx, info.ID))
 	deleteAnother(t, s)
 	s.space.SealOpen(space.User)

@@ -20,8 +20,10 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
@@ -112,7 +114,7 @@ func noStore(dir string) error {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1),
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}),
 		gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
@@ -120,12 +122,13 @@ func newStore(o Options) *Store {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.naming = limits.NewTurn()
 	s.scarce = memory.NewScarce()
-	s.flights, s.pending = puts.NewFlights(), puts.NewRecords()
+	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
+	s.rows, s.intents = commit.New(s.log), intents.New(s.root)
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
-		Changes:  &s.changes, Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
+		Changes:  s.rows.Changes(), Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
 		BlockPages: int64(pagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
 	return s
 }
@@ -234,7 +237,7 @@ func (s *Store) openCatalog() (err error) {
 	case err != nil && !o.ReadOnly:
 		s.made = append(s.made, dir)
 	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail,
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
 		Timeout: o.catalogWait, Patience: o.catalogScarce,
 		MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}
 	if o.ReadOnly {
@@ -496,8 +499,8 @@ func (s *Store) run() {
 		s.background.Go(s.watchSpace)
 		s.space.WarnOfCramped()
 		s.background.Go(s.keepMark)
-		s.background.Go(s.harden)
-		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.failure.Load() != nil }) })
+		s.background.Go(s.rows.KeepSynced)
+		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.rows.Failed() != nil }) })
 		if s.options.ScrubRate > 0 {
 			s.background.Go(s.scrubAlways)
 		}
@@ -528,4 +531,12 @@ func (s *Store) keepMark() {
 		}
 		last = time.Now()
 	}
+}
+
+// advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open
+// trusts what lies at or below it and verifies what lies above.
+func (s *Store) advanceMark(ctx context.Context) error {
+	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error {
+		return s.space.FlushDrives(ctx, s.space.Unfenced())
+	})
 }

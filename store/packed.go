@@ -16,10 +16,7 @@ import (
 // brings the whole page to memory of the store's own, and of that only the block's bytes
 // go any further.
 
-func (in *incoming) packed() bool { return layout.Packed(in.pages, in.size) }
-
-// slots is what the block is charged in the index.
-func (in *incoming) slots() int { return layout.SlotsOf(in.pages, in.size) }
+func (in *incoming) packed() bool { return layout.Packed(in.Pages, in.Size) }
 
 // packedWrites adds the writes of the pages that an append's packed blocks share: each is
 // put together from all its blocks, and zero where there is none.
@@ -30,7 +27,7 @@ func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, op
 	}
 	pages := map[place][]byte{}
 	for _, in := range a.blocks {
-		if !in.packed() || in.loc.Device == space.InlineDevice {
+		if !in.packed() || in.At.Device == space.InlineDevice {
 			continue
 		}
 		for _, l := range in.copies {
@@ -85,7 +82,7 @@ func (s *Store) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer,
 func (in *incoming) pack(slots []byte) int {
 	n := 0
 	for _, p := range in.stored() {
-		n += copy(slots[n:in.size], p.Bytes)
+		n += copy(slots[n:in.Size], p.Bytes)
 	}
 	return n
 }

@@ -39,5 +39,17 @@ func (c *churn) cleaned(kept, of int) (poor bool) {
 // goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
 // much there were to gain.
 func (c *cleaner) goesOn() bool {
-	return !c.s.isClosing() && c.s.failure.Load() == nil && c.needed()
+	return !c.s.isClosing() && c.s.rows.Failed() == nil && c.needed()
+}
+
+// yield makes room where the policy has an exact order: its logical cap comes down below
+// what it holds, and what is over is dropped. False: there is no such order, or nothing to drop.
+func (c *cleaner) yield() bool {
+	if c.s.options.Policy == "cost" {
+		return false
+	}
+	before := c.s.count.Evicted.Load()
+	c.s.space.YieldRoom()
+	c.s.rows.Trim()
+	return c.s.count.Evicted.Load() > before // a put may have come first with trim
 }

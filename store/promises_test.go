@@ -333,7 +333,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 	res, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Blocks)
-	require.NoError(t, s.cleaner.evict(s.space.Find(1), recs, refs, verdicts))
+	require.NoError(t, s.rows.Evict(s.space.Find(1), recs, refs, verdicts))
 	require.Equal(t, []index.Verdict{index.Must, index.Must}, verdicts)
 	requireChain(t, s, sc, keys, 8<<10)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -22,37 +23,29 @@ import (
 
 // incoming is one block on its way in.
 type incoming struct {
-	fp            index.Fingerprint
-	parentFP      index.Fingerprint
-	hasParent     bool
-	rec           segment.Record
-	parts         []skep.Part // the bytes, in manifest order; nil once they are on the drives
-	given         []skep.Part // where others can write those: parts is a copy, of each append's own. Else nil
-	loan          *loan       // of the memory they lie in; nil: nobody waits for it
-	size          int64       // payload
-	pages         int         // of the stored form: each part padded to 4 KiB
-	loc           layout.Location
-	copies        []layout.Location // the first is loc
-	result        *skep.PutResult
-	replaces      *index.Fingerprint
-	accepted      bool   // the index has it already, in memory
-	replacedBytes int64  // payload of the block it replaces, in unchained namespaces
-	forget        func() // takes that block out of the DRAM tier
-	dropBytes     int64  // the same of the block that Replaces names
-	dropForget    func()
-	dropPending   bool             // that block was only accepted: its row may come yet
-	dropLogged    bool             // the log has a tombstone of it
-	held          []held           // its parts there
-	shared        []*memory.Buffer // references to them, while it is written from there
-	known         *segment.Record  // what others see of it until it is committed
-	moved         *move            // by the cleaner, from elsewhere
-	outdated      bool             // a rival with a higher sequence number was committed first
-	flight        *puts.Flight
-	tries         int // how often it was put elsewhere
+	commit.Block
+	parts  []skep.Part // the bytes, in manifest order; nil once they are on the drives
+	given  []skep.Part // where others can write those: parts is a copy, of each append's own. Else nil
+	loan   *loan       // of the memory they lie in; nil: nobody waits for it
+	copies []layout.Location
+	held   []held           // its parts in the DRAM tier
+	shared []*memory.Buffer // references to them, while it is written from there
+	flight *puts.Flight
+	tries  int // how often it was put elsewhere
+	// Of a block that is moved, from elsewhere.
+	moved bool
+	group *space.Group // of what the mover moves: its group, which is pinned
+	anew  bool         // it starts where its chain says, not on the device it started on
 	// Of a block that is to be encrypted; nil: it is not.
 	key    *crypt.Secret
 	clear  []segment.RecordPart // of its record, before that was sealed
 	cipher []skep.Part          // what goes to the drives
+}
+
+// again is the block of a record that lies at l, to be written again elsewhere.
+func again(fp index.Fingerprint, rec *segment.Record, l layout.Location) *incoming {
+	return &incoming{moved: true, Block: commit.Block{FP: fp, Record: *rec, Pages: int(rec.Pages), Size: rec.Bytes(),
+		From: l, Result: &skep.PutResult{}}}
 }
 
 // Put implements skep.Putter.
@@ -107,15 +100,15 @@ func (s *Store) putAs(ctx context.Context, ns *namespaces.Namespace, blocks []*i
 	}
 	pending := false
 	for _, in := range blocks {
-		if in.dropPending && in.durable() {
+		if in.DropPending && in.Durable() {
 			pending = true
-			if err := s.flights.Wait(ctx, *in.replaces); err != nil { // it takes its row back
+			if err := s.puts.Flights.Wait(ctx, *in.Replaces); err != nil { // it takes its row back
 				return err
 			}
 		}
 	}
 	if pending {
-		return s.settleDeletions(ctx)
+		return s.rows.Settle(ctx)
 	}
 	return nil
 }
@@ -148,14 +141,14 @@ func (s *Store) prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutR
 			return nil, err
 		}
 		in.parts = b.Parts
-		in.result = &results[i]
+		in.Result = &results[i]
 		if spec.Chained {
 			key := b.Key
 			parent, depth = &key, depth+1
 		}
 	}
 	if spec.Chained && r.Parent != nil {
-		e, ok := s.index.Resolve(out0(out).parentFP)
+		e, ok := s.index.Resolve(out0(out).Parent)
 		if len(out) > 0 && ok && int(e.Depth)+1 != r.Depth {
 			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
 		}
@@ -176,7 +169,7 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 	if err := skep.ValidateBlock(op, spec, depth, validTokens, key, parent, name, m); err != nil {
 		return err
 	}
-	rec := &in.rec
+	rec := &in.Record
 	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.Instance, uint32(ns.Info.ID), segment.SaltTag(t)
 	rec.Key, rec.Depth = key, uint32(depth)
 	if validTokens < spec.Shape.BlockTokens {
@@ -193,17 +186,17 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 	if in.key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
 		return err
 	}
-	in.fp = s.names.Fingerprint(ns.Instance, t, key)
+	in.FP = s.names.Fingerprint(ns.Instance, t, key)
 	if parent != nil {
 		p := *parent
 		rec.Parent = &p
-		in.hasParent, in.parentFP = true, s.names.Fingerprint(ns.Instance, t, p)
+		in.HasParent, in.Parent = true, s.names.Fingerprint(ns.Instance, t, p)
 	}
 	if replaces != nil {
 		k := *replaces
 		rec.Replaces = &k
 		fp := s.names.Fingerprint(ns.Instance, t, k)
-		in.replaces = &fp
+		in.Replaces = &fp
 	}
 	rec.Parts = make([]segment.RecordPart, len(m))
 	for i, p := range m {
@@ -215,13 +208,13 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 			return err
 		}
 		rec.Parts[i] = segment.RecordPart{Name: p.Name, Size: p.Size, Sums: make([]uint64, g.N())}
-		in.size += p.Size
-		in.pages += pagesOf(p.Size)
+		in.Size += p.Size
+		in.Pages += pagesOf(p.Size)
 	}
 	if in.inlined() {
-		in.pages = 0
+		in.Pages = 0
 	}
-	rec.Pages = uint32(in.pages)
+	rec.Pages = uint32(in.Pages)
 	return nil
 }
 
@@ -261,26 +254,26 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 	// In one order for all, whatever order they come in: two puts that each waited for a key
 	// of the other's would wait for ever.
 	ordered := slices.Clone(blocks)
-	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.fp[:], b.fp[:]) })
+	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.FP[:], b.FP[:]) })
 	for _, in := range ordered {
 		for {
-			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) && s.exists(ns, in, e) {
+			if e, ok := s.index.Resolve(in.FP); ok && !s.givesWay(ns, in.FP, e) && s.exists(ns, in, e) {
 				break
 			}
-			mine, other := s.flights.Join(in.fp)
+			mine, other := s.puts.Flights.Join(in.FP)
 			if mine != nil {
 				// The index may have changed since it was asked.
-				if e, ok := s.index.Resolve(in.fp); ok && s.exists(ns, in, e) {
-					s.flights.Leave(in.fp, mine)
+				if e, ok := s.index.Resolve(in.FP); ok && s.exists(ns, in, e) {
+					s.puts.Flights.Leave(in.FP, mine)
 					break
 				}
 				in.flight = mine
-				ours[in.fp] = in
+				ours[in.FP] = in
 				todo = append(todo, in)
 				break
 			}
-			if first := ours[in.fp]; first != nil {
-				*in.result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
+			if first := ours[in.FP]; first != nil {
+				*in.Result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
 				s.count.PutExists.Add(1)
 				break
 			}
@@ -318,7 +311,7 @@ func sameParts(a, b []skep.Part) bool {
 func (s *Store) land(blocks []*incoming) {
 	for _, in := range blocks {
 		if in.flight != nil {
-			s.flights.Leave(in.fp, in.flight)
+			s.puts.Flights.Leave(in.FP, in.flight)
 			in.flight = nil
 		}
 	}
@@ -329,34 +322,34 @@ func (s *Store) land(blocks []*incoming) {
 // first one's record cannot be read nobody knows, and it says that they do not.
 // False: the first one has gone meanwhile.
 func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) bool {
-	first, err := s.recordNow(in.fp, e)
-	if err == errGone {
+	first, err := s.rows.RecordNow(in.FP, e)
+	if err == commit.ErrGone {
 		return false
 	}
-	in.result.Outcome = skep.Exists
+	in.Result.Outcome = skep.Exists
 	s.count.PutExists.Add(1)
-	s.index.Touch(in.fp) // computing it again was a use of it
-	s.writeback.Use(in.fp)
+	s.index.Touch(in.FP) // computing it again was a use of it
+	s.writeback.Use(in.FP)
 	if err == nil {
 		err = s.keys.ClearSums(ns.Info.Tenant, &first)
 	}
 	if err != nil {
 		return true
 	}
-	in.result.Differs = !s.sameBytes(ns, &first, in)
-	if in.result.Differs {
+	in.Result.Differs = !s.sameBytes(ns, &first, in)
+	if in.Result.Differs {
 		s.count.PutDiffers.Add(1)
 	}
 	return true
 }
 
 func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *incoming) bool {
-	if len(first.Parts) != len(in.rec.Parts) || first.ValidTokens != in.rec.ValidTokens {
+	if len(first.Parts) != len(in.Record.Parts) || first.ValidTokens != in.Record.ValidTokens {
 		return false
 	}
-	in.rec.Version = first.Version
-	for i := range in.rec.Parts {
-		p := &in.rec.Parts[i]
+	in.Record.Version = first.Version
+	for i := range in.Record.Parts {
+		p := &in.Record.Parts[i]
 		if p.Name != first.Parts[i].Name || p.Size != first.Parts[i].Size {
 			return false
 		}
@@ -372,16 +365,16 @@ func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *i
 
 // sum computes the granule checksums of part i.
 func (s *Store) sum(ns *namespaces.Namespace, in *incoming, i int) {
-	s.sumInto(ns, in, i, in.rec.Parts[i].Sums)
+	s.sumInto(ns, in, i, in.Record.Parts[i].Sums)
 }
 
 func (s *Store) sumInto(ns *namespaces.Namespace, in *incoming, i int, sums []uint64) {
-	p := &in.rec.Parts[i]
+	p := &in.Record.Parts[i]
 	g, err := s.granules(ns, p.Name, p.Size)
 	if err != nil {
 		return // describe has been through here
 	}
-	of := segio.Sums{Granules: g, Seed: in.rec.Seed(i), Sums: sums}
+	of := segio.Sums{Granules: g, Seed: in.Record.Seed(i), Sums: sums}
 	of.Compute(in.parts[i].Bytes)
 }
 
@@ -403,10 +396,10 @@ func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st space.St
 	}
 	keys := make([]index.Fingerprint, len(blocks))
 	for i, in := range blocks {
-		keys[i] = in.fp
+		keys[i] = in.FP
 	}
-	s.rivals.Begin(keys, s.root.Last())
-	defer s.rivals.End(keys)
+	s.puts.Rivals.Begin(keys, s.root.Last())
+	defer s.puts.Rivals.End(keys)
 	var underway []*appending
 	var bytes int64
 	finish := func() error {
@@ -459,7 +452,7 @@ func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st space.St
 
 func (s *Store) decline(blocks []*incoming, why skep.Kind) {
 	for _, in := range blocks {
-		*in.result = skep.PutResult{Outcome: skep.Declined, Reason: why}
+		*in.Result = skep.PutResult{Outcome: skep.Declined, Reason: why}
 		s.count.Declined.Add(why)
 	}
 }
@@ -499,8 +492,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	defer s.leave()
 	s.writeback.Flush()
-	if err := s.accepted.Wait(ctx); err != nil {
+	if err := s.puts.Accepted.Wait(ctx); err != nil {
 		return err
 	}
-	return s.soft.Settle(func() error { return s.catalog.Commit(ctx, s.catalog.NewBatch(), true) })
+	return s.rows.Sync(ctx)
 }

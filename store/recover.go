@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -36,7 +37,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.root.Load(root)
 	s.space.Pass(root.NextGroup)
 	s.names = namespaces.NewTable(s.secret)
-	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, sideBlocks{s}, s.log)
+	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, s.rows, s.log)
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
@@ -52,12 +53,16 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.makeIndex(); err != nil {
 		return err
 	}
+	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
+	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
+		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: s.intents, Puts: s.puts,
+		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
+		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	doubtful, err := s.loadBlocks(ctx, root)
 	if err != nil {
 		return err
 	}
 	s.space.SealFound(s.tickOf)
-	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
 	if s.options.ReadOnly {
 		return nil
 	}
@@ -80,7 +85,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 
 // agree makes the devices say what the catalog says: what the last run did not get to.
 func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
-	if err := s.loadIntents(ctx); err != nil {
+	if err := s.intents.Load(ctx, s.catalog); err != nil {
 		return err
 	}
 	s.space.MendHeaders(ctx, s.wasOpen)
@@ -93,7 +98,7 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	if err != nil {
 		return err
 	}
-	s.intents.add(list...)
+	s.intents.Add(list...)
 	if s.relog {
 		if err := s.logAgain(b); err != nil {
 			return err
@@ -332,7 +337,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			if err != nil {
 				return err
 			}
-			s.unstored(e.Namespace, bytes)
+			s.names.Unstored(e.Namespace, bytes)
 			if lose == have.Location {
 				s.index.Remove(e.FP, have.Location)
 				if _, _, err := s.index.Insert(*e); err != nil {
@@ -509,7 +514,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 			s.space.Suspect(s.space.Loaded(x.loc.Group))
 			if _, ok := s.index.Remove(x.fp, x.loc.Pack()); ok {
 				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
-				s.unstored(h.Instance, h.Bytes)
+				s.names.Unstored(h.Instance, h.Bytes)
 			}
 		}
 		if err := s.catalog.Commit(ctx, b, true); err != nil {

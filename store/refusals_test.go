@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -398,8 +399,8 @@ func TestDevicesThatARebuildRefuses(t *testing.T) {
 func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, nil)
-	_, err := s.record(index.Fingerprint{1}, index.Entry{})
-	require.Equal(t, errGone, err)
+	_, err := s.rows.Record(index.Fingerprint{1}, index.Entry{})
+	require.Equal(t, commit.ErrGone, err)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
 	g := openedBy(s, space.User)

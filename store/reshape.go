@@ -207,7 +207,7 @@ func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 		release()
 		items := make([]compact.Item, len(list))
 		for i, in := range list {
-			items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
+			items[i] = compact.Item{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent}
 		}
 		c.Links, c.Breaks = compact.CountBreaks(items, 2*len(g.Drives))
 	}

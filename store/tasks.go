@@ -6,12 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -110,7 +109,7 @@ func (t *tasks) run() {
 		case <-t.wake:
 		}
 		t.restampAgain()
-		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogRoom.Full() {
+		for t.s.ctx.Err() == nil && t.s.rows.Failed() == nil && !t.s.catalogRoom.Full() {
 			if t.take(t.s.ctx) != nil {
 				return
 			}
@@ -302,7 +301,7 @@ func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 // sizeOf is the payload of blocks.
 func sizeOf(list []*incoming) (n int64) {
 	for _, in := range list {
-		n += in.size
+		n += in.Size
 	}
 	return n
 }
@@ -317,8 +316,8 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 		},
 		unreadable: func(in *incoming, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
-			if j.task == taskDrain && (j.force || !in.durable()) && skep.KindOf(why) != skep.Deadline {
-				s.cleaner.lost(ns, in, skep.KindOf(why))
+			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
+				s.rows.Lost(ns, &in.Block, skep.KindOf(why))
 			}
 		}}
 	return m.move(ctx, list)
@@ -328,10 +327,10 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 func (s *Store) halved(g *space.Group, list []*incoming) (out []*incoming) {
 	alive := func(i int) bool { return !g.Drives[i].Standing.Lost() && g.Drives[i].Absent == nil }
 	for _, in := range list {
-		if len(in.rec.Copies) < 2 {
+		if len(in.Record.Copies) < 2 {
 			continue
 		}
-		readable, whole := segio.UnitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.Drives)).Survive(alive)
+		readable, whole := segio.UnitsOf(in.Record.Copies, int64(in.Pages)*layout.PageSize, len(g.Drives)).Survive(alive)
 		if readable && !whole {
 			out = append(out, in)
 		}

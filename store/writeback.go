@@ -23,8 +23,8 @@ func (s *Store) newWriteback() (*admission.Filter[*incoming], error) {
 
 // Waits is what the admission filter knows of a block.
 func (in *incoming) Waits() index.WaitingBlock {
-	return index.WaitingBlock{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Bytes: in.size,
-		Partial: in.rec.ValidTokens != 0}
+	return index.WaitingBlock{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent, Bytes: in.Size,
+		Partial: in.Record.ValidTokens != 0}
 }
 
 // writebackHost is the store as the admission filter sees it: admission.Host.
@@ -66,7 +66,7 @@ func (h writebackHost) Write(ctx context.Context, ns *namespaces.Namespace, list
 	h.s.keepPromised(ns, h.s.commitHeld(ctx, ns, list))
 }
 
-func (h writebackHost) Accept() (end func()) { return h.s.accepted.Begin() }
+func (h writebackHost) Accept() (end func()) { return h.s.puts.Accepted.Begin() }
 
 func (h writebackHost) Behind(f func()) { h.s.background.Go(f) }
 
@@ -88,7 +88,7 @@ func (s *Store) share(in *incoming, bufs *[]*memory.Buffer) bool {
 		if !ok || len(b) != 1 {
 			return false
 		}
-		p := &in.rec.Parts[i]
+		p := &in.Record.Parts[i]
 		in.parts[i] = skep.Part{Name: p.Name, Bytes: b[0].Bytes()[:p.Size]}
 	}
 	return true

@@ -63,7 +63,7 @@ func settledFilter(t *testing.T, s *Store) {
 	require.Zero(t, a.WaitingBlocks)
 	require.Zero(t, a.QueuedBytes)
 	require.Zero(t, s.writeback.Len())
-	require.Zero(t, s.pending.Len())
+	require.Zero(t, s.puts.Records.Len())
 	require.Zero(t, s.cache.Stats().DirtyBytes)
 	require.Zero(t, s.index.Stats().Accepted)
 }

@@ -5,11 +5,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
 )
@@ -62,7 +62,7 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 			m[i].Name = skep.PartKV
 		}
 	}
-	w := &writer{s: s, ns: ns, in: &incoming{result: &skep.PutResult{}}}
+	w := &writer{s: s, ns: ns, in: &incoming{Block: commit.Block{Result: &skep.PutResult{}}}}
 	w.idle.L = &w.mu
 	if err := s.describe(op, ns, &ns.Info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	l := lend(func() { w.s.writers.Give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
 	defer l.back()
 	w.in.loan = l
-	result := w.in.result
+	result := w.in.Result
 	blocks := []*incoming{w.in}
 	err := w.s.putAs(ctx, w.ns, blocks, ack)
 	return *result, err
@@ -210,8 +210,8 @@ func (w *writer) purged(op string) error {
 	switch ns := w.s.namespaceOf(w.ns.Info.ID); {
 	case ns == nil:
 		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: w.ns.Info.ID}
-	case ns.Instance != w.in.rec.Instance, w.s.names.Dead(w.in.rec.Instance, namespaces.Tag(w.in.rec.SaltTag)):
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.rec.Key.Short(), Limit: "begun since the purge: begin it again"}
+	case ns.Instance != w.in.Record.Instance, w.s.names.Dead(w.in.Record.Instance, namespaces.Tag(w.in.Record.SaltTag)):
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.Record.Key.Short(), Limit: "begun since the purge: begin it again"}
 	}
 	return nil
 }
