@@ -5,6 +5,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
@@ -36,34 +37,34 @@ func (s *Store) accept(ctx context.Context, ns *namespaces.Namespace, blocks []*
 		defer s.land(rest)
 		var declined []*incoming
 		front, declined = s.writeback.Judge(front)
-		s.decline(declined, skep.Admission)
+		s.appends.Decline(toWrite(declined), skep.Admission)
 	}
 	if len(behind) > 0 {
 		end := s.puts.Accepted.Begin()
-		l := lend(func() { // the tier's copies go when no drive writes from them any more
+		l := appender.Lend(func() { // the tier's copies go when no drive writes from them any more
 			for _, in := range behind {
 				in.unshare()
 			}
 		})
 		for _, in := range behind {
-			in.loan = l
+			in.Loan = l
 		}
 		s.background.Go(func() {
 			defer end()
-			defer l.back()
+			defer l.Back()
 			defer s.land(behind)
-			if err := s.write(s.ctx, ns, space.User, behind); err != nil {
+			if err := s.appends.Write(s.ctx, ns, space.User, toWrite(behind)); err != nil {
 				s.log.Error("accepted blocks not committed", "blocks", len(behind), "error", err)
 			}
 			promised := s.withdrawAll(ns, behind)
 			for _, in := range behind {
-				in.parts = nil
+				in.Parts = nil
 			}
 			s.keepPromised(ns, promised)
 		})
 	}
 	defer s.land(front)
-	return s.write(ctx, ns, space.User, front)
+	return s.appends.Write(ctx, ns, space.User, toWrite(front))
 }
 
 // holdOrMakeRoom is hold; where there is no room and blocks wait to be decided on, some
@@ -92,9 +93,9 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	if s.cache == nil || s.puts.Records.Len() >= admission.MaxWaiting(s.options.CacheBytes) {
 		return false
 	}
-	whole := in.parts
-	parts := make([]skep.Part, len(in.parts))
-	for i, p := range in.parts {
+	whole := in.Parts
+	parts := make([]skep.Part, len(in.Parts))
+	for i, p := range in.Parts {
 		name := in.Record.Parts[i].Name
 		parts[i].Name = name
 		id := memory.IDOf(in.FP, name)
@@ -106,13 +107,13 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 		parts[i].Bytes = bytes
 		in.held = append(in.held, held{id, v})
 	}
-	given, loan := in.given, in.loan
-	in.parts, in.given, in.loan, in.Accepted = parts, nil, nil, true
+	given, loan := in.Given, in.Loan
+	in.Parts, in.Given, in.Loan, in.Accepted = parts, nil, nil, true
 	e := in.Entry(ns)
 	e.Location = 0
 	in.Record.Version = uint32(s.root.Next())
 	for i := range in.Record.Parts {
-		s.sum(ns, in, i)
+		in.Sum(ns, i)
 	}
 	known := in.Record // what is still to be filled in is nobody else's business
 	in.Known, in.Settled = &known, func() { s.settled(in) }
@@ -126,7 +127,7 @@ func (s *Store) hold(ns *namespaces.Namespace, in *incoming) bool {
 	if _, _, err := s.index.Insert(e); err != nil {
 		in.unshare()
 		s.discard(in) // the way through the drives says why
-		in.Accepted, in.parts, in.given, in.loan = false, whole, given, loan
+		in.Accepted, in.Parts, in.Given, in.Loan = false, whole, given, loan
 		return false
 	}
 	ns.Stored.Add(in.Size)

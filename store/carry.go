@@ -66,7 +66,7 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	}
 	parts = append(parts, k.others...)
 	for i, w := range parts {
-		if err := s.logEntries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
+		if err := s.appends.Entries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
 			return parts[i:], nil
 		} else if err != nil {
 			return nil, err

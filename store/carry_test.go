@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -88,7 +89,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	g := s.space.Groups()[0]
 	eventually(t, "the group is at rest", func() bool { return s.space.Row(g).State == catalog.GroupSealed })
 
-	rowsOf := func(g *space.Group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
+	rowsOf := func(g *space.Group) (recs []segment.Record, refs []index.Ref, list []*appender.Block) {
 		require.NoError(t, s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 			var rec segment.Record
 			if err := segment.DecodeRecord(row, &rec); err != nil {
@@ -96,7 +97,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 			}
 			fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
-			list = append(list, again(fp, &rec, loc))
+			list = append(list, appender.Again(fp, &rec, loc))
 			return nil
 		}))
 		return recs, refs, list

@@ -13,7 +13,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -128,7 +128,7 @@ var errNoGain = errors.New("store: nothing to gain from this group")
 // gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
 // so that a group of blocks that must be kept is not written again and again for the sake of
 // a page, while others hold what may go; then little, when that is all there is.
-var gains = []int{8, 50}
+var gains = []int{space.FirstGain, 50}
 
 // one cleans one group. False: there is none whose cleaning makes room.
 func (c *cleaner) one(ctx context.Context) (ok bool, err error) {
@@ -242,10 +242,10 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 	if err := s.rows.Evict(g, recs, refs, verdicts); err != nil {
 		return err
 	}
-	var keep []*incoming
+	var keep []*appender.Block
 	for i, v := range verdicts {
 		if v == index.Keep || v == index.Must {
-			keep = append(keep, again(refs[i].FP, &recs[i], locs[i]))
+			keep = append(keep, appender.Again(refs[i].FP, &recs[i], locs[i]))
 		}
 	}
 	var rest []*segment.LogWriter
@@ -286,10 +286,10 @@ func (c *cleaner) clean(ctx context.Context, g *space.Group) error {
 
 // rewrite copies blocks of g to the open group of kept blocks, in the order they are
 // given, which is the order they lie in: chains stay together.
-func (c *cleaner) rewrite(ctx context.Context, g *space.Group, keep []*incoming) error {
+func (c *cleaner) rewrite(ctx context.Context, g *space.Group, keep []*appender.Block) error {
 	for len(keep) > 0 {
 		n, bytes := 0, int64(0)
-		for n < len(keep) && n < appendBlocks && (n == 0 || bytes+int64(keep[n].Pages)*layout.PageSize <= appendBytes) {
+		for n < len(keep) && n < appender.MaxBlocks && (n == 0 || bytes+int64(keep[n].Pages)*layout.PageSize <= appender.MaxBytes) {
 			bytes += int64(keep[n].Pages) * layout.PageSize
 			n++
 		}
@@ -301,10 +301,10 @@ func (c *cleaner) rewrite(ctx context.Context, g *space.Group, keep []*incoming)
 	return nil
 }
 
-func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*incoming, bytes int64) error {
+func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*appender.Block, bytes int64) error {
 	s := c.s
 	if int64(len(c.buf)) < bytes {
-		c.buf = device.AlignedBuffer(int(max(bytes, min(appendBytes, int64(g.PayloadPages())*layout.PageSize))))
+		c.buf = device.AlignedBuffer(int(max(bytes, min(appender.MaxBytes, int64(g.PayloadPages())*layout.PageSize))))
 	}
 	buf := c.buf
 	good := batch[:0:0]
@@ -333,11 +333,11 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*inc
 		}
 		in.Size = in.Record.Bytes()
 		in.Record.Flags |= segment.RecordMoved
-		in.setParts(got)
+		in.SetParts(got)
 		good = append(good, in)
 	}
 	// An append is of one namespace, and small blocks share pages within one.
-	slices.SortStableFunc(good, func(a, b *incoming) int { return cmp.Compare(a.Record.Instance, b.Record.Instance) })
+	slices.SortStableFunc(good, func(a, b *appender.Block) int { return cmp.Compare(a.Record.Instance, b.Record.Instance) })
 	for len(good) > 0 {
 		ns := s.names.Of(good[0].Record.Instance)
 		if ns == nil {
@@ -352,41 +352,11 @@ func (c *cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*inc
 		if err != nil {
 			return err
 		}
-		s.start(ctx, ns, a)
-		if _, err := c.finish(ctx, ns, a); err != nil {
+		if _, err := s.appends.Moved(ctx, a); err != nil {
 			c.buf = nil
 			return err
 		}
 		good = good[n:]
 	}
 	return nil
-}
-
-// finish waits for an append of moved blocks and points the index at them. moved are those that it moved: see
-// commit.Rows.Move.
-func (c *cleaner) finish(ctx context.Context, ns *namespaces.Namespace, a *appending) (moved []*commit.Block, err error) {
-	s := c.s
-	defer s.space.EndAppend(a.Group)
-	defer func() {
-		if err != nil { // what was written of it no row speaks for
-			s.space.GiveUp(a.Group, a.writes)
-			s.space.Suspect(a.Group)
-		}
-	}()
-	if a.err != nil {
-		return nil, a.err
-	}
-	if err := a.writes.Wait(ctx, s.options.OpTimeout); err != nil {
-		s.space.Seal(a.Group)
-		return nil, err
-	}
-	// Any synced commit makes this one's rows durable too, and with them the deletion
-	// of the old ones: the new copies must be on the drives before.
-	if slices.ContainsFunc(a.blocks, (*incoming).Durable) {
-		if err := s.space.FlushWritten(ctx, a.Group.Drives, a.flushes); err != nil {
-			s.space.Seal(a.Group)
-			return nil, err
-		}
-	}
-	return s.rows.Move(ns, a.Group, a.rows())
 }

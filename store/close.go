@@ -58,7 +58,7 @@ func (s *Store) close() error {
 		note(s.space.FlushDrives(ctx, s.space.Unfenced()))
 	}
 	if orderly() {
-		mark := s.lastMark()
+		mark := s.appends.LastMark()
 		b := s.catalog.NewBatch()
 		s.space.DropUnused(b)
 		s.space.SaveStale(b)

@@ -14,6 +14,7 @@
 //	admin      the socket through which other processes see and change an open store
 //	compact    which groups are worth writing again, and in which order
 //	admission  which Cache blocks go to the drives
+//	appender   writes blocks and log entries to groups
 //	commit     the one way in which rows of blocks and the index change
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	dirlock    a directory's lock, and who has it
@@ -45,7 +46,7 @@
 // the group it was written to. The index is in memory only: an open fills it from the
 // catalog's block rows.
 //
-// # Life of a put (put.go, append.go, log.go, internal/commit)
+// # Life of a put (put.go, internal/appender, internal/commit)
 //
 //	prepare   every block is checked; bad input has changed nothing
 //	winners   in chained namespaces the first writer of a key wins: who comes second is
@@ -149,7 +150,7 @@
 //     for ever: its group is emptied and freed without it (space/late.go).
 //   - Memory given to a drive, to read into or to write from, is nobody else's until the
 //     drive gives it back, however long ago its caller was answered: a session's
-//     destinations by NotReleased, what a put or the DRAM tier lends by loan.go.
+//     destinations by NotReleased, what a put or the DRAM tier lends by a loan (internal/appender).
 //   - A flush that failed fences its drive, and no later flush confirms what was written
 //     before it.
 //   - Every wait ends: with what was waited for, the caller's context, OpTimeout, or Close.

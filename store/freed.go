@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -140,14 +141,14 @@ func (s *Store) settleDevices(ctx context.Context) {
 	}
 }
 
-// place finds room for survivors. Groups that were cleaned before may still wait for the
+// place finds room for survivors, and begins to write them. Groups that were cleaned before may still wait for the
 // marks in their headers, and nobody but the cleaner takes them back: so it looks for them
 // while it waits. A spare that is being made has segments too, and is there soon. A catalog
 // that refuses the row of a group is not waited for.
-func (c *cleaner) place(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (*appending, int, error) {
+func (c *cleaner) place(ctx context.Context, ns *namespaces.Namespace, blocks []*appender.Block) (*appender.Append, int, error) {
 	deadline := time.Now().Add(c.s.options.SpaceTimeout)
 	for {
-		a, n, err := c.s.placeBy(ctx, ns, space.Kept, blocks, time.Now())
+		a, n, err := c.s.appends.Rewrite(ctx, ns, space.Kept, blocks, time.Now())
 		if err != space.ErrFull || !c.s.space.Emptying() && !c.s.space.Sparing() || time.Now().After(deadline) {
 			return a, n, err
 		}

@@ -53,7 +53,7 @@ func (s *Store) writeIntent(ctx context.Context, st space.Stream, wait time.Dura
 	if err != nil || len(entries) == 0 {
 		return err
 	}
-	return s.logEntries(ctx, st, wait, entries)
+	return s.appends.Entries(ctx, st, wait, entries)
 }
 
 // promise notes what the catalog says for a group that is being freed: until the devices say it,

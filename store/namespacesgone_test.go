@@ -69,7 +69,7 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "it is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
-	require.NoError(t, s.logEntries(ctx, space.Kept, 0, found))
+	require.NoError(t, s.appends.Entries(ctx, space.Kept, 0, found))
 	second := openedBy(s, space.Kept)
 	s.space.SealOpen(space.Kept)
 	cleaned()

@@ -121,7 +121,6 @@ func newStore(o Options) *Store {
 		Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.naming = limits.NewTurn()
-	s.scarce = memory.NewScarce()
 	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
 	s.rows, s.intents = commit.New(s.log), intents.New(s.root)
@@ -129,7 +128,7 @@ func newStore(o Options) *Store {
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
 		Changes:  s.rows.Changes(), Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
-		BlockPages: int64(pagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
+		BlockPages: int64(layout.PagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
 	return s
 }
 
@@ -483,7 +482,7 @@ func (s *Store) run() {
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
 		Source: source{s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
-		Arena: s.arena, Cache: s.cache, Scarce: s.scarce, Index: s.index, Names: s.names, Count: &s.count,
+		Arena: s.arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
 	s.background.Go(s.watchWear)
 	if s.profile != nil {

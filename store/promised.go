@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -43,18 +44,18 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 		s.discard(in)
 		s.land([]*incoming{in})
 	}
-	l := lend(func() { memory.ReleaseAll(shared) })
+	l := appender.Lend(func() { memory.ReleaseAll(shared) })
 	for _, in := range list {
-		in.loan = l
+		in.Loan = l
 	}
-	if err := s.write(ctx, ns, space.User, list); err != nil && ctx.Err() == nil {
+	if err := s.appends.Write(ctx, ns, space.User, toWrite(list)); err != nil && ctx.Err() == nil {
 		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
 	promised = append(promised, s.withdrawAll(ns, list)...)
 	for _, in := range list {
-		in.parts = nil
+		in.Parts = nil
 	}
-	l.back()
+	l.Back()
 	s.land(list)
 	return promised
 }

@@ -5,17 +5,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
-	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
-	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -23,29 +21,19 @@ import (
 
 // incoming is one block on its way in.
 type incoming struct {
-	commit.Block
-	parts  []skep.Part // the bytes, in manifest order; nil once they are on the drives
-	given  []skep.Part // where others can write those: parts is a copy, of each append's own. Else nil
-	loan   *loan       // of the memory they lie in; nil: nobody waits for it
-	copies []layout.Location
+	appender.Block
 	held   []held           // its parts in the DRAM tier
 	shared []*memory.Buffer // references to them, while it is written from there
 	flight *puts.Flight
-	tries  int // how often it was put elsewhere
-	// Of a block that is moved, from elsewhere.
-	moved bool
-	group *space.Group // of what the mover moves: its group, which is pinned
-	anew  bool         // it starts where its chain says, not on the device it started on
-	// Of a block that is to be encrypted; nil: it is not.
-	key    *crypt.Secret
-	clear  []segment.RecordPart // of its record, before that was sealed
-	cipher []skep.Part          // what goes to the drives
 }
 
-// again is the block of a record that lies at l, to be written again elsewhere.
-func again(fp index.Fingerprint, rec *segment.Record, l layout.Location) *incoming {
-	return &incoming{moved: true, Block: commit.Block{FP: fp, Record: *rec, Pages: int(rec.Pages), Size: rec.Bytes(),
-		From: l, Result: &skep.PutResult{}}}
+// toWrite is what is to be written of blocks.
+func toWrite(list []*incoming) []*appender.Block {
+	out := make([]*appender.Block, len(list))
+	for i, in := range list {
+		out[i] = &in.Block
+	}
+	return out
 }
 
 // Put implements skep.Putter.
@@ -78,12 +66,12 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	if err != nil {
 		return nil, err
 	}
-	l := lend(r.Released)
+	l := appender.Lend(r.Released)
 	for _, in := range blocks {
 		if r.Exposed {
-			in.given = in.parts
+			in.Given = in.Parts
 		} else {
-			in.loan = l
+			in.Loan = l
 		}
 	}
 	return answerPut(l, results, s.putAs(ctx, ns, blocks, r.Ack))
@@ -113,6 +101,18 @@ func (s *Store) putAs(ctx context.Context, ns *namespaces.Namespace, blocks []*i
 	return nil
 }
 
+// answerPut is the answer of a put whose parts lie in l's memory: NotReleased where that is not
+// back, with the results where there are some.
+func answerPut(l *appender.Loan, results []skep.PutResult, err error) ([]skep.PutResult, error) {
+	if err != nil {
+		results = nil
+	}
+	if l.Settle() {
+		return results, err
+	}
+	return results, &skep.Error{Op: "put", Kind: skep.NotReleased, Field: "memory of the parts", Value: "a drive's", Limit: "PutRequest.Released says when it is not", Err: err}
+}
+
 // prepare checks every block before anything is stored, so that bad input changes
 // nothing.
 func (s *Store) prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest, results []skep.PutResult) ([]*incoming, error) {
@@ -140,7 +140,7 @@ func (s *Store) prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutR
 		if err := s.describe(op, ns, spec, t, in, parent, depth, b.Key, b.Name, b.ValidTokens, b.Replaces, m); err != nil {
 			return nil, err
 		}
-		in.parts = b.Parts
+		in.Parts = b.Parts
 		in.Result = &results[i]
 		if spec.Chained {
 			key := b.Key
@@ -183,7 +183,7 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 	}
 	rec.Name = append([]byte(nil), name...)
 	var err error
-	if in.key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
+	if in.Key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
 		return err
 	}
 	in.FP = s.names.Fingerprint(ns.Instance, t, key)
@@ -203,26 +203,19 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 		if want := ns.PartSize(p.Name); want >= 0 && p.Size != want {
 			return skep.Invalidf(op, "size of part "+p.Name, p.Size, want)
 		}
-		g, err := s.granules(ns, p.Name, p.Size)
+		g, err := layout.GranulesOf(ns.Info.Shape, p.Name, p.Size)
 		if err != nil {
 			return err
 		}
 		rec.Parts[i] = segment.RecordPart{Name: p.Name, Size: p.Size, Sums: make([]uint64, g.N())}
 		in.Size += p.Size
-		in.Pages += pagesOf(p.Size)
+		in.Pages += layout.PagesOf(p.Size)
 	}
-	if in.inlined() {
+	if in.Inlined() {
 		in.Pages = 0
 	}
 	rec.Pages = uint32(in.Pages)
 	return nil
-}
-
-func pagesOf(n int64) int { return int((n + layout.PageSize - 1) / layout.PageSize) }
-
-// granules is how part's bytes are cut into what one checksum covers.
-func (s *Store) granules(ns *namespaces.Namespace, part string, size int64) (layout.Granules, error) {
-	return layout.GranulesOf(ns.Info.Shape, part, size)
 }
 
 // putCommitted stores blocks and waits until each is committed or declined.
@@ -235,7 +228,7 @@ func (s *Store) putCommitted(ctx context.Context, ns *namespaces.Namespace, bloc
 		return err
 	}
 	defer s.land(todo)
-	return s.write(ctx, ns, space.User, todo)
+	return s.appends.Write(ctx, ns, space.User, toWrite(todo))
 }
 
 // winners leaves the blocks this call is the first to put. In chained namespaces
@@ -273,7 +266,7 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 				break
 			}
 			if first := ours[in.FP]; first != nil {
-				*in.Result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
+				*in.Result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.Parts, in.Parts)}
 				s.count.PutExists.Add(1)
 				break
 			}
@@ -353,7 +346,7 @@ func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *i
 		if p.Name != first.Parts[i].Name || p.Size != first.Parts[i].Size {
 			return false
 		}
-		s.sum(ns, in, i)
+		in.Sum(ns, i)
 		for j, sum := range p.Sums {
 			if sum != first.Parts[i].Sums[j] {
 				return false
@@ -361,100 +354,6 @@ func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *i
 		}
 	}
 	return true
-}
-
-// sum computes the granule checksums of part i.
-func (s *Store) sum(ns *namespaces.Namespace, in *incoming, i int) {
-	s.sumInto(ns, in, i, in.Record.Parts[i].Sums)
-}
-
-func (s *Store) sumInto(ns *namespaces.Namespace, in *incoming, i int, sums []uint64) {
-	p := &in.Record.Parts[i]
-	g, err := s.granules(ns, p.Name, p.Size)
-	if err != nil {
-		return // describe has been through here
-	}
-	of := segio.Sums{Granules: g, Seed: in.Record.Seed(i), Sums: sums}
-	of.Compute(in.parts[i].Bytes)
-}
-
-// Limits of one append and of what one put has under way. An append is one record
-// log entry group and one catalog batch; several under way keep the drives busy
-// while checksums are computed.
-const (
-	appendBytes  = 16 << 20
-	appendBlocks = 512
-	writeWindow  = 48 << 20
-)
-
-// write stores blocks: place, write, checksum, log, commit, publish; several
-// appends under way at once. Each block's result is filled.
-func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*incoming) error {
-	if st == space.User && s.catalogRoom.Full() {
-		s.decline(blocks, skep.Full)
-		return nil
-	}
-	keys := make([]index.Fingerprint, len(blocks))
-	for i, in := range blocks {
-		keys[i] = in.FP
-	}
-	s.puts.Rivals.Begin(keys, s.root.Last())
-	defer s.puts.Rivals.End(keys)
-	var underway []*appending
-	var bytes int64
-	finish := func() error {
-		a := underway[0]
-		underway = underway[1:]
-		bytes -= a.bytes
-		return s.finish(ctx, ns, a)
-	}
-	drain := func() (err error) {
-		for len(underway) > 0 {
-			if e := finish(); err == nil {
-				err = e
-			}
-		}
-		return err
-	}
-	for len(blocks) > 0 {
-		patience := s.options.SpaceTimeout
-		if len(underway) > 0 {
-			patience = 0 // what is to be cleaned may be what our own appends lie in
-		}
-		a, n, err := s.placeBy(ctx, ns, st, blocks, time.Now().Add(patience))
-		if err != nil {
-			waits := len(underway) > 0
-			if e := drain(); e != nil {
-				return e
-			}
-			if waits {
-				continue
-			}
-			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
-				return err
-			}
-			s.decline(blocks[:n], skep.KindOf(err))
-			blocks = blocks[n:]
-			continue
-		}
-		blocks = blocks[n:]
-		s.start(ctx, ns, a)
-		underway = append(underway, a)
-		for bytes += a.bytes; bytes > writeWindow && len(underway) > 1; {
-			if err := finish(); err != nil {
-				drain()
-				return err
-			}
-		}
-	}
-	return drain()
-}
-
-func (s *Store) decline(blocks []*incoming, why skep.Kind) {
-	for _, in := range blocks {
-		*in.Result = skep.PutResult{Outcome: skep.Declined, Reason: why}
-		s.count.Declined.Add(why)
-	}
 }
 
 // Want implements skep.Putter.

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/leases"
@@ -23,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -58,6 +60,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: s.intents, Puts: s.puts,
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
+	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
+		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
 	doubtful, err := s.loadBlocks(ctx, root)
 	if err != nil {
 		return err

@@ -194,9 +194,9 @@ func TestLogEntriesOnDrivesThatDoNotFlush(t *testing.T) {
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 	r.each(func(_ int, d *device.Fault) { d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes}) })
-	requireKind(t, skep.DeviceFailed, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
+	requireKind(t, skep.DeviceFailed, s.appends.Entries(testContext(t), space.User, 0, w.Bytes()))
 	r.each(func(_ int, d *device.Fault) { d.Clear() })
-	eventually(t, "the drives are let back in", func() bool { return s.logEntries(testContext(t), space.User, 0, w.Bytes()) == nil })
+	eventually(t, "the drives are let back in", func() bool { return s.appends.Entries(testContext(t), space.User, 0, w.Bytes()) == nil })
 	require.NoError(t, s.Close())
 }
 

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/space"
@@ -14,7 +16,7 @@ import (
 type mender struct{ s *Store }
 
 func (m mender) LogEntries(ctx context.Context, entries []byte) error {
-	return m.s.logEntries(ctx, space.User, m.s.options.SpaceTimeout, entries)
+	return m.s.appends.Entries(ctx, space.User, m.s.options.SpaceTimeout, entries)
 }
 
 func (m mender) Damaged(ns *namespaces.Namespace, rec *segment.Record, gone bool) {
@@ -31,20 +33,19 @@ func (m mender) Forget(g *space.Group, b *scrub.Block) bool {
 
 func (m mender) Rewrite(ctx context.Context, ns *namespaces.Namespace, b *scrub.Block, stored []byte) error {
 	s, fp, from, rec := m.s, b.FP, b.At, &b.Record
-	in := again(fp, rec, from)
+	in := appender.Again(fp, rec, from)
 	// Its old record stays where it is: when this one goes, a tombstone must follow.
 	in.Record.Flags |= segment.RecordMoved | segment.RecordSuccessor
-	in.setParts(stored)
-	st := space.User
-	a, _, err := s.place(ctx, ns, st, []*incoming{in})
+	in.SetParts(stored)
+	list := []*appender.Block{in}
+	a, _, err := s.appends.Rewrite(ctx, ns, space.User, list, time.Now().Add(s.options.SpaceTimeout))
 	if skep.KindOf(err) == skep.Full && s.space.KeptToSpare() {
-		a, _, err = s.place(ctx, ns, space.Kept, []*incoming{in})
+		a, _, err = s.appends.Rewrite(ctx, ns, space.Kept, list, time.Now().Add(s.options.SpaceTimeout))
 	}
 	if err != nil {
 		return err
 	}
-	s.start(ctx, ns, a)
-	moved, err := s.cleaner.finish(ctx, ns, a)
+	moved, err := s.appends.Moved(ctx, a)
 	if err != nil {
 		return err
 	}

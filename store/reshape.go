@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/limits"
@@ -130,7 +131,7 @@ func (s *Store) setSize(chosen []compact.Group) int {
 }
 
 func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
-	var list []*incoming
+	var list []*appender.Block
 	var groups []*space.Group
 	var releases []func()
 	defer func() {

@@ -46,7 +46,7 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 	require.NoError(t, w.Tombstone(&segment.Tombstone{}))
 	for range 10 { // until there is no room for a page more
 		if !sealed() {
-			require.NoError(t, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
+			require.NoError(t, s.appends.Entries(testContext(t), space.User, 0, w.Bytes()))
 		}
 	}
 	eventually(t, "the group is sealed, and at rest", sealed)

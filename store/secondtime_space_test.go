@@ -51,7 +51,7 @@ func TestSecondTimeOpenGroup(t *testing.T) {
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 
 	for range free {
-		r.during(t, func() error { return s.logEntries(ctx, space.User, 0, w.Bytes()) })
+		r.during(t, func() error { return s.appends.Entries(ctx, space.User, 0, w.Bytes()) })
 	}
 	require.Equal(t, free, freeGroups(s))
 

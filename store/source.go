@@ -174,7 +174,7 @@ func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment
 		p := &rec.Parts[i]
 		if p.Name != c.Part {
 			if p.Inline == nil {
-				f.Offset += int64(pagesOf(p.Size)) * layout.PageSize
+				f.Offset += int64(layout.PagesOf(p.Size)) * layout.PageSize
 			}
 			continue
 		}

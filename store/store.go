@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
@@ -60,6 +61,7 @@ type Store struct {
 	tasks   tasks
 
 	rows        *commit.Rows // and of the index: what changes them
+	appends     *appender.Appender
 	catalogRoom *room.Room
 	puts        *puts.Table
 	count       observe.Counts
@@ -73,7 +75,6 @@ type Store struct {
 	programs  observe.Programs
 	works     observe.Works
 	calls     limits.Calls
-	scarce    memory.Scarce
 	restores  restore.Restorer
 	wear      observe.Wear
 	admin     *admin.Server // nil: none

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locks"
@@ -299,7 +300,7 @@ func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 }
 
 // sizeOf is the payload of blocks.
-func sizeOf(list []*incoming) (n int64) {
+func sizeOf(list []*appender.Block) (n int64) {
 	for _, in := range list {
 		n += in.Size
 	}
@@ -307,14 +308,14 @@ func sizeOf(list []*incoming) (n int64) {
 }
 
 // moveList moves blocks of pinned groups.
-func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits.Pace, p *Progress) error {
+func (s *Store) moveList(ctx context.Context, list []*appender.Block, j job, b *limits.Pace, p *Progress) error {
 	m := mover{s: s, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
 			p.Bytes += bytes
 			j.work.Add(bytes)
 		},
-		unreadable: func(in *incoming, ns *namespaces.Namespace, why error) {
+		unreadable: func(in *appender.Block, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
 			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
 				s.rows.Lost(ns, &in.Block, skep.KindOf(why))
@@ -324,7 +325,7 @@ func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits
 }
 
 // halved are the blocks of g of which a copy is lost and another can be read.
-func (s *Store) halved(g *space.Group, list []*incoming) (out []*incoming) {
+func (s *Store) halved(g *space.Group, list []*appender.Block) (out []*appender.Block) {
 	alive := func(i int) bool { return !g.Drives[i].Standing.Lost() && g.Drives[i].Absent == nil }
 	for _, in := range list {
 		if len(in.Record.Copies) < 2 {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/space"
 )
@@ -37,20 +36,4 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 	s.background.Go(func() { // not on a worker: it commits to the catalog
 		s.rows.ForgetDamaged(ns, c.Tag, fp, loc, f.Size, ev)
 	})
-}
-
-// setParts points a block's parts into its stored form.
-func (in *incoming) setParts(mem []byte) {
-	in.parts = make([]skep.Part, len(in.Record.Parts))
-	var off int64
-	for i := range in.Record.Parts {
-		p := &in.Record.Parts[i]
-		in.parts[i].Name = p.Name
-		if p.Inline != nil {
-			in.parts[i].Bytes = p.Inline
-			continue
-		}
-		in.parts[i].Bytes = mem[off : off+p.Size]
-		off += int64(pagesOf(p.Size)) * layout.PageSize
-	}
 }

@@ -41,7 +41,7 @@ func writeFailpoints(root, dir string) (int, error) {
 // single files.
 var (
 	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
-	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/log.go": {"last"},
+	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/internal/appender/log.go": {"last"},
 		"store/catalog/scan.go": {"first"}, "store/internal/space/headers.go": {"first"}}
 )
 
@@ -53,7 +53,7 @@ var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|naming\.Take\(|
 	`|\.[pP]lace(By)?\(|\.Current\(|openGroup\(|[nN]ewGroup\(` +
 	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.[iI]ndex\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
 	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.Unsure\(|\.commit(Rows)?\(|saveNames\(` +
-	`|\.rows\.(Delete|Publish|Move)\(`)
+	`|\.Rewrite\(|\.rows\.(Delete|Publish|Move)\(`)
 
 // instrumenter makes one file's failpoints.
 type instrumenter struct {

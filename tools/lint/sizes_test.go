@@ -16,8 +16,8 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    66,
-	"methods of *store.Store":  267,
-	"lines of store":           11109,
+	"methods of *store.Store":  239,
+	"lines of store":           10015,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,
