@@ -57,8 +57,8 @@ func TestTombstonesAreBounded(t *testing.T) {
 			return nil
 		}))
 	}
-	t.Logf("%d deleted, %d tombstones on both devices, %d groups written again for that", rounds*each, stones, s.cleaner.tidied.Load())
-	require.Positive(t, s.cleaner.tidied.Load())
+	t.Logf("%d deleted, %d tombstones on both devices, %d groups written again for that", rounds*each, stones, s.cleaner.Tidied.Load())
+	require.Positive(t, s.cleaner.Tidied.Load())
 	require.Less(t, stones, rounds*each, "half of them, as each is on two drives")
 	requireChain(t, s, sc, kept, faultBlock)
 	require.NoError(t, s.Close())
@@ -109,7 +109,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 		keepAll[i] = index.Keep
 	}
 	require.NoError(t, s.rows.Evict(g, recs, refs, keepAll))
-	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
+	require.NoError(t, s.cleaner.Rewrite(ctx, g, list[:2])) // and no further
 
 	s.space.SealOpen(space.Kept)
 	k := s.space.Find(list[0].At.Group)
@@ -137,7 +137,7 @@ func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
 		s.space.Suspect(g)
 		return s.space.NextSuspect() == g
 	})
-	require.Equal(t, errGroupBusy, s.cleaner.cleanAsked(testContext(t), g, false))
+	require.Equal(t, space.ErrBusy, s.cleaner.CleanAsked(testContext(t), g, false))
 	s.space.Release(g)
 	require.NoError(t, s.Close())
 }

@@ -44,7 +44,7 @@ func (s *Store) close() error {
 	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))
-		s.settleDevices(ctx)
+		s.logs.Settle(ctx)
 	}
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {

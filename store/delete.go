@@ -40,7 +40,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 			break
 		}
 		n += d.Blocks
-		s.carryOut(ctx, d.Intents...)
+		s.logs.CarryOut(ctx, d.Intents...)
 		for _, fp := range d.Away { // their commits find that they are gone and take their rows back
 			if err == nil {
 				err = s.puts.Flights.Wait(ctx, fp)
@@ -119,7 +119,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.Instance}), w.Namespace(renewed.Entry(seq))); err != nil {
 			return err
 		}
-		todo = append(todo, s.intents.Put(b, &w))
+		todo = append(todo, s.logs.Intents.Put(b, &w))
 	}
 	if err := s.saveNames(b, next); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	for _, ns := range fresh {
 		n.Enter(ns) // its entries in the logs count from now on
 	}
-	s.carryOut(ctx, todo...)
+	s.logs.CarryOut(ctx, todo...)
 	id := p.Namespace
 	if len(gone) == 1 {
 		id = gone[0].Info.ID
@@ -182,11 +182,11 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 			return err
 		}
 	}
-	todo := s.intents.Put(b, &w)
+	todo := s.logs.Intents.Put(b, &w)
 	if err := s.rows.Unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
-	s.carryOut(ctx, todo)
+	s.logs.CarryOut(ctx, todo)
 	s.events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: ns.Info.ID, Salted: true}, func() bool {
 		for i, first := range firsts {
 			n.KillTag(deads[i], 0)

@@ -62,12 +62,12 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if err := w.Namespace(&segment.Namespace{Seq: s.root.Next(), Instance: row.Instance, Info: info}); err != nil {
 		return zero, err
 	}
-	todo := s.intents.Put(b, &w)
+	todo := s.logs.Intents.Put(b, &w)
 	if err := s.saveNames(b, next); err != nil {
 		return zero, err
 	}
 	n.Enter(ns)
-	s.carryOut(ctx, todo) // before anybody can put a block of it
+	s.logs.CarryOut(ctx, todo) // before anybody can put a block of it
 	n.Publish(ns)
 	return ns.Info, nil
 }

@@ -46,7 +46,7 @@ type moveBatch struct {
 // pinned and no victim of the cleaner's until release is called.
 func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*appender.Block, release func(), err error) {
 	if !s.space.Claim(g, space.Claim{By: space.Mover}) {
-		return nil, nil, errGroupBusy
+		return nil, nil, space.ErrBusy
 	}
 	g.Readers.Add(1)
 	release = func() {
@@ -86,8 +86,6 @@ func (s *Store) stands(rec *segment.Record, at layout.Location) (fp index.Finger
 
 var errNoRoom = &skep.Error{Op: "move blocks", Kind: skep.Full, Field: "free groups", Value: "none",
 	Limit: "one beside those puts and the cleaner need"}
-
-var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
 
 // move writes blocks again, in this order. Full: there is no group left to write to; what
 // was moved until then stays moved.

@@ -46,7 +46,7 @@ func TestWhatIsBeingMovedIsThere(t *testing.T) {
 			h := segment.Head{Instance: ns.Instance, SaltTag: segment.SaltTag(tag), Key: key, Seq: s.root.Next()}
 			h.Version = uint32(h.Seq)
 			s.root.Next()
-			assert.True(t, s.stray(&h).Exact)
+			assert.True(t, s.logs.Stray(&h).Exact)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -23,7 +23,6 @@ import (
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
-	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
@@ -123,7 +122,7 @@ func newStore(o Options) *Store {
 	s.naming = limits.NewTurn()
 	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
-	s.rows, s.intents = commit.New(s.log), intents.New(s.root)
+	s.rows = commit.New(s.log)
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
@@ -474,7 +473,7 @@ func (s *Store) run() {
 		s.watchDrive(d)
 	}
 	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
-		Entering: &s.entering,
+		Entering: &s.logs.Entering,
 		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.id, Host: mender{s}})
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
@@ -493,7 +492,7 @@ func (s *Store) run() {
 		s.background.Go(func() { s.writeback.Run(s.ctx) })
 	}
 	if !s.options.ReadOnly {
-		s.cleaner.start(s)
+		s.cleaner.Start(&s.background)
 		s.tasks.start(s)
 		s.background.Go(s.watchSpace)
 		s.space.WarnOfCramped()

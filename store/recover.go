@@ -15,8 +15,11 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/devlog"
+	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -56,13 +59,18 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
+	promised := intents.New(s.root)
 	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
-		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: s.intents, Puts: s.puts,
+		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: promised, Puts: s.puts,
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
 		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
 		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
+	s.logs = devlog.New(devlog.Config{Context: s.ctx, Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space,
+		Rows: s.rows, Root: s.root, Puts: s.puts, Appends: s.appends, Intents: promised, Log: s.log,
+		SpaceTimeout: s.options.SpaceTimeout})
+	s.cleaner = s.newCleaner()
 	doubtful, err := s.loadBlocks(ctx, root)
 	if err != nil {
 		return err
@@ -88,9 +96,27 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	return s.agree(ctx, root)
 }
 
+// newCleaner makes what makes free groups.
+func (s *Store) newCleaner() *clean.Cleaner {
+	var noted time.Time
+	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
+		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
+		Clock: s.options.Clock, Tight: s.indexTight, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
+		Expire: func(now time.Time) {
+			s.leases.Expire(now)
+			s.pins.Expire(now)
+		},
+		Sweep: func() {
+			noted = s.noteTime(noted)
+			if err := s.sidecars.Sweep(s.ctx); err != nil {
+				s.log.Warn("side rows of blocks that are gone are still there", "error", err)
+			}
+		}})
+}
+
 // agree makes the devices say what the catalog says: what the last run did not get to.
 func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
-	if err := s.intents.Load(ctx, s.catalog); err != nil {
+	if err := s.logs.Intents.Load(ctx, s.catalog); err != nil {
 		return err
 	}
 	s.space.MendHeaders(ctx, s.wasOpen)
@@ -99,13 +125,13 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	}
 	b := s.catalog.NewBatch()
 	s.space.FreeLeftovers(ctx, b, s.leftFree)
-	list, err := s.reconcile(ctx, b, s.space.TakeSuspects())
+	list, err := s.logs.Reconcile(ctx, b, s.space.TakeSuspects())
 	if err != nil {
 		return err
 	}
-	s.intents.Add(list...)
+	s.logs.Intents.Add(list...)
 	if s.relog {
-		if err := s.logAgain(b); err != nil {
+		if err := s.logs.Again(b); err != nil {
 			return err
 		}
 	}

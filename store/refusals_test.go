@@ -159,11 +159,11 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.cleaner.loan.Store(1) // there will be room soon, as far as anybody knows
+	s.cleaner.Loan.Store(1) // there will be room soon, as far as anybody knows
 	s.space.Inside().LastRound.Store(0)
 	_, err := s.space.Current(ended, space.User, time.Now().Add(hangs))
 	requireKind(t, skep.Deadline, err)
-	s.cleaner.loan.Store(0)
+	s.cleaner.Loan.Store(0)
 
 	require.NoError(t, s.space.TakeOpening(t.Context(), "put"))
 	requireKind(t, skep.Deadline, s.space.TakeOpening(ended, "put"))
@@ -406,7 +406,7 @@ func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
 	g := openedBy(s, space.User)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s.reconcile(ended, s.catalog.NewBatch(), []*space.Group{g})
+	_, err = s.logs.Reconcile(ended, s.catalog.NewBatch(), []*space.Group{g})
 	requireKind(t, skep.Deadline, err)
 	require.NoError(t, s.Close())
 }

@@ -89,8 +89,8 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 		r.Seconds = time.Since(began).Seconds()
 		return r, nil
 	}
-	s.cleaner.loan.Store(1)
-	defer s.cleaner.loan.Store(0)
+	s.cleaner.Loan.Store(1)
+	defer s.cleaner.Loan.Store(0)
 	b := s.space.Pace(o.Rate)
 	w := s.works.Begin(taskCompact, live*layout.PageSize)
 	defer w.End()
@@ -145,7 +145,7 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 			continue
 		}
 		blocks, release, err := s.gatherGroup(ctx, g)
-		if err == errGroupBusy {
+		if err == space.ErrBusy {
 			continue
 		}
 		if err != nil {
@@ -173,7 +173,7 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 			continue // blocks that cannot be read, or puts that came back
 		}
 		// Without room to put them in order, the cleaner still has some for what is left.
-		if s.cleaner.cleanNow(ctx, g, true) == nil {
+		if s.cleaner.Clean(ctx, g, true) == nil {
 			r.GroupsFreed++
 			err = nil
 		}
@@ -199,7 +199,7 @@ func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 			continue
 		}
 		list, release, err := s.gatherGroup(ctx, g)
-		if err == errGroupBusy {
+		if err == space.ErrBusy {
 			continue
 		}
 		if err != nil {
@@ -309,7 +309,7 @@ func (s *Store) drain(ctx context.Context, op string, d *space.Drive, o MoveOpti
 			}
 			continue
 		}
-		if err := s.moveGroup(ctx, g, job{taskDrain, d, o.Force, w}, b, &p); err != nil && err != errGroupBusy {
+		if err := s.moveGroup(ctx, g, job{taskDrain, d, o.Force, w}, b, &p); err != nil && err != space.ErrBusy {
 			if ctx.Err() != nil {
 				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 			}

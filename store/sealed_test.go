@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -52,6 +53,6 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 	eventually(t, "the group is sealed, and at rest", sealed)
 	eventually(t, "the store's own cleaner leaves it", func() bool { return s.space.Claim(g, space.Claim{By: space.Mover}) })
 	defer s.space.Release(g)
-	c := &cleaner{s: s, gain: gains[0]}
-	require.ErrorIs(t, c.clean(testContext(t), g), errNoGain)
+	c := s.newCleaner()
+	require.ErrorIs(t, c.EmptyGroup(testContext(t), g), clean.ErrNoGain)
 }

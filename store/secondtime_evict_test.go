@@ -68,7 +68,7 @@ func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
 	r.on.Store(false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, others[3:], faultBlock))
 	require.Zero(t, s.rows.Owed())
-	require.NoError(t, s.cleaner.cleanNow(testContext(t), newer, true))
+	require.NoError(t, s.cleaner.Clean(testContext(t), newer, true))
 	eventually(t, "its group is freed", func() bool { return isFreed(newer) })
 	require.NoError(t, s.Close())
 
@@ -120,7 +120,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
 			eventually(t, "the devices say what the catalog says", func() bool {
-				s.reconcileStale(ctx)
+				s.logs.ReconcileStale(ctx)
 				return !s.space.AnyStale()
 			})
 			n, err := s.Delete(ctx, sc, gone)

@@ -104,7 +104,7 @@ func TestTheCleanerDoesNotWaitForTheCatalog(t *testing.T) {
 	s.space.Inside().Unlock()
 
 	r.during(t, func() error {
-		_, _, err := s.cleaner.place(testContext(t), &namespaces.Namespace{}, nil)
+		_, _, err := s.cleaner.Place(testContext(t), &namespaces.Namespace{}, nil)
 		return err
 	})
 	s.space.Inside().Lock()

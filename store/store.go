@@ -17,10 +17,11 @@ import (
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/dirlock"
-	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -57,11 +58,12 @@ type Store struct {
 	cache   *memory.Cache // nil without a DRAM tier
 	space   *space.Table
 	events  *observe.Events
-	cleaner cleaner
+	cleaner *clean.Cleaner
 	tasks   tasks
 
 	rows        *commit.Rows // and of the index: what changes them
 	appends     *appender.Appender
+	logs        *devlog.Log
 	catalogRoom *room.Room
 	puts        *puts.Table
 	count       observe.Counts
@@ -85,17 +87,13 @@ type Store struct {
 	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
 	exclusive bool            // read-only, and nobody else has it open
 	writers   pieces.Memory
-	sweeping  atomic.Bool   // see sweep
-	intents   *intents.List // not carried out
+	sweeping  atomic.Bool // see sweep
 	sidecars  *sidecar.Rows
 	mends     *scrub.Scrubber
 	badLog    observe.Seldom // lines about wrong bytes
 	logCache  logCache       // of a store whose catalog has failed
 	naming    limits.Turn    // makes and purges namespaces; before space.opening
-	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
-	// write. Who has deleted one waits for them, and nobody waits for who does.
-	entering  namespaces.Sections
-	relog     bool // a rebuild left it to this open to log what only the catalog knows
+	relog     bool           // a rebuild left it to this open to log what only the catalog knows
 	epoch     uint64
 	lead      time.Duration // of Lasting before now
 	aside     bool          // the catalog that is there is to be set aside
@@ -166,16 +164,6 @@ func (s *Store) enter(ctx context.Context) error {
 }
 
 func (s *Store) leave() { s.gate.leave() }
-
-// isClosing says that Close has begun, or that the store has ended.
-func (s *Store) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return s.ctx.Err() != nil
-	}
-}
 
 // enterWrite begins a call that changes the store.
 func (s *Store) enterWrite(ctx context.Context, op string) error {
