@@ -18,5 +18,8 @@ func SlotsOf(pages int, bytes int64) int {
 // SlotBytes is what so many slots are in bytes.
 func SlotBytes(slots uint64) int64 { return int64(slots) * SlotSize }
 
+// PagesOf is how many pages so many bytes take.
+func PagesOf(bytes int64) int { return int((bytes + PageSize - 1) / PageSize) }
+
 // SlotPages is how many pages so many slots are, rounded up.
 func SlotPages(slots uint64) int64 { return int64((slots + SlotsPerPage - 1) / SlotsPerPage) }

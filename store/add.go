@@ -91,7 +91,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*space.Drive, error)
 	b := s.catalog.NewBatch()
 	b.PutDevice(&row)
 	disclaim := s.claimAdded(b, d)
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, true)); err != nil {
+	if err := s.rows.Unsure(s.catalog.Commit(s.ctx, b, true)); err != nil {
 		disclaim()
 		if !catalog.Refused(err) { // the row may be there, and an open asks for the device
 			return nil, errors.Join(err, d.Dev.Close())

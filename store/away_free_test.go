@@ -38,8 +38,8 @@ func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
 	})
 	freed := 0
 	for _, g := range groups {
-		err := s.cleaner.cleanNow(ctx, g, false)
-		for ; errors.Is(err, errGroupBusy) && ctx.Err() == nil; err = s.cleaner.cleanNow(ctx, g, false) {
+		err := s.cleaner.Clean(ctx, g, false)
+		for ; errors.Is(err, space.ErrBusy) && ctx.Err() == nil; err = s.cleaner.Clean(ctx, g, false) {
 			runtime.Gosched()
 		}
 		if err != nil {
@@ -74,7 +74,7 @@ func TestScrubOfAGroupThatIsFreed(t *testing.T) {
 			require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
 			g := s.space.Pin(s.space.Numbers(0)[0])
 			require.NotNil(t, g)
-			eventually(t, "nothing is written to it any more, and it is cleaned", func() bool { return s.cleaner.cleanNow(ctx, g, false) == nil })
+			eventually(t, "nothing is written to it any more, and it is cleaned", func() bool { return s.cleaner.Clean(ctx, g, false) == nil })
 			eventually(t, "its drives are told", func() bool { return isFreed(g) })
 
 			rep := s.mends.Headers(ctx, dry, nil, []*space.Group{g})

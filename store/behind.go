@@ -116,24 +116,3 @@ func (s *Store) hasLog(ctx context.Context, d *space.Drive, h *segment.Header) (
 	}
 	return end.Appends > 0, err
 }
-
-// lastMark reserves a page for the mark of an orderly end and gives what writes it, to be
-// called once the catalog has it. What fails is no harm: the mark before stands.
-func (s *Store) lastMark() func(ctx context.Context, flushed uint64) {
-	r, ok := s.space.PlaceLast(gains[0])
-	if !ok {
-		return func(context.Context, uint64) {}
-	}
-	return func(ctx context.Context, flushed uint64) {
-		var w segment.LogWriter
-		if w.Mark(&segment.Mark{Flushed: flushed}) != nil {
-			return
-		}
-		a := &appending{Reservation: r}
-		a.writes = segio.NewBatch(len(a.Logs))
-		s.submitLog(a, &w)
-		if a.writes.Wait(ctx, s.options.OpTimeout) == nil {
-			_ = s.space.FlushDrives(ctx, a.LogDrives())
-		}
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/restore"
 )
@@ -90,7 +91,7 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 		{Name: rowCalls, Cap: o.CallBytes},
 		{Name: rowWriters, Cap: o.WriterBytes},
 		{Name: rowPromises, Cap: promiseBytes + observe.ProgramBytes + restore.PrefetchState},
-		{Name: rowCleaning, Cap: 2*appendBytes + observe.LogTailBytes},
+		{Name: rowCleaning, Cap: 2*appender.MaxBytes + observe.LogTailBytes},
 	}
 }
 

@@ -13,12 +13,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
-	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/internal/space"
-	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -135,7 +131,7 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {
 		slices.Reverse(keys)
 	}
-	first, _ := s.flights.Join(fp(0)) // another's put of both is under way, and has come to the second
+	first, _ := s.puts.Flights.Join(fp(0)) // another's put of both is under way, and has come to the second
 	require.NotNil(t, first)
 	done := make(chan error, 1)
 	go func() {
@@ -145,10 +141,10 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	for range 1000 { // for it to come as far as it can
 		runtime.Gosched()
 	}
-	second, _ := s.flights.Join(fp(1))
+	second, _ := s.puts.Flights.Join(fp(1))
 	require.NotNil(t, second, "nobody holds it who waits for the first")
-	s.flights.Leave(fp(1), second)
-	s.flights.Leave(fp(0), first)
+	s.puts.Flights.Leave(fp(1), second)
+	s.puts.Flights.Leave(fp(0), first)
 	require.NoError(t, <-done)
 }
 
@@ -202,7 +198,7 @@ func TestDeleteOutOfTime(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	keys := chainKeys(1, 3)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 5000))
-	s.changes.Lock()
+	s.rows.Changes().Lock()
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	go func() {
@@ -213,7 +209,7 @@ func TestDeleteOutOfTime(t *testing.T) {
 		runtime.Gosched()
 	}
 	cancel()
-	s.changes.Unlock()
+	s.rows.Changes().Unlock()
 	requireKind(t, skep.Deadline, <-done)
 	requireChain(t, s, sc, keys, 5000)
 	n, err := s.Delete(testContext(t), sc, keys[1:])
@@ -283,26 +279,4 @@ func TestASnapshotSaysWhenItHasBeenTold(t *testing.T) {
 	told, err = events.Told()
 	require.NoError(t, err)
 	<-told
-}
-
-// A drive that takes no operations at all has none of the store's memory.
-func TestRefusedWritesGiveMemoryBack(t *testing.T) {
-	t.Parallel()
-	arena, err := memory.New(memory.Options{IO: 16 << 20})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, arena.Close(testContext(t))) }()
-	dev := device.NewMemory(1 << 20)
-	require.NoError(t, dev.Close())
-	d := &space.Drive{Dev: dev}
-	var ops []driveOp
-	for i := range 3 {
-		b, err := arena.Alloc(testContext(t), 4<<10, memory.BudgetIO)
-		require.NoError(t, err)
-		ops = append(ops, driveOp{drive: d, temp: []*memory.Buffer{b},
-			op: &device.Op{Kind: device.Write, Bufs: [][]byte{b.Bytes()}, Offset: int64(i) * 4 << 10}})
-	}
-	w := segio.NewBatch(len(ops))
-	submitAll(w, ops)
-	requireKind(t, skep.DeviceFailed, w.Wait(testContext(t), hangs))
-	require.Zero(t, arena.Stats().IOUsed)
 }

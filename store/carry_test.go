@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -56,8 +57,8 @@ func TestTombstonesAreBounded(t *testing.T) {
 			return nil
 		}))
 	}
-	t.Logf("%d deleted, %d tombstones on both devices, %d groups written again for that", rounds*each, stones, s.cleaner.tidied.Load())
-	require.Positive(t, s.cleaner.tidied.Load())
+	t.Logf("%d deleted, %d tombstones on both devices, %d groups written again for that", rounds*each, stones, s.cleaner.Tidied.Load())
+	require.Positive(t, s.cleaner.Tidied.Load())
 	require.Less(t, stones, rounds*each, "half of them, as each is on two drives")
 	requireChain(t, s, sc, kept, faultBlock)
 	require.NoError(t, s.Close())
@@ -88,7 +89,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	g := s.space.Groups()[0]
 	eventually(t, "the group is at rest", func() bool { return s.space.Row(g).State == catalog.GroupSealed })
 
-	rowsOf := func(g *space.Group) (recs []segment.Record, refs []index.Ref, list []*incoming) {
+	rowsOf := func(g *space.Group) (recs []segment.Record, refs []index.Ref, list []*appender.Block) {
 		require.NoError(t, s.catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 			var rec segment.Record
 			if err := segment.DecodeRecord(row, &rec); err != nil {
@@ -96,7 +97,7 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 			}
 			fp := s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 			recs, refs = append(recs, rec), append(refs, index.Ref{FP: fp, Location: loc.Pack()})
-			list = append(list, &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: loc}, result: &skep.PutResult{}})
+			list = append(list, appender.Again(fp, &rec, loc))
 			return nil
 		}))
 		return recs, refs, list
@@ -107,16 +108,16 @@ func TestHalfACleaningIsRemembered(t *testing.T) {
 	for i := range keepAll {
 		keepAll[i] = index.Keep
 	}
-	require.NoError(t, s.cleaner.evict(g, recs, refs, keepAll))
-	require.NoError(t, s.cleaner.rewrite(ctx, g, list[:2])) // and no further
+	require.NoError(t, s.rows.Evict(g, recs, refs, keepAll))
+	require.NoError(t, s.cleaner.Rewrite(ctx, g, list[:2])) // and no further
 
 	s.space.SealOpen(space.Kept)
-	k := s.space.Find(list[0].loc.Group)
+	k := s.space.Find(list[0].At.Group)
 	require.NotEqual(t, g.Num, k.Num)
 	recs, refs, _ = rowsOf(k)
 	require.Len(t, recs, 2)
-	require.NoError(t, s.cleaner.evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
-	stones := s.heirless(k, recs, refs)
+	require.NoError(t, s.rows.Evict(k, recs, refs, []index.Verdict{index.Drop, index.Keep}))
+	stones := s.rows.Heirless(k, recs, refs)
 	require.Len(t, stones, 1, "the first group still has a record of it")
 	require.Equal(t, recs[0].Key, stones[0].Key)
 }
@@ -136,7 +137,7 @@ func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
 		s.space.Suspect(g)
 		return s.space.NextSuspect() == g
 	})
-	require.Equal(t, errGroupBusy, s.cleaner.cleanAsked(testContext(t), g, false))
+	require.Equal(t, space.ErrBusy, s.cleaner.CleanAsked(testContext(t), g, false))
 	s.space.Release(g)
 	require.NoError(t, s.Close())
 }

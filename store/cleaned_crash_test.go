@@ -24,7 +24,7 @@ func TestACrashAfterAGroupWasFreed(t *testing.T) {
 	s.space.SealOpen(space.User)
 	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
-	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
+	require.NoError(t, s.cleaner.Clean(ctx, g, true))
 	eventually(t, "its drives are told", func() bool { s.space.Kick(); return isFreed(g) })
 	o := crash("freed")
 	require.NoError(t, s.Close())
@@ -49,7 +49,7 @@ func cleanOne(t *testing.T, s *Store, before func(g *space.Group)) *space.Group 
 	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 	before(g)
-	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
+	require.NoError(t, s.cleaner.Clean(ctx, g, true))
 	return g
 }
 

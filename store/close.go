@@ -30,7 +30,7 @@ func (s *Store) close() error {
 			errs = append(errs, err)
 		}
 	}
-	orderly := func() bool { return !s.options.ReadOnly && s.failure.Load() == nil && len(errs) == 0 }
+	orderly := func() bool { return !s.options.ReadOnly && s.rows.Failed() == nil && len(errs) == 0 }
 	if s.metrics != nil {
 		s.options.Registerer.Unregister(s.metrics)
 	}
@@ -41,10 +41,10 @@ func (s *Store) close() error {
 		note(err)
 	}
 	s.writeback.Flush()
-	note(s.accepted.Wait(ctx))
+	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))
-		s.settleDevices(ctx)
+		s.logs.Settle(ctx)
 	}
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
@@ -58,7 +58,7 @@ func (s *Store) close() error {
 		note(s.space.FlushDrives(ctx, s.space.Unfenced()))
 	}
 	if orderly() {
-		mark := s.lastMark()
+		mark := s.appends.LastMark()
 		b := s.catalog.NewBatch()
 		s.space.DropUnused(b)
 		s.space.SaveStale(b)

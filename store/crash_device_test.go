@@ -147,7 +147,7 @@ func (l *life) cut() {
 	}
 	c.rebuild = c.where == "rebuild"
 	s := l.store.Load()
-	c.told = s != nil && s.intents.none() && !s.space.AnyStale()
+	c.told = s != nil && s.logs.Intents.None() && !s.space.AnyStale()
 	for i, m := range l.mems {
 		if f := l.faults[i]; f != nil {
 			c.drives = append(c.drives, cutDrive{fault: f, event: f.Events()})

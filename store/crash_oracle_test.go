@@ -234,7 +234,7 @@ func (w *crashWorld) judge(ctx context.Context, s *Store, or *oracle, x *crashSl
 	there := false
 	if kv.err != nil {
 		k := skep.KindOf(kv.err)
-		if w.faulty && (k == skep.DeviceFailed || k == skep.Failed || w.injected && (k != skep.NotFound && k != skep.Evicted || s.failure.Load() != nil)) {
+		if w.faulty && (k == skep.DeviceFailed || k == skep.Failed || w.injected && (k != skep.NotFound && k != skep.Evicted || s.rows.Failed() != nil)) {
 			return ""
 		}
 		if k != skep.NotFound && k != skep.Evicted {

@@ -9,8 +9,9 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/segment"
@@ -34,207 +35,26 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	for len(keys) > 0 && err == nil {
 		step := keys[:min(len(keys), deleteStep)]
 		keys = keys[len(step):]
-		var some int
-		some, err = s.deleteSome(ctx, ns, t, step)
-		n += some
+		var d commit.Deleted
+		if d, err = s.rows.Delete(ctx, ns, t, step); err != nil {
+			break
+		}
+		n += d.Blocks
+		s.logs.CarryOut(ctx, d.Intents...)
+		for _, fp := range d.Away { // their commits find that they are gone and take their rows back
+			if err == nil {
+				err = s.puts.Flights.Wait(ctx, fp)
+			}
+		}
 	}
 	if err == nil {
-		err = s.settleDeletions(ctx)
+		err = s.rows.Settle(ctx)
 	}
 	return n, err
 }
 
 // deleteStep is how many keys are deleted in one commit: others that change rows wait for it.
 const deleteStep = 1024
-
-// deletion is a block that is being deleted.
-type deletion struct {
-	key    skep.Key
-	fp     index.Fingerprint
-	was    index.Entry
-	size   int64
-	forget func()
-}
-
-// deleteSome deletes keys in one commit, after which the index forgets them. When the catalog
-// refuses the commit all are there as before.
-func (s *Store) deleteSome(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key) (n int, err error) {
-	var tombs []segment.Tombstone
-	var list []deletion
-	var away []index.Fingerprint // accepted, and perhaps being committed now
-	sided := map[index.Fingerprint]catalog.SideID{}
-	b := s.catalog.NewBatch()
-	s.changes.Lock()
-	if ctx.Err() != nil { // the last moment at which nothing has happened
-		s.changes.Unlock()
-		return 0, &skep.Error{Op: "delete", Kind: skep.Deadline, Err: ctx.Err()}
-	}
-	seq := s.root.Next()
-	for _, key := range keys {
-		fp := s.names.Fingerprint(ns.Instance, t, key)
-		if s.sidecars.Has(fp) {
-			sided[fp] = catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}
-			b.DeleteSide(sided[fp])
-		}
-		e, ok := s.index.Resolve(fp)
-		if !ok || e.Location == 0 { // an earlier delete may have left before it was certain
-			away = append(away, fp)
-		}
-		if !ok {
-			if s.space.AnyStale() { // a record of it may lie on a device for all that
-				tombs = append(tombs, tombstoneOf(ns, t, key, seq, s.rivals.Before(fp, seq)))
-			}
-			continue
-		}
-		d := deletion{key: key, fp: fp, was: e}
-		d.size, d.forget = s.forgetter(ns, fp, e)
-		list = append(list, d)
-		if e.Location == 0 {
-			continue
-		}
-		b.DeleteBlock(unpack(e.Location))
-		written, record := s.writtenAt(fp)
-		// A put under way may be committed yet, although it has a lower number.
-		covers := s.rivals.Before(fp, written)
-		tombs = append(tombs, tombstoneOf(ns, t, key, seq, covers))
-		if covers < written {
-			exact := tombstoneOf(ns, t, key, seq, record)
-			exact.Exact = true
-			tombs = append(tombs, exact)
-		}
-	}
-	intents, err := s.intendTombstones(b, tombs)
-	if err == nil && b.Len() > 0 {
-		// Not under ctx: the index must follow the rows. With the root row: no number of a
-		// tombstone is ever given to what is put later.
-		err = s.commitRows(b, func() error { return s.saveRoot(s.ctx, b, true) })
-	}
-	if err == nil {
-		s.sidecars.Forget(sided)
-		n = s.deleted(ns, t, list)
-	}
-	s.changes.Unlock()
-	if err == nil {
-		s.carryOut(ctx, intents...)
-	}
-	for _, fp := range away { // their commits find that they are gone and take their rows back
-		if err == nil {
-			err = s.flights.Wait(ctx, fp)
-		}
-	}
-	return n, err
-}
-
-// deleted has the index forget blocks whose rows are deleted, and says how many were there
-// still. REQUIRES: s.changes.
-func (s *Store) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []deletion) (n int) {
-	for _, d := range list {
-		e, ok := s.index.Remove(d.fp, index.AnyLocation)
-		if !ok { // named twice, or withdrawn meanwhile
-			continue
-		}
-		n++
-		if e.Location != d.was.Location { // accepted, and committed meanwhile
-			s.deleteRow(unpack(e.Location))
-			if g := s.space.Find(e.Group()); g != nil {
-				s.space.Suspect(g) // no tombstone covers its record
-			}
-		}
-		ns.Stored.Add(-d.size)
-		d.forget()
-		ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: d.key, Depth: int(e.Depth)}
-		s.saltEvent(&ev, ns.Instance, t)
-		s.tell(ev, ns.Instance, t)
-	}
-	return n
-}
-
-// tombstoneOf, made at seq, covers every record of a block written up to covers.
-func tombstoneOf(ns *namespaces.Namespace, t namespaces.Tag, key skep.Key, seq, covers uint64) segment.Tombstone {
-	return segment.Tombstone{Seq: seq, Covers: covers, Instance: ns.Instance, SaltTag: segment.SaltTag(t), Key: key}
-}
-
-// writtenAt is when the block's bytes were written, and its record's own number; now when
-// that cannot be read.
-func (s *Store) writtenAt(fp index.Fingerprint) (written, record uint64) {
-	e, ok := s.index.Resolve(fp)
-	if !ok || e.Location == 0 {
-		return s.root.Last(), 0
-	}
-	rec, err := s.record(fp, e)
-	if err != nil {
-		return s.root.Last(), 0
-	}
-	return rec.Written(), rec.Seq
-}
-
-// remove takes a block out of the index and the DRAM tier. REQUIRES: s.changes.
-func (s *Store) remove(ns *namespaces.Namespace, fp index.Fingerprint) (e index.Entry, ok bool) {
-	if e, ok = s.index.Resolve(fp); !ok {
-		return e, false
-	}
-	size, forget := s.forgetter(ns, fp, e)
-	if e, ok = s.index.Remove(fp, index.AnyLocation); ok {
-		ns.Stored.Add(-size)
-		forget()
-	}
-	return e, ok
-}
-
-// awaitChanges returns when the change of rows under way, if one is, has reached the
-// index. The caller must not be making one.
-func (s *Store) awaitChanges() {
-	s.changes.Lock()
-	//lint:ignore SA2001 to wait is all
-	s.changes.Unlock()
-}
-
-// settleDeletions syncs what deleteRow and the cleaner deleted without: what is not
-// there now must not be found again after a crash by who was told so.
-func (s *Store) settleDeletions(ctx context.Context) error {
-	return s.loose.Settle(func() error {
-		b := s.catalog.NewBatch()
-		rows := s.owed.into(b)
-		if err := s.saveRoot(ctx, b, true); err != nil { // who calls again deletes them again: no harm
-			return err
-		}
-		s.owed.paid(rows)
-		return nil
-	})
-}
-
-// drop removes a partial tail that another block has made superfluous. REQUIRES: s.changes.
-func (s *Store) drop(ns *namespaces.Namespace, in *incoming) {
-	e, ok := s.index.Resolve(*in.replaces)
-	if !ok || !e.Partial {
-		return
-	}
-	if in.dropForget != nil { // its row is deleted
-		if e, ok = s.index.Remove(*in.replaces, index.AnyLocation); ok {
-			ns.Stored.Add(-in.dropBytes)
-			in.dropForget()
-		}
-	} else if e, ok = s.remove(ns, *in.replaces); ok && e.Location != 0 {
-		l := unpack(e.Location)
-		s.deleteRow(l)
-		if g := s.space.Find(l.Group); g != nil && !in.dropLogged {
-			s.space.Suspect(g) // its record stays in the log, and no tombstone covers it
-		}
-	}
-	if !ok {
-		return
-	}
-	ev := skep.Event{Kind: skep.EventDeleted, Namespace: ns.Info.ID, Key: *in.rec.Replaces, Depth: int(e.Depth)}
-	s.saltEvent(&ev, ns.Instance, namespaces.Tag(in.rec.SaltTag))
-	s.tell(ev, ns.Instance, namespaces.Tag(in.rec.SaltTag))
-}
-
-// deleteRow deletes the row of a block that the index has forgotten. REQUIRES: s.changes.
-func (s *Store) deleteRow(l layout.Location) {
-	if err := s.forgotten(s.catalog.NewBatch(), l); err != nil {
-		s.log.Warn("row not deleted yet", "location", l, "error", err)
-	}
-}
 
 // Purge implements skep.Deleter. What is purged is told by two numbers that every
 // block carries: its namespace's instance and its salt's tag. New ones make
@@ -299,7 +119,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.Instance}), w.Namespace(renewed.Entry(seq))); err != nil {
 			return err
 		}
-		todo = append(todo, s.intend(b, &w))
+		todo = append(todo, s.logs.Intents.Put(b, &w))
 	}
 	if err := s.saveNames(b, next); err != nil {
 		return err
@@ -307,7 +127,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	for _, ns := range fresh {
 		n.Enter(ns) // its entries in the logs count from now on
 	}
-	s.carryOut(ctx, todo...)
+	s.logs.CarryOut(ctx, todo...)
 	id := p.Namespace
 	if len(gone) == 1 {
 		id = gone[0].Info.ID
@@ -327,7 +147,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 // also when the caller's context ends: a commit that came later would have given out an
 // instance that is given out again. REQUIRES: s.naming.
 func (s *Store) saveNames(b *catalog.Batch, next watermark.Numbers) error {
-	return s.root.SaveNumbers(s.ctx, s.catalog, b, next, s.unsure)
+	return s.root.SaveNumbers(s.ctx, s.catalog, b, next, s.rows.Unsure)
 }
 
 // purgeSalt gives a salt a new tag. REQUIRES: s.naming.
@@ -362,11 +182,11 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 			return err
 		}
 	}
-	todo := s.intend(b, &w)
-	if err := s.unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
+	todo := s.logs.Intents.Put(b, &w)
+	if err := s.rows.Unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
-	s.carryOut(ctx, todo)
+	s.logs.CarryOut(ctx, todo)
 	s.events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: ns.Info.ID, Salted: true}, func() bool {
 		for i, first := range firsts {
 			n.KillTag(deads[i], 0)
@@ -384,7 +204,7 @@ func (s *Store) sweep() {
 		for dead := s.index.Dead(); len(dead) > 0 && s.ctx.Err() == nil; dead = s.index.Dead() {
 			for wrapped := false; !wrapped && s.ctx.Err() == nil; {
 				began := time.Now()
-				if _, wrapped = s.index.SweepDead(sweepStep); !wrapped && !s.pause(3*time.Since(began)) {
+				if _, wrapped = s.index.SweepDead(sweepStep); !wrapped && !limits.Pause(s.closing, 3*time.Since(began)) {
 					return
 				}
 			}

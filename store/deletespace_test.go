@@ -151,7 +151,7 @@ func TestASaltedKeyIsHiddenThoughItsNamespaceIsGone(t *testing.T) {
 	require.NoError(t, s.putAs(ctx, ns, blocks, skep.AckCommitted))
 	require.NoError(t, s.Flush(ctx))
 	for _, k := range keys { // whatever is told of them
-		s.events.Emit(s.blockEvent(ns, &segment.Record{Key: k, Parent: &keys[0], SaltTag: segment.SaltTag(tag)}, skep.EventEvicted))
+		s.events.Emit(s.rows.Event(ns, &segment.Record{Key: k, Parent: &keys[0], SaltTag: segment.SaltTag(tag)}, skep.EventEvicted))
 	}
 	var list [16]skep.Event
 	for told := 0; told < 2; {

@@ -14,9 +14,14 @@
 //	admin      the socket through which other processes see and change an open store
 //	compact    which groups are worth writing again, and in which order
 //	admission  which Cache blocks go to the drives
+//	appender   writes blocks and log entries to groups
+//	clean      makes free groups: garbage collection, and with it eviction
+//	commit     the one way in which rows of blocks and the index change
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
+//	devlog     has the devices' logs say what the catalog says
 //	dirlock    a directory's lock, and who has it
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	intents    what the catalog promises that the devices' logs will say
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	making     which files a store is made with, so that a making that was cut off is undone
@@ -43,7 +48,7 @@
 // the group it was written to. The index is in memory only: an open fills it from the
 // catalog's block rows.
 //
-// # Life of a put (put.go, append.go, log.go)
+// # Life of a put (put.go, internal/appender, internal/commit)
 //
 //	prepare   every block is checked; bad input has changed nothing
 //	winners   in chained namespaces the first writer of a key wins: who comes second is
@@ -74,7 +79,7 @@
 // is read from the group's logs (fallback.go). What was wrong or could not be read comes back
 // here (verify.go): another copy is made, or the block forgotten.
 //
-// # Life of a cleaning (clean.go, carry.go)
+// # Life of a cleaning (internal/clean)
 //
 // Cleaning is eviction. When free groups run low the cleaner takes the sealed group
 // the index calls worth least, asks it what of the group survives, drops the rest,
@@ -83,7 +88,7 @@
 // restore has it pinned. One free group is kept back for the cleaner, so it can always
 // move. What the freed group's log says of namespaces and deletions is written again first; if
 // there is no room for that, the catalog promises it with the commit that frees the group
-// (intents.go). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
+// (internal/intents). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
 // declined sooner when cleaning finds nothing to free.
 //
 // # Life of an open (open.go, recover.go)
@@ -94,7 +99,7 @@
 // are verified against the drives, and those whose bytes did not arrive are dropped.
 // Headers of free segments and the marks of groups that were open show whether the catalog
 // is as new as the devices (behind.go). Then the devices are told what only the catalog
-// knows: which groups are freed (freed.go), what was deleted and purged (intents.go), which
+// knows: which groups are freed, what was deleted and purged (internal/devlog), which
 // records were never committed. A catalog that is gone, damaged or behind is made anew
 // (left.go, rebuild.go, internal/rebuild).
 //
@@ -147,7 +152,7 @@
 //     for ever: its group is emptied and freed without it (space/late.go).
 //   - Memory given to a drive, to read into or to write from, is nobody else's until the
 //     drive gives it back, however long ago its caller was answered: a session's
-//     destinations by NotReleased, what a put or the DRAM tier lends by loan.go.
+//     destinations by NotReleased, what a put or the DRAM tier lends by a loan (internal/appender).
 //   - A flush that failed fences its drive, and no later flush confirms what was written
 //     before it.
 //   - Every wait ends: with what was waited for, the caller's context, OpTimeout, or Close.

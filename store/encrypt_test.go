@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -287,7 +288,7 @@ func TestForgedSealsAreMisses(t *testing.T) {
 			"write version":  func(r *segment.Record) { r.Version-- },
 			"inline payload": func(r *segment.Record) { r.Parts[0].Inline[0] ^= 1 },
 		} {
-			if what == "inline payload" && size > inlineSize {
+			if what == "inline payload" && size > appender.MaxInline {
 				continue
 			}
 			t.Run(fmt.Sprint(what, " of ", size, " bytes"), func(t *testing.T) {

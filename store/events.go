@@ -144,40 +144,8 @@ func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, boo
 		p := h.Parent
 		ev.Parent = &p
 	}
-	s.saltEvent(&ev, h.Instance, namespaces.Tag(h.SaltTag))
+	s.rows.Salt(&ev, h.Instance, namespaces.Tag(h.SaltTag))
 	return ev, true
-}
-
-// saltEvent replaces a salted block's key by its stored form, in the instance of the namespace that the block is of:
-// the namespace may have been purged or deleted since.
-func (s *Store) saltEvent(e *skep.Event, instance uint32, t namespaces.Tag) {
-	if t == (namespaces.Tag{}) {
-		return
-	}
-	e.Salted, e.Key = true, s.names.Disguise(instance, t, e.Key)
-	if e.Parent != nil {
-		p := s.names.Disguise(instance, t, *e.Parent)
-		e.Parent = &p
-	}
-}
-
-// blockEvent is an event about a block.
-func (s *Store) blockEvent(ns *namespaces.Namespace, rec *segment.Record, kind skep.EventKind) skep.Event {
-	e := skep.Event{Kind: kind, Namespace: ns.Info.ID, Key: rec.Key, Depth: int(rec.Depth), Parent: rec.Parent, Tier: skep.TierDevice}
-	switch kind {
-	case skep.EventAccepted:
-		e.Tier = skep.TierDRAM
-	case skep.EventEvicted, skep.EventDeleted:
-		e.Tier = skep.TierNone
-	}
-	s.saltEvent(&e, ns.Instance, namespaces.Tag(rec.SaltTag))
-	return e
-}
-
-// tell emits an event about a block, unless that was purged: a purge is told of as one, behind which nothing of the
-// block is told. Its namespace may have another of the key by then.
-func (s *Store) tell(e skep.Event, instance uint32, t namespaces.Tag) {
-	s.events.EmitIf(e, func() bool { return !s.names.Dead(instance, t) })
 }
 
 // Told implements skep.EventStream.

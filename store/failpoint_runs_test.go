@@ -378,7 +378,7 @@ func (f *failRun) crash(ctx context.Context, w *crashWorld, l *life, o Options, 
 		sp.id = n.ID
 	}
 	c := &crashWriter{w: w, l: l, s: s, o: o, or: l.oracle, rng: w.rng}
-	for i := 0; i < w.steps || told && !(c.s.intents.none() && !c.s.space.AnyStale()) && i < 4*w.steps; i++ {
+	for i := 0; i < w.steps || told && !(c.s.logs.Intents.None() && !c.s.space.AnyStale()) && i < 4*w.steps; i++ {
 		c.step(ctx, false)
 	}
 	for range 3 { // rows that are synced soon, of bytes that are not

@@ -62,12 +62,12 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if err := w.Namespace(&segment.Namespace{Seq: s.root.Next(), Instance: row.Instance, Info: info}); err != nil {
 		return zero, err
 	}
-	todo := s.intend(b, &w)
+	todo := s.logs.Intents.Put(b, &w)
 	if err := s.saveNames(b, next); err != nil {
 		return zero, err
 	}
 	n.Enter(ns)
-	s.carryOut(ctx, todo) // before anybody can put a block of it
+	s.logs.CarryOut(ctx, todo) // before anybody can put a block of it
 	n.Publish(ns)
 	return ns.Info, nil
 }
@@ -84,11 +84,4 @@ func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 	}
 	sortBy(out, func(a, b skep.NamespaceInfo) bool { return a.ID < b.ID })
 	return out, nil
-}
-
-// unstored notes that a block of so many bytes is gone. Those of a purged namespace went with it.
-func (s *Store) unstored(instance uint32, bytes int64) {
-	if ns := s.names.Of(instance); ns != nil {
-		ns.Stored.Add(-bytes)
-	}
 }

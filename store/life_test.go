@@ -43,7 +43,7 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 	require.False(t, s.space.Claim(g, space.Claim{By: space.Mover}), "it is filled")
 	require.Equal(t, space.Open, g.Life.State())
 	s.space.SealOpen(space.User)
-	c := &cleaner{s: s} // the store's own is its goroutine's
+	c := s.newCleaner() // the store's own is its goroutine's
 	for range 100 {
 		eventually(t, "it is at rest", func() bool { return s.space.IsIdle(g) })
 		var wg sync.WaitGroup
@@ -55,15 +55,15 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if c := (&cleaner{s: s}); c.victim() != nil {
+				if c := (s.newCleaner()); c.Victim() != nil {
 					have.Add(1)
 				}
 			})
 		}
 		wg.Wait()
 		require.EqualValues(t, 1, have.Load())
-		require.Nil(t, c.victim())
-		require.Equal(t, errGroupBusy, c.cleanAsked(testContext(t), g, true))
+		require.Nil(t, c.Victim())
+		require.Equal(t, space.ErrBusy, c.CleanAsked(testContext(t), g, true))
 		s.space.Release(g)
 	}
 }

@@ -60,7 +60,7 @@ func (s *Store) ListBlocks(ctx context.Context, space skep.NamespaceID, group in
 			b.First = b.Key
 		} else if e, ok := s.index.Above(s.names.Fingerprint(ns.Instance, namespaces.Tag{}, *b.Parent), up-1); ok {
 			if _, ok = known[e.FP]; !ok {
-				if rec, err := s.recordNow(e.FP, e); err == nil {
+				if rec, err := s.rows.RecordNow(e.FP, e); err == nil {
 					known[e.FP] = rec.Key
 				}
 			}
@@ -109,7 +109,7 @@ func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, f
 	}); err != nil {
 		return nil, 0, err
 	}
-	s.pending.Among(accepted, plain)
+	s.puts.Records.Among(accepted, plain)
 	for fp := range accepted { // committed since
 		at, seen = append(at, fp), append(seen, false)
 	}
@@ -118,7 +118,7 @@ func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, f
 			continue
 		}
 		if e, ok := s.index.Resolve(fp); ok { // moved since
-			if rec, err := s.recordNow(fp, e); err == nil {
+			if rec, err := s.rows.RecordNow(fp, e); err == nil {
 				plain(&rec)
 			}
 		}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/skepkv/skep/layout"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -151,9 +151,9 @@ func (s *Store) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	if n, fixed := fixedSize(ns, e); fixed && !e.Partial {
 		return 0, n, true
 	}
-	rec, err := s.recordNow(fp, e)
+	rec, err := s.rows.RecordNow(fp, e)
 	switch {
-	case err == errGone:
+	case err == commit.ErrGone:
 		return 0, 0, false
 	case err != nil:
 		return 0, layout.SlotBytes(uint64(e.Pages)), true // its row cannot be read: the log may have it

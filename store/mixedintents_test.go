@@ -63,7 +63,7 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			eventually(t, "the first group is cleaned", func() bool { return len(s.space.Numbers(0)) < 2 })
 			tt.meanwhile(t, s, other)
 			release()
-			eventually(t, "all is on the devices", s.intents.none)
+			eventually(t, "all is on the devices", s.logs.Intents.None)
 			s.unwant(taken)
 			require.NoError(t, s.Close())
 
@@ -84,60 +84,6 @@ func TestAnIntentIsOfSeveralNamespaces(t *testing.T) {
 			requireChain(t, s, salted, keys, 5000)
 		})
 	}
-}
-
-// That a namespace is deleted is said with a number of now. What else stands in the same intent stays as it was: the
-// number of a salt's purge is the salt's epoch.
-func TestOnlyADeletionIsSaidWithANumberOfNow(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	sc := openSpace(t, s, "n", skep.Durable, 1, true)
-	ns := s.names.Get(sc.Namespace)
-	other := ns.Instance + 1000
-	was := s.root.Next()
-	deleted := *ns.Entry(was)
-	deleted.Deleted, deleted.Instance, deleted.Info.ID = true, other, 1000
-	others := []any{
-		segment.Purge{Seq: was, Covers: was, Instance: ns.Instance, Salted: true, SaltTag: segment.SaltTag{1}},
-		segment.Purge{Covers: was, Instance: ns.Instance, Salted: true, SaltTag: segment.SaltTag{2}},
-		segment.Purge{Seq: was, Covers: was, Instance: other + 1},
-		segment.Tombstone{Seq: was, Covers: was, Instance: ns.Instance, Key: keyOf(1)},
-		*ns.Entry(was),
-	}
-	deletedAt := func(seq uint64) []byte {
-		deleted.Seq = seq
-		return entriesOf(t, append([]any{deleted, segment.Purge{Seq: seq, Covers: seq, Instance: other}}, others...)...)
-	}
-
-	got, err := s.endedNow(deletedAt(was))
-	require.NoError(t, err)
-	var now uint64
-	for e := range segment.Entries(got) {
-		if v, err := segment.DecodeNamespace(e.Body); e.Kind == segment.KindNamespace && err == nil && v.Deleted {
-			now = v.Seq
-		}
-	}
-	require.Greater(t, now, was)
-	require.Equal(t, deletedAt(now), got)
-}
-
-// A namespace that is no more is not said to be one, whatever else an intent says. One that is being made is.
-func TestWhatIsNoMoreIsNotSaid(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	ns := s.names.Get(openSpace(t, s, "n", skep.Durable, 1, true).Namespace)
-	gone := *ns.Entry(s.root.Next())
-	gone.Instance, gone.Info.ID = ns.Instance+1000, 1000
-	stone := segment.Tombstone{Seq: 1, Covers: 1, Instance: ns.Instance, Key: keyOf(1)}
-
-	got, err := s.endedNow(entriesOf(t, gone, *ns.Entry(1), stone))
-	require.NoError(t, err)
-	require.Equal(t, entriesOf(t, *ns.Entry(1), stone), got)
-	got, err = s.endedNow(entriesOf(t, gone))
-	require.NoError(t, err)
-	require.Empty(t, got)
 }
 
 // entriesOf are log entries of list.
@@ -182,9 +128,9 @@ func TestADeletionIsToldThoughTheNextCommitIsRefused(t *testing.T) {
 	b := s.catalog.NewBatch()
 	var w segment.LogWriter
 	require.NoError(t, w.Namespace(ns.Entry(s.root.Next())))
-	pending := s.intend(b, &w)
+	pending := s.logs.Intents.Put(b, &w)
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
-	s.intents.add(pending)
+	s.logs.Intents.Add(pending)
 
 	armed.Store(true)
 	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
@@ -225,18 +171,18 @@ func TestADeletionIsToldAfterThoseWhoMayNameIt(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "gone", skep.Durable, 1, true)
 	ns := s.names.Get(sc.Namespace)
-	end := s.entering.Begin()
+	end := s.logs.Entering.Begin()
 	ended, cancel := context.WithCancel(ctx)
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ended, sc.Namespace)) })
 	eventually(t, "it is gone", func() bool { return s.names.Get(sc.Namespace) == nil })
 	cancel()
 	crew.Wait()
-	s.retryIntents()
+	s.logs.Retry()
 	require.False(t, saidDeleted(t, s, ns))
-	require.False(t, s.intents.none())
+	require.False(t, s.logs.Intents.None())
 	end()
-	eventually(t, "the devices are told", func() bool { s.retryIntents(); return s.intents.none() })
+	eventually(t, "the devices are told", func() bool { s.logs.Retry(); return s.logs.Intents.None() })
 	require.True(t, saidDeleted(t, s, ns))
 }
 
@@ -264,7 +210,7 @@ func TestAScrubADeletionAndCleaningDoNotWaitForEachOther(t *testing.T) {
 	<-asked.asked
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "the namespace is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
-	s.retryIntents() // what the cleaner does
+	s.logs.Retry() // what the cleaner does
 	s.space.Opening.Give()
 	crew.Wait()
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -27,7 +28,7 @@ type mover struct {
 	s      *Store
 	budget *limits.Pace
 	// unreadable is told of blocks that cannot be read, which stay where they are.
-	unreadable func(in *incoming, ns *namespaces.Namespace, why error)
+	unreadable func(in *appender.Block, ns *namespaces.Namespace, why error)
 	moved      func(blocks int, bytes int64) // progress
 }
 
@@ -36,16 +37,16 @@ const moveReaders = 8
 
 type moveBatch struct {
 	ns     *namespaces.Namespace
-	blocks []*incoming
+	blocks []*appender.Block
 	buf    []byte
 	began  time.Time
 }
 
 // gather takes a group for moving: its live blocks, in the order they lie. The group is
 // pinned and no victim of the cleaner's until release is called.
-func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*incoming, release func(), err error) {
+func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*appender.Block, release func(), err error) {
 	if !s.space.Claim(g, space.Claim{By: space.Mover}) {
-		return nil, nil, errGroupBusy
+		return nil, nil, space.ErrBusy
 	}
 	g.Readers.Add(1)
 	release = func() {
@@ -61,9 +62,10 @@ func (s *Store) gatherGroup(ctx context.Context, g *space.Group) (list []*incomi
 		if !ok {
 			return nil
 		}
-		in := &incoming{fp: fp, rec: rec, pages: int(rec.Pages), size: rec.Bytes(), result: &skep.PutResult{}, moved: &move{fp: fp, from: loc, anew: true, group: g}}
+		in := appender.Again(fp, &rec, loc)
+		in.Group, in.Anew = g, true
 		if rec.Parent != nil {
-			in.hasParent, in.parentFP = true, s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
+			in.HasParent, in.Parent = true, s.names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), *rec.Parent)
 		}
 		list = append(list, in)
 		return nil
@@ -85,11 +87,9 @@ func (s *Store) stands(rec *segment.Record, at layout.Location) (fp index.Finger
 var errNoRoom = &skep.Error{Op: "move blocks", Kind: skep.Full, Field: "free groups", Value: "none",
 	Limit: "one beside those puts and the cleaner need"}
 
-var errGroupBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
-
 // move writes blocks again, in this order. Full: there is no group left to write to; what
 // was moved until then stays moved.
-func (m *mover) move(ctx context.Context, list []*incoming) error {
+func (m *mover) move(ctx context.Context, list []*appender.Block) error {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan *moveBatch, 1)
 	var reading error
@@ -109,19 +109,19 @@ func (m *mover) move(ctx context.Context, list []*incoming) error {
 	return err
 }
 
-func (m *mover) readAll(ctx context.Context, list []*incoming, out chan<- *moveBatch) error {
+func (m *mover) readAll(ctx context.Context, list []*appender.Block, out chan<- *moveBatch) error {
 	for len(list) > 0 {
 		limit := m.budget.Piece()
 		n, bytes := 0, int64(0)
-		for n < len(list) && n < appendBlocks && list[n].rec.Instance == list[0].rec.Instance {
-			more := int64(list[n].pages) * layout.PageSize
+		for n < len(list) && n < appender.MaxBlocks && list[n].Record.Instance == list[0].Record.Instance {
+			more := int64(list[n].Pages) * layout.PageSize
 			if n > 0 && bytes+more > limit {
 				break
 			}
 			bytes += more
 			n++
 		}
-		batch := &moveBatch{ns: m.s.names.Of(list[0].rec.Instance), blocks: list[:n]}
+		batch := &moveBatch{ns: m.s.names.Of(list[0].Record.Instance), blocks: list[:n]}
 		list = list[n:]
 		if batch.ns == nil {
 			continue // purged meanwhile
@@ -155,17 +155,17 @@ func (m *mover) read(ctx context.Context, b *moveBatch, bytes int64) error {
 	var wg sync.WaitGroup
 	rest := b.buf
 	for i, in := range b.blocks {
-		n := int64(in.pages) * layout.PageSize
+		n := int64(in.Pages) * layout.PageSize
 		mem := rest[:n:n]
 		rest = rest[n:]
 		slots <- struct{}{} // every read ends within its deadline
 		wg.Go(func() {
 			defer func() { <-slots }()
 			var got []byte // b.buf is nobody else's: what a drive keeps of it stays with it
-			if got, errs[i] = m.s.space.ReadVerified(ctx, in.moved.group, b.ns.Info.Shape, &in.rec, mem); errs[i] == nil {
+			if got, errs[i] = m.s.space.ReadVerified(ctx, in.Group, b.ns.Info.Shape, &in.Record, mem); errs[i] == nil {
 				// Its group may stay: when the copy goes, a tombstone must follow.
-				in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
-				in.setParts(got)
+				in.Record.Flags |= segment.RecordMoved | segment.RecordSuccessor
+				in.SetParts(got)
 			}
 		})
 	}
@@ -192,21 +192,20 @@ const moveAppends = 2
 
 func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 	type underway struct {
-		a  *appending
-		ns *namespaces.Namespace
-		b  *moveBatch
+		a *appender.Append
+		b *moveBatch
 	}
 	var list []underway
 	finish := func() error {
 		u := list[0]
 		list = list[1:]
-		moved, err := m.s.cleaner.finish(ctx, u.ns, u.a)
+		moved, err := m.s.appends.Moved(ctx, u.a)
 		if err != nil {
 			return err
 		}
 		var bytes int64
 		for _, in := range moved {
-			bytes += in.size
+			bytes += in.Size
 		}
 		m.moved(len(moved), bytes)
 		return m.budget.Rest(ctx, time.Since(u.b.began))
@@ -214,13 +213,17 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 	var err error
 	for b := range in {
 		for blocks := b.blocks; len(blocks) > 0 && err == nil; {
-			var a *appending
+			var a *appender.Append
 			var n int
-			if a, n, err = m.s.placeMoved(ctx, b.ns, blocks); err != nil {
+			// Not waiting for the cleaner, which would drop blocks to make room for what is there already.
+			a, n, err = m.s.appends.Rewrite(ctx, b.ns, space.Moved, blocks, time.Now())
+			if err == space.ErrFull {
+				err = errNoRoom
+			}
+			if err != nil {
 				break
 			}
-			m.s.start(ctx, b.ns, a)
-			list = append(list, underway{a, b.ns, b})
+			list = append(list, underway{a, b})
 			blocks = blocks[n:]
 			for len(list) > moveAppends && err == nil {
 				err = finish()
@@ -238,40 +241,17 @@ func (m *mover) writeAll(ctx context.Context, in <-chan *moveBatch) error {
 	return err
 }
 
-// placeMoved is place for moved blocks: it does not wait for the cleaner, which would drop
-// blocks to make room for what is there already.
-func (s *Store) placeMoved(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (*appending, int, error) {
-	needs := needsOf(ns, blocks)
-	for range 8 {
-		g, err := s.space.Current(ctx, space.Moved, time.Now())
-		if err == space.ErrFull {
-			return nil, 0, errNoRoom
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		a, n, fresh := s.placeIn(g, needs, blocks)
-		if n > 0 {
-			return a, n, nil
-		}
-		if fresh {
-			return nil, 0, errNoRoom
-		}
-	}
-	return nil, 0, errNoRoom
-}
-
 // inChainOrder puts blocks of one or more groups in the order compact.Order says, namespaces
 // apart.
-func inChainOrder(list []*incoming) []*incoming {
+func inChainOrder(list []*appender.Block) []*appender.Block {
 	items := make([]compact.Item, len(list))
 	for i, in := range list {
-		items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
+		items[i] = compact.Item{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent}
 	}
-	out := make([]*incoming, len(list))
+	out := make([]*appender.Block, len(list))
 	for i, k := range compact.Order(items) {
 		out[i] = list[k]
 	}
-	slices.SortStableFunc(out, func(a, b *incoming) int { return cmp.Compare(a.rec.Instance, b.rec.Instance) })
+	slices.SortStableFunc(out, func(a, b *appender.Block) int { return cmp.Compare(a.Record.Instance, b.Record.Instance) })
 	return out
 }

@@ -46,7 +46,7 @@ func TestWhatIsBeingMovedIsThere(t *testing.T) {
 			h := segment.Head{Instance: ns.Instance, SaltTag: segment.SaltTag(tag), Key: key, Seq: s.root.Next()}
 			h.Version = uint32(h.Seq)
 			s.root.Next()
-			assert.True(t, s.stray(&h).Exact)
+			assert.True(t, s.logs.Stray(&h).Exact)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestWhatIsBeingMovedIsThere(t *testing.T) {
 					return true
 				default:
 					buf := make([]byte, 1<<20)
-					return strings.Contains(string(buf[:runtime.Stack(buf, true)]), "awaitChanges")
+					return strings.Contains(string(buf[:runtime.Stack(buf, true)]), "(*Rows).Await")
 				}
 			})
 			back()
@@ -85,7 +85,7 @@ func takeRow(t *testing.T, s *Store, sc skep.Scope, key skep.Key) (back func()) 
 	ctx := testContext(t)
 	ns, tag, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	s.changes.Lock()
+	s.rows.Changes().Lock()
 	e, ok := s.index.Resolve(s.names.Fingerprint(ns.Instance, tag, key))
 	require.True(t, ok)
 	row, err := s.catalog.Block(ctx, unpack(e.Location), nil)
@@ -94,7 +94,7 @@ func takeRow(t *testing.T, s *Store, sc skep.Scope, key skep.Key) (back func()) 
 	b.DeleteBlock(unpack(e.Location))
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	return func() {
-		defer s.changes.Unlock()
+		defer s.rows.Changes().Unlock()
 		b := s.catalog.NewBatch()
 		b.PutBlock(unpack(e.Location), row)
 		require.NoError(t, s.catalog.Commit(ctx, b, true))

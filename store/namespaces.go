@@ -56,14 +56,14 @@ func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error 
 	if err != nil {
 		return err
 	}
-	if s.entering.Wait(ctx) == nil {
-		s.carryOut(ctx, todo...)
+	if s.logs.Entering.Wait(ctx) == nil {
+		s.logs.CarryOut(ctx, todo...)
 	} else {
-		s.intents.begin()
+		s.logs.Intents.Begin()
 		s.background.Go(func() {
-			defer s.intents.tried()
-			if s.entering.Wait(s.ctx) == nil {
-				s.intents.add(todo...)
+			defer s.logs.Intents.Tried()
+			if s.logs.Entering.Wait(s.ctx) == nil {
+				s.logs.Intents.Add(todo...)
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 		if err := w.Namespace(end); err != nil {
 			return nil, nil, err
 		}
-		todo = append(todo, s.intend(b, &w))
+		todo = append(todo, s.logs.Intents.Put(b, &w))
 	}
 	if err := s.saveNames(b, s.root.Numbers()); err != nil {
 		return nil, nil, err
@@ -112,51 +112,6 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 		n.Remove(ns)
 	}
 	return gone, todo, nil
-}
-
-// endedNow gives entries as they are to be written now. A namespace that is no more is not said to be one. That it is
-// deleted is said with a number of now, and so is the purge of its instance: what cleaning drops goes by it, and the
-// namespace's own entry may have been written again, to a group opened since the deletion began. All else stays as it
-// is: the number of a salt's purge is the salt's epoch. REQUIRES: the caller is one of s.entering.
-func (s *Store) endedNow(entries []byte) ([]byte, error) {
-	ended := map[uint32]bool{}
-	for e := range segment.Entries(entries) {
-		if e.Kind == segment.KindNamespace {
-			if v, err := segment.DecodeNamespace(e.Body); err == nil && v.Deleted {
-				ended[v.Instance] = true
-			}
-		}
-	}
-	var seq uint64
-	if len(ended) > 0 {
-		seq = s.root.Next()
-	}
-	var w segment.LogWriter
-	for e := range segment.Entries(entries) {
-		write := func() error { return w.Entry(e) }
-		switch e.Kind {
-		case segment.KindNamespace:
-			v, err := segment.DecodeNamespace(e.Body)
-			switch {
-			case err != nil:
-			case v.Deleted:
-				v.Seq = seq
-				write = func() error { return w.Namespace(&v) }
-			case s.names.Of(v.Instance) == nil:
-				continue
-			}
-		case segment.KindPurge:
-			p, err := segment.DecodePurge(e.Body)
-			if err == nil && !p.Salted && ended[p.Instance] {
-				p.Seq, p.Covers = seq, seq
-				write = func() error { return w.Purge(&p) }
-			}
-		}
-		if err := write(); err != nil {
-			return nil, err
-		}
-	}
-	return w.Bytes(), nil
 }
 
 // NamespaceRequest asks for a namespace to be deleted, by tenant and name.

@@ -38,7 +38,7 @@ func cleanUp(t *testing.T, s *Store, but ...*space.Group) {
 			continue
 		}
 		s.space.Seal(g) // it may be the one that survivors of another went to
-		eventually(t, "a group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.cleanNow(t.Context(), g, false) == nil })
+		eventually(t, "a group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.Clean(t.Context(), g, false) == nil })
 		eventually(t, "its segments are free", func() bool { s.space.Kick(); return isFreed(g) })
 	}
 }
@@ -64,12 +64,12 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	s.dropSpares()
 
-	cleaned := s.entering.Begin()
+	cleaned := s.logs.Entering.Begin()
 	found := entriesOf(t, *s.names.Get(gone.Namespace).Entry(s.root.Next()))
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace)) })
 	eventually(t, "it is gone", func() bool { return s.names.Get(gone.Namespace) == nil })
-	require.NoError(t, s.logEntries(ctx, space.Kept, 0, found))
+	require.NoError(t, s.appends.Entries(ctx, space.Kept, 0, found))
 	second := openedBy(s, space.Kept)
 	s.space.SealOpen(space.Kept)
 	cleaned()
@@ -94,13 +94,13 @@ func TestANamespaceDeletedBeforeItsDevicesKnewIt(t *testing.T) {
 	info, err := s.OpenNamespace(short, skep.NamespaceSpec{Tenant: "t", Name: "gone", Shape: anySize, Class: skep.Durable, Chained: true})
 	require.NoError(t, err)
 	s.space.Opening.Give()
-	require.False(t, s.intents.none())
+	require.False(t, s.logs.Intents.None())
 	require.NoError(t, s.DeleteNamespace(ctx, info.ID))
 	deleteAnother(t, s)
 	s.space.SealOpen(space.User)
 	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
 	s.dropSpares()
-	s.retryIntents()
+	s.logs.Retry()
 	second := openedBy(s, space.User)
 	s.space.SealOpen(space.User)
 	cleanUp(t, s, second)

@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/limits"
@@ -113,21 +114,21 @@ func noStore(dir string) error {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}), unsynced: make(chan struct{}, 1),
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}),
 		gate: gate{idle: make(chan struct{}, 1)}}
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
 		Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.naming = limits.NewTurn()
-	s.scarce = memory.NewScarce()
-	s.flights, s.pending = puts.NewFlights(), puts.NewRecords()
+	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
+	s.rows = commit.New(s.log)
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
-		Changes:  &s.changes, Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
-		BlockPages: int64(pagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
+		Changes:  s.rows.Changes(), Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
+		BlockPages: int64(layout.PagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
 	return s
 }
 
@@ -235,7 +236,7 @@ func (s *Store) openCatalog() (err error) {
 	case err != nil && !o.ReadOnly:
 		s.made = append(s.made, dir)
 	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail,
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
 		Timeout: o.catalogWait, Patience: o.catalogScarce,
 		MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}
 	if o.ReadOnly {
@@ -474,7 +475,7 @@ func (s *Store) run() {
 		s.watchDrive(d)
 	}
 	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
-		Entering: &s.entering,
+		Entering: &s.logs.Entering,
 		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.id, Host: mender{s}})
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
@@ -482,7 +483,7 @@ func (s *Store) run() {
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
 		Source: source{s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
-		Arena: s.arena, Cache: s.cache, Scarce: s.scarce, Index: s.index, Names: s.names, Count: &s.count,
+		Arena: s.arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
 	s.background.Go(s.watchWear)
 	if s.profile != nil {
@@ -493,13 +494,13 @@ func (s *Store) run() {
 		s.background.Go(func() { s.writeback.Run(s.ctx) })
 	}
 	if !s.options.ReadOnly {
-		s.cleaner.start(s)
+		s.cleaner.Start(&s.background)
 		s.tasks.start(s)
 		s.background.Go(s.watchSpace)
 		s.space.WarnOfCramped()
 		s.background.Go(s.keepMark)
-		s.background.Go(s.harden)
-		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.failure.Load() != nil }) })
+		s.background.Go(s.rows.KeepSynced)
+		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.rows.Failed() != nil }) })
 		if s.options.ScrubRate > 0 {
 			s.background.Go(s.scrubAlways)
 		}
@@ -530,4 +531,12 @@ func (s *Store) keepMark() {
 		}
 		last = time.Now()
 	}
+}
+
+// advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open
+// trusts what lies at or below it and verifies what lies above.
+func (s *Store) advanceMark(ctx context.Context) error {
+	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error {
+		return s.space.FlushDrives(ctx, s.space.Unfenced())
+	})
 }

@@ -543,7 +543,7 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 			}
 			var err error
 			eventually(t, "the group's appends have ended", func() bool {
-				if err = v.s.cleaner.cleanNow(testContext(t), g, true); err == errGroupBusy {
+				if err = v.s.cleaner.Clean(testContext(t), g, true); err == space.ErrBusy {
 					// Opened since: for the namespaces' log, by a cleaning unasked, by moves off a drive taken for a slow one.
 					for st := range space.Streams {
 						v.s.space.SealOpen(st)
@@ -552,7 +552,7 @@ func TestCleanerPacksSmallValues(t *testing.T) {
 					busy = fmt.Sprintf("group %d: %v, %d writes pending, %d under way", num, g.Life.State(), g.Pending, len(g.Writing))
 					v.s.space.Inside().Unlock()
 				}
-				return err != errGroupBusy
+				return err != space.ErrBusy
 			})
 			require.NoError(t, err)
 		}

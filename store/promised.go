@@ -6,6 +6,8 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
@@ -26,9 +28,9 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 	var list []*incoming
 	var shared []*memory.Buffer
 	for _, in := range blocks {
-		mine, _ := s.flights.Join(in.fp)
+		mine, _ := s.puts.Flights.Join(in.FP)
 		if mine == nil { // another put of the key is under way, which ends as this one's rival
-			if s.holds(in) || !s.withdraw(ns, in, in.result.Reason) {
+			if s.holds(in) || !s.withdraw(ns, in, in.Result.Reason) {
 				promised = append(promised, in)
 			}
 			continue
@@ -38,22 +40,22 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 			list = append(list, in)
 			continue
 		}
-		s.withdraw(ns, in, in.result.Reason) // gone, purged, or a delete that is under way took its bytes
+		s.withdraw(ns, in, in.Result.Reason) // gone, purged, or a delete that is under way took its bytes
 		s.discard(in)
 		s.land([]*incoming{in})
 	}
-	l := lend(func() { memory.ReleaseAll(shared) })
+	l := appender.Lend(func() { memory.ReleaseAll(shared) })
 	for _, in := range list {
-		in.loan = l
+		in.Loan = l
 	}
-	if err := s.write(ctx, ns, space.User, list); err != nil && ctx.Err() == nil {
+	if err := s.appends.Write(ctx, ns, space.User, toWrite(list)); err != nil && ctx.Err() == nil {
 		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
 	promised = append(promised, s.withdrawAll(ns, list)...)
 	for _, in := range list {
-		in.parts = nil
+		in.Parts = nil
 	}
-	l.back()
+	l.Back()
 	s.land(list)
 	return promised
 }
@@ -61,7 +63,7 @@ func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks
 // withdrawAll takes back what could not be committed, and returns what is promised.
 func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
 	for _, in := range blocks {
-		if in.result.Outcome != skep.Committed && !s.withdraw(ns, in, in.result.Reason) {
+		if in.Result.Outcome != skep.Committed && !s.withdraw(ns, in, in.Result.Reason) {
 			promised = append(promised, in)
 		}
 	}
@@ -74,12 +76,12 @@ func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promi
 // Under the lock of pending no later put of the key comes between the look at whose record is there and the index: a
 // put enters its record before the index has its block.
 func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) bool {
-	purged := s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
-	err := error(errGone)
-	s.pending.While(in.fp, in.known, func() {
+	purged := s.names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
+	err := error(commit.ErrGone)
+	s.puts.Records.While(in.FP, in.Known, func() {
 		if !purged {
-			err = s.index.Withdraw(in.fp)
-		} else if _, ok := s.index.Remove(in.fp, 0); ok {
+			err = s.index.Withdraw(in.FP)
+		} else if _, ok := s.index.Remove(in.FP, 0); ok {
 			err = nil
 		}
 	})
@@ -87,10 +89,10 @@ func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) 
 	case err == index.ErrProtected:
 		return false
 	case err == nil:
-		ns.Stored.Add(-in.size)
-		ev := s.blockEvent(ns, &in.rec, skep.EventEvicted)
+		ns.Stored.Add(-in.Size)
+		ev := s.rows.Event(ns, &in.Record, skep.EventEvicted)
 		ev.Reason = why
-		s.tell(ev, in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
+		s.rows.Tell(ev, in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
 	}
 	s.discard(in)
 	return true
@@ -121,6 +123,6 @@ func (s *Store) keepPromised(ns *namespaces.Namespace, blocks []*incoming) {
 // holds says whether in is still what the store holds under its key: no delete, purge
 // or later put has come in between.
 func (s *Store) holds(in *incoming) bool {
-	e, ok := s.index.Resolve(in.fp)
-	return ok && e.Location == 0 && s.pending.Get(in.fp) == in.known && !s.names.Dead(in.rec.Instance, namespaces.Tag(in.rec.SaltTag))
+	e, ok := s.index.Resolve(in.FP)
+	return ok && e.Location == 0 && s.puts.Records.Get(in.FP) == in.Known && !s.names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
 }

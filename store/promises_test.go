@@ -282,7 +282,7 @@ func TestRestoreDuringCleaning(t *testing.T) {
 	}
 	require.Zero(t, more, "the group was cleaned")
 	eventually(t, "its drives are told", func() bool { return isFreed(g) })
-	require.NoError(t, s.cleaner.cleanNow(testContext(t), g, false), "the cleaner goes round once more")
+	require.NoError(t, s.cleaner.Clean(testContext(t), g, false), "the cleaner goes round once more")
 	require.False(t, taken(), "under a reader")
 	s.space.Unpin(g)
 	eventually(t, "the segments are free", taken)
@@ -303,11 +303,11 @@ func TestVictimsAreAtRest(t *testing.T) {
 	require.NoError(t, waitHeld(r, 1))
 	g := openedBy(s, space.User)
 	s.space.Seal(g)
-	c := &cleaner{s: s} // the store's own is its goroutine's
-	require.Nil(t, c.victim())
+	c := s.newCleaner() // the store's own is its goroutine's
+	require.Nil(t, c.Victim())
 	r.each(func(_ int, d *device.Fault) { d.Release() })
 	<-done
-	eventually(t, "the group is at rest", func() bool { return c.victim() == g })
+	eventually(t, "the group is at rest", func() bool { return c.Victim() == g })
 	require.NoError(t, s.Close())
 }
 
@@ -333,7 +333,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 	res, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, 2, res.Blocks)
-	require.NoError(t, s.cleaner.evict(s.space.Find(1), recs, refs, verdicts))
+	require.NoError(t, s.rows.Evict(s.space.Find(1), recs, refs, verdicts))
 	require.Equal(t, []index.Verdict{index.Must, index.Must}, verdicts)
 	requireChain(t, s, sc, keys, 8<<10)
 }

@@ -61,7 +61,7 @@ func TestNothingIsToldOfWhatWasPurged(t *testing.T) {
 				for _, r := range results {
 					require.True(t, r.Outcome == skep.Committed || r.Outcome == skep.Accepted, "%v", r)
 				}
-				_, err = s.deleteSome(ctx, ns, tag, keys[:1])
+				_, err = s.rows.Delete(ctx, ns, tag, keys[:1])
 				require.NoError(t, err)
 				require.NoError(t, s.Flush(ctx))
 				require.Equal(t, []skep.EventKind{skep.EventPurged}, told(t, s, events))

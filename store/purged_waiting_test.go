@@ -75,9 +75,9 @@ func TestASaltIsPurgedWhileItsBlocksWait(t *testing.T) {
 			fp := s.names.Fingerprint(s.names.Get(sc.Namespace).Instance, tag, keys[1])
 			require.NoError(t, s.Purge(ctx, skep.Purge{Salt: &sc}))
 			if c.rival {
-				mine, other := s.flights.Join(fp)
+				mine, other := s.puts.Flights.Join(fp)
 				require.Nil(t, other)
-				defer s.flights.Leave(fp, mine)
+				defer s.puts.Flights.Leave(fp, mine)
 			}
 			require.NoError(t, s.Flush(ctx))
 			requireNothingKept(t, s, sc)
@@ -185,7 +185,7 @@ func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 	var looks, under atomic.Int64
 	f := func() {
 		looks.Add(1)
-		under.Add(int64(s.flights.Len()))
+		under.Add(int64(s.puts.Flights.Len()))
 	}
 	look.Store(&f)
 	s.writeback.Add(ns, blocks)

@@ -5,16 +5,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
-	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
@@ -22,37 +21,19 @@ import (
 
 // incoming is one block on its way in.
 type incoming struct {
-	fp            index.Fingerprint
-	parentFP      index.Fingerprint
-	hasParent     bool
-	rec           segment.Record
-	parts         []skep.Part // the bytes, in manifest order; nil once they are on the drives
-	given         []skep.Part // where others can write those: parts is a copy, of each append's own. Else nil
-	loan          *loan       // of the memory they lie in; nil: nobody waits for it
-	size          int64       // payload
-	pages         int         // of the stored form: each part padded to 4 KiB
-	loc           layout.Location
-	copies        []layout.Location // the first is loc
-	result        *skep.PutResult
-	replaces      *index.Fingerprint
-	accepted      bool   // the index has it already, in memory
-	replacedBytes int64  // payload of the block it replaces, in unchained namespaces
-	forget        func() // takes that block out of the DRAM tier
-	dropBytes     int64  // the same of the block that Replaces names
-	dropForget    func()
-	dropPending   bool             // that block was only accepted: its row may come yet
-	dropLogged    bool             // the log has a tombstone of it
-	held          []held           // its parts there
-	shared        []*memory.Buffer // references to them, while it is written from there
-	known         *segment.Record  // what others see of it until it is committed
-	moved         *move            // by the cleaner, from elsewhere
-	outdated      bool             // a rival with a higher sequence number was committed first
-	flight        *puts.Flight
-	tries         int // how often it was put elsewhere
-	// Of a block that is to be encrypted; nil: it is not.
-	key    *crypt.Secret
-	clear  []segment.RecordPart // of its record, before that was sealed
-	cipher []skep.Part          // what goes to the drives
+	appender.Block
+	held   []held           // its parts in the DRAM tier
+	shared []*memory.Buffer // references to them, while it is written from there
+	flight *puts.Flight
+}
+
+// toWrite is what is to be written of blocks.
+func toWrite(list []*incoming) []*appender.Block {
+	out := make([]*appender.Block, len(list))
+	for i, in := range list {
+		out[i] = &in.Block
+	}
+	return out
 }
 
 // Put implements skep.Putter.
@@ -85,12 +66,12 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	if err != nil {
 		return nil, err
 	}
-	l := lend(r.Released)
+	l := appender.Lend(r.Released)
 	for _, in := range blocks {
 		if r.Exposed {
-			in.given = in.parts
+			in.Given = in.Parts
 		} else {
-			in.loan = l
+			in.Loan = l
 		}
 	}
 	return answerPut(l, results, s.putAs(ctx, ns, blocks, r.Ack))
@@ -107,17 +88,29 @@ func (s *Store) putAs(ctx context.Context, ns *namespaces.Namespace, blocks []*i
 	}
 	pending := false
 	for _, in := range blocks {
-		if in.dropPending && in.durable() {
+		if in.DropPending && in.Durable() {
 			pending = true
-			if err := s.flights.Wait(ctx, *in.replaces); err != nil { // it takes its row back
+			if err := s.puts.Flights.Wait(ctx, *in.Replaces); err != nil { // it takes its row back
 				return err
 			}
 		}
 	}
 	if pending {
-		return s.settleDeletions(ctx)
+		return s.rows.Settle(ctx)
 	}
 	return nil
+}
+
+// answerPut is the answer of a put whose parts lie in l's memory: NotReleased where that is not
+// back, with the results where there are some.
+func answerPut(l *appender.Loan, results []skep.PutResult, err error) ([]skep.PutResult, error) {
+	if err != nil {
+		results = nil
+	}
+	if l.Settle() {
+		return results, err
+	}
+	return results, &skep.Error{Op: "put", Kind: skep.NotReleased, Field: "memory of the parts", Value: "a drive's", Limit: "PutRequest.Released says when it is not", Err: err}
 }
 
 // prepare checks every block before anything is stored, so that bad input changes
@@ -147,15 +140,15 @@ func (s *Store) prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutR
 		if err := s.describe(op, ns, spec, t, in, parent, depth, b.Key, b.Name, b.ValidTokens, b.Replaces, m); err != nil {
 			return nil, err
 		}
-		in.parts = b.Parts
-		in.result = &results[i]
+		in.Parts = b.Parts
+		in.Result = &results[i]
 		if spec.Chained {
 			key := b.Key
 			parent, depth = &key, depth+1
 		}
 	}
 	if spec.Chained && r.Parent != nil {
-		e, ok := s.index.Resolve(out0(out).parentFP)
+		e, ok := s.index.Resolve(out0(out).Parent)
 		if len(out) > 0 && ok && int(e.Depth)+1 != r.Depth {
 			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
 		}
@@ -176,7 +169,7 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 	if err := skep.ValidateBlock(op, spec, depth, validTokens, key, parent, name, m); err != nil {
 		return err
 	}
-	rec := &in.rec
+	rec := &in.Record
 	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.Instance, uint32(ns.Info.ID), segment.SaltTag(t)
 	rec.Key, rec.Depth = key, uint32(depth)
 	if validTokens < spec.Shape.BlockTokens {
@@ -190,46 +183,39 @@ func (s *Store) describe(op string, ns *namespaces.Namespace, spec *skep.Namespa
 	}
 	rec.Name = append([]byte(nil), name...)
 	var err error
-	if in.key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
+	if in.Key, err = s.keys.Sealer(op, spec.Tenant); err != nil {
 		return err
 	}
-	in.fp = s.names.Fingerprint(ns.Instance, t, key)
+	in.FP = s.names.Fingerprint(ns.Instance, t, key)
 	if parent != nil {
 		p := *parent
 		rec.Parent = &p
-		in.hasParent, in.parentFP = true, s.names.Fingerprint(ns.Instance, t, p)
+		in.HasParent, in.Parent = true, s.names.Fingerprint(ns.Instance, t, p)
 	}
 	if replaces != nil {
 		k := *replaces
 		rec.Replaces = &k
 		fp := s.names.Fingerprint(ns.Instance, t, k)
-		in.replaces = &fp
+		in.Replaces = &fp
 	}
 	rec.Parts = make([]segment.RecordPart, len(m))
 	for i, p := range m {
 		if want := ns.PartSize(p.Name); want >= 0 && p.Size != want {
 			return skep.Invalidf(op, "size of part "+p.Name, p.Size, want)
 		}
-		g, err := s.granules(ns, p.Name, p.Size)
+		g, err := layout.GranulesOf(ns.Info.Shape, p.Name, p.Size)
 		if err != nil {
 			return err
 		}
 		rec.Parts[i] = segment.RecordPart{Name: p.Name, Size: p.Size, Sums: make([]uint64, g.N())}
-		in.size += p.Size
-		in.pages += pagesOf(p.Size)
+		in.Size += p.Size
+		in.Pages += layout.PagesOf(p.Size)
 	}
-	if in.inlined() {
-		in.pages = 0
+	if in.Inlined() {
+		in.Pages = 0
 	}
-	rec.Pages = uint32(in.pages)
+	rec.Pages = uint32(in.Pages)
 	return nil
-}
-
-func pagesOf(n int64) int { return int((n + layout.PageSize - 1) / layout.PageSize) }
-
-// granules is how part's bytes are cut into what one checksum covers.
-func (s *Store) granules(ns *namespaces.Namespace, part string, size int64) (layout.Granules, error) {
-	return layout.GranulesOf(ns.Info.Shape, part, size)
 }
 
 // putCommitted stores blocks and waits until each is committed or declined.
@@ -242,7 +228,7 @@ func (s *Store) putCommitted(ctx context.Context, ns *namespaces.Namespace, bloc
 		return err
 	}
 	defer s.land(todo)
-	return s.write(ctx, ns, space.User, todo)
+	return s.appends.Write(ctx, ns, space.User, toWrite(todo))
 }
 
 // winners leaves the blocks this call is the first to put. In chained namespaces
@@ -261,26 +247,26 @@ func (s *Store) winners(ctx context.Context, ns *namespaces.Namespace, blocks []
 	// In one order for all, whatever order they come in: two puts that each waited for a key
 	// of the other's would wait for ever.
 	ordered := slices.Clone(blocks)
-	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.fp[:], b.fp[:]) })
+	slices.SortStableFunc(ordered, func(a, b *incoming) int { return bytes.Compare(a.FP[:], b.FP[:]) })
 	for _, in := range ordered {
 		for {
-			if e, ok := s.index.Resolve(in.fp); ok && !s.givesWay(ns, in.fp, e) && s.exists(ns, in, e) {
+			if e, ok := s.index.Resolve(in.FP); ok && !s.givesWay(ns, in.FP, e) && s.exists(ns, in, e) {
 				break
 			}
-			mine, other := s.flights.Join(in.fp)
+			mine, other := s.puts.Flights.Join(in.FP)
 			if mine != nil {
 				// The index may have changed since it was asked.
-				if e, ok := s.index.Resolve(in.fp); ok && s.exists(ns, in, e) {
-					s.flights.Leave(in.fp, mine)
+				if e, ok := s.index.Resolve(in.FP); ok && s.exists(ns, in, e) {
+					s.puts.Flights.Leave(in.FP, mine)
 					break
 				}
 				in.flight = mine
-				ours[in.fp] = in
+				ours[in.FP] = in
 				todo = append(todo, in)
 				break
 			}
-			if first := ours[in.fp]; first != nil {
-				*in.result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.parts, in.parts)}
+			if first := ours[in.FP]; first != nil {
+				*in.Result = skep.PutResult{Outcome: skep.Exists, Differs: !sameParts(first.Parts, in.Parts)}
 				s.count.PutExists.Add(1)
 				break
 			}
@@ -318,7 +304,7 @@ func sameParts(a, b []skep.Part) bool {
 func (s *Store) land(blocks []*incoming) {
 	for _, in := range blocks {
 		if in.flight != nil {
-			s.flights.Leave(in.fp, in.flight)
+			s.puts.Flights.Leave(in.FP, in.flight)
 			in.flight = nil
 		}
 	}
@@ -329,38 +315,38 @@ func (s *Store) land(blocks []*incoming) {
 // first one's record cannot be read nobody knows, and it says that they do not.
 // False: the first one has gone meanwhile.
 func (s *Store) exists(ns *namespaces.Namespace, in *incoming, e index.Entry) bool {
-	first, err := s.recordNow(in.fp, e)
-	if err == errGone {
+	first, err := s.rows.RecordNow(in.FP, e)
+	if err == commit.ErrGone {
 		return false
 	}
-	in.result.Outcome = skep.Exists
+	in.Result.Outcome = skep.Exists
 	s.count.PutExists.Add(1)
-	s.index.Touch(in.fp) // computing it again was a use of it
-	s.writeback.Use(in.fp)
+	s.index.Touch(in.FP) // computing it again was a use of it
+	s.writeback.Use(in.FP)
 	if err == nil {
 		err = s.keys.ClearSums(ns.Info.Tenant, &first)
 	}
 	if err != nil {
 		return true
 	}
-	in.result.Differs = !s.sameBytes(ns, &first, in)
-	if in.result.Differs {
+	in.Result.Differs = !s.sameBytes(ns, &first, in)
+	if in.Result.Differs {
 		s.count.PutDiffers.Add(1)
 	}
 	return true
 }
 
 func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *incoming) bool {
-	if len(first.Parts) != len(in.rec.Parts) || first.ValidTokens != in.rec.ValidTokens {
+	if len(first.Parts) != len(in.Record.Parts) || first.ValidTokens != in.Record.ValidTokens {
 		return false
 	}
-	in.rec.Version = first.Version
-	for i := range in.rec.Parts {
-		p := &in.rec.Parts[i]
+	in.Record.Version = first.Version
+	for i := range in.Record.Parts {
+		p := &in.Record.Parts[i]
 		if p.Name != first.Parts[i].Name || p.Size != first.Parts[i].Size {
 			return false
 		}
-		s.sum(ns, in, i)
+		in.Sum(ns, i)
 		for j, sum := range p.Sums {
 			if sum != first.Parts[i].Sums[j] {
 				return false
@@ -368,100 +354,6 @@ func (s *Store) sameBytes(ns *namespaces.Namespace, first *segment.Record, in *i
 		}
 	}
 	return true
-}
-
-// sum computes the granule checksums of part i.
-func (s *Store) sum(ns *namespaces.Namespace, in *incoming, i int) {
-	s.sumInto(ns, in, i, in.rec.Parts[i].Sums)
-}
-
-func (s *Store) sumInto(ns *namespaces.Namespace, in *incoming, i int, sums []uint64) {
-	p := &in.rec.Parts[i]
-	g, err := s.granules(ns, p.Name, p.Size)
-	if err != nil {
-		return // describe has been through here
-	}
-	of := segio.Sums{Granules: g, Seed: in.rec.Seed(i), Sums: sums}
-	of.Compute(in.parts[i].Bytes)
-}
-
-// Limits of one append and of what one put has under way. An append is one record
-// log entry group and one catalog batch; several under way keep the drives busy
-// while checksums are computed.
-const (
-	appendBytes  = 16 << 20
-	appendBlocks = 512
-	writeWindow  = 48 << 20
-)
-
-// write stores blocks: place, write, checksum, log, commit, publish; several
-// appends under way at once. Each block's result is filled.
-func (s *Store) write(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*incoming) error {
-	if st == space.User && s.catalogRoom.Full() {
-		s.decline(blocks, skep.Full)
-		return nil
-	}
-	keys := make([]index.Fingerprint, len(blocks))
-	for i, in := range blocks {
-		keys[i] = in.fp
-	}
-	s.rivals.Begin(keys, s.root.Last())
-	defer s.rivals.End(keys)
-	var underway []*appending
-	var bytes int64
-	finish := func() error {
-		a := underway[0]
-		underway = underway[1:]
-		bytes -= a.bytes
-		return s.finish(ctx, ns, a)
-	}
-	drain := func() (err error) {
-		for len(underway) > 0 {
-			if e := finish(); err == nil {
-				err = e
-			}
-		}
-		return err
-	}
-	for len(blocks) > 0 {
-		patience := s.options.SpaceTimeout
-		if len(underway) > 0 {
-			patience = 0 // what is to be cleaned may be what our own appends lie in
-		}
-		a, n, err := s.placeBy(ctx, ns, st, blocks, time.Now().Add(patience))
-		if err != nil {
-			waits := len(underway) > 0
-			if e := drain(); e != nil {
-				return e
-			}
-			if waits {
-				continue
-			}
-			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
-				return err
-			}
-			s.decline(blocks[:n], skep.KindOf(err))
-			blocks = blocks[n:]
-			continue
-		}
-		blocks = blocks[n:]
-		s.start(ctx, ns, a)
-		underway = append(underway, a)
-		for bytes += a.bytes; bytes > writeWindow && len(underway) > 1; {
-			if err := finish(); err != nil {
-				drain()
-				return err
-			}
-		}
-	}
-	return drain()
-}
-
-func (s *Store) decline(blocks []*incoming, why skep.Kind) {
-	for _, in := range blocks {
-		*in.result = skep.PutResult{Outcome: skep.Declined, Reason: why}
-		s.count.Declined.Add(why)
-	}
 }
 
 // Want implements skep.Putter.
@@ -499,8 +391,8 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	defer s.leave()
 	s.writeback.Flush()
-	if err := s.accepted.Wait(ctx); err != nil {
+	if err := s.puts.Accepted.Wait(ctx); err != nil {
 		return err
 	}
-	return s.soft.Settle(func() error { return s.catalog.Commit(ctx, s.catalog.NewBatch(), true) })
+	return s.rows.Sync(ctx)
 }

@@ -51,11 +51,11 @@ func (s *Store) givesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	}
 	loc := layout.Unpack(e.Location)
 	g := s.space.Find(loc.Group)
-	rec, err := s.record(fp, e)
+	rec, err := s.rows.Record(fp, e)
 	if g == nil || err != nil {
 		return false
 	}
-	s.forgetBlock(g, fp, loc, &rec)
+	s.rows.Forget(g, fp, loc, &rec)
 	return true
 }
 
@@ -84,7 +84,7 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	}
 	copies := []layout.Location{loc}
 	if ns.Info.Copies > 1 || s.cache != nil {
-		rec, err := s.record(fp, e)
+		rec, err := s.rows.Record(fp, e)
 		if err != nil {
 			return true // it has just been moved, or its row cannot be read: who restores it is told
 		}

@@ -94,7 +94,7 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progress func(RebuildProgress)) (rep RebuildReport, err error) {
 	start := time.Now()
 	o := &s.options
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.fail}
+	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail}
 	if dryRun {
 		opt.FS = vfs.Default
 	} else if err := s.catalogRoom.Make(); err != nil {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -24,14 +23,4 @@ func (s *Store) records(locs []layout.Location, visit func(i int, rec *segment.R
 		}
 		return visit(i, &rec)
 	})
-}
-
-// boundaryBytes is what of a block's payload is boundary activations.
-func boundaryBytes(rec *segment.Record) (n int64) {
-	for i := range rec.Parts {
-		if _, _, ok := skep.BoundaryOf(rec.Parts[i].Name); ok {
-			n += rec.Parts[i].Size
-		}
-	}
-	return n
 }

@@ -14,7 +14,12 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/clean"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/devlog"
+	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -22,6 +27,7 @@ import (
 	"github.com/skepkv/skep/store/internal/sidecar"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -36,7 +42,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.root.Load(root)
 	s.space.Pass(root.NextGroup)
 	s.names = namespaces.NewTable(s.secret)
-	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, sideBlocks{s}, s.log)
+	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, s.rows, s.log)
 	if err := s.loadNames(ctx); err != nil {
 		return err
 	}
@@ -52,12 +58,24 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.makeIndex(); err != nil {
 		return err
 	}
+	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
+	promised := intents.New(s.root)
+	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
+		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: promised, Puts: s.puts,
+		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
+		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
+	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
+		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
+	s.logs = devlog.New(devlog.Config{Context: s.ctx, Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space,
+		Rows: s.rows, Root: s.root, Puts: s.puts, Appends: s.appends, Intents: promised, Log: s.log,
+		SpaceTimeout: s.options.SpaceTimeout})
+	s.cleaner = s.newCleaner()
 	doubtful, err := s.loadBlocks(ctx, root)
 	if err != nil {
 		return err
 	}
 	s.space.SealFound(s.tickOf)
-	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
 	if s.options.ReadOnly {
 		return nil
 	}
@@ -78,9 +96,27 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	return s.agree(ctx, root)
 }
 
+// newCleaner makes what makes free groups.
+func (s *Store) newCleaner() *clean.Cleaner {
+	var noted time.Time
+	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
+		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
+		Clock: s.options.Clock, Tight: s.indexTight, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
+		Expire: func(now time.Time) {
+			s.leases.Expire(now)
+			s.pins.Expire(now)
+		},
+		Sweep: func() {
+			noted = s.noteTime(noted)
+			if err := s.sidecars.Sweep(s.ctx); err != nil {
+				s.log.Warn("side rows of blocks that are gone are still there", "error", err)
+			}
+		}})
+}
+
 // agree makes the devices say what the catalog says: what the last run did not get to.
 func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
-	if err := s.loadIntents(ctx); err != nil {
+	if err := s.logs.Intents.Load(ctx, s.catalog); err != nil {
 		return err
 	}
 	s.space.MendHeaders(ctx, s.wasOpen)
@@ -89,13 +125,13 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	}
 	b := s.catalog.NewBatch()
 	s.space.FreeLeftovers(ctx, b, s.leftFree)
-	list, err := s.reconcile(ctx, b, s.space.TakeSuspects())
+	list, err := s.logs.Reconcile(ctx, b, s.space.TakeSuspects())
 	if err != nil {
 		return err
 	}
-	s.intents.add(list...)
+	s.logs.Intents.Add(list...)
 	if s.relog {
-		if err := s.logAgain(b); err != nil {
+		if err := s.logs.Again(b); err != nil {
 			return err
 		}
 	}
@@ -337,7 +373,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			if err != nil {
 				return err
 			}
-			s.unstored(e.Namespace, bytes)
+			s.names.Unstored(e.Namespace, bytes)
 			if lose == have.Location {
 				s.index.Remove(e.FP, have.Location)
 				if _, _, err := s.index.Insert(*e); err != nil {
@@ -514,7 +550,7 @@ func (s *Store) verifyDoubtful(ctx context.Context, doubtful []doubt) error {
 			s.space.Suspect(s.space.Loaded(x.loc.Group))
 			if _, ok := s.index.Remove(x.fp, x.loc.Pack()); ok {
 				h, _ := segment.DecodeHead(x.row) // that could be decoded when it was counted
-				s.unstored(h.Instance, h.Bytes)
+				s.names.Unstored(h.Instance, h.Bytes)
 			}
 		}
 		if err := s.catalog.Commit(ctx, b, true); err != nil {

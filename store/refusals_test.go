@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -158,11 +159,11 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.cleaner.loan.Store(1) // there will be room soon, as far as anybody knows
+	s.cleaner.Loan.Store(1) // there will be room soon, as far as anybody knows
 	s.space.Inside().LastRound.Store(0)
 	_, err := s.space.Current(ended, space.User, time.Now().Add(hangs))
 	requireKind(t, skep.Deadline, err)
-	s.cleaner.loan.Store(0)
+	s.cleaner.Loan.Store(0)
 
 	require.NoError(t, s.space.TakeOpening(t.Context(), "put"))
 	requireKind(t, skep.Deadline, s.space.TakeOpening(ended, "put"))
@@ -193,9 +194,9 @@ func TestLogEntriesOnDrivesThatDoNotFlush(t *testing.T) {
 	var w segment.LogWriter
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 	r.each(func(_ int, d *device.Fault) { d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes}) })
-	requireKind(t, skep.DeviceFailed, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
+	requireKind(t, skep.DeviceFailed, s.appends.Entries(testContext(t), space.User, 0, w.Bytes()))
 	r.each(func(_ int, d *device.Fault) { d.Clear() })
-	eventually(t, "the drives are let back in", func() bool { return s.logEntries(testContext(t), space.User, 0, w.Bytes()) == nil })
+	eventually(t, "the drives are let back in", func() bool { return s.appends.Entries(testContext(t), space.User, 0, w.Bytes()) == nil })
 	require.NoError(t, s.Close())
 }
 
@@ -398,14 +399,14 @@ func TestDevicesThatARebuildRefuses(t *testing.T) {
 func TestWhatIsGoneAndWhatIsOver(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, nil)
-	_, err := s.record(index.Fingerprint{1}, index.Entry{})
-	require.Equal(t, errGone, err)
+	_, err := s.rows.Record(index.Fingerprint{1}, index.Entry{})
+	require.Equal(t, commit.ErrGone, err)
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
 	g := openedBy(s, space.User)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s.reconcile(ended, s.catalog.NewBatch(), []*space.Group{g})
+	_, err = s.logs.Reconcile(ended, s.catalog.NewBatch(), []*space.Group{g})
 	requireKind(t, skep.Deadline, err)
 	require.NoError(t, s.Close())
 }

@@ -2,10 +2,10 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/space"
@@ -16,57 +16,42 @@ import (
 type mender struct{ s *Store }
 
 func (m mender) LogEntries(ctx context.Context, entries []byte) error {
-	return m.s.logEntries(ctx, space.User, m.s.options.SpaceTimeout, entries)
+	return m.s.appends.Entries(ctx, space.User, m.s.options.SpaceTimeout, entries)
 }
 
 func (m mender) Damaged(ns *namespaces.Namespace, rec *segment.Record, gone bool) {
-	ev := m.s.blockEvent(ns, rec, skep.EventDamaged)
+	ev := m.s.rows.Event(ns, rec, skep.EventDamaged)
 	if ev.Reason = skep.Damaged; gone {
 		ev.Tier = skep.TierNone
 	}
-	m.s.tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag))
+	m.s.rows.Tell(ev, rec.Instance, namespaces.Tag(rec.SaltTag))
 }
 
 func (m mender) Forget(g *space.Group, b *scrub.Block) bool {
-	return m.s.forgetBlock(g, b.FP, b.At, &b.Record)
+	return m.s.rows.Forget(g, b.FP, b.At, &b.Record)
 }
 
 func (m mender) Rewrite(ctx context.Context, ns *namespaces.Namespace, b *scrub.Block, stored []byte) error {
 	s, fp, from, rec := m.s, b.FP, b.At, &b.Record
-	in := &incoming{fp: fp, rec: *rec, pages: int(rec.Pages), size: rec.Bytes(), moved: &move{fp: fp, from: from}, result: &skep.PutResult{}}
+	in := appender.Again(fp, rec, from)
 	// Its old record stays where it is: when this one goes, a tombstone must follow.
-	in.rec.Flags |= segment.RecordMoved | segment.RecordSuccessor
-	in.setParts(stored)
-	st := space.User
-	a, _, err := s.place(ctx, ns, st, []*incoming{in})
+	in.Record.Flags |= segment.RecordMoved | segment.RecordSuccessor
+	in.SetParts(stored)
+	list := []*appender.Block{in}
+	a, _, err := s.appends.Rewrite(ctx, ns, space.User, list, time.Now().Add(s.options.SpaceTimeout))
 	if skep.KindOf(err) == skep.Full && s.space.KeptToSpare() {
-		a, _, err = s.place(ctx, ns, space.Kept, []*incoming{in})
+		a, _, err = s.appends.Rewrite(ctx, ns, space.Kept, list, time.Now().Add(s.options.SpaceTimeout))
 	}
 	if err != nil {
 		return err
 	}
-	s.start(ctx, ns, a)
-	moved, err := s.cleaner.finish(ctx, ns, a)
+	moved, err := s.appends.Moved(ctx, a)
 	if err != nil {
 		return err
 	}
 	if len(moved) == 0 {
 		return scrub.ErrMoved
 	}
-	s.log.Info("damaged block written again", "key", rec.Key.Short(), "from", from.String(), "to", in.loc.String())
+	s.log.Info("damaged block written again", "key", rec.Key.Short(), "from", from.String(), "to", in.At.String())
 	return nil
-}
-
-// forgetBlock takes a block out of the store no copy of which is right, and says whether it was there still.
-func (s *Store) forgetBlock(g *space.Group, fp index.Fingerprint, loc layout.Location, rec *segment.Record) bool {
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	_, ok := s.index.Remove(fp, loc.Pack())
-	if ok {
-		s.unstored(rec.Instance, rec.Bytes())
-		s.forgetCached(fp)
-		s.deleteRow(loc)
-		s.space.Suspect(g)
-	}
-	return ok
 }

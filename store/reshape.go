@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/limits"
@@ -88,8 +89,8 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 		r.Seconds = time.Since(began).Seconds()
 		return r, nil
 	}
-	s.cleaner.loan.Store(1)
-	defer s.cleaner.loan.Store(0)
+	s.cleaner.Loan.Store(1)
+	defer s.cleaner.Loan.Store(0)
 	b := s.space.Pace(o.Rate)
 	w := s.works.Begin(taskCompact, live*layout.PageSize)
 	defer w.End()
@@ -130,7 +131,7 @@ func (s *Store) setSize(chosen []compact.Group) int {
 }
 
 func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.Pace, r *CompactResult, o MoveOptions, w *observe.Work) error {
-	var list []*incoming
+	var list []*appender.Block
 	var groups []*space.Group
 	var releases []func()
 	defer func() {
@@ -144,7 +145,7 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 			continue
 		}
 		blocks, release, err := s.gatherGroup(ctx, g)
-		if err == errGroupBusy {
+		if err == space.ErrBusy {
 			continue
 		}
 		if err != nil {
@@ -172,7 +173,7 @@ func (s *Store) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 			continue // blocks that cannot be read, or puts that came back
 		}
 		// Without room to put them in order, the cleaner still has some for what is left.
-		if s.cleaner.cleanNow(ctx, g, true) == nil {
+		if s.cleaner.Clean(ctx, g, true) == nil {
 			r.GroupsFreed++
 			err = nil
 		}
@@ -198,7 +199,7 @@ func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 			continue
 		}
 		list, release, err := s.gatherGroup(ctx, g)
-		if err == errGroupBusy {
+		if err == space.ErrBusy {
 			continue
 		}
 		if err != nil {
@@ -207,7 +208,7 @@ func (s *Store) scanCosts(ctx context.Context) ([]compact.Group, error) {
 		release()
 		items := make([]compact.Item, len(list))
 		for i, in := range list {
-			items[i] = compact.Item{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent}
+			items[i] = compact.Item{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent}
 		}
 		c.Links, c.Breaks = compact.CountBreaks(items, 2*len(g.Drives))
 	}
@@ -308,7 +309,7 @@ func (s *Store) drain(ctx context.Context, op string, d *space.Drive, o MoveOpti
 			}
 			continue
 		}
-		if err := s.moveGroup(ctx, g, job{taskDrain, d, o.Force, w}, b, &p); err != nil && err != errGroupBusy {
+		if err := s.moveGroup(ctx, g, job{taskDrain, d, o.Force, w}, b, &p); err != nil && err != space.ErrBusy {
 			if ctx.Err() != nil {
 				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 			}

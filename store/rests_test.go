@@ -15,11 +15,11 @@ func TestAStoreThatClosesBeginsNoCleaning(t *testing.T) {
 	s.space.Inside().Lock()
 	s.space.KeptFree = 1 << 20 // more than it will ever have free
 	s.space.Inside().Unlock()
-	c := &cleaner{s: s, gain: gains[0]} // the store's own is at work
-	require.True(t, c.goesOn())
+	c := s.newCleaner() // the store's own is at work
+	require.True(t, c.GoesOn())
 	require.NoError(t, s.Close())
-	require.True(t, c.needed())
-	require.False(t, c.goesOn())
+	require.True(t, c.Needed())
+	require.False(t, c.GoesOn())
 }
 
 // The cleaner of a store that is full of blocks that must be kept rests, whatever room they

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -46,12 +47,12 @@ func TestAGroupWithoutRoomForALogPageIsFull(t *testing.T) {
 	require.NoError(t, w.Tombstone(&segment.Tombstone{}))
 	for range 10 { // until there is no room for a page more
 		if !sealed() {
-			require.NoError(t, s.logEntries(testContext(t), space.User, 0, w.Bytes()))
+			require.NoError(t, s.appends.Entries(testContext(t), space.User, 0, w.Bytes()))
 		}
 	}
 	eventually(t, "the group is sealed, and at rest", sealed)
 	eventually(t, "the store's own cleaner leaves it", func() bool { return s.space.Claim(g, space.Claim{By: space.Mover}) })
 	defer s.space.Release(g)
-	c := &cleaner{s: s, gain: gains[0]}
-	require.ErrorIs(t, c.clean(testContext(t), g), errNoGain)
+	c := s.newCleaner()
+	require.ErrorIs(t, c.EmptyGroup(testContext(t), g), clean.ErrNoGain)
 }

@@ -22,10 +22,10 @@ func TestSecondTimeCleaning(t *testing.T) {
 	g := s.space.Groups()[0]
 	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
 
-	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
+	r.during(t, func() error { return s.cleaner.Clean(ctx, g, true) })
 	requireChain(t, s, sc, keys, faultBlock)
 
-	require.NoError(t, s.cleaner.cleanNow(ctx, g, true))
+	require.NoError(t, s.cleaner.Clean(ctx, g, true))
 	require.Nil(t, s.space.Find(g.Num))
 	requireChain(t, s, sc, keys, faultBlock)
 	s = again()
@@ -53,10 +53,10 @@ func TestSecondTimeMovedDroppedAndDeleted(t *testing.T) {
 	g = sealRecorded(t, s)
 	r.only.Store(&moved)
 
-	r.during(t, func() error { return s.cleaner.cleanNow(ctx, g, true) })
+	r.during(t, func() error { return s.cleaner.Clean(ctx, g, true) })
 	requireChain(t, s, sc, keys, faultBlock)
 	require.True(t, dropFrom(t, s, g.Num))
-	require.NoError(t, s.cleaner.cleanNow(ctx, g, false))
+	require.NoError(t, s.cleaner.Clean(ctx, g, false))
 	eventually(t, "its group is freed", func() bool { return isFreed(g) })
 	n, err := s.Delete(ctx, sc, keys)
 	require.NoError(t, err)

@@ -64,11 +64,11 @@ func TestSecondTimeTheNewerIsEvicted(t *testing.T) {
 
 	r.on.Store(true)
 	require.True(t, dropFrom(t, s, newer.Num))
-	require.Positive(t, s.owed.n.Load())
+	require.Positive(t, s.rows.Owed())
 	r.on.Store(false)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, others[3:], faultBlock))
-	require.Zero(t, s.owed.n.Load())
-	require.NoError(t, s.cleaner.cleanNow(testContext(t), newer, true))
+	require.Zero(t, s.rows.Owed())
+	require.NoError(t, s.cleaner.Clean(testContext(t), newer, true))
 	eventually(t, "its group is freed", func() bool { return isFreed(newer) })
 	require.NoError(t, s.Close())
 
@@ -95,7 +95,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 			evict := func() {
 				if policy == "lru" {
 					require.NoError(t, s.index.SetCapacity(1<<20, int64(s.index.Stats().Pages)/2))
-					s.trim()
+					s.rows.Trim()
 					return
 				}
 				dropFrom(t, s, g.Num)
@@ -120,7 +120,7 @@ func TestSecondTimeEvictedKilledAndDeleted(t *testing.T) {
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
 			eventually(t, "the devices say what the catalog says", func() bool {
-				s.reconcileStale(ctx)
+				s.logs.ReconcileStale(ctx)
 				return !s.space.AnyStale()
 			})
 			n, err := s.Delete(ctx, sc, gone)
@@ -147,8 +147,8 @@ func TestAGroupIsFilledWhileABlockOfItIsEvicted(t *testing.T) {
 	s, _, _ = openRig(t, func(o *Options) {
 		o.refuseCommits = func() error {
 			if next.CompareAndSwap(true, false) {
-				if s.changes.TryLock() { // who evicts need not wait for this commit
-					s.changes.Unlock()
+				if s.rows.Changes().TryLock() { // who evicts need not wait for this commit
+					s.rows.Changes().Unlock()
 					<-evicted
 				}
 			}

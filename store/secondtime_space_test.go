@@ -51,7 +51,7 @@ func TestSecondTimeOpenGroup(t *testing.T) {
 	require.NoError(t, w.Tombstone(&segment.Tombstone{Seq: 1, Covers: 1}))
 
 	for range free {
-		r.during(t, func() error { return s.logEntries(ctx, space.User, 0, w.Bytes()) })
+		r.during(t, func() error { return s.appends.Entries(ctx, space.User, 0, w.Bytes()) })
 	}
 	require.Equal(t, free, freeGroups(s))
 
@@ -104,7 +104,7 @@ func TestTheCleanerDoesNotWaitForTheCatalog(t *testing.T) {
 	s.space.Inside().Unlock()
 
 	r.during(t, func() error {
-		_, _, err := s.cleaner.place(testContext(t), &namespaces.Namespace{}, nil)
+		_, _, err := s.cleaner.Place(testContext(t), &namespaces.Namespace{}, nil)
 		return err
 	})
 	s.space.Inside().Lock()

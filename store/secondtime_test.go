@@ -126,12 +126,11 @@ func TestSecondTimeEvicted(t *testing.T) {
 	e, ok := s.index.Resolve(fp)
 	require.True(t, ok)
 
+	rec, err := s.rows.Record(fp, e)
+	require.NoError(t, err)
 	r.on.Store(true) // its bytes are wrong, and the catalog cannot keep that now
-	s.changes.Lock()
-	_, ok = s.index.Remove(fp, e.Location)
-	require.True(t, ok)
-	s.deleteRow(unpack(e.Location))
-	s.changes.Unlock()
+	loc := unpack(e.Location)
+	require.True(t, s.rows.Forget(s.space.Find(loc.Group), fp, loc, &rec))
 	require.Equal(t, 3, stored(t, s, sc, keys))
 	_, err = s.Delete(ctx, sc, keys[3:])
 	requireKind(t, skep.Full, err) // or it would be back after a restart
@@ -161,7 +160,7 @@ func TestSecondTimeClean(t *testing.T) {
 			evict := func() { // some of them
 				if policy == "lru" {
 					require.NoError(t, s.index.SetCapacity(1<<20, int64(s.index.Stats().Pages)/2))
-					s.trim()
+					s.rows.Trim()
 					return
 				}
 				dropGroup(t, s)
@@ -241,7 +240,7 @@ func dropFrom(t *testing.T, s *Store, num uint32) bool {
 	for i := range verdicts {
 		verdicts[i] = index.Drop
 	}
-	_ = s.cleaner.evict(s.space.Find(num), recs, refs, verdicts)
+	_ = s.rows.Evict(s.space.Find(num), recs, refs, verdicts)
 	return true
 }
 

@@ -4,10 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/internal/sidecar"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // PutSidecar implements skep.Store.
@@ -29,7 +26,7 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	}
 	err = s.sidecars.Put(ctx, ns, catalog.SideID{Instance: ns.Instance, Tag: t, Key: key}, pieces)
 	if err == nil && ns.Info.Class == skep.Cache {
-		s.wantHardened()
+		s.rows.SyncSoon()
 	}
 	return err
 }
@@ -49,37 +46,4 @@ func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]ske
 		s.index.Touch(s.names.Fingerprint(ns.Instance, t, key)) // as reading the block is
 	}
 	return pieces, err
-}
-
-// sideBlocks is the store's blocks, for their side rows: sidecar.Blocks.
-type sideBlocks struct{ s *Store }
-
-func (b sideBlocks) Record(op string, key skep.Key, fp index.Fingerprint) (segment.Record, error) {
-	return b.s.committed(op, key, fp, b.s.recordNow)
-}
-
-func (b sideBlocks) Change(f func(sidecar.Reader) error) error {
-	b.s.changes.Lock()
-	defer b.s.changes.Unlock()
-	return f(func(op string, key skep.Key, fp index.Fingerprint) (segment.Record, error) {
-		return b.s.committed(op, key, fp, b.s.record)
-	})
-}
-
-func (b sideBlocks) Stored(fp index.Fingerprint, id catalog.SideID) bool {
-	_, ok := b.s.index.Resolve(fp)
-	return ok && !b.s.names.Dead(id.Instance, id.Tag)
-}
-
-// committed is the record of a block that is on its devices, as read reads it: record, under
-// s.changes, or recordNow. NotFound when there is none.
-func (s *Store) committed(op string, key skep.Key, fp index.Fingerprint,
-	read func(index.Fingerprint, index.Entry) (segment.Record, error),
-) (rec segment.Record, err error) {
-	if e, ok := s.index.Resolve(fp); ok && e.Location != 0 {
-		if rec, err = read(fp, e); err == nil || skep.KindOf(err) != skep.NotFound && err != errGone {
-			return rec, err
-		}
-	}
-	return rec, &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: key.Short()}
 }

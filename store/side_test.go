@@ -122,12 +122,12 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 	require.NoError(t, err)
 	fp := s.names.Fingerprint(ns.Instance, tag, k)
 	e, _ := s.index.Resolve(fp)
-	s.changes.Lock() // as the cleaner does
+	s.rows.Changes().Lock() // as the cleaner does
 	b := s.catalog.NewBatch()
 	b.DeleteBlock(unpack(e.Location))
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	s.index.Remove(fp, e.Location)
-	s.changes.Unlock()
+	s.rows.Changes().Unlock()
 	_, err = s.Sidecar(ctx, sc, k)
 	requireKind(t, skep.NotFound, err)
 	eventually(t, "the sweep takes them", func() bool { roots, owners := sideRows(t, s); return len(roots)+len(owners) == 0 })

@@ -78,7 +78,7 @@ func TestALostBlockIsToldOfOnceItIsGone(t *testing.T) {
 			damageCopy(t, s, &rec, 0)
 		}
 	}
-	s.changes.Lock()
+	s.rows.Changes().Lock()
 	n, reasons := requireRight(t, s, sc, keys, 9000)
 	require.Equal(t, len(keys)-1, n)
 	require.Equal(t, map[skep.Kind]int{skep.Damaged: 1}, reasons)
@@ -88,10 +88,10 @@ func TestALostBlockIsToldOfOnceItIsGone(t *testing.T) {
 	seen := picture{}
 	seen.follow(t, events, lost)
 	require.Len(t, seen, len(keys))
-	s.changes.Unlock()
+	s.rows.Changes().Unlock()
 	eventually(t, "the block is forgotten", func() bool {
-		s.changes.Lock() // so that it has been told of as well
-		defer s.changes.Unlock()
+		s.rows.Changes().Lock() // so that it has been told of as well
+		defer s.rows.Changes().Unlock()
 		found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
 		require.NoError(t, err)
 		return found.Blocks == len(keys)-1

@@ -100,7 +100,7 @@ func (h verified) Scrub(ctx context.Context, logsOnly bool) (ScrubReport, error)
 }
 
 func (h verified) Record(key skep.Key, fp index.Fingerprint) (segment.Record, error) {
-	return h.s.committed("verify", key, fp, h.s.record)
+	return h.s.rows.OnDrives("verify", key, fp)
 }
 
 func (h verified) Rebuild(ctx context.Context) (*verify.Rebuilt, error) {

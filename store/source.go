@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/restore"
@@ -65,7 +66,7 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 }
 
 func (o source) Undecipherable(a *restore.Asked, l *restore.Located) {
-	o.s.tell(o.s.damaged(a, l), a.NS.Instance, a.Tag)
+	o.s.rows.Tell(o.s.damaged(a, l), a.NS.Instance, a.Tag)
 }
 
 // Locate finds blocks of a chain and pins the groups they lie in.
@@ -104,7 +105,7 @@ func (o source) Locate(c *restore.Asked, blocks []int) []*restore.Located {
 			f := &list[k]
 			if f.Err == errUnread {
 				// The cleaner moves a block's row before it moves the index: look again.
-				f.Err = errGone
+				f.Err = commit.ErrGone
 				if err != nil {
 					f.Err = err
 				} else {
@@ -118,13 +119,12 @@ func (o source) Locate(c *restore.Asked, blocks []int) []*restore.Located {
 		if len(todo) == 0 {
 			break
 		}
-		s.awaitChanges()
+		s.rows.Await()
 	}
 	return out
 }
 
 var (
-	errGone      = &skep.Error{Op: "restore", Kind: skep.Evicted}
 	errNotStored = &skep.Error{Op: "restore", Kind: skep.NotFound}
 	errUnread    = &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record"}
 )
@@ -158,7 +158,7 @@ func (s *Store) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location,
 			s.space.Unpin(g)
 		}
 	}
-	f.Err = errGone
+	f.Err = commit.ErrGone
 	return layout.Location{}, false
 }
 
@@ -174,7 +174,7 @@ func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment
 		p := &rec.Parts[i]
 		if p.Name != c.Part {
 			if p.Inline == nil {
-				f.Offset += int64(pagesOf(p.Size)) * layout.PageSize
+				f.Offset += int64(layout.PagesOf(p.Size)) * layout.PageSize
 			}
 			continue
 		}
@@ -235,7 +235,7 @@ func (o source) Recall(c *restore.Asked, f *restore.Located) {
 	if !ok || e.Location == 0 { // one that is not committed gets another version, and other sums, when it is
 		return
 	}
-	rec, err := s.record(f.FP, e)
+	rec, err := s.rows.Record(f.FP, e)
 	if err == nil {
 		err = s.keys.ClearSums(c.NS.Info.Tenant, &rec)
 	}

@@ -16,11 +16,14 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/clean"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
-	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
@@ -55,13 +58,14 @@ type Store struct {
 	cache   *memory.Cache // nil without a DRAM tier
 	space   *space.Table
 	events  *observe.Events
-	cleaner cleaner
+	cleaner *clean.Cleaner
 	tasks   tasks
 
+	rows        *commit.Rows // and of the index: what changes them
+	appends     *appender.Appender
+	logs        *devlog.Log
 	catalogRoom *room.Room
-	flights     *puts.Flights
-	accepted    puts.Accepted
-	pending     *puts.Records
+	puts        *puts.Table
 	count       observe.Counts
 	leases      *leases.Table
 	pins        *leases.Pins
@@ -73,34 +77,23 @@ type Store struct {
 	programs  observe.Programs
 	works     observe.Works
 	calls     limits.Calls
-	scarce    memory.Scarce
 	restores  restore.Restorer
 	wear      observe.Wear
 	admin     *admin.Server // nil: none
 	logTail   *observe.LogTail
 
-	root      *watermark.Root            // numbers, and the row that keeps them
-	wasOpen   []*space.Group             // when the store ended
-	leftFree  map[uint32]bool            // groups that were cleaned, whose headers may not say so
-	exclusive bool                       // read-only, and nobody else has it open
-	unsynced  chan struct{}              // says that rows of Cache blocks were committed; see harden
-	changes   locks.Mutex[locks.Changes] // changes of rows that exist: deletes, replacements, moves
+	root      *watermark.Root // numbers, and the row that keeps them
+	wasOpen   []*space.Group  // when the store ended
+	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
+	exclusive bool            // read-only, and nobody else has it open
 	writers   pieces.Memory
-	loose     watermark.Unsynced // deletions of rows
-	soft      watermark.Unsynced // commits of Cache blocks
-	owed      owedRows
 	sweeping  atomic.Bool // see sweep
-	intents   intents
-	rivals    puts.Rivals
 	sidecars  *sidecar.Rows
 	mends     *scrub.Scrubber
 	badLog    observe.Seldom // lines about wrong bytes
 	logCache  logCache       // of a store whose catalog has failed
 	naming    limits.Turn    // makes and purges namespaces; before space.opening
-	// entering are those who write entries of namespaces to the logs, from finding the namespace to the end of the
-	// write. Who has deleted one waits for them, and nobody waits for who does.
-	entering  namespaces.Sections
-	relog     bool // a rebuild left it to this open to log what only the catalog knows
+	relog     bool           // a rebuild left it to this open to log what only the catalog knows
 	epoch     uint64
 	lead      time.Duration // of Lasting before now
 	aside     bool          // the catalog that is there is to be set aside
@@ -119,7 +112,6 @@ type Store struct {
 	closeErr   error
 	outlived   bool // background work did not end with Close
 	background sync.WaitGroup
-	failure    atomic.Pointer[error]
 }
 
 var _ skep.Store = (*Store)(nil)
@@ -173,16 +165,6 @@ func (s *Store) enter(ctx context.Context) error {
 
 func (s *Store) leave() { s.gate.leave() }
 
-// isClosing says that Close has begun, or that the store has ended.
-func (s *Store) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return s.ctx.Err() != nil
-	}
-}
-
 // enterWrite begins a call that changes the store.
 func (s *Store) enterWrite(ctx context.Context, op string) error {
 	if err := s.enter(ctx); err != nil {
@@ -192,9 +174,9 @@ func (s *Store) enterWrite(ctx context.Context, op string) error {
 		s.leave()
 		return &skep.Error{Op: op, Kind: skep.ReadOnly}
 	}
-	if e := s.failure.Load(); e != nil {
+	if err := s.rows.Failed(); err != nil {
 		s.leave()
-		return &skep.Error{Op: op, Kind: skep.Failed, Err: *e}
+		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
 	}
 	return nil
 }
@@ -208,28 +190,9 @@ func (s *Store) enterMove(ctx context.Context, op string, o MoveOptions) error {
 	return s.enterWrite(ctx, op)
 }
 
-// fail stops the store from accepting changes: the catalog can no longer keep them.
-// Reads go on.
-func (s *Store) fail(err error) {
-	if s.failure.CompareAndSwap(nil, &err) {
-		s.log.Error("store failed: it takes no more changes; restart it once the cause is mended", "error", err)
-	}
-}
-
-// unsure follows a commit after which memory and rows must agree. Of one that ended in an
-// error it may not be known whether it happened, or is still to happen: then nothing that
-// memory says can be built upon, and the store takes no more changes. The next open goes by
-// the rows. It gives err.
-func (s *Store) unsure(err error) error {
-	if err != nil && !catalog.Refused(err) && s.ctx.Err() == nil { // a store that is closed is opened by its rows anyway
-		s.fail(err)
-	}
-	return err
-}
-
 func (s *Store) state() string {
-	if e := s.failure.Load(); e != nil {
-		return "failed: " + (*e).Error()
+	if err := s.rows.Failed(); err != nil {
+		return "failed: " + err.Error()
 	}
 	if s.options.ReadOnly {
 		return "read-only"

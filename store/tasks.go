@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -110,7 +110,7 @@ func (t *tasks) run() {
 		case <-t.wake:
 		}
 		t.restampAgain()
-		for t.s.ctx.Err() == nil && t.s.failure.Load() == nil && !t.s.catalogRoom.Full() {
+		for t.s.ctx.Err() == nil && t.s.rows.Failed() == nil && !t.s.catalogRoom.Full() {
 			if t.take(t.s.ctx) != nil {
 				return
 			}
@@ -141,7 +141,7 @@ func (t *tasks) one(ctx context.Context) bool {
 		t.mu.Lock()
 		t.stuck[g.ID()] = time.Now().Add(s.options.taskRetry)
 		t.mu.Unlock()
-		if ctx.Err() == nil && err != errGroupBusy {
+		if ctx.Err() == nil && err != space.ErrBusy {
 			s.log.Warn("blocks not moved for now", "task", job.task, "group", g.Num, "error", err)
 		}
 	}
@@ -253,8 +253,8 @@ func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		return err
 	}
 	if j.task != taskHeal { // the group is given back, on the drives that stay at least
-		s.cleaner.loan.Store(1)
-		defer s.cleaner.loan.Store(0)
+		s.cleaner.Loan.Store(1)
+		defer s.cleaner.Loan.Store(0)
 	}
 	if j.task == taskHeal {
 		list = s.halved(g, list)
@@ -270,18 +270,18 @@ func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
 		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
 		// the group keeps what is worth keeping, with all its copies.
-		if err := s.cleaner.cleanNow(ctx, g, true); err == nil || ctx.Err() != nil {
+		if err := s.cleaner.Clean(ctx, g, true); err == nil || ctx.Err() != nil {
 			if err == nil {
 				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
 			}
 			return err
 		}
-		return s.cleaner.cleanNow(ctx, g, false)
+		return s.cleaner.Clean(ctx, g, false)
 	}
 	if err == errNoRoom && j.task == taskRebalance {
 		// The new drive is of no use to a full store until its old ones have room. The cleaner
 		// has some for the whole group, and drops nothing of it.
-		return s.cleaner.cleanNow(ctx, g, true)
+		return s.cleaner.Clean(ctx, g, true)
 	}
 	if err != nil {
 		return err
@@ -296,42 +296,42 @@ func (s *Store) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		}
 		return err
 	}
-	return s.cleaner.cleanNow(ctx, g, true)
+	return s.cleaner.Clean(ctx, g, true)
 }
 
 // sizeOf is the payload of blocks.
-func sizeOf(list []*incoming) (n int64) {
+func sizeOf(list []*appender.Block) (n int64) {
 	for _, in := range list {
-		n += in.size
+		n += in.Size
 	}
 	return n
 }
 
 // moveList moves blocks of pinned groups.
-func (s *Store) moveList(ctx context.Context, list []*incoming, j job, b *limits.Pace, p *Progress) error {
+func (s *Store) moveList(ctx context.Context, list []*appender.Block, j job, b *limits.Pace, p *Progress) error {
 	m := mover{s: s, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
 			p.Bytes += bytes
 			j.work.Add(bytes)
 		},
-		unreadable: func(in *incoming, ns *namespaces.Namespace, why error) {
+		unreadable: func(in *appender.Block, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
-			if j.task == taskDrain && (j.force || !in.durable()) && skep.KindOf(why) != skep.Deadline {
-				s.cleaner.lost(ns, in, skep.KindOf(why))
+			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
+				s.rows.Lost(ns, &in.Block, skep.KindOf(why))
 			}
 		}}
 	return m.move(ctx, list)
 }
 
 // halved are the blocks of g of which a copy is lost and another can be read.
-func (s *Store) halved(g *space.Group, list []*incoming) (out []*incoming) {
+func (s *Store) halved(g *space.Group, list []*appender.Block) (out []*appender.Block) {
 	alive := func(i int) bool { return !g.Drives[i].Standing.Lost() && g.Drives[i].Absent == nil }
 	for _, in := range list {
-		if len(in.rec.Copies) < 2 {
+		if len(in.Record.Copies) < 2 {
 			continue
 		}
-		readable, whole := segio.UnitsOf(in.rec.Copies, int64(in.pages)*layout.PageSize, len(g.Drives)).Survive(alive)
+		readable, whole := segio.UnitsOf(in.Record.Copies, int64(in.Pages)*layout.PageSize, len(g.Drives)).Survive(alive)
 		if readable && !whole {
 			out = append(out, in)
 		}
@@ -362,56 +362,6 @@ func (s *Store) markMoving(ctx context.Context, g *space.Group) error {
 	b := s.catalog.NewBatch()
 	b.PutGroup(&state)
 	return s.catalog.Commit(ctx, b, false)
-}
-
-// cleaning is a group that somebody wants cleaned.
-type cleaning struct {
-	g       *space.Group
-	keepAll bool
-	done    chan error
-}
-
-// cleanNow has the cleaner clean a group, needed or not; with keepAll nothing is dropped.
-func (c *cleaner) cleanNow(ctx context.Context, g *space.Group, keepAll bool) error {
-	w := &cleaning{g, keepAll, make(chan error, 1)}
-	c.asked.mu.Lock()
-	c.asked.list = append(c.asked.list, w)
-	c.asked.mu.Unlock()
-	c.s.space.Kick()
-	select {
-	case err := <-w.done:
-		return err
-	case <-ctx.Done():
-		return &skep.Error{Op: "clean group", Kind: skep.Deadline, Err: ctx.Err()}
-	case <-c.s.closing:
-		return errClosed
-	}
-}
-
-// answer cleans what was asked for. The cleaner's goroutine only.
-func (c *cleaner) answer() {
-	c.asked.mu.Lock()
-	list := c.asked.list
-	c.asked.list = nil
-	c.asked.mu.Unlock()
-	for _, w := range list {
-		w.done <- c.cleanAsked(c.s.ctx, w.g, w.keepAll)
-	}
-}
-
-func (c *cleaner) cleanAsked(ctx context.Context, g *space.Group, keepAll bool) error {
-	if !c.s.space.Has(g) {
-		return nil // it is gone already
-	}
-	if !c.s.space.Claim(g, space.Claim{By: space.Cleaner, KeepAll: keepAll, Asked: true}) {
-		return errGroupBusy
-	}
-	err := c.clean(ctx, g)
-	if err != nil {
-		c.s.space.Release(g)
-	}
-	c.s.space.Regain()
-	return err
 }
 
 // typed gives an error that only says that ctx ended a kind.

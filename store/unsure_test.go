@@ -234,7 +234,7 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 				s.space.Exclude(s.drives[silent], health.Dead, segio.ErrNoDrive) // seals the group
 				g := s.space.Groups()[0]
 				eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
-				s.reconcileStale(ctx)
+				s.logs.ReconcileStale(ctx)
 				o := crash("while it does not answer")
 				there := o.OpenDevice
 				if missing {

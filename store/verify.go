@@ -2,7 +2,6 @@ package store
 
 import (
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/space"
 )
@@ -12,7 +11,7 @@ func (s *Store) damaged(c *restore.Asked, f *restore.Located) skep.Event {
 	s.count.Damaged.Add(1)
 	s.badLog.Error(s.log, "damaged block", "key", c.Keys[f.Block].Short(), "location", f.At.String(), "drive", f.Stripe.Drive(int(f.At.Device)%f.Stripe.Len()).(*space.Drive).Path)
 	ev := skep.Event{Kind: skep.EventDamaged, Namespace: c.NS.Info.ID, Key: c.Keys[f.Block], Depth: f.Block, Tier: skep.TierDevice, Reason: skep.Damaged}
-	s.saltEvent(&ev, c.NS.Instance, c.Tag)
+	s.rows.Salt(&ev, c.NS.Instance, c.Tag)
 	return ev
 }
 
@@ -27,7 +26,7 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 	ev := s.damaged(c, f)
 	fp, loc, ns := f.FP, f.At, c.NS
 	if !lost {
-		s.tell(ev, c.NS.Instance, c.Tag)
+		s.rows.Tell(ev, c.NS.Instance, c.Tag)
 		if !s.options.ReadOnly {
 			s.mends.RepairSoon(fp, loc)
 		}
@@ -35,30 +34,6 @@ func (o source) Failed(c *restore.Asked, f *restore.Located, err error, lost boo
 	}
 	s.space.Suspect(f.Stripe.(*space.Group))
 	s.background.Go(func() { // not on a worker: it commits to the catalog
-		s.changes.Lock()
-		defer s.changes.Unlock()
-		if _, ok := s.index.Remove(fp, loc.Pack()); ok {
-			ns.Stored.Add(-f.Size)
-			s.forgetCached(fp)
-			s.deleteRow(loc)
-			ev.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it
-		}
-		s.tell(ev, c.NS.Instance, c.Tag)
+		s.rows.ForgetDamaged(ns, c.Tag, fp, loc, f.Size, ev)
 	})
-}
-
-// setParts points a block's parts into its stored form.
-func (in *incoming) setParts(mem []byte) {
-	in.parts = make([]skep.Part, len(in.rec.Parts))
-	var off int64
-	for i := range in.rec.Parts {
-		p := &in.rec.Parts[i]
-		in.parts[i].Name = p.Name
-		if p.Inline != nil {
-			in.parts[i].Bytes = p.Inline
-			continue
-		}
-		in.parts[i].Bytes = mem[off : off+p.Size]
-		off += int64(pagesOf(p.Size)) * layout.PageSize
-	}
 }

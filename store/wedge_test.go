@@ -23,7 +23,7 @@ func TestNoGroupLeftToCleanWith(t *testing.T) {
 		until func(s *Store) bool
 		held  bool // the segments are not free before the store is closing
 	}{
-		{"until all is on the devices", func(s *Store) bool { return s.intents.none() }, false},
+		{"until all is on the devices", func(s *Store) bool { return s.logs.Intents.None() }, false},
 		{"closed as soon as it is promised", func(s *Store) bool { return len(s.space.Numbers(0)) < 2 }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestBlocksAreMovedAroundADriveThatDoesNotAnswer(t *testing.T) {
 	r.each(silent)
 	for _, g := range s.space.Groups() {
 		// Not at once where a machine has so much to do that a sound drive is late, too.
-		eventually(t, "the group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.cleanNow(ctx, g, true) == nil })
+		eventually(t, "the group is cleaned", func() bool { return s.space.Find(g.Num) == nil || s.cleaner.Clean(ctx, g, true) == nil })
 	}
 	require.Zero(t, s.count.Damaged.Load())
 	r.each(func(_ int, d *device.Fault) { d.Clear(); d.Release() })

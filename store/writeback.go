@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/memory"
 )
@@ -18,13 +19,13 @@ func (s *Store) newWriteback() (*admission.Filter[*incoming], error) {
 		return nil, nil
 	}
 	return admission.New(writebackHost{s}, admission.Config{Policy: o.Admission, Ghosts: o.AdmissionGhosts,
-		CacheBytes: o.CacheBytes, WriteBudget: o.WriteBudget, BatchBytes: appendBytes, BatchBlocks: appendBlocks})
+		CacheBytes: o.CacheBytes, WriteBudget: o.WriteBudget, BatchBytes: appender.MaxBytes, BatchBlocks: appender.MaxBlocks})
 }
 
 // Waits is what the admission filter knows of a block.
 func (in *incoming) Waits() index.WaitingBlock {
-	return index.WaitingBlock{FP: in.fp, Parent: in.parentFP, HasParent: in.hasParent, Bytes: in.size,
-		Partial: in.rec.ValidTokens != 0}
+	return index.WaitingBlock{FP: in.FP, Parent: in.Parent, HasParent: in.HasParent, Bytes: in.Size,
+		Partial: in.Record.ValidTokens != 0}
 }
 
 // writebackHost is the store as the admission filter sees it: admission.Host.
@@ -47,7 +48,7 @@ func (h writebackHost) Take(in *incoming) bool {
 	if !h.s.holds(in) {
 		return false
 	}
-	in.parts = nil // they are in the DRAM tier, and looked for there
+	in.Parts = nil // they are in the DRAM tier, and looked for there
 	return true
 }
 
@@ -66,7 +67,7 @@ func (h writebackHost) Write(ctx context.Context, ns *namespaces.Namespace, list
 	h.s.keepPromised(ns, h.s.commitHeld(ctx, ns, list))
 }
 
-func (h writebackHost) Accept() (end func()) { return h.s.accepted.Begin() }
+func (h writebackHost) Accept() (end func()) { return h.s.puts.Accepted.Begin() }
 
 func (h writebackHost) Behind(f func()) { h.s.background.Go(f) }
 
@@ -81,15 +82,15 @@ func (s *Store) bytesWritten() (n int64) {
 // share points in's parts at its copy in the DRAM tier, and keeps that in place until
 // what it appends to bufs is released.
 func (s *Store) share(in *incoming, bufs *[]*memory.Buffer) bool {
-	in.parts = make([]skep.Part, len(in.held))
+	in.Parts = make([]skep.Part, len(in.held))
 	for i, h := range in.held {
 		b, ok := s.cache.Share(h.id, h.v)
 		*bufs = append(*bufs, b...)
 		if !ok || len(b) != 1 {
 			return false
 		}
-		p := &in.rec.Parts[i]
-		in.parts[i] = skep.Part{Name: p.Name, Bytes: b[0].Bytes()[:p.Size]}
+		p := &in.Record.Parts[i]
+		in.Parts[i] = skep.Part{Name: p.Name, Bytes: b[0].Bytes()[:p.Size]}
 	}
 	return true
 }

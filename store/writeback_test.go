@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/admission"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -63,7 +64,7 @@ func settledFilter(t *testing.T, s *Store) {
 	require.Zero(t, a.WaitingBlocks)
 	require.Zero(t, a.QueuedBytes)
 	require.Zero(t, s.writeback.Len())
-	require.Zero(t, s.pending.Len())
+	require.Zero(t, s.puts.Records.Len())
 	require.Zero(t, s.cache.Stats().DirtyBytes)
 	require.Zero(t, s.index.Stats().Accepted)
 }
@@ -208,7 +209,7 @@ func TestAdmissionBudgetHolds(t *testing.T) {
 	}
 	wrote := s.bytesWritten() - before
 	t.Logf("%d of %d put blocks' bytes written in a day, budget %d: %+v", wrote, 96*80*blockSize, 2*perDay, admissionOf(t, s))
-	require.LessOrEqual(t, wrote, int64(2*perDay+appendBytes+appendBytes), "two devices")
+	require.LessOrEqual(t, wrote, int64(2*perDay+appender.MaxBytes+appender.MaxBytes), "two devices")
 	require.Greater(t, wrote, int64(perDay), "and the budget is used")
 }
 

@@ -5,11 +5,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/skepkv/skep/store/internal/locks"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
 )
@@ -62,23 +63,23 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 			m[i].Name = skep.PartKV
 		}
 	}
-	w := &writer{s: s, ns: ns, in: &incoming{result: &skep.PutResult{}}}
+	w := &writer{s: s, ns: ns, in: &incoming{Block: appender.Block{Block: commit.Block{Result: &skep.PutResult{}}}}}
 	w.idle.L = &w.mu
 	if err := s.describe(op, ns, &ns.Info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
 		return nil, err
 	}
 	w.bytes = writerState
 	for _, p := range m {
-		w.bytes += int64(pagesOf(p.Size)) * layout.PageSize
+		w.bytes += int64(layout.PagesOf(p.Size)) * layout.PageSize
 	}
 	if err := s.writers.Take(op, ns.Tenant, w.bytes, s.options.WriterBytes); err != nil {
 		return nil, err
 	}
 	w.parts = make([]openPart, len(m))
-	w.in.parts = make([]skep.Part, len(m))
+	w.in.Parts = make([]skep.Part, len(m))
 	for i, p := range m {
-		w.parts[i] = openPart{device.AlignedBuffer(pagesOf(p.Size) * device.Align)[:p.Size], pieces.New(int(p.Size))}
-		w.in.parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
+		w.parts[i] = openPart{device.AlignedBuffer(layout.PagesOf(p.Size) * device.Align)[:p.Size], pieces.New(int(p.Size))}
+		w.in.Parts[i] = skep.Part{Name: p.Name, Bytes: w.parts[i].bytes}
 	}
 	w.mu.Lock()
 	w.timer = time.AfterFunc(timeout, w.end)
@@ -149,8 +150,8 @@ func (w *writer) Write(ctx context.Context, part string, offset int64, p []byte)
 }
 
 func (w *writer) partIndex(name string) int {
-	for i := range w.in.parts {
-		if w.in.parts[i].Name == name {
+	for i := range w.in.Parts {
+		if w.in.Parts[i].Name == name {
 			return i
 		}
 	}
@@ -186,7 +187,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	}
 	for i := range w.parts {
 		if r, missing := w.parts[i].written.Gap(); missing {
-			name := w.in.parts[i].Name
+			name := w.in.Parts[i].Name
 			w.mu.Unlock()
 			return skep.PutResult{}, skep.Invalidf(op, "bytes of part "+name, "none in "+itoa(r.From)+" to "+itoa(r.To), "written")
 		}
@@ -196,10 +197,10 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	w.timer.Stop()
 	w.parts = nil
 	w.mu.Unlock()
-	l := lend(func() { w.s.writers.Give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
-	defer l.back()
-	w.in.loan = l
-	result := w.in.result
+	l := appender.Lend(func() { w.s.writers.Give(w.ns.Tenant, w.bytes) }) // when no drive writes from it any more
+	defer l.Back()
+	w.in.Loan = l
+	result := w.in.Result
 	blocks := []*incoming{w.in}
 	err := w.s.putAs(ctx, w.ns, blocks, ack)
 	return *result, err
@@ -210,8 +211,8 @@ func (w *writer) purged(op string) error {
 	switch ns := w.s.namespaceOf(w.ns.Info.ID); {
 	case ns == nil:
 		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: w.ns.Info.ID}
-	case ns.Instance != w.in.rec.Instance, w.s.names.Dead(w.in.rec.Instance, namespaces.Tag(w.in.rec.SaltTag)):
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.rec.Key.Short(), Limit: "begun since the purge: begin it again"}
+	case ns.Instance != w.in.Record.Instance, w.s.names.Dead(w.in.Record.Instance, namespaces.Tag(w.in.Record.SaltTag)):
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "block", Value: w.in.Record.Key.Short(), Limit: "begun since the purge: begin it again"}
 	}
 	return nil
 }

@@ -38,11 +38,12 @@ const module = "github.com/skepkv/skep/"
 
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
-	"store/put.go", "store/accept.go", "store/append.go", "store/writer.go", "store/log.go", "store/flush.go", "store/delete.go", "store/owed.go",
-	"store/clean.go", "store/freed.go", "store/intents.go", "store/open.go", "store/recover.go",
+	"store/put.go", "store/accept.go", "store/writer.go", "store/delete.go",
+	"store/open.go", "store/recover.go",
 	"store/verify.go", "store/keys.go", "store/close.go",
-	"store/rivals.go", "store/carry.go", "store/writeback.go", "store/promised.go", "store/exactorder.go", "store/internal/admission/filter.go",
-	"store/internal/puts/*.go",
+	"store/writeback.go", "store/promised.go", "store/internal/admission/filter.go",
+	"store/internal/appender/append.go", "store/internal/appender/log.go", "store/internal/appender/moved.go", "store/internal/appender/place.go",
+	"store/internal/appender/write.go", "store/internal/clean/*.go", "store/internal/commit/*.go", "store/internal/devlog/*.go", "store/internal/intents/*.go", "store/internal/puts/*.go",
 	"store/internal/space/opening.go", "store/internal/space/sealing.go", "store/internal/space/place.go",
 	"store/internal/space/headers.go", "store/internal/space/emptied.go", "store/internal/space/flush.go",
 	"store/internal/space/grow.go", "store/internal/limits/turn.go",

@@ -21,7 +21,7 @@ import (
 //	skep.KindOf(err)        skep.KindOf(failpoint.Of(n, &err))
 //	ctx.Err()               failpoint.Ended(n, ctx)      of an operation's context
 //	case <-ch: return err   case <-failpoint.Case(n, ch)
-//	s.unsure(commit())      s.unsure(failpoint.Gave(n, commit()))
+//	s.Unsure(commit())      s.Unsure(failpoint.Gave(n, commit()))
 //
 // and before every error return stands failpoint.Reached(n). Lines stay where they are.
 
@@ -41,7 +41,7 @@ func writeFailpoints(root, dir string) (int, error) {
 // single files.
 var (
 	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
-	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/log.go": {"last"},
+	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/internal/appender/log.go": {"last"},
 		"store/catalog/scan.go": {"first"}, "store/internal/space/headers.go": {"first"}}
 )
 
@@ -51,8 +51,9 @@ var (
 // failpoints inside them, and by tests that make them.
 var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|naming\.Take\(|\.TakeOpening\(|\.take\(|\.slot\(|\.winners\(` +
 	`|\.[pP]lace(By)?\(|\.Current\(|openGroup\(|[nN]ewGroup\(` +
-	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.index\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
-	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.unsure\(|\.commitRows\(|saveNames\(`)
+	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.[iI]ndex\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
+	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.Unsure\(|\.commit(Rows)?\(|saveNames\(` +
+	`|\.Rewrite\(|\.rows\.(Delete|Publish|Move)\(`)
 
 // instrumenter makes one file's failpoints.
 type instrumenter struct {
@@ -156,6 +157,13 @@ func (m *instrumenter) call(function string, n *ast.CallExpr) {
 	if !ok {
 		return
 	}
+	if f.Sel.Name == "Unsure" && len(n.Args) == 1 { // what it makes of an error counts
+		k := m.point(function, n, nil, failpoint.Variable)
+		m.all.Points[k].Of = m.Text(n.Args[0])
+		m.Insert(n.Args[0].Pos(), fmt.Sprintf("failpoint.Gave(%d, ", k))
+		m.Insert(n.Args[0].End(), ")")
+		return
+	}
 	recv, ok := f.X.(*ast.Ident)
 	if !ok {
 		return
@@ -165,11 +173,6 @@ func (m *instrumenter) call(function string, n *ast.CallExpr) {
 		!held.MatchString(m.from(n.Args[0])):
 		k := m.point(function, n, n.Args[0], failpoint.Variable)
 		m.Replace(n.Args[0].Pos(), n.Args[0].End(), fmt.Sprintf("failpoint.Of(%d, &%s)", k, m.Text(n.Args[0])))
-	case f.Sel.Name == "unsure" && len(n.Args) == 1: // what it makes of an error counts
-		k := m.point(function, n, nil, failpoint.Variable)
-		m.all.Points[k].Of = m.Text(n.Args[0])
-		m.Insert(n.Args[0].Pos(), fmt.Sprintf("failpoint.Gave(%d, ", k))
-		m.Insert(n.Args[0].End(), ")")
 	case f.Sel.Name == "Err" && recv.Name == "ctx" && len(n.Args) == 0 && !m.inReturn(n):
 		k := m.point(function, n, nil, failpoint.Context)
 		m.Replace(n.Pos(), n.End(), fmt.Sprintf("failpoint.Ended(%d, ctx)", k))

@@ -28,7 +28,7 @@ func wait(ctx context.Context, done chan struct{}) (err error) {
 	case skep.Full:
 		return errFull
 	}
-	if err := s.unsure(save()); err != nil {
+	if err := s.Unsure(save()); err != nil {
 		return err
 	}
 	if err = s.take(ctx); err != nil { // what it took would not be given back
@@ -63,7 +63,7 @@ func TestFailpointsOfAFile(t *testing.T) {
 		"switch skep.KindOf(err) {":                "switch skep.KindOf(failpoint.Of(3, &err)) {",
 		"if other != nil || err == nil {":          "if other != nil || !failpoint.Is(5, &err) {",
 		"return err":                               "failpoint.Reached(5); return err",
-		"if err := s.unsure(save()); err != nil {": "if err := s.unsure(failpoint.Gave(4, save())); err != nil {",
+		"if err := s.Unsure(save()); err != nil {": "if err := s.Unsure(failpoint.Gave(4, save())); err != nil {",
 		"return errLate":                           "failpoint.Reached(1); return errLate",
 		"return errFull":                           "failpoint.Reached(2); return errFull",
 	}, changed)

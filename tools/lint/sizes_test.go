@@ -15,9 +15,9 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":    74,
-	"methods of *store.Store":  312,
-	"lines of store":           12200,
+	"fields of store.Store":    65,
+	"methods of *store.Store":  226,
+	"lines of store":           9010,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

@@ -386,6 +386,13 @@ func (n *Table) WithContexts(ns *Namespace) []uint32 {
 	return all
 }
 
+// Unstored notes that a block of so many bytes is gone. Those of a purged namespace went with it.
+func (n *Table) Unstored(instance uint32, bytes int64) {
+	if ns := n.Of(instance); ns != nil {
+		ns.Stored.Add(-bytes)
+	}
+}
+
 // Disguise is a key as events show it under a salt.
 func (n *Table) Disguise(instance uint32, t Tag, k skep.Key) (out skep.Key) {
 	h := n.keyed(instance, t, k)

@@ -4,4 +4,6 @@
 //	Rivals     where the last one wins: which of two it is, and what an older record of the key may be
 //	Records    what accepted blocks are, until the catalog has a row of them
 //	Accepted   that some are on their way to the drives, for a Flush
+//
+// Table has one of each.
 package puts

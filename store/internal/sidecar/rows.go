@@ -22,8 +22,8 @@ type Reader func(op string, key skep.Key, fp index.Fingerprint) (segment.Record,
 
 // Blocks is the blocks of a store.
 type Blocks interface {
-	// Record is a Reader.
-	Record(op string, key skep.Key, fp index.Fingerprint) (segment.Record, error)
+	// OnDrives is a Reader.
+	OnDrives(op string, key skep.Key, fp index.Fingerprint) (segment.Record, error)
 	// Change calls f while nobody else changes rows. read reads records as they are then.
 	Change(f func(read Reader) error) error
 	// Stored says whether there is a block that rows could be of.
@@ -95,7 +95,7 @@ func (r *Rows) Put(ctx context.Context, ns *namespaces.Namespace, id catalog.Sid
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	p := put{r: r, ns: ns, id: id, fp: r.names.Fingerprint(id.Instance, id.Tag, id.Key)}
-	rec, err := r.blocks.Record(opPut, id.Key, p.fp)
+	rec, err := r.blocks.OnDrives(opPut, id.Key, p.fp)
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func dropped(old, now []catalog.SidePiece) (out []catalog.SidePiece) {
 // Get is the rows of a block. NotFound when there is none on the drives, or no rows of the version that is.
 // Root and pieces are read as of one moment, for others delete and put them meanwhile.
 func (r *Rows) Get(ctx context.Context, ns *namespaces.Namespace, id catalog.SideID) ([]skep.SidecarPiece, error) {
-	rec, err := r.blocks.Record(opGet, id.Key, r.names.Fingerprint(id.Instance, id.Tag, id.Key))
+	rec, err := r.blocks.OnDrives(opGet, id.Key, r.names.Fingerprint(id.Instance, id.Tag, id.Key))
 	if err != nil {
 		return nil, err
 	}

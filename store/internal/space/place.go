@@ -335,10 +335,13 @@ next:
 	return best
 }
 
+// FirstGain is the part of a group, one in so many, that its cleaning has to gain where there are others. A refusal of
+// as much as that of a segment, or less, says that a group is full.
+const FirstGain = 8
+
 // PlaceEntries takes pages in NameCopies of g's logs, or all it has, for entries that are no blocks. False: g
-// has none, and is sealed now. least is the part of a segment, one in so many, up to which a refusal says that g is
-// full.
-func (t *Table) PlaceEntries(g *Group, pages, least int) (r Reservation, ok bool) {
+// has none, and is sealed now.
+func (t *Table) PlaceEntries(g *Group, pages int) (r Reservation, ok bool) {
 	r.Group = g
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -350,7 +353,7 @@ func (t *Table) PlaceEntries(g *Group, pages, least int) (r Reservation, ok bool
 		g.Filler.Rollback(before)
 		// Few pages are refused where hardly any is left: what g holds is what fits into it.
 		// Otherwise its cleaning would seem to gain the rest, and fill the next one as far, for ever.
-		g.Full = g.Full || pages*least <= int(t.SegmentBytes/layout.PageSize)
+		g.Full = g.Full || pages*FirstGain <= int(t.SegmentBytes/layout.PageSize)
 		t.sealLocked(g)
 		t.recordSealedLocked(g)
 		return r, false
@@ -363,7 +366,7 @@ func (t *Table) PlaceEntries(g *Group, pages, least int) (r Reservation, ok bool
 
 // PlaceLast takes a page for the last entry of an orderly end. Where every open group is full, a spare is opened for
 // it; the catalog has its row. False: there is none.
-func (t *Table) PlaceLast(least int) (Reservation, bool) {
+func (t *Table) PlaceLast() (Reservation, bool) {
 	t.mu.Lock()
 	open := slices.Clone(t.mu.Open[:])
 	t.mu.Unlock()
@@ -371,12 +374,12 @@ func (t *Table) PlaceLast(least int) (Reservation, bool) {
 		if g == nil {
 			continue
 		}
-		if r, ok := t.PlaceEntries(g, 1, least); ok {
+		if r, ok := t.PlaceEntries(g, 1); ok {
 			return r, true
 		}
 	}
 	if g := t.openSpare(); g != nil {
-		return t.PlaceEntries(g, 1, least)
+		return t.PlaceEntries(g, 1)
 	}
 	return Reservation{}, false
 }

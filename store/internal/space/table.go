@@ -101,6 +101,9 @@ func (t *Table) freedLocked() {
 // errNotOpen is what who waits gets when the store closes.
 var errNotOpen = &skep.Error{Op: "store", Kind: skep.Closed}
 
+// ErrBusy says that somebody has a group that is asked for.
+var ErrBusy = &skep.Error{Op: "move blocks", Kind: skep.Other, Field: "group", Value: "in use"}
+
 // Why a drive takes no new groups that is not fenced.
 var (
 	ErrRemoved  = &skep.Error{Op: "drive", Kind: skep.Missing, Field: "state", Value: "removed"}

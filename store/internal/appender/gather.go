@@ -1,4 +1,4 @@
-package store
+package appender
 
 import (
 	"context"
@@ -53,11 +53,12 @@ func submitAll(w *segio.Batch, ops []driveOp) {
 }
 
 // writesOf adds the writes of one copy of a block.
-func (s *Store) writesOf(ctx context.Context, g *space.Group, in *incoming, l layout.Location, patient bool, ops []driveOp) ([]driveOp, error) {
-	stored := int64(in.pages) * layout.PageSize
+func (w *Appender) writesOf(ctx context.Context, g *space.Group, in *Block, l layout.Location, patient bool,
+	ops []driveOp) ([]driveOp, error) {
+	stored := int64(in.Pages) * layout.PageSize
 	for _, e := range layout.Extents(nil, l, stored, len(g.Drives)) {
 		o := driveOp{drive: g.Drives[e.Device], patient: patient}
-		bufs, err := s.gather(ctx, in, e.Off, e.Len, &o)
+		bufs, err := w.gather(ctx, in, e.Off, e.Len, &o)
 		if err != nil {
 			o.free()
 			return ops, err
@@ -72,21 +73,21 @@ func (s *Store) writesOf(ctx context.Context, g *space.Group, in *incoming, l la
 // gather gives [off, off+n) of a block's stored form as buffers a drive takes: the
 // caller's own memory where it is aligned, else a copy; a part's end is padded with
 // zeros.
-func (s *Store) gather(ctx context.Context, in *incoming, off, n int64, o *driveOp) (bufs [][]byte, err error) {
+func (w *Appender) gather(ctx context.Context, in *Block, off, n int64, o *driveOp) (bufs [][]byte, err error) {
 	temp := func(src []byte, padded int64) error {
-		b, err := s.tempFor(ctx, int(padded), o)
+		b, err := w.tempFor(ctx, int(padded), o)
 		if err != nil {
 			return err
 		}
 		mem := b.Bytes()[:padded]
 		clear(mem[copy(mem, src):])
 		bufs = append(bufs, mem)
-		s.count.Copied.Add(int64(len(src)))
+		w.Count.Copied.Add(int64(len(src)))
 		return nil
 	}
 	for _, p := range in.stored() {
 		size := int64(len(p.Bytes))
-		padded := int64(pagesOf(size)) * layout.PageSize
+		padded := int64(layout.PagesOf(size)) * layout.PageSize
 		if off >= padded {
 			off -= padded
 			continue

@@ -1,4 +1,4 @@
-package store
+package appender
 
 import (
 	"context"
@@ -16,28 +16,25 @@ import (
 // brings the whole page to memory of the store's own, and of that only the block's bytes
 // go any further.
 
-func (in *incoming) packed() bool { return layout.Packed(in.pages, in.size) }
-
-// slots is what the block is charged in the index.
-func (in *incoming) slots() int { return layout.SlotsOf(in.pages, in.size) }
+func (in *Block) packed() bool { return layout.Packed(in.Pages, in.Size) }
 
 // packedWrites adds the writes of the pages that an append's packed blocks share: each is
 // put together from all its blocks, and zero where there is none.
-func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, ops []driveOp) ([]driveOp, error) {
+func (w *Appender) packedWrites(ctx context.Context, a *Append, patient bool, ops []driveOp) ([]driveOp, error) {
 	type place struct {
 		device uint8
 		page   uint32
 	}
 	pages := map[place][]byte{}
 	for _, in := range a.blocks {
-		if !in.packed() || in.loc.Device == space.InlineDevice {
+		if !in.packed() || in.At.Device == space.InlineDevice {
 			continue
 		}
 		for _, l := range in.copies {
 			at := place{l.Device, l.Page}
 			if pages[at] == nil {
 				o := driveOp{drive: a.Group.Drives[l.Device], patient: patient}
-				mem, err := s.pageMemory(ctx, &o)
+				mem, err := w.pageMemory(ctx, &o)
 				if err != nil {
 					return ops, err
 				}
@@ -46,15 +43,15 @@ func (s *Store) packedWrites(ctx context.Context, a *appending, patient bool, op
 				ops = append(ops, o)
 				pages[at] = mem
 			}
-			s.count.Copied.Add(int64(in.pack(pages[at][int(l.Sub)*layout.SlotSize:])))
+			w.Count.Copied.Add(int64(in.pack(pages[at][int(l.Sub)*layout.SlotSize:])))
 		}
 	}
 	return ops, nil
 }
 
 // pageMemory gives a page of zeros that goes back when o has ended.
-func (s *Store) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
-	b, err := s.tempFor(ctx, layout.PageSize, o)
+func (w *Appender) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
+	b, err := w.tempFor(ctx, layout.PageSize, o)
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +62,13 @@ func (s *Store) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
 
 // tempFor gives an I/O buffer that goes back when o has ended. memory.ErrScarce: there is none
 // now, and o does not wait for one.
-func (s *Store) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer, error) {
-	b, err := s.arena.TryAlloc(n, memory.BudgetIO)
+func (w *Appender) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer, error) {
+	b, err := w.Arena.TryAlloc(n, memory.BudgetIO)
 	if err != nil && !o.patient {
 		return nil, memory.ErrScarce
 	}
 	if err != nil {
-		b, err = s.arena.Alloc(ctx, n, memory.BudgetIO)
+		b, err = w.Arena.Alloc(ctx, n, memory.BudgetIO)
 	}
 	if err != nil {
 		return nil, noMemory("put", err)
@@ -82,10 +79,10 @@ func (s *Store) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer,
 
 // pack copies the bytes of a packed block to its slots, and says how many. What its parts
 // have beyond its size is padding.
-func (in *incoming) pack(slots []byte) int {
+func (in *Block) pack(slots []byte) int {
 	n := 0
 	for _, p := range in.stored() {
-		n += copy(slots[n:in.size], p.Bytes)
+		n += copy(slots[n:in.Size], p.Bytes)
 	}
 	return n
 }

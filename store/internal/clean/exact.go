@@ -1,17 +1,4 @@
-package store
-
-// stirs is how many rounds in a row may end without a free group for the reason that something stirred meanwhile,
-// before they are fruitless all the same.
-const stirs = 16
-
-// anew says whether a round that freed nothing is to be begun again: something stirred since it began.
-func (c *cleaner) anew(was uint64) bool {
-	if c.s.space.Stirred() == was || c.excused == stirs {
-		return false
-	}
-	c.excused++
-	return true
-}
+package clean
 
 // churn watches what cleaning gains. Where the policy has an exact order, groups can come to
 // be so full that ten are written again for the room of one; then the order is to drop
@@ -36,8 +23,14 @@ func (c *churn) cleaned(kept, of int) (poor bool) {
 	return poor
 }
 
-// goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
-// much there were to gain.
-func (c *cleaner) goesOn() bool {
-	return !c.s.isClosing() && c.s.failure.Load() == nil && c.needed()
+// yield makes room where the policy has an exact order: its logical cap comes down below
+// what it holds, and what is over is dropped. False: there is no such order, or nothing to drop.
+func (c *Cleaner) yield() bool {
+	if !c.Exact {
+		return false
+	}
+	before := c.Count.Evicted.Load()
+	c.Space.YieldRoom()
+	c.Rows.Trim()
+	return c.Count.Evicted.Load() > before // a put may have come first with trim
 }

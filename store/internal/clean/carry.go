@@ -1,4 +1,4 @@
-package store
+package clean
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -17,7 +18,7 @@ import (
 
 // carrier gathers what of a group's log is carried on.
 type carrier struct {
-	s      *Store
+	c      *Cleaner
 	oldest uint64 // first sequence number any other group may hold
 	seen   map[string]bool
 	stones []segment.Tombstone
@@ -36,13 +37,13 @@ func outlived(seq, oldest uint64) bool { return seq < oldest }
 // has no room there is rest: the caller has the catalog promise it with the commit that frees g,
 // so that a store without a free group, as a crash in the midst of cleaning can leave it, gets one
 // out of a group in which nothing lives.
-func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Record, refs []index.Ref, stale bool) (rest []*segment.LogWriter, err error) {
-	s := c.s
-	k := &carrier{s: s, oldest: s.space.OldestBeside(g), seen: map[string]bool{}}
-	if !outlived(s.root.Last(), k.oldest) {
-		k.stones = append(s.heirless(g, recs, refs), g.Owed...)
+func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Record, refs []index.Ref,
+	stale bool) (rest []*segment.LogWriter, err error) {
+	k := &carrier{c: c, oldest: c.Space.OldestBeside(g), seen: map[string]bool{}}
+	if !outlived(c.Root.Last(), k.oldest) {
+		k.stones = append(c.Rows.Heirless(g, recs, refs), g.Owed...)
 		if stale && g.Unsure { // what an earlier process dropped of it is not known
-			more, err := s.rowless(ctx, g, recs)
+			more, err := c.rowless(ctx, g, recs)
 			if err != nil {
 				return nil, err
 			}
@@ -50,22 +51,23 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 		}
 	}
 	if g.Entries != 0 {
-		defer s.entering.Begin()()
-		if err := s.space.ScanGroupLogs(ctx, g, k.visit); err != nil {
+		defer c.Logs.Entering.Begin()()
+		if err := c.Space.ScanGroupLogs(ctx, g, k.visit); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.forgetTags(k.over); err != nil {
+	if err := c.forgetTags(k.over); err != nil {
 		return nil, err
 	}
-	c.tidy = c.tidy || int64(len(k.stones))*int64(space.TombstoneEntry) > int64(g.PayloadPages())*layout.PageSize/carriedPart
-	parts, err := s.tombstones(k.stones)
+	carried, most := int64(len(k.stones))*int64(space.TombstoneEntry), int64(g.PayloadPages())*layout.PageSize/carriedPart
+	c.tidy = c.tidy || carried > most
+	parts, err := intents.Tombstones(c.Space.SegmentBytes, k.stones)
 	if err != nil {
 		return nil, err
 	}
 	parts = append(parts, k.others...)
 	for i, w := range parts {
-		if err := s.logEntries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
+		if err := c.Appends.Entries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
 			return parts[i:], nil
 		} else if err != nil {
 			return nil, err
@@ -74,30 +76,16 @@ func (c *cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	return nil, nil
 }
 
-// heirless are tombstones for those of recs, all of g, that are gone and may stand for older
-// records of their keys.
-func (s *Store) heirless(g *space.Group, recs []segment.Record, refs []index.Ref) (stones []segment.Tombstone) {
-	others := s.space.OtherStale(g)
-	for i := range recs {
-		r := &recs[i]
-		if r.Flags&segment.RecordSuccessor == 0 && others == 0 {
-			continue
-		}
-		if _, ok := s.index.Resolve(refs[i].FP); !ok && !s.names.Dead(r.Instance, namespaces.Tag(r.SaltTag)) {
-			stones = append(stones, segment.Tombstone{Seq: s.root.Next(), Covers: r.Written(), Instance: r.Instance, SaltTag: r.SaltTag, Key: r.Key})
-		}
-	}
-	return stones
-}
-
 // rowless are tombstones for what older records in g's log stood in front of, whose rows
 // were gone before this cleaning; recs had theirs.
-func (s *Store) rowless(ctx context.Context, g *space.Group, recs []segment.Record) (stones []segment.Tombstone, err error) {
+func (c *Cleaner) rowless(ctx context.Context, g *space.Group, recs []segment.Record) (stones []segment.Tombstone,
+	err error) {
 	known := map[segment.RecordID]bool{}
 	for i := range recs {
-		known[segment.RecordID{Key: recs[i].Key, SaltTag: recs[i].SaltTag, Instance: recs[i].Instance, Seq: recs[i].Written()}] = true
+		r := &recs[i]
+		known[segment.RecordID{Key: r.Key, SaltTag: r.SaltTag, Instance: r.Instance, Seq: r.Written()}] = true
 	}
-	list, err := s.strays(ctx, g, s.space.ScanGroupLogs) // its own records go with it
+	list, err := c.Logs.Strays(ctx, g, c.Space.ScanGroupLogs) // its own records go with it
 	for _, t := range list {
 		// What goes with the group needs none.
 		if !t.Exact && !known[segment.RecordID{Key: t.Key, SaltTag: t.SaltTag, Instance: t.Instance, Seq: t.Covers}] {
@@ -113,7 +101,7 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		return nil
 	}
 	k.seen[string(e.Body)] = true
-	n := k.s.names
+	n := k.c.Names
 	switch e.Kind {
 	case segment.KindTombstone:
 		t, err := segment.DecodeTombstone(e.Body)
@@ -132,7 +120,7 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		}
 		ns := n.Of(v.Instance)
 		// The last number given is said for ever, or a rebuild gave it again.
-		last := uint32(v.Info.ID) == k.s.root.Numbers().Namespace
+		last := uint32(v.Info.ID) == k.c.Root.Numbers().Namespace
 		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.Info.ID == v.Info.ID {
 			return k.last().Namespace(&v)
 		}
@@ -146,12 +134,12 @@ func (k *carrier) needsPurge(p *segment.Purge) bool {
 	if !p.Salted {
 		return !outlived(max(p.Seq, p.Covers), k.oldest)
 	}
-	if k.s.names.Of(p.Instance) == nil {
+	if k.c.Names.Of(p.Instance) == nil {
 		return false
 	}
 	t := namespaces.SaltTag{Instance: p.Instance, Tag: namespaces.Tag(p.SaltTag)}
 	if p.Seq > 0 {
-		return k.s.names.EpochOf(t) <= p.Seq
+		return k.c.Names.EpochOf(t) <= p.Seq
 	}
 	if !outlived(max(p.Seq, p.Covers), k.oldest) {
 		return true
@@ -161,19 +149,19 @@ func (k *carrier) needsPurge(p *segment.Purge) bool {
 }
 
 // forgetTags drops tags that a salt had: no group has a block of them any more, and no salt gets one again.
-func (s *Store) forgetTags(over []namespaces.SaltTag) error {
+func (c *Cleaner) forgetTags(over []namespaces.SaltTag) error {
 	if len(over) == 0 {
 		return nil
 	}
-	b := s.catalog.NewBatch()
+	b := c.Catalog.NewBatch()
 	for _, t := range over {
 		b.DeletePurge(catalog.Purge{Instance: t.Instance, Tag: t.Tag})
 	}
-	if err := s.unsure(s.catalog.Commit(s.ctx, b, false)); err != nil {
+	if err := c.Rows.Unsure(c.Catalog.Commit(c.Context, b, false)); err != nil {
 		return err
 	}
 	for _, t := range over {
-		s.names.ForgetTag(t)
+		c.Names.ForgetTag(t)
 	}
 	return nil
 }
@@ -185,20 +173,21 @@ const carriedPart = 64
 // tidyOldest writes the oldest group again, dropping nothing: tombstones made before the one
 // after it was opened have nothing left to cover then, and are not carried on any further.
 // So a group that nobody ever cleans does not keep all that were made since.
-func (c *cleaner) tidyOldest() {
+func (c *Cleaner) tidyOldest() {
 	if !c.tidy {
 		return
 	}
 	c.tidy = false
-	g := c.s.space.SealOldest()
+	g := c.Space.SealOldest()
 	if g == nil {
 		return
 	}
-	switch err := c.cleanAsked(c.s.ctx, g, true); {
+	switch err := c.CleanAsked(c.Context, g, true); {
 	case err == nil:
-		c.tidied.Add(1)
-	case c.s.ctx.Err() == nil:
-		c.s.log.Debug("the oldest group is not written again yet: tombstones are carried on for its sake", "group", g.Num, "error", err)
+		c.Tidied.Add(1)
+	case c.Context.Err() == nil:
+		c.Log.Debug("the oldest group is not written again yet: tombstones are carried on for its sake",
+			"group", g.Num, "error", err)
 	}
 }
 

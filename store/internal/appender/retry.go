@@ -1,10 +1,10 @@
-package store
+package appender
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 )
 
@@ -17,13 +17,13 @@ const putTries = 3
 //
 // Only when a drive is fenced is there reason to believe that another try goes better: a
 // drive that merely takes long would keep the cells of every try.
-func (s *Store) putAgain(ctx context.Context, ns *namespaces.Namespace, a *appending) error {
+func (w *Appender) putAgain(ctx context.Context, a *Append) error {
 	blocks := a.blocks
-	for len(blocks) > 0 && blocks[0].tries < putTries && s.space.AnyFenced(a.Group) {
+	for len(blocks) > 0 && blocks[0].tries < putTries && w.Space.AnyFenced(a.Group) {
 		for _, in := range blocks {
 			in.tries++
 		}
-		again, n, err := s.place(ctx, ns, space.User, blocks)
+		again, n, err := w.place(ctx, a.ns, space.User, blocks, time.Now().Add(w.SpaceTimeout))
 		switch skep.KindOf(err) {
 		case skep.DeviceFailed:
 			if err != space.ErrDown {
@@ -36,16 +36,16 @@ func (s *Store) putAgain(ctx context.Context, ns *namespaces.Namespace, a *appen
 			}
 		}
 		if err != nil {
-			s.decline(blocks[:n], skep.KindOf(err))
+			w.Decline(blocks[:n], skep.KindOf(err))
 			blocks = blocks[n:]
 			continue
 		}
-		s.start(ctx, ns, again)
-		if err := s.finish(ctx, ns, again); err != nil {
+		w.start(ctx, again)
+		if err := w.finish(ctx, again); err != nil {
 			return err
 		}
 		blocks = blocks[n:]
 	}
-	s.decline(blocks, skep.DeviceFailed)
+	w.Decline(blocks, skep.DeviceFailed)
 	return nil
 }

@@ -1,0 +1,178 @@
+package clean
+
+import (
+	"context"
+	"errors"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// victims is how many groups are looked at before cleaning is called fruitless.
+const victims = 8
+
+// ErrNoGain says that a group would have to be rewritten almost whole.
+var ErrNoGain = errors.New("store: nothing to gain from this group")
+
+// gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
+// so that a group of blocks that must be kept is not written again and again for the sake of
+// a page, while others hold what may go; then little, when that is all there is.
+var gains = []int{space.FirstGain, 50}
+
+// One cleans one group. False: there is none whose cleaning makes room.
+func (c *Cleaner) One(ctx context.Context) (ok bool, err error) {
+	for _, c.gain = range gains {
+		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return ok, err
+}
+
+// best cleans the first of the groups worth least that gains enough.
+func (c *Cleaner) best(ctx context.Context) (bool, error) {
+	var tried []*space.Group
+	defer func() {
+		for _, g := range tried {
+			c.Space.Release(g)
+		}
+	}()
+	for range victims {
+		g := c.Victim()
+		if g == nil {
+			return false, nil
+		}
+		err := c.EmptyGroup(ctx, g)
+		if err == nil {
+			return true, nil
+		}
+		tried = append(tried, g) // so that it is not chosen again
+		switch k := skep.KindOf(err); {
+		case err == ErrNoGain || k == skep.Full: // what is kept, and carried on, does not fit
+		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
+			c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
+		default:
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// Victim claims a sealed group nobody writes to: an empty one if there is one.
+func (c *Cleaner) Victim() *space.Group {
+	for {
+		num, ok := c.Index.Hollow(c.Space.CanClaim)
+		if !ok && !c.empty {
+			var st index.GroupStat
+			st, ok = c.Index.PickVictim(c.Space.CanClaim)
+			num = st.Group
+		}
+		if !ok {
+			return nil
+		}
+		if g := c.Space.Find(num); g != nil && c.Space.Claim(g, space.Claim{By: space.Cleaner}) {
+			return g
+		}
+		// Who moves blocks, or mends logs, came between: it is not admitted now.
+	}
+}
+
+// EmptyGroup empties g, which is claimed, and hands it over to be freed.
+func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
+	var recs []segment.Record
+	var refs []index.Ref
+	var locs []layout.Location
+	err := c.Catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
+		var rec segment.Record
+		if err := segment.DecodeRecord(row, &rec); err != nil {
+			c.Log.Error("damaged row in the catalog", "location", loc, "error", err)
+			return nil
+		}
+		fp := c.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
+		if c.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {
+			if _, ok := c.Index.Remove(fp, loc.Pack()); ok {
+				c.Names.Unstored(rec.Instance, rec.Bytes())
+			}
+		}
+		recs = append(recs, rec)
+		refs = append(refs, index.Ref{FP: fp, Location: loc.Pack()})
+		locs = append(locs, loc)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
+	kept := 0
+	for i, v := range verdicts {
+		if g.Life.Claim().KeepAll && v == index.Drop && !c.Names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
+			verdicts[i], v = index.Keep, index.Keep
+		}
+		if v == index.Keep || v == index.Must {
+			kept += space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
+		}
+	}
+	leastGain := max(c.gain, gains[0])
+	written, room := kept, g.Room()
+	if c.Exact {
+		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
+		logs := g.LogPages() * layout.SlotsPerPage
+		written += logs
+		if int64(room) < g.PayloadSlots() {
+			room += logs
+		}
+	}
+	if !g.Life.Claim().Asked && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
+		return ErrNoGain
+	}
+	stale := g.Stale.Load()
+	if err := c.Rows.Evict(g, recs, refs, verdicts); err != nil {
+		return err
+	}
+	var keep []*appender.Block
+	for i, v := range verdicts {
+		if v == index.Keep || v == index.Must {
+			keep = append(keep, appender.Again(refs[i].FP, &recs[i], locs[i]))
+		}
+	}
+	var rest []*segment.LogWriter
+	if err = c.Rewrite(ctx, g, keep); err == nil {
+		rest, err = c.carryOn(ctx, g, recs, refs, stale)
+	}
+	if err != nil {
+		g.Owed = append(g.Owed, c.Rows.Heirless(g, recs, refs)...) // their rows are gone: the next cleaning does not see them
+		return err
+	}
+	b := c.Catalog.NewBatch()
+	b.DeleteGroupBlocks(g.Num)
+	state := c.Space.Row(g)
+	state.State = catalog.GroupFree // its row goes when its headers say so
+	b.PutGroup(&state)
+	var promised []catalog.Intent
+	for _, w := range rest {
+		promised = append(promised, c.Logs.Intents.Put(b, w))
+	}
+	// Synced, since its headers are marked as freed next.
+	if err := c.Catalog.Commit(ctx, b, true); err != nil {
+		if len(rest) > 0 { // what they say is on no drive
+			g.Owed = append(g.Owed, c.Rows.Heirless(g, recs, refs)...)
+		}
+		return err
+	}
+	c.promise(promised)
+	c.Space.Empty(g)
+	c.Index.FreeGroup(g.Num)
+	if c.churn.cleaned(kept, int(g.PayloadSlots())) {
+		c.yield()
+	}
+	if c.Exact && kept < int(g.PayloadSlots())/space.RegainPart {
+		c.Space.RegainRoom(int(g.PayloadSlots()))
+	}
+	return nil
+}

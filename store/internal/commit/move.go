@@ -1,0 +1,42 @@
+package commit
+
+import (
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
+)
+
+// Move commits blocks that were written again to g and points the index at them. moved are those that it moved: what
+// was deleted, or put again, meanwhile is not among them. Deletes are kept out between looking and moving, so that
+// none is undone. On an error nothing has moved, or the store has failed.
+func (r *Rows) Move(ns *namespaces.Namespace, g *space.Group, blocks []*Block) (moved []*Block, err error) {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	b := r.Catalog.NewBatch()
+	var buf []byte
+	var still []*Block
+	for _, in := range blocks {
+		if e, ok := r.Index.Resolve(in.FP); !ok || e.Location != in.From.Pack() {
+			r.Space.Suspect(g) // its copy lies there now
+			continue
+		}
+		buf = in.Record.Append(buf[:0])
+		b.PutBlock(in.At, buf)
+		b.DeleteBlock(in.From)
+		still = append(still, in)
+	}
+	if err := r.commit(b, false); err != nil {
+		return nil, err
+	}
+	for _, in := range still {
+		if r.Index.Move(in.FP, in.From.Pack(), in.At.Pack()) {
+			moved = append(moved, in)
+			r.Count.MovedBytes.Add(in.Size)
+			r.TellOf(ns, &in.Record, skep.EventMoved)
+		} else { // found damaged by a reader meanwhile
+			r.deleteRow(in.At)
+			r.Space.Suspect(g)
+		}
+	}
+	return moved, nil
+}

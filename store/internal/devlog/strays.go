@@ -1,0 +1,134 @@
+package devlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Stray is the tombstone of a record that no row speaks for. Where the block is stored in an older
+// version, or in another copy of this one, only this record is meant: it was never
+// committed. Else whatever is older is gone as well.
+func (l *Log) Stray(h *segment.Head) segment.Tombstone {
+	t := segment.Tombstone{Seq: l.Root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
+	fp := l.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
+	exact := l.Puts.Rivals.Before(fp, h.Written()) < h.Written()
+	if e, ok := l.Index.Resolve(fp); ok && e.Location != 0 {
+		// Not as it was a moment ago: a block that is being moved keeps its version.
+		rec, err := l.Rows.RecordNow(fp, e)
+		exact = exact || err != commit.ErrGone && (err != nil || h.Written() >= rec.Written())
+	}
+	if exact {
+		t.Covers, t.Exact = h.Seq, true
+	}
+	return t
+}
+
+// Strays are tombstones for the records in g's log that no row speaks for: of
+// appends that were never committed, of blocks a crash or a drive damaged. scan visits the log.
+func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (list []segment.Tombstone, err error) {
+	rows := map[segment.RecordID]bool{}
+	err = l.Catalog.ScanGroup(ctx, g.Num, func(_ layout.Location, row []byte) error {
+		if h, err := segment.DecodeHead(row); err == nil {
+			rows[h.ID()] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = scan(ctx, g, func(a *segment.Append, e segment.Entry) error {
+		l.Root.Pass(a.Seq) // of an append that was never committed no row tells
+		if e.Kind != segment.KindBlock {
+			return nil
+		}
+		h, err := segment.PeekHead(e.Body)
+		if err != nil {
+			return nil
+		}
+		id := h.ID()
+		if rows[id] {
+			return nil
+		}
+		rows[id] = true // its copies too
+		if !l.Names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
+			list = append(list, l.Stray(&h))
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Reconcile makes the devices' logs say what the catalog says of the given groups, which
+// nobody writes to, by intents in b, to be carried out after its commit.
+func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.Group) (out []catalog.Intent,
+	err error) {
+	for _, g := range groups {
+		list, err := l.Strays(ctx, g, l.Space.ScanWholeGroup)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			l.Log.Warn("log not compared with the catalog", "group", g.Num, "error", err)
+			state := l.Space.StaleRow(g)
+			b.PutGroup(&state)
+			continue
+		}
+		more, err := l.Intents.PutTombstones(b, l.Space.SegmentBytes, list)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+		state := l.Space.Settled(g)
+		b.PutGroup(&state)
+	}
+	return out, nil
+}
+
+// ReconcileStale compares one sealed group, of those that failures made stale, with the
+// catalog. The cleaner calls it, and Close beside the cleaner: nobody else frees the group
+// meanwhile, or a row that says that it is sealed would come after the one that says it is gone.
+func (l *Log) ReconcileStale(ctx context.Context) {
+	g := l.Space.NextSuspect()
+	if g == nil {
+		return
+	}
+	defer l.Space.Release(g)
+	b := l.Catalog.NewBatch()
+	list, err := l.Reconcile(ctx, b, []*space.Group{g})
+	if err == nil {
+		err = l.Root.Save(ctx, l.Catalog, b, true)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			l.Log.Warn("stale group stays so", "group", g.Num, "error", err)
+		}
+		l.Space.SetStale(g)
+		return
+	}
+	l.CarryOutWithin(ctx, 0, list)
+}
+
+// Settle has the devices told, before an orderly end, what only the catalog knows.
+// What it does not get to is left to the next open.
+func (l *Log) Settle(ctx context.Context) {
+	for range l.Space.SealSuspects() {
+		if ctx.Err() != nil {
+			return
+		}
+		l.ReconcileStale(ctx)
+	}
+	for l.Intents.Underway() && ctx.Err() == nil { // the cleaner is at it: what it cannot do comes back
+		time.Sleep(time.Millisecond)
+	}
+	defer l.Intents.Tried()
+	if left := l.Intents.Take(); len(left) > 0 {
+		l.CarryOutWithin(ctx, 0, left)
+	}
+}
