@@ -33,7 +33,7 @@ func errBehind(field string, value, limit any) error {
 
 // checkBehind compares the catalog with the devices' newest headers and marks.
 func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error {
-	if s.lock == nil && !s.exclusive {
+	if s.lock == nil && !s.opening.exclusive {
 		return nil // another process may be writing
 	}
 	for _, d := range s.drives {
@@ -43,7 +43,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 		var mu sync.Mutex
 		var strange []segment.Header
 		s.space.ReadHeaders(ctx, d, d.Free, func(_ uint32, h *segment.Header, err error) {
-			if err == nil && h.Flags&segment.HeaderFreed == 0 && !s.leftFree[h.Group] {
+			if err == nil && h.Flags&segment.HeaderFreed == 0 && !s.opening.leftFree[h.Group] {
 				mu.Lock()
 				strange = append(strange, *h)
 				mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 				return errBehind("sequence number of a header on "+d.Path, h.Seq, root.NextSeq)
 			}
 			if s.goneElsewhere(ctx, h) {
-				s.leftFree[h.Group] = true // the drive was away when the others were told
+				s.opening.leftFree[h.Group] = true // the drive was away when the others were told
 				continue
 			}
 			if used, err := s.hasLog(ctx, d, h); used || err != nil {
@@ -63,7 +63,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 			}
 		}
 	}
-	for _, g := range s.wasOpen {
+	for _, g := range s.opening.wasOpen {
 		var mark uint64
 		err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind == segment.KindMark {

@@ -87,15 +87,15 @@ func (s *Store) abandon() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
-	if s.making && s.lock != nil && s.lock.Made {
+	if s.opening.making && s.lock != nil && s.lock.Made {
 		s.lock.Remove = true
 	}
 	err := s.shut(ctx)
-	if !s.making {
+	if !s.opening.making {
 		return err
 	}
 	// A store that could not be made leaves nothing that would keep the next try from it.
-	for _, path := range slices.Backward(s.made) {
+	for _, path := range slices.Backward(s.opening.made) {
 		remove := os.RemoveAll
 		if path == s.options.Dir {
 			remove = os.Remove // somebody may have put something there

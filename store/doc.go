@@ -24,6 +24,7 @@
 //	intents    what the catalog promises that the devices' logs will say
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
+//	locate     finds blocks for restores, and takes note of wrong ones
 //	making     which files a store is made with, so that a making that was cut off is undone
 //	monitor    looks at the drives, has them judged, and probes those that are not well
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
@@ -71,13 +72,13 @@
 // instance and salt tag in them), the index gallops for the longest rooted prefix and a
 // lease is put on its deepest block, which protects all before it. No I/O.
 //
-// # Life of a restore (source.go, internal/restore)
+// # Life of a restore (internal/restore, internal/locate)
 //
-// Package restore plans, queues, reads, checks and delivers, and knows no store. It asks source
+// Package restore plans, queues, reads, checks and delivers, and knows no store. It asks package locate
 // where blocks lie: in the DRAM tier, or in a group, which is pinned until the block has been read. The
 // record read from the catalog says what the bytes must hash to; where the catalog has failed it
-// is read from the group's logs (fallback.go). What was wrong or could not be read comes back
-// here (verify.go): another copy is made, or the block forgotten.
+// is read from the group's logs. What was wrong or could not be read comes back to package locate: another copy is
+// made, or the block forgotten.
 //
 // # Life of a cleaning (internal/clean)
 //

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
@@ -82,6 +84,6 @@ func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 	for ns := range s.names.All() {
 		out = append(out, ns.Info)
 	}
-	sortBy(out, func(a, b skep.NamespaceInfo) bool { return a.ID < b.ID })
+	slices.SortFunc(out, func(a, b skep.NamespaceInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
 }

@@ -107,7 +107,7 @@ func (s *Store) otherFormat() error {
 	if err != nil {
 		return err
 	}
-	for _, path := range append(slices.Clone(paths), s.known...) {
+	for _, path := range append(slices.Clone(paths), s.opening.known...) {
 		if _, err := segio.PeekSuperblock(path); skep.KindOf(err) == skep.Version {
 			return &skep.Error{Op: "open device", Kind: skep.Version, Field: path, Err: err}
 		}

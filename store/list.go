@@ -102,7 +102,7 @@ func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, f
 		}
 	}
 	seen := make([]bool, len(locs))
-	if err := s.records(locs, func(i int, rec *segment.Record) error {
+	if err := s.rows.Records(locs, func(i int, rec *segment.Record) error {
 		seen[i] = true
 		plain(rec)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -88,15 +89,15 @@ func takeRow(t *testing.T, s *Store, sc skep.Scope, key skep.Key) (back func()) 
 	s.rows.Changes().Lock()
 	e, ok := s.index.Resolve(s.names.Fingerprint(ns.Instance, tag, key))
 	require.True(t, ok)
-	row, err := s.catalog.Block(ctx, unpack(e.Location), nil)
+	row, err := s.catalog.Block(ctx, layout.Unpack(e.Location), nil)
 	require.NoError(t, err)
 	b := s.catalog.NewBatch()
-	b.DeleteBlock(unpack(e.Location))
+	b.DeleteBlock(layout.Unpack(e.Location))
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	return func() {
 		defer s.rows.Changes().Unlock()
 		b := s.catalog.NewBatch()
-		b.PutBlock(unpack(e.Location), row)
+		b.PutBlock(layout.Unpack(e.Location), row)
 		require.NoError(t, s.catalog.Commit(ctx, b, true))
 	}
 }

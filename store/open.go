@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/places"
 	"github.com/skepkv/skep/store/internal/puts"
@@ -73,7 +74,7 @@ func openRegistered(ctx context.Context, o Options) (*Store, error) {
 		known := s.drivePaths()
 		s.discardOpen()
 		s = newStore(o)
-		s.aside, s.known = true, known
+		s.opening.aside, s.opening.known = true, known
 		err = s.open(ctx)
 	}
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *Store) open(ctx context.Context) error {
 			if o.MustExist {
 				return noStore(o.Dir)
 			}
-			s.made = append(s.made, o.Dir)
+			s.opening.made = append(s.opening.made, o.Dir)
 		}
 		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 			return dirlock.CannotWrite("open store", o.Dir, err)
@@ -150,7 +151,7 @@ func (s *Store) open(ctx context.Context) error {
 		}
 		s.lock = lock
 	}
-	if s.aside {
+	if s.opening.aside {
 		if err := s.otherFormat(); err != nil {
 			return err
 		}
@@ -159,7 +160,7 @@ func (s *Store) open(ctx context.Context) error {
 		}
 	} else if o.CatalogDir != "" && !o.ReadOnly {
 		if err := s.catalogPlace("open store").Open(); err != nil {
-			s.making = true // nothing is left
+			s.opening.making = true // nothing is left
 			return err
 		}
 	}
@@ -175,10 +176,10 @@ func (s *Store) open(ctx context.Context) error {
 		return noStore(o.Dir)
 	}
 	if fresh {
-		s.making = true
+		s.opening.making = true
 		var rebuilt bool
 		if rebuilt, err = s.resume(ctx); rebuilt {
-			s.making, fresh = false, false
+			s.opening.making, fresh = false, false
 			root, err = s.catalog.Store(ctx)
 		} else if err == nil && o.MustExist {
 			err = noStore(o.Dir)
@@ -190,7 +191,7 @@ func (s *Store) open(ctx context.Context) error {
 		if !o.ReadOnly {
 			s.clearList()
 		}
-		s.relog = root.Relog
+		s.opening.relog = root.Relog
 		if err = s.takeLimits(root.Limits); err == nil {
 			err = s.identify(root.StoreID, root.Secret)
 		}
@@ -234,7 +235,7 @@ func (s *Store) openCatalog() (err error) {
 		return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Value: dir + ", which is a file",
 			Limit: "a directory"}
 	case err != nil && !o.ReadOnly:
-		s.made = append(s.made, dir)
+		s.opening.made = append(s.opening.made, dir)
 	}
 	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
 		Timeout: o.catalogWait, Patience: o.catalogScarce,
@@ -299,7 +300,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	}
 	list := s.makingList()
 	if list != nil {
-		s.made = append(s.made, list.Path())
+		s.opening.made = append(s.opening.made, list.Path())
 	}
 	if err := list.Begin(paths); err != nil {
 		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: list.Path(), Err: err}
@@ -323,7 +324,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 	if err = s.catalog.Commit(ctx, b, true); err != nil {
 		return root, err
 	}
-	s.making = false
+	s.opening.making = false
 	return root, list.End()
 }
 
@@ -378,7 +379,7 @@ func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, li
 		return nil, &skep.Error{Op: "create device", Kind: kindOfOpen(err), Field: path, Err: err}
 	}
 	if !exists {
-		s.made = append(s.made, path)
+		s.opening.made = append(s.opening.made, path)
 	}
 	d := &space.Drive{Index: uint16(i), Path: path, Serial: dev.Info().Serial, SegBytes: s.space.SegmentBytes}
 	d.Use(dev)
@@ -482,7 +483,7 @@ func (s *Store) run() {
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
-		Source: source{s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
+		Source: s.source(), Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
 		Arena: s.arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
 	s.background.Go(s.watchWear)
@@ -509,6 +510,16 @@ func (s *Store) run() {
 	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason",
 		info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
+}
+
+// source makes what restores see of the store.
+func (s *Store) source() source {
+	c := locate.Config{Context: s.ctx, Background: &s.background, Names: s.names, Index: s.index, Space: s.space,
+		Rows: s.rows, Cache: s.cache, Keys: s.keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
+	if !s.options.ReadOnly {
+		c.RepairSoon = s.mends.RepairSoon
+	}
+	return source{locate.New(c), s}
 }
 
 // keepMark flushes now and then, so that little needs verifying after a crash.

@@ -187,12 +187,12 @@ func (o *Options) catalogDir() string {
 // catalogPlace is where the catalog is, for who opens it or sets it aside.
 func (s *Store) catalogPlace(op string) *aside.Place {
 	o := &s.options
-	devices := slices.Concat(o.Devices, s.drivePaths(), s.known)
+	devices := slices.Concat(o.Devices, s.drivePaths(), s.opening.known)
 	id := s.id
 	if id == (segment.StoreID{}) { // the drives are not open yet
 		at, _ := s.devicePaths()
 		if id = storeOfMost(at); id == (segment.StoreID{}) {
-			id = storeOfMost(s.known)
+			id = storeOfMost(s.opening.known)
 		}
 	}
 	return &aside.Place{Op: op, FS: o.CatalogFS, Dir: o.catalogDir(), Named: o.CatalogDir != "", Home: o.Dir, Store: id,
@@ -231,7 +231,7 @@ func (s *Store) allDevicePaths(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	others := append(slices.Clone(s.known), s.pathsSetAside(ctx)...)
+	others := append(slices.Clone(s.opening.known), s.pathsSetAside(ctx)...)
 	for _, e := range list {
 		if path := filepath.Join(s.options.Dir, e.Name()); !s.anothers(path) {
 			others = append(others, path)

@@ -119,23 +119,23 @@ func (s *Store) agree(ctx context.Context, root catalog.StoreState) error {
 	if err := s.logs.Intents.Load(ctx, s.catalog); err != nil {
 		return err
 	}
-	s.space.MendHeaders(ctx, s.wasOpen)
-	if root.Clean && !s.relog && len(s.leftFree) == 0 {
+	s.space.MendHeaders(ctx, s.opening.wasOpen)
+	if root.Clean && !s.opening.relog && len(s.opening.leftFree) == 0 {
 		return nil
 	}
 	b := s.catalog.NewBatch()
-	s.space.FreeLeftovers(ctx, b, s.leftFree)
+	s.space.FreeLeftovers(ctx, b, s.opening.leftFree)
 	list, err := s.logs.Reconcile(ctx, b, s.space.TakeSuspects())
 	if err != nil {
 		return err
 	}
 	s.logs.Intents.Add(list...)
-	if s.relog {
+	if s.opening.relog {
 		if err := s.logs.Again(b); err != nil {
 			return err
 		}
 	}
-	s.relog = false
+	s.opening.relog = false
 	return s.saveRoot(ctx, b, true)
 }
 
@@ -212,7 +212,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 	for i := range used {
 		used[i] = map[uint32]bool{}
 	}
-	s.leftFree = map[uint32]bool{}
+	s.opening.leftFree = map[uint32]bool{}
 	for _, r := range rows {
 		free := r.State == catalog.GroupFree
 		if !free && slices.ContainsFunc(r.Devices, s.isRemoved) {
@@ -222,13 +222,13 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		}
 		if free {
 			s.root.Pass(r.Generation)
-			s.leftFree[r.Group] = true
+			s.opening.leftFree[r.Group] = true
 			s.space.Pass(r.Group)
 			continue
 		}
 		g := space.Found(r)
 		if r.State == catalog.GroupOpen {
-			s.wasOpen = append(s.wasOpen, g)
+			s.opening.wasOpen = append(s.opening.wasOpen, g)
 		}
 		switch {
 		case r.State == catalog.GroupCleaning, r.State == catalog.GroupOpen && !clean:
@@ -245,11 +245,11 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		}
 		s.space.Add(g)
 		s.root.Pass(r.Generation)
-		if first := &s.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
+		if first := &s.opening.loadedSeq[0]; *first == 0 || r.OpenedSeq < *first {
 			*first = r.OpenedSeq
 		}
 	}
-	s.loadedSeq[1] = s.root.Last()
+	s.opening.loadedSeq[1] = s.root.Last()
 	for i, d := range s.drives {
 		d.FreeAll(func(n uint32) bool { return used[i][n] })
 	}
@@ -380,7 +380,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 					return err
 				}
 			}
-			sh.stale = append(sh.stale, unpack(lose))
+			sh.stale = append(sh.stale, layout.Unpack(lose))
 		}
 		sh.entries = sh.entries[:0]
 		return nil
@@ -475,7 +475,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 func (s *Store) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64, err error) {
 	var heads [2]segment.Head
 	for i, loc := range []uint64{a, b} {
-		row, err := s.catalog.Block(ctx, unpack(loc), nil)
+		row, err := s.catalog.Block(ctx, layout.Unpack(loc), nil)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -495,7 +495,7 @@ const loadedTicks = 1 << 16
 
 // tickOf is when something with this sequence number was written, on that clock.
 func (s *Store) tickOf(seq uint64) index.Tick {
-	first, last := s.loadedSeq[0], s.loadedSeq[1]
+	first, last := s.opening.loadedSeq[0], s.opening.loadedSeq[1]
 	if last <= first || seq <= first {
 		return 1
 	}

@@ -129,7 +129,7 @@ func TestSecondTimeEvicted(t *testing.T) {
 	rec, err := s.rows.Record(fp, e)
 	require.NoError(t, err)
 	r.on.Store(true) // its bytes are wrong, and the catalog cannot keep that now
-	loc := unpack(e.Location)
+	loc := layout.Unpack(e.Location)
 	require.True(t, s.rows.Forget(s.space.Find(loc.Group), fp, loc, &rec))
 	require.Equal(t, 3, stored(t, s, sc, keys))
 	_, err = s.Delete(ctx, sc, keys[3:])

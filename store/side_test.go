@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/storetest"
@@ -124,7 +125,7 @@ func TestSideRowsGoWithTheirBlock(t *testing.T) {
 	e, _ := s.index.Resolve(fp)
 	s.rows.Changes().Lock() // as the cleaner does
 	b := s.catalog.NewBatch()
-	b.DeleteBlock(unpack(e.Location))
+	b.DeleteBlock(layout.Unpack(e.Location))
 	require.NoError(t, s.catalog.Commit(ctx, b, true))
 	s.index.Remove(fp, e.Location)
 	s.rows.Changes().Unlock()

@@ -47,7 +47,7 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	rep = VerifyReport{Faults: []Fault{}, Deep: v.Deep}
 	v.Progress("opening")
 	s := newStore(o)
-	s.exclusive = true
+	s.opening.exclusive = true
 	if err := s.open(ctx); err != nil {
 		s.discardOpen()
 		if ctx.Err() != nil {

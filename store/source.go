@@ -3,19 +3,13 @@ package store
 import (
 	"context"
 	"iter"
-	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/leases"
+	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/restore"
-	"github.com/skepkv/skep/store/internal/segio"
-	"github.com/skepkv/skep/store/internal/space"
-	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Restore implements skep.Restorer.
@@ -24,7 +18,10 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 }
 
 // source is the store as its restores see it: where blocks lie, and who is told of what became of them.
-type source struct{ s *Store }
+type source struct {
+	*locate.Finder
+	s *Store
+}
 
 var _ restore.Source = source{}
 
@@ -40,8 +37,6 @@ func (o source) Leased(a *restore.Asked) int {
 	return o.s.leases.Covered(a.Lease, leases.Chain{Instance: a.NS.Instance, Tag: a.Tag, Blocks: len(a.Keys),
 		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.now())
 }
-
-func (o source) Unpin(g restore.Stripe) { o.s.space.Unpin(g.(*space.Group)) }
 
 func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
 	return o.s.payloadOf(ns, fp, e)
@@ -63,202 +58,4 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 	if t == skep.TierDRAM {
 		o.s.writeback.Use(fp)
 	}
-}
-
-func (o source) Undecipherable(a *restore.Asked, l *restore.Located) {
-	o.s.rows.Tell(o.s.damaged(a, l), a.NS.Instance, a.Tag)
-}
-
-// Locate finds blocks of a chain and pins the groups they lie in.
-func (o source) Locate(c *restore.Asked, blocks []int) []*restore.Located {
-	s := o.s
-	out := make([]*restore.Located, len(blocks))
-	list := make([]restore.Located, len(blocks))
-	todo := make([]int, len(blocks))
-	for k, b := range blocks {
-		f := &list[k]
-		out[k] = f
-		f.Block = c.Blocks.From + b
-		f.FP = s.names.Fingerprint(c.NS.Instance, c.Tag, c.Keys[f.Block])
-		todo[k] = k
-	}
-	locs := make([]layout.Location, 0, len(blocks))
-	at := make([]int, 0, len(blocks))
-	for range 8 {
-		locs, at = locs[:0], at[:0]
-		for _, k := range todo {
-			if loc, ok := s.pinBlock(c, &list[k]); ok {
-				locs = append(locs, loc)
-				at = append(at, k)
-			}
-		}
-		err := s.records(locs, func(i int, rec *segment.Record) error {
-			f := &list[at[i]]
-			f.Err = s.describeFound(c, f, rec)
-			return nil
-		})
-		if skep.KindOf(err) == skep.Failed {
-			err = s.recordsFromLogs(c, list, at)
-		}
-		todo = todo[:0]
-		for _, k := range at {
-			f := &list[k]
-			if f.Err == errUnread {
-				// The cleaner moves a block's row before it moves the index: look again.
-				f.Err = commit.ErrGone
-				if err != nil {
-					f.Err = err
-				} else {
-					todo = append(todo, k)
-				}
-			}
-			if f.Err != nil {
-				f.LetGo(o)
-			}
-		}
-		if len(todo) == 0 {
-			break
-		}
-		s.rows.Await()
-	}
-	return out
-}
-
-var (
-	errNotStored = &skep.Error{Op: "restore", Kind: skep.NotFound}
-	errUnread    = &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record"}
-)
-
-// pinBlock finds where f's block is. True: it is on devices, its group is pinned and
-// its record is to be read; else f is complete: in memory, or a miss.
-func (s *Store) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location, bool) {
-	f.Err = nil
-	for range 8 {
-		e, ok := s.index.Resolve(f.FP)
-		if !ok || !e.Rooted {
-			f.Err = errNotStored
-			return layout.Location{}, false
-		}
-		if h := s.cache.Part(f.FP, c.Part); h != nil {
-			if s.describeCached(c, f, h) {
-				return layout.Location{}, false
-			}
-			h.Release()
-		}
-		if e.Location == 0 {
-			continue // accepted: its commit has just moved it
-		}
-		loc := layout.Unpack(e.Location)
-		if g := s.space.Pin(loc.Group); g != nil {
-			// It may have moved between the two: then the group may be anything by now.
-			if again, ok := s.index.Resolve(f.FP); ok && again.Location == e.Location {
-				f.Stripe, f.At, f.Err = g, loc, errUnread
-				return loc, true
-			}
-			s.space.Unpin(g)
-		}
-	}
-	f.Err = commit.ErrGone
-	return layout.Location{}, false
-}
-
-// describeFound takes from a block's record what reading its part needs.
-func (s *Store) describeFound(c *restore.Asked, f *restore.Located, rec *segment.Record) error {
-	if rec.Key != c.Keys[f.Block] || rec.Instance != c.NS.Instance || namespaces.Tag(rec.SaltTag) != c.Tag {
-		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "of another block"}
-	}
-	if !rec.PlacesFit() {
-		return &skep.Error{Op: "restore", Kind: skep.Damaged, Field: "record", Value: "with places past a page"}
-	}
-	for i := range rec.Parts {
-		p := &rec.Parts[i]
-		if p.Name != c.Part {
-			if p.Inline == nil {
-				f.Offset += int64(layout.PagesOf(p.Size)) * layout.PageSize
-			}
-			continue
-		}
-		var err error
-		if f.Sums, err = segio.SumsOf("restore", c.NS.Info.Shape, rec, i); err != nil {
-			return err
-		}
-		f.Sums.Sums = slices.Clone(f.Sums.Sums)
-		f.Size = p.Size
-		f.Inline = append([]byte(nil), p.Inline...)
-		f.Copies = append([]layout.Location(nil), rec.Copies...)
-		f.Stored = int64(rec.Pages) * layout.PageSize
-		if f.Packed = layout.Packed(int(rec.Pages), rec.Bytes()); f.Packed {
-			f.Stored = rec.Bytes()
-		}
-		o, err := s.keys.Opener(c.NS.Info.Tenant, rec, i)
-		switch {
-		case err != nil:
-			return err
-		case o != nil && p.Inline != nil: // at once, since several chunks may share it
-			if err := o.OpenAll(f.Sums.Granules, f.Inline); err != nil {
-				return err
-			}
-			f.Sums.Sums = o.Sums()
-		default:
-			f.Opener = o
-		}
-		return c.Fits(f.Size)
-	}
-	return skep.NoPart("restore", c.Part, partNames(rec))
-}
-
-// describeCached completes f from the DRAM tier. False: the part there is not of the
-// size the chain can take.
-func (s *Store) describeCached(c *restore.Asked, f *restore.Located, h *memory.Handle) bool {
-	f.Size = h.Len()
-	if want := c.Size; want >= 0 && want != f.Size {
-		return false
-	}
-	if err := c.Fits(f.Size); err != nil {
-		f.Err = err
-		h.Release()
-		return true
-	}
-	f.Memory = h
-	return true
-}
-
-// Recall reads the checksums of a part that is in memory from its block's record.
-// Only chained blocks: an unchained one may have been replaced since it was found, and
-// the record be of its successor.
-func (o source) Recall(c *restore.Asked, f *restore.Located) {
-	s := o.s
-	if !c.NS.Info.Chained {
-		return
-	}
-	e, ok := s.index.Resolve(f.FP)
-	if !ok || e.Location == 0 { // one that is not committed gets another version, and other sums, when it is
-		return
-	}
-	rec, err := s.rows.Record(f.FP, e)
-	if err == nil {
-		err = s.keys.ClearSums(c.NS.Info.Tenant, &rec)
-	}
-	if err != nil {
-		return
-	}
-	for i := range rec.Parts {
-		p := &rec.Parts[i]
-		if p.Name != c.Part || p.Size != f.Size {
-			continue
-		}
-		if sums, err := segio.SumsOf("restore", c.NS.Info.Shape, &rec, i); err == nil {
-			sums.Sums = slices.Clone(sums.Sums)
-			f.Sums = sums
-		}
-	}
-}
-
-// partNames are the names of a block's parts.
-func partNames(rec *segment.Record) []string {
-	names := make([]string, len(rec.Parts))
-	for i := range rec.Parts {
-		names[i] = rec.Parts[i].Name
-	}
-	return names
 }

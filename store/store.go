@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"sort"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
 	"github.com/skepkv/skep/store/internal/admission"
@@ -82,27 +80,18 @@ type Store struct {
 	admin     *admin.Server // nil: none
 	logTail   *observe.LogTail
 
-	root      *watermark.Root // numbers, and the row that keeps them
-	wasOpen   []*space.Group  // when the store ended
-	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
-	exclusive bool            // read-only, and nobody else has it open
-	writers   pieces.Memory
-	sweeping  atomic.Bool // see sweep
-	sidecars  *sidecar.Rows
-	mends     *scrub.Scrubber
-	badLog    observe.Seldom // lines about wrong bytes
-	logCache  logCache       // of a store whose catalog has failed
-	naming    limits.Turn    // makes and purges namespaces; before space.opening
-	relog     bool           // a rebuild left it to this open to log what only the catalog knows
-	epoch     uint64
-	lead      time.Duration // of Lasting before now
-	aside     bool          // the catalog that is there is to be set aside
-	known     []string      // where it said that devices are
-	making    bool          // a store is being made, or could not be
-	made      []string      // files and directories this call made
-	loadedSeq [2]uint64     // of the groups an open found: the first opening, and the end
-	secret    segment.Secret
-	keys      *crypt.Keys // of tenants whose payload is encrypted; made once the store's id is known
+	opening  opening
+	root     *watermark.Root // numbers, and the row that keeps them
+	writers  pieces.Memory
+	sweeping atomic.Bool // see sweep
+	sidecars *sidecar.Rows
+	mends    *scrub.Scrubber
+	badLog   observe.Seldom // lines about wrong bytes
+	naming   limits.Turn    // makes and purges namespaces; before space.opening
+	epoch    uint64
+	lead     time.Duration // of Lasting before now
+	secret   segment.Secret
+	keys     *crypt.Keys // of tenants whose payload is encrypted; made once the store's id is known
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
@@ -112,6 +101,19 @@ type Store struct {
 	closeErr   error
 	outlived   bool // background work did not end with Close
 	background sync.WaitGroup
+}
+
+// opening is what an open knows of itself until it is over.
+type opening struct {
+	wasOpen   []*space.Group  // when the store ended
+	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
+	exclusive bool            // read-only, and nobody else has it open
+	relog     bool            // a rebuild left it to this open to log what only the catalog knows
+	aside     bool            // the catalog that is there is to be set aside
+	known     []string        // where it said that devices are
+	making    bool            // a store is being made, or could not be
+	made      []string        // files and directories this call made
+	loadedSeq [2]uint64       // of the groups an open found: the first opening, and the end
 }
 
 var _ skep.Store = (*Store)(nil)
@@ -208,7 +210,7 @@ func (s *Store) now() time.Time { return s.options.Clock() }
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
 	st.StoreID, st.Secret = s.id, s.secret
-	st.Epoch, st.Relog, st.Limits = s.epoch, s.relog, s.limits.Limits
+	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.relog, s.limits.Limits
 	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	st.NextGroup = s.space.Last()
 	return st
@@ -235,20 +237,10 @@ func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	}
 	b, err := s.arena.Alloc(ctx, int(n), memory.BudgetIO)
 	if err != nil {
-		return nil, noMemory("alloc", err)
+		return nil, &skep.Error{Op: "alloc", Kind: skep.NoMemory, Err: err}
 	}
 	return b, nil
 }
 
-func noMemory(op string, err error) error {
-	return &skep.Error{Op: op, Kind: skep.NoMemory, Err: err}
-}
-
-func unpack(v uint64) layout.Location { return layout.Unpack(v) }
-
 func itoa(n int) string     { return strconv.Itoa(n) }
 func itoa64(n int64) string { return strconv.FormatInt(n, 10) }
-
-func sortBy[T any](s []T, less func(a, b T) bool) {
-	sort.Slice(s, func(i, j int) bool { return less(s[i], s[j]) })
-}

@@ -40,7 +40,7 @@ const module = "github.com/skepkv/skep/"
 var durablePath = []string{
 	"store/put.go", "store/accept.go", "store/writer.go", "store/delete.go",
 	"store/open.go", "store/recover.go",
-	"store/verify.go", "store/keys.go", "store/close.go",
+	"store/internal/locate/damage.go", "store/keys.go", "store/close.go",
 	"store/writeback.go", "store/promised.go", "store/internal/admission/filter.go",
 	"store/internal/appender/append.go", "store/internal/appender/log.go", "store/internal/appender/moved.go", "store/internal/appender/place.go",
 	"store/internal/appender/write.go", "store/internal/clean/*.go", "store/internal/commit/*.go", "store/internal/devlog/*.go", "store/internal/intents/*.go", "store/internal/puts/*.go",

@@ -15,9 +15,9 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":    65,
-	"methods of *store.Store":  226,
-	"lines of store":           9010,
+	"fields of store.Store":    56,
+	"methods of *store.Store":  218,
+	"lines of store":           8640,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

@@ -140,7 +140,7 @@ type Located struct {
 }
 
 // LetGo unpins what l holds. Safe to call twice, and for nil.
-func (l *Located) LetGo(from Source) {
+func (l *Located) LetGo(from interface{ Unpin(Stripe) }) {
 	if l == nil {
 		return
 	}

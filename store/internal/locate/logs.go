@@ -1,4 +1,4 @@
-package store
+package locate
 
 import (
 	"bytes"
@@ -34,14 +34,14 @@ const logCacheBytes = 64 << 20
 
 // recordsFromLogs describes those of list, at the given places, that are pinned and whose
 // record has not been read.
-func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []int) error {
+func (l *Finder) recordsFromLogs(c *restore.Asked, list []restore.Located, at []int) error {
 	var rec segment.Record
 	for _, k := range at {
 		f := &list[k]
 		if f.Err != errUnread {
 			continue
 		}
-		records, err := s.loggedRecords(f.Stripe.(*space.Group))
+		records, err := l.loggedRecords(f.Stripe.(*space.Group))
 		if err != nil {
 			return err
 		}
@@ -68,22 +68,22 @@ func (s *Store) recordsFromLogs(c *restore.Asked, list []restore.Located, at []i
 			f.Err = &skep.Error{Op: "restore", Kind: skep.Failed, Field: "catalog"}
 			continue
 		}
-		f.Err = s.describeFound(c, f, &rec)
+		f.Err = l.describeFound(c, f, &rec)
 	}
 	return nil
 }
 
 // loggedRecords gives what a group's logs say. The group is pinned.
-func (s *Store) loggedRecords(g *space.Group) (map[recordKey][][]byte, error) {
-	l := &s.logCache
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if m := l.groups[g.Num]; m != nil {
+func (l *Finder) loggedRecords(g *space.Group) (map[recordKey][][]byte, error) {
+	c := &l.logs
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.groups[g.Num]; m != nil {
 		return m, nil
 	}
 	m := map[recordKey][][]byte{}
 	n := 0
-	err := s.space.ScanGroupLogs(s.ctx, g, func(_ *segment.Append, e segment.Entry) error {
+	err := l.Space.ScanGroupLogs(l.Context, g, func(_ *segment.Append, e segment.Entry) error {
 		if e.Kind != segment.KindBlock {
 			return nil
 		}
@@ -99,10 +99,10 @@ func (s *Store) loggedRecords(g *space.Group) (map[recordKey][][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.groups == nil || l.bytes+n > logCacheBytes {
-		l.groups, l.bytes = map[uint32]map[recordKey][][]byte{}, 0
+	if c.groups == nil || c.bytes+n > logCacheBytes {
+		c.groups, c.bytes = map[uint32]map[recordKey][][]byte{}, 0
 	}
-	l.groups[g.Num] = m
-	l.bytes += n
+	c.groups[g.Num] = m
+	c.bytes += n
 	return m, nil
 }
