@@ -19,18 +19,28 @@
 // Time is a bubble's (testing/synctest): minutes pass within a second. Goroutines run as they please, so one seed draws
 // the same faults each time, and not each time the same interleaving: a seed that fails may need some tries.
 //
+// # What fails
+//
+//	machines     crash, with the power or without; stop; start; lose their drives, one at a time until all is whole
+//	network      one machine, some, or one direction is cut off; it is slow; connections are cut
+//	the map      weights; a node is out, or down because an operator or its silence says so
+//	clients      begin anew at another node
+//
 // # Which promise is judged by which book
 //
 //	books (books_test.go)  of each block: acknowledged or not, and whether it may be there
 //	  at any time          no wrong byte; nothing found whose deletion was acknowledged; no call outlives its time
 //	  when all is calm     what was acknowledged as durable is found and read by every client, and each node that the map
 //	                       says has a copy; nothing deleted is on any drive; nothing is refused
-//	maps (maps_test.go)    of each epoch one map, on whichever node; a change has a higher epoch than those answered before
-//	                       it began. Epochs are the order in which changes took place, so the map is linearizable where
-//	                       this holds
+//	contest_test.go        of three who put other bytes under one key at once, the first wins
+//	maps (maps_test.go)    of each epoch one map, on whichever node; a change has no lower epoch than those answered before
+//	                       it began. Epochs are the order in which changes took place, so nothing has to be searched for
+//	                       to see that the map is linearizable
 //
 // What was asked and not answered may be done until the network has lost it: until then the books hold either for
-// possible.
+// possible. With one replica only what was put while all was well counts as acknowledged: what follows on blocks of a
+// node that is down goes elsewhere, and repair leaves it out when that node is back. A node that has found another one
+// away may say so for a while after that is back: calm begins when each client has reached every node.
 //
 // # Running it
 //

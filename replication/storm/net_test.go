@@ -94,14 +94,14 @@ type machine struct {
 }
 
 func (n *network) boot(name string) *machine {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for c := range n.conns { // what was sent to it meanwhile is for nobody
-		if c.name == name || c.other.name == name {
-			n.resetLocked(c)
+	n.change(func() {
+		for c := range n.conns { // what was sent to it meanwhile is for nobody
+			if c.name == name || c.other.name == name {
+				n.resetLocked(c)
+			}
 		}
-	}
-	delete(n.dark, name)
+		delete(n.dark, name)
+	})
 	return &machine{n: n, name: name}
 }
 

@@ -75,7 +75,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		w.clients = append(w.clients, newClient(w, i, rand.New(rand.NewPCG(seed, uint64(10+i)))))
 	}
 	if r.IntN(2) == 0 {
-		w.silence = 10 + uint32(r.IntN(20))
+		w.silence = 10 + uint32(r.IntN(10))
 		if err := w.propose(clustermap.Command{Do: clustermap.SetSilence, After: w.silence}, "silence"); err != nil {
 			w.broken("while all is well: %v", err)
 		}
@@ -270,7 +270,11 @@ func (w *world) calm() {
 			c.connect(w.nodes[(i+1+w.r.IntN(2))%3].of.Addr)
 		}
 	}
+	for _, c := range w.clients { // one that found a node away asks it again after a while
+		w.eventually("a client reaches every node", func() bool { return c.st.Flush(context.Background()) == nil })
+	}
 	w.books.whole()
+	w.books.contest()
 }
 
 // end ends all of it, and says what was wrong.
