@@ -50,6 +50,7 @@ type books struct {
 	mu    sync.Mutex
 	spots []*chain
 
+	lost     time.Time // what began to be put before may be lost
 	contests int
 }
 
@@ -189,6 +190,7 @@ func (c *client) put(ctx context.Context, x *chain, calm bool) {
 	for _, k := range x.keys[from:to] {
 		q.Blocks = append(q.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: payload(k)}}})
 	}
+	began := time.Now()
 	res, err := c.st.Put(ctx, q)
 	c.w.note("%s put %s %x [%d, %d): %v %v", c.m.name, x.space, x.keys[0][:2], from, to, res, err)
 	if calm && err != nil {
@@ -210,7 +212,7 @@ func (c *client) put(ctx context.Context, x *chain, calm bool) {
 		case err == nil && res[i-from].Outcome != skep.Declined:
 			// With one replica, what follows on blocks of a node that is down goes elsewhere, and stays there when that node is
 			// back: of a block without its group's beginning nobody knows where it should be.
-			k.acked = now.After(k.undo) && (calm || c.w.first.Replicas > 1)
+			k.acked = now.After(k.undo) && began.After(b.lost) && (calm || c.w.first.Replicas > 1)
 			c.w.did("put")
 		default:
 			c.w.did("put declined")
@@ -280,15 +282,8 @@ func (x *chain) deleted(from int, began time.Time, calm bool, err error) {
 
 // unsure notes that drives were lost, of which there may be no copy.
 func (b *books) unsure() {
-	if cmp.Or(b.w.first.Acks, b.w.first.Replicas) > 1 {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, x := range b.spots {
-		for i := range x.blocks {
-			x.blocks[i].acked = false
-		}
+	if cmp.Or(b.w.first.Acks, b.w.first.Replicas) == 1 {
+		b.anything()
 	}
 }
 

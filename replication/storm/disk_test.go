@@ -21,6 +21,7 @@ type disk struct {
 	fs        *vfs.MemFS
 	snapshots map[string]raft.SnapshotStore
 	known     *clustermap.Map // the newest that the node was told
+	cluster   string          // that of a node that was added; empty: it knows
 	written   *own            // who writes to it; nil: nobody
 }
 

@@ -21,7 +21,9 @@
 //
 // # What fails
 //
-//	machines     crash, with the power or without; stop; start; lose their drives, one at a time until all is whole
+//	machines     crash, with the power or without; stop; start; lose their drives, one at a time until all is whole;
+//	             are gone for good, removed and added again, while an old copy of one's directory is served by mistake;
+//	             two of three are lost, and the third goes on alone (consensus.Recover)
 //	network      one machine, some, or one direction is cut off; it is slow; connections are cut
 //	the map      weights; a node is out, or down because an operator or its silence says so
 //	clients      begin anew at another node

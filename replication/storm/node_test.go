@@ -25,6 +25,8 @@ type node struct {
 	of   clustermap.Node
 	disk *disk
 	run  *process // nil: it does not run
+
+	backup *disk // an old copy of its disk; nil: none
 }
 
 // process is a node that runs, put together as skep serve does.
@@ -106,11 +108,14 @@ func start(
 	fs := d.fs
 	d.mu.Unlock()
 	p.member, err = consensus.Open(consensus.Options{ID: of.ID, Dir: "data/cluster", Listener: m.listen(of.Peer),
-		Dial: m.dial, Found: found, Known: known, Conns: 64, Logger: log, FS: fs,
+		Dial: m.dial, Cluster: d.cluster, Found: found, Known: known, Conns: 64, Logger: log, FS: fs,
 		SnapshotsIn: d.snapshotsIn, Threshold: 20, Trailing: 5})
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	d.cluster = "" // it is written down
+	d.mu.Unlock()
 	p.told.Store(known.Epoch)
 	p.behind <- struct{}{}
 	p.watch = p.member.Watch(p.agreed)

@@ -131,7 +131,13 @@ func (w *world) fault() {
 	all := w.all()
 	from, to := all[w.r.IntN(len(all))], all[w.r.IntN(len(all))]
 	n := w.nodes[w.r.IntN(3)]
-	switch k := w.r.IntN(20); {
+	switch k := w.r.IntN(24); {
+	case k < 24 && k >= 22:
+		w.replace(n)
+	case k < 22 && k >= 21 && !w.lost:
+		w.backups()
+	case k < 21 && k >= 20:
+		w.recover()
 	case k < 1:
 		w.split(n.of.Name)
 	case k < 2:
@@ -220,7 +226,6 @@ func (w *world) loses(n *node) {
 	n.disk.wipe()
 	w.books.unsure()
 	w.pause()
-	w.books.unsure() // what was answered meanwhile, too
 	w.again(n)
 }
 
