@@ -242,7 +242,7 @@ func (w *world) calm() {
 			}
 		}
 	}
-	time.Sleep(doubtFor + 20*time.Second)
+	time.Sleep(doubtFor + 40*time.Second) // a keeper remembers copies in doubt for a minute, and refuses deletions of them
 	w.eventually("all nodes serve by one map", w.serving)
 	for pass := 0; !w.isBroken(); pass++ {
 		if pass == 20 {
