@@ -104,7 +104,7 @@ timing: ## whether a tenant can tell from answers' times what others have; for a
 
 # What the race detector looks at before each change: the packages whose code runs concurrently. Not there are tests
 # that try one state after another, and contracts beyond one transport; `make race-all` has everything.
-RACED       := ./store ./store/catalog ./store/device ./store/memory ./store/internal/... ./store/sparse ./index ./index/coact ./wire/... ./gpu ./gpu/loan ./gpu/lend ./replication/consensus
+RACED       := ./store ./store/catalog ./store/device ./store/memory ./store/internal/... ./store/sparse ./index ./index/coact ./wire/... ./gpu ./gpu/loan ./gpu/lend ./replication/consensus ./replication/storm
 INTURN      := ^(TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut|TestCrash|TestErrorAtEveryIndex|TestLeftovers|TestEvictedBlocksAreForgottenInMemory|TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes|TestOpenSurvivesAnErrorAtAnyOperation|TestCrashImagesAreWhatACrashCouldLeave|TestRowsSurviveADeathAnywhere|TestReclusterSurvivesADeathAnywhere|TestContractOnTheReference|TestReuseSampled|TestVictimsAmongMany|TestTableGrowsThroughManySplits|TestFleets|TestContractTLS|TestContractUnix|TestContractNarrow|TestPythonClient|TestRedisBenchmark)$$
 race: ## the race detector on what runs concurrently, in the short form (4 minutes)
 	$(call say,go test -race -short)

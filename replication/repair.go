@@ -390,11 +390,12 @@ func (r *spaceRepair) room(ctx context.Context, n *node) (bool, error) {
 	return ok, nil
 }
 
-// open has a node have the namespace, as long as this one has it.
+// open has a node have the namespace, as long as this one has it. One goroutine does so for a node.
 func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.has[n] {
+	has := r.has[n]
+	r.mu.Unlock()
+	if has {
 		return nil
 	}
 	f, err := r.o.Keeper.Depart(ctx, r.local, nil)
@@ -413,7 +414,9 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 		_, err = r.numberOn(call, n, r.sp, true)
 	}
 	if err == nil {
+		r.mu.Lock()
 		r.has[n] = true
+		r.mu.Unlock()
 	}
 	return outOfTime(ctx, err)
 }

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -114,4 +115,50 @@ func TestWhatIsLeftOutIsCounted(t *testing.T) {
 	r, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: salted.Scope, Keys: chainOf(2, 6), Lease: skep.NoLease})
 	require.NoError(t, err)
 	require.Equal(t, 6, r.Blocks, "node b has them now")
+}
+
+// opening is a Store whose namespaces take their time.
+type opening struct {
+	skep.Store
+	arrived *atomic.Int64
+	goes    chan struct{}
+}
+
+func (o opening) Unwrap() skep.Store { return o.Store }
+
+func (o opening) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+	o.arrived.Add(1)
+	<-o.goes
+	return o.Store.OpenNamespace(ctx, spec)
+}
+
+// A node that takes long to be given a namespace holds up no copies to others.
+func TestNodesAreGivenANamespaceBesideEachOther(t *testing.T) {
+	t.Parallel()
+	m := three(3, 4)
+	m.Replicas = 3
+	c := crewOf(t, m, skep.Cache, storetest.Config{})
+	ns, err := c.nodes[0].Store.OpenNamespace(t.Context(),
+		skep.NamespaceSpec{Tenant: "t", Name: "new", Shape: shape, Chained: true})
+	require.NoError(t, err)
+	q := c.request(chainOf(1, 4), 0, 4)
+	q.Namespace = ns.ID
+	_, err = c.nodes[0].Store.Put(t.Context(), q)
+	require.NoError(t, err)
+	var arrived atomic.Int64
+	goes := make(chan struct{})
+	for _, n := range c.nodes[1:] {
+		n.Store = opening{n.Store, &arrived, goes}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.of[0].Repair(context.Background(), RepairOptions{Keeper: c.keepers[0]})
+		ended <- err
+	}()
+	storetest.Eventually(t, "both are asked", func() bool { return arrived.Load() == 2 })
+	close(goes)
+	require.NoError(t, <-ended)
+	for node := range c.nodes {
+		require.Len(t, c.keysOf(node), 4)
+	}
 }

@@ -57,7 +57,9 @@ type Options struct {
 
 	CRC    bool                                        // have every checksum made as CRC-32 by the server
 	Dialer func(ctx context.Context) (net.Conn, error) // replaces the network
-	Log    *slog.Logger                                // discarded when nil
+	// DialContext connects to the server's address; nil: as net.Dialer does. TLS goes on top.
+	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log         *slog.Logger // discarded when nil
 }
 
 // Credentials is what a client shows a server. With a client certificate, TLS is a credential, too.

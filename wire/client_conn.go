@@ -100,11 +100,14 @@ func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, err
 	if c.opt.Dialer != nil {
 		return c.opt.Dialer(ctx)
 	}
-	var d net.Dialer
-	if path, ok := strings.CutPrefix(c.opt.Addr, "unix:"); ok {
-		return d.DialContext(ctx, "unix", path)
+	dial := c.opt.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
 	}
-	raw, err := d.DialContext(ctx, "tcp", c.opt.Addr)
+	if path, ok := strings.CutPrefix(c.opt.Addr, "unix:"); ok {
+		return dial(ctx, "unix", path)
+	}
+	raw, err := dial(ctx, "tcp", c.opt.Addr)
 	if err != nil {
 		return nil, err
 	}

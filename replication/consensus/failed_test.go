@@ -79,8 +79,8 @@ func TestALeaderWhoseDriveFails(t *testing.T) {
 		drives := map[int]*failing{}
 		for id := 1; id <= 3; id++ {
 			o := w.options(id)
-			drives[id] = newFailing(o.fs)
-			o.fs = drives[id]
+			drives[id] = newFailing(o.FS)
+			o.FS = drives[id]
 			if id == 1 {
 				o.Found = mapOf(3)
 			}

@@ -53,9 +53,11 @@ type Options struct {
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 
-	fs                  vfs.FS                                        // of the log; tests'
-	snapshotsIn         func(base string) (raft.SnapshotStore, error) // of a directory; tests'
-	threshold, trailing uint64                                        // entries between snapshots, and behind one
+	// FS and SnapshotsIn replace the file systems of the log and, below a directory, of the map's snapshots, for tests;
+	// Threshold and Trailing are the entries between two snapshots, and those that are kept behind one.
+	FS                  vfs.FS
+	SnapshotsIn         func(base string) (raft.SnapshotStore, error)
+	Threshold, Trailing uint64
 }
 
 const (
@@ -158,7 +160,7 @@ func (m *Member) open() (err error) {
 	failed := func(err error) error {
 		return &skep.Error{Op: "open cluster member", Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
 	}
-	if m.logs, err = openLogs(o.fs, filepath.Join(o.Dir, "log"), m.log); err != nil {
+	if m.logs, err = openLogs(o.FS, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
 	}
 	p := &peers{self: o.ID, listen: o.Listener, most: o.Conns, dial: o.Dial, log: m.log, serve: m.answer,
@@ -213,7 +215,7 @@ func (m *Member) config() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger = serverID(m.o.ID), hclogOf(m.log)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = electionTimeout, electionTimeout, leaderLease
-	c.SnapshotThreshold, c.TrailingLogs = m.o.threshold, m.o.trailing
+	c.SnapshotThreshold, c.TrailingLogs = m.o.Threshold, m.o.Trailing
 	c.ShutdownOnRemove = false // a node that was removed answers, and says so
 	return c
 }

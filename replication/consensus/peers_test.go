@@ -184,7 +184,7 @@ func TestFounding(t *testing.T) {
 		require.Equal(t, one.Seed, m.Map().Seed)
 
 		o := w.options(2)
-		s, err := openLogs(o.fs, "data/raft/log", quiet)
+		s, err := openLogs(o.FS, "data/raft/log", quiet)
 		require.NoError(t, err)
 		require.NoError(t, s.keep(identityKey, make([]byte, len(identity{}))))
 		require.NoError(t, s.Close())
@@ -217,7 +217,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, names, "nothing is made")
 	o := w.options(1)
-	s, err := openLogs(o.fs, "data/raft/log", quiet)
+	s, err := openLogs(o.FS, "data/raft/log", quiet)
 	require.NoError(t, err)
 	require.NoError(t, s.keep(identityKey, []byte("short")))
 	require.NoError(t, s.Close())

@@ -34,8 +34,8 @@ func openSnapshots(o *Options, s *logs, looking bool) (raft.SnapshotStore, error
 	if err != nil && !errors.Is(err, errNoValue) {
 		return nil, err
 	}
-	if o.snapshotsIn != nil {
-		return o.snapshotsIn(string(base))
+	if o.SnapshotsIn != nil {
+		return o.SnapshotsIn(string(base))
 	}
 	dir := filepath.Join(o.Dir, string(base))
 	if looking {
@@ -48,7 +48,7 @@ func openSnapshots(o *Options, s *logs, looking bool) (raft.SnapshotStore, error
 
 // dropSnapshots removes those of clusters that the node is of no more.
 func dropSnapshots(o *Options, now identity) error {
-	if o.snapshotsIn != nil {
+	if o.SnapshotsIn != nil {
 		return nil
 	}
 	err := os.RemoveAll(filepath.Join(o.Dir, "snapshots"))
@@ -99,10 +99,10 @@ func openStopped(o Options, looking bool) (s *stopped, err error) {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
 	}
 	at := filepath.Join(o.Dir, "log")
-	if _, err := o.fs.Stat(at); err != nil {
+	if _, err := o.FS.Stat(at); err != nil {
 		return nil, failed(err)
 	}
-	if s.logs, err = openLogsFor(o.fs, at, o.Logger, looking); err != nil {
+	if s.logs, err = openLogsFor(o.FS, at, o.Logger, looking); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -351,8 +351,8 @@ func (s *stopped) dropOld(now identity) error {
 
 // fill puts defaults in.
 func (o *Options) fill() {
-	if o.fs == nil {
-		o.fs = vfs.Default
+	if o.FS == nil {
+		o.FS = vfs.Default
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -360,7 +360,7 @@ func (o *Options) fill() {
 	if o.Conns == 0 {
 		o.Conns = maxConns
 	}
-	if o.threshold == 0 {
-		o.threshold, o.trailing = snapshotThreshold, trailingEntries
+	if o.Threshold == 0 {
+		o.Threshold, o.Trailing = snapshotThreshold, trailingEntries
 	}
 }

@@ -24,7 +24,7 @@ func crashes(t *testing.T, h *host, o Options, rng *rand.Rand, do func(o Options
 		var mu sync.Mutex
 		var after *vfs.MemFS
 		writes := 0
-		o.fs = errorfs.Wrap(drive, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		o.FS = errorfs.Wrap(drive, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
 				return nil
 			}

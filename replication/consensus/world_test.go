@@ -145,8 +145,8 @@ func (w *world) options(id int) Options {
 		w.nodes[id] = h
 	}
 	a := nodeOf(id).Peer
-	return Options{ID: uint64(id), Dir: "data/raft", Listener: w.listen(a), Dial: w.dialer(a), Logger: quiet, fs: h.fs,
-		snapshotsIn: h.snapshotsIn, threshold: 20, trailing: 5}
+	return Options{ID: uint64(id), Dir: "data/raft", Listener: w.listen(a), Dial: w.dialer(a), Logger: quiet, FS: h.fs,
+		SnapshotsIn: h.snapshotsIn, Threshold: 20, Trailing: 5}
 }
 
 func (h *host) snapshotsIn(base string) (raft.SnapshotStore, error) {
