@@ -87,11 +87,11 @@ func refuseOwn(id segment.StoreID, drives []*space.Drive, path string) error {
 // unbrand makes devices that were there before the making of a store nobody's again where that has failed: the next try
 // would take them for a store that has lost its catalog.
 func (s *Store) unbrand() {
-	if !s.making {
+	if !s.opening.making {
 		return
 	}
 	for _, d := range s.drives {
-		if slices.Contains(s.made, d.Path) {
+		if slices.Contains(s.opening.made, d.Path) {
 			continue // a file, which is removed
 		}
 		if err := s.takeBackName(d); err != nil {
