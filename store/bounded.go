@@ -38,7 +38,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	o := &s.options
 	rows := o.memoryCaps(len(s.allDrives()))
 	a := s.arena.Stats()
-	filter := s.writeback.Memory()
+	filter := s.ingest.Filter.Memory()
 	calls, _ := s.calls.Under()
 	used := map[string]int64{
 		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,

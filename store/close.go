@@ -40,7 +40,7 @@ func (s *Store) close() error {
 	for _, err := range s.restores.Close(ctx) {
 		note(err)
 	}
-	s.writeback.Flush()
+	s.ingest.Filter.Flush()
 	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.advanceMark(ctx))

@@ -145,10 +145,10 @@ func TestASaltedKeyIsHiddenThoughItsNamespaceIsGone(t *testing.T) {
 	}
 	ns, tag, err := s.names.Resolve("put", sc) // as Put does it, which is not over when the namespace is deleted
 	require.NoError(t, err)
-	blocks, err := s.prepare(ns, tag, r, make([]skep.PutResult, 2))
+	blocks, err := s.ingest.Prepare(ns, tag, r, make([]skep.PutResult, 2))
 	require.NoError(t, err)
 	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
-	require.NoError(t, s.putAs(ctx, ns, blocks, skep.AckCommitted))
+	require.NoError(t, s.ingest.Put(ctx, ns, blocks, skep.AckCommitted))
 	require.NoError(t, s.Flush(ctx))
 	for _, k := range keys { // whatever is told of them
 		s.events.Emit(s.rows.Event(ns, &segment.Record{Key: k, Parent: &keys[0], SaltTag: segment.SaltTag(tag)}, skep.EventEvicted))

@@ -49,7 +49,7 @@
 // the group it was written to. The index is in memory only: an open fills it from the
 // catalog's block rows.
 //
-// # Life of a put (put.go, internal/appender, internal/commit)
+// # Life of a put (put.go, internal/ingest, internal/appender, internal/commit)
 //
 //	prepare   every block is checked; bad input has changed nothing
 //	winners   in chained namespaces the first writer of a key wins: who comes second is
@@ -64,7 +64,7 @@
 //
 // Several appends of one put are under way at once (48 MiB), so that drives and
 // checksums overlap. AckAccepted copies the blocks into the DRAM tier, shows them at
-// location 0 and does the rest behind the caller's back (accept.go).
+// location 0 and does the rest behind the caller's back (internal/ingest).
 //
 // # Life of a lookup (lookup.go)
 //

@@ -205,9 +205,6 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.allocate(); err != nil {
 		return err
 	}
-	if s.writeback, err = s.newWriteback(); err != nil {
-		return err
-	}
 	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
 		return err
 	}
@@ -491,8 +488,8 @@ func (s *Store) run() {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}
 	s.newMonitor(s.options.rules).Start()
-	if s.writeback != nil {
-		s.background.Go(func() { s.writeback.Run(s.ctx) })
+	if s.ingest.Filter != nil {
+		s.background.Go(func() { s.ingest.Filter.Run(s.ctx) })
 	}
 	if !s.options.ReadOnly {
 		s.cleaner.Start(&s.background)

@@ -57,7 +57,7 @@ func TestNothingIsToldOfWhatWasPurged(t *testing.T) {
 				require.NoError(t, err)
 				_, blocks, results := preparedPut(t, s, sc, keys)
 				require.NoError(t, s.Purge(ctx, purge))
-				require.NoError(t, s.putAs(ctx, ns, blocks, c.ack))
+				require.NoError(t, s.ingest.Put(ctx, ns, blocks, c.ack))
 				for _, r := range results {
 					require.True(t, r.Outcome == skep.Committed || r.Outcome == skep.Accepted, "%v", r)
 				}

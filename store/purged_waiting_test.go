@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -28,12 +29,12 @@ func acceptLate(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key, change f
 	t.Helper()
 	ns, blocks, results := preparedPut(t, s, sc, keys)
 	change()
-	require.NoError(t, s.putAs(testContext(t), ns, blocks, skep.AckAccepted))
+	require.NoError(t, s.ingest.Put(testContext(t), ns, blocks, skep.AckAccepted))
 	return results
 }
 
 // preparedPut is a put of a chain that has checked its blocks and done nothing else.
-func preparedPut(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (*namespaces.Namespace, []*incoming, []skep.PutResult) {
+func preparedPut(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (*namespaces.Namespace, []*ingest.Block, []skep.PutResult) {
 	t.Helper()
 	r := &skep.PutRequest{Scope: sc}
 	for _, k := range keys {
@@ -42,7 +43,7 @@ func preparedPut(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (*names
 	ns, tag, err := s.names.Resolve("put", sc)
 	require.NoError(t, err)
 	results := make([]skep.PutResult, len(keys))
-	blocks, err := s.prepare(ns, tag, r, results)
+	blocks, err := s.ingest.Prepare(ns, tag, r, results)
 	require.NoError(t, err)
 	return ns, blocks, results
 }
@@ -117,15 +118,15 @@ func TestADecisionIsOfThePutItWasMadeOn(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 1)
 	ns, first, _ := preparedPut(t, s, sc, keys)
-	first, err := s.winners(ctx, ns, first)
+	first, err := s.ingest.Winners(ctx, ns, first)
 	require.NoError(t, err)
-	require.True(t, s.hold(ns, first[0]))
-	s.writeback.Add(ns, first)
+	require.True(t, s.ingest.Hold(ns, first[0]))
+	s.ingest.Filter.Add(ns, first)
 	n, err := s.Delete(ctx, sc, keys)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize))
-	require.True(t, s.withdraw(ns, first[0], skep.Admission), "there is nothing of it")
+	require.True(t, s.ingest.Withdraw(ns, first[0], skep.Admission), "there is nothing of it")
 	requireChain(t, s, sc, keys, blockSize)
 	require.EqualValues(t, blockSize, s.names.Get(sc.Namespace).Stored.Load())
 	require.NoError(t, s.Flush(ctx))
@@ -141,9 +142,9 @@ func TestADeletedPutTakesNobodysPlace(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 1)
 	ns, first, _ := preparedPut(t, s, sc, keys)
-	first, err := s.winners(ctx, ns, first)
+	first, err := s.ingest.Winners(ctx, ns, first)
 	require.NoError(t, err)
-	require.True(t, s.hold(ns, first[0]))
+	require.True(t, s.ingest.Hold(ns, first[0]))
 
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) {
@@ -153,7 +154,7 @@ func TestADeletedPutTakesNobodysPlace(t *testing.T) {
 	})
 	eventually(t, "it is deleted", func() bool { return s.index.Stats().Blocks == 0 })
 	crew.Go(func(t testing.TB) { requireOutcome(t, skep.Accepted, putRun(t, s, sc, keys, blockSize)) })
-	s.writeback.Add(ns, first)
+	s.ingest.Filter.Add(ns, first)
 	crew.Wait()
 	require.NoError(t, s.Flush(ctx))
 	settledFilter(t, s)
@@ -177,10 +178,10 @@ func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	ns, blocks, _ := preparedPut(t, s, sc, chainKeys(1, 4))
-	blocks, err := s.winners(testContext(t), ns, blocks)
+	blocks, err := s.ingest.Winners(testContext(t), ns, blocks)
 	require.NoError(t, err)
 	for _, in := range blocks {
-		require.True(t, s.hold(ns, in))
+		require.True(t, s.ingest.Hold(ns, in))
 	}
 	var looks, under atomic.Int64
 	f := func() {
@@ -188,7 +189,7 @@ func TestAPutEndsBeforeItsBlocksAreDecidedOn(t *testing.T) {
 		under.Add(int64(s.puts.Flights.Len()))
 	}
 	look.Store(&f)
-	s.writeback.Add(ns, blocks)
+	s.ingest.Filter.Add(ns, blocks)
 	look.Store(nil)
 	require.Positive(t, looks.Load())
 	require.Zero(t, under.Load(), "flights")

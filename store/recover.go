@@ -67,6 +67,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
 		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
 		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
+	if err := s.makeIngest(); err != nil {
+		return err
+	}
 	s.logs = devlog.New(devlog.Config{Context: s.ctx, Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space,
 		Rows: s.rows, Root: s.root, Puts: s.puts, Appends: s.appends, Intents: promised, Log: s.log,
 		SpaceTimeout: s.options.SpaceTimeout})

@@ -56,6 +56,6 @@ func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 	o.s.index.Touch(fp)
 	o.s.programs.Restored(fp)
 	if t == skep.TierDRAM {
-		o.s.writeback.Use(fp)
+		o.s.ingest.Filter.Use(fp)
 	}
 }

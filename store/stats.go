@@ -52,7 +52,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 			WriteLatencyUs: float64(ds.Writes.EWMA.Nanoseconds()) / 1e3, Wear: s.wear.Of(i),
 		})
 	}
-	st.Admission = s.writeback.Stats()
+	st.Admission = s.ingest.Filter.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
 	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()

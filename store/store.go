@@ -13,13 +13,13 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/admin"
-	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -69,16 +69,15 @@ type Store struct {
 	pins        *leases.Pins
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
-	// writeback decides which Cache blocks go to the drives; nil: all
-	writeback *admission.Filter[*incoming]
-	profile   *observe.Profile // of reuse; nil: none
-	programs  observe.Programs
-	works     observe.Works
-	calls     limits.Calls
-	restores  restore.Restorer
-	wear      observe.Wear
-	admin     *admin.Server // nil: none
-	logTail   *observe.LogTail
+	ingest      *ingest.Writer
+	profile     *observe.Profile // of reuse; nil: none
+	programs    observe.Programs
+	works       observe.Works
+	calls       limits.Calls
+	restores    restore.Restorer
+	wear        observe.Wear
+	admin       *admin.Server // nil: none
+	logTail     *observe.LogTail
 
 	opening  opening
 	root     *watermark.Root // numbers, and the row that keeps them

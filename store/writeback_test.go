@@ -60,10 +60,10 @@ func prefix(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) int {
 // settledFilter requires that nothing waits and nothing is left behind of what did.
 func settledFilter(t *testing.T, s *Store) {
 	t.Helper()
-	a := s.writeback.Stats()
+	a := s.ingest.Filter.Stats()
 	require.Zero(t, a.WaitingBlocks)
 	require.Zero(t, a.QueuedBytes)
-	require.Zero(t, s.writeback.Len())
+	require.Zero(t, s.ingest.Filter.Len())
 	require.Zero(t, s.puts.Records.Len())
 	require.Zero(t, s.cache.Stats().DirtyBytes)
 	require.Zero(t, s.index.Stats().Accepted)

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
@@ -19,7 +20,7 @@ import (
 type writer struct {
 	s  *Store
 	ns *namespaces.Namespace
-	in *incoming
+	in *ingest.Block
 
 	mu       locks.Mutex[locks.Writer]
 	parts    []openPart
@@ -63,9 +64,11 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 			m[i].Name = skep.PartKV
 		}
 	}
-	w := &writer{s: s, ns: ns, in: &incoming{Block: appender.Block{Block: commit.Block{Result: &skep.PutResult{}}}}}
+	w := &writer{s: s, ns: ns, in: &ingest.Block{Block: appender.Block{Block: commit.Block{Result: &skep.PutResult{}}}}}
 	w.idle.L = &w.mu
-	if err := s.describe(op, ns, &ns.Info.NamespaceSpec, t, w.in, r.Parent, r.Depth, r.Key, r.Name, r.ValidTokens, r.Replaces, m); err != nil {
+	as := *r
+	as.Manifest = m
+	if err := s.ingest.Describe(op, ns, t, w.in, &as); err != nil {
 		return nil, err
 	}
 	w.bytes = writerState
@@ -201,8 +204,8 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 	defer l.Back()
 	w.in.Loan = l
 	result := w.in.Result
-	blocks := []*incoming{w.in}
-	err := w.s.putAs(ctx, w.ns, blocks, ack)
+	blocks := []*ingest.Block{w.in}
+	err := w.s.ingest.Put(ctx, w.ns, blocks, ack)
 	return *result, err
 }
 

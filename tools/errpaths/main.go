@@ -38,10 +38,10 @@ const module = "github.com/skepkv/skep/"
 
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
-	"store/put.go", "store/accept.go", "store/writer.go", "store/delete.go",
+	"store/put.go", "store/writer.go", "store/delete.go",
 	"store/open.go", "store/recover.go",
 	"store/internal/locate/damage.go", "store/keys.go", "store/close.go",
-	"store/writeback.go", "store/promised.go", "store/internal/admission/filter.go",
+	"store/internal/ingest/*.go", "store/internal/admission/filter.go",
 	"store/internal/appender/append.go", "store/internal/appender/log.go", "store/internal/appender/moved.go", "store/internal/appender/place.go",
 	"store/internal/appender/write.go", "store/internal/clean/*.go", "store/internal/commit/*.go", "store/internal/devlog/*.go", "store/internal/intents/*.go", "store/internal/puts/*.go",
 	"store/internal/space/opening.go", "store/internal/space/sealing.go", "store/internal/space/place.go",

@@ -1,4 +1,4 @@
-package store
+package ingest
 
 import (
 	"context"
@@ -24,64 +24,64 @@ const promisedAgain = 4 * space.Wait
 
 // commitHeld writes accepted blocks from the DRAM tier. Those that could not be committed
 // are withdrawn, but for what a promise protects, which is returned.
-func (s *Store) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
-	var list []*incoming
+func (w *Writer) commitHeld(ctx context.Context, ns *namespaces.Namespace, blocks []*Block) (promised []*Block) {
+	var list []*Block
 	var shared []*memory.Buffer
 	for _, in := range blocks {
-		mine, _ := s.puts.Flights.Join(in.FP)
+		mine, _ := w.Puts.Flights.Join(in.FP)
 		if mine == nil { // another put of the key is under way, which ends as this one's rival
-			if s.holds(in) || !s.withdraw(ns, in, in.Result.Reason) {
+			if w.holds(in) || !w.Withdraw(ns, in, in.Result.Reason) {
 				promised = append(promised, in)
 			}
 			continue
 		}
 		in.flight = mine
-		if s.holds(in) && s.share(in, &shared) {
+		if w.holds(in) && w.share(in, &shared) {
 			list = append(list, in)
 			continue
 		}
-		s.withdraw(ns, in, in.Result.Reason) // gone, purged, or a delete that is under way took its bytes
-		s.discard(in)
-		s.land([]*incoming{in})
+		w.Withdraw(ns, in, in.Result.Reason) // gone, purged, or a delete that is under way took its bytes
+		w.discard(in)
+		w.land([]*Block{in})
 	}
 	l := appender.Lend(func() { memory.ReleaseAll(shared) })
 	for _, in := range list {
 		in.Loan = l
 	}
-	if err := s.appends.Write(ctx, ns, space.User, toWrite(list)); err != nil && ctx.Err() == nil {
-		s.log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
+	if err := w.Appends.Write(ctx, ns, space.User, toWrite(list)); err != nil && ctx.Err() == nil {
+		w.Log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
-	promised = append(promised, s.withdrawAll(ns, list)...)
+	promised = append(promised, w.withdrawAll(ns, list)...)
 	for _, in := range list {
 		in.Parts = nil
 	}
 	l.Back()
-	s.land(list)
+	w.land(list)
 	return promised
 }
 
 // withdrawAll takes back what could not be committed, and returns what is promised.
-func (s *Store) withdrawAll(ns *namespaces.Namespace, blocks []*incoming) (promised []*incoming) {
+func (w *Writer) withdrawAll(ns *namespaces.Namespace, blocks []*Block) (promised []*Block) {
 	for _, in := range blocks {
-		if in.Result.Outcome != skep.Committed && !s.withdraw(ns, in, in.Result.Reason) {
+		if in.Result.Outcome != skep.Committed && !w.Withdraw(ns, in, in.Result.Reason) {
 			promised = append(promised, in)
 		}
 	}
 	return promised
 }
 
-// withdraw takes an accepted block back, if it is what the store holds under its key. False: it is promised. What was
+// Withdraw takes an accepted block back, if it is what the store holds under its key. False: it is promised. What was
 // purged is promised to nobody, whoever leases it.
 //
 // Under the lock of pending no later put of the key comes between the look at whose record is there and the index: a
 // put enters its record before the index has its block.
-func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) bool {
-	purged := s.names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
+func (w *Writer) Withdraw(ns *namespaces.Namespace, in *Block, why skep.Kind) bool {
+	purged := w.Names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
 	err := error(commit.ErrGone)
-	s.puts.Records.While(in.FP, in.Known, func() {
+	w.Puts.Records.While(in.FP, in.Known, func() {
 		if !purged {
-			err = s.index.Withdraw(in.FP)
-		} else if _, ok := s.index.Remove(in.FP, 0); ok {
+			err = w.Index.Withdraw(in.FP)
+		} else if _, ok := w.Index.Remove(in.FP, 0); ok {
 			err = nil
 		}
 	})
@@ -90,39 +90,56 @@ func (s *Store) withdraw(ns *namespaces.Namespace, in *incoming, why skep.Kind) 
 		return false
 	case err == nil:
 		ns.Stored.Add(-in.Size)
-		ev := s.rows.Event(ns, &in.Record, skep.EventEvicted)
+		ev := w.Rows.Event(ns, &in.Record, skep.EventEvicted)
 		ev.Reason = why
-		s.rows.Tell(ev, in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
+		w.Rows.Tell(ev, in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
 	}
-	s.discard(in)
+	w.discard(in)
 	return true
 }
 
 // keepPromised looks after blocks that could not be committed and are promised.
-func (s *Store) keepPromised(ns *namespaces.Namespace, blocks []*incoming) {
+func (w *Writer) keepPromised(ns *namespaces.Namespace, blocks []*Block) {
 	if len(blocks) == 0 {
 		return
 	}
-	s.background.Go(func() {
+	w.Background.Go(func() {
 		tick := time.NewTicker(promisedAgain)
 		defer tick.Stop()
 		for len(blocks) > 0 {
 			select {
-			case <-s.closing:
+			case <-w.Closing:
 				for _, in := range blocks {
-					s.discard(in)
+					w.discard(in)
 				}
 				return
 			case <-tick.C:
 			}
-			blocks = s.commitHeld(s.ctx, ns, blocks)
+			blocks = w.commitHeld(w.Context, ns, blocks)
 		}
 	})
 }
 
 // holds says whether in is still what the store holds under its key: no delete, purge
 // or later put has come in between.
-func (s *Store) holds(in *incoming) bool {
-	e, ok := s.index.Resolve(in.FP)
-	return ok && e.Location == 0 && s.puts.Records.Get(in.FP) == in.Known && !s.names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
+func (w *Writer) holds(in *Block) bool {
+	e, ok := w.Index.Resolve(in.FP)
+	return ok && e.Location == 0 && w.Puts.Records.Get(in.FP) == in.Known &&
+		!w.Names.Dead(in.Record.Instance, namespaces.Tag(in.Record.SaltTag))
+}
+
+// share points in's parts at its copy in the DRAM tier, and keeps that in place until
+// what it appends to bufs is released.
+func (w *Writer) share(in *Block, bufs *[]*memory.Buffer) bool {
+	in.Parts = make([]skep.Part, len(in.held))
+	for i, h := range in.held {
+		b, ok := w.Cache.Share(h.id, h.v)
+		*bufs = append(*bufs, b...)
+		if !ok || len(b) != 1 {
+			return false
+		}
+		p := &in.Record.Parts[i]
+		in.Parts[i] = skep.Part{Name: p.Name, Bytes: b[0].Bytes()[:p.Size]}
+	}
+	return true
 }

@@ -1,0 +1,119 @@
+package ingest
+
+import (
+	"fmt"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Prepare checks every block before anything is stored, so that bad input changes
+// nothing.
+func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
+	results []skep.PutResult) ([]*Block, error) {
+	const op = "put"
+	if len(r.Blocks) > skep.MaxPutBlocks {
+		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
+	}
+	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
+		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
+	}
+	spec := &ns.Info.NamespaceSpec
+	list := make([]Block, len(r.Blocks))
+	out := make([]*Block, len(r.Blocks))
+	parent, depth := r.Parent, r.Depth
+	for i := range r.Blocks {
+		b, in := &r.Blocks[i], &list[i]
+		out[i] = in
+		m := make(skep.Manifest, len(b.Parts))
+		for j, p := range b.Parts {
+			if p.Name == "" {
+				p.Name = skep.PartKV
+			}
+			m[j] = skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}
+		}
+		as := skep.BeginRequest{Parent: parent, Depth: depth, Key: b.Key, Name: b.Name, ValidTokens: b.ValidTokens,
+			Replaces: b.Replaces, Manifest: m}
+		if err := w.Describe(op, ns, t, in, &as); err != nil {
+			return nil, err
+		}
+		in.Parts = b.Parts
+		in.Result = &results[i]
+		if spec.Chained {
+			key := b.Key
+			parent, depth = &key, depth+1
+		}
+	}
+	if spec.Chained && r.Parent != nil {
+		e, ok := w.Index.Resolve(out0(out).Parent)
+		if len(out) > 0 && ok && int(e.Depth)+1 != r.Depth {
+			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
+		}
+	}
+	return out, nil
+}
+
+func out0(in []*Block) *Block {
+	if len(in) == 0 {
+		return &Block{}
+	}
+	return in[0]
+}
+
+// Describe fills in, a new block, from its identity and its manifest, whose parts have names. Errors: Invalid,
+// or why its tenant's key is not at hand.
+func (w *Writer) Describe(op string, ns *namespaces.Namespace, t namespaces.Tag, in *Block, r *skep.BeginRequest) error {
+	spec := &ns.Info.NamespaceSpec
+	if err := skep.ValidateBlock(op, spec, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
+		return err
+	}
+	rec := &in.Record
+	rec.Instance, rec.NamespaceID, rec.SaltTag = ns.Instance, uint32(ns.Info.ID), segment.SaltTag(t)
+	rec.Key, rec.Depth = r.Key, uint32(r.Depth)
+	if r.ValidTokens < spec.Shape.BlockTokens {
+		rec.ValidTokens = uint32(r.ValidTokens)
+	}
+	if t != (namespaces.Tag{}) {
+		rec.Flags |= segment.RecordSalted
+	}
+	if spec.Class == skep.Durable {
+		rec.Flags |= segment.RecordDurable
+	}
+	rec.Name = append([]byte(nil), r.Name...)
+	var err error
+	if in.Key, err = w.Keys.Sealer(op, spec.Tenant); err != nil {
+		return err
+	}
+	in.FP = w.Names.Fingerprint(ns.Instance, t, r.Key)
+	if r.Parent != nil {
+		p := *r.Parent
+		rec.Parent = &p
+		in.HasParent, in.Parent = true, w.Names.Fingerprint(ns.Instance, t, p)
+	}
+	if r.Replaces != nil {
+		k := *r.Replaces
+		rec.Replaces = &k
+		fp := w.Names.Fingerprint(ns.Instance, t, k)
+		in.Replaces = &fp
+	}
+	rec.Parts = make([]segment.RecordPart, len(r.Manifest))
+	for i, p := range r.Manifest {
+		if want := ns.PartSize(p.Name); want >= 0 && p.Size != want {
+			return skep.Invalidf(op, "size of part "+p.Name, p.Size, want)
+		}
+		g, err := layout.GranulesOf(ns.Info.Shape, p.Name, p.Size)
+		if err != nil {
+			return err
+		}
+		rec.Parts[i] = segment.RecordPart{Name: p.Name, Size: p.Size, Sums: make([]uint64, g.N())}
+		in.Size += p.Size
+		in.Pages += layout.PagesOf(p.Size)
+	}
+	if in.Inlined() {
+		in.Pages = 0
+	}
+	rec.Pages = uint32(in.Pages)
+	return nil
+}
