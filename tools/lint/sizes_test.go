@@ -16,8 +16,8 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    56,
-	"methods of *store.Store":  218,
-	"lines of store":           8640,
+	"methods of *store.Store":  221,
+	"lines of store":           8694,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,
