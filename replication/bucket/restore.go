@@ -60,6 +60,9 @@ type recall struct {
 // cuts says which chains are cut in two, and where.
 func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall {
 	var out map[int]recall
+	if s.why.Load() != nil { // the bucket did not answer lately
+		return nil
+	}
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		of, ok := c.Blocks.In(len(c.Keys))
@@ -157,7 +160,14 @@ type turn struct {
 // bring fetches what is missing of all chains, one after the other.
 func (x *session) bring() {
 	defer close(x.brought)
+	defer context.AfterFunc(x.s.life, x.cancel)()
 	for i := range x.later.Chains {
+		x.mu.Lock()
+		stopped := x.stopped[x.late[i]]
+		x.mu.Unlock()
+		if stopped {
+			continue
+		}
 		x.bringChain(&x.later.Chains[i], x.cuts[i])
 	}
 }
@@ -180,11 +190,14 @@ func (x *session) bringChain(c *skep.Chain, at recall) {
 		if len(run) == 0 {
 			return
 		}
-		end, wait := s.fetching.turn(run[0].key)
+		run, end, wait := s.fetching.turn(at.sp, run)
 		if wait != nil {
 			select {
 			case <-wait:
 			case <-ctx.Done():
+			}
+			if s.why.Load() != nil { // nor would it answer this one
+				return
 			}
 			continue
 		}
@@ -315,6 +328,9 @@ func (x *session) Reprioritise(ctx context.Context, chain, priority int, deadlin
 // Stop implements skep.Session.
 func (x *session) Stop(ctx context.Context, chain int) error {
 	if chain >= 0 {
+		if !slices.Contains(x.early, chain) && !slices.Contains(x.late, chain) {
+			return skep.Invalidf("session", "chain", chain, "one of the request")
+		}
 		x.mu.Lock()
 		x.stopped[chain] = true
 		x.mu.Unlock()
@@ -341,7 +357,7 @@ func (x *session) Close(ctx context.Context) error {
 	select {
 	case <-x.brought:
 	case <-ctx.Done():
-		return &skep.Error{Op: "close", Kind: skep.Deadline, Err: ctx.Err()}
+		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
