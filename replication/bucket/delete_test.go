@@ -80,11 +80,13 @@ func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
 	b := newShelf()
 	lost, n := newNode(t, options(b), 0), newNode(t, options(b), 0)
 	keys := chain(1, 8)
+	lost.open("another")
 	lost.put(keys)
 	lost.look()
 	require.NoError(t, n.Purge(t.Context(), skep.Purge{Tenant: "t"}))
 	again := newNode(t, options(b), 0)
 	again.look()
+	again.open("another")
 	require.Zero(t, again.find(keys))
 }
 
