@@ -244,7 +244,8 @@ func (s *Store) text(ctx context.Context, name string, v any) error {
 	})
 }
 
-// hear takes out what a deletion names. It is useless once a look that began after it was there has none of its objects.
+// hear takes out what a deletion names. It is useless once a look that began after it was there has none of its
+// objects.
 func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone goneKeys) (useless bool, err error) {
 	name := sp.name + deletedDir + id
 	sp.mu.RLock()

@@ -132,15 +132,14 @@ func halves(c *skep.Chain, cut recall) (head, tail skep.Chain) {
 
 // session is a restore of which a part is fetched: what the drives had comes first.
 type session struct {
-	skep.UnsupportedSession // of claims: nothing is computed of what is fetched
-	s                       *Store
-	first, later            skep.RestoreRequest
-	early, late             []int    // number of each chain in the caller's request
-	cuts                    []recall // of each chain of later
-	now                     skep.Session
-	ctx                     context.Context
-	cancel                  context.CancelFunc
-	brought                 chan struct{} // closed when what comes has been fetched
+	s            *Store
+	first, later skep.RestoreRequest
+	early, late  []int    // number of each chain in the caller's request
+	cuts         []recall // of each chain of later
+	now          skep.Session
+	ctx          context.Context
+	cancel       context.CancelFunc
+	brought      chan struct{} // closed when what comes has been fetched
 
 	mu      sync.Mutex
 	then    skep.Session // nil: not yet
@@ -304,14 +303,16 @@ func (x *session) parts(chain int, call func(ses skep.Session, chain int) error)
 	return err
 }
 
-// Direction implements skep.Session: it is what was asked for, since nothing is computed.
-func (x *session) Direction(_ context.Context, chain int) (skep.Direction, error) {
-	for list, c := range map[*[]int][]skep.Chain{&x.early: x.first.Chains, &x.late: x.later.Chains} {
-		if i := slices.Index(*list, chain); i >= 0 {
-			return c[i].Direction, nil
-		}
+// Direction implements skep.Session: of a chain that was cut it is what was asked for.
+func (x *session) Direction(ctx context.Context, chain int) (skep.Direction, error) {
+	i, ok, err := x.whole("direction", chain)
+	if err != nil {
+		return 0, err
 	}
-	return 0, skep.Invalidf("direction", "chain", chain, "one of the request")
+	if ok {
+		return x.now.Direction(ctx, i)
+	}
+	return x.later.Chains[slices.Index(x.late, chain)].Direction, nil
 }
 
 // Reprioritise implements skep.Session.
