@@ -186,6 +186,26 @@ func TestAClientLearnsOfANode(t *testing.T) {
 	}
 }
 
+// Maps that follow each other while a call is made again do not fail it.
+func TestMapsFollowEachOtherWithinACall(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.start(f.mapOf(1, 1))
+	r := f.dial()
+	var by []uint32
+	err := act(t.Context(), r.Store, func(ctx context.Context, _ skep.Store) error {
+		epoch := uint32(len(by) + 1)
+		by = append(by, r.now.Load().of.Epoch)
+		if epoch == 4 {
+			return nil
+		}
+		f.tell(f.mapOf(epoch+1, 1), 0)
+		return &skep.Error{Op: "call", Kind: skep.StaleMap}
+	})
+	require.NoError(t, err)
+	require.Equal(t, []uint32{1, 2, 3, 4}, by)
+}
+
 // While some nodes have the newer map and others do not, blocks of those are missed, and found when they have it.
 func TestNodesLearnOfAMapOneAfterAnother(t *testing.T) {
 	t.Parallel()

@@ -310,15 +310,18 @@ func (s *Store) outgrow(ctx context.Context, v *view, n *node) error {
 	return nil
 }
 
+// mapsOfACall is by how many maps a call is made at most: maps may follow each other within milliseconds.
+const mapsOfACall = 5
+
 // by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the
-// call is made once more.
+// call is made again.
 func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
 	v := s.now.Load()
 	out, err := f(v.mark(ctx), s.to(v))
 	if err == nil {
 		return out, nil
 	}
-	if skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
+	for n := 1; n < mapsOfACall && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch); n++ {
 		v = s.now.Load()
 		out, err = f(v.mark(ctx), s.to(v))
 	}

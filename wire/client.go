@@ -275,9 +275,7 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 		if c.ctx.Err() != nil {
 			return nil, errClosed
 		}
-		if ctx.Err() == nil {
-			c.guard.Failed() // a caller that gave up says nothing of the server
-		}
+		c.guard.Ended(ctx.Err() != nil)
 		if skep.KindOf(err) != skep.Other {
 			return nil, err
 		}

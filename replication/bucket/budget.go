@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -22,7 +23,7 @@ type Budget struct {
 // Prices are of one call, and of a byte that leaves the bucket, in the unit of Budget.MoneyDay. Prices of what is
 // stored are bounded by Options.MaxBytes.
 type Prices struct {
-	Write float64 // of one call that puts or lists
+	Write float64 // of one call that puts, and of each thousand names of one that lists
 	Read  float64 // of one that gets
 	Byte  float64 // fetched
 }
@@ -55,66 +56,92 @@ const (
 )
 
 // purse is one bound; nil: none.
-type purse struct{ *rate.Limiter }
+type purse struct {
+	aSecond float64
+	most    float64 // that is saved
+	has     float64 // below 0: it is owed
+	at      time.Time
+}
 
-// unit makes amounts whole numbers: a limiter's burst is one.
-func newPurse(aDay float64, unit float64) *purse {
+func newPurse(aDay float64) *purse {
 	if aDay <= 0 {
 		return nil
 	}
-	l := rate.NewLimiter(rate.Limit(aDay/unit/day.Seconds()), max(1, int(aDay/unit*saved.Seconds()/day.Seconds())))
-	l.AllowN(time.Now(), l.Burst())
-	return &purse{l}
+	return &purse{aSecond: aDay / day.Seconds(), most: aDay / day.Seconds() * saved.Seconds(), at: time.Now()}
 }
 
-// may says whether that much may be spent now, and spends it. What costs more than is ever saved is paid by what comes
-// later.
-func (p *purse) may(n int64) bool {
+// may says whether that much may be spent now. What costs more than is ever saved is paid by what comes later.
+func (p *purse) may(n float64, now time.Time) bool {
 	if p == nil || n <= 0 {
 		return true
 	}
-	burst := int64(p.Burst())
-	if !p.AllowN(time.Now(), int(min(n, burst))) {
-		return false
+	p.has = min(p.most, p.has+p.aSecond*max(0, now.Sub(p.at).Seconds()))
+	p.at = now
+	return p.has >= min(n, p.most)
+}
+
+func (p *purse) spend(n float64) {
+	if p != nil {
+		p.has -= n
 	}
-	for n -= burst; n > 0; n -= burst { // it is owed
-		p.ReserveN(time.Now(), int(min(n, burst)))
-	}
-	return true
 }
 
 // budget is what is left of a Budget.
 type budget struct {
-	of         Budget
-	pace       *rate.Limiter
-	sent, load *purse
-	money      *purse
+	of   Budget
+	pace *rate.Limiter
+
+	mu                sync.Mutex
+	sent, load, money *purse
 }
 
-const moneyUnit = 1e-9 // of what money is counted in
-
 func newBudget(b Budget) *budget {
-	out := &budget{of: b, pace: rate.NewLimiter(rate.Inf, 0), sent: newPurse(float64(b.SendADay), 1),
-		load: newPurse(float64(b.LoadADay), 1), money: newPurse(b.MoneyDay, moneyUnit)}
+	out := &budget{of: b, pace: rate.NewLimiter(rate.Inf, 0), sent: newPurse(float64(b.SendADay)),
+		load: newPurse(float64(b.LoadADay)), money: newPurse(b.MoneyDay)}
 	if b.Rate > 0 {
 		out.pace = rate.NewLimiter(rate.Limit(b.Rate), paceStep)
 	}
 	return out
 }
 
+// take says whether so many bytes and so much money may be spent; spend: and spends both, or neither.
+func (b *budget) take(bytes *purse, n int64, money float64, spend bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if !bytes.may(float64(n), now) || !b.money.may(money, now) {
+		return false
+	}
+	if spend {
+		bytes.spend(float64(n))
+		b.money.spend(money)
+	}
+	return true
+}
+
+// maySend says whether an object of so many bytes may be put, and pays for it.
+func (b *budget) maySend(n int64) bool { return b.take(b.sent, n, b.of.Prices.Write, true) }
+
+// mayLoad says whether so many bytes may be fetched in one call, and pays for it.
+func (b *budget) mayLoad(n int64) bool { return b.take(b.load, n, b.get(n), true) }
+
+// canLoad is mayLoad that pays nothing.
+func (b *budget) canLoad(n int64) bool { return b.take(b.load, n, b.get(n), false) }
+
+// canList says whether a look at the bucket may be paid for.
+func (b *budget) canList() bool { return b.take(nil, 0, b.of.Prices.Write, false) }
+
+func (b *budget) get(n int64) float64 { return b.of.Prices.Read + float64(n)*b.of.Prices.Byte }
+
+// owe pays for calls that are made whatever is left: what is sent and fetched later waits for it.
+func (b *budget) owe(writes, reads int, loaded int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.load.spend(float64(loaded))
+	b.money.spend(float64(writes)*b.of.Prices.Write + float64(reads)*b.of.Prices.Read + float64(loaded)*b.of.Prices.Byte)
+}
+
 const paceStep = 1 << 20
-
-// maySend says whether an object of so many bytes may be put.
-func (b *budget) maySend(n int64) bool {
-	return b.mayPay(b.of.Prices.Write) && b.sent.may(n)
-}
-
-// mayLoad says whether so many bytes may be fetched in one call.
-func (b *budget) mayLoad(n int64) bool {
-	return b.mayPay(b.of.Prices.Read+float64(n)*b.of.Prices.Byte) && b.load.may(n)
-}
-
-func (b *budget) mayPay(price float64) bool { return b.money.may(int64(price / moneyUnit)) }
 
 // wait waits until so many bytes may go by the rate.
 func (b *budget) wait(ctx context.Context, n int64) error {

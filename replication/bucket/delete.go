@@ -43,13 +43,14 @@ func (s *Store) settle(ctx context.Context, sp *space) error {
 	if s.o.Alone && !sp.owesAll() {
 		return s.pay(ctx, sp)
 	}
+	begun := time.Now()
 	of, err := s.list(ctx, sp.name+"/")
 	if err != nil {
 		return err
 	}
 	l := of[sp.name]
 	if l == nil {
-		l = &listed{objects: map[string]int64{}}
+		l = newListed(begun)
 	}
 	return s.refreshSpace(ctx, sp.name, l)
 }
@@ -77,12 +78,13 @@ func (s *Store) pay(ctx context.Context, sp *space) error {
 	if err != nil {
 		return err
 	}
+	s.budget.owe(1, 0, 0)
 	if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, name, b) }); err != nil {
 		return err
 	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	sp.heard[id] = &d
+	sp.heard[id] = hearing{&d, time.Now()}
 	for id, n := range counts {
 		if left := sp.owed[id]; len(left) > n {
 			sp.owed[id] = left[n:]
@@ -114,16 +116,17 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 			return n.Model == p.Model
 		}
 		return concerns(&of, n)
-	}, func() error { return s.Store.Purge(ctx, p) })
+	}, func() error { return s.Store.Purge(ctx, p) }, nil)
 }
 
-// DeleteNamespace implements skep.Store.
+// DeleteNamespace implements skep.Store. The namespace is there until the bucket has nothing of it: what is to be made
+// again can be.
 func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	info, err := s.FindNamespace(ctx, id)
 	if err != nil {
 		return err
 	}
-	return s.without(ctx, func(n *skep.NamespaceSpec) bool { return concerns(&info.NamespaceSpec, n) }, func() error {
+	return s.without(ctx, func(n *skep.NamespaceSpec) bool { return concerns(&info.NamespaceSpec, n) }, nil, func() error {
 		err := s.Store.DeleteNamespace(ctx, id)
 		if err == nil {
 			s.ids.Delete(id)
@@ -137,13 +140,14 @@ func concerns(of, n *skep.NamespaceSpec) bool {
 	return of.Tenant == n.Tenant && of.Name == n.Name || of.Clusters(*n)
 }
 
-// without removes all objects of some namespaces, around a call of the node's Store that does the same there. Nothing
-// is sent of them meanwhile.
-func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool, call func() error) error {
+// without removes all objects of some namespaces. The node's Store does the same there before, whatever becomes of the
+// bucket, or after, once the bucket has nothing of them. Nothing is sent of them meanwhile.
+func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool, before, after func() error) error {
 	if err := s.isLoaded(ctx); err != nil {
 		return err
 	}
 	s.purging(some)
+	err := s.meet(ctx, some)
 	var list []*space
 	for _, sp := range s.all() {
 		if !some(&sp.spec) {
@@ -158,11 +162,43 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 		sp.forgetAll(time.Now())
 		sp.puts.Unlock()
 	}
-	err := call()
+	if before != nil {
+		err = errors.Join(err, before())
+	}
 	for _, sp := range list {
 		err = errors.Join(err, s.removeAll(ctx, sp))
 	}
+	if err == nil && after != nil {
+		err = after()
+	}
 	return err
+}
+
+// meet makes the spaces of some namespaces known: those that this node has, and may be about to send of, and those that
+// others have sent of since it has looked.
+func (s *Store) meet(ctx context.Context, some func(*skep.NamespaceSpec) bool) error {
+	list, err := s.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		if some(&info.NamespaceSpec) {
+			_, _ = s.spaceOf(ctx, info.ID) // else it was deleted meanwhile
+		}
+	}
+	if s.o.Alone {
+		return nil
+	}
+	of, err := s.list(ctx, "")
+	if err != nil {
+		return err
+	}
+	for name, l := range of {
+		if _, err := s.known(ctx, name, l); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // purge is one that other nodes may have yet to hear of.
@@ -171,6 +207,9 @@ type purge struct {
 	from time.Time
 }
 
+// maxPurges is how many are remembered.
+const maxPurges = 1024
+
 // purging has nothing be taken, for a while, of what other nodes made of these namespaces and this one has not heard
 // of.
 func (s *Store) purging(some func(*skep.NamespaceSpec) bool) {
@@ -178,6 +217,9 @@ func (s *Store) purging(some func(*skep.NamespaceSpec) bool) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.purges = slices.DeleteFunc(s.purges, func(p purge) bool { return now.Sub(p.from) > forgetFor })
+	if len(s.purges) >= maxPurges { // of all namespaces nothing is taken then
+		s.purges, some = nil, func(*skep.NamespaceSpec) bool { return true }
+	}
 	s.purges = append(s.purges, purge{some, now})
 }
 
@@ -194,13 +236,10 @@ func (s *Store) clear(ctx context.Context, sp *space) error {
 func (s *Store) removeAll(ctx context.Context, sp *space) error {
 	sp.forgetAll(time.Now())
 	var names []string
-	err := s.asked(ctx, func(ctx context.Context) error {
-		return s.o.Bucket.List(ctx, sp.name+"/", func(o Object) error {
-			if _, dir, _, ok := split(o.Name); ok && dir != specName {
-				names = append(names, o.Name)
-			}
-			return nil
-		})
+	err := s.walk(ctx, sp.name+"/", func(o Object) {
+		if _, dir, _, ok := split(o.Name); ok && dir != specName {
+			names = append(names, o.Name)
+		}
 	})
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ type fetches struct {
 	all   sync.WaitGroup
 
 	mu    sync.Mutex
-	by    map[skep.Key]chan struct{} // closed when who brings a run that begins with that block is done
+	by    map[coming]chan struct{} // closed when who brings a run that has that block is done
 	ended bool
 }
 
@@ -82,8 +82,14 @@ type fetch struct {
 	err    error
 }
 
+// coming is a block that is being brought.
+type coming struct {
+	sp  *space
+	key skep.Key
+}
+
 func (f *fetches) init() {
-	f.bytes, f.by = semaphore.NewWeighted(fetchBytes), map[skep.Key]chan struct{}{}
+	f.bytes, f.by = semaphore.NewWeighted(fetchBytes), map[coming]chan struct{}{}
 }
 
 // wait ends when none is under way, and has none begin.
@@ -94,19 +100,30 @@ func (f *fetches) wait() {
 	f.all.Wait()
 }
 
-// turn has one caller at a time bring a run that begins with a block: another one is told whom to wait for.
-func (f *fetches) turn(k skep.Key) (end func(), wait chan struct{}) {
+// turn has one caller at a time bring a block. It gives the part of a run up to the first that another one brings;
+// where that is none, it says whom to wait for.
+func (f *fetches) turn(sp *space, run []*place) (mine []*place, end func(), wait chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if wait := f.by[k]; wait != nil {
-		return nil, wait
+	for i, p := range run {
+		if wait := f.by[coming{sp, p.key}]; wait != nil {
+			if i == 0 {
+				return nil, nil, wait
+			}
+			run = run[:i]
+			break
+		}
 	}
 	done := make(chan struct{})
-	f.by[k] = done
-	return func() {
+	for _, p := range run {
+		f.by[coming{sp, p.key}] = done
+	}
+	return run, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.by, k)
+		for _, p := range run {
+			delete(f.by, coming{sp, p.key})
+		}
 		close(done)
 	}, nil
 }

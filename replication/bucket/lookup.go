@@ -104,6 +104,9 @@ func (s *Store) past(sp *space, keys []skep.Key, x here, cost *skep.RecomputeCos
 	for _, p := range run {
 		out.bytes += int64(p.bytes)
 	}
+	if !s.budget.canLoad(out.bytes) {
+		return beyond{}
+	}
 	out.blocks, out.tokens, out.took = len(run), len(run)*unit, s.speed.of(out.bytes)
 	if cost == nil {
 		cost = s.o.Recompute

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type goneKeys map[string]map[skep.Key]bool
 
 // listed is what the bucket has of one space.
 type listed struct {
+	begun   time.Time // when the look began: what was put before is in it
 	spec    bool
 	objects map[string]int64 // size by id
 	deleted []string         // ids
@@ -36,12 +38,18 @@ const indexesAtOnce = 16
 
 // refresh brings the index up to what the bucket has.
 func (s *Store) refresh(ctx context.Context) error {
-	if !s.budget.mayPay(s.o.Budget.Prices.Write) && s.ready.Load() {
+	if !s.budget.canList() && s.ready.Load() {
 		return nil
 	}
+	begun := time.Now()
 	of, err := s.list(ctx, "")
 	if err != nil {
 		return err
+	}
+	for _, sp := range s.all() {
+		if of[sp.name] == nil {
+			of[sp.name] = newListed(begun)
+		}
 	}
 	var errs []error
 	for name, l := range of {
@@ -50,9 +58,6 @@ func (s *Store) refresh(ctx context.Context) error {
 		}
 	}
 	for _, sp := range s.all() {
-		if of[sp.name] == nil {
-			sp.keepOnly(map[string]int64{}, time.Now())
-		}
 		sp.remember(time.Now())
 	}
 	_, err = s.trim(ctx, 0)
@@ -61,52 +66,82 @@ func (s *Store) refresh(ctx context.Context) error {
 
 // list gives what the bucket has of all spaces, or of one.
 func (s *Store) list(ctx context.Context, prefix string) (map[string]*listed, error) {
-	of := map[string]*listed{}
-	err := s.asked(ctx, func(ctx context.Context) error {
-		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
-			space, dir, id, ok := split(x.Name)
-			if !ok {
-				return nil
-			}
-			l := of[space]
-			if l == nil {
-				l = &listed{objects: map[string]int64{}}
-				of[space] = l
-			}
-			switch dir {
-			case specName:
-				l.spec = true
-			case blocksDir:
-				l.objects[id] = x.Size
-			case deletedDir:
-				l.deleted = append(l.deleted, id)
-			}
-			return nil
-		})
+	of, begun := map[string]*listed{}, time.Now()
+	err := s.walk(ctx, prefix, func(x Object) {
+		space, dir, id, ok := split(x.Name)
+		if !ok {
+			return
+		}
+		l := of[space]
+		if l == nil {
+			l = newListed(begun)
+			of[space] = l
+		}
+		switch dir {
+		case specName:
+			l.spec = true
+		case blocksDir:
+			l.objects[id] = x.Size
+		case deletedDir:
+			l.deleted = append(l.deleted, id)
+		}
 	})
 	return of, err
 }
 
-// refreshSpace brings one space up. What cannot be read is left out, unless the bucket could not be asked.
-func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error {
+func newListed(begun time.Time) *listed { return &listed{begun: begun, objects: map[string]int64{}} }
+
+// namesOfCall is how many names servers list, and remove, in one call.
+const namesOfCall = 1000
+
+// walk shows the objects whose names begin with prefix.
+func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) error {
+	n := 0
+	defer func() { s.budget.owe(1+n/namesOfCall, 0, 0) }()
+	return s.asking(ctx, func(ctx context.Context, answered func()) error {
+		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
+			if n++; n%namesOfCall == 0 {
+				answered()
+			}
+			each(x)
+			return nil
+		})
+	})
+}
+
+// known is the space of that name, which is read where it is not known; nil: it is being made, or cannot be read.
+func (s *Store) known(ctx context.Context, name string, l *listed) (*space, error) {
 	s.mu.Lock()
 	sp := s.spaces[name]
 	s.mu.Unlock()
-	if sp == nil {
-		if !l.spec {
-			return nil // it is being made
-		}
-		var spec skep.NamespaceSpec
-		if err := s.text(ctx, name+specName, &spec); err != nil {
-			return s.unread(name+specName, err)
-		}
-		if spaceOf(s.o.Key, &spec) != name {
-			return s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
-		}
-		sp = s.spaceNamed(name, &spec)
+	if sp != nil || !l.spec {
+		return sp, nil
 	}
+	var spec skep.NamespaceSpec
+	if err := s.text(ctx, name+specName, &spec); err != nil {
+		return nil, s.unread(name+specName, err)
+	}
+	if spaceOf(s.o.Key, &spec) != name {
+		return nil, s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
+	}
+	return s.spaceNamed(name, &spec), nil
+}
+
+// refreshSpace brings one space up. What cannot be read is left out, unless the bucket could not be asked.
+func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error {
+	sp, err := s.known(ctx, name, l)
+	if sp == nil || err != nil {
+		return err
+	}
+	if err := enter(ctx, sp.looking); err != nil {
+		return err
+	}
+	defer func() { <-sp.looking }()
 	if sp.owesAll() {
 		return s.clear(ctx, sp)
+	}
+	if l.begun.Before(sp.looked) { // a later look is there already
+		return s.pay(ctx, sp)
 	}
 	gone := goneKeys{}
 	for _, id := range l.deleted {
@@ -128,11 +163,13 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 			}
 		}
 	}
+	sp.prune(l)
 	sp.keepOnly(l.objects, time.Now())
 	useless, err := s.adopt(ctx, sp, l, gone)
 	if err != nil {
 		return err
 	}
+	sp.looked = l.begun
 	for _, id := range sp.spent() {
 		if l.objects[id] > 0 {
 			useless = append(useless, name+blocksDir+id)
@@ -145,16 +182,22 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 // not known, and could not be deleted.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
+	var strange []string
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(indexesAtOnce)
 	for id, size := range l.objects {
-		if sp.knows(id) {
+		if sp.knows(id) || sp.strange[id] {
 			continue
 		}
 		g.Go(func() error {
 			name := sp.name + blocksDir + id
 			o, records, err := s.indexOf(ctx, sp.name, id, size)
 			damaged := skep.KindOf(err) == skep.Damaged
+			if skep.KindOf(err) == skep.Version {
+				mu.Lock()
+				strange = append(strange, id)
+				mu.Unlock()
+			}
 			if err != nil {
 				err = s.unread(name, err)
 			} else {
@@ -168,7 +211,12 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			return err
 		})
 	}
-	return useless, g.Wait()
+	err = g.Wait()
+	for _, id := range strange {
+		sp.strange[id] = true
+	}
+	maps.DeleteFunc(sp.strange, func(id string, _ bool) bool { _, there := l.objects[id]; return !there })
+	return useless, err
 }
 
 // unread notes that an object cannot be read. The error stays one where the bucket could not be asked.
@@ -188,6 +236,7 @@ func (s *Store) unread(name string, err error) error {
 func (s *Store) text(ctx context.Context, name string, v any) error {
 	return s.asked(ctx, func(ctx context.Context) error {
 		b, err := s.o.Bucket.Get(ctx, name, 0, -1)
+		s.budget.owe(0, 1, int64(len(b)))
 		if err != nil {
 			return err
 		}
@@ -195,12 +244,14 @@ func (s *Store) text(ctx context.Context, name string, v any) error {
 	})
 }
 
-// hear takes out what a deletion names. It is useless once none of its objects is there.
+// hear takes out what a deletion names. It is useless once a look that began after it was there has none of its
+// objects.
 func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone goneKeys) (useless bool, err error) {
 	name := sp.name + deletedDir + id
 	sp.mu.RLock()
-	d := sp.heard[id]
+	h := sp.heard[id]
 	sp.mu.RUnlock()
+	d := h.deletion
 	if d == nil {
 		d = &deletion{}
 		if err := s.text(ctx, name, d); err != nil {
@@ -210,7 +261,7 @@ func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone 
 			return false, err
 		}
 	}
-	useless = true
+	useless = h.deletion != nil && h.at.Before(l.begun)
 	for of, keys := range d.Of {
 		if _, there := l.objects[of]; !there {
 			continue
@@ -232,11 +283,15 @@ func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone 
 // indexOf reads an object's index.
 func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*object, []record, error) {
 	name := space + blocksDir + id
+	if size < int64(trailerSize) {
+		return nil, nil, damaged(name, "size", size, trailerSize)
+	}
 	var o *object
 	var records []record
 	err := s.asked(ctx, func(ctx context.Context) error {
 		from := max(0, size-tailBytes)
 		b, err := s.o.Bucket.Get(ctx, name, from, size-from)
+		s.budget.owe(0, 1, int64(len(b)))
 		if err != nil {
 			return err
 		}
@@ -248,7 +303,9 @@ func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*obj
 			return err
 		}
 		if t.at < from {
-			if b, err = s.o.Bucket.Get(ctx, name, t.at, t.size); err != nil {
+			b, err = s.o.Bucket.Get(ctx, name, t.at, t.size)
+			s.budget.owe(0, 1, int64(len(b)))
+			if err != nil {
 				return err
 			}
 			if int64(len(b)) != t.size {
@@ -301,8 +358,10 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 
 // remove removes objects.
 func (s *Store) remove(ctx context.Context, names []string) error {
-	if len(names) == 0 {
-		return nil
+	for some := range slices.Chunk(names, namesOfCall) {
+		if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, some) }); err != nil {
+			return err
+		}
 	}
-	return s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, names) })
+	return nil
 }

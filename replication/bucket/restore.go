@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // Restore implements skep.Store. Chains of which objects have blocks that the node's Store lacks are cut in two: what
@@ -25,7 +26,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 	for i := range r.Chains {
 		c := r.Chains[i]
 		if at, is := cuts[i]; is {
-			head, tail := halves(&c, at.from)
+			head, tail := halves(&c, at)
 			x.later.Chains = append(x.later.Chains, tail)
 			x.late = append(x.late, i)
 			x.cuts = append(x.cuts, at)
@@ -53,13 +54,17 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 // recall is what of a chain is to be fetched: blocks from the from-th key on.
 type recall struct {
 	sp   *space
-	from int // where the chain is cut
-	miss int // the first block that the node's Store lacked
+	from int // where the chain is cut: the first of its blocks that the node's Store lacked
+	// stride is that of its memory, filled in where the request leaves it to the Store.
+	stride int64
 }
 
 // cuts says which chains are cut in two, and where.
 func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall {
 	var out map[int]recall
+	if s.why.Load() != nil { // the bucket did not answer lately
+		return nil
+	}
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		of, ok := c.Blocks.In(len(c.Keys))
@@ -77,15 +82,18 @@ func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall
 		if out == nil {
 			out = map[int]recall{}
 		}
-		out[i] = recall{sp, miss, miss}
-		if c.Dest.Memory != nil && c.Dest.Stride == 0 { // where the second half begins is not known
-			out[i] = recall{sp, of.From, miss}
+		plan, err := layout.PlanChain(c, sp.spec.Shape)
+		if err != nil { // the node's Store says so, too
+			continue
 		}
+		out[i] = recall{sp, max(of.From, miss), plan.Dest.Stride}
 	}
 	return out
 }
 
-// missing is the first of a chain's blocks that objects have and the node's Store lacks; false: there is none.
+// missing is the first of a chain's blocks that the node's Store lacks, where objects have it and what follows, up to
+// one that is asked for at least; false: there is none. Blocks before those that are asked for come along: the Store
+// gives no block without what it continues.
 func (s *Store) missing(ctx context.Context, sp *space, c *skep.Chain, of skep.Range) (from int, ok bool) {
 	keys := c.Keys[:of.To]
 	res, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: keys, Lease: skep.NoLease})
@@ -95,15 +103,12 @@ func (s *Store) missing(ctx context.Context, sp *space, c *skep.Chain, of skep.R
 	if err != nil || res.Blocks >= len(keys) {
 		return 0, false
 	}
-	from = max(of.From, res.Blocks)
-	if len(sp.run(c.Keys[:of.To], from)) == 0 {
-		return 0, false
-	}
-	return from, true
+	return res.Blocks, res.Blocks+len(sp.run(keys, res.Blocks)) > of.From
 }
 
 // halves is a chain's blocks before one, and those from it on. The first one is of All where there are none.
-func halves(c *skep.Chain, at int) (head, tail skep.Chain) {
+func halves(c *skep.Chain, cut recall) (head, tail skep.Chain) {
+	at := cut.from
 	of, _ := c.Blocks.In(len(c.Keys))
 	head, tail = *c, *c
 	tail.Lease = 0
@@ -114,7 +119,7 @@ func halves(c *skep.Chain, at int) (head, tail skep.Chain) {
 	head.Blocks, tail.Blocks = skep.Only(of.From, at), skep.Only(at, of.To)
 	n := at - of.From
 	if c.Dest.Memory != nil {
-		border := min(int64(n)*c.Dest.Stride, int64(len(c.Dest.Memory)))
+		border := min(int64(n)*cut.stride, int64(len(c.Dest.Memory)))
 		head.Dest.Memory, tail.Dest.Memory = c.Dest.Memory[:border:border], c.Dest.Memory[border:]
 	}
 	if p := c.Dest.Paged; p != nil && n <= len(p.Pages) {
@@ -127,15 +132,14 @@ func halves(c *skep.Chain, at int) (head, tail skep.Chain) {
 
 // session is a restore of which a part is fetched: what the drives had comes first.
 type session struct {
-	skep.UnsupportedSession // of claims: nothing is computed of what is fetched
-	s                       *Store
-	first, later            skep.RestoreRequest
-	early, late             []int    // number of each chain in the caller's request
-	cuts                    []recall // of each chain of later
-	now                     skep.Session
-	ctx                     context.Context
-	cancel                  context.CancelFunc
-	brought                 chan struct{} // closed when what comes has been fetched
+	s            *Store
+	first, later skep.RestoreRequest
+	early, late  []int    // number of each chain in the caller's request
+	cuts         []recall // of each chain of later
+	now          skep.Session
+	ctx          context.Context
+	cancel       context.CancelFunc
+	brought      chan struct{} // closed when what comes has been fetched
 
 	mu      sync.Mutex
 	then    skep.Session // nil: not yet
@@ -157,7 +161,14 @@ type turn struct {
 // bring fetches what is missing of all chains, one after the other.
 func (x *session) bring() {
 	defer close(x.brought)
+	defer context.AfterFunc(x.s.life, x.cancel)()
 	for i := range x.later.Chains {
+		x.mu.Lock()
+		stopped := x.stopped[x.late[i]]
+		x.mu.Unlock()
+		if stopped {
+			continue
+		}
 		x.bringChain(&x.later.Chains[i], x.cuts[i])
 	}
 }
@@ -177,14 +188,17 @@ func (x *session) bringChain(c *skep.Chain, at recall) {
 			return
 		}
 		run := at.sp.run(c.Keys[:of.To], from)
-		if len(run) == 0 {
+		if len(run) == 0 { // it was deleted meanwhile
 			return
 		}
-		end, wait := s.fetching.turn(run[0].key)
+		run, end, wait := s.fetching.turn(at.sp, run)
 		if wait != nil {
 			select {
 			case <-wait:
 			case <-ctx.Done():
+			}
+			if s.why.Load() != nil { // nor would it answer this one
+				return
 			}
 			continue
 		}
@@ -261,7 +275,7 @@ func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 	defer x.mu.Unlock()
 	for i := range into[:n] {
 		c := &into[i]
-		if c.Err == nil && c.Block >= x.cuts[c.Chain].miss {
+		if c.Err == nil && c.Block >= x.cuts[c.Chain].from {
 			c.Tier = skep.TierObject
 		}
 		if c.Chain = x.late[c.Chain]; x.never[c.Chain] {
@@ -289,14 +303,16 @@ func (x *session) parts(chain int, call func(ses skep.Session, chain int) error)
 	return err
 }
 
-// Direction implements skep.Session: it is what was asked for, since nothing is computed.
-func (x *session) Direction(_ context.Context, chain int) (skep.Direction, error) {
-	for list, c := range map[*[]int][]skep.Chain{&x.early: x.first.Chains, &x.late: x.later.Chains} {
-		if i := slices.Index(*list, chain); i >= 0 {
-			return c[i].Direction, nil
-		}
+// Direction implements skep.Session: of a chain that was cut it is what was asked for.
+func (x *session) Direction(ctx context.Context, chain int) (skep.Direction, error) {
+	i, ok, err := x.whole("direction", chain)
+	if err != nil {
+		return 0, err
 	}
-	return 0, skep.Invalidf("direction", "chain", chain, "one of the request")
+	if ok {
+		return x.now.Direction(ctx, i)
+	}
+	return x.later.Chains[slices.Index(x.late, chain)].Direction, nil
 }
 
 // Reprioritise implements skep.Session.
@@ -315,6 +331,9 @@ func (x *session) Reprioritise(ctx context.Context, chain, priority int, deadlin
 // Stop implements skep.Session.
 func (x *session) Stop(ctx context.Context, chain int) error {
 	if chain >= 0 {
+		if !slices.Contains(x.early, chain) && !slices.Contains(x.late, chain) {
+			return skep.Invalidf("session", "chain", chain, "one of the request")
+		}
 		x.mu.Lock()
 		x.stopped[chain] = true
 		x.mu.Unlock()
@@ -341,7 +360,7 @@ func (x *session) Close(ctx context.Context) error {
 	select {
 	case <-x.brought:
 	case <-ctx.Done():
-		return &skep.Error{Op: "close", Kind: skep.Deadline, Err: ctx.Err()}
+		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

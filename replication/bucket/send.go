@@ -169,6 +169,7 @@ func (s *Store) name(ctx context.Context, sp *space) error {
 	}
 	b, err := sealText(s.o.Key, sp.name+specName, &sp.spec)
 	if err == nil {
+		s.budget.owe(1, 0, 0)
 		err = s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, sp.name+specName, b) })
 	}
 	sp.named = err == nil

@@ -3,7 +3,6 @@ package bucket
 import (
 	"bytes"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,9 @@ type shelf struct {
 	once    bool                        // lost, for one call
 	before  func(call, name string)     // is shown each call
 	spoil   func(name string, b []byte) // is shown what Get gives
+	listed  func(name string)           // is shown what List gave
+	hangs   bool                        // Get gives nothing until its time is over
+	given   int64                       // bytes that Get gave
 	calls   map[string]int              // by name
 	gets    []string                    // names
 }
@@ -70,12 +72,21 @@ func (s *shelf) Put(_ context.Context, name string, body []byte) error {
 	return nil
 }
 
-func (s *shelf) Get(_ context.Context, name string, off, n int64) ([]byte, error) {
+func (s *shelf) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
 	if err := s.enter("get", name); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.hangs {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return nil, ctx.Err()
+	}
+	if n == 0 { // as servers do
+		return nil, &skep.Error{Op: "shelf", Kind: skep.Unavailable, Field: "range", Value: n}
+	}
 	b, ok := s.objects[name]
 	if !ok {
 		return nil, &skep.Error{Op: "shelf", Kind: skep.NotFound, Value: name}
@@ -88,27 +99,36 @@ func (s *shelf) Get(_ context.Context, name string, off, n int64) ([]byte, error
 		s.spoil(name, b)
 	}
 	s.gets = append(s.gets, name)
+	s.given += int64(len(b))
 	return b, nil
 }
 
-func (s *shelf) List(_ context.Context, prefix string, each func(Object) error) error {
+// List is none of one moment: what is put meanwhile is in it where its name comes later.
+func (s *shelf) List(ctx context.Context, prefix string, each func(Object) error) error {
 	if err := s.enter("list", prefix); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	var list []Object
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
-		if strings.HasPrefix(name, prefix) {
-			list = append(list, Object{name, int64(len(s.objects[name]))})
+	for last := ""; ; {
+		s.mu.Lock()
+		var next *Object
+		for name, body := range s.objects {
+			if strings.HasPrefix(name, prefix) && name > last && (next == nil || name < next.Name) {
+				next = &Object{name, int64(len(body))}
+			}
 		}
-	}
-	s.mu.Unlock()
-	for _, o := range list {
-		if err := each(o); err != nil {
+		listed := s.listed
+		s.mu.Unlock()
+		if next == nil {
+			return ctx.Err()
+		}
+		last = next.Name
+		if err := each(*next); err != nil {
 			return err
 		}
+		if listed != nil {
+			listed(last)
+		}
 	}
-	return nil
 }
 
 func (s *shelf) Delete(_ context.Context, names []string) error {

@@ -63,18 +63,27 @@ type space struct {
 	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
 	owed      map[string][]skep.Key  // deleted of objects, by their ids, and the bucket does not say so yet
 
-	heard map[string]*deletion // what the bucket says is deleted, by its id
+	heard map[string]hearing // what the bucket says is deleted, by its id
 
-	paying  sync.Mutex    // around what says in the bucket what is deleted
-	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
-	passing chan struct{} // has one while an object is made and put, and while all is deleted
-	named   bool          // SPACE/spec is there; while passing has one
+	paying  sync.Mutex      // around what says in the bucket what is deleted
+	puts    sync.RWMutex    // read: around a look at blocks and the put of a fetched one; written: around what deletes
+	passing chan struct{}   // has one while an object is made and put, and while all is deleted
+	named   bool            // SPACE/spec is there; while passing has one
+	looking chan struct{}   // has one while a look at the bucket is taken in
+	looked  time.Time       // when the latest of them began; while looking has one
+	strange map[string]bool // objects of another version, by id: not read again; while looking has one
+}
+
+// hearing is a deletion, and when it was heard of.
+type hearing struct {
+	*deletion
+	at time.Time
 }
 
 func newSpace(name string, spec skep.NamespaceSpec) *space {
 	return &space{name: name, spec: spec, objects: map[string]*object{}, blocks: map[skep.Key]*place{},
 		forgotten: map[skep.Key]time.Time{}, owed: map[string][]skep.Key{},
-		heard: map[string]*deletion{}, passing: make(chan struct{}, 1)}
+		heard: map[string]hearing{}, passing: make(chan struct{}, 1), looking: make(chan struct{}, 1), strange: map[string]bool{}}
 }
 
 // adopt takes another node's object into the index, but for the blocks that gone names. Those that were deleted here
@@ -90,12 +99,16 @@ func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, now t
 		return true
 	}
 	s.objects[o.id] = o
+	owed := map[skep.Key]bool{} // since it was in the index before
+	for _, k := range s.owed[o.id] {
+		owed[k] = true
+	}
 	s.take(o, records, func(k skep.Key) bool {
 		_, dead := s.forgotten[k]
-		if dead && !gone[k] {
+		if dead && !gone[k] && !owed[k] {
 			s.owed[o.id] = append(s.owed[o.id], k)
 		}
-		return !dead && !gone[k]
+		return !dead && !gone[k] && !owed[k]
 	})
 	return false
 }
@@ -280,10 +293,10 @@ func (s *space) hear(id string, d *deletion, useless bool) {
 		delete(s.heard, id)
 		return
 	}
-	if s.heard[id] != nil {
+	if s.heard[id].deletion != nil {
 		return
 	}
-	s.heard[id] = d
+	s.heard[id] = hearing{d, time.Now()}
 	for of, keys := range d.Of {
 		for _, k := range keys {
 			key, err := skep.ParseKey(k)
@@ -292,6 +305,17 @@ func (s *space) hear(id string, d *deletion, useless bool) {
 			}
 		}
 	}
+}
+
+// prune forgets the deletions that are in the bucket no more: another node has removed them.
+func (s *space) prune(l *listed) {
+	there := map[string]bool{}
+	for _, id := range l.deleted {
+		there[id] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.heard, func(id string, h hearing) bool { return !there[id] && h.at.Before(l.begun) })
 }
 
 // keepOnly drops the objects that the bucket has no more. One of this node's that is young may be on its way yet,
@@ -352,9 +376,11 @@ func (s *space) cleared() {
 }
 
 // pass waits until nobody else sends of the space, or removes all of it.
-func (s *space) pass(ctx context.Context) error {
+func (s *space) pass(ctx context.Context) error { return enter(ctx, s.passing) }
+
+func enter(ctx context.Context, one chan struct{}) error {
 	select {
-	case s.passing <- struct{}{}:
+	case one <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Deadline, Field: "object", Value: "on its way", Err: ctx.Err()}

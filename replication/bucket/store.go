@@ -122,7 +122,7 @@ type Store struct {
 
 	fetching fetches
 	stop     context.CancelFunc
-	life     context.Context
+	life     context.Context // ends when Close begins
 	done     sync.WaitGroup
 }
 
@@ -271,9 +271,20 @@ func (s *Store) all() (out []*space) {
 
 // asked is a call of the bucket: it has a time, and what becomes of it is noted.
 func (s *Store) asked(ctx context.Context, call func(ctx context.Context) error) error {
-	within, cancel := context.WithTimeout(ctx, s.o.Timeout)
+	return s.asking(ctx, func(ctx context.Context, _ func()) error { return call(ctx) })
+}
+
+// asking is asked of a call that comes in parts: each has the time, and answered says that one is there.
+func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answered func()) error) error {
+	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := call(within)
+	late := time.AfterFunc(s.o.Timeout, cancel)
+	defer late.Stop()
+	err := call(within, func() { late.Reset(s.o.Timeout) })
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "time of a call", Value: "no answer", Limit: s.o.Timeout,
+			Err: err}
+	}
 	if ctx.Err() != nil && err != nil { // the caller gave it up, and nothing is said of the bucket
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}

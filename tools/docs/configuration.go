@@ -20,8 +20,7 @@ the file is refused, and so is a variable that begins like a setting's or differ
 that ` + "`token_env` or `encryption_key_env`" + ` name, and those that Kubernetes makes of services, are left alone. Sizes are
 ` + "`4096`, `64KiB`, `1.5GiB` or `2GB`, durations `10s` or `1m30s`" + `.
 
-` + "`skep config show`" + ` prints every setting as it would be used, with its meaning, as a file to begin with; it names every
-problem at once. A file has at most 1 MiB, 65,536 values and 10,000 credentials.
+` + "[`skep config show`](cli.md#skep-config)" + ` prints them all, as a file to begin with.
 
 On SIGHUP a running server reads the file again. It takes over credentials, tenants with their limits and shares, and
 keys. Any other setting that changed needs a restart, and the log names it.

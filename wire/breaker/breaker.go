@@ -20,6 +20,7 @@ type Breaker struct {
 const (
 	fails = 3
 	first = 100 * time.Millisecond
+	again = 10 * time.Millisecond // after one that saw nothing, for want of time
 	most  = 5 * time.Second
 )
 
@@ -44,6 +45,20 @@ func (b *Breaker) Failed() {
 	defer b.mu.Unlock()
 	if b.fails++; b.fails >= fails {
 		b.until = time.Now().Add(min(first<<min(b.fails-fails, 10), most))
+	}
+}
+
+// Ended says that a call did not reach the server, or that its caller gave it up before that was seen: then the next one
+// sees, sooner than after a failure.
+func (b *Breaker) Ended(gaveUp bool) {
+	if !gaveUp {
+		b.Failed()
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails >= fails {
+		b.until = time.Now().Add(again)
 	}
 }
 

@@ -30,6 +30,12 @@ func TestCallsFailAtOnceWhenTheServerIsNotThere(t *testing.T) {
 			require.ErrorIs(t, b.Allow(), skep.Unavailable, "the others wait for it")
 			b.Failed()
 		}
+		time.Sleep(most)
+		require.NoError(t, b.Allow())
+		b.Ended(true)
+		require.ErrorIs(t, b.Allow(), skep.Unavailable)
+		time.Sleep(again)
+		require.NoError(t, b.Allow(), "who saw nothing does not keep the others waiting")
 		b.Worked()
 		require.NoError(t, b.Allow())
 		require.NoError(t, b.Allow())

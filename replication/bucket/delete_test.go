@@ -1,0 +1,124 @@
+package bucket
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// A listing is none of one moment: it may show a deletion, and not the object that it names. The deletion stays.
+func TestADeletionOfWhatAListingDoesNotShow(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, third, other := newNode(t, options(b), 0), newNode(t, options(b), 0), newNode(t, options(b), 0)
+	first, keys := chain(1, 8), chain(2, 8)
+	n.put(first)
+	n.look()
+	_, err := n.Delete(t.Context(), n.scope(), first[7:])
+	require.NoError(t, err)
+	deleted := b.named(deletedDir)
+	require.Len(t, deleted, 1)
+	third.put(keys)
+	b.set(func() {
+		b.listed = func(name string) {
+			if name != deleted[0] {
+				return
+			}
+			b.set(func() { b.listed = nil })
+			third.look()
+			_, err := other.Delete(t.Context(), other.scope(), keys)
+			require.NoError(t, err)
+			third.put(keys) // its object stays
+		}
+	})
+	n.look()
+	require.Len(t, b.named(deletedDir), 2)
+	again := newNode(t, options(b), 0)
+	again.look()
+	require.Zero(t, again.find(keys))
+}
+
+// What others removed of deletions is not kept in memory.
+func TestDeletionsThatAreGoneAreForgotten(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	n.put(keys)
+	n.look()
+	_, err := n.Delete(t.Context(), n.scope(), keys)
+	require.NoError(t, err)
+	other.look()
+	other.look()
+	require.Empty(t, b.named(deletedDir))
+	n.look()
+	require.Empty(t, n.all()[0].heard)
+}
+
+// A namespace whose deletion failed for the bucket can be deleted again.
+func TestDeletingANamespaceAgain(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n := newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	n.put(keys)
+	n.look()
+	b.set(func() { b.away = true })
+	require.ErrorIs(t, n.DeleteNamespace(t.Context(), n.ns), skep.Unavailable)
+	b.set(func() { b.away = false })
+	require.NoError(t, n.DeleteNamespace(t.Context(), n.ns))
+	again := newNode(t, options(b), 0)
+	again.look()
+	require.Zero(t, again.find(keys))
+}
+
+// A purge concerns what another node has sent a moment ago, and then was lost.
+func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	lost, n := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	lost.open("another")
+	lost.put(keys)
+	lost.look()
+	require.NoError(t, n.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+	again := newNode(t, options(b), 0)
+	again.look()
+	again.open("another")
+	require.Zero(t, again.find(keys))
+}
+
+// However many purges there are, so many are remembered; beyond, nothing of others is taken.
+func TestManyPurges(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, options(newShelf()), 0)
+	for range 3 * maxPurges {
+		n.purging(func(*skep.NamespaceSpec) bool { return false })
+	}
+	require.LessOrEqual(t, len(n.purges), maxPurges)
+	require.False(t, n.spaceNamed("x", &skep.NamespaceSpec{}).quiet.IsZero())
+}
+
+// Objects that say nothing: an empty one is removed, one of another version is read once and stays.
+func TestObjectsThatSayNothing(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n := newNode(t, options(b), 0)
+	n.put(chain(1, 8))
+	n.look()
+	at := n.all()[0].name + blocksDir
+	b.set(func() { b.objects[at+"1"], b.objects[at+"2"] = nil, make([]byte, 200) })
+	n.look()
+	n.look()
+	require.NotContains(t, b.named(blocksDir), at+"1")
+	require.Contains(t, b.named(blocksDir), at+"2")
+	times := 0
+	for _, name := range b.gets {
+		if name == at+"2" {
+			times++
+		}
+	}
+	require.Equal(t, 1, times)
+}
