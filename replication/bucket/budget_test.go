@@ -3,6 +3,7 @@ package bucket
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -44,4 +45,18 @@ func TestWhatIsRefusedCostsNothing(t *testing.T) {
 	require.True(t, b.maySend(1<<30), "what is more than is ever saved is owed")
 	require.Negative(t, b.sent.has)
 	require.Less(t, b.money.has, 10.)
+}
+
+// A fetch that took no time, by a coarse clock, leaves a speed that can be reckoned with.
+func TestAFetchThatTookNoTime(t *testing.T) {
+	t.Parallel()
+	var s speed
+	for range 3 {
+		s.took(1<<20, 0)
+		s.took(1<<20, time.Second)
+	}
+	_, rate := s.is()
+	require.Greater(t, rate, 0.0)
+	require.Less(t, rate, 1e13)
+	require.Positive(t, s.of(1<<30))
 }

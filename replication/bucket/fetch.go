@@ -42,7 +42,7 @@ func (s *speed) took(n int64, d time.Duration) {
 		s.first += time.Duration(weight * float64(d-s.first))
 		return
 	}
-	rest := max(d-s.first, d/4)
+	rest := max(d-s.first, d/4, time.Microsecond) // a clock may be coarse
 	s.rate += weight * (float64(n)/rest.Seconds() - s.rate)
 	s.first = min(s.first, d)
 }
