@@ -140,7 +140,7 @@ func TestApart(t *testing.T) {
 	downAfter := []string{"never", "10s"}[l.r.IntN(2)]
 	t.Logf("SKEP_SEED=%d SKEP_APART_ROUNDS=%d, nodes are down by themselves after: %s", seed, rounds, downAfter)
 	n := newNetwork(t)
-	l.cluster = newCluster(t, n, builds, downAfter)
+	l.cluster = newCluster(t, n, 3, builds, downAfter)
 	token, err := os.ReadFile(l.token("engine"))
 	require.NoError(t, err)
 	for i, at := range l.nodes {

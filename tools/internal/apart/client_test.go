@@ -25,9 +25,11 @@ type job struct {
 	Addr  string // of the node that it begins with
 	Token string
 	Seed  uint64
-	Book  string // file: written at the end, or where Check is set, read first
-	Check bool   // only look, once, at everything
-	Clear bool   // and delete it then
+	Book  string   // file: written at the end, or where Check is set, read first
+	Check bool     // only look, once, at everything
+	Clear bool     // and delete it then
+	Raw   bool     // serve a plain stream, and nothing else
+	Links []string // addresses of those who do: measure
 }
 
 // What a client is told on its standard input, a line each. It answers each with a line.
@@ -56,6 +58,9 @@ type client struct {
 
 // play does as it is told until its standard input ends. What is wrong it prints, and ends with 1.
 func (j *job) play() error {
+	if j.Raw {
+		return sendRaw()
+	}
 	c := &client{job: j, r: rand.New(rand.NewPCG(j.Seed, 3)), scopes: map[string]skep.Scope{}, book: newBook(j.Name), counts: map[string]int{}}
 	var err error
 	if j.Check {
@@ -81,6 +86,16 @@ func (j *job) play() error {
 			told <- s.Text()
 		}
 	}()
+	if j.Links != nil {
+		for what := range told {
+			said, err := c.links(what)
+			if err != nil {
+				return err
+			}
+			fmt.Println(what, said)
+		}
+		return nil
+	}
 	for {
 		select {
 		case what, ok := <-told:

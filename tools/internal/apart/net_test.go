@@ -14,7 +14,7 @@ import (
 
 // network is a bridge in a namespace of its own, and hosts at it, each in one, too.
 type network struct {
-	t      *testing.T
+	t      testing.TB
 	prefix string
 	hosts  []*host
 	asked  int // commands that were run
@@ -29,7 +29,7 @@ type host struct {
 }
 
 // newNetwork makes a network without hosts, or skips the test where that may not be done.
-func newNetwork(t *testing.T) *network {
+func newNetwork(t testing.TB) *network {
 	for _, tool := range []string{"ip", "iptables", "tc"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)
@@ -87,6 +87,11 @@ func (h *host) deaf(to *host) {
 	h.n.run(h.inside("iptables", "-w", "-A", "INPUT", "-s", to.ip, "-j", "DROP")...)
 }
 
+// silent has h send nothing more, not even that its connections are closed.
+func (h *host) silent() {
+	h.n.run(h.inside("iptables", "-w", "-A", "OUTPUT", "-o", "eth0", "-j", "DROP")...)
+}
+
 // slow has h send no more than a rate, such as "2mbit".
 func (h *host) slow(rate string) {
 	h.n.run(h.inside("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")...)
@@ -95,7 +100,7 @@ func (h *host) slow(rate string) {
 // heal makes all links good.
 func (n *network) heal() {
 	for _, h := range n.hosts {
-		n.run(h.inside("iptables", "-w", "-F", "INPUT")...)
+		n.run(h.inside("iptables", "-w", "-F")...)
 		n.run(h.inside("tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo_fast")...)
 	}
 }

@@ -39,7 +39,7 @@ const (
 
 // cluster is its nodes, and what they share.
 type cluster struct {
-	t      *testing.T
+	t      testing.TB
 	net    *network
 	dir    string
 	op     *host // an operator's machine
@@ -63,11 +63,11 @@ type node struct {
 func (n *node) addr() string { return net.JoinHostPort(n.host.ip, clientPort) }
 func (n *node) peer() string { return net.JoinHostPort(n.host.ip, peerPort) }
 
-// newCluster makes one of three nodes with two copies of each block.
-func newCluster(t *testing.T, net *network, builds []string, downAfter string) *cluster {
+// newCluster makes one of so many nodes with two copies of each block.
+func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfter string) *cluster {
 	dir, err := os.MkdirTemp("", "apart")
 	require.NoError(t, err)
-	c := &cluster{t: t, net: net, dir: dir, op: net.host("op"), builds: builds}
+	c := &cluster{t: t, net: net, dir: dir, op: net.host(fmt.Sprint("op", nodes)), builds: builds}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
 			n.kill()
@@ -83,8 +83,9 @@ func newCluster(t *testing.T, net *network, builds []string, downAfter string) *
 	for _, role := range []string{"engine", "nodes", "operator"} {
 		require.NoError(t, os.WriteFile(c.token(role), []byte(rand.Text()), 0o600))
 	}
-	for i, name := range []string{"a", "b", "c"} {
-		n := &node{c: c, host: net.host(name), name: name, build: builds[0]}
+	for i := range nodes {
+		name := string(rune('a' + i))
+		n := &node{c: c, host: net.host(fmt.Sprint(name, nodes)), name: name, build: builds[0]}
 		c.nodes = append(c.nodes, n)
 		n.log, err = os.Create(filepath.Join(dir, name+".log"))
 		require.NoError(t, err)
@@ -158,8 +159,8 @@ credentials:
   - {name: engine, tenant: %[4]s, rights: [read, write], token_file: %[1]s/engine.token}
   - {name: nodes, tenant: "*", rights: [read, write], token_file: %[1]s/nodes.token}
   - {name: operator, tenant: "*", rights: [admin, read], token_file: %[1]s/operator.token}
-store: {io_bytes: 128MiB, block_bytes: 64KiB}
-limits: {memory_bytes: 64MiB}
+store: {io_bytes: 384MiB, block_bytes: 64KiB}
+limits: {memory_bytes: 384MiB}
 `, d, n.name, n.addr(), tenant)
 	require.NoError(n.c.t, os.WriteFile(n.config(), []byte(text), 0o600))
 }
@@ -180,7 +181,7 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 // start starts the node's process.
 func (n *node) start() error {
 	n.cmd = n.c.program(context.Background(), n.host, n.build, "serve", "--config", n.config(),
-		"--devices", "2", "--capacity", "256MiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "info")
+		"--devices", "2", "--capacity", "1GiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "info")
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.cmd.Start(); err != nil {
 		return err
