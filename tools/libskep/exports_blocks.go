@@ -31,6 +31,19 @@ func asked(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t) 
 	return o, scope, list, err
 }
 
+// placesOf is memory of the caller's for the blocks of n keys, of which leading ones may be NULL.
+func placesOf(at *unsafe.Pointer, lengths *C.int64_t, n C.uint32_t) ([][]byte, error) {
+	lead := 0
+	for at != nil && lead < int(n) && unsafe.Slice(at, int(n))[lead] == nil {
+		lead++
+	}
+	if lead == 0 || lead == int(n) || lengths == nil {
+		return blocksOf(at, lengths, n)
+	}
+	rest, err := blocksOf(&unsafe.Slice(at, int(n))[lead], &unsafe.Slice(lengths, int(n))[lead], n-C.uint32_t(lead))
+	return append(make([][]byte, lead), rest...), err
+}
+
 // blocksOf is memory of the caller's, one block after the other.
 func blocksOf(at *unsafe.Pointer, lengths *C.int64_t, n C.uint32_t) ([][]byte, error) {
 	if n > skep.MaxPutBlocks || n > 0 && (at == nil || lengths == nil) {
@@ -104,7 +117,7 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 		return
 	}
 	var dst [][]byte
-	if dst, err = blocksOf(blocks, lengths, n); err != nil {
+	if dst, err = placesOf(blocks, lengths, n); err != nil {
 		return
 	}
 	said := make([]skep.Kind, n)

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 6  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 7  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -177,6 +177,8 @@ class Held:
         self._views: list[_PyBuffer] = []
         try:
             for i, o in enumerate(objects):
+                if o is None:  # no place
+                    continue
                 view = _PyBuffer()
                 try:
                     _get(o, c.byref(view), _WRITABLE if writable else _SIMPLE)

@@ -237,7 +237,7 @@ class Space:
 
     def exists(self, keys: Any, timeout: float | None = None) -> bytes:
         """Says of each key where its block is: 0 nowhere, 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
-        memory."""
+        memory, 5 in object storage."""
         names = joined(keys)
         out = array(c.c_uint8, len(names) // KEY)()
         self._scoped(
@@ -289,7 +289,9 @@ class Space:
         self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
-        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined."""
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. In a chained namespace leading
+        ones may be None, of code 0: they are not loaded, and say what the others continue, without which object storage
+        does not give those."""
         names = self._pair(keys, into)
         results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
         self._with(
