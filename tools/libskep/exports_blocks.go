@@ -132,7 +132,34 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 
 //export skepgo_save
 func skepgo_save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
-	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error) (rc C.int) {
+	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error) C.int {
+	return save(s, sc, parent, depth, keys, n, blocks, lengths, timeoutMs, outcomes, reasons, e, skep.AckCommitted)
+}
+
+//export skepgo_save_accepted
+func skepgo_save_accepted(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer,
+	n C.uint32_t, blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t,
+	e *C.skep_error) C.int {
+	return save(s, sc, parent, depth, keys, n, blocks, lengths, timeoutMs, outcomes, reasons, e, skep.AckAccepted)
+}
+
+//export skepgo_flush
+func skepgo_flush(s C.skep_store, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err != nil {
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	err = o.Flush(ctx)
+	return
+}
+
+func save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
+	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error,
+	ack skep.Ack) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	o, scope, list, err := asked(s, sc, keys, n)
@@ -147,7 +174,7 @@ func skepgo_save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth 
 	if src, err = blocksOf(blocks, lengths, n); err != nil {
 		return
 	}
-	r := skep.PutRequest{Scope: scope, Depth: int(depth)}
+	r := skep.PutRequest{Scope: scope, Depth: int(depth), Ack: ack}
 	if parent != nil {
 		k := *(*skep.Key)(parent)
 		r.Parent = &k

@@ -242,6 +242,15 @@ int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_
               const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
               skep_error *err);
 
+/* skep_save that waits, for blocks of a chained namespace, only until the store has copied them to its memory: they can be
+ * loaded from then on, their outcome is 2, and they go to the drives meanwhile. Blocks for which it has no room there, and
+ * unchained ones, are stored as by skep_save. One that a crash or a full drive takes away is a miss. skep_flush waits until
+ * all that was accepted before it is on the drives, or gone. (SKEP_VERSION 7.) */
+int skep_save_accepted(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+                       const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes,
+                       uint8_t *reasons, skep_error *err);
+int skep_flush(skep_store s, int64_t timeout_ms, skep_error *err);
+
 /* Says of each of n keys what a put of its block would be, before its bytes are copied: outcomes[i] is SKEP_WANTED, or
  * what skep_save's would be. Of a chained namespace it finds keys that begin inside a chain, too, which a lookup does
  * not: 3 (exists) says that the block is stored, and not that those before it are. In an unchained one all are wanted.

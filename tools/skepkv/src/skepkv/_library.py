@@ -73,6 +73,7 @@ _CALLS: dict[str, tuple] = {
         _u8p,
         _u8p,
     ),
+    "flush": (c.c_uint64, c.c_int64),
     "want": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.c_int64, _u8p, _u8p),
     "delete": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(c.c_uint32)),
     "direct": (c.c_uint64, c.c_int64),
@@ -81,6 +82,9 @@ _CALLS: dict[str, tuple] = {
     "mem_register": (c.c_uint64, c.c_void_p, c.c_int64, c.c_int, c.c_int64, c.c_int64),
     "mem_unregister": (c.c_uint64, c.c_void_p, c.c_int64),
 }
+
+
+_CALLS["save_accepted"] = _CALLS["save"]
 
 
 class Library:

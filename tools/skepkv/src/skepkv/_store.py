@@ -256,10 +256,17 @@ class Space:
         return bytes(out)
 
     def put(
-        self, keys: Any, data: Sequence[Any], parent: bytes | None = None, depth: int = 0, timeout: float | None = None
+        self,
+        keys: Any,
+        data: Sequence[Any],
+        parent: bytes | None = None,
+        depth: int = 0,
+        timeout: float | None = None,
+        accepted: bool = False,
     ) -> Stored:
         """Stores a block of each key. data are C-contiguous buffers. In a chained namespace the blocks follow one
-        another, behind parent, which is at depth - 1."""
+        another, behind parent, which is at depth - 1. There with accepted it waits only until the store has them in its
+        memory, outcome 2; Store.flush waits for the drives."""
         names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
@@ -269,7 +276,7 @@ class Space:
             False,
             timeout,
             lambda sc, ms, held: library().call(
-                "save",
+                "save_accepted" if accepted else "save",
                 self._store._number,
                 sc,
                 parent,
@@ -394,6 +401,10 @@ class Store:
         except errors.SkepError as e:
             return str(e)
         return None
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until what was accepted before (Space.put) is on the drives, or declined: then it is a miss."""
+        library().call("flush", self._number, _ms(timeout))
 
     def close(self) -> None:
         """Ends what is under way and closes the store. In a forked process it does nothing: the store is the
