@@ -333,7 +333,7 @@ func loadInto(
 			continue
 		}
 		to := i + 1
-		for to < len(dst) && int64(len(dst[to])) == n && after(dst[to-1]) == unsafe.SliceData(dst[to]) {
+		for to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
 			to++
 		}
 		part := c
@@ -365,9 +365,9 @@ func loadInto(
 	})
 }
 
-// after is where the byte behind b lies.
-func after(b []byte) *byte {
-	return (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b)))
+// touch says whether b lies right behind a.
+func touch(a, b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(a)))+uintptr(len(a)) == uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 // save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not

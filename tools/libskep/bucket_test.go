@@ -77,7 +77,7 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 	ask := func(from int) {
 		into, said := make([][]byte, n), make([]skep.Kind, n)
 		for i := from; i < n; i++ {
-			into[i] = make([]byte, size)
+			into[i] = make([]byte, size+1)[:size]
 		}
 		require.NoError(t, o.load(t.Context(), skep.Chain{Scope: ns.Scope(), Keys: keys}, into, said))
 		for i := range keys {
