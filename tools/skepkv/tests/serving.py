@@ -38,9 +38,11 @@ def certificate(directory, name="server"):
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None):
+    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None, lockstep=False):
         self.capacity = capacity
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
+        if lockstep:
+            self.environment["SKEP_REDIS_LOCKSTEP"] = "127.0.0.1:0"
         self.dir = tempfile.mkdtemp(prefix="skepkv")
         self.socket = os.path.join(self.dir, "s")
         self.url = "unix:" + self.socket
@@ -82,7 +84,7 @@ class Server:
             "--http",
             "none",
             "--resp",
-            "none",
+            "127.0.0.1:0" if "SKEP_REDIS_LOCKSTEP" in self.environment else "none",
             "--listen",
             "127.0.0.1:0",
             "--unix",
@@ -93,11 +95,15 @@ class Server:
         self.process = subprocess.Popen(
             args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment
         )
-        self.port = None
+        self.port = self.lockstep = self.resp = None
         for line in self.process.stdout:
             protocol, _, port = line.partition(" ")[0], *line.rpartition(":")[1:]
             if protocol == "zmq":
                 self.zmq = int(port)
+            if protocol == "lockstep":
+                self.lockstep = int(port)
+            if protocol == "resp":
+                self.resp = int(port)
             if protocol == "zmq_replay":
                 self.replay = int(port)
             if line.startswith("wire") and "127.0.0.1" in line:
