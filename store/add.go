@@ -146,10 +146,10 @@ func (s *Store) takeBackName(d *space.Drive) error {
 // Rebalance. An error says that the device is not in use; it may be added again then.
 func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	const op = "add device"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks

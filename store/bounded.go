@@ -43,7 +43,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	used := map[string]int64{
 		rowIO: a.IOUsed, rowDRAM: a.CacheUsed, rowIndex: s.index.Stats().Bytes, rowCatalog: o.CatalogCacheBytes,
 		rowFilter: filter, rowReuse: s.profile.Bytes(), rowEvents: int64(o.EventBuffer) * observe.EventBytes,
-		rowCalls: calls, rowWriters: s.writers.Used(),
+		rowCalls: calls, rowWriters: s.ingest.Open.Used(),
 	}
 	for i := range rows {
 		rows[i].Used = used[rows[i].Name]

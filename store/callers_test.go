@@ -14,78 +14,10 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
-	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/storetest"
 )
 
 // What callers do at the same moment, or ask for too much of.
-
-// A block whose time runs out while its Commit waits for a write is not committed: some of
-// its bytes are not there.
-func TestCommitOfABlockThatEnded(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	sc := openSpace(t, s, "n", skep.Cache, 1, true)
-	for i := range 20 {
-		key := keyOf(uint32(i))
-		bw, err := s.Begin(testContext(t), &skep.BeginRequest{Scope: sc, Key: key, Manifest: skep.Manifest{{Name: skep.PartKV, Size: 5000}}})
-		require.NoError(t, err)
-		w := bw.(*writer)
-		w.mu.Lock()
-		w.inFlight++ // a Write that copies
-		w.mu.Unlock()
-		done := make(chan error, 1)
-		go func() {
-			_, err := w.Commit(testContext(t), skep.AckCommitted)
-			done <- err
-		}()
-		for range 1000 { // for it to come as far as it can
-			runtime.Gosched()
-		}
-		w.end()
-		w.mu.Lock()
-		w.inFlight--
-		w.idle.Broadcast()
-		w.mu.Unlock()
-		requireKind(t, skep.Closed, <-done)
-		require.Zero(t, prefix(t, s, sc, []skep.Key{key}))
-		require.Zero(t, s.writers.Used())
-	}
-}
-
-// Open blocks are bounded by what they take, also when they have hardly a byte; and who opens all it
-// can leaves room for others.
-func TestSmallOpenBlocksAreBounded(t *testing.T) {
-	t.Parallel()
-	const fit = 8
-	s, _, _ := openRig(t, func(o *Options) { o.WriterBytes = fit * (writerState + 4<<10) })
-	defer func() { require.NoError(t, s.Close()) }()
-	ctx := testContext(t)
-	sc := openSpace(t, s, "n", skep.Cache, 1, true)
-	ns, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "u", Name: "n", Shape: anySize, Chained: true})
-	require.NoError(t, err)
-	var open []skep.BlockWriter
-	begin := func(sc skep.Scope) error {
-		w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(uint32(len(open))), Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
-		if err == nil {
-			open = append(open, w)
-		}
-		return err
-	}
-	for begin(sc) == nil {
-	}
-	require.Len(t, open, fit*pieces.Share/(pieces.Share+1))
-	requireKind(t, skep.Quota, begin(sc))
-	other := skep.Scope{Namespace: ns.ID}
-	require.NoError(t, begin(other))
-	requireKind(t, skep.Quota, begin(sc))
-	requireKind(t, skep.NoMemory, s.writers.Take("begin", 9, 2*(writerState+4<<10), s.options.WriterBytes))
-	for _, w := range open {
-		require.NoError(t, w.Abort(ctx))
-	}
-	require.Zero(t, s.writers.Used())
-}
 
 // An open block that is written in pieces that lie apart counts as what their list takes, too; what closes holes needs
 // no more of it.
@@ -98,7 +30,7 @@ func TestPiecesOfAnOpenBlockAreCounted(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(1), Manifest: skep.Manifest{{Name: skep.PartKV, Size: size}}})
 	require.NoError(t, err)
-	before := s.writers.Used()
+	before := s.ingest.Open.Used()
 	data := content(keyOf(1), skep.PartKV, 1, size)
 	n := 0
 	for ; err == nil && 2*n < size; n++ {
@@ -106,7 +38,7 @@ func TestPiecesOfAnOpenBlockAreCounted(t *testing.T) {
 	}
 	requireKind(t, skep.Quota, err)
 	n--
-	require.GreaterOrEqual(t, s.writers.Used(), before+int64(n)*ranges)
+	require.GreaterOrEqual(t, s.ingest.Open.Used(), before+int64(n)*ranges)
 	for i := range n - 1 {
 		require.NoError(t, w.Write(ctx, "", int64(2*i+1), data[2*i+1:2*i+2]))
 	}
@@ -115,7 +47,7 @@ func TestPiecesOfAnOpenBlockAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, skep.Committed, r.Outcome)
 	requireChain(t, s, sc, []skep.Key{keyOf(1)}, size)
-	eventually(t, "all is given back", func() bool { return s.writers.Used() == 0 })
+	eventually(t, "all is given back", func() bool { return s.ingest.Open.Used() == 0 })
 }
 
 // Puts of the same keys in opposite orders, which no honest chain has, do not wait for each

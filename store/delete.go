@@ -20,10 +20,10 @@ import (
 // Delete implements skep.Deleter.
 func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
 	const op = "delete"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return 0, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if len(keys) > skep.MaxChainKeys {
 		return 0, skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
 	}
@@ -61,10 +61,10 @@ const deleteStep = 1024
 // everything under the old unreachable; the cleaner drops it without copying.
 func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -225,10 +225,10 @@ const sweepStep = 4096
 // Hint implements skep.Hinter.
 func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
 	const op = "hint"
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return 0, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if len(keys) > skep.MaxChainKeys {
 		return 0, skep.Invalidf(op, "keys", len(keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
 	}

@@ -34,10 +34,10 @@ type eventStream struct {
 
 // Events implements skep.Observer.
 func (s *Store) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if snapshot {
 		from = skep.Cursor{}
 	}
@@ -101,7 +101,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 		num := st.groups[0]
 		st.groups = st.groups[1:]
 		st.highest = max(st.highest, num)
-		if err := st.s.enter(ctx); err != nil {
+		if err := st.s.gate.Enter(ctx); err != nil {
 			return 0, err
 		}
 		err := st.s.catalog.ScanGroup(ctx, num, func(l layout.Location, rec []byte) error {
@@ -118,7 +118,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 			}
 			return nil
 		})
-		st.s.leave()
+		st.s.gate.Leave()
 		if err != nil {
 			return 0, err
 		}

@@ -27,7 +27,7 @@ func TestACallWithinACallWhileTheStoreCloses(t *testing.T) {
 	_, _ = s.Compact(testContext(t), MoveOptions{All: true, Progress: func(Progress) {
 		once.Do(func() { go func() { closed <- s.Close() }() })
 		<-s.closing
-		eventually(t, "Close waits for this call", func() bool { return s.gate.calls.Load() < 0 })
+		eventually(t, "Close waits for this call", func() bool { return s.gate.Closing() })
 		_, err := s.Stats(testContext(t))
 		within = append(within, err)
 	}})
@@ -38,33 +38,4 @@ func TestACallWithinACallWhileTheStoreCloses(t *testing.T) {
 	require.NoError(t, <-closed)
 	_, err := s.Stats(testContext(t))
 	requireKind(t, skep.Closed, err)
-}
-
-// Many calls come and go while the gate is shut: it is shut when the last that was let in has ended, and not before.
-func TestGate(t *testing.T) {
-	t.Parallel()
-	for range 200 {
-		g := gate{idle: make(chan struct{}, 1)}
-		var in, after sync.WaitGroup
-		inside, shut := make(chan struct{}, 8), make(chan struct{})
-		for range 8 {
-			in.Go(func() {
-				if g.enter() {
-					inside <- struct{}{}
-					select {
-					case <-shut:
-						t.Error("it is shut while calls are under way")
-					default:
-					}
-					<-inside
-					g.leave()
-				}
-			})
-		}
-		after.Go(func() { g.shut(); close(shut) })
-		in.Wait()
-		after.Wait()
-		require.Empty(t, inside)
-		require.False(t, g.enter())
-	}
 }

@@ -14,10 +14,10 @@ import (
 // drained is left as it is.
 func (s *Store) KeepDevice(ctx context.Context, name string) error {
 	const op = "keep device"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	d, err := s.findDrive(op, name)
 	if err != nil {
 		return err

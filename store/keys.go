@@ -21,10 +21,10 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if spec.Copies == 0 {
 		spec.Copies = 1
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return zero, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if spec.Copies > s.space.UsableDrives() {
 		return zero, skep.Invalidf(op, "copies", spec.Copies, "at most the number of devices, "+itoa(s.space.UsableDrives()))
 	}
@@ -76,10 +76,10 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 
 // Namespaces implements skep.Namespacer.
 func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	out := make([]skep.NamespaceInfo, 0, s.names.Len())
 	for ns := range s.names.All() {
 		out = append(out, ns.Info)

@@ -16,10 +16,10 @@ const lookAtOnce = 1 << 20
 
 // CountBlocks implements skep.Store.
 func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return 0, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, _, err := s.names.Resolve("count blocks", skep.Scope{Namespace: space})
 	if err != nil {
 		return 0, err
@@ -49,10 +49,10 @@ func (s *Store) ListBlocks(ctx context.Context, space skep.NamespaceID, group in
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, 0, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	known := map[index.Fingerprint]skep.Key{}
 	for i := range out {
 		b := &out[i]
@@ -77,10 +77,10 @@ func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, f
 	if n < 1 {
 		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, 0, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, _, err = s.names.Resolve(op, skep.Scope{Namespace: space})
 	if err != nil {
 		return nil, 0, err

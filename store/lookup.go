@@ -21,10 +21,10 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return out, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, t, err := s.names.Resolve("lookup", r.Scope)
 	if err != nil {
 		return out, err
@@ -209,10 +209,10 @@ func (s *Store) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 // Renew implements skep.Leaser.
 func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return skep.Lease{}, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if d == 0 {
 		d = skep.DefaultLease
 	}
@@ -225,10 +225,10 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 
 // Release implements skep.Leaser.
 func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	s.leases.Release(id)
 	return nil
 }

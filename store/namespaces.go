@@ -12,10 +12,10 @@ import (
 
 // FindNamespace implements skep.Store.
 func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return skep.NamespaceInfo{}, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, _, err := s.names.Resolve("find namespace", skep.Scope{Namespace: id})
 	if err != nil {
 		return skep.NamespaceInfo{}, err
@@ -25,10 +25,10 @@ func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Na
 
 // NamespacesOf implements skep.Store. It looks at no other tenant's.
 func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	list := s.names.OfTenant(tenant)
 	out := make([]skep.NamespaceInfo, len(list))
 	for i, ns := range list {
@@ -48,10 +48,10 @@ func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.Namespa
 // entry again any more. See endedNow.
 func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	gone, todo, err := s.endNamespace(ctx, op, id)
 	if err != nil {
 		return err

@@ -30,10 +30,10 @@ type Candidate struct {
 
 // LookAtDevice says what AddDevices would add, and refuses what it would refuse; it changes nothing.
 func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return c, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
 		return c, err
 	}

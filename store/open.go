@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -115,8 +116,7 @@ func noStore(dir string) error {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{}),
-		gate: gate{idle: make(chan struct{}, 1)}}
+	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{})}
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
 		Log: s.log})
@@ -125,6 +125,7 @@ func newStore(o Options) *Store {
 	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
 	s.rows = commit.New(s.log)
+	s.gate = gate.New(o.ReadOnly, s.rows.Failed)
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },

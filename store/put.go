@@ -24,10 +24,10 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 		}
 		defer func() { sp.Over(len(r.Blocks), len(results), bytes, err) }()
 	}
-	if err := s.enterWrite(ctx, "put"); err != nil {
+	if err := s.gate.EnterWrite(ctx, "put"); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, t, err := s.names.Resolve("put", r.Scope)
 	if err != nil {
 		return nil, err
@@ -65,12 +65,17 @@ func answerPut(l *appender.Loan, results []skep.PutResult, err error) ([]skep.Pu
 	return results, &skep.Error{Op: "put", Kind: skep.NotReleased, Field: "memory of the parts", Value: "a drive's", Limit: "PutRequest.Released says when it is not", Err: err}
 }
 
+// Begin implements skep.Putter.
+func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
+	return s.ingest.Begin(ctx, r)
+}
+
 // Want implements skep.Putter.
 func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
-	if err := s.enterWrite(ctx, "want"); err != nil {
+	if err := s.gate.EnterWrite(ctx, "want"); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if len(r.Keys) > skep.MaxChainKeys {
 		return nil, skep.Invalidf("want", "keys", len(r.Keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
 	}
@@ -95,10 +100,10 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 
 // Flush implements skep.Putter.
 func (s *Store) Flush(ctx context.Context) error {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	s.ingest.Filter.Flush()
 	if err := s.puts.Accepted.Wait(ctx); err != nil {
 		return err
@@ -109,9 +114,10 @@ func (s *Store) Flush(ctx context.Context) error {
 // makeIngest makes what takes blocks in, with the filter of Cache blocks that the options ask for.
 func (s *Store) makeIngest() error {
 	o := &s.options
-	s.ingest = ingest.New(ingest.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Names: s.names,
+	s.ingest = ingest.New(ingest.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate, Names: s.names,
 		Keys: s.keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena,
-		Cache: s.cache, CacheBytes: o.CacheBytes, Count: &s.count, Log: s.log, GivesWay: s.givesWay})
+		Cache: s.cache, CacheBytes: o.CacheBytes, OpenBytes: o.WriterBytes,
+		Count: &s.count, Log: s.log, GivesWay: s.givesWay})
 	if o.Admission == admission.All || o.ReadOnly {
 		return nil
 	}

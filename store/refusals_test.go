@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -184,7 +185,7 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	s.space.Inside().Unlock()
 	require.NoError(t, s.Close())
 	require.NoError(t, s.space.TakeOpening(t.Context(), "put"))
-	require.Equal(t, errClosed, s.space.TakeOpening(t.Context(), "put"))
+	require.Equal(t, gate.ErrClosed, s.space.TakeOpening(t.Context(), "put"))
 }
 
 // Entries that no group's drives flush are given up after some tries, and tried again later.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/gate"
 )
 
 // Register implements skep.Store: foreign memory, such as what a client on this
@@ -15,10 +16,10 @@ func (s *Store) Register(mem []byte) (unregister func(), err error) {
 	if !device.IsAligned(mem) {
 		return nil, skep.Invalidf(op, "memory", len(mem), "address and length multiples of 4096")
 	}
-	if !s.gate.enter() {
-		return nil, errClosed
+	if !s.gate.Pass() {
+		return nil, gate.ErrClosed
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	var with []device.Device
 	for _, d := range s.allDrives() {
 		if d.Removed.Load() {

@@ -47,7 +47,7 @@ func (s *Store) Compact(ctx context.Context, o MoveOptions) (r CompactResult, er
 	if err := s.enterMove(ctx, "compact", o); err != nil {
 		return r, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks
@@ -252,7 +252,7 @@ func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Pr
 	if err := s.enterMove(ctx, op, o); err != nil {
 		return Progress{}, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	d, err := s.findDrive(op, name)
 	if err != nil {
 		return Progress{}, err
@@ -408,7 +408,7 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 	if err := s.enterMove(ctx, op, o); err != nil {
 		return Progress{}, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	d, err := s.findDrive(op, name)
 	if err != nil {
 		return Progress{}, err
@@ -456,10 +456,10 @@ func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (P
 // are filled about alike. The same goes on in the background by itself.
 func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (p Progress, err error) {
 	const op = "rebalance"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return p, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ctx, cancel := s.untilClosing(ctx)
 	defer cancel()
 	t := &s.tasks

@@ -17,10 +17,10 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return out, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, t, err := s.names.Resolve("lookup of runs", r.Scope)
 	if err != nil {
 		return out, err

@@ -30,12 +30,12 @@ func (s *Store) scrub(ctx context.Context, o ScrubOptions, logsOnly bool) (Scrub
 	if o.Rate < 0 {
 		return ScrubReport{}, skep.Invalidf("scrub", "rate", o.Rate, "0 or more")
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return ScrubReport{}, err
 	}
 	s.background.Add(1)
 	defer s.background.Done()
-	s.leave() // it waits for drives: Close ends it
+	s.gate.Leave() // it waits for drives: Close ends it
 	if s.options.ReadOnly && !o.DryRun {
 		return ScrubReport{}, &skep.Error{Op: "scrub", Kind: skep.ReadOnly, Limit: "a dry run"}
 	}

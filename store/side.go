@@ -10,10 +10,10 @@ import (
 // PutSidecar implements skep.Store.
 func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
 	const op = "put sidecar"
-	if err := s.enterWrite(ctx, op); err != nil {
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if err := skep.ValidateSidecar(pieces); err != nil {
 		return err
 	}
@@ -33,10 +33,10 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 
 // Sidecar implements skep.Store.
 func (s *Store) Sidecar(ctx context.Context, sc skep.Scope, key skep.Key) ([]skep.SidecarPiece, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	ns, t, err := s.names.Resolve("sidecar", sc)
 	if err != nil {
 		return nil, err

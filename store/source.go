@@ -25,8 +25,8 @@ type source struct {
 
 var _ restore.Source = source{}
 
-func (o source) Enter(ctx context.Context) error { return o.s.enter(ctx) }
-func (o source) Leave()                          { o.s.leave() }
+func (o source) Enter(ctx context.Context) error { return o.s.gate.Enter(ctx) }
+func (o source) Leave()                          { o.s.gate.Leave() }
 
 func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
 	return o.s.beginCall("restore", tenant, bytes)

@@ -10,10 +10,10 @@ import (
 
 // Stats implements skep.Observer.
 func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return skep.Stats{}, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	st := skep.Stats{
 		Opened: s.opened, Epoch: s.events.Epoch(), State: s.state(),
 		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes, Overloaded: s.overloaded(),

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"log/slog"
-	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,12 +18,12 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
-	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -81,8 +80,7 @@ type Store struct {
 
 	opening  opening
 	root     *watermark.Root // numbers, and the row that keeps them
-	writers  pieces.Memory
-	sweeping atomic.Bool // see sweep
+	sweeping atomic.Bool     // see sweep
 	sidecars *sidecar.Rows
 	mends    *scrub.Scrubber
 	badLog   observe.Seldom // lines about wrong bytes
@@ -95,7 +93,7 @@ type Store struct {
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
 	closing    chan struct{}
-	gate       gate // Close waits for the calls it let in
+	gate       *gate.Gate // Close waits for the calls it let in
 	closeOnce  sync.Once
 	closeErr   error
 	outlived   bool // background work did not end with Close
@@ -117,78 +115,13 @@ type opening struct {
 
 var _ skep.Store = (*Store)(nil)
 
-var errClosed = &skep.Error{Op: "store", Kind: skep.Closed}
-
-// gate lets calls in until it is shut. A call may be made within another, as a progress callback does: what waits at a
-// gate that is being shut is only who shuts it.
-type gate struct {
-	calls atomic.Int64  // under way; gateShut more once it is shut
-	idle  chan struct{} // has one when it is shut and no call is under way; of capacity 1
-}
-
-const gateShut = math.MinInt64 / 2
-
-func (g *gate) enter() bool {
-	if g.calls.Add(1) < 0 {
-		g.leave()
-		return false
-	}
-	return true
-}
-
-func (g *gate) leave() {
-	if g.calls.Add(-1) == gateShut {
-		select {
-		case g.idle <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// shut lets nobody in any more and waits for the calls under way. Once only.
-func (g *gate) shut() {
-	if g.calls.Add(gateShut) != gateShut {
-		<-g.idle
-	}
-}
-
-// enter begins a call; leave ends it. Calls that only wait for drives (sessions) do
-// not hold the gate while they wait.
-func (s *Store) enter(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return &skep.Error{Op: "store", Kind: skep.Deadline, Err: err}
-	}
-	if !s.gate.enter() {
-		return errClosed
-	}
-	return nil
-}
-
-func (s *Store) leave() { s.gate.leave() }
-
-// enterWrite begins a call that changes the store.
-func (s *Store) enterWrite(ctx context.Context, op string) error {
-	if err := s.enter(ctx); err != nil {
-		return err
-	}
-	if s.options.ReadOnly {
-		s.leave()
-		return &skep.Error{Op: op, Kind: skep.ReadOnly}
-	}
-	if err := s.rows.Failed(); err != nil {
-		s.leave()
-		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
-	}
-	return nil
-}
-
-// enterMove is enterWrite for what moves blocks, or in a dry run says what it would do: that goes in a store that is
+// enterMove is gate.EnterWrite for what moves blocks, or in a dry run says what it would do: that goes in a store that is
 // opened for reading, too.
 func (s *Store) enterMove(ctx context.Context, op string, o MoveOptions) error {
 	if o.DryRun {
-		return s.enter(ctx)
+		return s.gate.Enter(ctx)
 	}
-	return s.enterWrite(ctx, op)
+	return s.gate.EnterWrite(ctx, op)
 }
 
 func (s *Store) state() string {
@@ -224,10 +157,10 @@ func (s *Store) namespaceOf(id skep.NamespaceID) *namespaces.Namespace { return 
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.gate.Leave()
 	if n < 1 {
 		return nil, skep.Invalidf("alloc", "bytes", n, "at least 1")
 	}

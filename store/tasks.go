@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/compact"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -81,7 +82,7 @@ func (t *tasks) take(ctx context.Context) error {
 	case <-ctx.Done():
 		return &skep.Error{Op: "move blocks", Kind: skep.Deadline, Err: ctx.Err()}
 	case <-t.s.closing:
-		return errClosed
+		return gate.ErrClosed
 	}
 }
 

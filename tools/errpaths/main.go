@@ -38,7 +38,7 @@ const module = "github.com/skepkv/skep/"
 
 // durablePath is the files looked at, as patterns from the repository's root.
 var durablePath = []string{
-	"store/put.go", "store/writer.go", "store/delete.go",
+	"store/put.go", "store/delete.go",
 	"store/open.go", "store/recover.go",
 	"store/internal/locate/damage.go", "store/keys.go", "store/close.go",
 	"store/internal/ingest/*.go", "store/internal/admission/filter.go",

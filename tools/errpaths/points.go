@@ -49,7 +49,7 @@ var (
 // a lie: what they took would never be given back, what they entered would be there, or what
 // they read is told as damaged, and damage may cost a block. Their own errors come about by
 // failpoints inside them, and by tests that make them.
-var held = regexp.MustCompile(`\.enter(Write)?\(|dirlock\.Take\(|naming\.Take\(|\.TakeOpening\(|\.take\(|\.slot\(|\.winners\(` +
+var held = regexp.MustCompile(`[gG]ate\.Enter(Write)?\(|dirlock\.Take\(|naming\.Take\(|\.TakeOpening\(|\.take\(|\.slot\(|\.winners\(` +
 	`|\.[pP]lace(By)?\(|\.Current\(|openGroup\(|[nN]ewGroup\(` +
 	`|\.sealing\(|OpenDevice\(|pebble\.Open\(|Submit\(|\.[iI]ndex\.(Insert|Replace|Evict|BulkLoadAgain|Withdraw)` +
 	`|segment\.(Decode|Peek)|^<-done$|\.Lock\(|\.show\(|\.wrote\(|\.Unsure\(|\.commit(Rows)?\(|saveNames\(` +

@@ -2,6 +2,7 @@
 //
 //	Prepare    checks the blocks of a put, before anything is stored
 //	Put        stores them, and answers when the acknowledgement that was asked for is reached
+//	Begin      opens a block that is written part by part, in any order, and then put
 //
 // Committed blocks go to package appender in front of the caller. Accepted ones are copied into the DRAM tier, where
 // they are readable at once, and are written behind its back: at once, or when the admission filter says so. What

@@ -12,8 +12,10 @@ import (
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -24,6 +26,7 @@ type Config struct {
 	Context    context.Context // ends with the store
 	Closing    <-chan struct{} // the store's end has begun
 	Background *sync.WaitGroup // what outlives a call
+	Gate       *gate.Gate
 	Names      *namespaces.Table
 	Keys       *crypt.Keys
 	Index      *index.Index
@@ -34,6 +37,7 @@ type Config struct {
 	Arena      *memory.Arena
 	Cache      *memory.Cache // nil without a DRAM tier
 	CacheBytes int64         // of that
+	OpenBytes  int64         // what blocks that are written part by part may take, all of them
 	Count      *observe.Counts
 	Log        *slog.Logger
 	// GivesWay forgets a block that cannot be read now, for one that is about to be put in its place. False: it stays.
@@ -51,6 +55,7 @@ type Drives interface {
 type Writer struct {
 	Config
 	Filter *admission.Filter[*Block] // decides which Cache blocks go to the drives; nil: all
+	Open   pieces.Memory             // of blocks that are written part by part
 }
 
 // New makes a writer that admits every block.
