@@ -88,8 +88,7 @@ type Client struct {
 
 	slots  []slot
 	turn   atomic.Uint32
-	guard  breaker.Breaker
-	seek   chan struct{} // has an element when the server is to be looked for
+	guard  *breaker.Breaker
 	memory budget
 	shared *sharedMemory // nil: none
 	leave  time.Duration // how long Close waits to say goodbye, and for the server to close
@@ -172,7 +171,7 @@ func NewClient(o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), seek: make(chan struct{}, 1),
+	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), guard: breaker.New(),
 		spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
@@ -280,9 +279,9 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 		case ctx.Err() != nil:
 			c.guard.GaveUp()
 		case within.Err() != nil:
-			c.lost(c.guard.Silent())
+			c.guard.Silent()
 		default:
-			c.lost(c.guard.Failed())
+			c.guard.Failed()
 		}
 		if skep.KindOf(err) != skep.Other {
 			return nil, err
@@ -295,42 +294,10 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	return x, nil
 }
 
-// lost has the server looked for.
-func (c *Client) lost(it bool) {
-	if it {
-		select {
-		case c.seek <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// look dials a server that is not there, so that no call has to wait for it, until it is, or nobody asks for it.
+// look dials a server that is not there, so that no call has to wait for it.
 func (c *Client) look() {
 	defer c.wait.Done()
-	for {
-		select {
-		case <-c.seek:
-		case <-c.ctx.Done():
-			return
-		}
-		for {
-			after, look := c.guard.Look()
-			if !look {
-				break
-			}
-			select {
-			case <-time.After(after):
-			case <-c.ctx.Done():
-				return
-			}
-			if c.reach() {
-				c.guard.Worked()
-			} else {
-				c.guard.Failed()
-			}
-		}
-	}
+	c.guard.Watch(c.ctx, c.reach)
 }
 
 // reach makes a connection, and says whether the server is there.
@@ -498,7 +465,7 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	case c.ctx.Err() != nil:
 		return errClosed
 	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
-		c.lost(c.guard.Failed())
+		c.guard.Failed()
 		return &skep.Error{Op: s.op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 	}
 	return err

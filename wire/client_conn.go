@@ -270,7 +270,7 @@ func (x *clientConn) checkLife(silence time.Duration) {
 		}
 	case quiet > silence:
 		x.end(link.Gone("connection", errors.New("the server says nothing")))
-		x.c.lost(x.c.guard.Silent())
+		x.c.guard.Silent()
 	case quiet > silence/4:
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)

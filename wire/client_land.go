@@ -186,7 +186,7 @@ func (s *clientSession) bytes(l *link.Link, t *layout.ChainPlan, p *frames.Piece
 		a.drop = true
 		return l.Discard(p.Len)
 	}
-	v, left := verifier{sums: p.Sums, s: &l.Check}, p.Len
+	v, left := link.Verifier{Sums: p.Sums, By: &l.Check}, p.Len
 	for _, slot := range s.slots {
 		for len(slot) > 0 {
 			n := min(len(slot), link.ReadStep)
@@ -200,12 +200,12 @@ func (s *clientSession) bytes(l *link.Link, t *layout.ChainPlan, p *frames.Piece
 				s.leave()
 				return err
 			}
-			v.write(slot[:n])
+			v.Write(slot[:n])
 			slot = slot[n:]
 		}
 	}
 	s.leave()
-	if err := v.end(); err != nil && a.failed == nil {
+	if err := v.End(); err != nil && a.failed == nil {
 		a.failed = err
 	}
 	for i := range p.Sums {

@@ -1,7 +1,7 @@
 // Package breaker keeps calls from waiting for a server that is not there: after a few failures in succession, or one
 // that waited in vain, calls fail at once, and somebody looks in the background whether the server is back.
 //
-//	calls are let through ── failures ──▶ calls fail at once; Look says when to try, Failed and Worked what came of it
+//	calls are let through ── failures ──▶ calls fail at once, and Watch looks now and then
 //	 ▲                │                          │
 //	 │             Worked                        │ nobody has asked for a minute
 //	 │                ▼                          ▼
@@ -9,14 +9,16 @@
 package breaker
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
 )
 
-// Breaker is one server's. The zero value is ready, and lets everything through.
+// Breaker is one server's.
 type Breaker struct {
+	open  chan struct{} // has an element when calls fail, and nobody may be looking
 	mu    sync.Mutex
 	fails int
 	until time.Time // no call is let through, and nobody looks, before
@@ -33,6 +35,9 @@ const (
 	most  = 5 * time.Second
 	wants = time.Minute
 )
+
+// New makes a Breaker that lets everything through.
+func New() *Breaker { return &Breaker{open: make(chan struct{}, 1)} }
 
 // Allow lets a call through.
 //
@@ -53,41 +58,66 @@ func (b *Breaker) Allow() error {
 	return &skep.Error{Op: "dial", Kind: skep.Unavailable, Field: "circuit breaker", Value: "open", RetryAfter: max(left, time.Millisecond)}
 }
 
-// Look says whether whoever asks has to look for the server, and after how long. It ends a look where it says no: the
-// server is there, or nobody has asked for it for a while.
-func (b *Breaker) Look() (after time.Duration, look bool) {
+// Watch has reach say whether the server is there, while calls fail and somebody makes them. It ends with ctx.
+func (b *Breaker) Watch(ctx context.Context, reach func() bool) {
+	for {
+		select {
+		case <-b.open:
+		case <-ctx.Done():
+			return
+		}
+		for after, look := b.look(); look; after, look = b.look() {
+			select {
+			case <-time.After(after):
+			case <-ctx.Done():
+				return
+			}
+			if reach() {
+				b.Worked()
+			} else {
+				b.Failed()
+			}
+		}
+	}
+}
+
+// look says whether the server is to be looked for, and after how long. It ends a look where it says no: the server is
+// there, or nobody has asked for it for a while.
+func (b *Breaker) look() (after time.Duration, look bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.looks = b.fails >= fails && time.Since(b.asked) < wants
 	return max(time.Until(b.until), 0), b.looks
 }
 
-// Failed says that a call did not reach the server, or had no answer in time. True: calls fail from now on, and somebody
-// is to Look.
-func (b *Breaker) Failed() bool {
+// Failed says that a call did not reach the server, or had no answer in time.
+func (b *Breaker) Failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.failed(1)
+	b.failed(1)
 }
 
 // Silent is Failed of a server that says nothing at all: who waits for it waits in vain, and one such wait is enough.
-func (b *Breaker) Silent() bool {
+func (b *Breaker) Silent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.failed(max(fails-b.fails, 1))
+	b.failed(max(fails-b.fails, 1))
 }
 
-func (b *Breaker) failed(n int) bool {
-	b.fails += n
-	if b.fails < fails {
-		return false
+func (b *Breaker) failed(n int) {
+	if b.fails += n; b.fails < fails {
+		return
 	}
 	now := time.Now()
 	b.until = now.Add(min(first<<min(b.fails-fails, 10), most))
-	if !b.looks {
-		b.asked = now
+	if b.looks {
+		return
 	}
-	return true
+	b.asked = now
+	select {
+	case b.open <- struct{}{}:
+	default:
+	}
 }
 
 // GaveUp says that a call was given up by its caller before it was seen whether the server is there: the next one sees,

@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +16,10 @@ import (
 func TestCallsFailAtOnceWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b Breaker
+		b := New()
 		for i := range fails {
-			require.NoError(t, b.Allow())
-			require.Equal(t, i == fails-1, b.Failed())
+			require.NoError(t, b.Allow(), i)
+			b.Failed()
 		}
 		for pause := first; pause <= 2*most; pause *= 2 {
 			err := b.Allow()
@@ -26,18 +27,19 @@ func TestCallsFailAtOnceWhileSomebodyLooks(t *testing.T) {
 			var e *skep.Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, min(pause, most), e.RetryAfter)
-			after, look := b.Look()
+			after, look := b.look()
 			require.True(t, look)
 			require.Equal(t, min(pause, most), after)
 			time.Sleep(after) // of the bubble: takes no time
 			require.ErrorIs(t, b.Allow(), skep.Unavailable, "no call waits for what the look finds")
-			require.True(t, b.Failed())
+			b.Failed()
 		}
 		b.Worked()
 		require.NoError(t, b.Allow())
-		_, look := b.Look()
+		_, look := b.look()
 		require.False(t, look)
-		require.False(t, b.Failed())
+		b.Failed()
+		require.NoError(t, b.Allow())
 	})
 }
 
@@ -45,14 +47,14 @@ func TestCallsFailAtOnceWhileSomebodyLooks(t *testing.T) {
 func TestOneWaitInVainIsEnough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b Breaker
-		require.True(t, b.Silent())
+		b := New()
+		b.Silent()
 		require.ErrorIs(t, b.Allow(), skep.Unavailable)
-		after, look := b.Look()
+		after, look := b.look()
 		require.True(t, look)
 		require.Equal(t, first, after)
-		require.True(t, b.Silent())
-		after, _ = b.Look()
+		b.Silent()
+		after, _ = b.look()
 		require.Equal(t, 2*first, after)
 	})
 }
@@ -61,17 +63,17 @@ func TestOneWaitInVainIsEnough(t *testing.T) {
 func TestNobodyLooksForWhatNobodyWants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b Breaker
-		require.True(t, b.Silent())
-		_, look := b.Look()
+		b := New()
+		b.Silent()
+		_, look := b.look()
 		require.True(t, look)
 		time.Sleep(wants - time.Second)
 		require.ErrorIs(t, b.Allow(), skep.Unavailable)
 		time.Sleep(wants - time.Second)
-		_, look = b.Look()
+		_, look = b.look()
 		require.True(t, look, "it was asked for a minute ago")
 		time.Sleep(time.Second)
-		_, look = b.Look()
+		_, look = b.look()
 		require.False(t, look)
 
 		require.NoError(t, b.Allow(), "one sees whether it is back")
@@ -80,8 +82,50 @@ func TestNobodyLooksForWhatNobodyWants(t *testing.T) {
 		require.ErrorIs(t, b.Allow(), skep.Unavailable)
 		time.Sleep(again)
 		require.NoError(t, b.Allow(), "who saw nothing does not keep the others waiting")
-		require.True(t, b.Failed())
-		_, look = b.Look()
+		b.Failed()
+		_, look = b.look()
 		require.True(t, look)
+	})
+}
+
+// Watch looks when calls fail, as long as somebody makes them, and is not needed when the server is there.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, there, looks := New(), false, 0
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.Watch(ctx, func() bool {
+				looks++
+				return there
+			})
+		}()
+		time.Sleep(time.Hour)
+		require.Zero(t, looks)
+		b.Silent()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 3, looks, "after .1, .3 and .7 s")
+		there = true
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.NoError(t, b.Allow())
+		require.Equal(t, 4, looks)
+
+		there = false
+		b.Silent()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		was := looks
+		require.Less(t, was, 4+20, "nobody asks for it")
+		require.NoError(t, b.Allow(), "one sees")
+		b.Failed()
+		time.Sleep(most)
+		synctest.Wait()
+		require.Greater(t, looks, was, "and has it looked for")
+		stop()
+		<-ended
 	})
 }
