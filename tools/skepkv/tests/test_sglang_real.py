@@ -210,6 +210,16 @@ class TestPages(OnServer):
         self.assertEqual(e.set(chain(2, "orphan"), chain(3, "gone")), [True] * 2)
         self.assertEqual(other.exists(chain(2, "orphan"), chain(3, "gone")), 2, "behind a prefix that nobody stored")
 
+    def test_pages_that_are_accepted_are_there_at_once(self):
+        e, names = self.engine(accepted=True), chain(12)
+        self.assertEqual(e.set(names[:4], []) + e.set(names[4:], names[:4]), [True] * 12)
+        self.assertEqual(self.engine().get(names, []), [True] * 12)
+        with skepkv.connect(self.server.url) as store:
+            store.flush()
+        self.assertEqual(e.get(names, []), [True] * 12)
+        with self.assertRaisesRegex(ValueError, "accepted"):
+            self.engine(accepted="yes")
+
     def test_a_middle_page_is_missing(self):
         e, names = self.engine(), chain(6)
         self.assertEqual(e.set(names[:2]) + e.set(names[3:]), [True] * 5)

@@ -340,9 +340,10 @@ class Client:
         until: float,
         prefix: Sequence[bytes] = (),
         gate: ContextManager[Any] = contextlib.nullcontext(),
+        accepted: bool = False,
     ) -> tuple[list[bool], int, str]:
         """Stores pages that are not there yet, in a chain behind those of prefix. It says which are there now, how
-        many were there before, and why one is not."""
+        many were there before, and why one is not. With accepted drives are not waited for."""
         stored, why = [False] * len(pages), ""
         with self._use(where) as space:
             if where.chained:
@@ -371,6 +372,7 @@ class Client:
                         parent=chain[depth - 1] if depth else None,
                         depth=depth,
                         timeout=left(until),
+                        accepted=accepted,
                     )
                 for i, outcome, reason in zip(part, *became):
                     stored[i] = outcome != 0

@@ -111,6 +111,7 @@ class _Options:
             "get_timeout": 0.8,
             "get_timeout_per_ki_token": 0.2,
             "set_timeout": 10.0,
+            "accepted": False,
         }
         for name in sorted(set(given) - set(known) - _SGLANG):
             log.warning("skep: extra config has %r, which means nothing here", name)
@@ -122,6 +123,9 @@ class _Options:
         self.model, self.revision = o["model"], o["revision"]
         self.shared_bytes, self.lease = o["shared_bytes"], float(o["lease"])
         self.exists_within, self.set_within = float(o["exists_timeout"]), float(o["set_timeout"])
+        if not isinstance(o["accepted"], bool):
+            raise ValueError(f"accepted is {o['accepted']!r}, must be true or false")
+        self.accepted = o["accepted"]
         self.get_within, self.get_per_ki = float(o["get_timeout"]), float(o["get_timeout_per_ki_token"])
 
 
@@ -344,7 +348,10 @@ class Storage(HiCacheStorage):
 
     def _set(self, keys: Sequence[str], pages: Sequence[Page], where: Where, prefix: Sequence[bytes]) -> list[bool]:
         began = time.monotonic()
-        stored, before, why = self._client.save(where, _names(keys), pages, began + self._o.set_within, prefix)
+        until = began + self._o.set_within
+        stored, before, why = self._client.save(
+            where, _names(keys), pages, until, prefix, accepted=self._o.accepted and where.chained
+        )
         n = sum(stored)
         moved = (n - before) * (size_of(pages[0]) if pages else 0)
         self._count(written=n - before, written_there=before, written_missed=len(keys) - n, written_bytes=moved)
