@@ -145,7 +145,8 @@ func TestApart(t *testing.T) {
 	require.NoError(t, err)
 	for i, at := range l.nodes {
 		name := fmt.Sprint("c", i)
-		j := job{Name: name, Addr: at.addr(), Token: string(token), Seed: seed + uint64(i), Book: filepath.Join(l.dir, name+".book")}
+		j := job{Name: name, Addr: at.addr(), Token: string(token), Seed: seed + uint64(i),
+			Book: filepath.Join(l.dir, name+".book")}
 		l.workers = append(l.workers, l.worker(n.host(name), j))
 	}
 	for round := range rounds {
@@ -336,7 +337,8 @@ func (l *life) empty() {
 		var list struct {
 			Namespaces []struct{ Blocks int64 }
 		}
-		if code, out = l.skep(append([]string{"ns", "list"}, l.nodes[0].to()...)...); code != 0 || json.Unmarshal([]byte(out), &list) != nil {
+		code, out = l.skep(append([]string{"ns", "list"}, l.nodes[0].to()...)...)
+		if code != 0 || json.Unmarshal([]byte(out), &list) != nil {
 			return false
 		}
 		sum := int64(0)

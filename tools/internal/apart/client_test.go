@@ -61,7 +61,8 @@ func (j *job) play() error {
 	if j.Raw {
 		return sendRaw()
 	}
-	c := &client{job: j, r: rand.New(rand.NewPCG(j.Seed, 3)), scopes: map[string]skep.Scope{}, book: newBook(j.Name), counts: map[string]int{}}
+	c := &client{job: j, r: rand.New(rand.NewPCG(j.Seed, 3)), scopes: map[string]skep.Scope{}, book: newBook(j.Name),
+		counts: map[string]int{}}
 	var err error
 	if j.Check {
 		if c.book, err = readBook(j.Book); err != nil {
@@ -136,7 +137,8 @@ func (c *client) scope(ctx context.Context, space string) (skep.Scope, error) {
 	if s, ok := c.scopes[space]; ok {
 		return s, nil
 	}
-	spec := skep.NamespaceSpec{Tenant: tenant, Name: space, Chained: true, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}}
+	spec := skep.NamespaceSpec{Tenant: tenant, Name: space, Chained: true,
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}}
 	if space == spaces[0] {
 		spec.Class = skep.Durable
 	}
@@ -311,7 +313,8 @@ func (c *client) check() error {
 				break
 			}
 			if time.Now().After(end) {
-				return fmt.Errorf("%v: acknowledged, and not found within %v when all is well: %+v; %s", x, patience, x.Blocks, c.said())
+				return fmt.Errorf("%v: acknowledged, and not found within %v when all is well: %+v; %s", x, patience,
+					x.Blocks, c.said())
 			}
 		}
 	}

@@ -7,9 +7,9 @@
 //	 │   │   │
 //	 a   b   c      skep serve, a process each: TLS between them, credentials, two copies of each block
 //
-// Nodes are killed, stopped, started, cut off from each other, from clients or from everybody, one way or both ways, and
-// replaced one after the other by another build. In between all is made well again, and repaired, and each client looks
-// at what it put and deleted:
+// Nodes are killed, stopped, started, cut off from each other, from clients or from everybody, one way or both ways,
+// and replaced one after the other by another build. In between all is made well again, and repaired, and each client
+// looks at what it put and deleted:
 //
 //   - at any time, no wrong byte, and nothing is found whose deletion was acknowledged
 //   - when all is well, each block of a durable namespace that was acknowledged is found and read
@@ -19,7 +19,7 @@
 // A request that was not answered while something was wrong may be carried out until a while after all is well: the
 // network keeps what was sent. Until then the books hold either for possible.
 //
-// TestApart needs root, ip, iptables and tc, and takes SKEP_APART_ROUNDS rounds (3) of half a minute or more. It prints
-// its seed, and SKEP_SEED sets it. SKEP_APART_OTHER names another build of skep: then nodes go from one build to the
-// other and back. make apart OTHER=COMMIT builds it.
+// TestApart needs root, ip, iptables and tc, and takes SKEP_APART_ROUNDS rounds (3) of half a minute or more. It
+// prints its seed, and SKEP_SEED sets it. SKEP_APART_OTHER names another build of skep: then nodes go from one build
+// to the other and back. make apart OTHER=COMMIT builds it.
 package apart

@@ -37,8 +37,8 @@ type window struct {
 }
 
 // BenchmarkKilled has clients read and write at three nodes, two copies, and one node killed, or, as where a machine
-// loses its power, cut off from everybody. It tells how many calls were errors, how many blocks were missed, and how long
-// after that the p99 of reads is at most twice what it was.
+// loses its power, cut off from everybody. It tells how many calls were errors, how many blocks were missed, and how
+// long after that the p99 of reads is at most twice what it was.
 func BenchmarkKilled(b *testing.B) {
 	b.Run("process", func(b *testing.B) { lose(b, (*node).kill) })
 	b.Run("machine", func(b *testing.B) {
@@ -54,7 +54,8 @@ func lose(b *testing.B, loses func(*node)) {
 	c := newCluster(b, n, 3, []string{""}, "never")
 	token, err := os.ReadFile(c.token("engine"))
 	require.NoError(b, err)
-	w := c.worker(n.host("load"), job{Name: "load", Addr: c.nodes[0].addr(), Token: string(token), Links: []string{}, Book: filepath.Join(c.dir, "none")})
+	w := c.worker(n.host("load"), job{Name: "load", Addr: c.nodes[0].addr(), Token: string(token), Links: []string{},
+		Book: filepath.Join(c.dir, "none")})
 	_, err = w.tell("fill")
 	require.NoError(b, err)
 	var errs, missed, back, before, worst []float64
@@ -85,14 +86,14 @@ func lose(b *testing.B, loses func(*node)) {
 				last = i + 1
 			}
 		}
-		b.Logf("%+v", list)
 		errs, missed, back = append(errs, float64(e)), append(missed, float64(m)), append(back, float64(last))
 		before, worst = append(before, usual.Seconds()*1e3), append(worst, most.Seconds()*1e3)
 		n.heal()
 		require.NoError(b, victim.start())
 		c.whole()
 	}
-	for name, list := range map[string][]float64{"errors": errs, "blocks-missed": missed, "s-until-p99-is-back": back, "ms-p99-before": before, "ms-p99-worst": worst} {
+	for name, list := range map[string][]float64{"errors": errs, "blocks-missed": missed, "s-until-p99-is-back": back,
+		"ms-p99-before": before, "ms-p99-worst": worst} {
 		slices.Sort(list)
 		b.ReportMetric(list[len(list)/2], name)
 		b.ReportMetric(list[len(list)-1], name+"-most")
@@ -142,7 +143,8 @@ func (c *client) load() (string, error) {
 		for n := uint32(0); time.Since(began) < loadFor; n++ {
 			at := time.Now()
 			k := skep.ChainKey(nil, []uint32{1 << 20, uint32(began.Unix()), n})
-			res, err := c.st.Put(ctx, &skep.PutRequest{Scope: scope, Blocks: []skep.Block{{Key: k, Parts: []skep.Part{{Bytes: payload(k)}}}}})
+			one := skep.Block{Key: k, Parts: []skep.Part{{Bytes: payload(k)}}}
+			res, err := c.st.Put(ctx, &skep.PutRequest{Scope: scope, Blocks: []skep.Block{one}})
 			note(at, func(i int) {
 				list[i].Puts++
 				switch {
@@ -166,7 +168,8 @@ func (c *client) load() (string, error) {
 }
 
 // part looks the beginning of a chain up and restores it.
-func (c *client) part(ctx context.Context, scope skep.Scope, keys []skep.Key, took *[3]time.Duration) (read int, err error) {
+func (c *client) part(ctx context.Context, scope skep.Scope, keys []skep.Key, took *[3]time.Duration) (
+	read int, err error) {
 	at := time.Now()
 	step := func(i int) { took[i], at = time.Since(at), time.Now() }
 	found, err := c.st.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: keys})

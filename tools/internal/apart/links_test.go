@@ -34,7 +34,8 @@ const (
 )
 
 // BenchmarkLinks has one client restore from 1, 3 and 5 nodes, in turns, whose links are of 100 MB/s each, and beside
-// that has it read plain TCP streams from the same nodes: what the links give. Rounds are benchtime's, as in -benchtime 7x.
+// that has it read plain TCP streams from the same nodes: what the links give. Rounds are benchtime's, as in
+// -benchtime 7x.
 func BenchmarkLinks(b *testing.B) {
 	n := newNetwork(b)
 	sizes := []int{1, 3, 5}
@@ -50,7 +51,8 @@ func BenchmarkLinks(b *testing.B) {
 			c.worker(x.host, job{Name: "raw-" + x.host.name, Raw: true})
 		}
 		name := fmt.Sprint("links", nodes)
-		w := c.worker(n.host(name), job{Name: name, Addr: c.nodes[0].addr(), Token: string(token), Links: at, Book: filepath.Join(c.dir, "none")})
+		w := c.worker(n.host(name), job{Name: name, Addr: c.nodes[0].addr(), Token: string(token), Links: at,
+			Book: filepath.Join(c.dir, "none")})
 		_, err = w.tell("fill")
 		require.NoError(b, err)
 		workers = append(workers, w)

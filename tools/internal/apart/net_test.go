@@ -94,7 +94,8 @@ func (h *host) silent() {
 
 // slow has h send no more than a rate, such as "2mbit".
 func (h *host) slow(rate string) {
-	h.n.run(h.inside("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")...)
+	h.n.run(h.inside("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32kb",
+		"latency", "400ms")...)
 }
 
 // heal makes all links good.

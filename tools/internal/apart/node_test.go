@@ -93,7 +93,8 @@ func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfte
 		n.settings()
 		place := []string{"--dir", n.dir(), "--addr", n.addr(), "--peer", n.peer(), "--domain", "zone-" + name}
 		if i == 0 {
-			c.must(append([]string{"cluster", "init", "--node", name, "--replicas", "2", "--down-after", downAfter}, place...)...)
+			found := []string{"cluster", "init", "--node", name, "--replicas", "2", "--down-after", downAfter}
+			c.must(append(found, place...)...)
 		} else {
 			c.asks(append([]string{"cluster", "add", name}, place...)...)
 		}
@@ -299,7 +300,8 @@ func (c *cluster) whole() {
 			}
 			var code int
 			var s consensus.Status
-			if code, out = c.skep(append([]string{"cluster", "status"}, n.to()...)...); code != 0 || json.Unmarshal([]byte(out), &s) != nil {
+			code, out = c.skep(append([]string{"cluster", "status"}, n.to()...)...)
+			if code != 0 || json.Unmarshal([]byte(out), &s) != nil {
 				return false
 			}
 			well := len(s.Nodes) == len(c.nodes) && s.Leader != 0
