@@ -8,6 +8,9 @@ import "fmt"
 // be there first, for all such chains of all sessions together, and grants a claim only as far as
 // computing is expected to be first. The chain's Direction says over what: TailFirst over tokens,
 // LayersDown over layers, Auto over whichever is expected to be ready first (Session.Direction says which it is).
+//
+// What the store leaves to computing stays unanswered until it is claimed, the chain's Deadline has passed, or the
+// session is stopped or closed. An engine that may never claim gives a Deadline, or says LoadOnly.
 type Compute struct {
 	// Cost is of this chain's layers on this engine: of a stage's share, where there are stages.
 	Cost RecomputeCost

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -229,4 +230,24 @@ func TestLeasesOnBlockDevicesOfDifferentSizes(t *testing.T) {
 	}
 	require.Greater(t, leased, int64(1<<20))
 	require.LessOrEqual(t, leased, int64(2<<20), "a quarter of twice the smaller drive")
+}
+
+// A block device that may not be written to is refused at the open, as a file is, and not found out by its first put.
+func TestAReadOnlyBlockDeviceIsRefused(t *testing.T) {
+	t.Parallel()
+	loop, _ := loopDevice(t, 16<<20, 0, "")
+	o := small(t.TempDir())
+	o.DeviceCount, o.Devices = 0, []string{loop}
+	require.NoError(t, openTest(t, o).Close())
+	writable := func() { require.NoError(t, exec.Command("blockdev", "--setrw", loop).Run()) }
+	t.Cleanup(writable) // or it stays so for whoever has it next
+	require.NoError(t, exec.Command("blockdev", "--setro", loop).Run())
+	_, err := Open(t.Context(), o)
+	require.ErrorIs(t, err, syscall.EROFS)
+	require.ErrorContains(t, err, loop)
+	read := o
+	read.ReadOnly = true
+	require.NoError(t, openTest(t, read).Close(), "who looks needs no more")
+	writable()
+	require.NoError(t, openTest(t, o).Close())
 }

@@ -113,6 +113,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 		renewed.Instance, renewed.Stored = next.Instance, new(atomic.Int64)
 		fresh[i] = &renewed
 		b.DeletePurgesOf(ns.Instance)
+		s.keys.Drop(b, ns.Instance)
 		b.DeleteSidesOf(ns.Instance, nil)
 		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.Info, Instance: renewed.Instance})
 		var w segment.LogWriter
@@ -135,6 +136,7 @@ func (s *Store) purgeInstances(ctx context.Context, p skep.Purge) error {
 	s.events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: id}, func() bool { // what is told behind it is put behind it
 		for i, ns := range gone {
 			s.index.SetDead(ns.Instance)
+			s.keys.Dropped(ns.Instance)
 			n.Supersede(ns, fresh[i])
 		}
 		return true

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+
 	"github.com/skepkv/skep/store/internal/crypt"
 )
 
@@ -23,5 +25,10 @@ func ParseEncryptionKeys(text []byte) ([]EncryptionKey, error) { return crypt.Pa
 // are until they are put again.
 //
 // Errors: Invalid for what Open would refuse, and for a tenant that had keys and has none:
-// its blocks would be written as they are put.
-func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { return s.keys.Replace(keys) }
+// its blocks would be written as they are put. Denied for a tenant that has none of the keys any more
+// that its blocks are encrypted with: give it the new one above the old.
+func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
+	defer cancel()
+	return s.keys.Replace(ctx, keys)
+}

@@ -247,6 +247,83 @@ func TestForgottenKeysAreRefused(t *testing.T) {
 	}
 }
 
+// A key that nothing of a tenant is encrypted with is a mistake, and not one that is noticed at the first miss. So is none,
+// though everything that was encrypted is evicted. A new key above the old one is not.
+func TestAWrongKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	ctx, o := testContext(t), small(tempRoot(t, "store"))
+	o.CacheBytes = -1
+	var sc skep.Scope
+	open := func(ring map[string][]EncryptionKey) error {
+		o.EncryptionKeys = ring
+		s, err := Open(ctx, o)
+		if err == nil {
+			require.NoError(t, s.Close())
+		}
+		return err
+	}
+	refused := func(n byte, rings ...map[string][]EncryptionKey) {
+		t.Helper()
+		for _, ring := range rings {
+			err := open(ring)
+			requireKind(t, skep.Denied, err)
+			require.ErrorContains(t, err, key(n).ID(), "it says which key")
+			require.ErrorContains(t, err, "encryption key of tenant t")
+		}
+	}
+	o.EncryptionKeys = oneKey("t", 1)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc = openSpace(t, s, "secrets", skep.Cache, 1, true)
+	other := openSpace(t, s, "bystander", skep.Cache, 1, true)
+	keys := chainKeys(1, 4)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	require.NoError(t, s.Close())
+	refused(1, nil, oneKey("t", 2), oneKey("", 2), oneKey("another", 1))
+
+	// A catalog from before it noted keys, or one that was rebuilt, has only the blocks to say it.
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	refused(1, nil, oneKey("t", 2))
+
+	o.EncryptionKeys = oneKey("", 1)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	for _, k := range keys { // as an eviction does
+		_, err := s.Delete(ctx, sc, []skep.Key{k})
+		require.NoError(t, err)
+	}
+	require.Zero(t, s.index.Stats().Blocks)
+	require.NoError(t, s.Close())
+	refused(1, nil, oneKey("t", 2))
+
+	require.NoError(t, open(oneKey("t", 2, 1)))
+	require.NoError(t, open(oneKey("t", 2)), "it was given above the old one")
+	o.EncryptionKeys = oneKey("t", 2)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireKind(t, skep.Denied, s.SetEncryptionKeys(oneKey("t", 3)))
+	require.NoError(t, s.SetEncryptionKeys(oneKey("t", 3, 2)))
+	require.NoError(t, s.Close())
+	require.NoError(t, open(oneKey("t", 3)), "so was this, while the store was open")
+	refused(3, oneKey("t", 4))
+
+	// The way out where a key is lost.
+	o.EncryptionKeys, o.WithoutKeys = nil, true
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
+	require.NoError(t, s.Close())
+	o.WithoutKeys = false
+	o.EncryptionKeys = nil
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Committed, putRun(t, s, other, keys, 9000))
+	rows, err := s.catalog.Sealings(ctx)
+	require.NoError(t, err)
+	require.Empty(t, rows, "what is gone leaves nothing")
+	require.NoError(t, s.Close())
+}
+
 // A new key is what is put from then on is encrypted with; what was put before is read with
 // the old one, and not any more once that is gone.
 func TestKeysRotate(t *testing.T) {

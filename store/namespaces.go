@@ -92,6 +92,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 	for _, ns := range gone {
 		b.DeleteNamespace(ns.Info.ID)
 		b.DeletePurgesOf(ns.Instance) // of its salts: what has no namespace needs none
+		s.keys.Drop(b, ns.Instance)
 		b.DeleteSidesOf(ns.Instance, nil)
 		end := ns.Entry(seq)
 		end.Deleted = true
@@ -109,6 +110,7 @@ func (s *Store) endNamespace(ctx context.Context, op string, id skep.NamespaceID
 	}
 	for _, ns := range gone {
 		s.index.SetDead(ns.Instance)
+		s.keys.Dropped(ns.Instance)
 		n.Remove(ns)
 	}
 	return gone, todo, nil

@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/gate"
+	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -219,9 +220,10 @@ func (s *Store) open(ctx context.Context) error {
 }
 
 // identify sets what tells this store from others, and what is derived from it.
-func (s *Store) identify(id segment.StoreID, secret segment.Secret) (err error) {
+func (s *Store) identify(id segment.StoreID, secret segment.Secret) error {
 	s.id, s.secret = id, secret
-	s.keys, err = crypt.NewKeys(id, s.options.EncryptionKeys)
+	keys, err := crypt.NewKeys(id, s.options.EncryptionKeys)
+	s.keys = keybook.New(keys, s.log, s.options.ReadOnly)
 	return err
 }
 
@@ -513,7 +515,7 @@ func (s *Store) run() {
 // source makes what restores see of the store.
 func (s *Store) source() source {
 	c := locate.Config{Context: s.ctx, Background: &s.background, Names: s.names, Index: s.index, Space: s.space,
-		Rows: s.rows, Cache: s.cache, Keys: s.keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
+		Rows: s.rows, Cache: s.cache, Keys: s.keys.Keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
 	if !s.options.ReadOnly {
 		c.RepairSoon = s.mends.RepairSoon
 	}

@@ -143,11 +143,11 @@ type Options struct {
 	// EncryptionKeys has the payload of these tenants encrypted on the devices and in the catalog, with each tenant's
 	// first key; what was encrypted with another of its keys is read, too. The tenant "" stands for all that are not
 	// named. Blocks whose key is not among them are misses, of kind Denied. Names, keys and sizes are not encrypted.
-	// SetEncryptionKeys replaces them. A tenant with encrypted blocks and no key at all is refused at the open, as Denied,
-	// lest more be written as they are put; ReadOnly is not.
+	// SetEncryptionKeys replaces them. A tenant with encrypted blocks and none of their keys is refused at the open, as
+	// Denied, though all of them were evicted; ReadOnly is not. A new key goes above those that were used.
 	EncryptionKeys map[string][]EncryptionKey
-	// WithoutKeys opens a store though such a tenant has no key, to look after its drives. What is put for the tenant is
-	// Denied.
+	// WithoutKeys opens a store though such a tenant lacks the key, to look after its drives. What is put for one that has
+	// none at all is Denied.
 	WithoutKeys bool
 
 	// Device passes options to the devices.

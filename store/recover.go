@@ -42,8 +42,8 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.root.Load(root)
 	s.space.Pass(root.NextGroup)
 	s.names = namespaces.NewTable(s.secret)
-	s.sidecars = sidecar.New(s.catalog, s.names, s.keys, s.rows, s.log)
-	if err := s.loadNames(ctx); err != nil {
+	s.sidecars = sidecar.New(s.catalog, s.names, s.keys.Keys, s.rows, s.log)
+	if err := errors.Join(s.loadNames(ctx), s.keys.Open(ctx, s.catalog, s.names)); err != nil {
 		return err
 	}
 	if err := s.loadGroups(ctx, root.Clean); err != nil {
@@ -61,7 +61,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
 	promised := intents.New(s.root)
 	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
-		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: promised, Puts: s.puts,
+		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Keys: s.keys, Intents: promised, Puts: s.puts,
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
@@ -344,7 +344,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
 		scope namespaces.SaltTag
 		ns    *namespaces.Namespace // of scope; nil: none, or purged
-		bare  bool                  // its tenant has no encryption key
+		bare  bool                  // nothing is noted of its encryption keys
 		had   bool                  // a row of scope, with this key and fingerprint
 		key   skep.Key
 		fp    index.Fingerprint
@@ -404,7 +404,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			if s.names.Dead(h.Instance, t) {
 				sh.ns = nil
 			}
-			sh.bare = sh.ns != nil && s.keys.Newest(sh.ns.Info.Tenant) == nil
+			sh.bare = sh.ns != nil && len(s.keys.UsedBy(h.Instance)) == 0
 		}
 		ns := sh.ns
 		if ns == nil {
@@ -416,8 +416,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 			return nil
 		}
 		if sh.bare && h.Sealed {
-			sealed[i].Note(ns.Info.Tenant, row)
-			sh.bare = false // one of a scope will do
+			sealed[i].Note(h.Instance, row)
 		}
 		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
@@ -448,7 +447,7 @@ func (s *Store) loadBlocks(ctx context.Context, root catalog.StoreState) ([]doub
 	if err != nil {
 		return nil, err
 	}
-	if err := s.keys.Learn(sealed, s.options.ReadOnly || s.options.WithoutKeys, s.log); err != nil {
+	if err := s.keys.Learn(ctx, sealed, s.options.WithoutKeys); err != nil {
 		return nil, err
 	}
 	var doubtful []doubt

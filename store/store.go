@@ -15,11 +15,11 @@ import (
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
-	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/ingest"
+	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -88,7 +88,7 @@ type Store struct {
 	epoch    uint64
 	lead     time.Duration // of Lasting before now
 	secret   segment.Secret
-	keys     *crypt.Keys // of tenants whose payload is encrypted; made once the store's id is known
+	keys     *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc

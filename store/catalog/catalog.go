@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"github.com/skepkv/skep/store/internal/locks"
@@ -186,8 +187,9 @@ func (c *Catalog) openPebble(fsys vfs.FS, o *Options) (err error) {
 	return nil
 }
 
-// namesOptions gives an open's error the kind Damaged when it is the newest OPTIONS file that
-// Pebble refuses: every catalog has the same, so what it says otherwise is damage.
+// namesOptions gives an open's error a kind when it is the newest OPTIONS file that Pebble refuses. Every
+// catalog of this format has the same, so what it says otherwise is damage: Damaged. Version where the
+// MANIFEST, which has checksums, names the same other order of keys: then it is as it was written.
 func namesOptions(err error, fsys vfs.FS, dir string, p *pebble.Options) error {
 	d, e := pebble.Peek(dir, fsys)
 	if e != nil || d.OptionsFilename == "" {
@@ -197,7 +199,27 @@ func namesOptions(err error, fsys vfs.FS, dir string, p *pebble.Options) error {
 	if e != nil || p.CheckCompatibility(dir, string(text)) == nil {
 		return err
 	}
-	return &skep.Error{Op: "open", Kind: skep.Damaged, Field: "catalog's " + fsys.PathBase(d.OptionsFilename), Err: err}
+	e = &skep.Error{Op: "open", Kind: skep.Damaged, Field: "catalog's " + fsys.PathBase(d.OptionsFilename), Err: err}
+	other := comparerOf(string(text))
+	if other == "" || other == p.Comparer.Name {
+		return e
+	}
+	names, failed := readFile(fsys, d.ManifestFilename)
+	if failed == nil && bytes.Contains(names, []byte(other)) && !bytes.Contains(names, []byte(p.Comparer.Name)) {
+		return &skep.Error{Op: "open", Kind: skep.Version, Field: "catalog's order of keys", Value: other,
+			Limit: p.Comparer.Name, Err: err}
+	}
+	return e
+}
+
+// comparerOf is the order of keys that an OPTIONS file names.
+func comparerOf(options string) string {
+	for line := range strings.Lines(options) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "comparer="); ok {
+			return name
+		}
+	}
+	return ""
 }
 
 func readFile(fsys vfs.FS, name string) (b []byte, err error) {

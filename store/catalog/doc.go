@@ -12,6 +12,7 @@
 //	'd' device index u16                       DeviceState
 //	'g' group u32                              GroupState
 //	'j' number u64                             log entries still to be written to the devices
+//	'k' instance u32, key id [16]              things of the instance are encrypted with this key, or were
 //	'n' namespace id u32                       Namespace (JSON)
 //	'o'                                        Owner (JSON): which directory the devices belong to
 //	'p' instance u32, tag [16]                 a purged salt of an instance: sequence number

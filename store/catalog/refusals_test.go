@@ -28,6 +28,7 @@ func TestKeysOfNoKind(t *testing.T) {
 		"a group":     {[]byte{rowGroup, 1}, func(c *Catalog) error { _, err := c.Groups(bg); return err }},
 		"a namespace": {[]byte{rowNamespace, 1}, func(c *Catalog) error { _, err := c.Namespaces(bg); return err }},
 		"a purge":     {[]byte{rowPurge, 1}, func(c *Catalog) error { _, err := c.Purges(bg); return err }},
+		"a sealing":   {[]byte{rowSealing, 1}, func(c *Catalog) error { _, err := c.Sealings(bg); return err }},
 		"an intent":   {[]byte{rowIntent, 1}, func(c *Catalog) error { _, err := c.Intents(bg); return err }},
 		"a device":    {[]byte{rowDevice}, func(c *Catalog) error { _, err := c.Devices(bg); return err }},
 	} {
@@ -96,4 +97,20 @@ func TestDamagedOptions(t *testing.T) {
 	_, err = Open(testDir, Options{FS: mem, Logger: quiet()})
 	require.ErrorIs(t, err, skep.Damaged)
 	require.ErrorContains(t, err, "OPTIONS-")
+}
+
+// A catalog whose keys are in another order, by all its files, is not damaged: it is another program's, and is not made
+// anew over it.
+func TestAnotherOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	mem, another := vfs.NewMem(), *pebble.DefaultComparer
+	another.Name = "another.order"
+	db, err := pebble.Open(testDir, &pebble.Options{FS: mem, Comparer: &another, FormatMajorVersion: pebble.FormatTableFormatV6,
+		Logger: pebbleLogger{newGuard(&Options{Logger: quiet(), Timeout: time.Minute})}})
+	require.NoError(t, err)
+	require.NoError(t, db.Set([]byte{rowStore}, []byte("another's"), pebble.Sync))
+	require.NoError(t, db.Close())
+	_, err = Open(testDir, Options{FS: mem, Logger: quiet()})
+	require.ErrorIs(t, err, skep.Version)
+	require.ErrorContains(t, err, "another.order")
 }

@@ -12,6 +12,7 @@ const (
 	rowDevice    = 'd'
 	rowGroup     = 'g'
 	rowIntent    = 'j'
+	rowSealing   = 'k'
 	rowNamespace = 'n'
 	rowOwner     = 'o'
 	rowPurge     = 'p'

@@ -135,6 +135,10 @@ func (h *file) identify(o Options) error {
 	case unix.S_IFREG:
 	case unix.S_IFBLK:
 		h.raw = true
+		// The kernel opens a block device for writing that may not be written to, and refuses each write.
+		if ro, err := unix.IoctlGetInt(h.fd, unix.BLKROGET); err == nil && ro != 0 && !o.ReadOnly {
+			return fmt.Errorf("device: %w", &os.PathError{Op: "open", Path: h.path, Err: unix.EROFS})
+		}
 		h.serial = blockSerial("/sys", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	default:
 		return &ArgError{Op: -1, Field: "path", Value: h.path, Limit: "a regular file or a block device"}

@@ -32,7 +32,7 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/appender", "store/internal/aside", "store/internal/clean", "store/internal/commit", "store/internal/compact", "store/internal/crypt", "store/internal/devlog", "store/internal/dirlock", "store/internal/gate", "store/internal/health", "store/internal/ingest", "store/internal/intents", "store/internal/leases", "store/internal/limits", "store/internal/locate", "store/internal/locks", "store/internal/making", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
+	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/appender", "store/internal/aside", "store/internal/clean", "store/internal/commit", "store/internal/compact", "store/internal/crypt", "store/internal/devlog", "store/internal/dirlock", "store/internal/gate", "store/internal/health", "store/internal/ingest", "store/internal/intents", "store/internal/keybook", "store/internal/leases", "store/internal/limits", "store/internal/locate", "store/internal/locks", "store/internal/making", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
 		"store/internal/pieces", "store/internal/places", "store/internal/puts", "store/internal/rebuild", "store/internal/restore", "store/internal/room", "store/internal/scrub", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/verify", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/admission": {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/appender": {"store/device", "store/internal/commit", "store/internal/crypt", "store/internal/namespaces",
@@ -42,7 +42,7 @@ var parts = map[string][]string{
 	"store/internal/clean": {"store/catalog", "store/device", "store/internal/appender", "store/internal/commit",
 		"store/internal/devlog", "store/internal/intents", "store/internal/locks", "store/internal/namespaces",
 		"store/internal/observe", "store/internal/segio", "store/internal/space", "store/internal/watermark", "store/segment"},
-	"store/internal/commit": {"store/catalog", "store/internal/intents", "store/internal/limits", "store/internal/locks",
+	"store/internal/commit": {"store/catalog", "store/internal/crypt", "store/internal/intents", "store/internal/keybook", "store/internal/limits", "store/internal/locks",
 		"store/internal/namespaces", "store/internal/observe", "store/internal/puts", "store/internal/sidecar",
 		"store/internal/space", "store/internal/watermark", "store/memory", "store/segment"},
 	"store/internal/crypt": {"store/segment"},
@@ -55,6 +55,7 @@ var parts = map[string][]string{
 		"store/internal/namespaces", "store/internal/observe", "store/internal/pieces", "store/internal/puts",
 		"store/internal/space", "store/internal/watermark", "store/memory", "store/segment"},
 	"store/internal/intents": {"store/catalog", "store/internal/locks", "store/internal/watermark", "store/segment"},
+	"store/internal/keybook": {"store/catalog", "store/internal/crypt", "store/internal/namespaces", "store/segment"},
 	"store/internal/leases":  {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/limits":  {"store/internal/locks", "store/internal/segio"},
 	"store/internal/locate": {"store/catalog", "store/internal/commit", "store/internal/crypt", "store/internal/locks",

@@ -4,7 +4,7 @@
 //
 // # Seams
 //
-//	Keys     the keys of all tenants, replaced as a whole while they are in use
+//	Keys     the keys of all tenants, replaced as a whole while they are in use, and which things are encrypted with
 //	Secret   one key of one store: it seals a block (NewBlock) or a row (SealRow)
 //	Block    one write of one block: Part encrypts a part and completes its record
 //	Opener   decrypts what was read of a part of a sealed block

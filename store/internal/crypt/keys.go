@@ -2,9 +2,7 @@ package crypt
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
-	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
@@ -16,7 +14,8 @@ import (
 type Keys struct {
 	store segment.StoreID
 	ring  atomic.Pointer[ring]
-	found Seen // by Learn
+	used  sync.Map                 // by instance: *[]segment.KeyID, the keys that things of it are encrypted with
+	found map[string]segment.KeyID // by Learn: of tenants without a key, one that their blocks are encrypted with
 }
 
 // ring has the keys of every tenant that has some, and under "" those of all others. It does not
@@ -47,8 +46,9 @@ func NewKeys(store segment.StoreID, keys map[string][]Key) (*Keys, error) {
 }
 
 // Replace puts these keys in the place of those in use. Errors: Invalid for what NewKeys refuses,
-// and for a tenant that had keys and has none: its blocks would be written as they are put.
-func (k *Keys) Replace(keys map[string][]Key) error {
+// and for a tenant that had keys and has none: its blocks would be written as they are put. Denied
+// for a tenant that had one of those its blocks are encrypted with, and has none of them. tenantOf is Learn's.
+func (k *Keys) Replace(keys map[string][]Key, tenantOf func(instance uint32) (string, bool)) error {
 	r, err := newRing(k.store, keys)
 	if err != nil {
 		return err
@@ -59,6 +59,9 @@ func (k *Keys) Replace(keys map[string][]Key) error {
 			if r[tenant] == nil {
 				return skep.Invalidf("encryption keys", "keys of tenant "+tenant, 0, "at least 1 while the store is open")
 			}
+		}
+		if err := k.keeps(*old, r, tenantOf); err != nil {
+			return err
 		}
 		if k.ring.CompareAndSwap(old, &r) {
 			return nil
@@ -71,40 +74,6 @@ func (k *Keys) Newest(tenant string) *Secret {
 	for _, t := range k.of(tenant) {
 		if t != nil {
 			return t.newest
-		}
-	}
-	return nil
-}
-
-// Seen are keys that blocks are encrypted with, one for each of some tenants.
-type Seen map[string]segment.KeyID
-
-// Note notes the key that a block of a tenant is encrypted with, by the block's record.
-func (s *Seen) Note(tenant string, record []byte) {
-	var rec segment.Record
-	if err := segment.DecodeRecord(record, &rec); err != nil || rec.Sealed == nil {
-		return // a scrub says that it is damaged
-	}
-	if *s == nil {
-		*s = Seen{}
-	}
-	(*s)[tenant] = rec.Sealed.Key
-}
-
-// Learn takes what an open saw: from then on Sealer gives tenants without a key no leave to write as things are put. Error:
-// Denied where there are such tenants, unless it is to go on without their keys. REQUIRES: nobody else has k yet.
-func (k *Keys) Learn(seen []Seen, without bool, log *slog.Logger) error {
-	k.found = Seen{}
-	for _, s := range seen {
-		maps.Copy(k.found, s)
-	}
-	for _, tenant := range slices.Sorted(maps.Keys(k.found)) {
-		_, err := k.Sealer("open store", tenant)
-		if err != nil && !without {
-			return err
-		}
-		if err != nil {
-			log.Info("blocks of a tenant are encrypted, and it has no key: they are misses", "error", err)
 		}
 	}
 	return nil
@@ -136,10 +105,9 @@ func (k *Keys) Sealing(tenant string, rec *segment.Record) (*Secret, error) {
 }
 
 // of are a tenant's keys, in the order in which they count.
-func (k *Keys) of(tenant string) [2]*tenantKeys {
-	r := *k.ring.Load()
-	return [2]*tenantKeys{r[tenant], r[""]}
-}
+func (k *Keys) of(tenant string) [2]*tenantKeys { return (*k.ring.Load()).of(tenant) }
+
+func (r ring) of(tenant string) [2]*tenantKeys { return [2]*tenantKeys{r[tenant], r[""]} }
 
 func newRing(store segment.StoreID, keys map[string][]Key) (ring, error) {
 	const op = "encryption keys"

@@ -109,6 +109,9 @@ func (t *Target) resolve() error {
 		if err != nil {
 			return err
 		}
+		if do := command.CloseFile(t.TokenFile); do != "" && t.Err != nil {
+			fmt.Fprintf(t.Err, "warning: everybody on this machine may read the token in %s: %s\n", t.TokenFile, do)
+		}
 		if t.token = strings.TrimSpace(string(b)); t.token == "" {
 			return skep.Invalidf(op, "--token-file", t.TokenFile+", which is empty", "a file with a token")
 		}

@@ -98,6 +98,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 		}
 	}
 	s.replaceKeys(next)
+	s.tellOpenFiles(next)
 	s.setShares(next)
 	s.replaceMap(next)
 	if fixed := s.c.fixed(next, s.whole != nil); len(fixed) > 0 {

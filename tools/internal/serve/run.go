@@ -555,6 +555,7 @@ func (s *server) say() {
 	for _, l := range s.info.Listeners {
 		s.log.Info("listening", "protocol", l.Protocol, "address", l.Address, "tls", l.TLS)
 	}
+	s.tellOpenFiles(s.c)
 	if !s.dir.Open() && !s.dir.HasOperator() {
 		s.log.Warn("no credential is an operator's: nobody may see metrics and the store's figures or steer background work; give one tenant '*' and the right admin")
 	}

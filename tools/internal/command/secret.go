@@ -1,0 +1,19 @@
+package command
+
+import (
+	"os"
+	"runtime"
+)
+
+// CloseFile is the command that closes a file with a secret in it, which everybody on the machine may read or change now.
+// Empty: it is closed, or nobody can say.
+func CloseFile(path string) string {
+	if path == "" || runtime.GOOS == "windows" {
+		return ""
+	}
+	st, err := os.Stat(path)
+	if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o006 == 0 {
+		return ""
+	}
+	return "chmod o-rw " + path
+}
