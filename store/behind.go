@@ -36,7 +36,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 	if s.lock == nil && !s.opening.exclusive {
 		return nil // another process may be writing
 	}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		if d.Absent != nil {
 			continue
 		}
@@ -91,13 +91,13 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 // drive of which the catalog says that it was removed was gone before that.
 func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 	gone := slices.ContainsFunc(h.Devices, func(slot segment.Slot) bool {
-		return int(slot.Device) < len(s.drives) && s.drives[slot.Device].Removed.Load()
+		return int(slot.Device) < len(s.members.Opened) && s.members.Opened[slot.Device].Removed.Load()
 	})
 	for _, slot := range h.Devices {
-		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].Absent != nil || s.drives[slot.Device].ID == h.Device {
+		if int(slot.Device) >= len(s.members.Opened) || s.members.Opened[slot.Device].Absent != nil || s.members.Opened[slot.Device].ID == h.Device {
 			continue
 		}
-		s.space.ReadHeaders(ctx, s.drives[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
+		s.space.ReadHeaders(ctx, s.members.Opened[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
 			if err == nil {
 				gone = gone || o.Group == h.Group && o.Flags&segment.HeaderFreed != 0 || o.Group != h.Group && o.Seq > h.Seq
 			}

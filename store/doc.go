@@ -132,7 +132,7 @@
 // left to the drive and the same bytes are read elsewhere; neither the chunk nor the
 // caller's memory waits. Options.ReadInPlace trades that for the copy.
 //
-// # Blocks that move (mover.go, tasks.go, compact.go, reshape.go)
+// # Blocks that move (internal/moving, internal/compact)
 //
 // Copies a lost drive held are made again, drives that are to go are emptied, one that
 // came is filled, groups with holes are compacted: in this order, a group at a time, by

@@ -74,6 +74,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		Rows: s.rows, Root: s.root, Puts: s.puts, Appends: s.appends, Intents: promised, Log: s.log,
 		SpaceTimeout: s.options.SpaceTimeout})
 	s.cleaner = s.newCleaner()
+	s.moving = s.newMover()
 	doubtful, err := s.loadBlocks(ctx, root)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.saveRoot(ctx, b, true); err != nil {
 		return err
 	}
-	s.stampOwner(ctx, s.drives...)
+	s.stampOwner(ctx, s.members.Opened...)
 	if err := s.verifyDoubtful(ctx, doubtful); err != nil {
 		return err
 	}
@@ -183,10 +184,10 @@ func (s *Store) loadNames(ctx context.Context) error {
 func (s *Store) loseTruncated(rows []catalog.GroupState) {
 	for _, r := range rows {
 		for _, m := range r.Devices {
-			if r.State == catalog.GroupFree || int(m.Device) >= len(s.drives) {
+			if r.State == catalog.GroupFree || int(m.Device) >= len(s.members.Opened) {
 				continue
 			}
-			d := s.drives[m.Device]
+			d := s.members.Opened[m.Device]
 			if d.Absent != nil || d.Removed.Load() || int(m.Segment) < d.Segments {
 				continue
 			}
@@ -198,7 +199,7 @@ func (s *Store) loseTruncated(rows []catalog.GroupState) {
 			why := &skep.Error{Op: "open store", Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(),
 				Limit: "at least " + itoa64(layout.SegmentOffset(int(m.Segment)+1, d.SegBytes)) + ": the device was truncated"}
 			s.log.Error("device truncated: the store goes on without it", "device", d.Index, "path", d.Path, "error", errors.Join(why, d.Dev.Close()))
-			s.drives[m.Device] = standIn(d.Row(), lack{d.Path, why})
+			s.members.Opened[m.Device] = standIn(d.Row(), lack{d.Path, why})
 		}
 	}
 }
@@ -211,7 +212,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		return err
 	}
 	s.loseTruncated(rows)
-	used := make([]map[uint32]bool, len(s.drives))
+	used := make([]map[uint32]bool, len(s.members.Opened))
 	for i := range used {
 		used[i] = map[uint32]bool{}
 	}
@@ -239,10 +240,10 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 			s.space.Suspect(g)
 		}
 		for _, m := range r.Devices {
-			if int(m.Device) >= len(s.drives) {
-				return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: "below " + itoa(len(s.drives))}
+			if int(m.Device) >= len(s.members.Opened) {
+				return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "device of group " + itoa(int(r.Group)), Value: m.Device, Limit: "below " + itoa(len(s.members.Opened))}
 			}
-			g.Drives = append(g.Drives, s.drives[m.Device])
+			g.Drives = append(g.Drives, s.members.Opened[m.Device])
 			g.Segments = append(g.Segments, m.Segment)
 			used[m.Device][m.Segment] = true
 		}
@@ -253,7 +254,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 		}
 	}
 	s.opening.loadedSeq[1] = s.root.Last()
-	for i, d := range s.drives {
+	for i, d := range s.members.Opened {
 		d.FreeAll(func(n uint32) bool { return used[i][n] })
 	}
 	return nil
@@ -261,7 +262,7 @@ func (s *Store) loadGroups(ctx context.Context, clean bool) error {
 
 // isRemoved says of a place in a group that its drive was taken out of the store.
 func (s *Store) isRemoved(m catalog.Member) bool {
-	return int(m.Device) < len(s.drives) && s.drives[m.Device].Removed.Load()
+	return int(m.Device) < len(s.members.Opened) && s.members.Opened[m.Device].Removed.Load()
 }
 
 // isBare says that no block's row lies in a group.

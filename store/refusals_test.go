@@ -174,7 +174,7 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	s.space.Inside().Lock()
 	spares := s.space.Inside().Spares
 	s.space.Inside().Spares = []*space.Group{{}, {}}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		d.Free = nil
 	}
 	s.space.Inside().Unlock()

@@ -44,7 +44,7 @@ func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 
 func (o source) Drives() iter.Seq[restore.Drive] {
 	return func(yield func(restore.Drive) bool) {
-		for _, d := range o.s.allDrives() {
+		for _, d := range o.s.members.All() {
 			if !yield(d) {
 				return
 			}

@@ -24,7 +24,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	st.Leases, st.LeasedBytes = s.leases.Held(s.now())
 	st.Groups, st.FreeGroups = s.space.Count()
 	st.BlockBytes = s.names.Stored()
-	for i, d := range s.allDrives() {
+	for i, d := range s.members.All() {
 		if d.Removed.Load() {
 			continue
 		}

@@ -22,6 +22,8 @@ import (
 	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/members"
+	"github.com/skepkv/skep/store/internal/moving"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
@@ -47,7 +49,6 @@ type Store struct {
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
-	drives  []*space.Drive
 	catalog *catalog.Catalog
 	names   *namespaces.Table
 	index   *index.Index
@@ -56,7 +57,8 @@ type Store struct {
 	space   *space.Table
 	events  *observe.Events
 	cleaner *clean.Cleaner
-	tasks   tasks
+	members *members.Set
+	moving  *moving.Mover
 
 	rows        *commit.Rows // and of the index: what changes them
 	appends     *appender.Appender
@@ -114,15 +116,6 @@ type opening struct {
 }
 
 var _ skep.Store = (*Store)(nil)
-
-// enterMove is gate.EnterWrite for what moves blocks, or in a dry run says what it would do: that goes in a store that is
-// opened for reading, too.
-func (s *Store) enterMove(ctx context.Context, op string, o MoveOptions) error {
-	if o.DryRun {
-		return s.gate.Enter(ctx)
-	}
-	return s.gate.EnterWrite(ctx, op)
-}
 
 func (s *Store) state() string {
 	if err := s.rows.Failed(); err != nil {
