@@ -92,14 +92,14 @@
 // (internal/intents). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
 // declined sooner when cleaning finds nothing to free.
 //
-// # Life of an open (open.go, recover.go)
+// # Life of an open (open.go, recover.go, internal/recovery)
 //
 // LOCK, catalog, devices by the ids in their superblocks (paths may have changed),
 // names, groups (all taken as sealed), then one parallel scan of the block rows into the
 // index. After an unclean end, rows with a sequence number above the flushed-up-to mark
 // are verified against the drives, and those whose bytes did not arrive are dropped.
 // Headers of free segments and the marks of groups that were open show whether the catalog
-// is as new as the devices (behind.go). Then the devices are told what only the catalog
+// is as new as the devices (internal/recovery). Then the devices are told what only the catalog
 // knows: which groups are freed, what was deleted and purged (internal/devlog), which
 // records were never committed. A catalog that is gone, damaged or behind is made anew
 // (left.go, rebuild.go, internal/rebuild).

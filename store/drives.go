@@ -10,7 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -208,26 +208,16 @@ func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) erro
 			continue
 		}
 		if r.State == catalog.DeviceRemoved {
-			d := removedDrive(int(r.Index), r.SegmentBytes)
+			d := members.Removed(int(r.Index), r.SegmentBytes)
 			d.ID, d.Path, d.Serial = r.ID, r.Path, r.Serial
 			s.members.Opened[r.Index] = d
 			continue
 		}
-		s.members.Opened[r.Index] = standIn(r, lacks[r.Index])
+		s.members.Opened[r.Index] = members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
 		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.members.Opened[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
 		s.space.SegmentBytes = r.SegmentBytes
 	}
 	return nil
-}
-
-// standIn keeps the place of a drive that cannot be opened.
-func standIn(r catalog.DeviceState, l lack) *space.Drive {
-	d := &space.Drive{Index: r.Index, ID: r.ID, Path: l.path, Serial: r.Serial, SegBytes: r.SegmentBytes, Segments: int(r.Segments), Limit: int(r.Segments)}
-	d.Absent = l.why
-	why := &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
-	d.Gone(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), why), why)
-	d.Standing.Say(l.why.Error())
-	return d
 }
 
 // adopt checks a device's superblocks against the catalog's rows.
@@ -279,55 +269,4 @@ func (s *Store) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]cat
 		d.Retired.Store(true)
 	}
 	return nil
-}
-
-// checkDegraded refuses an open that would lose durable blocks with a missing drive. It
-// changes nothing.
-func (s *Store) checkDegraded(ctx context.Context) error {
-	absent := s.space.AbsentDrives()
-	if len(absent) == 0 {
-		return nil
-	}
-	var hit, lost, once int64
-	for _, g := range s.space.Groups() {
-		if !slices.ContainsFunc(absent, g.Has) {
-			continue
-		}
-		err := s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
-			var rec segment.Record
-			if segment.DecodeRecord(row, &rec) != nil || len(rec.Copies) == 0 {
-				return nil
-			}
-			readable, whole := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return g.Drives[i].Absent == nil })
-			switch {
-			case !readable && rec.Flags&segment.RecordDurable != 0:
-				lost++
-			case !readable:
-				hit++
-			case !whole:
-				once++
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	d := absent[0]
-	if lost > 0 && s.options.Degraded != DegradedAlways {
-		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(d.Index)), Value: d.Path, Err: d.Absent,
-			Limit: fmt.Sprintf("present: %d durable blocks have no other copy; bring it back, or open with Degraded %q to go on without them", lost, DegradedAlways)}
-	}
-	s.log.Warn("store opened without a device", "devices", len(absent), "path", d.Path,
-		"durable_blocks_lost", lost, "cache_blocks_unreadable", hit, "blocks_with_copies_to_make_again", once)
-	return nil
-}
-
-// removedDrive keeps the place of a drive that was removed.
-func removedDrive(i int, segBytes int64) *space.Drive {
-	d := &space.Drive{Index: uint16(i), Path: "removed", SegBytes: segBytes}
-	d.Removed.Store(true)
-	d.Retired.Store(true)
-	d.Gone(device.NewGone("", "", layout.SegmentOffset(1, segBytes), space.ErrRemoved), space.ErrRemoved)
-	return d
 }

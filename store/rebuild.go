@@ -21,9 +21,11 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/aside"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
+	"github.com/skepkv/skep/store/internal/recovery"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -164,7 +166,7 @@ func (r rebuilding) groupOf(st *catalog.GroupState) *space.Group {
 }
 
 func (r rebuilding) Whole(ctx context.Context, at layout.Location, row []byte, buf *[]byte) (bool, error) {
-	_, ok, err := r.s.verifyRow(ctx, doubt{at, row}, buf)
+	_, ok, err := recovery.VerifyRow(ctx, r.s.names, r.s.space, at, row, buf)
 	return ok, err
 }
 
@@ -436,7 +438,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 		switch {
 		case byIndex[i] != nil:
 		case len(found) >= count: // all that are left are here: this one was removed
-			s.members.Opened = append(s.members.Opened, removedDrive(i, s.space.SegmentBytes))
+			s.members.Opened = append(s.members.Opened, members.Removed(i, s.space.SegmentBytes))
 		case s.options.Degraded == DegradedAlways:
 			s.members.Opened = append(s.members.Opened, s.givenUp(i))
 		default:

@@ -104,15 +104,12 @@ type Store struct {
 
 // opening is what an open knows of itself until it is over.
 type opening struct {
-	wasOpen   []*space.Group  // when the store ended
-	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
-	exclusive bool            // read-only, and nobody else has it open
-	relog     bool            // a rebuild left it to this open to log what only the catalog knows
-	aside     bool            // the catalog that is there is to be set aside
-	known     []string        // where it said that devices are
-	making    bool            // a store is being made, or could not be
-	made      []string        // files and directories this call made
-	loadedSeq [2]uint64       // of the groups an open found: the first opening, and the end
+	exclusive bool     // read-only, and nobody else has it open
+	relog     bool     // a rebuild left it to this open to log what only the catalog knows
+	aside     bool     // the catalog that is there is to be set aside
+	known     []string // where it said that devices are
+	making    bool     // a store is being made, or could not be
+	made      []string // files and directories this call made
 }
 
 var _ skep.Store = (*Store)(nil)
