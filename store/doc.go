@@ -20,19 +20,24 @@
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	devlog     has the devices' logs say what the catalog says
 //	dirlock    a directory's lock, and who has it
+//	gate       lets calls in until the store closes
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	ingest     takes blocks into a store: puts, and blocks that are written part by part
 //	intents    what the catalog promises that the devices' logs will say
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	locate     finds blocks for restores, and takes note of wrong ones
 //	making     which files a store is made with, so that a making that was cut off is undone
+//	members    which drives an open store has, and who may change that
 //	monitor    looks at the drives, has them judged, and probes those that are not well
+//	moving     moves blocks from drives to drives: drains, rebalances, compacts, makes copies again
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
+//	recovery   what an open does with the catalog it has found: loads it, and compares it with the devices
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	scrub      finds what is wrong on the drives, and mends it from what is right
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified

@@ -128,7 +128,7 @@ func (s *Store) makeIngest() error {
 // wearing is the drives as an admission filter sees them: ingest.Drives.
 type wearing struct{ s *Store }
 
-func (w wearing) Now() time.Time { return w.s.now() }
+func (w wearing) Now() time.Time { return w.s.options.Clock() }
 
 func (w wearing) Written() int64 { return w.s.bytesWritten() }
 

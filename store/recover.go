@@ -80,7 +80,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.claim(b); err != nil {
 		return err
 	}
-	if err := s.saveRoot(ctx, b, true); err != nil {
+	if err := s.root.Save(ctx, s.catalog, b, true); err != nil {
 		return err
 	}
 	s.stampOwner(ctx, s.members.Opened...)
@@ -96,7 +96,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	s.opening.relog = false
-	return s.saveRoot(ctx, b, true)
+	return s.root.Save(ctx, s.catalog, b, true)
 }
 
 // newCleaner makes what makes free groups.

@@ -127,8 +127,6 @@ func (s *Store) state() string {
 	return "ok"
 }
 
-func (s *Store) now() time.Time { return s.options.Clock() }
-
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
 	st.StoreID, st.Secret = s.id, s.secret
@@ -137,13 +135,6 @@ func (s *Store) rootRow() (st catalog.StoreState) {
 	st.NextGroup = s.space.Last()
 	return st
 }
-
-// saveRoot commits b together with the root row.
-func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, sync bool) error {
-	return s.root.Save(ctx, s.catalog, b, sync)
-}
-
-func (s *Store) namespaceOf(id skep.NamespaceID) *namespaces.Namespace { return s.names.Get(id) }
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {

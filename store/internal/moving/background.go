@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep/store/report"
 )
 
+// run moves what there is a reason to move, until the store closes.
 func (m *Mover) run() {
 	tick := time.NewTicker(m.Every)
 	defer tick.Stop()

@@ -120,8 +120,8 @@ func (m *Mover) mayDrain(op string, d *space.Drive) error {
 	return nil
 }
 
-// retireUnlessTooFew retires a drive unless too few were left: one decision at a time, or two of the last two drives are both let
-// in.
+// retireUnlessTooFew retires a drive unless too few were left: one decision at a time, or two of the last two drives
+// are both let in.
 func (m *Mover) retireUnlessTooFew(ctx context.Context, op string, d *space.Drive) error {
 	if err := m.Members.Take(ctx, op); err != nil {
 		return err
