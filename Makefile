@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist image dist-check dist-test cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
+.PHONY: all build download demo cluster apart test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist image dist-check dist-test cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
 
 all: build
 
@@ -46,6 +46,13 @@ demo: build ## a workload, a kill and a recovery on four files, under 90 s, no r
 
 cluster: build ## three nodes on this machine, a workload, a kill of one: what was lost and found; under two minutes, no root
 	bin/skep cluster demo
+
+OTHER       ?=
+apart: ## root: a cluster whose nodes and clients are processes on networks of their own, cut, killed, and upgraded from OTHER=COMMIT and back
+	@set -e; if [ -n "$(OTHER)" ]; then \
+		d=$$(mktemp -d); trap 'git worktree remove --force '$$d'/tree; rm -rf '$$d EXIT; \
+		git worktree add -q --detach $$d/tree $(OTHER); $(GO) build -C $$d/tree $(URING) -o $$d/skep ./tools/skep; export SKEP_APART_OTHER=$$d/skep; \
+	fi; $(GO) test -count=1 -v -timeout 0 -run '^TestApart$$' ./tools/internal/apart
 
 # Everything is compiled once, with everything built in, and waits beside what computes.
 TESTFLAGS   ?=

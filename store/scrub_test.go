@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -120,6 +121,31 @@ func TestScrubForgetsWhatHasNoRightCopy(t *testing.T) {
 		}
 	}
 	putRun(t, s, sc, keys, 9000)
+	requireChain(t, s, sc, keys, 9000)
+}
+
+// A block whose one copy is wrong while the drive of the other is away is not lost: the drive may come back.
+func TestScrubForgetsNothingThatADriveMayHave(t *testing.T) {
+	t.Parallel()
+	s, sc, keys := openCopies(t, 2)
+	ctx := testContext(t)
+	for _, rec := range recordsOf(t, s) {
+		if rec.Key == keys[7] {
+			damageCopy(t, s, &rec, 0)
+			p := rec.Copies[1]
+			g := s.space.Find(p.Group)
+			e := layout.Extents(nil, p, int64(rec.Pages)*layout.PageSize, len(g.Drives))[0]
+			s.space.Exclude(g.Drives[e.Device], health.Dead, segio.ErrNoDrive)
+		}
+	}
+	rep, err := s.Scrub(ctx, ScrubOptions{})
+	require.NoError(t, err)
+	require.Zero(t, rep.Lost)
+	o := s.options
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
 	requireChain(t, s, sc, keys, 9000)
 }
 

@@ -89,6 +89,7 @@ type Client struct {
 	slots  []slot
 	turn   atomic.Uint32
 	guard  breaker.Breaker
+	seek   chan struct{} // has an element when the server is to be looked for
 	memory budget
 	shared *sharedMemory // nil: none
 	leave  time.Duration // how long Close waits to say goodbye, and for the server to close
@@ -100,7 +101,7 @@ type Client struct {
 	rights   auth.Rights
 	node     string // of the cluster; "": none, or the server does not say
 
-	wait   sync.WaitGroup // readers, pinger
+	wait   sync.WaitGroup // readers, pinger, who looks for the server
 	misses atomic.Int64   // calls answered with a miss for want of a server
 	strict atomic.Bool    // Options.Strict, or SetStrict
 }
@@ -171,7 +172,7 @@ func NewClient(o Options) (*Client, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns),
+	c := &Client{opt: o, shows: o.Credentials, log: o.Log, leave: leaving, slots: make([]slot, o.Conns), seek: make(chan struct{}, 1),
 		spaces: map[skep.NamespaceID]skep.NamespaceInfo{}}
 	for i := range c.slots {
 		c.slots[i].turn = make(chan struct{}, 1)
@@ -192,8 +193,9 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.wait.Add(1)
+	c.wait.Add(2)
 	go c.ping()
+	go c.look()
 	return c, nil
 }
 
@@ -272,18 +274,86 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	defer stop()
 	x, err := dialConn(within, c, i, shows)
 	if err != nil {
-		if c.ctx.Err() != nil {
+		switch {
+		case c.ctx.Err() != nil:
 			return nil, errClosed
+		case ctx.Err() != nil:
+			c.guard.GaveUp()
+		case within.Err() != nil:
+			c.lost(c.guard.Silent())
+		default:
+			c.lost(c.guard.Failed())
 		}
-		c.guard.Ended(ctx.Err() != nil)
 		if skep.KindOf(err) != skep.Other {
 			return nil, err
 		}
 		return nil, &skep.Error{Op: "dial", Kind: skep.Unavailable, Err: err}
 	}
+	x.begin(within)
 	c.guard.Worked()
 	s.conn = x
 	return x, nil
+}
+
+// lost has the server looked for.
+func (c *Client) lost(it bool) {
+	if it {
+		select {
+		case c.seek <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// look dials a server that is not there, so that no call has to wait for it, until it is, or nobody asks for it.
+func (c *Client) look() {
+	defer c.wait.Done()
+	for {
+		select {
+		case <-c.seek:
+		case <-c.ctx.Done():
+			return
+		}
+		for {
+			after, look := c.guard.Look()
+			if !look {
+				break
+			}
+			select {
+			case <-time.After(after):
+			case <-c.ctx.Done():
+				return
+			}
+			if c.reach() {
+				c.guard.Worked()
+			} else {
+				c.guard.Failed()
+			}
+		}
+	}
+}
+
+// reach makes a connection, and says whether the server is there.
+func (c *Client) reach() bool {
+	ctx, cancel := context.WithTimeout(c.ctx, c.opt.Timeout)
+	defer cancel()
+	x, err := dialConn(ctx, c, 0, c.shows())
+	if err != nil {
+		return false
+	}
+	s := &c.slots[0]
+	if !s.take(ctx.Done()) {
+		x.l.Conn.Close()
+		return true
+	}
+	defer s.give()
+	if old := s.conn; c.ctx.Err() != nil || old != nil && old.alive() {
+		x.l.Conn.Close()
+		return true
+	}
+	x.begin(ctx)
+	s.conn = x
+	return true
 }
 
 // pick is a connection for the next call: in turn, so that one that is busy with a large
@@ -428,7 +498,7 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	case c.ctx.Err() != nil:
 		return errClosed
 	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
-		c.guard.Failed()
+		c.lost(c.guard.Failed())
 		return &skep.Error{Op: s.op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 	}
 	return err

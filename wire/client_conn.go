@@ -64,6 +64,7 @@ func nanos() int64 { return int64(time.Since(started)) }
 // maxReply is the longest body a client reads.
 const maxReply = 64 << 20
 
+// dialConn makes a connection, up to where the server has said hello.
 func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*clientConn, error) {
 	raw, err := c.dialRaw(ctx, shows.TLS)
 	if err != nil {
@@ -80,11 +81,17 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 		raw.Close()
 		return nil, err
 	}
+	return x, nil
+}
+
+// begin reads what the server says from now on. The caller has the slot's turn.
+func (x *clientConn) begin(ctx context.Context) {
+	c := x.c
 	c.met(&x.hi)
 	x.heard.Store(nanos())
 	c.wait.Add(1)
 	go x.read()
-	if c.shared != nil && slot == 0 {
+	if c.shared != nil && x.slot == 0 {
 		err := c.shared.attach(ctx, x)
 		c.shared.noteWhy(err)
 		if err != nil {
@@ -93,7 +100,6 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 			c.shared.offerFiles(ctx, x)
 		}
 	}
-	return x, nil
 }
 
 func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, error) {
@@ -264,6 +270,7 @@ func (x *clientConn) checkLife(silence time.Duration) {
 		}
 	case quiet > silence:
 		x.end(link.Gone("connection", errors.New("the server says nothing")))
+		x.c.lost(x.c.guard.Silent())
 	case quiet > silence/4:
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)

@@ -50,6 +50,8 @@ type Options struct {
 	Known *clustermap.Map
 	// Conns is how many connections of others are open at a time; 0: 4096.
 	Conns int
+	// Load says what the node has; nil: it does not say. It is called when somebody asks how the cluster stands.
+	Load func(ctx context.Context) Load
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 
@@ -486,6 +488,11 @@ func (m *Member) answer(c net.Conn) {
 	}
 	r := reply{Epoch: epochOf(m.Map()), Applied: m.raft.AppliedIndex(),
 		Leads: m.raft.State() == raft.Leader, Members: m.members()}
+	if q.Load {
+		ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
+		defer cancel()
+		r.Load = m.load(ctx)
+	}
 	if q.Reach != 0 {
 		r.Reached = m.reaches(q.Reach)
 	}

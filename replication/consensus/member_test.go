@@ -66,6 +66,7 @@ func TestNodesAgree(t *testing.T) {
 		require.Len(t, s.Nodes, 3)
 		for _, n := range s.Nodes {
 			require.True(t, n.Voter && n.Reached && n.Behind == 0 && n.Epoch == epoch+1, "%+v", n)
+			require.Equal(t, &Load{Blocks: int64(n.ID), Missing: -1}, n.Load, "what each has")
 		}
 	})
 }

@@ -291,6 +291,7 @@ type (
 		Propose json.RawMessage `json:"propose,omitempty"` // a command; none: the node's state is asked for
 		Reach   uint64          `json:"reach,omitempty"`   // a node's number: whether it is reached
 		Renew   uint64          `json:"renew,omitempty"`   // a node's number: it is heard
+		Load    bool            `json:"load,omitempty"`    // what the node has is asked for, too
 	}
 	reply struct {
 		Epoch     uint32  `json:"epoch"`
@@ -302,6 +303,7 @@ type (
 		// Where the state was asked for: whether the node leads, and who is in raft's configuration, as it knows it.
 		Leads   bool     `json:"leads,omitempty"`
 		Members []uint64 `json:"members,omitempty"`
+		Load    *Load    `json:"load,omitempty"`
 	}
 	failed struct {
 		Op    string    `json:"op"`

@@ -36,9 +36,31 @@ type NodeStatus struct {
 	Reached bool   `json:"reached"` // it answered within 2 s
 	Epoch   uint32 `json:"epoch"`   // of the map that it says it has
 	// of the log, that the furthest node has carried out and it has not (entries)
-	Behind  uint64 `json:"behind"`
-	Error   string `json:"error,omitempty"` // why it was not reached; absent where it was
+	Behind uint64 `json:"behind"`
+	Error  string `json:"error,omitempty"` // why it was not reached; absent where it was
+	// what it has, and sends to others; absent where it was not reached, or does not say
+	Load    *Load `json:"load,omitempty"`
 	applied uint64
+}
+
+// Load is what a node has, and what it sends to others.
+type Load struct {
+	Blocks   int64 `json:"blocks"`   // stored (blocks)
+	Bytes    int64 `json:"bytes"`    // payload of them (bytes)
+	Capacity int64 `json:"capacity"` // the cap on its drives; 0: none (bytes)
+	// of copies that others should have of its blocks, that its last repair could not make (blocks); -1: it has made none
+	Missing   int64 `json:"missing"`
+	Repairing bool  `json:"repairing"`  // one is under way
+	Sent      int64 `json:"sent_bytes"` // payload that the one under way, or the last one, sent (bytes)
+}
+
+// load is what this node has; nil: it does not say.
+func (m *Member) load(ctx context.Context) *Load {
+	if m.o.Load == nil {
+		return nil
+	}
+	l := m.o.Load(ctx)
+	return &l
 }
 
 // askedAtOnce is how many nodes Status asks at a time.
@@ -84,7 +106,7 @@ func (m *Member) Status(ctx context.Context) Status {
 		out := &s.Nodes[i]
 		*out = statusOf(&n, votes[serverID(n.ID)])
 		if n.ID == m.o.ID {
-			out.Reached, out.Epoch, out.applied = true, now.Epoch, m.raft.AppliedIndex()
+			out.Reached, out.Epoch, out.applied, out.Load = true, now.Epoch, m.raft.AppliedIndex(), m.load(ctx)
 			continue
 		}
 		slots <- struct{}{}
@@ -92,12 +114,12 @@ func (m *Member) Status(ctx context.Context) Status {
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 			defer cancel()
-			r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
+			r, err := m.peers.call(ctx, n.ID, n.Peer, request{Load: true})
 			if err != nil {
 				out.Error = err.Error()
 				return
 			}
-			out.Reached, out.Epoch, out.applied = true, r.Epoch, r.Applied
+			out.Reached, out.Epoch, out.applied, out.Load = true, r.Epoch, r.Applied, r.Load
 		})
 	}
 	wait.Wait()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -111,4 +112,16 @@ func TestTheListOfUnreachableFitsTheSource(t *testing.T) {
 		}
 	}
 	require.NoError(t, never.report(&strings.Builder{}))
+}
+
+// The rules go by names, so what they make of a new line is seen only when it is compiled.
+func TestTheEngineCompilesWithFailpoints(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := writeFailpoints("../..", dir)
+	require.NoError(t, err)
+	build := exec.Command("go", "build", "-tags", "failpoints", "-overlay", filepath.Join(dir, "overlay.json"), "./store/...")
+	build.Dir = "../.."
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -203,8 +204,14 @@ func (o *opened) pieces(ctx context.Context, blocks [][]byte, f func(ctx context
 }
 
 // load fills each of dst with the block of its key, and says in results why not: 0, it is there. A block of another
-// length is a Conflict. What is not answered when an error ends it has the error's kind.
+// length is a Conflict. Leading ones that are nil are not asked for: they are what the others continue. What is not
+// answered when an error ends it has the error's kind.
 func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results []skep.Kind) (err error) {
+	lead := 0
+	for ; lead < len(dst) && dst[lead] == nil; lead++ {
+		results[lead] = skep.Other
+	}
+	dst, results = dst[lead:], results[lead:]
 	for i := range results {
 		results[i] = unsaid
 	}
@@ -221,19 +228,63 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 	}
 	return o.pieces(ctx, dst, func(ctx context.Context, from, to int) error {
 		part, into, said := c, dst[from:to], results[from:to]
-		part.Keys = c.Keys[from:to]
-		s := o.stage(ctx, into)
-		if s == nil {
-			return loadInto(ctx, o, sp.Shape, part, into, said, func(int) {})
+		part.Keys = c.Keys[lead+from : lead+to]
+		if err := o.loadPiece(ctx, sp, part, into, said); err != nil || !sp.Chained {
+			return err
 		}
-		places := s.cut(into)
-		k := &kept{Restorer: o}
-		err := loadInto(ctx, k, sp.Shape, part, places, said, func(i int) { copy(into[i], places[i]) })
-		o.giveBack(s.mem, k.session, err)
-		if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
-			err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
+		return o.loadRest(ctx, c, lead+from, into, said)
+	})
+}
+
+// loadPiece loads blocks to where they are wanted, by way of memory that the server has, too, where there is some.
+func (o *opened) loadPiece(
+	ctx context.Context, sp skep.NamespaceSpec, c skep.Chain, into [][]byte, said []skep.Kind,
+) error {
+	s := o.stage(ctx, into)
+	if s == nil {
+		return loadInto(ctx, o, sp.Shape, c, into, said, func(int) {})
+	}
+	places := s.cut(into)
+	k := &kept{Restorer: o}
+	err := loadInto(ctx, k, sp.Shape, c, places, said, func(i int) { copy(into[i], places[i]) })
+	o.giveBack(s.mem, k.session, err)
+	if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
+		err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
+	}
+	return err
+}
+
+// loadRest asks once more for what is missing of a chain's blocks from first on, with all that they continue: by that
+// object storage finds what the drives have no more. It is copied.
+func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into [][]byte, said []skep.Kind) error {
+	missing := func(k skep.Kind) bool { return k == skep.NotFound || k == skep.Evicted }
+	from := slices.IndexFunc(said, missing)
+	if from < 0 {
+		return nil
+	}
+	to := from + 1
+	for i := to; i < len(said); i++ {
+		if missing(said[i]) {
+			to = i + 1
 		}
-		return err
+	}
+	c.Keys, c.Blocks = c.Keys[:first+to], skep.Only(first+from, first+to)
+	if until, ok := ctx.Deadline(); ok {
+		c.Deadline = until.Add(-time.Until(until) / 8)
+	}
+	return skep.Load(ctx, o, &skep.RestoreRequest{Chains: []skep.Chain{c}}, func(ch *skep.Chunk) error {
+		i := ch.Block - first
+		switch {
+		case !missing(said[i]):
+		case ch.Err != nil:
+			said[i] = kindOf(ch.Err)
+		case ch.Bytes != int64(len(into[i])):
+			said[i] = skep.Conflict
+		default:
+			ch.AppendTo(into[i][:0])
+			said[i] = skep.Other
+		}
+		return nil
 	})
 }
 
@@ -282,7 +333,7 @@ func loadInto(
 			continue
 		}
 		to := i + 1
-		for to < len(dst) && int64(len(dst[to])) == n && after(dst[to-1]) == unsafe.SliceData(dst[to]) {
+		for to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
 			to++
 		}
 		part := c
@@ -314,9 +365,9 @@ func loadInto(
 	})
 }
 
-// after is where the byte behind b lies.
-func after(b []byte) *byte {
-	return (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b)))
+// touch says whether b lies right behind a.
+func touch(a, b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(a)))+uintptr(len(a)) == uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 // save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not

@@ -75,6 +75,12 @@ CALL(save,
       const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
       skep_error *err),
      (s, scope, parent, depth, keys, n, blocks, lengths, timeout_ms, outcomes, reasons, err))
+CALL(save_accepted,
+     (skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+      const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
+      skep_error *err),
+     (s, scope, parent, depth, keys, n, blocks, lengths, timeout_ms, outcomes, reasons, err))
+CALL(flush, (skep_store s, int64_t timeout_ms, skep_error *err), (s, timeout_ms, err))
 CALL(want,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t bytes, int64_t timeout_ms,
       uint8_t *outcomes, uint8_t *reasons, skep_error *err),

@@ -31,6 +31,19 @@ func asked(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t) 
 	return o, scope, list, err
 }
 
+// placesOf is memory of the caller's for the blocks of n keys, of which leading ones may be NULL.
+func placesOf(at *unsafe.Pointer, lengths *C.int64_t, n C.uint32_t) ([][]byte, error) {
+	lead := 0
+	for at != nil && lead < int(n) && unsafe.Slice(at, int(n))[lead] == nil {
+		lead++
+	}
+	if lead == 0 || lead == int(n) || lengths == nil {
+		return blocksOf(at, lengths, n)
+	}
+	rest, err := blocksOf(&unsafe.Slice(at, int(n))[lead], &unsafe.Slice(lengths, int(n))[lead], n-C.uint32_t(lead))
+	return append(make([][]byte, lead), rest...), err
+}
+
 // blocksOf is memory of the caller's, one block after the other.
 func blocksOf(at *unsafe.Pointer, lengths *C.int64_t, n C.uint32_t) ([][]byte, error) {
 	if n > skep.MaxPutBlocks || n > 0 && (at == nil || lengths == nil) {
@@ -104,7 +117,7 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 		return
 	}
 	var dst [][]byte
-	if dst, err = blocksOf(blocks, lengths, n); err != nil {
+	if dst, err = placesOf(blocks, lengths, n); err != nil {
 		return
 	}
 	said := make([]skep.Kind, n)
@@ -119,7 +132,34 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 
 //export skepgo_save
 func skepgo_save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
-	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error) (rc C.int) {
+	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error) C.int {
+	return save(s, sc, parent, depth, keys, n, blocks, lengths, timeoutMs, outcomes, reasons, e, skep.AckCommitted)
+}
+
+//export skepgo_save_accepted
+func skepgo_save_accepted(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer,
+	n C.uint32_t, blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t,
+	e *C.skep_error) C.int {
+	return save(s, sc, parent, depth, keys, n, blocks, lengths, timeoutMs, outcomes, reasons, e, skep.AckAccepted)
+}
+
+//export skepgo_flush
+func skepgo_flush(s C.skep_store, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var o *opened
+	if o, err = find(s); err != nil {
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	err = o.Flush(ctx)
+	return
+}
+
+func save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, keys unsafe.Pointer, n C.uint32_t,
+	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, outcomes, reasons *C.uint8_t, e *C.skep_error,
+	ack skep.Ack) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	o, scope, list, err := asked(s, sc, keys, n)
@@ -134,7 +174,7 @@ func skepgo_save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth 
 	if src, err = blocksOf(blocks, lengths, n); err != nil {
 		return
 	}
-	r := skep.PutRequest{Scope: scope, Depth: int(depth)}
+	r := skep.PutRequest{Scope: scope, Depth: int(depth), Ack: ack}
 	if parent != nil {
 		k := *(*skep.Key)(parent)
 		r.Parent = &k

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 6 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 7 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -163,6 +163,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  *   {"dir": "/path", "devices": 4, "capacity_bytes": 0, "dram_bytes": 0}      embedded
  *    (a store that is there keeps its devices and its cap, and 0 of both is what it has; with
  *    "change_capacity": true capacity_bytes is its cap from now on)
+ *    and "bucket": {"endpoint": "https://...", "bucket": "...", "key_file": "...", ...}: object storage behind the drives,
+ *    by the settings of that name of skep serve (docs/reference/configuration.md), sizes as bytes or text, "10TiB"
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server, and its whole cluster
  *    and "tls": {"ca": "file", "cert": "file", "key": "file", "name": "..."}, all of it optional, for TLS over TCP: who
  *    signs the servers' certificates (the system's when not given), a certificate of ours, and the name that theirs have
@@ -221,7 +223,7 @@ int skep_renew(skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err);
  * through some of that memory and are copied once, or through the socket where there is not enough of it. */
 
 /* Says where the block of each of n keys is: 0 nowhere, else 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
- * memory. In a chained namespace the keys are one chain, first block first, and behind the first that is missing all
+ * memory, 5 in object storage. In a chained namespace the keys are one chain, first block first, and behind the first that is missing all
  * are. It promises nothing: a lookup leases. */
 int skep_exists(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint8_t *tiers, skep_error *err);
 
@@ -239,6 +241,15 @@ int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t 
 int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
               const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
               skep_error *err);
+
+/* skep_save that waits, for blocks of a chained namespace, only until the store has copied them to its memory: they can be
+ * loaded from then on, their outcome is 2, and they go to the drives meanwhile. Blocks for which it has no room there, and
+ * unchained ones, are stored as by skep_save. One that a crash or a full drive takes away is a miss. skep_flush waits until
+ * all that was accepted before it is on the drives, or gone. (SKEP_VERSION 7.) */
+int skep_save_accepted(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
+                       const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes,
+                       uint8_t *reasons, skep_error *err);
+int skep_flush(skep_store s, int64_t timeout_ms, skep_error *err);
 
 /* Says of each of n keys what a put of its block would be, before its bytes are copied: outcomes[i] is SKEP_WANTED, or
  * what skep_save's would be. Of a chained namespace it finds keys that begin inside a chain, too, which a lookup does

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/objectstore"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
 )
@@ -35,6 +39,8 @@ type spec struct {
 	Lazy          bool     `json:"lazy"`
 	Strict        bool     `json:"strict"`
 	GPU           *gpuSpec `json:"gpu"`
+
+	Bucket json.RawMessage `json:"bucket"` // object storage behind the drives, as in skep serve's configuration; nil: none
 }
 
 type gpuSpec struct {
@@ -110,6 +116,9 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if sp.TLS != nil && sp.Connect == "" {
 		return nil, skep.Invalidf(op, "tls", "given", "none where there is no connect")
 	}
+	if sp.Bucket != nil && sp.Connect != "" {
+		return nil, skep.Invalidf(op, "bucket", "given", "none where there is a connect: it is a setting of the server")
+	}
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
@@ -121,7 +130,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if sp.Connect != "" {
 		err = o.connect(ctx, &sp)
 	} else {
-		o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes, ChangeCapacity: sp.ChangeCap, CacheBytes: sp.DRAMBytes})
+		err = o.embed(ctx, &sp)
 	}
 	if err != nil {
 		return nil, err
@@ -132,6 +141,42 @@ func open(ctx context.Context, text string) (*opened, error) {
 		}
 	}
 	return o, nil
+}
+
+// embed opens a store in the process.
+func (o *opened) embed(ctx context.Context, sp *spec) error {
+	behind, err := objectStorage(sp.Bucket)
+	if err != nil {
+		return err
+	}
+	o.Store, err = store.Open(ctx, store.Options{Dir: sp.Dir, DeviceCount: sp.Devices, CapacityBytes: sp.CapacityBytes,
+		ChangeCapacity: sp.ChangeCap, CacheBytes: sp.DRAMBytes})
+	if err != nil || behind == nil {
+		return err
+	}
+	// A cluster's other nodes write below the prefix, too.
+	_, err = os.Stat(filepath.Join(sp.Dir, "cluster"))
+	st, err := behind.Open(o.Store, errors.Is(err, fs.ErrNotExist), nil)
+	if err != nil {
+		return errors.Join(err, o.Store.Close())
+	}
+	o.Store = st
+	return nil
+}
+
+// objectStorage reads the settings of what is behind the drives; nil: nothing is.
+func objectStorage(text json.RawMessage) (*objectstore.Config, error) {
+	if text == nil {
+		return nil, nil
+	}
+	c := objectstore.Default()
+	if err := parse(string(text), &c); err != nil {
+		return nil, err
+	}
+	if c.Endpoint == "" {
+		return nil, skep.Invalidf(op, "bucket.endpoint", "empty", "the URL of a server that speaks S3")
+	}
+	return &c, errors.Join(c.Check()...)
 }
 
 // connect opens the Store of a server, or of the cluster that it is a node of.

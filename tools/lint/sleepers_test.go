@@ -8,6 +8,7 @@ const (
 	bubble  = "it runs in a bubble of synctest, by way of a table"
 	bench   = "it measures, for a benchmark"
 	promise = "what a cache may lose is said in time: what was acknowledged less than so long before"
+	lives   = "life goes on between two events, for as long as it was told"
 	again   = "the pause between two tries of what must succeed at some time"
 )
 
@@ -43,7 +44,17 @@ var sleepers = map[string]string{
 	"tools/libskep/prefill_test.go wander":                                  works,
 	"tools/internal/books/book_test.go apply":                               promise,
 	"tools/internal/books/book_test.go restarted":                           promise,
-	"tools/internal/books/books_test.go TestBooks":                          "life goes on between two events, for as long as it was told",
+	"tools/internal/books/books_test.go TestBooks":                          lives,
+	"tools/internal/apart/apart_test.go goOn":                               lives,
+	"tools/internal/apart/apart_test.go pause":                              fault,
+	"tools/internal/apart/client_test.go check":                             again,
+	"tools/internal/apart/client_test.go clear":                             again,
+	"tools/internal/apart/client_test.go play":                              lives,
+	"tools/internal/apart/killed_test.go lose":                              bench,
+	"tools/internal/apart/killed_test.go load":                              bench,
+	"tools/internal/apart/killed_test.go part":                              bench,
+	"tools/internal/apart/links_test.go measure":                            bench,
+	"tools/internal/apart/node_test.go eventually":                          again,
 	"tools/internal/books/books_test.go beside":                             fault,
 	"tools/internal/books/client_test.go pass":                              again,
 	"tools/internal/books/disk_test.go fill":                                fault,

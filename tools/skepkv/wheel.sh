@@ -40,6 +40,8 @@ check() {
 	[[ -x bin/skep ]] || skip "no bin/skep; make build makes it"
 	local p wheel version done=""
 	wheel=$(echo "$out"/*.whl)
+	# Else what pyenv has in PATH runs none but one version.
+	! command -v pyenv >/dev/null || export PYENV_VERSION="$(pyenv version-name):$(pyenv versions --bare | paste -sd:)"
 	for p in "$PYTHON" python3.{10..14}; do
 		"$p" -c '' 2>/dev/null || { echo "skipped: no $p"; continue; }
 		version=$("$p" -c 'import sys; print(sys.version.split()[0])')

@@ -45,6 +45,8 @@ type Options struct {
 	Server ServerInfo
 	// Segments tells how the drives' segments stand; nil: the store cannot tell.
 	Segments func(ctx context.Context) (Segments, error)
+	// Cluster tells how the cluster stands that the server is a node of; nil: the server is of none that agrees on a map.
+	Cluster func(ctx context.Context) (ClusterView, error)
 	// Jobs is the background work; nil: none.
 	Jobs Jobs
 	// Route says which engine should take a request of a namespace; nil: this server does not.

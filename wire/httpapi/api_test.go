@@ -42,6 +42,7 @@ type fixture struct {
 	jobs    *fakeJobs
 	log     bytes.Buffer
 	asked   Routing
+	cluster *ClusterView
 	askedOf skep.NamespaceID
 }
 
@@ -107,7 +108,13 @@ func newFixture(t testing.TB, open bool) *fixture {
 		Segments: func(context.Context) (Segments, error) {
 			return Segments{Devices: []SegmentDevice{{Path: "secret-device"}}, Groups: []SegmentGroup{{Devices: []int{0}, Segments: []int{0}}}}, nil
 		},
-		Route:  f.route,
+		Route: f.route,
+		Cluster: func(context.Context) (ClusterView, error) {
+			if f.cluster == nil {
+				return ClusterView{}, &skep.Error{Op: "cluster", Kind: skep.Unsupported}
+			}
+			return *f.cluster, nil
+		},
 		Shares: func() map[string]int64 { return map[string]int64{tenant: 1 << 30} },
 		Log:    slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

@@ -35,6 +35,8 @@ var operations = []operation{
 		doc: "Tenants with shares, rates and use: oneself, or all for an operator.", do: (*api).tenants},
 	{method: "GET", path: "/api/v1/segments", id: "segments", need: auth.Operator, result: Segments{},
 		doc: "The stripe map: what each segment of each device holds.", do: (*api).segments},
+	{method: "GET", path: "/api/v1/cluster", id: "cluster", need: auth.Operator, result: ClusterView{},
+		doc: "The cluster: its nodes, what each has, and what it sends to others. The server asks all of them.", do: (*api).cluster},
 	{method: "GET", path: "/api/v1/calls", id: "calls", need: auth.Read, result: []watch.Call{},
 		query: map[string]string{"n": "how many, 1 to 100; 20"},
 		doc:   "The slowest calls of the last quarter of an hour, slowest first: the tenant's own, or all for an operator.", do: (*api).calls},

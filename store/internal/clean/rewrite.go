@@ -56,14 +56,11 @@ func (c *Cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*app
 			c.buf = nil
 		}
 		if err != nil {
-			switch k := skep.KindOf(err); {
-			case k == skep.Deadline:
-				return err
-			case k == skep.DeviceFailed && in.Durable():
+			k := skep.KindOf(err)
+			if k != skep.Damaged && (k != skep.DeviceFailed || in.Durable()) {
 				return err // it stays where it is: the drive may come back
-			default:
-				c.Rows.Lost(ns, &in.Block, k)
 			}
+			c.Rows.Lost(ns, &in.Block, k)
 			continue
 		}
 		in.Size = in.Record.Bytes()

@@ -77,8 +77,8 @@ func (r *Rows) Fail(err error) {
 
 // Failed is why the store takes no more changes; nil: it does.
 func (r *Rows) Failed() error {
-	if e := r.failure.Load(); e != nil {
-		return *e
+	if why := r.failure.Load(); why != nil {
+		return *why
 	}
 	return nil
 }

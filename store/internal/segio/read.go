@@ -37,6 +37,9 @@ type Policy struct {
 // from the best copy of it, and from another where bytes are wrong, a drive fails or does not
 // answer. got is where the block is: buf, or other memory where a drive may still write to buf, which
 // the caller lets go of then, as after an error of kind Deadline: see Lent.
+//
+// Errors: Damaged, where every copy of some bytes was read and is wrong; Deadline or DeviceFailed, of a drive that may
+// have the right ones.
 func ReadBlock(ctx context.Context, g Group, shape skep.Shape, rec *segment.Record, buf []byte, p Policy) (got []byte, err error) {
 	if len(rec.Copies) == 0 {
 		_, err := Verify(shape, rec, nil)
@@ -50,26 +53,27 @@ func ReadBlock(ctx context.Context, g Group, shape skep.Shape, rec *segment.Reco
 			r.tried[i] = ^p.Only
 		}
 	}
-	var first error
+	// What a drive does not give now may be right: then the block is not Damaged, whatever the other copies are.
+	var drive, wrong error
 	for {
 		err := r.read(ctx)
+		switch {
+		case err == ErrNoDrive:
+			return r.buf, cmp.Or(drive, err)
+		case err == ErrNoCopy:
+			return r.buf, cmp.Or(drive, wrong, err)
+		case skep.KindOf(err) == skep.Deadline && ctx.Err() != nil:
+			return r.buf, err
+		case err != nil:
+			drive = cmp.Or(drive, err)
+			continue
+		}
+		spans, err := Verify(shape, rec, r.buf)
 		if err == nil {
-			var wrong []layout.Span
-			if wrong, err = Verify(shape, rec, r.buf); err == nil {
-				return r.buf, nil
-			}
-			r.distrust(wrong)
+			return r.buf, nil
 		}
-		if skep.KindOf(err) == skep.Deadline && ctx.Err() != nil {
-			return r.buf, err
-		}
-		if err == ErrNoDrive || err == ErrNoCopy {
-			if first != nil {
-				err = first
-			}
-			return r.buf, err
-		}
-		first = cmp.Or(first, err)
+		wrong = cmp.Or(wrong, err)
+		r.distrust(spans)
 	}
 }
 

@@ -370,6 +370,11 @@ func (e *expected) after(op operation, o commandtest.Output) {
 	if op.rebuilds {
 		e.rebuilt = true
 	}
+	for _, path := range devicesAt(e.at) {
+		if sb, err := superblockOf(path); err == nil && sb.Store != e.o.id {
+			e.mixed = true // a command that was not told of the devices, where no catalog names them, made a store of its own
+		}
+	}
 }
 
 // read opens the store and compares every block. What is wrong is in e.wrong; the error is the open's.

@@ -58,11 +58,11 @@ func (o *Options) Check() (wrong []error) {
 // CheckPatterns lists what is wrong with a setting that names namespaces.
 func CheckPatterns(field string, patterns []string) (wrong []error) {
 	if n := len(patterns); n < 1 || n > MaxPatterns {
-		wrong = append(wrong, skep.Invalidf("serve", field, n, fmt.Sprintf("1 to %d", MaxPatterns)))
+		wrong = append(wrong, skep.Invalidf("namespaces", field, n, fmt.Sprintf("1 to %d", MaxPatterns)))
 	}
 	for _, n := range patterns {
 		if n != "*" && !strings.Contains(n, "/") {
-			wrong = append(wrong, skep.Invalidf("serve", field, fmt.Sprintf("%q", n), "TENANT/NAMESPACE, which may end in *, or *"))
+			wrong = append(wrong, skep.Invalidf("namespaces", field, fmt.Sprintf("%q", n), "TENANT/NAMESPACE, which may end in *, or *"))
 		}
 	}
 	return wrong

@@ -195,7 +195,7 @@ func sameBlocks(a, b map[string][]uint64) bool {
 func TestAPurgeBeginsAnew(t *testing.T) {
 	t.Parallel()
 	st, n := memory(t, "a", "b")
-	w := start(t, st, Options{})
+	w := start(t, st, Options{Rest: time.Millisecond}) // on a busy machine, more snapshots than need be
 	c := w.subscriber("")
 	c.replay0(w)
 	put(t, n[0], 1, 2)

@@ -14,7 +14,7 @@ import (
 func (a *app) benchEngines() *cobra.Command {
 	o := enginesbench.Options{}
 	cmd := &cobra.Command{Use: "engines",
-		Short: "the Python package as engines use it, beside the embedded store and Mooncake Store"}
+		Short: "the Python package as engines use it, beside the embedded store, fio and Mooncake Store"}
 	a.common(cmd, &o.Common)
 	cmd.Flags().IntVar(&o.Blocks, "blocks", 64, "blocks of a round")
 	units.SizeVar(cmd.Flags(), &o.BlockBytes, "block-size", 4<<20, "payload of a block")

@@ -357,9 +357,25 @@ cannot be changed, or a node did not answer. With --dir it asks nobody: it says 
 	return cmd
 }
 
+// loadRow is what a node has, and what its last repair could not send.
+func loadRow(l *consensus.Load) []string {
+	if l == nil {
+		return command.Row("-", "-", "-", "-")
+	}
+	missing := fmt.Sprint(l.Missing)
+	switch {
+	case l.Repairing:
+		missing = "sending, " + command.Size(l.Sent)
+	case l.Missing < 0:
+		missing = "not looked at"
+	}
+	return command.Row(l.Blocks, command.Size(l.Bytes), command.Size(l.Capacity), missing)
+}
+
 func clusterText(w io.Writer, s *consensus.Status) {
 	leader := "nobody: the map cannot be changed until most of the nodes that vote reach each other"
-	rows := [][]string{command.Row("node", "id", "clients", "nodes", "weight", "state", "part", "epoch", "behind")}
+	rows := [][]string{command.Row("node", "id", "clients", "nodes", "weight", "state", "part", "epoch", "behind", "blocks", "stored",
+		"of", "missing on others")}
 	for _, n := range s.Nodes {
 		part := "hears"
 		switch {
@@ -375,7 +391,8 @@ func clusterText(w io.Writer, s *consensus.Status) {
 		if n.State == "removed" {
 			n.Name, n.Addr = "-", "-"
 		}
-		rows = append(rows, command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind))
+		row := command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind)
+		rows = append(rows, append(row, loadRow(n.Load)...))
 	}
 	command.Table(w, command.Row("leader", leader), command.Row("epoch", s.Epoch),
 		command.Row("a node is down", strings.TrimSuffix(silenceText(s.DownAfter), ",")))

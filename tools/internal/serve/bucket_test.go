@@ -105,7 +105,4 @@ func TestSettingsOfObjectStorage(t *testing.T) {
 		require.ErrorIs(t, err, skep.Invalid, text)
 		require.ErrorContains(t, err, field, text)
 	}
-	_, err := readKey(write(t, "key", "55"))
-	require.ErrorContains(t, err, "openssl")
-	require.NotContains(t, err.Error(), "55 ")
 }

@@ -73,7 +73,7 @@ func (c *Config) problems() []error {
 	wrong = append(wrong, c.checkGateway()...)
 	wrong = append(wrong, c.checkTenants()...)
 	wrong = append(wrong, c.checkEvents()...)
-	wrong = append(wrong, c.checkBucket()...)
+	wrong = append(wrong, c.Bucket.Check()...)
 	_, sealed := c.encryptionKeys(os.LookupEnv)
 	wrong = append(wrong, sealed...)
 	_, more := c.credentials(os.LookupEnv)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep/tools/internal/kvevents"
+	"github.com/skepkv/skep/tools/internal/objectstore"
 	"github.com/skepkv/skep/wire/auth"
 )
 
@@ -126,27 +127,7 @@ type RESPConfig struct {
 }
 
 // BucketConfig is object storage behind the drives.
-type BucketConfig struct {
-	Endpoint        string   `yaml:"endpoint" doc:"URL of a server that speaks S3"`
-	Bucket          string   `yaml:"bucket" doc:"which of its buckets"`
-	Prefix          string   `yaml:"prefix" doc:"of all objects' names: a store's own, or a cluster's"`
-	Region          string   `yaml:"region" doc:"empty: the server is asked"`
-	CredentialsFile string   `yaml:"credentials_file" doc:"access key and secret key, a line each; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role"`
-	KeyFile         string   `yaml:"key_file" doc:"key that objects are encrypted with, 64 hexadecimal digits, the same at every node of a cluster"`
-	Namespaces      []string `yaml:"namespaces" doc:"TENANT/NAMESPACE to send; * at its end: all that begin so; unset: all"`
-	Every           Duration `yaml:"every" doc:"between passes over the blocks, and looks at what other nodes sent; 10ms to 2m30s"`
-	BeginAt         float64  `yaml:"begin_at" doc:"used share of the capacity from which blocks are sent, above 0 to 1"`
-	Unfound         bool     `yaml:"unfound" doc:"send blocks that no lookup has found yet, too"`
-	MaxBytes        Size     `yaml:"max_bytes" doc:"of all objects; beyond, those go that were used least lately; 0: any"`
-	Rate            Size     `yaml:"rate" doc:"bytes a second that are sent; 0: as many as go"`
-	SendADay        Size     `yaml:"send_a_day" doc:"bytes sent a day; 0: any"`
-	LoadADay        Size     `yaml:"load_a_day" doc:"bytes fetched a day; 0: any"`
-	MoneyADay       float64  `yaml:"money_a_day" doc:"what calls and fetched bytes may cost a day, by the prices; 0: any"`
-	PriceWrite      float64  `yaml:"price_write" doc:"of 1000 calls that put or list"`
-	PriceRead       float64  `yaml:"price_read" doc:"of 1000 calls that get"`
-	PriceGiB        float64  `yaml:"price_gib" doc:"of a GiB fetched"`
-	TokensPerSecond float64  `yaml:"tokens_per_second" doc:"that engines compute: what is fetched more slowly is not found, where a lookup does not say what computing costs; 0: all is found"`
-}
+type BucketConfig = objectstore.Config
 
 // EventsConfig is what routers are told, over ZeroMQ.
 type EventsConfig struct {
@@ -186,7 +167,7 @@ func Default() *Config {
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
-		Bucket: BucketConfig{Namespaces: []string{"*"}, Every: Duration(30 * time.Second), BeginAt: .7, Rate: 64 << 20},
+		Bucket: objectstore.Default(),
 		Redis:  RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1, Cluster: true},
 		Events: EventsConfig{
 			ZMQ: None, ZMQReplay: None, Topic: kvevents.DefaultTopic, Namespaces: []string{"*"}, Hashes: hashesInt,

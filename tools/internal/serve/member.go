@@ -111,7 +111,7 @@ func (s *server) join() error {
 	log := s.log.With("part", "cluster")
 	c, err := consensus.Open(consensus.Options{
 		ID: id.ID, Dir: member.Dir(s.c.Dir), Listener: s.peers.listener(l), Dial: s.peers.dial,
-		Known: m, Conns: peerConns, Logger: log,
+		Known: m, Conns: peerConns, Logger: log, Load: s.load,
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())
@@ -127,6 +127,22 @@ func (s *server) join() error {
 	s.member.stop = c.Watch(s.agreed)
 	log.Info("agrees on the cluster's map", "node", id.Name, "peers", at, "tls", s.c.Peers.Cert != "", "epoch", m.Epoch)
 	return nil
+}
+
+// load is what the node has, for who asks how the cluster stands.
+func (s *server) load(ctx context.Context) consensus.Load {
+	l := consensus.Load{Missing: -1}
+	if st, err := s.st.Stats(ctx); err == nil {
+		l.Blocks, l.Bytes, l.Capacity = st.Blocks, st.BlockBytes, st.CapacityBytes
+	}
+	if r := s.repair; r != nil {
+		state := r.state()
+		l.Repairing, l.Sent = state.Running, state.Bytes
+		if last := state.Last; last != nil {
+			l.Missing = last.Declined + last.Away + last.Unread
+		}
+	}
+	return l
 }
 
 // leave ends the server's part.

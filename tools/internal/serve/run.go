@@ -545,7 +545,7 @@ func (s *server) handler() (http.Handler, error) {
 		Conns: s.conns,
 		Store: s.st, Auth: s.dir, Watch: s.watch, Gatherer: s.reg, Ready: s.ready, Unwell: s.unwell, Server: s.info, Jobs: s.jobs,
 		Segments: segmentsOf(s.st), Shares: func() map[string]int64 { return *s.shares.Load() }, Console: console.Handler(),
-		Route:   s.router(),
+		Route: s.router(), Cluster: s.clusterView(),
 		Timeout: time.Duration(s.c.Limits.Op), Log: s.log.With("part", "http"),
 	})
 }

@@ -3,6 +3,7 @@
 package units
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -67,6 +68,9 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	}
 	return nil
 }
+
+// UnmarshalJSON reads a Size: text, or a number.
+func (s *Size) UnmarshalJSON(b []byte) error { return s.Set(unquoted(b)) }
 
 // MarshalYAML writes a Size.
 func (s Size) MarshalYAML() (any, error) { return s.String(), nil }
@@ -159,6 +163,18 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 		return lineError(n, err)
 	}
 	return nil
+}
+
+// UnmarshalJSON reads a Duration: text.
+func (d *Duration) UnmarshalJSON(b []byte) error { return d.Set(unquoted(b)) }
+
+// unquoted is a JSON value as it is written as text.
+func unquoted(b []byte) string {
+	var text string
+	if json.Unmarshal(b, &text) == nil {
+		return text
+	}
+	return string(b)
 }
 
 // MarshalYAML writes a Duration.

@@ -1,14 +1,18 @@
 """A real skep server for the tests: SKEP_BINARY names the program."""
 
 import hashlib
+import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
+import urllib.parse
+from xml.sax.saxutils import escape
 
 TOKEN = "token-of-the-skepkv-tests"
 
@@ -34,9 +38,11 @@ def certificate(directory, name="server"):
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False):
+    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None, lockstep=False):
         self.capacity = capacity
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
+        if lockstep:
+            self.environment["SKEP_REDIS_LOCKSTEP"] = "127.0.0.1:0"
         self.dir = tempfile.mkdtemp(prefix="skepkv")
         self.socket = os.path.join(self.dir, "s")
         self.url = "unix:" + self.socket
@@ -49,6 +55,10 @@ class Server:
                     + hashlib.sha256(TOKEN.encode()).hexdigest()
                     + "}\n"
                 )
+        if bucket:
+            self.config = os.path.join(self.dir, "config.yaml")
+            with open(self.config, "w", encoding="utf-8") as f:
+                f.write("bucket: " + json.dumps(bucket))
         if tls:
             self.cert, key = certificate(self.dir)
             self.config = os.path.join(self.dir, "config.yaml")
@@ -74,7 +84,7 @@ class Server:
             "--http",
             "none",
             "--resp",
-            "none",
+            "127.0.0.1:0" if "SKEP_REDIS_LOCKSTEP" in self.environment else "none",
             "--listen",
             "127.0.0.1:0",
             "--unix",
@@ -85,11 +95,15 @@ class Server:
         self.process = subprocess.Popen(
             args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment
         )
-        self.port = None
+        self.port = self.lockstep = self.resp = None
         for line in self.process.stdout:
             protocol, _, port = line.partition(" ")[0], *line.rpartition(":")[1:]
             if protocol == "zmq":
                 self.zmq = int(port)
+            if protocol == "lockstep":
+                self.lockstep = int(port)
+            if protocol == "resp":
+                self.resp = int(port)
             if protocol == "zmq_replay":
                 self.replay = int(port)
             if line.startswith("wire") and "127.0.0.1" in line:
@@ -109,6 +123,91 @@ class Server:
             self.process.terminate()
             self.process.wait()
         self.process.stdout.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class S3(http.server.BaseHTTPRequestHandler):
+    """The calls of S3 that skep makes, of one bucket, without a look at who asks."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status=200, body=b"", **headers):
+        self.send_response(status)
+        for name, value in {"ETag": '"x"', "Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def name(self):
+        return urllib.parse.unquote(urllib.parse.urlsplit(self.path).path).removeprefix("/blocks").lstrip("/")
+
+    def do_PUT(self):
+        body, out = self.rfile.read(int(self.headers["Content-Length"])), b""
+        while self.headers.get("X-Amz-Content-Sha256", "").startswith("STREAMING") and body:
+            head, _, rest = body.partition(b"\r\n")  # a signed body comes in frames
+            n = int(head.partition(b";")[0], 16)
+            out, body = out + rest[:n], rest[n + 2 :] if n else b""
+        self.server.objects[self.name()] = out or body
+        self.answer()
+
+    def do_GET(self):
+        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        if "list-type" in asked:
+            entries = "".join(
+                f"<Contents><Key>{escape(name)}</Key><Size>{len(body)}</Size></Contents>"
+                for name, body in sorted(self.server.objects.items())
+                if name.startswith(asked.get("prefix", [""])[0])
+            )
+            return self.answer(body=f"<ListBucketResult>{entries}</ListBucketResult>".encode())
+        body = self.server.objects.get(self.name())
+        if body is None:
+            return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        if "Range" not in self.headers:
+            return self.answer(body=body)
+        first, last = (int(n) for n in self.headers["Range"].removeprefix("bytes=").split("-"))
+        last = min(last, len(body) - 1)
+        self.answer(206, body[first : last + 1], **{"Content-Range": f"bytes {first}-{last}/{len(body)}"})
+
+
+class ObjectStorage:
+    """A server of S3 in this process, until stop, and the settings with which all that is chained is sent there at
+    once."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="skepkv")
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), S3)
+        self._server.daemon_threads, self._server.objects = True, {}
+        self.objects = self._server.objects
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.settings = {
+            "endpoint": f"http://127.0.0.1:{self._server.server_address[1]}",
+            "bucket": "blocks",
+            "region": "us-east-1",
+            "key_file": self._file("key", "5e" * 32),
+            "credentials_file": self._file("credentials", "id\nsecret\n"),
+            "begin_at": 1e-9,
+            "unfound": True,
+            "every": "10ms",
+        }
+
+    def _file(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    def size(self):
+        return sum(len(body) for body in list(self.objects.values()))
+
+    def stop(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

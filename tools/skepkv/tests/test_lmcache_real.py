@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -192,6 +193,17 @@ class TestNativePlugin(OnServer):
 @unittest.skipIf(missing, missing)
 class TestPlugin(TestNativePlugin):
     form = "plugin"
+
+    def test_the_configuration_of_the_tutorial(self):
+        with open(os.path.join(os.path.dirname(__file__), "../../../docs/tutorials/lmcache.md"), encoding="utf-8") as f:
+            given = json.loads(re.search(r"--l2-adapter '(\{.*?\})'", f.read(), re.DOTALL)[1])
+        given["adapter_params"]["url"] = self.server.url
+        self.assertEqual(given["adapter_params"].pop("token_file"), "/etc/skep/engine.token")
+        a = create(given)
+        self.addCleanup(a.close)
+        e = Engine(a, SIZE)
+        self.assertTrue(e.store([0, 1]).is_successful())
+        self.assertEqual((e.lookup([0, 1, 2]), e.load([0, 1])), ([True, True, False], [True, True]))
 
     def test_both_adapters_share_a_cache(self):
         e, native = self.engine(), self.engine("native_plugin")

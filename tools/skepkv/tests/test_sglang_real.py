@@ -11,7 +11,7 @@ import threading
 import unittest
 
 import skepkv
-from serving import TOKEN, Server, differing, eventually
+from serving import TOKEN, ObjectStorage, Server, differing, eventually
 
 try:
     import torch
@@ -333,6 +333,32 @@ class TestPages(OnServer):
             with self.subTest(o), self.assertLogs("sglang.srt.mem_cache.storage.backend_factory", "ERROR"):
                 with self.assertRaisesRegex(ValueError, says):
                     Engine(o.pop("url", self.server.url), **o)
+
+
+@unittest.skipIf(missing, missing)
+class TestObjectStorage(unittest.TestCase):
+    def test_pages_outlive_the_drives(self):
+        """Of chains, with what they continue: of a store whose drives have nothing, and from their middle."""
+        s3, names = ObjectStorage(), chain(12)
+        self.addCleanup(s3.stop)
+
+        def begin():
+            server = Server(bucket=s3.settings)
+            self.addCleanup(server.stop)
+            e = Engine(server.url)
+            self.addCleanup(e.storage.close)
+            return server, e
+
+        server, e = begin()
+        self.assertEqual(e.set(names[:4], []) + e.set(names[4:], names[:4]), [True] * 12)
+        bytes_of_pages = sum(n for _, n in itertools.chain(*e.pieces(0, 12)))
+        eventually(lambda: s3.size() > bytes_of_pages)
+        server.stop()
+        _, e = begin()
+        eventually(lambda: e.exists(names, []) == 12)
+        self.assertEqual(e.exists(names[4:], names[:4]), 8)
+        self.assertEqual(e.get(names[8:], names[:8]), [True] * 4)
+        self.assertEqual(e.get(names, []), [True] * 12)
 
 
 class TestOlderCalls(OnServer):

@@ -125,6 +125,19 @@ class Calls:
         self.assertEqual(list(restored.codes), [17, 17, 0])
         self.assertEqual(into[2], block(2))
 
+    def test_what_is_accepted_is_there_at_once(self):
+        space = self.store.namespace("accepted", chained=True)
+        keys, blocks = [key(i) for i in range(8)], [block(i) for i in range(8)]
+        stored = space.put(keys, blocks, accepted=True)
+        self.assertTrue(stored)
+        self.assertLessEqual(set(stored.outcomes), {1, 2})
+        self.assertIn(2, stored.outcomes)
+        into = [bytearray(64 << 10) for _ in keys]
+        self.assertTrue(space.restore(keys, into))
+        self.assertEqual([bytes(b) for b in into], blocks)
+        self.store.flush()
+        self.assertTrue(space.restore(keys, into))
+
     def test_delete(self):
         space = self.store.namespace("n")
         space.put([key(0), key(1)], [block(0), block(1)])

@@ -306,8 +306,58 @@ async function steer(job, action) {
   }
 }
 
+// --- the cluster: a row a node, what it has beside what it is to have
+
+const sentBefore = new Map(); // node → bytes that it had sent, and when
+
+function drawCluster(c) {
+  const up = c.nodes.filter(n => n.state === 'up' && n.reached).length, sum = c.nodes.reduce((a, n) => a + (n.load ? n.load.bytes : 0), 0);
+  const copies = c.replicas > 1 ? `${c.replicas} nodes have each block of a chain` : 'one node has each block';
+  const down = c.down_after ? `a node is down by itself after ${c.down_after} s without a word` : 'no node is down by itself';
+  $('cluster-text').textContent = `${up} of ${c.nodes.length} nodes answer and are up, epoch ${c.epoch}, ` +
+    (c.leader ? `${c.leader} leads` : 'nobody leads: the map cannot be changed') + `, ${bytes(sum)} stored; ${copies}; ${down}.` + (c.error ? ` This node takes no part any more: ${c.error}` : '');
+  $('cluster-text').className = c.leader && !c.error ? '' : 'bad';
+  rows('cluster', c.nodes, n => {
+    const name = document.createElement('span'), b = document.createElement('b'), where = document.createElement('small');
+    b.textContent = n.name || '–';
+    where.textContent = ' ' + (n.domain || []).join(' / '); where.className = 'empty';
+    name.append(b, where);
+    if (n.name === c.node) name.append(' (this one)');
+    const state = n.reached ? n.state : n.state === 'down' ? 'down' : `${n.state}, does not answer`;
+    const l = n.load;
+    return [name, n.addr, [state, n.reached && n.state === 'up' ? '' : 'bad'], n.role,
+      [n.reached ? (n.behind ? `${n.epoch}, ${count(n.behind)} behind` : n.epoch) : '–', 'n'],
+      shares(n), [l ? `${count(l.blocks)} blocks, ${bytes(l.bytes)}` : '–', 'n'], [l && l.capacity ? bytes(l.capacity) : '–', 'n'], moves(n)];
+  }, 'none');
+}
+
+// shares draws what a node has of all that is stored, and below it what its weight gives it.
+function shares(n) {
+  const has = n.load ? n.load.share : 0, most = 100;
+  const s = svg('svg', { class: 'shares', viewBox: `0 0 ${most} 12`, preserveAspectRatio: 'none', role: 'img',
+    'aria-label': `has ${share(has, 1)} of what is stored, and is to have ${share(n.share, 1)}` });
+  s.append(svg('rect', { class: 'has', x: 0, y: 0, width: most * has, height: 7 }), svg('rect', { class: 'due', x: 0, y: 8, width: most * n.share, height: 4 }));
+  const text = document.createElement('small');
+  text.textContent = ` ${n.load ? share(has, 1) : '–'} / ${share(n.share, 1)}`;
+  const out = document.createElement('span');
+  out.append(s, text);
+  return out;
+}
+
+function moves(n) {
+  const l = n.load;
+  if (!l) return '–';
+  const before = sentBefore.get(n.name), now = performance.now() / 1000;
+  sentBefore.set(n.name, { sent: l.sent_bytes, now });
+  const speed = before && l.sent_bytes >= before.sent ? (l.sent_bytes - before.sent) / (now - before.now) : 0;
+  const missing = l.missing > 0 ? `${count(l.missing)} could not be made` : l.missing === 0 ? 'none missing' : '';
+  if (l.repairing) return `sending, ${bytes(l.sent_bytes)}${speed ? ` at ${bytes(speed, true)}` : ''}`;
+  return missing || (l.missing < 0 ? 'not looked at yet' : '–');
+}
+
 const draw = {
   stats: drawStats,
+  cluster: drawCluster,
   segments: s => { map = Object.assign(mapOf(s), { over: map && map.over }); drawMap(); },
   tenants: list => rows('tenants', list, t => [t.tenant, [t.share_bytes ? bytes(t.share_bytes) : 'none', 'n'], [t.requests_per_second || 'any', 'n'],
     [t.bytes_per_second ? bytes(t.bytes_per_second) : 'any', 'n'], [t.connections + (t.max_connections ? ' of ' + t.max_connections : ''), 'n'], [count(t.shed), 'n']], 'none'),
@@ -349,7 +399,7 @@ async function start() {
       $('warning').hidden = false;
     }
     if (!s.rights.includes('operator')) $('state').textContent = 'tenant view';
-    const every = { stats: 1, segments: 3, jobs: 1, calls: 3, tenants: 3, namespaces: 5 };
+    const every = { stats: 1, cluster: 2, segments: 3, jobs: 1, calls: 3, tenants: 3, namespaces: 5 };
     for (const [name, seconds] of Object.entries(every)) {
       await refresh(name);
       timers.push(setInterval(() => document.hidden || refresh(name).catch(() => {}), seconds * 1000));

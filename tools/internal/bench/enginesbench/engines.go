@@ -54,8 +54,8 @@ func (o *Options) validate() error {
 
 // Row is one call, by one way.
 type Row struct {
-	Call  string  `json:"call"`                // put, get from drives, get, or lookup
-	Way   string  `json:"way"`                 // skepkv, embedded (a Store in this process) or mooncake
+	Call  string  `json:"call"`                // put, put to memory, get from drives, get, or lookup
+	Way   string  `json:"way"`                 // skepkv, embedded (a Store in this process), mooncake or fio
 	GBps  float64 `json:"gbps"`                // of a put or a get (GB/s)
 	CPU   float64 `json:"client_cpu_s_per_gb"` // of the client; embedded has the store's in it (s/GB)
 	Us    float64 `json:"us_p50"`              // of a lookup; 0 elsewhere (µs)
@@ -79,10 +79,11 @@ type Result struct {
 }
 
 const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
-	"store's own memory, and got from there, every byte compared; ways in turns. skepkv: Python, memory shared with a " +
+	"store's own memory, and got from there, every byte compared; ways in turns. put to memory: a chain that is " +
+	"accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
 	"skep serve of one file whose DRAM tier has room for twice the blocks. embedded: the same store in this process. " +
 	"mooncake: Python, Mooncake Store's batch_put_from and batch_get_into over TCP, blocks in another process's " +
-	"memory. lookup: %d keys of a chain over the Unix socket, 200 times a round"
+	"memory. fio: %s, to a file beside the store's, as deep as a batch. lookup: %d keys of a chain over the Unix socket, 200 times a round"
 
 //go:embed engines.py
 var pythonScript []byte
@@ -92,11 +93,14 @@ type way struct {
 	name   string
 	round  func(ctx context.Context) (round, error)
 	lookup func() (float64, error) // nil: none
-	rows   [3]*Row                 // put, get from drives, get
+	rows   [len(calls)]*Row
 }
+
+var calls = [...]string{"put", "put to memory", "get from drives", "get"}
 
 type round struct {
 	Put      bench.Sample `json:"put"`
+	Accepted bench.Sample `json:"accepted"`
 	Cold     bench.Sample `json:"cold"` // without bytes: there are no drives
 	Get      bench.Sample `json:"get"`
 	InMemory int          `json:"in_memory"`
@@ -106,9 +110,10 @@ type round struct {
 
 type runner struct {
 	Options
-	dir  string
-	res  *Result
-	ends []func() error
+	dir   string
+	res   *Result
+	limit bench.Limit
+	ends  []func() error
 }
 
 // Run measures the package skepkv as inference engines use it, in turns with a Store in this process and, where it
@@ -129,7 +134,9 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	defer remove()
 	e := &runner{Options: o, dir: dir}
 	e.res = &Result{Rounds: o.Rounds, Versions: []string{}, Skipped: []string{},
-		Method: fmt.Sprintf(method, o.Blocks, o.BlockBytes, o.Batch, o.Keys)}
+		Rows: []Row{}}
+	e.limit = bench.NewLimit(dir)
+	e.res.Method = fmt.Sprintf(method, o.Blocks, o.BlockBytes, o.Batch, e.limit.Name(), o.Keys)
 	defer func() {
 		for _, end := range slices.Backward(e.ends) {
 			err = errors.Join(err, end())
@@ -158,12 +165,12 @@ func (e *runner) run(ctx context.Context) error {
 			if r.Wrong > 0 {
 				return fmt.Errorf("%s: %d of %d blocks came back with other bytes", w.name, r.Wrong, e.Blocks)
 			}
-			for i, s := range []bench.Sample{r.Put, r.Cold, r.Get} {
+			for i, s := range []bench.Sample{r.Put, r.Accepted, r.Cold, r.Get} {
 				if s.Bytes > 0 {
 					w.rows[i].Samples = append(w.rows[i].Samples, s)
 				}
 			}
-			w.rows[2].InMemory = min(w.rows[2].InMemory, r.InMemory)
+			w.rows[3].InMemory = min(w.rows[3].InMemory, r.InMemory)
 			if w.lookup != nil {
 				us, err := w.lookup()
 				if err != nil {
@@ -179,7 +186,7 @@ func (e *runner) run(ctx context.Context) error {
 
 // sum makes the rows.
 func (e *runner) sum(ways []*way, lookup *Row) {
-	for i := range 3 {
+	for i := range calls {
 		ours := 0.0
 		for _, w := range ways {
 			r := w.rows[i]
@@ -200,6 +207,8 @@ func (e *runner) sum(ways []*way, lookup *Row) {
 				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
 			case "mooncake":
 				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 3"
+			case "fio":
+				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
 			}
 			e.res.Rows = append(e.res.Rows, *r)
 		}
@@ -246,13 +255,32 @@ func (e *runner) start(ctx context.Context) ([]*way, error) {
 		}
 		ways = append(ways, w)
 	}
+	ways = append(ways, &way{name: "fio", round: func(ctx context.Context) (round, error) { return e.fio(ctx, total) }})
 	for _, w := range ways {
-		for i, call := range []string{"put", "get from drives", "get"} {
+		for i, call := range calls {
 			w.rows[i] = &Row{Call: call, Way: w.name, Samples: []bench.Sample{}, UsRound: []float64{}}
 		}
-		w.rows[2].InMemory = e.Blocks
+		w.rows[3].InMemory = e.Blocks
 	}
 	return ways, nil
+}
+
+// fio writes and reads a file of its own, in space that is there already, as the store's file is.
+func (e *runner) fio(ctx context.Context, total int64) (out round, err error) {
+	path := filepath.Join(e.dir, "fio")
+	d, err := device.Create(path, total, device.Options{Backend: device.Pool})
+	if err != nil {
+		return out, err
+	}
+	defer os.Remove(path)
+	if err := d.Close(); err != nil {
+		return out, err
+	}
+	if out.Put, err = e.limit.Run(ctx, path, "write", e.BlockBytes, total, e.Batch); err != nil {
+		return out, err
+	}
+	out.Cold, err = e.limit.Run(ctx, path, "read", e.BlockBytes, total, e.Batch)
+	return out, err
 }
 
 // pythonClient is a process of engines.py.
@@ -335,7 +363,12 @@ func (e *runner) embedded(ctx context.Context, total int64) (*way, error) {
 		return nil, err
 	}
 	e.res.About = bench.AboutStats(stats)
-	b := &embeddedWay{runner: e, st: st, scope: skep.Scope{Namespace: ns.ID}}
+	chained, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "default", Name: "skepkv/bench/accepted",
+		Chained: true, Shape: skep.Shape{BlockTokens: 1}})
+	if err != nil {
+		return nil, err
+	}
+	b := &embeddedWay{runner: e, st: st, scope: skep.Scope{Namespace: ns.ID}, chained: skep.Scope{Namespace: chained.ID}}
 	b.values, b.memory = make([]byte, total), make([]byte, total)
 	r := rand.NewChaCha8([32]byte{1})
 	_, _ = r.Read(b.values)
@@ -345,7 +378,7 @@ func (e *runner) embedded(ctx context.Context, total int64) (*way, error) {
 type embeddedWay struct {
 	*runner
 	st             *store.Store
-	scope          skep.Scope
+	scope, chained skep.Scope
 	values, memory []byte
 	keys           []skep.Key
 	n              int // rounds
@@ -390,7 +423,16 @@ func (b *embeddedWay) round(ctx context.Context) (out round, err error) {
 	if !bytes.Equal(b.memory, b.values) {
 		out.Wrong++
 	}
-	_, err = b.st.Delete(ctx, b.scope, b.keys)
+	if _, err = b.st.Delete(ctx, b.scope, b.keys); err != nil {
+		return out, err
+	}
+	if out.Accepted, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.accept) }); err != nil {
+		return out, err
+	}
+	if err := b.st.Flush(ctx); err != nil {
+		return out, err
+	}
+	_, err = b.st.Delete(ctx, b.chained, b.keys)
 	return out, err
 }
 
@@ -409,7 +451,18 @@ func (b *embeddedWay) each(
 }
 
 func (b *embeddedWay) put(ctx context.Context, keys []skep.Key, memory []byte) error {
-	r := &skep.PutRequest{Scope: b.scope}
+	return b.store(ctx, &skep.PutRequest{Scope: b.scope}, keys, memory)
+}
+
+func (b *embeddedWay) accept(ctx context.Context, keys []skep.Key, memory []byte) error {
+	r := &skep.PutRequest{Scope: b.chained, Ack: skep.AckAccepted, Depth: slices.Index(b.keys, keys[0])}
+	if r.Depth > 0 {
+		r.Parent = &b.keys[r.Depth-1]
+	}
+	return b.store(ctx, r, keys, memory)
+}
+
+func (b *embeddedWay) store(ctx context.Context, r *skep.PutRequest, keys []skep.Key, memory []byte) error {
 	for i, k := range keys {
 		part := memory[int64(i)*b.BlockBytes : int64(i+1)*b.BlockBytes]
 		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: part}}})

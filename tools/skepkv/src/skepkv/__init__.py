@@ -65,10 +65,22 @@ def connect(
     return Store(how)
 
 
-def embed(dir: str, *, devices: int = 0, capacity_bytes: int = 0, dram_bytes: int = 0) -> Store:
+def embed(
+    dir: str,
+    *,
+    devices: int = 0,
+    capacity_bytes: int = 0,
+    dram_bytes: int = 0,
+    bucket: Mapping[str, Any] | None = None,
+) -> Store:
     """Opens a store in this process, in a directory, and makes it where there is none. 0 is what the store has, or a
-    default."""
-    return Store({"dir": dir, "devices": devices, "capacity_bytes": capacity_bytes, "dram_bytes": dram_bytes})
+    default. bucket puts object storage behind the drives: the settings `bucket` of skep serve's configuration, of which
+    `endpoint`, `bucket` and `key_file` are needed; sizes are bytes or "10TiB", times "30s". What is wrong with one is
+    Invalid, and says which."""
+    how: dict[str, Any] = {"dir": dir, "devices": devices, "capacity_bytes": capacity_bytes, "dram_bytes": dram_bytes}
+    if bucket is not None:
+        how["bucket"] = dict(bucket)
+    return Store(how)
 
 
 def key(*names: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 6  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 7  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -73,6 +73,7 @@ _CALLS: dict[str, tuple] = {
         _u8p,
         _u8p,
     ),
+    "flush": (c.c_uint64, c.c_int64),
     "want": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.c_int64, _u8p, _u8p),
     "delete": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(c.c_uint32)),
     "direct": (c.c_uint64, c.c_int64),
@@ -81,6 +82,9 @@ _CALLS: dict[str, tuple] = {
     "mem_register": (c.c_uint64, c.c_void_p, c.c_int64, c.c_int, c.c_int64, c.c_int64),
     "mem_unregister": (c.c_uint64, c.c_void_p, c.c_int64),
 }
+
+
+_CALLS["save_accepted"] = _CALLS["save"]
 
 
 class Library:
@@ -177,6 +181,8 @@ class Held:
         self._views: list[_PyBuffer] = []
         try:
             for i, o in enumerate(objects):
+                if o is None:  # no place
+                    continue
                 view = _PyBuffer()
                 try:
                     _get(o, c.byref(view), _WRITABLE if writable else _SIMPLE)

@@ -306,14 +306,19 @@ class Client:
         pages: Sequence[Page],
         until: float,
         gate: ContextManager[Any] = contextlib.nullcontext(),
+        prefix: Sequence[bytes] = (),
     ) -> list[bool]:
-        """Fills pages, and says which are there, whole. Behind the first that is not, others may not be looked for."""
+        """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is not,
+        others may not be looked for."""
         landed = [False] * len(pages)
+        chain = [*prefix, *names]
         with self._use(where) as space:
             for at, to, total, offsets in _pieces_of(pages):
                 with self._stage(total, until) as stage:
                     into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
-                    codes = space.restore(names[at:to], into, timeout=left(until)).codes
+                    lead = len(prefix) + at if where.chained else 0
+                    part = chain[len(prefix) + at - lead : len(prefix) + to]
+                    codes = space.restore(part, [None] * lead + into, timeout=left(until)).codes[lead:]
                     with gate:
                         for i, (code, o) in enumerate(zip(codes, offsets), at):
                             if code == 0:

@@ -237,7 +237,7 @@ class Space:
 
     def exists(self, keys: Any, timeout: float | None = None) -> bytes:
         """Says of each key where its block is: 0 nowhere, 1 on a drive, 2 in memory, 3 on another node, 4 in GPU
-        memory."""
+        memory, 5 in object storage."""
         names = joined(keys)
         out = array(c.c_uint8, len(names) // KEY)()
         self._scoped(
@@ -256,10 +256,17 @@ class Space:
         return bytes(out)
 
     def put(
-        self, keys: Any, data: Sequence[Any], parent: bytes | None = None, depth: int = 0, timeout: float | None = None
+        self,
+        keys: Any,
+        data: Sequence[Any],
+        parent: bytes | None = None,
+        depth: int = 0,
+        timeout: float | None = None,
+        accepted: bool = False,
     ) -> Stored:
         """Stores a block of each key. data are C-contiguous buffers. In a chained namespace the blocks follow one
-        another, behind parent, which is at depth - 1."""
+        another, behind parent, which is at depth - 1. There with accepted it waits only until the store has them in its
+        memory, outcome 2; Store.flush waits for the drives."""
         names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
@@ -269,7 +276,7 @@ class Space:
             False,
             timeout,
             lambda sc, ms, held: library().call(
-                "save",
+                "save_accepted" if accepted else "save",
                 self._store._number,
                 sc,
                 parent,
@@ -289,7 +296,9 @@ class Space:
         self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
-        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined."""
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. In a chained namespace leading
+        ones may be None, of code 0: they are not loaded, and say what the others continue, without which object storage
+        does not give those."""
         names = self._pair(keys, into)
         results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
         self._with(
@@ -392,6 +401,10 @@ class Store:
         except errors.SkepError as e:
             return str(e)
         return None
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until what was accepted before (Space.put) is on the drives, or declined: then it is a miss."""
+        library().call("flush", self._number, _ms(timeout))
 
     def close(self) -> None:
         """Ends what is under way and closes the store. In a forked process it does nothing: the store is the

@@ -189,10 +189,11 @@ class Storage(HiCacheStorage):
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Fills pages of the host pool, and says which are there, whole."""
         self._mine()
-        if self._prefix(extra_info) is not None:
+        prefix = self._prefix(extra_info)
+        if prefix is not None:
             self._passed(True)
         pages = self._pages(self.mem_pool_host, host_indices, len(keys))
-        return self._get(keys, pages, [w for w in reversed(self._spaces()) if w is not None])
+        return self._get(keys, pages, [w for w in reversed(self._spaces()) if w is not None], _names(prefix or ()))
 
     @_answers(_misses)
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
@@ -323,15 +324,17 @@ class Storage(HiCacheStorage):
                 raise ValueError(f"page {i} has {size_of(page)} bytes, must be {size_of(pages[0])} as the first")
         return pages
 
-    def _get(self, keys: Sequence[str], pages: Sequence[Page], spaces: Sequence[Where]) -> list[bool]:
-        """Loads pages from the first of spaces that has them."""
+    def _get(
+        self, keys: Sequence[str], pages: Sequence[Page], spaces: Sequence[Where], prefix: Sequence[bytes] = ()
+    ) -> list[bool]:
+        """Loads pages, behind those of prefix, from the first of spaces that has them."""
         began = time.monotonic()
         until = began + self._o.get_within + self._o.get_per_ki * len(keys) * self._tokens() / 1024
         names, landed = _names(keys), [False] * len(keys)
         for where in spaces:
             at = _run(landed)
             if at < len(names):
-                landed[at:] = self._client.load(where, names[at:], pages[at:], until)
+                landed[at:] = self._client.load(where, names[at:], pages[at:], until, prefix=[*prefix, *names[:at]])
         there = sum(landed)
         moved = sum(size_of(p) for p, ok in zip(pages, landed) if ok)
         self._count(read=there, read_missed=len(keys) - there, read_bytes=moved)
